@@ -1,0 +1,1 @@
+"""Long Range Arena: tasks, attention mechanisms, training and tables. Entry points: python -m lra.train, lra.report."""
