@@ -1,0 +1,84 @@
+"""Which rows (queries) and columns (keys) CUR attention keeps: score x pairing -> indices.
+
+No gradient flows through a selection. Kept positions are distinct and real tokens always come before padded ones.
+"""
+
+import torch
+from torch import Tensor, nn
+
+SCORES = ("sum", "abs", "embed", "step", "random")
+PAIRINGS = ("separate", "same_k", "same_q", "swapped")
+
+
+class Select(nn.Module):
+    """Selection rules of CURformer (Francois et al. 2025, sections 4 and 6).
+
+    score, the importance of a row x (D,): ``sum`` of its entries, sum of their ``abs``olute values, its first entry
+    (``embed``), a uniform ``random`` number; ``step`` takes every (n_real / c)-th real token instead.
+    pairing: ``separate`` scores queries for rows and keys for columns, ``same_k`` and ``same_q`` use one set for both,
+    ``swapped`` scores keys for rows and queries for columns.
+    class_token: position 0 is always kept.
+    resample: ``train`` draws anew at every call while training and keeps one draw in evaluation, the same for every
+    example; ``always`` draws anew in evaluation too, as published.
+    """
+
+    def __init__(self, *, score, pairing="separate", class_token=False, resample="train", heads=None, length=None):
+        super().__init__()
+        if score not in SCORES:
+            raise ValueError(f"attn.score must be one of {', '.join(SCORES)}, not {score!r}")
+        if pairing not in PAIRINGS:
+            raise ValueError(f"attn.pairing must be one of {', '.join(PAIRINGS)}, not {pairing!r}")
+        if resample not in ("train", "always"):
+            raise ValueError(f"attn.resample must be train or always, not {resample!r}")
+        self.score, self.pairing, self.class_token, self.resample = score, pairing, class_token, resample
+        if score == "random":  # the draw used in evaluation: one number for each side, head and position
+            self.register_buffer("draw", torch.rand(2, heads, length))
+
+    @torch.no_grad()
+    def forward(self, q: Tensor, k: Tensor, count: int, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+        """q, k (N,H,L,D), mask (N,L) -> rows, cols, each int64 (N,H,c) with c = min(count, L)."""
+        sources = {"separate": (q, k), "same_k": (k, k), "same_q": (q, q), "swapped": (k, q)}[self.pairing]
+        count = min(count, q.shape[2])
+        if self.score == "step":
+            kept = every(q.shape[0], q.shape[2], count, mask, q.device)[:, None].expand(-1, q.shape[1], -1)
+            return kept, kept
+        if sources[0] is sources[1]:
+            kept = self._top(sources[0], 0, count, mask)
+            return kept, kept
+        return self._top(sources[0], 0, count, mask), self._top(sources[1], 1, count, mask)
+
+    def _top(self, x: Tensor, side: int, count: int, mask: Tensor | None) -> Tensor:
+        scores = self._scores(x, side)
+        if mask is not None:
+            scores = scores.masked_fill(~mask[:, None], float("-inf"))
+        if self.class_token:
+            scores[..., 0] = float("inf")
+        return scores.topk(count, sorted=False).indices
+
+    def _scores(self, x: Tensor, side: int) -> Tensor:
+        N, H, L, _ = x.shape
+        match self.score:
+            case "sum":
+                return x.sum(-1)
+            case "abs":
+                return x.abs().sum(-1)
+            case "embed":
+                return x[..., 0].clone()
+            case "random" if self.training or self.resample == "always":
+                return torch.rand(N, H, L, device=x.device)
+            case "random":
+                return self.draw[side, :, :L].repeat(N, 1, 1)
+
+
+def every(N: int, L: int, count: int, mask: Tensor | None, device) -> Tensor:
+    """Position floor(i n_real / c) among the real tokens, i = 0 .. c-1 -> (N, c).
+
+    With fewer real tokens than c all of them are kept, then padded ones.
+    """
+    i = torch.arange(count, device=device)
+    if mask is None:
+        return (i * L // count).expand(N, -1)
+    real = mask.sum(-1, keepdim=True)  # (N,1)
+    rank = torch.where(real >= count, i * real // count, i)
+    real_first = (~mask).to(torch.uint8).argsort(dim=-1, stable=True)
+    return real_first.gather(-1, rank)
