@@ -1,0 +1,69 @@
+"""Configuration -> task data and classifier: the only place that instantiates them."""
+
+import inspect
+from functools import partial
+
+from hydra.utils import instantiate
+from omegaconf import DictConfig
+
+from .attention.base import Attention, Mixer
+from .config import check_keys
+from .data.task import TaskData
+from .model.classifier import Classifier
+from .model.embed import TokenEmbedding
+from .model.multihead import Multihead
+
+
+def task_data(config: DictConfig, seed: int = 0) -> TaskData:
+    """Raises ValueError for an unknown key or choice of source, data or optim."""
+    check_keys(config.source, "source")
+    return TaskData(
+        source=instantiate(config.source),
+        root=config.data.root,
+        length=config.task.length,
+        limit=config.task.limit,
+        batch=config.optim.batch,
+        micro_batch=config.optim.micro_batch,
+        eval_batch=config.data.eval_batch,
+        pad=config.data.pad,
+        seed=seed,
+    )
+
+
+def classifier(config: DictConfig) -> Classifier:
+    """Raises ValueError for an unknown key or choice of model, block, attn or protocol."""
+    check_keys(config.block, "block")
+    check_keys(config.attn, "attn")
+    model, task = config.model, config.task
+    return Classifier(
+        embed=TokenEmbedding(vocab=task.vocab, length=task.length, dim=model.dim, dropout=model.dropout),
+        block=block_factory(config),
+        layers=model.layers,
+        dim=model.dim,
+        length=task.length,
+        vocab=task.vocab,
+        hidden=model.hidden,
+        outputs=task.outputs,
+        towers=task.towers,
+        pool=model.pool,
+        mean_over=config.protocol.mean_over,
+    )
+
+
+def block_factory(config: DictConfig):
+    """A factory of blocks: the attn word may name an Attention, a Mixer or a whole Block."""
+    model, mechanism = config.model, instantiate(config.attn)
+    if not model.head_dim and model.dim % model.heads:
+        raise ValueError(f"model.heads must divide model.dim {model.dim}, not {model.heads}; or set model.head_dim")
+    head_dim = model.head_dim or model.dim // model.heads
+    sizes = {"dim": model.dim, "heads": model.heads, "head_dim": head_dim, "length": config.task.length}
+    kind = mechanism.func
+    if not inspect.isclass(kind):
+        raise ValueError(f"attn._target_ must name a class, not {kind}")
+    if issubclass(kind, Attention):
+        mixer = partial(Multihead, mechanism, **sizes)
+    elif issubclass(kind, Mixer):
+        mixer = partial(mechanism, **sizes)
+    else:
+        return partial(mechanism, **sizes, hidden=model.hidden, dropout=model.dropout)
+    return partial(instantiate(config.block), mixer, dim=model.dim, hidden=model.hidden, dropout=model.dropout)

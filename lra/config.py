@@ -1,0 +1,143 @@
+"""From the command line to a checked configuration: entry points, names of runs, one-line errors."""
+
+import functools
+import inspect
+import os
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import hydra
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.errors import HydraException, MissingConfigException
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
+
+_here = Path(__file__).resolve().parent
+# Beside the package in a checkout, inside it in a wheel.
+CONF = next(folder for folder in (_here / "conf", _here.parent / "conf") if folder.is_dir())
+
+
+def main(name: str) -> Callable:
+    """Make a function of a DictConfig an entry point over conf/<name>.yaml.
+
+    What a user did wrong (ValueError, OSError, hydra's own refusals) ends in one line on stderr and exit status 1;
+    HYDRA_FULL_ERROR=1 shows the traceback instead.
+    """
+
+    def decorate(function: Callable[[DictConfig], Any]) -> Callable[[], None]:
+        traceback = "HYDRA_FULL_ERROR" in os.environ
+
+        @functools.wraps(function)
+        def run(config: DictConfig) -> Any:
+            choices = HydraConfig.get()
+            try:
+                return function(name_run(config, choices))
+            except (ValueError, OSError) as error:
+                if traceback or choices.mode is RunMode.MULTIRUN:
+                    raise  # hydra goes on with the other runs and hands the error over at the end
+                sys.exit(f"lra: {explain(error)}")
+
+        def entry() -> None:
+            os.environ["HYDRA_FULL_ERROR"] = "1"  # hand exceptions over instead of printing them
+            try:
+                hydra.main(version_base="1.3", config_path=str(CONF), config_name=name)(run)()
+            except KeyboardInterrupt as stop:
+                sys.exit(f"lra: {stop}" if str(stop) else "lra: interrupted")
+            except (ValueError, OSError, HydraException, OmegaConfBaseException) as error:
+                if traceback:
+                    raise
+                sys.exit(f"lra: {explain(error)}")
+
+        return entry
+
+    return decorate
+
+
+def compose(name: str, overrides: Iterable[str] = ()) -> DictConfig:
+    """The configuration that ``python -m lra.<name> *overrides`` would see, for tests and notebooks."""
+    GlobalHydra.instance().clear()
+    with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
+        config = hydra.compose(name, list(overrides), return_hydra_config=True)
+        HydraConfig.instance().set_config(config)
+        choices = config.hydra
+        with open_dict(config):
+            del config["hydra"]
+        return name_run(config, choices)
+
+
+def name_run(config: DictConfig, choices: DictConfig) -> DictConfig:
+    """Refuse groups that were given a list, and add ``label``: the attn word plus the keys of it that were changed."""
+    for line in choices.overrides.task:
+        group, _, value = line.lstrip("+~").partition("=")
+        if value.startswith("[") and (CONF / group).is_dir():
+            raise ValueError(f"{group} takes one word, not a list; for several runs: -m {group}={value.strip('[]')}")
+    if "attn" not in choices.runtime.choices:
+        return config
+    word = choices.runtime.choices.attn
+    changed = {
+        line.split("=", 1)[0].lstrip("+~") for line in choices.overrides.task if line.lstrip("+~").startswith("attn.")
+    }
+    default = flatten(_load_attn(word)) if changed else {}
+    label = word
+    for key, value in sorted(flatten(OmegaConf.to_container(config.attn, resolve=True)).items()):
+        if any(f"attn.{key}.".startswith(f"{c}.") for c in changed) and default.get(key) != value:
+            label += f"-{key}={value}"
+    with open_dict(config):
+        config.label = label.replace("/", "_")
+    return config
+
+
+def _load_attn(word: str) -> dict:
+    loader = GlobalHydra.instance().config_loader()
+    config = loader.load_configuration(f"attn/{word}", [], RunMode.RUN)
+    return OmegaConf.to_container(config.attn, resolve=True)
+
+
+def flatten(tree: dict, prefix: str = "") -> dict[str, Any]:
+    """{"a": {"b": 1}} -> {"a.b": 1}"""
+    flat = {}
+    for key, value in tree.items():
+        if isinstance(value, dict):
+            flat |= flatten(value, f"{prefix}{key}.")
+        else:
+            flat[f"{prefix}{key}"] = value
+    return flat
+
+
+def check_keys(node: DictConfig, path: str) -> None:
+    """Raise ValueError where a node names an argument that its ``_target_`` does not take, and say which it takes."""
+    target = hydra.utils.get_object(node._target_)
+    valid = set()
+    for cls in inspect.getmro(target) if inspect.isclass(target) else (target,):
+        function = cls.__init__ if inspect.isclass(cls) else cls
+        valid |= {p.name for p in inspect.signature(function).parameters.values() if p.kind is p.KEYWORD_ONLY}
+    for key, value in node.items():
+        if not key.startswith("_") and key not in valid:
+            raise ValueError(f"{path}.{key}: no such key; {path} has {', '.join(sorted(valid))}")
+        if isinstance(value, DictConfig) and "_target_" in value:
+            check_keys(value, f"{path}.{key}")
+
+
+def explain(error: BaseException) -> str:
+    """One line for what a user did wrong: the offending word and the valid ones."""
+    chain = [error]
+    while (cause := chain[-1].__cause__ or chain[-1].__context__) is not None:
+        chain.append(cause)
+    for cause in reversed(chain):
+        if isinstance(cause, ConfigAttributeError | ConfigKeyError) and cause.full_key:
+            parent = cause.full_key.rpartition(".")[0] or "the configuration"
+            keys = sorted(str(key) for key in cause.parent_node or [])
+            return f"{cause.full_key}: no such key; {parent} has {', '.join(keys)}"
+        if isinstance(cause, MissingConfigException) and cause.options:
+            group, _, word = cause.missing_cfg_file.rpartition("/")
+            return f"{group}={word}: no such choice; {group} is one of {', '.join(cause.options)}"
+        if isinstance(cause, ValueError) and not isinstance(cause, OmegaConfBaseException):
+            return str(cause)
+    text = " ".join(str(error).split())
+    if text.startswith("Ambiguous value for argument"):
+        return f"{text.split(chr(39))[1]}: several values need -m, one run each"
+    return text

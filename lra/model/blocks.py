@@ -1,0 +1,28 @@
+"""Encoder blocks: forward(x (N,L,d), mask (N,L), memory) -> (x, memory)."""
+
+from collections.abc import Callable
+
+from torch import Tensor, nn
+
+from ..attention.base import Mixer
+
+
+class PreNorm(nn.Module):
+    """x + dropout(mixer(LN x)), then x + MLP(LN x) (protocols.yaml, nystromformer_small).
+
+    MLP: Linear d -> hidden, GELU, dropout, Linear hidden -> d, dropout. mixer: a factory of no arguments.
+    """
+
+    def __init__(self, mixer: Callable[[], Mixer], *, dim: int, hidden: int, dropout: float):
+        super().__init__()
+        self.mixer_norm = nn.LayerNorm(dim)
+        self.mixer = mixer()
+        self.dropout = nn.Dropout(dropout)
+        self.mlp_norm = nn.LayerNorm(dim)
+        self.mlp = nn.Sequential(
+            nn.Linear(dim, hidden), nn.GELU(), nn.Dropout(dropout), nn.Linear(hidden, dim), nn.Dropout(dropout)
+        )
+
+    def forward(self, x: Tensor, mask: Tensor | None, memory=None):
+        x = x + self.dropout(self.mixer(self.mixer_norm(x), mask))
+        return x + self.mlp(self.mlp_norm(x)), memory

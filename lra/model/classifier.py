@@ -1,0 +1,86 @@
+"""The encoder, its pooling and its head."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from ..linalg import at_least_float32
+
+POOLS = ("mean", "cls")
+MEANS = ("length", "real")
+
+
+class Classifier(nn.Module):
+    """inputs (B,T,L), mask (B,T,L) or None -> (B, outputs). The T towers share one encoder.
+
+    embed: (N,L) -> (N,L,d). block: a factory of no arguments, called ``layers`` times. pool: ``mean`` over positions or
+    ``cls``, where id ``vocab - 1`` is put in front and a row that would exceed ``length`` loses its last token.
+    mean_over: what the mean divides by, the padded ``length`` whatever the batch's padding (published) or the ``real``
+    tokens.
+    """
+
+    def __init__(
+        self,
+        *,
+        embed: nn.Module,
+        block: Callable[[], nn.Module],
+        layers: int,
+        dim: int,
+        length: int,
+        vocab: int,
+        hidden: int,
+        outputs: int,
+        towers: int = 1,
+        pool: str = "mean",
+        mean_over: str = "length",
+    ):
+        super().__init__()
+        if pool not in POOLS:
+            raise ValueError(f"model.pool must be one of {', '.join(POOLS)}, not {pool!r}")
+        if mean_over not in MEANS:
+            raise ValueError(f"protocol.mean_over must be one of {', '.join(MEANS)}, not {mean_over!r}")
+        self.length, self.class_id, self.pool, self.mean_over = length, vocab - 1, pool, mean_over
+        self.embed = embed
+        self.blocks = nn.ModuleList(block() for _ in range(layers))
+        self.norm = nn.LayerNorm(dim)
+        self.head = Head(dim=dim, hidden=hidden, outputs=outputs, towers=towers)
+
+    def forward(self, inputs: Tensor, mask: Tensor | None = None) -> Tensor:
+        B, T = inputs.shape[:2]
+        inputs = inputs.flatten(0, 1)  # (N,L), N = B T
+        mask = None if mask is None else mask.flatten(0, 1)
+        if self.pool == "cls":
+            inputs = torch.cat([inputs.new_full((B * T, 1), self.class_id), inputs], 1)[:, : self.length]
+            mask = None if mask is None else torch.cat([mask.new_ones(B * T, 1), mask], 1)[:, : self.length]
+        x, memory = self.embed(inputs), None
+        for block in self.blocks:
+            x, memory = block(x, mask, memory)
+        return self.head(self._pool(self.norm(x), mask).unflatten(0, (B, T)))
+
+    def _pool(self, x: Tensor, mask: Tensor | None) -> Tensor:
+        if self.pool == "cls":
+            return x[:, 0]
+        (x,), L = at_least_float32(x), x.shape[1]  # thousands of terms are too many for a 16-bit sum
+        total = x.sum(1) if mask is None else (x * mask[..., None]).sum(1)
+        if self.mean_over == "length":
+            return total / self.length
+        return total / (L if mask is None else mask.sum(1, keepdim=True).clamp(min=1))
+
+
+class Head(nn.Module):
+    """Linear, ReLU, Linear on the pooled vector (B,T,d); two towers are compared by [a, b, a b, a - b]."""
+
+    def __init__(self, *, dim: int, hidden: int, outputs: int, towers: int):
+        super().__init__()
+        if towers not in (1, 2):
+            raise ValueError(f"task.towers must be 1 or 2, not {towers}")
+        self.mlp = nn.Sequential(
+            nn.Linear(dim if towers == 1 else 4 * dim, hidden), nn.ReLU(), nn.Linear(hidden, outputs)
+        )
+
+    def forward(self, pooled: Tensor) -> Tensor:
+        if pooled.shape[1] == 1:
+            return self.mlp(pooled[:, 0])
+        a, b = pooled.unbind(1)
+        return self.mlp(torch.cat([a, b, a * b, a - b], -1))

@@ -1,0 +1,23 @@
+"""From token ids to vectors."""
+
+import torch
+from torch import Tensor, nn
+
+
+class TokenEmbedding(nn.Module):
+    """Learned token and position tables, normal with standard deviation 0.02, added, then dropout.
+
+    ids (N,L) int -> (N,L,d), L at most ``length`` (protocols.yaml, nystromformer_small).
+    """
+
+    def __init__(self, *, vocab: int, length: int, dim: int, dropout: float):
+        super().__init__()
+        self.token = nn.Embedding(vocab, dim)
+        self.position = nn.Embedding(length, dim)
+        self.dropout = nn.Dropout(dropout)
+        for table in (self.token, self.position):
+            nn.init.normal_(table.weight, std=0.02)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        positions = torch.arange(ids.shape[1], device=ids.device)
+        return self.dropout(self.token(ids) + self.position(positions))
