@@ -1,0 +1,130 @@
+"""What happens at every evaluation: divergence check, one row of metrics, checkpoints, progress."""
+
+import statistics
+import sys
+import time
+from pathlib import Path
+
+import lightning as L
+import torch
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from .record import replacing
+
+CHECK_EVERY = 50  # optimiser steps between looks at the loss; each look waits for the device
+LINE_EVERY = 5.0  # seconds between progress lines where output is no terminal
+
+
+class Diverged(Exception):
+    def __init__(self, step: int):
+        super().__init__(step)
+        self.step = step
+
+
+class Divergence(L.Callback):
+    """Ends a run whose loss was not finite, with the first such step."""
+
+    def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx) -> None:
+        if trainer.global_step % CHECK_EVERY == 0:
+            self._check(module)
+
+    def on_validation_start(self, trainer, module) -> None:
+        self._check(module)
+
+    def _check(self, module) -> None:
+        if (step := int(module.bad_step)) < torch.iinfo(torch.int64).max:
+            raise Diverged(step)
+
+
+class Stopwatch(L.Callback):
+    """Milliseconds per optimiser step between evaluations, evaluations apart."""
+
+    def __init__(self):
+        self.step_ms: list[float] = []
+
+    def on_train_start(self, trainer, module) -> None:
+        self._mark(trainer)
+
+    def on_validation_end(self, trainer, module) -> None:
+        self._mark(trainer)
+
+    def on_validation_start(self, trainer, module) -> None:
+        if steps := trainer.global_step - self._step:
+            self.step_ms.append(1000 * (time.perf_counter() - self._time) / steps)
+
+    def _mark(self, trainer) -> None:
+        self._time, self._step = time.perf_counter(), trainer.global_step
+
+    @property
+    def median(self) -> float | None:
+        return round(statistics.median(self.step_ms), 3) if self.step_ms else None
+
+
+class Checkpoints(L.Callback):
+    """last.ckpt (the whole state) at every evaluation, best.ckpt (weights) where the dev score is strictly higher.
+
+    best.ckpt is written first: a kill between the two repeats the steps since the older last.ckpt and writes it again.
+    """
+
+    def __init__(self, folder: Path):
+        self.folder, self.best_score, self.best_step = folder, None, None
+
+    def on_validation_end(self, trainer, module) -> None:
+        if self.best_score is None or module.score > self.best_score:
+            self.best_score, self.best_step = module.score, trainer.global_step
+            with replacing(self.folder / "best.ckpt") as part:
+                torch.save(module.model.state_dict(), part)
+        row = {"train_loss": module.mean_loss(), "val": module.score, "lr": trainer.optimizers[0].param_groups[0]["lr"]}
+        for logger in trainer.loggers:
+            logger.log_metrics(row, trainer.global_step)
+        with replacing(self.folder / "last.ckpt") as part:
+            trainer.save_checkpoint(part)
+
+    def state_dict(self) -> dict:
+        return {"best_score": self.best_score, "best_step": self.best_step}
+
+    def load_state_dict(self, state: dict) -> None:
+        self.best_score, self.best_step = state["best_score"], state["best_step"]
+
+
+class Report(L.Callback):
+    """A bar with the time left in a terminal, plain lines elsewhere."""
+
+    def __init__(self, title: str, stopwatch: Stopwatch, checkpoints: Checkpoints):
+        self.title, self.stopwatch, self.checkpoints = title, stopwatch, checkpoints
+        self.console = Console(file=sys.stderr)
+        self.bar = None
+        self._last_line = 0.0
+
+    def on_train_start(self, trainer, module) -> None:
+        if self.console.is_terminal:
+            columns = [TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()]
+            self.bar = Progress(*columns, TextColumn("{task.fields[text]}"), console=self.console, transient=True)
+            self.bar.start()
+            self.line = self.bar.add_task(self.title, total=trainer.max_steps, completed=trainer.global_step, text="")
+
+    def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx) -> None:
+        if self.bar:
+            self.bar.update(self.line, completed=trainer.global_step)
+
+    def on_validation_end(self, trainer, module) -> None:
+        best = self.checkpoints
+        score = f"dev {module.score:.2f}, best {best.best_score:.2f} at {best.best_step}"
+        if self.bar:
+            self.bar.update(self.line, text=score)
+        elif time.monotonic() - self._last_line > LINE_EVERY or trainer.global_step == trainer.max_steps:
+            self._last_line = time.monotonic()
+            ms = self.stopwatch.step_ms[-1]
+            left = (trainer.max_steps - trainer.global_step) * ms / 1000
+            print(
+                f"{self.title}  step {trainer.global_step}/{trainer.max_steps}  {score}  {ms:.1f} ms/step"
+                f"  {int(left) // 60}:{int(left) % 60:02d} left",
+                file=sys.stderr,
+                flush=True,
+            )
+
+    def teardown(self, trainer, module, stage: str) -> None:
+        if self.bar:
+            self.bar.stop()
+            self.bar = None

@@ -1,0 +1,129 @@
+"""One seed of one configuration, from its folder to its record."""
+
+import logging
+import platform
+import resource
+import sys
+import warnings
+from pathlib import Path
+
+import lightning as L
+import torch
+from hydra.utils import instantiate
+from omegaconf import DictConfig
+
+from . import build, record
+from .callbacks import Checkpoints, Diverged, Divergence, Report, Stopwatch
+from .data.task import TaskData
+from .module import Training
+
+PRECISIONS = {"fp32": "32-true", "bf16": "bf16-mixed", "fp16": "16-mixed"}
+
+
+def device(config: DictConfig) -> str:
+    """cpu or cuda. Raises ValueError for a device or precision that this machine does not have."""
+    wanted, precision = config.trainer.device, config.trainer.precision
+    if wanted not in ("auto", "cpu", "cuda"):
+        raise ValueError(f"trainer.device must be auto, cpu or cuda, not {wanted!r}")
+    if precision not in PRECISIONS:
+        raise ValueError(f"trainer.precision must be one of {', '.join(PRECISIONS)}, not {precision!r}")
+    if wanted == "cuda" and not torch.cuda.is_available():
+        raise ValueError("trainer.device=cuda, but torch sees no GPU; use trainer.device=cpu")
+    found = wanted if wanted != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
+    if found == "cpu" and precision == "fp16":
+        raise ValueError("trainer.precision=fp16 needs a GPU; on a CPU use fp32 or bf16")
+    return found
+
+
+def fit(config: DictConfig, seed: int, data: TaskData, folder: Path, fingerprint: str) -> record.RunRecord:
+    """Train (or resume) and score the best dev checkpoint on the test set once.
+
+    Raises KeyboardInterrupt with the step that the same command resumes from.
+    """
+    logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
+    warnings.filterwarnings("ignore", message=".*(does not have many workers|Starting from v1.9|length of `list`).*")
+    warnings.filterwarnings("ignore", message=".*lr_scheduler.step\\(\\).*before.*optimizer.step\\(\\).*")
+    where = device(config)
+    if where == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+    if config.trainer.threads:
+        torch.set_num_threads(config.trainer.threads)
+    torch.manual_seed(seed)
+    model = build.classifier(config)
+    if config.trainer.compile:
+        model.compile()
+    module = Training(
+        model,
+        metric=config.task.metric,
+        seed=seed,
+        optim=dict(config.optim),
+        cycle_momentum=config.protocol.cycle_momentum,
+    )
+    last = folder / "last.ckpt"
+    first_step = torch.load(last, weights_only=True)["global_step"] if last.exists() else 0
+    stopwatch, checkpoints = Stopwatch(), Checkpoints(folder)
+    title = f"{config.task.name} {config.label} seed {seed}"
+    trainer = L.Trainer(
+        accelerator=where,
+        devices=1,
+        precision=PRECISIONS[config.trainer.precision],
+        max_steps=config.optim.steps,
+        max_epochs=-1,
+        accumulate_grad_batches=data.batch // data.micro_batch,
+        val_check_interval=config.optim.eval_every * (data.batch // data.micro_batch),
+        check_val_every_n_epoch=None,
+        num_sanity_val_steps=0,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        logger=[factory(folder=folder, first_step=first_step) for factory in instantiate(config.logger).values()],
+        callbacks=[Divergence(), stopwatch, checkpoints, Report(title, stopwatch, checkpoints)],
+    )
+    status, steps, test = "done", config.optim.steps, None
+    try:
+        trainer.fit(module, data, ckpt_path=last if first_step else None, weights_only=True)
+    except Diverged as stop:
+        status, steps = "diverged", stop.step
+        print(f"{title}: the loss was not finite at step {stop.step}", file=sys.stderr)
+    except SystemExit:  # what Lightning makes of Ctrl-C and SIGTERM
+        saved = torch.load(last, weights_only=True)["global_step"] if last.exists() else 0
+        stopped = f"stopped at step {trainer.global_step}; the same command resumes from step {saved}"
+        raise KeyboardInterrupt(stopped) from None
+    if status == "done":
+        model.load_state_dict(torch.load(folder / "best.ckpt", weights_only=True))
+        trainer.test(module, data, verbose=False)
+        test = module.score
+    return record.RunRecord(
+        study=config.study,
+        task=config.task.name,
+        protocol=config.protocol.name,
+        budget=config.budget,
+        label=config.label,
+        seed=seed,
+        fingerprint=fingerprint,
+        git=record.git_commit(),
+        params=sum(p.numel() for p in model.parameters()),
+        metric=config.task.metric,
+        val=checkpoints.best_score if status == "done" else None,
+        test=test,
+        majority=data.majority("test"),
+        n_val=len(data.splits["val"]),
+        n_test=len(data.splits["test"]),
+        best_step=checkpoints.best_step if status == "done" else None,
+        steps=steps,
+        step_ms=stopwatch.median,
+        peak_bytes=_peak_bytes(where),
+        device=torch.cuda.get_device_name() if where == "cuda" else _cpu_name(),
+        status=status,
+    )
+
+
+def _peak_bytes(where: str) -> int:
+    if where == "cuda":
+        return torch.cuda.max_memory_allocated()
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def _cpu_name() -> str:
+    return f"{platform.machine()} CPU, {torch.get_num_threads()} threads"

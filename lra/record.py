@@ -1,0 +1,126 @@
+"""What a run leaves behind: its configuration, its record, and what tells one run from another."""
+
+import contextlib
+import hashlib
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+
+from omegaconf import DictConfig, OmegaConf
+
+from .config import flatten
+
+# What makes a result; everything else (logger, device, compile, threads, folders, other seeds) does not.
+_CHOICES = ("task", "source", "model", "block", "attn", "protocol", "optim", "data", "trainer")
+_INDIFFERENT = ("data.root", "data.eval_batch", "trainer.device", "trainer.compile", "trainer.threads")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunRecord:
+    """One seed's result. Scores in percent; times in milliseconds; status is ``done`` or ``diverged``.
+
+    ``majority`` is what the most frequent class scores on the test set; ``step_ms`` and ``peak_bytes`` (of the device,
+    or of the whole process on a CPU) are measurements and differ from run to run.
+    """
+
+    kind: str = "train"
+    study: str
+    task: str
+    protocol: str
+    budget: str
+    label: str
+    seed: int
+    fingerprint: str
+    git: str | None
+    params: int
+    metric: str
+    val: float | None
+    test: float | None
+    majority: float
+    n_val: int
+    n_test: int
+    best_step: int | None
+    steps: int
+    step_ms: float | None
+    peak_bytes: int | None
+    device: str
+    status: str
+
+
+def choices(config: DictConfig, provenance: dict) -> dict:
+    """The resolved part of a configuration that decides the result of a seed, flat."""
+    plain = OmegaConf.to_container(config, resolve=True)
+    flat = flatten({key: plain[key] for key in _CHOICES} | {"provenance": provenance})
+    return {key: value for key, value in flat.items() if key not in _INDIFFERENT}
+
+
+def fingerprint(choices: dict) -> str:
+    return hashlib.sha256(json.dumps(choices, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def difference(old: dict, new: dict) -> str:
+    """``key: old -> new`` for every choice that differs."""
+    keys = sorted(key for key in old | new if old.get(key) != new.get(key))
+    return "; ".join(f"{key}: {old.get(key)} -> {new.get(key)}" for key in keys)
+
+
+def write(path: Path, text: str) -> None:
+    """Replace a file as a whole: after a crash or on a full disk the old one is still there."""
+    with replacing(path) as part:
+        part.write_text(text)
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A temporary path beside ``path``; what was written to it is synced and renamed to ``path`` at the end."""
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        yield part
+        with open(part, "rb+") as file:
+            os.fsync(file.fileno())
+        part.replace(path)
+        folder = os.open(path.parent, os.O_RDONLY)
+        os.fsync(folder)
+        os.close(folder)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def save(record: RunRecord, folder: Path) -> None:
+    write(folder / "record.json", json.dumps(asdict(record), indent=2) + "\n")
+
+
+def load(path: Path) -> RunRecord:
+    """Raises ValueError where the file is not a record."""
+    try:
+        values = json.loads(path.read_text())
+        return RunRecord(**{f.name: values[f.name] for f in fields(RunRecord)})
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{path} is not a record of a run ({error!r}); delete it to run that seed again") from None
+
+
+def scan(runs: Path) -> tuple[list[RunRecord], list[str]]:
+    """Every training record under a folder, and one line for each that could not be read."""
+    records, damaged = [], []
+    for path in sorted(runs.rglob("record.json")):
+        try:
+            records.append(load(path))
+        except ValueError as error:
+            damaged.append(str(error))
+    return records, damaged
+
+
+def git_commit() -> str | None:
+    """Commit of the checkout that the code runs from, with ``-dirty`` where it has changes; None outside one."""
+    here = Path(__file__).parent
+
+    def git(*words: str) -> str:
+        return subprocess.run(["git", *words], cwd=here, capture_output=True, text=True, check=True).stdout.strip()
+
+    try:
+        return git("rev-parse", "--short=12", "HEAD") + ("-dirty" if git("status", "--porcelain", "-uno") else "")
+    except (OSError, subprocess.CalledProcessError):
+        return None

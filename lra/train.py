@@ -1,0 +1,99 @@
+"""python -m lra.train task=listops attn=cur_abs: every seed of one configuration, skipped, resumed or run."""
+
+import sys
+from pathlib import Path
+
+import yaml
+from filelock import FileLock, Timeout
+from omegaconf import DictConfig
+
+from . import build, record
+from .config import main
+from .fit import device, fit
+
+TEMPORARY = ".*.part"
+
+
+@main("train")
+def train(config: DictConfig) -> None:
+    """Runs each seed in runs/<study>/<task>/<label>/seed-<k>; raises ValueError for a configuration that cannot run."""
+    check(config)
+    data = build.task_data(config)
+    data.setup()
+    model = build.classifier(config)
+    params = sum(p.numel() for p in model.parameters())
+    choices = record.choices(config, data.source.provenance)
+    home = Path(config.runs) / config.study / config.task.name / config.label
+    o = config.optim
+    print(
+        f"{config.task.name} {config.label}: {len(config.seeds)} seeds of {o.steps:,} steps of {o.batch}, "
+        f"dev ({len(data.splits['val']):,} examples) every {o.eval_every}; {params:,} parameters; "
+        f"about {max(1, round(16 * params / 2**20))} MB a seed in {home}",
+        file=sys.stderr,
+    )
+    for seed in config.seeds:
+        run(config, int(seed), home / f"seed-{seed}", choices)
+
+
+def run(config: DictConfig, seed: int, folder: Path, choices: dict) -> None:
+    """One seed, unless its folder holds its record already or another process is at it."""
+    fingerprint = record.fingerprint(choices | {"seed": seed})
+    title = f"{config.task.name} {config.label} seed {seed}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(folder / ".lock")
+        lock.acquire(timeout=0)
+    except Timeout:
+        print(f"{title}: another process is at it, skipped", file=sys.stderr)
+        return
+    except OSError as error:
+        raise ValueError(f"cannot write to {folder}: {error.strerror}; choose another folder with runs=...") from None
+    with lock:
+        _refuse_other(folder / "config.yaml", choices, config.study)
+        for part in folder.glob(TEMPORARY):
+            part.unlink()
+        if (folder / "record.json").exists():
+            done = record.load(folder / "record.json")
+            print(f"{title}: {done.status} before, test {done.test}, skipped", file=sys.stderr)
+            return
+        record.write(folder / "config.yaml", yaml.safe_dump(choices))
+        result = fit(config, seed, build.task_data(config, seed), folder, fingerprint)
+        record.save(result, folder)
+    print(f"{title}: {result.status}, test {result.test}, dev {result.val} at step {result.best_step}", file=sys.stderr)
+
+
+def _refuse_other(path: Path, choices: dict, study: str) -> None:
+    if not path.exists():
+        return
+    before = yaml.safe_load(path.read_text())
+    if not isinstance(before, dict):
+        raise ValueError(f"{path} is damaged; delete its folder to run that seed again")
+    if before != choices:
+        raise ValueError(
+            f"{path.parent} was made by another configuration ({record.difference(before, choices)}); "
+            f"start a new study with study=<name> or delete that folder"
+        )
+
+
+def check(config: DictConfig) -> None:
+    """Raise ValueError for numbers and words that no run can be made of."""
+    if config.budget not in config.budgets:
+        raise ValueError(f"budget must be one of {', '.join(config.budgets)}, not {config.budget!r}")
+    seeds = list(config.seeds) if hasattr(config.seeds, "__iter__") and not isinstance(config.seeds, str) else []
+    if not seeds or any(not isinstance(seed, int) or seed < 0 for seed in seeds) or len(set(seeds)) < len(seeds):
+        raise ValueError(f"seeds must be a list of different whole numbers from 0, such as [0,1,2], not {config.seeds}")
+    o = config.optim
+    for key in ("steps", "eval_every", "batch"):
+        if not isinstance(o[key], int) or o[key] < 1:
+            raise ValueError(f"optim.{key} must be a whole number of 1 or more, not {o[key]}")
+    if o.steps % o.eval_every:
+        raise ValueError(f"optim.eval_every must divide optim.steps {o.steps}, not {o.eval_every}")
+    if not 0 <= o.warmup <= o.steps:
+        raise ValueError(f"optim.warmup must be between 0 and optim.steps {o.steps}, not {o.warmup}")
+    if not o.lr > 0:
+        raise ValueError(f"optim.lr must be above 0, not {o.lr}")
+    device(config)
+
+
+if __name__ == "__main__":
+    train()
