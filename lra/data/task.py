@@ -1,0 +1,137 @@
+"""Batches of a task: gathered by index, in an order that is a function of (seed, step)."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import lightning as L
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, IterableDataset
+
+PADS = ("batch", "fixed")
+MULTIPLE = 64  # rows padded to the batch's longest one are rounded up to this, so that few shapes occur
+
+
+class Batch(NamedTuple):
+    """inputs (B,T,L) int, mask (B,T,L) bool or None where every token is real, label (B,) int."""
+
+    inputs: Tensor
+    mask: Tensor | None
+    label: Tensor
+
+
+class Order:
+    """An endless stream of indices 0 .. n-1: one permutation after the other, each a function of (seed, pass)."""
+
+    def __init__(self, n: int, seed: int):
+        self.n, self.seed = n, seed
+        self._passes: dict[int, np.ndarray] = {}
+
+    def __getitem__(self, positions: slice) -> np.ndarray:
+        """Indices at positions start .. stop-1 of the stream."""
+        at = np.arange(positions.start, positions.stop)
+        return np.concatenate([self._permutation(p)[at[at // self.n == p] % self.n] for p in np.unique(at // self.n)])
+
+    def _permutation(self, number: int) -> np.ndarray:
+        if number not in self._passes:
+            self._passes = {k: v for k, v in self._passes.items() if k == number - 1}
+            self._passes[number] = np.random.default_rng((self.seed, number)).permutation(self.n)
+        return self._passes[number]
+
+
+class TaskData(L.LightningDataModule):
+    """Train, dev and test batches of one task.
+
+    source: a ``data_prep.source.Source``; it prepares itself when it can be generated. length: positions of the model;
+    limit: tokens read of a row. pad: ``batch`` pads to the longest row of a batch, ``fixed`` to ``length``.
+    Training is an endless stream of micro-batches that starts at step ``first_step``; dev and test are every example
+    once, sorted by length so that little padding is computed.
+    """
+
+    def __init__(
+        self,
+        *,
+        source,
+        root: str,
+        length: int,
+        limit: int,
+        batch: int,
+        micro_batch: int | None = None,
+        eval_batch: int | None = None,
+        pad: str = "batch",
+        seed: int = 0,
+    ):
+        super().__init__()
+        if pad not in PADS:
+            raise ValueError(f"data.pad must be one of {', '.join(PADS)}, not {pad!r}")
+        micro_batch, eval_batch = micro_batch or batch, eval_batch or batch
+        if min(batch, micro_batch, eval_batch) < 1:
+            raise ValueError("optim.batch, optim.micro_batch and data.eval_batch must be 1 or more")
+        if batch % micro_batch:
+            raise ValueError(f"optim.micro_batch must divide optim.batch {batch}, not {micro_batch}")
+        self.source, self.root, self.length, self.limit = source, root, length, min(limit, length)
+        self.batch, self.micro_batch, self.eval_batch = batch, micro_batch, eval_batch
+        self.pad, self.seed, self.first_step = pad, seed, 0
+        self.splits = {}
+
+    def setup(self, stage: str | None = None) -> None:
+        if self.splits:
+            return
+        splits = self.source.open(self.root)
+        self.row_lengths = {name: split.lengths.amax(1).clamp(max=self.limit) for name, split in splits.items()}
+        device = self.trainer.strategy.root_device if self.trainer else torch.device("cpu")
+        self.splits = {name: split.to(device) for name, split in splits.items()}
+
+    def gather(self, split: str, index: np.ndarray) -> Batch:
+        """The examples of a split at index (B,)."""
+        rows, index = self.splits[split], torch.from_numpy(index)
+        width = self.length
+        if self.pad == "batch":
+            longest = int(self.row_lengths[split][index].max())
+            width = min(self.length, -(-max(longest, 1) // MULTIPLE) * MULTIPLE)
+        tokens, mask = rows.gather(index.to(rows.labels.device), width, self.limit)
+        return Batch(tokens.long(), mask, rows.labels[index.to(rows.labels.device)])
+
+    def majority(self, split: str) -> float:
+        """Percentage of the most frequent class: what a constant answer scores."""
+        return 100 * float(self.splits[split].labels.bincount().max()) / len(self.splits[split])
+
+    def train_dataloader(self) -> DataLoader:
+        return _loader(_Batches(self._stream))
+
+    def val_dataloader(self) -> DataLoader:
+        return _loader(_Batches(lambda: self.sweep("val")))
+
+    def test_dataloader(self) -> DataLoader:
+        return _loader(_Batches(lambda: self.sweep("test")))
+
+    def _stream(self) -> Iterator[Batch]:
+        order, first = Order(len(self.splits["train"]), self.seed), self.first_step * self.batch
+        while True:
+            yield self.gather("train", order[first : first + self.micro_batch])
+            first += self.micro_batch
+
+    def sweep(self, split: str) -> Iterator[Batch]:
+        """Every example of a split once."""
+        index = self.row_lengths[split].argsort(stable=True).numpy()
+        for first in range(0, len(index), self.eval_batch):
+            yield self.gather(split, index[first : first + self.eval_batch])
+
+    def state_dict(self) -> dict:
+        return {"step": self.trainer.global_step}
+
+    def load_state_dict(self, state: dict) -> None:
+        self.first_step = state["step"]
+
+
+class _Batches(IterableDataset):
+    def __init__(self, start):
+        self.start = start
+
+    def __iter__(self):
+        return self.start()
+
+
+def _loader(batches: _Batches) -> DataLoader:
+    return DataLoader(batches, batch_size=None)
