@@ -1,0 +1,264 @@
+"""The packed store and the preparation around it: round trip, gather, damage, and processes that meet or die."""
+
+import json
+import os
+import re
+import resource
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+import torch
+
+from data_prep.source import Source
+from lra.store import Rows, Split, StoreError, load, verify, write
+
+PROVENANCE = {"name": "toy", "version": "1.0.0", "sizes": [3, 2]}
+
+
+def chunk(seed: int, n: int, towers: int = 1, features: tuple = (), labels=np.int64) -> Rows:
+    rng = np.random.default_rng(seed)
+    lengths = rng.integers(0, 9, n * towers)
+    tokens = rng.integers(1, 200, (lengths.sum(), *features))
+    tokens = tokens.astype(np.float32) / 7 if features else tokens.astype(np.uint8)
+    return Rows(tokens, lengths, rng.integers(0, 5, n).astype(labels))
+
+
+@pytest.fixture
+def folder(tmp_path):
+    write(tmp_path / "toy", {"train": [chunk(0, 30), chunk(1, 5)], "val": [chunk(2, 4)]}, provenance=PROVENANCE)
+    return tmp_path / "toy"
+
+
+@pytest.mark.parametrize(
+    ("towers", "features", "labels"), [(1, (), np.int64), (2, (), np.float32), (1, (3,), np.int64)]
+)
+def test_round_trip(tmp_path, towers, features, labels):
+    chunks = {
+        name: [chunk(seed + i, 7, towers, features, labels) for i in range(3)] for seed, name in ((0, "a"), (9, "b"))
+    }
+    write(tmp_path / "set", chunks, provenance=PROVENANCE, towers=towers)
+    splits = load(tmp_path / "set", PROVENANCE)
+    verify(tmp_path / "set")
+    assert list(splits) == ["a", "b"]
+    for name, split in splits.items():
+        tokens, lengths, answers = (np.concatenate(parts) for parts in zip(*chunks[name], strict=True))
+        assert len(split) == 21 and split.towers == towers
+        assert split.tokens.numpy().dtype == tokens.dtype and split.labels.numpy().dtype == labels
+        np.testing.assert_array_equal(split.tokens, tokens)
+        np.testing.assert_array_equal(split.lengths, lengths.reshape(-1, towers))
+        np.testing.assert_array_equal(split.labels, answers)
+    assert [path.name for path in tmp_path.iterdir()] == ["set"]
+
+
+@pytest.mark.parametrize(("towers", "features"), [(1, ()), (2, ()), (1, (3,)), (2, (3,))])
+@pytest.mark.parametrize(("width", "limit"), [(5, None), (12, None), (8, 3), (3, 8)])
+def test_gather_is_the_loop_over_rows(tmp_path, towers, features, width, limit, device="cpu"):
+    write(tmp_path / "set", {"train": [chunk(3, 40, towers, features)]}, provenance={}, towers=towers)
+    split = load(tmp_path / "set")["train"].to(device)
+    index = torch.tensor([39, 0, 7, 7, 21])
+    tokens, mask = split.gather(index, width, limit)
+    expected = torch.zeros(5, towers, width, *features, dtype=split.tokens.dtype)
+    real = torch.zeros(5, towers, width, dtype=torch.bool)
+    for place, example in enumerate(index.tolist()):
+        for tower in range(towers):
+            first, end = split.offsets[example * towers + tower :][:2].tolist()
+            row = split.tokens[first:end][: min(width, limit or width)]
+            expected[place, tower, : len(row)] = row
+            real[place, tower, : len(row)] = True
+    assert tokens.dtype == split.tokens.dtype and tokens.device == split.tokens.device
+    torch.testing.assert_close(tokens.cpu(), expected, rtol=0, atol=0)
+    torch.testing.assert_close(mask.cpu(), real)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("features", [(), (3,)])
+def test_gather_on_the_gpu(tmp_path, features):
+    test_gather_is_the_loop_over_rows(tmp_path, 2, features, 8, 3, device="cuda")
+
+
+def test_opening_and_gathering_leave_the_file_alone(folder):
+    split = load(folder)["train"]
+    before = (folder / "train.tokens.bin").read_bytes()
+    split.tokens.zero_()
+    assert (folder / "train.tokens.bin").read_bytes() == before
+    assert load(folder)["train"].tokens.any()
+
+
+def rewrite_meta(folder, **changes):
+    meta = json.loads((folder / "meta.json").read_text())
+    (folder / "meta.json").write_text(json.dumps(meta | changes))
+
+
+DAMAGE = {
+    "no data set at": lambda folder: folder.rename(folder.with_name("elsewhere")),
+    "not a data set: it has no meta.json": lambda folder: (folder / "meta.json").unlink(),
+    "meta.json is damaged": lambda folder: (folder / "meta.json").write_text('{"format": 1, "prov'),
+    r"meta.json is damaged(?#1)": lambda folder: (folder / "meta.json").write_text("[]"),
+    r"meta.json is damaged(?#2)": lambda folder: rewrite_meta(folder, files={}),
+    r"meta.json is damaged(?#3)": lambda folder: (folder / "meta.json").write_bytes(b"\xff\xfe"),
+    "has format 99, this version reads format 1": lambda folder: rewrite_meta(folder, format=99),
+    r"train.tokens.bin is damaged: 10 bytes instead of \d+": lambda f: os.truncate(f / "train.tokens.bin", 10),
+    "val.labels.bin cannot be read: No such file": lambda folder: (folder / "val.labels.bin").unlink(),
+    r"another data set: sizes \[3, 2\] instead of \[4, 2\], version '1.0.0' instead of '1.1.0'": lambda folder: None,
+}
+
+
+@pytest.mark.parametrize("message", DAMAGE)
+def test_damage_is_one_clear_line(folder, message):
+    DAMAGE[message](folder)
+    changed = {"version": "1.1.0", "sizes": [4, 2]} if "another" in message else {}
+    with pytest.raises(StoreError, match=message) as caught:
+        load(folder, PROVENANCE | changed)
+    assert "\n" not in str(caught.value) and str(folder) in str(caught.value)
+
+
+def test_verify_names_the_file_whose_bytes_changed(folder):
+    path = folder / "val.tokens.bin"
+    data = bytearray(path.read_bytes())
+    data[1] ^= 1
+    path.write_bytes(data)
+    load(folder, PROVENANCE)
+    with pytest.raises(StoreError, match=re.escape(str(path))):
+        verify(folder)
+
+
+def failing():
+    yield chunk(0, 3)
+    raise RuntimeError("the source broke")
+
+
+@pytest.mark.parametrize(
+    ("chunks", "error", "message"),
+    [
+        (failing(), RuntimeError, "the source broke"),
+        ([], ValueError, "nothing to write"),
+        ([chunk(0, 3), chunk(1, 3, labels=np.float32)], ValueError, "train.labels.bin: a chunk of .* follows"),
+        ([chunk(0, 3, labels=np.int32)], ValueError, "labels must be int64 or float32, not int32"),
+        ([chunk(0, 3)._replace(labels=np.zeros(2, np.int64))], ValueError, "clash"),
+    ],
+)
+def test_a_failed_write_leaves_nothing(tmp_path, chunks, error, message):
+    with pytest.raises(error, match=message):
+        write(tmp_path / "set", {"train": chunks}, provenance={})
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_refused_byte_leaves_nothing(tmp_path):
+    """A file size limit stands in for the full disk: the system refuses the write in the same place."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, limits[1]))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            write(tmp_path / "set", {"train": (chunk(i, 100) for i in range(1000))}, provenance={})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_existing_folder_is_replaced_only_when_asked(folder):
+    with pytest.raises(FileExistsError):
+        write(folder, {"train": [chunk(5, 2)]}, provenance={})
+    write(folder, {"train": [chunk(5, 2)]}, provenance={}, replace=True)
+    assert len(load(folder, {})["train"]) == 2 and [path.name for path in folder.parent.iterdir()] == ["toy"]
+
+
+class Slow(Source):
+    """100 examples in two chunks with a pause between them; every making leaves a line in `made`."""
+
+    name, version, generated = "slow", "1.0.0", True
+
+    def __init__(self, *, pause: float = 0, made: str = os.devnull):
+        self.pause, self.made = pause, made
+
+    @property
+    def arguments(self):
+        return {"n": 100}
+
+    def splits(self, *, workers, progress):
+        with open(self.made, "a") as file:
+            file.write("made\n")
+        return {"train": self.chunks(progress)}
+
+    def chunks(self, progress):
+        for done in (50, 100):
+            yield chunk(done, 50)
+            progress("train", done, 100)
+            time.sleep(self.pause)
+
+
+class Foreign(Slow):
+    generated = False
+
+
+def start(root, **arguments):
+    """A process that prepares Slow."""
+    code = f"from test_store import Slow; Slow(**{arguments!r}).prepare({str(root)!r}, workers=1)"
+    return subprocess.Popen(
+        [sys.executable, "-c", code], cwd=os.path.dirname(__file__), stderr=subprocess.PIPE, text=True
+    )
+
+
+def wait_for(root, pattern):
+    end = time.monotonic() + 60
+    while not list(root.glob(pattern)):
+        assert time.monotonic() < end, f"no {pattern}"
+        time.sleep(0.02)
+
+
+def test_two_processes_prepare_once(tmp_path):
+    root, made = tmp_path / "data", str(tmp_path / "made")
+    first = start(root, pause=1.5, made=made)
+    wait_for(root, "slow-*.tmp-*")
+    second = start(root, made=made)
+    messages = [process.communicate(timeout=60)[1] for process in (first, second)]
+    assert first.returncode == second.returncode == 0, messages
+    assert "waiting" in messages[1] and "waiting" not in messages[0]
+    assert (tmp_path / "made").read_text() == "made\n"
+    assert len(Slow().load(root)["train"]) == 100
+
+
+def test_a_killed_preparation_leaves_nothing_and_the_next_works(tmp_path):
+    process = start(tmp_path, pause=60)
+    wait_for(tmp_path, "slow-*.tmp-*/train.tokens.bin")
+    process.send_signal(signal.SIGKILL)
+    process.communicate(timeout=60)
+    assert not Slow().folder(tmp_path).exists() and list(tmp_path.glob("*.tmp-*"))
+    folder = Slow().prepare(tmp_path)
+    verify(folder)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [folder.name, f"{folder.name}.lock"]
+
+
+def test_prepare_replaces_damaged_data_only_by_force(tmp_path, capsys):
+    folder = Slow().prepare(tmp_path)
+    (folder / "train.tokens.bin").write_bytes(b"")
+    for use in (Slow().prepare, Slow().open):
+        with pytest.raises(StoreError, match=r"damaged.*python -m data_prep task=slow force=true"):
+            use(tmp_path)
+    Slow().prepare(tmp_path, force=True)
+    verify(folder)
+    assert "slow train: 100 of 100" in capsys.readouterr().err
+
+
+def test_open_prepares_what_is_generated_and_names_the_command_otherwise(tmp_path, capsys):
+    assert isinstance(Slow().open(tmp_path)["train"], Split)
+    assert "slow: no data at" in capsys.readouterr().err
+    with pytest.raises(StoreError, match=r"no data set at .*: python -m data_prep task=slow$"):
+        Foreign().open(tmp_path / "empty")
+
+
+def test_a_root_that_cannot_be_written(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ValueError, match=r"cannot be written .*: choose another data folder"):
+        Slow().prepare(tmp_path / "file" / "data")
+
+
+def test_the_folder_depends_on_every_argument_and_on_nothing_else(tmp_path):
+    assert Slow().folder(tmp_path) == Slow(pause=1).folder(tmp_path)
+    assert re.fullmatch(r"slow-[0-9a-f]{8}", Slow().folder(tmp_path).name)
+    other = type("Slow", (Slow,), {"version": "1.0.1"})
+    assert other().folder(tmp_path) != Slow().folder(tmp_path)
