@@ -1,0 +1,51 @@
+"""How long the data takes to make: python -m data_prep.bench [--examples 20000] [--repeats 5] [--workers 2]"""
+
+import argparse
+import time
+from itertools import islice
+from statistics import median
+from tempfile import TemporaryDirectory
+
+from data_prep.listops import ListOps
+from data_prep.source import cores
+
+
+def seconds_of_first_call() -> float:
+    start = time.perf_counter()
+    next(ListOps().examples())
+    return time.perf_counter() - start
+
+
+def ms_per_example(n: int, seed: int) -> float:
+    """Processor milliseconds over all threads per kept ListOps example: one core's time, whatever else runs on it."""
+    start = time.process_time()
+    made = sum(1 for _ in islice(ListOps(seed=seed).examples(workers=1), n))
+    return (time.process_time() - start) / made * 1e3
+
+
+def seconds_to_prepare(workers: int) -> float:
+    """Wall-clock seconds from nothing to the paper's 100,000 examples on the disk."""
+    with TemporaryDirectory() as root:
+        start = time.perf_counter()
+        ListOps().prepare(root, workers=workers)
+        return time.perf_counter() - start
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m data_prep.bench", description="How long the data takes to make.")
+    parser.add_argument("--examples", type=int, default=20_000, help="ListOps examples per repeat")
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--workers", type=int, default=cores(), help="for the whole preparation")
+    options = parser.parse_args()
+
+    print(f"listops: first call {seconds_of_first_call():.2f} s (compiles unless the compiled code is cached)")
+    times = [ms_per_example(options.examples, seed) for seed in range(options.repeats)]
+    print(
+        f"listops: {median(times):.4f} ms per example on one core "
+        f"({min(times):.4f} to {max(times):.4f}, {options.repeats} repeats of {options.examples})"
+    )
+    print(f"listops: {seconds_to_prepare(options.workers):.1f} s to prepare 100,000 with {options.workers} workers")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,284 @@
+"""ListOps: nested prefix expressions over digits, as in the Long Range Arena (Tay et al. 2020; Nangia & Bowman 2018).
+
+Drawn like the generator in google-research/long-range-arena. A tree starts with a node at depth 1. A node is an
+operator with probability p_operator if its depth is below max_depth, else a digit. An operator draws how many arguments
+it has (2..max_args), then these, each a node one deeper, then its name. Kept are the distinct trees of more than
+min_length and less than max_length tokens.
+"""
+
+import hashlib
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property, partial
+from itertools import count, islice
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from data_prep.source import Progress, Source
+from lra.store import Rows
+
+APPLY = {"[MIN": min, "[MAX": max, "[MED": lambda values: int(median(values)), "[SM": lambda values: sum(values) % 10}
+TOKENS = (*"0123456789", *APPLY, "]")  # ids 1..15; 0 is padding
+IDS = {token: id for id, token in enumerate(TOKENS, start=1)}
+DIGIT, OPERATOR, CLOSE = IDS["0"], IDS["[MIN"], IDS["]"]
+
+Example = tuple[np.ndarray, int]  # ids (length,) uint8, answer 0..9
+CHUNK = 1024  # examples handed to the store at a time
+BLOCK_TREES, BLOCK_BYTES = 2**14, 2**25  # one task of a worker: so many trees, or fewer to bound its buffer
+HOPELESS, HOPELESS_NEW = 100_000, 20  # give up when so many times max_length nodes hold fewer new trees
+
+_STEP = np.uint64(0x9E3779B97F4A7C15)
+_LOW, _HALF = np.uint64(0xFFFFFFFF), np.uint64(32)
+
+
+@njit(nogil=True, cache=True)
+def _mix(word):
+    """The output function of SplitMix64 (Steele, Lea & Flood 2014)."""
+    word = (word ^ (word >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    word = (word ^ (word >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return word ^ (word >> np.uint64(31))
+
+
+@njit(nogil=True, cache=True)
+def _below(word, bound):
+    """An integer in [0, bound) from the low half of a word; the bias is under bound / 2**32."""
+    return np.int64(((word & _LOW) * np.uint64(bound)) >> _HALF)
+
+
+@njit(nogil=True, cache=True)
+def _answer(operator, values, first, end):
+    """Applies operator 0..3 (MIN, MAX, MED, SM) to values[first:end], which it may reorder."""
+    if operator == 2:
+        for i in range(first + 1, end):
+            value = values[i]
+            while i > first and values[i - 1] > value:
+                values[i] = values[i - 1]
+                i -= 1
+            values[i] = value
+        return (values[(first + end - 1) // 2] + values[(first + end) // 2]) // 2
+    low = high = total = values[first]
+    for i in range(first + 1, end):
+        low, high, total = min(low, values[i]), max(high, values[i]), total + values[i]
+    return low if operator == 0 else high if operator == 1 else total % 10
+
+
+@njit(nogil=True, cache=True)
+def _grow(seed, first, trees, min_length, max_length, max_depth, max_args, p_operator):
+    """Draws trees first .. first + trees - 1; returns tokens (total,), lengths (k,), answers (k,), nodes drawn.
+
+    A tree is given up once it must reach max_length. As every tree has a random stream of its own, that neither changes
+    which trees are kept nor any draw of another tree, only the time spent on trees that the length filter refuses.
+    """
+    tokens = np.empty(trees * max_length, np.uint8)
+    lengths, answers = np.empty(trees, np.int64), np.empty(trees, np.int64)
+    opened, missing, base = np.empty((3, max_depth), np.int64)  # per open operator; missing: of the one around
+    values = np.empty(max_depth * max_args, np.int64)
+    key = _mix(np.uint64(seed) + _STEP)
+    end = kept = nodes = 0
+    for tree in range(first, first + trees):
+        state = _mix(key + np.uint64(tree) * _STEP)
+        at, length = end, 1  # next token; final length if all that is still to come were digits
+        depth = left = top = 0  # open operators, arguments the last one still lacks, values on the stack
+        while length < max_length:
+            state += _STEP
+            word = _mix(state)
+            nodes += 1
+            if depth + 1 < max_depth and (word >> _HALF) * 2.0**-32 <= p_operator:
+                opened[depth], base[depth], missing[depth] = at, top, left
+                left = 2 + _below(word, max_args - 1)
+                length += left + 1
+                at += 1
+                depth += 1
+                continue
+            value = _below(word, 10)
+            tokens[at] = DIGIT + value
+            at += 1
+            while depth:
+                values[top] = value
+                top += 1
+                left -= 1
+                if left:
+                    break
+                depth -= 1
+                left = missing[depth]
+                state += _STEP
+                operator = _below(_mix(state), 4)
+                value = _answer(operator, values, base[depth], top)
+                top = base[depth]
+                tokens[opened[depth]] = OPERATOR + operator
+                tokens[at] = CLOSE
+                at += 1
+            else:
+                break
+        if depth == 0 and min_length < length < max_length:
+            lengths[kept], answers[kept] = length, value
+            kept += 1
+            end = at
+    return tokens[:end].copy(), lengths[:kept].copy(), answers[:kept].copy(), nodes
+
+
+def encode(text: str) -> np.ndarray:
+    """Ids (length,) uint8 of an expression with or without round parentheses; ValueError names an unknown token."""
+    try:
+        return np.array([IDS[token] for token in text.replace("(", "").replace(")", "").split()], np.uint8)
+    except KeyError as error:
+        raise ValueError(f"unknown token {error}; the tokens are {' '.join(TOKENS)}") from None
+
+
+def decode(ids: Iterable[int]) -> str:
+    """The text of ids (length,), padding left out."""
+    return " ".join(TOKENS[id - 1] for id in map(int, ids) if id)
+
+
+def evaluate(ids: Iterable[int]) -> int:
+    """The answer 0..9 of the expression ids (length,); ValueError unless it is one complete expression."""
+    operators, values = [], [[]]
+    try:
+        for token in decode(ids).split():
+            if token in APPLY:
+                operators.append(token)
+                values.append([])
+            elif token == "]":
+                value = APPLY[operators.pop()](values.pop())
+                values[-1].append(value)
+            else:
+                values[-1].append(int(token))
+        ((answer,),) = values
+    except (IndexError, ValueError):
+        raise ValueError("the tokens are not one complete expression") from None
+    return answer
+
+
+def read_tsv(path: Path) -> Iterator[Example]:
+    """The examples of one official file; ValueError names the line that is not an expression, a tab and a digit."""
+    with open(path, encoding="utf-8", errors="replace") as file:
+        if file.readline().rstrip("\n") != "Source\tTarget":
+            raise ValueError(f"{path}: the first line must be Source, a tab, Target")
+        for number, line in enumerate(file, start=2):
+            source, _, target = line.rstrip("\n").partition("\t")
+            if not source or len(target) != 1 or target not in "0123456789":
+                raise ValueError(f"{path}, line {number}: not an expression, a tab and a digit")
+            try:
+                yield encode(source), int(target)
+            except ValueError as error:
+                raise ValueError(f"{path}, line {number}: {error}") from None
+
+
+def _chunks(examples: Iterator[Example], split: str, total: int | None, progress: Progress) -> Iterator[Rows]:
+    done = 0
+    while chunk := list(islice(examples, CHUNK)):
+        ids, answers = zip(*chunk, strict=True)
+        yield Rows(np.concatenate(ids), np.array([len(row) for row in ids]), np.array(answers, np.int64))
+        done += len(chunk)
+        progress(split, done, total)
+
+
+class ListOps(Source):
+    """Digits under nested MIN, MAX, MED (median, x.5 becomes x) and SM (sum modulo 10); the answer is one digit.
+
+    Example: [MED 3 [MIN [SM 3 6 1 2 ] 6 ] ] is 2: the sum is 12, so 2; the smaller of 2 and 6; 2.5 becomes 2.
+
+    min_length and max_length are strict bounds on the number of tokens. Trees are exchangeable, so the splits are the
+    first `train` kept trees, the next `val` and the next `test`. With release, the folder of the official
+    basic_{train,val,test}.tsv or the one around its listops-1000, those are read instead; their rows are kept whole.
+    """
+
+    name = "listops"
+    version = "1.0.0"
+    generated = True
+
+    def __init__(
+        self,
+        *,
+        min_length: int = 500,
+        max_length: int = 2000,
+        max_depth: int = 10,
+        max_args: int = 10,
+        p_operator: float = 0.25,
+        train: int = 96_000,
+        val: int = 2_000,
+        test: int = 2_000,
+        seed: int = 0,
+        release: Path | str | None = None,
+    ):
+        for valid, what in (
+            (0 <= min_length < max_length - 1, "a length strictly between min_length >= 0 and max_length"),
+            (max_depth >= 1 and max_args >= 2, "max_depth >= 1 and max_args >= 2"),
+            (0 <= p_operator <= 1, "p_operator in 0..1"),
+            (min(train, val, test) >= 1, "at least one example in train, val and test"),
+            (0 <= seed < 2**63, "seed in 0..2**63 - 1"),
+        ):
+            if not valid:
+                raise ValueError(f"ListOps needs {what}")
+        bounds = {"min_length": min_length, "max_length": max_length}
+        self.tree = {**bounds, "max_depth": max_depth, "max_args": max_args, "p_operator": float(p_operator)}
+        self.sizes = {"train": train, "val": val, "test": test}
+        self.seed = seed
+        self.release = None if release is None else Path(release)
+
+    @cached_property
+    def arguments(self) -> dict[str, Any]:
+        if self.release is None:
+            return {**self.tree, **self.sizes, "seed": self.seed}
+        files = {}
+        for path in self.release_files().values():
+            with open(path, "rb") as file:
+                digest = hashlib.file_digest(file, "sha256").hexdigest()
+            files[path.name] = {"bytes": path.stat().st_size, "sha256": digest}
+        return {"release": files}
+
+    def release_files(self) -> dict[str, Path]:
+        """The official file of each split; ValueError names the first that is missing."""
+        inner = self.release / "listops-1000"
+        folder = inner if inner.is_dir() else self.release
+        files = {split: folder / f"basic_{split}.tsv" for split in self.sizes}
+        for path in files.values():
+            if not path.is_file():
+                raise ValueError(f"{path} is missing: release must be the folder of basic_{{train,val,test}}.tsv")
+        return files
+
+    def splits(self, *, workers: int, progress: Progress) -> Mapping[str, Iterable[Rows]]:
+        if self.release is not None:
+            return {
+                split: _chunks(read_tsv(path), split, None, progress) for split, path in self.release_files().items()
+            }
+        trees = self.examples(workers=workers)
+        return {split: _chunks(islice(trees, n), split, n, progress) for split, n in self.sizes.items()}
+
+    def examples(self, *, workers: int = 1) -> Iterator[Example]:
+        """Distinct kept trees without end; ValueError once the arguments let (almost) no new one through."""
+        # Every tree has a random stream of its own and blocks of trees are used in order, so the bytes do not depend on
+        # the number of workers. They are threads, as the compiled function does not hold the interpreter's lock.
+        max_length = self.tree["max_length"]
+        trees = max(1, min(BLOCK_TREES, BLOCK_BYTES // max_length))
+        grow = lambda first: _grow(self.seed, first, trees, **self.tree)
+        seen: set[bytes] = set()
+        nodes = new = 0
+        with ThreadPoolExecutor(workers) as pool:
+            blocks = map(partial(pool.submit, grow), count(0, trees))
+            pending = deque(islice(blocks, 2 * workers))
+            while True:
+                tokens, lengths, answers, drawn = pending.popleft().result()
+                pending.append(next(blocks))
+                end = 0
+                for length, answer in zip(lengths.tolist(), answers.tolist(), strict=True):
+                    ids = tokens[end : end + length]
+                    end += length
+                    digest = hashlib.blake2b(ids, digest_size=16).digest()  # 128 bits: no two of 1e5 trees collide
+                    if digest not in seen:
+                        seen.add(digest)
+                        new += 1
+                        yield ids, answer
+                nodes += drawn
+                if nodes > HOPELESS * max_length:
+                    if new < HOPELESS_NEW:
+                        raise ValueError(
+                            f"ListOps finds too few new trees with {self.tree}, {new} among the last {nodes} nodes "
+                            "drawn: widen min_length..max_length or ask for fewer examples"
+                        )
+                    nodes = new = 0
