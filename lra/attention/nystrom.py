@@ -76,7 +76,7 @@ class Nystrom(Attention):
         member = (segment[:, None] == landmark[:, None]) & mask[:, None]  # (N,c,L)
         with torch.autocast(q.device.type, enabled=False):
             q_wide, k_wide = at_least_float32(q, k)
-            mean = (member / member.sum(-1, keepdim=True).clamp(min=1))[:, None].to(q_wide.dtype)
+            mean = (member.to(q_wide.dtype) / member.sum(-1, keepdim=True).clamp(min=1))[:, None]  # (N,1,c,L)
             return (mean @ q_wide).to(q.dtype), (mean @ k_wide).to(k.dtype), (landmark < used)[:, None]
 
 
