@@ -1,0 +1,227 @@
+"""CUR and Nystromformer against independent dense float64 code, and their exact limit."""
+
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+
+from lra.attention.cur import CUR
+from lra.attention.nystrom import Nystrom, NystromOriginal
+from lra.linalg import cubic, exact
+from lra.select import PAIRINGS, SCORES, Select
+
+N, H, L, D, E = 3, 2, 40, 8, 6
+
+
+def qkv(seed=0, length=L, lengths=(40, 29, 5)):
+    g = torch.Generator().manual_seed(seed)
+    q, k = (torch.randn(N, H, length, D, dtype=torch.float64, generator=g) for _ in range(2))
+    v = torch.randn(N, H, length, E, dtype=torch.float64, generator=g)
+    return q, k, v, torch.arange(length) < torch.tensor(lengths)[:, None]
+
+
+def make(kind, **options):
+    return kind(heads=H, head_dim=D, value_dim=E, length=L, **options).double().eval()
+
+
+def np_softmax(x):
+    x = np.exp(x - x.max(-1, keepdims=True))
+    return x / x.sum(-1, keepdims=True)
+
+
+def np_cubic(a, steps, scale=None):
+    z = a.T / (np.abs(a).sum(0).max() if scale is None else scale)
+    identity = np.eye(len(a))
+    for _ in range(steps):
+        z = 0.25 * z @ (13 * identity - a @ z @ (15 * identity - a @ z @ (7 * identity - a @ z)))
+    return z
+
+
+def literal_cur(q, k, v, rows, cols, steps, copy_rv):
+    """mechanisms.md section 1 for one head of one example without padding: kept rows and columns of whole matrices."""
+    q = q / np.sqrt(q.shape[1])
+    C = np_softmax(q @ k[cols].T)
+    R = np_softmax(q[rows] @ k.T)
+    out = C @ (np_cubic(C[rows], steps) @ (R @ v))
+    if copy_rv:
+        out[rows] = R @ v
+    return out
+
+
+def literal_rows(x, score, count, class_token):
+    scores = {"sum": x.sum(1), "abs": np.abs(x).sum(1), "embed": x[:, 0]}[score]
+    order = [int(i) for i in np.argsort(-scores)]
+    if class_token:
+        return [0, *[i for i in order if i != 0][: count - 1]]
+    return order[:count]
+
+
+@pytest.mark.parametrize("impl", ["eager", "sdpa"])
+@pytest.mark.parametrize("copy_rv", [True, False])
+@pytest.mark.parametrize("class_token", [True, False])
+@pytest.mark.parametrize("pairing", PAIRINGS)
+@pytest.mark.parametrize("score", ["sum", "abs", "embed", "step"])
+def test_cur_is_the_literal_definition(score, pairing, class_token, copy_rv, impl):
+    q, k, v, mask = qkv()
+    count = 7
+    made = make(
+        CUR,
+        count=count,
+        score=score,
+        pairing=pairing,
+        class_token=class_token,
+        copy_rv=copy_rv,
+        impl=impl,
+        pinv=partial(cubic, steps=4),
+    )
+    out = made(q, k, v, mask)
+    for n in range(N):
+        real = int(mask[n].sum())
+        kept = min(count, real)  # fewer real tokens than count: as if count were that many
+        for h in range(H):
+            a, b, c = (x[n, h, :real].numpy() for x in (q, k, v))
+            if score == "step":
+                rows = cols = [i * real // kept for i in range(kept)]
+            else:
+                of_q, of_k = (literal_rows(x, score, kept, class_token) for x in (a, b))
+                rows, cols = {
+                    "separate": (of_q, of_k),
+                    "same_k": (of_k, of_k),
+                    "same_q": (of_q, of_q),
+                    "swapped": (of_k, of_q),
+                }[pairing]
+            expected = literal_cur(a, b, c, rows, cols, 4, copy_rv)
+            np.testing.assert_allclose(out[n, h, :real].numpy(), expected, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("impl", ["eager", "sdpa"])
+@pytest.mark.parametrize("masked", [True, False])
+def test_keeping_everything_with_an_exact_inverse_is_softmax(impl, masked):
+    q, k, v, mask = qkv()
+    mask = mask if masked else None
+    expected = torch.nn.functional.scaled_dot_product_attention(q, k, v, None if mask is None else mask[:, None, None])
+    real = torch.ones(N, L, dtype=torch.bool) if mask is None else mask
+    for made in (
+        make(CUR, count=L, pinv=exact, copy_rv=False, impl=impl),
+        make(Nystrom, landmarks=L, kernel=0, pinv=exact, impl=impl),
+        make(NystromOriginal, landmarks=L, kernel=0, impl=impl),
+    ):
+        difference = (made(q, k, v, mask) - expected).transpose(1, 2)[real]
+        assert difference.abs().max() < 1e-9, type(made).__name__
+
+
+def literal_nystrom(q, k, v, landmarks, weight, steps):
+    """mechanisms.md section 2 for one head of one example without padding."""
+    L, d = q.shape
+    q, k = q / d**0.25, k / d**0.25
+    segment = np.arange(L) * landmarks // L
+    q_marks, k_marks = (np.stack([x[segment == j].mean(0) for j in range(landmarks)]) for x in (q, k))
+    F1, F2, F3 = np_softmax(q @ k_marks.T), np_softmax(q_marks @ k_marks.T), np_softmax(q_marks @ k.T)
+    padded = np.pad(v, ((17, 17), (0, 0)))
+    conv = np.stack([sum(weight[t] * padded[i + t] for t in range(35)) for i in range(L)])
+    return (F1 @ np_cubic(F2, steps)) @ (F3 @ v) + conv
+
+
+@pytest.mark.parametrize("impl", ["eager", "sdpa"])
+@pytest.mark.parametrize("masked", [True, False])
+def test_nystrom_is_the_literal_definition(impl, masked):
+    q, k, v, mask = qkv()
+    torch.manual_seed(3)
+    made = make(Nystrom, landmarks=8, impl=impl)
+    out = made(q, k, v, mask if masked else None).detach()
+    for n in range(N):
+        real = int(mask[n].sum()) if masked else L
+        for h in range(H):
+            a, b, c = (x[n, h, :real].numpy() for x in (q, k, v))
+            weight = made.conv.weight[h, 0, :, 0].detach().numpy()
+            expected = literal_nystrom(a, b, c, min(8, real), weight, 6)
+            np.testing.assert_allclose(out[n, h, :real].numpy(), expected, rtol=1e-10, atol=1e-12)
+
+
+def test_nystrom_original_pools_padding_and_starts_from_the_whole_batch():
+    """The released steps on rows padded to the full length, whatever the batch's own padding."""
+    q, k, v, mask = qkv(length=32, lengths=(32, 20, 5))
+    made = make(NystromOriginal, landmarks=8, kernel=0, pinv=partial(cubic, steps=6, init="batch"))
+    out = made(q, k, v, mask)
+    m = np.pad(mask.numpy(), ((0, 0), (0, L - 32)))[:, None, :, None]
+    a, b, c = (np.pad(x.numpy(), ((0, 0), (0, 0), (0, L - 32), (0, 0))) * m for x in (q, k, v))
+    a, b = a / D**0.25, b / D**0.25
+    q_marks, k_marks = (x.reshape(N, H, 8, 5, D).mean(3) for x in (a, b))
+    F1, F2 = (np_softmax(x @ k_marks.swapaxes(-1, -2)) for x in (a, q_marks))
+    F3 = np_softmax(q_marks @ b.swapaxes(-1, -2) - 1e9 * (1 - m.swapaxes(-1, -2)))
+    scale = np.abs(F2).sum(-2).max()
+    Z = np.stack([[np_cubic(F2[n, h], 6, scale) for h in range(H)] for n in range(N)])
+    expected = F1 @ Z @ (F3 @ c)
+    for n in range(N):
+        real = int(mask[n].sum())
+        np.testing.assert_allclose(out[n, :, :real].numpy(), expected[n, :, :real], rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize("kind,options", [(CUR, {"count": 7}), (Nystrom, {"landmarks": 8})])
+def test_the_two_implementations_agree_in_value_and_gradient(kind, options):
+    q, k, v, mask = (x.requires_grad_() if x.dtype.is_floating_point else x for x in qkv())
+    torch.manual_seed(0)
+    eager, fused = make(kind, impl="eager", **options), make(kind, impl="sdpa", **options)
+    fused.load_state_dict(eager.state_dict())
+    for a, b in zip(
+        *(torch.autograd.grad(f(q, k, v, mask).square().sum(), (q, k, v)) for f in (eager, fused)), strict=True
+    ):
+        torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize("kind", [partial(CUR, count=5, score="step"), partial(Nystrom, landmarks=5)])
+def test_gradients_are_those_of_finite_differences(kind):
+    made = kind(heads=1, head_dim=3, value_dim=3, length=9).double().eval()
+    g = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(2, 1, 9, 3, dtype=torch.float64, generator=g, requires_grad=True) for _ in range(3))
+    mask = torch.arange(9) < torch.tensor([[9], [4]])
+    assert torch.autograd.gradcheck(lambda *x: made(*x, mask)[mask[:, None].expand(-1, 1, -1)], (q, k, v))
+
+
+@pytest.mark.parametrize("score", SCORES)
+@pytest.mark.parametrize("pairing", PAIRINGS)
+@pytest.mark.parametrize("class_token", [True, False])
+@pytest.mark.parametrize("training", [True, False])
+def test_kept_positions_are_distinct_and_real_ones_first(score, pairing, class_token, training):
+    q, k, _, mask = qkv()
+    mask = mask & (torch.rand(mask.shape, generator=torch.Generator().manual_seed(1)) < 0.7)
+    mask[:, 0] = True
+    select = Select(score=score, pairing=pairing, class_token=class_token, heads=H, length=L).train(training)
+    for kept in select(q, k, 9, mask):
+        assert kept.shape == (N, H, 9) and kept.dtype == torch.int64
+        for n in range(N):
+            for h in range(H):
+                row = kept[n, h].tolist()
+                assert len(set(row)) == 9
+                assert int(mask[n, row].sum()) == min(9, int(mask[n].sum()))
+                assert not class_token or 0 in row
+    rows, cols = select(q, k, 99, None)
+    assert rows.shape == (N, H, L) and sorted(cols[0, 0].tolist()) == list(range(L))
+
+
+def test_random_selection_draws_anew_while_training_only():
+    q, k, _, _ = qkv()
+    select = Select(score="random", heads=H, length=L)
+    draw = lambda: select(q, k, 9, None)[0].sort(-1).values
+    assert not torch.equal(draw(), draw()) and not torch.equal(draw()[0], draw()[1])
+    select.eval()
+    assert torch.equal(draw(), draw()) and torch.equal(draw()[0], draw()[1])
+    always = Select(score="random", heads=H, length=L, resample="always").eval()
+    assert not torch.equal(*(always(q, k, 9, None)[0].sort(-1).values for _ in range(2)))
+
+
+@pytest.mark.parametrize(
+    "options,message",
+    [
+        ({"count": 0}, "attn.count must be between 1 and the task's length 40, not 0"),
+        ({"count": 41}, "between 1 and the task's length 40, not 41"),
+        ({"score": "best"}, "attn.score must be one of sum, abs, embed, step, random, not 'best'"),
+        ({"pairing": "both"}, "attn.pairing must be one of separate, same_k, same_q, swapped"),
+        ({"impl": "triton2"}, "attn.impl must be one of"),
+        ({"resample": "never"}, "attn.resample must be train or always"),
+    ],
+)
+def test_wrong_options_are_named(options, message):
+    with pytest.raises(ValueError, match=message):
+        make(CUR, **{"count": 5, **options})

@@ -1,0 +1,81 @@
+"""Pseudo-inverses against numpy and finite differences."""
+
+import numpy as np
+import pytest
+import torch
+
+from lra.linalg import cubic, exact
+
+
+def stochastic(n=5, shape=(3, 2), seed=0, sharpness=3.0):
+    g = torch.Generator().manual_seed(seed)
+    return (sharpness * torch.randn(*shape, n, n, dtype=torch.float64, generator=g)).softmax(-1)
+
+
+@pytest.mark.parametrize("steps", [0, 1, 4, 6])
+@pytest.mark.parametrize("init", ["per_matrix", "batch"])
+def test_cubic_is_its_recurrence(steps, init):
+    m = stochastic()
+    got = cubic(m, steps=steps, init=init)
+    for i, j in np.ndindex(3, 2):
+        a = m[i, j].numpy()
+        scale = (m if init == "batch" else m[i, j]).sum(-2).max().item()
+        z, one = a.T / scale, np.eye(5)
+        for _ in range(steps):
+            z = 0.25 * z @ (13 * one - a @ z @ (15 * one - a @ z @ (7 * one - a @ z)))
+        np.testing.assert_allclose(got[i, j], z, rtol=1e-11, atol=1e-12)
+
+
+def test_cubic_converges_to_the_inverse_of_a_well_conditioned_matrix():
+    m = 0.8 * torch.eye(6, dtype=torch.float64) + 0.2 * stochastic(6)
+    torch.testing.assert_close(cubic(m, steps=12), torch.linalg.inv(m), rtol=1e-10, atol=1e-10)
+
+
+def test_gradients():
+    m = stochastic(4, (2,)).requires_grad_()
+    assert torch.autograd.gradcheck(lambda x: cubic(x, steps=4), m)
+    assert torch.autograd.gradcheck(lambda x: cubic(x, steps=2, init="batch"), m)
+
+
+def test_gradient_goes_through_the_first_of_equal_column_sums():
+    m = torch.full((1, 3, 3), 1 / 3, dtype=torch.float64, requires_grad=True)
+    (gradient,) = torch.autograd.grad(cubic(m, steps=0).sum(), m)
+    # sum(mᵀ / s) = 3 / s with s = 1: d/dm = 1 everywhere, and - 3 in the one column that s is the sum of
+    np.testing.assert_allclose(gradient[0], [[-2, 1, 1]] * 3, atol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_narrow_dtypes_are_computed_in_float32(dtype):
+    m = stochastic(16).to(dtype)
+    with torch.autocast("cpu", torch.bfloat16):
+        got = cubic(m, steps=6)
+    assert got.dtype == torch.float32
+    torch.testing.assert_close(got.double(), cubic(m.double(), steps=6), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("steps", [4, 6])
+def test_degenerate_matrices_stay_finite(steps):
+    c = 32
+    rows = torch.zeros(4, c, c)
+    rows[0] = 1 / c  # constant
+    rows[1, :, 0] = 1  # one column takes all
+    rows[2, : c // 2, : c // 2] = torch.eye(c // 2)  # padded half
+    rows[3] = torch.eye(c)[torch.arange(c) // 2]  # equal rows
+    rows.requires_grad_()
+    z = cubic(rows, steps=steps)
+    z.square().sum().backward()
+    assert z.isfinite().all() and rows.grad.isfinite().all()
+    assert (z[2, c // 2 :] == 0).all() and (z[2, :, c // 2 :] == 0).all()
+
+
+def test_exact_is_the_moore_penrose_inverse():
+    m = stochastic(5, (2,))
+    m = m @ torch.diag(torch.tensor([1.0, 1, 1, 0, 0], dtype=torch.float64)) @ m
+    np.testing.assert_allclose(exact(m), np.linalg.pinv(m.numpy(), rcond=1e-13), rtol=1e-6, atol=1e-6)
+
+
+def test_wrong_options_are_named():
+    with pytest.raises(ValueError, match=r"pinv.steps must be 0 or more, not -1"):
+        cubic(stochastic(), steps=-1)
+    with pytest.raises(ValueError, match=r"pinv.init must be per_matrix or batch, not 'x'"):
+        cubic(stochastic(), steps=1, init="x")
