@@ -1,0 +1,262 @@
+"""python -m lra.report: the records of every study as tables, beside what the papers published."""
+
+import itertools
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import mean, median, stdev
+from typing import NamedTuple
+
+from omegaconf import DictConfig
+from rich import box
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table
+
+from . import published, record
+from .config import main
+from .record import RunRecord
+
+HEAD = ("mechanism", "test", "n", "dev", "majority", "ms", "params")
+LEGEND = (
+    "Scores in percent. test: mean ± sample standard deviation over n seeds, each at its best dev checkpoint; (+k): k "
+    "more seeds without a result, not in the mean; majority: score of the most frequent class; ms: median milliseconds "
+    "a step. Published values come from the papers' own settings."
+)
+AVERAGED = (
+    "Means over tasks, compared only between mechanisms with the same tasks. Published means are recomputed from the "
+    "values per task over exactly these tasks."
+)
+SEPARATOR = " / "
+# Said once for a table where its rows agree, and in each row where they do not.
+FACTS = {
+    "protocol": "protocol {}",
+    "budget": "budget {}",
+    "metric": "{}",
+    "n_test": "{} test examples",
+    "steps": "{} steps",
+    "device": "{}",
+    "git": "commit {}",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """The seeds of one task and label of a study.
+
+    Scores in percent and ``ms`` are over the ``n`` finished seeds, None without any; ``lost`` counts the other seeds
+    and ``remarks`` says what became of them. ``majority``, ``params`` and ``facts`` (by the keys of FACTS) are what the
+    seeds share, or each of their values, joined by " / ".
+    """
+
+    task: str
+    label: str
+    test: float | None
+    std: float | None
+    n: int
+    lost: int
+    remarks: list[str]
+    dev: float | None
+    ms: float | None
+    majority: str
+    params: str
+    facts: dict[str, str]
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        """One text for each column of HEAD."""
+        test = number(self.test) + (f" ± {self.std:.2f}" if self.std is not None else "")
+        n = f"{self.n} (+{self.lost})" if self.lost else str(self.n)
+        return self.label, test, n, number(self.dev), self.majority, number(self.ms, 1), self.params
+
+
+class Line(NamedTuple):
+    """A mechanism: a text for each column, facts by the keys of FACTS, what else to know, published (source, value)."""
+
+    cells: tuple[str, ...]
+    facts: dict[str, str]
+    details: list[str]
+    published: list[tuple[str, str]]
+
+
+class Section(NamedTuple):
+    """One table: lines that compare with each other."""
+
+    title: str
+    about: str
+    head: tuple[str, ...]
+    lines: list[Line]
+
+
+def number(value: float | None, digits: int = 2) -> str:
+    return "-" if value is None else f"{value:.{digits}f}"
+
+
+def joined(values: Iterable) -> str:
+    """Each different value once, in order; whole numbers with thousands separators, scores with two digits."""
+    forms = {int: "{:,}".format, float: number}
+    return SEPARATOR.join(dict.fromkeys(forms.get(type(value), str)(value) for value in sorted(set(values))))
+
+
+def collect(runs: Path, study: str | None = None) -> tuple[dict[str, list[Row]], list[str]]:
+    """Rows of each study, and one line for each damaged record. Raises ValueError where there is nothing to show."""
+    if not runs.is_dir():
+        raise ValueError(f"{runs} is not a folder; name the folder of the runs with runs=<folder>")
+    found, damaged = record.scan(runs)
+    groups: dict[str, dict[tuple, list[RunRecord]]] = {}
+    for r in found:
+        if r.kind == "train":
+            groups.setdefault(str(r.study), {}).setdefault((_place(r.task), r.label), []).append(r)
+    if not groups:
+        more = f" that can be read ({'; '.join(damaged)})" if damaged else ""
+        raise ValueError(f"{runs} has no record of a training run{more}; python -m lra.train makes them")
+    if study is not None and study not in groups:
+        raise ValueError(f"no study {study!r} in {runs}; there is {', '.join(sorted(groups))}")
+    wanted = sorted(groups) if study is None else [study]
+    return {name: [summarise(groups[name][key]) for key in sorted(groups[name])] for name in wanted}, damaged
+
+
+def _place(task: str) -> tuple[int, str]:
+    return (published.TASKS.index(task) if task in published.TASKS else len(published.TASKS), task)
+
+
+def summarise(records: list[RunRecord]) -> Row:
+    """One row of the records of one study, task and label; a result that is there twice, as a copy, counts once."""
+    results = list({(r.seed, r.fingerprint, r.status, r.test): r for r in records}.values())
+    done = [r for r in results if r.status == "done"]
+    times = [r.step_ms for r in done if r.step_ms is not None]
+    remarks = []
+    for status in sorted({r.status for r in results} - {"done"}):
+        steps = sorted(r.steps for r in results if r.status == status)
+        remarks.append(f"{len(steps)} {status} at step{'s' if len(steps) > 1 else ''} {', '.join(map(str, steps))}")
+    seeds = [r.seed for r in results]
+    remarks += [f"{seeds.count(s)} different results of seed {s}" for s in sorted(set(seeds)) if seeds.count(s) > 1]
+    values = {key: joined(getattr(r, key) for r in results) for key in FACTS if key not in ("steps", "git")}
+    return Row(
+        task=records[0].task,
+        label=records[0].label,
+        test=mean(r.test for r in done) if done else None,
+        std=stdev(r.test for r in done) if len(done) > 1 else None,
+        n=len(done),
+        lost=len(results) - len(done),
+        remarks=remarks,
+        dev=mean(r.val for r in done) if done else None,
+        ms=median(times) if times else None,
+        majority=joined(float(r.majority) for r in results),
+        params=joined(r.params for r in results),
+        facts=values | {"steps": joined(r.steps for r in done), "git": joined(r.git or "unknown" for r in results)},
+    )
+
+
+def sections(rows: list[Row]) -> list[Section]:
+    """A table for each task of a study and, where there are several tasks, one for each set of tasks averaged over."""
+    tables = []
+    for task, same in itertools.groupby(rows, key=lambda row: row.task):
+        lines = []
+        for row in same:
+            values = [(value.source, value.text) for value in published.accuracies(row.label, [task])]
+            lines.append(Line(row.cells, row.facts, row.remarks, values))
+        tables.append(section(task, HEAD, lines))
+    return tables + averages(rows)
+
+
+def averages(rows: list[Row]) -> list[Section]:
+    """One table for each set of two or more tasks that some mechanism has accuracies on, the largest set first."""
+    labels: dict[str, list[Row]] = {}
+    for row in rows:
+        if row.facts["metric"] == "accuracy":
+            labels.setdefault(row.label, []).append(row)
+    sets: dict[tuple[str, ...], list[Line]] = {}
+    for label, mine in sorted(labels.items()):
+        scores = {row.task: row.test for row in mine if row.test is not None}
+        if len(scores) > 1:
+            facts = {
+                key: joined(word for row in mine for word in row.facts[key].split(SEPARATOR))
+                for key in ("protocol", "budget")
+            }
+            missing = [f"no finished seed on {row.task}" for row in mine if row.test is None]
+            values = [(source, number(value)) for source, value in published.averages(label, scores)]
+            line = Line((label, number(mean(scores.values()))), facts, missing, values)
+            sets.setdefault(tuple(scores), []).append(line)
+    ordered = sorted(sets, key=lambda tasks: (-len(tasks), [_place(task) for task in tasks]))
+    return [section(f"mean of {', '.join(s)}", ("mechanism", "mean"), sets[s], about=AVERAGED) for s in ordered]
+
+
+def section(title: str, head: tuple[str, ...], lines: list[Line], *, about: str = "") -> Section:
+    """The facts that all lines share are told in ``about``, the others in the lines that have them."""
+    words = {key: {line.facts[key] for line in lines} - {""} for key in lines[0].facts}
+    shared = [key for key in FACTS if len(words.get(key, ())) == 1 and SEPARATOR not in "".join(words[key])]
+    own = [key for key in FACTS if key in words and key not in shared]
+    told = "; ".join(FACTS[key].format(*words[key]) for key in shared)
+    unlike = [f"{key} {word}" for key in ("protocol", "budget") for word in sorted(words[key]) if word != "paper"]
+    caution = f"Not comparable with the published values: {', '.join(unlike)}." if unlike else ""
+    lines = [
+        line._replace(details=line.details + [FACTS[key].format(line.facts[key]) for key in own if line.facts[key]])
+        for line in lines
+    ]
+    return Section(
+        title,
+        " ".join(text for text in (told and f"{told[0].upper()}{told[1:]}.", about, caution) if text),
+        head,
+        lines,
+    )
+
+
+def terminal(section: Section) -> Table:
+    """Details and published values stand in lines of their own below a mechanism, so that 80 columns are enough."""
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
+    for i, name in enumerate(section.head):
+        table.add_column(name, overflow="fold", justify="right" if i > 1 else "left")
+    for line in section.lines:
+        table.add_row(*line.cells, style="bold")
+        for text, value in [("; ".join(line.details), ""), *line.published]:
+            if text:
+                table.add_row(Padding(text, (0, 0, 0, 2)), value)
+    return table
+
+
+def markdown(studies: dict[str, list[Row]]) -> str:
+    """The same tables for GitHub, and below them where the published values come from."""
+    out = ["# Results", LEGEND]
+    for study, rows in studies.items():
+        out.append(f"## {study}")
+        for section in sections(rows):
+            table = [[*section.head, "details", "published"], ["---"] * (len(section.head) + 2)]
+            for (label, *cells), _, details, values in section.lines:
+                beside = "<br>".join(f"{source}: {value}" for source, value in values)
+                table.append([f"`{label}`", *cells, "; ".join(details), beside])
+            lines = ["| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |" for cells in table]
+            out += [f"### {section.title}", section.about, "\n".join(lines)]
+    shown = [v for rows in studies.values() for row in rows for v in published.accuracies(row.label, [row.task])]
+    if shown:
+        out += ["## Published values", "\n".join(published.notes(shown))]
+    return "\n\n".join(out) + "\n"
+
+
+@main("report")
+def report(config: DictConfig) -> None:
+    """Write the tables as Markdown and print them; raises ValueError where there is nothing to show."""
+    runs = Path(config.runs)
+    studies, damaged = collect(runs, None if config.study is None else str(config.study))
+    for line in damaged:
+        print(f"skipped: {line}", file=sys.stderr)
+    out = Path(config.out or runs / "report.md")
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        record.write(out, markdown(studies))
+    except OSError as error:
+        raise ValueError(f"cannot write {out}: {error.strerror}; name another file with out=<file>") from None
+    console = Console(highlight=False, markup=False, emoji=False)
+    if not console.is_terminal:
+        console.width = 1000  # a pipe has no width to fit
+    for study, rows in studies.items():
+        for section in sections(rows):
+            console.print(f"{study}: {section.title}", style="bold underline")
+            console.print(section.about, terminal(section), "", sep="\n")
+    console.print(LEGEND)
+    print(f"written to {out}")
+
+
+if __name__ == "__main__":
+    report()
