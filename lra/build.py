@@ -7,7 +7,7 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig
 
 from .attention.base import Attention, Mixer
-from .config import check_keys
+from .config import check_keys, data_command
 from .data.task import TaskData
 from .model.classifier import Classifier
 from .model.embed import TokenEmbedding
@@ -17,8 +17,10 @@ from .model.multihead import Multihead
 def task_data(config: DictConfig, seed: int = 0) -> TaskData:
     """Raises ValueError for an unknown key or choice of source, data or optim."""
     check_keys(config.source, "source")
+    source = instantiate(config.source)
+    source.command = data_command(config)
     return TaskData(
-        source=instantiate(config.source),
+        source=source,
         root=config.data.root,
         length=config.task.length,
         limit=config.task.limit,

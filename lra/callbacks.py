@@ -75,7 +75,7 @@ class Checkpoints(L.Callback):
             self.best_score, self.best_step = module.score, trainer.global_step
             with replacing(self.folder / "best.ckpt") as part:
                 torch.save(module.model.state_dict(), part)
-        row = {"train_loss": module.mean_loss(), "val": module.score, "lr": trainer.optimizers[0].param_groups[0]["lr"]}
+        row = {"train_loss": module.mean_loss(), "val": module.score, "lr": module.rate}
         for logger in trainer.loggers:
             logger.log_metrics(row, trainer.global_step)
         with replacing(self.folder / "last.ckpt") as part:

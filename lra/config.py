@@ -1,5 +1,6 @@
 """From the command line to a checked configuration: entry points, names of runs, one-line errors."""
 
+import contextlib
 import functools
 import inspect
 import os
@@ -16,6 +17,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 
+_DATA_WORDS = ("task=", "task.", "budget=", "source.", "data.root=", "protocol=")
 _here = Path(__file__).resolve().parent
 # Beside the package in a checkout, inside it in a wheel.
 CONF = next(folder for folder in (_here / "conf", _here.parent / "conf") if folder.is_dir())
@@ -24,12 +26,12 @@ CONF = next(folder for folder in (_here / "conf", _here.parent / "conf") if fold
 def main(name: str) -> Callable:
     """Make a function of a DictConfig an entry point over conf/<name>.yaml.
 
-    What a user did wrong (ValueError, OSError, hydra's own refusals) ends in one line on stderr and exit status 1;
-    HYDRA_FULL_ERROR=1 shows the traceback instead.
+    The function itself stays reachable as ``__wrapped__``. What a user did wrong (ValueError, OSError, hydra's own
+    refusals) ends in one line on stderr and exit status 1; LRA_TRACEBACK=1 shows the traceback instead.
     """
 
     def decorate(function: Callable[[DictConfig], Any]) -> Callable[[], None]:
-        traceback = "HYDRA_FULL_ERROR" in os.environ
+        traceback = "LRA_TRACEBACK" in os.environ
 
         @functools.wraps(function)
         def run(config: DictConfig) -> Any:
@@ -41,6 +43,7 @@ def main(name: str) -> Callable:
                     raise  # hydra goes on with the other runs and hands the error over at the end
                 sys.exit(f"lra: {explain(error)}")
 
+        @functools.wraps(function)
         def entry() -> None:
             os.environ["HYDRA_FULL_ERROR"] = "1"  # hand exceptions over instead of printing them
             try:
@@ -59,10 +62,9 @@ def main(name: str) -> Callable:
 
 def compose(name: str, overrides: Iterable[str] = ()) -> DictConfig:
     """The configuration that ``python -m lra.<name> *overrides`` would see, for tests and notebooks."""
-    GlobalHydra.instance().clear()
-    with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
+    inside = GlobalHydra.instance().is_initialized()
+    with contextlib.nullcontext() if inside else hydra.initialize_config_dir(str(CONF), version_base="1.3"):
         config = hydra.compose(name, list(overrides), return_hydra_config=True)
-        HydraConfig.instance().set_config(config)
         choices = config.hydra
         with open_dict(config):
             del config["hydra"]
@@ -75,6 +77,8 @@ def name_run(config: DictConfig, choices: DictConfig) -> DictConfig:
         group, _, value = line.lstrip("+~").partition("=")
         if value.startswith("[") and (CONF / group).is_dir():
             raise ValueError(f"{group} takes one word, not a list; for several runs: -m {group}={value.strip('[]')}")
+    with open_dict(config):
+        config.data_words = [line for line in choices.overrides.task if line.lstrip("+~").startswith(_DATA_WORDS)]
     if "attn" not in choices.runtime.choices:
         return config
     word = choices.runtime.choices.attn
@@ -89,6 +93,16 @@ def name_run(config: DictConfig, choices: DictConfig) -> DictConfig:
     with open_dict(config):
         config.label = label.replace("/", "_")
     return config
+
+
+def check_budget(config: DictConfig) -> None:
+    if config.budget not in config.budgets:
+        raise ValueError(f"budget must be one of {', '.join(config.budgets)}, not {config.budget!r}")
+
+
+def data_command(config: DictConfig) -> str:
+    """What to type to prepare the data of this configuration."""
+    return f"python -m data_prep {' '.join(config.data_words)}"
 
 
 def _load_attn(word: str) -> dict:
@@ -122,10 +136,14 @@ def check_keys(node: DictConfig, path: str) -> None:
             check_keys(value, f"{path}.{key}")
 
 
+def _cause(error: BaseException) -> BaseException | None:
+    return error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+
+
 def explain(error: BaseException) -> str:
     """One line for what a user did wrong: the offending word and the valid ones."""
     chain = [error]
-    while (cause := chain[-1].__cause__ or chain[-1].__context__) is not None:
+    while (cause := _cause(chain[-1])) is not None:
         chain.append(cause)
     for cause in reversed(chain):
         if isinstance(cause, ConfigAttributeError | ConfigKeyError) and cause.full_key:

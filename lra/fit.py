@@ -41,7 +41,9 @@ def fit(config: DictConfig, seed: int, data: TaskData, folder: Path, fingerprint
     Raises KeyboardInterrupt with the step that the same command resumes from.
     """
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
-    warnings.filterwarnings("ignore", message=".*(does not have many workers|Starting from v1.9|length of `list`).*")
+    warnings.filterwarnings(
+        "ignore", message=".*(does not have many workers|Starting from v1.9|length of `list`|LeafSpec).*"
+    )
     warnings.filterwarnings("ignore", message=".*lr_scheduler.step\\(\\).*before.*optimizer.step\\(\\).*")
     where = device(config)
     if where == "cuda":

@@ -54,6 +54,7 @@ class Training(L.LightningModule):
         micro = batch_idx % self.trainer.accumulate_grad_batches
         key = np.random.SeedSequence((self.seed, self.global_step, micro)).generate_state(1, np.uint64)[0]
         torch.manual_seed(int(key))
+        self.rate = self.optimizers().param_groups[0]["lr"]
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         value = loss(self.model, batch)

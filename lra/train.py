@@ -8,7 +8,7 @@ from filelock import FileLock, Timeout
 from omegaconf import DictConfig
 
 from . import build, record
-from .config import main
+from .config import check_budget, main
 from .fit import device, fit
 
 TEMPORARY = ".*.part"
@@ -77,8 +77,7 @@ def _refuse_other(path: Path, choices: dict, study: str) -> None:
 
 def check(config: DictConfig) -> None:
     """Raise ValueError for numbers and words that no run can be made of."""
-    if config.budget not in config.budgets:
-        raise ValueError(f"budget must be one of {', '.join(config.budgets)}, not {config.budget!r}")
+    check_budget(config)
     seeds = list(config.seeds) if hasattr(config.seeds, "__iter__") and not isinstance(config.seeds, str) else []
     if not seeds or any(not isinstance(seed, int) or seed < 0 for seed in seeds) or len(set(seeds)) < len(seeds):
         raise ValueError(f"seeds must be a list of different whole numbers from 0, such as [0,1,2], not {config.seeds}")
