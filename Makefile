@@ -1,0 +1,53 @@
+# make            what can be done
+# make quickstart from nothing to a table
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+ATTN ?= cur_abs
+TASK ?= listops
+BUDGET ?= quick
+
+.DEFAULT_GOAL := help
+.PHONY: help setup quickstart data train report test test-all lint bench clean
+
+help: ## show this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
+
+setup: $(STAMP) ## make .venv and install (TORCH_INDEX=<url> for another build of torch)
+
+$(STAMP): pyproject.toml constraints.txt
+	@echo "installing into $(VENV)"
+	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Python 3.11 or later is needed: make setup PYTHON=<path>")'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) torch
+	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+quickstart: setup data train report ## install, ListOps data, five seeds of CUR at a small budget, the table
+
+data: setup ## prepare the data of TASK at BUDGET
+	$(BIN)/python -m data_prep task=$(TASK) budget=$(BUDGET)
+
+train: setup ## train ATTN on TASK at BUDGET, five seeds
+	$(BIN)/python -m lra.train task=$(TASK) attn=$(ATTN) budget=$(BUDGET)
+
+report: setup ## print the table of every run beside the papers' numbers
+	$(BIN)/python -m lra.report
+
+test: setup lint ## the tests, in parallel, without the slow ones
+	$(BIN)/python -m pytest -q -n auto -m "not slow and not gpu"
+
+test-all: setup lint ## every test
+	$(BIN)/python -m pytest -q -n auto
+
+lint: setup ## ruff
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+bench: setup ## how long data preparation and a training step take
+	$(BIN)/python -m data_prep.bench
+	$(BIN)/python -m lra.bench
+
+clean: ## remove the virtual environment and caches; data and runs stay
+	rm -rf $(VENV) .pytest_cache .ruff_cache

@@ -1,0 +1,208 @@
+"""Every yaml composes, builds and takes a training step; the tree's rules; what a wrong word gets."""
+
+import ast
+import subprocess
+import sys
+from functools import partial
+
+import pytest
+import torch
+from conftest import MECHANISMS, config
+
+from data_prep.__main__ import prepare
+from lra import build, module
+from lra.config import CONF, check_keys, compose
+from lra.data.task import Batch
+from lra.train import check, train
+
+ROOT = CONF.parent
+TASKS = sorted(path.stem for path in (CONF / "task").glob("*.yaml"))
+EXPERIMENTS = sorted(path.stem for path in (CONF / "experiment").glob("*.yaml"))
+
+
+def batch(cfg, width, seed=0):
+    g = torch.Generator().manual_seed(seed)
+    shape = (4, cfg.task.towers, width)
+    mask = torch.arange(width) < torch.randint(width // 2, width + 1, shape[:2], generator=g)[..., None]
+    inputs = torch.randint(1, 16, shape, generator=g) * mask
+    return Batch(inputs, mask, torch.randint(0, cfg.task.outputs, (4,), generator=g))
+
+
+@pytest.mark.parametrize("name", MECHANISMS)
+def test_every_mechanism_builds_and_takes_a_step(name):
+    cfg = config(name)
+    check(cfg)
+    torch.manual_seed(0)
+    model = build.classifier(cfg)
+    example = batch(cfg, cfg.task.length)
+    optimiser = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    before = module.loss(model.eval(), example)
+    for _ in range(5):
+        optimiser.zero_grad()
+        module.loss(model.train(), example).backward()
+        optimiser.step()
+    assert module.loss(model.eval(), example) < before
+
+
+@pytest.mark.parametrize("budget", ["paper", "quick", "smoke"])
+@pytest.mark.parametrize("protocol", ["paper", "clean"])
+@pytest.mark.parametrize("task", TASKS)
+def test_every_task_composes_and_builds(task, protocol, budget):
+    cfg = compose("train", [f"task={task}", "attn=cur_abs", f"protocol={protocol}", f"budget={budget}"])
+    check(cfg)
+    build.task_data(cfg)
+    build.classifier(cfg)
+
+
+@pytest.mark.parametrize("experiment", EXPERIMENTS)
+def test_every_experiment_composes_and_builds(experiment):
+    cfg = compose("train", [f"experiment={experiment}", "attn=cur_abs"])
+    check(cfg)
+    build.task_data(cfg)
+    build.classifier(cfg)
+
+
+def test_label_is_the_word_plus_what_changed():
+    assert config("cur_abs").label == "cur_abs"
+    assert config("cur_abs", "attn.count=64").label == "cur_abs"
+    assert config("cur_step", "attn.pinv.steps=6", "attn.count=32").label == "cur_step-count=32-pinv.steps=6"
+    assert config("cur_abs", "optim.lr=1").label == "cur_abs"
+
+
+def test_custom_mechanism_needs_no_fork():
+    cfg = compose("train", ["task=listops", "budget=smoke", "attn=custom", "attn._target_=lra.attention.sdpa.SDPA"])
+    model = build.classifier(cfg)
+    assert type(model.blocks[0].mixer.attention).__name__ == "SDPA"
+
+
+FLOORS = {
+    0: ["linalg", "select", "lowrank", "banded", "kernels", "store"],
+    1: ["attention", "model", "data", "data_prep"],
+    2: ["config", "published", "build", "module", "metric", "measure", "record", "metrics_csv", "callbacks", "fit"],
+    3: ["train", "bench", "transfer", "report", "integrations", "data_prep.__main__", "data_prep.bench"],
+}
+FLOOR = {name: floor for floor, names in FLOORS.items() for name in names}
+
+
+def room(module: str) -> str:
+    """lra.attention.cur -> attention, data_prep.listops -> data_prep; an entry point is its own room."""
+    if module.startswith("data_prep"):
+        return module if module in FLOOR else "data_prep"
+    return module.removeprefix("lra.").split(".")[0]
+
+
+def imports(path):
+    module = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom):
+            base = module.split(".")[: -node.level] if node.level else []
+            whole = ".".join([*base, *filter(None, [node.module])])
+            for name in [whole, *(f"{whole}.{alias.name}" for alias in node.names)]:
+                if (file := ROOT / name.replace(".", "/")).with_suffix(".py").exists() or (
+                    file / "__init__.py"
+                ).exists():
+                    yield module, name
+        elif isinstance(node, ast.Import):
+            yield from ((module, alias.name) for alias in node.names)
+
+
+@pytest.mark.parametrize("path", [p for d in ("lra", "data_prep") for p in (ROOT / d).rglob("*.py")], ids=str)
+def test_no_import_runs_upward(path):
+    for source, target in imports(path):
+        if not target.startswith(("lra.", "data_prep.")):
+            continue
+        here, there = room(source), room(target)
+        assert FLOOR[there] <= FLOOR[here], f"{source} imports {target}"
+        if here == "attention" and there == "attention":
+            assert target.startswith("lra.attention.base"), f"{source} imports its sibling {target}"
+        if here == "model":
+            assert there not in ("data", "data_prep")
+            assert there != "attention" or target.startswith("lra.attention.base")
+        if here in ("attention", "data"):
+            assert there not in ("model", "data_prep")
+        if here == "data_prep":
+            assert there in ("store", "data_prep"), f"{source} imports {target}"
+        if here == "data":
+            assert there != "attention"
+
+
+def test_cold_import_needs_no_optional_package():
+    code = (
+        "import sys; import lra, lra.train, lra.report, lra.linalg, lra.attention.cur, data_prep.listops; "
+        "optional = {'triton', 'tensorflow', 'tensorflow_datasets', 'wandb', 'transformers'}; "
+        "print(sorted(optional & set(sys.modules)))"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert out.stdout.strip() == "[]"
+
+
+def run(entry, *words, patch, capfd):
+    """Exit message of an entry point in this process, None where it ends well, and what it printed on stderr."""
+    capfd.readouterr()
+    patch.setattr(sys, "argv", ["lra", *words])
+    try:
+        entry()
+        stop = None
+    except SystemExit as error:
+        stop = error.code
+    return stop, capfd.readouterr().err
+
+
+WRONG = {
+    "task=nope attn=cur_abs": "task=nope: no such choice; task is one of",
+    "task=listops attn=cur_best": "attn is one of cur_abs, cur_embed",
+    "task=listops attn=cur_abs attn.cuont=3": "attn.cuont: no such key; attn has",
+    "task=listops attn=cur_abs +attn.cuont=3": "attn.cuont: no such key; attn has",
+    "task=listops attn=[cur_abs,sdpa]": "attn takes one word, not a list; for several runs: -m attn=cur_abs,sdpa",
+    "task=listops attn=cur_abs,sdpa": "attn=cur_abs,sdpa: several values need -m",
+    "task=listops attn=cur_abs budget=huge": "budget must be one of paper, quick, smoke, not 'huge'",
+    "task=listops attn=cur_abs attn.count=0": "attn.count must be between 1 and the task's length",
+    "task=listops attn=cur_abs attn.count=4096": "attn.count must be between 1 and the task's length",
+    "task=listops attn=cur_abs model.heads=3": "model.heads must divide model.dim 64, not 3",
+    "task=listops attn=cur_abs seeds=[]": "seeds must be a list of different whole numbers",
+    "task=listops attn=cur_abs seeds=[1,1]": "seeds must be a list of different whole numbers",
+    "task=listops attn=cur_abs optim.steps=-5": "optim.steps must be a whole number of 1 or more, not -5",
+    "task=listops attn=cur_abs optim.steps=many": "optim.steps must be a whole number",
+    "task=listops attn=cur_abs optim.steps=7": "optim.eval_every must divide optim.steps 7",
+    "task=listops attn=cur_abs optim.batch=8 optim.micro_batch=3": "optim.micro_batch must divide optim.batch 8",
+    "task=listops attn=cur_abs data.pad=never": "data.pad must be one of batch, fixed, not 'never'",
+    "task=listops attn=cur_abs trainer.precision=fp16 trainer.device=cpu": "fp16 needs a GPU",
+    "task=listops attn=cur_abs trainer.precision=fp8": "trainer.precision must be one of fp32, bf16, fp16",
+    "task=listops attn=cur_abs source.release=/nowhere": "/nowhere/basic_train.tsv is missing",
+    "task=listops attn=cur_abs runs=/proc/nowhere": "cannot write to /proc/nowhere",
+    "attn=cur_abs": "You must specify 'task'",
+}
+
+
+@pytest.mark.parametrize("words", WRONG)
+def test_a_wrong_word_gets_one_line(words, data_root, monkeypatch, capfd):
+    budget = [] if "budget" in words else ["budget=smoke"]
+    stop, printed = run(train, *words.split(), *budget, patch=monkeypatch, capfd=capfd)
+    assert stop.startswith("lra: ") and WRONG[words] in stop and "\n" not in stop
+    assert "Traceback" not in printed
+
+
+def test_a_wrong_word_ends_a_process_with_status_1():
+    words = ["task=listops", "attn=cur_abs", "budget=smoke", "attn.score=best"]
+    got = subprocess.run([sys.executable, "-m", "lra.train", *words], capture_output=True, text=True, cwd=ROOT)
+    assert got.returncode == 1 and got.stdout == ""
+    assert got.stderr.splitlines()[-1].startswith("lra: attn.score must be one of") and "Traceback" not in got.stderr
+
+
+def test_damaged_data_names_the_command_that_mends_it(tmp_path, monkeypatch, capfd):
+    words = ["task=listops", "budget=smoke", f"data.root={tmp_path}"]
+    call = partial(run, patch=monkeypatch, capfd=capfd)
+    assert call(prepare, *words)[0] is None
+    (tokens,) = tmp_path.glob("listops-*/val.tokens.bin")
+    tokens.write_bytes(tokens.read_bytes()[:-1])
+    stop, _ = call(train, *words, "attn=cur_abs", f"runs={tmp_path / 'runs'}")
+    command = stop.partition("to make it: python -m data_prep ")[2].split()
+    assert command == [*words, "force=true"]
+    assert call(prepare, *command)[0] is None
+    assert "every checksum is right" in call(prepare, *words, "verify=true")[1]
+
+
+def test_check_keys_follows_nested_targets():
+    cfg = config("cur_abs", "+attn.pinv.stesp=3")
+    with pytest.raises(ValueError, match=r"attn.pinv.stesp: no such key; attn.pinv has init, steps"):
+        check_keys(cfg.attn, "attn")
