@@ -1,10 +1,12 @@
 """Configuration -> task data and classifier: the only place that instantiates them."""
 
 import inspect
+from collections.abc import Callable
 from functools import partial
 
 from hydra.utils import instantiate
 from omegaconf import DictConfig
+from torch import nn
 
 from .attention.base import Attention, Mixer
 from .config import check_keys, data_command
@@ -52,8 +54,12 @@ def classifier(config: DictConfig) -> Classifier:
     )
 
 
-def block_factory(config: DictConfig):
-    """A factory of blocks: the attn word may name an Attention, a Mixer or a whole Block."""
+def block_factory(config: DictConfig) -> Callable[..., nn.Module]:
+    """A factory of blocks: the attn word may name an Attention, a Mixer or a whole Block.
+
+    Its argument says whether the block is the encoder's first; a Block that takes ``first`` is told, because what its
+    memory begins with is learned there only.
+    """
     model, mechanism = config.model, instantiate(config.attn)
     if not model.head_dim and model.dim % model.heads:
         raise ValueError(f"model.heads must divide model.dim {model.dim}, not {model.heads}; or set model.head_dim")
@@ -62,10 +68,10 @@ def block_factory(config: DictConfig):
     kind = mechanism.func
     if not inspect.isclass(kind):
         raise ValueError(f"attn._target_ must name a class, not {kind}")
-    if issubclass(kind, Attention):
-        mixer = partial(Multihead, mechanism, **sizes)
-    elif issubclass(kind, Mixer):
-        mixer = partial(mechanism, **sizes)
+    if issubclass(kind, Attention | Mixer):
+        mixer = partial(Multihead, mechanism, **sizes) if issubclass(kind, Attention) else partial(mechanism, **sizes)
+        block = partial(instantiate(config.block), mixer, dim=model.dim, hidden=model.hidden, dropout=model.dropout)
     else:
-        return partial(mechanism, **sizes, hidden=model.hidden, dropout=model.dropout)
-    return partial(instantiate(config.block), mixer, dim=model.dim, hidden=model.hidden, dropout=model.dropout)
+        block = partial(mechanism, **sizes, hidden=model.hidden, dropout=model.dropout)
+    told = "first" in inspect.signature(block).parameters
+    return lambda first=True: block(first=first) if told else block()

@@ -14,17 +14,17 @@ MEANS = ("length", "real")
 class Classifier(nn.Module):
     """inputs (B,T,L), mask (B,T,L) or None -> (B, outputs). The T towers share one encoder.
 
-    embed: (N,L) -> (N,L,d). block: a factory of no arguments, called ``layers`` times. pool: ``mean`` over positions or
-    ``cls``, where id ``vocab - 1`` is put in front and a row that would exceed ``length`` loses its last token.
-    mean_over: what the mean divides by, the padded ``length`` whatever the batch's padding (published) or the ``real``
-    tokens.
+    embed: (N,L) -> (N,L,d). block: a factory, called ``layers`` times with whether it is the first. pool: ``mean`` over
+    positions or ``cls``, where id ``vocab - 1`` is put in front and a row that would exceed ``length`` loses its last
+    token. mean_over: what the mean divides by, the padded ``length`` whatever the batch's padding (published) or the
+    ``real`` tokens.
     """
 
     def __init__(
         self,
         *,
         embed: nn.Module,
-        block: Callable[[], nn.Module],
+        block: Callable[[bool], nn.Module],
         layers: int,
         dim: int,
         length: int,
@@ -42,7 +42,7 @@ class Classifier(nn.Module):
             raise ValueError(f"protocol.mean_over must be one of {', '.join(MEANS)}, not {mean_over!r}")
         self.length, self.class_id, self.pool, self.mean_over = length, vocab - 1, pool, mean_over
         self.embed = embed
-        self.blocks = nn.ModuleList(block() for _ in range(layers))
+        self.blocks = nn.ModuleList(block(layer == 0) for layer in range(layers))
         self.norm = nn.LayerNorm(dim)
         self.head = Head(dim=dim, hidden=hidden, outputs=outputs, towers=towers)
 
