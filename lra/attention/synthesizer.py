@@ -1,0 +1,119 @@
+"""Synthesizers (Tay et al., ICML 2021): attention weights that are not made by comparing tokens.
+
+All of them take O(L²) time; ``Random`` takes O(L²) memory too. A row shorter than ``length`` uses the first L rows and
+columns of the learned scores, and padded keys get no weight.
+"""
+
+from abc import abstractmethod
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..linalg import at_least_float32
+from .base import Mixer
+
+
+class Synthesizer(Mixer):
+    """softmax(S) v with S (L,L) per head, from the tokens or from nothing but their positions.
+
+    dot_product adds q kᵀ / √D to S (the paper's mixtures with vanilla attention; what the released LRA code runs on
+    every task, its options being lost on the way). dropout acts on the weights.
+    """
+
+    def __init__(self, *, dim, heads, head_dim, length, dropout=0.0, dot_product: bool = False):
+        super().__init__(dim=dim, heads=heads, head_dim=head_dim, length=length, dropout=dropout)
+        self.inputs = nn.Linear(dim, (3 if dot_product else 1) * heads * head_dim)
+        self.output = nn.Linear(heads * head_dim, dim)
+
+    def forward(self, x, mask=None):
+        parts = self.inputs(x).split(self.heads * self.head_dim, -1)
+        *qk, v = (part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in parts)  # (N,H,L,D)
+        if qk:
+            qk = [qk[0] * self.head_dim**-0.5, qk[1]]
+        mixed = self.mix(x, qk, v, None if mask is None else mask[:, None, None])  # (N,H,L,D)
+        return self.output(mixed.transpose(1, 2).flatten(2).to(x.dtype))
+
+    @abstractmethod
+    def mix(self, x: Tensor, qk: list[Tensor], v: Tensor, keys: Tensor | None) -> Tensor:
+        """x (N,L,d), qk scaled queries and keys or nothing, v (N,H,L,D), keys (N,1,1,L) -> softmax(S + qkᵀ) v."""
+
+
+class Random(Synthesizer):
+    """S is a free matrix (H,length,length), xavier-uniform per head (section 3.2): length² numbers a head."""
+
+    def __init__(self, *, dim, heads, head_dim, length, dropout=0.0, dot_product=False):
+        super().__init__(
+            dim=dim, heads=heads, head_dim=head_dim, length=length, dropout=dropout, dot_product=dot_product
+        )
+        self.table = nn.Parameter(xavier(heads, length, length))
+
+    def mix(self, x, qk, v, keys):
+        L = x.shape[1]
+        with torch.autocast(x.device.type, enabled=False):
+            scores, v, *qk = at_least_float32(self.table[None, :, :L, :L], v, *qk)
+            if qk:
+                scores = scores + qk[0] @ qk[1].mT
+            if keys is not None:
+                scores = scores.masked_fill(~keys, float("-inf"))
+            weights = F.dropout(scores.softmax(-1), self.dropout, self.training)  # (N or 1,H,L,L)
+            return torch.einsum("nhij,nhjd->nhid", weights, v)
+
+
+class Product(Synthesizer):
+    """S = a bᵀ with a, b (N or 1,H,L,r): dot-product attention whose keys are learned for each position.
+
+    So torch's fused kernels compute it in O(L) memory; with dot_product, S + q kᵀ is [a q] [b k]ᵀ.
+    """
+
+    @abstractmethod
+    def factors(self, x: Tensor) -> tuple[Tensor, Tensor]: ...
+
+    def mix(self, x, qk, v, keys):
+        a, b = (factor.expand(x.shape[0], -1, -1, -1).to(v.dtype) for factor in self.factors(x))  # (N,H,L,r)
+        if qk:
+            a, b = torch.cat([a, qk[0]], -1), torch.cat([b, qk[1]], -1)  # (N,H,L,r + D)
+        width = max(a.shape[-1], v.shape[-1])  # the fused kernels want one width, and zeros add nothing
+        a, b, v = (F.pad(t, (0, width - t.shape[-1])) for t in (a, b, v))
+        dropout = self.dropout if self.training else 0.0
+        return F.scaled_dot_product_attention(a, b, v, keys, dropout, scale=1.0)[..., : self.head_dim]
+
+
+class Factorised(Product):
+    """Factorised random (section 3.3): S = A B with free A (H,length,rank) and B (H,rank,length), xavier-uniform.
+
+    Raises ValueError where rank is below 1.
+    """
+
+    def __init__(self, *, dim, heads, head_dim, length, dropout=0.0, dot_product=False, rank: int = 32):
+        super().__init__(
+            dim=dim, heads=heads, head_dim=head_dim, length=length, dropout=dropout, dot_product=dot_product
+        )
+        if rank < 1:
+            raise ValueError(f"attn.rank must be 1 or more, not {rank}")
+        self.rows, self.columns = (nn.Parameter(xavier(heads, length, rank)) for _ in range(2))  # A and Bᵀ
+
+    def factors(self, x):
+        return self.rows[None, :, : x.shape[1]], self.columns[None, :, : x.shape[1]]
+
+
+class Dense(Product):
+    """S_i = W₂ relu(W₁ x_i + b₁) + b₂ with the token's vector x_i, W₁ (D,d), W₂ (length,D) per head (section 3.1)."""
+
+    def __init__(self, *, dim, heads, head_dim, length, dropout=0.0, dot_product=False):
+        super().__init__(
+            dim=dim, heads=heads, head_dim=head_dim, length=length, dropout=dropout, dot_product=dot_product
+        )
+        self.hidden = nn.Linear(dim, heads * head_dim)
+        self.scores = nn.Parameter(xavier(heads, length, head_dim))
+        self.bias = nn.Parameter(torch.zeros(heads, length, 1))
+
+    def factors(self, x):
+        hidden = self.hidden(x).relu().unflatten(-1, (self.heads, -1)).transpose(1, 2)  # (N,H,L,D)
+        columns = torch.cat([self.scores, self.bias], -1)[None, :, : x.shape[1]]  # (1,H,L,D+1)
+        return F.pad(hidden, (0, 1), value=1.0), columns
+
+
+def xavier(heads: int, rows: int, columns: int) -> Tensor:
+    bound = (6 / (rows + columns)) ** 0.5
+    return torch.empty(heads, rows, columns).uniform_(-bound, bound)
