@@ -1,0 +1,99 @@
+"""Long-short transformer, bidirectional (Transformer-LS; Zhu et al., NeurIPS 2021)."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..linalg import at_least_float32
+from .base import Mixer
+
+
+class TransformerLS(Mixer):
+    """One softmax over ``rank`` compressed keys (long-range) and a window of tokens (short-term, section 3).
+
+        k, v = LN_l(x W_k), LN_l(x W_v)          one LayerNorm over all heads together
+        P = softmax over the tokens of x W_p     (N,H,rank,L), the dynamic projection
+        k', v' = LN_s(P k), LN_s(P v)            the second LayerNorm, likewise
+        out_i = softmax(q_i [k' k_W]ᵀ / √D) [v' v_W],   W the window of i
+
+    Windows are consecutive segments of ``window`` queries that see their own tokens and max(window // 2, 1) on either
+    side; what is padding or outside the row has no weight, and neither has it in P. Padded queries give 0. kernel:
+    width of a depth-wise convolution of v, one filter per head, added to the result and initially zero; 0 for none, as
+    on LRA. W_p has no bias: it would add the same to every token. dropout acts on the weights.
+
+    O(L (rank + window) D) time. Raises ValueError where rank or window is below 1 or kernel is even.
+    """
+
+    def __init__(
+        self,
+        *,
+        dim: int,
+        heads: int,
+        head_dim: int,
+        length: int,
+        dropout: float = 0.0,
+        rank: int = 32,
+        window: int = 8,
+        kernel: int = 0,
+    ):
+        super().__init__(dim=dim, heads=heads, head_dim=head_dim, length=length, dropout=dropout)
+        if rank < 1 or window < 1:
+            raise ValueError(f"attn.rank and attn.window must be 1 or more, not {rank} and {window}")
+        if kernel and kernel % 2 == 0:
+            raise ValueError(f"attn.kernel must be odd, or 0 for no convolution, not {kernel}")
+        self.window, self.reach = window, max(window // 2, 1)
+        width = heads * head_dim
+        self.inputs = nn.Linear(dim, 3 * width)
+        self.project = nn.Linear(dim, heads * rank, bias=False)
+        self.token_norm, self.compressed_norm = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.conv = None
+        if kernel:
+            self.conv = nn.Conv2d(heads, heads, (kernel, 1), padding=(kernel // 2, 0), groups=heads, bias=False)
+            nn.init.zeros_(self.conv.weight)
+        self.output = nn.Linear(width, dim)
+
+    def forward(self, x, mask=None):
+        N, L, _ = x.shape
+        real = x.new_ones(N, L, dtype=torch.bool) if mask is None else mask
+        q, k, v = self.inputs(x).chunk(3, -1)
+        k, v = self.token_norm(k), self.token_norm(v)
+        with torch.autocast(x.device.type, enabled=False):
+            projection, q, k, v = at_least_float32(self.project(x), self._split(q), self._split(k), self._split(v))
+            p = self._split(projection.masked_fill(~real[..., None], float("-inf")).softmax(1))  # (N,H,L,rank)
+            k_long, v_long = (self._split(self.compressed_norm(merge(p.mT @ t))) for t in (k, v))  # (N,H,rank,D)
+            mixed = self._attend(q * self.head_dim**-0.5, k, v, k_long, v_long, real)
+            mixed = mixed.masked_fill(~real[:, None, :, None], 0.0)
+            if self.conv is not None:
+                mixed = mixed + self.conv(v * real[:, None, :, None])
+        return self.output(merge(mixed).to(x.dtype))
+
+    def _attend(self, q: Tensor, k: Tensor, v: Tensor, k_long: Tensor, v_long: Tensor, real: Tensor) -> Tensor:
+        """q scaled, k, v (N,H,L,D), k_long, v_long (N,H,rank,D), real (N,L) -> (N,H,L,D)."""
+        L, w, rank = q.shape[2], self.window, k_long.shape[2]
+        k_near, v_near = self._windows(k), self._windows(v)  # (N,H,S,W,D), W = w + 2 reach
+        near = self._windows(real[:, None, :, None])[:, :, :, None, :, 0]  # (N,1,S,1,W)
+        q = F.pad(q, (0, 0, 0, -L % w))  # (N,H,S w,D)
+        scores = torch.cat(
+            [
+                (q @ k_long.mT).unflatten(2, (-1, w)),
+                (q.unflatten(2, (-1, w)) @ k_near.mT).masked_fill(~near, float("-inf")),
+            ],
+            -1,
+        )  # (N,H,S,w,rank + W)
+        weights = F.dropout(scores.softmax(-1), self.dropout, self.training)
+        mixed = weights[..., :rank].flatten(2, 3) @ v_long + (weights[..., rank:] @ v_near).flatten(2, 3)
+        return mixed[:, :, :L]
+
+    def _windows(self, x: Tensor) -> Tensor:
+        """(N,H,L,D) -> what each of the S segments sees (N,H,S,W,D), zero (or False) outside the row."""
+        x = F.pad(x, (0, 0, self.reach, self.reach + -x.shape[2] % self.window))
+        return x.unfold(2, self.window + 2 * self.reach, self.window).mT
+
+    def _split(self, x: Tensor) -> Tensor:
+        """(N,L,H D) -> (N,H,L,D)"""
+        return x.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+
+
+def merge(x: Tensor) -> Tensor:
+    """(N,H,L,D) -> (N,L,H D)"""
+    return x.transpose(1, 2).flatten(2)

@@ -1,0 +1,120 @@
+"""Transformer-LS against its definition written out query by query, in float64."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from lra.attention.transformer_ls import TransformerLS
+
+N, L, DIM, H, D, RANK = 2, 11, 6, 2, 4, 3
+
+
+def made(**options):
+    torch.manual_seed(0)
+    sizes = {"dim": DIM, "heads": H, "head_dim": D, "length": 16, "rank": RANK, "window": 4}
+    mixer = TransformerLS(**(sizes | options)).double().eval()
+    for norm in (mixer.token_norm, mixer.compressed_norm):
+        torch.nn.init.normal_(norm.weight)
+        torch.nn.init.normal_(norm.bias)
+    return mixer
+
+
+def x(length=L):
+    return torch.randn(N, length, DIM, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+
+
+def mask():
+    real = torch.ones(N, L, dtype=torch.bool)
+    real[0, [0, 4]], real[1, 6:] = False, False
+    return real
+
+
+def oracle(mixer, x, real, window):
+    length, reach, width = x.shape[1], max(window // 2, 1), H * D
+    mixed = torch.zeros(N, length, width, dtype=x.dtype)
+    for n in range(N):
+        q, k, v = mixer.inputs(x[n]).split(width, -1)  # (L,H D)
+        k, v = mixer.token_norm(k), mixer.token_norm(v)
+        p = mixer.project(x[n]).exp() * real[n, :, None]  # (L,H rank)
+        p = p / p.sum(0)
+        head = lambda h: slice(h * D, (h + 1) * D)
+        long = [
+            torch.stack([torch.cat([p[:, h * RANK + r] @ t[:, head(h)] for h in range(H)]) for r in range(RANK)])
+            for t in (k, v)
+        ]  # (rank,H D) each
+        k_long, v_long = (mixer.compressed_norm(t) for t in long)
+        for i in real[n].nonzero()[:, 0].tolist():
+            start = i // window * window
+            seen = [j for j in range(start - reach, start + window + reach) if 0 <= j < length and real[n, j]]
+            for h in range(H):
+                keys, values = (torch.cat([a[:, head(h)], b[seen][:, head(h)]]) for a, b in ((k_long, k), (v_long, v)))
+                weights = (keys @ q[i, head(h)] / D**0.5).exp()
+                mixed[n, i, head(h)] = weights / weights.sum() @ values
+        if mixer.conv is not None:
+            reach_c = mixer.conv.weight.shape[2] // 2
+            for i in range(length):
+                for j in range(max(0, i - reach_c), min(length, i + reach_c + 1)):
+                    if real[n, j]:
+                        for h in range(H):
+                            mixed[n, i, head(h)] += mixer.conv.weight[h, 0, j - i + reach_c, 0] * v[j, head(h)]
+    return mixer.output(mixed)
+
+
+@pytest.mark.parametrize("window", [1, 2, 4, 5, 11, 16])
+@pytest.mark.parametrize("masked", [False, True])
+def test_is_its_definition(window, masked):
+    mixer = made(window=window)
+    real = mask() if masked else torch.ones(N, L, dtype=torch.bool)
+    with torch.no_grad():
+        out, expected = mixer(x(), real if masked else None), oracle(mixer, x(), real, window)
+    torch.testing.assert_close(out, expected, rtol=1e-11, atol=1e-12)  # padded rows too: they give output(0)
+
+
+@pytest.mark.parametrize("kernel", [1, 3, 5])
+def test_convolution_of_the_values(kernel):
+    mixer = made(kernel=kernel)
+    torch.testing.assert_close(mixer(x(), mask()), oracle(mixer, x(), mask(), 4), rtol=1e-11, atol=1e-12)
+    assert not mixer.conv.weight.any()
+    torch.nn.init.normal_(mixer.conv.weight)
+    with torch.no_grad():
+        out, expected = mixer(x(), mask()), oracle(mixer, x(), mask(), 4)
+    torch.testing.assert_close(out, expected, rtol=1e-11, atol=1e-12)
+
+
+def test_a_window_over_the_row_and_shut_out_compressed_keys_are_exact_attention():
+    mixer = made(window=16)
+    width = H * D
+    with torch.no_grad():
+        mixer.inputs.bias[:width] = 100.0  # every query has a large component along the vector of ones ...
+        mixer.compressed_norm.weight.zero_()
+        mixer.compressed_norm.bias.fill_(-100.0)  # ... to which the compressed keys are opposed
+    q, k, v = mixer.inputs(x()).chunk(3, -1)
+    q, k, v = (t.unflatten(-1, (H, D)).transpose(1, 2) for t in (q, mixer.token_norm(k), mixer.token_norm(v)))
+    exact = F.scaled_dot_product_attention(q, k, v, mask()[:, None, None]).transpose(1, 2).flatten(2)
+    out = mixer(x(), mask())
+    torch.testing.assert_close(out[mask()], mixer.output(exact)[mask()], rtol=1e-11, atol=1e-12)
+
+
+def test_every_parameter_gets_a_gradient():
+    mixer = made(kernel=3)
+    mixer(x(), mask()).square().sum().backward()
+    for name, parameter in mixer.named_parameters():
+        assert parameter.grad.isfinite().all() and parameter.grad.any(), name
+
+
+def test_dropout_acts_on_the_weights_while_training():
+    mixer = made(dropout=0.5)
+    exact = mixer(x(), mask())
+    mixer.train()
+    torch.manual_seed(2)
+    with torch.no_grad():
+        draws = torch.stack([mixer(x(), mask()) for _ in range(1000)])
+    assert not torch.allclose(draws[0], draws[1])
+    assert (draws.mean(0) - exact).norm() < 0.1 * exact.norm()
+
+
+def test_wrong_options_are_refused():
+    with pytest.raises(ValueError, match=r"attn\.rank and attn\.window must be 1 or more, not 0 and 8"):
+        made(rank=0, window=8)
+    with pytest.raises(ValueError, match=r"attn\.kernel must be odd, or 0 for no convolution, not 4"):
+        made(kernel=4)
