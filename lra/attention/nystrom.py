@@ -59,6 +59,9 @@ class Nystrom(Attention):
             col_mask=real,
             impl=self.impl,
         )
+        return self._convolve(out, v, mask)
+
+    def _convolve(self, out: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
         return out if self.conv is None else out + self.conv(v if mask is None else v * mask[:, None, :, None])
 
     def pool(self, q: Tensor, k: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
@@ -84,13 +87,14 @@ class NystromOriginal(Nystrom):
     """The released behaviour: padding pooled into the landmarks, one starting value of the inverse for the whole batch.
 
     Segments are length / landmarks wide and rows count as zero-padded up to ``length``, however far the batch is
-    padded; landmarks = length is exact attention. With pinv = cubic(init="batch"), as conf/attn/nystrom_original.yaml
-    has it, the result of one example depends on the others in the batch.
+    padded; landmarks = length is exact attention, plus the convolution. With pinv = cubic(init="batch"), as
+    conf/attn/nystrom_original.yaml has it, the result of one example depends on the others in the batch.
     """
 
     def forward(self, q, k, v, mask=None):
         if self.landmarks == self.length:
-            return F.scaled_dot_product_attention(q, k, v, None if mask is None else mask[:, None, None])
+            exact = F.scaled_dot_product_attention(q, k, v, None if mask is None else mask[:, None, None])
+            return self._convolve(exact, v, mask)
         return super().forward(q, k, v, mask)
 
     def pool(self, q, k, mask):
