@@ -40,7 +40,7 @@ class Synthesizer(Mixer):
 
 
 class Random(Synthesizer):
-    """S is a free matrix (H,length,length), xavier-uniform per head (section 3.2): length² numbers a head."""
+    """S is a free matrix (H,length,length), xavier-uniform per head (Random): length² numbers a head."""
 
     def __init__(self, *, dim, heads, head_dim, length, dropout=0.0, dot_product=False):
         super().__init__(
@@ -80,7 +80,7 @@ class Product(Synthesizer):
 
 
 class Factorised(Product):
-    """Factorised random (section 3.3): S = A B with free A (H,length,rank) and B (H,rank,length), xavier-uniform.
+    """Factorized Random: S = A B with free A (H,length,rank) and B (H,rank,length), xavier-uniform.
 
     Raises ValueError where rank is below 1.
     """
@@ -98,7 +98,7 @@ class Factorised(Product):
 
 
 class Dense(Product):
-    """S_i = W₂ relu(W₁ x_i + b₁) + b₂ with the token's vector x_i, W₁ (D,d), W₂ (length,D) per head (section 3.1)."""
+    """S_i = W₂ relu(W₁ x_i + b₁) + b₂ from the token's vector x_i, W₁ (D,d), W₂ (length,D) per head (Dense)."""
 
     def __init__(self, *, dim, heads, head_dim, length, dropout=0.0, dot_product=False):
         super().__init__(
