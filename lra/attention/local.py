@@ -1,0 +1,42 @@
+"""Local attention: every token sees the tokens of its own group and no others (Long Range Arena: Tay et al. 2021)."""
+
+from torch import Tensor
+
+from ..banded import attend, blocks, real_blocks
+from .base import Attention
+
+GROUPINGS = ("contiguous", "strided")
+
+
+class Local(Attention):
+    """softmax(q kᵀ / √D) v within groups of ``block`` tokens, O(L block) time.
+
+    grouping: ``contiguous`` groups {j b, ..., j b + b - 1}, the published description. ``strided`` is what the released
+    code computes: it fills ``length`` up to the next multiple of b above it (a whole extra block where b divides it)
+    and folds the row the other way round, so a group is {j, j + s, j + 2 s, ...} with s = floor(length / b) + 1.
+
+    Raises ValueError for a block below 1 or an unknown grouping.
+    """
+
+    def __init__(
+        self, *, heads, head_dim, value_dim, length, dropout=0.0, block: int = 50, grouping: str = "contiguous"
+    ):
+        super().__init__(heads=heads, head_dim=head_dim, value_dim=value_dim, length=length, dropout=dropout)
+        if block < 1:
+            raise ValueError(f"attn.block must be 1 or more, not {block}")
+        if grouping not in GROUPINGS:
+            raise ValueError(f"attn.grouping must be one of {', '.join(GROUPINGS)}, not {grouping!r}")
+        self.block, self.grouping = block, grouping
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
+        L = q.shape[2]
+        strided = self.grouping == "strided"
+        size = self.length // self.block + 1 if strided else min(self.block, L)
+        q, k, v = (blocks(t, size) for t in (q, k, v))  # (N,H,B,b,D)
+        real = real_blocks(mask, L, size, q.device)  # (N,B,b)
+        if strided:  # groups are the columns: (N,H,s,members,D)
+            q, k, v = (t.transpose(2, 3) for t in (q, k, v))
+            real = None if real is None else real.mT
+        out = attend(q, k, v, None if real is None else real[:, None, :, None])
+        out = out.transpose(2, 3) if strided else out
+        return out.flatten(2, 3)[:, :, :L]

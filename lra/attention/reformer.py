@@ -1,0 +1,119 @@
+"""LSH attention (Reformer: Kitaev et al., ICLR 2020)."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..banded import Part, blocks, merge, take, weigh
+from ..linalg import at_least_float32
+from .base import Attention
+
+SCOPES = ("chunk", "bucket")
+OWN = -1e5  # added to a token's score with itself (appendix A): it sees itself only where it sees nothing else
+
+
+class Reformer(Attention):
+    """Tokens attend within chunks of a row that is sorted by hash; queries and keys are one projection, x.
+
+    Each of ``hashes`` rounds takes bucket(x) = argmax [x R, -x R] with a Gaussian R (section 2), sorts the real tokens
+    by bucket and position, cuts them into chunks of ``chunk`` and lets each see its own chunk and the one before.
+    Padding comes last in the sorted row, so the chunks of an example do not depend on it. Scores are
+    x_i·x_j / |x_j| · D^power.
+
+    buckets: null for 2 length / chunk rounded up (chunks of twice the mean bucket, section 2); otherwise 1 or even.
+    chunk: null for length / buckets. scope: ``chunk``, every key of both chunks, and a key met in several rounds counts
+    in each, as in the released libraries; ``bucket``, the paper: keys of the query's own bucket only, a key met in
+    several rounds once (the log N_ij of appendix A). power: -0.5 as in the paper, 0 as in the library behind the
+    PyTorch LRA code, 0.5 as in the official LRA code. unit_keys, own_last: the division by |x_j| and the rule about a
+    token's own key, both of which the official LRA code leaves out.
+
+    R is drawn anew at every call while training; evaluation keeps one draw.
+    O(L chunk hashes) time. Raises ValueError for hashes, chunk or buckets out of range or an unknown scope.
+    """
+
+    shares_qk = True
+
+    def __init__(
+        self,
+        *,
+        heads: int,
+        head_dim: int,
+        value_dim: int,
+        length: int,
+        dropout: float = 0.0,
+        hashes: int = 2,
+        chunk: int | None = 64,
+        buckets: int | None = None,
+        scope: str = "chunk",
+        power: float = -0.5,
+        unit_keys: bool = True,
+        own_last: bool = True,
+    ):
+        super().__init__(heads=heads, head_dim=head_dim, value_dim=value_dim, length=length, dropout=dropout)
+        if hashes < 1:
+            raise ValueError(f"attn.hashes must be 1 or more, not {hashes}")
+        if chunk is None and buckets is None:
+            raise ValueError("attn.chunk and attn.buckets must not both be null")
+        if buckets is not None and (buckets < 1 or (buckets > 1 and buckets % 2)):
+            raise ValueError(f"attn.buckets must be 1, even, or null for 2 length / chunk, not {buckets}")
+        if chunk is not None and chunk < 1:
+            raise ValueError(f"attn.chunk must be 1 or more, or null for length / buckets, not {chunk}")
+        if scope not in SCOPES:
+            raise ValueError(f"attn.scope must be one of {', '.join(SCOPES)}, not {scope!r}")
+        self.hashes, self.scope, self.power = hashes, scope, power
+        self.unit_keys, self.own_last = unit_keys, own_last
+        self.chunk = -(-length // buckets) if chunk is None else chunk
+        self.buckets = 2 * -(-length // self.chunk) if buckets is None else buckets
+        self.register_buffer("rotations", torch.randn(heads, hashes, head_dim, self.buckets // 2))
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
+        N, H, L, D = q.shape
+        size, R = min(self.chunk, L), self.hashes
+        real = (q.new_ones(1, L, dtype=torch.bool) if mask is None else mask)[:, None].expand(N, H, L)
+        with torch.autocast(q.device.type, enabled=False):
+            q, v = at_least_float32(q, v)
+            bucket = self.hash(q).masked_fill(~real[:, :, None], self.buckets)  # (N,H,R,L), padding last
+            order = bucket.argsort(dim=-1, stable=True)  # sorted place -> position
+            place = order.argsort(-1)  # position -> sorted place
+            cut = lambda x: blocks(take(x, order), size, 3)  # (N,H,L,.) -> (N,H,R,C,c,.)
+            x = cut(q)
+            keys = back(F.normalize(x, dim=-1) if self.unit_keys else x)  # (N,H,R,C,2c,D)
+            scores = x @ keys.mT * D**self.power  # (N,H,R,C,c,2c)
+            allowed = back(cut(real))[..., None, :]
+            if self.scope == "bucket":
+                hashed = blocks(bucket.gather(-1, order), size, 3)[..., None]  # (N,H,R,C,c,1)
+                allowed = allowed & (hashed == back(hashed).mT)
+                scores = scores - self._meetings(cut, bucket, place // size).log()
+            if self.own_last:
+                scores = scores + F.pad(OWN * torch.eye(size, dtype=x.dtype, device=x.device), (size, 0))
+            part = torch.cat([t.flatten(3, 4) for t in weigh(scores, back(cut(v)), allowed)], -1)  # (N,H,R,C c,E+2)
+            start = torch.arange(R, device=q.device)[:, None] * part.shape[3]
+            part = take(part.flatten(2, 3), place + start)  # (N,H,R,L,E+2)
+            return merge([Part(*t.split([v.shape[-1], 1, 1], -1)) for t in part.unbind(2)])
+
+    @torch.no_grad()
+    def hash(self, x: Tensor) -> Tensor:
+        """x (N,H,L,D) -> the bucket of each round, int64 (N,H,R,L)."""
+        N, H, L, _ = x.shape
+        if self.buckets == 1:
+            return torch.zeros(N, H, self.hashes, L, dtype=torch.int64, device=x.device)
+        rotations = torch.randn_like(self.rotations) if self.training else self.rotations
+        turned = x[:, :, None] @ rotations.to(x.dtype)  # (N,H,R,L,buckets / 2)
+        nearest = turned.abs().argmax(-1, keepdim=True)
+        return (nearest + (turned.gather(-1, nearest) < 0) * turned.shape[-1])[..., 0]
+
+    def _meetings(self, cut, bucket: Tensor, chunk: Tensor) -> Tensor:
+        """In how many rounds, at least 1, a query sees a key; bucket and chunk (N,H,R,L) -> (N,H,R,C,c,2c)."""
+        buckets, chunks = cut(bucket.mT), cut(chunk.mT)  # of every round, in each round's order: (N,H,R,C,c,R)
+        count = 0
+        for r in range(self.hashes):
+            mine, theirs = buckets[..., r, None], back(buckets)[..., r]
+            step = chunks[..., r, None] - back(chunks)[..., None, :, r]
+            count = count + ((mine == theirs[..., None, :]) & ((step == 0) | (step == 1))).int()
+        return count.clamp(min=1)
+
+
+def back(x: Tensor) -> Tensor:
+    """Chunks (N,H,R,C,c,*rest) -> each behind the one before it (N,H,R,C,2c,*rest); before the first one is padding."""
+    before = torch.cat([torch.zeros_like(x[:, :, :, :1]), x[:, :, :, :-1]], 3)
+    return torch.cat([before, x], 4)

@@ -1,0 +1,102 @@
+"""Sparse Transformer attention (Child et al. 2019), both factorisations with their two sets of keys merged."""
+
+import torch
+from torch import Tensor
+
+from ..banded import Part, attend, blocks, merge, real_blocks, weigh, windows
+from ..linalg import at_least_float32
+from .base import Attention
+
+PATTERNS = ("strided", "fixed")
+
+
+class Sparse(Attention):
+    """One softmax over a local set of keys and a sparse set that spans the row (section 4.2, merged as in 5.1, eq. 8).
+
+    pattern ``strided``, with l = stride, null for the rounded √length:
+        query i sees a band of l positions, i - floor((l - 1) / 2) .. i + floor(l / 2), and every j = i (mod l);
+        O(L (l + L / l)) time, L√L at l = √L.
+    pattern ``fixed``, with b = block and c = summary:
+        query i sees its own block of b positions, and in every block the places 0 and b - c .. b - 1;
+        O(L (b + L c / b)) time: for a fixed b quadratic with a small constant.
+    causal: only keys at or before the query, as published (the strided band is then i - l + 1 .. i). The released LRA
+    code is causal ``fixed`` with b = 50, c = 10.
+
+    Raises ValueError for an unknown pattern, a stride or block below 1, or a summary outside 1 .. block.
+    """
+
+    def __init__(
+        self,
+        *,
+        heads: int,
+        head_dim: int,
+        value_dim: int,
+        length: int,
+        dropout: float = 0.0,
+        pattern: str = "strided",
+        stride: int | None = None,
+        block: int = 50,
+        summary: int = 10,
+        causal: bool = False,
+    ):
+        super().__init__(heads=heads, head_dim=head_dim, value_dim=value_dim, length=length, dropout=dropout)
+        if pattern not in PATTERNS:
+            raise ValueError(f"attn.pattern must be one of {', '.join(PATTERNS)}, not {pattern!r}")
+        stride = round(length**0.5) if stride is None else stride
+        if stride < 1:
+            raise ValueError(f"attn.stride must be 1 or more, or null for the square root of length, not {stride}")
+        if block < 1:
+            raise ValueError(f"attn.block must be 1 or more, not {block}")
+        if not 1 <= summary <= block:
+            raise ValueError(f"attn.summary must be between 1 and attn.block {block}, not {summary}")
+        self.pattern, self.stride, self.block, self.summary, self.causal = pattern, stride, block, summary, causal
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
+        if self.pattern == "fixed":
+            return self._fixed(q, k, v, mask)
+        real = q.new_ones(1, q.shape[2], dtype=torch.bool) if mask is None else mask
+        with torch.autocast(q.device.type, enabled=False):
+            q, k, v = at_least_float32(q, k, v)
+            q = q * q.shape[-1] ** -0.5
+            return merge([self._band(q, k, v, real), self._column(q, k, v, real)])[:, :, : real.shape[1]]
+
+    def _band(self, q: Tensor, k: Tensor, v: Tensor, real: Tensor) -> Part:
+        """Tensors of the part are (N,H,B l,.)."""
+        L, l = q.shape[2], self.stride
+        left, right = (l - 1, 0) if self.causal else ((l - 1) // 2, l // 2)
+        left, right, size = min(left, L), min(right, L), min(l, L)
+        step = torch.arange(left + size + right, device=q.device) - torch.arange(size, device=q.device)[:, None]
+        allowed = (step >= 0) & (step <= left + right) & windows(real, size, left, right, 1)[:, None, :, None]
+        q, k, v = blocks(q, size), windows(k, size, left, right), windows(v, size, left, right)
+        return Part(*(t.flatten(2, 3) for t in weigh(q @ k.mT, v, allowed)))
+
+    def _column(self, q: Tensor, k: Tensor, v: Tensor, real: Tensor) -> Part:
+        """Keys at a distance of l, 2 l, ...; distance 0 lies in the band. Tensors of the part are (N,H,B l,.)."""
+        size = min(self.stride, q.shape[2])
+        q, k, v = (blocks(t, size).transpose(2, 3) for t in (q, k, v))  # (N,H,l,B,D)
+        order = torch.arange(q.shape[3], device=q.device)
+        others = order < order[:, None] if self.causal else order != order[:, None]
+        allowed = others & blocks(real, size, 1).mT[:, None, :, None]  # (N,1,l,B,B)
+        return Part(*(t.transpose(2, 3).flatten(2, 3) for t in weigh(q @ k.mT, v, allowed)))
+
+    def _fixed(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+        L, b, device = q.shape[2], self.block, q.device
+        q, k, v = (blocks(t, b) for t in (q, k, v))  # (N,H,B,b,D)
+        B = q.shape[2]
+        real = real_blocks(mask, L, b, device)
+        real = torch.ones(1, B, b, dtype=torch.bool, device=device) if real is None else real  # (N,B,b)
+        place = torch.arange(b, device=device)
+        places = place[(place == 0) | (place >= b - self.summary)]
+        own = real[:, None, :, None]  # (N,1,B,1,b)
+        block = torch.arange(B, device=device)
+        others = block != block[:, None]
+        if self.causal:
+            own, others = own & (place <= place[:, None]), block < block[:, None]
+        listed = others[..., None] & real[:, None, :, places]  # (N,B,B,summaries)
+        listed = listed.flatten(2)[:, None, :, None].expand(-1, -1, -1, own.shape[3], -1)  # (N,1,B,1 or b,S)
+
+        def gather(x):  # (N,H,B,b,D) -> (N,H,B,b + S,D)
+            summaries = x[:, :, :, places].flatten(2, 3)[:, :, None]
+            return torch.cat([x, summaries.expand(-1, -1, B, -1, -1)], 3)
+
+        return attend(q, gather(k), gather(v), torch.cat([own, listed], -1)).flatten(2, 3)[:, :, :L]
