@@ -4,7 +4,7 @@ N examples, H heads, L length, D key size, E value size; B blocks of b positions
 Blocks are counted from position 0 and the last one is filled up with zeros, so they do not depend on a batch's padding.
 
 One softmax over gathered keys is ``attend``. Where the keys of one query come in parts of different shape, ``weigh``
-gives each part's unnormalised sums and ``merge`` makes one softmax over their union of them.
+gives each part's unnormalised sums and ``merge`` makes one softmax over their union.
 """
 
 from typing import NamedTuple

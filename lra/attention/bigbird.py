@@ -8,7 +8,7 @@ from .base import Attention
 
 
 class BigBird(Attention):
-    """softmax(q kᵀ / √D) v over global, neighbouring and random blocks (section 2, figure 3 of appendix D).
+    """softmax(q kᵀ / √D) v over global, neighbouring and random blocks (section 2).
 
     A query of block i sees the first and the last block, the ``window`` blocks around and including i, and ``random``
     others, distinct from these where there are enough; queries of the first and the last block see every token. The

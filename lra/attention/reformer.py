@@ -83,7 +83,7 @@ class Reformer(Attention):
             if self.scope == "bucket":
                 hashed = blocks(bucket.gather(-1, order), size, 3)[..., None]  # (N,H,R,C,c,1)
                 allowed = allowed & (hashed == back(hashed).mT)
-                scores = scores - self._meetings(cut, bucket, place // size).log()
+                scores = scores - self._meetings(cut, bucket, place // size).to(x.dtype).log()
             if self.own_last:
                 scores = scores + F.pad(OWN * torch.eye(size, dtype=x.dtype, device=x.device), (size, 0))
             part = torch.cat([t.flatten(3, 4) for t in weigh(scores, back(cut(v)), allowed)], -1)  # (N,H,R,C c,E+2)

@@ -13,10 +13,10 @@ class Sinkhorn(Attention):
 
         R = normalise(P(Σ_t k_jt)),   k'_i = Σ_j R_ij k_j,   v'_i = Σ_j R_ij v_j   for blocks i, j of ``block`` tokens
 
-    The sort network P (section 3.1) maps the sum of a block's keys to one score for each block of ``length``: a linear
+    The sort network P maps the sum of a block's keys to one score for each block of ``length``: a linear
     map with bias, one per head. The paper pools the layer's input; keys, a linear map of it, are what the released LRA
     code pools. iterations: 0 normalises rows of R by softmax (the released default); above 0 that many Sinkhorn steps,
-    rows then columns, bring it near a doubly stochastic matrix (section 3.1.1). Gumbel noise is left out.
+    rows then columns, bring it near a doubly stochastic matrix. Gumbel noise is left out.
 
     Blocks without a real token take no part in R, padded tokens enter the mix as zeros, and a place of the mixed block
     counts as a key where some block has a real token there.

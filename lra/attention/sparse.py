@@ -11,7 +11,7 @@ PATTERNS = ("strided", "fixed")
 
 
 class Sparse(Attention):
-    """One softmax over a local set of keys and a sparse set that spans the row (section 4.2, merged as in 5.1, eq. 8).
+    """One softmax over a local set of keys and a sparse set that spans the row (section 4.3, merged as in section 5.1).
 
     pattern ``strided``, with l = stride, null for the rounded √length:
         query i sees a band of l positions, i - floor((l - 1) / 2) .. i + floor(l / 2), and every j = i (mod l);
