@@ -1,0 +1,121 @@
+"""SOFT and SOFT++, attention without softmax (Lu et al., NeurIPS 2021; Lu et al. 2022, arXiv 2207.03341)."""
+
+from collections.abc import Callable
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..linalg import at_least_float32, newton
+from .base import Attention
+
+SAMPLES = ("pool", "conv", "random", "first")
+
+
+class Soft(Attention):
+    """Pᵀ A⁺ (P v), P_ij = exp(-||q̃_i - q_j||² / (2 √D)), A_ij = exp(-||q̃_i - q̃_j||² / (2 √D)).
+
+    One projection serves queries and keys. The m bottleneck tokens q̃ are, by ``sample``: means (``pool``) or a strided
+    convolution (``conv``, shared by the heads) of windows of ``window`` positions, or ``random`` tokens, or the
+    ``first`` ones. activate: LayerNorm and GELU behind the convolution, in the released code only. count: null takes
+    one token for each window, so m = n / window and the cost is quadratic (SOFT on LRA); a number keeps m fixed,
+    ``pool`` then being over segments: token r of n_real lies in segment floor(r m / n_real).
+    normalise: SOFT++, Pᵀ D^-½ A⁺ D^-½ (P v) with D the row sums of A. pinv: (..., m, m) -> (..., m, m).
+
+    Padding enters no window. A bottleneck token without real tokens is a row and column of the identity in A: the
+    inverse stays block diagonal, its start is that of the real block, whose largest column sum is at least the 1 of
+    its diagonal, and the row of P v is zero, so that the result is that of the smaller problem.
+
+    O(L m (D + E) + m³) time. Raises ValueError for an unknown sample, a window or a count outside 1 .. length.
+    """
+
+    shares_qk = True
+
+    def __init__(
+        self,
+        *,
+        heads: int,
+        head_dim: int,
+        value_dim: int,
+        length: int,
+        dropout: float = 0.0,
+        sample: str = "pool",
+        window: int = 4,
+        count: int | None = None,
+        activate: bool = True,
+        normalise: bool = False,
+        pinv: Callable[[Tensor], Tensor] = partial(newton, steps=20, init="soft", ridge=0.01),
+    ):
+        super().__init__(heads=heads, head_dim=head_dim, value_dim=value_dim, length=length, dropout=dropout)
+        if sample not in SAMPLES:
+            raise ValueError(f"attn.sample must be one of {', '.join(SAMPLES)}, not {sample!r}")
+        if not 1 <= window <= length:
+            raise ValueError(f"attn.window must be between 1 and the task's length {length}, not {window}")
+        if count is not None and not 1 <= count <= length:
+            raise ValueError(f"attn.count must be null or between 1 and the task's length {length}, not {count}")
+        if count is not None and sample == "conv":
+            raise ValueError(f"attn.count must be null with attn.sample=conv, whose windows are fixed, not {count}")
+        self.sample, self.window, self.count, self.normalise, self.pinv = sample, window, count, normalise, pinv
+        if sample == "random":  # the draw used in evaluation
+            self.register_buffer("draw", torch.rand(length))
+        if sample == "conv":  # stride = kernel: a linear map of each window
+            after = [nn.LayerNorm(head_dim), nn.GELU()] if activate else []
+            self.conv = nn.Sequential(nn.Linear(window * head_dim, head_dim, bias=False), *after)
+
+    def forward(self, q, k, v, mask=None):
+        if mask is None:
+            mask = torch.ones(q.shape[0], q.shape[2], dtype=torch.bool, device=q.device)
+        (q,) = at_least_float32(q)
+        q = q * q.shape[-1] ** -0.25
+        marks, real = self.bottleneck(q, mask)  # (N,H,m,D), (N,m)
+        with torch.autocast(q.device.type, enabled=False):
+            marks, v = at_least_float32(marks, v)
+            p = gaussian(marks, q)  # (N,H,m,L)
+            pairs = (real[:, :, None] & real[:, None])[:, None]  # (N,1,m,m)
+            a = gaussian(marks, marks).where(pairs, torch.eye(marks.shape[2], dtype=q.dtype, device=q.device))
+            w = p @ (v * mask[:, None, :, None]) * real[:, None, :, None]  # (N,H,m,E)
+            if self.normalise:
+                d = a.sum(-1, keepdim=True).rsqrt()
+                return p.mT @ (d * (self.pinv(a) @ (d * w)))
+            return p.mT @ (self.pinv(a) @ w)
+
+    def bottleneck(self, q: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        """q (N,H,L,D), mask (N,L) -> bottleneck tokens (N,H,m,D) and which of them hold real tokens (N,m)."""
+        if self.count is None and self.sample in ("pool", "conv"):
+            return self.windows(q, mask)
+        L, total = q.shape[2], mask.sum(-1, keepdim=True)  # (N,1)
+        if self.count is None:
+            m, used = -(-L // self.window), -(-total // self.window)
+        else:
+            m, used = min(self.count, L), total.clamp(max=self.count)
+        mark = torch.arange(m, device=q.device)
+        real = mark < used  # (N,m)
+        if self.sample != "pool":
+            index = self.order(mask)[:, None, :m, None]
+            return q.gather(2, index.expand(-1, q.shape[1], -1, q.shape[3])), real
+        segment = (mask.cumsum(-1) - 1) * used // total.clamp(min=1)  # (N,L)
+        member = ((segment[:, None] == mark[:, None]) & mask[:, None]).to(q.dtype)  # (N,m,L)
+        with torch.autocast(q.device.type, enabled=False):
+            return (member / member.sum(-1, keepdim=True).clamp(min=1))[:, None] @ q, real
+
+    def windows(self, q: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        tail = -q.shape[2] % self.window
+        tokens = F.pad(q * mask[:, None, :, None], (0, 0, 0, tail)).unflatten(2, (-1, self.window))  # (N,H,m,window,D)
+        sizes = F.pad(mask, (0, tail)).unflatten(1, (-1, self.window)).sum(-1)  # (N,m)
+        if self.sample == "conv":
+            return self.conv(tokens.flatten(3).to(self.conv[0].weight.dtype)), sizes > 0
+        return tokens.sum(3) / sizes.clamp(min=1)[:, None, :, None], sizes > 0
+
+    def order(self, mask: Tensor) -> Tensor:
+        """Positions (N,L), real tokens first, by position or by a random number."""
+        N, L = mask.shape
+        if self.sample == "first":
+            return (~mask).to(torch.uint8).argsort(dim=-1, stable=True)
+        draw = torch.rand(N, L, device=mask.device) if self.training else self.draw[:L].expand(N, -1)
+        return draw.masked_fill(~mask, 2).argsort(dim=-1)
+
+
+def gaussian(x: Tensor, y: Tensor) -> Tensor:
+    """exp(-||x_i - y_j||² / 2): x (...,i,D), y (...,j,D) -> (...,i,j)."""
+    return (x @ y.mT - x.square().sum(-1)[..., None] / 2 - y.square().sum(-1)[..., None, :] / 2).exp()
