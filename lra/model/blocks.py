@@ -26,3 +26,14 @@ class PreNorm(nn.Module):
     def forward(self, x: Tensor, mask: Tensor | None, memory=None):
         x = x + self.dropout(self.mixer(self.mixer_norm(x), mask))
         return x + self.mlp(self.mlp_norm(x)), memory
+
+
+class Plain(nn.Module):
+    """The mixer and nothing else, as in PSF's own model: no norm, no residual, no MLP, hence none of their sizes."""
+
+    def __init__(self, mixer: Callable[[], Mixer], *, dim: int, hidden: int, dropout: float):
+        super().__init__()
+        self.mixer = mixer()
+
+    def forward(self, x: Tensor, mask: Tensor | None, memory=None):
+        return self.mixer(x, mask), memory

@@ -1,0 +1,98 @@
+"""PSF attention, a product of sparse factors with Chord links (Khalitov et al., Neural Networks 2022)."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..linalg import at_least_float32
+from .base import Mixer
+
+
+class PSF(Mixer):
+    """W_M ... W_1 g(x), the numbers of W_m in row i being f_m(x_i) and its columns i, i+1, i+2, i+4, ..., i+2^(K-2).
+
+    g: MLP d -> value_hidden -> channels, f_m: MLP d -> hidden -> K, both with GELU. No softmax, heads or normalisation.
+    factors: M, null for ceil(log2 length). links: K, ``code`` for ceil(log2 length) + 1 (largest offset half the
+    length), ``paper`` for ceil(log2 length) (a quarter). residuals: g(x) is added after every factor. dropout: on g(x).
+    channels: null for d. project: where channels differ from d, a linear map back to d; without it the result is
+    (N,L,channels), which the published model of one plain block hands to its head (block=plain).
+
+    ring: what the links wrap around. ``real``: the real tokens of each example in their order, token r of n_real being
+    linked to token (r + offset) mod n_real, so that no padded position is read and the graph is a full Chord ring
+    however a row is padded. (Wrapping at the configured length with zeros for padding would not depend on padding
+    either, but cuts every path through it: the last token would no longer reach the first.) ``row``: all positions of
+    the padded row, padding taking part and the mask ignored, as published.
+
+    O(L M K channels) time and O(L M (K + channels)) memory. Raises ValueError for unknown choices or sizes below 1.
+    """
+
+    def __init__(
+        self,
+        *,
+        dim: int,
+        heads: int,
+        head_dim: int,
+        length: int,
+        dropout: float = 0.0,
+        factors: int | None = None,
+        links: int | str = "code",
+        hidden: int = 16,
+        value_hidden: int = 64,
+        channels: int | None = None,
+        residuals: bool = False,
+        project: bool = True,
+        ring: str = "real",
+    ):
+        super().__init__(dim=dim, heads=heads, head_dim=head_dim, length=length, dropout=dropout)
+        log = max((length - 1).bit_length(), 1)  # ceil(log2 length)
+        if not (links in ("code", "paper") or (isinstance(links, int) and links >= 1)):
+            raise ValueError(f"attn.links must be code, paper or a number of at least 1, not {links!r}")
+        sizes = {"factors": factors, "channels": channels, "hidden": hidden, "value_hidden": value_hidden}
+        for key, size in sizes.items():
+            if size is not None and size < 1:
+                raise ValueError(f"attn.{key} must be at least 1, not {size}")
+        if ring not in ("real", "row"):
+            raise ValueError(f"attn.ring must be real or row, not {ring!r}")
+        K = {"code": log + 1, "paper": log}.get(links, links)
+        channels = channels or dim
+        self.residuals, self.ring = residuals, ring
+        self.register_buffer("offsets", torch.tensor([0, *(2**j for j in range(K - 1))]), persistent=False)
+        self.values = nn.Sequential(_mlp(dim, value_hidden, channels), nn.Dropout(dropout))
+        self.weights = nn.ModuleList(_mlp(dim, hidden, K) for _ in range(factors or log))
+        self.output = nn.Linear(channels, dim) if project and channels != dim else nn.Identity()
+
+    def forward(self, x, mask=None):
+        first, weights = self.values(x), [f(x) for f in self.weights]  # (N,L,C), M times (N,L,K)
+        columns = self.columns(x.shape[0], x.shape[1], mask if self.ring == "real" else None)
+        with torch.autocast(x.device.type, enabled=False):
+            first, *weights = at_least_float32(first, *weights)
+            v = first
+            for w in weights:
+                v = sparse_product(w, columns, v)
+                v = v + first if self.residuals else v
+        return self.output(v.to(x.dtype))
+
+    def columns(self, N: int, L: int, mask: Tensor | None) -> Tensor:
+        """Which positions each row is linked to, int64 (N,L,K)."""
+        position = torch.arange(L, device=self.offsets.device)
+        if mask is None:
+            return ((position[:, None] + self.offsets) % L).expand(N, -1, -1)
+        real_first = (~mask).to(torch.uint8).argsort(dim=-1, stable=True)  # (N,L): position of token r
+        token = (mask.cumsum(-1) - 1)[..., None] + self.offsets  # (N,L,K)
+        token = token % mask.sum(-1).clamp(min=1)[:, None, None]
+        return real_first.gather(1, token.flatten(1)).view_as(token)
+
+
+def sparse_product(w: Tensor, columns: Tensor, v: Tensor) -> Tensor:
+    """sum_k w[n,i,k] v[n, columns[n,i,k]]: w, columns (N,L,K), v (N,L,C) -> (N,L,C).
+
+    A row of the factor is a weighted bag of rows of v, which torch sums without keeping the K gathered copies of v.
+    """
+    N, L, _ = v.shape
+    bags = (columns + L * torch.arange(N, device=v.device)[:, None, None]).flatten(0, 1)  # (N L, K)
+    flat = F.embedding_bag(bags, v.flatten(0, 1), mode="sum", per_sample_weights=w.flatten(0, 1))
+    return flat.view_as(v)
+
+
+def _mlp(inputs: int, hidden: int, outputs: int) -> nn.Sequential:
+    return nn.Sequential(nn.Linear(inputs, hidden), nn.GELU(), nn.Linear(hidden, outputs))
