@@ -1,0 +1,165 @@
+"""Kernel feature attention, phi(q) (phi(k)ᵀ v): linear attention, Performer, random feature attention.
+
+N examples, H heads, L length, D key size, E value size, F features.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..linalg import at_least_float32
+from .base import Attention
+
+
+class Linear(Attention):
+    """phi(x) = elu(x) + 1 (Katharopoulos et al., ICML 2020, equation 7).
+
+    normalise: divide by phi(q)·sum phi(k); false is the PyTorch LRA code, which has no denominator and divides phi(q)
+    and phi(k) by length^¼ each. There it is the length of the padded row, here the configured one: the same where rows
+    are padded to it, and no part of the result where they are not.
+    """
+
+    def __init__(self, *, heads, head_dim, value_dim, length, dropout=0.0, normalise: bool = True):
+        super().__init__(heads=heads, head_dim=head_dim, value_dim=value_dim, length=length, dropout=dropout)
+        self.normalise = normalise
+
+    def forward(self, q, k, v, mask=None):
+        with torch.autocast(q.device.type, enabled=False):
+            q, k, v = at_least_float32(q, k, v)
+            q, k = F.elu(q) + 1, F.elu(k) + 1
+            if self.normalise:
+                return attend(q, k, v, mask)
+            return q @ (_real(k, mask).mT @ v) * self.length**-0.5
+
+
+class Performer(Attention):
+    """FAVOR+ (Choromanski et al., ICLR 2021): positive features of x = q / D^¼ and k / D^¼ with orthogonal rows w.
+
+    kernel: ``exp``: exp(w·x - |x|²/2 - c) + eps, an estimate of softmax attention (lemma 1) that many features and
+    eps = 0 make exact; ``relu``: relu(w·x) + 0.001, the generalised attention of the official default. The stabiliser
+    c is a maximum over the features of a query, or over those of the real keys of an example and head; with eps = 0 it
+    cancels.
+    scalings: how often D^¼ divides; the PyTorch LRA code does it 2 times, which makes the logits q·k / D.
+    redraw: ``train`` draws w anew at every call while training, ``never`` keeps the draw that evaluation uses.
+
+    O(L F (D + E)) time. Raises ValueError for unknown choices or features below 1.
+    """
+
+    def __init__(
+        self,
+        *,
+        heads: int,
+        head_dim: int,
+        value_dim: int,
+        length: int,
+        dropout: float = 0.0,
+        features: int = 256,
+        kernel: str = "exp",
+        eps: float = 1e-4,
+        scalings: int = 1,
+        redraw: str = "train",
+    ):
+        super().__init__(heads=heads, head_dim=head_dim, value_dim=value_dim, length=length, dropout=dropout)
+        if kernel not in ("exp", "relu"):
+            raise ValueError(f"attn.kernel must be exp or relu, not {kernel!r}")
+        if scalings not in (1, 2):
+            raise ValueError(f"attn.scalings must be 1 or 2, not {scalings!r}")
+        self.kernel, self.eps, self.scale = kernel, eps, head_dim ** (-0.25 * scalings)
+        self.rows = Rows(features, head_dim, redraw=redraw, orthogonal=True)
+
+    def forward(self, q, k, v, mask=None):
+        with torch.autocast(q.device.type, enabled=False):
+            q, k, v = at_least_float32(q, k, v)
+            q, k = q * self.scale, k * self.scale
+            w = self.rows().to(q.dtype).mT  # (D,F)
+            if self.kernel == "relu":
+                return attend(F.relu(q @ w) + 0.001, F.relu(k @ w) + 0.001, v, mask)
+            q = q @ w - q.square().sum(-1, keepdim=True) / 2  # (N,H,L,F)
+            k = k @ w - k.square().sum(-1, keepdim=True) / 2
+            if mask is not None:
+                k = k.masked_fill(~mask[:, None, :, None], torch.finfo(k.dtype).min)
+            q = (q - q.amax(-1, keepdim=True)).exp() + self.eps
+            k = (k - k.amax((-2, -1), keepdim=True)).exp() + self.eps
+            return attend(q, k, v, mask)
+
+
+class RFA(Attention):
+    """Random feature attention (Peng et al., ICLR 2021, section 3.1): phi(x) = [sin(w·x), cos(w·x)], |q| = |k| = 1.
+
+    w = scale * Gaussian with a learned scale (H,D). On the unit sphere the Gaussian kernel that phi estimates is
+    exp(scale² q·k) up to a constant, so that many features give softmax(scale² q·k) attention. Estimates can be
+    negative: the denominator, the mean kernel over the keys, is kept at or above ``floor``. features: rows w; phi has
+    twice as many entries. redraw: as in Performer. The gate of section 3.2 is causal and is left out.
+
+    O(L F (D + E)) time. Raises ValueError for unknown choices, features below 1 or a floor that is not positive.
+    """
+
+    def __init__(
+        self,
+        *,
+        heads: int,
+        head_dim: int,
+        value_dim: int,
+        length: int,
+        dropout: float = 0.0,
+        features: int = 128,
+        floor: float = 0.01,
+        redraw: str = "train",
+    ):
+        super().__init__(heads=heads, head_dim=head_dim, value_dim=value_dim, length=length, dropout=dropout)
+        if floor <= 0:
+            raise ValueError(f"attn.floor must be above 0, not {floor}")
+        self.floor = floor
+        self.rows = Rows(features, head_dim, redraw=redraw, orthogonal=False)
+        self.scale = nn.Parameter(torch.ones(heads, head_dim))
+
+    def forward(self, q, k, v, mask=None):
+        with torch.autocast(q.device.type, enabled=False):
+            q, k, v, scale = at_least_float32(q, k, v, self.scale)
+            w = (self.rows().to(q.dtype) * scale[:, None]).mT  # (H,D,F)
+            q, k = (F.normalize(x, dim=-1) @ w for x in (q, k))
+            q, k = (torch.cat([x.sin(), x.cos()], -1) * x.shape[-1] ** -0.5 for x in (q, k))  # (N,H,L,2F)
+            return attend(q, k, v, mask, floor=self.floor)
+
+
+class Rows(nn.Module):
+    """Random rows (F,D): standard normal, or orthogonal in blocks of D with the lengths of normal ones.
+
+    One draw, a buffer, serves evaluation; ``redraw``: ``train`` draws anew at every call while training, ``never`` not.
+    """
+
+    def __init__(self, features: int, dim: int, *, redraw: str, orthogonal: bool):
+        super().__init__()
+        if features < 1:
+            raise ValueError(f"attn.features must be at least 1, not {features}")
+        if redraw not in ("train", "never"):
+            raise ValueError(f"attn.redraw must be train or never, not {redraw!r}")
+        self.redraw, self.orthogonal = redraw, orthogonal
+        self.register_buffer("draw", self._draw(features, dim))
+
+    def forward(self) -> Tensor:
+        if self.training and self.redraw == "train":
+            return self._draw(*self.draw.shape, device=self.draw.device)
+        return self.draw
+
+    def _draw(self, features: int, dim: int, device=None) -> Tensor:
+        normal = torch.randn(features, dim, device=device)
+        if not self.orthogonal:
+            return normal
+        q, r = torch.linalg.qr(torch.randn(-(-features // dim), dim, dim, device=device))
+        q = q * r.diagonal(dim1=-2, dim2=-1).sign()[:, None]  # without the signs q is not uniform over rotations
+        return normal.norm(dim=-1, keepdim=True) * q.flatten(0, 1)[:features]
+
+
+def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, floor: float = 1e-6) -> Tensor:
+    """q·mean(k vᵀ) / max(q·mean(k), floor) with features q, k (N,H,L,F), v (N,H,L,E) -> (N,H,L,E).
+
+    Means over the real keys rather than sums, so that what the floor means does not depend on their number.
+    """
+    total = k.shape[2] if mask is None else mask.sum(-1).clamp(min=1)[:, None, None, None]
+    k = _real(k, mask)
+    return q @ (k.mT @ v / total) / (q @ (k.sum(2)[..., None] / total)).clamp(min=floor)
+
+
+def _real(k: Tensor, mask: Tensor | None) -> Tensor:
+    return k if mask is None else k * mask[:, None, :, None]
