@@ -9,7 +9,7 @@ TASK ?= listops
 BUDGET ?= quick
 
 .DEFAULT_GOAL := help
-.PHONY: help setup quickstart data train report test test-all lint bench clean
+.PHONY: help setup quickstart data train report test test-all test-peers lint bench clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -36,10 +36,14 @@ report: setup ## print the table of every run beside the papers' numbers
 	$(BIN)/python -m lra.report
 
 test: setup lint ## the tests, in parallel, without the slow ones
-	$(BIN)/python -m pytest -q -n auto -m "not slow and not gpu"
+	$(BIN)/python -m pytest -q -n auto -m "not slow and not gpu and not peers"
 
-test-all: setup lint ## every test
-	$(BIN)/python -m pytest -q -n auto
+test-all: setup lint ## every test that needs no other package
+	$(BIN)/python -m pytest -q -n auto -m "not peers"
+
+test-peers: setup ## mechanisms against public implementations, which are installed into .venv
+	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt transformers nystrom-attention linformer
+	$(BIN)/python -m pytest -q -m peers
 
 lint: setup ## ruff
 	$(BIN)/ruff check .

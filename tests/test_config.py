@@ -150,7 +150,7 @@ def run(entry, *words, patch, capfd):
 
 WRONG = {
     "task=nope attn=cur_abs": "task=nope: no such choice; task is one of",
-    "task=listops attn=cur_best": "attn is one of cur_abs, cur_embed",
+    "task=listops attn=cur_best": "attn=cur_best: no such choice; attn is one of",
     "task=listops attn=cur_abs attn.cuont=3": "attn.cuont: no such key; attn has",
     "task=listops attn=cur_abs +attn.cuont=3": "attn.cuont: no such key; attn has",
     "task=listops attn=[cur_abs,sdpa]": "attn takes one word, not a list; for several runs: -m attn=cur_abs,sdpa",

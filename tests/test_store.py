@@ -168,12 +168,12 @@ def test_an_existing_folder_is_replaced_only_when_asked(folder):
 
 
 class Slow(Source):
-    """100 examples in two chunks with a pause between them; every making leaves a line in `made`."""
+    """100 examples in two chunks, the second once the file `gate` is there; every making leaves a line in `made`."""
 
     name, version, generated = "slow", "1.0.0", True
 
-    def __init__(self, *, pause: float = 0, made: str = os.devnull):
-        self.pause, self.made = pause, made
+    def __init__(self, *, gate: str = os.devnull, made: str = os.devnull):
+        self.gate, self.made = gate, made
 
     @property
     def arguments(self):
@@ -188,7 +188,8 @@ class Slow(Source):
         for done in (50, 100):
             yield chunk(done, 50)
             progress("train", done, 100)
-            time.sleep(self.pause)
+            while not os.path.exists(self.gate):
+                time.sleep(0.02)
 
 
 class Foreign(Slow):
@@ -212,18 +213,21 @@ def wait_for(root, pattern):
 
 def test_two_processes_prepare_once(tmp_path):
     root, made = tmp_path / "data", str(tmp_path / "made")
-    first = start(root, pause=1.5, made=made)
+    gate = tmp_path / "gate"
+    first = start(root, gate=str(gate), made=made)
     wait_for(root, "slow-*.tmp-*")
     second = start(root, made=made)
+    assert "another process is preparing" in second.stderr.readline()
+    gate.touch()
     messages = [process.communicate(timeout=60)[1] for process in (first, second)]
     assert first.returncode == second.returncode == 0, messages
-    assert "waiting" in messages[1] and "waiting" not in messages[0]
+    assert "another process" not in messages[0]
     assert (tmp_path / "made").read_text() == "made\n"
     assert len(Slow().load(root)["train"]) == 100
 
 
 def test_a_killed_preparation_leaves_nothing_and_the_next_works(tmp_path):
-    process = start(tmp_path, pause=60)
+    process = start(tmp_path, gate=str(tmp_path / "never"))
     wait_for(tmp_path, "slow-*.tmp-*/train.tokens.bin")
     process.send_signal(signal.SIGKILL)
     process.communicate(timeout=60)
@@ -258,7 +262,7 @@ def test_a_root_that_cannot_be_written(tmp_path):
 
 
 def test_the_folder_depends_on_every_argument_and_on_nothing_else(tmp_path):
-    assert Slow().folder(tmp_path) == Slow(pause=1).folder(tmp_path)
+    assert Slow().folder(tmp_path) == Slow(gate="/").folder(tmp_path)
     assert re.fullmatch(r"slow-[0-9a-f]{8}", Slow().folder(tmp_path).name)
     other = type("Slow", (Slow,), {"version": "1.0.1"})
     assert other().folder(tmp_path) != Slow().folder(tmp_path)
