@@ -7,8 +7,12 @@ import shutil
 import sys
 import time
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -74,6 +78,17 @@ def alone(folder: Path) -> Iterator[None]:
 def cores() -> int:
     """How many cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def in_order(function: Callable[[Any], Any], inputs: Iterable, workers: int) -> Iterator:
+    """function of each input, computed by threads a little ahead and handed over in the order of the inputs."""
+    with ThreadPoolExecutor(workers) as pool:
+        results = map(partial(pool.submit, function), inputs)
+        pending = deque(islice(results, 2 * workers))
+        while pending:
+            done = pending.popleft().result()
+            pending.extend(islice(results, 1))
+            yield done
 
 
 class Source(ABC):

@@ -44,7 +44,8 @@ class TaskData(L.LightningDataModule):
     """Train, dev and test batches of one task.
 
     source: a ``data_prep.source.Source``; it prepares itself when it can be generated. length: positions of the model;
-    limit: tokens read of a row. pad: ``batch`` pads to the longest row of a batch, ``fixed`` to ``length``.
+    limit: tokens read of a row. shift: added to stored tokens, so that byte 0 is not padding. masked_id: a stored token
+    that counts as padding (black pixels, as published), None for none; a row of nothing else keeps its first. pad: ``batch`` pads to the longest row of a batch, ``fixed`` to ``length``.
     Training is an endless stream of micro-batches that starts at step ``first_step``; dev and test are every example
     once, sorted by length so that little padding is computed.
     """
@@ -56,6 +57,8 @@ class TaskData(L.LightningDataModule):
         root: str,
         length: int,
         limit: int,
+        shift: int = 0,
+        masked_id: int | None = None,
         batch: int,
         micro_batch: int | None = None,
         eval_batch: int | None = None,
@@ -71,6 +74,7 @@ class TaskData(L.LightningDataModule):
         if batch % micro_batch:
             raise ValueError(f"optim.micro_batch must divide optim.batch {batch}, not {micro_batch}")
         self.source, self.root, self.length, self.limit = source, root, length, min(limit, length)
+        self.shift, self.masked_id = shift, masked_id
         self.batch, self.micro_batch, self.eval_batch = batch, micro_batch, eval_batch
         self.pad, self.seed, self.first_step = pad, seed, 0
         self.splits = {}
@@ -80,18 +84,27 @@ class TaskData(L.LightningDataModule):
             return
         splits = self.source.open(self.root)
         self.row_lengths = {name: split.lengths.amax(1).clamp(max=self.limit) for name, split in splits.items()}
+        self.shortest = {name: split.lengths.amin(1).clamp(max=self.limit) for name, split in splits.items()}
         device = self.trainer.strategy.root_device if self.trainer else torch.device("cpu")
         self.splits = {name: split.to(device) for name, split in splits.items()}
 
     def gather(self, split: str, index: np.ndarray) -> Batch:
         """The examples of a split at index (B,)."""
         rows, index = self.splits[split], torch.from_numpy(index)
-        width = self.length
+        lengths, width = self.row_lengths[split][index], self.length
         if self.pad == "batch":
-            longest = int(self.row_lengths[split][index].max())
-            width = min(self.length, -(-max(longest, 1) // MULTIPLE) * MULTIPLE)
-        tokens, mask = rows.gather(index.to(rows.labels.device), width, self.limit)
-        return Batch(tokens.long(), mask, rows.labels[index.to(rows.labels.device)])
+            width = min(width, -(-max(int(lengths.max()), 1) // MULTIPLE) * MULTIPLE)
+        index = index.to(rows.labels.device)
+        tokens, mask = rows.gather(index, width, self.limit)
+        inputs = tokens.long()
+        if self.masked_id is not None:
+            mask = mask & (tokens != self.masked_id)
+            mask[..., 0] |= ~mask.any(-1)
+        elif int(self.shortest[split][index.cpu()].min()) >= width:
+            mask = None
+        if self.shift:
+            inputs = inputs + self.shift if mask is None else (inputs + self.shift) * mask
+        return Batch(inputs, mask, rows.labels[index])
 
     def majority(self, split: str) -> float:
         """Percentage of the most frequent class: what a constant answer scores."""

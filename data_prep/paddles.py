@@ -1,0 +1,293 @@
+"""Pathfinder's parameters, the finitely many shapes its images consist of, and how they are pasted together.
+
+A dash ("paddle") is drawn `SCALE` times finer than the image, shrunk by Lanczos resampling and pasted at an integer
+pixel, so its pixels depend on its direction alone. Directions come from a finite set: a snake's first paddle points in
+one of 360 integer degrees, and every further one along one of a few dozen integer displacements (end minus anchor).
+`paddle_table` renders each of them once, together with everything else that depends on the direction alone.
+
+Coordinates are (y, x) in pixels, angles radians with theta = atan2(dy, dx). A point moved by distance d along theta
+is rounded up, (ceil(y + d sin theta), ceil(x + d cos theta)); the sum is rounded, so tables hold d sin theta, d cos
+theta and the ceiling is taken where y and x are known.
+
+Source: Linsley et al. 2018 (github.com/drewlinsley/pathfinder) with the settings of google-research/long-range-arena.
+"""
+
+import functools
+import math
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+from PIL import Image, ImageDraw
+
+SCALE = 2
+SEEDS = 360
+OVERLAP = 459  # a paddle is refused where mask + patch reaches 1.8
+BEYOND = 32  # pixels by which masks and layers reach past the image on every side, so that no patch is clipped
+
+
+class Setting(NamedTuple):
+    """Lengths in pixels; a contrast of 1 is a marker's brightness before the image is stretched to 0..255."""
+
+    margins: tuple[int, ...]
+    thickness: float
+    marker_radius: float
+    seed_distance: int
+    continuity: float
+    distractor_paddles: int
+    snake_contrast: float
+    paddle_contrast: float = 1.0
+    length: int = 5
+    padding: int = 1
+
+
+SETTINGS = {
+    32: Setting((1,), 0.5, 1.5, 7, 1.0, 20, 2.0, paddle_contrast=0.75, length=2),
+    64: Setting((1,), 1.0, 2.5, 12, 1.8, 22, 0.8),
+    128: Setting((2, 3), 1.5, 3.0, 20, 1.8, 35, 0.9),
+    256: Setting((3,), 2.0, 5.0, 27, 1.8, 30, 1.0, padding=22),
+}
+
+
+class Paddles(NamedTuple):
+    """What extending a curve looks up.
+
+    P = 360 + K paddles: 0..359 leave their start at -180..179 degrees; 360 + k ends at its start, after displacement k.
+    A patch's centre, row and column side // 2, lies on the paddle's start. Its rows are filled up to a multiple of 8
+    with values that change nothing, which suits vector instructions. In patches 255 = 1.0.
+    """
+
+    mask: np.ndarray  # (P, side, 8 n) uint8, the line widened by the margin
+    dilated: np.ndarray  # (P, side + 2 margin, 8 n) uint8, the mask patch dilated by the margin
+    limit: np.ndarray  # (P, side, 8 n) uint8, the greatest mask that the paddle may be laid over
+    anchor: np.ndarray  # (P, 2) from a paddle's pivot to the anchor of the next
+    displacement: np.ndarray  # (K, 2) int64
+    turn: np.ndarray  # (P, K) weight of displacement k after paddle p
+
+
+class Seeds(NamedTuple):
+    """What starting a curve looks up, by the seed's orientation (-180..179 degrees) except where another is named."""
+
+    size: int
+    distance: int  # between the two targets' tails
+    head: np.ndarray  # (360, 2) from tail to head
+    pivot: np.ndarray  # (360, 2) from head to pivot
+    second: np.ndarray  # (360, 2) from the first target's tail to the second's at 0..359 degrees, not rounded
+    element: np.ndarray  # (E, 2) int64 cells of all dilation elements, relative to the element's centre
+    element_from: np.ndarray  # (361,) int64, element i is element[element_from[i] : element_from[i + 1]]
+    reach: np.ndarray  # (360, 4) int64 least and greatest y, least and greatest x of an element
+
+
+class Table(NamedTuple):
+    """Everything that depends on an image's size and margin alone."""
+
+    padding: int
+    contrast: np.ndarray  # (3,) int32 percent: targets, distractors, markers
+    paddles: Paddles
+    seeds: Seeds
+    theta: np.ndarray  # (P,) orientation, also of the 360 + k paddles, which are drawn from their end backwards
+    line: np.ndarray  # (P, side, 8 n) uint8
+    marker: np.ndarray  # (M, M, M, M) uint8: [i, j] holds a marker at (i, j) of an M x M image
+    blank: np.ndarray  # (2, size + 2 BEYOND, same) uint8: the mask without curves, 255 outside the image; it dilated
+
+
+def shrink(canvas: np.ndarray, side: int) -> np.ndarray:
+    """uint8 (n, n) -> uint8 (side, side) by Lanczos resampling, overshoot clipped to 0..255."""
+    return np.asarray(Image.fromarray(canvas).resize((side, side), Image.Resampling.LANCZOS))
+
+
+def disk(radius: int) -> np.ndarray:
+    """int64 (., 2) cells with y^2 + x^2 <= radius^2."""
+    y, x = np.mgrid[-radius : radius + 1, -radius : radius + 1]
+    return np.argwhere(y**2 + x**2 <= radius**2) - radius
+
+
+def dilate(patch: np.ndarray, cells: np.ndarray) -> np.ndarray:
+    """Grey dilation (n, n) -> (n, n) by a flat element, cells (., 2) relative to its centre; outside is 0."""
+    reach = abs(cells).max()
+    padded = np.pad(patch, reach)
+    n = len(patch)
+    return np.max([padded[reach - y : reach - y + n, reach - x : reach - x + n] for y, x in cells], axis=0)
+
+
+def fill_rows(patches: np.ndarray, value: int) -> np.ndarray:
+    """(P, side, side) -> (P, side, 8 n)."""
+    side = patches.shape[-1]
+    return np.pad(patches, ((0, 0), (0, 0), (0, -side % 8)), constant_values=value)
+
+
+def framed(size: int, frame: int) -> np.ndarray:
+    """uint8 (size + 2 BEYOND,) * 2: 0 within the image's frame, 255 on it and beyond."""
+    return np.pad(np.zeros((size - 2 * frame,) * 2, np.uint8), BEYOND + frame, constant_values=255)
+
+
+def polar(distance: float, theta: float) -> tuple[float, float]:
+    return distance * math.sin(theta), distance * math.cos(theta)
+
+
+def render(theta: float, setting: Setting, margin: int) -> tuple[np.ndarray, np.ndarray]:
+    """Line and mask patch, uint8 (side, side), of a paddle that leaves the patch's centre in direction theta."""
+    half = setting.length + math.ceil(setting.thickness) + margin
+    centre, fine_side = half * SCALE, 2 * half * SCALE + 1
+    dy, dx = polar(setting.length * SCALE, theta)
+    fine = Image.new("L", (fine_side, fine_side))
+    end = (math.ceil(centre + dx), math.ceil(centre + dy))
+    ImageDraw.Draw(fine).line([(centre, centre), end], fill=255, width=int(setting.thickness * SCALE))
+    canvas = np.asarray(fine)
+    wide = dilate(canvas, disk(margin * SCALE))
+    return shrink(canvas, 2 * half + 1), shrink(wide, 2 * half + 1)
+
+
+def render_markers(radius: float) -> np.ndarray:
+    """uint8 (M, M, M, M): a filled disk around every pixel of an M x M image.
+
+    Shrinking by exactly SCALE makes a marker the same wherever the image's edge is farther than the radius plus twice
+    the resampling kernel's 3 pixels, so M - 1 = twice that distance covers an image of any larger size.
+    """
+    side = 2 * (math.ceil(radius) + 6) + 1
+    y, x = np.mgrid[: side * SCALE, : side * SCALE]
+    markers = np.empty((side,) * 4, np.uint8)
+    for i in range(side):
+        for j in range(side):
+            inside = (y - i * SCALE) ** 2 + (x - j * SCALE) ** 2 <= (radius * SCALE) ** 2
+            markers[i, j] = shrink(inside.astype(np.uint8) * 255, side)
+    return markers
+
+
+def elements(masks: np.ndarray, half: int) -> list[np.ndarray]:
+    """Seeds' dilation elements, int64 (., 2) cells relative to the centre of a square with sides 2 half + 1.
+
+    The paddle starts at index half + 1 of that square, one past its centre, and cells not fully 1 are dropped.
+    """
+    cells = [np.argwhere(mask == 255) - mask.shape[0] // 2 + 1 for mask in masks]
+    return [c[(abs(c) <= half).all(1)] for c in cells]
+
+
+def displacements(radius: int) -> np.ndarray:
+    """int64 (K, 2): distinct integer points reached from an anchor, one sample per pixel of circumference, floored."""
+    angles = (k / radius for k in range(math.ceil(2 * math.pi * radius)))
+    return np.unique([[math.floor(d) for d in polar(radius, angle)] for angle in angles], axis=0)
+
+
+@functools.cache
+def paddle_table(size: int, margin: int) -> Table:
+    setting = SETTINGS[size]
+    length = setting.length
+    moves = displacements(length + margin)
+    orientations = [math.radians(degree) for degree in range(-180, 180)]
+    further = [math.atan2(dy, dx) for dy, dx in moves]
+    theta = np.array(orientations + further)
+    patches = [render(t, setting, margin) for t in orientations + [alpha + math.pi for alpha in further]]
+    line, mask = (np.stack(p) for p in zip(*patches, strict=True))
+    within = disk(margin)
+    dilated = np.stack([dilate(np.pad(patch, margin), within) for patch in mask])
+    limit = np.where(mask > OVERLAP - 1 - 255, OVERLAP - 1 - mask.astype(int), 255).astype(np.uint8)
+    cells = elements(mask[:SEEDS], length + margin)
+    delta = abs(theta[SEEDS:] - theta[:, None])
+    delta = np.minimum(setting.continuity * np.minimum(delta, 2 * np.pi - delta), np.pi / 2)
+    snake_percent = round(100 * setting.snake_contrast)
+    # cos(pi / 2) is 6e-17 in floating point; a weight of exactly 0 lets the sampler pass over the candidate
+    turn = np.where(delta < np.pi / 2, np.cos(delta) ** 2, 0.0)
+    paddles = Paddles(
+        mask=fill_rows(mask, 0),
+        dilated=fill_rows(dilated, 0),
+        limit=fill_rows(limit, 255),
+        anchor=np.array([polar(length + 2 * margin, t) for t in theta]),
+        displacement=moves,
+        turn=turn,
+    )
+    seeds = Seeds(
+        size=size,
+        distance=setting.seed_distance,
+        head=np.array([polar(length, t) for t in orientations]),
+        pivot=np.array([polar(length + margin, t + math.pi) for t in orientations]),
+        second=np.array([polar(setting.seed_distance, math.radians(degree)) for degree in range(360)]),
+        element=np.concatenate(cells),
+        element_from=np.cumsum([0] + [len(c) for c in cells]),
+        reach=np.array([[*np.ravel((c.min(0), c.max(0)), order="F")] for c in cells]),
+    )
+    return Table(
+        padding=setting.padding,
+        contrast=np.array([round(snake_percent * setting.paddle_contrast), snake_percent, 100], np.int32),
+        paddles=paddles,
+        seeds=seeds,
+        theta=theta,
+        line=fill_rows(line, 0),
+        marker=render_markers(setting.marker_radius),
+        # a frame's dilation by a disk is the frame widened by the disk's radius
+        blank=np.stack([framed(size, setting.padding), framed(size, setting.padding + margin)]),
+    )
+
+
+@njit(nogil=True, cache=True)
+def paste(image, patches, paddle, start_y, start_x):
+    """image = max(image, patch)."""
+    side = patches.shape[1]
+    top, left = start_y - side // 2 + BEYOND, start_x - side // 2 + BEYOND
+    for i in range(side):
+        row, patch = image[top + i, left : left + patches.shape[2]], patches[paddle, i]
+        for x in range(len(row)):
+            row[x] = max(row[x], patch[x])
+
+
+@njit(nogil=True, cache=True)
+def fits(mask, limits, paddle, start_y, start_x):
+    """No pixel of the mask is above the paddle's limit; the ones beyond the image's edge refuse what its frame does."""
+    side = limits.shape[1]
+    top, left = start_y - side // 2 + BEYOND, start_x - side // 2 + BEYOND
+    for i in range(side):
+        row, limit = mask[top + i, left : left + limits.shape[2]], limits[paddle, i]
+        over = False
+        for x in range(len(row)):
+            over |= row[x] > limit[x]
+        if over:
+            return False
+    return True
+
+
+@njit(nogil=True, cache=True)
+def paste_marker(layer, markers, y, x):
+    """layer = max(layer, marker at (y, x)); near an edge the marker is the one cut off by that edge."""
+    side = len(markers)
+    half, beyond = side // 2, len(layer) - 2 * BEYOND - side
+    i, j = min(y, max(half, y - beyond)), min(x, max(half, x - beyond))
+    for v in range(side):
+        for u in range(side):
+            at = BEYOND + y - i + v, BEYOND + x - j + u
+            layer[at] = max(layer[at], markers[i, j, v, u])
+
+
+@njit(nogil=True, cache=True)
+def paint(table, targets, distractors, first, last, layers):
+    """Targets, distractors and markers, each at full contrast, into layers (3, size + 2 BEYOND, same) uint8.
+
+    targets (contour, 2, 3) and distractors (., 3) hold paddles; the markers lie at the start of target number `first`
+    and the end of number `last`.
+    """
+    layers[:] = 0
+    for snake in range(2):
+        for paddle, y, x in targets[:, snake]:
+            paste(layers[0], table.line, paddle, y, x)
+    for paddle, y, x in distractors:
+        paste(layers[1], table.line, paddle, y, x)
+    paste_marker(layers[2], table.marker, targets[0, first, 1], targets[0, first, 2])
+    paste_marker(layers[2], table.marker, targets[-1, last, 1], targets[-1, last, 2])
+
+
+@njit(nogil=True, cache=True)
+def stretch(layers, contrast, canvas, image):
+    """The brightest layer in units of 1 / 25500, then minimum to 0 and maximum to 255, halves rounded up: all exact."""
+    size = len(image)
+    canvas[:] = 0
+    for k in range(3):
+        for y in range(size):
+            layer, row = layers[k, BEYOND + y, BEYOND : BEYOND + size], canvas[y]
+            for x in range(size):
+                row[x] = max(row[x], contrast[k] * layer[x])
+    low = high = canvas[0, 0]
+    for row in canvas:
+        for value in row:
+            low, high = min(low, value), max(high, value)
+    for y in range(size):
+        for x in range(size):
+            image[y, x] = np.uint8((canvas[y, x] - low) * 255.0 / (high - low) + 0.5)

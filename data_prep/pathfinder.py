@@ -1,0 +1,231 @@
+"""Pathfinder images: are the two round markers on the same dashed curve?
+
+An image holds two long curves ("targets", `contour` paddles each), shorter distractors of contour // 3 paddles, and
+two markers, one at the start of a target and one at the end of the same (label 1) or of the other target (label 0):
+
+    >>> images, labels = generate(size=32, count=2, seed=0)     # (2, 32, 32) uint8, (2,) uint8
+
+The distribution is that of the original generator (see `paddles` and `curves`), old image stretch included. Image i
+depends on (seed, size, contour, i) alone: it has its own random stream, so any partition over workers gives the same
+bytes.
+"""
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import njit
+from PIL import Image, UnidentifiedImageError
+
+from data_prep.counter import mix
+from data_prep.curves import below, copy, draw_distractor, draw_targets
+from data_prep.paddles import SETTINGS, paddle_table, paint, stretch
+from data_prep.source import Progress, Source, in_order, say
+from lra.store import Rows
+
+CONTOURS = (6, 9, 14)
+DISTRACTOR_RETRIALS = 4
+BLOCK = 512  # images handed to a worker, and to the store, at a time
+FOLDERS = {6: "curv_baseline", 9: "curv_contour_length_9", 14: "curv_contour_length_14"}  # of the official release
+
+
+class Trace(NamedTuple):
+    """What images were made of; a paddle is (number in the table, y, x) as pasted."""
+
+    targets: np.ndarray  # (count, contour, 2, 3) int16 paddles
+    distractors: np.ndarray  # (count, most, 3) int16 paddles, one distractor after the other
+    margin: np.ndarray  # (count,)
+    start: np.ndarray  # (count,) the target, 0 or 1, that has the marker at its start
+    discarded: np.ndarray  # (count,) pairs of targets thrown away
+    placed: np.ndarray  # (count,) distractors
+
+
+def check(size: int, contour: int) -> None:
+    if size not in SETTINGS:
+        raise ValueError(f"size={size!r}: choose one of {', '.join(map(str, SETTINGS))}")
+    if contour not in CONTOURS:
+        raise ValueError(f"contour={contour!r}: choose one of {', '.join(map(str, CONTOURS))}")
+
+
+def generate(*, size: int, count: int, seed: int, contour: int = 14, first: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Images first .. first + count - 1 of a seed: uint8 (count, size, size) and labels uint8 (count,).
+
+    A size other than 32, 64, 128, 256 or a contour other than 6, 9, 14 is a ValueError. The interpreter lock is free
+    while images are drawn, so threads serve as well as processes.
+    """
+    return trace(size=size, count=count, seed=seed, contour=contour, first=first)[:2]
+
+
+def trace(
+    *, size: int, count: int, seed: int, contour: int = 14, first: int = 0
+) -> tuple[np.ndarray, np.ndarray, Trace]:
+    """`generate` with the record of what was drawn."""
+    check(size, contour)
+    length = contour // 3
+    most = SETTINGS[size].distractor_paddles // length * length
+    images = np.empty((count, size, size), np.uint8)
+    labels = np.empty(count, np.uint8)
+    paddles = np.zeros((count, contour, 2, 3), np.int16), np.zeros((count, most, 3), np.int16)
+    made = Trace(*paddles, *np.zeros((4, count), np.int32))
+    margins, key = SETTINGS[size].margins, np.uint64(seed % 2**64)
+    for choice, margin in enumerate(margins):
+        _draw_images(
+            paddle_table(size, margin), margin, choice, len(margins), key, contour, first, images, labels, made
+        )
+    return images, labels, made
+
+
+@njit(nogil=True, cache=True)
+def _draw_images(table, margin, choice, choices, seed, contour, first, images, labels, made):
+    """Draw those images whose margin is number `choice` of `choices`."""
+    size, length = images.shape[1], contour // 3
+    stream = np.zeros(1, np.uint64)
+    masks, attempt = table.blank.copy(), table.blank.copy()
+    layers = np.empty((3, *masks.shape[1:]), np.uint8)
+    canvas = np.empty((size, size), np.int32)
+    for n in range(len(images)):
+        stream[0] = seed
+        for part in (size, contour, first + n):
+            stream[0] = mix(stream[0]) ^ np.uint64(part)
+        stream[0] = mix(stream[0])
+        label = below(stream, 2)
+        if below(stream, choices) != choice:
+            continue
+        discarded = 0
+        copy(masks, table.blank)
+        while not draw_targets(table.paddles, table.seeds, masks, made.targets[n], stream):
+            copy(masks, table.blank)
+            discarded += 1
+        placed = 0
+        for _ in range(made.distractors.shape[1] // length):
+            record = made.distractors[n, placed * length : (placed + 1) * length]
+            for _ in range(DISTRACTOR_RETRIALS + 1):
+                copy(attempt, masks)
+                if draw_distractor(table.paddles, table.seeds, table.padding, attempt, record, stream):
+                    copy(masks, attempt)
+                    placed += 1
+                    break
+        start = below(stream, 2)
+        end = start if label else 1 - start
+        paint(table, made.targets[n], made.distractors[n, : placed * length], start, end, layers)
+        stretch(layers, table.contrast, canvas, images[n])
+        labels[n] = label
+        made.margin[n], made.start[n], made.discarded[n], made.placed[n] = margin, start, discarded, placed
+
+
+class Pathfinder(Source):
+    """Grey images (size, size) as rows of size**2 pixels, 0..255, and whether both markers lie on one curve.
+
+    Generated images are exchangeable, so the splits are the first `train` images of the seed, the next `val` and the
+    next `test`. With release, the official folder of this contour (imgs/N/*.png and metadata/N.npy, which are text) or
+    the one around it is read instead: all its images in an order of our own fixed seed, 80 / 10 / 10 percent; empty and
+    unreadable images are skipped and counted.
+    """
+
+    name = "pathfinder"
+    version = "1.0.0"
+    generated = True
+    licence = "generated here, MIT"
+    origin = "the generator of Linsley et al. 2018 with the settings of google-research/long-range-arena"
+
+    def __init__(
+        self,
+        *,
+        size: int = 32,
+        contour: int = 14,
+        train: int = 160_000,
+        val: int = 20_000,
+        test: int = 20_000,
+        seed: int = 0,
+        release: Path | str | None = None,
+    ):
+        check(size, contour)
+        if min(train, val, test) < 1:
+            raise ValueError("Pathfinder needs at least one image in train, val and test")
+        self.size, self.contour, self.seed = size, contour, seed
+        self.sizes = {"train": train, "val": val, "test": test}
+        self.release = None if release is None else Path(release)
+
+    @cached_property
+    def arguments(self) -> dict[str, Any]:
+        shape = {"size": self.size, "contour": self.contour}
+        if self.release is None:
+            return {**shape, **self.sizes, "seed": self.seed}
+        listed = hashlib.sha256("\n".join(f"{path.name} {label}" for path, label in self.listed).encode()).hexdigest()
+        return {**shape, "release": {"images": len(self.listed), "sha256 of names and labels": listed}}
+
+    @cached_property
+    def listed(self) -> list[tuple[Path, int]]:
+        """(file, label) of every image that the official metadata lists, in their order; ValueError for a bad line."""
+        inner = self.release / FOLDERS[self.contour]
+        folder = inner if inner.is_dir() else self.release
+        files = sorted(folder.glob("metadata/*.npy"), key=lambda path: (len(path.stem), path.stem))
+        if not files:
+            raise ValueError(
+                f"{folder} has no metadata/*.npy: release must be the folder around {FOLDERS[self.contour]}"
+            )
+        entries = []
+        for path in files:
+            for number, line in enumerate(path.read_text(errors="replace").splitlines(), start=1):
+                fields = line.split()
+                if len(fields) < 4 or fields[3] not in ("0", "1"):
+                    raise ValueError(f"{path}, line {number}: not a folder, a file, a number and a label")
+                entries.append((folder / fields[0] / fields[1], int(fields[3])))
+        return entries
+
+    def splits(self, *, workers: int, progress: Progress) -> Mapping[str, Iterable[Rows]]:
+        starts = dict(zip(self.sizes, np.cumsum([0, *self.sizes.values()]), strict=False))
+        if self.release is None:
+            return {
+                split: self._drawn(int(starts[split]), count, workers, partial(progress, split))
+                for split, count in self.sizes.items()
+            }
+        order = np.random.default_rng(0).permutation(len(self.listed))
+        cuts = np.split(order, [len(order) * 8 // 10, len(order) * 9 // 10])
+        return {
+            split: self._read(index, workers, partial(progress, split))
+            for split, index in zip(self.sizes, cuts, strict=True)
+        }
+
+    def _drawn(self, first: int, count: int, workers: int, progress) -> Iterator[Rows]:
+        def draw(start: int) -> Rows:
+            number = min(BLOCK, first + count - start)
+            images, labels = generate(size=self.size, count=number, seed=self.seed, contour=self.contour, first=start)
+            return self._rows(images, labels)
+
+        done = 0
+        for rows in in_order(draw, range(first, first + count, BLOCK), workers):
+            done += len(rows.labels)
+            progress(done, count)
+            yield rows
+
+    def _read(self, index: np.ndarray, workers: int, progress) -> Iterator[Rows]:
+        def read(start: int) -> tuple[Rows, int]:
+            chosen = [self.listed[i] for i in index[start : start + BLOCK]]
+            read = [(pixels, label) for path, label in chosen if (pixels := self._pixels(path)) is not None]
+            images = np.stack([pixels for pixels, _ in read]) if read else np.empty((0, self.size, self.size), np.uint8)
+            return self._rows(images, np.array([label for _, label in read])), len(chosen) - len(read)
+
+        done = skipped = 0
+        for rows, missing in in_order(read, range(0, len(index), BLOCK), workers):
+            done, skipped = done + len(rows.labels), skipped + missing
+            progress(done + skipped, len(index))
+            yield rows
+        if skipped:
+            say(f"{self.name}: {skipped} of {len(index)} images are empty or unreadable and were skipped")
+
+    def _pixels(self, path: Path) -> np.ndarray | None:
+        """The grey image of a file; None where there is none of this size in it."""
+        try:
+            with Image.open(path) as image:
+                pixels = np.asarray(image.convert("L"))
+        except (OSError, UnidentifiedImageError, SyntaxError):
+            return None
+        return pixels if pixels.shape == (self.size, self.size) else None
+
+    def _rows(self, images: np.ndarray, labels: np.ndarray) -> Rows:
+        lengths = np.full(len(images), self.size**2, np.int64)
+        return Rows(images.reshape(-1), lengths, labels.astype(np.int64))
