@@ -1,5 +1,6 @@
 """A data set's source: what makes its examples, and where they are kept once made."""
 
+import errno
 import hashlib
 import json
 import os
@@ -16,6 +17,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
 import rich.progress
 from filelock import FileLock, Timeout
 from rich.console import Console
@@ -24,6 +26,7 @@ from lra.store import Rows, Split, StoreError, load, write
 
 Progress = Callable[[str, int, int | None], None]  # (what, how many are done, how many there will be or None)
 SECONDS_BETWEEN_LINES = 10
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def say(line: str) -> None:
@@ -91,6 +94,13 @@ def in_order(function: Callable[[Any], Any], inputs: Iterable, workers: int) -> 
             yield done
 
 
+def take(order: np.ndarray, count: int | None, what: str) -> np.ndarray:
+    """The first `count` indices of order (n,), all for None, in rising order; ValueError for fewer or none."""
+    if not len(order) or (count or 0) > len(order):
+        raise ValueError(f"{what}: {count or 'all'} examples asked for, there are {len(order)}")
+    return np.sort(order[:count])
+
+
 class Source(ABC):
     """One data set with its arguments. `generated`: it can be made without a download, so `open` makes it unasked.
 
@@ -107,6 +117,9 @@ class Source(ABC):
     @abstractmethod
     def arguments(self) -> dict[str, Any]:
         """Every argument that influences the bytes, JSON-able; not the number of workers."""
+
+    def fetch(self, root: Path, progress: Progress) -> None:  # noqa: B027 nothing to do for what is generated
+        """Makes ready what `splits` reads; downloads are kept in root/downloads. ValueError if it cannot be had."""
 
     @abstractmethod
     def splits(self, *, workers: int, progress: Progress) -> Mapping[str, Iterable[Rows]]:
@@ -141,7 +154,7 @@ class Source(ABC):
         """Makes the data set where it is not ready and returns its folder; `workers` defaults to the cores at hand.
 
         Of several processes one prepares and the others wait for it. What is there but damaged is replaced only by
-        `force`, else StoreError; ValueError for a root that cannot be written, OSError for a full disk.
+        `force`, else StoreError; ValueError for a root that cannot be written and for a full disk.
         """
         if workers is not None and workers < 1:
             raise ValueError(f"workers must be at least 1, not {workers}")
@@ -157,8 +170,15 @@ class Source(ABC):
                 shutil.rmtree(left)
             start = time.perf_counter()
             with reporter(self.name) as progress:
+                self.fetch(folder.parent, progress)
                 splits = self.splits(workers=workers or cores(), progress=progress)
-                write(folder, splits, provenance=self.provenance, towers=self.towers, replace=force)
+                try:
+                    write(folder, splits, provenance=self.provenance, towers=self.towers, replace=force)
+                except OSError as error:
+                    if error.errno not in NO_ROOM:
+                        raise
+                    remedy = "make room or choose another data folder"
+                    raise ValueError(f"{folder} cannot be written ({error.strerror}): {remedy}") from None
             size = sum(file.stat().st_size for file in folder.iterdir()) / 1e6
             say(f"{self.name}: {size:.1f} MB in {time.perf_counter() - start:.1f} s at {folder}")
         return folder

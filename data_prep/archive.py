@@ -1,0 +1,74 @@
+"""Archives read as streams: nothing of them is ever unpacked to the disk."""
+
+import hashlib
+import lzma
+import os
+import tarfile
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from posixpath import normpath
+from typing import Any, BinaryIO
+
+from data_prep.source import Progress
+
+ENDS = 2**24  # bytes at either end of a file that identify it
+
+
+def fingerprint(path: Path) -> dict[str, Any]:
+    """Size and a sha256, that of the whole file up to twice ENDS bytes and else that of its two ends.
+
+    Every start of a run asks for it, so it must not take the minute that 10 GB would. ValueError if there is no file.
+    """
+    try:
+        with open(path, "rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            sha = hashlib.sha256(file.read(ENDS))
+            file.seek(max(ENDS, size - ENDS))
+            sha.update(file.read(ENDS))
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror}") from None
+    return {"bytes": size, "sha256": sha.hexdigest()}
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """One line, as a ValueError, for whatever a damaged compressed file or archive raises while it is read."""
+    try:
+        yield
+    except (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:  # the system's, not a decompressor's
+            raise
+        reason = str(error).partition(":\n")[0]  # tarfile goes on with a line for each compression it tried
+        raise ValueError(f"{path} is damaged or not an archive ({reason}): get it again") from None
+
+
+def _check(member: tarfile.TarInfo, path: Path) -> None:
+    """ValueError for a member that only a hostile or broken archive has."""
+    if member.name.startswith("/") or ".." in member.name.split("/"):
+        raise ValueError(f"{path} is not to be trusted: its member {member.name!r} lies outside of it")
+    if not (member.isdir() or member.type in (tarfile.REGTYPE, tarfile.AREGTYPE)):
+        kind = "a link" if member.issym() or member.islnk() else "not a plain file"
+        raise ValueError(f"{path} is not to be trusted: its member {member.name!r} is {kind}")
+
+
+def members(path: Path, wanted: Callable[[str], Any], progress: Progress) -> Iterator[tuple[str, BinaryIO]]:
+    """Name and content of the `wanted` files of a tar archive, compressed or not, in its order.
+
+    A content is readable until the next is asked for. Memory does not grow with the archive. ValueError for a damaged
+    archive and for one with members outside of it, links or devices; wrap what reads a content in `reading`.
+    """
+    with reading(path), open(path, "rb") as raw, tarfile.open(fileobj=raw) as tar:
+        total, done = round(os.fstat(raw.fileno()).st_size / 1e6), 0
+        while (member := tar.next()) is not None:
+            _check(member, path)
+            name = normpath(member.name)
+            if not member.isdir() and wanted(name):
+                yield name, tar.extractfile(member)
+            tar.members.clear()  # tarfile keeps them all, which is 1 KB for each of the release's millions of files
+            if (now := round(raw.tell() / 1e6)) > done:
+                done = now
+                progress("archive, MB", done, total)
+        while tar.fileobj.read(2**20):  # the compression's own checksum stands at its end, after the last member
+            pass

@@ -1,0 +1,57 @@
+"""Downloads one file by TFDS's download manager and prints its path: python -P tfds_download.py URL FOLDER.
+
+A program of its own, as TFDS waits without a time limit and its threads outlive an interrupt: `download.Download` ends
+this process instead. It also ends when its standard input closes, which is when the process that started it is gone.
+What goes wrong is the last line on stderr.
+"""
+
+import os
+import sys
+import threading
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import requests
+import tensorflow_datasets as tfds
+from tensorflow_datasets.core.download import downloader
+from tensorflow_datasets.core.download.util import DownloadError
+
+
+def reason(error: Exception, url: str) -> str:
+    """Why the download failed, in a few words."""
+    host = urlsplit(url).netloc
+    match error:
+        case DownloadError():
+            return " ".join(str(error).split())
+        case requests.exceptions.ChunkedEncodingError():
+            return "the connection broke off"
+        case requests.exceptions.SSLError():
+            return f"the certificate of {host} is not accepted"
+        case requests.exceptions.RetryError():
+            return f"{host} answers with server errors only"
+        case requests.exceptions.ConnectionError():
+            return f"no connection to {host}"
+        case OSError(strerror=str()):
+            return error.strerror
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"
+
+
+def download(url: str, folder: Path) -> Path:
+    """The file in `folder`. Its checksum is registered rather than compared: that is left to the caller."""
+    # TFDS doubles its pauses ten times over, which takes minutes where there is no network.
+    downloader.MAX_RETRIES = 3
+    tfds.disable_progress_bar()
+    register = folder / "checksums.tsv"
+    register.touch()
+    manager = tfds.download.DownloadManager(
+        download_dir=folder, register_checksums=True, register_checksums_path=register
+    )
+    return Path(manager.download(url))
+
+
+if __name__ == "__main__":
+    threading.Thread(target=lambda: (sys.stdin.read(), os._exit(1)), daemon=True).start()
+    try:
+        print(download(sys.argv[1], Path(sys.argv[2])))
+    except Exception as error:
+        sys.exit(reason(error, sys.argv[1]))
