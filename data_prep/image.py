@@ -1,0 +1,133 @@
+"""Image: CIFAR-10 (Krizhevsky 2009) as a sequence of grey pixels, as in the Long Range Arena (Tay et al. 2020)."""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from data_prep.archive import members, reading
+from data_prep.download import Download
+from data_prep.source import Progress, Source, take
+from lra.store import Rows
+
+# Address, checksum and size as in TFDS's cifar10.
+OFFICIAL = Download(
+    url="https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
+    sha256="c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
+    size=170_052_171,
+)
+MEMBER = re.compile(r"cifar-10-batches-bin/(data_batch_[1-5]|test_batch)\.bin")
+TRAIN, TEST = tuple(f"data_batch_{number}" for number in range(1, 6)), ("test_batch",)
+PIXELS = 1024
+RECORD = 1 + 3 * PIXELS  # label, then the planes R, G, B, each row by row
+CHUNK = 1000  # images handed to the store at a time
+SEED = 0  # of the smaller sizes
+
+
+def tensorflow_grey(r: np.ndarray, g: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """tf.image.rgb_to_grayscale of 8-bit colours, uint32: floor((0.2989 R + 0.587 G + 0.114 B) / 255 * 255.5).
+
+    In whole numbers, where TensorFlow has 32-bit floats: those are one level off for 1 in 70,000 of all colours.
+    """
+    return (2989 * r + 5870 * g + 1140 * b) * 511 // (2 * 255 * 10_000)
+
+
+def pillow_grey(r: np.ndarray, g: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Pillow's convert("L"), which torchvision uses, uint32: 0.299 R + 0.587 G + 0.114 B, rounded."""
+    return (19595 * r + 38470 * g + 7471 * b + 32768) >> 16
+
+
+GREYS = {"tensorflow": tensorflow_grey, "pillow": pillow_grey}
+
+Images = tuple[np.ndarray, np.ndarray]  # grey (n, 1024) uint8, labels (n,) int64
+
+
+def convert(data: bytes, grey: str, name: str) -> Images:
+    """The images of one batch file; ValueError unless it is whole records with labels 0 to 9."""
+    if len(data) % RECORD or not data:
+        raise ValueError(f"{name}: {len(data)} bytes are not records of {RECORD}")
+    records = np.frombuffer(data, np.uint8).reshape(-1, RECORD)
+    if records[:, 0].max() > 9:
+        raise ValueError(f"{name}: a label is {records[:, 0].max()}, not 0 to 9")
+    images = np.empty((len(records), PIXELS), np.uint8)
+    for first in range(0, len(records), CHUNK):
+        planes = records[first : first + CHUNK, 1:].reshape(-1, 3, PIXELS).swapaxes(0, 1).astype(np.uint32)
+        images[first : first + CHUNK] = GREYS[grey](*planes)
+    return images, records[:, 0].astype(np.int64)
+
+
+def _chunks(images: Images, index: np.ndarray, split: str, progress: Progress) -> Iterator[Rows]:
+    for first in range(0, len(index), CHUNK):
+        rows = index[first : first + CHUNK]
+        yield Rows(images[0][rows].reshape(-1), np.full(len(rows), PIXELS), images[1][rows])
+        progress(split, first + len(rows), len(index))
+
+
+class Image(Source):
+    """What is in the picture: airplane, automobile, bird, cat, deer, dog, frog, horse, ship or truck (0 to 9)?
+
+    Example: 1024 grey levels 0 to 255, the 32 rows of an image one after the other, are 6 (frog).
+
+    grey: tensorflow (the Long Range Arena's) or pillow. The last hold_out images of train, in the order of the archive,
+    are the dev set. train, val, test: use fewer, drawn with a fixed seed (None: all). url, sha256, archive: see
+    `download.Download`; None is the official address and checksum.
+    """
+
+    name = "image"
+    version = "1.0.0"
+    generated = False
+
+    def __init__(
+        self,
+        *,
+        grey: str = "tensorflow",
+        hold_out: int = 5_000,
+        train: int | None = None,
+        val: int | None = None,
+        test: int | None = None,
+        url: str | None = None,
+        sha256: str | None = None,
+        archive: Path | str | None = None,
+    ):
+        if grey not in GREYS:
+            raise ValueError(f"source.grey must be one of {', '.join(GREYS)}, not {grey!r}")
+        if hold_out < 1 or any(size is not None and size < 1 for size in (train, val, test)):
+            raise ValueError("Image needs hold_out of 1 or more and at least one example in train, val and test")
+        self.grey, self.hold_out, self.sizes = grey, hold_out, {"train": train, "val": val, "test": test}
+        self.download = OFFICIAL.but(url=url, sha256=sha256, archive=archive)
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        return {"file": self.download.identity, "grey": self.grey, "hold_out": self.hold_out, **self.sizes}
+
+    def fetch(self, root: Path, progress: Progress) -> None:
+        self.path = self.download.fetch(root / "downloads", progress)
+
+    def read(self, progress: Progress) -> dict[str, Images]:
+        """The images of train and test in the order of the archive's batches; ValueError if a batch lacks."""
+        batches = {}
+        for name, file in members(self.path, MEMBER.fullmatch, progress):
+            with reading(self.path):
+                data = file.read()
+            batches[MEMBER.fullmatch(name)[1]] = convert(data, self.grey, f"{self.path}: {name}")
+        for batch in (*TRAIN, *TEST):
+            if batch not in batches:
+                raise ValueError(f"{self.path} is not the CIFAR-10 archive: it lacks cifar-10-batches-bin/{batch}.bin")
+        parts = {"train": TRAIN, "test": TEST}
+        return {
+            part: tuple(map(np.concatenate, zip(*(batches.pop(name) for name in names), strict=True)))
+            for part, names in parts.items()
+        }
+
+    def splits(self, *, workers: int, progress: Progress) -> Mapping[str, Iterable[Rows]]:
+        images = self.read(progress)
+        places = {part: np.arange(len(labels)) for part, (_, labels) in images.items()}
+        places["train"], places["val"] = np.split(places["train"], [-self.hold_out])
+        chunks = {}
+        for split in self.sizes:
+            # RandomState's stream is frozen, that of numpy's newer generators may change from version to version.
+            index = take(np.random.RandomState(SEED).permutation(places[split]), self.sizes[split], split)
+            chunks[split] = _chunks(images["test" if split == "test" else "train"], index, split, progress)
+        return chunks

@@ -1,0 +1,105 @@
+"""Text: IMDb reviews (Maas et al. 2011) byte by byte, as in the Long Range Arena (Tay et al. 2020)."""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from data_prep.archive import members, reading
+from data_prep.download import Download
+from data_prep.source import Progress, Source, take
+from lra.store import Rows, Split
+
+# Address, checksum and size as in TFDS's imdb_reviews.
+OFFICIAL = Download(
+    url="http://ai.stanford.edu/~amaas/data/sentiment/aclImdb_v1.tar.gz",
+    sha256="c40f74a18d3b61f90feba1e17730e0d38e8b97c05fde7008942e91923d1658fe",
+    size=84_125_825,
+)
+MEMBER = re.compile(r"aclImdb/(train|test)/(neg|pos)/\d+_\d+\.txt")
+LABELS = {"neg": 0, "pos": 1}
+CHUNK = 1024  # examples handed to the store at a time
+SEED = 0  # of hold_out and of the smaller sizes
+
+Review = tuple[bytes, int]
+
+
+def read(path: Path, progress: Progress) -> dict[str, list[Review]]:
+    """The reviews of train and test by name, so negative before positive; ValueError if one of the four kinds lacks."""
+    found: dict[str, tuple[str, Review]] = {}
+    for name, file in members(path, MEMBER.fullmatch, progress):
+        split, label = MEMBER.fullmatch(name).groups()
+        with reading(path):
+            found[name] = split, (file.read(), LABELS[label])
+    for folder in ("train/neg", "train/pos", "test/neg", "test/pos"):
+        if not any(name.startswith(f"aclImdb/{folder}/") for name in found):
+            raise ValueError(f"{path} is not the IMDb archive: it holds no aclImdb/{folder}/<id>_<rating>.txt")
+    names = sorted(found)
+    return {split: [found[name][1] for name in names if found[name][0] == split] for split in ("train", "test")}
+
+
+def _chunks(reviews: list[Review], index: np.ndarray, split: str, progress: Progress) -> Iterator[Rows]:
+    for first in range(0, len(index), CHUNK):
+        texts, labels = zip(*(reviews[i] for i in index[first : first + CHUNK]), strict=True)
+        tokens = np.frombuffer(b"".join(texts), np.uint8)
+        yield Rows(tokens, np.array([len(text) for text in texts]), np.array(labels, np.int64))
+        progress(split, first + len(texts), len(index))
+
+
+class Text(Source):
+    """Is a film review negative (0) or positive (1)? Rows are its bytes, whole and as they are, HTML breaks included.
+
+    Example: b"This is a great film.<br /><br />..." is 1.
+
+    hold_out: so many reviews of train, drawn with a fixed seed, are the dev set; 0: the test set is the dev set too, as
+    in the papers, and is stored once. train, val, test: use fewer, drawn likewise (None: all). url, sha256, archive:
+    see `download.Download`; None is the official address and checksum.
+    """
+
+    name = "text"
+    version = "1.0.0"
+    generated = False
+
+    def __init__(
+        self,
+        *,
+        hold_out: int = 0,
+        train: int | None = None,
+        val: int | None = None,
+        test: int | None = None,
+        url: str | None = None,
+        sha256: str | None = None,
+        archive: Path | str | None = None,
+    ):
+        if hold_out < 0 or any(size is not None and size < 1 for size in (train, val, test)):
+            raise ValueError("Text needs hold_out of 0 or more and at least one example in train, val and test")
+        if not hold_out and val != test:
+            raise ValueError(f"with hold_out=0 the test set is the dev set, so val must be {test} like test, not {val}")
+        self.hold_out, self.train, self.val, self.test = hold_out, train, val, test
+        self.download = OFFICIAL.but(url=url, sha256=sha256, archive=archive)
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        sizes = {"train": self.train, "val": self.val, "test": self.test}
+        return {"file": self.download.identity, "hold_out": self.hold_out, **sizes}
+
+    def fetch(self, root: Path, progress: Progress) -> None:
+        self.path = self.download.fetch(root / "downloads", progress)
+
+    def splits(self, *, workers: int, progress: Progress) -> Mapping[str, Iterable[Rows]]:
+        reviews = read(self.path, progress)
+        # RandomState's stream is frozen, that of numpy's newer generators may change from version to version.
+        order = {split: np.random.RandomState(SEED).permutation(len(rows)) for split, rows in reviews.items()}
+        held, rest = np.split(order["train"], [self.hold_out])
+        index = {"train": take(rest, self.train, "train")}
+        if self.hold_out:
+            index["val"] = take(held, self.val, "val")
+        index["test"] = take(order["test"], self.test, "test")
+        origin = {"train": reviews["train"], "val": reviews["train"], "test": reviews["test"]}
+        return {split: _chunks(origin[split], rows, split, progress) for split, rows in index.items()}
+
+    def load(self, root: Path | str) -> dict[str, Split]:
+        splits = super().load(root)
+        return {name: splits.get(name, splits["test"]) for name in ("train", "val", "test")}
