@@ -14,11 +14,12 @@ from functools import cached_property, partial
 from itertools import count, islice
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from numba import njit
 
+from data_prep.release import Release
 from data_prep.source import Progress, Source
 from lra.store import Rows
 
@@ -154,19 +155,20 @@ def evaluate(ids: Iterable[int]) -> int:
     return answer
 
 
-def read_tsv(path: Path) -> Iterator[Example]:
+def read_tsv(lines: Iterable[bytes], name: str) -> Iterator[Example]:
     """The examples of one official file; ValueError names the line that is not an expression, a tab and a digit."""
-    with open(path, encoding="utf-8", errors="replace") as file:
-        if file.readline().rstrip("\n") != "Source\tTarget":
-            raise ValueError(f"{path}: the first line must be Source, a tab, Target")
-        for number, line in enumerate(file, start=2):
-            source, _, target = line.rstrip("\n").partition("\t")
-            if not source or len(target) != 1 or target not in "0123456789":
-                raise ValueError(f"{path}, line {number}: not an expression, a tab and a digit")
-            try:
-                yield encode(source), int(target)
-            except ValueError as error:
-                raise ValueError(f"{path}, line {number}: {error}") from None
+    for number, line in enumerate(lines, start=1):
+        source, _, target = line.decode(errors="replace").rstrip("\r\n").partition("\t")
+        if number == 1:
+            if (source, target) != ("Source", "Target"):
+                raise ValueError(f"{name}: the first line must be Source, a tab, Target")
+            continue
+        if not source or len(target) != 1 or target not in "0123456789":
+            raise ValueError(f"{name}, line {number}: not an expression, a tab and a digit")
+        try:
+            yield encode(source), int(target)
+        except ValueError as error:
+            raise ValueError(f"{name}, line {number}: {error}") from None
 
 
 def _chunks(examples: Iterator[Example], split: str, total: int | None, progress: Progress) -> Iterator[Rows]:
@@ -185,7 +187,8 @@ class ListOps(Source):
 
     min_length and max_length are strict bounds on the number of tokens. Trees are exchangeable, so the splits are the
     first `train` kept trees, the next `val` and the next `test`. With release, the folder of the official
-    basic_{train,val,test}.tsv or the one around its listops-1000, those are read instead; their rows are kept whole.
+    basic_{train,val,test}.tsv, the one around its listops-1000 or the release archive, those are read instead; their
+    rows are kept whole.
     """
 
     name = "listops"
@@ -219,34 +222,22 @@ class ListOps(Source):
         self.tree = {**bounds, "max_depth": max_depth, "max_args": max_args, "p_operator": float(p_operator)}
         self.sizes = {"train": train, "val": val, "test": test}
         self.seed = seed
-        self.release = None if release is None else Path(release)
+        files = {split: f"basic_{split}.tsv" for split in self.sizes}
+        self.release = None if release is None else Release(path=Path(release), inner="listops-1000", files=files)
 
     @cached_property
     def arguments(self) -> dict[str, Any]:
         if self.release is None:
             return {**self.tree, **self.sizes, "seed": self.seed}
-        files = {}
-        for path in self.release_files().values():
-            with open(path, "rb") as file:
-                digest = hashlib.file_digest(file, "sha256").hexdigest()
-            files[path.name] = {"bytes": path.stat().st_size, "sha256": digest}
-        return {"release": files}
-
-    def release_files(self) -> dict[str, Path]:
-        """The official file of each split; ValueError names the first that is missing."""
-        inner = self.release / "listops-1000"
-        folder = inner if inner.is_dir() else self.release
-        files = {split: folder / f"basic_{split}.tsv" for split in self.sizes}
-        for path in files.values():
-            if not path.is_file():
-                raise ValueError(f"{path} is missing: release must be the folder of basic_{{train,val,test}}.tsv")
-        return files
+        return {"release": self.release.identity}
 
     def splits(self, *, workers: int, progress: Progress) -> Mapping[str, Iterable[Rows]]:
         if self.release is not None:
-            return {
-                split: _chunks(read_tsv(path), split, None, progress) for split, path in self.release_files().items()
-            }
+
+            def read(file: BinaryIO, name: str, split: str) -> Iterator[Rows]:
+                return _chunks(read_tsv(file, name), split, None, progress)
+
+            return self.release.splits(read, progress)
         trees = self.examples(workers=workers)
         return {split: _chunks(islice(trees, n), split, n, progress) for split, n in self.sizes.items()}
 

@@ -1,0 +1,123 @@
+"""Retrieval: pairs of papers of the ACL Anthology Network (Radev et al. 2013), as in the Long Range Arena."""
+
+import ast
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from data_prep.release import OFFICIAL, Release
+from data_prep.source import Progress, Source
+from lra.store import Rows
+
+FILES = {split: f"new_aan_pairs.{name}.tsv" for split, name in (("train", "train"), ("val", "eval"), ("test", "test"))}
+KEPT = 10_000  # bytes of a text, as in the official pipeline; the task reads fewer still
+CHUNK = 256  # pairs handed to the store at a time
+LABELS = {b"0.0": 0, b"1.0": 1, b"0": 0, b"1": 1}
+
+Pair = tuple[bytes, bytes, int]
+
+
+def unwrap(text: bytes) -> bytes:
+    """A text of the file, or what a Python bytes literal (b'...') there stands for; ValueError for a broken literal."""
+    if not text.startswith((b"b'", b'b"')) or text[-1:] != text[1:2] or len(text) < 3:
+        return text
+    try:
+        value = ast.literal_eval(text.decode())
+    except (SyntaxError, ValueError):
+        value = None
+    if not isinstance(value, bytes):
+        raise ValueError("a text looks like a Python bytes literal but is none")
+    return value
+
+
+def read_pairs(lines: Iterable[bytes], name: str) -> Iterator[Pair]:
+    """Both texts and the label of every line; ValueError names the line that has not the official five fields."""
+    for number, line in enumerate(lines, start=1):
+        fields = line.rstrip(b"\r\n").split(b"\t")
+        if len(fields) != 5:
+            raise ValueError(f"{name}, line {number}: {len(fields)} fields instead of label, id, id, text, text")
+        label, _, _, *texts = fields
+        if label not in LABELS:
+            raise ValueError(f"{name}, line {number}: the label is {str(label[:20])[1:]}, not 0.0 or 1.0")
+        try:
+            first, second = (unwrap(text)[:KEPT] for text in texts)
+        except ValueError as error:
+            raise ValueError(f"{name}, line {number}: {error}") from None
+        yield first, second, LABELS[label]
+
+
+def balanced(pairs: Iterable[Pair], size: int, name: str) -> Iterator[Pair]:
+    """The first size / 2 pairs of either label, the odd one of label 0, as they come; ValueError if there are fewer."""
+    left = Counter({0: size - size // 2, 1: size // 2})
+    for pair in pairs:
+        if left[pair[2]]:
+            left[pair[2]] -= 1
+            yield pair
+        if not left.total():
+            return
+    raise ValueError(f"{name}: {size} examples asked for, {left[0]} of label 0 and {left[1]} of label 1 are missing")
+
+
+class Retrieval(Source):
+    """Does one paper cite the other? Two rows of bytes, the texts of both, up to 10,000 bytes each; 1 is yes.
+
+    Example: (b"A Maximum Entropy Approach to ...", b"The Mathematics of Statistical ...") is 1.
+
+    release: the folder of new_aan_pairs.{train,eval,test}.tsv, plain or .gz, or the one around its tsv_data, or the
+    release archive. Without it the archive is downloaded; url, sha256, archive: see `download.Download`. train, val,
+    test: use the first so many, as many of either label (None: all).
+    """
+
+    name = "retrieval"
+    version = "1.0.0"
+    generated = False
+    towers = 2
+
+    def __init__(
+        self,
+        *,
+        release: Path | str | None = None,
+        train: int | None = None,
+        val: int | None = None,
+        test: int | None = None,
+        url: str | None = None,
+        sha256: str | None = None,
+        archive: Path | str | None = None,
+    ):
+        if any(size is not None and size < 1 for size in (train, val, test)):
+            raise ValueError("Retrieval needs at least one example in train, val and test")
+        self.sizes = {"train": train, "val": val, "test": test}
+        self.download = OFFICIAL.but(url=url, sha256=sha256, archive=archive)
+        self.release = None if release is None else self._release(Path(release))
+
+    @staticmethod
+    def _release(path: Path) -> Release:
+        return Release(path=path, inner="tsv_data", files=FILES)
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        return {"release": (self.release or self.download).identity, **self.sizes}
+
+    def fetch(self, root: Path, progress: Progress) -> None:
+        self.opened = self.release or self._release(self.download.fetch(root / "downloads", progress))
+
+    def splits(self, *, workers: int, progress: Progress) -> Mapping[str, Iterable[Rows]]:
+        def read(file: BinaryIO, name: str, split: str) -> Iterator[Rows]:
+            pairs, size = read_pairs(file, name), self.sizes[split]
+            return _chunks(pairs if size is None else balanced(pairs, size, name), split, size, progress)
+
+        return self.opened.splits(read, progress)
+
+
+def _chunks(pairs: Iterator[Pair], split: str, total: int | None, progress: Progress) -> Iterator[Rows]:
+    done = 0
+    while chunk := list(islice(pairs, CHUNK)):
+        texts = [text for pair in chunk for text in pair[:2]]
+        tokens = np.frombuffer(b"".join(texts), np.uint8)
+        yield Rows(tokens, np.array([len(text) for text in texts]), np.array([pair[2] for pair in chunk], np.int64))
+        done += len(chunk)
+        progress(split, done, total)
