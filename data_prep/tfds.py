@@ -14,11 +14,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
 import tensorflow_datasets as tfds
 from torch import Tensor
 
+from data_prep.image import Image
 from data_prep.listops import ListOps, decode
+from data_prep.retrieval import Retrieval
 from data_prep.source import Source
+from data_prep.text import Text
 from lra.store import Split
 
 
@@ -73,3 +77,48 @@ class Listops(SourceBuilder):
 
     def example(self, rows: list[Tensor], label: int) -> dict[str, Any]:
         return {"source": decode(rows[0]), "target": label}
+
+
+class LraText(SourceBuilder):
+    """Text: IMDb reviews in bytes, negative or positive."""
+
+    VERSION = tfds.core.Version(Text.version)
+    BUILDER_CONFIGS: ClassVar = [
+        SourceConfig(name="lra", description="The test set is the dev set too.", source=Text()),
+        SourceConfig(name="held_out", description="2,500 of train are the dev set.", source=Text(hold_out=2500)),
+    ]
+    FEATURES: ClassVar = {"text": tfds.features.Text(), "label": tfds.features.ClassLabel(names=["neg", "pos"])}
+    KEYS = ("text", "label")
+
+    def example(self, rows: list[Tensor], label: int) -> dict[str, Any]:
+        return {"text": rows[0].numpy().tobytes(), "label": label}
+
+
+class LraImage(SourceBuilder):
+    """Image: CIFAR-10 in 8-bit grey, (32, 32)."""
+
+    VERSION = tfds.core.Version(Image.version)
+    BUILDER_CONFIGS: ClassVar = [SourceConfig(name="lra", description="45,000, 5,000, 10,000.", source=Image())]
+    FEATURES: ClassVar = {
+        "image": tfds.features.Tensor(shape=(32, 32), dtype=np.uint8),
+        "label": tfds.features.ClassLabel(num_classes=10),
+    }
+    KEYS = ("image", "label")
+
+    def example(self, rows: list[Tensor], label: int) -> dict[str, Any]:
+        return {"image": rows[0].view(32, 32).numpy(), "label": label}
+
+
+class LraRetrieval(SourceBuilder):
+    """Retrieval: the texts of two papers in bytes, and whether one cites the other."""
+
+    VERSION = tfds.core.Version(Retrieval.version)
+    BUILDER_CONFIGS: ClassVar = [SourceConfig(name="lra", description="The release's pairs.", source=Retrieval())]
+    FEATURES: ClassVar = {
+        "texts": tfds.features.Sequence(tfds.features.Text(), length=2),
+        "label": tfds.features.ClassLabel(num_classes=2),
+    }
+    KEYS = ("texts", "label")
+
+    def example(self, rows: list[Tensor], label: int) -> dict[str, Any]:
+        return {"texts": [row.numpy().tobytes() for row in rows], "label": label}

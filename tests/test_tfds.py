@@ -2,13 +2,18 @@
 
 import subprocess
 import sys
+from itertools import pairwise
 
 import pytest
+from archives import cifar, imdb
 
+from data_prep.image import Image
 from data_prep.listops import ListOps, decode, encode, evaluate
+from data_prep.retrieval import Retrieval
+from data_prep.text import Text
 
 pytest.importorskip("tensorflow_datasets")
-from data_prep.tfds import Listops, SourceConfig
+from data_prep.tfds import Listops, LraImage, LraRetrieval, LraText, SourceConfig
 
 SMALL = {"min_length": 10, "max_length": 60, "train": 30, "val": 7, "test": 5}
 
@@ -28,6 +33,40 @@ def test_a_small_build_equals_the_store(tmp_path):
         assert all(evaluate(encode(text)) == example["target"] for text, example in zip(texts, examples, strict=True))
 
 
+def build(builder, source, folder):
+    made = builder(data_dir=folder, config=SourceConfig(name="small", source=source))
+    made.download_and_prepare()
+    stored = source.load(folder / "downloads")
+    assert set(made.info.splits) == set(stored)
+    for name, split in stored.items():
+        yield from ((made.info.features, split, i, example) for i, example in enumerate(made.as_data_source(name)))
+
+
+def test_text(tmp_path):
+    source = Text(archive=tmp_path / "imdb.gz", sha256=imdb(tmp_path / "imdb.gz", 4))
+    for features, split, i, example in build(LraText, source, tmp_path / "tfds"):
+        first, end = split.offsets[i : i + 2].tolist()
+        assert example["text"] == split.tokens[first:end].numpy().tobytes() and example["label"] == split.labels[i]
+        assert example["text"].split()[1].decode() == features["label"].int2str(int(example["label"]))
+
+
+def test_image(tmp_path):
+    source = Image(archive=tmp_path / "cifar.gz", sha256=cifar(tmp_path / "cifar.gz"), hold_out=4)
+    for _, split, i, example in build(LraImage, source, tmp_path / "tfds"):
+        assert (example["image"] == split.tokens.view(-1, 32, 32)[i].numpy()).all()
+        assert example["label"] == split.labels[i]
+
+
+def test_retrieval(tmp_path):
+    for name in ("train", "eval", "test"):
+        text = f"1.0\ta\tb\tthe text of {name}\tanother ☕\n0.0\ta\tb\tc\td\n"
+        (tmp_path / f"new_aan_pairs.{name}.tsv").write_text(text)
+    for _, split, i, example in build(LraRetrieval, Retrieval(release=tmp_path), tmp_path / "tfds"):
+        bounds = split.offsets[2 * i : 2 * i + 3].tolist()
+        texts = [split.tokens[a:b].numpy().tobytes() for a, b in pairwise(bounds)]
+        assert list(example["texts"]) == texts and example["label"] == split.labels[i]
+
+
 def test_the_paper_config_is_the_default(tmp_path):
     builder = Listops(data_dir=tmp_path)
     assert builder.builder_config.name == "lra" and str(builder.version) == ListOps.version
@@ -36,5 +75,6 @@ def test_the_paper_config_is_the_default(tmp_path):
 
 
 def test_the_sources_themselves_need_no_tfds():
-    code = "import sys, data_prep.listops, lra.store; sys.exit('tensorflow_datasets' in sys.modules)"
+    names = ", ".join(f"data_prep.{name}" for name in ("download", "image", "listops", "retrieval", "text"))
+    code = f"import sys, {names}; sys.exit('tensorflow_datasets' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
