@@ -87,6 +87,8 @@ class Download:
                     size = f"{loaded.stat().st_size:,} bytes"
                     raise self._failure(f"it sent {size} with sha256 {wrong} instead of {self.sha256}")
                 loaded.replace(path)
+                if self.sha256 is None:
+                    say(f"{path} is not checked, as nobody publishes a checksum of it")
             finally:
                 shutil.rmtree(work, ignore_errors=True)
         return path

@@ -22,7 +22,7 @@ def reason(error: Exception, url: str) -> str:
     host = urlsplit(url).netloc
     match error:
         case DownloadError():
-            return " ".join(str(error).split())
+            return f"HTTP code {str(error).rpartition('HTTP code: ')[2].rstrip('.')}"
         case requests.exceptions.ChunkedEncodingError():
             return "the connection broke off"
         case requests.exceptions.SSLError():
@@ -32,7 +32,7 @@ def reason(error: Exception, url: str) -> str:
         case requests.exceptions.ConnectionError():
             return f"no connection to {host}"
         case OSError(strerror=str()):
-            return error.strerror
+            return f"it cannot be written ({error.strerror}), make room or choose another data folder"
     return f"{type(error).__name__}: {' '.join(str(error).split())}"
 
 

@@ -116,13 +116,21 @@ def test_a_download_is_checked_kept_and_not_repeated(server, tmp_path, capsys):
         ("file.tar.gz", rf"200,000 bytes with sha256 {SHA256} instead of {'0' * 64}"),
         ("short", "100,000 bytes with sha256"),
         ("cut", "the connection broke off"),
-        ("none", "HTTP code: 404"),
+        ("none", ": HTTP code 404; get the file another way"),
     ],
 )
 def test_a_failed_download_is_one_line_and_leaves_nothing(server, tmp_path, name, reason):
     message = refused(Download(url=server.url(name), sha256="0" * 64), tmp_path / "downloads")
     assert message.startswith(f"cannot download {name} from {server.url(name)}: ") and reason in message
     assert message.endswith("add source.archive=<path>, or name a mirror by source.url=")
+
+
+@needs_tfds
+def test_without_a_checksum_it_says_so(server, tmp_path, capsys):
+    request = Download(url=server.url("file.tar.gz"))
+    path = request.fetch(tmp_path / "downloads", silent)
+    assert path.read_bytes() == DATA and request.identity == {"url": request.url}
+    assert f"{path} is not checked, as nobody publishes a checksum of it" in capsys.readouterr().err
 
 
 @needs_tfds
@@ -149,7 +157,7 @@ def test_a_full_disk(server, tmp_path, monkeypatch):
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, limits[1]))
     try:
-        assert "File too large" in refused(request, tmp_path / "downloads")
+        assert "cannot be written (File too large), make room or" in refused(request, tmp_path / "downloads")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     huge = Download(url=server.url("file.tar.gz"), sha256=SHA256, size=10**18)
