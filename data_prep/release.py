@@ -72,7 +72,10 @@ class _Pass(Mapping):
         return len(self.release.files)
 
     def __getitem__(self, split: str) -> Iterator[Rows]:
-        return next(chunks for found, chunks in self.items() if found == split)
+        for found, chunks in self.items():
+            if found == split:
+                yield from chunks  # from here, as the archive is closed once `items` is dropped
+                return
 
     def items(self) -> Iterator[tuple[str, Iterator[Rows]]]:
         path = self.release.path

@@ -3,6 +3,7 @@
 import ast
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -90,6 +91,8 @@ class Retrieval(Source):
     ):
         if any(size is not None and size < 1 for size in (train, val, test)):
             raise ValueError("Retrieval needs at least one example in train, val and test")
+        if release is not None and any((url, sha256, archive)):
+            raise ValueError("source.release says where the pairs are, so url, sha256 and archive must be left out")
         self.sizes = {"train": train, "val": val, "test": test}
         self.download = OFFICIAL.but(url=url, sha256=sha256, archive=archive)
         self.release = None if release is None else self._release(Path(release))
@@ -98,7 +101,7 @@ class Retrieval(Source):
     def _release(path: Path) -> Release:
         return Release(path=path, inner="tsv_data", files=FILES)
 
-    @property
+    @cached_property
     def arguments(self) -> dict[str, Any]:
         return {"release": (self.release or self.download).identity, **self.sizes}
 

@@ -72,7 +72,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
 
 @pytest.fixture
-def server(tmp_path):
+def server(tmp_path, monkeypatch):
+    monkeypatch.setenv("NO_PROXY", "*")
     folder = tmp_path / "served"
     folder.mkdir()
     (folder / "file.tar.gz").write_bytes(DATA)
@@ -134,7 +135,8 @@ def test_without_a_checksum_it_says_so(server, tmp_path, capsys):
 
 
 @needs_tfds
-def test_no_server_and_no_network(tmp_path):
+def test_no_server_and_no_network(tmp_path, monkeypatch):
+    monkeypatch.setenv("NO_PROXY", "*")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

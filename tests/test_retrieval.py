@@ -101,6 +101,14 @@ def test_one_pass_over_the_archive_and_no_further_than_needed(tmp_path, monkeypa
     assert len(names) - len(set(names)) <= 1 and names[-1] == NAMES["val"]  # tarfile looks at the first one twice
 
 
+def test_one_split_alone_is_found_in_the_archive(tmp_path):
+    source = Retrieval(archive=write_archive(tmp_path / "lra_release.gz", files()))
+    source.fetch(tmp_path, lambda *_: None)
+    splits = source.splits(workers=1, progress=lambda *_: None)
+    assert list(splits) == ["train", "val", "test"] and len(splits) == 3
+    assert next(splits["val"]).labels.tolist() == [1, 0]
+
+
 def test_listops_reads_the_archive_too(tmp_path):
     path = write_archive(tmp_path / "lra_release.gz", files())
     source = ListOps(release=path)
@@ -117,6 +125,8 @@ def test_smaller_sizes_are_the_first_of_either_label(tmp_path):
         Retrieval(release=release, test=3).prepare(tmp_path / "data")
     with pytest.raises(ValueError, match="at least one example"):
         Retrieval(release=release, test=0)
+    with pytest.raises(ValueError, match="url, sha256 and archive must be left out"):
+        Retrieval(release=release, archive=release)
 
 
 @pytest.mark.parametrize(
