@@ -19,6 +19,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numba import njit
 
+from data_prep.counter import HALF, STEP, below, mix
 from data_prep.release import Release
 from data_prep.source import Progress, Source
 from lra.store import Rows
@@ -32,23 +33,6 @@ Example = tuple[np.ndarray, int]  # ids (length,) uint8, answer 0..9
 CHUNK = 1024  # examples handed to the store at a time
 BLOCK_TREES, BLOCK_BYTES = 2**14, 2**25  # one task of a worker: so many trees, or fewer to bound its buffer
 HOPELESS, HOPELESS_NEW = 100_000, 20  # give up when so many times max_length nodes hold fewer new trees
-
-_STEP = np.uint64(0x9E3779B97F4A7C15)
-_LOW, _HALF = np.uint64(0xFFFFFFFF), np.uint64(32)
-
-
-@njit(nogil=True, cache=True)
-def _mix(word):
-    """The output function of SplitMix64 (Steele, Lea & Flood 2014)."""
-    word = (word ^ (word >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    word = (word ^ (word >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return word ^ (word >> np.uint64(31))
-
-
-@njit(nogil=True, cache=True)
-def _below(word, bound):
-    """An integer in [0, bound) from the low half of a word; the bias is under bound / 2**32."""
-    return np.int64(((word & _LOW) * np.uint64(bound)) >> _HALF)
 
 
 @njit(nogil=True, cache=True)
@@ -79,24 +63,24 @@ def _grow(seed, first, trees, min_length, max_length, max_depth, max_args, p_ope
     lengths, answers = np.empty(trees, np.int64), np.empty(trees, np.int64)
     opened, missing, base = np.empty((3, max_depth), np.int64)  # per open operator; missing: of the one around
     values = np.empty(max_depth * max_args, np.int64)
-    key = _mix(np.uint64(seed) + _STEP)
+    key = mix(np.uint64(seed) + STEP)
     end = kept = nodes = 0
     for tree in range(first, first + trees):
-        state = _mix(key + np.uint64(tree) * _STEP)
+        state = mix(key + np.uint64(tree) * STEP)
         at, length = end, 1  # next token; final length if all that is still to come were digits
         depth = left = top = 0  # open operators, arguments the last one still lacks, values on the stack
         while length < max_length:
-            state += _STEP
-            word = _mix(state)
+            state += STEP
+            word = mix(state)
             nodes += 1
-            if depth + 1 < max_depth and (word >> _HALF) * 2.0**-32 <= p_operator:
+            if depth + 1 < max_depth and (word >> HALF) * 2.0**-32 <= p_operator:
                 opened[depth], base[depth], missing[depth] = at, top, left
-                left = 2 + _below(word, max_args - 1)
+                left = 2 + below(word, max_args - 1)
                 length += left + 1
                 at += 1
                 depth += 1
                 continue
-            value = _below(word, 10)
+            value = below(word, 10)
             tokens[at] = DIGIT + value
             at += 1
             while depth:
@@ -107,8 +91,8 @@ def _grow(seed, first, trees, min_length, max_length, max_depth, max_args, p_ope
                     break
                 depth -= 1
                 left = missing[depth]
-                state += _STEP
-                operator = _below(_mix(state), 4)
+                state += STEP
+                operator = below(mix(state), 4)
                 value = _answer(operator, values, base[depth], top)
                 top = base[depth]
                 tokens[opened[depth]] = OPERATOR + operator
@@ -194,6 +178,9 @@ class ListOps(Source):
     name = "listops"
     version = "1.0.0"
     generated = True
+    licence = "generated here: none; the official files: Apache-2.0, as google-research/long-range-arena"
+    origin = "generated; Tay et al. 2020 after Nangia & Bowman 2018"
+    alphabet = ("", *TOKENS)
 
     def __init__(
         self,
