@@ -19,11 +19,11 @@ def training_step(config: DictConfig):
     torch.manual_seed(0)
     model = build.classifier(config).train()
     optimiser = torch.optim.AdamW(model.parameters(), lr=1e-4)
-    batches = cycle(islice(data.train_dataloader(), 8))
+    kind, batches = build.loss(config), cycle(islice(data.train_dataloader(), 8))
 
     def step() -> None:
         optimiser.zero_grad()
-        module.loss(model, next(batches)).backward()
+        module.loss(model, next(batches), kind).backward()
         optimiser.step()
 
     return step

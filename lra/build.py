@@ -12,8 +12,9 @@ from .attention.base import Attention, Mixer
 from .config import check_keys, data_command
 from .data.task import TaskData
 from .model.classifier import Classifier
-from .model.embed import TokenEmbedding
+from .model.embed import FeatureEmbedding, TokenEmbedding
 from .model.multihead import Multihead
+from .module import LOSSES
 
 
 def task_data(config: DictConfig, seed: int = 0) -> TaskData:
@@ -40,20 +41,29 @@ def classifier(config: DictConfig) -> Classifier:
     """Raises ValueError for an unknown key or choice of model, block, attn or protocol."""
     check_keys(config.block, "block")
     check_keys(config.attn, "attn")
-    model, task = config.model, config.task
+    model, task, vocab = config.model, config.task, config.task.get("vocab")
+    embed = partial(FeatureEmbedding, features=task.features) if vocab is None else partial(TokenEmbedding, vocab=vocab)
     return Classifier(
-        embed=TokenEmbedding(vocab=task.vocab, length=task.length, dim=model.dim, dropout=model.dropout),
+        embed=embed(length=task.length, dim=model.dim, dropout=model.dropout),
         block=block_factory(config),
         layers=model.layers,
         dim=model.dim,
         length=task.length,
-        vocab=task.vocab,
+        vocab=vocab,
         hidden=model.hidden,
         outputs=task.outputs,
         towers=task.towers,
         pool=model.pool,
         mean_over=config.protocol.mean_over,
     )
+
+
+def loss(config: DictConfig) -> str:
+    """The kind of loss, cross entropy where the task names none; raises ValueError for an unknown one."""
+    kind = config.task.get("loss", LOSSES[0])
+    if kind not in LOSSES:
+        raise ValueError(f"task.loss must be one of {', '.join(LOSSES)}, not {kind!r}")
+    return kind
 
 
 def block_factory(config: DictConfig) -> Callable[..., nn.Module]:

@@ -57,6 +57,7 @@ def fit(config: DictConfig, seed: int, data: TaskData, folder: Path, fingerprint
     module = Training(
         model,
         metric=config.task.metric,
+        loss=build.loss(config),
         seed=seed,
         optim=dict(config.optim),
         cycle_momentum=config.protocol.cycle_momentum,
@@ -108,7 +109,7 @@ def fit(config: DictConfig, seed: int, data: TaskData, folder: Path, fingerprint
         metric=config.task.metric,
         val=checkpoints.best_score if status == "done" else None,
         test=test,
-        majority=data.majority("test"),
+        majority=data.baseline("test", module.metric),
         n_val=len(data.splits["val"]),
         n_test=len(data.splits["test"]),
         best_step=checkpoints.best_step if status == "done" else None,

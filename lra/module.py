@@ -9,10 +9,13 @@ from torch import Tensor, nn
 from . import metric as metrics
 from .data.task import Batch
 
+LOSSES = ("cross_entropy", "mse")
 
-def loss(model: nn.Module, batch: Batch) -> Tensor:
-    """Mean cross entropy over the batch."""
-    return F.cross_entropy(model(batch.inputs, batch.mask).float(), batch.label)
+
+def loss(model: nn.Module, batch: Batch, kind: str = LOSSES[0]) -> Tensor:
+    """Mean over the batch of the cross entropy, or of the squared error of the single output."""
+    outputs = model(batch.inputs, batch.mask).float()
+    return F.mse_loss(outputs[:, 0], batch.label) if kind == "mse" else F.cross_entropy(outputs, batch.label)
 
 
 class Training(L.LightningModule):
@@ -23,10 +26,10 @@ class Training(L.LightningModule):
     with a loss that is not finite.
     """
 
-    def __init__(self, model: nn.Module, *, metric: str, seed: int, optim: dict, cycle_momentum: bool):
+    def __init__(self, model: nn.Module, *, metric: str, loss: str, seed: int, optim: dict, cycle_momentum: bool):
         super().__init__()
         self.model, self.seed, self.optim, self.cycle_momentum = model, seed, optim, cycle_momentum
-        self.metric = getattr(metrics, metric)
+        self.metric, self.loss = getattr(metrics, metric), loss
         self.score = float("nan")
         self._outputs: list[tuple[Tensor, Tensor]] = []
 
@@ -57,7 +60,7 @@ class Training(L.LightningModule):
         self.rate = self.optimizers().param_groups[0]["lr"]
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
-        value = loss(self.model, batch)
+        value = loss(self.model, batch, self.loss)
         with torch.no_grad():
             self.loss_sum += value
             self.loss_count += 1

@@ -15,15 +15,16 @@ from .config import flatten
 
 # What makes a result; everything else (logger, device, compile, threads, folders, other seeds) does not.
 _CHOICES = ("task", "source", "model", "block", "attn", "protocol", "optim", "data", "trainer")
-_INDIFFERENT = ("data.root", "data.eval_batch", "trainer.device", "trainer.compile", "trainer.threads")
+_INDIFFERENT = ("task.display", "data.root", "data.eval_batch", "trainer.device", "trainer.compile", "trainer.threads")
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunRecord:
     """One seed's result. Scores in percent; times in milliseconds; status is ``done`` or ``diverged``.
 
-    ``majority`` is what the most frequent class scores on the test set; ``step_ms`` and ``peak_bytes`` (of the device,
-    or of the whole process on a CPU) are measurements and differ from run to run.
+    ``majority`` is what a constant answer scores on the test set: the most frequent class, or the mean label where
+    labels are real numbers; ``step_ms`` and ``peak_bytes`` (of the device, or of the whole process on a CPU) are
+    measurements and differ from run to run.
     """
 
     kind: str = "train"

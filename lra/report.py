@@ -21,8 +21,8 @@ from .record import RunRecord
 HEAD = ("mechanism", "test", "n", "dev", "majority", "ms", "params")
 LEGEND = (
     "Scores in percent. test: mean ± sample standard deviation over n seeds, each at its best dev checkpoint; (+k): k "
-    "more seeds without a result, not in the mean; majority: score of the most frequent class; ms: median milliseconds "
-    "a step. Published values come from the papers' own settings."
+    "more seeds without a result, not in the mean; majority: score of the most frequent class, or of the mean label; "
+    "ms: median milliseconds a step. Published values come from the papers' own settings."
 )
 AVERAGED = (
     "Means over tasks, compared only between mechanisms with the same tasks. Published means are recomputed from the "

@@ -91,6 +91,7 @@ def check(config: DictConfig) -> None:
         raise ValueError(f"optim.warmup must be between 0 and optim.steps {o.steps}, not {o.warmup}")
     if not o.lr > 0:
         raise ValueError(f"optim.lr must be above 0, not {o.lr}")
+    build.loss(config)
     device(config)
 
 

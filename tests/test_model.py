@@ -80,6 +80,19 @@ def test_pair_head_sees_both_towers_their_product_and_difference():
         Head(dim=3, hidden=5, outputs=2, towers=3)
 
 
+def test_real_features_take_a_linear_map_and_nothing_else_differs():
+    ids, real = build.classifier(config("sdpa")), build.classifier(config("sdpa", "~task.vocab", "+task.features=3"))
+    assert {k: v.shape for k, v in real.state_dict().items() if not k.startswith("embed.feature.")} == {
+        k: v.shape for k, v in ids.state_dict().items() if k != "embed.token.weight"
+    }
+    assert real.embed.feature.weight.shape == (64, 3)
+    features = torch.randn(2, 1, 40, 3)
+    mask = torch.arange(40).expand(2, 1, 40) < 30
+    torch.testing.assert_close(real.eval()(features, mask), real(features[:, :, :30]), rtol=1e-4, atol=1e-6)
+    x = real.embed(features[:, 0])
+    torch.testing.assert_close(x[1, 7], real.embed.feature(features[1, 0, 7]) + real.embed.position.weight[7])
+
+
 def test_softmax_and_cur_share_state_dict_keys():
     keys = [set(build.classifier(config(name)).state_dict()) for name in ("softmax", "sdpa", "cur_abs", "cur_step")]
     assert all(k == keys[0] for k in keys)

@@ -94,4 +94,4 @@ def test_accuracy_is_a_share_of_all_examples():
 
 def test_majority_is_the_share_of_the_most_frequent_class(data):
     labels = data().splits["test"].labels
-    assert data().majority("test") == 100 * max(int((labels == c).sum()) for c in range(10)) / 64
+    assert data().baseline("test", metric.accuracy) == 100 * max(int((labels == c).sum()) for c in range(10)) / 64

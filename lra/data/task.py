@@ -1,11 +1,12 @@
 """Batches of a task: gathered by index, in an order that is a function of (seed, step)."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import lightning as L
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
@@ -14,7 +15,7 @@ MULTIPLE = 64  # rows padded to the batch's longest one are rounded up to this, 
 
 
 class Batch(NamedTuple):
-    """inputs (B,T,L) int, mask (B,T,L) bool or None where every token is real, label (B,) int."""
+    """inputs (B,T,L) int or (B,T,L,F) float, mask (B,T,L) bool or None where every token is real, label (B,) int or float."""
 
     inputs: Tensor
     mask: Tensor | None
@@ -94,21 +95,25 @@ class TaskData(L.LightningDataModule):
         lengths, width = self.row_lengths[split][index], self.length
         if self.pad == "batch":
             width = min(width, -(-max(int(lengths.max()), 1) // MULTIPLE) * MULTIPLE)
-        index = index.to(rows.labels.device)
         tokens, mask = rows.gather(index, width, self.limit)
-        inputs = tokens.long()
+        inputs = tokens if tokens.is_floating_point() else tokens.long()
         if self.masked_id is not None:
             mask = mask & (tokens != self.masked_id)
             mask[..., 0] |= ~mask.any(-1)
-        elif int(self.shortest[split][index.cpu()].min()) >= width:
+        elif int(self.shortest[split][index].min()) >= width:
             mask = None
         if self.shift:
             inputs = inputs + self.shift if mask is None else (inputs + self.shift) * mask
-        return Batch(inputs, mask, rows.labels[index])
+        return Batch(inputs, mask, rows.labels[index.to(rows.labels.device)])
 
-    def majority(self, split: str) -> float:
-        """Percentage of the most frequent class: what a constant answer scores."""
-        return 100 * float(self.splits[split].labels.bincount().max()) / len(self.splits[split])
+    def baseline(self, split: str, metric: Callable[[Tensor, Tensor], float]) -> float:
+        """What a constant answer scores: the most frequent class or, where labels are real numbers, their mean."""
+        labels = self.splits[split].labels
+        if labels.is_floating_point():
+            answer = labels.mean()[None]
+        else:
+            answer = F.one_hot(labels.bincount().argmax(), max(2, int(labels.max()) + 1))
+        return metric(answer.expand(len(labels), -1), labels)
 
     def train_dataloader(self) -> DataLoader:
         return _loader(_Batches(self._stream))

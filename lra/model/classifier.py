@@ -12,12 +12,12 @@ MEANS = ("length", "real")
 
 
 class Classifier(nn.Module):
-    """inputs (B,T,L), mask (B,T,L) or None -> (B, outputs). The T towers share one encoder.
+    """inputs (B,T,L[,F]), mask (B,T,L) or None -> (B, outputs). The T towers share one encoder.
 
-    embed: (N,L) -> (N,L,d). block: a factory, called ``layers`` times with whether it is the first. pool: ``mean`` over
-    positions or ``cls``, where id ``vocab - 1`` is put in front and a row that would exceed ``length`` loses its last
-    token. mean_over: what the mean divides by, the padded ``length`` whatever the batch's padding (published) or the
-    ``real`` tokens.
+    embed: (N,L[,F]) -> (N,L,d). block: a factory, called ``layers`` times with whether it is the first. pool: ``mean`` over
+    positions or ``cls``, where id ``vocab - 1`` is put in front (so it needs a ``vocab``) and a row that would exceed
+    ``length`` loses its last token. mean_over: what the mean divides by, the padded ``length`` whatever the batch's
+    padding (published) or the ``real`` tokens.
     """
 
     def __init__(
@@ -28,7 +28,7 @@ class Classifier(nn.Module):
         layers: int,
         dim: int,
         length: int,
-        vocab: int,
+        vocab: int | None,
         hidden: int,
         outputs: int,
         towers: int = 1,
@@ -40,7 +40,10 @@ class Classifier(nn.Module):
             raise ValueError(f"model.pool must be one of {', '.join(POOLS)}, not {pool!r}")
         if mean_over not in MEANS:
             raise ValueError(f"protocol.mean_over must be one of {', '.join(MEANS)}, not {mean_over!r}")
-        self.length, self.class_id, self.pool, self.mean_over = length, vocab - 1, pool, mean_over
+        if pool == "cls" and vocab is None:
+            raise ValueError("model.pool=cls needs a task with token ids, this one has real features")
+        self.length, self.pool, self.mean_over = length, pool, mean_over
+        self.class_id = None if vocab is None else vocab - 1
         self.embed = embed
         self.blocks = nn.ModuleList(block(layer == 0) for layer in range(layers))
         self.norm = nn.LayerNorm(dim)
@@ -48,7 +51,7 @@ class Classifier(nn.Module):
 
     def forward(self, inputs: Tensor, mask: Tensor | None = None) -> Tensor:
         B, T = inputs.shape[:2]
-        inputs = inputs.flatten(0, 1)  # (N,L), N = B T
+        inputs = inputs.flatten(0, 1)  # (N,L[,F]), N = B T
         mask = None if mask is None else mask.flatten(0, 1)
         if self.pool == "cls":
             inputs = torch.cat([inputs.new_full((B * T, 1), self.class_id), inputs], 1)[:, : self.length]

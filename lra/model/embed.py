@@ -1,4 +1,4 @@
-"""From token ids to vectors."""
+"""From tokens to vectors."""
 
 import torch
 from torch import Tensor, nn
@@ -21,3 +21,21 @@ class TokenEmbedding(nn.Module):
     def forward(self, ids: Tensor) -> Tensor:
         positions = torch.arange(ids.shape[1], device=ids.device)
         return self.dropout(self.token(ids) + self.position(positions))
+
+
+class FeatureEmbedding(nn.Module):
+    """A linear map of real features plus a learned position table with standard deviation 0.02, then dropout.
+
+    features (N,L,F) float -> (N,L,d), L at most ``length`` (PSF-Attn's Linear for Adding, TokenEmbedding's positions).
+    """
+
+    def __init__(self, *, features: int, length: int, dim: int, dropout: float):
+        super().__init__()
+        self.feature = nn.Linear(features, dim)
+        self.position = nn.Embedding(length, dim)
+        self.dropout = nn.Dropout(dropout)
+        nn.init.normal_(self.position.weight, std=0.02)
+
+    def forward(self, features: Tensor) -> Tensor:
+        positions = torch.arange(features.shape[1], device=features.device)
+        return self.dropout(self.feature(features) + self.position(positions))
