@@ -6,8 +6,15 @@ from itertools import islice
 from statistics import median
 from tempfile import TemporaryDirectory
 
+import numpy as np
+import torch
+
+from data_prep.adding import Adding
 from data_prep.listops import ListOps
 from data_prep.source import cores
+from data_prep.synthetic import Synthetic
+from data_prep.temporal_order import TemporalOrder
+from lra.store import Split
 
 
 def seconds_of_first_call() -> float:
@@ -31,6 +38,21 @@ def seconds_to_prepare(workers: int) -> float:
         return time.perf_counter() - start
 
 
+def ms_per_batch(source: Synthetic, repeats: int, batch: int = 40, stored: int = 400) -> tuple[float, float]:
+    """Median milliseconds to make a batch, and to gather it from `stored` rows in memory; calls take turns."""
+    drawn, length = source.open("")["train"], source.length
+    rows = drawn.gather(torch.arange(stored), length)[0].flatten(0, 2)  # (stored length[, F])
+    gathered = Split(rows, torch.arange(stored + 1) * length, drawn.labels[:stored])
+    rng, times = np.random.default_rng(0), ([], [])
+    for _ in range(repeats):
+        index = torch.from_numpy(rng.integers(stored, size=batch))
+        for split, mine in zip((drawn, gathered), times, strict=True):
+            start = time.perf_counter()
+            split.gather(index, length)
+            mine.append((time.perf_counter() - start) * 1e3)
+    return median(times[0]), median(times[1])
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m data_prep.bench", description="How long the data takes to make.")
     parser.add_argument("--examples", type=int, default=20_000, help="ListOps examples per repeat")
@@ -45,6 +67,11 @@ def main() -> None:
         f"({min(times):.4f} to {max(times):.4f}, {options.repeats} repeats of {options.examples})"
     )
     print(f"listops: {seconds_to_prepare(options.workers):.1f} s to prepare 100,000 with {options.workers} workers")
+    torch.set_num_threads(1)
+    for kind in (Adding, TemporalOrder):
+        for length in (128, 1024, 16384):
+            made, read = ms_per_batch(kind(length=length), 20 * options.repeats)
+            print(f"{kind.name}: {made:.3f} ms to make a batch of 40 at length {length}, {read:.3f} ms to gather one")
 
 
 if __name__ == "__main__":

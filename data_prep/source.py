@@ -9,7 +9,7 @@ import sys
 import time
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
@@ -104,13 +104,20 @@ def take(order: np.ndarray, count: int | None, what: str) -> np.ndarray:
 class Source(ABC):
     """One data set with its arguments. `generated`: it can be made without a download, so `open` makes it unasked.
 
-    `version` changes with every change of the bytes that the same arguments give.
+    `version` changes with every change of the bytes that the same arguments give. `stored`: False where rows are made
+    as they are read and there is nothing to prepare. `manual`: it needs files that only its user can bring.
     """
 
     name: ClassVar[str]
     version: ClassVar[str]
     generated: ClassVar[bool]
+    stored: ClassVar[bool] = True
+    manual: ClassVar[bool] = False
     towers: ClassVar[int] = 1
+    licence: ClassVar[str] = "unknown"
+    origin: ClassVar[str] = "unknown"
+    alphabet: ClassVar[Sequence[str]] = ()  # what the ids 0, 1, ... stand for, where they are not bytes or grey levels
+    classes: ClassVar[Sequence[str]] = ()  # what the labels 0, 1, ... stand for, where they are not numbers themselves
     command: str | None = None  # what to type to prepare it, where its arguments are not the default ones
 
     @property
@@ -121,9 +128,9 @@ class Source(ABC):
     def fetch(self, root: Path, progress: Progress) -> None:  # noqa: B027 nothing to do for what is generated
         """Makes ready what `splits` reads; downloads are kept in root/downloads. ValueError if it cannot be had."""
 
-    @abstractmethod
     def splits(self, *, workers: int, progress: Progress) -> Mapping[str, Iterable[Rows]]:
         """Chunks of examples per split; each split is consumed once, in the order of the mapping."""
+        raise NotImplementedError(f"{self.name} has nothing to store")
 
     @property
     def provenance(self) -> dict[str, Any]:

@@ -19,6 +19,15 @@ def config(attn: str, *overrides: str):
     return compose("train", [*SMOKE, f"attn={attn}", *overrides])
 
 
+def p_value(observed, expected=None) -> float:
+    """That counts (k,) were drawn with these expected ones, uniform if None: chi-square with k - 1 degrees."""
+    observed = torch.as_tensor(observed, dtype=torch.float64)
+    expected = observed.mean() if expected is None else torch.as_tensor(expected, dtype=torch.float64)
+    statistic = ((observed - expected) ** 2 / expected).sum()
+    freedom = torch.tensor((len(observed) - 1) / 2, dtype=torch.float64)
+    return torch.special.gammaincc(freedom, statistic / 2).item()
+
+
 @pytest.fixture
 def data_root(tmp_path_factory, monkeypatch):
     """One data folder for all the tests of a session, so that the smoke data set is generated once."""

@@ -1,0 +1,48 @@
+"""The adding problem (Hochreiter & Schmidhuber 1997), as in PSF-Attn (Khalitov et al. 2022)."""
+
+import numpy as np
+from numba import njit
+
+from data_prep.synthetic import Synthetic, state_of, two_positions, word_at
+
+
+@njit(nogil=True, cache=True)
+def _value(state, position):
+    """One of the 2**24 multiples of 2**-23 in (-1, 1]; each is exact in float32."""
+    return 1.0 - (word_at(state, position) >> np.uint64(40)) * 2.0**-23
+
+
+@njit(nogil=True, cache=True)
+def _fill(key, index, length, kept, tokens):
+    for row, example in enumerate(index):
+        state = state_of(key, example)
+        for position in range(kept):
+            tokens[row, position, 0] = _value(state, position)
+        for position in two_positions(state, length):
+            if position < kept:
+                tokens[row, position, 1] = 1
+
+
+@njit(nogil=True, cache=True)
+def _answers(key, n, length):
+    answers = np.empty(n, np.float32)
+    for example in range(n):
+        state = state_of(key, example)
+        first, second = two_positions(state, length)
+        answers[example] = 0.5 + (_value(state, first) + _value(state, second)) / 4
+    return answers
+
+
+class Adding(Synthetic):
+    """Pairs (a, b): a is uniform in (-1, 1], b is 1 at two positions and else 0; the label is 0.5 + (a1 + a2) / 4.
+
+    Example: (0.1, 0) (-0.4, 1) (0.3, 0) (-0.2, 0) (0.7, 1) is 0.575. Tokens are (L, 2) float32, labels float32 in
+    [0, 1]; the positions are any two different ones.
+    """
+
+    name = "adding"
+    version = "1.0.0"
+    origin = "generated; Hochreiter & Schmidhuber 1997, lengths and sizes of Khalitov et al. 2022 (PSF-Attn)"
+    dtype = np.float32
+    features = (2,)
+    fill, answers = staticmethod(_fill), staticmethod(_answers)

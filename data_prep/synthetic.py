@@ -1,0 +1,119 @@
+"""Data sets of rows with two marked positions, made when they are read.
+
+Shapes: B batch, L length, F features. Example i of a split is a function of (seed, split, i): word k of its random
+stream is mix(state + k STEP), words 1 and 2 choose the two positions, word 3 + p belongs to position p. So a label
+needs four words and not the row, and two lengths of one seed share their words.
+"""
+
+from abc import abstractmethod
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from numba import njit
+from torch import Tensor
+
+from data_prep.counter import STEP, below, mix
+from data_prep.source import Source
+
+LENGTHS = tuple(2**k for k in range(7, 15))  # 128 .. 16384, those of the PSF-Attn paper
+
+
+@njit(nogil=True, cache=True)
+def split_key(seed, split):
+    return mix(mix(np.uint64(seed) + STEP) + np.uint64(split) * STEP)
+
+
+@njit(nogil=True, cache=True)
+def state_of(key, example):
+    return mix(key + np.uint64(example) * STEP)
+
+
+@njit(nogil=True, cache=True)
+def word_at(state, position):
+    return mix(state + (np.uint64(position) + np.uint64(3)) * STEP)
+
+
+@njit(nogil=True, cache=True)
+def two_positions(state, length):
+    """Two distinct positions in [0, length), the smaller one first; every pair is equally likely."""
+    one, other = below(mix(state + STEP), length), below(mix(state + STEP + STEP), length - 1)
+    other += other >= one
+    return min(one, other), max(one, other)
+
+
+@dataclass(frozen=True, eq=False)
+class Drawn:
+    """One split of a Synthetic source, with what lra.store.Split offers; labels (n,), one tower."""
+
+    source: "Synthetic"
+    key: np.uint64
+    labels: Tensor
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @property
+    def lengths(self) -> Tensor:
+        """(n, 1) int64."""
+        return torch.full((len(self), 1), self.source.length)
+
+    def to(self, device: torch.device | str) -> "Drawn":
+        """Labels and batches are on `device`; the rows are made on the CPU wherever that is."""
+        return replace(self, labels=self.labels.to(device))
+
+    def gather(self, index: Tensor, width: int, limit: int | None = None) -> tuple[Tensor, Tensor]:
+        """Examples index (B,) as tokens (B, 1, width[, F]) and mask (B, 1, width), as lra.store.Split.gather."""
+        kept = min(self.source.length, width, width if limit is None else limit)
+        tokens = np.zeros((len(index), width, *self.source.features), self.source.dtype)
+        self.source.fill(self.key, index.cpu().numpy(), self.source.length, kept, tokens)
+        device = self.labels.device
+        mask = (torch.arange(width, device=device) < kept).expand(len(index), 1, width)
+        return torch.from_numpy(tokens)[:, None].to(device), mask
+
+
+class Synthetic(Source):
+    """Nothing is stored: a batch takes no longer to make than to read. `dtype` and `features` (F,) are a token's."""
+
+    generated = True
+    stored = False
+    licence = "none: generated here"
+    dtype: ClassVar[type]
+    features: ClassVar[tuple[int, ...]] = ()
+
+    def __init__(self, *, length: int = 128, train: int = 200_000, val: int = 5_000, test: int = 5_000, seed: int = 0):
+        for valid, what in (
+            (length in LENGTHS, f"a length among {', '.join(map(str, LENGTHS))}, not {length}"),
+            (min(train, val, test) >= 1, "at least one example in train, val and test"),
+            (0 <= seed < 2**63, "seed in 0..2**63 - 1"),
+        ):
+            if not valid:
+                raise ValueError(f"{self.name} needs {what}")
+        self.length, self.seed = length, seed
+        self.sizes = {"train": train, "val": val, "test": test}
+
+    @staticmethod
+    @abstractmethod
+    def fill(key: np.uint64, index: np.ndarray, length: int, kept: int, tokens: np.ndarray) -> None:
+        """Writes the first `kept` tokens of the examples index (B,) into tokens (B, width[, F]), zero before."""
+
+    @staticmethod
+    @abstractmethod
+    def answers(key: np.uint64, n: int, length: int) -> np.ndarray:
+        """The labels (n,) int64 or float32 of the first n examples."""
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        return {"length": self.length, **self.sizes, "seed": self.seed}
+
+    def load(self, root: Path | str) -> dict[str, Drawn]:
+        """The splits; nothing is read from `root`."""
+        splits = {}
+        for number, (name, n) in enumerate(self.sizes.items()):
+            key = np.uint64(split_key(self.seed, number))  # numba hands out a Python int
+            splits[name] = Drawn(self, key, torch.from_numpy(self.answers(key, n, self.length)))
+        return splits
+
+    open = load

@@ -1,0 +1,51 @@
+"""The temporal order problem (Hochreiter & Schmidhuber 1997), as in PSF-Attn (Khalitov et al. 2022)."""
+
+import numpy as np
+from numba import njit
+
+from data_prep.synthetic import Synthetic, state_of, two_positions, word_at
+
+X = 4  # the id of X; that of Y is one more, those of the noise a, b, c, d are less
+
+
+@njit(nogil=True, cache=True)
+def _signal(state, position):
+    """0 for X, 1 for Y."""
+    return np.int64(word_at(state, position) >> np.uint64(63))
+
+
+@njit(nogil=True, cache=True)
+def _fill(key, index, length, kept, tokens):
+    for row, example in enumerate(index):
+        state = state_of(key, example)
+        for position in range(kept):
+            tokens[row, position] = word_at(state, position) >> np.uint64(62)
+        for position in two_positions(state, length):
+            if position < kept:
+                tokens[row, position] = X + _signal(state, position)
+
+
+@njit(nogil=True, cache=True)
+def _answers(key, n, length):
+    answers = np.empty(n, np.int64)
+    for example in range(n):
+        state = state_of(key, example)
+        first, second = two_positions(state, length)
+        answers[example] = 2 * _signal(state, first) + _signal(state, second)
+    return answers
+
+
+class TemporalOrder(Synthetic):
+    """Noise over a, b, c, d with two symbols of X, Y at any two positions; the label is their order.
+
+    Example: b X d a Y c is class 1, (X,Y). Tokens are ids 0..5 of a, b, c, d, X, Y: rows have no padding, so no id is
+    kept for it.
+    """
+
+    name = "temporal_order"
+    version = "1.0.0"
+    origin = "generated; Hochreiter & Schmidhuber 1997, symbols, lengths and sizes of Khalitov et al. 2022 (PSF-Attn)"
+    dtype = np.uint8
+    alphabet = ("a", "b", "c", "d", "X", "Y")
+    classes = ("(X,X)", "(X,Y)", "(Y,X)", "(Y,Y)")
+    fill, answers = staticmethod(_fill), staticmethod(_answers)
