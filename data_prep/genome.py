@@ -1,0 +1,136 @@
+"""Genome (DDcDNA of PSF-Attn, Khalitov et al. 2022): dog or donkey, from two FASTA files of complementary DNA."""
+
+import gzip
+import hashlib
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cached_property
+from math import ceil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from data_prep.source import Progress, Source
+from lra.store import Rows
+
+LETTERS = "agctn"  # ids 1..5; 0 is padding, where PSF-Attn has 0..4 and 5
+CHUNK = 256  # sequences handed to the store at a time
+_IDS = bytes((LETTERS.find(chr(byte).lower()) + 1) if byte < 128 else 0 for byte in range(256))
+
+
+def read_fasta(path: Path) -> Iterator[np.ndarray]:
+    """Ids (length,) uint8 of each sequence, plain or gzip; ValueError names the line that is not FASTA over agctn."""
+    number = header = 0
+    parts: list[bytes] = []
+    try:
+        with (gzip.open if path.suffix == ".gz" else open)(path, "rb") as file:
+            for number, line in enumerate(file, start=1):
+                line = line.strip()
+                if not line.startswith(b">"):
+                    if line and not header:
+                        raise ValueError(f"{path}, line {number}: a sequence without a > line before it")
+                    ids = line.translate(_IDS)
+                    if 0 in ids:
+                        letter = chr(line[ids.index(0)])
+                        raise ValueError(f"{path}, line {number}: unknown letter {letter!r}; the letters are {LETTERS}")
+                    parts.append(ids)
+                    continue
+                if header:
+                    yield _sequence(parts, path, header)
+                header, parts = number, []
+    except (OSError, EOFError, zlib.error) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise ValueError(f"{path}, after line {number}: cannot be read ({reason})") from None
+    if not header:
+        raise ValueError(f"{path}, line {number}: the file ends without a sequence")
+    yield _sequence(parts, path, header)
+
+
+def _sequence(parts: list[bytes], path: Path, header: int) -> np.ndarray:
+    if not (joined := b"".join(parts)):
+        raise ValueError(f"{path}, line {header}: a > line without a sequence after it")
+    return np.frombuffer(joined, np.uint8)
+
+
+def split_indices(n: int, seed: int) -> dict[str, np.ndarray]:
+    """Indices of n examples: 20 percent test, 25 percent of the rest val, both rounded up, each a draw of its own."""
+    # RandomState, drawn anew for the second cut: what scikit-learn's train_test_split(random_state=seed) does twice.
+    order = np.random.RandomState(seed).permutation(n)
+    test, rest = np.split(order, [ceil(0.2 * n)])
+    val, train = np.split(rest[np.random.RandomState(seed).permutation(len(rest))], [ceil(0.25 * len(rest))])
+    return {"train": train, "val": val, "test": test}
+
+
+class Genome(Source):
+    """Complementary DNA over a, g, c, t and the unknown base n; the label is 0 for dog, 1 for donkey.
+
+    Example: ATGGCN... of a dog is 1 4 2 2 3 5 ... with label 0. dog and donkey are FASTA files, plain or .gz, such as
+    the *.cdna.all.fa.gz of Ensembl. Kept are the sequences of more than `longer_than` bases, whole: cutting them to
+    16,384 is left to the reader. Dogs stand before donkeys in the order that `seed` splits, not by class.
+    """
+
+    name = "genome"
+    version = "1.0.0"
+    generated = False
+    manual = True
+    licence = "Ensembl: no restrictions, its publications to be cited"
+    origin = "Ensembl complementary DNA of dog and donkey; Khalitov et al. 2022 (PSF-Attn)"
+    alphabet = ("", *LETTERS)
+    classes = ("dog", "donkey")
+
+    def __init__(
+        self,
+        *,
+        dog: Path | str | None = None,
+        donkey: Path | str | None = None,
+        longer_than: int = 5_000,
+        seed: int = 1,
+    ):
+        if longer_than < 0 or not 0 <= seed < 2**32:
+            raise ValueError("Genome needs longer_than >= 0 and a seed in 0..2**32 - 1")
+        self.paths = {"dog": dog, "donkey": donkey}
+        self.longer_than, self.seed = longer_than, seed
+
+    def files(self) -> dict[str, Path]:
+        """The file of each species; ValueError where one is not given or not there."""
+        if None in self.paths.values():
+            command = "python -m data_prep task=genome source.dog=<path> source.donkey=<path>"
+            raise ValueError(f"genome needs the cDNA of both species as FASTA files (plain or .gz): {command}")
+        paths = {species: Path(path) for species, path in self.paths.items()}
+        for species, path in paths.items():
+            if not path.is_file():
+                raise ValueError(f"source.{species}={path}: there is no such file")
+        return paths
+
+    @cached_property
+    def arguments(self) -> dict[str, Any]:
+        files = {}
+        for species, path in self.files().items():
+            with open(path, "rb") as file:
+                digest = hashlib.file_digest(file, "sha256").hexdigest()
+            files[species] = {"bytes": path.stat().st_size, "sha256": digest}
+        return {**files, "longer_than": self.longer_than, "seed": self.seed}
+
+    def splits(self, *, workers: int, progress: Progress) -> Mapping[str, Iterable[Rows]]:
+        rows, labels = [], []
+        for label, (species, path) in enumerate(self.files().items()):
+            kept = [row for row in read_fasta(path) if len(row) > self.longer_than]
+            if not kept:
+                raise ValueError(f"{path}: no sequence of {species} has more than {self.longer_than} bases")
+            rows += kept
+            labels += [label] * len(kept)
+        if len(rows) < 3:
+            raise ValueError(f"genome finds {len(rows)} sequences of more than {self.longer_than} bases, too few")
+        splits = split_indices(len(rows), self.seed)
+        return {name: _chunks(rows, labels, index, name, progress) for name, index in splits.items()}
+
+
+def _chunks(
+    rows: list[np.ndarray], labels: list[int], index: np.ndarray, split: str, progress: Progress
+) -> Iterator[Rows]:
+    for first in range(0, len(index), CHUNK):
+        chosen = index[first : first + CHUNK].tolist()
+        ids = [rows[i] for i in chosen]
+        yield Rows(np.concatenate(ids), np.array([len(row) for row in ids]), np.array([labels[i] for i in chosen]))
+        progress(split, first + len(chosen), len(index))
