@@ -1,27 +1,124 @@
-"""python -m data_prep task=listops: make a data set ready, or check it."""
+"""python -m data_prep: what data there is; with task=listops make it ready, or check it; task=all: every task."""
 
+import hashlib
+from collections.abc import Iterable
+from pathlib import Path
+
+from hydra.errors import HydraException
 from hydra.utils import instantiate
 from omegaconf import DictConfig
 
-from data_prep.source import say
-from lra.config import check_budget, check_keys, data_command, main
-from lra.store import verify
+from data_prep.source import Source, say
+from lra.config import CONF, check_budget, check_keys, compose, data_command, explain, main
+from lra.store import META, StoreError, load, verify
+
+TASKS = sorted(path.stem for path in (CONF / "task").glob("*.yaml"))
 
 
 @main("data")
 def prepare(config: DictConfig) -> None:
+    """Raises ValueError for an unknown task and, at the end, where a task of task=all failed."""
+    chosen = [line.partition("=")[2] for line in config.data_words if line.startswith("task=")]
+    if "source" in config:
+        make(config, source_of(config))
+    elif not chosen:
+        for line in overview(config):
+            print(line)
+    elif chosen[-1] == "all":
+        make_all(config)
+    else:
+        raise ValueError(f"task={chosen[-1]}: no such choice; task is one of all, {', '.join(TASKS)}")
+
+
+def source_of(config: DictConfig) -> Source:
     check_budget(config)
     check_keys(config.source, "source")
     source = instantiate(config.source)
     source.command = data_command(config)
-    if config.verify:
-        source.load(config.data.root)
-        verify(source.folder(config.data.root))
-        say(f"{source.name}: every checksum is right at {source.folder(config.data.root)}")
-        return
-    folder = source.prepare(config.data.root, workers=config.workers, force=config.force)
-    sizes = ", ".join(f"{name} {len(split):,}" for name, split in source.load(config.data.root).items())
-    say(f"{source.name}: {sizes} examples ready at {folder}")
+    return source
+
+
+def of_task(config: DictConfig, task: str) -> DictConfig:
+    """The configuration of another task with the same words, such as budget=smoke."""
+    words = [line for line in config.data_words if not line.startswith("task=")]
+    made = compose("data", [f"task={task}", *words])
+    made.workers, made.force, made.verify = config.workers, config.force, config.verify
+    return made
+
+
+def make(config: DictConfig, source: Source) -> None:
+    """Prepare, or with verify=true check, what is stored."""
+    root = config.data.root
+    if not source.stored:
+        say(f"{config.task.name}: {sizes(source.open(root))} examples, made as they are read: nothing to prepare")
+    elif config.verify:
+        source.load(root)
+        verify(source.folder(root))
+        say(f"{source.name}: every checksum is right at {source.folder(root)}")
+    else:
+        folder = source.prepare(root, workers=config.workers, force=config.force)
+        say(f"{source.name}: {sizes(source.load(root))} examples ready at {folder}")
+
+
+def make_all(config: DictConfig) -> None:
+    """Every task whose files can be had without its user, one after the other, whatever becomes of the others."""
+    failed = {}
+    for task in TASKS:
+        try:
+            made = of_task(config, task)
+            source = source_of(made)
+            if source.manual:
+                say(f"{task}: left out, it needs files that only you can bring; python -m data_prep task={task}")
+            else:
+                make(made, source)
+        except (ValueError, OSError, HydraException) as error:
+            failed[task] = explain(error)
+            say(f"{task}: failed, {failed[task]}")
+    if failed:
+        reasons = "; ".join(f"{task} ({reason})" for task, reason in failed.items())
+        raise ValueError(f"{len(failed)} of {len(TASKS)} tasks failed: {reasons}")
+
+
+def overview(config: DictConfig) -> Iterable[str]:
+    """Lines on every task: what is prepared of it under data.root, where it comes from, how to get it."""
+    root = Path(config.data.root)
+    sources = {task: source_of(of_task(config, task)) for task in TASKS}
+    folders, obstacles = {}, {}
+    for task, source in sources.items():
+        try:
+            folders[task] = source.folder(root)
+        except ValueError as error:  # it cannot be told apart without files that are not there
+            obstacles[task] = str(error)
+    for task, source in sources.items():
+        yield task
+        if not source.stored:
+            yield f"  made as read  {sizes(source.open(root))}; nothing to prepare"
+        elif task in folders and folders[task].exists():
+            yield f"  prepared      {described(folders[task])}"
+        else:
+            yield "  not prepared"
+        for meta in sorted(root.glob(f"{source.name}-*/{META}")):
+            if meta.parent not in folders.values():
+                yield f"  other choices {described(meta.parent)}"
+        yield f"  source        {source.origin}"
+        yield f"  licence       {source.licence}"
+        if source.stored:
+            yield f"  to make it    {obstacles.get(task, source.command)}"
+
+
+def described(folder: Path) -> str:
+    """Examples, size on the disk, the start of the sha256 of its meta.json, where it is; or what is wrong with it."""
+    try:
+        splits = load(folder)
+    except StoreError as error:
+        return str(error)
+    size = sum(file.stat().st_size for file in folder.iterdir()) / 1e6
+    checksum = hashlib.sha256((folder / META).read_bytes()).hexdigest()[:12]
+    return f"{sizes(splits)}; {size:,.1f} MB; sha256 {checksum}; {folder}"
+
+
+def sizes(splits: dict) -> str:
+    return ", ".join(f"{name} {len(split):,}" for name, split in splits.items())
 
 
 if __name__ == "__main__":
