@@ -75,11 +75,12 @@ def test_custom_mechanism_needs_no_fork():
     assert type(model.blocks[0].mixer.attention).__name__ == "SDPA"
 
 
+ENTRIES = ["data_prep.__main__", "data_prep.bench", "data_prep.show"]
 FLOORS = {
     0: ["linalg", "select", "lowrank", "banded", "kernels", "store"],
     1: ["attention", "model", "data", "data_prep"],
     2: ["config", "published", "build", "module", "metric", "measure", "record", "metrics_csv", "callbacks", "fit"],
-    3: ["train", "bench", "transfer", "report", "integrations", "data_prep.__main__", "data_prep.bench"],
+    3: ["train", "bench", "transfer", "report", "integrations", *ENTRIES],
 }
 FLOOR = {name: floor for floor, names in FLOORS.items() for name in names}
 
@@ -170,6 +171,10 @@ WRONG = {
     "task=listops attn=cur_abs trainer.precision=fp8": "trainer.precision must be one of fp32, bf16, fp16",
     "task=listops attn=cur_abs source.release=/nowhere": "/nowhere/basic_train.tsv is missing",
     "task=listops attn=cur_abs runs=/proc/nowhere": "cannot write to /proc/nowhere",
+    "task=adding attn=cur_abs task.length=1000": "adding needs a length among 128, 256, 512",
+    "task=adding attn=cur_abs task.loss=l1": "task.loss must be one of cross_entropy, mse, not 'l1'",
+    "task=adding attn=cur_abs model.pool=cls": "model.pool=cls needs a task with token ids",
+    "task=genome attn=cur_abs": "source.dog=<path> source.donkey=<path>",
     "attn=cur_abs": "You must specify 'task'",
 }
 
