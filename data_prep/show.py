@@ -43,8 +43,8 @@ def expression(row: np.ndarray, source: Source) -> "Image":
 
 
 def bytes_(row: np.ndarray, source: Source) -> "Image":
-    """Ids are bytes plus one; a byte that is no printable Latin-1 becomes a dot in the middle of the line."""
-    text = bytes((row - 1).astype(np.uint8)).decode("latin-1")
+    """Bytes as they are stored; one that is no printable Latin-1 becomes a dot in the middle of the line."""
+    text = row.astype(np.uint8).tobytes().decode("latin-1")
     return written("".join(c if c.isprintable() else "·" for c in text), f"{len(row):,} bytes")
 
 

@@ -63,7 +63,7 @@ def test_expressions_are_written_in_the_alphabet(source, ids, text):
 
 
 def test_pairs_are_two_texts_of_bytes_and_long_ones_say_how_long():
-    one, other = (np.frombuffer(text, np.uint8) + 1 for text in (b"The first\n<br>", b"and the second"))
+    one, other = (np.frombuffer(text, np.uint8) for text in (b"The first\n<br>", b"and the second"))
     picture = drawn([one, other], [1], "bytes", towers=2)
     for text in ("The first·<br>", "and the second", "0: dog"):
         assert part_of(picture, np.asarray(show.written(text)))
