@@ -178,7 +178,7 @@ class ListOps(Source):
     name = "listops"
     version = "1.0.0"
     generated = True
-    licence = "generated here: none; the official files: Apache-2.0, as google-research/long-range-arena"
+    licence = "generated here, MIT; the official files Apache-2.0, as google-research/long-range-arena"
     origin = "generated; Tay et al. 2020 after Nangia & Bowman 2018"
     alphabet = ("", *TOKENS)
 

@@ -8,18 +8,15 @@ import textwrap
 from collections.abc import Callable, Sequence
 from math import isqrt
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from omegaconf import DictConfig
+from PIL import Image, ImageDraw, ImageFont
 
 from data_prep.__main__ import source_of
 from data_prep.source import Source, say
 from lra.config import main
-
-if TYPE_CHECKING:  # imported where it is used: an extra, lra-suite[show]
-    from PIL.Image import Image
 
 COLUMNS, LINES = 100, 12  # of text in a panel
 CURVE = (600, 120)  # pixels of a series
@@ -28,30 +25,26 @@ MARGIN, SHEET = 12, 1260  # pixels
 GREY, RED = "#4c566a", "#d1242f"
 
 
-def pixels(row: np.ndarray, source: Source) -> "Image":
+def pixels(row: np.ndarray, source: Source) -> Image.Image:
     """Grey levels 0..255 of a square image, row after row."""
-    from PIL import Image
-
     side = isqrt(len(row))
     image = Image.fromarray(row[: side * side].reshape(side, side).astype(np.uint8))
     return image.resize((side * max(1, SIDE // side),) * 2, Image.Resampling.NEAREST).convert("RGB")
 
 
-def expression(row: np.ndarray, source: Source) -> "Image":
+def expression(row: np.ndarray, source: Source) -> Image.Image:
     between = " " if max(map(len, source.alphabet)) > 1 else ""
     return written(between.join(source.alphabet[id] for id in row), f"{len(row):,} tokens")
 
 
-def bytes_(row: np.ndarray, source: Source) -> "Image":
+def bytes_(row: np.ndarray, source: Source) -> Image.Image:
     """Bytes as they are stored; one that is no printable Latin-1 becomes a dot in the middle of the line."""
     text = row.astype(np.uint8).tobytes().decode("latin-1")
     return written("".join(c if c.isprintable() else "·" for c in text), f"{len(row):,} bytes")
 
 
-def series(row: np.ndarray, source: Source) -> "Image":
+def series(row: np.ndarray, source: Source) -> Image.Image:
     """The first feature over the positions as a curve, with a ring and a line where the second is not zero."""
-    from PIL import Image, ImageDraw
-
     (width, height), (low, high) = CURVE, (row[:, 0].min(), row[:, 0].max())
     x = np.linspace(4, width - 5, len(row))
     y = 4 + (height - 9) * (high - row[:, 0]) / max(high - low, 1e-9)
@@ -64,7 +57,7 @@ def series(row: np.ndarray, source: Source) -> "Image":
     return image
 
 
-DISPLAYS: dict[str, Callable[[np.ndarray, Source], "Image"]] = {
+DISPLAYS: dict[str, Callable[[np.ndarray, Source], Image.Image]] = {
     "pixels": pixels,
     "expression": expression,
     "bytes": bytes_,
@@ -72,10 +65,8 @@ DISPLAYS: dict[str, Callable[[np.ndarray, Source], "Image"]] = {
 }
 
 
-def written(text: str, size: str = "") -> "Image":
+def written(text: str, size: str = "") -> Image.Image:
     """Monospaced lines; what is more than fits is left out and `size` says how much there is."""
-    from PIL import Image, ImageDraw, ImageFont
-
     lines = textwrap.wrap(text, COLUMNS) or [""]
     if len(lines) > LINES:
         lines = [*lines[: LINES - 1], f"... ({size} in all)"]
@@ -92,9 +83,7 @@ def named(label: int | float, classes: Sequence[str]) -> str:
     return classes[label] if classes else f"{label:.4f}" if isinstance(label, float) else str(label)
 
 
-def column(images: list["Image"], gap: int) -> "Image":
-    from PIL import Image
-
+def column(images: list[Image.Image], gap: int) -> Image.Image:
     whole = Image.new("RGB", (max(i.width for i in images), sum(i.height + gap for i in images)), "white")
     top = 0
     for image in images:
@@ -103,10 +92,8 @@ def column(images: list["Image"], gap: int) -> "Image":
     return whole
 
 
-def sheet(panels: list["Image"]) -> "Image":
+def sheet(panels: list[Image.Image]) -> Image.Image:
     """Panels from left to right and top to bottom, in cells of one width; a line is as high as its highest panel."""
-    from PIL import Image
-
     cell = max(panel.width for panel in panels) + MARGIN
     across = max(1, min(len(panels), SHEET // cell))
     rows = [panels[first : first + across] for first in range(0, len(panels), across)]
@@ -118,7 +105,7 @@ def sheet(panels: list["Image"]) -> "Image":
     return whole
 
 
-def picture(source: Source, split, *, display: str, count: int, limit: int) -> "Image":
+def picture(source: Source, split, *, display: str, count: int, limit: int) -> Image.Image:
     """The first `count` examples of a split: label, then a picture for each of its T rows, cut to `limit` tokens."""
     panels = []
     for example in range(min(count, len(split))):
@@ -132,11 +119,7 @@ def picture(source: Source, split, *, display: str, count: int, limit: int) -> "
 
 @main("show")
 def show(config: DictConfig) -> None:
-    """Raises ValueError for a split, a count or a display that there is not, or where Pillow is missing."""
-    try:
-        import PIL  # noqa: F401
-    except ImportError:
-        raise ValueError("a picture needs Pillow: pip install 'lra-suite[show]'") from None
+    """Raises ValueError for a split, a count or a display that there is not."""
     source, display = source_of(config), config.task.get("display")
     if display not in DISPLAYS:
         raise ValueError(f"task.display must be one of {', '.join(DISPLAYS)}, not {display!r}")

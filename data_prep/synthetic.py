@@ -79,7 +79,7 @@ class Synthetic(Source):
 
     generated = True
     stored = False
-    licence = "none: generated here"
+    licence = "generated here, MIT"
     dtype: ClassVar[type]
     features: ClassVar[tuple[int, ...]] = ()
 

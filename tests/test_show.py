@@ -1,18 +1,16 @@
 """Pictures: what is drawn is what the split holds."""
 
-import builtins
 import sys
 
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from data_prep import show
 from data_prep.listops import ListOps
 from data_prep.temporal_order import TemporalOrder
 from lra.store import Split
-
-Image = pytest.importorskip("PIL.Image")
 
 
 class Named(ListOps):
@@ -94,7 +92,7 @@ def run(words, patch):
         return error.code
 
 
-@pytest.mark.parametrize("task", ["listops", "adding", "temporal_order"])
+@pytest.mark.parametrize("task", ["listops", "adding", "temporal_order", "pathfinder"])
 def test_command_writes_a_png(task, data_root, tmp_path, monkeypatch, capfd):
     words = [f"task={task}", "budget=smoke", "count=3", f"out={tmp_path / 'made.png'}"]
     assert run(words, monkeypatch) is None
@@ -119,15 +117,3 @@ def test_classes_and_alphabets_have_the_sizes_of_their_ids():
 def test_a_wrong_word_gets_one_line(word, message, monkeypatch):
     stop = run(["task=adding", "budget=smoke", word], monkeypatch)
     assert message in stop and "\n" not in stop
-
-
-def test_without_pillow_the_extra_is_named(monkeypatch):
-    real = builtins.__import__
-
-    def refuse(name, *rest):
-        if name == "PIL":
-            raise ImportError(name)
-        return real(name, *rest)
-
-    monkeypatch.setattr(builtins, "__import__", refuse)
-    assert "pip install 'lra-suite[show]'" in run(["task=adding", "budget=smoke"], monkeypatch)

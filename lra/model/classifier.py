@@ -14,10 +14,10 @@ MEANS = ("length", "real")
 class Classifier(nn.Module):
     """inputs (B,T,L[,F]), mask (B,T,L) or None -> (B, outputs). The T towers share one encoder.
 
-    embed: (N,L[,F]) -> (N,L,d). block: a factory, called ``layers`` times with whether it is the first. pool: ``mean`` over
-    positions or ``cls``, where id ``vocab - 1`` is put in front (so it needs a ``vocab``) and a row that would exceed
-    ``length`` loses its last token. mean_over: what the mean divides by, the padded ``length`` whatever the batch's
-    padding (published) or the ``real`` tokens.
+    embed: (N,L[,F]) -> (N,L,d). block: a factory, called ``layers`` times with whether it is the first. pool: ``mean``
+    over positions or ``cls``, where id ``vocab - 1`` is put in front (so it needs a ``vocab``) and a row that would
+    exceed ``length`` loses its last token. mean_over: what the mean divides by, the padded ``length`` whatever the
+    batch's padding (published) or the ``real`` tokens.
     """
 
     def __init__(
