@@ -78,6 +78,9 @@ class Image(Source):
     name = "image"
     version = "1.0.0"
     generated = False
+    licence = "none stated; to be cited (Krizhevsky 2009)"
+    origin = "CIFAR-10 binary version, www.cs.toronto.edu/~kriz/cifar.html"
+    classes = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 
     def __init__(
         self,

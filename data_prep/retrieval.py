@@ -76,6 +76,8 @@ class Retrieval(Source):
     name = "retrieval"
     version = "1.0.0"
     generated = False
+    licence = "ACL Anthology: CC BY-NC-SA 3.0 before 2016, CC BY 4.0 since; AAN to be cited (Radev et al. 2013)"
+    origin = "new_aan_pairs of the Long Range Arena release"
     towers = 2
 
     def __init__(

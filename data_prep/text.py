@@ -61,6 +61,9 @@ class Text(Source):
     name = "text"
     version = "1.0.0"
     generated = False
+    licence = "none stated; offered for research, to be cited (Maas et al. 2011)"
+    origin = "Large Movie Review Dataset v1.0, ai.stanford.edu/~amaas/data/sentiment"
+    classes = ("negative", "positive")
 
     def __init__(
         self,
