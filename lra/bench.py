@@ -63,7 +63,7 @@ def steps_table(config: DictConfig, names: list[str]) -> Table:
 
 
 def attention_table(config: DictConfig, names: list[str]) -> Table:
-    """Milliseconds per length, megabytes at the longest, and how both grow over the last two doublings: the exponent."""
+    """Milliseconds per length, megabytes at the longest, and the exponents of their growth over two doublings."""
     times: dict[str, list[Measurement]] = {name: [] for name in names}
     for n in config.n:
         steps = {}

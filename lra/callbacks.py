@@ -91,13 +91,14 @@ class Checkpoints(L.Callback):
 class Report(L.Callback):
     """A bar with the time left in a terminal, plain lines elsewhere."""
 
-    def __init__(self, title: str, stopwatch: Stopwatch, checkpoints: Checkpoints):
-        self.title, self.stopwatch, self.checkpoints = title, stopwatch, checkpoints
+    def __init__(self, title: str, more_seeds: int, stopwatch: Stopwatch, checkpoints: Checkpoints):
+        self.title, self.more_seeds, self.stopwatch, self.checkpoints = title, more_seeds, stopwatch, checkpoints
         self.console = Console(file=sys.stderr)
         self.bar = None
         self._last_line = 0.0
 
     def on_train_start(self, trainer, module) -> None:
+        self._start, self._first_step = time.monotonic(), trainer.global_step
         if self.console.is_terminal:
             columns = [TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()]
             self.bar = Progress(*columns, TextColumn("{task.fields[text]}"), console=self.console, transient=True)
@@ -112,19 +113,30 @@ class Report(L.Callback):
         best = self.checkpoints
         score = f"dev {module.score:.2f}, best {best.best_score:.2f} at {best.best_step}"
         if self.bar:
-            self.bar.update(self.line, text=score)
+            self.bar.update(self.line, text=f"{score}; {self._left(trainer)}")
         elif time.monotonic() - self._last_line > LINE_EVERY or trainer.global_step == trainer.max_steps:
             self._last_line = time.monotonic()
-            ms = self.stopwatch.step_ms[-1]
-            left = (trainer.max_steps - trainer.global_step) * ms / 1000
             print(
-                f"{self.title}  step {trainer.global_step}/{trainer.max_steps}  {score}  {ms:.1f} ms/step"
-                f"  {int(left) // 60}:{int(left) % 60:02d} left",
+                f"{self.title}  step {trainer.global_step}/{trainer.max_steps}  {score}  "
+                f"{self.stopwatch.step_ms[-1]:.1f} ms/step  {self._left(trainer)}",
                 file=sys.stderr,
                 flush=True,
             )
+
+    def _left(self, trainer) -> str:
+        """Time for the rest of this seed, evaluations included, and for the seeds after it."""
+        per_step = (time.monotonic() - self._start) / (trainer.global_step - self._first_step)
+        seed = per_step * (trainer.max_steps - trainer.global_step)
+        if not self.more_seeds:
+            return f"{_clock(seed)} left"
+        return f"{_clock(seed)} left, {_clock(seed + self.more_seeds * per_step * trainer.max_steps)} with all seeds"
 
     def teardown(self, trainer, module, stage: str) -> None:
         if self.bar:
             self.bar.stop()
             self.bar = None
+
+
+def _clock(seconds: float) -> str:
+    minutes, seconds = divmod(round(seconds), 60)
+    return f"{minutes // 60}:{minutes % 60:02d}:{seconds:02d}" if minutes >= 60 else f"{minutes}:{seconds:02d}"

@@ -66,6 +66,7 @@ def fit(config: DictConfig, seed: int, data: TaskData, folder: Path, fingerprint
     first_step = torch.load(last, weights_only=True)["global_step"] if last.exists() else 0
     stopwatch, checkpoints = Stopwatch(), Checkpoints(folder)
     title = f"{config.task.name} {config.label} seed {seed}"
+    more_seeds = len(config.seeds) - 1 - list(config.seeds).index(seed)
     trainer = L.Trainer(
         accelerator=where,
         devices=1,
@@ -80,7 +81,7 @@ def fit(config: DictConfig, seed: int, data: TaskData, folder: Path, fingerprint
         enable_progress_bar=False,
         enable_model_summary=False,
         logger=[factory(folder=folder, first_step=first_step) for factory in instantiate(config.logger).values()],
-        callbacks=[Divergence(), stopwatch, checkpoints, Report(title, stopwatch, checkpoints)],
+        callbacks=[Divergence(), stopwatch, checkpoints, Report(title, more_seeds, stopwatch, checkpoints)],
     )
     status, steps, test = "done", config.optim.steps, None
     try:

@@ -97,10 +97,12 @@ class TaskData(L.LightningDataModule):
             width = min(width, -(-max(int(lengths.max()), 1) // MULTIPLE) * MULTIPLE)
         tokens, mask = rows.gather(index, width, self.limit)
         inputs = tokens if tokens.is_floating_point() else tokens.long()
+        shortest = int(self.shortest[split][index].min())
         if self.masked_id is not None:
             mask = mask & (tokens != self.masked_id)
-            mask[..., 0] |= ~mask.any(-1)
-        elif int(self.shortest[split][index].min()) >= width:
+        if self.masked_id is not None or shortest == 0:
+            mask[..., 0] |= ~mask.any(-1)  # attention over nothing has no value
+        elif shortest >= width:
             mask = None
         if self.shift:
             inputs = inputs + self.shift if mask is None else (inputs + self.shift) * mask
