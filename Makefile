@@ -8,6 +8,10 @@ ATTN ?= cur_abs
 TASK ?= listops
 BUDGET ?= quick
 
+# glibc otherwise gives every large tensor back to the system and clears its pages anew at the next step.
+export MALLOC_MMAP_MAX_ ?= 0
+export MALLOC_TRIM_THRESHOLD_ ?= 99999999999
+
 .DEFAULT_GOAL := help
 .PHONY: help setup quickstart data train report test test-all test-peers lint bench clean
 
@@ -49,9 +53,10 @@ lint: setup ## ruff
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
-bench: setup ## how long data preparation and a training step take
+bench: setup ## how long data preparation, a training step and every mechanism take
 	$(BIN)/python -m data_prep.bench
 	$(BIN)/python -m lra.bench
+	$(BIN)/python -m lra.bench what=attention mechanisms=all
 
 clean: ## remove the virtual environment and caches; data and runs stay
 	rm -rf $(VENV) .pytest_cache .ruff_cache
