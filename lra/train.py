@@ -26,7 +26,7 @@ def train(config: DictConfig) -> None:
     home = Path(config.runs) / config.study / config.task.name / config.label
     o = config.optim
     print(
-        f"{config.task.name} {config.label}: {len(config.seeds)} seeds of {o.steps:,} steps of {o.batch}, "
+        f"{config.task.name} {config.label}: {len(config.seeds)} seed{'s'[: len(config.seeds) > 1]} of {o.steps:,} steps of {o.batch}, "
         f"dev ({len(data.splits['val']):,} examples) every {o.eval_every}; {params:,} parameters; "
         f"about {max(1, round(16 * params / 2**20))} MB a seed in {home}",
         file=sys.stderr,
@@ -57,8 +57,12 @@ def run(config: DictConfig, seed: int, folder: Path, choices: dict) -> None:
             print(f"{title}: {done.status} before, test {done.test}, skipped", file=sys.stderr)
             return
         record.write(folder / "config.yaml", yaml.safe_dump(choices))
-        result = fit(config, seed, build.task_data(config, seed), folder, fingerprint)
-        record.save(result, folder)
+        try:
+            result = fit(config, seed, build.task_data(config, seed), folder, fingerprint)
+            record.save(result, folder)
+        except OSError as error:
+            reason = f"{error.strerror or error}; the same command goes on from the last checkpoint"
+            raise ValueError(f"{folder} cannot be written: {reason}") from error
     print(f"{title}: {result.status}, test {result.test}, dev {result.val} at step {result.best_step}", file=sys.stderr)
 
 
@@ -87,8 +91,8 @@ def check(config: DictConfig) -> None:
             raise ValueError(f"optim.{key} must be a whole number of 1 or more, not {o[key]}")
     if o.steps % o.eval_every:
         raise ValueError(f"optim.eval_every must divide optim.steps {o.steps}, not {o.eval_every}")
-    if not 0 <= o.warmup <= o.steps:
-        raise ValueError(f"optim.warmup must be between 0 and optim.steps {o.steps}, not {o.warmup}")
+    if o.warmup not in (0, *range(2, o.steps)):  # torch's one-cycle schedule divides by warmup - 1 and steps - warmup
+        raise ValueError(f"optim.warmup must be 0 or from 2 to optim.steps - 1 ({o.steps - 1}), not {o.warmup}")
     if not o.lr > 0:
         raise ValueError(f"optim.lr must be above 0, not {o.lr}")
     build.loss(config)

@@ -54,6 +54,27 @@ def test_every_task_composes_and_builds(task, protocol, budget):
     build.classifier(cfg)
 
 
+@pytest.mark.parametrize("protocol", ["paper", "clean"])
+@pytest.mark.parametrize("task", TASKS)
+def test_every_smoke_schedule_runs_to_its_end(task, protocol):
+    cfg = compose("train", [f"task={task}", "attn=cur_step", f"protocol={protocol}", "budget=smoke"])
+    training = module.Training(
+        build.classifier(cfg),
+        metric=cfg.task.metric,
+        loss=build.loss(cfg),
+        seed=0,
+        optim=dict(cfg.optim),
+        cycle_momentum=cfg.protocol.cycle_momentum,
+    )
+    made = training.configure_optimizers()
+    rates = []
+    for _ in range(cfg.optim.steps):
+        rates.append(made["optimizer"].param_groups[0]["lr"])
+        made["optimizer"].step()
+        made["lr_scheduler"]["scheduler"].step()
+    assert max(rates) <= cfg.optim.lr * (1 + 1e-9) and min(rates) > 0
+
+
 @pytest.mark.parametrize("experiment", EXPERIMENTS)
 def test_every_experiment_composes_and_builds(experiment):
     cfg = compose("train", [f"experiment={experiment}", "attn=cur_abs"])
@@ -165,6 +186,8 @@ WRONG = {
     "task=listops attn=cur_abs optim.steps=-5": "optim.steps must be a whole number of 1 or more, not -5",
     "task=listops attn=cur_abs optim.steps=many": "optim.steps must be a whole number",
     "task=listops attn=cur_abs optim.steps=7": "optim.eval_every must divide optim.steps 7",
+    "task=listops attn=cur_abs optim.warmup=1": "optim.warmup must be 0 or from 2 to optim.steps - 1 (5), not 1",
+    "task=listops attn=cur_abs optim.warmup=6": "optim.warmup must be 0 or from 2 to optim.steps - 1 (5), not 6",
     "task=listops attn=cur_abs optim.batch=8 optim.micro_batch=3": "optim.micro_batch must divide optim.batch 8",
     "task=listops attn=cur_abs data.pad=never": "data.pad must be one of batch, fixed, not 'never'",
     "task=listops attn=cur_abs trainer.precision=fp16 trainer.device=cpu": "fp16 needs a GPU",
