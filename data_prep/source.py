@@ -130,7 +130,7 @@ class Source(ABC):
 
     def splits(self, *, workers: int, progress: Progress) -> Mapping[str, Iterable[Rows]]:
         """Chunks of examples per split; each split is consumed once, in the order of the mapping."""
-        raise NotImplementedError(f"{self.name} has nothing to store")
+        raise ValueError(f"{self.name} is made as it is read, there is nothing to store")
 
     @property
     def provenance(self) -> dict[str, Any]:

@@ -25,8 +25,9 @@ def train(config: DictConfig) -> None:
     choices = record.choices(config, data.source.provenance)
     home = Path(config.runs) / config.study / config.task.name / config.label
     o = config.optim
+    seeds = f"{len(config.seeds)} seed{'s' if len(config.seeds) > 1 else ''}"
     print(
-        f"{config.task.name} {config.label}: {len(config.seeds)} seed{'s'[: len(config.seeds) > 1]} of {o.steps:,} steps of {o.batch}, "
+        f"{config.task.name} {config.label}: {seeds} of {o.steps:,} steps of {o.batch}, "
         f"dev ({len(data.splits['val']):,} examples) every {o.eval_every}; {params:,} parameters; "
         f"about {max(1, round(16 * params / 2**20))} MB a seed in {home}",
         file=sys.stderr,

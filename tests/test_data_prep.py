@@ -91,5 +91,5 @@ def test_a_source_needs_to_say_nothing_about_itself():
         name, version, generated, arguments = "plain", "1", True, None
 
     assert Plain().stored and not Plain().manual and Plain().licence == Plain().origin == "unknown"
-    with pytest.raises(NotImplementedError, match="plain has nothing to store"):
+    with pytest.raises(ValueError, match="plain is made as it is read, there is nothing to store"):
         Plain().splits(workers=1, progress=None)
