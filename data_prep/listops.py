@@ -7,10 +7,8 @@ min_length and less than max_length tokens.
 """
 
 import hashlib
-from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import count, islice
 from pathlib import Path
 from statistics import median
@@ -21,7 +19,7 @@ from numba import njit
 
 from data_prep.counter import HALF, STEP, below, mix
 from data_prep.release import Release
-from data_prep.source import Progress, Source
+from data_prep.source import Progress, Source, in_order
 from lra.store import Rows
 
 APPLY = {"[MIN": min, "[MAX": max, "[MED": lambda values: int(median(values)), "[SM": lambda values: sum(values) % 10}
@@ -237,26 +235,21 @@ class ListOps(Source):
         grow = lambda first: _grow(self.seed, first, trees, **self.tree)
         seen: set[bytes] = set()
         nodes = new = 0
-        with ThreadPoolExecutor(workers) as pool:
-            blocks = map(partial(pool.submit, grow), count(0, trees))
-            pending = deque(islice(blocks, 2 * workers))
-            while True:
-                tokens, lengths, answers, drawn = pending.popleft().result()
-                pending.append(next(blocks))
-                end = 0
-                for length, answer in zip(lengths.tolist(), answers.tolist(), strict=True):
-                    ids = tokens[end : end + length]
-                    end += length
-                    digest = hashlib.blake2b(ids, digest_size=16).digest()  # 128 bits: no two of 1e5 trees collide
-                    if digest not in seen:
-                        seen.add(digest)
-                        new += 1
-                        yield ids, answer
-                nodes += drawn
-                if nodes > HOPELESS * max_length:
-                    if new < HOPELESS_NEW:
-                        raise ValueError(
-                            f"ListOps finds too few new trees with {self.tree}, {new} among the last {nodes} nodes "
-                            "drawn: widen min_length..max_length or ask for fewer examples"
-                        )
-                    nodes = new = 0
+        for tokens, lengths, answers, drawn in in_order(grow, count(0, trees), workers):
+            end = 0
+            for length, answer in zip(lengths.tolist(), answers.tolist(), strict=True):
+                ids = tokens[end : end + length]
+                end += length
+                digest = hashlib.blake2b(ids, digest_size=16).digest()  # 128 bits: no two of 1e5 trees collide
+                if digest not in seen:
+                    seen.add(digest)
+                    new += 1
+                    yield ids, answer
+            nodes += drawn
+            if nodes > HOPELESS * max_length:
+                if new < HOPELESS_NEW:
+                    raise ValueError(
+                        f"ListOps finds too few new trees with {self.tree}, {new} among the last {nodes} nodes "
+                        "drawn: widen min_length..max_length or ask for fewer examples"
+                    )
+                nodes = new = 0

@@ -1,4 +1,4 @@
-"""Which rows (queries) and columns (keys) CUR attention keeps: score x pairing -> indices.
+"""Which rows (queries) and columns (keys) CUR attention keeps: score x pairing -> indices; and segments to average.
 
 No gradient flows through a selection. Kept positions are distinct and real tokens always come before padded ones.
 """
@@ -80,5 +80,22 @@ def every(N: int, L: int, count: int, mask: Tensor | None, device) -> Tensor:
         return (i * L // count).expand(N, -1)
     real = mask.sum(-1, keepdim=True)  # (N,1)
     rank = torch.where(real >= count, i * real // count, i)
-    real_first = (~mask).to(torch.uint8).argsort(dim=-1, stable=True)
-    return real_first.gather(-1, rank)
+    return real_first(mask).gather(-1, rank)
+
+
+def real_first(mask: Tensor) -> Tensor:
+    """Positions in order, those of real tokens before those of padding: (N,L) -> int64 (N,L)."""
+    return (~mask).to(torch.uint8).argsort(dim=-1, stable=True)
+
+
+def segment_means(mask: Tensor, count: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """The matrix that takes means over consecutive segments of the real tokens, and which of its rows have any.
+
+    Token r of n_real lies in segment floor(r c / n_real), c = min(count, n_real): mask (N,L) -> (N,count,L), (N,count).
+    """
+    total = mask.sum(-1, keepdim=True)  # (N,1)
+    used = total.clamp(max=count)
+    segment = (mask.cumsum(-1) - 1) * used // total.clamp(min=1)  # (N,L)
+    number = torch.arange(count, device=mask.device)
+    member = ((segment[:, None] == number[:, None]) & mask[:, None]).to(dtype)
+    return member / member.sum(-1, keepdim=True).clamp(min=1), number < used

@@ -51,7 +51,8 @@ def test_tensorflow_grey_is_what_its_32_bit_floats_give(colours):
 
 
 def test_pillow_grey_is_pillow(colours):
-    image = pytest.importorskip("PIL.Image")
+    from PIL import Image as image
+
     pixels = image.fromarray(colours.T.astype(np.uint8)[None]).convert("L")
     assert pillow_grey(*colours).tolist() == np.asarray(pixels)[0].tolist()
 

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from ..linalg import at_least_float32, cubic
 from ..lowrank import IMPLS, three_factor
+from ..select import segment_means
 from .base import Attention
 
 
@@ -72,15 +73,10 @@ class Nystrom(Attention):
             return _means(q, c), _means(k, c), None
         if mask is None:
             mask = torch.ones(q.shape[0], L, dtype=torch.bool, device=q.device)
-        total = mask.sum(-1, keepdim=True)  # (N,1)
-        used = total.clamp(max=c)
-        segment = (mask.cumsum(-1) - 1) * used // total.clamp(min=1)  # (N,L)
-        landmark = torch.arange(c, device=q.device)
-        member = (segment[:, None] == landmark[:, None]) & mask[:, None]  # (N,c,L)
         with torch.autocast(q.device.type, enabled=False):
             q_wide, k_wide = at_least_float32(q, k)
-            mean = (member.to(q_wide.dtype) / member.sum(-1, keepdim=True).clamp(min=1))[:, None]  # (N,1,c,L)
-            return (mean @ q_wide).to(q.dtype), (mean @ k_wide).to(k.dtype), (landmark < used)[:, None]
+            mean, real = segment_means(mask, c, q_wide.dtype)  # (N,c,L), (N,c)
+            return (mean[:, None] @ q_wide).to(q.dtype), (mean[:, None] @ k_wide).to(k.dtype), real[:, None]
 
 
 class NystromOriginal(Nystrom):

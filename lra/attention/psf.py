@@ -5,6 +5,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..linalg import at_least_float32
+from ..select import real_first
 from .base import Mixer
 
 
@@ -77,10 +78,10 @@ class PSF(Mixer):
         position = torch.arange(L, device=self.offsets.device)
         if mask is None:
             return ((position[:, None] + self.offsets) % L).expand(N, -1, -1)
-        real_first = (~mask).to(torch.uint8).argsort(dim=-1, stable=True)  # (N,L): position of token r
+        position = real_first(mask)  # (N,L): of token r
         token = (mask.cumsum(-1) - 1)[..., None] + self.offsets  # (N,L,K)
         token = token % mask.sum(-1).clamp(min=1)[:, None, None]
-        return real_first.gather(1, token.flatten(1)).view_as(token)
+        return position.gather(1, token.flatten(1)).view_as(token)
 
 
 def sparse_product(w: Tensor, columns: Tensor, v: Tensor) -> Tensor:

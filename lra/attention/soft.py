@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..linalg import at_least_float32, newton
+from ..select import real_first, segment_means
 from .base import Attention
 
 SAMPLES = ("pool", "conv", "random", "first")
@@ -94,10 +95,9 @@ class Soft(Attention):
         if self.sample != "pool":
             index = self.order(mask)[:, None, :m, None]
             return q.gather(2, index.expand(-1, q.shape[1], -1, q.shape[3])), real
-        segment = (mask.cumsum(-1) - 1) * used // total.clamp(min=1)  # (N,L)
-        member = ((segment[:, None] == mark[:, None]) & mask[:, None]).to(q.dtype)  # (N,m,L)
+        mean, real = segment_means(mask, m, q.dtype)  # (N,m,L)
         with torch.autocast(q.device.type, enabled=False):
-            return (member / member.sum(-1, keepdim=True).clamp(min=1))[:, None] @ q, real
+            return mean[:, None] @ q, real
 
     def windows(self, q: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         tail = -q.shape[2] % self.window
@@ -111,7 +111,7 @@ class Soft(Attention):
         """Positions (N,L), real tokens first, by position or by a random number."""
         N, L = mask.shape
         if self.sample == "first":
-            return (~mask).to(torch.uint8).argsort(dim=-1, stable=True)
+            return real_first(mask)
         draw = torch.rand(N, L, device=mask.device) if self.training else self.draw[:L].expand(N, -1)
         return draw.masked_fill(~mask, 2).argsort(dim=-1)
 
