@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from lra import published, record, report
+from lra import published, record
+from lra.report import tables, text
 
 RECORD = record.RunRecord(
     study="paper-paper",
@@ -53,11 +54,11 @@ def diverged(runs, step, **changes):
 
 
 def rows(runs, study="paper-paper"):
-    return {(row.task, row.label): row for row in report.collect(runs, study)[0][study]}
+    return {(row.task, row.label): row for row in tables.collect(runs, study)[0][study]}
 
 
 def table(runs, study="paper-paper"):
-    return {section.title: section for section in report.sections(report.collect(runs, study)[0][study])}
+    return {section.title: section for section in tables.sections(tables.collect(runs, study)[0][study])}
 
 
 def line(section, label):
@@ -174,7 +175,7 @@ def test_tasks_come_in_the_order_of_the_benchmark(tmp_path):
 def test_markdown_is_repeatable_and_has_the_notes(tmp_path):
     add(tmp_path, study="mine|b", label="cur_abs", task="retrieval", budget="quick")
     diverged(tmp_path, 7, seed=1, study="mine|b", label="cur_abs", task="retrieval", budget="quick")
-    first, second = (report.markdown(report.collect(tmp_path)[0]) for _ in range(2))
+    first, second = (text.markdown(tables.collect(tmp_path)[0]) for _ in range(2))
     assert first == second
     assert "budget quick" in first and "1 diverged at step 7" in first
     assert "| CURformer T1: 78.58<br>CURformer T4: 78.85 ± 0.64 |" in first
@@ -190,28 +191,28 @@ def test_nothing_is_cut_on_a_narrow_terminal(tmp_path, width):
     section = table(tmp_path)["listops"]
     console = Console(width=width, markup=False, highlight=False)
     with console.capture() as capture:
-        console.print(report.terminal(section))
-    text = capture.get()
-    assert max(map(len, text.splitlines())) <= width
+        console.print(text.terminal(section))
+    shown = capture.get()
+    assert max(map(len, shown.splitlines())) <= width
     content = "".join(section.head)
     for row in section.lines:
         content += "".join((*row.cells, "; ".join(row.details), *sum(row.published, ())))
-    assert Counter(re.sub(r"[\s─]", "", text)) == Counter(re.sub(r"\s", "", content))
+    assert Counter(re.sub(r"[\s─]", "", shown)) == Counter(re.sub(r"\s", "", content))
 
 
 def test_mistakes_are_told(tmp_path):
     with pytest.raises(ValueError, match="is not a folder"):
-        report.collect(tmp_path / "missing")
+        tables.collect(tmp_path / "missing")
     with pytest.raises(ValueError, match=r"has no record of a training run; python -m lra.train makes them"):
-        report.collect(tmp_path)
+        tables.collect(tmp_path)
     damaged = add(tmp_path)
     damaged.write_text("{")
     with pytest.raises(ValueError, match=r"that can be read .*record.json is not a record"):
-        report.collect(tmp_path)
+        tables.collect(tmp_path)
     add(tmp_path, study="a")
     add(tmp_path, study="b")
     with pytest.raises(ValueError, match=r"no study 'c' in .*; there is a, b"):
-        report.collect(tmp_path, "c")
+        tables.collect(tmp_path, "c")
 
 
 def test_command(tmp_path):
@@ -223,4 +224,4 @@ def test_command(tmp_path):
     assert done.returncode == 0, done.stderr
     assert done.stderr.startswith(f"skipped: {damaged} is not a record") and done.stderr.count("\n") == 1
     assert "39.62 ± 0.62" in done.stdout and done.stdout.endswith(f"written to {tmp_path}/report.md\n")
-    assert (tmp_path / "report.md").read_text() == report.markdown(report.collect(tmp_path)[0])
+    assert (tmp_path / "report.md").read_text() == text.markdown(tables.collect(tmp_path)[0])

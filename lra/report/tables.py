@@ -1,29 +1,16 @@
-"""python -m lra.report: the records of every study as tables, beside what the papers published."""
+"""Rows and sections: what the records of a study say, beside the published values."""
 
 import itertools
-import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean, median, stdev
 from typing import NamedTuple
 
-from omegaconf import DictConfig
-from rich import box
-from rich.console import Console
-from rich.padding import Padding
-from rich.table import Table
-
-from . import published, record
-from .config import main
-from .record import RunRecord
+from .. import published, record
+from ..record import RunRecord
 
 HEAD = ("mechanism", "test", "n", "dev", "majority", "ms", "params")
-LEGEND = (
-    "Scores in percent. test: mean ± sample standard deviation over n seeds, each at its best dev checkpoint; (+k): k "
-    "more seeds without a result, not in the mean; majority: score of the most frequent class, or of the mean label; "
-    "ms: median milliseconds a step. Published values come from the papers' own settings."
-)
 AVERAGED = (
     "Means over tasks, compared only between mechanisms with the same tasks. Published means are recomputed from the "
     "values per task over exactly these tasks."
@@ -201,62 +188,3 @@ def section(title: str, head: tuple[str, ...], lines: list[Line], *, about: str 
         head,
         lines,
     )
-
-
-def terminal(section: Section) -> Table:
-    """Details and published values stand in lines of their own below a mechanism, so that 80 columns are enough."""
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
-    for i, name in enumerate(section.head):
-        table.add_column(name, overflow="fold", justify="right" if i > 1 else "left")
-    for line in section.lines:
-        table.add_row(*line.cells, style="bold")
-        for text, value in [("; ".join(line.details), ""), *line.published]:
-            if text:
-                table.add_row(Padding(text, (0, 0, 0, 2)), value)
-    return table
-
-
-def markdown(studies: dict[str, list[Row]]) -> str:
-    """The same tables for GitHub, and below them where the published values come from."""
-    out = ["# Results", LEGEND]
-    for study, rows in studies.items():
-        out.append(f"## {study}")
-        for section in sections(rows):
-            table = [[*section.head, "details", "published"], ["---"] * (len(section.head) + 2)]
-            for (label, *cells), _, details, values in section.lines:
-                beside = "<br>".join(f"{source}: {value}" for source, value in values)
-                table.append([f"`{label}`", *cells, "; ".join(details), beside])
-            lines = ["| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |" for cells in table]
-            out += [f"### {section.title}", section.about, "\n".join(lines)]
-    shown = [v for rows in studies.values() for row in rows for v in published.accuracies(row.label, [row.task])]
-    if shown:
-        out += ["## Published values", "\n".join(published.notes(shown))]
-    return "\n\n".join(out) + "\n"
-
-
-@main("report")
-def report(config: DictConfig) -> None:
-    """Write the tables as Markdown and print them; raises ValueError where there is nothing to show."""
-    runs = Path(config.runs)
-    studies, damaged = collect(runs, None if config.study is None else str(config.study))
-    for line in damaged:
-        print(f"skipped: {line}", file=sys.stderr)
-    out = Path(config.out or runs / "report.md")
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        record.write(out, markdown(studies))
-    except OSError as error:
-        raise ValueError(f"cannot write {out}: {error.strerror}; name another file with out=<file>") from None
-    console = Console(highlight=False, markup=False, emoji=False)
-    if not console.is_terminal:
-        console.width = 1000  # a pipe has no width to fit
-    for study, rows in studies.items():
-        for section in sections(rows):
-            console.print(f"{study}: {section.title}", style="bold underline")
-            console.print(section.about, terminal(section), "", sep="\n")
-    console.print(LEGEND)
-    print(f"written to {out}")
-
-
-if __name__ == "__main__":
-    report()

@@ -1,0 +1,1 @@
+"""python -m lra.report, see ``lra.report.__main__``."""

@@ -1,0 +1,40 @@
+"""python -m lra.report: the records of every study as tables, beside what the papers published."""
+
+import sys
+from pathlib import Path
+
+from omegaconf import DictConfig
+from rich.console import Console
+
+from .. import record
+from ..config import main
+from .tables import collect, sections
+from .text import LEGEND, markdown, terminal
+
+
+@main("report")
+def report(config: DictConfig) -> None:
+    """Write the tables as Markdown and print them; raises ValueError where there is nothing to show."""
+    runs = Path(config.runs)
+    studies, damaged = collect(runs, None if config.study is None else str(config.study))
+    for line in damaged:
+        print(f"skipped: {line}", file=sys.stderr)
+    out = Path(config.out or runs / "report.md")
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        record.write(out, markdown(studies))
+    except OSError as error:
+        raise ValueError(f"cannot write {out}: {error.strerror}; name another file with out=<file>") from None
+    console = Console(highlight=False, markup=False, emoji=False)
+    if not console.is_terminal:
+        console.width = 1000  # a pipe has no width to fit
+    for study, rows in studies.items():
+        for section in sections(rows):
+            console.print(f"{study}: {section.title}", style="bold underline")
+            console.print(section.about, terminal(section), "", sep="\n")
+    console.print(LEGEND)
+    print(f"written to {out}")
+
+
+if __name__ == "__main__":
+    report()
