@@ -1,11 +1,14 @@
 """Configuration -> task data and classifier: the only place that instantiates them."""
 
+import copy
 import inspect
+import os
 from collections.abc import Callable
 from functools import partial
 
+import torch
 from hydra.utils import instantiate
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf, open_dict
 from torch import nn
 
 from .attention.base import Attention, Mixer
@@ -37,10 +40,20 @@ def task_data(config: DictConfig, seed: int = 0) -> TaskData:
     )
 
 
+def unavailable(config: DictConfig) -> str | None:
+    """Why the mechanism of a configuration cannot run here, None where it can."""
+    if OmegaConf.is_missing(config.attn, "_target_"):
+        return f"attn={config.label} names no mechanism; say which with attn._target_=package.module.Class"
+    interpreted = os.environ.get("TRITON_INTERPRET") == "1"
+    if config.attn.get("requires") == "gpu" and not (torch.cuda.is_available() or interpreted):
+        return f"attn={config.label} needs a GPU, torch sees none; attn={config.attn.otherwise} is the same without one"
+    return None
+
+
 def classifier(config: DictConfig) -> Classifier:
     """Raises ValueError for an unknown key or choice of model, block, attn or protocol."""
     check_keys(config.block, "block")
-    check_keys(config.attn, "attn")
+    check_keys(_mechanism(config), "attn")
     model, task, vocab = config.model, config.task, config.task.get("vocab")
     embed = partial(FeatureEmbedding, features=task.features) if vocab is None else partial(TokenEmbedding, vocab=vocab)
     return Classifier(
@@ -72,7 +85,7 @@ def block_factory(config: DictConfig) -> Callable[..., nn.Module]:
     Its argument says whether the block is the encoder's first; a Block that takes ``first`` is told, because what its
     memory begins with is learned there only.
     """
-    model, mechanism = config.model, instantiate(config.attn)
+    model, mechanism = config.model, instantiate(_mechanism(config))
     if not model.head_dim and model.dim % model.heads:
         raise ValueError(f"model.heads must divide model.dim {model.dim}, not {model.heads}; or set model.head_dim")
     head_dim = model.head_dim or model.dim // model.heads
@@ -87,3 +100,12 @@ def block_factory(config: DictConfig) -> Callable[..., nn.Module]:
         block = partial(mechanism, **sizes, hidden=model.hidden, dropout=model.dropout)
     told = "first" in inspect.signature(block).parameters
     return lambda first=True: block(first=first) if told else block()
+
+
+def _mechanism(config: DictConfig) -> DictConfig:
+    """The constructor call of attn, without what is said about the machine."""
+    node = copy.copy(config.attn)
+    with open_dict(node):
+        for key in ("requires", "otherwise"):
+            node.pop(key, None)
+    return node

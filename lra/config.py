@@ -79,6 +79,7 @@ def name_run(config: DictConfig, choices: DictConfig) -> DictConfig:
             raise ValueError(f"{group} takes one word, not a list; for several runs: -m {group}={value.strip('[]')}")
     with open_dict(config):
         config.data_words = [line for line in choices.overrides.task if line.lstrip("+~").startswith(_DATA_WORDS)]
+        config.multirun = choices.mode is RunMode.MULTIRUN
     if "attn" not in choices.runtime.choices:
         return config
     word = choices.runtime.choices.attn

@@ -17,6 +17,11 @@ TEMPORARY = ".*.part"
 @main("train")
 def train(config: DictConfig) -> None:
     """Runs each seed in runs/<study>/<task>/<label>/seed-<k>; raises ValueError for a configuration that cannot run."""
+    if reason := build.unavailable(config):
+        if not config.multirun:
+            raise ValueError(reason)
+        print(f"skipped: {reason}", file=sys.stderr)
+        return
     check(config)
     data = build.task_data(config)
     data.setup()

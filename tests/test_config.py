@@ -96,6 +96,24 @@ def test_custom_mechanism_needs_no_fork():
     assert type(model.blocks[0].mixer.attention).__name__ == "SDPA"
 
 
+def test_a_mechanism_that_cannot_run_here_is_refused_or_skipped(monkeypatch, capfd):
+    missing, gpu = "names no mechanism; say which with attn._target_", "needs a GPU, torch sees none; attn=cur_sum is"
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    for words, reason in (
+        (["attn=custom"], missing),
+        (["attn=cur_abs", "+attn.requires=gpu", "+attn.otherwise=cur_sum"], gpu),
+    ):
+        stop, _ = run(train, "task=listops", "budget=smoke", *words, patch=monkeypatch, capfd=capfd)
+        assert reason in stop
+        stop, error = run(train, "-m", "task=listops", "budget=smoke", *words, patch=monkeypatch, capfd=capfd)
+        assert stop is None and error.startswith("skipped: attn=") and reason in error
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    cfg = config("cur_abs", "+attn.requires=gpu", "+attn.otherwise=cur_sum")
+    assert build.unavailable(cfg) is None
+    build.classifier(cfg)
+
+
 ENTRIES = ["data_prep.__main__", "data_prep.bench", "data_prep.show"]
 FLOORS = {
     0: ["linalg", "select", "lowrank", "banded", "kernels", "store"],
