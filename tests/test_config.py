@@ -96,7 +96,7 @@ def test_custom_mechanism_needs_no_fork():
     assert type(model.blocks[0].mixer.attention).__name__ == "SDPA"
 
 
-def test_a_mechanism_that_cannot_run_here_is_refused_or_skipped(monkeypatch, capfd):
+def test_a_mechanism_that_cannot_run_here_is_refused_or_skipped(tmp_path, monkeypatch, capfd):
     missing, gpu = "names no mechanism; say which with attn._target_", "needs a GPU, torch sees none; attn=cur_sum is"
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
@@ -104,9 +104,10 @@ def test_a_mechanism_that_cannot_run_here_is_refused_or_skipped(monkeypatch, cap
         (["attn=custom"], missing),
         (["attn=cur_abs", "+attn.requires=gpu", "+attn.otherwise=cur_sum"], gpu),
     ):
-        stop, _ = run(train, "task=listops", "budget=smoke", *words, patch=monkeypatch, capfd=capfd)
+        words = ["task=listops", "budget=smoke", f"runs={tmp_path}", *words]
+        stop, _ = run(train, *words, patch=monkeypatch, capfd=capfd)
         assert reason in stop
-        stop, error = run(train, "-m", "task=listops", "budget=smoke", *words, patch=monkeypatch, capfd=capfd)
+        stop, error = run(train, "-m", *words, patch=monkeypatch, capfd=capfd)
         assert stop is None and error.startswith("skipped: attn=") and reason in error
     monkeypatch.setenv("TRITON_INTERPRET", "1")
     cfg = config("cur_abs", "+attn.requires=gpu", "+attn.otherwise=cur_sum")
