@@ -5,6 +5,7 @@ import functools
 import inspect
 import os
 import sys
+import traceback
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 
+REFUSALS = (ValueError, OSError, HydraException, OmegaConfBaseException)
 _DATA_WORDS = ("task=", "task.", "budget=", "source.", "data.root=", "protocol=")
 _here = Path(__file__).resolve().parent
 # Beside the package in a checkout, inside it in a wheel.
@@ -27,31 +29,43 @@ def main(name: str) -> Callable:
     """Make a function of a DictConfig an entry point over conf/<name>.yaml.
 
     The function itself stays reachable as ``__wrapped__``. What a user did wrong (ValueError, OSError, hydra's own
-    refusals) ends in one line on stderr and exit status 1; LRA_TRACEBACK=1 shows the traceback instead.
+    refusals) ends in one line on stderr and exit status 1; LRA_TRACEBACK=1 shows the traceback instead. With -m a run
+    that fails, for whatever reason, stops no other; the failed ones are listed at the end.
     """
 
     def decorate(function: Callable[[DictConfig], Any]) -> Callable[[], None]:
-        traceback = "LRA_TRACEBACK" in os.environ
+        show = "LRA_TRACEBACK" in os.environ
+        failed: list[str] = []  # runs of -m, with their reason
 
         @functools.wraps(function)
         def run(config: DictConfig) -> Any:
             choices = HydraConfig.get()
             try:
                 return function(name_run(config, choices))
-            except (ValueError, OSError) as error:
-                if traceback or choices.mode is RunMode.MULTIRUN:
-                    raise  # hydra goes on with the other runs and hands the error over at the end
+            except Exception as error:
+                unexpected = show or not isinstance(error, REFUSALS)
+                if choices.mode is RunMode.MULTIRUN:
+                    if unexpected:
+                        traceback.print_exc()
+                    failed.append(f"{' '.join(choices.overrides.task)}: {explain(error)}")
+                    print(f"lra: failed: {failed[-1]}", file=sys.stderr)
+                    raise  # hydra goes on with the other runs and hands the first error over at the end
+                if unexpected:
+                    raise
                 sys.exit(f"lra: {explain(error)}")
 
         @functools.wraps(function)
         def entry() -> None:
             os.environ["HYDRA_FULL_ERROR"] = "1"  # hand exceptions over instead of printing them
+            failed.clear()
             try:
                 hydra.main(version_base="1.3", config_path=str(CONF), config_name=name)(run)()
             except KeyboardInterrupt as stop:
                 sys.exit(f"lra: {stop}" if str(stop) else "lra: interrupted")
-            except (ValueError, OSError, HydraException, OmegaConfBaseException) as error:
-                if traceback:
+            except Exception as error:
+                if failed:
+                    sys.exit("\n  ".join([f"lra: {len(failed)} failed, the others ended well", *failed]))
+                if show or not isinstance(error, REFUSALS):
                     raise
                 sys.exit(f"lra: {explain(error)}")
 
@@ -156,7 +170,7 @@ def explain(error: BaseException) -> str:
             return f"{group}={word}: no such choice; {group} is one of {', '.join(cause.options)}"
         if isinstance(cause, ValueError) and not isinstance(cause, OmegaConfBaseException):
             return str(cause)
-    text = " ".join(str(error).split())
+    text = " ".join(str(error).split()) or type(error).__name__
     if text.startswith("Ambiguous value for argument"):
         return f"{text.split(chr(39))[1]}: several values need -m, one run each"
     return text
