@@ -7,6 +7,7 @@ STAMP := $(VENV)/.installed
 ATTN ?= cur_abs
 TASK ?= listops
 BUDGET ?= quick
+PEERS := transformers nystrom-attention linformer local-attention performer-pytorch reformer-pytorch
 
 # glibc otherwise gives every large tensor back to the system and clears its pages anew at the next step.
 export MALLOC_MMAP_MAX_ ?= 0
@@ -46,7 +47,7 @@ test-all: setup lint ## every test that needs no other package
 	$(BIN)/python -m pytest -q -n auto -m "not peers"
 
 test-peers: setup ## mechanisms against public implementations, which are installed into .venv
-	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt transformers nystrom-attention linformer
+	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt $(PEERS)
 	$(BIN)/python -m pytest -q -m peers
 
 lint: setup ## ruff

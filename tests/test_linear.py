@@ -73,7 +73,7 @@ def test_performer_is_its_kernel_form(pattern, scalings, eps):
     def kernel(h, q, k):
         q, k = q / D ** (scalings / 4), k / D ** (scalings / 4)
         log_q, log_k = w @ q - q @ q / 2, k @ w.T - (k * k).sum(1, keepdim=True) / 2
-        return ((log_k - log_k.max()).exp() + eps) @ ((log_q - log_q.max()).exp() + eps)
+        return ((log_k - (k @ w.T).max()).exp() + eps) @ ((log_q - (w @ q).max()).exp() + eps)
 
     check(performer, kernel, masks()[pattern])
 

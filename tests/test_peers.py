@@ -42,8 +42,16 @@ def merge(mixed):
     return mixed.transpose(1, 2).flatten(2)
 
 
-def same(ours, theirs):
-    torch.testing.assert_close(ours, theirs, rtol=1e-11, atol=1e-12)
+def same(ours, theirs, rtol=1e-11, atol=1e-12):
+    torch.testing.assert_close(ours, theirs, rtol=rtol, atol=atol)
+
+
+def same_with_gradients(ours, theirs, x, rtol=1e-11, atol=1e-12):
+    """Outputs and, for a random sum of them, the gradients of x."""
+    same(ours, theirs, rtol, atol)
+    weight = torch.randn(ours.shape, dtype=ours.dtype, generator=torch.Generator().manual_seed(2))
+    grads = [torch.autograd.grad((out * weight).sum(), x, retain_graph=True)[0] for out in (ours, theirs)]
+    same(*grads, 10 * rtol, 10 * atol)
 
 
 def additive(mask):

@@ -37,8 +37,7 @@ class Performer(Attention):
 
     kernel: ``exp``: exp(w·x - |x|²/2 - c) + eps, an estimate of softmax attention (lemma 1) that many features and
     eps = 0 make exact; ``relu``: relu(w·x) + 0.001, the generalised attention of the official default. The stabiliser
-    c is a maximum over the features of a query, or over those of the real keys of an example and head; with eps = 0 it
-    cancels.
+    c is, as released, the largest w·x of a query, or of the real keys of an example and head; with eps = 0 it cancels.
     scalings: how often D^¼ divides; the PyTorch LRA code does it 2 times, which makes the logits q·k / D.
     redraw: ``train`` draws w anew at every call while training, ``never`` keeps the draw that evaluation uses.
 
@@ -70,17 +69,16 @@ class Performer(Attention):
     def forward(self, q, k, v, mask=None):
         with torch.autocast(q.device.type, enabled=False):
             q, k, v = at_least_float32(q, k, v)
-            q, k = q * self.scale, k * self.scale
+            q, k, tiny = q * self.scale, k * self.scale, torch.finfo(q.dtype).tiny  # positive features need no floor
             w = self.rows().to(q.dtype).mT  # (D,F)
             if self.kernel == "relu":
-                return attend(F.relu(q @ w) + 0.001, F.relu(k @ w) + 0.001, v, mask)
-            q = q @ w - q.square().sum(-1, keepdim=True) / 2  # (N,H,L,F)
-            k = k @ w - k.square().sum(-1, keepdim=True) / 2
+                return attend(F.relu(q @ w) + 0.001, F.relu(k @ w) + 0.001, v, mask, floor=tiny)
+            q_rows, k_rows = q @ w, k @ w  # (N,H,L,F)
             if mask is not None:
-                k = k.masked_fill(~mask[:, None, :, None], torch.finfo(k.dtype).min)
-            q = (q - q.amax(-1, keepdim=True)).exp() + self.eps
-            k = (k - k.amax((-2, -1), keepdim=True)).exp() + self.eps
-            return attend(q, k, v, mask)
+                k_rows = k_rows.masked_fill(~mask[:, None, :, None], torch.finfo(k.dtype).min)
+            q = q_rows - q_rows.amax(-1, keepdim=True) - q.square().sum(-1, keepdim=True) / 2
+            k = k_rows - k_rows.amax((-2, -1), keepdim=True) - k.square().sum(-1, keepdim=True) / 2
+            return attend(q.exp() + self.eps, k.exp() + self.eps, v, mask, floor=tiny)
 
 
 class RFA(Attention):

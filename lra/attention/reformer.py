@@ -17,8 +17,8 @@ class Reformer(Attention):
 
     Each of ``hashes`` rounds takes bucket(x) = argmax [x R, -x R] with a Gaussian R (section 2), sorts the real tokens
     by bucket and position, cuts them into chunks of ``chunk`` and lets each see its own chunk and the one before.
-    Padding comes last in the sorted row, so the chunks of an example do not depend on it. Scores are
-    x_i·x_j / |x_j| · D^power.
+    The first chunk has none before it, as in the paper; in the released libraries it sees the last one. Padding comes
+    last in the sorted row, so the chunks of an example do not depend on it. Scores are x_i·x_j / |x_j| · D^power.
 
     buckets: null for 2 length / chunk rounded up (chunks of twice the mean bucket, section 2); otherwise 1 or even.
     chunk: null for length / buckets. scope: ``chunk``, every key of both chunks, and a key met in several rounds counts
