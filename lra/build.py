@@ -36,6 +36,7 @@ def task_data(config: DictConfig, seed: int = 0) -> TaskData:
         micro_batch=config.optim.micro_batch,
         eval_batch=config.data.eval_batch,
         pad=config.data.pad,
+        mask=config.data.mask,
         seed=seed,
     )
 
@@ -56,6 +57,10 @@ def classifier(config: DictConfig) -> Classifier:
     check_keys(_mechanism(config), "attn")
     model, task, vocab = config.model, config.task, config.task.get("vocab")
     embed = partial(FeatureEmbedding, features=task.features) if vocab is None else partial(TokenEmbedding, vocab=vocab)
+    for part in ("embed", "head"):
+        if model[part] is not None:
+            check_keys(model[part], f"model.{part}")
+    embed = embed if model.embed is None else instantiate(model.embed)
     return Classifier(
         embed=embed(length=task.length, dim=model.dim, dropout=model.dropout),
         block=block_factory(config),
@@ -68,6 +73,8 @@ def classifier(config: DictConfig) -> Classifier:
         towers=task.towers,
         pool=model.pool,
         mean_over=config.protocol.mean_over,
+        norm=model.norm,
+        head=instantiate(model.head),
     )
 
 

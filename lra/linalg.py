@@ -82,10 +82,10 @@ def _newton(m: Tensor, steps: int, init: str, ridge: float) -> Tensor:
     else:
         alpha = 2 / x.abs().sum(-2).max(-1).values ** 2
         alpha = alpha * _halvings(x.detach(), alpha.detach(), 1.0 if init == "paper" else 1.01)
-    y = alpha[..., None, None] * x
+    y = (alpha[..., None, None] * x).reshape(-1, *x.shape[-2:])
     for _ in range(steps):
-        y = 2 * y - y @ x @ y
-    return y
+        y = torch.baddbmm(y, y @ x.reshape_as(y), y, beta=2, alpha=-1)
+    return y.view_as(x)
 
 
 def _halvings(x: Tensor, alpha: Tensor, bound: float) -> Tensor:

@@ -10,6 +10,7 @@ from . import metric as metrics
 from .data.task import Batch
 
 LOSSES = ("cross_entropy", "mse")
+SCHEDULES = ("one_cycle", "constant")
 
 
 def loss(model: nn.Module, batch: Batch, kind: str = LOSSES[0]) -> Tensor:
@@ -19,7 +20,7 @@ def loss(model: nn.Module, batch: Batch, kind: str = LOSSES[0]) -> Tensor:
 
 
 class Training(L.LightningModule):
-    """AdamW under a one-cycle schedule with linear annealing (protocols.yaml, nystromformer_small).
+    """AdamW under a one-cycle schedule with linear annealing (protocols.yaml, nystromformer_small), or a constant one.
 
     Random numbers of step k (dropout, random selection) are a function of (seed, k), so a resumed run draws what an
     uninterrupted one would have drawn. ``train_loss`` adds up on the device; ``bad_step`` is the first optimiser step
@@ -38,6 +39,8 @@ class Training(L.LightningModule):
         optimiser = torch.optim.AdamW(
             self.model.parameters(), lr=o["lr"], betas=tuple(o["betas"]), eps=o["eps"], weight_decay=o["weight_decay"]
         )
+        if o["schedule"] == "constant":
+            return optimiser
         schedule = torch.optim.lr_scheduler.OneCycleLR(
             optimiser,
             max_lr=o["lr"],

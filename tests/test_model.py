@@ -39,7 +39,7 @@ def examples(cfg, widths, lengths):
 
 @pytest.mark.parametrize("name", [name for name in MECHANISMS if ("padding", name) not in EXCEPTIONS])
 @pytest.mark.parametrize("protocol", ["paper", "clean"])
-@pytest.mark.parametrize("pool", ["mean", "cls"])
+@pytest.mark.parametrize("pool", ["mean", "cls", "flatten"])
 def test_loss_is_the_same_however_far_the_batch_is_padded(name, protocol, pool):
     cfg = config(name, f"protocol={protocol}", f"model.pool={pool}", "task.towers=2")
     torch.manual_seed(0)
@@ -69,6 +69,18 @@ def test_cls_at_full_length_drops_the_last_token_only():
     assert torch.equal(model(ids), model(other))
     other[..., -2] = 17
     assert not torch.equal(model(ids), model(other))
+
+
+def test_flatten_hands_every_position_to_the_head_and_padding_as_zeros():
+    model = build.classifier(config("sdpa", "model.pool=flatten")).eval()
+    ids, mask = torch.randint(1, 16, (2, 1, 40)), torch.arange(40).expand(2, 1, 40) < 30
+    seen = []
+    model.head.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+    model.norm.register_forward_hook(lambda _, inputs, rows: seen.append(rows))
+    model(ids, mask)
+    rows, pooled = seen
+    assert pooled.shape == (2, 1, 128 * 64)
+    assert torch.equal(pooled.view(2, 128, 64)[:, :30], rows[:, :30]) and not pooled.view(2, 128, 64)[:, 30:].any()
 
 
 def test_pair_head_sees_both_towers_their_product_and_difference():

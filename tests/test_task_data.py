@@ -71,6 +71,14 @@ def test_width_is_the_longest_row_rounded_up_or_the_length(data):
     assert next(iter(fixed.train_dataloader())).inputs.shape == (8, 1, 128)
 
 
+def test_padding_may_count_as_tokens(data):
+    masked, tokens = (
+        next(iter(data("data.pad=fixed", w).train_dataloader())) for w in ("data.mask=true", "data.mask=false")
+    )
+    assert tokens.mask is None and not masked.mask.all()
+    assert torch.equal(tokens.inputs, masked.inputs) and torch.equal(tokens.label, masked.label)
+
+
 @pytest.mark.parametrize("split", ["val", "test"])
 def test_evaluation_sees_every_example_once(data, split):
     made = data("data.eval_batch=7")

@@ -38,6 +38,7 @@ class Mixer(nn.Module):
     def __init__(self, *, dim: int, heads: int, head_dim: int, length: int, dropout: float = 0.0):
         super().__init__()
         self.dim, self.heads, self.head_dim, self.length = dim, heads, head_dim, length
+        self.width = dim  # of the rows it puts out
         self.dropout = dropout
 
     @abstractmethod

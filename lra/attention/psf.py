@@ -60,6 +60,7 @@ class PSF(Mixer):
         self.register_buffer("offsets", torch.tensor([0, *(2**j for j in range(K - 1))]), persistent=False)
         self.values = nn.Sequential(_mlp(dim, value_hidden, channels), nn.Dropout(dropout))
         self.weights = nn.ModuleList(_mlp(dim, hidden, K) for _ in range(factors or log))
+        self.width = dim if project else channels
         self.output = nn.Linear(channels, dim) if project and channels != dim else nn.Identity()
 
     def forward(self, x, mask=None):

@@ -46,8 +46,9 @@ class TaskData(L.LightningDataModule):
 
     source: a ``data_prep.source.Source``; it prepares itself when it can be generated. length: positions of the model;
     limit: tokens read of a row. shift: added to stored tokens, so that byte 0 is not padding. masked_id: a stored token
-    that counts as padding (black pixels, as published), None for none; a row of nothing else keeps its first. pad: ``batch`` pads to the longest row of a batch, ``fixed`` to ``length``.
-    Training is an endless stream of micro-batches that starts at step ``first_step``; dev and test are every example
+    that counts as padding (black pixels, as published), None for none; a row of nothing else keeps its first. pad:
+    ``batch`` pads to the longest row of a batch, ``fixed`` to ``length``. mask: False hands over no mask, so that
+    padding counts as tokens. Training is an endless stream of micro-batches that starts at step ``first_step``; dev and test are every example
     once, sorted by length so that little padding is computed.
     """
 
@@ -64,18 +65,21 @@ class TaskData(L.LightningDataModule):
         micro_batch: int | None = None,
         eval_batch: int | None = None,
         pad: str = "batch",
+        mask: bool = True,
         seed: int = 0,
     ):
         super().__init__()
         if pad not in PADS:
             raise ValueError(f"data.pad must be one of {', '.join(PADS)}, not {pad!r}")
+        if not mask and pad != "fixed":
+            raise ValueError("data.mask=false, padding as tokens, needs data.pad=fixed, or the batch would decide on it")
         micro_batch, eval_batch = micro_batch or batch, eval_batch or batch
         if min(batch, micro_batch, eval_batch) < 1:
             raise ValueError("optim.batch, optim.micro_batch and data.eval_batch must be 1 or more")
         if batch % micro_batch:
             raise ValueError(f"optim.micro_batch must divide optim.batch {batch}, not {micro_batch}")
         self.source, self.root, self.length, self.limit = source, root, length, min(limit, length)
-        self.shift, self.masked_id = shift, masked_id
+        self.shift, self.masked_id, self.mask = shift, masked_id, mask
         self.batch, self.micro_batch, self.eval_batch = batch, micro_batch, eval_batch
         self.pad, self.seed, self.first_step = pad, seed, 0
         self.splits = {}
@@ -106,7 +110,7 @@ class TaskData(L.LightningDataModule):
             mask = None
         if self.shift:
             inputs = inputs + self.shift if mask is None else (inputs + self.shift) * mask
-        return Batch(inputs, mask, rows.labels[index.to(rows.labels.device)])
+        return Batch(inputs, mask if self.mask else None, rows.labels[index.to(rows.labels.device)])
 
     def baseline(self, split: str, metric: Callable[[Tensor, Tensor], float]) -> float:
         """What a constant answer scores: the most frequent class or, where labels are real numbers, their mean."""

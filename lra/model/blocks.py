@@ -17,6 +17,10 @@ class PreNorm(nn.Module):
         super().__init__()
         self.mixer_norm = nn.LayerNorm(dim)
         self.mixer = mixer()
+        if self.mixer.width != dim:
+            raise ValueError(
+                f"rows of {dim} and of {self.mixer.width} from the mixer do not add up; block=plain adds none"
+            )
         self.dropout = nn.Dropout(dropout)
         self.mlp_norm = nn.LayerNorm(dim)
         self.mlp = nn.Sequential(
@@ -29,11 +33,15 @@ class PreNorm(nn.Module):
 
 
 class Plain(nn.Module):
-    """The mixer and nothing else, as in PSF's own model: no norm, no residual, no MLP, hence none of their sizes."""
+    """The mixer and nothing else, as in PSF's own model: no norm, no residual, no MLP, hence none of their sizes.
+
+    Rows are as wide as the mixer makes them.
+    """
 
     def __init__(self, mixer: Callable[[], Mixer], *, dim: int, hidden: int, dropout: float):
         super().__init__()
         self.mixer = mixer()
+        self.width = self.mixer.width
 
     def forward(self, x: Tensor, mask: Tensor | None, memory=None):
         return self.mixer(x, mask), memory

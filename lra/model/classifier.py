@@ -3,21 +3,27 @@
 from collections.abc import Callable
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..linalg import at_least_float32
 
-POOLS = ("mean", "cls")
+POOLS = ("mean", "cls", "flatten")
 MEANS = ("length", "real")
+NORMS = ("layer", None)
+HEADS = ("relu", "gelu", "linear")
 
 
 class Classifier(nn.Module):
     """inputs (B,T,L[,F]), mask (B,T,L) or None -> (B, outputs). The T towers share one encoder.
 
     embed: (N,L[,F]) -> (N,L,d). block: a factory, called ``layers`` times with whether it is the first. pool: ``mean``
-    over positions or ``cls``, where id ``vocab - 1`` is put in front (so it needs a ``vocab``) and a row that would
-    exceed ``length`` loses its last token. mean_over: what the mean divides by, the padded ``length`` whatever the
-    batch's padding (published) or the ``real`` tokens.
+    over positions; ``cls``, where id ``vocab - 1`` is put in front (so it needs a ``vocab``) and a row that would
+    exceed ``length`` loses its last token; ``flatten``, all ``length`` positions side by side, padded ones as zeros.
+    mean_over: what the mean divides by, the padded ``length`` whatever the batch's padding (published) or the ``real``
+    tokens. norm: of the last block's output, ``layer`` or None. head: a factory like ``Head``.
+
+    The last block may put out rows of another ``width`` than d.
     """
 
     def __init__(
@@ -34,6 +40,8 @@ class Classifier(nn.Module):
         towers: int = 1,
         pool: str = "mean",
         mean_over: str = "length",
+        norm: str | None = "layer",
+        head: Callable[..., nn.Module] | None = None,
     ):
         super().__init__()
         if pool not in POOLS:
@@ -42,12 +50,20 @@ class Classifier(nn.Module):
             raise ValueError(f"protocol.mean_over must be one of {', '.join(MEANS)}, not {mean_over!r}")
         if pool == "cls" and vocab is None:
             raise ValueError("model.pool=cls needs a task with token ids, this one has real features")
+        if norm not in NORMS:
+            raise ValueError(f"model.norm must be layer or null, not {norm!r}")
         self.length, self.pool, self.mean_over = length, pool, mean_over
         self.class_id = None if vocab is None else vocab - 1
         self.embed = embed
         self.blocks = nn.ModuleList(block(layer == 0) for layer in range(layers))
-        self.norm = nn.LayerNorm(dim)
-        self.head = Head(dim=dim, hidden=hidden, outputs=outputs, towers=towers)
+        widths = [dim, *(getattr(block, "width", dim) for block in self.blocks)]
+        if any(width != dim for width in widths[:-1]):
+            raise ValueError(
+                f"model.layers must be 1 where a block makes rows of {widths[-1]} from {dim}, not {layers}"
+            )
+        self.norm = nn.LayerNorm(widths[-1]) if norm else nn.Identity()
+        pooled = widths[-1] * (length if pool == "flatten" else 1)
+        self.head = (head or Head)(dim=pooled, hidden=hidden, outputs=outputs, towers=towers)
 
     def forward(self, inputs: Tensor, mask: Tensor | None = None) -> Tensor:
         B, T = inputs.shape[:2]
@@ -64,6 +80,9 @@ class Classifier(nn.Module):
     def _pool(self, x: Tensor, mask: Tensor | None) -> Tensor:
         if self.pool == "cls":
             return x[:, 0]
+        if self.pool == "flatten":
+            x = x if mask is None else x * mask[..., None]
+            return F.pad(x, (0, 0, 0, self.length - x.shape[1])).flatten(1)
         (x,), L = at_least_float32(x), x.shape[1]  # thousands of terms are too many for a 16-bit sum
         total = x.sum(1) if mask is None else (x * mask[..., None]).sum(1)
         if self.mean_over == "length":
@@ -72,18 +91,27 @@ class Classifier(nn.Module):
 
 
 class Head(nn.Module):
-    """Linear, ReLU, Linear on the pooled vector (B,T,d); two towers are compared by [a, b, a b, a - b]."""
+    """Linear, ReLU, Linear on the pooled vector (B,T,d); two towers are compared by [a, b, a b, a - b].
 
-    def __init__(self, *, dim: int, hidden: int, outputs: int, towers: int):
+    kind: ``relu``, the same with ``gelu``, or ``linear``: one Linear. dropout: on what goes in.
+    """
+
+    def __init__(self, *, dim: int, hidden: int, outputs: int, towers: int, kind: str = "relu", dropout: float = 0.0):
         super().__init__()
         if towers not in (1, 2):
             raise ValueError(f"task.towers must be 1 or 2, not {towers}")
-        self.mlp = nn.Sequential(
-            nn.Linear(dim if towers == 1 else 4 * dim, hidden), nn.ReLU(), nn.Linear(hidden, outputs)
-        )
+        if kind not in HEADS:
+            raise ValueError(f"model.head.kind must be one of {', '.join(HEADS)}, not {kind!r}")
+        inputs = dim if towers == 1 else 4 * dim
+        self.dropout = nn.Dropout(dropout)
+        if kind == "linear":
+            self.mlp = nn.Sequential(nn.Linear(inputs, outputs))
+        else:
+            act = nn.ReLU() if kind == "relu" else nn.GELU()
+            self.mlp = nn.Sequential(nn.Linear(inputs, hidden), act, nn.Linear(hidden, outputs))
 
     def forward(self, pooled: Tensor) -> Tensor:
         if pooled.shape[1] == 1:
-            return self.mlp(pooled[:, 0])
+            return self.mlp(self.dropout(pooled[:, 0]))
         a, b = pooled.unbind(1)
-        return self.mlp(torch.cat([a, b, a * b, a - b], -1))
+        return self.mlp(self.dropout(torch.cat([a, b, a * b, a - b], -1)))

@@ -1,26 +1,47 @@
 """From tokens to vectors."""
 
-import torch
 from torch import Tensor, nn
+
+PADDINGS = ("learned", "constant", "zero")
 
 
 class TokenEmbedding(nn.Module):
-    """Learned token and position tables, normal with standard deviation 0.02, added, then dropout.
+    """Learned token and position tables, normal with standard deviation ``std``, added, then dropout.
 
-    ids (N,L) int -> (N,L,d), L at most ``length`` (protocols.yaml, nystromformer_small).
+    ids (N,L) int -> (N,L,d), L at most ``length`` (protocols.yaml, nystromformer_small). std: null for d^-1/2.
+    bound: uniform between -bound and bound instead. positions: without them the mechanism itself has to know where a
+    token stands. padding, the vector of id 0: ``learned`` as any other, or kept as drawn (``constant``) or at ``zero``.
     """
 
-    def __init__(self, *, vocab: int, length: int, dim: int, dropout: float):
+    def __init__(
+        self,
+        *,
+        vocab: int,
+        length: int,
+        dim: int,
+        dropout: float,
+        std: float | None = 0.02,
+        bound: float | None = None,
+        positions: bool = True,
+        padding: str = "learned",
+    ):
         super().__init__()
-        self.token = nn.Embedding(vocab, dim)
-        self.position = nn.Embedding(length, dim)
+        if padding not in PADDINGS:
+            raise ValueError(f"model.embed.padding must be one of {', '.join(PADDINGS)}, not {padding!r}")
+        self.token = nn.Embedding(vocab, dim, padding_idx=None if padding == "learned" else 0)
+        self.position = nn.Embedding(length, dim) if positions else None
         self.dropout = nn.Dropout(dropout)
-        for table in (self.token, self.position):
-            nn.init.normal_(table.weight, std=0.02)
+        for table in filter(None, (self.token, self.position)):
+            if bound is None:
+                nn.init.normal_(table.weight, std=dim**-0.5 if std is None else std)
+            else:
+                nn.init.uniform_(table.weight, -bound, bound)
+        if padding == "zero":
+            nn.init.zeros_(self.token.weight[0])
 
     def forward(self, ids: Tensor) -> Tensor:
-        positions = torch.arange(ids.shape[1], device=ids.device)
-        return self.dropout(self.token(ids) + self.position(positions))
+        x = self.token(ids)
+        return self.dropout(x if self.position is None else x + self.position.weight[: ids.shape[1]])
 
 
 class FeatureEmbedding(nn.Module):
@@ -29,13 +50,14 @@ class FeatureEmbedding(nn.Module):
     features (N,L,F) float -> (N,L,d), L at most ``length`` (PSF-Attn's Linear for Adding, TokenEmbedding's positions).
     """
 
-    def __init__(self, *, features: int, length: int, dim: int, dropout: float):
+    def __init__(self, *, features: int, length: int, dim: int, dropout: float, positions: bool = True):
         super().__init__()
         self.feature = nn.Linear(features, dim)
-        self.position = nn.Embedding(length, dim)
+        self.position = nn.Embedding(length, dim) if positions else None
         self.dropout = nn.Dropout(dropout)
-        nn.init.normal_(self.position.weight, std=0.02)
+        if positions:
+            nn.init.normal_(self.position.weight, std=0.02)
 
     def forward(self, features: Tensor) -> Tensor:
-        positions = torch.arange(features.shape[1], device=features.device)
-        return self.dropout(self.feature(features) + self.position(positions))
+        x = self.feature(features)
+        return self.dropout(x if self.position is None else x + self.position.weight[: features.shape[1]])
