@@ -11,7 +11,7 @@ from conftest import MECHANISMS, config
 
 from data_prep.__main__ import prepare
 from lra import build, module
-from lra.config import CONF, check_keys, compose
+from lra.config import CONF, check_keys, compose, data_command
 from lra.data.task import Batch
 from lra.train import check, train
 
@@ -96,6 +96,7 @@ def test_an_experiment_replaces_the_defaults():
     o = cfg.optim
     assert (cfg.study, o.lr, o.steps, o.warmup) == ("curformer_listops-paper-paper", 7e-4, 20000, 1500)
     assert (o.batch, o.micro_batch, o.eval_every) == (128, 32, 100)
+    assert data_command(cfg) == "python -m data_prep task=listops"
 
 
 def test_label_is_the_word_plus_what_changed():

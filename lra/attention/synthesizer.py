@@ -17,8 +17,11 @@ from .base import Mixer
 class Synthesizer(Mixer):
     """softmax(S) v with S (L,L) per head, from the tokens or from nothing but their positions.
 
-    dot_product adds q kᵀ / √D to S (the paper's mixtures with vanilla attention; what the released LRA code runs on
-    every task, its options being lost on the way). dropout acts on the weights.
+    dot_product adds q kᵀ / √D to S (the paper's mixtures with vanilla attention). dropout acts on the weights.
+
+    The official LRA configurations name Factorised without q kᵀ for Text and Random for Image and Pathfinder. Its
+    training scripts hand neither the kind nor the switch to the encoder, whose defaults are Random with q kᵀ: what
+    the released code runs is attn=synthesizer_random attn.dot_product=true.
     """
 
     def __init__(self, *, dim, heads, head_dim, length, dropout=0.0, dot_product: bool = False):
