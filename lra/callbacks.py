@@ -1,5 +1,6 @@
 """What happens at every evaluation: divergence check, one row of metrics, checkpoints, progress."""
 
+import contextlib
 import statistics
 import sys
 import time
@@ -33,7 +34,7 @@ class Divergence(L.Callback):
         self._check(module)
 
     def _check(self, module) -> None:
-        if (step := int(module.bad_step)) < torch.iinfo(torch.int64).max:
+        if (step := module.first_bad_step()) is not None:
             raise Diverged(step)
 
 
@@ -73,12 +74,14 @@ class Checkpoints(L.Callback):
     def on_validation_end(self, trainer, module) -> None:
         if self.best_score is None or module.score > self.best_score:
             self.best_score, self.best_step = module.score, trainer.global_step
-            with replacing(self.folder / "best.ckpt") as part:
-                torch.save(module.model.state_dict(), part)
+            if trainer.is_global_zero:
+                with replacing(self.folder / "best.ckpt") as part:
+                    torch.save(module.model.state_dict(), part)
         row = {"train_loss": module.mean_loss(), "val": module.score, "lr": module.rate}
         for logger in trainer.loggers:
             logger.log_metrics(row, trainer.global_step)
-        with replacing(self.folder / "last.ckpt") as part:
+        last = self.folder / "last.ckpt"  # every process takes part, the first one writes
+        with replacing(last) if trainer.is_global_zero else contextlib.nullcontext(last) as part:
             trainer.save_checkpoint(part)
 
     def state_dict(self) -> dict:

@@ -92,6 +92,7 @@ def name_run(config: DictConfig, choices: DictConfig) -> DictConfig:
         if value.startswith("[") and (CONF / group).is_dir():
             raise ValueError(f"{group} takes one word, not a list; for several runs: -m {group}={value.strip('[]')}")
     with open_dict(config):
+        config.words = list(choices.overrides.task)
         config.data_words = [line for line in choices.overrides.task if line.lstrip("+~").startswith(_DATA_WORDS)]
         if (task := choices.runtime.choices.get("task")) and f"task={task}" not in config.data_words:
             config.data_words.insert(0, f"task={task}")  # named by an experiment

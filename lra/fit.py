@@ -10,9 +10,10 @@ from pathlib import Path
 import lightning as L
 import torch
 from hydra.utils import instantiate
+from lightning.pytorch.strategies import DDPStrategy
 from omegaconf import DictConfig
 
-from . import build, record
+from . import build, devices, record
 from .callbacks import Checkpoints, Diverged, Divergence, Report, Stopwatch
 from .data.task import TaskData
 from .module import Training
@@ -67,9 +68,19 @@ def fit(config: DictConfig, seed: int, data: TaskData, folder: Path, fingerprint
     stopwatch, checkpoints = Stopwatch(), Checkpoints(folder)
     title = f"{config.task.name} {config.label} seed {seed}"
     more_seeds = len(config.seeds) - 1 - list(config.seeds).index(seed)
+    callbacks = [Divergence(), stopwatch, checkpoints]
+    if devices.rank() == 0:
+        callbacks.append(Report(title, more_seeds, stopwatch, checkpoints))
+    number = devices.count(config)
     trainer = L.Trainer(
         accelerator=where,
-        devices=1,
+        devices=devices.per_node(config),
+        num_nodes=number // devices.per_node(config),
+        # Buffers are the same everywhere, and in evaluation the processes may have different numbers of batches.
+        strategy=DDPStrategy(broadcast_buffers=False) if number > 1 else "auto",
+        plugins=[devices.environment(config)],
+        sync_batchnorm=number > 1,
+        use_distributed_sampler=False,
         precision=PRECISIONS[config.trainer.precision],
         max_steps=config.optim.steps,
         max_epochs=-1,
@@ -81,14 +92,14 @@ def fit(config: DictConfig, seed: int, data: TaskData, folder: Path, fingerprint
         enable_progress_bar=False,
         enable_model_summary=False,
         logger=[factory(folder=folder, first_step=first_step) for factory in instantiate(config.logger).values()],
-        callbacks=[Divergence(), stopwatch, checkpoints, Report(title, more_seeds, stopwatch, checkpoints)],
+        callbacks=callbacks,
     )
     status, steps, test = "done", config.optim.steps, None
     try:
         trainer.fit(module, data, ckpt_path=last if first_step else None, weights_only=True)
     except Diverged as stop:
         status, steps = "diverged", stop.step
-        print(f"{title}: the loss was not finite at step {stop.step}", file=sys.stderr)
+        devices.say(f"{title}: the loss was not finite at step {stop.step}")
     except SystemExit:  # what Lightning makes of Ctrl-C and SIGTERM
         saved = torch.load(last, weights_only=True)["global_step"] if last.exists() else 0
         stopped = f"stopped at step {trainer.global_step}; the same command resumes from step {saved}"
@@ -117,7 +128,7 @@ def fit(config: DictConfig, seed: int, data: TaskData, folder: Path, fingerprint
         steps=steps,
         step_ms=stopwatch.median,
         peak_bytes=_peak_bytes(where),
-        device=torch.cuda.get_device_name() if where == "cuda" else _cpu_name(),
+        device=device_name(where, number),
         status=status,
     )
 
@@ -127,6 +138,11 @@ def _peak_bytes(where: str) -> int:
         return torch.cuda.max_memory_allocated()
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def device_name(where: str, number: int = 1) -> str:
+    name = torch.cuda.get_device_name() if where == "cuda" else _cpu_name()
+    return f"{number} x {name}" if number > 1 else name
 
 
 def _cpu_name() -> str:

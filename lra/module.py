@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from . import devices
 from . import metric as metrics
 from .data.task import Batch
 
@@ -22,9 +23,9 @@ def loss(model: nn.Module, batch: Batch, kind: str = LOSSES[0]) -> Tensor:
 class Training(L.LightningModule):
     """AdamW under a one-cycle schedule with linear annealing (protocols.yaml, nystromformer_small), or a constant one.
 
-    Random numbers of step k (dropout, random selection) are a function of (seed, k), so a resumed run draws what an
-    uninterrupted one would have drawn. ``train_loss`` adds up on the device; ``bad_step`` is the first optimiser step
-    with a loss that is not finite.
+    Random numbers of step k (dropout, random selection) are a function of (seed, k) and, of several processes, of which
+    it is, so a resumed run draws what an uninterrupted one would have drawn. ``train_loss`` adds up on the device;
+    ``bad_step`` is the first optimiser step with a loss that is not finite. What is told is of all processes together.
     """
 
     def __init__(self, model: nn.Module, *, metric: str, loss: str, seed: int, optim: dict, cycle_momentum: bool):
@@ -58,8 +59,8 @@ class Training(L.LightningModule):
 
     def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
         micro = batch_idx % self.trainer.accumulate_grad_batches
-        key = np.random.SeedSequence((self.seed, self.global_step, micro)).generate_state(1, np.uint64)[0]
-        torch.manual_seed(int(key))
+        key = np.random.SeedSequence((self.seed, self.global_step, micro, self.global_rank))
+        torch.manual_seed(int(key.generate_state(1, np.uint64)[0]))
         self.rate = self.optimizers().param_groups[0]["lr"]
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
@@ -72,10 +73,14 @@ class Training(L.LightningModule):
 
     def mean_loss(self) -> float:
         """Mean training loss since the last call."""
-        mean = float(self.loss_sum) / max(self.loss_count, 1)
+        means = devices.gather(float(self.loss_sum) / max(self.loss_count, 1))
         self.loss_sum.zero_()
         self.loss_count = 0
-        return mean
+        return sum(means) / len(means)
+
+    def first_bad_step(self) -> int | None:
+        step = min(devices.gather(int(self.bad_step)))
+        return step if step < torch.iinfo(torch.int64).max else None
 
     def on_validation_epoch_start(self) -> None:
         self._outputs.clear()
@@ -84,7 +89,9 @@ class Training(L.LightningModule):
         self._outputs.append((self.model(batch.inputs, batch.mask).float(), batch.label))
 
     def on_validation_epoch_end(self) -> None:
-        outputs, labels = (torch.cat(parts) for parts in zip(*self._outputs, strict=True))
+        mine = [torch.cat(parts).cpu() for parts in zip(*self._outputs, strict=True)]
+        shares = [share for share in devices.gather(mine) if share]  # a process may have had no batch
+        outputs, labels = (torch.cat(parts) for parts in zip(*shares, strict=True))
         self.score, self.scored = self.metric(outputs, labels), len(labels)
         self._outputs.clear()
 

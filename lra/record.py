@@ -15,7 +15,16 @@ from .config import flatten
 
 # What makes a result; everything else (logger, device, compile, threads, folders, other seeds) does not.
 _CHOICES = ("task", "source", "model", "block", "attn", "protocol", "optim", "data", "trainer")
-_INDIFFERENT = ("task.display", "data.root", "data.eval_batch", "trainer.device", "trainer.compile", "trainer.threads")
+# Several devices share the same batches, and only dropout and random selection draw other numbers there.
+_INDIFFERENT = (
+    "task.display",
+    "data.root",
+    "data.eval_batch",
+    "trainer.device",
+    "trainer.devices",
+    "trainer.compile",
+    "trainer.threads",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +65,16 @@ def choices(config: DictConfig, provenance: dict) -> dict:
     plain = OmegaConf.to_container(config, resolve=True)
     flat = flatten({key: plain[key] for key in _CHOICES} | {"provenance": provenance})
     return {key: value for key, value in flat.items() if key not in _INDIFFERENT}
+
+
+def home(config: DictConfig) -> Path:
+    """Where the seeds of a configuration are."""
+    return Path(config.runs) / config.study / config.task.name / config.label
+
+
+def disk_bytes(params: int) -> int:
+    """What a seed leaves behind: weights, two moments of AdamW, and the best weights, in 32 bits."""
+    return 16 * params
 
 
 def fingerprint(choices: dict) -> str:

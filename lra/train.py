@@ -1,18 +1,19 @@
 """python -m lra.train task=listops attn=cur_abs: every seed of one configuration, skipped, resumed or run."""
 
-import sys
+import contextlib
 from pathlib import Path
 
 import yaml
-from filelock import FileLock, Timeout
 from omegaconf import DictConfig
 
-from . import build, record
+from . import build, devices, lock, record
 from .config import check_budget, main
+from .devices import say
 from .fit import device, fit
 from .module import SCHEDULES
 
 TEMPORARY = ".*.part"
+OWNER = ".owner"
 
 
 @main("train")
@@ -21,59 +22,74 @@ def train(config: DictConfig) -> None:
     if reason := build.unavailable(config):
         if not config.multirun:
             raise ValueError(reason)
-        print(f"skipped: {reason}", file=sys.stderr)
+        say(f"skipped: {reason}")
         return
     check(config)
+    if devices.to_launch(config):
+        devices.launch(config)
+        return
+    with devices.group(config):
+        seeds(config)
+
+
+def seeds(config: DictConfig) -> None:
     data = build.task_data(config)
+    devices.first_says(data.setup)  # generated data is made once
     data.setup()
     model = build.classifier(config)
     params = sum(p.numel() for p in model.parameters())
     choices = record.choices(config, data.source.provenance)
-    home = Path(config.runs) / config.study / config.task.name / config.label
     o = config.optim
-    seeds = f"{len(config.seeds)} seed{'s' if len(config.seeds) > 1 else ''}"
-    print(
-        f"{config.task.name} {config.label}: {seeds} of {o.steps:,} steps of {o.batch}, "
+    number = f"{len(config.seeds)} seed{'s' if len(config.seeds) > 1 else ''}"
+    say(
+        f"{config.task.name} {config.label}: {number} of {o.steps:,} steps of {o.batch}, "
         f"dev ({len(data.splits['val']):,} examples) every {o.eval_every}; {params:,} parameters; "
-        f"about {max(1, round(16 * params / 2**20))} MB a seed in {home}",
-        file=sys.stderr,
+        f"about {max(1, round(record.disk_bytes(params) / 2**20))} MB a seed in {record.home(config)}"
     )
     for seed in config.seeds:
-        run(config, int(seed), home / f"seed-{seed}", choices)
+        run(config, int(seed), record.home(config) / f"seed-{seed}", choices)
 
 
 def run(config: DictConfig, seed: int, folder: Path, choices: dict) -> None:
     """One seed, unless its folder holds its record already or another process is at it."""
     fingerprint = record.fingerprint(choices | {"seed": seed})
     title = f"{config.task.name} {config.label} seed {seed}"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(folder / ".lock")
-        lock.acquire(timeout=0)
-    except Timeout:
-        print(f"{title}: another process is at it, skipped", file=sys.stderr)
-        return
-    except OSError as error:
-        raise ValueError(f"cannot write to {folder}: {error.strerror}; choose another folder with runs=...") from None
-    with lock:
-        _refuse_other(folder / "config.yaml", choices, config.study)
-        for part in folder.glob(TEMPORARY):
-            part.unlink()
-        if (folder / "record.json").exists():
-            done = record.load(folder / "record.json")
-            print(f"{title}: {done.status} before, test {done.test}, skipped", file=sys.stderr)
+    with contextlib.ExitStack() as held:
+        if not devices.first_says(lambda: _begin(held, folder, choices, config.study, title)):
             return
-        record.write(folder / "config.yaml", yaml.safe_dump(choices))
         try:
             result = fit(config, seed, build.task_data(config, seed), folder, fingerprint)
-            record.save(result, folder)
+            if devices.rank() == 0:
+                record.save(result, folder)
         except OSError as error:
             reason = f"{error.strerror or error}; the same command goes on from the last checkpoint"
             raise ValueError(f"{folder} cannot be written: {reason}") from error
-    print(f"{title}: {result.status}, test {result.test}, dev {result.val} at step {result.best_step}", file=sys.stderr)
+    say(f"{title}: {result.status}, test {result.test}, dev {result.val} at step {result.best_step}")
 
 
-def _refuse_other(path: Path, choices: dict, study: str) -> None:
+def _begin(held: contextlib.ExitStack, folder: Path, choices: dict, study: str, title: str) -> bool:
+    """Take the folder and see whether there is something to do in it."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        held.enter_context(lock.hold(folder / OWNER))
+    except lock.Held as other:
+        say(f"{title}: {other} is at it, skipped")
+        return False
+    except OSError as error:
+        raise ValueError(f"cannot write to {folder}: {error.strerror}; choose another folder with runs=...") from None
+    refuse_other(folder / "config.yaml", choices, study)
+    for part in folder.glob(TEMPORARY):
+        part.unlink()
+    if (folder / "record.json").exists():
+        done = record.load(folder / "record.json")
+        say(f"{title}: {done.status} before, test {done.test}, skipped")
+        return False
+    record.write(folder / "config.yaml", yaml.safe_dump(choices))
+    return True
+
+
+def refuse_other(path: Path, choices: dict, study: str) -> None:
+    """Raise ValueError where a config.yaml is there and says something else."""
     if not path.exists():
         return
     before = yaml.safe_load(path.read_text())
@@ -108,6 +124,9 @@ def check(config: DictConfig) -> None:
         raise ValueError(f"optim.lr must be above 0, not {o.lr}")
     build.loss(config)
     device(config)
+    if (o.micro_batch or o.batch) % (number := devices.count(config)):
+        key = "optim.micro_batch" if o.micro_batch else "optim.batch"
+        raise ValueError(f"trainer.devices must divide {key} {o.micro_batch or o.batch}, not {number}")
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from omegaconf import OmegaConf
 from lra import record
 from lra.callbacks import Checkpoints
 from lra.config import CONF
+from lra.lock import hold
 from lra.train import train
 
 MEASURED = {"step_ms", "peak_bytes"}  # differ from run to run
@@ -114,13 +115,11 @@ def test_infinite_loss_ends_one_seed_and_not_the_others(data_root, tmp_path, cap
 
 
 def test_seed_that_another_process_runs_is_skipped(data_root, tmp_path, capfd):
-    from filelock import FileLock
-
     folder = seed_folder(tmp_path)
     folder.mkdir(parents=True)
-    with FileLock(folder / ".lock"):
+    with hold(folder / ".owner"):
         train_config(smoke(tmp_path))
-    assert "another process" in capfd.readouterr().err
+    assert f"seed 0: process {os.getpid()} on " in capfd.readouterr().err
     assert not (folder / "record.json").exists()
 
 

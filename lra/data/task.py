@@ -48,8 +48,10 @@ class TaskData(L.LightningDataModule):
     limit: tokens read of a row. shift: added to stored tokens, so that byte 0 is not padding. masked_id: a stored token
     that counts as padding (black pixels, as published), None for none; a row of nothing else keeps its first. pad:
     ``batch`` pads to the longest row of a batch, ``fixed`` to ``length``. mask: False hands over no mask, so that
-    padding counts as tokens. Training is an endless stream of micro-batches that starts at step ``first_step``; dev and test are every example
-    once, sorted by length so that little padding is computed.
+    padding counts as tokens. Training is an endless stream of micro-batches that starts at step ``first_step``; dev and
+    test are every example once, sorted by length so that little padding is computed. Of several processes each takes
+    its share: some rows of every micro-batch, padded as the whole one would be, and every so-manieth batch of dev and
+    test.
     """
 
     def __init__(
@@ -93,15 +95,20 @@ class TaskData(L.LightningDataModule):
         device = self.trainer.strategy.root_device if self.trainer else torch.device("cpu")
         self.splits = {name: split.to(device) for name, split in splits.items()}
 
-    def gather(self, split: str, index: np.ndarray) -> Batch:
-        """The examples of a split at index (B,)."""
+    @property
+    def place(self) -> tuple[int, int]:
+        """Which process this is, and of how many."""
+        return (self.trainer.global_rank, self.trainer.world_size) if self.trainer else (0, 1)
+
+    def gather(self, split: str, index: np.ndarray, share: slice = slice(None)) -> Batch:
+        """The examples of a split at index (B,), or a share of them, as wide as all of them together."""
         rows, index = self.splits[split], torch.from_numpy(index)
         lengths, width = self.row_lengths[split][index], self.length
         if self.pad == "batch":
             width = min(width, -(-max(int(lengths.max()), 1) // MULTIPLE) * MULTIPLE)
+        shortest, index = int(self.shortest[split][index].min()), index[share]
         tokens, mask = rows.gather(index, width, self.limit)
         inputs = tokens if tokens.is_floating_point() else tokens.long()
-        shortest = int(self.shortest[split][index].min())
         if self.masked_id is not None:
             mask = mask & (tokens != self.masked_id)
         if self.masked_id is not None or shortest == 0:
@@ -132,14 +139,16 @@ class TaskData(L.LightningDataModule):
 
     def _stream(self) -> Iterator[Batch]:
         order, first = Order(len(self.splits["train"]), self.seed), self.first_step * self.batch
+        share = slice(self.place[0], None, self.place[1])
         while True:
-            yield self.gather("train", order[first : first + self.micro_batch])
+            yield self.gather("train", order[first : first + self.micro_batch], share)
             first += self.micro_batch
 
     def sweep(self, split: str) -> Iterator[Batch]:
-        """Every example of a split once."""
+        """Every example of a split once, in one of the processes."""
         index = self.row_lengths[split].argsort(stable=True).numpy()
-        for first in range(0, len(index), self.eval_batch):
+        rank, world = self.place
+        for first in range(rank * self.eval_batch, len(index), world * self.eval_batch):
             yield self.gather(split, index[first : first + self.eval_batch])
 
     def state_dict(self) -> dict:
