@@ -26,11 +26,17 @@ HOW = "torchrun --nnodes=2 --nproc-per-node=4 -m lra.train ... or srun --nodes=2
 
 
 def environment(config: DictConfig) -> ClusterEnvironment:
-    """Who started this process and its siblings; SLURM only where the configuration says that it did."""
+    """Who started this process and its siblings; SLURM only where the configuration says that it did.
+
+    Raises ValueError for tasks of SLURM that it cannot tell apart by node.
+    """
     if TorchElasticEnvironment.detect():
         return TorchElasticEnvironment()
     if config.trainer.devices == "launched" and SLURMEnvironment.detect():
-        return SLURMEnvironment(auto_requeue=False)
+        try:
+            return SLURMEnvironment(auto_requeue=False)
+        except RuntimeError as error:  # srun's options do not say how many tasks a node has
+            raise ValueError(str(error)) from None
     return LightningEnvironment()
 
 

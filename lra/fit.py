@@ -43,7 +43,8 @@ def fit(config: DictConfig, seed: int, data: TaskData, folder: Path, fingerprint
     """
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
     warnings.filterwarnings(
-        "ignore", message=".*(does not have many workers|Starting from v1.9|length of `list`|LeafSpec).*"
+        "ignore",
+        message=".*(does not have many workers|Starting from v1.9|length of `list`|LeafSpec|broadcast_buffers).*",
     )
     warnings.filterwarnings("ignore", message=".*lr_scheduler.step\\(\\).*before.*optimizer.step\\(\\).*")
     where = device(config)
