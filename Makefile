@@ -8,13 +8,15 @@ ATTN ?= cur_abs
 TASK ?= listops
 BUDGET ?= quick
 PEERS := transformers nystrom-attention linformer local-attention performer-pytorch reformer-pytorch
+SWEEP ?= selection
+LAUNCHER ?= basic
 
 # glibc otherwise gives every large tensor back to the system and clears its pages anew at the next step.
 export MALLOC_MMAP_MAX_ ?= 0
 export MALLOC_TRIM_THRESHOLD_ ?= 99999999999
 
 .DEFAULT_GOAL := help
-.PHONY: help setup quickstart data train report test test-all test-peers lint bench clean
+.PHONY: help setup quickstart data train sweep report test test-all test-peers lint bench clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -36,6 +38,11 @@ data: setup ## prepare the data of TASK at BUDGET
 
 train: setup ## train ATTN on TASK at BUDGET, five seeds
 	$(BIN)/python -m lra.train task=$(TASK) attn=$(ATTN) budget=$(BUDGET)
+
+sweep: BUDGET = paper
+sweep: setup ## SWEEP over TASKS (all of its tasks) at BUDGET (paper) with LAUNCHER; stopped, it goes on; PLAN=true looks ahead
+	$(BIN)/python -m lra.sweep sweep=$(SWEEP) budget=$(BUDGET) hydra/launcher=$(LAUNCHER) \
+		$(if $(TASKS),'tasks=[$(TASKS)]') $(if $(PLAN),plan=$(PLAN))
 
 report: setup ## print the table of every run beside the papers' numbers
 	$(BIN)/python -m lra.report

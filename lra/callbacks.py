@@ -131,8 +131,8 @@ class Report(L.Callback):
         per_step = (time.monotonic() - self._start) / (trainer.global_step - self._first_step)
         seed = per_step * (trainer.max_steps - trainer.global_step)
         if not self.more_seeds:
-            return f"{_clock(seed)} left"
-        return f"{_clock(seed)} left, {_clock(seed + self.more_seeds * per_step * trainer.max_steps)} with all seeds"
+            return f"{clock(seed)} left"
+        return f"{clock(seed)} left, {clock(seed + self.more_seeds * per_step * trainer.max_steps)} with all seeds"
 
     def teardown(self, trainer, module, stage: str) -> None:
         if self.bar:
@@ -140,6 +140,6 @@ class Report(L.Callback):
             self.bar = None
 
 
-def _clock(seconds: float) -> str:
+def clock(seconds: float) -> str:
     minutes, seconds = divmod(round(seconds), 60)
     return f"{minutes // 60}:{minutes % 60:02d}:{seconds:02d}" if minutes >= 60 else f"{minutes}:{seconds:02d}"

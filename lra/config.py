@@ -20,6 +20,7 @@ from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBase
 
 REFUSALS = (ValueError, OSError, HydraException, OmegaConfBaseException)
 _DATA_WORDS = ("task=", "task.", "budget=", "source.", "data.root=", "protocol=")
+_EXTRAS = {"submitit_slurm": "slurm", "submitit_local": "slurm", "ray": "ray"}  # launchers that are not core
 _here = Path(__file__).resolve().parent
 # Beside the package in a checkout, inside it in a wheel.
 CONF = next(folder for folder in (_here / "conf", _here.parent / "conf") if folder.is_dir())
@@ -86,7 +87,8 @@ def compose(name: str, overrides: Iterable[str] = ()) -> DictConfig:
 
 
 def name_run(config: DictConfig, choices: DictConfig) -> DictConfig:
-    """Refuse groups that were given a list, and add ``label``: the attn word plus the keys of it that were changed."""
+    """Refuse groups that were given a list, and add ``label``: the attn word plus the keys of it that were changed
+    and the ``label_keys``."""
     for line in choices.overrides.task:
         group, _, value = line.lstrip("+~").partition("=")
         if value.startswith("[") and (CONF / group).is_dir():
@@ -108,6 +110,8 @@ def name_run(config: DictConfig, choices: DictConfig) -> DictConfig:
     for key, value in sorted(flatten(OmegaConf.to_container(config.attn, resolve=True)).items()):
         if any(f"attn.{key}.".startswith(f"{c}.") for c in changed) and default.get(key) != value:
             label += f"-{key}={value}"
+    for key in config.get("label_keys", []):
+        label += f"-{key}={choices.runtime.choices.get(key) or OmegaConf.select(config, key)}"
     with open_dict(config):
         config.label = label.replace("/", "_")
     return config
@@ -170,6 +174,8 @@ def explain(error: BaseException) -> str:
             return f"{cause.full_key}: no such key; {parent} has {', '.join(keys)}"
         if isinstance(cause, MissingConfigException) and cause.options:
             group, _, word = cause.missing_cfg_file.rpartition("/")
+            if group == "hydra/launcher" and word in _EXTRAS:
+                return f"{group}={word} is not installed: pip install '.[{_EXTRAS[word]}]'"
             return f"{group}={word}: no such choice; {group} is one of {', '.join(cause.options)}"
         if isinstance(cause, ValueError) and not isinstance(cause, OmegaConfBaseException):
             return str(cause)

@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+NAME = ".owner"  # in the folder of a run
 BEAT = 30.0  # seconds between signs of life, the modification time of the lock
 SILENT = 10 * BEAT
 

@@ -13,6 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from .config import flatten
 
+NAME = "record.json"
 # What makes a result; everything else (logger, device, compile, threads, folders, other seeds) does not.
 _CHOICES = ("task", "source", "model", "block", "attn", "protocol", "optim", "data", "trainer")
 # Several devices share the same batches, and only dropout and random selection draw other numbers there.
@@ -110,7 +111,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def save(record: RunRecord, folder: Path) -> None:
-    write(folder / "record.json", json.dumps(asdict(record), indent=2) + "\n")
+    write(folder / NAME, json.dumps(asdict(record), indent=2) + "\n")
 
 
 def load(path: Path) -> RunRecord:
@@ -125,7 +126,7 @@ def load(path: Path) -> RunRecord:
 def scan(runs: Path) -> tuple[list[RunRecord], list[str]]:
     """Every training record under a folder, and one line for each that could not be read."""
     records, damaged = [], []
-    for path in sorted(runs.rglob("record.json")):
+    for path in sorted(runs.rglob(NAME)):
         try:
             records.append(load(path))
         except ValueError as error:

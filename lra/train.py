@@ -13,7 +13,6 @@ from .fit import device, fit
 from .module import SCHEDULES
 
 TEMPORARY = ".*.part"
-OWNER = ".owner"
 
 
 @main("train")
@@ -71,7 +70,7 @@ def _begin(held: contextlib.ExitStack, folder: Path, choices: dict, study: str, 
     """Take the folder and see whether there is something to do in it."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        held.enter_context(lock.hold(folder / OWNER))
+        held.enter_context(lock.hold(folder / lock.NAME))
     except lock.Held as other:
         say(f"{title}: {other} is at it, skipped")
         return False
@@ -80,8 +79,8 @@ def _begin(held: contextlib.ExitStack, folder: Path, choices: dict, study: str, 
     refuse_other(folder / "config.yaml", choices, study)
     for part in folder.glob(TEMPORARY):
         part.unlink()
-    if (folder / "record.json").exists():
-        done = record.load(folder / "record.json")
+    if (folder / record.NAME).exists():
+        done = record.load(folder / record.NAME)
         say(f"{title}: {done.status} before, test {done.test}, skipped")
         return False
     record.write(folder / "config.yaml", yaml.safe_dump(choices))

@@ -149,7 +149,7 @@ FLOORS = {
         "devices",
         "fit",
     ],
-    3: ["train", "bench", "transfer", "report", "integrations", *ENTRIES],
+    3: ["train", "bench", "transfer", "report", "sweep", "integrations", *ENTRIES],
 }
 FLOOR = {name: floor for floor, names in FLOORS.items() for name in names}
 

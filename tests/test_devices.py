@@ -17,6 +17,7 @@ from test_train import result, seed_folder, smoke, train_config
 from lra import devices, fit, metric, record
 from lra.callbacks import Checkpoints
 from lra.config import CONF
+from lra.lock import holder
 from lra.module import Training
 
 CURVE = ["model.dropout=0", "optim.steps=8", "optim.eval_every=1", "trainer.device=cpu"]
@@ -200,7 +201,7 @@ def test_a_wrong_number_of_devices_gets_one_line(words, data_root, tmp_path):
 def test_a_launched_process_of_another_number_is_refused(data_root, tmp_path, monkeypatch):
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "test")
     monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(ValueError, match="2 processes were launched, trainer.devices is 1; use trainer=ddp_multinode"):
+    with pytest.raises(ValueError, match=r"2 processes were launched, trainer\.devices is 1;"):
         train_config(smoke(tmp_path))
 
 
@@ -227,11 +228,10 @@ def test_the_command_starts_the_processes_and_resumes_after_a_kill(data_root, tm
     deadline = time.monotonic() + 120
     while not (folder / "last.ckpt").exists() and first.poll() is None and time.monotonic() < deadline:
         time.sleep(0.05)
-    first.send_signal(kill)
+    os.kill(holder(folder / ".owner").pid if kill == signal.SIGKILL else first.pid, kill)
     _, err = first.communicate(timeout=60)
     assert first.returncode != 0 and "Traceback" not in err and not (folder / "record.json").exists()
-    while (folder / ".owner").exists() and record_owner_alive(folder) and time.monotonic() < deadline:
-        time.sleep(0.2)
+    assert holder(folder / ".owner") is None
     again = start(two)
     _, err = again.communicate(timeout=240)
     assert again.returncode == 0 and err.count("seed 0: done") == 1, err
@@ -240,9 +240,3 @@ def test_the_command_starts_the_processes_and_resumes_after_a_kill(data_root, tm
     _, err = wrong.communicate(timeout=120)
     assert wrong.returncode == 1 and "Traceback" not in err
     assert err.count("was made by another configuration") == 1
-
-
-def record_owner_alive(folder):
-    from lra.lock import holder
-
-    return holder(folder / ".owner") is not None

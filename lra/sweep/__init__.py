@@ -1,0 +1,1 @@
+"""python -m lra.sweep, see ``lra.sweep.__main__``."""

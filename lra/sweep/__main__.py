@@ -1,0 +1,117 @@
+"""python -m lra.sweep sweep=selection: every run of a grid, skipped, resumed or run, by one of hydra's launchers."""
+
+import functools
+import os
+import sys
+import time
+from pathlib import Path
+
+import torch
+from hydra._internal.callbacks import Callbacks
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.core.plugins import Plugins
+from hydra.core.utils import JobStatus
+from hydra.types import HydraContext, RunMode
+from omegaconf import DictConfig
+
+from ..config import explain, main
+from .job import FAILED, fail, job
+from .plan import Run, describe, expand, study
+from .progress import ENDED, EVERY, Watch, outcome, state
+
+ON_A_GPU = 2  # runs that share one, unless hydra.launcher.n_jobs says how many
+
+
+@main("sweep")
+def sweep(config: DictConfig) -> None:
+    """Raises ValueError for words that no run can be made of and, at the end, where runs failed."""
+    at_once, threads = workers()
+    if threads:
+        torch.set_num_threads(threads)  # what a step is measured with
+    runs, skipped = expand(config, threads=threads)
+    for line in skipped:
+        print(f"skipped: {line}", file=sys.stderr)
+    print(*describe(runs, config, at_once), sep="\n", flush=True)
+    if config.plan:
+        return
+    for run in runs:
+        if state(run) == "failed":
+            (run.folder / FAILED).unlink(missing_ok=True)
+    with Watch(runs) as watch:
+        complete(runs, config, at_once, threads)
+    ended = {run: state(run) for run in runs}
+    where = "" if config.runs == "runs" else f" runs={config.runs}"
+    print(f"{study(config)}: {watch.summary()}; python -m lra.report study={study(config)}{where}", file=sys.stderr)
+    for run, status in ended.items():
+        if status == "diverged":
+            print(f"{run}: {outcome(run)}", file=sys.stderr)
+    if failed := [run for run, status in ended.items() if status == "failed"]:
+        for run in failed:
+            print(f"{run}: {outcome(run)}\n  {run.command}", file=sys.stderr)
+        raise ValueError(f"{len(failed)} of {len(runs)} runs failed; the same command tries them again")
+
+
+def workers() -> tuple[int | None, int | None]:
+    """How many runs go at once, None where a cluster decides, and the threads of each, None for torch's own number."""
+    choices = HydraConfig.get()
+    launcher = choices.runtime.choices["hydra/launcher"]
+    if launcher == "basic":
+        return 1, None
+    if launcher != "joblib":
+        return None, None
+    cores, wanted = os.cpu_count() or 1, choices.launcher.n_jobs
+    if wanted < 1:
+        wanted = ON_A_GPU * torch.cuda.device_count() or cores
+    return wanted, max(1, cores // wanted)
+
+
+def complete(runs: list[Run], config: DictConfig, at_once: int | None, threads: int | None) -> None:
+    """Launch what is left until nothing is; what another sweep is at is waited for, and launched should that die."""
+    while open_ := [run for run in runs if state(run) not in ENDED]:
+        free = [run for run in open_ if state(run) == "left"]
+        if not free:
+            time.sleep(EVERY)
+            continue
+        why = launch(free, config, at_once, threads)
+        if not any(state(run) in (*ENDED, "running") for run in free):
+            for run in free:
+                run.folder.mkdir(parents=True, exist_ok=True)
+                fail(run.folder, why or "ended without a result and without a word")
+
+
+def launch(runs: list[Run], config: DictConfig, at_once: int | None, threads: int | None) -> str | None:
+    """Hand the runs to hydra's launcher as it does those of -m; says why the launcher gave up, should it."""
+    choices = HydraConfig.get()
+    words = [word for word in choices.overrides.hydra if not word.startswith("hydra.mode=")]
+    words.append(f"hydra.sweep.dir='{Path(config.runs, study(config)).absolute()}'")
+    if choices.runtime.choices["hydra/launcher"] == "joblib":
+        words += [f"hydra.launcher.n_jobs={at_once}", "hydra.launcher.batch_size=1"]
+    loader = GlobalHydra.instance().config_loader()
+    task = functools.partial(job, cwd=str(Path.cwd()), threads=threads, gpus=_gpus(at_once), sweep=os.getpid())
+    launcher = Plugins.instance().instantiate_launcher(
+        hydra_context=HydraContext(config_loader=loader, callbacks=Callbacks()),
+        task_function=task,
+        config=loader.load_configuration("train", words, RunMode.MULTIRUN),
+    )
+    place = lambda run: run.folder.relative_to(Path(config.runs, study(config)))
+    try:
+        ended = launcher.launch([[*run.words, f"hydra.sweep.subdir='{place(run)}'"] for run in runs], 0)
+    except Exception as error:  # of a scheduler, or of a worker that was killed: the runs that are left are tried again
+        print(f"lra: the launcher stopped: {explain(error)}", file=sys.stderr)
+        return explain(error)
+    for run, end in zip(runs, ended, strict=True):
+        if end.status is JobStatus.FAILED and state(run) == "left":
+            fail(run.folder, explain(end._return_value))
+    return None
+
+
+def _gpus(at_once: int | None) -> list[str]:
+    """GPUs that runs on this machine take in turn; a cluster hands out its own."""
+    if at_once is None or torch.cuda.device_count() < 2:
+        return []
+    return os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(torch.cuda.device_count())))).split(",")
+
+
+if __name__ == "__main__":
+    sweep()

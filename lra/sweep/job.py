@@ -1,0 +1,82 @@
+"""One run of a sweep, python -m lra.train in a process of its own: its memory is measured apart, its end is its own."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import DictConfig
+
+from .. import lock, record
+
+LOG = "train.log"
+FAILED = "failed.txt"
+PATIENCE = 60  # seconds in which a run may stop after a step
+
+
+def job(config: DictConfig, *, cwd: str, threads: int | None, gpus: list[str], sweep: int) -> None:
+    """What a launcher runs, maybe on another host: the words that it was given, in the folder that it was given.
+
+    What the run says goes to train.log, and why it failed to failed.txt. ``sweep`` is the process that leads the sweep;
+    where that is the parent of this one, the run ends with it.
+    """
+    hydra = HydraConfig.get()
+    folder = Path(hydra.runtime.output_dir)
+    if (folder / record.NAME).exists() or lock.holder(folder / lock.NAME):
+        return
+    env = dict(os.environ) | ({"OMP_NUM_THREADS": str(threads)} if threads else {})
+    if gpus:
+        env["CUDA_VISIBLE_DEVICES"] = gpus[hydra.job.num % len(gpus)]
+    (folder / FAILED).unlink(missing_ok=True)
+    with open(folder / LOG, "ab+") as log:
+        before = log.seek(0, os.SEEK_END)
+        run = subprocess.Popen(
+            [sys.executable, "-m", "lra.sweep.job", *hydra.overrides.task],
+            cwd=cwd,
+            env=env,
+            stdin=subprocess.PIPE,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+        worker = os.getppid() == sweep
+        try:
+            while run.poll() is None and not (worker and os.getppid() != sweep):
+                time.sleep(0.1)
+        finally:
+            stopped = run.poll() is None
+            run.stdin.close()
+            run.wait()
+        if run.returncode and not stopped:
+            log.seek(before)
+            fail(folder, reason(run.returncode, log.read().decode(errors="replace")))
+
+
+def fail(folder: Path, why: str) -> None:
+    record.write(folder / FAILED, why + "\n")
+
+
+def reason(status: int, said: str) -> str:
+    """Why a process ended with an exit status other than 0: the signal, or its last line."""
+    if status < 0:
+        return f"ended by {signal.Signals(-status).name}" + (", perhaps for want of memory" if status == -9 else "")
+    lines = [line for line in said.splitlines() if line.strip()]
+    return lines[-1].strip().removeprefix("lra: ") if lines else f"exit status {status}, not a word"
+
+
+def end_with_parent() -> None:
+    os.read(0, 1)  # returns when the other end is closed, whatever closed it
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(PATIENCE)
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    threading.Thread(target=end_with_parent, daemon=True).start()
+    from ..train import train
+
+    train()

@@ -1,0 +1,215 @@
+"""What a sweep runs, and what it will take: the runs, their time, their disk."""
+
+import itertools
+import math
+import shutil
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import mean, median
+
+import torch
+import yaml
+from omegaconf import DictConfig, OmegaConf
+
+from .. import build, module, record
+from ..callbacks import clock
+from ..config import compose
+from ..data.task import Batch
+from ..fit import device, device_name
+from ..measure import measure
+from ..train import check, refuse_other
+
+ROWS = 8  # of a batch whose step is measured on a CPU
+SHARE = 1 / 3  # of a step that the forward pass of an evaluation takes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """One seed of one configuration: the words of lra.train that make it, and where it is."""
+
+    words: tuple[str, ...]
+    task: str
+    label: str
+    seed: int
+    folder: Path
+    steps: int
+    disk: int
+    seconds: float | None = None
+    basis: str = "unknown"  # record | measured | unknown
+
+    def __str__(self) -> str:
+        return f"{self.task} {self.label} seed {self.seed}"
+
+    @property
+    def command(self) -> str:
+        return " ".join(["python -m lra.train", *(f"'{w}'" if set(w) & set("[]{}*?$") else w for w in self.words)])
+
+
+def study(config: DictConfig) -> str:
+    parts = ["sweep", config.sweep.name, *(word for word in (config.protocol, config.budget) if word != "paper")]
+    return config.study or "-".join(parts)
+
+
+def points(grids: DictConfig) -> list[list[str]]:
+    """Words of every point of every grid; axes outside attn become part of the label."""
+    found = []
+    for grid in OmegaConf.to_container(grids, resolve=True).values():
+        outside = [key for key in grid if key.split(".")[0] != "attn"]
+        naming = [f"label_keys=[{','.join(outside)}]"] if outside else []
+        axes = [[f"{key}={_word(value)}" for value in values] for key, values in grid.items()]
+        found += [[*point, *naming] for point in itertools.product(*axes)]
+    return found
+
+
+def _word(value: object) -> str:
+    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def expand(config: DictConfig, *, threads: int | None) -> tuple[list[Run], list[str]]:
+    """Every run, and a line for each mechanism that this machine cannot run.
+
+    Raises ValueError for words that no run can be made of, and where a folder was made by another configuration.
+    """
+    if not config.tasks or not config.seeds:
+        raise ValueError("tasks and seeds must be lists with something in them, such as tasks=[listops] seeds=[0,1]")
+    runs, skipped = [], []
+    history, deadline = records(Path(config.runs)), time.monotonic() + config.measure
+    common = [f"budget={config.budget}", f"protocol={config.protocol}", f"study={study(config)}", f"runs={config.runs}"]
+    if threads:
+        common.append(f"trainer.threads={threads}")
+    for task, point in itertools.product(config.tasks, points(config.sweep.grids)):
+        words = [f"task={task}", *point, *common, *config.overrides]
+        made = compose("train", [*words, f"seeds={list(config.seeds)}".replace(" ", "")])
+        if why := build.unavailable(made):
+            skipped.append(f"{task}: {why}")
+            continue
+        check(made)
+        choices = record.choices(made, build.task_data(made).source.provenance)
+        params = sum(p.numel() for p in build.classifier(made).parameters())
+        folders = {seed: record.home(made) / f"seed-{seed}" for seed in made.seeds}
+        for folder in folders.values():
+            refuse_other(folder / "config.yaml", choices, made.study)
+        left = not all((folder / record.NAME).exists() for folder in folders.values())
+        seconds, basis = estimate(made, choices, history, deadline) if left else (None, "unknown")
+        for seed, folder in folders.items():
+            run = Run(
+                words=(*words, f"seeds=[{seed}]"),
+                task=made.task.name,
+                label=made.label,
+                seed=seed,
+                folder=folder,
+                steps=made.optim.steps,
+                disk=record.disk_bytes(params),
+                seconds=seconds,
+                basis=basis,
+            )
+            runs.append(run)
+    if len({run.folder for run in runs}) < len(runs):
+        raise ValueError(f"sweep={config.sweep.name} has the same run twice; every axis must change the label")
+    return runs, skipped
+
+
+def records(root: Path) -> list[tuple[record.RunRecord, dict]]:
+    """Finished runs below a folder with their choices; what cannot be read is no basis."""
+    found = []
+    for path in root.rglob(record.NAME):
+        try:
+            choices = yaml.safe_load((path.parent / "config.yaml").read_text())
+            found.append((record.load(path), _cost(choices)))
+        except (ValueError, OSError, yaml.YAMLError, AttributeError):
+            continue
+    return found
+
+
+def _cost(choices: dict) -> dict:
+    """The choices that a step's time depends on."""
+    sizes = ("optim.batch", "optim.micro_batch")
+    return {key: value for key, value in choices.items() if not key.startswith("optim.") or key in sizes}
+
+
+def estimate(config: DictConfig, choices: dict, history: list, deadline: float) -> tuple[float | None, str]:
+    """Seconds of a seed with its evaluations, and where the time of a step is from."""
+    where = device_name(device(config))
+    same = [r for r, cost in history if r.device == where and r.step_ms and cost == _cost(choices)]
+    if same:
+        ms, n_val, basis = median(r.step_ms for r in same), same[0].n_val, "record"
+    elif time.monotonic() < deadline and (ms := measured(config)):
+        n_val, basis = config.source.get("val") or 0, "measured"
+    else:
+        return None, "unknown"
+    o = config.optim
+    per_evaluation = math.ceil(n_val / config.data.eval_batch) * SHARE * config.data.eval_batch / o.batch
+    return ms / 1000 * (o.steps + o.steps / o.eval_every * per_evaluation), basis
+
+
+def measured(config: DictConfig) -> float | None:
+    """Milliseconds of a training step on random rows of the task's full length, None where memory is short."""
+    task, where = config.task, device(config)
+    rows = config.optim.micro_batch or config.optim.batch
+    rows = min(rows, ROWS) if where == "cpu" else rows
+    shape = (rows, task.towers, task.length)
+    vocab = task.get("vocab")
+    inputs = torch.randn(*shape, task.features) if vocab is None else torch.randint(1, vocab - 1, shape)
+    kind = build.loss(config)
+    label = torch.rand(rows) if kind == "mse" else torch.randint(task.outputs, (rows,))
+    batch = Batch(inputs.to(where), None, label.to(where))
+    model = build.classifier(config).to(where).train()
+    optimiser = torch.optim.AdamW(model.parameters())
+
+    def step() -> None:
+        optimiser.zero_grad()
+        module.loss(model, batch, kind).backward()
+        optimiser.step()
+
+    ms = measure({"step": step}, repeats=1, device=where)["step"].ms
+    return ms and ms * config.optim.batch / rows
+
+
+def describe(runs: list[Run], config: DictConfig, at_once: int | None) -> Iterable[str]:
+    """The plan as lines: what is there, what is left, how long that may take and on what basis, disk."""
+    done = [run for run in runs if (run.folder / record.NAME).exists()]
+    left = [run for run in runs if run not in done]
+    yield f"{study(config)}: {len(runs)} runs in {Path(config.runs) / study(config)}, {len(done)} of them finished"
+    for task, group in itertools.groupby(runs, key=lambda run: run.task):
+        mine = list(group)
+        todo = [run for run in mine if run in left]
+        labels = list(dict.fromkeys(run.label for run in mine))
+        yield f"  {task}: {', '.join(labels)}; seeds {', '.join(dict.fromkeys(str(run.seed) for run in mine))}"
+        yield f"    {len(todo)} left of {mine[0].steps:,} steps each, {_time(todo)}"
+    if left:
+        if total := seconds(left):
+            together = f", {clock(total / at_once)} with {at_once} at once" if at_once else ""
+            yield f"  time: training and scoring about {clock(total)} one after the other{together}"
+        free = shutil.disk_usage(next(p for p in Path(config.runs).absolute().parents if p.exists())).free
+        size = sum(run.disk for run in left)
+        short = ": NOT ENOUGH" if size > free else ""
+        yield f"  disk: about {max(1, round(size / 2**20)):,} MB, {free / 2**30:,.1f} GB free{short}"
+
+
+def seconds(runs: list[Run]) -> float | None:
+    """Of runs one after the other; one without an estimate counts like the mean of its task's others. None: unknown."""
+    total = 0.0
+    for task in {run.task for run in runs}:
+        mine = [run.seconds for run in runs if run.task == task]
+        known = [value for value in mine if value is not None]
+        if not known:
+            return None
+        total += mean(known) * len(mine)
+    return total
+
+
+def _time(runs: list[Run]) -> str:
+    if not runs:
+        return "nothing to do"
+    if (total := seconds(runs)) is None:
+        return "time unknown: no records on this machine and no step measured (measure=<seconds>)"
+    says = {
+        "record": "{} by records of this kind of device",
+        "measured": "{} by a step measured alone on rows of full length",
+        "unknown": "{} like the others",
+    }
+    counts = {basis: sum(run.basis == basis for run in runs) for basis in says}
+    told = ", ".join(text.format(counts[basis]) for basis, text in says.items() if counts[basis])
+    return f"about {clock(total)} ({told})"

@@ -1,0 +1,121 @@
+"""Where the runs of a sweep stand, read from their folders: whoever runs them, on whichever host."""
+
+import contextlib
+import sys
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+from .. import lock, record
+from ..callbacks import clock
+from .job import FAILED
+from .plan import Run
+
+EVERY = 1.0  # seconds between looks
+LINE_EVERY = 60.0  # seconds after which a line says the same again where output is no terminal
+ENDED = ("done", "diverged", "failed")
+
+
+def state(run: Run) -> str:
+    """done | diverged | failed | running | left"""
+    if (run.folder / record.NAME).exists():
+        try:
+            return record.load(run.folder / record.NAME).status
+        except ValueError:
+            return "failed"
+    if (run.folder / FAILED).exists():
+        return "failed"
+    return "running" if lock.holder(run.folder / lock.NAME) else "left"
+
+
+def outcome(run: Run) -> str:
+    """The result of a run that ended, or why it has none."""
+    if (run.folder / record.NAME).exists():
+        try:
+            r = record.load(run.folder / record.NAME)
+        except ValueError as error:
+            return str(error)
+        return f"diverged at step {r.steps}" if r.status == "diverged" else f"test {r.test:.2f}"
+    return f"failed, {(run.folder / FAILED).read_text().strip()}"
+
+
+def steps(run: Run) -> int:
+    """Steps up to the last evaluation."""
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        return int(Path(run.folder / "metrics.csv").read_text().splitlines()[-1].split(",")[0])
+    return 0
+
+
+class Watch:
+    """A bar in a terminal, plain lines elsewhere, while the block runs."""
+
+    def __init__(self, runs: list[Run]):
+        self.runs, self.console, self.bar = runs, Console(file=sys.stderr), None
+        self.states = {run: state(run) for run in runs}
+        self.begin, self.work = time.monotonic(), self._work()
+        self.end, self.told = threading.Event(), time.monotonic()
+
+    def __enter__(self) -> "Watch":
+        if self.console.is_terminal:
+            columns = [BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[text]}")]
+            self.bar = Progress(*columns, console=self.console, transient=True)
+            self.bar.start()
+            self.line = self.bar.add_task("", total=len(self.runs), text="")
+        self.thread = threading.Thread(target=self._watch, daemon=True)
+        self.thread.start()
+        return self
+
+    def __exit__(self, *error) -> None:
+        self.end.set()
+        self.thread.join()
+        if error[0] is None:
+            self._look()
+        if self.bar:
+            self.bar.stop()
+
+    def _watch(self) -> None:
+        while not self.end.wait(EVERY):
+            self._look()
+
+    def _look(self) -> None:
+        for run, before in self.states.items():
+            if before not in ENDED and (now := state(run)) != before:
+                self.states[run] = now
+                if now in ENDED:
+                    self._tell(f"{run}: {outcome(run)}; {self.summary()}")
+        if self.bar:
+            ended = sum(s in ENDED for s in self.states.values())
+            self.bar.update(self.line, completed=ended, text=self.summary())
+        elif time.monotonic() - self.told > LINE_EVERY:
+            self._tell(self.summary())
+
+    def _tell(self, line: str) -> None:
+        self.told = time.monotonic()
+        if self.bar:
+            self.bar.console.print(line, markup=False, highlight=False)
+        else:
+            print(line, file=sys.stderr, flush=True)
+
+    def summary(self) -> str:
+        count = Counter(self.states.values())
+        parts = [f"{count['done']} of {len(self.runs)} done"]
+        parts += [f"{count[word]} {word}" for word in ("diverged", "failed", "running", "left") if count[word]]
+        whole, now = sum(map(_weight, self.runs)), self._work()
+        if now > self.work and whole > now:
+            parts.append(f"{clock((time.monotonic() - self.begin) * (whole - now) / (now - self.work))} to go")
+        return ", ".join(parts)
+
+    def _work(self) -> float:
+        """Of all runs, what is behind them; a run that ended early is behind them whole."""
+        return sum(
+            _weight(run) * (1 if s in ENDED else min(1, steps(run) / run.steps) if s == "running" else 0)
+            for run, s in self.states.items()
+        )
+
+
+def _weight(run: Run) -> float:
+    return run.seconds or 1.0
