@@ -51,6 +51,8 @@ def job(config: DictConfig, *, cwd: str, threads: int | None, gpus: list[str], s
             stopped = run.poll() is None
             run.stdin.close()
             run.wait()
+            if worker and os.getppid() != sweep:
+                os._exit(1)  # nobody is left to hear of it, and no further job should begin
         if run.returncode and not stopped:
             log.seek(before)
             fail(folder, reason(run.returncode, log.read().decode(errors="replace")))

@@ -48,7 +48,7 @@ class Run:
 
 
 def study(config: DictConfig) -> str:
-    parts = ["sweep", config.sweep.name, *(word for word in (config.protocol, config.budget) if word != "paper")]
+    parts = ["sweep", config.sweep.name, *(word for word in (config.protocol.name, config.budget) if word != "paper")]
     return config.study or "-".join(parts)
 
 
@@ -76,7 +76,8 @@ def expand(config: DictConfig, *, threads: int | None) -> tuple[list[Run], list[
         raise ValueError("tasks and seeds must be lists with something in them, such as tasks=[listops] seeds=[0,1]")
     runs, skipped = [], []
     history, deadline = records(Path(config.runs)), time.monotonic() + config.measure
-    common = [f"budget={config.budget}", f"protocol={config.protocol}", f"study={study(config)}", f"runs={config.runs}"]
+    common = [f"budget={config.budget}", f"protocol={config.protocol.name}"]
+    common += [f"study={study(config)}", f"runs={config.runs}"]
     if threads:
         common.append(f"trainer.threads={threads}")
     for task, point in itertools.product(config.tasks, points(config.sweep.grids)):
