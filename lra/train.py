@@ -10,6 +10,7 @@ from omegaconf import DictConfig
 from . import build, record
 from .config import check_budget, main
 from .fit import device, fit
+from .module import SCHEDULES
 
 TEMPORARY = ".*.part"
 
@@ -99,6 +100,8 @@ def check(config: DictConfig) -> None:
         raise ValueError(f"optim.eval_every must divide optim.steps {o.steps}, not {o.eval_every}")
     if o.warmup not in (0, *range(2, o.steps)):  # torch's one-cycle schedule divides by warmup - 1 and steps - warmup
         raise ValueError(f"optim.warmup must be 0 or from 2 to optim.steps - 1 ({o.steps - 1}), not {o.warmup}")
+    if o.schedule not in SCHEDULES:
+        raise ValueError(f"optim.schedule must be one of {', '.join(SCHEDULES)}, not {o.schedule!r}")
     if not o.lr > 0:
         raise ValueError(f"optim.lr must be above 0, not {o.lr}")
     build.loss(config)

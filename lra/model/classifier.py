@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from ..linalg import at_least_float32
+from .norm import norm as make_norm
 
 POOLS = ("mean", "cls")
 MEANS = ("length", "real")
@@ -17,7 +18,8 @@ class Classifier(nn.Module):
     embed: (N,L[,F]) -> (N,L,d). block: a factory, called ``layers`` times with whether it is the first. pool: ``mean``
     over positions or ``cls``, where id ``vocab - 1`` is put in front (so it needs a ``vocab``) and a row that would
     exceed ``length`` loses its last token. mean_over: what the mean divides by, the padded ``length`` whatever the
-    batch's padding (published) or the ``real`` tokens.
+    batch's padding (published) or the ``real`` tokens. norm: of the last block's output, see ``lra.model.norm``, None
+    for none. head: a factory like ``Head``.
     """
 
     def __init__(
@@ -34,6 +36,8 @@ class Classifier(nn.Module):
         towers: int = 1,
         pool: str = "mean",
         mean_over: str = "length",
+        norm: str | None = "layer",
+        head: Callable[..., nn.Module] | None = None,
     ):
         super().__init__()
         if pool not in POOLS:
@@ -46,8 +50,8 @@ class Classifier(nn.Module):
         self.class_id = None if vocab is None else vocab - 1
         self.embed = embed
         self.blocks = nn.ModuleList(block(layer == 0) for layer in range(layers))
-        self.norm = nn.LayerNorm(dim)
-        self.head = Head(dim=dim, hidden=hidden, outputs=outputs, towers=towers)
+        self.norm = make_norm(norm, dim, "model.norm") if norm else None
+        self.head = (head or Head)(dim=dim, hidden=hidden, outputs=outputs, towers=towers)
 
     def forward(self, inputs: Tensor, mask: Tensor | None = None) -> Tensor:
         B, T = inputs.shape[:2]
@@ -59,7 +63,8 @@ class Classifier(nn.Module):
         x, memory = self.embed(inputs), None
         for block in self.blocks:
             x, memory = block(x, mask, memory)
-        return self.head(self._pool(self.norm(x), mask).unflatten(0, (B, T)))
+        x = x if self.norm is None else self.norm(x, mask)
+        return self.head(self._pool(x, mask).unflatten(0, (B, T)))
 
     def _pool(self, x: Tensor, mask: Tensor | None) -> Tensor:
         if self.pool == "cls":

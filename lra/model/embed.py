@@ -5,22 +5,43 @@ from torch import Tensor, nn
 
 
 class TokenEmbedding(nn.Module):
-    """Learned token and position tables, normal with standard deviation 0.02, added, then dropout.
+    """Learned token and position tables, normal with standard deviation ``std``, added, then dropout.
 
-    ids (N,L) int -> (N,L,d), L at most ``length`` (protocols.yaml, nystromformer_small).
+    ids (N,L) int -> (N,L,d), L at most ``length`` (protocols.yaml, nystromformer_small). std: null for d^-1/2.
+    positions: without them the mechanism itself has to know where a token stands.
     """
 
-    def __init__(self, *, vocab: int, length: int, dim: int, dropout: float):
+    def __init__(
+        self, *, vocab: int, length: int, dim: int, dropout: float, std: float | None = 0.02, positions: bool = True
+    ):
         super().__init__()
         self.token = nn.Embedding(vocab, dim)
-        self.position = nn.Embedding(length, dim)
+        self.position = nn.Embedding(length, dim) if positions else None
         self.dropout = nn.Dropout(dropout)
-        for table in (self.token, self.position):
-            nn.init.normal_(table.weight, std=0.02)
+        for table in filter(None, (self.token, self.position)):
+            nn.init.normal_(table.weight, std=dim**-0.5 if std is None else std)
 
     def forward(self, ids: Tensor) -> Tensor:
-        positions = torch.arange(ids.shape[1], device=ids.device)
-        return self.dropout(self.token(ids) + self.position(positions))
+        x = self.token(ids)
+        return self.dropout(x if self.position is None else x + self.position.weight[: ids.shape[1]])
+
+
+class PixelEmbedding(nn.Module):
+    """A grey level as one real number, scaled by a learned vector and shifted by another, as in MEGA and S5.
+
+    ids (N,L) int, 0 to 255 -> (ids / 255 - mean) / std · scale + shift, then dropout: (N,L,d). No position table.
+    """
+
+    def __init__(self, *, length: int, dim: int, dropout: float, mean: float, std: float):
+        super().__init__()
+        self.mean, self.std = mean, std
+        self.scale = nn.Parameter(torch.randn(dim))
+        self.shift = nn.Parameter(0.1 * torch.randn(dim))
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        value = (ids.to(self.scale.dtype) / 255 - self.mean) / self.std
+        return self.dropout(value[..., None] * self.scale + self.shift)
 
 
 class FeatureEmbedding(nn.Module):
