@@ -33,10 +33,11 @@ def cubic(m: Tensor, *, steps: int, init: str = "per_matrix") -> Tensor:
     with torch.autocast(m.device.type, enabled=False):
         (m,) = at_least_float32(m)
         shape, m = m.shape, m.flatten(0, -3) if m.dim() > 2 else m[None]
-        scale = m.abs().sum(-2).max(-1).values[:, None, None]
+        tiny = torch.finfo(m.dtype).tiny  # a matrix of zeros has zero as its inverse
+        scale = m.abs().sum(-2).max(-1).values.clamp(min=tiny)[:, None, None]
         z = m.mT / (scale.max() if init == "batch" else scale)
         if init == "two_norms":
-            z = z / m.abs().sum(-1).max(-1).values[:, None, None]
+            z = z / m.abs().sum(-1).max(-1).values.clamp(min=tiny)[:, None, None]
         for _ in range(steps):  # multiplied out, so that each line is one fused multiply-add and needs no identity
             mz = m @ z
             t = torch.baddbmm(mz, mz, mz, beta=7, alpha=-1)

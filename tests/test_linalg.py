@@ -77,5 +77,5 @@ def test_exact_is_the_moore_penrose_inverse():
 def test_wrong_options_are_named():
     with pytest.raises(ValueError, match=r"pinv.steps must be 0 or more, not -1"):
         cubic(stochastic(), steps=-1)
-    with pytest.raises(ValueError, match=r"pinv.init must be per_matrix or batch, not 'x'"):
+    with pytest.raises(ValueError, match=r"pinv.init must be per_matrix, batch or two_norms, not 'x'"):
         cubic(stochastic(), steps=1, init="x")
