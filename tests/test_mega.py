@@ -16,7 +16,9 @@ from lra.attention.linear import Linear
 from lra.attention.local import Local
 from lra.attention.softmax import Softmax
 from lra.config import compose
+from lra.data.task import Batch
 from lra.linalg import cubic, exact
+from lra.model.classifier import Classifier
 from lra.model.embed import PixelEmbedding, TokenEmbedding
 from lra.model.ema import EMA
 from lra.model.mega import Mega, MegaHead, RelativeBias
@@ -282,9 +284,7 @@ class Largest(TorchDispatchMode):
 
 
 def largest(attention, n, **options):
-    block = Mega(
-        attention, dim=4, hidden=4, dropout=0.0, length=n, **({"z": 4, "ndim": 2, "truncation": 8} | options)
-    )
+    block = Mega(attention, dim=4, hidden=4, dropout=0.0, length=n, **({"z": 4, "ndim": 2, "truncation": 8} | options))
     x = torch.randn(1, n, 4, requires_grad=True)
     with Largest() as mode:
         block(x, torch.arange(n)[None] < n - 7)[0].sum().backward()
@@ -394,7 +394,9 @@ def test_published_configurations_take_a_step(task, attn):
 def test_wrong_choices_are_named():
     block = mega(lambda weights, **sizes: Linear(**sizes), bias=False)
     assert isinstance(block.attention, Linear) and block.bias is None
-    with pytest.raises(ValueError, match=r"Linear takes no position bias, as mega and mega_cur_\* do: set block.bias=f"):
+    with pytest.raises(
+        ValueError, match=r"Linear takes no position bias, as mega and mega_cur_\* do: set block.bias=f"
+    ):
         mega(lambda weights, **sizes: Linear(**sizes))
     with pytest.raises(ValueError, match="Mega holds a mechanism of queries, keys and values, PSF is none"):
         build.classifier(config("psf", "block=mega"))
@@ -411,3 +413,61 @@ def test_wrong_choices_are_named():
             mega(**{key: 0})
     with pytest.raises(ValueError, match="attn.count must be between 1 and the task's length 6, not 7"):
         mega(partial(CUR, count=7, impl="eager"), chunk=6)
+
+
+def repeats(generator, size, length):
+    """Grey noise with two runs of six pixels, both black or both white (label 1) or one of each (0)."""
+    ids = torch.randint(0, 256, (size, 1, length), generator=generator)
+    label, colour = torch.randint(0, 2, (2, size), generator=generator)
+    first, second = (torch.randint(at, at + length // 2 - 8, (size,), generator=generator) for at in (0, length // 2))
+    for i in range(size):
+        ids[i, 0, first[i] : first[i] + 6] = 255 * colour[i]
+        ids[i, 0, second[i] : second[i] + 6] = 255 * (colour[i] if label[i] else 1 - colour[i])
+    return Batch(ids, None, label)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("init", ["two_norms", "per_matrix"])
+def test_laplace_cur_trains_at_a_high_learning_rate_if_its_inverse_knows_the_row_sums(init):
+    """Row sums of the kept matrix m grow from 0.2 to 10 and more, where the softmax's starting value is too large.
+
+    m times its inverse is symmetric, and with both norms its eigenvalues, hence its numbers, stay within [-1, 1].
+    """
+    largest = []
+
+    def pinv(m):
+        inverse = cubic(m, steps=4, init=init)
+        largest.append((m @ inverse).detach().abs().max())
+        return inverse
+
+    torch.manual_seed(0)
+    attention = partial(CUR, count=32, score="step", weights="laplace", impl="eager", pinv=pinv)
+    sizes = {"dim": 16, "hidden": 32, "dropout": 0.0, "length": 128}
+    model = Classifier(
+        embed=PixelEmbedding(length=128, dim=16, dropout=0.0, mean=0.5, std=0.5),
+        block=lambda first: Mega(attention, **sizes, z=16, ndim=4, truncation=64, norm="batch"),
+        layers=2,
+        dim=16,
+        hidden=32,
+        outputs=2,
+        length=128,
+        vocab=256,
+        mean_over="real",
+        norm="batch",
+        head=MegaHead,
+    )
+    optimiser = torch.optim.AdamW(model.parameters(), betas=(0.9, 0.98), weight_decay=0.01)
+    generator, losses = torch.Generator().manual_seed(1), []
+    for step in range(250):
+        for group in optimiser.param_groups:
+            group["lr"] = 0.05 * min(1, (step + 1) / 20)
+        loss = module.loss(model, repeats(generator, 16, 128))
+        losses.append(loss.item())
+        optimiser.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimiser.step()
+    if init == "two_norms":
+        assert max(largest) < 1.01 and sum(losses[-50:]) / 50 < 0.3
+    else:
+        assert not torch.stack(largest).isfinite().all() or max(largest) > 100

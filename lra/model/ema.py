@@ -27,7 +27,13 @@ class EMA(nn.Module):
         self.truncation = truncation
         self.delta, self.alpha, self.beta, self.gamma = (nn.Parameter(torch.empty(2, dim, ndim)) for _ in range(4))
         self.omega = nn.Parameter(torch.empty(dim))
-        for parameter, std in ((self.delta, 0.2), (self.alpha, 0.2), (self.beta, 0.02), (self.gamma, 1), (self.omega, 1)):
+        for parameter, std in (
+            (self.delta, 0.2),
+            (self.alpha, 0.2),
+            (self.beta, 0.02),
+            (self.gamma, 1),
+            (self.omega, 1),
+        ):
             nn.init.normal_(parameter, std=std)
         with torch.no_grad():
             self.beta += (-1.0) ** torch.arange(ndim)
