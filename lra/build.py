@@ -101,11 +101,9 @@ def block_factory(config: DictConfig) -> Callable[..., nn.Module]:
     kind, shell = mechanism.func, instantiate(config.block)
     if not inspect.isclass(kind):
         raise ValueError(f"attn._target_ must name a class, not {kind}")
-    holds_attention = "attention" in inspect.signature(shell).parameters  # projections of its own, as MEGA has them
+    holds_attention = "attention" in inspect.signature(shell).parameters  # it has projections of its own
     if holds_attention and not issubclass(kind, Attention):
-        raise ValueError(
-            f"{shell.func.__name__} holds a mechanism of queries, keys and values, {kind.__name__} is none"
-        )
+        raise ValueError(f"{shell.func.__name__} needs a mechanism of queries, keys and values, not {kind.__name__}")
     if issubclass(kind, Attention | Mixer):
         mixer = partial(Multihead, mechanism, **sizes) if issubclass(kind, Attention) else partial(mechanism, **sizes)
         held = partial(shell, mechanism, length=config.task.length) if holds_attention else partial(shell, mixer)

@@ -20,7 +20,7 @@ def loss(model: nn.Module, batch: Batch, kind: str = LOSSES[0]) -> Tensor:
 
 
 def linear(step: int, optim: dict) -> float:
-    """Learning rate of a step: from 1e-7 up to lr as step^warmup_power, then straight down to 0 (protocols.yaml, mega)."""
+    """Learning rate of a step: from 1e-7 up to lr as step^warmup_power, then straight down to 0 (MEGA's)."""
     lr, warmup, start = optim["lr"], optim["warmup"], 1e-7
     if step <= warmup:
         return lr if not warmup else start + (lr - start) * (step / warmup) ** optim["warmup_power"]

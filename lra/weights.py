@@ -39,9 +39,9 @@ def weigh(scores: Tensor, keys: Tensor | None, kind: str, bias: Tensor | None = 
 
 
 def laplace(x: Tensor) -> Tensor:
-    """(1 + erf((x - μ) / (σ √2))) / 2 with μ = √(1/2), σ = √(1/(4π)) (MEGA: Ma et al. 2023, section 3.5).
+    """(1 + erf((x - μ) / (σ √2))) / 2 with μ = √(1/2), σ = √(1/(4π)) (MEGA: Ma et al. 2023).
 
-    A smooth, bounded stand-in for relu(x)², whose value and slope it has at x = μ. erfc keeps the digits of small weights.
+    A smooth, bounded stand-in for relu(x)², whose value and slope it has at x = μ. erfc keeps small weights' digits.
     """
     mean, deviation = math.sqrt(1 / 2), math.sqrt(1 / (4 * math.pi))
     return 0.5 * ((mean - x) / (deviation * math.sqrt(2))).erfc()

@@ -1,4 +1,4 @@
-"""The moving average of MEGA (Ma et al., ICLR 2023, sections 3.1 and 3.2)."""
+"""The moving average of MEGA (Ma et al., ICLR 2023): multi-dimensional and damped."""
 
 import torch
 import torch.nn.functional as F
@@ -27,14 +27,8 @@ class EMA(nn.Module):
         self.truncation = truncation
         self.delta, self.alpha, self.beta, self.gamma = (nn.Parameter(torch.empty(2, dim, ndim)) for _ in range(4))
         self.omega = nn.Parameter(torch.empty(dim))
-        for parameter, std in (
-            (self.delta, 0.2),
-            (self.alpha, 0.2),
-            (self.beta, 0.02),
-            (self.gamma, 1),
-            (self.omega, 1),
-        ):
-            nn.init.normal_(parameter, std=std)
+        for name, std in {"delta": 0.2, "alpha": 0.2, "beta": 0.02, "gamma": 1, "omega": 1}.items():
+            nn.init.normal_(getattr(self, name), std=std)
         with torch.no_grad():
             self.beta += (-1.0) ** torch.arange(ndim)
 

@@ -14,7 +14,7 @@ from .norm import norm as make_norm
 
 
 class Mega(nn.Module):
-    """A whole layer: gated attention over a moving average, then a feed-forward layer (mechanisms.md, section 5).
+    """A whole layer: gated attention over a moving average, then a feed-forward layer.
 
         c = EMA(x̂)                  x̂ = norm(x), v = SiLU(W_v x̂)
         u, z, r, h = split(W c)     u sigmoid; z, r SiLU
@@ -59,11 +59,8 @@ class Mega(nn.Module):
         self.bias = RelativeBias(reach) if bias else None
         self.ema = EMA(dim, ndim=ndim, truncation=truncation)
         self.norm, self.mlp_norm = (make_norm(norm, dim, "block.norm") for _ in range(2))
-        self.values, self.gates, self.output = (
-            nn.Linear(dim, hidden),
-            nn.Linear(dim, sum(self.widths)),
-            nn.Linear(hidden, dim),
-        )
+        self.values, self.gates = nn.Linear(dim, hidden), nn.Linear(dim, sum(self.widths))
+        self.output = nn.Linear(hidden, dim)
         self.qk_scale, self.qk_shift = nn.Parameter(torch.empty(2, z)), nn.Parameter(torch.zeros(2, z))
         self.dropout = nn.Dropout(dropout)
         self.mlp = nn.Sequential(nn.Linear(dim, hidden), nn.SiLU(), nn.Linear(hidden, dim), nn.Dropout(dropout))
