@@ -56,6 +56,9 @@ test-all: setup lint ## every test that needs no other package
 test-peers: setup ## mechanisms against public implementations, which are installed into .venv
 	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt $(PEERS)
 	$(BIN)/python -m pytest -q -m peers
+	$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps --upgrade --target $(VENV)/mega-peer \
+		transformers==4.57.6 huggingface-hub==0.36.2 tokenizers==0.22.2
+	PYTHONPATH=$(VENV)/mega-peer $(BIN)/python -m pytest -q -m peers -k mega
 
 lint: setup ## ruff
 	$(BIN)/ruff check .

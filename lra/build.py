@@ -89,6 +89,8 @@ def loss(config: DictConfig) -> str:
 def block_factory(config: DictConfig) -> Callable[..., nn.Module]:
     """A factory of blocks: the attn word may name an Attention, a Mixer or a whole Block.
 
+    A block that takes an ``attention`` is handed the Attention itself, any other one a Mixer around it.
+
     Its argument says whether the block is the encoder's first; a Block that takes ``first`` is told, because what its
     memory begins with is learned there only.
     """
@@ -97,12 +99,16 @@ def block_factory(config: DictConfig) -> Callable[..., nn.Module]:
         raise ValueError(f"model.heads must divide model.dim {model.dim}, not {model.heads}; or set model.head_dim")
     head_dim = model.head_dim or model.dim // model.heads
     sizes = {"dim": model.dim, "heads": model.heads, "head_dim": head_dim, "length": config.task.length}
-    kind = mechanism.func
+    kind, shell = mechanism.func, instantiate(config.block)
     if not inspect.isclass(kind):
         raise ValueError(f"attn._target_ must name a class, not {kind}")
+    holds_attention = "attention" in inspect.signature(shell).parameters  # it has projections of its own
+    if holds_attention and not issubclass(kind, Attention):
+        raise ValueError(f"{shell.func.__name__} needs a mechanism of queries, keys and values, not {kind.__name__}")
     if issubclass(kind, Attention | Mixer):
         mixer = partial(Multihead, mechanism, **sizes) if issubclass(kind, Attention) else partial(mechanism, **sizes)
-        block = partial(instantiate(config.block), mixer, dim=model.dim, hidden=model.hidden, dropout=model.dropout)
+        held = partial(shell, mechanism, length=config.task.length) if holds_attention else partial(shell, mixer)
+        block = partial(held, dim=model.dim, hidden=model.hidden, dropout=model.dropout)
     else:
         block = partial(mechanism, **sizes, hidden=model.hidden, dropout=model.dropout)
     told = "first" in inspect.signature(block).parameters

@@ -129,7 +129,8 @@ def data_command(config: DictConfig) -> str:
 
 def _load_attn(word: str) -> dict:
     loader = GlobalHydra.instance().config_loader()
-    config = loader.load_configuration(f"attn/{word}", [], RunMode.RUN)
+    # A word may choose its block, so there has to be one.
+    config = loader.load_configuration(None, ["+block=prenorm", f"+attn={word}"], RunMode.RUN)
     return OmegaConf.to_container(config.attn, resolve=True)
 
 

@@ -86,6 +86,7 @@ def fit(config: DictConfig, seed: int, data: TaskData, folder: Path, fingerprint
         max_steps=config.optim.steps,
         max_epochs=-1,
         accumulate_grad_batches=data.batch // data.micro_batch,
+        gradient_clip_val=config.optim.clip_norm,
         val_check_interval=config.optim.eval_every * (data.batch // data.micro_batch),
         check_val_every_n_epoch=None,
         num_sanity_val_steps=0,

@@ -19,20 +19,25 @@ def cubic(m: Tensor, *, steps: int, init: str = "per_matrix") -> Tensor:
 
     s is the largest absolute column sum: rows of a softmax matrix sum to one, so the row norm that the theory asks for
     is left out. ``init="per_matrix"`` takes it per matrix; ``"batch"`` takes the largest of the whole tensor, which is
-    what the released Nystromformer does and makes one example depend on the others. Among equal column sums the
-    gradient goes through the first.
+    what the released Nystromformer does and makes one example depend on the others. ``"two_norms"`` is for matrices
+    whose rows sum to anything, such as MEGA's Laplace weights: s is the largest column sum times the largest row sum,
+    per matrix, so that the eigenvalues of m Z_0 lie in [0, 1]. Without the row sum they reach up to it, and from about
+    4.4 on each step drives them further away. Among equal sums the gradient goes through the first.
 
     After few steps Z is not the pseudo-inverse but a smoothed one, and it stays bounded where the true one does not.
     """
     if steps < 0:
         raise ValueError(f"pinv.steps must be 0 or more, not {steps}")
-    if init not in ("per_matrix", "batch"):
-        raise ValueError(f"pinv.init must be per_matrix or batch, not {init!r}")
+    if init not in ("per_matrix", "batch", "two_norms"):
+        raise ValueError(f"pinv.init must be per_matrix, batch or two_norms, not {init!r}")
     with torch.autocast(m.device.type, enabled=False):
         (m,) = at_least_float32(m)
         shape, m = m.shape, m.flatten(0, -3) if m.dim() > 2 else m[None]
-        scale = m.abs().sum(-2).max(-1).values[:, None, None]
-        z = m.mT / (scale if init == "per_matrix" else scale.max())
+        tiny = torch.finfo(m.dtype).tiny  # a matrix of zeros has zero as its inverse
+        scale = m.abs().sum(-2).max(-1).values.clamp(min=tiny)[:, None, None]
+        z = m.mT / (scale.max() if init == "batch" else scale)
+        if init == "two_norms":
+            z = z / m.abs().sum(-1).max(-1).values.clamp(min=tiny)[:, None, None]
         for _ in range(steps):  # multiplied out, so that each line is one fused multiply-add and needs no identity
             mz = m @ z
             t = torch.baddbmm(mz, mz, mz, beta=7, alpha=-1)

@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .linalg import at_least_float32
+from .weights import scale, weigh
 
 IMPLS = ("eager", "sdpa")
 
@@ -22,39 +23,45 @@ def three_factor(
     mask: Tensor | None = None,
     row_mask: Tensor | None = None,
     col_mask: Tensor | None = None,
+    weights: str = "softmax",
+    bias: tuple[Tensor | None, Tensor | None, Tensor | None] = (None, None, None),
     impl: str = "sdpa",
 ) -> tuple[Tensor, Tensor]:
-    """softmax(q k_colsᵀ) · pinv(softmax(q_rows k_colsᵀ)) · softmax(q_rows kᵀ) v, evaluated right to left.
+    """f(q k_colsᵀ) · pinv(f(q_rows k_colsᵀ)) · f(q_rows kᵀ) v, evaluated right to left, f the softmax.
 
     q, k (N,H,L,D), v (N,H,L,E), q_rows, k_cols (N,H,c,D), mask (N,L), row_mask and col_mask (N,H,c) or broadcastable:
     which kept rows and columns are real -> the product (N,H,L,E) and R v (N,H,c,E). Scores are divided by √D.
+
+    weights: ``softmax`` | ``laplace``, which makes f and the divisor MEGA's, see ``lra.weights``. bias: what is added
+    to the scores of the three factors, (N,H,L,c), (N,H,c,c) and (N,H,c,L) or broadcastable.
 
     Padded kept columns get no weight and padded kept rows of the inner matrix are zero before its inverse, so the
     result equals that of keeping the real ones only. Taking the inner matrix from q_rows instead of cutting it out of
     the n x c factor is the same number without a scatter in the backward pass.
 
-    ``eager`` writes every factor out in float32; ``sdpa`` is two fused calls around the inverse, O(L) memory.
+    ``eager`` writes every factor out in float32; ``sdpa`` is two fused calls around the inverse, O(L) memory without a
+    bias, and for softmax only.
     """
+    outer_bias, inner_bias, rows_bias = bias
+    factor = scale(weights, q, mask)
     with torch.autocast(q.device.type, enabled=False):
         rows, cols = at_least_float32(q_rows, k_cols)
-        inner = _softmax(rows @ cols.mT * q.shape[-1] ** -0.5, col_mask)
+        inner = weigh(rows * factor @ cols.mT, col_mask, weights, inner_bias)
         if row_mask is not None:
             inner = inner * row_mask[..., None]
         inverse = pinv(inner)  # (N,H,c,c)
     if impl == "sdpa":
-        rv = F.scaled_dot_product_attention(q_rows, k, v, None if mask is None else mask[:, None, None])
+        rv = F.scaled_dot_product_attention(q_rows, k, v, _allowed(mask if mask is None else mask[:, None], rows_bias))
         w = (inverse @ rv.to(inverse.dtype)).to(v.dtype)
-        keys = None if col_mask is None else col_mask[:, :, None]
-        return F.scaled_dot_product_attention(q, k_cols, w, keys), rv
+        return F.scaled_dot_product_attention(q, k_cols, w, _allowed(col_mask, outer_bias)), rv
     with torch.autocast(q.device.type, enabled=False):
         q, k, v = at_least_float32(q, k, v)
-        q = q * q.shape[-1] ** -0.5
-        rv = _softmax(rows * rows.shape[-1] ** -0.5 @ k.mT, None if mask is None else mask[:, None]) @ v
-        return _softmax(q @ cols.mT, col_mask) @ (inverse @ rv), rv
+        rv = weigh(rows * factor @ k.mT, None if mask is None else mask[:, None], weights, rows_bias) @ v
+        return weigh(q * factor @ cols.mT, col_mask, weights, outer_bias) @ (inverse @ rv), rv
 
 
-def _softmax(scores: Tensor, keys: Tensor | None) -> Tensor:
-    """scores (N,H,i,j), keys (N,H,j): which columns are real."""
-    if keys is not None:
-        scores = scores.masked_fill(~keys[:, :, None], float("-inf"))
-    return scores.softmax(-1)
+def _allowed(keys: Tensor | None, bias: Tensor | None) -> Tensor | None:
+    """Which keys are real, (N,H,j) or broadcastable, and the bias (N,H,i,j), as one attn_mask."""
+    if keys is None:
+        return bias
+    return keys[:, :, None] if bias is None else bias.masked_fill(~keys[:, :, None], float("-inf"))

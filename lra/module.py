@@ -11,7 +11,7 @@ from . import metric as metrics
 from .data.task import Batch
 
 LOSSES = ("cross_entropy", "mse")
-SCHEDULES = ("one_cycle", "constant")
+SCHEDULES = ("one_cycle", "linear", "constant")
 
 
 def loss(model: nn.Module, batch: Batch, kind: str = LOSSES[0]) -> Tensor:
@@ -20,8 +20,16 @@ def loss(model: nn.Module, batch: Batch, kind: str = LOSSES[0]) -> Tensor:
     return F.mse_loss(outputs[:, 0], batch.label) if kind == "mse" else F.cross_entropy(outputs, batch.label)
 
 
+def linear(step: int, optim: dict) -> float:
+    """Learning rate of a step: from 1e-7 up to lr as step^warmup_power, then straight down to 0 (MEGA's)."""
+    lr, warmup, start = optim["lr"], optim["warmup"], 1e-7
+    if step <= warmup:
+        return lr if not warmup else start + (lr - start) * (step / warmup) ** optim["warmup_power"]
+    return lr * (optim["steps"] - step) / (optim["steps"] - warmup)
+
+
 class Training(L.LightningModule):
-    """AdamW under a one-cycle schedule with linear annealing (protocols.yaml, nystromformer_small), or a constant one.
+    """AdamW under a one-cycle schedule with linear annealing (protocols.yaml, nystromformer_small) or another one.
 
     Random numbers of step k (dropout, random selection) are a function of (seed, k) and, of several processes, of which
     it is, so a resumed run draws what an uninterrupted one would have drawn. ``train_loss`` adds up on the device;
@@ -42,14 +50,17 @@ class Training(L.LightningModule):
         )
         if o["schedule"] == "constant":
             return optimiser
-        schedule = torch.optim.lr_scheduler.OneCycleLR(
-            optimiser,
-            max_lr=o["lr"],
-            total_steps=o["steps"],
-            pct_start=o["warmup"] / o["steps"],
-            anneal_strategy="linear",
-            cycle_momentum=self.cycle_momentum,
-        )
+        if o["schedule"] == "linear":
+            schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: linear(step, o) / o["lr"])
+        else:
+            schedule = torch.optim.lr_scheduler.OneCycleLR(
+                optimiser,
+                max_lr=o["lr"],
+                total_steps=o["steps"],
+                pct_start=o["warmup"] / o["steps"],
+                anneal_strategy="linear",
+                cycle_momentum=self.cycle_momentum,
+            )
         return {"optimizer": optimiser, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
     def on_fit_start(self) -> None:

@@ -80,7 +80,7 @@ def test_every_smoke_schedule_runs_to_its_end(task, protocol):
 @pytest.mark.parametrize("experiment", EXPERIMENTS)
 def test_every_experiment_composes_builds_and_takes_a_step(experiment):
     words = [f"experiment={experiment}"]
-    if not experiment.startswith("psf"):  # those choose their own
+    if not experiment.startswith(("psf", "mega")):  # those choose their own
         words.append("attn=cur_abs")
     for budget in ("paper", "smoke"):
         cfg = compose("train", [*words, f"budget={budget}"])
@@ -133,7 +133,7 @@ def test_a_mechanism_that_cannot_run_here_is_refused_or_skipped(tmp_path, monkey
 
 ENTRIES = ["data_prep.__main__", "data_prep.bench", "data_prep.show"]
 FLOORS = {
-    0: ["linalg", "select", "lowrank", "banded", "kernels", "store"],
+    0: ["linalg", "select", "weights", "lowrank", "banded", "kernels", "store"],
     1: ["attention", "model", "data", "data_prep"],
     2: [
         "config",
@@ -240,7 +240,7 @@ WRONG = {
     "task=listops attn=cur_abs optim.schedule=constant": "optim.warmup must be 0 with optim.schedule=constant, not 2",
     "task=listops attn=cur_abs data.mask=false": "data.mask=false, padding as tokens, needs data.pad=fixed",
     "task=listops attn=cur_abs model.pool=max": "model.pool must be one of mean, cls, flatten, not 'max'",
-    "task=listops attn=cur_abs model.norm=batch": "model.norm must be layer or null, not 'batch'",
+    "task=listops attn=cur_abs model.norm=group": "model.norm must be one of layer, scale, rms, batch, not 'group'",
     "task=listops attn=psf attn.channels=8 attn.project=false": "rows of 64 and of 8 from the mixer do not add up",
     "experiment=psf_listops model.layers=2": "model.layers must be 1 where a block makes rows of 128 from 512, not 2",
     "experiment=psf_listops model.head.kind=tanh": "model.head.kind must be one of relu, gelu, linear, not 'tanh'",

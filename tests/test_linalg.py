@@ -13,13 +13,14 @@ def stochastic(n=5, shape=(3, 2), seed=0, sharpness=3.0):
 
 
 @pytest.mark.parametrize("steps", [0, 1, 4, 6])
-@pytest.mark.parametrize("init", ["per_matrix", "batch"])
+@pytest.mark.parametrize("init", ["per_matrix", "batch", "two_norms"])
 def test_cubic_is_its_recurrence(steps, init):
-    m = stochastic()
+    m = stochastic() * (3.0 if init == "two_norms" else 1.0)
     got = cubic(m, steps=steps, init=init)
     for i, j in np.ndindex(3, 2):
         a = m[i, j].numpy()
         scale = (m if init == "batch" else m[i, j]).sum(-2).max().item()
+        scale *= a.sum(1).max() if init == "two_norms" else 1
         z, one = a.T / scale, np.eye(5)
         for _ in range(steps):
             z = 0.25 * z @ (13 * one - a @ z @ (15 * one - a @ z @ (7 * one - a @ z)))
@@ -35,6 +36,23 @@ def test_gradients():
     m = stochastic(4, (2,)).requires_grad_()
     assert torch.autograd.gradcheck(lambda x: cubic(x, steps=4), m)
     assert torch.autograd.gradcheck(lambda x: cubic(x, steps=2, init="batch"), m)
+    m = torch.rand(2, 4, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    assert torch.autograd.gradcheck(lambda x: cubic(x, steps=4, init="two_norms"), m)
+
+
+@pytest.mark.parametrize("row_sum", [0.1, 3.0, 32.0])
+def test_rows_that_do_not_sum_to_one_need_both_norms(row_sum):
+    """Without the row norm the largest eigenvalue x of m Z_0 is the row sum. A step takes it to
+    x (13 - x (15 - x (7 - x))) / 4, which leaves for infinity from about 4.4 on."""
+    m = row_sum * (0.8 * torch.eye(32) + 0.2 * stochastic(32).float())
+    truth = torch.linalg.inv(m)
+    error = {init: (cubic(m, steps=8, init=init) - truth).norm() / truth.norm() for init in ("per_matrix", "two_norms")}
+    assert error["two_norms"] < 1e-3
+    assert (error["per_matrix"] < 1e-3) == torch.isfinite(error["per_matrix"]) == (row_sum < 4.4)
+
+
+def test_zeros_have_zeros_as_their_inverse():
+    assert not cubic(torch.zeros(2, 3, 3), steps=4, init="two_norms").any()
 
 
 def test_gradient_goes_through_the_first_of_equal_column_sums():
@@ -77,5 +95,5 @@ def test_exact_is_the_moore_penrose_inverse():
 def test_wrong_options_are_named():
     with pytest.raises(ValueError, match=r"pinv.steps must be 0 or more, not -1"):
         cubic(stochastic(), steps=-1)
-    with pytest.raises(ValueError, match=r"pinv.init must be per_matrix or batch, not 'x'"):
+    with pytest.raises(ValueError, match=r"pinv.init must be per_matrix, batch or two_norms, not 'x'"):
         cubic(stochastic(), steps=1, init="x")

@@ -4,6 +4,7 @@ None of these packages is a dependency: `make test-peers` installs them, and a t
 Everything agrees to rounding where both sides compute the same thing; the docstrings say where they do not.
 """
 
+import math
 from functools import partial
 
 import pytest
@@ -13,6 +14,7 @@ from lra.attention.linformer import Linformer
 from lra.attention.nystrom import Nystrom, NystromOriginal
 from lra.attention.softmax import Softmax
 from lra.linalg import cubic
+from lra.model.mega import Mega
 
 pytestmark = pytest.mark.peers
 
@@ -150,3 +152,84 @@ def test_linformer_is_that_of_linformer(length, share_kv):
     keys = peer.to_k(x)
     q, k, v = split(peer.to_q(x), keys, keys if share_kv else peer.to_v(x))
     same(peer.to_out(merge(ours(q, k, v))), peer(x))
+
+
+def mega_peer(monkeypatch, weights, chunk, norm, prenorm, truncation):
+    """transformers' block, which rounds to float32 in its convolution and cuts Laplace's constants after six digits."""
+    name = "transformers.models.deprecated.mega.modeling_mega"
+    peers = pytest.importorskip(name, reason="transformers 5 has no MEGA, up to 4.57 it does: make test-peers")
+    from transformers.activations import LaplaceActivation
+
+    monkeypatch.setattr(torch.Tensor, "float", torch.Tensor.double)
+    monkeypatch.setattr(LaplaceActivation.forward, "__defaults__", (math.sqrt(0.5), math.sqrt(0.25 / math.pi)))
+    torch.manual_seed(0)
+    peer = peers.MegaBlock(
+        peers.MegaConfig(
+            hidden_size=DIM,
+            intermediate_size=20,
+            nffn_hidden_size=20,
+            shared_representation_size=6,
+            ema_projection_size=5,
+            max_positions=chunk or L,
+            relative_positional_bias="simple",
+            attention_activation=weights,
+            use_chunking=chunk is not None,
+            chunk_size=chunk or -1,
+            normalize_before_mega=prenorm,
+            normalize_before_ffn=prenorm,
+            normalization_type=f"{norm}norm",
+            truncation=truncation,
+        )
+    ).double()
+    for key, tensor in peer.state_dict().items():
+        if tensor.is_floating_point():
+            tensor.normal_(std=0.5)
+        if key.endswith("running_var"):
+            tensor.abs_()
+    return peer.eval()
+
+
+# ours -> theirs
+MEGA_KEYS = {
+    "values": "mega_layer.v_proj",
+    "gates": "mega_layer.mx_proj",
+    "output": "mega_layer.h_proj",
+    "mlp.0": "nffn.fc1",
+    "mlp.2": "nffn.fc2",
+    "norm": "mega_layer.norm.norm",
+    "mlp_norm": "nffn.norm.norm",
+    "norm.scale": "mega_layer.norm.norm.scalar",
+    "mlp_norm.scale": "nffn.norm.norm.scalar",
+    "bias.weight": "mega_layer.rel_pos_bias.rel_pos_bias",
+    "qk_scale": "mega_layer.qk_weight",
+    "qk_shift": "mega_layer.qk_bias",
+    "ema.delta": "mega_layer.ema_gate.damping_factor",
+    "ema.alpha": "mega_layer.ema_gate.decay_factor",
+    "ema.beta": "mega_layer.ema_gate.ema_expansion_matrix",
+    "ema.gamma": "mega_layer.ema_gate.kernel_projection_matrix",
+    "ema.omega": "mega_layer.ema_gate.residual_weight",
+}
+
+
+@pytest.mark.parametrize("weights", ["softmax", "laplace"])
+@pytest.mark.parametrize("chunk", [None, 16])
+@pytest.mark.parametrize("norm,prenorm", [("layer", True), ("scale", False), ("batch", True)])
+@pytest.mark.parametrize("truncation", [None, 9])
+@pytest.mark.parametrize("masked", [False, True])
+def test_mega_is_that_of_transformers(monkeypatch, weights, chunk, norm, prenorm, truncation, masked):
+    """Its RMS norm forgets to divide and is left out."""
+    peer = mega_peer(monkeypatch, weights, chunk, norm, prenorm, truncation)
+    sizes = {"dim": DIM, "hidden": 20, "dropout": 0.1, "length": L, "z": 6, "ndim": 5, "truncation": truncation}
+    ours = Mega(partial(Softmax, weights=weights), **sizes, chunk=chunk, norm=norm, prenorm=prenorm).double().eval()
+    theirs = peer.state_dict()
+    copied = {}
+    for key, tensor in ours.state_dict().items():
+        stem, _, leaf = key.rpartition(".")
+        source = MEGA_KEYS.get(key) or f"{MEGA_KEYS[stem]}.{leaf}"
+        copied[key] = theirs.pop(source).reshape(tensor.shape)
+    assert not theirs  # so the counts of parameters agree
+    ours.load_state_dict(copied)
+    x, mask = tokens(), suffix_mask()
+    expected = peer(x.transpose(0, 1), attention_mask=mask.long() if masked else None)[0].transpose(0, 1)
+    out = ours(x, mask if masked else None)[0]
+    same(out[mask], expected[mask])

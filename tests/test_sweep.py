@@ -66,7 +66,7 @@ def test_study_says_what_is_not_the_papers():
 
 @pytest.mark.parametrize("name", SWEEPS)
 def test_every_value_of_every_axis_is_a_run_with_a_name_of_its_own(name):
-    """All points have different words; those along the axes are built, but for mechanisms, which have tests of theirs."""
+    """All points have different words; those along the axes are built, but for mechanisms, with tests of their own."""
     made = config(name)
     points = plan.points(made.sweep.grids)
     assert len({tuple(point) for point in points}) == len(points)

@@ -3,11 +3,13 @@
 from collections.abc import Callable
 from functools import partial
 
+import torch
 from torch import Tensor
 
 from ..linalg import cubic
 from ..lowrank import IMPLS, three_factor
 from ..select import Select
+from ..weights import check_weights
 from .base import Attention
 
 
@@ -16,7 +18,9 @@ class CUR(Attention):
 
     count: how many rows and columns are kept (m in the paper). score, pairing, class_token, resample: which ones, see
     ``lra.select.Select``. copy_rv: kept rows of the output are those of softmax(q_I kᵀ) v, which are exact.
-    pinv: (..., c, c) -> (..., c, c). impl: ``eager`` | ``sdpa``, see ``lra.lowrank``.
+    pinv: (..., c, c) -> (..., c, c). weights, impl: see ``lra.lowrank``; ``laplace`` weights need impl=eager and an
+    inverse that knows the row sums, such as cubic(init="two_norms"). bias(rows, cols) is a position bias, evaluated at
+    the kept rows and columns only.
 
     O(L c (D + E) + c³) time. Raises ValueError where count is below 1 or above length.
     """
@@ -36,6 +40,7 @@ class CUR(Attention):
         copy_rv: bool = True,
         class_token: bool = False,
         resample: str = "train",
+        weights: str = "softmax",
         impl: str = "sdpa",
     ):
         super().__init__(heads=heads, head_dim=head_dim, value_dim=value_dim, length=length, dropout=dropout)
@@ -43,13 +48,17 @@ class CUR(Attention):
             raise ValueError(f"attn.count must be between 1 and the task's length {length}, not {count}")
         if impl not in IMPLS:
             raise ValueError(f"attn.impl must be one of {', '.join(IMPLS)}, not {impl!r}")
-        self.count, self.pinv, self.copy_rv, self.impl = count, pinv, copy_rv, impl
+        check_weights(weights)
+        if weights != "softmax" and impl != "eager":
+            raise ValueError(f"attn.weights={weights} needs attn.impl=eager, not {impl}")
+        self.count, self.pinv, self.copy_rv, self.weights, self.impl = count, pinv, copy_rv, weights, impl
         self.select = Select(
             score=score, pairing=pairing, class_token=class_token, resample=resample, heads=heads, length=length
         )
 
-    def forward(self, q, k, v, mask=None):
+    def forward(self, q, k, v, mask=None, bias: Callable[[Tensor, Tensor], Tensor] | None = None):
         rows, cols = self.select(q, k, self.count, mask)  # (N,H,c)
+        every = torch.arange(q.shape[2], device=q.device)
         out, rv = three_factor(
             q,
             k,
@@ -60,6 +69,8 @@ class CUR(Attention):
             mask=mask,
             row_mask=None if mask is None else take(mask, rows),
             col_mask=None if mask is None else take(mask, cols),
+            weights=self.weights,
+            bias=(None, None, None) if bias is None else (bias(every, cols), bias(rows, cols), bias(rows, every)),
             impl=self.impl,
         )
         return out.scatter(2, rows[..., None].expand_as(rv), rv.to(out.dtype)) if self.copy_rv else out

@@ -1,11 +1,14 @@
 """Exact attention, written out: the baseline of every speed and memory comparison."""
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint as recompute
 
 from ..linalg import at_least_float32
+from ..weights import check_weights, scale, weigh
 from .base import Attention
 
 
@@ -13,22 +16,35 @@ class Softmax(Attention):
     """softmax(q kᵀ / √D) v (Vaswani et al. 2017) with dropout on the weights, in float32 as in the published protocol.
 
     ``checkpoint`` recomputes the n x n weights in the backward pass instead of keeping them (protocols.yaml,
-    nystromformer_small).
+    nystromformer_small). ``weights=laplace`` puts MEGA's function of each score in the softmax's place, see
+    ``lra.weights``; bias(rows, cols) is a position bias on the scores.
     """
 
-    def __init__(self, *, heads, head_dim, value_dim, length, dropout=0.0, checkpoint: bool = False):
+    def __init__(
+        self,
+        *,
+        heads,
+        head_dim,
+        value_dim,
+        length,
+        dropout=0.0,
+        weights: str = "softmax",
+        checkpoint: bool = False,
+    ):
         super().__init__(heads=heads, head_dim=head_dim, value_dim=value_dim, length=length, dropout=dropout)
-        self.checkpoint = checkpoint
+        check_weights(weights)
+        self.weights, self.checkpoint = weights, checkpoint
 
-    def forward(self, q, k, v, mask=None):
+    def forward(self, q, k, v, mask=None, bias: Callable[[Tensor, Tensor], Tensor] | None = None):
         if self.checkpoint and torch.is_grad_enabled():
-            return recompute(self._attend, q, k, v, mask, use_reentrant=False)
-        return self._attend(q, k, v, mask)
+            return recompute(self._attend, q, k, v, mask, bias, use_reentrant=False)
+        return self._attend(q, k, v, mask, bias)
 
-    def _attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+    def _attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, bias: Callable | None) -> Tensor:
+        every = torch.arange(q.shape[2], device=q.device)
         with torch.autocast(q.device.type, enabled=False):
             q, k, v = at_least_float32(q, k, v)
-            scores = q * q.shape[-1] ** -0.5 @ k.mT  # (N,H,L,L)
-            if mask is not None:
-                scores = scores.masked_fill(~mask[:, None, None, :], float("-inf"))
-            return F.dropout(scores.softmax(-1), self.dropout, self.training) @ v
+            scores = q * scale(self.weights, q, mask) @ k.mT  # (N,H,L,L)
+            keys = None if mask is None else mask[:, None]
+            weights = weigh(scores, keys, self.weights, None if bias is None else bias(every, every))
+            return F.dropout(weights, self.dropout, self.training) @ v

@@ -7,10 +7,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..linalg import at_least_float32
+from .norm import norm as make_norm
 
 POOLS = ("mean", "cls", "flatten")
 MEANS = ("length", "real")
-NORMS = ("layer", None)
 HEADS = ("relu", "gelu", "linear")
 
 
@@ -21,7 +21,7 @@ class Classifier(nn.Module):
     over positions; ``cls``, where id ``vocab - 1`` is put in front (so it needs a ``vocab``) and a row that would
     exceed ``length`` loses its last token; ``flatten``, all ``length`` positions side by side, padded ones as zeros.
     mean_over: what the mean divides by, the padded ``length`` whatever the batch's padding (published) or the ``real``
-    tokens. norm: of the last block's output, ``layer`` or None. head: a factory like ``Head``.
+    tokens. norm: of the last block's output, see ``lra.model.norm``, None for none. head: a factory like ``Head``.
 
     The last block may put out rows of another ``width`` than d.
     """
@@ -50,8 +50,6 @@ class Classifier(nn.Module):
             raise ValueError(f"protocol.mean_over must be one of {', '.join(MEANS)}, not {mean_over!r}")
         if pool == "cls" and vocab is None:
             raise ValueError("model.pool=cls needs a task with token ids, this one has real features")
-        if norm not in NORMS:
-            raise ValueError(f"model.norm must be layer or null, not {norm!r}")
         self.length, self.pool, self.mean_over = length, pool, mean_over
         self.class_id = None if vocab is None else vocab - 1
         self.embed = embed
@@ -61,7 +59,7 @@ class Classifier(nn.Module):
             raise ValueError(
                 f"model.layers must be 1 where a block makes rows of {widths[-1]} from {dim}, not {layers}"
             )
-        self.norm = nn.LayerNorm(widths[-1]) if norm else nn.Identity()
+        self.norm = make_norm(norm, widths[-1], "model.norm") if norm else None
         pooled = widths[-1] * (length if pool == "flatten" else 1)
         self.head = (head or Head)(dim=pooled, hidden=hidden, outputs=outputs, towers=towers)
 
@@ -75,7 +73,8 @@ class Classifier(nn.Module):
         x, memory = self.embed(inputs), None
         for block in self.blocks:
             x, memory = block(x, mask, memory)
-        return self.head(self._pool(self.norm(x), mask).unflatten(0, (B, T)))
+        x = x if self.norm is None else self.norm(x, mask)
+        return self.head(self._pool(x, mask).unflatten(0, (B, T)))
 
     def _pool(self, x: Tensor, mask: Tensor | None) -> Tensor:
         if self.pool == "cls":

@@ -1,5 +1,6 @@
 """From tokens to vectors."""
 
+import torch
 from torch import Tensor, nn
 
 PADDINGS = ("learned", "constant", "zero")
@@ -42,6 +43,24 @@ class TokenEmbedding(nn.Module):
     def forward(self, ids: Tensor) -> Tensor:
         x = self.token(ids)
         return self.dropout(x if self.position is None else x + self.position.weight[: ids.shape[1]])
+
+
+class PixelEmbedding(nn.Module):
+    """A grey level as one real number, scaled by a learned vector and shifted by another, as in MEGA and S5.
+
+    ids (N,L) int, 0 to 255 -> (ids / 255 - mean) / std · scale + shift, then dropout: (N,L,d). No position table.
+    """
+
+    def __init__(self, *, length: int, dim: int, dropout: float, mean: float, std: float):
+        super().__init__()
+        self.mean, self.std = mean, std
+        self.scale = nn.Parameter(torch.randn(dim))
+        self.shift = nn.Parameter(0.1 * torch.randn(dim))
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        value = (ids.to(self.scale.dtype) / 255 - self.mean) / self.std
+        return self.dropout(value[..., None] * self.scale + self.shift)
 
 
 class FeatureEmbedding(nn.Module):

@@ -1,0 +1,53 @@
+"""The moving average of MEGA (Ma et al., ICLR 2023): multi-dimensional and damped."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..linalg import at_least_float32
+
+
+class EMA(nn.Module):
+    """Multi-dimensional damped moving average in both directions: x (N,L,d), mask (N,L) -> (N,L,d).
+
+    Each channel is spread over ``ndim`` averages h, which forget by q = 1 - p sigmoid(α) and learn by p = sigmoid(δ):
+
+        h_t = q h_(t-1) + p β x_t,    y_t = γ·h_t / √ndim + the same from the right end,    SiLU(y + ω x)
+
+    so y is a convolution with a kernel of exponentials, here by FFT: O(L log L) time, O(d ndim T) for the kernel, which
+    is cut after T = ``truncation`` lags, lag 0 included and in both directions; null for none. Padding is zero in y and
+    no example reaches beyond its row.
+    """
+
+    def __init__(self, dim: int, *, ndim: int = 16, truncation: int | None = None):
+        super().__init__()
+        for key, value in {"ndim": ndim, "truncation": truncation}.items():
+            if value is not None and value < 1:
+                raise ValueError(f"block.{key} must be 1 or more, not {value}")
+        self.truncation = truncation
+        self.delta, self.alpha, self.beta, self.gamma = (nn.Parameter(torch.empty(2, dim, ndim)) for _ in range(4))
+        self.omega = nn.Parameter(torch.empty(dim))
+        for name, std in {"delta": 0.2, "alpha": 0.2, "beta": 0.02, "gamma": 1, "omega": 1}.items():
+            nn.init.normal_(getattr(self, name), std=std)
+        with torch.no_grad():
+            self.beta += (-1.0) ** torch.arange(ndim)
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        L = x.shape[1]
+        with torch.autocast(x.device.type, enabled=False):
+            (wide,) = at_least_float32(x)
+            real = wide if mask is None else wide.masked_fill(~mask[..., None], 0)
+            forth, back = self.kernel(min(self.truncation or L, L))  # (d,T)
+            n = L + forth.shape[1]  # far enough round the circle for no lag to meet another's end
+            gap = forth.new_zeros(forth.shape[0], n - 2 * forth.shape[1] + 1)
+            lags = torch.cat([forth[:, :1] + back[:, :1], forth[:, 1:], gap, back[:, 1:].flip(-1)], -1)  # (d,n)
+            y = torch.fft.irfft(torch.fft.rfft(real.mT, n) * torch.fft.rfft(lags, n), n)[..., :L].mT
+            return F.silu(y + self.omega * wide).to(x.dtype)
+
+    def kernel(self, lags: int) -> Tensor:
+        """Weight of each lag in both directions, (2,d,lags)."""
+        p = self.delta.sigmoid()
+        q = 1 - p * self.alpha.sigmoid()
+        powers = q[..., None] ** torch.arange(lags, device=q.device)  # (2,d,ndim,lags)
+        amplitude = p * self.beta * self.gamma * q.shape[-1] ** -0.5
+        return (amplitude[..., None, :] @ powers).squeeze(-2)

@@ -1,0 +1,126 @@
+"""MEGA, moving average equipped gated attention (Ma et al., ICLR 2023), around any mechanism."""
+
+import inspect
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..attention.base import Attention
+from ..banded import blocks, real_blocks
+from .ema import EMA
+from .norm import norm as make_norm
+
+
+class Mega(nn.Module):
+    """A whole layer: gated attention over a moving average, then a feed-forward layer.
+
+        c = EMA(x̂)                  x̂ = norm(x), v = SiLU(W_v x̂)
+        u, z, r, h = split(W c)     u sigmoid; z, r SiLU
+        q, k = z g_0 + b_0, z g_1 + b_1
+        x + u (SiLU(h + W_h(r attention(q, k, v))) - x)
+
+    attention: a factory that takes heads (1), head_dim (``z``), value_dim (``hidden``) and length. ndim and truncation:
+    of the ``EMA``. chunk: attention within consecutive chunks of that many tokens only, which the moving average joins;
+    null for none. norm: ``layer`` | ``scale`` | ``rms`` | ``batch``, before each half with ``prenorm``, else after it.
+    bias: a learned number for each distance of two tokens, added to the scores; without it any mechanism fits in.
+    dropout is on c and on what each half adds; the published dropout inside them is 0 on every task of LRA.
+
+    Raises ValueError where a size is below 1 or the mechanism takes no bias.
+    """
+
+    def __init__(
+        self,
+        attention: Callable[..., Attention],
+        *,
+        dim: int,
+        hidden: int,
+        dropout: float,
+        length: int,
+        z: int = 32,
+        ndim: int = 16,
+        truncation: int | None = 1024,
+        chunk: int | None = None,
+        norm: str = "layer",
+        prenorm: bool = True,
+        bias: bool = True,
+    ):
+        super().__init__()
+        for key, value in {"z": z, "chunk": chunk}.items():
+            if value is not None and value < 1:
+                raise ValueError(f"block.{key} must be 1 or more, not {value}")
+        self.chunk, self.prenorm, self.widths = chunk, prenorm, [dim, z, hidden, dim]
+        reach = min(chunk or length, length)
+        self.attention = attention(heads=1, head_dim=z, value_dim=hidden, length=reach)
+        if bias and "bias" not in inspect.signature(self.attention.forward).parameters:
+            name = type(self.attention).__name__
+            raise ValueError(f"{name} takes no position bias, as mega and mega_cur_* do: set block.bias=false")
+        self.bias = RelativeBias(reach) if bias else None
+        self.ema = EMA(dim, ndim=ndim, truncation=truncation)
+        self.norm, self.mlp_norm = (make_norm(norm, dim, "block.norm") for _ in range(2))
+        self.values, self.gates = nn.Linear(dim, hidden), nn.Linear(dim, sum(self.widths))
+        self.output = nn.Linear(hidden, dim)
+        self.qk_scale, self.qk_shift = nn.Parameter(torch.empty(2, z)), nn.Parameter(torch.zeros(2, z))
+        self.dropout = nn.Dropout(dropout)
+        self.mlp = nn.Sequential(nn.Linear(dim, hidden), nn.SiLU(), nn.Linear(hidden, dim), nn.Dropout(dropout))
+        nn.init.normal_(self.qk_scale, std=0.02)
+        for layer in (self.values, self.gates, self.output, self.mlp[0], self.mlp[2]):
+            nn.init.normal_(layer.weight, std=0.02)
+            nn.init.zeros_(layer.bias)
+
+    def forward(self, x: Tensor, mask: Tensor | None, memory=None):
+        y = self.norm(x, mask) if self.prenorm else x
+        v = F.silu(self.values(y))  # (N,L,hidden)
+        u, z, r, h = self.gates(self.dropout(self.ema(y, mask))).split(self.widths, -1)
+        q, k = (F.silu(z)[..., None, :] * self.qk_scale + self.qk_shift).unbind(-2)  # (N,L,z)
+        mixed = self._attend(*(t[:, None] for t in (q, k, v)), mask)[:, 0].to(v.dtype)
+        h = self.dropout(F.silu(h + self.output(mixed * F.silu(r))))
+        x = x + u.sigmoid() * (h - x)
+        if self.prenorm:
+            return x + self.mlp(self.mlp_norm(x, mask)), memory
+        x = self.norm(x, mask)
+        return self.mlp_norm(x + self.mlp(x), mask), memory
+
+    def _attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+        """q, k (N,1,L,z), v (N,1,L,hidden) -> (N,1,L,hidden)"""
+        N, _, L, _ = q.shape
+        options = {} if self.bias is None else {"bias": self.bias}
+        if self.chunk is None or self.chunk >= L:
+            return self.attention(q, k, v, mask, **options)
+        real = real_blocks(mask, L, self.chunk, q.device)  # (N or 1,B,chunk)
+        if real is not None:
+            real = real | ~real.any(-1, keepdim=True)  # a chunk of padding attends to itself, nobody reads it
+            real = real.expand(N, -1, -1).flatten(0, 1)
+        q, k, v = (blocks(t, self.chunk).transpose(1, 2).flatten(0, 1) for t in (q, k, v))  # (N B,1,chunk,.)
+        out = self.attention(q, k, v, real, **options)
+        return out.unflatten(0, (N, -1)).transpose(1, 2).flatten(2, 3)[:, :, :L]
+
+
+class RelativeBias(nn.Module):
+    """A learned number for each distance: positions rows (..., i), cols (..., j) below ``length`` -> (..., i, j)."""
+
+    def __init__(self, length: int):
+        super().__init__()
+        self.length = length
+        self.weight = nn.Parameter(torch.empty(2 * length - 1).normal_(std=0.02))
+
+    def forward(self, rows: Tensor, cols: Tensor) -> Tensor:
+        distance = self.length - 1 + cols[..., None, :] - rows[..., :, None]
+        return self.weight.index_select(0, distance.flatten()).view_as(distance)
+
+
+class MegaHead(nn.Module):
+    """Linear, dropout, GELU, Linear without bias on the pooled vectors of all towers side by side (B,T,d)."""
+
+    def __init__(self, *, dim: int, hidden: int, outputs: int, towers: int, dropout: float = 0.0):
+        super().__init__()
+        self.mlp = nn.Sequential(
+            nn.Linear(towers * dim, hidden), nn.Dropout(dropout), nn.GELU(), nn.Linear(hidden, outputs, bias=False)
+        )
+        for layer in (self.mlp[0], self.mlp[3]):
+            nn.init.xavier_uniform_(layer.weight)
+        nn.init.zeros_(self.mlp[0].bias)
+
+    def forward(self, pooled: Tensor) -> Tensor:
+        return self.mlp(pooled.flatten(1))

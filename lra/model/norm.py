@@ -1,0 +1,47 @@
+"""Normalisations by their names: each takes x (N,L,d) and a mask (N,L), which only the batch norm looks at."""
+
+import torch
+from torch import Tensor, nn
+
+
+class LayerNorm(nn.LayerNorm):
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        return super().forward(x)
+
+
+class RMSNorm(nn.RMSNorm):
+    def __init__(self, dim: int, eps: float = 1e-5):
+        super().__init__(dim, eps)
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        return super().forward(x)
+
+
+class ScaleNorm(nn.Module):
+    """g x / rms(x) with one number g (Nguyen and Salazar 2019, as MEGA has it)."""
+
+    def __init__(self, dim: int, eps: float = 1e-5):
+        super().__init__()
+        self.scale, self.eps = nn.Parameter(torch.ones(())), eps
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        return self.scale * x * torch.rsqrt(x.square().mean(-1, keepdim=True) + self.eps)
+
+
+class BatchNorm(nn.BatchNorm1d):
+    """Over the real tokens of a batch; padded ones pass unchanged."""
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        if mask is None:
+            return super().forward(x.flatten(0, 1)).view_as(x)
+        return x.masked_scatter(mask[..., None], super().forward(x[mask]).to(x.dtype))
+
+
+NORMS = {"layer": LayerNorm, "scale": ScaleNorm, "rms": RMSNorm, "batch": BatchNorm}
+
+
+def norm(kind: str, dim: int, key: str) -> nn.Module:
+    """``key`` is how the configuration calls the choice, for the message of the ValueError."""
+    if kind not in NORMS:
+        raise ValueError(f"{key} must be one of {', '.join(NORMS)}, not {kind!r}")
+    return NORMS[kind](dim)

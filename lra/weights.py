@@ -1,0 +1,47 @@
+"""What makes weights of scores q kᵀ: softmax over the keys or, in MEGA, the Laplace function of each score.
+
+Shapes as in ``lra.attention.base``: i queries, j keys.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+WEIGHTS = ("softmax", "laplace")
+
+
+def check_weights(kind: str) -> None:
+    if kind not in WEIGHTS:
+        raise ValueError(f"attn.weights must be one of {', '.join(WEIGHTS)}, not {kind!r}")
+
+
+def scale(kind: str, q: Tensor, mask: Tensor | None) -> float | Tensor:
+    """What scores of q (N,H,L,D) are multiplied by: 1 / √D, or 1 / the number of real keys with Laplace weights."""
+    if kind == "softmax":
+        return q.shape[-1] ** -0.5
+    if mask is None:
+        return 1 / q.shape[2]
+    real = mask.sum(-1).clamp(min=1).to(torch.promote_types(q.dtype, torch.float32))
+    return 1 / real[:, None, None, None]
+
+
+def weigh(scores: Tensor, keys: Tensor | None, kind: str, bias: Tensor | None = None) -> Tensor:
+    """scores (N,H,i,j), keys (N,H,j) or broadcastable: which keys are real, bias added to the scores -> (N,H,i,j)."""
+    if bias is not None:
+        scores = scores + bias
+    if kind == "laplace":
+        weights = laplace(scores)
+        return weights if keys is None else weights * keys[:, :, None]
+    if keys is not None:
+        scores = scores.masked_fill(~keys[:, :, None], float("-inf"))
+    return scores.softmax(-1)
+
+
+def laplace(x: Tensor) -> Tensor:
+    """(1 + erf((x - μ) / (σ √2))) / 2 with μ = √(1/2), σ = √(1/(4π)) (MEGA: Ma et al. 2023).
+
+    A smooth, bounded stand-in for relu(x)², whose value and slope it has at x = μ. erfc keeps small weights' digits.
+    """
+    mean, deviation = math.sqrt(1 / 2), math.sqrt(1 / (4 * math.pi))
+    return 0.5 * ((mean - x) / (deviation * math.sqrt(2))).erfc()
