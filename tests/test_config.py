@@ -99,6 +99,11 @@ def test_an_experiment_replaces_the_defaults():
     assert data_command(cfg) == "python -m data_prep task=listops"
 
 
+def test_an_experiment_has_the_last_word():
+    cfg = compose("train", ["experiment=curformer_listops", "attn=cur_abs"])
+    assert (cfg.optim.steps, cfg.optim.batch, cfg.study) == (20_000, 128, "curformer_listops-paper-paper")
+
+
 def test_label_is_the_word_plus_what_changed():
     assert config("cur_abs").label == "cur_abs"
     assert config("cur_abs", "attn.count=64").label == "cur_abs"
