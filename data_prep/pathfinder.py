@@ -10,7 +10,6 @@ depends on (seed, size, contour, i) alone: it has its own random stream, so any 
 bytes.
 """
 
-import hashlib
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property, partial
 from pathlib import Path
@@ -18,18 +17,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numba import njit
-from PIL import Image, UnidentifiedImageError
 
 from data_prep.counter import mix
 from data_prep.curves import below, copy, draw_distractor, draw_targets
 from data_prep.paddles import SETTINGS, paddle_table, paint, stretch
+from data_prep.pathfinder_release import Archive, Folder
 from data_prep.source import Progress, Source, in_order, say
 from lra.store import Rows
 
 CONTOURS = (6, 9, 14)
 DISTRACTOR_RETRIALS = 4
 BLOCK = 512  # images handed to a worker, and to the store, at a time
-FOLDERS = {6: "curv_baseline", 9: "curv_contour_length_9", 14: "curv_contour_length_14"}  # of the official release
 
 
 class Trace(NamedTuple):
@@ -120,8 +118,8 @@ class Pathfinder(Source):
     """Grey images (size, size) as rows of size**2 pixels, 0..255, and whether both markers lie on one curve.
 
     Generated images are exchangeable, so the splits are the first `train` images of the seed, the next `val` and the
-    next `test`. With release, the official folder of this contour (imgs/N/*.png and metadata/N.npy, which are text) or
-    the one around it is read instead: all its images in an order of our own fixed seed, 80 / 10 / 10 percent; empty and
+    next `test`. With release, the official images of this size and contour are read instead, out of their folder, one
+    around it or the release archive: all of them in an order of our own fixed seed, 80 / 10 / 10 percent; empty and
     unreadable images are skipped and counted.
     """
 
@@ -147,34 +145,19 @@ class Pathfinder(Source):
             raise ValueError("Pathfinder needs at least one image in train, val and test")
         self.size, self.contour, self.seed = size, contour, seed
         self.sizes = {"train": train, "val": val, "test": test}
-        self.release = None if release is None else Path(release)
+        kind = Archive if release is not None and Path(release).is_file() else Folder
+        self.release = None if release is None else kind(Path(release), size=size, contour=contour)
 
     @cached_property
     def arguments(self) -> dict[str, Any]:
         shape = {"size": self.size, "contour": self.contour}
         if self.release is None:
             return {**shape, **self.sizes, "seed": self.seed}
-        listed = hashlib.sha256("\n".join(f"{path.name} {label}" for path, label in self.listed).encode()).hexdigest()
-        return {**shape, "release": {"images": len(self.listed), "sha256 of names and labels": listed}}
+        return {**shape, "release": self.release.identity}
 
-    @cached_property
-    def listed(self) -> list[tuple[Path, int]]:
-        """(file, label) of every image that the official metadata lists, in their order; ValueError for a bad line."""
-        inner = self.release / FOLDERS[self.contour]
-        folder = inner if inner.is_dir() else self.release
-        files = sorted(folder.glob("metadata/*.npy"), key=lambda path: (len(path.stem), path.stem))
-        if not files:
-            raise ValueError(
-                f"{folder} has no metadata/*.npy: release must be the folder around {FOLDERS[self.contour]}"
-            )
-        entries = []
-        for path in files:
-            for number, line in enumerate(path.read_text(errors="replace").splitlines(), start=1):
-                fields = line.split()
-                if len(fields) < 4 or fields[3] not in ("0", "1"):
-                    raise ValueError(f"{path}, line {number}: not a folder, a file, a number and a label")
-                entries.append((folder / fields[0] / fields[1], int(fields[3])))
-        return entries
+    def fetch(self, root: Path, progress: Progress) -> None:
+        if self.release is not None:
+            self.release.fetch(root, progress)
 
     def splits(self, *, workers: int, progress: Progress) -> Mapping[str, Iterable[Rows]]:
         starts = dict(zip(self.sizes, np.cumsum([0, *self.sizes.values()]), strict=False))
@@ -183,7 +166,7 @@ class Pathfinder(Source):
                 split: self._drawn(int(starts[split]), count, workers, partial(progress, split))
                 for split, count in self.sizes.items()
             }
-        order = np.random.default_rng(0).permutation(len(self.listed))
+        order = np.random.default_rng(0).permutation(len(self.release.listed))
         cuts = np.split(order, [len(order) * 8 // 10, len(order) * 9 // 10])
         return {
             split: self._read(index, workers, partial(progress, split))
@@ -204,9 +187,9 @@ class Pathfinder(Source):
 
     def _read(self, index: np.ndarray, workers: int, progress) -> Iterator[Rows]:
         def read(start: int) -> tuple[Rows, int]:
-            chosen = [self.listed[i] for i in index[start : start + BLOCK]]
-            read = [(pixels, label) for path, label in chosen if (pixels := self._pixels(path)) is not None]
-            images = np.stack([pixels for pixels, _ in read]) if read else np.empty((0, self.size, self.size), np.uint8)
+            chosen = [self.release.listed[i] for i in index[start : start + BLOCK]]
+            read = [(image, label) for name, label in chosen if (image := self.release.pixels(name)) is not None]
+            images = np.stack([image for image, _ in read]) if read else np.empty((0, self.size, self.size), np.uint8)
             return self._rows(images, np.array([label for _, label in read])), len(chosen) - len(read)
 
         done = skipped = 0
@@ -216,15 +199,6 @@ class Pathfinder(Source):
             yield rows
         if skipped:
             say(f"{self.name}: {skipped} of {len(index)} images are empty or unreadable and were skipped")
-
-    def _pixels(self, path: Path) -> np.ndarray | None:
-        """The grey image of a file; None where there is none of this size in it."""
-        try:
-            with Image.open(path) as image:
-                pixels = np.asarray(image.convert("L"))
-        except (OSError, UnidentifiedImageError, SyntaxError):
-            return None
-        return pixels if pixels.shape == (self.size, self.size) else None
 
     def _rows(self, images: np.ndarray, labels: np.ndarray) -> Rows:
         lengths = np.full(len(images), self.size**2, np.int64)

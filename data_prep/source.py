@@ -101,6 +101,18 @@ def take(order: np.ndarray, count: int | None, what: str) -> np.ndarray:
     return np.sort(order[:count])
 
 
+@contextmanager
+def no_room(folder: Path) -> Iterator[None]:
+    """One line, as a ValueError, where the disk that holds `folder` is full."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in NO_ROOM:
+            raise
+        remedy = "make room or choose another data folder"
+        raise ValueError(f"{folder} cannot be written ({error.strerror}): {remedy}") from None
+
+
 class Source(ABC):
     """One data set with its arguments. `generated`: it can be made without a download, so `open` makes it unasked.
 
@@ -179,13 +191,8 @@ class Source(ABC):
             with reporter(self.name) as progress:
                 self.fetch(folder.parent, progress)
                 splits = self.splits(workers=workers or cores(), progress=progress)
-                try:
+                with no_room(folder):
                     write(folder, splits, provenance=self.provenance, towers=self.towers, replace=force)
-                except OSError as error:
-                    if error.errno not in NO_ROOM:
-                        raise
-                    remedy = "make room or choose another data folder"
-                    raise ValueError(f"{folder} cannot be written ({error.strerror}): {remedy}") from None
             size = sum(file.stat().st_size for file in folder.iterdir()) / 1e6
             say(f"{self.name}: {size:.1f} MB in {time.perf_counter() - start:.1f} s at {folder}")
         return folder

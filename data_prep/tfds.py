@@ -5,7 +5,7 @@
     builder.download_and_prepare()
     train = builder.as_data_source("train")
 
-Another source takes a subclass of SourceBuilder: its VERSION, BUILDER_CONFIGS, FEATURES, KEYS and `example`.
+Another source takes a subclass of SourceBuilder: its VERSION, BUILDER_CONFIGS, KEYS, `features` and `example`.
 """
 
 from abc import abstractmethod
@@ -16,12 +16,18 @@ from typing import Any, ClassVar
 
 import numpy as np
 import tensorflow_datasets as tfds
+import torch
 from torch import Tensor
 
+from data_prep.adding import Adding
 from data_prep.image import Image
 from data_prep.listops import ListOps, decode
+from data_prep.paddles import SETTINGS
+from data_prep.pathfinder import Pathfinder
 from data_prep.retrieval import Retrieval
 from data_prep.source import Source
+from data_prep.synthetic import LENGTHS, Drawn
+from data_prep.temporal_order import TemporalOrder
 from data_prep.text import Text
 from lra.store import Split
 
@@ -36,11 +42,14 @@ class SourceConfig(tfds.core.BuilderConfig):
 class SourceBuilder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
     """Prepares the config's source in TFDS's download folder and copies it, in the same order."""
 
-    FEATURES: ClassVar[dict[str, Any]]
     KEYS: ClassVar[tuple[str, str]]  # input and target, for as_supervised
 
     def __init__(self, *, file_format: str = "array_record", **options):
         super().__init__(file_format=file_format, **options)
+
+    @abstractmethod
+    def features(self) -> dict[str, Any]:
+        """What an example has, by name."""
 
     @abstractmethod
     def example(self, rows: list[Tensor], label: int | float) -> dict[str, Any]:
@@ -50,21 +59,22 @@ class SourceBuilder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
         return tfds.core.DatasetInfo(
             builder=self,
             description=type(self).__doc__,
-            features=tfds.features.FeaturesDict(self.FEATURES),
+            features=tfds.features.FeaturesDict(self.features()),
             supervised_keys=self.KEYS,
             disable_shuffling=True,  # keeps the order of the store
         )
 
     def _split_generators(self, dl_manager: tfds.download.DownloadManager) -> dict[str, Iterator]:
         source, root = self.builder_config.source, Path(dl_manager.download_dir)
-        source.prepare(root)
+        if source.stored:
+            source.prepare(root)
         return {name: self._generate_examples(split) for name, split in source.load(root).items()}
 
-    def _generate_examples(self, split: Split) -> Iterator[tuple[int, dict[str, Any]]]:
-        bounds = split.offsets.tolist()
-        for number, label in enumerate(split.labels.tolist()):
-            rows = range(number * split.towers, (number + 1) * split.towers)
-            yield number, self.example([split.tokens[bounds[row] : bounds[row + 1]] for row in rows], label)
+    def _generate_examples(self, split: Split | Drawn) -> Iterator[tuple[int, dict[str, Any]]]:
+        widths = split.lengths.amax(1).tolist()
+        for number, (width, label) in enumerate(zip(widths, split.labels.tolist(), strict=True)):
+            tokens, mask = split.gather(torch.tensor([number]), width)  # (1,T,width[,F]), (1,T,width)
+            yield number, self.example([row[real] for row, real in zip(tokens[0], mask[0], strict=True)], label)
 
 
 class Listops(SourceBuilder):
@@ -72,8 +82,10 @@ class Listops(SourceBuilder):
 
     VERSION = tfds.core.Version(ListOps.version)
     BUILDER_CONFIGS: ClassVar = [SourceConfig(name="lra", description="The paper's sizes.", source=ListOps())]
-    FEATURES: ClassVar = {"source": tfds.features.Text(), "target": tfds.features.ClassLabel(num_classes=10)}
     KEYS = ("source", "target")
+
+    def features(self) -> dict[str, Any]:
+        return {"source": tfds.features.Text(), "target": tfds.features.ClassLabel(num_classes=10)}
 
     def example(self, rows: list[Tensor], label: int) -> dict[str, Any]:
         return {"source": decode(rows[0]), "target": label}
@@ -87,8 +99,10 @@ class LraText(SourceBuilder):
         SourceConfig(name="lra", description="The test set is the dev set too.", source=Text()),
         SourceConfig(name="held_out", description="2,500 of train are the dev set.", source=Text(hold_out=2500)),
     ]
-    FEATURES: ClassVar = {"text": tfds.features.Text(), "label": tfds.features.ClassLabel(names=["neg", "pos"])}
     KEYS = ("text", "label")
+
+    def features(self) -> dict[str, Any]:
+        return {"text": tfds.features.Text(), "label": tfds.features.ClassLabel(names=["neg", "pos"])}
 
     def example(self, rows: list[Tensor], label: int) -> dict[str, Any]:
         return {"text": rows[0].numpy().tobytes(), "label": label}
@@ -99,11 +113,13 @@ class LraImage(SourceBuilder):
 
     VERSION = tfds.core.Version(Image.version)
     BUILDER_CONFIGS: ClassVar = [SourceConfig(name="lra", description="45,000, 5,000, 10,000.", source=Image())]
-    FEATURES: ClassVar = {
-        "image": tfds.features.Tensor(shape=(32, 32), dtype=np.uint8),
-        "label": tfds.features.ClassLabel(num_classes=10),
-    }
     KEYS = ("image", "label")
+
+    def features(self) -> dict[str, Any]:
+        return {
+            "image": tfds.features.Tensor(shape=(32, 32), dtype=np.uint8),
+            "label": tfds.features.ClassLabel(num_classes=10),
+        }
 
     def example(self, rows: list[Tensor], label: int) -> dict[str, Any]:
         return {"image": rows[0].view(32, 32).numpy(), "label": label}
@@ -114,11 +130,71 @@ class LraRetrieval(SourceBuilder):
 
     VERSION = tfds.core.Version(Retrieval.version)
     BUILDER_CONFIGS: ClassVar = [SourceConfig(name="lra", description="The release's pairs.", source=Retrieval())]
-    FEATURES: ClassVar = {
-        "texts": tfds.features.Sequence(tfds.features.Text(), length=2),
-        "label": tfds.features.ClassLabel(num_classes=2),
-    }
     KEYS = ("texts", "label")
+
+    def features(self) -> dict[str, Any]:
+        return {
+            "texts": tfds.features.Sequence(tfds.features.Text(), length=2),
+            "label": tfds.features.ClassLabel(num_classes=2),
+        }
 
     def example(self, rows: list[Tensor], label: int) -> dict[str, Any]:
         return {"texts": [row.numpy().tobytes() for row in rows], "label": label}
+
+
+class LraPathfinder(SourceBuilder):
+    """Pathfinder: grey images (size, size), are the two round markers on the same dashed curve? 128 is Pathfinder-X."""
+
+    VERSION = tfds.core.Version(Pathfinder.version)
+    BUILDER_CONFIGS: ClassVar = [
+        SourceConfig(name=f"{size}", description=f"{size} x {size}, curves of 14.", source=Pathfinder(size=size))
+        for size in SETTINGS
+    ]
+    KEYS = ("image", "label")
+
+    def features(self) -> dict[str, Any]:
+        size = self.builder_config.source.size
+        return {
+            "image": tfds.features.Tensor(shape=(size, size), dtype=np.uint8),
+            "label": tfds.features.ClassLabel(num_classes=2),
+        }
+
+    def example(self, rows: list[Tensor], label: int) -> dict[str, Any]:
+        size = self.builder_config.source.size
+        return {"image": rows[0].view(size, size).numpy(), "label": label}
+
+
+class AddingProblem(SourceBuilder):
+    """Adding: pairs (value, mark) and, in [0, 1], half plus a quarter of the sum of the two marked values."""
+
+    VERSION = tfds.core.Version(Adding.version)
+    BUILDER_CONFIGS: ClassVar = [
+        SourceConfig(name=f"{n}", description=f"{n} pairs.", source=Adding(length=n)) for n in LENGTHS
+    ]
+    KEYS = ("pairs", "target")
+
+    def features(self) -> dict[str, Any]:
+        shape = (self.builder_config.source.length, 2)
+        return {"pairs": tfds.features.Tensor(shape=shape, dtype=np.float32), "target": np.float32}
+
+    def example(self, rows: list[Tensor], label: float) -> dict[str, Any]:
+        return {"pairs": rows[0].numpy(), "target": label}
+
+
+class TemporalOrderProblem(SourceBuilder):
+    """Temporal order: noise over a, b, c, d with two symbols of X and Y, and which two they are, in their order."""
+
+    VERSION = tfds.core.Version(TemporalOrder.version)
+    BUILDER_CONFIGS: ClassVar = [
+        SourceConfig(name=f"{n}", description=f"{n} symbols.", source=TemporalOrder(length=n)) for n in LENGTHS
+    ]
+    KEYS = ("symbols", "label")
+
+    def features(self) -> dict[str, Any]:
+        return {
+            "symbols": tfds.features.Tensor(shape=(self.builder_config.source.length,), dtype=np.uint8),
+            "label": tfds.features.ClassLabel(names=list(TemporalOrder.classes)),
+        }
+
+    def example(self, rows: list[Tensor], label: int) -> dict[str, Any]:
+        return {"symbols": rows[0].numpy(), "label": label}

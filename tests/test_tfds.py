@@ -5,15 +5,28 @@ import sys
 from itertools import pairwise
 
 import pytest
+import torch
 from archives import cifar, imdb
 
+from data_prep.adding import Adding
 from data_prep.image import Image
 from data_prep.listops import ListOps, decode, encode, evaluate
+from data_prep.pathfinder import Pathfinder, generate
 from data_prep.retrieval import Retrieval
+from data_prep.temporal_order import TemporalOrder
 from data_prep.text import Text
 
 pytest.importorskip("tensorflow_datasets")
-from data_prep.tfds import Listops, LraImage, LraRetrieval, LraText, SourceConfig
+from data_prep.tfds import (
+    AddingProblem,
+    Listops,
+    LraImage,
+    LraPathfinder,
+    LraRetrieval,
+    LraText,
+    SourceConfig,
+    TemporalOrderProblem,
+)
 
 SMALL = {"min_length": 10, "max_length": 60, "train": 30, "val": 7, "test": 5}
 
@@ -65,6 +78,23 @@ def test_retrieval(tmp_path):
         bounds = split.offsets[2 * i : 2 * i + 3].tolist()
         texts = [split.tokens[a:b].numpy().tobytes() for a, b in pairwise(bounds)]
         assert list(example["texts"]) == texts and example["label"] == split.labels[i]
+
+
+def test_pathfinder(tmp_path):
+    images, labels = generate(size=32, count=10, seed=0)
+    found = [example for *_, example in build(LraPathfinder, Pathfinder(train=6, val=2, test=2), tmp_path / "tfds")]
+    assert [example["label"] for example in found] == labels.tolist()
+    assert all((example["image"] == image).all() for example, image in zip(found, images, strict=True))
+
+
+@pytest.mark.parametrize(("builder", "kind"), [(AddingProblem, Adding), (TemporalOrderProblem, TemporalOrder)])
+def test_rows_that_are_made_as_they_are_read(tmp_path, builder, kind):
+    source = kind(train=5, val=3, test=2)
+    for _, split, i, example in build(builder, source, tmp_path / "tfds"):
+        tokens, mask = split.gather(torch.tensor([i]), 128)
+        row, target = (example[key] for key in builder.KEYS)
+        assert mask.all() and (row == tokens[0, 0].numpy()).all() and target == split.labels[i]
+        assert row.dtype == source.dtype
 
 
 def test_the_paper_config_is_the_default(tmp_path):
