@@ -67,6 +67,7 @@ def fit(config: DictConfig, seed: int, data: TaskData, folder: Path, fingerprint
     stopwatch, checkpoints = Stopwatch(), Checkpoints(folder)
     title = f"{config.task.name} {config.label} seed {seed}"
     more_seeds = len(config.seeds) - 1 - list(config.seeds).index(seed)
+    about = {"folder": folder, "first_step": first_step, "config": config, "seed": seed, "fingerprint": fingerprint}
     trainer = L.Trainer(
         accelerator=where,
         devices=1,
@@ -80,7 +81,7 @@ def fit(config: DictConfig, seed: int, data: TaskData, folder: Path, fingerprint
         enable_checkpointing=False,
         enable_progress_bar=False,
         enable_model_summary=False,
-        logger=[factory(folder=folder, first_step=first_step) for factory in instantiate(config.logger).values()],
+        logger=[factory(**about) for factory in instantiate(config.logger).values()],
         callbacks=[Divergence(), stopwatch, checkpoints, Report(title, more_seeds, stopwatch, checkpoints)],
     )
     status, steps, test = "done", config.optim.steps, None
@@ -97,7 +98,7 @@ def fit(config: DictConfig, seed: int, data: TaskData, folder: Path, fingerprint
         model.load_state_dict(torch.load(folder / "best.ckpt", weights_only=True))
         trainer.test(module, data, verbose=False)
         test = module.score
-    return record.RunRecord(
+    result = record.RunRecord(
         study=config.study,
         task=config.task.name,
         protocol=config.protocol.name,
@@ -120,6 +121,9 @@ def fit(config: DictConfig, seed: int, data: TaskData, folder: Path, fingerprint
         device=torch.cuda.get_device_name() if where == "cuda" else _cpu_name(),
         status=status,
     )
+    for logger in trainer.loggers:
+        logger.log_record(result)
+    return result
 
 
 def _peak_bytes(where: str) -> int:
