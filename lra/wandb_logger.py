@@ -43,11 +43,13 @@ def open_run(
     job_type: str,
     tags: list[str],
     config: dict,
+    resume: bool,
 ):
-    """The W&B run ``id``, new or resumed, with its files in folder/wandb; None where not even an offline one can be had.
+    """The W&B run ``id``, its files in folder/wandb; None where not even an offline one can be had.
 
     mode None: what WANDB_MODE says, else online. Where the service cannot be used the run is an offline one, and a line
-    says why. An earlier local copy of the run is replaced: two of them brought up one after the other would fight.
+    says why. resume: go on in a run with this id where the service has one, else such a run starts over. An earlier
+    local copy of the run is replaced: two of them brought up one after the other would overwrite each other.
     timeout: seconds to wait for the service at the start, and again for uploads at the end.
 
     Raises ValueError for an unknown mode and where wandb is not installed.
@@ -81,7 +83,7 @@ def open_run(
                     config=config,
                     dir=folder,
                     mode=attempt,
-                    resume="allow" if attempt == "online" else None,
+                    resume="allow" if resume and attempt == "online" else None,
                     reinit="create_new",
                     settings=wandb.Settings(
                         silent=True,
@@ -141,6 +143,7 @@ class WandB(Logger):
         super().__init__()
         self.folder, self.run = Path(folder), None
         group = f"{config.study}/{config.task.name}/{config.label}"
+        protocol = config.protocol.name
         plain = {k: v for k, v in OmegaConf.to_container(config, resolve=True).items() if k not in MACHINERY}
         self._open(
             first_step,
@@ -153,8 +156,9 @@ class WandB(Logger):
             name=f"{config.task.name} {config.label} seed {seed}",
             group=group,
             job_type="train",
-            tags=list(dict.fromkeys((config.task.name, config.label, config.protocol.name, config.budget, *tags))),
+            tags=list(dict.fromkeys((config.study, config.task.name, config.label, protocol, config.budget, *tags))),
             config=plain | {"seed": seed, "fingerprint": fingerprint, "git": git_commit()},
+            resume=first_step > 0,
         )
 
     @rank_zero_only

@@ -118,7 +118,19 @@ ENTRIES = ["data_prep.__main__", "data_prep.bench", "data_prep.show"]
 FLOORS = {
     0: ["linalg", "select", "lowrank", "banded", "kernels", "store"],
     1: ["attention", "model", "data", "data_prep"],
-    2: ["config", "published", "build", "module", "metric", "measure", "record", "metrics_csv", "wandb_logger", "callbacks", "fit"],
+    2: [
+        "config",
+        "published",
+        "build",
+        "module",
+        "metric",
+        "measure",
+        "record",
+        "metrics_csv",
+        "wandb_logger",
+        "callbacks",
+        "fit",
+    ],
     3: ["train", "bench", "transfer", "report", "integrations", *ENTRIES],
 }
 FLOOR = {name: floor for floor, names in FLOORS.items() for name in names}

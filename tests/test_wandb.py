@@ -3,9 +3,7 @@
 import csv
 import http.server
 import importlib.util
-import json
 import socket
-import sys
 import threading
 from dataclasses import asdict
 
