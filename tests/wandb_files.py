@@ -35,23 +35,32 @@ def chunks(path: Path) -> Iterator[bytes]:
             record = b""
 
 
-def values(items) -> dict:
-    return {item.key or ".".join(item.nested_key): json.loads(item.value_json) for item in items}
+def insert(items, into: dict) -> dict:
+    """Each item's value at its key, or at its path of keys."""
+    for item in items:
+        *path, key = item.nested_key or [item.key]
+        place = into
+        for name in path:
+            place = place.setdefault(name, {})
+        place[key] = json.loads(item.value_json)
+    return into
 
 
 def read(folder: Path) -> Contents:
-    """The one run whose files are below folder/wandb."""
+    """The one run whose files are below folder/wandb; ends W&B's process first, which writes behind."""
+    import wandb
     from wandb.proto.wandb_internal_pb2 import Record
 
+    wandb.teardown()
     (path,) = (folder / "wandb").glob("*run-*/*.wandb")
     messages, config, summary, history = {}, {}, {}, []
     for record in map(Record.FromString, chunks(path)):
         kind = record.WhichOneof("record_type")
         message = messages[kind] = getattr(record, kind)
         if kind == "run":
-            config |= values(message.config.update)
+            insert(message.config.update, config)
         elif kind == "summary":
-            summary |= values(message.update)
+            insert(message.update, summary)
         elif kind == "history":
-            history.append(values(message.item))
+            history.append(insert(message.item, {}))
     return Contents(messages, config, summary, history)

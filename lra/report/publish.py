@@ -7,7 +7,7 @@ from pathlib import Path
 from omegaconf import DictConfig
 
 from ..record import RunRecord, git_commit
-from ..wandb_logger import first_line, open_run, tell
+from ..wandb_run import first_line, open_run, tell
 from . import sheets
 from .dashboard import dashboard
 from .tables import Row
@@ -50,7 +50,8 @@ def publish(config: DictConfig, studies: dict[str, list[Row]], records: Iterable
         media = {key: wandb.Table(columns=sheet.head, data=sheet.rows) for key, sheet in tables.items()}
         media |= {key: wandb.Image(str(path), caption=path.stem) for key, path in pictures.items()}
         run.log(media)
-        print(f"W&B: {len(tables)} tables and {len(pictures)} pictures in {run.url or folder / 'wandb'}")
+        many = f"{len(tables)} tables and {len(pictures)} picture{'s' if len(pictures) != 1 else ''}"
+        print(f"W&B: {many} in {run.url or folder / 'wandb'}")
         _save(dashboard(run.project, run.entity or "", name, studies, list(tables), list(pictures)), run.offline)
         run.finish()
     except Exception as error:
