@@ -128,6 +128,7 @@ FLOORS = {
         "record",
         "metrics_csv",
         "wandb_logger",
+        "wandb_run",
         "callbacks",
         "fit",
     ],

@@ -35,7 +35,7 @@ def report(config: DictConfig) -> None:
             console.print(section.about, terminal(section), "", sep="\n")
     console.print(LEGEND)
     print(f"written to {out}")
-    if "wandb" in (config.logger or {}):
+    if "wandb" in config.get("logger", {}):
         publish(config.logger.wandb, studies, record.scan(runs)[0], out.parent)
 
 
