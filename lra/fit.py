@@ -73,6 +73,7 @@ def fit(config: DictConfig, seed: int, data: TaskData, folder: Path, fingerprint
     if devices.rank() == 0:
         callbacks.append(Report(title, more_seeds, stopwatch, checkpoints))
     number = devices.count(config)
+    about = {"folder": folder, "first_step": first_step, "config": config, "seed": seed, "fingerprint": fingerprint}
     trainer = L.Trainer(
         accelerator=where,
         devices=devices.per_node(config),
@@ -93,7 +94,7 @@ def fit(config: DictConfig, seed: int, data: TaskData, folder: Path, fingerprint
         enable_checkpointing=False,
         enable_progress_bar=False,
         enable_model_summary=False,
-        logger=[factory(folder=folder, first_step=first_step) for factory in instantiate(config.logger).values()],
+        logger=[factory(**about) for factory in instantiate(config.logger).values()],
         callbacks=callbacks,
     )
     status, steps, test = "done", config.optim.steps, None
@@ -110,7 +111,7 @@ def fit(config: DictConfig, seed: int, data: TaskData, folder: Path, fingerprint
         model.load_state_dict(torch.load(folder / "best.ckpt", weights_only=True))
         trainer.test(module, data, verbose=False)
         test = module.score
-    return record.RunRecord(
+    result = record.RunRecord(
         study=config.study,
         task=config.task.name,
         protocol=config.protocol.name,
@@ -133,6 +134,9 @@ def fit(config: DictConfig, seed: int, data: TaskData, folder: Path, fingerprint
         device=device_name(where, number),
         status=status,
     )
+    for logger in trainer.loggers:
+        logger.log_record(result)
+    return result
 
 
 def _peak_bytes(where: str) -> int:

@@ -37,3 +37,6 @@ class MetricsCSV(Logger):
 
     def log_hyperparams(self, *args, **kwargs) -> None:
         """config.yaml beside it holds them."""
+
+    def log_record(self, record) -> None:
+        """record.json beside it is the record."""

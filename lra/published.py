@@ -10,6 +10,12 @@ from statistics import mean
 
 TASKS = ("listops", "text", "retrieval", "image", "pathfinder", "pathfinder_x")
 _SHORT = {"CURformer": "CURformer", "PSF-Attn": "PSF", "SOFT/SOFT++": "SOFT", "Long Range Arena": "leaderboard"}
+_LINKS = {
+    "CURformer": "https://doi.org/10.1007/s10994-025-06768-3",
+    "PSF-Attn": "https://doi.org/10.1016/j.neunet.2022.04.014",
+    "SOFT/SOFT++": "https://arxiv.org/abs/2207.03341",
+    "Long Range Arena": "https://github.com/google-research/long-range-arena",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +44,10 @@ class Published:
         table = "" if self.table == "leaderboard" else " " + self.table.replace("Table ", "T")
         origin = re.search(r" \([^)]* \d{4}\)$", self.model)
         return short + table + (origin[0] if origin else "")
+
+    @property
+    def link(self) -> str:
+        return _LINKS[self.paper.split(" (")[0]]
 
     @property
     def text(self) -> str:

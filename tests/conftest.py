@@ -34,3 +34,19 @@ def data_root(tmp_path_factory, monkeypatch):
     root = tmp_path_factory.getbasetemp().parent / "lra-data"
     monkeypatch.setenv("LRA_DATA", str(root))
     return root
+
+
+@pytest.fixture
+def service(tmp_path, monkeypatch):
+    """No key, no settings, an empty working directory that stays empty, and a session of wandb for this test alone."""
+    import wandb
+
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    for name in ("WANDB_API_KEY", "WANDB_BASE_URL", "WANDB_MODE", "WANDB_PROJECT", "NETRC"):
+        monkeypatch.delenv(name, raising=False)
+    (tmp_path / "cwd").mkdir()
+    monkeypatch.chdir(tmp_path / "cwd")
+    wandb.teardown()
+    yield monkeypatch
+    wandb.teardown()
+    assert not list((tmp_path / "cwd").iterdir())

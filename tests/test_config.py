@@ -149,6 +149,8 @@ FLOORS = {
         "measure",
         "record",
         "metrics_csv",
+        "wandb_logger",
+        "wandb_run",
         "callbacks",
         "lock",
         "devices",

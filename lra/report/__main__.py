@@ -8,6 +8,7 @@ from rich.console import Console
 
 from .. import record
 from ..config import main
+from .publish import publish
 from .tables import collect, sections
 from .text import LEGEND, markdown, terminal
 
@@ -34,6 +35,8 @@ def report(config: DictConfig) -> None:
             console.print(section.about, terminal(section), "", sep="\n")
     console.print(LEGEND)
     print(f"written to {out}")
+    if "wandb" in config.get("logger", {}):
+        publish(config.logger.wandb, studies, record.scan(runs)[0], out.parent)
 
 
 if __name__ == "__main__":
