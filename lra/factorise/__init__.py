@@ -1,0 +1,1 @@
+"""python -m lra.factorise, see ``lra.factorise.__main__``."""

@@ -1,0 +1,114 @@
+"""A square matrix as a product of sparse factors W_1 W_2 ... W_M on Chord links, and as a truncated SVD.
+
+Khalitov et al., Neural Networks 2022, section 5.1: the numbers are free parameters, fitted to one matrix, so this says
+what such a product can hold, whatever a network would put into it. Every factor has the K = 1 + floor(log2 n) entries
+i, i + 1, i + 2, i + 4, ... (mod n) of row i; M = ceil(log2 n).
+
+Shapes: ... batch, n rows, M factors, K links; numbers are float64.
+"""
+
+import math
+
+import numpy as np
+import torch
+from scipy.optimize import minimize
+from torch import Tensor
+
+INITS = ("code", "paper")
+
+
+def offsets(n: int) -> list[int]:
+    """0, 1, 2, 4, ..., the largest at most n / 2."""
+    return [0, *(2**j for j in range(n.bit_length() - 1))]
+
+
+def factors(n: int) -> int:
+    return math.ceil(math.log2(n))
+
+
+def start(n: int, *, seed: int, init: str = "code") -> Tensor:
+    """First factors (M,n,K). ``code``: 1/K plus 0.01 of uniform noise whose rows of n sum to one; ``paper``: uniform in
+    [1/K, 1/K + 0.01]."""
+    if init not in INITS:
+        raise ValueError(f"init must be one of {', '.join(INITS)}, not {init!r}")
+    M, K, random = factors(n), len(offsets(n)), np.random.default_rng(seed)
+    if init == "paper":
+        return torch.from_numpy(random.uniform(1 / K, 1 / K + 0.01, (M, n, K)))
+    noise = random.uniform(size=(M, n, n))
+    columns = (np.arange(n)[:, None] + offsets(n)) % n
+    noise /= noise.sum(-1, keepdims=True)
+    return torch.from_numpy(1 / K + 0.01 * np.take_along_axis(noise, columns[None], -1))
+
+
+def apply(w: Tensor, s: Tensor) -> Tensor:
+    """One factor times a matrix: sum_k w[i,k] s[i + offset_k], w (...,n,K), s (...,n,c) -> (...,n,c)."""
+    n = s.shape[-2]
+    around = torch.cat([s, s], -2)  # a link never leaves it
+    out = w[..., :1] * s
+    for k, o in enumerate(offsets(n)[1:], start=1):
+        out.addcmul_(w[..., k, None], around[..., o : o + n, :])
+    return out
+
+
+def product(w: Tensor) -> Tensor:
+    """W_1 ... W_M, (...,M,n,K) -> (...,n,n)."""
+    n = w.shape[-2]
+    out = torch.eye(n, dtype=w.dtype, device=w.device).expand(*w.shape[:-3], n, n)
+    for m in reversed(range(w.shape[-3])):
+        out = apply(w[..., m, :, :], out)
+    return out
+
+
+def loss_and_gradient(w: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+    """|x - W_1 ... W_M|² / 2 of each matrix, w (...,M,n,K), x (...,n,n) -> (...) and (...,M,n,K).
+
+    With L and R the products left and right of W_m, its gradient is Lᵀ (W_1 ... W_M - x) Rᵀ at its own entries: Lᵀ is
+    carried along from factor to factor, and the R are kept.
+    """
+    n, M = w.shape[-2], w.shape[-3]
+    right = [torch.eye(n, dtype=w.dtype, device=w.device).expand(*w.shape[:-3], n, n)]
+    for m in reversed(range(M)):
+        right.append(apply(w[..., m, :, :], right[-1]))
+    left = right.pop() - x  # Lᵀ (W_1 ... W_M - x), L = 1
+    loss, gradient = left.square().sum((-2, -1)) / 2, torch.empty_like(w)
+    for m in range(M):
+        r = right.pop()
+        around, back = torch.cat([r, r], -2), torch.zeros(*left.shape[:-2], 2 * n, n, dtype=w.dtype, device=w.device)
+        for k, o in enumerate(offsets(n)):
+            gradient[..., m, :, k] = (left * around[..., o : o + n, :]).sum(-1)
+            back[..., o : o + n, :].addcmul_(w[..., m, :, k, None], left)
+        left = back[..., :n, :] + back[..., n:, :]
+    return loss, gradient
+
+
+def fit(x: np.ndarray, *, iterations: int, seed: int = 1, init: str = "code") -> tuple[np.ndarray, int, str]:
+    """Factors (M,n,K) of x (n,n) by SciPy's L-BFGS, how many iterations it took, and why it stopped.
+
+    The published program takes BFGS with its dense matrix of second derivatives, at most 1e5 iterations.
+    """
+    target = torch.from_numpy(np.asarray(x, np.float64))
+    first = start(len(x), seed=seed, init=init)
+
+    def objective(flat: np.ndarray) -> tuple[float, np.ndarray]:
+        loss, gradient = loss_and_gradient(torch.from_numpy(flat).view_as(first), target)
+        return loss.item(), gradient.numpy().ravel()
+
+    options = {"maxiter": iterations, "maxfun": 10 * iterations, "maxcor": 20, "ftol": 1e-12, "gtol": 1e-10}
+    made = minimize(objective, first.numpy().ravel(), jac=True, method="L-BFGS-B", options=options)
+    return made.x.reshape(first.shape), made.nit, str(made.message)
+
+
+def numbers(n: int) -> int:
+    """How many numbers the factors hold."""
+    return factors(n) * n * len(offsets(n))
+
+
+def ranks(n: int) -> dict[str, int]:
+    """``paper``: ceil(M² / 2); ``equal``: the largest with 2 n r + r numbers, no more than the factors'."""
+    return {"paper": min(n, math.ceil(factors(n) ** 2 / 2)), "equal": min(n, numbers(n) // (2 * n + 1))}
+
+
+def truncated(x: np.ndarray, rank: int) -> np.ndarray:
+    """The nearest matrix of this rank."""
+    u, s, vt = np.linalg.svd(x)
+    return (u[:, :rank] * s[:rank]) @ vt[:rank]

@@ -1,0 +1,87 @@
+"""Who is nearer to each matrix, the sparse factors or the SVD, as text and as pictures (PSF's Table 1 and Figure 4)."""
+
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+
+import numpy as np
+from rich import box
+from rich.table import Table
+
+from . import chord
+
+HEAD = ("kind", "matrix", "n", "numbers", "SF", "SVD, paper's rank", "SVD, equal numbers", "iterations")
+ABOUT = (
+    "Frobenius errors. SF: product of sparse Chord factors, fitted by L-BFGS. SVD: truncated at the paper's rank "
+    "ceil(M²/2), and at the largest rank that holds no more numbers than the factors. The smaller error is bold; where "
+    "`iterations` is the limit, SF was still falling."
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """One matrix (n,n), its two approximations and their errors |x - x^|_F; keys of svd are those of chord.ranks."""
+
+    kind: str
+    name: str
+    n: int
+    matrix: np.ndarray
+    product: np.ndarray
+    truncated: dict[str, np.ndarray]
+    sparse: float
+    svd: dict[str, float]
+    iterations: int
+    stopped: str
+
+    def cells(self, bold: str) -> tuple[str, ...]:
+        """A text for each column of HEAD; ``bold`` is what a winner's error is put into."""
+        rank, best = chord.ranks(self.n), min(self.sparse, *self.svd.values())
+        error = lambda value: (bold if value == best else "{}").format(f"{value:.3g}")
+        svd = [f"{error(self.svd[key])} (r = {rank[key]})" for key in ("paper", "equal")]
+        numbers = f"{chord.numbers(self.n):,}"
+        return self.kind, self.name, str(self.n), numbers, error(self.sparse), *svd, f"{self.iterations:,}"
+
+
+def wins(results: list[Result]) -> list[tuple[str, int, dict[str, int]]]:
+    """For each kind, how many matrices there are, and on how many SF is nearer than the SVD at either rank."""
+    rows = []
+    for kind, same in groupby(results, key=lambda r: r.kind):
+        mine = list(same)
+        rows.append((kind, len(mine), {key: sum(r.sparse < r.svd[key] for r in mine) for key in ("paper", "equal")}))
+    return rows
+
+
+def markdown(results: list[Result]) -> str:
+    line = lambda cells: "| " + " | ".join(cells) + " |"
+    out = [line(HEAD), line(["---"] * len(HEAD)), *(line(r.cells("**{}**")) for r in results)]
+    kinds = ["kind", "matrices", "SF nearer, paper's rank", "SF nearer, equal numbers"]
+    summary = [line(kinds), line(["---"] * len(kinds))]
+    summary += [line([kind, str(n), str(won["paper"]), str(won["equal"])]) for kind, n, won in wins(results)]
+    return "\n\n".join(["# Sparse factors against truncated SVD", ABOUT, "\n".join(out), "\n".join(summary)]) + "\n"
+
+
+def terminal(results: list[Result]) -> Table:
+    table = Table(*HEAD, box=box.SIMPLE_HEAD, caption=ABOUT.replace("`", ""))
+    for r in results:
+        table.add_row(*r.cells("[bold]{}[/bold]"))
+    return table
+
+
+def picture(results: list[Result], path: Path) -> None:
+    """Each matrix, its truncated SVD and the product of sparse factors, in grey levels of the matrix's own range."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6.4, 2.3 * len(results)), layout="constrained")
+    rows = figure.subplots(len(results), 3, squeeze=False)
+    for row, r in zip(rows, results, strict=True):
+        shown = (
+            (r.matrix, r.name),
+            (r.truncated["equal"], f"SVD, r = {chord.ranks(r.n)['equal']}: {r.svd['equal']:.3g}"),
+            (r.product, f"sparse factors: {r.sparse:.3g}"),
+        )
+        for axes, (image, title) in zip(row, shown, strict=True):
+            axes.imshow(image, cmap="gray", vmin=r.matrix.min(), vmax=r.matrix.max(), interpolation="nearest")
+            axes.set_title(title, fontsize=9)
+            axes.set_axis_off()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=130)
