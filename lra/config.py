@@ -127,6 +127,7 @@ def data_command(config: DictConfig) -> str:
     return f"python -m data_prep {' '.join(config.data_words)}"
 
 
+@functools.cache
 def _load_attn(word: str) -> dict:
     loader = GlobalHydra.instance().config_loader()
     # A word may choose its block, so there has to be one.

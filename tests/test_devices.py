@@ -82,6 +82,7 @@ def test_two_processes_give_the_loss_curve_of_one(data_root, tmp_path, monkeypat
     assert sorted(p.name for p in folders[1].iterdir()) == sorted(p.name for p in folders[0].iterdir())
 
 
+@pytest.mark.slow
 def test_two_processes_resume_bit_for_bit_what_they_would_have_done(data_root, tmp_path, monkeypatch):
     words = ["optim.steps=12", "optim.eval_every=3", "optim.lr=0.01", "trainer.device=cpu", *TWO]
     assert together(lambda: train_config(smoke(tmp_path / "whole", *words))) == [0, 0]

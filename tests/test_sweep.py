@@ -50,13 +50,13 @@ def finish(run, **changes):
 def test_selection_is_table_4_of_curformer():
     made = config("selection", "measure=0")
     assert list(made.tasks) == ["listops", "text", "retrieval", "image", "pathfinder"]
-    made.tasks = ["listops", "image"]
+    made.tasks = ["listops"]
     runs, skipped = plan.expand(made, threads=None)
     methods = ("cur_sum", "cur_abs", "cur_embed", "cur_step", "cur_random")
     table = {(run.task, run.label, run.seed) for run in runs}
-    assert table == {(t, m, s) for t in made.tasks for m in methods for s in range(5)} and len(runs) == 50
+    assert table == {(t, m, s) for t in made.tasks for m in methods for s in range(5)} and len(runs) == 25
     assert not skipped and {run.folder.parts[:2] for run in runs} == {("runs", "sweep-selection")}
-    assert {(run.task, run.steps) for run in runs} == {("listops", 5000), ("image", 35000)}
+    assert {run.steps for run in runs} == {5000}
 
 
 def test_study_says_what_is_not_the_papers():
@@ -66,7 +66,7 @@ def test_study_says_what_is_not_the_papers():
 
 @pytest.mark.parametrize("name", SWEEPS)
 def test_every_value_of_every_axis_is_a_run_with_a_name_of_its_own(name):
-    """All points have different words; those along the axes are built, but for mechanisms, with tests of their own."""
+    """All points have different words; those along the axes are built, mechanisms apart, which have their own tests."""
     made = config(name)
     points = plan.points(made.sweep.grids)
     assert len({tuple(point) for point in points}) == len(points)
@@ -108,13 +108,9 @@ def test_a_mechanism_that_cannot_run_here_is_left_out_with_a_line(monkeypatch):
 WRONG = {
     "sweep=nope": "sweep=nope: no such choice; sweep is one of baselines, copy_rv, count",
     "sweep=selection tasks=[listops,nope]": "task=nope: no such choice; task is one of",
-    "sweep=selection sweep.grids.methods.attn=[cur_best]": "attn=cur_best: no such choice; attn is one of",
     "sweep=count +sweep.grids.mine={attn:[cur_abs],attn.cuont:[3]}": "attn.cuont: no such key; attn has",
     "sweep=count +sweep.grids.mine={attn:[cur_abs],optim.rate:[3]}": "optim.rate: no such key; optim has",
-    "sweep=count +sweep.grids.mine={attn:[cur_abs],attn.count:[0]}": "attn.count must be between 1 and",
-    "sweep=selection budget=huge": "budget must be one of paper, quick, smoke, not 'huge'",
     "sweep=selection tasks=[]": "tasks and seeds must be lists",
-    "sweep=selection seeds=[0,0]": "seeds must be a list of different whole numbers",
     "sweep=selection overrides=['optim.lr=-1']": "optim.lr must be above 0, not -1",
     "sweep=selection hydra/launcher=nope": "hydra/launcher=nope: no such choice; hydra/launcher is one of",
 }
@@ -122,10 +118,7 @@ WRONG = {
 
 @pytest.mark.parametrize("words", WRONG)
 def test_a_wrong_word_gets_one_line_before_anything_runs(words, tmp_path, monkeypatch, capfd):
-    common = [] if "budget" in words else ["budget=smoke"]
-    common += [] if "tasks" in words else ["tasks=[listops]"]
-    words_ = [*words.split(), *common, "measure=0", f"runs={tmp_path}"]
-    stop, printed = entry(leader.sweep, *words_, patch=monkeypatch, capfd=capfd)
+    stop, printed = entry(leader.sweep, *SMOKE, f"runs={tmp_path}", *words.split(), patch=monkeypatch, capfd=capfd)
     assert stop.startswith("lra: ") and WRONG[words] in stop and "\n" not in stop
     assert "Traceback" not in printed and not list(tmp_path.iterdir())
 
