@@ -3,6 +3,7 @@
 import csv
 import multiprocessing
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -98,10 +99,15 @@ def test_two_processes_resume_bit_for_bit_what_they_would_have_done(data_root, t
         assert together(lambda: train_config(smoke(tmp_path / "cut", *words))) == [9, 9]
     cut, whole = seed_folder(tmp_path / "cut"), seed_folder(tmp_path / "whole")
     assert not (cut / "record.json").exists() and (cut / ".owner").exists()
+    shutil.copytree(tmp_path / "cut", tmp_path / "alone")
     assert together(lambda: train_config(smoke(tmp_path / "cut", *words))) == [0, 0]
     assert result(cut) == result(whole)
     assert (cut / "metrics.csv").read_bytes() == (whole / "metrics.csv").read_bytes()
     assert not (cut / ".owner").exists()
+    train_config(smoke(tmp_path / "alone", *words[:-1]))  # one process goes on with what two began
+    alone = seed_folder(tmp_path / "alone")
+    assert result(alone)["status"] == "done" and torch.equal(curve(alone)[:2], curve(whole)[:2])
+    assert curve(alone).shape == curve(whole).shape
 
 
 def test_an_infinite_loss_ends_the_seed_in_both(data_root, tmp_path):
