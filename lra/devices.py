@@ -57,7 +57,7 @@ def count(config: DictConfig) -> int:
         raise ValueError(f"trainer.devices must be a number from 1, auto or launched, not {wanted!r}")
     if started is not None and started != number:
         raise ValueError(f"{started} processes were launched, trainer.devices is {number}; use trainer=ddp_multinode")
-    if config.trainer.device == "cuda" and number > torch.cuda.device_count():
+    if number > torch.cuda.device_count() > 0 and config.trainer.device != "cpu":
         raise ValueError(f"trainer.devices is {number}, torch sees {torch.cuda.device_count()} GPUs")
     return number
 

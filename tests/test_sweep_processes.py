@@ -76,6 +76,7 @@ def test_a_run_that_is_killed_is_listed_and_the_others_end(data_root, tmp_path):
     owner = None
     while owner is None and process.poll() is None:
         owner = next(filter(None, map(lock.holder, tmp_path.rglob(lock.NAME))), None)
+        time.sleep(0.05)
     os.kill(owner.pid, signal.SIGKILL)
     _, err = process.communicate(timeout=600)
     assert (

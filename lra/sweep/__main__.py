@@ -39,7 +39,10 @@ def sweep(config: DictConfig) -> None:
         if state(run) == "failed":
             (run.folder / FAILED).unlink(missing_ok=True)
     with Watch(runs) as watch:
-        complete(runs, config, at_once, threads)
+        try:
+            complete(runs, config, at_once, threads)
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt(f"stopped, {watch.summary()}; the same command goes on") from None
     ended = {run: state(run) for run in runs}
     where = "" if config.runs == "runs" else f" runs={config.runs}"
     print(f"{study(config)}: {watch.summary()}; python -m lra.report study={study(config)}{where}", file=sys.stderr)

@@ -1,6 +1,7 @@
 """What a sweep runs, and what it will take: the runs, their time, their disk."""
 
 import itertools
+import shlex
 import shutil
 import time
 from collections.abc import Iterable
@@ -36,7 +37,7 @@ class Run:
 
     @property
     def command(self) -> str:
-        return " ".join(["python -m lra.train", *(f"'{w}'" if set(w) & set("[]{}*?$") else w for w in self.words)])
+        return shlex.join(["python", "-m", "lra.train", *self.words])
 
 
 def study(config: DictConfig) -> str:
