@@ -1,0 +1,59 @@
+"""How each launch is cut: rows at a time, warps, pipeline stages, parts along the sequence. No tuning at run time."""
+
+from functools import cache
+from typing import NamedTuple
+
+import torch
+
+LARGEST = 128  # kept rows, key size, value size
+
+
+class Tile(NamedTuple):
+    block: int  # rows of the sequence at a time
+    warps: int
+    stages: int
+
+
+def padded(size: int) -> int:
+    """The power of two from 16 on that a dimension is padded to on chip."""
+    return max(16, 1 << (size - 1).bit_length())
+
+
+def streaming(m: int, width: int, dtype: torch.dtype) -> Tile:
+    """rv and out: m kept rows and the larger of key and value size, both padded."""
+    wide = dtype == torch.float32
+    if m * width >= 8192:
+        return Tile(32 if wide else 64, 8, 2)
+    return Tile(64, 4, 2) if wide else Tile(128 if m <= 64 else 64, 4, 3)
+
+
+def streaming_backward(m: int, width: int, dtype: torch.dtype) -> Tile:
+    wide = dtype == torch.float32
+    if m * width >= 8192:
+        return Tile(16 if wide else 32, 8, 1 if wide else 2)
+    return Tile(32 if wide else 64, 8 if wide else 4, 2)
+
+
+def cubic(m: int, dtype: torch.dtype, backward: bool) -> Tile | None:
+    """The inner matrix on chip; None where it does not fit and library products stand in."""
+    if m > 64:
+        return None
+    return Tile(0, 8 if m > 32 else 4, 1)
+
+
+def precision(dtype: torch.dtype) -> str:
+    """What a dot of float32 operands uses: three tensor-core products keep float32's accuracy."""
+    return "tf32x3"
+
+
+def chunk(heads: int, length: int, block: int, device: torch.device, fill: int = 8) -> int:
+    """Rows of the sequence for one program: ``fill`` programs for each multiprocessor, but no fewer than 4 blocks."""
+    parts = -(-fill * multiprocessors(device) // heads)
+    blocks = -(-length // block)
+    return block * max(4, -(-blocks // parts))
+
+
+@cache
+def multiprocessors(device: torch.device) -> int:
+    """An H100's number where there is no GPU: the interpreter, and compilation ahead of time."""
+    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 132
