@@ -6,9 +6,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from . import kernels
 from .linalg import at_least_float32
 
-IMPLS = ("eager", "sdpa")
+IMPLS = ("eager", "sdpa", "triton")
 
 
 def three_factor(
@@ -23,7 +24,7 @@ def three_factor(
     row_mask: Tensor | None = None,
     col_mask: Tensor | None = None,
     impl: str = "sdpa",
-) -> tuple[Tensor, Tensor]:
+) -> tuple[Tensor, Tensor | None]:
     """softmax(q k_colsᵀ) · pinv(softmax(q_rows k_colsᵀ)) · softmax(q_rows kᵀ) v, evaluated right to left.
 
     q, k (N,H,L,D), v (N,H,L,E), q_rows, k_cols (N,H,c,D), mask (N,L), row_mask and col_mask (N,H,c) or broadcastable:
@@ -33,8 +34,12 @@ def three_factor(
     result equals that of keeping the real ones only. Taking the inner matrix from q_rows instead of cutting it out of
     the n x c factor is the same number without a scatter in the backward pass.
 
-    ``eager`` writes every factor out in float32; ``sdpa`` is two fused calls around the inverse, O(L) memory.
+    ``eager`` writes every factor out in float32; ``sdpa`` is two fused calls around the inverse, O(L) memory;
+    ``triton`` is ``lra.kernels``, which takes the cubic inverse only and returns None for R v.
     """
+    if impl == "triton":
+        marks = {"q_kept": q_rows, "k_kept": k_cols, "row_mask": row_mask, "col_mask": col_mask}
+        return kernels.three_factor(q, k, v, pinv=pinv, mask=mask, **marks), None
     with torch.autocast(q.device.type, enabled=False):
         rows, cols = at_least_float32(q_rows, k_cols)
         inner = _softmax(rows @ cols.mT * q.shape[-1] ** -0.5, col_mask)

@@ -5,6 +5,7 @@ from functools import partial
 
 from torch import Tensor
 
+from .. import kernels
 from ..linalg import cubic
 from ..lowrank import IMPLS, three_factor
 from ..select import Select
@@ -16,9 +17,10 @@ class CUR(Attention):
 
     count: how many rows and columns are kept (m in the paper). score, pairing, class_token, resample: which ones, see
     ``lra.select.Select``. copy_rv: kept rows of the output are those of softmax(q_I kᵀ) v, which are exact.
-    pinv: (..., c, c) -> (..., c, c). impl: ``eager`` | ``sdpa``, see ``lra.lowrank``.
+    pinv: (..., c, c) -> (..., c, c). impl: ``eager`` | ``sdpa`` | ``triton``, see ``lra.lowrank``.
 
-    O(L c (D + E) + c³) time. Raises ValueError where count is below 1 or above length.
+    O(L c (D + E) + c³) time. Raises ValueError where count is below 1 or above length, and with ``triton`` for what the
+    kernels do not do.
     """
 
     def __init__(
@@ -43,13 +45,24 @@ class CUR(Attention):
             raise ValueError(f"attn.count must be between 1 and the task's length {length}, not {count}")
         if impl not in IMPLS:
             raise ValueError(f"attn.impl must be one of {', '.join(IMPLS)}, not {impl!r}")
+        if impl == "triton":
+            kernels.check(kept=count, head_dim=head_dim, value_dim=value_dim, pinv=pinv, dropout=dropout)
         self.count, self.pinv, self.copy_rv, self.impl = count, pinv, copy_rv, impl
         self.select = Select(
-            score=score, pairing=pairing, class_token=class_token, resample=resample, heads=heads, length=length
+            score=score,
+            pairing=pairing,
+            class_token=class_token,
+            resample=resample,
+            heads=heads,
+            length=length,
+            fused=impl == "triton",
         )
 
     def forward(self, q, k, v, mask=None):
         rows, cols = self.select(q, k, self.count, mask)  # (N,H,c)
+        if self.impl == "triton":  # gathers, scatters and copies on the way
+            kept = {"rows": rows, "cols": cols, "mask": mask, "copy_rv": self.copy_rv}
+            return kernels.three_factor(q, k, v, pinv=self.pinv, **kept)
         out, rv = three_factor(
             q,
             k,

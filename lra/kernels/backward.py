@@ -12,12 +12,12 @@ def c_backward_kernel(
     q, k, w, rows, cols, real, dout, dq, dw, dk,
     q_n, q_h, q_l, k_n, k_h, k_l, r_n, r_h, o_n, o_h, o_l, dq_n, dq_h, dq_l, H, L, chunk, scale, scale2,
     M: tl.constexpr, D: tl.constexpr, E: tl.constexpr, BM: tl.constexpr, BD: tl.constexpr, BE: tl.constexpr,
-    BN: tl.constexpr, PRECISION: tl.constexpr, COPY: tl.constexpr,
+    BN: tl.constexpr, PRECISION: tl.constexpr, COPY: tl.constexpr, DW: tl.constexpr, DK: tl.constexpr,
 ):  # fmt: skip
     """dq of ``chunk`` queries, and their share of dW and of the gradient of k[cols]: (S,G,M,E), (S,G,M,D).
 
     dC = D wᵀ, dS = C * (dC - rowsum(dC * C)), dq = scale dS k[cols], dW = Cᵀ D, dk = scale dSᵀ q, where D is dout, with
-    COPY without its kept rows.
+    COPY without its kept rows. DW, DK: which of dw, and dq with dk; sums of both at once need registers.
     """
     g, part = tl.program_id(0), tl.program_id(1)
     n, h = (g // H).to(tl.int64), (g % H).to(tl.int64)
@@ -44,14 +44,18 @@ def c_backward_kernel(
             mixed = i < end
         y = load(dout, i, o_l, mixed, E, BE)
         p = probabilities(x, b, bias, scale2, PRECISION)
-        dp = dot(y, tl.trans(weights), PRECISION)
-        ds = narrow(p * (dp - tl.sum(p * dp, 1)[:, None]), dout)
-        store(dq, i, dq_l, i < end, dot(ds, b, PRECISION) * scale, D, BD)
-        dw_acc += dot_wide(tl.trans(p), y, dout, PRECISION)
-        dk_acc += dot(tl.trans(ds), x, PRECISION)
+        if DW:
+            dw_acc += dot_wide(tl.trans(p), y, dout, PRECISION)
+        if DK:
+            dp = dot(y, tl.trans(weights), PRECISION)
+            ds = narrow(p * (dp - tl.sum(p * dp, 1)[:, None]), dout)
+            store(dq, i, dq_l, i < end, dot(ds, b, PRECISION) * scale, D, BD)
+            dk_acc += dot(tl.trans(ds), x, PRECISION)
     slot = (part * tl.num_programs(0) + g).to(tl.int64) * M
-    store(dw + slot * E, j, E, kept, dw_acc, E, BE)
-    store(dk + slot * D, j, D, kept, dk_acc * scale, D, BD)
+    if DW:
+        store(dw + slot * E, j, E, kept, dw_acc, E, BE)
+    if DK:
+        store(dk + slot * D, j, D, kept, dk_acc * scale, D, BD)
 
 
 @triton.jit
@@ -59,11 +63,12 @@ def r_backward_kernel(
     q, k, v, rows, mask, lse, drv, delta, dk, dv, dq,
     q_n, q_h, q_l, k_n, k_h, k_l, v_n, v_h, v_l, dk_n, dk_h, dk_l, dv_n, dv_h, dv_l, H, L, chunk, scale, scale2,
     M: tl.constexpr, D: tl.constexpr, E: tl.constexpr, BM: tl.constexpr, BD: tl.constexpr, BE: tl.constexpr,
-    BN: tl.constexpr, PRECISION: tl.constexpr,
+    BN: tl.constexpr, PRECISION: tl.constexpr, DV: tl.constexpr, DK: tl.constexpr,
 ):  # fmt: skip
     """dk and dv of ``chunk`` keys, and their share of the gradient of q[rows]: (S,G,M,D).
 
     dR = drv vᵀ, dS = R * (dR - delta), dv = Rᵀ drv, dk = scale dSᵀ q[rows], dq = scale dS k, R from its log-sum-exp.
+    DV, DK: which of dv, and dk with dq.
     """
     g, part = tl.program_id(0), tl.program_id(1)
     n, h = (g // H).to(tl.int64), (g % H).to(tl.int64)
@@ -88,18 +93,22 @@ def r_backward_kernel(
         real = is_real(mask + n * L if mask is not None else None, i, inside)
         s = tl.where(real[None, :], dot(a, tl.trans(x), PRECISION) * scale2, float("-inf"))
         p = tl.exp2(s - log[:, None])
-        dp = dot(high, tl.trans(y), PRECISION)
-        weight = tl.trans(narrow(p, dv))
-        to_v = dot(weight, high, PRECISION)
-        if dv.dtype.element_ty != tl.float32:
-            dp += dot(low, tl.trans(y), PRECISION)
-            to_v += dot(weight, low, PRECISION)
-        ds = narrow(p * (dp - less[:, None]), dv)
-        store(dv, i, dv_l, inside, to_v, E, BE)
-        store(dk, i, dk_l, inside, dot(tl.trans(ds), a, PRECISION) * scale, D, BD)
-        acc += dot(ds, x, PRECISION)
-    slot = (part * tl.num_programs(0) + g).to(tl.int64) * M
-    store(dq + slot * D, j, D, kept, acc * scale, D, BD)
+        if DV:
+            weight = tl.trans(narrow(p, dv))
+            to_v = dot(weight, high, PRECISION)
+            if dv.dtype.element_ty != tl.float32:
+                to_v += dot(weight, low, PRECISION)
+            store(dv, i, dv_l, inside, to_v, E, BE)
+        if DK:
+            dp = dot(high, tl.trans(y), PRECISION)
+            if dv.dtype.element_ty != tl.float32:
+                dp += dot(low, tl.trans(y), PRECISION)
+            ds = narrow(p * (dp - less[:, None]), dv)
+            store(dk, i, dk_l, inside, dot(tl.trans(ds), a, PRECISION) * scale, D, BD)
+            acc += dot(ds, x, PRECISION)
+    if DK:
+        slot = (part * tl.num_programs(0) + g).to(tl.int64) * M
+        store(dq + slot * D, j, D, kept, acc * scale, D, BD)
 
 
 @triton.jit

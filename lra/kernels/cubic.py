@@ -85,14 +85,15 @@ def cubic_kernel(
 
 @triton.jit
 def cubic_backward_kernel(
-    q, k, rows, cols, row_real, col_real, rv, dout, dw_parts, dk_parts, iterates, drv, delta, dq_rows, dk_cols,
+    q, k, rows, cols, row_real, col_real, rv, dout, dw_parts, dk_parts, scratch, drv, delta, dq_rows, dk_cols,
     q_n, q_h, q_l, k_n, k_h, k_l, rr_n, rr_h, cr_n, cr_h, o_n, o_h, o_l, H, S, scale, scale2,
     STEPS: tl.constexpr, M: tl.constexpr, D: tl.constexpr, E: tl.constexpr,
     BM: tl.constexpr, BD: tl.constexpr, BE: tl.constexpr, PRECISION: tl.constexpr, COPY: tl.constexpr,
 ):  # fmt: skip
     """From the parts of dW and of dKc: drv (G,M,E), delta = rowsum(drv * rv) (G,M), dq_rows and dk_cols (G,M,D).
 
-    iterates (G,STEPS,BM,BM) is scratch: the steps are run again and each needs the Z it started from.
+    scratch (G,2+STEPS,BM,BM): the steps are run again and each needs the Z it started from; U and dU wait there too,
+    because registers do not hold all matrices of a step.
     """
     g, G = tl.program_id(0), tl.num_programs(0)
     n, h = (g // H).to(tl.int64), (g % H).to(tl.int64)
@@ -103,12 +104,16 @@ def cubic_backward_kernel(
     u = inner_matrix(a, b, a_real, b_real, scale2, PRECISION)
     j = tl.arange(0, BM)
     square = j[:, None] * BM + j[None, :]
-    iterates += g.to(tl.int64) * STEPS * BM * BM
+    u_at = scratch + g.to(tl.int64) * (2 + STEPS) * BM * BM + square
+    du_at = u_at + BM * BM
+    z_at = du_at + BM * BM
+    tl.store(u_at, u)
+    tl.store(du_at, tl.zeros((BM, BM), tl.float32))
     sums = tl.sum(u, 0)
     s = tl.max(sums, 0)
     z = tl.trans(u) / s
     for step in range(STEPS):
-        tl.store(iterates + step * BM * BM + square, z)
+        tl.store(z_at + step * BM * BM, z)
         z = cubic_step(u, z, PRECISION)
     slot = g.to(tl.int64) * M
     dw = summed(dw_parts, g, G, S, M, E, BM, BE)
@@ -121,11 +126,11 @@ def cubic_backward_kernel(
     tl.store(delta + slot + j, tl.sum(grad * product, 1), mask=j < M)
 
     grad = dot(dw, tl.trans(product), PRECISION)
-    du = tl.zeros((BM, BM), tl.float32)
     tl.debug_barrier()
     for back in range(STEPS):
-        z = tl.load(iterates + (STEPS - 1 - back) * BM * BM + square)
-        p = dot(u, z, PRECISION)
+        last = z_at + (STEPS - 1 - back) * BM * BM
+        z = tl.load(last)
+        p = dot(tl.load(u_at), z, PRECISION)
         dt = -0.25 * dot(tl.trans(z), grad, PRECISION)
         inside = 7.0 * p - dot(p, p, PRECISION)  # T = 15 P - P (7 P - P²)
         t = 15.0 * p - dot(p, inside, PRECISION)
@@ -133,11 +138,13 @@ def cubic_backward_kernel(
         dp = 15.0 * dt - dot(dt, tl.trans(inside), PRECISION)
         dt = -dot(tl.trans(p), dt, PRECISION)
         dp += 7.0 * dt - dot(dt, tl.trans(p), PRECISION) - dot(tl.trans(p), dt, PRECISION)
-        du += dot(dp, tl.trans(z), PRECISION)
-        grad += dot(tl.trans(u), dp, PRECISION)
+        tl.store(du_at, tl.load(du_at) + dot(dp, tl.trans(tl.load(last)), PRECISION))
+        grad += dot(tl.trans(tl.load(u_at)), dp, PRECISION)
+        tl.debug_barrier()
+    u = tl.load(u_at)
     first = tl.min(tl.where(sums == s, j, BM), 0)
     pull = tl.sum(tl.sum(grad * tl.trans(u), 1), 0) / (s * s)
-    du += tl.trans(grad) / s - tl.where(j == first, pull, 0.0)[None, :]
+    du = tl.load(du_at) + tl.trans(grad) / s - tl.where(j == first, pull, 0.0)[None, :]
     ds = u * (du - tl.sum(du * u, 1)[:, None]) * scale
     store(dq_rows + slot * D, j, D, j < M, dot(ds, b.to(tl.float32), PRECISION), D, BD)
     dk = summed(dk_parts, g, G, S, M, D, BM, BD) + dot(tl.trans(ds), a.to(tl.float32), PRECISION)

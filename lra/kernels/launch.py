@@ -68,19 +68,18 @@ def forward(q, k, v, near: Kept, mask, steps: int, copy: bool, run=run) -> tuple
     N, H, L, D = q.shape
     G, M, E = N * H, _count(near), v.shape[-1]
     size, scale2 = sizes(q, v, M), D**-0.5 / math.log(2)
-    dots = {"PRECISION": tiles.precision(q.dtype)}
     mask = _bytes(mask)
     new = lambda *shape: q.new_empty(shape, dtype=torch.float32)
 
     tile = tiles.streaming(size["BM"], max(size["BD"], size["BE"]), q.dtype)
-    how = dict(BN=tile.block, warps=tile.warps, stages=tile.stages, **size, **dots)
+    how = dict(BN=tile.block, PRECISION=tiles.PRECISION, warps=tile.warps, stages=tile.stages, **size)
     chunk = tiles.chunk(G, L, tile.block, q.device)
     S = -(-L // chunk)
     rv_parts, lse_parts = new(S, G, M, E), new(S, G, M)
     strides = (*near.q.stride()[:3], *k.stride()[:3], *v.stride()[:3])
     run(fore.rv_kernel, (G, S), near.q, k, v, near.rows, mask, rv_parts, lse_parts, *strides, H, L, chunk, scale2, **how)
 
-    inside = tiles.cubic(size["BM"], q.dtype, backward=False)
+    inside = tiles.cubic(size["BM"])
     if inside is None:
         rv, lse = inner.combine(rv_parts, lse_parts)
         w = inner.forward(*near.gathered(), rv, steps)
@@ -89,7 +88,7 @@ def forward(q, k, v, near: Kept, mask, steps: int, copy: bool, run=run) -> tuple
         run(
             cubic.cubic_kernel, (G,), *near, rv_parts, lse_parts, rv, lse, w,
             *near.strides(), *near.real_strides(), H, S, scale2,
-            STEPS=steps, warps=inside.warps, stages=inside.stages, **size, **dots,
+            STEPS=steps, PRECISION=tiles.inner_precision(q.dtype), warps=inside.warps, stages=inside.stages, **size,
         )  # fmt: skip
 
     out = like(q, E)
@@ -108,23 +107,23 @@ def backward(dout, q, k, v, near: Kept, mask, rv, w, lse, steps: int, copy: bool
     G, M, E = N * H, _count(near), v.shape[-1]
     size, scale = sizes(q, v, M), D**-0.5
     scale2 = scale / math.log(2)
-    dots = {"PRECISION": tiles.precision(q.dtype)}
     mask = _bytes(mask)
     new = lambda *shape: q.new_empty(shape, dtype=torch.float32)
 
     tile = tiles.streaming_backward(size["BM"], max(size["BD"], size["BE"]), q.dtype)
-    how = dict(BN=tile.block, warps=tile.warps, stages=tile.stages, **size, **dots)
+    how = dict(BN=tile.block, PRECISION=tiles.PRECISION, warps=tile.warps, stages=tile.stages, **size)
     chunk = tiles.chunk(G, L, tile.block, q.device)
     S = -(-L // chunk)
     dq, dk, dv = like(q, D), like(q, D), like(q, E)
     dw_parts, dk_parts = new(S, G, M, E), new(S, G, M, D)
-    run(
-        back.c_backward_kernel, (G, S), q, near.k, w, near.rows, near.cols, near.col_real, dout, dq, dw_parts, dk_parts,
-        *q.stride()[:3], *near.k.stride()[:3], *_pair(near.col_real), *dout.stride()[:3], *dq.stride()[:3],
-        H, L, chunk, scale, scale2, COPY=copy, **how,
-    )  # fmt: skip
+    for part in tiles.passes("DW", "DK", size, q.dtype):
+        run(
+            back.c_backward_kernel, (G, S), q, near.k, w, near.rows, near.cols, near.col_real, dout,
+            dq, dw_parts, dk_parts, *q.stride()[:3], *near.k.stride()[:3], *_pair(near.col_real), *dout.stride()[:3],
+            *dq.stride()[:3], H, L, chunk, scale, scale2, COPY=copy, **part, **how,
+        )  # fmt: skip
 
-    inside = tiles.cubic(size["BM"], q.dtype, backward=True)
+    inside = tiles.cubic(size["BM"])
     if inside is None:
         a, b, a_real, b_real = near.gathered()
         drv, dq_rows, dk_cols = inner.backward(a, b, a_real, b_real, rv, dw_parts.sum(0), steps)
@@ -136,17 +135,19 @@ def backward(dout, q, k, v, near: Kept, mask, rv, w, lse, steps: int, copy: bool
         drv, delta, dq_rows, dk_cols = new(G, M, E), new(G, M), new(G, M, D), new(G, M, D)
         run(
             cubic.cubic_backward_kernel, (G,), *near, rv, dout, dw_parts, dk_parts,
-            new(G, steps, size["BM"], size["BM"]), drv, delta, dq_rows, dk_cols,
+            new(G, 2 + steps, size["BM"], size["BM"]), drv, delta, dq_rows, dk_cols,
             *near.strides(), *near.real_strides(), *dout.stride()[:3], H, S, scale, scale2,
-            STEPS=steps, COPY=copy, warps=inside.warps, stages=inside.stages, **size, **dots,
+            STEPS=steps, PRECISION=tiles.inner_precision(q.dtype), COPY=copy,
+            warps=inside.warps, stages=inside.stages, **size,
         )  # fmt: skip
 
     dq_parts = new(S, G, M, D)
-    run(
-        back.r_backward_kernel, (G, S), near.q, k, v, near.rows, mask, lse, drv, delta, dk, dv, dq_parts,
-        *near.q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *dk.stride()[:3], *dv.stride()[:3],
-        H, L, chunk, scale, scale2, **how,
-    )  # fmt: skip
+    for part in tiles.passes("DV", "DK", size, q.dtype):
+        run(
+            back.r_backward_kernel, (G, S), near.q, k, v, near.rows, mask, lse, drv, delta, dk, dv, dq_parts,
+            *near.q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *dk.stride()[:3], *dv.stride()[:3],
+            H, L, chunk, scale, scale2, **part, **how,
+        )  # fmt: skip
 
     given = near.rows is None
     dq_kept, dk_kept = (like(near.q, D), like(near.k, D)) if given else (q.new_empty(0), k.new_empty(0))

@@ -72,10 +72,14 @@ def narrow(x, like):
 
 @triton.jit
 def dot(a, b, PRECISION: tl.constexpr):
-    """a b in float32. The interpreter rounds as tensor cores do where PRECISION is tf32."""
-    if INTERPRETED and PRECISION == "tf32" and a.dtype == tl.float32:
-        a, b = keep_bits(a, 13), keep_bits(b, 13)
-    return tl.dot(a, b, input_precision=PRECISION)
+    """a b in float32. The interpreter rounds float32 factors to the bits that PRECISION keeps: 16 of bf16x3."""
+    if not INTERPRETED:
+        s = tl.dot(a, b, input_precision=PRECISION)
+    elif PRECISION == "bf16x3" and a.dtype == tl.float32:
+        s = tl.dot(keep_bits(a, 8), keep_bits(b, 8), input_precision="ieee")
+    else:
+        s = tl.dot(a, b, input_precision="ieee")
+    return s
 
 
 @triton.jit

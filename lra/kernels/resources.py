@@ -13,6 +13,7 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import torch
+from torch._subclasses import FakeTensorMode
 
 CHOICES = {
     "arch": ("80", "90", "100"),
@@ -38,14 +39,14 @@ def rows(arch: str, dtype: str, m: str, d: str) -> list[tuple]:
         registers, spilled, shared = _compile(kernel, args, constants, arch, warps, stages)
         made.append((arch, dtype, m, d, kernel.__name__, warps, stages, registers, spilled, shared))
 
-    new = lambda *shape, **options: torch.empty(*shape, device="meta", **options)
     N, H, L, M, D = 512, 2, 4096, int(m), int(d)
-    q, k, v = (new(N, L, H, D, dtype=DTYPES[dtype]).transpose(1, 2) for _ in range(3))
-    index, mask = new(N, H, M, dtype=torch.int64), new(N, L, dtype=torch.bool)
-    near = launch.kept(q, k, None, None, index, index, mask, None, None)
-    out, rv, w, lse = launch.forward(q, k, v, near, mask, 6, True, run=compile)
-    launch.backward(out, q, k, v, near, mask, rv, w, lse, 6, True, run=compile)
-    launch.row_scores(q, k, mask, "abs", False, run=compile)
+    with FakeTensorMode():
+        q, k, v = (torch.empty(N, L, H, D, dtype=DTYPES[dtype]).transpose(1, 2) for _ in range(3))
+        index, mask = torch.empty(N, H, M, dtype=torch.int64), torch.empty(N, L, dtype=torch.bool)
+        near = launch.kept(q, k, None, None, index, index, mask, None, None)
+        out, rv, w, lse = launch.forward(q, k, v, near, mask, 6, True, run=compile)
+        launch.backward(out, q, k, v, near, mask, rv, w, lse, 6, True, run=compile)
+        launch.row_scores(q, k, mask, "abs", False, run=compile)
     return made
 
 

@@ -6,6 +6,7 @@ from typing import NamedTuple
 import torch
 
 LARGEST = 128  # kept rows, key size, value size
+PRECISION = "tf32x3"  # of products of float32 on tensor cores: three of them keep about its accuracy
 
 
 class Tile(NamedTuple):
@@ -34,16 +35,20 @@ def streaming_backward(m: int, width: int, dtype: torch.dtype) -> Tile:
     return Tile(32 if wide else 64, 8 if wide else 4, 2)
 
 
-def cubic(m: int, dtype: torch.dtype, backward: bool) -> Tile | None:
+def passes(first: str, second: str, size: dict[str, int], dtype: torch.dtype) -> list[dict[str, bool]]:
+    """Whether a streaming backward kernel finds both of its gradients at once, or in two launches where registers ask."""
+    large = size["BM"] * max(size["BD"], size["BE"]) >= (4096 if dtype == torch.float32 else 8192)
+    return [{first: True, second: False}, {first: False, second: True}] if large else [{first: True, second: True}]
+
+
+def cubic(m: int) -> Tile | None:
     """The inner matrix on chip; None where it does not fit and library products stand in."""
-    if m > 64:
-        return None
-    return Tile(0, 8 if m > 32 else 4, 1)
+    return Tile(0, 4, 1) if m <= 64 else None
 
 
-def precision(dtype: torch.dtype) -> str:
-    """What a dot of float32 operands uses: three tensor-core products keep float32's accuracy."""
-    return "tf32x3"
+def inner_precision(dtype: torch.dtype) -> str:
+    """Of the cubic iteration, which magnifies rounding: the cheaper 16 bits are enough beside bfloat16's 8 only."""
+    return "bf16x3" if dtype == torch.bfloat16 else PRECISION
 
 
 def chunk(heads: int, length: int, block: int, device: torch.device, fill: int = 8) -> int:
