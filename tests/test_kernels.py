@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from lra import kernels, lowrank
 from lra.attention.cur import CUR
 from lra.attention.nystrom import Nystrom, NystromOriginal
-from lra.kernels import inner, op
+from lra.kernels import inner, op, resources
 from lra.linalg import cubic, exact
 from lra.select import PAIRINGS, Select
 
@@ -39,21 +39,21 @@ def poisoned(monkeypatch):
 
 
 GRID = [
-    dict(n=200, m=16, d=16, e=16, dtype=WIDE, masked=True),
-    dict(n=300, m=32, d=32, e=64, dtype=WIDE, masked=True, strides="plain"),
-    dict(n=90, m=64, d=64, e=32, dtype=WIDE, masked=True, same=True),
-    dict(n=150, m=128, d=16, e=128, dtype=WIDE, masked=True),
-    dict(n=140, m=24, d=20, e=6, dtype=WIDE, strides="across"),
-    dict(n=9, m=16, d=32, e=32, dtype=WIDE, masked=True),
-    dict(n=170, m=32, d=16, e=16, dtype=WIDE, content="large"),
-    dict(n=120, m=16, d=32, e=32, dtype=WIDE, content="equal", same=True),
-    dict(n=200, m=32, d=32, e=32, dtype=HALF, masked=True),
-    dict(n=700, m=16, d=16, e=16, dtype=HALF, N=1, content="shifted"),
-    dict(n=150, m=64, d=64, e=64, dtype=HALF, N=1, content="large"),
-    dict(n=700, m=16, d=32, e=16, dtype=BRAIN, masked=True),
-    dict(n=200, m=64, d=128, e=64, dtype=BRAIN, N=1),
-    dict(n=300, m=128, d=64, e=64, dtype=BRAIN, N=1, content="shifted"),
-    dict(n=130, m=32, d=32, e=32, dtype=BRAIN, masked=True, content="equal"),
+    {"n": 200, "m": 16, "d": 16, "e": 16, "dtype": WIDE, "masked": True},
+    {"n": 300, "m": 32, "d": 32, "e": 64, "dtype": WIDE, "masked": True, "strides": "plain"},
+    {"n": 90, "m": 64, "d": 64, "e": 32, "dtype": WIDE, "masked": True, "same": True},
+    {"n": 150, "m": 128, "d": 16, "e": 128, "dtype": WIDE, "masked": True},
+    {"n": 140, "m": 24, "d": 20, "e": 6, "dtype": WIDE, "strides": "across"},
+    {"n": 9, "m": 16, "d": 32, "e": 32, "dtype": WIDE, "masked": True},
+    {"n": 170, "m": 32, "d": 16, "e": 16, "dtype": WIDE, "content": "large"},
+    {"n": 120, "m": 16, "d": 32, "e": 32, "dtype": WIDE, "content": "equal", "same": True},
+    {"n": 200, "m": 32, "d": 32, "e": 32, "dtype": HALF, "masked": True},
+    {"n": 700, "m": 16, "d": 16, "e": 16, "dtype": HALF, "N": 1, "content": "shifted"},
+    {"n": 150, "m": 64, "d": 64, "e": 64, "dtype": HALF, "N": 1, "content": "large"},
+    {"n": 700, "m": 16, "d": 32, "e": 16, "dtype": BRAIN, "masked": True},
+    {"n": 200, "m": 64, "d": 128, "e": 64, "dtype": BRAIN, "N": 1},
+    {"n": 300, "m": 128, "d": 64, "e": 64, "dtype": BRAIN, "N": 1, "content": "shifted"},
+    {"n": 130, "m": 32, "d": 32, "e": 32, "dtype": BRAIN, "masked": True, "content": "equal"},
 ]
 
 
@@ -67,7 +67,7 @@ def test_error_is_at_most_twice_that_of_the_naive_code(spec):
 
 
 LARGE = [
-    dict(n=n, m=m, d=d, e=e, dtype=dtype, masked=masked, N=2)
+    {"n": n, "m": m, "d": d, "e": e, "dtype": dtype, "masked": masked, "N": 2}
     for n, m, d, e, masked in (
         (4173, 64, 64, 64, True), (4173, 128, 32, 32, False), (1027, 32, 128, 16, True), (1027, 16, 16, 128, False),
         (1027, 128, 128, 128, True), (50, 64, 32, 32, True), (1027, 64, 32, 32, True),
@@ -88,11 +88,9 @@ def test_error_is_at_most_twice_that_of_the_naive_code_over_long_rows(spec, copy
 def test_any_shape_mask_stride_and_content(data):
     draw = lambda *choices: data.draw(st.sampled_from(choices))
     size = lambda most: data.draw(st.integers(1, most))
-    spec = dict(
-        n=size(150), m=size(40), d=size(40), e=size(40), dtype=WIDE, masked=draw(True, False), same=draw(True, False),
-        content=draw("normal", "equal", "large", "shifted"), strides=draw("heads", "plain", "across"), N=size(2), H=1,
-        seed=size(1000),
-    )  # fmt: skip
+    sizes = {"n": size(150), "m": size(40), "d": size(40), "e": size(40), "N": size(2), "seed": size(1000)}
+    kinds = {"masked": draw(True, False), "same": draw(True, False), "strides": draw("heads", "plain", "across")}
+    spec = {**sizes, **kinds, "content": draw("normal", "equal", "large", "shifted"), "dtype": WIDE}
     check(spec, copy=draw(True, False), steps=size(6), floor=64)
 
 
@@ -204,7 +202,7 @@ def test_what_the_kernels_do_not_do_is_refused(kind, options, message):
 
 def test_float64_and_a_machine_without_a_gpu_are_refused(monkeypatch):
     (q, k, v), rows, cols, mask, _ = arguments()
-    with pytest.raises(ValueError, match="takes float32, float16 or bfloat16, not torch.float64"):
+    with pytest.raises(ValueError, match=r"takes float32, float16 or bfloat16, not torch\.float64"):
         fused(q.double(), k.double(), v.double(), rows, cols, mask, True, 2)
     monkeypatch.delenv("TRITON_INTERPRET")
     for call in (
@@ -215,16 +213,14 @@ def test_float64_and_a_machine_without_a_gpu_are_refused(monkeypatch):
             call()
 
 
-def resources(*words):
-    clean = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
-    command = [sys.executable, "-m", "lra.kernels.resources", *words]
-    return subprocess.run(command, capture_output=True, text=True, env=clean)
-
-
-def test_a_wrong_word_of_the_table_gets_one_line():
+def test_a_wrong_word_of_the_table_gets_one_line(monkeypatch):
     for word in ("m=3", "n=64", "arch=70"):
-        got = resources(word)
-        assert got.returncode == 1 and got.stderr.startswith(f"lra: {word}: no such choice; there are arch=80,90,100")
+        monkeypatch.setattr(sys, "argv", ["resources", "d=64", word])
+        with pytest.raises(SystemExit, match=f"^lra: {word}: no such choice; there are arch=80,90,100 "):
+            resources.main()
+    monkeypatch.setattr(sys, "argv", ["resources"])
+    with pytest.raises(SystemExit, match=r"^lra: TRITON_INTERPRET=1 interprets kernels"):
+        resources.main()
 
 
 STREAMING = ("rv_kernel", "out_kernel", "c_backward_kernel", "r_backward_kernel", "scatter_kernel", "score_kernel")
@@ -233,7 +229,9 @@ STREAMING = ("rv_kernel", "out_kernel", "c_backward_kernel", "r_backward_kernel"
 @pytest.mark.slow
 @pytest.mark.parametrize("arch", ["80", "90", "100"])
 def test_every_shipped_configuration_compiles_and_streaming_kernels_spill_nothing(arch):
-    got = resources(f"arch={arch}")
+    clean = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
+    command = [sys.executable, "-m", "lra.kernels.resources", f"arch={arch}", "dtype=bf16,fp32"]
+    got = subprocess.run(command, capture_output=True, text=True, env=clean)
     assert got.returncode == 0, got.stderr
     head, *lines = got.stdout.splitlines()
     table = [dict(zip(head.split(), line.split(), strict=True)) for line in lines]

@@ -1,4 +1,4 @@
-"""The laws of lra.attention.base, at the level of the block, over every file of conf/attn, in float64; kernels in float32."""
+"""The laws of lra.attention.base, at the level of the block, over every conf/attn/*.yaml: float64, kernels float32."""
 
 import copy
 

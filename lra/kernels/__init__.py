@@ -6,7 +6,8 @@ With kept queries Qr and keys Kc (m rows each), scale = 1/√d, masked keys out 
     Z = cubic(U)    W = Z (R V)    O = C W    and, to copy, O[rows] = R V
 
 in three launches: R V over keys and values (``forward``), U, Z and W for each head on chip (``cubic``; library
-products beyond 64 kept rows, ``inner``), O over queries (``forward``). Backward in four, with D = dO without copied rows:
+products beyond 64 kept rows, ``inner``), O over queries (``forward``). Backward in four, more for large sizes, with D
+for dO without copied rows:
 
     dW = Cᵀ D    dC = D Wᵀ    dSc = C * (dC - rowsum(dC * C))    dQ = scale dSc Kc    dKc = scale dScᵀ Q
     dZ = dW (R V)ᵀ    d(R V) = Zᵀ dW + dO[rows]    dU from dZ through the steps    dSu = U * (dU - rowsum(dU * U))

@@ -38,10 +38,7 @@ def c_backward_kernel(
     for start in tl.range(part * chunk, end, BN):
         i = start + tl.arange(0, BN)
         x = load(q, i, q_l, i < end, D, BD)
-        if COPY:
-            mixed = (i < end) & (tl.max((i[:, None] == copied[None, :]).to(tl.int32), 1) == 0)
-        else:
-            mixed = i < end
+        mixed = (i < end) & (tl.max((i[:, None] == copied[None, :]).to(tl.int32), 1) == 0) if COPY else i < end
         y = load(dout, i, o_l, mixed, E, BE)
         p = probabilities(x, b, bias, scale2, PRECISION)
         if DW:

@@ -13,7 +13,7 @@ def rv_kernel(
     M: tl.constexpr, D: tl.constexpr, E: tl.constexpr, BM: tl.constexpr, BD: tl.constexpr, BE: tl.constexpr,
     BN: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """softmax(scale q[rows] kᵀ) v over ``chunk`` keys -> rv (S,G,M,E), base-2 log-sum-exp (S,G,M), -inf without a key."""
+    """softmax(scale q[rows] kᵀ) v over ``chunk`` keys: rv (S,G,M,E), base-2 log-sum-exp (S,G,M), -inf without a key."""
     g, part = tl.program_id(0), tl.program_id(1)
     n, h = (g // H).to(tl.int64), (g % H).to(tl.int64)
     at, kept = slots(rows, g, M, BM)

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from . import backward as back
-from . import cubic, forward as fore, inner, select, tiles
+from . import cubic, inner, select, tiles
+from . import forward as fore
 
 
 def run(kernel, grid, *args, warps: int, stages: int, **constants) -> None:
@@ -54,7 +55,7 @@ def kept(q, k, q_kept, k_kept, rows, cols, mask, row_real, col_real) -> Kept:
 
 def sizes(q: Tensor, v: Tensor, m: int) -> dict[str, int]:
     D, E = q.shape[-1], v.shape[-1]
-    return dict(M=m, D=D, E=E, BM=tiles.padded(m), BD=tiles.padded(D), BE=tiles.padded(E))
+    return {"M": m, "D": D, "E": E, "BM": tiles.padded(m), "BD": tiles.padded(D), "BE": tiles.padded(E)}
 
 
 def like(x: Tensor, width: int) -> Tensor:
@@ -77,7 +78,9 @@ def forward(q, k, v, near: Kept, mask, steps: int, copy: bool, run=run) -> tuple
     S = -(-L // chunk)
     rv_parts, lse_parts = new(S, G, M, E), new(S, G, M)
     strides = (*near.q.stride()[:3], *k.stride()[:3], *v.stride()[:3])
-    run(fore.rv_kernel, (G, S), near.q, k, v, near.rows, mask, rv_parts, lse_parts, *strides, H, L, chunk, scale2, **how)
+    run(
+        fore.rv_kernel, (G, S), near.q, k, v, near.rows, mask, rv_parts, lse_parts, *strides, H, L, chunk, scale2, **how
+    )
 
     inside = tiles.cubic(size["BM"])
     if inside is None:

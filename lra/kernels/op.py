@@ -28,7 +28,7 @@ def three_factor(
 
 @three_factor.register_fake
 def _(q, k, v, q_kept, k_kept, rows, cols, mask, row_real, col_real, steps, copy):
-    N, H, L, _ = q.shape
+    N, H = q.shape[:2]
     G, M, E = N * H, (q_kept if rows is None else rows).shape[2], v.shape[-1]
     new = lambda *shape: q.new_empty(shape, dtype=torch.float32)
     return _like(q, E), new(G, M, E), new(G, M, E), new(G, M)

@@ -15,10 +15,7 @@ def slots(index, g, M: tl.constexpr, BM: tl.constexpr):
     """Positions of the kept rows of head g, from index (G,M) or 0 .. M-1 without one, and which of the BM there are."""
     j = tl.arange(0, BM)
     kept = j < M
-    if index is None:
-        at = j
-    else:
-        at = tl.load(index + g.to(tl.int64) * M + j, mask=kept, other=0)
+    at = j if index is None else tl.load(index + g.to(tl.int64) * M + j, mask=kept, other=0)
     return at, kept
 
 
@@ -63,10 +60,7 @@ def keep_bits(x, DROP: tl.constexpr):
 @triton.jit
 def narrow(x, like):
     """float32 x to what a product with elements of ``like`` takes; the interpreter gets bfloat16 values as float32."""
-    if INTERPRETED and like.dtype.element_ty == tl.bfloat16:
-        x = keep_bits(x, 16)
-    else:
-        x = x.to(like.dtype.element_ty)
+    x = keep_bits(x, 16) if INTERPRETED and like.dtype.element_ty == tl.bfloat16 else x.to(like.dtype.element_ty)
     return x
 
 

@@ -22,7 +22,13 @@ CHOICES = {
     "d": ("16", "32", "64", "128"),
 }
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
-TYPES = {torch.bfloat16: "*bf16", torch.float16: "*fp16", torch.float32: "*fp32", torch.int64: "*i64", torch.uint8: "*u8"}
+TYPES = {
+    torch.bfloat16: "*bf16",
+    torch.float16: "*fp16",
+    torch.float32: "*fp32",
+    torch.int64: "*i64",
+    torch.uint8: "*u8",
+}
 COLUMNS = ("arch", "dtype", "m", "d", "kernel", "warps", "stages", "registers", "spilled", "shared")
 
 

@@ -36,7 +36,7 @@ def streaming_backward(m: int, width: int, dtype: torch.dtype) -> Tile:
 
 
 def passes(first: str, second: str, size: dict[str, int], dtype: torch.dtype) -> list[dict[str, bool]]:
-    """Whether a streaming backward kernel finds both of its gradients at once, or in two launches where registers ask."""
+    """What each launch of a streaming backward kernel finds: both of its gradients, one where registers are short."""
     large = size["BM"] * max(size["BD"], size["BE"]) >= (4096 if dtype == torch.float32 else 8192)
     return [{first: True, second: False}, {first: False, second: True}] if large else [{first: True, second: True}]
 
@@ -51,7 +51,7 @@ def inner_precision(dtype: torch.dtype) -> str:
     return "bf16x3" if dtype == torch.bfloat16 else PRECISION
 
 
-def chunk(heads: int, length: int, block: int, device: torch.device, fill: int = 8) -> int:
+def chunk(heads: int, length: int, block: int, device: torch.device, fill: int = 4) -> int:
     """Rows of the sequence for one program: ``fill`` programs for each multiprocessor, but no fewer than 4 blocks."""
     parts = -(-fill * multiprocessors(device) // heads)
     blocks = -(-length // block)
