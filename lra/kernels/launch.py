@@ -64,7 +64,9 @@ def like(x: Tensor, width: int) -> Tensor:
     return x.new_empty(N, L, H, width).transpose(1, 2)
 
 
-def forward(q, k, v, near: Kept, mask, steps: int, copy: bool, run=run) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def forward(
+    q, k, v, near: Kept, mask, steps: int, copy: bool, run=run, arch=None
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Output (N,H,L,E) in q's dtype and, in float32, R V and W (G,M,E) and the base-2 log-sum-exp of R (G,M)."""
     N, H, L, D = q.shape
     G, M, E = N * H, _count(near), v.shape[-1]
@@ -72,8 +74,9 @@ def forward(q, k, v, near: Kept, mask, steps: int, copy: bool, run=run) -> tuple
     mask = _bytes(mask)
     new = lambda *shape: q.new_empty(shape, dtype=torch.float32)
 
-    tile = tiles.streaming(size["BM"], max(size["BD"], size["BE"]), q.dtype)
-    how = dict(BN=tile.block, PRECISION=tiles.PRECISION, warps=tile.warps, stages=tile.stages, **size)
+    area = size["BM"], max(size["BD"], size["BE"]), q.dtype, arch or tiles.arch(q.device)
+    tile = tiles.streaming(*area)
+    how = dict(BN=tile.block, PRECISION=tiles.precision(*area), warps=tile.warps, stages=tile.stages, **size)
     chunk = tiles.chunk(G, L, tile.block, q.device)
     S = -(-L // chunk)
     rv_parts, lse_parts = new(S, G, M, E), new(S, G, M)
@@ -104,7 +107,9 @@ def forward(q, k, v, near: Kept, mask, steps: int, copy: bool, run=run) -> tuple
     return out, rv, w, lse
 
 
-def backward(dout, q, k, v, near: Kept, mask, rv, w, lse, steps: int, copy: bool, run=run) -> tuple[Tensor, ...]:
+def backward(
+    dout, q, k, v, near: Kept, mask, rv, w, lse, steps: int, copy: bool, run=run, arch=None
+) -> tuple[Tensor, ...]:
     """Gradients of q, k, v and, where landmarks are given, of those (N,H,M,D); otherwise the last two are empty."""
     N, H, L, D = q.shape
     G, M, E = N * H, _count(near), v.shape[-1]
@@ -113,13 +118,14 @@ def backward(dout, q, k, v, near: Kept, mask, rv, w, lse, steps: int, copy: bool
     mask = _bytes(mask)
     new = lambda *shape: q.new_empty(shape, dtype=torch.float32)
 
-    tile = tiles.streaming_backward(size["BM"], max(size["BD"], size["BE"]), q.dtype)
-    how = dict(BN=tile.block, PRECISION=tiles.PRECISION, warps=tile.warps, stages=tile.stages, **size)
+    area = size["BM"], max(size["BD"], size["BE"]), q.dtype, arch or tiles.arch(q.device)
+    tile = tiles.streaming_backward(*area)
+    how = dict(BN=tile.block, PRECISION=tiles.precision(*area), warps=tile.warps, stages=tile.stages, **size)
     chunk = tiles.chunk(G, L, tile.block, q.device)
     S = -(-L // chunk)
     dq, dk, dv = like(q, D), like(q, D), like(q, E)
     dw_parts, dk_parts = new(S, G, M, E), new(S, G, M, D)
-    for part in tiles.passes("DW", "DK", size, q.dtype):
+    for part in tiles.passes("DW", "DK", *area):
         run(
             back.c_backward_kernel, (G, S), q, near.k, w, near.rows, near.cols, near.col_real, dout,
             dq, dw_parts, dk_parts, *q.stride()[:3], *near.k.stride()[:3], *_pair(near.col_real), *dout.stride()[:3],
@@ -145,7 +151,7 @@ def backward(dout, q, k, v, near: Kept, mask, rv, w, lse, steps: int, copy: bool
         )  # fmt: skip
 
     dq_parts = new(S, G, M, D)
-    for part in tiles.passes("DV", "DK", size, q.dtype):
+    for part in tiles.passes("DV", "DK", *area):
         run(
             back.r_backward_kernel, (G, S), near.q, k, v, near.rows, mask, lse, drv, delta, dk, dv, dq_parts,
             *near.q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *dk.stride()[:3], *dv.stride()[:3],

@@ -23,7 +23,8 @@ def three_factor(
 
     q, k, v, q_kept, k_kept = (rows_adjoin(x) for x in (q, k, v, q_kept, k_kept))
     near = launch.kept(q, k, q_kept, k_kept, rows, cols, mask, row_real, col_real)
-    return launch.forward(q, k, v, near, mask, steps, copy)
+    with torch.cuda.device_of(q):
+        return launch.forward(q, k, v, near, mask, steps, copy)
 
 
 @three_factor.register_fake
@@ -57,7 +58,8 @@ def three_factor_backward(
 
     dout, q, k, v, q_kept, k_kept = (rows_adjoin(x) for x in (dout, q, k, v, q_kept, k_kept))
     near = launch.kept(q, k, q_kept, k_kept, rows, cols, mask, row_real, col_real)
-    return launch.backward(dout, q, k, v, near, mask, rv, w, lse, steps, copy)
+    with torch.cuda.device_of(q):
+        return launch.backward(dout, q, k, v, near, mask, rv, w, lse, steps, copy)
 
 
 @three_factor_backward.register_fake
@@ -85,7 +87,8 @@ three_factor.register_autograd(_backward, setup_context=_setup)
 def row_scores(a: Tensor, b: Tensor | None, mask: Tensor | None, score: str, class_token: bool) -> Tensor:
     from . import launch
 
-    return launch.row_scores(rows_adjoin(a), rows_adjoin(b), mask, score, class_token)
+    with torch.cuda.device_of(a):
+        return launch.row_scores(rows_adjoin(a), rows_adjoin(b), mask, score, class_token)
 
 
 @row_scores.register_fake

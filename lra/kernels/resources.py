@@ -50,8 +50,8 @@ def rows(arch: str, dtype: str, m: str, d: str) -> list[tuple]:
         q, k, v = (torch.empty(N, L, H, D, dtype=DTYPES[dtype]).transpose(1, 2) for _ in range(3))
         index, mask = torch.empty(N, H, M, dtype=torch.int64), torch.empty(N, L, dtype=torch.bool)
         near = launch.kept(q, k, None, None, index, index, mask, None, None)
-        out, rv, w, lse = launch.forward(q, k, v, near, mask, 6, True, run=compile)
-        launch.backward(out, q, k, v, near, mask, rv, w, lse, 6, True, run=compile)
+        out, rv, w, lse = launch.forward(q, k, v, near, mask, 6, True, run=compile, arch=int(arch))
+        launch.backward(out, q, k, v, near, mask, rv, w, lse, 6, True, run=compile, arch=int(arch))
         launch.row_scores(q, k, mask, "abs", False, run=compile)
     return made
 

@@ -6,7 +6,6 @@ from typing import NamedTuple
 import torch
 
 LARGEST = 128  # kept rows, key size, value size
-PRECISION = "tf32x3"  # of products of float32 on tensor cores: three of them keep about its accuracy
 
 
 class Tile(NamedTuple):
@@ -20,25 +19,31 @@ def padded(size: int) -> int:
     return max(16, 1 << (size - 1).bit_length())
 
 
-def streaming(m: int, width: int, dtype: torch.dtype) -> Tile:
-    """rv and out: m kept rows and the larger of key and value size, both padded."""
-    wide = dtype == torch.float32
-    if m * width >= 8192:
+def streaming(m: int, width: int, dtype: torch.dtype, arch: int) -> Tile:
+    """rv and out: m kept rows and the larger of key and value size, both padded; arch 80, 90, 100."""
+    wide, area = dtype == torch.float32, m * width
+    if area > 8192:
+        return Tile(32 if arch >= 90 else 16, 8, 2)
+    if area > 4096:
         return Tile(32 if wide else 64, 8, 2)
-    return Tile(64, 4, 2) if wide else Tile(128 if m <= 64 else 64, 4, 3)
+    if wide:
+        return Tile(32, 8, 2) if area == 4096 else Tile(64, 4, 2)
+    return Tile(128, 4, 3) if arch >= 90 and m <= 64 else Tile(64, 8, 2)
 
 
-def streaming_backward(m: int, width: int, dtype: torch.dtype) -> Tile:
-    wide = dtype == torch.float32
-    if m * width >= 8192:
-        return Tile(16 if wide else 32, 8, 1 if wide else 2)
-    return Tile(32 if wide else 64, 8 if wide else 4, 2)
+def streaming_backward(m: int, width: int, dtype: torch.dtype, arch: int) -> Tile:
+    wide, area = dtype == torch.float32, m * width
+    if area > 8192:
+        return Tile(16, 8, 1) if wide or arch < 90 else Tile(32, 8, 2)
+    if wide or arch < 90 or area > 4096:
+        return Tile(32, 8, 2)
+    return Tile(64, 4, 2)
 
 
-def passes(first: str, second: str, size: dict[str, int], dtype: torch.dtype) -> list[dict[str, bool]]:
+def passes(first: str, second: str, m: int, width: int, dtype: torch.dtype, arch: int) -> list[dict[str, bool]]:
     """What each launch of a streaming backward kernel finds: both of its gradients, one where registers are short."""
-    large = size["BM"] * max(size["BD"], size["BE"]) >= (4096 if dtype == torch.float32 else 8192)
-    return [{first: True, second: False}, {first: False, second: True}] if large else [{first: True, second: True}]
+    short = m * width > 4096 or (m * width == 4096 and (dtype == torch.float32 or arch < 90))
+    return [{first: True, second: False}, {first: False, second: True}] if short else [{first: True, second: True}]
 
 
 def cubic(m: int) -> Tile | None:
@@ -46,9 +51,14 @@ def cubic(m: int) -> Tile | None:
     return Tile(0, 4, 1) if m <= 64 else None
 
 
+def precision(m: int, width: int, dtype: torch.dtype, arch: int) -> str:
+    """Of products of float32: three on tensor cores keep about its accuracy, but hold every factor twice."""
+    return "ieee" if dtype == torch.float32 and m * width > 8192 else "tf32x3"
+
+
 def inner_precision(dtype: torch.dtype) -> str:
     """Of the cubic iteration, which magnifies rounding: the cheaper 16 bits are enough beside bfloat16's 8 only."""
-    return "bf16x3" if dtype == torch.bfloat16 else PRECISION
+    return "bf16x3" if dtype == torch.bfloat16 else "tf32x3"
 
 
 def chunk(heads: int, length: int, block: int, device: torch.device, fill: int = 4) -> int:
@@ -56,6 +66,12 @@ def chunk(heads: int, length: int, block: int, device: torch.device, fill: int =
     parts = -(-fill * multiprocessors(device) // heads)
     blocks = -(-length // block)
     return block * max(4, -(-blocks // parts))
+
+
+@cache
+def arch(device: torch.device) -> int:
+    """80, 90, 100; 90 where there is no GPU."""
+    return 10 * torch.cuda.get_device_capability(device)[0] if device.type == "cuda" else 90
 
 
 @cache
