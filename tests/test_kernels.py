@@ -230,7 +230,7 @@ STREAMING = ("rv_kernel", "out_kernel", "c_backward_kernel", "r_backward_kernel"
 @pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32"])
 @pytest.mark.parametrize("arch", ["80", "90", "100"])
 def test_every_shipped_configuration_fits_and_streaming_kernels_spill_nothing(arch, dtype):
-    """On sm_80, whose dots hold both factors in registers, and for the largest float32 sizes, spills are bounded only."""
+    """On sm_80, whose dots hold both factors in registers, and for the largest float32 sizes spills are bounded."""
     clean = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
     command = [sys.executable, "-m", "lra.kernels.resources", f"arch={arch}", f"dtype={dtype}"]
     got = subprocess.run(command, capture_output=True, text=True, env=clean)

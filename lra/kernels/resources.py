@@ -93,7 +93,7 @@ def main() -> None:
         key, _, values = word.partition("=")
         wrong = [value for value in values.split(",") if value not in CHOICES.get(key, ())]
         if wrong:
-            valid = ", ".join(f"{key}={','.join(values)}" for key, values in CHOICES.items())
+            valid = " ".join(f"{key}={','.join(values)}" for key, values in CHOICES.items())
             sys.exit(f"lra: {word}: no such choice; there are {valid}")
         choices[key] = tuple(values.split(","))
     if os.environ.get("TRITON_INTERPRET") == "1":
