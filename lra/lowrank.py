@@ -6,10 +6,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from . import kernels
 from .linalg import at_least_float32
 from .weights import scale, weigh
 
-IMPLS = ("eager", "sdpa")
+IMPLS = ("eager", "sdpa", "triton")
 
 
 def three_factor(
@@ -26,7 +27,7 @@ def three_factor(
     weights: str = "softmax",
     bias: tuple[Tensor | None, Tensor | None, Tensor | None] = (None, None, None),
     impl: str = "sdpa",
-) -> tuple[Tensor, Tensor]:
+) -> tuple[Tensor, Tensor | None]:
     """f(q k_colsᵀ) · pinv(f(q_rows k_colsᵀ)) · f(q_rows kᵀ) v, evaluated right to left, f the softmax.
 
     q, k (N,H,L,D), v (N,H,L,E), q_rows, k_cols (N,H,c,D), mask (N,L), row_mask and col_mask (N,H,c) or broadcastable:
@@ -40,8 +41,12 @@ def three_factor(
     the n x c factor is the same number without a scatter in the backward pass.
 
     ``eager`` writes every factor out in float32; ``sdpa`` is two fused calls around the inverse, O(L) memory without a
-    bias, and for softmax only.
+    bias, and for softmax only; ``triton`` is ``lra.kernels``, for softmax without a bias and the cubic inverse only,
+    and returns None for R v.
     """
+    if impl == "triton":
+        marks = {"q_kept": q_rows, "k_kept": k_cols, "row_mask": row_mask, "col_mask": col_mask}
+        return kernels.three_factor(q, k, v, pinv=pinv, mask=mask, **marks), None
     outer_bias, inner_bias, rows_bias = bias
     factor = scale(weights, q, mask)
     with torch.autocast(q.device.type, enabled=False):

@@ -6,6 +6,8 @@ No gradient flows through a selection. Kept positions are distinct and real toke
 import torch
 from torch import Tensor, nn
 
+from . import kernels
+
 SCORES = ("sum", "abs", "embed", "step", "random")
 PAIRINGS = ("separate", "same_k", "same_q", "swapped")
 
@@ -20,9 +22,12 @@ class Select(nn.Module):
     class_token: position 0 is always kept.
     resample: ``train`` draws anew at every call while training and keeps one draw in evaluation, the same for every
     example; ``always`` draws anew in evaluation too, as published.
+    fused: ``sum``, ``abs`` and ``embed`` in one launch over queries and keys, in float32.
     """
 
-    def __init__(self, *, score, pairing="separate", class_token=False, resample="train", heads=None, length=None):
+    def __init__(
+        self, *, score, pairing="separate", class_token=False, resample="train", heads=None, length=None, fused=False
+    ):
         super().__init__()
         if score not in SCORES:
             raise ValueError(f"attn.score must be one of {', '.join(SCORES)}, not {score!r}")
@@ -31,6 +36,7 @@ class Select(nn.Module):
         if resample not in ("train", "always"):
             raise ValueError(f"attn.resample must be train or always, not {resample!r}")
         self.score, self.pairing, self.class_token, self.resample = score, pairing, class_token, resample
+        self.fused = fused and score in ("sum", "abs", "embed")
         if score == "random":  # the draw used in evaluation: one number for each side, head and position
             self.register_buffer("draw", torch.rand(2, heads, length))
 
@@ -42,7 +48,14 @@ class Select(nn.Module):
         if self.score == "step":
             kept = every(q.shape[0], q.shape[2], count, mask, q.device)[:, None].expand(-1, q.shape[1], -1)
             return kept, kept
-        if sources[0] is sources[1]:
+        same = sources[0] is sources[1]
+        if self.fused:
+            scores = kernels.row_scores(
+                sources[0], None if same else sources[1], mask, score=self.score, class_token=self.class_token
+            )
+            kept = scores.topk(count, sorted=False).indices  # (1 or 2,N,H,c)
+            return kept[0], kept[-1]
+        if same:
             kept = self._top(sources[0], 0, count, mask)
             return kept, kept
         return self._top(sources[0], 0, count, mask), self._top(sources[1], 1, count, mask)

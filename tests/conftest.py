@@ -4,6 +4,11 @@ import os
 
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")  # the CPU is the reference; tests marked gpu ask for more
 
+if not os.environ["CUDA_VISIBLE_DEVICES"]:
+    os.environ.setdefault("TRITON_INTERPRET", "1")  # the kernels run in triton's interpreter, at a crawl
+
+from importlib.util import find_spec
+
 import pytest
 import torch
 
@@ -11,8 +16,31 @@ from lra.config import CONF, compose
 
 torch.set_num_threads(1)  # xdist runs one process per core
 
+KERNELS = sorted(path.stem for path in (CONF / "attn").glob("*.yaml") if "requires: gpu" in path.read_text())
 MECHANISMS = sorted(path.stem for path in (CONF / "attn").glob("*.yaml") if path.stem != "custom")
+if find_spec("triton") is None:
+    MECHANISMS, KERNELS = [name for name in MECHANISMS if name not in KERNELS], []
 SMOKE = ("task=listops", "budget=smoke")
+
+
+def interpret_faster():
+    """A function of a kernel that calls another goes over all of triton's language anew; once is enough."""
+    from triton.runtime.interpreter import InterpretedFunction
+
+    known, first = set(), InterpretedFunction.__call__
+
+    def call(self, *args, **options):
+        names = id(self.fn.__globals__)
+        if names in known:
+            return self.rewrite()(*args, **options)
+        known.add(names)
+        return first(self, *args, **options)
+
+    InterpretedFunction.__call__ = call
+
+
+if KERNELS and os.environ.get("TRITON_INTERPRET") == "1":
+    interpret_faster()
 
 
 def config(attn: str, *overrides: str):

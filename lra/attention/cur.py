@@ -6,6 +6,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from .. import kernels
 from ..linalg import cubic
 from ..lowrank import IMPLS, three_factor
 from ..select import Select
@@ -18,11 +19,12 @@ class CUR(Attention):
 
     count: how many rows and columns are kept (m in the paper). score, pairing, class_token, resample: which ones, see
     ``lra.select.Select``. copy_rv: kept rows of the output are those of softmax(q_I kᵀ) v, which are exact.
-    pinv: (..., c, c) -> (..., c, c). weights, impl: see ``lra.lowrank``; ``laplace`` weights need impl=eager and an
-    inverse that knows the row sums, such as cubic(init="two_norms"). bias(rows, cols) is a position bias, evaluated at
-    the kept rows and columns only.
+    pinv: (..., c, c) -> (..., c, c). impl: ``eager`` | ``sdpa`` | ``triton`` and weights: see ``lra.lowrank``;
+    ``laplace`` weights need impl=eager and an inverse that knows the row sums, such as cubic(init="two_norms").
+    bias(rows, cols) is a position bias, evaluated at the kept rows and columns only; ``triton`` takes none.
 
-    O(L c (D + E) + c³) time. Raises ValueError where count is below 1 or above length.
+    O(L c (D + E) + c³) time. Raises ValueError where count is below 1 or above length, and with ``triton`` for what the
+    kernels do not do.
     """
 
     def __init__(
@@ -51,13 +53,26 @@ class CUR(Attention):
         check_weights(weights)
         if weights != "softmax" and impl != "eager":
             raise ValueError(f"attn.weights={weights} needs attn.impl=eager, not {impl}")
+        if impl == "triton":
+            kernels.check(kept=count, head_dim=head_dim, value_dim=value_dim, pinv=pinv, dropout=dropout)
         self.count, self.pinv, self.copy_rv, self.weights, self.impl = count, pinv, copy_rv, weights, impl
         self.select = Select(
-            score=score, pairing=pairing, class_token=class_token, resample=resample, heads=heads, length=length
+            score=score,
+            pairing=pairing,
+            class_token=class_token,
+            resample=resample,
+            heads=heads,
+            length=length,
+            fused=impl == "triton",
         )
 
     def forward(self, q, k, v, mask=None, bias: Callable[[Tensor, Tensor], Tensor] | None = None):
         rows, cols = self.select(q, k, self.count, mask)  # (N,H,c)
+        if self.impl == "triton":  # gathers, scatters and copies on the way
+            if bias is not None:
+                raise ValueError("attn.impl=triton takes no position bias; use attn.impl=sdpa or eager")
+            kept = {"rows": rows, "cols": cols, "mask": mask, "copy_rv": self.copy_rv}
+            return kernels.three_factor(q, k, v, pinv=self.pinv, **kept)
         every = torch.arange(q.shape[2], device=q.device)
         out, rv = three_factor(
             q,

@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from .. import kernels
 from ..linalg import at_least_float32, cubic
 from ..lowrank import IMPLS, three_factor
 from ..select import segment_means
@@ -41,6 +42,8 @@ class Nystrom(Attention):
             raise ValueError(f"attn.kernel must be odd, or 0 for no convolution, not {kernel}")
         if impl not in IMPLS:
             raise ValueError(f"attn.impl must be one of {', '.join(IMPLS)}, not {impl!r}")
+        if impl == "triton":
+            kernels.check(kept=landmarks, head_dim=head_dim, value_dim=value_dim, pinv=pinv, dropout=dropout)
         self.landmarks, self.pinv, self.impl = landmarks, pinv, impl
         self.conv = (
             nn.Conv2d(heads, heads, (kernel, 1), padding=(kernel // 2, 0), bias=False, groups=heads) if kernel else None

@@ -1,0 +1,117 @@
+"""What the kernels share: gathered loads, matrix products, the forward of C, the inner matrix and its cubic iteration.
+
+M kept rows and columns, D key size, E value size; BM, BD, BE the same rounded up to powers of two from 16 on, as dots
+ask for; BN rows of the sequence at a time. Rows and entries beyond the true sizes are loaded as zeros.
+"""
+
+import triton
+import triton.language as tl
+
+INTERPRETED = tl.constexpr(bool(triton.knobs.runtime.interpret))
+
+
+@triton.jit
+def slots(index, g, M: tl.constexpr, BM: tl.constexpr):
+    """Positions of the kept rows of head g, from index (G,M) or 0 .. M-1 without one, and which of the BM there are."""
+    j = tl.arange(0, BM)
+    kept = j < M
+    at = j if index is None else tl.load(index + g.to(tl.int64) * M + j, mask=kept, other=0)
+    return at, kept
+
+
+@triton.jit
+def is_real(real, at, kept):
+    """Which of the kept rows are real tokens: real, bytes of one head or example, None for all."""
+    if real is not None:
+        kept = kept & (tl.load(real + at, mask=kept, other=0) != 0)
+    return kept
+
+
+@triton.jit
+def load(x, at, stride, ok, D: tl.constexpr, BD: tl.constexpr):
+    """Rows ``at`` of x -> (rows, BD). The interpreter computes bfloat16 as integers: there it becomes float32."""
+    col = tl.arange(0, BD)
+    mask = ok[:, None]
+    if D < BD:
+        mask = mask & (col[None, :] < D)
+    rows = tl.load(x + at[:, None].to(tl.int64) * stride + col[None, :], mask=mask, other=0.0)
+    if INTERPRETED and x.dtype.element_ty == tl.bfloat16:
+        rows = rows.to(tl.float32)
+    return rows
+
+
+@triton.jit
+def store(x, at, stride, ok, rows, D: tl.constexpr, BD: tl.constexpr):
+    col = tl.arange(0, BD)
+    mask = ok[:, None]
+    if D < BD:
+        mask = mask & (col[None, :] < D)
+    tl.store(x + at[:, None].to(tl.int64) * stride + col[None, :], narrow(rows, x).to(x.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+def keep_bits(x, DROP: tl.constexpr):
+    """float32 rounded to nearest even with the lowest DROP bits of its mantissa zero."""
+    bits = x.to(tl.int32, bitcast=True)
+    bits = bits + ((1 << (DROP - 1)) - 1) + ((bits >> DROP) & 1)
+    return ((bits >> DROP) << DROP).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def narrow(x, like):
+    """float32 x to what a product with elements of ``like`` takes; the interpreter gets bfloat16 values as float32."""
+    x = keep_bits(x, 16) if INTERPRETED and like.dtype.element_ty == tl.bfloat16 else x.to(like.dtype.element_ty)
+    return x
+
+
+@triton.jit
+def dot(a, b, PRECISION: tl.constexpr):
+    """a b in float32. The interpreter rounds float32 factors to the bits that PRECISION keeps: 16 of bf16x3."""
+    if not INTERPRETED:
+        s = tl.dot(a, b, input_precision=PRECISION)
+    elif PRECISION == "bf16x3" and a.dtype == tl.float32:
+        s = tl.dot(keep_bits(a, 8), keep_bits(b, 8), input_precision="ieee")
+    else:
+        s = tl.dot(a, b, input_precision="ieee")
+    return s
+
+
+@triton.jit
+def halves(x, like):
+    """float32 x as a sum of two of ``like``'s type, for factors whose rounding would dominate the error."""
+    high = narrow(x, like)
+    return high, narrow(x - high.to(tl.float32), like)
+
+
+@triton.jit
+def dot_wide(x, y, like, PRECISION: tl.constexpr):
+    """x y for float32 x and y of ``like``'s type, without rounding x to it."""
+    high, low = halves(x, like)
+    s = dot(high, y, PRECISION)
+    if like.dtype.element_ty != tl.float32:
+        s += dot(low, y, PRECISION)
+    return s
+
+
+@triton.jit
+def probabilities(x, cols, bias, scale2, PRECISION: tl.constexpr):
+    """softmax(scale x colsᵀ + bias) over the last axis; scale2 = scale log2(e), bias (BM,) is 0 or -inf."""
+    s = dot(x, tl.trans(cols), PRECISION) * scale2 + bias[None, :]
+    p = tl.exp2(s - tl.max(s, 1)[:, None])
+    return p / tl.sum(p, 1)[:, None]
+
+
+@triton.jit
+def inner_matrix(a, b, row_real, col_real, scale2, PRECISION: tl.constexpr):
+    """U = softmax(scale a bᵀ) over the real columns, zero in rows that are not real: (BM,BM)."""
+    u = probabilities(a, b, tl.where(col_real, 0.0, float("-inf")), scale2, PRECISION)
+    return tl.where(row_real[:, None], u, 0.0)
+
+
+@triton.jit
+def cubic_step(u, z, PRECISION: tl.constexpr):
+    """Z (13 I - UZ (15 I - UZ (7 I - UZ))) / 4."""
+    p = dot(u, z, PRECISION)
+    t = 7.0 * p - dot(p, p, PRECISION)
+    t = 15.0 * p - dot(p, t, PRECISION)
+    return 3.25 * z - 0.25 * dot(z, t, PRECISION)

@@ -1,0 +1,89 @@
+"""The three-factor product in float64 and in a kernel's dtype, and the bound between them."""
+
+from functools import partial
+
+import torch
+
+from lra import kernels
+from lra.linalg import cubic
+from lra.lowrank import three_factor
+
+
+def take(x, index):
+    return x.gather(2, index[..., None].expand(-1, -1, -1, x.shape[-1]))
+
+
+def naive(q, k, v, rows, cols, mask, copy, steps):
+    """Every factor written out by autograd's own operations."""
+    keep = lambda index: None if mask is None else mask[:, None].expand(-1, q.shape[1], -1).gather(2, index)
+    pinv = partial(cubic, steps=steps)
+    out, rv = three_factor(
+        q, k, v, take(q, rows), take(k, cols), pinv=pinv, mask=mask, row_mask=keep(rows), col_mask=keep(cols),
+        impl="eager",
+    )  # fmt: skip
+    return out.scatter(2, rows[..., None].expand_as(rv), rv) if copy else out
+
+
+def fused(q, k, v, rows, cols, mask, copy, steps):
+    pinv = partial(cubic, steps=steps)
+    return kernels.three_factor(q, k, v, pinv=pinv, rows=rows, cols=cols, mask=mask, copy_rv=copy)
+
+
+def run(f, tensors, dout, dtype):
+    """Output and gradients, all in ``dtype``, of f at tensors whose strides are kept."""
+    tensors = [x.detach().to(dtype).requires_grad_() for x in tensors]
+    out = f(*tensors).to(dtype)
+    return [out.detach(), *torch.autograd.grad(out, tensors, dout.to(dtype))]
+
+
+def case(
+    *, n, m, d, e, dtype, masked=False, same=False, content="normal", strides="heads", N=2, H=1, seed=0, device="cpu"
+):
+    """q, k, v, rows, cols, mask and a gradient, in float64 but exact in ``dtype``.
+
+    The second example has fewer real tokens than m, in places all over the row.
+    """
+    g = torch.Generator().manual_seed(seed)
+    draw = lambda width: torch.randn(N, n, H, width, generator=g, dtype=torch.float64).transpose(1, 2)
+    q, k, v, dout = draw(d), draw(d), draw(e), draw(e)
+    if content == "equal":  # three different rows
+        q, k = q[:, :, torch.arange(n) % 3], k[:, :, torch.arange(n) % 3]
+    if content == "large":
+        q, k = 6 * q, 4 * k
+    if content == "shifted":
+        v, dout = v + 2, dout + 1
+    if strides == "plain":
+        q, k, v, dout = (x.contiguous() for x in (q, k, v, dout))
+    if strides == "across":  # the entries of a row far apart
+        q, k, v, dout = (x.mT.contiguous().mT for x in (q, k, v, dout))
+    order = torch.rand(2, N, H, n, generator=g)
+    mask = None
+    if masked:
+        mask = torch.rand(N, n, generator=g) < 0.7
+        mask[1::2] = torch.rand(mask[1::2].shape, generator=g).argsort(-1) < max(1, min(n, m) // 2)
+        mask[:, 0] = True
+        order = order.masked_fill(~mask[None, :, None], -1)
+    rows, cols = order.topk(min(m, n), -1).indices
+    values = [x.to(dtype).double().to(device) for x in (q, k, v, dout)]
+    rows, cols = rows.to(device), (rows if same else cols).to(device)
+    return values[:3], rows, cols, mask if mask is None else mask.to(device), values[3]
+
+
+def check(spec, copy=True, steps=4, factor=2.0, floor=8.0):
+    """The kernel's error is at most ``factor`` times what the naive code makes in the same dtype.
+
+    A float32 result whose naive error happens to be next to nothing gets ``floor`` rounding errors of the largest one.
+    """
+    tensors, rows, cols, mask, dout = case(**spec)
+    dtype = spec["dtype"]
+    call = lambda f, t: run(lambda *x: f(*x, rows, cols, mask, copy, steps), tensors, dout, t)
+    truth, rough, mine = call(naive, torch.float64), call(naive, dtype), call(fused, dtype)
+    if spec.get("content") == "equal":  # rounding decides which of equal columns is the largest: add up equal keys
+        for results in (truth, rough, mine):
+            results[2] = torch.stack([results[2][:, :, i::3].double().sum(2) for i in range(3)])
+    largest = max(x.norm() for x in truth)
+    for name, exact, near, got in zip(("out", "dq", "dk", "dv"), truth, rough, mine, strict=True):
+        error, bound = (got - exact).norm(), (near - exact).norm()
+        allowed = factor * bound + floor * torch.finfo(torch.float32).eps * largest
+        assert error <= allowed, f"{name}: error {error / bound:.2f} times the naive code's, {error / largest:.1e}"
+        assert got.isfinite().all()
