@@ -11,6 +11,7 @@ import lightning as L
 import torch
 from hydra.utils import instantiate
 from omegaconf import DictConfig
+from torch import nn
 
 from . import build, record
 from .callbacks import Checkpoints, Diverged, Divergence, Report, Stopwatch
@@ -18,6 +19,7 @@ from .data.task import TaskData
 from .module import Training
 
 PRECISIONS = {"fp32": "32-true", "bf16": "bf16-mixed", "fp16": "16-mixed"}
+COMPILED = (False, True, "reduce-overhead")
 
 
 def device(config: DictConfig) -> str:
@@ -27,6 +29,10 @@ def device(config: DictConfig) -> str:
         raise ValueError(f"trainer.device must be auto, cpu or cuda, not {wanted!r}")
     if precision not in PRECISIONS:
         raise ValueError(f"trainer.precision must be one of {', '.join(PRECISIONS)}, not {precision!r}")
+    if config.trainer.compile not in COMPILED:
+        raise ValueError(
+            f"trainer.compile must be one of {', '.join(map(str, COMPILED))}, not {config.trainer.compile!r}"
+        )
     if wanted == "cuda" and not torch.cuda.is_available():
         raise ValueError("trainer.device=cuda, but torch sees no GPU; use trainer.device=cpu")
     found = wanted if wanted != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
@@ -35,26 +41,8 @@ def device(config: DictConfig) -> str:
     return found
 
 
-def fit(config: DictConfig, seed: int, data: TaskData, folder: Path, fingerprint: str) -> record.RunRecord:
-    """Train (or resume) and score the best dev checkpoint on the test set once.
-
-    Raises KeyboardInterrupt with the step that the same command resumes from.
-    """
-    logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
-    warnings.filterwarnings(
-        "ignore", message=".*(does not have many workers|Starting from v1.9|length of `list`|LeafSpec).*"
-    )
-    warnings.filterwarnings("ignore", message=".*lr_scheduler.step\\(\\).*before.*optimizer.step\\(\\).*")
-    where = device(config)
-    if where == "cuda":
-        torch.cuda.reset_peak_memory_stats()
-    if config.trainer.threads:
-        torch.set_num_threads(config.trainer.threads)
-    torch.manual_seed(seed)
-    model = build.classifier(config)
-    if config.trainer.compile:
-        model.compile()
-    module = Training(
+def training(config: DictConfig, model: nn.Module, seed: int) -> Training:
+    return Training(
         model,
         metric=config.task.metric,
         loss=build.loss(config),
@@ -62,6 +50,33 @@ def fit(config: DictConfig, seed: int, data: TaskData, folder: Path, fingerprint
         optim=dict(config.optim),
         cycle_momentum=config.protocol.cycle_momentum,
     )
+
+
+def quiet() -> None:
+    """No tips and no warnings about what is meant."""
+    logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
+    warnings.filterwarnings(
+        "ignore", message=".*(does not have many workers|Starting from v1.9|length of `list`|LeafSpec).*"
+    )
+    warnings.filterwarnings("ignore", message=".*lr_scheduler.step\\(\\).*before.*optimizer.step\\(\\).*")
+
+
+def fit(config: DictConfig, seed: int, data: TaskData, folder: Path, fingerprint: str) -> record.RunRecord:
+    """Train (or resume) and score the best dev checkpoint on the test set once.
+
+    Raises KeyboardInterrupt with the step that the same command resumes from.
+    """
+    quiet()
+    where = device(config)
+    if where == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+    if config.trainer.threads:
+        torch.set_num_threads(config.trainer.threads)
+    torch.manual_seed(seed)
+    model = build.classifier(config)
+    if compiled := config.trainer.compile:
+        model.compile(mode=None if compiled is True else compiled)
+    module = training(config, model, seed)
     last = folder / "last.ckpt"
     first_step = torch.load(last, weights_only=True)["global_step"] if last.exists() else 0
     stopwatch, checkpoints = Stopwatch(), Checkpoints(folder)

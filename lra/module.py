@@ -1,5 +1,7 @@
 """The loss, and the LightningModule around a classifier: optimiser, schedule, evaluation."""
 
+from collections.abc import Mapping
+
 import lightning as L
 import numpy as np
 import torch
@@ -16,6 +18,19 @@ def loss(model: nn.Module, batch: Batch, kind: str = LOSSES[0]) -> Tensor:
     """Mean over the batch of the cross entropy, or of the squared error of the single output."""
     outputs = model(batch.inputs, batch.mask).float()
     return F.mse_loss(outputs[:, 0], batch.label) if kind == "mse" else F.cross_entropy(outputs, batch.label)
+
+
+def adamw(model: nn.Module, optim: Mapping, *, capturable: bool = False) -> torch.optim.AdamW:
+    """One launch for all parameters; ``capturable``: can be part of a CUDA graph."""
+    return torch.optim.AdamW(
+        model.parameters(),
+        lr=optim["lr"],
+        betas=tuple(optim["betas"]),
+        eps=optim["eps"],
+        weight_decay=optim["weight_decay"],
+        fused=True,
+        capturable=capturable,
+    )
 
 
 class Training(L.LightningModule):
@@ -35,9 +50,7 @@ class Training(L.LightningModule):
 
     def configure_optimizers(self):
         o = self.optim
-        optimiser = torch.optim.AdamW(
-            self.model.parameters(), lr=o["lr"], betas=tuple(o["betas"]), eps=o["eps"], weight_decay=o["weight_decay"]
-        )
+        optimiser = adamw(self.model, o)
         schedule = torch.optim.lr_scheduler.OneCycleLR(
             optimiser,
             max_lr=o["lr"],
@@ -78,7 +91,8 @@ class Training(L.LightningModule):
         self._outputs.clear()
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
-        self._outputs.append((self.model(batch.inputs, batch.mask).float(), batch.label))
+        outputs = self.model(batch.inputs, batch.mask)
+        self._outputs.append((outputs.float().clone(), batch.label))  # a CUDA graph writes over what it returned
 
     def on_validation_epoch_end(self) -> None:
         outputs, labels = (torch.cat(parts) for parts in zip(*self._outputs, strict=True))

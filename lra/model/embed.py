@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor, nn
 
+from .dropout import Dropout
+
 
 class TokenEmbedding(nn.Module):
     """Learned token and position tables, normal with standard deviation 0.02, added, then dropout.
@@ -14,7 +16,7 @@ class TokenEmbedding(nn.Module):
         super().__init__()
         self.token = nn.Embedding(vocab, dim)
         self.position = nn.Embedding(length, dim)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         for table in (self.token, self.position):
             nn.init.normal_(table.weight, std=0.02)
 
@@ -33,7 +35,7 @@ class FeatureEmbedding(nn.Module):
         super().__init__()
         self.feature = nn.Linear(features, dim)
         self.position = nn.Embedding(length, dim)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         nn.init.normal_(self.position.weight, std=0.02)
 
     def forward(self, features: Tensor) -> Tensor:
