@@ -24,15 +24,13 @@ COMPILED = (False, True, "reduce-overhead")
 
 def device(config: DictConfig) -> str:
     """cpu or cuda. Raises ValueError for a device or precision that this machine does not have."""
-    wanted, precision = config.trainer.device, config.trainer.precision
+    wanted, precision, compiled = config.trainer.device, config.trainer.precision, config.trainer.compile
     if wanted not in ("auto", "cpu", "cuda"):
         raise ValueError(f"trainer.device must be auto, cpu or cuda, not {wanted!r}")
     if precision not in PRECISIONS:
         raise ValueError(f"trainer.precision must be one of {', '.join(PRECISIONS)}, not {precision!r}")
-    if config.trainer.compile not in COMPILED:
-        raise ValueError(
-            f"trainer.compile must be one of {', '.join(map(str, COMPILED))}, not {config.trainer.compile!r}"
-        )
+    if compiled not in COMPILED:
+        raise ValueError(f"trainer.compile must be one of {', '.join(map(str, COMPILED))}, not {compiled!r}")
     if wanted == "cuda" and not torch.cuda.is_available():
         raise ValueError("trainer.device=cuda, but torch sees no GPU; use trainer.device=cpu")
     found = wanted if wanted != "auto" else "cuda" if torch.cuda.is_available() else "cpu"

@@ -53,9 +53,7 @@ def bench(config: DictConfig) -> None:
         try:
             path = bench_record.save(found, Path(config.runs))
         except OSError as error:
-            raise ValueError(
-                f"cannot write below {config.runs}: {error.strerror}; choose a folder with runs="
-            ) from None
+            raise ValueError(f"cannot write to {config.runs}: {error.strerror}; choose a folder with runs=") from None
     for table in efficiency.tables([found]):
         console.print(efficiency.terminal(table), "")
     print(f"written to {path}")

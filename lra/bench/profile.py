@@ -81,7 +81,8 @@ def table(config: DictConfig, name: str, device: str) -> Table:
     total = 1000 * seconds / config.steps
     out = Table(
         title=f"{made.task.name} {name}: {1000 * bare / config.steps:.1f} ms a training step, {total:.1f} profiled; "
-        f"batch {shape.batch}, n {made.task.length}, {dtype}, {device}, {torch.get_num_threads()} threads, {config.steps} steps",
+        f"batch {shape.batch}, n {made.task.length}, {dtype}, {device}, "
+        f"{torch.get_num_threads()} threads, {config.steps} steps",
         title_justify="left",
         box=box.SIMPLE_HEAD,
     )

@@ -150,10 +150,8 @@ class Group:
             return None
         shorter.sort(key=lambda row: row.n)
         last = shorter[-1]
-        if last.status == OUT_OF_MEMORY:
-            return OUT_OF_MEMORY
         if last.ms is None:
-            return last.status
+            return last.status if last.status == OUT_OF_MEMORY or last.status.startswith("left out") else None
         ratio = self.shape.n / last.n
         power = 2.0  # of the length, or what was seen where that is more
         if len(shorter) > 1 and shorter[-2].ms:

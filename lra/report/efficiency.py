@@ -279,8 +279,9 @@ def _exponents(figure, group: Group):
     found = dict(sorted(((k, v) for k, v in found.items() if v is not None), key=lambda pair: -pair[1]))
     claimed = {label(row): row.claimed for row in group.rows}
     axes = figure.subplots()
-    axes.scatter([claimed[name] for name in found], found, marker="|", color="0.5", s=90, label="claimed")
-    axes.scatter(found.values(), found, color="C0", s=22, label="measured")
+    names = list(found)
+    axes.scatter([claimed[name] for name in names], names, marker="|", color="0.5", s=90, label="claimed")
+    axes.scatter(list(found.values()), names, color="C0", s=22, label="measured")
     axes.set(xlabel=f"exponent of n in the time, up to n = {group.lengths[-1]:,}")
     axes.grid(axis="x", alpha=0.3)
     axes.tick_params(labelsize=8)
