@@ -33,6 +33,8 @@ def bench(config: DictConfig) -> None:
     if profiled:
         config.what = "step"
     prepare(config)
+    for name, task in itertools.product(config.mechanisms, config.tasks):  # wrong words before anything is measured
+        contestants.config(name, [f"task={task}", f"budget={config.budget}", *config.overrides])
     if profiled:
         for name in config.mechanisms:
             console.print(profile.table(config, name, device))
@@ -54,8 +56,7 @@ def bench(config: DictConfig) -> None:
             path = bench_record.save(found, Path(config.runs))
         except OSError as error:
             raise ValueError(f"cannot write to {config.runs}: {error.strerror}; choose a folder with runs=") from None
-    for table in efficiency.tables([found]):
-        console.print(efficiency.terminal(table), "")
+    efficiency.show(console, [found])
     print(f"written to {path}")
 
 
@@ -69,15 +70,13 @@ def choose(wanted: str) -> str:
 
 
 def prepare(config: DictConfig) -> None:
-    """Make every axis a list and every name a known one, before anything is measured."""
+    """Make every axis a list. Raises ValueError for a name or a number that there is not."""
     with open_dict(config):
         for key in AXES:
             if not isinstance(config[key], ListConfig):
                 config[key] = [config[key]]
         config.mechanisms = contestants.names(config.mechanisms)
     check(config)
-    for name, task in itertools.product(config.mechanisms, config.tasks):
-        contestants.config(name, [f"task={task}", f"budget={config.budget}", *config.overrides])
 
 
 if __name__ == "__main__":

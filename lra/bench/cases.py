@@ -96,23 +96,25 @@ def model_step(
     model = build.classifier(config).to(device).train(mode == "training")
     if compiled:
         model.compile(dynamic=False)
-    batches = cycle(_batches(config, source, device))
+    parts = config.optim.batch // (config.optim.micro_batch or config.optim.batch) if source == "data" else 1
+    batches = cycle(_batches(config, source, device, parts))
     autocast, kind = partial(_autocast, device, dtype), build.loss(config)
 
     @torch.no_grad()
     def inference() -> None:
-        batch = next(batches)
-        with autocast():
-            model(batch.inputs, batch.mask)
+        for batch in islice(batches, parts):
+            with autocast():
+                model(batch.inputs, batch.mask)
 
     if mode == "inference":
         return inference
     optimiser = module.adamw(model, config.optim, capturable=capturable)
 
     def training() -> None:
-        with autocast():
-            value = module.loss(model, next(batches), kind)
-        value.backward()
+        for batch in islice(batches, parts):
+            with autocast():
+                value = module.loss(model, batch, kind) / parts
+            value.backward()
         optimiser.step()
         optimiser.zero_grad()  # so that between two steps lie parameters and the optimiser's state, nothing else
 
@@ -123,13 +125,13 @@ def _autocast(device: str, dtype: str) -> torch.autocast:
     return torch.autocast(device, DTYPES[dtype], enabled=dtype != "fp32")
 
 
-def _batches(config: DictConfig, source: str, device: str) -> list[Batch]:
+def _batches(config: DictConfig, source: str, device: str, parts: int) -> list[Batch]:
     if source == "random":
         return [random_batch(config, device)]
     data = build.task_data(config)
     data.setup()
     on_device = lambda x: None if x is None else x.to(device)
-    return [Batch(*map(on_device, batch)) for batch in islice(data.train_dataloader(), 8)]
+    return [Batch(*map(on_device, batch)) for batch in islice(data.train_dataloader(), 8 * parts)]
 
 
 def random_batch(config: DictConfig, device: str) -> Batch:

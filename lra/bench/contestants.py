@@ -53,14 +53,15 @@ def config(name: str, words: Iterable[str]) -> DictConfig:
 
 
 def words(config: DictConfig, task: str, shape: Shape, pad: str | None = None) -> list[str]:
-    """A task and a shape in the words of lra.train."""
+    """A task and a shape in the words of lra.train; pad ``batch/8`` is padding to the batch in micro-batches of 8."""
     found = [f"task={task}", f"budget={config.budget}", f"optim.batch={shape.batch}"]
     found += [f"model.heads={shape.heads}", f"model.head_dim={shape.head_dim}"]
     found.append(f"model.dim={shape.heads * shape.head_dim}")
     if shape.n is not None:
         found += [f"task.length={shape.n}", f"task.limit={shape.n}"]
     if pad is not None:
-        found.append(f"data.pad={pad}")
+        word, _, micro = pad.partition("/")
+        found += [f"data.pad={word}"] + [f"optim.micro_batch={micro}"] * bool(micro)
     return [*found, *config.overrides]
 
 

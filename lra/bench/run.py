@@ -4,6 +4,7 @@ import dataclasses
 import gc
 import itertools
 import math
+import re
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -64,10 +65,11 @@ class Group:
 
     def __init__(self, config: DictConfig, what: str, task: str, shape: Shape, device: str, speed: tuple):
         self.config, self.what, self.task, self.shape, self.device = config, what, task, shape, device
+        self.made: dict[tuple[str, str | None], DictConfig] = {}
         self.graph = config.cuda_graphs and device == "cuda"
         self.copy, self.matmul = speed[0], speed[1][shape.dtype]
         self.pads = list(config.pads) if what == "step" and config.batches == "data" else [None]
-        self.length = shape.n or contestants.config("sdpa", contestants.words(config, task, shape)).task.length
+        self.length = shape.n or self._config(config.mechanisms[0], self.pads[0]).task.length
 
     def rows(self, before: list[Row], deadline: float) -> list[Row]:
         """before: rows of smaller shapes, from which is seen what would take longer than the limit."""
@@ -109,7 +111,7 @@ class Group:
 
     def _build(self, entry: Entry, inputs: Inputs) -> tuple[Callable[[], None], int | None]:
         """The step and its FLOPs. Raises ValueError for a mechanism that cannot run at this shape or here."""
-        made = contestants.config(entry.name, contestants.words(self.config, self.task, self.shape, entry.pad))
+        made = self._config(entry.name, entry.pad)
         if reason := build.unavailable(made):
             raise ValueError(reason)
         flops, compiled = None, self.config.compile
@@ -131,6 +133,12 @@ class Group:
                 capturable=self.graph,
             )
         return step, flops
+
+    def _config(self, name: str, pad: str | None) -> DictConfig:
+        if (name, pad) not in self.made:
+            words = contestants.words(self.config, self.task, self.shape, pad)
+            self.made[name, pad] = contestants.config(name, words)
+        return self.made[name, pad]
 
     def _left_out(self, entry: Entry, before: list[Row], deadline: float) -> str | None:
         """Why it is not even built: the time is up, or a shorter length lets expect more than the limit."""
@@ -189,7 +197,7 @@ class Group:
 
 def check(config: DictConfig) -> None:
     """Raise ValueError for words and numbers that no benchmark can be made of."""
-    choices = {"what": WHATS, "modes": MODES, "dtype": tuple(DTYPES), "pads": ("fixed", "batch")}
+    choices = {"what": WHATS, "modes": MODES, "dtype": tuple(DTYPES)}
     for key, valid in choices.items():
         if wrong := [word for word in config[key] if word not in valid]:
             raise ValueError(f"{key}: {', '.join(map(str, wrong))} is not one of {', '.join(valid)}")
@@ -199,6 +207,8 @@ def check(config: DictConfig) -> None:
     for key in ("what", "modes", "dtype", "tasks", "pads", "n", "batch", "heads", "head_dim"):
         if not config[key]:
             raise ValueError(f"{key} is empty")
+    if wrong := [word for word in config.pads if not re.fullmatch(r"(fixed|batch)(/[1-9]\d*)?", word)]:
+        raise ValueError(f"pads: {', '.join(wrong)} is not one of fixed, batch, batch/<rows of a micro-batch>")
     if config.repeats < 1:
         raise ValueError(f"repeats must be 1 or more, not {config.repeats}")
     if config.batches not in ("random", "data"):

@@ -47,8 +47,8 @@ class TaskData(L.LightningDataModule):
     source: a ``data_prep.source.Source``; it prepares itself when it can be generated. length: positions of the model;
     limit: tokens read of a row. shift: added to stored tokens, so that byte 0 is not padding. masked_id: a stored token
     that counts as padding (black pixels, as published), None for none; a row of nothing else keeps its first. pad: ``batch`` pads to the longest row of a batch, ``fixed`` to ``length``.
-    Training is an endless stream of micro-batches that starts at step ``first_step``; dev and test are every example
-    once, sorted by length so that little padding is computed.
+    Training is an endless stream of micro-batches that starts at step ``first_step``, those of one batch from short rows
+    to long ones; dev and test are every example once, sorted by length. So little padding is computed.
     """
 
     def __init__(
@@ -128,9 +128,14 @@ class TaskData(L.LightningDataModule):
 
     def _stream(self) -> Iterator[Batch]:
         order, first = Order(len(self.splits["train"]), self.seed), self.first_step * self.batch
+        lengths = self.row_lengths["train"].numpy()
         while True:
-            yield self.gather("train", order[first : first + self.micro_batch])
-            first += self.micro_batch
+            index = order[first : first + self.batch]
+            if self.micro_batch < self.batch:
+                index = index[lengths[index].argsort(kind="stable")]
+            for i in range(0, self.batch, self.micro_batch):
+                yield self.gather("train", index[i : i + self.micro_batch])
+            first += self.batch
 
     def sweep(self, split: str) -> Iterator[Batch]:
         """Every example of a split once."""

@@ -18,19 +18,21 @@ from .text import LEGEND, markdown, terminal
 def report(config: DictConfig) -> None:
     """Write the tables as Markdown and print them; raises ValueError where there is nothing to show."""
     runs = Path(config.runs)
-    study = None if config.study is None else str(config.study)
-    measured, broken = bench_record.scan(runs) if study is None else ([], [])
-    trained = record.scan(runs)[0] if measured else []
-    studies, damaged = collect(runs, study) if trained or not measured else ({}, [])
+    measured, broken = bench_record.scan(runs) if config.study is None else ([], [])
+    try:
+        studies, damaged = collect(runs, None if config.study is None else str(config.study))
+    except ValueError:
+        if not measured:
+            raise
+        studies, damaged = {}, []
     for line in damaged + broken:
         print(f"skipped: {line}", file=sys.stderr)
     out = Path(config.out or runs / "report.md")
-    costs = efficiency.tables(measured)
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        drawn = efficiency.pictures(measured, out.parent / "pictures", trained) if measured else []
-        text = markdown(studies) if studies else ""
-        record.write(out, text + (efficiency.markdown(costs, drawn) if measured else ""))
+        record.write(out, markdown(studies))
+        if measured:
+            efficiency.write(out.parent / "efficiency", measured, record.scan(runs)[0])
     except OSError as error:
         raise ValueError(f"cannot write {out}: {error.strerror}; name another file with out=<file>") from None
     console = Console(highlight=False, markup=False, emoji=False)
@@ -40,13 +42,10 @@ def report(config: DictConfig) -> None:
         for section in sections(rows):
             console.print(f"{study}: {section.title}", style="bold underline")
             console.print(section.about, terminal(section), "", sep="\n")
-    if studies:
-        console.print(LEGEND)
-    for table in costs:
-        console.print(efficiency.terminal(table), "")
-    if costs:
-        console.print(efficiency.LEGEND)
-    print(f"written to {', '.join(map(str, [out, *drawn]))}")
+    console.print(LEGEND)
+    if measured:
+        efficiency.show(console, measured)
+    print(f"written to {out}{f' and {out.parent}/efficiency' if measured else ''}")
 
 
 if __name__ == "__main__":
