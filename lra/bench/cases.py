@@ -149,8 +149,11 @@ def random_batch(config: DictConfig, device: str) -> Batch:
     return Batch(inputs.to(device), None, label.to(device))
 
 
-def captured(step: Callable[[], None]) -> Callable[[], None]:
-    """The same step as one CUDA graph: its launches cost one. Its tensors must be the same at every call."""
+def captured(step: Callable[[], None], pool: tuple) -> Callable[[], None]:
+    """The same step as one CUDA graph: its launches cost one. Its inputs must be the same tensors at every call.
+
+    Graphs that leave nothing behind and never run at once may share the memory of one ``pool``.
+    """
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
@@ -158,6 +161,6 @@ def captured(step: Callable[[], None]) -> Callable[[], None]:
             step()
     torch.cuda.current_stream().wait_stream(stream)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    with torch.cuda.graph(graph, pool=pool):
         step()
     return graph.replay

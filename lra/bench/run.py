@@ -79,6 +79,7 @@ class Group:
         found: dict[Entry, Measurement] = {}
         flops: dict[Entry, int | None] = {}
         eager: dict[Entry, int] = {}  # peak bytes of what becomes a CUDA graph, whose replay allocates nothing
+        pool = torch.cuda.graph_pool_handle() if self.graph else None
         for entry in entries:
             if reason := self._left_out(entry, before, deadline):
                 found[entry] = Measurement(status=reason)
@@ -88,7 +89,7 @@ class Group:
                 if self.graph:
                     step()
                     eager[entry] = peak_bytes(step, self.device)
-                    step = cases.captured(step)
+                    step = cases.captured(step, pool)
                 steps[entry] = step
             except Exception as error:  # a contestant that cannot be built at this shape is a row, too
                 found[entry] = Measurement(status=failure(error))
@@ -106,7 +107,8 @@ class Group:
         if self.device == "cuda":
             torch.cuda.empty_cache()
         for entry, peak in eager.items():
-            found[entry] = dataclasses.replace(found[entry], peak_bytes=peak)
+            if found[entry].status == "ok":
+                found[entry] = dataclasses.replace(found[entry], peak_bytes=peak)
         return [self._row(entry, found[entry], flops.get(entry)) for entry in entries]
 
     def _build(self, entry: Entry, inputs: Inputs) -> tuple[Callable[[], None], int | None]:
