@@ -53,9 +53,8 @@ def training(config: DictConfig, model: nn.Module, seed: int) -> Training:
 def quiet() -> None:
     """No tips and no warnings about what is meant."""
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
-    warnings.filterwarnings(
-        "ignore", message=".*(does not have many workers|Starting from v1.9|length of `list`|LeafSpec|no `val_dataloader`).*"
-    )
+    meant = "does not have many workers|Starting from v1.9|length of `list`|LeafSpec|no `val_dataloader`"
+    warnings.filterwarnings("ignore", message=f".*({meant}).*")
     warnings.filterwarnings("ignore", message=".*lr_scheduler.step\\(\\).*before.*optimizer.step\\(\\).*")
 
 
