@@ -16,7 +16,7 @@ export MALLOC_MMAP_MAX_ ?= 0
 export MALLOC_TRIM_THRESHOLD_ ?= 99999999999
 
 .DEFAULT_GOAL := help
-.PHONY: help setup quickstart data train sweep report test test-all test-peers lint bench clean
+.PHONY: help setup quickstart data train sweep report test test-all test-peers lint bench gpu-check clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -66,8 +66,11 @@ lint: setup ## ruff
 
 bench: setup ## how long data preparation, a training step and every mechanism take
 	$(BIN)/python -m data_prep.bench
-	$(BIN)/python -m lra.bench
-	$(BIN)/python -m lra.bench what=attention mechanisms=all
+	$(BIN)/python -m lra.bench preset=cpu
+	$(BIN)/python -m lra.bench preset=growth
+
+gpu-check: setup ## on a machine with a GPU: its tests and the papers' speed tests, 8 minutes, one file of results
+	@$(BIN)/python -m lra.bench.gpu_check
 
 clean: ## remove the virtual environment and caches; data and runs stay
 	rm -rf $(VENV) .pytest_cache .ruff_cache

@@ -12,6 +12,7 @@ import torch
 from hydra.utils import instantiate
 from lightning.pytorch.strategies import DDPStrategy
 from omegaconf import DictConfig
+from torch import nn
 
 from . import build, devices, record
 from .callbacks import Checkpoints, Diverged, Divergence, Report, Stopwatch
@@ -19,15 +20,18 @@ from .data.task import TaskData
 from .module import Training
 
 PRECISIONS = {"fp32": "32-true", "bf16": "bf16-mixed", "fp16": "16-mixed"}
+COMPILED = (False, True, "reduce-overhead")
 
 
 def device(config: DictConfig) -> str:
     """cpu or cuda. Raises ValueError for a device or precision that this machine does not have."""
-    wanted, precision = config.trainer.device, config.trainer.precision
+    wanted, precision, compiled = config.trainer.device, config.trainer.precision, config.trainer.compile
     if wanted not in ("auto", "cpu", "cuda"):
         raise ValueError(f"trainer.device must be auto, cpu or cuda, not {wanted!r}")
     if precision not in PRECISIONS:
         raise ValueError(f"trainer.precision must be one of {', '.join(PRECISIONS)}, not {precision!r}")
+    if compiled not in COMPILED:
+        raise ValueError(f"trainer.compile must be one of {', '.join(map(str, COMPILED))}, not {compiled!r}")
     if wanted == "cuda" and not torch.cuda.is_available():
         raise ValueError("trainer.device=cuda, but torch sees no GPU; use trainer.device=cpu")
     found = wanted if wanted != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
@@ -36,27 +40,8 @@ def device(config: DictConfig) -> str:
     return found
 
 
-def fit(config: DictConfig, seed: int, data: TaskData, folder: Path, fingerprint: str) -> record.RunRecord:
-    """Train (or resume) and score the best dev checkpoint on the test set once.
-
-    Raises KeyboardInterrupt with the step that the same command resumes from.
-    """
-    logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
-    warnings.filterwarnings(
-        "ignore",
-        message=".*(does not have many workers|Starting from v1.9|length of `list`|LeafSpec|broadcast_buffers).*",
-    )
-    warnings.filterwarnings("ignore", message=".*lr_scheduler.step\\(\\).*before.*optimizer.step\\(\\).*")
-    where = device(config)
-    if where == "cuda":
-        torch.cuda.reset_peak_memory_stats()
-    if config.trainer.threads:
-        torch.set_num_threads(config.trainer.threads)
-    torch.manual_seed(seed)
-    model = build.classifier(config)
-    if config.trainer.compile:
-        model.compile()
-    module = Training(
+def training(config: DictConfig, model: nn.Module, seed: int) -> Training:
+    return Training(
         model,
         metric=config.task.metric,
         loss=build.loss(config),
@@ -64,6 +49,34 @@ def fit(config: DictConfig, seed: int, data: TaskData, folder: Path, fingerprint
         optim=dict(config.optim),
         cycle_momentum=config.protocol.cycle_momentum,
     )
+
+
+def quiet() -> None:
+    """No tips and no warnings about what is meant."""
+    logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
+    meant = (
+        "does not have many workers|Starting from v1.9|length of `list`|LeafSpec|broadcast_buffers|no `val_dataloader`"
+    )
+    warnings.filterwarnings("ignore", message=f".*({meant}).*")
+    warnings.filterwarnings("ignore", message=".*lr_scheduler.step\\(\\).*before.*optimizer.step\\(\\).*")
+
+
+def fit(config: DictConfig, seed: int, data: TaskData, folder: Path, fingerprint: str) -> record.RunRecord:
+    """Train (or resume) and score the best dev checkpoint on the test set once.
+
+    Raises KeyboardInterrupt with the step that the same command resumes from.
+    """
+    quiet()
+    where = device(config)
+    if where == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+    if config.trainer.threads:
+        torch.set_num_threads(config.trainer.threads)
+    torch.manual_seed(seed)
+    model = build.classifier(config)
+    if compiled := config.trainer.compile:
+        model.compile(mode=None if compiled is True else compiled)
+    module = training(config, model, seed)
     last = folder / "last.ckpt"
     first_step = torch.load(last, weights_only=True)["global_step"] if last.exists() else 0
     stopwatch, checkpoints = Stopwatch(), Checkpoints(folder)

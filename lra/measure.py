@@ -1,5 +1,6 @@
-"""Time and peak memory of a callable; out of memory is a status, not a crash."""
+"""Time and peak memory of callables; out of memory is a status, not a crash."""
 
+import math
 import statistics
 import time
 import weakref
@@ -10,57 +11,106 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+OUT_OF_MEMORY = "out of memory"
+LEFT_OUT = "left out: no time"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Measurement:
-    """ms: median of n timed calls, with the smallest and largest; peak_bytes: most that was allocated at once above
-    what lay there before; status: ``ok`` | ``out of memory``, with None for what was not measured."""
+    """samples: milliseconds a call, each the mean of ``calls`` calls in a row; peak_bytes: most that was allocated at
+    once above what lay there before; status: ``ok`` or why nothing was measured."""
 
-    ms: float | None
-    ms_min: float | None
-    ms_max: float | None
-    n: int
-    peak_bytes: int | None
+    samples: tuple[float, ...] = ()
+    calls: int = 1
+    peak_bytes: int | None = None
     status: str = "ok"
+
+    @property
+    def n(self) -> int:
+        return len(self.samples)
+
+    @property
+    def ms(self) -> float | None:
+        """The median, None without a sample."""
+        return statistics.median(self.samples) if self.samples else None
 
 
 def measure(
-    steps: Mapping[str, Callable[[], object]], *, repeats: int, warmup: int = 1, device: str = "cpu"
+    steps: Mapping[str, Callable[[], object]],
+    *,
+    repeats: int,
+    warmup: int = 1,
+    device: str = "cpu",
+    sample_ms: float = 0.0,
+    deadline: float = math.inf,
 ) -> dict[str, Measurement]:
     """Each step in turn, round by round, so that a drift of the machine's speed falls on all alike.
 
-    Warm-up and the memory pass come first and are not timed. On a GPU each call is timed to its end.
+    Warm-up and the memory pass come first and are not timed, nor is a GPU's first round, in which its allocator finds
+    blocks for all. A sample lasts ``sample_ms`` or one call, whichever is more; on a GPU it is the time between two
+    events. Nothing is begun after ``deadline`` (of ``time.monotonic``) but the first sample of what is warm. Whatever a
+    step raises is its status, and the others go on.
     """
-    peaks: dict[str, int] = {}
-    times: dict[str, list[float]] = {name: [] for name in steps}
+    found: dict[str, Measurement] = {}
     for name, step in steps.items():
+        if time.monotonic() >= deadline:
+            found[name] = Measurement(status=LEFT_OUT)
+            continue
         try:
             for _ in range(warmup):
                 step()
-            peaks[name] = peak_bytes(step, device)
-        except (torch.OutOfMemoryError, MemoryError):
-            if device == "cuda":
-                torch.cuda.empty_cache()
-    for _ in range(repeats):
-        for name in peaks:
-            times[name].append(_milliseconds(steps[name], device))
-    return {name: _summary(times[name], peaks.get(name)) for name in steps}
+            peak = peak_bytes(step, device)
+            calls = math.ceil(sample_ms / max(_milliseconds(step, 1, device), 1e-3)) if sample_ms else 1
+            found[name] = Measurement(calls=max(1, calls), peak_bytes=peak)
+        except Exception as error:
+            found[name] = Measurement(status=failure(error))
+            _release(device)
+    samples: dict[str, list[float]] = {name: [] for name, m in found.items() if m.status == "ok"}
+    for turn in range(-1 if device == "cuda" else 0, repeats):
+        if turn > 0 and time.monotonic() >= deadline:
+            break
+        for name in list(samples):
+            try:
+                ms = _milliseconds(steps[name], found[name].calls, device)
+                if turn >= 0:
+                    samples[name].append(ms)
+            except Exception as error:
+                del samples[name]
+                found[name] = Measurement(status=failure(error))
+                _release(device)
+    for name, times in samples.items():
+        m = found[name]
+        found[name] = Measurement(samples=tuple(times), calls=m.calls, peak_bytes=m.peak_bytes)
+    return found
 
 
-def _summary(ms: list[float], peak: int | None) -> Measurement:
-    if not ms:
-        return Measurement(ms=None, ms_min=None, ms_max=None, n=0, peak_bytes=None, status="out of memory")
-    return Measurement(ms=statistics.median(ms), ms_min=min(ms), ms_max=max(ms), n=len(ms), peak_bytes=peak)
+def failure(error: Exception) -> str:
+    """One line for what a step raised; the CPU's allocator says that it is full in a plain RuntimeError."""
+    if isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in str(error):
+        return OUT_OF_MEMORY
+    line = (str(error).strip() or type(error).__name__).splitlines()[0]
+    return line if isinstance(error, ValueError) else f"failed: {line}"
 
 
-def _milliseconds(step: Callable[[], object], device: str) -> float:
+def _release(device: str) -> None:
     if device == "cuda":
+        torch.cuda.empty_cache()
+
+
+def _milliseconds(step: Callable[[], object], calls: int, device: str) -> float:
+    if device == "cuda":
+        first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         torch.cuda.synchronize()
+        first.record()
+        for _ in range(calls):
+            step()
+        last.record()
+        torch.cuda.synchronize()
+        return first.elapsed_time(last) / calls
     start = time.perf_counter()
-    step()
-    if device == "cuda":
-        torch.cuda.synchronize()
-    return 1000 * (time.perf_counter() - start)
+    for _ in range(calls):
+        step()
+    return 1000 * (time.perf_counter() - start) / calls
 
 
 def peak_bytes(step: Callable[[], object], device: str = "cpu") -> int:

@@ -1,5 +1,7 @@
 """The loss, and the LightningModule around a classifier: optimiser, schedule, evaluation."""
 
+from collections.abc import Mapping
+
 import lightning as L
 import numpy as np
 import torch
@@ -28,6 +30,20 @@ def linear(step: int, optim: dict) -> float:
     return lr * (optim["steps"] - step) / (optim["steps"] - warmup)
 
 
+def adamw(model: nn.Module, optim: Mapping, *, capturable: bool = False) -> torch.optim.AdamW:
+    """One launch for all parameters; ``capturable``: can be part of a CUDA graph."""
+    clipped = bool(optim.get("clip_norm"))  # under fp16 a fused optimiser unscales by itself, too late for clipping
+    return torch.optim.AdamW(
+        model.parameters(),
+        lr=optim["lr"],
+        betas=tuple(optim["betas"]),
+        eps=optim["eps"],
+        weight_decay=optim["weight_decay"],
+        fused=not clipped,
+        capturable=capturable,
+    )
+
+
 class Training(L.LightningModule):
     """AdamW under a one-cycle schedule with linear annealing (protocols.yaml, nystromformer_small) or another one.
 
@@ -45,9 +61,7 @@ class Training(L.LightningModule):
 
     def configure_optimizers(self):
         o = self.optim
-        optimiser = torch.optim.AdamW(
-            self.model.parameters(), lr=o["lr"], betas=tuple(o["betas"]), eps=o["eps"], weight_decay=o["weight_decay"]
-        )
+        optimiser = adamw(self.model, o)
         if o["schedule"] == "constant":
             return optimiser
         if o["schedule"] == "linear":
@@ -97,7 +111,8 @@ class Training(L.LightningModule):
         self._outputs.clear()
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
-        self._outputs.append((self.model(batch.inputs, batch.mask).float(), batch.label))
+        outputs = self.model(batch.inputs, batch.mask)
+        self._outputs.append((outputs.float().clone(), batch.label))  # a CUDA graph writes over what it returned
 
     def on_validation_epoch_end(self) -> None:
         mine = [torch.cat(parts).cpu() for parts in zip(*self._outputs, strict=True)]

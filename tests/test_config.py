@@ -207,7 +207,8 @@ def test_cold_import_needs_no_optional_package():
     code = (
         "import sys; "
         "sys.modules.update(dict.fromkeys(('triton', 'tensorflow', 'tensorflow_datasets', 'wandb', 'transformers'))); "
-        "import lra, lra.train, lra.report.__main__, lra.bench, lra.linalg, lra.attention.cur, data_prep.listops"
+        "import lra, lra.train, lra.report.__main__, lra.bench.__main__, lra.linalg, lra.attention.cur; "
+        "import data_prep.listops"
     )
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)  # None in sys.modules refuses the import
 
@@ -255,6 +256,7 @@ WRONG = {
     "experiment=psf_listops attn=sdpa": "attn.project: no such key; attn has",
     "task=listops attn=cur_abs data.pad=never": "data.pad must be one of batch, fixed, not 'never'",
     "task=listops attn=cur_abs trainer.precision=fp16 trainer.device=cpu": "fp16 needs a GPU",
+    "task=listops attn=cur_abs trainer.compile=fast": "trainer.compile must be one of False, True, reduce-overhead",
     "task=listops attn=cur_abs trainer.precision=fp8": "trainer.precision must be one of fp32, bf16, fp16",
     "task=listops attn=cur_abs source.release=/nowhere": "/nowhere/basic_train.tsv is missing",
     "task=listops attn=cur_abs runs=/proc/nowhere": "cannot write to /proc/nowhere",

@@ -36,12 +36,15 @@ def data(data_root):
     return make
 
 
-def test_stream_is_the_order_whatever_the_micro_batch(data):
+def test_stream_is_the_order_and_micro_batches_go_from_short_to_long(data):
     whole, parts = data("optim.batch=8"), data("optim.batch=8", "optim.micro_batch=2")
     large = next(iter(whole.train_dataloader()))
     stream = iter(parts.train_dataloader())
     small = [next(stream) for _ in range(4)]
-    assert torch.equal(large.label, torch.cat([b.label for b in small]))
+    rows = lambda batch: [batch.inputs[i, 0][batch.mask[i, 0]].tolist() for i in range(len(batch.label))]
+    by_length = sorted(zip(rows(large), large.label.tolist(), strict=True), key=lambda pair: len(pair[0]))
+    assert by_length == [pair for b in small for pair in zip(rows(b), b.label.tolist(), strict=True)]
+    assert small[0].inputs.shape[-1] < large.inputs.shape[-1]
     order = Order(256, 1)[0:8]
     for row, index in enumerate(order):
         split = whole.splits["train"]

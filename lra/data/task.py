@@ -48,10 +48,10 @@ class TaskData(L.LightningDataModule):
     limit: tokens read of a row. shift: added to stored tokens, so that byte 0 is not padding. masked_id: a stored token
     that counts as padding (black pixels, as published), None for none; a row of nothing else keeps its first. pad:
     ``batch`` pads to the longest row of a batch, ``fixed`` to ``length``. mask: False hands over no mask, so that
-    padding counts as tokens. Training is an endless stream of micro-batches that starts at step ``first_step``; dev and
-    test are every example once, sorted by length so that little padding is computed. Of several processes each takes
-    its share: some rows of every micro-batch, padded as the whole one would be, and every so-manieth batch of dev and
-    test.
+    padding counts as tokens. Training is an endless stream of micro-batches that starts at step ``first_step``, those
+    of one batch from short rows to long ones; dev and test are every example once, sorted by length. So little padding
+    is computed. Of several processes each takes its share: some rows of every micro-batch, padded as the whole one
+    would be, and every so-manieth batch of dev and test.
     """
 
     def __init__(
@@ -140,9 +140,14 @@ class TaskData(L.LightningDataModule):
     def _stream(self) -> Iterator[Batch]:
         order, first = Order(len(self.splits["train"]), self.seed), self.first_step * self.batch
         share = slice(self.place[0], None, self.place[1])
+        lengths = self.row_lengths["train"].numpy()
         while True:
-            yield self.gather("train", order[first : first + self.micro_batch], share)
-            first += self.micro_batch
+            index = order[first : first + self.batch]
+            if self.micro_batch < self.batch:
+                index = index[lengths[index].argsort(kind="stable")]
+            for i in range(0, self.batch, self.micro_batch):
+                yield self.gather("train", index[i : i + self.micro_batch], share)
+            first += self.batch
 
     def sweep(self, split: str) -> Iterator[Batch]:
         """Every example of a split once, in one of the processes."""

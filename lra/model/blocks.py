@@ -5,6 +5,7 @@ from collections.abc import Callable
 from torch import Tensor, nn
 
 from ..attention.base import Mixer
+from .dropout import Dropout
 
 
 class PreNorm(nn.Module):
@@ -21,10 +22,10 @@ class PreNorm(nn.Module):
             raise ValueError(
                 f"rows of {dim} and of {self.mixer.width} from the mixer do not add up; block=plain adds none"
             )
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         self.mlp_norm = nn.LayerNorm(dim)
         self.mlp = nn.Sequential(
-            nn.Linear(dim, hidden), nn.GELU(), nn.Dropout(dropout), nn.Linear(hidden, dim), nn.Dropout(dropout)
+            nn.Linear(dim, hidden), nn.GELU(), Dropout(dropout), nn.Linear(hidden, dim), Dropout(dropout)
         )
 
     def forward(self, x: Tensor, mask: Tensor | None, memory=None):

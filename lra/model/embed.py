@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor, nn
 
+from .dropout import Dropout
+
 PADDINGS = ("learned", "constant", "zero")
 
 
@@ -31,7 +33,7 @@ class TokenEmbedding(nn.Module):
             raise ValueError(f"model.embed.padding must be one of {', '.join(PADDINGS)}, not {padding!r}")
         self.token = nn.Embedding(vocab, dim, padding_idx=None if padding == "learned" else 0)
         self.position = nn.Embedding(length, dim) if positions else None
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         for table in filter(None, (self.token, self.position)):
             if bound is None:
                 nn.init.normal_(table.weight, std=dim**-0.5 if std is None else std)
@@ -56,7 +58,7 @@ class PixelEmbedding(nn.Module):
         self.mean, self.std = mean, std
         self.scale = nn.Parameter(torch.randn(dim))
         self.shift = nn.Parameter(0.1 * torch.randn(dim))
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
     def forward(self, ids: Tensor) -> Tensor:
         value = (ids.to(self.scale.dtype) / 255 - self.mean) / self.std
@@ -73,7 +75,7 @@ class FeatureEmbedding(nn.Module):
         super().__init__()
         self.feature = nn.Linear(features, dim)
         self.position = nn.Embedding(length, dim) if positions else None
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         if positions:
             nn.init.normal_(self.position.weight, std=0.02)
 

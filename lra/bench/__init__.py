@@ -1,0 +1,1 @@
+"""python -m lra.bench, see ``lra.bench.__main__``."""

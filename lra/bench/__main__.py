@@ -1,0 +1,83 @@
+"""python -m lra.bench: what mechanisms cost, alone and in a training step, measured in one process and interleaved."""
+
+import itertools
+import time
+from pathlib import Path
+
+import torch
+from omegaconf import DictConfig, ListConfig, OmegaConf, open_dict
+from rich.console import Console
+
+from .. import record
+from ..config import main
+from ..report import efficiency
+from . import contestants, profile, run
+from . import record as bench_record
+from .run import check
+
+AXES = ("what", "modes", "n", "batch", "heads", "head_dim", "dtype", "pads", "tasks")
+# Where and how long it is measured, not what.
+INDIFFERENT = ("runs", "device", "threads", "budget_s", "steps", "data_words", "multirun")
+
+
+@main("bench")
+def bench(config: DictConfig) -> None:
+    """Writes a record and prints its tables. Raises ValueError for a word or a number that there is not."""
+    console = Console(highlight=False, markup=False, emoji=False)
+    if not console.is_terminal:
+        console.width = 200
+    device = choose(config.device)
+    if config.threads:
+        torch.set_num_threads(config.threads)
+    profiled = config.what == "profile"
+    if profiled:
+        config.what = "step"
+    prepare(config)
+    for name, task in itertools.product(config.mechanisms, config.tasks):  # wrong words before anything is measured
+        contestants.config(name, [f"task={task}", f"budget={config.budget}", *config.overrides])
+    if profiled:
+        for name in config.mechanisms:
+            console.print(profile.table(config, name, device))
+        return
+    began = time.monotonic()
+    where = bench_record.machine(device, speed := run.rates(device, list(config.dtype)))
+    choices = {k: v for k, v in OmegaConf.to_container(config, resolve=True).items() if k not in INDIFFERENT}
+    for rows in run.run(config, device, speed):  # saved after each shape: what was measured outlives what comes after
+        found = bench_record.BenchRecord(
+            name=config.name,
+            fingerprint=bench_record.fingerprint(choices, where),
+            git=record.git_commit(),
+            choices=choices,
+            machine=where,
+            seconds=round(time.monotonic() - began, 1),
+            rows=rows,
+        )
+        try:
+            path = bench_record.save(found, Path(config.runs))
+        except OSError as error:
+            raise ValueError(f"cannot write to {config.runs}: {error.strerror}; choose a folder with runs=") from None
+    efficiency.show(console, [found])
+    print(f"written to {path}")
+
+
+def choose(wanted: str) -> str:
+    """cpu or cuda. Raises ValueError for a device that this machine does not have."""
+    if wanted not in ("auto", "cpu", "cuda"):
+        raise ValueError(f"device must be auto, cpu or cuda, not {wanted!r}")
+    if wanted == "cuda" and not torch.cuda.is_available():
+        raise ValueError("device=cuda, but torch sees no GPU; use device=cpu")
+    return wanted if wanted != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def prepare(config: DictConfig) -> None:
+    """Make every axis a list. Raises ValueError for a name or a number that there is not."""
+    with open_dict(config):
+        for key in AXES:
+            if not isinstance(config[key], ListConfig):
+                config[key] = [config[key]]
+        config.mechanisms = contestants.names(config.mechanisms)
+    check(config)
+
+
+if __name__ == "__main__":
+    bench()

@@ -1,0 +1,56 @@
+"""Exact attention by every implementation that torch has, in the dtype of its inputs."""
+
+import functools
+
+import torch
+import torch.nn.functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from ..attention.base import Attention
+
+BACKENDS = {
+    "flash": SDPBackend.FLASH_ATTENTION,
+    "efficient": SDPBackend.EFFICIENT_ATTENTION,
+    "cudnn": SDPBackend.CUDNN_ATTENTION,
+    "math": SDPBackend.MATH,
+}
+CHOICES = ("naive", *BACKENDS, "flex")
+
+
+class Exact(Attention):
+    """softmax(q kᵀ / √D) v, no dropout: ``naive`` writes it out, ``flex`` is a compiled flex_attention, the others are
+    the one backend of scaled_dot_product_attention; where that has no kernel for the inputs torch raises RuntimeError.
+    """
+
+    def __init__(self, *, heads, head_dim, value_dim, length, dropout: float = 0.0, backend: str = "naive"):
+        super().__init__(heads=heads, head_dim=head_dim, value_dim=value_dim, length=length, dropout=dropout)
+        if backend not in CHOICES:
+            raise ValueError(f"attn.backend must be one of {', '.join(CHOICES)}, not {backend!r}")
+        self.backend = backend
+
+    def forward(self, q, k, v, mask=None):
+        if self.backend == "flex":
+            return _flex()(q, k, v, block_mask=None if mask is None else _blocks(mask))
+        keys = None if mask is None else mask[:, None, None]  # (N,1,1,L)
+        if self.backend == "naive":
+            with torch.autocast(q.device.type, enabled=False):
+                scores = (q * q.shape[-1] ** -0.5) @ k.mT  # (N,H,L,L)
+                if keys is not None:
+                    scores = scores.masked_fill(~keys, float("-inf"))
+                return scores.softmax(-1) @ v
+        with sdpa_kernel(BACKENDS[self.backend]):
+            return F.scaled_dot_product_attention(q, k, v, keys)
+
+
+@functools.cache
+def _flex():
+    from torch.nn.attention.flex_attention import flex_attention
+
+    return torch.compile(flex_attention, dynamic=False)
+
+
+def _blocks(mask):
+    from torch.nn.attention.flex_attention import create_block_mask
+
+    L = mask.shape[-1]
+    return create_block_mask(lambda n, h, i, j: mask[n, j], len(mask), None, L, L, device=mask.device)

@@ -1,0 +1,140 @@
+"""Where the time of a training step goes: the operators of the training as it is, and what of it is not arithmetic."""
+
+import re
+import time
+from itertools import repeat
+
+import lightning as L
+import torch
+from omegaconf import DictConfig
+from rich import box
+from rich.table import Table
+from torch.autograd import DeviceType
+from torch.profiler import ProfilerActivity, profile
+
+from .. import build
+from ..callbacks import Divergence, Stopwatch
+from ..fit import PRECISIONS, quiet, training
+from . import contestants
+from .cases import random_batch
+from .contestants import Shape
+
+WARMUP = 3
+TOP = 15
+PYTHON = "Python and the trainer, or the device idle"
+# What an operator does, by its name; the first that matches. The rest is element-wise arithmetic and reductions.
+KINDS = {
+    "matrix products": r"mm$|mm_|bmm|matmul|linear|conv|_scaled_dot_product|attention",
+    "selection and random numbers": r"topk|sort|rand|bernoulli|uniform_|normal_|dropout$",
+    "moving data": r"copy|clone|cat$|stack|contiguous|gather|scatter|index|embedding|zero|fill|empty|pad|repeat"
+    r"|select_backward|slice_backward|Memcpy|Memset|detach|view|reshape|transpose|expand|as_strided|resize",
+    "waiting for the device": r"_local_scalar_dense|item|is_nonzero|Synchronize|equal$",
+    "optimiser": r"adam",
+    PYTHON: r"^Optimizer|^\[pl\]|^enumerate",
+}
+ARITHMETIC = ("matrix products", "element-wise and reductions", "optimiser", "selection and random numbers")
+
+
+class _Watch(L.Callback):
+    """Profiles the steps after the first WARMUP, or only times them."""
+
+    def __init__(self, device: str, profiled: bool):
+        activities = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * (device == "cuda")
+        self.device, self.profiler = device, profile(activities=activities) if profiled else None
+
+    def on_train_batch_start(self, trainer, module, batch, batch_idx) -> None:
+        if batch_idx == WARMUP:
+            if self.profiler:
+                self.profiler.start()
+            self.began = self._now()
+
+    def on_train_end(self, trainer, module) -> None:
+        self.seconds = self._now() - self.began
+        if self.profiler:
+            self.profiler.stop()
+
+    def _now(self) -> float:
+        if self.device == "cuda":
+            torch.cuda.synchronize()
+        return time.perf_counter()
+
+
+def table(config: DictConfig, name: str, device: str) -> Table:
+    """The operators that take most of ``config.steps`` training steps at the first shape, and the share of each kind.
+
+    Raises ValueError for a mechanism that cannot run here.
+    """
+    shape = Shape(*(config[key][0] for key in Shape._fields))
+    if config.batches == "data":
+        shape = shape._replace(n=None)
+    made = contestants.config(name, contestants.words(config, config.tasks[0], shape))
+    dtype = shape.dtype
+    if reason := build.unavailable(made):
+        raise ValueError(reason)
+    quiet()
+    runs = [_run(made, config, device, profiled=profiled) for profiled in (False, True)]
+    (bare, _), (seconds, profiler) = runs
+    own = "self_device_time_total" if device == "cuda" else "self_cpu_time_total"
+    events = [event for event in profiler.key_averages() if event.device_type == DeviceType.CPU]
+    ms = {event.key: getattr(event, own) / 1000 / config.steps for event in events}
+    calls = {event.key: event.count / config.steps for event in events}
+    total = 1000 * seconds / config.steps
+    out = Table(
+        title=f"{made.task.name} {name}: {1000 * bare / config.steps:.1f} ms a training step, {total:.1f} profiled; "
+        f"batch {shape.batch}, n {made.task.length}, {dtype}, {device}, "
+        f"{torch.get_num_threads()} threads, {config.steps} steps",
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+    )
+    for head in ("operator", "kind", "ms", "share", "calls"):
+        out.add_column(head, justify="left" if head in ("operator", "kind") else "right")
+    for key in sorted(ms, key=lambda key: -ms[key])[:TOP]:
+        out.add_row(key, kind(key), f"{ms[key]:.2f}", f"{ms[key] / total:.1%}", f"{calls[key]:.0f}")
+    out.add_section()
+    sums: dict[str, float] = {}
+    for key, value in ms.items():
+        sums[kind(key)] = sums.get(kind(key), 0) + value
+    sums[PYTHON] = sums.get(PYTHON, 0) + total - sum(ms.values())
+    for what, value in sorted(sums.items(), key=lambda pair: -pair[1]):
+        out.add_row("all", what, f"{value:.2f}", f"{value / total:.1%}", "")
+    rest = total - sum(sums.get(what, 0) for what in ARITHMETIC)
+    out.add_row("all", "not arithmetic", f"{rest:.2f}", f"{rest / total:.1%}", "")
+    return out
+
+
+def kind(operator: str) -> str:
+    for name, pattern in KINDS.items():
+        if re.search(pattern, operator):
+            return name
+    return "element-wise and reductions"
+
+
+def _run(made: DictConfig, config: DictConfig, device: str, *, profiled: bool) -> tuple[float, profile | None]:
+    """Seconds of ``config.steps`` steps after the warm-up, and the profiler."""
+    torch.manual_seed(0)
+    model = build.classifier(made)
+    if config.compile:
+        model.compile()
+    watch = _Watch(device, profiled)
+    trainer = L.Trainer(
+        accelerator=device,
+        devices=1,
+        precision=PRECISIONS[config.dtype[0]],
+        max_steps=WARMUP + config.steps,
+        limit_val_batches=0,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        logger=False,
+        callbacks=[Divergence(), Stopwatch(), watch],
+    )
+    trainer.fit(training(made, model, seed=0), _batches(made, config, device))
+    return watch.seconds, watch.profiler
+
+
+def _batches(made: DictConfig, config: DictConfig, device: str):
+    if config.batches == "random":
+        return repeat(random_batch(made, device))
+    data = build.task_data(made)
+    data.setup()
+    return data.train_dataloader()

@@ -1,0 +1,217 @@
+"""Every contestant at every shape, measured together: the configuration of a benchmark -> rows."""
+
+import dataclasses
+import gc
+import itertools
+import math
+import re
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import torch
+from omegaconf import DictConfig
+
+from .. import build
+from ..measure import LEFT_OUT, OUT_OF_MEMORY, Measurement, failure, measure, peak_bytes
+from . import cases, contestants, floor
+from .cases import DTYPES, MODES, Inputs
+from .contestants import Shape
+from .record import Row
+
+WHATS = ("attention", "block", "step")
+
+
+class Entry(NamedTuple):
+    """One contestant of a group that is measured together; pad is None but for steps on data."""
+
+    name: str
+    mode: str
+    pad: str | None
+
+
+def rates(device: str, dtypes: list[str]) -> tuple[float, dict[str, float]]:
+    """The machine's bytes/s of a copy and, by dtype, FLOP/s of a matrix product."""
+    return floor.copy_rate(device), {dtype: floor.matmul_rate(device, DTYPES[dtype]) for dtype in dtypes}
+
+
+def run(config: DictConfig, device: str, speed: tuple[float, dict[str, float]]) -> Iterator[list[Row]]:
+    """All rows so far, after each shape; ``config`` has lists for every axis."""
+    deadline = time.monotonic() + (config.budget_s or math.inf)
+    rows: list[Row] = []
+    for what in config.what:
+        lengths = [None] if what == "step" and config.batches == "data" else config.n
+        tasks = config.tasks if what == "step" else config.tasks[:1]
+        for task, *sizes in itertools.product(
+            tasks, lengths, config.batch, config.heads, config.head_dim, config.dtype
+        ):
+            began = time.monotonic()
+            shape = Shape(*sizes)
+            made = Group(config, what, task, shape, device, speed).rows(rows, deadline)
+            rows += made
+            done = sum(row.status == "ok" for row in made)
+            at = " ".join(f"{key}={value}" for key, value in shape._asdict().items() if value is not None)
+            print(
+                f"{what} {at}: {done} of {len(made)} measured in {time.monotonic() - began:.0f} s",
+                file=sys.stderr,
+                flush=True,
+            )
+            yield rows
+
+
+class Group:
+    """The contestants of one shape, warmed up one by one and then timed in turn."""
+
+    def __init__(self, config: DictConfig, what: str, task: str, shape: Shape, device: str, speed: tuple):
+        self.config, self.what, self.task, self.shape, self.device = config, what, task, shape, device
+        self.made: dict[tuple[str, str | None], DictConfig] = {}
+        self.graph = config.cuda_graphs and device == "cuda"
+        self.copy, self.matmul = speed[0], speed[1][shape.dtype]
+        self.pads = list(config.pads) if what == "step" and config.batches == "data" else [None]
+        self.length = shape.n or self._config(config.mechanisms[0], self.pads[0]).task.length
+
+    def rows(self, before: list[Row], deadline: float) -> list[Row]:
+        """before: rows of smaller shapes, from which is seen what would take longer than the limit."""
+        inputs = Inputs(self.shape, self.device)
+        entries = [Entry(*e) for e in itertools.product(self.config.mechanisms, self.config.modes, self.pads)]
+        steps: dict[Entry, Callable[[], None]] = {}
+        found: dict[Entry, Measurement] = {}
+        flops: dict[Entry, int | None] = {}
+        eager: dict[Entry, int] = {}  # peak bytes of what becomes a CUDA graph, whose replay allocates nothing
+        pool = torch.cuda.graph_pool_handle() if self.graph else None
+        for entry in entries:
+            if reason := self._left_out(entry, before, deadline):
+                found[entry] = Measurement(status=reason)
+                continue
+            try:
+                step, flops[entry] = self._build(entry, inputs)
+                if self.graph:
+                    step()
+                    eager[entry] = peak_bytes(step, self.device)
+                    step = cases.captured(step, pool)
+                steps[entry] = step
+            except Exception as error:  # a contestant that cannot be built at this shape is a row, too
+                found[entry] = Measurement(status=failure(error))
+        config = self.config
+        found |= measure(
+            steps,
+            repeats=config.repeats,
+            warmup=config.warmup,
+            device=self.device,
+            sample_ms=config.sample_ms,
+            deadline=deadline,
+        )
+        steps.clear()
+        gc.collect()
+        if self.device == "cuda":
+            torch.cuda.empty_cache()
+        for entry, peak in eager.items():
+            if found[entry].status == "ok":
+                found[entry] = dataclasses.replace(found[entry], peak_bytes=peak)
+        return [self._row(entry, found[entry], flops.get(entry)) for entry in entries]
+
+    def _build(self, entry: Entry, inputs: Inputs) -> tuple[Callable[[], None], int | None]:
+        """The step and its FLOPs. Raises ValueError for a mechanism that cannot run at this shape or here."""
+        made = self._config(entry.name, entry.pad)
+        if reason := build.unavailable(made):
+            raise ValueError(reason)
+        flops, compiled = None, self.config.compile
+        torch.manual_seed(0)
+        if self.what == "attention":
+            step, mechanism = cases.attention(made, inputs, entry.mode, compiled)
+            G, d = self.shape.batch * self.shape.heads, self.shape.head_dim
+            flops = floor.flops(mechanism, G, self.shape.n, d, backward=entry.mode == "training")
+        elif self.what == "block":
+            step = cases.block(made, inputs, entry.mode, compiled)
+        else:
+            step = cases.model_step(
+                made,
+                self.device,
+                self.shape.dtype,
+                entry.mode,
+                source=self.config.batches,
+                compiled=compiled,
+                capturable=self.graph,
+            )
+        return step, flops
+
+    def _config(self, name: str, pad: str | None) -> DictConfig:
+        if (name, pad) not in self.made:
+            words = contestants.words(self.config, self.task, self.shape, pad)
+            self.made[name, pad] = contestants.config(name, words)
+        return self.made[name, pad]
+
+    def _left_out(self, entry: Entry, before: list[Row], deadline: float) -> str | None:
+        """Why it is not even built: the time is up, or a shorter length lets expect more than the limit."""
+        if time.monotonic() >= deadline:
+            return LEFT_OUT
+        _, *same = self.shape
+        shorter = [
+            row
+            for row in before
+            if (row.what, row.mechanism, row.mode, row.pad) == (self.what, *entry)
+            and row.task in (None, self.task)
+            and [row.batch, row.heads, row.head_dim, row.dtype] == same
+            and self.shape.n is not None
+            and row.n < self.shape.n
+        ]
+        if not shorter:
+            return None
+        shorter.sort(key=lambda row: row.n)
+        last = shorter[-1]
+        if last.ms is None:
+            return last.status if last.status == OUT_OF_MEMORY or last.status.startswith("left out") else None
+        ratio = self.shape.n / last.n
+        power = 2.0  # of the length, or what was seen where that is more
+        if len(shorter) > 1 and shorter[-2].ms:
+            power = max(power, math.log(last.ms / shorter[-2].ms) / math.log(last.n / shorter[-2].n))
+        expected = last.ms * ratio**power / 1000
+        return f"left out: about {expected:.0f} s" if expected > (self.config.limit or math.inf) else None
+
+    def _row(self, entry: Entry, m: Measurement, flops: int | None) -> Row:
+        _, batch, heads, head_dim, dtype = self.shape
+        size = None
+        if self.what == "attention":
+            moved = floor.elements(batch * heads, self.length, head_dim, backward=entry.mode == "training")
+            size = moved * DTYPES[dtype].itemsize
+        return Row(
+            what=self.what,
+            mode=entry.mode,
+            mechanism=entry.name,
+            task=self.task if self.what == "step" else None,
+            pad=entry.pad,
+            n=self.length,
+            batch=batch,
+            heads=heads,
+            head_dim=head_dim,
+            dtype=dtype,
+            samples=m.samples,
+            calls=m.calls,
+            peak_bytes=m.peak_bytes,
+            floor_bytes=size,
+            flops=flops,
+            floor_ms=size and 1000 * max(size / self.copy, (flops or 0) / self.matmul),
+            claimed=contestants.claim(entry.name, self.config.claims),
+            status=m.status,
+        )
+
+
+def check(config: DictConfig) -> None:
+    """Raise ValueError for words and numbers that no benchmark can be made of."""
+    choices = {"what": WHATS, "modes": MODES, "dtype": tuple(DTYPES)}
+    for key, valid in choices.items():
+        if wrong := [word for word in config[key] if word not in valid]:
+            raise ValueError(f"{key}: {', '.join(map(str, wrong))} is not one of {', '.join(valid)}")
+    for key in ("n", "batch", "heads", "head_dim"):
+        if wrong := [value for value in config[key] if not isinstance(value, int) or value < 1]:
+            raise ValueError(f"{key} must be whole numbers of 1 or more, not {', '.join(map(str, wrong))}")
+    for key in ("what", "modes", "dtype", "tasks", "pads", "n", "batch", "heads", "head_dim"):
+        if not config[key]:
+            raise ValueError(f"{key} is empty")
+    if wrong := [word for word in config.pads if not re.fullmatch(r"(fixed|batch)(/[1-9]\d*)?", word)]:
+        raise ValueError(f"pads: {', '.join(wrong)} is not one of fixed, batch, batch/<rows of a micro-batch>")
+    if config.repeats < 1:
+        raise ValueError(f"repeats must be 1 or more, not {config.repeats}")
+    if config.batches not in ("random", "data"):
+        raise ValueError(f"batches must be random or data, not {config.batches!r}")

@@ -1,0 +1,49 @@
+"""Dropout: how much, how much it keeps in the mean, its gradient, independence, and when it does nothing."""
+
+import pytest
+import torch
+from conftest import p_value
+
+from lra.model.dropout import Dropout
+
+
+@pytest.mark.parametrize("p", [0.1, 0.5, 0.97])
+def test_share_mean_and_gradient(p):
+    torch.manual_seed(0)
+    x = torch.rand(7, 11, 1300, dtype=torch.float64).add_(1).requires_grad_()
+    out = Dropout(p)(x)
+    kept = out != 0
+    n = x.numel()
+    assert p_value([kept.sum(), n - kept.sum()], torch.tensor([1 - p, p]) * n) > 1e-3
+    factor = (out / x)[kept]
+    torch.testing.assert_close(factor, factor[:1].expand_as(factor), rtol=1e-14, atol=0)
+    assert abs(factor[0] * (1 - p) - 1) <= 2**-17 / (1 - p - 2**-17) + 1e-14  # p is right to half of 2^-16
+    out.backward(torch.full_like(x, 3))
+    torch.testing.assert_close(x.grad, 3 * (out / x).detach())
+
+
+def test_neighbours_are_independent():
+    torch.manual_seed(1)
+    kept = Dropout(0.5)(torch.ones(2**16)).bool().view(-1, 4).long()  # the four that share 64 bits
+    pattern = kept @ torch.tensor([8, 4, 2, 1])
+    assert p_value(pattern.bincount(minlength=16)) > 1e-3
+
+
+def test_function_of_the_generator():
+    draw = lambda seed: (torch.manual_seed(seed), Dropout(0.3)(torch.ones(5, 3)))[1]
+    assert torch.equal(draw(0), draw(0)) and not torch.equal(draw(0), draw(1))
+
+
+@pytest.mark.parametrize("size", [(), (0,), (1,), (3, 5)])
+def test_any_shape_and_a_view(size):
+    x = torch.ones(size)
+    assert Dropout(0.1)(x).shape == x.shape
+    assert Dropout(0.1)(torch.ones(6, 4).t()).shape == (4, 6)
+
+
+def test_evaluation_and_the_ends():
+    x = torch.ones(100)
+    assert Dropout(0.5).eval()(x) is x and Dropout(0.0)(x) is x
+    assert not Dropout(1.0)(x).any()
+    with pytest.raises(ValueError, match=r"between 0 and 1, not 1\.5"):
+        Dropout(1.5)
