@@ -1,4 +1,4 @@
-"""python -m lra.report: the records of every study as tables, beside what the papers published."""
+"""python -m lra.report: the records of every study as tables and pictures, beside what the papers published."""
 
 import sys
 from pathlib import Path
@@ -6,25 +6,26 @@ from pathlib import Path
 from omegaconf import DictConfig
 from rich.console import Console
 
-from .. import record
 from ..config import main
+from . import files
 from .tables import collect, sections
-from .text import LEGEND, markdown, terminal
+from .text import LEGEND, terminal
 
 
 @main("report")
 def report(config: DictConfig) -> None:
-    """Write the tables as Markdown and print them; raises ValueError where there is nothing to show."""
+    """Print the tables and write them; raises ValueError where there is nothing to show or no place to write to."""
     runs = Path(config.runs)
     studies, damaged = collect(runs, None if config.study is None else str(config.study))
+    out = Path(config.out or runs / "report")
+    try:
+        damaged += files.write(out, studies, damaged)
+    except OSError as error:
+        raise ValueError(
+            f"cannot write {error.filename or out}: {error.strerror}; name a folder with out=<folder>"
+        ) from None
     for line in damaged:
         print(f"skipped: {line}", file=sys.stderr)
-    out = Path(config.out or runs / "report.md")
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        record.write(out, markdown(studies))
-    except OSError as error:
-        raise ValueError(f"cannot write {out}: {error.strerror}; name another file with out=<file>") from None
     console = Console(highlight=False, markup=False, emoji=False)
     if not console.is_terminal:
         console.width = 1000  # a pipe has no width to fit
@@ -33,7 +34,7 @@ def report(config: DictConfig) -> None:
             console.print(f"{study}: {section.title}", style="bold underline")
             console.print(section.about, terminal(section), "", sep="\n")
     console.print(LEGEND)
-    print(f"written to {out}")
+    print(f"written to {out}: index.html, report.md, tables, figures")
 
 
 if __name__ == "__main__":
