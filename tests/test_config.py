@@ -119,7 +119,7 @@ FLOORS = {
     0: ["linalg", "select", "lowrank", "banded", "kernels", "store"],
     1: ["attention", "model", "data", "data_prep"],
     2: ["config", "published", "build", "module", "metric", "measure", "record", "metrics_csv", "callbacks", "fit"],
-    3: ["train", "bench", "transfer", "report", "integrations", *ENTRIES],
+    3: ["train", "bench", "transfer", "report", "show", "integrations", *ENTRIES],
 }
 FLOOR = {name: floor for floor, names in FLOORS.items() for name in names}
 

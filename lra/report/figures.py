@@ -16,8 +16,14 @@ def write(folder: Path, name: str, panels: dict[str, list], draw: Callable, pale
     """Panels of one kind side by side, three in a line, under one legend."""
     across = min(3, len(panels))
     down = math.ceil(len(panels) / across)
-    figure = Figure(figsize=(4.2 * across, 3 * down + 0.6), layout="constrained")
+    below = 0.75 + 0.18 * math.ceil(len({item.label for content in panels.values() for item in content}) / 4)
+    width, height = 4.2 * across, 3.0 * down + below
+    figure = Figure(figsize=(width, height))
     grid = figure.subplots(down, across, squeeze=False)
+    # Fixed margins in inches: measuring every text to lay it out takes longer than drawing it.
+    figure.subplots_adjust(
+        0.6 / width, below / height, 1 - 0.15 / width, 1 - 0.35 / height, wspace=0.2, hspace=0.85 / (3.0 - 0.85)
+    )
     handles: dict[str, object] = {}
     for axes, (title, content) in zip(grid.flat, panels.items(), strict=False):
         axes.set_title(title, fontsize=10, loc="left")
@@ -28,7 +34,7 @@ def write(folder: Path, name: str, panels: dict[str, list], draw: Callable, pale
         handles |= draw(axes, content, palette)
     for axes in grid.flat[len(panels) :]:
         axes.set_axis_off()
-    figure.legend(handles.values(), handles, loc="outside lower center", ncols=4, frameon=False, fontsize=8)
+    figure.legend(handles.values(), handles, loc="lower center", ncols=4, frameon=False, fontsize=8)
     for kind, metadata in (("png", {}), ("pdf", {"CreationDate": None})):  # the same runs give the same file
         with record.replacing(folder / f"{name}.{kind}") as part:
             figure.savefig(part, format=kind, dpi=160, metadata=metadata)
