@@ -13,7 +13,7 @@ export MALLOC_MMAP_MAX_ ?= 0
 export MALLOC_TRIM_THRESHOLD_ ?= 99999999999
 
 .DEFAULT_GOAL := help
-.PHONY: help setup quickstart data train report test test-all test-peers lint bench clean
+.PHONY: help setup quickstart data train report test test-all test-peers test-browser lint bench clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -36,18 +36,22 @@ data: setup ## prepare the data of TASK at BUDGET
 train: setup ## train ATTN on TASK at BUDGET, five seeds
 	$(BIN)/python -m lra.train task=$(TASK) attn=$(ATTN) budget=$(BUDGET)
 
-report: setup ## print the table of every run beside the papers' numbers
+report: setup ## every run beside the papers' numbers: tables here, a page in runs/report
 	$(BIN)/python -m lra.report
 
 test: setup lint ## the tests, in parallel, without the slow ones
-	$(BIN)/python -m pytest -q -n auto -m "not slow and not gpu and not peers"
+	$(BIN)/python -m pytest -q -n auto -m "not slow and not gpu and not peers and not browser"
 
 test-all: setup lint ## every test that needs no other package
-	$(BIN)/python -m pytest -q -n auto -m "not peers"
+	$(BIN)/python -m pytest -q -n auto -m "not peers and not browser"
 
 test-peers: setup ## mechanisms against public implementations, which are installed into .venv
 	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt transformers nystrom-attention linformer
 	$(BIN)/python -m pytest -q -m peers
+
+test-browser: setup ## the report's page in a headless Chromium (LRA_CHROMIUM=<path>), driven by playwright
+	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt playwright
+	$(BIN)/python -m pytest -q -rs -m browser tests/test_browser.py
 
 lint: setup ## ruff
 	$(BIN)/ruff check .

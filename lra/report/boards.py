@@ -29,7 +29,7 @@ def board(study: str, rows: list[Row]) -> Grid:
     counts = sorted({cell.n for column in columns for cell in column if cell.n})
     seeds = f"n = {counts[0]}" if len(counts) == 1 else f"n = {counts[0]} to {counts[-1]}" if counts else "no seed done"
     return Grid(
-        name=f"study-{study}",
+        name=stem(f"study-{study}"),
         title=study,
         about=f"Test scores, mean ± sample standard deviation over seeds ({seeds}); {', '.join(words)}. {MARKS}",
         head=("mechanism", *tasks, "mean")[: 1 + len(columns)],
@@ -73,8 +73,14 @@ def details(study: str, section: Section) -> Grid:
         beside = "\n".join(f"{source}: {value}" for source, value in line.published)
         texts = (*line.cells, "; ".join(line.details), beside)
         entries.append(Entry([Cell(text=text, value=leading(text)) for text in texts], study, line.cells[0]))
-    name = re.sub(r"[^\w.-]+", "-", f"{study}-{section.title}")
-    return Grid(name, section.title, section.about, (*section.head, "details", "published"), entries)
+    return Grid(
+        stem(f"{study}-{section.title}"), section.title, section.about, (*section.head, "details", "published"), entries
+    )
+
+
+def stem(text: str) -> str:
+    """What a file can be called."""
+    return re.sub(r"[^\w.-]+", "-", text)
 
 
 def leading(text: str) -> float | None:

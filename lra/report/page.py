@@ -2,6 +2,7 @@
 
 import base64
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -32,7 +33,7 @@ class Study(NamedTuple):
 
 
 def render(
-    studies: list[Study], papers: list[Grid], parts: list[Part], damaged: list[str], notes: list[str], out: Path
+    studies: list[Study], papers: list[Grid], parts: Sequence[Part], damaged: list[str], notes: list[str], out: Path
 ) -> str:
     """The page as text; links to files are relative to the folder ``out``."""
     environment = Environment(

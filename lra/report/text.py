@@ -1,5 +1,7 @@
 """The tables as text: for a terminal, and as Markdown."""
 
+from collections.abc import Sequence
+
 from rich import box
 from rich.padding import Padding
 from rich.table import Table
@@ -30,7 +32,7 @@ def terminal(section: Section) -> Table:
     return table
 
 
-def markdown(studies: dict[str, list[Row]], parts: list[Part] = ()) -> str:
+def markdown(studies: dict[str, list[Row]], parts: Sequence[Part] = ()) -> str:
     """The same tables for GitHub, the papers' own beside ours, and where the published values come from."""
     out = ["# Results", LEGEND]
     for study, rows in studies.items():
