@@ -71,8 +71,8 @@ def details(study: str, section: Section) -> Grid:
     entries = []
     for line in section.lines:
         beside = "\n".join(f"{source}: {value}" for source, value in line.published)
-        texts = (*line.cells, "; ".join(line.details), beside)
-        entries.append(Entry([Cell(text=text, value=leading(text)) for text in texts], study, line.cells[0]))
+        numbers = [Cell(text=text, value=leading(text)) for text in line.cells]
+        entries.append(Entry([*numbers, Cell(text="; ".join(line.details)), Cell(text=beside)], study, line.cells[0]))
     return Grid(
         stem(f"{study}-{section.title}"), section.title, section.about, (*section.head, "details", "published"), entries
     )

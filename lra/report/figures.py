@@ -6,6 +6,8 @@ from pathlib import Path
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import LogLocator, NullLocator, StrMethodFormatter
 
 from .. import record
 from .curves import Bubble, Curve
@@ -55,6 +57,10 @@ def learning(axes: Axes, curves: list[Curve], palette: Palette) -> dict[str, obj
 
 def trade(axes: Axes, group: list[Bubble], palette: Palette) -> dict[str, object]:
     axes.set_xscale("log")
+    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.margins(0.15)
     axes.set_xlabel("ms a step", fontsize=8)
     axes.set_ylabel("test score", fontsize=8)
     most = max((b.peak or 0) for b in group)
@@ -62,8 +68,8 @@ def trade(axes: Axes, group: list[Bubble], palette: Palette) -> dict[str, object
     for b in sorted(group, key=lambda b: -(b.peak or 0)):
         size = 30 + 400 * (b.peak or 0) / most if most else 60
         colour = COLOURS[palette.colour(b.label)][0]
-        handles[b.label] = axes.scatter(b.ms, b.test, size, color=colour, alpha=0.75, edgecolors="white")
-        axes.annotate(b.label, (b.ms, b.test), (4, 6), textcoords="offset points", fontsize=7)
+        axes.scatter(b.ms, b.test, size, color=colour, alpha=0.75, edgecolors="white")
+        handles[b.label] = Line2D([], [], color=colour, marker="o", linestyle="")
     return handles
 
 

@@ -17,7 +17,7 @@ _TEX = {c: f"\\{c}" for c in "&%$#_{}"} | {
 
 def markdown(grid: Grid) -> str:
     """A table for GitHub: numbers to the right, the best in bold."""
-    rule = ["---"] * grid.words + ["---:"] * (len(grid.head) - grid.words)
+    rule = ["---:" if number else "---" for number in grid.numeric]
     lines = [list(grid.head), rule]
     for entry in grid.entries:
         texts = [cell.text.replace("|", "\\|").replace("\n", "<br>") for cell in entry.cells]
@@ -46,7 +46,7 @@ def latex(grid: Grid) -> str:
     """A tabular of booktabs; notes and the caption are left to the paper it goes into."""
     lines = [
         f"% {grid.title}. Needs \\usepackage{{booktabs}}.",
-        f"\\begin{{tabular}}{{{'l' * grid.words}{'r' * (len(grid.head) - grid.words)}}}",
+        f"\\begin{{tabular}}{{{''.join('lr'[number] for number in grid.numeric)}}}",
         "\\toprule",
         " & ".join(map(_tex, grid.head)) + r" \\",
         "\\midrule",

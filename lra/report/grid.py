@@ -54,6 +54,15 @@ class Grid(NamedTuple):
     entries: list[Entry]
     words: int = 1
 
+    @property
+    def numeric(self) -> list[bool]:
+        """Which columns hold numbers; beyond the first ones a column is one of text where no cell has a value."""
+        columns = zip(*(entry.cells for entry in self.entries), strict=True)
+        return [
+            i >= self.words and (any(cell.value is not None for cell in cells) or not any(cell.text for cell in cells))
+            for i, cells in enumerate(columns)
+        ]
+
 
 class Picture(NamedTuple):
     """``file`` is its place in the report's folder; ``svg`` is what stands in the page."""
