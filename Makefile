@@ -16,7 +16,7 @@ export MALLOC_MMAP_MAX_ ?= 0
 export MALLOC_TRIM_THRESHOLD_ ?= 99999999999
 
 .DEFAULT_GOAL := help
-.PHONY: help setup quickstart data train sweep report test test-all test-peers lint bench gpu-check clean
+.PHONY: help setup quickstart data train sweep report test test-all test-peers test-browser lint bench gpu-check clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -44,14 +44,14 @@ sweep: setup ## SWEEP over TASKS (all of its tasks) at BUDGET (paper) with LAUNC
 	$(BIN)/python -m lra.sweep sweep=$(SWEEP) budget=$(BUDGET) hydra/launcher=$(LAUNCHER) \
 		$(if $(TASKS),'tasks=[$(TASKS)]') $(if $(PLAN),plan=$(PLAN))
 
-report: setup ## print the table of every run beside the papers' numbers
+report: setup ## every run beside the papers' numbers: tables here, a page in runs/report
 	$(BIN)/python -m lra.report
 
 test: setup lint ## the tests, in parallel, without the slow ones
-	$(BIN)/python -m pytest -q -n auto -m "not slow and not gpu and not peers"
+	$(BIN)/python -m pytest -q -n auto -m "not slow and not gpu and not peers and not browser"
 
 test-all: setup lint ## every test that needs no other package
-	$(BIN)/python -m pytest -q -n auto -m "not peers"
+	$(BIN)/python -m pytest -q -n auto -m "not peers and not browser"
 
 test-peers: setup ## mechanisms against public implementations, which are installed into .venv
 	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt $(PEERS)
@@ -59,6 +59,10 @@ test-peers: setup ## mechanisms against public implementations, which are instal
 	$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps --upgrade --target $(VENV)/mega-peer \
 		transformers==4.57.6 huggingface-hub==0.36.2 tokenizers==0.22.2
 	PYTHONPATH=$(VENV)/mega-peer $(BIN)/python -m pytest -q -m peers -k mega
+
+test-browser: setup ## the report's page in a headless Chromium (LRA_CHROMIUM=<path>), driven by playwright
+	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt playwright
+	$(BIN)/python -m pytest -q -rs -m browser tests/test_browser.py
 
 lint: setup ## ruff
 	$(BIN)/ruff check .

@@ -123,15 +123,20 @@ def load(path: Path) -> RunRecord:
         raise ValueError(f"{path} is not a record of a run ({error!r}); delete it to run that seed again") from None
 
 
-def scan(runs: Path) -> tuple[list[RunRecord], list[str]]:
-    """Every training record under a folder, and one line for each that could not be read."""
-    records, damaged = [], []
+def scan(runs: Path) -> tuple[dict[Path, RunRecord], list[str]]:
+    """Every training record below a folder, by its own folder, and one line for each that could not be read."""
+    records, damaged = {}, []
     for path in sorted(runs.rglob(NAME)):
         try:
-            records.append(load(path))
+            records[path.parent] = load(path)
         except ValueError as error:
             damaged.append(str(error))
     return records, damaged
+
+
+def on_cpu(device: str) -> bool:
+    """Whether the ``device`` of a record is a CPU: "x86_64 CPU, 2 threads"."""
+    return " CPU, " in device
 
 
 def git_commit() -> str | None:

@@ -156,7 +156,7 @@ FLOORS = {
         "devices",
         "fit",
     ],
-    3: ["train", "bench", "sweep", "transfer", "factorise", "report", "integrations", *ENTRIES],
+    3: ["train", "bench", "sweep", "transfer", "factorise", "report", "show", "integrations", *ENTRIES],
 }
 FLOOR = {name: floor for floor, names in FLOORS.items() for name in names}
 

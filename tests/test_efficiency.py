@@ -171,12 +171,14 @@ def test_many_lines_keep_a_few_colours(tmp_path):
     assert len(efficiency.pictures([made(rows)], tmp_path)) == 1
 
 
-def test_markdown_and_terminal_hold_every_cell(tmp_path):
-    efficiency.write(tmp_path, [made(STEPS)])
-    text = (tmp_path / "efficiency.md").read_text()
+def test_markdown_terminal_and_page_hold_every_cell(tmp_path):
+    text = efficiency.markdown(efficiency.tables([made(STEPS)]))
     assert "| cur_abs | 64 | 2 |" in text and "out of memory" in text
-    (picture,) = tmp_path.glob("*.png")
-    assert f"]({picture.name})" in text
+    part = efficiency.chapter([made(STEPS)], tmp_path)
+    (grid,), (picture,) = part.grids, part.pictures
+    cells = [cell.text for entry in grid.entries for cell in entry.cells]
+    assert "cur_abs" in cells and "out of memory" in cells and grid.entries[0].cells[1].value == 64
+    assert (tmp_path / picture.file).stat().st_size > 1000 and picture.svg.startswith("<svg")
     console = Console(record=True, width=200, file=io.StringIO())
     efficiency.show(console, [made(STEPS)])
     shown = console.export_text()
@@ -190,6 +192,6 @@ def test_report_of_benchmarks_alone(tmp_path, capfd):
     bench_record.save(made(STEPS), tmp_path)
     report.__wrapped__(compose("report", [f"runs={tmp_path}"]))
     out = capfd.readouterr().out
-    assert "bench: step of text" in out and (tmp_path / "efficiency" / "efficiency.md").exists()
+    assert "bench: step of text" in out and "Efficiency" in (tmp_path / "report" / "report.md").read_text()
     with pytest.raises(ValueError, match="no record of a training run"):
         report.__wrapped__(compose("report", [f"runs={tmp_path}", "study=paper-paper"]))

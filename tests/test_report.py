@@ -7,6 +7,7 @@ import statistics
 import subprocess
 import sys
 from collections import Counter
+from html import escape
 from pathlib import Path
 
 import pytest
@@ -223,5 +224,8 @@ def test_command(tmp_path):
     done = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parents[1])
     assert done.returncode == 0, done.stderr
     assert done.stderr.startswith(f"skipped: {damaged} is not a record") and done.stderr.count("\n") == 1
-    assert "39.62 ± 0.62" in done.stdout and done.stdout.endswith(f"written to {tmp_path}/report.md\n")
-    assert (tmp_path / "report.md").read_text() == text.markdown(tables.collect(tmp_path)[0])
+    out = tmp_path / "report"
+    assert "39.62 ± 0.62" in done.stdout
+    assert done.stdout.endswith(f"written to {out}: index.html, report.md, tables, figures\n")
+    assert (out / "report.md").read_text().startswith(text.markdown(tables.collect(tmp_path)[0]).split("## Notes")[0])
+    assert f"<li>{escape(str(damaged))} is not a record" in (out / "index.html").read_text()

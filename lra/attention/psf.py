@@ -64,15 +64,24 @@ class PSF(Mixer):
         self.output = nn.Linear(channels, dim) if project and channels != dim else nn.Identity()
 
     def forward(self, x, mask=None):
-        first, weights = self.values(x), [f(x) for f in self.weights]  # (N,L,C), M times (N,L,K)
+        return self.output(self.mix(x, self.values(x), mask).to(x.dtype))
+
+    def mix(self, x: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+        """W_M ... W_1 v: x (N,L,d), v (N,L,C) -> (N,L,C)."""
+        weights = [f(x) for f in self.weights]  # M times (N,L,K)
         columns = self.columns(x.shape[0], x.shape[1], mask if self.ring == "real" else None)
         with torch.autocast(x.device.type, enabled=False):
-            first, *weights = at_least_float32(first, *weights)
+            first, *weights = at_least_float32(v, *weights)
             v = first
             for w in weights:
                 v = sparse_product(w, columns, v)
                 v = v + first if self.residuals else v
-        return self.output(v.to(x.dtype))
+        return v
+
+    def attention_map(self, x, mask=None):
+        return self.mix(x, torch.eye(x.shape[1], dtype=x.dtype, device=x.device).expand(x.shape[0], -1, -1), mask)[
+            :, None
+        ]
 
     def columns(self, N: int, L: int, mask: Tensor | None) -> Tensor:
         """Which positions each row is linked to, int64 (N,L,K)."""

@@ -30,16 +30,24 @@ class Synthesizer(Mixer):
         self.output = nn.Linear(heads * head_dim, dim)
 
     def forward(self, x, mask=None):
-        parts = self.inputs(x).split(self.heads * self.head_dim, -1)
-        *qk, v = (part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in parts)  # (N,H,L,D)
-        if qk:
-            qk = [qk[0] * self.head_dim**-0.5, qk[1]]
+        qk, v = self.project(x)
         mixed = self.mix(x, qk, v, None if mask is None else mask[:, None, None])  # (N,H,L,D)
         return self.output(mixed.transpose(1, 2).flatten(2).to(x.dtype))
 
+    def attention_map(self, x, mask=None):
+        qk, v = self.project(x)
+        eye = torch.eye(x.shape[1], device=x.device, dtype=v.dtype).expand(*v.shape[:2], -1, -1)
+        return self.mix(x, qk, eye, None if mask is None else mask[:, None, None])
+
+    def project(self, x: Tensor) -> tuple[list[Tensor], Tensor]:
+        """Scaled queries and keys, or nothing, and values, each (N,H,L,D)."""
+        parts = self.inputs(x).split(self.heads * self.head_dim, -1)
+        *qk, v = (part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in parts)
+        return ([qk[0] * self.head_dim**-0.5, qk[1]] if qk else []), v
+
     @abstractmethod
     def mix(self, x: Tensor, qk: list[Tensor], v: Tensor, keys: Tensor | None) -> Tensor:
-        """x (N,L,d), qk scaled queries and keys or nothing, v (N,H,L,D), keys (N,1,1,L) -> softmax(S + qkᵀ) v."""
+        """x (N,L,d), qk of ``project``, v (N,H,L,E), keys (N,1,1,L) -> softmax(S + qkᵀ) v (N,H,L,E)."""
 
 
 class Random(Synthesizer):
@@ -76,10 +84,11 @@ class Product(Synthesizer):
         a, b = (factor.expand(x.shape[0], -1, -1, -1).to(v.dtype) for factor in self.factors(x))  # (N,H,L,r)
         if qk:
             a, b = torch.cat([a, qk[0]], -1), torch.cat([b, qk[1]], -1)  # (N,H,L,r + D)
-        width = max(a.shape[-1], v.shape[-1])  # the fused kernels want one width, and zeros add nothing
+        size = v.shape[-1]
+        width = max(a.shape[-1], size)  # the fused kernels want one width, and zeros add nothing
         a, b, v = (F.pad(t, (0, width - t.shape[-1])) for t in (a, b, v))
         dropout = self.dropout if self.training else 0.0
-        return F.scaled_dot_product_attention(a, b, v, keys, dropout, scale=1.0)[..., : self.head_dim]
+        return F.scaled_dot_product_attention(a, b, v, keys, dropout, scale=1.0)[..., :size]
 
 
 class Factorised(Product):

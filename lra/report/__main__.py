@@ -1,4 +1,4 @@
-"""python -m lra.report: the records of every study as tables, beside what the papers published."""
+"""python -m lra.report: the records of every study as tables and pictures, beside what the papers published."""
 
 import sys
 from pathlib import Path
@@ -9,15 +9,15 @@ from rich.console import Console
 from .. import record
 from ..bench import record as bench_record
 from ..config import main
-from . import efficiency
+from . import efficiency, files
 from .publish import publish
 from .tables import collect, sections
-from .text import LEGEND, markdown, terminal
+from .text import LEGEND, terminal
 
 
 @main("report")
 def report(config: DictConfig) -> None:
-    """Write the tables as Markdown and print them; raises ValueError where there is nothing to show."""
+    """Print the tables and write them; raises ValueError where there is nothing to show or no place to write to."""
     runs = Path(config.runs)
     measured, broken = bench_record.scan(runs) if config.study is None else ([], [])
     try:
@@ -26,16 +26,17 @@ def report(config: DictConfig) -> None:
         if not measured:
             raise
         studies, damaged = {}, []
-    for line in damaged + broken:
-        print(f"skipped: {line}", file=sys.stderr)
-    out = Path(config.out or runs / "report.md")
+    out, trained = Path(config.out or runs / "report"), record.scan(runs)[0]
     try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        record.write(out, markdown(studies))
-        if measured:
-            efficiency.write(out.parent / "efficiency", measured, record.scan(runs)[0])
+        parts = [efficiency.chapter(measured, out, trained.values())] if measured else []
+        damaged += broken
+        damaged += files.write(out, studies, damaged, parts)
     except OSError as error:
-        raise ValueError(f"cannot write {out}: {error.strerror}; name another file with out=<file>") from None
+        raise ValueError(
+            f"cannot write {error.filename or out}: {error.strerror}; name a folder with out=<folder>"
+        ) from None
+    for line in damaged:
+        print(f"skipped: {line}", file=sys.stderr)
     console = Console(highlight=False, markup=False, emoji=False)
     if not console.is_terminal:
         console.width = 1000  # a pipe has no width to fit
@@ -46,9 +47,9 @@ def report(config: DictConfig) -> None:
     console.print(LEGEND)
     if measured:
         efficiency.show(console, measured)
-    print(f"written to {out}{f' and {out.parent}/efficiency' if measured else ''}")
+    print(f"written to {out}: index.html, report.md, tables, figures{', efficiency' if measured else ''}")
     if "wandb" in config.get("logger", {}):
-        publish(config.logger.wandb, studies, record.scan(runs)[0], out.parent)
+        publish(config.logger.wandb, studies, trained.values(), out)
 
 
 if __name__ == "__main__":

@@ -7,14 +7,15 @@ from typing import NamedTuple
 from rich import box
 from rich.console import Console
 from rich.console import Group as Lines
-from rich.table import Table as Grid
+from rich.table import Table as Lined
 from rich.text import Text
 
-from .. import published, record
+from .. import published
 from ..bench.record import BenchRecord, Row
 from ..record import RunRecord
 from .costs import Group, groups, growth, label, number
-from .plots import pictures
+from .grid import Cell, Entry, Grid, Part, Picture
+from .plots import pictures, slug
 
 DETAILED = 60  # rows of a group; where there are more, only the table over lengths is made
 LEGEND = (
@@ -116,7 +117,7 @@ def _spread(row: Row) -> float:
 
 
 def terminal(table: Table) -> Lines:
-    grid = Grid(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    grid = Lined(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
     for i, name in enumerate(table.head):
         grid.add_column(name, justify="right" if i > 0 and name != "status" else "left", overflow="fold")
     for row in table.rows:
@@ -124,14 +125,13 @@ def terminal(table: Table) -> Lines:
     return Lines(Text(table.title, "bold underline"), table.about, grid)
 
 
-def markdown(tables: Iterable[Table], pictures: Iterable[Path] = ()) -> str:
-    """The same for GitHub, below one heading, and the pictures, which lie beside the text."""
+def markdown(tables: Iterable[Table]) -> str:
+    """The same for GitHub, below one heading."""
     out = ["# Efficiency", LEGEND]
     for table in tables:
         lines = [table.head, ("---",) * len(table.head), *table.rows]
         text = ["| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |" for cells in lines]
         out += [f"## {table.title}", f"{table.about}.", "\n".join(text)]
-    out += [f"![{path.stem}]({path.name})" for path in pictures]
     return "\n\n".join(out) + "\n"
 
 
@@ -141,8 +141,26 @@ def show(console: Console, records: Sequence[BenchRecord]) -> None:
     console.print(LEGEND)
 
 
-def write(folder: Path, records: Sequence[BenchRecord], trained: Iterable[RunRecord] = ()) -> None:
-    """The tables as efficiency.md, and the pictures beside it. Raises OSError where the folder cannot be written."""
-    folder.mkdir(parents=True, exist_ok=True)
-    drawn = pictures(records, folder, trained)
-    record.write(folder / "efficiency.md", markdown(tables(records), drawn))
+def chapter(records: Sequence[BenchRecord], out: Path, trained: Iterable[RunRecord] = ()) -> Part:
+    """The tables and pictures for the report in ``out``; pictures go to out/efficiency. OSError as it comes."""
+    shown = []
+    for path in pictures(records, out / "efficiency", trained):
+        svg = path.with_suffix(".svg").read_text()
+        title = path.stem.replace("-", " ")
+        shown.append(Picture(title, f"{path.parent.name}/{path.name}", svg[svg.index("<svg") :]))
+    return Part("Efficiency", LEGEND, [_grid(i, table) for i, table in enumerate(tables(records))], tuple(shown))
+
+
+def _grid(place: int, table: Table) -> Grid:
+    cells = [[Cell(text=text, value=_value(text) if i else None) for i, text in enumerate(row)] for row in table.rows]
+    name = f"efficiency-{place}-{slug(table.title)}"
+    return Grid(name, table.title, f"{table.about}.", table.head, [Entry(row) for row in cells])
+
+
+def _value(text: str) -> float | None:
+    """The number that a cell shows, a percentage as a fraction."""
+    plain = text.replace(",", "")
+    try:
+        return float(plain[:-1]) / 100 if plain.endswith("%") else float(plain)
+    except ValueError:
+        return None

@@ -14,17 +14,18 @@ COLOURED = 12  # lines of a picture with a colour of their own
 
 
 def pictures(records: Sequence[BenchRecord], folder: Path, trained: Iterable[RunRecord] = ()) -> list[Path]:
-    """PNG files: time and memory of each group over n, or as bars where there is one n; growth; speed against accuracy
-    of each study of ``trained``."""
+    """PNG files, each with an SVG beside it: time and memory of each group over n, or as bars where there is one n;
+    growth; speed against accuracy of each study of ``trained``."""
     from matplotlib.figure import Figure  # a second that a benchmark in a terminal need not wait
 
     folder.mkdir(parents=True, exist_ok=True)
     made, trained = [], [r for r in trained if r.kind == "train" and r.status == "done"]
 
     def save(figure: Figure, name: str) -> None:
-        made.append(folder / f"{_slug(name)}.png")
-        with record.replacing(made[-1]) as part:
-            figure.savefig(part, format="png", dpi=120, bbox_inches="tight")
+        made.append(folder / f"{slug(name)}.png")
+        for kind, metadata in (("png", {}), ("svg", {"Date": None})):
+            with record.replacing(made[-1].with_suffix(f".{kind}")) as part:
+                figure.savefig(part, format=kind, dpi=120, bbox_inches="tight", metadata=metadata)
 
     for group in groups(records):
         if not any(group.over_n().values()):
@@ -160,5 +161,5 @@ def _costs(
     return best, source
 
 
-def _slug(text: str) -> str:
+def slug(text: str) -> str:
     return "-".join("".join(c if c.isalnum() or c in "._" else " " for c in text).split()).lower()

@@ -26,7 +26,8 @@ def publish(config: DictConfig, studies: dict[str, list[Row]], records: Iterable
         "published": sheets.sources(studies),
     }
     tables = {key: sheet for key, sheet in tables.items() if sheet.rows}
-    pictures = {f"figures/{path.stem}": path for path in sorted([*folder.glob("*.png"), *folder.glob("figures/*.png")])}
+    drawn = [path for place in ("figures", "efficiency") for path in sorted(folder.glob(f"{place}/*.png"))]
+    pictures = {f"figures/{path.stem}": path for path in drawn}
     name = f"report of {', '.join(studies)}"
     run = open_run(
         folder=folder,

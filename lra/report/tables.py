@@ -34,7 +34,7 @@ class Row:
 
     Scores in percent and ``ms`` are over the ``n`` finished seeds, None without any; ``lost`` counts the other seeds
     and ``remarks`` says what became of them. ``majority``, ``params`` and ``facts`` (by the keys of FACTS) are what the
-    seeds share, or each of their values, joined by " / ".
+    seeds share, or each of their values, joined by " / ". ``runs`` holds the records themselves, by their folders.
     """
 
     task: str
@@ -49,6 +49,18 @@ class Row:
     majority: str
     params: str
     facts: dict[str, str]
+    runs: dict[Path, RunRecord]
+
+    @property
+    def scores(self) -> dict[int, float]:
+        """Test score of each finished seed."""
+        return {r.seed: r.test for r in self.runs.values() if r.status == "done"}
+
+    @property
+    def peak(self) -> float | None:
+        """Median peak bytes of a GPU; None on a CPU, where a record has those of the whole process."""
+        sizes = [r.peak_bytes for r in self.runs.values() if r.status == "done" and not record.on_cpu(r.device)]
+        return median(sizes) if sizes and None not in sizes else None
 
     @property
     def cells(self) -> tuple[str, ...]:
@@ -91,10 +103,10 @@ def collect(runs: Path, study: str | None = None) -> tuple[dict[str, list[Row]],
     if not runs.is_dir():
         raise ValueError(f"{runs} is not a folder; name the folder of the runs with runs=<folder>")
     found, damaged = record.scan(runs)
-    groups: dict[str, dict[tuple, list[RunRecord]]] = {}
-    for r in found:
+    groups: dict[str, dict[tuple, dict[Path, RunRecord]]] = {}
+    for folder, r in found.items():
         if r.kind == "train":
-            groups.setdefault(str(r.study), {}).setdefault((_place(r.task), r.label), []).append(r)
+            groups.setdefault(str(r.study), {}).setdefault((_place(r.task), r.label), {})[folder] = r
     if not groups:
         more = f" that can be read ({'; '.join(damaged)})" if damaged else ""
         raise ValueError(f"{runs} has no record of a training run{more}; python -m lra.train makes them")
@@ -108,9 +120,11 @@ def _place(task: str) -> tuple[int, str]:
     return (published.TASKS.index(task) if task in published.TASKS else len(published.TASKS), task)
 
 
-def summarise(records: list[RunRecord]) -> Row:
+def summarise(runs: dict[Path, RunRecord]) -> Row:
     """One row of the records of one study, task and label; a result that is there twice, as a copy, counts once."""
-    results = list({(r.seed, r.fingerprint, r.status, r.test): r for r in records}.values())
+    once = {(r.seed, r.fingerprint, r.status, r.test): folder for folder, r in runs.items()}
+    runs = {folder: runs[folder] for folder in sorted(once.values(), key=lambda folder: runs[folder].seed)}
+    results = list(runs.values())
     done = [r for r in results if r.status == "done"]
     times = [r.step_ms for r in done if r.step_ms is not None]
     remarks = []
@@ -121,8 +135,8 @@ def summarise(records: list[RunRecord]) -> Row:
     remarks += [f"{seeds.count(s)} different results of seed {s}" for s in sorted(set(seeds)) if seeds.count(s) > 1]
     values = {key: joined(getattr(r, key) for r in results) for key in FACTS if key not in ("steps", "git")}
     return Row(
-        task=records[0].task,
-        label=records[0].label,
+        task=results[0].task,
+        label=results[0].label,
         test=mean(r.test for r in done) if done else None,
         std=stdev(r.test for r in done) if len(done) > 1 else None,
         n=len(done),
@@ -133,6 +147,7 @@ def summarise(records: list[RunRecord]) -> Row:
         majority=joined(float(r.majority) for r in results),
         params=joined(r.params for r in results),
         facts=values | {"steps": joined(r.steps for r in done), "git": joined(r.git or "unknown" for r in results)},
+        runs=runs,
     )
 
 

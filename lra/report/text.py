@@ -1,10 +1,15 @@
 """The tables as text: for a terminal, and as Markdown."""
 
+from collections.abc import Sequence
+
 from rich import box
 from rich.padding import Padding
 from rich.table import Table
 
 from .. import published
+from . import formats, papers
+from .boards import board, details
+from .grid import Part
 from .tables import Row, Section, sections
 
 LEGEND = (
@@ -27,19 +32,21 @@ def terminal(section: Section) -> Table:
     return table
 
 
-def markdown(studies: dict[str, list[Row]]) -> str:
-    """The same tables for GitHub, and below them where the published values come from."""
+def markdown(studies: dict[str, list[Row]], parts: Sequence[Part] = ()) -> str:
+    """The same tables for GitHub, the papers' own beside ours, and where the published values come from."""
     out = ["# Results", LEGEND]
     for study, rows in studies.items():
-        out.append(f"## {study}")
+        made = board(study, rows)
+        out += [f"## {study}", made.about, formats.markdown(made)]
         for section in sections(rows):
-            table = [[*section.head, "details", "published"], ["---"] * (len(section.head) + 2)]
-            for (label, *cells), _, details, values in section.lines:
-                beside = "<br>".join(f"{source}: {value}" for source, value in values)
-                table.append([f"`{label}`", *cells, "; ".join(details), beside])
-            lines = ["| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |" for cells in table]
-            out += [f"### {section.title}", section.about, "\n".join(lines)]
+            made = details(study, section)
+            out += [f"### {section.title}", section.about, formats.markdown(made)]
+    for part in parts:
+        out += [f"## {part.title}", part.about]
+        for made in part.grids:
+            out += [f"### {made.title}", made.about, formats.markdown(made)]
+        out += [f"![{picture.title}]({picture.file})" for picture in part.pictures]
     shown = [v for rows in studies.values() for row in rows for v in published.accuracies(row.label, [row.task])]
-    if shown:
-        out += ["## Published values", "\n".join(published.notes(shown))]
+    shown += [value for paper in papers.PAPERS for value in papers.printed(paper)]
+    out += ["## Notes on published values", "\n".join(published.notes(shown))]
     return "\n\n".join(out) + "\n"

@@ -1,0 +1,29 @@
+"""One colour and dash for a mechanism, the same in every picture."""
+
+from collections.abc import Iterable
+
+# On a light and on a dark ground; neighbours differ for the colour-blind too.
+COLOURS = (
+    ("#2a78d6", "#5598e7"),
+    ("#eb6834", "#e8784a"),
+    ("#1baf7a", "#27b585"),
+    ("#4a3aa7", "#9085e9"),
+    ("#eda100", "#d9a032"),
+    ("#d1477a", "#e87ba4"),
+    ("#008300", "#4aa84a"),
+    ("#7a5a3a", "#b08a63"),
+)
+DASHES = ("", "6 3", "2 3", "8 3 2 3")
+
+
+class Palette:
+    """Colours run out before dashes do: the ninth label has the first colour, dashed."""
+
+    def __init__(self, labels: Iterable[str]):
+        self.place = {label: i for i, label in enumerate(dict.fromkeys(labels))}
+
+    def colour(self, label: str) -> int:
+        return self.place[label] % len(COLOURS)
+
+    def dash(self, label: str) -> str:
+        return DASHES[self.place[label] // len(COLOURS) % len(DASHES)]

@@ -1,0 +1,1 @@
+"""python -m lra.show, see ``lra.show.__main__``."""
