@@ -42,7 +42,7 @@ def streaming_backward(m: int, width: int, dtype: torch.dtype, arch: int) -> Til
 
 def passes(first: str, second: str, m: int, width: int, dtype: torch.dtype, arch: int) -> list[dict[str, bool]]:
     """What each launch of a streaming backward kernel finds: both of its gradients, one where registers are short."""
-    short = m * width > 4096 or (m * width == 4096 and (dtype == torch.float32 or arch < 90))
+    short = m * width > 4096 or (m * width == 4096 and (dtype == torch.float32 or arch != 90))
     return [{first: True, second: False}, {first: False, second: True}] if short else [{first: True, second: True}]
 
 
