@@ -46,7 +46,7 @@ test-all: setup lint ## every test that needs no other package
 	$(BIN)/python -m pytest -q -n auto -m "not peers"
 
 test-peers: setup ## mechanisms against public implementations, which are installed into .venv
-	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt transformers nystrom-attention linformer
+	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[hf]' nystrom-attention linformer
 	$(BIN)/python -m pytest -q -m peers
 
 lint: setup ## ruff

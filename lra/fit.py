@@ -11,6 +11,7 @@ import lightning as L
 import torch
 from hydra.utils import instantiate
 from omegaconf import DictConfig
+from torch import nn
 
 from . import build, record
 from .callbacks import Checkpoints, Diverged, Divergence, Report, Stopwatch
@@ -35,51 +36,46 @@ def device(config: DictConfig) -> str:
     return found
 
 
-def fit(config: DictConfig, seed: int, data: TaskData, folder: Path, fingerprint: str) -> record.RunRecord:
+def evaluate(config: DictConfig, model: nn.Module, data: TaskData) -> tuple[float, float]:
+    """Score of a model on every example of dev, and of test."""
+    module, trainer = _training(config, model, 0), _trainer(config, logger=False)
+    trainer.validate(module, data, verbose=False)
+    val = module.score
+    trainer.test(module, data, verbose=False)
+    return val, module.score
+
+
+def fit(
+    config: DictConfig, seed: int, data: TaskData, folder: Path, fingerprint: str, model: nn.Module | None = None
+) -> record.RunRecord:
     """Train (or resume) and score the best dev checkpoint on the test set once.
 
-    Raises KeyboardInterrupt with the step that the same command resumes from.
+    model: what to start from, None for a new classifier. Raises KeyboardInterrupt with the step that the same command
+    resumes from.
     """
-    logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
-    warnings.filterwarnings(
-        "ignore", message=".*(does not have many workers|Starting from v1.9|length of `list`|LeafSpec).*"
-    )
-    warnings.filterwarnings("ignore", message=".*lr_scheduler.step\\(\\).*before.*optimizer.step\\(\\).*")
     where = device(config)
     if where == "cuda":
         torch.cuda.reset_peak_memory_stats()
     if config.trainer.threads:
         torch.set_num_threads(config.trainer.threads)
     torch.manual_seed(seed)
-    model = build.classifier(config)
+    model = build.classifier(config) if model is None else model.train()
     if config.trainer.compile:
         model.compile()
-    module = Training(
-        model,
-        metric=config.task.metric,
-        loss=build.loss(config),
-        seed=seed,
-        optim=dict(config.optim),
-        cycle_momentum=config.protocol.cycle_momentum,
-    )
+    module = _training(config, model, seed)
     last = folder / "last.ckpt"
     first_step = torch.load(last, weights_only=True)["global_step"] if last.exists() else 0
     stopwatch, checkpoints = Stopwatch(), Checkpoints(folder)
     title = f"{config.task.name} {config.label} seed {seed}"
     more_seeds = len(config.seeds) - 1 - list(config.seeds).index(seed)
-    trainer = L.Trainer(
-        accelerator=where,
-        devices=1,
-        precision=PRECISIONS[config.trainer.precision],
+    trainer = _trainer(
+        config,
         max_steps=config.optim.steps,
         max_epochs=-1,
         accumulate_grad_batches=data.batch // data.micro_batch,
         val_check_interval=config.optim.eval_every * (data.batch // data.micro_batch),
         check_val_every_n_epoch=None,
         num_sanity_val_steps=0,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
         logger=[factory(folder=folder, first_step=first_step) for factory in instantiate(config.logger).values()],
         callbacks=[Divergence(), stopwatch, checkpoints, Report(title, more_seeds, stopwatch, checkpoints)],
     )
@@ -119,6 +115,34 @@ def fit(config: DictConfig, seed: int, data: TaskData, folder: Path, fingerprint
         peak_bytes=_peak_bytes(where),
         device=torch.cuda.get_device_name() if where == "cuda" else _cpu_name(),
         status=status,
+    )
+
+
+def _training(config: DictConfig, model: nn.Module, seed: int) -> Training:
+    return Training(
+        model,
+        metric=config.task.metric,
+        loss=build.loss(config),
+        seed=seed,
+        optim=dict(config.optim),
+        cycle_momentum=config.protocol.cycle_momentum,
+    )
+
+
+def _trainer(config: DictConfig, **options) -> L.Trainer:
+    logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
+    warnings.filterwarnings(
+        "ignore", message=".*(does not have many workers|Starting from v1.9|length of `list`|LeafSpec).*"
+    )
+    warnings.filterwarnings("ignore", message=".*lr_scheduler.step\\(\\).*before.*optimizer.step\\(\\).*")
+    return L.Trainer(
+        accelerator=device(config),
+        devices=1,
+        precision=PRECISIONS[config.trainer.precision],
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        **options,
     )
 
 

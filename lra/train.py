@@ -3,15 +3,12 @@
 import sys
 from pathlib import Path
 
-import yaml
-from filelock import FileLock, Timeout
 from omegaconf import DictConfig
 
 from . import build, record
 from .config import check_budget, main
 from .fit import device, fit
-
-TEMPORARY = ".*.part"
+from .folder import claim
 
 
 @main("train")
@@ -45,44 +42,16 @@ def run(config: DictConfig, seed: int, folder: Path, choices: dict) -> None:
     """One seed, unless its folder holds its record already or another process is at it."""
     fingerprint = record.fingerprint(choices | {"seed": seed})
     title = f"{config.task.name} {config.label} seed {seed}"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(folder / ".lock")
-        lock.acquire(timeout=0)
-    except Timeout:
-        print(f"{title}: another process is at it, skipped", file=sys.stderr)
-        return
-    except OSError as error:
-        raise ValueError(f"cannot write to {folder}: {error.strerror}; choose another folder with runs=...") from None
-    with lock:
-        _refuse_other(folder / "config.yaml", choices, config.study)
-        for part in folder.glob(TEMPORARY):
-            part.unlink()
+    with claim(folder, title, choices, config.study) as mine:
+        if not mine:
+            return
         if (folder / "record.json").exists():
             done = record.load(folder / "record.json")
             print(f"{title}: {done.status} before, test {done.test}, skipped", file=sys.stderr)
             return
-        record.write(folder / "config.yaml", yaml.safe_dump(choices))
-        try:
-            result = fit(config, seed, build.task_data(config, seed), folder, fingerprint)
-            record.save(result, folder)
-        except OSError as error:
-            reason = f"{error.strerror or error}; the same command goes on from the last checkpoint"
-            raise ValueError(f"{folder} cannot be written: {reason}") from error
+        result = fit(config, seed, build.task_data(config, seed), folder, fingerprint)
+        record.save(result, folder)
     print(f"{title}: {result.status}, test {result.test}, dev {result.val} at step {result.best_step}", file=sys.stderr)
-
-
-def _refuse_other(path: Path, choices: dict, study: str) -> None:
-    if not path.exists():
-        return
-    before = yaml.safe_load(path.read_text())
-    if not isinstance(before, dict):
-        raise ValueError(f"{path} is damaged; delete its folder to run that seed again")
-    if before != choices:
-        raise ValueError(
-            f"{path.parent} was made by another configuration ({record.difference(before, choices)}); "
-            f"start a new study with study=<name> or delete that folder"
-        )
 
 
 def check(config: DictConfig) -> None:
