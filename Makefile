@@ -54,7 +54,7 @@ test-all: setup lint ## every test that needs no other package
 	$(BIN)/python -m pytest -q -n auto -m "not peers and not browser"
 
 test-peers: setup ## mechanisms against public implementations, which are installed into .venv
-	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt $(PEERS)
+	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[hf]' $(PEERS)
 	$(BIN)/python -m pytest -q -m peers
 	$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps --upgrade --target $(VENV)/mega-peer \
 		transformers==4.57.6 huggingface-hub==0.36.2 tokenizers==0.22.2

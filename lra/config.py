@@ -59,6 +59,7 @@ def main(name: str) -> Callable:
         def entry() -> None:
             os.environ["HYDRA_FULL_ERROR"] = "1"  # hand exceptions over instead of printing them
             failed.clear()
+            sys.argv[1:] = map(_escape, sys.argv[1:])
             try:
                 hydra.main(version_base="1.3", config_path=str(CONF), config_name=name)(run)()
             except KeyboardInterrupt as stop:
@@ -73,6 +74,13 @@ def main(name: str) -> Callable:
         return entry
 
     return decorate
+
+
+def _escape(word: str) -> str:
+    """run=runs/cur_abs-count=32 -> run=runs/cur_abs-count\\=32, which is how hydra reads the folder of such a label."""
+    key, _, value = word.partition("=")
+    plain = "=" in value and "\\=" not in value and value[0] not in "[{'\""
+    return f"{key}={value.replace('=', chr(92) + '=')}" if plain else word
 
 
 def compose(name: str, overrides: Iterable[str] = ()) -> DictConfig:

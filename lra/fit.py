@@ -61,19 +61,30 @@ def quiet() -> None:
     warnings.filterwarnings("ignore", message=".*lr_scheduler.step\\(\\).*before.*optimizer.step\\(\\).*")
 
 
-def fit(config: DictConfig, seed: int, data: TaskData, folder: Path, fingerprint: str) -> record.RunRecord:
+def evaluate(config: DictConfig, model: nn.Module, data: TaskData) -> tuple[float, float]:
+    """Score of a model on every example of dev, and of test."""
+    module, trainer = training(config, model, 0), _trainer(config, logger=False)
+    trainer.validate(module, data, verbose=False)
+    val = module.score
+    trainer.test(module, data, verbose=False)
+    return val, module.score
+
+
+def fit(
+    config: DictConfig, seed: int, data: TaskData, folder: Path, fingerprint: str, model: nn.Module | None = None
+) -> record.RunRecord:
     """Train (or resume) and score the best dev checkpoint on the test set once.
 
-    Raises KeyboardInterrupt with the step that the same command resumes from.
+    model: what to start from, None for a new classifier. Raises KeyboardInterrupt with the step that the same command
+    resumes from.
     """
-    quiet()
     where = device(config)
     if where == "cuda":
         torch.cuda.reset_peak_memory_stats()
     if config.trainer.threads:
         torch.set_num_threads(config.trainer.threads)
     torch.manual_seed(seed)
-    model = build.classifier(config)
+    model = build.classifier(config) if model is None else model.train()
     if compiled := config.trainer.compile:
         model.compile(mode=None if compiled is True else compiled)
     module = training(config, model, seed)
@@ -85,18 +96,9 @@ def fit(config: DictConfig, seed: int, data: TaskData, folder: Path, fingerprint
     callbacks = [Divergence(), stopwatch, checkpoints]
     if devices.rank() == 0:
         callbacks.append(Report(title, more_seeds, stopwatch, checkpoints))
-    number = devices.count(config)
     about = {"folder": folder, "first_step": first_step, "config": config, "seed": seed, "fingerprint": fingerprint}
-    trainer = L.Trainer(
-        accelerator=where,
-        devices=devices.per_node(config),
-        num_nodes=number // devices.per_node(config),
-        # Buffers are the same everywhere, and in evaluation the processes may have different numbers of batches.
-        strategy=DDPStrategy(broadcast_buffers=False) if number > 1 else "auto",
-        plugins=[devices.environment(config)],
-        sync_batchnorm=number > 1,
-        use_distributed_sampler=False,
-        precision=PRECISIONS[config.trainer.precision],
+    trainer = _trainer(
+        config,
         max_steps=config.optim.steps,
         max_epochs=-1,
         accumulate_grad_batches=data.batch // data.micro_batch,
@@ -104,9 +106,6 @@ def fit(config: DictConfig, seed: int, data: TaskData, folder: Path, fingerprint
         val_check_interval=config.optim.eval_every * (data.batch // data.micro_batch),
         check_val_every_n_epoch=None,
         num_sanity_val_steps=0,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
         logger=[factory(**about) for factory in instantiate(config.logger).values()],
         callbacks=callbacks,
     )
@@ -144,12 +143,32 @@ def fit(config: DictConfig, seed: int, data: TaskData, folder: Path, fingerprint
         steps=steps,
         step_ms=stopwatch.median,
         peak_bytes=_peak_bytes(where),
-        device=device_name(where, number),
+        device=device_name(where, devices.count(config)),
         status=status,
     )
     for logger in trainer.loggers:
         logger.log_record(result)
     return result
+
+
+def _trainer(config: DictConfig, **options) -> L.Trainer:
+    quiet()
+    number = devices.count(config)
+    return L.Trainer(
+        accelerator=device(config),
+        devices=devices.per_node(config),
+        num_nodes=number // devices.per_node(config),
+        # Buffers are the same everywhere, and in evaluation the processes may have different numbers of batches.
+        strategy=DDPStrategy(broadcast_buffers=False) if number > 1 else "auto",
+        plugins=[devices.environment(config)],
+        sync_batchnorm=number > 1,
+        use_distributed_sampler=False,
+        precision=PRECISIONS[config.trainer.precision],
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        **options,
+    )
 
 
 def _peak_bytes(where: str) -> int:

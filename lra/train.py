@@ -3,16 +3,14 @@
 import contextlib
 from pathlib import Path
 
-import yaml
 from omegaconf import DictConfig
 
-from . import build, devices, lock, record
+from . import build, devices, record
 from .config import check_budget, main
 from .devices import say
 from .fit import device, fit
+from .folder import claim, writing
 from .module import SCHEDULES
-
-TEMPORARY = ".*.part"
 
 
 @main("train")
@@ -54,51 +52,23 @@ def run(config: DictConfig, seed: int, folder: Path, choices: dict) -> None:
     fingerprint = record.fingerprint(choices | {"seed": seed})
     title = f"{config.task.name} {config.label} seed {seed}"
     with contextlib.ExitStack() as held:
-        if not devices.first_says(lambda: _begin(held, folder, choices, config.study, title)):
+        if not devices.first_says(
+            lambda: claim(held, folder, title, choices, config.study) and not _done(folder, title)
+        ):
             return
-        try:
+        with writing(folder):
             result = fit(config, seed, build.task_data(config, seed), folder, fingerprint)
             if devices.rank() == 0:
                 record.save(result, folder)
-        except OSError as error:
-            reason = f"{error.strerror or error}; the same command goes on from the last checkpoint"
-            raise ValueError(f"{folder} cannot be written: {reason}") from error
     say(f"{title}: {result.status}, test {result.test}, dev {result.val} at step {result.best_step}")
 
 
-def _begin(held: contextlib.ExitStack, folder: Path, choices: dict, study: str, title: str) -> bool:
-    """Take the folder and see whether there is something to do in it."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        held.enter_context(lock.hold(folder / lock.NAME))
-    except lock.Held as other:
-        say(f"{title}: {other} is at it, skipped")
+def _done(folder: Path, title: str) -> bool:
+    if not (folder / record.NAME).exists():
         return False
-    except OSError as error:
-        raise ValueError(f"cannot write to {folder}: {error.strerror}; choose another folder with runs=...") from None
-    refuse_other(folder / "config.yaml", choices, study)
-    for part in folder.glob(TEMPORARY):
-        part.unlink()
-    if (folder / record.NAME).exists():
-        done = record.load(folder / record.NAME)
-        say(f"{title}: {done.status} before, test {done.test}, skipped")
-        return False
-    record.write(folder / "config.yaml", yaml.safe_dump(choices))
+    done = record.load(folder / record.NAME)
+    say(f"{title}: {done.status} before, test {done.test}, skipped")
     return True
-
-
-def refuse_other(path: Path, choices: dict, study: str) -> None:
-    """Raise ValueError where a config.yaml is there and says something else."""
-    if not path.exists():
-        return
-    before = yaml.safe_load(path.read_text())
-    if not isinstance(before, dict):
-        raise ValueError(f"{path} is damaged; delete its folder to run that seed again")
-    if before != choices:
-        raise ValueError(
-            f"{path.parent} was made by another configuration ({record.difference(before, choices)}); "
-            f"start a new study with study=<name> or delete that folder"
-        )
 
 
 def check(config: DictConfig) -> None:

@@ -1,0 +1,3 @@
+from .cur import cur_attention
+
+__all__ = ["cur_attention"]

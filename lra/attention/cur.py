@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from .. import kernels
-from ..linalg import cubic
+from ..linalg import cubic, exact
 from ..lowrank import IMPLS, three_factor
 from ..select import Select
 from ..weights import check_weights
@@ -96,3 +96,65 @@ def take(x: Tensor, index: Tensor) -> Tensor:
     if x.dim() == 2:
         return x[:, None].expand(-1, index.shape[1], -1).gather(2, index)
     return x.gather(2, index[..., None].expand(-1, -1, -1, x.shape[-1]))
+
+
+def cur_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+    count: int = 64,
+    score: str = "step",
+    pairing: str = "separate",
+    class_token: bool = False,
+    steps: int | None = 4,
+    copy_rv: bool = True,
+    impl: str = "sdpa",
+) -> Tensor:
+    """``CUR`` called like torch's scaled_dot_product_attention: query, key (N,H,L,D), value (N,H,L,E) -> (N,H,L,E).
+
+    count: rows and columns that are kept, all of them where a row is shorter. steps: of the cubic inverse, None for the
+    true one. The other options are those of ``CUR``; ``score="random"`` draws anew at every call.
+
+    Unlike torch's: queries and keys are the same L tokens of H heads each. attn_mask says which tokens are real, for
+    all heads and queries alike: bool, True takes part, (N,L) or (N,1,1,L), N may be 1; a padded query's row has no
+    meaning. There is no dropout and no causal form.
+
+    Raises ValueError for what it cannot do.
+    """
+    if is_causal:
+        raise ValueError("is_causal=True: CUR keeps whole rows and columns of the map, so it has no causal form")
+    if dropout_p:
+        raise ValueError(f"dropout_p must be 0, not {dropout_p:g}: CUR never forms the map that dropout would act on")
+    if query.dim() != 4 or key.shape != query.shape or value.shape[:-1] != query.shape[:-1]:
+        shapes = ", ".join(str(tuple(t.shape)) for t in (query, key, value))
+        raise ValueError(f"query, key and value must be (N,H,L,D), (N,H,L,D) and (N,H,L,E), not {shapes}")
+    N, H, L, D = query.shape
+    if attn_mask is not None:
+        given = f"{attn_mask.dtype} {tuple(attn_mask.shape)}"
+        if attn_mask.dim() == 4 and attn_mask.shape[1:3] == (1, 1):
+            attn_mask = attn_mask[:, 0, 0]
+        if attn_mask.dtype is not torch.bool or attn_mask.shape not in ((N, L), (1, L)):
+            raise ValueError(f"attn_mask must be bool, (N,L) or (N,1,1,L) with N = {N} and L = {L}, not {given}")
+        attn_mask = attn_mask.expand(N, L)
+    if count < 1:
+        raise ValueError(f"count must be 1 or more, not {count}")
+    mechanism = CUR(
+        heads=H,
+        head_dim=D,
+        value_dim=value.shape[-1],
+        length=L,
+        count=min(count, L),
+        score=score,
+        pairing=pairing,
+        pinv=exact if steps is None else partial(cubic, steps=steps),
+        copy_rv=copy_rv,
+        class_token=class_token,
+        resample="always",
+        impl=impl,
+    )
+    return mechanism(query if scale is None else query * (scale * D**0.5), key, value, attn_mask).to(query.dtype)

@@ -14,7 +14,8 @@ from omegaconf import DictConfig, OmegaConf
 from .. import build, record
 from ..callbacks import clock
 from ..config import compose
-from ..train import check, refuse_other
+from ..folder import refuse_other
+from ..train import check
 from .estimate import estimate, records
 
 

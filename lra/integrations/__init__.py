@@ -1,0 +1,1 @@
+"""The mechanisms inside other libraries. Nothing here is imported by the rest."""

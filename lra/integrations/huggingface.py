@@ -1,0 +1,106 @@
+"""CUR attention inside the encoders of Hugging Face transformers, version 5 or later.
+
+    from lra.integrations.huggingface import register
+
+    register()
+    model = AutoModel.from_pretrained("facebook/dinov2-small", attn_implementation="cur")
+    model.set_attn_implementation("cur_abs")    # another selection
+    model.config.cur = {"count": 32}            # options of one model, see lra.attention.cur_attention
+    register("mine", count=16, pairing="same_k")  # or under a name of its own
+
+Any encoder whose attention goes through transformers' AttentionInterface will do: ViT, DINOv2, BERT, RoBERTa and more.
+"""
+
+import inspect
+from collections.abc import Callable
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.masking_utils import bidirectional_mask_function
+
+from ..attention import cur_attention
+from ..lowrank import IMPLS
+from ..select import SCORES
+
+_PARAMETERS = inspect.signature(cur_attention).parameters.values()
+OPTIONS = [p.name for p in _PARAMETERS if p.kind is p.KEYWORD_ONLY and p.name != "scale"]
+# What some models hand to their attention and CUR has no place for.
+UNSUPPORTED = ("position_bias", "softcap", "sliding_window", "s_aux", "head_mask", "cache", "output_attentions")
+
+
+def register(name: str | None = None, **options) -> None:
+    """Make ``attn_implementation=name`` CUR attention with these options of ``lra.attention.cur_attention``.
+
+    Without a name: ``cur`` with the defaults, ``cur_<score>`` for every selection and, where the kernels are there,
+    ``cur_flash``, which needs a GPU. Position 0, the class token of ViT, DINOv2 or BERT, is always kept unless
+    ``class_token=False``. Raises ValueError for an unknown option.
+    """
+    names = {name: {}} if name else {"cur": {}, **{f"cur_{score}": {"score": score} for score in SCORES}}
+    if not name and "triton" in IMPLS:
+        names["cur_flash"] = {"impl": "triton"}
+    for key, own in names.items():
+        chosen = _checked({"class_token": True} | own | options, "register")
+        AttentionInterface.register(key, partial(attend, chosen))
+        AttentionMaskInterface.register(key, padding)
+
+
+def attend(
+    options: dict,
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    is_causal: bool | None = None,
+    **others,
+) -> tuple[Tensor, None]:
+    """What transformers calls in place of its own attention: (N,H,L,D) -> (N,L,H,E) and no weights.
+
+    Raises ValueError for a decoder, for cross-attention, dropout, and arguments that change the scores.
+    """
+    kind = type(module).__name__
+    if is_causal if is_causal is not None else getattr(module, "is_causal", True):
+        raise ValueError(f"{kind} is causal; CUR attention is for encoders, load this model with another one")
+    if dropout:
+        raise ValueError(
+            f"{kind} asks for attention dropout {dropout:g} in training, which CUR does not have; "
+            "set the model's attention dropout to 0"
+        )
+    if wrong := [name for name in UNSUPPORTED if others.get(name) is not None and others[name] is not False]:
+        raise ValueError(f"{kind} asks for {', '.join(wrong)}, which CUR attention does not have")
+    chosen = options | _checked(getattr(getattr(module, "config", None), "cur", None) or {}, "config.cur")
+    out = cur_attention(query, key, value, _keys(attention_mask, kind), scale=scaling, **chosen)
+    return out.transpose(1, 2).contiguous(), None
+
+
+def padding(*, mask_function: Callable, attention_mask: Tensor | None = None, config=None, **_) -> Tensor | None:
+    """The tokenizer's mask (N,L) as (N,1,1,L): the (N,1,L,L) of other implementations would cost what CUR saves.
+
+    Raises ValueError for a causal mask, a window, or another mask that depends on the query.
+    """
+    if mask_function is not bidirectional_mask_function:
+        kind = getattr(config, "model_type", "this model")
+        raise ValueError(f"{kind} is a decoder or masks keys query by query; CUR attention is for encoders that do not")
+    return None if attention_mask is None or attention_mask.all() else attention_mask.bool()[:, None, None]
+
+
+def _keys(mask: Tensor | None, kind: str) -> Tensor | None:
+    """Which keys are real, (N,1,1,L), of a mask that a model made itself: bool, or added to the scores."""
+    if mask is None:
+        return None
+    if mask.dtype is not torch.bool:
+        mask = mask > torch.finfo(mask.dtype).min / 2
+    keys = mask[:, :1, :1]
+    if not (mask == keys).all():
+        raise ValueError(f"{kind} masks keys query by query or head by head; CUR attention takes one mask for all")
+    return keys
+
+
+def _checked(options: dict, where: str) -> dict:
+    if wrong := sorted(options.keys() - set(OPTIONS)):
+        raise ValueError(f"{where}: no option {', '.join(wrong)}; there is {', '.join(OPTIONS)}")
+    return options

@@ -1,0 +1,1 @@
+"""Trained weights in another mechanism: what it costs, before and after fine-tuning."""

@@ -1,0 +1,100 @@
+"""Pictures of transfers over what a sweep varied: the axes of CURformer's ViT study (section 7, Figures 5 to 7)."""
+
+import re
+from pathlib import Path
+from statistics import mean, stdev
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+
+from .tables import Point, curves
+
+# name -> label of the axis, value of a point, options that this is
+AXES = {
+    "count": (
+        "rows and columns kept",
+        lambda point: point.options.get("count", point.options.get("landmarks")),
+        {"count", "landmarks"},
+    ),
+    "selection": ("selection", lambda point: point.options.get("score"), {"score"}),
+    "inverse": ("steps of the inverse", lambda point: point.options.get("pinv.steps"), {"pinv.steps"}),
+    "pairing": ("pairing", lambda point: point.options.get("pairing"), {"pairing"}),
+    "class_token": ("class token kept", lambda point: _word(point.options.get("class_token")), {"class_token"}),
+    "tuned": ("steps of fine-tuning", lambda point: point.tuned, {"tuned"}),
+}
+
+
+def draw(group: tuple[str, str, str], some: list[Point], folder: Path) -> list[str]:
+    """One picture for every axis with two values or more, and one of the spectra; the names of their files."""
+    names = []
+    for axis, (label, value, hidden) in AXES.items():
+        if lines := curves(some, value, hidden):
+            names.append(_save(_against(lines, label, some, group), "-".join((*group, axis)), folder))
+    if any(layer.spectrum for layer in some[0].records[0].layers):
+        names.append(_save(_spectra(some, group), "-".join((*group, "spectrum")), folder))
+    return names
+
+
+def _against(lines, label: str, some: list[Point], group) -> plt.Figure:
+    """Values stand side by side, so that counts that double and words are equally far apart."""
+    figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4), layout="constrained")
+    places = sorted({x for line in lines.values() for x, _ in line})
+    for i, name in enumerate(sorted(lines, key=_natural)):
+        style = {"color": f"C{i % 10}", "marker": "o^sv"[i // 10 % 4], "markersize": 4, "capsize": 2, "linewidth": 1.2}
+        line = [(places.index(x) + 0.02 * i, point) for x, point in lines[name]]  # apart, so that no bar hides another
+        scored = [(x, point) for x, point in line if point.tests]
+        _bars(left, [x for x, _ in scored], [point.tests for _, point in scored], label=name, **style)
+        _bars(right, [x for x, _ in line], [point.values("mean_abs") for _, point in line], **style)
+    exact = {r.seed: r.exact_test for line in lines.values() for _, point in line for r in point.records}
+    told = f"exact: {group[2]} (n = {len(exact)})"
+    left.axhline(mean(exact.values()), color="grey", linestyle="--", linewidth=1, label=told)
+    left.set_ylabel(f"test {some[0].records[0].metric}, %")
+    right.set_ylabel("mean |O - O'|, mean over layers")
+    right.set_ylim(bottom=0)
+    for axes in (left, right):
+        axes.set_xlabel(label)
+        axes.set_xticks(range(len(places)), map(str, places))
+        axes.grid(alpha=0.3)
+    figure.suptitle(f"{group[1]}, weights of {group[2]}; mean ± standard deviation over seeds", fontsize=10)
+    figure.legend(*left.get_legend_handles_labels(), loc="outside right upper", fontsize=7)
+    return figure
+
+
+def _bars(axes, x: list[float], values: list[list[float]], **style) -> None:
+    deviations = [stdev(v) if len(v) > 1 else 0 for v in values]
+    axes.errorbar(x, [mean(v) for v in values], deviations, **style)
+
+
+def _natural(text: str) -> list:
+    """count=8 before count=16."""
+    return [(int(part), "") if part.isdigit() else (0, part) for part in re.split(r"(\d+)", text)]
+
+
+def _spectra(some: list[Point], group) -> plt.Figure:
+    """Every seed has its own maps; a mechanism that replaces them does not change them."""
+    figure, axes = plt.subplots(figsize=(6, 4), layout="constrained")
+    seeds = {r.seed: r for point in some for r in point.records if r.spectrum_examples}
+    for i, same in enumerate(zip(*(r.layers for r in seeds.values()), strict=True)):
+        for j, layer in enumerate(same):
+            values = [v / layer.spectrum[0] for v in layer.spectrum if v > 0]
+            name = f"layer {i}" if j == 0 else None
+            axes.plot(range(1, len(values) + 1), values, color=f"C{i % 10}", linewidth=1, label=name)
+    axes.set(xscale="log", yscale="log", ylim=(1e-5, 1.5), xlabel="i", ylabel="singular value i / largest")
+    n = max(r.spectrum_examples for r in seeds.values())
+    axes.set_title(f"{group[1]}: attention maps of {group[2]}, mean of {n} dev examples and all heads", fontsize=9)
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize=7)
+    return figure
+
+
+def _save(figure: plt.Figure, name: str, folder: Path) -> str:
+    file = f"{name}.png".replace("/", "_")
+    figure.savefig(folder / file, dpi=120)
+    plt.close(figure)
+    return file
+
+
+def _word(value: bool | None) -> str | None:
+    return None if value is None else "yes" if value else "no"

@@ -1,0 +1,121 @@
+"""A finished run, its configuration with another mechanism, and its weights in that one."""
+
+import pickle
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+import yaml
+from omegaconf import DictConfig, OmegaConf
+from torch import nn
+
+from .. import build, record
+from ..attention.base import Attention
+
+
+class Run(NamedTuple):
+    """One finished seed: its folder, what stands in its config.yaml (flat) and its record."""
+
+    folder: Path
+    choices: dict[str, Any]
+    record: record.RunRecord
+
+
+def read(folder: Path) -> list[Run]:
+    """The finished seeds of runs/<study>/<task>/<label>, or the one of a seed's folder.
+
+    Raises ValueError where there is none.
+    """
+    if not folder.is_dir():
+        raise ValueError(f"run={folder} is not a folder; name one of runs/<study>/<task>/<label>")
+    folders = [folder] if (folder / "config.yaml").exists() else sorted(folder.glob("seed-*"))
+    runs = []
+    for home in folders:
+        if not (home / "record.json").exists():
+            continue
+        choices = yaml.safe_load((home / "config.yaml").read_text())
+        if not isinstance(choices, dict):
+            raise ValueError(f"{home / 'config.yaml'} is damaged; delete its folder to run that seed again")
+        runs.append(Run(home, choices, record.load(home / "record.json")))
+    done = [run for run in runs if run.record.status == "done"]
+    if not done:
+        why = "its seeds diverged" if runs else "python -m lra.train makes them"
+        raise ValueError(f"run={folder} has no finished seed: {why}")
+    return done
+
+
+def configs(run: Run, config: DictConfig) -> tuple[DictConfig, DictConfig]:
+    """The run's configuration as it was, and with the mechanism and the fine-tuning of ``config``."""
+    source = OmegaConf.create({"runs": config.runs, "logger": config.logger, "multirun": config.multirun})
+    for key, value in run.choices.items():
+        if not key.startswith("provenance."):
+            OmegaConf.update(source, key, value, force_add=True)
+    r = run.record
+    source = OmegaConf.merge(
+        source,
+        {"study": r.study, "budget": r.budget, "budgets": {r.budget: None}, "label": r.label, "seeds": [r.seed]},
+        {"data": {"root": config.data.root, "eval_batch": config.data.eval_batch or source.optim.batch}},
+        {"trainer": config.trainer, "data_words": [f"task={r.task}", f"budget={r.budget}", f"protocol={r.protocol}"]},
+    )
+    target = source.copy()
+    target.attn, target.label = config.attn, config.label
+    target.study = config.study or r.study
+    if config.get("block"):
+        target.block = config.block
+    steps, o = config.steps, target.optim
+    for key in ("lr", "batch"):
+        o[key] = o[key] if config.optim[key] is None else config.optim[key]
+    if steps:
+        o.steps = steps
+        o.eval_every = config.optim.eval_every or steps
+        o.warmup = 2 * (steps // 20) if config.optim.warmup is None else config.optim.warmup
+    return source, target
+
+
+def mechanisms(model: nn.Module) -> dict[str, Attention]:
+    """Path -> mechanism, in order; a mechanism inside another is part of it."""
+    found: dict[str, Attention] = {}
+    for path, module in model.named_modules():
+        if isinstance(module, Attention) and not any(path.startswith(f"{outer}.") for outer in found):
+            found[path] = module
+    return found
+
+
+def graft(run: Run, source: DictConfig, target: DictConfig) -> tuple[nn.Module, nn.Module]:
+    """The run's best model, and its weights in the mechanism of ``target``; what that one adds is drawn from the seed.
+
+    Only weights of the mechanism may be missing and none may be left over. Raises ValueError otherwise.
+    """
+    path = run.folder / "best.ckpt"
+    exact = build.classifier(source)
+    try:
+        weights = torch.load(path, weights_only=True, map_location="cpu")
+        exact.load_state_dict(weights)
+    except FileNotFoundError:
+        raise ValueError(f"{path} is missing; delete its folder to run that seed again") from None
+    except (RuntimeError, EOFError, pickle.UnpicklingError, TypeError, AttributeError) as error:
+        detail = " ".join(str(error).split())[:200]
+        raise ValueError(f"{path} is damaged, or of another task or mechanism than its config.yaml: {detail}") from None
+    torch.manual_seed(run.record.seed)
+    grafted = build.classifier(target)
+    shares = [{type(m).shares_qk for m in mechanisms(model).values()} for model in (exact, grafted)]
+    if all(shares) and shares[0] != shares[1]:
+        one, two = (r.label for r in ((source, target) if True in shares[0] else (target, source)))
+        raise ValueError(f"{one} has one projection for queries and keys and {two} has two: their weights do not fit")
+    own = tuple(f"{path}." for path in mechanisms(grafted))
+    have, want = weights.keys(), grafted.state_dict()
+    problems = {
+        f"{target.label} needs": [key for key in want if key not in have and not key.startswith(own)],
+        f"{target.label} has no place for": [key for key in have if key not in want],
+        "other shapes": [key for key in have & want.keys() if weights[key].shape != want[key].shape],
+    }
+    if any(problems.values()):
+        told = "; ".join(f"{word} {_some(keys)}" for word, keys in problems.items() if keys)
+        raise ValueError(f"the weights of {run.folder} ({source.label}) do not fit attn={target.label}: {told}")
+    grafted.load_state_dict(weights, strict=False)
+    return exact.eval(), grafted.eval()
+
+
+def _some(keys: list[str]) -> str:
+    keys = sorted(keys)
+    return ", ".join(keys[:3]) + (f" and {len(keys) - 3} more" if len(keys) > 3 else "")

@@ -1,0 +1,311 @@
+"""Transfer: what may be grafted, what is measured against hand-made distances and numpy, what a record holds."""
+
+import dataclasses
+import re
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from conftest import config
+
+from lra import record
+from lra.attention.softmax import Softmax
+from lra.config import CONF, compose
+from lra.module import Training
+from lra.report import tables as report_tables
+from lra.train import train
+from lra.transfer import record as records
+from lra.transfer.__main__ import transfer
+from lra.transfer.compare import calls, layers
+from lra.transfer.figures import draw
+from lra.transfer.graft import configs, graft, mechanisms, read
+from lra.transfer.tables import curves, markdown, points
+
+FEW = ("examples=12", "spectrum=3", "trainer.device=cpu")
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """Two seeds of softmax, trained for six steps."""
+    folder = tmp_path_factory.mktemp("transfer")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LRA_DATA", str(tmp_path_factory.getbasetemp().parent / "lra-data"))
+        train.__wrapped__(config("softmax", f"runs={folder}", "seeds=[0,1]"))
+        yield folder
+
+
+def trained(runs, attn="softmax"):
+    return runs / "paper-smoke" / "listops" / attn
+
+
+def words(runs, *more, run=None):
+    return compose("transfer", [f'run="{run or trained(runs)}"', f"runs={runs}", *FEW, *more])
+
+
+def models(runs, *more, run=None):
+    (one, *_), cfg = read(Path(run or trained(runs))), words(runs, *more, run=run)
+    return graft(one, *configs(one, cfg))
+
+
+def batches(runs, count=2):
+    from lra import build
+
+    (one, *_), cfg = read(trained(runs)), words(runs, "attn=sdpa")
+    data = build.task_data(configs(one, cfg)[0])
+    data.setup()
+    return [data.gather("val", np.arange(6 * i, 6 * i + 6)) for i in range(count)]
+
+
+def results(runs, place):
+    return [records.load(path) for path in sorted(runs.glob(f"transfer/paper-smoke/listops/softmax/{place}/*/*.json"))]
+
+
+def test_only_the_mechanism_is_new(runs):
+    exact, grafted = models(runs, "attn=nystrom", "attn.landmarks=8")
+    old, new = exact.state_dict(), grafted.state_dict()
+    assert all(torch.equal(old[key], new[key]) for key in old)
+    assert new.keys() - old.keys() == {f"blocks.{i}.mixer.attention.conv.weight" for i in range(2)}
+    _, again = models(runs, "attn=nystrom", "attn.landmarks=8")
+    assert all(torch.equal(value, again.state_dict()[key]) for key, value in new.items())
+
+
+def test_keeping_everything_with_the_true_inverse_is_the_exact_model(runs):
+    true = ["attn.pinv._target_=lra.linalg.exact", "~attn.pinv.steps", "~attn.pinv.init"]
+    exact, grafted = models(runs, "attn=cur_abs", "attn.count=128", *true)
+    for layer in layers(exact.double(), grafted.double(), batches(runs, 1)):
+        assert max(layer.relative, layer.stack_relative) < 1e-9
+    batch = batches(runs, 1)[0]
+    torch.testing.assert_close(exact(*batch[:2]), grafted(*batch[:2]), rtol=1e-9, atol=1e-9)
+
+
+class Shifted(Softmax):
+    """Off by a known amount in real rows, and by much in padded ones, which do not count."""
+
+    def forward(self, q, k, v, mask=None):
+        out = super().forward(q, k, v, mask)
+        return out + torch.where(mask, 0.5, 1e6)[:, None, :, None] if mask is not None else out + 0.5
+
+
+def test_distances_are_those_that_were_put_in(runs):
+    exact, grafted = models(runs, "attn=custom", f"attn._target_={__name__}.Shifted")
+    some = batches(runs)
+    assert any(batch.mask is not None for batch in some)
+    outs = []  # real rows of the exact mechanism of the first layer
+    for batch in some:
+        call = calls(exact, batch)["blocks.0.mixer.attention"][0]
+        mask = torch.ones_like(call.out[:, 0, :, 0], dtype=torch.bool) if batch.mask is None else batch.mask[:, 0]
+        outs.append(call.out.transpose(1, 2)[mask].double())
+    outs = torch.cat(outs)
+    first, second = layers(exact, grafted, some)
+    assert first.mean_abs == first.stack_mean_abs == pytest.approx(0.5, rel=1e-6)
+    assert first.relative == pytest.approx(0.5 * outs.numel() ** 0.5 / outs.norm().item(), rel=1e-6)
+    assert second.mean_abs == pytest.approx(0.5, rel=1e-6) and second.stack_mean_abs != pytest.approx(0.5, rel=1e-3)
+    assert first.spectrum == []
+
+
+def test_spectrum_is_that_of_the_dense_map(runs):
+    exact, grafted = models(runs, "attn=sdpa")
+    (batch,) = batches(runs, 1)
+    call = calls(exact, batch)["blocks.1.mixer.attention"][0]
+    q, k = (call.arguments[name].double().detach().numpy() for name in "qk")
+    expected = []
+    for i in range(4):
+        real = batch.mask[i, 0].numpy() if batch.mask is not None else np.ones(q.shape[2], bool)
+        for h in range(q.shape[1]):
+            scores = q[i, h][real] @ k[i, h][real].T / np.sqrt(q.shape[3])
+            weights = np.exp(scores - scores.max(1, keepdims=True))
+            values = np.linalg.svd(weights / weights.sum(1, keepdims=True), compute_uv=False)
+            expected.append(np.pad(values, (0, q.shape[2] - len(values))))
+    got = layers(exact, grafted, [batch], spectrum=4)[1]
+    np.testing.assert_allclose(got.spectrum, np.mean(expected, 0), rtol=1e-3, atol=1e-6)
+    assert got.relative < 1e-5
+
+
+def test_direct_evaluation_and_its_record(runs, capfd):
+    transfer.__wrapped__(words(runs, "attn=sdpa"))
+    made = results(runs, "sdpa")
+    assert [(r.seed, r.steps, r.tuned_test, r.status) for r in made] == [(0, 0, None, "done"), (1, 0, None, "done")]
+    for r in made:  # the same function in other rounding
+        assert (r.direct_val, r.direct_test) == (r.exact_val, r.exact_test)
+        assert (r.n_val, r.n_test, r.examples, r.spectrum_examples) == (64, 64, 12, 3)
+        assert [len(layer.spectrum) for layer in r.layers] == [128, 128] and r.layers[0].spectrum[0] > 0
+    assert capfd.readouterr().err.count("listops softmax -> sdpa seed") == 2
+    stamps = [path.stat().st_mtime_ns for path in runs.rglob("transfer.json")]
+    transfer.__wrapped__(words(runs, "attn=sdpa"))
+    assert capfd.readouterr().err.count("done before") == 2
+    assert stamps == [path.stat().st_mtime_ns for path in runs.rglob("transfer.json")]
+    found, damaged = record.scan(runs)
+    assert {r.label for r in found} == {"softmax"} and damaged == []
+    assert list(report_tables.collect(runs)[0]) == ["paper-smoke"]
+    with pytest.raises(ValueError, match=r"examples: 12 -> 9.*study=<name>"):
+        transfer.__wrapped__(words(runs, "attn=sdpa", "examples=9"))
+
+
+def test_fine_tuning_starts_from_the_weights_and_trains(runs, monkeypatch):
+    modes = []
+    start = Training.on_train_batch_start
+    monkeypatch.setattr(
+        Training,
+        "on_train_batch_start",
+        lambda self, *args: (modes.append(all(m.training for m in self.model.modules())), start(self, *args)),
+    )
+    seed = f"run={trained(runs) / 'seed-0'}"
+    transfer.__wrapped__(words(runs, "attn=cur_random", "attn.count=8", "steps=4", "optim.lr=1e-12", seed))
+    (still,) = results(runs, "cur_random-count=8-tuned=4")
+    assert modes == [True] * 4
+    assert (still.tuned_val, still.tuned_test) == (still.direct_val, still.direct_test)
+    transfer.__wrapped__(words(runs, "attn=cur_step", "attn.count=8", "steps=4", "optim.lr=0.01", seed))
+    folder = runs / "transfer/paper-smoke/listops/softmax/cur_step-count=8-tuned=4/seed-0"
+    before, after = (torch.load(f / "best.ckpt", weights_only=True) for f in (trained(runs) / "seed-0", folder))
+    assert all((before[key] != after[key]).any() for key in before if key.endswith("mixer.inputs.weight"))
+    (tuned,) = results(runs, "cur_step-count=8-tuned=4")
+    assert tuned.steps == 4 and tuned.status == "done" and (folder / "metrics.csv").read_text().count("\n") == 2
+
+
+@pytest.fixture
+def copy(runs, tmp_path):
+    """A copy of one seed to be damaged."""
+    home = tmp_path / "copy"
+    home.mkdir()
+    for name in ("config.yaml", "record.json", "best.ckpt"):
+        (home / name).write_bytes((trained(runs) / "seed-0" / name).read_bytes())
+    return home
+
+
+@pytest.mark.parametrize(
+    "more,reason",
+    [
+        (["attn=soft"], "soft has one projection for queries and keys and softmax has two: their weights do not fit"),
+        (["attn=psf"], r"\(softmax\) do not fit attn=psf: psf needs blocks.0.mixer.*has no place for"),
+        (["attn=cur_step", "attn.count=129"], "attn.count must be between 1 and the task's length 128, not 129"),
+        (["attn=cur_step", "attn.cuont=3"], "cuont"),
+        (["attn=cur_step", "steps=-1"], "steps must be a whole number of 0 or more, not -1"),
+        (["attn=cur_step", "examples=0"], "examples must be a whole number of 1 or more, not 0"),
+        (["attn=cur_step", "steps=4", "optim.eval_every=3"], "optim.eval_every must divide optim.steps 4, not 3"),
+        (["attn=cur_step", "run=no=where"], "run=no=where is not a folder"),
+        (["attn=custom"], "names no mechanism"),
+        (["attn=cur_step", "task=text"], "a transfer has the task of its run; leave out task="),
+        (["attn=cur_stop"], "attn=cur_stop: no such choice; attn is one of"),
+    ],
+    ids=lambda x: "-".join(x) if isinstance(x, list) else "",
+)
+def test_one_line_for_what_cannot_be(runs, monkeypatch, capfd, more, reason):
+    monkeypatch.setattr(sys, "argv", ["lra", f"run={trained(runs)}", f"runs={runs}", *more])
+    with pytest.raises(SystemExit) as stop:
+        transfer()
+    assert stop.value.code.startswith("lra: ") and "\n" not in stop.value.code
+    assert "Traceback" not in capfd.readouterr().err
+    assert re.search(reason, stop.value.code), stop.value.code
+
+
+def test_a_mechanism_with_weights_of_its_own_has_them_refused(runs, copy):
+    """And a folder whose name has an equals sign can be named."""
+    home = copy.rename(copy.with_name("nystrom-landmarks=8"))
+    (one,), cfg = read(home), words(runs, "attn=nystrom", "attn.landmarks=8", run=home)
+    source, target = configs(one, cfg)
+    torch.save(graft(one, source, target)[1].state_dict(), home / "best.ckpt")
+    (home / "config.yaml").write_text(yaml.safe_dump(record.choices(target, {})))
+    with pytest.raises(ValueError, match=r"cur_step has no place for blocks.0.mixer.attention.conv.weight, blocks.1"):
+        models(runs, "attn=cur_step", run=home)
+
+
+def test_damaged_and_foreign_runs(runs, copy, tmp_path):
+    torch.save({"head.weight": torch.ones(3)}, copy / "best.ckpt")
+    with pytest.raises(ValueError, match=r"of another task or mechanism than its config.yaml: .*Missing key"):
+        models(runs, "attn=cur_step", run=copy)
+    weights = torch.load(trained(runs) / "seed-0" / "best.ckpt", weights_only=True)
+    weights["embed.token.weight"] = weights["embed.token.weight"][:9]
+    torch.save(weights, copy / "best.ckpt")
+    with pytest.raises(ValueError, match=r"another task.*size mismatch for embed.token.weight"):
+        models(runs, "attn=cur_step", run=copy)
+    (copy / "best.ckpt").write_bytes(b"cut off")
+    with pytest.raises(ValueError, match=r"best.ckpt is damaged"):
+        models(runs, "attn=cur_step", run=copy)
+    (copy / "best.ckpt").unlink()
+    with pytest.raises(ValueError, match=r"best.ckpt is missing"):
+        models(runs, "attn=cur_step", run=copy)
+    choices = yaml.safe_load((copy / "config.yaml").read_text())
+    (copy / "config.yaml").write_text(yaml.safe_dump(choices | {"provenance.name": "other"}))
+    with pytest.raises(ValueError, match=r"trained on other data \(provenance.name: other -> listops\)"):
+        transfer.__wrapped__(words(runs, "attn=cur_step", run=copy))
+    (copy / "record.json").unlink()
+    with pytest.raises(ValueError, match=r"has no finished seed: python -m lra.train makes them"):
+        read(copy)
+
+
+def test_mechanism_inside_another_is_part_of_it():
+    class Outer(Softmax):
+        def __init__(self):
+            super().__init__(heads=1, head_dim=1, value_dim=1, length=1)
+            self.inner = Softmax(heads=1, head_dim=1, value_dim=1, length=1)
+
+    assert list(mechanisms(torch.nn.ModuleDict({"a": Outer(), "ab": Outer()}))) == ["a", "ab"]
+
+
+@pytest.fixture
+def swept(runs):
+    """A made-up sweep over selection, count and steps of fine-tuning, two seeds each."""
+    transfer.__wrapped__(words(runs, "attn=sdpa"))
+    like = results(runs, "sdpa")[0]
+    made = []
+    for score in ("step", "abs"):
+        for count in (16, 8):
+            for steps in (0, 10):
+                for seed in (0, 1):
+                    attn = {"_target_": "lra.attention.cur.CUR", "score": score, "count": count, "pinv.steps": 4}
+                    values = {"direct_test": 20.0 + count + seed, "tuned_test": 50.0 + count if steps else None}
+                    label = f"cur_{score}-count={count}"
+                    made.append(dataclasses.replace(like, attn=attn, label=label, steps=steps, seed=seed, **values))
+    return made
+
+
+def test_points_join_seeds_and_curves_what_differs_in_one_option(swept):
+    (group,) = points(swept)
+    some = points(swept)[group]
+    assert group == ("paper-smoke", "listops", "softmax") and len(some) == 8
+    assert [len(point.tests) for point in some] == [2] * 8
+    (one,) = (point for point in some if (point.label, point.tuned) == ("cur_abs-count=8", 0))
+    assert one.cells[3] == f"28.50 ± {statistics.stdev([28, 29]):.2f}" and one.cells[4] == "2"
+    by_count = curves(some, lambda point: point.options["count"], {"count"})
+    assert {name: [(x, p.tests[0]) for x, p in line] for name, line in by_count.items()} == {
+        "score=abs, tuned=0 (n = 2)": [(8, 28.0), (16, 36.0)],
+        "score=abs, tuned=10 (n = 2)": [(8, 58.0), (16, 66.0)],
+        "score=step, tuned=0 (n = 2)": [(8, 28.0), (16, 36.0)],
+        "score=step, tuned=10 (n = 2)": [(8, 58.0), (16, 66.0)],
+    }
+    assert curves(some, lambda point: point.options["pinv.steps"], {"pinv.steps"}) == {}
+    fewer = [r for r in swept if r.seed == 0 or r.attn["count"] == 8]  # a line compares the same seeds
+    by_count = curves(points(fewer)[group], lambda point: point.options["count"], {"count"})
+    assert [[p.tests for _, p in line] for name, line in by_count.items() if name == "score=abs, tuned=0 (n = 1)"] == [
+        [[28.0], [36.0]]
+    ]
+    assert "| cur_step-count=16 | 10 |" in markdown(points(swept), {})
+
+
+def test_pictures_are_made_for_what_varies(swept, tmp_path):
+    ((group, some),) = points(swept).items()
+    names = draw(group, some, tmp_path)
+    stem = "paper-smoke-listops-softmax"
+    assert names == [f"{stem}-{axis}.png" for axis in ("count", "selection", "tuned", "spectrum")]
+    assert all((tmp_path / name).read_bytes().startswith(b"\x89PNG") for name in names)
+
+
+def test_show_command(runs, swept, tmp_path):
+    call = lambda *more: subprocess.run(
+        [sys.executable, "-m", "lra.transfer.show", *more], capture_output=True, text=True, cwd=CONF.parent
+    )
+    empty = call(f"runs={tmp_path}")
+    assert empty.returncode == 1 and empty.stderr.startswith(f"lra: {tmp_path} has no transfer; python -m lra.transfer")
+    records.save(swept[0], tmp_path)
+    (tmp_path / "x").mkdir()
+    (tmp_path / "x" / records.FILE).write_text("{}")
+    done = call(f"runs={tmp_path}")
+    assert done.returncode == 0, done.stderr
+    assert "is not a record of a transfer" in done.stderr and done.stderr.count("\n") == 1
+    assert "cur_step-count=16" in done.stdout and "transfer.md and 1 picture\n" in done.stdout
+    assert (tmp_path / "transfer" / "transfer.md").read_text().count("![") == 1
