@@ -117,8 +117,6 @@ def written(runs):
 
 @pytest.fixture(scope="module")
 def presets():
-    if not (CONF / "attn" / "flashcur_step.yaml").exists():
-        pytest.skip("figure4 names the kernels, which are not here")
     found = {preset: compose("bench", [f"preset={preset}"]) for preset in PRESETS}
     for config in found.values():
         prepare(config)
