@@ -121,7 +121,9 @@ def test_a_wrong_word_gets_one_line_before_anything_runs(words, tmp_path, monkey
 @pytest.mark.parametrize(("word", "extra"), [("ray", "ray"), ("submitit_slurm", "slurm"), ("submitit_local", "slurm")])
 def test_a_launcher_that_is_not_installed_names_its_extra(word, extra, monkeypatch, capfd):
     from hydra.core.config_store import ConfigStore
+    from hydra.core.plugins import Plugins
 
+    Plugins.instance()  # launchers that are installed have entered themselves
     monkeypatch.delitem(ConfigStore.instance().repo["hydra"]["launcher"], f"{word}.yaml", raising=False)
     stop, _ = entry(leader.sweep, "sweep=selection", f"hydra/launcher={word}", patch=monkeypatch, capfd=capfd)
     assert stop == f"lra: hydra/launcher={word} is not installed: pip install '.[{extra}]'"
