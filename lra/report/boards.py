@@ -73,9 +73,8 @@ def details(study: str, section: Section) -> Grid:
         beside = "\n".join(f"{source}: {value}" for source, value in line.published)
         numbers = [Cell(text=text, value=leading(text)) for text in line.cells]
         entries.append(Entry([*numbers, Cell(text="; ".join(line.details)), Cell(text=beside)], study, line.cells[0]))
-    return Grid(
-        stem(f"{study}-{section.title}"), section.title, section.about, (*section.head, "details", "published"), entries
-    )
+    head = (*section.head, "details", "published")
+    return Grid(stem(f"{study}-{section.title}"), section.title, section.about, head, entries, prose=2)
 
 
 def stem(text: str) -> str:

@@ -68,8 +68,9 @@ def trade(axes: Axes, group: list[Bubble], palette: Palette) -> dict[str, object
     for b in sorted(group, key=lambda b: -(b.peak or 0)):
         size = 30 + 400 * (b.peak or 0) / most if most else 60
         colour = COLOURS[palette.colour(b.label)][0]
-        axes.scatter(b.ms, b.test, size, color=colour, alpha=0.75, edgecolors="white")
-        handles[b.label] = Line2D([], [], color=colour, marker="o", linestyle="")
+        shape = "os^D"[palette.turn(b.label) % 4]
+        axes.scatter(b.ms, b.test, size, color=colour, alpha=0.75, edgecolors="white", marker=shape)
+        handles[b.label] = Line2D([], [], color=colour, marker=shape, linestyle="")
     return handles
 
 

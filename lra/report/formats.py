@@ -28,10 +28,10 @@ def markdown(grid: Grid) -> str:
 
 def comma(grid: Grid) -> str:
     """Numbers in full: for each column of numbers its value and, where there are any, ``std`` and ``n``."""
-    columns: list[tuple[str, int, str]] = [(name, i, "text") for i, name in enumerate(grid.head[: grid.words])]
-    for i, name in enumerate(grid.head[grid.words :], grid.words):
-        columns.append((name, i, "value"))
-        for part in ("std", "n"):
+    columns: list[tuple[str, int, str]] = []
+    for i, (name, number) in enumerate(zip(grid.head, grid.numeric, strict=True)):
+        columns.append((name, i, "value" if number else "text"))
+        for part in ("std", "n") if number else ():
             if any(getattr(entry.cells[i], part) is not None for entry in grid.entries):
                 columns.append((f"{name} {part}", i, part))
     out = io.StringIO()

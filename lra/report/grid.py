@@ -45,7 +45,7 @@ class Entry(NamedTuple):
 
 
 class Grid(NamedTuple):
-    """``name`` is the stem of its files; the first ``words`` columns are text, the others numbers."""
+    """``name``: stem of its files; the first ``words`` and last ``prose`` columns are text, the others numbers."""
 
     name: str
     title: str
@@ -53,15 +53,12 @@ class Grid(NamedTuple):
     head: tuple[str, ...]
     entries: list[Entry]
     words: int = 1
+    prose: int = 0
 
     @property
     def numeric(self) -> list[bool]:
-        """Which columns hold numbers; beyond the first ones a column is one of text where no cell has a value."""
-        columns = zip(*(entry.cells for entry in self.entries), strict=True)
-        return [
-            i >= self.words and (any(cell.value is not None for cell in cells) or not any(cell.text for cell in cells))
-            for i, cells in enumerate(columns)
-        ]
+        """Which columns hold numbers."""
+        return [self.words <= i < len(self.head) - self.prose for i in range(len(self.head))]
 
 
 class Picture(NamedTuple):

@@ -25,5 +25,9 @@ class Palette:
     def colour(self, label: str) -> int:
         return self.place[label] % len(COLOURS)
 
+    def turn(self, label: str) -> int:
+        """How often the colours had run out before it."""
+        return self.place[label] // len(COLOURS)
+
     def dash(self, label: str) -> str:
-        return DASHES[self.place[label] // len(COLOURS) % len(DASHES)]
+        return DASHES[self.turn(label) % len(DASHES)]

@@ -82,7 +82,7 @@ PAPERS = (
         table="leaderboard",
         protocol="Up to 6 layers and d = 512, sizes and schedule set for each task and partly for each mechanism, "
         "one run, the final weights.",
-        unlike="Ours is one small encoder for every task and mechanism, and the best of the evaluations on dev. "
+        unlike="One small encoder for every task and mechanism, and the best of the evaluations on dev. "
         "Averages are over the five tasks without Path-X (pathfinder_x), printed and ours.",
     ),
 )
@@ -183,5 +183,5 @@ def _unequal(studies: dict[str, list[Row]]) -> str:
             f"{key} {row.facts[key]}" for row in rows for key in ("protocol", "budget") if row.facts[key] != "paper"
         }
         if words:
-            lines.append(f"{study} does not compare with them ({', '.join(sorted(words))}). ")
+            lines.append(f"Study {study} does not compare with them ({', '.join(sorted(words))}). ")
     return "".join(lines)

@@ -96,7 +96,8 @@ def trade(place: str, study: str, group: list[Bubble], palette: Palette) -> str:
         memory = f", {b.peak / 2**30:.2f} GiB" if b.peak else ""
         spread = "" if b.std is None else f" ± {b.std:.2f}"
         about = f"{b.label}: {b.test:.2f}{spread} (n = {b.n}), {b.ms:.1f} ms a step{memory}"
-        body = f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{r:.1f}"/>' + _label(b.label, x, y, r, taken)
+        ring = ' class="ring"' if palette.turn(b.label) else ""
+        body = f'<circle{ring} cx="{x:.1f}" cy="{y:.1f}" r="{r:.1f}"/>' + _label(b.label, x, y, r, taken)
         drawn.append(series(b.label, study, palette, about, body))
     return axes.draw(f"{place}: test score over time of a step", drawn)
 

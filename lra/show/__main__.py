@@ -15,7 +15,9 @@ from .views import views, whole_number
 @main("show_run")
 def show(config: DictConfig) -> None:
     """Raises ValueError for a folder, split, example, layer, head or position that there is not."""
-    run = Path(config.run)
+    if config.run is None:
+        raise ValueError("name the folder of a seed: run=runs/<study>/<task>/<label>/seed-<k>")
+    run = Path(str(config.run))
     choices = configuration(run, config.data.root)
     model, data = trained(run, choices)
     if config.split not in data.splits:
