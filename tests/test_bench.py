@@ -157,6 +157,7 @@ def test_every_kind_of_row(tmp_path, monkeypatch, capfd):
         raise torch.OutOfMemoryError("no room")
 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     monkeypatch.setattr(SDPA, "forward", full)
     names = 'mechanisms=[naive,sdpa,psf,luna,flash,"cur_step-count=65"]'
     run(small(tmp_path, names, "what=[attention,block,step]", "tasks=listops"))
@@ -315,5 +316,6 @@ def test_trainer_for_a_gpu_composes():
         "device": "cuda",
         "precision": "bf16",
         "compile": True,
+        "devices": 1,
         "threads": None,
     }

@@ -140,7 +140,7 @@ def test_direct_evaluation_and_its_record(runs, capfd):
     assert capfd.readouterr().err.count("done before") == 2
     assert stamps == [path.stat().st_mtime_ns for path in runs.rglob("transfer.json")]
     found, damaged = record.scan(runs)
-    assert {r.label for r in found} == {"softmax"} and damaged == []
+    assert {r.label for r in found.values()} == {"softmax"} and damaged == []
     assert list(report_tables.collect(runs)[0]) == ["paper-smoke"]
     with pytest.raises(ValueError, match=r"examples: 12 -> 9.*study=<name>"):
         transfer.__wrapped__(words(runs, "attn=sdpa", "examples=9"))

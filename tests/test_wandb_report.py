@@ -89,17 +89,20 @@ def test_every_paper_has_a_link():
 @needs_wandb
 @needs_workspaces
 def test_report_publishes_offline(service, runs, capfd):
-    Image.new("RGB", (8, 4), "red").save(runs / "curves.png")
+    (runs / "report" / "efficiency").mkdir(parents=True)
+    Image.new("RGB", (8, 4), "red").save(runs / "report" / "efficiency" / "costs.png")
     report.__wrapped__(compose("report", [f"runs={runs}", "logger=wandb", "logger.wandb.mode=offline"]))
     out, err = capfd.readouterr()
     assert err == "W&B: the dashboard needs a login and a connection, skipped\n"
-    assert out.endswith(f"W&B: 4 tables and 1 picture in {runs / 'wandb'}\n")
+    drawn = list((runs / "report" / "figures").glob("*.png"))
+    assert out.endswith(f"W&B: 4 tables and {len(drawn) + 1} pictures in {runs / 'report' / 'wandb'}\n")
 
-    found = wandb_files.read(runs)
+    found = wandb_files.read(runs / "report")
     assert found.messages["run"].job_type == "report" and found.messages["exit"].exit_code == 0
     (row,) = found.history
-    (files,) = (runs / "wandb").glob("offline-run-*/files")
-    assert (files / row["figures/curves"]["path"]).read_bytes() == (runs / "curves.png").read_bytes()
+    (files,) = (runs / "report" / "wandb").glob("offline-run-*/files")
+    for path in [*drawn, runs / "report" / "efficiency" / "costs.png"]:
+        assert (files / row[f"figures/{path.stem}"]["path"]).read_bytes() == path.read_bytes()
     studies = tables.collect(runs)[0]
     expected = {"accuracy": sheets.accuracy(studies), "published": sheets.sources(studies)}
     for key in ("accuracy", "selection", "efficiency", "published"):

@@ -17,7 +17,7 @@ from .run import check
 
 AXES = ("what", "modes", "n", "batch", "heads", "head_dim", "dtype", "pads", "tasks")
 # Where and how long it is measured, not what.
-INDIFFERENT = ("runs", "device", "threads", "budget_s", "steps", "data_words", "multirun")
+INDIFFERENT = ("runs", "device", "threads", "budget_s", "steps", "words", "data_words", "multirun")
 
 
 @main("bench")

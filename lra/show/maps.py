@@ -10,9 +10,10 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from ..attention.base import Mixer
+from ..attention.base import Attention, Mixer
 from ..data.task import Batch
-from ..model.multihead import Multihead
+
+WIDTH = 128  # columns of the identity at a time; no mechanism has to take wider values
 
 
 def attention_map(model: nn.Module, batch: Batch, layer: int) -> Tensor:
@@ -20,17 +21,29 @@ def attention_map(model: nn.Module, batch: Batch, layer: int) -> Tensor:
 
     H = 1 for a mechanism without heads. Raises NotImplementedError for one whose values do not enter linearly.
     """
-    mixer = getattr(model.blocks[layer], "mixer", None)
-    if isinstance(mixer, Multihead):
-        q, k, v, mask = _inputs(model, batch, mixer.attention)
+    block = model.blocks[layer]
+    mixer = getattr(block, "mixer", block)
+    attention = getattr(mixer, "attention", None)
+    if isinstance(attention, Attention):
+        (q, k, v, mask), options = _call(model, batch, attention)
         eye = torch.eye(v.shape[2], dtype=v.dtype, device=v.device).expand(*v.shape[:2], -1, -1)
         with torch.no_grad():
-            return mixer.attention(q, k, eye, mask)
+            parts = [attention(q, k, values, mask, **options) for values in eye.split(WIDTH, -1)]
+        N, L = _inputs(model, batch, block)[0].shape[:2]
+        return _whole(torch.cat(parts, -1), N)[..., :L, :L]
     if not isinstance(mixer, Mixer):
-        raise NotImplementedError(f"{type(model.blocks[layer]).__name__} is a whole block without values of its own")
+        raise NotImplementedError(f"{type(mixer).__name__} is a whole block without values of its own")
     x, mask = _inputs(model, batch, mixer)
     with torch.no_grad():
         return mixer.attention_map(x, mask)
+
+
+def _whole(found: Tensor, rows: int) -> Tensor:
+    """Maps (N B,H,c,c) of consecutive chunks of the rows, as blocks on the diagonal of (N,H,Bc,Bc); N = ``rows``."""
+    chunks = found.unflatten(0, (rows, -1)).transpose(1, 2)  # (N,H,B,c,c)
+    B = chunks.shape[2]
+    here = torch.eye(B, dtype=chunks.dtype, device=chunks.device)[:, None, :, None]  # (B,1,B,1)
+    return (chunks[..., None, :] * here).flatten(4, 5).flatten(2, 3) if B > 1 else chunks[:, :, 0]
 
 
 def jacobian(model: nn.Module, batch: Batch, layer: int, readings: Tensor) -> Tensor:
@@ -58,15 +71,19 @@ def _squares(read: Tensor, x: Tensor) -> Tensor:
 
 def _inputs(model: nn.Module, batch: Batch, part: nn.Module) -> tuple:
     """What a part of the model is called with on a batch."""
+    return _call(model, batch, part)[0]
+
+
+def _call(model: nn.Module, batch: Batch, part: nn.Module) -> tuple[tuple, dict]:
     with _recording(part) as calls, torch.no_grad():
         model(batch.inputs, batch.mask)
     return calls[0]
 
 
 @contextmanager
-def _recording(part: nn.Module) -> Iterator[list[tuple]]:
-    calls: list[tuple] = []
-    handle = part.register_forward_pre_hook(lambda _, inputs: calls.append(inputs))
+def _recording(part: nn.Module) -> Iterator[list[tuple[tuple, dict]]]:
+    calls: list[tuple[tuple, dict]] = []
+    handle = part.register_forward_pre_hook(lambda _, *inputs: calls.append(inputs), with_kwargs=True)
     try:
         yield calls
     finally:
