@@ -29,6 +29,7 @@ def results(runs):
     return Counter({str(log.parent): log.read_text().count(": done, test") for log in runs.rglob(job.LOG)})
 
 
+@pytest.mark.slow
 def test_one_run_as_a_user_starts_it(data_root, tmp_path):
     process = start(command(tmp_path, launcher="basic", attn="cur_sum", seeds="0"))
     out, err = process.communicate(timeout=300)

@@ -133,7 +133,10 @@ def start(runs, *words):
     )
 
 
-@pytest.mark.parametrize("kill", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "kill",
+    [signal.SIGKILL, *(pytest.param(s, marks=pytest.mark.slow) for s in (signal.SIGINT, signal.SIGTERM))],
+)
 def test_killed_process_resumes(data_root, tmp_path, kill):
     runs = tmp_path / "runs"
     folder = seed_folder(runs, "cur_abs")
