@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-EXTRA = "pip install 'lra-suite[factorise]'"
+EXTRA = "pip install '.[factorise]'"
 SIDE = 256  # pixels of an image's side
 PHOTOS = [
     "astronaut",
