@@ -5,14 +5,16 @@ import hashlib
 import json
 import os
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
+from typing import TypeVar
 
 from omegaconf import DictConfig, OmegaConf
 
 from .config import flatten
 
+T = TypeVar("T")
 NAME = "record.json"
 # What makes a result; everything else (logger, device, compile, threads, folders, other seeds) does not.
 _CHOICES = ("task", "source", "model", "block", "attn", "protocol", "optim", "data", "trainer")
@@ -125,8 +127,13 @@ def load(path: Path) -> RunRecord:
 
 def scan(runs: Path) -> tuple[dict[Path, RunRecord], list[str]]:
     """Every training record below a folder, by its own folder, and one line for each that could not be read."""
+    return scan_files(runs, NAME, load)
+
+
+def scan_files(runs: Path, name: str, load: Callable[[Path], T]) -> tuple[dict[Path, T], list[str]]:
+    """What ``load`` makes of every file of a name below a folder, by the file's folder, and what it refuses."""
     records, damaged = {}, []
-    for path in sorted(runs.rglob(NAME)):
+    for path in sorted(runs.rglob(name)):
         try:
             records[path.parent] = load(path)
         except ValueError as error:

@@ -68,8 +68,6 @@ def test_truncated_svd_is_the_best_of_its_rank():
 
 
 def test_the_command(tmp_path, monkeypatch, capfd):
-    pytest.importorskip("matplotlib")
-
     def run(*words):
         monkeypatch.setattr(sys, "argv", ["lra", f"runs={tmp_path}", *words])
         factorise()

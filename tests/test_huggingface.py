@@ -10,7 +10,7 @@ from lra.select import SCORES
 
 pytestmark = pytest.mark.peers
 transformers = pytest.importorskip("transformers", "5.0", reason="transformers 5 is not installed: make test-peers")
-register = pytest.importorskip("lra.integrations.huggingface").register
+from lra.integrations.huggingface import register  # noqa: E402 behind the skip
 
 WIDTH = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
 PICTURE = {**WIDTH, "image_size": 24, "patch_size": 4}

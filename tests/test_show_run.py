@@ -19,7 +19,7 @@ from lra.show.load import unflatten
 from lra.train import train
 
 LENGTH = 24
-WITHOUT = {"luna": "a whole block", "transformer_ls": "not linear in its values"}
+WITHOUT = ("luna", "transformer_ls")  # no map: a whole block of its own, values that do not enter linearly
 
 
 def model_and_batch(name, *overrides):
@@ -52,10 +52,9 @@ def test_the_map_times_the_values_is_the_output(name, monkeypatch):
     if name in KERNELS:  # they take float32
         model = model.float()
     mixer = getattr(model.blocks[1], "mixer", model.blocks[1])
-    try:
-        found = maps.attention_map(model, batch, 1)
-    except NotImplementedError as error:
-        assert WITHOUT[name] in str(error)
+    found = maps.attention_map(model, batch, 1)
+    assert (found is None) == (name in WITHOUT)
+    if found is None:
         return
     if hasattr(mixer, "attention"):
         (q, k, v, mask), options = maps._call(model, batch, mixer.attention)

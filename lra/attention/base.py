@@ -44,9 +44,9 @@ class Mixer(nn.Module):
     @abstractmethod
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor: ...
 
-    def attention_map(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+    def attention_map(self, x: Tensor, mask: Tensor | None = None) -> Tensor | None:
         """What multiplies the values, (N,H,L,L): the result for the identity in their place.
 
-        Raises NotImplementedError where values do not enter linearly, so that there is no such map.
+        None, unless a mechanism says otherwise: where values do not enter linearly there is no such map.
         """
-        raise NotImplementedError(f"{type(self).__name__} is not linear in its values")
+        return None

@@ -16,10 +16,10 @@ from ..data.task import Batch
 WIDTH = 128  # columns of the identity at a time; no mechanism has to take wider values
 
 
-def attention_map(model: nn.Module, batch: Batch, layer: int) -> Tensor:
+def attention_map(model: nn.Module, batch: Batch, layer: int) -> Tensor | None:
     """What multiplies the values in a layer, (N,H,L,L): the mechanism's result for the identity in their place.
 
-    H = 1 for a mechanism without heads. Raises NotImplementedError for one whose values do not enter linearly.
+    H = 1 for a mechanism without heads. None for one whose values do not enter linearly, or that has none of its own.
     """
     block = model.blocks[layer]
     mixer = getattr(block, "mixer", block)
@@ -32,7 +32,7 @@ def attention_map(model: nn.Module, batch: Batch, layer: int) -> Tensor:
         N, L = _inputs(model, batch, block)[0].shape[:2]
         return _whole(torch.cat(parts, -1), N)[..., :L, :L]
     if not isinstance(mixer, Mixer):
-        raise NotImplementedError(f"{type(mixer).__name__} is a whole block without values of its own")
+        return None
     x, mask = _inputs(model, batch, mixer)
     with torch.no_grad():
         return mixer.attention_map(x, mask)

@@ -82,11 +82,10 @@ def reading(at: list[int | None], mask: Tensor, first: int, width: int) -> Tenso
 
 def _weights(model: nn.Module, batch: Batch, layer: int, head: int | None, readings: Tensor):
     """(the whole map (T,L,L) or None, weights (T,R,L), what they are)"""
-    try:
-        found = maps.attention_map(model, batch, layer)  # (T,H,L,L)
-    except NotImplementedError as error:
+    found = maps.attention_map(model, batch, layer)  # (T,H,L,L)
+    if found is None:
         if head is not None:
-            raise ValueError(f"{error}: it has no head to choose, leave head out") from None
+            raise ValueError("this mechanism has no map of its values and so no head to choose: leave head out")
         return None, maps.jacobian(model, batch, layer, readings)[:, 0], f"layer {layer}, norm of the derivative"
     heads = found.shape[1]
     if head is None:

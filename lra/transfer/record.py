@@ -76,10 +76,5 @@ def load(path: Path) -> TransferRecord:
 
 def scan(runs: Path) -> tuple[list[TransferRecord], list[str]]:
     """Every transfer under a folder, and one line for each that could not be read."""
-    records, damaged = [], []
-    for path in sorted(runs.rglob(FILE)):
-        try:
-            records.append(load(path))
-        except ValueError as error:
-            damaged.append(str(error))
-    return records, damaged
+    records, damaged = record.scan_files(runs, FILE, load)
+    return list(records.values()), damaged
