@@ -93,7 +93,7 @@ def fit(
     stopwatch, checkpoints = Stopwatch(), Checkpoints(folder)
     title = f"{config.task.name} {config.label} seed {seed}"
     more_seeds = len(config.seeds) - 1 - list(config.seeds).index(seed)
-    callbacks = [Divergence(), stopwatch, checkpoints]
+    callbacks = [Divergence(), checkpoints, stopwatch]  # saving is not part of a step
     if devices.rank() == 0:
         callbacks.append(Report(title, more_seeds, stopwatch, checkpoints))
     about = {"folder": folder, "first_step": first_step, "config": config, "seed": seed, "fingerprint": fingerprint}
