@@ -37,6 +37,7 @@ EXAMPLES = {block.file: block for block in BLOCKS if block.file}  # files that a
 SNIPPETS = [block for block in BLOCKS if block.language == "python" and not block.file]
 HEAVY = ("transformers", "data_prep.tfds")  # take seconds to import, or are not installed
 OWN = ("docs/mechanism.md", "docs/task.md")  # pages whose commands use their own examples
+ONCE = {(c.page in OWN, *c.words): c for c in COMMANDS}.values()
 TINY = {  # what makes a command take a second
     "lra.train": ("budget=smoke", "seeds=[0]", "trainer.threads=1"),
     "lra.transfer": ("examples=4", "spectrum=1", "trainer.threads=1"),
@@ -128,12 +129,12 @@ def run_to_its_end(command: Command, patch: pytest.MonkeyPatch) -> None:
         enter(getattr(importlib.import_module(entry.module), entry.function), words, inside_call)
 
 
-@pytest.mark.parametrize("command", [c for c in COMMANDS if c.page not in OWN], ids=str)
+@pytest.mark.parametrize("command", [c for c in ONCE if c.page not in OWN], ids=str)
 def test_every_command_is_right(command, work, monkeypatch, pytestconfig):
     checked(command, monkeypatch, pytestconfig)
 
 
-@pytest.mark.parametrize("command", [c for c in COMMANDS if c.page in OWN], ids=str)
+@pytest.mark.parametrize("command", [c for c in ONCE if c.page in OWN], ids=str)
 def test_every_command_on_an_example_is_right(command, own, monkeypatch, pytestconfig):
     checked(in_own_tree(command, own), monkeypatch, pytestconfig)
 
