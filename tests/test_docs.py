@@ -28,7 +28,7 @@ from docs_commands import (
     spans,
 )
 
-from lra.config import CONF, compose, flatten
+from lra.config import _EXTRAS, CONF, compose, flatten
 
 TEXTS = {path.relative_to(ROOT).as_posix(): path.read_text() for path in PAGES}
 COMMANDS = all_commands()
@@ -42,20 +42,27 @@ TINY = {  # what makes a command take a second
     "lra.train": ("budget=smoke", "seeds=[0]", "trainer.threads=1"),
     "lra.transfer": ("examples=4", "spectrum=1", "trainer.threads=1"),
     "lra.bench": (
-        "n=[64]",
-        "batch=1",
-        "heads=1",
-        "head_dim=16",
-        "repeats=1",
-        "warmup=0",
-        "threads=1",
-        "what=attention",
+        *("n=[64]", "batch=1", "heads=1", "head_dim=16"),
+        *("repeats=1", "warmup=0", "budget=smoke", "device=cpu"),
     ),
     "lra.report": (),
     "lra.show": (),
     "lra.transfer.show": (),
     "data_prep": ("budget=smoke",),
     "data_prep.show": ("budget=smoke",),
+}
+LONGER = {  # a minute, behind slow
+    "lra.bench": (*TINY["lra.bench"], "budget_s=30"),
+    "lra.factorise": ("iterations=1",),
+    "lra.sweep": ("seeds=[0]", "measure=0"),
+    "lra.kernels.resources": (),
+    "data_prep": ("budget=smoke",),
+    "data_prep.bench": ("--examples", "50", "--repeats", "1", "--workers", "1"),
+    "lra.train": TINY["lra.train"],
+}
+ELSEWHERE = {  # downloads, files, GPUs, other hosts, packages that are not there
+    *("task=all", "task=text", "task=text_2k", "task=image", "task=retrieval", "task=genome", "verify=true"),
+    *("trainer=gpu", "trainer=ddp", "trainer=ddp_multinode", "logger=wandb", "hydra/launcher=submitit_slurm"),
 }
 
 
@@ -116,9 +123,9 @@ def in_own_tree(command: Command, folder: Path) -> Command:
 
 
 def run_to_its_end(command: Command, patch: pytest.MonkeyPatch) -> None:
-    """The command itself with TINY's words, in the study that it would have made without them."""
+    """The command itself with words that make it short, in the study that it would have made without them."""
     _, _, name, *words = command.words
-    words += TINY[name]
+    words += (LONGER | TINY)[name]
     if name == "lra.train" and not any(word.startswith(("study=", "experiment=")) for word in words):
         budget = next((word.split("=")[1] for word in command.words if word.startswith("budget=")), "paper")
         words.append(f"study=paper-{budget}")
@@ -199,8 +206,8 @@ def test_commands_are_found_wherever_they_stand():
 
 def test_the_readme_from_top_to_bottom(work, monkeypatch):
     """One command after the other, in one folder, to its end."""
-    done = [c for c in COMMANDS if c.page == "README.md" and c.words[0] == "python" and "attn=glob(*)" not in c.words]
-    for command in done:
+    done = {c.words: c for c in COMMANDS if c.page == "README.md" and c.words[0] == "python"}
+    for command in (c for c in done.values() if "attn=glob(*)" not in c.words):
         run_to_its_end(command, monkeypatch)
     runs = work / "runs"
     labels = {path.parent.relative_to(runs).as_posix() for path in runs.glob("*/*/*/seed-0")}
@@ -276,6 +283,24 @@ def test_the_laws_run_on_a_class_of_one_s_own(own, monkeypatch):
         line = [sys.executable, *command.words[1:], "-q", "-p", "no:cacheprovider"]
         done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True)
         assert done.returncode == 0 and "9 passed, 1 skipped" in done.stdout, done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "command",
+    [
+        c
+        for c in ONCE
+        if c.words[:2] == ("python", "-m") and c.words[2] in LONGER and c.page not in ("README.md", *OWN)
+        if not ELSEWHERE & set(c.words)
+    ],
+    ids=str,
+)
+def test_what_takes_longer_runs_to_its_end(command, work, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    if command.words[2] in ("lra.kernels.resources", "lra.bench"):
+        monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    run_to_its_end(command, monkeypatch)
 
 
 @pytest.mark.parametrize("block", SNIPPETS, ids=lambda block: f"{block.page}:{block.line}")
@@ -357,6 +382,8 @@ def test_sweeps_presets_kinds_and_launchers():
     assert words(line) == yamls("sweep")
     said = {word.removeprefix("preset=") for word in re.findall(r"preset=\w+", TEXTS["docs/bench.md"])}
     assert said == yamls("preset")
+    launchers = [row[0].strip("`") for row in cells("docs/sweeps.md")][1:]
+    assert set(launchers) == {"basic", "joblib", *_EXTRAS}
     kinds = re.search(r"`kinds` are ((?:`\w+`\s*)+)", TEXTS["docs/factorise.md"])[1]
     assert words(kinds) == set(KINDS)
 
