@@ -51,16 +51,16 @@ TINY = {  # what makes a command take a second
     "data_prep": ("budget=smoke",),
     "data_prep.show": ("budget=smoke",),
 }
-LONGER = {  # a minute, behind slow
-    "lra.bench": (*TINY["lra.bench"], "budget_s=30"),
+LONGER = {  # a minute, behind slow; test_kernels.py runs lra.kernels.resources
+    "lra.bench": (*TINY["lra.bench"], "budget=quick", "budget_s=30"),
     "lra.factorise": ("iterations=1",),
     "lra.sweep": ("seeds=[0]", "measure=0"),
-    "lra.kernels.resources": (),
     "data_prep": ("budget=smoke",),
     "data_prep.bench": ("--examples", "50", "--repeats", "1", "--workers", "1"),
     "lra.train": TINY["lra.train"],
 }
-ELSEWHERE = {  # downloads, files, GPUs, other hosts, packages that are not there
+ELSEWHERE = {  # downloads, files, GPUs, other hosts, packages that are not there; data that other tests share
+    *("preset=figure4", "preset=table2", "force=true"),
     *("task=all", "task=text", "task=text_2k", "task=image", "task=retrieval", "task=genome", "verify=true"),
     *("trainer=gpu", "trainer=ddp", "trainer=ddp_multinode", "logger=wandb", "hydra/launcher=submitit_slurm"),
 }
@@ -122,10 +122,10 @@ def in_own_tree(command: Command, folder: Path) -> Command:
     return command._replace(words=("python", m, name, "--config-dir", str(folder / "tree" / "conf"), *words))
 
 
-def run_to_its_end(command: Command, patch: pytest.MonkeyPatch) -> None:
+def run_to_its_end(command: Command, patch: pytest.MonkeyPatch, short: dict = TINY) -> None:
     """The command itself with words that make it short, in the study that it would have made without them."""
     _, _, name, *words = command.words
-    words += (LONGER | TINY)[name]
+    words += short[name]
     if name == "lra.train" and not any(word.startswith(("study=", "experiment=")) for word in words):
         budget = next((word.split("=")[1] for word in command.words if word.startswith("budget=")), "paper")
         words.append(f"study=paper-{budget}")
@@ -298,9 +298,8 @@ def test_the_laws_run_on_a_class_of_one_s_own(own, monkeypatch):
 )
 def test_what_takes_longer_runs_to_its_end(command, work, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    if command.words[2] in ("lra.kernels.resources", "lra.bench"):
-        monkeypatch.delenv("TRITON_INTERPRET", raising=False)
-    run_to_its_end(command, monkeypatch)
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)  # kernels are left out, not crawled through
+    run_to_its_end(command, monkeypatch, LONGER)
 
 
 @pytest.mark.parametrize("block", SNIPPETS, ids=lambda block: f"{block.page}:{block.line}")
