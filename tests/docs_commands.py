@@ -1,7 +1,6 @@
-"""README.md and docs/*.md as data: fenced blocks, commands, examples, links, words; and what a command is held to.
+"""What each class of command in README.md and docs/ is held to.
 
-A command is a line of a ``sh`` block, or inline code that begins with the name of a program. ``checked`` finds its
-class and raises AssertionError where something in it is wrong:
+``checked`` finds the class of a command and raises AssertionError where something in it is wrong:
 
     python -m <entry>   called in this process up to where its work starts (ENTRIES): the same parser, the same
                         configuration, every word and key; test_docs.py runs those that take seconds to their end
@@ -29,40 +28,18 @@ from typing import NamedTuple
 
 import pytest
 import torch
+from docs_pages import ROOT, Command
 from hydra._internal.hydra import Hydra
 from hydra.types import RunMode
 
-from lra.config import CONF, main
+from lra.config import main
 
-ROOT = CONF.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-LANGUAGES = ("sh", "python", "yaml", "text")
-PROGRAMS = ("python", "make", "pip", "torchrun", "srun", "wandb", "source", "export", "apt-get", "git", "cd", "curl")
 SYSTEM = ("apt-get install chromium",)
 LAUNCHED = {"srun": {"--nodes", "--ntasks-per-node"}}
 
 
 class Reached(Exception):
     """Where the work of an entry point starts."""
-
-
-class Block(NamedTuple):
-    """file: the path that the paragraph before the block begins with."""
-
-    page: str
-    line: int
-    language: str
-    text: str
-    file: str | None
-
-
-class Command(NamedTuple):
-    page: str
-    line: int
-    words: tuple[str, ...]
-
-    def __str__(self) -> str:
-        return f"{self.page}:{self.line} {shlex.join(self.words)}"
 
 
 class Entry(NamedTuple):
@@ -89,46 +66,6 @@ ENTRIES = {
     "data_prep.show": Entry("data_prep.show", "show", ("data_prep.source.Source.open",)),
     "data_prep.bench": Entry("data_prep.bench", "main", ("data_prep.bench.seconds_of_first_call",)),
 }
-
-
-def blocks(page: str, text: str) -> Iterator[Block]:
-    """Raises AssertionError for a block without one of LANGUAGES."""
-    lines, opened, before = text.splitlines(), None, ""
-    for number, line in enumerate(lines, start=1):
-        if not line.startswith("```"):
-            before = line if line.strip() and opened is None else before
-        elif opened is None:
-            language, opened = line[3:], number
-            assert language in LANGUAGES, f"{page}:{number}: a block is one of {', '.join(LANGUAGES)}, not {language!r}"
-        else:
-            file = re.match(r"`([\w./-]+\.(?:py|yaml))`", before)
-            yield Block(page, opened, language, "\n".join(lines[opened : number - 1]) + "\n", file and file[1])
-            opened, before = None, ""
-    assert opened is None, f"{page}:{opened}: a block without an end"
-
-
-def spans(text: str) -> Iterator[tuple[int, str]]:
-    """Inline code outside of blocks, by its line."""
-    outside = re.sub(r"^```.*?^```$", lambda block: "\n" * block[0].count("\n"), text, flags=re.M | re.S)
-    for found in re.finditer(r"`([^`]+)`", outside):
-        yield outside[: found.start()].count("\n") + 1, " ".join(found[1].split())
-
-
-def commands(page: str, text: str) -> Iterator[Command]:
-    for block in blocks(page, text):
-        if block.language == "sh":
-            for number, line in enumerate(block.text.splitlines(), start=block.line + 1):
-                assert not line.endswith("\\"), f"{page}:{number}: one line, please"
-                if words := shlex.split(line, comments=True):
-                    yield Command(page, number, tuple(words))
-    for number, span in spans(text):
-        words = span.split(maxsplit=1)
-        if len(words) > 1 and words[0] in PROGRAMS:
-            yield Command(page, number, tuple(shlex.split(span)))
-
-
-def all_commands() -> list[Command]:
-    return [c for path in PAGES for c in commands(path.relative_to(ROOT).as_posix(), path.read_text())]
 
 
 def checked(command: Command, patch: pytest.MonkeyPatch, config: pytest.Config) -> None:
@@ -245,14 +182,14 @@ def sweep_in_short(words: list[str], patch: pytest.MonkeyPatch) -> list[str]:
 
 
 def bench_in_short(patch: pytest.MonkeyPatch) -> None:
-    """Names are looked up one and all; composed are those with changed keys, and the first one with every task."""
+    """Names are looked up one and all; composed are the first few with changed keys, and one with every task."""
     from lra.bench import contestants
 
     compose, done = contestants.config, set()
 
     def config(name, words):
         task = next(word for word in words if word.startswith("task="))
-        if not {name if "=" in name else task, task} <= done:
+        if task not in done or ("=" in name and len(done) < 5):
             compose(name, words)
         done.update((name, task))
 

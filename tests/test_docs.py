@@ -1,10 +1,9 @@
-"""README.md and docs/: every command is run or parsed, every example runs, every link, path and word is there."""
+"""README.md and docs/: every command is run or parsed, every example is run."""
 
 import ast
 import importlib.util
 import inspect
 import re
-import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -13,25 +12,11 @@ import conftest
 import pytest
 import test_laws
 import torch
-import yaml
-from docs_commands import (
-    ENTRIES,
-    PAGES,
-    ROOT,
-    Command,
-    all_commands,
-    blocks,
-    checked,
-    commands,
-    enter,
-    inside,
-    spans,
-)
-
-from lra.config import _EXTRAS, CONF, compose, flatten
+from docs_commands import ENTRIES, checked, enter, inside
+from docs_pages import PAGES, ROOT, Command, blocks, commands
 
 TEXTS = {path.relative_to(ROOT).as_posix(): path.read_text() for path in PAGES}
-COMMANDS = all_commands()
+COMMANDS = [c for page, text in TEXTS.items() for c in commands(page, text)]
 BLOCKS = [block for page, text in TEXTS.items() for block in blocks(page, text)]
 EXAMPLES = {block.file: block for block in BLOCKS if block.file}  # files that a page writes down in full
 SNIPPETS = [block for block in BLOCKS if block.language == "python" and not block.file]
@@ -146,52 +131,53 @@ def test_every_command_on_an_example_is_right(command, own, monkeypatch, pytestc
     checked(in_own_tree(command, own), monkeypatch, pytestconfig)
 
 
-WRONG = [
-    "python -m lra.train task=listops attn=cur_best",
-    "python -m lra.train task=listops attn=cur_abs optim.lrr=1",
-    "python -m lra.train task=listops attn=cur_abs +attn.lines=3",
-    "python -m lra.train task=listops attn=cur_abs optim.steps=many",
-    "python -m lra.train -m task=listops attn=softmax,cur_best,cur_abs",
-    "python -m lra.train experiment=psf_nothing",
-    "python -m lra.trian task=listops attn=cur_abs",
-    "python -m lra.sweep sweep=learning_rate",
-    "python -m lra.sweep sweep=count tasks=[listop]",
-    "python -m lra.sweep sweep=count hydra/launcher=jolib",
-    "python -m lra.report stduy=mine",
-    "python -m lra.show runs=x",
-    "python -m lra.transfer run=x attn=cur_step attn.cuont=3",
-    "python -m lra.bench mechanisms=[cur_best]",
-    "python -m lra.bench preset=figure5",
-    "python -m lra.factorise kinds=[photo]",
-    "python -m lra.kernels.resources arch=70",
-    "python -m lra.integrations.pretrained model=x examples=y pools=cls",
-    "python -m lra.integrations.dinov2_onnx model.onnx",
-    "python -m data_prep task=list",
-    "python -m data_prep task=listops source.seeds=1",
-    "python -m data_prep.show task=listops counts=3",
-    "python -m data_prep.bench --reps 3",
-    "python -m pytest tests/test_laws.py --atn mine.AFT",
-    "python -m pytest tests/test_law.py",
-    "python train.py",
-    "make tset",
-    "make sweep LAUNCHR=joblib",
-    "pip install '.[wnadb]'",
-    "torchrun --nnode-s=2 --rdzv-endpoint=a:1 -m lra.train task=listops attn=cur_abs trainer=ddp_multinode",
-    "torchrun --nnodes=2 --nproc-per-node=5 --rdzv-endpoint=a:1 -m lra.train task=listops attn=cur_abs trainer=ddp",
-    "srun --node=2 --ntasks-per-node=4 python -m lra.train task=listops attn=cur_abs trainer=ddp_multinode",
-    "wandb snyc runs",
-    "wandb sync --fast runs",
-    "source venv/bin/activate",
-    "export MALLOC_MMAP_MAX_=1",
-    "apt-get install everything",
-    "curl https://example.org",
-]
+WRONG = {
+    "python -m lra.train task=listops attn=cur_best": "attn=cur_best: no such choice",
+    "python -m lra.train task=listops attn=cur_abs optim.lrr=1": "optim.lrr: no such key",
+    "python -m lra.train task=listops attn=cur_abs +attn.lines=3": "attn.lines: no such key",
+    "python -m lra.train task=listops attn=cur_abs optim.steps=many": "optim.steps must be",
+    "python -m lra.train -m task=listops attn=softmax,cur_best,cur_abs": "attn=cur_best: no such choice",
+    "python -m lra.train experiment=psf_nothing": "experiment=psf_nothing: no such choice",
+    "python -m lra.trian task=listops attn=cur_abs": "belongs to no class",
+    "python -m lra.sweep sweep=learning_rate": "sweep=learning_rate: no such choice",
+    "python -m lra.sweep sweep=count tasks=[listop]": "task=listop: no such choice",
+    "python -m lra.sweep sweep=count hydra/launcher=jolib": "hydra/launcher=jolib: no such choice",
+    "python -m lra.report stduy=mine": "stduy: no such key",
+    "python -m lra.show runs=x": "runs: no such key",
+    "python -m lra.transfer run=x attn=cur_step attn.cuont=3": "attn.cuont: no such key",
+    "python -m lra.bench mechanisms=[cur_best]": "mechanisms: cur_best is not one of",
+    """python -m lra.bench 'mechanisms=["cur_abs-cuont=3"]'""": "attn.cuont: no such key",
+    "python -m lra.bench preset=figure5": "preset=figure5: no such choice",
+    "python -m lra.factorise kinds=[photo]": "kinds: photo is not one of",
+    "python -m lra.kernels.resources arch=70": "arch=70: no such choice",
+    "python -m lra.integrations.pretrained model=x examples=y pools=cls": "pools: no such key",
+    "python -m lra.integrations.dinov2_onnx model.onnx": "usage: ",
+    "python -m data_prep task=list": "task=list: no such choice",
+    "python -m data_prep task=listops source.seeds=1": "source.seeds: no such key",
+    "python -m data_prep.show task=listops counts=3": "counts: no such key",
+    "python -m data_prep.bench --reps 3": "--reps 3: 2",
+    "python -m pytest tests/test_laws.py --atn mine.AFT": "unrecognized arguments: --atn",
+    "python -m pytest tests/test_law.py": "tests/test_law.py",
+    "python train.py": "python -m",
+    "make tset": "No rule to make target",
+    "make sweep LAUNCHR=joblib": "no such variable",
+    "pip install '.[wnadb]'": "extras are",
+    "torchrun --nnode-s=2 --rdzv-endpoint=a:1 -m lra.train task=listops attn=sdpa": "refused by torchrun",
+    "torchrun --nnodes=2 --nproc-per-node=5 --rdzv-endpoint=a:1 -m lra.train task=listops attn=sdpa": "10 processes",
+    "srun --node=2 --ntasks-per-node=4 python -m lra.train task=listops attn=cur_abs": "--node",
+    "wandb snyc runs": "no such command",
+    "wandb sync --fast runs": "--fast",
+    "source venv/bin/activate": "venv/bin/activate",
+    "export MALLOC_MMAP_MAX_=1": "MALLOC_MMAP_MAX_=1",
+    "apt-get install everything": "belongs to no class",
+    "curl https://example.org": "belongs to no class",
+}
 
 
 @pytest.mark.parametrize("line", WRONG)
 def test_a_wrong_command_is_found(line, work, monkeypatch, pytestconfig):
     (command,) = commands("page", f"```sh\n{line}  # a comment\n```\n")
-    with pytest.raises(AssertionError):
+    with pytest.raises(AssertionError, match=re.escape(WRONG[line])):
         checked(command, monkeypatch, pytestconfig)
 
 
@@ -335,153 +321,3 @@ def test_the_snippet_of_transformers_runs(monkeypatch):
     kept = made(picture).last_hidden_state
     made.set_attn_implementation("sdpa")
     assert kept.isfinite().all() and not torch.allclose(kept, made(picture).last_hidden_state)
-
-
-# Words. A table whose first column is `key` lists the values of that key in the second.
-
-
-def cells(page):
-    for line in TEXTS[page].splitlines():
-        if line.startswith("| ") and not line.startswith("| ---"):
-            yield [cell.strip() for cell in re.split(r"(?<!\\)\|", line.strip().strip("|"))]
-
-
-def words(cell):
-    return set(re.findall(r"`(\w+)`", cell))
-
-
-def yamls(group):
-    return {path.stem for path in (CONF / group).glob("*.yaml")}
-
-
-@pytest.mark.parametrize("key", ["task", "protocol", "block", "trainer", "logger", "experiment"])
-def test_keys_list_every_value_and_no_other(key):
-    (row,) = (row for row in cells("README.md") if row[0] == f"`{key}`")
-    assert words(row[1]) == yamls(key)
-
-
-def test_budgets_are_those_of_every_task():
-    (row,) = (row for row in cells("README.md") if row[0] == "`budget`")
-    for path in (CONF / "task").glob("*.yaml"):
-        task = yaml.safe_load(path.read_text())
-        assert set(task["budgets"]) == words(row[1]) or "defaults" in task
-
-
-def test_mechanisms_are_those_of_conf_attn():
-    rows = list(cells("README.md"))
-    (start,) = (i for i, row in enumerate(rows) if row[0] == "`attn=`")
-    listed = [word for row in rows[start + 1 :] for word in re.findall(r"`(\w+)`", row[0])]
-    assert set(listed) == yamls("attn") - {"custom"} and len(set(listed)) == len(listed)
-
-
-def test_sweeps_presets_kinds_and_launchers():
-    from lra.factorise.matrices import KINDS
-
-    line = next(line for line in TEXTS["docs/sweeps.md"].splitlines() if line.startswith("`sweep=` is one of"))
-    assert words(line) == yamls("sweep")
-    said = {word.removeprefix("preset=") for word in re.findall(r"preset=\w+", TEXTS["docs/bench.md"])}
-    assert said == yamls("preset")
-    launchers = [row[0].strip("`") for row in cells("docs/sweeps.md")][1:]
-    assert set(launchers) == {"basic", "joblib", *_EXTRAS}
-    kinds = re.search(r"`kinds` are ((?:`\w+`\s*)+)", TEXTS["docs/factorise.md"])[1]
-    assert words(kinds) == set(KINDS)
-
-
-def test_tables_of_the_protocol_are_the_yamls():
-    page = list(cells("docs/protocol.md"))
-    names = {"length": "task.length", "batch": "optim.batch", "lr": "optim.lr", "warm-up": "optim.warmup"}
-    names |= {"steps": "optim.steps", "dev every": "optim.eval_every"}
-    (start,) = (i for i, row in enumerate(page) if row[:2] == ["task", "length"])
-    for row in page[start + 1 :]:
-        config = compose("train", [f"task={row[0].strip('`')}", "attn=sdpa"])
-        for name, text in zip(page[start][1:], row[1:], strict=True):
-            section, key = names[name].split(".")
-            assert float(text.replace(",", "")) == config[section][key], (row[0], name)
-    assert {row[0].strip("`") for row in page[start + 1 :]} == yamls("task") - {"text_1k", "text_2k"}
-    quirks = {row[0].strip("`"): row[1:3] for row in page if row[0].startswith("`protocol.")}
-    for column, protocol in enumerate(("paper", "clean")):
-        values = yaml.safe_load((CONF / "protocol" / f"{protocol}.yaml").read_text())
-        assert values.pop("name") == protocol
-        told = {key.removeprefix("protocol."): yaml.safe_load(row[column].strip("`")) for key, row in quirks.items()}
-        assert told == values
-
-
-def test_keys_in_the_text_exist():
-    known = {"attn._target_", "attn.temperature", "source.pairs", "task.length"}
-    for path in (path for path in CONF.rglob("*.yaml") if path.parent.name != "experiment"):
-        tree = yaml.safe_load(path.read_text())
-        known |= set(flatten(tree if path.parent.name == "task" or path.stem == "train" else {path.parent.name: tree}))
-    for page, text in TEXTS.items():
-        for line, span in spans(text):
-            found = re.fullmatch(
-                r"\+?((?:attn|block|data|logger|model|optim|protocol|source|task|trainer)\.[\w.]+)(=.*)?", span
-            )
-            if found and not found[1].endswith((".py", ".yaml", ".md")):
-                assert any(key == found[1] or key.startswith(f"{found[1]}.") for key in known), f"{page}:{line} {span}"
-
-
-def test_links_and_paths_lead_somewhere():
-    missing = []
-    for path in PAGES:
-        page, text = path.relative_to(ROOT).as_posix(), path.read_text()
-        for target in re.findall(r"\]\(([^)]+)\)", text):
-            file, _, anchor = target.partition("#")
-            if target.startswith("https://"):
-                continue
-            there = (path.parent / file).resolve() if file else path
-            if not there.is_file():
-                missing.append((page, target))
-            elif anchor:
-                titles = re.findall(r"^#+ (.+)$", there.read_text(), re.M)
-                if anchor not in {re.sub(r"[^\w -]", "", t).lower().replace(" ", "-") for t in titles}:
-                    missing.append((page, target))
-        for _, span in spans(text):
-            own = re.fullmatch(r"(lra|conf|data_prep|tests|docs)/[\w./*-]*", span)
-            if own and span not in EXAMPLES and not list(ROOT.glob(span.rstrip("/"))):
-                missing.append((page, span))
-    assert not missing
-    linked = set(re.findall(r"\]\((docs/[\w.]+)\)", TEXTS["README.md"]))
-    assert linked == {page for page in TEXTS if page != "README.md"}
-
-
-@pytest.mark.parametrize("module", ["pretrained", "dinov2_onnx", "huggingface"])
-def test_a_missing_package_is_one_line_that_names_the_extra(module, monkeypatch):
-    for name in [name for name in sys.modules if name.startswith("lra.integrations.")]:
-        monkeypatch.delitem(sys.modules, name)
-    for package in ("transformers", "onnx"):
-        monkeypatch.setitem(sys.modules, package, None)
-    package, extra = ("onnx", "onnx") if module == "dinov2_onnx" else ("transformers", "hf")
-    line = re.escape(f"{package} is not installed, or too old: pip install '.[{extra}]'")
-    if module != "huggingface":
-        with pytest.raises(SystemExit, match=f"^lra: {line}$"):
-            runpy.run_module(f"lra.integrations.{module}", run_name="__main__")
-    with pytest.raises(ImportError, match=f"^{line}$"):
-        importlib.import_module(f"lra.integrations.{module}")
-
-
-@pytest.mark.slow
-def test_a_wheel_carries_what_is_read_at_run_time(tmp_path):
-    line = [
-        sys.executable,
-        "-m",
-        "pip",
-        "wheel",
-        "-q",
-        "--no-deps",
-        "--disable-pip-version-check",
-        ".",
-        "-w",
-        str(tmp_path),
-    ]
-    subprocess.run(line, cwd=ROOT, check=True)
-    import zipfile
-
-    (wheel,) = tmp_path.glob("*.whl")
-    held = set(zipfile.ZipFile(wheel).namelist())
-    read = [*(ROOT / "lra/report/web").iterdir(), ROOT / "lra/published.csv"]
-    tracked = subprocess.run(
-        ["git", "ls-files", "lra", "data_prep"], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    assert {path.relative_to(ROOT).as_posix() for path in read} <= held
-    assert {f"lra/conf/{path.relative_to(CONF).as_posix()}" for path in CONF.rglob("*.yaml")} <= held
-    assert set(tracked.stdout.split()) <= held
