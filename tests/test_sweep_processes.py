@@ -48,8 +48,9 @@ def test_killed_sweep_goes_on_and_no_run_is_done_twice(data_root, tmp_path, laun
     while not list(tmp_path.rglob(record.NAME)) and first.poll() is None and time.monotonic() < deadline:
         time.sleep(0.05)
     first.send_signal(kill)
-    first.communicate(timeout=90)
+    _, err = first.communicate(timeout=90)
     assert first.returncode != 0
+    assert kill == signal.SIGKILL or "stopped, " in err and "the same command goes on" in err, err
     while any(lock.holder(path) for path in tmp_path.rglob(lock.NAME)):  # the runs end with their sweep
         assert time.monotonic() < deadline
         time.sleep(0.1)

@@ -2,6 +2,7 @@
 
 import functools
 import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -38,6 +39,7 @@ def sweep(config: DictConfig) -> None:
     for run in runs:
         if state(run) == "failed":
             (run.folder / FAILED).unlink(missing_ok=True)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # stops like Ctrl-C, with a line
     with Watch(runs) as watch:
         try:
             complete(runs, config, at_once, threads)
