@@ -108,7 +108,7 @@ class Download:
     def _load(self, work: Path, progress: Progress) -> Path:
         """Downloads into the folder `work`, in another process; ValueError says what went wrong."""
         if importlib.util.find_spec("tensorflow_datasets") is None:
-            raise self._failure("tensorflow-datasets is missing (pip install 'lra-suite[tfds]')")
+            raise self._failure("tensorflow-datasets is not installed: pip install '.[tfds]'")
         free = shutil.disk_usage(work).free
         if self.size is not None and free < self.size:
             raise self._failure(f"it has {self.size / 1e6:,.0f} MB, {work.parent} has room for {free / 1e6:,.0f} MB")

@@ -23,6 +23,16 @@ if find_spec("triton") is None:
 SMOKE = ("task=listops", "budget=smoke")
 
 
+def pytest_addoption(parser):
+    about = "a class of your own that the laws are run on instead: package.module.Class, then words such as +attn.x=3"
+    parser.addoption("--attn", help=about)
+
+
+def pytest_configure(config):
+    if own := config.getoption("--attn"):
+        MECHANISMS[:] = [own]
+
+
 def interpret_faster():
     """A function of a kernel that calls another goes over all of triton's language anew; once is enough."""
     from triton.runtime.interpreter import InterpretedFunction
@@ -44,7 +54,10 @@ if KERNELS and os.environ.get("TRITON_INTERPRET") == "1":
 
 
 def config(attn: str, *overrides: str):
-    return compose("train", [*SMOKE, f"attn={attn}", *overrides])
+    """attn: a word of conf/attn, or a class by its path and words after it."""
+    word, *words = attn.split()
+    chosen = [f"attn={word}"] if "." not in word else ["attn=custom", f"attn._target_={word}"]
+    return compose("train", [*SMOKE, *chosen, *words, *overrides])
 
 
 def p_value(observed, expected=None) -> float:

@@ -191,7 +191,7 @@ def test_the_download_ends_with_the_process_that_asked_for_it(server, tmp_path, 
 def test_without_tfds(tmp_path, monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     message = refused(IMDB, tmp_path / "downloads")
-    assert "tensorflow-datasets is missing (pip install 'lra-suite[tfds]')" in message
+    assert "tensorflow-datasets is not installed: pip install '.[tfds]'" in message
 
 
 def test_an_archive_that_is_there_already(tmp_path):

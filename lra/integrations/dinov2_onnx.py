@@ -8,12 +8,16 @@ import sys
 from pathlib import Path
 
 import numpy as np
-import onnx
 import torch
-from onnx.numpy_helper import to_array
-from onnx.reference import ReferenceEvaluator
-from safetensors.torch import save_file
-from transformers import Dinov2Config, Dinov2Model
+
+from . import needs
+
+with needs("onnx", __name__):
+    import onnx
+    from onnx.numpy_helper import to_array
+    from onnx.reference import ReferenceEvaluator
+    from safetensors.torch import save_file
+    from transformers import Dinov2Config, Dinov2Model
 
 PREFIX = "backbone."
 

@@ -11,9 +11,12 @@ import torch.nn.functional as F
 from omegaconf import DictConfig
 from PIL import Image
 from torch import Tensor, nn
-from transformers import AutoModel, AutoTokenizer
 
+from . import needs
 from .huggingface import register
+
+with needs("hf", __name__):
+    from transformers import AutoModel, AutoTokenizer
 
 # Of ImageNet's colours, which ViT-like models are mostly trained with.
 MEAN, DEVIATION = torch.tensor([0.485, 0.456, 0.406]), torch.tensor([0.229, 0.224, 0.225])

@@ -17,12 +17,15 @@ from functools import partial
 
 import torch
 from torch import Tensor, nn
-from transformers import AttentionInterface, AttentionMaskInterface
-from transformers.masking_utils import bidirectional_mask_function
 
 from ..attention import cur_attention
 from ..lowrank import IMPLS
 from ..select import SCORES
+from . import needs
+
+with needs("hf", __name__):
+    from transformers import AttentionInterface, AttentionMaskInterface
+    from transformers.masking_utils import bidirectional_mask_function
 
 _PARAMETERS = inspect.signature(cur_attention).parameters.values()
 OPTIONS = [p.name for p in _PARAMETERS if p.kind is p.KEYWORD_ONLY and p.name != "scale"]

@@ -22,7 +22,10 @@ from torch import Tensor
 
 from ..config import main
 from ..select import SCORES
-from .encoder import Encoder, load
+from . import needs
+
+with needs("hf", __name__):
+    from .encoder import Encoder, load
 
 
 @dataclass(frozen=True, kw_only=True)

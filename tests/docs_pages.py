@@ -1,0 +1,71 @@
+"""README.md and docs/*.md as data: fenced blocks, inline code, commands.
+
+A command is a line of a ``sh`` block, or inline code that begins with the name of a program and says more.
+"""
+
+import re
+import shlex
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from lra.config import CONF
+
+ROOT = CONF.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+LANGUAGES = ("sh", "python", "yaml", "text")
+PROGRAMS = ("python", "make", "pip", "torchrun", "srun", "wandb", "source", "export", "apt-get", "git", "cd", "curl")
+
+
+class Block(NamedTuple):
+    """file: the path that the paragraph before the block begins with."""
+
+    page: str
+    line: int
+    language: str
+    text: str
+    file: str | None
+
+
+class Command(NamedTuple):
+    page: str
+    line: int
+    words: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"{self.page}:{self.line} {shlex.join(self.words)}"
+
+
+def blocks(page: str, text: str) -> Iterator[Block]:
+    """Raises AssertionError for a block without one of LANGUAGES."""
+    lines, opened, before = text.splitlines(), None, ""
+    for number, line in enumerate(lines, start=1):
+        if not line.startswith("```"):
+            before = line if line.strip() and opened is None else before
+        elif opened is None:
+            language, opened = line[3:], number
+            assert language in LANGUAGES, f"{page}:{number}: a block is one of {', '.join(LANGUAGES)}, not {language!r}"
+        else:
+            file = re.match(r"`([\w./-]+\.(?:py|yaml))`", before)
+            yield Block(page, opened, language, "\n".join(lines[opened : number - 1]) + "\n", file and file[1])
+            opened, before = None, ""
+    assert opened is None, f"{page}:{opened}: a block without an end"
+
+
+def spans(text: str) -> Iterator[tuple[int, str]]:
+    """Inline code outside of blocks, by its line."""
+    outside = re.sub(r"^```.*?^```$", lambda block: "\n" * block[0].count("\n"), text, flags=re.M | re.S)
+    for found in re.finditer(r"`([^`]+)`", outside):
+        yield outside[: found.start()].count("\n") + 1, " ".join(found[1].split())
+
+
+def commands(page: str, text: str) -> Iterator[Command]:
+    for block in blocks(page, text):
+        if block.language == "sh":
+            for number, line in enumerate(block.text.splitlines(), start=block.line + 1):
+                assert not line.endswith("\\"), f"{page}:{number}: one line, please"
+                if words := shlex.split(line, comments=True):
+                    yield Command(page, number, tuple(words))
+    for number, span in spans(text):
+        words = span.split(maxsplit=1)
+        if len(words) > 1 and words[0] in PROGRAMS:
+            yield Command(page, number, tuple(shlex.split(span)))
