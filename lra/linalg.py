@@ -38,12 +38,63 @@ def cubic(m: Tensor, *, steps: int, init: str = "per_matrix") -> Tensor:
         z = m.mT / (scale.max() if init == "batch" else scale)
         if init == "two_norms":
             z = z / m.abs().sum(-1).max(-1).values.clamp(min=tiny)[:, None, None]
-        for _ in range(steps):  # multiplied out, so that each line is one fused multiply-add and needs no identity
-            mz = m @ z
-            t = torch.baddbmm(mz, mz, mz, beta=7, alpha=-1)
-            t = torch.baddbmm(mz, mz, t, beta=15, alpha=-1)
-            z = torch.baddbmm(z, z, t, beta=13 / 4, alpha=-1 / 4)
+        z = _Cubic.apply(m, z, steps) if steps else z
         return z.reshape(shape)
+
+
+def cubic_factors(m: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
+    """P = m Z and T = P (15 I - P (7 I - P)) of one step of ``cubic``, (G,c,c); each line is one fused multiply-add."""
+    p = m @ z
+    t = torch.baddbmm(p, p, p, beta=7, alpha=-1)
+    return p, torch.baddbmm(p, p, t, beta=15, alpha=-1)
+
+
+def cubic_pull(m: Tensor, z: Tensor, p: Tensor, t: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:
+    """Gradients of m and z for ``grad``, that of 13/4 Z - 1/4 Z T; p, t from ``cubic_factors``, all (G,c,c).
+
+    dT = -1/4 Zᵀ G,   A = Pᵀ dT,   B = A + dT Pᵀ,   dP = 15 dT - 7 B + B Pᵀ + Pᵀ A
+    dm = dP Zᵀ,   dZ = 13/4 G - 1/4 G Tᵀ + mᵀ dP
+    """
+    dt = z.mT @ (grad * (-1 / 4))
+    a = p.mT @ dt
+    b = torch.baddbmm(a, dt, p.mT)
+    dp = torch.baddbmm(b, b, p.mT, beta=-7).baddbmm_(p.mT, a).add_(dt, alpha=15)
+    return dp @ z.mT, torch.baddbmm(grad, grad, t.mT, beta=13 / 4, alpha=-1 / 4).baddbmm_(m.mT, dp)
+
+
+def _cubic(m: Tensor, z: Tensor, steps: int, kept: list[Tensor] | None = None) -> Tensor:
+    """Z after the steps; ``kept`` collects Z, P and T of each."""
+    for _ in range(steps):
+        p, t = cubic_factors(m, z)
+        if kept is not None:
+            kept += z, p, t
+        z = torch.baddbmm(z, z, t, beta=13 / 4, alpha=-1 / 4)
+    return z
+
+
+class _Cubic(torch.autograd.Function):
+    """``_cubic`` with a backward of half as many operations as autograd's own."""
+
+    @staticmethod
+    def forward(ctx, m, z, steps):
+        kept = [] if any(ctx.needs_input_grad) else None
+        out = _cubic(m, z, steps, kept)
+        ctx.steps = steps
+        ctx.save_for_backward(m, *kept or ())
+        return out
+
+    @staticmethod
+    def backward(ctx, grad):
+        m, *kept = ctx.saved_tensors
+        with torch.autocast(grad.device.type, enabled=False):
+            if torch.is_grad_enabled():  # for the gradient of a gradient: what was kept has no history
+                z, kept = kept[0], []
+                _cubic(m, z, ctx.steps, kept)
+            dm = torch.zeros_like(m)
+            for k in reversed(range(0, len(kept), 3)):
+                more, grad = cubic_pull(m, *kept[k : k + 3], grad)
+                dm += more
+        return dm, grad, None
 
 
 def exact(m: Tensor) -> Tensor:

@@ -6,6 +6,7 @@ import sys
 import pytest
 import torch
 from conftest import config as train_config
+from torch import nn
 
 from lra import build, record
 from lra.attention.cur import CUR
@@ -17,6 +18,7 @@ from lra.bench.__main__ import bench, prepare
 from lra.bench.exact import Exact
 from lra.bench.published import Published
 from lra.config import CONF, compose
+from lra.model.dropout import Dropout
 
 PRESETS = sorted(path.stem for path in (CONF / "preset").glob("*.yaml"))
 SIZES = {"heads": 2, "head_dim": 8, "value_dim": 8, "length": 96}
@@ -211,6 +213,14 @@ def test_training_step_trains(tmp_path):
         for _ in range(8):
             step()
     assert seen[-1] < seen[0] and all(p.grad is None for p in model.parameters())
+
+
+def test_the_published_step_with_torchs_dropout():
+    counts = []
+    for name in ("published", "published-torch_dropout=true"):
+        parts = list(cases.classifier(contestants.config(name, ["task=listops", "budget=smoke"])).modules())
+        counts.append([sum(type(part) is kind and part.p == 0.1 for part in parts) for kind in (Dropout, nn.Dropout)])
+    assert counts == [[7, 0], [0, 7]]  # the embedding's; in each of two layers the mixer's and the MLP's two
 
 
 def test_a_length_that_would_take_too_long_is_left_out(tmp_path):

@@ -40,6 +40,52 @@ def test_gradients():
     assert torch.autograd.gradcheck(lambda x: cubic(x, steps=4, init="two_norms"), m)
 
 
+@pytest.mark.parametrize("init", ["per_matrix", "batch", "two_norms"])
+@pytest.mark.parametrize("steps", [0, 1, 4, 6])
+def test_gradient_is_that_of_the_recurrence(init, steps):
+    """The hand-written backward against autograd through the recurrence as it is printed.
+
+    Both sum the same products in another order: some hundred roundings, each of at most the largest number.
+    """
+    m = stochastic(8) * (3.0 if init == "two_norms" else 1.0)
+    m[0, 0] = 0
+    pull = torch.randn(m.shape, dtype=m.dtype, generator=torch.Generator().manual_seed(1))
+
+    def recurrence(x):
+        one, tiny = torch.eye(8, dtype=m.dtype), torch.finfo(m.dtype).tiny
+        scale = x.sum(-2).max(-1).values.clamp(min=tiny)[..., None, None]
+        z = x.mT / (scale.max() if init == "batch" else scale)
+        z = z / x.sum(-1).max(-1).values.clamp(min=tiny)[..., None, None] if init == "two_norms" else z
+        for _ in range(steps):
+            z = 0.25 * z @ (13 * one - x @ z @ (15 * one - x @ z @ (7 * one - x @ z)))
+        return z
+
+    got, expected = (
+        torch.autograd.grad(f(x := m.clone().requires_grad_()), x, pull)[0]
+        for f in (lambda x: cubic(x, steps=steps, init=init), recurrence)
+    )
+    if init == "batch":  # the others divide the zero matrix by the smallest normal number
+        assert got[0, 0].isfinite().all()
+    got, expected = got.flatten(0, 1)[init != "batch" :], expected.flatten(0, 1)[init != "batch" :]
+    torch.testing.assert_close(got, expected, rtol=0, atol=1e-13 * expected.abs().max().item())
+
+
+def test_gradient_of_the_gradient():
+    m = stochastic(3, (2,)).requires_grad_()
+    assert torch.autograd.gradgradcheck(lambda x: cubic(x, steps=3), m)
+
+
+@pytest.mark.slow
+def test_gradient_compiled_and_without():
+    m = stochastic(4, (2,)).requires_grad_()
+    value = lambda x: cubic(x, steps=2).square().sum()
+    compiled = torch.compile(value, fullgraph=True, backend="aot_eager")
+    expected, got = (torch.autograd.grad(f(m), m)[0] for f in (value, compiled))
+    torch.testing.assert_close(got, expected, rtol=1e-12, atol=1e-12)
+    with torch.no_grad():
+        assert not cubic(m, steps=2).requires_grad
+
+
 @pytest.mark.parametrize("row_sum", [0.1, 3.0, 32.0])
 def test_rows_that_do_not_sum_to_one_need_both_norms(row_sum):
     """Without the row norm the largest eigenvalue x of m Z_0 is the row sum. A step takes it to

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from .. import build, module
 from ..attention.base import Attention
 from ..data.task import Batch
+from ..model.dropout import Dropout
 from ..model.multihead import Multihead
 from .contestants import Shape
 
@@ -93,7 +94,7 @@ def model_step(
     source: ``random``, one batch of full rows, which needs no data; ``data``, eight batches of the task in turn.
     """
     torch.manual_seed(0)
-    model = build.classifier(config).to(device).train(mode == "training")
+    model = classifier(config).to(device).train(mode == "training")
     if compiled:
         model.compile(dynamic=False)
     parts = config.optim.batch // (config.optim.micro_batch or config.optim.batch) if source == "data" else 1
@@ -119,6 +120,17 @@ def model_step(
         optimiser.zero_grad()  # so that between two steps lie parameters and the optimiser's state, nothing else
 
     return training
+
+
+def classifier(config: DictConfig) -> nn.Module:
+    """The contestant's model; with ``attn.torch_dropout`` torch's own dropout is in the place of ours."""
+    model = build.classifier(config)
+    if config.attn.get("torch_dropout"):
+        for part in list(model.modules()):
+            for name, child in part.named_children():
+                if isinstance(child, Dropout):
+                    setattr(part, name, nn.Dropout(child.p))
+    return model
 
 
 def _autocast(device: str, dtype: str) -> torch.autocast:

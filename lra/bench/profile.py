@@ -16,7 +16,7 @@ from .. import build
 from ..callbacks import Divergence, Stopwatch
 from ..fit import PRECISIONS, quiet, training
 from . import contestants
-from .cases import random_batch
+from .cases import classifier, random_batch
 from .contestants import Shape
 
 WARMUP = 3
@@ -112,7 +112,7 @@ def kind(operator: str) -> str:
 def _run(made: DictConfig, config: DictConfig, device: str, *, profiled: bool) -> tuple[float, profile | None]:
     """Seconds of ``config.steps`` steps after the warm-up, and the profiler."""
     torch.manual_seed(0)
-    model = build.classifier(made)
+    model = classifier(made)
     if config.compile:
         model.compile()
     watch = _Watch(device, profiled)

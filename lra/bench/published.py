@@ -13,6 +13,9 @@ class Published(Attention):
     (``step``); the cubic iteration is written with identity matrices. As released, C is not masked and ``step`` does
     not look at the mask. Where at least ``count`` tokens are real, and for ``step`` all are and count divides them, it
     is the same function as ``lra.attention.cur.CUR`` with ``pairing=separate``.
+
+    torch_dropout: in a training step of the whole model, its dropout is torch's, as released, in place of
+    ``lra.model.dropout``, which is quicker on a CPU; the mechanism itself has none.
     """
 
     def __init__(
@@ -27,6 +30,7 @@ class Published(Attention):
         score: str = "abs",
         steps: int = 4,
         copy_rv: bool = True,
+        torch_dropout: bool = False,
     ):
         super().__init__(heads=heads, head_dim=head_dim, value_dim=value_dim, length=length, dropout=dropout)
         if score not in ("sum", "abs", "embed", "step", "random"):
@@ -34,6 +38,7 @@ class Published(Attention):
         if not 1 <= count <= length:
             raise ValueError(f"attn.count must be between 1 and the task's length {length}, not {count}")
         self.count, self.score, self.steps, self.copy_rv = count, score, steps, copy_rv
+        self.torch_dropout = torch_dropout
 
     def forward(self, q, k, v, mask=None):
         q = q / q.shape[-1] ** 0.5

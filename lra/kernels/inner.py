@@ -36,30 +36,17 @@ def backward(a, b, a_real, b_real, rv: Tensor, dw: Tensor, steps: int) -> tuple[
     s = s[:, None, None]
     z = [u.mT / s]
     for _ in range(steps):
-        p, t, _ = _polynomial(u, z[-1])
+        _, t = linalg.cubic_factors(u, z[-1])
         z.append(torch.baddbmm(z[-1], z[-1], t, beta=13 / 4, alpha=-1 / 4))
     drv = z.pop().mT @ dw
     grad = dw @ rv.mT
     du = torch.zeros_like(u)
     while z:
         last = z.pop()
-        p, t, inside = _polynomial(u, last)
-        dt = last.mT @ grad * (-1 / 4)
-        grad = torch.baddbmm(grad, grad, t.mT, beta=13 / 4, alpha=-1 / 4)
-        dp = 15 * dt - dt @ inside.mT
-        dt = -(p.mT @ dt)
-        dp = dp + 7 * dt - dt @ p.mT - p.mT @ dt
-        du = torch.baddbmm(du, dp, last.mT)
-        grad = torch.baddbmm(grad, u.mT, dp)
+        more, grad = linalg.cubic_pull(u, last, *linalg.cubic_factors(u, last), grad)
+        du += more
     column = torch.arange(u.shape[-1], device=u.device) == first[:, None]
     pull = (grad * u.mT).sum((-2, -1)) / s[:, 0, 0] ** 2
     du = du + grad.mT / s - (column * pull[:, None])[:, None]
     ds = u * (du - (du * u).sum(-1, keepdim=True)) * a.shape[-1] ** -0.5
     return drv, ds @ b, ds.mT @ a
-
-
-def _polynomial(u: Tensor, z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """P = u z, T = 15 P - P (7 P - P²), 7 P - P²."""
-    p = u @ z
-    inside = torch.baddbmm(p, p, p, beta=7, alpha=-1)
-    return p, torch.baddbmm(p, p, inside, beta=15, alpha=-1), inside

@@ -83,7 +83,7 @@ class Classifier(nn.Module):
             x = x if mask is None else x * mask[..., None]
             return F.pad(x, (0, 0, 0, self.length - x.shape[1])).flatten(1)
         (x,), L = at_least_float32(x), x.shape[1]  # thousands of terms are too many for a 16-bit sum
-        total = x.sum(1) if mask is None else (x * mask[..., None]).sum(1)
+        total = x.sum(1) if mask is None else (x * mask[..., None].to(x.dtype)).sum(1)
         if self.mean_over == "length":
             return total / self.length
         return total / (L if mask is None else mask.sum(1, keepdim=True).clamp(min=1))
