@@ -20,7 +20,9 @@ ABOUT = (
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """One matrix (n,n), its two approximations and their errors |x - x^|_F; keys of svd are those of chord.ranks."""
+    """One matrix (n,n), its two approximations and their errors |x - x^|_F; keys of svd are those of chord.ranks.
+
+    fell: the sparse factors' error after each iteration."""
 
     kind: str
     name: str
@@ -30,8 +32,12 @@ class Result:
     truncated: dict[str, np.ndarray]
     sparse: float
     svd: dict[str, float]
-    iterations: int
+    fell: np.ndarray
     stopped: str
+
+    @property
+    def iterations(self) -> int:
+        return len(self.fell)
 
     def cells(self, bold: str) -> tuple[str, ...]:
         """A text for each column of HEAD; ``bold`` is what a winner's error is put into."""
