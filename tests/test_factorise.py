@@ -9,7 +9,7 @@ import torch
 from lra.factorise import chord, compiled
 from lra.factorise.__main__ import factorise
 from lra.factorise.matrices import KINDS
-from lra.factorise.table import wins
+from lra.factorise.table import Result, ratios, summary
 
 
 def dense(w):
@@ -94,7 +94,7 @@ def test_the_command(tmp_path, monkeypatch, capfd):
     assert first.err.count("network ") == 6 and "karate_club" in first.out
     home = tmp_path / "factorise"
     table = (home / "factorise.md").read_text()
-    assert table.count("| network |") == 7 and (home / "network.png").stat().st_size > 10_000
+    assert table.count("| network |") == 7 and "of 6 |" in table and (home / "network.png").stat().st_size > 10_000
     again = run("kinds=[network]", "iterations=3")
     assert again.err == "" and (home / "factorise.md").read_text() == table
     for words, message in (
@@ -121,4 +121,20 @@ def test_matrices_are_square_and_finite(kind):
         assert kind in ("image", "gradient") or np.allclose(x, x.T)
         names.append(name)
     assert len(set(names)) == len(names) > 2
-    assert wins([]) == []
+
+
+def test_the_summary_counts_by_kind_and_rank():
+    def made(kind, sparse, paper, equal):
+        x = np.ones((8, 8))
+        svd = {"paper": paper, "equal": equal}
+        rest = {"n": 8, "matrix": x, "product": x, "truncated": {}, "fell": np.array([4.0, 3.0]), "stopped": ""}
+        return Result(kind=kind, name="x", sparse=sparse, svd=svd, **rest)
+
+    results = [made("mesh", 1.0, 2.0, 0.5), made("mesh", 3.0, 2.0, 1.0), made("mesh", 1.0, 4.0, 2.0)]
+    results.append(made("image", 1.0, 1.0, 2.0))
+    assert ratios(results)["mesh"] == {"paper": [0.5, 1.5, 0.25], "equal": [2.0, 3.0, 0.5]}
+    assert summary(results) == [
+        ("mesh", "3", "2 of 3", "0.5 (0.25 to 1.5)", "1 of 3", "2 (0.5 to 3)"),
+        ("image", "1", "0 of 1", "1 (1 to 1)", "1 of 1", "0.5 (0.5 to 0.5)"),
+    ]
+    assert summary([]) == [] and results[0].cells("{}")[-2:] == ("2", "3")

@@ -43,7 +43,7 @@ def factorise(config: DictConfig) -> None:
     console = Console(highlight=False)
     if not console.is_terminal:
         console.width = 160  # a pipe has no width to fit
-    console.print(terminal(results))
+    console.print(*terminal(results))
     print(f"written to {home}/factorise.md")
 
 
