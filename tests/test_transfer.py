@@ -12,6 +12,7 @@ import pytest
 import torch
 import yaml
 from conftest import config
+from omegaconf import OmegaConf
 
 from lra import record
 from lra.attention.softmax import Softmax
@@ -155,6 +156,9 @@ def test_mega_cur_is_the_trained_mega(mega):
     source, target = configs(one, words(mega, "attn=mega_cur_step", run=home))
     assert target.block == source.block and target.block.truncation == 7 and not target.block.prenorm
     assert configs(one, words(mega, "attn=mega_cur_step", "block.truncation=9", run=home))[1].block.truncation == 9
+    assert configs(one, words(mega, "attn=mega_chunk", run=home))[1].block == OmegaConf.merge(
+        source.block, {"chunk": 128}
+    )
     exact, grafted = (model.double() for model in models(mega, "attn=mega_cur_step", *true, run=home))
     batch = torch.randint(0, 15, (2, 1, 128), generator=torch.manual_seed(0))
     out = exact(batch)

@@ -82,11 +82,13 @@ def configs(run: Run, config: DictConfig) -> tuple[DictConfig, DictConfig]:
 def _block(own: DictConfig, config: DictConfig, words: list[str]) -> DictConfig:
     """The run's, with the keys that were said: a word of attn brings defaults along, not what the run was trained with.
 
-    Another kind of block is taken as it is.
+    A chunk is more than a default, it is what ``mega_chunk`` means. Another kind of block is taken as it is.
     """
     if own._target_ != config.block._target_ or any(word.startswith("block=") for word in words):
         return config.block
     said = {word.partition("=")[0].removeprefix("block.") for word in words if word.startswith("block.")}
+    if config.block.get("chunk"):
+        said.add("chunk")
     return OmegaConf.merge(own, {key: config.block[key] for key in said})
 
 
