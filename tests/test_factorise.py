@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from lra.factorise import chord
+from lra.factorise import chord, compiled
 from lra.factorise.__main__ import factorise
 from lra.factorise.matrices import KINDS
-from lra.factorise.table import wins
+from lra.factorise.table import Result, ratios, summary
 
 
 def dense(w):
@@ -39,6 +39,22 @@ def test_product_and_gradient_are_those_of_dense_matrices(n, init):
     assert batch[0].shape == (2,)
 
 
+@pytest.mark.parametrize("n", [5, 16, 63, 64, 65, 130])
+def test_compiled_loops_are_the_same_function(n):
+    """Also where the last strip of columns is narrower than the others; errors of both grow with the terms added."""
+    w = chord.start(n, seed=n) + 0.1 * torch.randn(1, n, 1, dtype=torch.float64, generator=torch.manual_seed(n))
+    x = torch.randn(n, n, dtype=torch.float64)
+    expected, gradient = chord.loss_and_gradient(w, x)
+    loss, found = compiled.loss_and_gradient(w.numpy(), x.numpy(), np.array(chord.offsets(n)))
+    eps = np.finfo(np.float64).eps
+    assert loss == pytest.approx(expected.item(), rel=n * n * eps)
+    np.testing.assert_allclose(found, gradient, rtol=0, atol=n * eps * gradient.abs().max().item())
+    one, two = (chord.fit(x.numpy(), iterations=3, impl=impl)[0] for impl in chord.IMPLS)
+    np.testing.assert_allclose(one, two, rtol=1e-9, atol=1e-9)
+    with pytest.raises(ValueError, match="impl must be one of compiled, torch, not 'cuda'"):
+        chord.fit(x.numpy(), iterations=1, impl="cuda")
+
+
 def test_start_values():
     assert (chord.start(64, seed=1, init="paper") >= 1 / 7).all()
     noise = chord.start(64, seed=1) - 1 / 7
@@ -56,9 +72,10 @@ def test_numbers_and_ranks():
 def test_a_product_of_chord_factors_is_found_again():
     true = chord.start(16, seed=3) + 0.2 * torch.randn(4, 16, 5, dtype=torch.float64, generator=torch.manual_seed(0))
     x = chord.product(true).numpy()
-    factors, iterations, _ = chord.fit(x, iterations=1500)
+    factors, fell, _ = chord.fit(x, iterations=1500)
     error = np.linalg.norm(x - chord.product(torch.from_numpy(factors)).numpy())
-    assert error < 1e-3 * np.linalg.norm(x) and iterations <= 1500
+    assert error < 1e-3 * np.linalg.norm(x) and 0 < len(fell) <= 1500
+    assert fell[-1] == pytest.approx(error, rel=1e-6) and (np.diff(fell) <= 0).all()
 
 
 def test_truncated_svd_is_the_best_of_its_rank():
@@ -77,7 +94,7 @@ def test_the_command(tmp_path, monkeypatch, capfd):
     assert first.err.count("network ") == 6 and "karate_club" in first.out
     home = tmp_path / "factorise"
     table = (home / "factorise.md").read_text()
-    assert table.count("| network |") == 7 and (home / "network.png").stat().st_size > 10_000
+    assert table.count("| network |") == 7 and "of 6 |" in table and (home / "network.png").stat().st_size > 10_000
     again = run("kinds=[network]", "iterations=3")
     assert again.err == "" and (home / "factorise.md").read_text() == table
     for words, message in (
@@ -104,4 +121,20 @@ def test_matrices_are_square_and_finite(kind):
         assert kind in ("image", "gradient") or np.allclose(x, x.T)
         names.append(name)
     assert len(set(names)) == len(names) > 2
-    assert wins([]) == []
+
+
+def test_the_summary_counts_by_kind_and_rank():
+    def made(kind, sparse, paper, equal):
+        x = np.ones((8, 8))
+        svd = {"paper": paper, "equal": equal}
+        rest = {"n": 8, "matrix": x, "product": x, "truncated": {}, "fell": np.array([4.0, 3.0]), "stopped": ""}
+        return Result(kind=kind, name="x", sparse=sparse, svd=svd, **rest)
+
+    results = [made("mesh", 1.0, 2.0, 0.5), made("mesh", 3.0, 2.0, 1.0), made("mesh", 1.0, 4.0, 2.0)]
+    results.append(made("image", 1.0, 1.0, 2.0))
+    assert ratios(results)["mesh"] == {"paper": [0.5, 1.5, 0.25], "equal": [2.0, 3.0, 0.5]}
+    assert summary(results) == [
+        ("mesh", "3", "2 of 3", "0.5 (0.25 to 1.5)", "1 of 3", "2 (0.5 to 3)"),
+        ("image", "1", "0 of 1", "1 (1 to 1)", "1 of 1", "0.5 (0.5 to 0.5)"),
+    ]
+    assert summary([]) == [] and results[0].cells("{}")[-2:] == ("2", "3")

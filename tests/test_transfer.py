@@ -12,6 +12,7 @@ import pytest
 import torch
 import yaml
 from conftest import config
+from omegaconf import OmegaConf
 
 from lra import record
 from lra.attention.softmax import Softmax
@@ -22,6 +23,7 @@ from lra.train import train
 from lra.transfer import record as records
 from lra.transfer.__main__ import transfer
 from lra.transfer.compare import calls, layers
+from lra.transfer.control import Mean, Zero
 from lra.transfer.figures import draw
 from lra.transfer.graft import configs, graft, mechanisms, read
 from lra.transfer.tables import curves, markdown, points
@@ -124,6 +126,61 @@ def test_spectrum_is_that_of_the_dense_map(runs):
     got = layers(exact, grafted, [batch], spectrum=4)[1]
     np.testing.assert_allclose(got.spectrum, np.mean(expected, 0), rtol=1e-3, atol=1e-6)
     assert got.relative < 1e-5
+
+
+def test_controls_look_at_nothing():
+    torch.manual_seed(0)
+    q, v = torch.randn(2, 2, 3, 5, 4), torch.randn(2, 3, 5, 6)
+    mask = torch.tensor([[True] * 5, [True, True, False, False, False]])
+    sizes = {"heads": 3, "head_dim": 4, "value_dim": 6, "length": 5}
+    exact = Softmax(**sizes)(0 * q[0], 0 * q[1], v, mask)  # equal scores
+    torch.testing.assert_close(Mean(**sizes)(*q, v, mask)[mask.nonzero(as_tuple=True)[0]], exact[mask.nonzero()[:, 0]])
+    torch.testing.assert_close(Mean(**sizes)(*q, v), Softmax(**sizes)(0 * q[0], 0 * q[1], v))
+    assert not Zero(**sizes)(*q, v, mask).any()
+
+
+@pytest.fixture(scope="module")
+def mega(runs, tmp_path_factory):
+    """A trained MEGA block whose options are not those that mega_cur_* bring along."""
+    folder = tmp_path_factory.mktemp("mega")
+    made = ("block.z=8", "block.norm=scale", "block.prenorm=false", "block.truncation=7", "seeds=[0]")
+    train.__wrapped__(config("mega", f"runs={folder}", *made))
+    return folder
+
+
+def test_mega_cur_is_the_trained_mega(mega):
+    """Its block keeps the run's options, so that keeping everything with the true inverse is the run's own model."""
+    home = trained(mega, "mega")
+    true = ["attn.count=128", "attn.pinv._target_=lra.linalg.exact", "~attn.pinv.steps", "~attn.pinv.init"]
+    (one,) = read(home)
+    source, target = configs(one, words(mega, "attn=mega_cur_step", run=home))
+    assert target.block == source.block and target.block.truncation == 7 and not target.block.prenorm
+    assert configs(one, words(mega, "attn=mega_cur_step", "block.truncation=9", run=home))[1].block.truncation == 9
+    assert configs(one, words(mega, "attn=mega_chunk", run=home))[1].block == OmegaConf.merge(
+        source.block, {"chunk": 128}
+    )
+    exact, grafted = (model.double() for model in models(mega, "attn=mega_cur_step", *true, run=home))
+    batch = torch.randint(0, 15, (2, 1, 128), generator=torch.manual_seed(0))
+    out = exact(batch)
+    torch.testing.assert_close(grafted(batch), out, rtol=1e-7, atol=1e-7)  # the 128 x 128 inverse is ill-conditioned
+    _, fewer = models(mega, "attn=mega_cur_step", "attn.count=4", run=home)
+    assert (fewer.double()(batch) != out).any()
+    for control in ("Mean", "Zero"):
+        _, other = models(mega, "attn=custom", f"attn._target_=lra.transfer.control.{control}", run=home)
+        assert (other.double()(batch) != out).any()
+
+
+def test_the_attention_function_of_a_run_is_not_exchanged_unasked(mega, tmp_path):
+    for name in ("config.yaml", "record.json", "best.ckpt"):
+        (tmp_path / name).write_bytes((trained(mega, "mega") / "seed-0" / name).read_bytes())
+    choices = yaml.safe_load((tmp_path / "config.yaml").read_text())
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(choices | {"attn.weights": "laplace"}))
+    with pytest.raises(
+        ValueError, match=r"has attn.weights=laplace and attn=mega_cur_step softmax; say attn.weights=l"
+    ):
+        models(mega, "attn=mega_cur_step", run=tmp_path)
+    for said in ("laplace", "softmax"):
+        assert models(mega, "attn=mega_cur_step", f"attn.weights={said}", run=tmp_path)
 
 
 def test_direct_evaluation_and_its_record(runs, capfd):

@@ -16,6 +16,8 @@ from . import chord
 from .matrices import EXTRA, KINDS
 from .table import Result, markdown, picture, terminal
 
+FIT = ("iterations", "init", "seed", "impl")  # arguments of chord.fit
+
 
 @main("factorise")
 def factorise(config: DictConfig) -> None:
@@ -41,30 +43,30 @@ def factorise(config: DictConfig) -> None:
     console = Console(highlight=False)
     if not console.is_terminal:
         console.width = 160  # a pipe has no width to fit
-    console.print(terminal(results))
+    console.print(*terminal(results))
     print(f"written to {home}/factorise.md")
 
 
 def result(kind: str, name: str, x: np.ndarray, config: DictConfig, path: Path) -> Result:
     """Read where the same matrix was fitted in the same way before."""
-    asked = {"iterations": config.iterations, "init": config.init, "seed": config.seed}
+    asked = {key: config[key] for key in FIT}
     asked["sha256"] = hashlib.sha256(np.ascontiguousarray(x)).hexdigest()
     if path.exists():
         with np.load(path) as file:
             if json.loads(str(file["asked"])) == asked:
-                return judge(kind, name, x, file["factors"], int(file["iterations"]), str(file["stopped"]))
-    factors, iterations, stopped = chord.fit(x, iterations=config.iterations, init=config.init, seed=config.seed)
+                return judge(kind, name, x, file["factors"], file["errors"], str(file["stopped"]))
+    factors, fell, stopped = chord.fit(x, **{key: config[key] for key in FIT})
     path.parent.mkdir(parents=True, exist_ok=True)
     with record.replacing(path) as part, open(part, "wb") as file:
-        np.savez(file, factors=factors, iterations=iterations, stopped=stopped, asked=json.dumps(asked))
-    made = judge(kind, name, x, factors, iterations, stopped)
+        np.savez(file, factors=factors, errors=fell, stopped=stopped, asked=json.dumps(asked))
+    made = judge(kind, name, x, factors, fell, stopped)
     errors = f"SF {made.sparse:.4g}, SVD {made.svd['paper']:.4g}, with as many numbers {made.svd['equal']:.4g}"
-    print(f"{kind} {name}: {errors}; {iterations} iterations", file=sys.stderr, flush=True)
+    print(f"{kind} {name}: {errors}; {made.iterations} iterations", file=sys.stderr, flush=True)
     return made
 
 
-def judge(kind: str, name: str, x: np.ndarray, factors: np.ndarray, iterations: int, stopped: str) -> Result:
-    """Frobenius errors of the factors and of the SVD truncated at both ranks."""
+def judge(kind: str, name: str, x: np.ndarray, factors: np.ndarray, fell: np.ndarray, stopped: str) -> Result:
+    """Frobenius errors of the factors and of the SVD truncated at both ranks; fell: the factors', by iteration."""
     product = chord.product(torch.from_numpy(factors)).numpy()
     truncated = {key: chord.truncated(x, rank) for key, rank in chord.ranks(len(x)).items()}
     return Result(
@@ -76,7 +78,7 @@ def judge(kind: str, name: str, x: np.ndarray, factors: np.ndarray, iterations: 
         truncated=truncated,
         sparse=float(np.linalg.norm(x - product)),
         svd={key: float(np.linalg.norm(x - near)) for key, near in truncated.items()},
-        iterations=iterations,
+        fell=fell,
         stopped=stopped,
     )
 

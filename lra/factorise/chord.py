@@ -14,7 +14,10 @@ import torch
 from scipy.optimize import minimize
 from torch import Tensor
 
+from . import compiled
+
 INITS = ("code", "paper")
+IMPLS = ("compiled", "torch")
 
 
 def offsets(n: int) -> list[int]:
@@ -81,21 +84,31 @@ def loss_and_gradient(w: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
     return loss, gradient
 
 
-def fit(x: np.ndarray, *, iterations: int, seed: int = 1, init: str = "code") -> tuple[np.ndarray, int, str]:
-    """Factors (M,n,K) of x (n,n) by SciPy's L-BFGS, how many iterations it took, and why it stopped.
+def fit(
+    x: np.ndarray, *, iterations: int, seed: int = 1, init: str = "code", impl: str = "compiled"
+) -> tuple[np.ndarray, np.ndarray, str]:
+    """Factors (M,n,K) of x (n,n) by SciPy's L-BFGS, |x - W_1 ... W_M| after each iteration, and why it stopped.
 
-    The published program takes BFGS with its dense matrix of second derivatives, at most 1e5 iterations.
+    The published program takes BFGS with its dense matrix of second derivatives, at most 1e5 iterations. impl: what
+    computes loss and gradient, ``compiled`` loops or ``torch``.
     """
-    target = torch.from_numpy(np.asarray(x, np.float64))
-    first = start(len(x), seed=seed, init=init)
+    if impl not in IMPLS:
+        raise ValueError(f"impl must be one of {', '.join(IMPLS)}, not {impl!r}")
+    target = np.ascontiguousarray(x, np.float64)
+    first, links = start(len(x), seed=seed, init=init), np.array(offsets(len(x)))
 
     def objective(flat: np.ndarray) -> tuple[float, np.ndarray]:
-        loss, gradient = loss_and_gradient(torch.from_numpy(flat).view_as(first), target)
+        if impl == "compiled":
+            loss, gradient = compiled.loss_and_gradient(flat.reshape(first.shape), target, links)
+            return loss, gradient.ravel()
+        loss, gradient = loss_and_gradient(torch.from_numpy(flat).view_as(first), torch.from_numpy(target))
         return loss.item(), gradient.numpy().ravel()
 
+    errors = []
+    keep = lambda intermediate_result: errors.append(math.sqrt(2 * intermediate_result.fun))  # SciPy wants this name
     options = {"maxiter": iterations, "maxfun": 10 * iterations, "maxcor": 20, "ftol": 1e-12, "gtol": 1e-10}
-    made = minimize(objective, first.numpy().ravel(), jac=True, method="L-BFGS-B", options=options)
-    return made.x.reshape(first.shape), made.nit, str(made.message)
+    made = minimize(objective, first.numpy().ravel(), jac=True, method="L-BFGS-B", callback=keep, options=options)
+    return made.x.reshape(first.shape), np.array(errors), str(made.message)
 
 
 def numbers(n: int) -> int:

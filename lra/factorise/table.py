@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
+from statistics import median
 
 import numpy as np
 from rich import box
@@ -10,17 +11,21 @@ from rich.table import Table
 
 from . import chord
 
-HEAD = ("kind", "matrix", "n", "numbers", "SF", "SVD, paper's rank", "SVD, equal numbers", "iterations")
+HEAD = ("kind", "matrix", "n", "numbers", "SF", "SVD, paper's rank", "SVD, equal numbers", "iterations", "SF half way")
+SUMMARY = ("kind", "matrices", "SF nearer, paper's rank", "SF / SVD", "SF nearer, equal numbers", "SF / SVD")
 ABOUT = (
     "Frobenius errors. SF: product of sparse Chord factors, fitted by L-BFGS. SVD: truncated at the paper's rank "
     "ceil(M²/2), and at the largest rank that holds no more numbers than the factors. The smaller error is bold; where "
-    "`iterations` is the limit, SF was still falling."
+    "`iterations` is the limit, SF was still falling, as its error after half of them tells."
 )
+ABOUT_SUMMARY = "SF / SVD: median (smallest to largest) over the matrices of a kind of the ratio of the errors."
 
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """One matrix (n,n), its two approximations and their errors |x - x^|_F; keys of svd are those of chord.ranks."""
+    """One matrix (n,n), its two approximations and their errors |x - x^|_F; keys of svd are those of chord.ranks.
+
+    fell: the sparse factors' error after each iteration."""
 
     kind: str
     name: str
@@ -30,8 +35,12 @@ class Result:
     truncated: dict[str, np.ndarray]
     sparse: float
     svd: dict[str, float]
-    iterations: int
+    fell: np.ndarray
     stopped: str
+
+    @property
+    def iterations(self) -> int:
+        return len(self.fell)
 
     def cells(self, bold: str) -> tuple[str, ...]:
         """A text for each column of HEAD; ``bold`` is what a winner's error is put into."""
@@ -39,32 +48,47 @@ class Result:
         error = lambda value: (bold if value == best else "{}").format(f"{value:.3g}")
         svd = [f"{error(self.svd[key])} (r = {rank[key]})" for key in ("paper", "equal")]
         numbers = f"{chord.numbers(self.n):,}"
-        return self.kind, self.name, str(self.n), numbers, error(self.sparse), *svd, f"{self.iterations:,}"
+        half = f"{self.fell[self.iterations // 2]:.3g}" if self.iterations else ""
+        return self.kind, self.name, str(self.n), numbers, error(self.sparse), *svd, f"{self.iterations:,}", half
 
 
-def wins(results: list[Result]) -> list[tuple[str, int, dict[str, int]]]:
-    """For each kind, how many matrices there are, and on how many SF is nearer than the SVD at either rank."""
+def ratios(results: list[Result]) -> dict[str, dict[str, list[float]]]:
+    """kind -> key of chord.ranks -> error of SF over that of the SVD for each of its matrices; below 1 SF is nearer."""
+    return {
+        kind: {key: [r.sparse / r.svd[key] for r in mine] for key in ("paper", "equal")}
+        for kind, same in groupby(results, key=lambda r: r.kind)
+        if (mine := list(same))
+    }
+
+
+def summary(results: list[Result]) -> list[tuple[str, ...]]:
+    """For each kind a text for each column of SUMMARY."""
     rows = []
-    for kind, same in groupby(results, key=lambda r: r.kind):
-        mine = list(same)
-        rows.append((kind, len(mine), {key: sum(r.sparse < r.svd[key] for r in mine) for key in ("paper", "equal")}))
+    for kind, found in ratios(results).items():
+        row = [kind, str(len(found["paper"]))]
+        for values in found.values():
+            spread = f"{median(values):.3g} ({min(values):.3g} to {max(values):.3g})"
+            row += [f"{sum(value < 1 for value in values)} of {len(values)}", spread]
+        rows.append(tuple(row))
     return rows
 
 
 def markdown(results: list[Result]) -> str:
     line = lambda cells: "| " + " | ".join(cells) + " |"
     out = [line(HEAD), line(["---"] * len(HEAD)), *(line(r.cells("**{}**")) for r in results)]
-    kinds = ["kind", "matrices", "SF nearer, paper's rank", "SF nearer, equal numbers"]
-    summary = [line(kinds), line(["---"] * len(kinds))]
-    summary += [line([kind, str(n), str(won["paper"]), str(won["equal"])]) for kind, n, won in wins(results)]
-    return "\n\n".join(["# Sparse factors against truncated SVD", ABOUT, "\n".join(out), "\n".join(summary)]) + "\n"
+    kinds = [line(SUMMARY), line(["---"] * len(SUMMARY)), *map(line, summary(results))]
+    parts = ["# Sparse factors against truncated SVD", ABOUT, "\n".join(out), ABOUT_SUMMARY, "\n".join(kinds)]
+    return "\n\n".join(parts) + "\n"
 
 
-def terminal(results: list[Result]) -> Table:
+def terminal(results: list[Result]) -> list[Table]:
     table = Table(*HEAD, box=box.SIMPLE_HEAD, caption=ABOUT.replace("`", ""))
     for r in results:
         table.add_row(*r.cells("[bold]{}[/bold]"))
-    return table
+    kinds = Table(*SUMMARY, box=box.SIMPLE_HEAD, caption=ABOUT_SUMMARY)
+    for row in summary(results):
+        kinds.add_row(*row)
+    return [table, kinds]
 
 
 def picture(results: list[Result], path: Path) -> None:

@@ -45,7 +45,10 @@ def read(folder: Path) -> list[Run]:
 
 
 def configs(run: Run, config: DictConfig) -> tuple[DictConfig, DictConfig]:
-    """The run's configuration as it was, and with the mechanism and the fine-tuning of ``config``."""
+    """The run's configuration as it was, and with the mechanism and the fine-tuning of ``config``.
+
+    Raises ValueError where the run has other attention weights than the mechanism and no word says which are meant.
+    """
     source = OmegaConf.create({"runs": config.runs, "logger": config.logger, "multirun": config.multirun})
     for key, value in run.choices.items():
         if not key.startswith("provenance."):
@@ -60,8 +63,12 @@ def configs(run: Run, config: DictConfig) -> tuple[DictConfig, DictConfig]:
     target = source.copy()
     target.attn, target.label = config.attn, config.label
     target.study = config.study or r.study
+    words = [word.lstrip("+~") for word in config.words]
     if config.get("block"):
-        target.block = config.block
+        target.block = _block(source.block, config, words)
+    own, new = (some.attn.get("weights") for some in (source, target))
+    if None not in (own, new) and own != new and not any(word.startswith("attn.weights=") for word in words):
+        raise ValueError(f"{run.folder} has attn.weights={own} and attn={target.label} {new}; say attn.weights={own}")
     steps, o = config.steps, target.optim
     for key in ("lr", "batch"):
         o[key] = o[key] if config.optim[key] is None else config.optim[key]
@@ -70,6 +77,19 @@ def configs(run: Run, config: DictConfig) -> tuple[DictConfig, DictConfig]:
         o.eval_every = config.optim.eval_every or steps
         o.warmup = 2 * (steps // 20) if config.optim.warmup is None else config.optim.warmup
     return source, target
+
+
+def _block(own: DictConfig, config: DictConfig, words: list[str]) -> DictConfig:
+    """The run's, with the keys that were said: a word of attn brings defaults along, not what the run was trained with.
+
+    A chunk is more than a default, it is what ``mega_chunk`` means. Another kind of block is taken as it is.
+    """
+    if own._target_ != config.block._target_ or any(word.startswith("block=") for word in words):
+        return config.block
+    said = {word.partition("=")[0].removeprefix("block.") for word in words if word.startswith("block.")}
+    if config.block.get("chunk"):
+        said.add("chunk")
+    return OmegaConf.merge(own, {key: config.block[key] for key in said})
 
 
 def mechanisms(model: nn.Module) -> dict[str, Attention]:
