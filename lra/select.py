@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from . import kernels
 
-SCORES = ("sum", "abs", "embed", "step", "random")
+SCORES = ("sum", "abs", "embed", "step", "random", "farthest")
 PAIRINGS = ("separate", "same_k", "same_q", "swapped")
 
 
@@ -16,7 +16,8 @@ class Select(nn.Module):
     """Selection rules of CURformer (Francois et al. 2025, sections 4 and 6).
 
     score, the importance of a row x (D,): ``sum`` of its entries, sum of their ``abs``olute values, its first entry
-    (``embed``), a uniform ``random`` number; ``step`` takes every (n_real / c)-th real token instead.
+    (``embed``), a uniform ``random`` number; ``step`` takes every (n_real / c)-th real token instead, ``farthest`` one
+    after the other the row that is farthest from those it has.
     pairing: ``separate`` scores queries for rows and keys for columns, ``same_k`` and ``same_q`` use one set for both,
     ``swapped`` scores keys for rows and queries for columns.
     class_token: position 0 is always kept.
@@ -61,6 +62,8 @@ class Select(nn.Module):
         return self._top(sources[0], 0, count, mask), self._top(sources[1], 1, count, mask)
 
     def _top(self, x: Tensor, side: int, count: int, mask: Tensor | None) -> Tensor:
+        if self.score == "farthest":
+            return farthest(x, count, mask)
         scores = self._scores(x, side)
         if mask is not None:
             scores = scores.masked_fill(~mask[:, None], float("-inf"))
@@ -94,6 +97,35 @@ def every(N: int, L: int, count: int, mask: Tensor | None, device) -> Tensor:
     real = mask.sum(-1, keepdim=True)  # (N,1)
     rank = torch.where(real >= count, i * real // count, i)
     return real_first(mask).gather(-1, rank)
+
+
+def farthest(x: Tensor, count: int, mask: Tensor | None) -> Tensor:
+    """Farthest-point traversal (Gonzalez 1985): x (N,H,L,D) -> int64 (N,H,count), in the order they were taken.
+
+    The first is the first real token. No real token is then farther from a kept one than twice what the best choice
+    would leave. O(L count D), count steps one after the other.
+    """
+    x = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+    squared = x.square().sum(-1)
+    first = torch.zeros(1, dtype=torch.int64, device=x.device) if mask is None else mask.to(torch.uint8).argmax(-1)
+    kept = [first[:, None].expand(x.shape[:2])]  # (N,H)
+    apart = torch.full_like(squared, float("inf"))  # to the nearest kept one; real 0 or more, then padded, kept last
+    for _ in range(count - 1):
+        point = x.gather(2, kept[-1][..., None, None].expand(-1, -1, 1, x.shape[-1]))  # (N,H,1,D)
+        new = (squared - 2 * (x @ point.mT).squeeze(-1) + point.square().sum(-1)).clamp(min=0)
+        apart = torch.minimum(apart, new)
+        if mask is not None:
+            apart = torch.where(mask[:, None], apart, apart.clamp(max=-1))
+        apart = apart.scatter(-1, kept[-1][..., None], -2)
+        kept.append(apart.argmax(-1))
+    return torch.stack(kept, -1)
+
+
+def take(x: Tensor, index: Tensor) -> Tensor:
+    """Rows of x (N,H,L,D), or of a mask x (N,L), at index (N,H,c)."""
+    if x.dim() == 2:
+        return x[:, None].expand(-1, index.shape[1], -1).gather(2, index)
+    return x.gather(2, index[..., None].expand(-1, -1, -1, x.shape[-1]))
 
 
 def real_first(mask: Tensor) -> Tensor:

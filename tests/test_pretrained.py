@@ -111,7 +111,7 @@ def test_command_before_and_after_distillation(bert, reviews, tmp_path):
 @pytest.mark.parametrize(
     "words,reason",
     [
-        (["selections=[best]"], "selections must be of sum, abs, embed, step, random, not best"),
+        (["selections=[best]"], "selections must be of sum, abs, embed, step, random, farthest, plus, not best"),
         (["model=/nowhere"], "model=/nowhere cannot be loaded"),
         (["pool=max"], "pool must be one of mean, cls, not 'max'"),
         (["train=7"], "train=7 must be a multiple"),
