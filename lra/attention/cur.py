@@ -142,19 +142,19 @@ def cur_attention(
     *,
     scale: float | None = None,
     count: int = 64,
-    columns: str = "kept",
     score: str = "step",
     pairing: str = "separate",
     class_token: bool = False,
     steps: int | None = 4,
     copy_rv: bool = True,
+    columns: str = "kept",
     impl: str = "sdpa",
 ) -> Tensor:
     """``CUR`` called like torch's scaled_dot_product_attention: query, key (N,H,L,D), value (N,H,L,E) -> (N,H,L,E).
 
-    count: rows and columns that are kept, all of them where a row is shorter. columns: ``kept``, or ``cells`` for
-    ``CURPlus``, with score="farthest" as a rule. steps: of the cubic inverse, None for the true one; cells have no
-    inverse. The other options are those of ``CUR``; ``score="random"`` draws anew at every call.
+    count: rows and columns that are kept, all of them where a row is shorter. steps: of the cubic inverse, None for the
+    true one. columns: ``kept``, or ``cells`` for ``CURPlus``, which has no inverse and does best with score="farthest".
+    The other options are those of ``CUR``; ``score="random"`` draws anew at every call.
 
     Unlike torch's: queries and keys are the same L tokens of H heads each. attn_mask says which tokens are real, for
     all heads and queries alike: bool, True takes part, (N,L) or (N,1,1,L), N may be 1; a padded query's row has no

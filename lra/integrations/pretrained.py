@@ -22,6 +22,7 @@ from torch import Tensor
 
 from ..config import main
 from .encoder import Encoder, load
+from .figures import draw
 from .huggingface import SELECTIONS
 
 
@@ -163,6 +164,7 @@ def pretrained(config: DictConfig) -> None:
     )
     if config.out:
         Path(config.out).write_text(json.dumps([asdict(r) for r in results], indent=1) + "\n")
+        draw(results, config.model, Path(config.out).with_suffix(".png"))
 
 
 if __name__ == "__main__":
