@@ -26,20 +26,29 @@ def cells(k: Tensor, v: Tensor, k_cols: Tensor, mask: Tensor | None, col_mask: T
     """
     with torch.autocast(k.device.type, enabled=False):
         k, v, k_cols = at_least_float32(k, v, k_cols)
-        with torch.no_grad():
-            joined = distances(k, k_cols, col_mask).argmin(-1, keepdim=True)  # (N,H,L,1)
-            member = torch.zeros(*joined.shape[:-1], k_cols.shape[2], dtype=k.dtype, device=k.device)
-            real = 1.0 if mask is None else mask[:, None, :, None].to(k.dtype).expand(joined.shape)
-            member = member.scatter_(-1, joined, real).mT  # (N,H,c,L)
-            sizes = member.sum(-1)
-            member /= sizes.clamp(min=1)[..., None]
-        return member @ k, member @ v, sizes
+        N, H, c = k_cols.shape[:3]
+        heads = torch.arange(N * H, device=k.device).view(N, H, 1, 1)
+        joined = (nearest(k, k_cols, col_mask) + c * heads).flatten()  # (N·H·L,)
+
+        def total(x: Tensor) -> Tensor:
+            x = x if mask is None else x * mask[:, None, :, None]
+            return x.new_zeros(N * H * c, x.shape[-1]).index_add(0, joined, x.flatten(0, 2)).view(N, H, c, -1)
+
+        sizes = total(torch.ones_like(k[..., :1]))  # (N,H,c,1)
+        some = sizes.clamp(min=1)
+        return total(k) / some, total(v) / some, sizes.squeeze(-1)
 
 
-def distances(x: Tensor, centres: Tensor, real: Tensor | None) -> Tensor:
-    """Squared distances up to rounding, infinite to a centre that is not real: (N,H,L,D), (N,H,c,D) -> (N,H,L,c)."""
-    squared = x.square().sum(-1)[..., None] - 2 * x @ centres.mT + centres.square().sum(-1)[:, :, None]
-    return squared if real is None else squared.masked_fill(~real[:, :, None], float("inf"))
+@torch.no_grad()
+def nearest(x: Tensor, centres: Tensor, real: Tensor | None) -> Tensor:
+    """Which real centre is nearest: x (N,H,L,D), centres (N,H,c,D), real (N,H,c) -> int64 (N,H,L,1)."""
+    N, H = x.shape[:2]
+    squared = centres.square().sum(-1)
+    if real is not None:
+        squared = squared.masked_fill(~real, float("inf"))
+    x, centres, squared = x.flatten(0, 1), centres.flatten(0, 1), squared.flatten(0, 1)
+    apart = torch.baddbmm(squared[:, None], x, centres.mT, alpha=-2)  # |x|² is the same for all centres
+    return apart.argmin(-1, keepdim=True).unflatten(0, (N, H))
 
 
 def corrected(
@@ -77,9 +86,8 @@ def corrected(
 
 def bandwidth(q: Tensor, q_rows: Tensor, mask: Tensor | None, row_mask: Tensor | None) -> Tensor:
     """Mean squared distance from a real query to the nearest kept one, and no less than rounding: (N,H,1,1)."""
-    with torch.no_grad():
-        nearest = distances(q, q_rows, row_mask).argmin(-1, keepdim=True).expand(-1, -1, -1, q.shape[-1])
-    apart = (q - q_rows.gather(2, nearest)).square().sum(-1)  # (N,H,L)
+    own = q_rows.gather(2, nearest(q, q_rows, row_mask).expand(-1, -1, -1, q.shape[-1]))
+    apart = (q - own).square().sum(-1)  # (N,H,L)
     lengths = q.detach().square().sum(-1)
     if mask is None:
         h, size = apart.mean(-1), lengths.mean(-1)

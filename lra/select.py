@@ -105,20 +105,23 @@ def farthest(x: Tensor, count: int, mask: Tensor | None) -> Tensor:
     The first is the first real token. No real token is then farther from a kept one than twice what the best choice
     would leave. O(L count D), count steps one after the other.
     """
-    x = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
-    squared = x.square().sum(-1)
-    first = torch.zeros(1, dtype=torch.int64, device=x.device) if mask is None else mask.to(torch.uint8).argmax(-1)
-    kept = [first[:, None].expand(x.shape[:2])]  # (N,H)
-    apart = torch.full_like(squared, float("inf"))  # to the nearest kept one; real 0 or more, then padded, kept last
+    N, H, _, D = x.shape
+    x = (x if x.dtype == torch.float64 else x.float()).flatten(0, 1)  # (N·H,L,D)
+    across, squared = x.mT.contiguous(), x.square().sum(-1)
+    apart = torch.full_like(squared, float("inf"))  # to the nearest kept one; padding comes after, kept ones last
+    at = torch.zeros(N * H, 1, dtype=torch.int64, device=x.device)
+    if mask is not None:
+        mask = mask.repeat_interleave(H, 0)
+        apart.masked_fill_(~mask, torch.finfo(x.dtype).min)
+        at = mask.to(torch.uint8).argmax(-1, keepdim=True)
+    kept = [at]
     for _ in range(count - 1):
-        point = x.gather(2, kept[-1][..., None, None].expand(-1, -1, 1, x.shape[-1]))  # (N,H,1,D)
-        new = (squared - 2 * (x @ point.mT).squeeze(-1) + point.square().sum(-1)).clamp(min=0)
-        apart = torch.minimum(apart, new)
-        if mask is not None:
-            apart = torch.where(mask[:, None], apart, apart.clamp(max=-1))
-        apart = apart.scatter(-1, kept[-1][..., None], -2)
-        kept.append(apart.argmax(-1))
-    return torch.stack(kept, -1)
+        apart.scatter_(1, at, float("-inf"))
+        point = x.gather(1, at[..., None].expand(-1, -1, D))  # (N·H,1,D)
+        new = torch.baddbmm((squared + squared.gather(1, at))[:, None], point, across, alpha=-2)[:, 0]
+        at = torch.minimum(apart, new, out=apart).argmax(-1, keepdim=True)
+        kept.append(at)
+    return torch.cat(kept, -1).view(N, H, count)
 
 
 def take(x: Tensor, index: Tensor) -> Tensor:
