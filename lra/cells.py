@@ -66,7 +66,7 @@ def corrected(
     """C v̄ + S e (N,H,L,E) and R v (N,H,c,E); arguments as in ``lra.lowrank.three_factor``.
 
     h is the mean squared distance from a real query to the nearest kept one. O(L c (D + E)) time; ``eager`` writes
-    every factor out in float32, ``sdpa`` leaves the products to torch's fused attention.
+    every factor out in float32, ``sdpa`` leaves the products to torch's fused attention and returns v's dtype.
     """
     keys, values, sizes = cells(k, v, k_cols, mask, col_mask)
     bias = torch.where(sizes > 0, sizes, torch.finfo(sizes.dtype).tiny).log()[:, :, None]  # (N,H,1,c)
@@ -81,7 +81,7 @@ def corrected(
             error = error * row_mask[..., None]
         h = bandwidth(q, q_rows, mask, row_mask)
         near = -q_rows.square().sum(-1)[:, :, None] / h  # (N,H,1,c): |q|² is the same for all of a row
-        return out + _attend(q * (2 / h), q_rows, error, 1.0, row_mask, near, impl), rv
+        return (out + _attend(q * (2 / h), q_rows, error, 1.0, row_mask, near, impl)).to(rv.dtype), rv
 
 
 def bandwidth(q: Tensor, q_rows: Tensor, mask: Tensor | None, row_mask: Tensor | None) -> Tensor:

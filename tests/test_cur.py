@@ -144,6 +144,17 @@ def test_cur_plus_is_the_literal_definition(score, copy_rv, impl):
             np.testing.assert_allclose(out[n, h, :real].numpy(), expected, rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_cur_plus_in_half_precision_is_near_double(dtype):
+    """Kept rows and columns are those of the rounded inputs; what is left is rounding of a few products of it."""
+    rough = [x.to(dtype) for x in qkv()[:3]]
+    mask, made = qkv()[3], make(CURPlus, count=7)
+    got, expected = made(*rough, mask), made(*(x.double() for x in rough), mask)
+    assert got.dtype == dtype
+    real = mask[:, None].expand(-1, H, -1)
+    assert (got - expected)[real].norm() < 4 * torch.finfo(dtype).eps * expected[real].norm()
+
+
 def test_cur_plus_leaves_constant_values_and_takes_equal_tokens():
     """Its weights sum to one; with two distinct tokens two kept ones are all there is to know."""
     q, k, v, mask = qkv()
