@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from . import kernels
 
-SCORES = ("sum", "abs", "embed", "step", "random")
+SCORES = ("sum", "abs", "embed", "step", "random", "farthest")
 PAIRINGS = ("separate", "same_k", "same_q", "swapped")
 
 
@@ -16,7 +16,8 @@ class Select(nn.Module):
     """Selection rules of CURformer (Francois et al. 2025, sections 4 and 6).
 
     score, the importance of a row x (D,): ``sum`` of its entries, sum of their ``abs``olute values, its first entry
-    (``embed``), a uniform ``random`` number; ``step`` takes every (n_real / c)-th real token instead.
+    (``embed``), a uniform ``random`` number; ``step`` takes every (n_real / c)-th real token instead, ``farthest`` one
+    after the other the row that is farthest from those it has.
     pairing: ``separate`` scores queries for rows and keys for columns, ``same_k`` and ``same_q`` use one set for both,
     ``swapped`` scores keys for rows and queries for columns.
     class_token: position 0 is always kept.
@@ -61,6 +62,8 @@ class Select(nn.Module):
         return self._top(sources[0], 0, count, mask), self._top(sources[1], 1, count, mask)
 
     def _top(self, x: Tensor, side: int, count: int, mask: Tensor | None) -> Tensor:
+        if self.score == "farthest":
+            return farthest(x, count, mask)
         scores = self._scores(x, side)
         if mask is not None:
             scores = scores.masked_fill(~mask[:, None], float("-inf"))
@@ -94,6 +97,38 @@ def every(N: int, L: int, count: int, mask: Tensor | None, device) -> Tensor:
     real = mask.sum(-1, keepdim=True)  # (N,1)
     rank = torch.where(real >= count, i * real // count, i)
     return real_first(mask).gather(-1, rank)
+
+
+def farthest(x: Tensor, count: int, mask: Tensor | None) -> Tensor:
+    """Farthest-point traversal (Gonzalez 1985): x (N,H,L,D) -> int64 (N,H,count), in the order they were taken.
+
+    The first is the first real token. No real token is then farther from a kept one than twice what the best choice
+    would leave. O(L count D), count steps one after the other.
+    """
+    N, H, _, D = x.shape
+    x = (x if x.dtype == torch.float64 else x.float()).flatten(0, 1)  # (N·H,L,D)
+    across, squared = x.mT.contiguous(), x.square().sum(-1)
+    apart = torch.full_like(squared, float("inf"))  # to the nearest kept one; padding comes after, kept ones last
+    at = torch.zeros(N * H, 1, dtype=torch.int64, device=x.device)
+    if mask is not None:
+        mask = mask.repeat_interleave(H, 0)
+        apart.masked_fill_(~mask, torch.finfo(x.dtype).min)
+        at = mask.to(torch.uint8).argmax(-1, keepdim=True)
+    kept = [at]
+    for _ in range(count - 1):
+        apart.scatter_(1, at, float("-inf"))
+        point = x.gather(1, at[..., None].expand(-1, -1, D))  # (N·H,1,D)
+        new = torch.baddbmm((squared + squared.gather(1, at))[:, None], point, across, alpha=-2)[:, 0]
+        at = torch.minimum(apart, new, out=apart).argmax(-1, keepdim=True)
+        kept.append(at)
+    return torch.cat(kept, -1).view(N, H, count)
+
+
+def take(x: Tensor, index: Tensor) -> Tensor:
+    """Rows of x (N,H,L,D), or of a mask x (N,L), at index (N,H,c)."""
+    if x.dim() == 2:
+        return x[:, None].expand(-1, index.shape[1], -1).gather(2, index)
+    return x.gather(2, index[..., None].expand(-1, -1, -1, x.shape[-1]))
 
 
 def real_first(mask: Tensor) -> Tensor:

@@ -138,7 +138,7 @@ def test_a_mechanism_that_cannot_run_here_is_refused_or_skipped(tmp_path, monkey
 
 ENTRIES = ["data_prep.__main__", "data_prep.bench", "data_prep.show"]
 FLOORS = {
-    0: ["linalg", "select", "weights", "lowrank", "banded", "kernels", "store"],
+    0: ["linalg", "select", "weights", "lowrank", "cells", "banded", "kernels", "store"],
     1: ["attention", "model", "data", "data_prep"],
     2: [
         "config",

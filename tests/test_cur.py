@@ -1,4 +1,4 @@
-"""CUR and Nystromformer against independent dense float64 code, and their exact limit."""
+"""CUR, cur_plus and Nystromformer against independent dense float64 code, and their exact limit."""
 
 from functools import partial
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from lra.attention.cur import CUR
+from lra.attention.cur import CUR, CURPlus
 from lra.attention.nystrom import Nystrom, NystromOriginal
 from lra.linalg import cubic, exact
 from lra.select import PAIRINGS, SCORES, Select
@@ -49,7 +49,17 @@ def literal_cur(q, k, v, rows, cols, steps, copy_rv):
     return out
 
 
+def np_farthest(x, count):
+    kept = [0]
+    while len(kept) < count:
+        apart = [min(np.sum((row - x[i]) ** 2) for i in kept) if j not in kept else -1 for j, row in enumerate(x)]
+        kept.append(int(np.argmax(apart)))
+    return kept
+
+
 def literal_rows(x, score, count, class_token):
+    if score == "farthest":
+        return np_farthest(x, count)
     scores = {"sum": x.sum(1), "abs": np.abs(x).sum(1), "embed": x[:, 0]}[score]
     order = [int(i) for i in np.argsort(-scores)]
     if class_token:
@@ -61,7 +71,7 @@ def literal_rows(x, score, count, class_token):
 @pytest.mark.parametrize("copy_rv", [True, False])
 @pytest.mark.parametrize("class_token", [True, False])
 @pytest.mark.parametrize("pairing", PAIRINGS)
-@pytest.mark.parametrize("score", ["sum", "abs", "embed", "step"])
+@pytest.mark.parametrize("score", ["sum", "abs", "embed", "step", "farthest"])
 def test_cur_is_the_literal_definition(score, pairing, class_token, copy_rv, impl):
     q, k, v, mask = qkv()
     count = 7
@@ -95,6 +105,66 @@ def test_cur_is_the_literal_definition(score, pairing, class_token, copy_rv, imp
             np.testing.assert_allclose(out[n, h, :real].numpy(), expected, rtol=1e-10, atol=1e-12)
 
 
+def literal_plus(q, k, v, rows, cols, copy_rv):
+    """lra.cells for one head of one example without padding, one query after the other."""
+    D = q.shape[1]
+    members = [[] for _ in cols]
+    for j in range(len(k)):
+        members[np.argmin([np.sum((k[j] - k[i]) ** 2) for i in cols])].append(j)
+    exact = {i: np_softmax(q[i] @ k.T / np.sqrt(D)) @ v for i in rows}
+
+    def over_cells(x):
+        weights = [len(m) * np.exp(x @ k[m].mean(0) / np.sqrt(D)) if m else 0 for m in members]
+        return sum(w * v[m].mean(0) for w, m in zip(weights, members, strict=True) if m) / sum(weights)
+
+    h = np.mean([min(np.sum((x - q[i]) ** 2) for i in rows) for x in q])
+    out = np.zeros_like(v)
+    for t, x in enumerate(q):
+        near = np.array([np.exp(-np.sum((x - q[i]) ** 2) / h) for i in rows])
+        error = np.stack([exact[i] - over_cells(q[i]) for i in rows])
+        out[t] = exact[t] if copy_rv and t in rows else over_cells(x) + near / near.sum() @ error
+    return out
+
+
+@pytest.mark.parametrize("impl", ["eager", "sdpa"])
+@pytest.mark.parametrize("copy_rv", [True, False])
+@pytest.mark.parametrize("score", ["abs", "farthest"])
+def test_cur_plus_is_the_literal_definition(score, copy_rv, impl):
+    q, k, v, mask = qkv()
+    out = make(CURPlus, count=7, score=score, copy_rv=copy_rv, impl=impl)(q, k, v, mask)
+    for n in range(N):
+        real = int(mask[n].sum())
+        for h in range(H):
+            a, b, c = (x[n, h, :real].numpy() for x in (q, k, v))
+            if real <= 7:  # everything is kept
+                expected = np_softmax(a @ b.T / np.sqrt(D)) @ c
+            else:
+                rows, cols = (literal_rows(x, score, 7, False) for x in (a, b))
+                expected = literal_plus(a, b, c, rows, cols, copy_rv)
+            np.testing.assert_allclose(out[n, h, :real].numpy(), expected, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_cur_plus_in_half_precision_is_near_double(dtype):
+    """Kept rows and columns are those of the rounded inputs; what is left is rounding of a few products of it."""
+    rough = [x.to(dtype) for x in qkv()[:3]]
+    mask, made = qkv()[3], make(CURPlus, count=7)
+    got, expected = made(*rough, mask), made(*(x.double() for x in rough), mask)
+    assert got.dtype == dtype
+    real = mask[:, None].expand(-1, H, -1)
+    assert (got - expected)[real].norm() < 4 * torch.finfo(dtype).eps * expected[real].norm()
+
+
+def test_cur_plus_leaves_constant_values_and_takes_equal_tokens():
+    """Its weights sum to one; with two distinct tokens two kept ones are all there is to know."""
+    q, k, v, mask = qkv()
+    out = make(CURPlus, count=5, copy_rv=False)(q, k, torch.full_like(v, 3.0), mask)
+    torch.testing.assert_close(out.transpose(1, 2)[mask], torch.full((int(mask.sum()), H, E), 3.0, dtype=v.dtype))
+    q, k, v = (x[:, :, :2].repeat(1, 1, L // 2, 1) for x in (q, k, v))
+    expected = torch.nn.functional.scaled_dot_product_attention(q, k, v)
+    torch.testing.assert_close(make(CURPlus, count=5, copy_rv=False)(q, k, v), expected)
+
+
 @pytest.mark.parametrize("impl", ["eager", "sdpa"])
 @pytest.mark.parametrize("masked", [True, False])
 def test_keeping_everything_with_an_exact_inverse_is_softmax(impl, masked):
@@ -104,6 +174,7 @@ def test_keeping_everything_with_an_exact_inverse_is_softmax(impl, masked):
     real = torch.ones(N, L, dtype=torch.bool) if mask is None else mask
     for made in (
         make(CUR, count=L, pinv=exact, copy_rv=False, impl=impl),
+        make(CURPlus, count=L, copy_rv=False, impl=impl),
         make(Nystrom, landmarks=L, kernel=0, pinv=exact, impl=impl),
         make(NystromOriginal, landmarks=L, kernel=0, impl=impl),
     ):
@@ -158,7 +229,7 @@ def test_nystrom_original_pools_padding_and_starts_from_the_whole_batch():
         np.testing.assert_allclose(out[n, :, :real].numpy(), expected[n, :, :real], rtol=1e-9, atol=1e-11)
 
 
-@pytest.mark.parametrize("kind,options", [(CUR, {"count": 7}), (Nystrom, {"landmarks": 8})])
+@pytest.mark.parametrize("kind,options", [(CUR, {"count": 7}), (CURPlus, {"count": 7}), (Nystrom, {"landmarks": 8})])
 def test_the_two_implementations_agree_in_value_and_gradient(kind, options):
     q, k, v, mask = (x.requires_grad_() if x.dtype.is_floating_point else x for x in qkv())
     torch.manual_seed(0)
@@ -170,7 +241,9 @@ def test_the_two_implementations_agree_in_value_and_gradient(kind, options):
         torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-11)
 
 
-@pytest.mark.parametrize("kind", [partial(CUR, count=5, score="step"), partial(Nystrom, landmarks=5)])
+@pytest.mark.parametrize(
+    "kind", [partial(CUR, count=5, score="step"), partial(CURPlus, count=5), partial(Nystrom, landmarks=5)]
+)
 def test_gradients_are_those_of_finite_differences(kind):
     made = kind(heads=1, head_dim=3, value_dim=3, length=9).double().eval()
     g = torch.Generator().manual_seed(0)
@@ -216,7 +289,7 @@ def test_random_selection_draws_anew_while_training_only():
     [
         ({"count": 0}, "attn.count must be between 1 and the task's length 40, not 0"),
         ({"count": 41}, "between 1 and the task's length 40, not 41"),
-        ({"score": "best"}, "attn.score must be one of sum, abs, embed, step, random, not 'best'"),
+        ({"score": "best"}, "attn.score must be one of sum, abs, embed, step, random, farthest, not 'best'"),
         ({"pairing": "both"}, "attn.pairing must be one of separate, same_k, same_q, swapped"),
         ({"impl": "triton2"}, "attn.impl must be one of"),
         ({"resample": "never"}, "attn.resample must be train or always"),

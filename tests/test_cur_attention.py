@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from lra.attention import cur_attention
-from lra.attention.cur import CUR
+from lra.attention.cur import CUR, CURPlus
 from lra.linalg import cubic
 
 N, H, L, D, E = 3, 2, 24, 8, 6
@@ -53,6 +53,16 @@ def test_it_is_the_mechanism(score):
     assert cur_attention(q.bfloat16(), k.bfloat16(), v.bfloat16(), mask, **options).dtype is torch.bfloat16
 
 
+def test_cells_are_the_mechanism_without_an_inverse():
+    q, k, v, mask = qkv()
+    options = {"count": 6, "score": "farthest", "class_token": True}
+    made = CURPlus(heads=H, head_dim=D, value_dim=E, length=L, **options)
+    got = cur_attention(q, k, v, mask, columns="cells", **options)
+    torch.testing.assert_close(got, made(q, k, v, mask), rtol=0, atol=0)
+    half = [x.bfloat16() for x in (q, k, v)]
+    assert cur_attention(*half, mask, columns="cells", **options).dtype is torch.bfloat16
+
+
 def test_a_count_above_the_length_keeps_all():
     q, k, v, mask = qkv()
     torch.testing.assert_close(cur_attention(q, k, v, mask, count=999), cur_attention(q, k, v, mask, count=L))
@@ -68,6 +78,8 @@ def test_a_count_above_the_length_keeps_all():
         ({"query": torch.zeros(L, D), "key": torch.zeros(L, D)}, r"query, key and value must be \(N,H,L,D\)"),
         ({"attn_mask": torch.zeros(N, 1, 1, L)}, r"attn_mask must be bool.*not torch.float32 \(3, 1, 1, 24\)"),
         ({"attn_mask": torch.ones(L, L, dtype=torch.bool)}, r"attn_mask must be bool, .* torch.bool \(24, 24\)"),
+        ({"columns": "all"}, "columns must be kept or cells, not 'all'"),
+        ({"columns": "cells", "impl": "triton"}, "attn.impl of cells must be eager or sdpa, not 'triton'"),
         ({"count": 0}, "count must be 1 or more, not 0"),
         ({"score": "best"}, "score must be one of sum, abs"),
         ({"steps": -1}, "steps must be 0 or more, not -1"),

@@ -20,6 +20,7 @@ KINDS = ["bert", "roberta", "vit", "dinov2"]
 register()
 register("cur_true", **TRUE)
 register("cur_8", count=8)
+register("cur_plus_8", count=8, columns="cells", score="farthest")
 
 
 def model(kind, attention="eager"):
@@ -69,7 +70,7 @@ def test_keeping_everything_is_exact_attention_and_less_is_not(kind):
 
 
 @pytest.mark.parametrize("kind", ["bert", "roberta"])
-@pytest.mark.parametrize("attention", ["cur_8", "cur_abs", "cur_true"])
+@pytest.mark.parametrize("attention", ["cur_8", "cur_abs", "cur_true", "cur_plus_8"])
 def test_padding_never_changes_a_real_row(kind, attention):
     made, given = model(kind, attention), inputs(kind)
     mask = given["attention_mask"].bool()

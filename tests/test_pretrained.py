@@ -91,7 +91,7 @@ def test_command_before_and_after_distillation(bert, reviews, tmp_path):
         "train=20",
         "test=10",
         "length=40",
-        "selections=[step]",
+        "selections=[step,plus]",
         "counts=[3,40]",
         "steps=30",
         "lr=1e-3",
@@ -101,17 +101,20 @@ def test_command_before_and_after_distillation(bert, reviews, tmp_path):
     assert done.returncode == 0, done.stderr
     results = [pretrained.Result(**row) for row in json.loads((tmp_path / "results.json").read_text())]
     named = [(r.attention, r.count, r.tuned) for r in results]
-    assert named == [("exact", None, 0), *(("step", count, tuned) for count in (3, 40) for tuned in (0, 30))]
-    exact, few, tuned, _, _ = results
+    words = [(word, count, tuned) for word in ("step", "plus") for count in (3, 40) for tuned in (0, 30)]
+    assert named == [("exact", None, 0), *words]
+    exact, few, tuned = results[:3]
+    assert results[7].attention == "plus" and results[7].cosine == pytest.approx(1, abs=1e-5)  # it keeps everything
     assert exact.cosine == pytest.approx(1, abs=1e-5) and {r.n for r in results} == {10}
     assert few.cosine < tuned.cosine < 1
     assert "20 train and 10 test examples" in done.stdout
+    assert (tmp_path / "results.png").read_bytes().startswith(b"\x89PNG")
 
 
 @pytest.mark.parametrize(
     "words,reason",
     [
-        (["selections=[best]"], "selections must be of sum, abs, embed, step, random, not best"),
+        (["selections=[best]"], "selections must be of sum, abs, embed, step, random, farthest, plus, not best"),
         (["model=/nowhere"], "model=/nowhere cannot be loaded"),
         (["pool=max"], "pool must be one of mean, cls, not 'max'"),
         (["train=7"], "train=7 must be a multiple"),

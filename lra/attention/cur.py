@@ -7,9 +7,10 @@ import torch
 from torch import Tensor
 
 from .. import kernels
+from ..cells import corrected
 from ..linalg import cubic, exact
 from ..lowrank import IMPLS, three_factor
-from ..select import Select
+from ..select import Select, take
 from ..weights import check_weights
 from .base import Attention
 
@@ -91,11 +92,44 @@ class CUR(Attention):
         return out.scatter(2, rows[..., None].expand_as(rv), rv.to(out.dtype)) if self.copy_rv else out
 
 
-def take(x: Tensor, index: Tensor) -> Tensor:
-    """Rows of x (N,H,L,D), or of a mask x (N,L), at index (N,H,c)."""
-    if x.dim() == 2:
-        return x[:, None].expand(-1, index.shape[1], -1).gather(2, index)
-    return x.gather(2, index[..., None].expand(-1, -1, -1, x.shape[-1]))
+class CURPlus(Attention):
+    """CUR without an inverse: C v̄ + S (R v - U v̄) over cells of keys around the kept ones, see ``lra.cells``.
+
+    Closer to softmax than ``CUR`` in a model that was trained with softmax, at the same count; keeping everything is
+    softmax. Options as in ``CUR``, and impl is ``eager`` | ``sdpa``.
+    """
+
+    def __init__(
+        self,
+        *,
+        heads: int,
+        head_dim: int,
+        value_dim: int,
+        length: int,
+        dropout: float = 0.0,
+        count: int = 64,
+        score: str = "farthest",
+        pairing: str = "separate",
+        copy_rv: bool = True,
+        class_token: bool = False,
+        resample: str = "train",
+        impl: str = "sdpa",
+    ):
+        super().__init__(heads=heads, head_dim=head_dim, value_dim=value_dim, length=length, dropout=dropout)
+        if not 1 <= count <= length:
+            raise ValueError(f"attn.count must be between 1 and the task's length {length}, not {count}")
+        if impl not in ("eager", "sdpa"):
+            raise ValueError(f"attn.impl of cells must be eager or sdpa, not {impl!r}")
+        self.count, self.copy_rv, self.impl = count, copy_rv, impl
+        self.select = Select(
+            score=score, pairing=pairing, class_token=class_token, resample=resample, heads=heads, length=length
+        )
+
+    def forward(self, q, k, v, mask=None):
+        rows, cols = self.select(q, k, self.count, mask)  # (N,H,c)
+        marks = {} if mask is None else {"row_mask": take(mask, rows), "col_mask": take(mask, cols)}
+        out, rv = corrected(q, k, v, take(q, rows), take(k, cols), mask=mask, impl=self.impl, **marks)
+        return out.scatter(2, rows[..., None].expand_as(rv), rv.to(out.dtype)) if self.copy_rv else out
 
 
 def cur_attention(
@@ -113,12 +147,14 @@ def cur_attention(
     class_token: bool = False,
     steps: int | None = 4,
     copy_rv: bool = True,
+    columns: str = "kept",
     impl: str = "sdpa",
 ) -> Tensor:
     """``CUR`` called like torch's scaled_dot_product_attention: query, key (N,H,L,D), value (N,H,L,E) -> (N,H,L,E).
 
     count: rows and columns that are kept, all of them where a row is shorter. steps: of the cubic inverse, None for the
-    true one. The other options are those of ``CUR``; ``score="random"`` draws anew at every call.
+    true one. columns: ``kept``, or ``cells`` for ``CURPlus``, which has no inverse and does best with score="farthest".
+    The other options are those of ``CUR``; ``score="random"`` draws anew at every call.
 
     Unlike torch's: queries and keys are the same L tokens of H heads each. attn_mask says which tokens are real, for
     all heads and queries alike: bool, True takes part, (N,L) or (N,1,1,L), N may be 1; a padded query's row has no
@@ -143,7 +179,10 @@ def cur_attention(
         attn_mask = attn_mask.expand(N, L)
     if count < 1:
         raise ValueError(f"count must be 1 or more, not {count}")
-    mechanism = CUR(
+    if columns not in ("kept", "cells"):
+        raise ValueError(f"columns must be kept or cells, not {columns!r}")
+    inverse = {"pinv": exact if steps is None else partial(cubic, steps=steps)}
+    mechanism = (CUR if columns == "kept" else CURPlus)(
         heads=H,
         head_dim=D,
         value_dim=value.shape[-1],
@@ -151,10 +190,10 @@ def cur_attention(
         count=min(count, L),
         score=score,
         pairing=pairing,
-        pinv=exact if steps is None else partial(cubic, steps=steps),
         copy_rv=copy_rv,
         class_token=class_token,
         resample="always",
         impl=impl,
+        **(inverse if columns == "kept" else {}),
     )
     return mechanism(query if scale is None else query * (scale * D**0.5), key, value, attn_mask).to(query.dtype)

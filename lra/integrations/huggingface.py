@@ -29,6 +29,8 @@ with needs("hf", __name__):
 
 _PARAMETERS = inspect.signature(cur_attention).parameters.values()
 OPTIONS = [p.name for p in _PARAMETERS if p.kind is p.KEYWORD_ONLY and p.name != "scale"]
+# Words behind cur_, as options of cur_attention.
+SELECTIONS = {score: {"score": score} for score in SCORES} | {"plus": {"columns": "cells", "score": "farthest"}}
 # What some models hand to their attention and CUR has no place for.
 UNSUPPORTED = ("position_bias", "softcap", "sliding_window", "s_aux", "head_mask", "cache", "output_attentions")
 
@@ -36,11 +38,11 @@ UNSUPPORTED = ("position_bias", "softcap", "sliding_window", "s_aux", "head_mask
 def register(name: str | None = None, **options) -> None:
     """Make ``attn_implementation=name`` CUR attention with these options of ``lra.attention.cur_attention``.
 
-    Without a name: ``cur`` with the defaults, ``cur_<score>`` for every selection and, where the kernels are there,
-    ``cur_flash``, which needs a GPU. Position 0, the class token of ViT, DINOv2 or BERT, is always kept unless
-    ``class_token=False``. Raises ValueError for an unknown option.
+    Without a name: ``cur`` with the defaults, ``cur_<score>`` for every selection, ``cur_plus`` and, where the kernels
+    are there, ``cur_flash``, which needs a GPU. Position 0, the class token of ViT, DINOv2 or BERT, is always kept
+    unless ``class_token=False``. Raises ValueError for an unknown option.
     """
-    names = {name: {}} if name else {"cur": {}, **{f"cur_{score}": {"score": score} for score in SCORES}}
+    names = {name: {}} if name else {"cur": {}, **{f"cur_{word}": own for word, own in SELECTIONS.items()}}
     if not name and "triton" in IMPLS:
         names["cur_flash"] = {"impl": "triton"}
     for key, own in names.items():

@@ -21,16 +21,17 @@ from rich.table import Table
 from torch import Tensor
 
 from ..config import main
-from ..select import SCORES
 from . import needs
+from .figures import draw
 
 with needs("hf", __name__):
     from .encoder import Encoder, load
+    from .huggingface import SELECTIONS
 
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """attention: exact or a selection. tuned: steps of distillation. cosine: of test embeddings with the exact ones,
+    """attention: exact, a selection or plus. tuned: steps of distillation. cosine: of test and exact embeddings,
     mean and standard deviation over examples; probe, knn: accuracy in percent over n test examples."""
 
     attention: str
@@ -136,7 +137,7 @@ def study(config: DictConfig) -> list[Result]:
     for score in config.selections:
         for count in config.counts:
             torch.manual_seed(config.seed)
-            other = encoder.with_cur(score=score, count=count, pairing=config.pairing, steps=config.inverse)
+            other = encoder.with_cur(**SELECTIONS[score], count=count, pairing=config.pairing, steps=config.inverse)
             results.append(result(score, count, 0, other.embed(unseen, config.batch)))
             if config.steps:
                 other.model = copy.deepcopy(other.model)
@@ -148,8 +149,8 @@ def study(config: DictConfig) -> list[Result]:
 @main("pretrained")
 def pretrained(config: DictConfig) -> None:
     """Print the table; raises ValueError for a model, file or number that there is not."""
-    if wrong := [score for score in config.selections if score not in SCORES]:
-        raise ValueError(f"selections must be of {', '.join(SCORES)}, not {', '.join(map(str, wrong))}")
+    if wrong := [score for score in config.selections if score not in SELECTIONS]:
+        raise ValueError(f"selections must be of {', '.join(SELECTIONS)}, not {', '.join(map(str, wrong))}")
     if config.neighbours > config.train or config.batch > config.train:
         raise ValueError(f"neighbours and batch must be at most train {config.train}")
     results = study(config)
@@ -166,6 +167,7 @@ def pretrained(config: DictConfig) -> None:
     )
     if config.out:
         Path(config.out).write_text(json.dumps([asdict(r) for r in results], indent=1) + "\n")
+        draw(results, config.model, Path(config.out).with_suffix(".png"))
 
 
 if __name__ == "__main__":

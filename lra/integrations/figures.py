@@ -1,0 +1,48 @@
+"""The picture of a study of pretrained encoders: what each count costs, as in CURformer's Figures 5 to 7."""
+
+from pathlib import Path
+
+from matplotlib.figure import Figure
+
+
+def draw(results: list, model: str, file: Path) -> None:
+    """Cosine with the exact embeddings, probe and k-NN accuracy over counts, a line for each attention and tuning.
+
+    Bars are standard errors over the n test examples. Raises ValueError for a list without an exact result.
+    """
+    exact = next((r for r in results if r.attention == "exact"), None)
+    if exact is None:
+        raise ValueError("results hold no exact attention to compare with")
+    lines: dict[tuple[str, int], list] = {}
+    for r in results:
+        if r is not exact:
+            lines.setdefault((r.attention, r.tuned), []).append(r)
+    words = list(dict.fromkeys(word for word, _ in lines))
+    figure = Figure(figsize=(11, 3.6), layout="constrained")
+    panels = figure.subplots(1, 3)
+    for axes, metric, label in zip(
+        panels, ("cosine", "probe", "knn"), ("cosine", "linear probe, %", "k-NN, %"), strict=True
+    ):
+        axes.axhline(getattr(exact, metric), color="grey", linestyle=":", linewidth=1, label="exact")
+        for (word, tuned), some in lines.items():
+            some = sorted(some, key=lambda r: r.count)
+            style = {"color": f"C{words.index(word) % 10}", "linestyle": "--" if tuned else "-", "marker": "o"}
+            name = f"{word}, {tuned} steps of distillation" if tuned else word
+            values, bars = [getattr(r, metric) for r in some], [_error(r, metric) for r in some]
+            axes.errorbar([r.count for r in some], values, bars, label=name, markersize=3, capsize=2, **style)
+        axes.set_xscale("log", base=2)
+        counts = sorted({r.count for some in lines.values() for r in some})
+        axes.set_xticks(counts, map(str, counts))
+        axes.set(xlabel="rows and columns kept", ylabel=label)
+        axes.grid(alpha=0.3)
+    figure.suptitle(f"{model}, n = {exact.n}", fontsize=10)
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside right upper", fontsize=7)
+    figure.savefig(file, dpi=120)
+
+
+def _error(result, metric: str) -> float:
+    """Of a mean of cosines, or of a proportion in percent."""
+    if metric == "cosine":
+        return result.cosine_std / result.n**0.5
+    p = getattr(result, metric)
+    return (p * (100 - p) / result.n) ** 0.5
