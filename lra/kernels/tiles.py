@@ -31,7 +31,9 @@ def streaming(m: int, width: int, dtype: torch.dtype, arch: int) -> Tile:
         return Tile(32 if width > m else 64, 4, 2)
     if area > 8192:
         return Tile(32 if arch >= 90 else 16, 8, 2)
-    return Tile(128, 4, 3) if arch >= 90 and m <= 64 and area <= 4096 else Tile(64, 8, 2)
+    if arch < 90 or m > 64 or area > 4096:
+        return Tile(64, 8, 2)
+    return Tile(128 if m == 64 else 64, 4, 3)
 
 
 def streaming_backward(m: int, width: int, dtype: torch.dtype, arch: int) -> Tile:
