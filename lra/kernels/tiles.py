@@ -45,7 +45,9 @@ def streaming_backward(m: int, width: int, dtype: torch.dtype, arch: int) -> Til
             few = 2 if arch == 90 or area < 4096 else 3
             return Tile(16, 8, 1, launches=few, turned=True)
         turned = area >= 2048 and (m, width) != (64, 64)
-        return Tile(32 if m <= 64 else 16, 8, 2, launches=1 + (area == 4096), turned=turned)
+        if area <= 1024:
+            return Tile(16, 4, 2)
+        return Tile(32 if m <= 64 else 16, 8, 2, launches=2 if area == 4096 else 1, turned=turned)
     if area > 8192:
         return Tile(32 if arch >= 90 else 16, 8, 2, launches=2, turned=True)
     if arch < 90 or area > 4096 or m > 64:
