@@ -1,5 +1,6 @@
 """The three-factor product in float64 and in a kernel's dtype, and the bound between them."""
 
+import os
 from functools import partial
 
 import torch
@@ -69,21 +70,50 @@ def case(
     return values[:3], rows, cols, mask if mask is None else mask.to(device), values[3]
 
 
+NAMES = ("O", "dQ", "dK", "dV")
+
+
+def errors(spec, copy=True, steps=4):
+    """For each of NAMES its norm in float64, the error of the naive code in the kernel's dtype, and the kernel's."""
+    tensors, rows, cols, mask, dout = case(**spec)
+    call = lambda f, t: run(lambda *x: f(*x, rows, cols, mask, copy, steps), tensors, dout, t)
+    truth, rough, mine = call(naive, torch.float64), call(naive, spec["dtype"]), call(fused, spec["dtype"])
+    assert all(x.isfinite().all() for x in mine)
+    if spec.get("content") == "equal":  # rounding decides which of equal columns is the largest: add up equal keys
+        for results in (truth, rough, mine):
+            results[2] = torch.stack([results[2][:, :, i::3].double().sum(2) for i in range(3)])
+    return [(x.norm(), (a - x).norm(), (b - x).norm()) for x, a, b in zip(truth, rough, mine, strict=True)]
+
+
 def check(spec, copy=True, steps=4, factor=2.0, floor=8.0):
     """The kernel's error is at most ``factor`` times what the naive code makes in the same dtype.
 
     A float32 result whose naive error happens to be next to nothing gets ``floor`` rounding errors of the largest one.
     """
-    tensors, rows, cols, mask, dout = case(**spec)
-    dtype = spec["dtype"]
-    call = lambda f, t: run(lambda *x: f(*x, rows, cols, mask, copy, steps), tensors, dout, t)
-    truth, rough, mine = call(naive, torch.float64), call(naive, dtype), call(fused, dtype)
-    if spec.get("content") == "equal":  # rounding decides which of equal columns is the largest: add up equal keys
-        for results in (truth, rough, mine):
-            results[2] = torch.stack([results[2][:, :, i::3].double().sum(2) for i in range(3)])
-    largest = max(x.norm() for x in truth)
-    for name, exact, near, got in zip(("out", "dq", "dk", "dv"), truth, rough, mine, strict=True):
-        error, bound = (got - exact).norm(), (near - exact).norm()
+    found = errors(spec, copy, steps)
+    largest = max(norm for norm, *_ in found)
+    for name, (_, bound, error) in zip(NAMES, found, strict=True):
         allowed = factor * bound + floor * torch.finfo(torch.float32).eps * largest
         assert error <= allowed, f"{name}: error {error / bound:.2f} times the naive code's, {error / largest:.1e}"
-        assert got.isfinite().all()
+    return found
+
+
+def line(spec, found):
+    """Relative errors against float64, the kernel's and in brackets the naive code's own."""
+    values = ", ".join(f"{name} {b / x:.1e} ({a / x:.1e})" for name, (x, a, b) in zip(NAMES, found, strict=True))
+    return f"{str(spec['dtype']).removeprefix('torch.')} n={spec['n']} m={spec['m']} d={spec['d']}: {values}"
+
+
+def main():
+    """python tests/kernels_reference.py: errors on the GPU where there is one, else in the interpreter."""
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    if device == "cpu":
+        os.environ["TRITON_INTERPRET"] = "1"
+    for n, m, d in ((1027, 32, 32), (4173, 64, 32), (1027, 64, 64), (1027, 128, 64)):
+        for dtype in (torch.float32, torch.float16, torch.bfloat16):
+            spec = {"n": n, "m": m, "d": d, "e": d, "dtype": dtype, "masked": True, "device": device}
+            print(line(spec, errors(spec, steps=6)), flush=True)
+
+
+if __name__ == "__main__":
+    main()

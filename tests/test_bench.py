@@ -2,6 +2,7 @@
 
 import json
 import sys
+import time
 
 import pytest
 import torch
@@ -319,6 +320,25 @@ def test_gpu_check_without_a_gpu_says_so_in_one_line(monkeypatch, capfd):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     gpu_check.main()
     assert capfd.readouterr().out == "gpu-check: torch sees no GPU here, nothing was run\n"
+
+
+def test_gpu_check_writes_its_file_whatever_fails(monkeypatch, tmp_path):
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "Some GPU")
+    monkeypatch.setattr(gpu_check, "tests", lambda folder, env: 1 / 0)
+    ends = {"preset=figure4": None, "preset=table2": 3}
+    monkeypatch.setattr(gpu_check, "limited", lambda command, seconds, env: ends[command[3]])
+    text = gpu_check.check(tmp_path).read_text()
+    for line in ("tests: ZeroDivisionError", "figure4: stopped", "table2: exit status 3", "table2_graphs: KeyError"):
+        assert line in text
+    assert len(json.loads((tmp_path / "gpu-check" / "some-gpu.json").read_text())["failed"]) == 4
+
+
+def test_a_part_of_the_gpu_check_that_takes_too_long_is_stopped():
+    python = lambda code: [sys.executable, "-c", code]
+    began = time.monotonic()
+    assert gpu_check.limited(python("import time; time.sleep(60)"), 1) is None
+    assert time.monotonic() - began < gpu_check.GRACE
+    assert gpu_check.limited(python("raise SystemExit(3)"), 60) == 3
 
 
 def test_trainer_for_a_gpu_composes():

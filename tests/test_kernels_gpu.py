@@ -1,9 +1,11 @@
 """The kernels on a GPU: CUDA_VISIBLE_DEVICES=0 python -m pytest -m gpu tests/test_kernels_gpu.py."""
 
+from contextlib import nullcontext
+
 import pytest
 import torch
 from conftest import config
-from kernels_reference import case, check, fused
+from kernels_reference import case, check, fused, line
 
 from lra import build, kernels, module
 from lra.data.task import Batch
@@ -12,17 +14,25 @@ pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(),
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]
 
 
-@pytest.mark.parametrize("content", ["normal", "large", "equal", "shifted"])
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("m,d", [(16, 16), (32, 64), (64, 32), (64, 64), (128, 32), (128, 128)])
-def test_error_is_at_most_twice_that_of_the_naive_code(m, d, dtype, content):
-    for n, masked in ((1027, True), (4096, False)):
-        sizes = {"n": n, "m": m, "d": d, "e": d, "H": 2, "device": "cuda"}
-        check({**sizes, "dtype": dtype, "masked": masked, "content": content})
+CASES = [  # m, d, masked: of each kind of tile, and those of bench preset=figure4 and table2, which find them compiled
+    *[(m, d, masked, dtype) for dtype in DTYPES for m, d, masked in ((16, 16, True), (64, 32, True), (128, 64, True))],
+    *[(m, 64, False, torch.bfloat16) for m in (32, 64, 128)],
+    (64, 32, False, torch.bfloat16),
+    (128, 128, True, torch.bfloat16),
+    (64, 64, True, torch.float16),
+]
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("d,e", [(20, 48), (64, 128), (128, 16)])
+@pytest.mark.parametrize("m,d,masked,dtype", CASES)
+def test_error_is_at_most_twice_that_of_the_naive_code(m, d, masked, dtype, record_property):
+    spec = {"m": m, "d": d, "e": d, "H": 2, "device": "cuda", "dtype": dtype, "masked": masked}
+    for content in ("normal", "large", "equal", "shifted"):
+        check({**spec, "n": 1027, "content": content}, steps=6)
+    spec = {**spec, "n": 4096, "strides": "plain"}
+    record_property("measured", line(spec, check(spec, steps=6)))
+
+
+@pytest.mark.parametrize("d,e,dtype", [(20, 48, DTYPES[0]), (64, 128, DTYPES[1]), (128, 16, DTYPES[2])])
 def test_key_and_value_sizes_may_differ(d, e, dtype):
     for strides in ("plain", "across"):
         sizes = {"n": 515, "m": 24, "d": d, "e": e, "device": "cuda"}
@@ -53,6 +63,21 @@ def test_results_do_not_vary_from_run_to_run():
     first = step()
     for _ in range(5):
         assert all(torch.equal(a, b) for a, b in zip(first, step(), strict=True))
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="one GPU")
+def test_a_device_that_is_not_the_current_one():
+    """On another stream of it, too."""
+    found = []
+    for device in ("cuda:0", "cuda:1"):
+        (q, k, v), rows, cols, mask, dout = case(n=300, m=16, d=16, e=16, dtype=DTYPES[0], masked=True, device=device)
+        q, k, v, dout = (x.float().requires_grad_() for x in (q, k, v, dout))
+        with torch.cuda.stream(torch.cuda.Stream(device)) if device == "cuda:0" else nullcontext():
+            grads = torch.autograd.grad(fused(q, k, v, rows, cols, mask, True, 4), (q, k, v), dout)
+            torch.cuda.synchronize(device)
+        found.append([x.cpu() for x in grads])
+        assert torch.cuda.current_device() == 0
+    assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
 
 
 def test_a_cuda_graph_replays_forward_backward_and_selection():
@@ -115,4 +140,4 @@ def losses(attn: str, steps: int = 200) -> torch.Tensor:
 def test_the_loss_curve_is_that_of_sdpa():
     """Selection by steps, so that both keep the same rows; rounding alone drives the curves apart."""
     kernel, reference = losses("flashcur_step"), losses("cur_step")
-    assert (kernel - reference).abs().max() < 0.01 * reference[0]
+    assert (kernel - reference).abs().max() < 1e-3 * reference[0]

@@ -21,6 +21,11 @@ EXCEPTIONS = {
     ("derivative", "soft"): "the published backward pass is that of a converged inverse, 20 steps are not quite",
     ("derivative", "soft_fixed"): "the published backward pass is that of a converged inverse, 20 steps are not quite",
 }
+# Not even run: a kernel takes no float64, and float32 rounds off what a step of 1e-6 changes.
+EXCEPTIONS |= {
+    ("derivative", name): "computes in float32; test_kernels.py compares its gradients with those of float64 autograd"
+    for name in KERNELS
+}
 
 
 def block(name, *overrides):
@@ -123,8 +128,10 @@ def test_fewer_real_tokens_than_kept_ones(name):
     law("few", name, same(made(x, mask)[0][mask], fewer(x, mask)[0][mask]))
 
 
-@pytest.mark.parametrize("name", [name for name in MECHANISMS if name not in KERNELS])  # those: test_kernels
+@pytest.mark.parametrize("name", MECHANISMS)
 def test_gradient_is_the_directional_derivative(name):
+    if name in KERNELS:
+        pytest.skip(EXCEPTIONS["derivative", name])
     made, (x, mask) = block(name), inputs(lengths=(128, 50))
     direction, weight = inputs(seed=5)[0][:2], inputs(seed=6)[0][:2]
     f = lambda t: (made(x + t * direction, mask)[0] * weight)[mask].sum()

@@ -1,12 +1,16 @@
 """python -m lra.bench.gpu_check: the tests marked gpu and the GPU presets on a machine that has one, within 8 minutes;
-one file of results."""
+one file of results, written anew after each part. It uses the Python it is started with and installs nothing."""
 
+import importlib.util
 import json
 import os
+import shutil
+import signal
 import subprocess
 import sys
 import time
 import xml.etree.ElementTree as xml
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 
@@ -17,10 +21,12 @@ from ..config import CONF
 from ..report import efficiency
 from . import record as bench_record
 
-TOTAL = 450  # seconds for everything
-TESTS = 200  # of them at most for the tests
+TOTAL = 430  # seconds for everything
+TESTS = 200  # of them at most for the tests, most of which pass in compiling kernels: that is why they come first
 SHARE = {"figure4": 0.5, "table2": 0.55, "table2_graphs": 1.0}  # of what is left when it begins
 START = 20  # seconds that a benchmark takes around what its budget counts: imports, rates, its last case
+GRACE = 10  # seconds for what is interrupted to write what it has
+PROCESSES = 8  # that compile and test side by side
 
 
 def check(runs: Path = Path("runs")) -> Path:
@@ -28,42 +34,47 @@ def check(runs: Path = Path("runs")) -> Path:
     began = time.monotonic()
     env = os.environ | {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
     env.setdefault("CUDA_VISIBLE_DEVICES", "0")
+    env.pop("TRITON_INTERPRET", None)
     folder = runs / "gpu-check"
     folder.mkdir(parents=True, exist_ok=True)
-    found = {"tests": tests(folder, env), "benchmarks": [], "failed": []}
-    for preset, share in SHARE.items():
-        left = (TOTAL - (time.monotonic() - began)) * share
-        command = [sys.executable, "-m", "lra.bench", f"preset={preset}", "device=cuda", f"runs={folder}"]
+    shutil.rmtree(folder / "bench", ignore_errors=True)  # of an earlier check
+    found = {"tests": {"summary": "not run"}, "benchmarks": [], "failed": []}
+    for part in ("tests", *SHARE):
+        print(f"gpu-check: {part}", flush=True)
         try:
-            done = subprocess.run([*command, f"budget_s={max(left - START, 1):.0f}"], env=env, timeout=left + START)
-            if done.returncode:
-                found["failed"].append(f"{preset}: exit status {done.returncode}")
-        except subprocess.TimeoutExpired:  # what it had measured is written already
-            found["failed"].append(f"{preset}: stopped after {left + START:.0f} s")
-    records, damaged = bench_record.scan(folder)
-    records = [r for r in records if r.git == record.git_commit()]
-    found["failed"] += damaged
-    found["benchmarks"] = [asdict(r) for r in records]
-    found["seconds"] = round(time.monotonic() - began, 1)
-    name = "".join(c if c.isalnum() else "-" for c in torch.cuda.get_device_name()).lower()
-    record.write(folder / f"{name}.json", json.dumps(found, indent=1) + "\n")
-    summary = [f"Tests: {found['tests']['summary']}.", *found["failed"]]
-    text = "\n\n".join(["# GPU check", *summary, efficiency.markdown(efficiency.tables(records))])
-    record.write(folder / f"{name}.md", text)
-    return folder / f"{name}.md"
+            if part == "tests":
+                found["tests"] = tests(folder, env)
+            else:
+                left = (TOTAL - (time.monotonic() - began)) * SHARE[part]
+                found["failed"] += benchmark(part, folder, env, left)
+        except Exception as error:  # the other parts go on
+            found["failed"].append(f"{part}: {error!r}")
+        found["seconds"] = round(time.monotonic() - began, 1)
+        path = write(folder, found)
+    return path
+
+
+def benchmark(preset: str, folder: Path, env: dict[str, str], seconds: float) -> list[str]:
+    """What went wrong. The records lie under ``folder``, written after each length."""
+    command = [sys.executable, "-m", "lra.bench", f"preset={preset}", "device=cuda", f"runs={folder}"]
+    status = limited([*command, f"budget_s={max(seconds - START, 1):.0f}"], seconds + START, env=env)
+    if status is None:
+        return [f"{preset}: stopped after {seconds + START:.0f} s"]
+    return [f"{preset}: exit status {status}"] if status else []
 
 
 def tests(folder: Path, env: dict[str, str]) -> dict:
-    """Counts of the tests marked gpu, each that failed by name, and one line that says so."""
+    """Counts of the tests marked gpu, what failed by name, what they measured, and one line that says how it went."""
     report = folder / "tests.xml"
     report.unlink(missing_ok=True)
-    command = [sys.executable, "-m", "pytest", "-q", "-m", "gpu", f"--junitxml={report.resolve()}"]
-    try:
-        subprocess.run(command, cwd=CONF.parent, env=env, timeout=TESTS)
-    except subprocess.TimeoutExpired:
-        return {"summary": f"stopped after {TESTS} s", "failed": []}
+    files = [p for p in sorted((CONF.parent / "tests").glob("test_*.py")) if "pytest.mark.gpu" in p.read_text()]
+    command = [sys.executable, "-m", "pytest", "-q", "-m", "gpu", f"--junitxml={report.resolve()}", *map(str, files)]
+    if importlib.util.find_spec("xdist"):
+        command += ["-n", str(min(PROCESSES, os.cpu_count() or 1))]
+    status = limited(command, TESTS, cwd=CONF.parent, env=env)
+    stopped = f"stopped after {TESTS} s" if status is None else f"pytest ended with status {status}"
     if not report.exists():
-        return {"summary": "pytest did not run", "failed": []}
+        return {"summary": f"{stopped} and wrote no report", "failed": []}
     suite = xml.parse(report).getroot().find("testsuite")
     counts = {key: int(suite.get(key, 0)) for key in ("tests", "failures", "errors", "skipped")}
     failed = [
@@ -71,8 +82,38 @@ def tests(folder: Path, env: dict[str, str]) -> dict:
         for case in suite.iter("testcase")
         if case.find("failure") is not None or case.find("error") is not None
     ]
-    summary = ", ".join(f"{value} {key}" for key, value in counts.items())
-    return counts | {"summary": summary, "failed": failed}
+    measured = [entry.get("value") for entry in suite.iter("property") if entry.get("name") == "measured"]
+    summary = ", ".join([*(f"{value} {key}" for key, value in counts.items()), *([stopped] if status != 0 else [])])
+    return counts | {"summary": summary, "failed": failed, "measured": measured}
+
+
+def limited(command: list[str], seconds: float, **options) -> int | None:
+    """The exit status, or None after ``seconds``: then it is interrupted, and killed with all that it has started."""
+    process = subprocess.Popen(command, start_new_session=True, **options)
+    try:
+        return process.wait(max(seconds, 1))
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGINT)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(GRACE)
+        return None
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def write(folder: Path, found: dict) -> Path:
+    records, damaged = bench_record.scan(folder)
+    name = "".join(c if c.isalnum() else "-" for c in torch.cuda.get_device_name()).lower()
+    made = found | {"failed": [*found["failed"], *damaged], "benchmarks": [asdict(r) for r in records]}
+    record.write(folder / f"{name}.json", json.dumps(made, indent=1) + "\n")
+    lines = [f"Tests: {found['tests']['summary']}.", *(f"Failed: {name}." for name in found["tests"].get("failed", []))]
+    measured = "\n".join(f"* {line}" for line in found["tests"].get("measured", []))
+    tables = efficiency.markdown(efficiency.tables(records)) if records else "No benchmark left a record."
+    text = "\n\n".join(["# GPU check", *lines, *made["failed"], measured, tables])
+    record.write(folder / f"{name}.md", text)
+    return folder / f"{name}.md"
 
 
 def main() -> None:

@@ -8,7 +8,7 @@ and from Z_0 = Uᵀ / s, s the largest column sum, dU += Gᵀ / s and, in the fi
 import triton
 import triton.language as tl
 
-from .parts import cubic_step, dot, inner_matrix, is_real, load, slots, store
+from .parts import VARYING, cubic_step, dot, inner_matrix, is_real, load, slots, store
 
 
 @triton.jit
@@ -58,6 +58,13 @@ def landmarks(
 
 
 @triton.jit
+def largest_column(u):
+    """Column sums of u (1,BM) and the largest (1,1): triton 3.7 cannot make it a scalar for sm_100's tensor memory."""
+    sums = tl.sum(u, 0)[None, :]
+    return sums, tl.max(sums, 1, keep_dims=True)
+
+
+@triton.jit(do_not_specialize=VARYING)
 def cubic_kernel(
     q, k, rows, cols, row_real, col_real, rv_parts, lse_parts, rv, lse, w,
     q_n, q_h, q_l, k_n, k_h, k_l, rr_n, rr_h, cr_n, cr_h, H, S, scale2,
@@ -72,7 +79,7 @@ def cubic_kernel(
         q_n, q_h, q_l, k_n, k_h, k_l, rr_n, rr_h, cr_n, cr_h, M, D, BM, BD,
     )  # fmt: skip
     u = inner_matrix(a, b, a_real, b_real, scale2, PRECISION)
-    z = tl.trans(u) / tl.max(tl.sum(u, 0), 0)
+    z = tl.trans(u) / largest_column(u)[1]
     for _ in range(STEPS):
         z = cubic_step(u, z, PRECISION)
     product, log = combined(rv_parts, lse_parts, g, G, S, M, E, BM, BE)
@@ -83,7 +90,7 @@ def cubic_kernel(
     store(w + slot * E, j, E, j < M, dot(z, product, PRECISION), E, BE)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=VARYING)
 def cubic_backward_kernel(
     q, k, rows, cols, row_real, col_real, rv, dout, dw_parts, dk_parts, scratch, drv, delta, dq_rows, dk_cols,
     q_n, q_h, q_l, k_n, k_h, k_l, rr_n, rr_h, cr_n, cr_h, o_n, o_h, o_l, H, S, scale, scale2,
@@ -109,8 +116,7 @@ def cubic_backward_kernel(
     z_at = du_at + BM * BM
     tl.store(u_at, u)
     tl.store(du_at, tl.zeros((BM, BM), tl.float32))
-    sums = tl.sum(u, 0)
-    s = tl.max(sums, 0)
+    sums, s = largest_column(u)
     z = tl.trans(u) / s
     for step in range(STEPS):
         tl.store(z_at + step * BM * BM, z)
@@ -142,9 +148,9 @@ def cubic_backward_kernel(
         grad += dot(tl.trans(tl.load(u_at)), dp, PRECISION)
         tl.debug_barrier()
     u = tl.load(u_at)
-    first = tl.min(tl.where(sums == s, j, BM), 0)
-    pull = tl.sum(tl.sum(grad * tl.trans(u), 1), 0) / (s * s)
-    du = tl.load(du_at) + tl.trans(grad) / s - tl.where(j == first, pull, 0.0)[None, :]
+    first = tl.min(tl.where(sums == s, j[None, :], BM), 1, keep_dims=True)
+    pull = tl.sum(tl.sum(grad * tl.trans(u), 1)[None, :], 1, keep_dims=True) / (s * s)
+    du = tl.load(du_at) + tl.trans(grad) / s - tl.where(j[None, :] == first, pull, 0.0)
     ds = u * (du - tl.sum(du * u, 1)[:, None]) * scale
     store(dq_rows + slot * D, j, D, j < M, dot(ds, b.to(tl.float32), PRECISION), D, BD)
     dk = summed(dk_parts, g, G, S, M, D, BM, BD) + dot(tl.trans(ds), a.to(tl.float32), PRECISION)

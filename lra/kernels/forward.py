@@ -3,10 +3,10 @@
 import triton
 import triton.language as tl
 
-from .parts import dot, dot_wide, is_real, load, narrow, probabilities, slots, store
+from .parts import VARYING, dot, dot_halves, dot_wide, halves, is_real, load, narrow, probabilities, slots, store
 
 
-@triton.jit
+@triton.jit(do_not_specialize=VARYING)
 def rv_kernel(
     q, k, v, rows, mask, rv, lse,
     q_n, q_h, q_l, k_n, k_h, k_l, v_n, v_h, v_l, H, L, chunk, scale2,
@@ -45,7 +45,7 @@ def rv_kernel(
     tl.store(lse + slot + j, top + tl.log2(tl.where(some, total, 1.0)), mask=kept)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=VARYING)
 def out_kernel(
     q, k, w, rv, rows, cols, real, out,
     q_n, q_h, q_l, k_n, k_h, k_l, r_n, r_h, o_n, o_h, o_l, H, L, chunk, scale2,
@@ -59,7 +59,7 @@ def out_kernel(
     b = load(k + n * k_n + h * k_h, at, k_l, kept, D, BD)
     bias = tl.where(is_real(real + n * r_n + h * r_h if real is not None else None, at, kept), 0.0, float("-inf"))
     j = tl.arange(0, BM)
-    weights = narrow(load(w + g.to(tl.int64) * M * E, j, E, kept, E, BE), out)
+    high, low = halves(load(w + g.to(tl.int64) * M * E, j, E, kept, E, BE), out)
     q += n * q_n + h * q_h
     out += n * o_n + h * o_h
     begin = part * chunk
@@ -68,7 +68,7 @@ def out_kernel(
         i = start + tl.arange(0, BN)
         x = load(q, i, q_l, i < end, D, BD)
         p = probabilities(x, b, bias, scale2, PRECISION)
-        store(out, i, o_l, i < end, dot(narrow(p, out), weights, PRECISION), E, BE)
+        store(out, i, o_l, i < end, dot_halves(narrow(p, out), high, low, out, PRECISION), E, BE)
     if COPY:
         tl.debug_barrier()  # the exact rows go over those that other threads of this program have written
         to, _ = slots(rows, g, M, BM)

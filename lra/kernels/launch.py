@@ -76,7 +76,7 @@ def forward(
 
     area = size["BM"], max(size["BD"], size["BE"]), q.dtype, arch or tiles.arch(q.device)
     tile = tiles.streaming(*area)
-    how = dict(BN=tile.block, PRECISION=tiles.precision(*area), warps=tile.warps, stages=tile.stages, **size)
+    how = dict(BN=tile.block, PRECISION=tile.precision, warps=tile.warps, stages=tile.stages, **size)
     chunk = tiles.chunk(G, L, tile.block, q.device)
     S = -(-L // chunk)
     rv_parts, lse_parts = new(S, G, M, E), new(S, G, M)
@@ -120,16 +120,16 @@ def backward(
 
     area = size["BM"], max(size["BD"], size["BE"]), q.dtype, arch or tiles.arch(q.device)
     tile = tiles.streaming_backward(*area)
-    how = dict(BN=tile.block, PRECISION=tiles.precision(*area), warps=tile.warps, stages=tile.stages, **size)
+    how = dict(BN=tile.block, PRECISION=tile.precision, warps=tile.warps, stages=tile.stages, **size)
     chunk = tiles.chunk(G, L, tile.block, q.device)
     S = -(-L // chunk)
     dq, dk, dv = like(q, D), like(q, D), like(q, E)
     dw_parts, dk_parts = new(S, G, M, E), new(S, G, M, D)
-    for part in tiles.passes("DW", "DK", *area):
+    for part in tiles.passes("DW", "DQ", "DK", tile.launches):
         run(
             back.c_backward_kernel, (G, S), q, near.k, w, near.rows, near.cols, near.col_real, dout,
             dq, dw_parts, dk_parts, *q.stride()[:3], *near.k.stride()[:3], *_pair(near.col_real), *dout.stride()[:3],
-            *dq.stride()[:3], H, L, chunk, scale, scale2, COPY=copy, **part, **how,
+            *dq.stride()[:3], H, L, chunk, scale, scale2, COPY=copy, TURNED=tile.turned, **part, **how,
         )  # fmt: skip
 
     inside = tiles.cubic(size["BM"])
@@ -151,7 +151,7 @@ def backward(
         )  # fmt: skip
 
     dq_parts = new(S, G, M, D)
-    for part in tiles.passes("DV", "DK", *area):
+    for part in tiles.passes("DV", "DK", "DQ", tile.launches):
         run(
             back.r_backward_kernel, (G, S), near.q, k, v, near.rows, mask, lse, drv, delta, dk, dv, dq_parts,
             *near.q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *dk.stride()[:3], *dv.stride()[:3],

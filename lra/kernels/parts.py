@@ -7,6 +7,8 @@ ask for; BN rows of the sequence at a time. Rows and entries beyond the true siz
 import triton
 import triton.language as tl
 
+# Sizes and strides of masks that differ from batch to batch: triton compiles anew where one is 1 or divisible by 16.
+VARYING = ("H", "L", "S", "r_n", "r_h", "rr_n", "rr_h", "cr_n", "cr_h")
 INTERPRETED = tl.constexpr(bool(triton.knobs.runtime.interpret))
 
 
@@ -90,6 +92,15 @@ def dot_wide(x, y, like, PRECISION: tl.constexpr):
     s = dot(high, y, PRECISION)
     if like.dtype.element_ty != tl.float32:
         s += dot(low, y, PRECISION)
+    return s
+
+
+@triton.jit
+def dot_halves(x, high, low, like, PRECISION: tl.constexpr):
+    """x (high + low) for x of ``like``'s type and float32 split by ``halves``."""
+    s = dot(x, high, PRECISION)
+    if like.dtype.element_ty != tl.float32:
+        s += dot(x, low, PRECISION)
     return s
 
 

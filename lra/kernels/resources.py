@@ -1,6 +1,10 @@
 """Registers, shared memory and spills of every launch, compiled ahead of time: no GPU is needed.
 
 python -m lra.kernels.resources [arch=80,90,100] [dtype=bf16,fp16,fp32] [m=16,32,64,128] [d=16,32,64,128]
+                               [kernel=rv,out,c_backward,r_backward,scatter,score,cubic,cubic_backward]
+
+A launch takes 1 to 10 s, but a cubic_backward of 64 kept rows up to two minutes: products of split float32 factors,
+unrolled. Triton's cache (TRITON_CACHE_DIR) makes the next time short.
 """
 
 import itertools
@@ -10,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -20,6 +25,7 @@ CHOICES = {
     "dtype": ("bf16", "fp16", "fp32"),
     "m": ("16", "32", "64", "128"),
     "d": ("16", "32", "64", "128"),
+    "kernel": ("rv", "out", "c_backward", "r_backward", "scatter", "score", "cubic", "cubic_backward"),
 }
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 TYPES = {
@@ -29,21 +35,27 @@ TYPES = {
     torch.int64: "*i64",
     torch.uint8: "*u8",
 }
-COLUMNS = ("arch", "dtype", "m", "d", "kernel", "warps", "stages", "registers", "spilled", "shared")
+COLUMNS = ("arch", "dtype", "m", "d", "kernel", "block", "warps", "stages", "registers", "spilled", "shared")
 
 
-def rows(arch: str, dtype: str, m: str, d: str) -> list[tuple]:
+def rows(arch: str, dtype: str, m: str, d: str, kernels: tuple[str, ...] = CHOICES["kernel"]) -> list[tuple]:
     """One row of COLUMNS for each launch of a forward and backward pass with these sizes, masked, with copied rows.
 
-    ``spilled`` is in bytes for each thread, ``shared`` in bytes for each block.
+    ``block``: rows of the sequence at a time; ``spilled`` is in bytes for each thread, ``shared`` in bytes for each
+    block. A kernel that is launched more than once, for some of its gradients each time, has their names behind its
+    own, as in c_backward-dq-dk.
     """
     from . import launch
 
     made = []
 
     def compile(kernel, grid, *args, warps, stages, **constants):
-        registers, spilled, shared = _compile(kernel, args, constants, arch, warps, stages)
-        made.append((arch, dtype, m, d, kernel.__name__, warps, stages, registers, spilled, shared))
+        name = kernel.__name__.removesuffix("_kernel")
+        if name in kernels:
+            parts = {part: constants[part] for part in ("DW", "DV", "DQ", "DK") if part in constants}
+            found = "" if all(parts.values()) else "".join(f"-{part.lower()}" for part in parts if parts[part])
+            usage = _compile(kernel, args, constants, arch, warps, stages)
+            made.append((arch, dtype, m, d, name + found, constants.get("BN", 0), warps, stages, *usage))
 
     N, H, L, M, D = 512, 2, 4096, int(m), int(d)
     with FakeTensorMode():
@@ -64,14 +76,15 @@ def _compile(kernel, args, constants, arch, warps, stages) -> tuple[int, int, in
     signature, fixed, attributes = {}, {}, {}
     for i, name in enumerate(kernel.arg_names):
         value = args[i] if i < len(args) else constants[name]
-        if i >= len(args) or value is None or (isinstance(value, int) and value == 1):
+        one = isinstance(value, int) and value == 1 and not kernel.params[i].do_not_specialize
+        if i >= len(args) or value is None or one:
             signature[name], fixed[(i,)] = "constexpr", value
         elif isinstance(value, float):
             signature[name] = "fp32"
         else:
             tensor = isinstance(value, torch.Tensor)
             signature[name] = TYPES[value.dtype] if tensor else "i32"
-            if tensor or value % 16 == 0:
+            if tensor or (value % 16 == 0 and not kernel.params[i].do_not_specialize):
                 attributes[(i,)] = [["tt.divisibility", 16]]
     made = triton.compile(
         ASTSource(fn=kernel, signature=signature, constexprs=fixed, attrs=attributes),
@@ -99,14 +112,15 @@ def main() -> None:
     if os.environ.get("TRITON_INTERPRET") == "1":
         sys.exit("lra: TRITON_INTERPRET=1 interprets kernels; unset it to compile them")
     print(*(f"{name:>{width(name)}}" for name in COLUMNS), flush=True)
+    kernels = choices.pop("kernel")
     with ProcessPoolExecutor() as pool:
-        for made in pool.map(rows, *zip(*itertools.product(*choices.values()), strict=True)):
+        for made in pool.map(partial(rows, kernels=kernels), *zip(*itertools.product(*choices.values()), strict=True)):
             for row in made:
                 print(*(f"{value:>{width(name)}}" for name, value in zip(COLUMNS, row, strict=True)), flush=True)
 
 
 def width(name: str) -> int:
-    return 22 if name == "kernel" else max(6, len(name))
+    return 16 if name == "kernel" else max(6, len(name))
 
 
 if __name__ == "__main__":

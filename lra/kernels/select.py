@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 
-from .parts import is_real, load
+from .parts import VARYING, is_real, load
 
 
 @triton.jit
@@ -19,7 +19,7 @@ def _score(x, mask, score, i, ok, stride, D: tl.constexpr, BD: tl.constexpr, SCO
     tl.store(score + i, value, mask=ok)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=VARYING)
 def score_kernel(
     a, b, mask, scores, a_n, a_h, a_l, b_n, b_h, b_l, H, L,
     D: tl.constexpr, BD: tl.constexpr, BN: tl.constexpr, SCORE: tl.constexpr, CLASS: tl.constexpr,

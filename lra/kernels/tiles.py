@@ -12,6 +12,9 @@ class Tile(NamedTuple):
     block: int  # rows of the sequence at a time
     warps: int
     stages: int
+    precision: str = "tf32x3"  # of float32: three products on tensor cores keep about its accuracy; ieee has none
+    launches: int = 1  # of a backward kernel, each for some of its gradients, where registers are short
+    turned: bool = False  # see c_backward_kernel
 
 
 def padded(size: int) -> int:
@@ -22,38 +25,45 @@ def padded(size: int) -> int:
 def streaming(m: int, width: int, dtype: torch.dtype, arch: int) -> Tile:
     """rv and out: m kept rows and the larger of key and value size, both padded; arch 80, 90, 100."""
     wide, area = dtype == torch.float32, m * width
+    if wide and area >= 4096:
+        return Tile(16, 8, 1, "ieee" if area > 8192 else "tf32x3") if m == 128 or area > 4096 else Tile(32, 8, 2)
+    if wide:
+        return Tile(32 if width > m else 64, 4, 2)
     if area > 8192:
         return Tile(32 if arch >= 90 else 16, 8, 2)
-    if area > 4096:
-        return Tile(32 if wide else 64, 8, 2)
-    if wide:
-        return Tile(32, 8, 2) if area == 4096 else Tile(64, 4, 2)
-    return Tile(128, 4, 3) if arch >= 90 and m <= 64 else Tile(64, 8, 2)
+    if arch < 90 or m > 64 or area > 4096:
+        return Tile(64, 8, 2)
+    return Tile(128 if m == 64 else 64, 4, 3)
 
 
 def streaming_backward(m: int, width: int, dtype: torch.dtype, arch: int) -> Tile:
-    wide, area = dtype == torch.float32, m * width
+    area = m * width
+    if dtype == torch.float32:
+        if area > 8192 or (area == 8192 and arch != 90):
+            return Tile(16, 8, 1, "ieee", launches=2 if arch < 90 else 3, turned=True)
+        if area == 8192 or (arch < 90 and area >= 2048):
+            few = 2 if arch == 90 or area < 4096 else 3
+            return Tile(16, 8, 1, launches=few, turned=True)
+        turned = area >= 2048 and (m, width) != (64, 64)
+        if area <= 1024:
+            return Tile(16, 4, 2)
+        return Tile(32 if m <= 64 else 16, 8, 2, launches=2 if area == 4096 else 1, turned=turned)
     if area > 8192:
-        return Tile(16, 8, 1) if wide or arch < 90 else Tile(32, 8, 2)
-    if wide or arch < 90 or area > 4096:
-        return Tile(32, 8, 2)
-    return Tile(64, 4, 2)
+        return Tile(32 if arch >= 90 else 16, 8, 2, launches=2, turned=True)
+    if arch < 90 or area > 4096 or m > 64:
+        return Tile(32, 8, 2, launches=2 if arch < 90 and area >= 4096 else 1, turned=m > 64)
+    return Tile(64, 4, 2, turned=arch >= 100 and area == 4096)
 
 
-def passes(first: str, second: str, m: int, width: int, dtype: torch.dtype, arch: int) -> list[dict[str, bool]]:
-    """What each launch of a streaming backward kernel finds: both of its gradients, one where registers are short."""
-    short = m * width > 4096 or (m * width == 4096 and (dtype == torch.float32 or arch != 90))
-    return [{first: True, second: False}, {first: False, second: True}] if short else [{first: True, second: True}]
+def passes(a: str, b: str, c: str, launches: int) -> list[dict[str, bool]]:
+    """Which of three gradients each launch finds."""
+    groups = {1: [{a, b, c}], 2: [{a}, {b, c}], 3: [{a}, {b}, {c}]}[launches]
+    return [{name: name in group for name in (a, b, c)} for group in groups]
 
 
 def cubic(m: int) -> Tile | None:
     """The inner matrix on chip; None where it does not fit and library products stand in."""
     return Tile(0, 4, 1) if m <= 64 else None
-
-
-def precision(m: int, width: int, dtype: torch.dtype, arch: int) -> str:
-    """Of products of float32: three on tensor cores keep about its accuracy, but hold every factor twice."""
-    return "ieee" if dtype == torch.float32 and m * width > 8192 else "tf32x3"
 
 
 def inner_precision(dtype: torch.dtype) -> str:
@@ -70,8 +80,9 @@ def chunk(heads: int, length: int, block: int, device: torch.device, fill: int =
 
 @cache
 def arch(device: torch.device) -> int:
-    """80, 90, 100; 90 where there is no GPU."""
-    return 10 * torch.cuda.get_device_capability(device)[0] if device.type == "cuda" else 90
+    """80, 90, 100; 90 where there is no GPU. What is neither Hopper nor sm_100 has the matrix products of sm_80."""
+    major = torch.cuda.get_device_capability(device)[0] if device.type == "cuda" else 9
+    return {9: 90, 10: 100}.get(major, 80)
 
 
 @cache
