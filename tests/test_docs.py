@@ -210,7 +210,7 @@ def test_transfer_from_top_to_bottom(work, monkeypatch):
     ]
     for command in (trained, *(c for c in done if "-m" not in c.words[3:])):
         run_to_its_end(command, monkeypatch)
-    assert (work / "runs" / "transfer" / "transfer.md").exists() and len(done) == 4
+    assert (work / "runs" / "transfer" / "transfer.md").exists() and len(done) == 5
 
 
 def test_the_examples_train(own, monkeypatch):
