@@ -240,6 +240,7 @@ def usage(*words):
     return [dict(zip(head.split(), line.split(), strict=True)) for line in lines]
 
 
+TRAP = 16  # registers that a kernel which the compiler found to be unreachable stays below
 SHARED = {"80": 163 * 1024, "90": 227 * 1024, "100": 227 * 1024}  # bytes that a block can have
 
 
@@ -253,15 +254,16 @@ def test_streaming_kernels_of_every_shipped_size_fit_and_spill_nothing(arch, dty
     for row in table:
         assert int(row["spilled"]) == 0, row
         assert int(row["shared"]) <= SHARED[arch], row
+        assert int(row["registers"]) > TRAP, row
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("arch", SHARED)
-def test_the_largest_inner_matrix_fits(arch):
+@pytest.mark.parametrize(("arch", "m"), [("80", 64), ("90", 64), ("100", 32)])
+def test_the_largest_inner_matrix_fits(arch, m):
     """Its backward pass spills: seven 64 x 64 matrices of a step are more than the registers hold."""
-    table = usage(f"arch={arch}", "dtype=fp32", "m=64", "d=128", "kernel=cubic,cubic_backward")
+    table = usage(f"arch={arch}", "dtype=fp32", f"m={m}", "d=128", "kernel=cubic,cubic_backward")
     assert [row["kernel"] for row in table] == ["cubic", "cubic_backward"]
-    assert all(int(row["shared"]) <= SHARED[arch] for row in table)
+    assert all(int(row["shared"]) <= SHARED[arch] and int(row["registers"]) > TRAP for row in table)
 
 
 def test_naive_code_is_the_dense_definition():

@@ -85,7 +85,7 @@ def forward(
         fore.rv_kernel, (G, S), near.q, k, v, near.rows, mask, rv_parts, lse_parts, *strides, H, L, chunk, scale2, **how
     )
 
-    inside = tiles.cubic(size["BM"])
+    inside = tiles.cubic(size["BM"], area[-1])
     if inside is None:
         rv, lse = inner.combine(rv_parts, lse_parts)
         w = inner.forward(*near.gathered(), rv, steps)
@@ -132,7 +132,7 @@ def backward(
             *dq.stride()[:3], H, L, chunk, scale, scale2, COPY=copy, TURNED=tile.turned, **part, **how,
         )  # fmt: skip
 
-    inside = tiles.cubic(size["BM"])
+    inside = tiles.cubic(size["BM"], area[-1])
     if inside is None:
         a, b, a_real, b_real = near.gathered()
         drv, dq_rows, dk_cols = inner.backward(a, b, a_real, b_real, rv, dw_parts.sum(0), steps)

@@ -61,9 +61,12 @@ def passes(a: str, b: str, c: str, launches: int) -> list[dict[str, bool]]:
     return [{name: name in group for name in (a, b, c)} for group in groups]
 
 
-def cubic(m: int) -> Tile | None:
-    """The inner matrix on chip; None where it does not fit and library products stand in."""
-    return Tile(0, 4, 1) if m <= 64 else None
+def cubic(m: int, arch: int) -> Tile | None:
+    """The inner matrix on chip; None where it does not fit and library products stand in.
+
+    For sm_100 triton 3.7 turns the kernels of 64 rows, whose products go through tensor memory, into a single trap.
+    """
+    return Tile(0, 4, 1) if m <= (64 if arch < 100 else 32) else None
 
 
 def inner_precision(dtype: torch.dtype) -> str:
