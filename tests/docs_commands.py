@@ -257,7 +257,7 @@ def installed(words: list[str]) -> None:
 
 
 def known_to_wandb(words: list[str]) -> None:
-    cli = pytest.importorskip("wandb.cli.cli").cli
+    cli = pytest.importorskip("wandb.cli.cli", reason="pip install '.[wandb]'").cli
     command = cli.commands.get(words[0])
     assert command is not None, f"wandb {words[0]}: no such command"
     options = {option for parameter in command.params for option in parameter.opts}

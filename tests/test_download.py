@@ -213,7 +213,7 @@ def test_wrong_keys(wrong):
 
 
 def test_the_official_files_are_those_of_tfds():
-    tfds = pytest.importorskip("tensorflow_datasets")
+    tfds = pytest.importorskip("tensorflow_datasets", reason="pip install '.[tfds]'")
     from tensorflow_datasets.core.download.checksums import load_url_infos
 
     home = Path(tfds.__file__).parent

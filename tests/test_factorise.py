@@ -112,9 +112,9 @@ def test_the_command(tmp_path, monkeypatch, capfd):
 @pytest.mark.parametrize("kind", KINDS)
 def test_matrices_are_square_and_finite(kind):
     if kind in ("image", "gradient", "covariance"):
-        pytest.importorskip("skimage")
+        pytest.importorskip("skimage", reason="pip install '.[factorise]'")
     if kind in ("dense_graph", "covariance"):
-        pytest.importorskip("sklearn")
+        pytest.importorskip("sklearn", reason="pip install '.[factorise]'")
     names = []
     for name, x in KINDS[kind]():
         assert x.ndim == 2 and x.shape[0] == x.shape[1] and np.isfinite(x).all() and np.ptp(x) > 0

@@ -90,7 +90,7 @@ def test_a_run_that_is_killed_is_listed_and_the_others_end(data_root, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize(("launcher", "package"), [("submitit_local", "submitit"), ("ray", "ray")])
 def test_other_launchers(launcher, package, data_root, tmp_path):
-    pytest.importorskip(package)
+    pytest.importorskip(package, reason=f"{package} is in the extras slurm and ray")
     process = start(command(tmp_path, launcher=launcher))
     _, err = process.communicate(timeout=600)
     assert process.returncode == 0 and "4 of 4 done" in err, err

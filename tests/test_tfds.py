@@ -16,7 +16,7 @@ from data_prep.retrieval import Retrieval
 from data_prep.temporal_order import TemporalOrder
 from data_prep.text import Text
 
-pytest.importorskip("tensorflow_datasets")
+pytest.importorskip("tensorflow_datasets", reason="pip install '.[tfds]'")
 from data_prep.tfds import (
     AddingProblem,
     Listops,

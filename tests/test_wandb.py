@@ -140,7 +140,7 @@ def test_online_runs_resume_and_offline_runs_are_brought_up(service, data_root, 
 
 @needs_wandb
 def test_a_service_that_ends_halfway_does_not_end_the_training(service, data_root, tmp_path, capfd):
-    psutil = pytest.importorskip("psutil")
+    psutil = pytest.importorskip("psutil", reason="looks for open connections: pip install psutil")
     original = Checkpoints.on_validation_end
 
     def kill(self, trainer, module):
