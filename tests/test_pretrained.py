@@ -115,6 +115,7 @@ def test_command_before_and_after_distillation(bert, reviews, tmp_path):
     "words,reason",
     [
         (["selections=[best]"], "selections must be of sum, abs, embed, step, random, farthest, plus, not best"),
+        (["out=cur.png"], "out=cur.png is where the picture would go: name a .json file"),
         (["model=/nowhere"], "model=/nowhere cannot be loaded"),
         (["pool=max"], "pool must be one of mean, cls, not 'max'"),
         (["train=7"], "train=7 must be a multiple"),
