@@ -97,10 +97,26 @@ class _Cubic(torch.autograd.Function):
         return dm, grad, None
 
 
-def exact(m: Tensor) -> Tensor:
-    """Moore-Penrose inverse by singular values; the limit of the iterations, for tests and ablations."""
+def exact(m: Tensor, *, rtol: float | None = None) -> Tensor:
+    """Moore-Penrose inverse by singular values; the limit of the iterations, for tests and ablations.
+
+    rtol: singular values up to rtol times the largest count as zero; None: those of rounding only.
+    """
     with torch.autocast(m.device.type, enabled=False):
-        return torch.linalg.pinv(*at_least_float32(m))
+        return torch.linalg.pinv(*at_least_float32(m), rtol=rtol)
+
+
+def tikhonov(m: Tensor, *, ridge: float) -> Tensor:
+    """(mᵀ m + (ridge s)² I)⁻¹ mᵀ, s the largest singular value (Tikhonov 1963): a singular value σ is inverted to
+    σ / (σ² + (ridge s)²), which is at most 1 / (2 ridge s). m (...,r,c) -> (...,c,r).
+
+    ridge=0.1 is as good as 4 steps of ``cubic`` or a little better in trained models, at the price of a factorisation.
+    """
+    with torch.autocast(m.device.type, enabled=False):
+        (m,) = at_least_float32(m)
+        damping = (ridge * torch.linalg.matrix_norm(m.detach(), ord=2)).square()
+        damping = damping.clamp(min=torch.finfo(m.dtype).tiny)[..., None, None]  # a matrix of zeros has zero
+        return torch.linalg.solve(m.mT @ m + damping * torch.eye(m.shape[-1], dtype=m.dtype, device=m.device), m.mT)
 
 
 def newton(m: Tensor, *, steps: int, init: str = "soft", ridge: float = 0.0, grad: str = "implicit") -> Tensor:

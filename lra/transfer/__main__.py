@@ -16,7 +16,7 @@ from ..fit import device, evaluate, fit
 from ..folder import claim, writing
 from ..train import check
 from .compare import Layer, layers
-from .graft import Run, configs, graft, read
+from .graft import Run, check_data, configs, graft, read
 from .record import FILE, TransferRecord, load, save
 
 
@@ -44,10 +44,8 @@ def exchange(run: Run, config: DictConfig) -> None:
     check(target)
     data = build.task_data(target)
     data.setup()
+    check_data(run, data.source.provenance)
     choices = record.choices(target, data.source.provenance)
-    old, new = ({k: v for k, v in c.items() if k.startswith("provenance.")} for c in (run.choices, choices))
-    if old != new:
-        raise ValueError(f"{run.folder} was trained on other data ({record.difference(old, new)})")
     exact, grafted = graft(run, source, target)
     weights = hashlib.sha256((run.folder / "best.ckpt").read_bytes()).hexdigest()[:16]
     choices |= {"weights": weights, "steps": config.steps, "examples": config.examples, "spectrum": config.spectrum}

@@ -11,6 +11,7 @@ from torch import nn
 
 from .. import build, record
 from ..attention.base import Attention
+from ..config import flatten
 
 
 class Run(NamedTuple):
@@ -44,21 +45,39 @@ def read(folder: Path) -> list[Run]:
     return done
 
 
+def original(run: Run, root: str) -> DictConfig:
+    """The run's configuration as it was, its data below ``root``."""
+    source = OmegaConf.create()
+    for key, value in run.choices.items():
+        if not key.startswith("provenance."):
+            OmegaConf.update(source, key, value, force_add=True)
+    r = run.record
+    return OmegaConf.merge(
+        source,
+        {"study": r.study, "budget": r.budget, "budgets": {r.budget: None}, "label": r.label, "seeds": [r.seed]},
+        {"data": {"root": root, "eval_batch": source.optim.batch}},
+        {"data_words": [f"task={r.task}", f"budget={r.budget}", f"protocol={r.protocol}"]},
+    )
+
+
+def check_data(run: Run, provenance: dict) -> None:
+    """Raises ValueError where the run was trained on other data than these."""
+    old = {key: value for key, value in run.choices.items() if key.startswith("provenance.")}
+    new = flatten({"provenance": provenance})
+    if old != new:
+        raise ValueError(f"{run.folder} was trained on other data ({record.difference(old, new)})")
+
+
 def configs(run: Run, config: DictConfig) -> tuple[DictConfig, DictConfig]:
     """The run's configuration as it was, and with the mechanism and the fine-tuning of ``config``.
 
     Raises ValueError where the run has other attention weights than the mechanism and no word says which are meant.
     """
-    source = OmegaConf.create({"runs": config.runs, "logger": config.logger, "multirun": config.multirun})
-    for key, value in run.choices.items():
-        if not key.startswith("provenance."):
-            OmegaConf.update(source, key, value, force_add=True)
-    r = run.record
+    source, r = original(run, config.data.root), run.record
     source = OmegaConf.merge(
         source,
-        {"study": r.study, "budget": r.budget, "budgets": {r.budget: None}, "label": r.label, "seeds": [r.seed]},
-        {"data": {"root": config.data.root, "eval_batch": config.data.eval_batch or source.optim.batch}},
-        {"trainer": config.trainer, "data_words": [f"task={r.task}", f"budget={r.budget}", f"protocol={r.protocol}"]},
+        {"runs": config.runs, "logger": config.logger, "multirun": config.multirun, "trainer": config.trainer},
+        {"data": {"eval_batch": config.data.eval_batch or source.optim.batch}},
     )
     target = source.copy()
     target.attn, target.label = config.attn, config.label
@@ -101,21 +120,27 @@ def mechanisms(model: nn.Module) -> dict[str, Attention]:
     return found
 
 
-def graft(run: Run, source: DictConfig, target: DictConfig) -> tuple[nn.Module, nn.Module]:
-    """The run's best model, and its weights in the mechanism of ``target``; what that one adds is drawn from the seed.
-
-    Only weights of the mechanism may be missing and none may be left over. Raises ValueError otherwise.
-    """
+def best(run: Run, source: DictConfig) -> nn.Module:
+    """The run's best model. Raises ValueError where its weights are missing, damaged or of another configuration."""
     path = run.folder / "best.ckpt"
-    exact = build.classifier(source)
+    model = build.classifier(source)
     try:
-        weights = torch.load(path, weights_only=True, map_location="cpu")
-        exact.load_state_dict(weights)
+        model.load_state_dict(torch.load(path, weights_only=True, map_location="cpu"))
     except FileNotFoundError:
         raise ValueError(f"{path} is missing; delete its folder to run that seed again") from None
     except (RuntimeError, EOFError, pickle.UnpicklingError, TypeError, AttributeError) as error:
         detail = " ".join(str(error).split())[:200]
         raise ValueError(f"{path} is damaged, or of another task or mechanism than its config.yaml: {detail}") from None
+    return model.eval()
+
+
+def graft(run: Run, source: DictConfig, target: DictConfig) -> tuple[nn.Module, nn.Module]:
+    """The run's best model, and its weights in the mechanism of ``target``; what that one adds is drawn from the seed.
+
+    Only weights of the mechanism may be missing and none may be left over. Raises ValueError otherwise.
+    """
+    exact = best(run, source)
+    weights = exact.state_dict()
     torch.manual_seed(run.record.seed)
     grafted = build.classifier(target)
     shares = [{type(m).shares_qk for m in mechanisms(model).values()} for model in (exact, grafted)]
@@ -133,7 +158,7 @@ def graft(run: Run, source: DictConfig, target: DictConfig) -> tuple[nn.Module, 
         told = "; ".join(f"{word} {_some(keys)}" for word, keys in problems.items() if keys)
         raise ValueError(f"the weights of {run.folder} ({source.label}) do not fit attn={target.label}: {told}")
     grafted.load_state_dict(weights, strict=False)
-    return exact.eval(), grafted.eval()
+    return exact, grafted.eval()
 
 
 def _some(keys: list[str]) -> str:

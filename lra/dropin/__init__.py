@@ -1,0 +1,1 @@
+"""python -m lra.dropin, see ``lra.dropin.__main__``."""

@@ -1,0 +1,128 @@
+"""python -m lra.dropin: what stands in for trained softmax attention without training, and how near it comes.
+
+Every candidate of ``lra.dropin.candidates`` on the same queries, keys and values of every source, one table of all.
+"""
+
+import json
+import sys
+from pathlib import Path
+from statistics import mean, stdev
+
+import torch
+from omegaconf import DictConfig
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from .. import record
+from ..config import main
+from ..measure import measure
+from .candidates import CANDIDATES, Function
+from .rivals import softmax
+from .sources import Source, sources
+from .table import BASE, Errors, load, markdown, rows, save
+
+GENERATED = ("gaussian", "clustered")
+COST = {"count": 64, "repeats": 3}
+
+
+@main("dropin")
+def dropin(config: DictConfig) -> None:
+    """Adds to what lies under runs/dropin; raises ValueError for names, numbers and files that there are not."""
+    names = check(config)
+    home = Path(config.runs) / "dropin"
+    for source in sources(config):
+        shortest = min(layer[0].shape[2] for example in source.examples for layer in example)
+        if shortest < max(config.counts):
+            raise ValueError(f"counts: {max(config.counts)} is more than the {shortest} tokens of {source.name}")
+        save(merged(errors(source, names, config), home), home)
+        print(f"{source.name}: {len(names)} candidates, n = {config.n}", file=sys.stderr, flush=True)
+    if config.cost:
+        home.mkdir(parents=True, exist_ok=True)
+        record.write(home / "cost.json", json.dumps(cost(names, config), indent=1) + "\n")
+    found, damaged = record.scan_files(home, "errors.json", load)
+    for line in damaged:
+        print(f"skipped: {line}", file=sys.stderr)
+    price = json.loads((home / "cost.json").read_text()) if (home / "cost.json").exists() else {}
+    every, about = list(found.values()), {name: c.about for name, c in CANDIDATES.items()}
+    if not every:
+        raise ValueError("nothing to measure: name sources, run= or model=")
+    record.write(home / "dropin.md", markdown(every, price, about))
+    head, lines = rows(every, price, {})
+    table = Table(*head[:-1], box=box.SIMPLE_HEAD, show_edge=False)
+    for cells in lines:
+        table.add_row(*cells[:-1])
+    console = Console(highlight=False)
+    console.width = console.width if console.is_terminal else 200  # a pipe has no width to fit
+    console.print(table)
+    print(f"written to {home}/dropin.md")
+
+
+def check(config: DictConfig) -> list[str]:
+    """The names of the candidates, BASE among them. Raises ValueError."""
+    names = list(CANDIDATES) if config.candidates == "all" else [str(name) for name in config.candidates]
+    if unknown := [name for name in names if name not in CANDIDATES]:
+        raise ValueError(f"candidates: {', '.join(unknown)} is not one of all, {', '.join(CANDIDATES)}")
+    if unknown := [str(kind) for kind in config.sources if kind not in GENERATED]:
+        raise ValueError(f"sources: {', '.join(unknown)} is not one of {', '.join(GENERATED)}; see run= and model=")
+    for key, least in {"n": 2, "heads": 1, "head_dim": 1, "length": 1, "cost": 0}.items():
+        if not isinstance(config[key], int) or config[key] < least:
+            raise ValueError(f"{key} must be a whole number of {least} or more, not {config[key]}")
+    if not config.counts or not all(isinstance(count, int) and count > 1 for count in config.counts):
+        raise ValueError(f"counts must be whole numbers of 2 or more, not {list(config.counts)}")
+    if bool(config.model) != bool(config.examples):
+        raise ValueError("model= and examples= go together: an encoder, and a .tar file that it reads")
+    return [BASE, *(name for name in names if name != BASE)]
+
+
+@torch.no_grad()
+def errors(source: Source, names: list[str], config: DictConfig) -> Errors:
+    exact = [[softmax(*layer) for layer in example] for example in source.examples]
+    made = Errors(source.name, source.about, config.n, config.seed, record.git_commit())
+    for name in names:
+        made.values[name] = {}
+        for count in config.counts:
+            torch.manual_seed(config.seed)  # what is drawn at random does not depend on the candidates before
+            each = [
+                mean(
+                    distance(CANDIDATES[name].function, layer, out, count)
+                    for layer, out in zip(layers, outs, strict=True)
+                )
+                for layers, outs in zip(source.examples, exact, strict=True)
+            ]
+            made.values[name][str(count)] = (mean(each), stdev(each))
+    return made
+
+
+def distance(function: Function, layer: tuple, out: torch.Tensor, count: int) -> float:
+    """Relative, Frobenius, heads together."""
+    return ((function(*layer, count) - out).norm() / out.norm()).item()
+
+
+def merged(new: Errors, home: Path) -> Errors:
+    """With the candidates and counts that were measured on the same examples before."""
+    path = home / new.source / "errors.json"
+    if path.exists():
+        old = load(path)
+        if (old.about, old.n, old.seed) == (new.about, new.n, new.seed):
+            for name, values in old.values.items():
+                new.values[name] = {**values, **new.values.get(name, {})}
+    return new
+
+
+@torch.no_grad()
+def cost(names: list[str], config: DictConfig) -> dict:
+    """Milliseconds and MiB of one call, and of exact attention."""
+    draw = torch.Generator().manual_seed(config.seed)
+    count = min(COST["count"], config.cost)
+    qkv = [torch.randn(1, config.heads, config.cost, config.head_dim, generator=draw) for _ in range(3)]
+    steps = {name: lambda name=name: CANDIDATES[name].function(*qkv, count) for name in names}
+    steps["exact"] = lambda: torch.nn.functional.scaled_dot_product_attention(*qkv)
+    found = measure(steps, repeats=COST["repeats"])
+    about = f"{config.cost} tokens, {config.heads} heads of {config.head_dim}, {count} kept, one CPU thread, median of 3"
+    about += f"; exact attention (sdpa) {found['exact'].ms:.3g} ms, {found['exact'].peak_bytes / 2**20:.3g} MiB"
+    return {"about": about, "values": {name: (m.ms, m.peak_bytes / 2**20) for name, m in found.items() if m.ms}}
+
+
+if __name__ == "__main__":
+    dropin()

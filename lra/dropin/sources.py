@@ -1,0 +1,111 @@
+"""Where queries, keys and values come from: generated, a trained run of the suite, a pretrained encoder."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from omegaconf import DictConfig
+from torch import Tensor
+
+from .. import build
+from ..attention.sdpa import SDPA
+from ..attention.softmax import Softmax
+from ..transfer.compare import calls
+from ..transfer.graft import Run, best, check_data, mechanisms, original, read
+
+Layer = tuple[Tensor, Tensor, Tensor]  # q, k (1,H,L,D), v (1,H,L,E), all tokens real
+CLUSTERS, SPREAD, NOISE = 24, 1.5, 0.5  # of ``clustered``: deviations of the centres, and around them
+
+
+class Source(NamedTuple):
+    """name: of a column and a folder. examples: the layers of each."""
+
+    name: str
+    about: str
+    examples: list[list[Layer]]
+
+
+def generated(kind: str, config: DictConfig) -> Source:
+    """``gaussian``: independent normal numbers; ``clustered``: q and k around the same centres, v normal."""
+    draw = torch.Generator().manual_seed(config.seed)
+    H, L, D = config.heads, config.length, config.head_dim
+    normal = lambda *shape: torch.randn(1, H, *shape, generator=draw)
+
+    def layer() -> Layer:
+        if kind == "gaussian":
+            return normal(L, D), normal(L, D), normal(L, D)
+        centres = SPREAD * normal(CLUSTERS, D)
+        near = lambda: (
+            centres[0, torch.arange(H)[:, None], torch.randint(CLUSTERS, (H, L), generator=draw)]
+            + NOISE * normal(L, D)
+        )
+        return near(), near(), normal(L, D)
+
+    about = f"{H} heads of {D}"
+    if kind == "clustered":
+        about += f", {CLUSTERS} clusters, deviation {SPREAD} between them and {NOISE} within"
+    return Source(f"{kind}-{L}", about, [[layer()] for _ in range(config.n)])
+
+
+def trained(run: Run, config: DictConfig) -> Source:
+    """Dev examples with more tokens than are kept, of the run's best model. Raises ValueError for another mechanism."""
+    source, r = original(run, config.data.root), run.record
+    data = build.task_data(source)
+    data.setup()
+    check_data(run, data.source.provenance)
+    model = best(run, source)
+    if not all(type(m) in (SDPA, Softmax) for m in mechanisms(model).values()):
+        raise ValueError(f"run={run.folder} has attn={r.label}; name a run of sdpa or softmax")
+    long = (data.row_lengths["val"] > max(config.counts)).nonzero()[:, 0].numpy()
+    if len(long) < config.n:
+        raise ValueError(f"{run.folder} has {len(long)} dev examples of more than {max(config.counts)} tokens, n={config.n}")
+    chosen = np.random.default_rng(config.seed).choice(long, config.n, replace=False)
+    examples = []
+    for index in chosen:
+        with torch.no_grad():
+            seen = calls(model, data.gather("val", np.array([index])))
+        examples.append([without_padding(**call.arguments) for (call, *_) in seen.values()])
+    lengths = [layers[0][0].shape[2] for layers in examples]
+    about = f"{r.task} {r.label} {run.folder.name}, test {r.test:.1f}, {min(lengths)} to {max(lengths)} tokens"
+    return Source(f"{r.study}-{r.label}-{run.folder.name}", about, examples)
+
+
+def without_padding(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, bias=None) -> Layer:
+    """The first row, and of it what is real."""
+    if bias is not None:
+        raise ValueError("attention with a position bias is not softmax(q kᵀ); name a run of another block")
+    real = torch.ones(q.shape[2], dtype=torch.bool) if mask is None else mask[0]
+    return q[:1, :, real], k[:1, :, real], v[:1, :, real]
+
+
+def pretrained(config: DictConfig) -> Source:
+    """Test examples of an encoder of transformers: images, or texts that fill ``length``."""
+    from ..integrations.capture import captured  # needs transformers
+    from ..integrations.encoder import load
+    from ..integrations.pretrained import examples
+
+    encoder = load(config)
+    drawn = config.drawn if encoder.tokenizer is not None else -(-config.n // 10) * 10
+    contents, _ = examples(Path(config.examples), "test", drawn, config.seed)
+    found = []
+    for content in contents:
+        layers = captured(encoder, content) if len(found) < config.n else []
+        if layers and (encoder.tokenizer is None or layers[0][0].shape[2] == config.length):
+            found.append(layers)
+    if len(found) < config.n:
+        raise ValueError(f"{len(found)} of {drawn} texts fill length={config.length}, n={config.n}; raise drawn")
+    L = found[0][0][0].shape[2]
+    about = f"{Path(config.examples).name}, {len(found[0])} layers of {found[0][0][0].shape[1]} heads, {L} tokens"
+    return Source(f"{Path(config.model).name}-{L}", about, found)
+
+
+def sources(config: DictConfig) -> Iterator[Source]:
+    """All that the configuration names. Raises ValueError where a row has fewer tokens than are kept."""
+    for kind in config.sources:
+        yield generated(kind, config)
+    for run in read(Path(config.run)) if config.run else []:
+        yield trained(run, config)
+    if config.model:
+        yield pretrained(config)

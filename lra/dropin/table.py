@@ -1,0 +1,96 @@
+"""What was measured, as JSON and as one table of all sources."""
+
+import json
+import math
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from statistics import geometric_mean
+
+from .. import record
+
+FILE, BASE = "errors.json", "cur_step"
+LEGEND = (
+    "Relative error |O - O'| / |O| (Frobenius, heads together) of the attention output, mean over layers ± sample "
+    "standard deviation over examples. ratio: geometric mean over the columns of the error over that of cur_step, the "
+    "paper's CUR; the table is sorted by it. ms, MiB: one call at the length said below, time and peak memory."
+)
+
+
+@dataclass
+class Errors:
+    """One source. values: candidate -> count, as text -> mean and deviation over n examples."""
+
+    source: str
+    about: str
+    n: int
+    seed: int
+    git: str | None
+    values: dict[str, dict[str, tuple[float, float]]] = field(default_factory=dict)
+
+
+def save(errors: Errors, home: Path) -> None:
+    folder = home / errors.source
+    folder.mkdir(parents=True, exist_ok=True)
+    record.write(folder / FILE, json.dumps(asdict(errors), indent=1) + "\n")
+
+
+def load(path: Path) -> Errors:
+    """Raises ValueError where the file is not of this kind."""
+    try:
+        return Errors(**json.loads(path.read_text()))
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{path} is not of this study ({error!r}); delete it") from None
+
+
+def ratio(name: str, all: list[Errors]) -> float:
+    """Geometric mean of the error over that of BASE in the same column; infinite for what is no number."""
+    pairs = [
+        (value[0], errors.values[BASE][count][0])
+        for errors in all
+        for count, value in errors.values.get(name, {}).items()
+        if count in errors.values.get(BASE, {})
+    ]
+    if not pairs or not all_finite(pairs):
+        return math.inf
+    tiny = 1e-12  # an exact result
+    return geometric_mean([max(own, tiny) / max(base, tiny) for own, base in pairs])
+
+
+def all_finite(pairs: list[tuple[float, float]]) -> bool:
+    return all(math.isfinite(x) for pair in pairs for x in pair)
+
+
+def rows(all: list[Errors], cost: dict, about: dict[str, str]) -> tuple[list[str], list[list[str]]]:
+    """Head and lines, the best candidate first."""
+    columns = [
+        (errors, count)
+        for errors in all
+        for count in sorted({count for found in errors.values.values() for count in found}, key=int)
+    ]
+    head = ["candidate", "ratio", "ms", "MiB", *(f"{e.source} c={count}" for e, count in columns), "what"]
+    ratios = {name: ratio(name, all) for errors in all for name in errors.values}
+    lines = []
+    for name in sorted(ratios, key=lambda name: (ratios[name], name)):
+        ms, mib = cost.get("values", {}).get(name, (None, None))
+        price = ["" if ms is None else f"{ms:.3g}", "" if mib is None else f"{mib:.3g}"]
+        cells = [told(errors.values.get(name, {}).get(count)) for errors, count in columns]
+        lines.append([name, f"{ratios[name]:.3g}", *price, *cells, about.get(name, "")])
+    return head, lines
+
+
+def told(value: tuple[float, float] | None) -> str:
+    if value is None:
+        return ""
+    mean, deviation = value
+    digits = 3 if mean < 10 else 0
+    return f"{mean:.{digits}f} ± {deviation:.{digits}f}"
+
+
+def markdown(all: list[Errors], cost: dict, about: dict[str, str]) -> str:
+    head, lines = rows(all, cost, about)
+    line = lambda cells: "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+    facts = [f"* {e.source}: {e.about}; n = {e.n}, seed {e.seed}, commit {e.git or 'unknown'}" for e in all]
+    if cost:
+        facts.append(f"* ms, MiB: {cost['about']}")
+    table = [line(head), line(["---"] * len(head)), *map(line, lines)]
+    return "\n\n".join(["# Candidates for a drop-in", LEGEND, "\n".join(facts), "\n".join(table)]) + "\n"
