@@ -3,11 +3,13 @@
 Shapes as in ``lra.attention.base``. With k̄, v̄, n the means and sizes of the cells of kept keys, and e = R v - U v̄ the
 error that C v̄ makes in the kept rows, whose exact output is R v,
 
-    O = C v̄ + S e      C = softmax(q k̄ᵀ / √D + log n)      U = its kept rows      S = softmax(-|q - q_rows|² / h)
+    O = C v̄ + S g      C = softmax(q k̄ᵀ / √D + log n)      U = its kept rows      S = softmax(-|q - q_rows|² / h)
 
 C is the proportional attention of merged tokens (ToMe: Bolya et al. 2023), S the kernel regression of Nadaraya and
-Watson (1964) over queries. Rows of both sum to one, so a constant v stays what it is, and keeping every row and column
-is exact attention, without any inverse.
+Watson (1964) over queries. S e would flatten e; g = e + (1 - T) e + (1 - T)² e + ..., T the kept rows of S, smooths what
+the smoothing left as well (twicing: Tukey 1977; L2 boosting: Bühlmann and Yu 2003). The eigenvalues of T lie in [0, 1],
+so that no number of rounds is too many. Rows of C and S sum to one, so a constant v stays what it is, and keeping every
+row and column is exact attention, without any inverse.
 """
 
 import torch
@@ -16,6 +18,8 @@ from torch import Tensor
 
 from .linalg import at_least_float32
 from .weights import weigh
+
+ROUNDS = 5  # of smoothing; more change nothing to speak of
 
 
 def cells(k: Tensor, v: Tensor, k_cols: Tensor, mask: Tensor | None, col_mask: Tensor | None):
@@ -63,7 +67,7 @@ def corrected(
     col_mask: Tensor | None = None,
     impl: str = "sdpa",
 ) -> tuple[Tensor, Tensor]:
-    """C v̄ + S e (N,H,L,E) and R v (N,H,c,E); arguments as in ``lra.lowrank.three_factor``.
+    """C v̄ + S g (N,H,L,E) and R v (N,H,c,E); arguments as in ``lra.lowrank.three_factor``.
 
     h is the mean squared distance from a real query to the nearest kept one. O(L c (D + E)) time; ``eager`` writes
     every factor out in float32, ``sdpa`` leaves the products to torch's fused attention and returns v's dtype.
@@ -81,7 +85,17 @@ def corrected(
             error = error * row_mask[..., None]
         h = bandwidth(q, q_rows, mask, row_mask)
         near = -q_rows.square().sum(-1)[:, :, None] / h  # (N,H,1,c): |q|² is the same for all of a row
-        return (out + _attend(q * (2 / h), q_rows, error, 1.0, row_mask, near, impl)).to(rv.dtype), rv
+        g = boosted(error, weigh(q_rows * (2 / h) @ q_rows.mT, row_mask, "softmax", near))
+        return (out + _attend(q * (2 / h), q_rows, g, 1.0, row_mask, near, impl)).to(rv.dtype), rv
+
+
+def boosted(error: Tensor, own: Tensor, rounds: int = ROUNDS) -> Tensor:
+    """e + (1 - T) e + ... + (1 - T)^(rounds - 1) e: error (N,H,c,E), own: T (N,H,c,c), no weight on padded rows."""
+    left = total = error
+    for _ in range(rounds - 1):
+        left = left - own @ left
+        total = total + left
+    return total
 
 
 def bandwidth(q: Tensor, q_rows: Tensor, mask: Tensor | None, row_mask: Tensor | None) -> Tensor:

@@ -118,11 +118,18 @@ def literal_plus(q, k, v, rows, cols, copy_rv):
         return sum(w * v[m].mean(0) for w, m in zip(weights, members, strict=True) if m) / sum(weights)
 
     h = np.mean([min(np.sum((x - q[i]) ** 2) for i in rows) for x in q])
+
+    def near(x):
+        weights = np.array([np.exp(-np.sum((x - q[i]) ** 2) / h) for i in rows])
+        return weights / weights.sum()
+
+    error = np.stack([exact[i] - over_cells(q[i]) for i in rows])
+    given = np.zeros_like(error)
+    for _ in range(5):  # each time the smoothing of what the smoothing so far leaves is added
+        given = given + error - np.stack([near(q[i]) for i in rows]) @ given
     out = np.zeros_like(v)
     for t, x in enumerate(q):
-        near = np.array([np.exp(-np.sum((x - q[i]) ** 2) / h) for i in rows])
-        error = np.stack([exact[i] - over_cells(q[i]) for i in rows])
-        out[t] = exact[t] if copy_rv and t in rows else over_cells(x) + near / near.sum() @ error
+        out[t] = exact[t] if copy_rv and t in rows else over_cells(x) + near(x) @ given
     return out
 
 

@@ -93,7 +93,8 @@ class CUR(Attention):
 
 
 class CURPlus(Attention):
-    """CUR without an inverse: C v̄ + S (R v - U v̄) over cells of keys around the kept ones, see ``lra.cells``.
+    """CUR without an inverse: attention over cells of keys around the kept ones, and a smooth correction that the
+    error R v - U v̄ of the kept rows makes, see ``lra.cells``.
 
     Closer to softmax than ``CUR`` in a model that was trained with softmax, at the same count; keeping everything is
     softmax. Options as in ``CUR``, and impl is ``eager`` | ``sdpa``.

@@ -5,6 +5,7 @@ Every candidate of ``lra.dropin.candidates`` on the same queries, keys and value
 
 import json
 import sys
+from functools import partial
 from pathlib import Path
 from statistics import mean, stdev
 
@@ -23,13 +24,14 @@ from .sources import Source, sources
 from .table import BASE, Errors, load, markdown, rows, save
 
 GENERATED = ("gaussian", "clustered")
-COST = {"count": 64, "repeats": 3}
+REPEATS = 3  # of the timing
 
 
 @main("dropin")
 def dropin(config: DictConfig) -> None:
     """Adds to what lies under runs/dropin; raises ValueError for names, numbers and files that there are not."""
     names = check(config)
+    torch.set_num_threads(config.threads)
     home = Path(config.runs) / "dropin"
     for source in sources(config):
         shortest = min(layer[0].shape[2] for example in source.examples for layer in example)
@@ -65,7 +67,7 @@ def check(config: DictConfig) -> list[str]:
         raise ValueError(f"candidates: {', '.join(unknown)} is not one of all, {', '.join(CANDIDATES)}")
     if unknown := [str(kind) for kind in config.sources if kind not in GENERATED]:
         raise ValueError(f"sources: {', '.join(unknown)} is not one of {', '.join(GENERATED)}; see run= and model=")
-    for key, least in {"n": 2, "heads": 1, "head_dim": 1, "length": 1, "cost": 0}.items():
+    for key, least in {"n": 2, "heads": 1, "head_dim": 1, "length": 1, "cost": 0, "threads": 1}.items():
         if not isinstance(config[key], int) or config[key] < least:
             raise ValueError(f"{key} must be a whole number of {least} or more, not {config[key]}")
     if not config.counts or not all(isinstance(count, int) and count > 1 for count in config.counts):
@@ -112,16 +114,23 @@ def merged(new: Errors, home: Path) -> Errors:
 
 @torch.no_grad()
 def cost(names: list[str], config: DictConfig) -> dict:
-    """Milliseconds and MiB of one call, and of exact attention."""
+    """Milliseconds and MiB of one call for each count, and of exact attention."""
     draw = torch.Generator().manual_seed(config.seed)
-    count = min(COST["count"], config.cost)
     qkv = [torch.randn(1, config.heads, config.cost, config.head_dim, generator=draw) for _ in range(3)]
-    steps = {name: lambda name=name: CANDIDATES[name].function(*qkv, count) for name in names}
+    keys = [(name, count) for name in names for count in config.counts if count <= config.cost]
+    steps = {key: partial(CANDIDATES[key[0]].function, *qkv, key[1]) for key in keys}
     steps["exact"] = lambda: torch.nn.functional.scaled_dot_product_attention(*qkv)
-    found = measure(steps, repeats=COST["repeats"])
-    about = f"{config.cost} tokens, {config.heads} heads of {config.head_dim}, {count} kept, one CPU thread, median of 3"
-    about += f"; exact attention (sdpa) {found['exact'].ms:.3g} ms, {found['exact'].peak_bytes / 2**20:.3g} MiB"
-    return {"about": about, "values": {name: (m.ms, m.peak_bytes / 2**20) for name, m in found.items() if m.ms}}
+    found = measure(steps, repeats=REPEATS)
+    price = lambda m: (m.ms, m.peak_bytes / 2**20)
+    sizes = f"{config.cost} tokens, {config.heads} heads of {config.head_dim}"
+    made = {
+        "about": f"{sizes}, {torch.get_num_threads()} CPU threads, median of {REPEATS}",
+        "exact": price(found.pop("exact")),
+    }
+    values: dict[str, dict[str, tuple]] = {}
+    for (name, count), m in found.items():
+        values.setdefault(name, {})[str(count)] = price(m)
+    return made | {"values": values}
 
 
 if __name__ == "__main__":

@@ -72,7 +72,10 @@ CANDIDATES = {
     "cur_abs": Candidate(cur(score="abs"), "largest absolute sums (the paper's)"),
     "cur_random": Candidate(cur(score="random", resample="always"), "drawn uniformly (the paper's)"),
     "cur_farthest": Candidate(cur(score="farthest"), "farthest-point traversal (Gonzalez 1985)"),
-    **{f"cur_{name}": Candidate(made(rule, kept.product, inverse=paper), what) for name, (rule, what) in CHOICES.items()},
+    **{
+        f"cur_{name}": Candidate(made(rule, kept.product, inverse=paper), what)
+        for name, (rule, what) in CHOICES.items()
+    },
     # the inverse
     "cur_cubic_1": Candidate(cur(pinv=partial(cubic, steps=1)), "cubic inverse of 1 step"),
     "cur_cubic_6": Candidate(cur(pinv=partial(cubic, steps=6)), "cubic inverse of 6 steps, Nystromformer's"),
@@ -95,7 +98,9 @@ CANDIDATES = {
         "3/2 count rows, 1/2 count columns, ridge 0.1 (Park and Nakatsukasa 2024)",
     ),
     "cur_least_squares": Candidate(sampled(), "M minimises |S(A - C M R)| over 2 count rows S"),
-    "cur_least_squares_damped": Candidate(sampled(inverse=damped), "the same with Tikhonov, ridge 0.1, for both inverses"),
+    "cur_least_squares_damped": Candidate(
+        sampled(inverse=damped), "the same with Tikhonov, ridge 0.1, for both inverses"
+    ),
     "cur_least_squares_farthest": Candidate(
         made(far, kept.least_squares), "farthest; M minimises |A - C M R| (Stewart 1999), which needs all of A"
     ),
@@ -120,6 +125,9 @@ CANDIDATES = {
     ),
     "plus_kept": Candidate(made(far, **smooth, averaged=False), "kept keys and values in place of cells"),
     "plus_uncorrected": Candidate(made(far, parts.cells_alone), "no correction (ToMe: Bolya et al. 2023)"),
+    "plus_once": Candidate(
+        made(far, parts.smoothed, smoother=partial(parts.kernel, rounds=1)), "one round of smoothing (Watson 1964)"
+    ),
     "plus_nearest": Candidate(made(far, parts.smoothed, smoother=parts.nearest_row), "the nearest row's error"),
     "plus_narrow": Candidate(
         made(far, parts.smoothed, smoother=partial(parts.kernel, width=0.5)), "half as wide a kernel"

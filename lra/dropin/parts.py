@@ -1,7 +1,7 @@
 """``lra.cells``, what ``cur_plus`` is, taken apart: cells of keys on their own, and other corrections of their error.
 
 O = C v̄ + S e, C = softmax(q k̄ᵀ / √D + log n) over means k̄, v̄ of cells of n keys, e = R v - U v̄ what it lacks in the
-kept rows. Each function here leaves something out or puts something else in its place. Shapes as in ``kept``.
+kept rows; here S has the rounds of ``lra.cells.boosted`` in it. Each function here leaves something out or puts something else in its place. Shapes as in ``kept``.
 """
 
 from collections.abc import Callable
@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..cells import bandwidth, cells, nearest
+from ..cells import ROUNDS, bandwidth, boosted, cells, nearest
 from ..select import take
 from .kept import Inverse, Kept, weights
 
@@ -82,9 +82,11 @@ def heavy_keys(x: Kept, share: float) -> Tensor:
     return out(x.q, take(heavy, own)) + kernel(x.q, x.q_rows) @ error
 
 
-def kernel(q: Tensor, q_rows: Tensor, width: float = 1.0) -> Tensor:
-    """softmax(-|q - q_rows|² / (width h)), h as in ``lra.cells``: Nadaraya (1964) and Watson (1964)."""
-    return (-apart(q, q_rows) / (width * bandwidth(q, q_rows, None, None))).softmax(-1)
+def kernel(q: Tensor, q_rows: Tensor, width: float = 1.0, rounds: int = ROUNDS) -> Tensor:
+    """S (1 + (1 - T) + (1 - T)² + ...), S = softmax(-|q - q_rows|² / (width h)), T its kept rows, h as in ``lra.cells``."""
+    h = width * bandwidth(q, q_rows, None, None)
+    own = (-apart(q_rows, q_rows) / h).softmax(-1)
+    return (-apart(q, q_rows) / h).softmax(-1) @ boosted(torch.eye(own.shape[-1], dtype=own.dtype), own, rounds)
 
 
 def nearest_row(q: Tensor, q_rows: Tensor) -> Tensor:
@@ -92,7 +94,7 @@ def nearest_row(q: Tensor, q_rows: Tensor) -> Tensor:
     return F.one_hot(nearest(q, q_rows, None).squeeze(-1), q_rows.shape[2]).to(q.dtype)
 
 
-def ridge(q: Tensor, q_rows: Tensor, width: float = 1.0, noise: float = 0.1) -> Tensor:
+def ridge(q: Tensor, q_rows: Tensor, width: float = 0.5, noise: float = 0.1) -> Tensor:
     """K (K_rows + noise I)⁻¹, K = exp(-|q - q_rows|² / h), h = width times the mean: the mean of a Gaussian process
     (Rasmussen and Williams 2006, equation 2.25)."""
     square = apart(q, q_rows)

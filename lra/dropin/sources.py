@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
 
 from .. import build
@@ -38,8 +38,7 @@ def generated(kind: str, config: DictConfig) -> Source:
             return normal(L, D), normal(L, D), normal(L, D)
         centres = SPREAD * normal(CLUSTERS, D)
         near = lambda: (
-            centres[0, torch.arange(H)[:, None], torch.randint(CLUSTERS, (H, L), generator=draw)]
-            + NOISE * normal(L, D)
+            centres[0, torch.arange(H)[:, None], torch.randint(CLUSTERS, (H, L), generator=draw)] + NOISE * normal(L, D)
         )
         return near(), near(), normal(L, D)
 
@@ -60,7 +59,9 @@ def trained(run: Run, config: DictConfig) -> Source:
         raise ValueError(f"run={run.folder} has attn={r.label}; name a run of sdpa or softmax")
     long = (data.row_lengths["val"] > max(config.counts)).nonzero()[:, 0].numpy()
     if len(long) < config.n:
-        raise ValueError(f"{run.folder} has {len(long)} dev examples of more than {max(config.counts)} tokens, n={config.n}")
+        raise ValueError(
+            f"{run.folder} has {len(long)} dev examples of more than {max(config.counts)} tokens, n={config.n}"
+        )
     chosen = np.random.default_rng(config.seed).choice(long, config.n, replace=False)
     examples = []
     for index in chosen:
@@ -86,23 +87,25 @@ def pretrained(config: DictConfig) -> Source:
     from ..integrations.encoder import load
     from ..integrations.pretrained import examples
 
-    encoder = load(config)
-    drawn = config.drawn if encoder.tokenizer is not None else -(-config.n // 10) * 10
-    contents, _ = examples(Path(config.examples), "test", drawn, config.seed)
-    found = []
-    for content in contents:
-        layers = captured(encoder, content) if len(found) < config.n else []
-        if layers and (encoder.tokenizer is None or layers[0][0].shape[2] == config.length):
+    encoder = load(OmegaConf.merge(config, {"pool": "mean", "device": "cpu"}))
+    contents, _ = examples(Path(config.examples), "test", config.drawn, config.seed)
+    layers, found = [], []
+    for index in np.random.default_rng(config.seed).permutation(len(contents)):  # a file has class after class
+        layers = captured(encoder, contents[index])
+        if encoder.tokenizer is None or layers[0][0].shape[2] == config.length:
             found.append(layers)
-    if len(found) < config.n:
-        raise ValueError(f"{len(found)} of {drawn} texts fill length={config.length}, n={config.n}; raise drawn")
-    L = found[0][0][0].shape[2]
-    about = f"{Path(config.examples).name}, {len(found[0])} layers of {found[0][0][0].shape[1]} heads, {L} tokens"
+        if len(found) == config.n:
+            break
+    else:
+        what = "images" if encoder.tokenizer is None else f"texts that fill length={config.length}"
+        raise ValueError(f"{len(found)} of drawn={config.drawn} are {what}, and n={config.n}")
+    H, L = layers[0][0].shape[1:3]
+    about = f"{Path(config.examples).name}, {len(layers)} layers of {H} heads, {L} tokens"
     return Source(f"{Path(config.model).name}-{L}", about, found)
 
 
 def sources(config: DictConfig) -> Iterator[Source]:
-    """All that the configuration names. Raises ValueError where a row has fewer tokens than are kept."""
+    """All that the configuration names."""
     for kind in config.sources:
         yield generated(kind, config)
     for run in read(Path(config.run)) if config.run else []:

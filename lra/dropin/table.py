@@ -12,7 +12,7 @@ FILE, BASE = "errors.json", "cur_step"
 LEGEND = (
     "Relative error |O - O'| / |O| (Frobenius, heads together) of the attention output, mean over layers ± sample "
     "standard deviation over examples. ratio: geometric mean over the columns of the error over that of cur_step, the "
-    "paper's CUR; the table is sorted by it. ms, MiB: one call at the length said below, time and peak memory."
+    "paper's CUR; the table is sorted by it. ms (MiB): time and peak memory of one call at the length said below."
 )
 
 
@@ -67,15 +67,21 @@ def rows(all: list[Errors], cost: dict, about: dict[str, str]) -> tuple[list[str
         for errors in all
         for count in sorted({count for found in errors.values.values() for count in found}, key=int)
     ]
-    head = ["candidate", "ratio", "ms", "MiB", *(f"{e.source} c={count}" for e, count in columns), "what"]
+    prices = cost.get("values", {})
+    timed = sorted({count for found in prices.values() for count in found}, key=int)
+    head = ["candidate", "ratio", *(f"ms (MiB) c={count}" for count in timed)]
+    head += [*(f"{e.source} c={count}" for e, count in columns), "what"]
     ratios = {name: ratio(name, all) for errors in all for name in errors.values}
     lines = []
     for name in sorted(ratios, key=lambda name: (ratios[name], name)):
-        ms, mib = cost.get("values", {}).get(name, (None, None))
-        price = ["" if ms is None else f"{ms:.3g}", "" if mib is None else f"{mib:.3g}"]
+        price = [paid(prices.get(name, {}).get(count)) for count in timed]
         cells = [told(errors.values.get(name, {}).get(count)) for errors, count in columns]
         lines.append([name, f"{ratios[name]:.3g}", *price, *cells, about.get(name, "")])
     return head, lines
+
+
+def paid(price: tuple[float, float] | None) -> str:
+    return "" if price is None else f"{price[0]:.3g} ({price[1]:.3g})"
 
 
 def told(value: tuple[float, float] | None) -> str:
@@ -91,6 +97,6 @@ def markdown(all: list[Errors], cost: dict, about: dict[str, str]) -> str:
     line = lambda cells: "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
     facts = [f"* {e.source}: {e.about}; n = {e.n}, seed {e.seed}, commit {e.git or 'unknown'}" for e in all]
     if cost:
-        facts.append(f"* ms, MiB: {cost['about']}")
+        facts.append(f"* ms (MiB): {cost['about']}; exact attention (sdpa) {paid(cost['exact'])}")
     table = [line(head), line(["---"] * len(head)), *map(line, lines)]
     return "\n\n".join(["# Candidates for a drop-in", LEGEND, "\n".join(facts), "\n".join(table)]) + "\n"
