@@ -6,10 +6,10 @@ error that C v̄ makes in the kept rows, whose exact output is R v,
     O = C v̄ + S g      C = softmax(q k̄ᵀ / √D + log n)      U = its kept rows      S = softmax(-|q - q_rows|² / h)
 
 C is the proportional attention of merged tokens (ToMe: Bolya et al. 2023), S the kernel regression of Nadaraya and
-Watson (1964) over queries. S e would flatten e; g = e + (1 - T) e + (1 - T)² e + ..., T the kept rows of S, smooths what
-the smoothing left as well (twicing: Tukey 1977; L2 boosting: Bühlmann and Yu 2003). The eigenvalues of T lie in [0, 1],
-so that no number of rounds is too many. Rows of C and S sum to one, so a constant v stays what it is, and keeping every
-row and column is exact attention, without any inverse.
+Watson (1964) over queries. S e would flatten e; with T the kept rows of S, g = e + (1 - T) e + (1 - T)² e + ... smooths
+what the smoothing left as well (twicing: Tukey 1977; L2 boosting: Bühlmann and Yu 2003), and as the eigenvalues of T
+lie in [0, 1] no number of rounds is too many. Rows of C and S sum to one, so a constant v stays what it is, and keeping
+every row and column is exact attention, without any inverse.
 """
 
 import torch

@@ -123,10 +123,8 @@ def cost(names: list[str], config: DictConfig) -> dict:
     found = measure(steps, repeats=REPEATS)
     price = lambda m: (m.ms, m.peak_bytes / 2**20)
     sizes = f"{config.cost} tokens, {config.heads} heads of {config.head_dim}"
-    made = {
-        "about": f"{sizes}, {torch.get_num_threads()} CPU threads, median of {REPEATS}",
-        "exact": price(found.pop("exact")),
-    }
+    about = f"{sizes}, {config.threads} CPU thread(s), median of {REPEATS}"
+    made = {"about": about, "exact": price(found.pop("exact"))}
     values: dict[str, dict[str, tuple]] = {}
     for (name, count), m in found.items():
         values.setdefault(name, {})[str(count)] = price(m)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ..attention.cur import CUR, CURPlus
 from ..linalg import cubic, exact, tikhonov
-from ..select import every, farthest
+from ..select import every
 from . import inverses, kept, landmarks, parts, rivals
 from .kept import Kept
 
@@ -58,6 +58,7 @@ def sampled(**options) -> Function:
 
 step, far = landmarks.select("step"), landmarks.select("farthest")
 paper, damped = partial(cubic, steps=4), partial(tikhonov, ridge=0.1)
+product = {"combine": kept.product, "inverse": paper}
 smooth = {"combine": parts.smoothed, "smoother": parts.kernel}
 CHOICES = {
     "kmeans_pp": (landmarks.alike(landmarks.kmeans_pp), "seeds of k-means++ (Arthur and Vassilvitskii 2007)"),
@@ -72,10 +73,7 @@ CANDIDATES = {
     "cur_abs": Candidate(cur(score="abs"), "largest absolute sums (the paper's)"),
     "cur_random": Candidate(cur(score="random", resample="always"), "drawn uniformly (the paper's)"),
     "cur_farthest": Candidate(cur(score="farthest"), "farthest-point traversal (Gonzalez 1985)"),
-    **{
-        f"cur_{name}": Candidate(made(rule, kept.product, inverse=paper), what)
-        for name, (rule, what) in CHOICES.items()
-    },
+    **{f"cur_{name}": Candidate(made(rule, **product), what) for name, (rule, what) in CHOICES.items()},
     # the inverse
     "cur_cubic_1": Candidate(cur(pinv=partial(cubic, steps=1)), "cubic inverse of 1 step"),
     "cur_cubic_6": Candidate(cur(pinv=partial(cubic, steps=6)), "cubic inverse of 6 steps, Nystromformer's"),
@@ -98,9 +96,7 @@ CANDIDATES = {
         "3/2 count rows, 1/2 count columns, ridge 0.1 (Park and Nakatsukasa 2024)",
     ),
     "cur_least_squares": Candidate(sampled(), "M minimises |S(A - C M R)| over 2 count rows S"),
-    "cur_least_squares_damped": Candidate(
-        sampled(inverse=damped), "the same with Tikhonov, ridge 0.1, for both inverses"
-    ),
+    "cur_least_squares_damped": Candidate(sampled(inverse=damped), "the same, both inverses Tikhonov's, ridge 0.1"),
     "cur_least_squares_farthest": Candidate(
         made(far, kept.least_squares), "farthest; M minimises |A - C M R| (Stewart 1999), which needs all of A"
     ),

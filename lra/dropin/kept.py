@@ -1,7 +1,7 @@
 """Kept rows and columns of an attention map, and what CUR makes of them.
 
-Shapes as in ``lra.attention.base``, r kept rows, c kept columns; every token is real, rows are not padded. A = softmax(q
-kᵀ / √D) is the map, C = A's scores at the kept keys alone, softmaxed, U its kept rows, R the kept rows of A.
+Shapes as in ``lra.attention.base``, r kept rows, c kept columns; every token is real. A = softmax(q kᵀ / √D) is the
+map, R its kept rows, C = softmax(q k_Jᵀ / √D) over the kept keys alone, U the kept rows of C.
 """
 
 from collections.abc import Callable

@@ -1,7 +1,8 @@
 """``lra.cells``, what ``cur_plus`` is, taken apart: cells of keys on their own, and other corrections of their error.
 
-O = C v̄ + S e, C = softmax(q k̄ᵀ / √D + log n) over means k̄, v̄ of cells of n keys, e = R v - U v̄ what it lacks in the
-kept rows; here S has the rounds of ``lra.cells.boosted`` in it. Each function here leaves something out or puts something else in its place. Shapes as in ``kept``.
+O = C v̄ + S e: C = softmax(q k̄ᵀ / √D + log n) over means k̄, v̄ of cells of n keys, e = R v - U v̄ what that lacks in the
+kept rows, S with the rounds of ``lra.cells.boosted`` in it. Each function here leaves something out or puts something
+else in its place. Shapes as in ``kept``.
 """
 
 from collections.abc import Callable
@@ -83,7 +84,7 @@ def heavy_keys(x: Kept, share: float) -> Tensor:
 
 
 def kernel(q: Tensor, q_rows: Tensor, width: float = 1.0, rounds: int = ROUNDS) -> Tensor:
-    """S (1 + (1 - T) + (1 - T)² + ...), S = softmax(-|q - q_rows|² / (width h)), T its kept rows, h as in ``lra.cells``."""
+    """softmax(-|q - q_rows|² / (width h)) (1 + (1 - T) + (1 - T)² + ...), h and T as in ``lra.cells``."""
     h = width * bandwidth(q, q_rows, None, None)
     own = (-apart(q_rows, q_rows) / h).softmax(-1)
     return (-apart(q, q_rows) / h).softmax(-1) @ boosted(torch.eye(own.shape[-1], dtype=own.dtype), own, rounds)

@@ -59,9 +59,8 @@ def trained(run: Run, config: DictConfig) -> Source:
         raise ValueError(f"run={run.folder} has attn={r.label}; name a run of sdpa or softmax")
     long = (data.row_lengths["val"] > max(config.counts)).nonzero()[:, 0].numpy()
     if len(long) < config.n:
-        raise ValueError(
-            f"{run.folder} has {len(long)} dev examples of more than {max(config.counts)} tokens, n={config.n}"
-        )
+        most = max(config.counts)
+        raise ValueError(f"n={config.n}: {run.folder} has {len(long)} dev examples of more than {most} tokens")
     chosen = np.random.default_rng(config.seed).choice(long, config.n, replace=False)
     examples = []
     for index in chosen:
