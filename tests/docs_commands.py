@@ -59,6 +59,7 @@ ENTRIES = {
     "lra.transfer": Entry("lra.transfer.__main__", "transfer", ("lra.transfer.__main__.read",)),
     "lra.transfer.show": Entry("lra.transfer.show", "show", ("lra.transfer.show.scan",)),
     "lra.bench": Entry("lra.bench.__main__", "bench", ("lra.bench.run.rates", "lra.bench.profile.table")),
+    "lra.dropin": Entry("lra.dropin.__main__", "dropin", ("lra.dropin.__main__.sources",)),
     "lra.factorise": Entry("lra.factorise.__main__", "factorise", ("lra.factorise.__main__.result",)),
     "lra.kernels.resources": Entry("lra.kernels.resources", "main", ("lra.kernels.resources.ProcessPoolExecutor",)),
     "lra.integrations.pretrained": Entry("lra.integrations.pretrained", "pretrained", ()),

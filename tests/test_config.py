@@ -157,7 +157,7 @@ FLOORS = {
         "fit",
         "folder",
     ],
-    3: ["train", "bench", "sweep", "transfer", "factorise", "report", "show", "integrations", *ENTRIES],
+    3: ["train", "bench", "sweep", "transfer", "factorise", "dropin", "report", "show", "integrations", *ENTRIES],
 }
 FLOOR = {name: floor for floor, names in FLOORS.items() for name in names}
 

@@ -148,6 +148,7 @@ WRONG = {
     "python -m lra.bench mechanisms=[cur_best]": "mechanisms: cur_best is not one of",
     """python -m lra.bench 'mechanisms=["cur_abs-cuont=3"]'""": "attn.cuont: no such key",
     "python -m lra.bench preset=figure5": "preset=figure5: no such choice",
+    "python -m lra.dropin candidates=[cur_best]": "candidates: cur_best is not one of",
     "python -m lra.factorise kinds=[photo]": "kinds: photo is not one of",
     "python -m lra.kernels.resources arch=70": "arch=70: no such choice",
     "python -m lra.integrations.pretrained model=x examples=y pools=cls": "pools: no such key",

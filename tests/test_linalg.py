@@ -3,8 +3,10 @@
 import numpy as np
 import pytest
 import torch
+from conftest import config
 
-from lra.linalg import cubic, exact
+from lra import build
+from lra.linalg import cubic, exact, tikhonov
 
 
 def stochastic(n=5, shape=(3, 2), seed=0, sharpness=3.0):
@@ -143,3 +145,46 @@ def test_wrong_options_are_named():
         cubic(stochastic(), steps=-1)
     with pytest.raises(ValueError, match=r"pinv.init must be per_matrix, batch or two_norms, not 'x'"):
         cubic(stochastic(), steps=1, init="x")
+
+
+@pytest.mark.parametrize("ridge", [0.3, 0.03])
+@pytest.mark.parametrize("rows", [5, 8])
+def test_tikhonov_damps_singular_values(ridge, rows):
+    m = stochastic()
+    m = torch.cat([m, m[..., : rows - 5, :] ** 2], -2)
+    got = tikhonov(m, ridge=ridge)
+    for i, j in np.ndindex(3, 2):
+        u, s, vt = np.linalg.svd(m[i, j].numpy(), full_matrices=False)
+        np.testing.assert_allclose(got[i, j], vt.T * (s / (s**2 + (ridge * s[0]) ** 2)) @ u.T, rtol=1e-9, atol=1e-12)
+        assert np.linalg.norm(got[i, j], 2) <= 1 / (2 * ridge * s[0]) + 1e-12
+
+
+def test_tikhonov_without_a_ridge_is_the_inverse_and_zeros_stay():
+    """The error of a ridge is of second order; padding leaves rows and columns of zeros, which stay."""
+    m = 0.8 * torch.eye(6, dtype=torch.float64) + 0.2 * stochastic(6)
+    inverse = torch.linalg.inv(m)
+    off = [(tikhonov(m, ridge=ridge) - inverse).norm().item() for ridge in (1e-2, 1e-3, 1e-4)]
+    assert off[2] < 1e-6 and off[1] / off[0] == pytest.approx(0.01, rel=0.01)
+    padded = torch.nn.functional.pad(m, (0, 2, 0, 2))
+    torch.testing.assert_close(
+        tikhonov(padded, ridge=0.1), torch.nn.functional.pad(tikhonov(m, ridge=0.1), (0, 2, 0, 2))
+    )
+    assert not tikhonov(torch.zeros(2, 3, 3), ridge=0.1).any()
+    with torch.autocast("cpu", torch.bfloat16):
+        assert tikhonov(m.float(), ridge=0.1).dtype is torch.float32
+
+
+def test_exact_with_a_cut_off_is_numpys():
+    m = stochastic()
+    for i, j in np.ndindex(3, 2):
+        expected = np.linalg.pinv(m[i, j].numpy(), rcond=0.3)
+        np.testing.assert_allclose(exact(m, rtol=0.3)[i, j], expected, rtol=1e-9, atol=1e-11)
+    assert torch.linalg.matrix_rank(exact(m, rtol=0.3)).min() < 5
+
+
+def test_tikhonov_is_an_option_of_cur():
+    words = ["attn.pinv._target_=lra.linalg.tikhonov", "+attn.pinv.ridge=0.1", "~attn.pinv.steps", "~attn.pinv.init"]
+    model = build.classifier(config("cur_abs", *words, "attn.count=8"))
+    inputs = torch.randint(1, 15, (2, 1, 30), generator=torch.manual_seed(0))
+    model(inputs).sum().backward()
+    assert all(p.grad.isfinite().all() for p in model.parameters() if p.grad is not None)

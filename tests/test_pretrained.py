@@ -10,12 +10,15 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from omegaconf import OmegaConf
 
 from lra.config import CONF
 
 pytestmark = pytest.mark.peers
 transformers = pytest.importorskip("transformers", "5.0", reason="transformers 5 is not installed: make test-peers")
 from lra.integrations import pretrained  # noqa: E402 behind the skip
+from lra.integrations.capture import captured  # noqa: E402
+from lra.integrations.encoder import load  # noqa: E402
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "good", "bad", "film", "plot", "the"]
 
@@ -109,6 +112,33 @@ def test_command_before_and_after_distillation(bert, reviews, tmp_path):
     assert few.cosine < tuned.cosine < 1
     assert "20 train and 10 test examples" in done.stdout
     assert (tmp_path / "results.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_captured_queries_and_keys_give_the_model_s_attention(bert, reviews):
+    settings = OmegaConf.create({"model": str(bert), "pool": "mean", "device": "cpu", "length": 9, "size": 0})
+    encoder = load(settings)
+    (text, *_), _ = pretrained.examples(reviews, "test", 2, 0)
+    layers = captured(encoder, text)
+    words = encoder.tokenizer(text.decode(), truncation=True, max_length=9, return_tensors="pt")
+    encoder.model.set_attn_implementation("eager")
+    seen = encoder.model(**words, output_attentions=True).attentions
+    assert len(layers) == len(seen) == 2
+    for (q, k, v), expected in zip(layers, seen, strict=True):
+        assert q.shape == v.shape == (1, 2, words["input_ids"].shape[1], 16)
+        torch.testing.assert_close((q @ k.mT / 4).softmax(-1), expected)
+
+
+def test_candidates_on_a_pretrained_encoder(bert, reviews, tmp_path):
+    words = [f"model={bert}", f"examples={reviews}", f"runs={tmp_path}", "drawn=24", "cost=0", "sources=[]", "n=3"]
+    line = [sys.executable, "-m", "lra.dropin", *words, "counts=[4]", "candidates=[cur_plus]"]
+    run = lambda *more: subprocess.run([*line, *more], capture_output=True, text=True, cwd=CONF.parent)
+    done = run("length=12")
+    assert done.returncode == 0, done.stderr
+    made = json.loads((tmp_path / "dropin" / f"{bert.name}-12" / "errors.json").read_text())
+    assert made["n"] == 3 and made["about"] == "reviews.tar.gz, 2 layers of 2 heads, 12 tokens"
+    assert 0 < made["values"]["cur_plus"]["4"][0] < made["values"]["cur_step"]["4"][0]
+    done = run("length=500")
+    assert done.returncode == 1 and "0 of drawn=24 are texts that fill length=500, and n=3" in done.stderr
 
 
 @pytest.mark.parametrize(

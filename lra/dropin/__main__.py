@@ -47,8 +47,6 @@ def dropin(config: DictConfig) -> None:
         print(f"skipped: {line}", file=sys.stderr)
     price = json.loads((home / "cost.json").read_text()) if (home / "cost.json").exists() else {}
     every, about = list(found.values()), {name: c.about for name, c in CANDIDATES.items()}
-    if not every:
-        raise ValueError("nothing to measure: name sources, run= or model=")
     record.write(home / "dropin.md", markdown(every, price, about))
     head, lines = rows(every, price, {})
     table = Table(*head[:-1], box=box.SIMPLE_HEAD, show_edge=False)
@@ -72,6 +70,8 @@ def check(config: DictConfig) -> list[str]:
             raise ValueError(f"{key} must be a whole number of {least} or more, not {config[key]}")
     if not config.counts or not all(isinstance(count, int) and count > 1 for count in config.counts):
         raise ValueError(f"counts must be whole numbers of 2 or more, not {list(config.counts)}")
+    if not (config.sources or config.run or config.model):
+        raise ValueError("nothing to measure: name sources, run= or model=")
     if bool(config.model) != bool(config.examples):
         raise ValueError("model= and examples= go together: an encoder, and a .tar file that it reads")
     return [BASE, *(name for name in names if name != BASE)]

@@ -82,11 +82,15 @@ def without_padding(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None,
 
 def pretrained(config: DictConfig) -> Source:
     """Test examples of an encoder of transformers: images, or texts that fill ``length``."""
-    from ..integrations.capture import captured  # needs transformers
-    from ..integrations.encoder import load
-    from ..integrations.pretrained import examples
+    try:
+        from ..integrations.capture import captured
+        from ..integrations.encoder import load
+        from ..integrations.pretrained import examples
+    except ImportError as error:
+        raise ValueError(f"model={config.model}: {error}") from None
 
-    encoder = load(OmegaConf.merge(config, {"pool": "mean", "device": "cpu"}))
+    named = {key: config[key] for key in ("model", "length", "size")}
+    encoder = load(OmegaConf.create({**named, "pool": "mean", "device": "cpu"}))
     contents, _ = examples(Path(config.examples), "test", config.drawn, config.seed)
     layers, found = [], []
     for index in np.random.default_rng(config.seed).permutation(len(contents)):  # a file has class after class
