@@ -35,7 +35,7 @@ def kmeans_pp(x: Tensor, count: int) -> Tensor:
     at = torch.randint(L, (N, H, 1))
     apart, kept = torch.full((N, H, L), float("inf")), [at]
     for _ in range(count - 1):
-        apart = torch.minimum(apart, (x - take(x, at)).square().sum(-1)).scatter(-1, at, 0)
+        apart = torch.minimum(apart, (x - take(x, at)).square().sum(-1))
         # Where only repeated rows are left any of them will do.
         chance = (apart + apart.amax(-1, keepdim=True).clamp(min=1) * 1e-9).scatter(-1, torch.cat(kept, -1), 0)
         at = torch.multinomial(chance.flatten(0, 1), 1).view(N, H, 1)
