@@ -201,7 +201,7 @@ TINY = ("n=2", "heads=1", "head_dim=4", "length=20", "counts=[4,6]", "cost=0")
 
 def test_the_command_adds_to_one_table(tmp_path, monkeypatch, capfd):
     few = "candidates=[cur_plus,mean]"
-    out = run(monkeypatch, capfd, tmp_path, *TINY, "sources=[gaussian]", few)
+    out = run(monkeypatch, capfd, tmp_path, *TINY, "sources=gaussian", few)
     home = tmp_path / "dropin"
     made = json.loads((home / "gaussian-20/errors.json").read_text())
     assert set(made["values"]) == {"cur_step", "cur_plus", "mean"} and made["n"] == 2 and "cur_plus" in out.out

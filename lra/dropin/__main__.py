@@ -10,7 +10,7 @@ from pathlib import Path
 from statistics import mean, stdev
 
 import torch
-from omegaconf import DictConfig
+from omegaconf import DictConfig, ListConfig
 from rich import box
 from rich.console import Console
 from rich.table import Table
@@ -41,12 +41,14 @@ def dropin(config: DictConfig) -> None:
         print(f"{source.name}: {len(names)} candidates, n = {config.n}", file=sys.stderr, flush=True)
     if config.cost:
         home.mkdir(parents=True, exist_ok=True)
-        record.write(home / "cost.json", json.dumps(cost(names, config), indent=1) + "\n")
+        made, old = cost(names, config), paid(home)
+        if old.get("about") == made["about"]:
+            made["values"] = old["values"] | made["values"]
+        record.write(home / "cost.json", json.dumps(made, indent=1) + "\n")
     found, damaged = record.scan_files(home, "errors.json", load)
     for line in damaged:
         print(f"skipped: {line}", file=sys.stderr)
-    price = json.loads((home / "cost.json").read_text()) if (home / "cost.json").exists() else {}
-    every, about = list(found.values()), {name: c.about for name, c in CANDIDATES.items()}
+    every, price, about = list(found.values()), paid(home), {name: c.about for name, c in CANDIDATES.items()}
     record.write(home / "dropin.md", markdown(every, price, about))
     head, lines = rows(every, price, {})
     table = Table(*head[:-1], box=box.SIMPLE_HEAD, show_edge=False)
@@ -60,7 +62,10 @@ def dropin(config: DictConfig) -> None:
 
 def check(config: DictConfig) -> list[str]:
     """The names of the candidates, BASE among them. Raises ValueError."""
-    names = list(CANDIDATES) if config.candidates == "all" else [str(name) for name in config.candidates]
+    for key in ("candidates", "counts", "sources"):  # one word is a list of one
+        if not isinstance(config[key], ListConfig):
+            config[key] = [config[key]]
+    names = list(CANDIDATES) if config.candidates == ["all"] else [str(name) for name in config.candidates]
     if unknown := [name for name in names if name not in CANDIDATES]:
         raise ValueError(f"candidates: {', '.join(unknown)} is not one of all, {', '.join(CANDIDATES)}")
     if unknown := [str(kind) for kind in config.sources if kind not in GENERATED]:
@@ -110,6 +115,15 @@ def merged(new: Errors, home: Path) -> Errors:
             for name, values in old.values.items():
                 new.values[name] = {**values, **new.values.get(name, {})}
     return new
+
+
+def paid(home: Path) -> dict:
+    """What ``cost`` gave before, empty without."""
+    path = home / "cost.json"
+    try:
+        return json.loads(path.read_text()) if path.exists() else {}
+    except ValueError:
+        raise ValueError(f"{path} is damaged; delete it") from None
 
 
 @torch.no_grad()
