@@ -116,7 +116,11 @@ def tikhonov(m: Tensor, *, ridge: float) -> Tensor:
         (m,) = at_least_float32(m)
         damping = (ridge * torch.linalg.matrix_norm(m.detach(), ord=2)).square()
         damping = damping.clamp(min=torch.finfo(m.dtype).tiny)[..., None, None]  # a matrix of zeros has zero
-        return torch.linalg.solve(m.mT @ m + damping * torch.eye(m.shape[-1], dtype=m.dtype, device=m.device), m.mT)
+        size = min(m.shape[-2:])
+        ridge_matrix = damping * torch.eye(size, dtype=m.dtype, device=m.device)
+        if m.shape[-2] < m.shape[-1]:  # the same number, from the smaller system
+            return torch.linalg.solve(m @ m.mT + ridge_matrix, m).mT
+        return torch.linalg.solve(m.mT @ m + ridge_matrix, m.mT)
 
 
 def newton(m: Tensor, *, steps: int, init: str = "soft", ridge: float = 0.0, grad: str = "implicit") -> Tensor:
