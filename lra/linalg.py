@@ -110,7 +110,7 @@ def tikhonov(m: Tensor, *, ridge: float) -> Tensor:
     """(mᵀ m + (ridge s)² I)⁻¹ mᵀ, s the largest singular value (Tikhonov 1963): a singular value σ is inverted to
     σ / (σ² + (ridge s)²), which is at most 1 / (2 ridge s). m (...,r,c) -> (...,c,r).
 
-    ridge=0.1 is as good as 4 steps of ``cubic`` or a little better in trained models, at the price of a factorisation.
+    ridge=0.1 comes as near to trained softmax attention as 4 steps of ``cubic``, see ``lra.dropin``.
     """
     with torch.autocast(m.device.type, enabled=False):
         (m,) = at_least_float32(m)
