@@ -60,6 +60,8 @@ def configs(run: Run, config: DictConfig) -> tuple[DictConfig, DictConfig]:
         {"data": {"root": config.data.root, "eval_batch": config.data.eval_batch or source.optim.batch}},
         {"trainer": config.trainer, "data_words": [f"task={r.task}", f"budget={r.budget}", f"protocol={r.protocol}"]},
     )
+    if source.data.pad == "none":
+        source.data.pad = "batch"  # what mechanisms put out is compared row by row
     target = source.copy()
     target.attn, target.label = config.attn, config.label
     target.study = config.study or r.study
