@@ -75,6 +75,7 @@ def classifier(config: DictConfig) -> Classifier:
         mean_over=config.protocol.mean_over,
         norm=model.norm,
         head=instantiate(model.head),
+        packed=config.data.pad == "none",
     )
 
 

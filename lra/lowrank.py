@@ -8,6 +8,7 @@ from torch import Tensor
 
 from . import kernels
 from .linalg import at_least_float32
+from .packed import Rows
 from .weights import scale, weigh
 
 IMPLS = ("eager", "sdpa", "triton")
@@ -21,7 +22,7 @@ def three_factor(
     k_cols: Tensor,
     *,
     pinv: Callable[[Tensor], Tensor],
-    mask: Tensor | None = None,
+    mask: Tensor | Rows | None = None,
     row_mask: Tensor | None = None,
     col_mask: Tensor | None = None,
     weights: str = "softmax",
@@ -42,7 +43,7 @@ def three_factor(
 
     ``eager`` writes every factor out in float32; ``sdpa`` is two fused calls around the inverse, O(L) memory without a
     bias, and for softmax only; ``triton`` is ``lra.kernels``, for softmax without a bias and the cubic inverse only,
-    and returns None for R v.
+    and returns None for R v. With ``Rows`` as the mask q, k, v are packed (1,H,T,·) and impl is ``sdpa``.
     """
     if impl == "triton":
         marks = {"q_kept": q_rows, "k_kept": k_cols, "row_mask": row_mask, "col_mask": col_mask}
@@ -55,6 +56,9 @@ def three_factor(
         if row_mask is not None:
             inner = inner * row_mask[..., None]
         inverse = pinv(inner)  # (N,H,c,c)
+    if isinstance(mask, Rows):
+        rv = mask.attend(q_rows, k, v)
+        return mask.attend(q, k_cols, (inverse @ rv.to(inverse.dtype)).to(v.dtype)), rv
     if impl == "sdpa":
         rv = F.scaled_dot_product_attention(q_rows, k, v, _allowed(mask if mask is None else mask[:, None], rows_bias))
         w = (inverse @ rv.to(inverse.dtype)).to(v.dtype)

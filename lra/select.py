@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from . import kernels
+from .packed import Rows
 
 SCORES = ("sum", "abs", "embed", "step", "random", "farthest")
 PAIRINGS = ("separate", "same_k", "same_q", "swapped")
@@ -42,12 +43,19 @@ class Select(nn.Module):
             self.register_buffer("draw", torch.rand(2, heads, length))
 
     @torch.no_grad()
-    def forward(self, q: Tensor, k: Tensor, count: int, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-        """q, k (N,H,L,D), mask (N,L) -> rows, cols, each int64 (N,H,c) with c = min(count, L)."""
+    def forward(self, q: Tensor, k: Tensor, count: int, mask: Tensor | Rows | None) -> tuple[Tensor, Tensor]:
+        """q, k (N,H,L,D), mask (N,L) -> rows, cols, each int64 (N,H,c) with c = min(count, L).
+
+        With ``Rows`` q and k are packed (1,H,T,D), the result counts among the T, and no row is shorter than count.
+        """
         sources = {"separate": (q, k), "same_k": (k, k), "same_q": (q, q), "swapped": (k, q)}[self.pairing]
         count = min(count, q.shape[2])
         if self.score == "step":
-            kept = every(q.shape[0], q.shape[2], count, mask, q.device)[:, None].expand(-1, q.shape[1], -1)
+            if isinstance(mask, Rows):
+                kept = mask.starts[:, None] + torch.arange(count, device=q.device) * mask.real[:, None] // count
+            else:
+                kept = every(q.shape[0], q.shape[2], count, mask, q.device)
+            kept = kept[:, None].expand(-1, q.shape[1], -1)
             return kept, kept
         same = sources[0] is sources[1]
         if self.fused:
@@ -61,17 +69,22 @@ class Select(nn.Module):
             return kept, kept
         return self._top(sources[0], 0, count, mask), self._top(sources[1], 1, count, mask)
 
-    def _top(self, x: Tensor, side: int, count: int, mask: Tensor | None) -> Tensor:
+    def _top(self, x: Tensor, side: int, count: int, mask: Tensor | Rows | None) -> Tensor:
         if self.score == "farthest":
             return farthest(x, count, mask)
-        scores = self._scores(x, side)
+        if isinstance(mask, Rows):
+            scores = self._scores(x, side, mask.positions)
+            if self.class_token:
+                scores[..., mask.starts] = float("inf")
+            return mask.top(scores, count)
+        scores = self._scores(x, side, slice(x.shape[2]))
         if mask is not None:
             scores = scores.masked_fill(~mask[:, None], float("-inf"))
         if self.class_token:
             scores[..., 0] = float("inf")
         return scores.topk(count, sorted=False).indices
 
-    def _scores(self, x: Tensor, side: int) -> Tensor:
+    def _scores(self, x: Tensor, side: int, positions: Tensor | slice) -> Tensor:
         N, H, L, _ = x.shape
         match self.score:
             case "sum":
@@ -83,7 +96,7 @@ class Select(nn.Module):
             case "random" if self.training or self.resample == "always":
                 return torch.rand(N, H, L, device=x.device)
             case "random":
-                return self.draw[side, :, :L].repeat(N, 1, 1)
+                return self.draw[side, :, positions].repeat(N, 1, 1)
 
 
 def every(N: int, L: int, count: int, mask: Tensor | None, device) -> Tensor:

@@ -89,8 +89,6 @@ def check(config: DictConfig) -> None:
         raise ValueError(f"optim.warmup must be 0 with optim.schedule=constant, not {o.warmup}")
     if o.warmup not in (0, *range(2, o.steps)):  # torch's one-cycle schedule divides by warmup - 1 and steps - warmup
         raise ValueError(f"optim.warmup must be 0 or from 2 to optim.steps - 1 ({o.steps - 1}), not {o.warmup}")
-    if o.schedule not in SCHEDULES:
-        raise ValueError(f"optim.schedule must be one of {', '.join(SCHEDULES)}, not {o.schedule!r}")
     if not o.lr > 0:
         raise ValueError(f"optim.lr must be above 0, not {o.lr}")
     build.loss(config)

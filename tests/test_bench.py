@@ -184,20 +184,22 @@ def test_every_kind_of_row(tmp_path, monkeypatch, capfd):
     )
 
 
-def test_steps_on_data_have_both_paddings(tmp_path, data_root):
+def test_steps_on_data_have_every_padding(tmp_path, data_root):
     words = [
         "what=step",
         "modes=training",
         "tasks=listops",
         "budget=smoke",
         "batches=data",
-        "pads=[fixed,batch,batch/2]",
+        "pads=[fixed,batch,batch/2,none]",
         "batch=4",
     ]
     run(small(tmp_path, *words, "mechanisms=[cur_step]", 'overrides=["attn.count=16"]'))
     rows = written(tmp_path).rows
-    assert [(row.pad, row.n, row.status) for row in rows] == [(pad, 128, "ok") for pad in ("fixed", "batch", "batch/2")]
-    assert rows[2].peak_bytes < rows[1].peak_bytes <= rows[0].peak_bytes
+    assert [(row.pad, row.n, row.status) for row in rows] == [
+        (pad, 128, "ok") for pad in ("fixed", "batch", "batch/2", "none")
+    ]
+    assert max(rows[2].peak_bytes, rows[3].peak_bytes) < rows[1].peak_bytes <= rows[0].peak_bytes
 
 
 def test_training_step_trains(tmp_path):
@@ -261,7 +263,7 @@ WRONG = {
     "dtype=fp8": "dtype: fp8 is not one of fp32, bf16, fp16",
     "n=[0]": "n must be whole numbers of 1 or more, not 0",
     "repeats=0": "repeats must be 1 or more, not 0",
-    "pads=[batch/0]": "pads: batch/0 is not one of fixed, batch, batch/<rows of a micro-batch>",
+    "pads=[batch/0]": "pads: batch/0 is not one of fixed, batch, none, batch/<rows of a micro-batch>",
     "batches=all": "batches must be random or data",
     "device=tpu": "device must be auto, cpu or cuda",
     'mechanisms=["cur_abs-cuont=3"]': "attn.cuont: no such key; attn has",

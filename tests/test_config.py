@@ -138,7 +138,7 @@ def test_a_mechanism_that_cannot_run_here_is_refused_or_skipped(tmp_path, monkey
 
 ENTRIES = ["data_prep.__main__", "data_prep.bench", "data_prep.show"]
 FLOORS = {
-    0: ["linalg", "select", "weights", "lowrank", "cells", "banded", "kernels", "store"],
+    0: ["linalg", "packed", "select", "weights", "lowrank", "cells", "banded", "kernels", "store"],
     1: ["attention", "model", "data", "data_prep"],
     2: [
         "config",
@@ -255,7 +255,8 @@ WRONG = {
     "experiment=psf_listops model.head.kind=tanh": "model.head.kind must be one of relu, gelu, linear, not 'tanh'",
     "experiment=psf_listops model.embed.padding=none": "padding must be one of learned, constant, zero, not 'none'",
     "experiment=psf_listops attn=sdpa": "attn.project: no such key; attn has",
-    "task=listops attn=cur_abs data.pad=never": "data.pad must be one of batch, fixed, not 'never'",
+    "task=listops attn=cur_abs data.pad=never": "data.pad must be one of batch, fixed, none, not 'never'",
+    "task=listops attn=cur_abs data.pad=none trainer.compile=true": "data.pad=none has a shape for each batch",
     "task=listops attn=cur_abs trainer.precision=fp16 trainer.device=cpu": "fp16 needs a GPU",
     "task=listops attn=cur_abs trainer.compile=fast": "trainer.compile must be one of False, True, reduce-overhead",
     "task=listops attn=cur_abs trainer.precision=fp8": "trainer.precision must be one of fp32, bf16, fp16",

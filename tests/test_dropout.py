@@ -4,6 +4,7 @@ import pytest
 import torch
 from conftest import p_value
 
+from lra.model import dropout
 from lra.model.dropout import Dropout
 
 
@@ -32,6 +33,19 @@ def test_neighbours_are_independent():
 def test_function_of_the_generator():
     draw = lambda seed: (torch.manual_seed(seed), Dropout(0.3)(torch.ones(5, 3)))[1]
     assert torch.equal(draw(0), draw(0)) and not torch.equal(draw(0), draw(1))
+
+
+def test_threads_change_no_number_and_pieces_are_independent(monkeypatch):
+    monkeypatch.setattr(dropout, "PIECE", 2**12)
+    drawn = []
+    for threads in (1, 2):
+        monkeypatch.setattr(torch, "get_num_threads", lambda threads=threads: threads)
+        torch.manual_seed(0)
+        drawn.append(Dropout(0.5)(torch.ones(2**16 + 7)))
+    assert torch.equal(*drawn)
+    pieces = drawn[0][: 2**16].view(16, -1).bool().long()
+    pairs = (2 * pieces[:-1] + pieces[1:]).flatten()
+    assert p_value(pairs.bincount(minlength=4)) > 1e-3
 
 
 @pytest.mark.parametrize("size", [(), (0,), (1,), (3, 5)])

@@ -14,6 +14,8 @@ from typing import ClassVar
 
 from torch import Tensor, nn
 
+from ..packed import Rows
+
 
 class Attention(nn.Module):
     """Mixes values by queries and keys: q, k (N,H,L,D), v (N,H,L,E), mask (N,L) -> (N,H,L,E).
@@ -22,6 +24,7 @@ class Attention(nn.Module):
     """
 
     shares_qk: ClassVar[bool] = False  # True: one projection serves q and k
+    packs: bool = False  # True: q, k, v may be packed (1,H,T,·), with ``lra.packed.Rows`` in the place of the mask
 
     def __init__(self, *, heads: int, head_dim: int, value_dim: int, length: int, dropout: float = 0.0):
         super().__init__()
@@ -29,7 +32,7 @@ class Attention(nn.Module):
         self.dropout = dropout
 
     @abstractmethod
-    def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor: ...
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | Rows | None = None) -> Tensor: ...
 
 
 class Mixer(nn.Module):

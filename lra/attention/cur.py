@@ -6,10 +6,11 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from .. import kernels
+from .. import kernels, packed
 from ..cells import corrected
 from ..linalg import cubic, exact
 from ..lowrank import IMPLS, three_factor
+from ..packed import Rows
 from ..select import Select, take
 from ..weights import check_weights
 from .base import Attention
@@ -57,6 +58,7 @@ class CUR(Attention):
         if impl == "triton":
             kernels.check(kept=count, head_dim=head_dim, value_dim=value_dim, pinv=pinv, dropout=dropout)
         self.count, self.pinv, self.copy_rv, self.weights, self.impl = count, pinv, copy_rv, weights, impl
+        self.packs = impl == "sdpa" and score != "farthest"
         self.select = Select(
             score=score,
             pairing=pairing,
@@ -68,6 +70,8 @@ class CUR(Attention):
         )
 
     def forward(self, q, k, v, mask=None, bias: Callable[[Tensor, Tensor], Tensor] | None = None):
+        if isinstance(mask, Rows):
+            return self._packed(q, k, v, mask)
         rows, cols = self.select(q, k, self.count, mask)  # (N,H,c)
         if self.impl == "triton":  # gathers, scatters and copies on the way
             if bias is not None:
@@ -90,6 +94,15 @@ class CUR(Attention):
             impl=self.impl,
         )
         return out.scatter(2, rows[..., None].expand_as(rv), rv.to(out.dtype)) if self.copy_rv else out
+
+    def _packed(self, q: Tensor, k: Tensor, v: Tensor, batch: Rows) -> Tensor:
+        """q, k, v (1,H,T,·) -> (1,H,T,E); padded after all where a row is shorter than ``count``."""
+        if min(batch.lengths) < self.count:
+            return batch.pack(self(*(batch.unpack(x, 2) for x in (q, k, v)), batch.mask), 2)
+        rows, cols = self.select(q, k, self.count, batch)  # (N,H,c), places among the T
+        kept = packed.take(q, rows), packed.take(k, cols)
+        out, rv = three_factor(q, k, v, *kept, pinv=self.pinv, mask=batch)
+        return packed.put(out, rows, rv.to(out.dtype)) if self.copy_rv else out
 
 
 class CURPlus(Attention):

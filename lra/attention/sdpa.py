@@ -2,6 +2,7 @@
 
 import torch.nn.functional as F
 
+from ..packed import Rows
 from .base import Attention
 
 
@@ -11,6 +12,10 @@ class SDPA(Attention):
     ``dropout`` acts on the weights; on a CPU anything above 0 takes torch's quadratic path.
     """
 
+    packs = True
+
     def forward(self, q, k, v, mask=None):
+        if isinstance(mask, Rows):
+            return mask.attend(q, k, v, dropout_p=self.dropout if self.training else 0.0)
         keys = None if mask is None else mask[:, None, None, :]
         return F.scaled_dot_product_attention(q, k, v, keys, dropout_p=self.dropout if self.training else 0.0)

@@ -209,8 +209,8 @@ def check(config: DictConfig) -> None:
     for key in ("what", "modes", "dtype", "tasks", "pads", "n", "batch", "heads", "head_dim"):
         if not config[key]:
             raise ValueError(f"{key} is empty")
-    if wrong := [word for word in config.pads if not re.fullmatch(r"(fixed|batch)(/[1-9]\d*)?", word)]:
-        raise ValueError(f"pads: {', '.join(wrong)} is not one of fixed, batch, batch/<rows of a micro-batch>")
+    if wrong := [word for word in config.pads if not re.fullmatch(r"(fixed|batch|none)(/[1-9]\d*)?", word)]:
+        raise ValueError(f"pads: {', '.join(wrong)} is not one of fixed, batch, none, batch/<rows of a micro-batch>")
     if config.repeats < 1:
         raise ValueError(f"repeats must be 1 or more, not {config.repeats}")
     if config.batches not in ("random", "data"):

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
-PADS = ("batch", "fixed")
+PADS = ("batch", "fixed", "none")
 MULTIPLE = 64  # rows padded to the batch's longest one are rounded up to this, so that few shapes occur
 
 
@@ -47,7 +47,8 @@ class TaskData(L.LightningDataModule):
     source: a ``data_prep.source.Source``; it prepares itself when it can be generated. length: positions of the model;
     limit: tokens read of a row. shift: added to stored tokens, so that byte 0 is not padding. masked_id: a stored token
     that counts as padding (black pixels, as published), None for none; a row of nothing else keeps its first. pad:
-    ``batch`` pads to the longest row of a batch, ``fixed`` to ``length``. mask: False hands over no mask, so that
+    ``batch`` pads to the longest row of a batch, ``fixed`` to ``length``, and ``none`` hands over what ``batch`` does,
+    to a model that packs rows. mask: False hands over no mask, so that
     padding counts as tokens. Training is an endless stream of micro-batches that starts at step ``first_step``, those
     of one batch from short rows to long ones; dev and test are every example once, sorted by length. So little padding
     is computed. Of several processes each takes its share: some rows of every micro-batch, padded as the whole one
@@ -104,7 +105,7 @@ class TaskData(L.LightningDataModule):
         """The examples of a split at index (B,), or a share of them, as wide as all of them together."""
         rows, index = self.splits[split], torch.from_numpy(index)
         lengths, width = self.row_lengths[split][index], self.length
-        if self.pad == "batch":
+        if self.pad != "fixed":
             width = min(width, -(-max(int(lengths.max()), 1) // MULTIPLE) * MULTIPLE)
         shortest, index = int(self.shortest[split][index].min()), index[share]
         tokens, mask = rows.gather(index, width, self.limit)

@@ -7,6 +7,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..linalg import at_least_float32
+from ..packed import Rows
+from .multihead import Multihead
 from .norm import norm as make_norm
 
 POOLS = ("mean", "cls", "flatten")
@@ -24,6 +26,8 @@ class Classifier(nn.Module):
     tokens. norm: of the last block's output, see ``lra.model.norm``, None for none. head: a factory like ``Head``.
 
     The last block may put out rows of another ``width`` than d.
+
+    packed: only real tokens are computed, side by side in one row, see ``lra.packed``; needs blocks around Multihead.
     """
 
     def __init__(
@@ -42,6 +46,7 @@ class Classifier(nn.Module):
         mean_over: str = "length",
         norm: str | None = "layer",
         head: Callable[..., nn.Module] | None = None,
+        packed: bool = False,
     ):
         super().__init__()
         if pool not in POOLS:
@@ -54,6 +59,9 @@ class Classifier(nn.Module):
         self.class_id = None if vocab is None else vocab - 1
         self.embed = embed
         self.blocks = nn.ModuleList(block(layer == 0) for layer in range(layers))
+        self.packed = packed
+        if packed and not all(isinstance(getattr(block, "mixer", None), Multihead) for block in self.blocks):
+            raise ValueError("data.pad=none needs a mechanism of queries, keys and values; use data.pad=batch")
         widths = [dim, *(getattr(block, "width", dim) for block in self.blocks)]
         if any(width != dim for width in widths[:-1]):
             raise ValueError(
@@ -70,23 +78,30 @@ class Classifier(nn.Module):
         if self.pool == "cls":
             inputs = torch.cat([inputs.new_full((B * T, 1), self.class_id), inputs], 1)[:, : self.length]
             mask = None if mask is None else torch.cat([mask.new_ones(B * T, 1), mask], 1)[:, : self.length]
-        x, memory = self.embed(inputs), None
+        rows = Rows(mask) if self.packed and mask is not None else None
+        if rows is not None:
+            mask = None
+        x, memory = self.embed(inputs) if rows is None else self.embed(rows.pack(inputs), rows.positions), None
         for block in self.blocks:
-            x, memory = block(x, mask, memory)
+            x, memory = block(x, mask if rows is None else rows, memory)
         x = x if self.norm is None else self.norm(x, mask)
-        return self.head(self._pool(x, mask).unflatten(0, (B, T)))
+        return self.head(self._pool(x, mask, rows).unflatten(0, (B, T)))
 
-    def _pool(self, x: Tensor, mask: Tensor | None) -> Tensor:
+    def _pool(self, x: Tensor, mask: Tensor | None, rows: Rows | None) -> Tensor:
         if self.pool == "cls":
-            return x[:, 0]
+            return x[:, 0] if rows is None else x[0, rows.starts]
         if self.pool == "flatten":
             x = x if mask is None else x * mask[..., None]
+            x = x if rows is None else rows.unpack(x)
             return F.pad(x, (0, 0, 0, self.length - x.shape[1])).flatten(1)
-        (x,), L = at_least_float32(x), x.shape[1]  # thousands of terms are too many for a 16-bit sum
-        total = x.sum(1) if mask is None else (x * mask[..., None].to(x.dtype)).sum(1)
+        (x,) = at_least_float32(x)  # thousands of terms are too many for a 16-bit sum
+        if rows is not None:
+            mask, total = rows.mask, rows.sum(x)
+        else:
+            total = x.sum(1) if mask is None else (x * mask[..., None].to(x.dtype)).sum(1)
         if self.mean_over == "length":
             return total / self.length
-        return total / (L if mask is None else mask.sum(1, keepdim=True).clamp(min=1))
+        return total / (x.shape[1] if mask is None else mask.sum(1, keepdim=True).clamp(min=1))
 
 
 class Head(nn.Module):

@@ -1,19 +1,24 @@
 """Dropout whose random numbers cost no more than its arithmetic."""
 
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 LEVELS = 2**16
+PIECE = 2**19  # entries that one stream of random numbers is for
 
 
 class Dropout(nn.Module):
     """Zeroes entries with probability p while training and divides the others by what is kept: any shape -> the same.
 
     On a CPU torch's own draws a double for every entry, a quarter of a training step; here four entries share 64 bits
-    of numpy's SFC64, which one draw of torch's generator seeds, so p is rounded to a multiple of 2^-16. Elsewhere, and
-    compiled, it is torch's. Raises ValueError for p outside [0, 1].
+    of numpy's SFC64, which one draw of torch's generator seeds, so p is rounded to a multiple of 2^-16. Large tensors
+    are drawn in pieces by as many threads as torch has; how many changes no number. Elsewhere, and compiled, it is
+    torch's. Raises ValueError for p outside [0, 1].
     """
 
     def __init__(self, p: float):
@@ -35,11 +40,26 @@ class Dropout(nn.Module):
         if dropped == LEVELS:
             return torch.zeros_like(x)
         seed = int(torch.empty((), dtype=torch.int64).random_())
-        draws = np.random.Generator(np.random.SFC64(seed)).integers(2**64, size=-(-x.numel() // 4), dtype=np.uint64)
-        kept = draws.view(np.uint16)[: x.numel()] >= dropped  # numpy compares and converts 16 bits faster than torch
-        wide = np.float64 if x.dtype == torch.float64 else np.float32
-        factors = np.multiply(kept, LEVELS / (LEVELS - dropped), dtype=wide)
+        factors = np.empty(x.numel(), np.float64 if x.dtype == torch.float64 else np.float32)
+
+        def fill(first: int) -> None:
+            part = factors[first : first + PIECE]
+            stream = np.random.Generator(np.random.SFC64((seed, first)))
+            draws = stream.integers(2**64, size=-(-part.size // 4), dtype=np.uint64)
+            kept = draws.view(np.uint16)[: part.size] >= dropped  # numpy is faster than torch at 16 bits
+            np.multiply(kept, LEVELS / (LEVELS - dropped), out=part, dtype=part.dtype)
+
+        pieces = range(0, factors.size, PIECE)
+        if len(pieces) > 1 and torch.get_num_threads() > 1:
+            list(_threads(torch.get_num_threads()).map(fill, pieces))  # numpy works without Python's lock
+        else:
+            list(map(fill, pieces))
         return torch.from_numpy(factors).view(x.shape).to(x.dtype)
 
     def extra_repr(self) -> str:
         return f"p={self.p}"
+
+
+@cache
+def _threads(count: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(count)

@@ -1,4 +1,4 @@
-"""From tokens to vectors."""
+"""From tokens to vectors. ``positions`` (T,) says where the tokens of packed rows (1,T) stand, see ``lra.packed``."""
 
 import torch
 from torch import Tensor, nn
@@ -42,9 +42,9 @@ class TokenEmbedding(nn.Module):
         if padding == "zero":
             nn.init.zeros_(self.token.weight[0])
 
-    def forward(self, ids: Tensor) -> Tensor:
+    def forward(self, ids: Tensor, positions: Tensor | None = None) -> Tensor:
         x = self.token(ids)
-        return self.dropout(x if self.position is None else x + self.position.weight[: ids.shape[1]])
+        return self.dropout(x if self.position is None else x + _at(self.position, ids.shape[1], positions))
 
 
 class PixelEmbedding(nn.Module):
@@ -60,7 +60,7 @@ class PixelEmbedding(nn.Module):
         self.shift = nn.Parameter(0.1 * torch.randn(dim))
         self.dropout = Dropout(dropout)
 
-    def forward(self, ids: Tensor) -> Tensor:
+    def forward(self, ids: Tensor, positions: Tensor | None = None) -> Tensor:
         value = (ids.to(self.scale.dtype) / 255 - self.mean) / self.std
         return self.dropout(value[..., None] * self.scale + self.shift)
 
@@ -79,6 +79,11 @@ class FeatureEmbedding(nn.Module):
         if positions:
             nn.init.normal_(self.position.weight, std=0.02)
 
-    def forward(self, features: Tensor) -> Tensor:
+    def forward(self, features: Tensor, positions: Tensor | None = None) -> Tensor:
         x = self.feature(features)
-        return self.dropout(x if self.position is None else x + self.position.weight[: features.shape[1]])
+        return self.dropout(x if self.position is None else x + _at(self.position, features.shape[1], positions))
+
+
+def _at(table: nn.Embedding, L: int, positions: Tensor | None) -> Tensor:
+    """The vectors of 0 .. L-1, or of ``positions`` (L,) where rows are packed."""
+    return table.weight[:L] if positions is None else table(positions)

@@ -5,10 +5,13 @@ from collections.abc import Callable
 from torch import Tensor, nn
 
 from ..attention.base import Attention, Mixer
+from ..packed import Rows
 
 
 class Multihead(Mixer):
     """Linear projections with bias to H heads, the mechanism, and the output projection: (N,L,d) -> (N,L,d).
+
+    With ``lra.packed.Rows`` in the place of the mask x is packed, and padded for a mechanism that does not pack.
 
     attention: a factory that takes heads, head_dim, value_dim and length. Queries, keys and values come from one
     matrix; a mechanism with ``shares_qk`` has one projection for queries and keys.
@@ -32,8 +35,12 @@ class Multihead(Mixer):
         self.inputs = nn.Linear(dim, sum(self.widths))
         self.output = nn.Linear(heads * value_dim, dim)
 
-    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor, mask: Tensor | Rows | None = None) -> Tensor:
         parts = self.inputs(x).split(self.widths, -1)
         *qk, v = (part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in parts)  # (N,H,L,D or E)
-        mixed = self.attention(qk[0], qk[-1], v, mask)  # (N,H,L,E)
+        if isinstance(mask, Rows) and not self.attention.packs:
+            q, k, v = (mask.unpack(part, 2) for part in (qk[0], qk[-1], v))
+            mixed = mask.pack(self.attention(q, k, v, mask.mask), 2)
+        else:
+            mixed = self.attention(qk[0], qk[-1], v, mask)  # (N,H,L,E)
         return self.output(mixed.transpose(1, 2).flatten(2).to(x.dtype))

@@ -28,7 +28,8 @@ def configuration(run: Path, root: str) -> DictConfig:
         tree = unflatten(flat)
         word, display = task_word(tree["source"]["_target_"])
         tree["task"]["display"] = display
-        tree["data"] |= {"root": root, "eval_batch": tree["optim"]["batch"]}
+        pad = "batch" if tree["data"]["pad"] == "none" else tree["data"]["pad"]  # the maps are of padded q and k
+        tree["data"] |= {"root": root, "eval_batch": tree["optim"]["batch"], "pad": pad}
         sizes = [
             f"source.{key}={value}" for key, value in tree["source"].items() if key[0] != "_" and value is not None
         ]

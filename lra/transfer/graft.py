@@ -79,6 +79,8 @@ def configs(run: Run, config: DictConfig) -> tuple[DictConfig, DictConfig]:
         {"runs": config.runs, "logger": config.logger, "multirun": config.multirun, "trainer": config.trainer},
         {"data": {"eval_batch": config.data.eval_batch or source.optim.batch}},
     )
+    if source.data.pad == "none":
+        source.data.pad = "batch"  # what mechanisms put out is compared row by row
     target = source.copy()
     target.attn, target.label = config.attn, config.label
     target.study = config.study or r.study

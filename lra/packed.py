@@ -1,0 +1,76 @@
+"""Rows of different lengths side by side in one long row, without the padding between them."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+class Rows:
+    """Where the real tokens of mask (N,L) lie among the T = mask.sum() of all rows, which keep their order.
+
+    A mechanism with ``packs`` is handed this in the place of a mask, and q, k, v (1,H,T,·). ``lengths`` and ``real``
+    (N,) are the numbers of tokens, ``starts`` (N,) where rows begin, ``positions`` (T,) where tokens stood in theirs.
+    """
+
+    def __init__(self, mask: Tensor):
+        self.mask = mask
+        self.real = mask.sum(-1)
+        self.lengths: list[int] = self.real.tolist()
+        self.starts = self.real.cumsum(0) - self.real
+        self._padded = mask.flatten().nonzero()[:, 0]  # (T,) of N·L
+        self.positions = self._padded % mask.shape[1]
+
+    def pack(self, x: Tensor, dim: int = 1) -> Tensor:
+        """(N,...,L,...) with L at ``dim`` -> (1,...,T,...)."""
+        flat = x.movedim(dim, 1).flatten(0, 1)
+        return flat.index_select(0, self._padded)[None].movedim(1, dim)
+
+    def unpack(self, x: Tensor, dim: int = 1, fill: float = 0.0) -> Tensor:
+        """(1,...,T,...) with T at ``dim`` -> (N,...,L,...) with ``fill`` at padded positions."""
+        flat = x.movedim(dim, 1)[0]
+        wide = flat.new_full((self.mask.numel(), *flat.shape[1:]), fill).index_copy(0, self._padded, flat)
+        return wide.unflatten(0, self.mask.shape).movedim(1, dim)
+
+    def split(self, x: Tensor, dim: int) -> tuple[Tensor, ...]:
+        """The N rows of a packed x, cut along ``dim``."""
+        return x.split(self.lengths, dim)
+
+    def sum(self, x: Tensor) -> Tensor:
+        """Over the tokens of each row: (1,T,d) -> (N,d)."""
+        return torch.cat([part.sum(1) for part in self.split(x, 1)])
+
+    def top(self, scores: Tensor, count: int) -> Tensor:
+        """The ``count`` tokens of each row with the highest scores (1,H,T) -> int64 (N,H,count), places among the T.
+
+        No row may be shorter than ``count``.
+        """
+        first = self.unpack(scores, 2, float("-inf")).topk(count, sorted=False).indices
+        place = (self.mask.flatten().cumsum(0) - 1).view_as(self.mask)[:, None]
+        return place.expand(-1, first.shape[1], -1).gather(2, first)
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, dropout_p: float = 0.0) -> Tensor:
+        """Softmax attention inside each row; q, and k and v together, are packed (1,H,T,·) or kept ones (N,H,c,·)."""
+        parts = zip(*(self._rows(x) for x in (q, k, v)), strict=True)
+        rows = [F.scaled_dot_product_attention(*row, dropout_p=dropout_p).transpose(1, 2) for row in parts]
+        return torch.cat(rows, 1 if q.shape[2] == len(self.positions) else 0).transpose(1, 2)
+
+    def _rows(self, x: Tensor) -> list[Tensor]:
+        """Cut and joined as (·,T,H,·), the order of heads and tokens in memory, these need no copy to be transposed."""
+        x = x.transpose(1, 2)
+        return [row.transpose(1, 2) for row in (x.split(1) if len(x) == len(self.lengths) else self.split(x, 1))]
+
+
+def take(x: Tensor, index: Tensor) -> Tensor:
+    """Tokens of a packed x (1,H,T,D) at index (N,H,c) -> (N,H,c,D)."""
+    N, H, c = index.shape
+    return x.gather(2, _wide(index, x)).view(H, N, c, -1).transpose(0, 1)
+
+
+def put(x: Tensor, index: Tensor, rows: Tensor) -> Tensor:
+    """A packed x (1,H,T,E) with ``rows`` (N,H,c,E) at index (N,H,c)."""
+    return x.scatter(2, _wide(index, x), rows.transpose(0, 1).flatten(1, 2)[None])
+
+
+def _wide(index: Tensor, x: Tensor) -> Tensor:
+    """(N,H,c) -> (1,H,N c,D)."""
+    return index.transpose(0, 1).flatten(1)[None, ..., None].expand(-1, -1, -1, x.shape[-1])
