@@ -46,11 +46,13 @@ def read(folder: Path) -> list[Run]:
 
 
 def original(run: Run, root: str) -> DictConfig:
-    """The run's configuration as it was, its data below ``root``."""
+    """The run's configuration as it was, its data below ``root``, rows padded."""
     source = OmegaConf.create()
     for key, value in run.choices.items():
         if not key.startswith("provenance."):
             OmegaConf.update(source, key, value, force_add=True)
+    if source.data.pad == "none":
+        source.data.pad = "batch"  # what mechanisms put out is compared row by row
     r = run.record
     return OmegaConf.merge(
         source,
@@ -79,8 +81,6 @@ def configs(run: Run, config: DictConfig) -> tuple[DictConfig, DictConfig]:
         {"runs": config.runs, "logger": config.logger, "multirun": config.multirun, "trainer": config.trainer},
         {"data": {"eval_batch": config.data.eval_batch or source.optim.batch}},
     )
-    if source.data.pad == "none":
-        source.data.pad = "batch"  # what mechanisms put out is compared row by row
     target = source.copy()
     target.attn, target.label = config.attn, config.label
     target.study = config.study or r.study
