@@ -188,6 +188,28 @@ def test_autocast_of_the_operator_itself():
         assert op.three_factor(q, k, v, None, None, rows, cols, mask, None, None, 2, True)[0].dtype == BRAIN
 
 
+def test_backward_inside_autocast_is_backward_outside(monkeypatch):
+    """Where library products stand in for the inner kernel, autocast would round them."""
+    monkeypatch.setattr(tiles, "cubic", lambda *sizes: None)
+    (q, k, v), rows, cols, mask, dout = arguments()
+    out = fused(q, k, v, rows, cols, mask, True, 2)
+    found = []
+    for inside in (False, True):
+        with torch.autocast("cpu", BRAIN, enabled=inside):
+            found.append(torch.autograd.grad(out, (q, k, v), dout, retain_graph=True))
+    assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
+
+
+@pytest.mark.parametrize("m", [16, 128])
+def test_an_empty_batch(m):
+    q, k, v = (torch.empty(0, 2, 130, 8, requires_grad=True) for _ in range(3))
+    index, mask = torch.empty(0, 2, m, dtype=torch.int64), torch.empty(0, 130, dtype=torch.bool)
+    out = fused(q, k, v, index, index, mask, True, 4)
+    assert out.shape == q.shape
+    assert all(x.shape == q.shape for x in torch.autograd.grad(out.sum(), (q, k, v)))
+    assert kernels.row_scores(q, k, mask, score="abs", class_token=False).shape == (2, 0, 2, 130)
+
+
 @pytest.mark.parametrize(
     "kind,options,message",
     [

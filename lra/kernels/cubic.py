@@ -111,13 +111,14 @@ def cubic_backward_kernel(
     u = inner_matrix(a, b, a_real, b_real, scale2, PRECISION)
     j = tl.arange(0, BM)
     square = j[:, None] * BM + j[None, :]
-    u_at = scratch + g.to(tl.int64) * (2 + STEPS) * BM * BM + square
+    u_at = scratch + g.to(tl.int64) * (4 + STEPS) * BM * BM + square
     du_at = u_at + BM * BM
-    z_at = du_at + BM * BM
+    p_at = du_at + BM * BM
+    grad_at = p_at + BM * BM
+    z_at = grad_at + BM * BM
     tl.store(u_at, u)
     tl.store(du_at, tl.zeros((BM, BM), tl.float32))
-    sums, s = largest_column(u)
-    z = tl.trans(u) / s
+    z = tl.trans(u) / largest_column(u)[1]
     for step in range(STEPS):
         tl.store(z_at + step * BM * BM, z)
         z = cubic_step(u, z, PRECISION)
@@ -131,23 +132,36 @@ def cubic_backward_kernel(
     store(drv + slot * E, j, E, j < M, grad, E, BE)
     tl.store(delta + slot + j, tl.sum(grad * product, 1), mask=j < M)
 
-    grad = dot(dw, tl.trans(product), PRECISION)
+    tl.store(grad_at, dot(dw, tl.trans(product), PRECISION))
     tl.debug_barrier()
     for back in range(STEPS):
         last = z_at + (STEPS - 1 - back) * BM * BM
-        z = tl.load(last)
-        p = dot(tl.load(u_at), z, PRECISION)
-        dt = -0.25 * dot(tl.trans(z), grad, PRECISION)
+        p = dot(tl.load(u_at), tl.load(last), PRECISION)
+        tl.store(p_at, p)
         inside = 7.0 * p - dot(p, p, PRECISION)  # T = 15 P - P (7 P - P²)
         t = 15.0 * p - dot(p, inside, PRECISION)
-        grad = 3.25 * grad - 0.25 * dot(grad, tl.trans(t), PRECISION)
-        dp = 15.0 * dt - dot(dt, tl.trans(inside), PRECISION)
-        dt = -dot(tl.trans(p), dt, PRECISION)
-        dp += 7.0 * dt - dot(dt, tl.trans(p), PRECISION) - dot(tl.trans(p), dt, PRECISION)
-        tl.store(du_at, tl.load(du_at) + dot(dp, tl.trans(tl.load(last)), PRECISION))
-        grad += dot(tl.trans(tl.load(u_at)), dp, PRECISION)
         tl.debug_barrier()
+        grad = tl.load(grad_at)
+        dt = -0.25 * dot(tl.trans(tl.load(last)), grad, PRECISION)
+        tl.debug_barrier()
+        tl.store(grad_at, 3.25 * grad - 0.25 * dot(grad, tl.trans(t), PRECISION))
+        dp = 15.0 * dt - dot(dt, tl.trans(inside), PRECISION)
+        tl.debug_barrier()
+        dt = -dot(tl.trans(tl.load(p_at)), dt, PRECISION)
+        tl.debug_barrier()
+        p = tl.load(p_at)
+        dp += 7.0 * dt - dot(dt, tl.trans(p), PRECISION) - dot(tl.trans(p), dt, PRECISION)
+        tl.debug_barrier()
+        tl.store(du_at, tl.load(du_at) + dot(dp, tl.trans(tl.load(last)), PRECISION))
+        tl.store(grad_at, tl.load(grad_at) + dot(tl.trans(tl.load(u_at)), dp, PRECISION))
+        tl.debug_barrier()
+    a, b, a_real, b_real = landmarks(
+        q, k, rows, cols, row_real, col_real, g, n, h,
+        q_n, q_h, q_l, k_n, k_h, k_l, rr_n, rr_h, cr_n, cr_h, M, D, BM, BD,
+    )  # fmt: skip
+    grad = tl.load(grad_at)
     u = tl.load(u_at)
+    sums, s = largest_column(u)
     first = tl.min(tl.where(sums == s, j[None, :], BM), 1, keep_dims=True)
     pull = tl.sum(tl.sum(grad * tl.trans(u), 1)[None, :], 1, keep_dims=True) / (s * s)
     du = tl.load(du_at) + tl.trans(grad) / s - tl.where(j[None, :] == first, pull, 0.0)

@@ -17,7 +17,8 @@ from . import forward as fore
 
 
 def run(kernel, grid, *args, warps: int, stages: int, **constants) -> None:
-    kernel[grid](*args, num_warps=warps, num_stages=stages, **constants)
+    if 0 not in grid:  # an empty batch
+        kernel[grid](*args, num_warps=warps, num_stages=stages, **constants)
 
 
 class Kept(NamedTuple):
@@ -144,7 +145,7 @@ def backward(
         drv, delta, dq_rows, dk_cols = new(G, M, E), new(G, M), new(G, M, D), new(G, M, D)
         run(
             cubic.cubic_backward_kernel, (G,), *near, rv, dout, dw_parts, dk_parts,
-            new(G, 2 + steps, size["BM"], size["BM"]), drv, delta, dq_rows, dk_cols,
+            new(G, 4 + steps, size["BM"], size["BM"]), drv, delta, dq_rows, dk_cols,
             *near.strides(), *near.real_strides(), *dout.stride()[:3], H, S, scale, scale2,
             STEPS=steps, PRECISION=tiles.inner_precision(q.dtype), COPY=copy,
             warps=inside.warps, stages=inside.stages, **size,

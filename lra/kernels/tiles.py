@@ -76,7 +76,7 @@ def inner_precision(dtype: torch.dtype) -> str:
 
 def chunk(heads: int, length: int, block: int, device: torch.device, fill: int = 4) -> int:
     """Rows of the sequence for one program: ``fill`` programs for each multiprocessor, but no fewer than 4 blocks."""
-    parts = -(-fill * multiprocessors(device) // heads)
+    parts = -(-fill * multiprocessors(device) // max(1, heads))
     blocks = -(-length // block)
     return block * max(4, -(-blocks // parts))
 
