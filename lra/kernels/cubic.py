@@ -1,7 +1,8 @@
 """The launch between the streaming ones: U, its cubic iteration Z and W = Z R V, one program per head, and backward.
 
 With P = U Z, one step is  Z' = 13/4 Z - 1/4 Z T,  T = 15 P - 7 P² + P³.  For a gradient G of Z',
-    dZ = 13/4 G - 1/4 G Tᵀ + Uᵀ dP      dU += dP Zᵀ      dP from dT = -1/4 Zᵀ G through the polynomial
+    dT = -1/4 Zᵀ G    A = Pᵀ dT    B = A + dT Pᵀ    dP = 15 dT - 7 B + B Pᵀ + Pᵀ A
+    dZ = 13/4 G - 1/4 G Tᵀ + Uᵀ dP      dU += dP Zᵀ
 and from Z_0 = Uᵀ / s, s the largest column sum, dU += Gᵀ / s and, in the first such column, - sum(G * Z_0) / s.
 """
 
@@ -99,8 +100,9 @@ def cubic_backward_kernel(
 ):  # fmt: skip
     """From the parts of dW and of dKc: drv (G,M,E), delta = rowsum(drv * rv) (G,M), dq_rows and dk_cols (G,M,D).
 
-    scratch (G,2+STEPS,BM,BM): the steps are run again and each needs the Z it started from; U and dU wait there too,
-    because registers do not hold all matrices of a step.
+    scratch (G,4+STEPS,BM,BM): the steps are run again and each needs the Z it started from. U, dU, P and G wait there
+    too and are read anew for each product, because registers do not hold all matrices of a step; between two such
+    reads stands a barrier, without which the compiler makes one of them and keeps it.
     """
     g, G = tl.program_id(0), tl.num_programs(0)
     n, h = (g // H).to(tl.int64), (g % H).to(tl.int64)
@@ -138,19 +140,20 @@ def cubic_backward_kernel(
         last = z_at + (STEPS - 1 - back) * BM * BM
         p = dot(tl.load(u_at), tl.load(last), PRECISION)
         tl.store(p_at, p)
-        inside = 7.0 * p - dot(p, p, PRECISION)  # T = 15 P - P (7 P - P²)
-        t = 15.0 * p - dot(p, inside, PRECISION)
+        t = 7.0 * p - dot(p, p, PRECISION)
+        t = 15.0 * p - dot(p, t, PRECISION)
         tl.debug_barrier()
         grad = tl.load(grad_at)
         dt = -0.25 * dot(tl.trans(tl.load(last)), grad, PRECISION)
         tl.debug_barrier()
         tl.store(grad_at, 3.25 * grad - 0.25 * dot(grad, tl.trans(t), PRECISION))
-        dp = 15.0 * dt - dot(dt, tl.trans(inside), PRECISION)
+        p = tl.trans(tl.load(p_at))
+        x = dot(p, dt, PRECISION)  # A, then B
+        dp = 15.0 * dt + dot(p, x, PRECISION)
         tl.debug_barrier()
-        dt = -dot(tl.trans(tl.load(p_at)), dt, PRECISION)
-        tl.debug_barrier()
-        p = tl.load(p_at)
-        dp += 7.0 * dt - dot(dt, tl.trans(p), PRECISION) - dot(tl.trans(p), dt, PRECISION)
+        p = tl.trans(tl.load(p_at))
+        x += dot(dt, p, PRECISION)
+        dp += dot(x, p, PRECISION) - 7.0 * x
         tl.debug_barrier()
         tl.store(du_at, tl.load(du_at) + dot(dp, tl.trans(tl.load(last)), PRECISION))
         tl.store(grad_at, tl.load(grad_at) + dot(tl.trans(tl.load(u_at)), dp, PRECISION))
