@@ -1,8 +1,5 @@
 """The kernels in triton's interpreter, or on the GPU where there is one, against float64 autograd."""
 
-import os
-import subprocess
-import sys
 from functools import partial
 
 import pytest
@@ -19,7 +16,7 @@ from hypothesis import strategies as st
 from lra import kernels, lowrank
 from lra.attention.cur import CUR
 from lra.attention.nystrom import Nystrom, NystromOriginal
-from lra.kernels import inner, op, resources, tiles
+from lra.kernels import inner, op, tiles
 from lra.linalg import cubic, exact
 from lra.select import PAIRINGS, Select
 
@@ -239,53 +236,6 @@ def test_float64_and_a_machine_without_a_gpu_are_refused(monkeypatch):
     ):
         with pytest.raises(ValueError, match="needs a GPU, the tensors are on cpu; impl=sdpa is the same without one"):
             call()
-
-
-def test_a_wrong_word_of_the_table_gets_one_line(monkeypatch):
-    for word in ("m=3", "n=64", "arch=70"):
-        monkeypatch.setattr(sys, "argv", ["resources", "d=64", word])
-        with pytest.raises(SystemExit, match=f"^lra: {word}: no such choice; there are arch=80,90,100 "):
-            resources.main()
-    monkeypatch.setattr(sys, "argv", ["resources"])
-    with pytest.raises(SystemExit, match=r"^lra: TRITON_INTERPRET=1 interprets kernels"):
-        resources.main()
-
-
-def usage(*words):
-    """The table of lra.kernels.resources, compiled in a process of its own, because this one interprets."""
-    clean = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
-    command = [sys.executable, "-m", "lra.kernels.resources", *words]
-    got = subprocess.run(command, capture_output=True, text=True, env=clean)
-    assert got.returncode == 0, got.stderr
-    print(got.stdout)
-    head, *lines = got.stdout.splitlines()
-    return [dict(zip(head.split(), line.split(), strict=True)) for line in lines]
-
-
-TRAP = 16  # registers that a kernel which the compiler found to be unreachable stays below
-SHARED = {"80": 163 * 1024, "90": 227 * 1024, "100": 227 * 1024}  # bytes that a block can have
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32"])
-@pytest.mark.parametrize("arch", SHARED)
-def test_streaming_kernels_of_every_shipped_size_fit_and_spill_nothing(arch, dtype):
-    kernels = ["rv", "out", "c_backward", "r_backward", "scatter", "score"]
-    table = usage(f"arch={arch}", f"dtype={dtype}", "m=32,64,128", "d=32,64", f"kernel={','.join(kernels)}")
-    assert {row["kernel"].partition("-")[0] for row in table} == set(kernels)
-    for row in table:
-        assert int(row["spilled"]) == 0, row
-        assert int(row["shared"]) <= SHARED[arch], row
-        assert int(row["registers"]) > TRAP, row
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("arch", "m"), [("80", 64), ("90", 64), ("100", 32)])
-def test_the_largest_inner_matrix_fits(arch, m):
-    """Its backward pass spills: seven 64 x 64 matrices of a step are more than the registers hold."""
-    table = usage(f"arch={arch}", "dtype=fp32", f"m={m}", "d=128", "kernel=cubic,cubic_backward")
-    assert [row["kernel"] for row in table] == ["cubic", "cubic_backward"]
-    assert all(int(row["shared"]) <= SHARED[arch] and int(row["registers"]) > TRAP for row in table)
 
 
 def test_naive_code_is_the_dense_definition():
