@@ -197,6 +197,21 @@ def test_backward_inside_autocast_is_backward_outside(monkeypatch):
     assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("strides", [(8, 8, 2**26, 1), (2**32 - 64, 8, 64, 1)], ids=["rows", "examples"])
+def test_offsets_beyond_32_bits(strides):
+    """In memory of 5 or 8 GB for each of q, k and v, of which next to nothing is touched."""
+    (q, k, v), rows, cols, mask, dout = case(n=40, m=16, d=8, e=8, dtype=HALF, masked=True)
+    near = [x.half().requires_grad_() for x in (q, k, v)]
+    room = 1 + sum((size - 1) * stride for size, stride in zip(q.shape, strides, strict=True))
+    far = [torch.empty(room, dtype=HALF).as_strided(x.shape, strides).copy_(x.detach()) for x in near]
+    found = []
+    for tensors in (near, [x.requires_grad_() for x in far]):
+        out = fused(*tensors, rows, cols, mask, True, 2)
+        found.append([out, *torch.autograd.grad(out, tensors, dout.half())])
+    assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
+
+
 @pytest.mark.parametrize("m", [16, 128])
 def test_an_empty_batch(m):
     q, k, v = (torch.empty(0, 2, 130, 8, requires_grad=True) for _ in range(3))
