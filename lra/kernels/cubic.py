@@ -127,12 +127,12 @@ def cubic_backward_kernel(
     slot = g.to(tl.int64) * M
     dw = summed(dw_parts, g, G, S, M, E, BM, BE)
     product = load(rv + slot * E, j, E, j < M, E, BE)
-    grad = dot(tl.trans(z), dw, PRECISION)
+    to_rv = dot(tl.trans(z), dw, PRECISION)
     if COPY:
         to, kept = slots(rows, g, M, BM)
-        grad += load(dout + n * o_n + h * o_h, to, o_l, kept, E, BE)
-    store(drv + slot * E, j, E, j < M, grad, E, BE)
-    tl.store(delta + slot + j, tl.sum(grad * product, 1), mask=j < M)
+        to_rv += load(dout + n * o_n + h * o_h, to, o_l, kept, E, BE)
+    store(drv + slot * E, j, E, j < M, to_rv, E, BE)
+    tl.store(delta + slot + j, tl.sum(to_rv * product, 1), mask=j < M)
 
     tl.store(grad_at, dot(dw, tl.trans(product), PRECISION))
     tl.debug_barrier()
