@@ -18,7 +18,6 @@ from lra.kernels import inner, resources
 STREAMING = ("rv", "out", "c_backward", "r_backward", "scatter", "score")
 TRAP = 16  # registers that a kernel which the compiler found to be unreachable stays below
 SHARED = {"80": 163 * 1024, "90": 227 * 1024, "100": 227 * 1024}  # bytes that a block can have
-L1 = {"90": 256 * 1024}  # bytes of a multiprocessor, shared memory included
 
 
 def usage(*words):
@@ -83,7 +82,7 @@ def test_inner_kernels_fit_and_spill_less_than_library_products_move(arch, dtype
     """Up to 32 kept rows nothing spills. 64 take more registers than there are.
 
     What spills is stored and loaded once a step, from caches. Were that more bytes than library products, one launch
-    each, read and write in device memory, they would be the better choice (``tiles.cubic``). On sm_90 it stays in L1.
+    each, read and write in device memory, they would be the better choice (``tiles.cubic``).
     """
     words = f"arch={arch}", f"dtype={dtype}", "kernel=cubic,cubic_backward"
     table = usage(*words, "m=16,32", "d=16,128")
@@ -92,10 +91,9 @@ def test_inner_kernels_fit_and_spill_less_than_library_products_move(arch, dtype
         table += usage(*words, "m=64", "d=128")
         assert [row["kernel"] for row in table[8:]] == ["cubic", "cubic_backward"]
     for row in table:
-        spilled = row["spilled"] * 32 * row["warps"]
+        moved = 2 * row["spilled"] * 32 * row["warps"]
         assert fits(row), row
-        assert 2 * spilled < (library_bytes(64)[row["kernel"]] if row["m"] == 64 else 1), row
-        assert spilled + row["shared"] <= L1.get(arch, float("inf")), row
+        assert moved < (library_bytes(64)[row["kernel"]] if row["m"] == 64 else 1), row
 
 
 @pytest.mark.slow
