@@ -36,7 +36,7 @@ TINY = {  # what makes a command take a second
     "data_prep": ("budget=smoke",),
     "data_prep.show": ("budget=smoke",),
 }
-LONGER = {  # a minute, behind slow; test_kernels.py runs lra.kernels.resources
+LONGER = {  # a minute, behind slow; test_kernels_resources.py runs lra.kernels.resources
     "lra.bench": (*TINY["lra.bench"], "budget=quick", "budget_s=30"),
     "lra.factorise": ("iterations=1",),
     "lra.sweep": ("seeds=[0]", "measure=0"),

@@ -133,13 +133,13 @@ def scatter_kernel(
     slot = g.to(tl.int64) * M * D
     dq += n * dq_n + h * dq_h
     dk += n * dk_n + h * dk_h
-    left = load(dq_rows + slot, j, D, j < M, D, BD) + summed(dq_parts, g, G, S, M, D, BM, BD)
-    right = load(dk_cols + slot, j, D, j < M, D, BD)
+    grad = load(dq_rows + slot, j, D, j < M, D, BD) + summed(dq_parts, g, G, S, M, D, BM, BD)
     at, kept = slots(rows, g, M, BM)
     if ADD:
-        left += load(dq, at, dq_l, kept, D, BD).to(tl.float32)
-    store(dq, at, dq_l, kept, left, D, BD)
+        grad += load(dq, at, dq_l, kept, D, BD).to(tl.float32)
+    store(dq, at, dq_l, kept, grad, D, BD)
+    grad = load(dk_cols + slot, j, D, j < M, D, BD)
     at, kept = slots(cols, g, M, BM)
     if ADD:
-        right += load(dk, at, dk_l, kept, D, BD).to(tl.float32)
-    store(dk, at, dk_l, kept, right, D, BD)
+        grad += load(dk, at, dk_l, kept, D, BD).to(tl.float32)
+    store(dk, at, dk_l, kept, grad, D, BD)

@@ -1,7 +1,8 @@
 """The launch between the streaming ones: U, its cubic iteration Z and W = Z R V, one program per head, and backward.
 
 With P = U Z, one step is  Z' = 13/4 Z - 1/4 Z T,  T = 15 P - 7 P² + P³.  For a gradient G of Z',
-    dZ = 13/4 G - 1/4 G Tᵀ + Uᵀ dP      dU += dP Zᵀ      dP from dT = -1/4 Zᵀ G through the polynomial
+    dT = -1/4 Zᵀ G    A = Pᵀ dT    B = A + dT Pᵀ    dP = 15 dT - 7 B + B Pᵀ + Pᵀ A
+    dZ = 13/4 G - 1/4 G Tᵀ + Uᵀ dP      dU += dP Zᵀ
 and from Z_0 = Uᵀ / s, s the largest column sum, dU += Gᵀ / s and, in the first such column, - sum(G * Z_0) / s.
 """
 
@@ -99,8 +100,9 @@ def cubic_backward_kernel(
 ):  # fmt: skip
     """From the parts of dW and of dKc: drv (G,M,E), delta = rowsum(drv * rv) (G,M), dq_rows and dk_cols (G,M,D).
 
-    scratch (G,2+STEPS,BM,BM): the steps are run again and each needs the Z it started from; U and dU wait there too,
-    because registers do not hold all matrices of a step.
+    scratch (G,4+STEPS,BM,BM): the steps are run again and each needs the Z it started from. U, dU, P and G wait there
+    too and are read anew for each product, because registers do not hold all matrices of a step; between two such
+    reads stands a barrier, without which the compiler makes one of them and keeps it.
     """
     g, G = tl.program_id(0), tl.num_programs(0)
     n, h = (g // H).to(tl.int64), (g % H).to(tl.int64)
@@ -111,43 +113,58 @@ def cubic_backward_kernel(
     u = inner_matrix(a, b, a_real, b_real, scale2, PRECISION)
     j = tl.arange(0, BM)
     square = j[:, None] * BM + j[None, :]
-    u_at = scratch + g.to(tl.int64) * (2 + STEPS) * BM * BM + square
+    u_at = scratch + g.to(tl.int64) * (4 + STEPS) * BM * BM + square
     du_at = u_at + BM * BM
-    z_at = du_at + BM * BM
+    p_at = du_at + BM * BM
+    grad_at = p_at + BM * BM
+    z_at = grad_at + BM * BM
     tl.store(u_at, u)
     tl.store(du_at, tl.zeros((BM, BM), tl.float32))
-    sums, s = largest_column(u)
-    z = tl.trans(u) / s
+    z = tl.trans(u) / largest_column(u)[1]
     for step in range(STEPS):
         tl.store(z_at + step * BM * BM, z)
         z = cubic_step(u, z, PRECISION)
     slot = g.to(tl.int64) * M
     dw = summed(dw_parts, g, G, S, M, E, BM, BE)
     product = load(rv + slot * E, j, E, j < M, E, BE)
-    grad = dot(tl.trans(z), dw, PRECISION)
+    to_rv = dot(tl.trans(z), dw, PRECISION)
     if COPY:
         to, kept = slots(rows, g, M, BM)
-        grad += load(dout + n * o_n + h * o_h, to, o_l, kept, E, BE)
-    store(drv + slot * E, j, E, j < M, grad, E, BE)
-    tl.store(delta + slot + j, tl.sum(grad * product, 1), mask=j < M)
+        to_rv += load(dout + n * o_n + h * o_h, to, o_l, kept, E, BE)
+    store(drv + slot * E, j, E, j < M, to_rv, E, BE)
+    tl.store(delta + slot + j, tl.sum(to_rv * product, 1), mask=j < M)
 
-    grad = dot(dw, tl.trans(product), PRECISION)
+    tl.store(grad_at, dot(dw, tl.trans(product), PRECISION))
     tl.debug_barrier()
     for back in range(STEPS):
         last = z_at + (STEPS - 1 - back) * BM * BM
-        z = tl.load(last)
-        p = dot(tl.load(u_at), z, PRECISION)
-        dt = -0.25 * dot(tl.trans(z), grad, PRECISION)
-        inside = 7.0 * p - dot(p, p, PRECISION)  # T = 15 P - P (7 P - P²)
-        t = 15.0 * p - dot(p, inside, PRECISION)
-        grad = 3.25 * grad - 0.25 * dot(grad, tl.trans(t), PRECISION)
-        dp = 15.0 * dt - dot(dt, tl.trans(inside), PRECISION)
-        dt = -dot(tl.trans(p), dt, PRECISION)
-        dp += 7.0 * dt - dot(dt, tl.trans(p), PRECISION) - dot(tl.trans(p), dt, PRECISION)
-        tl.store(du_at, tl.load(du_at) + dot(dp, tl.trans(tl.load(last)), PRECISION))
-        grad += dot(tl.trans(tl.load(u_at)), dp, PRECISION)
+        p = dot(tl.load(u_at), tl.load(last), PRECISION)
+        tl.store(p_at, p)
+        t = 7.0 * p - dot(p, p, PRECISION)
+        t = 15.0 * p - dot(p, t, PRECISION)
         tl.debug_barrier()
+        grad = tl.load(grad_at)
+        dt = -0.25 * dot(tl.trans(tl.load(last)), grad, PRECISION)
+        tl.debug_barrier()
+        tl.store(grad_at, 3.25 * grad - 0.25 * dot(grad, tl.trans(t), PRECISION))
+        p = tl.trans(tl.load(p_at))
+        x = dot(p, dt, PRECISION)  # A, then B
+        dp = 15.0 * dt + dot(p, x, PRECISION)
+        tl.debug_barrier()
+        p = tl.trans(tl.load(p_at))
+        x += dot(dt, p, PRECISION)
+        dp += dot(x, p, PRECISION) - 7.0 * x
+        tl.debug_barrier()
+        tl.store(du_at, tl.load(du_at) + dot(dp, tl.trans(tl.load(last)), PRECISION))
+        tl.store(grad_at, tl.load(grad_at) + dot(tl.trans(tl.load(u_at)), dp, PRECISION))
+        tl.debug_barrier()
+    a, b, a_real, b_real = landmarks(
+        q, k, rows, cols, row_real, col_real, g, n, h,
+        q_n, q_h, q_l, k_n, k_h, k_l, rr_n, rr_h, cr_n, cr_h, M, D, BM, BD,
+    )  # fmt: skip
+    grad = tl.load(grad_at)
     u = tl.load(u_at)
+    sums, s = largest_column(u)
     first = tl.min(tl.where(sums == s, j[None, :], BM), 1, keep_dims=True)
     pull = tl.sum(tl.sum(grad * tl.trans(u), 1)[None, :], 1, keep_dims=True) / (s * s)
     du = tl.load(du_at) + tl.trans(grad) / s - tl.where(j[None, :] == first, pull, 0.0)

@@ -17,7 +17,8 @@ from . import forward as fore
 
 
 def run(kernel, grid, *args, warps: int, stages: int, **constants) -> None:
-    kernel[grid](*args, num_warps=warps, num_stages=stages, **constants)
+    if 0 not in grid:  # an empty batch
+        kernel[grid](*args, num_warps=warps, num_stages=stages, **constants)
 
 
 class Kept(NamedTuple):
@@ -75,15 +76,15 @@ def forward(
     new = lambda *shape: q.new_empty(shape, dtype=torch.float32)
 
     area = size["BM"], max(size["BD"], size["BE"]), q.dtype, arch or tiles.arch(q.device)
-    tile = tiles.streaming(*area)
-    how = dict(BN=tile.block, PRECISION=tile.precision, warps=tile.warps, stages=tile.stages, **size)
+    tile = tiles.streaming("rv", *area)
     chunk = tiles.chunk(G, L, tile.block, q.device)
     S = -(-L // chunk)
     rv_parts, lse_parts = new(S, G, M, E), new(S, G, M)
     strides = (*near.q.stride()[:3], *k.stride()[:3], *v.stride()[:3])
     run(
-        fore.rv_kernel, (G, S), near.q, k, v, near.rows, mask, rv_parts, lse_parts, *strides, H, L, chunk, scale2, **how
-    )
+        fore.rv_kernel, (G, S), near.q, k, v, near.rows, mask, rv_parts, lse_parts, *strides, H, L, chunk, scale2,
+        **_cut(tile), **size,
+    )  # fmt: skip
 
     inside = tiles.cubic(size["BM"], area[-1])
     if inside is None:
@@ -98,11 +99,12 @@ def forward(
         )  # fmt: skip
 
     out = like(q, E)
+    tile = tiles.streaming("out", *area)
     chunk = tiles.chunk(G, L, tile.block, q.device, fill=32)
     run(
         fore.out_kernel, (G, -(-L // chunk)), q, near.k, w, rv, near.rows, near.cols, near.col_real, out,
         *q.stride()[:3], *near.k.stride()[:3], *_pair(near.col_real), *out.stride()[:3], H, L, chunk, scale2,
-        COPY=copy, **how,
+        COPY=copy, **_cut(tile), **size,
     )  # fmt: skip
     return out, rv, w, lse
 
@@ -120,7 +122,7 @@ def backward(
 
     area = size["BM"], max(size["BD"], size["BE"]), q.dtype, arch or tiles.arch(q.device)
     tile = tiles.streaming_backward(*area)
-    how = dict(BN=tile.block, PRECISION=tile.precision, warps=tile.warps, stages=tile.stages, **size)
+    how = _cut(tile) | size
     chunk = tiles.chunk(G, L, tile.block, q.device)
     S = -(-L // chunk)
     dq, dk, dv = like(q, D), like(q, D), like(q, E)
@@ -144,7 +146,7 @@ def backward(
         drv, delta, dq_rows, dk_cols = new(G, M, E), new(G, M), new(G, M, D), new(G, M, D)
         run(
             cubic.cubic_backward_kernel, (G,), *near, rv, dout, dw_parts, dk_parts,
-            new(G, 2 + steps, size["BM"], size["BM"]), drv, delta, dq_rows, dk_cols,
+            new(G, 4 + steps, size["BM"], size["BM"]), drv, delta, dq_rows, dk_cols,
             *near.strides(), *near.real_strides(), *dout.stride()[:3], H, S, scale, scale2,
             STEPS=steps, PRECISION=tiles.inner_precision(q.dtype), COPY=copy,
             warps=inside.warps, stages=inside.stages, **size,
@@ -164,7 +166,8 @@ def backward(
     run(
         back.scatter_kernel, (G,), near.rows, near.cols, dq_parts, dq_rows, dk_cols, *to,
         *to[0].stride()[:3], *to[1].stride()[:3], H, S,
-        M=M, D=D, BM=size["BM"], BD=size["BD"], ADD=not given, warps=4, stages=2,
+        M=M, D=D, BM=size["BM"], BD=size["BD"], ADD=not given,
+        warps=tiles.scatter_warps(size["BM"], size["BD"]), stages=2,
     )  # fmt: skip
     return dq, dk, dv, dq_kept, dk_kept
 
@@ -180,6 +183,10 @@ def row_scores(a: Tensor, b: Tensor | None, mask, score: str, class_token: bool,
         D=D, BD=tiles.padded(D), BN=128, SCORE=score, CLASS=class_token, warps=4, stages=2,
     )  # fmt: skip
     return scores
+
+
+def _cut(tile: tiles.Tile) -> dict:
+    return {"BN": tile.block, "PRECISION": tile.precision, "warps": tile.warps, "stages": tile.stages}
 
 
 def _count(near: Kept) -> int:

@@ -58,7 +58,8 @@ def three_factor_backward(
 
     dout, q, k, v, q_kept, k_kept = (rows_adjoin(x) for x in (dout, q, k, v, q_kept, k_kept))
     near = launch.kept(q, k, q_kept, k_kept, rows, cols, mask, row_real, col_real)
-    with torch.cuda.device_of(q):
+    # A backward pass inside autocast would round the library's products of the inner matrix.
+    with torch.cuda.device_of(q), torch.autocast(q.device.type, enabled=False):
         return launch.backward(dout, q, k, v, near, mask, rv, w, lse, steps, copy)
 
 

@@ -22,8 +22,39 @@ def padded(size: int) -> int:
     return max(16, 1 << (size - 1).bit_length())
 
 
-def streaming(m: int, width: int, dtype: torch.dtype, arch: int) -> Tile:
-    """rv and out: m kept rows and the larger of key and value size, both padded; arch 80, 90, 100."""
+# Where the rules below leave too few registers: by bytes of an entry, kept rows, width and architectures.
+FORWARD = {
+    (4, 128, 16): {80: Tile(32, 4, 2), 90: Tile(32, 4, 2), 100: Tile(32, 8, 2)},
+    (4, 64, 128): {80: Tile(16, 8, 2, "ieee"), 100: Tile(16, 8, 2, "ieee")},
+}
+RV = {(4, 128, 128): {90: Tile(32, 8, 1), 100: Tile(16, 8, 2, "ieee")}}  # beside FORWARD
+BACKWARD = {
+    (2, 16, 128): {90: Tile(32, 4, 2)},
+    (2, 32, 128): {90: Tile(32, 8, 2), 100: Tile(32, 8, 2)},
+    (2, 64, 128): {90: Tile(32, 8, 2, turned=True)},
+    (2, 128, 128): {80: Tile(16, 8, 2, launches=3, turned=True)},
+    (4, 32, 128): {
+        80: Tile(16, 8, 1, launches=3),
+        90: Tile(16, 8, 1, launches=2, turned=True),
+        100: Tile(16, 8, 1, launches=2, turned=True),
+    },
+    (4, 64, 128): {
+        90: Tile(16, 8, 2, "ieee", launches=3, turned=True),
+        100: Tile(16, 8, 2, "ieee", launches=3, turned=True),
+    },
+    (4, 128, 128): {
+        90: Tile(16, 16, 1, "ieee", launches=3, turned=True),
+        100: Tile(16, 16, 1, "ieee", launches=3, turned=True),
+    },
+}
+
+
+def streaming(kernel: str, m: int, width: int, dtype: torch.dtype, arch: int) -> Tile:
+    """rv or out: m kept rows and the larger of key and value size, both padded; arch 80, 90, 100."""
+    size = dtype.itemsize, m, width
+    for table in (RV, FORWARD) if kernel == "rv" else (FORWARD,):
+        if arch in table.get(size, ()):
+            return table[size][arch]
     wide, area = dtype == torch.float32, m * width
     if wide and area >= 4096:
         return Tile(16, 8, 1, "ieee" if area > 8192 else "tf32x3") if m == 128 or area > 4096 else Tile(32, 8, 2)
@@ -37,7 +68,10 @@ def streaming(m: int, width: int, dtype: torch.dtype, arch: int) -> Tile:
 
 
 def streaming_backward(m: int, width: int, dtype: torch.dtype, arch: int) -> Tile:
-    area = m * width
+    """c_backward and r_backward, of the same sizes."""
+    size, area = (dtype.itemsize, m, width), m * width
+    if arch in BACKWARD.get(size, ()):
+        return BACKWARD[size][arch]
     if dtype == torch.float32:
         if area > 8192 or (area == 8192 and arch != 90):
             return Tile(16, 8, 1, "ieee", launches=2 if arch < 90 else 3, turned=True)
@@ -61,9 +95,16 @@ def passes(a: str, b: str, c: str, launches: int) -> list[dict[str, bool]]:
     return [{name: name in group for name in (a, b, c)} for group in groups]
 
 
+def scatter_warps(m: int, width: int) -> int:
+    """128 x 128 gradients of kept rows in float32 take the registers of eight warps."""
+    return 8 if m * width > 8192 else 4
+
+
 def cubic(m: int, arch: int) -> Tile | None:
     """The inner matrix on chip; None where it does not fit and library products stand in.
 
+    64 rows take more registers than there are: some spill, to caches, which is less than what library products, 15
+    forward and backward for each step, move through device memory.
     For sm_100 triton 3.7 turns the kernels of 64 rows, whose products go through tensor memory, into a single trap.
     """
     return Tile(0, 4, 1) if m <= (64 if arch < 100 else 32) else None
@@ -76,7 +117,7 @@ def inner_precision(dtype: torch.dtype) -> str:
 
 def chunk(heads: int, length: int, block: int, device: torch.device, fill: int = 4) -> int:
     """Rows of the sequence for one program: ``fill`` programs for each multiprocessor, but no fewer than 4 blocks."""
-    parts = -(-fill * multiprocessors(device) // heads)
+    parts = -(-fill * multiprocessors(device) // max(1, heads))
     blocks = -(-length // block)
     return block * max(4, -(-blocks // parts))
 
