@@ -33,7 +33,7 @@ def dropin(config: DictConfig) -> None:
     names = check(config)
     torch.set_num_threads(config.threads)
     home = Path(config.runs) / "dropin"
-    for source in sources(config):
+    for source in list(sources(config)):  # all are there before the first is measured
         shortest = min(layer[0].shape[2] for example in source.examples for layer in example)
         if shortest < max(config.counts):
             raise ValueError(f"counts: {max(config.counts)} is more than the {shortest} tokens of {source.name}")
