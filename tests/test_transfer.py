@@ -350,6 +350,9 @@ def test_pictures_are_made_for_what_varies(swept, tmp_path):
     stem = "paper-smoke-listops-softmax"
     assert names == [f"{stem}-{axis}.png" for axis in ("count", "selection", "tuned", "spectrum")]
     assert all((tmp_path / name).read_bytes().startswith(b"\x89PNG") for name in names)
+    bare = [dataclasses.replace(layer, spectrum=[]) for layer in some[0].records[0].layers]
+    some[0].records[:] = [dataclasses.replace(r, layers=bare, spectrum_examples=0) for r in some[0].records]
+    assert draw(group, some, tmp_path) == names  # made without singular values, the others have them
 
 
 def test_show_command(runs, swept, tmp_path):

@@ -32,7 +32,7 @@ def draw(group: tuple[str, str, str], some: list[Point], folder: Path) -> list[s
     for axis, (label, value, hidden) in AXES.items():
         if lines := curves(some, value, hidden):
             names.append(_save(_against(lines, label, some, group), "-".join((*group, axis)), folder))
-    if any(layer.spectrum for layer in some[0].records[0].layers):
+    if any(r.spectrum_examples for point in some for r in point.records):
         names.append(_save(_spectra(some, group), "-".join((*group, "spectrum")), folder))
     return names
 
