@@ -1,6 +1,5 @@
 """Pictures of transfers over what a sweep varied: the axes of CURformer's ViT study (section 7, Figures 5 to 7)."""
 
-import re
 from pathlib import Path
 from statistics import mean, stdev
 
@@ -9,15 +8,11 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
-from .tables import Point, curves
+from .tables import Point, curves, natural
 
 # name -> label of the axis, value of a point, options that this is
 AXES = {
-    "count": (
-        "rows and columns kept",
-        lambda point: point.options.get("count", point.options.get("landmarks")),
-        {"count", "landmarks"},
-    ),
+    "count": ("rows and columns kept", lambda point: point.kept, {"count", "landmarks"}),
     "selection": ("selection", lambda point: point.options.get("score"), {"score"}),
     "inverse": ("steps of the inverse", lambda point: point.options.get("pinv.steps"), {"pinv.steps"}),
     "pairing": ("pairing", lambda point: point.options.get("pairing"), {"pairing"}),
@@ -39,9 +34,11 @@ def draw(group: tuple[str, str, str], some: list[Point], folder: Path) -> list[s
 
 def _against(lines, label: str, some: list[Point], group) -> plt.Figure:
     """Values stand side by side, so that counts that double and words are equally far apart."""
-    figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4), layout="constrained")
+    longest = max(map(len, lines))  # of the legend, 7 points high, gets room of its own
+    size = 9 + 0.055 * longest, max(4, 0.8 + 0.15 * len(lines))
+    figure, (left, right) = plt.subplots(1, 2, figsize=size, layout="constrained")
     places = sorted({x for line in lines.values() for x, _ in line})
-    for i, name in enumerate(sorted(lines, key=_natural)):
+    for i, name in enumerate(sorted(lines, key=natural)):
         style = {"color": f"C{i % 10}", "marker": "o^sv"[i // 10 % 4], "markersize": 4, "capsize": 2, "linewidth": 1.2}
         line = [(places.index(x) + 0.02 * i, point) for x, point in lines[name]]  # apart, so that no bar hides another
         scored = [(x, point) for x, point in line if point.tests]
@@ -57,7 +54,8 @@ def _against(lines, label: str, some: list[Point], group) -> plt.Figure:
         axes.set_xlabel(label)
         axes.set_xticks(range(len(places)), map(str, places))
         axes.grid(alpha=0.3)
-    figure.suptitle(f"{group[1]}, weights of {group[2]}; mean ± standard deviation over seeds", fontsize=10)
+    title = f"{group[1]}, weights of {group[2]}; mean ± standard deviation over seeds"
+    figure.suptitle(title, x=0.01, ha="left", fontsize=10)
     figure.legend(*left.get_legend_handles_labels(), loc="outside right upper", fontsize=7)
     return figure
 
@@ -65,11 +63,6 @@ def _against(lines, label: str, some: list[Point], group) -> plt.Figure:
 def _bars(axes, x: list[float], values: list[list[float]], **style) -> None:
     deviations = [stdev(v) if len(v) > 1 else 0 for v in values]
     axes.errorbar(x, [mean(v) for v in values], deviations, **style)
-
-
-def _natural(text: str) -> list:
-    """count=8 before count=16."""
-    return [(int(part), "") if part.isdigit() else (0, part) for part in re.split(r"(\d+)", text)]
 
 
 def _spectra(some: list[Point], group) -> plt.Figure:
@@ -83,7 +76,7 @@ def _spectra(some: list[Point], group) -> plt.Figure:
             axes.plot(range(1, len(values) + 1), values, color=f"C{i % 10}", linewidth=1, label=name)
     axes.set(xscale="log", yscale="log", ylim=(1e-5, 1.5), xlabel="i", ylabel="singular value i / largest")
     n = max(r.spectrum_examples for r in seeds.values())
-    axes.set_title(f"{group[1]}: attention maps of {group[2]}, mean of {n} dev examples and all heads", fontsize=9)
+    axes.set_title(f"{group[1]}: attention maps of {group[2]},\nmean of {n} dev examples and all heads", fontsize=9)
     axes.grid(alpha=0.3)
     axes.legend(fontsize=7)
     return figure
