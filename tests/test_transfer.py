@@ -20,6 +20,7 @@ from lra.config import CONF, compose
 from lra.module import Training
 from lra.report import tables as report_tables
 from lra.train import train
+from lra.transfer import figures
 from lra.transfer import record as records
 from lra.transfer.__main__ import transfer
 from lra.transfer.compare import calls, layers
@@ -327,8 +328,9 @@ def test_points_join_seeds_and_curves_what_differs_in_one_option(swept):
     assert group == ("paper-smoke", "listops", "softmax") and len(some) == 8
     assert [len(point.tests) for point in some] == [2] * 8
     (one,) = (point for point in some if (point.label, point.tuned) == ("cur_abs-count=8", 0))
-    assert one.cells[1:3] == ("8", "0") and one.cells[5] == "2"
+    assert one.cells[1:3] == ("8", "0") and one.cells[6] == "2"
     assert one.cells[4] == f"28.50 ± {statistics.stdev([28, 29]):.2f}"
+    assert one.changes == [pytest.approx(test - one.records[0].exact_test) for test in (28, 29)]
     by_count = curves(some, lambda point: point.options["count"], {"count"})
     assert {name: [(x, p.tests[0]) for x, p in line] for name, line in by_count.items()} == {
         "score=abs, tuned=0 (n = 2)": [(8, 28.0), (16, 36.0)],
@@ -367,6 +369,19 @@ def test_pictures_are_made_for_what_varies(swept, tmp_path):
     bare = [dataclasses.replace(layer, spectrum=[]) for layer in some[0].records[0].layers]
     some[0].records[:] = [dataclasses.replace(r, layers=bare, spectrum_examples=0) for r in some[0].records]
     assert draw(group, some, tmp_path) == names  # made without singular values, the others have them
+
+
+def test_errors_stand_beside_scores_unless_fine_tuning_came_between(swept, tmp_path, monkeypatch):
+    ((group, some),) = points(swept).items()
+    seen = {}
+    monkeypatch.setattr(figures, "_save", lambda figure, name, folder: seen.update({name: len(figure.axes)}))
+    draw(group, some, tmp_path)
+    assert {name.rpartition("-")[2]: panels for name, panels in seen.items()} == {
+        "count": 2,
+        "selection": 2,
+        "tuned": 1,
+        "spectrum": 1,
+    }
 
 
 def test_show_command(runs, swept, tmp_path):

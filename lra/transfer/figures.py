@@ -26,36 +26,43 @@ def draw(group: tuple[str, str, str], some: list[Point], folder: Path) -> list[s
     names = []
     for axis, (label, value, hidden) in AXES.items():
         if lines := curves(some, value, hidden):
-            names.append(_save(_against(lines, label, some, group), "-".join((*group, axis)), folder))
+            figure = _against(lines, label, some, group, errors=axis != "tuned")  # which are from before fine-tuning
+            names.append(_save(figure, "-".join((*group, axis)), folder))
     if any(r.spectrum_examples for point in some for r in point.records):
         names.append(_save(_spectra(some, group), "-".join((*group, "spectrum")), folder))
     return names
 
 
-def _against(lines, label: str, some: list[Point], group) -> plt.Figure:
-    """Values stand side by side, so that counts that double and words are equally far apart."""
+def _against(lines, label: str, some: list[Point], group, *, errors: bool) -> plt.Figure:
+    """Scores and, at their right, errors.
+
+    Values stand side by side, so that counts that double and words are equally far apart.
+    """
     longest = max(map(len, lines))  # of the legend, 7 points high, gets room of its own
-    size = 9 + 0.055 * longest, max(4, 0.8 + 0.15 * len(lines))
-    figure, (left, right) = plt.subplots(1, 2, figsize=size, layout="constrained")
+    size = 4.5 * (1 + errors) + 0.055 * longest, max(4, 0.8 + 0.15 * len(lines))
+    figure, grid = plt.subplots(1, 1 + errors, figsize=size, layout="constrained", squeeze=False)
+    left, *right = grid[0]
     places = sorted({x for line in lines.values() for x, _ in line})
     for i, name in enumerate(sorted(lines, key=natural)):
         style = {"color": f"C{i % 10}", "marker": "o^sv"[i // 10 % 4], "markersize": 4, "capsize": 2, "linewidth": 1.2}
         line = [(places.index(x) + 0.02 * i, point) for x, point in lines[name]]  # apart, so that no bar hides another
         scored = [(x, point) for x, point in line if point.tests]
         _bars(left, [x for x, _ in scored], [point.tests for _, point in scored], label=name, **style)
-        _bars(right, [x for x, _ in line], [point.values("mean_abs") for _, point in line], **style)
+        for axes in right:
+            _bars(axes, [x for x, _ in line], [point.values("mean_abs") for _, point in line], **style)
     exact = {r.seed: r.exact_test for line in lines.values() for _, point in line for r in point.records}
     told = f"exact: {group[2]} (n = {len(exact)})"
     left.axhline(mean(exact.values()), color="grey", linestyle="--", linewidth=1, label=told)
     left.set_ylabel(f"test {some[0].records[0].metric}, %")
-    right.set_ylabel("mean |O - O'|, mean over layers")
-    right.set_ylim(bottom=0)
-    for axes in (left, right):
+    for axes in right:
+        axes.set_ylabel("mean |O - O'|, mean over layers")
+        axes.set_ylim(bottom=0)
+    for axes in (left, *right):
         axes.set_xlabel(label)
         axes.set_xticks(range(len(places)), map(str, places))
         axes.grid(alpha=0.3)
-    title = f"{group[1]}, weights of {group[2]}; mean ± standard deviation over seeds"
-    figure.suptitle(title, x=0.01, ha="left", fontsize=10)
+    title = f"{group[1]}, weights of {group[2]};\nmean ± standard deviation over seeds"
+    figure.suptitle(title, x=0.01, ha="left", fontsize=9)
     figure.legend(*left.get_legend_handles_labels(), loc="outside right upper", fontsize=7)
     return figure
 

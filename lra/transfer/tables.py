@@ -10,13 +10,13 @@ from typing import Any
 from ..report.tables import joined, number
 from .record import TransferRecord
 
-HEAD = ("mechanism", "kept", "tuned", "exact", "test", "n", "mean |O - O'|", "relative", "stacked")
+HEAD = ("mechanism", "kept", "tuned", "exact", "test", "change", "n", "mean |O - O'|", "relative", "stacked")
 LEGEND = (
     "Test scores in percent, mean ± sample standard deviation over n seeds. kept: rows and columns of CUR, landmarks "
-    "of Nystrom; tuned: steps of fine-tuning, 0 for the weights as they are; exact: of the run itself. mean |O - O'|, "
-    "relative (Frobenius): a mechanism's output against the exact one on the exact model's queries, keys and values, "
-    "layer by layer; stacked: relative, with the mechanism in the layers before as well. All three before fine-tuning, "
-    "over dev examples."
+    "of Nystrom; tuned: steps of fine-tuning, 0 for the weights as they are; exact: of the run itself; change: test - "
+    "exact, seed by seed. mean |O - O'|, relative (Frobenius): a mechanism's output against the exact one on the exact "
+    "model's queries, keys and values, layer by layer; stacked: relative, with the mechanism in the layers before as "
+    "well. All three before fine-tuning, over dev examples."
 )
 
 
@@ -47,8 +47,17 @@ class Point:
     @property
     def tests(self) -> list[float]:
         """Scores of the seeds that have one."""
-        scores = [r.tuned_test if self.tuned else r.direct_test for r in self.records]
-        return [score for score in scores if score is not None]
+        return [score for score, _ in self._scored]
+
+    @property
+    def changes(self) -> list[float]:
+        """The same scores less those of the exact model of each seed."""
+        return [score - exact for score, exact in self._scored]
+
+    @property
+    def _scored(self) -> list[tuple[float, float]]:
+        scores = [(r.tuned_test if self.tuned else r.direct_test, r.exact_test) for r in self.records]
+        return [pair for pair in scores if pair[0] is not None]
 
     def values(self, name: str) -> list[float]:
         """One of each seed: a value of Layer, averaged over layers."""
@@ -70,6 +79,7 @@ class Point:
             str(self.tuned),
             exact,
             spread(self.tests),
+            spread(self.changes),
             n,
             layer("mean_abs"),
             layer("relative"),
