@@ -4,6 +4,7 @@ import contextlib
 import functools
 import inspect
 import os
+import re
 import sys
 import traceback
 from collections.abc import Callable, Iterable
@@ -13,6 +14,7 @@ from typing import Any
 import hydra
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException, MissingConfigException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
@@ -60,6 +62,8 @@ def main(name: str) -> Callable:
             os.environ["HYDRA_FULL_ERROR"] = "1"  # hand exceptions over instead of printing them
             failed.clear()
             sys.argv[1:] = map(_escape, sys.argv[1:])
+            if {"-m", "--multirun"} & set(sys.argv):
+                sys.argv[1:] = follow(sys.argv[1:])
             try:
                 hydra.main(version_base="1.3", config_path=str(CONF), config_name=name)(run)()
             except KeyboardInterrupt as stop:
@@ -81,6 +85,22 @@ def _escape(word: str) -> str:
     key, _, value = word.partition("=")
     plain = "=" in value and "\\=" not in value and value[0] not in "[{'\""
     return f"{key}={value.replace('=', chr(92) + '=')}" if plain else word
+
+
+def follow(words: list[str]) -> list[str]:
+    """attn=sdpa,cur_abs attn.count=32 -> attn.count=choice(32), which hydra looks at once it has an attn."""
+    parser = OverridesParser.create()
+    parsed = {}
+    for word in words:
+        with contextlib.suppress(HydraException):  # an option of hydra's own, or a mistake that it explains itself
+            parsed[word] = parser.parse_override(word)
+    swept = {o.key_or_group for o in parsed.values() if o.is_sweep_override() and (CONF / o.key_or_group).is_dir()}
+    late = {
+        word
+        for word, o in parsed.items()
+        if o.key_or_group.partition(".")[0] in swept - {o.key_or_group} and not (o.is_sweep_override() or o.is_delete())
+    }
+    return [re.sub("=(.*)", r"=choice(\1)", word, count=1, flags=re.DOTALL) if word in late else word for word in words]
 
 
 def compose(name: str, overrides: Iterable[str] = ()) -> DictConfig:

@@ -11,7 +11,7 @@ from conftest import KERNELS, MECHANISMS, config
 
 from data_prep.__main__ import prepare
 from lra import build, module
-from lra.config import CONF, check_keys, compose, data_command
+from lra.config import CONF, check_keys, compose, data_command, follow
 from lra.data.task import Batch
 from lra.train import check, train
 
@@ -134,6 +134,16 @@ def test_a_mechanism_that_cannot_run_here_is_refused_or_skipped(tmp_path, monkey
     cfg = config("cur_abs", "+attn.requires=gpu", "+attn.otherwise=cur_sum")
     assert build.unavailable(cfg) is None
     build.classifier(cfg)
+
+
+def test_an_option_said_once_holds_for_every_mechanism_of_a_sweep(monkeypatch, capfd):
+    words = ["task=listops", "budget=smoke", "attn=cur_abs,cur_step", "attn.count=0", "+attn.cuont=3"]
+    stop, _ = run(train, "-m", *words[:-1], patch=monkeypatch, capfd=capfd)
+    assert stop.startswith("lra: 2 failed") and stop.count("attn.count must be between 1 and the task's length") == 2
+    assert "attn=cur_step attn.count=0" in stop
+    assert follow(words) == [*words[:3], "attn.count=choice(0)", "+attn.cuont=choice(3)"]
+    others = ["-m", "attn=cur_abs", "attn.count=8", "optim.lr=1,2", "optim.steps=3", "~attn.pinv.steps", "runs=a\\=b"]
+    assert follow(others) == others
 
 
 ENTRIES = ["data_prep.__main__", "data_prep.bench", "data_prep.show"]

@@ -20,6 +20,7 @@ from lra.config import CONF, compose
 from lra.module import Training
 from lra.report import tables as report_tables
 from lra.train import train
+from lra.transfer import figures
 from lra.transfer import record as records
 from lra.transfer.__main__ import transfer
 from lra.transfer.compare import calls, layers
@@ -327,7 +328,9 @@ def test_points_join_seeds_and_curves_what_differs_in_one_option(swept):
     assert group == ("paper-smoke", "listops", "softmax") and len(some) == 8
     assert [len(point.tests) for point in some] == [2] * 8
     (one,) = (point for point in some if (point.label, point.tuned) == ("cur_abs-count=8", 0))
-    assert one.cells[3] == f"28.50 ± {statistics.stdev([28, 29]):.2f}" and one.cells[4] == "2"
+    assert one.cells[1:3] == ("8", "0") and one.cells[6] == "2"
+    assert one.cells[4] == f"28.50 ± {statistics.stdev([28, 29]):.2f}"
+    assert one.changes == [pytest.approx(test - one.records[0].exact_test) for test in (28, 29)]
     by_count = curves(some, lambda point: point.options["count"], {"count"})
     assert {name: [(x, p.tests[0]) for x, p in line] for name, line in by_count.items()} == {
         "score=abs, tuned=0 (n = 2)": [(8, 28.0), (16, 36.0)],
@@ -341,7 +344,20 @@ def test_points_join_seeds_and_curves_what_differs_in_one_option(swept):
     assert [[p.tests for _, p in line] for name, line in by_count.items() if name == "score=abs, tuned=0 (n = 1)"] == [
         [[28.0], [36.0]]
     ]
-    assert "| cur_step-count=16 | 10 |" in markdown(points(swept), {})
+    assert "| cur_step-count=16 | 16 | 10 |" in markdown(points(swept), {})
+
+
+def test_a_legend_says_what_tells_mechanisms_apart_and_no_more(swept):
+    other = {"_target_": "lra.attention.nystrom.Nystrom", "kernel": 0}
+    more = [
+        dataclasses.replace(swept[0], attn=other | {"landmarks": kept}, label=f"nystrom-landmarks={kept}", steps=0)
+        for kept in (16, 8)
+    ]
+    ((_, some),) = points([r for r in swept if r.steps == 0] + more).items()
+    by_count = curves(some, lambda point: point.kept, {"count", "landmarks"})
+    assert by_count.keys() == {"CUR, score=abs (n = 2)", "CUR, score=step (n = 2)", "Nystrom (n = 1)"}
+    words = [f"cur_{score}-count={count}" for score in ("abs", "step") for count in (8, 16)]
+    assert [point.label for point in some] == [*words, "nystrom-landmarks=8", "nystrom-landmarks=16"]
 
 
 def test_pictures_are_made_for_what_varies(swept, tmp_path):
@@ -350,6 +366,22 @@ def test_pictures_are_made_for_what_varies(swept, tmp_path):
     stem = "paper-smoke-listops-softmax"
     assert names == [f"{stem}-{axis}.png" for axis in ("count", "selection", "tuned", "spectrum")]
     assert all((tmp_path / name).read_bytes().startswith(b"\x89PNG") for name in names)
+    bare = [dataclasses.replace(layer, spectrum=[]) for layer in some[0].records[0].layers]
+    some[0].records[:] = [dataclasses.replace(r, layers=bare, spectrum_examples=0) for r in some[0].records]
+    assert draw(group, some, tmp_path) == names  # made without singular values, the others have them
+
+
+def test_errors_stand_beside_scores_unless_fine_tuning_came_between(swept, tmp_path, monkeypatch):
+    ((group, some),) = points(swept).items()
+    seen = {}
+    monkeypatch.setattr(figures, "_save", lambda figure, name, folder: seen.update({name: len(figure.axes)}))
+    draw(group, some, tmp_path)
+    assert {name.rpartition("-")[2]: panels for name, panels in seen.items()} == {
+        "count": 2,
+        "selection": 2,
+        "tuned": 1,
+        "spectrum": 1,
+    }
 
 
 def test_show_command(runs, swept, tmp_path):

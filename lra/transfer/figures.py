@@ -1,6 +1,5 @@
 """Pictures of transfers over what a sweep varied: the axes of CURformer's ViT study (section 7, Figures 5 to 7)."""
 
-import re
 from pathlib import Path
 from statistics import mean, stdev
 
@@ -9,15 +8,11 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
-from .tables import Point, curves
+from .tables import Point, curves, natural
 
 # name -> label of the axis, value of a point, options that this is
 AXES = {
-    "count": (
-        "rows and columns kept",
-        lambda point: point.options.get("count", point.options.get("landmarks")),
-        {"count", "landmarks"},
-    ),
+    "count": ("rows and columns kept", lambda point: point.kept, {"count", "landmarks"}),
     "selection": ("selection", lambda point: point.options.get("score"), {"score"}),
     "inverse": ("steps of the inverse", lambda point: point.options.get("pinv.steps"), {"pinv.steps"}),
     "pairing": ("pairing", lambda point: point.options.get("pairing"), {"pairing"}),
@@ -31,33 +26,43 @@ def draw(group: tuple[str, str, str], some: list[Point], folder: Path) -> list[s
     names = []
     for axis, (label, value, hidden) in AXES.items():
         if lines := curves(some, value, hidden):
-            names.append(_save(_against(lines, label, some, group), "-".join((*group, axis)), folder))
-    if any(layer.spectrum for layer in some[0].records[0].layers):
+            figure = _against(lines, label, some, group, errors=axis != "tuned")  # which are from before fine-tuning
+            names.append(_save(figure, "-".join((*group, axis)), folder))
+    if any(r.spectrum_examples for point in some for r in point.records):
         names.append(_save(_spectra(some, group), "-".join((*group, "spectrum")), folder))
     return names
 
 
-def _against(lines, label: str, some: list[Point], group) -> plt.Figure:
-    """Values stand side by side, so that counts that double and words are equally far apart."""
-    figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4), layout="constrained")
+def _against(lines, label: str, some: list[Point], group, *, errors: bool) -> plt.Figure:
+    """Scores and, at their right, errors.
+
+    Values stand side by side, so that counts that double and words are equally far apart.
+    """
+    longest = max(map(len, lines))  # of the legend, 7 points high, gets room of its own
+    size = 4.5 * (1 + errors) + 0.055 * longest, max(4, 0.8 + 0.15 * len(lines))
+    figure, grid = plt.subplots(1, 1 + errors, figsize=size, layout="constrained", squeeze=False)
+    left, *right = grid[0]
     places = sorted({x for line in lines.values() for x, _ in line})
-    for i, name in enumerate(sorted(lines, key=_natural)):
+    for i, name in enumerate(sorted(lines, key=natural)):
         style = {"color": f"C{i % 10}", "marker": "o^sv"[i // 10 % 4], "markersize": 4, "capsize": 2, "linewidth": 1.2}
         line = [(places.index(x) + 0.02 * i, point) for x, point in lines[name]]  # apart, so that no bar hides another
         scored = [(x, point) for x, point in line if point.tests]
         _bars(left, [x for x, _ in scored], [point.tests for _, point in scored], label=name, **style)
-        _bars(right, [x for x, _ in line], [point.values("mean_abs") for _, point in line], **style)
+        for axes in right:
+            _bars(axes, [x for x, _ in line], [point.values("mean_abs") for _, point in line], **style)
     exact = {r.seed: r.exact_test for line in lines.values() for _, point in line for r in point.records}
     told = f"exact: {group[2]} (n = {len(exact)})"
     left.axhline(mean(exact.values()), color="grey", linestyle="--", linewidth=1, label=told)
     left.set_ylabel(f"test {some[0].records[0].metric}, %")
-    right.set_ylabel("mean |O - O'|, mean over layers")
-    right.set_ylim(bottom=0)
-    for axes in (left, right):
+    for axes in right:
+        axes.set_ylabel("mean |O - O'|, mean over layers")
+        axes.set_ylim(bottom=0)
+    for axes in (left, *right):
         axes.set_xlabel(label)
         axes.set_xticks(range(len(places)), map(str, places))
         axes.grid(alpha=0.3)
-    figure.suptitle(f"{group[1]}, weights of {group[2]}; mean ± standard deviation over seeds", fontsize=10)
+    title = f"{group[1]}, weights of {group[2]};\nmean ± standard deviation over seeds"
+    figure.suptitle(title, x=0.01, ha="left", fontsize=9)
     figure.legend(*left.get_legend_handles_labels(), loc="outside right upper", fontsize=7)
     return figure
 
@@ -65,11 +70,6 @@ def _against(lines, label: str, some: list[Point], group) -> plt.Figure:
 def _bars(axes, x: list[float], values: list[list[float]], **style) -> None:
     deviations = [stdev(v) if len(v) > 1 else 0 for v in values]
     axes.errorbar(x, [mean(v) for v in values], deviations, **style)
-
-
-def _natural(text: str) -> list:
-    """count=8 before count=16."""
-    return [(int(part), "") if part.isdigit() else (0, part) for part in re.split(r"(\d+)", text)]
 
 
 def _spectra(some: list[Point], group) -> plt.Figure:
@@ -83,7 +83,7 @@ def _spectra(some: list[Point], group) -> plt.Figure:
             axes.plot(range(1, len(values) + 1), values, color=f"C{i % 10}", linewidth=1, label=name)
     axes.set(xscale="log", yscale="log", ylim=(1e-5, 1.5), xlabel="i", ylabel="singular value i / largest")
     n = max(r.spectrum_examples for r in seeds.values())
-    axes.set_title(f"{group[1]}: attention maps of {group[2]}, mean of {n} dev examples and all heads", fontsize=9)
+    axes.set_title(f"{group[1]}: attention maps of {group[2]},\nmean of {n} dev examples and all heads", fontsize=9)
     axes.grid(alpha=0.3)
     axes.legend(fontsize=7)
     return figure

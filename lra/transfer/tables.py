@@ -1,6 +1,6 @@
 """Transfers as points and tables: the seeds of one configuration together, beside the run they come from."""
 
-import itertools
+import re
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -10,12 +10,13 @@ from typing import Any
 from ..report.tables import joined, number
 from .record import TransferRecord
 
-HEAD = ("mechanism", "tuned", "exact", "test", "n", "mean |O - O'|", "relative", "stacked")
+HEAD = ("mechanism", "kept", "tuned", "exact", "test", "change", "n", "mean |O - O'|", "relative", "stacked")
 LEGEND = (
-    "Test scores in percent, mean ± sample standard deviation over n seeds. exact: of the run itself; tuned: steps of "
-    "fine-tuning, 0 for the weights as they are. mean |O - O'|, relative (Frobenius): a mechanism's output against the "
-    "exact one on the exact model's queries, keys and values, layer by layer; stacked: relative, with the mechanism in "
-    "the layers before as well. All three before fine-tuning, over dev examples."
+    "Test scores in percent, mean ± sample standard deviation over n seeds. kept: rows and columns of CUR, landmarks "
+    "of Nystrom; tuned: steps of fine-tuning, 0 for the weights as they are; exact: of the run itself; change: test - "
+    "exact, seed by seed. mean |O - O'|, relative (Frobenius): a mechanism's output against the exact one on the exact "
+    "model's queries, keys and values, layer by layer; stacked: relative, with the mechanism in the layers before as "
+    "well. All three before fine-tuning, over dev examples."
 )
 
 
@@ -34,10 +35,29 @@ class Point:
         return self.options["tuned"]
 
     @property
+    def kept(self) -> int | None:
+        return self.records[0].kept
+
+    @property
+    def order(self) -> tuple:
+        """Fine-tuned ones last; the counts of one mechanism after each other, then what else was changed."""
+        word, _, rest = self.label.partition("-")
+        return self.tuned, word, natural(rest.replace(f"count={self.kept}", "")), self.kept or 0, self.label
+
+    @property
     def tests(self) -> list[float]:
         """Scores of the seeds that have one."""
-        scores = [r.tuned_test if self.tuned else r.direct_test for r in self.records]
-        return [score for score in scores if score is not None]
+        return [score for score, _ in self._scored]
+
+    @property
+    def changes(self) -> list[float]:
+        """The same scores less those of the exact model of each seed."""
+        return [score - exact for score, exact in self._scored]
+
+    @property
+    def _scored(self) -> list[tuple[float, float]]:
+        scores = [(r.tuned_test if self.tuned else r.direct_test, r.exact_test) for r in self.records]
+        return [pair for pair in scores if pair[0] is not None]
 
     def values(self, name: str) -> list[float]:
         """One of each seed: a value of Layer, averaged over layers."""
@@ -55,14 +75,21 @@ class Point:
         exact = spread([r.exact_test for r in self.records])
         return (
             self.label,
+            str(self.kept or ""),
             str(self.tuned),
             exact,
             spread(self.tests),
+            spread(self.changes),
             n,
             layer("mean_abs"),
             layer("relative"),
             layer("stack_relative"),
         )
+
+
+def natural(text: str) -> list:
+    """A key by which count=8 comes before count=16."""
+    return [(int(part), "") if part.isdigit() else (0, part) for part in re.split(r"(\d+)", text)]
 
 
 def spread(values: list[float]) -> str:
@@ -79,10 +106,13 @@ def points(records: list[TransferRecord]) -> dict[tuple[str, str, str], list[Poi
             if tuned or r.seed not in seeds or r.steps == 0:
                 seeds[r.seed] = r
     return {
-        group: [
-            Point(group[1], group[2], label, seeds[min(seeds)].attn | {"tuned": tuned}, list(seeds.values()))
-            for (tuned, label), seeds in sorted(same.items())
-        ]
+        group: sorted(
+            (
+                Point(group[1], group[2], label, seeds[min(seeds)].attn | {"tuned": tuned}, list(seeds.values()))
+                for (tuned, label), seeds in same.items()
+            ),
+            key=lambda point: point.order,
+        )
         for group, same in sorted(found.items())
     }
 
@@ -100,12 +130,17 @@ def curves(some: list[Point], axis: Callable[[Point], Any], hidden: set[str]) ->
             groups.setdefault(tuple((k, str(v)) for k, v in rest), []).append((value, point))
     lines = {rest: _shared(sorted(line, key=lambda pair: pair[0])) for rest, line in groups.items()}
     lines = {rest: line for rest, line in lines.items() if len(line) > 1 and line[0][1].records}
-    counts = Counter(itertools.chain.from_iterable(lines))
-    same = {option for option, count in counts.items() if count == len(lines)}
-    return {
-        f"{legend([option for option in rest if option not in same], line)} (n = {len(line[0][1].records)})": line
-        for rest, line in lines.items()
-    }
+    kind = lambda rest: dict(rest).get("_target_")
+    kinds = Counter(map(kind, lines))
+    shared = Counter((kind(rest), option) for rest in lines for option in rest)
+    named = {}
+    for rest, line in lines.items():
+        # Mechanisms are told apart by their class, those of one class by the options in which they differ.
+        differ = [
+            o for o in rest if (len(kinds) > 1 if o[0] == "_target_" else shared[kind(rest), o] < kinds[kind(rest)])
+        ]
+        named[f"{legend(differ, line)} (n = {len(line[0][1].records)})"] = line
+    return named
 
 
 def _shared(line: list[tuple[Any, Point]]) -> list[tuple[Any, Point]]:
