@@ -26,16 +26,18 @@ def draw(results: list, model: str, file: Path) -> None:
         axes.axhline(getattr(exact, metric), color="grey", linestyle=":", linewidth=1, label="exact")
         for (word, tuned), some in lines.items():
             some = sorted(some, key=lambda r: r.count)
-            style = {"color": f"C{words.index(word) % 10}", "linestyle": "--" if tuned else "-", "marker": "o"}
+            style = {"color": f"C{words.index(word) % 10}", "linestyle": "-", "marker": "o"}
+            if tuned:  # hollow, because a line of one count shows no dashes
+                style |= {"linestyle": "--", "marker": "s", "markerfacecolor": "white"}
             name = f"{word}, {tuned} steps of distillation" if tuned else word
             values, bars = [getattr(r, metric) for r in some], [_error(r, metric) for r in some]
-            axes.errorbar([r.count for r in some], values, bars, label=name, markersize=3, capsize=2, **style)
+            axes.errorbar([r.count for r in some], values, bars, label=name, markersize=4, capsize=2, **style)
         axes.set_xscale("log", base=2)
         counts = sorted({r.count for some in lines.values() for r in some})
         axes.set_xticks(counts, map(str, counts))
         axes.set(xlabel="rows and columns kept", ylabel=label)
         axes.grid(alpha=0.3)
-    figure.suptitle(f"{model}, n = {exact.n}", fontsize=10)
+    figure.suptitle(f"{model.rstrip('/').rpartition('/')[2]}, n = {exact.n}", fontsize=10)
     figure.legend(*panels[0].get_legend_handles_labels(), loc="outside right upper", fontsize=7)
     figure.savefig(file, dpi=120)
 
