@@ -32,8 +32,6 @@ def device(config: DictConfig) -> str:
         raise ValueError(f"trainer.precision must be one of {', '.join(PRECISIONS)}, not {precision!r}")
     if compiled not in COMPILED:
         raise ValueError(f"trainer.compile must be one of {', '.join(map(str, COMPILED))}, not {compiled!r}")
-    if compiled and config.data.pad == "none":
-        raise ValueError("data.pad=none has a shape for each batch, too many to compile; use data.pad=batch or fixed")
     if wanted == "cuda" and not torch.cuda.is_available():
         raise ValueError("trainer.device=cuda, but torch sees no GPU; use trainer.device=cpu")
     found = wanted if wanted != "auto" else "cuda" if torch.cuda.is_available() else "cpu"

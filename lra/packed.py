@@ -19,6 +19,7 @@ class Rows:
         self.starts = self.real.cumsum(0) - self.real
         self._padded = mask.flatten().nonzero()[:, 0]  # (T,) of N·L
         self.positions = self._padded % mask.shape[1]
+        self._place = (mask.flatten().cumsum(0) - 1).view_as(mask)  # (N,L) among the T
 
     def pack(self, x: Tensor, dim: int = 1) -> Tensor:
         """(N,...,L,...) with L at ``dim`` -> (1,...,T,...)."""
@@ -45,8 +46,7 @@ class Rows:
         No row may be shorter than ``count``.
         """
         first = self.unpack(scores, 2, float("-inf")).topk(count, sorted=False).indices
-        place = (self.mask.flatten().cumsum(0) - 1).view_as(self.mask)[:, None]
-        return place.expand(-1, first.shape[1], -1).gather(2, first)
+        return self._place[:, None].expand(-1, first.shape[1], -1).gather(2, first)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, dropout_p: float = 0.0) -> Tensor:
         """Softmax attention inside each row; q, and k and v together, are packed (1,H,T,·) or kept ones (N,H,c,·)."""

@@ -93,6 +93,8 @@ def check(config: DictConfig) -> None:
         raise ValueError(f"optim.lr must be above 0, not {o.lr}")
     build.loss(config)
     device(config)
+    if config.trainer.compile and config.data.pad == "none":
+        raise ValueError("data.pad=none has a shape for each batch, too many to compile; use data.pad=batch or fixed")
     if (o.micro_batch or o.batch) % (number := devices.count(config)):
         key = "optim.micro_batch" if o.micro_batch else "optim.batch"
         raise ValueError(f"trainer.devices must divide {key} {o.micro_batch or o.batch}, not {number}")

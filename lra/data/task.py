@@ -48,11 +48,10 @@ class TaskData(L.LightningDataModule):
     limit: tokens read of a row. shift: added to stored tokens, so that byte 0 is not padding. masked_id: a stored token
     that counts as padding (black pixels, as published), None for none; a row of nothing else keeps its first. pad:
     ``batch`` pads to the longest row of a batch, ``fixed`` to ``length``, and ``none`` hands over what ``batch`` does,
-    to a model that packs rows. mask: False hands over no mask, so that
-    padding counts as tokens. Training is an endless stream of micro-batches that starts at step ``first_step``, those
-    of one batch from short rows to long ones; dev and test are every example once, sorted by length. So little padding
-    is computed. Of several processes each takes its share: some rows of every micro-batch, padded as the whole one
-    would be, and every so-manieth batch of dev and test.
+    to a model that packs rows. mask: False hands over no mask, so that padding counts as tokens. Training is an endless
+    stream of micro-batches that starts at step ``first_step``, those of one batch from short rows to long ones; dev and
+    test are every example once, sorted by length. So little padding is computed. Of several processes each takes its
+    share: some rows of every micro-batch, padded as the whole one would be, and every so-manieth batch of dev and test.
     """
 
     def __init__(

@@ -13,7 +13,6 @@ from torch import Tensor
 
 from ..attention.cur import CUR, CURPlus
 from ..linalg import cubic, exact, tikhonov
-from ..select import every
 from . import inverses, kept, landmarks, parts, rivals
 from .kept import Kept
 
@@ -48,9 +47,8 @@ def sampled(**options) -> Function:
     """Least-squares M on twice as many rows as are kept, by position."""
 
     def function(q, k, v, count):
-        N, H, L, _ = q.shape
         x = Kept(q, k, v, *step(q, k, v, count))
-        rows = every(N, L, min(2 * count, L), None, q.device)[:, None].expand(-1, H, -1)
+        rows = landmarks.by_position(q, min(2 * count, q.shape[2]))
         return x.copied(kept.least_squares(x, rows, **options))
 
     return function

@@ -23,6 +23,11 @@ def select(score: str) -> Choice:
     return choose
 
 
+def by_position(x: Tensor, count: int) -> Tensor:
+    """Every so-manieth row, the same in all heads."""
+    return every(x.shape[0], x.shape[2], count, None, x.device)[:, None].expand(-1, x.shape[1], -1)
+
+
 def alike(one: Callable[[Tensor, int], Tensor]) -> Choice:
     """One rule for queries and for keys."""
     return lambda q, k, v, count: (one(q, count), one(k, count))
@@ -64,13 +69,13 @@ def segments(x: Tensor, count: int) -> Tensor:
 
 def value_norm(q: Tensor, k: Tensor, v: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """Every so-manieth row; columns with the largest |k| |v| (norm sampling: Drineas, Kannan and Mahoney 2006)."""
-    rows = every(q.shape[0], q.shape[2], count, None, q.device)[:, None].expand(-1, q.shape[1], -1)
+    rows = by_position(q, count)
     return rows, (k.norm(dim=-1) * v.norm(dim=-1)).topk(count).indices
 
 
 def received(q: Tensor, k: Tensor, v: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """Every so-manieth row; columns to which those rows pay the most attention (H2O: Zhang et al. 2023)."""
-    rows = every(q.shape[0], q.shape[2], count, None, q.device)[:, None].expand(-1, q.shape[1], -1)
+    rows = by_position(q, count)
     return rows, weights(take(q, rows), k).sum(2).topk(count).indices
 
 

@@ -103,8 +103,8 @@ def scatter_warps(m: int, width: int) -> int:
 def cubic(m: int, arch: int) -> Tile | None:
     """The inner matrix on chip; None where it does not fit and library products stand in.
 
-    64 rows take more registers than there are: some spill, to caches, which is less than what library products, 15
-    forward and backward for each step, move through device memory.
+    64 rows take more registers than there are: some spill, to caches, which is less than the matrices that library
+    products move through device memory for each step, 15 forward and 63 backward.
     For sm_100 triton 3.7 turns the kernels of 64 rows, whose products go through tensor memory, into a single trap.
     """
     return Tile(0, 4, 1) if m <= (64 if arch < 100 else 32) else None
