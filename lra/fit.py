@@ -17,6 +17,7 @@ from torch import nn
 from . import build, devices, record
 from .callbacks import Checkpoints, Diverged, Divergence, Report, Stopwatch
 from .data.task import TaskData
+from .heap import Trim, keep_pages
 from .module import Training
 
 PRECISIONS = {"fp32": "32-true", "bf16": "bf16-mixed", "fp16": "16-mixed"}
@@ -81,6 +82,8 @@ def fit(
     where = device(config)
     if where == "cuda":
         torch.cuda.reset_peak_memory_stats()
+    else:
+        keep_pages()
     if config.trainer.threads:
         torch.set_num_threads(config.trainer.threads)
     torch.manual_seed(seed)
@@ -94,6 +97,8 @@ def fit(
     title = f"{config.task.name} {config.label} seed {seed}"
     more_seeds = len(config.seeds) - 1 - list(config.seeds).index(seed)
     callbacks = [Divergence(), checkpoints, stopwatch]  # saving is not part of a step
+    if where == "cpu":
+        callbacks.append(Trim())
     if devices.rank() == 0:
         callbacks.append(Report(title, more_seeds, stopwatch, checkpoints))
     about = {"folder": folder, "first_step": first_step, "config": config, "seed": seed, "fingerprint": fingerprint}

@@ -166,6 +166,7 @@ FLOORS = {
         "devices",
         "fit",
         "folder",
+        "heap",
     ],
     3: ["train", "bench", "sweep", "transfer", "factorise", "dropin", "report", "show", "integrations", *ENTRIES],
 }

@@ -19,6 +19,8 @@ CASES = {
     "cur_step": [*CUR_WORDS, "protocol=clean"],
     "cur_random": [*CUR_WORDS, "model.pool=flatten"],
     "cur_plus": CUR_WORDS,  # does not pack
+    "mean": [],
+    "none": [],
     "sdpa": ["block=plain", "model.norm=batch"],
     "nystrom": [],  # does not pack
 }

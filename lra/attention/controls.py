@@ -1,0 +1,34 @@
+"""Controls: what an encoder reaches without attention. A mechanism is worth what it adds over them.
+
+Both keep the projections of every other Attention, so that weights, initial values and parameter counts are the same;
+those of queries and keys get a gradient of zero.
+"""
+
+import torch
+from torch import Tensor
+
+from ..packed import Rows
+from .base import Attention
+
+
+class Mean(Attention):
+    """The mean of the values of the real tokens, for every query: softmax attention with all scores equal."""
+
+    packs = True
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | Rows | None = None) -> Tensor:
+        if isinstance(mask, Rows):
+            return torch.cat([row.mean(2, keepdim=True).expand_as(row) for row in mask.split(v, 2)], 2)
+        if mask is None:
+            return v.mean(2, keepdim=True).expand_as(v)
+        real = mask[:, None, :, None]
+        return ((v * real).sum(2, keepdim=True) / real.sum(2, keepdim=True).clamp(min=1)).expand_as(v)
+
+
+class Identity(Attention):
+    """The value of the token itself: nothing passes from one token to another."""
+
+    packs = True
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | Rows | None = None) -> Tensor:
+        return v
