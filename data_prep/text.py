@@ -32,7 +32,7 @@ def read(path: Path, progress: Progress) -> dict[str, list[Review]]:
     for name, file in members(path, MEMBER.fullmatch, progress):
         split, label = MEMBER.fullmatch(name).groups()
         with reading(path):
-            found[name] = split, (file.read(), LABELS[label])
+            found[name] = split, (file.read().strip(), LABELS[label])  # as TFDS's imdb_reviews does
     for folder in ("train/neg", "train/pos", "test/neg", "test/pos"):
         if not any(name.startswith(f"aclImdb/{folder}/") for name in found):
             raise ValueError(f"{path} is not the IMDb archive: it holds no aclImdb/{folder}/<id>_<rating>.txt")
@@ -49,9 +49,9 @@ def _chunks(reviews: list[Review], index: np.ndarray, split: str, progress: Prog
 
 
 class Text(Source):
-    """Is a film review negative (0) or positive (1)? Rows are its bytes, whole and as they are, HTML breaks included.
+    """Is a film review negative (0) or positive (1)? Rows are its bytes without white space around them.
 
-    Example: b"This is a great film.<br /><br />..." is 1.
+    Example: b"This is a great film.<br /><br />..." is 1; nothing inside a review is changed.
 
     hold_out: so many reviews of train, drawn with a fixed seed, are the dev set; 0: the test set is the dev set too, as
     in the papers, and is stored once. train, val, test: use fewer, drawn likewise (None: all). url, sha256, archive:
@@ -59,7 +59,7 @@ class Text(Source):
     """
 
     name = "text"
-    version = "1.0.0"
+    version = "2.0.0"
     generated = False
     licence = "none stated; offered for research, to be cited (Maas et al. 2011)"
     origin = "Large Movie Review Dataset v1.0, ai.stanford.edu/~amaas/data/sentiment"

@@ -23,14 +23,18 @@ def write_tar(
 
 
 def imdb(path: Path, n: int = 20, **options) -> str:
-    """n reviews of each kind, "<split> <label> <id>" and then bytes of every value; in no order, beside other files."""
+    """n reviews of each kind, "<split> <label> <id>" and then bytes of every value; in no order, beside other files.
+
+    Some have white space around them, all of them have it inside.
+    """
+    around = [(b"", b""), (b" \t", b"\n"), (b"", b"\x0b\x0c\r\n "), (b"", b"\x85\xa0")]  # the last is none in bytes
     files = {"aclImdb/README": b"read me", "aclImdb/train/unsup/0_0.txt": b"unlabelled", "aclImdb/imdb.vocab": b"the"}
     for split in ("train", "test"):
         for label in ("pos", "neg"):
             files[f"aclImdb/{split}/urls_{label}.txt"] = b"http"
             for i in reversed(range(n)):
                 text = f"{split} {label} {i}: ".encode() + bytes(range(256))[i:]
-                files[f"aclImdb/{split}/{label}/{i}_{7 if label == 'pos' else 3}.txt"] = text
+                files[f"aclImdb/{split}/{label}/{i}_{7 if label == 'pos' else 3}.txt"] = text.join(around[i % 4])
     return write_tar(path, files, **options)
 
 

@@ -27,11 +27,11 @@ def rows(split):
 
 
 def official(path, part):
-    """What tarfile unpacks, by the archive's own names: text and label, in the order of the names."""
+    """What tarfile unpacks, by the archive's own names: stripped text and label, in the order of the names."""
     with tarfile.open(path) as tar:
         kinds = [(name, name.split("/")) for name in sorted(tar.getnames())]
         return [
-            (tar.extractfile(name).read(), int(words[2] == "pos"))
+            (tar.extractfile(name).read().strip(), int(words[2] == "pos"))
             for name, words in kinds
             if words[1:2] == [part] and len(words) == 4 and words[2] != "unsup"
         ]
@@ -47,6 +47,20 @@ def test_the_papers_splits(tmp_path, keys):
     assert splits["train"].labels.bincount().tolist() == [N, N] and len(splits["train"]) == 2 * N
     stored = {path.name.split(".")[0] for path in source.folder(tmp_path / "data").iterdir()}
     assert stored == {"train", "test", "meta"}  # the dev set, being the test set, is not stored twice
+
+
+def test_texts_are_those_of_tfds(tmp_path, keys):
+    tfds = pytest.importorskip("tensorflow_datasets", reason="pip install '.[tfds]'")
+    builder = tfds.builder_cls("imdb_reviews")(data_dir=tmp_path)
+    source = Text(**keys)
+    source.prepare(tmp_path / "data")
+    splits = source.load(tmp_path / "data")
+    with tarfile.open(keys["archive"]) as tar:
+        files = [(name, tar.extractfile(name)) for name in tar.getnames()]
+        for part in ("train", "test"):
+            found = dict(builder._generate_examples(files, f"aclImdb/{part}"))
+            texts = [(found[name]["text"], int(found[name]["label"] == "pos")) for name in sorted(found)]
+            assert rows(splits[part]) == texts and any(text.endswith(b"\xa0") for text, _ in texts)
 
 
 def test_held_out_reviews_are_a_part_of_train_that_never_changes(tmp_path, keys):
