@@ -35,8 +35,11 @@ def unwrap(text: bytes) -> bytes:
     return value
 
 
-def read_pairs(lines: Iterable[bytes], name: str) -> Iterator[Pair]:
-    """Both texts and the label of every line; ValueError names the line that has not the official five fields."""
+def read_pairs(lines: Iterable[bytes], name: str, literals: bool = False) -> Iterator[Pair]:
+    """Both texts and the label of every line; ValueError names the line that has not the official five fields.
+
+    literals: a text that is a Python bytes literal is read as what it stands for, otherwise as it is written.
+    """
     for number, line in enumerate(lines, start=1):
         fields = line.rstrip(b"\r\n").split(b"\t")
         if len(fields) != 5:
@@ -45,7 +48,7 @@ def read_pairs(lines: Iterable[bytes], name: str) -> Iterator[Pair]:
         if label not in LABELS:
             raise ValueError(f"{name}, line {number}: the label is {str(label[:20])[1:]}, not 0.0 or 1.0")
         try:
-            first, second = (unwrap(text)[:KEPT] for text in texts)
+            first, second = ((unwrap(text) if literals else text)[:KEPT] for text in texts)
         except ValueError as error:
             raise ValueError(f"{name}, line {number}: {error}") from None
         yield first, second, LABELS[label]
@@ -69,12 +72,13 @@ class Retrieval(Source):
     Example: (b"A Maximum Entropy Approach to ...", b"The Mathematics of Statistical ...") is 1.
 
     release: the folder of new_aan_pairs.{train,eval,test}.tsv, plain or .gz, or the one around its tsv_data, or the
-    release archive. Without it the archive is downloaded; url, sha256, archive: see `download.Download`. train, val,
-    test: use the first so many, as many of either label (None: all).
+    release archive. Without it the archive is downloaded; url, sha256, archive: see `download.Download`. literals:
+    texts that are Python bytes literals (b'...') are evaluated; the official pipeline reads all as they are written.
+    train, val, test: use the first so many, as many of either label (None: all).
     """
 
     name = "retrieval"
-    version = "1.0.0"
+    version = "2.0.0"
     generated = False
     licence = "ACL Anthology: CC BY-NC-SA 3.0 before 2016, CC BY 4.0 since; AAN to be cited (Radev et al. 2013)"
     origin = "new_aan_pairs of the Long Range Arena release"
@@ -84,6 +88,7 @@ class Retrieval(Source):
         self,
         *,
         release: Path | str | None = None,
+        literals: bool = False,
         train: int | None = None,
         val: int | None = None,
         test: int | None = None,
@@ -95,7 +100,7 @@ class Retrieval(Source):
             raise ValueError("Retrieval needs at least one example in train, val and test")
         if release is not None and any((url, sha256, archive)):
             raise ValueError("source.release says where the pairs are, so url, sha256 and archive must be left out")
-        self.sizes = {"train": train, "val": val, "test": test}
+        self.literals, self.sizes = literals, {"train": train, "val": val, "test": test}
         self.download = OFFICIAL.but(url=url, sha256=sha256, archive=archive)
         self.release = None if release is None else self._release(Path(release))
 
@@ -105,14 +110,14 @@ class Retrieval(Source):
 
     @cached_property
     def arguments(self) -> dict[str, Any]:
-        return {"release": (self.release or self.download).identity, **self.sizes}
+        return {"release": (self.release or self.download).identity, "literals": self.literals, **self.sizes}
 
     def fetch(self, root: Path, progress: Progress) -> None:
         self.opened = self.release or self._release(self.download.fetch(root / "downloads", progress))
 
     def splits(self, *, workers: int, progress: Progress) -> Mapping[str, Iterable[Rows]]:
         def read(file: BinaryIO, name: str, split: str) -> Iterator[Rows]:
-            pairs, size = read_pairs(file, name), self.sizes[split]
+            pairs, size = read_pairs(file, name, self.literals), self.sizes[split]
             return _chunks(pairs if size is None else balanced(pairs, size, name), split, size, progress)
 
         return self.opened.splits(read, progress)

@@ -79,7 +79,21 @@ EXPECTED = {split: [(n, a.encode()[KEPT], b.encode()[KEPT]) for n, a, b in pairs
 @pytest.mark.parametrize("inner", ["", "tsv_data"])
 def test_folders(tmp_path, packed, literal, inner):
     write_folder(tmp_path / "release" / inner, files(literal), packed)
-    assert prepared(tmp_path / "data", release=tmp_path / "release") == EXPECTED
+    assert prepared(tmp_path / "data", release=tmp_path / "release", literals=literal) == EXPECTED
+
+
+def test_texts_are_read_as_they_are_written(tmp_path):
+    """Also where they are cut: the official pipeline's 10,000 bytes are bytes of the field."""
+    release = write_folder(tmp_path / "release", files(literal=True))
+    written = {
+        split: [(n, repr(a.encode()).encode()[KEPT], repr(b.encode()).encode()[KEPT]) for n, a, b in pairs]
+        for split, pairs in PAIRS.items()
+    }
+    assert prepared(tmp_path / "data", release=release) == written
+    broken = write_folder(tmp_path / "broken", files(train=b"1.0\ta\tb\tb'\\xq'\td\n"))
+    assert prepared(tmp_path / "data", release=broken)["train"] == [(1, rb"b'\xq'", b"d")]
+    folders = [Retrieval(release=release, literals=literals).folder("data") for literals in (False, True)]
+    assert folders[0] != folders[1]
 
 
 @pytest.mark.parametrize("top", ["lra_release/lra_release/", "./lra_release/", ""])
@@ -155,7 +169,7 @@ def test_damaged_releases(tmp_path, kind, changes, message):
         if "is missing" in message:
             message = r"lra_release.gz is not the release archive or is damaged: it holds no /tsv_data/new_aan_pairs.ev"
     with pytest.raises(ValueError, match=message) as caught:
-        Retrieval(release=release).prepare(tmp_path / "data")
+        Retrieval(release=release, literals=True).prepare(tmp_path / "data")
     assert "\n" not in str(caught.value) and not list(tmp_path.glob("data/*/"))
 
 
