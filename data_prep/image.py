@@ -1,5 +1,6 @@
 """Image: CIFAR-10 (Krizhevsky 2009) as a sequence of grey pixels, as in the Long Range Arena (Tay et al. 2020)."""
 
+import hashlib
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -40,6 +41,7 @@ def pillow_grey(r: np.ndarray, g: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 GREYS = {"tensorflow": tensorflow_grey, "pillow": pillow_grey}
+ORDERS = ("tfds", "archive")
 
 Images = tuple[np.ndarray, np.ndarray]  # grey (n, 1024) uint8, labels (n,) int64
 
@@ -58,6 +60,15 @@ def convert(data: bytes, grey: str, name: str) -> Images:
     return images, records[:, 0].astype(np.int64)
 
 
+def shuffled(n: int, split: str) -> np.ndarray:
+    """The archive's places 0 to n - 1 of a split in the order (n,) that TFDS writes its examples in.
+
+    It sorts them by the MD5 of the split's name and the example's key, and cifar10's keys are these places.
+    """
+    digest = lambda place: hashlib.md5(f"{split}{place}".encode(), usedforsecurity=False).digest()
+    return np.array(sorted(range(n), key=digest))
+
+
 def _chunks(images: Images, index: np.ndarray, split: str, progress: Progress) -> Iterator[Rows]:
     for first in range(0, len(index), CHUNK):
         rows = index[first : first + CHUNK]
@@ -70,13 +81,14 @@ class Image(Source):
 
     Example: 1024 grey levels 0 to 255, the 32 rows of an image one after the other, are 6 (frog).
 
-    grey: tensorflow (the Long Range Arena's) or pillow. The last hold_out images of train, in the order of the archive,
-    are the dev set. train, val, test: use fewer, drawn with a fixed seed (None: all). url, sha256, archive: see
-    `download.Download`; None is the official address and checksum.
+    grey: tensorflow (the Long Range Arena's) or pillow. The last hold_out images of train are the dev set, by order:
+    tfds (the Long Range Arena's, `shuffled`) or archive. train, val, test: use fewer, drawn with a fixed seed (None:
+    all). A split is stored in the order of the archive. url, sha256, archive: see `download.Download`; None is the
+    official address and checksum.
     """
 
     name = "image"
-    version = "1.0.0"
+    version = "2.0.0"
     generated = False
     licence = "none stated; to be cited (Krizhevsky 2009)"
     origin = "CIFAR-10 binary version, www.cs.toronto.edu/~kriz/cifar.html"
@@ -86,6 +98,7 @@ class Image(Source):
         self,
         *,
         grey: str = "tensorflow",
+        order: str = "tfds",
         hold_out: int = 5_000,
         train: int | None = None,
         val: int | None = None,
@@ -96,14 +109,18 @@ class Image(Source):
     ):
         if grey not in GREYS:
             raise ValueError(f"source.grey must be one of {', '.join(GREYS)}, not {grey!r}")
+        if order not in ORDERS:
+            raise ValueError(f"source.order must be one of {', '.join(ORDERS)}, not {order!r}")
         if hold_out < 1 or any(size is not None and size < 1 for size in (train, val, test)):
             raise ValueError("Image needs hold_out of 1 or more and at least one example in train, val and test")
-        self.grey, self.hold_out, self.sizes = grey, hold_out, {"train": train, "val": val, "test": test}
+        self.grey, self.order, self.hold_out = grey, order, hold_out
+        self.sizes = {"train": train, "val": val, "test": test}
         self.download = OFFICIAL.but(url=url, sha256=sha256, archive=archive)
 
     @property
     def arguments(self) -> dict[str, Any]:
-        return {"file": self.download.identity, "grey": self.grey, "hold_out": self.hold_out, **self.sizes}
+        chosen = {"grey": self.grey, "order": self.order, "hold_out": self.hold_out}
+        return {"file": self.download.identity, **chosen, **self.sizes}
 
     def fetch(self, root: Path, progress: Progress) -> None:
         self.path = self.download.fetch(root / "downloads", progress)
@@ -127,6 +144,8 @@ class Image(Source):
     def splits(self, *, workers: int, progress: Progress) -> Mapping[str, Iterable[Rows]]:
         images = self.read(progress)
         places = {part: np.arange(len(labels)) for part, (_, labels) in images.items()}
+        if self.order == "tfds":
+            places["train"] = shuffled(len(places["train"]), "train")
         places["train"], places["val"] = np.split(places["train"], [-self.hold_out])
         chunks = {}
         for split in self.sizes:

@@ -11,7 +11,7 @@ import pytest
 import torch
 from archives import cifar, records, write_tar
 
-from data_prep.image import Image, pillow_grey, tensorflow_grey
+from data_prep.image import Image, pillow_grey, shuffled, tensorflow_grey
 from lra.store import verify
 
 N = 6  # images of each batch
@@ -75,7 +75,7 @@ def expected(grey):
 
 
 def test_splits_in_the_order_of_the_batches(tmp_path, keys):
-    source = Image(**keys)
+    source = Image(**keys, order="archive")
     verify(source.prepare(tmp_path / "data"))
     splits = source.load(tmp_path / "data")
     (train, train_labels), (test, test_labels) = expected(tensorflow_grey)
@@ -87,6 +87,59 @@ def test_splits_in_the_order_of_the_batches(tmp_path, keys):
         split = splits[name]
         assert split.tokens.dtype == torch.uint8 and (split.lengths == 1024).all()
         assert split.tokens.view(-1, 1024).tolist() == pixels and split.labels.tolist() == labels
+
+
+@pytest.fixture
+def cifar10(tmp_path, monkeypatch):
+    """TFDS's own cifar10 of the same images: its keys, its shuffle and its slices, without TensorFlow to read files."""
+    tfds = pytest.importorskip("tensorflow_datasets", reason="pip install '.[tfds]'")
+    from tensorflow_datasets.image_classification import cifar as theirs
+
+    class Small(theirs.Cifar10, skip_registration=True):
+        def _info(self):
+            image = tfds.features.Tensor(shape=(32, 32, 3), dtype=np.uint8)
+            label = tfds.features.ClassLabel(num_classes=10)
+            features = tfds.features.FeaturesDict({"id": tfds.features.Text(), "image": image, "label": label})
+            return tfds.core.DatasetInfo(builder=self, features=features)
+
+        def _split_generators(self, dl_manager):
+            parts = {"train": ORDER.values(), "test": [2]}
+            return {name: self._generate_examples(f"{name}_", seeds) for name, seeds in parts.items()}
+
+    images = lambda seed, _: ((r[:1], r[1:].reshape(3, 32, 32).transpose(1, 2, 0)) for r in records(N, seed))
+    monkeypatch.setattr(theirs, "_load_data", images)
+    builder = Small(data_dir=tmp_path / "tfds", file_format="array_record")
+    builder.download_and_prepare()
+    return builder
+
+
+def test_the_dev_set_is_the_last_tenth_of_tfds(tmp_path, keys, cifar10):
+    source = Image(**keys | {"hold_out": 3})
+    source.prepare(tmp_path / "data")
+    splits = source.load(tmp_path / "data")
+    for name, part in (("train", "train[:90%]"), ("val", "train[90%:]"), ("test", "test")):
+        found = [
+            (tensorflow_grey(*example["image"].reshape(1024, 3).T.astype(np.uint32)).tolist(), example["label"])
+            for example in cifar10.as_data_source(part)
+        ]
+        ours = zip(splits[name].tokens.view(-1, 1024).tolist(), splits[name].labels.tolist(), strict=True)
+        assert sorted(ours) == sorted(found)
+
+
+def test_the_order_of_tfds(cifar10):
+    for split, n in (("train", 5 * N), ("test", N)):
+        ids = [example["id"].decode() for example in cifar10.as_data_source(split)]
+        assert [f"{split}_{place:05d}" for place in shuffled(n, split)] == ids
+    # The whole of TFDS's cifar10 is printed everywhere as train_16399, train_01680, ...
+    assert shuffled(50_000, "train")[:5].tolist() == [16399, 1680, 47917, 17307, 27051]
+
+
+def test_another_order_is_another_data_set(tmp_path, keys):
+    sources = [Image(**keys, order=order) for order in ("tfds", "archive")]
+    for source in sources:
+        source.prepare(tmp_path / "data")
+    held = [{tuple(row) for row in s.load(tmp_path / "data")["val"].tokens.view(-1, 1024).tolist()} for s in sources]
+    assert sources[0].folder("data") != sources[1].folder("data") and held[0] != held[1]
 
 
 def test_the_other_grey_is_another_data_set(tmp_path, keys):
@@ -116,6 +169,7 @@ def test_smaller_sizes_are_parts_of_the_whole(tmp_path, keys):
     ("arguments", "message"),
     [
         ({"grey": "luma"}, "source.grey must be one of tensorflow, pillow, not 'luma'"),
+        ({"order": "random"}, "source.order must be one of tfds, archive, not 'random'"),
         ({"hold_out": 0}, "hold_out of 1 or more"),
         ({"val": 0}, "at least one example"),
         ({"hold_out": 30}, "train: all examples asked for, there are 0"),
