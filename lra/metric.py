@@ -13,6 +13,18 @@ def within_tolerance(outputs: Tensor, labels: Tensor) -> float:
     return 100 * ((outputs[:, 0].double() - labels.double()).abs() < 0.04).sum().item() / len(labels)
 
 
+def balanced_accuracy(outputs: Tensor, labels: Tensor) -> float:
+    """outputs (n, 2), labels (n,) of 0 and 1 -> mean of the accuracies on either class.
+
+    It is the ROC-AUC of predicted classes in place of scores, which PSF-Attn's code computes for Genome. Raises
+    ValueError if one of the two classes is missing.
+    """
+    sides = [outputs[labels == label] for label in (0, 1)]
+    if not all(len(side) for side in sides):
+        raise ValueError("balanced accuracy needs examples of both classes in every split that is scored")
+    return sum(accuracy(side, side.new_full((len(side),), label)) for label, side in enumerate(sides)) / 2
+
+
 def roc_auc(outputs: Tensor, labels: Tensor) -> float:
     """outputs (n, 2), labels (n,) of 0 and 1 -> percentage of pairs of a 1 and a 0 that are ranked right.
 

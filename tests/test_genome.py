@@ -128,13 +128,16 @@ def test_other_bytes_are_other_data(files, tmp_path):
     assert Genome(**files[0]).folder("data") != folder
 
 
-def test_a_run_scores_roc_auc(files, tmp_path):
+@pytest.mark.parametrize(
+    ("chosen", "metric"), [("task=genome attn=sdpa", "roc_auc"), ("experiment=psf_genome", "balanced_accuracy")]
+)
+def test_a_run(files, tmp_path, chosen, metric):
     arguments, _ = files
-    words = ["task=genome", "attn=sdpa", "budget=smoke", "seeds=[0]", f"runs={tmp_path / 'runs'}"]
+    words = [*chosen.split(), "budget=smoke", "seeds=[0]", f"runs={tmp_path / 'runs'}"]
     words += [f"source.{key}={value}" for key, value in arguments.items()] + [f"data.root={tmp_path / 'data'}"]
     config = compose("train", words)
     build.task_data(config).source.prepare(tmp_path / "data")
     train.__wrapped__(config)
     (made,) = (tmp_path / "runs").rglob("record.json")
     result = record.load(made)
-    assert (result.metric, result.majority, result.status) == ("roc_auc", 50, "done") and 0 <= result.test <= 100
+    assert (result.metric, result.majority, result.status) == (metric, 50, "done") and 0 <= result.test <= 100

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torchmetrics.functional.classification import binary_auroc
 
 from lra import metric
 
@@ -40,6 +41,27 @@ def test_roc_auc_is_over_all_scores_and_not_a_mean_of_batches():
     labels = torch.tensor([0, 1, 0, 1])
     halves = [metric.roc_auc(o, y) for o, y in zip(outputs.split(2), labels.split(2), strict=True)]
     assert halves == [100, 100] and metric.roc_auc(outputs, labels) == 75
+
+
+@pytest.mark.parametrize("n", [2, 17, 300])
+def test_balanced_accuracy_is_the_roc_auc_of_predicted_classes(n):
+    """What the authors' code computes: the ROC-AUC of a library, given classes in place of scores."""
+    g = torch.Generator().manual_seed(n)
+    labels = torch.cat([torch.tensor([0, 1]), (torch.rand(n - 2, generator=g) < 0.27).long()])
+    outputs = torch.randn(n, 2, generator=g) + torch.nn.functional.one_hot(labels)
+    predicted = outputs.max(1).indices
+    expected = 100 * binary_auroc(predicted.float(), labels).item()
+    assert metric.balanced_accuracy(outputs, labels) == pytest.approx(expected, abs=1e-4)  # theirs is in float32
+    hard = torch.nn.functional.one_hot(predicted, 2)
+    assert metric.balanced_accuracy(outputs, labels) == pytest.approx(metric.roc_auc(hard, labels), abs=1e-9)
+
+
+def test_balanced_accuracy_of_extremes():
+    labels = torch.tensor([0, 0, 0, 1])
+    assert metric.balanced_accuracy(torch.tensor([[1.0, 0]] * 4), labels) == 50  # a constant answer
+    assert metric.balanced_accuracy(torch.tensor([[1.0, 0], [1, 0], [0, 1], [0, 1]]), labels) == pytest.approx(500 / 6)
+    with pytest.raises(ValueError, match="both classes"):
+        metric.balanced_accuracy(torch.zeros(4, 2), torch.zeros(4, dtype=torch.int64))
 
 
 def test_within_tolerance_is_strict():

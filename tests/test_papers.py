@@ -73,7 +73,7 @@ def test_published_tables_are_whole_and_in_the_order_of_print(tmp_path):
         name: (sum(not e.label for e in grid.entries), len(grid.head) - 2) for name, grid in made(tmp_path).items()
     }
     assert shapes["curformer-table-1"] == (14, 6) and shapes["curformer-table-4"] == (5, 6)
-    assert shapes["psf-table-3"] == (21, 4) and shapes["leaderboard"] == (13, 7)
+    assert shapes["psf-table-2"] == (4, 1) and shapes["psf-table-3"] == (21, 4) and shapes["leaderboard"] == (13, 7)
 
 
 def test_ours_stand_below_the_line_they_belong_to(tmp_path):
@@ -101,6 +101,19 @@ def test_ours_stand_below_the_line_they_belong_to(tmp_path):
     assert "mine does not compare with them (budget quick)." in grid.about
     best = [e.cells[0].text for e in grid.entries if not e.label and e.cells[2].mark == "best"]
     assert best == ["Mega"]
+
+
+def test_a_table_shows_the_metric_that_it_prints(tmp_path):
+    """A score of another metric is no line of it, not even an empty one."""
+    add(tmp_path, task="genome", label="psf", test=88.0, metric="balanced_accuracy", study="theirs")
+    add(tmp_path, task="genome", label="psf", test=95.0, metric="roc_auc")
+    add(tmp_path, task="text", label="psf", test=70.0)
+    assert {key: cells["genome"].value for key, cells in ours(made(tmp_path)["psf-table-2"]).items()} == {
+        ("psf", "theirs"): 88.0
+    }
+    assert {key: cells["text"].value for key, cells in ours(made(tmp_path)["psf-table-3"]).items()} == {
+        ("psf", "paper-paper"): 70.0
+    }
 
 
 def test_an_average_needs_every_task_of_the_table(tmp_path):

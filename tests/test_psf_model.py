@@ -10,8 +10,9 @@ from lra import build
 from lra.config import compose
 from lra.train import train
 
-# protocols.yaml, psf: rows of the embedding, its width, positions, M, K, hidden of f, hidden of g, channels, inputs of
-# the head, hidden of the head, outputs. Text and Pathfinder have 258 bytes and 256 grey levels, not 97 and 225.
+# As in the released configurations: rows of the embedding, its width, positions, M, K, hidden of f, hidden of g,
+# channels, inputs of the head, hidden of the head, outputs. Text and Pathfinder have 258 bytes and 256 grey levels, not
+# 97 and 225.
 SIZES = {
     "listops": (17, 512, 2000, 11, 12, 128, 128, 128, 128, None, 10),
     "text": (258, 32, 0, 12, 13, 128, 128, 32, 32, None, 2),
@@ -53,6 +54,12 @@ def test_training_is_that_of_the_protocol(task, dropouts, rate, steps):
     model = build.classifier(cfg)
     assert (model.embed.dropout.p, model.blocks[0].mixer.values[1].p, model.head.dropout.p) == dropouts
     assert (cfg.optim.lr, cfg.optim.steps, cfg.optim.schedule, cfg.optim.weight_decay) == (rate, steps, "constant", 0)
+    assert cfg.optim.clip_norm == (1.0 if task == "genome" else None)
+
+
+def test_genome_is_scored_as_published():
+    assert experiment("genome").task.metric == "balanced_accuracy"
+    assert compose("train", ["task=genome", "attn=psf"]).task.metric == "roc_auc"
 
 
 def dense(w, offsets):
