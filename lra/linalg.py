@@ -133,7 +133,7 @@ def newton(m: Tensor, *, steps: int, init: str = "soft", ridge: float = 0.0, gra
 
     ``soft``    alpha = 0.9 * 2 / ||m||_1², as the released SOFT has it, together with ridge = 0.01
     ``paper``   alpha = 2 / ||X||_1², halved until ||I - alpha X X||_1 <= 1 (as printed one X is missing)
-    ``softpp``  the same with 1.01 in place of 1, as the released SOFT++ has it
+    ``softpp``  the same with 1.01 in place of 1, as the released SOFT++ has it, there with one alpha for a whole batch
 
     Only a diagonally dominant X X passes the last two tests, hence at most 10 halvings, as released.
 

@@ -11,9 +11,10 @@ GROUPINGS = ("contiguous", "strided")
 class Local(Attention):
     """softmax(q kᵀ / √D) v within groups of ``block`` tokens, O(L block) time.
 
-    grouping: ``contiguous`` groups {j b, ..., j b + b - 1}, the published description. ``strided`` is what the released
-    code computes: it fills ``length`` up to the next multiple of b above it (a whole extra block where b divides it)
-    and folds the row the other way round, so a group is {j, j + s, j + 2 s, ...} with s = floor(length / b) + 1.
+    grouping: ``contiguous`` groups {j b, ..., j b + b - 1}, the published description. ``strided`` groups are those of
+    the released code: it fills ``length`` up to the next multiple of b above it (a whole extra block if b divides it)
+    and folds the row the other way round, so a group is {j, j + s, j + 2 s, ...} with s = floor(length / b) + 1. The
+    zeros that fill it up act as keys there, not here.
 
     Raises ValueError for a block below 1 or an unknown grouping.
     """
