@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -85,7 +85,7 @@ class Image(Source):
     def __init__(
         self,
         *,
-        grey: str = "tensorflow",
+        grey: Literal["tensorflow", "pillow"] = "tensorflow",
         hold_out: int = 5_000,
         train: int | None = None,
         val: int | None = None,
