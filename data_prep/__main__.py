@@ -9,7 +9,7 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig
 
 from data_prep.source import Source, say
-from lra.config import CONF, check_budget, check_keys, compose, data_command, explain, main
+from lra.config import CONF, compose, data_command, explain, main
 from lra.store import META, StoreError, load, verify
 
 TASKS = sorted(path.stem for path in (CONF / "task").glob("*.yaml"))
@@ -31,8 +31,6 @@ def prepare(config: DictConfig) -> None:
 
 
 def source_of(config: DictConfig) -> Source:
-    check_budget(config)
-    check_keys(config.source, "source")
     source = instantiate(config.source)
     source.command = data_command(config)
     return source

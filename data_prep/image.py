@@ -4,7 +4,7 @@ import hashlib
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -97,8 +97,8 @@ class Image(Source):
     def __init__(
         self,
         *,
-        grey: str = "tensorflow",
-        order: str = "tfds",
+        grey: Literal["tensorflow", "pillow"] = "tensorflow",
+        order: Literal["tfds", "archive"] = "tfds",
         hold_out: int = 5_000,
         train: int | None = None,
         val: int | None = None,

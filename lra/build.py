@@ -12,17 +12,16 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from torch import nn
 
 from .attention.base import Attention, Mixer
-from .config import check_keys, data_command
+from .config import data_command
 from .data.task import TaskData
 from .model.classifier import Classifier
 from .model.embed import FeatureEmbedding, TokenEmbedding
 from .model.multihead import Multihead
-from .module import LOSSES
+from .record import disk_bytes
 
 
 def task_data(config: DictConfig, seed: int = 0) -> TaskData:
-    """Raises ValueError for an unknown key or choice of source, data or optim."""
-    check_keys(config.source, "source")
+    """Raises ValueError for options that the source does not take together."""
     source = instantiate(config.source)
     source.command = data_command(config)
     return TaskData(
@@ -52,14 +51,9 @@ def unavailable(config: DictConfig) -> str | None:
 
 
 def classifier(config: DictConfig) -> Classifier:
-    """Raises ValueError for an unknown key or choice of model, block, attn or protocol."""
-    check_keys(config.block, "block")
-    check_keys(_mechanism(config), "attn")
+    """Raises ValueError for options of model, block and attn that do not go together."""
     model, task, vocab = config.model, config.task, config.task.get("vocab")
     embed = partial(FeatureEmbedding, features=task.features) if vocab is None else partial(TokenEmbedding, vocab=vocab)
-    for part in ("embed", "head"):
-        if model[part] is not None:
-            check_keys(model[part], f"model.{part}")
     embed = embed if model.embed is None else instantiate(model.embed)
     return Classifier(
         embed=embed(length=task.length, dim=model.dim, dropout=model.dropout),
@@ -79,12 +73,30 @@ def classifier(config: DictConfig) -> Classifier:
     )
 
 
+def sketch(config: DictConfig) -> Classifier:
+    """The classifier without memory for its weights, to see whether it can be had.
+
+    Raises ValueError as ``classifier`` does, for arguments that a constructor lacks, and for weights that with their
+    gradients and two moments are more than this machine's memory.
+    """
+    try:
+        try:
+            with torch.device("meta"):
+                made = classifier(config)
+        except NotImplementedError:  # a constructor that looks at its numbers
+            return classifier(config)
+    except (TypeError, RuntimeError, OverflowError) as error:
+        raise ValueError(f"attn={config.label} cannot be built: {str(error).splitlines()[0]}") from error
+    params = sum(p.numel() for p in made.parameters())
+    needed, there = disk_bytes(params) / 2**30, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30
+    if needed > there:
+        raise ValueError(f"{params:,} parameters take {needed:,.0f} GB to train, this machine has {there:,.0f}")
+    return made
+
+
 def loss(config: DictConfig) -> str:
-    """The kind of loss, cross entropy where the task names none; raises ValueError for an unknown one."""
-    kind = config.task.get("loss", LOSSES[0])
-    if kind not in LOSSES:
-        raise ValueError(f"task.loss must be one of {', '.join(LOSSES)}, not {kind!r}")
-    return kind
+    """The kind of loss, cross entropy where the task names none."""
+    return config.task.get("loss", "cross_entropy")
 
 
 def block_factory(config: DictConfig) -> Callable[..., nn.Module]:
@@ -96,8 +108,6 @@ def block_factory(config: DictConfig) -> Callable[..., nn.Module]:
     memory begins with is learned there only.
     """
     model, mechanism = config.model, instantiate(_mechanism(config))
-    if not model.head_dim and model.dim % model.heads:
-        raise ValueError(f"model.heads must divide model.dim {model.dim}, not {model.heads}; or set model.head_dim")
     head_dim = model.head_dim or model.dim // model.heads
     sizes = {"dim": model.dim, "heads": model.heads, "head_dim": head_dim, "length": config.task.length}
     kind, shell = mechanism.func, instantiate(config.block)

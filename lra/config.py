@@ -2,7 +2,6 @@
 
 import contextlib
 import functools
-import inspect
 import os
 import re
 import sys
@@ -20,7 +19,9 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 
-REFUSALS = (ValueError, OSError, HydraException, OmegaConfBaseException)
+from . import schema
+
+REFUSALS = (ValueError, OSError, MemoryError, HydraException, OmegaConfBaseException)
 _DATA_WORDS = ("task=", "task.", "budget=", "source.", "data.root=", "protocol=")
 _EXTRAS = {"submitit_slurm": "slurm", "submitit_local": "slurm", "ray": "ray"}  # launchers that are not core
 _here = Path(__file__).resolve().parent
@@ -44,7 +45,7 @@ def main(name: str) -> Callable:
         def run(config: DictConfig) -> Any:
             choices = HydraConfig.get()
             try:
-                return function(name_run(config, choices))
+                return function(prepared(name, config, choices))
             except Exception as error:
                 unexpected = show or not isinstance(error, REFUSALS)
                 if choices.mode is RunMode.MULTIRUN:
@@ -111,43 +112,49 @@ def compose(name: str, overrides: Iterable[str] = ()) -> DictConfig:
         choices = config.hydra
         with open_dict(config):
             del config["hydra"]
-        return name_run(config, choices)
+        return prepared(name, config, choices)
 
 
-def name_run(config: DictConfig, choices: DictConfig) -> DictConfig:
-    """Refuse groups that were given a list, and add ``label``: the attn word plus the keys of it that were changed
-    and the ``label_keys``."""
+def prepared(name: str, config: DictConfig, choices: DictConfig) -> DictConfig:
+    """The configuration as ``schema`` has it, with the words it was made by and, where it has an attn, its ``label``.
+
+    Raises ValueError for a group that was given a list and for what ``schema`` refuses.
+    """
     for line in choices.overrides.task:
         group, _, value = line.lstrip("+~").partition("=")
         if value.startswith("[") and (CONF / group).is_dir():
             raise ValueError(f"{group} takes one word, not a list; for several runs: -m {group}={value.strip('[]')}")
+    config = schema.resolved(name, config)
     with open_dict(config):
         config.words = list(choices.overrides.task)
         config.data_words = [line for line in choices.overrides.task if line.lstrip("+~").startswith(_DATA_WORDS)]
         if (task := choices.runtime.choices.get("task")) and f"task={task}" not in config.data_words:
             config.data_words.insert(0, f"task={task}")  # named by an experiment
         config.multirun = choices.mode is RunMode.MULTIRUN
-    if "attn" not in choices.runtime.choices:
-        return config
+        if "attn" in choices.runtime.choices:
+            config.label = label(config, choices)
+    return config
+
+
+def label(config: DictConfig, choices: DictConfig) -> str:
+    """The attn word plus the keys of it that were changed and the ``label_keys``: a folder's name."""
     word = choices.runtime.choices.attn
     changed = {
         line.split("=", 1)[0].lstrip("+~") for line in choices.overrides.task if line.lstrip("+~").startswith("attn.")
     }
     default = flatten(_load_attn(word)) if changed else {}
-    label = word
-    for key, value in sorted(flatten(OmegaConf.to_container(config.attn, resolve=True)).items()):
+    made = word
+    for key, value in sorted(flatten(OmegaConf.to_container(config.attn)).items()):
         if any(f"attn.{key}.".startswith(f"{c}.") for c in changed) and default.get(key) != value:
-            label += f"-{key}={value}"
+            made += f"-{key}={value}"
+    flat = flatten(OmegaConf.to_container(config))
     for key in config.get("label_keys", []):
-        label += f"-{key}={choices.runtime.choices.get(key) or OmegaConf.select(config, key)}"
-    with open_dict(config):
-        config.label = label.replace("/", "_")
-    return config
-
-
-def check_budget(config: DictConfig) -> None:
-    if config.budget not in config.budgets:
-        raise ValueError(f"budget must be one of {', '.join(config.budgets)}, not {config.budget!r}")
+        if key not in choices.runtime.choices and key not in flat:
+            raise ValueError(
+                f"label_keys: {key}: no such key; name groups, such as block, or options, such as optim.lr"
+            )
+        made += f"-{key}={choices.runtime.choices.get(key) or flat[key]}"
+    return schema.typed(schema.Name, made.replace("/", "_"), "the label of a run")
 
 
 def data_command(config: DictConfig) -> str:
@@ -172,20 +179,6 @@ def flatten(tree: dict, prefix: str = "") -> dict[str, Any]:
         else:
             flat[f"{prefix}{key}"] = value
     return flat
-
-
-def check_keys(node: DictConfig, path: str) -> None:
-    """Raise ValueError where a node names an argument that its ``_target_`` does not take, and say which it takes."""
-    target = hydra.utils.get_object(node._target_)
-    valid = set()
-    for cls in inspect.getmro(target) if inspect.isclass(target) else (target,):
-        function = cls.__init__ if inspect.isclass(cls) else cls
-        valid |= {p.name for p in inspect.signature(function).parameters.values() if p.kind is p.KEYWORD_ONLY}
-    for key, value in node.items():
-        if not key.startswith("_") and key not in valid:
-            raise ValueError(f"{path}.{key}: no such key; {path} has {', '.join(sorted(valid))}")
-        if isinstance(value, DictConfig) and "_target_" in value:
-            check_keys(value, f"{path}.{key}")
 
 
 def _cause(error: BaseException) -> BaseException | None:

@@ -51,10 +51,8 @@ def count(config: DictConfig) -> int:
     if wanted == "auto":
         if not (number := torch.cuda.device_count()):
             raise ValueError("trainer.devices=auto is every GPU and torch sees none; say how many: trainer.devices=2")
-    elif isinstance(wanted, int) and not isinstance(wanted, bool) and wanted > 0:
-        number = wanted
     else:
-        raise ValueError(f"trainer.devices must be a number from 1, auto or launched, not {wanted!r}")
+        number = wanted
     if started is not None and started != number:
         raise ValueError(f"{started} processes were launched, trainer.devices is {number}; use trainer=ddp_multinode")
     if number > torch.cuda.device_count() > 0 and config.trainer.device != "cpu":

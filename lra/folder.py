@@ -10,6 +10,7 @@ from . import lock, record
 from .devices import say
 
 TEMPORARY = ".*.part"
+MADE = ("metrics.csv", "last.ckpt", "best.ckpt", record.NAME, "transfer.json")
 
 
 def claim(held: contextlib.ExitStack, folder: Path, title: str, choices: dict, study: str) -> bool:
@@ -29,7 +30,7 @@ def claim(held: contextlib.ExitStack, folder: Path, title: str, choices: dict, s
     refuse_other(folder / "config.yaml", choices, study)
     for part in folder.glob(TEMPORARY):
         part.unlink()
-    if not (folder / "config.yaml").exists():
+    if not (folder / "config.yaml").exists() or not begun(folder):
         with writing(folder):
             record.write(folder / "config.yaml", yaml.safe_dump(choices))
     return True
@@ -45,9 +46,14 @@ def writing(folder: Path) -> Iterator[None]:
         raise ValueError(f"{folder} cannot be written: {reason}") from error
 
 
+def begun(folder: Path) -> bool:
+    """Whether there is anything of a run but its configuration and what it said."""
+    return any((folder / name).exists() for name in MADE)
+
+
 def refuse_other(path: Path, choices: dict, study: str) -> None:
-    """Raise ValueError where a config.yaml is there and says something else."""
-    if not path.exists():
+    """Raise ValueError where a config.yaml is there with something that was made by it, and says something else."""
+    if not path.exists() or not begun(path.parent):
         return
     before = yaml.safe_load(path.read_text())
     if not isinstance(before, dict):

@@ -3,8 +3,17 @@
 All of them compute in float32 (float64 stays float64) with autocast off, and gradients flow through the iterations.
 """
 
+from typing import Annotated, Literal, get_args
+
 import torch
 from torch import Tensor
+
+from .options import Range, Whole
+
+CubicInit = Literal["per_matrix", "batch", "two_norms"]
+NewtonInit = Literal["soft", "paper", "softpp"]
+Grad = Literal["implicit", "unroll"]
+CUBIC_INITS, NEWTON_INITS, GRADS = map(get_args, (CubicInit, NewtonInit, Grad))
 
 
 def at_least_float32(*tensors: Tensor) -> list[Tensor]:
@@ -12,7 +21,7 @@ def at_least_float32(*tensors: Tensor) -> list[Tensor]:
     return [t if t.dtype == torch.float64 else t.float() for t in tensors]
 
 
-def cubic(m: Tensor, *, steps: int, init: str = "per_matrix") -> Tensor:
+def cubic(m: Tensor, *, steps: Whole, init: CubicInit = "per_matrix") -> Tensor:
     """Third-order iterative pseudo-inverse of Nystromformer (Xiong et al. 2021, section 3.3) and CURformer.
 
         Z_0 = mᵀ / s,   Z <- Z (13 I - mZ (15 I - mZ (7 I - mZ))) / 4     ``steps`` times
@@ -28,7 +37,7 @@ def cubic(m: Tensor, *, steps: int, init: str = "per_matrix") -> Tensor:
     """
     if steps < 0:
         raise ValueError(f"pinv.steps must be 0 or more, not {steps}")
-    if init not in ("per_matrix", "batch", "two_norms"):
+    if init not in CUBIC_INITS:
         raise ValueError(f"pinv.init must be per_matrix, batch or two_norms, not {init!r}")
     with torch.autocast(m.device.type, enabled=False):
         (m,) = at_least_float32(m)
@@ -123,7 +132,14 @@ def tikhonov(m: Tensor, *, ridge: float) -> Tensor:
         return torch.linalg.solve(m.mT @ m + ridge_matrix, m.mT)
 
 
-def newton(m: Tensor, *, steps: int, init: str = "soft", ridge: float = 0.0, grad: str = "implicit") -> Tensor:
+def newton(
+    m: Tensor,
+    *,
+    steps: Whole,
+    init: NewtonInit = "soft",
+    ridge: Annotated[float, Range(0)] = 0.0,
+    grad: Grad = "implicit",
+) -> Tensor:
     """Newton-Raphson inverse of a symmetric positive matrix: SOFT (Lu et al. 2021) and SOFT++ (2022).
 
         X = m + ridge I,   Y_0 = alpha X,   Y <- 2 Y - Y X Y     ``steps`` times
@@ -142,9 +158,9 @@ def newton(m: Tensor, *, steps: int, init: str = "soft", ridge: float = 0.0, gra
     """
     if steps < 0:
         raise ValueError(f"pinv.steps must be 0 or more, not {steps}")
-    if init not in ("soft", "paper", "softpp"):
+    if init not in NEWTON_INITS:
         raise ValueError(f"pinv.init must be soft, paper or softpp, not {init!r}")
-    if grad not in ("implicit", "unroll"):
+    if grad not in GRADS:
         raise ValueError(f"pinv.grad must be implicit or unroll, not {grad!r}")
     with torch.autocast(m.device.type, enabled=False):
         (m,) = at_least_float32(m)

@@ -12,11 +12,8 @@ from . import devices
 from . import metric as metrics
 from .data.task import Batch
 
-LOSSES = ("cross_entropy", "mse")
-SCHEDULES = ("one_cycle", "linear", "constant")
 
-
-def loss(model: nn.Module, batch: Batch, kind: str = LOSSES[0]) -> Tensor:
+def loss(model: nn.Module, batch: Batch, kind: str = "cross_entropy") -> Tensor:
     """Mean over the batch of the cross entropy, or of the squared error of the single output."""
     outputs = model(batch.inputs, batch.mask).float()
     return F.mse_loss(outputs[:, 0], batch.label) if kind == "mse" else F.cross_entropy(outputs, batch.label)

@@ -3,14 +3,19 @@
 No gradient flows through a selection. Kept positions are distinct and real tokens always come before padded ones.
 """
 
+from typing import Literal, get_args
+
 import torch
 from torch import Tensor, nn
 
 from . import kernels
+from .options import one_of
 from .packed import Rows
 
-SCORES = ("sum", "abs", "embed", "step", "random", "farthest")
-PAIRINGS = ("separate", "same_k", "same_q", "swapped")
+Score = Literal["sum", "abs", "embed", "step", "random", "farthest"]
+Pairing = Literal["separate", "same_k", "same_q", "swapped"]
+Resample = Literal["train", "always"]
+SCORES, PAIRINGS = get_args(Score), get_args(Pairing)
 
 
 class Select(nn.Module):
@@ -31,12 +36,9 @@ class Select(nn.Module):
         self, *, score, pairing="separate", class_token=False, resample="train", heads=None, length=None, fused=False
     ):
         super().__init__()
-        if score not in SCORES:
-            raise ValueError(f"attn.score must be one of {', '.join(SCORES)}, not {score!r}")
-        if pairing not in PAIRINGS:
-            raise ValueError(f"attn.pairing must be one of {', '.join(PAIRINGS)}, not {pairing!r}")
-        if resample not in ("train", "always"):
-            raise ValueError(f"attn.resample must be train or always, not {resample!r}")
+        one_of("score", score, Score)
+        one_of("pairing", pairing, Pairing)
+        one_of("resample", resample, Resample)
         self.score, self.pairing, self.class_token, self.resample = score, pairing, class_token, resample
         self.fused = fused and score in ("sum", "abs", "embed")
         if score == "random":  # the draw used in evaluation: one number for each side, head and position

@@ -6,11 +6,10 @@ from pathlib import Path
 from omegaconf import DictConfig
 
 from . import build, devices, record
-from .config import check_budget, main
+from .config import main
 from .devices import say
 from .fit import device, fit
 from .folder import claim, writing
-from .module import SCHEDULES
 
 
 @main("train")
@@ -33,8 +32,7 @@ def seeds(config: DictConfig) -> None:
     data = build.task_data(config)
     devices.first_says(data.setup)  # generated data is made once
     data.setup()
-    model = build.classifier(config)
-    params = sum(p.numel() for p in model.parameters())
+    params = sum(p.numel() for p in build.sketch(config).parameters())
     choices = record.choices(config, data.source.provenance)
     o = config.optim
     number = f"{len(config.seeds)} seed{'s' if len(config.seeds) > 1 else ''}"
@@ -72,32 +70,14 @@ def _done(folder: Path, title: str) -> bool:
 
 
 def check(config: DictConfig) -> None:
-    """Raise ValueError for numbers and words that no run can be made of."""
-    check_budget(config)
-    seeds = list(config.seeds) if hasattr(config.seeds, "__iter__") and not isinstance(config.seeds, str) else []
-    if not seeds or any(not isinstance(seed, int) or seed < 0 for seed in seeds) or len(set(seeds)) < len(seeds):
-        raise ValueError(f"seeds must be a list of different whole numbers from 0, such as [0,1,2], not {config.seeds}")
-    o = config.optim
-    for key in ("steps", "eval_every", "batch"):
-        if not isinstance(o[key], int) or o[key] < 1:
-            raise ValueError(f"optim.{key} must be a whole number of 1 or more, not {o[key]}")
-    if o.steps % o.eval_every:
-        raise ValueError(f"optim.eval_every must divide optim.steps {o.steps}, not {o.eval_every}")
-    if o.schedule not in SCHEDULES:
-        raise ValueError(f"optim.schedule must be one of {', '.join(SCHEDULES)}, not {o.schedule!r}")
-    if o.schedule == "constant" and o.warmup:
-        raise ValueError(f"optim.warmup must be 0 with optim.schedule=constant, not {o.warmup}")
-    if o.warmup not in (0, *range(2, o.steps)):  # torch's one-cycle schedule divides by warmup - 1 and steps - warmup
-        raise ValueError(f"optim.warmup must be 0 or from 2 to optim.steps - 1 ({o.steps - 1}), not {o.warmup}")
-    if not o.lr > 0:
-        raise ValueError(f"optim.lr must be above 0, not {o.lr}")
-    build.loss(config)
+    """Raise ValueError for what this machine lacks and for options that no model or source can be made of."""
     device(config)
-    if config.trainer.compile and config.data.pad == "none":
-        raise ValueError("data.pad=none has a shape for each batch, too many to compile; use data.pad=batch or fixed")
-    if (o.micro_batch or o.batch) % (number := devices.count(config)):
+    number, o = devices.count(config), config.optim
+    if (o.micro_batch or o.batch) % number:  # auto and launched are known only here
         key = "optim.micro_batch" if o.micro_batch else "optim.batch"
         raise ValueError(f"trainer.devices must divide {key} {o.micro_batch or o.batch}, not {number}")
+    build.task_data(config)
+    build.sketch(config)
 
 
 if __name__ == "__main__":

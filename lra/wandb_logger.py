@@ -5,13 +5,15 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Annotated
 
 from lightning.pytorch.loggers.logger import Logger
 from lightning.pytorch.utilities import rank_zero_only
 from omegaconf import DictConfig, OmegaConf
 
+from .options import Range
 from .record import RunRecord, git_commit
-from .wandb_run import close_service, first_line, open_run, tell
+from .wandb_run import Mode, close_service, first_line, open_run, tell
 
 MACHINERY = ("budgets", "data_words", "multirun", "logger", "runs", "seeds")  # of no interest in one run's config
 
@@ -36,9 +38,9 @@ class WandB(Logger):
         fingerprint: str,
         project: str,
         entity: str | None = None,
-        mode: str | None = None,
+        mode: Mode | None = None,
         tags: Sequence[str] = (),
-        timeout: float = 20,
+        timeout: Annotated[int | float, Range(0)] = 20,
     ):
         super().__init__()
         self.run = None

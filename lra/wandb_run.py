@@ -9,8 +9,11 @@ import sys
 import urllib.error
 import urllib.request
 from pathlib import Path
+from typing import Literal
 
-MODES = ("online", "offline", "disabled")
+from .options import one_of
+
+Mode = Literal["online", "offline", "disabled"]
 
 
 def tell(line: str) -> None:
@@ -45,8 +48,8 @@ def open_run(
 
     Raises ValueError for an unknown mode and where wandb is not installed.
     """
-    if mode not in (None, *MODES):
-        raise ValueError(f"logger.wandb.mode must be one of {', '.join(MODES)}, not {mode!r}")
+    if mode is not None:
+        one_of("mode", mode, Mode)
     spec = importlib.util.find_spec("wandb")
     if spec is None or spec.origin is None:  # a folder of that name, such as other programs leave, has no origin
         raise ValueError("logger=wandb needs a package that is not installed: pip install '.[wandb]'")

@@ -4,16 +4,13 @@ Shapes as in ``lra.attention.base``: i queries, j keys.
 """
 
 import math
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
 
-WEIGHTS = ("softmax", "laplace")
-
-
-def check_weights(kind: str) -> None:
-    if kind not in WEIGHTS:
-        raise ValueError(f"attn.weights must be one of {', '.join(WEIGHTS)}, not {kind!r}")
+Weights = Literal["softmax", "laplace"]
+WEIGHTS = get_args(Weights)
 
 
 def scale(kind: str, q: Tensor, mask: Tensor | None) -> float | Tensor:

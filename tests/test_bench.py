@@ -58,7 +58,7 @@ def test_published_is_the_same_function_as_cur(impl, score, copy_rv):
 
 
 def test_published_refuses_and_draws():
-    with pytest.raises(ValueError, match=r"attn.score must be one of .*, not 'best'"):
+    with pytest.raises(ValueError, match=r"score must be one of .*, not 'best'"):
         Published(**SIZES, score="best")
     with pytest.raises(ValueError, match=r"attn.count must be between 1 and the task's length 96, not 97"):
         Published(**SIZES, count=97)
@@ -87,7 +87,7 @@ def test_flex_is_exact_attention():
 
 
 def test_unknown_backend_is_refused():
-    with pytest.raises(ValueError, match=r"attn.backend must be one of naive, flash, .*, not 'best'"):
+    with pytest.raises(ValueError, match=r"backend must be one of naive, flash, .*, not 'best'"):
         Exact(**SIZES, backend="best")
 
 

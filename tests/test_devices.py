@@ -189,8 +189,8 @@ def test_shares_are_the_whole_batches(data_root, world):
 
 
 WRONG = {
-    "trainer.devices=0": "trainer.devices must be a number from 1, auto or launched, not 0",
-    "trainer.devices=two": "trainer.devices must be a number from 1, auto or launched, not 'two'",
+    "trainer.devices=0": "trainer.devices must be a whole number of 1 or more, auto, launched, not 0",
+    "trainer.devices=two": "trainer.devices must be a whole number of 1 or more, auto, launched, not 'two'",
     "trainer.devices=3": "trainer.devices must divide optim.batch 8, not 3",
     "trainer.devices=4 optim.micro_batch=2": "trainer.devices must divide optim.micro_batch 2, not 4",
     "trainer=ddp": "torch sees none; say how many: trainer.devices=2",

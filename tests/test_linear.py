@@ -178,12 +178,12 @@ def test_huge_padding_does_no_harm(name):
 @pytest.mark.parametrize(
     "made, options, message",
     [
-        (Performer, {"kernel": "elu"}, "attn.kernel must be exp or relu, not 'elu'"),
-        (Performer, {"scalings": 3}, "attn.scalings must be 1 or 2, not 3"),
-        (Performer, {"redraw": "always"}, "attn.redraw must be train or never, not 'always'"),
+        (Performer, {"kernel": "elu"}, "kernel must be one of exp, relu, not 'elu'"),
+        (Performer, {"scalings": 3}, "scalings must be one of 1, 2, not 3"),
+        (Performer, {"redraw": "always"}, "redraw must be one of train, never, not 'always'"),
         (Performer, {"features": 0}, "attn.features must be at least 1, not 0"),
         (RFA, {"floor": 0.0}, "attn.floor must be above 0, not 0.0"),
-        (RFA, {"redraw": "always"}, "attn.redraw must be train or never, not 'always'"),
+        (RFA, {"redraw": "always"}, "redraw must be one of train, never, not 'always'"),
     ],
 )
 def test_refuses_what_it_does_not_know(made, options, message):

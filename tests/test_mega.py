@@ -310,7 +310,7 @@ def test_no_tensor_grows_faster_than_the_row(attention, options, weights):
 @pytest.mark.parametrize("real", [(9, 9), (9, 4)])
 def test_batch_norm_is_over_the_real_tokens(real):
     torch.manual_seed(0)
-    layer, plain = norm("batch", DIM, "block.norm"), torch.nn.BatchNorm1d(DIM)
+    layer, plain = norm("batch", DIM), torch.nn.BatchNorm1d(DIM)
     x, mask = torch.randn(2, 9, DIM), torch.arange(9) < torch.tensor(real)[:, None]
     for _ in range(2):
         expected = plain(x[mask])
@@ -401,11 +401,11 @@ def test_wrong_choices_are_named():
         mega(lambda weights, **sizes: Linear(**sizes))
     with pytest.raises(ValueError, match="Mega needs a mechanism of queries, keys and values, not PSF"):
         build.classifier(config("psf", "block=mega"))
-    with pytest.raises(ValueError, match=r"block.norm must be one of layer, scale, rms, batch, not 'group'"):
+    with pytest.raises(ValueError, match=r"norm must be one of layer, scale, rms, batch, not 'group'"):
         mega(norm="group")
-    with pytest.raises(ValueError, match=r"model.norm must be one of layer"):
-        norm("group", 3, "model.norm")
-    with pytest.raises(ValueError, match=r"attn.weights must be one of softmax, laplace, not 'relu2'"):
+    with pytest.raises(ValueError, match=r"norm must be one of layer"):
+        norm("group", 3)
+    with pytest.raises(ValueError, match=r"weights must be one of softmax, laplace, not 'relu2'"):
         mega(weights="relu2")
     with pytest.raises(ValueError, match=r"attn.weights=laplace needs attn.impl=eager, not sdpa"):
         mega(partial(CUR, count=4, impl="sdpa"), weights="laplace")

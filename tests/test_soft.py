@@ -251,7 +251,7 @@ def test_pool_is_average_pooling_where_windows_divide_the_row():
 @pytest.mark.parametrize(
     "options, message",
     [
-        ({"sample": "topk"}, "attn.sample must be one of pool, conv, random, first, not 'topk'"),
+        ({"sample": "topk"}, "sample must be one of pool, conv, random, first, not 'topk'"),
         ({"window": 0}, "attn.window must be between 1 and the task's length 32, not 0"),
         ({"count": 33}, "attn.count must be null or between 1 and the task's length 32, not 33"),
         ({"count": 0}, "attn.count must be null or between 1"),

@@ -28,6 +28,7 @@ class Attention(nn.Module):
 
     def __init__(self, *, heads: int, head_dim: int, value_dim: int, length: int, dropout: float = 0.0):
         super().__init__()
+        _check(dropout)
         self.heads, self.head_dim, self.value_dim, self.length = heads, head_dim, value_dim, length
         self.dropout = dropout
 
@@ -40,6 +41,7 @@ class Mixer(nn.Module):
 
     def __init__(self, *, dim: int, heads: int, head_dim: int, length: int, dropout: float = 0.0):
         super().__init__()
+        _check(dropout)
         self.dim, self.heads, self.head_dim, self.length = dim, heads, head_dim, length
         self.width = dim  # of the rows it puts out
         self.dropout = dropout
@@ -53,3 +55,8 @@ class Mixer(nn.Module):
         None, unless a mechanism says otherwise: where values do not enter linearly there is no such map.
         """
         return None
+
+
+def _check(dropout: float) -> None:
+    if not 0 <= dropout <= 1:
+        raise ValueError(f"attn.dropout must be between 0 and 1, not {dropout}")

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -9,11 +10,14 @@ from torch import Tensor
 from .. import kernels, packed
 from ..cells import corrected
 from ..linalg import cubic, exact
-from ..lowrank import IMPLS, three_factor
+from ..lowrank import Impl, three_factor
+from ..options import one_of
 from ..packed import Rows
-from ..select import Select, take
-from ..weights import check_weights
+from ..select import Pairing, Resample, Score, Select, take
+from ..weights import Weights
 from .base import Attention
+
+Cells = Literal["eager", "sdpa"]  # impl of ``CURPlus``
 
 
 class CUR(Attention):
@@ -38,21 +42,20 @@ class CUR(Attention):
         length: int,
         dropout: float = 0.0,
         count: int = 64,
-        score: str = "abs",
-        pairing: str = "separate",
+        score: Score = "abs",
+        pairing: Pairing = "separate",
         pinv: Callable[[Tensor], Tensor] = partial(cubic, steps=4),
         copy_rv: bool = True,
         class_token: bool = False,
-        resample: str = "train",
-        weights: str = "softmax",
-        impl: str = "sdpa",
+        resample: Resample = "train",
+        weights: Weights = "softmax",
+        impl: Impl = "sdpa",
     ):
         super().__init__(heads=heads, head_dim=head_dim, value_dim=value_dim, length=length, dropout=dropout)
         if not 1 <= count <= length:
             raise ValueError(f"attn.count must be between 1 and the task's length {length}, not {count}")
-        if impl not in IMPLS:
-            raise ValueError(f"attn.impl must be one of {', '.join(IMPLS)}, not {impl!r}")
-        check_weights(weights)
+        one_of("impl", impl, Impl)
+        one_of("weights", weights, Weights)
         if weights != "softmax" and impl != "eager":
             raise ValueError(f"attn.weights={weights} needs attn.impl=eager, not {impl}")
         if impl == "triton":
@@ -122,18 +125,17 @@ class CURPlus(Attention):
         length: int,
         dropout: float = 0.0,
         count: int = 64,
-        score: str = "farthest",
-        pairing: str = "separate",
+        score: Score = "farthest",
+        pairing: Pairing = "separate",
         copy_rv: bool = True,
         class_token: bool = False,
-        resample: str = "train",
-        impl: str = "sdpa",
+        resample: Resample = "train",
+        impl: Cells = "sdpa",
     ):
         super().__init__(heads=heads, head_dim=head_dim, value_dim=value_dim, length=length, dropout=dropout)
         if not 1 <= count <= length:
             raise ValueError(f"attn.count must be between 1 and the task's length {length}, not {count}")
-        if impl not in ("eager", "sdpa"):
-            raise ValueError(f"attn.impl of cells must be eager or sdpa, not {impl!r}")
+        one_of("impl", impl, Cells)
         self.count, self.copy_rv, self.impl = count, copy_rv, impl
         self.select = Select(
             score=score, pairing=pairing, class_token=class_token, resample=resample, heads=heads, length=length

@@ -3,12 +3,19 @@
 N examples, H heads, L length, D key size, E value size, F features.
 """
 
+from typing import Literal
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..linalg import at_least_float32
+from ..options import one_of
 from .base import Attention
+
+Kernel = Literal["exp", "relu"]
+Redraw = Literal["train", "never"]
+Scalings = Literal[1, 2]
 
 
 class Linear(Attention):
@@ -53,16 +60,14 @@ class Performer(Attention):
         length: int,
         dropout: float = 0.0,
         features: int = 256,
-        kernel: str = "exp",
+        kernel: Kernel = "exp",
         eps: float = 1e-4,
-        scalings: int = 1,
-        redraw: str = "train",
+        scalings: Scalings = 1,
+        redraw: Redraw = "train",
     ):
         super().__init__(heads=heads, head_dim=head_dim, value_dim=value_dim, length=length, dropout=dropout)
-        if kernel not in ("exp", "relu"):
-            raise ValueError(f"attn.kernel must be exp or relu, not {kernel!r}")
-        if scalings not in (1, 2):
-            raise ValueError(f"attn.scalings must be 1 or 2, not {scalings!r}")
+        one_of("kernel", kernel, Kernel)
+        one_of("scalings", scalings, Scalings)
         self.kernel, self.eps, self.scale = kernel, eps, head_dim ** (-0.25 * scalings)
         self.rows = Rows(features, head_dim, redraw=redraw, orthogonal=True)
 
@@ -102,7 +107,7 @@ class RFA(Attention):
         dropout: float = 0.0,
         features: int = 128,
         floor: float = 0.01,
-        redraw: str = "train",
+        redraw: Redraw = "train",
     ):
         super().__init__(heads=heads, head_dim=head_dim, value_dim=value_dim, length=length, dropout=dropout)
         if floor <= 0:
@@ -126,12 +131,11 @@ class Rows(nn.Module):
     One draw, a buffer, serves evaluation; ``redraw``: ``train`` draws anew at every call while training, ``never`` not.
     """
 
-    def __init__(self, features: int, dim: int, *, redraw: str, orthogonal: bool):
+    def __init__(self, features: int, dim: int, *, redraw: Redraw, orthogonal: bool):
         super().__init__()
         if features < 1:
             raise ValueError(f"attn.features must be at least 1, not {features}")
-        if redraw not in ("train", "never"):
-            raise ValueError(f"attn.redraw must be train or never, not {redraw!r}")
+        one_of("redraw", redraw, Redraw)
         self.redraw, self.orthogonal = redraw, orthogonal
         self.register_buffer("draw", self._draw(features, dim))
 

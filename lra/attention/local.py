@@ -1,11 +1,14 @@
 """Local attention: every token sees the tokens of its own group and no others (Long Range Arena: Tay et al. 2021)."""
 
+from typing import Literal
+
 from torch import Tensor
 
 from ..banded import attend, blocks, real_blocks
+from ..options import one_of
 from .base import Attention
 
-GROUPINGS = ("contiguous", "strided")
+Grouping = Literal["contiguous", "strided"]
 
 
 class Local(Attention):
@@ -20,13 +23,12 @@ class Local(Attention):
     """
 
     def __init__(
-        self, *, heads, head_dim, value_dim, length, dropout=0.0, block: int = 50, grouping: str = "contiguous"
+        self, *, heads, head_dim, value_dim, length, dropout=0.0, block: int = 50, grouping: Grouping = "contiguous"
     ):
         super().__init__(heads=heads, head_dim=head_dim, value_dim=value_dim, length=length, dropout=dropout)
         if block < 1:
             raise ValueError(f"attn.block must be 1 or more, not {block}")
-        if grouping not in GROUPINGS:
-            raise ValueError(f"attn.grouping must be one of {', '.join(GROUPINGS)}, not {grouping!r}")
+        one_of("grouping", grouping, Grouping)
         self.block, self.grouping = block, grouping
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:

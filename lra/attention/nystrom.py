@@ -9,7 +9,8 @@ from torch import Tensor, nn
 
 from .. import kernels
 from ..linalg import at_least_float32, cubic
-from ..lowrank import IMPLS, three_factor
+from ..lowrank import Impl, three_factor
+from ..options import one_of
 from ..select import segment_means
 from .base import Attention
 
@@ -33,15 +34,14 @@ class Nystrom(Attention):
         landmarks: int = 64,
         kernel: int = 35,
         pinv: Callable[[Tensor], Tensor] = partial(cubic, steps=6),
-        impl: str = "sdpa",
+        impl: Impl = "sdpa",
     ):
         super().__init__(heads=heads, head_dim=head_dim, value_dim=value_dim, length=length, dropout=dropout)
         if not 1 <= landmarks <= length:
             raise ValueError(f"attn.landmarks must be between 1 and the task's length {length}, not {landmarks}")
         if kernel and kernel % 2 == 0:
             raise ValueError(f"attn.kernel must be odd, or 0 for no convolution, not {kernel}")
-        if impl not in IMPLS:
-            raise ValueError(f"attn.impl must be one of {', '.join(IMPLS)}, not {impl!r}")
+        one_of("impl", impl, Impl)
         if impl == "triton":
             kernels.check(kept=landmarks, head_dim=head_dim, value_dim=value_dim, pinv=pinv, dropout=dropout)
         self.landmarks, self.pinv, self.impl = landmarks, pinv, impl

@@ -1,12 +1,17 @@
 """PSF attention, a product of sparse factors with Chord links (Khalitov et al., Neural Networks 2022)."""
 
+from typing import Literal
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..linalg import at_least_float32
+from ..options import one_of
 from ..select import real_first
 from .base import Mixer
+
+Ring = Literal["real", "row"]
 
 
 class PSF(Mixer):
@@ -36,13 +41,13 @@ class PSF(Mixer):
         length: int,
         dropout: float = 0.0,
         factors: int | None = None,
-        links: int | str = "code",
+        links: int | Literal["code", "paper"] = "code",
         hidden: int = 16,
         value_hidden: int = 64,
         channels: int | None = None,
         residuals: bool = False,
         project: bool = True,
-        ring: str = "real",
+        ring: Ring = "real",
     ):
         super().__init__(dim=dim, heads=heads, head_dim=head_dim, length=length, dropout=dropout)
         log = max((length - 1).bit_length(), 1)  # ceil(log2 length)
@@ -52,8 +57,7 @@ class PSF(Mixer):
         for key, size in sizes.items():
             if size is not None and size < 1:
                 raise ValueError(f"attn.{key} must be at least 1, not {size}")
-        if ring not in ("real", "row"):
-            raise ValueError(f"attn.ring must be real or row, not {ring!r}")
+        one_of("ring", ring, Ring)
         K = {"code": log + 1, "paper": log}.get(links, links)
         channels = channels or dim
         self.residuals, self.ring = residuals, ring

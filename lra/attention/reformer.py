@@ -1,14 +1,17 @@
 """LSH attention (Reformer: Kitaev et al., ICLR 2020)."""
 
+from typing import Literal
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from ..banded import Part, blocks, merge, take, weigh
 from ..linalg import at_least_float32
+from ..options import one_of
 from .base import Attention
 
-SCOPES = ("chunk", "bucket")
+Scope = Literal["chunk", "bucket"]
 OWN = -1e5  # added to a token's score with itself (appendix A): it sees itself only where it sees nothing else
 
 
@@ -44,7 +47,7 @@ class Reformer(Attention):
         hashes: int = 2,
         chunk: int | None = 64,
         buckets: int | None = None,
-        scope: str = "chunk",
+        scope: Scope = "chunk",
         power: float = -0.5,
         unit_keys: bool = True,
         own_last: bool = True,
@@ -58,8 +61,7 @@ class Reformer(Attention):
             raise ValueError(f"attn.buckets must be 1, even, or null for 2 length / chunk, not {buckets}")
         if chunk is not None and chunk < 1:
             raise ValueError(f"attn.chunk must be 1 or more, or null for length / buckets, not {chunk}")
-        if scope not in SCOPES:
-            raise ValueError(f"attn.scope must be one of {', '.join(SCOPES)}, not {scope!r}")
+        one_of("scope", scope, Scope)
         self.hashes, self.scope, self.power = hashes, scope, power
         self.unit_keys, self.own_last = unit_keys, own_last
         self.chunk = -(-length // buckets) if chunk is None else chunk

@@ -2,16 +2,18 @@
 
 from collections.abc import Callable
 from functools import partial
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..linalg import at_least_float32, newton
+from ..options import one_of
 from ..select import real_first, segment_means
 from .base import Attention
 
-SAMPLES = ("pool", "conv", "random", "first")
+Sample = Literal["pool", "conv", "random", "first"]
 
 
 class Soft(Attention):
@@ -41,7 +43,7 @@ class Soft(Attention):
         value_dim: int,
         length: int,
         dropout: float = 0.0,
-        sample: str = "pool",
+        sample: Sample = "pool",
         window: int = 4,
         count: int | None = None,
         activate: bool = True,
@@ -49,8 +51,7 @@ class Soft(Attention):
         pinv: Callable[[Tensor], Tensor] = partial(newton, steps=20, init="soft", ridge=0.01),
     ):
         super().__init__(heads=heads, head_dim=head_dim, value_dim=value_dim, length=length, dropout=dropout)
-        if sample not in SAMPLES:
-            raise ValueError(f"attn.sample must be one of {', '.join(SAMPLES)}, not {sample!r}")
+        one_of("sample", sample, Sample)
         if not 1 <= window <= length:
             raise ValueError(f"attn.window must be between 1 and the task's length {length}, not {window}")
         if count is not None and not 1 <= count <= length:

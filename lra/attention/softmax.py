@@ -8,7 +8,8 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint as recompute
 
 from ..linalg import at_least_float32
-from ..weights import check_weights, scale, weigh
+from ..options import one_of
+from ..weights import Weights, scale, weigh
 from .base import Attention
 
 
@@ -28,11 +29,11 @@ class Softmax(Attention):
         value_dim,
         length,
         dropout=0.0,
-        weights: str = "softmax",
+        weights: Weights = "softmax",
         checkpoint: bool = False,
     ):
         super().__init__(heads=heads, head_dim=head_dim, value_dim=value_dim, length=length, dropout=dropout)
-        check_weights(weights)
+        one_of("weights", weights, Weights)
         self.weights, self.checkpoint = weights, checkpoint
 
     def forward(self, q, k, v, mask=None, bias: Callable[[Tensor, Tensor], Tensor] | None = None):

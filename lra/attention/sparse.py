@@ -1,13 +1,16 @@
 """Sparse Transformer attention (Child et al. 2019), both factorisations with their two sets of keys merged."""
 
+from typing import Literal
+
 import torch
 from torch import Tensor
 
 from ..banded import Part, attend, blocks, merge, real_blocks, weigh, windows
 from ..linalg import at_least_float32
+from ..options import one_of
 from .base import Attention
 
-PATTERNS = ("strided", "fixed")
+Pattern = Literal["strided", "fixed"]
 
 
 class Sparse(Attention):
@@ -33,15 +36,14 @@ class Sparse(Attention):
         value_dim: int,
         length: int,
         dropout: float = 0.0,
-        pattern: str = "strided",
+        pattern: Pattern = "strided",
         stride: int | None = None,
         block: int = 50,
         summary: int = 10,
         causal: bool = False,
     ):
         super().__init__(heads=heads, head_dim=head_dim, value_dim=value_dim, length=length, dropout=dropout)
-        if pattern not in PATTERNS:
-            raise ValueError(f"attn.pattern must be one of {', '.join(PATTERNS)}, not {pattern!r}")
+        one_of("pattern", pattern, Pattern)
         stride = round(length**0.5) if stride is None else stride
         if stride < 1:
             raise ValueError(f"attn.stride must be 1 or more, or null for the square root of length, not {stride}")

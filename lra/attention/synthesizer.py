@@ -53,7 +53,7 @@ class Synthesizer(Mixer):
 class Random(Synthesizer):
     """S is a free matrix (H,length,length), xavier-uniform per head (Random): length² numbers a head."""
 
-    def __init__(self, *, dim, heads, head_dim, length, dropout=0.0, dot_product=False):
+    def __init__(self, *, dim, heads, head_dim, length, dropout=0.0, dot_product: bool = False):
         super().__init__(
             dim=dim, heads=heads, head_dim=head_dim, length=length, dropout=dropout, dot_product=dot_product
         )
@@ -97,7 +97,7 @@ class Factorised(Product):
     Raises ValueError where rank is below 1.
     """
 
-    def __init__(self, *, dim, heads, head_dim, length, dropout=0.0, dot_product=False, rank: int = 32):
+    def __init__(self, *, dim, heads, head_dim, length, dropout=0.0, dot_product: bool = False, rank: int = 32):
         super().__init__(
             dim=dim, heads=heads, head_dim=head_dim, length=length, dropout=dropout, dot_product=dot_product
         )
@@ -112,7 +112,7 @@ class Factorised(Product):
 class Dense(Product):
     """S_i = W₂ relu(W₁ x_i + b₁) + b₂ from the token's vector x_i, W₁ (D,d), W₂ (length,D) per head (Dense)."""
 
-    def __init__(self, *, dim, heads, head_dim, length, dropout=0.0, dot_product=False):
+    def __init__(self, *, dim, heads, head_dim, length, dropout=0.0, dot_product: bool = False):
         super().__init__(
             dim=dim, heads=heads, head_dim=head_dim, length=length, dropout=dropout, dot_product=dot_product
         )

@@ -16,7 +16,6 @@ from ..model.multihead import Multihead
 from .contestants import Shape
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-MODES = ("inference", "training")
 
 
 class Inputs:

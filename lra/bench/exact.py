@@ -1,12 +1,14 @@
 """Exact attention by every implementation that torch has, in the dtype of its inputs."""
 
 import functools
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ..attention.base import Attention
+from ..options import one_of
 
 BACKENDS = {
     "flash": SDPBackend.FLASH_ATTENTION,
@@ -14,7 +16,7 @@ BACKENDS = {
     "cudnn": SDPBackend.CUDNN_ATTENTION,
     "math": SDPBackend.MATH,
 }
-CHOICES = ("naive", *BACKENDS, "flex")
+Backend = Literal["naive", "flash", "efficient", "cudnn", "math", "flex"]
 
 
 class Exact(Attention):
@@ -22,10 +24,9 @@ class Exact(Attention):
     the one backend of scaled_dot_product_attention; where that has no kernel for the inputs torch raises RuntimeError.
     """
 
-    def __init__(self, *, heads, head_dim, value_dim, length, dropout: float = 0.0, backend: str = "naive"):
+    def __init__(self, *, heads, head_dim, value_dim, length, dropout: float = 0.0, backend: Backend = "naive"):
         super().__init__(heads=heads, head_dim=head_dim, value_dim=value_dim, length=length, dropout=dropout)
-        if backend not in CHOICES:
-            raise ValueError(f"attn.backend must be one of {', '.join(CHOICES)}, not {backend!r}")
+        one_of("backend", backend, Backend)
         self.backend = backend
 
     def forward(self, q, k, v, mask=None):

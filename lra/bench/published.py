@@ -1,9 +1,14 @@
 """CUR attention as its authors wrote it, the baseline of every claim about a faster one."""
 
+from typing import Literal
+
 import torch
 from torch import Tensor
 
 from ..attention.base import Attention
+from ..options import Whole, one_of
+
+Score = Literal["sum", "abs", "embed", "step", "random"]
 
 
 class Published(Attention):
@@ -27,14 +32,13 @@ class Published(Attention):
         length: int,
         dropout: float = 0.0,
         count: int = 64,
-        score: str = "abs",
-        steps: int = 4,
+        score: Score = "abs",
+        steps: Whole = 4,
         copy_rv: bool = True,
         torch_dropout: bool = False,
     ):
         super().__init__(heads=heads, head_dim=head_dim, value_dim=value_dim, length=length, dropout=dropout)
-        if score not in ("sum", "abs", "embed", "step", "random"):
-            raise ValueError(f"attn.score must be one of sum, abs, embed, step, random, not {score!r}")
+        one_of("score", score, Score)
         if not 1 <= count <= length:
             raise ValueError(f"attn.count must be between 1 and the task's length {length}, not {count}")
         self.count, self.score, self.steps, self.copy_rv = count, score, steps, copy_rv

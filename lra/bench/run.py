@@ -4,7 +4,6 @@ import dataclasses
 import gc
 import itertools
 import math
-import re
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -16,11 +15,9 @@ from omegaconf import DictConfig
 from .. import build
 from ..measure import LEFT_OUT, OUT_OF_MEMORY, Measurement, failure, measure, peak_bytes
 from . import cases, contestants, floor
-from .cases import DTYPES, MODES, Inputs
+from .cases import DTYPES, Inputs
 from .contestants import Shape
 from .record import Row
-
-WHATS = ("attention", "block", "step")
 
 
 class Entry(NamedTuple):
@@ -195,23 +192,3 @@ class Group:
             claimed=contestants.claim(entry.name, self.config.claims),
             status=m.status,
         )
-
-
-def check(config: DictConfig) -> None:
-    """Raise ValueError for words and numbers that no benchmark can be made of."""
-    choices = {"what": WHATS, "modes": MODES, "dtype": tuple(DTYPES)}
-    for key, valid in choices.items():
-        if wrong := [word for word in config[key] if word not in valid]:
-            raise ValueError(f"{key}: {', '.join(map(str, wrong))} is not one of {', '.join(valid)}")
-    for key in ("n", "batch", "heads", "head_dim"):
-        if wrong := [value for value in config[key] if not isinstance(value, int) or value < 1]:
-            raise ValueError(f"{key} must be whole numbers of 1 or more, not {', '.join(map(str, wrong))}")
-    for key in ("what", "modes", "dtype", "tasks", "pads", "n", "batch", "heads", "head_dim"):
-        if not config[key]:
-            raise ValueError(f"{key} is empty")
-    if wrong := [word for word in config.pads if not re.fullmatch(r"(fixed|batch|none)(/[1-9]\d*)?", word)]:
-        raise ValueError(f"pads: {', '.join(wrong)} is not one of fixed, batch, none, batch/<rows of a micro-batch>")
-    if config.repeats < 1:
-        raise ValueError(f"repeats must be 1 or more, not {config.repeats}")
-    if config.batches not in ("random", "data"):
-        raise ValueError(f"batches must be random or data, not {config.batches!r}")

@@ -10,7 +10,6 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
-PADS = ("batch", "fixed", "none")
 MULTIPLE = 64  # rows padded to the batch's longest one are rounded up to this, so that few shapes occur
 
 
@@ -71,15 +70,7 @@ class TaskData(L.LightningDataModule):
         seed: int = 0,
     ):
         super().__init__()
-        if pad not in PADS:
-            raise ValueError(f"data.pad must be one of {', '.join(PADS)}, not {pad!r}")
-        if not mask and pad != "fixed":
-            raise ValueError("data.mask=false, padding as tokens, needs data.pad=fixed, or the batch would decide on it")
         micro_batch, eval_batch = micro_batch or batch, eval_batch or batch
-        if min(batch, micro_batch, eval_batch) < 1:
-            raise ValueError("optim.batch, optim.micro_batch and data.eval_batch must be 1 or more")
-        if batch % micro_batch:
-            raise ValueError(f"optim.micro_batch must divide optim.batch {batch}, not {micro_batch}")
         self.source, self.root, self.length, self.limit = source, root, length, min(limit, length)
         self.shift, self.masked_id, self.mask = shift, masked_id, mask
         self.batch, self.micro_batch, self.eval_batch = batch, micro_batch, eval_batch

@@ -10,7 +10,7 @@ from pathlib import Path
 from statistics import mean, stdev
 
 import torch
-from omegaconf import DictConfig, ListConfig
+from omegaconf import DictConfig
 from rich import box
 from rich.console import Console
 from rich.table import Table
@@ -23,14 +23,13 @@ from .rivals import softmax
 from .sources import Source, sources
 from .table import BASE, Errors, load, markdown, rows, save
 
-GENERATED = ("gaussian", "clustered")
 REPEATS = 3  # of the timing
 
 
 @main("dropin")
 def dropin(config: DictConfig) -> None:
     """Adds to what lies under runs/dropin; raises ValueError for names, numbers and files that there are not."""
-    names = check(config)
+    names = named(config)
     torch.set_num_threads(config.threads)
     home = Path(config.runs) / "dropin"
     for source in list(sources(config)):  # all are there before the first is measured
@@ -60,25 +59,11 @@ def dropin(config: DictConfig) -> None:
     print(f"written to {home}/dropin.md")
 
 
-def check(config: DictConfig) -> list[str]:
+def named(config: DictConfig) -> list[str]:
     """The names of the candidates, BASE among them. Raises ValueError."""
-    for key in ("candidates", "counts", "sources"):  # one word is a list of one
-        if not isinstance(config[key], ListConfig):
-            config[key] = [config[key]]
     names = list(CANDIDATES) if config.candidates == ["all"] else [str(name) for name in config.candidates]
     if unknown := [name for name in names if name not in CANDIDATES]:
         raise ValueError(f"candidates: {', '.join(unknown)} is not one of all, {', '.join(CANDIDATES)}")
-    if unknown := [str(kind) for kind in config.sources if kind not in GENERATED]:
-        raise ValueError(f"sources: {', '.join(unknown)} is not one of {', '.join(GENERATED)}; see run= and model=")
-    for key, least in {"n": 2, "heads": 1, "head_dim": 1, "length": 1, "cost": 0, "threads": 1}.items():
-        if not isinstance(config[key], int) or config[key] < least:
-            raise ValueError(f"{key} must be a whole number of {least} or more, not {config[key]}")
-    if not config.counts or not all(isinstance(count, int) and count > 1 for count in config.counts):
-        raise ValueError(f"counts must be whole numbers of 2 or more, not {list(config.counts)}")
-    if not (config.sources or config.run or config.model):
-        raise ValueError("nothing to measure: name sources, run= or model=")
-    if bool(config.model) != bool(config.examples):
-        raise ValueError("model= and examples= go together: an encoder, and a .tar file that it reads")
     return [BASE, *(name for name in names if name != BASE)]
 
 

@@ -25,11 +25,9 @@ def factorise(config: DictConfig) -> None:
 
     Raises ValueError for an unknown kind or number and where a package with matrices is missing.
     """
-    kinds = list(KINDS) if config.kinds == "all" else list(config.kinds)
+    kinds = list(KINDS) if config.kinds == ["all"] else list(config.kinds)
     if unknown := [kind for kind in kinds if kind not in KINDS]:
         raise ValueError(f"kinds: {', '.join(map(str, unknown))} is not one of all, {', '.join(KINDS)}")
-    if not isinstance(config.iterations, int) or config.iterations < 1:
-        raise ValueError(f"iterations must be a whole number of 1 or more, not {config.iterations}")
     home = Path(config.runs) / "factorise"
     results = []
     for kind in kinds:

@@ -20,7 +20,6 @@ with needs("hf", __name__):
 
 # Of ImageNet's colours, which ViT-like models are mostly trained with.
 MEAN, DEVIATION = torch.tensor([0.485, 0.456, 0.406]), torch.tensor([0.229, 0.224, 0.225])
-POOLS = ("mean", "cls")
 
 
 @dataclass
@@ -71,8 +70,6 @@ class Encoder:
 
 def load(config: DictConfig) -> Encoder:
     """Raises ValueError for a model that is not there, a pool or a device that there is not."""
-    if config.pool not in POOLS:
-        raise ValueError(f"pool must be one of {', '.join(POOLS)}, not {config.pool!r}")
     found = "cuda" if torch.cuda.is_available() else "cpu"
     if config.device not in ("auto", "cpu", found):
         raise ValueError(f"device must be auto or {found}, not {config.device!r}")

@@ -151,10 +151,6 @@ def pretrained(config: DictConfig) -> None:
     """Print the table; raises ValueError for a model, file or number that there is not."""
     if wrong := [score for score in config.selections if score not in SELECTIONS]:
         raise ValueError(f"selections must be of {', '.join(SELECTIONS)}, not {', '.join(map(str, wrong))}")
-    if config.neighbours > config.train or config.batch > config.train:
-        raise ValueError(f"neighbours and batch must be at most train {config.train}")
-    if config.out and Path(config.out).suffix == ".png":
-        raise ValueError(f"out={config.out} is where the picture would go: name a .json file")
     results = study(config)
     table = Table("attention", "count", "tuned", "cosine", "probe %", "k-NN %", box=box.SIMPLE_HEAD, show_edge=False)
     for r in results:

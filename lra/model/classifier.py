@@ -1,19 +1,22 @@
 """The encoder, its pooling and its head."""
 
 from collections.abc import Callable
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..linalg import at_least_float32
+from ..options import Share, one_of
 from ..packed import Rows
 from .multihead import Multihead
+from .norm import Norm
 from .norm import norm as make_norm
 
-POOLS = ("mean", "cls", "flatten")
-MEANS = ("length", "real")
-HEADS = ("relu", "gelu", "linear")
+Pool = Literal["mean", "cls", "flatten"]
+MeanOver = Literal["length", "real"]
+HeadKind = Literal["relu", "gelu", "linear"]
 
 
 class Classifier(nn.Module):
@@ -42,17 +45,15 @@ class Classifier(nn.Module):
         hidden: int,
         outputs: int,
         towers: int = 1,
-        pool: str = "mean",
-        mean_over: str = "length",
-        norm: str | None = "layer",
+        pool: Pool = "mean",
+        mean_over: MeanOver = "length",
+        norm: Norm | None = "layer",
         head: Callable[..., nn.Module] | None = None,
         packed: bool = False,
     ):
         super().__init__()
-        if pool not in POOLS:
-            raise ValueError(f"model.pool must be one of {', '.join(POOLS)}, not {pool!r}")
-        if mean_over not in MEANS:
-            raise ValueError(f"protocol.mean_over must be one of {', '.join(MEANS)}, not {mean_over!r}")
+        one_of("pool", pool, Pool)
+        one_of("mean_over", mean_over, MeanOver)
         if pool == "cls" and vocab is None:
             raise ValueError("model.pool=cls needs a task with token ids, this one has real features")
         self.length, self.pool, self.mean_over = length, pool, mean_over
@@ -67,7 +68,7 @@ class Classifier(nn.Module):
             raise ValueError(
                 f"model.layers must be 1 where a block makes rows of {widths[-1]} from {dim}, not {layers}"
             )
-        self.norm = make_norm(norm, widths[-1], "model.norm") if norm else None
+        self.norm = make_norm(norm, widths[-1]) if norm else None
         pooled = widths[-1] * (length if pool == "flatten" else 1)
         self.head = (head or Head)(dim=pooled, hidden=hidden, outputs=outputs, towers=towers)
 
@@ -110,12 +111,20 @@ class Head(nn.Module):
     kind: ``relu``, the same with ``gelu``, or ``linear``: one Linear. dropout: on what goes in.
     """
 
-    def __init__(self, *, dim: int, hidden: int, outputs: int, towers: int, kind: str = "relu", dropout: float = 0.0):
+    def __init__(
+        self,
+        *,
+        dim: int,
+        hidden: int,
+        outputs: int,
+        towers: int,
+        kind: HeadKind = "relu",
+        dropout: Share = 0.0,
+    ):
         super().__init__()
         if towers not in (1, 2):
             raise ValueError(f"task.towers must be 1 or 2, not {towers}")
-        if kind not in HEADS:
-            raise ValueError(f"model.head.kind must be one of {', '.join(HEADS)}, not {kind!r}")
+        one_of("kind", kind, HeadKind)
         inputs = dim if towers == 1 else 4 * dim
         self.dropout = nn.Dropout(dropout)
         if kind == "linear":

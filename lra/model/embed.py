@@ -1,11 +1,14 @@
 """From tokens to vectors. ``positions`` (T,) says where the tokens of packed rows (1,T) stand, see ``lra.packed``."""
 
+from typing import Literal
+
 import torch
 from torch import Tensor, nn
 
+from ..options import one_of
 from .dropout import Dropout
 
-PADDINGS = ("learned", "constant", "zero")
+Padding = Literal["learned", "constant", "zero"]
 
 
 class TokenEmbedding(nn.Module):
@@ -26,11 +29,10 @@ class TokenEmbedding(nn.Module):
         std: float | None = 0.02,
         bound: float | None = None,
         positions: bool = True,
-        padding: str = "learned",
+        padding: Padding = "learned",
     ):
         super().__init__()
-        if padding not in PADDINGS:
-            raise ValueError(f"model.embed.padding must be one of {', '.join(PADDINGS)}, not {padding!r}")
+        one_of("padding", padding, Padding)
         self.token = nn.Embedding(vocab, dim, padding_idx=None if padding == "learned" else 0)
         self.position = nn.Embedding(length, dim) if positions else None
         self.dropout = Dropout(dropout)

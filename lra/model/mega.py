@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from ..attention.base import Attention
 from ..banded import blocks, real_blocks
 from .ema import EMA
+from .norm import Norm
 from .norm import norm as make_norm
 
 
@@ -42,7 +43,7 @@ class Mega(nn.Module):
         ndim: int = 16,
         truncation: int | None = 1024,
         chunk: int | None = None,
-        norm: str = "layer",
+        norm: Norm = "layer",
         prenorm: bool = True,
         bias: bool = True,
     ):
@@ -58,7 +59,7 @@ class Mega(nn.Module):
             raise ValueError(f"{name} takes no position bias, as mega and mega_cur_* do: set block.bias=false")
         self.bias = RelativeBias(reach) if bias else None
         self.ema = EMA(dim, ndim=ndim, truncation=truncation)
-        self.norm, self.mlp_norm = (make_norm(norm, dim, "block.norm") for _ in range(2))
+        self.norm, self.mlp_norm = (make_norm(norm, dim) for _ in range(2))
         self.values, self.gates = nn.Linear(dim, hidden), nn.Linear(dim, sum(self.widths))
         self.output = nn.Linear(hidden, dim)
         self.qk_scale, self.qk_shift = nn.Parameter(torch.empty(2, z)), nn.Parameter(torch.zeros(2, z))

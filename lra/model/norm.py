@@ -1,7 +1,11 @@
 """Normalisations by their names: each takes x (N,L,d) and a mask (N,L), which only the batch norm looks at."""
 
+from typing import Literal
+
 import torch
 from torch import Tensor, nn
+
+from ..options import one_of
 
 
 class LayerNorm(nn.LayerNorm):
@@ -38,10 +42,10 @@ class BatchNorm(nn.BatchNorm1d):
 
 
 NORMS = {"layer": LayerNorm, "scale": ScaleNorm, "rms": RMSNorm, "batch": BatchNorm}
+Norm = Literal["layer", "scale", "rms", "batch"]
 
 
-def norm(kind: str, dim: int, key: str) -> nn.Module:
-    """``key`` is how the configuration calls the choice, for the message of the ValueError."""
-    if kind not in NORMS:
-        raise ValueError(f"{key} must be one of {', '.join(NORMS)}, not {kind!r}")
+def norm(kind: Norm, dim: int) -> nn.Module:
+    """Raises ValueError for another kind."""
+    one_of("norm", kind, Norm)
     return NORMS[kind](dim)

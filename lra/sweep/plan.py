@@ -66,8 +66,6 @@ def expand(config: DictConfig, *, threads: int | None) -> tuple[list[Run], list[
 
     Raises ValueError for words that no run can be made of, and where a folder was made by another configuration.
     """
-    if not config.tasks or not config.seeds:
-        raise ValueError("tasks and seeds must be lists with something in them, such as tasks=[listops] seeds=[0,1]")
     runs, skipped = [], []
     history, deadline = records(Path(config.runs)), time.monotonic() + config.measure
     common = [f"budget={config.budget}", f"protocol={config.protocol.name}"]
@@ -82,7 +80,7 @@ def expand(config: DictConfig, *, threads: int | None) -> tuple[list[Run], list[
             continue
         check(made)
         choices = record.choices(made, build.task_data(made).source.provenance)
-        params = sum(p.numel() for p in build.classifier(made).parameters())
+        params = sum(p.numel() for p in build.sketch(made).parameters())
         folders = {seed: record.home(made) / f"seed-{seed}" for seed in made.seeds}
         for folder in folders.values():
             refuse_other(folder / "config.yaml", choices, made.study)

@@ -23,13 +23,6 @@ from .record import FILE, TransferRecord, load, save
 @main("transfer")
 def transfer(config: DictConfig) -> None:
     """Every finished seed of a run; raises ValueError for weights that do not fit the mechanism."""
-    if OmegaConf.is_missing(config, "run"):
-        raise ValueError("run=<folder> is missing; name a finished run, runs/<study>/<task>/<label>")
-    if "task" in config:
-        raise ValueError("a transfer has the task of its run; leave out task=")
-    for key in ("steps", "examples", "spectrum"):
-        if not isinstance(config[key], int) or config[key] < (key == "examples"):
-            raise ValueError(f"{key} must be a whole number of {int(key == 'examples')} or more, not {config[key]}")
     if reason := build.unavailable(config):
         raise ValueError(reason)
     if config.trainer.threads:

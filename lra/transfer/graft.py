@@ -9,7 +9,7 @@ import yaml
 from omegaconf import DictConfig, OmegaConf
 from torch import nn
 
-from .. import build, record
+from .. import build, record, schema
 from ..attention.base import Attention
 from ..config import flatten
 
@@ -56,7 +56,7 @@ def original(run: Run, root: str) -> DictConfig:
     r = run.record
     return OmegaConf.merge(
         source,
-        {"study": r.study, "budget": r.budget, "budgets": {r.budget: None}, "label": r.label, "seeds": [r.seed]},
+        {"study": r.study, "budget": r.budget, "label": r.label, "seeds": [r.seed]},
         {"data": {"root": root, "eval_batch": source.optim.batch}},
         {"data_words": [f"task={r.task}", f"budget={r.budget}", f"protocol={r.protocol}"]},
     )
@@ -97,6 +97,7 @@ def configs(run: Run, config: DictConfig) -> tuple[DictConfig, DictConfig]:
         o.steps = steps
         o.eval_every = config.optim.eval_every or steps
         o.warmup = 2 * (steps // 20) if config.optim.warmup is None else config.optim.warmup
+    schema.section(schema.Optim, OmegaConf.to_container(o), "optim")
     return source, target
 
 

@@ -1,0 +1,40 @@
+"""What an option takes, by its annotation: ``Literal`` names words, ``Annotated`` with a ``Range`` bounds numbers."""
+
+from dataclasses import dataclass
+from typing import Annotated, Any, get_args
+
+
+@dataclass(frozen=True)
+class Range:
+    """Numbers from ``least`` or ``above`` one to ``most`` or ``below`` one; None: no bound."""
+
+    least: float | None = None
+    most: float | None = None
+    above: float | None = None
+    below: float | None = None
+
+    def __contains__(self, value: float) -> bool:
+        return (
+            (self.least is None or value >= self.least)
+            and (self.most is None or value <= self.most)
+            and (self.above is None or value > self.above)
+            and (self.below is None or value < self.below)
+        )
+
+    def __str__(self) -> str:
+        low = f"above {self.above:g}" if self.above is not None else f"from {self.least}"
+        high = f"below {self.below:g}" if self.below is not None else f"to {self.most}"
+        if self.most is None and self.below is None:
+            return low if self.above is not None else f"of {self.least} or more"
+        return high if self.above is self.least is None else f"{low} {high}"
+
+
+Positive = Annotated[int, Range(1)]
+Whole = Annotated[int, Range(0)]
+Share = Annotated[float, Range(0, 1)]
+
+
+def one_of(name: str, value: Any, words: Any) -> None:
+    """Raise ValueError for a value that ``words``, a Literal, does not name."""
+    if value not in get_args(words):
+        raise ValueError(f"{name} must be one of {', '.join(map(str, get_args(words)))}, not {value!r}")

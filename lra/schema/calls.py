@@ -1,0 +1,85 @@
+"""Constructor calls, ``_target_`` with options: the constructor's keyword-only arguments say what the options take."""
+
+import collections.abc
+import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any, get_origin, get_type_hints
+
+from hydra.utils import get_object
+
+from .convert import ABSENT, Wrong, refuse_unknown, shown, typed
+
+MARKS = {"_target_": str, "_partial_": bool}  # keys of hydra's own
+
+
+@dataclass(frozen=True, eq=False)
+class Call:
+    """In an ``Annotated``: a call that is made at once or, with ``partial``, where the rest of its arguments is known.
+
+    given: arguments that are none of its options, because they are handed over then. also: keys beside its options.
+    """
+
+    partial: bool = True
+    given: frozenset[str] = frozenset()
+    also: Mapping[str, Any] = field(default_factory=dict)
+    text = "a constructor call, _target_ and its options"
+
+    def convert(self, value: Any, name: str) -> dict:
+        if not isinstance(value, Mapping) or "_target_" not in value:
+            raise Wrong
+        if value["_target_"] == ABSENT:  # attn=custom before it is told which
+            return dict(value)
+        known, needed = options(target(value["_target_"], name), self.given)
+        refuse_unknown(value, known | self.also | MARKS, name, hidden=MARKS)
+        if bool(value.get("_partial_", False)) is not self.partial:
+            raise ValueError(f"{name}._partial_ must be {str(self.partial).lower()}")
+        if missing := sorted(needed - set(value)) if not self.given else []:
+            raise ValueError(f"{name}.{missing[0]} is missing; {name} needs {', '.join(missing)}")
+        return {key: self._option(known | self.also | MARKS, key, item, name) for key, item in value.items()}
+
+    def _option(self, kinds: Mapping[str, Any], key: str, value: Any, name: str) -> Any:
+        kind = kinds[key]
+        if isinstance(value, Mapping) and "_target_" in value:
+            kind = Annotated[Any, Call(partial=bool(value.get("_partial_")))]
+        elif get_origin(kind) is collections.abc.Callable:
+            kind = Annotated[Any, Call()]
+        return typed(kind, value, f"{name}.{key}")
+
+
+def target(path: Any, name: str) -> Any:
+    """What ``_target_`` names. Raises ValueError where that is nothing that can be called."""
+    try:
+        found = get_object(path)
+    except Exception as error:  # the module is the user's own, and anything may happen while it is imported
+        cause = error.__cause__ or error
+        reason = " ".join(str(cause).split())
+        raise ValueError(f"{name}._target_={path} cannot be imported: {reason}") from error
+    if not callable(found):
+        raise ValueError(f"{name}._target_ must name a class or a function, not {shown(path)}")
+    return found
+
+
+def options(target: Any, given: frozenset[str] = frozenset()) -> tuple[dict[str, Any], set[str]]:
+    """Keyword-only arguments with their annotations, those of base classes too, and which of them have no default."""
+    kinds: dict[str, Any] = {}
+    needed: set[str] = set()
+    for owner in reversed(inspect.getmro(target)) if inspect.isclass(target) else (target,):
+        function = owner.__init__ if inspect.isclass(owner) else owner
+        try:
+            signature = inspect.signature(function)
+        except ValueError:  # of a builtin
+            continue
+        hints = _hints(function)
+        for key, parameter in signature.parameters.items():
+            if parameter.kind is parameter.KEYWORD_ONLY and key not in given:
+                kinds[key] = hints.get(key, kinds.get(key, Any))
+                needed = needed | {key} if parameter.default is parameter.empty else needed - {key}
+    return kinds, needed
+
+
+def _hints(function: Any) -> dict[str, Any]:
+    try:
+        return get_type_hints(function, include_extras=True)
+    except Exception:  # an annotation that only a type checker can resolve
+        return {}

@@ -1,0 +1,215 @@
+"""A value and the annotation of its option -> the value as that type, or one line that says what the option takes."""
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from pathlib import Path
+from types import MappingProxyType, NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from omegaconf import BooleanNode, FloatNode, IntegerNode, StringNode
+
+from ..options import Range
+
+ABSENT = "???"  # a value that the configuration leaves to the command line
+LONGEST = 60  # characters of a value in a message
+WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text", Path: "a path"}
+NODES = {int: IntegerNode, float: FloatNode, bool: BooleanNode, str: StringNode, Path: StringNode}
+
+
+class Wrong(Exception):
+    """A value is none of those that an annotation allows."""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """In an ``Annotated``: ``text`` says what the option takes where type and range do not, ``holds`` tests a value."""
+
+    text: str
+    holds: Callable[[Any], bool] = lambda value: True
+
+    def __contains__(self, value: Any) -> bool:
+        return self.holds(value)
+
+
+@dataclass(frozen=True)
+class Many:
+    """In an ``Annotated`` list: one value is a list of one, and there are ``least`` or more."""
+
+    least: int = 1
+
+    def __contains__(self, values: list) -> bool:
+        return len(values) >= self.least
+
+
+def typed(kind: Any, value: Any, name: str) -> Any:
+    """The value of option ``name`` as ``kind`` says: an annotation, or a dataclass with an annotation for each key.
+
+    Raises ValueError, which names the option, what it takes and the value.
+    """
+    try:
+        return _convert(kind, value, name)
+    except Wrong:
+        raise ValueError(f"{name} must be {expected(kind)}, not {shown(value)}") from None
+
+
+def _convert(kind: Any, value: Any, name: str) -> Any:
+    origin, parts = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        return _annotated(parts[0], parts[1:], value, name)
+    if origin in (Union, UnionType):
+        return _first(parts, value, name)
+    if origin is Literal:
+        return _word(parts, value)
+    if origin in (list, Sequence):
+        if not isinstance(value, list):
+            raise Wrong
+        return [_convert(parts[0], item, name) for item in value]
+    if origin is dict:
+        if not isinstance(value, Mapping):
+            raise Wrong
+        return {key: typed(parts[1], item, f"{name}.{key}") for key, item in value.items()}
+    if is_dataclass(kind):
+        return section(kind, value, name)
+    if kind in NODES:
+        return _leaf(kind, value)
+    return value  # Any, no annotation, or a type that no command line can spell
+
+
+def _leaf(kind: type, value: Any) -> Any:
+    if value is None or (kind is bool and isinstance(value, int) and value not in (0, 1)):
+        raise Wrong
+    try:
+        value = NODES[kind](value, is_optional=False)._value()
+    except (ValueError, OverflowError):
+        raise Wrong from None
+    if kind is float and not math.isfinite(value):
+        raise Wrong
+    if kind is int and not -(2**63) <= value < 2**63:
+        raise Wrong
+    if kind in (str, Path) and ("\0" in value or (kind is Path and not value.strip())):
+        raise Wrong
+    return value
+
+
+def _annotated(kind: Any, rules: tuple, value: Any, name: str) -> Any:
+    for rule in rules:
+        if hasattr(rule, "convert"):
+            return rule.convert(value, name)
+    if any(isinstance(rule, Many) for rule in rules) and not isinstance(value, list):
+        value = [value]
+    value = _convert(kind, value, name)
+    if not all(value in rule for rule in rules):
+        raise Wrong
+    return value
+
+
+def _first(kinds: tuple, value: Any, name: str) -> Any:
+    """As the first kind of a union that takes it, its own one before the others."""
+    if value is None and NoneType in kinds:
+        return None
+    for kind in sorted(kinds, key=lambda kind: type(value) is not kind):
+        try:
+            if kind is not NoneType:
+                return _convert(kind, value, name)
+        except Wrong:
+            continue
+    raise Wrong
+
+
+def _word(words: tuple, value: Any) -> Any:
+    for word in words:
+        try:
+            if _leaf(type(word), value) == word:
+                return word
+        except Wrong:
+            continue
+    raise Wrong
+
+
+def section(kind: type, value: Any, name: str) -> Any:
+    """The dataclass ``kind`` with the values of a mapping, after its ``validate``; fields that are absent stay so."""
+    if not isinstance(value, Mapping):
+        raise Wrong
+    kinds, prefix = get_type_hints(kind, include_extras=True), f"{name}." if name else ""
+    refuse_unknown(value, kinds, name)
+    found = {}
+    for field in fields(kind):
+        said = value.get(field.name, ABSENT)
+        if said != ABSENT:
+            found[field.name] = typed(kinds[field.name], said, prefix + field.name)
+        elif field.default is MISSING:
+            raise ValueError(f"{prefix}{field.name} is missing; it must be {expected(kinds[field.name])}")
+    made = kind(**found)
+    if hasattr(made, "validate"):
+        made.validate()
+    return made
+
+
+def refuse_unknown(value: Mapping, known: Mapping, name: str, hidden: Mapping = MappingProxyType({})) -> None:
+    """Raise ValueError for a key that is not known, and say which are but for the hidden ones."""
+    for key in value:
+        if key not in known:
+            valid = ", ".join(sorted(known.keys() - hidden.keys())) or "none"
+            raise ValueError(
+                f"{f'{name}.' if name else ''}{key}: no such key; {name or 'the configuration'} has {valid}"
+            )
+
+
+def plain(value: Any) -> Any:
+    """A section as dicts again, without what is absent."""
+    if is_dataclass(value):
+        value = {field.name: getattr(value, field.name) for field in fields(value)}
+        return {key: plain(item) for key, item in value.items() if not _absent(item)}
+    if isinstance(value, dict):
+        return {key: plain(item) for key, item in value.items()}
+    return value
+
+
+def _absent(value: Any) -> bool:
+    return isinstance(value, str) and value == ABSENT
+
+
+def expected(kind: Any) -> str:
+    """What an option takes, in words: "a whole number of 1 or more, or null"."""
+    origin, parts = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        return _annotation(parts[0], parts[1:])
+    if origin in (Union, UnionType):
+        words = [word for part in parts if get_origin(part) is Literal for word in get_args(part)]
+        others = [expected(p) for p in parts if get_origin(p) is not Literal and p is not NoneType]
+        if set(parts) - {NoneType} == {int, float}:
+            others = ["a number"]
+        texts = [*others, *map(_plain_word, words)] if others else [expected(Literal[tuple(words)])]
+        return ", ".join(texts) + (", or null" if NoneType in parts else "")
+    if origin is Literal:
+        return f"one of {', '.join(map(_plain_word, parts))}" if len(parts) > 1 else _plain_word(parts[0])
+    if origin in (list, Sequence):
+        return f"a list, each {expected(parts[0])}"
+    if origin is dict or is_dataclass(kind):
+        return "keys with their values"
+    return WORDS.get(kind, getattr(kind, "text", "given"))
+
+
+def _annotation(kind: Any, rules: tuple) -> str:
+    if texts := [rule.text for rule in rules if hasattr(rule, "text")]:
+        return texts[-1]
+    if any(isinstance(rule, Many) for rule in rules):
+        return f"{expected(get_args(kind)[0])}, or a list of such"
+    return " ".join([expected(kind), *(str(rule) for rule in rules if isinstance(rule, Range))])
+
+
+def _plain_word(word: Any) -> str:
+    return str(word).lower() if isinstance(word, bool) else str(word)
+
+
+def shown(value: Any) -> str:
+    """A value as it is typed, cut where it is long; text in quotes."""
+    if isinstance(value, str):
+        text = repr(value)
+    elif value is None or isinstance(value, bool):
+        text = json.dumps(value)
+    else:
+        text = str(value)
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}..."

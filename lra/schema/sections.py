@@ -1,0 +1,150 @@
+"""What each part of a configuration takes. Defaults are in ``conf``; a field with one here may be left out there."""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from .. import metric
+from ..model.classifier import MeanOver, Pool
+from ..model.norm import Norm
+from ..options import Positive, Range, Share, Whole
+from .calls import Call
+from .convert import ABSENT, Rule
+
+Number = int | float  # an int stays one
+Rows = Annotated[int, Range(1, 10**6)]  # of a batch
+Threads = Annotated[int, Range(1, 4096)]
+Device = Literal["auto", "cpu", "cuda"]
+Precision = Literal["fp32", "bf16", "fp16"]
+Name = Annotated[
+    str,
+    Rule(
+        "a name: letters, digits and marks but no / and no blank ends, not . or ..",
+        lambda text: (
+            bool(re.fullmatch(r"[^/\\\x00-\x1f\x7f]{1,150}", text)) and text.strip() == text != "." and text != ".."
+        ),
+    ),
+]
+Seeds = Annotated[
+    list[Annotated[int, Range(0)]],
+    Rule(
+        "a list of different whole numbers from 0, such as [0,1,2]",
+        lambda seeds: len(set(seeds)) == len(seeds) > 0,
+    ),
+]
+Metric = Literal[tuple(name for name, f in vars(metric).items() if getattr(f, "__module__", "") == metric.__name__)]
+# What constructors are handed by ``lra.build`` and ``lra.fit``, so that it is no option.
+Attn = Annotated[
+    Any,
+    Call(
+        given=frozenset({"dim", "heads", "head_dim", "value_dim", "length", "first"}),
+        also={"requires": Literal["gpu"], "otherwise": str},
+    ),
+]
+Block = Annotated[Any, Call(given=frozenset({"dim", "hidden", "dropout", "length"}))]
+Embed = Annotated[Any, Call(given=frozenset({"dim", "dropout", "length"}))]
+Head = Annotated[Any, Call(given=frozenset({"dim", "hidden", "outputs", "towers"}))]
+Logger = Annotated[Any, Call(given=frozenset({"folder", "first_step", "config", "seed", "fingerprint"}))]
+Source = Annotated[Any, Call(partial=False)]
+
+
+@dataclass(kw_only=True)
+class Model:
+    layers: Annotated[int, Range(1, 1000)]
+    heads: Positive
+    dim: Positive
+    head_dim: Positive | None
+    hidden: Positive
+    dropout: Share
+    pool: Pool
+    norm: Norm | None
+    embed: Embed | None
+    head: Head | None
+
+    def validate(self) -> None:
+        if not self.head_dim and self.dim % self.heads:
+            raise ValueError(f"model.heads must divide model.dim {self.dim}, not {self.heads}; or set model.head_dim")
+
+
+@dataclass(kw_only=True)
+class Optim:
+    lr: Annotated[float, Range(above=0)]
+    steps: Positive
+    warmup: Whole
+    batch: Rows
+    micro_batch: Rows | None
+    eval_every: Positive
+    betas: Annotated[
+        list[Annotated[float, Range(0, below=1)]], Rule("two numbers from 0 to below 1", lambda betas: len(betas) == 2)
+    ]
+    eps: Annotated[float, Range(0)]
+    weight_decay: Annotated[float, Range(0)]
+    clip_norm: Annotated[float, Range(above=0)] | None
+    schedule: Literal["one_cycle", "linear", "constant"]
+    warmup_power: Annotated[Number, Range(above=0)]
+
+    def validate(self) -> None:
+        if self.steps % self.eval_every:
+            raise ValueError(f"optim.eval_every must divide optim.steps {self.steps}, not {self.eval_every}")
+        if self.batch % (self.micro_batch or self.batch):
+            raise ValueError(f"optim.micro_batch must divide optim.batch {self.batch}, not {self.micro_batch}")
+        if self.schedule == "constant" and self.warmup:
+            raise ValueError(f"optim.warmup must be 0 with optim.schedule=constant, not {self.warmup}")
+        # torch's one-cycle schedule divides by warmup - 1 and steps - warmup
+        if self.warmup and not 2 <= self.warmup < self.steps:
+            raise ValueError(
+                f"optim.warmup must be 0 or from 2 to optim.steps - 1 ({self.steps - 1}), not {self.warmup}"
+            )
+
+
+@dataclass(kw_only=True)
+class Root:
+    root: Path
+
+
+@dataclass(kw_only=True)
+class Data(Root):
+    pad: Literal["batch", "fixed", "none"]
+    mask: bool
+    eval_batch: Rows
+
+    def validate(self) -> None:
+        if not self.mask and self.pad != "fixed":
+            raise ValueError(
+                "data.mask=false, padding as tokens, needs data.pad=fixed, or the batch would decide on it"
+            )
+
+
+@dataclass(kw_only=True)
+class Task:
+    name: Name
+    metric: Metric
+    loss: Literal["cross_entropy", "mse"] = ABSENT
+    display: Literal["pixels", "expression", "bytes", "series"]
+    towers: Literal[1, 2]
+    vocab: Positive = ABSENT  # of a task of tokens
+    features: Positive = ABSENT  # of a task of real numbers
+    outputs: Positive
+    limit: Positive
+    shift: Whole
+    masked_id: Whole | None
+    length: Positive
+
+
+@dataclass(kw_only=True)
+class Protocol:
+    name: Name
+    mean_over: MeanOver
+    cycle_momentum: bool
+    masked_pixel: Whole | None
+    hold_out: Whole
+
+
+@dataclass(kw_only=True)
+class Trainer:
+    device: Device
+    devices: Positive | Literal["auto", "launched"]
+    precision: Precision
+    compile: bool | Literal["reduce-overhead"]
+    threads: Threads | None
