@@ -1,15 +1,19 @@
 """A run's folder: one process at a time, and one configuration for good."""
 
 import contextlib
+import errno
 from collections.abc import Iterator
 from pathlib import Path
 
 import yaml
 
-from . import lock, record
+from . import checksums, lock, record
+from . import choices as config_file
 from .devices import say
 
 TEMPORARY = ".*.part"
+# What a disk may come back from with nothing lost; with another error the same command would end as it did.
+PASSING = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.ESTALE)
 
 
 def claim(held: contextlib.ExitStack, folder: Path, title: str, choices: dict, study: str) -> bool:
@@ -26,13 +30,18 @@ def claim(held: contextlib.ExitStack, folder: Path, title: str, choices: dict, s
         return False
     except OSError as error:
         raise ValueError(f"cannot write to {folder}: {error.strerror}; choose another folder with runs=...") from None
-    refuse_other(folder / "config.yaml", choices, study)
+    refuse_other(folder / config_file.NAME, choices, study)
     for part in folder.glob(TEMPORARY):
         part.unlink()
-    if not (folder / "config.yaml").exists():
+    if not (folder / config_file.NAME).exists():
         with writing(folder):
-            record.write(folder / "config.yaml", yaml.safe_dump(choices))
+            checksums.save(folder / config_file.NAME, yaml.dump(choices, Dumper=_Dumper))
     return True
+
+
+class _Dumper(yaml.SafeDumper):
+    def ignore_aliases(self, data) -> bool:
+        return True  # who reads it refuses them
 
 
 @contextlib.contextmanager
@@ -41,17 +50,17 @@ def writing(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        reason = f"{error.strerror or error}; the same command goes on from the last checkpoint"
+        if error.errno not in PASSING:
+            raise
+        reason = f"{error.strerror}; the same command goes on from the last checkpoint"
         raise ValueError(f"{folder} cannot be written: {reason}") from error
 
 
 def refuse_other(path: Path, choices: dict, study: str) -> None:
-    """Raise ValueError where a config.yaml is there and says something else."""
-    if not path.exists():
+    """Raise ValueError where a config.yaml is there and says something else, or nothing."""
+    if not path.exists() and not path.is_symlink():
         return
-    before = yaml.safe_load(path.read_text())
-    if not isinstance(before, dict):
-        raise ValueError(f"{path} is damaged; delete its folder to run that seed again")
+    before = config_file.read(path)
     if before != choices:
         raise ValueError(
             f"{path.parent} was made by another configuration ({record.difference(before, choices)}); "
