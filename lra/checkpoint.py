@@ -41,7 +41,7 @@ def read(path: Path) -> Any:
 def _check_crc(file: BinaryIO) -> None:
     with zipfile.ZipFile(file) as parts:
         for part in parts.infolist():
-            if part.compress_type != zipfile.ZIP_STORED or part.external_attr:  # torch would read nothing of a folder
+            if part.compress_type != zipfile.ZIP_STORED or part.external_attr & 16:  # of a folder torch reads nothing
                 raise Unreadable(f"torch did not write its part {part.filename!r}")
         if name := parts.testzip():
             raise Unreadable(f"its part {name} is damaged")
