@@ -156,7 +156,7 @@ class Source(ABC):
         """The prepared splits; StoreError with the command that mends it if they are missing or damaged."""
         folder = self.folder(root)
         try:
-            return load(folder, self.provenance)
+            return load(folder, self.provenance, self.towers)
         except StoreError as error:
             force = " force=true" if folder.exists() else ""
             command = self.command or f"python -m data_prep task={self.name}"

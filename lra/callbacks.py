@@ -11,7 +11,7 @@ import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from .record import replacing
+from . import checkpoint, checksums
 
 CHECK_EVERY = 50  # optimiser steps between looks at the loss; each look waits for the device
 LINE_EVERY = 5.0  # seconds between progress lines where output is no terminal
@@ -66,26 +66,33 @@ class Checkpoints(L.Callback):
     """last.ckpt (the whole state) at every evaluation, best.ckpt (weights) where the dev score is strictly higher.
 
     best.ckpt is written first: a kill between the two repeats the steps since the older last.ckpt and writes it again.
+    fingerprint: of the run, by which its last.ckpt is told from that of another one.
     """
 
-    def __init__(self, folder: Path):
-        self.folder, self.best_score, self.best_step = folder, None, None
+    def __init__(self, folder: Path, fingerprint: str):
+        self.folder, self.fingerprint = folder, fingerprint
+        self.best_score, self.best_step = None, None
 
     def on_validation_end(self, trainer, module) -> None:
         if self.best_score is None or module.score > self.best_score:
             self.best_score, self.best_step = module.score, trainer.global_step
             if trainer.is_global_zero:
-                with replacing(self.folder / "best.ckpt") as part:
+                with checksums.replaced(self.folder / checkpoint.BEST) as part:
                     torch.save(module.model.state_dict(), part)
         row = {"train_loss": module.mean_loss(), "val": module.score, "lr": module.rate}
         for logger in trainer.loggers:
             logger.log_metrics(row, trainer.global_step)
-        last = self.folder / "last.ckpt"  # every process takes part, the first one writes
-        with replacing(last) if trainer.is_global_zero else contextlib.nullcontext(last) as part:
+        last = self.folder / checkpoint.LAST  # every process takes part, the first one writes
+        with checksums.replaced(last) if trainer.is_global_zero else contextlib.nullcontext(last) as part:
             trainer.save_checkpoint(part)
 
     def state_dict(self) -> dict:
-        return {"best_score": self.best_score, "best_step": self.best_step}
+        best = {"best_score": self.best_score, "best_step": self.best_step}
+        return best | {checkpoint.OWNER: self.fingerprint}
+
+    @property
+    def state_key(self) -> str:
+        return checkpoint.CALLBACK
 
     def load_state_dict(self, state: dict) -> None:
         self.best_score, self.best_step = state["best_score"], state["best_step"]

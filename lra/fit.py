@@ -14,7 +14,7 @@ from lightning.pytorch.strategies import DDPStrategy
 from omegaconf import DictConfig
 from torch import nn
 
-from . import build, devices, record
+from . import build, checkpoint, devices, record
 from .callbacks import Checkpoints, Diverged, Divergence, Report, Stopwatch
 from .data.task import TaskData
 from .heap import Trim, keep_pages
@@ -69,8 +69,8 @@ def fit(
 ) -> record.RunRecord:
     """Train (or resume) and score the best dev checkpoint on the test set once.
 
-    model: what to start from, None for a new classifier. Raises KeyboardInterrupt with the step that the same command
-    resumes from.
+    model: what to start from, None for a new classifier. Raises ValueError for a checkpoint that cannot be used, and
+    KeyboardInterrupt with the step that the same command resumes from.
     """
     where = device(config)
     if where == "cuda":
@@ -84,9 +84,8 @@ def fit(
     if compiled := config.trainer.compile:
         model.compile(mode=None if compiled is True else compiled)
     module = training(config, model, seed)
-    last = folder / "last.ckpt"
-    first_step = torch.load(last, weights_only=True)["global_step"] if last.exists() else 0
-    stopwatch, checkpoints = Stopwatch(), Checkpoints(folder)
+    first_step = devices.first_says(lambda: checkpoint.first_step(folder, model, fingerprint))
+    stopwatch, checkpoints = Stopwatch(), Checkpoints(folder, fingerprint)
     title = f"{config.task.name} {config.label} seed {seed}"
     more_seeds = len(config.seeds) - 1 - list(config.seeds).index(seed)
     callbacks = [Divergence(), checkpoints, stopwatch]  # saving is not part of a step
@@ -109,16 +108,16 @@ def fit(
     )
     status, steps, test = "done", config.optim.steps, None
     try:
-        trainer.fit(module, data, ckpt_path=last if first_step else None, weights_only=True)
+        trainer.fit(module, data, ckpt_path=folder / checkpoint.LAST if first_step else None, weights_only=True)
     except Diverged as stop:
         status, steps = "diverged", stop.step
         devices.say(f"{title}: the loss was not finite at step {stop.step}")
     except SystemExit:  # what Lightning makes of Ctrl-C and SIGTERM
-        saved = torch.load(last, weights_only=True)["global_step"] if last.exists() else 0
+        saved = (checkpoint.state(folder) or {"global_step": 0})["global_step"]
         stopped = f"stopped at step {trainer.global_step}; the same command resumes from step {saved}"
         raise KeyboardInterrupt(stopped) from None
     if status == "done":
-        model.load_state_dict(torch.load(folder / "best.ckpt", weights_only=True))
+        checkpoint.load_weights(model, folder / checkpoint.BEST)
         trainer.test(module, data, verbose=False)
         test = module.score
     result = record.RunRecord(

@@ -1,16 +1,20 @@
 """A run's folder: one process at a time, and one configuration for good."""
 
 import contextlib
+import errno
 from collections.abc import Iterator
 from pathlib import Path
 
 import yaml
 
-from . import lock, record
+from . import checksums, lock, record
+from . import choices as config_file
 from .devices import say
 
 TEMPORARY = ".*.part"
 MADE = ("metrics.csv", "last.ckpt", "best.ckpt", record.NAME, "transfer.json")
+# What a disk may come back from with nothing lost; with another error the same command would end as it did.
+PASSING = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.ESTALE)
 
 
 def claim(held: contextlib.ExitStack, folder: Path, title: str, choices: dict, study: str) -> bool:
@@ -27,13 +31,18 @@ def claim(held: contextlib.ExitStack, folder: Path, title: str, choices: dict, s
         return False
     except OSError as error:
         raise ValueError(f"cannot write to {folder}: {error.strerror}; choose another folder with runs=...") from None
-    refuse_other(folder / "config.yaml", choices, study)
+    refuse_other(folder / config_file.NAME, choices, study)
     for part in folder.glob(TEMPORARY):
         part.unlink()
-    if not (folder / "config.yaml").exists() or not begun(folder):
+    if not (folder / config_file.NAME).exists() or not begun(folder):
         with writing(folder):
-            record.write(folder / "config.yaml", yaml.safe_dump(choices))
+            checksums.save(folder / config_file.NAME, yaml.dump(choices, Dumper=_Dumper))
     return True
+
+
+class _Dumper(yaml.SafeDumper):
+    def ignore_aliases(self, data) -> bool:
+        return True  # who reads it refuses them
 
 
 @contextlib.contextmanager
@@ -42,7 +51,9 @@ def writing(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        reason = f"{error.strerror or error}; the same command goes on from the last checkpoint"
+        if error.errno not in PASSING:
+            raise
+        reason = f"{error.strerror}; the same command goes on from the last checkpoint"
         raise ValueError(f"{folder} cannot be written: {reason}") from error
 
 
@@ -52,12 +63,10 @@ def begun(folder: Path) -> bool:
 
 
 def refuse_other(path: Path, choices: dict, study: str) -> None:
-    """Raise ValueError where a config.yaml is there with something that was made by it, and says something else."""
-    if not path.exists() or not begun(path.parent):
+    """Raise ValueError where something was made by a config.yaml that says something else, or nothing."""
+    if not begun(path.parent) or not (path.exists() or path.is_symlink()):
         return
-    before = yaml.safe_load(path.read_text())
-    if not isinstance(before, dict):
-        raise ValueError(f"{path} is damaged; delete its folder to run that seed again")
+    before = config_file.read(path)
     if before != choices:
         raise ValueError(
             f"{path.parent} was made by another configuration ({record.difference(before, choices)}); "

@@ -18,6 +18,8 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from .disk import Unreadable, content
+
 NAME = ".owner"  # in the folder of a run
 BEAT = 30.0  # seconds between signs of life, the modification time of the lock
 SILENT = 10 * BEAT
@@ -127,14 +129,15 @@ def _beat(path: Path, mine: Owner, end: threading.Event) -> None:
 
 def _read(path: Path) -> Owner | None:
     """None where there is no lock; what cannot be read has an owner that only silence can end."""
-    try:
-        text = path.read_text()
-    except FileNotFoundError:
-        return None
-    try:
-        return Owner(**json.loads(text))
-    except (ValueError, TypeError):
-        return Owner(host="an unknown host", pid=0, born=None, since="an unknown time", token="damaged")
+    for _ in range(3):  # of which the second is for one that was released and taken again in between
+        try:
+            return Owner(**json.loads(content(path)))
+        except Unreadable:
+            if not os.path.lexists(path):
+                return None
+        except (ValueError, TypeError, RecursionError):
+            break
+    return Owner(host="an unknown host", pid=0, born=None, since="an unknown time", token="damaged")
 
 
 def _silence(path: Path, draft: Path) -> float:

@@ -1,21 +1,29 @@
 """What a run leaves behind: its configuration, its record, and what tells one run from another."""
 
-import contextlib
+import csv
+import functools
 import hashlib
+import io
+import itertools
 import json
-import os
+import math
 import subprocess
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Annotated, Literal, TypeVar
 
 from omegaconf import DictConfig, OmegaConf
+from pydantic import ConfigDict, Field, NonNegativeFloat, NonNegativeInt, TypeAdapter, ValidationError
 
+from . import checksums
 from .config import flatten
+from .disk import Unreadable, replacing, write  # noqa: F401 what writes a folder of a run writes all its files so
 
 T = TypeVar("T")
-NAME = "record.json"
+NAME, METRICS = "record.json", "metrics.csv"
+STRICT = ConfigDict(strict=True, allow_inf_nan=False)  # of what is read
+Percent = Annotated[float, Field(ge=0, le=100)]
 # What makes a result; everything else (logger, device, compile, threads, folders, other seeds) does not.
 _CHOICES = ("task", "source", "model", "block", "attn", "protocol", "optim", "data", "trainer")
 # Several devices share the same batches, and only dropout and random selection draw other numbers there.
@@ -39,28 +47,29 @@ class RunRecord:
     measurements and differ from run to run.
     """
 
+    __pydantic_config__ = STRICT
     kind: str = "train"
     study: str
     task: str
     protocol: str
     budget: str
     label: str
-    seed: int
+    seed: NonNegativeInt
     fingerprint: str
     git: str | None
-    params: int
+    params: NonNegativeInt
     metric: str
-    val: float | None
-    test: float | None
-    majority: float
-    n_val: int
-    n_test: int
-    best_step: int | None
-    steps: int
-    step_ms: float | None
-    peak_bytes: int | None
+    val: Percent | None
+    test: Percent | None
+    majority: Percent
+    n_val: NonNegativeInt
+    n_test: NonNegativeInt
+    best_step: NonNegativeInt | None
+    steps: NonNegativeInt
+    step_ms: NonNegativeFloat | None
+    peak_bytes: NonNegativeInt | None
     device: str
-    status: str
+    status: Literal["done", "diverged"]
 
 
 def choices(config: DictConfig, provenance: dict) -> dict:
@@ -84,45 +93,67 @@ def fingerprint(choices: dict) -> str:
     return hashlib.sha256(json.dumps(choices, sort_keys=True).encode()).hexdigest()[:16]
 
 
+def check_choices(choices: dict, record: RunRecord, folder: Path) -> None:
+    """Raise ValueError where the choices of a folder are not those of its record."""
+    if fingerprint(choices | {"seed": record.seed}) != record.fingerprint:
+        raise ValueError(f"{folder}: config.yaml and {NAME} are not of one run; delete it to run that seed again")
+
+
 def difference(old: dict, new: dict) -> str:
     """``key: old -> new`` for every choice that differs."""
     keys = sorted(key for key in old | new if old.get(key) != new.get(key))
     return "; ".join(f"{key}: {old.get(key)} -> {new.get(key)}" for key in keys)
 
 
-def write(path: Path, text: str) -> None:
-    """Replace a file as a whole: after a crash or on a full disk the old one is still there."""
-    with replacing(path) as part:
-        part.write_text(text)
-
-
-@contextlib.contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """A temporary path beside ``path``; what was written to it is synced and renamed to ``path`` at the end."""
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        yield part
-        with open(part, "rb+") as file:
-            os.fsync(file.fileno())
-        part.replace(path)
-        folder = os.open(path.parent, os.O_RDONLY)
-        os.fsync(folder)
-        os.close(folder)
-    finally:
-        part.unlink(missing_ok=True)
-
-
 def save(record: RunRecord, folder: Path) -> None:
-    write(folder / NAME, json.dumps(asdict(record), indent=2) + "\n")
+    checksums.save(folder / NAME, json.dumps(asdict(record), indent=2) + "\n")
 
 
-def load(path: Path) -> RunRecord:
-    """Raises ValueError where the file is not a record."""
+def load(path: Path, fingerprint: str | None = None) -> RunRecord:
+    """Raises ValueError where the file is not a record, or not that of the run of the fingerprint."""
+    remedy = "delete it to run that seed again"
+    found = parse(RunRecord, path, "a record of a run", remedy)
+    if found.status == "done" and None in (found.val, found.test):
+        raise ValueError(f"{path} is not a record of a run (done without a score); {remedy}")
+    if fingerprint not in (None, found.fingerprint):
+        raise ValueError(f"{path} is the record of another run, seed {found.seed}; {remedy}")
+    return found
+
+
+def parse(kind: type[T], path: Path, name: str, remedy: str) -> T:
+    """A dataclass from a JSON file. Raises ValueError, with the first value that is not of the kind of its field."""
     try:
-        values = json.loads(path.read_text())
-        return RunRecord(**{f.name: values[f.name] for f in fields(RunRecord)})
-    except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{path} is not a record of a run ({error!r}); delete it to run that seed again") from None
+        return _adapter(kind).validate_json(checksums.read(path))
+    except Unreadable as error:
+        reason = str(error)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+        reason = ": ".join([*filter(None, [".".join(map(str, first["loc"]))]), first["msg"]])
+    raise ValueError(f"{path} is not {name} ({reason}); {remedy}")
+
+
+@functools.cache
+def _adapter(kind: type) -> TypeAdapter:
+    return TypeAdapter(kind)
+
+
+def evaluations(folder: Path) -> list[dict[str, float]]:
+    """The rows of metrics.csv. Raises ValueError where that is not such a table."""
+    path = folder / METRICS
+    try:
+        table = csv.DictReader(io.StringIO(checksums.read(path).decode(), newline=""), strict=True)
+        rows = [{name: float(cell) for name, cell in row.items()} for row in table]
+        if not all(math.isfinite(value) for row in rows for value in row.values()):
+            raise ValueError("a cell is no finite number")
+        rows = [row | {"step": int(row["step"])} for row in rows]
+        if any(after["step"] <= before["step"] for before, after in itertools.pairwise(rows)):
+            raise ValueError("its steps do not rise")
+        return rows
+    except checksums.Damaged:
+        raise
+    except (ValueError, KeyError, TypeError, csv.Error) as error:
+        reason = str(error) if isinstance(error, Unreadable) else f"{type(error).__name__}: {error}"
+        raise ValueError(f"{path} is not a table of evaluations ({reason})") from None
 
 
 def scan(runs: Path) -> tuple[dict[Path, RunRecord], list[str]]:
@@ -136,7 +167,7 @@ def scan_files(runs: Path, name: str, load: Callable[[Path], T]) -> tuple[dict[P
     for path in sorted(runs.rglob(name)):
         try:
             records[path.parent] = load(path)
-        except ValueError as error:
+        except (ValueError, OSError) as error:
             damaged.append(str(error))
     return records, damaged
 

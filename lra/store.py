@@ -1,6 +1,7 @@
 """One packed on-disk form of a data set.
 
-A data set is a folder. Each split has three plain binary files and `meta.json`, written last, describes them:
+A data set is a folder. Each split has three plain binary files; `meta.json`, written last, describes them, and
+`SHA256SUMS` is for it as it is for the files of a run:
 
     <split>.tokens.bin    every row after the other, (total,) ids or (total, F) float features
     <split>.offsets.bin   int64 (n * T + 1,), row r is tokens[offsets[r] : offsets[r + 1]]
@@ -23,9 +24,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from . import checksums
+from .disk import Unreadable, opened
+
 FORMAT = 1
 META = "meta.json"
 PARTS = ("tokens", "offsets", "labels")
+DTYPES = {
+    "tokens": ("|u1", "<u2", "<i2", "<i4", "<i8", "<f4"),
+    "offsets": ("<i8",),
+    "labels": ("<i8", "<f4"),
+}
+HASHED = 2**26  # bytes of a file up to which its sha256 is compared whenever it is opened, in a fifth of a second
 
 
 class StoreError(ValueError):
@@ -156,6 +166,8 @@ def write(
             files |= _write_split(work, split, chunks, towers)
         meta = {"format": FORMAT, "provenance": provenance, "towers": towers, "splits": list(splits), "files": files}
         (work / META).write_text(json.dumps(meta, indent=1), encoding="utf-8")
+        sums = {name: [entry["sha256"]] for name, entry in files.items()} | {META: [checksums.digest(work / META)]}
+        (work / checksums.NAME).write_text(checksums.listing(sums), encoding="utf-8")
         for path in (*work.iterdir(), work):
             _sync(path)
         old = work.with_name(f"{work.name}-old")
@@ -177,24 +189,34 @@ def _meta(folder: Path) -> Iterator[dict[str, Any]]:
     if not (folder / META).is_file():
         raise StoreError(f"{folder} is not a data set: it has no {META}")
     try:
-        meta = json.loads((folder / META).read_text(encoding="utf-8"))
+        meta = json.loads(checksums.read(folder / META))
         if meta["format"] != FORMAT:
             raise StoreError(f"{folder} has format {meta['format']!r}, this version reads format {FORMAT}")
+        if sorted(meta["files"]) != sorted(f"{split}.{part}.bin" for split in meta["splits"] for part in PARTS):
+            raise ValueError("other files than those of its splits")
         for name, entry in meta["files"].items():
+            if Path(name).name != name:
+                raise ValueError(f"{name} is not a file of the folder")
             size = (folder / name).stat().st_size
             if size != entry["bytes"]:
                 raise StoreError(f"{folder / name} is damaged: {size} bytes instead of {entry['bytes']}")
         yield meta
-    except StoreError:
-        raise
+    except (StoreError, checksums.Damaged) as error:
+        raise StoreError(str(error)) from None
     except OSError as error:
         raise StoreError(f"{error.filename} cannot be read: {error.strerror}") from None
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except Unreadable as error:
+        raise StoreError(f"{folder / META} is damaged: {error}") from None
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         raise StoreError(f"{folder / META} is damaged") from None
 
 
-def load(folder: Path | str, provenance: dict | None = None) -> dict[str, Split]:
-    """The splits of a folder, memory-mapped; StoreError if it is not the complete data set of this provenance."""
+def load(folder: Path | str, provenance: dict | None = None, towers: int | None = None) -> dict[str, Split]:
+    """The splits of a folder, memory-mapped; StoreError if it is not the complete data set of this provenance.
+
+    Rows and labels are looked at whatever their size, tokens byte by byte only where there are few of them; `verify`
+    is for the rest. `towers`: rows of an example that the source has.
+    """
     folder = Path(folder)
     with _meta(folder) as meta:
         found = meta["provenance"]
@@ -203,15 +225,46 @@ def load(folder: Path | str, provenance: dict | None = None) -> dict[str, Split]
         if keys:
             clash = ", ".join(f"{key} {found.get(key)!r} instead of {expected.get(key)!r}" for key in keys)
             raise StoreError(f"{folder} is another data set: {clash}")
+        if towers not in (None, meta["towers"]):
+            raise StoreError(f"{folder} is another data set: {meta['towers']} rows an example instead of {towers}")
+        splits = {}
+        for split in meta["splits"]:
+            splits[split] = Split(*(_column(folder, meta, split, part) for part in PARTS), meta["towers"])
+            _check_rows(splits[split], folder / f"{split}.offsets.bin")
+        return splits
 
-        def column(name: str) -> Tensor:
-            entry = meta["files"][name]
-            # Mode "c" is copy-on-write: processes share the file's pages, and torch sees a writable array.
-            return torch.from_numpy(np.memmap(folder / name, entry["dtype"], mode="c", shape=tuple(entry["shape"])))
 
-        return {
-            split: Split(*(column(f"{split}.{part}.bin") for part in PARTS), meta["towers"]) for split in meta["splits"]
-        }
+def _column(folder: Path, meta: dict[str, Any], split: str, part: str) -> Tensor:
+    name = f"{split}.{part}.bin"
+    entry, path = meta["files"][name], folder / name
+    if entry["dtype"] not in DTYPES[part] or (part != "tokens" and len(entry["shape"]) != 1):
+        raise ValueError(f"{name} of {entry['dtype']!r} and shape {entry['shape']}")
+    if entry["bytes"] <= HASHED or part != "tokens":
+        _check_sha(path, entry)
+    # Mode "c" is copy-on-write: processes share the file's pages, and torch sees a writable array.
+    array = np.memmap(path, entry["dtype"], mode="c", shape=tuple(entry["shape"]))
+    if array.nbytes != entry["bytes"]:
+        raise ValueError(f"{name} of shape {entry['shape']}")
+    return torch.from_numpy(array)
+
+
+def _check_rows(split: Split, path: Path) -> None:
+    """Raises StoreError where the rows of a split are not its tokens, one after the other."""
+    offsets = split.offsets
+    if len(offsets) != len(split) * split.towers + 1:
+        raise StoreError(f"{path} is damaged: {len(offsets) - 1} rows of {len(split)} examples of {split.towers}")
+    if offsets[0] != 0 or offsets[-1] != len(split.tokens) or (offsets[1:] < offsets[:-1]).any():
+        raise StoreError(f"{path} is damaged: its rows are not the {len(split.tokens)} tokens of the split")
+
+
+def _check_sha(path: Path, entry: dict[str, Any]) -> None:
+    try:
+        with opened(path) as file:
+            if hashlib.file_digest(file, "sha256").hexdigest() == entry["sha256"]:
+                return
+    except Unreadable as error:
+        raise StoreError(f"{path} is damaged: {error}") from None
+    raise StoreError(f"{path} is damaged: its sha256 is not the one written")
 
 
 def verify(folder: Path | str) -> None:
@@ -219,6 +272,4 @@ def verify(folder: Path | str) -> None:
     folder = Path(folder)
     with _meta(folder) as meta:
         for name, entry in meta["files"].items():
-            with open(folder / name, "rb") as file:
-                if hashlib.file_digest(file, "sha256").hexdigest() != entry["sha256"]:
-                    raise StoreError(f"{folder / name} is damaged: its sha256 is not the one written")
+            _check_sha(folder / name, entry)

@@ -51,7 +51,7 @@ def run(config: DictConfig, seed: int, folder: Path, choices: dict) -> None:
     title = f"{config.task.name} {config.label} seed {seed}"
     with contextlib.ExitStack() as held:
         if not devices.first_says(
-            lambda: claim(held, folder, title, choices, config.study) and not _done(folder, title)
+            lambda: claim(held, folder, title, choices, config.study) and not _done(folder, title, fingerprint)
         ):
             return
         with writing(folder):
@@ -61,10 +61,10 @@ def run(config: DictConfig, seed: int, folder: Path, choices: dict) -> None:
     say(f"{title}: {result.status}, test {result.test}, dev {result.val} at step {result.best_step}")
 
 
-def _done(folder: Path, title: str) -> bool:
+def _done(folder: Path, title: str, fingerprint: str) -> bool:
     if not (folder / record.NAME).exists():
         return False
-    done = record.load(folder / record.NAME)
+    done = record.load(folder / record.NAME, fingerprint)
     say(f"{title}: {done.status} before, test {done.test}, skipped")
     return True
 

@@ -1,6 +1,5 @@
 """logger=wandb: each seed as a run of Weights & Biases, beside metrics.csv and never in the way of training."""
 
-import csv
 import hashlib
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -12,7 +11,7 @@ from lightning.pytorch.utilities import rank_zero_only
 from omegaconf import DictConfig, OmegaConf
 
 from .options import Range
-from .record import RunRecord, git_commit
+from .record import METRICS, RunRecord, evaluations, git_commit
 from .wandb_run import Mode, close_service, first_line, open_run, tell
 
 MACHINERY = ("budgets", "data_words", "multirun", "logger", "runs", "seeds")  # of no interest in one run's config
@@ -66,12 +65,10 @@ class WandB(Logger):
     def _open(self, last_step: int) -> None:
         """Start or resume the run and send what it lacks of the evaluations up to ``last_step``."""
         self.run = open_run(**self._about, resume=last_step > 0)
-        path = self._about["folder"] / "metrics.csv"
-        if last_step and path.exists():
-            with open(path, newline="") as file:
-                rows = [{key: float(value) for key, value in row.items()} for row in csv.DictReader(file)]
-            for row in rows:
-                if (step := int(row.pop("step"))) <= last_step:
+        folder = self._about["folder"]
+        if last_step and (folder / METRICS).exists():
+            for row in evaluations(folder):
+                if (step := row.pop("step")) <= last_step:
                     self.log_metrics(row, step)
 
     @rank_zero_only

@@ -188,11 +188,15 @@ def test_damaged_folders_are_told(trained, monkeypatch, capfd):
     weights = trained / "best.ckpt"
     whole = weights.read_bytes()
     weights.write_bytes(whole[: len(whole) // 2])
-    assert "best.ckpt does not hold the weights of this model" in call()
+    assert "best.ckpt cannot be used (its sha256 is not the one in SHA256SUMS beside it)" in call()
+    (trained / "SHA256SUMS").unlink()
+    assert "best.ckpt cannot be used (it is damaged or no checkpoint" in call()
     torch.save({"head": torch.zeros(1)}, weights)
     assert "best.ckpt does not hold the weights of this model" in call()
     weights.unlink()
     assert "has no best.ckpt: it has not reached its first evaluation" in call()
     shutil.copy(trained / "record.json", trained / "config.yaml")
     assert json.loads((trained / "config.yaml").read_text())["seed"] == 0
+    assert "config.yaml and record.json are not of one run" in call()
+    (trained / "record.json").unlink()
     assert "config.yaml is not the configuration of a run" in call()

@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from data_prep.source import Source
+from lra import checksums, store
 from lra.store import Rows, Split, StoreError, load, verify, write
 
 PROVENANCE = {"name": "toy", "version": "1.0.0", "sizes": [3, 2]}
@@ -92,6 +93,7 @@ def test_opening_and_gathering_leave_the_file_alone(folder):
 def rewrite_meta(folder, **changes):
     meta = json.loads((folder / "meta.json").read_text())
     (folder / "meta.json").write_text(json.dumps(meta | changes))
+    (folder / "SHA256SUMS").unlink()  # as in a folder from before there was one
 
 
 DAMAGE = {
@@ -117,14 +119,74 @@ def test_damage_is_one_clear_line(folder, message):
     assert "\n" not in str(caught.value) and str(folder) in str(caught.value)
 
 
-def test_verify_names_the_file_whose_bytes_changed(folder):
-    path = folder / "val.tokens.bin"
+def flip(path, byte, bit=0):
     data = bytearray(path.read_bytes())
-    data[1] ^= 1
+    data[byte] ^= 1 << bit
     path.write_bytes(data)
+
+
+def test_tokens_of_a_large_store_are_compared_by_verify_alone(folder, monkeypatch):
+    path = folder / "val.tokens.bin"
+    flip(path, 1)
+    with pytest.raises(StoreError, match=re.escape(f"{path} is damaged: its sha256")):
+        load(folder, PROVENANCE)
+    monkeypatch.setattr(store, "HASHED", 0)
     load(folder, PROVENANCE)
-    with pytest.raises(StoreError, match=re.escape(str(path))):
+    with pytest.raises(StoreError, match=re.escape(f"{path} is damaged: its sha256")):
         verify(folder)
+
+
+@pytest.mark.parametrize("part", ["offsets", "labels"])
+@pytest.mark.parametrize("listed", [True, False])
+def test_a_flipped_bit_of_rows_and_labels_is_seen_whenever_a_store_is_opened(folder, part, listed, monkeypatch):
+    monkeypatch.setattr(store, "HASHED", 0)
+    if not listed:
+        (folder / "SHA256SUMS").unlink()
+    flip(folder / f"train.{part}.bin", 17, 5)
+    with pytest.raises(StoreError, match=f"train.{part}.bin is damaged"):
+        load(folder, PROVENANCE)
+
+
+ROWS = {
+    "falling": lambda offsets: offsets[::-1],
+    "not from 0": lambda offsets: offsets + (np.arange(len(offsets)) == 0),
+    "past the end": lambda offsets: offsets + (np.arange(len(offsets)) == len(offsets) - 1),
+    "one too few": lambda offsets: offsets[:-1],
+}
+
+
+@pytest.mark.parametrize("rows", ROWS)
+def test_rows_that_are_not_the_tokens_are_refused_whatever_the_sums_say(folder, rows):
+    path = folder / "train.offsets.bin"
+    ROWS[rows](np.fromfile(path, np.int64)).tofile(path)
+    files = json.loads((folder / "meta.json").read_text())["files"]
+    size = path.stat().st_size
+    files[path.name] |= {"sha256": checksums.digest(path), "bytes": size, "shape": [size // 8]}
+    rewrite_meta(folder, files=files)
+    with pytest.raises(StoreError, match=r"train.offsets.bin is damaged: (its rows|34 rows)"):
+        load(folder, PROVENANCE)
+
+
+def test_a_bit_of_the_description_that_still_fits_the_files_is_seen(folder):
+    meta = (folder / "meta.json").read_text()
+    (folder / "meta.json").write_text(meta.replace('"|u1"', '"|i1"', 1))
+    with pytest.raises(StoreError, match=r"meta.json is damaged: its sha256 is not the one in SHA256SUMS"):
+        load(folder, PROVENANCE)
+    (folder / "SHA256SUMS").unlink()
+    with pytest.raises(StoreError, match=r"meta.json is damaged"):
+        load(folder, PROVENANCE)
+
+
+def test_rows_an_example_are_those_of_the_source(tmp_path):
+    write(tmp_path / "set", {"train": [chunk(3, 40, 2)]}, provenance={}, towers=2)
+    load(tmp_path / "set", {}, 2)
+    with pytest.raises(StoreError, match="another data set: 2 rows an example instead of 1"):
+        load(tmp_path / "set", {}, 1)
+
+
+def test_a_data_set_is_what_sha256sum_says_it_is(folder):
+    done = subprocess.run(["sha256sum", "-c", "SHA256SUMS"], cwd=folder, capture_output=True, text=True)
+    assert done.returncode == 0 and done.stdout.count(": OK") == 7
 
 
 def failing():

@@ -1,6 +1,5 @@
 """What a benchmark leaves behind: one file per run of it, with a row for every contestant, shape and pass."""
 
-import dataclasses
 import importlib.util
 import json
 import os
@@ -12,8 +11,9 @@ from importlib.metadata import version
 from pathlib import Path
 
 import torch
+from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
-from .. import record
+from .. import checksums, record
 
 FILE = "bench.json"
 # What decides how memory comes and goes: glibc's malloc, a preloaded one, torch's allocator on a GPU.
@@ -36,22 +36,23 @@ class Row:
     growth of the time with n that the authors claim; status: ``ok`` or why there is no number.
     """
 
+    __pydantic_config__ = record.STRICT
     what: str
     mode: str
     mechanism: str
     task: str | None
     pad: str | None
-    n: int
-    batch: int
-    heads: int
-    head_dim: int
+    n: PositiveInt
+    batch: PositiveInt
+    heads: PositiveInt
+    head_dim: PositiveInt
     dtype: str
-    samples: tuple[float, ...]
-    calls: int
+    samples: tuple[PositiveFloat, ...]
+    calls: NonNegativeInt
     peak_bytes: int | None
-    floor_bytes: int | None
-    flops: int | None
-    floor_ms: float | None
+    floor_bytes: NonNegativeInt | None
+    flops: NonNegativeInt | None
+    floor_ms: NonNegativeFloat | None
     claimed: float
     status: str
 
@@ -65,6 +66,7 @@ class Machine:
     """Where it ran. copy: bytes/s read and written by a large copy; matmul: FLOP/s of a large product, by dtype; load:
     processes waiting for a CPU at the start, one minute's mean; allocator: its environment variables that were set."""
 
+    __pydantic_config__ = record.STRICT
     hardware: str
     device: str
     threads: int
@@ -81,6 +83,7 @@ class Machine:
 class BenchRecord:
     """choices: the configuration of the benchmark; seconds: how long all of it took."""
 
+    __pydantic_config__ = record.STRICT
     kind: str = "bench"
     name: str
     fingerprint: str
@@ -130,22 +133,18 @@ def save(found: BenchRecord, runs: Path) -> Path:
     """Writes runs/bench/<name>/<fingerprint>/bench.json. Raises OSError where that cannot be written."""
     folder = runs / "bench" / found.name / found.fingerprint
     folder.mkdir(parents=True, exist_ok=True)
-    record.write(folder / FILE, json.dumps(asdict(found), indent=1) + "\n")
+    checksums.save(folder / FILE, json.dumps(asdict(found), indent=1) + "\n")
     return folder / FILE
 
 
 def load(path: Path) -> BenchRecord:
     """Raises ValueError where the file is not a record of a benchmark."""
-    try:
-        values = json.loads(path.read_text())
-        rows = [_made(Row, row | {"samples": tuple(row["samples"])}) for row in values["rows"]]
-        return _made(BenchRecord, values | {"machine": _made(Machine, values["machine"]), "rows": rows})
-    except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{path} is not a record of a benchmark ({error!r}); delete it and measure again") from None
-
-
-def _made(kind: type, values: Mapping):
-    return kind(**{field.name: values[field.name] for field in dataclasses.fields(kind)})
+    remedy = "delete it and measure again"
+    found = record.parse(BenchRecord, path, "a record of a benchmark", remedy)
+    for row in found.rows:
+        if row.samples and (row.peak_bytes is None or (row.floor_bytes and not row.floor_ms)):
+            raise ValueError(f"{path} is not a record of a benchmark ({row.mechanism} without peak or floor); {remedy}")
+    return found
 
 
 def scan(runs: Path) -> tuple[list[BenchRecord], list[str]]:

@@ -15,13 +15,13 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from .. import record
+from .. import checksums, record
 from ..config import main
 from ..measure import measure
 from .candidates import CANDIDATES, Function
 from .rivals import softmax
 from .sources import Source, sources
-from .table import BASE, Errors, load, markdown, rows, save
+from .table import BASE, COST, FILE, Errors, load, load_cost, markdown, rows, save
 
 REPEATS = 3  # of the timing
 
@@ -43,8 +43,8 @@ def dropin(config: DictConfig) -> None:
         made, old = cost(names, config), paid(home)
         if old.get("about") == made["about"]:
             made["values"] = old["values"] | made["values"]
-        record.write(home / "cost.json", json.dumps(made, indent=1) + "\n")
-    found, damaged = record.scan_files(home, "errors.json", load)
+        checksums.save(home / COST, json.dumps(made, indent=1) + "\n")
+    found, damaged = record.scan_files(home, FILE, load)
     for line in damaged:
         print(f"skipped: {line}", file=sys.stderr)
     every, price, about = list(found.values()), paid(home), {name: c.about for name, c in CANDIDATES.items()}
@@ -93,7 +93,7 @@ def distance(function: Function, layer: tuple, out: torch.Tensor, count: int) ->
 
 def merged(new: Errors, home: Path) -> Errors:
     """With the candidates and counts that were measured on the same examples before."""
-    path = home / new.source / "errors.json"
+    path = home / new.source / FILE
     if path.exists():
         old = load(path)
         if (old.about, old.n, old.seed) == (new.about, new.n, new.seed):
@@ -104,11 +104,8 @@ def merged(new: Errors, home: Path) -> Errors:
 
 def paid(home: Path) -> dict:
     """What ``cost`` gave before, empty without."""
-    path = home / "cost.json"
-    try:
-        return json.loads(path.read_text()) if path.exists() else {}
-    except ValueError:
-        raise ValueError(f"{path} is damaged; delete it") from None
+    path = home / COST
+    return load_cost(path) if path.exists() else {}
 
 
 @torch.no_grad()

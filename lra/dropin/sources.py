@@ -111,7 +111,7 @@ def sources(config: DictConfig) -> Iterator[Source]:
     """All that the configuration names."""
     for kind in config.sources:
         yield generated(kind, config)
-    for run in read(Path(config.run)) if config.run else []:
+    for run in read(Path(config.run), config.trust) if config.run else []:
         yield trained(run, config)
     if config.model:
         yield pretrained(config)

@@ -5,10 +5,15 @@ import math
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import geometric_mean
+from typing import Annotated, TypedDict
 
-from .. import record
+from pydantic import ConfigDict, Field
 
-FILE, BASE = "errors.json", "cur_step"
+from .. import checksums, record
+
+FILE, COST, BASE = "errors.json", "cost.json", "cur_step"
+STRICT = ConfigDict(strict=True)  # what is no number is a result here
+Count = Annotated[str, Field(pattern=r"^[1-9]\d{0,8}$")]
 LEGEND = (
     "Relative error |O - O'| / |O| (Frobenius, heads together) of the attention output, mean over layers ± sample "
     "standard deviation over examples. ratio: geometric mean over the columns of the error over that of cur_step, the "
@@ -20,26 +25,38 @@ LEGEND = (
 class Errors:
     """One source. values: candidate -> count, as text -> mean and deviation over n examples."""
 
+    __pydantic_config__ = STRICT
     source: str
     about: str
     n: int
     seed: int
     git: str | None
-    values: dict[str, dict[str, tuple[float, float]]] = field(default_factory=dict)
+    values: dict[str, dict[Count, tuple[float, float]]] = field(default_factory=dict)
+
+
+class Cost(TypedDict):
+    """exact, values: milliseconds and MiB, of exact attention and of candidate -> count."""
+
+    __pydantic_config__ = STRICT
+    about: str
+    exact: tuple[float, float]
+    values: dict[str, dict[Count, tuple[float, float]]]
 
 
 def save(errors: Errors, home: Path) -> None:
     folder = home / errors.source
     folder.mkdir(parents=True, exist_ok=True)
-    record.write(folder / FILE, json.dumps(asdict(errors), indent=1) + "\n")
+    checksums.save(folder / FILE, json.dumps(asdict(errors), indent=1) + "\n")
 
 
 def load(path: Path) -> Errors:
     """Raises ValueError where the file is not of this kind."""
-    try:
-        return Errors(**json.loads(path.read_text()))
-    except (ValueError, TypeError) as error:
-        raise ValueError(f"{path} is not of this study ({error!r}); delete it") from None
+    return record.parse(Errors, path, "of this study", "delete it")
+
+
+def load_cost(path: Path) -> Cost:
+    """Raises ValueError where the file is not of this kind."""
+    return record.parse(Cost, path, "of this study", "delete it")
 
 
 def ratio(name: str, all: list[Errors]) -> float:

@@ -1,13 +1,11 @@
 """Learning curves from metrics.csv: of one seed, and over the seeds of a row."""
 
-import csv
 from pathlib import Path
 from statistics import mean, stdev
 from typing import NamedTuple
 
+from .. import checksums, record
 from .tables import Row
-
-METRICS = "metrics.csv"
 
 
 class Curve(NamedTuple):
@@ -22,17 +20,15 @@ class Curve(NamedTuple):
 
 
 def read(folder: Path) -> dict[str, dict[int, float]]:
-    """{column: {step: value}} of a run, empty where it has no metrics.csv; ValueError where that is not a table."""
-    path = folder / METRICS
-    if not path.exists():
+    """{column: {step: value}} of a run, empty where it never had metrics.csv; ValueError where that is not a table."""
+    if not checksums.expected(folder / record.METRICS):
         return {}
     try:
-        with open(path, newline="", encoding="utf-8") as file:
-            rows = list(csv.DictReader(file, strict=True))
-        names = [name for name in (rows[0] if rows else {}) if name != "step"]
-        return {name: {int(row["step"]): float(row[name]) for row in rows} for name in names}
-    except (ValueError, KeyError, TypeError, csv.Error) as error:
-        raise ValueError(f"{path} is not a table of evaluations ({error!r}), no curve is drawn of it") from None
+        rows = record.evaluations(folder)
+    except ValueError as error:
+        raise ValueError(f"{error}, no curve is drawn of it") from None
+    names = [name for name in (rows[0] if rows else {}) if name != "step"]
+    return {name: {int(row["step"]): row[name] for row in rows} for name in names}
 
 
 def over_seeds(row: Row, runs: dict[Path, dict[str, dict[int, float]]]) -> Curve | None:

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from .. import published, record
-from . import curves, figures, formats, page, papers, text
+from . import beside, curves, figures, formats, page, papers, text
+from .beside import Beside
 from .boards import board, details, stem
 from .grid import Grid, Part
 from .palette import Palette
@@ -12,25 +13,22 @@ from .tables import Row, sections
 
 
 def write(out: Path, studies: dict[str, list[Row]], damaged: list[str], parts: Sequence[Part] = ()) -> list[str]:
-    """Write everything; returns one line for each metrics.csv that could not be read. OSError as it comes.
+    """Write everything; returns one line for each file beside a record that could not be read. OSError as it comes.
 
     ``parts`` are chapters besides the studies, with tables and pictures; the pictures' files are there already.
     """
     runs, unread = {}, []
     for folder in (folder for rows in studies.values() for row in rows for folder in row.runs):
-        try:
-            runs[folder] = curves.read(folder)
-        except ValueError as error:
-            runs[folder] = {}
-            unread.append(str(error))
+        runs[folder], lines = beside.read(folder)
+        unread += lines
     drawn = [study(name, rows, runs) for name, rows in studies.items()]
-    beside = papers.grids(studies)
-    beside_part = Part("Published tables", "Lines as printed, ours below each.", beside)
+    printed = papers.grids(studies)
+    printed_part = Part("Published tables", "Lines as printed, ours below each.", printed)
     for name in ("tables", "figures"):
         (out / name).mkdir(parents=True, exist_ok=True)
     grids: list[Grid] = [board(name, rows) for name, rows in studies.items()]
     grids += [details(name, section) for name, rows in studies.items() for section in sections(rows)]
-    grids += [grid for part in (*parts, beside_part) for grid in part.grids]
+    grids += [grid for part in (*parts, printed_part) for grid in part.grids]
     for grid in grids:
         record.write(out / "tables" / f"{grid.name}.csv", formats.comma(grid))
         record.write(out / "tables" / f"{grid.name}.tex", formats.latex(grid))
@@ -41,16 +39,16 @@ def write(out: Path, studies: dict[str, list[Row]], damaged: list[str], parts: S
         if made.bubbles:
             panels = {" on ".join(place): group for place, group in made.bubbles.items()}
             figures.write(out / "figures", stem(f"{made.name}-speed"), panels, figures.trade, palette)
-    record.write(out / "report.md", text.markdown(studies, [*parts, beside_part]))
+    record.write(out / "report.md", text.markdown(studies, [*parts, printed_part]))
     notes = published.notes(value for paper in papers.PAPERS for value in papers.printed(paper))
-    record.write(out / "index.html", page.render(drawn, beside, parts, damaged + unread, notes, out))
+    record.write(out / "index.html", page.render(drawn, printed, parts, damaged + unread, notes, out))
     return unread
 
 
-def study(name: str, rows: list[Row], runs: dict[Path, dict[str, dict[int, float]]]) -> page.Study:
+def study(name: str, rows: list[Row], runs: dict[Path, Beside]) -> page.Study:
     """The pictures' numbers of a study: curves by task, bubbles by task and device."""
     lines: dict[str, list[curves.Curve]] = {}
     for row in rows:
-        if curve := curves.over_seeds(row, runs):
+        if curve := curves.over_seeds(row, {folder: runs[folder].curves for folder in row.runs}):
             lines.setdefault(row.task, []).append(curve)
     return page.Study(name, rows, lines, curves.bubbles(rows), runs)

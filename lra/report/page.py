@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import yaml
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from . import svg
+from .beside import Beside
 from .boards import board, details, place
 from .curves import Bubble, Curve
 from .grid import Grid, Part
@@ -23,13 +23,13 @@ FILES = ("config.yaml", "metrics.csv", "record.json", "best.ckpt", "last.ckpt")
 
 
 class Study(NamedTuple):
-    """Everything of one study that is drawn: ``runs`` holds each folder's metrics.csv."""
+    """Everything of one study that is drawn: ``runs`` holds what lies in each folder."""
 
     name: str
     rows: list[Row]
     curves: dict[str, list[Curve]]
     bubbles: dict[tuple[str, str], list[Bubble]]
-    runs: dict[Path, dict[str, dict[int, float]]]
+    runs: dict[Path, Beside]
 
 
 def render(
@@ -86,7 +86,7 @@ def _runs(study: Study, row: Row, out: Path) -> dict[str, Any]:
     """One mechanism on one task: its seeds with links to their files, curves, configuration and pictures."""
     curves = {}
     for column, name in (("val", "dev score"), ("train_loss", "train loss")):
-        seeds = {r.seed: study.runs[folder].get(column) for folder, r in row.runs.items()}
+        seeds = {r.seed: study.runs[folder].curves.get(column) for folder, r in row.runs.items()}
         if seeds := {seed: curve for seed, curve in seeds.items() if curve}:
             curves[name] = Markup(svg.one_run(f"{row.label} on {row.task}: {name}", seeds))
     folders = list(row.runs)
@@ -98,27 +98,18 @@ def _runs(study: Study, row: Row, out: Path) -> dict[str, Any]:
             for folder, r in row.runs.items()
         ],
         "curves": curves,
-        "config": next(filter(None, map(_config, folders)), {}),
+        "config": next(filter(None, (study.runs[folder].config for folder in folders)), {}),
         "pictures": [
-            (f"seed {row.runs[folder].seed}, {path.stem}", _inline(path))
+            (f"seed {row.runs[folder].seed}, {name}", _inline(picture))
             for folder in folders
-            for path in sorted((folder / "maps").glob("*.png"))
+            for name, picture in study.runs[folder].pictures.items()
         ],
     }
-
-
-def _config(folder: Path) -> dict[str, Any]:
-    """The choices behind a run; nothing where the file is missing or damaged, which the run itself would refuse."""
-    try:
-        choices = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))
-    except (OSError, ValueError, yaml.YAMLError):
-        return {}
-    return choices if isinstance(choices, dict) else {}
 
 
 def _link(path: Path, out: Path) -> str:
     return Path(os.path.relpath(path, out)).as_posix()
 
 
-def _inline(path: Path) -> str:
-    return "data:image/png;base64," + base64.b64encode(path.read_bytes()).decode()
+def _inline(picture: bytes) -> str:
+    return "data:image/png;base64," + base64.b64encode(picture).decode()

@@ -18,7 +18,7 @@ def show(config: DictConfig) -> None:
     if config.run is None:
         raise ValueError("name the folder of a seed: run=runs/<study>/<task>/<label>/seed-<k>")
     run = Path(str(config.run))
-    choices = configuration(run, config.data.root)
+    choices = configuration(run, config.data.root, config.trust)
     model, data = trained(run, choices)
     if config.split not in data.splits:
         raise ValueError(f"split must be one of {', '.join(data.splits)}, not {config.split!r}")

@@ -1,30 +1,33 @@
 """A trained model and the data it was trained for, from the folder of a run alone."""
 
-import pickle
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import torch
 import yaml
 from omegaconf import DictConfig, OmegaConf
 
-from .. import build
+from .. import build, checkpoint, record
+from .. import choices as config_file
 from ..config import CONF
 from ..data.task import TaskData
 from ..model.classifier import Classifier
 
 
-def configuration(run: Path, root: str) -> DictConfig:
+def configuration(run: Path, root: str, trust: str | Iterable[str] | None = None) -> DictConfig:
     """What ``lra.train`` built from, with ``task.display`` and the place of the data, which config.yaml leaves out.
 
-    Raises ValueError where the folder is not that of a run.
+    trust: modules whose classes config.yaml may name. Raises ValueError where the folder is not that of a run.
     """
-    path = run / "config.yaml"
+    path = run / config_file.NAME
     if not path.is_file():
         there = "has no config.yaml" if run.is_dir() else "is not a folder"
         raise ValueError(f"{run} {there}; run must be the folder of a seed, runs/<study>/<task>/<label>/seed-<k>")
+    flat = config_file.read(path)
+    if (run / record.NAME).exists():
+        record.check_choices(flat, record.load(run / record.NAME), run)
+    config_file.check_trust(flat, path, trust)
     try:
-        flat = yaml.safe_load(path.read_text(encoding="utf-8"))
         tree = unflatten(flat)
         word, display = task_word(tree["source"]["_target_"])
         tree["task"]["display"] = display
@@ -33,7 +36,7 @@ def configuration(run: Path, root: str) -> DictConfig:
         sizes = [
             f"source.{key}={value}" for key, value in tree["source"].items() if key[0] != "_" and value is not None
         ]
-    except (AttributeError, KeyError, TypeError, ValueError, yaml.YAMLError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{path} is not the configuration of a run ({type(error).__name__}: {error})") from None
     return OmegaConf.create(tree | {"label": run.parent.name, "data_words": [f"task={word}", *sizes]})
 
@@ -66,15 +69,10 @@ def trained(run: Path, config: DictConfig) -> tuple[Classifier, TaskData]:
     """
     if reason := build.unavailable(config):
         raise ValueError(reason)
-    path = run / "best.ckpt"
-    if not path.is_file():
+    if not (run / checkpoint.BEST).exists():
         raise ValueError(f"{run} has no best.ckpt: it has not reached its first evaluation, or was copied without it")
     data = build.task_data(config)
     data.setup()
     model = build.classifier(config)
-    try:
-        model.load_state_dict(torch.load(path, map_location="cpu", weights_only=True))
-    except (RuntimeError, EOFError, pickle.UnpicklingError, TypeError, AttributeError) as error:
-        reason = " ".join(str(error).split())[:200]
-        raise ValueError(f"{path} does not hold the weights of this model ({reason})") from None
+    checkpoint.load_weights(model, run / checkpoint.BEST)
     return model.eval(), data

@@ -6,10 +6,9 @@ from pathlib import Path
 from statistics import median
 
 import torch
-import yaml
 from omegaconf import DictConfig
 
-from .. import build, module, record
+from .. import build, choices, module, record
 from ..data.task import Batch
 from ..fit import device, device_name
 from ..measure import measure
@@ -23,9 +22,8 @@ def records(root: Path) -> list[tuple[record.RunRecord, dict]]:
     found = []
     for path in root.rglob(record.NAME):
         try:
-            choices = yaml.safe_load((path.parent / "config.yaml").read_text())
-            found.append((record.load(path), _cost(choices)))
-        except (ValueError, OSError, yaml.YAMLError, AttributeError):
+            found.append((record.load(path), _cost(choices.read(path.parent / choices.NAME))))
+        except (ValueError, OSError):
             continue
     return found
 

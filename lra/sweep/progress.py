@@ -5,13 +5,13 @@ import sys
 import threading
 import time
 from collections import Counter
-from pathlib import Path
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from .. import lock, record
 from ..callbacks import clock
+from ..disk import Unreadable, content
 from .job import FAILED
 from .plan import Run
 
@@ -40,13 +40,16 @@ def outcome(run: Run) -> str:
         except ValueError as error:
             return str(error)
         return f"diverged at step {r.steps}" if r.status == "diverged" else f"test {r.test:.2f}"
-    return f"failed, {(run.folder / FAILED).read_text().strip()}"
+    try:
+        return f"failed, {content(run.folder / FAILED).decode(errors='replace').strip()}"
+    except Unreadable as error:
+        return f"failed, {run.folder / FAILED} does not say why: {error}"
 
 
 def steps(run: Run) -> int:
     """Steps up to the last evaluation."""
-    with contextlib.suppress(OSError, ValueError, IndexError):
-        return int(Path(run.folder / "metrics.csv").read_text().splitlines()[-1].split(",")[0])
+    with contextlib.suppress(ValueError, IndexError):
+        return int(content(run.folder / record.METRICS).splitlines()[-1].split(b",")[0])
     return 0
 
 

@@ -27,7 +27,7 @@ def transfer(config: DictConfig) -> None:
         raise ValueError(reason)
     if config.trainer.threads:
         torch.set_num_threads(config.trainer.threads)
-    for run in read(Path(config.run)):
+    for run in read(Path(config.run), config.trust):
         exchange(run, config)
 
 
@@ -46,17 +46,18 @@ def exchange(run: Run, config: DictConfig) -> None:
     place = target.label + (f"-tuned={config.steps}" if config.steps else "")
     folder = Path(config.runs) / "transfer" / target.study / r.task / r.label / place / run.folder.name
     title = f"{r.task} {r.label} -> {place} seed {r.seed}"
+    fingerprint = record.fingerprint(choices | {"seed": r.seed})
     with contextlib.ExitStack() as held:
         if not claim(held, folder, title, choices, target.study):
             return
         if (folder / FILE).exists():
-            print(f"{title}: {told(load(folder / FILE))}, done before", file=sys.stderr)
+            print(f"{title}: {told(load(folder / FILE, fingerprint))}, done before", file=sys.stderr)
             return
         held.enter_context(writing(folder))
         val, test = evaluate(target, grafted, build.task_data(target))
         seen = compared(exact, grafted, data, config)
         tuned_data = build.task_data(target, r.seed)
-        tuned = fit(target, r.seed, tuned_data, folder, weights, grafted) if config.steps else None
+        tuned = fit(target, r.seed, tuned_data, folder, fingerprint, grafted) if config.steps else None
         made = TransferRecord(
             study=target.study,
             task=r.task,
@@ -65,7 +66,7 @@ def exchange(run: Run, config: DictConfig) -> None:
             source=r.label,
             label=target.label,
             seed=r.seed,
-            fingerprint=record.fingerprint(choices | {"seed": r.seed}),
+            fingerprint=fingerprint,
             git=record.git_commit(),
             attn=flatten(OmegaConf.to_container(target.attn, resolve=True)),
             metric=r.metric,

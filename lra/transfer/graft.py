@@ -1,15 +1,15 @@
 """A finished run, its configuration with another mechanism, and its weights in that one."""
 
-import pickle
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-import yaml
 from omegaconf import DictConfig, OmegaConf
 from torch import nn
 
-from .. import build, record, schema
+from .. import build, checkpoint, record, schema
+from .. import choices as config_file
 from ..attention.base import Attention
 from ..config import flatten
 
@@ -22,22 +22,23 @@ class Run(NamedTuple):
     record: record.RunRecord
 
 
-def read(folder: Path) -> list[Run]:
+def read(folder: Path, trust: str | Iterable[str] | None = None) -> list[Run]:
     """The finished seeds of runs/<study>/<task>/<label>, or the one of a seed's folder.
 
-    Raises ValueError where there is none.
+    trust: modules whose classes a config.yaml may name. Raises ValueError where there is no such seed, and for files
+    that are damaged, do not belong together or name what they may not.
     """
     if not folder.is_dir():
         raise ValueError(f"run={folder} is not a folder; name one of runs/<study>/<task>/<label>")
-    folders = [folder] if (folder / "config.yaml").exists() else sorted(folder.glob("seed-*"))
+    folders = [folder] if (folder / config_file.NAME).exists() else sorted(folder.glob("seed-*"))
     runs = []
     for home in folders:
-        if not (home / "record.json").exists():
+        if not (home / record.NAME).exists():
             continue
-        choices = yaml.safe_load((home / "config.yaml").read_text())
-        if not isinstance(choices, dict):
-            raise ValueError(f"{home / 'config.yaml'} is damaged; delete its folder to run that seed again")
-        runs.append(Run(home, choices, record.load(home / "record.json")))
+        made, choices = record.load(home / record.NAME), config_file.read(home / config_file.NAME)
+        record.check_choices(choices, made, home)
+        config_file.check_trust(choices, home / config_file.NAME, trust)
+        runs.append(Run(home, choices, made))
     done = [run for run in runs if run.record.status == "done"]
     if not done:
         why = "its seeds diverged" if runs else "python -m lra.train makes them"
@@ -125,15 +126,8 @@ def mechanisms(model: nn.Module) -> dict[str, Attention]:
 
 def best(run: Run, source: DictConfig) -> nn.Module:
     """The run's best model. Raises ValueError where its weights are missing, damaged or of another configuration."""
-    path = run.folder / "best.ckpt"
     model = build.classifier(source)
-    try:
-        model.load_state_dict(torch.load(path, weights_only=True, map_location="cpu"))
-    except FileNotFoundError:
-        raise ValueError(f"{path} is missing; delete its folder to run that seed again") from None
-    except (RuntimeError, EOFError, pickle.UnpicklingError, TypeError, AttributeError) as error:
-        detail = " ".join(str(error).split())[:200]
-        raise ValueError(f"{path} is damaged, or of another task or mechanism than its config.yaml: {detail}") from None
+    checkpoint.load_weights(model, run.folder / checkpoint.BEST)
     return model.eval()
 
 

@@ -1,11 +1,14 @@
 """What a transfer leaves behind: transfer.json, apart from the record.json of training."""
 
 import json
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from .. import record
+from pydantic import NonNegativeInt
+
+from .. import checksums, record
+from ..record import Percent
 from .compare import Layer
 
 FILE = "transfer.json"
@@ -20,6 +23,7 @@ class TransferRecord:
     the mechanism, flat.
     """
 
+    __pydantic_config__ = record.STRICT
     kind: str = "transfer"
     study: str
     task: str
@@ -27,24 +31,24 @@ class TransferRecord:
     budget: str
     source: str
     label: str
-    seed: int
+    seed: NonNegativeInt
     fingerprint: str
     git: str | None
     attn: dict[str, Any]
     metric: str
-    majority: float
-    n_val: int
-    n_test: int
-    exact_val: float
-    exact_test: float
-    direct_val: float
-    direct_test: float
-    steps: int
-    tuned_val: float | None
-    tuned_test: float | None
-    status: str
-    examples: int
-    spectrum_examples: int
+    majority: Percent
+    n_val: NonNegativeInt
+    n_test: NonNegativeInt
+    exact_val: Percent
+    exact_test: Percent
+    direct_val: Percent
+    direct_test: Percent
+    steps: NonNegativeInt
+    tuned_val: Percent | None
+    tuned_test: Percent | None
+    status: Literal["done", "diverged"]
+    examples: NonNegativeInt
+    spectrum_examples: NonNegativeInt
     layers: list[Layer]
     device: str
 
@@ -59,19 +63,18 @@ class TransferRecord:
 
 
 def save(made: TransferRecord, folder: Path) -> None:
-    record.write(folder / FILE, json.dumps(asdict(made), indent=1) + "\n")
+    checksums.save(folder / FILE, json.dumps(asdict(made), indent=1) + "\n")
 
 
-def load(path: Path) -> TransferRecord:
-    """Raises ValueError where the file is not a record of a transfer."""
-    try:
-        values = json.loads(path.read_text())
-        layers = [Layer(**layer) for layer in values.pop("layers")]
-        return TransferRecord(
-            layers=layers, **{f.name: values[f.name] for f in fields(TransferRecord) if f.name != "layers"}
-        )
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"{path} is not a record of a transfer ({error!r}); delete it to make it again") from None
+def load(path: Path, fingerprint: str | None = None) -> TransferRecord:
+    """Raises ValueError where the file is not a record of a transfer, or not that of the fingerprint."""
+    remedy = "delete it to make it again"
+    found = record.parse(TransferRecord, path, "a record of a transfer", remedy)
+    if not found.layers:
+        raise ValueError(f"{path} is not a record of a transfer (no layers); {remedy}")
+    if fingerprint not in (None, found.fingerprint):
+        raise ValueError(f"{path} is the record of another transfer; {remedy}")
+    return found
 
 
 def scan(runs: Path) -> tuple[list[TransferRecord], list[str]]:

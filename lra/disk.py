@@ -1,0 +1,65 @@
+"""Files that are replaced as a whole, and read without trust in what lies there."""
+
+import contextlib
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+MOST = 2**26  # bytes of a file that is read at once
+
+
+class Unreadable(ValueError):
+    """Why a file cannot be used; whoever reads it says which file, and what to do."""
+
+
+def write(path: Path, text: str) -> None:
+    """Replace a file as a whole: after a crash or on a full disk the old one is still there."""
+    with replacing(path) as part:
+        part.write_text(text, encoding="utf-8")
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A temporary path beside ``path``; what was written to it is synced and renamed to ``path`` at the end."""
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        yield part
+        with open(part, "rb+") as file:
+            os.fsync(file.fileno())
+        part.replace(path)
+        folder = os.open(path.parent, os.O_RDONLY)
+        os.fsync(folder)
+        os.close(folder)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def opened(path: Path) -> Iterator[BinaryIO]:
+    """A regular file to read from. Raises Unreadable for all else, at once: to open a FIFO would wait for ever."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    except FileNotFoundError:
+        raise Unreadable("it is missing") from None
+    except OSError as error:
+        raise Unreadable(f"it cannot be read: {error.strerror}") from None
+    mode = os.fstat(descriptor).st_mode
+    if not stat.S_ISREG(mode):
+        os.close(descriptor)
+        raise Unreadable("it is a folder" if stat.S_ISDIR(mode) else "it is not a regular file")
+    with open(descriptor, "rb") as file:
+        try:
+            yield file
+        except OSError as error:
+            raise Unreadable(f"it cannot be read: {error.strerror}") from None
+
+
+def content(path: Path, most: int = MOST) -> bytes:
+    """All of a regular file. Raises Unreadable, also for one of more than ``most`` bytes."""
+    with opened(path) as file:
+        data = file.read(most + 1)
+    if len(data) > most:
+        raise Unreadable(f"it has more than {most:,} bytes")
+    return data
