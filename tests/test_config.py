@@ -156,6 +156,7 @@ FLOORS = {
         "lowrank",
         "cells",
         "banded",
+        "convolution",
         "kernels",
         "disk",
         "checksums",

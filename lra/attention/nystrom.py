@@ -5,9 +5,10 @@ from functools import partial
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from .. import kernels
+from ..convolution import RowConvolution
 from ..linalg import at_least_float32, cubic
 from ..lowrank import Impl, three_factor
 from ..options import one_of
@@ -45,9 +46,7 @@ class Nystrom(Attention):
         if impl == "triton":
             kernels.check(kept=landmarks, head_dim=head_dim, value_dim=value_dim, pinv=pinv, dropout=dropout)
         self.landmarks, self.pinv, self.impl = landmarks, pinv, impl
-        self.conv = (
-            nn.Conv2d(heads, heads, (kernel, 1), padding=(kernel // 2, 0), bias=False, groups=heads) if kernel else None
-        )
+        self.conv = RowConvolution(heads, kernel) if kernel else None
 
     def forward(self, q, k, v, mask=None):
         q_marks, k_marks, real = self.pool(q, k, mask)

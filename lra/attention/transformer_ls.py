@@ -4,6 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ..convolution import RowConvolution
 from ..linalg import at_least_float32
 from .base import Mixer
 
@@ -48,7 +49,7 @@ class TransformerLS(Mixer):
         self.token_norm, self.compressed_norm = nn.LayerNorm(width), nn.LayerNorm(width)
         self.conv = None
         if kernel:
-            self.conv = nn.Conv2d(heads, heads, (kernel, 1), padding=(kernel // 2, 0), groups=heads, bias=False)
+            self.conv = RowConvolution(heads, kernel)
             nn.init.zeros_(self.conv.weight)
         self.output = nn.Linear(width, dim)
 
