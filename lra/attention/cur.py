@@ -1,7 +1,9 @@
 """CUR attention (CURformer: Francois et al., Machine Learning 114:139, 2025)."""
 
+import operator
 from collections.abc import Callable
 from functools import partial
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
@@ -11,9 +13,12 @@ from ..cells import corrected
 from ..linalg import cubic, exact
 from ..lowrank import IMPLS, three_factor
 from ..packed import Rows
-from ..select import Select, take
+from ..select import Pairing, Resample, Score, Select, no_row_empty, take
 from ..weights import check_weights
 from .base import Attention
+
+Columns = Literal["kept", "cells"]
+COLUMNS = get_args(Columns)
 
 
 class CUR(Attention):
@@ -38,12 +43,12 @@ class CUR(Attention):
         length: int,
         dropout: float = 0.0,
         count: int = 64,
-        score: str = "abs",
-        pairing: str = "separate",
+        score: Score = "abs",
+        pairing: Pairing = "separate",
         pinv: Callable[[Tensor], Tensor] = partial(cubic, steps=4),
         copy_rv: bool = True,
         class_token: bool = False,
-        resample: str = "train",
+        resample: Resample = "train",
         weights: str = "softmax",
         impl: str = "sdpa",
     ):
@@ -72,6 +77,7 @@ class CUR(Attention):
     def forward(self, q, k, v, mask=None, bias: Callable[[Tensor, Tensor], Tensor] | None = None):
         if isinstance(mask, Rows):
             return self._packed(q, k, v, mask)
+        mask = no_row_empty(mask)
         rows, cols = self.select(q, k, self.count, mask)  # (N,H,c)
         if self.impl == "triton":  # gathers, scatters and copies on the way
             if bias is not None:
@@ -122,11 +128,11 @@ class CURPlus(Attention):
         length: int,
         dropout: float = 0.0,
         count: int = 64,
-        score: str = "farthest",
-        pairing: str = "separate",
+        score: Score = "farthest",
+        pairing: Pairing = "separate",
         copy_rv: bool = True,
         class_token: bool = False,
-        resample: str = "train",
+        resample: Resample = "train",
         impl: str = "sdpa",
     ):
         super().__init__(heads=heads, head_dim=head_dim, value_dim=value_dim, length=length, dropout=dropout)
@@ -140,6 +146,9 @@ class CURPlus(Attention):
         )
 
     def forward(self, q, k, v, mask=None):
+        mask = no_row_empty(mask)
+        if mask is not None:  # distances to padding must not overflow
+            q, k = (x.masked_fill(~mask[:, None, :, None], 0) for x in (q, k))
         rows, cols = self.select(q, k, self.count, mask)  # (N,H,c)
         marks = {} if mask is None else {"row_mask": take(mask, rows), "col_mask": take(mask, cols)}
         out, rv = corrected(q, k, v, take(q, rows), take(k, cols), mask=mask, impl=self.impl, **marks)
@@ -156,12 +165,12 @@ def cur_attention(
     *,
     scale: float | None = None,
     count: int = 64,
-    score: str = "step",
-    pairing: str = "separate",
+    score: Score = "step",
+    pairing: Pairing = "separate",
     class_token: bool = False,
     steps: int | None = 4,
     copy_rv: bool = True,
-    columns: str = "kept",
+    columns: Columns = "kept",
     impl: str = "sdpa",
 ) -> Tensor:
     """``CUR`` called like torch's scaled_dot_product_attention: query, key (N,H,L,D), value (N,H,L,E) -> (N,H,L,E).
@@ -184,6 +193,8 @@ def cur_attention(
         shapes = ", ".join(str(tuple(t.shape)) for t in (query, key, value))
         raise ValueError(f"query, key and value must be (N,H,L,D), (N,H,L,D) and (N,H,L,E), not {shapes}")
     N, H, L, D = query.shape
+    if not L or not D:
+        raise ValueError(f"query and key must have at least one token and one feature, not {tuple(query.shape)}")
     if attn_mask is not None:
         given = f"{attn_mask.dtype} {tuple(attn_mask.shape)}"
         if attn_mask.dim() == 4 and attn_mask.shape[1:3] == (1, 1):
@@ -191,10 +202,9 @@ def cur_attention(
         if attn_mask.dtype is not torch.bool or attn_mask.shape not in ((N, L), (1, L)):
             raise ValueError(f"attn_mask must be bool, (N,L) or (N,1,1,L) with N = {N} and L = {L}, not {given}")
         attn_mask = attn_mask.expand(N, L)
-    if count < 1:
-        raise ValueError(f"count must be 1 or more, not {count}")
-    if columns not in ("kept", "cells"):
-        raise ValueError(f"columns must be kept or cells, not {columns!r}")
+    count, steps = _whole("count", count, 1), None if steps is None else _whole("steps", steps, 0)
+    if columns not in COLUMNS:
+        raise ValueError(f"columns must be {' or '.join(COLUMNS)}, not {columns!r}")
     inverse = {"pinv": exact if steps is None else partial(cubic, steps=steps)}
     mechanism = (CUR if columns == "kept" else CURPlus)(
         heads=H,
@@ -211,3 +221,16 @@ def cur_attention(
         **(inverse if columns == "kept" else {}),
     )
     return mechanism(query if scale is None else query * (scale * D**0.5), key, value, attn_mask).to(query.dtype)
+
+
+def _whole(name: str, value: object, least: int) -> int:
+    """Any kind of whole number, of numpy and torch too, as Python's; raises ValueError for others, and for bools."""
+    try:
+        if isinstance(value, bool) or getattr(value, "dtype", None) is torch.bool:
+            raise TypeError
+        number = operator.index(value)
+    except TypeError:
+        raise ValueError(f"{name} must be a whole number of {least} or more, not {value!r}") from None
+    if number < least:
+        raise ValueError(f"{name} must be {least} or more, not {number}")
+    return number
