@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .linalg import at_least_float32
+from .linalg import at_least_float32, to_unit
 from .weights import weigh
 
 ROUNDS = 5  # of smoothing; more change nothing to speak of
@@ -36,7 +36,8 @@ def cells(k: Tensor, v: Tensor, k_cols: Tensor, mask: Tensor | None, col_mask: T
 
         def total(x: Tensor) -> Tensor:
             x = x if mask is None else x * mask[:, None, :, None]
-            return x.new_zeros(N * H * c, x.shape[-1]).index_add(0, joined, x.flatten(0, 2)).view(N, H, c, -1)
+            sums = x.new_zeros(N * H * c, x.shape[-1]).index_add(0, joined, x.flatten(0, 2))
+            return sums.view(N, H, c, x.shape[-1])
 
         sizes = total(torch.ones_like(k[..., :1]))  # (N,H,c,1)
         some = sizes.clamp(min=1)
@@ -47,6 +48,8 @@ def cells(k: Tensor, v: Tensor, k_cols: Tensor, mask: Tensor | None, col_mask: T
 def nearest(x: Tensor, centres: Tensor, real: Tensor | None) -> Tensor:
     """Which real centre is nearest: x (N,H,L,D), centres (N,H,c,D), real (N,H,c) -> int64 (N,H,L,1)."""
     N, H = x.shape[:2]
+    unit = to_unit(x)
+    x, centres = x * unit, centres * unit
     squared = centres.square().sum(-1)
     if real is not None:
         squared = squared.masked_fill(~real, float("inf"))
@@ -83,7 +86,9 @@ def corrected(
         error = exact - weigh(q_rows * factor @ keys.mT, occupied, "softmax", bias) @ values
         if row_mask is not None:
             error = error * row_mask[..., None]
-        h = bandwidth(q, q_rows, mask, row_mask)
+        unit = to_unit(q)
+        q, q_rows = q * unit, q_rows * unit  # S is the same for any multiple of the queries
+        h = bandwidth(q, q_rows, mask, row_mask).maximum(alike(keys, unit, torch.finfo(rv.dtype).eps))
         near = -q_rows.square().sum(-1)[:, :, None] / h  # (N,H,1,c): |q|² is the same for all of a row
         g = boosted(error, weigh(q_rows * (2 / h) @ q_rows.mT, row_mask, "softmax", near))
         return (out + _attend(q * (2 / h), q_rows, g, 1.0, row_mask, near, impl)).to(rv.dtype), rv
@@ -111,6 +116,18 @@ def bandwidth(q: Tensor, q_rows: Tensor, mask: Tensor | None, row_mask: Tensor |
         h, size = (apart * real).sum(-1) / count, (lengths * real).sum(-1) / count
     limits = torch.finfo(q.dtype)
     return h.maximum(size * limits.eps).clamp(min=limits.tiny)[..., None, None]
+
+
+def alike(keys: Tensor, unit: Tensor, eps: float) -> Tensor:
+    """eps D / max |k|²: queries so near to each other (squared distance) have scores that differ by √eps at most.
+
+    A smaller bandwidth would enlarge the rounding of the errors in the gradient. keys (N,H,c,D) -> (N,H,1,1), for
+    queries that were multiplied by ``unit``.
+    """
+    limits = torch.finfo(keys.dtype)
+    own = to_unit(keys)
+    longest = (keys.detach() * own).square().sum(-1).amax(-1)[..., None, None].clamp(min=limits.tiny)
+    return (own * unit * (eps * keys.shape[-1] / longest).sqrt()).square().clamp(limits.tiny, limits.max)
 
 
 def _attend(q, k, v, factor: float, keys: Tensor | None, bias: Tensor | None, impl: str) -> Tensor:

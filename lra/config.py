@@ -1,6 +1,7 @@
 """From the command line to a checked configuration: entry points, names of runs, one-line errors."""
 
 import contextlib
+import copy
 import functools
 import os
 import re
@@ -142,7 +143,7 @@ def label(config: DictConfig, choices: DictConfig) -> str:
     changed = {
         line.split("=", 1)[0].lstrip("+~") for line in choices.overrides.task if line.lstrip("+~").startswith("attn.")
     }
-    default = flatten(_load_attn(word)) if changed else {}
+    default = flatten(_default_attn(word, config)) if changed else {}
     made = word
     for key, value in sorted(flatten(OmegaConf.to_container(config.attn)).items()):
         if any(f"attn.{key}.".startswith(f"{c}.") for c in changed) and default.get(key) != value:
@@ -162,12 +163,27 @@ def data_command(config: DictConfig) -> str:
     return f"python -m data_prep {' '.join(config.data_words)}"
 
 
+def class_pooled(*, _root_: DictConfig) -> bool | None:
+    """``${class_pooled:}``: whether model.pool=cls; None in a configuration that gets its model from elsewhere."""
+    pool = OmegaConf.select(_root_, "model.pool")
+    return None if pool is None else pool == "cls"
+
+
+OmegaConf.register_new_resolver("class_pooled", class_pooled, replace=True)
+
+
+def _default_attn(word: str, config: DictConfig) -> dict:
+    """The attn of a word alone, with what it takes from the rest of the configuration."""
+    beside = copy.copy(config)
+    beside.attn = _load_attn(word)
+    return OmegaConf.to_container(beside.attn, resolve=True)
+
+
 @functools.cache
-def _load_attn(word: str) -> dict:
+def _load_attn(word: str) -> DictConfig:
     loader = GlobalHydra.instance().config_loader()
     # A word may choose its block, so there has to be one.
-    config = loader.load_configuration(None, ["+block=prenorm", f"+attn={word}"], RunMode.RUN)
-    return OmegaConf.to_container(config.attn, resolve=True)
+    return loader.load_configuration(None, ["+block=prenorm", f"+attn={word}"], RunMode.RUN).attn
 
 
 def flatten(tree: dict, prefix: str = "") -> dict[str, Any]:

@@ -3,6 +3,7 @@
 All of them compute in float32 (float64 stays float64) with autocast off, and gradients flow through the iterations.
 """
 
+import math
 from typing import Annotated, Literal, get_args
 
 import torch
@@ -19,6 +20,16 @@ CUBIC_INITS, NEWTON_INITS, GRADS = map(get_args, (CubicInit, NewtonInit, Grad))
 def at_least_float32(*tensors: Tensor) -> list[Tensor]:
     """float64 stays, every narrower dtype becomes float32."""
     return [t if t.dtype == torch.float64 else t.float() for t in tensors]
+
+
+def to_unit(x: Tensor) -> Tensor:
+    """The power of two that brings the largest entry of each matrix (...,L,D) into [1/2, 1), 1 for zeros: (...,1,1).
+
+    A product with it is exact, and squares of the result neither overflow nor vanish.
+    """
+    largest = x.detach().abs().amax((-2, -1), keepdim=True)
+    most = -math.frexp(torch.finfo(x.dtype).tiny)[1]
+    return torch.ldexp(torch.ones_like(largest), -largest.frexp().exponent.clamp(-most, most))
 
 
 def cubic(m: Tensor, *, steps: Whole, init: CubicInit = "per_matrix") -> Tensor:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from . import kernels
+from .linalg import to_unit
 from .options import one_of
 from .packed import Rows
 
@@ -26,14 +27,22 @@ class Select(nn.Module):
     after the other the row that is farthest from those it has.
     pairing: ``separate`` scores queries for rows and keys for columns, ``same_k`` and ``same_q`` use one set for both,
     ``swapped`` scores keys for rows and queries for columns.
-    class_token: position 0 is always kept.
+    class_token: position 0 is always kept, unless it is padding.
     resample: ``train`` draws anew at every call while training and keeps one draw in evaluation, the same for every
     example; ``always`` draws anew in evaluation too, as published.
     fused: ``sum``, ``abs`` and ``embed`` in one launch over queries and keys, in float32.
     """
 
     def __init__(
-        self, *, score, pairing="separate", class_token=False, resample="train", heads=None, length=None, fused=False
+        self,
+        *,
+        score: Score,
+        pairing: Pairing = "separate",
+        class_token: bool = False,
+        resample: Resample = "train",
+        heads: int | None = None,
+        length: int | None = None,
+        fused: bool = False,
     ):
         super().__init__()
         one_of("score", score, Score)
@@ -77,13 +86,13 @@ class Select(nn.Module):
         if isinstance(mask, Rows):
             scores = self._scores(x, side, mask.positions)
             if self.class_token:
-                scores[..., mask.starts] = float("inf")
+                scores = scores.masked_fill(mask.positions == 0, float("inf"))
             return mask.top(scores, count)
         scores = self._scores(x, side, slice(x.shape[2]))
-        if mask is not None:
-            scores = scores.masked_fill(~mask[:, None], float("-inf"))
         if self.class_token:
             scores[..., 0] = float("inf")
+        if mask is not None:
+            scores = scores.masked_fill(~mask[:, None], float("-inf"))
         return scores.topk(count, sorted=False).indices
 
     def _scores(self, x: Tensor, side: int, positions: Tensor | slice) -> Tensor:
@@ -122,11 +131,14 @@ def farthest(x: Tensor, count: int, mask: Tensor | None) -> Tensor:
     """
     N, H, _, D = x.shape
     x = (x if x.dtype == torch.float64 else x.float()).flatten(0, 1)  # (N·H,L,D)
+    if mask is not None:
+        mask = mask.repeat_interleave(H, 0)
+        x = x.masked_fill(~mask[..., None], 0)
+    x = x * to_unit(x)
     across, squared = x.mT.contiguous(), x.square().sum(-1)
     apart = torch.full_like(squared, float("inf"))  # to the nearest kept one; padding comes after, kept ones last
     at = torch.zeros(N * H, 1, dtype=torch.int64, device=x.device)
     if mask is not None:
-        mask = mask.repeat_interleave(H, 0)
         apart.masked_fill_(~mask, torch.finfo(x.dtype).min)
         at = mask.to(torch.uint8).argmax(-1, keepdim=True)
     kept = [at]
@@ -144,6 +156,12 @@ def take(x: Tensor, index: Tensor) -> Tensor:
     if x.dim() == 2:
         return x[:, None].expand(-1, index.shape[1], -1).gather(2, index)
     return x.gather(2, index[..., None].expand(-1, -1, -1, x.shape[-1]))
+
+
+def no_row_empty(mask: Tensor | None) -> Tensor | None:
+    """mask (N,L) with all tokens of an example real if none is: its rows are read by nobody, and must not be NaN, as a
+    softmax over nothing is, because a gradient of zero times NaN is NaN."""
+    return None if mask is None else mask | ~mask.any(-1, keepdim=True)
 
 
 def real_first(mask: Tensor) -> Tensor:

@@ -280,6 +280,51 @@ def test_kept_positions_are_distinct_and_real_ones_first(score, pairing, class_t
     assert rows.shape == (N, H, L) and sorted(cols[0, 0].tolist()) == list(range(L))
 
 
+@pytest.mark.parametrize("score", SCORES)
+def test_a_padded_class_token_is_not_kept(score):
+    q, k, _, mask = qkv()
+    mask = mask.clone()
+    mask[:2, 0] = False
+    select = Select(score=score, class_token=True, heads=H, length=L)
+    for count in (1, 4):
+        for kept in select(q, k, count, mask):
+            assert torch.equal((kept == 0).any(-1).all(-1), mask[:, 0])
+
+
+@pytest.mark.parametrize("size", [1e-30, 1e25])
+def test_farthest_rows_do_not_depend_on_their_unit(size):
+    q, k, _, mask = qkv()
+    mask = mask.roll(3, 1)
+    select = Select(score="farthest")
+    padded = torch.where(mask[:, None, :, None], q, 1e5)  # of no account, however far away
+    expected, got = select(q.float(), k.float(), 4, mask), select((padded * size).float(), (k * size).float(), 4, mask)
+    assert all(torch.equal(a, b) for a, b in zip(expected, got, strict=True))
+
+
+@pytest.mark.parametrize("kind", [CUR, CURPlus])
+@pytest.mark.parametrize("impl", ["eager", "sdpa"])
+def test_an_example_without_a_real_token_is_finite_and_changes_no_other(kind, impl):
+    q, k, v, mask = (x.requires_grad_() if x.dtype.is_floating_point else x for x in qkv())
+    made = make(kind, count=7, impl=impl)
+    out = made(q, k, v, mask & torch.tensor([True, False, True])[:, None])
+    assert out.isfinite().all()
+    torch.testing.assert_close(out[[0, 2]], made(q, k, v, mask)[[0, 2]])
+    gradients = torch.autograd.grad(out[[0, 2]].square().sum(), (q, k, v))
+    assert all(x.isfinite().all() and not x[1].any() for x in gradients)
+
+
+@pytest.mark.parametrize("impl", ["eager", "sdpa"])
+@pytest.mark.parametrize("size", [1e-30, 1e-12, 1e-5, 1.0])
+def test_cells_of_small_queries_have_the_gradient_of_softmax(size, impl):
+    """Weights are nearly even then and no more than rounding is left to correct, which must not be enlarged."""
+    q, k, v, mask = qkv()
+    q, k, v = ((q * size).float().requires_grad_(), k.float(), v.float())
+    out = make(CURPlus, count=7, impl=impl).float()(q, k, v, mask)
+    theirs = torch.nn.functional.scaled_dot_product_attention(q, k, v, mask[:, None, None])
+    ours, exact = (torch.autograd.grad((x * v)[mask[:, None].expand(N, H, L)].sum(), q)[0] for x in (out, theirs))
+    assert ours.isfinite().all() and ours.norm() < 2 * exact.norm()
+
+
 def test_random_selection_draws_anew_while_training_only():
     q, k, _, _ = qkv()
     select = Select(score="random", heads=H, length=L)

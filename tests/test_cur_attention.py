@@ -3,6 +3,7 @@
 import inspect
 from functools import partial
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -63,6 +64,32 @@ def test_cells_are_the_mechanism_without_an_inverse():
     assert cur_attention(*half, mask, columns="cells", **options).dtype is torch.bfloat16
 
 
+def test_a_padded_class_token_is_not_kept():
+    q, k, v, mask = qkv()
+    mask = mask.roll(2, 1)
+    got, expected = (
+        cur_attention(q, k, v, mask, count=1, class_token=kept, score="abs", steps=2) for kept in (True, False)
+    )
+    assert got.isfinite().all()
+    without = ~mask[:, 0]
+    assert without.any() and torch.equal(got[without], expected[without])
+
+
+@pytest.mark.parametrize("two", [np.int64(2), np.array(2), torch.tensor(2)], ids=["np.int64", "np.array", "tensor"])
+def test_whole_numbers_of_numpy_and_torch_are_numbers(two):
+    q, k, v, mask = qkv()
+    got, expected = (cur_attention(q, k, v, mask, count=n, steps=n) for n in (two, 2))
+    assert torch.equal(got, expected)
+
+
+@pytest.mark.parametrize("columns", ["kept", "cells"])
+@pytest.mark.parametrize("shape", [(0, H, L), (N, 0, L)])
+def test_no_example_or_no_head_is_an_empty_result(shape, columns):
+    q, v = torch.ones(*shape, D, requires_grad=True), torch.ones(*shape, E)
+    out = cur_attention(q, q, v, columns=columns)
+    assert out.shape == v.shape and torch.autograd.grad(out.sum(), q)[0].shape == q.shape
+
+
 def test_a_count_above_the_length_keeps_all():
     q, k, v, mask = qkv()
     torch.testing.assert_close(cur_attention(q, k, v, mask, count=999), cur_attention(q, k, v, mask, count=L))
@@ -80,7 +107,18 @@ def test_a_count_above_the_length_keeps_all():
         ({"attn_mask": torch.ones(L, L, dtype=torch.bool)}, r"attn_mask must be bool, .* torch.bool \(24, 24\)"),
         ({"columns": "all"}, "columns must be kept or cells, not 'all'"),
         ({"columns": "cells", "impl": "triton"}, "attn.impl of cells must be eager or sdpa, not 'triton'"),
+        ({"query": torch.zeros(N, H, L, 0), "key": torch.zeros(N, H, L, 0)}, "at least one token and one feature"),
         ({"count": 0}, "count must be 1 or more, not 0"),
+        ({"count": 1.5}, "count must be a whole number of 1 or more, not 1.5"),
+        ({"count": "a"}, "count must be a whole number of 1 or more, not 'a'"),
+        ({"count": None}, "count must be a whole number of 1 or more, not None"),
+        ({"count": True}, "count must be a whole number of 1 or more, not True"),
+        ({"count": np.float64(2)}, r"count must be a whole number of 1 or more, not .*2.0"),
+        ({"count": np.bool_(True)}, r"count must be a whole number of 1 or more, not .*True"),
+        ({"count": torch.tensor(True)}, r"count must be a whole number of 1 or more, not tensor\(True\)"),
+        ({"count": torch.tensor([3, 4])}, r"count must be a whole number of 1 or more, not tensor\(\[3, 4\]\)"),
+        ({"steps": 1.5}, "steps must be a whole number of 0 or more, not 1.5"),
+        ({"steps": False}, "steps must be a whole number of 0 or more, not False"),
         ({"score": "best"}, "score must be one of sum, abs"),
         ({"steps": -1}, "steps must be 0 or more, not -1"),
     ],

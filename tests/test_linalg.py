@@ -6,7 +6,7 @@ import torch
 from conftest import config
 
 from lra import build
-from lra.linalg import cubic, exact, tikhonov
+from lra.linalg import cubic, exact, tikhonov, to_unit
 
 
 def stochastic(n=5, shape=(3, 2), seed=0, sharpness=3.0):
@@ -138,6 +138,18 @@ def test_exact_is_the_moore_penrose_inverse():
     m = stochastic(5, (2,))
     m = m @ torch.diag(torch.tensor([1.0, 1, 1, 0, 0], dtype=torch.float64)) @ m
     np.testing.assert_allclose(exact(m), np.linalg.pinv(m.numpy(), rcond=1e-13), rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_to_unit_is_a_power_of_two_and_leaves_zeros(dtype):
+    largest = torch.tensor([1e-30, 0.3, 1.0, 7.0, 1e30, 3e38, 0.0], dtype=dtype)
+    x = torch.stack([largest, -largest / 3], -1)[:, :, None]  # (7,2,1)
+    factor = to_unit(x).flatten()
+    assert torch.equal(factor, torch.exp2(factor.log2().round())) and factor[-1] == 1
+    largest = largest * factor
+    assert ((largest >= 0.5) & (largest <= 1))[:5].all() and 0.5 <= largest[5] < 8
+    subnormal = torch.full((1, 2), torch.finfo(dtype).smallest_normal / 8, dtype=dtype)
+    assert to_unit(subnormal).isfinite().all()
 
 
 def test_wrong_options_are_named():

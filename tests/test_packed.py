@@ -94,6 +94,19 @@ def test_selection_is_that_of_padded_rows(score, class_token):
     assert (drawn.diff(dim=-1) > 0).all() and (drawn >= 0).all() and (drawn < rows.real[:, None, None]).all()
 
 
+@pytest.mark.parametrize("class_token", [False, True])
+def test_selection_with_padding_in_front(class_token):
+    g = torch.Generator().manual_seed(3)
+    mask = torch.rand(6, 20, generator=g) < 0.6
+    mask[:3, 0], mask[3:, 0] = False, True
+    rows, q, k = Rows(mask), *torch.randn(2, 6, 2, 20, 4, generator=g)
+    select = Select(score="abs", class_token=class_token)
+    packed = select(rows.pack(q, 2), rows.pack(k, 2), 4, rows)
+    for one, other in zip(select(q, k, 4, mask), packed, strict=True):
+        assert torch.equal(one.sort(-1).values, rows.positions[other].sort(-1).values)
+        assert torch.equal((one == 0).any(-1).all(-1), mask[:, 0]) or not class_token
+
+
 def test_one_row_and_keeping_everything_are_exact():
     q, k, v = torch.randn(3, 1, 2, 12, 4, dtype=torch.float64)
     rows, sizes = Rows(torch.ones(1, 12, dtype=torch.bool)), {"heads": 2, "head_dim": 4, "value_dim": 4, "length": 12}

@@ -1,8 +1,9 @@
 """CUR attention (CURformer: Francois et al., Machine Learning 114:139, 2025)."""
 
+import operator
 from collections.abc import Callable
 from functools import partial
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
@@ -13,11 +14,13 @@ from ..linalg import cubic, exact
 from ..lowrank import Impl, three_factor
 from ..options import one_of
 from ..packed import Rows
-from ..select import Pairing, Resample, Score, Select, take
+from ..select import Pairing, Resample, Score, Select, no_row_empty, take
 from ..weights import Weights
 from .base import Attention
 
 Cells = Literal["eager", "sdpa"]  # impl of ``CURPlus``
+Columns = Literal["kept", "cells"]
+COLUMNS = get_args(Columns)
 
 
 class CUR(Attention):
@@ -46,7 +49,7 @@ class CUR(Attention):
         pairing: Pairing = "separate",
         pinv: Callable[[Tensor], Tensor] = partial(cubic, steps=4),
         copy_rv: bool = True,
-        class_token: bool = False,
+        class_token: bool | None = False,
         resample: Resample = "train",
         weights: Weights = "softmax",
         impl: Impl = "sdpa",
@@ -75,6 +78,7 @@ class CUR(Attention):
     def forward(self, q, k, v, mask=None, bias: Callable[[Tensor, Tensor], Tensor] | None = None):
         if isinstance(mask, Rows):
             return self._packed(q, k, v, mask)
+        mask = no_row_empty(mask)
         rows, cols = self.select(q, k, self.count, mask)  # (N,H,c)
         if self.impl == "triton":  # gathers, scatters and copies on the way
             if bias is not None:
@@ -128,7 +132,7 @@ class CURPlus(Attention):
         score: Score = "farthest",
         pairing: Pairing = "separate",
         copy_rv: bool = True,
-        class_token: bool = False,
+        class_token: bool | None = False,
         resample: Resample = "train",
         impl: Cells = "sdpa",
     ):
@@ -142,6 +146,9 @@ class CURPlus(Attention):
         )
 
     def forward(self, q, k, v, mask=None):
+        mask = no_row_empty(mask)
+        if mask is not None:  # distances to padding must not overflow
+            q, k = (x.masked_fill(~mask[:, None, :, None], 0) for x in (q, k))
         rows, cols = self.select(q, k, self.count, mask)  # (N,H,c)
         marks = {} if mask is None else {"row_mask": take(mask, rows), "col_mask": take(mask, cols)}
         out, rv = corrected(q, k, v, take(q, rows), take(k, cols), mask=mask, impl=self.impl, **marks)
@@ -158,12 +165,12 @@ def cur_attention(
     *,
     scale: float | None = None,
     count: int = 64,
-    score: str = "step",
-    pairing: str = "separate",
+    score: Score = "step",
+    pairing: Pairing = "separate",
     class_token: bool = False,
     steps: int | None = 4,
     copy_rv: bool = True,
-    columns: str = "kept",
+    columns: Columns = "kept",
     impl: str = "sdpa",
 ) -> Tensor:
     """``CUR`` called like torch's scaled_dot_product_attention: query, key (N,H,L,D), value (N,H,L,E) -> (N,H,L,E).
@@ -186,6 +193,8 @@ def cur_attention(
         shapes = ", ".join(str(tuple(t.shape)) for t in (query, key, value))
         raise ValueError(f"query, key and value must be (N,H,L,D), (N,H,L,D) and (N,H,L,E), not {shapes}")
     N, H, L, D = query.shape
+    if not L or not D:
+        raise ValueError(f"query and key must have at least one token and one feature, not {tuple(query.shape)}")
     if attn_mask is not None:
         given = f"{attn_mask.dtype} {tuple(attn_mask.shape)}"
         if attn_mask.dim() == 4 and attn_mask.shape[1:3] == (1, 1):
@@ -193,10 +202,9 @@ def cur_attention(
         if attn_mask.dtype is not torch.bool or attn_mask.shape not in ((N, L), (1, L)):
             raise ValueError(f"attn_mask must be bool, (N,L) or (N,1,1,L) with N = {N} and L = {L}, not {given}")
         attn_mask = attn_mask.expand(N, L)
-    if count < 1:
-        raise ValueError(f"count must be 1 or more, not {count}")
-    if columns not in ("kept", "cells"):
-        raise ValueError(f"columns must be kept or cells, not {columns!r}")
+    count, steps = _whole("count", count, 1), None if steps is None else _whole("steps", steps, 0)
+    if columns not in COLUMNS:
+        raise ValueError(f"columns must be {' or '.join(COLUMNS)}, not {columns!r}")
     inverse = {"pinv": exact if steps is None else partial(cubic, steps=steps)}
     mechanism = (CUR if columns == "kept" else CURPlus)(
         heads=H,
@@ -213,3 +221,16 @@ def cur_attention(
         **(inverse if columns == "kept" else {}),
     )
     return mechanism(query if scale is None else query * (scale * D**0.5), key, value, attn_mask).to(query.dtype)
+
+
+def _whole(name: str, value: object, least: int) -> int:
+    """Any kind of whole number, of numpy and torch too, as Python's; raises ValueError for others, and for bools."""
+    try:
+        if isinstance(value, bool) or getattr(value, "dtype", None) is torch.bool:
+            raise TypeError
+        number = operator.index(value)
+    except TypeError:
+        raise ValueError(f"{name} must be a whole number of {least} or more, not {value!r}") from None
+    if number < least:
+        raise ValueError(f"{name} must be {least} or more, not {number}")
+    return number

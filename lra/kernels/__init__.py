@@ -99,7 +99,7 @@ def three_factor(
 def row_scores(a: Tensor, b: Tensor | None, mask: Tensor | None, *, score: str, class_token: bool) -> Tensor:
     """Scores of ``lra.select.Select``, sum, abs or embed, of rows (N,H,L,D) once or twice: float32 (1 or 2,N,H,L).
 
-    Padded rows get -inf, and position 0 +inf with class_token.
+    Padded rows get -inf, and with class_token position 0 gets +inf unless it is padded.
     """
     available(a)
     return op.row_scores(a, b, None if mask is None else mask.contiguous(), score, class_token)

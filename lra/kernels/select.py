@@ -13,9 +13,9 @@ def _score(x, mask, score, i, ok, stride, D: tl.constexpr, BD: tl.constexpr, SCO
     else:
         rows = load(x, i, stride, ok, D, BD).to(tl.float32)
         value = tl.sum(tl.abs(rows) if SCORE == "abs" else rows, 1)
-    value = tl.where(is_real(mask, i, ok), value, float("-inf"))
     if CLASS:
         value = tl.where(i == 0, float("inf"), value)
+    value = tl.where(is_real(mask, i, ok), value, float("-inf"))
     tl.store(score + i, value, mask=ok)
 
 
