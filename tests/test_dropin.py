@@ -272,7 +272,12 @@ def finished(tmp_path, data_root):
         numbers = dict.fromkeys(("best_step", "step_ms", "peak_bytes"), None) | {"val": 1.0, "test": 2.0}
         sizes = dict.fromkeys(("params", "n_val", "n_test", "steps", "seed"), 0) | {"majority": 0.0}
         words = {"study": "s", "task": "listops", "protocol": "paper", "budget": "smoke", "label": attn, "device": "x"}
-        words |= {"fingerprint": "", "git": None, "metric": "accuracy", "status": "done"}
+        words |= {
+            "fingerprint": record.fingerprint(choices | {"seed": 0}),
+            "git": None,
+            "metric": "accuracy",
+            "status": "done",
+        }
         record.save(record.RunRecord(**numbers, **sizes, **words), folder)
         return folder.parent
 

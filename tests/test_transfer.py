@@ -64,6 +64,13 @@ def batches(runs, count=2):
     return [data.gather("val", np.arange(6 * i, 6 * i + 6)) for i in range(count)]
 
 
+def rewrite(home, choices):
+    """As if a run had been made by these choices."""
+    (home / "config.yaml").write_text(yaml.safe_dump(choices))
+    made = record.load(home / "record.json")
+    record.save(dataclasses.replace(made, fingerprint=record.fingerprint(choices | {"seed": made.seed})), home)
+
+
 def results(runs, place):
     return [records.load(path) for path in sorted(runs.glob(f"transfer/paper-smoke/listops/softmax/{place}/*/*.json"))]
 
@@ -175,7 +182,7 @@ def test_the_attention_function_of_a_run_is_not_exchanged_unasked(mega, tmp_path
     for name in ("config.yaml", "record.json", "best.ckpt"):
         (tmp_path / name).write_bytes((trained(mega, "mega") / "seed-0" / name).read_bytes())
     choices = yaml.safe_load((tmp_path / "config.yaml").read_text())
-    (tmp_path / "config.yaml").write_text(yaml.safe_dump(choices | {"attn.weights": "laplace"}))
+    rewrite(tmp_path, choices | {"attn.weights": "laplace"})
     with pytest.raises(
         ValueError, match=r"has attn.weights=laplace and attn=mega_cur_step softmax; say attn.weights=l"
     ):
@@ -267,28 +274,31 @@ def test_a_mechanism_with_weights_of_its_own_has_them_refused(runs, copy):
     (one,), cfg = read(home), words(runs, "attn=nystrom", "attn.landmarks=8", run=home)
     source, target = configs(one, cfg)
     torch.save(graft(one, source, target)[1].state_dict(), home / "best.ckpt")
-    (home / "config.yaml").write_text(yaml.safe_dump(record.choices(target, {})))
+    rewrite(home, record.choices(target, {}))
     with pytest.raises(ValueError, match=r"cur_step has no place for blocks.0.mixer.attention.conv.weight, blocks.1"):
         models(runs, "attn=cur_step", run=home)
 
 
 def test_damaged_and_foreign_runs(runs, copy, tmp_path):
     torch.save({"head.weight": torch.ones(3)}, copy / "best.ckpt")
-    with pytest.raises(ValueError, match=r"of another task or mechanism than its config.yaml: .*Missing key"):
+    with pytest.raises(ValueError, match=r"does not hold the weights of this model \(.*Missing key"):
         models(runs, "attn=cur_step", run=copy)
     weights = torch.load(trained(runs) / "seed-0" / "best.ckpt", weights_only=True)
     weights["embed.token.weight"] = weights["embed.token.weight"][:9]
     torch.save(weights, copy / "best.ckpt")
-    with pytest.raises(ValueError, match=r"another task.*size mismatch for embed.token.weight"):
+    with pytest.raises(ValueError, match=r"best.ckpt does not hold .*size mismatch for embed.token.weight"):
         models(runs, "attn=cur_step", run=copy)
     (copy / "best.ckpt").write_bytes(b"cut off")
-    with pytest.raises(ValueError, match=r"best.ckpt is damaged"):
+    with pytest.raises(ValueError, match=r"best.ckpt cannot be used \(it is damaged"):
         models(runs, "attn=cur_step", run=copy)
     (copy / "best.ckpt").unlink()
-    with pytest.raises(ValueError, match=r"best.ckpt is missing"):
+    with pytest.raises(ValueError, match=r"best.ckpt cannot be used \(it is missing"):
         models(runs, "attn=cur_step", run=copy)
     choices = yaml.safe_load((copy / "config.yaml").read_text())
     (copy / "config.yaml").write_text(yaml.safe_dump(choices | {"provenance.name": "other"}))
+    with pytest.raises(ValueError, match=r"config.yaml and record.json are not of one run"):
+        read(copy)
+    rewrite(copy, choices | {"provenance.name": "other"})
     with pytest.raises(ValueError, match=r"trained on other data \(provenance.name: other -> listops\)"):
         transfer.__wrapped__(words(runs, "attn=cur_step", run=copy))
     (copy / "record.json").unlink()

@@ -5,7 +5,7 @@ import math
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import geometric_mean
-from typing import Annotated, TypedDict
+from typing import Annotated
 
 from pydantic import ConfigDict, Field
 
@@ -34,7 +34,8 @@ class Errors:
     values: dict[str, dict[Count, tuple[float, float]]] = field(default_factory=dict)
 
 
-class Cost(TypedDict):
+@dataclass
+class Cost:
     """exact, values: milliseconds and MiB, of exact attention and of candidate -> count."""
 
     __pydantic_config__ = STRICT
@@ -54,9 +55,9 @@ def load(path: Path) -> Errors:
     return record.parse(Errors, path, "of this study", "delete it")
 
 
-def load_cost(path: Path) -> Cost:
-    """Raises ValueError where the file is not of this kind."""
-    return record.parse(Cost, path, "of this study", "delete it")
+def load_cost(path: Path) -> dict:
+    """The fields of Cost. Raises ValueError where the file is not of this kind."""
+    return asdict(record.parse(Cost, path, "of this study", "delete it"))
 
 
 def ratio(name: str, all: list[Errors]) -> float:
