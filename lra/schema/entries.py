@@ -25,6 +25,7 @@ Pad = Annotated[
     ),
 ]
 Place = Annotated[int, Range(0)]
+Trust = Name | list[Name] | None  # modules whose classes a run's config.yaml may name
 
 
 def check_budget(config: DictConfig) -> None:
@@ -110,6 +111,7 @@ class ShowRun:
     head: Whole | None
     at: Whole | list[Whole | list[Whole]] | None
     out: Path | None
+    trust: Trust
     data: sections.Root
 
 
@@ -192,6 +194,7 @@ class Moved(sections.Root):
 @dataclass(kw_only=True)
 class Transfer:
     run: Annotated[Path, Rule("a finished run: run=runs/<study>/<task>/<label>")]
+    trust: Trust
     attn: Attn
     block: Block = ABSENT
     trainer: sections.Trainer
@@ -227,6 +230,7 @@ class Dropin:
     head_dim: Positive
     length: Positive
     run: Path | None
+    trust: Trust
     data: sections.Root
     model: Path | None
     examples: Path | None

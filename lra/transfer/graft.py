@@ -84,6 +84,8 @@ def configs(run: Run, config: DictConfig) -> tuple[DictConfig, DictConfig]:
     )
     target = source.copy()
     target.attn, target.label = config.attn, config.label
+    if target.attn.get("class_token", False) is None:  # it follows the pooling, which is the run's
+        target.attn.class_token = target.model.pool == "cls"
     target.study = config.study or r.study
     words = [word.lstrip("+~") for word in config.words]
     if config.get("block"):
