@@ -14,7 +14,7 @@ MADE = ("metrics.csv", "last.ckpt", "best.ckpt", record.NAME, "transfer.json")
 
 
 def claim(held: contextlib.ExitStack, folder: Path, title: str, choices: dict, study: str) -> bool:
-    """Make the folder, lock it until ``held`` ends and write ``config.yaml``.
+    """Make the folder, lock it until ``held`` ends and write ``config.yaml``, which goes where nothing else was made.
 
     False, and a line, where another process is at it. Raises ValueError where it was made by other choices, is damaged
     or cannot be written.
@@ -28,6 +28,7 @@ def claim(held: contextlib.ExitStack, folder: Path, title: str, choices: dict, s
     except OSError as error:
         raise ValueError(f"cannot write to {folder}: {error.strerror}; choose another folder with runs=...") from None
     refuse_other(folder / "config.yaml", choices, study)
+    held.callback(lambda: begun(folder) or (folder / "config.yaml").unlink(missing_ok=True))
     for part in folder.glob(TEMPORARY):
         part.unlink()
     if not (folder / "config.yaml").exists() or not begun(folder):

@@ -8,7 +8,7 @@ from typing import Annotated, Any, get_origin, get_type_hints
 
 from hydra.utils import get_object
 
-from .convert import ABSENT, Wrong, refuse_unknown, shown, typed
+from .convert import ABSENT, Wrong, expected, refuse_unknown, shown, typed
 
 MARKS = {"_target_": str, "_partial_": bool}  # keys of hydra's own
 
@@ -40,6 +40,8 @@ class Call:
 
     def _option(self, kinds: Mapping[str, Any], key: str, value: Any, name: str) -> Any:
         kind = kinds[key]
+        if value == ABSENT:
+            raise ValueError(f"{name}.{key} is missing; it must be {expected(kind)}")
         if isinstance(value, Mapping) and "_target_" in value:
             kind = Annotated[Any, Call(partial=bool(value.get("_partial_")))]
         elif get_origin(kind) is collections.abc.Callable:

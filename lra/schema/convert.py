@@ -178,6 +178,8 @@ def expected(kind: Any) -> str:
         return _annotation(parts[0], parts[1:])
     if origin in (Union, UnionType):
         words = [word for part in parts if get_origin(part) is Literal for word in get_args(part)]
+        if words and bool in parts:
+            words, parts = [True, False, *words], tuple(part for part in parts if part is not bool)
         others = [expected(p) for p in parts if get_origin(p) is not Literal and p is not NoneType]
         if set(parts) - {NoneType} == {int, float}:
             others = ["a number"]

@@ -31,8 +31,10 @@ def check_budget(config: DictConfig) -> None:
     """Raise ValueError for a budget that the task does not have: nearly every number of a task hangs on it."""
     plain = OmegaConf.to_container(config)
     budget, budgets = plain.get("budget"), plain.get("budgets")
-    if not isinstance(budgets, dict) or not isinstance(budget, str) or budget not in budgets:
-        raise ValueError(f"budget must be one of {', '.join(map(str, budgets or []))}, not {shown(budget)}")
+    if not isinstance(budgets, dict):
+        raise ValueError(f"budgets must be keys with their values, not {shown(budgets)}")
+    if not isinstance(budget, str) or budget not in budgets:
+        raise ValueError(f"budget must be one of {', '.join(map(str, budgets))}, not {shown(budget)}")
 
 
 @dataclass(kw_only=True)

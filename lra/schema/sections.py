@@ -14,7 +14,7 @@ from .convert import ABSENT, Rule
 
 Number = int | float  # an int stays one
 Rows = Annotated[int, Range(1, 10**6)]  # of a batch
-Threads = Annotated[int, Range(1, 4096)]
+Threads = Annotated[int, Range(1, 1024)]
 Device = Literal["auto", "cpu", "cuda"]
 Precision = Literal["fp32", "bf16", "fp16"]
 Name = Annotated[
@@ -130,6 +130,10 @@ class Task:
     shift: Whole
     masked_id: Whole | None
     length: Positive
+
+    def validate(self) -> None:
+        if self.metric == "roc_auc" and self.outputs != 2:
+            raise ValueError(f"task.outputs must be 2 with task.metric=roc_auc, not {self.outputs}")
 
 
 @dataclass(kw_only=True)
