@@ -24,7 +24,7 @@ import hydra
 from omegaconf import DictConfig, OmegaConf
 
 PATIENCE = 20  # seconds
-MEMORY = 12 * 2**30  # bytes of address space
+MEMORY = 24 * 2**30  # bytes of address space
 VALUES = (
     *(
         "abc",

@@ -3,16 +3,19 @@
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from .. import metric
 from ..model.classifier import MeanOver, Pool
 from ..model.norm import Norm
 from ..options import Positive, Range, Share, Whole
 from .calls import Call
-from .convert import ABSENT, Rule
+from .convert import ABSENT, Many, Rule
 
+T = TypeVar("T")
+Some = Annotated[list[T], Many()]
 Number = int | float  # an int stays one
+Least = Annotated[Number, Range(0)]
 Rows = Annotated[int, Range(1, 10**6)]  # of a batch
 Threads = Annotated[int, Range(1, 1024)]
 Device = Literal["auto", "cpu", "cuda"]
