@@ -94,6 +94,25 @@ def sketch(config: DictConfig) -> Classifier:
     return made
 
 
+def fits(config: DictConfig, data: TaskData) -> None:
+    """Raise ValueError for labels or tokens of the data that the model or the loss of the task is not made for."""
+    task, kind = config.task, loss(config)
+    for name, split in data.splits.items():
+        real = split.labels.is_floating_point()
+        if real != (kind == "mse"):
+            wanted, labels = ("mse", "real numbers") if real else ("cross_entropy", "classes")
+            raise ValueError(f"task.loss must be {wanted} for labels that are {labels}, as those of {name}, not {kind}")
+        if not real and int(split.labels.max()) >= task.outputs:
+            raise ValueError(f"task.outputs must be above the largest label of {name}, {int(split.labels.max())}")
+        tokens = split.tokens if hasattr(split, "tokens") else split.gather(torch.arange(min(64, len(split))), 64)[0]
+        if tokens.is_floating_point() != ("features" in task) or ("features" in task) == ("vocab" in task):
+            raise ValueError(f"task={task.name} needs {'features' if tokens.is_floating_point() else 'vocab'} alone")
+        if "features" in task and tokens.shape[-1] != task.features:
+            raise ValueError(f"task.features must be {tokens.shape[-1]}, not {task.features}")
+        if "vocab" in task and (last := int(tokens.max()) + task.shift) >= task.vocab:
+            raise ValueError(f"task.vocab must be above the largest id of {name}, {last} with task.shift={task.shift}")
+
+
 def loss(config: DictConfig) -> str:
     """The kind of loss, cross entropy where the task names none."""
     return config.task.get("loss", "cross_entropy")

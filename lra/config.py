@@ -21,6 +21,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 
 from . import schema
+from .measure import OUT_OF_MEMORY, failure
 
 REFUSALS = (ValueError, OSError, MemoryError, HydraException, OmegaConfBaseException)
 _DATA_WORDS = ("task=", "task.", "budget=", "source.", "data.root=", "protocol=")
@@ -48,7 +49,7 @@ def main(name: str) -> Callable:
             try:
                 return function(prepared(name, config, choices))
             except Exception as error:
-                unexpected = show or not isinstance(error, REFUSALS)
+                unexpected = show or not refusal(error)
                 if choices.mode is RunMode.MULTIRUN:
                     if unexpected:
                         traceback.print_exc()
@@ -63,6 +64,10 @@ def main(name: str) -> Callable:
         def entry() -> None:
             os.environ["HYDRA_FULL_ERROR"] = "1"  # hand exceptions over instead of printing them
             failed.clear()
+            try:
+                refuse_lists(sys.argv[1:])
+            except ValueError as error:
+                sys.exit(f"lra: {error}")
             sys.argv[1:] = map(_escape, sys.argv[1:])
             if {"-m", "--multirun"} & set(sys.argv):
                 sys.argv[1:] = follow(sys.argv[1:])
@@ -73,13 +78,26 @@ def main(name: str) -> Callable:
             except Exception as error:
                 if failed:
                     sys.exit("\n  ".join([f"lra: {len(failed)} failed, the others ended well", *failed]))
-                if show or not isinstance(error, REFUSALS):
+                if show or not refusal(error):
                     raise
                 sys.exit(f"lra: {explain(error)}")
 
         return entry
 
     return decorate
+
+
+def refusal(error: Exception) -> bool:
+    """Whether a user can do something about an error, so that one line is enough."""
+    return isinstance(error, REFUSALS) or failure(error) == OUT_OF_MEMORY
+
+
+def refuse_lists(words: Iterable[str]) -> None:
+    """Raise ValueError for a group that is given a list, which hydra would read in ways of its own."""
+    for word in words:
+        group, _, value = word.lstrip("+~").partition("=")
+        if value.startswith("[") and (CONF / group).is_dir():
+            raise ValueError(f"{group} takes one word, not a list; for several runs: -m {group}={value.strip('[]')}")
 
 
 def _escape(word: str) -> str:
@@ -107,9 +125,11 @@ def follow(words: list[str]) -> list[str]:
 
 def compose(name: str, overrides: Iterable[str] = ()) -> DictConfig:
     """The configuration that ``python -m lra.<name> *overrides`` would see, for tests and notebooks."""
+    overrides = list(overrides)
+    refuse_lists(overrides)
     inside = GlobalHydra.instance().is_initialized()
     with contextlib.nullcontext() if inside else hydra.initialize_config_dir(str(CONF), version_base="1.3"):
-        config = hydra.compose(name, list(overrides), return_hydra_config=True)
+        config = hydra.compose(name, overrides, return_hydra_config=True)
         choices = config.hydra
         with open_dict(config):
             del config["hydra"]
@@ -119,12 +139,8 @@ def compose(name: str, overrides: Iterable[str] = ()) -> DictConfig:
 def prepared(name: str, config: DictConfig, choices: DictConfig) -> DictConfig:
     """The configuration as ``schema`` has it, with the words it was made by and, where it has an attn, its ``label``.
 
-    Raises ValueError for a group that was given a list and for what ``schema`` refuses.
+    Raises ValueError for what ``schema`` refuses.
     """
-    for line in choices.overrides.task:
-        group, _, value = line.lstrip("+~").partition("=")
-        if value.startswith("[") and (CONF / group).is_dir():
-            raise ValueError(f"{group} takes one word, not a list; for several runs: -m {group}={value.strip('[]')}")
     config = schema.resolved(name, config)
     with open_dict(config):
         config.words = list(choices.overrides.task)
@@ -219,6 +235,8 @@ def explain(error: BaseException) -> str:
         if isinstance(cause, ValueError) and not isinstance(cause, OmegaConfBaseException):
             return str(cause)
     text = " ".join(str(error).split()) or type(error).__name__
+    if failure(error) == OUT_OF_MEMORY:
+        return f"{OUT_OF_MEMORY}: {text.rpartition('] ')[2]}"
     if text.startswith("Ambiguous value for argument"):
         return f"{text.split(chr(39))[1]}: several values need -m, one run each"
     return text

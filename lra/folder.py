@@ -18,7 +18,7 @@ PASSING = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, e
 
 
 def claim(held: contextlib.ExitStack, folder: Path, title: str, choices: dict, study: str) -> bool:
-    """Make the folder, lock it until ``held`` ends and write ``config.yaml``.
+    """Make the folder, lock it until ``held`` ends and write ``config.yaml``, which goes where nothing else was made.
 
     False, and a line, where another process is at it. Raises ValueError where it was made by other choices, is damaged
     or cannot be written.
@@ -32,6 +32,7 @@ def claim(held: contextlib.ExitStack, folder: Path, title: str, choices: dict, s
     except OSError as error:
         raise ValueError(f"cannot write to {folder}: {error.strerror}; choose another folder with runs=...") from None
     refuse_other(folder / config_file.NAME, choices, study)
+    held.callback(_leave_nothing, folder)
     for part in folder.glob(TEMPORARY):
         part.unlink()
     if not (folder / config_file.NAME).exists() or not begun(folder):
@@ -55,6 +56,13 @@ def writing(folder: Path) -> Iterator[None]:
             raise
         reason = f"{error.strerror}; the same command goes on from the last checkpoint"
         raise ValueError(f"{folder} cannot be written: {reason}") from error
+
+
+def _leave_nothing(folder: Path) -> None:
+    """Remove the configuration of a run of which nothing else was made: it may have been refused."""
+    if not begun(folder):
+        for name in (config_file.NAME, checksums.NAME):
+            (folder / name).unlink(missing_ok=True)
 
 
 def begun(folder: Path) -> bool:

@@ -32,6 +32,7 @@ def seeds(config: DictConfig) -> None:
     data = build.task_data(config)
     devices.first_says(data.setup)  # generated data is made once
     data.setup()
+    build.fits(config, data)
     params = sum(p.numel() for p in build.sketch(config).parameters())
     choices = record.choices(config, data.source.provenance)
     o = config.optim

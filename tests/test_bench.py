@@ -15,7 +15,7 @@ from lra.attention.sdpa import SDPA
 from lra.bench import cases, contestants, floor, gpu_check, profile
 from lra.bench import record as bench_record
 from lra.bench import run as run_module
-from lra.bench.__main__ import bench, prepare
+from lra.bench.__main__ import bench
 from lra.bench.exact import Exact
 from lra.bench.published import Published
 from lra.config import CONF, compose
@@ -122,7 +122,7 @@ def written(runs):
 def presets():
     found = {preset: compose("bench", [f"preset={preset}"]) for preset in PRESETS}
     for config in found.values():
-        prepare(config)
+        config.mechanisms = contestants.names(config.mechanisms)
     return found
 
 
@@ -257,15 +257,15 @@ def test_same_choices_same_folder(tmp_path):
 
 WRONG = {
     "mechanisms=[cur_best]": "mechanisms: cur_best is not one of all,",
-    "mechanisms=[]": "mechanisms is empty",
-    "what=speed": "what: speed is not one of attention, block, step",
-    "modes=[training,test]": "modes: test is not one of inference, training",
-    "dtype=fp8": "dtype: fp8 is not one of fp32, bf16, fp16",
-    "n=[0]": "n must be whole numbers of 1 or more, not 0",
-    "repeats=0": "repeats must be 1 or more, not 0",
-    "pads=[batch/0]": "pads: batch/0 is not one of fixed, batch, none, batch/<rows of a micro-batch>",
-    "batches=all": "batches must be random or data",
-    "device=tpu": "device must be auto, cpu or cuda",
+    "mechanisms=[]": "mechanisms must be text, or a list of such, not []",
+    "what=speed": "what must be one of attention, block, step, or a list of such, profile, not 'speed'",
+    "modes=[training,test]": "modes must be one of inference, training, or a list of such, not ['training', 'test']",
+    "dtype=fp8": "dtype must be one of fp32, bf16, fp16, or a list of such, not 'fp8'",
+    "n=[0]": "n must be a whole number of 1 or more, or a list of such, not [0]",
+    "repeats=0": "repeats must be a whole number of 1 or more, not 0",
+    "pads=[batch/0]": "pads must be fixed, batch, none or batch/<rows of a micro-batch>, or a list of such",
+    "batches=all": "batches must be one of random, data, not 'all'",
+    "device=tpu": "device must be one of auto, cpu, cuda, not 'tpu'",
     'mechanisms=["cur_abs-cuont=3"]': "attn.cuont: no such key; attn has",
     "preset=figure5": "preset=figure5: no such choice; preset is one of cpu, figure4",
     "tasks=nope": "task=nope: no such choice; task is one of",

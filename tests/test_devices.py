@@ -58,7 +58,9 @@ def test_two_processes_give_the_loss_curve_of_one(data_root, tmp_path, monkeypat
     words = [*CURVE, "optim.micro_batch=4", "data.eval_batch=7"]
     train_config(smoke(tmp_path / "one", *words, attn="cur_abs"))
     monkeypatch.setitem(fit.PRECISIONS, "fp64", "64-true")
-    train_config(smoke(tmp_path / "exact", *words, "trainer.precision=fp64", attn="cur_abs"))
+    wide = smoke(tmp_path / "exact", *words, attn="cur_abs")
+    wide.trainer.precision = "fp64"  # none of the words that a command line may say
+    train_config(wide)
 
     saves = tmp_path / "saves"
     saved = record.save

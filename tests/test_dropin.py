@@ -230,8 +230,8 @@ def test_ratio_and_cells_of_the_table():
     "words,reason",
     [
         (["candidates=[cur_best]"], "candidates: cur_best is not one of all, cur_step"),
-        (["sources=[uniform]"], "sources: uniform is not one of gaussian, clustered; see run= and model="),
-        (["counts=[0]"], "counts must be whole numbers of 2 or more, not [0]"),
+        (["sources=[uniform]"], "sources must be one of gaussian, clustered, or a list of such, not ['uniform']"),
+        (["counts=[0]"], "counts must be a whole number of 2 or more, or a list of such, not [0]"),
         (["counts=[21]"], "counts: 21 is more than the 20 tokens of gaussian-20"),
         (["n=1"], "n must be a whole number of 2 or more, not 1"),
         (["sources=[]"], "nothing to measure: name sources, run= or model="),

@@ -105,8 +105,8 @@ WRONG = {
     "sweep=selection tasks=[listops,nope]": "task=nope: no such choice; task is one of",
     "sweep=count +sweep.grids.mine={attn:[cur_abs],attn.cuont:[3]}": "attn.cuont: no such key; attn has",
     "sweep=count +sweep.grids.mine={attn:[cur_abs],optim.rate:[3]}": "optim.rate: no such key; optim has",
-    "sweep=selection tasks=[]": "tasks and seeds must be lists",
-    "sweep=selection overrides=['optim.lr=-1']": "optim.lr must be above 0, not -1",
+    "sweep=selection tasks=[]": "tasks must be text, or a list of such, not []",
+    "sweep=selection overrides=['optim.lr=-1']": "optim.lr must be a number above 0, not -1",
     "sweep=selection hydra/launcher=nope": "hydra/launcher=nope: no such choice; hydra/launcher is one of",
 }
 
@@ -133,6 +133,8 @@ def test_a_folder_of_another_configuration_is_refused_before_anything_runs(four,
     runs, made = four
     runs[2].folder.mkdir(parents=True)
     (runs[2].folder / "config.yaml").write_text(yaml.safe_dump({"optim.lr": 7}))
+    assert len(plan.expand(made, threads=None)[0]) == 4  # nothing was made by it yet
+    (runs[2].folder / "metrics.csv").touch()
     with pytest.raises(ValueError, match=r"was made by another configuration .*optim.lr: 7 -> 0.001"):
         plan.expand(made, threads=None)
 

@@ -8,7 +8,8 @@ from typing import Annotated, Any, get_origin, get_type_hints
 
 from hydra.utils import get_object
 
-from .convert import ABSENT, Wrong, refuse_unknown, shown, typed
+from .convert import ABSENT, Wrong, refuse_unknown, typed
+from .wording import expected, shown
 
 MARKS = {"_target_": str, "_partial_": bool}  # keys of hydra's own
 
@@ -40,6 +41,8 @@ class Call:
 
     def _option(self, kinds: Mapping[str, Any], key: str, value: Any, name: str) -> Any:
         kind = kinds[key]
+        if value == ABSENT:
+            raise ValueError(f"{name}.{key} is missing; it must be {expected(kind)}")
         if isinstance(value, Mapping) and "_target_" in value:
             kind = Annotated[Any, Call(partial=bool(value.get("_partial_")))]
         elif get_origin(kind) is collections.abc.Callable:
@@ -52,9 +55,8 @@ def target(path: Any, name: str) -> Any:
     try:
         found = get_object(path)
     except Exception as error:  # the module is the user's own, and anything may happen while it is imported
-        cause = error.__cause__ or error
-        reason = " ".join(str(cause).split())
-        raise ValueError(f"{name}._target_={path} cannot be imported: {reason}") from error
+        reason = " ".join(str(error.__cause__ or error).split())
+        raise ValueError(f"{name}._target_={path} cannot be imported: {reason}") from None
     if not callable(found):
         raise ValueError(f"{name}._target_ must name a class or a function, not {shown(path)}")
     return found

@@ -1,6 +1,5 @@
 """A value and the annotation of its option -> the value as that type, or one line that says what the option takes."""
 
-import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass
@@ -10,11 +9,9 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 
 from omegaconf import BooleanNode, FloatNode, IntegerNode, StringNode
 
-from ..options import Range
+from .wording import expected, shown
 
 ABSENT = "???"  # a value that the configuration leaves to the command line
-LONGEST = 60  # characters of a value in a message
-WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text", Path: "a path"}
 NODES = {int: IntegerNode, float: FloatNode, bool: BooleanNode, str: StringNode, Path: StringNode}
 
 
@@ -35,12 +32,12 @@ class Rule:
 
 @dataclass(frozen=True)
 class Many:
-    """In an ``Annotated`` list: one value is a list of one, and there are ``least`` or more."""
+    """In an ``Annotated`` list: one value is a list of one, and there are ``least_items`` or more."""
 
-    least: int = 1
+    least_items: int = 1
 
     def __contains__(self, values: list) -> bool:
-        return len(values) >= self.least
+        return len(values) >= self.least_items
 
 
 def typed(kind: Any, value: Any, name: str) -> Any:
@@ -72,7 +69,7 @@ def _convert(kind: Any, value: Any, name: str) -> Any:
         return {key: typed(parts[1], item, f"{name}.{key}") for key, item in value.items()}
     if is_dataclass(kind):
         return section(kind, value, name)
-    if kind in NODES:
+    if isinstance(kind, type) and kind in NODES:
         return _leaf(kind, value)
     return value  # Any, no annotation, or a type that no command line can spell
 
@@ -139,7 +136,7 @@ def section(kind: type, value: Any, name: str) -> Any:
         said = value.get(field.name, ABSENT)
         if said != ABSENT:
             found[field.name] = typed(kinds[field.name], said, prefix + field.name)
-        elif field.default is MISSING:
+        elif field.default is MISSING is field.default_factory:
             raise ValueError(f"{prefix}{field.name} is missing; it must be {expected(kinds[field.name])}")
     made = kind(**found)
     if hasattr(made, "validate"):
@@ -169,47 +166,3 @@ def plain(value: Any) -> Any:
 
 def _absent(value: Any) -> bool:
     return isinstance(value, str) and value == ABSENT
-
-
-def expected(kind: Any) -> str:
-    """What an option takes, in words: "a whole number of 1 or more, or null"."""
-    origin, parts = get_origin(kind), get_args(kind)
-    if origin is Annotated:
-        return _annotation(parts[0], parts[1:])
-    if origin in (Union, UnionType):
-        words = [word for part in parts if get_origin(part) is Literal for word in get_args(part)]
-        others = [expected(p) for p in parts if get_origin(p) is not Literal and p is not NoneType]
-        if set(parts) - {NoneType} == {int, float}:
-            others = ["a number"]
-        texts = [*others, *map(_plain_word, words)] if others else [expected(Literal[tuple(words)])]
-        return ", ".join(texts) + (", or null" if NoneType in parts else "")
-    if origin is Literal:
-        return f"one of {', '.join(map(_plain_word, parts))}" if len(parts) > 1 else _plain_word(parts[0])
-    if origin in (list, Sequence):
-        return f"a list, each {expected(parts[0])}"
-    if origin is dict or is_dataclass(kind):
-        return "keys with their values"
-    return WORDS.get(kind, getattr(kind, "text", "given"))
-
-
-def _annotation(kind: Any, rules: tuple) -> str:
-    if texts := [rule.text for rule in rules if hasattr(rule, "text")]:
-        return texts[-1]
-    if any(isinstance(rule, Many) for rule in rules):
-        return f"{expected(get_args(kind)[0])}, or a list of such"
-    return " ".join([expected(kind), *(str(rule) for rule in rules if isinstance(rule, Range))])
-
-
-def _plain_word(word: Any) -> str:
-    return str(word).lower() if isinstance(word, bool) else str(word)
-
-
-def shown(value: Any) -> str:
-    """A value as it is typed, cut where it is long; text in quotes."""
-    if isinstance(value, str):
-        text = repr(value)
-    elif value is None or isinstance(value, bool):
-        text = json.dumps(value)
-    else:
-        text = str(value)
-    return text if len(text) <= LONGEST else f"{text[:LONGEST]}..."

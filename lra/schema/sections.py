@@ -3,18 +3,21 @@
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from .. import metric
 from ..model.classifier import MeanOver, Pool
 from ..model.norm import Norm
 from ..options import Positive, Range, Share, Whole
 from .calls import Call
-from .convert import ABSENT, Rule
+from .convert import ABSENT, Many, Rule
 
+T = TypeVar("T")
+Some = Annotated[list[T], Many()]
 Number = int | float  # an int stays one
+Least = Annotated[Number, Range(0)]
 Rows = Annotated[int, Range(1, 10**6)]  # of a batch
-Threads = Annotated[int, Range(1, 4096)]
+Threads = Annotated[int, Range(1, 1024)]
 Device = Literal["auto", "cpu", "cuda"]
 Precision = Literal["fp32", "bf16", "fp16"]
 Name = Annotated[
@@ -26,6 +29,7 @@ Name = Annotated[
         ),
     ),
 ]
+Trust = Name | list[Name] | None  # modules whose classes a run's config.yaml may name
 Seeds = Annotated[
     list[Annotated[int, Range(0)]],
     Rule(
@@ -130,6 +134,10 @@ class Task:
     shift: Whole
     masked_id: Whole | None
     length: Positive
+
+    def validate(self) -> None:
+        if self.metric == "roc_auc" and self.outputs != 2:
+            raise ValueError(f"task.outputs must be 2 with task.metric=roc_auc, not {self.outputs}")
 
 
 @dataclass(kw_only=True)

@@ -1,0 +1,118 @@
+"""The configurations of what measures: ``conf/bench.yaml``, ``dropin``, ``factorise`` and ``pretrained``."""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+from ..options import Positive, Range, Whole
+from ..select import Pairing
+from . import sections
+from .convert import Many, Rule
+from .sections import Device, Least, Name, Number, Precision, Some, Threads, Trust
+
+Count = Annotated[int, Range(2)]
+Pad = Annotated[
+    str,
+    Rule(
+        "fixed, batch, none or batch/<rows of a micro-batch>",
+        lambda pad: bool(re.fullmatch(r"(fixed|batch|none)(/[1-9]\d{0,5})?", pad)),
+    ),
+]
+
+
+@dataclass(kw_only=True)
+class Bench:
+    name: Name
+    what: Some[Literal["attention", "block", "step"]] | Literal["profile"]
+    modes: Some[Literal["inference", "training"]]
+    mechanisms: Some[str]
+    reference: str | None
+    n: Some[Positive]
+    batch: Some[Positive]
+    heads: Some[Positive]
+    head_dim: Some[Positive]
+    dtype: Some[Precision]
+    tasks: Some[str]
+    budget: Name
+    batches: Literal["random", "data"]
+    pads: Some[Pad]
+    overrides: list[str]
+    device: Device
+    threads: Threads | None
+    compile: bool
+    cuda_graphs: bool
+    repeats: Positive
+    warmup: Whole
+    sample_ms: Least
+    limit: Least | None
+    budget_s: Least | None
+    steps: Positive
+    runs: Path
+    claims: dict[str, Number]
+
+
+@dataclass(kw_only=True)
+class Dropin:
+    candidates: Some[str]
+    counts: Some[Count]
+    n: Count
+    seed: Whole
+    sources: Annotated[list[Literal["gaussian", "clustered"]], Many(0)]
+    heads: Positive
+    head_dim: Positive
+    length: Positive
+    run: Path | None
+    trust: Trust
+    data: sections.Root
+    model: Path | None
+    examples: Path | None
+    drawn: Positive
+    size: Positive
+    cost: Whole
+    threads: Threads
+    runs: Path
+
+    def validate(self) -> None:
+        if not (self.sources or self.run or self.model):
+            raise ValueError("nothing to measure: name sources, run= or model=")
+        if bool(self.model) != bool(self.examples):
+            raise ValueError("model= and examples= go together: an encoder, and a .tar file that it reads")
+
+
+@dataclass(kw_only=True)
+class Factorise:
+    kinds: Some[str]
+    iterations: Positive
+    init: Literal["code", "paper"]
+    seed: Whole
+    impl: Literal["compiled", "torch"]
+    runs: Path
+
+
+@dataclass(kw_only=True)
+class Pretrained:
+    model: Path
+    examples: Path
+    train: Positive
+    test: Positive
+    length: Positive
+    size: Positive
+    pool: Literal["mean", "cls"]
+    selections: Some[str]
+    counts: Some[Positive]
+    pairing: Pairing
+    inverse: Whole
+    steps: Whole
+    lr: Annotated[float, Range(above=0)]
+    batch: Positive
+    neighbours: Positive
+    seed: Whole
+    device: Device
+    out: Path | None
+
+    def validate(self) -> None:
+        if self.neighbours > self.train or self.batch > self.train:
+            raise ValueError(f"neighbours and batch must be at most train {self.train}")
+        if self.out and Path(self.out).suffix == ".png":
+            raise ValueError(f"out={self.out} is where the picture would go: name a .json file")

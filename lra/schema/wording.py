@@ -1,0 +1,59 @@
+"""What an option takes and what it was given, in the words of a message."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import is_dataclass
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from ..options import Range
+
+LONGEST = 60  # characters of a value
+WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text", Path: "a path"}
+
+
+def expected(kind: Any) -> str:
+    """What an option takes, in words: "a whole number of 1 or more, or null"."""
+    origin, parts = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        return _annotation(parts[0], parts[1:])
+    if origin in (Union, UnionType):
+        words = [word for part in parts if get_origin(part) is Literal for word in get_args(part)]
+        if words and bool in parts:
+            words, parts = [True, False, *words], tuple(part for part in parts if part is not bool)
+        others = [expected(p) for p in parts if get_origin(p) is not Literal and p is not NoneType]
+        if set(parts) - {NoneType} == {int, float}:
+            others = ["a number"]
+        texts = [*others, *map(_plain_word, words)] if others else [expected(Literal[tuple(words)])]
+        return ", ".join(texts) + (", or null" if NoneType in parts else "")
+    if origin is Literal:
+        return f"one of {', '.join(map(_plain_word, parts))}" if len(parts) > 1 else _plain_word(parts[0])
+    if origin in (list, Sequence):
+        return f"a list, each {expected(parts[0])}"
+    if origin is dict or is_dataclass(kind):
+        return "keys with their values"
+    return WORDS.get(kind, "given")
+
+
+def _annotation(kind: Any, rules: tuple) -> str:
+    if texts := [rule.text for rule in rules if hasattr(rule, "text")]:
+        return texts[-1]
+    if any(hasattr(rule, "least_items") for rule in rules):
+        return f"{expected(get_args(kind)[0])}, or a list of such"
+    return " ".join([expected(kind), *(str(rule) for rule in rules if isinstance(rule, Range))])
+
+
+def _plain_word(word: Any) -> str:
+    return str(word).lower() if isinstance(word, bool) else str(word)
+
+
+def shown(value: Any) -> str:
+    """A value as it is typed, cut where it is long; text in quotes."""
+    if isinstance(value, str):
+        text = repr(value)
+    elif value is None or isinstance(value, bool):
+        text = json.dumps(value)
+    else:
+        text = str(value)
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}..."
