@@ -20,6 +20,8 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 
+from data_prep.source import NO_ROOM
+
 REFUSALS = (ValueError, OSError, HydraException, OmegaConfBaseException)
 _DATA_WORDS = ("task=", "task.", "budget=", "source.", "data.root=", "protocol=")
 _EXTRAS = {"submitit_slurm": "slurm", "submitit_local": "slurm", "ray": "ray"}  # launchers that are not core
@@ -209,6 +211,9 @@ def explain(error: BaseException) -> str:
             return f"{group}={word}: no such choice; {group} is one of {', '.join(cause.options)}"
         if isinstance(cause, ValueError) and not isinstance(cause, OmegaConfBaseException):
             return str(cause)
+    if isinstance(error, OSError) and error.errno in NO_ROOM:
+        place = error.filename or "a file"
+        return f"{place} cannot be written: {error.strerror}; make room, then the same command goes on"
     text = " ".join(str(error).split()) or type(error).__name__
     if text.startswith("Ambiguous value for argument"):
         return f"{text.split(chr(39))[1]}: several values need -m, one run each"

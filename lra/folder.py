@@ -6,6 +6,8 @@ from pathlib import Path
 
 import yaml
 
+from data_prep.source import NO_ROOM
+
 from . import lock, record
 from .devices import say
 
@@ -41,7 +43,8 @@ def writing(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        reason = f"{error.strerror or error}; the same command goes on from the last checkpoint"
+        room = "make room, then " if error.errno in NO_ROOM else ""
+        reason = f"{error.strerror or error}; {room}the same command goes on from the last checkpoint"
         raise ValueError(f"{folder} cannot be written: {reason}") from error
 
 

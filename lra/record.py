@@ -98,7 +98,10 @@ def write(path: Path, text: str) -> None:
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A temporary path beside ``path``; what was written to it is synced and renamed to ``path`` at the end."""
+    """A temporary path beside ``path``; what was written to it is synced and renamed to ``path`` at the end.
+
+    An OSError of the block that names no file, as on a full disk, names ``path``.
+    """
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         yield part
@@ -108,6 +111,9 @@ def replacing(path: Path) -> Iterator[Path]:
         folder = os.open(path.parent, os.O_RDONLY)
         os.fsync(folder)
         os.close(folder)
+    except OSError as error:
+        error.filename = error.filename or str(path)
+        raise
     finally:
         part.unlink(missing_ok=True)
 

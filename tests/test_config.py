@@ -1,6 +1,8 @@
 """Every yaml composes, builds and takes a training step; the tree's rules; what a wrong word gets."""
 
 import ast
+import errno
+import os
 import subprocess
 import sys
 from functools import partial
@@ -10,8 +12,8 @@ import torch
 from conftest import KERNELS, MECHANISMS, config
 
 from data_prep.__main__ import prepare
-from lra import build, module
-from lra.config import CONF, check_keys, compose, data_command, follow
+from lra import build, module, record
+from lra.config import CONF, check_keys, compose, data_command, explain, follow
 from lra.data.task import Batch
 from lra.train import check, train
 
@@ -294,6 +296,16 @@ def test_a_wrong_word_ends_a_process_with_status_1():
     got = subprocess.run([sys.executable, "-m", "lra.train", *words], capture_output=True, text=True, cwd=ROOT)
     assert got.returncode == 1 and got.stdout == ""
     assert got.stderr.splitlines()[-1].startswith("lra: attn.score must be one of") and "Traceback" not in got.stderr
+
+
+def test_a_full_disk_names_the_file(tmp_path):
+    with pytest.raises(OSError) as full, record.replacing(tmp_path / "report.md") as part:
+        part.touch()
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    told = (
+        f"{tmp_path / 'report.md'} cannot be written: No space left on device; make room, then the same command goes on"
+    )
+    assert explain(full.value) == told
 
 
 def test_damaged_data_names_the_command_that_mends_it(tmp_path, monkeypatch, capfd):
