@@ -1,6 +1,5 @@
 """A data set's source: what makes its examples, and where they are kept once made."""
 
-import errno
 import hashlib
 import json
 import os
@@ -22,11 +21,11 @@ import rich.progress
 from filelock import FileLock, Timeout
 from rich.console import Console
 
+from lra.disk import NO_ROOM
 from lra.store import Rows, Split, StoreError, load, write
 
 Progress = Callable[[str, int, int | None], None]  # (what, how many are done, how many there will be or None)
 SECONDS_BETWEEN_LINES = 10
-NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def say(line: str) -> None:

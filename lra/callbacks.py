@@ -1,6 +1,7 @@
 """What happens at every evaluation: divergence check, one row of metrics, checkpoints, progress."""
 
 import contextlib
+import io
 import statistics
 import sys
 import time
@@ -77,8 +78,10 @@ class Checkpoints(L.Callback):
         if self.best_score is None or module.score > self.best_score:
             self.best_score, self.best_step = module.score, trainer.global_step
             if trainer.is_global_zero:
+                weights = io.BytesIO()  # torch's own file raises no OSError on a full disk
+                torch.save(module.model.state_dict(), weights)
                 with checksums.replaced(self.folder / checkpoint.BEST) as part:
-                    torch.save(module.model.state_dict(), part)
+                    part.write_bytes(weights.getbuffer())
         row = {"train_loss": module.mean_loss(), "val": module.score, "lr": module.rate}
         for logger in trainer.loggers:
             logger.log_metrics(row, trainer.global_step)

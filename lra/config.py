@@ -21,6 +21,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 
 from . import schema
+from .disk import NO_ROOM
 from .measure import OUT_OF_MEMORY, failure
 
 REFUSALS = (ValueError, OSError, MemoryError, HydraException, OmegaConfBaseException)
@@ -234,6 +235,9 @@ def explain(error: BaseException) -> str:
             return f"{group}={word}: no such choice; {group} is one of {', '.join(cause.options)}"
         if isinstance(cause, ValueError) and not isinstance(cause, OmegaConfBaseException):
             return str(cause)
+    if isinstance(error, OSError) and error.errno in NO_ROOM:
+        place = error.filename or "a file"
+        return f"{place} cannot be written: {error.strerror}; make room, then the same command goes on"
     text = " ".join(str(error).split()) or type(error).__name__
     if failure(error) == OUT_OF_MEMORY:
         return f"{OUT_OF_MEMORY}: {text.rpartition('] ')[2]}"

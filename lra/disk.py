@@ -1,12 +1,14 @@
 """Files that are replaced as a whole, and read without trust in what lies there."""
 
 import contextlib
+import errno
 import os
 import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 MOST = 2**26  # bytes of a file that is read at once
 
 
@@ -22,7 +24,10 @@ def write(path: Path, text: str) -> None:
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A temporary path beside ``path``; what was written to it is synced and renamed to ``path`` at the end."""
+    """A temporary path beside ``path``; what was written to it is synced and renamed to ``path`` at the end.
+
+    An OSError of the block that names no file, as on a full disk, names ``path``.
+    """
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         yield part
@@ -32,6 +37,9 @@ def replacing(path: Path) -> Iterator[Path]:
         folder = os.open(path.parent, os.O_RDONLY)
         os.fsync(folder)
         os.close(folder)
+    except OSError as error:
+        error.filename = error.filename or str(path)
+        raise
     finally:
         part.unlink(missing_ok=True)
 

@@ -10,6 +10,7 @@ import yaml
 from . import checksums, lock, record
 from . import choices as config_file
 from .devices import say
+from .disk import NO_ROOM
 
 TEMPORARY = ".*.part"
 MADE = ("metrics.csv", "last.ckpt", "best.ckpt", record.NAME, "transfer.json")
@@ -54,7 +55,8 @@ def writing(folder: Path) -> Iterator[None]:
     except OSError as error:
         if error.errno not in PASSING:
             raise
-        reason = f"{error.strerror}; the same command goes on from the last checkpoint"
+        room = "make room, then " if error.errno in NO_ROOM else ""
+        reason = f"{error.strerror}; {room}the same command goes on from the last checkpoint"
         raise ValueError(f"{folder} cannot be written: {reason}") from error
 
 

@@ -1,6 +1,8 @@
 """Every yaml composes, builds and takes a training step; the tree's rules; what a wrong word gets."""
 
 import ast
+import errno
+import os
 import subprocess
 import sys
 from functools import partial
@@ -11,7 +13,7 @@ from conftest import KERNELS, MECHANISMS, config
 
 from data_prep.__main__ import prepare
 from lra import build, module
-from lra.config import CONF, compose, data_command, follow
+from lra.config import CONF, compose, data_command, explain, follow
 from lra.data.task import Batch
 from lra.train import check, train
 
@@ -227,7 +229,7 @@ def test_no_import_runs_upward(path):
         if here in ("attention", "data"):
             assert there not in ("model", "data_prep")
         if here == "data_prep":
-            assert there in ("store", "data_prep"), f"{source} imports {target}"
+            assert there in ("disk", "store", "data_prep"), f"{source} imports {target}"
         if here == "data":
             assert there != "attention"
 
@@ -311,6 +313,16 @@ def test_a_wrong_word_ends_a_process_with_status_1():
     got = subprocess.run([sys.executable, "-m", "lra.train", *words], capture_output=True, text=True, cwd=ROOT)
     assert got.returncode == 1 and got.stdout == ""
     assert got.stderr.splitlines()[-1].startswith("lra: attn.score must be one of") and "Traceback" not in got.stderr
+
+
+def test_a_full_disk_names_the_file(tmp_path):
+    with pytest.raises(OSError) as full, disk.replacing(tmp_path / "report.md") as part:
+        part.touch()
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    told = (
+        f"{tmp_path / 'report.md'} cannot be written: No space left on device; make room, then the same command goes on"
+    )
+    assert explain(full.value) == told
 
 
 def test_damaged_data_names_the_command_that_mends_it(tmp_path, monkeypatch, capfd):

@@ -1,6 +1,8 @@
 """Sweeps: what they run, what they say before and meanwhile, what becomes of runs that fail, die or are held."""
 
+import errno
 import json
+import os
 import sys
 import threading
 import time
@@ -272,6 +274,31 @@ def test_a_launcher_that_gives_up_is_asked_again_as_long_as_something_comes_of_i
     stop, said = sweep(monkeypatch, capfd, launch, f"runs={tmp_path}")
     assert rounds == [4, 3, 2] and stop.startswith("lra: 2 of 4 runs failed")
     assert said.count("failed, a worker was killed\n") == 2
+
+
+def test_a_full_disk_names_the_folder_and_what_to_do(tmp_path, monkeypatch, capfd):
+    def full(part, text):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def launch(runs, *_):
+        _made(runs[0])
+        monkeypatch.setattr(type(tmp_path), "write_text", full)
+        job.fail(runs[0].folder, "exit status 1, not a word")
+
+    stop, _ = sweep(monkeypatch, capfd, launch, f"runs={tmp_path}")
+    folder = tmp_path / "sweep-selection-smoke" / "listops" / "cur_sum" / "seed-0"
+    assert stop.startswith(f"lra: {folder} cannot be written: No space left on device; make room, then the same")
+
+
+def test_the_free_space_is_that_of_the_folder_of_the_runs(four, tmp_path, monkeypatch):
+    """The folder may be the root of a disk of its own."""
+    looked = []
+    usage = plan.shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(plan.shutil, "disk_usage", lambda path: looked.append(path) or usage)
+    list(plan.describe(*four, 1))
+    four[1].runs = str(tmp_path / "not" / "there")
+    list(plan.describe(*four, 1))
+    assert looked == [tmp_path, tmp_path]
 
 
 def test_plan_only_prints(tmp_path, monkeypatch, capsys):

@@ -1,6 +1,7 @@
 """Runs: repeated, killed, resumed, refused, diverged, two at once."""
 
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -112,6 +113,21 @@ def test_infinite_loss_ends_one_seed_and_not_the_others(data_root, tmp_path, cap
         got = result(seed_folder(tmp_path, "softmax", seed))
         assert got["status"] == "diverged" and got["test"] is None and 0 < got["steps"] < 6
     assert "not finite at step" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("room", [100_000, 500_000], ids=["best.ckpt", "last.ckpt"])
+def test_a_full_disk_is_one_line_and_the_run_goes_on_later(room, data_root, tmp_path):
+    """A file size limit stands in for the full disk: the system refuses the write in the same place."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (room, limits[1]))
+    try:
+        with pytest.raises(ValueError, match=r"seed-0 cannot be written: File too large; make room, then the same"):
+            train_config(smoke(tmp_path))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert not list(tmp_path.rglob("*.part"))
+    train_config(smoke(tmp_path))
+    assert result(seed_folder(tmp_path))["status"] == "done"
 
 
 def test_seed_that_another_process_runs_is_skipped(data_root, tmp_path, capfd):

@@ -12,6 +12,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
 from .. import lock, record
+from ..folder import writing
 
 LOG = "train.log"
 FAILED = "failed.txt"
@@ -59,7 +60,9 @@ def job(config: DictConfig, *, cwd: str, threads: int | None, gpus: list[str], s
 
 
 def fail(folder: Path, why: str) -> None:
-    record.write(folder / FAILED, why + "\n")
+    """Leave the reason in the folder. Raises ValueError if that cannot be written."""
+    with writing(folder):
+        record.write(folder / FAILED, why + "\n")
 
 
 def reason(status: int, said: str) -> str:

@@ -119,7 +119,8 @@ def describe(runs: list[Run], config: DictConfig, at_once: int | None) -> Iterab
         if total := seconds(left):
             together = f", {clock(total / at_once)} with {at_once} at once" if at_once else ""
             yield f"  time: training and scoring about {clock(total)} one after the other{together}"
-        free = shutil.disk_usage(next(p for p in Path(config.runs).absolute().parents if p.exists())).free
+        runs_folder = Path(config.runs).absolute()
+        free = shutil.disk_usage(next(p for p in (runs_folder, *runs_folder.parents) if p.exists())).free
         size = sum(run.disk for run in left)
         short = ": NOT ENOUGH" if size > free else ""
         yield f"  disk: about {max(1, round(size / 2**20)):,} MB, {free / 2**30:,.1f} GB free{short}"
