@@ -12,7 +12,7 @@ import torch
 from conftest import KERNELS, MECHANISMS, config
 
 from data_prep.__main__ import prepare
-from lra import build, module
+from lra import build, disk, module
 from lra.config import CONF, compose, data_command, explain, follow
 from lra.data.task import Batch
 from lra.train import check, train
