@@ -10,7 +10,7 @@ from torch import Tensor
 
 from .. import kernels, packed
 from ..cells import corrected
-from ..linalg import cubic, exact
+from ..linalg import cubic, exact, mixes_batch
 from ..lowrank import IMPLS, three_factor
 from ..packed import Rows
 from ..select import Pairing, Resample, Score, Select, no_row_empty, take
@@ -63,6 +63,7 @@ class CUR(Attention):
         if impl == "triton":
             kernels.check(kept=count, head_dim=head_dim, value_dim=value_dim, pinv=pinv, dropout=dropout)
         self.count, self.pinv, self.copy_rv, self.weights, self.impl = count, pinv, copy_rv, weights, impl
+        self.mixes_batch = mixes_batch(pinv)
         self.packs = impl == "sdpa" and score != "farthest"
         self.select = Select(
             score=score,
