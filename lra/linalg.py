@@ -6,9 +6,12 @@ All of them compute in float32 (float64 stays float64) with autocast off, and gr
 import math
 from collections.abc import Callable
 from functools import partial
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
+
+CubicInit = Literal["per_matrix", "batch", "two_norms"]
 
 
 def at_least_float32(*tensors: Tensor) -> list[Tensor]:
@@ -26,7 +29,7 @@ def to_unit(x: Tensor) -> Tensor:
     return torch.ldexp(torch.ones_like(largest), -largest.frexp().exponent.clamp(-most, most))
 
 
-def cubic(m: Tensor, *, steps: int, init: str = "per_matrix") -> Tensor:
+def cubic(m: Tensor, *, steps: int, init: CubicInit = "per_matrix") -> Tensor:
     """Third-order iterative pseudo-inverse of Nystromformer (Xiong et al. 2021, section 3.3) and CURformer.
 
         Z_0 = mᵀ / s,   Z <- Z (13 I - mZ (15 I - mZ (7 I - mZ))) / 4     ``steps`` times
@@ -42,7 +45,7 @@ def cubic(m: Tensor, *, steps: int, init: str = "per_matrix") -> Tensor:
     """
     if steps < 0:
         raise ValueError(f"pinv.steps must be 0 or more, not {steps}")
-    if init not in ("per_matrix", "batch", "two_norms"):
+    if init not in get_args(CubicInit):
         raise ValueError(f"pinv.init must be per_matrix, batch or two_norms, not {init!r}")
     with torch.autocast(m.device.type, enabled=False):
         (m,) = at_least_float32(m)

@@ -1,6 +1,7 @@
 """The three-factor product that CUR and Nystromformer share: C · pinv(U) · (R v)."""
 
 from collections.abc import Callable
+from typing import Literal, get_args
 
 import torch
 import torch.nn.functional as F
@@ -11,7 +12,8 @@ from .linalg import at_least_float32
 from .packed import Rows
 from .weights import scale, weigh
 
-IMPLS = ("eager", "sdpa", "triton")
+Impl = Literal["eager", "sdpa", "triton"]
+IMPLS = get_args(Impl)
 
 
 def three_factor(
@@ -27,7 +29,7 @@ def three_factor(
     col_mask: Tensor | None = None,
     weights: str = "softmax",
     bias: tuple[Tensor | None, Tensor | None, Tensor | None] = (None, None, None),
-    impl: str = "sdpa",
+    impl: Impl = "sdpa",
 ) -> tuple[Tensor, Tensor | None]:
     """f(q k_colsᵀ) · pinv(f(q_rows k_colsᵀ)) · f(q_rows kᵀ) v, evaluated right to left, f the softmax.
 

@@ -11,14 +11,15 @@ from torch import Tensor
 from .. import kernels, packed
 from ..cells import corrected
 from ..linalg import cubic, exact, mixes_batch
-from ..lowrank import IMPLS, three_factor
+from ..lowrank import IMPLS, Impl, three_factor
 from ..packed import Rows
 from ..select import Pairing, Resample, Score, Select, no_row_empty, take
 from ..weights import check_weights
 from .base import Attention
 
 Columns = Literal["kept", "cells"]
-COLUMNS = get_args(Columns)
+CellsImpl = Literal["eager", "sdpa"]
+COLUMNS, CELLS_IMPLS = get_args(Columns), get_args(CellsImpl)
 
 
 class CUR(Attention):
@@ -50,7 +51,7 @@ class CUR(Attention):
         class_token: bool = False,
         resample: Resample = "train",
         weights: str = "softmax",
-        impl: str = "sdpa",
+        impl: Impl = "sdpa",
     ):
         super().__init__(heads=heads, head_dim=head_dim, value_dim=value_dim, length=length, dropout=dropout)
         if not 1 <= count <= length:
@@ -134,13 +135,13 @@ class CURPlus(Attention):
         copy_rv: bool = True,
         class_token: bool = False,
         resample: Resample = "train",
-        impl: str = "sdpa",
+        impl: CellsImpl = "sdpa",
     ):
         super().__init__(heads=heads, head_dim=head_dim, value_dim=value_dim, length=length, dropout=dropout)
         if not 1 <= count <= length:
             raise ValueError(f"attn.count must be between 1 and the task's length {length}, not {count}")
-        if impl not in ("eager", "sdpa"):
-            raise ValueError(f"attn.impl of cells must be eager or sdpa, not {impl!r}")
+        if impl not in CELLS_IMPLS:
+            raise ValueError(f"attn.impl of cells must be {' or '.join(CELLS_IMPLS)}, not {impl!r}")
         self.count, self.copy_rv, self.impl = count, copy_rv, impl
         self.select = Select(
             score=score, pairing=pairing, class_token=class_token, resample=resample, heads=heads, length=length
@@ -172,7 +173,7 @@ def cur_attention(
     steps: int | None = 4,
     copy_rv: bool = True,
     columns: Columns = "kept",
-    impl: str = "sdpa",
+    impl: Impl = "sdpa",
 ) -> Tensor:
     """``CUR`` called like torch's scaled_dot_product_attention: query, key (N,H,L,D), value (N,H,L,E) -> (N,H,L,E).
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from .. import kernels
 from ..linalg import at_least_float32, cubic, mixes_batch
-from ..lowrank import IMPLS, three_factor
+from ..lowrank import IMPLS, Impl, three_factor
 from ..select import segment_means
 from .base import Attention
 
@@ -33,7 +33,7 @@ class Nystrom(Attention):
         landmarks: int = 64,
         kernel: int = 35,
         pinv: Callable[[Tensor], Tensor] = partial(cubic, steps=6),
-        impl: str = "sdpa",
+        impl: Impl = "sdpa",
     ):
         super().__init__(heads=heads, head_dim=head_dim, value_dim=value_dim, length=length, dropout=dropout)
         if not 1 <= landmarks <= length:

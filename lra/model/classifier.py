@@ -1,6 +1,7 @@
 """The encoder, its pooling and its head."""
 
 from collections.abc import Callable
+from typing import Literal, get_args
 
 import torch
 import torch.nn.functional as F
@@ -11,9 +12,10 @@ from ..packed import Rows
 from .multihead import Multihead
 from .norm import norm as make_norm
 
-POOLS = ("mean", "cls", "flatten")
-MEANS = ("length", "real")
-HEADS = ("relu", "gelu", "linear")
+Pool = Literal["mean", "cls", "flatten"]
+MeanOver = Literal["length", "real"]
+HeadKind = Literal["relu", "gelu", "linear"]
+POOLS, MEANS, HEADS = get_args(Pool), get_args(MeanOver), get_args(HeadKind)
 
 
 class Classifier(nn.Module):
@@ -45,8 +47,8 @@ class Classifier(nn.Module):
         hidden: int,
         outputs: int,
         towers: int = 1,
-        pool: str = "mean",
-        mean_over: str = "length",
+        pool: Pool = "mean",
+        mean_over: MeanOver = "length",
         norm: str | None = "layer",
         head: Callable[..., nn.Module] | None = None,
         packed: bool = False,
@@ -120,7 +122,9 @@ class Head(nn.Module):
     kind: ``relu``, the same with ``gelu``, or ``linear``: one Linear. dropout: on what goes in.
     """
 
-    def __init__(self, *, dim: int, hidden: int, outputs: int, towers: int, kind: str = "relu", dropout: float = 0.0):
+    def __init__(
+        self, *, dim: int, hidden: int, outputs: int, towers: int, kind: HeadKind = "relu", dropout: float = 0.0
+    ):
         super().__init__()
         if towers not in (1, 2):
             raise ValueError(f"task.towers must be 1 or 2, not {towers}")
