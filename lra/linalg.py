@@ -4,6 +4,8 @@ All of them compute in float32 (float64 stays float64) with autocast off, and gr
 """
 
 import math
+from collections.abc import Callable
+from functools import partial
 from typing import Annotated, Literal, get_args
 
 import torch
@@ -60,6 +62,11 @@ def cubic(m: Tensor, *, steps: Whole, init: CubicInit = "per_matrix") -> Tensor:
             z = z / m.abs().sum(-1).max(-1).values.clamp(min=tiny)[:, None, None]
         z = _Cubic.apply(m, z, steps) if steps else z
         return z.reshape(shape)
+
+
+def mixes_batch(pinv: Callable[[Tensor], Tensor]) -> bool:
+    """Whether the inverse of one matrix depends on the others: a ``partial`` of ``cubic`` with ``init="batch"``."""
+    return isinstance(pinv, partial) and pinv.func is cubic and pinv.keywords.get("init") == "batch"
 
 
 def cubic_factors(m: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:

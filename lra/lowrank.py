@@ -29,7 +29,7 @@ def three_factor(
     col_mask: Tensor | None = None,
     weights: str = "softmax",
     bias: tuple[Tensor | None, Tensor | None, Tensor | None] = (None, None, None),
-    impl: str = "sdpa",
+    impl: Impl = "sdpa",
 ) -> tuple[Tensor, Tensor | None]:
     """f(q k_colsᵀ) · pinv(f(q_rows k_colsᵀ)) · f(q_rows kᵀ) v, evaluated right to left, f the softmax.
 

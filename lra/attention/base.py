@@ -24,6 +24,7 @@ class Attention(nn.Module):
     """
 
     shares_qk: ClassVar[bool] = False  # True: one projection serves q and k
+    mixes_batch: bool = False  # True: examples of a batch change each other's result; each tower is then a batch
     packs: bool = False  # True: q, k, v may be packed (1,H,T,·), with ``lra.packed.Rows`` in the place of the mask
 
     def __init__(self, *, heads: int, head_dim: int, value_dim: int, length: int, dropout: float = 0.0):

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from .. import kernels, packed
 from ..cells import corrected
-from ..linalg import cubic, exact
+from ..linalg import cubic, exact, mixes_batch
 from ..lowrank import Impl, three_factor
 from ..options import one_of
 from ..packed import Rows
@@ -64,6 +64,7 @@ class CUR(Attention):
         if impl == "triton":
             kernels.check(kept=count, head_dim=head_dim, value_dim=value_dim, pinv=pinv, dropout=dropout)
         self.count, self.pinv, self.copy_rv, self.weights, self.impl = count, pinv, copy_rv, weights, impl
+        self.mixes_batch = mixes_batch(pinv)
         self.packs = impl == "sdpa" and score != "farthest"
         self.select = Select(
             score=score,
@@ -171,7 +172,7 @@ def cur_attention(
     steps: int | None = 4,
     copy_rv: bool = True,
     columns: Columns = "kept",
-    impl: str = "sdpa",
+    impl: Impl = "sdpa",
 ) -> Tensor:
     """``CUR`` called like torch's scaled_dot_product_attention: query, key (N,H,L,D), value (N,H,L,E) -> (N,H,L,E).
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from .. import kernels
 from ..convolution import RowConvolution
-from ..linalg import at_least_float32, cubic
+from ..linalg import at_least_float32, cubic, mixes_batch
 from ..lowrank import Impl, three_factor
 from ..options import one_of
 from ..select import segment_means
@@ -46,6 +46,7 @@ class Nystrom(Attention):
         if impl == "triton":
             kernels.check(kept=landmarks, head_dim=head_dim, value_dim=value_dim, pinv=pinv, dropout=dropout)
         self.landmarks, self.pinv, self.impl = landmarks, pinv, impl
+        self.mixes_batch = mixes_batch(pinv)
         self.conv = RowConvolution(heads, kernel) if kernel else None
 
     def forward(self, q, k, v, mask=None):
@@ -86,7 +87,8 @@ class NystromOriginal(Nystrom):
 
     Segments are length / landmarks wide and rows count as zero-padded up to ``length``, however far the batch is
     padded; landmarks = length is exact attention, plus the convolution. With pinv = cubic(init="batch"), as
-    conf/attn/nystrom_original.yaml has it, the result of one example depends on the others in the batch.
+    conf/attn/nystrom_original.yaml has it, the result of one example depends on the others in the batch. The two texts
+    of a pair are two batches, as in the released code, which encodes one after the other.
     """
 
     def forward(self, q, k, v, mask=None):

@@ -22,6 +22,9 @@ HeadKind = Literal["relu", "gelu", "linear"]
 class Classifier(nn.Module):
     """inputs (B,T,L[,F]), mask (B,T,L) or None -> (B, outputs). The T towers share one encoder.
 
+    They pass it as one batch of B T rows; one after the other, ``by_tower``, if a mechanism mixes the examples of a
+    batch.
+
     embed: (N,L[,F]) -> (N,L,d). block: a factory, called ``layers`` times with whether it is the first. pool: ``mean``
     over positions; ``cls``, where id ``vocab - 1`` is put in front (so it needs a ``vocab``) and a row that would
     exceed ``length`` loses its last token; ``flatten``, all ``length`` positions side by side, padded ones as zeros.
@@ -60,6 +63,7 @@ class Classifier(nn.Module):
         self.class_id = None if vocab is None else vocab - 1
         self.embed = embed
         self.blocks = nn.ModuleList(block(layer == 0) for layer in range(layers))
+        self.by_tower = any(getattr(part, "mixes_batch", False) for part in self.blocks.modules())
         self.packed = packed
         if packed and not all(isinstance(getattr(block, "mixer", None), Multihead) for block in self.blocks):
             raise ValueError("data.pad=none needs a mechanism of queries, keys and values; use data.pad=batch")
@@ -73,12 +77,18 @@ class Classifier(nn.Module):
         self.head = (head or Head)(dim=pooled, hidden=hidden, outputs=outputs, towers=towers)
 
     def forward(self, inputs: Tensor, mask: Tensor | None = None) -> Tensor:
-        B, T = inputs.shape[:2]
-        inputs = inputs.flatten(0, 1)  # (N,L[,F]), N = B T
-        mask = None if mask is None else mask.flatten(0, 1)
+        if self.by_tower:
+            masks = [None] * inputs.shape[1] if mask is None else mask.unbind(1)
+            pooled = [self._encode(*tower) for tower in zip(inputs.unbind(1), masks, strict=True)]
+            return self.head(torch.stack(pooled, 1))
+        pooled = self._encode(inputs.flatten(0, 1), None if mask is None else mask.flatten(0, 1))
+        return self.head(pooled.unflatten(0, inputs.shape[:2]))
+
+    def _encode(self, inputs: Tensor, mask: Tensor | None) -> Tensor:
+        """inputs (N,L[,F]), mask (N,L) -> pooled vectors (N,d)."""
         if self.pool == "cls":
-            inputs = torch.cat([inputs.new_full((B * T, 1), self.class_id), inputs], 1)[:, : self.length]
-            mask = None if mask is None else torch.cat([mask.new_ones(B * T, 1), mask], 1)[:, : self.length]
+            inputs = torch.cat([inputs.new_full((len(inputs), 1), self.class_id), inputs], 1)[:, : self.length]
+            mask = None if mask is None else torch.cat([mask.new_ones(len(mask), 1), mask], 1)[:, : self.length]
         rows = Rows(mask) if self.packed and mask is not None else None
         if rows is not None:
             mask = None
@@ -86,7 +96,7 @@ class Classifier(nn.Module):
         for block in self.blocks:
             x, memory = block(x, mask if rows is None else rows, memory)
         x = x if self.norm is None else self.norm(x, mask)
-        return self.head(self._pool(x, mask, rows).unflatten(0, (B, T)))
+        return self._pool(x, mask, rows)
 
     def _pool(self, x: Tensor, mask: Tensor | None, rows: Rows | None) -> Tensor:
         if self.pool == "cls":

@@ -25,12 +25,14 @@ def attention_map(model: nn.Module, batch: Batch, layer: int) -> Tensor | None:
     mixer = getattr(block, "mixer", block)
     attention = getattr(mixer, "attention", None)
     if isinstance(attention, Attention):
-        (q, k, v, mask), options = _call(model, batch, attention)
-        eye = torch.eye(v.shape[2], dtype=v.dtype, device=v.device).expand(*v.shape[:2], -1, -1)
-        with torch.no_grad():
-            parts = [attention(q, k, values, mask, **options) for values in eye.split(WIDTH, -1)]
         N, L = _inputs(model, batch, block)[0].shape[:2]
-        return _whole(torch.cat(parts, -1), N)[..., :L, :L]
+        towers = []  # one call, or one for each tower
+        for (q, k, v, mask), options in _calls(model, batch, attention):
+            eye = torch.eye(v.shape[2], dtype=v.dtype, device=v.device).expand(*v.shape[:2], -1, -1)
+            with torch.no_grad():
+                parts = [attention(q, k, values, mask, **options) for values in eye.split(WIDTH, -1)]
+            towers.append(_whole(torch.cat(parts, -1), N)[..., :L, :L])
+        return torch.stack(towers, 1).flatten(0, 1)
     if not isinstance(mixer, Mixer):
         return None
     x, mask = _inputs(model, batch, mixer)
@@ -75,9 +77,13 @@ def _inputs(model: nn.Module, batch: Batch, part: nn.Module) -> tuple:
 
 
 def _call(model: nn.Module, batch: Batch, part: nn.Module) -> tuple[tuple, dict]:
+    return _calls(model, batch, part)[0]
+
+
+def _calls(model: nn.Module, batch: Batch, part: nn.Module) -> list[tuple[tuple, dict]]:
     with _recording(part) as calls, torch.no_grad():
         model(batch.inputs, batch.mask)
-    return calls[0]
+    return calls
 
 
 @contextmanager

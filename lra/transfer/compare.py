@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ..data.task import Batch
+from ..model.classifier import Classifier
 from .graft import mechanisms
 
 
@@ -68,7 +69,7 @@ class Gap:
 
 
 @torch.no_grad()
-def layers(exact: nn.Module, other: nn.Module, batches: Iterable[Batch], spectrum: int = 0) -> list[Layer]:
+def layers(exact: Classifier, other: Classifier, batches: Iterable[Batch], spectrum: int = 0) -> list[Layer]:
     """Compare the mechanisms that stand at the same places of two models, both in evaluation mode.
 
     spectrum: over how many examples singular values are averaged.
@@ -76,8 +77,9 @@ def layers(exact: nn.Module, other: nn.Module, batches: Iterable[Batch], spectru
     places = [path for path in mechanisms(exact) if path in mechanisms(other)]
     alone, stacked = ({path: Gap() for path in places} for _ in range(2))
     spectra = {path: [] for path in places}
+    by_tower = exact.by_tower or other.by_tower
     for batch in batches:
-        first, second = (calls(model, batch) for model in (exact, other))
+        first, second = (calls(model, batch, by_tower) for model in (exact, other))
         for path in places:
             swapped = mechanisms(other)[path]
             for ours, theirs in zip(first[path], second[path], strict=True):
@@ -99,8 +101,10 @@ def layers(exact: nn.Module, other: nn.Module, batches: Iterable[Batch], spectru
     ]
 
 
-def calls(model: nn.Module, batch: Batch) -> dict[str, list[Call]]:
-    """What every mechanism of a model is given and gives on a batch, by path."""
+def calls(model: Classifier, batch: Batch, by_tower: bool = False) -> dict[str, list[Call]]:
+    """What every mechanism of a model is given and gives on a batch, by path; ``by_tower``: in a call for each tower,
+    even if the model does not ask for it.
+    """
     seen: dict[str, list[Call]] = {}
 
     def watch(path: str, module: nn.Module):
@@ -112,9 +116,11 @@ def calls(model: nn.Module, batch: Batch) -> dict[str, list[Call]]:
         return module.register_forward_hook(keep, with_kwargs=True)
 
     hooks = [watch(path, module) for path, module in mechanisms(model).items()]
+    own, model.by_tower = model.by_tower, model.by_tower or by_tower
     try:
         model(batch.inputs, batch.mask)
     finally:
+        model.by_tower = own
         for hook in hooks:
             hook.remove()
     return seen
