@@ -7,6 +7,7 @@ import io
 import itertools
 import json
 import math
+import os
 import subprocess
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -144,11 +145,12 @@ def evaluations(folder: Path) -> list[dict[str, float]]:
         table = csv.DictReader(io.StringIO(checksums.read(path).decode(), newline=""), strict=True)
         rows = [{name: float(cell) for name, cell in row.items()} for row in table]
         if not all(math.isfinite(value) for row in rows for value in row.values()):
-            raise ValueError("a cell is no finite number")
-        rows = [row | {"step": int(row["step"])} for row in rows]
-        if any(after["step"] <= before["step"] for before, after in itertools.pairwise(rows)):
-            raise ValueError("its steps do not rise")
-        return rows
+            raise Unreadable("a cell is no finite number")
+        if not rows or not {"train_loss", "val"} <= rows[0].keys():
+            raise Unreadable("it has no scores")
+        if any(row["step"] % 1 for row in rows) or any(b["step"] <= a["step"] for a, b in itertools.pairwise(rows)):
+            raise Unreadable("its steps are no whole numbers that rise")
+        return [row | {"step": int(row["step"])} for row in rows]
     except checksums.Damaged:
         raise
     except (ValueError, KeyError, TypeError, csv.Error) as error:
@@ -162,11 +164,17 @@ def scan(runs: Path) -> tuple[dict[Path, RunRecord], list[str]]:
 
 
 def scan_files(runs: Path, name: str, load: Callable[[Path], T]) -> tuple[dict[Path, T], list[str]]:
-    """What ``load`` makes of every file of a name below a folder, by the file's folder, and what it refuses."""
+    """What ``load`` makes of every file of a name below a folder, by the file's folder, and what it refuses.
+
+    A file that a list of checksums has and that is gone is among the latter.
+    """
     records, damaged = {}, []
-    for path in sorted(runs.rglob(name)):
+    for path in sorted({path.with_name(name) for kind in (name, checksums.NAME) for path in runs.rglob(kind)}):
         try:
-            records[path.parent] = load(path)
+            if os.path.lexists(path):
+                records[path.parent] = load(path)
+            elif checksums.expected(path):
+                damaged.append(f"{path} is missing, {checksums.NAME} beside it has it")
         except (ValueError, OSError) as error:
             damaged.append(str(error))
     return records, damaged

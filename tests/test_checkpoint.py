@@ -5,6 +5,7 @@ import pickle
 import random
 import shutil
 import zipfile
+from pathlib import Path
 
 import pytest
 import torch
@@ -161,3 +162,43 @@ def test_the_record_of_another_seed_is_not_taken_for_done(halves, tmp_path, data
     shutil.copytree(halves[2], seed_folder(tmp_path, seed=1))
     with pytest.raises(ValueError, match=r"record.json is the record of another run, seed 0; delete it"):
         train_config(smoke(tmp_path, *WORDS, "seeds=[1]"))
+
+
+def train_until(files: int, runs: Path, words: tuple[str, ...]) -> int:
+    """Exit status of training in a process that is gone when it has replaced that many files of step 6's evaluation."""
+    if child := os.fork():
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    replace, saved, left = Path.replace, Checkpoints.on_validation_end, iter(range(files))
+
+    def die(*call):
+        if next(left, None) is None:
+            os._exit(9)
+        return replace(*call)
+
+    def evaluate(self, trainer, module):
+        Path.replace = die if trainer.global_step == 6 else replace
+        saved(self, trainer, module)
+        Path.replace = replace
+
+    Checkpoints.on_validation_end = evaluate
+    train_config(smoke(runs, *words))
+    os._exit(0)
+
+
+@pytest.mark.slow
+def test_a_kill_at_any_file_of_an_evaluation_costs_nothing(tmp_path, data_root):
+    words, files, status = ("optim.steps=9", "optim.eval_every=3"), 0, 9
+    train_config(smoke(tmp_path / "whole", *words))
+    whole = seed_folder(tmp_path / "whole")
+    while status == 9:
+        runs = tmp_path / str(files)
+        status = train_until(files, runs, words)
+        train_config(smoke(runs, *words))
+        home = seed_folder(runs)
+        assert result(home) == result(whole)
+        for name in ("metrics.csv", "config.yaml"):
+            assert (home / name).read_bytes() == (whole / name).read_bytes()
+        one, two = (torch.load(folder / "best.ckpt", weights_only=True) for folder in (home, whole))
+        assert all(torch.equal(one[name], two[name]) for name in one | two)
+        files += 1
+    assert status == 0 and files > 6

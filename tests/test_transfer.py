@@ -302,7 +302,7 @@ def test_damaged_and_foreign_runs(runs, copy, tmp_path):
     with pytest.raises(ValueError, match=r"trained on other data \(provenance.name: other -> listops\)"):
         transfer.__wrapped__(words(runs, "attn=cur_step", run=copy))
     (copy / "record.json").unlink()
-    with pytest.raises(ValueError, match=r"has no finished seed: python -m lra.train makes them"):
+    with pytest.raises(ValueError, match=r"has no finished seed: no record.json, python -m lra.train makes them"):
         read(copy)
 
 

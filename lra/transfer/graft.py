@@ -41,7 +41,7 @@ def read(folder: Path, trust: str | Iterable[str] | None = None) -> list[Run]:
         runs.append(Run(home, choices, made))
     done = [run for run in runs if run.record.status == "done"]
     if not done:
-        why = "its seeds diverged" if runs else "python -m lra.train makes them"
+        why = "its seeds diverged" if runs else f"no {record.NAME}, python -m lra.train makes them"
         raise ValueError(f"run={folder} has no finished seed: {why}")
     return done
 
