@@ -356,8 +356,8 @@ def test_runs_at_every_task_length(word, length):
     ("kind", "knobs", "message"),
     [
         (Local, {"block": 0}, "attn.block must be 1 or more, not 0"),
-        (Local, {"grouping": "dilated"}, "attn.grouping must be one of contiguous, strided, not 'dilated'"),
-        (Sparse, {"pattern": "axial"}, "attn.pattern must be one of strided, fixed, not 'axial'"),
+        (Local, {"grouping": "dilated"}, "grouping must be one of contiguous, strided, not 'dilated'"),
+        (Sparse, {"pattern": "axial"}, "pattern must be one of strided, fixed, not 'axial'"),
         (Sparse, {"stride": 0}, "attn.stride must be 1 or more, or null for the square root of length, not 0"),
         (Sparse, {"block": 0}, "attn.block must be 1 or more, not 0"),
         (Sparse, {"summary": 51}, "attn.summary must be between 1 and attn.block 50, not 51"),
