@@ -32,7 +32,7 @@ class Call:
         if value["_target_"] == ABSENT:  # attn=custom before it is told which
             return dict(value)
         known, needed = options(target(value["_target_"], name), self.given)
-        refuse_unknown(value, known | self.also | MARKS, name, hidden=MARKS)
+        refuse_unknown(value, known | self.also | MARKS, name, hidden=MARKS | self.also)
         if bool(value.get("_partial_", False)) is not self.partial:
             raise ValueError(f"{name}._partial_ must be {str(self.partial).lower()}")
         if missing := sorted(needed - set(value)) if not self.given else []:

@@ -75,15 +75,15 @@ def _convert(kind: Any, value: Any, name: str) -> Any:
 
 
 def _leaf(kind: type, value: Any) -> Any:
-    if value is None or (kind is bool and isinstance(value, int) and value not in (0, 1)):
+    if value is None or value == ABSENT or (kind is bool and isinstance(value, int) and value not in (0, 1)):
         raise Wrong
     try:
         value = NODES[kind](value, is_optional=False)._value()
     except (ValueError, OverflowError):
         raise Wrong from None
-    if kind is float and not math.isfinite(value):
+    if kind in (int, float, bool) and not isinstance(value, kind):  # a node takes ${...} for what comes later
         raise Wrong
-    if kind is int and not -(2**63) <= value < 2**63:
+    if (kind is float and not math.isfinite(value)) or (kind is int and not -(2**63) <= value < 2**63):
         raise Wrong
     if kind in (str, Path) and ("\0" in value or (kind is Path and not value.strip())):
         raise Wrong

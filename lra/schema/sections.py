@@ -23,9 +23,9 @@ Precision = Literal["fp32", "bf16", "fp16"]
 Name = Annotated[
     str,
     Rule(
-        "a name: letters, digits and marks but no / and no blank ends, not . or ..",
+        "a name: 1 to 150 characters, no slash, no blank at an end, not . or ..",
         lambda text: (
-            bool(re.fullmatch(r"[^/\\\x00-\x1f\x7f]{1,150}", text)) and text.strip() == text != "." and text != ".."
+            bool(re.fullmatch(r"[^/\\\x00-\x1f\x7f]{1,150}", text)) and text.strip(". ") != "" and text.strip() == text
         ),
     ),
 ]
