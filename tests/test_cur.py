@@ -341,10 +341,10 @@ def test_random_selection_draws_anew_while_training_only():
     [
         ({"count": 0}, "attn.count must be between 1 and the task's length 40, not 0"),
         ({"count": 41}, "between 1 and the task's length 40, not 41"),
-        ({"score": "best"}, "attn.score must be one of sum, abs, embed, step, random, farthest, not 'best'"),
-        ({"pairing": "both"}, "attn.pairing must be one of separate, same_k, same_q, swapped"),
-        ({"impl": "triton2"}, "attn.impl must be one of"),
-        ({"resample": "never"}, "attn.resample must be train or always"),
+        ({"score": "best"}, "score must be one of sum, abs, embed, step, random, farthest, not 'best'"),
+        ({"pairing": "both"}, "pairing must be one of separate, same_k, same_q, swapped"),
+        ({"impl": "triton2"}, "impl must be one of"),
+        ({"resample": "never"}, "resample must be one of train, always"),
     ],
 )
 def test_wrong_options_are_named(options, message):

@@ -106,7 +106,7 @@ def test_a_count_above_the_length_keeps_all():
         ({"attn_mask": torch.zeros(N, 1, 1, L)}, r"attn_mask must be bool.*not torch.float32 \(3, 1, 1, 24\)"),
         ({"attn_mask": torch.ones(L, L, dtype=torch.bool)}, r"attn_mask must be bool, .* torch.bool \(24, 24\)"),
         ({"columns": "all"}, "columns must be kept or cells, not 'all'"),
-        ({"columns": "cells", "impl": "triton"}, "attn.impl of cells must be eager or sdpa, not 'triton'"),
+        ({"columns": "cells", "impl": "triton"}, "impl must be one of eager, sdpa, not 'triton'"),
         ({"query": torch.zeros(N, H, L, 0), "key": torch.zeros(N, H, L, 0)}, "at least one token and one feature"),
         ({"count": 0}, "count must be 1 or more, not 0"),
         ({"count": 1.5}, "count must be a whole number of 1 or more, not 1.5"),
