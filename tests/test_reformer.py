@@ -127,7 +127,7 @@ def test_chunks_and_buckets_default_to_each_other():
         ({"chunk": 0}, "attn.chunk must be 1 or more, or null for length / buckets, not 0"),
         ({"buckets": 7}, "attn.buckets must be 1, even, or null for 2 length / chunk, not 7"),
         ({"buckets": 0}, "attn.buckets must be 1, even, or null for 2 length / chunk, not 0"),
-        ({"scope": "row"}, "attn.scope must be one of chunk, bucket, not 'row'"),
+        ({"scope": "row"}, "scope must be one of chunk, bucket, not 'row'"),
     ],
 )
 def test_a_wrong_option_is_named(knobs, message):
