@@ -167,7 +167,7 @@ def test_command(trained, monkeypatch, capfd):
     for words, told in (
         (["example=64"], "example must be a whole number from 0 to 63, not 64"),
         (["layer=2"], "layer must be a whole number from 0 to 1, not 2"),
-        (["head=two"], "head must be a whole number from 0 to 1, not two"),
+        (["head=two"], "head must be a whole number of 0 or more, or null, not 'two'"),
         (["split=dev"], "split must be one of train, val, test, not 'dev'"),
         (["at=5000"], "at must be a whole number from 0 to"),
         (["out=/proc/nowhere"], "/proc/nowhere/test-0-layer-1.png cannot be written"),
