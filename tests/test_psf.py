@@ -166,5 +166,5 @@ def test_plain_block_has_the_published_parameters():
 
 @pytest.mark.parametrize("key, value", [(key, value) for key, values in BAD.items() for value in values])
 def test_refuses_what_it_does_not_know(key, value):
-    with pytest.raises(ValueError, match=f"attn.{key} must be .*not {value!r}"):
+    with pytest.raises(ValueError, match=f"{key} must be .*not {value!r}"):
         PSF(**SIZES, **{key: value})

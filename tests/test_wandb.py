@@ -218,5 +218,5 @@ def test_a_missing_package_is_named(data_root, tmp_path, monkeypatch, there):
         monkeypatch.setattr(sys, "path_importer_cache", {})
     with pytest.raises(ValueError, match=r"not installed: pip install '\.\[wandb\]'"):
         run(tmp_path)
-    with pytest.raises(ValueError, match="mode must be one of online, offline, disabled, not 'live'"):
+    with pytest.raises(ValueError, match="mode must be one of online, offline, disabled, or null, not 'live'"):
         run(tmp_path, "logger.wandb.mode=live")
