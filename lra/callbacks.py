@@ -88,6 +88,7 @@ class Checkpoints(L.Callback):
         last = self.folder / checkpoint.LAST  # every process takes part, the first one writes
         with checksums.replaced(last) if trainer.is_global_zero else contextlib.nullcontext(last) as part:
             trainer.save_checkpoint(part)
+        trainer.strategy.barrier()  # a signal that comes while the first one writes finds all at the same step
 
     def state_dict(self) -> dict:
         best = {"best_score": self.best_score, "best_step": self.best_step}

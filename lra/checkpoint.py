@@ -13,7 +13,14 @@ from .disk import Unreadable, opened
 LAST, BEST = "last.ckpt", "best.ckpt"
 OWNER = "fingerprint"  # of the run that wrote last.ckpt, in the state of the callback of this name
 CALLBACK = "Checkpoints"
-_PARTS = {"callbacks", "global_step", "loops", "lr_schedulers", "optimizer_states", "state_dict"}
+_PARTS = {
+    "callbacks": dict,
+    "global_step": int,
+    "loops": dict,
+    "lr_schedulers": list,
+    "optimizer_states": list,
+    "state_dict": dict,
+}
 _AGAIN = "delete its folder to run that seed again"
 
 
@@ -63,7 +70,7 @@ def state(folder: Path) -> dict | None:
     if not path.exists() and not path.is_symlink():
         return None
     found = read(path)
-    if not isinstance(found, dict) or not found.keys() >= _PARTS or not isinstance(found["state_dict"], dict):
+    if not isinstance(found, dict) or any(not isinstance(found.get(name), kind) for name, kind in _PARTS.items()):
         raise ValueError(f"{path} is not the state of a run; {_AGAIN}")
     return found
 

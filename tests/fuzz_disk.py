@@ -134,7 +134,7 @@ def scores(file: str) -> Callable[[Path, str], object]:
 def contents(*patterns: str) -> Callable[[Path, str], object]:
     plain = lambda data: re.sub(rb"\b[a-z][0-9a-f]{10}\b", b"", data)  # the ids in matplotlib's SVG are drawn by chance
     return lambda home, _: {
-        path: plain(path.read_bytes()) for pattern in patterns for path in sorted(home.glob(pattern))
+        path: plain(path.read_bytes()) for pattern in patterns for path in sorted(home.glob(pattern)) if path.is_file()
     }
 
 
