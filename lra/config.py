@@ -22,6 +22,8 @@ from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBase
 
 from data_prep.source import NO_ROOM
 
+from .startup import interruptible
+
 REFUSALS = (ValueError, OSError, HydraException, OmegaConfBaseException)
 _DATA_WORDS = ("task=", "task.", "budget=", "source.", "data.root=", "protocol=")
 _EXTRAS = {"submitit_slurm": "slurm", "submitit_local": "slurm", "ray": "ray"}  # launchers that are not core
@@ -63,10 +65,11 @@ def main(name: str) -> Callable:
         def entry() -> None:
             os.environ["HYDRA_FULL_ERROR"] = "1"  # hand exceptions over instead of printing them
             failed.clear()
-            sys.argv[1:] = map(_escape, sys.argv[1:])
-            if {"-m", "--multirun"} & set(sys.argv):
-                sys.argv[1:] = follow(sys.argv[1:])
             try:
+                interruptible()
+                sys.argv[1:] = map(_escape, sys.argv[1:])
+                if {"-m", "--multirun"} & set(sys.argv):
+                    sys.argv[1:] = follow(sys.argv[1:])
                 hydra.main(version_base="1.3", config_path=str(CONF), config_name=name)(run)()
             except KeyboardInterrupt as stop:
                 sys.exit(f"lra: {stop}" if str(stop) else "lra: interrupted")

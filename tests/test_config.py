@@ -150,7 +150,19 @@ def test_an_option_said_once_holds_for_every_mechanism_of_a_sweep(monkeypatch, c
 
 ENTRIES = ["data_prep.__main__", "data_prep.bench", "data_prep.show"]
 FLOORS = {
-    0: ["linalg", "packed", "select", "weights", "lowrank", "cells", "banded", "convolution", "kernels", "store"],
+    0: [
+        "startup",
+        "linalg",
+        "packed",
+        "select",
+        "weights",
+        "lowrank",
+        "cells",
+        "banded",
+        "convolution",
+        "kernels",
+        "store",
+    ],
     1: ["attention", "model", "data", "data_prep"],
     2: [
         "config",
