@@ -23,6 +23,7 @@ from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBase
 from . import schema
 from .disk import NO_ROOM
 from .measure import OUT_OF_MEMORY, failure
+from .startup import interruptible
 
 REFUSALS = (ValueError, OSError, MemoryError, HydraException, OmegaConfBaseException)
 _DATA_WORDS = ("task=", "task.", "budget=", "source.", "data.root=", "protocol=")
@@ -66,13 +67,11 @@ def main(name: str) -> Callable:
             os.environ["HYDRA_FULL_ERROR"] = "1"  # hand exceptions over instead of printing them
             failed.clear()
             try:
+                interruptible()
                 refuse_lists(sys.argv[1:])
-            except ValueError as error:
-                sys.exit(f"lra: {error}")
-            sys.argv[1:] = map(_escape, sys.argv[1:])
-            if {"-m", "--multirun"} & set(sys.argv):
-                sys.argv[1:] = follow(sys.argv[1:])
-            try:
+                sys.argv[1:] = map(_escape, sys.argv[1:])
+                if {"-m", "--multirun"} & set(sys.argv):
+                    sys.argv[1:] = follow(sys.argv[1:])
                 hydra.main(version_base="1.3", config_path=str(CONF), config_name=name)(run)()
             except KeyboardInterrupt as stop:
                 sys.exit(f"lra: {stop}" if str(stop) else "lra: interrupted")

@@ -151,6 +151,7 @@ def test_an_option_said_once_holds_for_every_mechanism_of_a_sweep(monkeypatch, c
 ENTRIES = ["data_prep.__main__", "data_prep.bench", "data_prep.show"]
 FLOORS = {
     0: [
+        "startup",
         "linalg",
         "packed",
         "select",

@@ -277,7 +277,7 @@ def test_a_launcher_that_gives_up_is_asked_again_as_long_as_something_comes_of_i
 
 
 def test_a_full_disk_names_the_folder_and_what_to_do(tmp_path, monkeypatch, capfd):
-    def full(part, text):
+    def full(part, text, **_):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def launch(runs, *_):

@@ -46,7 +46,7 @@ def test_the_papers_splits(tmp_path, keys):
     assert rows(splits["test"]) == rows(splits["val"]) == official(keys["archive"], "test")
     assert splits["train"].labels.bincount().tolist() == [N, N] and len(splits["train"]) == 2 * N
     stored = {path.name.split(".")[0] for path in source.folder(tmp_path / "data").iterdir()}
-    assert stored == {"train", "test", "meta"}  # the dev set, being the test set, is not stored twice
+    assert stored == {"train", "test", "meta", "SHA256SUMS"}  # the dev set, being the test set, is not stored twice
 
 
 def test_texts_are_those_of_tfds(tmp_path, keys):

@@ -1,0 +1,75 @@
+"""What holds before torch is imported: how threads wait, and Ctrl-C."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from lra import startup
+from lra.config import CONF
+
+ROOT = CONF.parent
+INTERRUPT = "import os, signal; os.kill(os.getpid(), signal.SIGINT)\n"
+
+
+@pytest.mark.parametrize(
+    "said, spins", [({}, "1000"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "active"}, None)]
+)
+def test_threads_wait_briefly_unless_the_environment_says_how(said, spins, monkeypatch):
+    for name in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in said.items():
+        monkeypatch.setenv(name, value)
+    startup.wait_briefly()
+    assert os.environ.get("GOMP_SPINCOUNT") == spins
+
+
+def test_the_openmp_runtime_hears_of_it():
+    env = {key: value for key, value in os.environ.items() if key not in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")}
+    env["OMP_DISPLAY_ENV"] = "verbose"
+    run = subprocess.run(
+        [sys.executable, "-c", "import lra.linalg"], env=env, cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    if "GOMP_" not in run.stderr:
+        pytest.skip("torch has another OpenMP runtime here")
+    assert "GOMP_SPINCOUNT = '1000'" in run.stderr
+
+
+def interrupted(tmp_path, code, *command):
+    """Runs a command whose first import of torch runs the code instead."""
+    (tmp_path / "torch.py").write_text(code)
+    env = os.environ | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
+    run = subprocess.run([sys.executable, *command], env=env, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    return run.returncode, run.stderr
+
+
+@pytest.mark.parametrize("module", ["lra.train", "lra.sweep", "data_prep"])
+def test_an_interrupt_while_a_command_imports_is_one_line(module, tmp_path):
+    assert interrupted(tmp_path, INTERRUPT, "-m", module) == (1, "lra: interrupted\n")
+
+
+def test_an_interrupt_that_an_import_would_swallow_ends_the_command_too(tmp_path):
+    code = f"try:\n    {INTERRUPT}except BaseException:\n    print('swallowed')\n"
+    assert interrupted(tmp_path, code, "-m", "lra.train") == (1, "lra: interrupted\n")
+
+
+def test_a_program_that_imports_lra_keeps_its_interrupts(tmp_path):
+    code = "try:\n    import lra.linalg\nexcept KeyboardInterrupt:\n    raise SystemExit(7)"
+    assert interrupted(tmp_path, INTERRUPT, "-c", code, "-m", "lra.train") == (7, "")
+
+
+def test_past_the_imports_an_interrupt_is_an_exception(monkeypatch):
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        monkeypatch.setattr(sys, "argv", ["-m", "task=listops"])
+        monkeypatch.setattr(sys, "orig_argv", ["python", "-P", "-m", "lra.train", "task=listops"])
+        startup.end_quietly()
+        assert signal.getsignal(signal.SIGINT) is not signal.default_int_handler
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+        startup.interruptible()
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, before)
