@@ -301,6 +301,10 @@ def test_damaged_and_foreign_runs(runs, copy, tmp_path):
     rewrite(copy, choices | {"provenance.name": "other"})
     with pytest.raises(ValueError, match=r"trained on other data \(provenance.name: other -> listops\)"):
         transfer.__wrapped__(words(runs, "attn=cur_step", run=copy))
+    (copy / "config.yaml").rename(copy / "moved")
+    with pytest.raises(ValueError, match=r"config.yaml is not the configuration of a run \(it is missing\)"):
+        read(copy)
+    (copy / "moved").rename(copy / "config.yaml")
     (copy / "record.json").unlink()
     with pytest.raises(ValueError, match=r"has no finished seed: no record.json, python -m lra.train makes them"):
         read(copy)

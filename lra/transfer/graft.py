@@ -30,7 +30,8 @@ def read(folder: Path, trust: str | Iterable[str] | None = None) -> list[Run]:
     """
     if not folder.is_dir():
         raise ValueError(f"run={folder} is not a folder; name one of runs/<study>/<task>/<label>")
-    folders = [folder] if (folder / config_file.NAME).exists() else sorted(folder.glob("seed-*"))
+    seed = any((folder / name).exists() for name in (config_file.NAME, record.NAME))
+    folders = [folder] if seed else sorted(folder.glob("seed-*"))
     runs = []
     for home in folders:
         if not (home / record.NAME).exists():
