@@ -7,7 +7,8 @@ STAMP := $(VENV)/.installed
 ATTN ?= cur_abs
 TASK ?= listops
 BUDGET ?= quick
-PEERS := transformers nystrom-attention linformer local-attention performer-pytorch reformer-pytorch
+PEERS := transformers nystrom-attention linformer local-attention performer-pytorch reformer-pytorch \
+	opencv-python-headless
 SWEEP ?= selection
 LAUNCHER ?= basic
 
@@ -53,7 +54,7 @@ test: setup lint ## the tests, in parallel, without the slow ones
 test-all: setup lint ## every test that needs no other package
 	$(BIN)/python -m pytest -q -n auto -m "not peers and not browser"
 
-test-peers: setup ## mechanisms against public implementations, which are installed into .venv
+test-peers: setup ## mechanisms and Pathfinder against public implementations, which are installed into .venv
 	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[hf]' $(PEERS)
 	$(BIN)/python -m pytest -q -m peers
 	$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps --upgrade --target $(VENV)/mega-peer \

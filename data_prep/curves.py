@@ -9,10 +9,10 @@ patch is centred on, and its pivot; paddle = -1 stands for failure. `stream` (1,
 import math
 
 import numpy as np
-from numba import njit
 
 from data_prep.counter import STEP, mix
-from data_prep.paddles import BEYOND, SEEDS, fits, paste
+from data_prep.paddles import BEYOND, SEEDS
+from data_prep.patches import fits, inlined, paste
 
 PADDLE_RETRIALS = 2
 FREE = 76  # a pixel is free if ceil(value / 255 - 0.3) = 0
@@ -20,25 +20,25 @@ FAILED = (-1, 0, 0, 0, 0)
 MISSES = 24  # tries before the free pixels are listed: about where listing 32 x 32 pixels costs as much as trying on
 
 
-@njit(nogil=True, cache=True)
+@inlined
 def _uniform(stream):
     """A number in [0, 1); stream (1,) uint64 moves on."""
     stream[0] += STEP
     return (mix(stream[0]) >> np.uint64(11)) * 2.0**-53
 
 
-@njit(nogil=True, cache=True)
+@inlined
 def below(stream, n):
     """An integer in 0 .. n - 1."""
     return int(_uniform(stream) * n)
 
 
-@njit(nogil=True, cache=True)
+@inlined
 def _moved(y, x, by):
     return math.ceil(y + by[0]), math.ceil(x + by[1])
 
 
-@njit(nogil=True, cache=True)
+@inlined
 def copy(target, source):
     """Copy the image's pixels of both masks; those beyond its edge never change."""
     end = source.shape[1] - BEYOND
@@ -49,33 +49,62 @@ def copy(target, source):
                 to[x] = row[x]
 
 
-@njit(nogil=True, cache=True)
+@inlined
 def _is_free(mask, cells, y, x):
-    """Whether the mask dilated by the element with these cells (., 2) is free at a pixel."""
-    for e in range(len(cells)):  # noqa: SIM110 - all() would build a generator
-        if mask[BEYOND + y - cells[e, 0], BEYOND + x - cells[e, 1]] > FREE:
-            return False
-    return True
+    """Whether the mask dilated by the element with these cells (., 2) is free at a pixel.
+
+    As in cv2.dilate, cells beyond the image's edge count for nothing, so that an element with gaps can step over the
+    mask's frame; a pixel without any other cell is not free.
+    """
+    end = len(mask) - BEYOND
+    free = False
+    for e in range(len(cells)):
+        v, u = BEYOND + y + cells[e, 0], BEYOND + x + cells[e, 1]
+        if BEYOND <= v < end and BEYOND <= u < end:
+            if mask[v, u] > FREE:
+                return False
+            free = True
+    return free
 
 
-@njit(nogil=True, cache=True)
+@inlined
+def _window(seeds, paddle, frame):
+    """First and end y, first and end x of a rectangle that holds all free pixels inside a frame."""
+    y_least, y_most, x_least, x_most = seeds.reach[paddle]
+    if frame <= max(y_most - y_least, x_most - x_least):
+        return 0, seeds.size, 0, seeds.size
+    return frame - y_least, seeds.size - frame - y_most, frame - x_least, seeds.size - frame - x_most
+
+
+@inlined
+def _cells(seeds, paddle):
+    return seeds.element[seeds.element_from[paddle] : seeds.element_from[paddle + 1]]
+
+
+@inlined
+def free_pixels(seeds, mask, paddle, frame):
+    """The pixels (y, x) free after dilation with the seed's element, void or not."""
+    y0, y1, x0, x1 = _window(seeds, paddle, frame)
+    cells = _cells(seeds, paddle)
+    return [(y, x) for y in range(y0, y1) for x in range(x0, x1) if _is_free(mask, cells, y, x)]
+
+
+@inlined
 def draw_tail(seeds, mask, paddle, frame, stream):
-    """A pixel uniform over those free after dilation with the seed's element, or (-1, -1) where there is none."""
-    # outside this rectangle the element touches the frame
-    y0, y1 = frame + seeds.reach[paddle, 1], seeds.size - frame + seeds.reach[paddle, 0]
-    x0, x1 = frame + seeds.reach[paddle, 3], seeds.size - frame + seeds.reach[paddle, 2]
-    cells = seeds.element[seeds.element_from[paddle] : seeds.element_from[paddle + 1]]
-    if y0 >= y1 or x0 >= x1:
+    """A pixel uniform over the free ones, or (-1, -1) if there is none or the orientation is void."""
+    y0, y1, x0, x1 = _window(seeds, paddle, frame)
+    if seeds.void[paddle] or y0 >= y1 or x0 >= x1:
         return -1, -1
+    cells = _cells(seeds, paddle)
     for _ in range(MISSES):
         y, x = y0 + below(stream, y1 - y0), x0 + below(stream, x1 - x0)
         if _is_free(mask, cells, y, x):
             return y, x
-    free = [(y, x) for y in range(y0, y1) for x in range(x0, x1) if _is_free(mask, cells, y, x)]
+    free = free_pixels(seeds, mask, paddle, frame)
     return free[below(stream, len(free))] if free else (-1, -1)
 
 
-@njit(nogil=True, cache=True)
+@inlined
 def _segment(seeds, paddle, y, x):
     """The first segment of a curve with its tail at (y, x); failure if head or pivot lie outside the image."""
     head = _moved(y, x, seeds.head[paddle])
@@ -86,21 +115,21 @@ def _segment(seeds, paddle, y, x):
     return paddle, y, x, pivot[0], pivot[1]
 
 
-@njit(nogil=True, cache=True)
-def _seed(seeds, mask, frame, stream):
-    """The first segment of a curve that starts anywhere free inside the frame."""
+@inlined
+def _seed(seeds, mask, paddle, frame, stream):
+    """The first segment of a curve that starts anywhere free inside the frame; other paddles may follow the first."""
     for _ in range(PADDLE_RETRIALS + 1):
-        paddle = below(stream, SEEDS)
         y, x = draw_tail(seeds, mask, paddle, frame, stream)
         if y < 0:
             return FAILED
         segment = _segment(seeds, paddle, y, x)
         if segment[0] >= 0:
             return segment
+        paddle = below(stream, SEEDS)
     return FAILED
 
 
-@njit(nogil=True, cache=True)
+@inlined
 def _second_seed(seeds, first_y, first_x, stream):
     """The first segment of the second target, whose tail keeps a fixed distance from the first target's."""
     for _ in range(PADDLE_RETRIALS + 1):
@@ -112,50 +141,59 @@ def _second_seed(seeds, first_y, first_x, stream):
     return FAILED
 
 
-@njit(nogil=True, cache=True)
+@inlined
+def _room(paddles, dilated, paddle, c, anchor_y, anchor_x):
+    """How free the dilated mask is, in [0, 1], at the end of the paddle's follower number c."""
+    k = paddles.follower[paddle, c]
+    at = BEYOND + anchor_y + paddles.displacement[k, 0], BEYOND + anchor_x + paddles.displacement[k, 1]
+    return 1 - dilated[at] / 255
+
+
+@inlined
 def _extend(paddles, masks, last, stream):
     """The segment after `last`; on success the mask takes up `last`, whose patch it did not hold so far."""
     anchor_y, anchor_x = _moved(last[3], last[4], paddles.anchor[last[0]])
-    dilated, displacement, turn = masks[1], paddles.displacement, paddles.turn[last[0]]
-    cumulative = np.empty(len(turn))
+    dilated, turn = masks[1], paddles.turn[last[0]]
     total = 0.0
-    for k in range(len(turn)):
-        if turn[k] > 0:
-            at = BEYOND + anchor_y + displacement[k, 0], BEYOND + anchor_x + displacement[k, 1]
-            total += (1 - dilated[at] / 255) * turn[k]
-        cumulative[k] = total
+    for c in range(len(turn)):
+        total += turn[c] * _room(paddles, dilated, last[0], c, anchor_y, anchor_x)
     if total < 1e-4:
         return FAILED
     for _ in range(PADDLE_RETRIALS + 1):
-        k = np.searchsorted(cumulative, _uniform(stream) * total, side="right")
-        y, x = anchor_y + displacement[k, 0], anchor_x + displacement[k, 1]
+        goal, reached, c = _uniform(stream) * total, 0.0, -1
+        while reached <= goal:
+            c += 1
+            reached += turn[c] * _room(paddles, dilated, last[0], c, anchor_y, anchor_x)
+        k = paddles.follower[last[0], c]
+        y, x = anchor_y + paddles.displacement[k, 0], anchor_x + paddles.displacement[k, 1]
         if fits(masks[0], paddles.limit, SEEDS + k, y, x):
             _occupy(paddles, masks, last)
             return SEEDS + k, y, x, anchor_y, anchor_x
     return FAILED
 
 
-@njit(nogil=True, cache=True)
+@inlined
 def _occupy(paddles, masks, segment):
     """Write a segment's patch into the mask; the dilation of a maximum is the maximum of the dilations."""
     paste(masks[0], paddles.mask, segment[0], segment[1], segment[2])
     paste(masks[1], paddles.dilated, segment[0], segment[1], segment[2])
 
 
-@njit(nogil=True, cache=True)
+@inlined
 def _note(record, segment):
     record[0], record[1], record[2] = segment[0], segment[1], segment[2]
 
 
-@njit(nogil=True, cache=True)
-def draw_targets(paddles, seeds, masks, record, stream):
-    """Two targets into empty masks and record (contour, 2, 3); False if either fails, which spoils the masks."""
-    one = _seed(seeds, masks[0], 2 * seeds.distance, stream)
+@inlined
+def _draw_pair(paddles, seeds, blank, masks, record, paddle, stream):
+    """Two targets, the first in the orientation `paddle`, into masks and record; False if either fails."""
+    one = _seed(seeds, blank[0], paddle, 2 * seeds.distance, stream)
     if one[0] < 0:
         return False
     two = _second_seed(seeds, one[1], one[2], stream)
     if two[0] < 0:
         return False
+    copy(masks, blank)
     _note(record[0, 0], one)
     _note(record[0, 1], two)
     for i in range(1, len(record)):
@@ -172,7 +210,20 @@ def draw_targets(paddles, seeds, masks, record, stream):
     return True
 
 
-@njit(nogil=True, cache=True)
+@inlined
+def draw_targets(paddles, seeds, blank, masks, record, stream):
+    """Two targets into masks and record (contour, 2, 3); how many pairs were thrown away before."""
+    void = seeds.void
+    discarded = 0
+    while True:
+        paddle = below(stream, SEEDS)
+        # asked here as well, for the call's own cost: at 32 and 64 most orientations are void
+        if not void[paddle] and _draw_pair(paddles, seeds, blank, masks, record, paddle, stream):
+            return discarded
+        discarded += 1
+
+
+@inlined
 def _is_full(mask):
     """Whether less than 1 percent of the image is free."""
     end = len(mask) - BEYOND
@@ -185,16 +236,19 @@ def _is_full(mask):
     return True
 
 
-@njit(nogil=True, cache=True)
-def draw_distractor(paddles, seeds, padding, masks, record, stream):
-    """A distractor into masks and record (length, 3); False if it fails, which spoils the masks."""
-    if _is_full(masks[0]):
+@inlined
+def draw_distractor(paddles, seeds, padding, before, masks, record, stream):
+    """A distractor into masks, `before` without it, and record (length, 3); False if it fails, which spoils both."""
+    if _is_full(before[0]):
         return False
     # the mask's own frame (padding >= 1) is the frame of ones the original adds here
-    last = _seed(seeds, masks[0], padding, stream)
-    for i in range(len(record)):
-        if i > 0:
-            last = _extend(paddles, masks, last, stream)
+    last = _seed(seeds, before[0], below(stream, SEEDS), padding, stream)
+    if last[0] < 0:
+        return False
+    copy(masks, before)
+    _note(record[0], last)
+    for i in range(1, len(record)):
+        last = _extend(paddles, masks, last, stream)
         if last[0] < 0:
             return False
         _note(record[i], last)

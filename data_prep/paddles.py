@@ -1,4 +1,4 @@
-"""Pathfinder's parameters, the finitely many shapes its images consist of, and how they are pasted together.
+"""Pathfinder's parameters and the finitely many shapes its images consist of.
 
 A dash ("paddle") is drawn `SCALE` times finer than the image, shrunk by Lanczos resampling and pasted at an integer
 pixel, so its pixels depend on its direction alone. Directions come from a finite set: a snake's first paddle points in
@@ -17,7 +17,6 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from PIL import Image, ImageDraw
 
 SCALE = 2
@@ -62,7 +61,8 @@ class Paddles(NamedTuple):
     limit: np.ndarray  # (P, side, 8 n) uint8, the greatest mask that the paddle may be laid over
     anchor: np.ndarray  # (P, 2) from a paddle's pivot to the anchor of the next
     displacement: np.ndarray  # (K, 2) int64
-    turn: np.ndarray  # (P, K) weight of displacement k after paddle p
+    follower: np.ndarray  # (P, C) int64 displacements that may follow a paddle, then zeros
+    turn: np.ndarray  # (P, C) their weights, then zeros
 
 
 class Seeds(NamedTuple):
@@ -73,9 +73,10 @@ class Seeds(NamedTuple):
     head: np.ndarray  # (360, 2) from tail to head
     pivot: np.ndarray  # (360, 2) from head to pivot
     second: np.ndarray  # (360, 2) from the first target's tail to the second's at 0..359 degrees, not rounded
-    element: np.ndarray  # (E, 2) int64 cells of all dilation elements, relative to the element's centre
+    element: np.ndarray  # (E, 2) int64 cells of all dilation elements, relative to the pixel that is dilated
     element_from: np.ndarray  # (361,) int64, element i is element[element_from[i] : element_from[i + 1]]
     reach: np.ndarray  # (360, 4) int64 least and greatest y, least and greatest x of an element
+    void: np.ndarray  # (360,) bool, no seed is accepted in this orientation (see `is_void`)
 
 
 class Table(NamedTuple):
@@ -125,6 +126,15 @@ def polar(distance: float, theta: float) -> tuple[float, float]:
     return distance * math.sin(theta), distance * math.cos(theta)
 
 
+def radians(degree: int) -> float:
+    return degree * math.pi / 180
+
+
+def opposite(theta: float) -> float:
+    """theta +- pi within [-pi, pi], as the original turns it: sin(pi) > 0 and sin(-pi) < 0 are rounded up apart."""
+    return theta + math.pi if theta < 0 else theta - math.pi
+
+
 def render(theta: float, setting: Setting, margin: int) -> tuple[np.ndarray, np.ndarray]:
     """Line and mask patch, uint8 (side, side), of a paddle that leaves the patch's centre in direction theta."""
     half = setting.length + math.ceil(setting.thickness) + margin
@@ -163,21 +173,40 @@ def elements(masks: np.ndarray, half: int) -> list[np.ndarray]:
     return [c[(abs(c) <= half).all(1)] for c in cells]
 
 
+def is_void(cells: np.ndarray) -> bool:
+    """Whether all cells (., 2) of a dilation element lie outside the image at one of its corners.
+
+    cv2.dilate gives the least float there, for want of a pixel to take the maximum over, and the original's
+    find_available_coordinates answers "none at all" for a mask with a negative minimum.
+    """
+    corners = ((1, 1), (1, -1), (-1, 1), (-1, -1))
+    return any((cells * inward < 0).any(1).all() for inward in corners)
+
+
 def displacements(radius: int) -> np.ndarray:
     """int64 (K, 2): distinct integer points reached from an anchor, one sample per pixel of circumference, floored."""
     angles = (k / radius for k in range(math.ceil(2 * math.pi * radius)))
     return np.unique([[math.floor(d) for d in polar(radius, angle)] for angle in angles], axis=0)
 
 
+def followers(turn: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Weights (P, K) -> columns int64 (P, C) of those above 0 in rising order, and their weights; zeros fill up."""
+    count = np.count_nonzero(turn, axis=1)
+    column = np.argsort(turn == 0, axis=1, kind="stable")[:, : count.max()]
+    used = np.arange(count.max()) < count[:, None]
+    return np.where(used, column, 0), np.where(used, np.take_along_axis(turn, column, axis=1), 0.0)
+
+
 @functools.cache
-def paddle_table(size: int, margin: int) -> Table:
+def paddle_table(size: int, margin: int, void: bool = True) -> Table:
+    """The table of an image's size and margin; without `void` seeds are accepted in every orientation."""
     setting = SETTINGS[size]
     length = setting.length
     moves = displacements(length + margin)
-    orientations = [math.radians(degree) for degree in range(-180, 180)]
+    orientations = [radians(degree) for degree in range(-180, 180)]
     further = [math.atan2(dy, dx) for dy, dx in moves]
     theta = np.array(orientations + further)
-    patches = [render(t, setting, margin) for t in orientations + [alpha + math.pi for alpha in further]]
+    patches = [render(t, setting, margin) for t in orientations + [opposite(t) for t in further]]
     line, mask = (np.stack(p) for p in zip(*patches, strict=True))
     within = disk(margin)
     dilated = np.stack([dilate(np.pad(patch, margin), within) for patch in mask])
@@ -186,25 +215,27 @@ def paddle_table(size: int, margin: int) -> Table:
     delta = abs(theta[SEEDS:] - theta[:, None])
     delta = np.minimum(setting.continuity * np.minimum(delta, 2 * np.pi - delta), np.pi / 2)
     snake_percent = round(100 * setting.snake_contrast)
-    # cos(pi / 2) is 6e-17 in floating point; a weight of exactly 0 lets the sampler pass over the candidate
-    turn = np.where(delta < np.pi / 2, np.cos(delta) ** 2, 0.0)
+    # cos(pi / 2) is 6e-17 in floating point, where no candidate is meant
+    follower, turn = followers(np.where(delta < np.pi / 2, np.cos(delta) ** 2, 0.0))
     paddles = Paddles(
         mask=fill_rows(mask, 0),
         dilated=fill_rows(dilated, 0),
         limit=fill_rows(limit, 255),
         anchor=np.array([polar(length + 2 * margin, t) for t in theta]),
         displacement=moves,
+        follower=follower,
         turn=turn,
     )
     seeds = Seeds(
         size=size,
         distance=setting.seed_distance,
         head=np.array([polar(length, t) for t in orientations]),
-        pivot=np.array([polar(length + margin, t + math.pi) for t in orientations]),
-        second=np.array([polar(setting.seed_distance, math.radians(degree)) for degree in range(360)]),
+        pivot=np.array([polar(length + margin, opposite(t)) for t in orientations]),
+        second=np.array([polar(setting.seed_distance, radians(degree)) for degree in range(360)]),
         element=np.concatenate(cells),
         element_from=np.cumsum([0] + [len(c) for c in cells]),
         reach=np.array([[*np.ravel((c.min(0), c.max(0)), order="F")] for c in cells]),
+        void=np.array([void and is_void(c) for c in cells]),
     )
     return Table(
         padding=setting.padding,
@@ -217,77 +248,3 @@ def paddle_table(size: int, margin: int) -> Table:
         # a frame's dilation by a disk is the frame widened by the disk's radius
         blank=np.stack([framed(size, setting.padding), framed(size, setting.padding + margin)]),
     )
-
-
-@njit(nogil=True, cache=True)
-def paste(image, patches, paddle, start_y, start_x):
-    """image = max(image, patch)."""
-    side = patches.shape[1]
-    top, left = start_y - side // 2 + BEYOND, start_x - side // 2 + BEYOND
-    for i in range(side):
-        row, patch = image[top + i, left : left + patches.shape[2]], patches[paddle, i]
-        for x in range(len(row)):
-            row[x] = max(row[x], patch[x])
-
-
-@njit(nogil=True, cache=True)
-def fits(mask, limits, paddle, start_y, start_x):
-    """No pixel of the mask is above the paddle's limit; the ones beyond the image's edge refuse what its frame does."""
-    side = limits.shape[1]
-    top, left = start_y - side // 2 + BEYOND, start_x - side // 2 + BEYOND
-    for i in range(side):
-        row, limit = mask[top + i, left : left + limits.shape[2]], limits[paddle, i]
-        over = False
-        for x in range(len(row)):
-            over |= row[x] > limit[x]
-        if over:
-            return False
-    return True
-
-
-@njit(nogil=True, cache=True)
-def paste_marker(layer, markers, y, x):
-    """layer = max(layer, marker at (y, x)); near an edge the marker is the one cut off by that edge."""
-    side = len(markers)
-    half, beyond = side // 2, len(layer) - 2 * BEYOND - side
-    i, j = min(y, max(half, y - beyond)), min(x, max(half, x - beyond))
-    for v in range(side):
-        for u in range(side):
-            at = BEYOND + y - i + v, BEYOND + x - j + u
-            layer[at] = max(layer[at], markers[i, j, v, u])
-
-
-@njit(nogil=True, cache=True)
-def paint(table, targets, distractors, first, last, layers):
-    """Targets, distractors and markers, each at full contrast, into layers (3, size + 2 BEYOND, same) uint8.
-
-    targets (contour, 2, 3) and distractors (., 3) hold paddles; the markers lie at the start of target number `first`
-    and the end of number `last`.
-    """
-    layers[:] = 0
-    for snake in range(2):
-        for paddle, y, x in targets[:, snake]:
-            paste(layers[0], table.line, paddle, y, x)
-    for paddle, y, x in distractors:
-        paste(layers[1], table.line, paddle, y, x)
-    paste_marker(layers[2], table.marker, targets[0, first, 1], targets[0, first, 2])
-    paste_marker(layers[2], table.marker, targets[-1, last, 1], targets[-1, last, 2])
-
-
-@njit(nogil=True, cache=True)
-def stretch(layers, contrast, canvas, image):
-    """The brightest layer in units of 1 / 25500, then minimum to 0 and maximum to 255, halves rounded up: all exact."""
-    size = len(image)
-    canvas[:] = 0
-    for k in range(3):
-        for y in range(size):
-            layer, row = layers[k, BEYOND + y, BEYOND : BEYOND + size], canvas[y]
-            for x in range(size):
-                row[x] = max(row[x], contrast[k] * layer[x])
-    low = high = canvas[0, 0]
-    for row in canvas:
-        for value in row:
-            low, high = min(low, value), max(high, value)
-    for y in range(size):
-        for x in range(size):
-            image[y, x] = np.uint8((canvas[y, x] - low) * 255.0 / (high - low) + 0.5)

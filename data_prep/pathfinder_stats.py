@@ -1,6 +1,6 @@
 """What Pathfinder images look like in numbers and in a picture:
 
-    python -m data_prep.pathfinder_stats size=32 count=500 [contour=14] [seed=0] [out=grid.png] [reference=50]
+    python -m data_prep.pathfinder_stats size=32 count=500 [contour=14] [seed=0] [void=true] [out=a.png] [reference=50]
 
 With reference=n, n images of the slow transcription (tests/pathfinder_reference.py, so PYTHONPATH=tests) are measured
 too. A number is given as mean +- standard error over images.
@@ -12,13 +12,15 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 import numpy as np
+from omegaconf import OmegaConf
 from PIL import Image
 
-from data_prep.paddles import BEYOND, paddle_table, paint
+from data_prep.paddles import BEYOND, paddle_table
+from data_prep.patches import paint
 from data_prep.pathfinder import trace
 
 ROLES = ("target", "distractor", "marker")
-DEFAULTS = {"size": 32, "count": 500, "contour": 14, "seed": 0, "reference": 0, "out": ""}
+DEFAULTS = {"size": 32, "count": 500, "contour": 14, "seed": 0, "void": True, "reference": 0, "out": ""}
 BINS = np.linspace(0, 256, 9)
 
 
@@ -34,9 +36,9 @@ class Drawing(NamedTuple):
     placed: int
 
 
-def drawings(*, size: int, count: int, seed: int, contour: int) -> Iterator[Drawing]:
+def drawings(*, size: int, count: int, seed: int, contour: int, void: bool = True) -> Iterator[Drawing]:
     """The fast generator's images, painted again role by role."""
-    images, labels, made = trace(size=size, count=count, seed=seed, contour=contour)
+    images, labels, made = trace(size=size, count=count, seed=seed, contour=contour, void=void)
     length = contour // 3
     layers = np.empty((3, size + 2 * BEYOND, size + 2 * BEYOND), np.uint8)
     for n, targets in enumerate(made.targets):
@@ -52,14 +54,17 @@ def drawings(*, size: int, count: int, seed: int, contour: int) -> Iterator[Draw
 
 
 def measure(sample: Iterable[Drawing]) -> dict[str, np.ndarray]:
-    """One number per image under each name; under "<role> histogram" a row of 8 pixel counts by grey value."""
+    """One number per image under each name; under "<role> histogram" a row of 8 pixel counts by grey value.
+
+    Lit pixels are those above 63; a role's grey is its part of the mean grey, over the pixels where it is brightest.
+    """
     rows = []
     for d in sample:
-        row = {"label": d.label, "lit pixels": np.count_nonzero(d.image), "mean grey": d.image.mean()}
+        row = {"label": d.label, "lit pixels": np.count_nonzero(d.image > 63), "mean grey": d.image.mean()}
         brightest = np.where(d.layers.max(0) > 0, d.layers.argmax(0), -1)
         for role, name in enumerate(ROLES):
             grey = d.image[brightest == role]
-            row |= {f"{name} pixels": grey.size, f"{name} grey": grey.mean()}
+            row |= {f"{name} pixels": grey.size, f"{name} grey": grey.sum() / d.image.size}
             row[f"{name} histogram"] = np.histogram(grey, BINS)[0]
         row["marker distance"] = np.hypot(*np.subtract(*d.tips, dtype=float))
         row["turn in degrees"] = np.degrees(d.turns).mean()
@@ -94,12 +99,9 @@ def grid(images: np.ndarray, columns: int = 8) -> Image.Image:
 
 
 def main(arguments: list[str]) -> None:
-    options = dict(DEFAULTS)
-    for argument in arguments:
-        name, _, value = argument.partition("=")
-        if name not in options:
-            raise ValueError(f"{argument}: choose among {', '.join(f'{key}=' for key in options)}")
-        options[name] = type(options[name])(value)
+    options = DEFAULTS | dict(OmegaConf.from_dotlist(arguments))
+    if unknown := set(options) - set(DEFAULTS):
+        raise ValueError(f"{', '.join(sorted(unknown))}: choose among {', '.join(f'{key}=' for key in DEFAULTS)}")
     count, reference, out = (options.pop(key) for key in ("count", "reference", "out"))
     trace(**options, count=1)  # compiles
     begin = time.process_time()
@@ -109,7 +111,7 @@ def main(arguments: list[str]) -> None:
     if reference:
         from pathfinder_reference import Generator
 
-        slow = Generator(options["size"], options["contour"], options["seed"])
+        slow = Generator(**options)
         begin = time.process_time()
         sample = [slow.draw() for _ in range(reference)]
         print(f"{1e3 * (time.process_time() - begin) / reference:.0f} ms per image of the reference (n={reference})")

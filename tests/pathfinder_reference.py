@@ -1,4 +1,7 @@
-"""Pathfinder written down step by step, slow and whole-image: the oracle for `data_prep.pathfinder`.
+"""Pathfinder written down step by step, slow and whole-image: an oracle for `data_prep.pathfinder`.
+
+It was written from reading the original, so that it can share a misreading; `pathfinder_original.json` was recorded by
+running it. The original dilates with OpenCV, and so does the peers test that `dilate` is held to.
 
 Images and masks are float64 (size, size), points (y, x), angles radians. Every paddle is pasted into an image of its
 own, every dilation covers the whole image, and randomness comes from numpy: the fast generator draws other images
@@ -11,7 +14,6 @@ from typing import NamedTuple
 
 import numpy as np
 from PIL import Image, ImageDraw
-from scipy.ndimage import grey_dilation
 
 SCALE = 2
 MAX_PADDLE_RETRIAL = 2
@@ -90,6 +92,23 @@ def move(point, distance, theta):
     return math.ceil(point[0] + distance * math.sin(theta)), math.ceil(point[1] + distance * math.cos(theta))
 
 
+def radians(degree):
+    return degree * math.pi / 180
+
+
+def opposite(theta):
+    return theta + math.pi if theta < 0 else theta - math.pi
+
+
+def dilate(image, element):
+    """cv2.dilate: the maximum over image[y + i, x + j] for the element's cells (i, j), relative to its centre, that lie
+    inside the image; the least float64 where none does."""
+    (height, width), half = image.shape, element.shape[0] // 2
+    padded = np.pad(image.astype(float), half, constant_values=np.finfo(float).min)
+    windows = [padded[i : i + height, j : j + width] for i, j in np.argwhere(element)]
+    return np.max(windows, axis=0)
+
+
 def disk(radius):
     offsets = np.arange(-radius, radius + 1)
     return offsets[:, None] ** 2 + offsets**2 <= radius**2
@@ -116,7 +135,7 @@ def patches(theta, length, thickness, margin):
     fine = Image.new("L", (2 * half * SCALE + 1,) * 2)
     ImageDraw.Draw(fine).line([centre[::-1], end[::-1]], fill=255, width=int(width))
     line = np.asarray(fine)
-    mask = grey_dilation(line, footprint=disk(margin * SCALE))
+    mask = dilate(line, disk(margin * SCALE)).astype(np.uint8)
     return shrink(line, 2 * half + 1), shrink(mask, 2 * half + 1)
 
 
@@ -137,7 +156,8 @@ def marker(size, radius, point):
 class Generator:
     """Draws images of one size and contour length from a numpy random generator."""
 
-    def __init__(self, size, contour=14, seed=0):
+    def __init__(self, size, contour=14, seed=0, void=True):
+        self.void = void
         self.random = np.random.default_rng([size, contour, seed])
         self.shape, self.contour, self.distractor = (size, size), contour, contour // 3
         self.set = DEFAULTS | PARAMETERS[size]
@@ -162,7 +182,9 @@ class Generator:
         side = 2 * (self.length + self.margin) + 1
         start = (self.length + self.margin + 1,) * 2
         element = self.paddle((side, side), start, theta, 1.0)[1].astype(int)
-        dilated = grey_dilation(mask, footprint=element)
+        dilated = dilate(mask, element)
+        if self.void and dilated.min() < 0:
+            return np.empty((0, 2), int)
         return np.argwhere(np.ceil(dilated - 0.3) == 0)
 
     def inside(self, point):
@@ -171,10 +193,10 @@ class Generator:
     def start(self, draw_tail, contrast):
         """A curve of one paddle; draw_tail(theta) gives its tail."""
         for _ in range(MAX_PADDLE_RETRIAL + 1):
-            theta = math.radians(self.random.integers(-180, 180))
+            theta = radians(self.random.integers(-180, 180))
             tail = draw_tail(theta)
             head = move(tail, self.length, theta)
-            pivot = move(head, self.length + self.margin, theta + math.pi)
+            pivot = move(head, self.length + self.margin, opposite(theta))
             if self.inside(head) and self.inside(pivot):
                 return Snake(*self.paddle(self.shape, tail, theta, contrast), theta, tail, head, pivot)
         raise Failure
@@ -186,17 +208,17 @@ class Generator:
         return tuple(int(c) for c in free[self.random.integers(len(free))])
 
     def second_tail(self, first):
-        phi = math.radians(self.random.integers(0, 360))
+        phi = radians(self.random.integers(0, 360))
         distance = self.set["seed_distance"]
         return tuple(round(c + distance * d) for c, d in zip(first, (math.sin(phi), math.cos(phi)), strict=True))
 
     def candidates(self, mask, anchor, theta):
         """Candidate heads, their orientations and weights (1 - dilated mask) * continuity."""
-        dilated = grey_dilation(mask, footprint=disk(self.margin))
+        dilated = dilate(mask, disk(self.margin))
         radius = self.length + self.margin
         points = set()
         for degrees in np.arange(0, 360, 360 / (2 * math.pi * radius)):
-            angle = math.radians(degrees)
+            angle = radians(degrees)
             y, x = anchor[0] + radius * math.sin(angle), anchor[1] + radius * math.cos(angle)
             if 0 <= y < self.shape[0] and 0 <= x < self.shape[1]:
                 points.add((int(y), int(x)))
@@ -222,7 +244,7 @@ class Generator:
         cumulative = np.cumsum(weights / weights.sum())
         for _ in range(MAX_PADDLE_RETRIAL + 1):
             pick = int(np.argmax(cumulative > self.random.random() * cumulative[-1]))
-            image, patch = self.paddle(self.shape, points[pick], alphas[pick] + math.pi, contrast)
+            image, patch = self.paddle(self.shape, points[pick], opposite(alphas[pick]), contrast)
             # in whole 255ths, so that a sum of exactly 1.8 is refused whatever its rounding
             if np.rint(255 * (mask + patch)).max() < 459:
                 break

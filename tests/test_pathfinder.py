@@ -1,16 +1,15 @@
 """Pathfinder's fast generator against its slow transcription: equal piece by piece, and alike as a whole."""
 
-import math
-
 import numpy as np
 import pytest
 from numba import njit
-from pathfinder_reference import Generator, marker, move
+from pathfinder_reference import Generator, marker, move, opposite
 from scipy.ndimage import grey_dilation, label
 from scipy.stats import chisquare, ks_2samp
 
 from data_prep.curves import draw_tail, draw_targets
-from data_prep.paddles import BEYOND, SEEDS, SETTINGS, fits, paddle_table, paste_marker
+from data_prep.paddles import BEYOND, SEEDS, SETTINGS, paddle_table
+from data_prep.patches import fits, paste_marker
 from data_prep.pathfinder import generate, trace
 from data_prep.pathfinder_stats import drawings, measure
 
@@ -19,23 +18,22 @@ INNER = slice(BEYOND, -BEYOND)
 every_kind = pytest.mark.parametrize(("size", "margin"), KINDS)
 
 
-def reference(size, margin, contour=14, seed=0):
-    slow = Generator(size, contour, seed)
+def reference(size, margin):
+    slow = Generator(size, void=False)
     slow.margin = margin
     return slow
 
 
 def direction(table, paddle):
     """The direction in which a paddle is drawn from its start."""
-    return table.theta[paddle] + (math.pi if paddle >= SEEDS else 0)
+    return opposite(table.theta[paddle]) if paddle >= SEEDS else table.theta[paddle]
 
 
 def curves(size, margin, seed=1):
     """Two targets as the generator leaves them: masks (2, .., ..) and record (contour, 2, 3)."""
     table, stream, record = paddle_table(size, margin), np.array([seed], np.uint64), np.zeros((14, 2, 3), np.int16)
     masks = table.blank.copy()
-    while not draw_targets(table.paddles, table.seeds, masks, record, stream):
-        masks[:] = table.blank
+    draw_targets(table.paddles, table.seeds, table.blank, masks, record, stream)
     return masks, record
 
 
@@ -114,7 +112,7 @@ def test_curves_grow_by_the_rules(size, margin):
                 pivots[snake] = move(
                     move(start, slow.length, table.theta[paddle]),
                     slow.length + margin,
-                    table.theta[paddle] + math.pi,
+                    opposite(table.theta[paddle]),
                 )
                 if snake == 0:
                     assert start in slow.free(frame, table.theta[paddle]).tolist()
@@ -147,13 +145,15 @@ def test_candidates_weights_and_refusals_are_those_of_the_reference(size, margin
         anchor, previous = random.integers(-2, size + 2, 2), random.integers(len(table.theta))
         points, alphas, weights = slow.candidates(mask, anchor, table.theta[previous])
         expected = dict(zip(points, weights, strict=True))
+        k_after, weight_after = table.paddles.follower[previous], table.paddles.turn[previous]
+        turn = np.bincount(k_after, weight_after, len(table.paddles.displacement))
         for k, displacement in enumerate(table.paddles.displacement):
             point = tuple(anchor + displacement)
             dilated = masks[1, point[0] + BEYOND, point[1] + BEYOND]
-            weight = (1 - dilated / 255) * table.paddles.turn[previous, k]
+            weight = (1 - dilated / 255) * turn[k]
             assert weight == pytest.approx(expected.pop(point, 0), abs=1e-12)
             if weight > 0:
-                patch = slow.paddle(slow.shape, point, alphas[points.index(point)] + math.pi, 1.0)[1]
+                patch = slow.paddle(slow.shape, point, opposite(alphas[points.index(point)]), 1.0)[1]
                 accepted = np.rint(255 * (mask + patch)).max() < 1.8 * 255
                 assert fits(masks[0], table.paddles.limit, SEEDS + k, *point) == accepted
                 refused += not accepted
@@ -163,7 +163,7 @@ def test_candidates_weights_and_refusals_are_those_of_the_reference(size, margin
 
 @every_kind
 def test_distractors_start_uniformly_over_the_free_pixels_of_the_reference(size, margin):
-    table, slow = paddle_table(size, margin), reference(size, margin)
+    table, slow = paddle_table(size, margin, void=False), reference(size, margin)
     curved = curves(size, margin)[0][0]
     crowded = curved.copy()
     crowded[BEYOND + size // 4 : -BEYOND] = 255  # rejection alone would find the few free pixels late
@@ -208,22 +208,21 @@ def test_images_are_painted_as_the_reference_paints_them(size, contour):
 
 def compare(size, contour, count, reference_count):
     """Two-sample Kolmogorov-Smirnov tests on numbers that are independent between images, none significant at 1 percent
-    over all of them (Bonferroni)."""
-    slow = Generator(size, contour, seed=1)
+    over all of them (Bonferroni). For images without void orientations there is no record of the original."""
+    slow = Generator(size, contour, seed=1, void=False)
     expected = measure(slow.draw() for _ in range(reference_count))
-    found = measure(drawings(size=size, count=count, seed=1, contour=contour))
-    scalars = [name for name, values in expected.items() if values.ndim == 1]
-    p = {name: ks_2samp(found[name], expected[name], method="asymp").pvalue for name in scalars}
-    for name in set(expected) - set(scalars):
-        # shares of an image's pixels, one test for each bin of grey values
-        for k in range(expected[name].shape[1]):
-            shares = [m[name][:, k] / m[name].sum(1) for m in (found, expected)]
-            p[name, k] = ks_2samp(*shares, method="asymp").pvalue
+    found = measure(drawings(size=size, count=count, seed=1, contour=contour, void=False))
+    p = {}
+    for name in expected:
+        # one test for each bin of a histogram; angles differ by rounding where they are equal
+        columns = [np.round(m[name].reshape(len(m[name]), -1), 6).T for m in (found, expected)]
+        for k, pair in enumerate(zip(*columns, strict=True)):
+            p[name, k] = ks_2samp(*pair, method="asymp").pvalue
     assert min(p.values()) > 0.01 / len(p), sorted(p.items(), key=lambda item: item[1])[:5]
 
 
 def test_statistics_agree_with_the_reference():
-    compare(size=32, contour=14, count=3000, reference_count=300)
+    compare(size=32, contour=14, count=2000, reference_count=150)
 
 
 @pytest.mark.slow
