@@ -84,7 +84,7 @@ def holder(path: Path) -> Owner | None:
     """The live owner of a lock, as far as this host's clock can tell."""
     owner = _read(path)
     with contextlib.suppress(FileNotFoundError):
-        if owner and owner.alive(time.time() - path.stat().st_mtime):
+        if owner and owner.alive(_since_beat(path, time.time())):
             return owner
     return None
 
@@ -144,8 +144,22 @@ def _silence(path: Path, draft: Path) -> float:
     """Seconds since the last sign of life, by the clock of the file system."""
     os.utime(draft)
     with contextlib.suppress(FileNotFoundError):
-        return draft.stat().st_mtime - path.stat().st_mtime
+        return _since_beat(path, draft.stat().st_mtime)
     return 0.0
+
+
+def _since_beat(path: Path, now: float) -> float:
+    """Seconds from the modification time of a lock to ``now``.
+
+    A time that is ahead, by a host with another clock, would never get old. It is set back: a live owner puts its own
+    there again with the next beat, a dead one has been silent from now on.
+    """
+    silence = now - path.stat().st_mtime
+    if silence < -BEAT:
+        with contextlib.suppress(PermissionError):
+            os.utime(path, (now, now))
+        return 0.0
+    return silence
 
 
 def _born(pid: int) -> str | None:

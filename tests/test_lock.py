@@ -106,6 +106,34 @@ def test_an_owner_on_another_host_lives_as_long_as_it_beats(path):
         assert lock.holder(path) == owner
 
 
+@pytest.mark.parametrize("look", ["hold", "holder"])
+def test_a_lock_dated_ahead_gets_old_like_any_other(path, look, monkeypatch):
+    left = someone_else(path, host="elsewhere")
+    ahead = time.time() + 86400
+    os.utime(path, (ahead, ahead))
+    if look == "hold":
+        with pytest.raises(lock.Held, match="on elsewhere since"), lock.hold(path):
+            pass
+    else:
+        assert lock.holder(path) == left
+    monkeypatch.setattr(lock, "SILENT", 0.05)
+    time.sleep(0.1)
+    assert lock.holder(path) is None
+    with lock.hold(path) as owner:
+        assert lock.holder(path) == owner
+
+
+def test_a_live_owner_with_a_clock_that_is_ahead_keeps_its_lock(path):
+    """It puts its own time there again with every beat."""
+    left = someone_else(path, host="elsewhere")
+    ahead = time.time() + 86400
+    for _ in range(3):
+        os.utime(path, (ahead, ahead))
+        with pytest.raises(lock.Held), lock.hold(path):
+            pass
+        assert lock.holder(path) == left
+
+
 def test_a_damaged_lock_counts_as_held_until_it_is_old(path):
     path.write_text("")
     with pytest.raises(lock.Held, match="unknown host"), lock.hold(path):
