@@ -63,7 +63,7 @@ test-peers: setup ## mechanisms and Pathfinder against public implementations, w
 
 test-browser: setup ## the report's page in a headless Chromium (LRA_CHROMIUM=<path>), driven by playwright
 	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt playwright
-	$(BIN)/python -m pytest -q -rs -m browser tests/test_browser.py
+	$(BIN)/python -m pytest -q -rs -m browser tests/report/test_browser.py
 
 lint: setup ## ruff
 	$(BIN)/ruff check .

@@ -8,9 +8,10 @@ from hydra.errors import HydraException
 from hydra.utils import instantiate
 from omegaconf import DictConfig
 
-from data_prep.source import Source, say
 from lra.config import CONF, compose, data_command, explain, main
-from lra.store import META, StoreError, load, verify
+from lra.data.store import META, StoreError, load, verify
+
+from .base import Source, say
 
 TASKS = sorted(path.stem for path in (CONF / "task").glob("*.yaml"))
 

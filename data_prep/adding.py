@@ -3,7 +3,7 @@
 import numpy as np
 from numba import njit
 
-from data_prep.synthetic import Synthetic, state_of, two_positions, word_at
+from .synthetic import Synthetic, state_of, two_positions, word_at
 
 
 @njit(nogil=True, cache=True)

@@ -9,12 +9,13 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import torch
 
-from data_prep.adding import Adding
-from data_prep.listops import ListOps
-from data_prep.source import cores
-from data_prep.synthetic import Synthetic
-from data_prep.temporal_order import TemporalOrder
-from lra.store import Split
+from lra.data.store import Split
+
+from .adding import Adding
+from .base import cores
+from .listops import ListOps
+from .synthetic import Synthetic
+from .temporal_order import TemporalOrder
 
 
 def seconds_of_first_call() -> float:

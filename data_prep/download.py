@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from data_prep.archive import fingerprint
-from data_prep.source import Progress, alone, say
+from .archive import fingerprint
+from .base import Progress, alone, say
 
 PROGRAM = Path(__file__).with_name("tfds_download.py")
 POLL = 0.2  # seconds between two looks at a download

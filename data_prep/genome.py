@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from data_prep.source import Progress, Source
-from lra.store import Rows
+from lra.data.store import Rows
+
+from .base import Progress, Source
 
 LETTERS = "agctn"  # ids 1..5; 0 is padding, where PSF-Attn has 0..4 and 5
 CHUNK = 256  # sequences handed to the store at a time

@@ -8,10 +8,11 @@ from typing import Any, Literal
 
 import numpy as np
 
-from data_prep.archive import members, reading
-from data_prep.download import Download
-from data_prep.source import Progress, Source, take
-from lra.store import Rows
+from lra.data.store import Rows
+
+from .archive import members, reading
+from .base import Progress, Source, take
+from .download import Download
 
 # Address, checksum and size as in TFDS's cifar10.
 OFFICIAL = Download(

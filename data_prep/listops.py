@@ -17,10 +17,11 @@ from typing import Any, BinaryIO
 import numpy as np
 from numba import njit
 
-from data_prep.counter import HALF, STEP, below, mix
-from data_prep.release import Release
-from data_prep.source import Progress, Source, in_order
-from lra.store import Rows
+from lra.data.store import Rows
+
+from .base import Progress, Source, in_order
+from .counter_rng import HALF, STEP, below, mix
+from .release import Release
 
 APPLY = {"[MIN": min, "[MAX": max, "[MED": lambda values: int(median(values)), "[SM": lambda values: sum(values) % 10}
 TOKENS = (*"0123456789", *APPLY, "]")  # ids 1..15; 0 is padding

@@ -5,10 +5,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from data_prep.archive import fingerprint, members, reading
-from data_prep.download import Download
-from data_prep.source import Progress
-from lra.store import Rows
+from lra.data.store import Rows
+
+from .archive import fingerprint, members, reading
+from .base import Progress
+from .download import Download
 
 # Nobody publishes a checksum. The address has been reported to answer with HTTP code 403, so mirrors matter here.
 OFFICIAL = Download(url="https://storage.googleapis.com/long-range-arena/lra_release.gz", size=7_700_000_000)

@@ -10,9 +10,10 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from data_prep.release import OFFICIAL, Release
-from data_prep.source import Progress, Source
-from lra.store import Rows
+from lra.data.store import Rows
+
+from .base import Progress, Source
+from .release import OFFICIAL, Release
 
 FILES = {split: f"new_aan_pairs.{name}.tsv" for split, name in (("train", "train"), ("val", "eval"), ("test", "test"))}
 KEPT = 10_000  # bytes of a text, as in the official pipeline; the task reads fewer still

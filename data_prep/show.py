@@ -14,9 +14,10 @@ import torch
 from omegaconf import DictConfig
 from PIL import Image, ImageDraw, ImageFont
 
-from data_prep.__main__ import source_of
-from data_prep.source import Source, say
 from lra.config import main
+
+from .__main__ import source_of
+from .base import Source, say
 
 COLUMNS, LINES = 100, 12  # of text in a panel
 CURVE = (600, 120)  # pixels of a series

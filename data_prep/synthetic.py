@@ -15,8 +15,8 @@ import torch
 from numba import njit
 from torch import Tensor
 
-from data_prep.counter import STEP, below, mix
-from data_prep.source import Source
+from .base import Source
+from .counter_rng import STEP, below, mix
 
 LENGTHS = tuple(2**k for k in range(7, 15))  # 128 .. 16384, those of the PSF-Attn paper
 
@@ -46,7 +46,7 @@ def two_positions(state, length):
 
 @dataclass(frozen=True, eq=False)
 class Drawn:
-    """One split of a Synthetic source, with what lra.store.Split offers; labels (n,), one tower."""
+    """One split of a Synthetic source, with what lra.data.store.Split offers; labels (n,), one tower."""
 
     source: "Synthetic"
     key: np.uint64
@@ -65,7 +65,7 @@ class Drawn:
         return replace(self, labels=self.labels.to(device))
 
     def gather(self, index: Tensor, width: int, limit: int | None = None) -> tuple[Tensor, Tensor]:
-        """Examples index (B,) as tokens (B, 1, width[, F]) and mask (B, 1, width), as lra.store.Split.gather."""
+        """Examples index (B,) as tokens (B, 1, width[, F]) and mask (B, 1, width), as lra.data.store.Split.gather."""
         kept = min(self.source.length, width, width if limit is None else limit)
         tokens = np.zeros((len(index), width, *self.source.features), self.source.dtype)
         self.source.fill(self.key, index.cpu().numpy(), self.source.length, kept, tokens)

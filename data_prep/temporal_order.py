@@ -3,7 +3,7 @@
 import numpy as np
 from numba import njit
 
-from data_prep.synthetic import Synthetic, state_of, two_positions, word_at
+from .synthetic import Synthetic, state_of, two_positions, word_at
 
 X = 4  # the id of X; that of Y is one more, those of the noise a, b, c, d are less
 

@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from data_prep.archive import members, reading
-from data_prep.download import Download
-from data_prep.source import Progress, Source, take
-from lra.store import Rows, Split
+from lra.data.store import Rows, Split
+
+from .archive import members, reading
+from .base import Progress, Source, take
+from .download import Download
 
 # Address, checksum and size as in TFDS's imdb_reviews.
 OFFICIAL = Download(

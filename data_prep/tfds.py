@@ -19,17 +19,18 @@ import tensorflow_datasets as tfds
 import torch
 from torch import Tensor
 
-from data_prep.adding import Adding
-from data_prep.image import Image
-from data_prep.listops import ListOps, decode
-from data_prep.paddles import SETTINGS
-from data_prep.pathfinder import Pathfinder
-from data_prep.retrieval import Retrieval
-from data_prep.source import Source
-from data_prep.synthetic import LENGTHS, Drawn
-from data_prep.temporal_order import TemporalOrder
-from data_prep.text import Text
-from lra.store import Split
+from lra.data.store import Split
+
+from .adding import Adding
+from .base import Source
+from .image import Image
+from .listops import ListOps, decode
+from .pathfinder.generator import Pathfinder
+from .pathfinder.paddles import SETTINGS
+from .retrieval import Retrieval
+from .synthetic import LENGTHS, Drawn
+from .temporal_order import TemporalOrder
+from .text import Text
 
 
 @dataclass(eq=False)

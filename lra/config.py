@@ -21,8 +21,8 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 
 from . import schema
-from .disk import NO_ROOM
-from .measure import OUT_OF_MEMORY, failure
+from .bench.measure import OUT_OF_MEMORY, failure
+from .disk.atomic import NO_ROOM
 from .startup import interruptible
 
 REFUSALS = (ValueError, OSError, MemoryError, HydraException, OmegaConfBaseException)

@@ -12,10 +12,12 @@ import torch
 from conftest import KERNELS, MECHANISMS, config
 
 from data_prep.__main__ import prepare
-from lra import build, disk, module
 from lra.config import CONF, compose, data_command, explain, follow
-from lra.data.task import Batch
-from lra.train import check, train
+from lra.data.datamodule import Batch
+from lra.disk import atomic
+from lra.train import build
+from lra.train import lit_module as module
+from lra.train.__main__ import check, train
 
 ROOT = CONF.parent
 TASKS = sorted(path.stem for path in (CONF / "task").glob("*.yaml"))
@@ -239,8 +241,8 @@ def test_cold_import_needs_no_optional_package():
     code = (
         "import sys; "
         "sys.modules.update(dict.fromkeys(('triton', 'tensorflow', 'tensorflow_datasets', 'wandb', 'transformers'))); "
-        "import lra, lra.train, lra.transfer.__main__, lra.report.__main__, lra.bench.__main__, lra.attention; "
-        "import lra.linalg, data_prep.listops"
+        "import lra, lra.train, lra.studies.transfer.__main__, lra.report.__main__, lra.bench.__main__, lra.attention; "
+        "import lra.ops.pinv, data_prep.listops"
     )
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)  # None in sys.modules refuses the import
 
@@ -317,7 +319,7 @@ def test_a_wrong_word_ends_a_process_with_status_1():
 
 
 def test_a_full_disk_names_the_file(tmp_path):
-    with pytest.raises(OSError) as full, disk.replacing(tmp_path / "report.md") as part:
+    with pytest.raises(OSError) as full, atomic.replacing(tmp_path / "report.md") as part:
         part.touch()
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     told = (

@@ -30,7 +30,7 @@ def test_the_openmp_runtime_hears_of_it():
     env = {key: value for key, value in os.environ.items() if key not in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")}
     env["OMP_DISPLAY_ENV"] = "verbose"
     run = subprocess.run(
-        [sys.executable, "-c", "import lra.linalg"], env=env, cwd=ROOT, capture_output=True, text=True, check=True
+        [sys.executable, "-c", "import lra.ops.pinv"], env=env, cwd=ROOT, capture_output=True, text=True, check=True
     )
     if "GOMP_" not in run.stderr:
         pytest.skip("torch has another OpenMP runtime here")
@@ -56,7 +56,7 @@ def test_an_interrupt_that_an_import_would_swallow_ends_the_command_too(tmp_path
 
 
 def test_a_program_that_imports_lra_keeps_its_interrupts(tmp_path):
-    code = "try:\n    import lra.linalg\nexcept KeyboardInterrupt:\n    raise SystemExit(7)"
+    code = "try:\n    import lra.ops.pinv\nexcept KeyboardInterrupt:\n    raise SystemExit(7)"
     assert interrupted(tmp_path, INTERRUPT, "-c", code, "-m", "lra.train") == (7, "")
 
 

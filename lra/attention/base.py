@@ -14,7 +14,7 @@ from typing import ClassVar
 
 from torch import Tensor, nn
 
-from ..packed import Rows
+from ..ops.varlen import Rows
 
 
 class Attention(nn.Module):
@@ -25,7 +25,7 @@ class Attention(nn.Module):
 
     shares_qk: ClassVar[bool] = False  # True: one projection serves q and k
     mixes_batch: bool = False  # True: examples of a batch change each other's result; each tower is then a batch
-    packs: bool = False  # True: q, k, v may be packed (1,H,T,·), with ``lra.packed.Rows`` in the place of the mask
+    packs: bool = False  # True: q, k, v may be packed (1,H,T,·), with ``lra.ops.varlen.Rows`` in the place of the mask
 
     def __init__(self, *, heads: int, head_dim: int, value_dim: int, length: int, dropout: float = 0.0):
         super().__init__()

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from ..banded import attend, blocks, full_width, take
+from ..ops.blocks import attend, blocks, full_width, take
 from .base import Attention
 
 

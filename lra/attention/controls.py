@@ -7,7 +7,7 @@ those of queries and keys get a gradient of zero.
 import torch
 from torch import Tensor
 
-from ..packed import Rows
+from ..ops.varlen import Rows
 from .base import Attention
 
 

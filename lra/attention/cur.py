@@ -8,14 +8,15 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from .. import kernels, packed
-from ..cells import corrected
-from ..linalg import cubic, exact, mixes_batch
-from ..lowrank import Impl, three_factor
-from ..options import one_of
-from ..packed import Rows
-from ..select import Pairing, Resample, Score, Select, no_row_empty, take
-from ..weights import Weights
+from ..ops import triton as kernels
+from ..ops import varlen
+from ..ops.cells import corrected
+from ..ops.options import one_of
+from ..ops.pinv import cubic, exact, mixes_batch
+from ..ops.scores import Weights
+from ..ops.selection import Pairing, Resample, Score, Select, no_row_empty, take
+from ..ops.three_factor import Impl, three_factor
+from ..ops.varlen import Rows
 from .base import Attention
 
 Cells = Literal["eager", "sdpa"]  # impl of ``CURPlus``
@@ -27,8 +28,8 @@ class CUR(Attention):
     """softmax(q k_Jᵀ) · pinv(U) · softmax(q_I kᵀ) v with kept queries I and keys J, U = softmax(q_I k_Jᵀ).
 
     count: how many rows and columns are kept (m in the paper). score, pairing, class_token, resample: which ones, see
-    ``lra.select.Select``. copy_rv: kept rows of the output are those of softmax(q_I kᵀ) v, which are exact.
-    pinv: (..., c, c) -> (..., c, c). impl: ``eager`` | ``sdpa`` | ``triton`` and weights: see ``lra.lowrank``;
+    ``lra.ops.selection.Select``. copy_rv: kept rows of the output are those of softmax(q_I kᵀ) v, which are exact.
+    pinv: (..., c, c) -> (..., c, c). impl: ``eager`` | ``sdpa`` | ``triton`` and weights: see ``lra.ops.three_factor``;
     ``laplace`` weights need impl=eager and an inverse that knows the row sums, such as cubic(init="two_norms").
     bias(rows, cols) is a position bias, evaluated at the kept rows and columns only; ``triton`` takes none.
 
@@ -108,14 +109,14 @@ class CUR(Attention):
         if min(batch.lengths) < self.count:
             return batch.pack(self(*(batch.unpack(x, 2) for x in (q, k, v)), batch.mask), 2)
         rows, cols = self.select(q, k, self.count, batch)  # (N,H,c), places among the T
-        kept = packed.take(q, rows), packed.take(k, cols)
+        kept = varlen.take(q, rows), varlen.take(k, cols)
         out, rv = three_factor(q, k, v, *kept, pinv=self.pinv, mask=batch)
-        return packed.put(out, rows, rv.to(out.dtype)) if self.copy_rv else out
+        return varlen.put(out, rows, rv.to(out.dtype)) if self.copy_rv else out
 
 
 class CURPlus(Attention):
     """CUR without an inverse: attention over cells of keys around the kept ones, and a smooth correction that the
-    error R v - U v̄ of the kept rows makes, see ``lra.cells``.
+    error R v - U v̄ of the kept rows makes, see ``lra.ops.cells``.
 
     Closer to softmax than ``CUR`` in a model that was trained with softmax, at the same count; keeping everything is
     softmax. Options as in ``CUR``, and impl is ``eager`` | ``sdpa``.

@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..linalg import at_least_float32
-from ..options import one_of
+from ..ops.options import one_of
+from ..ops.pinv import at_least_float32
 from .base import Attention
 
 Kernel = Literal["exp", "relu"]

@@ -4,8 +4,8 @@ from typing import Literal
 
 from torch import Tensor
 
-from ..banded import attend, blocks, real_blocks
-from ..options import one_of
+from ..ops.blocks import attend, blocks, real_blocks
+from ..ops.options import one_of
 from .base import Attention
 
 Grouping = Literal["contiguous", "strided"]

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from ..banded import attend, blocks, full_width, windows
+from ..ops.blocks import attend, blocks, full_width, windows
 from .base import Attention
 
 

@@ -7,12 +7,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .. import kernels
-from ..convolution import RowConvolution
-from ..linalg import at_least_float32, cubic, mixes_batch
-from ..lowrank import Impl, three_factor
-from ..options import one_of
-from ..select import segment_means
+from ..ops import triton as kernels
+from ..ops.convolution import RowConvolution
+from ..ops.options import one_of
+from ..ops.pinv import at_least_float32, cubic, mixes_batch
+from ..ops.selection import segment_means
+from ..ops.three_factor import Impl, three_factor
 from .base import Attention
 
 

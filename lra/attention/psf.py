@@ -6,9 +6,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..linalg import at_least_float32
-from ..options import one_of
-from ..select import real_first
+from ..ops.options import one_of
+from ..ops.pinv import at_least_float32
+from ..ops.selection import real_first
 from .base import Mixer
 
 Ring = Literal["real", "row"]

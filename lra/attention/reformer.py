@@ -6,9 +6,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..banded import Part, blocks, merge, take, weigh
-from ..linalg import at_least_float32
-from ..options import one_of
+from ..ops.blocks import Part, blocks, merge, take, weigh
+from ..ops.options import one_of
+from ..ops.pinv import at_least_float32
 from .base import Attention
 
 Scope = Literal["chunk", "bucket"]

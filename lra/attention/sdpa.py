@@ -2,7 +2,7 @@
 
 import torch.nn.functional as F
 
-from ..packed import Rows
+from ..ops.varlen import Rows
 from .base import Attention
 
 

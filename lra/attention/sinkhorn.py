@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor, nn
 
-from ..banded import FLOOR, attend, blocks, real_blocks
-from ..linalg import at_least_float32
+from ..ops.blocks import FLOOR, attend, blocks, real_blocks
+from ..ops.pinv import at_least_float32
 from .base import Attention
 
 

@@ -8,9 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..linalg import at_least_float32, newton
-from ..options import one_of
-from ..select import real_first, segment_means
+from ..ops.options import one_of
+from ..ops.pinv import at_least_float32, newton
+from ..ops.selection import real_first, segment_means
 from .base import Attention
 
 Sample = Literal["pool", "conv", "random", "first"]

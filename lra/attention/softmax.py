@@ -7,9 +7,9 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint as recompute
 
-from ..linalg import at_least_float32
-from ..options import one_of
-from ..weights import Weights, scale, weigh
+from ..ops.options import one_of
+from ..ops.pinv import at_least_float32
+from ..ops.scores import Weights, scale, weigh
 from .base import Attention
 
 
@@ -18,7 +18,7 @@ class Softmax(Attention):
 
     ``checkpoint`` recomputes the n x n weights in the backward pass instead of keeping them (protocols.yaml,
     nystromformer_small). ``weights=laplace`` puts MEGA's function of each score in the softmax's place, see
-    ``lra.weights``; bias(rows, cols) is a position bias on the scores.
+    ``lra.ops.scores``; bias(rows, cols) is a position bias on the scores.
     """
 
     def __init__(

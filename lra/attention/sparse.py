@@ -5,9 +5,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from ..banded import Part, attend, blocks, merge, real_blocks, weigh, windows
-from ..linalg import at_least_float32
-from ..options import one_of
+from ..ops.blocks import Part, attend, blocks, merge, real_blocks, weigh, windows
+from ..ops.options import one_of
+from ..ops.pinv import at_least_float32
 from .base import Attention
 
 Pattern = Literal["strided", "fixed"]

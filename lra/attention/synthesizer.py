@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..linalg import at_least_float32
+from ..ops.pinv import at_least_float32
 from .base import Mixer
 
 

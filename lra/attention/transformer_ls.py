@@ -4,8 +4,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..convolution import RowConvolution
-from ..linalg import at_least_float32
+from ..ops.convolution import RowConvolution
+from ..ops.pinv import at_least_float32
 from .base import Mixer
 
 

@@ -8,11 +8,10 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
-from .. import record
 from ..config import main
-from ..report import efficiency
+from ..report import bench_tables
+from ..runs import bench_record, record
 from . import contestants, profile, run
-from . import record as bench_record
 
 # Where and how long it is measured, not what.
 INDIFFERENT = ("runs", "device", "threads", "budget_s", "steps", "words", "data_words", "multirun")
@@ -54,7 +53,7 @@ def bench(config: DictConfig) -> None:
             path = bench_record.save(found, Path(config.runs))
         except OSError as error:
             raise ValueError(f"cannot write to {config.runs}: {error.strerror}; choose a folder with runs=") from None
-    efficiency.show(console, [found])
+    bench_tables.show(console, [found])
     print(f"written to {path}")
 
 

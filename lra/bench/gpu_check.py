@@ -16,10 +16,9 @@ from pathlib import Path
 
 import torch
 
-from .. import record
 from ..config import CONF
-from ..report import efficiency
-from . import record as bench_record
+from ..report import bench_tables
+from ..runs import bench_record, record
 
 TOTAL = 430  # seconds for everything
 TESTS = 200  # of them at most for the tests, most of which pass in compiling kernels: that is why they come first
@@ -110,7 +109,7 @@ def write(folder: Path, found: dict) -> Path:
     record.write(folder / f"{name}.json", json.dumps(made, indent=1) + "\n")
     lines = [f"Tests: {found['tests']['summary']}.", *(f"Failed: {name}." for name in found["tests"].get("failed", []))]
     measured = "\n".join(f"* {line}" for line in found["tests"].get("measured", []))
-    tables = efficiency.markdown(efficiency.tables(records)) if records else "No benchmark left a record."
+    tables = bench_tables.markdown(bench_tables.tables(records)) if records else "No benchmark left a record."
     text = "\n\n".join(["# GPU check", *lines, *made["failed"], measured, tables])
     record.write(folder / f"{name}.md", text)
     return folder / f"{name}.md"

@@ -12,12 +12,12 @@ from rich.table import Table
 from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
-from .. import build
-from ..callbacks import Divergence, Stopwatch
-from ..fit import PRECISIONS, quiet, training
+from ..train import build
+from ..train.callbacks import Divergence, Stopwatch
+from ..train.fit import PRECISIONS, quiet, training
 from . import contestants
-from .cases import classifier, random_batch
 from .contestants import Shape
+from .workloads import classifier, random_batch
 
 WARMUP = 3
 TOP = 15

@@ -12,12 +12,12 @@ from typing import NamedTuple
 import torch
 from omegaconf import DictConfig
 
-from .. import build
-from ..measure import LEFT_OUT, OUT_OF_MEMORY, Measurement, failure, measure, peak_bytes
-from . import cases, contestants, floor
-from .cases import DTYPES, Inputs
+from ..runs.bench_record import Row
+from ..train import build
+from . import contestants, roofline, workloads
 from .contestants import Shape
-from .record import Row
+from .measure import LEFT_OUT, OUT_OF_MEMORY, Measurement, failure, measure, peak_bytes
+from .workloads import DTYPES, Inputs
 
 
 class Entry(NamedTuple):
@@ -30,7 +30,7 @@ class Entry(NamedTuple):
 
 def rates(device: str, dtypes: list[str]) -> tuple[float, dict[str, float]]:
     """The machine's bytes/s of a copy and, by dtype, FLOP/s of a matrix product."""
-    return floor.copy_rate(device), {dtype: floor.matmul_rate(device, DTYPES[dtype]) for dtype in dtypes}
+    return roofline.copy_rate(device), {dtype: roofline.matmul_rate(device, DTYPES[dtype]) for dtype in dtypes}
 
 
 def run(config: DictConfig, device: str, speed: tuple[float, dict[str, float]]) -> Iterator[list[Row]]:
@@ -86,7 +86,7 @@ class Group:
                 if self.graph:
                     step()
                     eager[entry] = peak_bytes(step, self.device)
-                    step = cases.captured(step, pool)
+                    step = workloads.captured(step, pool)
                 steps[entry] = step
             except Exception as error:  # a contestant that cannot be built at this shape is a row, too
                 found[entry] = Measurement(status=failure(error))
@@ -116,13 +116,13 @@ class Group:
         flops, compiled = None, self.config.compile
         torch.manual_seed(0)
         if self.what == "attention":
-            step, mechanism = cases.attention(made, inputs, entry.mode, compiled)
+            step, mechanism = workloads.attention(made, inputs, entry.mode, compiled)
             G, d = self.shape.batch * self.shape.heads, self.shape.head_dim
-            flops = floor.flops(mechanism, G, self.shape.n, d, backward=entry.mode == "training")
+            flops = roofline.flops(mechanism, G, self.shape.n, d, backward=entry.mode == "training")
         elif self.what == "block":
-            step = cases.block(made, inputs, entry.mode, compiled)
+            step = workloads.block(made, inputs, entry.mode, compiled)
         else:
-            step = cases.model_step(
+            step = workloads.model_step(
                 made,
                 self.device,
                 self.shape.dtype,
@@ -170,7 +170,7 @@ class Group:
         _, batch, heads, head_dim, dtype = self.shape
         size = None
         if self.what == "attention":
-            moved = floor.elements(batch * heads, self.length, head_dim, backward=entry.mode == "training")
+            moved = roofline.elements(batch * heads, self.length, head_dim, backward=entry.mode == "training")
             size = moved * DTYPES[dtype].itemsize
         return Row(
             what=self.what,

@@ -19,8 +19,8 @@ import torch
 from torch import Tensor, nn
 
 from ..attention import cur_attention
-from ..lowrank import IMPLS
-from ..select import SCORES
+from ..ops.selection import SCORES
+from ..ops.three_factor import IMPLS
 from . import needs
 
 with needs("hf", __name__):

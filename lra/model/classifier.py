@@ -7,9 +7,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..linalg import at_least_float32
-from ..options import Share, one_of
-from ..packed import Rows
+from ..ops.options import Share, one_of
+from ..ops.pinv import at_least_float32
+from ..ops.varlen import Rows
 from .multihead import Multihead
 from .norm import Norm
 from .norm import norm as make_norm
@@ -33,7 +33,7 @@ class Classifier(nn.Module):
 
     The last block may put out rows of another ``width`` than d.
 
-    packed: only real tokens are computed, side by side in one row, see ``lra.packed``; needs blocks around Multihead.
+    packed: only real tokens are computed, side by side in one row, see ``lra.ops.varlen``; needs blocks around Multihead.
     """
 
     def __init__(

@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..linalg import at_least_float32
+from ..ops.pinv import at_least_float32
 
 
 class EMA(nn.Module):

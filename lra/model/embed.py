@@ -1,11 +1,11 @@
-"""From tokens to vectors. ``positions`` (T,) says where the tokens of packed rows (1,T) stand, see ``lra.packed``."""
+"""From tokens to vectors. ``positions`` (T,) says where the tokens of packed rows (1,T) stand, see ``lra.ops.varlen``."""
 
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
-from ..options import one_of
+from ..ops.options import one_of
 from .dropout import Dropout
 
 Padding = Literal["learned", "constant", "zero"]

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..attention.base import Attention
-from ..banded import blocks, real_blocks
+from ..ops.blocks import blocks, real_blocks
 from .ema import EMA
 from .norm import Norm
 from .norm import norm as make_norm

@@ -5,13 +5,13 @@ from collections.abc import Callable
 from torch import Tensor, nn
 
 from ..attention.base import Attention, Mixer
-from ..packed import Rows
+from ..ops.varlen import Rows
 
 
 class Multihead(Mixer):
     """Linear projections with bias to H heads, the mechanism, and the output projection: (N,L,d) -> (N,L,d).
 
-    With ``lra.packed.Rows`` in the place of the mask x is packed, and padded for a mechanism that does not pack.
+    With ``lra.ops.varlen.Rows`` in the place of the mask x is packed, and padded for a mechanism that does not pack.
 
     attention: a factory that takes heads, head_dim, value_dim and length. Queries, keys and values come from one
     matrix; a mechanism with ``shares_qk`` has one projection for queries and keys.

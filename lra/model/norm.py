@@ -5,7 +5,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from ..options import one_of
+from ..ops.options import one_of
 
 
 class LayerNorm(nn.LayerNorm):

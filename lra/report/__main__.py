@@ -6,12 +6,11 @@ from pathlib import Path
 from omegaconf import DictConfig
 from rich.console import Console
 
-from .. import record
-from ..bench import record as bench_record
 from ..config import main
-from . import efficiency, files
+from ..runs import bench_record, record
+from . import bench_tables, files
 from .publish import publish
-from .tables import collect, sections
+from .summary import collect, sections
 from .text import LEGEND, terminal
 
 
@@ -28,7 +27,7 @@ def report(config: DictConfig) -> None:
         studies, damaged = {}, []
     out, trained = Path(config.out or runs / "report"), record.scan(runs)[0]
     try:
-        parts = [efficiency.chapter(measured, out, trained.values())] if measured else []
+        parts = [bench_tables.chapter(measured, out, trained.values())] if measured else []
         damaged += broken
         damaged += files.write(out, studies, damaged, parts)
     except OSError as error:
@@ -46,7 +45,7 @@ def report(config: DictConfig) -> None:
             console.print(section.about, terminal(section), "", sep="\n")
     console.print(LEGEND)
     if measured:
-        efficiency.show(console, measured)
+        bench_tables.show(console, measured)
     print(f"written to {out}: index.html, report.md, tables, figures{', efficiency' if measured else ''}")
     if "wandb" in config.get("logger", {}):
         publish(config.logger.wandb, studies, trained.values(), out)

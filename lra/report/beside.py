@@ -3,8 +3,9 @@
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from .. import checksums, choices
-from ..disk import Unreadable, content
+from ..disk import checksums
+from ..disk.atomic import Unreadable, content
+from ..runs import config_file
 from . import curves
 
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -38,8 +39,8 @@ def read(folder: Path) -> tuple[Beside, list[str]]:
 
 
 def _config(folder: Path) -> dict[str, Any]:
-    path = folder / choices.NAME
-    return choices.read(path) if checksums.expected(path) else {}
+    path = folder / config_file.NAME
+    return config_file.read(path) if checksums.expected(path) else {}
 
 
 def _picture(path: Path, folder: Path) -> bytes:

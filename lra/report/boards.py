@@ -5,7 +5,7 @@ from dataclasses import replace
 from statistics import mean
 
 from .grid import MARKS, Cell, Entry, Grid, mark, score
-from .tables import Row, Section
+from .summary import Row, Section
 
 
 def board(study: str, rows: list[Row]) -> Grid:

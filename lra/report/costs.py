@@ -5,7 +5,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from ..bench.record import BenchRecord, Row
+from ..runs.bench_record import BenchRecord, Row
 
 
 class Group(NamedTuple):

@@ -4,8 +4,9 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import NamedTuple
 
-from .. import checksums, record
-from .tables import Row
+from ..disk import checksums
+from ..runs import record
+from .summary import Row
 
 
 class Curve(NamedTuple):

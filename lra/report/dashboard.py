@@ -1,8 +1,7 @@
 """A Report of W&B: tables and pictures of the published run, and the curves of the seeds."""
 
-from .. import published
-from . import sheets
-from .tables import Row
+from . import published, sheets
+from .summary import Row
 from .text import LEGEND
 
 WIDTH = 24  # columns of W&B's grid

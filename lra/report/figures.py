@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, NullLocator, StrMethodFormatter
 
-from .. import record
+from ..runs import record
 from .curves import Bubble, Curve
 from .palette import COLOURS, Palette
 

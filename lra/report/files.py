@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from .. import published, record
-from . import beside, curves, figures, formats, page, papers, text
+from ..runs import record
+from . import beside, curves, figures, formats, page, paper_tables, published, text
 from .beside import Beside
 from .boards import board, details, stem
 from .grid import Grid, Part
 from .palette import Palette
-from .tables import Row, sections
+from .summary import Row, sections
 
 
 def write(out: Path, studies: dict[str, list[Row]], damaged: list[str], parts: Sequence[Part] = ()) -> list[str]:
@@ -22,7 +22,7 @@ def write(out: Path, studies: dict[str, list[Row]], damaged: list[str], parts: S
         runs[folder], lines = beside.read(folder)
         unread += lines
     drawn = [study(name, rows, runs) for name, rows in studies.items()]
-    printed = papers.grids(studies)
+    printed = paper_tables.grids(studies)
     printed_part = Part("Published tables", "Lines as printed, ours below each.", printed)
     for name in ("tables", "figures"):
         (out / name).mkdir(parents=True, exist_ok=True)
@@ -40,7 +40,7 @@ def write(out: Path, studies: dict[str, list[Row]], damaged: list[str], parts: S
             panels = {" on ".join(place): group for place, group in made.bubbles.items()}
             figures.write(out / "figures", stem(f"{made.name}-speed"), panels, figures.trade, palette)
     record.write(out / "report.md", text.markdown(studies, [*parts, printed_part]))
-    notes = published.notes(value for paper in papers.PAPERS for value in papers.printed(paper))
+    notes = published.notes(value for paper in paper_tables.PAPERS for value in paper_tables.printed(paper))
     record.write(out / "index.html", page.render(drawn, printed, parts, damaged + unread, notes, out))
     return unread
 

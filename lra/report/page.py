@@ -15,7 +15,7 @@ from .boards import board, details, place
 from .curves import Bubble, Curve
 from .grid import Grid, Part
 from .palette import COLOURS, Palette
-from .tables import Row, sections
+from .summary import Row, sections
 from .text import LEGEND
 
 WEB = Path(__file__).with_name("web")

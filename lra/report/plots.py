@@ -5,9 +5,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from statistics import mean
 
-from .. import record
-from ..bench.record import BenchRecord
-from ..record import RunRecord
+from ..runs import record
+from ..runs.bench_record import BenchRecord
+from ..runs.record import RunRecord
 from .costs import Group, groups, growth, label, number
 
 COLOURED = 12  # lines of a picture with a colour of their own

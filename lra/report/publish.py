@@ -6,11 +6,11 @@ from pathlib import Path
 
 from omegaconf import DictConfig
 
-from ..record import RunRecord, git_commit
-from ..wandb_run import first_line, open_run, tell
+from ..integrations.wandb.run import first_line, open_run, tell
+from ..runs.record import RunRecord, git_commit
 from . import sheets
 from .dashboard import dashboard
-from .tables import Row
+from .summary import Row
 
 
 def publish(config: DictConfig, studies: dict[str, list[Row]], records: Iterable[RunRecord], folder: Path) -> None:

@@ -4,10 +4,10 @@ from collections.abc import Iterable
 from statistics import mean, median
 from typing import NamedTuple
 
-from .. import published
-from ..published import Published
-from ..record import RunRecord
-from .tables import FACTS, Row
+from ..runs.record import RunRecord
+from . import published
+from .published import Published
+from .summary import FACTS, Row
 
 SELECTION = "CURformer T4"  # the published table of ways to select rows and columns
 

@@ -6,11 +6,10 @@ from rich import box
 from rich.padding import Padding
 from rich.table import Table
 
-from .. import published
-from . import formats, papers
+from . import formats, paper_tables, published
 from .boards import board, details
 from .grid import Part
-from .tables import Row, Section, sections
+from .summary import Row, Section, sections
 
 LEGEND = (
     "Scores in percent. test: mean ± sample standard deviation over n seeds, each at its best dev checkpoint; (+k): k "
@@ -47,6 +46,6 @@ def markdown(studies: dict[str, list[Row]], parts: Sequence[Part] = ()) -> str:
             out += [f"### {made.title}", made.about, formats.markdown(made)]
         out += [f"![{picture.title}]({picture.file})" for picture in part.pictures]
     shown = [v for rows in studies.values() for row in rows for v in published.accuracies(row.label, [row.task])]
-    shown += [value for paper in papers.PAPERS for value in papers.printed(paper)]
+    shown += [value for paper in paper_tables.PAPERS for value in paper_tables.printed(paper)]
     out += ["## Notes on published values", "\n".join(published.notes(shown))]
     return "\n\n".join(out) + "\n"

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from ..options import Positive, Range, Whole
+from ..ops.options import Positive, Range, Whole
 from . import sections
 from .convert import ABSENT, Rule
 from .sections import Attn, Block, Least, Logger, Name, Number, Seeds, Some, Source, Threads, Trust

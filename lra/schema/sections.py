@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
-from .. import metric
 from ..model.classifier import MeanOver, Pool
 from ..model.norm import Norm
-from ..options import Positive, Range, Share, Whole
+from ..ops import metrics as metric
+from ..ops.options import Positive, Range, Share, Whole
 from .calls import Call
 from .convert import ABSENT, Many, Rule
 
@@ -38,7 +38,7 @@ Seeds = Annotated[
     ),
 ]
 Metric = Literal[tuple(name for name, f in vars(metric).items() if getattr(f, "__module__", "") == metric.__name__)]
-# What constructors are handed by ``lra.build`` and ``lra.fit``, so that it is no option.
+# What constructors are handed by ``lra.train.build`` and ``lra.train.fit``, so that it is no option.
 Attn = Annotated[
     Any,
     Call(

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-from ..options import Positive, Range, Whole
-from ..select import Pairing
+from ..ops.options import Positive, Range, Whole
+from ..ops.selection import Pairing
 from . import sections
 from .convert import Many, Rule
 from .sections import Device, Least, Name, Number, Precision, Some, Threads, Trust

@@ -7,7 +7,7 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-from ..options import Range
+from ..ops.options import Range
 
 LONGEST = 60  # characters of a value
 WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text", Path: "a path"}

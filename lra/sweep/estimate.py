@@ -8,10 +8,12 @@ from statistics import median
 import torch
 from omegaconf import DictConfig
 
-from .. import build, choices, module, record
-from ..data.task import Batch
-from ..fit import device, device_name
-from ..measure import measure
+from ..bench.measure import measure
+from ..data.datamodule import Batch
+from ..runs import config_file as choices
+from ..runs import record
+from ..train import build, lit_module
+from ..train.fit import device, device_name
 
 ROWS = 8  # of a batch whose step is measured on a CPU
 SHARE = 1 / 3  # of a step that the forward pass of an evaluation takes
@@ -65,7 +67,7 @@ def measured(config: DictConfig) -> float | None:
 
     def step() -> None:
         optimiser.zero_grad()
-        module.loss(model, batch, kind).backward()
+        lit_module.loss(model, batch, kind).backward()
         optimiser.step()
 
     ms = measure({"step": step}, repeats=1, device=where)["step"].ms

@@ -11,8 +11,9 @@ from pathlib import Path
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
-from .. import lock, record
-from ..folder import writing
+from ..disk import lock
+from ..runs import record
+from ..runs.folder import writing
 
 LOG = "train.log"
 FAILED = "failed.txt"
@@ -82,6 +83,6 @@ def end_with_parent() -> None:
 
 if __name__ == "__main__":
     threading.Thread(target=end_with_parent, daemon=True).start()
-    from ..train import train
+    from ..train.__main__ import train
 
     train()

@@ -11,11 +11,12 @@ from statistics import mean
 
 from omegaconf import DictConfig, OmegaConf
 
-from .. import build, record
-from ..callbacks import clock
 from ..config import compose
-from ..folder import refuse_other
-from ..train import check
+from ..runs import record
+from ..runs.folder import refuse_other
+from ..train import build
+from ..train.__main__ import check
+from ..train.callbacks import clock
 from .estimate import estimate, records
 
 

@@ -9,9 +9,10 @@ from collections import Counter
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-from .. import lock, record
-from ..callbacks import clock
-from ..disk import Unreadable, content
+from ..disk import lock
+from ..disk.atomic import Unreadable, content
+from ..runs import record
+from ..train.callbacks import clock
 from .job import FAILED
 from .plan import Run
 

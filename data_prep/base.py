@@ -1,0 +1,197 @@
+"""A data set's source: what makes its examples, and where they are kept once made."""
+
+import hashlib
+import json
+import os
+import shutil
+import sys
+import time
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import rich.progress
+from filelock import FileLock, Timeout
+from rich.console import Console
+
+from lra.data.store import Rows, Split, StoreError, load, write
+from lra.disk.atomic import NO_ROOM
+
+Progress = Callable[[str, int, int | None], None]  # (what, how many are done, how many there will be or None)
+SECONDS_BETWEEN_LINES = 10
+
+
+def say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+@contextmanager
+def reporter(name: str) -> Iterator[Progress]:
+    """A bar per `what` on a terminal; elsewhere, in logs, a line at its end and every ten seconds before."""
+    console = Console(stderr=True)
+    if console.is_terminal:
+        with rich.progress.Progress(console=console) as bars:
+            bar: dict[str, Any] = {}
+
+            def report(what: str, done: int, total: int | None) -> None:
+                if what not in bar:
+                    bar[what] = bars.add_task(f"{name} {what}", total=total)
+                bars.update(bar[what], completed=done, total=total)
+
+            yield report
+    else:
+        last = time.monotonic()
+
+        def report(what: str, done: int, total: int | None) -> None:
+            nonlocal last
+            if done == total or time.monotonic() - last > SECONDS_BETWEEN_LINES:
+                last = time.monotonic()
+                say(f"{name} {what}: {done}" + (f" of {total}" if total else ""))
+
+        yield report
+
+
+@contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """Holds the lock beside the folder; ValueError where nothing can be written."""
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(f"{folder}.lock")
+        try:
+            lock.acquire(blocking=False)
+        except Timeout:
+            say(f"another process is preparing {folder}, waiting for it")
+            lock.acquire()
+    except OSError as error:
+        raise ValueError(f"{folder.parent} cannot be written ({error.strerror}): choose another data folder") from None
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def cores() -> int:
+    """How many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def in_order(function: Callable[[Any], Any], inputs: Iterable, workers: int) -> Iterator:
+    """function of each input, computed by threads a little ahead and handed over in the order of the inputs."""
+    with ThreadPoolExecutor(workers) as pool:
+        results = map(partial(pool.submit, function), inputs)
+        pending = deque(islice(results, 2 * workers))
+        while pending:
+            done = pending.popleft().result()
+            pending.extend(islice(results, 1))
+            yield done
+
+
+def take(order: np.ndarray, count: int | None, what: str) -> np.ndarray:
+    """The first `count` indices of order (n,), all for None, in rising order; ValueError for fewer or none."""
+    if not len(order) or (count or 0) > len(order):
+        raise ValueError(f"{what}: {count or 'all'} examples asked for, there are {len(order)}")
+    return np.sort(order[:count])
+
+
+@contextmanager
+def no_room(folder: Path) -> Iterator[None]:
+    """One line, as a ValueError, where the disk that holds `folder` is full."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in NO_ROOM:
+            raise
+        remedy = "make room or choose another data folder"
+        raise ValueError(f"{folder} cannot be written ({error.strerror}): {remedy}") from None
+
+
+class Source(ABC):
+    """One data set with its arguments. `generated`: it can be made without a download, so `open` makes it unasked.
+
+    `version` changes with every change of the bytes that the same arguments give. `stored`: False where rows are made
+    as they are read and there is nothing to prepare. `manual`: it needs files that only its user can bring.
+    """
+
+    name: ClassVar[str]
+    version: ClassVar[str]
+    generated: ClassVar[bool]
+    stored: ClassVar[bool] = True
+    manual: ClassVar[bool] = False
+    towers: ClassVar[int] = 1
+    licence: ClassVar[str] = "unknown"
+    origin: ClassVar[str] = "unknown"
+    alphabet: ClassVar[Sequence[str]] = ()  # what the ids 0, 1, ... stand for, where they are not bytes or grey levels
+    classes: ClassVar[Sequence[str]] = ()  # what the labels 0, 1, ... stand for, where they are not numbers themselves
+    command: str | None = None  # what to type to prepare it, where its arguments are not the default ones
+
+    @property
+    @abstractmethod
+    def arguments(self) -> dict[str, Any]:
+        """Every argument that influences the bytes, JSON-able; not the number of workers."""
+
+    def fetch(self, root: Path, progress: Progress) -> None:  # noqa: B027 nothing to do for what is generated
+        """Makes ready what `splits` reads; downloads are kept in root/downloads. ValueError if it cannot be had."""
+
+    def splits(self, *, workers: int, progress: Progress) -> Mapping[str, Iterable[Rows]]:
+        """Chunks of examples per split; each split is consumed once, in the order of the mapping."""
+        raise ValueError(f"{self.name} is made as it is read, there is nothing to store")
+
+    @property
+    def provenance(self) -> dict[str, Any]:
+        return {"name": self.name, "version": self.version, **self.arguments}
+
+    def folder(self, root: Path | str) -> Path:
+        canonical = json.dumps(self.provenance, sort_keys=True, separators=(",", ":"), allow_nan=False)
+        return Path(root) / f"{self.name}-{hashlib.sha256(canonical.encode()).hexdigest()[:8]}"
+
+    def load(self, root: Path | str) -> dict[str, Split]:
+        """The prepared splits; StoreError with the command that mends it if they are missing or damaged."""
+        folder = self.folder(root)
+        try:
+            return load(folder, self.provenance, self.towers)
+        except StoreError as error:
+            force = " force=true" if folder.exists() else ""
+            command = self.command or f"python -m data_prep task={self.name}"
+            raise StoreError(f"{error}; to make it: {command}{force}") from None
+
+    def open(self, root: Path | str) -> dict[str, Split]:
+        """As `load`, but a generated data set that is not there yet is prepared first."""
+        if self.generated and not self.folder(root).exists():
+            say(f"{self.name}: no data at {self.folder(root)} yet, preparing it once")
+            self.prepare(root)
+        return self.load(root)
+
+    def prepare(self, root: Path | str, *, workers: int | None = None, force: bool = False) -> Path:
+        """Makes the data set where it is not ready and returns its folder; `workers` defaults to the cores at hand.
+
+        Of several processes one prepares and the others wait for it. What is there but damaged is replaced only by
+        `force`, else StoreError; ValueError for a root that cannot be written and for a full disk.
+        """
+        if workers is not None and workers < 1:
+            raise ValueError(f"workers must be at least 1, not {workers}")
+        folder = self.folder(root)
+        if folder.exists() and not force:
+            self.load(root)
+            return folder
+        with alone(folder):
+            if folder.exists() and not force:
+                self.load(root)
+                return folder
+            for left in folder.parent.glob(f"{folder.name}.tmp-*"):  # its process died: whoever works holds the lock
+                shutil.rmtree(left)
+            start = time.perf_counter()
+            with reporter(self.name) as progress:
+                self.fetch(folder.parent, progress)
+                splits = self.splits(workers=workers or cores(), progress=progress)
+                with no_room(folder):
+                    write(folder, splits, provenance=self.provenance, towers=self.towers, replace=force)
+            size = sum(file.stat().st_size for file in folder.iterdir()) / 1e6
+            say(f"{self.name}: {size:.1f} MB in {time.perf_counter() - start:.1f} s at {folder}")
+        return folder

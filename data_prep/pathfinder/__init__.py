@@ -1,0 +1,5 @@
+"""Pathfinder images."""
+
+from .generator import generate
+
+__all__ = ["generate"]

@@ -1,0 +1,256 @@
+"""How Pathfinder's dashed curves are drawn: seeds, extensions, targets and distractors (tasks: Linsley et al. 2018).
+
+The mask, shared by all curves of an image, says how occupied a pixel is; uint8 stands for value / 255 throughout,
+exactly, since every patch is an 8-bit image. `masks` (2, size + 2 BEYOND, same) holds it, and it dilated by the margin.
+A segment is a curve's last paddle as a tuple (paddle, y, x, pivot_y, pivot_x): its number in the table, the start its
+patch is centred on, and its pivot; paddle = -1 stands for failure. `stream` (1,) uint64 is an image's random stream.
+"""
+
+import math
+
+import numpy as np
+
+from ..counter_rng import STEP, mix
+from .paddles import BEYOND, SEEDS
+from .patches import fits, inlined, paste
+
+PADDLE_RETRIALS = 2
+FREE = 76  # a pixel is free if ceil(value / 255 - 0.3) = 0
+FAILED = (-1, 0, 0, 0, 0)
+MISSES = 24  # tries before the free pixels are listed: about where listing 32 x 32 pixels costs as much as trying on
+
+
+@inlined
+def _uniform(stream):
+    """A number in [0, 1); stream (1,) uint64 moves on."""
+    stream[0] += STEP
+    return (mix(stream[0]) >> np.uint64(11)) * 2.0**-53
+
+
+@inlined
+def below(stream, n):
+    """An integer in 0 .. n - 1."""
+    return int(_uniform(stream) * n)
+
+
+@inlined
+def _moved(y, x, by):
+    return math.ceil(y + by[0]), math.ceil(x + by[1])
+
+
+@inlined
+def copy(target, source):
+    """Copy the image's pixels of both masks; those beyond its edge never change."""
+    end = source.shape[1] - BEYOND
+    for k in range(2):
+        for y in range(BEYOND, end):
+            to, row = target[k, y, BEYOND:end], source[k, y, BEYOND:end]
+            for x in range(len(row)):
+                to[x] = row[x]
+
+
+@inlined
+def _is_free(mask, cells, y, x):
+    """Whether the mask dilated by the element with these cells (., 2) is free at a pixel.
+
+    As in cv2.dilate, cells beyond the image's edge count for nothing, so that an element with gaps can step over the
+    mask's frame; a pixel without any other cell is not free.
+    """
+    end = len(mask) - BEYOND
+    free = False
+    for e in range(len(cells)):
+        v, u = BEYOND + y + cells[e, 0], BEYOND + x + cells[e, 1]
+        if BEYOND <= v < end and BEYOND <= u < end:
+            if mask[v, u] > FREE:
+                return False
+            free = True
+    return free
+
+
+@inlined
+def _window(seeds, paddle, frame):
+    """First and end y, first and end x of a rectangle that holds all free pixels inside a frame."""
+    y_least, y_most, x_least, x_most = seeds.reach[paddle]
+    if frame <= max(y_most - y_least, x_most - x_least):
+        return 0, seeds.size, 0, seeds.size
+    return frame - y_least, seeds.size - frame - y_most, frame - x_least, seeds.size - frame - x_most
+
+
+@inlined
+def _cells(seeds, paddle):
+    return seeds.element[seeds.element_from[paddle] : seeds.element_from[paddle + 1]]
+
+
+@inlined
+def free_pixels(seeds, mask, paddle, frame):
+    """The pixels (y, x) free after dilation with the seed's element, void or not."""
+    y0, y1, x0, x1 = _window(seeds, paddle, frame)
+    cells = _cells(seeds, paddle)
+    return [(y, x) for y in range(y0, y1) for x in range(x0, x1) if _is_free(mask, cells, y, x)]
+
+
+@inlined
+def draw_tail(seeds, mask, paddle, frame, stream):
+    """A pixel uniform over the free ones, or (-1, -1) if there is none or the orientation is void."""
+    y0, y1, x0, x1 = _window(seeds, paddle, frame)
+    if seeds.void[paddle] or y0 >= y1 or x0 >= x1:
+        return -1, -1
+    cells = _cells(seeds, paddle)
+    for _ in range(MISSES):
+        y, x = y0 + below(stream, y1 - y0), x0 + below(stream, x1 - x0)
+        if _is_free(mask, cells, y, x):
+            return y, x
+    free = free_pixels(seeds, mask, paddle, frame)
+    return free[below(stream, len(free))] if free else (-1, -1)
+
+
+@inlined
+def _segment(seeds, paddle, y, x):
+    """The first segment of a curve with its tail at (y, x); failure if head or pivot lie outside the image."""
+    head = _moved(y, x, seeds.head[paddle])
+    pivot = _moved(head[0], head[1], seeds.pivot[paddle])
+    for point in (head, pivot):
+        if not (0 <= point[0] < seeds.size and 0 <= point[1] < seeds.size):
+            return FAILED
+    return paddle, y, x, pivot[0], pivot[1]
+
+
+@inlined
+def _seed(seeds, mask, paddle, frame, stream):
+    """The first segment of a curve that starts anywhere free inside the frame; other paddles may follow the first."""
+    for _ in range(PADDLE_RETRIALS + 1):
+        y, x = draw_tail(seeds, mask, paddle, frame, stream)
+        if y < 0:
+            return FAILED
+        segment = _segment(seeds, paddle, y, x)
+        if segment[0] >= 0:
+            return segment
+        paddle = below(stream, SEEDS)
+    return FAILED
+
+
+@inlined
+def _second_seed(seeds, first_y, first_x, stream):
+    """The first segment of the second target, whose tail keeps a fixed distance from the first target's."""
+    for _ in range(PADDLE_RETRIALS + 1):
+        paddle, phi = below(stream, SEEDS), below(stream, 360)
+        y, x = int(np.rint(first_y + seeds.second[phi, 0])), int(np.rint(first_x + seeds.second[phi, 1]))
+        segment = _segment(seeds, paddle, y, x)
+        if segment[0] >= 0:
+            return segment
+    return FAILED
+
+
+@inlined
+def _room(paddles, dilated, paddle, c, anchor_y, anchor_x):
+    """How free the dilated mask is, in [0, 1], at the end of the paddle's follower number c."""
+    k = paddles.follower[paddle, c]
+    at = BEYOND + anchor_y + paddles.displacement[k, 0], BEYOND + anchor_x + paddles.displacement[k, 1]
+    return 1 - dilated[at] / 255
+
+
+@inlined
+def _extend(paddles, masks, last, stream):
+    """The segment after `last`; on success the mask takes up `last`, whose patch it did not hold so far."""
+    anchor_y, anchor_x = _moved(last[3], last[4], paddles.anchor[last[0]])
+    dilated, turn = masks[1], paddles.turn[last[0]]
+    total = 0.0
+    for c in range(len(turn)):
+        total += turn[c] * _room(paddles, dilated, last[0], c, anchor_y, anchor_x)
+    if total < 1e-4:
+        return FAILED
+    for _ in range(PADDLE_RETRIALS + 1):
+        goal, reached, c = _uniform(stream) * total, 0.0, -1
+        while reached <= goal:
+            c += 1
+            reached += turn[c] * _room(paddles, dilated, last[0], c, anchor_y, anchor_x)
+        k = paddles.follower[last[0], c]
+        y, x = anchor_y + paddles.displacement[k, 0], anchor_x + paddles.displacement[k, 1]
+        if fits(masks[0], paddles.limit, SEEDS + k, y, x):
+            _occupy(paddles, masks, last)
+            return SEEDS + k, y, x, anchor_y, anchor_x
+    return FAILED
+
+
+@inlined
+def _occupy(paddles, masks, segment):
+    """Write a segment's patch into the mask; the dilation of a maximum is the maximum of the dilations."""
+    paste(masks[0], paddles.mask, segment[0], segment[1], segment[2])
+    paste(masks[1], paddles.dilated, segment[0], segment[1], segment[2])
+
+
+@inlined
+def _note(record, segment):
+    record[0], record[1], record[2] = segment[0], segment[1], segment[2]
+
+
+@inlined
+def _draw_pair(paddles, seeds, blank, masks, record, paddle, stream):
+    """Two targets, the first in the orientation `paddle`, into masks and record; False if either fails."""
+    one = _seed(seeds, blank[0], paddle, 2 * seeds.distance, stream)
+    if one[0] < 0:
+        return False
+    two = _second_seed(seeds, one[1], one[2], stream)
+    if two[0] < 0:
+        return False
+    copy(masks, blank)
+    _note(record[0, 0], one)
+    _note(record[0, 1], two)
+    for i in range(1, len(record)):
+        one = _extend(paddles, masks, one, stream)
+        if one[0] < 0:
+            return False
+        two = _extend(paddles, masks, two, stream)
+        if two[0] < 0:
+            return False
+        _note(record[i, 0], one)
+        _note(record[i, 1], two)
+    # the first target's last paddle stays out of the mask, as in the original
+    _occupy(paddles, masks, two)
+    return True
+
+
+@inlined
+def draw_targets(paddles, seeds, blank, masks, record, stream):
+    """Two targets into masks and record (contour, 2, 3); how many pairs were thrown away before."""
+    void = seeds.void
+    discarded = 0
+    while True:
+        paddle = below(stream, SEEDS)
+        # asked here as well, for the call's own cost: at 32 and 64 most orientations are void
+        if not void[paddle] and _draw_pair(paddles, seeds, blank, masks, record, paddle, stream):
+            return discarded
+        discarded += 1
+
+
+@inlined
+def _is_full(mask):
+    """Whether less than 1 percent of the image is free."""
+    end = len(mask) - BEYOND
+    free = 0
+    for y in range(BEYOND, end):
+        for value in mask[y, BEYOND:end]:
+            free += value <= FREE
+        if 100 * free >= (end - BEYOND) ** 2:
+            return False
+    return True
+
+
+@inlined
+def draw_distractor(paddles, seeds, padding, before, masks, record, stream):
+    """A distractor into masks, `before` without it, and record (length, 3); False if it fails, which spoils both."""
+    if _is_full(before[0]):
+        return False
+    # the mask's own frame (padding >= 1) is the frame of ones the original adds here
+    last = _seed(seeds, before[0], below(stream, SEEDS), padding, stream)
+    if last[0] < 0:
+        return False
+    copy(masks, before)
+    _note(record[0], last)
+    for i in range(1, len(record)):
+        last = _extend(paddles, masks, last, stream)
+        if last[0] < 0:
+            return False
+        _note(record[i], last)
+    _occupy(paddles, masks, last)
+    return True

@@ -1,0 +1,83 @@
+"""How Pathfinder's patches are pasted into masks and layers, and how the layers make an image (see `paddles`)."""
+
+import numpy as np
+from numba import njit
+
+from .paddles import BEYOND
+
+# Handing the tables over to a function takes as long as most functions here: inlined, an image takes half the time.
+inlined = njit(nogil=True, cache=True, forceinline=True)
+
+
+@inlined
+def paste(image, patches, paddle, start_y, start_x):
+    """image = max(image, patch)."""
+    side = patches.shape[1]
+    top, left = start_y - side // 2 + BEYOND, start_x - side // 2 + BEYOND
+    window, patch = image[top : top + side, left : left + patches.shape[2]], patches[paddle]
+    for i in range(side):
+        for x in range(patch.shape[1]):
+            window[i, x] = max(window[i, x], patch[i, x])
+
+
+@inlined
+def fits(mask, limits, paddle, start_y, start_x):
+    """No pixel of the mask is above the paddle's limit; the ones beyond the image's edge refuse what its frame does."""
+    side = limits.shape[1]
+    top, left = start_y - side // 2 + BEYOND, start_x - side // 2 + BEYOND
+    window, limit = mask[top : top + side, left : left + limits.shape[2]], limits[paddle]
+    for i in range(side):
+        over = False
+        for x in range(limit.shape[1]):
+            over |= window[i, x] > limit[i, x]
+        if over:
+            return False
+    return True
+
+
+@inlined
+def paste_marker(layer, markers, y, x):
+    """layer = max(layer, marker at (y, x)); near an edge the marker is the one cut off by that edge."""
+    side = len(markers)
+    half, beyond = side // 2, len(layer) - 2 * BEYOND - side
+    i, j = min(y, max(half, y - beyond)), min(x, max(half, x - beyond))
+    for v in range(side):
+        for u in range(side):
+            at = BEYOND + y - i + v, BEYOND + x - j + u
+            layer[at] = max(layer[at], markers[i, j, v, u])
+
+
+@inlined
+def paint(table, targets, distractors, first, last, layers):
+    """Targets, distractors and markers, each at full contrast, into layers (3, size + 2 BEYOND, same) uint8.
+
+    targets (contour, 2, 3) and distractors (., 3) hold paddles; the markers lie at the start of target number `first`
+    and the end of number `last`.
+    """
+    layers[:] = 0
+    for snake in range(2):
+        for paddle, y, x in targets[:, snake]:
+            paste(layers[0], table.line, paddle, y, x)
+    for paddle, y, x in distractors:
+        paste(layers[1], table.line, paddle, y, x)
+    paste_marker(layers[2], table.marker, targets[0, first, 1], targets[0, first, 2])
+    paste_marker(layers[2], table.marker, targets[-1, last, 1], targets[-1, last, 2])
+
+
+@inlined
+def stretch(layers, contrast, canvas, image):
+    """The brightest layer in units of 1 / 25500, then minimum to 0 and maximum to 255, halves rounded up: all exact."""
+    size = len(image)
+    canvas[:] = 0
+    for k in range(3):
+        for y in range(size):
+            layer, row = layers[k, BEYOND + y, BEYOND : BEYOND + size], canvas[y]
+            for x in range(size):
+                row[x] = max(row[x], contrast[k] * layer[x])
+    low = high = canvas[0, 0]
+    for row in canvas:
+        for value in row:
+            low, high = min(low, value), max(high, value)
+    for y in range(size):
+        for x in range(size):
+            image[y, x] = np.uint8((canvas[y, x] - low) * 255.0 / (high - low) + 0.5)

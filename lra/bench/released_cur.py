@@ -1,0 +1,90 @@
+"""CUR attention as its authors wrote it, the baseline of every claim about a faster one."""
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from ..attention.base import Attention
+from ..ops.options import Whole, one_of
+
+Score = Literal["sum", "abs", "embed", "step", "random"]
+
+
+class Published(Attention):
+    """CURformer's released formulation (Francois et al. 2025): every factor dense, U cut out of the softmaxed C.
+
+    Positions are kept by a full sort of the scores (``sum``, ``abs``, ``embed``, ``random``) or at a fixed stride
+    (``step``); the cubic iteration is written with identity matrices. As released, C is not masked and ``step`` does
+    not look at the mask. Where at least ``count`` tokens are real, and for ``step`` all are and count divides them, it
+    is the same function as ``lra.attention.cur.CUR`` with ``pairing=separate``.
+
+    torch_dropout: in a training step of the whole model, its dropout is torch's, as released, in place of
+    ``lra.model.dropout``, which is quicker on a CPU; the mechanism itself has none.
+    """
+
+    def __init__(
+        self,
+        *,
+        heads: int,
+        head_dim: int,
+        value_dim: int,
+        length: int,
+        dropout: float = 0.0,
+        count: int = 64,
+        score: Score = "abs",
+        steps: Whole = 4,
+        copy_rv: bool = True,
+        torch_dropout: bool = False,
+    ):
+        super().__init__(heads=heads, head_dim=head_dim, value_dim=value_dim, length=length, dropout=dropout)
+        one_of("score", score, Score)
+        if not 1 <= count <= length:
+            raise ValueError(f"attn.count must be between 1 and the task's length {length}, not {count}")
+        self.count, self.score, self.steps, self.copy_rv = count, score, steps, copy_rv
+        self.torch_dropout = torch_dropout
+
+    def forward(self, q, k, v, mask=None):
+        q = q / q.shape[-1] ** 0.5
+        rows = self._keep(q, mask)
+        cols = rows if self.score == "step" else self._keep(k, mask)  # (N,H,c)
+        c = (q @ _take(k, cols).mT).softmax(-1)  # (N,H,L,c)
+        scores = _take(q, rows) @ k.mT  # (N,H,c,L)
+        if mask is not None:
+            scores = scores.masked_fill(~mask[:, None, None], torch.finfo(scores.dtype).min)
+        rv = scores.softmax(-1) @ v
+        out = c @ (self._inverse(_take(c, rows)).to(rv.dtype) @ rv)
+        if self.copy_rv:
+            out = out.to(rv.dtype).scatter(2, rows[..., None].expand_as(rv), rv)
+        return out
+
+    @torch.no_grad()
+    def _keep(self, x: Tensor, mask: Tensor | None) -> Tensor:
+        N, H, L, _ = x.shape
+        if self.score == "step":
+            return (torch.arange(self.count, device=x.device) * (L // self.count)).expand(N, H, -1)
+        scores = {
+            "sum": lambda: x.sum(-1),
+            "abs": lambda: x.abs().sum(-1),
+            "embed": lambda: x[..., 0],
+            "random": lambda: torch.rand(N, H, L, device=x.device),
+        }[self.score]()
+        if mask is not None:
+            scores = scores.masked_fill(~mask[:, None], torch.finfo(scores.dtype).min)
+        return scores.argsort(-1, descending=True)[..., : self.count]
+
+    def _inverse(self, u: Tensor) -> Tensor:
+        """The cubic iteration of Nystromformer, section 3.3, in float32 at least."""
+        with torch.autocast(u.device.type, enabled=False):
+            u = u if u.dtype == torch.float64 else u.float()
+            one = torch.eye(u.shape[-1], dtype=u.dtype, device=u.device)
+            z = u.mT / u.sum(-2).max(-1).values[..., None, None]
+            for _ in range(self.steps):
+                uz = u @ z
+                z = 0.25 * z @ (13 * one - uz @ (15 * one - uz @ (7 * one - uz)))
+            return z
+
+
+def _take(x: Tensor, index: Tensor) -> Tensor:
+    """Rows of x (N,H,L,D) at index (N,H,c)."""
+    return x.gather(2, index[..., None].expand(-1, -1, -1, x.shape[-1]))

@@ -1,0 +1,57 @@
+"""Exact attention by every implementation that torch has, in the dtype of its inputs."""
+
+import functools
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from ..attention.base import Attention
+from ..ops.options import one_of
+
+BACKENDS = {
+    "flash": SDPBackend.FLASH_ATTENTION,
+    "efficient": SDPBackend.EFFICIENT_ATTENTION,
+    "cudnn": SDPBackend.CUDNN_ATTENTION,
+    "math": SDPBackend.MATH,
+}
+Backend = Literal["naive", "flash", "efficient", "cudnn", "math", "flex"]
+
+
+class Exact(Attention):
+    """softmax(q kᵀ / √D) v, no dropout: ``naive`` writes it out, ``flex`` is a compiled flex_attention, the others are
+    the one backend of scaled_dot_product_attention; where that has no kernel for the inputs torch raises RuntimeError.
+    """
+
+    def __init__(self, *, heads, head_dim, value_dim, length, dropout: float = 0.0, backend: Backend = "naive"):
+        super().__init__(heads=heads, head_dim=head_dim, value_dim=value_dim, length=length, dropout=dropout)
+        one_of("backend", backend, Backend)
+        self.backend = backend
+
+    def forward(self, q, k, v, mask=None):
+        if self.backend == "flex":
+            return _flex()(q, k, v, block_mask=None if mask is None else _blocks(mask))
+        keys = None if mask is None else mask[:, None, None]  # (N,1,1,L)
+        if self.backend == "naive":
+            with torch.autocast(q.device.type, enabled=False):
+                scores = (q * q.shape[-1] ** -0.5) @ k.mT  # (N,H,L,L)
+                if keys is not None:
+                    scores = scores.masked_fill(~keys, float("-inf"))
+                return scores.softmax(-1) @ v
+        with sdpa_kernel(BACKENDS[self.backend]):
+            return F.scaled_dot_product_attention(q, k, v, keys)
+
+
+@functools.cache
+def _flex():
+    from torch.nn.attention.flex_attention import flex_attention
+
+    return torch.compile(flex_attention, dynamic=False)
+
+
+def _blocks(mask):
+    from torch.nn.attention.flex_attention import create_block_mask
+
+    L = mask.shape[-1]
+    return create_block_mask(lambda n, h, i, j: mask[n, j], len(mask), None, L, L, device=mask.device)

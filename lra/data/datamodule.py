@@ -1,0 +1,166 @@
+"""Batches of a task: gathered by index, in an order that is a function of (seed, step)."""
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import lightning as L
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.utils.data import DataLoader, IterableDataset
+
+MULTIPLE = 64  # rows padded to the batch's longest one are rounded up to this, so that few shapes occur
+
+
+class Batch(NamedTuple):
+    """inputs (B,T,L) int or (B,T,L,F) float, mask (B,T,L) bool or None where every token is real, label (B,) int or float."""
+
+    inputs: Tensor
+    mask: Tensor | None
+    label: Tensor
+
+
+class Order:
+    """An endless stream of indices 0 .. n-1: one permutation after the other, each a function of (seed, pass)."""
+
+    def __init__(self, n: int, seed: int):
+        self.n, self.seed = n, seed
+        self._passes: dict[int, np.ndarray] = {}
+
+    def __getitem__(self, positions: slice) -> np.ndarray:
+        """Indices at positions start .. stop-1 of the stream."""
+        at = np.arange(positions.start, positions.stop)
+        return np.concatenate([self._permutation(p)[at[at // self.n == p] % self.n] for p in np.unique(at // self.n)])
+
+    def _permutation(self, number: int) -> np.ndarray:
+        if number not in self._passes:
+            self._passes = {k: v for k, v in self._passes.items() if k == number - 1}
+            self._passes[number] = np.random.default_rng((self.seed, number)).permutation(self.n)
+        return self._passes[number]
+
+
+class TaskData(L.LightningDataModule):
+    """Train, dev and test batches of one task.
+
+    source: a ``data_prep.base.Source``; it prepares itself when it can be generated. length: positions of the model;
+    limit: tokens read of a row. shift: added to stored tokens, so that byte 0 is not padding. masked_id: a stored token
+    that counts as padding (black pixels, as published), None for none; a row of nothing else keeps its first. pad:
+    ``batch`` pads to the longest row of a batch, ``fixed`` to ``length``, and ``none`` hands over what ``batch`` does,
+    to a model that packs rows. mask: False hands over no mask, so that padding counts as tokens. Training is an endless
+    stream of micro-batches that starts at step ``first_step``, those of one batch from short rows to long ones; dev and
+    test are every example once, sorted by length. So little padding is computed. Of several processes each takes its
+    share: some rows of every micro-batch, padded as the whole one would be, and every so-manieth batch of dev and test.
+    """
+
+    def __init__(
+        self,
+        *,
+        source,
+        root: str,
+        length: int,
+        limit: int,
+        shift: int = 0,
+        masked_id: int | None = None,
+        batch: int,
+        micro_batch: int | None = None,
+        eval_batch: int | None = None,
+        pad: str = "batch",
+        mask: bool = True,
+        seed: int = 0,
+    ):
+        super().__init__()
+        micro_batch, eval_batch = micro_batch or batch, eval_batch or batch
+        self.source, self.root, self.length, self.limit = source, root, length, min(limit, length)
+        self.shift, self.masked_id, self.mask = shift, masked_id, mask
+        self.batch, self.micro_batch, self.eval_batch = batch, micro_batch, eval_batch
+        self.pad, self.seed, self.first_step = pad, seed, 0
+        self.splits = {}
+
+    def setup(self, stage: str | None = None) -> None:
+        if self.splits:
+            return
+        splits = self.source.open(self.root)
+        self.row_lengths = {name: split.lengths.amax(1).clamp(max=self.limit) for name, split in splits.items()}
+        self.shortest = {name: split.lengths.amin(1).clamp(max=self.limit) for name, split in splits.items()}
+        device = self.trainer.strategy.root_device if self.trainer else torch.device("cpu")
+        self.splits = {name: split.to(device) for name, split in splits.items()}
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """Which process this is, and of how many."""
+        return (self.trainer.global_rank, self.trainer.world_size) if self.trainer else (0, 1)
+
+    def gather(self, split: str, index: np.ndarray, share: slice = slice(None)) -> Batch:
+        """The examples of a split at index (B,), or a share of them, as wide as all of them together."""
+        rows, index = self.splits[split], torch.from_numpy(index)
+        lengths, width = self.row_lengths[split][index], self.length
+        if self.pad != "fixed":
+            width = min(width, -(-max(int(lengths.max()), 1) // MULTIPLE) * MULTIPLE)
+        shortest, index = int(self.shortest[split][index].min()), index[share]
+        tokens, mask = rows.gather(index, width, self.limit)
+        inputs = tokens if tokens.is_floating_point() else tokens.long()
+        if self.masked_id is not None:
+            mask = mask & (tokens != self.masked_id)
+        if self.masked_id is not None or shortest == 0:
+            mask[..., 0] |= ~mask.any(-1)  # attention over nothing has no value
+        elif shortest >= width:
+            mask = None
+        if self.shift:
+            inputs = inputs + self.shift if mask is None else (inputs + self.shift) * mask
+        return Batch(inputs, mask if self.mask else None, rows.labels[index.to(rows.labels.device)])
+
+    def baseline(self, split: str, metric: Callable[[Tensor, Tensor], float]) -> float:
+        """What a constant answer scores: the most frequent class or, where labels are real numbers, their mean."""
+        labels = self.splits[split].labels
+        if labels.is_floating_point():
+            answer = labels.mean()[None]
+        else:
+            answer = F.one_hot(labels.bincount().argmax(), max(2, int(labels.max()) + 1))
+        return metric(answer.expand(len(labels), -1), labels)
+
+    def train_dataloader(self) -> DataLoader:
+        return _loader(_Batches(self._stream))
+
+    def val_dataloader(self) -> DataLoader:
+        return _loader(_Batches(lambda: self.sweep("val")))
+
+    def test_dataloader(self) -> DataLoader:
+        return _loader(_Batches(lambda: self.sweep("test")))
+
+    def _stream(self) -> Iterator[Batch]:
+        order, first = Order(len(self.splits["train"]), self.seed), self.first_step * self.batch
+        share = slice(self.place[0], None, self.place[1])
+        lengths = self.row_lengths["train"].numpy()
+        while True:
+            index = order[first : first + self.batch]
+            if self.micro_batch < self.batch:
+                index = index[lengths[index].argsort(kind="stable")]
+            for i in range(0, self.batch, self.micro_batch):
+                yield self.gather("train", index[i : i + self.micro_batch], share)
+            first += self.batch
+
+    def sweep(self, split: str) -> Iterator[Batch]:
+        """Every example of a split once, in one of the processes."""
+        index = self.row_lengths[split].argsort(stable=True).numpy()
+        rank, world = self.place
+        for first in range(rank * self.eval_batch, len(index), world * self.eval_batch):
+            yield self.gather(split, index[first : first + self.eval_batch])
+
+    def state_dict(self) -> dict:
+        return {"step": self.trainer.global_step}
+
+    def load_state_dict(self, state: dict) -> None:
+        self.first_step = state["step"]
+
+
+class _Batches(IterableDataset):
+    def __init__(self, start):
+        self.start = start
+
+    def __iter__(self):
+        return self.start()
+
+
+def _loader(batches: _Batches) -> DataLoader:
+    return DataLoader(batches, batch_size=None)

@@ -1,0 +1,275 @@
+"""One packed on-disk form of a data set.
+
+A data set is a folder. Each split has three plain binary files; `meta.json`, written last, describes them, and
+`SHA256SUMS` is for it as it is for the files of a run:
+
+    <split>.tokens.bin    every row after the other, (total,) ids or (total, F) float features
+    <split>.offsets.bin   int64 (n * T + 1,), row r is tokens[offsets[r] : offsets[r + 1]]
+    <split>.labels.bin    int64 or float32 (n,)
+
+Shapes: n examples, T towers (rows of one example, 2 for Retrieval, else 1), B batch, F features.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..disk import checksums
+from ..disk.atomic import Unreadable, opened
+
+FORMAT = 1
+META = "meta.json"
+PARTS = ("tokens", "offsets", "labels")
+DTYPES = {
+    "tokens": ("|u1", "<u2", "<i2", "<i4", "<i8", "<f4"),
+    "offsets": ("<i8",),
+    "labels": ("<i8", "<f4"),
+}
+HASHED = 2**26  # bytes of a file up to which its sha256 is compared whenever it is opened, in a fifth of a second
+
+
+class StoreError(ValueError):
+    """The folder does not hold the data set that was asked for; one line says why."""
+
+
+class Rows(NamedTuple):
+    """A chunk of n examples: tokens (total,) or (total, F), lengths (n * T,) int, labels (n,) int64 or float32."""
+
+    tokens: np.ndarray
+    lengths: np.ndarray
+    labels: np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """One split: tokens (total,) or (total, F), offsets (n * T + 1,) int64, labels (n,), T = towers."""
+
+    tokens: Tensor
+    offsets: Tensor
+    labels: Tensor
+    towers: int = 1
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @property
+    def lengths(self) -> Tensor:
+        """Stored length of every row, (n, T) int64."""
+        return self.offsets.diff().view(-1, self.towers)
+
+    def to(self, device: torch.device | str) -> "Split":
+        return Split(self.tokens.to(device), self.offsets.to(device), self.labels.to(device), self.towers)
+
+    def gather(self, index: Tensor, width: int, limit: int | None = None) -> tuple[Tensor, Tensor]:
+        """Examples index (B,) as tokens (B, T, width[, F]) in the stored dtype and mask (B, T, width), True = real.
+
+        A row keeps its first min(limit, width) tokens; the rest of the width is zero.
+        """
+        index = index.to(self.offsets.device)
+        rows = index[:, None] * self.towers + torch.arange(self.towers, device=index.device)  # (B, T)
+        start = self.offsets[rows]
+        kept = (self.offsets[rows + 1] - start).clamp(max=width if limit is None else min(limit, width))
+        position = torch.arange(width, device=index.device)
+        mask = position < kept[..., None]  # (B, T, width)
+        source = (start[..., None] + position).masked_fill_(~mask, 0)
+        tokens = self.tokens.index_select(0, source.view(-1)).view(*source.shape, *self.tokens.shape[1:])
+        return tokens.masked_fill_(~mask.view(*mask.shape, *(1,) * (tokens.dim() - 3)), 0), mask
+
+
+class _Column:
+    """One binary file while it grows; its chunks agree in dtype and in every dimension but the first."""
+
+    def __init__(self, file: BinaryIO):
+        self.file, self.sha, self.length, self.kind = file, hashlib.sha256(), 0, None
+
+    def append(self, array: np.ndarray) -> None:
+        kind = array.dtype.str, array.shape[1:]
+        self.kind = self.kind or kind
+        if kind != self.kind:
+            raise ValueError(f"{self.file.name}: a chunk of {kind} follows one of {self.kind}")
+        data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+        self.file.write(data)
+        self.sha.update(data)
+        self.length += len(array)
+
+    def entry(self) -> dict[str, Any]:
+        """What meta.json says about the file."""
+        if not self.length:
+            raise ValueError(f"{self.file.name}: there is nothing to write")
+        dtype, tail = self.kind
+        return {
+            "dtype": dtype,
+            "shape": [self.length, *tail],
+            "bytes": self.file.tell(),
+            "sha256": self.sha.hexdigest(),
+        }
+
+
+def _write_split(work: Path, split: str, chunks: Iterable[Rows], towers: int) -> dict[str, dict]:
+    names = [f"{split}.{part}.bin" for part in PARTS]
+    with ExitStack() as files:
+        columns = [_Column(files.enter_context(open(work / name, "wb"))) for name in names]
+        columns[1].append(np.zeros(1, np.int64))
+        end = 0
+        for tokens, lengths, labels in chunks:
+            if lengths.sum() != len(tokens) or len(lengths) != towers * len(labels):
+                raise ValueError(f"{split}: {len(tokens)} tokens, {len(lengths)} lengths, {len(labels)} labels clash")
+            if labels.dtype not in (np.int64, np.float32):
+                raise ValueError(f"{split}: labels must be int64 or float32, not {labels.dtype}")
+            for column, array in zip(columns, (tokens, end + np.cumsum(lengths, dtype=np.int64), labels), strict=True):
+                column.append(array)
+            end += len(tokens)
+        return {name: column.entry() for name, column in zip(names, columns, strict=True)}
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write(
+    folder: Path | str,
+    splits: Mapping[str, Iterable[Rows]],
+    *,
+    provenance: dict,
+    towers: int = 1,
+    replace: bool = False,
+) -> None:
+    """Writes the splits, each consumed once and in order, chunk by chunk; `folder` appears complete or not at all.
+
+    Until then the files stand beside it in `<folder>.tmp-*`, which is removed on every exception. Raises
+    FileExistsError if the folder exists and not `replace`, OSError as it comes (a full disk), ValueError for chunks
+    that do not fit together.
+    """
+    folder = Path(folder)
+    if folder.exists() and not replace:
+        raise FileExistsError(f"{folder} exists already")
+    # Not tempfile.mkdtemp: its mode 0700 would survive the rename and lock others out of a shared data folder.
+    work = folder.with_name(f"{folder.name}.tmp-{os.getpid()}-{os.urandom(4).hex()}")
+    try:
+        work.mkdir(parents=True)
+        files = {}
+        for split, chunks in splits.items():
+            files |= _write_split(work, split, chunks, towers)
+        meta = {"format": FORMAT, "provenance": provenance, "towers": towers, "splits": list(splits), "files": files}
+        (work / META).write_text(json.dumps(meta, indent=1), encoding="utf-8")
+        sums = {name: [entry["sha256"]] for name, entry in files.items()} | {META: [checksums.digest(work / META)]}
+        (work / checksums.NAME).write_text(checksums.listing(sums), encoding="utf-8")
+        for path in (*work.iterdir(), work):
+            _sync(path)
+        old = work.with_name(f"{work.name}-old")
+        if folder.exists():
+            folder.rename(old)
+        work.rename(folder)
+        _sync(folder.parent)
+        shutil.rmtree(old, ignore_errors=True)
+    except BaseException:
+        shutil.rmtree(work, ignore_errors=True)
+        raise
+
+
+@contextmanager
+def _meta(folder: Path) -> Iterator[dict[str, Any]]:
+    """The description of a folder whose files have their full size; what goes wrong in the body is its damage."""
+    if not folder.is_dir():
+        raise StoreError(f"there is no data set at {folder}")
+    if not (folder / META).is_file():
+        raise StoreError(f"{folder} is not a data set: it has no {META}")
+    try:
+        meta = json.loads(checksums.read(folder / META))
+        if meta["format"] != FORMAT:
+            raise StoreError(f"{folder} has format {meta['format']!r}, this version reads format {FORMAT}")
+        if sorted(meta["files"]) != sorted(f"{split}.{part}.bin" for split in meta["splits"] for part in PARTS):
+            raise ValueError("other files than those of its splits")
+        for name, entry in meta["files"].items():
+            if Path(name).name != name:
+                raise ValueError(f"{name} is not a file of the folder")
+            size = (folder / name).stat().st_size
+            if size != entry["bytes"]:
+                raise StoreError(f"{folder / name} is damaged: {size} bytes instead of {entry['bytes']}")
+        yield meta
+    except (StoreError, checksums.Damaged) as error:
+        raise StoreError(str(error)) from None
+    except OSError as error:
+        raise StoreError(f"{error.filename} cannot be read: {error.strerror}") from None
+    except Unreadable as error:
+        raise StoreError(f"{folder / META} is damaged: {error}") from None
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        raise StoreError(f"{folder / META} is damaged") from None
+
+
+def load(folder: Path | str, provenance: dict | None = None, towers: int | None = None) -> dict[str, Split]:
+    """The splits of a folder, memory-mapped; StoreError if it is not the complete data set of this provenance.
+
+    Rows and labels are looked at whatever their size, tokens byte by byte only where there are few of them; `verify`
+    is for the rest. `towers`: rows of an example that the source has.
+    """
+    folder = Path(folder)
+    with _meta(folder) as meta:
+        found = meta["provenance"]
+        expected = found if provenance is None else json.loads(json.dumps(provenance))
+        keys = [key for key in sorted(expected | found) if expected.get(key) != found.get(key)]
+        if keys:
+            clash = ", ".join(f"{key} {found.get(key)!r} instead of {expected.get(key)!r}" for key in keys)
+            raise StoreError(f"{folder} is another data set: {clash}")
+        if towers not in (None, meta["towers"]):
+            raise StoreError(f"{folder} is another data set: {meta['towers']} rows an example instead of {towers}")
+        splits = {}
+        for split in meta["splits"]:
+            splits[split] = Split(*(_column(folder, meta, split, part) for part in PARTS), meta["towers"])
+            _check_rows(splits[split], folder / f"{split}.offsets.bin")
+        return splits
+
+
+def _column(folder: Path, meta: dict[str, Any], split: str, part: str) -> Tensor:
+    name = f"{split}.{part}.bin"
+    entry, path = meta["files"][name], folder / name
+    if entry["dtype"] not in DTYPES[part] or (part != "tokens" and len(entry["shape"]) != 1):
+        raise ValueError(f"{name} of {entry['dtype']!r} and shape {entry['shape']}")
+    if entry["bytes"] <= HASHED or part != "tokens":
+        _check_sha(path, entry)
+    # Mode "c" is copy-on-write: processes share the file's pages, and torch sees a writable array.
+    array = np.memmap(path, entry["dtype"], mode="c", shape=tuple(entry["shape"]))
+    if array.nbytes != entry["bytes"]:
+        raise ValueError(f"{name} of shape {entry['shape']}")
+    return torch.from_numpy(array)
+
+
+def _check_rows(split: Split, path: Path) -> None:
+    """Raises StoreError where the rows of a split are not its tokens, one after the other."""
+    offsets = split.offsets
+    if len(offsets) != len(split) * split.towers + 1:
+        raise StoreError(f"{path} is damaged: {len(offsets) - 1} rows of {len(split)} examples of {split.towers}")
+    if offsets[0] != 0 or offsets[-1] != len(split.tokens) or (offsets[1:] < offsets[:-1]).any():
+        raise StoreError(f"{path} is damaged: its rows are not the {len(split.tokens)} tokens of the split")
+
+
+def _check_sha(path: Path, entry: dict[str, Any]) -> None:
+    try:
+        with opened(path) as file:
+            if hashlib.file_digest(file, "sha256").hexdigest() == entry["sha256"]:
+                return
+    except Unreadable as error:
+        raise StoreError(f"{path} is damaged: {error}") from None
+    raise StoreError(f"{path} is damaged: its sha256 is not the one written")
+
+
+def verify(folder: Path | str) -> None:
+    """Reads every file and compares its sha256; StoreError names the first damaged one."""
+    folder = Path(folder)
+    with _meta(folder) as meta:
+        for name, entry in meta["files"].items():
+            _check_sha(folder / name, entry)

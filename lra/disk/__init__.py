@@ -1,0 +1,1 @@
+"""Files on the disk: replaced as a whole, verified, held by one process at a time."""

@@ -1,0 +1,179 @@
+"""One process at a time: a file that says who holds a folder and since when, and that outlives nobody.
+
+flock would be released by the kernel, but on file systems that several hosts share it often holds on one host only.
+This lock needs nothing but that link() never replaces a file. An owner on this host is dead when its process is gone;
+one on another host when it has given no sign of life for SILENT seconds. One process takes a dead owner's lock over.
+"""
+
+import contextlib
+import json
+import os
+import secrets
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from .atomic import Unreadable, content
+
+NAME = ".owner"  # in the folder of a run
+BEAT = 30.0  # seconds between signs of life, the modification time of the lock
+SILENT = 10 * BEAT
+
+
+@dataclass(frozen=True, kw_only=True)
+class Owner:
+    """born tells a process from a later one with the same pid; token is never used twice."""
+
+    host: str
+    pid: int
+    born: str | None
+    since: str
+    token: str
+
+    def __str__(self) -> str:
+        return f"process {self.pid} on {self.host} since {self.since}"
+
+    def alive(self, silence: float) -> bool:
+        if self.host == socket.gethostname():
+            return self.born is not None and _born(self.pid) == self.born
+        return silence < SILENT
+
+
+class Held(Exception):
+    """Another process, ``owner``, is alive and has the lock."""
+
+    def __init__(self, owner: Owner):
+        super().__init__(str(owner))
+        self.owner = owner
+
+
+@contextlib.contextmanager
+def hold(path: Path) -> Iterator[Owner]:
+    """Has the lock until the end of the block; raises Held, or OSError where the folder cannot be written.
+
+    A process whose lock was taken over all the same, after it had stood still for long, is sent SIGTERM.
+    """
+    since = time.strftime("%Y-%m-%d %H:%M:%S%z")
+    mine = Owner(
+        host=socket.gethostname(), pid=os.getpid(), born=_born(os.getpid()), since=since, token=secrets.token_hex(8)
+    )
+    draft = path.with_name(f"{path.name}.{mine.token}.draft")
+    try:
+        draft.write_text(json.dumps(asdict(mine)))
+        _acquire(path, draft, mine)
+    finally:
+        draft.unlink(missing_ok=True)
+    end = threading.Event()
+    beat = threading.Thread(target=_beat, args=(path, mine, end), daemon=True)
+    beat.start()
+    try:
+        yield mine
+    finally:
+        end.set()
+        beat.join()
+        if _read(path) == mine:
+            path.unlink(missing_ok=True)
+
+
+def holder(path: Path) -> Owner | None:
+    """The live owner of a lock, as far as this host's clock can tell."""
+    owner = _read(path)
+    with contextlib.suppress(FileNotFoundError):
+        if owner and owner.alive(_since_beat(path, time.time())):
+            return owner
+    return None
+
+
+def _acquire(path: Path, draft: Path, mine: Owner) -> None:
+    while True:
+        with contextlib.suppress(FileExistsError):
+            os.link(draft, path)
+        if (owner := _read(path)) == mine:
+            return
+        if owner is None:  # released in between
+            continue
+        if owner.alive(_silence(path, draft)):
+            raise Held(owner)
+        # Two may have found it dead. Only one gets this name, and it looks again before it replaces anything.
+        heir = path.with_name(f"{path.name}.{owner.token}.heir")
+        try:
+            os.link(draft, heir)
+        except FileExistsError:
+            other = _read(heir)
+            if other and not other.alive(_silence(heir, draft)):
+                heir.unlink(missing_ok=True)
+            time.sleep(0.01)
+            continue
+        try:
+            if _read(path) == owner:
+                os.replace(draft, path)
+                return
+        finally:
+            heir.unlink(missing_ok=True)
+
+
+def _beat(path: Path, mine: Owner, end: threading.Event) -> None:
+    while not end.wait(BEAT):
+        with contextlib.suppress(OSError):  # a file system out of reach for a while; the next beat tells
+            if (owner := _read(path)) != mine:
+                print(f"{path} was taken over by {owner or 'nobody, it is gone'}; stopping", file=sys.stderr)
+                os.kill(os.getpid(), signal.SIGTERM)
+                return
+            os.utime(path)
+
+
+def _read(path: Path) -> Owner | None:
+    """None where there is no lock; what cannot be read has an owner that only silence can end."""
+    for _ in range(3):  # of which the second is for one that was released and taken again in between
+        try:
+            return Owner(**json.loads(content(path)))
+        except Unreadable:
+            if not os.path.lexists(path):
+                return None
+        except (ValueError, TypeError, RecursionError):
+            break
+    return Owner(host="an unknown host", pid=0, born=None, since="an unknown time", token="damaged")
+
+
+def _silence(path: Path, draft: Path) -> float:
+    """Seconds since the last sign of life, by the clock of the file system."""
+    os.utime(draft)
+    with contextlib.suppress(FileNotFoundError):
+        return _since_beat(path, draft.stat().st_mtime)
+    return 0.0
+
+
+def _since_beat(path: Path, now: float) -> float:
+    """Seconds from the modification time of a lock to ``now``.
+
+    A time that is ahead, by a host with another clock, would never get old. It is set back: a live owner puts its own
+    there again with the next beat, a dead one has been silent from now on.
+    """
+    silence = now - path.stat().st_mtime
+    if silence < -BEAT:
+        with contextlib.suppress(PermissionError):
+            os.utime(path, (now, now))
+        return 0.0
+    return silence
+
+
+def _born(pid: int) -> str | None:
+    """When a process began, in the kernel's ticks; None once it is gone; "" where only its being there can be told."""
+    if Path("/proc/self/stat").exists():
+        try:
+            state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        except (FileNotFoundError, ProcessLookupError):
+            return None
+        return None if state in "ZX" else fields[18]
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return None
+    except PermissionError:
+        pass
+    return ""

@@ -1,1 +1,0 @@
-"""python -m lra.dropin, see ``lra.dropin.__main__``."""

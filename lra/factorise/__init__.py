@@ -1,1 +1,0 @@
-"""python -m lra.factorise, see ``lra.factorise.__main__``."""

@@ -1,0 +1,1 @@
+"""Weights & Biases: a mirror of what is on disk."""

@@ -1,0 +1,101 @@
+"""logger=wandb: each seed as a run of Weights & Biases, beside metrics.csv and never in the way of training."""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+from lightning.pytorch.loggers.logger import Logger
+from lightning.pytorch.utilities import rank_zero_only
+from omegaconf import DictConfig, OmegaConf
+
+from ...ops.options import Range
+from ...runs.record import METRICS, RunRecord, evaluations, git_commit
+from .run import Mode, close_service, first_line, open_run, tell
+
+MACHINERY = ("budgets", "data_words", "multirun", "logger", "runs", "seeds")  # of no interest in one run's config
+
+
+class WandB(Logger):
+    """One seed: config and machine at the start, one row an evaluation, its record in the summary at the end.
+
+    The run's id is a function of study, task, label and fingerprint, so that a killed seed goes on in the same run.
+    Rows of metrics.csv up to ``first_step`` that the run lacks are sent first, rows that it has are not sent again.
+    Whatever fails is told in one line; the training goes on, and the whole seed is sent once more at its end.
+    """
+
+    name, version = "wandb", ""
+
+    def __init__(
+        self,
+        *,
+        folder: Path,
+        first_step: int,
+        config: DictConfig,
+        seed: int,
+        fingerprint: str,
+        project: str,
+        entity: str | None = None,
+        mode: Mode | None = None,
+        tags: Sequence[str] = (),
+        timeout: Annotated[int | float, Range(0)] = 20,
+    ):
+        super().__init__()
+        self.run = None
+        group = f"{config.study}/{config.task.name}/{config.label}"
+        shown = {k: v for k, v in OmegaConf.to_container(config, resolve=True).items() if k not in MACHINERY}
+        words = (config.study, config.task.name, config.label, config.protocol.name, config.budget)
+        self._about = {
+            "folder": Path(folder),
+            "id": hashlib.sha256(f"{group}/{fingerprint}".encode()).hexdigest()[:16],
+            "project": project,
+            "entity": entity,
+            "mode": mode,
+            "timeout": timeout,
+            "name": f"{config.task.name} {config.label} seed {seed}",
+            "group": group,
+            "job_type": "train",
+            "tags": list(dict.fromkeys((*words, *tags))),
+            "config": shown | {"seed": seed, "fingerprint": fingerprint, "git": git_commit()},
+        }
+        self._open(first_step)
+
+    @rank_zero_only
+    def _open(self, last_step: int) -> None:
+        """Start or resume the run and send what it lacks of the evaluations up to ``last_step``."""
+        self.run = open_run(**self._about, resume=last_step > 0)
+        folder = self._about["folder"]
+        if last_step and (folder / METRICS).exists():
+            for row in evaluations(folder):
+                if (step := row.pop("step")) <= last_step:
+                    self.log_metrics(row, step)
+
+    @rank_zero_only
+    def log_metrics(self, metrics: dict, step: int | None = None) -> None:
+        if self.run is None:
+            return
+        try:
+            if self.run.step <= step:
+                self.run.log(metrics, step=step, commit=True)
+        except Exception as error:
+            tell(f"{first_line(error)}; {self._about['name']} is not logged until it ends, then sent whole")
+            self.run = None
+            close_service()
+
+    @rank_zero_only
+    def log_record(self, record: RunRecord) -> None:
+        """The final scores, and the end of the run."""
+        if self.run is None:
+            self._open(record.steps)
+        if self.run is None:
+            return
+        try:
+            self.run.summary.update({"test": record.test, "record": asdict(record)})
+            self.run.finish(exit_code=int(record.status != "done"))
+        except Exception as error:
+            tell(f"{first_line(error)}; wandb sync --include-online {self._about['folder'] / 'wandb'} sends the rest")
+        self.run = None
+
+    def log_hyperparams(self, *args, **kwargs) -> None:
+        """The run has its configuration from the start."""

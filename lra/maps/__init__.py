@@ -1,0 +1,1 @@
+"""python -m lra.maps, see ``lra.maps.__main__``."""

@@ -1,0 +1,46 @@
+"""python -m lra.maps run=<folder of a seed>: what its attention looks at on one example, as a picture."""
+
+from pathlib import Path
+
+import numpy as np
+from omegaconf import DictConfig
+
+from ..config import main
+from ..runs import record
+from ..runs.open import configuration, trained
+from .draw import DISPLAYS
+from .views import views, whole_number
+
+
+@main("maps")
+def show(config: DictConfig) -> None:
+    """Raises ValueError for a folder, split, example, layer, head or position that there is not."""
+    if config.run is None:
+        raise ValueError("name the folder of a seed: run=runs/<study>/<task>/<label>/seed-<k>")
+    run = Path(str(config.run))
+    choices = configuration(run, config.data.root, config.trust)
+    model, data = trained(run, choices)
+    if config.split not in data.splits:
+        raise ValueError(f"split must be one of {', '.join(data.splits)}, not {config.split!r}")
+    whole_number("example", config.example, len(data.splits[config.split]))
+    layers = len(model.blocks)
+    config.layer = whole_number("layer", layers - 1 if config.layer is None else config.layer, layers)
+    batch = data.gather(config.split, np.array([config.example]))
+    made = views(config, choices, model, data, batch)
+    name = f"{config.split}-{config.example}-layer-{config.layer}"
+    if config.head is not None:
+        name += f"-head-{config.head}"
+    out = Path(config.out or run / "maps")
+    for tower, view in enumerate(made):
+        path = out / f"{name}{f'-tower-{tower}' if len(made) > 1 else ''}.png"
+        try:
+            out.mkdir(parents=True, exist_ok=True)
+            with record.replacing(path) as part:
+                DISPLAYS[choices.task.display](view).savefig(part, format="png", dpi=130)
+        except OSError as error:
+            raise ValueError(f"{path} cannot be written: {error.strerror}; name a folder with out=<folder>") from None
+        print(f"written to {path}")
+
+
+if __name__ == "__main__":
+    show()

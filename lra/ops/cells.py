@@ -1,0 +1,142 @@
+"""Attention over cells of keys, corrected by rows that are known exactly: what replaces CUR's inverse in ``cur_plus``.
+
+Shapes as in ``lra.attention.base``. With k̄, v̄, n the means and sizes of the cells of kept keys, and e = R v - U v̄ the
+error that C v̄ makes in the kept rows, whose exact output is R v,
+
+    O = C v̄ + S g      C = softmax(q k̄ᵀ / √D + log n)      U = its kept rows      S = softmax(-|q - q_rows|² / h)
+
+C is the proportional attention of merged tokens (ToMe: Bolya et al. 2023), S the kernel regression of Nadaraya and
+Watson (1964) over queries. S e would flatten e; with T the kept rows of S, g = e + (1 - T) e + (1 - T)² e + ... smooths
+what the smoothing left as well (twicing: Tukey 1977; L2 boosting: Bühlmann and Yu 2003), and as the eigenvalues of T
+lie in [0, 1] no number of rounds is too many. Rows of C and S sum to one, so a constant v stays what it is, and keeping
+every row and column is exact attention, without any inverse.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from .pinv import at_least_float32, to_unit
+from .scores import weigh
+
+ROUNDS = 5  # of smoothing; more change nothing to speak of
+
+
+def cells(k: Tensor, v: Tensor, k_cols: Tensor, mask: Tensor | None, col_mask: Tensor | None):
+    """Every real key joins the kept key nearest to it: k (N,H,L,D), v (N,H,L,E), k_cols (N,H,c,D), mask (N,L),
+    col_mask (N,H,c) -> mean keys (N,H,c,D), mean values (N,H,c,E) and sizes (N,H,c), in float32 or wider.
+
+    A padded kept key has a cell of size 0. No gradient flows through who joins whom.
+    """
+    with torch.autocast(k.device.type, enabled=False):
+        k, v, k_cols = at_least_float32(k, v, k_cols)
+        N, H, c = k_cols.shape[:3]
+        heads = torch.arange(N * H, device=k.device).view(N, H, 1, 1)
+        joined = (nearest(k, k_cols, col_mask) + c * heads).flatten()  # (N·H·L,)
+
+        def total(x: Tensor) -> Tensor:
+            x = x if mask is None else x * mask[:, None, :, None]
+            sums = x.new_zeros(N * H * c, x.shape[-1]).index_add(0, joined, x.flatten(0, 2))
+            return sums.view(N, H, c, x.shape[-1])
+
+        sizes = total(torch.ones_like(k[..., :1]))  # (N,H,c,1)
+        some = sizes.clamp(min=1)
+        return total(k) / some, total(v) / some, sizes.squeeze(-1)
+
+
+@torch.no_grad()
+def nearest(x: Tensor, centres: Tensor, real: Tensor | None) -> Tensor:
+    """Which real centre is nearest: x (N,H,L,D), centres (N,H,c,D), real (N,H,c) -> int64 (N,H,L,1)."""
+    N, H = x.shape[:2]
+    unit = to_unit(x)
+    x, centres = x * unit, centres * unit
+    squared = centres.square().sum(-1)
+    if real is not None:
+        squared = squared.masked_fill(~real, float("inf"))
+    x, centres, squared = x.flatten(0, 1), centres.flatten(0, 1), squared.flatten(0, 1)
+    apart = torch.baddbmm(squared[:, None], x, centres.mT, alpha=-2)  # |x|² is the same for all centres
+    return apart.argmin(-1, keepdim=True).unflatten(0, (N, H))
+
+
+def corrected(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    q_rows: Tensor,
+    k_cols: Tensor,
+    *,
+    mask: Tensor | None = None,
+    row_mask: Tensor | None = None,
+    col_mask: Tensor | None = None,
+    impl: str = "sdpa",
+) -> tuple[Tensor, Tensor]:
+    """C v̄ + S g (N,H,L,E) and R v (N,H,c,E); arguments as in ``lra.ops.three_factor.three_factor``.
+
+    h is the mean squared distance from a real query to the nearest kept one. O(L c (D + E)) time; ``eager`` writes
+    every factor out in float32, ``sdpa`` leaves the products to torch's fused attention and returns v's dtype.
+    """
+    keys, values, sizes = cells(k, v, k_cols, mask, col_mask)
+    bias = torch.where(sizes > 0, sizes, torch.finfo(sizes.dtype).tiny).log()[:, :, None]  # (N,H,1,c)
+    occupied = sizes > 0
+    factor = q.shape[-1] ** -0.5
+    rv = _attend(q_rows, k, v, factor, None if mask is None else mask[:, None], None, impl)
+    out = _attend(q, keys.to(k.dtype), values.to(v.dtype), factor, occupied, bias.to(q.dtype), impl)
+    with torch.autocast(q.device.type, enabled=False):
+        q, q_rows, exact = at_least_float32(q, q_rows, rv)
+        error = exact - weigh(q_rows * factor @ keys.mT, occupied, "softmax", bias) @ values
+        if row_mask is not None:
+            error = error * row_mask[..., None]
+        unit = to_unit(q)
+        q, q_rows = q * unit, q_rows * unit  # S is the same for any multiple of the queries
+        h = bandwidth(q, q_rows, mask, row_mask).maximum(alike(keys, unit, torch.finfo(rv.dtype).eps))
+        near = -q_rows.square().sum(-1)[:, :, None] / h  # (N,H,1,c): |q|² is the same for all of a row
+        g = boosted(error, weigh(q_rows * (2 / h) @ q_rows.mT, row_mask, "softmax", near))
+        return (out + _attend(q * (2 / h), q_rows, g, 1.0, row_mask, near, impl)).to(rv.dtype), rv
+
+
+def boosted(error: Tensor, own: Tensor, rounds: int = ROUNDS) -> Tensor:
+    """e + (1 - T) e + ... + (1 - T)^(rounds - 1) e: error (N,H,c,E), own: T (N,H,c,c), no weight on padded rows."""
+    left = total = error
+    for _ in range(rounds - 1):
+        left = left - own @ left
+        total = total + left
+    return total
+
+
+def bandwidth(q: Tensor, q_rows: Tensor, mask: Tensor | None, row_mask: Tensor | None) -> Tensor:
+    """Mean squared distance from a real query to the nearest kept one, and no less than rounding: (N,H,1,1)."""
+    own = q_rows.gather(2, nearest(q, q_rows, row_mask).expand(-1, -1, -1, q.shape[-1]))
+    apart = (q - own).square().sum(-1)  # (N,H,L)
+    lengths = q.detach().square().sum(-1)
+    if mask is None:
+        h, size = apart.mean(-1), lengths.mean(-1)
+    else:
+        real = mask[:, None]
+        count = real.sum(-1).clamp(min=1)
+        h, size = (apart * real).sum(-1) / count, (lengths * real).sum(-1) / count
+    limits = torch.finfo(q.dtype)
+    return h.maximum(size * limits.eps).clamp(min=limits.tiny)[..., None, None]
+
+
+def alike(keys: Tensor, unit: Tensor, eps: float) -> Tensor:
+    """eps D / max |k|²: queries so near to each other (squared distance) have scores that differ by √eps at most.
+
+    A smaller bandwidth would enlarge the rounding of the errors in the gradient. keys (N,H,c,D) -> (N,H,1,1), for
+    queries that were multiplied by ``unit``.
+    """
+    limits = torch.finfo(keys.dtype)
+    own = to_unit(keys)
+    longest = (keys.detach() * own).square().sum(-1).amax(-1)[..., None, None].clamp(min=limits.tiny)
+    return (own * unit * (eps * keys.shape[-1] / longest).sqrt()).square().clamp(limits.tiny, limits.max)
+
+
+def _attend(q, k, v, factor: float, keys: Tensor | None, bias: Tensor | None, impl: str) -> Tensor:
+    """softmax(factor q kᵀ + bias) v, keys (N,H,j) or broadcastable, bias (N,H,1,j)."""
+    if impl == "eager":
+        with torch.autocast(q.device.type, enabled=False):
+            q, k, v = at_least_float32(q, k, v)
+            return weigh(q * factor @ k.mT, keys, "softmax", bias) @ v
+    if keys is not None:
+        keys = keys[:, :, None]
+        bias = keys if bias is None else bias.masked_fill(~keys, float("-inf"))
+    return F.scaled_dot_product_attention(q, k, v, bias, scale=factor)

@@ -1,0 +1,230 @@
+"""Pseudo-inverses of batches of small square matrices, (..., c, c) -> (..., c, c).
+
+All of them compute in float32 (float64 stays float64) with autocast off, and gradients flow through the iterations.
+"""
+
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import Annotated, Literal, get_args
+
+import torch
+from torch import Tensor
+
+from .options import Range, Whole
+
+CubicInit = Literal["per_matrix", "batch", "two_norms"]
+NewtonInit = Literal["soft", "paper", "softpp"]
+Grad = Literal["implicit", "unroll"]
+CUBIC_INITS, NEWTON_INITS, GRADS = map(get_args, (CubicInit, NewtonInit, Grad))
+
+
+def at_least_float32(*tensors: Tensor) -> list[Tensor]:
+    """float64 stays, every narrower dtype becomes float32."""
+    return [t if t.dtype == torch.float64 else t.float() for t in tensors]
+
+
+def to_unit(x: Tensor) -> Tensor:
+    """The power of two that brings the largest entry of each matrix (...,L,D) into [1/2, 1), 1 for zeros: (...,1,1).
+
+    A product with it is exact, and squares of the result neither overflow nor vanish.
+    """
+    largest = x.detach().abs().amax((-2, -1), keepdim=True)
+    most = -math.frexp(torch.finfo(x.dtype).tiny)[1]
+    return torch.ldexp(torch.ones_like(largest), -largest.frexp().exponent.clamp(-most, most))
+
+
+def cubic(m: Tensor, *, steps: Whole, init: CubicInit = "per_matrix") -> Tensor:
+    """Third-order iterative pseudo-inverse of Nystromformer (Xiong et al. 2021, section 3.3) and CURformer.
+
+        Z_0 = mᵀ / s,   Z <- Z (13 I - mZ (15 I - mZ (7 I - mZ))) / 4     ``steps`` times
+
+    s is the largest absolute column sum: rows of a softmax matrix sum to one, so the row norm that the theory asks for
+    is left out. ``init="per_matrix"`` takes it per matrix; ``"batch"`` takes the largest of the whole tensor, which is
+    what the released Nystromformer does and makes one example depend on the others. ``"two_norms"`` is for matrices
+    whose rows sum to anything, such as MEGA's Laplace weights: s is the largest column sum times the largest row sum,
+    per matrix, so that the eigenvalues of m Z_0 lie in [0, 1]. Without the row sum they reach up to it, and from about
+    4.4 on each step drives them further away. Among equal sums the gradient goes through the first.
+
+    After few steps Z is not the pseudo-inverse but a smoothed one, and it stays bounded where the true one does not.
+    """
+    if steps < 0:
+        raise ValueError(f"pinv.steps must be 0 or more, not {steps}")
+    if init not in CUBIC_INITS:
+        raise ValueError(f"pinv.init must be per_matrix, batch or two_norms, not {init!r}")
+    with torch.autocast(m.device.type, enabled=False):
+        (m,) = at_least_float32(m)
+        shape, m = m.shape, m.flatten(0, -3) if m.dim() > 2 else m[None]
+        tiny = torch.finfo(m.dtype).tiny  # a matrix of zeros has zero as its inverse
+        scale = m.abs().sum(-2).max(-1).values.clamp(min=tiny)[:, None, None]
+        z = m.mT / (scale.max() if init == "batch" else scale)
+        if init == "two_norms":
+            z = z / m.abs().sum(-1).max(-1).values.clamp(min=tiny)[:, None, None]
+        z = _Cubic.apply(m, z, steps) if steps else z
+        return z.reshape(shape)
+
+
+def mixes_batch(pinv: Callable[[Tensor], Tensor]) -> bool:
+    """Whether the inverse of one matrix depends on the others: a ``partial`` of ``cubic`` with ``init="batch"``."""
+    return isinstance(pinv, partial) and pinv.func is cubic and pinv.keywords.get("init") == "batch"
+
+
+def cubic_factors(m: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
+    """P = m Z and T = P (15 I - P (7 I - P)) of one step of ``cubic``, (G,c,c); each line is one fused multiply-add."""
+    p = m @ z
+    t = torch.baddbmm(p, p, p, beta=7, alpha=-1)
+    return p, torch.baddbmm(p, p, t, beta=15, alpha=-1)
+
+
+def cubic_pull(m: Tensor, z: Tensor, p: Tensor, t: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:
+    """Gradients of m and z for ``grad``, that of 13/4 Z - 1/4 Z T; p, t from ``cubic_factors``, all (G,c,c).
+
+    dT = -1/4 Zᵀ G,   A = Pᵀ dT,   B = A + dT Pᵀ,   dP = 15 dT - 7 B + B Pᵀ + Pᵀ A
+    dm = dP Zᵀ,   dZ = 13/4 G - 1/4 G Tᵀ + mᵀ dP
+    """
+    dt = z.mT @ (grad * (-1 / 4))
+    a = p.mT @ dt
+    b = torch.baddbmm(a, dt, p.mT)
+    dp = torch.baddbmm(b, b, p.mT, beta=-7).baddbmm_(p.mT, a).add_(dt, alpha=15)
+    return dp @ z.mT, torch.baddbmm(grad, grad, t.mT, beta=13 / 4, alpha=-1 / 4).baddbmm_(m.mT, dp)
+
+
+def _cubic(m: Tensor, z: Tensor, steps: int, kept: list[Tensor] | None = None) -> Tensor:
+    """Z after the steps; ``kept`` collects Z, P and T of each."""
+    for _ in range(steps):
+        p, t = cubic_factors(m, z)
+        if kept is not None:
+            kept += z, p, t
+        z = torch.baddbmm(z, z, t, beta=13 / 4, alpha=-1 / 4)
+    return z
+
+
+class _Cubic(torch.autograd.Function):
+    """``_cubic`` with a backward of half as many operations as autograd's own."""
+
+    @staticmethod
+    def forward(ctx, m, z, steps):
+        kept = [] if any(ctx.needs_input_grad) else None
+        out = _cubic(m, z, steps, kept)
+        ctx.steps = steps
+        ctx.save_for_backward(m, *kept or ())
+        return out
+
+    @staticmethod
+    def backward(ctx, grad):
+        m, *kept = ctx.saved_tensors
+        with torch.autocast(grad.device.type, enabled=False):
+            if torch.is_grad_enabled():  # for the gradient of a gradient: what was kept has no history
+                z, kept = kept[0], []
+                _cubic(m, z, ctx.steps, kept)
+            dm = torch.zeros_like(m)
+            for k in reversed(range(0, len(kept), 3)):
+                more, grad = cubic_pull(m, *kept[k : k + 3], grad)
+                dm += more
+        return dm, grad, None
+
+
+def exact(m: Tensor, *, rtol: float | None = None) -> Tensor:
+    """Moore-Penrose inverse by singular values; the limit of the iterations, for tests and ablations.
+
+    rtol: singular values up to rtol times the largest count as zero; None: those of rounding only.
+    """
+    with torch.autocast(m.device.type, enabled=False):
+        return torch.linalg.pinv(*at_least_float32(m), rtol=rtol)
+
+
+def tikhonov(m: Tensor, *, ridge: float) -> Tensor:
+    """(mᵀ m + (ridge s)² I)⁻¹ mᵀ, s the largest singular value (Tikhonov 1963): a singular value σ is inverted to
+    σ / (σ² + (ridge s)²), which is at most 1 / (2 ridge s). m (...,r,c) -> (...,c,r).
+
+    ridge=0.1 comes as near to trained softmax attention as 4 steps of ``cubic``, see ``lra.studies.dropin``.
+    """
+    with torch.autocast(m.device.type, enabled=False):
+        (m,) = at_least_float32(m)
+        damping = (ridge * torch.linalg.matrix_norm(m.detach(), ord=2)).square()
+        damping = damping.clamp(min=torch.finfo(m.dtype).tiny)[..., None, None]  # a matrix of zeros has zero
+        size = min(m.shape[-2:])
+        ridge_matrix = damping * torch.eye(size, dtype=m.dtype, device=m.device)
+        if m.shape[-2] < m.shape[-1]:  # the same number, from the smaller system
+            return torch.linalg.solve(m @ m.mT + ridge_matrix, m).mT
+        return torch.linalg.solve(m.mT @ m + ridge_matrix, m.mT)
+
+
+def newton(
+    m: Tensor,
+    *,
+    steps: Whole,
+    init: NewtonInit = "soft",
+    ridge: Annotated[float, Range(0)] = 0.0,
+    grad: Grad = "implicit",
+) -> Tensor:
+    """Newton-Raphson inverse of a symmetric positive matrix: SOFT (Lu et al. 2021) and SOFT++ (2022).
+
+        X = m + ridge I,   Y_0 = alpha X,   Y <- 2 Y - Y X Y     ``steps`` times
+
+    It converges for 0 < alpha lambda² < 2. An eigenvalue is inverted once alpha lambda² 2^steps >> 1; smaller ones are
+    damped. ``init``, all of it per matrix, with ||.||_1 the largest column sum:
+
+    ``soft``    alpha = 0.9 * 2 / ||m||_1², as the released SOFT has it, together with ridge = 0.01
+    ``paper``   alpha = 2 / ||X||_1², halved until ||I - alpha X X||_1 <= 1 (as printed one X is missing)
+    ``softpp``  the same with 1.01 in place of 1, as the released SOFT++ has it, there with one alpha for a whole batch
+
+    Only a diagonally dominant X X passes the last two tests, hence at most 10 halvings, as released.
+
+    ``grad``: ``implicit`` is -Yᵀ G Yᵀ, the published backward pass, which is the gradient of what is computed as far as
+    the steps have converged; ``unroll`` differentiates the steps.
+    """
+    if steps < 0:
+        raise ValueError(f"pinv.steps must be 0 or more, not {steps}")
+    if init not in NEWTON_INITS:
+        raise ValueError(f"pinv.init must be soft, paper or softpp, not {init!r}")
+    if grad not in GRADS:
+        raise ValueError(f"pinv.grad must be implicit or unroll, not {grad!r}")
+    with torch.autocast(m.device.type, enabled=False):
+        (m,) = at_least_float32(m)
+        return (_Newton.apply if grad == "implicit" else _newton)(m, steps, init, ridge)
+
+
+def _newton(m: Tensor, steps: int, init: str, ridge: float) -> Tensor:
+    x = m + ridge * torch.eye(m.shape[-1], dtype=m.dtype, device=m.device)
+    if init == "soft":
+        alpha = 1.8 / m.abs().sum(-2).max(-1).values ** 2
+    else:
+        alpha = 2 / x.abs().sum(-2).max(-1).values ** 2
+        alpha = alpha * _halvings(x.detach(), alpha.detach(), 1.0 if init == "paper" else 1.01)
+    y = (alpha[..., None, None] * x).reshape(-1, *x.shape[-2:])
+    for _ in range(steps):
+        y = torch.baddbmm(y, y @ x.reshape_as(y), y, beta=2, alpha=-1)
+    return y.view_as(x)
+
+
+def _halvings(x: Tensor, alpha: Tensor, bound: float) -> Tensor:
+    """The largest power of 1/2, at least 2^-10, by which alpha brings ||I - alpha X X||_1 to ``bound`` or below.
+
+    x (...,c,c), alpha (...) -> (...)
+    """
+    square = x @ x
+    diagonal = square.diagonal(dim1=-2, dim2=-1)  # (...,c)
+    rest = square.abs().sum(-2) - diagonal.abs()
+    factor = torch.ones_like(alpha)
+    for _ in range(10):
+        a = (alpha * factor)[..., None]
+        norm = ((1 - a * diagonal).abs() + a * rest).amax(-1)
+        factor = torch.where(norm > bound, factor / 2, factor)
+    return factor
+
+
+class _Newton(torch.autograd.Function):
+    """d inverse(X) = -Y dX Y, so that the gradient is -Yᵀ G Yᵀ and Y is all that is kept."""
+
+    @staticmethod
+    def forward(ctx, m, steps, init, ridge):
+        y = _newton(m, steps, init, ridge)
+        ctx.save_for_backward(y)
+        return y
+
+    @staticmethod
+    def backward(ctx, g):
+        (y,) = ctx.saved_tensors
+        with torch.autocast(g.device.type, enabled=False):
+            return -(y.mT @ g @ y.mT), None, None, None

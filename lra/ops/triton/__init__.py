@@ -1,0 +1,114 @@
+"""FlashCUR: C · cubic(U) · (R V) without anything of size n x m in memory. The only folder that imports triton.
+
+With kept queries Qr and keys Kc (m rows each), scale = 1/√d, masked keys out of every softmax,
+
+    R = softmax(scale Qr Kᵀ)     U = softmax(scale Qr Kcᵀ), padded rows 0     C = softmax(scale Q Kcᵀ)
+    Z = cubic(U)    W = Z (R V)    O = C W    and, to copy, O[rows] = R V
+
+in three launches: R V over keys and values (``forward``), U, Z and W for each head on chip (``cubic``; library
+products beyond 64 kept rows, ``inner``), O over queries (``forward``). Backward in four, more for large sizes, with D
+for dO without copied rows:
+
+    dW = Cᵀ D    dC = D Wᵀ    dSc = C * (dC - rowsum(dC * C))    dQ = scale dSc Kc    dKc = scale dScᵀ Q
+    dZ = dW (R V)ᵀ    d(R V) = Zᵀ dW + dO[rows]    dU from dZ through the steps    dSu = U * (dU - rowsum(dU * U))
+    dR = d(R V) Vᵀ    dSr = R * (dR - rowsum(d(R V) * R V))    dV = Rᵀ d(R V)    dK = scale dSrᵀ Qr
+    dQr = scale (dSu Kc + dSr K)    dKc += scale dSuᵀ Qr    added to dQ and dK at the kept rows
+
+Sums over the sequence are taken in parts and then in order, so results do not vary from run to run. Inputs are
+float32, float16 or bfloat16; everything is summed in float32, and 16-bit factors whose rounding would show are split
+in two (``parts.halves``). Softmax weights are recomputed in the backward pass, from the log-sum-exp for R.
+"""
+
+import os
+from collections.abc import Callable
+from functools import partial
+from importlib.util import find_spec
+
+import torch
+from torch import Tensor
+
+from .. import pinv as linalg
+from . import op
+from .tiles import LARGEST
+
+DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+
+
+def cubic_steps(pinv: Callable) -> int:
+    """The steps of a ``partial(cubic, steps=...)``; raises ValueError for any other pseudo-inverse."""
+    if not (isinstance(pinv, partial) and pinv.func is linalg.cubic and not pinv.args):
+        raise ValueError("attn.impl=triton takes lra.ops.pinv.cubic as attn.pinv and no other; impl=sdpa takes any")
+    options = {"init": "per_matrix", **pinv.keywords}
+    if options["init"] != "per_matrix":
+        raise ValueError(f"attn.impl=triton takes attn.pinv.init=per_matrix, not {options['init']!r}; impl=sdpa does")
+    if options["steps"] < 0:
+        raise ValueError(f"pinv.steps must be 0 or more, not {options['steps']}")
+    return options["steps"]
+
+
+def check(*, kept: int, head_dim: int, value_dim: int, pinv: Callable, dropout: float) -> None:
+    """Raises ValueError for what the kernels do not do."""
+    if find_spec("triton") is None:
+        raise ValueError("attn.impl=triton needs the package triton (Linux); impl=sdpa is the same without it")
+    for name, size in {"kept rows": kept, "model.head_dim": head_dim, "value size": value_dim}.items():
+        if not 1 <= size <= LARGEST:
+            raise ValueError(f"attn.impl=triton takes {name} from 1 to {LARGEST}, not {size}; impl=sdpa takes any")
+    if dropout:
+        raise ValueError(f"attn.impl=triton has no dropout, not {dropout}")
+    cubic_steps(pinv)
+
+
+def three_factor(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    pinv: Callable,
+    q_kept: Tensor | None = None,
+    k_kept: Tensor | None = None,
+    rows: Tensor | None = None,
+    cols: Tensor | None = None,
+    mask: Tensor | None = None,
+    row_mask: Tensor | None = None,
+    col_mask: Tensor | None = None,
+    copy_rv: bool = False,
+) -> Tensor:
+    """C · cubic(U) · (R v) for landmarks or for kept positions.
+
+    q, k (N,H,L,D), v (N,H,L,E), mask (N,L) -> (N,H,L,E) in the inputs' dtype, under autocast in autocast's. Either
+    landmarks q_kept, k_kept (N,H,m,D) with row_mask, col_mask (N,H,m) or broadcastable, or positions rows, cols
+    (N,H,m), each distinct within its head; copy_rv goes with positions.
+    """
+    steps = cubic_steps(pinv)
+    available(q)
+    kind = q.device.type
+    dtype = torch.promote_types(torch.promote_types(q.dtype, k.dtype), v.dtype)
+    if torch.is_autocast_enabled(kind) and dtype != torch.float64:
+        dtype = torch.get_autocast_dtype(kind)
+    if dtype not in DTYPES:
+        raise ValueError(f"attn.impl=triton takes float32, float16 or bfloat16, not {dtype}; impl=sdpa takes any")
+    wide = lambda m: None if m is None else m.expand(q.shape[0], q.shape[1], -1).contiguous()
+    q, k, v, q_kept, k_kept = (x if x is None else x.to(dtype) for x in (q, k, v, q_kept, k_kept))
+    mask, rows, cols = (x if x is None else x.contiguous() for x in (mask, rows, cols))
+    with torch.autocast(kind, enabled=False):
+        return op.three_factor(
+            q, k, v, q_kept, k_kept, rows, cols, mask, wide(row_mask), wide(col_mask), steps, copy_rv
+        )[0]
+
+
+def row_scores(a: Tensor, b: Tensor | None, mask: Tensor | None, *, score: str, class_token: bool) -> Tensor:
+    """Scores of ``lra.ops.selection.Select``, sum, abs or embed, of rows (N,H,L,D) once or twice: float32 (1 or 2,N,H,L).
+
+    Padded rows get -inf, and with class_token position 0 gets +inf unless it is padded.
+    """
+    available(a)
+    return op.row_scores(a, b, None if mask is None else mask.contiguous(), score, class_token)
+
+
+def available(x: Tensor) -> None:
+    """Raises ValueError where a kernel cannot run on x."""
+    if x.device.type != "cuda" and os.environ.get("TRITON_INTERPRET") != "1":
+        raise ValueError(
+            f"attn.impl=triton needs a GPU, the tensors are on {x.device.type}; impl=sdpa is the same without one, "
+            "TRITON_INTERPRET=1 runs the kernels slowly anywhere"
+        )

@@ -1,0 +1,52 @@
+"""The middle launch as library matrix products, where its matrices do not fit on chip; mathematics in ``cubic``."""
+
+import torch
+from torch import Tensor
+
+from .. import pinv
+
+
+def combine(rv: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
+    """Parts (S,G,M,E) and their base-2 log-sum-exp (S,G,M) -> (G,M,E), (G,M)."""
+    top = lse.amax(0)
+    weight = torch.exp2(lse - top.clamp(min=torch.finfo(top.dtype).min))
+    total = weight.sum(0)
+    total = total.masked_fill(total == 0, 1)
+    return (rv * weight[..., None]).sum(0) / total[..., None], top + total.log2()
+
+
+def inner_matrix(a: Tensor, b: Tensor, a_real: Tensor | None, b_real: Tensor | None) -> Tensor:
+    """U of the kept queries a and keys b (G,M,D) in float32; a_real, b_real (G,M)."""
+    s = a @ b.mT * a.shape[-1] ** -0.5
+    if b_real is not None:
+        s = s.masked_fill(~b_real[:, None], float("-inf"))
+    u = s.softmax(-1)
+    return u if a_real is None else u * a_real[..., None]
+
+
+def forward(a, b, a_real, b_real, rv: Tensor, steps: int) -> Tensor:
+    """W = Z rv."""
+    return pinv.cubic(inner_matrix(a, b, a_real, b_real), steps=steps) @ rv
+
+
+def backward(a, b, a_real, b_real, rv: Tensor, dw: Tensor, steps: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of rv (G,M,E) and, without what reaches them elsewhere, of a and b (G,M,D)."""
+    u = inner_matrix(a, b, a_real, b_real)
+    s, first = u.sum(-2).max(-1)
+    s = s[:, None, None]
+    z = [u.mT / s]
+    for _ in range(steps):
+        _, t = pinv.cubic_factors(u, z[-1])
+        z.append(torch.baddbmm(z[-1], z[-1], t, beta=13 / 4, alpha=-1 / 4))
+    drv = z.pop().mT @ dw
+    grad = dw @ rv.mT
+    du = torch.zeros_like(u)
+    while z:
+        last = z.pop()
+        more, grad = pinv.cubic_pull(u, last, *pinv.cubic_factors(u, last), grad)
+        du += more
+    column = torch.arange(u.shape[-1], device=u.device) == first[:, None]
+    pull = (grad * u.mT).sum((-2, -1)) / s[:, 0, 0] ** 2
+    du = du + grad.mT / s - (column * pull[:, None])[:, None]
+    ds = u * (du - (du * u).sum(-1, keepdim=True)) * a.shape[-1] ** -0.5
+    return drv, ds @ b, ds.mT @ a

@@ -1,0 +1,211 @@
+"""The order of the launches: tensors in, tensors out. ``run`` launches a kernel; compiling ahead of time replaces it.
+
+N examples, H heads, G = N H, L length, M kept rows, D key size, E value size, S parts along the sequence. q_kept and
+k_kept (N,H,M,D) are given landmarks; without them rows and cols (N,H,M) say which rows of q and k are kept.
+row_real, col_real (N,H,M) go with landmarks, mask (N,L) says which tokens are real.
+"""
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from . import core, core_library, selection_scores, tiles
+from . import streaming_backward as back
+from . import streaming_forward as fore
+
+
+def run(kernel, grid, *args, warps: int, stages: int, **constants) -> None:
+    if 0 not in grid:  # an empty batch
+        kernel[grid](*args, num_warps=warps, num_stages=stages, **constants)
+
+
+class Kept(NamedTuple):
+    """Where kept queries and keys lie, as the kernels address them: rows of ``q`` at ``rows``, 0 .. M-1 for None."""
+
+    q: Tensor
+    k: Tensor
+    rows: Tensor | None
+    cols: Tensor | None
+    row_real: Tensor | None
+    col_real: Tensor | None
+
+    def strides(self) -> tuple[int, ...]:
+        return (*self.q.stride()[:3], *self.k.stride()[:3])
+
+    def real_strides(self) -> tuple[int, ...]:
+        return (*_pair(self.row_real), *_pair(self.col_real))
+
+    def gathered(self) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
+        """Kept queries and keys (G,M,D) in float32 and which are real (G,M)."""
+        return (
+            _gather(self.q, self.rows).float().flatten(0, 1),
+            _gather(self.k, self.cols).float().flatten(0, 1),
+            _gather_real(self.row_real, self.rows, self.q.shape[1]),
+            _gather_real(self.col_real, self.cols, self.q.shape[1]),
+        )
+
+
+def kept(q, k, q_kept, k_kept, rows, cols, mask, row_real, col_real) -> Kept:
+    if rows is None:
+        return Kept(q_kept, k_kept, None, None, _bytes(row_real), _bytes(col_real))
+    real = None if mask is None else _bytes(mask)[:, None].expand(-1, q.shape[1], -1)
+    return Kept(q, k, rows, cols, real, real)
+
+
+def sizes(q: Tensor, v: Tensor, m: int) -> dict[str, int]:
+    D, E = q.shape[-1], v.shape[-1]
+    return {"M": m, "D": D, "E": E, "BM": tiles.padded(m), "BD": tiles.padded(D), "BE": tiles.padded(E)}
+
+
+def like(x: Tensor, width: int) -> Tensor:
+    """Room for (N,H,L,width), laid out (N,L,H,width): what the projections around attention read and write."""
+    N, H, L = x.shape[:3]
+    return x.new_empty(N, L, H, width).transpose(1, 2)
+
+
+def forward(
+    q, k, v, near: Kept, mask, steps: int, copy: bool, run=run, arch=None
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Output (N,H,L,E) in q's dtype and, in float32, R V and W (G,M,E) and the base-2 log-sum-exp of R (G,M)."""
+    N, H, L, D = q.shape
+    G, M, E = N * H, _count(near), v.shape[-1]
+    size, scale2 = sizes(q, v, M), D**-0.5 / math.log(2)
+    mask = _bytes(mask)
+    new = lambda *shape: q.new_empty(shape, dtype=torch.float32)
+
+    area = size["BM"], max(size["BD"], size["BE"]), q.dtype, arch or tiles.arch(q.device)
+    tile = tiles.streaming("rv", *area)
+    chunk = tiles.chunk(G, L, tile.block, q.device)
+    S = -(-L // chunk)
+    rv_parts, lse_parts = new(S, G, M, E), new(S, G, M)
+    strides = (*near.q.stride()[:3], *k.stride()[:3], *v.stride()[:3])
+    run(
+        fore.rv_kernel, (G, S), near.q, k, v, near.rows, mask, rv_parts, lse_parts, *strides, H, L, chunk, scale2,
+        **_cut(tile), **size,
+    )  # fmt: skip
+
+    inside = tiles.cubic(size["BM"], area[-1])
+    if inside is None:
+        rv, lse = core_library.combine(rv_parts, lse_parts)
+        w = core_library.forward(*near.gathered(), rv, steps)
+    else:
+        rv, lse, w = new(G, M, E), new(G, M), new(G, M, E)
+        run(
+            core.cubic_kernel, (G,), *near, rv_parts, lse_parts, rv, lse, w,
+            *near.strides(), *near.real_strides(), H, S, scale2,
+            STEPS=steps, PRECISION=tiles.inner_precision(q.dtype), warps=inside.warps, stages=inside.stages, **size,
+        )  # fmt: skip
+
+    out = like(q, E)
+    tile = tiles.streaming("out", *area)
+    chunk = tiles.chunk(G, L, tile.block, q.device, fill=32)
+    run(
+        fore.out_kernel, (G, -(-L // chunk)), q, near.k, w, rv, near.rows, near.cols, near.col_real, out,
+        *q.stride()[:3], *near.k.stride()[:3], *_pair(near.col_real), *out.stride()[:3], H, L, chunk, scale2,
+        COPY=copy, **_cut(tile), **size,
+    )  # fmt: skip
+    return out, rv, w, lse
+
+
+def backward(
+    dout, q, k, v, near: Kept, mask, rv, w, lse, steps: int, copy: bool, run=run, arch=None
+) -> tuple[Tensor, ...]:
+    """Gradients of q, k, v and, where landmarks are given, of those (N,H,M,D); otherwise the last two are empty."""
+    N, H, L, D = q.shape
+    G, M, E = N * H, _count(near), v.shape[-1]
+    size, scale = sizes(q, v, M), D**-0.5
+    scale2 = scale / math.log(2)
+    mask = _bytes(mask)
+    new = lambda *shape: q.new_empty(shape, dtype=torch.float32)
+
+    area = size["BM"], max(size["BD"], size["BE"]), q.dtype, arch or tiles.arch(q.device)
+    tile = tiles.streaming_backward(*area)
+    how = _cut(tile) | size
+    chunk = tiles.chunk(G, L, tile.block, q.device)
+    S = -(-L // chunk)
+    dq, dk, dv = like(q, D), like(q, D), like(q, E)
+    dw_parts, dk_parts = new(S, G, M, E), new(S, G, M, D)
+    for part in tiles.passes("DW", "DQ", "DK", tile.launches):
+        run(
+            back.c_backward_kernel, (G, S), q, near.k, w, near.rows, near.cols, near.col_real, dout,
+            dq, dw_parts, dk_parts, *q.stride()[:3], *near.k.stride()[:3], *_pair(near.col_real), *dout.stride()[:3],
+            *dq.stride()[:3], H, L, chunk, scale, scale2, COPY=copy, TURNED=tile.turned, **part, **how,
+        )  # fmt: skip
+
+    inside = tiles.cubic(size["BM"], area[-1])
+    if inside is None:
+        a, b, a_real, b_real = near.gathered()
+        drv, dq_rows, dk_cols = core_library.backward(a, b, a_real, b_real, rv, dw_parts.sum(0), steps)
+        dk_cols = dk_cols + dk_parts.sum(0)
+        if copy:
+            drv = drv + _gather(dout, near.rows).float().flatten(0, 1)
+        delta = (drv * rv).sum(-1)
+    else:
+        drv, delta, dq_rows, dk_cols = new(G, M, E), new(G, M), new(G, M, D), new(G, M, D)
+        run(
+            core.cubic_backward_kernel, (G,), *near, rv, dout, dw_parts, dk_parts,
+            new(G, 4 + steps, size["BM"], size["BM"]), drv, delta, dq_rows, dk_cols,
+            *near.strides(), *near.real_strides(), *dout.stride()[:3], H, S, scale, scale2,
+            STEPS=steps, PRECISION=tiles.inner_precision(q.dtype), COPY=copy,
+            warps=inside.warps, stages=inside.stages, **size,
+        )  # fmt: skip
+
+    dq_parts = new(S, G, M, D)
+    for part in tiles.passes("DV", "DK", "DQ", tile.launches):
+        run(
+            back.r_backward_kernel, (G, S), near.q, k, v, near.rows, mask, lse, drv, delta, dk, dv, dq_parts,
+            *near.q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *dk.stride()[:3], *dv.stride()[:3],
+            H, L, chunk, scale, scale2, **part, **how,
+        )  # fmt: skip
+
+    given = near.rows is None
+    dq_kept, dk_kept = (like(near.q, D), like(near.k, D)) if given else (q.new_empty(0), k.new_empty(0))
+    to = (dq_kept, dk_kept) if given else (dq, dk)
+    run(
+        back.scatter_kernel, (G,), near.rows, near.cols, dq_parts, dq_rows, dk_cols, *to,
+        *to[0].stride()[:3], *to[1].stride()[:3], H, S,
+        M=M, D=D, BM=size["BM"], BD=size["BD"], ADD=not given,
+        warps=tiles.scatter_warps(size["BM"], size["BD"]), stages=2,
+    )  # fmt: skip
+    return dq, dk, dv, dq_kept, dk_kept
+
+
+def row_scores(a: Tensor, b: Tensor | None, mask, score: str, class_token: bool, run=run) -> Tensor:
+    """(N,H,L,D) one or two times -> (1 or 2,N,H,L) in float32."""
+    N, H, L, D = a.shape
+    scores = a.new_empty(1 if b is None else 2, N, H, L, dtype=torch.float32)
+    grid = (N * H, -(-L // 128))
+    strides = (*a.stride()[:3], *((0, 0, 0) if b is None else b.stride()[:3]))
+    run(
+        selection_scores.score_kernel, grid, a, b, _bytes(mask), scores, *strides, H, L,
+        D=D, BD=tiles.padded(D), BN=128, SCORE=score, CLASS=class_token, warps=4, stages=2,
+    )  # fmt: skip
+    return scores
+
+
+def _cut(tile: tiles.Tile) -> dict:
+    return {"BN": tile.block, "PRECISION": tile.precision, "warps": tile.warps, "stages": tile.stages}
+
+
+def _count(near: Kept) -> int:
+    return (near.q if near.rows is None else near.rows).shape[2]
+
+
+def _bytes(mask: Tensor | None) -> Tensor | None:
+    return None if mask is None else mask.view(torch.uint8)
+
+
+def _pair(real: Tensor | None) -> tuple[int, int]:
+    return (0, 0) if real is None else real.stride()[:2]
+
+
+def _gather(x: Tensor, index: Tensor | None) -> Tensor:
+    return x if index is None else x.gather(2, index[..., None].expand(-1, -1, -1, x.shape[-1]))
+
+
+def _gather_real(real: Tensor | None, index: Tensor | None, heads: int) -> Tensor | None:
+    if real is None:
+        return None
+    return (real if index is None else real.gather(2, index)).bool().expand(-1, heads, -1).flatten(0, 1)

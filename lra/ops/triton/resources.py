@@ -1,0 +1,127 @@
+"""Registers, shared memory and spills of every launch, compiled ahead of time: no GPU is needed.
+
+python -m lra.ops.triton.resources [arch=80,90,100] [dtype=bf16,fp16,fp32] [m=16,32,64,128] [d=16,32,64,128]
+                               [kernel=rv,out,c_backward,r_backward,scatter,score,cubic,cubic_backward]
+
+A launch takes 1 to 10 s, but a cubic_backward of 64 kept rows up to two minutes: products of split float32 factors,
+unrolled. Triton's cache (TRITON_CACHE_DIR) makes the next time short.
+"""
+
+import itertools
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from pathlib import Path
+
+import torch
+from torch._subclasses import FakeTensorMode
+
+CHOICES = {
+    "arch": ("80", "90", "100"),
+    "dtype": ("bf16", "fp16", "fp32"),
+    "m": ("16", "32", "64", "128"),
+    "d": ("16", "32", "64", "128"),
+    "kernel": ("rv", "out", "c_backward", "r_backward", "scatter", "score", "cubic", "cubic_backward"),
+}
+DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
+TYPES = {
+    torch.bfloat16: "*bf16",
+    torch.float16: "*fp16",
+    torch.float32: "*fp32",
+    torch.int64: "*i64",
+    torch.uint8: "*u8",
+}
+COLUMNS = ("arch", "dtype", "m", "d", "kernel", "block", "warps", "stages", "registers", "spilled", "shared")
+
+
+def rows(arch: str, dtype: str, m: str, d: str, kernels: tuple[str, ...] = CHOICES["kernel"]) -> list[tuple]:
+    """One row of COLUMNS for each launch of a forward and backward pass with these sizes, masked, with copied rows.
+
+    ``block``: rows of the sequence at a time; ``spilled`` is in bytes for each thread, ``shared`` in bytes for each
+    block. A kernel that is launched more than once, for some of its gradients each time, has their names behind its
+    own, as in c_backward-dq-dk.
+    """
+    from . import launch
+
+    made = []
+
+    def compile(kernel, grid, *args, warps, stages, **constants):
+        name = kernel.__name__.removesuffix("_kernel")
+        if name in kernels:
+            parts = {part: constants[part] for part in ("DW", "DV", "DQ", "DK") if part in constants}
+            found = "" if all(parts.values()) else "".join(f"-{part.lower()}" for part in parts if parts[part])
+            usage = _compile(kernel, args, constants, arch, warps, stages)
+            made.append((arch, dtype, m, d, name + found, constants.get("BN", 0), warps, stages, *usage))
+
+    N, H, L, M, D = 512, 2, 4096, int(m), int(d)
+    with FakeTensorMode():
+        q, k, v = (torch.empty(N, L, H, D, dtype=DTYPES[dtype]).transpose(1, 2) for _ in range(3))
+        index, mask = torch.empty(N, H, M, dtype=torch.int64), torch.empty(N, L, dtype=torch.bool)
+        near = launch.kept(q, k, None, None, index, index, mask, None, None)
+        out, rv, w, lse = launch.forward(q, k, v, near, mask, 6, True, run=compile, arch=int(arch))
+        launch.backward(out, q, k, v, near, mask, rv, w, lse, 6, True, run=compile, arch=int(arch))
+        launch.row_scores(q, k, mask, "abs", False, run=compile)
+    return made
+
+
+def _compile(kernel, args, constants, arch, warps, stages) -> tuple[int, int, int]:
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    signature, fixed, attributes = {}, {}, {}
+    for i, name in enumerate(kernel.arg_names):
+        value = args[i] if i < len(args) else constants[name]
+        one = isinstance(value, int) and value == 1 and not kernel.params[i].do_not_specialize
+        if i >= len(args) or value is None or one:
+            signature[name], fixed[(i,)] = "constexpr", value
+        elif isinstance(value, float):
+            signature[name] = "fp32"
+        else:
+            tensor = isinstance(value, torch.Tensor)
+            signature[name] = TYPES[value.dtype] if tensor else "i32"
+            if tensor or (value % 16 == 0 and not kernel.params[i].do_not_specialize):
+                attributes[(i,)] = [["tt.divisibility", 16]]
+    made = triton.compile(
+        ASTSource(fn=kernel, signature=signature, constexprs=fixed, attrs=attributes),
+        target=GPUTarget("cuda", int(arch), 32),
+        options={"num_warps": warps, "num_stages": stages},
+    )
+    tool = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as cubin:
+        cubin.write(made.asm["cubin"])
+        cubin.flush()
+        usage = subprocess.run([tool, "-res-usage", cubin.name], capture_output=True, text=True, check=True).stdout
+    count = lambda word: int(re.search(rf"{word}:(\d+)", usage).group(1))
+    return count("REG"), max(count("STACK"), count("LOCAL")), made.metadata.shared
+
+
+def main() -> None:
+    choices = dict(CHOICES)
+    for word in sys.argv[1:]:
+        key, _, values = word.partition("=")
+        wrong = [value for value in values.split(",") if value not in CHOICES.get(key, ())]
+        if wrong:
+            valid = " ".join(f"{key}={','.join(values)}" for key, values in CHOICES.items())
+            sys.exit(f"lra: {word}: no such choice; there are {valid}")
+        choices[key] = tuple(values.split(","))
+    if os.environ.get("TRITON_INTERPRET") == "1":
+        sys.exit("lra: TRITON_INTERPRET=1 interprets kernels; unset it to compile them")
+    print(*(f"{name:>{width(name)}}" for name in COLUMNS), flush=True)
+    kernels = choices.pop("kernel")
+    with ProcessPoolExecutor() as pool:
+        for made in pool.map(partial(rows, kernels=kernels), *zip(*itertools.product(*choices.values()), strict=True)):
+            for row in made:
+                print(*(f"{value:>{width(name)}}" for name, value in zip(COLUMNS, row, strict=True)), flush=True)
+
+
+def width(name: str) -> int:
+    return 16 if name == "kernel" else max(6, len(name))
+
+
+if __name__ == "__main__":
+    main()

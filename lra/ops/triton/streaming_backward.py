@@ -1,0 +1,145 @@
+"""The streaming launches of the backward pass: one over queries, one over keys and values, and what adds rows up."""
+
+import triton
+import triton.language as tl
+
+from .core import summed
+from .primitives import VARYING, dot, dot_halves, dot_wide, halves, is_real, load, narrow, probabilities, slots, store
+
+
+@triton.jit(do_not_specialize=VARYING)
+def c_backward_kernel(
+    q, k, w, rows, cols, real, dout, dq, dw, dk,
+    q_n, q_h, q_l, k_n, k_h, k_l, r_n, r_h, o_n, o_h, o_l, dq_n, dq_h, dq_l, H, L, chunk, scale, scale2,
+    M: tl.constexpr, D: tl.constexpr, E: tl.constexpr, BM: tl.constexpr, BD: tl.constexpr, BE: tl.constexpr,
+    BN: tl.constexpr, PRECISION: tl.constexpr, COPY: tl.constexpr,
+    TURNED: tl.constexpr, DW: tl.constexpr, DQ: tl.constexpr, DK: tl.constexpr,
+):  # fmt: skip
+    """dq of ``chunk`` queries, and their share of dW and of the gradient of k[cols]: (S,G,M,E), (S,G,M,D).
+
+    dC = D wᵀ, dS = C * (dC - rowsum(dC * C)), dq = scale dS k[cols], dW = Cᵀ D, dk = scale dSᵀ q, where D is dout, with
+    COPY without its kept rows. DW, DQ, DK: which of the three this launch finds; all at once need registers.
+    TURNED: C is computed as (BM,BN), as its sums over rows want it, so that many kept rows are shared out among warps;
+    otherwise as (BN,BM), in which a softmax needs no other warp.
+    """
+    g, part = tl.program_id(0), tl.program_id(1)
+    n, h = (g // H).to(tl.int64), (g % H).to(tl.int64)
+    at, kept = slots(cols, g, M, BM)
+    b = load(k + n * k_n + h * k_h, at, k_l, kept, D, BD)
+    bias = tl.where(is_real(real + n * r_n + h * r_h if real is not None else None, at, kept), 0.0, float("-inf"))
+    j = tl.arange(0, BM)
+    weights = narrow(load(w + g.to(tl.int64) * M * E, j, E, kept, E, BE), dout)
+    q += n * q_n + h * q_h
+    dout += n * o_n + h * o_h
+    dq += n * dq_n + h * dq_h
+    if COPY:
+        copied, _ = slots(rows, g, M, BM)
+        copied = tl.where(kept, copied, -1).to(tl.int32)
+    dw_acc = tl.zeros((BM, BE), tl.float32)
+    dk_acc = tl.zeros((BM, BD), tl.float32)
+    end = tl.minimum(part * chunk + chunk, L)
+    for start in tl.range(part * chunk, end, BN):
+        i = start + tl.arange(0, BN)
+        x = load(q, i, q_l, i < end, D, BD)
+        mixed = (i < end) & (tl.max((i[:, None] == copied[None, :]).to(tl.int32), 1) == 0) if COPY else i < end
+        y = load(dout, i, o_l, mixed, E, BE)
+        if TURNED:
+            s = dot(b, tl.trans(x), PRECISION) * scale2 + bias[:, None]
+            p = tl.exp2(s - tl.max(s, 0)[None, :])
+            p = p / tl.sum(p, 0)[None, :]
+        else:
+            p = tl.trans(probabilities(x, b, bias, scale2, PRECISION))
+        if DW:
+            dw_acc += dot_wide(p, y, dout, PRECISION)
+        if DQ or DK:
+            dp = dot(weights, tl.trans(y), PRECISION) if TURNED else tl.trans(dot(y, tl.trans(weights), PRECISION))
+            ds = narrow(p * (dp - tl.sum(p * dp, 0)[None, :]), dout)
+            if DQ:
+                store(dq, i, dq_l, i < end, dot(tl.trans(ds), b, PRECISION) * scale, D, BD)
+            if DK:
+                dk_acc += dot(ds, x, PRECISION)
+    slot = (part * tl.num_programs(0) + g).to(tl.int64) * M
+    if DW:
+        store(dw + slot * E, j, E, kept, dw_acc, E, BE)
+    if DK:
+        store(dk + slot * D, j, D, kept, dk_acc * scale, D, BD)
+
+
+@triton.jit(do_not_specialize=VARYING)
+def r_backward_kernel(
+    q, k, v, rows, mask, lse, drv, delta, dk, dv, dq,
+    q_n, q_h, q_l, k_n, k_h, k_l, v_n, v_h, v_l, dk_n, dk_h, dk_l, dv_n, dv_h, dv_l, H, L, chunk, scale, scale2,
+    M: tl.constexpr, D: tl.constexpr, E: tl.constexpr, BM: tl.constexpr, BD: tl.constexpr, BE: tl.constexpr,
+    BN: tl.constexpr, PRECISION: tl.constexpr, DV: tl.constexpr, DK: tl.constexpr, DQ: tl.constexpr,
+):  # fmt: skip
+    """dk and dv of ``chunk`` keys, and their share of the gradient of q[rows]: (S,G,M,D).
+
+    dR = drv vᵀ, dS = R * (dR - delta), dv = Rᵀ drv, dk = scale dSᵀ q[rows], dq = scale dS k, R from its log-sum-exp.
+    DV, DK, DQ: which of the three this launch finds.
+    """
+    g, part = tl.program_id(0), tl.program_id(1)
+    n, h = (g // H).to(tl.int64), (g % H).to(tl.int64)
+    at, kept = slots(rows, g, M, BM)
+    a = load(q + n * q_n + h * q_h, at, q_l, kept, D, BD)
+    j = tl.arange(0, BM)
+    log = tl.load(lse + g.to(tl.int64) * M + j, mask=kept, other=float("inf"))
+    log = tl.where(log == float("-inf"), float("inf"), log)
+    less = tl.load(delta + g.to(tl.int64) * M + j, mask=kept, other=0.0)
+    high, low = halves(load(drv + g.to(tl.int64) * M * E, j, E, kept, E, BE), dv)
+    k += n * k_n + h * k_h
+    v += n * v_n + h * v_h
+    dk += n * dk_n + h * dk_h
+    dv += n * dv_n + h * dv_h
+    acc = tl.zeros((BM, BD), tl.float32)
+    end = tl.minimum(part * chunk + chunk, L)
+    for start in tl.range(part * chunk, end, BN):
+        i = start + tl.arange(0, BN)
+        inside = i < end
+        x = load(k, i, k_l, inside, D, BD)
+        y = load(v, i, v_l, inside, E, BE)
+        real = is_real(mask + n * L if mask is not None else None, i, inside)
+        s = tl.where(real[None, :], dot(a, tl.trans(x), PRECISION) * scale2, float("-inf"))
+        p = tl.exp2(s - log[:, None])
+        if DV:
+            p_high, p_low = halves(p, dv)
+            to_v = dot_halves(tl.trans(p_high), high, low, dv, PRECISION)
+            if dv.dtype.element_ty != tl.float32:
+                to_v += dot(tl.trans(p_low), high, PRECISION)
+            store(dv, i, dv_l, inside, to_v, E, BE)
+        if DK or DQ:
+            dp = dot(high, tl.trans(y), PRECISION)
+            if dv.dtype.element_ty != tl.float32:
+                dp += dot(low, tl.trans(y), PRECISION)
+            wide = p * (dp - less[:, None])
+            if DK:
+                store(dk, i, dk_l, inside, dot(tl.trans(narrow(wide, dv)), a, PRECISION) * scale, D, BD)
+            if DQ:
+                acc += dot_wide(wide, x, dv, PRECISION)
+    if DQ:
+        slot = (part * tl.num_programs(0) + g).to(tl.int64) * M
+        store(dq + slot * D, j, D, kept, acc * scale, D, BD)
+
+
+@triton.jit(do_not_specialize=VARYING)
+def scatter_kernel(
+    rows, cols, dq_parts, dq_rows, dk_cols, dq, dk,
+    dq_n, dq_h, dq_l, dk_n, dk_h, dk_l, H, S,
+    M: tl.constexpr, D: tl.constexpr, BM: tl.constexpr, BD: tl.constexpr, ADD: tl.constexpr,
+):  # fmt: skip
+    """Gradients of the kept rows, summed over their parts, to where they belong: added at rows and cols, or stored."""
+    g, G = tl.program_id(0), tl.num_programs(0)
+    n, h = (g // H).to(tl.int64), (g % H).to(tl.int64)
+    j = tl.arange(0, BM)
+    slot = g.to(tl.int64) * M * D
+    dq += n * dq_n + h * dq_h
+    dk += n * dk_n + h * dk_h
+    grad = load(dq_rows + slot, j, D, j < M, D, BD) + summed(dq_parts, g, G, S, M, D, BM, BD)
+    at, kept = slots(rows, g, M, BM)
+    if ADD:
+        grad += load(dq, at, dq_l, kept, D, BD).to(tl.float32)
+    store(dq, at, dq_l, kept, grad, D, BD)
+    grad = load(dk_cols + slot, j, D, j < M, D, BD)
+    at, kept = slots(cols, g, M, BM)
+    if ADD:
+        grad += load(dk, at, dk_l, kept, D, BD).to(tl.float32)
+    store(dk, at, dk_l, kept, grad, D, BD)

@@ -1,0 +1,76 @@
+"""The two streaming launches of the forward pass: R V over keys and values, C W over queries."""
+
+import triton
+import triton.language as tl
+
+from .primitives import VARYING, dot, dot_halves, dot_wide, halves, is_real, load, narrow, probabilities, slots, store
+
+
+@triton.jit(do_not_specialize=VARYING)
+def rv_kernel(
+    q, k, v, rows, mask, rv, lse,
+    q_n, q_h, q_l, k_n, k_h, k_l, v_n, v_h, v_l, H, L, chunk, scale2,
+    M: tl.constexpr, D: tl.constexpr, E: tl.constexpr, BM: tl.constexpr, BD: tl.constexpr, BE: tl.constexpr,
+    BN: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """softmax(scale q[rows] kᵀ) v over ``chunk`` keys: rv (S,G,M,E), base-2 log-sum-exp (S,G,M), -inf without a key."""
+    g, part = tl.program_id(0), tl.program_id(1)
+    n, h = (g // H).to(tl.int64), (g % H).to(tl.int64)
+    at, kept = slots(rows, g, M, BM)
+    a = load(q + n * q_n + h * q_h, at, q_l, kept, D, BD)
+    k += n * k_n + h * k_h
+    v += n * v_n + h * v_h
+    top = tl.full((BM,), float("-inf"), tl.float32)
+    total = tl.zeros((BM,), tl.float32)
+    acc = tl.zeros((BM, BE), tl.float32)
+    end = tl.minimum(part * chunk + chunk, L)
+    for start in tl.range(part * chunk, end, BN):
+        i = start + tl.arange(0, BN)
+        inside = i < end
+        x = load(k, i, k_l, inside, D, BD)
+        y = load(v, i, v_l, inside, E, BE)
+        real = is_real(mask + n * L if mask is not None else None, i, inside)
+        s = tl.where(real[None, :], dot(a, tl.trans(x), PRECISION) * scale2, float("-inf"))
+        new = tl.maximum(top, tl.max(s, 1))
+        shift = tl.where(new == float("-inf"), 0.0, new)
+        p = tl.exp2(s - shift[:, None])
+        decay = tl.exp2(top - shift)
+        total = total * decay + tl.sum(p, 1)
+        acc = acc * decay[:, None] + dot_wide(p, y, v, PRECISION)
+        top = new
+    some = total > 0
+    slot = (part * tl.num_programs(0) + g).to(tl.int64) * M
+    j = tl.arange(0, BM)
+    store(rv + slot * E, j, E, kept, acc / tl.where(some, total, 1.0)[:, None], E, BE)
+    tl.store(lse + slot + j, top + tl.log2(tl.where(some, total, 1.0)), mask=kept)
+
+
+@triton.jit(do_not_specialize=VARYING)
+def out_kernel(
+    q, k, w, rv, rows, cols, real, out,
+    q_n, q_h, q_l, k_n, k_h, k_l, r_n, r_h, o_n, o_h, o_l, H, L, chunk, scale2,
+    M: tl.constexpr, D: tl.constexpr, E: tl.constexpr, BM: tl.constexpr, BD: tl.constexpr, BE: tl.constexpr,
+    BN: tl.constexpr, PRECISION: tl.constexpr, COPY: tl.constexpr,
+):  # fmt: skip
+    """softmax(scale q k[cols]ᵀ) w for ``chunk`` queries; with COPY the kept rows become those of rv (G,M,E)."""
+    g, part = tl.program_id(0), tl.program_id(1)
+    n, h = (g // H).to(tl.int64), (g % H).to(tl.int64)
+    at, kept = slots(cols, g, M, BM)
+    b = load(k + n * k_n + h * k_h, at, k_l, kept, D, BD)
+    bias = tl.where(is_real(real + n * r_n + h * r_h if real is not None else None, at, kept), 0.0, float("-inf"))
+    j = tl.arange(0, BM)
+    high, low = halves(load(w + g.to(tl.int64) * M * E, j, E, kept, E, BE), out)
+    q += n * q_n + h * q_h
+    out += n * o_n + h * o_h
+    begin = part * chunk
+    end = tl.minimum(begin + chunk, L)
+    for start in tl.range(begin, end, BN):
+        i = start + tl.arange(0, BN)
+        x = load(q, i, q_l, i < end, D, BD)
+        p = probabilities(x, b, bias, scale2, PRECISION)
+        store(out, i, o_l, i < end, dot_halves(narrow(p, out), high, low, out, PRECISION), E, BE)
+    if COPY:
+        tl.debug_barrier()  # the exact rows go over those that other threads of this program have written
+        to, _ = slots(rows, g, M, BM)
+        exact = load(rv + g.to(tl.int64) * M * E, j, E, kept, E, BE)
+        store(out, to, o_l, kept & (to >= begin) & (to < end), exact, E, BE)

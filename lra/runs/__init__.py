@@ -1,0 +1,1 @@
+"""The on-disk form of runs."""

@@ -1,0 +1,154 @@
+"""What a benchmark leaves behind: one file per run of it, with a row for every contestant, shape and pass."""
+
+import importlib.util
+import json
+import os
+import platform
+import statistics
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+import torch
+from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+
+from ..disk import checksums
+from . import record
+
+FILE = "bench.json"
+# What decides how memory comes and goes: glibc's malloc, a preloaded one, torch's allocator on a GPU.
+ALLOCATOR = (
+    "MALLOC_MMAP_MAX_",
+    "MALLOC_TRIM_THRESHOLD_",
+    "LD_PRELOAD",
+    "PYTORCH_CUDA_ALLOC_CONF",
+    "PYTORCH_ALLOC_CONF",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One contestant at one shape. Times in milliseconds, sizes in bytes.
+
+    what: ``attention`` | ``block`` | ``step``; mode: ``inference`` | ``training``; pad: of batches of real data, else
+    None; samples: each the mean of ``calls`` calls; peak_bytes: above what lay there before, hence without parameters,
+    optimiser state and inputs; flops and floor_ms: see ``lra.bench.roofline``, None where no formula is known; claimed:
+    growth of the time with n that the authors claim; status: ``ok`` or why there is no number.
+    """
+
+    __pydantic_config__ = record.STRICT
+    what: str
+    mode: str
+    mechanism: str
+    task: str | None
+    pad: str | None
+    n: PositiveInt
+    batch: PositiveInt
+    heads: PositiveInt
+    head_dim: PositiveInt
+    dtype: str
+    samples: tuple[PositiveFloat, ...]
+    calls: NonNegativeInt
+    peak_bytes: int | None
+    floor_bytes: NonNegativeInt | None
+    flops: NonNegativeInt | None
+    floor_ms: NonNegativeFloat | None
+    claimed: float
+    status: str
+
+    @property
+    def ms(self) -> float | None:
+        return statistics.median(self.samples) if self.samples else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Machine:
+    """Where it ran. copy: bytes/s read and written by a large copy; matmul: FLOP/s of a large product, by dtype; load:
+    processes waiting for a CPU at the start, one minute's mean; allocator: its environment variables that were set."""
+
+    __pydantic_config__ = record.STRICT
+    hardware: str
+    device: str
+    threads: int
+    python: str
+    torch: str
+    triton: str | None
+    allocator: dict[str, str]
+    load: float
+    copy: float
+    matmul: dict[str, float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchRecord:
+    """choices: the configuration of the benchmark; seconds: how long all of it took."""
+
+    __pydantic_config__ = record.STRICT
+    kind: str = "bench"
+    name: str
+    fingerprint: str
+    git: str | None
+    choices: dict
+    machine: Machine
+    seconds: float
+    rows: list[Row]
+
+
+def machine(device: str, rates: tuple[float, dict[str, float]]) -> Machine:
+    """rates: the copy's and, by dtype, the matrix product's."""
+    allocator = {key: os.environ[key] for key in ALLOCATOR if os.environ.get(key)}
+    if "LD_PRELOAD" in allocator:
+        allocator["LD_PRELOAD"] = " ".join(
+            Path(word).name for word in allocator["LD_PRELOAD"].replace(":", " ").split()
+        )
+    return Machine(
+        hardware=torch.cuda.get_device_name() if device == "cuda" else _cpu(),
+        device=device,
+        threads=torch.get_num_threads(),
+        python=platform.python_version(),
+        torch=torch.__version__,
+        triton=version("triton") if importlib.util.find_spec("triton") else None,
+        allocator=allocator,
+        load=round(os.getloadavg()[0], 2),
+        copy=rates[0],
+        matmul=rates[1],
+    )
+
+
+def _cpu() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()
+
+
+def fingerprint(choices: Mapping, where: Machine) -> str:
+    """Of what is measured and on what; code and load may change, and then the same folder is measured anew."""
+    same = {key: getattr(where, key) for key in ("hardware", "threads", "torch", "triton", "allocator")}
+    return record.fingerprint({"choices": dict(choices)} | same)
+
+
+def save(found: BenchRecord, runs: Path) -> Path:
+    """Writes runs/bench/<name>/<fingerprint>/bench.json. Raises OSError where that cannot be written."""
+    folder = runs / "bench" / found.name / found.fingerprint
+    folder.mkdir(parents=True, exist_ok=True)
+    checksums.save(folder / FILE, json.dumps(asdict(found), indent=1) + "\n")
+    return folder / FILE
+
+
+def load(path: Path) -> BenchRecord:
+    """Raises ValueError where the file is not a record of a benchmark."""
+    remedy = "delete it and measure again"
+    found = record.parse(BenchRecord, path, "a record of a benchmark", remedy)
+    for row in found.rows:
+        if row.samples and (row.peak_bytes is None or (row.floor_bytes and not row.floor_ms)):
+            raise ValueError(f"{path} is not a record of a benchmark ({row.mechanism} without peak or floor); {remedy}")
+    return found
+
+
+def scan(runs: Path) -> tuple[list[BenchRecord], list[str]]:
+    """Every record of a benchmark under a folder, and one line for each that could not be read."""
+    records, damaged = record.scan_files(runs, FILE, load)
+    return list(records.values()), damaged

@@ -1,0 +1,97 @@
+"""config.yaml of a run, read without trust: it holds plain values, and names nothing to call but what it may name."""
+
+import importlib
+import inspect
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+from torch import nn
+
+from data_prep.base import Source
+
+from ..disk import checksums
+from ..ops import pinv
+from ..disk.atomic import Unreadable
+
+NAME = "config.yaml"
+MOST = 2**17  # bytes; PyYAML takes a second for that
+_PLAIN = str | int | float | bool | None
+_KEY = re.compile(r"[\w-]+(\.[\w-]+)*")  # a[b] would be a.b to OmegaConf
+_PATH = re.compile(r"[A-Za-z]\w*(\.[A-Za-z_]\w*)*\.[A-Za-z]\w*")
+
+
+class _Loader(yaml.SafeLoader):
+    """Without aliases, of which a few lines can make more than any memory holds."""
+
+    def compose_node(self, parent, index):
+        if self.check_event(yaml.AliasEvent):
+            raise Unreadable("it has an alias")
+        return super().compose_node(parent, index)
+
+
+def read(path: Path) -> dict[str, Any]:
+    """The flat choices of a run. Raises ValueError for a file that does not hold such."""
+    try:
+        found = yaml.load(checksums.read(path, MOST), _Loader)
+        if not isinstance(found, dict):
+            raise Unreadable("it is no mapping")
+        for key, value in _items(found):
+            if not _KEY.fullmatch(key) or not isinstance(value, _PLAIN) or "${" in str(value):
+                raise Unreadable(f"{key}: {value} is no plain value of a word")
+        return found
+    except checksums.Damaged:
+        raise
+    except Unreadable as error:
+        reason = str(error)
+    except (yaml.YAMLError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        reason = " ".join(str(error).split())[:200] or type(error).__name__  # all of them are PyYAML's, for bad YAML
+    raise ValueError(f"{path} is not the configuration of a run ({reason}); delete its folder to run that seed again")
+
+
+def check_trust(choices: dict[str, Any], path: Path, trust: str | Iterable[str] | None = None) -> None:
+    """Raise ValueError where a run's choices name more to call than parts of a model, sources and inverses.
+
+    Those are the suite's own; of modules that their user trusts every class and function may be named. path: of the
+    file, for the message.
+    """
+    trust = (trust,) if isinstance(trust, str) else tuple(trust or ())
+    for key, value in _items(choices):
+        word = key.rpartition(".")[2]
+        if word == "_target_":
+            _check_target(key, value, path, trust)
+        elif any(part.startswith("_") for part in key.split(".")) and (word != "_partial_" or value is not True):
+            raise ValueError(f"{path}: {key}: {value} is refused; of such keys a run has _target_ and _partial_: true")
+
+
+def _items(choices: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """(dotted key, value), into lists too, which hydra follows."""
+    if isinstance(choices, dict | list):
+        for key, value in choices.items() if isinstance(choices, dict) else enumerate(choices):
+            yield from _items(value, f"{prefix}.{key}" if prefix else str(key))
+    else:
+        yield prefix, choices
+
+
+def _check_target(key: str, target: Any, path: Path, trust: tuple[str, ...]) -> None:
+    owner, _, name = str(target).rpartition(".")
+    if not _PATH.fullmatch(str(target)) or not _inside(owner, ("lra", "data_prep", *trust)):
+        raise ValueError(
+            f"{path}: {key}: {target} is not of this suite; if you know what it does, say trust={owner or '<module>'}"
+        )
+    try:
+        found = getattr(importlib.import_module(owner), name)
+    except (ImportError, AttributeError):
+        raise ValueError(f"{path}: {key}: there is no {target}") from None
+    home = getattr(found, "__module__", None)
+    trusted = isinstance(home, str) and _inside(home, trust) and (inspect.isclass(found) or inspect.isfunction(found))
+    part = inspect.isclass(found) and issubclass(found, nn.Module | Source) and _inside(home, ("lra", "data_prep"))
+    inverse = inspect.isfunction(found) and home == pinv.__name__
+    if not (trusted or part or inverse):
+        raise ValueError(f"{path}: {key}: {target} is no part of a model, no source and no inverse")
+
+
+def _inside(module: str, packages: Iterable[str]) -> bool:
+    return any(module == package or module.startswith(f"{package}.") for package in packages)

@@ -1,0 +1,198 @@
+"""What a run leaves behind: its configuration, its record, and what tells one run from another."""
+
+import csv
+import functools
+import hashlib
+import io
+import itertools
+import json
+import math
+import os
+import subprocess
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated, Literal, TypeVar
+
+from omegaconf import DictConfig, OmegaConf
+from pydantic import ConfigDict, Field, NonNegativeFloat, NonNegativeInt, TypeAdapter, ValidationError
+
+from ..disk import checksums
+from ..config import flatten
+from ..disk.atomic import Unreadable, replacing, write  # noqa: F401 what writes a folder of a run writes all its files so
+
+T = TypeVar("T")
+NAME, METRICS = "record.json", "metrics.csv"
+STRICT = ConfigDict(strict=True, allow_inf_nan=False)  # of what is read
+Percent = Annotated[float, Field(ge=0, le=100)]
+# What makes a result; everything else (logger, device, compile, threads, folders, other seeds) does not.
+_CHOICES = ("task", "source", "model", "block", "attn", "protocol", "optim", "data", "trainer")
+# Several devices share the same batches, and only dropout and random selection draw other numbers there.
+_INDIFFERENT = (
+    "task.display",
+    "data.root",
+    "data.eval_batch",
+    "trainer.device",
+    "trainer.devices",
+    "trainer.compile",
+    "trainer.threads",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunRecord:
+    """One seed's result. Scores in percent; times in milliseconds; status is ``done`` or ``diverged``.
+
+    ``majority`` is what a constant answer scores on the test set: the most frequent class, or the mean label where
+    labels are real numbers; ``step_ms`` and ``peak_bytes`` (of the device, or of the whole process on a CPU) are
+    measurements and differ from run to run.
+    """
+
+    __pydantic_config__ = STRICT
+    kind: str = "train"
+    study: str
+    task: str
+    protocol: str
+    budget: str
+    label: str
+    seed: NonNegativeInt
+    fingerprint: str
+    git: str | None
+    params: NonNegativeInt
+    metric: str
+    val: Percent | None
+    test: Percent | None
+    majority: Percent
+    n_val: NonNegativeInt
+    n_test: NonNegativeInt
+    best_step: NonNegativeInt | None
+    steps: NonNegativeInt
+    step_ms: NonNegativeFloat | None
+    peak_bytes: NonNegativeInt | None
+    device: str
+    status: Literal["done", "diverged"]
+
+
+def choices(config: DictConfig, provenance: dict) -> dict:
+    """The resolved part of a configuration that decides the result of a seed, flat."""
+    plain = OmegaConf.to_container(config, resolve=True)
+    flat = flatten({key: plain[key] for key in _CHOICES} | {"provenance": provenance})
+    return {key: value for key, value in flat.items() if key not in _INDIFFERENT}
+
+
+def home(config: DictConfig) -> Path:
+    """Where the seeds of a configuration are."""
+    return Path(config.runs) / config.study / config.task.name / config.label
+
+
+def disk_bytes(params: int) -> int:
+    """What a seed leaves behind: weights, two moments of AdamW, and the best weights, in 32 bits."""
+    return 16 * params
+
+
+def fingerprint(choices: dict) -> str:
+    return hashlib.sha256(json.dumps(choices, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def check_choices(choices: dict, record: RunRecord, folder: Path) -> None:
+    """Raise ValueError where the choices of a folder are not those of its record."""
+    if fingerprint(choices | {"seed": record.seed}) != record.fingerprint:
+        raise ValueError(f"{folder}: config.yaml and {NAME} are not of one run; delete it to run that seed again")
+
+
+def difference(old: dict, new: dict) -> str:
+    """``key: old -> new`` for every choice that differs."""
+    keys = sorted(key for key in old | new if old.get(key) != new.get(key))
+    return "; ".join(f"{key}: {old.get(key)} -> {new.get(key)}" for key in keys)
+
+
+def save(record: RunRecord, folder: Path) -> None:
+    checksums.save(folder / NAME, json.dumps(asdict(record), indent=2) + "\n")
+
+
+def load(path: Path, fingerprint: str | None = None) -> RunRecord:
+    """Raises ValueError where the file is not a record, or not that of the run of the fingerprint."""
+    remedy = "delete it to run that seed again"
+    found = parse(RunRecord, path, "a record of a run", remedy)
+    if found.status == "done" and None in (found.val, found.test):
+        raise ValueError(f"{path} is not a record of a run (done without a score); {remedy}")
+    if fingerprint not in (None, found.fingerprint):
+        raise ValueError(f"{path} is the record of another run, seed {found.seed}; {remedy}")
+    return found
+
+
+def parse(kind: type[T], path: Path, name: str, remedy: str) -> T:
+    """A dataclass from a JSON file. Raises ValueError, with the first value that is not of the kind of its field."""
+    try:
+        return _adapter(kind).validate_json(checksums.read(path))
+    except Unreadable as error:
+        reason = str(error)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+        reason = ": ".join([*filter(None, [".".join(map(str, first["loc"]))]), first["msg"]])
+    raise ValueError(f"{path} is not {name} ({reason}); {remedy}")
+
+
+@functools.cache
+def _adapter(kind: type) -> TypeAdapter:
+    return TypeAdapter(kind)
+
+
+def evaluations(folder: Path) -> list[dict[str, float]]:
+    """The rows of metrics.csv. Raises ValueError where that is not such a table."""
+    path = folder / METRICS
+    try:
+        table = csv.DictReader(io.StringIO(checksums.read(path).decode(), newline=""), strict=True)
+        rows = [{name: float(cell) for name, cell in row.items()} for row in table]
+        if not all(math.isfinite(value) for row in rows for value in row.values()):
+            raise Unreadable("a cell is no finite number")
+        if not rows or not {"train_loss", "val"} <= rows[0].keys():
+            raise Unreadable("it has no scores")
+        if any(row["step"] % 1 for row in rows) or any(b["step"] <= a["step"] for a, b in itertools.pairwise(rows)):
+            raise Unreadable("its steps are no whole numbers that rise")
+        return [row | {"step": int(row["step"])} for row in rows]
+    except checksums.Damaged:
+        raise
+    except (ValueError, KeyError, TypeError, csv.Error) as error:
+        reason = str(error) if isinstance(error, Unreadable) else f"{type(error).__name__}: {error}"
+        raise ValueError(f"{path} is not a table of evaluations ({reason})") from None
+
+
+def scan(runs: Path) -> tuple[dict[Path, RunRecord], list[str]]:
+    """Every training record below a folder, by its own folder, and one line for each that could not be read."""
+    return scan_files(runs, NAME, load)
+
+
+def scan_files(runs: Path, name: str, load: Callable[[Path], T]) -> tuple[dict[Path, T], list[str]]:
+    """What ``load`` makes of every file of a name below a folder, by the file's folder, and what it refuses.
+
+    A file that a list of checksums has and that is gone is among the latter.
+    """
+    records, damaged = {}, []
+    for path in sorted({path.with_name(name) for kind in (name, checksums.NAME) for path in runs.rglob(kind)}):
+        try:
+            if os.path.lexists(path):
+                records[path.parent] = load(path)
+            elif checksums.expected(path):
+                damaged.append(f"{path} is missing, {checksums.NAME} beside it has it")
+        except (ValueError, OSError) as error:
+            damaged.append(str(error))
+    return records, damaged
+
+
+def on_cpu(device: str) -> bool:
+    """Whether the ``device`` of a record is a CPU: "x86_64 CPU, 2 threads"."""
+    return " CPU, " in device
+
+
+def git_commit() -> str | None:
+    """Commit of the checkout that the code runs from, with ``-dirty`` where it has changes; None outside one."""
+    here = Path(__file__).parent
+
+    def git(*words: str) -> str:
+        return subprocess.run(["git", *words], cwd=here, capture_output=True, text=True, check=True).stdout.strip()
+
+    try:
+        return git("rev-parse", "--short=12", "HEAD") + ("-dirty" if git("status", "--porcelain", "-uno") else "")
+    except (OSError, subprocess.CalledProcessError):
+        return None

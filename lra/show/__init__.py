@@ -1,1 +1,0 @@
-"""python -m lra.show, see ``lra.show.__main__``."""

@@ -1,0 +1,1 @@
+"""Studies that stand on the suite; nothing of the suite imports them."""

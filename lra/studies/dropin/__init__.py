@@ -1,0 +1,1 @@
+"""python -m lra.studies.dropin, see ``lra.studies.dropin.__main__``."""

@@ -1,0 +1,146 @@
+"""Every candidate by its name: q, k (N,H,L,D), v (N,H,L,E) of real tokens, count -> (N,H,L,E), and what it is.
+
+Unless it says otherwise a candidate keeps ``count`` rows and ``count`` columns, by position (``step``), and copies the
+kept rows of the output, as CUR does. Names that begin with cur_ differ from the paper's CUR in one thing, those that
+begin with plus_ from ``cur_plus``.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+from torch import Tensor
+
+from ...attention.cur import CUR, CURPlus
+from ...ops.pinv import cubic, exact, tikhonov
+from . import inverses, kept, landmarks, parts, rivals
+from .kept import Kept
+
+Function = Callable[[Tensor, Tensor, Tensor, int], Tensor]
+
+
+class Candidate(NamedTuple):
+    function: Function
+    about: str
+
+
+def cur(**options) -> Function:
+    """CUR with options of its own."""
+    return lambda q, k, v, count: CUR(**rivals.sizes(q, v), count=count, **{"score": "step"} | options)(q, k, v)
+
+
+def plus(**options) -> Function:
+    return lambda q, k, v, count: CURPlus(**rivals.sizes(q, v), count=count, **options)(q, k, v)
+
+
+def made(choose: landmarks.Choice, combine: Callable[..., Tensor], **options) -> Function:
+    """``combine`` of the rows and columns that ``choose`` keeps."""
+
+    def function(q, k, v, count):
+        x = Kept(q, k, v, *choose(q, k, v, count))
+        return x.copied(combine(x, **options))
+
+    return function
+
+
+def sampled(**options) -> Function:
+    """Least-squares M on twice as many rows as are kept, by position."""
+
+    def function(q, k, v, count):
+        x = Kept(q, k, v, *step(q, k, v, count))
+        rows = landmarks.by_position(q, min(2 * count, q.shape[2]))
+        return x.copied(kept.least_squares(x, rows, **options))
+
+    return function
+
+
+step, far = landmarks.select("step"), landmarks.select("farthest")
+paper, damped = partial(cubic, steps=4), partial(tikhonov, ridge=0.1)
+product = {"combine": kept.product, "inverse": paper}
+smooth = {"combine": parts.smoothed, "smoother": parts.kernel}
+CHOICES = {
+    "kmeans_pp": (landmarks.alike(landmarks.kmeans_pp), "seeds of k-means++ (Arthur and Vassilvitskii 2007)"),
+    "leverage": (landmarks.alike(landmarks.leverage), "largest ridge leverage scores (Mahoney and Drineas 2009)"),
+    "segments": (landmarks.alike(landmarks.segments), "largest absolute sum of each segment"),
+    "value_norm": (landmarks.value_norm, "rows by position, columns by |k| |v| (Drineas et al. 2006)"),
+    "received": (landmarks.received, "rows by position, columns by attention received (H2O: Zhang et al. 2023)"),
+}
+CANDIDATES = {
+    "cur_step": Candidate(cur(), "the paper's: cubic inverse of 4 steps, rows and columns by position"),
+    # which rows and columns
+    "cur_abs": Candidate(cur(score="abs"), "largest absolute sums (the paper's)"),
+    "cur_random": Candidate(cur(score="random", resample="always"), "drawn uniformly (the paper's)"),
+    "cur_farthest": Candidate(cur(score="farthest"), "farthest-point traversal (Gonzalez 1985)"),
+    **{f"cur_{name}": Candidate(made(rule, **product), what) for name, (rule, what) in CHOICES.items()},
+    # the inverse
+    "cur_cubic_1": Candidate(cur(pinv=partial(cubic, steps=1)), "cubic inverse of 1 step"),
+    "cur_cubic_6": Candidate(cur(pinv=partial(cubic, steps=6)), "cubic inverse of 6 steps, Nystromformer's"),
+    "cur_true": Candidate(cur(pinv=exact), "Moore-Penrose inverse"),
+    "cur_tikhonov": Candidate(cur(pinv=damped), "Tikhonov (1963), ridge 0.1"),
+    "cur_tikhonov_more": Candidate(cur(pinv=partial(tikhonov, ridge=0.3)), "Tikhonov (1963), ridge 0.3"),
+    "cur_cutoff": Candidate(cur(pinv=partial(exact, rtol=0.1)), "truncated SVD, from 0.1 of the largest (Hansen 1987)"),
+    "cur_damped_cubic": Candidate(
+        cur(pinv=partial(inverses.damped_cubic, steps=4, ridge=0.1)), "cubic inverse of the damped uᵀu, 4 steps"
+    ),
+    "cur_row_normalised": Candidate(cur(pinv=inverses.row_normalised), "cubic inverse with rows that sum to one"),
+    # what is made of it
+    "cur_missing_mass": Candidate(made(step, kept.missing_mass, inverse=paper), "missing mass to the mean value"),
+    "cur_row_sums": Candidate(made(step, kept.row_sums, inverse=paper), "divided by row sums (Performer, equation 4)"),
+    "cur_values_first": Candidate(
+        made(step, kept.values_first, inverse=damped), "Tikhonov towards the kept values (Hansen 1998), ridge 0.1"
+    ),
+    "cur_oversampled": Candidate(
+        made(landmarks.uneven(step, 1.5), kept.product, inverse=damped),
+        "3/2 count rows, 1/2 count columns, ridge 0.1 (Park and Nakatsukasa 2024)",
+    ),
+    "cur_least_squares": Candidate(sampled(), "M minimises |S(A - C M R)| over 2 count rows S"),
+    "cur_least_squares_damped": Candidate(sampled(inverse=damped), "the same, both inverses Tikhonov's, ridge 0.1"),
+    "cur_least_squares_farthest": Candidate(
+        made(far, kept.least_squares), "farthest; M minimises |A - C M R| (Stewart 1999), which needs all of A"
+    ),
+    "cur_least_squares_all": Candidate(
+        made(step, kept.least_squares), "M minimises |A - C M R| (Stewart 1999), which needs all of A"
+    ),
+    # cells of keys
+    "cur_plus": Candidate(plus(), "cells of keys, smoothed correction, farthest (lra.ops.cells)"),
+    **{
+        f"plus_{score}": Candidate(plus(score=score, resample="always"), f"score={score}")
+        for score in ("step", "abs", "random")
+    },
+    **{f"plus_{name}": Candidate(made(rule, **smooth), what) for name, (rule, what) in CHOICES.items()},
+    "plus_half_received": Candidate(
+        made(landmarks.spread_and_received, **smooth), "half of the columns by attention received"
+    ),
+    "plus_rows": Candidate(made(landmarks.uneven(far, 1.5), **smooth), "3/2 count rows, 1/2 count columns"),
+    "plus_columns": Candidate(made(landmarks.uneven(far, 0.5), **smooth), "1/2 count rows, 3/2 count columns"),
+    "plus_lloyd": Candidate(made(far, **smooth, lloyd=1), "cells drawn anew around their means once (Lloyd 1982)"),
+    "plus_heavy": Candidate(
+        made(far, parts.heavy_keys, share=0.5), "count / 2 heavy keys of each row exactly (Vyas et al. 2020)"
+    ),
+    "plus_kept": Candidate(made(far, **smooth, averaged=False), "kept keys and values in place of cells"),
+    "plus_uncorrected": Candidate(made(far, parts.cells_alone), "no correction (ToMe: Bolya et al. 2023)"),
+    "plus_once": Candidate(
+        made(far, parts.smoothed, smoother=partial(parts.kernel, rounds=1)), "one round of smoothing (Watson 1964)"
+    ),
+    "plus_nearest": Candidate(made(far, parts.smoothed, smoother=parts.nearest_row), "the nearest row's error"),
+    "plus_narrow": Candidate(
+        made(far, parts.smoothed, smoother=partial(parts.kernel, width=0.5)), "half as wide a kernel"
+    ),
+    "plus_wide": Candidate(made(far, parts.smoothed, smoother=partial(parts.kernel, width=2.0)), "twice as wide"),
+    "plus_ridge": Candidate(
+        made(far, parts.smoothed, smoother=parts.ridge), "a Gaussian process's mean (Rasmussen and Williams 2006)"
+    ),
+    "plus_cubic": Candidate(
+        made(far, parts.inverted, inverse=partial(cubic, steps=1)), "cubic inverse of 1 step in place of smoothing"
+    ),
+    "plus_tikhonov": Candidate(
+        made(far, parts.inverted, inverse=partial(tikhonov, ridge=0.5)), "Tikhonov, ridge 0.5, in place of smoothing"
+    ),
+    # others
+    "nystrom": Candidate(rivals.nystrom, "Nystromformer without convolution (Xiong et al. 2021)"),
+    "nystrom_kmeans": Candidate(rivals.nystrom_kmeans, "the same, means of clusters (Zhang et al. 2008)"),
+    "clustered": Candidate(rivals.clustered, "clustered attention (Vyas et al. 2020), rows only"),
+    "clustered_improved": Candidate(rivals.clustered_improved, "improved, with count heavy keys (Vyas et al. 2020)"),
+    "performer": Candidate(rivals.performer, "FAVOR+, 2 count features (Choromanski et al. 2021)"),
+    "mean": Candidate(rivals.mean, "the mean value for every query"),
+}

@@ -1,0 +1,105 @@
+"""Kept rows and columns of an attention map, and what CUR makes of them.
+
+Shapes as in ``lra.attention.base``, r kept rows, c kept columns; every token is real. A = softmax(q kᵀ / √D) is the
+map, R its kept rows, C = softmax(q k_Jᵀ / √D) over the kept keys alone, U the kept rows of C.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property, partial
+
+from torch import Tensor
+
+from ...ops.pinv import exact
+from ...ops.selection import take
+
+Inverse = Callable[[Tensor], Tensor]  # (N,H,r,c) -> (N,H,c,r)
+
+
+def weights(q: Tensor, k: Tensor, bias: Tensor | float = 0.0) -> Tensor:
+    """softmax(q kᵀ / √D + bias), q (N,H,i,D), k (N,H,j,D) -> (N,H,i,j)."""
+    return (q @ k.mT * q.shape[-1] ** -0.5 + bias).softmax(-1)
+
+
+@dataclass(frozen=True)
+class Kept:
+    """q, k (N,H,L,D), v (N,H,L,E); rows (N,H,r) and cols (N,H,c), int64: the queries and the keys that are kept."""
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    rows: Tensor
+    cols: Tensor
+
+    @cached_property
+    def q_rows(self) -> Tensor:
+        return take(self.q, self.rows)
+
+    @cached_property
+    def k_cols(self) -> Tensor:
+        return take(self.k, self.cols)
+
+    @cached_property
+    def v_cols(self) -> Tensor:
+        return take(self.v, self.cols)
+
+    @cached_property
+    def C(self) -> Tensor:
+        return weights(self.q, self.k_cols)
+
+    @cached_property
+    def U(self) -> Tensor:
+        return weights(self.q_rows, self.k_cols)
+
+    @cached_property
+    def R(self) -> Tensor:
+        return weights(self.q_rows, self.k)
+
+    @cached_property
+    def exact(self) -> Tensor:
+        """R v, the kept rows of the output (N,H,r,E)."""
+        return self.R @ self.v
+
+    def copied(self, out: Tensor) -> Tensor:
+        """The output (N,H,L,E) with its kept rows, which are known, put in."""
+        return out.scatter(2, self.rows[..., None].expand_as(self.exact), self.exact)
+
+
+def product(x: Kept, inverse: Inverse) -> Tensor:
+    """C Z R v with Z = inverse(U), CUR itself (Francois et al. 2025, equation of section 3)."""
+    return x.C @ (inverse(x.U) @ x.exact)
+
+
+def missing_mass(x: Kept, inverse: Inverse) -> Tensor:
+    """C Z R v + (1 - C Z 1) v̄: what the rows of C Z R lack to one goes to the mean value v̄.
+
+    That is CUR of v - v̄, so that constant values stay (a control variate, as in Zheng et al. 2023, "Efficient
+    attention via control variates").
+    """
+    z, mean = inverse(x.U), x.v.mean(2, keepdim=True)
+    return x.C @ (z @ (x.exact - mean)) + mean
+
+
+def values_first(x: Kept, inverse: Inverse) -> Tensor:
+    """C (v_J + Z (R v - U v_J)): the inverse is left with what the kept values v_J do not explain.
+
+    Tikhonov's regularisation towards a first guess (Hansen, Rank-deficient and discrete ill-posed problems, 1998).
+    """
+    return x.C @ (x.v_cols + inverse(x.U) @ (x.exact - x.U @ x.v_cols))
+
+
+def row_sums(x: Kept, inverse: Inverse) -> Tensor:
+    """C Z R v / (C Z 1): rows divided by their sums, as Performer does (Choromanski et al. 2021, equation 4)."""
+    z = inverse(x.U)
+    return x.C @ (z @ x.exact) / (x.C @ z.sum(-1, keepdim=True))
+
+
+def least_squares(x: Kept, rows: Tensor | None = None, inverse: Inverse = partial(exact, rtol=1e-6)) -> Tensor:
+    """C M R v with M = (S C)⁺ S A R⁺, which minimises |S (A - C M R)|; S takes ``rows`` (N,H,s), all of them for None.
+
+    With all rows M is the best there is for this C and R (Stewart 1999; Boutsidis and Woodruff 2014) and needs the
+    whole of A; with s of them it is O(s L). C and R have rank below c, up to rounding, which rtol leaves out.
+    """
+    q, C = (x.q, x.C) if rows is None else (take(x.q, rows), take(x.C, rows))
+    right = inverse(x.R.double()) @ x.exact.double()  # R⁺ R v
+    return (x.C.double() @ (inverse(C.double()) @ (weights(q, x.k).double() @ right))).to(x.v.dtype)

@@ -1,0 +1,97 @@
+"""Which rows and columns are kept: q, k (N,H,L,D), v (N,H,L,E), count -> rows, cols, int64 (N,H,count).
+
+Every token is real. The rules of ``lra.ops.selection`` are CUR's options; those of this file are candidates only.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from ...ops.selection import Select, every, farthest, take
+from .kept import weights
+
+Choice = Callable[[Tensor, Tensor, Tensor, int], tuple[Tensor, Tensor]]
+
+
+def select(score: str) -> Choice:
+    """A rule of ``lra.ops.selection.Select``, queries for rows and keys for columns."""
+
+    def choose(q, k, v, count):
+        return Select(score=score, heads=q.shape[1], length=q.shape[2], resample="always")(q, k, count, None)
+
+    return choose
+
+
+def by_position(x: Tensor, count: int) -> Tensor:
+    """Every so-manieth row, the same in all heads."""
+    return every(x.shape[0], x.shape[2], count, None, x.device)[:, None].expand(-1, x.shape[1], -1)
+
+
+def alike(one: Callable[[Tensor, int], Tensor]) -> Choice:
+    """One rule for queries and for keys."""
+    return lambda q, k, v, count: (one(q, count), one(k, count))
+
+
+def kmeans_pp(x: Tensor, count: int) -> Tensor:
+    """The first centres of k-means++: the next one is drawn in proportion to its squared distance to those that there
+    are (Arthur and Vassilvitskii 2007, section 2.2)."""
+    N, H, L, _ = x.shape
+    at = torch.randint(L, (N, H, 1))
+    apart, kept = torch.full((N, H, L), float("inf")), [at]
+    for _ in range(count - 1):
+        apart = torch.minimum(apart, (x - take(x, at)).square().sum(-1))
+        # Where only repeated rows are left any of them will do.
+        chance = (apart + apart.amax(-1, keepdim=True).clamp(min=1) * 1e-9).scatter(-1, torch.cat(kept, -1), 0)
+        at = torch.multinomial(chance.flatten(0, 1), 1).view(N, H, 1)
+        kept.append(at)
+    return torch.cat(kept, -1)
+
+
+def leverage(x: Tensor, count: int, ridge: float = 1e-3) -> Tensor:
+    """The largest ridge leverage scores xᵢᵀ (xᵀx + λ I)⁻¹ xᵢ, λ = ridge times the mean squared column.
+
+    CUR's scores (Mahoney and Drineas 2009, equation 3), taken from the top (Papailiopoulos et al. 2014).
+    """
+    gram = x.mT @ x
+    scale = gram.diagonal(dim1=-2, dim2=-1).mean(-1)[..., None, None]
+    gram = gram + ridge * scale * torch.eye(x.shape[-1], dtype=x.dtype)
+    return (torch.linalg.solve(gram, x.mT).mT * x).sum(-1).topk(count).indices
+
+
+def segments(x: Tensor, count: int) -> Tensor:
+    """Of each of count consecutive segments the row with the largest sum of absolute values."""
+    L = x.shape[2]
+    segment = torch.arange(L) * count // L
+    scores = x.abs().sum(-1)[:, :, None].expand(-1, -1, count, -1)  # (N,H,count,L)
+    return scores.masked_fill(segment != torch.arange(count)[:, None], float("-inf")).argmax(-1)
+
+
+def value_norm(q: Tensor, k: Tensor, v: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Every so-manieth row; columns with the largest |k| |v| (norm sampling: Drineas, Kannan and Mahoney 2006)."""
+    rows = by_position(q, count)
+    return rows, (k.norm(dim=-1) * v.norm(dim=-1)).topk(count).indices
+
+
+def received(q: Tensor, k: Tensor, v: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Every so-manieth row; columns to which those rows pay the most attention (H2O: Zhang et al. 2023)."""
+    rows = by_position(q, count)
+    return rows, weights(take(q, rows), k).sum(2).topk(count).indices
+
+
+def spread_and_received(q: Tensor, k: Tensor, v: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Farthest rows; half of the columns farthest, the others where those rows pay the most attention."""
+    rows, first = farthest(q, count, None), farthest(k, max(1, count // 2), None)
+    mass = weights(take(q, rows), k).sum(2)
+    return rows, mass.scatter(-1, first, float("inf")).topk(count).indices
+
+
+def uneven(choose: Choice, share: float) -> Choice:
+    """share times as many rows, and so many fewer columns that together they are as many as before."""
+
+    def chosen(q, k, v, count):
+        L = q.shape[2]
+        rows = min(max(1, round(share * count)), L)
+        return choose(q, k, v, rows)[0], choose(q, k, v, min(2 * count - rows, L))[1]
+
+    return chosen

@@ -1,0 +1,109 @@
+"""``lra.ops.cells``, what ``cur_plus`` is, taken apart: cells of keys on their own, and other corrections of their error.
+
+O = C v̄ + S e: C = softmax(q k̄ᵀ / √D + log n) over means k̄, v̄ of cells of n keys, e = R v - U v̄ what that lacks in the
+kept rows, S with the rounds of ``lra.ops.cells.boosted`` in it. Each function here leaves something out or puts something
+else in its place. Shapes as in ``kept``.
+"""
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ...ops.cells import ROUNDS, bandwidth, boosted, cells, nearest
+from ...ops.selection import take
+from .kept import Inverse, Kept, weights
+
+Smoother = Callable[[Tensor, Tensor], Tensor]  # queries (N,H,L,D) and kept ones (N,H,r,D) -> S (N,H,L,r)
+
+
+def over_cells(x: Kept, lloyd: int = 0, averaged: bool = True) -> tuple[Tensor, Tensor, Tensor]:
+    """C (N,H,L,c), U (N,H,r,c) and v̄ (N,H,c,E).
+
+    lloyd: how often the cells are drawn anew around their means (Lloyd 1982). averaged=False: the kept keys and values
+    themselves, all of one size.
+    """
+    if not averaged:
+        return x.C, x.U, x.v_cols
+    keys = x.k_cols
+    for _ in range(lloyd):
+        keys = means(x.k, keys)
+    keys, values, sizes = cells(x.k, x.v, keys, None, None)
+    bias = sizes.log()[:, :, None]  # -inf for an empty cell
+    return weights(x.q, keys, bias), weights(x.q_rows, keys, bias), values
+
+
+def means(x: Tensor, centres: Tensor) -> Tensor:
+    """One step of Lloyd's: the mean of what is nearest to each centre; one that has nothing stays where it is."""
+    found, _, sizes = cells(x, x, centres, None, None)
+    return torch.where(sizes[..., None] > 0, found, centres)
+
+
+def cells_alone(x: Kept, lloyd: int = 0) -> Tensor:
+    """C v̄: no correction (proportional attention of ToMe: Bolya et al. 2023, equation 1)."""
+    C, _, values = over_cells(x, lloyd)
+    return C @ values
+
+
+def smoothed(x: Kept, smoother: Smoother, lloyd: int = 0, averaged: bool = True) -> Tensor:
+    """C v̄ + S e with another S."""
+    C, U, values = over_cells(x, lloyd, averaged)
+    return C @ values + smoother(x.q, x.q_rows) @ (x.exact - U @ values)
+
+
+def inverted(x: Kept, inverse: Inverse) -> Tensor:
+    """C (v̄ + Z e): CUR's inverse in place of the smoothing, ``values_first`` over cells."""
+    C, U, values = over_cells(x)
+    return C @ (values + inverse(U) @ (x.exact - U @ values))
+
+
+def heavy_keys(x: Kept, share: float) -> Tensor:
+    """``smoothed`` with some keys of each query taken out of their cells to stand for themselves: the ``share`` times c
+    heaviest of the nearest kept row (heavy keys: Vyas et al. 2020; with a smooth rest: Scatterbrain, Chen et al. 2021).
+
+    A heavy key adds exp(its own score) less what its cell has for it to the sums above and below the fraction.
+    """
+    owner, own = nearest(x.k, x.k_cols, None).squeeze(-1), nearest(x.q, x.q_rows, None).squeeze(-1)
+    keys, values, sizes = cells(x.k, x.v, x.k_cols, None, None)
+    heavy = x.R.topk(max(1, round(share * x.cols.shape[2]))).indices  # (N,H,r,t)
+
+    def out(q: Tensor, heavy: Tensor) -> Tensor:  # (N,H,i,D), (N,H,i,t) -> (N,H,i,E)
+        k, v = (take(y, heavy.flatten(2)).unflatten(2, heavy.shape[2:]) for y in (x.k, x.v))  # (N,H,i,t,D)
+        cell = owner.gather(2, heavy.flatten(2)).view_as(heavy)
+        q = q * q.shape[-1] ** -0.5
+        rough, sharp = q @ keys.mT, (q[:, :, :, None] @ k.mT).squeeze(3)
+        most = torch.maximum(rough.amax(-1, keepdim=True), sharp.amax(-1, keepdim=True))
+        more = (sharp - most).exp() - (rough.gather(3, cell) - most).exp()
+        rough = (rough - most).exp() * sizes[:, :, None]
+        total = rough.sum(-1, keepdim=True) + more.sum(-1, keepdim=True)
+        return (rough @ values + (more[:, :, :, None] @ v).squeeze(3)) / total
+
+    error = x.exact - out(x.q_rows, heavy)
+    return out(x.q, take(heavy, own)) + kernel(x.q, x.q_rows) @ error
+
+
+def kernel(q: Tensor, q_rows: Tensor, width: float = 1.0, rounds: int = ROUNDS) -> Tensor:
+    """softmax(-|q - q_rows|² / (width h)) (1 + (1 - T) + (1 - T)² + ...), h and T as in ``lra.ops.cells``."""
+    h = width * bandwidth(q, q_rows, None, None)
+    own = (-apart(q_rows, q_rows) / h).softmax(-1)
+    return (-apart(q, q_rows) / h).softmax(-1) @ boosted(torch.eye(own.shape[-1], dtype=own.dtype), own, rounds)
+
+
+def nearest_row(q: Tensor, q_rows: Tensor) -> Tensor:
+    """The error of the nearest kept row, as clustered attention would have it."""
+    return F.one_hot(nearest(q, q_rows, None).squeeze(-1), q_rows.shape[2]).to(q.dtype)
+
+
+def ridge(q: Tensor, q_rows: Tensor, width: float = 0.5, noise: float = 0.1) -> Tensor:
+    """K (K_rows + noise I)⁻¹, K = exp(-|q - q_rows|² / h), h = width times the mean: the mean of a Gaussian process
+    (Rasmussen and Williams 2006, equation 2.25)."""
+    square = apart(q, q_rows)
+    h = width * square.mean((-1, -2), keepdim=True)
+    own = (-apart(q_rows, q_rows) / h).exp() + noise * torch.eye(q_rows.shape[2], dtype=q.dtype)
+    return torch.linalg.solve(own, (-square / h).exp(), left=False)
+
+
+def apart(x: Tensor, y: Tensor) -> Tensor:
+    """Squared distances, (N,H,i,D), (N,H,j,D) -> (N,H,i,j)."""
+    return torch.cdist(x, y).square()

@@ -1,0 +1,77 @@
+"""Other attention that can stand in for softmax without training: q, k (N,H,L,D), v (N,H,L,E), count -> (N,H,L,E)."""
+
+import torch
+from torch import Tensor
+
+from ...attention.linear import Performer
+from ...attention.nystrom import Nystrom
+from ...ops.cells import nearest
+from ...ops.pinv import cubic
+from ...ops.selection import farthest, take
+from .kept import weights
+from .parts import means
+
+
+def sizes(q: Tensor, v: Tensor) -> dict[str, int]:
+    """Arguments that every mechanism has."""
+    return {"heads": q.shape[1], "head_dim": q.shape[3], "value_dim": v.shape[3], "length": q.shape[2]}
+
+
+def mean(q: Tensor, k: Tensor, v: Tensor, count: int) -> Tensor:
+    """The mean value for every query: what looks at nothing."""
+    return v.mean(2, keepdim=True).expand_as(v)
+
+
+def nystrom(q: Tensor, k: Tensor, v: Tensor, count: int) -> Tensor:
+    """Nystromformer without its convolution (Xiong et al. 2021): means of consecutive segments, 6 steps."""
+    return Nystrom(**sizes(q, v), landmarks=count, kernel=0)(q, k, v)
+
+
+def nystrom_kmeans(q: Tensor, k: Tensor, v: Tensor, count: int) -> Tensor:
+    """The same with means of clusters of queries and of keys (Zhang, Tsang and Kwok 2008)."""
+    q_marks, k_marks = centres(q, count), centres(k, count)
+    return weights(q, k_marks) @ (cubic(weights(q_marks, k_marks), steps=6) @ (weights(q_marks, k) @ v))
+
+
+def performer(q: Tensor, k: Tensor, v: Tensor, count: int) -> Tensor:
+    """FAVOR+ (Choromanski et al. 2021) with 2 count positive features."""
+    return Performer(**sizes(q, v), features=2 * count, eps=0.0)(q, k, v)
+
+
+def clustered(q: Tensor, k: Tensor, v: Tensor, count: int) -> Tensor:
+    """Clustered attention (Vyas et al. 2020, section 3.2): a query has the attention of its cluster's mean query.
+
+    Clusters are those of Lloyd's algorithm; the paper's, of hashes, are coarser. A cluster for each query is exact.
+    """
+    marks = centres(q, count)
+    return take(weights(marks, k) @ v, nearest(q, marks, None).squeeze(-1))
+
+
+def clustered_improved(q: Tensor, k: Tensor, v: Tensor, count: int) -> Tensor:
+    """Improved clustered attention (Vyas et al. 2020, section 3.3, equations 9 to 11).
+
+    A query shares the attention that its cluster's mean pays to its ``count`` heaviest keys out among them by its own
+    scores, so that there are as many products as CUR's: count L of the clusters and count L of the heavy keys.
+    """
+    marks = centres(q, count)
+    map, own = weights(marks, k), nearest(q, marks, None).squeeze(-1)  # (N,H,c,L), (N,H,L)
+    mass, heavy = map.topk(count)  # (N,H,c,t)
+    rest = map.scatter(-1, heavy, 0) @ v
+    pick = take(heavy, own).flatten(2)  # (N,H,L·t)
+    keys, values = (take(x, pick).unflatten(2, (-1, count)) for x in (k, v))  # (N,H,L,t,D)
+    shared = take(mass.sum(-1, keepdim=True), own) * weights(q[:, :, :, None], keys).squeeze(3)
+    return take(rest, own) + (shared[:, :, :, None] @ values).squeeze(3)
+
+
+def centres(x: Tensor, count: int, steps: int = 10) -> Tensor:
+    """Means of clusters: Lloyd's algorithm from farthest points, (N,H,L,D) -> (N,H,count,D)."""
+    found = take(x, farthest(x, count, None))
+    for _ in range(steps):
+        found = means(x, found)
+    return found
+
+
+@torch.no_grad()
+def softmax(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """What all of them are compared with."""
+    return weights(q, k) @ v

@@ -1,0 +1,121 @@
+"""What was measured, as JSON and as one table of all sources."""
+
+import json
+import math
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from statistics import geometric_mean
+from typing import Annotated
+
+from pydantic import ConfigDict, Field
+
+from ...disk import checksums
+from ...runs import record
+
+FILE, COST, BASE = "errors.json", "cost.json", "cur_step"
+STRICT = ConfigDict(strict=True)  # what is no number is a result here
+Count = Annotated[str, Field(pattern=r"^[1-9]\d{0,8}$")]
+LEGEND = (
+    "Relative error |O - O'| / |O| (Frobenius, heads together) of the attention output, mean over layers ± sample "
+    "standard deviation over examples. ratio: geometric mean over the columns of the error over that of cur_step, the "
+    "paper's CUR; the table is sorted by it. ms (MiB): time and peak memory of one call at the length said below."
+)
+
+
+@dataclass
+class Errors:
+    """One source. values: candidate -> count, as text -> mean and deviation over n examples."""
+
+    __pydantic_config__ = STRICT
+    source: str
+    about: str
+    n: int
+    seed: int
+    git: str | None
+    values: dict[str, dict[Count, tuple[float, float]]] = field(default_factory=dict)
+
+
+@dataclass
+class Cost:
+    """exact, values: milliseconds and MiB, of exact attention and of candidate -> count."""
+
+    __pydantic_config__ = STRICT
+    about: str
+    exact: tuple[float, float]
+    values: dict[str, dict[Count, tuple[float, float]]]
+
+
+def save(errors: Errors, home: Path) -> None:
+    folder = home / errors.source
+    folder.mkdir(parents=True, exist_ok=True)
+    checksums.save(folder / FILE, json.dumps(asdict(errors), indent=1) + "\n")
+
+
+def load(path: Path) -> Errors:
+    """Raises ValueError where the file is not of this kind."""
+    return record.parse(Errors, path, "of this study", "delete it")
+
+
+def load_cost(path: Path) -> dict:
+    """The fields of Cost. Raises ValueError where the file is not of this kind."""
+    return asdict(record.parse(Cost, path, "of this study", "delete it"))
+
+
+def ratio(name: str, all: list[Errors]) -> float:
+    """Geometric mean of the error over that of BASE in the same column; infinite for what is no number."""
+    pairs = [
+        (value[0], errors.values[BASE][count][0])
+        for errors in all
+        for count, value in errors.values.get(name, {}).items()
+        if count in errors.values.get(BASE, {})
+    ]
+    if not pairs or not all_finite(pairs):
+        return math.inf
+    tiny = 1e-12  # an exact result
+    return geometric_mean([max(own, tiny) / max(base, tiny) for own, base in pairs])
+
+
+def all_finite(pairs: list[tuple[float, float]]) -> bool:
+    return all(math.isfinite(x) for pair in pairs for x in pair)
+
+
+def rows(all: list[Errors], cost: dict, about: dict[str, str]) -> tuple[list[str], list[list[str]]]:
+    """Head and lines, the best candidate first."""
+    columns = [
+        (errors, count)
+        for errors in all
+        for count in sorted({count for found in errors.values.values() for count in found}, key=int)
+    ]
+    prices = cost.get("values", {})
+    timed = sorted({count for found in prices.values() for count in found}, key=int)
+    head = ["candidate", "ratio", *(f"ms (MiB) c={count}" for count in timed)]
+    head += [*(f"{e.source} c={count}" for e, count in columns), "what"]
+    ratios = {name: ratio(name, all) for errors in all for name in errors.values}
+    lines = []
+    for name in sorted(ratios, key=lambda name: (ratios[name], name)):
+        price = [paid(prices.get(name, {}).get(count)) for count in timed]
+        cells = [told(errors.values.get(name, {}).get(count)) for errors, count in columns]
+        lines.append([name, f"{ratios[name]:.3g}", *price, *cells, about.get(name, "")])
+    return head, lines
+
+
+def paid(price: tuple[float, float] | None) -> str:
+    return "" if price is None else f"{price[0]:.3g} ({price[1]:.3g})"
+
+
+def told(value: tuple[float, float] | None) -> str:
+    if value is None:
+        return ""
+    mean, deviation = value
+    digits = 3 if mean < 10 else 0
+    return f"{mean:.{digits}f} ± {deviation:.{digits}f}"
+
+
+def markdown(all: list[Errors], cost: dict, about: dict[str, str]) -> str:
+    head, lines = rows(all, cost, about)
+    line = lambda cells: "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+    facts = [f"* {e.source}: {e.about}; n = {e.n}, seed {e.seed}, commit {e.git or 'unknown'}" for e in all]
+    if cost:
+        facts.append(f"* ms (MiB): {cost['about']}; exact attention (sdpa) {paid(cost['exact'])}")
+    table = [line(head), line(["---"] * len(head)), *map(line, lines)]
+    return "\n\n".join(["# Candidates for a drop-in", LEGEND, "\n".join(facts), "\n".join(table)]) + "\n"

@@ -1,0 +1,1 @@
+"""python -m lra.studies.factorise, see ``lra.studies.factorise.__main__``."""

@@ -1,0 +1,85 @@
+"""python -m lra.studies.factorise: sparse Chord factors against truncated SVD, matrix by matrix, as in PSF's Table 1."""
+
+import hashlib
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import torch
+from omegaconf import DictConfig
+from rich.console import Console
+
+from ...config import main
+from ...runs import record
+from . import chord
+from .matrices import EXTRA, KINDS
+from .table import Result, markdown, picture, terminal
+
+FIT = ("iterations", "init", "seed", "impl")  # arguments of chord.fit
+
+
+@main("factorise")
+def factorise(config: DictConfig) -> None:
+    """Fits what is not there yet, then writes the table and a picture for each kind of image.
+
+    Raises ValueError for an unknown kind or number and where a package with matrices is missing.
+    """
+    kinds = list(KINDS) if config.kinds == ["all"] else list(config.kinds)
+    if unknown := [kind for kind in kinds if kind not in KINDS]:
+        raise ValueError(f"kinds: {', '.join(map(str, unknown))} is not one of all, {', '.join(KINDS)}")
+    home = Path(config.runs) / "factorise"
+    results = []
+    for kind in kinds:
+        try:
+            for name, x in KINDS[kind]():
+                results.append(result(kind, name, x, config, home / kind / f"{name}.npz"))
+        except ImportError as error:
+            raise ValueError(f"kinds={kind} needs {error.name}: {EXTRA}") from None
+        picture([r for r in results if r.kind == kind], home / f"{kind}.png")
+    record.write(home / "factorise.md", markdown(results))
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console.width = 160  # a pipe has no width to fit
+    console.print(*terminal(results))
+    print(f"written to {home}/factorise.md")
+
+
+def result(kind: str, name: str, x: np.ndarray, config: DictConfig, path: Path) -> Result:
+    """Read where the same matrix was fitted in the same way before."""
+    asked = {key: config[key] for key in FIT}
+    asked["sha256"] = hashlib.sha256(np.ascontiguousarray(x)).hexdigest()
+    if path.exists():
+        with np.load(path) as file:
+            if json.loads(str(file["asked"])) == asked:
+                return judge(kind, name, x, file["factors"], file["errors"], str(file["stopped"]))
+    factors, fell, stopped = chord.fit(x, **{key: config[key] for key in FIT})
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with record.replacing(path) as part, open(part, "wb") as file:
+        np.savez(file, factors=factors, errors=fell, stopped=stopped, asked=json.dumps(asked))
+    made = judge(kind, name, x, factors, fell, stopped)
+    errors = f"SF {made.sparse:.4g}, SVD {made.svd['paper']:.4g}, with as many numbers {made.svd['equal']:.4g}"
+    print(f"{kind} {name}: {errors}; {made.iterations} iterations", file=sys.stderr, flush=True)
+    return made
+
+
+def judge(kind: str, name: str, x: np.ndarray, factors: np.ndarray, fell: np.ndarray, stopped: str) -> Result:
+    """Frobenius errors of the factors and of the SVD truncated at both ranks; fell: the factors', by iteration."""
+    product = chord.product(torch.from_numpy(factors)).numpy()
+    truncated = {key: chord.truncated(x, rank) for key, rank in chord.ranks(len(x)).items()}
+    return Result(
+        kind=kind,
+        name=name,
+        n=len(x),
+        matrix=x,
+        product=product,
+        truncated=truncated,
+        sparse=float(np.linalg.norm(x - product)),
+        svd={key: float(np.linalg.norm(x - near)) for key, near in truncated.items()},
+        fell=fell,
+        stopped=stopped,
+    )
+
+
+if __name__ == "__main__":
+    factorise()

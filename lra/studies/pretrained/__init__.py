@@ -1,0 +1,1 @@
+"""python -m lra.studies.pretrained, see ``lra.studies.pretrained.__main__``."""

@@ -1,0 +1,83 @@
+"""A pretrained encoder of transformers as a function from files' contents to embeddings of length 1."""
+
+import copy
+import io
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from omegaconf import DictConfig
+from PIL import Image
+from torch import Tensor, nn
+
+from ...integrations import needs
+from ...integrations.huggingface import register
+
+with needs("hf", __name__):
+    from transformers import AutoModel, AutoTokenizer
+
+# Of ImageNet's colours, which ViT-like models are mostly trained with.
+MEAN, DEVIATION = torch.tensor([0.485, 0.456, 0.406]), torch.tensor([0.229, 0.224, 0.225])
+
+
+@dataclass
+class Encoder:
+    """tokenizer: None for a model of images. length: tokens of a text; size: pixels of an image's side."""
+
+    model: nn.Module
+    tokenizer: Any
+    pool: str
+    length: int
+    size: int
+    device: str
+
+    def __call__(self, contents: list[bytes]) -> Tensor:
+        """(n, d), with gradients."""
+        if self.tokenizer is None:
+            images = torch.stack([self._picture(content) for content in contents])
+            out, mask = self.model(pixel_values=images.to(self.device)).last_hidden_state, None
+        else:
+            texts = [content.decode("utf-8", "replace") for content in contents]
+            words = self.tokenizer(texts, padding=True, truncation=True, max_length=self.length, return_tensors="pt")
+            words = words.to(self.device)
+            out, mask = self.model(**words).last_hidden_state, words["attention_mask"][..., None]
+        if self.pool == "cls":
+            return F.normalize(out[:, 0], dim=-1)
+        return F.normalize(out.mean(1) if mask is None else (out * mask).sum(1) / mask.sum(1), dim=-1)
+
+    @torch.no_grad()
+    def embed(self, contents: list[bytes], batch: int) -> Tensor:
+        """(n, d) on the CPU; contents of like size share a batch, so that little padding is computed."""
+        order = sorted(range(len(contents)), key=lambda i: len(contents[i]))
+        parts = [self([contents[i] for i in order[at : at + batch]]).cpu() for at in range(0, len(order), batch)]
+        return torch.cat(parts)[torch.tensor(order).argsort()]
+
+    def with_cur(self, **options) -> "Encoder":
+        """The same weights with CUR attention, options of ``lra.attention.cur_attention``."""
+        register()
+        model = copy.deepcopy(self.model)
+        model.set_attn_implementation("cur")
+        model.config.cur = options
+        return Encoder(model, self.tokenizer, self.pool, self.length, self.size, self.device)
+
+    def _picture(self, content: bytes) -> Tensor:
+        """(3, size, size), normalised."""
+        image = Image.open(io.BytesIO(content)).convert("RGB").resize((self.size, self.size), Image.Resampling.BICUBIC)
+        return ((torch.from_numpy(np.array(image)) / 255 - MEAN) / DEVIATION).permute(2, 0, 1)
+
+
+def load(config: DictConfig) -> Encoder:
+    """Raises ValueError for a model that is not there, a pool or a device that there is not."""
+    found = "cuda" if torch.cuda.is_available() else "cpu"
+    if config.device not in ("auto", "cpu", found):
+        raise ValueError(f"device must be auto or {found}, not {config.device!r}")
+    try:
+        model = AutoModel.from_pretrained(config.model, attn_implementation="sdpa")
+        text = model.main_input_name == "input_ids"
+        tokenizer = AutoTokenizer.from_pretrained(config.model) if text else None
+    except OSError as error:
+        raise ValueError(f"model={config.model} cannot be loaded: {' '.join(str(error).split())[:200]}") from None
+    device = found if config.device == "auto" else config.device
+    return Encoder(model.eval().to(device), tokenizer, config.pool, config.length, config.size, device)

@@ -1,0 +1,146 @@
+"""How far a mechanism is from the exact one, layer by layer, and how fast the exact map's singular values fall.
+
+N examples, H heads, L length, E value size. Everything here is without gradient and in evaluation mode.
+"""
+
+import inspect
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from ...data.datamodule import Batch
+from ...model.classifier import Classifier
+from .graft import mechanisms
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layer:
+    """Distance of a mechanism's output O' (N,H,L,E) from the exact O over the real tokens.
+
+    mean_abs: mean |O - O'|, the measure of CURformer's ViT study; relative: ||O - O'||_F / ||O||_F. Both mechanisms
+    get the queries, keys and values of the exact model; for the two ``stack_`` values each is in its own model, so
+    that the errors of the layers before add up. spectrum: singular values of the exact map, averaged over examples
+    and heads, zeros behind the number of real tokens.
+    """
+
+    path: str
+    mean_abs: float
+    relative: float
+    stack_mean_abs: float
+    stack_relative: float
+    spectrum: list[float]
+
+
+class Call(NamedTuple):
+    arguments: dict
+    out: Tensor
+
+    @property
+    def real(self) -> Tensor:
+        """Which entries of the output belong to real tokens, broadcastable to (N,H,L,E)."""
+        mask = self.arguments.get("mask")
+        return torch.ones_like(self.out[:1, :1, :1, :1], dtype=torch.bool) if mask is None else mask[:, None, :, None]
+
+
+class Gap:
+    """Sums behind the mean absolute and the relative difference."""
+
+    def __init__(self):
+        self.absolute = self.squared = self.norm = 0.0
+        self.count = 0
+
+    def add(self, exact: Tensor, other: Tensor, real: Tensor) -> None:
+        exact, difference = exact.double() * real, (exact.double() - other.double()) * real
+        self.absolute += difference.abs().sum().item()
+        self.squared += difference.square().sum().item()
+        self.norm += exact.square().sum().item()
+        self.count += int(real.expand_as(exact).sum())
+
+    @property
+    def mean_abs(self) -> float:
+        return self.absolute / self.count
+
+    @property
+    def relative(self) -> float:
+        return (self.squared / self.norm) ** 0.5
+
+
+@torch.no_grad()
+def layers(exact: Classifier, other: Classifier, batches: Iterable[Batch], spectrum: int = 0) -> list[Layer]:
+    """Compare the mechanisms that stand at the same places of two models, both in evaluation mode.
+
+    spectrum: over how many examples singular values are averaged.
+    """
+    places = [path for path in mechanisms(exact) if path in mechanisms(other)]
+    alone, stacked = ({path: Gap() for path in places} for _ in range(2))
+    spectra = {path: [] for path in places}
+    by_tower = exact.by_tower or other.by_tower
+    for batch in batches:
+        first, second = (calls(model, batch, by_tower) for model in (exact, other))
+        for path in places:
+            swapped = mechanisms(other)[path]
+            for ours, theirs in zip(first[path], second[path], strict=True):
+                alone[path].add(ours.out, swapped(**ours.arguments), ours.real)
+                stacked[path].add(ours.out, theirs.out, ours.real)
+                missing = max(0, spectrum - sum(map(len, spectra[path])))
+                if missing:
+                    spectra[path].append(singular_values(mechanisms(exact)[path], ours, missing))
+    return [
+        Layer(
+            path=path,
+            mean_abs=alone[path].mean_abs,
+            relative=alone[path].relative,
+            stack_mean_abs=stacked[path].mean_abs,
+            stack_relative=stacked[path].relative,
+            spectrum=average(spectra[path]),
+        )
+        for path in places
+    ]
+
+
+def calls(model: Classifier, batch: Batch, by_tower: bool = False) -> dict[str, list[Call]]:
+    """What every mechanism of a model is given and gives on a batch, by path; ``by_tower``: in a call for each tower,
+    even if the model does not ask for it.
+    """
+    seen: dict[str, list[Call]] = {}
+
+    def watch(path: str, module: nn.Module):
+        signature = inspect.signature(module.forward)
+
+        def keep(_, args, kwargs, out):
+            seen.setdefault(path, []).append(Call(signature.bind(*args, **kwargs).arguments, out))
+
+        return module.register_forward_hook(keep, with_kwargs=True)
+
+    hooks = [watch(path, module) for path, module in mechanisms(model).items()]
+    own, model.by_tower = model.by_tower, model.by_tower or by_tower
+    try:
+        model(batch.inputs, batch.mask)
+    finally:
+        model.by_tower = own
+        for hook in hooks:
+            hook.remove()
+    return seen
+
+
+def singular_values(module: nn.Module, call: Call, most: int) -> Tensor:
+    """Of the maps of the first examples of a call, averaged over heads: (at most ``most``, L)."""
+    rows = []
+    for i in range(min(most, len(call.out))):
+        one = {k: v[i : i + 1] if isinstance(v, Tensor) else v for k, v in call.arguments.items()}
+        L = call.out.shape[2]
+        identity = torch.eye(L, dtype=one["v"].dtype, device=one["v"].device).expand(*one["v"].shape[:2], L, L)
+        rows_real = Call(one, call.out[i : i + 1]).real
+        a = module(**one | {"v": identity}) * rows_real  # (1,H,L,L), zero in padded rows and columns
+        rows.append(torch.linalg.svdvals(a.float()).mean((0, 1)).cpu())
+    return torch.stack(rows)
+
+
+def average(rows: list[Tensor]) -> list[float]:
+    """Mean over examples of rows whose lengths may differ from batch to batch, with four significant digits."""
+    longest = max((row.shape[1] for row in rows), default=0)
+    padded = [nn.functional.pad(row, (0, longest - row.shape[1])) for row in rows]
+    return [float(f"{value:.4g}") for value in torch.cat(padded).mean(0).tolist()] if rows else []

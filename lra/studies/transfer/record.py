@@ -1,0 +1,84 @@
+"""What a transfer leaves behind: transfer.json, apart from the record.json of training."""
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import NonNegativeInt
+
+from ...disk import checksums
+from ...runs import record
+from ...runs.record import Percent
+from .compare import Layer
+
+FILE = "transfer.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TransferRecord:
+    """One seed of one run in another mechanism. Scores in percent.
+
+    source: label of the run, whose own scores are ``exact_*``; direct_*: after the exchange; tuned_*: after ``steps``
+    steps of fine-tuning, at the best of its evaluations on dev, None without or where it diverged. attn: options of
+    the mechanism, flat.
+    """
+
+    __pydantic_config__ = record.STRICT
+    kind: str = "transfer"
+    study: str
+    task: str
+    protocol: str
+    budget: str
+    source: str
+    label: str
+    seed: NonNegativeInt
+    fingerprint: str
+    git: str | None
+    attn: dict[str, Any]
+    metric: str
+    majority: Percent
+    n_val: NonNegativeInt
+    n_test: NonNegativeInt
+    exact_val: Percent
+    exact_test: Percent
+    direct_val: Percent
+    direct_test: Percent
+    steps: NonNegativeInt
+    tuned_val: Percent | None
+    tuned_test: Percent | None
+    status: Literal["done", "diverged"]
+    examples: NonNegativeInt
+    spectrum_examples: NonNegativeInt
+    layers: list[Layer]
+    device: str
+
+    @property
+    def kept(self) -> int | None:
+        """Rows and columns that CUR keeps, or Nystrom's landmarks."""
+        return self.attn.get("count", self.attn.get("landmarks"))
+
+    def mean(self, name: str) -> float:
+        """Mean of a value of Layer over the layers."""
+        return sum(getattr(layer, name) for layer in self.layers) / len(self.layers)
+
+
+def save(made: TransferRecord, folder: Path) -> None:
+    checksums.save(folder / FILE, json.dumps(asdict(made), indent=1) + "\n")
+
+
+def load(path: Path, fingerprint: str | None = None) -> TransferRecord:
+    """Raises ValueError where the file is not a record of a transfer, or not that of the fingerprint."""
+    remedy = "delete it to make it again"
+    found = record.parse(TransferRecord, path, "a record of a transfer", remedy)
+    if not found.layers:
+        raise ValueError(f"{path} is not a record of a transfer (no layers); {remedy}")
+    if fingerprint not in (None, found.fingerprint):
+        raise ValueError(f"{path} is the record of another transfer; {remedy}")
+    return found
+
+
+def scan(runs: Path) -> tuple[list[TransferRecord], list[str]]:
+    """Every transfer under a folder, and one line for each that could not be read."""
+    records, damaged = record.scan_files(runs, FILE, load)
+    return list(records.values()), damaged

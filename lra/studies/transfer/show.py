@@ -1,0 +1,50 @@
+"""python -m lra.studies.transfer.show: every transfer as tables and pictures."""
+
+import sys
+from pathlib import Path
+
+from omegaconf import DictConfig
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from ...config import main
+from ...runs import record
+from .record import scan
+from .tables import HEAD, LEGEND, about, markdown, points
+
+
+@main("transfer_show")
+def show(config: DictConfig) -> None:
+    """Raises ValueError where there is nothing to show."""
+    from .figures import draw  # matplotlib takes a second to import
+
+    runs = Path(config.runs)
+    found, damaged = scan(runs)
+    for line in damaged:
+        print(f"skipped: {line}", file=sys.stderr)
+    if not found:
+        raise ValueError(f"{runs} has no transfer; python -m lra.studies.transfer run=<folder> attn=<word> makes them")
+    groups, out = points(found), Path(config.out or runs / "transfer")
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        pictures = {group: draw(group, some, out) for group, some in groups.items()}
+        record.write(out / "transfer.md", markdown(groups, pictures))
+    except OSError as error:
+        raise ValueError(f"cannot write to {out}: {error.strerror}; name another folder with out=<folder>") from None
+    console = Console(highlight=False, markup=False, emoji=False)
+    if not console.is_terminal:
+        console.width = 1000  # a pipe has no width to fit
+    for (study, task, source), some in groups.items():
+        table = Table(*HEAD, box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+        for point in some:
+            table.add_row(*point.cells)
+        console.print(f"{study}: {task}, {source}", style="bold underline")
+        console.print(about(some), table, "", sep="\n")
+    console.print(LEGEND)
+    files = sum(map(len, pictures.values()))
+    print(f"written to {out}: transfer.md and {files} picture{'s' if files != 1 else ''}")
+
+
+if __name__ == "__main__":
+    show()

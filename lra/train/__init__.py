@@ -1,0 +1,1 @@
+"""python -m lra.train, see ``lra.train.__main__``."""

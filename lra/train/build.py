@@ -1,0 +1,154 @@
+"""Configuration -> task data and classifier: the only place that instantiates them."""
+
+import copy
+import inspect
+import os
+from collections.abc import Callable
+from functools import partial
+
+import torch
+from hydra.utils import instantiate
+from omegaconf import DictConfig, OmegaConf, open_dict
+from torch import nn
+
+from ..attention.base import Attention, Mixer
+from ..config import data_command
+from ..data.datamodule import TaskData
+from ..model.classifier import Classifier
+from ..model.embed import FeatureEmbedding, TokenEmbedding
+from ..model.multihead import Multihead
+from ..runs.record import disk_bytes
+
+
+def task_data(config: DictConfig, seed: int = 0) -> TaskData:
+    """Raises ValueError for options that the source does not take together."""
+    source = instantiate(config.source)
+    source.command = data_command(config)
+    return TaskData(
+        source=source,
+        root=config.data.root,
+        length=config.task.length,
+        limit=config.task.limit,
+        shift=config.task.shift,
+        masked_id=config.task.masked_id,
+        batch=config.optim.batch,
+        micro_batch=config.optim.micro_batch,
+        eval_batch=config.data.eval_batch,
+        pad=config.data.pad,
+        mask=config.data.mask,
+        seed=seed,
+    )
+
+
+def unavailable(config: DictConfig) -> str | None:
+    """Why the mechanism of a configuration cannot run here, None where it can."""
+    if OmegaConf.is_missing(config.attn, "_target_"):
+        return f"attn={config.label} names no mechanism; say which with attn._target_=package.module.Class"
+    interpreted = os.environ.get("TRITON_INTERPRET") == "1"
+    if config.attn.get("requires") == "gpu" and not (torch.cuda.is_available() or interpreted):
+        return f"attn={config.label} needs a GPU, torch sees none; attn={config.attn.otherwise} is the same without one"
+    return None
+
+
+def classifier(config: DictConfig) -> Classifier:
+    """Raises ValueError for options of model, block and attn that do not go together."""
+    model, task, vocab = config.model, config.task, config.task.get("vocab")
+    embed = partial(FeatureEmbedding, features=task.features) if vocab is None else partial(TokenEmbedding, vocab=vocab)
+    embed = embed if model.embed is None else instantiate(model.embed)
+    return Classifier(
+        embed=embed(length=task.length, dim=model.dim, dropout=model.dropout),
+        block=block_factory(config),
+        layers=model.layers,
+        dim=model.dim,
+        length=task.length,
+        vocab=vocab,
+        hidden=model.hidden,
+        outputs=task.outputs,
+        towers=task.towers,
+        pool=model.pool,
+        mean_over=config.protocol.mean_over,
+        norm=model.norm,
+        head=instantiate(model.head),
+        packed=config.data.pad == "none",
+    )
+
+
+def sketch(config: DictConfig) -> Classifier:
+    """The classifier without memory for its weights, to see whether it can be had.
+
+    Raises ValueError as ``classifier`` does, for arguments that a constructor lacks, and for weights that with their
+    gradients and two moments are more than this machine's memory.
+    """
+    try:
+        try:
+            with torch.device("meta"):
+                made = classifier(config)
+        except NotImplementedError:  # a constructor that looks at its numbers
+            return classifier(config)
+    except (TypeError, RuntimeError, OverflowError) as error:
+        raise ValueError(f"attn={config.label} cannot be built: {str(error).splitlines()[0]}") from error
+    params = sum(p.numel() for p in made.parameters())
+    needed, there = disk_bytes(params) / 2**30, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30
+    if needed > there:
+        raise ValueError(f"{params:,} parameters take {needed:,.0f} GB to train, this machine has {there:,.0f}")
+    return made
+
+
+def fits(config: DictConfig, data: TaskData) -> None:
+    """Raise ValueError for labels or tokens of the data that the model or the loss of the task is not made for."""
+    task, kind = config.task, loss(config)
+    for name, split in data.splits.items():
+        real = split.labels.is_floating_point()
+        if real != (kind == "mse"):
+            wanted, labels = ("mse", "real numbers") if real else ("cross_entropy", "classes")
+            raise ValueError(f"task.loss must be {wanted} for labels that are {labels}, as those of {name}, not {kind}")
+        if not real and int(split.labels.max()) >= task.outputs:
+            raise ValueError(f"task.outputs must be above the largest label of {name}, {int(split.labels.max())}")
+        tokens = split.tokens if hasattr(split, "tokens") else split.gather(torch.arange(min(64, len(split))), 64)[0]
+        if tokens.is_floating_point() != ("features" in task) or ("features" in task) == ("vocab" in task):
+            raise ValueError(f"task={task.name} needs {'features' if tokens.is_floating_point() else 'vocab'} alone")
+        if "features" in task and tokens.shape[-1] != task.features:
+            raise ValueError(f"task.features must be {tokens.shape[-1]}, not {task.features}")
+        if "vocab" in task and (last := int(tokens.max()) + task.shift) >= task.vocab:
+            raise ValueError(f"task.vocab must be above the largest id of {name}, {last} with task.shift={task.shift}")
+
+
+def loss(config: DictConfig) -> str:
+    """The kind of loss, cross entropy where the task names none."""
+    return config.task.get("loss", "cross_entropy")
+
+
+def block_factory(config: DictConfig) -> Callable[..., nn.Module]:
+    """A factory of blocks: the attn word may name an Attention, a Mixer or a whole Block.
+
+    A block that takes an ``attention`` is handed the Attention itself, any other one a Mixer around it.
+
+    Its argument says whether the block is the encoder's first; a Block that takes ``first`` is told, because what its
+    memory begins with is learned there only.
+    """
+    model, mechanism = config.model, instantiate(_mechanism(config))
+    head_dim = model.head_dim or model.dim // model.heads
+    sizes = {"dim": model.dim, "heads": model.heads, "head_dim": head_dim, "length": config.task.length}
+    kind, shell = mechanism.func, instantiate(config.block)
+    if not inspect.isclass(kind):
+        raise ValueError(f"attn._target_ must name a class, not {kind}")
+    holds_attention = "attention" in inspect.signature(shell).parameters  # it has projections of its own
+    if holds_attention and not issubclass(kind, Attention):
+        raise ValueError(f"{shell.func.__name__} needs a mechanism of queries, keys and values, not {kind.__name__}")
+    if issubclass(kind, Attention | Mixer):
+        mixer = partial(Multihead, mechanism, **sizes) if issubclass(kind, Attention) else partial(mechanism, **sizes)
+        held = partial(shell, mechanism, length=config.task.length) if holds_attention else partial(shell, mixer)
+        block = partial(held, dim=model.dim, hidden=model.hidden, dropout=model.dropout)
+    else:
+        block = partial(mechanism, **sizes, hidden=model.hidden, dropout=model.dropout)
+    told = "first" in inspect.signature(block).parameters
+    return lambda first=True: block(first=first) if told else block()
+
+
+def _mechanism(config: DictConfig) -> DictConfig:
+    """The constructor call of attn, without what is said about the machine."""
+    node = copy.copy(config.attn)
+    with open_dict(node):
+        for key in ("requires", "otherwise"):
+            node.pop(key, None)
+    return node

@@ -1,0 +1,125 @@
+"""The loss, and the LightningModule around a classifier: optimiser, schedule, evaluation."""
+
+from collections.abc import Mapping
+
+import lightning as L
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..data.datamodule import Batch
+from ..ops import metrics
+from . import distributed
+
+
+def loss(model: nn.Module, batch: Batch, kind: str = "cross_entropy") -> Tensor:
+    """Mean over the batch of the cross entropy, or of the squared error of the single output."""
+    outputs = model(batch.inputs, batch.mask).float()
+    return F.mse_loss(outputs[:, 0], batch.label) if kind == "mse" else F.cross_entropy(outputs, batch.label)
+
+
+def linear(step: int, optim: dict) -> float:
+    """Learning rate of a step: from 1e-7 up to lr as step^warmup_power, then straight down to 0 (MEGA's)."""
+    lr, warmup, start = optim["lr"], optim["warmup"], 1e-7
+    if step <= warmup:
+        return lr if not warmup else start + (lr - start) * (step / warmup) ** optim["warmup_power"]
+    return lr * (optim["steps"] - step) / (optim["steps"] - warmup)
+
+
+def adamw(model: nn.Module, optim: Mapping, *, capturable: bool = False) -> torch.optim.AdamW:
+    """One launch for all parameters; ``capturable``: can be part of a CUDA graph."""
+    clipped = bool(optim.get("clip_norm"))  # under fp16 a fused optimiser unscales by itself, too late for clipping
+    return torch.optim.AdamW(
+        model.parameters(),
+        lr=optim["lr"],
+        betas=tuple(optim["betas"]),
+        eps=optim["eps"],
+        weight_decay=optim["weight_decay"],
+        fused=not clipped,
+        capturable=capturable,
+    )
+
+
+class Training(L.LightningModule):
+    """AdamW under a one-cycle schedule with linear annealing (protocols.yaml, nystromformer_small) or another one.
+
+    Random numbers of step k (dropout, random selection) are a function of (seed, k) and, of several processes, of which
+    it is, so a resumed run draws what an uninterrupted one would have drawn. ``train_loss`` adds up on the device;
+    ``bad_step`` is the first optimiser step with a loss that is not finite. What is told is of all processes together.
+    """
+
+    def __init__(self, model: nn.Module, *, metric: str, loss: str, seed: int, optim: dict, cycle_momentum: bool):
+        super().__init__()
+        self.model, self.seed, self.optim, self.cycle_momentum = model, seed, optim, cycle_momentum
+        self.metric, self.loss = getattr(metrics, metric), loss
+        self.score = float("nan")
+        self._outputs: list[tuple[Tensor, Tensor]] = []
+
+    def configure_optimizers(self):
+        o = self.optim
+        optimiser = adamw(self.model, o)
+        if o["schedule"] == "constant":
+            return optimiser
+        if o["schedule"] == "linear":
+            schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: linear(step, o) / o["lr"])
+        else:
+            schedule = torch.optim.lr_scheduler.OneCycleLR(
+                optimiser,
+                max_lr=o["lr"],
+                total_steps=o["steps"],
+                pct_start=o["warmup"] / o["steps"],
+                anneal_strategy="linear",
+                cycle_momentum=self.cycle_momentum,
+            )
+        return {"optimizer": optimiser, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+    def on_fit_start(self) -> None:
+        self.loss_sum = torch.zeros((), device=self.device)
+        self.loss_count = 0
+        self.bad_step = torch.full((), torch.iinfo(torch.int64).max, device=self.device)
+
+    def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
+        micro = batch_idx % self.trainer.accumulate_grad_batches
+        key = np.random.SeedSequence((self.seed, self.global_step, micro, self.global_rank))
+        torch.manual_seed(int(key.generate_state(1, np.uint64)[0]))
+        self.rate = self.optimizers().param_groups[0]["lr"]
+
+    def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
+        value = loss(self.model, batch, self.loss)
+        with torch.no_grad():
+            self.loss_sum += value
+            self.loss_count += 1
+            self.bad_step.clamp_(max=torch.where(value.isfinite(), self.bad_step, self.global_step))
+        return value
+
+    def mean_loss(self) -> float:
+        """Mean training loss since the last call."""
+        means = distributed.gather(float(self.loss_sum) / max(self.loss_count, 1))
+        self.loss_sum.zero_()
+        self.loss_count = 0
+        return sum(means) / len(means)
+
+    def first_bad_step(self) -> int | None:
+        step = min(distributed.gather(int(self.bad_step)))
+        return step if step < torch.iinfo(torch.int64).max else None
+
+    def on_validation_epoch_start(self) -> None:
+        self._outputs.clear()
+
+    def validation_step(self, batch: Batch, batch_idx: int) -> None:
+        outputs = self.model(batch.inputs, batch.mask)
+        self._outputs.append((outputs.float().clone(), batch.label))  # a CUDA graph writes over what it returned
+
+    def on_validation_epoch_end(self) -> None:
+        mine = [torch.cat(parts).cpu() for parts in zip(*self._outputs, strict=True)]
+        shares = [share for share in distributed.gather(mine) if share]  # a process may have had no batch
+        outputs, labels = (torch.cat(parts) for parts in zip(*shares, strict=True))
+        self.score, self.scored = self.metric(outputs, labels), len(labels)
+        self._outputs.clear()
+
+    on_test_epoch_start, test_step, on_test_epoch_end = (
+        on_validation_epoch_start,
+        validation_step,
+        on_validation_epoch_end,
+    )

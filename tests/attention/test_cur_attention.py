@@ -1,0 +1,130 @@
+"""cur_attention beside torch's scaled_dot_product_attention, and the mechanism behind it."""
+
+import inspect
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from lra.attention import cur_attention
+from lra.attention.cur import CUR, CURPlus
+from lra.ops.pinv import cubic
+
+N, H, L, D, E = 3, 2, 24, 8, 6
+TRUE = {"steps": None, "copy_rv": False, "count": L}
+
+
+def qkv():
+    g = torch.Generator().manual_seed(0)
+    mask = torch.arange(L) < torch.tensor([L, 15, 4])[:, None]
+    return *(torch.randn(N, H, L, size, dtype=torch.float64, generator=g) for size in (D, D, E)), mask
+
+
+@pytest.mark.parametrize("scale", [None, 0.1])
+@pytest.mark.parametrize("shape", ["none", "NL", "N11L", "1L"])
+def test_keeping_everything_is_torchs(shape, scale):
+    q, k, v, mask = qkv()
+    ours = {"none": None, "NL": mask, "N11L": mask[:, None, None], "1L": mask[1:2]}[shape]
+    theirs = None if ours is None else ours.reshape(-1, 1, 1, L)
+    real = torch.ones(N, L, dtype=torch.bool) if ours is None else ours.reshape(-1, L).expand(N, L)
+    got = cur_attention(q, k, v, ours, 0.0, False, scale=scale, **TRUE)
+    expected = F.scaled_dot_product_attention(q, k, v, theirs, 0.0, False, scale=scale)
+    assert (got - expected).transpose(1, 2)[real].abs().max() < 1e-9
+
+
+def test_arguments_that_overlap_have_torchs_names_order_and_defaults():
+    ours = [p for p in inspect.signature(cur_attention).parameters.values() if p.kind is not p.KEYWORD_ONLY]
+    assert [p.name for p in ours] == ["query", "key", "value", "attn_mask", "dropout_p", "is_causal"]
+    q, k, v, mask = qkv()
+    named = {"attn_mask": mask[:, None, None], "dropout_p": 0.0, "is_causal": False, "scale": D**-0.5}
+    expected = F.scaled_dot_product_attention(query=q, key=k, value=v, **named)
+    got = cur_attention(query=q, key=k, value=v, **named, **TRUE)
+    assert (got - expected).transpose(1, 2)[mask].abs().max() < 1e-9
+
+
+@pytest.mark.parametrize("score", ["step", "abs"])
+def test_it_is_the_mechanism(score):
+    q, k, v, mask = qkv()
+    options = {"count": 6, "score": score, "pairing": "same_k", "class_token": True}
+    made = CUR(heads=H, head_dim=D, value_dim=E, length=L, pinv=partial(cubic, steps=3), **options)
+    got = cur_attention(q, k, v, mask, steps=3, **options)
+    torch.testing.assert_close(got, made(q, k, v, mask), rtol=0, atol=0)
+    assert cur_attention(q.bfloat16(), k.bfloat16(), v.bfloat16(), mask, **options).dtype is torch.bfloat16
+
+
+def test_cells_are_the_mechanism_without_an_inverse():
+    q, k, v, mask = qkv()
+    options = {"count": 6, "score": "farthest", "class_token": True}
+    made = CURPlus(heads=H, head_dim=D, value_dim=E, length=L, **options)
+    got = cur_attention(q, k, v, mask, columns="cells", **options)
+    torch.testing.assert_close(got, made(q, k, v, mask), rtol=0, atol=0)
+    half = [x.bfloat16() for x in (q, k, v)]
+    assert cur_attention(*half, mask, columns="cells", **options).dtype is torch.bfloat16
+
+
+def test_a_padded_class_token_is_not_kept():
+    q, k, v, mask = qkv()
+    mask = mask.roll(2, 1)
+    got, expected = (
+        cur_attention(q, k, v, mask, count=1, class_token=kept, score="abs", steps=2) for kept in (True, False)
+    )
+    assert got.isfinite().all()
+    without = ~mask[:, 0]
+    assert without.any() and torch.equal(got[without], expected[without])
+
+
+@pytest.mark.parametrize("two", [np.int64(2), np.array(2), torch.tensor(2)], ids=["np.int64", "np.array", "tensor"])
+def test_whole_numbers_of_numpy_and_torch_are_numbers(two):
+    q, k, v, mask = qkv()
+    got, expected = (cur_attention(q, k, v, mask, count=n, steps=n) for n in (two, 2))
+    assert torch.equal(got, expected)
+
+
+@pytest.mark.parametrize("columns", ["kept", "cells"])
+@pytest.mark.parametrize("shape", [(0, H, L), (N, 0, L)])
+def test_no_example_or_no_head_is_an_empty_result(shape, columns):
+    q, v = torch.ones(*shape, D, requires_grad=True), torch.ones(*shape, E)
+    out = cur_attention(q, q, v, columns=columns)
+    assert out.shape == v.shape and torch.autograd.grad(out.sum(), q)[0].shape == q.shape
+
+
+def test_a_count_above_the_length_keeps_all():
+    q, k, v, mask = qkv()
+    torch.testing.assert_close(cur_attention(q, k, v, mask, count=999), cur_attention(q, k, v, mask, count=L))
+
+
+@pytest.mark.parametrize(
+    "changes,reason",
+    [
+        ({"is_causal": True}, "is_causal=True: .*no causal form"),
+        ({"dropout_p": 0.1}, "dropout_p must be 0, not 0.1"),
+        ({"key": torch.zeros(N, H, L + 1, D)}, r"not \(3, 2, 24, 8\), \(3, 2, 25, 8\), \(3, 2, 24, 6\)"),
+        ({"value": torch.zeros(N, 1, L, E)}, r"query, key and value must be \(N,H,L,D\)"),
+        ({"query": torch.zeros(L, D), "key": torch.zeros(L, D)}, r"query, key and value must be \(N,H,L,D\)"),
+        ({"attn_mask": torch.zeros(N, 1, 1, L)}, r"attn_mask must be bool.*not torch.float32 \(3, 1, 1, 24\)"),
+        ({"attn_mask": torch.ones(L, L, dtype=torch.bool)}, r"attn_mask must be bool, .* torch.bool \(24, 24\)"),
+        ({"columns": "all"}, "columns must be kept or cells, not 'all'"),
+        ({"columns": "cells", "impl": "triton"}, "impl must be one of eager, sdpa, not 'triton'"),
+        ({"query": torch.zeros(N, H, L, 0), "key": torch.zeros(N, H, L, 0)}, "at least one token and one feature"),
+        ({"count": 0}, "count must be 1 or more, not 0"),
+        ({"count": 1.5}, "count must be a whole number of 1 or more, not 1.5"),
+        ({"count": "a"}, "count must be a whole number of 1 or more, not 'a'"),
+        ({"count": None}, "count must be a whole number of 1 or more, not None"),
+        ({"count": True}, "count must be a whole number of 1 or more, not True"),
+        ({"count": np.float64(2)}, r"count must be a whole number of 1 or more, not .*2.0"),
+        ({"count": np.bool_(True)}, r"count must be a whole number of 1 or more, not .*True"),
+        ({"count": torch.tensor(True)}, r"count must be a whole number of 1 or more, not tensor\(True\)"),
+        ({"count": torch.tensor([3, 4])}, r"count must be a whole number of 1 or more, not tensor\(\[3, 4\]\)"),
+        ({"steps": 1.5}, "steps must be a whole number of 0 or more, not 1.5"),
+        ({"steps": False}, "steps must be a whole number of 0 or more, not False"),
+        ({"score": "best"}, "score must be one of sum, abs"),
+        ({"steps": -1}, "steps must be 0 or more, not -1"),
+    ],
+    ids=lambda x: next(iter(x)) if isinstance(x, dict) else "",
+)
+def test_what_it_cannot_do_is_refused(changes, reason):
+    q, k, v, mask = qkv()
+    with pytest.raises(ValueError, match=reason):
+        cur_attention(**({"query": q, "key": k, "value": v, "attn_mask": mask} | changes))

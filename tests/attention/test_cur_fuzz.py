@@ -1,0 +1,161 @@
+"""cur_attention on drawn cases: shapes, masks, counts, dtypes, magnitudes and degenerate rows. A case is its seed."""
+
+import math
+import random
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from lra.attention import cur_attention
+from lra.ops.pinv import at_least_float32
+from lra.ops.selection import PAIRINGS, SCORES
+
+DTYPES = (torch.float32, torch.float64, torch.bfloat16)
+ROWS = ("plain", "plain", "plain", "zero rows", "duplicates", "constant", "zeros", "outlier", "mixed")
+MASKS = ("none", "suffix", "holes", "empty row", "all empty", "one for all")
+
+
+def drawn(seed):
+    """q, k, v, mask, options and what the loss weighs the output with."""
+    draw, g = random.Random(seed), torch.Generator().manual_seed(seed)
+    N, H, L = draw.randint(1, 3), draw.randint(1, 2), draw.choice([1, 2, 3, 7, 16, 33])
+    D, E, dtype = draw.choice([1, 2, 8]), draw.choice([1, 4]), draw.choice(DTYPES)
+    q, k, v = (rows(draw, g, (N, H, L, size)).to(dtype) for size in (D, D, E))
+    kind, share = draw.choice(MASKS), draw.choice([0.2, 0.6])
+    mask = torch.rand(1 if kind == "one for all" else N, L, generator=g) < share
+    mask[:, draw.randrange(L)] = True
+    if kind == "suffix":
+        mask = torch.arange(L) < torch.randint(1, L + 1, (N, 1), generator=g)
+    elif kind == "empty row":
+        mask[draw.randrange(N)] = False
+    elif kind == "all empty":
+        mask[:] = False
+    options = {
+        "count": draw.choice([1, 2, 3, 5, 8, L, L + 5]),
+        "score": draw.choice(SCORES),
+        "pairing": draw.choice(PAIRINGS),
+        "class_token": draw.random() < 0.5,
+        "copy_rv": draw.random() < 0.5,
+        "impl": draw.choice(["sdpa", "eager"]),
+        "scale": draw.choice([None, None, 1.0, 0.01]),
+        "columns": draw.choice(["kept", "cells"]),
+        "steps": draw.choice([None, 0, 1, 4, 4, 6]),
+    }
+    return (q, k, v), None if kind == "none" else mask, options, torch.randn(v.shape, generator=g, dtype=torch.float64)
+
+
+def rows(draw, g, shape):
+    x, L = torch.randn(shape, generator=g, dtype=torch.float64), shape[2]
+    match draw.choice(ROWS):
+        case "zero rows":
+            x[:, :, torch.rand(L, generator=g) < 0.5] = 0
+        case "duplicates":
+            x = x[:, :, torch.randint(0, max(1, L // 3), (L,), generator=g)]
+        case "constant":
+            x = x[:, :, :1].expand(shape)
+        case "zeros":
+            x = torch.zeros_like(x)
+        case "outlier":
+            x[:, :, draw.randrange(L)] *= 10.0 ** draw.randint(1, 10)
+        case "mixed":
+            x = x * 10.0 ** torch.randint(-8, 9, (1, 1, L, 1), generator=g)
+    return x * 10.0 ** draw.choice([0, 0, 0, draw.randint(-30, 30), draw.choice([-30, -20, -12, 12, 20, 30])])
+
+
+def fits(q, k, v, options):
+    """Whether scores, output and gradients lie in the range of the dtype, 16-bit ones being computed in float32.
+
+    An entry of the inverse is below (13/4)^6 after six steps, one of the true inverse below 1 / eps; it enters the
+    gradient squared, then queries and keys multiply it. 1e4 is for sums over tokens and features.
+    """
+    limits = torch.finfo(at_least_float32(q)[0].dtype)
+    a, b, c = (x.abs().max().item() for x in (q, k, v))
+    factor = options["scale"] or q.shape[-1] ** -0.5
+    inverse = 1e4 if options["steps"] is not None or options["columns"] == "cells" else 1 / limits.eps
+    scores, gradients = factor * a * b, c * inverse**2 * max(1, factor * a, factor * b, factor * a * b)
+    return max(a * b, factor * a * q.shape[-1], scores, gradients) < limits.max / 1e4
+
+
+def outputs(function, tensors, weights):
+    """Output, and gradients of its sum weighted by ``weights``."""
+    tensors = [x.detach().clone().requires_grad_() for x in tensors]
+    torch.manual_seed(0)  # of score=random
+    out = function(*tensors)
+    return out.detach(), torch.autograd.grad((out * weights.to(out.dtype)).sum(), tensors)
+
+
+def problems(seed):
+    """What does not hold in a case, None if its numbers exceed the dtype's range."""
+    tensors, mask, options, weights = drawn(seed)
+    (N, H, L, _), dtype = tensors[0].shape, tensors[0].dtype
+    real = torch.ones(N, L, dtype=torch.bool) if mask is None else mask.expand(N, L)
+    wide = real[:, None, :, None].expand(-1, H, -1, 1)
+    ours = lambda q, k, v: cur_attention(q, k, v, mask, **options)
+    if not fits(*tensors, options):
+        return None
+    try:
+        out, gradients = outputs(ours, tensors, weights * wide)
+    except Exception as error:
+        return [f"{type(error).__name__}: {error}"]
+    parts = dict(zip(("out", "dq", "dk", "dv"), (out, *gradients), strict=True))
+    found = [f"{name} is not finite" for name, x in parts.items() if not x.isfinite().all()]
+    if found:
+        return found
+    for name in ("dq", "dk", "dv"):
+        x = parts[name].double()
+        if (x * ~wide).abs().max() > 1e3 * torch.finfo(dtype).eps * x.abs().max():
+            found.append(f"{name} of padding")
+    others = [torch.where(wide, x, torch.randn_like(x)) for x in tensors]
+    changed = outputs(ours, others, weights * wide)[0]
+    largest = (tensors[2].double().abs() * wide).max().item()
+    if ((changed - out).double() * wide).abs().max() > 1e-2 * max(largest, (out.double() * wide).abs().max().item()):
+        found.append("real rows change with padding")
+    return found + inexact(tensors, real, options, out, largest)
+
+
+def inexact(tensors, real, options, out, largest):
+    """Rows that are exact by definition and are not: copied ones, and all of cells if everything is kept."""
+    N, _, L, D = tensors[0].shape
+    whole = real.sum(-1) <= options["count"]
+    copied = whole[:, None].expand(-1, L).clone() if options["copy_rv"] else torch.zeros(N, L, dtype=torch.bool)
+    if options["copy_rv"] and options["class_token"]:
+        copied[:, 0] = True
+    found = []
+    q, k, v = (x.double() for x in tensors)
+    expected = F.scaled_dot_product_attention(q, k, v, real[:, None, None].expand(N, 1, L, L), scale=options["scale"])
+    off = (out.double() - expected).abs().amax((1, 3))  # (N,L)
+    eps = torch.finfo(out.dtype).eps
+    score = (options["scale"] or D**-0.5) * q.norm(dim=-1).max().item() * k.norm(dim=-1).max().item()
+    # A score is off by 2 D eps of the largest at most, weights by twice that in relation, their sum by L + 8 roundings.
+    if 2 * D * eps * score < 0.1:
+        bound = (8 * D * eps * score + 2 * (L + 8) * eps) * largest
+        if (off * (copied & real)).max() > bound:
+            found.append("copied rows are not exact")
+    # Keys nearer to each other than rounding of their squares may join another's cell; five rounds add up to 31.
+    near = math.sqrt(8 * D * torch.finfo(at_least_float32(tensors[0])[0].dtype).eps) * score + 2 * D * eps * score
+    if options["columns"] == "cells" and near < 0.1:
+        bound = 32 * (4 * near + 2 * (L + 8) * eps) * largest
+        if (off * (whole[:, None] & real)).max() > bound:
+            found.append("keeping everything is not exact")
+    return found
+
+
+def held(seeds):
+    """Runs the cases; how many are within the dtype's range."""
+    results = {seed: problems(seed) for seed in seeds}
+    wrong = {seed: found for seed, found in results.items() if found}
+    inside = sum(found is not None for found in results.values())
+    print(f"cur_attention: {len(results)} cases, {inside} within the range of their dtype, {inside - len(wrong)} held")
+    few = "\n".join(f"  seed {seed}: {', '.join(found)}; {drawn(seed)[2]}" for seed, found in list(wrong.items())[:10])
+    assert not wrong, f"{len(wrong)} of {inside} cases do not hold:\n{few}"
+    return inside
+
+
+def test_drawn_cases():
+    assert held(range(150)) > 75
+
+
+@pytest.mark.slow
+def test_many_drawn_cases():
+    assert held(range(1000, 6000)) > 2500

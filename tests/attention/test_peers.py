@@ -1,0 +1,235 @@
+"""Mechanisms against public implementations of them, in float64, with their weights.
+
+None of these packages is a dependency: `make test-peers` installs them, and a test whose package is absent is skipped.
+Everything agrees to rounding where both sides compute the same thing; the docstrings say where they do not.
+"""
+
+import math
+from functools import partial
+
+import pytest
+import torch
+
+from lra.attention.linformer import Linformer
+from lra.attention.nystrom import Nystrom, NystromOriginal
+from lra.attention.softmax import Softmax
+from lra.model.mega import Mega
+from lra.ops.pinv import cubic
+
+pytestmark = pytest.mark.peers
+
+N, L, H, D = 3, 48, 2, 8
+DIM = H * D
+SIZES = {"heads": H, "head_dim": D, "value_dim": D}
+
+
+def package(name):
+    return pytest.importorskip(name, reason=f"{name.split('.')[0]} is not installed: make test-peers")
+
+
+def tokens(length=L):
+    return torch.randn(N, length, DIM, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+
+
+def suffix_mask():
+    return torch.arange(L) < torch.tensor([L, 30, 5])[:, None]
+
+
+def split(*projected):
+    """(N,L,H D) -> (N,H,L,D)"""
+    return [t.unflatten(-1, (H, D)).transpose(1, 2) for t in projected]
+
+
+def merge(mixed):
+    return mixed.transpose(1, 2).flatten(2)
+
+
+def same(ours, theirs, rtol=1e-11, atol=1e-12):
+    torch.testing.assert_close(ours, theirs, rtol=rtol, atol=atol)
+
+
+def same_with_gradients(ours, theirs, x, rtol=1e-11, atol=1e-12):
+    """Outputs and, for a random sum of them, the gradients of x."""
+    same(ours, theirs, rtol, atol)
+    weight = torch.randn(ours.shape, dtype=ours.dtype, generator=torch.Generator().manual_seed(2))
+    grads = [torch.autograd.grad((out * weight).sum(), x, retain_graph=True)[0] for out in (ours, theirs)]
+    same(*grads, 10 * rtol, 10 * atol)
+
+
+def additive(mask):
+    return torch.zeros(N, 1, 1, L, dtype=torch.float64).masked_fill(~mask[:, None, None], float("-inf"))
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_softmax_is_that_of_transformers_bert(masked):
+    package("transformers")
+    from transformers import BertConfig
+    from transformers.models.bert.modeling_bert import BertSelfAttention
+
+    torch.manual_seed(0)
+    peer = BertSelfAttention(BertConfig(hidden_size=DIM, num_attention_heads=H, attn_implementation="eager"))
+    peer, x, mask = peer.double().eval(), tokens(), suffix_mask()
+    theirs = peer(x, additive(mask) if masked else None)[0]
+    ours = Softmax(**SIZES, length=L)(*split(peer.query(x), peer.key(x), peer.value(x)), mask if masked else None)
+    same(merge(ours), theirs)
+
+
+def nystromformer(landmarks, kernel):
+    package("transformers")
+    from transformers import NystromformerConfig
+    from transformers.models.nystromformer.modeling_nystromformer import NystromformerSelfAttention
+
+    torch.manual_seed(0)
+    config = NystromformerConfig(
+        hidden_size=DIM,
+        num_attention_heads=H,
+        num_landmarks=landmarks,
+        segment_means_seq_len=L,
+        conv_kernel_size=kernel,
+    )
+    peer = NystromformerSelfAttention(config).double().eval()
+    pinv = partial(cubic, steps=6, init="batch")
+    ours = NystromOriginal(**SIZES, length=L, landmarks=landmarks, kernel=kernel, pinv=pinv).double().eval()
+    ours.conv.load_state_dict(peer.conv.state_dict())
+    return ours, peer
+
+
+@pytest.mark.parametrize("landmarks", [1, 4, 16, L])
+@pytest.mark.parametrize("kernel", [5, 35])
+def test_nystrom_original_is_that_of_transformers(landmarks, kernel):
+    ours, peer = nystromformer(landmarks, kernel)
+    x = tokens()
+    same(merge(ours(*split(peer.query(x), peer.key(x), peer.value(x)))), peer(x)[0])
+
+
+@pytest.mark.parametrize("landmarks", [4, 16, L])
+def test_nystrom_original_with_padding_is_that_of_transformers_once_padding_is_zero(landmarks):
+    """transformers lets padded tokens into the landmarks and the convolution as they are; the LRA code, and so
+    NystromOriginal, zeroes them first. With zero rows and no bias padded queries, keys and values are zero on both
+    sides."""
+    ours, peer = nystromformer(landmarks, kernel=5)
+    for layer in (peer.query, peer.key, peer.value):
+        torch.nn.init.zeros_(layer.bias)
+    mask = suffix_mask()
+    x = tokens() * mask[..., None]
+    theirs = peer(x, additive(mask))[0]
+    ours = merge(ours(*split(peer.query(x), peer.key(x), peer.value(x)), mask))
+    same(ours[mask], theirs[mask])
+
+
+@pytest.mark.parametrize("landmarks", [1, 4, 16])
+@pytest.mark.parametrize("kernel", [0, 33])
+def test_nystrom_is_that_of_nystrom_attention(landmarks, kernel):
+    """Without padding and with landmarks that divide the row. Otherwise the package pads in front of the row, keeps
+    segments of equal width with masked means, and lets uniform rows for the empty ones into the inverse; Nystrom
+    spreads its landmarks over the real tokens."""
+    peers = package("nystrom_attention.nystrom_attention")
+    torch.manual_seed(0)
+    peer = peers.NystromAttention(
+        DIM, dim_head=D, heads=H, num_landmarks=landmarks, residual=kernel > 0, residual_conv_kernel=kernel or 1
+    )
+    peer, x = peer.double().eval(), tokens()
+    pinv = partial(cubic, steps=6, init="batch")
+    ours = Nystrom(**SIZES, length=L, landmarks=landmarks, kernel=kernel, pinv=pinv).double().eval()
+    if kernel:
+        ours.conv.load_state_dict(peer.res_conv.state_dict())
+    same(peer.to_out(merge(ours(*split(*peer.to_qkv(x).chunk(3, -1))))), peer(x))
+
+
+@pytest.mark.parametrize("length", [L, L - 11])
+@pytest.mark.parametrize("share_kv", [False, True])
+def test_linformer_is_that_of_linformer(length, share_kv):
+    """Its share_kv also makes the values equal to the keys; it takes no mask."""
+    peers = package("linformer.linformer")
+    torch.manual_seed(0)
+    peer = peers.LinformerSelfAttention(DIM, seq_len=L, k=7, heads=H, dim_head=D, share_kv=share_kv).double().eval()
+    ours = Linformer(**SIZES, length=L, rank=7, share_heads=True, share_kv=share_kv).double().eval()
+    with torch.no_grad():
+        ours.compress_k.copy_(peer.proj_k.T)
+        if not share_kv:
+            ours.compress_v.copy_(peer.proj_v.T)
+    x = tokens(length)
+    keys = peer.to_k(x)
+    q, k, v = split(peer.to_q(x), keys, keys if share_kv else peer.to_v(x))
+    same(peer.to_out(merge(ours(q, k, v))), peer(x))
+
+
+def mega_peer(monkeypatch, weights, chunk, norm, prenorm, truncation):
+    """transformers' block, which rounds to float32 in its convolution and cuts Laplace's constants after six digits."""
+    name = "transformers.models.deprecated.mega.modeling_mega"
+    peers = pytest.importorskip(name, reason="transformers 5 has no MEGA, up to 4.57 it does: make test-peers")
+    from transformers.activations import LaplaceActivation
+
+    monkeypatch.setattr(torch.Tensor, "float", torch.Tensor.double)
+    monkeypatch.setattr(LaplaceActivation.forward, "__defaults__", (math.sqrt(0.5), math.sqrt(0.25 / math.pi)))
+    torch.manual_seed(0)
+    peer = peers.MegaBlock(
+        peers.MegaConfig(
+            hidden_size=DIM,
+            intermediate_size=20,
+            nffn_hidden_size=20,
+            shared_representation_size=6,
+            ema_projection_size=5,
+            max_positions=chunk or L,
+            relative_positional_bias="simple",
+            attention_activation=weights,
+            use_chunking=chunk is not None,
+            chunk_size=chunk or -1,
+            normalize_before_mega=prenorm,
+            normalize_before_ffn=prenorm,
+            normalization_type=f"{norm}norm",
+            truncation=truncation,
+        )
+    ).double()
+    for key, tensor in peer.state_dict().items():
+        if tensor.is_floating_point():
+            tensor.normal_(std=0.5)
+        if key.endswith("running_var"):
+            tensor.abs_()
+    return peer.eval()
+
+
+# ours -> theirs
+MEGA_KEYS = {
+    "values": "mega_layer.v_proj",
+    "gates": "mega_layer.mx_proj",
+    "output": "mega_layer.h_proj",
+    "mlp.0": "nffn.fc1",
+    "mlp.2": "nffn.fc2",
+    "norm": "mega_layer.norm.norm",
+    "mlp_norm": "nffn.norm.norm",
+    "norm.scale": "mega_layer.norm.norm.scalar",
+    "mlp_norm.scale": "nffn.norm.norm.scalar",
+    "bias.weight": "mega_layer.rel_pos_bias.rel_pos_bias",
+    "qk_scale": "mega_layer.qk_weight",
+    "qk_shift": "mega_layer.qk_bias",
+    "ema.delta": "mega_layer.ema_gate.damping_factor",
+    "ema.alpha": "mega_layer.ema_gate.decay_factor",
+    "ema.beta": "mega_layer.ema_gate.ema_expansion_matrix",
+    "ema.gamma": "mega_layer.ema_gate.kernel_projection_matrix",
+    "ema.omega": "mega_layer.ema_gate.residual_weight",
+}
+
+
+@pytest.mark.parametrize("weights", ["softmax", "laplace"])
+@pytest.mark.parametrize("chunk", [None, 16])
+@pytest.mark.parametrize("norm,prenorm", [("layer", True), ("scale", False), ("batch", True)])
+@pytest.mark.parametrize("truncation", [None, 9])
+@pytest.mark.parametrize("masked", [False, True])
+def test_mega_is_that_of_transformers(monkeypatch, weights, chunk, norm, prenorm, truncation, masked):
+    """Its RMS norm forgets to divide and is left out."""
+    peer = mega_peer(monkeypatch, weights, chunk, norm, prenorm, truncation)
+    sizes = {"dim": DIM, "hidden": 20, "dropout": 0.1, "length": L, "z": 6, "ndim": 5, "truncation": truncation}
+    ours = Mega(partial(Softmax, weights=weights), **sizes, chunk=chunk, norm=norm, prenorm=prenorm).double().eval()
+    theirs = peer.state_dict()
+    copied = {}
+    for key, tensor in ours.state_dict().items():
+        stem, _, leaf = key.rpartition(".")
+        source = MEGA_KEYS.get(key) or f"{MEGA_KEYS[stem]}.{leaf}"
+        copied[key] = theirs.pop(source).reshape(tensor.shape)
+    assert not theirs  # so the counts of parameters agree
+    ours.load_state_dict(copied)
+    x, mask = tokens(), suffix_mask()
+    expected = peer(x.transpose(0, 1), attention_mask=mask.long() if masked else None)[0].transpose(0, 1)
+    out = ours(x, mask if masked else None)[0]
+    same(out[mask], expected[mask])

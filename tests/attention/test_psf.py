@@ -1,0 +1,170 @@
+"""PSF against the product of its factors as dense matrices, in float64, and in the form of its own one-block model."""
+
+import itertools
+import math
+
+import pytest
+import torch
+from conftest import config
+from test_laws import block, holes, inputs, same
+
+from lra.attention.psf import PSF
+from lra.train import build
+
+DIM, L = 6, 11
+SIZES = {"dim": DIM, "heads": 2, "head_dim": 3, "length": 16}
+BAD = {"links": ("all", 0), "ring": ("mask",), "factors": (0,), "channels": (0,), "hidden": (0,), "value_hidden": (0,)}
+
+
+def masks():
+    suffix = torch.arange(L) < torch.tensor([L, 7, 1])[:, None]
+    scattered = suffix & (torch.rand(3, L, generator=torch.Generator().manual_seed(9)) < 0.6)
+    scattered[:, 0] = True
+    return {"none": None, "suffix": suffix, "holes": scattered}
+
+
+def factor(w, offsets):
+    """Dense W (n,n) of one example: W[i, (i + offset) mod n] += w[i, k]."""
+    n = len(w)
+    dense = [[0.0] * n for _ in range(n)]
+    for i, (k, offset) in itertools.product(range(n), enumerate(offsets)):
+        dense[i][(i + offset) % n] = dense[i][(i + offset) % n] + w[i, k]
+    return torch.stack([torch.stack([torch.as_tensor(c, dtype=w.dtype) for c in row]) for row in dense])
+
+
+def oracle(psf, x, offsets):
+    """x (n,d): the real tokens of one example."""
+    first = psf.values(x)
+    v = first
+    for f in psf.weights:
+        v = factor(f(x), offsets) @ v + (first if psf.residuals else 0)
+    return psf.output(v)
+
+
+@pytest.mark.parametrize("pattern", ["none", "suffix", "holes"])
+@pytest.mark.parametrize("ring", ["real", "row"])
+@pytest.mark.parametrize(
+    "options, offsets",
+    [
+        ({}, [0, 1, 2, 4, 8]),
+        ({"links": "paper"}, [0, 1, 2, 4]),
+        ({"links": 6, "factors": 2}, [0, 1, 2, 4, 8, 16]),
+        ({"links": 1, "factors": 1}, [0]),
+        ({"residuals": True}, [0, 1, 2, 4, 8]),
+        ({"channels": 4}, [0, 1, 2, 4, 8]),
+        ({"channels": 4, "project": False, "hidden": 3, "value_hidden": 5}, [0, 1, 2, 4, 8]),
+    ],
+    ids=str,
+)
+def test_equals_the_product_of_dense_factors_with_its_gradients(pattern, ring, options, offsets):
+    torch.manual_seed(0)
+    psf, mask = PSF(**SIZES, **options, ring=ring).double(), masks()[pattern]
+    assert len(psf.weights) == options.get("factors", 4)
+    x = torch.randn(3, L, DIM, dtype=torch.float64, requires_grad=True)
+    real = torch.ones(3, L, dtype=torch.bool) if mask is None or ring == "row" else mask
+    got = psf(x, mask)[real]
+    want = torch.cat([oracle(psf, x[n, real[n]], offsets) for n in range(3)])
+    assert got.shape[-1] == (4 if options.get("project") is False else DIM)
+    torch.testing.assert_close(got, want, rtol=1e-10, atol=1e-12)
+    weight = torch.randn_like(want)
+    leaves = [x, *psf.parameters()]
+    for a, b in zip(*(torch.autograd.grad((y * weight).sum(), leaves) for y in (got, want)), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize(
+    "length, factors, code, paper",
+    [
+        (128, 7, 8, 7),
+        (1024, 10, 11, 10),
+        (2000, 11, 12, 11),
+        (2048, 11, 12, 11),
+        (4096, 12, 13, 12),
+        (16384, 14, 15, 14),
+    ],
+)
+def test_factors_and_links_follow_the_length(length, factors, code, paper):
+    made = {links: PSF(**{**SIZES, "length": length}, links=links) for links in ("code", "paper")}
+    assert len(made["code"].weights) == len(made["paper"].weights) == factors == math.ceil(math.log2(length))
+    assert made["code"].offsets.tolist() == [0, *(2**j for j in range(code - 1))]
+    assert made["paper"].offsets.tolist() == [0, *(2**j for j in range(paper - 1))]
+
+
+def test_a_link_that_wraps_onto_its_row_counts_twice():
+    """Pathfinder's 11 factors of 12 links at length 1024: the last offset is the row itself."""
+    psf = PSF(**{**SIZES, "length": 1024}, factors=11, links=12)
+    columns = psf.columns(1, 1024, None)[0]
+    assert (columns[:, 0] == columns[:, -1]).all() and psf.offsets[-1] == 1024
+
+
+def set_factor(psf, m, numbers):
+    """Make row i of factor m ``numbers`` whatever the token is."""
+    with torch.no_grad():
+        psf.weights[m][-1].weight.zero_()
+        psf.weights[m][-1].bias.copy_(torch.tensor(numbers))
+
+
+@pytest.mark.parametrize("padding", [0, 5])
+def test_factors_of_a_half_each_average_over_the_real_tokens(padding):
+    """Exact limit: (I + S^1)/2 (I + S^2)/2 (I + S^4)/2 (I + S^8)/2 is the mean over 16 tokens, S the cyclic shift."""
+    psf = PSF(**SIZES).double()
+    for m in range(4):
+        set_factor(psf, m, [0.5] + [0.5 if j == m else 0.0 for j in range(4)])
+    x = torch.randn(2, 16 + padding, DIM, dtype=torch.float64)
+    mask = torch.ones(2, 16 + padding, dtype=torch.bool)
+    mask[0, [1, 3, 4, 8, 9][:padding]] = False
+    mask[1, 16:] = False
+    values, out = psf.values(x), psf(x, mask)
+    for n in range(2):
+        want = values[n, mask[n]].mean(0, keepdim=True).expand(16, -1)
+        torch.testing.assert_close(out[n, mask[n]], want, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("tokens", [16, 13, 2])
+def test_every_real_token_reaches_every_other(tokens):
+    psf = PSF(**SIZES).double()
+    x = torch.randn(1, 16, DIM, dtype=torch.float64)
+    mask = torch.arange(16)[None] < tokens
+    jacobian = torch.autograd.functional.jacobian(lambda x: psf(x, mask)[0, :, 0], x)[:, 0].abs().sum(-1)
+    assert (jacobian[:tokens, :tokens] > 0).all() and (jacobian[:, tokens:][:tokens] == 0).all()
+
+
+def test_original_is_the_same_where_nothing_is_padded():
+    ours, original = block("psf"), block("psf_original")
+    assert torch.equal(ours(inputs()[0], None)[0], original(inputs()[0], None)[0])
+
+
+def test_dropout_acts_on_the_values_while_training():
+    psf, x = PSF(**SIZES, dropout=0.5), torch.randn(1, 16, DIM)
+    assert (psf.values(x) == 0).float().mean() > 0.2
+    assert not (psf.eval().values(x) == 0).any()
+
+
+PLAIN = ("block=plain", "attn.channels=8", "attn.project=false", "attn.residuals=true")
+
+
+@pytest.mark.parametrize("pattern", ["suffix", "holes"])
+def test_plain_block_is_the_mixer_alone_and_keeps_the_laws(pattern):
+    made, (x, mask) = block("psf", *PLAIN), inputs()
+    mask = mask if pattern == "suffix" else holes(mask)
+    out, memory = made(x, mask)
+    assert memory is None and out.shape == (*x.shape[:2], 8)
+    assert torch.equal(out, made.mixer(x, mask))
+    assert same(out[mask], made(torch.where(mask[..., None], x, 7 * inputs(seed=3)[0]), mask)[0][mask])
+    for i in range(len(x)):
+        n = int(mask[i].nonzero().max()) + 1
+        assert same(out[i, :n][mask[i, :n]], made(x[i : i + 1, :n], mask[i : i + 1, :n])[0][0][mask[i, :n]])
+
+
+def test_plain_block_has_the_published_parameters():
+    """Pathfinder (protocols.yaml, psf): g 32 -> 128 -> 32 and 11 times f 32 -> 128 -> 12, nothing else."""
+    sizes = ("model.dim=32", "task.length=1024", "attn.factors=11", "attn.links=12")
+    made = build.block_factory(config("psf", "block=plain", *sizes, "attn.hidden=128", "attn.value_hidden=128"))()
+    mlp = lambda i, h, o: (i + 1) * h + (h + 1) * o
+    assert sum(p.numel() for p in made.parameters()) == mlp(32, 128, 32) + 11 * mlp(32, 128, 12)
+
+
+@pytest.mark.parametrize("key, value", [(key, value) for key, values in BAD.items() for value in values])
+def test_refuses_what_it_does_not_know(key, value):
+    with pytest.raises(ValueError, match=f"{key} must be .*not {value!r}"):
+        PSF(**SIZES, **{key: value})

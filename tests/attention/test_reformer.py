@@ -1,0 +1,135 @@
+"""LSH attention against a dense definition written from the paper (Kitaev et al. 2020, section 2 and appendix A)."""
+
+import pytest
+import torch
+from test_blocks import LENGTH, D, H, N, make, masks, qkv
+
+from lra.attention.reformer import Reformer
+
+
+def sees(x, rotations, buckets, size, real, same_bucket):
+    """x (L,D), rotations (D, buckets / 2), real positions -> which keys each position sees in one round, (L,L)."""
+    turned = x @ rotations
+    bucket = torch.cat([turned, -turned], -1).argmax(-1).tolist() if buckets > 1 else [0] * len(x)
+    row = sorted(real, key=lambda t: (bucket[t], t))
+    chunk = {t: place // size for place, t in enumerate(row)}
+    table = torch.zeros(len(x), len(x), dtype=torch.float64)
+    for i in real:
+        for j in real:
+            if chunk[i] - 1 <= chunk[j] <= chunk[i] and (not same_bucket or bucket[i] == bucket[j]):
+                table[i, j] = 1
+    return table
+
+
+def oracle(made, x, v, mask, scope, power, unit_keys=True, own_last=True):
+    out, L = [], x.shape[2]
+    for n in range(len(x)):
+        real = list(range(L)) if mask is None else mask[n].nonzero().flatten().tolist()
+        for h in range(x.shape[1]):
+            rounds = [
+                sees(x[n, h].detach(), R, made.buckets, made.chunk, real, scope == "bucket") for R in made.rotations[h]
+            ]
+            times = sum(rounds)  # a key of several rounds counts in each of them, or once
+            times = times.clamp(max=1) if scope == "bucket" else times
+            if own_last:
+                alone = times.sum(-1) == times.diagonal()
+                times = torch.where(torch.eye(L, dtype=torch.bool) & ~alone[:, None], 0.0, times)
+            keys = x[n, h] / x[n, h].norm(dim=-1, keepdim=True) if unit_keys else x[n, h]
+            weights = (x[n, h] @ keys.T * D**power).exp() * times
+            out.append(weights @ v[n, h] / weights.sum(-1, keepdim=True).clamp(min=1e-300))
+    return torch.stack(out).view(*x.shape[:3], -1)
+
+
+def check(made, L=37, value_dim=D, **rules):
+    probe = torch.randn(N, H, L, value_dim, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
+    for mask in masks(L):
+        x, _, v = qkv(L, value_dim)
+        rows = probe if mask is None else probe * mask[:, None, :, None]
+        got, want = made(x, x, v, mask), oracle(made, x, v, mask, **rules)
+        assert got.isfinite().all()
+        torch.testing.assert_close(got * rows, want * rows, rtol=1e-9, atol=1e-11)
+        grads = [torch.autograd.grad((t * rows).sum(), (x, v)) for t in (got, want)]
+        torch.testing.assert_close(*grads, rtol=1e-8, atol=1e-10)
+
+
+@pytest.mark.parametrize("scope", ["chunk", "bucket"])
+@pytest.mark.parametrize("hashes", [1, 2, 4])
+@pytest.mark.parametrize(("chunk", "buckets"), [(4, None), (5, 6), (16, 2), (3, 16)])
+def test_reformer(scope, hashes, chunk, buckets):
+    check(make(Reformer, hashes=hashes, chunk=chunk, buckets=buckets, scope=scope), scope=scope, power=-0.5)
+
+
+@pytest.mark.parametrize("power", [0, 0.5])
+@pytest.mark.parametrize("unit_keys", [True, False])
+@pytest.mark.parametrize("own_last", [True, False])
+def test_scores(power, unit_keys, own_last):
+    rules = {"power": power, "unit_keys": unit_keys, "own_last": own_last, "scope": "chunk"}
+    check(make(Reformer, chunk=6, **rules), **rules)
+
+
+def test_values_of_another_width():
+    check(make(Reformer, value_dim=5, chunk=6), value_dim=5, scope="chunk", power=-0.5)
+
+
+@pytest.mark.parametrize("own_last", [True, False])
+@pytest.mark.parametrize(
+    "knobs",
+    [
+        {"chunk": LENGTH},
+        {"chunk": LENGTH, "hashes": 1},
+        {"chunk": LENGTH, "buckets": 1, "scope": "bucket"},
+        {"chunk": LENGTH, "buckets": 1, "scope": "bucket", "hashes": 1},
+        {"chunk": None, "buckets": 1},
+    ],
+)
+def test_one_chunk_or_bucket_is_exact_attention_but_for_the_own_token(own_last, knobs):
+    made = make(Reformer, own_last=own_last, **knobs)
+    for mask in masks():
+        x, _, v = qkv()
+        scores = x @ (x / x.norm(dim=-1, keepdim=True)).mT * D**-0.5
+        if mask is not None:
+            scores = scores.masked_fill(~mask[:, None, None], -torch.inf)
+        if own_last:
+            scores = scores.masked_fill(torch.eye(37, dtype=torch.bool), -torch.inf)
+        rows = torch.ones(N, 1, 37, 1) if mask is None else mask[:, None, :, None]
+        got, want = made(x, x, v, mask), (scores.softmax(-1) @ v)
+        torch.testing.assert_close(torch.where(rows > 0, got - want, 0.0), torch.zeros_like(got))
+
+
+def test_a_token_by_itself_sees_itself():
+    made, (x, _, v) = make(Reformer, chunk=4), qkv(6)
+    mask = torch.zeros(N, 6, dtype=torch.bool)
+    mask[:, 3] = True
+    torch.testing.assert_close(made(x, x, v, mask)[:, :, 3], v[:, :, 3])
+    torch.testing.assert_close(made(x[:, :, :1], x[:, :, :1], v[:, :, :1]), v[:, :, :1])
+
+
+def test_rotations_are_drawn_anew_in_training_and_once_for_evaluation():
+    made, (x, _, v) = make(Reformer, chunk=4), qkv()
+    assert torch.equal(made(x, x, v), made(x, x, v))
+    made.train()
+    assert not torch.equal(made(x, x, v), made(x, x, v))
+    assert "rotations" in made.state_dict()
+
+
+def test_chunks_and_buckets_default_to_each_other():
+    made = make(Reformer, length=2048)
+    assert (made.chunk, made.buckets) == (64, 64)  # the mean bucket holds half a chunk
+    made = make(Reformer, length=2048, chunk=None, buckets=10)
+    assert (made.chunk, made.buckets) == (205, 10)
+
+
+@pytest.mark.parametrize(
+    ("knobs", "message"),
+    [
+        ({"hashes": 0}, "attn.hashes must be 1 or more, not 0"),
+        ({"chunk": None}, "attn.chunk and attn.buckets must not both be null"),
+        ({"chunk": 0}, "attn.chunk must be 1 or more, or null for length / buckets, not 0"),
+        ({"buckets": 7}, "attn.buckets must be 1, even, or null for 2 length / chunk, not 7"),
+        ({"buckets": 0}, "attn.buckets must be 1, even, or null for 2 length / chunk, not 0"),
+        ({"scope": "row"}, "scope must be one of chunk, bucket, not 'row'"),
+    ],
+)
+def test_a_wrong_option_is_named(knobs, message):
+    with pytest.raises(ValueError, match=message):
+        make(Reformer, **knobs)

@@ -1,0 +1,353 @@
+"""The benchmark: what is compared computes the same, every preset's names resolve, what fails is a row."""
+
+import json
+import sys
+import time
+
+import pytest
+import torch
+from conftest import config as train_config
+from torch import nn
+
+from lra.attention.cur import CUR
+from lra.attention.sdpa import SDPA
+from lra.bench import contestants, gpu_check, profile, roofline, workloads
+from lra.bench import run as run_module
+from lra.bench.__main__ import bench
+from lra.bench.released_cur import Published
+from lra.bench.sdpa_backends import Exact
+from lra.config import CONF, compose
+from lra.model.dropout import Dropout
+from lra.runs import bench_record, record
+from lra.train import build
+
+PRESETS = sorted(path.stem for path in (CONF / "preset").glob("*.yaml"))
+SIZES = {"heads": 2, "head_dim": 8, "value_dim": 8, "length": 96}
+run = bench.__wrapped__
+
+
+def qkv(dtype, n=96):
+    generator = torch.Generator().manual_seed(0)
+    return [torch.randn(2, 2, n, 8, generator=generator, dtype=torch.float64).to(dtype) for _ in range(3)]
+
+
+def both_passes(attention, tensors, mask=None):
+    """Output and gradients of a fixed sum of it, as one list."""
+    tensors = [x.clone().requires_grad_() for x in tensors]
+    out = attention(*tensors, mask)
+    weights = torch.linspace(-1, 1, out.numel(), dtype=out.dtype).view_as(out)
+    (out * weights).sum().backward()
+    return [out.detach(), *(x.grad for x in tensors)]
+
+
+@pytest.mark.parametrize("impl", ["eager", "sdpa"])
+@pytest.mark.parametrize("score", ["sum", "abs", "embed", "step"])
+@pytest.mark.parametrize("copy_rv", [True, False])
+def test_published_is_the_same_function_as_cur(impl, score, copy_rv):
+    cur = CUR(**SIZES, count=16, score=score, copy_rv=copy_rv, impl=impl)
+    published = Published(**SIZES, count=16, score=score, copy_rv=copy_rv)
+    masks = [None] if score == "step" else [None, torch.arange(96) < torch.tensor([[96], [40]])]
+    for mask in masks:
+        exact = both_passes(published, qkv(torch.float64), mask)
+        for a, b in zip(both_passes(cur, qkv(torch.float64), mask), exact, strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-9)
+        single = both_passes(published, qkv(torch.float32), mask)
+        for a, b, truth in zip(both_passes(cur, qkv(torch.float32), mask), single, exact, strict=True):
+            # U comes from two different products: each may be as wrong as the published code's own rounding
+            assert (a - truth).abs().max() <= 4 * (b - truth).abs().max() + 1e-6 * truth.abs().max()
+
+
+def test_published_refuses_and_draws():
+    with pytest.raises(ValueError, match=r"score must be one of .*, not 'best'"):
+        Published(**SIZES, score="best")
+    with pytest.raises(ValueError, match=r"attn.count must be between 1 and the task's length 96, not 97"):
+        Published(**SIZES, count=97)
+    torch.manual_seed(0)
+    drawn = Published(**SIZES, count=16, score="random")
+    assert not torch.equal(drawn(*qkv(torch.float64)), drawn(*qkv(torch.float64)))
+
+
+@pytest.mark.parametrize("backend", ["naive", "flash", "math"])
+@pytest.mark.parametrize("masked", [False, True])
+def test_exact_backends_agree(backend, masked):
+    mask = torch.arange(96) < torch.tensor([[96], [40]]) if masked else None
+    if backend == "flash" and masked:
+        pytest.skip("torch's flash kernel takes no mask on a GPU; a step of full rows hands it none")
+    truth = both_passes(SDPA(**SIZES), qkv(torch.float64), mask)
+    for a, b in zip(both_passes(Exact(**SIZES, backend=backend), qkv(torch.float64), mask), truth, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-9)
+
+
+def test_flex_is_exact_attention():
+    """Uncompiled, and forward only: the CPU has no backward of it."""
+    mask = torch.arange(96) < torch.tensor([[96], [40]])
+    with torch.compiler.set_stance("force_eager"):
+        got = Exact(**SIZES, backend="flex")(*qkv(torch.float32), mask)
+    torch.testing.assert_close(got, SDPA(**SIZES)(*qkv(torch.float32), mask), rtol=1e-4, atol=1e-5)
+
+
+def test_unknown_backend_is_refused():
+    with pytest.raises(ValueError, match=r"backend must be one of naive, flash, .*, not 'best'"):
+        Exact(**SIZES, backend="best")
+
+
+def small(runs, *words):
+    """The smallest benchmark: one length, one sample."""
+    words = ["n=64", "batch=1", "head_dim=8", "repeats=1", "warmup=0", f"runs={runs}", "device=cpu", *words]
+    return compose("bench", words)
+
+
+@pytest.fixture(autouse=True)
+def rates(monkeypatch):
+    """A machine of 1 GB/s and 1 GFLOP/s, known at once; the test of the real rates has its own."""
+    real = run_module.rates
+    monkeypatch.setattr(run_module, "rates", lambda device, dtypes: (1e9, dict.fromkeys(dtypes, 1e9)))
+    return real
+
+
+def test_rates_of_this_machine(rates, monkeypatch):
+    taken = []
+    monkeypatch.setattr(roofline, "_seconds", lambda call, device: (call(), taken.append(device), 0.5)[2])
+    copy, matmul = rates("cpu", ["fp32", "bf16"])
+    assert copy == 2 * 2**27 / 0.5 and matmul == {"fp32": 2 * 1024**3 / 0.5, "bf16": 2 * 1024**3 / 0.5}
+    assert taken == ["cpu"] * 3
+
+
+def written(runs):
+    (path,) = runs.rglob(bench_record.FILE)
+    return bench_record.load(path)
+
+
+@pytest.fixture(scope="module")
+def presets():
+    found = {preset: compose("bench", [f"preset={preset}"]) for preset in PRESETS}
+    for config in found.values():
+        config.mechanisms = contestants.names(config.mechanisms)
+    return found
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_presets_compose(presets, preset):
+    config = presets[preset]
+    assert config.name == preset and set(config.claims) <= {*contestants.mechanisms(), *contestants.rivals()}
+    assert config.reference is None or config.reference in config.mechanisms
+
+
+def test_every_name_of_a_preset_resolves(presets):
+    names = {name for config in presets.values() for name in config.mechanisms} - set(contestants.mechanisms())
+    for name in sorted(names):
+        made = contestants.config(name, ["task=text", "model.heads=16", "model.head_dim=64", "model.dim=1024"])
+        assert made.label == name
+        if build.unavailable(made) is None:
+            build.block_factory(made)()
+
+
+def test_names():
+    assert contestants.names("cur_abs") == ["cur_abs"]
+    assert contestants.names(["naive", "all", "sdpa"])[0] == "naive" and "custom" not in contestants.names("all")
+    made = contestants.config("cur_step-count=16-pinv.steps=6", ["task=text"])
+    assert (made.attn.count, made.attn.pinv.steps, made.attn.score) == (16, 6, "step")
+    assert contestants.config("published-count=16", ["task=text"]).attn._target_ == "lra.bench.released_cur.Published"
+    for wrong in (["cur_best"], ["cur_abs", "soft_max-count=3"]):
+        with pytest.raises(ValueError, match=rf"mechanisms: {wrong[-1]} is not one of all, .*cur_abs.*published"):
+            contestants.names(wrong)
+
+
+def test_every_kind_of_row(tmp_path, monkeypatch, capfd):
+    """All three subjects, both modes, a Mixer and a Block; out of memory, no GPU, too few tokens."""
+
+    def full(*args):
+        raise torch.OutOfMemoryError("no room")
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    monkeypatch.setattr(SDPA, "forward", full)
+    names = 'mechanisms=[naive,sdpa,psf,luna,flash,"cur_step-count=65"]'
+    run(small(tmp_path, names, "what=[attention,block,step]", "tasks=listops"))
+    assert "written to" in capfd.readouterr().out
+    found = written(tmp_path)
+    assert found.kind == "bench" and len(found.rows) == 6 * 2 * 3
+    status = {(row.mechanism, row.what, row.mode): row.status for row in found.rows}
+    for what in ("attention", "block", "step"):
+        for mode in ("inference", "training"):
+            assert [status[name, what, mode] for name in ("naive", "psf", "luna")] == ["ok"] * 3
+            assert status["sdpa", what, mode] == "out of memory"
+            assert "needs a GPU" in status["flash", what, mode]
+            assert "attn.count must be between 1 and" in status["cur_step-count=65", what, mode]
+    for row in found.rows:
+        assert (row.status == "ok") == bool(row.samples) == (row.ms is not None)
+        assert row.status != "ok" or row.peak_bytes > 0
+    naive = next(r for r in found.rows if (r.mechanism, r.what, r.mode) == ("naive", "attention", "training"))
+    assert naive.floor_bytes == 11 * 2 * 64 * 8 * 4 and naive.flops == 14 * 2 * 64 * 64 * 8
+    assert naive.floor_ms == pytest.approx(
+        1000 * max(naive.floor_bytes / found.machine.copy, naive.flops / found.machine.matmul["fp32"])
+    )
+
+
+def test_steps_on_data_have_every_padding(tmp_path, data_root):
+    words = [
+        "what=step",
+        "modes=training",
+        "tasks=listops",
+        "budget=smoke",
+        "batches=data",
+        "pads=[fixed,batch,batch/2,none]",
+        "batch=4",
+    ]
+    run(small(tmp_path, *words, "mechanisms=[cur_step]", 'overrides=["attn.count=16"]'))
+    rows = written(tmp_path).rows
+    assert [(row.pad, row.n, row.status) for row in rows] == [
+        (pad, 128, "ok") for pad in ("fixed", "batch", "batch/2", "none")
+    ]
+    assert max(rows[2].peak_bytes, rows[3].peak_bytes) < rows[1].peak_bytes <= rows[0].peak_bytes
+
+
+def test_training_step_trains(tmp_path):
+    made = contestants.config("cur_abs", ["task=listops", "budget=smoke", "optim.lr=0.01"])
+    torch.manual_seed(0)
+    model = build.classifier(made).eval()
+    batch = workloads.random_batch(made, "cpu")
+    assert batch.inputs.shape == (8, 1, 128) and batch.mask is None and batch.inputs.min() >= 1
+    seen = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(build, "classifier", lambda config: model)
+        patch.setattr(workloads.module, "loss", lambda *a, f=workloads.module.loss: (seen.append(f(*a)), seen[-1])[1])
+        step = workloads.model_step(made, "cpu", "fp32", "training", source="random", compiled=False)
+        for _ in range(8):
+            step()
+    assert seen[-1] < seen[0] and all(p.grad is None for p in model.parameters())
+
+
+def test_the_published_step_with_torchs_dropout():
+    counts = []
+    for name in ("published", "published-torch_dropout=true"):
+        parts = list(workloads.classifier(contestants.config(name, ["task=listops", "budget=smoke"])).modules())
+        counts.append([sum(type(part) is kind and part.p == 0.1 for part in parts) for kind in (Dropout, nn.Dropout)])
+    assert counts == [[7, 0], [0, 7]]  # the embedding's; in each of two layers the mixer's and the MLP's two
+
+
+def test_a_length_that_would_take_too_long_is_left_out(tmp_path):
+    run(small(tmp_path, "what=attention", "modes=training", "n=[64,4096]", "limit=1e-9", "mechanisms=[naive]"))
+    short, long = written(tmp_path).rows
+    assert short.status == "ok" and long.status.startswith("left out: about") and long.samples == ()
+
+
+def test_records_survive_a_round_trip_and_training_reports_ignore_them(tmp_path):
+    run(small(tmp_path, "what=attention", "mechanisms=[naive]", "modes=inference"))
+    found = written(tmp_path)
+    path = bench_record.save(found, tmp_path / "again")
+    assert bench_record.load(path) == found
+    assert record.scan(tmp_path) == ([], []) or not any(record.scan(tmp_path))
+    assert found.choices["mechanisms"] == ["naive"] and "runs" not in found.choices
+    assert found.machine.threads == torch.get_num_threads() and found.machine.copy > 0
+    assert not [key for key in found.machine.allocator if key not in bench_record.ALLOCATOR]
+    path.write_text(json.dumps({"kind": "bench"}))
+    records, damaged = bench_record.scan(tmp_path)
+    assert records == [found] and len(damaged) == 1 and "is not a record of a benchmark" in damaged[0]
+
+
+def test_same_choices_same_folder(tmp_path):
+    words = ["what=attention", "mechanisms=[naive]", "modes=inference"]
+    for more in ([], ["budget_s=100"]):
+        run(small(tmp_path, *words, *more))
+    written(tmp_path)  # one file
+    run(small(tmp_path, *words, "repeats=2"))
+    assert len(list(tmp_path.rglob(bench_record.FILE))) == 2
+
+
+WRONG = {
+    "mechanisms=[cur_best]": "mechanisms: cur_best is not one of all,",
+    "mechanisms=[]": "mechanisms must be text, or a list of such, not []",
+    "what=speed": "what must be one of attention, block, step, or a list of such, profile, not 'speed'",
+    "modes=[training,test]": "modes must be one of inference, training, or a list of such, not ['training', 'test']",
+    "dtype=fp8": "dtype must be one of fp32, bf16, fp16, or a list of such, not 'fp8'",
+    "n=[0]": "n must be a whole number of 1 or more, or a list of such, not [0]",
+    "repeats=0": "repeats must be a whole number of 1 or more, not 0",
+    "pads=[batch/0]": "pads must be fixed, batch, none or batch/<rows of a micro-batch>, or a list of such",
+    "batches=all": "batches must be one of random, data, not 'all'",
+    "device=tpu": "device must be one of auto, cpu, cuda, not 'tpu'",
+    'mechanisms=["cur_abs-cuont=3"]': "attn.cuont: no such key; attn has",
+    "preset=figure5": "preset=figure5: no such choice; preset is one of cpu, figure4",
+    "tasks=nope": "task=nope: no such choice; task is one of",
+}
+
+
+@pytest.mark.parametrize("word", WRONG)
+def test_a_wrong_word_gets_one_line(word, tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["lra", f"runs={tmp_path}", "mechanisms=[naive]", word])
+    with pytest.raises(SystemExit) as stop:
+        bench()
+    assert stop.value.code.startswith("lra: ") and WRONG[word] in stop.value.code and "\n" not in stop.value.code
+
+
+def test_floor_by_hand():
+    assert roofline.elements(3, 5, 7, backward=False) == 4 * 3 * 5 * 7
+    cur = CUR(**SIZES, count=16)  # q kᵀ, r v, q kᵀ, c w: 2 n m d each; u, z rv: 2 m² d each; 4 steps of 4 products
+    by_hand = 3 * (4 * 2 * 96 * 16 * 8 + 2 * 2 * 16 * 16 * 8 + 4 * 4 * 2 * 16**3)
+    assert roofline.flops(cur, 3, 96, 8, backward=False) == by_hand
+    assert roofline.flops(Published(**SIZES, count=16), 3, 96, 8, backward=True) == 3 * by_hand
+    assert roofline.flops(Exact(**SIZES), 3, 96, 8, backward=False) == 4 * 3 * 96 * 96 * 8
+    assert roofline.flops(torch.nn.Identity(), 3, 96, 8, backward=False) is None
+
+
+def test_counted_flops_are_the_formula():
+    """torch counts the products of the published code, which has one fewer: U is cut out of C."""
+    from torch.utils.flop_counter import FlopCounterMode
+
+    with FlopCounterMode(display=False) as counter:
+        Published(**SIZES, count=16)(*qkv(torch.float32))
+    formula = roofline.flops(Published(**SIZES, count=16), 4, 96, 8, backward=False)
+    assert counter.get_total_flops() == formula - 4 * 2 * 16 * 16 * 8
+    with FlopCounterMode(display=False) as counter:
+        both_passes(Exact(**SIZES), qkv(torch.float32))
+    assert counter.get_total_flops() == roofline.flops(Exact(**SIZES), 4, 96, 8, backward=True) - 4 * 2 * 96 * 96 * 8
+
+
+def test_profile_sums_to_the_step(capfd):
+    run(compose("bench", ["what=profile", "mechanisms=cur_abs", "n=64", "batch=2", "steps=2", "tasks=listops"]))
+    out = capfd.readouterr().out
+    assert "listops cur_abs" in out and "not arithmetic" in out and "matrix products" in out
+    kinds = ("aten::bmm", "aten::bernoulli_", "aten::copy_", "aten::_local_scalar_dense", "aten::mul", "aten::topk")
+    assert [profile.kind(name) for name in kinds] == [
+        "matrix products",
+        "selection and random numbers",
+        "moving data",
+        "waiting for the device",
+        "element-wise and reductions",
+        "selection and random numbers",
+    ]
+
+
+def test_gpu_check_without_a_gpu_says_so_in_one_line(monkeypatch, capfd):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    gpu_check.main()
+    assert capfd.readouterr().out == "gpu-check: torch sees no GPU here, nothing was run\n"
+
+
+def test_gpu_check_writes_its_file_whatever_fails(monkeypatch, tmp_path):
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "Some GPU")
+    monkeypatch.setattr(gpu_check, "tests", lambda folder, env: 1 / 0)
+    ends = {"preset=figure4": None, "preset=table2": 3}
+    monkeypatch.setattr(gpu_check, "limited", lambda command, seconds, env: ends[command[3]])
+    text = gpu_check.check(tmp_path).read_text()
+    for line in ("tests: ZeroDivisionError", "figure4: stopped", "table2: exit status 3", "table2_graphs: KeyError"):
+        assert line in text
+    assert len(json.loads((tmp_path / "gpu-check" / "some-gpu.json").read_text())["failed"]) == 4
+
+
+def test_a_part_of_the_gpu_check_that_takes_too_long_is_stopped():
+    python = lambda code: [sys.executable, "-c", code]
+    began = time.monotonic()
+    assert gpu_check.limited(python("import time; time.sleep(60)"), 1) is None
+    assert time.monotonic() - began < gpu_check.GRACE
+    assert gpu_check.limited(python("raise SystemExit(3)"), 60) == 3
+
+
+def test_trainer_for_a_gpu_composes():
+    assert dict(train_config("cur_abs", "trainer=gpu").trainer) == {
+        "device": "cuda",
+        "precision": "bf16",
+        "compile": True,
+        "devices": 1,
+        "threads": None,
+    }

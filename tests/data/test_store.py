@@ -1,0 +1,331 @@
+"""The packed store and the preparation around it: round trip, gather, damage, and processes that meet or die."""
+
+import json
+import os
+import re
+import resource
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+import torch
+
+from data_prep.base import Source
+from lra.disk import checksums
+from lra.data import store
+from lra.data.store import Rows, Split, StoreError, load, verify, write
+
+PROVENANCE = {"name": "toy", "version": "1.0.0", "sizes": [3, 2]}
+
+
+def chunk(seed: int, n: int, towers: int = 1, features: tuple = (), labels=np.int64) -> Rows:
+    rng = np.random.default_rng(seed)
+    lengths = rng.integers(0, 9, n * towers)
+    tokens = rng.integers(1, 200, (lengths.sum(), *features))
+    tokens = tokens.astype(np.float32) / 7 if features else tokens.astype(np.uint8)
+    return Rows(tokens, lengths, rng.integers(0, 5, n).astype(labels))
+
+
+@pytest.fixture
+def folder(tmp_path):
+    write(tmp_path / "toy", {"train": [chunk(0, 30), chunk(1, 5)], "val": [chunk(2, 4)]}, provenance=PROVENANCE)
+    return tmp_path / "toy"
+
+
+@pytest.mark.parametrize(
+    ("towers", "features", "labels"), [(1, (), np.int64), (2, (), np.float32), (1, (3,), np.int64)]
+)
+def test_round_trip(tmp_path, towers, features, labels):
+    chunks = {
+        name: [chunk(seed + i, 7, towers, features, labels) for i in range(3)] for seed, name in ((0, "a"), (9, "b"))
+    }
+    write(tmp_path / "set", chunks, provenance=PROVENANCE, towers=towers)
+    splits = load(tmp_path / "set", PROVENANCE)
+    verify(tmp_path / "set")
+    assert list(splits) == ["a", "b"]
+    for name, split in splits.items():
+        tokens, lengths, answers = (np.concatenate(parts) for parts in zip(*chunks[name], strict=True))
+        assert len(split) == 21 and split.towers == towers
+        assert split.tokens.numpy().dtype == tokens.dtype and split.labels.numpy().dtype == labels
+        np.testing.assert_array_equal(split.tokens, tokens)
+        np.testing.assert_array_equal(split.lengths, lengths.reshape(-1, towers))
+        np.testing.assert_array_equal(split.labels, answers)
+    assert [path.name for path in tmp_path.iterdir()] == ["set"]
+
+
+@pytest.mark.parametrize(("towers", "features"), [(1, ()), (2, ()), (1, (3,)), (2, (3,))])
+@pytest.mark.parametrize(("width", "limit"), [(5, None), (12, None), (8, 3), (3, 8)])
+def test_gather_is_the_loop_over_rows(tmp_path, towers, features, width, limit, device="cpu"):
+    write(tmp_path / "set", {"train": [chunk(3, 40, towers, features)]}, provenance={}, towers=towers)
+    split = load(tmp_path / "set")["train"].to(device)
+    index = torch.tensor([39, 0, 7, 7, 21])
+    tokens, mask = split.gather(index, width, limit)
+    expected = torch.zeros(5, towers, width, *features, dtype=split.tokens.dtype)
+    real = torch.zeros(5, towers, width, dtype=torch.bool)
+    for place, example in enumerate(index.tolist()):
+        for tower in range(towers):
+            first, end = split.offsets[example * towers + tower :][:2].tolist()
+            row = split.tokens[first:end][: min(width, limit or width)]
+            expected[place, tower, : len(row)] = row
+            real[place, tower, : len(row)] = True
+    assert tokens.dtype == split.tokens.dtype and tokens.device == split.tokens.device
+    torch.testing.assert_close(tokens.cpu(), expected, rtol=0, atol=0)
+    torch.testing.assert_close(mask.cpu(), real)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("features", [(), (3,)])
+def test_gather_on_the_gpu(tmp_path, features):
+    test_gather_is_the_loop_over_rows(tmp_path, 2, features, 8, 3, device="cuda")
+
+
+def test_opening_and_gathering_leave_the_file_alone(folder):
+    split = load(folder)["train"]
+    before = (folder / "train.tokens.bin").read_bytes()
+    split.tokens.zero_()
+    assert (folder / "train.tokens.bin").read_bytes() == before
+    assert load(folder)["train"].tokens.any()
+
+
+def rewrite_meta(folder, **changes):
+    meta = json.loads((folder / "meta.json").read_text())
+    (folder / "meta.json").write_text(json.dumps(meta | changes))
+    (folder / "SHA256SUMS").unlink()  # as in a folder from before there was one
+
+
+DAMAGE = {
+    "no data set at": lambda folder: folder.rename(folder.with_name("elsewhere")),
+    "not a data set: it has no meta.json": lambda folder: (folder / "meta.json").unlink(),
+    "meta.json is damaged": lambda folder: (folder / "meta.json").write_text('{"format": 1, "prov'),
+    r"meta.json is damaged(?#1)": lambda folder: (folder / "meta.json").write_text("[]"),
+    r"meta.json is damaged(?#2)": lambda folder: rewrite_meta(folder, files={}),
+    r"meta.json is damaged(?#3)": lambda folder: (folder / "meta.json").write_bytes(b"\xff\xfe"),
+    "has format 99, this version reads format 1": lambda folder: rewrite_meta(folder, format=99),
+    r"train.tokens.bin is damaged: 10 bytes instead of \d+": lambda f: os.truncate(f / "train.tokens.bin", 10),
+    "val.labels.bin cannot be read: No such file": lambda folder: (folder / "val.labels.bin").unlink(),
+    r"another data set: sizes \[3, 2\] instead of \[4, 2\], version '1.0.0' instead of '1.1.0'": lambda folder: None,
+}
+
+
+@pytest.mark.parametrize("message", DAMAGE)
+def test_damage_is_one_clear_line(folder, message):
+    DAMAGE[message](folder)
+    changed = {"version": "1.1.0", "sizes": [4, 2]} if "another" in message else {}
+    with pytest.raises(StoreError, match=message) as caught:
+        load(folder, PROVENANCE | changed)
+    assert "\n" not in str(caught.value) and str(folder) in str(caught.value)
+
+
+def flip(path, byte, bit=0):
+    data = bytearray(path.read_bytes())
+    data[byte] ^= 1 << bit
+    path.write_bytes(data)
+
+
+def test_tokens_of_a_large_store_are_compared_by_verify_alone(folder, monkeypatch):
+    path = folder / "val.tokens.bin"
+    flip(path, 1)
+    with pytest.raises(StoreError, match=re.escape(f"{path} is damaged: its sha256")):
+        load(folder, PROVENANCE)
+    monkeypatch.setattr(store, "HASHED", 0)
+    load(folder, PROVENANCE)
+    with pytest.raises(StoreError, match=re.escape(f"{path} is damaged: its sha256")):
+        verify(folder)
+
+
+@pytest.mark.parametrize("part", ["offsets", "labels"])
+@pytest.mark.parametrize("listed", [True, False])
+def test_a_flipped_bit_of_rows_and_labels_is_seen_whenever_a_store_is_opened(folder, part, listed, monkeypatch):
+    monkeypatch.setattr(store, "HASHED", 0)
+    if not listed:
+        (folder / "SHA256SUMS").unlink()
+    flip(folder / f"train.{part}.bin", 17, 5)
+    with pytest.raises(StoreError, match=f"train.{part}.bin is damaged"):
+        load(folder, PROVENANCE)
+
+
+ROWS = {
+    "falling": lambda offsets: offsets[::-1],
+    "not from 0": lambda offsets: offsets + (np.arange(len(offsets)) == 0),
+    "past the end": lambda offsets: offsets + (np.arange(len(offsets)) == len(offsets) - 1),
+    "one too few": lambda offsets: offsets[:-1],
+}
+
+
+@pytest.mark.parametrize("rows", ROWS)
+def test_rows_that_are_not_the_tokens_are_refused_whatever_the_sums_say(folder, rows):
+    path = folder / "train.offsets.bin"
+    ROWS[rows](np.fromfile(path, np.int64)).tofile(path)
+    files = json.loads((folder / "meta.json").read_text())["files"]
+    size = path.stat().st_size
+    files[path.name] |= {"sha256": checksums.digest(path), "bytes": size, "shape": [size // 8]}
+    rewrite_meta(folder, files=files)
+    with pytest.raises(StoreError, match=r"train.offsets.bin is damaged: (its rows|34 rows)"):
+        load(folder, PROVENANCE)
+
+
+def test_a_bit_of_the_description_that_still_fits_the_files_is_seen(folder):
+    meta = (folder / "meta.json").read_text()
+    (folder / "meta.json").write_text(meta.replace('"|u1"', '"|i1"', 1))
+    with pytest.raises(StoreError, match=r"meta.json is damaged: its sha256 is not the one in SHA256SUMS"):
+        load(folder, PROVENANCE)
+    (folder / "SHA256SUMS").unlink()
+    with pytest.raises(StoreError, match=r"meta.json is damaged"):
+        load(folder, PROVENANCE)
+
+
+def test_rows_an_example_are_those_of_the_source(tmp_path):
+    write(tmp_path / "set", {"train": [chunk(3, 40, 2)]}, provenance={}, towers=2)
+    load(tmp_path / "set", {}, 2)
+    with pytest.raises(StoreError, match="another data set: 2 rows an example instead of 1"):
+        load(tmp_path / "set", {}, 1)
+
+
+def test_a_data_set_is_what_sha256sum_says_it_is(folder):
+    done = subprocess.run(["sha256sum", "-c", "SHA256SUMS"], cwd=folder, capture_output=True, text=True)
+    assert done.returncode == 0 and done.stdout.count(": OK") == 7
+
+
+def failing():
+    yield chunk(0, 3)
+    raise RuntimeError("the source broke")
+
+
+@pytest.mark.parametrize(
+    ("chunks", "error", "message"),
+    [
+        (failing(), RuntimeError, "the source broke"),
+        ([], ValueError, "nothing to write"),
+        ([chunk(0, 3), chunk(1, 3, labels=np.float32)], ValueError, "train.labels.bin: a chunk of .* follows"),
+        ([chunk(0, 3, labels=np.int32)], ValueError, "labels must be int64 or float32, not int32"),
+        ([chunk(0, 3)._replace(labels=np.zeros(2, np.int64))], ValueError, "clash"),
+    ],
+)
+def test_a_failed_write_leaves_nothing(tmp_path, chunks, error, message):
+    with pytest.raises(error, match=message):
+        write(tmp_path / "set", {"train": chunks}, provenance={})
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_refused_byte_leaves_nothing(tmp_path):
+    """A file size limit stands in for the full disk: the system refuses the write in the same place."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, limits[1]))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            write(tmp_path / "set", {"train": (chunk(i, 100) for i in range(1000))}, provenance={})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_existing_folder_is_replaced_only_when_asked(folder):
+    with pytest.raises(FileExistsError):
+        write(folder, {"train": [chunk(5, 2)]}, provenance={})
+    write(folder, {"train": [chunk(5, 2)]}, provenance={}, replace=True)
+    assert len(load(folder, {})["train"]) == 2 and [path.name for path in folder.parent.iterdir()] == ["toy"]
+
+
+class Slow(Source):
+    """100 examples in two chunks, the second once the file `gate` is there; every making leaves a line in `made`."""
+
+    name, version, generated = "slow", "1.0.0", True
+
+    def __init__(self, *, gate: str = os.devnull, made: str = os.devnull):
+        self.gate, self.made = gate, made
+
+    @property
+    def arguments(self):
+        return {"n": 100}
+
+    def splits(self, *, workers, progress):
+        with open(self.made, "a") as file:
+            file.write("made\n")
+        return {"train": self.chunks(progress)}
+
+    def chunks(self, progress):
+        for done in (50, 100):
+            yield chunk(done, 50)
+            progress("train", done, 100)
+            while not os.path.exists(self.gate):
+                time.sleep(0.02)
+
+
+class Foreign(Slow):
+    generated = False
+
+
+def start(root, **arguments):
+    """A process that prepares Slow."""
+    code = f"from test_store import Slow; Slow(**{arguments!r}).prepare({str(root)!r}, workers=1)"
+    return subprocess.Popen(
+        [sys.executable, "-c", code], cwd=os.path.dirname(__file__), stderr=subprocess.PIPE, text=True
+    )
+
+
+def wait_for(root, pattern):
+    end = time.monotonic() + 60
+    while not list(root.glob(pattern)):
+        assert time.monotonic() < end, f"no {pattern}"
+        time.sleep(0.02)
+
+
+def test_two_processes_prepare_once(tmp_path):
+    root, made = tmp_path / "data", str(tmp_path / "made")
+    gate = tmp_path / "gate"
+    first = start(root, gate=str(gate), made=made)
+    wait_for(root, "slow-*.tmp-*")
+    second = start(root, made=made)
+    assert "another process is preparing" in second.stderr.readline()
+    gate.touch()
+    messages = [process.communicate(timeout=60)[1] for process in (first, second)]
+    assert first.returncode == second.returncode == 0, messages
+    assert "another process" not in messages[0]
+    assert (tmp_path / "made").read_text() == "made\n"
+    assert len(Slow().load(root)["train"]) == 100
+
+
+def test_a_killed_preparation_leaves_nothing_and_the_next_works(tmp_path):
+    process = start(tmp_path, gate=str(tmp_path / "never"))
+    wait_for(tmp_path, "slow-*.tmp-*/train.tokens.bin")
+    process.send_signal(signal.SIGKILL)
+    process.communicate(timeout=60)
+    assert not Slow().folder(tmp_path).exists() and list(tmp_path.glob("*.tmp-*"))
+    folder = Slow().prepare(tmp_path)
+    verify(folder)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [folder.name, f"{folder.name}.lock"]
+
+
+def test_prepare_replaces_damaged_data_only_by_force(tmp_path, capsys):
+    folder = Slow().prepare(tmp_path)
+    (folder / "train.tokens.bin").write_bytes(b"")
+    for use in (Slow().prepare, Slow().open):
+        with pytest.raises(StoreError, match=r"damaged.*python -m data_prep task=slow force=true"):
+            use(tmp_path)
+    Slow().prepare(tmp_path, force=True)
+    verify(folder)
+    assert "slow train: 100 of 100" in capsys.readouterr().err
+
+
+def test_open_prepares_what_is_generated_and_names_the_command_otherwise(tmp_path, capsys):
+    assert isinstance(Slow().open(tmp_path)["train"], Split)
+    assert "slow: no data at" in capsys.readouterr().err
+    with pytest.raises(StoreError, match=r"no data set at .*: python -m data_prep task=slow$"):
+        Foreign().open(tmp_path / "empty")
+
+
+def test_a_root_that_cannot_be_written(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ValueError, match=r"cannot be written .*: choose another data folder"):
+        Slow().prepare(tmp_path / "file" / "data")
+
+
+def test_the_folder_depends_on_every_argument_and_on_nothing_else(tmp_path):
+    assert Slow().folder(tmp_path) == Slow(gate="/").folder(tmp_path)
+    assert re.fullmatch(r"slow-[0-9a-f]{8}", Slow().folder(tmp_path).name)
+    other = type("Slow", (Slow,), {"version": "1.0.1"})
+    assert other().folder(tmp_path) != Slow().folder(tmp_path)

@@ -1,0 +1,95 @@
+"""python -m data_prep: the list of what there is, and every task after the other."""
+
+import hashlib
+import re
+import sys
+
+import pytest
+
+from data_prep import __main__ as command
+from data_prep.base import Source
+from data_prep.listops import ListOps
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch, capfd):
+    """Exit message (None where it ends well), stdout and stderr of the command over an empty data folder."""
+    monkeypatch.setenv("LRA_DATA", str(tmp_path / "data"))
+
+    def call(*words):
+        capfd.readouterr()
+        monkeypatch.setattr(sys, "argv", ["data_prep", *words])
+        try:
+            command.prepare()
+            stop = None
+        except SystemExit as error:
+            stop = error.code
+        return stop, *capfd.readouterr()
+
+    return call
+
+
+def blocks(out):
+    """Lines of each task."""
+    parts = re.split(r"^(?=\S)", out, flags=re.M)[1:]
+    return {part.split("\n")[0]: part for part in parts}
+
+
+def test_list_names_every_task_and_how_to_get_it(run, tmp_path):
+    stop, out, _ = run()
+    assert stop is None and list(blocks(out)) == command.TASKS and not (tmp_path / "data").exists()
+    for text in blocks(out).values():
+        assert "not prepared" in text or "nothing to prepare" in text
+        assert "  source  " in text and "  licence  " in text
+    assert "train 200,000, val 5,000, test 5,000" in blocks(out)["adding"]
+    assert "python -m data_prep task=listops" in blocks(out)["listops"]
+    assert "source.dog=<path> source.donkey=<path>" in blocks(out)["genome"]
+
+
+def test_list_knows_what_is_prepared_and_what_is_damaged(run, tmp_path):
+    run("task=listops", "budget=smoke")
+    (meta,) = (tmp_path / "data").glob("*/meta.json")
+    sha = hashlib.sha256(meta.read_bytes()).hexdigest()[:12]
+    line = f"train 256, val 64, test 64; 0.0 MB; sha256 {sha}; {meta.parent}"
+    assert f"  prepared      {line}" in blocks(run("budget=smoke")[1])["listops"]
+    paper = blocks(run()[1])["listops"]
+    assert "not prepared" in paper and f"  other choices {line}" in paper
+    (meta.parent / "val.tokens.bin").write_bytes(b"")
+    assert "is damaged: 0 bytes instead of" in blocks(run("budget=smoke")[1])["listops"]
+
+
+def test_all_prepares_what_can_be_made_and_leaves_out_what_its_user_must_bring(run, tmp_path, monkeypatch):
+    monkeypatch.setattr(command, "TASKS", ["adding", "genome", "listops", "temporal_order"])
+    stop, _, err = run("task=all", "budget=smoke")
+    assert stop is None and len(list((tmp_path / "data").glob("*/"))) == 1
+    assert "genome: left out" in err and "adding_N128: train 256" in err and "listops: train 256" in err
+    assert "every checksum is right" in run("task=all", "budget=smoke", "verify=true")[2]
+
+
+def test_all_goes_on_after_a_failure_and_ends_with_it(run, tmp_path, monkeypatch):
+    monkeypatch.setattr(command, "TASKS", ["adding", "listops", "temporal_order"])
+    monkeypatch.setattr(ListOps, "splits", lambda *_, **__: (_ for _ in ()).throw(OSError(28, "No space left")))
+    stop, _, err = run("task=all", "budget=smoke")
+    assert "1 of 3 tasks failed: listops" in stop and "No space left" in stop and "\n" not in stop
+    assert "listops: failed" in err and "temporal_order_N128: train 256" in err
+
+
+@pytest.mark.parametrize("word", ["task=nope", "task=ALL"])
+def test_an_unknown_task_is_named_with_the_others(run, word):
+    stop = run(word)[0]
+    assert f"{word}: no such choice; task is one of all, adding," in stop and "\n" not in stop
+
+
+def test_synthetic_data_has_nothing_to_store(run, tmp_path):
+    stop, _, err = run("task=adding", "task.length=16384")
+    assert stop is None and "adding_N16384: train 200,000, val 5,000, test 5,000 examples, made as they are read" in err
+    assert not (tmp_path / "data").exists()
+
+
+def test_a_source_needs_to_say_nothing_about_itself():
+    class Plain(Source):
+        name, version, generated, arguments = "plain", "1", True, None
+
+    assert Plain().stored and not Plain().manual and Plain().licence == Plain().origin == "unknown"
+    with pytest.raises(ValueError, match="plain is made as it is read, there is nothing to store"):
+        Plain().splits(workers=1, progress=None)

@@ -1,0 +1,289 @@
+"""ListOps: the compiled generator against a plain transcription of the task's definition, and the release's reader.
+
+Distributions are compared by chi-square tests on fixed seeds at p > 1e-4: a wrong generator fails, a right one always
+passes, as nothing here is drawn anew from run to run.
+"""
+
+import hashlib
+import random
+import re
+from collections import Counter
+from itertools import islice
+
+import numpy as np
+import pytest
+import torch
+
+from data_prep.listops import ListOps, decode, encode, evaluate
+from lra.data.store import StoreError, verify
+
+LEVEL = 1e-4
+SMALL = {"min_length": 5, "max_length": 60, "max_depth": 5, "max_args": 4, "p_operator": 0.4}
+OPERATORS = ["[MIN", "[MAX", "[MED", "[SM"]
+
+
+def reference_node(draw, depth, rules):
+    """Steps 1 to 4 and 7: the node's words and its value."""
+    r = draw.random() if depth < rules["max_depth"] else 1
+    if r > rules["p_operator"]:
+        digit = draw.randint(0, 9)
+        return [str(digit)], digit
+    children = [reference_node(draw, depth + 1, rules) for _ in range(draw.randint(2, rules["max_args"]))]
+    operator = draw.choice(OPERATORS)
+    values = sorted(value for _, value in children)
+    middle = len(values) // 2
+    value = {
+        "[MIN": values[0],
+        "[MAX": values[-1],
+        "[MED": values[middle] if len(values) % 2 else rules["cut"]((values[middle - 1] + values[middle]) / 2),
+        "[SM": sum(values) % 10,
+    }[operator]
+    return [operator, *(word for words, _ in children for word in words), "]"], value
+
+
+def reference(n, **changes):
+    """Steps 5 and 6: n distinct trees in the order in which they were drawn; `changes` break the rules."""
+    rules = SMALL | {"cut": int} | changes
+    draw, trees = random.Random(5), {}
+    while len(trees) < n:
+        words, value = reference_node(draw, 1, rules)
+        if rules["min_length"] < len(words) < rules["max_length"]:
+            trees.setdefault(" ".join(words), value)
+    return list(trees.items())
+
+
+@pytest.fixture(scope="module")
+def drawn():
+    """20,000 trees of the source and as many of the reference, each as (text, value)."""
+    ours = [(decode(ids), value) for ids, value in islice(ListOps(**SMALL, seed=3).examples(), 20_000)]
+    return ours, reference(20_000)
+
+
+def depth_of(text):
+    depths = np.cumsum([word.startswith("[") - (word == "]") for word in text.split()])
+    return int(depths.max())
+
+
+def arguments_of(text):
+    """How many arguments each operator has."""
+    open_, counts = [], []
+    for word in text.split():
+        if word != "]":
+            if open_:
+                open_[-1] += 1
+            if word.startswith("["):
+                open_.append(0)
+        else:
+            counts.append(open_.pop())
+    return counts
+
+
+STATISTICS = {
+    "length": lambda text, value: [len(text.split()) // 3],
+    "label": lambda text, value: [value],
+    "operators nested": lambda text, value: [depth_of(text)],
+    "root operator": lambda text, value: [text.split()[0]],
+    "arguments of the root": lambda text, value: arguments_of(text)[-1:],
+    "label by root operator": lambda text, value: [(text.split()[0], value)],
+    "first argument": lambda text, value: [text.split()[1]],
+    "last argument": lambda text, value: [text.split()[-2]],
+    "operators in the tree": lambda text, value: [text.count("[") // 2],
+}
+
+
+def p_value(observed: list[Counter]) -> float:
+    """That the samples come from one distribution: chi-square over the bins with 20 or more in the mean."""
+    bins = [key for key, n in sum(observed, Counter()).items() if n >= 20 * len(observed)]
+    table = torch.tensor([[counts[key] for key in bins] for counts in observed], dtype=torch.float64)
+    rest = torch.tensor([[counts.total()] for counts in observed]) - table.sum(1, keepdim=True)
+    table = torch.cat([table, rest], 1) if rest.sum() >= 20 * len(observed) else table
+    expected = table.sum(0) * table.sum(1, keepdim=True) / table.sum()
+    freedom = (table.shape[0] - 1) * (table.shape[1] - 1)
+    assert freedom > 0
+    statistic = ((table - expected) ** 2 / expected).sum()
+    return torch.special.gammaincc(torch.tensor(freedom / 2, dtype=torch.float64), statistic / 2).item()
+
+
+def compare(statistic, *samples) -> float:
+    return p_value([Counter(key for tree in trees for key in STATISTICS[statistic](*tree)) for trees in samples])
+
+
+@pytest.mark.parametrize("statistic", STATISTICS)
+def test_same_distribution_as_the_definition(drawn, statistic):
+    assert compare(statistic, *drawn) > LEVEL
+
+
+@pytest.mark.parametrize(
+    "mistake",
+    [
+        {"cut": lambda mean: int(mean + 0.5)},
+        {"max_args": 3},
+        {"max_depth": 4},
+        {"p_operator": 0.35},
+        {"min_length": 4},
+        {"max_length": 57},
+    ],
+    ids=lambda mistake: next(iter(mistake)),
+)
+def test_a_mistake_would_be_noticed(drawn, mistake):
+    wrong = reference(8_000, **mistake)
+    assert min(compare(statistic, drawn[0], wrong) for statistic in STATISTICS) < LEVEL
+
+
+def test_operators_and_digits_are_uniform(drawn):
+    words = Counter(word for text, _ in drawn[0] for word in text.split())
+    assert words["]"] == sum(words[name] for name in OPERATORS)
+    # Not exactly uniform, as duplicates of the shortest trees are dropped alike: the reference decides the share.
+    reference_words = Counter(word for text, _ in drawn[1] for word in text.split())
+    for names in (OPERATORS, [str(digit) for digit in range(10)]):
+        shares = np.array([words[name] for name in names]) / sum(words[name] for name in names)
+        expected = np.array([reference_words[name] for name in names]) / sum(reference_words[name] for name in names)
+        np.testing.assert_allclose(shares, expected, atol=0.01)
+        np.testing.assert_allclose(shares, 1 / len(names), atol=0.01)
+
+
+def test_bounds_hold(drawn):
+    lengths = [len(text.split()) for text, _ in drawn[0]]
+    assert min(lengths) == SMALL["min_length"] + 1 and max(lengths) == SMALL["max_length"] - 1
+    assert max(depth_of(text) for text, _ in drawn[0]) == SMALL["max_depth"] - 1
+    counts = {n for text, _ in drawn[0] for n in arguments_of(text)}
+    assert counts == set(range(2, SMALL["max_args"] + 1))
+
+
+def test_values_and_no_duplicates(drawn):
+    ours, theirs = drawn
+    assert len({text for text, _ in ours}) == len(ours)
+    assert all(evaluate(encode(text)) == value for text, value in (*ours, *theirs))
+
+
+def test_paper_size_statistics():
+    """6,000 trees as in the simulation behind the task's facts; a share of 17 percent has a standard error of 0.5."""
+    trees = list(islice(ListOps(seed=1).examples(), 6000))
+    lengths = np.array([len(ids) for ids, _ in trees])
+    shares = np.bincount([value for _, value in trees], minlength=10) / 60
+    assert lengths.min() > 500 and lengths.max() < 2000
+    assert abs(lengths.mean() - 1055) < 30 and abs((lengths > 1000).mean() - 0.48) < 0.04
+    assert abs(shares[0] - 17.0) < 2 and abs(shares[9] - 17.4) < 2
+    assert (shares[1:9] > 6).all() and (shares[1:9] < 10.5).all()
+    assert max(depth_of(decode(ids)) for ids, _ in trees[:500]) == 9
+    assert all(evaluate(ids) == value for ids, value in trees[:500])
+
+
+def test_same_bytes_for_any_number_of_workers(tmp_path):
+    source = ListOps(min_length=20, max_length=300, train=3000, val=200, test=100)
+    contents = []
+    for workers in (1, 2, 3):
+        folder = source.prepare(tmp_path / str(workers), workers=workers)
+        verify(folder)
+        contents.append({path.name: path.read_bytes() for path in folder.iterdir()})
+    assert contents[0] == contents[1] == contents[2]
+    splits = source.load(tmp_path / "1")
+    assert {name: len(split) for name, split in splits.items()} == {"train": 3000, "val": 200, "test": 100}
+    assert splits["train"].tokens.dtype == torch.uint8 and splits["train"].labels.dtype == torch.int64
+    rows = [
+        split.tokens[a:b].numpy().tobytes()
+        for split in splits.values()
+        for a, b in split.offsets.unfold(0, 2, 1).tolist()
+    ]
+    assert len(set(rows)) == 3300
+    other = ListOps(min_length=20, max_length=300, train=3000, val=200, test=100, seed=1)
+    assert other.folder(tmp_path) != source.folder(tmp_path)
+    assert next(other.examples())[0].tobytes() != rows[0]
+
+
+def test_the_bytes_belong_to_the_version():
+    """Data prepared by an older version must not pass for this one's: new bytes take a new ListOps.version."""
+    sha = hashlib.sha256()
+    for ids, value in islice(ListOps().examples(), 100):
+        sha.update(ids.tobytes() + bytes([value]))
+    assert (ListOps.version, sha.hexdigest()[:16]) == ("1.0.0", "2a937c9ce4a37005")
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("7", 7),
+        ("[MED 4 7 ]", 5),
+        ("[MED 9 1 3 ]", 3),
+        ("[SM 9 9 [MAX 2 3 ] ]", 1),
+        ("( ( ( [MIN 4 ) 2 ) ] )", 2),
+    ],
+)
+def test_encode_decode_evaluate(text, answer):
+    ids = encode(text)
+    assert ids.dtype == np.uint8 and ids.min() >= 1 and ids.max() <= 15
+    assert decode([*ids, 0, 0]) == re.sub(r"[()]\s*", "", text).strip()
+    assert evaluate(ids) == answer
+
+
+@pytest.mark.parametrize("text", ["", "[MIN 1 2", "1 2", "[MIN ]", "]", "[MED 1 ] ]"])
+def test_what_is_not_an_expression(text):
+    with pytest.raises(ValueError, match="not one complete expression"):
+        evaluate(encode(text))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"min_length": 10, "max_length": 11}, "a length strictly between"),
+        ({"max_args": 1}, "max_args >= 2"),
+        ({"p_operator": 1.5}, "p_operator in 0..1"),
+        ({"val": 0}, "at least one example"),
+        ({"seed": -1}, "seed"),
+    ],
+)
+def test_invalid_arguments(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        ListOps(**arguments)
+
+
+@pytest.mark.parametrize("arguments", [{"max_args": 2, "max_depth": 3}, {"min_length": 0, "max_length": 3}])
+def test_what_cannot_be_drawn_ends(tmp_path, arguments):
+    with pytest.raises(ValueError, match="too few new trees"):
+        ListOps(**{"min_length": 20, "max_length": 40} | arguments).prepare(tmp_path)
+    assert not list(tmp_path.glob("*/"))
+
+
+RELEASE = {
+    "basic_train.tsv": "Source\tTarget\n( ( ( [MAX 2 ) 9 ) ] )\t9\n( ( ( [SM ( ( ( [MED 4 ) 7 ) ] ) ) 6 ) ] )\t1\n",
+    "basic_val.tsv": "Source\tTarget\n[MIN 3 1 ]\t1\n",
+    "basic_test.tsv": "Source\tTarget\r\n( ( ( [MIN 8 ) 4 ) ] )\t4\r\n",
+}
+
+
+def write_release(folder, **changes):
+    folder.mkdir(parents=True)
+    for name, text in (RELEASE | {f"{key}.tsv": text for key, text in changes.items()}).items():
+        if text is not None:
+            (folder / name).write_bytes(text.encode())
+
+
+def test_release(tmp_path):
+    write_release(tmp_path / "lra_release" / "listops-1000")
+    source = ListOps(release=tmp_path / "lra_release")
+    splits = source.open(tmp_path / "data")
+    assert [len(split) for split in splits.values()] == [2, 1, 1]
+    train = splits["train"]
+    assert decode(train.tokens.tolist()) == "[MAX 2 9 ] [SM [MED 4 7 ] 6 ]"
+    assert train.labels.tolist() == [9, 1] and train.lengths.tolist() == [[4], [7]]
+    assert ListOps(release=tmp_path / "lra_release" / "listops-1000").folder("data") == source.folder("data")
+    write_release(tmp_path / "other", basic_val="Source\tTarget\n[MIN 3 2 ]\t2\n")
+    assert ListOps(release=tmp_path / "other").folder("data") != source.folder("data")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"basic_val": None}, r"basic_val.tsv is missing"),
+        ({"basic_val": "Target\tSource\n1\t1\n"}, r"basic_val.tsv: the first line must be Source, a tab, Target"),
+        ({"basic_val": "Source\tTarget\n1\t1\n1 1\n"}, r"basic_val.tsv, line 3: not an expression, a tab and a digit"),
+        ({"basic_val": "Source\tTarget\n1\t10\n"}, r"basic_val.tsv, line 2: not an expression"),
+        ({"basic_test": "Source\tTarget\n[FIRST 1 2 ]\t1\n"}, r"basic_test.tsv, line 2: unknown token '\[FIRST'"),
+    ],
+)
+def test_damaged_release(tmp_path, changes, message):
+    write_release(tmp_path / "official", **changes)
+    with pytest.raises(ValueError, match=message) as caught:
+        ListOps(release=tmp_path / "official").prepare(tmp_path / "data")
+    assert not isinstance(caught.value, StoreError) and "\n" not in str(caught.value)
+    assert not list((tmp_path / "data").glob("*/"))

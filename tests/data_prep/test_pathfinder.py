@@ -1,0 +1,241 @@
+"""Pathfinder's fast generator against its slow transcription: equal piece by piece, and alike as a whole."""
+
+import numpy as np
+import pytest
+from numba import njit
+from pathfinder_reference import Generator, marker, move, opposite
+from scipy.ndimage import grey_dilation, label
+from scipy.stats import chisquare, ks_2samp
+
+from data_prep.pathfinder.curves import draw_tail, draw_targets
+from data_prep.pathfinder.generator import generate, trace
+from data_prep.pathfinder.paddles import BEYOND, SEEDS, SETTINGS, paddle_table
+from data_prep.pathfinder.patches import fits, paste_marker
+from data_prep.pathfinder.stats import drawings, measure
+
+KINDS = [(size, margin) for size, setting in SETTINGS.items() for margin in setting.margins]
+INNER = slice(BEYOND, -BEYOND)
+every_kind = pytest.mark.parametrize(("size", "margin"), KINDS)
+
+
+def reference(size, margin):
+    slow = Generator(size, void=False)
+    slow.margin = margin
+    return slow
+
+
+def direction(table, paddle):
+    """The direction in which a paddle is drawn from its start."""
+    return opposite(table.theta[paddle]) if paddle >= SEEDS else table.theta[paddle]
+
+
+def curves(size, margin, seed=1):
+    """Two targets as the generator leaves them: masks (2, .., ..) and record (contour, 2, 3)."""
+    table, stream, record = paddle_table(size, margin), np.array([seed], np.uint64), np.zeros((14, 2, 3), np.int16)
+    masks = table.blank.copy()
+    draw_targets(table.paddles, table.seeds, table.blank, masks, record, stream)
+    return masks, record
+
+
+@njit
+def count_tails(seeds, mask, paddle, frame, stream, counts, draws):
+    for _ in range(draws):
+        y, x = draw_tail(seeds, mask, paddle, frame, stream)
+        if y >= 0:
+            counts[y, x] += 1
+
+
+def test_any_partition_and_repetition_gives_the_same_bytes():
+    for size, count in ((32, 30), (128, 4)):
+        images, labels = generate(size=size, count=count, seed=3)
+        assert images.shape == (count, size, size) and images.dtype == labels.dtype == np.uint8
+        cut = count // 3
+        parts = [generate(size=size, count=cut, seed=3), generate(size=size, count=count - cut, seed=3, first=cut)]
+        np.testing.assert_array_equal(images, np.concatenate([p[0] for p in parts]))
+        np.testing.assert_array_equal(labels, np.concatenate([p[1] for p in parts]))
+        np.testing.assert_array_equal(images, generate(size=size, count=count, seed=3)[0])
+    assert len({image.tobytes() for image in generate(size=32, count=200, seed=3)[0]}) == 200
+    assert not np.array_equal(generate(size=32, count=1, seed=4)[0], generate(size=32, count=1, seed=3)[0])
+
+
+def test_labels_are_balanced_and_say_whether_one_curve_has_both_markers():
+    labels = generate(size=32, count=4000, seed=0)[1]
+    assert abs(labels.mean() - 0.5) < 4 * 0.5 / 4000**0.5
+    images, labels, made = trace(size=32, count=50, seed=0)
+    for image, same, targets, start in zip(images, labels, made.targets, made.start, strict=True):
+        ends = targets[0, start, 1:], targets[-1, start if same else 1 - start, 1:]
+        for y, x in ends:
+            # a marker is 1 and the brightest distractor pixel at most 2 * 153 / 255 = 1.2 before the stretch
+            assert image[y, x] >= 255 / 1.2 - 1
+
+
+@every_kind
+def test_shapes_are_those_of_the_reference(size, margin):
+    table, slow = paddle_table(size, margin), reference(size, margin)
+    side = table.paddles.mask.shape[1]
+    for paddle in (*range(0, SEEDS, 9), *range(SEEDS, len(table.theta))):
+        line, mask = slow.paddle((side, side), (side // 2,) * 2, direction(table, paddle), 1.0)
+        np.testing.assert_array_equal(table.line[paddle, :, :side] / 255, line)
+        np.testing.assert_array_equal(table.paddles.mask[paddle, :, :side] / 255, mask)
+
+
+@pytest.mark.parametrize("size", SETTINGS)
+def test_markers_at_edges_are_those_of_the_reference(size):
+    table = paddle_table(size, SETTINGS[size].margins[0])
+    places = sorted({*range(0, 13, 2), size // 2, size - 12, size - 5, size - 2, size - 1})
+    for y, x in zip(places, np.roll(places, 5), strict=True):
+        layer = np.zeros(table.blank.shape[1:], np.uint8)
+        paste_marker(layer, table.marker, y, x)
+        np.testing.assert_array_equal(layer[INNER, INNER] / 255, marker(size, SETTINGS[size].marker_radius, (y, x)))
+
+
+@every_kind
+def test_no_paddle_is_refused_by_what_lies_beyond_the_image(size, margin):
+    """The cells at which a paddle can be refused hang together and include its start, which lies inside the image:
+    one that reaches beyond has another on the frame, where it is refused anyway."""
+    for limit in paddle_table(size, margin).paddles.limit[SEEDS:]:
+        half = limit.shape[0] // 2
+        assert limit[half, half] < 255
+        assert label(limit < 255, np.ones((3, 3)))[1] == 1
+
+
+@every_kind
+def test_curves_grow_by_the_rules(size, margin):
+    table, slow = paddle_table(size, margin), reference(size, margin)
+    masks, record = curves(size, margin)
+    mask, unwritten, pivots, thetas = slow.blank(), [None, None], [None, None], [None, None]
+    frame = slow.framed(mask, 2 * SETTINGS[size].seed_distance)
+    for i, pair in enumerate(record.tolist()):
+        for snake, (paddle, *start) in enumerate(pair):
+            patch = slow.paddle(slow.shape, start, direction(table, paddle), 1.0)[1]
+            if i == 0:
+                pivots[snake] = move(
+                    move(start, slow.length, table.theta[paddle]),
+                    slow.length + margin,
+                    opposite(table.theta[paddle]),
+                )
+                if snake == 0:
+                    assert start in slow.free(frame, table.theta[paddle]).tolist()
+                else:
+                    gap = np.subtract(start, record[0, 0, 1:])
+                    assert abs(np.hypot(*gap) - SETTINGS[size].seed_distance) <= 0.5**0.5
+            else:
+                anchor = slow.anchor(pivots[snake], thetas[snake])
+                points, alphas, weights = slow.candidates(mask, anchor, thetas[snake])
+                pick = points.index(tuple(start))
+                assert alphas[pick] == table.theta[paddle] and weights[pick] > 0 and weights.sum() >= 1e-4
+                assert (mask + patch).max() < 1.8 + 1e-9
+                mask = np.maximum(mask, unwritten[snake])
+                pivots[snake] = anchor
+            thetas[snake], unwritten[snake] = table.theta[paddle], patch
+    mask = np.maximum(mask, unwritten[1])
+    np.testing.assert_array_equal(masks[0, INNER, INNER] / 255, mask)
+    disk = np.hypot(*np.mgrid[-margin : margin + 1, -margin : margin + 1]) <= margin
+    np.testing.assert_array_equal(masks[1, INNER, INNER] / 255, grey_dilation(mask, footprint=disk))
+
+
+@every_kind
+def test_candidates_weights_and_refusals_are_those_of_the_reference(size, margin):
+    table, slow = paddle_table(size, margin), reference(size, margin)
+    masks, _ = curves(size, margin)
+    mask = masks[0, INNER, INNER] / 255
+    random = np.random.default_rng(0)
+    refused = 0
+    for _ in range(60):
+        anchor, previous = random.integers(-2, size + 2, 2), random.integers(len(table.theta))
+        points, alphas, weights = slow.candidates(mask, anchor, table.theta[previous])
+        expected = dict(zip(points, weights, strict=True))
+        k_after, weight_after = table.paddles.follower[previous], table.paddles.turn[previous]
+        turn = np.bincount(k_after, weight_after, len(table.paddles.displacement))
+        for k, displacement in enumerate(table.paddles.displacement):
+            point = tuple(anchor + displacement)
+            dilated = masks[1, point[0] + BEYOND, point[1] + BEYOND]
+            weight = (1 - dilated / 255) * turn[k]
+            assert weight == pytest.approx(expected.pop(point, 0), abs=1e-12)
+            if weight > 0:
+                patch = slow.paddle(slow.shape, point, opposite(alphas[points.index(point)]), 1.0)[1]
+                accepted = np.rint(255 * (mask + patch)).max() < 1.8 * 255
+                assert fits(masks[0], table.paddles.limit, SEEDS + k, *point) == accepted
+                refused += not accepted
+        assert not expected
+    assert refused
+
+
+@every_kind
+def test_distractors_start_uniformly_over_the_free_pixels_of_the_reference(size, margin):
+    table, slow = paddle_table(size, margin, void=False), reference(size, margin)
+    curved = curves(size, margin)[0][0]
+    crowded = curved.copy()
+    crowded[BEYOND + size // 4 : -BEYOND] = 255  # rejection alone would find the few free pixels late
+    for mask in (table.blank[0], curved, crowded, np.full_like(curved, 255)):
+        for paddle in range(0, SEEDS, 30 if size < 128 else 120):
+            free = slow.free(slow.framed(mask[INNER, INNER] / 255, 1), table.theta[paddle])
+            expected, counts = np.zeros(slow.shape), np.zeros(slow.shape, int)
+            expected[tuple(free.T)] = 1
+            stream = np.array([paddle], np.uint64)
+            count_tails(table.seeds, mask, paddle, table.padding, stream, counts, 20 * max(1, len(free)))
+            np.testing.assert_array_equal(counts > 0, expected > 0)
+            if len(free) > 1:
+                assert chisquare(counts[tuple(free.T)]).pvalue > 1e-4
+
+
+@pytest.mark.parametrize(("size", "contour"), [(32, 6), (32, 9), (32, 14), (128, 14), (256, 14)])
+def test_images_are_painted_as_the_reference_paints_them(size, contour):
+    slow = Generator(size, contour)
+    images, labels, made = trace(size=size, count=3, seed=5, contour=contour)
+    assert made.distractors.shape[1] == slow.distractors * slow.distractor
+    for n, image in enumerate(images):
+        slow.margin = int(made.margin[n])
+        table = paddle_table(size, slow.margin)
+        canvas = np.zeros(slow.shape)
+        dim, bright = (
+            slow.set["snake_contrast_list"][0] * slow.set["paddle_contrast_list"][0],
+            slow.set["snake_contrast_list"][0],
+        )
+        for paddles, contrast in (
+            (made.targets[n].reshape(-1, 3), dim),
+            (made.distractors[n, : made.placed[n] * slow.distractor], bright),
+        ):
+            for paddle, *start in paddles.tolist():
+                canvas = np.maximum(canvas, slow.paddle(slow.shape, start, direction(table, paddle), contrast)[0])
+        start = made.start[n]
+        for tip in (made.targets[n, 0, start, 1:], made.targets[n, -1, start if labels[n] else 1 - start, 1:]):
+            canvas = np.maximum(canvas, marker(size, slow.set["marker_radius"], tip))
+        # the image is exact, the canvas rounded: where it lies halfway between two grey values either may come out
+        exact = (canvas - canvas.min()) * 255 / np.ptp(canvas)
+        assert abs(image - exact).max() <= 0.5 + 1e-9
+
+
+def compare(size, contour, count, reference_count):
+    """Two-sample Kolmogorov-Smirnov tests on numbers that are independent between images, none significant at 1 percent
+    over all of them (Bonferroni). For images without void orientations there is no record of the original."""
+    slow = Generator(size, contour, seed=1, void=False)
+    expected = measure(slow.draw() for _ in range(reference_count))
+    found = measure(drawings(size=size, count=count, seed=1, contour=contour, void=False))
+    p = {}
+    for name in expected:
+        # one test for each bin of a histogram; angles differ by rounding where they are equal
+        columns = [np.round(m[name].reshape(len(m[name]), -1), 6).T for m in (found, expected)]
+        for k, pair in enumerate(zip(*columns, strict=True)):
+            p[name, k] = ks_2samp(*pair, method="asymp").pvalue
+    assert min(p.values()) > 0.01 / len(p), sorted(p.items(), key=lambda item: item[1])[:5]
+
+
+def test_statistics_agree_with_the_reference():
+    compare(size=32, contour=14, count=2000, reference_count=150)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("size", "contour", "count", "reference_count"),
+    [(32, 6, 3000, 600), (32, 9, 3000, 600), (64, 14, 300, 6), (128, 14, 500, 12), (256, 14, 1000, 80)],
+)
+def test_statistics_agree_at_other_sizes_and_lengths(size, contour, count, reference_count):
+    compare(size, contour, count, reference_count)
+
+
+def test_wrong_choices_are_named():
+    with pytest.raises(ValueError, match=r"size=48: choose one of 32, 64, 128, 256"):
+        generate(size=48, count=1, seed=0)
+    with pytest.raises(ValueError, match=r"contour=15: choose one of 6, 9, 14"):
+        generate(size=32, count=1, seed=0, contour=15)

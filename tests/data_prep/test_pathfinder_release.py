@@ -1,0 +1,139 @@
+"""The official Pathfinder images, from folders and from the release archive."""
+
+import io
+
+import numpy as np
+import pytest
+from archives import write_tar
+from PIL import Image
+
+from data_prep.pathfinder.generator import Pathfinder, generate
+from data_prep.pathfinder.release import FOLDERS
+
+COUNT, BATCH = 60, 25  # images, and those of a metadata file
+SPLITS = {"train": 48, "val": 6, "test": 6}
+
+
+def png(pixels):
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, "png")
+    return file.getvalue()
+
+
+def release(contour=14, **changes):
+    """name -> bytes of a folder of one contour, and the images and labels in it. ``changes`` replace or add files."""
+    images, labels = generate(size=32, count=COUNT, seed=3, contour=contour)
+    files, lines = {}, {}
+    for i, (image, label) in enumerate(zip(images, labels, strict=True)):
+        batch = 8 + i // BATCH  # 8, 9, 10: text order is not their order
+        files[f"imgs/{batch}/sample_{i}.png"] = png(image)
+        lines.setdefault(batch, []).append(f"imgs/{batch} sample_{i}.png {i} {label} 1.8 4 14 0.3 5 3.5 4 2")
+    files |= {f"metadata/{batch}.npy": "\n".join(text).encode() + b"\n" for batch, text in lines.items()}
+    return {name: data for name, data in (files | changes).items() if data is not None}, images, labels
+
+
+def write_folder(folder, files):
+    for name, data in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(data)
+    return folder
+
+
+def write_archive(path, files, top="lra_release/lra_release/", **options):
+    """Images before and after the metadata, beside another contour, another size and another task."""
+    other, _, _ = release(contour=9)
+    inside = {f"{top}pathfinder32/{FOLDERS[9]}/{name}": data for name, data in other.items()}
+    inside |= {f"{top}pathfinder64/{FOLDERS[14]}/{name}": data for name, data in other.items()}
+    inside |= {f"{top}pathfinder32/{FOLDERS[14]}/{name}": files[name] for name in sorted(files, key=lambda n: n[::-1])}
+    write_tar(path, inside | {f"{top}tsv_data/new_aan_pairs.test.tsv": b"0.0"}, **options)
+    return path
+
+
+def prepared(root, path):
+    source = Pathfinder(release=path)
+    source.prepare(root, workers=2)
+    return source.load(root)
+
+
+def content(splits):
+    return {
+        name: [
+            (row.tobytes(), label)
+            for row, label in zip(split.tokens.view(-1, 1024).numpy(), split.labels.tolist(), strict=True)
+        ]
+        for name, split in splits.items()
+    }
+
+
+@pytest.mark.parametrize("inner", ["", FOLDERS[14], f"pathfinder32/{FOLDERS[14]}"])
+def test_every_image_of_a_folder_is_there_once(tmp_path, inner):
+    files, images, labels = release()
+    write_folder(tmp_path / "release" / inner, files)
+    made = content(prepared(tmp_path / "data", tmp_path / "release"))
+    assert {name: len(rows) for name, rows in made.items()} == SPLITS
+    assert sorted(row for rows in made.values() for row in rows) == sorted(
+        (image.tobytes(), int(label)) for image, label in zip(images, labels, strict=True)
+    )
+
+
+@pytest.mark.parametrize("top", ["lra_release/lra_release/", "./lra_release/", ""])
+def test_the_archive_gives_what_its_folder_gives(tmp_path, top):
+    files, _, _ = release()
+    folder = write_folder(tmp_path / "release", files)
+    archive = write_archive(tmp_path / "lra_release.gz", files, top)
+    expected = content(prepared(tmp_path / "a", folder))
+    assert content(prepared(tmp_path / "b", archive)) == expected
+    assert [path.name for path in (tmp_path / "b").iterdir() if path.suffix != ".lock"] == [
+        Pathfinder(release=archive).folder("").name
+    ]
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_empty_unreadable_and_missing_images_are_skipped_and_counted(tmp_path, packed, capfd):
+    small = png(np.zeros((16, 16), np.uint8))
+    changes = {"imgs/8/sample_3.png": b"", "imgs/8/sample_4.png": b"PNG", "imgs/9/sample_30.png": small}
+    files, _, _ = release(**changes, **{"imgs/10/sample_55.png": None})
+    path = (
+        write_archive(tmp_path / "lra_release.gz", files)
+        if packed
+        else write_folder(tmp_path / FOLDERS[14], files).parent
+    )
+    splits = prepared(tmp_path / "data", path)
+    assert sum(map(len, splits.values())) == COUNT - 4
+    lines = [line for line in capfd.readouterr().err.splitlines() if "skipped" in line]
+    assert sum(int(line.split()[1]) for line in lines) == 4
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"metadata/9.npy": b"imgs/9 sample_25.png 0\n"},
+            r"metadata/9.npy, line 1: not a folder, a file, a number and a",
+        ),
+        ({"metadata/9.npy": b"imgs/9 sample_25.png 0 2\n"}, r"metadata/9.npy, line 1: not a folder, a file"),
+        (
+            dict.fromkeys([f"metadata/{n}.npy" for n in (8, 9, 10)]),
+            r"has no metadata/\*.npy: release must be the folder",
+        ),
+    ],
+)
+@pytest.mark.parametrize("packed", [False, True])
+def test_damaged_releases(tmp_path, packed, changes, message):
+    files, _, _ = release(**changes)
+    path = write_archive(tmp_path / "lra_release.gz", files) if packed else write_folder(tmp_path / "release", files)
+    with pytest.raises(ValueError, match=message):
+        Pathfinder(release=path).prepare(tmp_path / "data")
+    assert not [entry for entry in (tmp_path / "data").glob("*") if entry.suffix != ".lock"]
+
+
+def test_a_cut_archive_is_named(tmp_path):
+    archive = write_archive(tmp_path / "lra_release.gz", release()[0])
+    archive.write_bytes(archive.read_bytes()[:-2000])
+    with pytest.raises(ValueError, match=r"lra_release.gz is damaged or not an archive"):
+        Pathfinder(release=archive).prepare(tmp_path / "data")
+
+
+def test_a_folder_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(ValueError, match=r"nowhere has no metadata"):
+        Pathfinder(release=tmp_path / "nowhere").prepare(tmp_path / "data")

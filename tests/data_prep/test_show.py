@@ -1,0 +1,119 @@
+"""Pictures: what is drawn is what the split holds."""
+
+import sys
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from data_prep import show
+from data_prep.listops import ListOps
+from data_prep.temporal_order import TemporalOrder
+from lra.data.store import Split
+
+
+class Named(ListOps):
+    """A source of which only the names of its classes and letters are used."""
+
+    alphabet = tuple("_abc")
+    classes = ("cat", "dog")
+
+
+def split(rows, labels, towers=1):
+    tokens = torch.from_numpy(np.concatenate(rows))
+    offsets = torch.tensor([0, *np.cumsum([len(row) for row in rows])])
+    return Split(tokens, offsets, torch.tensor(labels), towers)
+
+
+def drawn(rows, labels, display, *, count=16, towers=1, limit=10**6):
+    made = show.picture(Named(), split(rows, labels, towers), display=display, count=count, limit=limit)
+    return np.asarray(made)
+
+
+def part_of(picture, image):
+    """Whether the panel stands somewhere in the picture, pixel for pixel."""
+    views = np.lib.stride_tricks.sliding_window_view(picture[..., 0], image.shape[:2])
+    return bool((views == image[..., 0]).all((-1, -2)).any())
+
+
+def test_pixels_are_the_grey_levels_row_after_row():
+    rng = np.random.default_rng(0)
+    rows = [rng.integers(0, 256, 64, dtype=np.uint8) for _ in range(2)]
+    panels = [np.asarray(show.pixels(row, None)) for row in rows]
+    for row, panel in zip(rows, panels, strict=True):
+        scale = len(panel) // 8
+        assert panel.shape == (8 * scale, 8 * scale, 3) and scale > 1
+        assert (panel[scale // 2 :: scale, scale // 2 :: scale, 0] == row.reshape(8, 8)).all()
+    picture = drawn(rows, [0, 1], "pixels")
+    assert all(part_of(picture, panel) for panel in panels)
+    assert part_of(picture, np.asarray(show.written("0: cat"))) and part_of(picture, np.asarray(show.written("1: dog")))
+    assert not part_of(drawn(rows, [0, 1], "pixels", count=1), panels[1])
+
+
+@pytest.mark.parametrize(
+    ("source", "ids", "text"), [(Named(), [1, 2, 3], "abc"), (ListOps(), [11, 3, 10, 15], "[MIN 2 9 ]")]
+)
+def test_expressions_are_written_in_the_alphabet(source, ids, text):
+    got = np.asarray(show.expression(np.array(ids, np.uint8), source))
+    assert (got == np.asarray(show.written(text))).all()
+    assert not (got == 255).all()
+
+
+def test_pairs_are_two_texts_of_bytes_and_long_ones_say_how_long():
+    one, other = (np.frombuffer(text, np.uint8) for text in (b"The first\n<br>", b"and the second"))
+    picture = drawn([one, other], [1], "bytes", towers=2)
+    for text in ("The first·<br>", "and the second", "0: dog"):
+        assert part_of(picture, np.asarray(show.written(text)))
+    long = show.written("word " * 1000, "5,000 bytes")
+    assert long.height == show.written("\n".join(["x"])).height * show.LINES
+    assert part_of(drawn([one], [0], "bytes", limit=3), np.asarray(show.written("The")))
+
+
+def test_series_has_a_ring_at_each_mark():
+    row = np.zeros((100, 2), np.float32)
+    row[:, 0] = np.linspace(-1, 1, 100)
+    row[[20, 70], 1] = 1
+    panel = np.asarray(show.series(row, None)).astype(int)
+    red = (panel[..., 0] > 180) & (panel[..., 1] < 80)
+    lines = np.flatnonzero(red.sum(0) > 100)
+    expected = 4 + (show.CURVE[0] - 9) * np.array([20, 70]) / 99
+    assert len(lines) == 2 and np.abs(lines - expected).max() <= 1
+    unmarked = np.asarray(show.series(row * np.float32([1, 0]), None)).astype(int)
+    assert not ((unmarked[..., 0] > 180) & (unmarked[..., 1] < 80)).any()
+    show.series(np.zeros((5, 2), np.float32), None)  # a constant is no division by zero
+
+
+def run(words, patch):
+    patch.setattr(sys, "argv", ["show", *words])
+    try:
+        show.show()
+    except SystemExit as error:
+        return error.code
+
+
+@pytest.mark.parametrize("task", ["listops", "adding", "temporal_order", "pathfinder"])
+def test_command_writes_a_png(task, data_root, tmp_path, monkeypatch, capfd):
+    words = [f"task={task}", "budget=smoke", "count=3", f"out={tmp_path / 'made.png'}"]
+    assert run(words, monkeypatch) is None
+    assert "3 examples of train" in capfd.readouterr().err
+    with Image.open(tmp_path / "made.png") as made:
+        assert made.format == "PNG" and min(made.size) > 50
+
+
+def test_classes_and_alphabets_have_the_sizes_of_their_ids():
+    assert len(TemporalOrder.alphabet) == 6 and len(TemporalOrder.classes) == 4 and len(ListOps.alphabet) == 16
+
+
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        ("count=0", "count must be a whole number of 1 or more, not 0"),
+        ("split=dev", "split must be one of train, val, test, not 'dev'"),
+        ("task.display=words", "task.display must be one of pixels, expression, bytes, series, not 'words'"),
+        ("out=/nowhere/made.png", "/nowhere/made.png cannot be written"),
+    ],
+)
+def test_a_wrong_word_gets_one_line(word, message, monkeypatch):
+    stop = run(["task=adding", "budget=smoke", word], monkeypatch)
+    assert message in stop and "\n" not in stop

@@ -1,0 +1,162 @@
+"""Text: the reviews of an archive in the official layout become rows of bytes, and which of them a split gets."""
+
+import hashlib
+import os
+import resource
+import tarfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from archives import imdb, write_tar
+
+from data_prep.text import Text
+from lra.data.store import StoreError, verify
+
+N = 20  # reviews of each kind
+
+
+@pytest.fixture
+def keys(tmp_path):
+    return {"archive": tmp_path / "imdb.tar.gz", "sha256": imdb(tmp_path / "imdb.tar.gz", N)}
+
+
+def rows(split):
+    bounds, labels = split.offsets.unfold(0, 2, 1).tolist(), split.labels.tolist()
+    return [(split.tokens[a:b].numpy().tobytes(), label) for (a, b), label in zip(bounds, labels, strict=True)]
+
+
+def official(path, part):
+    """What tarfile unpacks, by the archive's own names: stripped text and label, in the order of the names."""
+    with tarfile.open(path) as tar:
+        kinds = [(name, name.split("/")) for name in sorted(tar.getnames())]
+        return [
+            (tar.extractfile(name).read().strip(), int(words[2] == "pos"))
+            for name, words in kinds
+            if words[1:2] == [part] and len(words) == 4 and words[2] != "unsup"
+        ]
+
+
+def test_the_papers_splits(tmp_path, keys):
+    source = Text(**keys)
+    verify(source.prepare(tmp_path / "data"))
+    splits = source.load(tmp_path / "data")
+    assert list(splits) == ["train", "val", "test"]
+    assert rows(splits["train"]) == official(keys["archive"], "train")
+    assert rows(splits["test"]) == rows(splits["val"]) == official(keys["archive"], "test")
+    assert splits["train"].labels.bincount().tolist() == [N, N] and len(splits["train"]) == 2 * N
+    stored = {path.name.split(".")[0] for path in source.folder(tmp_path / "data").iterdir()}
+    assert stored == {"train", "test", "meta", "SHA256SUMS"}  # the dev set, being the test set, is not stored twice
+
+
+def test_texts_are_those_of_tfds(tmp_path, keys):
+    tfds = pytest.importorskip("tensorflow_datasets", reason="pip install '.[tfds]'")
+    builder = tfds.builder_cls("imdb_reviews")(data_dir=tmp_path)
+    source = Text(**keys)
+    source.prepare(tmp_path / "data")
+    splits = source.load(tmp_path / "data")
+    with tarfile.open(keys["archive"]) as tar:
+        files = [(name, tar.extractfile(name)) for name in tar.getnames()]
+        for part in ("train", "test"):
+            found = dict(builder._generate_examples(files, f"aclImdb/{part}"))
+            texts = [(found[name]["text"], int(found[name]["label"] == "pos")) for name in sorted(found)]
+            assert rows(splits[part]) == texts and any(text.endswith(b"\xa0") for text, _ in texts)
+
+
+def test_held_out_reviews_are_a_part_of_train_that_never_changes(tmp_path, keys):
+    source = Text(**keys, hold_out=7)
+    source.prepare(tmp_path)
+    splits = {name: rows(split) for name, split in source.load(tmp_path).items()}
+    whole = official(keys["archive"], "train")
+    assert len(splits["val"]) == 7 and len(splits["train"]) == 2 * N - 7
+    assert sorted(splits["val"] + splits["train"]) == sorted(whole)
+    assert splits["test"] == official(keys["archive"], "test")
+    assert [row for row in whole if row in splits["val"]] == splits["val"]
+    labels = [int(words.startswith(b"train pos")) for words, _ in splits["val"]]
+    assert labels == [label for _, label in splits["val"]]
+    # By the archive's place: the frozen stream of RandomState(0), which no version of numpy may change.
+    assert [whole.index(row) for row in splits["val"]] == [4, 10, 15, 20, 22, 25, 28]
+
+
+def test_smaller_sizes_are_parts_of_the_whole(tmp_path, keys):
+    for hold_out, val in ((0, 8), (6, 4)):
+        source = Text(**keys, hold_out=hold_out, train=10, val=val, test=8)
+        source.prepare(tmp_path)
+        few = {name: rows(split) for name, split in source.load(tmp_path).items()}
+        assert {name: len(split) for name, split in few.items()} == {"train": 10, "val": val, "test": 8}
+        whole = Text(**keys, hold_out=hold_out)
+        whole.prepare(tmp_path)
+        for name, split in whole.load(tmp_path).items():
+            assert set(few[name]) <= set(rows(split))
+            assert 0 < sum(label for _, label in few[name]) < len(few[name])
+
+
+def test_same_bytes_again_and_other_folders_for_other_arguments(tmp_path, keys):
+    source = Text(**keys, hold_out=7, train=9)
+    contents = [
+        {path.name: path.read_bytes() for path in source.prepare(tmp_path / place).iterdir()} for place in ("a", "b")
+    ]
+    assert contents[0] == contents[1]
+    others = [Text(), Text(hold_out=7), Text(train=9), Text(**keys), Text(**keys, hold_out=7, train=9)]
+    assert len({other.folder(tmp_path) for other in others}) == 5
+    mirror = Text(url="http://127.0.0.1/x.gz", sha256=keys["sha256"])
+    assert mirror.folder(tmp_path) == Text(**keys).folder(tmp_path)  # the checksum decides, not where it came from
+
+
+def test_a_missing_data_set_names_the_command(tmp_path):
+    with pytest.raises(StoreError, match=r"there is no data set at .*: python -m data_prep task=text$"):
+        Text().open(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"hold_out": -1}, "hold_out of 0 or more"),
+        ({"train": 0}, "at least one example"),
+        ({"test": 5}, "with hold_out=0 the test set is the dev set, so val must be 5 like test, not None"),
+        ({"train": 41}, "train: 41 examples asked for, there are 40"),
+        ({"hold_out": 40}, "train: all examples asked for, there are 0"),
+        ({"hold_out": 10, "val": 11}, "val: 11 examples asked for, there are 10"),
+        ({"val": 41, "test": 41}, "test: 41 examples asked for, there are 40"),
+    ],
+)
+def test_wrong_arguments(tmp_path, keys, arguments, message):
+    with pytest.raises(ValueError, match=message):
+        Text(**keys, **arguments).prepare(tmp_path / "data")
+    assert not list(tmp_path.glob("data/*/"))
+
+
+def test_a_full_disk(tmp_path, keys):
+    """A file size limit stands in for it: the system refuses the write in the same place."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
+    try:
+        with pytest.raises(ValueError, match=r"text-\w+ cannot be written \(File too large\): make room or choose"):
+            Text(**keys).prepare(tmp_path / "data")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert not list(tmp_path.glob("data/*/"))
+
+
+def test_another_archive(tmp_path):
+    sha256 = write_tar(tmp_path / "x.gz", {"aclImdb/train/neg/0_1.txt": b"bad", "aclImdb/train/pos/0_9.txt": b"good"})
+    with pytest.raises(ValueError, match=r"x.gz is not the IMDb archive: it holds no aclImdb/test/neg/<id>_<rating>"):
+        Text(archive=tmp_path / "x.gz", sha256=sha256).prepare(tmp_path / "data")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif("LRA_TEST_DATA" not in os.environ, reason="LRA_TEST_DATA: a folder with aclImdb_v1.tar.gz")
+def test_fifty_thousand_reviews(tmp_path):
+    path = Path(os.environ["LRA_TEST_DATA"]) / "aclImdb_v1.tar.gz"
+    if not path.exists():
+        pytest.skip(f"no {path}")
+    with open(path, "rb") as file:
+        source = Text(archive=path, sha256=hashlib.file_digest(file, "sha256").hexdigest(), hold_out=2500)
+    source.prepare(tmp_path)
+    splits = source.load(tmp_path)
+    assert {name: len(split) for name, split in splits.items()} == {"train": 22_500, "val": 2_500, "test": 25_000}
+    assert splits["test"].labels.bincount().tolist() == [12_500, 12_500]
+    assert abs(splits["val"].labels.float().mean() - 0.5) < 0.04  # four standard errors
+    lengths = np.concatenate([split.lengths.numpy().ravel() for split in splits.values()])
+    assert 1_250 < lengths.mean() < 1_370 and lengths.min() >= 10 and lengths.max() < 16_384
+    assert all(text.decode() for text, _ in rows(splits["val"]))

@@ -1,0 +1,162 @@
+"""Words, links, paths and extras of README.md and docs/: what they name is there, and all of what there is is named."""
+
+import importlib
+import re
+import runpy
+import subprocess
+import sys
+import zipfile
+
+import pytest
+import yaml
+from docs_pages import PAGES, ROOT, blocks, spans
+
+from lra.config import _EXTRAS, CONF, compose, flatten
+
+TEXTS = {path.relative_to(ROOT).as_posix(): path.read_text() for path in PAGES}
+EXAMPLES = {block.file for page, text in TEXTS.items() for block in blocks(page, text) if block.file}
+
+
+def cells(page):
+    for line in TEXTS[page].splitlines():
+        if line.startswith("| ") and not line.startswith("| ---"):
+            yield [cell.strip() for cell in re.split(r"(?<!\\)\|", line.strip().strip("|"))]
+
+
+def words(cell):
+    return set(re.findall(r"`(\w+)`", cell))
+
+
+def yamls(group):
+    return {path.stem for path in (CONF / group).glob("*.yaml")}
+
+
+@pytest.mark.parametrize("key", ["task", "protocol", "block", "trainer", "logger", "experiment"])
+def test_keys_list_every_value_and_no_other(key):
+    (row,) = (row for row in cells("README.md") if row[0] == f"`{key}`")
+    assert words(row[1]) == yamls(key)
+
+
+def test_budgets_are_those_of_every_task():
+    (row,) = (row for row in cells("README.md") if row[0] == "`budget`")
+    for path in (CONF / "task").glob("*.yaml"):
+        task = yaml.safe_load(path.read_text())
+        assert set(task["budgets"]) == words(row[1]) or "defaults" in task
+
+
+def test_mechanisms_are_those_of_conf_attn():
+    rows = list(cells("README.md"))
+    (start,) = (i for i, row in enumerate(rows) if row[0] == "`attn=`")
+    listed = [word for row in rows[start + 1 :] for word in re.findall(r"`(\w+)`", row[0])]
+    assert set(listed) == yamls("attn") - {"custom"} and len(set(listed)) == len(listed)
+
+
+def test_sweeps_presets_kinds_and_launchers():
+    from lra.studies.factorise.matrices import KINDS
+
+    line = next(line for line in TEXTS["docs/sweeps.md"].splitlines() if line.startswith("`sweep=` is one of"))
+    assert words(line) == yamls("sweep")
+    said = {word.removeprefix("preset=") for word in re.findall(r"preset=\w+", TEXTS["docs/bench.md"])}
+    assert said == yamls("preset")
+    launchers = [row[0].strip("`") for row in cells("docs/sweeps.md")][1:]
+    assert set(launchers) == {"basic", "joblib", *_EXTRAS}
+    kinds = re.search(r"`kinds` are ((?:`\w+`\s*)+)", TEXTS["docs/factorise.md"])[1]
+    assert words(kinds) == set(KINDS)
+
+
+def test_tables_of_the_protocol_are_the_yamls():
+    page = list(cells("docs/protocol.md"))
+    names = {"length": "task.length", "batch": "optim.batch", "lr": "optim.lr", "warm-up": "optim.warmup"}
+    names |= {"steps": "optim.steps", "dev every": "optim.eval_every"}
+    (start,) = (i for i, row in enumerate(page) if row[:2] == ["task", "length"])
+    for row in page[start + 1 :]:
+        config = compose("train", [f"task={row[0].strip('`')}", "attn=sdpa"])
+        for name, text in zip(page[start][1:], row[1:], strict=True):
+            section, key = names[name].split(".")
+            assert float(text.replace(",", "")) == config[section][key], (row[0], name)
+    assert {row[0].strip("`") for row in page[start + 1 :]} == yamls("task") - {"text_1k", "text_2k"}
+    quirks = {row[0].strip("`"): row[1:3] for row in page if row[0].startswith("`protocol.")}
+    for column, protocol in enumerate(("paper", "clean")):
+        values = yaml.safe_load((CONF / "protocol" / f"{protocol}.yaml").read_text())
+        assert values.pop("name") == protocol
+        told = {key.removeprefix("protocol."): yaml.safe_load(row[column].strip("`")) for key, row in quirks.items()}
+        assert told == values
+
+
+def test_keys_in_the_text_exist():
+    known = {"attn._target_", "attn.temperature", "source.pairs", "task.length"}
+    for path in (path for path in CONF.rglob("*.yaml") if path.parent.name != "experiment"):
+        tree = yaml.safe_load(path.read_text())
+        known |= set(flatten(tree if path.parent.name == "task" or path.stem == "train" else {path.parent.name: tree}))
+    for page, text in TEXTS.items():
+        for line, span in spans(text):
+            found = re.fullmatch(
+                r"\+?((?:attn|block|data|logger|model|optim|protocol|source|task|trainer)\.[\w.]+)(=.*)?", span
+            )
+            if found and not found[1].endswith((".py", ".yaml", ".md")):
+                assert any(key == found[1] or key.startswith(f"{found[1]}.") for key in known), f"{page}:{line} {span}"
+
+
+def test_links_and_paths_lead_somewhere():
+    missing = []
+    for path in PAGES:
+        page, text = path.relative_to(ROOT).as_posix(), path.read_text()
+        for target in re.findall(r"\]\(([^)]+)\)", text):
+            file, _, anchor = target.partition("#")
+            if target.startswith("https://"):
+                continue
+            there = (path.parent / file).resolve() if file else path
+            if not there.is_file():
+                missing.append((page, target))
+            elif anchor:
+                titles = re.findall(r"^#+ (.+)$", there.read_text(), re.M)
+                if anchor not in {re.sub(r"[^\w -]", "", t).lower().replace(" ", "-") for t in titles}:
+                    missing.append((page, target))
+        for _, span in spans(text):
+            own = re.fullmatch(r"(lra|conf|data_prep|tests|docs)/[\w./*-]*", span)
+            if own and span not in EXAMPLES and not list(ROOT.glob(span.rstrip("/"))):
+                missing.append((page, span))
+    assert not missing
+    linked = set(re.findall(r"\]\((docs/[\w.]+)\)", TEXTS["README.md"]))
+    assert linked == {page for page in TEXTS if page != "README.md"}
+
+
+@pytest.mark.parametrize("module", ["pretrained", "dinov2_onnx", "huggingface"])
+def test_a_missing_package_is_one_line_that_names_the_extra(module, monkeypatch):
+    for name in [name for name in sys.modules if name.startswith("lra.integrations.")]:
+        monkeypatch.delitem(sys.modules, name)
+    for package in ("transformers", "onnx"):
+        monkeypatch.setitem(sys.modules, package, None)
+    package, extra = ("onnx", "onnx") if module == "dinov2_onnx" else ("transformers", "hf")
+    line = re.escape(f"{package} is not installed, or too old: pip install '.[{extra}]'")
+    if module != "huggingface":
+        with pytest.raises(SystemExit, match=f"^lra: {line}$"):
+            runpy.run_module(f"lra.integrations.{module}", run_name="__main__")
+    with pytest.raises(ImportError, match=f"^{line}$"):
+        importlib.import_module(f"lra.integrations.{module}")
+
+
+@pytest.mark.slow
+def test_a_wheel_carries_what_is_read_at_run_time(tmp_path):
+    line = [
+        sys.executable,
+        "-m",
+        "pip",
+        "wheel",
+        "-q",
+        "--no-deps",
+        "--disable-pip-version-check",
+        ".",
+        "-w",
+        str(tmp_path),
+    ]
+    subprocess.run(line, cwd=ROOT, check=True)
+    (wheel,) = tmp_path.glob("*.whl")
+    held = set(zipfile.ZipFile(wheel).namelist())
+    read = [*(ROOT / "lra/report/web").iterdir(), ROOT / "lra/report/published.csv"]
+    tracked = subprocess.run(
+        ["git", "ls-files", "lra", "data_prep"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert {path.relative_to(ROOT).as_posix() for path in read} <= held
+    assert {f"lra/conf/{path.relative_to(CONF).as_posix()}" for path in CONF.rglob("*.yaml")} <= held
+    assert set(tracked.stdout.split()) <= held

@@ -1,0 +1,190 @@
+"""CUR in tiny randomly initialised encoders of transformers, against their own exact attention."""
+
+import copy
+
+import pytest
+import torch
+
+from lra.attention import cur_attention
+from lra.ops.selection import SCORES
+
+pytestmark = pytest.mark.peers
+transformers = pytest.importorskip("transformers", "5.0", reason="transformers 5 is not installed: make test-peers")
+from lra.integrations.huggingface import register  # noqa: E402 behind the skip
+
+WIDTH = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
+PICTURE = {**WIDTH, "image_size": 24, "patch_size": 4}
+TRUE = {"steps": None, "copy_rv": False, "count": 64}  # every row and column, true inverse: exact attention
+KINDS = ["bert", "roberta", "vit", "dinov2"]
+
+register()
+register("cur_true", **TRUE)
+register("cur_8", count=8)
+register("cur_plus_8", count=8, columns="cells", score="farthest")
+
+
+def model(kind, attention="eager"):
+    torch.manual_seed(0)
+    made = {
+        "bert": lambda: transformers.BertModel(transformers.BertConfig(**WIDTH, intermediate_size=64, vocab_size=50)),
+        "roberta": lambda: transformers.RobertaModel(
+            transformers.RobertaConfig(**WIDTH, intermediate_size=64, vocab_size=50)
+        ),
+        "vit": lambda: transformers.ViTModel(transformers.ViTConfig(**PICTURE, intermediate_size=64)),
+        "dinov2": lambda: transformers.Dinov2Model(transformers.Dinov2Config(**PICTURE)),
+    }[kind]()
+    for parameter in made.parameters():  # the default of 0.02 leaves next to uniform maps
+        torch.nn.init.normal_(parameter, std=0.3) if parameter.dim() > 1 else None
+    made.set_attn_implementation(attention)
+    return made.double().eval()
+
+
+def inputs(kind, seed=1, lengths=(20, 13, 5)):
+    g = torch.Generator().manual_seed(seed)
+    if kind in ("vit", "dinov2"):
+        return {"pixel_values": torch.randn(3, 3, 24, 24, dtype=torch.float64, generator=g)}
+    mask = torch.arange(20) < torch.tensor(lengths)[:, None]
+    ids = torch.randint(5, 50, mask.shape, generator=g)
+    return {"input_ids": torch.where(mask, ids, 1 if kind == "roberta" else 0), "attention_mask": mask.long()}
+
+
+def states(made, given):
+    """Rows of real tokens."""
+    with torch.no_grad():
+        out = made(**given).last_hidden_state
+    return out[given["attention_mask"].bool()] if "attention_mask" in given else out.flatten(0, 1)
+
+
+def near(got, expected):
+    """The true inverse of a map with small singular values loses most of float64's digits."""
+    return (got - expected).norm() < 1e-6 * expected.norm()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_keeping_everything_is_exact_attention_and_less_is_not(kind):
+    given = inputs(kind)
+    expected, made = states(model(kind), given), model(kind, "cur_true")
+    assert near(states(made, given), expected)
+    made.set_attn_implementation("cur_8")
+    assert not near(states(made, given), expected)
+
+
+@pytest.mark.parametrize("kind", ["bert", "roberta"])
+@pytest.mark.parametrize("attention", ["cur_8", "cur_abs", "cur_true", "cur_plus_8"])
+def test_padding_never_changes_a_real_row(kind, attention):
+    made, given = model(kind, attention), inputs(kind)
+    mask = given["attention_mask"].bool()
+    other = given | {"input_ids": torch.where(mask, given["input_ids"], 7)}
+    if kind == "roberta":  # its positions are counted by the padding id
+        positions = (mask.cumsum(1) * mask + 1).long()
+        given, other = given | {"position_ids": positions}, other | {"position_ids": positions}
+    torch.testing.assert_close(states(made, given), states(made, other))
+    alone = [states(made, {k: v[i : i + 1, :n] for k, v in given.items()}) for i, n in enumerate((20, 13, 5))]
+    torch.testing.assert_close(states(made, given), torch.cat(alone), rtol=1e-8, atol=1e-9)
+
+
+def test_an_unmasked_batch_and_a_full_mask_are_the_same():
+    made, given = model("bert", "cur_8"), inputs("bert", lengths=(20, 20, 20))
+    with torch.no_grad():
+        bare = made(input_ids=given["input_ids"]).last_hidden_state.flatten(0, 1)
+    torch.testing.assert_close(states(made, given), bare)
+
+
+def test_every_registered_name_and_options_of_a_model():
+    given = inputs("vit")
+    results = {name: states(model("vit", name), given) for name in ("cur", *(f"cur_{s}" for s in SCORES))}
+    torch.testing.assert_close(results["cur"], results["cur_step"])
+    made = model("vit", "cur_step")
+    made.config.cur = {"count": 8}
+    torch.testing.assert_close(states(made, given), states(model("vit", "cur_8"), given))
+    made.config.cur = TRUE
+    assert near(states(made, given), states(model("vit"), given))
+
+
+def test_the_class_token_is_kept():
+    """Its row of the output is exact where only its layer's attention is replaced."""
+    register("cur_1", count=1, score="abs", pairing="same_q")
+    register("cur_1_free", count=1, score="abs", pairing="same_q", class_token=False)
+    made, free = model("dinov2", "cur_1"), model("dinov2", "cur_1_free")
+    exact, given = model("dinov2"), inputs("dinov2")
+    rows = []
+    for one in (exact, made, free):
+        seen = []
+        first = one.encoder.layer[0] if hasattr(one, "encoder") else one.layers[0]
+        first.attention.register_forward_hook(lambda _, args, out, seen=seen: seen.append(out))
+        states(one, given)
+        rows.append((seen[0][0] if isinstance(seen[0], tuple) else seen[0])[:, 0])
+    torch.testing.assert_close(rows[1], rows[0])
+    assert not torch.allclose(rows[2], rows[0], atol=1e-3)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_parameter_of_the_attention_gets_a_gradient(kind):
+    made = model(kind, "cur_8")
+    made(**inputs(kind)).last_hidden_state.square().sum().backward()
+    own = {name: p for name, p in made.named_parameters() if "attention" in name}
+    assert own and all(p.grad is not None and p.grad.isfinite().all() and p.grad.any() for p in own.values())
+
+
+def test_saved_and_loaded_by_its_name(tmp_path):
+    made, given = model("bert", "cur_8"), inputs("bert")
+    made.save_pretrained(tmp_path)
+    again = transformers.AutoModel.from_pretrained(tmp_path, attn_implementation="cur_8").double().eval()
+    torch.testing.assert_close(states(again, given), states(made, given))
+
+
+def test_decoders_are_refused():
+    small = {"n_embd": 32, "n_layer": 1, "n_head": 2, "vocab_size": 50}
+    gpt = transformers.GPT2Model(transformers.GPT2Config(**small, attn_implementation="cur"))
+    with pytest.raises(ValueError, match="gpt2 is a decoder or masks keys query by query"):
+        gpt(input_ids=inputs("bert")["input_ids"])
+    config = transformers.BertConfig(**WIDTH, intermediate_size=64, vocab_size=50, is_decoder=True)
+    with pytest.raises(ValueError, match="bert is a decoder"):
+        transformers.BertModel(transformers.BertConfig.from_dict(config.to_dict() | {"attn_implementation": "cur"}))(
+            **inputs("bert")
+        )
+    layer = copy.deepcopy(gpt.h[0].attn).eval()
+    with pytest.raises(ValueError, match="GPT2Attention is causal; CUR attention is for encoders"):
+        layer(torch.randn(1, 4, 32))
+
+
+def test_dropout_and_unknown_arguments_are_refused():
+    given = inputs("bert")
+    with pytest.raises(ValueError, match=r"attention dropout 0.1 in training.*set the model's attention dropout to 0"):
+        model("bert", "cur").train()(**given)
+    with pytest.raises(ValueError, match="asks for output_attentions, which CUR attention does not have"):
+        model("bert", "cur")(**given, output_attentions=True)
+    with pytest.raises(ValueError, match="BertSelfAttention masks keys query by query"):
+        model("bert", "cur")(given["input_ids"], torch.ones(20, 20, dtype=torch.bool).tril().expand(3, 1, 20, 20))
+    with pytest.raises(ValueError, match=r"register: no option cuont; there is count, score"):
+        register("typo", cuont=3)
+    made = model("bert", "cur")
+    made.config.cur = {"cuont": 3}
+    with pytest.raises(ValueError, match=r"config.cur: no option cuont; there is count"):
+        made(**given)
+
+
+def test_a_mask_that_is_added_to_the_scores():
+    made, given = model("bert", "cur_8"), inputs("bert")
+    keys = given["attention_mask"].bool()[:, None, None]
+    added = torch.zeros(keys.shape, dtype=torch.float64).masked_fill(~keys, torch.finfo(torch.float64).min)
+    torch.testing.assert_close(
+        made(given["input_ids"], added.expand(3, 1, 20, 20)).last_hidden_state[keys[:, 0, 0]], states(made, given)
+    )
+
+
+def test_the_function_is_what_the_model_computes():
+    """One layer by hand from the projections of the model."""
+    made, given = model("vit", "cur_8"), inputs("vit")
+    calls = []
+    register("cur_spy", count=8)
+    from transformers import AttentionInterface
+
+    inner = AttentionInterface()["cur_spy"]
+    AttentionInterface.register("cur_spy", lambda *a, **k: calls.append((a, k, inner(*a, **k))) or calls[-1][2])
+    made.set_attn_implementation("cur_spy")
+    states(made, given)
+    for (_, q, k, v, mask), named, (out, weights) in calls:
+        assert mask is None and weights is None
+        expected = cur_attention(q, k, v, scale=named["scaling"], count=8, class_token=True)
+        torch.testing.assert_close(out, expected.transpose(1, 2))

@@ -1,0 +1,222 @@
+"""Runs of Weights & Biases: what is in them, killed and resumed, and every way in which the service can be missing."""
+
+import csv
+import http.server
+import importlib.util
+import socket
+import subprocess
+import sys
+import threading
+from dataclasses import asdict
+
+import pytest
+import wandb_files
+from conftest import config
+from wandb_server import Server
+
+from lra.runs import record
+from lra.train.__main__ import train
+from lra.train.callbacks import Checkpoints
+
+train_config = train.__wrapped__
+needs_wandb = pytest.mark.skipif(importlib.util.find_spec("wandb") is None, reason="pip install '.[wandb]'")
+WORDS = (
+    *("logger=wandb", "logger.wandb.timeout=5", "seeds=[0]", "optim.steps=4", "optim.eval_every=1"),
+    *("model.layers=1", "model.dim=16", "data.eval_batch=64", "trainer.threads=1"),
+)
+KEY = "0" * 40
+# A thread of W&B's notices that wandb.teardown has ended the service below it.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+
+
+def run(runs, *words):
+    """Train one seed; its folder."""
+    train_config(config("sdpa", f"runs={runs}", *WORDS, *words))
+    return folder(runs)
+
+
+def folder(runs):
+    return runs / "paper-smoke" / "listops" / "sdpa" / "seed-0"
+
+
+def crash(patch, runs, *words, at=3, before_checkpoint=False):
+    """Train until the evaluation at step ``at``, before or after its checkpoint; then the process ends."""
+    import wandb
+    from lightning import Trainer
+
+    original, save = Checkpoints.on_validation_end, Trainer.save_checkpoint
+
+    def evaluated(self, trainer, module):
+        original(self, trainer, module)
+        if trainer.global_step == at:
+            raise ZeroDivisionError
+
+    def saved(self, path):
+        if before_checkpoint and self.global_step == at:
+            raise ZeroDivisionError
+        save(self, path)
+
+    with patch.context() as only, pytest.raises(ZeroDivisionError):
+        only.setattr(Checkpoints, "on_validation_end", evaluated)
+        only.setattr(Trainer, "save_checkpoint", saved)
+        run(runs, *words)
+    wandb.teardown(exit_code=1)
+
+
+def rows(at):
+    with open(at / "metrics.csv", newline="") as file:
+        return [{key: float(value) for key, value in row.items()} for row in csv.DictReader(file)]
+
+
+def logged(contents):
+    return [{"step": row["_step"]} | {k: v for k, v in row.items() if k[0] != "_"} for row in contents.history]
+
+
+def assert_complete(at):
+    found = wandb_files.read(at)
+    assert found.summary["record"] == asdict(record.load(at / "record.json"))
+    assert logged(found) == rows(at)
+
+
+def lines(capfd):
+    return [line for line in capfd.readouterr().err.splitlines() if "W&B" in line or "wandb" in line]
+
+
+@needs_wandb
+def test_what_a_run_holds(service, data_root, tmp_path):
+    at = run(tmp_path / "runs", "logger.wandb.mode=offline", "logger.wandb.tags=[mine]", "optim.lr=0.002")
+    found, saved = wandb_files.read(at), record.load(at / "record.json")
+    about = found.messages["run"]
+    assert (about.project, about.job_type, about.display_name) == ("lra", "train", "listops sdpa seed 0")
+    assert about.run_group == "paper-smoke/listops/sdpa"
+    assert list(about.tags) == ["paper-smoke", "listops", "sdpa", "paper", "smoke", "mine"]
+    assert found.config["optim"]["lr"] == 0.002 and found.config["task"]["length"] == 128
+    assert found.config["attn"]["_target_"] == "lra.attention.sdpa.SDPA"
+    assert (found.config["seed"], found.config["fingerprint"], found.config["git"]) == (0, saved.fingerprint, saved.git)
+    assert found.messages["environment"].cpu_count > 0
+    assert logged(found) == rows(at) and [row["step"] for row in rows(at)] == [1, 2, 3, 4]
+    assert found.summary["test"] == saved.test and found.summary["record"] == asdict(saved)
+    assert found.messages["exit"].exit_code == 0
+
+
+def test_the_logger_is_no_part_of_the_fingerprint():
+    assert record.choices(config("sdpa", *WORDS), {}) == record.choices(config("sdpa", *WORDS[2:]), {})
+
+
+@needs_wandb
+@pytest.mark.parametrize("before_checkpoint", [False, True])
+def test_a_resumed_offline_run_is_whole(service, data_root, tmp_path, before_checkpoint):
+    crash(service, tmp_path, "logger.wandb.mode=offline", before_checkpoint=before_checkpoint)
+    first = wandb_files.read(folder(tmp_path))
+    assert [row["_step"] for row in first.history] == [1, 2, 3] and first.messages["exit"].exit_code == 1
+    at = run(tmp_path, "logger.wandb.mode=offline")
+    assert wandb_files.read(at).messages["run"].run_id == first.messages["run"].run_id
+    assert_complete(at)
+
+
+@needs_wandb
+@pytest.mark.slow
+def test_online_runs_resume_and_offline_runs_are_brought_up(service, data_root, tmp_path, capfd):
+    server = Server()
+    service.setenv("WANDB_API_KEY", KEY)
+    service.setenv("WANDB_BASE_URL", server.url)
+    crash(service, tmp_path / "a", at=2)
+    (id,) = server.runs
+    assert server.steps(id) == [1, 2] and server.runs[id]["exit"] == 1
+    server.runs[id]["history"].pop(1)  # a row that did not arrive before the kill
+    server.runs[id]["summary"] = '{"_step": 1}'
+    at = run(tmp_path / "a")
+    assert server.steps(id) == [1, 2, 3, 4] and server.runs[id]["exit"] == 0
+    assert f'"test":{record.load(at / "record.json").test:g}' in server.runs[id]["summary"].replace(" ", "")
+    assert lines(capfd) == []
+
+    server.runs.clear()
+    at = run(tmp_path / "b", "logger.wandb.mode=offline")
+    command = [sys.executable, "-m", "wandb", "sync", str(at / "wandb")]
+    subprocess.run(command, check=True, capture_output=True, timeout=120, cwd=at)
+    assert server.steps(id) == [1, 2, 3, 4] and server.runs[id]["exit"] == 0
+    server.shutdown()
+
+
+@needs_wandb
+def test_a_service_that_ends_halfway_does_not_end_the_training(service, data_root, tmp_path, capfd):
+    psutil = pytest.importorskip("psutil", reason="looks for open connections: pip install psutil")
+    original = Checkpoints.on_validation_end
+
+    def kill(self, trainer, module):
+        if trainer.global_step == 2:
+            for process in psutil.Process().children():
+                process.kill()
+                process.wait()
+        original(self, trainer, module)
+
+    service.setattr(Checkpoints, "on_validation_end", kill)
+    at = run(tmp_path, "logger.wandb.mode=offline")
+    (line,) = lines(capfd)
+    assert line.endswith("listops sdpa seed 0 is not logged until it ends, then sent whole")
+    assert_complete(at)
+
+
+@needs_wandb
+def test_no_key_is_an_offline_run_with_a_hint(service, data_root, tmp_path, capfd):
+    at = run(tmp_path)
+    (line,) = lines(capfd)
+    assert line == f"W&B: no key (wandb login, or WANDB_API_KEY); kept offline in {at}/wandb; wandb sync brings it up"
+    assert_complete(at)
+
+
+@needs_wandb
+def test_no_connection_is_an_offline_run(service, data_root, tmp_path, capfd):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{free.getsockname()[1]}"
+    service.setenv("WANDB_API_KEY", KEY)
+    service.setenv("WANDB_BASE_URL", url)
+    at = run(tmp_path, "logger.wandb.mode=online")
+    (line,) = lines(capfd)
+    assert line.startswith(f"W&B: {url} cannot be reached (") and "Connection refused" in line
+    assert_complete(at)
+
+
+@needs_wandb
+def test_service_that_only_fails_is_an_offline_run(service, data_root, tmp_path, capfd):
+    class Broken(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_error(500)
+
+        do_POST = do_GET
+
+        def log_message(self, *_):
+            """Nothing on stderr."""
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Broken)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    service.setenv("WANDB_API_KEY", KEY)
+    service.setenv("WANDB_BASE_URL", f"http://127.0.0.1:{server.server_port}")
+    at = run(tmp_path, "logger.wandb.timeout=1")
+    server.shutdown()
+    (line,) = lines(capfd)
+    assert line.startswith("W&B: ") and line.endswith("wandb sync brings it up")
+    assert_complete(at)
+
+
+@needs_wandb
+def test_a_diverged_seed_is_a_failed_run(service, data_root, tmp_path):
+    at = run(tmp_path, "logger.wandb.mode=offline", "optim.lr=1e30")
+    found = wandb_files.read(at)
+    assert found.summary["record"]["status"] == "diverged" and found.messages["exit"].exit_code == 1
+
+
+@pytest.mark.parametrize("there", ["nothing", "a folder that other programs left"])
+def test_a_missing_package_is_named(data_root, tmp_path, monkeypatch, there):
+    if there == "nothing":
+        monkeypatch.setitem(sys.modules, "wandb", None)
+    else:
+        (tmp_path / "wandb").mkdir()
+        monkeypatch.delitem(sys.modules, "wandb", raising=False)
+        monkeypatch.setattr(sys, "path", [str(tmp_path)])
+        monkeypatch.setattr(sys, "path_importer_cache", {})
+    with pytest.raises(ValueError, match=r"not installed: pip install '\.\[wandb\]'"):
+        run(tmp_path)
+    with pytest.raises(ValueError, match="mode must be one of online, offline, disabled, or null, not 'live'"):
+        run(tmp_path, "logger.wandb.mode=live")

@@ -1,0 +1,202 @@
+"""Attention maps: what multiplies the values, for every mechanism that has it; the pictures and the command."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from conftest import KERNELS, MECHANISMS, config
+from test_config import run
+
+from data_prep.pathfinder.generator import trace
+from lra.attention.base import Mixer
+from lra.data.datamodule import Batch
+from lra.maps import draw, maps, views
+from lra.maps.__main__ import show
+from lra.runs.open import unflatten
+from lra.train import build
+from lra.train.__main__ import train
+
+LENGTH = 24
+WITHOUT = ("luna", "transformer_ls")  # no map: a whole block of its own, values that do not enter linearly
+
+
+def model_and_batch(name, *overrides):
+    torch.manual_seed(0)
+    model = build.classifier(config(name, f"task.length={LENGTH}", *overrides)).double().eval()
+    mask = torch.arange(LENGTH) < torch.tensor([LENGTH, 17])[:, None, None]
+    return model, Batch(torch.randint(1, 16, (2, 1, LENGTH)) * mask, mask, torch.tensor([0, 1]))
+
+
+SMALL = {
+    "cur_": "attn.count=8",
+    "flashcur_": "attn.count=8",
+    "mega_cur_": "attn.count=8",
+    "soft_fixed": "attn.count=8",
+    "nystrom": "attn.landmarks=8",
+    "linformer": "attn.rank=8",
+    "transformer_ls": "attn.rank=8",
+}
+
+
+def small(name):
+    return [word for start, word in SMALL.items() if name.startswith(start)]
+
+
+@pytest.mark.parametrize("name", [*MECHANISMS, "mega_chunk block.chunk=8"])
+def test_the_map_times_the_values_is_the_output(name, monkeypatch):
+    monkeypatch.setattr(maps, "WIDTH", 10)
+    name, *words = name.split()
+    model, batch = model_and_batch(name, *small(name), *words)
+    if name in KERNELS:  # they take float32
+        model = model.float()
+    mixer = getattr(model.blocks[1], "mixer", model.blocks[1])
+    found = maps.attention_map(model, batch, 1)
+    assert (found is None) == (name in WITHOUT)
+    if found is None:
+        return
+    if hasattr(mixer, "attention"):
+        (q, k, v, mask), options = maps._call(model, batch, mixer.attention)
+        out = mixer.attention(q, k, v, mask, **options)
+        out, v = (t.unflatten(0, (2, -1)).transpose(1, 2).flatten(2, 3) for t in (out, v))  # chunks side by side
+    else:
+        seen = []
+        mixer.output.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+        x, mask = maps._inputs(model, batch, mixer)
+        out = seen[0].unflatten(-1, (found.shape[1], -1)).transpose(1, 2)
+        v = mixer.values(x)[:, None] if hasattr(mixer, "values") else mixer.project(x)[1]
+    real = batch.mask[:, 0, None, :, None].expand_as(out)
+    error = (found @ v - out)[real].abs().max()
+    assert error <= (1e-5 if name in KERNELS else 1e-9) * out[real].abs().max()
+    assert found.shape == (2, found.shape[1], LENGTH, LENGTH)
+
+
+def test_softmax_map_is_a_distribution_over_real_tokens():
+    model, batch = model_and_batch("softmax")
+    found = maps.attention_map(model, batch, 0)
+    assert torch.allclose(found.sum(-1), torch.ones(()).double()) and (found[1, :, :, 17:] == 0).all()
+
+
+class Linear(Mixer):
+    """out_i = Σ_j A_ij B x_j, whose derivative by x_j is A_ij B."""
+
+    def __init__(self, a, b):
+        super().__init__(dim=len(b), heads=1, head_dim=1, length=len(a))
+        self.a, self.b = torch.nn.Parameter(a), torch.nn.Parameter(b)
+
+    def forward(self, x, mask=None):
+        return self.a @ x @ self.b.mT
+
+
+def test_jacobian_of_a_linear_mixer():
+    model, batch = model_and_batch("softmax")
+    a, b = torch.randn(LENGTH, LENGTH).double(), torch.randn(64, 64).double()
+    model.blocks[0].mixer = Linear(a, b)
+    readings = torch.zeros(2, 2, LENGTH).double()
+    readings[:, 0, 3] = 1
+    readings[:, 1, :] = 1 / LENGTH
+    found = maps.jacobian(model, batch, 0, readings)
+    expected = (readings[0] @ a).abs() * b.norm()
+    assert found.shape == (2, 1, 2, LENGTH)
+    assert torch.allclose(found[0, 0], expected) and torch.allclose(found[1, 0], expected)
+
+
+def test_markers_of_pathfinder_are_found():
+    size = 32
+    images, labels, made = trace(size=size, count=100, seed=5)
+    hits = 0
+    for n, image in enumerate(images):
+        start = made.start[n]
+        ends = made.targets[n][0, start, 1:], made.targets[n][-1, start if labels[n] else 1 - start, 1:]
+        found = [np.array(divmod(at, size)) for at in draw.markers(image)]
+        far = [max(np.abs(f - e).max() for f, e in zip(found, order, strict=True)) for order in (ends, ends[::-1])]
+        hits += min(far) <= 1
+    assert hits >= 97
+
+
+def test_tokens_are_laid_out_without_overlap():
+    words = ["[MAX ", "1 ", "] "] * 500
+    places = draw.layout(words)
+    assert places[:3] == [(0, 0), (0, 5), (0, 7)] and places[-1][0] == draw.LINES - 1
+    taken = [(line, at + i) for (line, at), w in zip(places, words, strict=False) for i in range(len(w.rstrip()))]
+    assert len(taken) == len(set(taken)) and max(column for _, column in taken) < draw.COLUMNS
+
+
+def test_readings_and_positions():
+    mask = torch.tensor([True, True, True, False])
+    assert (views.reading([None, 1], mask, 0, 4) * 3).tolist() == [[1, 1, 1, 0], [0, 3, 0, 0]]
+    assert views.reading([None, 1], mask, 1, 5).tolist() == [[1, 0, 0, 0, 0], [0, 0, 1, 0, 0]]
+    assert views.positions([[0, 1], [1, 0]], 2, mask) == [1, 2]
+    assert views.positions([1, 0], 2, mask) == [2] and views.positions([1, 0], None, mask) == [1, 0]
+    for at, side, reason in ((3, None, "masked as padding"), (4, None, "from 0 to 3"), ([[2, 0]], 2, "a row of at")):
+        with pytest.raises(ValueError, match=reason):
+            views.positions(at, side, mask)
+
+
+@pytest.mark.parametrize("display", draw.DISPLAYS)
+def test_every_display_draws_with_and_without_a_map(display, tmp_path):
+    rng = np.random.default_rng(0)
+    row = rng.random((64, 2)) if display == "series" else rng.integers(0, 4, 64)
+    for whole in (rng.standard_normal((64, 64)), None):
+        view = draw.View("a title", row, [None, 9], rng.random((2, 64)), whole, "abcd")
+        draw.DISPLAYS[display](view).savefig(tmp_path / "x.png")
+        assert (tmp_path / "x.png").stat().st_size > 2000
+
+
+def test_flat_choices_become_a_tree():
+    assert unflatten({"a.b.c": 1, "a.d": [2], "e": None}) == {"a": {"b": {"c": 1}, "d": [2]}, "e": None}
+
+
+@pytest.fixture
+def trained(data_root, tmp_path, monkeypatch, capfd):
+    words = ["task=listops", "attn=cur_abs", "budget=smoke", "seeds=[0]", f"runs={tmp_path}"]
+    assert run(train, *words, patch=monkeypatch, capfd=capfd)[0] is None
+    return tmp_path / "paper-smoke" / "listops" / "cur_abs" / "seed-0"
+
+
+def test_command(trained, monkeypatch, capfd):
+    def call(*words):
+        return run(show, f"run={trained}", *words, patch=monkeypatch, capfd=capfd)[0]
+
+    assert call() is None and call("example=3", "layer=0", "head=1", "at=[0,5]") is None
+    assert sorted(path.name for path in (trained / "maps").iterdir()) == [
+        "test-0-layer-1.png",
+        "test-3-layer-0-head-1.png",
+    ]
+    for words, told in (
+        (["example=64"], "example must be a whole number from 0 to 63, not 64"),
+        (["layer=2"], "layer must be a whole number from 0 to 1, not 2"),
+        (["head=two"], "head must be a whole number of 0 or more, or null, not 'two'"),
+        (["split=dev"], "split must be one of train, val, test, not 'dev'"),
+        (["at=5000"], "at must be a whole number from 0 to"),
+        (["out=/proc/nowhere"], "/proc/nowhere/test-0-layer-1.png cannot be written"),
+        (["run=null"], "name the folder of a seed: run=runs/<study>"),
+        (["run=/nowhere"], "/nowhere is not a folder; run must be the folder of a seed"),
+        ([f"run={trained.parent}"], "has no config.yaml; run must be the folder of a seed"),
+    ):
+        stop = call(*words)
+        assert stop.startswith("lra: ") and told in stop and "\n" not in stop, stop
+
+
+def test_damaged_folders_are_told(trained, monkeypatch, capfd):
+    def call():
+        stop = run(show, f"run={trained}", patch=monkeypatch, capfd=capfd)[0]
+        assert stop.startswith("lra: ") and "\n" not in stop
+        return stop
+
+    weights = trained / "best.ckpt"
+    whole = weights.read_bytes()
+    weights.write_bytes(whole[: len(whole) // 2])
+    assert "best.ckpt cannot be used (its sha256 is not the one in SHA256SUMS beside it)" in call()
+    (trained / "SHA256SUMS").unlink()
+    assert "best.ckpt cannot be used (it is damaged or no checkpoint" in call()
+    torch.save({"head": torch.zeros(1)}, weights)
+    assert "best.ckpt does not hold the weights of this model" in call()
+    weights.unlink()
+    assert "has no best.ckpt: it has not reached its first evaluation" in call()
+    shutil.copy(trained / "record.json", trained / "config.yaml")
+    assert json.loads((trained / "config.yaml").read_text())["seed"] == 0
+    assert "config.yaml and record.json are not of one run" in call()
+    (trained / "record.json").unlink()
+    assert "config.yaml is not the configuration of a run" in call()

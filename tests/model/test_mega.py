@@ -1,0 +1,474 @@
+"""MEGA against a transcription of its definition: averages by recurrence, attention dense, in float64."""
+
+import math
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from conftest import config
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from lra.attention.cur import CUR
+from lra.attention.linear import Linear
+from lra.attention.local import Local
+from lra.attention.softmax import Softmax
+from lra.config import compose
+from lra.data.datamodule import Batch
+from lra.model.classifier import Classifier
+from lra.model.ema import EMA
+from lra.model.embed import PixelEmbedding, TokenEmbedding
+from lra.model.mega import Mega, MegaHead, RelativeBias
+from lra.model.norm import NORMS, norm
+from lra.ops.pinv import cubic, exact
+from lra.ops.scores import WEIGHTS, laplace
+from lra.train import build, lit_module
+
+N, L, DIM, HIDDEN, Z, NDIM = 3, 23, 6, 10, 4, 3
+LENGTHS = (23, 15, 4)
+
+
+def x_and_mask(seed=1, lengths=LENGTHS):
+    x = torch.randn(len(lengths), L, DIM, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+    return x, torch.arange(L) < torch.tensor(lengths)[:, None]
+
+
+def mega(attention=Softmax, weights="softmax", seed=0, length=L + 2, **options):
+    """A block whose scores, gates and averages differ from token to token; published starting values hardly do."""
+    torch.manual_seed(seed)
+    made = Mega(
+        partial(attention, weights=weights),
+        dim=DIM,
+        hidden=HIDDEN,
+        dropout=0.1,
+        length=length,
+        **({"z": Z, "ndim": NDIM, "truncation": None} | options),
+    )
+    with torch.no_grad():
+        for name, parameter in made.named_parameters():
+            if not name.startswith("ema"):
+                parameter.add_(0.7 * torch.randn_like(parameter))
+    return made.double().eval()
+
+
+def sigmoid(x):
+    return 0.5 * (1 + np.tanh(x / 2))
+
+
+def silu(x):
+    return x * sigmoid(x)
+
+
+def np_laplace(x):
+    return 0.5 * (1 + np.vectorize(math.erf)((x - math.sqrt(0.5)) / (math.sqrt(1 / (4 * math.pi)) * math.sqrt(2))))
+
+
+def np_softmax(x):
+    x = np.exp(x - x.max(-1, keepdims=True))
+    return x / x.sum(-1, keepdims=True)
+
+
+def np_ema(ema, x):
+    """x (n,d): h_t = q h_(t-1) + p β x_t channel by channel, from the left and from the right."""
+    delta, alpha, beta, gamma, omega = (
+        t.detach().numpy() for t in (ema.delta, ema.alpha, ema.beta, ema.gamma, ema.omega)
+    )
+    n, d = x.shape
+    y = np.zeros_like(x)
+    for way, order in enumerate((range(n), reversed(range(n)))):
+        h = np.zeros((d, delta.shape[-1]))
+        p = sigmoid(delta[way])
+        q = 1 - p * sigmoid(alpha[way])
+        for t in order:
+            h = q * h + p * beta[way] * x[t][:, None]
+            y[t] += (gamma[way] * h).sum(-1) / math.sqrt(delta.shape[-1])
+    return silu(y + omega * x)
+
+
+def np_norm(layer, x):
+    kind = next(name for name, cls in NORMS.items() if type(layer) is cls)
+    if kind == "layer":
+        x = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-5)
+        return x * layer.weight.detach().numpy() + layer.bias.detach().numpy()
+    if kind == "batch":
+        mean, var = layer.running_mean.numpy(), layer.running_var.numpy()
+        return (x - mean) / np.sqrt(var + 1e-5) * layer.weight.detach().numpy() + layer.bias.detach().numpy()
+    g = (layer.scale if kind == "scale" else layer.weight).detach().numpy()
+    return g * x / np.sqrt((x**2).mean(-1, keepdims=True) + 1e-5)
+
+
+def np_scores(q, k, weights, bias):
+    divisor = math.sqrt(q.shape[1]) if weights == "softmax" else len(k)
+    offset = (len(bias) - 1) // 2
+    return np.array([[q[i] @ k[j] / divisor + bias[offset + j - i] for j in range(len(k))] for i in range(len(q))])
+
+
+def np_weights(scores, weights):
+    return np_softmax(scores) if weights == "softmax" else np_laplace(scores)
+
+
+def literal(block, x, weights, chunk=None):
+    """mechanisms.md, section 5, for one example of real tokens only, x (n,d)."""
+    linear = lambda layer, t: t @ layer.weight.detach().numpy().T + layer.bias.detach().numpy()
+    y = np_norm(block.norm, x) if block.prenorm else x
+    v, c = silu(linear(block.values, y)), np_ema(block.ema, y)
+    u, z, r, h = np.split(linear(block.gates, c), np.cumsum([DIM, Z, HIDDEN]), 1)
+    scale, shift = block.qk_scale.detach().numpy(), block.qk_shift.detach().numpy()
+    q, k = (silu(z) * scale[i] + shift[i] for i in range(2))
+    mixed = np.zeros_like(v)
+    for start in range(0, len(x), chunk or len(x)):
+        part = slice(start, start + (chunk or len(x)))
+        scores = np_scores(q[part], k[part], weights, block.bias.weight.detach().numpy())
+        mixed[part] = np_weights(scores, weights) @ v[part]
+    h = silu(h + linear(block.output, mixed * silu(r)))
+    x = x + sigmoid(u) * (h - x)
+    x = x if block.prenorm else np_norm(block.norm, x)
+    y = np_norm(block.mlp_norm, x) if block.prenorm else x
+    x = x + linear(block.mlp[2], silu(linear(block.mlp[0], y)))
+    return x if block.prenorm else np_norm(block.mlp_norm, x)
+
+
+@pytest.mark.parametrize("weights", WEIGHTS)
+@pytest.mark.parametrize("kind", NORMS)
+@pytest.mark.parametrize("prenorm", [True, False])
+@pytest.mark.parametrize("chunk", [None, 6])
+def test_block_is_its_definition(weights, kind, prenorm, chunk):
+    block = mega(weights=weights, norm=kind, prenorm=prenorm, chunk=chunk)
+    if kind == "batch":
+        for layer in (block.norm, block.mlp_norm):
+            layer.running_mean.normal_()
+            layer.running_var.uniform_(0.5, 2)
+    x, mask = x_and_mask()
+    out = block(x, mask)[0].detach().numpy()
+    assert np.isfinite(out).all()
+    for n, real in enumerate(LENGTHS):
+        expected = literal(block, x[n, :real].numpy(), weights, chunk)
+        np.testing.assert_allclose(out[n, :real], expected, rtol=1e-10, atol=1e-11)
+
+
+@pytest.mark.parametrize("truncation", [None, 1, 2, 7, L, 99])
+@pytest.mark.parametrize("masked", [True, False])
+def test_moving_average_is_a_sum_over_lags(truncation, masked):
+    torch.manual_seed(0)
+    ema = EMA(DIM, ndim=NDIM, truncation=truncation).double()
+    x, mask = x_and_mask()
+    mask[:, 2] = False  # a hole: its token is silent, but time goes by
+    real = x * mask[..., None] if masked else x
+    forth, back = ema.kernel(truncation or L).detach()
+    y = torch.zeros_like(x)
+    for t in range(L):
+        for lag in range(min(truncation or L, L)):
+            y[:, t] += forth[:, lag] * real[:, t - lag] if t >= lag else 0
+            y[:, t] += back[:, lag] * real[:, t + lag] if t + lag < L else 0
+    expected = torch.nn.functional.silu(y + ema.omega * x)
+    torch.testing.assert_close(ema(x, mask if masked else None), expected, rtol=1e-10, atol=1e-11)
+
+
+def test_moving_average_in_float32_errs_no_more_than_the_recurrence_does():
+    torch.manual_seed(0)
+    ema = EMA(8)
+    x = torch.randn(1, 2048, 8)
+    truth = torch.from_numpy(np_ema(ema.double(), x[0].double().numpy()))
+    recurrence = torch.from_numpy(np_ema(ema.float(), x[0].numpy()))
+    assert recurrence.dtype == torch.float32
+    assert (ema(x)[0] - truth).abs().max() < 8 * (recurrence - truth).abs().max()
+
+
+@pytest.mark.parametrize("weights", WEIGHTS)
+def test_a_chunk_as_long_as_the_row_is_no_chunk(weights):
+    whole, x, mask = mega(weights=weights, length=L), *x_and_mask()
+    for chunk in (L, L + 9):
+        made = mega(weights=weights, length=L, chunk=chunk)
+        assert torch.equal(made(x, mask)[0][mask], whole(x, mask)[0][mask])
+
+
+def test_chunked_softmax_is_local_attention():
+    g = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(N, 1, L, Z, dtype=torch.float64, generator=g) for _ in range(3))
+    block = mega(bias=False, chunk=5)
+    local = Local(heads=1, head_dim=Z, value_dim=Z, length=L, block=5)
+    _, mask = x_and_mask()
+    for m in (mask, None):
+        ours, theirs = block._attend(q, k, v, m), local(q, k, v, m)
+        real = mask if m is not None else torch.ones_like(mask)
+        torch.testing.assert_close(ours[:, 0][real], theirs[:, 0][real], rtol=1e-10, atol=1e-12)
+
+
+def literal_cur(q, k, v, rows, cols, weights, bias, copy_rv=True):
+    A = np_scores(q, k, weights, bias)
+    C, R = np_weights(A[:, cols], weights), np_weights(A[rows], weights)
+    U = C[rows]
+    inverse, one = U.T / (np.abs(U).sum(0).max() * np.abs(U).sum(1).max()), np.eye(len(U))
+    for _ in range(4):
+        inverse = 0.25 * inverse @ (13 * one - U @ inverse @ (15 * one - U @ inverse @ (7 * one - U @ inverse)))
+    out = C @ inverse @ (R @ v)
+    if copy_rv:
+        out[rows] = R @ v
+    return out
+
+
+def cur_inputs(seed=0):
+    g = torch.Generator().manual_seed(seed)
+    q, k = (torch.randn(N, 2, L, Z, dtype=torch.float64, generator=g) for _ in range(2))
+    v = torch.randn(N, 2, L, HIDDEN, dtype=torch.float64, generator=g)
+    bias = RelativeBias(L + 2).double()
+    with torch.no_grad():
+        bias.weight.normal_(generator=g)
+    return q, k, v, x_and_mask()[1], bias
+
+
+@pytest.mark.parametrize("weights,impl", [("softmax", "eager"), ("softmax", "sdpa"), ("laplace", "eager")])
+@pytest.mark.parametrize("score", ["step", "abs"])
+@pytest.mark.parametrize("copy_rv", [True, False])
+def test_cur_takes_its_strips_from_the_matrix_with_the_bias(weights, impl, score, copy_rv):
+    q, k, v, mask, bias = cur_inputs()
+    pinv = partial(cubic, steps=4, init="two_norms")
+    sizes = {"heads": 2, "head_dim": Z, "value_dim": HIDDEN, "length": L + 2}
+    made = CUR(**sizes, count=6, score=score, pinv=pinv, copy_rv=copy_rv, weights=weights, impl=impl).double()
+    out = made(q, k, v, mask, bias).detach().numpy()
+    for n, real in enumerate(LENGTHS):
+        c = min(6, real)
+        for h in range(2):
+            a, b, values = (t[n, h, :real].numpy() for t in (q, k, v))
+            rows = cols = [i * real // c for i in range(c)]
+            if score == "abs":
+                rows, cols = (np.argsort(-np.abs(t).sum(1))[:c] for t in (a, b))
+            expected = literal_cur(a, b, values, rows, cols, weights, bias.weight.detach().numpy(), copy_rv)
+            np.testing.assert_allclose(out[n, h, :real], expected, rtol=1e-9, atol=1e-10)
+
+
+@pytest.mark.parametrize("weights", WEIGHTS)
+def test_keeping_everything_with_an_exact_inverse_is_mega(weights):
+    whole = mega(weights=weights)
+    kept = mega(partial(CUR, count=L, pinv=exact, copy_rv=False, impl="eager"), weights=weights)
+    x, mask = x_and_mask()
+    difference = (whole(x, mask)[0] - kept(x, mask)[0])[mask]
+    assert difference.abs().max() < 1e-6 * whole(x, mask)[0][mask].abs().max()
+
+
+@pytest.mark.parametrize("attention", [Softmax, partial(CUR, count=4, score="step", impl="eager")])
+@pytest.mark.parametrize("weights", WEIGHTS)
+def test_gradients_are_those_of_finite_differences(attention, weights):
+    block = mega(attention, weights=weights, chunk=6)
+    x, mask = x_and_mask()
+    names, values = zip(*((name, p.detach().requires_grad_()) for name, p in block.named_parameters()), strict=True)
+    probe = torch.randn(N, L, DIM, dtype=torch.float64, generator=torch.Generator().manual_seed(5))
+
+    def run(x, *parameters):
+        out = torch.func.functional_call(block, dict(zip(names, parameters, strict=True)), (x, mask))[0]
+        return (out * probe)[mask].sum()
+
+    # in one random direction through all of the parameters at once, and in one through each of x's examples
+    torch.autograd.gradcheck(run, (x.requires_grad_(), *values), fast_mode=True)
+
+
+def test_laplace_touches_the_squared_relu():
+    at = torch.tensor(math.sqrt(0.5), dtype=torch.float64, requires_grad=True)
+    value = laplace(at)
+    (slope,) = torch.autograd.grad(value, at)
+    torch.testing.assert_close(torch.stack([value, slope]).detach(), torch.tensor([0.5, math.sqrt(2)]).double())
+    x = np.linspace(-6, 6, 99)
+    np.testing.assert_allclose(laplace(torch.from_numpy(x)), np_laplace(x), rtol=0, atol=1e-15)
+    assert 0 < laplace(torch.tensor(-1.0)) < 1e-8  # 1 + erf would have lost it
+
+
+class Largest(TorchDispatchMode):
+    """The most numbers in one tensor that an operator returned."""
+
+    numbers = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        self.numbers = max([self.numbers, *(t.numel() for t in tree_leaves(out) if isinstance(t, torch.Tensor))])
+        return out
+
+
+def largest(attention, n, **options):
+    block = Mega(attention, dim=4, hidden=4, dropout=0.0, length=n, **({"z": 4, "ndim": 2, "truncation": 8} | options))
+    x = torch.randn(1, n, 4, requires_grad=True)
+    with Largest() as mode:
+        block(x, torch.arange(n)[None] < n - 7)[0].sum().backward()
+    return mode.numbers
+
+
+@pytest.mark.parametrize("weights", WEIGHTS)
+@pytest.mark.parametrize(
+    "attention,options",
+    [
+        (Softmax, {"chunk": 16}),
+        (partial(CUR, count=16, score="step", impl="eager"), {}),
+        (partial(CUR, count=16, score="abs", impl="eager"), {}),
+    ],
+)
+def test_no_tensor_grows_faster_than_the_row(attention, options, weights):
+    small, large = (largest(partial(attention, weights=weights), n, **options) for n in (256, 512))
+    assert large <= 2.1 * small and large < 512**2 / 8
+    assert largest(Softmax, 256) == 256**2
+
+
+@pytest.mark.parametrize("real", [(9, 9), (9, 4)])
+def test_batch_norm_is_over_the_real_tokens(real):
+    torch.manual_seed(0)
+    layer, plain = norm("batch", DIM), torch.nn.BatchNorm1d(DIM)
+    x, mask = torch.randn(2, 9, DIM), torch.arange(9) < torch.tensor(real)[:, None]
+    for _ in range(2):
+        expected = plain(x[mask])
+        torch.testing.assert_close(layer(x, mask)[mask], expected)
+    torch.testing.assert_close(layer.running_var, plain.running_var)
+    if mask.all():
+        torch.testing.assert_close(layer(x)[mask], plain(x[mask]))
+
+
+def test_pixels_are_numbers():
+    embed = PixelEmbedding(length=4, dim=3, dropout=0.0, mean=0.48, std=0.24)
+    out = embed(torch.tensor([[0, 255, 51]]))
+    for i, value in enumerate((0, 1, 0.2)):
+        torch.testing.assert_close(out[0, i], (value - 0.48) / 0.24 * embed.scale + embed.shift)
+
+
+def test_tokens_without_positions():
+    torch.manual_seed(0)
+    embed = TokenEmbedding(vocab=1000, length=8, dim=64, dropout=0.0, std=None, positions=False)
+    assert set(embed.state_dict()) == {"token.weight"}
+    assert embed.token.weight.std().item() == pytest.approx(1 / 8, rel=0.02)
+    assert torch.equal(embed(torch.tensor([[5, 7]]))[0, 1], embed.token.weight[7])
+
+
+def test_head_puts_the_towers_side_by_side():
+    head = MegaHead(dim=3, hidden=5, outputs=2, towers=2)
+    pooled = torch.randn(4, 2, 3)
+    first, last = head.mlp[0], head.mlp[3]
+    hidden = torch.nn.functional.gelu(torch.cat([pooled[:, 0], pooled[:, 1]], 1) @ first.weight.T + first.bias)
+    torch.testing.assert_close(head(pooled), hidden @ last.weight.T)
+
+
+def test_linear_schedule():
+    optim = {"lr": 0.004, "warmup": 100, "steps": 1100, "warmup_power": 1}
+    rate = partial(lit_module.linear, optim=optim)
+    assert rate(0) == 1e-7 and rate(100) == pytest.approx(0.004) and rate(50) == pytest.approx(0.002, rel=1e-4)
+    assert rate(600) == pytest.approx(0.002) and rate(1099) == pytest.approx(4e-6) and rate(1100) == 0
+    assert lit_module.linear(50, optim | {"warmup_power": 2}) == pytest.approx(0.001, rel=1e-3)
+    assert lit_module.linear(0, optim | {"warmup": 0}) == 0.004
+
+
+# task: parameters of the published configuration at our vocabularies (32 ListOps, 512 bytes). No source prints any.
+COUNTS = {
+    "listops": 603_218,
+    "text": 1_022_740,
+    "retrieval": 1_517_342,
+    "image": 2_839_096,
+    "pathfinder": 1_386_874,
+    "pathfinder_x": 381_948,
+}
+
+
+@pytest.mark.parametrize("task", COUNTS)
+def test_parameter_counts_of_the_published_configurations(task):
+    cfg = compose("train", [f"experiment=mega_{task}"])
+    m, b, t = cfg.model, cfg.block, cfg.task
+    d, h, z, per_norm = m.dim, m.hidden, b.z, {"layer": 2 * m.dim, "scale": 1, "batch": 2 * m.dim}[b.norm]
+    average = 2 * 4 * d * b.ndim + d
+    gated = (d + 1) * h + (d + 1) * (2 * d + z + h) + (h + 1) * d + 4 * z + 2 * t.length - 1
+    layer = average + gated + (d + 1) * h + (h + 1) * d + 2 * per_norm
+    ends = 2 * d + per_norm if b.prenorm else t.vocab * d
+    head = (t.towers * d + 1) * h + h * t.outputs
+    count = sum(p.numel() for p in build.classifier(cfg).parameters())
+    assert count == m.layers * layer + ends + head == COUNTS[task]
+    steps_per_epoch = {"listops": 96_000, "text": 25_000, "retrieval": 147_086, "image": 45_000}.get(task, 160_000)
+    assert cfg.optim.eval_every == -(-steps_per_epoch // cfg.optim.batch)
+
+
+@pytest.mark.parametrize("task,attn", [("listops", "mega_chunk"), ("image", "mega"), ("pathfinder", "mega_cur_abs")])
+def test_published_configurations_take_a_step(task, attn):
+    cfg = compose("train", [f"experiment=mega_{task}", f"attn={attn}", "task.length=128", "model.layers=1"])
+    torch.manual_seed(0)
+    model = build.classifier(cfg).train()
+    ids = torch.randint(1, 16, (2, 1, 128))
+    out = model(ids)
+    assert isinstance(model.embed, TokenEmbedding if task == "listops" else PixelEmbedding)
+    out.square().sum().backward()
+    for name, parameter in model.named_parameters():
+        assert parameter.grad is not None and parameter.grad.isfinite().all() and parameter.grad.any(), name
+
+
+def test_wrong_choices_are_named():
+    block = mega(lambda weights, **sizes: Linear(**sizes), bias=False)
+    assert isinstance(block.attention, Linear) and block.bias is None
+    with pytest.raises(
+        ValueError, match=r"Linear takes no position bias, as mega and mega_cur_\* do: set block.bias=f"
+    ):
+        mega(lambda weights, **sizes: Linear(**sizes))
+    with pytest.raises(ValueError, match="Mega needs a mechanism of queries, keys and values, not PSF"):
+        build.classifier(config("psf", "block=mega"))
+    with pytest.raises(ValueError, match=r"norm must be one of layer, scale, rms, batch, not 'group'"):
+        mega(norm="group")
+    with pytest.raises(ValueError, match=r"norm must be one of layer"):
+        norm("group", 3)
+    with pytest.raises(ValueError, match=r"weights must be one of softmax, laplace, not 'relu2'"):
+        mega(weights="relu2")
+    with pytest.raises(ValueError, match=r"attn.weights=laplace needs attn.impl=eager, not sdpa"):
+        mega(partial(CUR, count=4, impl="sdpa"), weights="laplace")
+    for key in ("z", "ndim", "truncation", "chunk"):
+        with pytest.raises(ValueError, match=rf"block.{key} must be 1 or more, not 0"):
+            mega(**{key: 0})
+    with pytest.raises(ValueError, match=r"attn.count must be between 1 and the task's length 6, not 7"):
+        mega(partial(CUR, count=7, impl="eager"), chunk=6)
+
+
+def repeats(generator, size, length):
+    """Grey noise with two runs of six pixels, both black or both white (label 1) or one of each (0)."""
+    ids = torch.randint(0, 256, (size, 1, length), generator=generator)
+    label, colour = torch.randint(0, 2, (2, size), generator=generator)
+    first, second = (torch.randint(at, at + length // 2 - 8, (size,), generator=generator) for at in (0, length // 2))
+    for i in range(size):
+        ids[i, 0, first[i] : first[i] + 6] = 255 * colour[i]
+        ids[i, 0, second[i] : second[i] + 6] = 255 * (colour[i] if label[i] else 1 - colour[i])
+    return Batch(ids, None, label)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("init", ["two_norms", "per_matrix"])
+def test_laplace_cur_trains_at_a_high_learning_rate_if_its_inverse_knows_the_row_sums(init):
+    """Row sums of the kept matrix m grow from 0.2 to 10 and more, where the softmax's starting value is too large.
+
+    m times its inverse is symmetric, and with both norms its eigenvalues, hence its numbers, stay within [-1, 1].
+    """
+    largest = []
+
+    def pinv(m):
+        inverse = cubic(m, steps=4, init=init)
+        largest.append((m @ inverse).detach().abs().max())
+        return inverse
+
+    torch.manual_seed(0)
+    attention = partial(CUR, count=32, score="step", weights="laplace", impl="eager", pinv=pinv)
+    sizes = {"dim": 16, "hidden": 32, "dropout": 0.0, "length": 128}
+    model = Classifier(
+        embed=PixelEmbedding(length=128, dim=16, dropout=0.0, mean=0.5, std=0.5),
+        block=lambda first: Mega(attention, **sizes, z=16, ndim=4, truncation=64, norm="batch"),
+        layers=2,
+        dim=16,
+        hidden=32,
+        outputs=2,
+        length=128,
+        vocab=256,
+        mean_over="real",
+        norm="batch",
+        head=MegaHead,
+    )
+    optimiser = torch.optim.AdamW(model.parameters(), betas=(0.9, 0.98), weight_decay=0.01)
+    generator, losses = torch.Generator().manual_seed(1), []
+    for step in range(250):
+        for group in optimiser.param_groups:
+            group["lr"] = 0.05 * min(1, (step + 1) / 20)
+        loss = lit_module.loss(model, repeats(generator, 16, 128))
+        losses.append(loss.item())
+        optimiser.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimiser.step()
+    if init == "two_norms":
+        assert max(largest) < 1.01 and sum(losses[-50:]) / 50 < 0.3
+    else:
+        assert not torch.stack(largest).isfinite().all() or max(largest) > 100

@@ -1,0 +1,124 @@
+"""PSF-Attn's own one-block models (conf/experiment/psf_*): their sizes, what they compute, how they are trained."""
+
+import csv
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from lra.config import compose
+from lra.train import build
+from lra.train.__main__ import train
+
+# As in the released configurations: rows of the embedding, its width, positions, M, K, hidden of f, hidden of g,
+# channels, inputs of the head, hidden of the head, outputs. Text and Pathfinder have 258 bytes and 256 grey levels, not
+# 97 and 225.
+SIZES = {
+    "listops": (17, 512, 2000, 11, 12, 128, 128, 128, 128, None, 10),
+    "text": (258, 32, 0, 12, 13, 128, 128, 32, 32, None, 2),
+    "image": (256, 16, 1024, 10, 11, 16, 16, 16, 1024 * 16, 16, 10),
+    "pathfinder": (256, 32, 1024, 11, 12, 128, 128, 32, 1024 * 32, None, 2),
+    "temporal_order": (6, 32, 128, 7, 8, 32, 32, 8, 128 * 8, None, 4),
+    "genome": (6, 32, 0, 14, 15, 32, 32, 32, 16384 * 32, None, 2),
+    "adding": (3, 32, 0, 7, 8, 32, 32, 8, 128 * 8, None, 1),  # a linear map of 2 features has a bias
+}
+
+
+def experiment(task, *words):
+    return compose("train", [f"experiment=psf_{task}", *words])
+
+
+@pytest.mark.parametrize("task", SIZES)
+def test_parameters_are_those_of_the_protocol(task):
+    rows, d, positions, M, K, f, g, channels, inputs, hidden, outputs = SIZES[task]
+    mlp = lambda i, h, o: (i + 1) * h + (h + 1) * o
+    head = mlp(inputs, hidden, outputs) if hidden else (inputs + 1) * outputs
+    want = (rows + positions) * d + mlp(d, g, channels) + M * mlp(d, f, K) + head
+    assert sum(p.numel() for p in build.classifier(experiment(task)).parameters()) == want
+
+
+@pytest.mark.parametrize(
+    "task, dropouts, rate, steps",
+    [
+        ("listops", (0, 0, 0), 1e-3, 7 * (96000 // 32)),
+        ("text", (0.4, 0, 0), 1e-4, 145 * (25000 // 32)),
+        ("image", (0, 0.2, 0.8), 1e-3, 35 * (45000 // 32)),
+        ("pathfinder", (0, 0, 0), 1e-3, 45 * (160000 // 64)),
+        ("adding", (0, 0, 0), 1e-3, 20 * (200000 // 40)),
+        ("temporal_order", (0, 0, 0), 1e-3, 20 * (200000 // 40)),
+        ("genome", (0.2, 0, 0.8), 1e-4, 100 * (5151 // 16)),
+    ],
+)
+def test_training_is_that_of_the_protocol(task, dropouts, rate, steps):
+    cfg = experiment(task)
+    model = build.classifier(cfg)
+    assert (model.embed.dropout.p, model.blocks[0].mixer.values[1].p, model.head.dropout.p) == dropouts
+    assert (cfg.optim.lr, cfg.optim.steps, cfg.optim.schedule, cfg.optim.weight_decay) == (rate, steps, "constant", 0)
+    assert cfg.optim.clip_norm == (1.0 if task == "genome" else None)
+
+
+def test_genome_is_scored_as_published():
+    assert experiment("genome").task.metric == "balanced_accuracy"
+    assert compose("train", ["task=genome", "attn=psf"]).task.metric == "roc_auc"
+
+
+def dense(w, offsets):
+    """w (n,K) -> W (n,n), W[i, (i + offset) mod n] += w[i, k]."""
+    n, W = len(w), torch.zeros(len(w), len(w), dtype=w.dtype)
+    for k, offset in enumerate(offsets):
+        W[torch.arange(n), (torch.arange(n) + offset) % n] += w[:, k]
+    return W
+
+
+@pytest.mark.parametrize(
+    "task, pool", [("listops", "cls"), ("text", "cls"), ("image", "flatten"), ("adding", "flatten")]
+)
+def test_model_is_the_published_formula(task, pool):
+    cfg = experiment(task, "budget=smoke", "task.length=64")
+    torch.manual_seed(0)
+    model = build.classifier(cfg).double().eval()
+    state = model.state_dict()
+    mlp = lambda name, x: (
+        F.gelu(x @ state[f"{name}.0.weight"].T + state[f"{name}.0.bias"]) @ (state[f"{name}.2.weight"].T)
+        + state[f"{name}.2.bias"]
+    )
+    if task == "adding":
+        inputs = torch.randn(3, 64, 2, dtype=torch.float64)
+        E = inputs @ state["embed.feature.weight"].T + state["embed.feature.bias"]
+    else:
+        inputs = torch.randint(0, 16, (3, 64))
+        ids = torch.cat([torch.full((3, 1), cfg.task.vocab - 1), inputs], 1)[:, :64] if pool == "cls" else inputs
+        E = state["embed.token.weight"][ids] + state.get("embed.position.weight", 0)
+    rows = []
+    for x in E:
+        first = v = mlp("blocks.0.mixer.values.0", x)
+        for m in range(len(model.blocks[0].mixer.weights)):
+            w = mlp(f"blocks.0.mixer.weights.{m}", x)
+            v = dense(w, [0, *(2**k for k in range(w.shape[1] - 1))]) @ v
+            v = v + first if cfg.attn.residuals else v
+        rows.append(v[0] if pool == "cls" else v.flatten())
+    pooled = torch.stack(rows)
+    if cfg.model.head.kind == "gelu":
+        want = mlp("head.mlp", pooled)
+    else:
+        want = pooled @ state["head.mlp.0.weight"].T + state["head.mlp.0.bias"]
+    torch.testing.assert_close(model(inputs[:, None]), want, rtol=1e-9, atol=1e-10)
+
+
+@pytest.mark.parametrize("task, padding", [("listops", "zero"), ("text", "constant"), ("image", "learned")])
+def test_padding_vector(task, padding):
+    model = build.classifier(experiment(task, "budget=smoke")).eval()
+    table, ids = model.embed.token.weight, torch.tensor([[0, 5, 0, 9]])
+    model.embed(ids).sum().backward()
+    assert (table[0] == 0).all() == (padding == "zero")
+    assert (table.grad[0] == 0).all() == (padding != "learned") and (table.grad[5] != 0).all()
+    if task == "text":
+        assert 0.09 < table.abs().max() <= 0.1
+
+
+def test_trains_at_a_constant_rate(data_root, tmp_path):
+    train.__wrapped__(experiment("adding", "budget=smoke", "seeds=[0]", f"runs={tmp_path}"))
+    (metrics,) = tmp_path.glob("psf-paper-smoke/adding_N128/psf/seed-0/metrics.csv")
+    rows = list(csv.DictReader(metrics.open()))
+    assert [row["step"] for row in rows] == ["3", "6"] and {float(row["lr"]) for row in rows} == {1e-3}
+    assert (metrics.parent / "record.json").exists()

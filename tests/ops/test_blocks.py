@@ -1,0 +1,377 @@
+"""Local, sparse, Longformer, BigBird and Sinkhorn attention against dense definitions written from their papers."""
+
+import pytest
+import torch
+from conftest import config
+from hydra.utils import instantiate
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from lra.attention.bigbird import BigBird
+from lra.attention.local import Local
+from lra.attention.longformer import Longformer
+from lra.attention.sinkhorn import Sinkhorn
+from lra.attention.sparse import Sparse
+from lra.ops import blocks
+from lra.train import build
+
+WORDS = {  # attn word -> parameters of the LRA protocol model on ListOps; softmax has 209,802
+    "local": 209_802,
+    "local_strided": 209_802,
+    "sparse": 209_802,
+    "sparse_fixed": 209_802,
+    "longformer": 209_802,
+    "bigbird": 209_802,
+    "sinkhorn": 209_802 + 2 * 2 * 33 * 41,  # layers x heads x (D weights and a bias) x blocks
+    "reformer": 209_802 - 2 * (64 * 64 + 64),  # one projection for queries and keys
+    "reformer_official": 209_802 - 2 * (64 * 64 + 64),
+}
+N, H, D, LENGTH = 3, 2, 8, 48
+REAL = (37, 20, 2)  # real tokens of the examples of a batch
+
+
+def make(kind, value_dim=D, length=LENGTH, **knobs):
+    torch.manual_seed(0)
+    return kind(heads=H, head_dim=D, value_dim=value_dim, length=length, **knobs).double().eval()
+
+
+def qkv(L=37, value_dim=D, seed=1):
+    generator = torch.Generator().manual_seed(seed)
+    sizes = D, D, value_dim
+    return [torch.randn(N, H, L, d, dtype=torch.float64, generator=generator).requires_grad_() for d in sizes]
+
+
+def masks(L=37):
+    """No mask, a suffix of padding, padding anywhere."""
+    suffix = torch.arange(L) < torch.tensor(REAL)[:, None]
+    holes = suffix & (torch.rand(suffix.shape, generator=torch.Generator().manual_seed(2)) < 0.6)
+    holes[:, 1] = True
+    return [None, suffix, holes]
+
+
+def dense(q, k, v, sees, mask=None, weight=1.0):
+    """Σ_j weight_ij exp(q_i·k_j / √D) v_j over the real keys j that i sees, normalised; sees (L,L) or (N,H,L,L)."""
+    real = torch.ones(len(q), q.shape[2], dtype=torch.bool) if mask is None else mask
+    weights = (q @ k.mT * D**-0.5).exp() * (sees & real[:, None, None]) * weight
+    return weights @ v / weights.sum(-1, keepdim=True).clamp(min=1e-300)
+
+
+def check(made, sees, L=37, value_dim=D):
+    """Output and gradients at real rows; sees is a matrix, or a function of the mask."""
+    probe = torch.randn(N, H, L, value_dim, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
+    for mask in masks(L):
+        q, k, v = qkv(L, value_dim)
+        rows = probe if mask is None else probe * mask[:, None, :, None]
+        want = dense(q, k, v, sees(mask) if callable(sees) else sees, mask) * rows
+        got = made(q, k, v, mask)
+        assert got.isfinite().all()
+        torch.testing.assert_close(got * rows, want, rtol=1e-9, atol=1e-11)
+        grads = [torch.autograd.grad(x.sum(), (q, k, v)) for x in (got * rows, want)]
+        torch.testing.assert_close(*grads, rtol=1e-8, atol=1e-10)
+
+
+def pairs(rule, L=37):
+    """The matrix of rule(i, j)."""
+    return torch.tensor([[rule(i, j) for j in range(L)] for i in range(L)])
+
+
+EVERY = pairs(lambda i, j: True)
+
+
+# Primitives
+
+
+def test_windows_are_blocks_with_their_neighbours():
+    x = torch.arange(1, 8).view(1, 1, 7, 1)
+    assert blocks.windows(x, 3, 2, 1).flatten().view(3, 6).tolist() == [
+        [0, 0, 1, 2, 3, 4],
+        [2, 3, 4, 5, 6, 7],
+        [5, 6, 7, 0, 0, 0],
+    ]
+    assert blocks.windows(x[:, 0, :, 0], 3, 2, 1, 1).tolist() == blocks.windows(x, 3, 2, 1)[:, 0, ..., 0].tolist()
+
+
+def test_take_gathers_rows_and_adds_up_their_gradients():
+    x = torch.randn(2, 3, 5, 4, 2, dtype=torch.float64, requires_grad=True)
+    index = torch.randint(5, (2, 3, 7, 2))
+    want = torch.stack([torch.stack([x[n, h][index[n, h]] for h in range(3)]) for n in range(2)])
+    got = blocks.take(x, index)
+    assert torch.equal(got, want)
+    grads = [torch.autograd.grad(t.square().sum(), x)[0] for t in (got, want)]
+    torch.testing.assert_close(*grads)
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (N, 1), (N, H)])
+def test_a_query_without_a_key_gets_zero_and_no_gradient(shape):
+    q, k, v = (t.unflatten(2, (2, 4)) for t in qkv(8))
+    allowed = torch.rand(*shape, 2, 4, 4) < 0.5
+    allowed[:, :, 1, 2] = False
+    scores = q @ k.mT * D**-0.5
+    part = blocks.weigh(scores, v, allowed)
+    for out in (blocks.attend(q, k, v, allowed), blocks.merge([part])):
+        assert (out[:, :, 1, 2] == 0).all()
+        weights = scores.exp() * allowed
+        torch.testing.assert_close(out, weights @ v / weights.sum(-1, keepdim=True).clamp(min=1e-300))
+        for grad in torch.autograd.grad(out.sum(), (q, k, v), retain_graph=True):
+            assert grad.isfinite().all()
+        assert (torch.autograd.grad(out.sum(), q, retain_graph=True)[0][:, :, 1, 2] == 0).all()
+
+
+def test_merged_parts_are_one_softmax_however_far_apart_their_scores():
+    scores, v = torch.randn(5, 12, dtype=torch.float64) * 300, torch.randn(12, 4, dtype=torch.float64)
+    allowed = torch.rand(5, 12) < 0.5
+    allowed[:, 3], allowed[0, 6:] = True, False
+    halves = [blocks.weigh(scores[:, s], v[s], allowed[:, s]) for s in (slice(6), slice(6, 12))]
+    want = scores.masked_fill(~allowed, -torch.inf).softmax(-1) @ v
+    torch.testing.assert_close(blocks.merge(halves), want)
+
+
+# Patterns
+
+
+@pytest.mark.parametrize("block", [1, 5, 8, 37])
+@pytest.mark.parametrize("value_dim", [D, 5])
+def test_local_contiguous(block, value_dim):
+    check(make(Local, value_dim, block=block), pairs(lambda i, j: i // block == j // block), value_dim=value_dim)
+
+
+@pytest.mark.parametrize(("block", "stride"), [(5, 10), (8, 7), (7, 7), (12, 5)])
+def test_local_strided_as_released(block, stride):
+    """length 48, filled up to 50, 56 (8 divides 48), 49, 60 (12 divides 48)."""
+    check(make(Local, block=block, grouping="strided"), pairs(lambda i, j: i % stride == j % stride))
+
+
+@pytest.mark.parametrize("stride", [1, 4, 7, None])
+@pytest.mark.parametrize("causal", [False, True])
+def test_sparse_strided(stride, causal):
+    l = stride or 7  # √48
+
+    def sees(i, j):
+        if causal:
+            return j <= i and (i - j < l or (i - j) % l == 0)
+        return i - (l - 1) // 2 <= j <= i + l // 2 or (i - j) % l == 0
+
+    check(make(Sparse, stride=stride, causal=causal), pairs(sees))
+
+
+@pytest.mark.parametrize(("block", "summary"), [(5, 1), (6, 2), (8, 8), (50, 10)])
+@pytest.mark.parametrize("causal", [False, True])
+def test_sparse_fixed(block, summary, causal):
+    def sees(i, j):
+        listed = i // block == j // block or j % block == 0 or j % block >= block - summary
+        return listed and (j <= i or not causal)
+
+    check(make(Sparse, pattern="fixed", block=block, summary=summary, causal=causal), pairs(sees))
+
+
+@pytest.mark.parametrize("window", [1, 2, 5, 12, 64])
+@pytest.mark.parametrize("global_tokens", [0, 1, 3, 40])
+def test_longformer(window, global_tokens):
+    def sees(i, j):
+        return i - (window - 1) // 2 <= j <= i + window // 2 or i < global_tokens or j < global_tokens
+
+    check(make(Longformer, window=window, global_tokens=global_tokens), pairs(sees))
+
+
+def test_longformer_default_window_is_255_left_and_256_right():
+    made, L = make(Longformer, length=600), 600
+    q, k, v = qkv(L)
+    i, j = torch.arange(L)[:, None], torch.arange(L)
+    torch.testing.assert_close(made(q, k, v), dense(q, k, v, (j >= i - 255) & (j <= i + 256)), rtol=1e-9, atol=1e-11)
+
+
+def bigbird_sees(made, block, window, random, L, mask):
+    sees = torch.zeros(N, H, L, L, dtype=torch.bool)
+    for n in range(N):
+        last = (L - 1 if mask is None else int(mask[n].nonzero().max())) // block
+        for h in range(H):
+            for i in range(last + 1):
+                near = {j for j in range(i - window // 2, i + window // 2 + 1) if 0 <= j <= last} | {0, last}
+                others = [j for j in range(last + 1) if j not in near]
+                chosen = near | set(sorted(others, key=lambda j: -made.draw[h, i, j])[:random])
+                chosen = set(range(last + 1)) if i in (0, last) else chosen
+                for j in chosen:
+                    sees[n, h, i * block : (i + 1) * block, j * block : (j + 1) * block] = True
+    return sees
+
+
+@pytest.mark.parametrize(("block", "window", "random"), [(4, 3, 3), (4, 1, 2), (3, 5, 0), (10, 3, 3), (64, 3, 3)])
+def test_bigbird(block, window, random):
+    made = make(BigBird, block=block, window=window, random=random)
+    check(made, lambda mask: bigbird_sees(made, block, window, random, 37, mask))
+
+
+def test_bigbird_draws_anew_in_training_and_once_for_evaluation():
+    made, (q, k, v) = make(BigBird, block=2, random=2), qkv()
+    assert torch.equal(made(q, k, v), made(q, k, v))
+    made.train()
+    assert not torch.equal(made(q, k, v), made(q, k, v))
+    assert "draw" in made.state_dict()
+
+
+def test_bigbird_lists_every_block_once():
+    made = make(BigBird, block=2, window=3, random=3).train()
+    index, listed = made._choose(torch.zeros(N, H, 19, 2, D), torch.tensor([18, 9, 2]))
+    for n, last in enumerate((18, 9, 2)):
+        for h in range(H):
+            for i in range(last + 1):
+                seen = index[n, h, i][listed[n, h, i]].tolist()
+                assert len(seen) == len(set(seen)) and max(seen) <= last
+                assert {0, last, i, max(i - 1, 0), min(i + 1, last)} <= set(seen)
+                assert len(seen) == min(len({0, last, i, max(i - 1, 0), min(i + 1, last)}) + 3, last + 1)
+
+
+def sinkhorn_dense(made, q, k, v, mask, iterations, temperature, block):
+    L = q.shape[2]
+    out = torch.zeros_like(v)
+    for n in range(len(q)):
+        real = set(range(L)) if mask is None else set(mask[n].nonzero().flatten().tolist())
+        places = [[t for t in range(B * block, (B + 1) * block) if t in real] for B in range(-(-L // block))]
+        used = [B for B, tokens in enumerate(places) if tokens]
+        for h in range(q.shape[1]):
+            pooled = torch.stack([k[n, h, places[B]].sum(0) for B in used])
+            sort = (pooled @ made.weight[h, :, used] + made.bias[h, 0, used]) / temperature
+            sort = sort.softmax(1) if not iterations else sort.exp()
+            for _ in range(iterations):
+                sort = sort / sort.sum(1, keepdim=True)
+                sort = sort / sort.sum(0, keepdim=True)
+            for a, A in enumerate(used):
+                keys, values = [k[n, h, t] for t in places[A]], [v[n, h, t] for t in places[A]]
+                for t in range(block):
+                    sources = [(b, B * block + t) for b, B in enumerate(used) if B * block + t in real]
+                    if sources:
+                        keys.append(sum(sort[a, b] * k[n, h, s] for b, s in sources))
+                        values.append(sum(sort[a, b] * v[n, h, s] for b, s in sources))
+                keys, values = torch.stack(keys), torch.stack(values)
+                for t in places[A]:
+                    out[n, h, t] = (keys @ q[n, h, t] * D**-0.5).softmax(0) @ values
+    return out
+
+
+@pytest.mark.parametrize(("iterations", "temperature"), [(0, 1.0), (0, 0.5), (1, 1.0), (8, 0.75)])
+def test_sinkhorn(iterations, temperature):
+    L, block = 14, 4
+    made = make(Sinkhorn, length=16, block=block, iterations=iterations, temperature=temperature)
+    for mask in masks(L):
+        q, k, v = qkv(L)
+        rows = torch.ones(N, 1, L, 1) if mask is None else mask[:, None, :, None]
+        got = made(q, k, v, mask)
+        want = sinkhorn_dense(made, q, k, v, mask, iterations, temperature, block)
+        assert got.isfinite().all()
+        torch.testing.assert_close(got * rows, want * rows, rtol=1e-9, atol=1e-11)
+        inputs = (q, k, v, made.weight, made.bias)
+        grads = [torch.autograd.grad((x * rows).square().sum(), inputs) for x in (got, want)]
+        torch.testing.assert_close(*grads, rtol=1e-8, atol=1e-10)
+
+
+def test_sinkhorn_iterations_reach_a_doubly_stochastic_matrix_over_the_real_blocks():
+    made = make(Sinkhorn, block=4, iterations=50)
+    real = torch.tensor([True] * 7 + [False] * 3)
+    sort = made.normalise(torch.randn(1, H, 10, 10, dtype=torch.float64), real[None])
+    assert (sort[..., ~real] == 0).all() and (sort[..., ~real, :] == 0).all()
+    for dim in (-1, -2):
+        torch.testing.assert_close(sort.sum(dim), real.double().expand(1, H, -1), rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("kind", "knobs"),
+    [
+        (Local, {"block": LENGTH}),
+        (Local, {"block": LENGTH + 1, "grouping": "strided"}),
+        (Sparse, {"stride": 1}),
+        (Sparse, {"stride": 2 * LENGTH}),
+        (Sparse, {"pattern": "fixed", "block": LENGTH}),
+        (Sparse, {"pattern": "fixed", "block": 6, "summary": 6}),
+        (Longformer, {"window": 2 * LENGTH}),
+        (Longformer, {"window": 1, "global_tokens": LENGTH}),
+        (BigBird, {"block": 5, "random": LENGTH}),
+        (BigBird, {"block": LENGTH}),
+        (Sinkhorn, {"block": LENGTH}),
+        (Sinkhorn, {"block": LENGTH, "iterations": 2}),
+    ],
+)
+def test_the_limit_is_exact_attention(kind, knobs):
+    check(make(kind, **knobs), EVERY)
+
+
+# Every word of the family
+
+
+def test_rounded_square_root_is_the_default_stride():
+    assert [make(Sparse, length=n).stride for n in (128, 1024, 2048, 4096)] == [11, 32, 45, 64]
+
+
+@pytest.mark.parametrize(("word", "count"), WORDS.items())
+def test_parameters_of_the_protocol_model(word, count):
+    model = build.classifier(config(word, "budget=paper"))
+    assert sum(p.numel() for p in model.parameters()) == count
+
+
+def built(word, length):
+    made = instantiate(config(word, f"task.length={length}").attn)
+    return made(heads=H, head_dim=D, value_dim=D, length=length)
+
+
+class NoSquare(TorchDispatchMode):
+    """Fails on a tensor with two dimensions of ``length`` or more."""
+
+    def __init__(self, length):
+        super().__init__()
+        self.length, self.seen = length, set()
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        out = function(*args, **(kwargs or {}))
+        self.seen.add(str(function))
+        for t in tree_leaves(out):
+            if isinstance(t, torch.Tensor):
+                assert sum(size >= self.length for size in t.shape) < 2, (function, t.shape)
+        return out
+
+
+@pytest.mark.parametrize("word", WORDS)
+@pytest.mark.parametrize("masked", [False, True])
+def test_nothing_of_size_n_by_n(word, masked):
+    L = 1024
+    made = built(word, L).train()
+    q, k, v = (torch.randn(1, H, L, D, requires_grad=True) for _ in range(3))
+    mask = torch.arange(L)[None] < 900 if masked else None
+    with NoSquare(L) as watch:
+        made(q, q if made.shares_qk else k, v, mask).sum().backward()
+    assert any("backward" in name for name in watch.seen)
+
+
+@pytest.mark.parametrize("word", WORDS)
+@pytest.mark.parametrize("length", [128, 1024, 2048, 4096, 16384])
+def test_runs_at_every_task_length(word, length):
+    if length == 16384 and word in ("sparse_fixed", "reformer_official"):
+        pytest.skip("quadratic, with a small constant")
+    made = built(word, length).eval()
+    x = torch.randn(1, H, length, D)
+    mask = torch.arange(length)[None] < length - 60
+    with torch.no_grad():
+        out = made(x, x, x, mask)
+    assert out.shape == x.shape and out.isfinite().all()
+
+
+@pytest.mark.parametrize(
+    ("kind", "knobs", "message"),
+    [
+        (Local, {"block": 0}, "attn.block must be 1 or more, not 0"),
+        (Local, {"grouping": "dilated"}, "grouping must be one of contiguous, strided, not 'dilated'"),
+        (Sparse, {"pattern": "axial"}, "pattern must be one of strided, fixed, not 'axial'"),
+        (Sparse, {"stride": 0}, "attn.stride must be 1 or more, or null for the square root of length, not 0"),
+        (Sparse, {"block": 0}, "attn.block must be 1 or more, not 0"),
+        (Sparse, {"summary": 51}, "attn.summary must be between 1 and attn.block 50, not 51"),
+        (Longformer, {"window": 0}, "attn.window must be 1 or more, not 0"),
+        (Longformer, {"global_tokens": 49}, "attn.global_tokens must be between 0 and the task.s length 48, not 49"),
+        (BigBird, {"block": 0}, "attn.block must be 1 or more, not 0"),
+        (BigBird, {"window": 2}, "attn.window must be odd, in blocks, not 2"),
+        (BigBird, {"random": -1}, "attn.random must be 0 or more, not -1"),
+        (Sinkhorn, {"block": 0}, "attn.block must be 1 or more, not 0"),
+        (Sinkhorn, {"iterations": -1}, r"attn.iterations must be 0 \(softmax\) or more, not -1"),
+        (Sinkhorn, {"temperature": 0}, "attn.temperature must be positive, not 0"),
+    ],
+)
+def test_a_wrong_option_is_named(kind, knobs, message):
+    with pytest.raises(ValueError, match=message):
+        make(kind, **knobs)

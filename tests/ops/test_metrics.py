@@ -1,0 +1,74 @@
+"""Scores against their definitions, counted pair by pair."""
+
+import pytest
+import torch
+from torchmetrics.functional.classification import binary_auroc
+
+from lra.ops import metrics
+
+
+def pairs_ranked_right(scores, labels):
+    """Over every pair of a 1 and a 0; a tie is half."""
+    ones = [s for s, label in zip(scores, labels, strict=True) if label == 1]
+    zeros = [s for s, label in zip(scores, labels, strict=True) if label == 0]
+    return 100 * sum((a > b) + (a == b) / 2 for a in ones for b in zeros) / (len(ones) * len(zeros))
+
+
+@pytest.mark.parametrize("levels", [1, 2, 5, 10**6])
+@pytest.mark.parametrize("n", [2, 17, 300])
+def test_roc_auc_counts_pairs(n, levels):
+    g = torch.Generator().manual_seed(n * levels)
+    labels = torch.cat([torch.tensor([0, 1]), (torch.rand(n - 2, generator=g) < 0.27).long()])
+    scores = torch.randint(levels, (n,), generator=g).double() / 8 + labels / 8
+    outputs = torch.stack([torch.ones(n), 1 + scores], 1)
+    expected = pairs_ranked_right(scores.tolist(), labels.tolist())
+    assert metrics.roc_auc(outputs, labels) == pytest.approx(expected, abs=1e-9)
+    assert metrics.roc_auc(outputs.flip(1), labels) == pytest.approx(100 - expected, abs=1e-9)
+    assert metrics.roc_auc(outputs, 1 - labels) == pytest.approx(100 - expected, abs=1e-9)
+
+
+def test_roc_auc_of_extremes():
+    labels = torch.tensor([0, 0, 1, 1, 1])
+    perfect = torch.tensor([[9.0, 0], [8, 0], [0, 1], [0, 2], [0, 3]])
+    assert metrics.roc_auc(perfect, labels) == 100 and metrics.roc_auc(-perfect, labels) == 0
+    assert metrics.roc_auc(torch.zeros(5, 2), labels) == 50
+    with pytest.raises(ValueError, match="both classes"):
+        metrics.roc_auc(perfect, torch.ones(5, dtype=torch.int64))
+
+
+def test_roc_auc_is_over_all_scores_and_not_a_mean_of_batches():
+    outputs = torch.tensor([[0, 0.0], [0, 1], [0, 10], [0, 11]])
+    labels = torch.tensor([0, 1, 0, 1])
+    halves = [metrics.roc_auc(o, y) for o, y in zip(outputs.split(2), labels.split(2), strict=True)]
+    assert halves == [100, 100] and metrics.roc_auc(outputs, labels) == 75
+
+
+@pytest.mark.parametrize("n", [2, 17, 300])
+def test_balanced_accuracy_is_the_roc_auc_of_predicted_classes(n):
+    """What the authors' code computes: the ROC-AUC of a library, given classes in place of scores."""
+    g = torch.Generator().manual_seed(n)
+    labels = torch.cat([torch.tensor([0, 1]), (torch.rand(n - 2, generator=g) < 0.27).long()])
+    outputs = torch.randn(n, 2, generator=g) + torch.nn.functional.one_hot(labels)
+    predicted = outputs.max(1).indices
+    expected = 100 * binary_auroc(predicted.float(), labels).item()
+    assert metrics.balanced_accuracy(outputs, labels) == pytest.approx(expected, abs=1e-4)  # theirs is in float32
+    hard = torch.nn.functional.one_hot(predicted, 2)
+    assert metrics.balanced_accuracy(outputs, labels) == pytest.approx(metrics.roc_auc(hard, labels), abs=1e-9)
+
+
+def test_balanced_accuracy_of_extremes():
+    labels = torch.tensor([0, 0, 0, 1])
+    assert metrics.balanced_accuracy(torch.tensor([[1.0, 0]] * 4), labels) == 50  # a constant answer
+    assert metrics.balanced_accuracy(torch.tensor([[1.0, 0], [1, 0], [0, 1], [0, 1]]), labels) == pytest.approx(500 / 6)
+    with pytest.raises(ValueError, match="both classes"):
+        metrics.balanced_accuracy(torch.zeros(4, 2), torch.zeros(4, dtype=torch.int64))
+
+
+def test_within_tolerance_is_strict():
+    labels = torch.tensor([0.5, 0.5, 0.5, 0.5, 0.25])
+    outputs = torch.tensor([0.5, 0.539, 0.461, 0.541, 0.5])[:, None]
+    assert metrics.within_tolerance(outputs, labels) == 60
+    bound = torch.tensor([[0.04]], dtype=torch.float64)
+    assert metrics.within_tolerance(bound, torch.zeros(1)) == 0
+    assert metrics.within_tolerance(bound.nextafter(torch.zeros(1, dtype=torch.float64)), torch.zeros(1)) == 100
+    assert metrics.within_tolerance(torch.tensor([[float("nan")]]), torch.zeros(1)) == 0

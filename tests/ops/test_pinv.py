@@ -1,0 +1,202 @@
+"""Pseudo-inverses against numpy and finite differences."""
+
+import numpy as np
+import pytest
+import torch
+from conftest import config
+
+from lra.ops.pinv import cubic, exact, tikhonov, to_unit
+from lra.train import build
+
+
+def stochastic(n=5, shape=(3, 2), seed=0, sharpness=3.0):
+    g = torch.Generator().manual_seed(seed)
+    return (sharpness * torch.randn(*shape, n, n, dtype=torch.float64, generator=g)).softmax(-1)
+
+
+@pytest.mark.parametrize("steps", [0, 1, 4, 6])
+@pytest.mark.parametrize("init", ["per_matrix", "batch", "two_norms"])
+def test_cubic_is_its_recurrence(steps, init):
+    m = stochastic() * (3.0 if init == "two_norms" else 1.0)
+    got = cubic(m, steps=steps, init=init)
+    for i, j in np.ndindex(3, 2):
+        a = m[i, j].numpy()
+        scale = (m if init == "batch" else m[i, j]).sum(-2).max().item()
+        scale *= a.sum(1).max() if init == "two_norms" else 1
+        z, one = a.T / scale, np.eye(5)
+        for _ in range(steps):
+            z = 0.25 * z @ (13 * one - a @ z @ (15 * one - a @ z @ (7 * one - a @ z)))
+        np.testing.assert_allclose(got[i, j], z, rtol=1e-11, atol=1e-12)
+
+
+def test_cubic_converges_to_the_inverse_of_a_well_conditioned_matrix():
+    m = 0.8 * torch.eye(6, dtype=torch.float64) + 0.2 * stochastic(6)
+    torch.testing.assert_close(cubic(m, steps=12), torch.linalg.inv(m), rtol=1e-10, atol=1e-10)
+
+
+def test_gradients():
+    m = stochastic(4, (2,)).requires_grad_()
+    assert torch.autograd.gradcheck(lambda x: cubic(x, steps=4), m)
+    assert torch.autograd.gradcheck(lambda x: cubic(x, steps=2, init="batch"), m)
+    m = torch.rand(2, 4, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    assert torch.autograd.gradcheck(lambda x: cubic(x, steps=4, init="two_norms"), m)
+
+
+@pytest.mark.parametrize("init", ["per_matrix", "batch", "two_norms"])
+@pytest.mark.parametrize("steps", [0, 1, 4, 6])
+def test_gradient_is_that_of_the_recurrence(init, steps):
+    """The hand-written backward against autograd through the recurrence as it is printed.
+
+    Both sum the same products in another order: some hundred roundings, each of at most the largest number.
+    """
+    m = stochastic(8) * (3.0 if init == "two_norms" else 1.0)
+    m[0, 0] = 0
+    pull = torch.randn(m.shape, dtype=m.dtype, generator=torch.Generator().manual_seed(1))
+
+    def recurrence(x):
+        one, tiny = torch.eye(8, dtype=m.dtype), torch.finfo(m.dtype).tiny
+        scale = x.sum(-2).max(-1).values.clamp(min=tiny)[..., None, None]
+        z = x.mT / (scale.max() if init == "batch" else scale)
+        z = z / x.sum(-1).max(-1).values.clamp(min=tiny)[..., None, None] if init == "two_norms" else z
+        for _ in range(steps):
+            z = 0.25 * z @ (13 * one - x @ z @ (15 * one - x @ z @ (7 * one - x @ z)))
+        return z
+
+    got, expected = (
+        torch.autograd.grad(f(x := m.clone().requires_grad_()), x, pull)[0]
+        for f in (lambda x: cubic(x, steps=steps, init=init), recurrence)
+    )
+    if init == "batch":  # the others divide the zero matrix by the smallest normal number
+        assert got[0, 0].isfinite().all()
+    got, expected = got.flatten(0, 1)[init != "batch" :], expected.flatten(0, 1)[init != "batch" :]
+    torch.testing.assert_close(got, expected, rtol=0, atol=1e-13 * expected.abs().max().item())
+
+
+def test_gradient_of_the_gradient():
+    m = stochastic(3, (2,)).requires_grad_()
+    assert torch.autograd.gradgradcheck(lambda x: cubic(x, steps=3), m)
+
+
+@pytest.mark.slow
+def test_gradient_compiled_and_without():
+    m = stochastic(4, (2,)).requires_grad_()
+    value = lambda x: cubic(x, steps=2).square().sum()
+    compiled = torch.compile(value, fullgraph=True, backend="aot_eager")
+    expected, got = (torch.autograd.grad(f(m), m)[0] for f in (value, compiled))
+    torch.testing.assert_close(got, expected, rtol=1e-12, atol=1e-12)
+    with torch.no_grad():
+        assert not cubic(m, steps=2).requires_grad
+
+
+@pytest.mark.parametrize("row_sum", [0.1, 3.0, 32.0])
+def test_rows_that_do_not_sum_to_one_need_both_norms(row_sum):
+    """Without the row norm the largest eigenvalue x of m Z_0 is the row sum. A step takes it to
+    x (13 - x (15 - x (7 - x))) / 4, which leaves for infinity from about 4.4 on."""
+    m = row_sum * (0.8 * torch.eye(32) + 0.2 * stochastic(32).float())
+    truth = torch.linalg.inv(m)
+    error = {init: (cubic(m, steps=8, init=init) - truth).norm() / truth.norm() for init in ("per_matrix", "two_norms")}
+    assert error["two_norms"] < 1e-3
+    assert (error["per_matrix"] < 1e-3) == torch.isfinite(error["per_matrix"]) == (row_sum < 4.4)
+
+
+def test_zeros_have_zeros_as_their_inverse():
+    assert not cubic(torch.zeros(2, 3, 3), steps=4, init="two_norms").any()
+
+
+def test_gradient_goes_through_the_first_of_equal_column_sums():
+    m = torch.full((1, 3, 3), 1 / 3, dtype=torch.float64, requires_grad=True)
+    (gradient,) = torch.autograd.grad(cubic(m, steps=0).sum(), m)
+    # sum(mᵀ / s) = 3 / s with s = 1: d/dm = 1 everywhere, and - 3 in the one column that s is the sum of
+    np.testing.assert_allclose(gradient[0], [[-2, 1, 1]] * 3, atol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_narrow_dtypes_are_computed_in_float32(dtype):
+    m = stochastic(16).to(dtype)
+    with torch.autocast("cpu", torch.bfloat16):
+        got = cubic(m, steps=6)
+    assert got.dtype == torch.float32
+    torch.testing.assert_close(got.double(), cubic(m.double(), steps=6), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("steps", [4, 6])
+def test_degenerate_matrices_stay_finite(steps):
+    c = 32
+    rows = torch.zeros(4, c, c)
+    rows[0] = 1 / c  # constant
+    rows[1, :, 0] = 1  # one column takes all
+    rows[2, : c // 2, : c // 2] = torch.eye(c // 2)  # padded half
+    rows[3] = torch.eye(c)[torch.arange(c) // 2]  # equal rows
+    rows.requires_grad_()
+    z = cubic(rows, steps=steps)
+    z.square().sum().backward()
+    assert z.isfinite().all() and rows.grad.isfinite().all()
+    assert (z[2, c // 2 :] == 0).all() and (z[2, :, c // 2 :] == 0).all()
+
+
+def test_exact_is_the_moore_penrose_inverse():
+    m = stochastic(5, (2,))
+    m = m @ torch.diag(torch.tensor([1.0, 1, 1, 0, 0], dtype=torch.float64)) @ m
+    np.testing.assert_allclose(exact(m), np.linalg.pinv(m.numpy(), rcond=1e-13), rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_to_unit_is_a_power_of_two_and_leaves_zeros(dtype):
+    largest = torch.tensor([1e-30, 0.3, 1.0, 7.0, 1e30, 3e38, 0.0], dtype=dtype)
+    x = torch.stack([largest, -largest / 3], -1)[:, :, None]  # (7,2,1)
+    factor = to_unit(x).flatten()
+    assert torch.equal(factor, torch.exp2(factor.log2().round())) and factor[-1] == 1
+    largest = largest * factor
+    assert ((largest >= 0.5) & (largest <= 1))[:5].all() and 0.5 <= largest[5] < 8
+    subnormal = torch.full((1, 2), torch.finfo(dtype).smallest_normal / 8, dtype=dtype)
+    assert to_unit(subnormal).isfinite().all()
+
+
+def test_wrong_options_are_named():
+    with pytest.raises(ValueError, match=r"pinv.steps must be 0 or more, not -1"):
+        cubic(stochastic(), steps=-1)
+    with pytest.raises(ValueError, match=r"pinv.init must be per_matrix, batch or two_norms, not 'x'"):
+        cubic(stochastic(), steps=1, init="x")
+
+
+@pytest.mark.parametrize("ridge", [0.3, 0.03])
+@pytest.mark.parametrize("rows", [3, 5, 8])
+def test_tikhonov_damps_singular_values(ridge, rows):
+    m = stochastic()
+    m = torch.cat([m, m**2], -2)[..., :rows, :]
+    got = tikhonov(m, ridge=ridge)
+    for i, j in np.ndindex(3, 2):
+        u, s, vt = np.linalg.svd(m[i, j].numpy(), full_matrices=False)
+        np.testing.assert_allclose(got[i, j], vt.T * (s / (s**2 + (ridge * s[0]) ** 2)) @ u.T, rtol=1e-9, atol=1e-12)
+        assert np.linalg.norm(got[i, j], 2) <= 1 / (2 * ridge * s[0]) + 1e-12
+
+
+def test_tikhonov_without_a_ridge_is_the_inverse_and_zeros_stay():
+    """The error of a ridge is of second order; padding leaves rows and columns of zeros, which stay."""
+    m = 0.8 * torch.eye(6, dtype=torch.float64) + 0.2 * stochastic(6)
+    inverse = torch.linalg.inv(m)
+    off = [(tikhonov(m, ridge=ridge) - inverse).norm().item() for ridge in (1e-2, 1e-3, 1e-4)]
+    assert off[2] < 1e-6 and off[1] / off[0] == pytest.approx(0.01, rel=0.01)
+    padded = torch.nn.functional.pad(m, (0, 2, 0, 2))
+    torch.testing.assert_close(
+        tikhonov(padded, ridge=0.1), torch.nn.functional.pad(tikhonov(m, ridge=0.1), (0, 2, 0, 2))
+    )
+    assert not tikhonov(torch.zeros(2, 3, 3), ridge=0.1).any()
+    with torch.autocast("cpu", torch.bfloat16):
+        assert tikhonov(m.float(), ridge=0.1).dtype is torch.float32
+
+
+def test_exact_with_a_cut_off_is_numpys():
+    m = stochastic()
+    for i, j in np.ndindex(3, 2):
+        expected = np.linalg.pinv(m[i, j].numpy(), rcond=0.3)
+        np.testing.assert_allclose(exact(m, rtol=0.3)[i, j], expected, rtol=1e-9, atol=1e-11)
+    assert torch.linalg.matrix_rank(exact(m, rtol=0.3)).min() < 5
+
+
+def test_tikhonov_is_an_option_of_cur():
+    words = ["attn.pinv._target_=lra.ops.pinv.tikhonov", "+attn.pinv.ridge=0.1", "~attn.pinv.steps", "~attn.pinv.init"]
+    model = build.classifier(config("cur_abs", *words, "attn.count=8"))
+    inputs = torch.randint(1, 15, (2, 1, 30), generator=torch.manual_seed(0))
+    model(inputs).sum().backward()
+    assert all(p.grad.isfinite().all() for p in model.parameters() if p.grad is not None)

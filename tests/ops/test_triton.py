@@ -1,0 +1,264 @@
+"""The kernels in triton's interpreter, or on the GPU where there is one, against float64 autograd."""
+
+from functools import partial
+
+import pytest
+import torch
+from conftest import KERNELS
+from triton_reference import case, check, fused, naive, run
+
+if not KERNELS:
+    pytest.skip("triton is not installed", allow_module_level=True)
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lra.attention.cur import CUR
+from lra.attention.nystrom import Nystrom, NystromOriginal
+from lra.ops import three_factor
+from lra.ops import triton as kernels
+from lra.ops.pinv import cubic, exact
+from lra.ops.selection import PAIRINGS, Select
+from lra.ops.triton import core_library, op, tiles
+
+WIDE, HALF, BRAIN = torch.float32, torch.float16, torch.bfloat16
+
+
+@pytest.fixture(autouse=True)
+def poisoned(monkeypatch):
+    """Every buffer that a launch allocates holds NaN until it is written."""
+    empty = torch.Tensor.new_empty
+
+    def new_empty(self, *shape, **options):
+        made = empty(self, *shape, **options)
+        return made.fill_(float("nan")) if made.dtype.is_floating_point else made
+
+    monkeypatch.setattr(torch.Tensor, "new_empty", new_empty)
+
+
+GRID = [
+    {"n": 200, "m": 16, "d": 16, "e": 16, "dtype": WIDE, "masked": True},
+    {"n": 300, "m": 32, "d": 32, "e": 64, "dtype": WIDE, "masked": True, "strides": "plain"},
+    {"n": 90, "m": 64, "d": 64, "e": 32, "dtype": WIDE, "masked": True, "same": True},
+    {"n": 150, "m": 128, "d": 16, "e": 128, "dtype": WIDE, "masked": True},
+    {"n": 140, "m": 24, "d": 20, "e": 6, "dtype": WIDE, "strides": "across"},
+    {"n": 9, "m": 16, "d": 32, "e": 32, "dtype": WIDE, "masked": True},
+    {"n": 170, "m": 32, "d": 16, "e": 16, "dtype": WIDE, "content": "large"},
+    {"n": 120, "m": 16, "d": 32, "e": 32, "dtype": WIDE, "content": "equal", "same": True},
+    {"n": 200, "m": 32, "d": 32, "e": 32, "dtype": HALF, "masked": True},
+    {"n": 700, "m": 16, "d": 16, "e": 16, "dtype": HALF, "N": 1, "content": "shifted"},
+    {"n": 150, "m": 64, "d": 64, "e": 64, "dtype": HALF, "N": 1, "content": "large"},
+    {"n": 700, "m": 16, "d": 32, "e": 16, "dtype": BRAIN, "masked": True},
+    {"n": 200, "m": 64, "d": 128, "e": 64, "dtype": BRAIN, "N": 1},
+    {"n": 300, "m": 128, "d": 64, "e": 64, "dtype": BRAIN, "N": 1, "content": "shifted"},
+    {"n": 130, "m": 32, "d": 32, "e": 32, "dtype": BRAIN, "masked": True, "content": "equal"},
+]
+
+
+def name(spec):
+    return "-".join(str(value).removeprefix("torch.") for value in spec.values())
+
+
+@pytest.mark.parametrize("spec", GRID, ids=name)
+def test_error_is_at_most_twice_that_of_the_naive_code(spec):
+    check(spec, copy=spec["n"] != 200)
+
+
+@pytest.mark.parametrize("arch,dtype", [(80, WIDE), (100, WIDE), (80, HALF), (100, BRAIN)])
+def test_tiles_of_other_architectures_compute_the_same(monkeypatch, arch, dtype):
+    monkeypatch.setattr(tiles, "arch", lambda device: arch)
+    check({"n": 70, "m": 64, "d": 64, "e": 64, "dtype": dtype, "masked": True, "N": 1})
+
+
+LARGE = [
+    {"n": n, "m": m, "d": d, "e": e, "dtype": dtype, "masked": masked, "N": 2}
+    for n, m, d, e, masked in (
+        (4173, 64, 64, 64, True), (4173, 128, 32, 32, False), (1027, 32, 128, 16, True), (1027, 16, 16, 128, False),
+        (1027, 128, 128, 128, True), (50, 64, 32, 32, True), (1027, 64, 32, 32, True),
+    )
+    for dtype in (WIDE, HALF, BRAIN)
+]  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("copy", [True, False])
+@pytest.mark.parametrize("spec", LARGE, ids=name)
+def test_error_is_at_most_twice_that_of_the_naive_code_over_long_rows(spec, copy):
+    check(spec, copy=copy, steps=6)
+
+
+@settings(max_examples=10, deadline=None, derandomize=True)
+@given(st.data())
+def test_any_shape_mask_stride_and_content(data):
+    draw = lambda *choices: data.draw(st.sampled_from(choices))
+    size = lambda most: data.draw(st.integers(1, most))
+    sizes = {"n": size(150), "m": size(40), "d": size(40), "e": size(40), "N": size(2), "seed": size(1000)}
+    kinds = {"masked": draw(True, False), "same": draw(True, False), "strides": draw("heads", "plain", "across")}
+    spec = {**sizes, **kinds, "content": draw("normal", "equal", "large", "shifted"), "dtype": WIDE}
+    check(spec, copy=draw(True, False), steps=size(6), floor=64)
+
+
+@pytest.mark.parametrize("masked", [True, False])
+def test_landmarks_get_their_gradients(masked):
+    (q, k, v), _, _, mask, dout = case(n=70, m=16, d=24, e=8, dtype=WIDE, masked=True, H=2)
+    marks = [torch.randn(2, 2, 12, 24, dtype=torch.float64, generator=torch.Generator().manual_seed(i)) for i in (1, 2)]
+    real = torch.arange(12) < torch.tensor([[12], [5]])[:, None] if masked else None  # (N,1,c), for both heads
+
+    def product(impl, *tensors):
+        where = {"mask": mask if masked else None, "row_mask": real, "col_mask": real}
+        return three_factor.three_factor(*tensors, pinv=partial(cubic, steps=6), impl=impl, **where)[0]
+
+    call = lambda impl, dtype: run(partial(product, impl), (q, k, v, *marks), dout, dtype)
+    truth, rough, mine = call("eager", torch.float64), call("eager", WIDE), call("triton", WIDE)
+    for exact_, near, got in zip(truth, rough, mine, strict=True):
+        assert (got - exact_).norm() <= 2 * (near - exact_).norm()
+
+
+def test_library_products_stand_in_for_the_launch_they_replace():
+    """The gradient of W = cubic(U) rv written out, against autograd through the steps."""
+    g = torch.Generator().manual_seed(0)
+    a, b, rv, dw = (torch.randn(3, 10, 7, dtype=torch.float64, generator=g).requires_grad_() for _ in range(4))
+    real = torch.arange(10) < torch.tensor([[10], [9], [4]])
+    w = core_library.forward(a, b, real, real, rv, 5)
+    expected = torch.autograd.grad(w, (rv, a, b), dw.detach())
+    for x, y in zip(core_library.backward(a, b, real, real, rv, dw, 5), expected, strict=True):
+        torch.testing.assert_close(x, y, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("class_token", [True, False])
+@pytest.mark.parametrize("pairing", PAIRINGS)
+@pytest.mark.parametrize("score", ["sum", "abs", "embed"])
+def test_fused_selection_keeps_the_same_rows(score, pairing, class_token):
+    (q, k, _), _, _, mask, _ = case(n=150, m=16, d=24, e=8, dtype=WIDE, masked=True, strides="across")
+    plain, fast = (Select(score=score, pairing=pairing, class_token=class_token, fused=f) for f in (False, True))
+    in_front = torch.arange(150) > torch.tensor([0, 3])[: len(q), None]
+    for padding in (mask, in_front, None):
+        for a, b in zip(plain(q.float(), k.float(), 16, padding), fast(q.float(), k.float(), 16, padding), strict=True):
+            assert torch.equal(a.sort(-1).values, b.sort(-1).values)
+
+
+def arguments(requires_grad=True):
+    (q, k, v), rows, cols, mask, dout = case(n=40, m=16, d=8, e=6, dtype=WIDE, masked=True, N=1)
+    q, k, v, dout = (x.float() for x in (q, k, v, dout))
+    return [x.requires_grad_(requires_grad) for x in (q, k, v)], rows, cols, mask, dout
+
+
+def test_operators_pass_opcheck():
+    (q, k, v), rows, cols, mask, dout = arguments()
+    near = (None, None, rows, cols, mask, None, None)
+    torch.library.opcheck(op.three_factor, (q, k, v, *near, 2, True))
+    real = torch.ones(1, 1, 12, dtype=torch.bool)
+    marks = (q[:, :, :12].detach(), k[:, :, :12].detach(), None, None, None, real, real)
+    torch.library.opcheck(op.three_factor, (q, k, v, *marks, 2, False))
+    saved = [x.detach() for x in op.three_factor(q, k, v, *near, 2, True)[1:]]
+    detached = [x.detach() for x in (q, k, v)]
+    torch.library.opcheck(op.three_factor_backward, (dout, *detached, *near, *saved, 2, True))
+    torch.library.opcheck(op.row_scores, (q.detach(), k.detach(), mask, "abs", True))
+
+
+def test_compiles_without_breaks():
+    made = CUR(heads=1, head_dim=8, value_dim=6, length=64, count=16, impl="triton")
+    compiled = torch.compile(made, fullgraph=True, backend="aot_eager", dynamic=True)
+    (q, k, v), _, _, mask, dout = arguments()
+    for length in (40, 33):
+        cut = [x[:, :, :length].detach().requires_grad_() for x in (q, k, v)]
+        for a, b in zip(
+            *(torch.autograd.grad(f(*cut, mask[:, :length]), cut, dout[:, :, :length]) for f in (made, compiled)),
+            strict=True,
+        ):
+            assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize("dtype", [HALF, BRAIN])
+def test_autocast_and_repeatability(dtype):
+    (q, k, v), rows, cols, mask, _ = arguments()
+    with torch.autocast("cpu", dtype):
+        out = fused(q, k, v, rows, cols, mask, True, 2)
+    assert out.dtype == dtype
+    narrow = [x.to(dtype) for x in (q, k, v)]
+    assert torch.equal(out, fused(*narrow, rows, cols, mask, True, 2))
+    grads = torch.autograd.grad(out.float().sum(), (q, k, v))
+    assert all(x.dtype == WIDE and x.isfinite().all() for x in grads)
+
+
+def test_autocast_of_the_operator_itself():
+    (q, k, v), rows, cols, mask, _ = arguments(requires_grad=False)
+    with torch.autocast("cpu", BRAIN):
+        assert op.three_factor(q, k, v, None, None, rows, cols, mask, None, None, 2, True)[0].dtype == BRAIN
+
+
+def test_backward_inside_autocast_is_backward_outside(monkeypatch):
+    """Where library products stand in for the inner kernel, autocast would round them."""
+    monkeypatch.setattr(tiles, "cubic", lambda *sizes: None)
+    (q, k, v), rows, cols, mask, dout = arguments()
+    out = fused(q, k, v, rows, cols, mask, True, 2)
+    found = []
+    for inside in (False, True):
+        with torch.autocast("cpu", BRAIN, enabled=inside):
+            found.append(torch.autograd.grad(out, (q, k, v), dout, retain_graph=True))
+    assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strides", [(8, 8, 2**26, 1), (2**32 - 64, 8, 64, 1)], ids=["rows", "examples"])
+def test_offsets_beyond_32_bits(strides):
+    """In memory of 5 or 8 GB for each of q, k and v, of which next to nothing is touched."""
+    (q, k, v), rows, cols, mask, dout = case(n=40, m=16, d=8, e=8, dtype=HALF, masked=True)
+    near = [x.half().requires_grad_() for x in (q, k, v)]
+    room = 1 + sum((size - 1) * stride for size, stride in zip(q.shape, strides, strict=True))
+    far = [torch.empty(room, dtype=HALF).as_strided(x.shape, strides).copy_(x.detach()) for x in near]
+    found = []
+    for tensors in (near, [x.requires_grad_() for x in far]):
+        out = fused(*tensors, rows, cols, mask, True, 2)
+        found.append([out, *torch.autograd.grad(out, tensors, dout.half())])
+    assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
+
+
+@pytest.mark.parametrize("m", [16, 128])
+def test_an_empty_batch(m):
+    q, k, v = (torch.empty(0, 2, 130, 8, requires_grad=True) for _ in range(3))
+    index, mask = torch.empty(0, 2, m, dtype=torch.int64), torch.empty(0, 130, dtype=torch.bool)
+    out = fused(q, k, v, index, index, mask, True, 4)
+    assert out.shape == q.shape
+    assert all(x.shape == q.shape for x in torch.autograd.grad(out.sum(), (q, k, v)))
+    assert kernels.row_scores(q, k, mask, score="abs", class_token=False).shape == (2, 0, 2, 130)
+
+
+@pytest.mark.parametrize(
+    "kind,options,message",
+    [
+        (CUR, {"count": 129}, "kept rows from 1 to 128, not 129"),
+        (CUR, {"head_dim": 130}, "model.head_dim from 1 to 128, not 130"),
+        (Nystrom, {"value_dim": 200}, "value size from 1 to 128, not 200"),
+        (CUR, {"pinv": exact}, "takes lra.ops.pinv.cubic as attn.pinv and no other"),
+        (CUR, {"pinv": partial(cubic, steps=-1)}, "pinv.steps must be 0 or more, not -1"),
+        (CUR, {"dropout": 0.1}, "has no dropout, not 0.1"),
+        (NystromOriginal, {"pinv": partial(cubic, steps=6, init="batch")}, "takes attn.pinv.init=per_matrix"),
+    ],
+)
+def test_what_the_kernels_do_not_do_is_refused(kind, options, message):
+    sizes = {"heads": 1, "head_dim": 8, "value_dim": 8, "length": 256}
+    with pytest.raises(ValueError, match=message):
+        kind(**{**sizes, **options}, impl="triton")
+
+
+def test_float64_and_a_machine_without_a_gpu_are_refused(monkeypatch):
+    (q, k, v), rows, cols, mask, _ = arguments()
+    with pytest.raises(ValueError, match=r"takes float32, float16 or bfloat16, not torch\.float64"):
+        fused(q.double(), k.double(), v.double(), rows, cols, mask, True, 2)
+    monkeypatch.delenv("TRITON_INTERPRET")
+    for call in (
+        lambda: fused(q, k, v, rows, cols, mask, True, 2),
+        lambda: kernels.row_scores(q, k, mask, score="abs", class_token=False),
+    ):
+        with pytest.raises(ValueError, match="needs a GPU, the tensors are on cpu; impl=sdpa is the same without one"):
+            call()
+
+
+def test_naive_code_is_the_dense_definition():
+    """The oracle of these tests against products of whole matrices."""
+    (q, k, v), rows, cols, _, _ = case(n=30, m=16, d=8, e=6, dtype=WIDE, N=1)
+    s = (q @ k.mT / 8**0.5)[0, 0]
+    r, c = rows[0, 0], cols[0, 0]
+    R, C, U = s[r].softmax(-1), s[:, c].softmax(-1), s[r][:, c].softmax(-1)
+    torch.testing.assert_close(naive(q, k, v, rows, cols, None, False, 4)[0, 0], C @ cubic(U, steps=4) @ R @ v[0, 0])

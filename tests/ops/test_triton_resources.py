@@ -1,0 +1,112 @@
+"""Every launch of every size compiled ahead of time: registers, spills, shared memory. No GPU is needed."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+from conftest import KERNELS
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+if not KERNELS:
+    pytest.skip("triton is not installed", allow_module_level=True)
+
+from lra.ops.triton import core_library, resources
+
+STREAMING = ("rv", "out", "c_backward", "r_backward", "scatter", "score")
+TRAP = 16  # registers that a kernel which the compiler found to be unreachable stays below
+SHARED = {"80": 163 * 1024, "90": 227 * 1024, "100": 227 * 1024}  # bytes that a block can have
+
+
+def usage(*words):
+    """The table of lra.ops.triton.resources, compiled in a process of its own, because this one interprets."""
+    clean = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
+    command = [sys.executable, "-m", "lra.ops.triton.resources", *words]
+    got = subprocess.run(command, capture_output=True, text=True, env=clean)
+    assert got.returncode == 0, got.stderr
+    print(got.stdout)
+    head, *lines = got.stdout.splitlines()
+    table = [dict(zip(head.split(), line.split(), strict=True)) for line in lines]
+    return [{key: int(word) if word.isdigit() else word for key, word in row.items()} for row in table]
+
+
+def fits(row):
+    return row["shared"] <= SHARED[str(row["arch"])] and row["registers"] > TRAP
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", resources.CHOICES["dtype"])
+@pytest.mark.parametrize("arch", resources.CHOICES["arch"])
+def test_streaming_kernels_of_every_size_fit_and_spill_nothing(arch, dtype):
+    table = usage(f"arch={arch}", f"dtype={dtype}", f"kernel={','.join(STREAMING)}")
+    sizes = {(m, d) for m in (16, 32, 64, 128) for d in (16, 32, 64, 128)}
+    for kernel in STREAMING:
+        assert {(row["m"], row["d"]) for row in table if row["kernel"].partition("-")[0] == kernel} == sizes
+    for row in table:
+        assert fits(row) and row["spilled"] == 0, row
+
+
+class Moved(TorchDispatchMode):
+    """Adds up the bytes that operations read and write."""
+
+    bytes = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        if not func.is_view and func is not torch.ops.aten._unsafe_view.default:
+            self.bytes += sum(x.nbytes for x in tree_leaves((args, kwargs, out)) if isinstance(x, torch.Tensor))
+        return out
+
+
+def library_bytes(m: int) -> dict[str, int]:
+    """What each further step of ``inner`` reads and writes for one head, in forward and backward."""
+    a, b, rv, dw = torch.randn(4, 1, m, 16)
+
+    def moved(stand_in, *tensors):
+        found = []
+        for steps in (1, 2):
+            with Moved() as counter:
+                stand_in(a, b, None, None, *tensors, steps)
+            found.append(counter.bytes)
+        return found[1] - found[0]
+
+    return {"cubic": moved(core_library.forward, rv), "cubic_backward": moved(core_library.backward, rv, dw)}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", resources.CHOICES["dtype"])
+@pytest.mark.parametrize("arch", resources.CHOICES["arch"])
+def test_inner_kernels_fit_and_spill_less_than_library_products_move(arch, dtype):
+    """64 kept rows take more registers than there are.
+
+    What spills is stored and loaded once a step, from caches. Were that more bytes than library products, one launch
+    each, read and write in device memory, they would be the better choice (``tiles.cubic``).
+    """
+    words = f"arch={arch}", f"dtype={dtype}", "kernel=cubic,cubic_backward"
+    table = usage(*words, "m=16,32", "d=16,128")
+    assert len(table) == 8
+    if arch != "100":
+        table += usage(*words, "m=64", "d=64,128")
+        assert [row["kernel"] for row in table[8:]] == 2 * ["cubic", "cubic_backward"]
+    for row in table:
+        assert fits(row), row
+        if (row["m"], row["d"]) != (64, 128):  # which adds what is spilled once, before and after the steps
+            assert 2 * row["spilled"] * 32 * row["warps"] < library_bytes(row["m"])[row["kernel"]], row
+
+
+@pytest.mark.slow
+def test_library_products_of_a_step_move_so_many_matrices():
+    """Of m x m float32, 3 for a product, 4 for one that is added to something: 15 forward, and 63 with those again."""
+    assert library_bytes(64) == {"cubic": 15 * 64 * 64 * 4, "cubic_backward": 63 * 64 * 64 * 4}
+
+
+def test_a_wrong_word_of_the_table_gets_one_line(monkeypatch):
+    for word in ("m=3", "n=64", "arch=70"):
+        monkeypatch.setattr(sys, "argv", ["resources", "d=64", word])
+        with pytest.raises(SystemExit, match=f"^lra: {word}: no such choice; there are arch=80,90,100 "):
+            resources.main()
+    monkeypatch.setattr(sys, "argv", ["resources"])
+    with pytest.raises(SystemExit, match=r"^lra: TRITON_INTERPRET=1 interprets kernels"):
+        resources.main()

@@ -1,0 +1,121 @@
+"""Rows side by side: the same model as padded ones, and nothing but real tokens computed."""
+
+import pytest
+import torch
+from conftest import config
+
+from lra.attention.cur import CUR
+from lra.attention.sdpa import SDPA
+from lra.model.multihead import Multihead
+from lra.ops.selection import Select
+from lra.ops.varlen import Rows
+from lra.train import build
+
+CUR_WORDS = ["attn.count=8"]
+CASES = {
+    "cur_abs": CUR_WORDS,
+    "cur_sum": [*CUR_WORDS, "attn.pairing=swapped", "task.towers=2"],
+    "cur_embed": [*CUR_WORDS, "attn.class_token=true", "model.pool=cls", "attn.copy_rv=false"],
+    "cur_step": [*CUR_WORDS, "protocol=clean"],
+    "cur_random": [*CUR_WORDS, "model.pool=flatten"],
+    "cur_plus": CUR_WORDS,  # does not pack
+    "mean": [],
+    "none": [],
+    "sdpa": ["block=plain", "model.norm=batch"],
+    "nystrom": [],  # does not pack
+}
+
+
+def batch(lengths, towers=1, L=64):
+    g = torch.Generator().manual_seed(0)
+    mask = torch.arange(L).expand(len(lengths), towers, L) < torch.tensor(lengths)[:, None, None]
+    return torch.randint(1, 15, mask.shape, generator=g) * mask, mask
+
+
+def both(name, *words):
+    models = []
+    for pad in ("batch", "none"):
+        torch.manual_seed(0)
+        models.append(build.classifier(config(name, *words, f"data.pad={pad}")).double().eval())
+    return models
+
+
+@pytest.mark.parametrize("lengths", [[64, 9, 33, 8], [5, 64, 1, 12]], ids=["long", "shorter_than_count"])
+@pytest.mark.parametrize("name", CASES)
+def test_outputs_and_gradients_are_those_of_padded_rows(name, lengths):
+    padded, packed = both(name, *CASES[name])
+    ids, mask = batch(lengths, towers=1 + ("task.towers=2" in CASES[name]))
+    results = []
+    for model in (padded, packed):
+        out = model(ids, mask)
+        out.square().sum().backward()
+        results.append((out, [p.grad for p in model.parameters()]))
+    (out, grads), (other, others) = results
+    torch.testing.assert_close(other, out, rtol=1e-9, atol=1e-11)
+    for name, grad, found in zip(dict(padded.named_parameters()), grads, others, strict=True):
+        torch.testing.assert_close(found, grad, rtol=1e-8, atol=1e-10, msg=lambda m, name=name: f"{name}: {m}")
+
+
+def test_only_real_tokens_are_computed():
+    (_, packed), (ids, mask) = both("cur_abs", *CUR_WORDS), batch([64, 9, 33, 8])
+    seen = []
+    for part in packed.modules():
+        if isinstance(part, Multihead):
+            part.inputs.register_forward_hook(lambda module, given, out: seen.append(out.shape[:2]))
+    packed(ids, mask)
+    assert seen == [(1, 64 + 9 + 33 + 8)] * 2
+
+
+def test_rows_with_holes_and_back():
+    mask = torch.tensor([[True, False, True, True], [False, True, False, False], [True] * 4])
+    rows, x = Rows(mask), torch.randn(3, 2, 4, 5)
+    flat = rows.pack(x, 2)
+    assert flat.shape == (1, 2, 8, 5) and rows.lengths == [3, 1, 4]
+    assert torch.equal(flat[0].transpose(0, 1), x.transpose(1, 2)[mask])
+    assert torch.equal(rows.unpack(flat, 2), x * mask[:, None, :, None])
+    assert rows.positions.tolist() == [0, 2, 3, 1, 0, 1, 2, 3] and rows.starts.tolist() == [0, 3, 4]
+    assert torch.equal(rows.sum(flat[:, 0]), (x * mask[:, None, :, None]).sum(2)[:, 0])
+
+
+@pytest.mark.parametrize("score", ["sum", "abs", "embed", "step", "random"])
+@pytest.mark.parametrize("class_token", [False, True])
+def test_selection_is_that_of_padded_rows(score, class_token):
+    """As sets, in evaluation; and while training, random tokens are distinct ones of their own row."""
+    torch.manual_seed(1)
+    mask = torch.arange(20) < torch.tensor([20, 6, 11])[:, None]
+    rows, q, k = Rows(mask), *torch.randn(2, 3, 2, 20, 4)
+    select = Select(score=score, class_token=class_token, heads=2, length=20).eval()
+    padded = select(q, k, 6, mask)
+    packed = select(rows.pack(q, 2), rows.pack(k, 2), 6, rows)
+    starts = rows.starts[:, None, None]
+    for one, other in zip(padded, packed, strict=True):
+        assert torch.equal(one.sort(-1).values, (other - starts).sort(-1).values)
+    drawn = select.train()(rows.pack(q, 2), rows.pack(k, 2), 6, rows)[0].sort(-1).values - starts
+    assert (drawn.diff(dim=-1) > 0).all() and (drawn >= 0).all() and (drawn < rows.real[:, None, None]).all()
+
+
+@pytest.mark.parametrize("class_token", [False, True])
+def test_selection_with_padding_in_front(class_token):
+    g = torch.Generator().manual_seed(3)
+    mask = torch.rand(6, 20, generator=g) < 0.6
+    mask[:3, 0], mask[3:, 0] = False, True
+    rows, q, k = Rows(mask), *torch.randn(2, 6, 2, 20, 4, generator=g)
+    select = Select(score="abs", class_token=class_token)
+    packed = select(rows.pack(q, 2), rows.pack(k, 2), 4, rows)
+    for one, other in zip(select(q, k, 4, mask), packed, strict=True):
+        assert torch.equal(one.sort(-1).values, rows.positions[other].sort(-1).values)
+        assert torch.equal((one == 0).any(-1).all(-1), mask[:, 0]) or not class_token
+
+
+def test_one_row_and_keeping_everything_are_exact():
+    q, k, v = torch.randn(3, 1, 2, 12, 4, dtype=torch.float64)
+    rows, sizes = Rows(torch.ones(1, 12, dtype=torch.bool)), {"heads": 2, "head_dim": 4, "value_dim": 4, "length": 12}
+    exact = SDPA(**sizes)(q, k, v)
+    assert torch.equal(SDPA(**sizes)(q, k, v, rows), exact)
+    torch.testing.assert_close(CUR(**sizes, count=12)(q, k, v, rows), exact, rtol=1e-12, atol=1e-13)
+
+
+@pytest.mark.parametrize("name", ["psf", "luna", "mega"])
+def test_a_mixer_of_token_vectors_is_refused(name):
+    with pytest.raises(ValueError, match=r"data.pad=none needs a mechanism of queries, keys and values"):
+        build.classifier(config(name, "data.pad=none"))

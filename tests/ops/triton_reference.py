@@ -1,0 +1,119 @@
+"""The three-factor product in float64 and in a kernel's dtype, and the bound between them."""
+
+import os
+from functools import partial
+
+import torch
+
+from lra.ops import triton as kernels
+from lra.ops.pinv import cubic
+from lra.ops.three_factor import three_factor
+
+
+def take(x, index):
+    return x.gather(2, index[..., None].expand(-1, -1, -1, x.shape[-1]))
+
+
+def naive(q, k, v, rows, cols, mask, copy, steps):
+    """Every factor written out by autograd's own operations."""
+    keep = lambda index: None if mask is None else mask[:, None].expand(-1, q.shape[1], -1).gather(2, index)
+    pinv = partial(cubic, steps=steps)
+    out, rv = three_factor(
+        q, k, v, take(q, rows), take(k, cols), pinv=pinv, mask=mask, row_mask=keep(rows), col_mask=keep(cols),
+        impl="eager",
+    )  # fmt: skip
+    return out.scatter(2, rows[..., None].expand_as(rv), rv) if copy else out
+
+
+def fused(q, k, v, rows, cols, mask, copy, steps):
+    pinv = partial(cubic, steps=steps)
+    return kernels.three_factor(q, k, v, pinv=pinv, rows=rows, cols=cols, mask=mask, copy_rv=copy)
+
+
+def run(f, tensors, dout, dtype):
+    """Output and gradients, all in ``dtype``, of f at tensors whose strides are kept."""
+    tensors = [x.detach().to(dtype).requires_grad_() for x in tensors]
+    out = f(*tensors).to(dtype)
+    return [out.detach(), *torch.autograd.grad(out, tensors, dout.to(dtype))]
+
+
+def case(
+    *, n, m, d, e, dtype, masked=False, same=False, content="normal", strides="heads", N=2, H=1, seed=0, device="cpu"
+):
+    """q, k, v, rows, cols, mask and a gradient, in float64 but exact in ``dtype``.
+
+    The second example has fewer real tokens than m, in places all over the row.
+    """
+    g = torch.Generator().manual_seed(seed)
+    draw = lambda width: torch.randn(N, n, H, width, generator=g, dtype=torch.float64).transpose(1, 2)
+    q, k, v, dout = draw(d), draw(d), draw(e), draw(e)
+    if content == "equal":  # three different rows
+        q, k = q[:, :, torch.arange(n) % 3], k[:, :, torch.arange(n) % 3]
+    if content == "large":
+        q, k = 6 * q, 4 * k
+    if content == "shifted":
+        v, dout = v + 2, dout + 1
+    if strides == "plain":
+        q, k, v, dout = (x.contiguous() for x in (q, k, v, dout))
+    if strides == "across":  # the entries of a row far apart
+        q, k, v, dout = (x.mT.contiguous().mT for x in (q, k, v, dout))
+    order = torch.rand(2, N, H, n, generator=g)
+    mask = None
+    if masked:
+        mask = torch.rand(N, n, generator=g) < 0.7
+        mask[1::2] = torch.rand(mask[1::2].shape, generator=g).argsort(-1) < max(1, min(n, m) // 2)
+        mask[:, 0] = True
+        order = order.masked_fill(~mask[None, :, None], -1)
+    rows, cols = order.topk(min(m, n), -1).indices
+    values = [x.to(dtype).double().to(device) for x in (q, k, v, dout)]
+    rows, cols = rows.to(device), (rows if same else cols).to(device)
+    return values[:3], rows, cols, mask if mask is None else mask.to(device), values[3]
+
+
+NAMES = ("O", "dQ", "dK", "dV")
+
+
+def errors(spec, copy=True, steps=4):
+    """For each of NAMES its norm in float64, the error of the naive code in the kernel's dtype, and the kernel's."""
+    tensors, rows, cols, mask, dout = case(**spec)
+    call = lambda f, t: run(lambda *x: f(*x, rows, cols, mask, copy, steps), tensors, dout, t)
+    truth, rough, mine = call(naive, torch.float64), call(naive, spec["dtype"]), call(fused, spec["dtype"])
+    assert all(x.isfinite().all() for x in mine)
+    if spec.get("content") == "equal":  # rounding decides which of equal columns is the largest: add up equal keys
+        for results in (truth, rough, mine):
+            results[2] = torch.stack([results[2][:, :, i::3].double().sum(2) for i in range(3)])
+    return [(x.norm(), (a - x).norm(), (b - x).norm()) for x, a, b in zip(truth, rough, mine, strict=True)]
+
+
+def check(spec, copy=True, steps=4, factor=2.0, floor=8.0):
+    """The kernel's error is at most ``factor`` times what the naive code makes in the same dtype.
+
+    A float32 result whose naive error happens to be next to nothing gets ``floor`` rounding errors of the largest one.
+    """
+    found = errors(spec, copy, steps)
+    largest = max(norm for norm, *_ in found)
+    for name, (_, bound, error) in zip(NAMES, found, strict=True):
+        allowed = factor * bound + floor * torch.finfo(torch.float32).eps * largest
+        assert error <= allowed, f"{name}: error {error / bound:.2f} times the naive code's, {error / largest:.1e}"
+    return found
+
+
+def line(spec, found):
+    """Relative errors against float64, the kernel's and in brackets the naive code's own."""
+    values = ", ".join(f"{name} {b / x:.1e} ({a / x:.1e})" for name, (x, a, b) in zip(NAMES, found, strict=True))
+    return f"{str(spec['dtype']).removeprefix('torch.')} n={spec['n']} m={spec['m']} d={spec['d']}: {values}"
+
+
+def main():
+    """python tests/ops/triton_reference.py: errors on the GPU where there is one, else in the interpreter."""
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    if device == "cpu":
+        os.environ["TRITON_INTERPRET"] = "1"
+    for n, m, d in ((1027, 32, 32), (4173, 64, 32), (1027, 64, 64), (1027, 128, 64)):
+        for dtype in (torch.float32, torch.float16, torch.bfloat16):
+            spec = {"n": n, "m": m, "d": d, "e": d, "dtype": dtype, "masked": True, "device": device}
+            print(line(spec, errors(spec, steps=6)), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,197 @@
+"""Tables and pictures of benchmarks, from made-up records whose numbers are known."""
+
+import dataclasses
+import io
+
+import pytest
+from PIL import Image
+from rich.console import Console
+
+from lra.report import bench_tables
+from lra.report.costs import growth
+from lra.runs import bench_record
+from lra.runs.bench_record import BenchRecord, Machine, Row
+from lra.runs.record import RunRecord
+
+MB = 2**20
+MACHINE = Machine(
+    hardware="A machine",
+    device="cpu",
+    threads=2,
+    python="3.11",
+    torch="2.13",
+    triton=None,
+    allocator={"MALLOC_MMAP_MAX_": "0"},
+    load=0.5,
+    copy=1e10,
+    matmul={"fp32": 1e12},
+)
+
+
+def row(mechanism, n, ms, **changes):
+    """ms doubled and halved are the other samples; memory n MB; as fast as 1 GB/s and 2 TFLOP/s."""
+    known = {} if ms is None else {"samples": (ms / 2, ms, 2 * ms), "peak_bytes": n * MB, "floor_ms": ms / 4}
+    known |= {} if ms is None else {"floor_bytes": int(ms * 1e6), "flops": int(ms * 2e9)}
+    base = dict.fromkeys([field.name for field in dataclasses.fields(Row)]) | {
+        "what": "attention",
+        "mode": "training",
+        "mechanism": mechanism,
+        "n": n,
+        "batch": 4,
+        "heads": 2,
+        "head_dim": 32,
+        "dtype": "fp32",
+        "samples": (),
+        "calls": 1,
+        "claimed": 1.0,
+        "status": "ok",
+    }
+    return Row(**base | known | changes)
+
+
+def made(rows, **changes):
+    base = BenchRecord(
+        name="bench",
+        fingerprint="0123456789ab",
+        git="abc",
+        choices={"reference": "naive"},
+        machine=MACHINE,
+        seconds=1.0,
+        rows=rows,
+    )
+    return dataclasses.replace(base, **changes)
+
+
+OVER_N = [row(name, n, n**power) for n in (16, 32, 64) for name, power in (("naive", 2.0), ("cur_abs", 1.0))]
+STEPS = [
+    row("naive", 64, 8.0, what="step", task="text", floor_ms=None, floor_bytes=None, flops=None),
+    row("cur_abs", 64, 2.0, what="step", task="text", peak_bytes=16 * MB, floor_ms=None, floor_bytes=None, flops=None),
+    row("psf", 64, None, what="step", task="text", status="out of memory"),
+]
+
+
+def cells(table, name, n=None):
+    (found,) = [r for r in table.rows if r[0] == name and (n is None or r[1] == n)]
+    return dict(zip(table.head, found, strict=True))
+
+
+def test_over_lengths_and_details():
+    over, details = bench_tables.tables([made(OVER_N)])
+    assert over.head == ("mechanism", "16", "32", "64", "spread", "MB", "growth", "MB growth", "claimed")
+    assert cells(over, "naive")["growth"] == "2.00" and cells(over, "cur_abs")["growth"] == "1.00"
+    assert cells(over, "naive")["64"] == "4,096" and cells(over, "naive")["spread"] == "150%"
+    assert cells(over, "naive")["MB"] == "64.0" and cells(over, "naive")["MB growth"] == "1.00"
+    found = cells(details, "cur_abs", "32")
+    assert (found["ms"], found["samples"], found["GB/s"], found["TFLOP/s"]) == ("32.0", "3", "1", "2")
+    assert (found["floor ms"], found["x floor"], found["speed"], found["memory"]) == ("8", "4", "32.0", "1.00")
+    assert "status" not in details.head and "A machine, 2 threads" in over.about and "MALLOC_MMAP_MAX_=0" in over.about
+
+
+def test_relative_to_the_reference_beside_the_paper():
+    (table,) = bench_tables.tables([made(STEPS)])
+    assert table.title.startswith("bench: step of text, training, batch 4, 2 heads of 32")
+    found = cells(table, "cur_abs")
+    assert (found["speed"], found["memory"]) == ("4", "0.25")
+    assert (found["paper: speed"], found["paper: memory"]) == ("6.65", "0.09")
+    assert cells(table, "psf")["status"] == "out of memory" and cells(table, "psf")["ms"] == "-"
+    assert "GB/s" not in table.head and "relative to naive" in table.about
+    inference = [dataclasses.replace(r, mode="inference") for r in STEPS]
+    assert "paper: speed" not in bench_tables.tables([made(inference)])[0].head
+
+
+def test_the_reference_is_the_fixed_padding():
+    rows = [dataclasses.replace(STEPS[0], pad=pad, samples=(ms,)) for pad, ms in (("batch", 3.0), ("fixed", 12.0))]
+    (table,) = bench_tables.tables([made(rows)])
+    assert cells(table, "naive, batch padding")["speed"] == "4"
+    assert cells(table, "naive, fixed padding")["speed"] == "1"
+
+
+def test_groups_do_not_mix_what_does_not_compare():
+    other = dataclasses.replace(STEPS[1], dtype="bf16")
+    assert len(bench_tables.tables([made([*STEPS, other]), made(STEPS)])) == 3
+
+
+def test_many_rows_make_only_the_table_over_lengths():
+    rows = [row(f"m{i}", n, 1.0) for i in range(31) for n in (16, 32)]
+    (table,) = bench_tables.tables([made(rows)])
+    assert len(table.rows) == 31 and table.head[1:3] == ("16", "32")
+
+
+@pytest.mark.parametrize("points", [[], [(8, 1.0), (16, 2.0)], [(8, 1.0), (16, None), (32, 2.0)]])
+def test_growth_needs_two_doublings(points):
+    assert growth(points) is None
+
+
+def test_growth_is_of_the_last_two_doublings():
+    assert growth([(4, 100.0), (8, 1.0), (16, 3.0), (32, 16.0)]) == pytest.approx(2)
+
+
+def test_nothing_measured_is_a_table_and_no_picture(tmp_path):
+    nothing = [row("naive", n, None, status="left out: no time") for n in (16, 32)]
+    over, details = bench_tables.tables([made(nothing)])
+    assert cells(over, "naive")["16"] == "-" and cells(details, "naive", "16")["status"] == "left out: no time"
+    assert bench_tables.pictures([made(nothing)], tmp_path) == []
+
+
+def run_record(label, seed, test, **changes):
+    base = dict.fromkeys(field.name for field in dataclasses.fields(RunRecord)) | {
+        "kind": "train",
+        "study": "paper-paper",
+        "task": "text",
+        "label": label,
+        "seed": seed,
+        "metric": "accuracy",
+        "test": test,
+        "step_ms": 5.0,
+        "peak_bytes": MB,
+        "status": "done",
+    }
+    return RunRecord(**base | changes)
+
+
+def test_pictures_are_written_and_not_empty(tmp_path):
+    trained = [run_record(label, seed, 60 + seed) for label in ("naive", "cur_abs") for seed in (0, 1)]
+    trained.append(run_record("psf", 0, None, status="diverged"))
+    drawn = bench_tables.pictures([made(OVER_N), made(STEPS)], tmp_path, trained)
+    assert len(drawn) == len(set(drawn)) == 4  # over n, growth, bars, speed against accuracy
+    assert sorted([*drawn, *(path.with_suffix(".svg") for path in drawn)]) == sorted(tmp_path.iterdir())
+    for path in drawn:
+        with Image.open(path) as image:
+            assert min(image.size) > 100 and len(image.convert("L").getcolors(256)) > 10
+
+
+def test_speed_against_accuracy_without_a_benchmark(tmp_path):
+    trained = [run_record(label, 0, 60.0) for label in ("naive", "cur_abs")]
+    (path,) = bench_tables.pictures([], tmp_path, trained)
+    assert path.name == "speed-and-accuracy-paper-paper.png"
+
+
+def test_many_lines_keep_a_few_colours(tmp_path):
+    rows = [row(f"m{i}", n, i + n) for i in range(30) for n in (16, 32)]
+    assert len(bench_tables.pictures([made(rows)], tmp_path)) == 1
+
+
+def test_markdown_terminal_and_page_hold_every_cell(tmp_path):
+    text = bench_tables.markdown(bench_tables.tables([made(STEPS)]))
+    assert "| cur_abs | 64 | 2 |" in text and "out of memory" in text
+    part = bench_tables.chapter([made(STEPS)], tmp_path)
+    (grid,), (picture,) = part.grids, part.pictures
+    cells = [cell.text for entry in grid.entries for cell in entry.cells]
+    assert "cur_abs" in cells and "out of memory" in cells and grid.entries[0].cells[1].value == 64
+    assert (tmp_path / picture.file).stat().st_size > 1000 and picture.svg.startswith("<svg")
+    console = Console(record=True, width=200, file=io.StringIO())
+    bench_tables.show(console, [made(STEPS)])
+    shown = console.export_text()
+    assert all(word in shown for word in ("cur_abs", "out of memory", "6.65"))
+
+
+def test_report_of_benchmarks_alone(tmp_path, capfd):
+    from lra.config import compose
+    from lra.report.__main__ import report
+
+    bench_record.save(made(STEPS), tmp_path)
+    report.__wrapped__(compose("report", [f"runs={tmp_path}"]))
+    out = capfd.readouterr().out
+    assert "bench: step of text" in out and "Efficiency" in (tmp_path / "report" / "report.md").read_text()
+    with pytest.raises(ValueError, match="no record of a training run"):
+        report.__wrapped__(compose("report", [f"runs={tmp_path}", "study=paper-paper"]))

@@ -1,0 +1,136 @@
+"""The report's page in a real Chromium: sorting, filtering, keys, links, widths, both colour schemes.
+
+LRA_CHROMIUM names the browser, else one of the usual names on the path; LRA_SCREENSHOTS a folder for pictures.
+"""
+
+import os
+import shutil
+
+import pytest
+from test_paper_tables import written  # noqa: F401 a fixture
+
+pytestmark = pytest.mark.browser
+NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
+ARGUMENTS = ("--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking", "--disable-sync")
+NEEDED = "needs playwright (pip install .[browser]) and Chromium (apt-get install chromium, or LRA_CHROMIUM=<path>)"
+
+
+@pytest.fixture(scope="module")
+def browser():
+    sync = pytest.importorskip("playwright.sync_api", reason=NEEDED)
+    path = os.environ.get("LRA_CHROMIUM") or next(filter(None, map(shutil.which, NAMES)), None)
+    if path is None:
+        pytest.skip(NEEDED)
+    with sync.sync_playwright() as play:
+        made = play.chromium.launch(executable_path=path, args=ARGUMENTS, chromium_sandbox=os.geteuid() != 0)
+        yield made
+        made.close()
+
+
+@pytest.fixture
+def visit(browser, written, request):  # noqa: F811
+    """Opens the page; at the end nothing may have been said on the console and nothing asked of a network."""
+    said, asked, pages = [], [], []
+
+    def opened(width=1280, height=900, scheme="light", place=""):
+        page = browser.new_context(viewport={"width": width, "height": height}, color_scheme=scheme).new_page()
+        page.on("console", lambda message: said.append(message.text))
+        page.on("pageerror", lambda error: said.append(str(error)))
+        page.on("request", lambda sent: asked.append(sent.url))
+        page.goto(f"file://{written[0]}/report/index.html{place}")
+        pages.append(page)
+        return page
+
+    yield opened
+    if folder := os.environ.get("LRA_SCREENSHOTS"):
+        for n, page in enumerate(pages):
+            page.screenshot(path=f"{folder}/{request.node.name}-{n}.png")
+    for page in pages:
+        page.context.close()
+    assert said == []
+    assert {url.split(":")[0] for url in asked} <= {"file", "data"}
+
+
+def column(page, table, number):
+    """Texts of one column of a table, of the lines that are shown."""
+    rows = page.locator(f'table[data-name="{table}"] tbody tr:visible')
+    return [row.locator("th, td").nth(number).inner_text() for row in rows.all()]
+
+
+def test_a_column_is_sorted_and_put_back(visit):
+    page = visit()
+    head = page.locator('table[data-name="leaderboard"] thead th').nth(3)
+    printed = column(page, "leaderboard", 3)
+    numbers = sorted((float(text) for text in printed if text), reverse=True)
+    head.get_by_role("button").click()
+    assert head.get_attribute("aria-sort") == "descending"
+    falling = column(page, "leaderboard", 3)
+    assert [float(text) for text in falling if text] == numbers
+    assert falling[len(numbers) :] == [""] * (len(printed) - len(numbers))
+    head.get_by_role("button").press("Enter")
+    assert [float(text) for text in column(page, "leaderboard", 3) if text] == numbers[::-1]
+    head.get_by_role("button").click()
+    assert column(page, "leaderboard", 3) == printed and head.get_attribute("aria-sort") is None
+
+
+def test_words_are_sorted_too(visit):
+    page = visit()
+    page.locator('table[data-name="psf-table-3"] thead button').first.click()
+    names = column(page, "psf-table-3", 0)
+    assert names == sorted(names, key=str.lower) and len(names) > 20
+
+
+def test_the_filter_leaves_lines_curves_and_runs_of_a_mechanism(visit):
+    page = visit()
+    everything = len(column(page, "curformer-table-1", 0))
+    page.get_by_label("Filter mechanisms").fill("softmax")
+    assert column(page, "study-paper-paper", 0) == ["softmax"]
+    assert column(page, "curformer-table-1", 0)[:2] == ["Transformer", "softmax"]
+    shown = page.locator("#curves g.series:visible")
+    assert shown.count() == 1 and shown.get_attribute("data-label") == "softmax"
+    assert page.locator("details.run:visible").count() == 1
+    page.get_by_label("Filter mechanisms").fill("nonesuch")
+    assert page.locator("#nothing").is_visible()
+    page.get_by_label("Filter mechanisms").fill("")
+    assert len(column(page, "curformer-table-1", 0)) == everything and not page.locator("#nothing").is_visible()
+
+
+def test_one_study_is_chosen(visit):
+    page = visit()
+    page.get_by_label("Study").select_option("other")
+    assert column(page, "study-other", 0) == ["cur_abs"] and column(page, "study-paper-paper", 0) == []
+    runs = column(page, "curformer-table-1", 1)
+    assert "other" in runs and "paper-paper" not in runs and "published" in runs
+
+
+def test_a_key_takes_its_series_away(visit):
+    page = visit()
+    key = page.locator("#trade .key button", has_text="softmax").first
+    series = page.locator('#trade g.series[data-label="softmax"]')
+    assert series.is_visible()
+    key.click()
+    assert not series.is_visible() and key.get_attribute("aria-pressed") == "false"
+    key.click()
+    assert series.is_visible()
+
+
+def test_a_score_leads_to_its_runs(visit):
+    page = visit()
+    page.locator('table[data-name="study-paper-paper"] tbody tr', has_text="softmax").locator("td a").first.click()
+    run = page.locator("details.run[open]")
+    assert run.count() == 1 and "softmax" in run.locator("summary").inner_text()
+    assert run.get_by_role("link", name="metrics.csv").count() == 3
+    again = visit(place="#run-paper-paper-listops-softmax")
+    assert again.locator("details.run[open]").count() == 1
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize(("width", "height"), [(1280, 900), (390, 844)])
+def test_it_fits_the_screen_in_both_schemes(visit, width, height, scheme):
+    page = visit(width, height, scheme)
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    ground = page.evaluate("getComputedStyle(document.documentElement).backgroundColor")
+    levels = [int(part) for part in ground.removeprefix("rgb(").removesuffix(")").split(",")]
+    assert (max(levels) < 60) if scheme == "dark" else (min(levels) > 220)
+    for text in page.locator("svg text:visible").all()[:20]:
+        assert text.evaluate("text => text.getBoundingClientRect().height") >= 9

@@ -1,0 +1,272 @@
+"""The papers' tables beside ours, the best of a column, and every form a table is written in."""
+
+import csv
+import dataclasses
+import io
+import math
+import random
+import re
+from statistics import geometric_mean
+
+import pytest
+from scipy import stats
+from test_report import RECORD, TESTS, add, diverged
+
+from lra.report import boards, curves, files, formats, paper_tables, published, summary
+from lra.report.grid import Cell, Entry, Grid, mark, p_value, score
+
+FIVE = ("listops", "text", "retrieval", "image", "pathfinder")
+
+
+def made(runs):
+    return {grid.name: grid for grid in paper_tables.grids(summary.collect(runs)[0])}
+
+
+def ours(grid):
+    return {
+        (entry.label, entry.study): dict(zip(grid.head, entry.cells, strict=True))
+        for entry in grid.entries
+        if entry.label
+    }
+
+
+@pytest.mark.parametrize("same_seeds", [True, False])
+@pytest.mark.parametrize("seed", range(5))
+def test_p_values_are_those_of_scipy(same_seeds, seed):
+    rng = random.Random(seed)
+    a = {k: rng.gauss(37, 1) for k in range(5)}
+    b = {k + (0 if same_seeds else 3): rng.gauss(37.5, 2) for k in range(5)}
+    x, y = list(a.values()), list(b.values())
+    test = stats.ttest_rel(x, y) if same_seeds else stats.ttest_ind(x, y, equal_var=False)
+    assert p_value(a, b) == pytest.approx(test.pvalue, rel=1e-9)
+    assert p_value(a, b) == pytest.approx(p_value(b, a), rel=1e-12)
+
+
+def test_p_values_at_the_edges():
+    assert p_value({0: 1.0}, {0: 2.0, 1: 3.0}) is None
+    assert p_value({0: 1.0, 1: 2.0}, {0: 1.0, 1: 2.0}) == 1.0
+    assert p_value({0: 1.0, 1: 2.0}, {0: 2.0, 1: 3.0}) == 0.0
+    assert p_value({0: 1.0, 1: 1.0}, {2: 1.0, 3: 1.0}) == 1.0
+
+
+def test_the_best_and_what_is_not_told_apart_from_it():
+    close = {k: 40 + (-1) ** k for k in range(4)}
+    scores = [dict.fromkeys(range(4), 40.1), close, {k: 30 + k for k in range(4)}, {0: 39.0}, {}]
+    marks = [cell.mark for cell in mark([score(s) for s in scores], scores)]
+    assert marks == ["best", "tied", "", "", ""]
+    assert [cell.mark for cell in mark([score(close), Cell()], [close, {}])] == ["", ""]
+
+
+def test_published_tables_are_whole_and_in_the_order_of_print(tmp_path):
+    add(tmp_path, label="cur_abs", task="image")
+    for paper in paper_tables.PAPERS:
+        grid = made(tmp_path)[paper.name]
+        values = [v for v in published.read() if v.paper.startswith(paper.paper) and v.table == paper.table]
+        lines = [entry for entry in grid.entries if not entry.label]
+        assert [entry.cells[0].text for entry in lines] == list(dict.fromkeys(v.model for v in values))
+        assert sum(cell.text != "" for entry in lines for cell in entry.cells[2:]) == len(values) > 0
+        assert sorted(cell.text for entry in lines for cell in entry.cells[2:] if cell.text) == sorted(
+            v.text for v in values
+        )
+    shapes = {
+        name: (sum(not e.label for e in grid.entries), len(grid.head) - 2) for name, grid in made(tmp_path).items()
+    }
+    assert shapes["curformer-table-1"] == (14, 6) and shapes["curformer-table-4"] == (5, 6)
+    assert shapes["psf-table-2"] == (4, 1) and shapes["psf-table-3"] == (21, 4) and shapes["leaderboard"] == (13, 7)
+
+
+def test_ours_stand_below_the_line_they_belong_to(tmp_path):
+    for seed, test in enumerate(TESTS):
+        for task in FIVE:
+            add(tmp_path, seed=seed, test=test, task=task)
+            add(
+                tmp_path,
+                seed=seed,
+                test=test + 2 + 0.1 * seed,
+                task=task,
+                label="nystrom",
+                study="mine",
+                budget="quick",
+            )
+    add(tmp_path, label="cur_abs-count=32")
+    grid = made(tmp_path)["curformer-table-1"]
+    order = [(entry.cells[0].text, entry.study) for entry in grid.entries]
+    assert order[order.index(("CURformer", "")) + 1] == ("cur_abs", "paper-paper")
+    assert order[order.index(("Nystromformer", "")) + 1] == ("nystrom", "mine")
+    assert len(ours(grid)) == 2
+    cells = ours(grid)["cur_abs", "paper-paper"]
+    assert cells["listops"].text == "38.01 ± 1.50" and cells["average"].n == 4
+    assert cells["average"].value == pytest.approx(sum(TESTS) / 4)
+    assert "mine does not compare with them (budget quick)." in grid.about
+    best = [e.cells[0].text for e in grid.entries if not e.label and e.cells[2].mark == "best"]
+    assert best == ["Mega"]
+
+
+def test_a_table_shows_the_metric_that_it_prints(tmp_path):
+    """A score of another metric is no line of it, not even an empty one."""
+    add(tmp_path, task="genome", label="psf", test=88.0, metric="balanced_accuracy", study="theirs")
+    add(tmp_path, task="genome", label="psf", test=95.0, metric="roc_auc")
+    add(tmp_path, task="text", label="psf", test=70.0)
+    assert {key: cells["genome"].value for key, cells in ours(made(tmp_path)["psf-table-2"]).items()} == {
+        ("psf", "theirs"): 88.0
+    }
+    assert {key: cells["text"].value for key, cells in ours(made(tmp_path)["psf-table-3"]).items()} == {
+        ("psf", "paper-paper"): 70.0
+    }
+
+
+def test_an_average_needs_every_task_of_the_table(tmp_path):
+    for task in FIVE[:4]:
+        add(tmp_path, task=task)
+        add(tmp_path, task=task, label="soft")
+    assert ours(made(tmp_path)["curformer-table-1"])["cur_abs", "paper-paper"]["average"].text == ""
+    four = ours(made(tmp_path)["soft-table-12"])["soft", "paper-paper"]["average"]
+    assert four.value == pytest.approx(37.0) and four.n == 1
+
+
+def test_speed_and_memory_are_against_softmax_on_the_same_device(tmp_path):
+    for task, slow, fast in (("listops", 30.0, 10.0), ("image", 40.0, 5.0)):
+        add(tmp_path, task=task, label="softmax", step_ms=slow, peak_bytes=800)
+        add(tmp_path, task=task, step_ms=fast, peak_bytes=100)
+    add(tmp_path, task="text", label="softmax", step_ms=100.0, device="x86_64 CPU, 2 threads")
+    add(tmp_path, task="text", step_ms=1.0)
+    add(tmp_path, task="text", label="linear", step_ms=10.0, device="x86_64 CPU, 2 threads")
+    grid = made(tmp_path)["curformer-table-2"]
+    cells = ours(grid)["cur_abs", "paper-paper"]
+    assert cells["speed-up"].value == pytest.approx(geometric_mean([3, 8]))
+    assert cells["memory"].value == pytest.approx(1 / 8)
+    linear = ours(grid)["linear", "paper-paper"]
+    assert linear["speed-up"].value == pytest.approx(10) and linear["memory"].text == ""
+
+
+def test_board_has_a_mean_only_over_all_tasks(tmp_path):
+    for seed in range(3):
+        for task in ("listops", "text"):
+            add(tmp_path, seed=seed, test=30.0 + seed, task=task)
+        add(tmp_path, seed=seed, test=40.0, label="softmax")
+    diverged(tmp_path, 5, label="softmax", task="text")
+    board = boards.board("paper-paper", summary.collect(tmp_path)[0]["paper-paper"])
+    assert board.head == ("mechanism", "listops", "text", "mean")
+    lines = {entry.label: entry.cells for entry in board.entries}
+    assert lines["cur_abs"][3].text == "31.00 ± 1.00" and lines["cur_abs"][3].n == 3
+    assert lines["softmax"][2].text == "" and "1 seed without a result" in lines["softmax"][2].note
+    assert lines["softmax"][3].text == ""
+    assert lines["softmax"][1].mark == "best" and lines["cur_abs"][1].mark == ""
+
+
+GRID = Grid(
+    "g",
+    "A & B",
+    "",
+    ("mechanism", "listops", "text"),
+    [
+        Entry(
+            [Cell(text="cur_abs"), Cell(text="38.01 ± 1.50", value=38.0125, std=1.5, n=4, mark="best"), Cell()],
+            "s",
+            "cur_abs",
+        ),
+        Entry([Cell(text="a|b & 50%"), Cell(text="FAIL"), Cell(text="1.00", value=1.0, mark="tied")]),
+    ],
+)
+
+
+def test_markdown():
+    assert formats.markdown(GRID).splitlines() == [
+        "| mechanism | listops | text |",
+        "| --- | ---: | ---: |",
+        "| `cur_abs` | **38.01 ± 1.50** |  |",
+        "| a\\|b & 50% | FAIL | 1.00 ≈ |",
+    ]
+
+
+def test_csv_holds_the_numbers():
+    rows = list(csv.DictReader(io.StringIO(formats.comma(GRID))))
+    assert rows[0] == {
+        "mechanism": "cur_abs", "listops": "38.0125", "listops std": "1.5", "listops n": "4", "text": ""
+    }  # fmt: skip
+    assert rows[1]["listops"] == "FAIL" and rows[1]["text"] == "1.0"
+
+
+def test_latex_is_balanced_and_escaped():
+    tex = formats.latex(GRID)
+    assert r"cur\_abs & \textbf{38.01 $\pm$ 1.50} &  \\" in tex
+    assert r"a|b \& 50\% & FAIL & 1.00 $\approx$ \\" in tex
+    assert tex.count("\\begin") == tex.count("\\end") == 1 and r"\begin{tabular}{lrr}" in tex
+    body = [line for line in tex.splitlines() if line.endswith(r"\\")]
+    assert {len(re.findall(r"(?<!\\)&", line)) for line in body} == {2}
+
+
+def metrics(path, values, every=10):
+    lines = [f"{every * (i + 1)},1.0,{value},1e-4" for i, value in enumerate(values)]
+    (path.parent / "metrics.csv").write_text("\n".join(["step,train_loss,val,lr", *lines]) + "\n")
+
+
+def test_curves_are_means_over_finished_seeds_at_shared_steps(tmp_path):
+    for seed, values in enumerate(([1.0, 2.0, 3.0], [3.0, 6.0])):
+        metrics(add(tmp_path, seed=seed), values)
+    metrics(diverged(tmp_path, 20, seed=2), [100.0])
+    (row,) = summary.collect(tmp_path)[0]["paper-paper"]
+    curve = curves.over_seeds(row, {folder: curves.read(folder) for folder in row.runs})
+    assert (curve.steps, curve.mean, curve.n) == ([10, 20], [2.0, 4.0], 2)
+    assert curve.high == pytest.approx([2 + math.sqrt(2), 4 + 2 * math.sqrt(2)])
+
+
+LOST = ["lost/record.json is no record"]
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    """A report over two studies, with a script in a name, a damaged record and a damaged metrics.csv."""
+    runs = tmp_path_factory.mktemp("runs")
+    for label, gain in (("cur_abs", 1.0), ("softmax", 0.0), ("cur_abs-note=<script>alert(1)<script>", 0.5)):
+        for seed in range(3):
+            path = add(runs, label=label, seed=seed, test=37 + gain + seed, step_ms=10 + gain, peak_bytes=2**30)
+            metrics(path, [20.0, 30.0 + seed, 35.0 + gain])
+            (path.parent / "config.yaml").write_text("optim.lr: 0.0001\n")
+    path = add(runs, study="other", budget="quick", label="cur_abs")
+    (path.parent / "metrics.csv").write_text("step,val\nten,1\n")
+    return runs, files.write(runs / "report", summary.collect(runs)[0], LOST)
+
+
+def test_everything_is_written_and_read_back(written):
+    runs, unread = written
+    assert len(unread) == 1 and "other/listops/cur_abs/seed-0/metrics.csv is not a table of evaluations" in unread[0]
+    out = runs / "report"
+    names = {path.relative_to(out).as_posix() for path in out.rglob("*.*")}
+    assert {"index.html", "report.md", "tables/leaderboard.tex", "tables/study-other.csv"} <= names
+    assert {"figures/paper-paper-curves.png", "figures/paper-paper-speed.pdf"} <= names
+    assert not [name for name in names if name.endswith(".part")]
+    with open(out / "tables" / "study-paper-paper.csv", newline="") as file:
+        rows = {row["mechanism"]: row for row in csv.DictReader(file)}
+    assert float(rows["cur_abs"]["listops"]) == 39.0 and rows["cur_abs"]["listops n"] == "3"
+
+
+def test_the_page_needs_nothing_else_and_escapes_what_it_shows(written):
+    runs, _ = written
+    page = (runs / "report" / "index.html").read_text()
+    assert "alert(1)<" not in page and "lost/record.json is no record" in page
+    assert not re.findall(r"(?:src|href)=\"(?:https?:)?//", page) and "@import" not in page and "url(" not in page
+    for link in set(re.findall(r'href="([^#"][^"]*)"', page)) - {"data:,"}:
+        assert (runs / "report" / link.replace("&lt;", "<").replace("&gt;", ">")).exists(), link
+    targets = set(re.findall(r'id="([^"]+)"', page))
+    assert {"results", "curves", "trade", "papers", "runs"} <= targets
+
+
+def test_the_same_runs_give_the_same_page(written):
+    runs, _ = written
+    files.write(runs / "again", summary.collect(runs)[0], LOST)
+    for name in ("index.html", "report.md", "figures/paper-paper-curves.pdf"):
+        assert (runs / "again" / name).read_bytes() == (runs / "report" / name).read_bytes()
+
+
+def test_no_seed_finished_is_a_report_too(tmp_path):
+    diverged(tmp_path, 3)
+    studies, damaged = summary.collect(tmp_path)
+    files.write(tmp_path / "report", studies, damaged)
+    page = (tmp_path / "report" / "index.html").read_text()
+    assert "No metrics.csv beside the records" in page and "no seed done" in page
+
+
+def test_records_know_their_device():
+    assert dataclasses.replace(RECORD).device == "NVIDIA H200"
+    assert summary.record.on_cpu("x86_64 CPU, 2 threads") and not summary.record.on_cpu("NVIDIA H200")

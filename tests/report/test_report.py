@@ -1,0 +1,231 @@
+"""The tables: numbers against the statistics module, published values against the papers, nothing left out."""
+
+import dataclasses
+import json
+import re
+import statistics
+import subprocess
+import sys
+from collections import Counter
+from html import escape
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from lra.report import published, summary, text
+from lra.runs import record
+
+RECORD = record.RunRecord(
+    study="paper-paper",
+    task="listops",
+    protocol="paper",
+    budget="paper",
+    label="cur_abs",
+    seed=0,
+    fingerprint="f",
+    git="0123456789ab",
+    params=214410,
+    metric="accuracy",
+    val=38.0,
+    test=37.0,
+    majority=17.35,
+    n_val=2000,
+    n_test=2000,
+    best_step=100,
+    steps=5000,
+    step_ms=10.0,
+    peak_bytes=1,
+    device="NVIDIA H200",
+    status="done",
+)
+TESTS = (37.1, 38.4, 39.95, 36.6)
+
+
+def add(runs, **changes):
+    made = dataclasses.replace(RECORD, **changes)
+    folder = runs / changes.pop("folder", "") / made.study / made.task / made.label / f"seed-{made.seed}"
+    folder.mkdir(parents=True)
+    record.save(made, folder)
+    return folder / "record.json"
+
+
+def diverged(runs, step, **changes):
+    return add(runs, status="diverged", test=None, val=None, best_step=None, steps=step, **changes)
+
+
+def rows(runs, study="paper-paper"):
+    return {(row.task, row.label): row for row in summary.collect(runs, study)[0][study]}
+
+
+def table(runs, study="paper-paper"):
+    return {section.title: section for section in summary.sections(summary.collect(runs, study)[0][study])}
+
+
+def line(section, label):
+    return next(line for line in section.lines if line.cells[0] == label)
+
+
+def test_mean_deviation_and_number_of_seeds(tmp_path):
+    for seed, test in enumerate(TESTS):
+        add(tmp_path, seed=seed, test=test, val=test + seed, step_ms=10.0 + seed**2)
+    row = rows(tmp_path)["listops", "cur_abs"]
+    assert row.test == pytest.approx(sum(TESTS) / 4)
+    assert row.std == pytest.approx(statistics.variance(TESTS) ** 0.5)
+    assert row.dev == pytest.approx(statistics.fmean(t + i for i, t in enumerate(TESTS)))
+    assert (row.n, row.ms) == (4, 12.5)
+    assert row.cells == ("cur_abs", "38.01 ± 1.50", "4", "39.51", "17.35", "12.5", "214,410")
+
+
+def test_one_seed_has_no_deviation(tmp_path):
+    add(tmp_path)
+    assert rows(tmp_path)["listops", "cur_abs"].cells[1:3] == ("37.00", "1")
+
+
+def test_diverged_seeds_are_not_averaged_and_not_hidden(tmp_path):
+    for seed, test in enumerate(TESTS):
+        add(tmp_path, seed=seed, test=test)
+    diverged(tmp_path, 123, seed=4)
+    diverged(tmp_path, 9, label="softmax")
+    section = table(tmp_path)["listops"]
+    assert line(section, "cur_abs").cells[1:3] == ("38.01 ± 1.50", "4 (+1)")
+    assert line(section, "cur_abs").details == ["1 diverged at step 123"]
+    assert line(section, "softmax").cells[1:3] == ("-", "0 (+1)")
+    assert "1 diverged at step 9" in line(section, "softmax").details
+
+
+def test_a_copy_counts_once_and_another_result_of_a_seed_is_told(tmp_path):
+    for folder, test in ((".", 37.0), ("published", 37.0), ("again", 38.0)):
+        add(tmp_path / folder, test=test, step_ms=len(folder))
+    row = rows(tmp_path)["listops", "cur_abs"]
+    assert (row.n, row.remarks) == (2, ["2 different results of seed 0"])
+
+
+def test_what_differs_within_a_row_is_told_in_it(tmp_path):
+    add(tmp_path, label="softmax")
+    add(tmp_path)
+    add(tmp_path, seed=1, device="x86_64 CPU, 2 threads", budget="quick", steps=1500, majority=18.0, git=None)
+    section = table(tmp_path)["listops"]
+    assert line(section, "cur_abs").cells[4] == "17.35 / 18.00"
+    assert line(section, "cur_abs").details == [
+        "budget paper / quick",
+        "1,500 / 5,000 steps",
+        "NVIDIA H200 / x86_64 CPU, 2 threads",
+        "commit 0123456789ab / unknown",
+    ]
+    assert "NVIDIA H200" in line(section, "softmax").details
+    assert section.about.startswith("Protocol paper; accuracy; 2,000 test examples.")
+    assert section.about.endswith("Not comparable with the published values: budget paper / quick.")
+
+
+def test_only_unchanged_labels_have_published_values(tmp_path):
+    for label in ("cur_abs", "cur_abs-count=32-pinv.steps=6", "nystrom_original", "bigbird", "custom"):
+        add(tmp_path, label=label)
+    values = {row.cells[0]: row.published for row in table(tmp_path)["listops"].lines}
+    assert values["cur_abs"] == [("CURformer T1", "39.62"), ("CURformer T4", "39.62 ± 0.62")]
+    assert ("SOFT T12", "37.15") in values["nystrom_original"]
+    assert values["bigbird"] == [("PSF T3 (Tay et al. 2020)", "36.06"), ("leaderboard", "36.05")]
+    assert values["custom"] == values["cur_abs-count=32-pinv.steps=6"] == []
+
+
+def test_published_file():
+    everything = published.read()
+    assert len(everything) == 489
+    assert all(re.fullmatch(r"[a-z_0-9]+( [a-z_0-9]+)*|", row.attn) for row in everything)
+    printed = {(row.source, row.model, row.task, row.metric): row.text for row in everything}
+    assert printed["leaderboard", "Local Att", "pathfinder_x", "accuracy_percent"] == "FAIL"
+    assert printed["PSF T3", "PSF-Attn", "pathfinder", "accuracy_percent"] == "80.49 ± 0.1"
+    assert printed["SOFT T12", "SOFT", "image", "accuracy_percent"] == "46.91"
+    assert {row.value for row in published.accuracies("softmax", ["genome", "average"])} == set()
+    assert [row.value for row in published.accuracies("sdpa", ["text"])] == ["63.9"]
+
+
+def test_averages_name_their_tasks_and_compare_like_with_like(tmp_path):
+    for task, test in (("text", 60.0), ("listops", 40.0), ("image", 44.0)):
+        add(tmp_path, task=task, test=test)
+        add(tmp_path, task=task, test=test + 1, label="cur_abs-count=8")
+    add(tmp_path, label="softmax", test=36.0)
+    add(tmp_path, label="softmax", task="text", test=65.0)
+    diverged(tmp_path, 5, label="softmax", task="image")
+    add(tmp_path, label="sdpa", budget="quick")
+    means = {title: section for title, section in table(tmp_path).items() if title.startswith("mean")}
+    assert list(means) == ["mean of listops, text, image", "mean of listops, text"]
+    three, two = means.values()
+    assert [row.cells for row in three.lines] == [("cur_abs", "48.00"), ("cur_abs-count=8", "49.00")]
+    assert three.lines[0].published == [("CURformer T1", "50.71"), ("CURformer T4", "50.71")]
+    assert [row.cells for row in two.lines] == [("softmax", "50.50")]
+    assert two.lines[0].details == ["no finished seed on image"]
+    assert ("leaderboard", "50.32") in two.lines[0].published
+
+
+def test_published_average_needs_every_task():
+    assert published.averages("bigbird", ["listops", "pathfinder_x"]) == []
+    assert published.averages("transformer_ls", ["listops", "image"]) == []
+    five = published.averages("bigbird", ["listops", "text", "retrieval", "image", "pathfinder"])
+    assert [(source, round(value, 2)) for source, value in five] == [("leaderboard", 55.01)]
+
+
+def test_tasks_come_in_the_order_of_the_benchmark(tmp_path):
+    for task in ("adding", "pathfinder", "image", "text", "listops", "retrieval"):
+        add(tmp_path, task=task, metric="within_tolerance" if task == "adding" else "accuracy")
+    titles = list(table(tmp_path))
+    assert titles[:6] == ["listops", "text", "retrieval", "image", "pathfinder", "adding"]
+    assert titles[6:] == ["mean of listops, text, retrieval, image, pathfinder"]
+
+
+def test_markdown_is_repeatable_and_has_the_notes(tmp_path):
+    add(tmp_path, study="mine|b", label="cur_abs", task="retrieval", budget="quick")
+    diverged(tmp_path, 7, seed=1, study="mine|b", label="cur_abs", task="retrieval", budget="quick")
+    first, second = (text.markdown(summary.collect(tmp_path)[0]) for _ in range(2))
+    assert first == second
+    assert "budget quick" in first and "1 diverged at step 7" in first
+    assert "| CURformer T1: 78.58<br>CURformer T4: 78.85 ± 0.64 |" in first
+    assert "- CURformer T1: CURformer (Francois et al. 2025, Machine Learning 114:139), Table 1\n" in first
+    assert "  - mean and spread over 5 runs; Table 1 prints 78.58 (CURformer select=abs: retrieval)\n" in first
+
+
+@pytest.mark.parametrize("width", [80, 50])
+def test_nothing_is_cut_on_a_narrow_terminal(tmp_path, width):
+    for seed in range(3):
+        add(tmp_path, seed=seed, label="cur_abs-count=32-pinv.steps=6", params=214410 + seed)
+    add(tmp_path, label="softmax")
+    section = table(tmp_path)["listops"]
+    console = Console(width=width, markup=False, highlight=False)
+    with console.capture() as capture:
+        console.print(text.terminal(section))
+    shown = capture.get()
+    assert max(map(len, shown.splitlines())) <= width
+    content = "".join(section.head)
+    for row in section.lines:
+        content += "".join((*row.cells, "; ".join(row.details), *sum(row.published, ())))
+    assert Counter(re.sub(r"[\s─]", "", shown)) == Counter(re.sub(r"\s", "", content))
+
+
+def test_mistakes_are_told(tmp_path):
+    with pytest.raises(ValueError, match="is not a folder"):
+        summary.collect(tmp_path / "missing")
+    with pytest.raises(ValueError, match=r"has no record of a training run; python -m lra.train makes them"):
+        summary.collect(tmp_path)
+    damaged = add(tmp_path)
+    damaged.write_text("{")
+    with pytest.raises(ValueError, match=r"that can be read .*record.json is not a record"):
+        summary.collect(tmp_path)
+    add(tmp_path, study="a")
+    add(tmp_path, study="b")
+    with pytest.raises(ValueError, match=r"no study 'c' in .*; there is a, b"):
+        summary.collect(tmp_path, "c")
+
+
+def test_command(tmp_path):
+    add(tmp_path)
+    damaged = add(tmp_path, seed=1)
+    damaged.write_text(json.dumps({"kind": "train"}))
+    command = [sys.executable, "-m", "lra.report", f"runs={tmp_path}"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parents[1])
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.startswith(f"skipped: {damaged} is not a record") and done.stderr.count("\n") == 1
+    out = tmp_path / "report"
+    assert "39.62 ± 0.62" in done.stdout
+    assert done.stdout.endswith(f"written to {out}: index.html, report.md, tables, figures\n")
+    assert (out / "report.md").read_text().startswith(text.markdown(summary.collect(tmp_path)[0]).split("## Notes")[0])
+    assert f"<li>{escape(str(damaged))} is not a record" in (out / "index.html").read_text()

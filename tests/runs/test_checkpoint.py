@@ -1,0 +1,212 @@
+"""Checkpoints: a flipped bit is seen with and without sums, a foreign one is refused; training goes on from none."""
+
+import os
+import pickle
+import random
+import shutil
+import zipfile
+from pathlib import Path
+
+import pytest
+import torch
+from test_train import result, seed_folder, smoke, train_config
+
+from lra.runs import checkpoint
+from lra.disk import checksums
+from lra.train.callbacks import Checkpoints
+
+WORDS = ("optim.steps=6", "optim.eval_every=3")
+
+
+@pytest.fixture
+def weights(tmp_path):
+    model = torch.nn.Linear(8, 8)
+    torch.save(model.state_dict(), tmp_path / "best.ckpt")
+    return model, tmp_path / "best.ckpt"
+
+
+def test_every_flipped_bit_of_a_file_without_a_sum_is_seen_or_changes_nothing(weights):
+    model, path = weights
+    whole, expected = path.read_bytes(), {k: v.clone() for k, v in model.state_dict().items()}
+    seen, draw = 0, random.Random(0)
+    with zipfile.ZipFile(path) as parts:  # the attribute that makes a folder of a part, at which no CRC-32 is compared
+        attributes = whole.index(b"data/0", parts.start_dir) - len("best/") - 8
+    for bit in [8 * attributes + 4, *draw.sample(range(8 * len(whole)), 400)]:
+        data = bytearray(whole)
+        data[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(data)
+        torch.nn.init.zeros_(model.weight)
+        try:
+            checkpoint.load_weights(model, path)
+        except ValueError as error:
+            assert str(path) in str(error) and "\n" not in str(error)
+            seen += 1
+        else:
+            assert all(torch.equal(value, expected[name]) for name, value in model.state_dict().items())
+    assert seen > 40
+
+
+def save_zip(path, compression=zipfile.ZIP_STORED):
+    with zipfile.ZipFile(path, "w", compression) as parts:
+        parts.writestr("a/data.pkl", bytes(10**6))
+
+
+FOREIGN = {
+    "it is missing": lambda path: path.unlink(),
+    "it is a folder": lambda path: (path.unlink(), path.mkdir()),
+    "it is not a regular file": lambda path: (path.unlink(), os.mkfifo(path)),
+    "it is damaged or no checkpoint": lambda path: path.write_bytes(random.Random(1).randbytes(5000)),
+    "it is damaged or no checkpoint(?#empty)": lambda path: path.write_bytes(b""),
+    "it is damaged or no checkpoint(?#half)": lambda path: path.write_bytes(path.read_bytes()[:900]),
+    "it is damaged or no checkpoint(?#pickle)": lambda path: path.write_bytes(pickle.dumps({"a": 1})),
+    "it is damaged or no checkpoint(?#zip)": save_zip,
+    "torch did not write its part": lambda path: save_zip(path, zipfile.ZIP_DEFLATED),
+    "its part best/data/0 is damaged": lambda path: path.write_bytes(path.read_bytes().replace(b"\x3e", b"\x3f")),
+}
+
+
+@pytest.mark.parametrize("reason", FOREIGN)
+def test_a_file_that_is_none_is_told_in_a_line(weights, reason):
+    model, path = weights
+    torch.save({"weight": torch.full((8, 8), 0.17), "bias": torch.zeros(8)}, path)
+    FOREIGN[reason](path)
+    with pytest.raises(ValueError, match=reason) as caught:
+        checkpoint.load_weights(model, path)
+    assert str(path) in str(caught.value) and "delete its folder" in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("held", [[], 3, {"weight": torch.zeros(2)}, {"weight": 1, "bias": 2}, {1: torch.zeros(1)}])
+def test_other_contents_are_no_weights(weights, held):
+    model, path = weights
+    torch.save(held, path)
+    with pytest.raises(ValueError, match=r"best.ckpt does not hold the weights of this model \("):
+        checkpoint.load_weights(model, path)
+
+
+@pytest.fixture(scope="module")
+def halves(tmp_path_factory):
+    """Folders of two seeds that were cut off at step 3, and of the first one at its end."""
+    home = tmp_path_factory.mktemp("halves")
+    saved = Checkpoints.on_validation_end
+
+    def crash(self, trainer, module):
+        saved(self, trainer, module)
+        raise RuntimeError("power cut")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LRA_DATA", str(tmp_path_factory.getbasetemp().parent / "lra-data"))
+        train_config(smoke(home / "whole", *WORDS))
+        patch.setattr(Checkpoints, "on_validation_end", crash)
+        for seed in (0, 1):
+            with pytest.raises(RuntimeError, match="power cut"):
+                train_config(smoke(home / "cut", *WORDS, f"seeds=[{seed}]"))
+    return seed_folder(home / "cut"), seed_folder(home / "cut", seed=1), seed_folder(home / "whole")
+
+
+def flip(path, share=0.4):
+    data = bytearray(path.read_bytes())
+    data[int(share * len(data))] ^= 64
+    path.write_bytes(data)
+
+
+HARM = {
+    "last.ckpt cannot be used (its sha256 is not": lambda home, other: flip(home / "last.ckpt"),
+    "best.ckpt cannot be used (its sha256 is not": lambda home, other: flip(home / "best.ckpt"),
+    "best.ckpt cannot be used (it is missing); delete its folder": lambda home, other: (home / "best.ckpt").unlink(),
+    "metrics.csv is not a table of evaluations (its sha256 is not": lambda home, other: flip(home / "metrics.csv"),
+    "config.yaml is not the configuration of a run (its sha256": lambda home, other: flip(home / "config.yaml"),
+    "last.ckpt was written by another run": lambda home, other: shutil.copytree(other, home, dirs_exist_ok=True),
+}
+
+
+@pytest.mark.parametrize("told", HARM)
+def test_training_does_not_go_on_from_what_was_changed(halves, tmp_path, data_root, told):
+    folder, other, _ = halves
+    home = shutil.copytree(folder, seed_folder(tmp_path))
+    HARM[told](home, other)
+    with pytest.raises(ValueError) as caught:
+        train_config(smoke(tmp_path, *WORDS))
+    assert told in str(caught.value) and "goes on" not in str(caught.value)
+    assert not (home / "record.json").exists()
+
+
+def test_a_flipped_bit_without_sums_is_no_other_score(halves, tmp_path, data_root):
+    home = shutil.copytree(halves[0], seed_folder(tmp_path))
+    (home / checksums.NAME).unlink()
+    flip(home / "last.ckpt")
+    with pytest.raises(ValueError, match=r"last.ckpt cannot be used \(its part .* is damaged\)"):
+        train_config(smoke(tmp_path, *WORDS))
+
+
+@pytest.mark.parametrize("held", [[], {"global_step": 3}, {"callbacks": 1, "state_dict": 2, "global_step": 3}])
+def test_other_contents_are_no_state(tmp_path, held):
+    torch.save(held, tmp_path / "last.ckpt")
+    with pytest.raises(ValueError, match=r"last.ckpt is not the state of a run; delete its folder"):
+        checkpoint.first_step(tmp_path, torch.nn.Linear(1, 1), "f")
+
+
+def test_a_folder_from_before_there_were_sums_goes_on(halves, tmp_path, data_root):
+    home = shutil.copytree(halves[0], seed_folder(tmp_path))
+    (home / checksums.NAME).unlink()
+    state = torch.load(home / "last.ckpt", weights_only=True)
+    del state["callbacks"]["Checkpoints"]["fingerprint"]
+    torch.save(state, home / "last.ckpt")
+    train_config(smoke(tmp_path, *WORDS))
+    assert result(home) == result(halves[2])
+    assert checksums.entries(home).keys() >= {"last.ckpt", "metrics.csv", "record.json"}
+
+
+def test_the_curve_is_all_that_a_lost_metrics_csv_costs(halves, tmp_path, data_root, capfd):
+    home = shutil.copytree(halves[0], seed_folder(tmp_path))
+    (home / "metrics.csv").unlink()
+    train_config(smoke(tmp_path, *WORDS))
+    assert "metrics.csv is missing: the curve begins after step 3" in capfd.readouterr().err
+    assert result(home) == result(halves[2])
+    whole, rest = ((folder / "metrics.csv").read_text().splitlines() for folder in (halves[2], home))
+    assert rest == [whole[0], whole[2]]
+
+
+def test_the_record_of_another_seed_is_not_taken_for_done(halves, tmp_path, data_root):
+    shutil.copytree(halves[2], seed_folder(tmp_path, seed=1))
+    with pytest.raises(ValueError, match=r"record.json is the record of another run, seed 0; delete it"):
+        train_config(smoke(tmp_path, *WORDS, "seeds=[1]"))
+
+
+def train_until(files: int, runs: Path, words: tuple[str, ...]) -> int:
+    """Exit status of training in a process that is gone when it has replaced that many files of step 6's evaluation."""
+    if child := os.fork():
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    replace, saved, left = Path.replace, Checkpoints.on_validation_end, iter(range(files))
+
+    def die(*call):
+        if next(left, None) is None:
+            os._exit(9)
+        return replace(*call)
+
+    def evaluate(self, trainer, module):
+        Path.replace = die if trainer.global_step == 6 else replace
+        saved(self, trainer, module)
+        Path.replace = replace
+
+    Checkpoints.on_validation_end = evaluate
+    train_config(smoke(runs, *words))
+    os._exit(0)
+
+
+@pytest.mark.slow
+def test_a_kill_at_any_file_of_an_evaluation_costs_nothing(tmp_path, data_root):
+    words, files, status = ("optim.steps=9", "optim.eval_every=3"), 0, 9
+    train_config(smoke(tmp_path / "whole", *words))
+    whole = seed_folder(tmp_path / "whole")
+    while status == 9:
+        runs = tmp_path / str(files)
+        status = train_until(files, runs, words)
+        train_config(smoke(runs, *words))
+        home = seed_folder(runs)
+        assert result(home) == result(whole)
+        for name in ("metrics.csv", "config.yaml"):
+            assert (home / name).read_bytes() == (whole / name).read_bytes()
+        one, two = (torch.load(folder / "best.ckpt", weights_only=True) for folder in (home, whole))
+        assert all(torch.equal(one[name], two[name]) for name in one | two)
+        files += 1
+    assert status == 0 and files > 6

@@ -1,0 +1,223 @@
+"""Options and their types: what a value becomes, what is refused, and that nothing is left behind."""
+
+import contextlib
+import json
+from typing import Annotated, Literal
+
+import hydra
+import pytest
+import torch
+from conftest import MECHANISMS, SMOKE, config
+from omegaconf import OmegaConf
+
+from lra.attention.base import Attention
+from lra.config import CONF, compose
+from lra.ops.options import Positive, Range, one_of
+from lra.ops.pinv import cubic
+from lra.ops.selection import Score
+from lra.runs import record
+from lra.runs.folder import claim
+from lra.schema import typed
+from lra.schema.calls import options
+from lra.train import __main__, build
+
+WORDS = ("budget=smoke", "data.pad=none", "block=mega_chunk", "protocol=clean")
+
+
+def raw(*words):
+    with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
+        return OmegaConf.to_container(hydra.compose("train", list(words)), resolve=True)
+
+
+@pytest.mark.parametrize("words", [*([f"attn={name}"] for name in MECHANISMS), ["attn=cur_abs", *WORDS]], ids=str)
+def test_what_is_of_its_type_stays_as_it_is(words):
+    """As JSON, 1 and 1.0 apart, or the fingerprints of runs would change with the schema."""
+    ours, given = compose("train", ["task=listops", *words]), raw("task=listops", *words)
+    for key in ("task", "source", "model", "block", "attn", "protocol", "optim", "data", "trainer", "logger"):
+        assert json.dumps(OmegaConf.to_container(ours[key]), sort_keys=True) == json.dumps(given[key], sort_keys=True)
+
+
+def test_the_fingerprint_of_a_default_configuration():
+    """Of the data's provenance as well, which is why a change of either is a change here."""
+    made = compose("train", ["task=listops", "attn=cur_abs", "data.pad=none"])
+    choices = record.choices(made, build.task_data(made).source.provenance)
+    assert record.fingerprint(choices | {"seed": 0}) == "7ad317364123cc0b"
+
+
+def test_words_for_no_and_yes_are_truth_values():
+    no, false = (config("cur_abs", f"attn.copy_rv={word}", "attn.class_token=off") for word in ("no", "false"))
+    assert no.attn.copy_rv is False and no.attn.class_token is False
+    assert no.label == false.label == "cur_abs-copy_rv=False" and record.choices(no, {}) == record.choices(false, {})
+    yes, default = config("cur_abs", "attn.copy_rv=yes"), config("cur_abs")
+    assert yes.label == default.label == "cur_abs" and record.choices(yes, {}) == record.choices(default, {})
+
+
+def test_whole_numbers_for_real_ones_become_real():
+    one, other = (config("sinkhorn", f"attn.temperature={word}", f"optim.lr={word}") for word in ("2", "2.0"))
+    assert one.label == other.label == "sinkhorn-temperature=2.0" and type(one.optim.lr) is float
+    assert json.dumps(record.choices(one, {})) == json.dumps(record.choices(other, {}))
+    assert type(config("cur_abs", "optim.warmup_power=2").optim.warmup_power) is int
+
+
+@pytest.mark.parametrize(
+    "kind, value, result",
+    [
+        (int, "3", 3),
+        (int, True, None),
+        (int, 1.0, None),
+        (int, 2**63, None),
+        (int, "???", None),
+        (str, "???", None),
+        (float, "${x}", None),
+        (float, 1, 1.0),
+        (float, float("nan"), None),
+        (float, float("inf"), None),
+        (float, 10**400, None),
+        (bool, "off", False),
+        (bool, 2, None),
+        (str, 2026, "2026"),
+        (str, [1], None),
+        (str, None, None),
+        (int | None, None, None),
+        (int | float, 2, 2),
+        (int | float, 2.5, 2.5),
+        (int | str, "2", "2"),
+        (bool | Literal["reduce-overhead"], "reduce-overhead", "reduce-overhead"),
+        (bool | Literal["reduce-overhead"], "fast", None),
+        (Literal[1, 2], "2", 2),
+        (Literal[1, 2], True, None),
+        (Positive, 0, None),
+        (Annotated[float, Range(above=0)], 0, None),
+        (list[int], 3, None),
+        (list[Positive], [1, 0], None),
+        (dict[str, int], {"a": "1"}, {"a": 1}),
+    ],
+    ids=str,
+)
+def test_a_value_becomes_the_type_of_its_option_or_is_refused(kind, value, result):
+    if (result is None and value is not None) or (kind is str and value is None):
+        with pytest.raises(ValueError, match=r"^x(\.\w+)? must be .+, not .+$"):
+            typed(kind, value, "x")
+    else:
+        made = typed(kind, value, "x")
+        assert made == result and type(made) is type(result)
+
+
+@pytest.mark.parametrize(
+    "bounds, inside, outside, told",
+    [
+        ({"least": 1}, [1, 9], [0], "of 1 or more"),
+        ({"least": 0, "most": 1}, [0, 1], [-0.1, 1.1], "from 0 to 1"),
+        ({"above": 0}, [1e-9], [0], "above 0"),
+        ({"least": 0, "below": 1}, [0, 0.9], [1], "from 0 below 1"),
+        ({"most": 3}, [-5, 3], [4], "to 3"),
+    ],
+)
+def test_ranges(bounds, inside, outside, told):
+    made = Range(**bounds)
+    assert all(value in made for value in inside) and not any(value in made for value in outside) and str(made) == told
+
+
+class Own(Attention):
+    """Of a user: annotations of any kind, and none."""
+
+    def __init__(
+        self,
+        *,
+        heads,
+        head_dim,
+        value_dim,
+        length,
+        dropout=0.0,
+        rate: float = 1,
+        mode: "Literal['a', 'b']" = "a",
+        **more,
+    ):
+        super().__init__(heads=heads, head_dim=head_dim, value_dim=value_dim, length=length, dropout=dropout)
+        self.rate, self.mode = rate, mode
+
+    def forward(self, q, k, v, mask=None):
+        return v
+
+
+class Inner(Own):
+    def __init__(self, *, free=None, unknown: "NoSuchName" = 1, **others):  # noqa: F821
+        super().__init__(**others)
+        self.free, self.unknown = free, unknown
+
+
+def own(name, *words):
+    return compose("train", [*SMOKE, "attn=custom", f"attn._target_={__name__}.{name}", *words])
+
+
+def test_a_class_of_the_users_own_is_typed_by_what_annotations_it_has():
+    made = own("Own", "+attn.rate=2", "+attn.mode=b").attn
+    assert made.rate == 2.0 and type(made.rate) is float and made.mode == "b"
+    for words, said in (
+        (["+attn.rate=fast"], "attn.rate must be a number, not 'fast'"),
+        (["+attn.mode=c"], "attn.mode must be one of a, b, not 'c'"),
+        (["+attn.speed=1"], "attn.speed: no such key; attn has dropout, mode, "),
+    ):
+        with pytest.raises(ValueError, match=said):
+            own("Own", *words)
+    made = own("Inner", "+attn.free=[1,{a: no}]", "+attn.unknown=x", "+attn.rate=3")
+    assert made.attn.free == [1, {"a": "no"}] and made.attn.unknown == "x"  # an annotation that nobody can resolve
+    assert type(build.classifier(made).blocks[0].mixer.attention).__name__ == "Inner"
+
+
+def test_options_of_a_function_are_its_keyword_only_arguments():
+    kinds, needed = options(cubic)
+    assert set(kinds) == {"steps", "init"} and needed == {"steps"}
+
+
+def test_constructors_refuse_choices_by_themselves():
+    with pytest.raises(ValueError, match=r"^score must be one of sum, abs, embed, step, random, farthest, not 'best'$"):
+        one_of("score", "best", Score)
+
+
+@pytest.mark.parametrize("name", ["../../x", "/abs", "a/b", ".", "..", "''", "[1]", "null", "{a: 1}", "'a '"])
+def test_a_study_is_a_name(name):
+    with pytest.raises(ValueError, match=r"^study must be a name"):
+        config("cur_abs", f"study={name}")
+    with pytest.raises(ValueError, match=r"^protocol.name must be a name"):
+        config("cur_abs", f"protocol.name={name}")
+
+
+def test_a_year_is_a_name():
+    assert config("cur_abs", "study=2026").study == "2026"
+
+
+def test_a_label_key_must_be_there():
+    assert config("cur_abs", "label_keys=[block,optim.steps]").label == "cur_abs-block=prenorm-optim.steps=6"
+    with pytest.raises(ValueError, match=r"label_keys: optim.stepz: no such key"):
+        config("cur_abs", "label_keys=[optim.stepz]")
+
+
+def test_a_long_schedule_takes_no_memory_to_check():
+    __main__.check(config("cur_abs", "optim.steps=1000000000", "optim.eval_every=1000000"))
+
+
+def test_a_model_larger_than_the_memory_is_refused_before_it_is_built():
+    with pytest.raises(ValueError, match=r"parameters take .* GB to train, this machine has"):
+        __main__.check(config("cur_abs", "model.dim=10000000", "model.heads=1"))
+
+
+def test_a_sketch_has_the_parameters_of_the_model_and_no_memory():
+    cfg = config("cur_abs")
+    sketch, model = build.sketch(cfg), build.classifier(cfg)
+    assert all(p.device == torch.device("meta") for p in sketch.parameters())
+    assert {k: v.shape for k, v in sketch.state_dict().items()} == {k: v.shape for k, v in model.state_dict().items()}
+
+
+def test_a_run_that_made_nothing_binds_nobody_to_its_configuration(tmp_path):
+    def start(choices):
+        with contextlib.ExitStack() as held:
+            assert claim(held, tmp_path, "a run", choices, "study")
+            return (tmp_path / "config.yaml").read_text()
+
+    assert start({"x": 1}) == "x: 1\n" and start({"x": 2}) == "x: 2\n"
+    assert not list(tmp_path.iterdir())
+    (tmp_path / "metrics.csv").write_text("step\n1\n")
+    start({"x": 2})
+    with pytest.raises(ValueError, match=r"made by another configuration \(x: 2 -> 3\)"):
+        start({"x": 3})

@@ -1,0 +1,302 @@
+"""Candidates for a drop-in: their limits, independent numpy, and the command on tiny sources."""
+
+import json
+import re
+import sys
+
+import numpy as np
+import pytest
+import torch
+from conftest import config
+from omegaconf import OmegaConf
+
+from lra.config import compose
+from lra.ops.cells import cells
+from lra.ops.pinv import cubic, exact
+from lra.ops.selection import take
+from lra.runs import record
+from lra.studies.dropin import kept, landmarks, parts, rivals
+from lra.studies.dropin.__main__ import distance, dropin
+from lra.studies.dropin.candidates import CANDIDATES, CHOICES, far, made, step
+from lra.studies.dropin.kept import Kept
+from lra.studies.dropin.sources import generated, sources
+from lra.studies.dropin.table import Errors, ratio, told
+from lra.train import build
+
+N, H, L, D, E = 2, 3, 24, 5, 4
+INEXACT = ("nystrom", "nystrom_kmeans", "performer", "mean")  # with everything kept too
+
+
+def qkv(seed=0, length=L):
+    g = torch.Generator().manual_seed(seed)
+    return [torch.randn(N, H, length, size, dtype=torch.float64, generator=g) for size in (D, D, E)]
+
+
+def np_softmax(x):
+    x = np.exp(x - x.max(-1, keepdims=True))
+    return x / x.sum(-1, keepdims=True)
+
+
+@pytest.mark.parametrize("name", CANDIDATES)
+def test_every_candidate_is_finite_and_exact_where_it_keeps_everything(name):
+    torch.manual_seed(0)
+    q, k, v = qkv()
+    function = CANDIDATES[name].function
+    out = function(q, k, v, 6)
+    assert out.shape == v.shape and out.isfinite().all()
+    assert (distance(function, (q, k, v), rivals.softmax(q, k, v), L) < 1e-9) == (name not in INEXACT)
+
+
+@pytest.mark.parametrize(
+    "combine",
+    [
+        *(lambda x, f=f: f(x, exact) for f in (kept.product, kept.missing_mass, kept.values_first, kept.row_sums)),
+        kept.least_squares,
+        parts.cells_alone,
+        *(lambda x, s=s: parts.smoothed(x, s) for s in (parts.kernel, parts.nearest_row, parts.ridge)),
+        lambda x: parts.inverted(x, exact),
+        lambda x: parts.heavy_keys(x, 0.5),
+    ],
+)
+def test_before_rows_are_copied_too(combine):
+    """Rows and columns in another order than the tokens; an inverse of a 24 x 24 softmax loses some digits."""
+    q, k, v = qkv()
+    rows, cols = (torch.rand(N, H, L, generator=torch.manual_seed(i)).argsort(-1) for i in range(2))
+    out = combine(Kept(q, k, v, rows, cols))
+    assert (out - rivals.softmax(q, k, v)).abs().max() < 1e-7
+
+
+def test_constant_values_stay():
+    """Where rows of the map sum to one by construction, whatever is kept."""
+    q, k, v = qkv()
+    x = Kept(q, k, torch.full_like(v, 3.0), *far(q, k, v, 5))
+    for out in (
+        kept.missing_mass(x, lambda u: cubic(u, steps=2)),
+        kept.row_sums(x, lambda u: cubic(u, steps=2)),
+        parts.smoothed(x, parts.ridge),
+        parts.heavy_keys(x, 0.6),
+        rivals.clustered_improved(x.q, x.k, x.v, 5),
+    ):
+        torch.testing.assert_close(out, x.v)
+
+
+def test_least_squares_is_the_minimum():
+    """With identity values the output is C M R: no other M is nearer on the rows asked for, and all rows are better."""
+    q, k, _ = qkv()
+    eye = torch.eye(L, dtype=torch.float64).expand(N, H, L, L)
+    x, a = Kept(q, k, eye, *step(q, k, eye, 5)), kept.weights(q, k)
+    rows = torch.rand(N, H, L, generator=torch.manual_seed(0)).argsort(-1)[..., :9]
+    left = take(a - kept.least_squares(x, rows), rows)
+    assert (take(x.C, rows).mT @ left @ x.R.mT).abs().max() < 1e-10  # the normal equations
+    others = [kept.product(x, inverse) for inverse in (exact, lambda u: cubic(u, steps=4))]
+    assert all((left.norm(dim=(-2, -1)) < take(a - other, rows).norm(dim=(-2, -1))).all() for other in others)
+    best = (a - kept.least_squares(x)).norm(dim=(-2, -1))
+    assert (best <= (a - kept.least_squares(x, rows)).norm(dim=(-2, -1))).all()
+
+
+def test_smoothed_kernel_is_cur_plus():
+    q, k, v = qkv()
+    ours = made(far, parts.smoothed, smoother=parts.kernel)
+    torch.testing.assert_close(ours(q, k, v, 6), CANDIDATES["cur_plus"].function(q, k, v, 6))
+
+
+def test_ridge_is_the_mean_of_a_gaussian_process():
+    q = qkv()[0]
+    rows = q[:, :, :5]
+    square = lambda a, b: ((a[:, None] - b[None]) ** 2).sum(-1)
+    got = parts.ridge(q, rows)[1, 2].numpy()
+    a, b = q[1, 2].numpy(), rows[1, 2].numpy()
+    h = 0.5 * square(a, b).mean()
+    own, cross = (np.exp(-square(x, b) / h) for x in (b, a))
+    np.testing.assert_allclose(got, cross @ np.linalg.inv(own + 0.1 * np.eye(5)), rtol=1e-9, atol=1e-12)
+
+
+def test_heavy_keys_are_a_map_of_which_some_entries_are_exact():
+    q, k, v = qkv()
+    x = Kept(q, k, v, *far(q, k, v, 6))
+    got = parts.heavy_keys(x, 0.5)
+    keys, _, sizes = cells(k, v, x.k_cols, None, None)
+    for n, h in np.ndindex(N, H):
+        a, b, c, m = (y[n, h].numpy() for y in (q, k, v, keys))
+        rows, cols = x.rows[n, h].numpy(), x.cols[n, h].numpy()
+        cell = ((b[:, None] - b[cols][None]) ** 2).sum(-1).argmin(1)
+        assert (np.bincount(cell, minlength=6) == sizes[n, h].numpy()).all()
+        apart = ((a[:, None] - a[rows][None]) ** 2).sum(-1)
+        scores, rough = a @ b.T / D**0.5, (a @ m.T / D**0.5)[:, cell]
+        heavy = np.argsort(-scores[rows], 1)[:, :3][apart.argmin(1)]
+        some = np.zeros((L, L), bool)
+        np.put_along_axis(some, heavy, True, 1)
+        out = np_softmax(np.where(some, scores, rough)) @ c
+        smooth = parts.kernel(q, x.q_rows)[n, h].numpy()
+        expected = out + smooth @ ((np_softmax(scores) @ c)[rows] - out[rows])
+        np.testing.assert_allclose(got[n, h].numpy(), expected, rtol=1e-9, atol=1e-11)
+
+
+def test_improved_clustered_attention_is_the_papers():
+    q, k, v = qkv()
+    improved, plain = (f(q, k, v, 4) for f in (rivals.clustered_improved, rivals.clustered))
+    marks = rivals.centres(q, 4)
+    for n, h in np.ndindex(N, H):
+        a, b, c, m = (y[n, h].numpy() for y in (q, k, v, marks))
+        map = np_softmax(m @ b.T / D**0.5)
+        for i in range(L):
+            j = ((a[i] - m) ** 2).sum(1).argmin()
+            np.testing.assert_allclose(plain[n, h, i], map[j] @ c, rtol=1e-9, atol=1e-12)
+            row, top = map[j].copy(), np.argsort(-map[j])[:4]
+            row[top] = map[j][top].sum() * np_softmax(a[i] @ b[top].T / D**0.5)
+            np.testing.assert_allclose(improved[n, h, i], row @ c, rtol=1e-9, atol=1e-12)
+
+
+def test_clustered_attention_of_repeated_queries_is_exact():
+    q, k, v = qkv()
+    q = q[:, :, :6].repeat(1, 1, L // 6, 1)
+    assert distance(rivals.clustered, (q, k, v), rivals.softmax(q, k, v), 6) < 1e-12
+
+
+def test_lloyd_steps_bring_keys_nearer_to_their_means():
+    x = qkv()[0]
+
+    def within(centres):
+        return torch.cdist(x, centres).amin(-1).square().sum().item()
+
+    first = x[:, :, :4]
+    once = parts.means(x, first)
+    assert within(parts.means(x, once)) <= within(once) < within(first)
+    alone = torch.cat([first, torch.full_like(first[:, :, :1], 99.0)], 2)  # nothing is near to the last
+    torch.testing.assert_close(parts.means(x, alone)[:, :, 4], alone[:, :, 4])
+
+
+def test_landmarks():
+    torch.manual_seed(0)
+    q, k, v = qkv()
+    for choose in (*(rule for rule, _ in CHOICES.values()), far, landmarks.spread_and_received):
+        rows, cols = choose(q, k, v, 7)
+        for index in (rows, cols):
+            assert index.shape == (N, H, 7) and (index.sort(-1).values.diff(dim=-1) > 0).all()
+    rows, cols = landmarks.uneven(step, 1.5)(q, k, v, 8)
+    assert rows.shape[-1] == 12 and cols.shape[-1] == 4
+    rows, cols = landmarks.uneven(step, 0.5)(q, k, v, L)
+    assert rows.shape[-1] == L // 2 and cols.shape[-1] == L
+    a, c = k[1, 2].numpy(), v[1, 2].numpy()
+    gram = a.T @ a
+    scores = np.diag(a @ np.linalg.inv(gram + 1e-3 * np.diag(gram).mean() * np.eye(D)) @ a.T)
+    assert set(landmarks.leverage(k, 7)[1, 2].tolist()) == set(np.argsort(-scores)[:7])
+    chosen = landmarks.value_norm(q, k, v, 7)[1][1, 2].tolist()
+    assert set(chosen) == set(np.argsort(-np.linalg.norm(a, axis=1) * np.linalg.norm(c, axis=1))[:7])
+    rows, cols = landmarks.received(q, k, v, 7)
+    mass = np_softmax(q[1, 2].numpy()[rows[1, 2].numpy()] @ a.T / D**0.5).sum(0)
+    assert set(cols[1, 2].tolist()) == set(np.argsort(-mass)[:7])
+    assert (landmarks.segments(k, 6) // 4 == torch.arange(6)).all()
+    far_away = torch.cat([k, k[:, :, :1] + 1e4], 2)
+    assert (landmarks.kmeans_pp(far_away, 2) == L).any(-1).all()  # it is drawn second, unless it was first
+
+
+def run(monkeypatch, capfd, tmp_path, *words):
+    monkeypatch.setattr(sys, "argv", ["lra", f"runs={tmp_path}", *words])
+    dropin()
+    return capfd.readouterr()
+
+
+TINY = ("n=2", "heads=1", "head_dim=4", "length=20", "counts=[4,6]", "cost=0")
+
+
+def test_the_command_adds_to_one_table(tmp_path, monkeypatch, capfd):
+    few = "candidates=[cur_plus,mean]"
+    out = run(monkeypatch, capfd, tmp_path, *TINY, "sources=gaussian", few)
+    home = tmp_path / "dropin"
+    made = json.loads((home / "gaussian-20/errors.json").read_text())
+    assert set(made["values"]) == {"cur_step", "cur_plus", "mean"} and made["n"] == 2 and "cur_plus" in out.out
+    layers = [layer for (layer,) in generated("gaussian", compose("dropin", TINY)).examples]
+    own = [distance(rivals.mean, layer, rivals.softmax(*layer), 4) for layer in layers]
+    assert made["values"]["mean"]["4"] == pytest.approx([np.mean(own), np.std(own, ddof=1)], rel=1e-6)
+    run(monkeypatch, capfd, tmp_path, *TINY, "sources=[gaussian,clustered]", "candidates=[clustered]", "cost=30")
+    values = json.loads((home / "gaussian-20/errors.json").read_text())["values"]
+    assert set(values) == {"cur_step", "cur_plus", "mean", "clustered"} and values["mean"] == made["values"]["mean"]
+    table = (home / "dropin.md").read_text()
+    assert "clustered-20 c=4 | clustered-20 c=6 | gaussian-20 c=4" in table and "30 tokens, 1 heads of 4" in table
+    lines = [line.split(" | ") for line in table.splitlines() if line.startswith("| ") and "---" not in line][1:]
+    ratios = [float(line[1]) for line in lines]
+    assert len(lines) == 4 and ratios == sorted(ratios)
+    assert [r for line, r in zip(lines, ratios, strict=True) if line[0] == "| cur_step"] == [1]
+
+
+def test_ratio_and_cells_of_the_table():
+    made = lambda name, **values: Errors(name, "", 2, 0, None, {k: {"4": (v, 0.1)} for k, v in values.items()})
+    two = [made("a", cur_step=0.4, x=0.2, y=float("nan")), made("b", cur_step=0.5, x=1.0)]
+    assert ratio("x", two) == pytest.approx(1.0) and ratio("cur_step", two) == 1 and ratio("y", two) == float("inf")
+    assert told((0.1234, 0.5)) == "0.123 ± 0.500" and told((1234.5, 10.0)) == "1234 ± 10" and told(None) == ""
+
+
+@pytest.mark.parametrize(
+    "words,reason",
+    [
+        (["candidates=[cur_best]"], "candidates: cur_best is not one of all, cur_step"),
+        (["sources=[uniform]"], "sources must be one of gaussian, clustered, or a list of such, not ['uniform']"),
+        (["counts=[0]"], "counts must be a whole number of 2 or more, or a list of such, not [0]"),
+        (["counts=[21]"], "counts: 21 is more than the 20 tokens of gaussian-20"),
+        (["n=1"], "n must be a whole number of 2 or more, not 1"),
+        (["sources=[]"], "nothing to measure: name sources, run= or model="),
+        (["sources=[]", "run=nowhere"], "run=nowhere is not a folder"),
+        (["model=x"], "model= and examples= go together"),
+        (["sources=[]", "model=x", "examples=y"], "model=x: transformers is not installed, or too old: pip install"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_is_refused(tmp_path, monkeypatch, words, reason):
+    for name in [name for name in sys.modules if name.startswith("lra.integrations.")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    with pytest.raises(ValueError, match=re.escape(reason)):
+        dropin.__wrapped__(compose("dropin", [*TINY, f"runs={tmp_path}", *words]))
+
+
+def test_a_mistake_is_one_line(tmp_path, monkeypatch, capfd):
+    with pytest.raises(SystemExit, match=r"^lra: cuont: no such key; the configuration has [\w, ]+$"):
+        run(monkeypatch, capfd, tmp_path, *TINY, "cuont=3")
+
+
+@pytest.fixture
+def finished(tmp_path, data_root):
+    """Folders as training leaves them, of models as they are built."""
+
+    def make(attn):
+        cfg = config(attn)
+        data = build.task_data(cfg)
+        data.prepare_data()
+        data.setup()
+        folder = tmp_path / "runs" / attn / "seed-0"
+        folder.mkdir(parents=True)
+        choices = record.choices(cfg, data.source.provenance)
+        (folder / "config.yaml").write_text(OmegaConf.to_yaml(OmegaConf.create(dict(choices))))
+        torch.manual_seed(0)
+        torch.save(build.classifier(cfg).state_dict(), folder / "best.ckpt")
+        numbers = dict.fromkeys(("best_step", "step_ms", "peak_bytes"), None) | {"val": 1.0, "test": 2.0}
+        sizes = dict.fromkeys(("params", "n_val", "n_test", "steps", "seed"), 0) | {"majority": 0.0}
+        words = {"study": "s", "task": "listops", "protocol": "paper", "budget": "smoke", "label": attn, "device": "x"}
+        words |= {
+            "fingerprint": record.fingerprint(choices | {"seed": 0}),
+            "git": None,
+            "metric": "accuracy",
+            "status": "done",
+        }
+        record.save(record.RunRecord(**numbers, **sizes, **words), folder)
+        return folder.parent
+
+    return make
+
+
+def test_queries_keys_and_values_of_a_run(finished):
+    cfg = lambda folder, *more: compose("dropin", ["sources=[]", f"run={folder}", "n=3", "counts=[4]", *more])
+    folder = finished("sdpa")
+    (source,) = sources(cfg(folder))
+    assert source.name == "s-sdpa-seed-0" and len(source.examples) == 3 and len(source.examples[0]) == 2
+    lengths = [layers[0][0].shape[2] for layers in source.examples]
+    assert min(lengths) > 4 and len(set(lengths)) > 1
+    for layers in source.examples:
+        assert all(
+            x.shape[:3] == (1, *layers[0][0].shape[1:3]) and x.isfinite().all() for layer in layers for x in layer
+        )
+    with pytest.raises(ValueError, match=r"n=65: .* has 64 dev examples of more than 4 tokens"):
+        list(sources(cfg(folder, "n=65")))
+    with pytest.raises(ValueError, match="has attn=cur_abs; name a run of sdpa or softmax"):
+        list(sources(cfg(finished("cur_abs"))))

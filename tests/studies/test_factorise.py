@@ -1,0 +1,140 @@
+"""Chord factors without parameters: products and gradients against dense matrices, errors against NumPy's SVD."""
+
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+from lra.studies.factorise import chord, compiled
+from lra.studies.factorise.__main__ import factorise
+from lra.studies.factorise.matrices import KINDS
+from lra.studies.factorise.table import Result, ratios, summary
+
+
+def dense(w):
+    """The factors (M,n,K) as matrices (M,n,n)."""
+    M, n, K = w.shape
+    made = torch.zeros(M, n, n, dtype=w.dtype)
+    for i in range(n):
+        for k, o in enumerate([0, 1, 2, 4, 8, 16, 32, 64][:K]):
+            made[:, i, (i + o) % n] += w[:, i, k]
+    return made
+
+
+@pytest.mark.parametrize("n", [10, 13, 16, 30])
+@pytest.mark.parametrize("init", chord.INITS)
+def test_product_and_gradient_are_those_of_dense_matrices(n, init):
+    w = chord.start(n, seed=n, init=init).requires_grad_()
+    x = torch.randn(n, n, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    expected = torch.linalg.multi_dot(list(dense(w)))
+    torch.testing.assert_close(chord.product(w.detach()), expected.detach(), rtol=1e-12, atol=1e-14)
+    loss = (x - expected).square().sum() / 2
+    loss.backward()
+    found, gradient = chord.loss_and_gradient(w.detach(), x)
+    torch.testing.assert_close(found, loss.detach(), rtol=1e-12, atol=0)
+    torch.testing.assert_close(gradient, w.grad, rtol=1e-10, atol=1e-12)
+    batch = chord.loss_and_gradient(torch.stack([w.detach(), 2 * w.detach()]), torch.stack([x, x]))
+    torch.testing.assert_close(batch[1][0], gradient, rtol=1e-12, atol=1e-14)
+    assert batch[0].shape == (2,)
+
+
+@pytest.mark.parametrize("n", [5, 16, 63, 64, 65, 130])
+def test_compiled_loops_are_the_same_function(n):
+    """Also where the last strip of columns is narrower than the others; errors of both grow with the terms added."""
+    w = chord.start(n, seed=n) + 0.1 * torch.randn(1, n, 1, dtype=torch.float64, generator=torch.manual_seed(n))
+    x = torch.randn(n, n, dtype=torch.float64)
+    expected, gradient = chord.loss_and_gradient(w, x)
+    loss, found = compiled.loss_and_gradient(w.numpy(), x.numpy(), np.array(chord.offsets(n)))
+    eps = np.finfo(np.float64).eps
+    assert loss == pytest.approx(expected.item(), rel=n * n * eps)
+    np.testing.assert_allclose(found, gradient, rtol=0, atol=n * eps * gradient.abs().max().item())
+    one, two = (chord.fit(x.numpy(), iterations=3, impl=impl)[0] for impl in chord.IMPLS)
+    np.testing.assert_allclose(one, two, rtol=1e-9, atol=1e-9)
+    with pytest.raises(ValueError, match="impl must be one of compiled, torch, not 'cuda'"):
+        chord.fit(x.numpy(), iterations=1, impl="cuda")
+
+
+def test_start_values():
+    assert (chord.start(64, seed=1, init="paper") >= 1 / 7).all()
+    noise = chord.start(64, seed=1) - 1 / 7
+    assert (noise > 0).all() and noise.sum(-1).max() < 0.01
+    with pytest.raises(ValueError, match="init must be one of code, paper"):
+        chord.start(64, seed=1, init="zero")
+
+
+def test_numbers_and_ranks():
+    assert (chord.factors(256), len(chord.offsets(256)), chord.offsets(256)[-1]) == (8, 9, 128)
+    assert chord.numbers(256) == 18432 and chord.ranks(256) == {"paper": 32, "equal": 35}
+    assert 2 * 256 * 32 + 32 == 16416
+
+
+def test_a_product_of_chord_factors_is_found_again():
+    true = chord.start(16, seed=3) + 0.2 * torch.randn(4, 16, 5, dtype=torch.float64, generator=torch.manual_seed(0))
+    x = chord.product(true).numpy()
+    factors, fell, _ = chord.fit(x, iterations=1500)
+    error = np.linalg.norm(x - chord.product(torch.from_numpy(factors)).numpy())
+    assert error < 1e-3 * np.linalg.norm(x) and 0 < len(fell) <= 1500
+    assert fell[-1] == pytest.approx(error, rel=1e-6) and (np.diff(fell) <= 0).all()
+
+
+def test_truncated_svd_is_the_best_of_its_rank():
+    x = np.random.default_rng(0).normal(size=(20, 20))
+    tail = np.linalg.svd(x, compute_uv=False)[5:]
+    assert np.linalg.norm(x - chord.truncated(x, 5)) == pytest.approx(np.sqrt((tail**2).sum()))
+
+
+def test_the_command(tmp_path, monkeypatch, capfd):
+    def run(*words):
+        monkeypatch.setattr(sys, "argv", ["lra", f"runs={tmp_path}", *words])
+        factorise()
+        return capfd.readouterr()
+
+    first = run("kinds=[network]", "iterations=3")
+    assert first.err.count("network ") == 6 and "karate_club" in first.out
+    home = tmp_path / "factorise"
+    table = (home / "factorise.md").read_text()
+    assert table.count("| network |") == 7 and "of 6 |" in table and (home / "network.png").stat().st_size > 10_000
+    again = run("kinds=[network]", "iterations=3")
+    assert again.err == "" and (home / "factorise.md").read_text() == table
+    for words, message in (
+        (["kinds=[photo]"], "kinds: photo is not one of all, image, gradient"),
+        (["iterations=0"], "iterations must be a whole number"),
+        (["kinds=[network]", "init=zero"], "init must be one of code, paper"),
+    ):
+        with pytest.raises(SystemExit, match=message):
+            run(*words)
+    monkeypatch.setitem(sys.modules, "networkx", None)
+    with pytest.raises(SystemExit, match="kinds=network needs networkx: pip install"):
+        run("kinds=[network]")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_matrices_are_square_and_finite(kind):
+    if kind in ("image", "gradient", "covariance"):
+        pytest.importorskip("skimage", reason="pip install '.[factorise]'")
+    if kind in ("dense_graph", "covariance"):
+        pytest.importorskip("sklearn", reason="pip install '.[factorise]'")
+    names = []
+    for name, x in KINDS[kind]():
+        assert x.ndim == 2 and x.shape[0] == x.shape[1] and np.isfinite(x).all() and np.ptp(x) > 0
+        assert kind in ("image", "gradient") or np.allclose(x, x.T)
+        names.append(name)
+    assert len(set(names)) == len(names) > 2
+
+
+def test_the_summary_counts_by_kind_and_rank():
+    def made(kind, sparse, paper, equal):
+        x = np.ones((8, 8))
+        svd = {"paper": paper, "equal": equal}
+        rest = {"n": 8, "matrix": x, "product": x, "truncated": {}, "fell": np.array([4.0, 3.0]), "stopped": ""}
+        return Result(kind=kind, name="x", sparse=sparse, svd=svd, **rest)
+
+    results = [made("mesh", 1.0, 2.0, 0.5), made("mesh", 3.0, 2.0, 1.0), made("mesh", 1.0, 4.0, 2.0)]
+    results.append(made("image", 1.0, 1.0, 2.0))
+    assert ratios(results)["mesh"] == {"paper": [0.5, 1.5, 0.25], "equal": [2.0, 3.0, 0.5]}
+    assert summary(results) == [
+        ("mesh", "3", "2 of 3", "0.5 (0.25 to 1.5)", "1 of 3", "2 (0.5 to 3)"),
+        ("image", "1", "0 of 1", "1 (1 to 1)", "1 of 1", "0.5 (0.5 to 0.5)"),
+    ]
+    assert summary([]) == [] and results[0].cells("{}")[-2:] == ("2", "3")

@@ -1,0 +1,155 @@
+"""The study of pretrained encoders: its parts against numpy, and the command on a tiny BERT and made-up reviews."""
+
+import io
+import json
+import subprocess
+import sys
+import tarfile
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from omegaconf import OmegaConf
+
+from lra.config import CONF
+
+pytestmark = pytest.mark.peers
+transformers = pytest.importorskip("transformers", "5.0", reason="transformers 5 is not installed: make test-peers")
+from lra.studies.pretrained import __main__  # noqa: E402 behind the skip
+from lra.studies.pretrained.capture import captured  # noqa: E402
+from lra.studies.pretrained.encoder import load  # noqa: E402
+
+WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "good", "bad", "film", "plot", "the"]
+
+
+@pytest.fixture(scope="module")
+def reviews(tmp_path_factory):
+    path = tmp_path_factory.mktemp("reviews") / "reviews.tar.gz"
+    draw = np.random.default_rng(0)
+    with tarfile.open(path, "w:gz") as archive:
+        for split in ("train", "test"):
+            for kind, word in (("neg", "bad"), ("pos", "good")):
+                for i in range(12):
+                    text = " ".join([*draw.choice(["film", "plot", "the"], draw.integers(3, 30)), word]).encode()
+                    member = tarfile.TarInfo(f"reviews/{split}/{kind}/{i}.txt")
+                    member.size = len(text)
+                    archive.addfile(member, io.BytesIO(text))
+    return path
+
+
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("bert")
+    (folder / "vocab.txt").write_text("\n".join(WORDS))
+    transformers.BertTokenizer(str(folder / "vocab.txt")).save_pretrained(folder)
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
+    made = transformers.BertModel(transformers.BertConfig(**sizes, vocab_size=len(WORDS)))
+    for parameter in made.parameters():
+        if parameter.dim() > 1:
+            torch.nn.init.normal_(parameter, std=0.2)
+    made.save_pretrained(folder)
+    return folder
+
+
+def test_examples_are_balanced_and_labelled_by_folder(reviews):
+    contents, labels = __main__.examples(reviews, "train", 10, 0)
+    assert labels.bincount().tolist() == [5, 5] and len(set(contents)) == 10
+    assert [b"good" in content for content in contents] == labels.bool().tolist()
+    assert __main__.examples(reviews, "train", 10, 0)[0] == contents != __main__.examples(reviews, "train", 10, 1)[0]
+    for n in (9, 26, 0):
+        with pytest.raises(ValueError, match=f"2 classes of 12 or more files in train/<class>/; train={n} must be"):
+            __main__.examples(reviews, "train", n, 0)
+    with pytest.raises(ValueError, match="0 classes"):
+        __main__.examples(reviews, "dev", 10, 0)
+
+
+def test_probe_is_the_minimum_and_neighbours_are_those_of_numpy():
+    g = torch.Generator().manual_seed(0)
+    features = F.normalize(torch.randn(60, 5, generator=g, dtype=torch.float64), dim=-1)
+    labels = torch.randint(3, (60,), generator=g)
+    linear = __main__.probe(features.float(), labels).double()
+    loss = F.cross_entropy(linear(features), labels) + 1e-3 * linear.weight.square().sum()
+    gradients = torch.autograd.grad(loss, list(linear.parameters()))
+    assert max(g.abs().max() for g in gradients) < 1e-3
+    queries = F.normalize(torch.randn(20, 5, generator=g, dtype=torch.float64), dim=-1)
+    cosines = (queries @ features.T).numpy()
+    expected = []
+    for row in cosines:
+        near = np.argsort(-row)[:7]
+        expected.append(np.argmax([row[near][labels.numpy()[near] == c].sum() for c in range(3)]))
+    assert __main__.nearest(features, labels, queries, 7).tolist() == expected
+
+
+def command(bert, reviews, *words):
+    line = [sys.executable, "-m", "lra.studies.pretrained", f"model={bert}", f"examples={reviews}", *words]
+    return subprocess.run(line, capture_output=True, text=True, cwd=CONF.parent)
+
+
+def test_command_before_and_after_distillation(bert, reviews, tmp_path):
+    words = [
+        "train=20",
+        "test=10",
+        "length=40",
+        "selections=[step,plus]",
+        "counts=[3,40]",
+        "steps=30",
+        "lr=1e-3",
+        "batch=10",
+    ]
+    done = command(bert, reviews, *words, f"out={tmp_path / 'results.json'}")
+    assert done.returncode == 0, done.stderr
+    results = [__main__.Result(**row) for row in json.loads((tmp_path / "results.json").read_text())]
+    named = [(r.attention, r.count, r.tuned) for r in results]
+    words = [(word, count, tuned) for word in ("step", "plus") for count in (3, 40) for tuned in (0, 30)]
+    assert named == [("exact", None, 0), *words]
+    exact, few, tuned = results[:3]
+    assert results[7].attention == "plus" and results[7].cosine == pytest.approx(1, abs=1e-5)  # it keeps everything
+    assert exact.cosine == pytest.approx(1, abs=1e-5) and {r.n for r in results} == {10}
+    assert few.cosine < tuned.cosine < 1
+    assert "20 train and 10 test examples" in done.stdout
+    assert (tmp_path / "results.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_captured_queries_and_keys_give_the_model_s_attention(bert, reviews):
+    settings = OmegaConf.create({"model": str(bert), "pool": "mean", "device": "cpu", "length": 9, "size": 0})
+    encoder = load(settings)
+    (text, *_), _ = __main__.examples(reviews, "test", 2, 0)
+    layers = captured(encoder, text)
+    words = encoder.tokenizer(text.decode(), truncation=True, max_length=9, return_tensors="pt")
+    encoder.model.set_attn_implementation("eager")
+    seen = encoder.model(**words, output_attentions=True).attentions
+    assert len(layers) == len(seen) == 2
+    for (q, k, v), expected in zip(layers, seen, strict=True):
+        assert q.shape == v.shape == (1, 2, words["input_ids"].shape[1], 16)
+        torch.testing.assert_close((q @ k.mT / 4).softmax(-1), expected)
+
+
+def test_candidates_on_a_pretrained_encoder(bert, reviews, tmp_path):
+    words = [f"model={bert}", f"examples={reviews}", f"runs={tmp_path}", "drawn=24", "cost=0", "sources=[]", "n=3"]
+    line = [sys.executable, "-m", "lra.studies.dropin", *words, "counts=[4]", "candidates=[cur_plus]"]
+    run = lambda *more: subprocess.run([*line, *more], capture_output=True, text=True, cwd=CONF.parent)
+    done = run("length=12")
+    assert done.returncode == 0, done.stderr
+    made = json.loads((tmp_path / "dropin" / f"{bert.name}-12" / "errors.json").read_text())
+    assert made["n"] == 3 and made["about"] == "reviews.tar.gz, 2 layers of 2 heads, 12 tokens"
+    assert 0 < made["values"]["cur_plus"]["4"][0] < made["values"]["cur_step"]["4"][0]
+    done = run("length=500")
+    assert done.returncode == 1 and "0 of drawn=24 are texts that fill length=500, and n=3" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "words,reason",
+    [
+        (["selections=[best]"], "selections must be of sum, abs, embed, step, random, farthest, plus, not best"),
+        (["out=cur.png"], "out=cur.png is where the picture would go: name a .json file"),
+        (["model=/nowhere"], "model=/nowhere cannot be loaded"),
+        (["pool=max"], "pool must be one of mean, cls, not 'max'"),
+        (["train=7"], "train=7 must be a multiple"),
+    ],
+    ids=str,
+)
+def test_one_line_for_mistakes(bert, reviews, words, reason):
+    done = command(bert, reviews, "train=20", "test=10", "batch=5", "neighbours=5", *words)
+    assert done.returncode == 1 and reason in done.stderr.splitlines()[-1] and "Traceback" not in done.stderr

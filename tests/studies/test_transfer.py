@@ -1,0 +1,416 @@
+"""Transfer: what may be grafted, what is measured against hand-made distances and numpy, what a record holds."""
+
+import dataclasses
+import re
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from conftest import config
+from omegaconf import OmegaConf
+
+from lra.attention.softmax import Softmax
+from lra.config import CONF, compose
+from lra.report import summary as report_tables
+from lra.runs import record
+from lra.studies.transfer import figures
+from lra.studies.transfer import record as records
+from lra.studies.transfer.__main__ import transfer
+from lra.studies.transfer.compare import calls, layers
+from lra.studies.transfer.control import Mean, Zero
+from lra.studies.transfer.figures import draw
+from lra.studies.transfer.graft import configs, graft, mechanisms, read
+from lra.studies.transfer.tables import curves, markdown, points
+from lra.train.__main__ import train
+from lra.train.lit_module import Training
+
+FEW = ("examples=12", "spectrum=3", "trainer.device=cpu")
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """Two seeds of softmax, trained for six steps."""
+    folder = tmp_path_factory.mktemp("transfer")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LRA_DATA", str(tmp_path_factory.getbasetemp().parent / "lra-data"))
+        train.__wrapped__(config("softmax", f"runs={folder}", "seeds=[0,1]"))
+        yield folder
+
+
+def trained(runs, attn="softmax"):
+    return runs / "paper-smoke" / "listops" / attn
+
+
+def words(runs, *more, run=None):
+    return compose("transfer", [f'run="{run or trained(runs)}"', f"runs={runs}", *FEW, *more])
+
+
+def models(runs, *more, run=None):
+    (one, *_), cfg = read(Path(run or trained(runs))), words(runs, *more, run=run)
+    return graft(one, *configs(one, cfg))
+
+
+def batches(runs, count=2):
+    from lra.train import build
+
+    (one, *_), cfg = read(trained(runs)), words(runs, "attn=sdpa")
+    data = build.task_data(configs(one, cfg)[0])
+    data.setup()
+    return [data.gather("val", np.arange(6 * i, 6 * i + 6)) for i in range(count)]
+
+
+def rewrite(home, choices):
+    """As if a run had been made by these choices."""
+    (home / "config.yaml").write_text(yaml.safe_dump(choices))
+    made = record.load(home / "record.json")
+    record.save(dataclasses.replace(made, fingerprint=record.fingerprint(choices | {"seed": made.seed})), home)
+
+
+def results(runs, place):
+    return [records.load(path) for path in sorted(runs.glob(f"transfer/paper-smoke/listops/softmax/{place}/*/*.json"))]
+
+
+def test_only_the_mechanism_is_new(runs):
+    exact, grafted = models(runs, "attn=nystrom", "attn.landmarks=8")
+    old, new = exact.state_dict(), grafted.state_dict()
+    assert all(torch.equal(old[key], new[key]) for key in old)
+    assert new.keys() - old.keys() == {f"blocks.{i}.mixer.attention.conv.weight" for i in range(2)}
+    _, again = models(runs, "attn=nystrom", "attn.landmarks=8")
+    assert all(torch.equal(value, again.state_dict()[key]) for key, value in new.items())
+
+
+def test_keeping_everything_with_the_true_inverse_is_the_exact_model(runs):
+    true = ["attn.pinv._target_=lra.ops.pinv.exact", "~attn.pinv.steps", "~attn.pinv.init"]
+    exact, grafted = models(runs, "attn=cur_abs", "attn.count=128", *true)
+    for layer in layers(exact.double(), grafted.double(), batches(runs, 1)):
+        assert max(layer.relative, layer.stack_relative) < 1e-9
+    batch = batches(runs, 1)[0]
+    torch.testing.assert_close(exact(*batch[:2]), grafted(*batch[:2]), rtol=1e-9, atol=1e-9)
+
+
+class Shifted(Softmax):
+    """Off by a known amount in real rows, and by much in padded ones, which do not count."""
+
+    def forward(self, q, k, v, mask=None):
+        out = super().forward(q, k, v, mask)
+        return out + torch.where(mask, 0.5, 1e6)[:, None, :, None] if mask is not None else out + 0.5
+
+
+def test_distances_are_those_that_were_put_in(runs):
+    exact, grafted = models(runs, "attn=custom", f"attn._target_={__name__}.Shifted")
+    some = batches(runs)
+    assert any(batch.mask is not None for batch in some)
+    outs = []  # real rows of the exact mechanism of the first layer
+    for batch in some:
+        call = calls(exact, batch)["blocks.0.mixer.attention"][0]
+        mask = torch.ones_like(call.out[:, 0, :, 0], dtype=torch.bool) if batch.mask is None else batch.mask[:, 0]
+        outs.append(call.out.transpose(1, 2)[mask].double())
+    outs = torch.cat(outs)
+    first, second = layers(exact, grafted, some)
+    assert first.mean_abs == first.stack_mean_abs == pytest.approx(0.5, rel=1e-6)
+    assert first.relative == pytest.approx(0.5 * outs.numel() ** 0.5 / outs.norm().item(), rel=1e-6)
+    assert second.mean_abs == pytest.approx(0.5, rel=1e-6) and second.stack_mean_abs != pytest.approx(0.5, rel=1e-3)
+    assert first.spectrum == []
+
+
+def test_spectrum_is_that_of_the_dense_map(runs):
+    exact, grafted = models(runs, "attn=sdpa")
+    (batch,) = batches(runs, 1)
+    call = calls(exact, batch)["blocks.1.mixer.attention"][0]
+    q, k = (call.arguments[name].double().detach().numpy() for name in "qk")
+    expected = []
+    for i in range(4):
+        real = batch.mask[i, 0].numpy() if batch.mask is not None else np.ones(q.shape[2], bool)
+        for h in range(q.shape[1]):
+            scores = q[i, h][real] @ k[i, h][real].T / np.sqrt(q.shape[3])
+            weights = np.exp(scores - scores.max(1, keepdims=True))
+            values = np.linalg.svd(weights / weights.sum(1, keepdims=True), compute_uv=False)
+            expected.append(np.pad(values, (0, q.shape[2] - len(values))))
+    got = layers(exact, grafted, [batch], spectrum=4)[1]
+    np.testing.assert_allclose(got.spectrum, np.mean(expected, 0), rtol=1e-3, atol=1e-6)
+    assert got.relative < 1e-5
+
+
+def test_controls_look_at_nothing():
+    torch.manual_seed(0)
+    q, v = torch.randn(2, 2, 3, 5, 4), torch.randn(2, 3, 5, 6)
+    mask = torch.tensor([[True] * 5, [True, True, False, False, False]])
+    sizes = {"heads": 3, "head_dim": 4, "value_dim": 6, "length": 5}
+    exact = Softmax(**sizes)(0 * q[0], 0 * q[1], v, mask)  # equal scores
+    torch.testing.assert_close(Mean(**sizes)(*q, v, mask)[mask.nonzero(as_tuple=True)[0]], exact[mask.nonzero()[:, 0]])
+    torch.testing.assert_close(Mean(**sizes)(*q, v), Softmax(**sizes)(0 * q[0], 0 * q[1], v))
+    assert not Zero(**sizes)(*q, v, mask).any()
+
+
+@pytest.fixture(scope="module")
+def mega(runs, tmp_path_factory):
+    """A trained MEGA block whose options are not those that mega_cur_* bring along."""
+    folder = tmp_path_factory.mktemp("mega")
+    made = ("block.z=8", "block.norm=scale", "block.prenorm=false", "block.truncation=7", "seeds=[0]")
+    train.__wrapped__(config("mega", f"runs={folder}", *made))
+    return folder
+
+
+def test_mega_cur_is_the_trained_mega(mega):
+    """Its block keeps the run's options, so that keeping everything with the true inverse is the run's own model."""
+    home = trained(mega, "mega")
+    true = ["attn.count=128", "attn.pinv._target_=lra.ops.pinv.exact", "~attn.pinv.steps", "~attn.pinv.init"]
+    (one,) = read(home)
+    source, target = configs(one, words(mega, "attn=mega_cur_step", run=home))
+    assert target.block == source.block and target.block.truncation == 7 and not target.block.prenorm
+    assert configs(one, words(mega, "attn=mega_cur_step", "block.truncation=9", run=home))[1].block.truncation == 9
+    assert configs(one, words(mega, "attn=mega_chunk", run=home))[1].block == OmegaConf.merge(
+        source.block, {"chunk": 128}
+    )
+    exact, grafted = (model.double() for model in models(mega, "attn=mega_cur_step", *true, run=home))
+    batch = torch.randint(0, 15, (2, 1, 128), generator=torch.manual_seed(0))
+    out = exact(batch)
+    torch.testing.assert_close(grafted(batch), out, rtol=1e-7, atol=1e-7)  # the 128 x 128 inverse is ill-conditioned
+    _, fewer = models(mega, "attn=mega_cur_step", "attn.count=4", run=home)
+    assert (fewer.double()(batch) != out).any()
+    for control in ("Mean", "Zero"):
+        _, other = models(mega, "attn=custom", f"attn._target_=lra.studies.transfer.control.{control}", run=home)
+        assert (other.double()(batch) != out).any()
+
+
+def test_the_attention_function_of_a_run_is_not_exchanged_unasked(mega, tmp_path):
+    for name in ("config.yaml", "record.json", "best.ckpt"):
+        (tmp_path / name).write_bytes((trained(mega, "mega") / "seed-0" / name).read_bytes())
+    choices = yaml.safe_load((tmp_path / "config.yaml").read_text())
+    rewrite(tmp_path, choices | {"attn.weights": "laplace"})
+    with pytest.raises(
+        ValueError, match=r"has attn.weights=laplace and attn=mega_cur_step softmax; say attn.weights=l"
+    ):
+        models(mega, "attn=mega_cur_step", run=tmp_path)
+    for said in ("laplace", "softmax"):
+        assert models(mega, "attn=mega_cur_step", f"attn.weights={said}", run=tmp_path)
+
+
+def test_direct_evaluation_and_its_record(runs, capfd):
+    transfer.__wrapped__(words(runs, "attn=sdpa"))
+    made = results(runs, "sdpa")
+    assert [(r.seed, r.steps, r.tuned_test, r.status) for r in made] == [(0, 0, None, "done"), (1, 0, None, "done")]
+    for r in made:  # the same function in other rounding
+        assert (r.direct_val, r.direct_test) == (r.exact_val, r.exact_test)
+        assert (r.n_val, r.n_test, r.examples, r.spectrum_examples) == (64, 64, 12, 3)
+        assert [len(layer.spectrum) for layer in r.layers] == [128, 128] and r.layers[0].spectrum[0] > 0
+    assert capfd.readouterr().err.count("listops softmax -> sdpa seed") == 2
+    stamps = [path.stat().st_mtime_ns for path in runs.rglob("transfer.json")]
+    transfer.__wrapped__(words(runs, "attn=sdpa"))
+    assert capfd.readouterr().err.count("done before") == 2
+    assert stamps == [path.stat().st_mtime_ns for path in runs.rglob("transfer.json")]
+    found, damaged = record.scan(runs)
+    assert {r.label for r in found.values()} == {"softmax"} and damaged == []
+    assert list(report_tables.collect(runs)[0]) == ["paper-smoke"]
+    with pytest.raises(ValueError, match=r"examples: 12 -> 9.*study=<name>"):
+        transfer.__wrapped__(words(runs, "attn=sdpa", "examples=9"))
+
+
+def test_fine_tuning_starts_from_the_weights_and_trains(runs, monkeypatch):
+    modes = []
+    start = Training.on_train_batch_start
+    monkeypatch.setattr(
+        Training,
+        "on_train_batch_start",
+        lambda self, *args: (modes.append(all(m.training for m in self.model.modules())), start(self, *args)),
+    )
+    seed = f"run={trained(runs) / 'seed-0'}"
+    transfer.__wrapped__(words(runs, "attn=cur_random", "attn.count=8", "steps=4", "optim.lr=1e-12", seed))
+    (still,) = results(runs, "cur_random-count=8-tuned=4")
+    assert modes == [True] * 4
+    assert (still.tuned_val, still.tuned_test) == (still.direct_val, still.direct_test)
+    transfer.__wrapped__(words(runs, "attn=cur_step", "attn.count=8", "steps=4", "optim.lr=0.01", seed))
+    folder = runs / "transfer/paper-smoke/listops/softmax/cur_step-count=8-tuned=4/seed-0"
+    before, after = (torch.load(f / "best.ckpt", weights_only=True) for f in (trained(runs) / "seed-0", folder))
+    assert all((before[key] != after[key]).any() for key in before if key.endswith("mixer.inputs.weight"))
+    (tuned,) = results(runs, "cur_step-count=8-tuned=4")
+    assert tuned.steps == 4 and tuned.status == "done" and (folder / "metrics.csv").read_text().count("\n") == 2
+
+
+@pytest.fixture
+def copy(runs, tmp_path):
+    """A copy of one seed to be damaged."""
+    home = tmp_path / "copy"
+    home.mkdir()
+    for name in ("config.yaml", "record.json", "best.ckpt"):
+        (home / name).write_bytes((trained(runs) / "seed-0" / name).read_bytes())
+    return home
+
+
+@pytest.mark.parametrize(
+    "more,reason",
+    [
+        (["attn=soft"], "soft has one projection for queries and keys and softmax has two: their weights do not fit"),
+        (["attn=psf"], r"\(softmax\) do not fit attn=psf: psf needs blocks.0.mixer.*has no place for"),
+        (["attn=cur_step", "attn.count=129"], "attn.count must be between 1 and the task's length 128, not 129"),
+        (["attn=cur_step", "attn.cuont=3"], "cuont"),
+        (["attn=cur_step", "steps=-1"], "steps must be a whole number of 0 or more, not -1"),
+        (["attn=cur_step", "examples=0"], "examples must be a whole number of 1 or more, not 0"),
+        (["attn=cur_step", "steps=4", "optim.eval_every=3"], "optim.eval_every must divide optim.steps 4, not 3"),
+        (["attn=cur_step", "run=no=where"], "run=no=where is not a folder"),
+        (["attn=custom"], "names no mechanism"),
+        (["attn=cur_step", "task=text"], "a transfer has the task of its run; leave out task="),
+        (["attn=cur_stop"], "attn=cur_stop: no such choice; attn is one of"),
+    ],
+    ids=lambda x: "-".join(x) if isinstance(x, list) else "",
+)
+def test_one_line_for_what_cannot_be(runs, monkeypatch, capfd, more, reason):
+    monkeypatch.setattr(sys, "argv", ["lra", f"run={trained(runs)}", f"runs={runs}", *more])
+    with pytest.raises(SystemExit) as stop:
+        transfer()
+    assert stop.value.code.startswith("lra: ") and "\n" not in stop.value.code
+    assert "Traceback" not in capfd.readouterr().err
+    assert re.search(reason, stop.value.code), stop.value.code
+
+
+def test_a_mechanism_with_weights_of_its_own_has_them_refused(runs, copy):
+    """And a folder whose name has an equals sign can be named."""
+    home = copy.rename(copy.with_name("nystrom-landmarks=8"))
+    (one,), cfg = read(home), words(runs, "attn=nystrom", "attn.landmarks=8", run=home)
+    source, target = configs(one, cfg)
+    torch.save(graft(one, source, target)[1].state_dict(), home / "best.ckpt")
+    rewrite(home, record.choices(target, {}))
+    with pytest.raises(ValueError, match=r"cur_step has no place for blocks.0.mixer.attention.conv.weight, blocks.1"):
+        models(runs, "attn=cur_step", run=home)
+
+
+def test_damaged_and_foreign_runs(runs, copy, tmp_path):
+    torch.save({"head.weight": torch.ones(3)}, copy / "best.ckpt")
+    with pytest.raises(ValueError, match=r"does not hold the weights of this model \(.*Missing key"):
+        models(runs, "attn=cur_step", run=copy)
+    weights = torch.load(trained(runs) / "seed-0" / "best.ckpt", weights_only=True)
+    weights["embed.token.weight"] = weights["embed.token.weight"][:9]
+    torch.save(weights, copy / "best.ckpt")
+    with pytest.raises(ValueError, match=r"best.ckpt does not hold .*size mismatch for embed.token.weight"):
+        models(runs, "attn=cur_step", run=copy)
+    (copy / "best.ckpt").write_bytes(b"cut off")
+    with pytest.raises(ValueError, match=r"best.ckpt cannot be used \(it is damaged"):
+        models(runs, "attn=cur_step", run=copy)
+    (copy / "best.ckpt").unlink()
+    with pytest.raises(ValueError, match=r"best.ckpt cannot be used \(it is missing"):
+        models(runs, "attn=cur_step", run=copy)
+    choices = yaml.safe_load((copy / "config.yaml").read_text())
+    (copy / "config.yaml").write_text(yaml.safe_dump(choices | {"provenance.name": "other"}))
+    with pytest.raises(ValueError, match=r"config.yaml and record.json are not of one run"):
+        read(copy)
+    rewrite(copy, choices | {"provenance.name": "other"})
+    with pytest.raises(ValueError, match=r"trained on other data \(provenance.name: other -> listops\)"):
+        transfer.__wrapped__(words(runs, "attn=cur_step", run=copy))
+    (copy / "config.yaml").rename(copy / "moved")
+    with pytest.raises(ValueError, match=r"config.yaml is not the configuration of a run \(it is missing\)"):
+        read(copy)
+    (copy / "moved").rename(copy / "config.yaml")
+    (copy / "record.json").unlink()
+    with pytest.raises(ValueError, match=r"has no finished seed: no record.json, python -m lra.train makes them"):
+        read(copy)
+
+
+def test_mechanism_inside_another_is_part_of_it():
+    class Outer(Softmax):
+        def __init__(self):
+            super().__init__(heads=1, head_dim=1, value_dim=1, length=1)
+            self.inner = Softmax(heads=1, head_dim=1, value_dim=1, length=1)
+
+    assert list(mechanisms(torch.nn.ModuleDict({"a": Outer(), "ab": Outer()}))) == ["a", "ab"]
+
+
+@pytest.fixture
+def swept(runs):
+    """A made-up sweep over selection, count and steps of fine-tuning, two seeds each."""
+    transfer.__wrapped__(words(runs, "attn=sdpa"))
+    like = results(runs, "sdpa")[0]
+    made = []
+    for score in ("step", "abs"):
+        for count in (16, 8):
+            for steps in (0, 10):
+                for seed in (0, 1):
+                    attn = {"_target_": "lra.attention.cur.CUR", "score": score, "count": count, "pinv.steps": 4}
+                    values = {"direct_test": 20.0 + count + seed, "tuned_test": 50.0 + count if steps else None}
+                    label = f"cur_{score}-count={count}"
+                    made.append(dataclasses.replace(like, attn=attn, label=label, steps=steps, seed=seed, **values))
+    return made
+
+
+def test_points_join_seeds_and_curves_what_differs_in_one_option(swept):
+    (group,) = points(swept)
+    some = points(swept)[group]
+    assert group == ("paper-smoke", "listops", "softmax") and len(some) == 8
+    assert [len(point.tests) for point in some] == [2] * 8
+    (one,) = (point for point in some if (point.label, point.tuned) == ("cur_abs-count=8", 0))
+    assert one.cells[1:3] == ("8", "0") and one.cells[6] == "2"
+    assert one.cells[4] == f"28.50 ± {statistics.stdev([28, 29]):.2f}"
+    assert one.changes == [pytest.approx(test - one.records[0].exact_test) for test in (28, 29)]
+    by_count = curves(some, lambda point: point.options["count"], {"count"})
+    assert {name: [(x, p.tests[0]) for x, p in line] for name, line in by_count.items()} == {
+        "score=abs, tuned=0 (n = 2)": [(8, 28.0), (16, 36.0)],
+        "score=abs, tuned=10 (n = 2)": [(8, 58.0), (16, 66.0)],
+        "score=step, tuned=0 (n = 2)": [(8, 28.0), (16, 36.0)],
+        "score=step, tuned=10 (n = 2)": [(8, 58.0), (16, 66.0)],
+    }
+    assert curves(some, lambda point: point.options["pinv.steps"], {"pinv.steps"}) == {}
+    fewer = [r for r in swept if r.seed == 0 or r.attn["count"] == 8]  # a line compares the same seeds
+    by_count = curves(points(fewer)[group], lambda point: point.options["count"], {"count"})
+    assert [[p.tests for _, p in line] for name, line in by_count.items() if name == "score=abs, tuned=0 (n = 1)"] == [
+        [[28.0], [36.0]]
+    ]
+    assert "| cur_step-count=16 | 16 | 10 |" in markdown(points(swept), {})
+
+
+def test_a_legend_says_what_tells_mechanisms_apart_and_no_more(swept):
+    other = {"_target_": "lra.attention.nystrom.Nystrom", "kernel": 0}
+    more = [
+        dataclasses.replace(swept[0], attn=other | {"landmarks": kept}, label=f"nystrom-landmarks={kept}", steps=0)
+        for kept in (16, 8)
+    ]
+    ((_, some),) = points([r for r in swept if r.steps == 0] + more).items()
+    by_count = curves(some, lambda point: point.kept, {"count", "landmarks"})
+    assert by_count.keys() == {"CUR, score=abs (n = 2)", "CUR, score=step (n = 2)", "Nystrom (n = 1)"}
+    words = [f"cur_{score}-count={count}" for score in ("abs", "step") for count in (8, 16)]
+    assert [point.label for point in some] == [*words, "nystrom-landmarks=8", "nystrom-landmarks=16"]
+
+
+def test_pictures_are_made_for_what_varies(swept, tmp_path):
+    ((group, some),) = points(swept).items()
+    names = draw(group, some, tmp_path)
+    stem = "paper-smoke-listops-softmax"
+    assert names == [f"{stem}-{axis}.png" for axis in ("count", "selection", "tuned", "spectrum")]
+    assert all((tmp_path / name).read_bytes().startswith(b"\x89PNG") for name in names)
+    bare = [dataclasses.replace(layer, spectrum=[]) for layer in some[0].records[0].layers]
+    some[0].records[:] = [dataclasses.replace(r, layers=bare, spectrum_examples=0) for r in some[0].records]
+    assert draw(group, some, tmp_path) == names  # made without singular values, the others have them
+
+
+def test_errors_stand_beside_scores_unless_fine_tuning_came_between(swept, tmp_path, monkeypatch):
+    ((group, some),) = points(swept).items()
+    seen = {}
+    monkeypatch.setattr(figures, "_save", lambda figure, name, folder: seen.update({name: len(figure.axes)}))
+    draw(group, some, tmp_path)
+    assert {name.rpartition("-")[2]: panels for name, panels in seen.items()} == {
+        "count": 2,
+        "selection": 2,
+        "tuned": 1,
+        "spectrum": 1,
+    }
+
+
+def test_show_command(runs, swept, tmp_path):
+    call = lambda *more: subprocess.run(
+        [sys.executable, "-m", "lra.studies.transfer.show", *more], capture_output=True, text=True, cwd=CONF.parent
+    )
+    empty = call(f"runs={tmp_path}")
+    assert empty.returncode == 1 and empty.stderr.startswith(
+        f"lra: {tmp_path} has no transfer; python -m lra.studies.transfer"
+    )
+    records.save(swept[0], tmp_path)
+    (tmp_path / "x").mkdir()
+    (tmp_path / "x" / records.FILE).write_text("{}")
+    done = call(f"runs={tmp_path}")
+    assert done.returncode == 0, done.stderr
+    assert "is not a record of a transfer" in done.stderr and done.stderr.count("\n") == 1
+    assert "cur_step-count=16" in done.stdout and "transfer.md and 1 picture\n" in done.stdout
+    assert (tmp_path / "transfer" / "transfer.md").read_text().count("![") == 1

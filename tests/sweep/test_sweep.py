@@ -1,0 +1,309 @@
+"""Sweeps: what they run, what they say before and meanwhile, what becomes of runs that fail, die or are held."""
+
+import errno
+import json
+import os
+import sys
+import threading
+import time
+
+import pytest
+import yaml
+from conftest import MECHANISMS
+from test_config import run as entry
+from test_report import RECORD
+
+from lra.config import CONF, compose
+from lra.disk import lock
+from lra.runs import record
+from lra.sweep import __main__ as leader
+from lra.sweep import job, plan, progress
+from lra.train.fit import device_name
+
+SWEEPS = sorted(path.stem for path in (CONF / "sweep").glob("*.yaml"))
+SMOKE = ["budget=smoke", "tasks=[listops]", "measure=0"]
+
+
+def config(name, *words):
+    return compose("sweep", [f"sweep={name}", *words])
+
+
+def expand(name, *words, runs="unused"):
+    return plan.expand(config(name, f"runs={runs}", *SMOKE, *words), threads=None)[0]
+
+
+@pytest.fixture
+def four(tmp_path):
+    """Two methods, two seeds."""
+    words = ["seeds=[0,1]", "sweep.grids.methods.attn=[cur_sum,cur_abs]"]
+    return expand("selection", *words, runs=tmp_path), config("selection", f"runs={tmp_path}", *SMOKE, *words)
+
+
+def finish(run, **changes):
+    run.folder.mkdir(parents=True, exist_ok=True)
+    values = record.asdict(RECORD) | {"task": run.task, "label": run.label, "seed": run.seed, "steps": run.steps}
+    (run.folder / record.NAME).write_text(json.dumps(values | changes))
+
+
+def test_selection_is_table_4_of_curformer():
+    made = config("selection", "measure=0")
+    assert list(made.tasks) == ["listops", "text", "retrieval", "image", "pathfinder"]
+    made.tasks = ["listops"]
+    runs, skipped = plan.expand(made, threads=None)
+    methods = ("cur_sum", "cur_abs", "cur_embed", "cur_step", "cur_random")
+    table = {(run.task, run.label, run.seed) for run in runs}
+    assert table == {(t, m, s) for t in made.tasks for m in methods for s in range(5)} and len(runs) == 25
+    assert not skipped and {run.folder.parts[:2] for run in runs} == {("runs", "sweep-selection")}
+    assert {run.steps for run in runs} == {5000}
+
+
+def test_study_says_what_is_not_the_papers():
+    assert plan.study(config("lr", "budget=quick", "protocol=clean")) == "sweep-lr-clean-quick"
+    assert plan.study(config("lr", "study=mine")) == "mine"
+
+
+@pytest.mark.parametrize("name", SWEEPS)
+def test_every_value_of_every_axis_is_a_run_with_a_name_of_its_own(name):
+    """All points have different words; those along the axes are built, mechanisms apart, which have their own tests."""
+    made = config(name)
+    points = plan.points(made.sweep.grids)
+    assert len({tuple(point) for point in points}) == len(points)
+    for key, grid in made.sweep.grids.items():
+        axes = {axis: list(values) for axis, values in grid.items()}
+        assert set(axes["attn"]) <= set(MECHANISMS)
+        axes["attn"] = axes["attn"][:1]
+        for axis, values in axes.items():
+            one = {other: some[:1] for other, some in axes.items()} | {axis: values}
+            small = config(name, *SMOKE, "seeds=[3]")
+            small.sweep.grids = {key: one}
+            assert len(plan.expand(small, threads=None)[0]) == len(values)
+
+
+def test_baselines_are_mechanisms_and_lr_gives_each_the_same_rates():
+    names = list(config("baselines").sweep.grids.methods.attn)
+    assert set(names) <= set(MECHANISMS) and len(set(names)) == len(names)
+    rates = {}
+    for point in plan.points(config("lr").sweep.grids):
+        words = dict(word.split("=", 1) for word in point)
+        rates.setdefault(words["attn"], []).append(float(words["optim.lr"]))
+    assert list(rates) == names and set(map(tuple, rates.values())) == {(1e-4, 3e-4, 1e-3, 3e-3)}
+
+
+def test_axes_outside_the_mechanism_are_part_of_the_label():
+    runs = expand("lr", "sweep.grids.methods.attn=[cur_abs]", "seeds=[0]")
+    assert [run.label for run in runs] == [f"cur_abs-optim.lr={lr}" for lr in (0.0001, 0.0003, 0.001, 0.003)]
+    assert "label_keys=[optim.lr]" in runs[0].words
+
+
+def test_a_mechanism_that_cannot_run_here_is_left_out_with_a_line(monkeypatch):
+    monkeypatch.setattr(
+        plan.build, "unavailable", lambda c: f"attn={c.label} needs a GPU" if "sum" in c.label else None
+    )
+    runs, skipped = plan.expand(config("selection", *SMOKE), threads=None)
+    assert skipped == ["listops: attn=cur_sum needs a GPU"] and "cur_sum" not in {run.label for run in runs}
+
+
+WRONG = {
+    "sweep=nope": "sweep=nope: no such choice; sweep is one of baselines, copy_rv, count",
+    "sweep=selection tasks=[listops,nope]": "task=nope: no such choice; task is one of",
+    "sweep=count +sweep.grids.mine={attn:[cur_abs],attn.cuont:[3]}": "attn.cuont: no such key; attn has",
+    "sweep=count +sweep.grids.mine={attn:[cur_abs],optim.rate:[3]}": "optim.rate: no such key; optim has",
+    "sweep=selection tasks=[]": "tasks must be text, or a list of such, not []",
+    "sweep=selection overrides=['optim.lr=-1']": "optim.lr must be a number above 0, not -1",
+    "sweep=selection hydra/launcher=nope": "hydra/launcher=nope: no such choice; hydra/launcher is one of",
+}
+
+
+@pytest.mark.parametrize("words", WRONG)
+def test_a_wrong_word_gets_one_line_before_anything_runs(words, tmp_path, monkeypatch, capfd):
+    stop, printed = entry(leader.sweep, *SMOKE, f"runs={tmp_path}", *words.split(), patch=monkeypatch, capfd=capfd)
+    assert stop.startswith("lra: ") and WRONG[words] in stop and "\n" not in stop
+    assert "Traceback" not in printed and not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(("word", "extra"), [("ray", "ray"), ("submitit_slurm", "slurm"), ("submitit_local", "slurm")])
+def test_a_launcher_that_is_not_installed_names_its_extra(word, extra, monkeypatch, capfd):
+    from hydra.core.config_store import ConfigStore
+    from hydra.core.plugins import Plugins
+
+    Plugins.instance()  # launchers that are installed have entered themselves
+    monkeypatch.delitem(ConfigStore.instance().repo["hydra"]["launcher"], f"{word}.yaml", raising=False)
+    stop, _ = entry(leader.sweep, "sweep=selection", f"hydra/launcher={word}", patch=monkeypatch, capfd=capfd)
+    assert stop == f"lra: hydra/launcher={word} is not installed: pip install '.[{extra}]'"
+
+
+def test_a_folder_of_another_configuration_is_refused_before_anything_runs(four, tmp_path):
+    runs, made = four
+    runs[2].folder.mkdir(parents=True)
+    (runs[2].folder / "config.yaml").write_text(yaml.safe_dump({"optim.lr": 7}))
+    assert len(plan.expand(made, threads=None)[0]) == 4  # nothing was made by it yet
+    (runs[2].folder / "metrics.csv").touch()
+    with pytest.raises(ValueError, match=r"was made by another configuration .*optim.lr: 7 -> 0.001"):
+        plan.expand(made, threads=None)
+
+
+def test_plan_counts_what_is_left_and_says_what_its_time_is_based_on(four, tmp_path):
+    runs, made = four
+    text = "\n".join(plan.describe(runs, made, 1))
+    assert "4 runs in" in text and "0 of them finished" in text and "4 left of 6 steps each, time unknown" in text
+    assert f"about {max(1, round(4 * 16 * 86922 / 2**20))} MB" in text
+
+    choices = compose("train", list(runs[0].words))
+    written = record.choices(choices, plan.build.task_data(choices).source.provenance)
+    finish(runs[0], device=device_name("cpu"), step_ms=100.0, n_val=64)
+    (runs[0].folder / "config.yaml").write_text(yaml.safe_dump(written | {"optim.lr": 0.001}))
+    again = plan.expand(made, threads=None)[0]
+    # 6 steps of 100 ms, and 2 evaluations of 64 / 8 batches at a third of a step each
+    assert again[1].seconds == pytest.approx(0.1 * (6 + 2 * 8 / 3)) and again[1].basis == "record"
+    assert again[2].seconds is None  # another method has another cost
+    text = "\n".join(plan.describe(again, made, 2))
+    assert "1 of them finished" in text and "3 left" in text and "1 by records" in text and "2 like the others" in text
+
+    finish(runs[0], device="NVIDIA X", step_ms=100.0, n_val=64)
+    assert plan.expand(made, threads=None)[0][1].seconds is None
+    made.measure = 60
+    measured = plan.expand(made, threads=None)[0]
+    assert measured[3].basis == "measured" and 0 < measured[3].seconds < 600
+
+
+def test_states_and_lines(four, capfd, monkeypatch):
+    runs, _ = four
+    monkeypatch.setattr(progress, "EVERY", 0.01)
+    finish(runs[0])
+    assert [progress.state(run) for run in runs] == ["done", "left", "left", "left"]
+    with progress.Watch(runs) as watch:
+        assert watch.summary() == "1 of 4 done, 3 left"
+        runs[1].folder.mkdir(parents=True)
+        with lock.hold(runs[1].folder / lock.NAME):
+            (runs[1].folder / "metrics.csv").write_text("step,val\n3,9.0\n")
+            _until(lambda: watch.states[runs[1]] == "running")
+            watch.begin = time.monotonic() - 10  # half a run in 10 s, two and a half to go
+            assert watch.summary() == "1 of 4 done, 1 running, 2 left, 0:50 to go"
+        finish(runs[1], status="diverged", steps=4, test=None)
+        job.fail(_made(runs[2]), "no memory")
+        _until(lambda: watch.states[runs[2]] == "failed")
+        finish(runs[3])
+    err = capfd.readouterr().err
+    assert "cur_sum seed 1: diverged at step 4; 1 of 4 done, 1 diverged" in err
+    assert "cur_abs seed 0: failed, no memory; " in err and "cur_sum seed 0" not in err
+    assert err.splitlines()[-1].startswith("listops cur_abs seed 1: test 37.00; 2 of 4 done, 1 diverged, 1 failed")
+
+
+def _made(run):
+    run.folder.mkdir(parents=True, exist_ok=True)
+    return run.folder
+
+
+def _until(true):
+    deadline = time.monotonic() + 20
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_reasons():
+    assert job.reason(1, "step 3\nlra: optim.lr must be above 0\n\n") == "optim.lr must be above 0"
+    assert job.reason(1, "Traceback\nRuntimeError: no\n") == "RuntimeError: no"
+    assert job.reason(-9, "step 3") == "ended by SIGKILL, perhaps for want of memory"
+    assert job.reason(-11, "") == "ended by SIGSEGV" and job.reason(3, "") == "exit status 3, not a word"
+
+
+def sweep(monkeypatch, capfd, launch, *words):
+    """The sweep with another way to launch: what it ended with, what it said."""
+    monkeypatch.setattr(leader, "launch", launch)
+    monkeypatch.setattr(leader, "EVERY", 0.01)
+    few = ["seeds=[0,1]", "sweep.grids.methods.attn=[cur_sum,cur_abs]"]
+    return entry(leader.sweep, "sweep=selection", *SMOKE, *few, *words, patch=monkeypatch, capfd=capfd)
+
+
+def test_failed_runs_stop_no_other_and_are_listed_with_their_reason(tmp_path, monkeypatch, capfd):
+    def launch(runs, *_):
+        for run in runs:
+            if run.label == "cur_sum":
+                job.fail(_made(run), f"no memory for {run.seed}")
+            elif run.seed == 0:
+                finish(run, status="diverged", steps=3, test=None)
+            else:
+                finish(run)
+
+    stop, said = sweep(monkeypatch, capfd, launch, f"runs={tmp_path}")
+    assert stop == "lra: 2 of 4 runs failed; the same command tries them again"
+    for seed in (0, 1):
+        assert f"listops cur_sum seed {seed}: failed, no memory for {seed}\n  python -m lra.train task=listops" in said
+    assert "cur_abs seed 0: diverged at step 3" in said and "1 of 4 done, 1 diverged, 2 failed" in said
+    again = []
+    stop, _ = sweep(
+        monkeypatch, capfd, lambda runs, *_: [again.append(r) or finish(r) for r in runs] and None, f"runs={tmp_path}"
+    )
+    assert stop is None and [(run.label, run.seed) for run in again] == [("cur_sum", 0), ("cur_sum", 1)]
+
+
+def test_what_another_sweep_is_at_is_waited_for_and_launched_when_that_dies(tmp_path, monkeypatch, capfd):
+    rounds, other = [], threading.Event()
+
+    def launch(runs, *_):
+        rounds.append([(run.label, run.seed) for run in runs])
+        if len(rounds) == 1:
+            threading.Timer(0.3, other.set).start()  # the other sweep goes on for a while and dies
+        for run in runs:
+            finish(run)
+
+    held = tmp_path / "sweep-selection-smoke" / "listops" / "cur_abs" / "seed-1"
+    held.mkdir(parents=True)
+
+    def hold():
+        with lock.hold(held / lock.NAME):
+            ready.set()
+            other.wait(60)
+
+    ready = threading.Event()
+    threading.Thread(target=hold).start()
+    ready.wait(10)
+    stop, _ = sweep(monkeypatch, capfd, launch, f"runs={tmp_path}")
+    assert stop is None and rounds == [[("cur_sum", 0), ("cur_sum", 1), ("cur_abs", 0)], [("cur_abs", 1)]]
+
+
+def test_a_launcher_that_gives_up_is_asked_again_as_long_as_something_comes_of_it(tmp_path, monkeypatch, capfd):
+    rounds = []
+
+    def launch(runs, *_):
+        rounds.append(len(runs))
+        if len(rounds) < 3:
+            finish(runs[0])
+        return "a worker was killed"
+
+    stop, said = sweep(monkeypatch, capfd, launch, f"runs={tmp_path}")
+    assert rounds == [4, 3, 2] and stop.startswith("lra: 2 of 4 runs failed")
+    assert said.count("failed, a worker was killed\n") == 2
+
+
+def test_a_full_disk_names_the_folder_and_what_to_do(tmp_path, monkeypatch, capfd):
+    def full(part, text, **_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def launch(runs, *_):
+        _made(runs[0])
+        monkeypatch.setattr(type(tmp_path), "write_text", full)
+        job.fail(runs[0].folder, "exit status 1, not a word")
+
+    stop, _ = sweep(monkeypatch, capfd, launch, f"runs={tmp_path}")
+    folder = tmp_path / "sweep-selection-smoke" / "listops" / "cur_sum" / "seed-0"
+    assert stop.startswith(f"lra: {folder} cannot be written: No space left on device; make room, then the same")
+
+
+def test_the_free_space_is_that_of_the_folder_of_the_runs(four, tmp_path, monkeypatch):
+    """The folder may be the root of a disk of its own."""
+    looked = []
+    usage = plan.shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(plan.shutil, "disk_usage", lambda path: looked.append(path) or usage)
+    list(plan.describe(*four, 1))
+    four[1].runs = str(tmp_path / "not" / "there")
+    list(plan.describe(*four, 1))
+    assert looked == [tmp_path, tmp_path]
+
+
+def test_plan_only_prints(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(leader, "launch", None)
+    monkeypatch.setattr(sys, "argv", ["lra", "sweep=selection", *SMOKE, f"runs={tmp_path}", "plan=true"])
+    leader.sweep()
+    assert "25 runs in" in capsys.readouterr().out and not list(tmp_path.iterdir())

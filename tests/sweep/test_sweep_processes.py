@@ -1,0 +1,98 @@
+"""Sweeps as a user starts them: whole processes, killed and started again, by every launcher."""
+
+import functools
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+
+import pytest
+from test_sweep import SMOKE
+
+from lra.config import CONF
+from lra.disk import lock
+from lra.runs import record
+from lra.sweep import job
+
+
+def command(runs, *words, launcher="joblib", attn="cur_sum,cur_abs", seeds="0,1"):
+    grid = [f"seeds=[{seeds}]", f"sweep.grids.methods.attn=[{attn}]", f"hydra/launcher={launcher}"]
+    return [sys.executable, "-m", "lra.sweep", "sweep=selection", *SMOKE, *grid, f"runs={runs}", *words]
+
+
+start = functools.partial(subprocess.Popen, cwd=CONF.parent, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+def results(runs):
+    """How often each run said that it was done, by its folder."""
+    return Counter({str(log.parent): log.read_text().count(": done, test") for log in runs.rglob(job.LOG)})
+
+
+@pytest.mark.slow
+def test_one_run_as_a_user_starts_it(data_root, tmp_path):
+    process = start(command(tmp_path, launcher="basic", attn="cur_sum", seeds="0"))
+    out, err = process.communicate(timeout=300)
+    assert process.returncode == 0, err
+    assert "1 runs in" in out and "seed 0: test " in err and "1 of 1 done" in err
+    assert list(results(tmp_path).values()) == [1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kill", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("launcher", ["basic", "joblib"])
+def test_killed_sweep_goes_on_and_no_run_is_done_twice(data_root, tmp_path, launcher, kill):
+    words = command(tmp_path, "overrides=['optim.steps=60','optim.eval_every=6']", launcher=launcher)
+    first = start(words)
+    deadline = time.monotonic() + 300
+    while not list(tmp_path.rglob(record.NAME)) and first.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.05)
+    first.send_signal(kill)
+    _, err = first.communicate(timeout=90)
+    assert first.returncode != 0
+    assert kill == signal.SIGKILL or ("stopped, " in err and "the same command goes on" in err), err
+    while any(lock.holder(path) for path in tmp_path.rglob(lock.NAME)):  # the runs end with their sweep
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    finished = {path: path.stat().st_mtime_ns for path in tmp_path.rglob(record.NAME)}
+    assert 0 < len(finished) < 4
+    again = start(words)
+    _, err = again.communicate(timeout=600)
+    assert again.returncode == 0 and "4 of 4 done" in err, err
+    assert all(path.stat().st_mtime_ns == stamp for path, stamp in finished.items())
+    assert len(results(tmp_path)) == 4 and set(results(tmp_path).values()) == {1}
+
+
+@pytest.mark.slow
+def test_two_sweeps_at_once_share_the_runs(data_root, tmp_path):
+    two = [start(command(tmp_path)) for _ in range(2)]
+    for process in two:
+        _, err = process.communicate(timeout=600)
+        assert process.returncode == 0 and "4 of 4 done" in err, err
+    assert len(results(tmp_path)) == 4 and set(results(tmp_path).values()) == {1}
+
+
+@pytest.mark.slow
+def test_a_run_that_is_killed_is_listed_and_the_others_end(data_root, tmp_path):
+    process = start(command(tmp_path, "overrides=['optim.steps=60','optim.eval_every=6']"))
+    owner = None
+    while owner is None and process.poll() is None:
+        owner = next(filter(None, map(lock.holder, tmp_path.rglob(lock.NAME))), None)
+        time.sleep(0.05)
+    os.kill(owner.pid, signal.SIGKILL)
+    _, err = process.communicate(timeout=600)
+    assert (
+        process.returncode == 1 and "failed, ended by SIGKILL, perhaps for want of memory\n  python -m lra.train" in err
+    )
+    assert "3 of 4 done, 1 failed" in err and err.splitlines()[-1].startswith("lra: 1 of 4 runs failed")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("launcher", "package"), [("submitit_local", "submitit"), ("ray", "ray")])
+def test_other_launchers(launcher, package, data_root, tmp_path):
+    pytest.importorskip(package, reason=f"{package} is in the extras slurm and ray")
+    process = start(command(tmp_path, launcher=launcher))
+    _, err = process.communicate(timeout=600)
+    assert process.returncode == 0 and "4 of 4 done" in err, err
+    assert set(results(tmp_path).values()) == {1}

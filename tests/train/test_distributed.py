@@ -1,0 +1,253 @@
+"""Two processes that share every batch, against one process; what they tell each other; what they refuse."""
+
+import csv
+import multiprocessing
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from functools import partial
+
+import pytest
+import torch
+from test_train import result, seed_folder, smoke, train_config
+
+from lra.config import CONF
+from lra.disk.lock import holder
+from lra.ops import metrics
+from lra.runs import record
+from lra.train import distributed, fit
+from lra.train.callbacks import Checkpoints
+from lra.train.lit_module import Training
+
+CURVE = ["model.dropout=0", "optim.steps=8", "optim.eval_every=1", "trainer.device=cpu"]
+TWO = ["trainer=ddp_multinode"]
+
+
+def member(rank, world, port, function):
+    """What torchrun would have set for one of its processes."""
+    os.environ |= {"TORCHELASTIC_RUN_ID": "test", "MASTER_ADDR": "localhost", "MASTER_PORT": str(port)}
+    os.environ |= {key: str(world) for key in ("WORLD_SIZE", "LOCAL_WORLD_SIZE")}
+    os.environ |= {key: str(rank) for key in ("RANK", "LOCAL_RANK")}
+    function()
+
+
+def together(function, world=2):
+    """Exit codes of ``world`` forked processes that run function()."""
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        port = free.getsockname()[1]
+    fork = multiprocessing.get_context("fork")
+    ranks = [fork.Process(target=member, args=(rank, world, port, function)) for rank in range(world)]
+    for process in ranks:
+        process.start()
+    for process in ranks:
+        process.join(120)
+        process.kill()
+    return [process.exitcode for process in ranks]
+
+
+def curve(folder):
+    with open(folder / "metrics.csv", newline="") as file:
+        return torch.tensor([float(row["train_loss"]) for row in csv.DictReader(file)], dtype=torch.float64)
+
+
+def test_two_processes_give_the_loss_curve_of_one(data_root, tmp_path, monkeypatch):
+    """Both are sums of the same terms in another order: against float64, two may err 4 times as much as one does."""
+    words = [*CURVE, "optim.micro_batch=4", "data.eval_batch=7"]
+    train_config(smoke(tmp_path / "one", *words, attn="cur_abs"))
+    monkeypatch.setitem(fit.PRECISIONS, "fp64", "64-true")
+    wide = smoke(tmp_path / "exact", *words, attn="cur_abs")
+    wide.trainer.precision = "fp64"  # none of the words that a command line may say
+    train_config(wide)
+
+    saves = tmp_path / "saves"
+    saved = record.save
+
+    def save(result, folder):
+        with open(saves, "a") as log:
+            log.write(f"{distributed.rank()}\n")
+        saved(result, folder)
+
+    monkeypatch.setattr(record, "save", save)
+    assert together(lambda: train_config(smoke(tmp_path / "two", *words, *TWO, attn="cur_abs"))) == [0, 0]
+    assert saves.read_text() == "0\n"
+
+    one, two, exact = (curve(seed_folder(tmp_path / name, "cur_abs")) for name in ("one", "two", "exact"))
+    assert len(one) == 8 and not torch.equal(one, two)  # a bit-equal curve would not have been shared
+    rounding = torch.finfo(torch.float32).eps * exact.abs().max()
+    assert (two - exact).abs().max() <= 4 * (one - exact).abs().max() + rounding
+    folders = [seed_folder(tmp_path / name, "cur_abs") for name in ("one", "two")]
+    assert (folders[0] / "config.yaml").read_bytes() == (folders[1] / "config.yaml").read_bytes()
+    a, b = map(result, folders)
+    assert b.pop("device") == f"2 x {a.pop('device')}" and a == b
+    assert sorted(p.name for p in folders[1].iterdir()) == sorted(p.name for p in folders[0].iterdir())
+
+
+@pytest.mark.slow
+def test_two_processes_resume_bit_for_bit_what_they_would_have_done(data_root, tmp_path, monkeypatch):
+    words = ["optim.steps=12", "optim.eval_every=3", "optim.lr=0.01", "trainer.device=cpu", *TWO]
+    assert together(lambda: train_config(smoke(tmp_path / "whole", *words))) == [0, 0]
+    saved = Checkpoints.on_validation_end
+
+    def crash(self, trainer, module):
+        saved(self, trainer, module)
+        if trainer.global_step == 6:
+            os._exit(9)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Checkpoints, "on_validation_end", crash)
+        assert together(lambda: train_config(smoke(tmp_path / "cut", *words))) == [9, 9]
+    cut, whole = seed_folder(tmp_path / "cut"), seed_folder(tmp_path / "whole")
+    assert not (cut / "record.json").exists() and (cut / ".owner").exists()
+    shutil.copytree(tmp_path / "cut", tmp_path / "alone")
+    assert together(lambda: train_config(smoke(tmp_path / "cut", *words))) == [0, 0]
+    assert result(cut) == result(whole)
+    assert (cut / "metrics.csv").read_bytes() == (whole / "metrics.csv").read_bytes()
+    assert not (cut / ".owner").exists()
+    train_config(smoke(tmp_path / "alone", *words[:-1]))  # one process goes on with what two began
+    alone = seed_folder(tmp_path / "alone")
+    assert result(alone)["status"] == "done" and torch.equal(curve(alone)[:2], curve(whole)[:2])
+    assert curve(alone).shape == curve(whole).shape
+
+
+def test_an_infinite_loss_ends_the_seed_in_both(data_root, tmp_path):
+    words = ["optim.lr=1e30", "seeds=[0,1]", "trainer.device=cpu", *TWO]
+    assert together(lambda: train_config(smoke(tmp_path, *words, attn="softmax"))) == [0, 0]
+    for seed in (0, 1):
+        assert result(seed_folder(tmp_path, "softmax", seed))["status"] == "diverged"
+
+
+def in_group(world, function):
+    """function(rank) of processes that can talk; AssertionErrors in them end with another exit code than 0."""
+
+    def work():
+        with distributed.group(smoke("unused", "trainer.device=cpu", *TWO)):
+            function(distributed.rank())
+
+    return together(work, world)
+
+
+@pytest.mark.parametrize("world", [2, 3])
+def test_roc_auc_is_over_the_scores_of_all_processes_each_once(world):
+    g = torch.Generator().manual_seed(0)
+    outputs, labels = torch.randn(23, 2, generator=g), torch.randint(2, (23,), generator=g)
+    batches = list(zip(outputs.split(12), labels.split(12), strict=True))  # two: the third process has none
+
+    def score(rank):
+        module = Training(torch.nn.Linear(1, 1), metric="roc_auc", loss="mse", seed=0, optim={}, cycle_momentum=False)
+        module.on_validation_epoch_start()
+        module._outputs += batches[rank::world]
+        module.on_validation_epoch_end()
+        assert module.score == metrics.roc_auc(outputs, labels) and module.scored == 23
+
+    assert in_group(world, score) == [0] * world
+
+
+def test_what_the_first_process_refuses_ends_the_others_without_a_word(capfd):
+    def decide():
+        raise ValueError("no such thing")
+
+    def work(rank):
+        assert distributed.gather(rank) == [0, 1]
+        assert distributed.first_says(lambda: rank + 5) == 5
+        try:
+            distributed.first_says(decide)
+        except ValueError as error:
+            assert rank == 0 and str(error) == "no such thing"
+        except SystemExit as stop:
+            assert rank == 1 and stop.code == 1
+
+    assert in_group(2, work) == [0, 0]
+    assert capfd.readouterr().err == ""
+
+
+@pytest.mark.parametrize("world", [2, 3])
+def test_shares_are_the_whole_batches(data_root, world):
+    """Rows of a micro-batch as wide as one process has them; every row of dev in one process."""
+    from lra.train import build
+
+    class Place:
+        def __init__(self, rank):
+            self.global_rank, self.world_size = rank, world
+            self.strategy = type("", (), {"root_device": torch.device("cpu")})
+
+    words = ["optim.batch=12", "data.eval_batch=7"]
+    whole, *parts = (build.task_data(smoke("unused", *words), seed=1) for _ in range(world + 1))
+    for rank, part in enumerate(parts):
+        part.trainer = Place(rank)
+        part.setup()
+    whole.setup()
+    streams = [iter(part.train_dataloader()) for part in parts]
+    for _, batch in zip(range(5), whole.train_dataloader(), strict=False):
+        shares = [next(stream) for stream in streams]
+        for key in ("inputs", "mask", "label"):
+            together = torch.stack([getattr(share, key) for share in shares], 1).flatten(0, 1)
+            assert torch.equal(together, getattr(batch, key))
+    rows = [b.label for part in parts for b in part.sweep("val")]
+    assert sorted(torch.cat(rows).tolist()) == sorted(whole.splits["val"].labels.tolist())
+    assert sum(map(len, rows)) == 64
+
+
+WRONG = {
+    "trainer.devices=0": "trainer.devices must be a whole number of 1 or more, auto, launched, not 0",
+    "trainer.devices=two": "trainer.devices must be a whole number of 1 or more, auto, launched, not 'two'",
+    "trainer.devices=3": "trainer.devices must divide optim.batch 8, not 3",
+    "trainer.devices=4 optim.micro_batch=2": "trainer.devices must divide optim.micro_batch 2, not 4",
+    "trainer=ddp": "torch sees none; say how many: trainer.devices=2",
+    "trainer=ddp_multinode": "nothing launched this process: torchrun",
+}
+
+
+@pytest.mark.parametrize("words", WRONG)
+def test_a_wrong_number_of_devices_gets_one_line(words, data_root, tmp_path):
+    with pytest.raises(ValueError) as refused:
+        train_config(smoke(tmp_path, *words.split()))
+    assert WRONG[words] in str(refused.value)
+
+
+def test_a_launched_process_of_another_number_is_refused(data_root, tmp_path, monkeypatch):
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "test")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ValueError, match=r"2 processes were launched, trainer\.devices is 1;"):
+        train_config(smoke(tmp_path))
+
+
+def test_slurm_says_how_many_where_it_is_asked(monkeypatch):
+    for key, value in {"NTASKS": "8", "NNODES": "2", "JOB_NAME": "job", "PROCID": "0"}.items():
+        monkeypatch.setenv(f"SLURM_{key}", value)
+    with pytest.raises(ValueError, match="--ntasks-per-node=8"):
+        distributed.count(smoke("unused", *TWO))
+    monkeypatch.setenv("SLURM_NTASKS_PER_NODE", "4")
+    assert distributed.count(smoke("unused")) == 1 and not distributed.to_launch(smoke("unused"))
+    launched = smoke("unused", *TWO)
+    assert (distributed.count(launched), distributed.per_node(launched)) == (8, 4)
+    assert distributed.to_launch(smoke("unused", "trainer=ddp", "trainer.devices=2"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kill", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_the_command_starts_the_processes_and_resumes_after_a_kill(data_root, tmp_path, kill):
+    words = "task=listops attn=cur_abs budget=smoke seeds=[0] optim.steps=60 optim.eval_every=10 trainer.device=cpu"
+    command = [sys.executable, "-m", "lra.train", *words.split(), f"runs={tmp_path}"]
+    start = partial(subprocess.Popen, cwd=CONF.parent, stderr=subprocess.PIPE, text=True)
+    two = [*command, "trainer=ddp", "trainer.devices=2"]
+    first, folder = start(two), seed_folder(tmp_path, "cur_abs")
+    deadline = time.monotonic() + 120
+    while not (folder / "last.ckpt").exists() and first.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.05)
+    os.kill(holder(folder / ".owner").pid if kill == signal.SIGKILL else first.pid, kill)
+    _, err = first.communicate(timeout=60)
+    assert first.returncode != 0 and "Traceback" not in err and not (folder / "record.json").exists()
+    assert holder(folder / ".owner") is None
+    again = start(two)
+    _, err = again.communicate(timeout=240)
+    assert again.returncode == 0 and err.count("seed 0: done") == 1, err
+    assert result(folder)["status"] == "done" and result(folder)["device"].startswith("2 x ")
+    wrong = start([*two, "optim.lr=7"])
+    _, err = wrong.communicate(timeout=120)
+    assert wrong.returncode == 1 and "Traceback" not in err
+    assert err.count("was made by another configuration") == 1

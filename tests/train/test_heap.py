@@ -1,0 +1,32 @@
+"""Resident memory of a process whose tensors change their sizes, with and without lra.train.heap."""
+
+import subprocess
+import sys
+
+import pytest
+
+# Small blocks that stay, between large ones that go: what fragments a heap.
+PROGRAM = """
+import random, sys
+import torch
+from lra.heap import Trim, keep_pages
+keep_pages()
+random.seed(0)
+kept = []
+for step in range(60):
+    kept.append([(torch.empty(random.randrange(2**16, 2**20)), torch.ones(64))[1] for _ in range(20)])
+    parts = [torch.ones(random.randrange(2**16, 2**20)) for _ in range(20)]
+    del parts
+if sys.argv[1] == "trim":
+    Trim().on_validation_end(None, None)
+print(next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmRSS")))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="mallopt and malloc_trim are glibc's")
+def test_free_pages_are_given_back():
+    resident = {}
+    for mode in ("keep", "trim"):
+        done = subprocess.run([sys.executable, "-c", PROGRAM, mode], capture_output=True, text=True, check=True)
+        resident[mode] = int(done.stdout)
+    assert resident["trim"] < resident["keep"] - 10_000, resident  # kB

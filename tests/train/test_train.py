@@ -1,0 +1,181 @@
+"""Runs: repeated, killed, resumed, refused, diverged, two at once."""
+
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import asdict
+
+import pytest
+import torch
+from conftest import config
+from omegaconf import OmegaConf
+
+from lra.config import CONF
+from lra.disk.lock import hold
+from lra.runs import record
+from lra.train.__main__ import train
+from lra.train.callbacks import Checkpoints
+
+MEASURED = {"step_ms", "peak_bytes"}  # differ from run to run
+
+train_config = train.__wrapped__  # the function of a configuration under the entry point
+
+
+def seed_folder(runs, label="cur_random", seed=0):
+    return runs / "paper-smoke" / "listops" / label / f"seed-{seed}"
+
+
+def result(folder):
+    values = asdict(record.load(folder / "record.json"))
+    return {key: value for key, value in values.items() if key not in MEASURED}
+
+
+def smoke(runs, *overrides, attn="cur_random"):
+    return config(attn, f"runs={runs}", "seeds=[0]", "data.pad=batch", *overrides)
+
+
+def test_run_resumed_after_a_crash_equals_an_uninterrupted_one(data_root, tmp_path, monkeypatch):
+    words = ["optim.steps=12", "optim.eval_every=3", "optim.micro_batch=4", "optim.lr=0.01"]
+    train_config(smoke(tmp_path / "whole", *words))
+
+    saved = Checkpoints.on_validation_end
+
+    def crash(self, trainer, module):
+        saved(self, trainer, module)
+        if trainer.global_step == 6:
+            raise RuntimeError("power cut")
+
+    with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="power cut"):
+        patch.setattr(Checkpoints, "on_validation_end", crash)
+        train_config(smoke(tmp_path / "cut", *words))
+    cut = seed_folder(tmp_path / "cut")
+    assert torch.load(cut / "last.ckpt", weights_only=True)["global_step"] == 6
+    assert not (cut / "record.json").exists()
+
+    train_config(smoke(tmp_path / "cut", *words))
+    whole = seed_folder(tmp_path / "whole")
+    assert result(cut) == result(whole)
+    assert (cut / "metrics.csv").read_bytes() == (whole / "metrics.csv").read_bytes()
+    for name in ("last.ckpt", "best.ckpt"):
+        a, b = (torch.load(folder / name, weights_only=True) for folder in (whole, cut))
+        a, b = (x.get("state_dict", x) for x in (a, b))
+        assert all(torch.equal(a[key], b[key]) for key in a | b)
+
+
+def test_crash_between_the_two_checkpoints_is_harmless(data_root, tmp_path, monkeypatch):
+    words = ["optim.steps=6", "optim.eval_every=3"]
+    train_config(smoke(tmp_path / "whole", *words))
+    from lightning import Trainer
+
+    original = Trainer.save_checkpoint
+
+    def full_disk(self, path, *args, **kwargs):
+        if self.global_step == 6:
+            raise OSError(28, "No space left on device")
+        return original(self, path, *args, **kwargs)
+
+    with (
+        monkeypatch.context() as patch,
+        pytest.raises(ValueError, match=r"No space.*the same command goes on from the last checkpoint"),
+    ):
+        patch.setattr(Trainer, "save_checkpoint", full_disk)
+        train_config(smoke(tmp_path / "cut", *words))
+    assert sorted(p.name for p in seed_folder(tmp_path / "cut").iterdir() if p.suffix == ".part") == []
+    train_config(smoke(tmp_path / "cut", *words))
+    assert result(seed_folder(tmp_path / "cut")) == result(seed_folder(tmp_path / "whole"))
+
+
+def test_finished_seeds_are_skipped_and_new_ones_run(data_root, tmp_path, capfd):
+    train_config(smoke(tmp_path))
+    stamp = (seed_folder(tmp_path) / "record.json").stat().st_mtime_ns
+    train_config(smoke(tmp_path, "seeds=[0,1]"))
+    assert "seed 0: done before" in capfd.readouterr().err
+    assert (seed_folder(tmp_path) / "record.json").stat().st_mtime_ns == stamp
+    first, second = result(seed_folder(tmp_path)), result(seed_folder(tmp_path, seed=1))
+    assert first["fingerprint"] != second["fingerprint"]
+    assert (first["params"], first["n_val"], first["n_test"]) == (second["params"], 64, 64)
+
+
+def test_changed_configuration_is_refused_and_indifferent_keys_are_not(data_root, tmp_path):
+    train_config(smoke(tmp_path))
+    with pytest.raises(ValueError, match=r"optim.lr: 0.001 -> 0.002.*study=<name>"):
+        train_config(smoke(tmp_path, "optim.lr=0.002"))
+    train_config(smoke(tmp_path, "optim.lr=0.002", "study=other"))
+    train_config(smoke(tmp_path, "trainer.threads=1", "data.eval_batch=7"))
+
+
+def test_infinite_loss_ends_one_seed_and_not_the_others(data_root, tmp_path, capfd):
+    train_config(smoke(tmp_path, "optim.lr=1e30", "seeds=[0,1]", attn="softmax"))
+    for seed in (0, 1):
+        got = result(seed_folder(tmp_path, "softmax", seed))
+        assert got["status"] == "diverged" and got["test"] is None and 0 < got["steps"] < 6
+    assert "not finite at step" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("room", [100_000, 500_000], ids=["best.ckpt", "last.ckpt"])
+def test_a_full_disk_is_one_line_and_the_run_goes_on_later(room, data_root, tmp_path):
+    """A file size limit stands in for the full disk: the system refuses the write in the same place."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (room, limits[1]))
+    try:
+        with pytest.raises(ValueError, match=r"seed-0 cannot be written: File too large; make room, then the same"):
+            train_config(smoke(tmp_path))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert not list(tmp_path.rglob("*.part"))
+    train_config(smoke(tmp_path))
+    assert result(seed_folder(tmp_path))["status"] == "done"
+
+
+def test_seed_that_another_process_runs_is_skipped(data_root, tmp_path, capfd):
+    folder = seed_folder(tmp_path)
+    folder.mkdir(parents=True)
+    with hold(folder / ".owner"):
+        train_config(smoke(tmp_path))
+    assert f"seed 0: process {os.getpid()} on " in capfd.readouterr().err
+    assert not (folder / "record.json").exists()
+
+
+def start(runs, *words):
+    command = [sys.executable, "-m", "lra.train", "task=listops", "attn=cur_abs", "budget=smoke", "seeds=[0]"]
+    return subprocess.Popen(
+        [*command, "trainer.threads=1", "optim.steps=150", "optim.eval_every=10", f"runs={runs}", *words],
+        cwd=CONF.parent,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+@pytest.mark.parametrize(
+    "kill",
+    [signal.SIGKILL, *(pytest.param(s, marks=pytest.mark.slow) for s in (signal.SIGINT, signal.SIGTERM))],
+)
+def test_killed_process_resumes(data_root, tmp_path, kill):
+    runs = tmp_path / "runs"
+    folder = seed_folder(runs, "cur_abs")
+    process = start(runs)
+    deadline = time.monotonic() + 120
+    while not (folder / "last.ckpt").exists() and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.05)
+    os.kill(process.pid, kill)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode != 0 and "Traceback" not in err
+    if kill != signal.SIGKILL:
+        assert "the same command resumes from step" in err
+    assert not (folder / "record.json").exists()
+    if kill == signal.SIGKILL:  # the others leave the same files behind
+        resumed = start(runs)
+        _, err = resumed.communicate(timeout=120)
+        assert resumed.returncode == 0, err
+        assert "step 150/150" in err and result(folder)["status"] == "done"
+        assert not list(folder.glob(".*.part"))
+
+
+def test_config_file_holds_every_choice_and_no_path(data_root, tmp_path):
+    train_config(smoke(tmp_path))
+    saved = OmegaConf.load(seed_folder(tmp_path) / "config.yaml")
+    assert saved["attn.score"] == "random" and saved["optim.steps"] == 6 and saved["provenance.name"] == "listops"
+    assert str(tmp_path) not in (seed_folder(tmp_path) / "config.yaml").read_text()
