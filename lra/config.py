@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import hydra
+import torch
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -21,10 +22,10 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 
 from . import schema
-from .bench.measure import OUT_OF_MEMORY, failure
 from .disk.atomic import NO_ROOM
 from .startup import interruptible
 
+OUT_OF_MEMORY = "out of memory"
 REFUSALS = (ValueError, OSError, MemoryError, HydraException, OmegaConfBaseException)
 _DATA_WORDS = ("task=", "task.", "budget=", "source.", "data.root=", "protocol=")
 _EXTRAS = {"submitit_slurm": "slurm", "submitit_local": "slurm", "ray": "ray"}  # launchers that are not core
@@ -243,3 +244,11 @@ def explain(error: BaseException) -> str:
     if text.startswith("Ambiguous value for argument"):
         return f"{text.split(chr(39))[1]}: several values need -m, one run each"
     return text
+
+
+def failure(error: Exception) -> str:
+    """One line for what a step raised; the CPU's allocator says that it is full in a plain RuntimeError."""
+    if isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in str(error):
+        return OUT_OF_MEMORY
+    line = (str(error).strip() or type(error).__name__).splitlines()[0]
+    return line if isinstance(error, ValueError) else f"failed: {line}"

@@ -1,6 +1,5 @@
 """Every yaml composes, builds and takes a training step; the tree's rules; what a wrong word gets."""
 
-import ast
 import errno
 import os
 import subprocess
@@ -148,93 +147,6 @@ def test_an_option_said_once_holds_for_every_mechanism_of_a_sweep(monkeypatch, c
     assert follow(words) == [*words[:3], "attn.count=choice(0)", "+attn.cuont=choice(3)"]
     others = ["-m", "attn=cur_abs", "attn.count=8", "optim.lr=1,2", "optim.steps=3", "~attn.pinv.steps", "runs=a\\=b"]
     assert follow(others) == others
-
-
-ENTRIES = ["data_prep.__main__", "data_prep.bench", "data_prep.show"]
-FLOORS = {
-    0: [
-        "startup",
-        "linalg",
-        "packed",
-        "select",
-        "weights",
-        "lowrank",
-        "cells",
-        "banded",
-        "convolution",
-        "kernels",
-        "disk",
-        "checksums",
-        "store",
-        "options",
-    ],
-    1: ["attention", "model", "data", "data_prep"],
-    2: [
-        "config",
-        "schema",
-        "published",
-        "build",
-        "module",
-        "metric",
-        "measure",
-        "record",
-        "choices",
-        "checkpoint",
-        "metrics_csv",
-        "wandb_logger",
-        "wandb_run",
-        "callbacks",
-        "lock",
-        "devices",
-        "fit",
-        "folder",
-        "heap",
-    ],
-    3: ["train", "bench", "sweep", "transfer", "factorise", "dropin", "report", "show", "integrations", *ENTRIES],
-}
-FLOOR = {name: floor for floor, names in FLOORS.items() for name in names}
-
-
-def room(module: str) -> str:
-    """lra.attention.cur -> attention, data_prep.listops -> data_prep; an entry point is its own room."""
-    if module.startswith("data_prep"):
-        return module if module in FLOOR else "data_prep"
-    return module.removeprefix("lra.").split(".")[0]
-
-
-def imports(path):
-    module = ".".join(path.relative_to(ROOT).with_suffix("").parts)
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.ImportFrom):
-            base = module.split(".")[: -node.level] if node.level else []
-            whole = ".".join([*base, *filter(None, [node.module])])
-            for name in [whole, *(f"{whole}.{alias.name}" for alias in node.names)]:
-                if (file := ROOT / name.replace(".", "/")).with_suffix(".py").exists() or (
-                    file / "__init__.py"
-                ).exists():
-                    yield module, name
-        elif isinstance(node, ast.Import):
-            yield from ((module, alias.name) for alias in node.names)
-
-
-@pytest.mark.parametrize("path", [p for d in ("lra", "data_prep") for p in (ROOT / d).rglob("*.py")], ids=str)
-def test_no_import_runs_upward(path):
-    for source, target in imports(path):
-        if not target.startswith(("lra.", "data_prep.")):
-            continue
-        here, there = room(source), room(target)
-        assert FLOOR[there] <= FLOOR[here], f"{source} imports {target}"
-        if here == "attention" and there == "attention" and path.name != "__init__.py":
-            assert target.startswith("lra.attention.base"), f"{source} imports its sibling {target}"
-        if here == "model":
-            assert there not in ("data", "data_prep")
-            assert there != "attention" or target.startswith("lra.attention.base")
-        if here in ("attention", "data"):
-            assert there not in ("model", "data_prep")
-        if here == "data_prep":
-            assert there in ("disk", "store", "data_prep"), f"{source} imports {target}"
-        if here == "data":
-            assert there != "attention"
 
 
 def test_cold_import_needs_no_optional_package():

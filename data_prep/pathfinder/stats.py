@@ -2,8 +2,8 @@
 
     python -m data_prep.pathfinder.stats size=32 count=500 [contour=14] [seed=0] [void=true] [out=a.png] [reference=50]
 
-With reference=n, n images of the slow transcription (tests/data_prep/pathfinder_reference.py, so PYTHONPATH=tests) are measured
-too. A number is given as mean +- standard error over images.
+With reference=n, n images of the slow transcription (tests/data_prep/pathfinder_reference.py, so
+PYTHONPATH=tests/data_prep) are measured too. A number is given as mean +- standard error over images.
 """
 
 import sys

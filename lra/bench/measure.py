@@ -11,7 +11,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-OUT_OF_MEMORY = "out of memory"
+from ..config import failure
+
 LEFT_OUT = "left out: no time"
 
 
@@ -82,14 +83,6 @@ def measure(
         m = found[name]
         found[name] = Measurement(samples=tuple(times), calls=m.calls, peak_bytes=m.peak_bytes)
     return found
-
-
-def failure(error: Exception) -> str:
-    """One line for what a step raised; the CPU's allocator says that it is full in a plain RuntimeError."""
-    if isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in str(error):
-        return OUT_OF_MEMORY
-    line = (str(error).strip() or type(error).__name__).splitlines()[0]
-    return line if isinstance(error, ValueError) else f"failed: {line}"
 
 
 def _release(device: str) -> None:

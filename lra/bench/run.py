@@ -12,11 +12,12 @@ from typing import NamedTuple
 import torch
 from omegaconf import DictConfig
 
+from ..config import OUT_OF_MEMORY, failure
 from ..runs.bench_record import Row
 from ..train import build
 from . import contestants, roofline, workloads
 from .contestants import Shape
-from .measure import LEFT_OUT, OUT_OF_MEMORY, Measurement, failure, measure, peak_bytes
+from .measure import LEFT_OUT, Measurement, measure, peak_bytes
 from .workloads import DTYPES, Inputs
 
 

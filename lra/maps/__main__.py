@@ -7,7 +7,8 @@ from omegaconf import DictConfig
 
 from ..config import main
 from ..runs import record
-from ..runs.open import configuration, trained
+from ..runs.open import configuration
+from ..train.restore import trained
 from .draw import DISPLAYS
 from .views import views, whole_number
 

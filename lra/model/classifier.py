@@ -33,7 +33,8 @@ class Classifier(nn.Module):
 
     The last block may put out rows of another ``width`` than d.
 
-    packed: only real tokens are computed, side by side in one row, see ``lra.ops.varlen``; needs blocks around Multihead.
+    packed: only real tokens are computed, side by side in one row, see ``lra.ops.varlen``; needs blocks around
+    Multihead.
     """
 
     def __init__(

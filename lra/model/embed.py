@@ -1,4 +1,4 @@
-"""From tokens to vectors. ``positions`` (T,) says where the tokens of packed rows (1,T) stand, see ``lra.ops.varlen``."""
+"""From tokens to vectors. ``positions`` (T,) are those of the tokens of packed rows (1,T), see ``lra.ops.varlen``."""
 
 from typing import Literal
 

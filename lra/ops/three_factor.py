@@ -36,8 +36,8 @@ def three_factor(
     q, k (N,H,L,D), v (N,H,L,E), q_rows, k_cols (N,H,c,D), mask (N,L), row_mask and col_mask (N,H,c) or broadcastable:
     which kept rows and columns are real -> the product (N,H,L,E) and R v (N,H,c,E). Scores are divided by √D.
 
-    weights: ``softmax`` | ``laplace``, which makes f and the divisor MEGA's, see ``lra.ops.scores``. bias: what is added
-    to the scores of the three factors, (N,H,L,c), (N,H,c,c) and (N,H,c,L) or broadcastable.
+    weights: ``softmax`` | ``laplace``, which makes f and the divisor MEGA's, see ``lra.ops.scores``. bias: added to the
+    scores of the three factors, (N,H,L,c), (N,H,c,c) and (N,H,c,L) or broadcastable.
 
     Padded kept columns get no weight and padded kept rows of the inner matrix are zero before its inverse, so the
     result equals that of keeping the real ones only. Taking the inner matrix from q_rows instead of cutting it out of

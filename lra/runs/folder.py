@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,7 +11,6 @@ import yaml
 from ..disk import checksums, lock
 from . import record
 from . import config_file
-from ..train.distributed import say
 from ..disk.atomic import NO_ROOM
 
 TEMPORARY = ".*.part"
@@ -29,7 +29,7 @@ def claim(held: contextlib.ExitStack, folder: Path, title: str, choices: dict, s
         folder.mkdir(parents=True, exist_ok=True)
         held.enter_context(lock.hold(folder / lock.NAME))
     except lock.Held as other:
-        say(f"{title}: {other} is at it, skipped")
+        print(f"{title}: {other} is at it, skipped", file=sys.stderr, flush=True)
         return False
     except OSError as error:
         raise ValueError(f"cannot write to {folder}: {error.strerror}; choose another folder with runs=...") from None

@@ -1,4 +1,4 @@
-"""A trained model and the data it was trained for, from the folder of a run alone."""
+"""The configuration of a finished run, from its folder alone."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -7,12 +7,9 @@ from typing import Any
 import yaml
 from omegaconf import DictConfig, OmegaConf
 
-from ..train import build
-from . import checkpoint, record
+from . import record
 from . import config_file
 from ..config import CONF
-from ..data.datamodule import TaskData
-from ..model.classifier import Classifier
 
 
 def configuration(run: Path, root: str, trust: str | Iterable[str] | None = None) -> DictConfig:
@@ -61,19 +58,3 @@ def task_word(target: str) -> tuple[str, str]:
         if tree.get("source", {}).get("_target_") == target:
             return path.stem, tree["task"]["display"]
     raise ValueError(f"no task of conf/task has the source {target}")
-
-
-def trained(run: Path, config: DictConfig) -> tuple[Classifier, TaskData]:
-    """The model with the weights of best.ckpt, in eval mode on the CPU, and its data.
-
-    Raises ValueError where weights or data are missing, damaged or of another model.
-    """
-    if reason := build.unavailable(config):
-        raise ValueError(reason)
-    if not (run / checkpoint.BEST).exists():
-        raise ValueError(f"{run} has no best.ckpt: it has not reached its first evaluation, or was copied without it")
-    data = build.task_data(config)
-    data.setup()
-    model = build.classifier(config)
-    checkpoint.load_weights(model, run / checkpoint.BEST)
-    return model.eval(), data

@@ -91,7 +91,7 @@ class Show(Prepared):
 
 
 @dataclass(kw_only=True)
-class ShowRun:
+class Maps:
     run: Path | None
     split: str
     example: Whole
@@ -180,7 +180,7 @@ ENTRIES = {
     "train": Train,
     "data": Prepare,
     "show": Show,
-    "show_run": ShowRun,
+    "maps": Maps,
     "sweep": Sweep,
     "bench": Bench,
     "report": Report,

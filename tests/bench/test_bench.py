@@ -211,7 +211,9 @@ def test_training_step_trains(tmp_path):
     seen = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(build, "classifier", lambda config: model)
-        patch.setattr(workloads.module, "loss", lambda *a, f=workloads.module.loss: (seen.append(f(*a)), seen[-1])[1])
+        patch.setattr(
+            workloads.lit_module, "loss", lambda *a, f=workloads.lit_module.loss: (seen.append(f(*a)), seen[-1])[1]
+        )
         step = workloads.model_step(made, "cpu", "fp32", "training", source="random", compiled=False)
         for _ in range(8):
             step()

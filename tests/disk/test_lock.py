@@ -17,7 +17,7 @@ from lra.disk import lock
 
 HOLD = """
 import sys, time, pathlib
-from lra.lock import hold
+from lra.disk.lock import hold
 with hold(pathlib.Path(sys.argv[1])):
     print("got", flush=True)
     time.sleep(60)
@@ -25,7 +25,7 @@ with hold(pathlib.Path(sys.argv[1])):
 # Waits for the common start, tries once, and writes when it had the lock; a loser says who won.
 RACE = """
 import pathlib, sys, time
-from lra.lock import Held, hold
+from lra.disk.lock import Held, hold
 path, log, start = pathlib.Path(sys.argv[1]), sys.argv[2], float(sys.argv[3])
 while time.time() < start: pass
 try:

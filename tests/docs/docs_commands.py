@@ -52,7 +52,7 @@ class Entry(NamedTuple):
 
 # python -m lra.new: a line here. Every one of ``starts`` is replaced by the end of the check.
 ENTRIES = {
-    "lra.train": Entry("lra.train", "train", ()),
+    "lra.train": Entry("lra.train.__main__", "train", ()),
     "lra.sweep": Entry("lra.sweep.__main__", "sweep", ("lra.sweep.__main__.describe",)),
     "lra.report": Entry("lra.report.__main__", "report", ("lra.report.__main__.collect",)),
     "lra.maps": Entry("lra.maps.__main__", "show", ("lra.maps.__main__.configuration",)),
@@ -66,7 +66,7 @@ ENTRIES = {
     "lra.ops.triton.resources": Entry(
         "lra.ops.triton.resources", "main", ("lra.ops.triton.resources.ProcessPoolExecutor",)
     ),
-    "lra.studies.pretrained": Entry("lra.studies.pretrained", "pretrained", ()),
+    "lra.studies.pretrained": Entry("lra.studies.pretrained.__main__", "pretrained", ()),
     "data_prep": Entry("data_prep.__main__", "prepare", ("data_prep.__main__.make", "data_prep.__main__.overview")),
     "data_prep.show": Entry("data_prep.show", "show", ("data_prep.base.Source.open",)),
     "data_prep.bench": Entry("data_prep.bench", "main", ("data_prep.bench.seconds_of_first_call",)),

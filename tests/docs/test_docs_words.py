@@ -121,19 +121,21 @@ def test_links_and_paths_lead_somewhere():
     assert linked == {page for page in TEXTS if page != "README.md"}
 
 
-@pytest.mark.parametrize("module", ["pretrained", "dinov2_onnx", "huggingface"])
+@pytest.mark.parametrize(
+    "module", ["studies.pretrained.__main__", "studies.pretrained.dinov2_onnx", "integrations.huggingface"]
+)
 def test_a_missing_package_is_one_line_that_names_the_extra(module, monkeypatch):
-    for name in [name for name in sys.modules if name.startswith("lra.integrations.")]:
+    for name in [name for name in sys.modules if name.startswith(("lra.integrations.", "lra.studies.pretrained."))]:
         monkeypatch.delitem(sys.modules, name)
     for package in ("transformers", "onnx"):
         monkeypatch.setitem(sys.modules, package, None)
-    package, extra = ("onnx", "onnx") if module == "dinov2_onnx" else ("transformers", "hf")
+    package, extra = ("onnx", "onnx") if module.endswith("dinov2_onnx") else ("transformers", "hf")
     line = re.escape(f"{package} is not installed, or too old: pip install '.[{extra}]'")
-    if module != "huggingface":
+    if module.startswith("studies"):
         with pytest.raises(SystemExit, match=f"^lra: {line}$"):
-            runpy.run_module(f"lra.integrations.{module}", run_name="__main__")
+            runpy.run_module(f"lra.{module}", run_name="__main__")
     with pytest.raises(ImportError, match=f"^{line}$"):
-        importlib.import_module(f"lra.integrations.{module}")
+        importlib.import_module(f"lra.{module}")
 
 
 @pytest.mark.slow

@@ -221,7 +221,7 @@ def test_command(tmp_path):
     damaged = add(tmp_path, seed=1)
     damaged.write_text(json.dumps({"kind": "train"}))
     command = [sys.executable, "-m", "lra.report", f"runs={tmp_path}"]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parents[1])
+    done = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parents[2])
     assert done.returncode == 0, done.stderr
     assert done.stderr.startswith(f"skipped: {damaged} is not a record") and done.stderr.count("\n") == 1
     out = tmp_path / "report"

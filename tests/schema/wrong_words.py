@@ -1,8 +1,9 @@
 """Wrong words, drawn out of the composed configuration of an entry point, and whether each ends as it should.
 
-python tests/schema/wrong_words.py [--seed 0] [--cases 60] [train bench ...]: runs every case in this process and prints how
-many were tried and held. A case holds where the entry point ends well, or with exit status 1, one line that starts with
-``lra:``, no traceback and not a file more than before; a training that goes on for ``PATIENCE`` seconds was accepted.
+python tests/schema/wrong_words.py [--seed 0] [--cases 60] [train bench ...]: runs every case in this process and prints
+how many were tried and held. A case holds where the entry point ends well, or with exit status 1, one line that starts
+with ``lra:``, no traceback and not a file more than before; a training that goes on for ``PATIENCE`` seconds was
+accepted.
 """
 
 import argparse
@@ -73,12 +74,14 @@ class Entry:
 
 RUN = "runs/paper-smoke/listops/sdpa/seed-0"
 ENTRIES = {
-    "train": Entry("lra.train:train", "train", (*TRAIN, "attn=cur_abs", "attn.count=4")),
-    "train soft": Entry("lra.train:train", "train", (*TRAIN, "attn=soft", "attn.count=4")),
-    "train mega": Entry("lra.train:train", "train", (*TRAIN, "attn=mega", "model.heads=1")),
-    "train psf": Entry("lra.train:train", "train", (*TRAIN, "experiment=psf_listops", "model.dim=16", "attn=psf")),
-    "train reformer": Entry("lra.train:train", "train", (*TRAIN, "attn=reformer")),
-    "train adding": Entry("lra.train:train", "train", (*TRAIN, "task=adding", "attn=performer")),
+    "train": Entry("lra.train.__main__:train", "train", (*TRAIN, "attn=cur_abs", "attn.count=4")),
+    "train soft": Entry("lra.train.__main__:train", "train", (*TRAIN, "attn=soft", "attn.count=4")),
+    "train mega": Entry("lra.train.__main__:train", "train", (*TRAIN, "attn=mega", "model.heads=1")),
+    "train psf": Entry(
+        "lra.train.__main__:train", "train", (*TRAIN, "experiment=psf_listops", "model.dim=16", "attn=psf")
+    ),
+    "train reformer": Entry("lra.train.__main__:train", "train", (*TRAIN, "attn=reformer")),
+    "train adding": Entry("lra.train.__main__:train", "train", (*TRAIN, "task=adding", "attn=performer")),
     "sweep": Entry(
         "lra.sweep.__main__:sweep",
         "sweep",
@@ -94,7 +97,7 @@ ENTRIES = {
         ),
     ),
     "report": Entry("lra.report.__main__:report", "report", ("runs=runs", "out=out"), begun=True),
-    "show": Entry("lra.maps.__main__:show", "show_run", (f"run={RUN}", "data.root=data", "out=out"), begun=True),
+    "show": Entry("lra.maps.__main__:show", "maps", (f"run={RUN}", "data.root=data", "out=out"), begun=True),
     "data_prep": Entry("data_prep.__main__:prepare", "data", ("task=listops", *SMALL, "workers=1")),
     "data_prep.show": Entry("data_prep.show:show", "show", ("task=listops", *SMALL, "count=2", "out=out.png")),
     "transfer": Entry(
@@ -119,7 +122,7 @@ ENTRIES = {
         "lra.studies.factorise.__main__:factorise", "factorise", ("kinds=[image]", "iterations=1", "runs=runs")
     ),
     "pretrained": Entry(
-        "lra.studies.pretrained:pretrained",
+        "lra.studies.pretrained.__main__:pretrained",
         "pretrained",
         ("model=nowhere", "examples=nothing.tar", "out=out.json"),
     ),

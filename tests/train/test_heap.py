@@ -9,7 +9,7 @@ import pytest
 PROGRAM = """
 import random, sys
 import torch
-from lra.heap import Trim, keep_pages
+from lra.train.heap import Trim, keep_pages
 keep_pages()
 random.seed(0)
 kept = []

@@ -13,7 +13,7 @@ def test_a_failing_run_of_several_stops_no_other_and_is_listed(data_root, tmp_pa
             raise RuntimeError("out of\nmemory")
         ended.append(config.label)
 
-    monkeypatch.setattr("lra.train.run", seed)
+    monkeypatch.setattr("lra.train.__main__.run", seed)
     words = ["task=listops", "budget=smoke", "seeds=[0]", f"runs={tmp_path}"]
     several = ["model.heads=3,2", "attn=sdpa,linear,luna"]
     stop, error = run(train, "-m", *words, *several, patch=monkeypatch, capfd=capfd)

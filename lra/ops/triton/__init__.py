@@ -97,7 +97,7 @@ def three_factor(
 
 
 def row_scores(a: Tensor, b: Tensor | None, mask: Tensor | None, *, score: str, class_token: bool) -> Tensor:
-    """Scores of ``lra.ops.selection.Select``, sum, abs or embed, of rows (N,H,L,D) once or twice: float32 (1 or 2,N,H,L).
+    """Scores sum, abs or embed of ``lra.ops.selection.Select``, of rows (N,H,L,D) once or twice: float32 (1|2,N,H,L).
 
     Padded rows get -inf, and with class_token position 0 gets +inf unless it is padded.
     """

@@ -1,6 +1,6 @@
 """python -m lra.studies.dropin: what stands in for trained softmax attention without training, and how near it comes.
 
-Every candidate of ``lra.studies.dropin.candidates`` on the same queries, keys and values of every source, one table of all.
+Every candidate of ``lra.studies.dropin.candidates`` on the same queries, keys and values of every source, in one table.
 """
 
 import json

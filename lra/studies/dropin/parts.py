@@ -1,8 +1,8 @@
-"""``lra.ops.cells``, what ``cur_plus`` is, taken apart: cells of keys on their own, and other corrections of their error.
+"""The parts of ``lra.ops.cells``, which is ``cur_plus``: cells of keys alone, and other corrections of their error.
 
 O = C v̄ + S e: C = softmax(q k̄ᵀ / √D + log n) over means k̄, v̄ of cells of n keys, e = R v - U v̄ what that lacks in the
-kept rows, S with the rounds of ``lra.ops.cells.boosted`` in it. Each function here leaves something out or puts something
-else in its place. Shapes as in ``kept``.
+kept rows, S with the rounds of ``lra.ops.cells.boosted`` in it. Each function here leaves something out or replaces
+it. Shapes as in ``kept``.
 """
 
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""python -m lra.studies.factorise: sparse Chord factors against truncated SVD, matrix by matrix, as in PSF's Table 1."""
+"""python -m lra.studies.factorise: sparse Chord factors against truncated SVD of each matrix, as in PSF's Table 1."""
 
 import hashlib
 import json

@@ -1,4 +1,4 @@
-"""python -m lra.studies.pretrained.dinov2_onnx model.onnx folder: the DINOv2 backbone inside an ONNX file, for transformers.
+"""python -m lra.studies.pretrained.dinov2_onnx model.onnx folder: DINOv2's backbone in an ONNX file, for transformers.
 
 Exporters keep parameter names except where they transpose weights for MatMul and split the position table; both are
 found by the name of the node or their shape. The result is checked against onnx's own evaluation of the graph.
