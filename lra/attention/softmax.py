@@ -16,8 +16,8 @@ from .base import Attention
 class Softmax(Attention):
     """softmax(q kᵀ / √D) v (Vaswani et al. 2017) with dropout on the weights, in float32 as in the published protocol.
 
-    ``checkpoint`` recomputes the n x n weights in the backward pass instead of keeping them (protocols.yaml,
-    nystromformer_small). ``weights=laplace`` puts MEGA's function of each score in the softmax's place, see
+    ``checkpoint`` recomputes the n x n weights in the backward pass instead of keeping them (docs/sources.md,
+    Nystromformer). ``weights=laplace`` puts MEGA's function of each score in the softmax's place, see
     ``lra.ops.scores``; bias(rows, cols) is a position bias on the scores.
     """
 

@@ -9,7 +9,7 @@ from .dropout import Dropout
 
 
 class PreNorm(nn.Module):
-    """x + dropout(mixer(LN x)), then x + MLP(LN x) (protocols.yaml, nystromformer_small).
+    """x + dropout(mixer(LN x)), then x + MLP(LN x) (docs/sources.md, Nystromformer).
 
     MLP: Linear d -> hidden, GELU, dropout, Linear hidden -> d, dropout. mixer: a factory of no arguments.
     """

@@ -14,7 +14,7 @@ Padding = Literal["learned", "constant", "zero"]
 class TokenEmbedding(nn.Module):
     """Learned token and position tables, normal with standard deviation ``std``, added, then dropout.
 
-    ids (N,L) int -> (N,L,d), L at most ``length`` (protocols.yaml, nystromformer_small). std: null for d^-1/2.
+    ids (N,L) int -> (N,L,d), L at most ``length`` (docs/sources.md, Nystromformer). std: null for d^-1/2.
     bound: uniform between -bound and bound instead. positions: without them the mechanism itself has to know where a
     token stands. padding, the vector of id 0: ``learned`` as any other, or kept as drawn (``constant``) or at ``zero``.
     """

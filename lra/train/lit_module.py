@@ -42,7 +42,7 @@ def adamw(model: nn.Module, optim: Mapping, *, capturable: bool = False) -> torc
 
 
 class Training(L.LightningModule):
-    """AdamW under a one-cycle schedule with linear annealing (protocols.yaml, nystromformer_small) or another one.
+    """AdamW under a one-cycle schedule with linear annealing (docs/sources.md, Nystromformer) or another one.
 
     Random numbers of step k (dropout, random selection) are a function of (seed, k) and, of several processes, of which
     it is, so a resumed run draws what an uninterrupted one would have drawn. ``train_loss`` adds up on the device;

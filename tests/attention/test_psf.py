@@ -157,7 +157,7 @@ def test_plain_block_is_the_mixer_alone_and_keeps_the_laws(pattern):
 
 
 def test_plain_block_has_the_published_parameters():
-    """Pathfinder (protocols.yaml, psf): g 32 -> 128 -> 32 and 11 times f 32 -> 128 -> 12, nothing else."""
+    """Pathfinder (docs/sources.md, PSF-Attn): g 32 -> 128 -> 32 and 11 times f 32 -> 128 -> 12, nothing else."""
     sizes = ("model.dim=32", "task.length=1024", "attn.factors=11", "attn.links=12")
     made = build.block_factory(config("psf", "block=plain", *sizes, "attn.hidden=128", "attn.value_hidden=128"))()
     mlp = lambda i, h, o: (i + 1) * h + (h + 1) * o

@@ -109,7 +109,7 @@ def np_weights(scores, weights):
 
 
 def literal(block, x, weights, chunk=None):
-    """mechanisms.md, section 5, for one example of real tokens only, x (n,d)."""
+    """docs/sources.md, MEGA, for one example of real tokens only, x (n,d)."""
     linear = lambda layer, t: t @ layer.weight.detach().numpy().T + layer.bias.detach().numpy()
     y = np_norm(block.norm, x) if block.prenorm else x
     v, c = silu(linear(block.values, y)), np_ema(block.ema, y)

@@ -9,7 +9,7 @@ from lra.data.datamodule import Batch
 from lra.model.classifier import Head
 from lra.train import build, lit_module
 
-# protocols.yaml, nystromformer_small: vocabulary, length, classes, towers -> parameters of softmax and CUR
+# docs/sources.md, Nystromformer: vocabulary, length, classes, towers -> parameters of softmax and CUR
 PUBLISHED = {
     "listops": (32, 2048, 10, 1, 209_802),
     "text": (512, 4096, 2, 1, 370_562),
