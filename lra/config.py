@@ -120,8 +120,8 @@ def compose(name: str, overrides: Iterable[str] = ()) -> DictConfig:
 
 
 def name_run(config: DictConfig, choices: DictConfig) -> DictConfig:
-    """Refuse groups that were given a list, and add ``label``: the attn word plus the keys of it that were changed
-    and the ``label_keys``."""
+    """Refuse groups that were given a list, and add ``label``: the attn word, or the class of attn=custom, plus the
+    keys of it that were changed and the ``label_keys``."""
     for line in choices.overrides.task:
         group, _, value = line.lstrip("+~").partition("=")
         if value.startswith("[") and (CONF / group).is_dir():
@@ -139,8 +139,11 @@ def name_run(config: DictConfig, choices: DictConfig) -> DictConfig:
         line.split("=", 1)[0].lstrip("+~") for line in choices.overrides.task if line.lstrip("+~").startswith("attn.")
     }
     default = flatten(_load_attn(word)) if changed else {}
-    label = word
-    for key, value in sorted(flatten(OmegaConf.to_container(config.attn, resolve=True)).items()):
+    label, flat = word, flatten(OmegaConf.to_container(config.attn, resolve=True))
+    if word == "custom" and not OmegaConf.is_missing(config.attn, "_target_"):
+        name = flat.pop("_target_").rpartition(".")[2]
+        label = f"custom-{name}" if (CONF / "attn" / f"{name}.yaml").exists() else name
+    for key, value in sorted(flat.items()):
         if any(f"attn.{key}.".startswith(f"{c}.") for c in changed) and default.get(key) != value:
             label += f"-{key}={value}"
     for key in config.get("label_keys", []):

@@ -9,12 +9,14 @@ from functools import partial
 
 import pytest
 import torch
+import yaml
 from conftest import KERNELS, MECHANISMS, config
 
 from data_prep.__main__ import prepare
 from lra import build, module, record
 from lra.config import CONF, check_keys, compose, data_command, explain, follow
 from lra.data.task import Batch
+from lra.folder import refuse_other
 from lra.train import check, train
 
 ROOT = CONF.parent
@@ -111,6 +113,34 @@ def test_label_is_the_word_plus_what_changed():
     assert config("cur_abs", "attn.count=64").label == "cur_abs"
     assert config("cur_step", "attn.pinv.steps=6", "attn.count=32").label == "cur_step-count=32-pinv.steps=6"
     assert config("cur_abs", "optim.lr=1").label == "cur_abs"
+
+
+def test_a_class_of_the_users_own_is_labelled_by_its_name():
+    def label(*words):
+        return compose("train", ["task=listops", "attn=custom", *words]).label
+
+    assert label("attn._target_=mine.AFT") == "AFT"
+    assert label("attn._target_=mine.AFT", "+attn.head_mix=2", "+attn.pinv={steps: 3}") == "AFT-head_mix=2-pinv.steps=3"
+    assert label("attn._target_=AFT") == "AFT"
+    assert label("attn._target_=mine.softmax") == "custom-softmax"  # not a published mechanism
+    assert label() == "custom"
+    assert config("cur_abs", "attn._target_=mine.AFT").label == "cur_abs-_target_=mine.AFT"
+
+
+def test_two_classes_of_one_name_are_two_configurations(tmp_path, data_root):
+    words = ["task=listops", "budget=smoke", f"runs={tmp_path}", "seeds=[0]", f"data.root={data_root}", "attn=custom"]
+    first, second = (
+        compose("train", [*words, f"attn._target_={path}"])
+        for path in ("lra.attention.sdpa.SDPA", "lra.attention.SDPA")
+    )
+    home = record.home(first) / "seed-0"
+    assert home == record.home(second) / "seed-0"
+    home.mkdir(parents=True)
+    choices = [record.choices(made, build.task_data(made).source.provenance) for made in (first, second)]
+    record.write(home / "config.yaml", yaml.safe_dump(choices[0]))
+    refuse_other(home / "config.yaml", choices[0], first.study)
+    with pytest.raises(ValueError, match=r"attn._target_: lra.attention.sdpa.SDPA -> lra.attention.SDPA"):
+        refuse_other(home / "config.yaml", choices[1], first.study)
 
 
 def test_custom_mechanism_needs_no_fork():
