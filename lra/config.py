@@ -161,8 +161,11 @@ def label(config: DictConfig, choices: DictConfig) -> str:
         line.split("=", 1)[0].lstrip("+~") for line in choices.overrides.task if line.lstrip("+~").startswith("attn.")
     }
     default = flatten(_default_attn(word, config)) if changed else {}
-    made = word
-    for key, value in sorted(flatten(OmegaConf.to_container(config.attn)).items()):
+    made, options = word, flatten(OmegaConf.to_container(config.attn))
+    if word == "custom" and not OmegaConf.is_missing(config.attn, "_target_"):
+        name = options.pop("_target_").rpartition(".")[2]
+        made = f"custom-{name}" if (CONF / "attn" / f"{name}.yaml").exists() else name
+    for key, value in sorted(options.items()):
         if any(f"attn.{key}.".startswith(f"{c}.") for c in changed) and default.get(key) != value:
             made += f"-{key}={value}"
     flat = flatten(OmegaConf.to_container(config))

@@ -8,12 +8,15 @@ from functools import partial
 
 import pytest
 import torch
+import yaml
 from conftest import KERNELS, MECHANISMS, config
 
 from data_prep.__main__ import prepare
 from lra.config import CONF, compose, data_command, explain, follow
 from lra.data.datamodule import Batch
 from lra.disk import atomic
+from lra.runs import record
+from lra.runs.folder import refuse_other
 from lra.train import build
 from lra.train import lit_module as module
 from lra.train.__main__ import check, train
@@ -112,6 +115,45 @@ def test_label_is_the_word_plus_what_changed():
     assert config("cur_abs", "attn.count=64").label == "cur_abs"
     assert config("cur_step", "attn.pinv.steps=6", "attn.count=32").label == "cur_step-count=32-pinv.steps=6"
     assert config("cur_abs", "optim.lr=1").label == "cur_abs"
+
+
+OWN = """
+from lra.attention.base import Attention
+class AFT(Attention):
+    def __init__(self, *, heads, head_dim, value_dim, length, head_mix: int = 1, depth: int = 1):
+        super().__init__(heads=heads, head_dim=head_dim, value_dim=value_dim, length=length)
+class softmax(AFT): pass
+"""
+
+
+def test_a_class_of_the_users_own_is_labelled_by_its_name(tmp_path, monkeypatch):
+    (tmp_path / "own_classes.py").write_text(OWN)
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def label(*words):
+        return compose("train", ["task=listops", "attn=custom", *words]).label
+
+    assert label("attn._target_=own_classes.AFT") == "AFT"
+    assert label("attn._target_=own_classes.AFT", "+attn.head_mix=2", "+attn.depth=3") == "AFT-depth=3-head_mix=2"
+    assert label("attn._target_=own_classes.softmax") == "custom-softmax"  # not the published mechanism
+    assert label() == "custom"
+
+
+def test_two_classes_of_one_name_are_two_configurations(tmp_path, data_root):
+    words = ["task=listops", "budget=smoke", f"runs={tmp_path}", "seeds=[0]", f"data.root={data_root}", "attn=custom"]
+    first, second = (
+        compose("train", [*words, f"attn._target_={path}"])
+        for path in ("lra.attention.sdpa.SDPA", "lra.bench.roofline.SDPA")
+    )
+    home = record.home(first) / "seed-0"
+    assert home == record.home(second) / "seed-0"
+    home.mkdir(parents=True)
+    choices = [record.choices(made, build.task_data(made).source.provenance) for made in (first, second)]
+    record.write(home / "config.yaml", yaml.safe_dump(choices[0]))
+    (home / record.METRICS).touch()  # something was made
+    refuse_other(home / "config.yaml", choices[0], first.study)
+    with pytest.raises(ValueError, match=r"attn._target_: lra.attention.sdpa.SDPA -> lra.bench.roofline.SDPA"):
+        refuse_other(home / "config.yaml", choices[1], first.study)
 
 
 def test_custom_mechanism_needs_no_fork():

@@ -27,7 +27,10 @@ def markdown(grid: Grid) -> str:
 
 
 def comma(grid: Grid) -> str:
-    """Numbers in full: for each column of numbers its value and, where there are any, ``std`` and ``n``."""
+    """Numbers in full: for each column of numbers its value and, where there are any, ``std`` and ``n``.
+
+    A text that a spreadsheet would take for a formula begins with an apostrophe.
+    """
     columns: list[tuple[str, int, str]] = []
     for i, (name, number) in enumerate(zip(grid.head, grid.numeric, strict=True)):
         columns.append((name, i, "value" if number else "text"))
@@ -36,7 +39,7 @@ def comma(grid: Grid) -> str:
                 columns.append((f"{name} {part}", i, part))
     out = io.StringIO()
     table = csv.writer(out, lineterminator="\n")
-    table.writerow([name for name, *_ in columns])
+    table.writerow([_inert(name) for name, *_ in columns])
     for entry in grid.entries:
         table.writerow([_number(entry.cells[i], part) for _, i, part in columns])
     return out.getvalue()
@@ -45,7 +48,7 @@ def comma(grid: Grid) -> str:
 def latex(grid: Grid) -> str:
     """A tabular of booktabs; notes and the caption are left to the paper it goes into."""
     lines = [
-        f"% {grid.title}. Needs \\usepackage{{booktabs}}.",
+        f"% {' '.join(grid.title.split())}. Needs \\usepackage{{booktabs}}.",
         f"\\begin{{tabular}}{{{''.join('lr'[number] for number in grid.numeric)}}}",
         "\\toprule",
         " & ".join(map(_tex, grid.head)) + r" \\",
@@ -66,9 +69,14 @@ def _marked(text: str, cell: Cell, bold: str, tied: str = " ≈") -> str:
 def _number(cell: Cell, part: str) -> str | float | int:
     value = getattr(cell, part)
     if part == "value" and value is None:
-        return cell.text  # FAIL of the leaderboard
-    return "" if value is None else round(value, 6) if part != "text" else value
+        return _inert(cell.text)  # FAIL of the leaderboard
+    return "" if value is None else round(value, 6) if part != "text" else _inert(value)
+
+
+def _inert(text: str) -> str:
+    text = text.replace("\r", "\n")  # which the writer would not quote
+    return "'" + text if re.match(r"[=+\-@\t\n].", text, re.DOTALL) else text
 
 
 def _tex(text: str) -> str:
-    return re.sub(r"[&%$#_{}\\~^±≈]", lambda found: _TEX[found[0]], text)
+    return re.sub(r"[&%$#_{}\\~^±≈]", lambda found: _TEX[found[0]], " ".join(text.split()))

@@ -5,6 +5,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.parse import quote
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
@@ -108,7 +109,7 @@ def _runs(study: Study, row: Row, out: Path) -> dict[str, Any]:
 
 
 def _link(path: Path, out: Path) -> str:
-    return Path(os.path.relpath(path, out)).as_posix()
+    return quote(Path(os.path.relpath(path, out)).as_posix())  # also the colon of a folder named javascript:...
 
 
 def _inline(picture: bytes) -> str:

@@ -223,7 +223,7 @@ def test_the_examples_train(own, monkeypatch):
     assert {path.parent.name for path in own.glob("runs/*/*/*/seed-0")} == {
         "aft-temperature=0.5",
         "aft",
-        "custom-_target_=mine.AFT-temperature=0.5",
+        "AFT-temperature=0.5",
         "softmax",
     }
     assert (own / "recall.png").exists() and len(list(own.glob("runs/bench/bench/*/bench.json"))) == 1

@@ -7,6 +7,7 @@ import math
 import random
 import re
 from statistics import geometric_mean
+from urllib.parse import unquote, urlsplit
 
 import pytest
 from scipy import stats
@@ -196,6 +197,34 @@ def test_latex_is_balanced_and_escaped():
     assert {len(re.findall(r"(?<!\\)&", line)) for line in body} == {2}
 
 
+@pytest.mark.parametrize("text", ["=1+1", "+1+1", "-1+1", "@sum(a1)", "\t=1", "\r=1", "\n=1"])
+def test_csv_holds_no_formula(text):
+    grid = Grid("g", "t", "", (text, "listops"), [Entry([Cell(text=text), Cell(text=text)])])
+    told = "'" + text.replace("\r", "\n")
+    rows = list(csv.reader(io.StringIO(formats.comma(grid), newline="")))
+    assert rows == [[told, "listops"], [told, told]]
+    plain = Grid("g", "t", "", ("a", "b"), [Entry([Cell(text="-"), Cell(text="-1.5", value=-1.5)])])
+    assert list(csv.reader(io.StringIO(formats.comma(plain))))[1] == ["-", "-1.5"]
+
+
+def test_a_newline_ends_no_comment_and_no_line_of_latex():
+    grid = GRID._replace(title="one\ntwo", head=("mechanism", "list\n\nops", "text"))
+    lines = formats.latex(grid).splitlines()
+    assert lines[0].startswith("% one two. Needs") and lines[1].startswith(r"\begin{tabular}")
+    assert lines[3] == r"mechanism & list ops & text \\"
+
+
+def test_links_to_the_files_of_a_run_are_relative_whatever_its_name(tmp_path):
+    """As seen from the folder of the runs themselves a study is the first part of a link."""
+    for study in ("javascript:alert(1)", "https:", "a b#c?d%41"):
+        metrics(add(tmp_path, study=study), [1.0])
+    files.write(tmp_path, summary.collect(tmp_path)[0], [])
+    links = set(re.findall(r'href="([^#"][^"]*)"', (tmp_path / "index.html").read_text())) - {"data:,"}
+    assert len(links) == 3 * 2 and not any(urlsplit(link).scheme for link in links)
+    for link in links:
+        assert (tmp_path / unquote(urlsplit(link).path)).exists()
+
+
 def metrics(path, values, every=10):
     lines = [f"{every * (i + 1)},1.0,{value},1e-4" for i, value in enumerate(values)]
     (path.parent / "metrics.csv").write_text("\n".join(["step,train_loss,val,lr", *lines]) + "\n")
@@ -247,7 +276,7 @@ def test_the_page_needs_nothing_else_and_escapes_what_it_shows(written):
     assert "alert(1)<" not in page and "lost/record.json is no record" in page
     assert not re.findall(r"(?:src|href)=\"(?:https?:)?//", page) and "@import" not in page and "url(" not in page
     for link in set(re.findall(r'href="([^#"][^"]*)"', page)) - {"data:,"}:
-        assert (runs / "report" / link.replace("&lt;", "<").replace("&gt;", ">")).exists(), link
+        assert (runs / "report" / unquote(link)).exists(), link
     targets = set(re.findall(r'id="([^"]+)"', page))
     assert {"results", "curves", "trade", "papers", "runs"} <= targets
 
