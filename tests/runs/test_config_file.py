@@ -168,7 +168,7 @@ def test_no_entry_point_runs_what_a_folder_names(runs, tmp_path, data_root, monk
 def test_a_mechanism_of_ones_own_is_shown_and_transferred_once_it_is_trusted(
     runs, tmp_path, data_root, monkeypatch, capfd
 ):
-    (home,) = (runs / "paper-smoke" / "listops").glob("custom*/seed-0")
+    (home,) = (runs / "paper-smoke" / "listops").glob("Mine*/seed-0")
     for entry, words in [*entries(home, tmp_path)][:2]:
         stop, _ = run(entry, *words, patch=monkeypatch, capfd=capfd)
         assert f"attn._target_: {__name__}.Mine is not of this suite" in stop and f"say trust={__name__}" in stop
