@@ -1,6 +1,7 @@
 """What the tests share: the mechanisms there are, and small builds of them."""
 
 import os
+import signal
 
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")  # the CPU is the reference; tests marked gpu ask for more
 
@@ -15,6 +16,8 @@ import torch
 from lra.config import CONF, compose
 
 torch.set_num_threads(1)  # xdist runs one process per core
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # of pytest in a shell's background; processes would inherit it
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 KERNELS = sorted(path.stem for path in (CONF / "attn").glob("*.yaml") if "requires: gpu" in path.read_text())
 MECHANISMS = sorted(path.stem for path in (CONF / "attn").glob("*.yaml") if path.stem != "custom")
