@@ -11,7 +11,7 @@ from omegaconf import DictConfig
 from lra.config import CONF, compose, data_command, explain, main
 from lra.data.store import META, StoreError, load, verify
 
-from .base import Source, say
+from .base import Source, log
 
 TASKS = sorted(path.stem for path in (CONF / "task").glob("*.yaml"))
 
@@ -49,14 +49,14 @@ def make(config: DictConfig, source: Source) -> None:
     """Prepare, or with verify=true check, what is stored."""
     root = config.data.root
     if not source.stored:
-        say(f"{config.task.name}: {sizes(source.open(root))} examples, made as they are read: nothing to prepare")
+        log(f"{config.task.name}: {sizes(source.open(root))} examples, made as they are read: nothing to prepare")
     elif config.verify:
         source.load(root)
         verify(source.folder(root))
-        say(f"{source.name}: every checksum is right at {source.folder(root)}")
+        log(f"{source.name}: every checksum is right at {source.folder(root)}")
     else:
         folder = source.prepare(root, workers=config.workers, force=config.force)
-        say(f"{source.name}: {sizes(source.load(root))} examples ready at {folder}")
+        log(f"{source.name}: {sizes(source.load(root))} examples ready at {folder}")
 
 
 def make_all(config: DictConfig) -> None:
@@ -67,12 +67,12 @@ def make_all(config: DictConfig) -> None:
             made = of_task(config, task)
             source = source_of(made)
             if source.manual:
-                say(f"{task}: left out, it needs files that only you can bring; python -m data_prep task={task}")
+                log(f"{task}: left out, it needs files that only you can bring; python -m data_prep task={task}")
             else:
                 make(made, source)
         except (ValueError, OSError, HydraException) as error:
             failed[task] = explain(error)
-            say(f"{task}: failed, {failed[task]}")
+            log(f"{task}: failed, {failed[task]}")
     if failed:
         reasons = "; ".join(f"{task} ({reason})" for task, reason in failed.items())
         raise ValueError(f"{len(failed)} of {len(TASKS)} tasks failed: {reasons}")

@@ -21,14 +21,14 @@ import rich.progress
 from filelock import FileLock, Timeout
 from rich.console import Console
 
-from lra.data.store import Rows, Split, StoreError, load, write
+from lra.data.store import ExampleChunk, Split, StoreError, load, write
 from lra.disk.atomic import NO_ROOM
 
 Progress = Callable[[str, int, int | None], None]  # (what, how many are done, how many there will be or None)
 SECONDS_BETWEEN_LINES = 10
 
 
-def say(line: str) -> None:
+def log(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
@@ -53,7 +53,7 @@ def reporter(name: str) -> Iterator[Progress]:
             nonlocal last
             if done == total or time.monotonic() - last > SECONDS_BETWEEN_LINES:
                 last = time.monotonic()
-                say(f"{name} {what}: {done}" + (f" of {total}" if total else ""))
+                log(f"{name} {what}: {done}" + (f" of {total}" if total else ""))
 
         yield report
 
@@ -67,7 +67,7 @@ def alone(folder: Path) -> Iterator[None]:
         try:
             lock.acquire(blocking=False)
         except Timeout:
-            say(f"another process is preparing {folder}, waiting for it")
+            log(f"another process is preparing {folder}, waiting for it")
             lock.acquire()
     except OSError as error:
         raise ValueError(f"{folder.parent} cannot be written ({error.strerror}): choose another data folder") from None
@@ -93,7 +93,7 @@ def in_order(function: Callable[[Any], Any], inputs: Iterable, workers: int) -> 
             yield done
 
 
-def take(order: np.ndarray, count: int | None, what: str) -> np.ndarray:
+def first_of(order: np.ndarray, count: int | None, what: str) -> np.ndarray:
     """The first `count` indices of order (n,), all for None, in rising order; ValueError for fewer or none."""
     if not len(order) or (count or 0) > len(order):
         raise ValueError(f"{what}: {count or 'all'} examples asked for, there are {len(order)}")
@@ -139,7 +139,7 @@ class Source(ABC):
     def fetch(self, root: Path, progress: Progress) -> None:  # noqa: B027 nothing to do for what is generated
         """Makes ready what `splits` reads; downloads are kept in root/downloads. ValueError if it cannot be had."""
 
-    def splits(self, *, workers: int, progress: Progress) -> Mapping[str, Iterable[Rows]]:
+    def splits(self, *, workers: int, progress: Progress) -> Mapping[str, Iterable[ExampleChunk]]:
         """Chunks of examples per split; each split is consumed once, in the order of the mapping."""
         raise ValueError(f"{self.name} is made as it is read, there is nothing to store")
 
@@ -164,7 +164,7 @@ class Source(ABC):
     def open(self, root: Path | str) -> dict[str, Split]:
         """As `load`, but a generated data set that is not there yet is prepared first."""
         if self.generated and not self.folder(root).exists():
-            say(f"{self.name}: no data at {self.folder(root)} yet, preparing it once")
+            log(f"{self.name}: no data at {self.folder(root)} yet, preparing it once")
             self.prepare(root)
         return self.load(root)
 
@@ -193,5 +193,5 @@ class Source(ABC):
                 with no_room(folder):
                     write(folder, splits, provenance=self.provenance, towers=self.towers, replace=force)
             size = sum(file.stat().st_size for file in folder.iterdir()) / 1e6
-            say(f"{self.name}: {size:.1f} MB in {time.perf_counter() - start:.1f} s at {folder}")
+            log(f"{self.name}: {size:.1f} MB in {time.perf_counter() - start:.1f} s at {folder}")
         return folder

@@ -12,7 +12,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from .archive import fingerprint
-from .base import Progress, alone, say
+from .base import Progress, alone, log
 
 PROGRAM = Path(__file__).with_name("tfds_download.py")
 POLL = 0.2  # seconds between two looks at a download
@@ -75,7 +75,7 @@ class Download:
             if path.exists():
                 if self._wrong(path) is None:
                     return path
-                say(f"{path} has changed since it was downloaded, downloading it again")
+                log(f"{path} has changed since it was downloaded, downloading it again")
                 path.unlink()
             for left in folder.glob(f"{path.name}.tmp-*"):  # its process died: whoever works holds the lock
                 shutil.rmtree(left)
@@ -88,7 +88,7 @@ class Download:
                     raise self._failure(f"it sent {size} with sha256 {wrong} instead of {self.sha256}")
                 loaded.replace(path)
                 if self.sha256 is None:
-                    say(f"{path} is not checked, as nobody publishes a checksum of it")
+                    log(f"{path} is not checked, as nobody publishes a checksum of it")
             finally:
                 shutil.rmtree(work, ignore_errors=True)
         return path

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from lra.data.store import Rows
+from lra.data.store import ExampleChunk
 
 from .base import Progress, Source
 
@@ -113,7 +113,7 @@ class Genome(Source):
             files[species] = {"bytes": path.stat().st_size, "sha256": digest}
         return {**files, "longer_than": self.longer_than, "seed": self.seed}
 
-    def splits(self, *, workers: int, progress: Progress) -> Mapping[str, Iterable[Rows]]:
+    def splits(self, *, workers: int, progress: Progress) -> Mapping[str, Iterable[ExampleChunk]]:
         rows, labels = [], []
         for label, (species, path) in enumerate(self.files().items()):
             kept = [row for row in read_fasta(path) if len(row) > self.longer_than]
@@ -129,9 +129,11 @@ class Genome(Source):
 
 def _chunks(
     rows: list[np.ndarray], labels: list[int], index: np.ndarray, split: str, progress: Progress
-) -> Iterator[Rows]:
+) -> Iterator[ExampleChunk]:
     for first in range(0, len(index), CHUNK):
         chosen = index[first : first + CHUNK].tolist()
         ids = [rows[i] for i in chosen]
-        yield Rows(np.concatenate(ids), np.array([len(row) for row in ids]), np.array([labels[i] for i in chosen]))
+        yield ExampleChunk(
+            np.concatenate(ids), np.array([len(row) for row in ids]), np.array([labels[i] for i in chosen])
+        )
         progress(split, first + len(chosen), len(index))

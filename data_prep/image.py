@@ -8,10 +8,10 @@ from typing import Any, Literal
 
 import numpy as np
 
-from lra.data.store import Rows
+from lra.data.store import ExampleChunk
 
 from .archive import members, reading
-from .base import Progress, Source, take
+from .base import Progress, Source, first_of
 from .download import Download
 
 # Address, checksum and size as in TFDS's cifar10.
@@ -70,10 +70,10 @@ def shuffled(n: int, split: str) -> np.ndarray:
     return np.array(sorted(range(n), key=digest))
 
 
-def _chunks(images: Images, index: np.ndarray, split: str, progress: Progress) -> Iterator[Rows]:
+def _chunks(images: Images, index: np.ndarray, split: str, progress: Progress) -> Iterator[ExampleChunk]:
     for first in range(0, len(index), CHUNK):
         rows = index[first : first + CHUNK]
-        yield Rows(images[0][rows].reshape(-1), np.full(len(rows), PIXELS), images[1][rows])
+        yield ExampleChunk(images[0][rows].reshape(-1), np.full(len(rows), PIXELS), images[1][rows])
         progress(split, first + len(rows), len(index))
 
 
@@ -142,7 +142,7 @@ class Image(Source):
             for part, names in parts.items()
         }
 
-    def splits(self, *, workers: int, progress: Progress) -> Mapping[str, Iterable[Rows]]:
+    def splits(self, *, workers: int, progress: Progress) -> Mapping[str, Iterable[ExampleChunk]]:
         images = self.read(progress)
         places = {part: np.arange(len(labels)) for part, (_, labels) in images.items()}
         if self.order == "tfds":
@@ -151,6 +151,6 @@ class Image(Source):
         chunks = {}
         for split in self.sizes:
             # RandomState's stream is frozen, that of numpy's newer generators may change from version to version.
-            index = take(np.random.RandomState(SEED).permutation(places[split]), self.sizes[split], split)
+            index = first_of(np.random.RandomState(SEED).permutation(places[split]), self.sizes[split], split)
             chunks[split] = _chunks(images["test" if split == "test" else "train"], index, split, progress)
         return chunks

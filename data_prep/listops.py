@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numba import njit
 
-from lra.data.store import Rows
+from lra.data.store import ExampleChunk
 
 from .base import Progress, Source, in_order
 from .counter_rng import HALF, STEP, below, mix
@@ -154,11 +154,11 @@ def read_tsv(lines: Iterable[bytes], name: str) -> Iterator[Example]:
             raise ValueError(f"{name}, line {number}: {error}") from None
 
 
-def _chunks(examples: Iterator[Example], split: str, total: int | None, progress: Progress) -> Iterator[Rows]:
+def _chunks(examples: Iterator[Example], split: str, total: int | None, progress: Progress) -> Iterator[ExampleChunk]:
     done = 0
     while chunk := list(islice(examples, CHUNK)):
         ids, answers = zip(*chunk, strict=True)
-        yield Rows(np.concatenate(ids), np.array([len(row) for row in ids]), np.array(answers, np.int64))
+        yield ExampleChunk(np.concatenate(ids), np.array([len(row) for row in ids]), np.array(answers, np.int64))
         done += len(chunk)
         progress(split, done, total)
 
@@ -217,10 +217,10 @@ class ListOps(Source):
             return {**self.tree, **self.sizes, "seed": self.seed}
         return {"release": self.release.identity}
 
-    def splits(self, *, workers: int, progress: Progress) -> Mapping[str, Iterable[Rows]]:
+    def splits(self, *, workers: int, progress: Progress) -> Mapping[str, Iterable[ExampleChunk]]:
         if self.release is not None:
 
-            def read(file: BinaryIO, name: str, split: str) -> Iterator[Rows]:
+            def read(file: BinaryIO, name: str, split: str) -> Iterator[ExampleChunk]:
                 return _chunks(read_tsv(file, name), split, None, progress)
 
             return self.release.splits(read, progress)

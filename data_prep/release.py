@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from lra.data.store import Rows
+from lra.data.store import ExampleChunk
 
 from .archive import fingerprint, members, reading
 from .base import Progress
@@ -14,7 +14,7 @@ from .download import Download
 # Nobody publishes a checksum. The address has been reported to answer with HTTP code 403, so mirrors matter here.
 OFFICIAL = Download(url="https://storage.googleapis.com/long-range-arena/lra_release.gz", size=7_700_000_000)
 
-Read = Callable[[BinaryIO, str, str], Iterator[Rows]]  # (content, its name for errors, split)
+Read = Callable[[BinaryIO, str, str], Iterator[ExampleChunk]]  # (content, its name for errors, split)
 
 
 class Release:
@@ -45,14 +45,14 @@ class Release:
                 raise ValueError(f"{plain} is missing: source.release must be the folder of {all_}, or the archive")
         return paths
 
-    def splits(self, read: Read, progress: Progress) -> Mapping[str, Iterable[Rows]]:
+    def splits(self, read: Read, progress: Progress) -> Mapping[str, Iterable[ExampleChunk]]:
         """The chunks that `read` makes of each file."""
         if self.path.is_file():
             return _Pass(self, read, progress)
         return {split: _read(path, read, split) for split, path in self.paths().items()}
 
 
-def _read(path: Path, read: Read, split: str) -> Iterator[Rows]:
+def _read(path: Path, read: Read, split: str) -> Iterator[ExampleChunk]:
     with reading(path), (gzip.open if path.suffix == ".gz" else open)(path, "rb") as file:
         yield from read(file, str(path), split)
 
@@ -72,13 +72,13 @@ class _Pass(Mapping):
     def __len__(self) -> int:
         return len(self.release.files)
 
-    def __getitem__(self, split: str) -> Iterator[Rows]:
+    def __getitem__(self, split: str) -> Iterator[ExampleChunk]:
         for found, chunks in self.items():
             if found == split:
                 yield from chunks  # from here, as the archive is closed once `items` is dropped
                 return
 
-    def items(self) -> Iterator[tuple[str, Iterator[Rows]]]:
+    def items(self) -> Iterator[tuple[str, Iterator[ExampleChunk]]]:
         path = self.release.path
         missing = {f"/{self.release.inner}/{name}": split for split, name in self.release.files.items()}
         place = lambda name: next((end for end in missing if f"/{name}".endswith(end)), None)
@@ -89,6 +89,6 @@ class _Pass(Mapping):
                 return
         raise ValueError(f"{path} is not the release archive or is damaged: it holds no {', '.join(missing)}")
 
-    def _chunks(self, file: BinaryIO, name: str, split: str) -> Iterator[Rows]:
+    def _chunks(self, file: BinaryIO, name: str, split: str) -> Iterator[ExampleChunk]:
         with reading(self.release.path):
             yield from self.read(file, name, split)

@@ -10,7 +10,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from lra.data.store import Rows
+from lra.data.store import ExampleChunk
 
 from .base import Progress, Source
 from .release import OFFICIAL, Release
@@ -116,19 +116,21 @@ class Retrieval(Source):
     def fetch(self, root: Path, progress: Progress) -> None:
         self.opened = self.release or self._release(self.download.fetch(root / "downloads", progress))
 
-    def splits(self, *, workers: int, progress: Progress) -> Mapping[str, Iterable[Rows]]:
-        def read(file: BinaryIO, name: str, split: str) -> Iterator[Rows]:
+    def splits(self, *, workers: int, progress: Progress) -> Mapping[str, Iterable[ExampleChunk]]:
+        def read(file: BinaryIO, name: str, split: str) -> Iterator[ExampleChunk]:
             pairs, size = read_pairs(file, name, self.literals), self.sizes[split]
             return _chunks(pairs if size is None else balanced(pairs, size, name), split, size, progress)
 
         return self.opened.splits(read, progress)
 
 
-def _chunks(pairs: Iterator[Pair], split: str, total: int | None, progress: Progress) -> Iterator[Rows]:
+def _chunks(pairs: Iterator[Pair], split: str, total: int | None, progress: Progress) -> Iterator[ExampleChunk]:
     done = 0
     while chunk := list(islice(pairs, CHUNK)):
         texts = [text for pair in chunk for text in pair[:2]]
         tokens = np.frombuffer(b"".join(texts), np.uint8)
-        yield Rows(tokens, np.array([len(text) for text in texts]), np.array([pair[2] for pair in chunk], np.int64))
+        yield ExampleChunk(
+            tokens, np.array([len(text) for text in texts]), np.array([pair[2] for pair in chunk], np.int64)
+        )
         done += len(chunk)
         progress(split, done, total)

@@ -17,7 +17,7 @@ from PIL import Image, ImageDraw, ImageFont
 from lra.config import main
 
 from .__main__ import source_of
-from .base import Source, say
+from .base import Source, log
 
 COLUMNS, LINES = 100, 12  # of text in a panel
 CURVE = (600, 120)  # pixels of a series
@@ -131,7 +131,7 @@ def show(config: DictConfig) -> None:
         made.save(out, "PNG")
     except OSError as error:
         raise ValueError(f"{out} cannot be written: {error.strerror}") from None
-    say(f"{config.task.name}: {min(config.count, len(splits[config.split]))} examples of {config.split} in {out}")
+    log(f"{config.task.name}: {min(config.count, len(splits[config.split]))} examples of {config.split} in {out}")
 
 
 if __name__ == "__main__":

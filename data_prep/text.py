@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from lra.data.store import Rows, Split
+from lra.data.store import ExampleChunk, Split
 
 from .archive import members, reading
-from .base import Progress, Source, take
+from .base import Progress, Source, first_of
 from .download import Download
 
 # Address, checksum and size as in TFDS's imdb_reviews.
@@ -41,11 +41,11 @@ def read(path: Path, progress: Progress) -> dict[str, list[Review]]:
     return {split: [found[name][1] for name in names if found[name][0] == split] for split in ("train", "test")}
 
 
-def _chunks(reviews: list[Review], index: np.ndarray, split: str, progress: Progress) -> Iterator[Rows]:
+def _chunks(reviews: list[Review], index: np.ndarray, split: str, progress: Progress) -> Iterator[ExampleChunk]:
     for first in range(0, len(index), CHUNK):
         texts, labels = zip(*(reviews[i] for i in index[first : first + CHUNK]), strict=True)
         tokens = np.frombuffer(b"".join(texts), np.uint8)
-        yield Rows(tokens, np.array([len(text) for text in texts]), np.array(labels, np.int64))
+        yield ExampleChunk(tokens, np.array([len(text) for text in texts]), np.array(labels, np.int64))
         progress(split, first + len(texts), len(index))
 
 
@@ -92,15 +92,15 @@ class Text(Source):
     def fetch(self, root: Path, progress: Progress) -> None:
         self.path = self.download.fetch(root / "downloads", progress)
 
-    def splits(self, *, workers: int, progress: Progress) -> Mapping[str, Iterable[Rows]]:
+    def splits(self, *, workers: int, progress: Progress) -> Mapping[str, Iterable[ExampleChunk]]:
         reviews = read(self.path, progress)
         # RandomState's stream is frozen, that of numpy's newer generators may change from version to version.
         order = {split: np.random.RandomState(SEED).permutation(len(rows)) for split, rows in reviews.items()}
         held, rest = np.split(order["train"], [self.hold_out])
-        index = {"train": take(rest, self.train, "train")}
+        index = {"train": first_of(rest, self.train, "train")}
         if self.hold_out:
-            index["val"] = take(held, self.val, "val")
-        index["test"] = take(order["test"], self.test, "test")
+            index["val"] = first_of(held, self.val, "val")
+        index["test"] = first_of(order["test"], self.test, "test")
         origin = {"train": reviews["train"], "val": reviews["train"], "test": reviews["test"]}
         return {split: _chunks(origin[split], rows, split, progress) for split, rows in index.items()}
 

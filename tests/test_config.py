@@ -66,7 +66,7 @@ def test_every_task_composes_and_builds(task, protocol, budget):
 @pytest.mark.parametrize("task", TASKS)
 def test_every_smoke_schedule_runs_to_its_end(task, protocol):
     cfg = compose("train", [f"task={task}", "attn=cur_step", f"protocol={protocol}", "budget=smoke"])
-    training = module.Training(
+    training = module.LitClassifier(
         build.classifier(cfg),
         metric=cfg.task.metric,
         loss=build.loss(cfg),

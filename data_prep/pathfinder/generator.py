@@ -22,9 +22,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import njit
 
-from lra.data.store import Rows
+from lra.data.store import ExampleChunk
 
-from ..base import Progress, Source, in_order, say
+from ..base import Progress, Source, in_order, log
 from ..counter_rng import mix
 from .curves import below, draw_distractor, draw_targets
 from .paddles import SETTINGS, paddle_table
@@ -164,7 +164,7 @@ class Pathfinder(Source):
         if self.release is not None:
             self.release.fetch(root, progress)
 
-    def splits(self, *, workers: int, progress: Progress) -> Mapping[str, Iterable[Rows]]:
+    def splits(self, *, workers: int, progress: Progress) -> Mapping[str, Iterable[ExampleChunk]]:
         starts = dict(zip(self.sizes, np.cumsum([0, *self.sizes.values()]), strict=False))
         if self.release is None:
             return {
@@ -178,8 +178,8 @@ class Pathfinder(Source):
             for split, index in zip(self.sizes, cuts, strict=True)
         }
 
-    def _drawn(self, first: int, count: int, workers: int, progress) -> Iterator[Rows]:
-        def draw(start: int) -> Rows:
+    def _drawn(self, first: int, count: int, workers: int, progress) -> Iterator[ExampleChunk]:
+        def draw(start: int) -> ExampleChunk:
             number = min(BLOCK, first + count - start)
             made = {"size": self.size, "contour": self.contour, "seed": self.seed, "void": self.void}
             return self._rows(*generate(**made, first=start, count=number))
@@ -190,8 +190,8 @@ class Pathfinder(Source):
             progress(done, count)
             yield rows
 
-    def _read(self, index: np.ndarray, workers: int, progress) -> Iterator[Rows]:
-        def read(start: int) -> tuple[Rows, int]:
+    def _read(self, index: np.ndarray, workers: int, progress) -> Iterator[ExampleChunk]:
+        def read(start: int) -> tuple[ExampleChunk, int]:
             chosen = [self.release.listed[i] for i in index[start : start + BLOCK]]
             read = [(image, label) for name, label in chosen if (image := self.release.pixels(name)) is not None]
             images = np.stack([image for image, _ in read]) if read else np.empty((0, self.size, self.size), np.uint8)
@@ -203,8 +203,8 @@ class Pathfinder(Source):
             progress(done + skipped, len(index))
             yield rows
         if skipped:
-            say(f"{self.name}: {skipped} of {len(index)} images are empty or unreadable and were skipped")
+            log(f"{self.name}: {skipped} of {len(index)} images are empty or unreadable and were skipped")
 
-    def _rows(self, images: np.ndarray, labels: np.ndarray) -> Rows:
+    def _rows(self, images: np.ndarray, labels: np.ndarray) -> ExampleChunk:
         lengths = np.full(len(images), self.size**2, np.int64)
-        return Rows(images.reshape(-1), lengths, labels.astype(np.int64))
+        return ExampleChunk(images.reshape(-1), lengths, labels.astype(np.int64))

@@ -14,7 +14,7 @@ from typing import ClassVar
 
 from torch import Tensor, nn
 
-from ..ops.varlen import Rows
+from ..ops.varlen import VarlenLayout
 
 
 class Attention(nn.Module):
@@ -25,7 +25,9 @@ class Attention(nn.Module):
 
     shares_qk: ClassVar[bool] = False  # True: one projection serves q and k
     mixes_batch: bool = False  # True: examples of a batch change each other's result; each tower is then a batch
-    packs: bool = False  # True: q, k, v may be packed (1,H,T,·), with ``lra.ops.varlen.Rows`` in the place of the mask
+    packs: bool = (
+        False  # True: q, k, v may be packed (1,H,T,·), with ``lra.ops.varlen.VarlenLayout`` in the place of the mask
+    )
 
     def __init__(self, *, heads: int, head_dim: int, value_dim: int, length: int, dropout: float = 0.0):
         super().__init__()
@@ -34,7 +36,7 @@ class Attention(nn.Module):
         self.dropout = dropout
 
     @abstractmethod
-    def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | Rows | None = None) -> Tensor: ...
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | VarlenLayout | None = None) -> Tensor: ...
 
 
 class Mixer(nn.Module):

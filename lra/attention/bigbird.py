@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from ..ops.blocks import attend, blocks, full_width, take
+from ..ops.blocks import attend, blocks, full_width, gather_blocks
 from .base import Attention
 
 
@@ -51,10 +51,12 @@ class BigBird(Attention):
         index, listed = self._choose(qb, last)  # (N,H,B,m)
         here = blocks(real, self.block, 1)[torch.arange(N, device=q.device)[:, None, None, None], index]
         allowed = (here & listed[..., None]).flatten(3)[:, :, :, None]  # (N,H,B,1,m b)
-        out = attend(qb, take(kb, index).flatten(3, 4), take(vb, index).flatten(3, 4), allowed)  # (N,H,B,b,E)
+        out = attend(
+            qb, gather_blocks(kb, index).flatten(3, 4), gather_blocks(vb, index).flatten(3, 4), allowed
+        )  # (N,H,B,b,E)
 
         ends = torch.stack([torch.zeros_like(last), last], -1)[:, None].expand(-1, q.shape[1], -1)  # (N,H,2)
-        wide = full_width(take(qb, ends).flatten(2, 3), k, v, mask).unflatten(2, (2, -1))  # (N,H,2,b,E)
+        wide = full_width(gather_blocks(qb, ends).flatten(2, 3), k, v, mask).unflatten(2, (2, -1))  # (N,H,2,b,E)
         block = torch.arange(qb.shape[2], device=q.device)[:, None, None]
         out = torch.where(block == 0, wide[:, :, :1], out)
         out = torch.where(block == last[:, None, None, None, None], wide[:, :, 1:], out)

@@ -7,7 +7,7 @@ those of queries and keys get a gradient of zero.
 import torch
 from torch import Tensor
 
-from ..ops.varlen import Rows
+from ..ops.varlen import VarlenLayout
 from .base import Attention
 
 
@@ -16,8 +16,8 @@ class Mean(Attention):
 
     packs = True
 
-    def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | Rows | None = None) -> Tensor:
-        if isinstance(mask, Rows):
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | VarlenLayout | None = None) -> Tensor:
+        if isinstance(mask, VarlenLayout):
             return torch.cat([row.mean(2, keepdim=True).expand_as(row) for row in mask.split(v, 2)], 2)
         if mask is None:
             return v.mean(2, keepdim=True).expand_as(v)
@@ -30,5 +30,5 @@ class Identity(Attention):
 
     packs = True
 
-    def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | Rows | None = None) -> Tensor:
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | VarlenLayout | None = None) -> Tensor:
         return v

@@ -14,9 +14,9 @@ from ..ops.cells import corrected
 from ..ops.options import one_of
 from ..ops.pinv import cubic, exact, mixes_batch
 from ..ops.scores import Weights
-from ..ops.selection import Pairing, Resample, Score, Select, no_row_empty, take
+from ..ops.selection import Pairing, Resample, Score, Select, gather_kept, no_row_empty
 from ..ops.three_factor import Impl, three_factor
-from ..ops.varlen import Rows
+from ..ops.varlen import VarlenLayout
 from .base import Attention
 
 Cells = Literal["eager", "sdpa"]  # impl of ``CURPlus``
@@ -78,7 +78,7 @@ class CUR(Attention):
         )
 
     def forward(self, q, k, v, mask=None, bias: Callable[[Tensor, Tensor], Tensor] | None = None):
-        if isinstance(mask, Rows):
+        if isinstance(mask, VarlenLayout):
             return self._packed(q, k, v, mask)
         mask = no_row_empty(mask)
         rows, cols = self.select(q, k, self.count, mask)  # (N,H,c)
@@ -92,24 +92,24 @@ class CUR(Attention):
             q,
             k,
             v,
-            take(q, rows),
-            take(k, cols),
+            gather_kept(q, rows),
+            gather_kept(k, cols),
             pinv=self.pinv,
             mask=mask,
-            row_mask=None if mask is None else take(mask, rows),
-            col_mask=None if mask is None else take(mask, cols),
+            row_mask=None if mask is None else gather_kept(mask, rows),
+            col_mask=None if mask is None else gather_kept(mask, cols),
             weights=self.weights,
             bias=(None, None, None) if bias is None else (bias(every, cols), bias(rows, cols), bias(rows, every)),
             impl=self.impl,
         )
         return out.scatter(2, rows[..., None].expand_as(rv), rv.to(out.dtype)) if self.copy_rv else out
 
-    def _packed(self, q: Tensor, k: Tensor, v: Tensor, batch: Rows) -> Tensor:
+    def _packed(self, q: Tensor, k: Tensor, v: Tensor, batch: VarlenLayout) -> Tensor:
         """q, k, v (1,H,T,·) -> (1,H,T,E); padded after all where a row is shorter than ``count``."""
         if min(batch.lengths) < self.count:
             return batch.pack(self(*(batch.unpack(x, 2) for x in (q, k, v)), batch.mask), 2)
         rows, cols = self.select(q, k, self.count, batch)  # (N,H,c), places among the T
-        kept = varlen.take(q, rows), varlen.take(k, cols)
+        kept = varlen.gather_packed(q, rows), varlen.gather_packed(k, cols)
         out, rv = three_factor(q, k, v, *kept, pinv=self.pinv, mask=batch)
         return varlen.put(out, rows, rv.to(out.dtype)) if self.copy_rv else out
 
@@ -152,8 +152,8 @@ class CURPlus(Attention):
         if mask is not None:  # distances to padding must not overflow
             q, k = (x.masked_fill(~mask[:, None, :, None], 0) for x in (q, k))
         rows, cols = self.select(q, k, self.count, mask)  # (N,H,c)
-        marks = {} if mask is None else {"row_mask": take(mask, rows), "col_mask": take(mask, cols)}
-        out, rv = corrected(q, k, v, take(q, rows), take(k, cols), mask=mask, impl=self.impl, **marks)
+        marks = {} if mask is None else {"row_mask": gather_kept(mask, rows), "col_mask": gather_kept(mask, cols)}
+        out, rv = corrected(q, k, v, gather_kept(q, rows), gather_kept(k, cols), mask=mask, impl=self.impl, **marks)
         return out.scatter(2, rows[..., None].expand_as(rv), rv.to(out.dtype)) if self.copy_rv else out
 
 

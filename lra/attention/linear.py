@@ -69,7 +69,7 @@ class Performer(Attention):
         one_of("kernel", kernel, Kernel)
         one_of("scalings", scalings, Scalings)
         self.kernel, self.eps, self.scale = kernel, eps, head_dim ** (-0.25 * scalings)
-        self.rows = Rows(features, head_dim, redraw=redraw, orthogonal=True)
+        self.rows = RandomFeatures(features, head_dim, redraw=redraw, orthogonal=True)
 
     def forward(self, q, k, v, mask=None):
         with torch.autocast(q.device.type, enabled=False):
@@ -113,7 +113,7 @@ class RFA(Attention):
         if floor <= 0:
             raise ValueError(f"attn.floor must be above 0, not {floor}")
         self.floor = floor
-        self.rows = Rows(features, head_dim, redraw=redraw, orthogonal=False)
+        self.rows = RandomFeatures(features, head_dim, redraw=redraw, orthogonal=False)
         self.scale = nn.Parameter(torch.ones(heads, head_dim))
 
     def forward(self, q, k, v, mask=None):
@@ -125,7 +125,7 @@ class RFA(Attention):
             return attend(q, k, v, mask, floor=self.floor)
 
 
-class Rows(nn.Module):
+class RandomFeatures(nn.Module):
     """Random rows (F,D): standard normal, or orthogonal in blocks of D with the lengths of normal ones.
 
     One draw, a buffer, serves evaluation; ``redraw``: ``train`` draws anew at every call while training, ``never`` not.

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..ops.blocks import Part, blocks, merge, take, weigh
+from ..ops.blocks import Part, blocks, gather_blocks, merge, weigh
 from ..ops.options import one_of
 from ..ops.pinv import at_least_float32
 from .base import Attention
@@ -77,7 +77,7 @@ class Reformer(Attention):
             bucket = self.hash(q).masked_fill(~real[:, :, None], self.buckets)  # (N,H,R,L), padding last
             order = bucket.argsort(dim=-1, stable=True)  # sorted place -> position
             place = order.argsort(-1)  # position -> sorted place
-            cut = lambda x: blocks(take(x, order), size, 3)  # (N,H,L,.) -> (N,H,R,C,c,.)
+            cut = lambda x: blocks(gather_blocks(x, order), size, 3)  # (N,H,L,.) -> (N,H,R,C,c,.)
             x = cut(q)
             keys = back(F.normalize(x, dim=-1) if self.unit_keys else x)  # (N,H,R,C,2c,D)
             scores = x @ keys.mT * D**self.power  # (N,H,R,C,c,2c)
@@ -90,7 +90,7 @@ class Reformer(Attention):
                 scores = scores + F.pad(OWN * torch.eye(size, dtype=x.dtype, device=x.device), (size, 0))
             part = torch.cat([t.flatten(3, 4) for t in weigh(scores, back(cut(v)), allowed)], -1)  # (N,H,R,C c,E+2)
             start = torch.arange(R, device=q.device)[:, None] * part.shape[3]
-            part = take(part.flatten(2, 3), place + start)  # (N,H,R,L,E+2)
+            part = gather_blocks(part.flatten(2, 3), place + start)  # (N,H,R,L,E+2)
             return merge([Part(*t.split([v.shape[-1], 1, 1], -1)) for t in part.unbind(2)])
 
     @torch.no_grad()

@@ -2,7 +2,7 @@
 
 import torch.nn.functional as F
 
-from ..ops.varlen import Rows
+from ..ops.varlen import VarlenLayout
 from .base import Attention
 
 
@@ -15,7 +15,7 @@ class SDPA(Attention):
     packs = True
 
     def forward(self, q, k, v, mask=None):
-        if isinstance(mask, Rows):
+        if isinstance(mask, VarlenLayout):
             return mask.attend(q, k, v, dropout_p=self.dropout if self.training else 0.0)
         keys = None if mask is None else mask[:, None, None, :]
         return F.scaled_dot_product_attention(q, k, v, keys, dropout_p=self.dropout if self.training else 0.0)

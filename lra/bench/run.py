@@ -187,9 +187,9 @@ class Group:
             samples=m.samples,
             calls=m.calls,
             peak_bytes=m.peak_bytes,
-            floor_bytes=size,
+            roofline_bytes=size,
             flops=flops,
-            floor_ms=size and 1000 * max(size / self.copy, (flops or 0) / self.matmul),
+            roofline_ms=size and 1000 * max(size / self.copy, (flops or 0) / self.matmul),
             claimed=contestants.claim(entry.name, self.config.claims),
             status=m.status,
         )

@@ -42,7 +42,7 @@ class StoreError(ValueError):
     """The folder does not hold the data set that was asked for; one line says why."""
 
 
-class Rows(NamedTuple):
+class ExampleChunk(NamedTuple):
     """A chunk of n examples: tokens (total,) or (total, F), lengths (n * T,) int, labels (n,) int64 or float32."""
 
     tokens: np.ndarray
@@ -115,7 +115,7 @@ class _Column:
         }
 
 
-def _write_split(work: Path, split: str, chunks: Iterable[Rows], towers: int) -> dict[str, dict]:
+def _write_split(work: Path, split: str, chunks: Iterable[ExampleChunk], towers: int) -> dict[str, dict]:
     names = [f"{split}.{part}.bin" for part in PARTS]
     with ExitStack() as files:
         columns = [_Column(files.enter_context(open(work / name, "wb"))) for name in names]
@@ -142,7 +142,7 @@ def _sync(path: Path) -> None:
 
 def write(
     folder: Path | str,
-    splits: Mapping[str, Iterable[Rows]],
+    splits: Mapping[str, Iterable[ExampleChunk]],
     *,
     provenance: dict,
     towers: int = 1,

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from ..ops.options import Share, one_of
 from ..ops.pinv import at_least_float32
-from ..ops.varlen import Rows
+from ..ops.varlen import VarlenLayout
 from .multihead import Multihead
 from .norm import Norm
 from .norm import norm as make_norm
@@ -90,7 +90,7 @@ class Classifier(nn.Module):
         if self.pool == "cls":
             inputs = torch.cat([inputs.new_full((len(inputs), 1), self.class_id), inputs], 1)[:, : self.length]
             mask = None if mask is None else torch.cat([mask.new_ones(len(mask), 1), mask], 1)[:, : self.length]
-        rows = Rows(mask) if self.packed and mask is not None else None
+        rows = VarlenLayout(mask) if self.packed and mask is not None else None
         if rows is not None:
             mask = None
         x, memory = self.embed(inputs) if rows is None else self.embed(rows.pack(inputs), rows.positions), None
@@ -99,7 +99,7 @@ class Classifier(nn.Module):
         x = x if self.norm is None else self.norm(x, mask)
         return self._pool(x, mask, rows)
 
-    def _pool(self, x: Tensor, mask: Tensor | None, rows: Rows | None) -> Tensor:
+    def _pool(self, x: Tensor, mask: Tensor | None, rows: VarlenLayout | None) -> Tensor:
         if self.pool == "cls":
             return x[:, 0] if rows is None else x[0, rows.starts]
         if self.pool == "flatten":

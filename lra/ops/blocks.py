@@ -39,7 +39,7 @@ def real_blocks(mask: Tensor | None, L: int, size: int, device) -> Tensor | None
     return blocks(mask, size, 1)
 
 
-def take(x: Tensor, index: Tensor) -> Tensor:
+def gather_blocks(x: Tensor, index: Tensor) -> Tensor:
     """Rows of x (N,H,R,*rest) at index (N,H,*places) -> (N,H,*places,*rest)."""
     N, H, R = x.shape[:3]
     start = torch.arange(0, N * H * R, R, device=x.device).view(N, H, *[1] * (index.dim() - 2))

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from . import triton as kernels
 from .options import one_of
 from .pinv import to_unit
-from .varlen import Rows
+from .varlen import VarlenLayout
 
 Score = Literal["sum", "abs", "embed", "step", "random", "farthest"]
 Pairing = Literal["separate", "same_k", "same_q", "swapped"]
@@ -54,15 +54,16 @@ class Select(nn.Module):
             self.register_buffer("draw", torch.rand(2, heads, length))
 
     @torch.no_grad()
-    def forward(self, q: Tensor, k: Tensor, count: int, mask: Tensor | Rows | None) -> tuple[Tensor, Tensor]:
+    def forward(self, q: Tensor, k: Tensor, count: int, mask: Tensor | VarlenLayout | None) -> tuple[Tensor, Tensor]:
         """q, k (N,H,L,D), mask (N,L) -> rows, cols, each int64 (N,H,c) with c = min(count, L).
 
-        With ``Rows`` q and k are packed (1,H,T,D), the result counts among the T, and no row is shorter than count.
+        With ``VarlenLayout`` q and k are packed (1,H,T,D), the result counts among the T, and no row is shorter than
+        count.
         """
         sources = {"separate": (q, k), "same_k": (k, k), "same_q": (q, q), "swapped": (k, q)}[self.pairing]
         count = min(count, q.shape[2])
         if self.score == "step":
-            if isinstance(mask, Rows):
+            if isinstance(mask, VarlenLayout):
                 kept = mask.starts[:, None] + torch.arange(count, device=q.device) * mask.real[:, None] // count
             else:
                 kept = every(q.shape[0], q.shape[2], count, mask, q.device)
@@ -80,10 +81,10 @@ class Select(nn.Module):
             return kept, kept
         return self._top(sources[0], 0, count, mask), self._top(sources[1], 1, count, mask)
 
-    def _top(self, x: Tensor, side: int, count: int, mask: Tensor | Rows | None) -> Tensor:
+    def _top(self, x: Tensor, side: int, count: int, mask: Tensor | VarlenLayout | None) -> Tensor:
         if self.score == "farthest":
             return farthest(x, count, mask)
-        if isinstance(mask, Rows):
+        if isinstance(mask, VarlenLayout):
             scores = self._scores(x, side, mask.positions)
             if self.class_token:
                 scores = scores.masked_fill(mask.positions == 0, float("inf"))
@@ -151,7 +152,7 @@ def farthest(x: Tensor, count: int, mask: Tensor | None) -> Tensor:
     return torch.cat(kept, -1).view(N, H, count)
 
 
-def take(x: Tensor, index: Tensor) -> Tensor:
+def gather_kept(x: Tensor, index: Tensor) -> Tensor:
     """Rows of x (N,H,L,D), or of a mask x (N,L), at index (N,H,c)."""
     if x.dim() == 2:
         return x[:, None].expand(-1, index.shape[1], -1).gather(2, index)

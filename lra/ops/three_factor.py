@@ -10,7 +10,7 @@ from torch import Tensor
 from . import triton as kernels
 from .pinv import at_least_float32
 from .scores import scale, weigh
-from .varlen import Rows
+from .varlen import VarlenLayout
 
 Impl = Literal["eager", "sdpa", "triton"]
 IMPLS = get_args(Impl)
@@ -24,7 +24,7 @@ def three_factor(
     k_cols: Tensor,
     *,
     pinv: Callable[[Tensor], Tensor],
-    mask: Tensor | Rows | None = None,
+    mask: Tensor | VarlenLayout | None = None,
     row_mask: Tensor | None = None,
     col_mask: Tensor | None = None,
     weights: str = "softmax",
@@ -45,7 +45,7 @@ def three_factor(
 
     ``eager`` writes every factor out in float32; ``sdpa`` is two fused calls around the inverse, O(L) memory without a
     bias, and for softmax only; ``triton`` is ``lra.ops.triton``, for softmax without a bias and the cubic inverse only,
-    and returns None for R v. With ``Rows`` as the mask q, k, v are packed (1,H,T,·) and impl is ``sdpa``.
+    and returns None for R v. With ``VarlenLayout`` as the mask q, k, v are packed (1,H,T,·) and impl is ``sdpa``.
     """
     if impl == "triton":
         marks = {"q_kept": q_rows, "k_kept": k_cols, "row_mask": row_mask, "col_mask": col_mask}
@@ -58,7 +58,7 @@ def three_factor(
         if row_mask is not None:
             inner = inner * row_mask[..., None]
         inverse = pinv(inner)  # (N,H,c,c)
-    if isinstance(mask, Rows):
+    if isinstance(mask, VarlenLayout):
         rv = mask.attend(q_rows, k, v)
         return mask.attend(q, k_cols, (inverse @ rv.to(inverse.dtype)).to(v.dtype)), rv
     if impl == "sdpa":

@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 
-class Rows:
+class VarlenLayout:
     """Where the real tokens of mask (N,L) lie among the T = mask.sum() of all rows, which keep their order.
 
     A mechanism with ``packs`` is handed this in the place of a mask, and q, k, v (1,H,T,·). ``lengths`` and ``real``
@@ -60,7 +60,7 @@ class Rows:
         return [row.transpose(1, 2) for row in (x.split(1) if len(x) == len(self.lengths) else self.split(x, 1))]
 
 
-def take(x: Tensor, index: Tensor) -> Tensor:
+def gather_packed(x: Tensor, index: Tensor) -> Tensor:
     """Tokens of a packed x (1,H,T,D) at index (N,H,c) -> (N,H,c,D)."""
     N, H, c = index.shape
     return x.gather(2, _wide(index, x)).view(H, N, c, -1).transpose(0, 1)

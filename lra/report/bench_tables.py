@@ -21,7 +21,7 @@ DETAILED = 60  # rows of a group; where there are more, only the table over leng
 LEGEND = (
     "ms: median of n samples, spread: (largest - smallest) / median; MB: most allocated at once during a call, without "
     "parameters, optimiser state and inputs, which all contestants hold at the same time; GB/s and TFLOP/s: the bytes "
-    "that any attention has to move and the FLOPs of its matrix products, over the time; floor: the time that these "
+    "that any attention has to move and the FLOPs of its matrix products, over the time; roofline: the time that these "
     "take at the machine's measured copy bandwidth and matmul rate; growth: exponent of n over the last two doublings."
 )
 PAPER = {"speedup_vs_transformer": "paper: speed", "peak_memory_ratio_vs_transformer": "paper: memory"}
@@ -79,7 +79,7 @@ def _over_lengths(group: Group) -> Table:
 
 def _details(group: Group) -> Table:
     beside = _paper() if (group.rows[0].what, group.rows[0].mode) == ("step", "training") else {}
-    head = ("mechanism", "n", "ms", "spread", "samples", "MB", "GB/s", "TFLOP/s", "floor ms", "x floor")
+    head = ("mechanism", "n", "ms", "spread", "samples", "MB", "GB/s", "TFLOP/s", "roofline ms", "x roofline")
     head += ("speed", "memory", *PAPER.values(), "status")
     rows = []
     for row in sorted(group.rows, key=lambda row: row.n):
@@ -87,9 +87,9 @@ def _details(group: Group) -> Table:
         if row.ms is not None:
             seconds, base = row.ms / 1000, group.reference(row.n)
             cells[2:6] = number(row.ms), f"{_spread(row):.0%}", str(len(row.samples)), number(row.peak_bytes / 2**20)
-            if row.floor_bytes:
-                cells[6] = number(row.floor_bytes / seconds / 1e9)
-                cells[8:10] = number(row.floor_ms), number(row.ms / row.floor_ms)
+            if row.roofline_bytes:
+                cells[6] = number(row.roofline_bytes / seconds / 1e9)
+                cells[8:10] = number(row.roofline_ms), number(row.ms / row.roofline_ms)
             if row.flops:
                 cells[7] = number(row.flops / seconds / 1e12)
             if base:

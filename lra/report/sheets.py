@@ -25,12 +25,12 @@ def accuracy(studies: dict[str, list[Row]]) -> Sheet:
         (study, row, published.accuracies(row.label, [row.task])) for study, rows in studies.items() for row in rows
     ]
     papers = sorted({value.source for _, _, values in lines for value in values})
-    head = ["study", "task", "mechanism", "test", "std", "n", "lost", "dev", "majority"]
+    head = ["study", "task", "mechanism", "test", "std", "n", "lost", "dev", "constant"]
     rows = []
     for study, row, values in lines:
         printed = {value.source: _number(value.value) for value in values}
         links = " ".join(dict.fromkeys(value.link for value in values))
-        ours = [study, row.task, row.label, row.test, row.std, row.n, row.lost, row.dev, row.majority]
+        ours = [study, row.task, row.label, row.test, row.std, row.n, row.lost, row.dev, row.constant_baseline]
         told = [row.facts[key] for key in FACTS]
         rows.append([*ours, *(printed.get(paper) for paper in papers), links, *told, "; ".join(row.remarks)])
     return Sheet([*head, *papers, "links", *FACTS, "remarks"], rows)

@@ -11,7 +11,7 @@ from ..runs import record
 from ..runs.record import RunRecord
 from . import published
 
-HEAD = ("mechanism", "test", "n", "dev", "majority", "ms", "params")
+HEAD = ("mechanism", "test", "n", "dev", "constant", "ms", "params")
 AVERAGED = (
     "Means over tasks, compared only between mechanisms with the same tasks. Published means are recomputed from the "
     "values per task over exactly these tasks."
@@ -34,8 +34,9 @@ class Row:
     """The seeds of one task and label of a study.
 
     Scores in percent and ``ms`` are over the ``n`` finished seeds, None without any; ``lost`` counts the other seeds
-    and ``remarks`` says what became of them. ``majority``, ``params`` and ``facts`` (by the keys of FACTS) are what the
-    seeds share, or each of their values, joined by " / ". ``runs`` holds the records themselves, by their folders.
+    and ``remarks`` says what became of them. ``constant_baseline``, ``params`` and ``facts`` (by the keys of FACTS) are
+    what the seeds share, or each of their values, joined by " / ".
+    ``runs`` holds the records by their folders.
     """
 
     task: str
@@ -47,7 +48,7 @@ class Row:
     remarks: list[str]
     dev: float | None
     ms: float | None
-    majority: str
+    constant_baseline: str
     params: str
     facts: dict[str, str]
     runs: dict[Path, RunRecord]
@@ -68,7 +69,7 @@ class Row:
         """One text for each column of HEAD."""
         test = number(self.test) + (f" ± {self.std:.2f}" if self.std is not None else "")
         n = f"{self.n} (+{self.lost})" if self.lost else str(self.n)
-        return self.label, test, n, number(self.dev), self.majority, number(self.ms, 1), self.params
+        return self.label, test, n, number(self.dev), self.constant_baseline, number(self.ms, 1), self.params
 
 
 class Line(NamedTuple):
@@ -145,7 +146,7 @@ def summarise(runs: dict[Path, RunRecord]) -> Row:
         remarks=remarks,
         dev=mean(r.val for r in done) if done else None,
         ms=median(times) if times else None,
-        majority=joined(float(r.majority) for r in results),
+        constant_baseline=joined(float(r.constant_baseline) for r in results),
         params=joined(r.params for r in results),
         facts=values | {"steps": joined(r.steps for r in done), "git": joined(r.git or "unknown" for r in results)},
         runs=runs,

@@ -13,7 +13,7 @@ from .summary import Row, Section, sections
 
 LEGEND = (
     "Scores in percent. test: mean ± sample standard deviation over n seeds, each at its best dev checkpoint; (+k): k "
-    "more seeds without a result, not in the mean; majority: score of the most frequent class, or of the mean label; "
+    "more seeds without a result, not in the mean; constant: score of the best constant answer; "
     "ms: median milliseconds a step. Published values come from the papers' own settings."
 )
 

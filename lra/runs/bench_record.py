@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
+from typing import Annotated
 
 import torch
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
@@ -51,9 +52,9 @@ class Row:
     samples: tuple[PositiveFloat, ...]
     calls: NonNegativeInt
     peak_bytes: int | None
-    floor_bytes: NonNegativeInt | None
+    roofline_bytes: Annotated[NonNegativeInt | None, record.renamed("roofline_bytes", "floor_bytes")]
     flops: NonNegativeInt | None
-    floor_ms: NonNegativeFloat | None
+    roofline_ms: Annotated[NonNegativeFloat | None, record.renamed("roofline_ms", "floor_ms")]
     claimed: float
     status: str
 
@@ -143,8 +144,8 @@ def load(path: Path) -> BenchRecord:
     remedy = "delete it and measure again"
     found = record.parse(BenchRecord, path, "a record of a benchmark", remedy)
     for row in found.rows:
-        if row.samples and (row.peak_bytes is None or (row.floor_bytes and not row.floor_ms)):
-            raise ValueError(f"{path} is not a record of a benchmark ({row.mechanism} without peak or floor); {remedy}")
+        if row.samples and (row.peak_bytes is None or (row.roofline_bytes and not row.roofline_ms)):
+            raise ValueError(f"{path} is not a record of a benchmark ({row.mechanism} without peak or roofline); {remedy}")
     return found
 
 

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Annotated, Literal, TypeVar
 
 from omegaconf import DictConfig, OmegaConf
-from pydantic import ConfigDict, Field, NonNegativeFloat, NonNegativeInt, TypeAdapter, ValidationError
+from pydantic import AliasChoices, ConfigDict, Field, NonNegativeFloat, NonNegativeInt, TypeAdapter, ValidationError
+from pydantic.fields import FieldInfo
 
 from ..disk import checksums
 from ..config import flatten
@@ -25,6 +26,14 @@ T = TypeVar("T")
 NAME, METRICS = "record.json", "metrics.csv"
 STRICT = ConfigDict(strict=True, allow_inf_nan=False)  # of what is read
 Percent = Annotated[float, Field(ge=0, le=100)]
+
+
+def renamed(field: str, before: str) -> FieldInfo:
+    """For an ``Annotated`` field of a record: it is read under the name that it had before, too."""
+    return Field(validation_alias=AliasChoices(field, before))
+
+
+Baseline = Annotated[Percent, renamed("constant_baseline", "majority")]
 # What makes a result; everything else (logger, device, compile, threads, folders, other seeds) does not.
 _CHOICES = ("task", "source", "model", "block", "attn", "protocol", "optim", "data", "trainer")
 # Several devices share the same batches, and only dropout and random selection draw other numbers there.
@@ -43,7 +52,7 @@ _INDIFFERENT = (
 class RunRecord:
     """One seed's result. Scores in percent; times in milliseconds; status is ``done`` or ``diverged``.
 
-    ``majority`` is what a constant answer scores on the test set: the most frequent class, or the mean label where
+    ``constant_baseline`` is the test score of the best constant answer: the most frequent class, or the mean label if
     labels are real numbers; ``step_ms`` and ``peak_bytes`` (of the device, or of the whole process on a CPU) are
     measurements and differ from run to run.
     """
@@ -62,7 +71,7 @@ class RunRecord:
     metric: str
     val: Percent | None
     test: Percent | None
-    majority: Percent
+    constant_baseline: Baseline
     n_val: NonNegativeInt
     n_test: NonNegativeInt
     best_step: NonNegativeInt | None

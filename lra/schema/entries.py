@@ -138,14 +138,14 @@ class Report:
 @dataclass(kw_only=True)
 class Tuning:
     lr: Annotated[float, Range(above=0)] | None
-    batch: sections.Rows | None
+    batch: sections.BatchSize | None
     warmup: Whole | None
     eval_every: Positive | None
 
 
 @dataclass(kw_only=True)
 class Moved(sections.Root):
-    eval_batch: sections.Rows | None
+    eval_batch: sections.BatchSize | None
 
 
 @dataclass(kw_only=True)

@@ -16,7 +16,7 @@ T = TypeVar("T")
 Some = Annotated[list[T], Many()]
 Number = int | float  # an int stays one
 Least = Annotated[Number, Range(0)]
-Rows = Annotated[int, Range(1, 10**6)]  # of a batch
+BatchSize = Annotated[int, Range(1, 10**6)]  # of a batch
 Threads = Annotated[int, Range(1, 1024)]
 Device = Literal["auto", "cpu", "cuda"]
 Precision = Literal["fp32", "bf16", "fp16"]
@@ -76,8 +76,8 @@ class Optim:
     lr: Annotated[float, Range(above=0)]
     steps: Positive
     warmup: Whole
-    batch: Rows
-    micro_batch: Rows | None
+    batch: BatchSize
+    micro_batch: BatchSize | None
     eval_every: Positive
     betas: Annotated[
         list[Annotated[float, Range(0, below=1)]], Rule("two numbers from 0 to below 1", lambda betas: len(betas) == 2)
@@ -111,7 +111,7 @@ class Root:
 class Data(Root):
     pad: Literal["batch", "fixed", "none"]
     mask: bool
-    eval_batch: Rows
+    eval_batch: BatchSize
 
     def validate(self) -> None:
         if not self.mask and self.pad != "fixed":

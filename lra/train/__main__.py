@@ -9,7 +9,7 @@ from ..config import main
 from ..runs import record
 from ..runs.folder import claim, writing
 from . import build, distributed
-from .distributed import say
+from .distributed import log
 from .fit import device, fit
 
 
@@ -19,7 +19,7 @@ def train(config: DictConfig) -> None:
     if reason := build.unavailable(config):
         if not config.multirun:
             raise ValueError(reason)
-        say(f"skipped: {reason}")
+        log(f"skipped: {reason}")
         return
     check(config)
     if distributed.to_launch(config):
@@ -31,14 +31,14 @@ def train(config: DictConfig) -> None:
 
 def seeds(config: DictConfig) -> None:
     data = build.task_data(config)
-    distributed.first_says(data.setup)  # generated data is made once
+    distributed.on_rank_zero(data.setup)  # generated data is made once
     data.setup()
     build.fits(config, data)
     params = sum(p.numel() for p in build.sketch(config).parameters())
     choices = record.choices(config, data.source.provenance)
     o = config.optim
     number = f"{len(config.seeds)} seed{'s' if len(config.seeds) > 1 else ''}"
-    say(
+    log(
         f"{config.task.name} {config.label}: {number} of {o.steps:,} steps of {o.batch}, "
         f"dev ({len(data.splits['val']):,} examples) every {o.eval_every}; {params:,} parameters; "
         f"about {max(1, round(record.disk_bytes(params) / 2**20))} MB a seed in {record.home(config)}"
@@ -52,7 +52,7 @@ def run(config: DictConfig, seed: int, folder: Path, choices: dict) -> None:
     fingerprint = record.fingerprint(choices | {"seed": seed})
     title = f"{config.task.name} {config.label} seed {seed}"
     with contextlib.ExitStack() as held:
-        if not distributed.first_says(
+        if not distributed.on_rank_zero(
             lambda: claim(held, folder, title, choices, config.study) and not _done(folder, title, fingerprint)
         ):
             return
@@ -60,14 +60,14 @@ def run(config: DictConfig, seed: int, folder: Path, choices: dict) -> None:
             result = fit(config, seed, build.task_data(config, seed), folder, fingerprint)
             if distributed.rank() == 0:
                 record.save(result, folder)
-    say(f"{title}: {result.status}, test {result.test}, dev {result.val} at step {result.best_step}")
+    log(f"{title}: {result.status}, test {result.test}, dev {result.val} at step {result.best_step}")
 
 
 def _done(folder: Path, title: str, fingerprint: str) -> bool:
     if not (folder / record.NAME).exists():
         return False
     done = record.load(folder / record.NAME, fingerprint)
-    say(f"{title}: {done.status} before, test {done.test}, skipped")
+    log(f"{title}: {done.status} before, test {done.test}, skipped")
     return True
 
 

@@ -60,7 +60,7 @@ def count(config: DictConfig) -> int:
     return number
 
 
-def per_node(config: DictConfig) -> int:
+def local_count(config: DictConfig) -> int:
     """Processes of one run on this machine."""
     if "LOCAL_WORLD_SIZE" in os.environ:
         return int(os.environ["LOCAL_WORLD_SIZE"])
@@ -124,7 +124,7 @@ def gather(value: T) -> list[T]:
     return values
 
 
-def first_says(decide: Callable[[], T]) -> T:
+def on_rank_zero(decide: Callable[[], T]) -> T:
     """What the first process finds; what it refuses ends the others too, and it alone says so."""
     if not dist.is_initialized():
         return decide()
@@ -140,6 +140,6 @@ def first_says(decide: Callable[[], T]) -> T:
     return said[0]
 
 
-def say(line: str) -> None:
+def log(line: str) -> None:
     if rank() == 0:
         print(line, file=sys.stderr, flush=True)

@@ -19,7 +19,7 @@ from ..runs import checkpoint, record
 from . import build, distributed
 from .callbacks import Checkpoints, Diverged, Divergence, Report, Stopwatch
 from .heap import Trim, keep_pages
-from .lit_module import Training
+from .lit_module import LitClassifier
 
 PRECISIONS = {"fp32": "32-true", "bf16": "bf16-mixed", "fp16": "16-mixed"}
 
@@ -35,8 +35,8 @@ def device(config: DictConfig) -> str:
     return found
 
 
-def training(config: DictConfig, model: nn.Module, seed: int) -> Training:
-    return Training(
+def training(config: DictConfig, model: nn.Module, seed: int) -> LitClassifier:
+    return LitClassifier(
         model,
         metric=config.task.metric,
         loss=build.loss(config),
@@ -85,7 +85,7 @@ def fit(
     if compiled := config.trainer.compile:
         model.compile(mode=None if compiled is True else compiled)
     module = training(config, model, seed)
-    first_step = distributed.first_says(lambda: checkpoint.first_step(folder, model, fingerprint))
+    first_step = distributed.on_rank_zero(lambda: checkpoint.first_step(folder, model, fingerprint))
     stopwatch, checkpoints = Stopwatch(), Checkpoints(folder, fingerprint)
     title = f"{config.task.name} {config.label} seed {seed}"
     more_seeds = len(config.seeds) - 1 - list(config.seeds).index(seed)
@@ -112,7 +112,7 @@ def fit(
         trainer.fit(module, data, ckpt_path=folder / checkpoint.LAST if first_step else None, weights_only=True)
     except Diverged as stop:
         status, steps = "diverged", stop.step
-        distributed.say(f"{title}: the loss was not finite at step {stop.step}")
+        distributed.log(f"{title}: the loss was not finite at step {stop.step}")
     except SystemExit:  # what Lightning makes of Ctrl-C and SIGTERM
         saved = (checkpoint.state(folder) or {"global_step": 0})["global_step"]
         stopped = f"stopped at step {trainer.global_step}; the same command resumes from step {saved}"
@@ -134,7 +134,7 @@ def fit(
         metric=config.task.metric,
         val=checkpoints.best_score if status == "done" else None,
         test=test,
-        majority=data.baseline("test", module.metric),
+        constant_baseline=data.baseline("test", module.metric),
         n_val=len(data.splits["val"]),
         n_test=len(data.splits["test"]),
         best_step=checkpoints.best_step if status == "done" else None,
@@ -154,8 +154,8 @@ def _trainer(config: DictConfig, **options) -> L.Trainer:
     number = distributed.count(config)
     return L.Trainer(
         accelerator=device(config),
-        devices=distributed.per_node(config),
-        num_nodes=number // distributed.per_node(config),
+        devices=distributed.local_count(config),
+        num_nodes=number // distributed.local_count(config),
         # Buffers are the same everywhere, and in evaluation the processes may have different numbers of batches.
         strategy=DDPStrategy(broadcast_buffers=False) if number > 1 else "auto",
         plugins=[distributed.environment(config)],

@@ -41,7 +41,7 @@ def adamw(model: nn.Module, optim: Mapping, *, capturable: bool = False) -> torc
     )
 
 
-class Training(L.LightningModule):
+class LitClassifier(L.LightningModule):
     """AdamW under a one-cycle schedule with linear annealing (docs/sources.md, Nystromformer) or another one.
 
     Random numbers of step k (dropout, random selection) are a function of (seed, k) and, of several processes, of which

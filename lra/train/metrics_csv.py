@@ -9,7 +9,7 @@ from lightning.pytorch.utilities import rank_zero_only
 
 from ..disk import checksums
 from ..runs import record
-from .distributed import say
+from .distributed import log
 
 
 class MetricsCSV(Logger):
@@ -31,7 +31,7 @@ class MetricsCSV(Logger):
     @rank_zero_only
     def _read(self, first_step: int) -> None:
         if not self.path.exists():
-            say(f"{self.path} is missing: the curve begins after step {first_step}")
+            log(f"{self.path} is missing: the curve begins after step {first_step}")
             return
         remedy = "delete it to go on with a curve that begins here"
         try:

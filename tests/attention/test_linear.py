@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from test_laws import block
 
-from lra.attention.linear import RFA, Linear, Performer, Rows
+from lra.attention.linear import RFA, Linear, Performer, RandomFeatures
 
 H, D, E, L = 2, 4, 3, 12
 SIZES = {"heads": H, "head_dim": D, "value_dim": E, "length": 16}
@@ -145,7 +145,7 @@ def test_many_rfa_features_give_softmax_attention():
 
 
 def test_orthogonal_rows_are_orthogonal_and_as_long_as_normal_ones():
-    rows = Rows(4000, 8, redraw="never", orthogonal=True)().unflatten(0, (-1, 8))  # (500,8,8)
+    rows = RandomFeatures(4000, 8, redraw="never", orthogonal=True)().unflatten(0, (-1, 8))  # (500,8,8)
     gram = rows @ rows.mT
     lengths = gram.diagonal(dim1=1, dim2=2)
     assert (gram - torch.diag_embed(lengths)).abs().max() < 1e-4

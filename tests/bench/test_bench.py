@@ -178,9 +178,9 @@ def test_every_kind_of_row(tmp_path, monkeypatch, capfd):
         assert (row.status == "ok") == bool(row.samples) == (row.ms is not None)
         assert row.status != "ok" or row.peak_bytes > 0
     naive = next(r for r in found.rows if (r.mechanism, r.what, r.mode) == ("naive", "attention", "training"))
-    assert naive.floor_bytes == 11 * 2 * 64 * 8 * 4 and naive.flops == 14 * 2 * 64 * 64 * 8
-    assert naive.floor_ms == pytest.approx(
-        1000 * max(naive.floor_bytes / found.machine.copy, naive.flops / found.machine.matmul["fp32"])
+    assert naive.roofline_bytes == 11 * 2 * 64 * 8 * 4 and naive.flops == 14 * 2 * 64 * 64 * 8
+    assert naive.roofline_ms == pytest.approx(
+        1000 * max(naive.roofline_bytes / found.machine.copy, naive.flops / found.machine.matmul["fp32"])
     )
 
 

@@ -16,17 +16,17 @@ import torch
 from data_prep.base import Source
 from lra.disk import checksums
 from lra.data import store
-from lra.data.store import Rows, Split, StoreError, load, verify, write
+from lra.data.store import ExampleChunk, Split, StoreError, load, verify, write
 
 PROVENANCE = {"name": "toy", "version": "1.0.0", "sizes": [3, 2]}
 
 
-def chunk(seed: int, n: int, towers: int = 1, features: tuple = (), labels=np.int64) -> Rows:
+def chunk(seed: int, n: int, towers: int = 1, features: tuple = (), labels=np.int64) -> ExampleChunk:
     rng = np.random.default_rng(seed)
     lengths = rng.integers(0, 9, n * towers)
     tokens = rng.integers(1, 200, (lengths.sum(), *features))
     tokens = tokens.astype(np.float32) / 7 if features else tokens.astype(np.uint8)
-    return Rows(tokens, lengths, rng.integers(0, 5, n).astype(labels))
+    return ExampleChunk(tokens, lengths, rng.integers(0, 5, n).astype(labels))
 
 
 @pytest.fixture

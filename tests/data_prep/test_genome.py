@@ -141,4 +141,4 @@ def test_a_run(files, tmp_path, chosen, metric):
     train.__wrapped__(config)
     (made,) = (tmp_path / "runs").rglob("record.json")
     result = record.load(made)
-    assert (result.metric, result.majority, result.status) == (metric, 50, "done") and 0 <= result.test <= 100
+    assert (result.metric, result.constant_baseline, result.status) == (metric, 50, "done") and 0 <= result.test <= 100

@@ -95,7 +95,7 @@ def test_take_gathers_rows_and_adds_up_their_gradients():
     x = torch.randn(2, 3, 5, 4, 2, dtype=torch.float64, requires_grad=True)
     index = torch.randint(5, (2, 3, 7, 2))
     want = torch.stack([torch.stack([x[n, h][index[n, h]] for h in range(3)]) for n in range(2)])
-    got = blocks.take(x, index)
+    got = blocks.gather_blocks(x, index)
     assert torch.equal(got, want)
     grads = [torch.autograd.grad(t.square().sum(), x)[0] for t in (got, want)]
     torch.testing.assert_close(*grads)

@@ -8,7 +8,7 @@ from lra.attention.cur import CUR
 from lra.attention.sdpa import SDPA
 from lra.model.multihead import Multihead
 from lra.ops.selection import Select
-from lra.ops.varlen import Rows
+from lra.ops.varlen import VarlenLayout
 from lra.train import build
 
 CUR_WORDS = ["attn.count=8"]
@@ -68,7 +68,7 @@ def test_only_real_tokens_are_computed():
 
 def test_rows_with_holes_and_back():
     mask = torch.tensor([[True, False, True, True], [False, True, False, False], [True] * 4])
-    rows, x = Rows(mask), torch.randn(3, 2, 4, 5)
+    rows, x = VarlenLayout(mask), torch.randn(3, 2, 4, 5)
     flat = rows.pack(x, 2)
     assert flat.shape == (1, 2, 8, 5) and rows.lengths == [3, 1, 4]
     assert torch.equal(flat[0].transpose(0, 1), x.transpose(1, 2)[mask])
@@ -83,7 +83,7 @@ def test_selection_is_that_of_padded_rows(score, class_token):
     """As sets, in evaluation; and while training, random tokens are distinct ones of their own row."""
     torch.manual_seed(1)
     mask = torch.arange(20) < torch.tensor([20, 6, 11])[:, None]
-    rows, q, k = Rows(mask), *torch.randn(2, 3, 2, 20, 4)
+    rows, q, k = VarlenLayout(mask), *torch.randn(2, 3, 2, 20, 4)
     select = Select(score=score, class_token=class_token, heads=2, length=20).eval()
     padded = select(q, k, 6, mask)
     packed = select(rows.pack(q, 2), rows.pack(k, 2), 6, rows)
@@ -99,7 +99,7 @@ def test_selection_with_padding_in_front(class_token):
     g = torch.Generator().manual_seed(3)
     mask = torch.rand(6, 20, generator=g) < 0.6
     mask[:3, 0], mask[3:, 0] = False, True
-    rows, q, k = Rows(mask), *torch.randn(2, 6, 2, 20, 4, generator=g)
+    rows, q, k = VarlenLayout(mask), *torch.randn(2, 6, 2, 20, 4, generator=g)
     select = Select(score="abs", class_token=class_token)
     packed = select(rows.pack(q, 2), rows.pack(k, 2), 4, rows)
     for one, other in zip(select(q, k, 4, mask), packed, strict=True):
@@ -109,7 +109,10 @@ def test_selection_with_padding_in_front(class_token):
 
 def test_one_row_and_keeping_everything_are_exact():
     q, k, v = torch.randn(3, 1, 2, 12, 4, dtype=torch.float64)
-    rows, sizes = Rows(torch.ones(1, 12, dtype=torch.bool)), {"heads": 2, "head_dim": 4, "value_dim": 4, "length": 12}
+    rows, sizes = (
+        VarlenLayout(torch.ones(1, 12, dtype=torch.bool)),
+        {"heads": 2, "head_dim": 4, "value_dim": 4, "length": 12},
+    )
     exact = SDPA(**sizes)(q, k, v)
     assert torch.equal(SDPA(**sizes)(q, k, v, rows), exact)
     torch.testing.assert_close(CUR(**sizes, count=12)(q, k, v, rows), exact, rtol=1e-12, atol=1e-13)

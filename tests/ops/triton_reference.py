@@ -10,7 +10,7 @@ from lra.ops.pinv import cubic
 from lra.ops.three_factor import three_factor
 
 
-def take(x, index):
+def gather_kept(x, index):
     return x.gather(2, index[..., None].expand(-1, -1, -1, x.shape[-1]))
 
 
@@ -19,8 +19,8 @@ def naive(q, k, v, rows, cols, mask, copy, steps):
     keep = lambda index: None if mask is None else mask[:, None].expand(-1, q.shape[1], -1).gather(2, index)
     pinv = partial(cubic, steps=steps)
     out, rv = three_factor(
-        q, k, v, take(q, rows), take(k, cols), pinv=pinv, mask=mask, row_mask=keep(rows), col_mask=keep(cols),
-        impl="eager",
+        q, k, v, gather_kept(q, rows), gather_kept(k, cols), pinv=pinv, mask=mask, row_mask=keep(rows),
+        col_mask=keep(cols), impl="eager",
     )  # fmt: skip
     return out.scatter(2, rows[..., None].expand_as(rv), rv) if copy else out
 

@@ -30,8 +30,8 @@ MACHINE = Machine(
 
 def row(mechanism, n, ms, **changes):
     """ms doubled and halved are the other samples; memory n MB; as fast as 1 GB/s and 2 TFLOP/s."""
-    known = {} if ms is None else {"samples": (ms / 2, ms, 2 * ms), "peak_bytes": n * MB, "floor_ms": ms / 4}
-    known |= {} if ms is None else {"floor_bytes": int(ms * 1e6), "flops": int(ms * 2e9)}
+    known = {} if ms is None else {"samples": (ms / 2, ms, 2 * ms), "peak_bytes": n * MB, "roofline_ms": ms / 4}
+    known |= {} if ms is None else {"roofline_bytes": int(ms * 1e6), "flops": int(ms * 2e9)}
     base = dict.fromkeys([field.name for field in dataclasses.fields(Row)]) | {
         "what": "attention",
         "mode": "training",
@@ -64,8 +64,18 @@ def made(rows, **changes):
 
 OVER_N = [row(name, n, n**power) for n in (16, 32, 64) for name, power in (("naive", 2.0), ("cur_abs", 1.0))]
 STEPS = [
-    row("naive", 64, 8.0, what="step", task="text", floor_ms=None, floor_bytes=None, flops=None),
-    row("cur_abs", 64, 2.0, what="step", task="text", peak_bytes=16 * MB, floor_ms=None, floor_bytes=None, flops=None),
+    row("naive", 64, 8.0, what="step", task="text", roofline_ms=None, roofline_bytes=None, flops=None),
+    row(
+        "cur_abs",
+        64,
+        2.0,
+        what="step",
+        task="text",
+        peak_bytes=16 * MB,
+        roofline_ms=None,
+        roofline_bytes=None,
+        flops=None,
+    ),
     row("psf", 64, None, what="step", task="text", status="out of memory"),
 ]
 
@@ -83,7 +93,7 @@ def test_over_lengths_and_details():
     assert cells(over, "naive")["MB"] == "64.0" and cells(over, "naive")["MB growth"] == "1.00"
     found = cells(details, "cur_abs", "32")
     assert (found["ms"], found["samples"], found["GB/s"], found["TFLOP/s"]) == ("32.0", "3", "1", "2")
-    assert (found["floor ms"], found["x floor"], found["speed"], found["memory"]) == ("8", "4", "32.0", "1.00")
+    assert (found["roofline ms"], found["x roofline"], found["speed"], found["memory"]) == ("8", "4", "32.0", "1.00")
     assert "status" not in details.head and "A machine, 2 threads" in over.about and "MALLOC_MMAP_MAX_=0" in over.about
 
 

@@ -29,7 +29,7 @@ RECORD = record.RunRecord(
     metric="accuracy",
     val=38.0,
     test=37.0,
-    majority=17.35,
+    constant_baseline=17.35,
     n_val=2000,
     n_test=2000,
     best_step=100,
@@ -104,7 +104,7 @@ def test_a_copy_counts_once_and_another_result_of_a_seed_is_told(tmp_path):
 def test_what_differs_within_a_row_is_told_in_it(tmp_path):
     add(tmp_path, label="softmax")
     add(tmp_path)
-    add(tmp_path, seed=1, device="x86_64 CPU, 2 threads", budget="quick", steps=1500, majority=18.0, git=None)
+    add(tmp_path, seed=1, device="x86_64 CPU, 2 threads", budget="quick", steps=1500, constant_baseline=18.0, git=None)
     section = table(tmp_path)["listops"]
     assert line(section, "cur_abs").cells[4] == "17.35 / 18.00"
     assert line(section, "cur_abs").details == [

@@ -197,9 +197,9 @@ def bench_record(name: str, ms: float) -> None:
         samples=(ms, ms + 1),
         calls=1,
         peak_bytes=10**6,
-        floor_bytes=10**5,
+        roofline_bytes=10**5,
         flops=10**6,
-        floor_ms=0.1,
+        roofline_ms=0.1,
         claimed=2.0,
         status="ok",
     )

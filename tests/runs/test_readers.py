@@ -23,7 +23,8 @@ from lra.studies.transfer.compare import Layer
 LAYER = Layer(path="a", mean_abs=0.1, relative=0.2, stack_mean_abs=0.1, stack_relative=0.2, spectrum=[1.0])
 TRANSFER = {
     **{key: getattr(RECORD, key) for key in ("study", "task", "protocol", "budget", "label", "seed", "fingerprint")},
-    **{key: getattr(RECORD, key) for key in ("git", "metric", "majority", "n_val", "n_test", "device", "status")},
+    **{key: getattr(RECORD, key) for key in ("git", "metric", "constant_baseline", "n_val", "n_test")},
+    **{key: getattr(RECORD, key) for key in ("device", "status")},
     **dict.fromkeys(("exact_val", "exact_test", "direct_val", "direct_test"), 30.0),
     **{"source": "sdpa", "attn": {"count": 8}, "steps": 0, "tuned_val": None, "tuned_test": None, "layers": [LAYER]},
     **{"examples": 4, "spectrum_examples": 0},
@@ -34,7 +35,7 @@ def written(kind: str, home: Path) -> tuple[Path, object, str]:
     """A record of each kind, its reader and a number in it."""
     if kind == "record.json":
         record.save(RECORD, home)
-        return home / kind, record.load, "majority"
+        return home / kind, record.load, "constant_baseline"
     if kind == "transfer.json":
         transfers.save(transfers.TransferRecord(**TRANSFER), home)
         return home / kind, transfers.load, "direct_test"
@@ -219,3 +220,10 @@ def test_only_what_mends_itself_is_said_to_go_on(tmp_path):
 def test_a_record_of_before_there_were_sums_is_read(tmp_path):
     (tmp_path / "record.json").write_text(json.dumps(dataclasses.asdict(RECORD) | {"more": 1}))
     assert record.load(tmp_path / "record.json") == RECORD
+
+
+def test_a_record_is_read_under_the_names_that_its_fields_had_before(tmp_path):
+    tree = dataclasses.asdict(RECORD)
+    tree["majority"] = tree.pop("constant_baseline")
+    (tmp_path / record.NAME).write_text(json.dumps(tree))
+    assert record.load(tmp_path / record.NAME) == RECORD

@@ -13,7 +13,7 @@ from omegaconf import OmegaConf
 from lra.config import compose
 from lra.ops.cells import cells
 from lra.ops.pinv import cubic, exact
-from lra.ops.selection import take
+from lra.ops.selection import gather_kept
 from lra.runs import record
 from lra.studies.dropin import kept, landmarks, parts, rivals
 from lra.studies.dropin.__main__ import distance, dropin
@@ -86,10 +86,10 @@ def test_least_squares_is_the_minimum():
     eye = torch.eye(L, dtype=torch.float64).expand(N, H, L, L)
     x, a = Kept(q, k, eye, *step(q, k, eye, 5)), kept.weights(q, k)
     rows = torch.rand(N, H, L, generator=torch.manual_seed(0)).argsort(-1)[..., :9]
-    left = take(a - kept.least_squares(x, rows), rows)
-    assert (take(x.C, rows).mT @ left @ x.R.mT).abs().max() < 1e-10  # the normal equations
+    left = gather_kept(a - kept.least_squares(x, rows), rows)
+    assert (gather_kept(x.C, rows).mT @ left @ x.R.mT).abs().max() < 1e-10  # the normal equations
     others = [kept.product(x, inverse) for inverse in (exact, lambda u: cubic(u, steps=4))]
-    assert all((left.norm(dim=(-2, -1)) < take(a - other, rows).norm(dim=(-2, -1))).all() for other in others)
+    assert all((left.norm(dim=(-2, -1)) < gather_kept(a - other, rows).norm(dim=(-2, -1))).all() for other in others)
     best = (a - kept.least_squares(x)).norm(dim=(-2, -1))
     assert (best <= (a - kept.least_squares(x, rows)).norm(dim=(-2, -1))).all()
 
@@ -271,7 +271,7 @@ def finished(tmp_path, data_root):
         torch.manual_seed(0)
         torch.save(build.classifier(cfg).state_dict(), folder / "best.ckpt")
         numbers = dict.fromkeys(("best_step", "step_ms", "peak_bytes"), None) | {"val": 1.0, "test": 2.0}
-        sizes = dict.fromkeys(("params", "n_val", "n_test", "steps", "seed"), 0) | {"majority": 0.0}
+        sizes = dict.fromkeys(("params", "n_val", "n_test", "steps", "seed"), 0) | {"constant_baseline": 0.0}
         words = {"study": "s", "task": "listops", "protocol": "paper", "budget": "smoke", "label": attn, "device": "x"}
         words |= {
             "fingerprint": record.fingerprint(choices | {"seed": 0}),

@@ -27,7 +27,7 @@ from lra.studies.transfer.figures import draw
 from lra.studies.transfer.graft import configs, graft, mechanisms, read
 from lra.studies.transfer.tables import curves, markdown, points
 from lra.train.__main__ import train
-from lra.train.lit_module import Training
+from lra.train.lit_module import LitClassifier
 
 FEW = ("examples=12", "spectrum=3", "trainer.device=cpu")
 
@@ -213,9 +213,9 @@ def test_direct_evaluation_and_its_record(runs, capfd):
 
 def test_fine_tuning_starts_from_the_weights_and_trains(runs, monkeypatch):
     modes = []
-    start = Training.on_train_batch_start
+    start = LitClassifier.on_train_batch_start
     monkeypatch.setattr(
-        Training,
+        LitClassifier,
         "on_train_batch_start",
         lambda self, *args: (modes.append(all(m.training for m in self.model.modules())), start(self, *args)),
     )

@@ -21,7 +21,7 @@ from lra.ops import metrics
 from lra.runs import record
 from lra.train import distributed, fit
 from lra.train.callbacks import Checkpoints
-from lra.train.lit_module import Training
+from lra.train.lit_module import LitClassifier
 
 CURVE = ["model.dropout=0", "optim.steps=8", "optim.eval_every=1", "trainer.device=cpu"]
 TWO = ["trainer=ddp_multinode"]
@@ -138,7 +138,9 @@ def test_roc_auc_is_over_the_scores_of_all_processes_each_once(world):
     batches = list(zip(outputs.split(12), labels.split(12), strict=True))  # two: the third process has none
 
     def score(rank):
-        module = Training(torch.nn.Linear(1, 1), metric="roc_auc", loss="mse", seed=0, optim={}, cycle_momentum=False)
+        module = LitClassifier(
+            torch.nn.Linear(1, 1), metric="roc_auc", loss="mse", seed=0, optim={}, cycle_momentum=False
+        )
         module.on_validation_epoch_start()
         module._outputs += batches[rank::world]
         module.on_validation_epoch_end()
@@ -153,9 +155,9 @@ def test_what_the_first_process_refuses_ends_the_others_without_a_word(capfd):
 
     def work(rank):
         assert distributed.gather(rank) == [0, 1]
-        assert distributed.first_says(lambda: rank + 5) == 5
+        assert distributed.on_rank_zero(lambda: rank + 5) == 5
         try:
-            distributed.first_says(decide)
+            distributed.on_rank_zero(decide)
         except ValueError as error:
             assert rank == 0 and str(error) == "no such thing"
         except SystemExit as stop:
@@ -224,7 +226,7 @@ def test_slurm_says_how_many_where_it_is_asked(monkeypatch):
     monkeypatch.setenv("SLURM_NTASKS_PER_NODE", "4")
     assert distributed.count(smoke("unused")) == 1 and not distributed.to_launch(smoke("unused"))
     launched = smoke("unused", *TWO)
-    assert (distributed.count(launched), distributed.per_node(launched)) == (8, 4)
+    assert (distributed.count(launched), distributed.local_count(launched)) == (8, 4)
     assert distributed.to_launch(smoke("unused", "trainer=ddp", "trainer.devices=2"))
 
 

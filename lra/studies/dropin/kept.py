@@ -11,7 +11,7 @@ from functools import cached_property, partial
 from torch import Tensor
 
 from ...ops.pinv import exact
-from ...ops.selection import take
+from ...ops.selection import gather_kept
 
 Inverse = Callable[[Tensor], Tensor]  # (N,H,r,c) -> (N,H,c,r)
 
@@ -33,15 +33,15 @@ class Kept:
 
     @cached_property
     def q_rows(self) -> Tensor:
-        return take(self.q, self.rows)
+        return gather_kept(self.q, self.rows)
 
     @cached_property
     def k_cols(self) -> Tensor:
-        return take(self.k, self.cols)
+        return gather_kept(self.k, self.cols)
 
     @cached_property
     def v_cols(self) -> Tensor:
-        return take(self.v, self.cols)
+        return gather_kept(self.v, self.cols)
 
     @cached_property
     def C(self) -> Tensor:
@@ -100,6 +100,6 @@ def least_squares(x: Kept, rows: Tensor | None = None, inverse: Inverse = partia
     With all rows M is the best there is for this C and R (Stewart 1999; Boutsidis and Woodruff 2014) and needs the
     whole of A; with s of them it is O(s L). C and R have rank below c, up to rounding, which rtol leaves out.
     """
-    q, C = (x.q, x.C) if rows is None else (take(x.q, rows), take(x.C, rows))
+    q, C = (x.q, x.C) if rows is None else (gather_kept(x.q, rows), gather_kept(x.C, rows))
     right = inverse(x.R.double()) @ x.exact.double()  # R⁺ R v
     return (x.C.double() @ (inverse(C.double()) @ (weights(q, x.k).double() @ right))).to(x.v.dtype)

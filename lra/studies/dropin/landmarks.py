@@ -8,7 +8,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from ...ops.selection import Select, every, farthest, take
+from ...ops.selection import Select, every, farthest, gather_kept
 from .kept import weights
 
 Choice = Callable[[Tensor, Tensor, Tensor, int], tuple[Tensor, Tensor]]
@@ -40,7 +40,7 @@ def kmeans_pp(x: Tensor, count: int) -> Tensor:
     at = torch.randint(L, (N, H, 1))
     apart, kept = torch.full((N, H, L), float("inf")), [at]
     for _ in range(count - 1):
-        apart = torch.minimum(apart, (x - take(x, at)).square().sum(-1))
+        apart = torch.minimum(apart, (x - gather_kept(x, at)).square().sum(-1))
         # Where only repeated rows are left any of them will do.
         chance = (apart + apart.amax(-1, keepdim=True).clamp(min=1) * 1e-9).scatter(-1, torch.cat(kept, -1), 0)
         at = torch.multinomial(chance.flatten(0, 1), 1).view(N, H, 1)
@@ -76,13 +76,13 @@ def value_norm(q: Tensor, k: Tensor, v: Tensor, count: int) -> tuple[Tensor, Ten
 def received(q: Tensor, k: Tensor, v: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """Every so-manieth row; columns to which those rows pay the most attention (H2O: Zhang et al. 2023)."""
     rows = by_position(q, count)
-    return rows, weights(take(q, rows), k).sum(2).topk(count).indices
+    return rows, weights(gather_kept(q, rows), k).sum(2).topk(count).indices
 
 
 def spread_and_received(q: Tensor, k: Tensor, v: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """Farthest rows; half of the columns farthest, the others where those rows pay the most attention."""
     rows, first = farthest(q, count, None), farthest(k, max(1, count // 2), None)
-    mass = weights(take(q, rows), k).sum(2)
+    mass = weights(gather_kept(q, rows), k).sum(2)
     return rows, mass.scatter(-1, first, float("inf")).topk(count).indices
 
 

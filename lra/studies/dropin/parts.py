@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ...ops.cells import ROUNDS, bandwidth, boosted, cells, nearest
-from ...ops.selection import take
+from ...ops.selection import gather_kept
 from .kept import Inverse, Kept, weights
 
 Smoother = Callable[[Tensor, Tensor], Tensor]  # queries (N,H,L,D) and kept ones (N,H,r,D) -> S (N,H,L,r)
@@ -69,7 +69,7 @@ def heavy_keys(x: Kept, share: float) -> Tensor:
     heavy = x.R.topk(max(1, round(share * x.cols.shape[2]))).indices  # (N,H,r,t)
 
     def out(q: Tensor, heavy: Tensor) -> Tensor:  # (N,H,i,D), (N,H,i,t) -> (N,H,i,E)
-        k, v = (take(y, heavy.flatten(2)).unflatten(2, heavy.shape[2:]) for y in (x.k, x.v))  # (N,H,i,t,D)
+        k, v = (gather_kept(y, heavy.flatten(2)).unflatten(2, heavy.shape[2:]) for y in (x.k, x.v))  # (N,H,i,t,D)
         cell = owner.gather(2, heavy.flatten(2)).view_as(heavy)
         q = q * q.shape[-1] ** -0.5
         rough, sharp = q @ keys.mT, (q[:, :, :, None] @ k.mT).squeeze(3)
@@ -80,7 +80,7 @@ def heavy_keys(x: Kept, share: float) -> Tensor:
         return (rough @ values + (more[:, :, :, None] @ v).squeeze(3)) / total
 
     error = x.exact - out(x.q_rows, heavy)
-    return out(x.q, take(heavy, own)) + kernel(x.q, x.q_rows) @ error
+    return out(x.q, gather_kept(heavy, own)) + kernel(x.q, x.q_rows) @ error
 
 
 def kernel(q: Tensor, q_rows: Tensor, width: float = 1.0, rounds: int = ROUNDS) -> Tensor:

@@ -7,7 +7,7 @@ from ...attention.linear import Performer
 from ...attention.nystrom import Nystrom
 from ...ops.cells import nearest
 from ...ops.pinv import cubic
-from ...ops.selection import farthest, take
+from ...ops.selection import farthest, gather_kept
 from .kept import weights
 from .parts import means
 
@@ -44,7 +44,7 @@ def clustered(q: Tensor, k: Tensor, v: Tensor, count: int) -> Tensor:
     Clusters are those of Lloyd's algorithm; the paper's, of hashes, are coarser. A cluster for each query is exact.
     """
     marks = centres(q, count)
-    return take(weights(marks, k) @ v, nearest(q, marks, None).squeeze(-1))
+    return gather_kept(weights(marks, k) @ v, nearest(q, marks, None).squeeze(-1))
 
 
 def clustered_improved(q: Tensor, k: Tensor, v: Tensor, count: int) -> Tensor:
@@ -57,15 +57,15 @@ def clustered_improved(q: Tensor, k: Tensor, v: Tensor, count: int) -> Tensor:
     map, own = weights(marks, k), nearest(q, marks, None).squeeze(-1)  # (N,H,c,L), (N,H,L)
     mass, heavy = map.topk(count)  # (N,H,c,t)
     rest = map.scatter(-1, heavy, 0) @ v
-    pick = take(heavy, own).flatten(2)  # (N,H,L·t)
-    keys, values = (take(x, pick).unflatten(2, (-1, count)) for x in (k, v))  # (N,H,L,t,D)
-    shared = take(mass.sum(-1, keepdim=True), own) * weights(q[:, :, :, None], keys).squeeze(3)
-    return take(rest, own) + (shared[:, :, :, None] @ values).squeeze(3)
+    pick = gather_kept(heavy, own).flatten(2)  # (N,H,L·t)
+    keys, values = (gather_kept(x, pick).unflatten(2, (-1, count)) for x in (k, v))  # (N,H,L,t,D)
+    shared = gather_kept(mass.sum(-1, keepdim=True), own) * weights(q[:, :, :, None], keys).squeeze(3)
+    return gather_kept(rest, own) + (shared[:, :, :, None] @ values).squeeze(3)
 
 
 def centres(x: Tensor, count: int, steps: int = 10) -> Tensor:
     """Means of clusters: Lloyd's algorithm from farthest points, (N,H,L,D) -> (N,H,count,D)."""
-    found = take(x, farthest(x, count, None))
+    found = gather_kept(x, farthest(x, count, None))
     for _ in range(steps):
         found = means(x, found)
     return found

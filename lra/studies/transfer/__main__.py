@@ -71,7 +71,7 @@ def exchange(run: Run, config: DictConfig) -> None:
             git=record.git_commit(),
             attn=flatten(OmegaConf.to_container(target.attn, resolve=True)),
             metric=r.metric,
-            majority=r.majority,
+            constant_baseline=r.constant_baseline,
             n_val=len(data.splits["val"]),
             n_test=len(data.splits["test"]),
             exact_val=r.val,

@@ -9,7 +9,7 @@ from pydantic import NonNegativeInt
 
 from ...disk import checksums
 from ...runs import record
-from ...runs.record import Percent
+from ...runs.record import Baseline, Percent
 from .compare import Layer
 
 FILE = "transfer.json"
@@ -37,7 +37,7 @@ class TransferRecord:
     git: str | None
     attn: dict[str, Any]
     metric: str
-    majority: Percent
+    constant_baseline: Baseline
     n_val: NonNegativeInt
     n_test: NonNegativeInt
     exact_val: Percent

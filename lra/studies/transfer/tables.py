@@ -174,7 +174,7 @@ def about(some: list[Point]) -> str:
         "budget {}": joined(r.budget for r in records),
         "{}": joined(r.metric for r in records),
         "{} test examples": joined(r.n_test for r in records),
-        "a constant answer scores {}": joined(float(r.majority) for r in records),
+        "a constant answer scores {}": joined(float(r.constant_baseline) for r in records),
         "layers over {} dev examples": joined(r.examples for r in records),
         "on {}": joined(r.device for r in records),
         "commit {}": joined(r.git or "unknown" for r in records),
