@@ -15,11 +15,29 @@ from lra.ops.cells import cells
 from lra.ops.pinv import cubic, exact
 from lra.ops.selection import gather_kept
 from lra.runs import record
-from lra.studies.dropin import kept, landmarks, parts, rivals
+from lra.studies.dropin import baselines, landmarks
 from lra.studies.dropin.__main__ import distance, dropin
 from lra.studies.dropin.candidates import CANDIDATES, CHOICES, far, made, step
-from lra.studies.dropin.kept import Kept
-from lra.studies.dropin.sources import generated, sources
+from lra.studies.dropin.cell_variants import (
+    cells_alone,
+    heavy_keys,
+    inverted,
+    kernel,
+    means,
+    nearest_row,
+    ridge,
+    smoothed,
+)
+from lra.studies.dropin.cur_variants import (
+    Kept,
+    least_squares,
+    missing_mass,
+    product,
+    row_sums,
+    values_first,
+    weights,
+)
+from lra.studies.dropin.qkv_sources import generated, sources
 from lra.studies.dropin.table import Errors, ratio, told
 from lra.train import build
 
@@ -44,18 +62,18 @@ def test_every_candidate_is_finite_and_exact_where_it_keeps_everything(name):
     function = CANDIDATES[name].function
     out = function(q, k, v, 6)
     assert out.shape == v.shape and out.isfinite().all()
-    assert (distance(function, (q, k, v), rivals.softmax(q, k, v), L) < 1e-9) == (name not in INEXACT)
+    assert (distance(function, (q, k, v), baselines.softmax(q, k, v), L) < 1e-9) == (name not in INEXACT)
 
 
 @pytest.mark.parametrize(
     "combine",
     [
-        *(lambda x, f=f: f(x, exact) for f in (kept.product, kept.missing_mass, kept.values_first, kept.row_sums)),
-        kept.least_squares,
-        parts.cells_alone,
-        *(lambda x, s=s: parts.smoothed(x, s) for s in (parts.kernel, parts.nearest_row, parts.ridge)),
-        lambda x: parts.inverted(x, exact),
-        lambda x: parts.heavy_keys(x, 0.5),
+        *(lambda x, f=f: f(x, exact) for f in (product, missing_mass, values_first, row_sums)),
+        least_squares,
+        cells_alone,
+        *(lambda x, s=s: smoothed(x, s) for s in (kernel, nearest_row, ridge)),
+        lambda x: inverted(x, exact),
+        lambda x: heavy_keys(x, 0.5),
     ],
 )
 def test_before_rows_are_copied_too(combine):
@@ -63,7 +81,7 @@ def test_before_rows_are_copied_too(combine):
     q, k, v = qkv()
     rows, cols = (torch.rand(N, H, L, generator=torch.manual_seed(i)).argsort(-1) for i in range(2))
     out = combine(Kept(q, k, v, rows, cols))
-    assert (out - rivals.softmax(q, k, v)).abs().max() < 1e-7
+    assert (out - baselines.softmax(q, k, v)).abs().max() < 1e-7
 
 
 def test_constant_values_stay():
@@ -71,11 +89,11 @@ def test_constant_values_stay():
     q, k, v = qkv()
     x = Kept(q, k, torch.full_like(v, 3.0), *far(q, k, v, 5))
     for out in (
-        kept.missing_mass(x, lambda u: cubic(u, steps=2)),
-        kept.row_sums(x, lambda u: cubic(u, steps=2)),
-        parts.smoothed(x, parts.ridge),
-        parts.heavy_keys(x, 0.6),
-        rivals.clustered_improved(x.q, x.k, x.v, 5),
+        missing_mass(x, lambda u: cubic(u, steps=2)),
+        row_sums(x, lambda u: cubic(u, steps=2)),
+        smoothed(x, ridge),
+        heavy_keys(x, 0.6),
+        baselines.clustered_improved(x.q, x.k, x.v, 5),
     ):
         torch.testing.assert_close(out, x.v)
 
@@ -84,19 +102,19 @@ def test_least_squares_is_the_minimum():
     """With identity values the output is C M R: no other M is nearer on the rows asked for, and all rows are better."""
     q, k, _ = qkv()
     eye = torch.eye(L, dtype=torch.float64).expand(N, H, L, L)
-    x, a = Kept(q, k, eye, *step(q, k, eye, 5)), kept.weights(q, k)
+    x, a = Kept(q, k, eye, *step(q, k, eye, 5)), weights(q, k)
     rows = torch.rand(N, H, L, generator=torch.manual_seed(0)).argsort(-1)[..., :9]
-    left = gather_kept(a - kept.least_squares(x, rows), rows)
+    left = gather_kept(a - least_squares(x, rows), rows)
     assert (gather_kept(x.C, rows).mT @ left @ x.R.mT).abs().max() < 1e-10  # the normal equations
-    others = [kept.product(x, inverse) for inverse in (exact, lambda u: cubic(u, steps=4))]
+    others = [product(x, inverse) for inverse in (exact, lambda u: cubic(u, steps=4))]
     assert all((left.norm(dim=(-2, -1)) < gather_kept(a - other, rows).norm(dim=(-2, -1))).all() for other in others)
-    best = (a - kept.least_squares(x)).norm(dim=(-2, -1))
-    assert (best <= (a - kept.least_squares(x, rows)).norm(dim=(-2, -1))).all()
+    best = (a - least_squares(x)).norm(dim=(-2, -1))
+    assert (best <= (a - least_squares(x, rows)).norm(dim=(-2, -1))).all()
 
 
 def test_smoothed_kernel_is_cur_plus():
     q, k, v = qkv()
-    ours = made(far, parts.smoothed, smoother=parts.kernel)
+    ours = made(far, smoothed, smoother=kernel)
     torch.testing.assert_close(ours(q, k, v, 6), CANDIDATES["cur_plus"].function(q, k, v, 6))
 
 
@@ -104,7 +122,7 @@ def test_ridge_is_the_mean_of_a_gaussian_process():
     q = qkv()[0]
     rows = q[:, :, :5]
     square = lambda a, b: ((a[:, None] - b[None]) ** 2).sum(-1)
-    got = parts.ridge(q, rows)[1, 2].numpy()
+    got = ridge(q, rows)[1, 2].numpy()
     a, b = q[1, 2].numpy(), rows[1, 2].numpy()
     h = 0.5 * square(a, b).mean()
     own, cross = (np.exp(-square(x, b) / h) for x in (b, a))
@@ -114,7 +132,7 @@ def test_ridge_is_the_mean_of_a_gaussian_process():
 def test_heavy_keys_are_a_map_of_which_some_entries_are_exact():
     q, k, v = qkv()
     x = Kept(q, k, v, *far(q, k, v, 6))
-    got = parts.heavy_keys(x, 0.5)
+    got = heavy_keys(x, 0.5)
     keys, _, sizes = cells(k, v, x.k_cols, None, None)
     for n, h in np.ndindex(N, H):
         a, b, c, m = (y[n, h].numpy() for y in (q, k, v, keys))
@@ -127,15 +145,15 @@ def test_heavy_keys_are_a_map_of_which_some_entries_are_exact():
         some = np.zeros((L, L), bool)
         np.put_along_axis(some, heavy, True, 1)
         out = np_softmax(np.where(some, scores, rough)) @ c
-        smooth = parts.kernel(q, x.q_rows)[n, h].numpy()
+        smooth = kernel(q, x.q_rows)[n, h].numpy()
         expected = out + smooth @ ((np_softmax(scores) @ c)[rows] - out[rows])
         np.testing.assert_allclose(got[n, h].numpy(), expected, rtol=1e-9, atol=1e-11)
 
 
 def test_improved_clustered_attention_is_the_papers():
     q, k, v = qkv()
-    improved, plain = (f(q, k, v, 4) for f in (rivals.clustered_improved, rivals.clustered))
-    marks = rivals.centres(q, 4)
+    improved, plain = (f(q, k, v, 4) for f in (baselines.clustered_improved, baselines.clustered))
+    marks = baselines.centres(q, 4)
     for n, h in np.ndindex(N, H):
         a, b, c, m = (y[n, h].numpy() for y in (q, k, v, marks))
         map = np_softmax(m @ b.T / D**0.5)
@@ -150,7 +168,7 @@ def test_improved_clustered_attention_is_the_papers():
 def test_clustered_attention_of_repeated_queries_is_exact():
     q, k, v = qkv()
     q = q[:, :, :6].repeat(1, 1, L // 6, 1)
-    assert distance(rivals.clustered, (q, k, v), rivals.softmax(q, k, v), 6) < 1e-12
+    assert distance(baselines.clustered, (q, k, v), baselines.softmax(q, k, v), 6) < 1e-12
 
 
 def test_lloyd_steps_bring_keys_nearer_to_their_means():
@@ -160,10 +178,10 @@ def test_lloyd_steps_bring_keys_nearer_to_their_means():
         return torch.cdist(x, centres).amin(-1).square().sum().item()
 
     first = x[:, :, :4]
-    once = parts.means(x, first)
-    assert within(parts.means(x, once)) <= within(once) < within(first)
+    once = means(x, first)
+    assert within(means(x, once)) <= within(once) < within(first)
     alone = torch.cat([first, torch.full_like(first[:, :, :1], 99.0)], 2)  # nothing is near to the last
-    torch.testing.assert_close(parts.means(x, alone)[:, :, 4], alone[:, :, 4])
+    torch.testing.assert_close(means(x, alone)[:, :, 4], alone[:, :, 4])
 
 
 def test_landmarks():
@@ -207,7 +225,7 @@ def test_the_command_adds_to_one_table(tmp_path, monkeypatch, capfd):
     made = json.loads((home / "gaussian-20/errors.json").read_text())
     assert set(made["values"]) == {"cur_step", "cur_plus", "mean"} and made["n"] == 2 and "cur_plus" in out.out
     layers = [layer for (layer,) in generated("gaussian", compose("dropin", TINY)).examples]
-    own = [distance(rivals.mean, layer, rivals.softmax(*layer), 4) for layer in layers]
+    own = [distance(baselines.mean, layer, baselines.softmax(*layer), 4) for layer in layers]
     assert made["values"]["mean"]["4"] == pytest.approx([np.mean(own), np.std(own, ddof=1)], rel=1e-6)
     run(monkeypatch, capfd, tmp_path, *TINY, "sources=[gaussian,clustered]", "candidates=[clustered]", "cost=30")
     values = json.loads((home / "gaussian-20/errors.json").read_text())["values"]

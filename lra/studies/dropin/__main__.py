@@ -19,9 +19,9 @@ from ...bench.measure import measure
 from ...config import main
 from ...disk import checksums
 from ...runs import record
+from .baselines import softmax
 from .candidates import CANDIDATES, Function
-from .rivals import softmax
-from .sources import Source, sources
+from .qkv_sources import Source, sources
 from .table import BASE, COST, FILE, Errors, load, load_cost, markdown, rows, save
 
 REPEATS = 3  # of the timing

@@ -13,8 +13,9 @@ from torch import Tensor
 
 from ...attention.cur import CUR, CURPlus
 from ...ops.pinv import cubic, exact, tikhonov
-from . import inverses, kept, landmarks, parts, rivals
-from .kept import Kept
+from . import baselines, inverses, landmarks
+from .cell_variants import cells_alone, heavy_keys, inverted, kernel, nearest_row, ridge, smoothed
+from .cur_variants import Kept, least_squares, missing_mass, product, row_sums, values_first
 
 Function = Callable[[Tensor, Tensor, Tensor, int], Tensor]
 
@@ -26,11 +27,11 @@ class Candidate(NamedTuple):
 
 def cur(**options) -> Function:
     """CUR with options of its own."""
-    return lambda q, k, v, count: CUR(**rivals.sizes(q, v), count=count, **{"score": "step"} | options)(q, k, v)
+    return lambda q, k, v, count: CUR(**baselines.sizes(q, v), count=count, **{"score": "step"} | options)(q, k, v)
 
 
 def plus(**options) -> Function:
-    return lambda q, k, v, count: CURPlus(**rivals.sizes(q, v), count=count, **options)(q, k, v)
+    return lambda q, k, v, count: CURPlus(**baselines.sizes(q, v), count=count, **options)(q, k, v)
 
 
 def made(choose: landmarks.Choice, combine: Callable[..., Tensor], **options) -> Function:
@@ -49,15 +50,15 @@ def sampled(**options) -> Function:
     def function(q, k, v, count):
         x = Kept(q, k, v, *step(q, k, v, count))
         rows = landmarks.by_position(q, min(2 * count, q.shape[2]))
-        return x.copied(kept.least_squares(x, rows, **options))
+        return x.copied(least_squares(x, rows, **options))
 
     return function
 
 
 step, far = landmarks.select("step"), landmarks.select("farthest")
 paper, damped = partial(cubic, steps=4), partial(tikhonov, ridge=0.1)
-product = {"combine": kept.product, "inverse": paper}
-smooth = {"combine": parts.smoothed, "smoother": parts.kernel}
+inverted_cubic = {"combine": product, "inverse": paper}
+smooth = {"combine": smoothed, "smoother": kernel}
 CHOICES = {
     "kmeans_pp": (landmarks.alike(landmarks.kmeans_pp), "seeds of k-means++ (Arthur and Vassilvitskii 2007)"),
     "leverage": (landmarks.alike(landmarks.leverage), "largest ridge leverage scores (Mahoney and Drineas 2009)"),
@@ -71,7 +72,7 @@ CANDIDATES = {
     "cur_abs": Candidate(cur(score="abs"), "largest absolute sums (the paper's)"),
     "cur_random": Candidate(cur(score="random", resample="always"), "drawn uniformly (the paper's)"),
     "cur_farthest": Candidate(cur(score="farthest"), "farthest-point traversal (Gonzalez 1985)"),
-    **{f"cur_{name}": Candidate(made(rule, **product), what) for name, (rule, what) in CHOICES.items()},
+    **{f"cur_{name}": Candidate(made(rule, **inverted_cubic), what) for name, (rule, what) in CHOICES.items()},
     # the inverse
     "cur_cubic_1": Candidate(cur(pinv=partial(cubic, steps=1)), "cubic inverse of 1 step"),
     "cur_cubic_6": Candidate(cur(pinv=partial(cubic, steps=6)), "cubic inverse of 6 steps, Nystromformer's"),
@@ -84,22 +85,23 @@ CANDIDATES = {
     ),
     "cur_row_normalised": Candidate(cur(pinv=inverses.row_normalised), "cubic inverse with rows that sum to one"),
     # what is made of it
-    "cur_missing_mass": Candidate(made(step, kept.missing_mass, inverse=paper), "missing mass to the mean value"),
-    "cur_row_sums": Candidate(made(step, kept.row_sums, inverse=paper), "divided by row sums (Performer, equation 4)"),
+    "cur_missing_mass": Candidate(made(step, missing_mass, inverse=paper), "missing mass to the mean value"),
+    "cur_row_sums": Candidate(made(step, row_sums, inverse=paper), "divided by row sums (Performer, equation 4)"),
     "cur_values_first": Candidate(
-        made(step, kept.values_first, inverse=damped), "Tikhonov towards the kept values (Hansen 1998), ridge 0.1"
+        made(step, values_first, inverse=damped),
+        "Tikhonov towards the kept values (Hansen 1998), ridge 0.1",
     ),
     "cur_oversampled": Candidate(
-        made(landmarks.uneven(step, 1.5), kept.product, inverse=damped),
+        made(landmarks.uneven(step, 1.5), product, inverse=damped),
         "3/2 count rows, 1/2 count columns, ridge 0.1 (Park and Nakatsukasa 2024)",
     ),
     "cur_least_squares": Candidate(sampled(), "M minimises |S(A - C M R)| over 2 count rows S"),
     "cur_least_squares_damped": Candidate(sampled(inverse=damped), "the same, both inverses Tikhonov's, ridge 0.1"),
     "cur_least_squares_farthest": Candidate(
-        made(far, kept.least_squares), "farthest; M minimises |A - C M R| (Stewart 1999), which needs all of A"
+        made(far, least_squares), "farthest; M minimises |A - C M R| (Stewart 1999), which needs all of A"
     ),
     "cur_least_squares_all": Candidate(
-        made(step, kept.least_squares), "M minimises |A - C M R| (Stewart 1999), which needs all of A"
+        made(step, least_squares), "M minimises |A - C M R| (Stewart 1999), which needs all of A"
     ),
     # cells of keys
     "cur_plus": Candidate(plus(), "cells of keys, smoothed correction, farthest (lra.ops.cells)"),
@@ -115,32 +117,34 @@ CANDIDATES = {
     "plus_columns": Candidate(made(landmarks.uneven(far, 0.5), **smooth), "1/2 count rows, 3/2 count columns"),
     "plus_lloyd": Candidate(made(far, **smooth, lloyd=1), "cells drawn anew around their means once (Lloyd 1982)"),
     "plus_heavy": Candidate(
-        made(far, parts.heavy_keys, share=0.5), "count / 2 heavy keys of each row exactly (Vyas et al. 2020)"
+        made(far, heavy_keys, share=0.5), "count / 2 heavy keys of each row exactly (Vyas et al. 2020)"
     ),
     "plus_kept": Candidate(made(far, **smooth, averaged=False), "kept keys and values in place of cells"),
-    "plus_uncorrected": Candidate(made(far, parts.cells_alone), "no correction (ToMe: Bolya et al. 2023)"),
+    "plus_uncorrected": Candidate(made(far, cells_alone), "no correction (ToMe: Bolya et al. 2023)"),
     "plus_once": Candidate(
-        made(far, parts.smoothed, smoother=partial(parts.kernel, rounds=1)), "one round of smoothing (Watson 1964)"
+        made(far, smoothed, smoother=partial(kernel, rounds=1)),
+        "one round of smoothing (Watson 1964)",
     ),
-    "plus_nearest": Candidate(made(far, parts.smoothed, smoother=parts.nearest_row), "the nearest row's error"),
-    "plus_narrow": Candidate(
-        made(far, parts.smoothed, smoother=partial(parts.kernel, width=0.5)), "half as wide a kernel"
-    ),
-    "plus_wide": Candidate(made(far, parts.smoothed, smoother=partial(parts.kernel, width=2.0)), "twice as wide"),
+    "plus_nearest": Candidate(made(far, smoothed, smoother=nearest_row), "the nearest row's error"),
+    "plus_narrow": Candidate(made(far, smoothed, smoother=partial(kernel, width=0.5)), "half as wide a kernel"),
+    "plus_wide": Candidate(made(far, smoothed, smoother=partial(kernel, width=2.0)), "twice as wide"),
     "plus_ridge": Candidate(
-        made(far, parts.smoothed, smoother=parts.ridge), "a Gaussian process's mean (Rasmussen and Williams 2006)"
+        made(far, smoothed, smoother=ridge),
+        "a Gaussian process's mean (Rasmussen and Williams 2006)",
     ),
     "plus_cubic": Candidate(
-        made(far, parts.inverted, inverse=partial(cubic, steps=1)), "cubic inverse of 1 step in place of smoothing"
+        made(far, inverted, inverse=partial(cubic, steps=1)),
+        "cubic inverse of 1 step in place of smoothing",
     ),
     "plus_tikhonov": Candidate(
-        made(far, parts.inverted, inverse=partial(tikhonov, ridge=0.5)), "Tikhonov, ridge 0.5, in place of smoothing"
+        made(far, inverted, inverse=partial(tikhonov, ridge=0.5)),
+        "Tikhonov, ridge 0.5, in place of smoothing",
     ),
     # others
-    "nystrom": Candidate(rivals.nystrom, "Nystromformer without convolution (Xiong et al. 2021)"),
-    "nystrom_kmeans": Candidate(rivals.nystrom_kmeans, "the same, means of clusters (Zhang et al. 2008)"),
-    "clustered": Candidate(rivals.clustered, "clustered attention (Vyas et al. 2020), rows only"),
-    "clustered_improved": Candidate(rivals.clustered_improved, "improved, with count heavy keys (Vyas et al. 2020)"),
-    "performer": Candidate(rivals.performer, "FAVOR+, 2 count features (Choromanski et al. 2021)"),
-    "mean": Candidate(rivals.mean, "the mean value for every query"),
+    "nystrom": Candidate(baselines.nystrom, "Nystromformer without convolution (Xiong et al. 2021)"),
+    "nystrom_kmeans": Candidate(baselines.nystrom_kmeans, "the same, means of clusters (Zhang et al. 2008)"),
+    "clustered": Candidate(baselines.clustered, "clustered attention (Vyas et al. 2020), rows only"),
+    "clustered_improved": Candidate(baselines.clustered_improved, "improved, with count heavy keys (Vyas et al. 2020)"),
+    "performer": Candidate(baselines.performer, "FAVOR+, 2 count features (Choromanski et al. 2021)"),
+    "mean": Candidate(baselines.mean, "the mean value for every query"),
 }

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ...ops.selection import Select, every, farthest, gather_kept
-from .kept import weights
+from .cur_variants import weights
 
 Choice = Callable[[Tensor, Tensor, Tensor, int], tuple[Tensor, Tensor]]
 

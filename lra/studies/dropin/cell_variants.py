@@ -2,7 +2,7 @@
 
 O = C v̄ + S e: C = softmax(q k̄ᵀ / √D + log n) over means k̄, v̄ of cells of n keys, e = R v - U v̄ what that lacks in the
 kept rows, S with the rounds of ``lra.ops.cells.boosted`` in it. Each function here leaves something out or replaces
-it. Shapes as in ``kept``.
+it. Shapes as in ``cur_variants``.
 """
 
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ...ops.cells import ROUNDS, bandwidth, boosted, cells, nearest
 from ...ops.selection import gather_kept
-from .kept import Inverse, Kept, weights
+from .cur_variants import Inverse, Kept, weights
 
 Smoother = Callable[[Tensor, Tensor], Tensor]  # queries (N,H,L,D) and kept ones (N,H,r,D) -> S (N,H,L,r)
 

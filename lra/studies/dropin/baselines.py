@@ -8,8 +8,8 @@ from ...attention.nystrom import Nystrom
 from ...ops.cells import nearest
 from ...ops.pinv import cubic
 from ...ops.selection import farthest, gather_kept
-from .kept import weights
-from .parts import means
+from .cell_variants import means
+from .cur_variants import weights
 
 
 def sizes(q: Tensor, v: Tensor) -> dict[str, int]:
