@@ -1,4 +1,4 @@
-"""What must hold before torch is imported: how its threads wait, and an interrupt while a command still imports."""
+"""Settings made before torch is imported: the waiting of its threads, and Ctrl-C while a command still imports."""
 
 import os
 import signal

@@ -13,13 +13,13 @@ from ..report import bench_tables
 from ..runs import bench_record, record
 from . import contestants, profile, run
 
-# Where and how long it is measured, not what.
+# Options that say on which machine and how long is measured: not part of a benchmark's fingerprint.
 INDIFFERENT = ("runs", "device", "threads", "budget_s", "steps", "words", "data_words", "multirun")
 
 
 @main("bench")
 def bench(config: DictConfig) -> None:
-    """Writes a record and prints its tables. Raises ValueError for a word or a number that there is not."""
+    """Measure, write a record and print its tables; raise ValueError for an unknown name or a number out of range."""
     console = Console(highlight=False, markup=False, emoji=False)
     if not console.is_terminal:
         console.width = 200
@@ -30,7 +30,7 @@ def bench(config: DictConfig) -> None:
     if profiled:
         config.what = ["step"]
     config.mechanisms = contestants.names(config.mechanisms)
-    for name, task in itertools.product(config.mechanisms, config.tasks):  # wrong words before anything is measured
+    for name, task in itertools.product(config.mechanisms, config.tasks):  # refuse wrong names first
         contestants.config(name, [f"task={task}", f"budget={config.budget}", *config.overrides])
     if profiled:
         for name in config.mechanisms:
@@ -39,7 +39,7 @@ def bench(config: DictConfig) -> None:
     began = time.monotonic()
     where = bench_record.machine(device, speed := run.rates(device, list(config.dtype)))
     choices = {k: v for k, v in OmegaConf.to_container(config, resolve=True).items() if k not in INDIFFERENT}
-    for rows in run.run(config, device, speed):  # saved after each shape: what was measured outlives what comes after
+    for rows in run.run(config, device, speed):  # saved after each shape, so that an interrupt loses one shape
         found = bench_record.BenchRecord(
             name=config.name,
             fingerprint=bench_record.fingerprint(choices, where),
@@ -58,7 +58,7 @@ def bench(config: DictConfig) -> None:
 
 
 def choose(wanted: str) -> str:
-    """cpu or cuda. Raises ValueError for a device that this machine does not have."""
+    """Return cpu or cuda; raise ValueError for a device that this machine does not have."""
     if wanted == "cuda" and not torch.cuda.is_available():
         raise ValueError("device=cuda, but torch sees no GPU; use device=cpu")
     return wanted if wanted != "auto" else "cuda" if torch.cuda.is_available() else "cpu"

@@ -1,4 +1,4 @@
-"""Names of contestants -> configurations. A name is a label: a word of conf/attn or conf/attn/bench, then its changed
+"""Names of contestants -> configurations. A name is a label: a file of conf/attn or conf/attn/bench, then its changed
 keys, as in ``cur_step-count=32-pinv.steps=6``."""
 
 import re
@@ -25,17 +25,17 @@ def mechanisms() -> list[str]:
     return sorted(path.stem for path in (CONF / "attn").glob("*.yaml") if path.stem != "custom")
 
 
-def rivals() -> list[str]:
-    """What only the benchmark has: exact attention by backend, CUR as published."""
+def benchmark_only() -> list[str]:
+    """Names of conf/attn/bench: exact attention by backend, CUR as published."""
     return sorted(path.stem for path in (CONF / "attn" / "bench").glob("*.yaml"))
 
 
 def names(wanted: str | Sequence[str]) -> list[str]:
-    """``all`` and every name, each once. Raises ValueError for a word that there is not."""
+    """Expand ``all`` and remove repetitions; raise ValueError for an unknown name."""
     found = []
     for name in [wanted] if isinstance(wanted, str) else wanted:
         found += mechanisms() if name == "all" else [str(name)]
-    known = [*mechanisms(), *rivals()]
+    known = [*mechanisms(), *benchmark_only()]
     if unknown := [name for name in found if _parts(name)[0] not in known]:
         raise ValueError(f"mechanisms: {', '.join(unknown)} is not one of all, {', '.join(known)}")
     if not found:
@@ -43,30 +43,30 @@ def names(wanted: str | Sequence[str]) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def config(name: str, words: Iterable[str]) -> DictConfig:
-    """What ``python -m lra.train attn=<name> *words`` would run, labelled by the name."""
-    word, *changes = _parts(name)
-    folder = "bench/" if word in rivals() else ""
-    made = compose("train", [f"attn={folder}{word}", *(f"attn.{change}" for change in changes), *words])
+def config(name: str, overrides: Iterable[str]) -> DictConfig:
+    """Compose the configuration of ``python -m lra.train attn=<name> *overrides``, labelled by the name."""
+    attn, *changes = _parts(name)
+    folder = "bench/" if attn in benchmark_only() else ""
+    made = compose("train", [f"attn={folder}{attn}", *(f"attn.{change}" for change in changes), *overrides])
     made.label = name
     return made
 
 
-def words(config: DictConfig, task: str, shape: Shape, pad: str | None = None) -> list[str]:
-    """A task and a shape in the words of lra.train; pad ``batch/8`` is padding to the batch in micro-batches of 8."""
+def overrides(config: DictConfig, task: str, shape: Shape, pad: str | None = None) -> list[str]:
+    """A task and a shape as overrides of lra.train; pad ``batch/8``: padding to the batch in micro-batches of 8."""
     found = [f"task={task}", f"budget={config.budget}", f"optim.batch={shape.batch}"]
     found += [f"model.heads={shape.heads}", f"model.head_dim={shape.head_dim}"]
     found.append(f"model.dim={shape.heads * shape.head_dim}")
     if shape.n is not None:
         found += [f"task.length={shape.n}", f"task.limit={shape.n}"]
     if pad is not None:
-        word, _, micro = pad.partition("/")
-        found += [f"data.pad={word}"] + [f"optim.micro_batch={micro}"] * bool(micro)
+        name, _, micro = pad.partition("/")
+        found += [f"data.pad={name}"] + [f"optim.micro_batch={micro}"] * bool(micro)
     return [*found, *config.overrides]
 
 
 def claim(name: str, claims: DictConfig) -> float:
-    """Growth of the time with the length that the authors claim; 1 where nothing is said."""
+    """Exponent of the length in the time that the authors claim; 1 if the configuration names none."""
     return float(claims.get(_parts(name)[0], 1))
 
 

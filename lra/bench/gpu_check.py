@@ -25,11 +25,12 @@ TESTS = 200  # of them at most for the tests, most of which pass in compiling ke
 SHARE = {"figure4": 0.5, "table2": 0.55, "table2_graphs": 1.0}  # of what is left when it begins
 START = 20  # seconds that a benchmark takes around what its budget counts: imports, rates, its last case
 GRACE = 10  # seconds for what is interrupted to write what it has
+MARK = "pytest.mark.gpu"
 PROCESSES = 8  # that compile and test side by side
 
 
 def check(runs: Path = Path("runs")) -> Path:
-    """Writes runs/gpu-check/<hardware>.json and .md, and returns the latter. Raises OSError where it cannot."""
+    """Write runs/gpu-check/<hardware>.json and .md, and return the latter; raise OSError if that fails."""
     began = time.monotonic()
     env = os.environ | {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
     env.setdefault("CUDA_VISIBLE_DEVICES", "0")
@@ -54,7 +55,7 @@ def check(runs: Path = Path("runs")) -> Path:
 
 
 def benchmark(preset: str, folder: Path, env: dict[str, str], seconds: float) -> list[str]:
-    """What went wrong. The records lie under ``folder``, written after each length."""
+    """Run a preset, whose records go below ``folder`` after each length; return one line for each failure."""
     command = [sys.executable, "-m", "lra.bench", f"preset={preset}", "device=cuda", f"runs={folder}"]
     status = limited([*command, f"budget_s={max(seconds - START, 1):.0f}"], seconds + START, env=env)
     if status is None:
@@ -62,12 +63,17 @@ def benchmark(preset: str, folder: Path, env: dict[str, str], seconds: float) ->
     return [f"{preset}: exit status {status}"] if status else []
 
 
+def gpu_test_files() -> list[Path]:
+    """Files of tests/ with a test marked gpu."""
+    return [path for path in sorted((CONF.parent / "tests").rglob("test_*.py")) if MARK in path.read_text()]
+
+
 def tests(folder: Path, env: dict[str, str]) -> dict:
-    """Counts of the tests marked gpu, what failed by name, what they measured, and one line that says how it went."""
+    """Run the tests marked gpu: their counts, names of those that failed, what they measured, one line of summary."""
     report = folder / "tests.xml"
     report.unlink(missing_ok=True)
-    files = [p for p in sorted((CONF.parent / "tests").glob("test_*.py")) if "pytest.mark.gpu" in p.read_text()]
-    command = [sys.executable, "-m", "pytest", "-q", "-m", "gpu", f"--junitxml={report.resolve()}", *map(str, files)]
+    files = map(str, gpu_test_files())
+    command = [sys.executable, "-m", "pytest", "-q", "-m", "gpu", f"--junitxml={report.resolve()}", *files]
     if importlib.util.find_spec("xdist"):
         command += ["-n", str(min(PROCESSES, os.cpu_count() or 1))]
     status = limited(command, TESTS, cwd=CONF.parent, env=env)

@@ -1,4 +1,4 @@
-"""Where the time of a training step goes: the operators of the training as it is, and what of it is not arithmetic."""
+"""A profile of training steps: time by operator and kind, and the share that is not arithmetic."""
 
 import re
 import time
@@ -22,7 +22,7 @@ from .workloads import classifier, random_batch
 WARMUP = 3
 TOP = 15
 PYTHON = "Python and the trainer, or the device idle"
-# What an operator does, by its name; the first that matches. The rest is element-wise arithmetic and reductions.
+# Kinds of operators by a pattern of their names, the first that matches; the rest is element-wise or reductions.
 KINDS = {
     "matrix products": r"mm$|mm_|bmm|matmul|linear|conv|_scaled_dot_product|attention",
     "selection and random numbers": r"topk|sort|rand|bernoulli|uniform_|normal_|dropout$",
@@ -60,14 +60,18 @@ class _Watch(L.Callback):
 
 
 def table(config: DictConfig, name: str, device: str) -> Table:
-    """The operators that take most of ``config.steps`` training steps at the first shape, and the share of each kind.
+    """Profile ``config.steps`` training steps at the first shape.
 
-    Raises ValueError for a mechanism that cannot run here.
+    Returns:
+        The operators that take most time, and the share of each kind.
+
+    Raises:
+        ValueError: the mechanism cannot run here.
     """
     shape = Shape(*(config[key][0] for key in Shape._fields))
     if config.batches == "data":
         shape = shape._replace(n=None)
-    made = contestants.config(name, contestants.words(config, config.tasks[0], shape))
+    made = contestants.config(name, contestants.overrides(config, config.tasks[0], shape))
     dtype = shape.dtype
     if reason := build.unavailable(made):
         raise ValueError(reason)

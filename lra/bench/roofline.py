@@ -1,4 +1,4 @@
-"""What a mechanism alone must move and compute, and how fast this machine does either.
+"""Bytes and FLOPs that a mechanism alone needs, and the rates of this machine.
 
 G = batch x heads, n length, d head size, m kept or landmark tokens. With a copy bandwidth of B bytes/s and a matmul
 rate of F FLOP/s no kernel ends before max(bytes / B, FLOPs / F). Bytes are what any attention has to move once:

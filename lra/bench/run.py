@@ -70,7 +70,7 @@ class Group:
         self.length = shape.n or self._config(config.mechanisms[0], self.pads[0]).task.length
 
     def rows(self, before: list[Row], deadline: float) -> list[Row]:
-        """before: rows of smaller shapes, from which is seen what would take longer than the limit."""
+        """Measure the shape; ``before``: rows of smaller shapes, which tell what would take longer than the limit."""
         inputs = Inputs(self.shape, self.device)
         entries = [Entry(*e) for e in itertools.product(self.config.mechanisms, self.config.modes, self.pads)]
         steps: dict[Entry, Callable[[], None]] = {}
@@ -136,12 +136,12 @@ class Group:
 
     def _config(self, name: str, pad: str | None) -> DictConfig:
         if (name, pad) not in self.made:
-            words = contestants.words(self.config, self.task, self.shape, pad)
-            self.made[name, pad] = contestants.config(name, words)
+            chosen = contestants.overrides(self.config, self.task, self.shape, pad)
+            self.made[name, pad] = contestants.config(name, chosen)
         return self.made[name, pad]
 
     def _left_out(self, entry: Entry, before: list[Row], deadline: float) -> str | None:
-        """Why it is not even built: the time is up, or a shorter length lets expect more than the limit."""
+        """Reason for not building a contestant: the time is up, or shorter lengths predict more than the limit."""
         if time.monotonic() >= deadline:
             return LEFT_OUT
         _, *same = self.shape
@@ -161,7 +161,7 @@ class Group:
         if last.ms is None:
             return last.status if last.status == OUT_OF_MEMORY or last.status.startswith("left out") else None
         ratio = self.shape.n / last.n
-        power = 2.0  # of the length, or what was seen where that is more
+        power = 2.0  # of the length, or the measured one if that is more
         if len(shorter) > 1 and shorter[-2].ms:
             power = max(power, math.log(last.ms / shorter[-2].ms) / math.log(last.n / shorter[-2].n))
         expected = last.ms * ratio**power / 1000

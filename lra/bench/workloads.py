@@ -1,4 +1,4 @@
-"""What is timed: a mechanism alone, an encoder block, a step of the whole model; forward only or with its backward."""
+"""Workloads: a mechanism alone, an encoder block, a step of the whole model; forward only or with its backward."""
 
 from collections.abc import Callable, Iterable
 from functools import cached_property, partial
@@ -50,7 +50,7 @@ class Inputs:
 
 
 def attention(config: DictConfig, inputs: Inputs, mode: str, compiled: bool) -> tuple[Callable[[], None], nn.Module]:
-    """The step and the mechanism: on q, k and v, or on x where it needs the token vectors (a Mixer, a Block)."""
+    """The step and the mechanism: on q, k and v, or on x if it needs the token vectors (a Mixer, a Block)."""
     block = build.block_factory(config)()
     mixer = getattr(block, "mixer", block)
     if not isinstance(mixer, Multihead):

@@ -14,7 +14,7 @@ MULTIPLE = 64  # rows padded to the batch's longest one are rounded up to this, 
 
 
 class Batch(NamedTuple):
-    """inputs (B,T,L) int or (B,T,L,F) float, mask (B,T,L) bool or None where every token is real, label (B,) int or float."""
+    """inputs (B,T,L) int or (B,T,L,F) float, mask (B,T,L) bool or None if every token is real, label (B,) int or float."""
 
     inputs: Tensor
     mask: Tensor | None
@@ -43,14 +43,26 @@ class Order:
 class TaskData(L.LightningDataModule):
     """Train, dev and test batches of one task.
 
-    source: a ``data_prep.base.Source``; it prepares itself when it can be generated. length: positions of the model;
-    limit: tokens read of a row. shift: added to stored tokens, so that byte 0 is not padding. masked_id: a stored token
-    that counts as padding (black pixels, as published), None for none; a row of nothing else keeps its first. pad:
-    ``batch`` pads to the longest row of a batch, ``fixed`` to ``length``, and ``none`` hands over what ``batch`` does,
-    to a model that packs rows. mask: False hands over no mask, so that padding counts as tokens. Training is an endless
-    stream of micro-batches that starts at step ``first_step``, those of one batch from short rows to long ones; dev and
-    test are every example once, sorted by length. So little padding is computed. Of several processes each takes its
-    share: some rows of every micro-batch, padded as the whole one would be, and every so-manieth batch of dev and test.
+    Training is an endless stream of micro-batches that starts at step ``first_step``; those of one batch go from short
+    rows to long ones, and dev and test are sorted by length, to compute little padding. Every example of dev and test
+    comes once. Process r of w takes rows r, r + w, ... of each micro-batch, padded as the whole one would be, and
+    batches r, r + w, ... of dev and test.
+
+    Args:
+        source: a ``data_prep.base.Source``; it prepares itself if it can be generated.
+        root: the folder of all data sets.
+        length: positions of the model.
+        limit: tokens read of a row.
+        shift: added to stored tokens, so that byte 0 is not padding.
+        masked_id: a stored token that counts as padding (black pixels, as published); a row of nothing else keeps its
+            first. None: no such token.
+        batch: examples of an optimiser step.
+        micro_batch: examples of a forward pass in training, a divisor of ``batch``; None: all of them.
+        eval_batch: examples of a forward pass in evaluation; None: ``batch``.
+        pad: ``batch`` pads to the longest row of a batch, ``fixed`` to ``length``; ``none`` is ``batch`` for a model
+            that packs the rows.
+        mask: False: no mask, so that padding counts as tokens.
+        seed: of the order of the training examples.
     """
 
     def __init__(
@@ -88,11 +100,11 @@ class TaskData(L.LightningDataModule):
 
     @property
     def place(self) -> tuple[int, int]:
-        """Which process this is, and of how many."""
+        """(rank of this process, number of processes)."""
         return (self.trainer.global_rank, self.trainer.world_size) if self.trainer else (0, 1)
 
     def gather(self, split: str, index: np.ndarray, share: slice = slice(None)) -> Batch:
-        """The examples of a split at index (B,), or a share of them, as wide as all of them together."""
+        """Return the examples of a split at index (B,), or a share of them, as wide as all of them together."""
         rows, index = self.splits[split], torch.from_numpy(index)
         lengths, width = self.row_lengths[split][index], self.length
         if self.pad != "fixed":
@@ -111,7 +123,7 @@ class TaskData(L.LightningDataModule):
         return Batch(inputs, mask if self.mask else None, rows.labels[index.to(rows.labels.device)])
 
     def baseline(self, split: str, metric: Callable[[Tensor, Tensor], float]) -> float:
-        """What a constant answer scores: the most frequent class or, where labels are real numbers, their mean."""
+        """Score of the best constant answer: the most frequent class or, if labels are real numbers, their mean."""
         labels = self.splits[split].labels
         if labels.is_floating_point():
             answer = labels.mean()[None]
@@ -123,10 +135,10 @@ class TaskData(L.LightningDataModule):
         return _loader(_Batches(self._stream))
 
     def val_dataloader(self) -> DataLoader:
-        return _loader(_Batches(lambda: self.sweep("val")))
+        return _loader(_Batches(lambda: self.evaluation_batches("val")))
 
     def test_dataloader(self) -> DataLoader:
-        return _loader(_Batches(lambda: self.sweep("test")))
+        return _loader(_Batches(lambda: self.evaluation_batches("test")))
 
     def _stream(self) -> Iterator[Batch]:
         order, first = Order(len(self.splits["train"]), self.seed), self.first_step * self.batch
@@ -140,8 +152,8 @@ class TaskData(L.LightningDataModule):
                 yield self.gather("train", index[i : i + self.micro_batch], share)
             first += self.batch
 
-    def sweep(self, split: str) -> Iterator[Batch]:
-        """Every example of a split once, in one of the processes."""
+    def evaluation_batches(self, split: str) -> Iterator[Batch]:
+        """Yield this process's batches of a split; over all processes every example comes once."""
         index = self.row_lengths[split].argsort(stable=True).numpy()
         rank, world = self.place
         for first in range(rank * self.eval_batch, len(index), world * self.eval_batch):

@@ -103,7 +103,7 @@ class _Column:
         self.length += len(array)
 
     def entry(self) -> dict[str, Any]:
-        """What meta.json says about the file."""
+        """The entry of the file in meta.json."""
         if not self.length:
             raise ValueError(f"{self.file.name}: there is nothing to write")
         dtype, tail = self.kind
@@ -148,11 +148,21 @@ def write(
     towers: int = 1,
     replace: bool = False,
 ) -> None:
-    """Writes the splits, each consumed once and in order, chunk by chunk; `folder` appears complete or not at all.
+    """Write the splits chunk by chunk; `folder` appears complete or not at all.
 
-    Until then the files stand beside it in `<folder>.tmp-*`, which is removed on every exception. Raises
-    FileExistsError if the folder exists and not `replace`, OSError as it comes (a full disk), ValueError for chunks
-    that do not fit together.
+    Until then the files stand beside it in `<folder>.tmp-*`, which is removed on every exception.
+
+    Args:
+        folder: the data set.
+        splits: chunks by the name of their split, each consumed once and in order.
+        provenance: the source's name, version and arguments, compared by ``load``.
+        towers: rows of an example.
+        replace: replace a folder that exists.
+
+    Raises:
+        FileExistsError: the folder exists and not `replace`.
+        OSError: the disk is full or cannot be written.
+        ValueError: chunks do not fit together.
     """
     folder = Path(folder)
     if folder.exists() and not replace:
@@ -212,10 +222,17 @@ def _meta(folder: Path) -> Iterator[dict[str, Any]]:
 
 
 def load(folder: Path | str, provenance: dict | None = None, towers: int | None = None) -> dict[str, Split]:
-    """The splits of a folder, memory-mapped; StoreError if it is not the complete data set of this provenance.
+    """Return the splits of a folder, memory-mapped.
 
-    Rows and labels are looked at whatever their size, tokens byte by byte only where there are few of them; `verify`
-    is for the rest. `towers`: rows of an example that the source has.
+    Checksums of rows and labels are always compared, those of tokens up to ``HASHED`` bytes; ``verify`` compares all.
+
+    Args:
+        folder: the data set.
+        provenance: of the source; None: any.
+        towers: rows of an example of the source; None: any number.
+
+    Raises:
+        StoreError: the folder is not the complete data set of this provenance.
     """
     folder = Path(folder)
     with _meta(folder) as meta:
@@ -249,7 +266,7 @@ def _column(folder: Path, meta: dict[str, Any], split: str, part: str) -> Tensor
 
 
 def _check_rows(split: Split, path: Path) -> None:
-    """Raises StoreError where the rows of a split are not its tokens, one after the other."""
+    """Raise StoreError if the rows of a split are not its tokens, one after the other."""
     offsets = split.offsets
     if len(offsets) != len(split) * split.towers + 1:
         raise StoreError(f"{path} is damaged: {len(offsets) - 1} rows of {len(split)} examples of {split.towers}")
@@ -268,7 +285,7 @@ def _check_sha(path: Path, entry: dict[str, Any]) -> None:
 
 
 def verify(folder: Path | str) -> None:
-    """Reads every file and compares its sha256; StoreError names the first damaged one."""
+    """Compare the sha256 of every file; raise StoreError that names the first damaged one."""
     folder = Path(folder)
     with _meta(folder) as meta:
         for name, entry in meta["files"].items():

@@ -129,7 +129,7 @@ def presets():
 @pytest.mark.parametrize("preset", PRESETS)
 def test_presets_compose(presets, preset):
     config = presets[preset]
-    assert config.name == preset and set(config.claims) <= {*contestants.mechanisms(), *contestants.rivals()}
+    assert config.name == preset and set(config.claims) <= {*contestants.mechanisms(), *contestants.benchmark_only()}
     assert config.reference is None or config.reference in config.mechanisms
 
 
@@ -353,3 +353,7 @@ def test_trainer_for_a_gpu_composes():
         "devices": 1,
         "threads": None,
     }
+
+
+def test_gpu_check_finds_the_tests_of_the_kernels_wherever_they_are():
+    assert "test_triton_gpu.py" in {path.name for path in gpu_check.gpu_test_files()}

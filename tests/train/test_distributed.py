@@ -189,7 +189,7 @@ def test_shares_are_the_whole_batches(data_root, world):
         for key in ("inputs", "mask", "label"):
             together = torch.stack([getattr(share, key) for share in shares], 1).flatten(0, 1)
             assert torch.equal(together, getattr(batch, key))
-    rows = [b.label for part in parts for b in part.sweep("val")]
+    rows = [b.label for part in parts for b in part.evaluation_batches("val")]
     assert sorted(torch.cat(rows).tolist()) == sorted(whole.splits["val"].labels.tolist())
     assert sum(map(len, rows)) == 64
 

@@ -104,7 +104,7 @@ def merged(new: Errors, home: Path) -> Errors:
 
 
 def paid(home: Path) -> dict:
-    """What ``cost`` gave before, empty without."""
+    """Earlier results of ``cost``, empty without any."""
     path = home / COST
     return load_cost(path) if path.exists() else {}
 

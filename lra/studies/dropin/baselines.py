@@ -18,7 +18,7 @@ def sizes(q: Tensor, v: Tensor) -> dict[str, int]:
 
 
 def mean(q: Tensor, k: Tensor, v: Tensor, count: int) -> Tensor:
-    """The mean value for every query: what looks at nothing."""
+    """The mean value for every query, a control without attention."""
     return v.mean(2, keepdim=True).expand_as(v)
 
 
@@ -73,5 +73,5 @@ def centres(x: Tensor, count: int, steps: int = 10) -> Tensor:
 
 @torch.no_grad()
 def softmax(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """What all of them are compared with."""
+    """Exact attention, the reference of every error."""
     return weights(q, k) @ v

@@ -35,7 +35,7 @@ def over_cells(x: Kept, lloyd: int = 0, averaged: bool = True) -> tuple[Tensor, 
 
 
 def means(x: Tensor, centres: Tensor) -> Tensor:
-    """One step of Lloyd's: the mean of what is nearest to each centre; one that has nothing stays where it is."""
+    """One step of Lloyd's: the mean of the keys nearest to each centre; a centre without any stays."""
     found, _, sizes = cells(x, x, centres, None, None)
     return torch.where(sizes[..., None] > 0, found, centres)
 

@@ -1,4 +1,4 @@
-"""Inverses of U beside those of ``lra.ops.pinv``, (...,c,c) -> (...,c,c), where every kept token is real."""
+"""Inverses of U beside those of ``lra.ops.pinv``, (...,c,c) -> (...,c,c); every kept token is real."""
 
 import torch
 from torch import Tensor
@@ -9,7 +9,7 @@ from ...ops.pinv import at_least_float32, cubic
 def damped_cubic(m: Tensor, *, steps: int, ridge: float) -> Tensor:
     """The cubic iteration on mᵀm + (ridge s)² I, times mᵀ, s the largest singular value.
 
-    Where it has converged this is ``tikhonov``; few steps damp further.
+    Converged, this is ``tikhonov``; few steps damp further.
     """
     with torch.autocast(m.device.type, enabled=False):
         (m,) = at_least_float32(m)

@@ -1,4 +1,4 @@
-"""Which rows and columns are kept: q, k (N,H,L,D), v (N,H,L,E), count -> rows, cols, int64 (N,H,count).
+"""Rules that choose rows and columns: q, k (N,H,L,D), v (N,H,L,E), count -> rows, cols, int64 (N,H,count).
 
 Every token is real. The rules of ``lra.ops.selection`` are CUR's options; those of this file are candidates only.
 """
@@ -24,7 +24,7 @@ def select(score: str) -> Choice:
 
 
 def by_position(x: Tensor, count: int) -> Tensor:
-    """Every so-manieth row, the same in all heads."""
+    """Rows at equal distances, the same in all heads."""
     return every(x.shape[0], x.shape[2], count, None, x.device)[:, None].expand(-1, x.shape[1], -1)
 
 
@@ -41,7 +41,7 @@ def kmeans_pp(x: Tensor, count: int) -> Tensor:
     apart, kept = torch.full((N, H, L), float("inf")), [at]
     for _ in range(count - 1):
         apart = torch.minimum(apart, (x - gather_kept(x, at)).square().sum(-1))
-        # Where only repeated rows are left any of them will do.
+        # If only repeated rows are left, any of them is drawn.
         chance = (apart + apart.amax(-1, keepdim=True).clamp(min=1) * 1e-9).scatter(-1, torch.cat(kept, -1), 0)
         at = torch.multinomial(chance.flatten(0, 1), 1).view(N, H, 1)
         kept.append(at)
@@ -68,19 +68,19 @@ def segments(x: Tensor, count: int) -> Tensor:
 
 
 def value_norm(q: Tensor, k: Tensor, v: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Every so-manieth row; columns with the largest |k| |v| (norm sampling: Drineas, Kannan and Mahoney 2006)."""
+    """Rows at equal distances; columns with the largest |k| |v| (norm sampling: Drineas, Kannan and Mahoney 2006)."""
     rows = by_position(q, count)
     return rows, (k.norm(dim=-1) * v.norm(dim=-1)).topk(count).indices
 
 
 def received(q: Tensor, k: Tensor, v: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Every so-manieth row; columns to which those rows pay the most attention (H2O: Zhang et al. 2023)."""
+    """Rows at equal distances; columns to which those rows pay the most attention (H2O: Zhang et al. 2023)."""
     rows = by_position(q, count)
     return rows, weights(gather_kept(q, rows), k).sum(2).topk(count).indices
 
 
 def spread_and_received(q: Tensor, k: Tensor, v: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Farthest rows; half of the columns farthest, the others where those rows pay the most attention."""
+    """Farthest rows; half of the columns farthest, the others those to which these rows pay the most attention."""
     rows, first = farthest(q, count, None), farthest(k, max(1, count // 2), None)
     mass = weights(gather_kept(q, rows), k).sum(2)
     return rows, mass.scatter(-1, first, float("inf")).topk(count).indices

@@ -1,4 +1,4 @@
-"""Where queries, keys and values come from: generated, a trained run of the suite, a pretrained encoder."""
+"""Sources of queries, keys and values: generated, a trained run of the suite, a pretrained encoder."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -73,7 +73,7 @@ def trained(run: Run, config: DictConfig) -> Source:
 
 
 def without_padding(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, bias=None) -> Layer:
-    """The first row, and of it what is real."""
+    """The real tokens of the first row."""
     if bias is not None:
         raise ValueError("attention with a position bias is not softmax(q kᵀ); name a run of another block")
     real = torch.ones(q.shape[2], dtype=torch.bool) if mask is None else mask[0]
@@ -108,7 +108,7 @@ def pretrained(config: DictConfig) -> Source:
 
 
 def sources(config: DictConfig) -> Iterator[Source]:
-    """All that the configuration names."""
+    """Yield every source that the configuration names."""
     for kind in config.sources:
         yield generated(kind, config)
     for run in read(Path(config.run), config.trust) if config.run else []:

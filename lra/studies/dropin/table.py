@@ -1,4 +1,4 @@
-"""What was measured, as JSON and as one table of all sources."""
+"""The measured errors and times, as JSON and as one table of all sources."""
 
 import json
 import math

@@ -112,7 +112,7 @@ def fit(
 
 
 def numbers(n: int) -> int:
-    """How many numbers the factors hold."""
+    """Number of entries of the factors."""
     return factors(n) * n * len(offsets(n))
 
 

@@ -1,4 +1,4 @@
-"""Who is nearer to each matrix, the sparse factors or the SVD, as text and as pictures (PSF's Table 1 and Figure 4)."""
+"""Errors of sparse factors beside those of the SVD, as text and as pictures (PSF's Table 1 and Figure 4)."""
 
 from dataclasses import dataclass
 from itertools import groupby
