@@ -87,7 +87,7 @@ def test_padding_may_count_as_tokens(data):
 def test_evaluation_sees_every_example_once(data, split):
     made = data("data.eval_batch=7")
     seen = [
-        tuple(row[m].tolist()) for b in made.sweep(split) for row, m in zip(b.inputs[:, 0], b.mask[:, 0], strict=True)
+        tuple(row[m].tolist()) for b in made.evaluation_batches(split) for row, m in zip(b.inputs[:, 0], b.mask[:, 0], strict=True)
     ]
     stored = made.splits[split]
     rows = [tuple(stored.tokens[a:b].tolist()) for a, b in zip(stored.offsets[:-1], stored.offsets[1:], strict=True)]
