@@ -305,5 +305,5 @@ def test_the_free_space_is_that_of_the_folder_of_the_runs(four, tmp_path, monkey
 def test_plan_only_prints(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(leader, "launch", None)
     monkeypatch.setattr(sys, "argv", ["lra", "sweep=selection", *SMOKE, f"runs={tmp_path}", "plan=true"])
-    leader.evaluation_batches()
+    leader.sweep()
     assert "25 runs in" in capsys.readouterr().out and not list(tmp_path.iterdir())
