@@ -49,7 +49,7 @@ report: setup ## every run beside the papers' numbers: tables here, a page in ru
 	$(BIN)/python -m lra.report
 
 test: setup lint ## the tests, in parallel, without the slow ones
-	$(BIN)/python -m pytest -q -n auto -m "not slow and not gpu and not peers and not browser"
+	$(BIN)/python -m pytest -q -n auto -m "not slow and not gpu and not peers and not browser" --durations=10
 
 test-all: setup lint ## every test that needs no other package
 	$(BIN)/python -m pytest -q -n auto -m "not peers and not browser"

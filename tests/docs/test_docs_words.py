@@ -117,7 +117,7 @@ def test_links_and_paths_lead_somewhere():
             if own and span not in EXAMPLES and not list(ROOT.glob(span.rstrip("/"))):
                 missing.append((page, span))
     assert not missing
-    linked = set(re.findall(r"\]\((docs/[\w.]+)\)", TEXTS["README.md"]))
+    linked = set(re.findall(r"\]\(((?:docs|lra)/[\w./]+)\)", TEXTS["README.md"]))
     assert linked == {page for page in TEXTS if page != "README.md"}
 
 
