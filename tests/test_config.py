@@ -120,8 +120,8 @@ def test_label_is_the_word_plus_what_changed():
 OWN = """
 from lra.attention.base import Attention
 class AFT(Attention):
-    def __init__(self, *, heads, head_dim, value_dim, length, head_mix: int = 1, depth: int = 1):
-        super().__init__(heads=heads, head_dim=head_dim, value_dim=value_dim, length=length)
+    def __init__(self, sizes, *, head_mix: int = 1, depth: int = 1):
+        super().__init__(sizes)
 class softmax(AFT): pass
 """
 
@@ -184,7 +184,7 @@ def test_a_mechanism_that_cannot_run_here_is_refused_or_skipped(tmp_path, monkey
 def test_an_option_said_once_holds_for_every_mechanism_of_a_sweep(monkeypatch, capfd):
     words = ["task=listops", "budget=smoke", "attn=cur_abs,cur_step", "attn.count=0", "+attn.cuont=3"]
     stop, _ = run(train, "-m", *words[:-1], patch=monkeypatch, capfd=capfd)
-    assert stop.startswith("lra: 2 failed") and stop.count("attn.count must be between 1 and the task's length") == 2
+    assert stop.startswith("lra: 2 failed") and stop.count("attn.count must be from 1 to") == 2
     assert "attn=cur_step attn.count=0" in stop
     assert follow(words) == [*words[:3], "attn.count=choice(0)", "+attn.cuont=choice(3)"]
     others = ["-m", "attn=cur_abs", "attn.count=8", "optim.lr=1,2", "optim.steps=3", "~attn.pinv.steps", "runs=a\\=b"]
@@ -221,8 +221,8 @@ WRONG = {
     "task=listops attn=[cur_abs,sdpa]": "attn takes one word, not a list; for several runs: -m attn=cur_abs,sdpa",
     "task=listops attn=cur_abs,sdpa": "attn=cur_abs,sdpa: several values need -m",
     "task=listops attn=cur_abs budget=huge": "budget must be one of paper, quick, smoke, not 'huge'",
-    "task=listops attn=cur_abs attn.count=0": "attn.count must be between 1 and the task's length",
-    "task=listops attn=cur_abs attn.count=4096": "attn.count must be between 1 and the task's length",
+    "task=listops attn=cur_abs attn.count=0": "attn.count must be from 1 to",
+    "task=listops attn=cur_abs attn.count=4096": "attn.count must be from 1 to",
     "task=listops attn=cur_abs model.heads=3": "model.heads must divide model.dim 64, not 3",
     "task=listops attn=cur_abs seeds=[]": "seeds must be a list of different whole numbers",
     "task=listops attn=cur_abs seeds=[1,1]": "seeds must be a list of different whole numbers",

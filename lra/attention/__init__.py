@@ -1,3 +1,3 @@
-from .cur import cur_attention
+from ..ops.cur import cur_attention
 
 __all__ = ["cur_attention"]

@@ -1,6 +1,7 @@
 """The contract of a mechanism.
 
-N examples (towers count as examples), H heads, L length, D key size, E value size, c kept or landmark tokens, d width.
+N examples (towers count as examples), H heads, L length, D key size, E value size, c kept or landmark tokens, d width,
+T the real tokens of all rows together.
 A mask is bool (N, L): True is a real token, None means that all are.
 
 Laws, tested over every conf/attn/*.yaml: padded positions never change a real row; an example gives the same result
@@ -10,44 +11,62 @@ no state between calls.
 """
 
 from abc import abstractmethod
+from dataclasses import dataclass
 from typing import ClassVar
 
 from torch import Tensor, nn
 
+from ..ops.options import Range, Share, in_range
 from ..ops.varlen import VarlenLayout
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sizes:
+    """The sizes of a mechanism's place in a model, which its shell knows and ``Attention`` and ``Mixer`` share.
+
+    ``length`` is that of the longest row the task can hand over. ``dropout`` is the mechanism's own.
+    """
+
+    heads: int
+    head_dim: int
+    value_dim: int
+    length: int
+    dropout: Share = 0.0
+
+    def __post_init__(self):
+        in_range("dropout", self.dropout, Range(0, 1))
 
 
 class Attention(nn.Module):
     """Mixes values by queries and keys: q, k (N,H,L,D), v (N,H,L,E), mask (N,L) -> (N,H,L,E).
 
-    The projections around it live in ``lra.model.multihead``. ``length`` is the longest row the task can hand over.
+    The projections around it live in ``lra.model.multihead``. A mechanism's own options are keyword-only arguments of
+    its constructor behind ``sizes``; one without options needs no constructor.
     """
 
     shares_qk: ClassVar[bool] = False  # True: one projection serves q and k
     mixes_batch: bool = False  # True: examples of a batch change each other's result; each tower is then a batch
-    packs: bool = (
-        False  # True: q, k, v may be packed (1,H,T,·), with ``lra.ops.varlen.VarlenLayout`` in the place of the mask
-    )
+    takes_bias: bool = False  # True: forward has an argument ``bias``, a function of positions (rows, cols)
 
-    def __init__(self, *, heads: int, head_dim: int, value_dim: int, length: int, dropout: float = 0.0):
+    def __init__(self, sizes: Sizes):
         super().__init__()
-        _check(dropout)
-        self.heads, self.head_dim, self.value_dim, self.length = heads, head_dim, value_dim, length
-        self.dropout = dropout
+        self.sizes = sizes
 
     @abstractmethod
-    def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | VarlenLayout | None = None) -> Tensor: ...
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor: ...
+
+    def varlen(self, q: Tensor, k: Tensor, v: Tensor, layout: VarlenLayout) -> Tensor:
+        """Mix packed rows, q, k, v (1,H,T,·) -> (1,H,T,E): padded, unless a mechanism does it without."""
+        return layout.pack(self(*(layout.unpack(x, 2) for x in (q, k, v)), layout.mask), 2)
 
 
 class Mixer(nn.Module):
-    """What a block holds when the mechanism needs the token vectors: x (N,L,d), mask (N,L) -> (N,L,d)."""
+    """What a block holds when the mechanism needs the token vectors: x (N,L,d), mask (N,L) -> (N,L,width)."""
 
-    def __init__(self, *, dim: int, heads: int, head_dim: int, length: int, dropout: float = 0.0):
+    def __init__(self, sizes: Sizes, *, dim: int):
         super().__init__()
-        _check(dropout)
-        self.dim, self.heads, self.head_dim, self.length = dim, heads, head_dim, length
+        self.sizes, self.dim = sizes, dim
         self.width = dim  # of the rows it puts out
-        self.dropout = dropout
 
     @abstractmethod
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor: ...
@@ -55,11 +74,6 @@ class Mixer(nn.Module):
     def attention_map(self, x: Tensor, mask: Tensor | None = None) -> Tensor | None:
         """What multiplies the values, (N,H,L,L): the result for the identity in their place.
 
-        None, unless a mechanism says otherwise: where values do not enter linearly there is no such map.
+        None, unless a mechanism says otherwise: if values do not enter linearly there is no such map.
         """
         return None
-
-
-def _check(dropout: float) -> None:
-    if not 0 <= dropout <= 1:
-        raise ValueError(f"attn.dropout must be between 0 and 1, not {dropout}")

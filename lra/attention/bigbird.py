@@ -4,7 +4,8 @@ import torch
 from torch import Tensor
 
 from ..ops.blocks import attend, blocks, full_width, gather_blocks
-from .base import Attention
+from ..ops.options import Range, in_range
+from .base import Attention, Sizes
 
 
 class BigBird(Attention):
@@ -22,26 +23,20 @@ class BigBird(Attention):
 
     def __init__(
         self,
+        sizes: Sizes,
         *,
-        heads: int,
-        head_dim: int,
-        value_dim: int,
-        length: int,
-        dropout: float = 0.0,
         block: int = 64,
         window: int = 3,
         random: int = 3,
     ):
-        super().__init__(heads=heads, head_dim=head_dim, value_dim=value_dim, length=length, dropout=dropout)
-        if block < 1:
-            raise ValueError(f"attn.block must be 1 or more, not {block}")
+        super().__init__(sizes)
+        in_range("block", block, Range(1))
         if window < 1 or window % 2 == 0:
-            raise ValueError(f"attn.window must be odd, in blocks, not {window}")
-        if random < 0:
-            raise ValueError(f"attn.random must be 0 or more, not {random}")
+            raise ValueError(f"window must be odd, in blocks, not {window}")
+        in_range("random", random, Range(0))
         self.block, self.window, self.random = block, window, random
-        count = -(-length // block)
-        self.register_buffer("draw", torch.rand(heads, count, count))
+        count = -(-sizes.length // block)
+        self.register_buffer("draw", torch.rand(sizes.heads, count, count))
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
         N, _, L, _ = q.shape

@@ -14,21 +14,21 @@ from .base import Attention
 class Mean(Attention):
     """The mean of the values of the real tokens, for every query: softmax attention with all scores equal."""
 
-    packs = True
-
-    def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | VarlenLayout | None = None) -> Tensor:
-        if isinstance(mask, VarlenLayout):
-            return torch.cat([row.mean(2, keepdim=True).expand_as(row) for row in mask.split(v, 2)], 2)
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
         if mask is None:
             return v.mean(2, keepdim=True).expand_as(v)
         real = mask[:, None, :, None]
         return ((v * real).sum(2, keepdim=True) / real.sum(2, keepdim=True).clamp(min=1)).expand_as(v)
 
+    def varlen(self, q: Tensor, k: Tensor, v: Tensor, layout: VarlenLayout) -> Tensor:
+        return torch.cat([row.mean(2, keepdim=True).expand_as(row) for row in layout.split(v, 2)], 2)
+
 
 class Identity(Attention):
     """The value of the token itself: nothing passes from one token to another."""
 
-    packs = True
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
+        return v
 
-    def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | VarlenLayout | None = None) -> Tensor:
+    def varlen(self, q: Tensor, k: Tensor, v: Tensor, layout: VarlenLayout) -> Tensor:
         return v

@@ -9,9 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..ops.options import one_of
-from ..ops.pinv import at_least_float32
-from .base import Attention
+from ..ops.options import Range, in_range, one_of
+from ..ops.precision import at_least_float32, full_precision
+from .base import Attention, Sizes
 
 Kernel = Literal["exp", "relu"]
 Redraw = Literal["train", "never"]
@@ -26,17 +26,16 @@ class Linear(Attention):
     are padded to it, and no part of the result where they are not.
     """
 
-    def __init__(self, *, heads, head_dim, value_dim, length, dropout=0.0, normalise: bool = True):
-        super().__init__(heads=heads, head_dim=head_dim, value_dim=value_dim, length=length, dropout=dropout)
+    def __init__(self, sizes: Sizes, *, normalise: bool = True):
+        super().__init__(sizes)
         self.normalise = normalise
 
+    @full_precision
     def forward(self, q, k, v, mask=None):
-        with torch.autocast(q.device.type, enabled=False):
-            q, k, v = at_least_float32(q, k, v)
-            q, k = F.elu(q) + 1, F.elu(k) + 1
-            if self.normalise:
-                return attend(q, k, v, mask)
-            return q @ (_real(k, mask).mT @ v) * self.length**-0.5
+        q, k = F.elu(q) + 1, F.elu(k) + 1
+        if self.normalise:
+            return attend(q, k, v, mask)
+        return q @ (_real(k, mask).mT @ v) * self.sizes.length**-0.5
 
 
 class Performer(Attention):
@@ -53,37 +52,32 @@ class Performer(Attention):
 
     def __init__(
         self,
+        sizes: Sizes,
         *,
-        heads: int,
-        head_dim: int,
-        value_dim: int,
-        length: int,
-        dropout: float = 0.0,
         features: int = 256,
         kernel: Kernel = "exp",
         eps: float = 1e-4,
         scalings: Scalings = 1,
         redraw: Redraw = "train",
     ):
-        super().__init__(heads=heads, head_dim=head_dim, value_dim=value_dim, length=length, dropout=dropout)
+        super().__init__(sizes)
         one_of("kernel", kernel, Kernel)
         one_of("scalings", scalings, Scalings)
-        self.kernel, self.eps, self.scale = kernel, eps, head_dim ** (-0.25 * scalings)
-        self.rows = RandomFeatures(features, head_dim, redraw=redraw, orthogonal=True)
+        self.kernel, self.eps, self.scale = kernel, eps, sizes.head_dim ** (-0.25 * scalings)
+        self.rows = RandomFeatures(features, sizes.head_dim, redraw=redraw, orthogonal=True)
 
+    @full_precision
     def forward(self, q, k, v, mask=None):
-        with torch.autocast(q.device.type, enabled=False):
-            q, k, v = at_least_float32(q, k, v)
-            q, k, tiny = q * self.scale, k * self.scale, torch.finfo(q.dtype).tiny  # positive features need no floor
-            w = self.rows().to(q.dtype).mT  # (D,F)
-            if self.kernel == "relu":
-                return attend(F.relu(q @ w) + 0.001, F.relu(k @ w) + 0.001, v, mask, floor=tiny)
-            q_rows, k_rows = q @ w, k @ w  # (N,H,L,F)
-            if mask is not None:
-                k_rows = k_rows.masked_fill(~mask[:, None, :, None], torch.finfo(k.dtype).min)
-            q = q_rows - q_rows.amax(-1, keepdim=True) - q.square().sum(-1, keepdim=True) / 2
-            k = k_rows - k_rows.amax((-2, -1), keepdim=True) - k.square().sum(-1, keepdim=True) / 2
-            return attend(q.exp() + self.eps, k.exp() + self.eps, v, mask, floor=tiny)
+        q, k, tiny = q * self.scale, k * self.scale, torch.finfo(q.dtype).tiny  # positive features need no floor
+        w = self.rows().to(q.dtype).mT  # (D,F)
+        if self.kernel == "relu":
+            return attend(F.relu(q @ w) + 0.001, F.relu(k @ w) + 0.001, v, mask, floor=tiny)
+        q_rows, k_rows = q @ w, k @ w  # (N,H,L,F)
+        if mask is not None:
+            k_rows = k_rows.masked_fill(~mask[:, None, :, None], torch.finfo(k.dtype).min)
+        q = q_rows - q_rows.amax(-1, keepdim=True) - q.square().sum(-1, keepdim=True) / 2
+        k = k_rows - k_rows.amax((-2, -1), keepdim=True) - k.square().sum(-1, keepdim=True) / 2
+        return attend(q.exp() + self.eps, k.exp() + self.eps, v, mask, floor=tiny)
 
 
 class RFA(Attention):
@@ -99,30 +93,25 @@ class RFA(Attention):
 
     def __init__(
         self,
+        sizes: Sizes,
         *,
-        heads: int,
-        head_dim: int,
-        value_dim: int,
-        length: int,
-        dropout: float = 0.0,
         features: int = 128,
         floor: float = 0.01,
         redraw: Redraw = "train",
     ):
-        super().__init__(heads=heads, head_dim=head_dim, value_dim=value_dim, length=length, dropout=dropout)
-        if floor <= 0:
-            raise ValueError(f"attn.floor must be above 0, not {floor}")
+        super().__init__(sizes)
+        in_range("floor", floor, Range(above=0))
         self.floor = floor
-        self.rows = RandomFeatures(features, head_dim, redraw=redraw, orthogonal=False)
-        self.scale = nn.Parameter(torch.ones(heads, head_dim))
+        self.rows = RandomFeatures(features, sizes.head_dim, redraw=redraw, orthogonal=False)
+        self.scale = nn.Parameter(torch.ones(sizes.heads, sizes.head_dim))
 
+    @full_precision
     def forward(self, q, k, v, mask=None):
-        with torch.autocast(q.device.type, enabled=False):
-            q, k, v, scale = at_least_float32(q, k, v, self.scale)
-            w = (self.rows().to(q.dtype) * scale[:, None]).mT  # (H,D,F)
-            q, k = (F.normalize(x, dim=-1) @ w for x in (q, k))
-            q, k = (torch.cat([x.sin(), x.cos()], -1) * x.shape[-1] ** -0.5 for x in (q, k))  # (N,H,L,2F)
-            return attend(q, k, v, mask, floor=self.floor)
+        (scale,) = at_least_float32(self.scale)
+        w = (self.rows().to(q.dtype) * scale[:, None]).mT  # (H,D,F)
+        q, k = (F.normalize(x, dim=-1) @ w for x in (q, k))
+        q, k = (torch.cat([x.sin(), x.cos()], -1) * x.shape[-1] ** -0.5 for x in (q, k))  # (N,H,L,2F)
+        return attend(q, k, v, mask, floor=self.floor)
 
 
 class RandomFeatures(nn.Module):
@@ -133,8 +122,7 @@ class RandomFeatures(nn.Module):
 
     def __init__(self, features: int, dim: int, *, redraw: Redraw, orthogonal: bool):
         super().__init__()
-        if features < 1:
-            raise ValueError(f"attn.features must be at least 1, not {features}")
+        in_range("features", features, Range(1))
         one_of("redraw", redraw, Redraw)
         self.redraw, self.orthogonal = redraw, orthogonal
         self.register_buffer("draw", self._draw(features, dim))

@@ -4,7 +4,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .base import Attention
+from ..ops.options import Range, in_range
+from .base import Attention, Sizes
 
 
 class Linformer(Attention):
@@ -21,20 +22,15 @@ class Linformer(Attention):
 
     def __init__(
         self,
+        sizes: Sizes,
         *,
-        heads: int,
-        head_dim: int,
-        value_dim: int,
-        length: int,
-        dropout: float = 0.0,
         rank: int = 256,
         share_heads: bool = False,
         share_kv: bool = True,
     ):
-        super().__init__(heads=heads, head_dim=head_dim, value_dim=value_dim, length=length, dropout=dropout)
-        if rank < 1:
-            raise ValueError(f"attn.rank must be 1 or more, not {rank}")
-        shape = (1 if share_heads else heads, rank, length)
+        super().__init__(sizes)
+        in_range("rank", rank, Range(1))
+        shape = (1 if share_heads else sizes.heads, rank, sizes.length)
         self.compress_k = nn.Parameter(torch.empty(shape).normal_(std=0.02))
         self.compress_v = None if share_kv else nn.Parameter(torch.empty(shape).normal_(std=0.02))
 
@@ -43,7 +39,7 @@ class Linformer(Attention):
             k, v = k * mask[:, None, :, None], v * mask[:, None, :, None]
         k = compress(self.compress_k, k)  # (N,H,rank,D)
         v = compress(self.compress_k if self.compress_v is None else self.compress_v, v)  # (N,H,rank,E)
-        return F.scaled_dot_product_attention(q, k, v, dropout_p=self.dropout if self.training else 0.0)
+        return F.scaled_dot_product_attention(q, k, v, dropout_p=self.sizes.dropout if self.training else 0.0)
 
 
 def compress(e: Tensor, x: Tensor) -> Tensor:

@@ -5,8 +5,8 @@ from typing import Literal
 from torch import Tensor
 
 from ..ops.blocks import attend, blocks, real_blocks
-from ..ops.options import one_of
-from .base import Attention
+from ..ops.options import Range, in_range, one_of
+from .base import Attention, Sizes
 
 Grouping = Literal["contiguous", "strided"]
 
@@ -22,19 +22,16 @@ class Local(Attention):
     Raises ValueError for a block below 1 or an unknown grouping.
     """
 
-    def __init__(
-        self, *, heads, head_dim, value_dim, length, dropout=0.0, block: int = 50, grouping: Grouping = "contiguous"
-    ):
-        super().__init__(heads=heads, head_dim=head_dim, value_dim=value_dim, length=length, dropout=dropout)
-        if block < 1:
-            raise ValueError(f"attn.block must be 1 or more, not {block}")
+    def __init__(self, sizes: Sizes, *, block: int = 50, grouping: Grouping = "contiguous"):
+        super().__init__(sizes)
+        in_range("block", block, Range(1))
         one_of("grouping", grouping, Grouping)
         self.block, self.grouping = block, grouping
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
         L = q.shape[2]
         strided = self.grouping == "strided"
-        size = self.length // self.block + 1 if strided else min(self.block, L)
+        size = self.sizes.length // self.block + 1 if strided else min(self.block, L)
         q, k, v = (blocks(t, size) for t in (q, k, v))  # (N,H,B,b,D)
         real = real_blocks(mask, L, size, q.device)  # (N,B,b)
         if strided:  # groups are the columns: (N,H,s,members,D)

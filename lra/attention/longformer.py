@@ -4,7 +4,8 @@ import torch
 from torch import Tensor
 
 from ..ops.blocks import attend, blocks, full_width, windows
-from .base import Attention
+from ..ops.options import Range, in_range
+from .base import Attention, Sizes
 
 
 class Longformer(Attention):
@@ -17,14 +18,10 @@ class Longformer(Attention):
     O(L w) time. Raises ValueError for a window below 1 or global_tokens outside 0 .. length.
     """
 
-    def __init__(self, *, heads, head_dim, value_dim, length, dropout=0.0, window: int = 512, global_tokens: int = 0):
-        super().__init__(heads=heads, head_dim=head_dim, value_dim=value_dim, length=length, dropout=dropout)
-        if window < 1:
-            raise ValueError(f"attn.window must be 1 or more, not {window}")
-        if not 0 <= global_tokens <= length:
-            raise ValueError(
-                f"attn.global_tokens must be between 0 and the task's length {length}, not {global_tokens}"
-            )
+    def __init__(self, sizes: Sizes, *, window: int = 512, global_tokens: int = 0):
+        super().__init__(sizes)
+        in_range("window", window, Range(1))
+        in_range("global_tokens", global_tokens, Range(0, sizes.length), "length")
         self.window, self.global_tokens = window, global_tokens
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:

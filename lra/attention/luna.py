@@ -4,6 +4,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ..ops.options import Range, in_range
+from .base import Sizes
+
 
 class Luna(nn.Module):
     """A whole pre-norm layer over the tokens X (N,L,d) and a packed sequence P (N,rows,d) (section 3.1).
@@ -16,31 +19,20 @@ class Luna(nn.Module):
     has to be ``dim``. With ``tie_kv`` keys and values of an Attn are one projection: the default of the released
     module, switched off in its LRA model. LayerNorm comes before, one for X and one for P, as in the released code with
     normalize_before; the packed Q that Y reads is taken before its residual. P is learned, normal with standard
-    deviation d^-1/2, where ``first`` and memory is None; a later layer has no P of its own and is handed one. Memory is
+    deviation d^-1/2, if ``first`` and memory is None; a later layer has no P of its own and is handed one. Memory is
     the same number of rows whatever a row's length.
 
-    O(L rows D) time. Raises ValueError where rows is below 1 or heads * head_dim is not dim.
+    O(L rows D) time. Raises ValueError for rows below 1, or if heads * head_dim is not dim.
     """
 
     def __init__(
-        self,
-        *,
-        dim: int,
-        heads: int,
-        head_dim: int,
-        length: int,
-        hidden: int,
-        dropout: float,
-        first: bool = True,
-        rows: int = 256,
-        tie_kv: bool = True,
+        self, sizes: Sizes, *, dim: int, hidden: int, first: bool = True, rows: int = 256, tie_kv: bool = True
     ):
         super().__init__()
-        if rows < 1:
-            raise ValueError(f"attn.rows must be 1 or more, not {rows}")
-        if heads * head_dim != dim:
-            raise ValueError(f"model.head_dim must be {dim / heads:g}, dim / heads, with Luna, not {head_dim}")
-        self.heads = heads
+        in_range("rows", rows, Range(1))
+        if sizes.heads * sizes.head_dim != dim:
+            raise ValueError(f"head_dim must be {dim / sizes.heads:g}, dim / heads, with Luna, not {sizes.head_dim}")
+        self.heads, dropout = sizes.heads, sizes.dropout
         self.start = nn.Parameter(torch.empty(rows, dim).normal_(std=dim**-0.5)) if first else None
         self.token_norm, self.packed_norm, self.mlp_norm = (nn.LayerNorm(dim) for _ in range(3))
         self.pack_query, self.unpack_query = nn.Linear(dim, dim), nn.Linear(dim, dim)

@@ -1,19 +1,19 @@
 """Nystromformer attention (Xiong et al., AAAI 2021)."""
 
-from collections.abc import Callable
 from functools import partial
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..ops import triton as kernels
-from ..ops.convolution import RowConvolution
-from ..ops.options import one_of
-from ..ops.pinv import at_least_float32, cubic, mixes_batch
+from ..ops.convolution import convolve_rows
+from ..ops.options import Range, in_range
+from ..ops.pinv import cubic, mixes_batch
 from ..ops.selection import segment_means
-from ..ops.three_factor import Impl, three_factor
-from .base import Attention
+from ..ops.three_factor import Impl, Inverse, check_impl, three_factor
+from .base import Attention, Sizes
 
 
 class Nystrom(Attention):
@@ -24,49 +24,44 @@ class Nystrom(Attention):
     convolution, one filter per head, 0 for none.
     """
 
+    pools_padding: ClassVar[bool] = False  # True: segments are those of a row padded to length
+
     def __init__(
         self,
+        sizes: Sizes,
         *,
-        heads: int,
-        head_dim: int,
-        value_dim: int,
-        length: int,
-        dropout: float = 0.0,
         landmarks: int = 64,
         kernel: int = 35,
-        pinv: Callable[[Tensor], Tensor] = partial(cubic, steps=6),
+        pinv: Inverse = partial(cubic, steps=6),
         impl: Impl = "sdpa",
     ):
-        super().__init__(heads=heads, head_dim=head_dim, value_dim=value_dim, length=length, dropout=dropout)
-        if not 1 <= landmarks <= length:
-            raise ValueError(f"attn.landmarks must be between 1 and the task's length {length}, not {landmarks}")
+        super().__init__(sizes)
+        in_range("landmarks", landmarks, Range(1, sizes.length), "length")
         if kernel and kernel % 2 == 0:
-            raise ValueError(f"attn.kernel must be odd, or 0 for no convolution, not {kernel}")
-        one_of("impl", impl, Impl)
+            raise ValueError(f"kernel must be odd, or 0 for no convolution, not {kernel}")
+        if self.pools_padding and sizes.length % landmarks:
+            raise ValueError(f"landmarks must divide length {sizes.length}, not {landmarks}")
+        check_impl(impl)
         if impl == "triton":
-            kernels.check(kept=landmarks, head_dim=head_dim, value_dim=value_dim, pinv=pinv, dropout=dropout)
+            kernels.check(
+                kept=landmarks, head_dim=sizes.head_dim, value_dim=sizes.value_dim, pinv=pinv, dropout=sizes.dropout
+            )
         self.landmarks, self.pinv, self.impl = landmarks, pinv, impl
         self.mixes_batch = mixes_batch(pinv)
-        self.conv = RowConvolution(heads, kernel) if kernel else None
+        # It holds the filters; ``convolve_rows`` applies them.
+        self.conv = nn.Conv2d(sizes.heads, sizes.heads, (kernel, 1), groups=sizes.heads, bias=False) if kernel else None
 
     def forward(self, q, k, v, mask=None):
         q_marks, k_marks, real = self.pool(q, k, mask)
-        out, _ = three_factor(
-            q,
-            k,
-            v,
-            q_marks,
-            k_marks,
-            pinv=self.pinv,
-            mask=mask,
-            row_mask=real,
-            col_mask=real,
-            impl=self.impl,
-        )
-        return self._convolve(out, v, mask)
+        marks = {"mask": mask, "row_mask": real, "col_mask": real}
+        out, _ = three_factor(q, k, v, q_marks, k_marks, pinv=self.pinv, **marks, impl=self.impl)
+        return self._convolved(out, v, mask)
 
-    def _convolve(self, out: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
-        return out if self.conv is None else out + self.conv(v if mask is None else v * mask[:, None, :, None])
+    def _convolved(self, out: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+        """out plus the convolution of v."""
+        if self.conv is None:
+            return out
+        return out + convolve_rows(v if mask is None else v * mask[:, None, :, None], self.conv.weight)
 
     def pool(self, q: Tensor, k: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
         """Landmarks (N,H,c,D) of q and of k, and which are real (N,1,c)."""
@@ -76,10 +71,8 @@ class Nystrom(Attention):
             return _means(q, c), _means(k, c), None
         if mask is None:
             mask = torch.ones(q.shape[0], L, dtype=torch.bool, device=q.device)
-        with torch.autocast(q.device.type, enabled=False):
-            q_wide, k_wide = at_least_float32(q, k)
-            mean, real = segment_means(mask, c, q_wide.dtype)  # (N,c,L), (N,c)
-            return (mean[:, None] @ q_wide).to(q.dtype), (mean[:, None] @ k_wide).to(k.dtype), real[:, None]
+        (q_marks, k_marks), real = segment_means(mask, c, q, k)
+        return q_marks.to(q.dtype), k_marks.to(k.dtype), real[:, None]
 
 
 class NystromOriginal(Nystrom):
@@ -91,19 +84,18 @@ class NystromOriginal(Nystrom):
     of a pair are two batches, as in the released code, which encodes one after the other.
     """
 
+    pools_padding = True
+
     def forward(self, q, k, v, mask=None):
-        if self.landmarks == self.length:
+        if self.landmarks == self.sizes.length:
             exact = F.scaled_dot_product_attention(q, k, v, None if mask is None else mask[:, None, None])
-            return self._convolve(exact, v, mask)
+            return self._convolved(exact, v, mask)
         return super().forward(q, k, v, mask)
 
     def pool(self, q, k, mask):
-        if self.length % self.landmarks:
-            raise ValueError(f"attn.landmarks must divide the task's length {self.length}, not {self.landmarks}")
-
         def means(x):
             x = x if mask is None else x * mask[:, None, :, None]
-            return _means(F.pad(x, (0, 0, 0, self.length - x.shape[2])), self.landmarks)
+            return _means(F.pad(x, (0, 0, 0, self.sizes.length - x.shape[2])), self.landmarks)
 
         return means(q), means(k), None
 

@@ -6,10 +6,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..ops.options import one_of
-from ..ops.pinv import at_least_float32
+from ..ops.options import Range, in_range, one_of
+from ..ops.precision import full_precision
 from ..ops.selection import real_first
-from .base import Mixer
+from .base import Mixer, Sizes
 
 Ring = Literal["real", "row"]
 
@@ -34,12 +34,9 @@ class PSF(Mixer):
 
     def __init__(
         self,
+        sizes: Sizes,
         *,
         dim: int,
-        heads: int,
-        head_dim: int,
-        length: int,
-        dropout: float = 0.0,
         factors: int | None = None,
         links: int | Literal["code", "paper"] = "code",
         hidden: int = 16,
@@ -49,20 +46,20 @@ class PSF(Mixer):
         project: bool = True,
         ring: Ring = "real",
     ):
-        super().__init__(dim=dim, heads=heads, head_dim=head_dim, length=length, dropout=dropout)
-        log = max((length - 1).bit_length(), 1)  # ceil(log2 length)
+        super().__init__(sizes, dim=dim)
+        log = max((sizes.length - 1).bit_length(), 1)  # ceil(log2 length)
         if not (links in ("code", "paper") or (isinstance(links, int) and links >= 1)):
-            raise ValueError(f"attn.links must be code, paper or a number of at least 1, not {links!r}")
-        sizes = {"factors": factors, "channels": channels, "hidden": hidden, "value_hidden": value_hidden}
-        for key, size in sizes.items():
-            if size is not None and size < 1:
-                raise ValueError(f"attn.{key} must be at least 1, not {size}")
+            raise ValueError(f"links must be code, paper or a number of at least 1, not {links!r}")
+        widths = {"factors": factors, "channels": channels, "hidden": hidden, "value_hidden": value_hidden}
+        for key, width in widths.items():
+            if width is not None:
+                in_range(key, width, Range(1))
         one_of("ring", ring, Ring)
         K = {"code": log + 1, "paper": log}.get(links, links)
         channels = channels or dim
         self.residuals, self.ring = residuals, ring
         self.register_buffer("offsets", torch.tensor([0, *(2**j for j in range(K - 1))]), persistent=False)
-        self.values = nn.Sequential(_mlp(dim, value_hidden, channels), nn.Dropout(dropout))
+        self.values = nn.Sequential(_mlp(dim, value_hidden, channels), nn.Dropout(sizes.dropout))
         self.weights = nn.ModuleList(_mlp(dim, hidden, K) for _ in range(factors or log))
         self.width = dim if project else channels
         self.output = nn.Linear(channels, dim) if project and channels != dim else nn.Identity()
@@ -74,13 +71,7 @@ class PSF(Mixer):
         """W_M ... W_1 v: x (N,L,d), v (N,L,C) -> (N,L,C)."""
         weights = [f(x) for f in self.weights]  # M times (N,L,K)
         columns = self.columns(x.shape[0], x.shape[1], mask if self.ring == "real" else None)
-        with torch.autocast(x.device.type, enabled=False):
-            first, *weights = at_least_float32(v, *weights)
-            v = first
-            for w in weights:
-                v = sparse_product(w, columns, v)
-                v = v + first if self.residuals else v
-        return v
+        return chain(v, columns, *weights, residuals=self.residuals)
 
     def attention_map(self, x, mask=None):
         return self.mix(x, torch.eye(x.shape[1], dtype=x.dtype, device=x.device).expand(x.shape[0], -1, -1), mask)[
@@ -96,6 +87,16 @@ class PSF(Mixer):
         token = (mask.cumsum(-1) - 1)[..., None] + self.offsets  # (N,L,K)
         token = token % mask.sum(-1).clamp(min=1)[:, None, None]
         return position.gather(1, token.flatten(1)).view_as(token)
+
+
+@full_precision
+def chain(v: Tensor, columns: Tensor, *weights: Tensor, residuals: bool) -> Tensor:
+    """W_M ... W_1 v: v (N,L,C), columns and the M weights (N,L,K) -> (N,L,C); residuals adds v after every factor."""
+    first = v
+    for w in weights:
+        v = sparse_product(w, columns, v)
+        v = v + first if residuals else v
+    return v
 
 
 def sparse_product(w: Tensor, columns: Tensor, v: Tensor) -> Tensor:

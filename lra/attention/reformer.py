@@ -7,9 +7,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..ops.blocks import Part, blocks, gather_blocks, merge, weigh
-from ..ops.options import one_of
-from ..ops.pinv import at_least_float32
-from .base import Attention
+from ..ops.options import Range, in_range, one_of
+from ..ops.precision import full_precision
+from .base import Attention, Sizes
 
 Scope = Literal["chunk", "bucket"]
 OWN = -1e5  # added to a token's score with itself (appendix A): it sees itself only where it sees nothing else
@@ -38,12 +38,8 @@ class Reformer(Attention):
 
     def __init__(
         self,
+        sizes: Sizes,
         *,
-        heads: int,
-        head_dim: int,
-        value_dim: int,
-        length: int,
-        dropout: float = 0.0,
         hashes: int = 2,
         chunk: int | None = 64,
         buckets: int | None = None,
@@ -52,46 +48,44 @@ class Reformer(Attention):
         unit_keys: bool = True,
         own_last: bool = True,
     ):
-        super().__init__(heads=heads, head_dim=head_dim, value_dim=value_dim, length=length, dropout=dropout)
-        if hashes < 1:
-            raise ValueError(f"attn.hashes must be 1 or more, not {hashes}")
+        super().__init__(sizes)
+        in_range("hashes", hashes, Range(1))
         if chunk is None and buckets is None:
-            raise ValueError("attn.chunk and attn.buckets must not both be null")
+            raise ValueError("chunk and buckets must not both be null")
         if buckets is not None and (buckets < 1 or (buckets > 1 and buckets % 2)):
-            raise ValueError(f"attn.buckets must be 1, even, or null for 2 length / chunk, not {buckets}")
+            raise ValueError(f"buckets must be 1, even, or null for 2 length / chunk, not {buckets}")
         if chunk is not None and chunk < 1:
-            raise ValueError(f"attn.chunk must be 1 or more, or null for length / buckets, not {chunk}")
+            raise ValueError(f"chunk must be 1 or more, or null for length / buckets, not {chunk}")
         one_of("scope", scope, Scope)
         self.hashes, self.scope, self.power = hashes, scope, power
         self.unit_keys, self.own_last = unit_keys, own_last
-        self.chunk = -(-length // buckets) if chunk is None else chunk
-        self.buckets = 2 * -(-length // self.chunk) if buckets is None else buckets
-        self.register_buffer("rotations", torch.randn(heads, hashes, head_dim, self.buckets // 2))
+        self.chunk = -(-sizes.length // buckets) if chunk is None else chunk
+        self.buckets = 2 * -(-sizes.length // self.chunk) if buckets is None else buckets
+        self.register_buffer("rotations", torch.randn(sizes.heads, hashes, sizes.head_dim, self.buckets // 2))
 
+    @full_precision
     def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
         N, H, L, D = q.shape
         size, R = min(self.chunk, L), self.hashes
         real = (q.new_ones(1, L, dtype=torch.bool) if mask is None else mask)[:, None].expand(N, H, L)
-        with torch.autocast(q.device.type, enabled=False):
-            q, v = at_least_float32(q, v)
-            bucket = self.hash(q).masked_fill(~real[:, :, None], self.buckets)  # (N,H,R,L), padding last
-            order = bucket.argsort(dim=-1, stable=True)  # sorted place -> position
-            place = order.argsort(-1)  # position -> sorted place
-            cut = lambda x: blocks(gather_blocks(x, order), size, 3)  # (N,H,L,.) -> (N,H,R,C,c,.)
-            x = cut(q)
-            keys = back(F.normalize(x, dim=-1) if self.unit_keys else x)  # (N,H,R,C,2c,D)
-            scores = x @ keys.mT * D**self.power  # (N,H,R,C,c,2c)
-            allowed = back(cut(real))[..., None, :]
-            if self.scope == "bucket":
-                hashed = blocks(bucket.gather(-1, order), size, 3)[..., None]  # (N,H,R,C,c,1)
-                allowed = allowed & (hashed == back(hashed).mT)
-                scores = scores - self._meetings(cut, bucket, place // size).to(x.dtype).log()
-            if self.own_last:
-                scores = scores + F.pad(OWN * torch.eye(size, dtype=x.dtype, device=x.device), (size, 0))
-            part = torch.cat([t.flatten(3, 4) for t in weigh(scores, back(cut(v)), allowed)], -1)  # (N,H,R,C c,E+2)
-            start = torch.arange(R, device=q.device)[:, None] * part.shape[3]
-            part = gather_blocks(part.flatten(2, 3), place + start)  # (N,H,R,L,E+2)
-            return merge([Part(*t.split([v.shape[-1], 1, 1], -1)) for t in part.unbind(2)])
+        bucket = self.hash(q).masked_fill(~real[:, :, None], self.buckets)  # (N,H,R,L), padding last
+        order = bucket.argsort(dim=-1, stable=True)  # sorted place -> position
+        place = order.argsort(-1)  # position -> sorted place
+        cut = lambda x: blocks(gather_blocks(x, order), size, 3)  # (N,H,L,.) -> (N,H,R,C,c,.)
+        x = cut(q)
+        keys = back(F.normalize(x, dim=-1) if self.unit_keys else x)  # (N,H,R,C,2c,D)
+        scores = x @ keys.mT * D**self.power  # (N,H,R,C,c,2c)
+        allowed = back(cut(real))[..., None, :]
+        if self.scope == "bucket":
+            hashed = blocks(bucket.gather(-1, order), size, 3)[..., None]  # (N,H,R,C,c,1)
+            allowed = allowed & (hashed == back(hashed).mT)
+            scores = scores - self._meetings(cut, bucket, place // size).to(x.dtype).log()
+        if self.own_last:
+            scores = scores + F.pad(OWN * torch.eye(size, dtype=x.dtype, device=x.device), (size, 0))
+        part = torch.cat([t.flatten(3, 4) for t in weigh(scores, back(cut(v)), allowed)], -1)  # (N,H,R,C c,E+2)
+        start = torch.arange(R, device=q.device)[:, None] * part.shape[3]
+        part = gather_blocks(part.flatten(2, 3), place + start)  # (N,H,R,L,E+2)
+        return merge([Part(*t.split([v.shape[-1], 1, 1], -1)) for t in part.unbind(2)])
 
     @torch.no_grad()
     def hash(self, x: Tensor) -> Tensor:

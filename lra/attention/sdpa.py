@@ -2,7 +2,6 @@
 
 import torch.nn.functional as F
 
-from ..ops.varlen import VarlenLayout
 from .base import Attention
 
 
@@ -12,10 +11,12 @@ class SDPA(Attention):
     ``dropout`` acts on the weights; on a CPU anything above 0 takes torch's quadratic path.
     """
 
-    packs = True
-
     def forward(self, q, k, v, mask=None):
-        if isinstance(mask, VarlenLayout):
-            return mask.attend(q, k, v, dropout_p=self.dropout if self.training else 0.0)
         keys = None if mask is None else mask[:, None, None, :]
-        return F.scaled_dot_product_attention(q, k, v, keys, dropout_p=self.dropout if self.training else 0.0)
+        return F.scaled_dot_product_attention(q, k, v, keys, dropout_p=self._dropout())
+
+    def varlen(self, q, k, v, layout):
+        return layout.attend(q, k, v, dropout_p=self._dropout())
+
+    def _dropout(self) -> float:
+        return self.sizes.dropout if self.training else 0.0

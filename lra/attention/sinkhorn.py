@@ -4,8 +4,9 @@ import torch
 from torch import Tensor, nn
 
 from ..ops.blocks import FLOOR, attend, blocks, real_blocks
-from ..ops.pinv import at_least_float32
-from .base import Attention
+from ..ops.options import Range, in_range
+from ..ops.precision import full_precision
+from .base import Attention, Sizes
 
 
 class Sinkhorn(Attention):
@@ -27,27 +28,20 @@ class Sinkhorn(Attention):
 
     def __init__(
         self,
+        sizes: Sizes,
         *,
-        heads: int,
-        head_dim: int,
-        value_dim: int,
-        length: int,
-        dropout: float = 0.0,
         block: int = 50,
         iterations: int = 0,
         temperature: float = 1.0,
     ):
-        super().__init__(heads=heads, head_dim=head_dim, value_dim=value_dim, length=length, dropout=dropout)
-        if block < 1:
-            raise ValueError(f"attn.block must be 1 or more, not {block}")
-        if iterations < 0:
-            raise ValueError(f"attn.iterations must be 0 (softmax) or more, not {iterations}")
-        if temperature <= 0:
-            raise ValueError(f"attn.temperature must be positive, not {temperature}")
+        super().__init__(sizes)
+        in_range("block", block, Range(1))
+        in_range("iterations", iterations, Range(0))
+        in_range("temperature", temperature, Range(above=0))
         self.block, self.iterations, self.temperature = block, iterations, temperature
-        count = -(-length // block)
-        self.weight = nn.Parameter(torch.empty(heads, head_dim, count).uniform_(-1, 1) * head_dim**-0.5)
-        self.bias = nn.Parameter(torch.zeros(heads, 1, count))
+        H, D, count = sizes.heads, sizes.head_dim, -(-sizes.length // block)
+        self.weight = nn.Parameter(torch.empty(H, D, count).uniform_(-1, 1) * D**-0.5)
+        self.bias = nn.Parameter(torch.zeros(H, 1, count))
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
         L = q.shape[2]
@@ -59,14 +53,17 @@ class Sinkhorn(Attention):
             k, v = k * real[:, None, ..., None], v * real[:, None, ..., None]
             mixed = real.any(1, keepdim=True).expand_as(real)
             allowed = torch.cat([real, mixed], -1)[:, None, :, None]  # (N,1,B,1,2b)
-        with torch.autocast(q.device.type, enabled=False):
-            k_wide, v_wide, weight, bias = at_least_float32(k, v, self.weight, self.bias)
-            scores = k_wide.sum(3) @ weight[..., : k.shape[2]] + bias[..., : k.shape[2]]
-            sort = self.normalise(scores / self.temperature, None if real is None else real.any(-1))  # (N,H,B,B)
-            mix = lambda t: (sort @ t.flatten(3)).unflatten(3, t.shape[3:])
-            k_mixed, v_mixed = mix(k_wide).to(k.dtype), mix(v_wide).to(v.dtype)
-        out = attend(q, torch.cat([k, k_mixed], 3), torch.cat([v, v_mixed], 3), allowed)
+        k_mixed, v_mixed = self._mixed(k, v, self.weight, self.bias, real)
+        out = attend(q, torch.cat([k, k_mixed.to(k.dtype)], 3), torch.cat([v, v_mixed.to(v.dtype)], 3), allowed)
         return out.flatten(2, 3)[:, :, :L]
+
+    @full_precision
+    def _mixed(self, k: Tensor, v: Tensor, weight: Tensor, bias: Tensor, real: Tensor | None) -> list[Tensor]:
+        """k', v' (N,H,B,b,D) of k, v (N,H,B,b,D), real (N,B,b)."""
+        B = k.shape[2]
+        scores = k.sum(3) @ weight[..., :B] + bias[..., :B]
+        sort = self.normalise(scores / self.temperature, None if real is None else real.any(-1))  # (N,H,B,B)
+        return [(sort @ t.flatten(3)).unflatten(3, t.shape[3:]) for t in (k, v)]
 
     def normalise(self, scores: Tensor, real: Tensor | None) -> Tensor:
         """scores (N,H,B,B) and which blocks are real (N,B) -> the block-to-block matrix, its padded columns zero."""

@@ -1,6 +1,5 @@
 """SOFT and SOFT++, attention without softmax (Lu et al., NeurIPS 2021; Lu et al. 2022, arXiv 2207.03341)."""
 
-from collections.abc import Callable
 from functools import partial
 from typing import Literal
 
@@ -8,10 +7,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..ops.options import one_of
-from ..ops.pinv import at_least_float32, newton
+from ..ops.options import Range, in_range, one_of
+from ..ops.pinv import newton
+from ..ops.precision import at_least_float32, full_precision
 from ..ops.selection import real_first, segment_means
-from .base import Attention
+from ..ops.three_factor import Inverse
+from .base import Attention, Sizes
 
 Sample = Literal["pool", "conv", "random", "first"]
 
@@ -37,50 +38,47 @@ class Soft(Attention):
 
     def __init__(
         self,
+        sizes: Sizes,
         *,
-        heads: int,
-        head_dim: int,
-        value_dim: int,
-        length: int,
-        dropout: float = 0.0,
         sample: Sample = "pool",
         window: int = 4,
         count: int | None = None,
         activate: bool = True,
         normalise: bool = False,
-        pinv: Callable[[Tensor], Tensor] = partial(newton, steps=20, init="soft", ridge=0.01),
+        pinv: Inverse = partial(newton, steps=20, init="soft", ridge=0.01),
     ):
-        super().__init__(heads=heads, head_dim=head_dim, value_dim=value_dim, length=length, dropout=dropout)
+        super().__init__(sizes)
         one_of("sample", sample, Sample)
-        if not 1 <= window <= length:
-            raise ValueError(f"attn.window must be between 1 and the task's length {length}, not {window}")
-        if count is not None and not 1 <= count <= length:
-            raise ValueError(f"attn.count must be null or between 1 and the task's length {length}, not {count}")
+        in_range("window", window, Range(1, sizes.length), "length")
+        if count is not None:
+            in_range("count", count, Range(1, sizes.length), "length")
         if count is not None and sample == "conv":
-            raise ValueError(f"attn.count must be null with attn.sample=conv, whose windows are fixed, not {count}")
+            raise ValueError(f"count must be null with sample=conv, whose windows are fixed, not {count}")
         self.sample, self.window, self.count, self.normalise, self.pinv = sample, window, count, normalise, pinv
         if sample == "random":  # the draw used in evaluation
-            self.register_buffer("draw", torch.rand(length))
+            self.register_buffer("draw", torch.rand(sizes.length))
         if sample == "conv":  # stride = kernel: a linear map of each window
-            after = [nn.LayerNorm(head_dim), nn.GELU()] if activate else []
-            self.conv = nn.Sequential(nn.Linear(window * head_dim, head_dim, bias=False), *after)
+            after = [nn.LayerNorm(sizes.head_dim), nn.GELU()] if activate else []
+            self.conv = nn.Sequential(nn.Linear(window * sizes.head_dim, sizes.head_dim, bias=False), *after)
 
     def forward(self, q, k, v, mask=None):
         if mask is None:
             mask = torch.ones(q.shape[0], q.shape[2], dtype=torch.bool, device=q.device)
         (q,) = at_least_float32(q)
         q = q * q.shape[-1] ** -0.25
-        marks, real = self.bottleneck(q, mask)  # (N,H,m,D), (N,m)
-        with torch.autocast(q.device.type, enabled=False):
-            marks, v = at_least_float32(marks, v)
-            p = gaussian(marks, q)  # (N,H,m,L)
-            pairs = (real[:, :, None] & real[:, None])[:, None]  # (N,1,m,m)
-            a = gaussian(marks, marks).where(pairs, torch.eye(marks.shape[2], dtype=q.dtype, device=q.device))
-            w = p @ (v * mask[:, None, :, None]) * real[:, None, :, None]  # (N,H,m,E)
-            if self.normalise:
-                d = a.sum(-1, keepdim=True).rsqrt()
-                return p.mT @ (d * (self.pinv(a) @ (d * w)))
-            return p.mT @ (self.pinv(a) @ w)
+        return self._product(q, v, mask, *self.bottleneck(q, mask))
+
+    @full_precision
+    def _product(self, q: Tensor, v: Tensor, mask: Tensor, marks: Tensor, real: Tensor) -> Tensor:
+        """q (N,H,L,D), v (N,H,L,E), mask (N,L), marks q̃ (N,H,m,D), real (N,m): which of them hold real tokens."""
+        p = gaussian(marks, q)  # (N,H,m,L)
+        pairs = (real[:, :, None] & real[:, None])[:, None]  # (N,1,m,m)
+        a = gaussian(marks, marks).where(pairs, torch.eye(marks.shape[2], dtype=q.dtype, device=q.device))
+        w = p @ (v * mask[:, None, :, None]) * real[:, None, :, None]  # (N,H,m,E)
+        if self.normalise:
+            d = a.sum(-1, keepdim=True).rsqrt()
+            return p.mT @ (d * (self.pinv(a) @ (d * w)))
+        return p.mT @ (self.pinv(a) @ w)
 
     def bottleneck(self, q: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         """q (N,H,L,D), mask (N,L) -> bottleneck tokens (N,H,m,D) and which of them hold real tokens (N,m)."""
@@ -96,9 +94,8 @@ class Soft(Attention):
         if self.sample != "pool":
             index = self.order(mask)[:, None, :m, None]
             return q.gather(2, index.expand(-1, q.shape[1], -1, q.shape[3])), real
-        mean, real = segment_means(mask, m, q.dtype)  # (N,m,L)
-        with torch.autocast(q.device.type, enabled=False):
-            return mean[:, None] @ q, real
+        (marks,), real = segment_means(mask, m, q)
+        return marks, real
 
     def windows(self, q: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         tail = -q.shape[2] % self.window

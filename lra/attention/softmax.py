@@ -8,9 +8,9 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint as recompute
 
 from ..ops.options import one_of
-from ..ops.pinv import at_least_float32
+from ..ops.precision import full_precision
 from ..ops.scores import Weights, scale, weigh
-from .base import Attention
+from .base import Attention, Sizes
 
 
 class Softmax(Attention):
@@ -21,18 +21,10 @@ class Softmax(Attention):
     ``lra.ops.scores``; bias(rows, cols) is a position bias on the scores.
     """
 
-    def __init__(
-        self,
-        *,
-        heads,
-        head_dim,
-        value_dim,
-        length,
-        dropout=0.0,
-        weights: Weights = "softmax",
-        checkpoint: bool = False,
-    ):
-        super().__init__(heads=heads, head_dim=head_dim, value_dim=value_dim, length=length, dropout=dropout)
+    takes_bias = True
+
+    def __init__(self, sizes: Sizes, *, weights: Weights = "softmax", checkpoint: bool = False):
+        super().__init__(sizes)
         one_of("weights", weights, Weights)
         self.weights, self.checkpoint = weights, checkpoint
 
@@ -41,11 +33,10 @@ class Softmax(Attention):
             return recompute(self._attend, q, k, v, mask, bias, use_reentrant=False)
         return self._attend(q, k, v, mask, bias)
 
+    @full_precision
     def _attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, bias: Callable | None) -> Tensor:
         every = torch.arange(q.shape[2], device=q.device)
-        with torch.autocast(q.device.type, enabled=False):
-            q, k, v = at_least_float32(q, k, v)
-            scores = q * scale(self.weights, q, mask) @ k.mT  # (N,H,L,L)
-            keys = None if mask is None else mask[:, None]
-            weights = weigh(scores, keys, self.weights, None if bias is None else bias(every, every))
-            return F.dropout(weights, self.dropout, self.training) @ v
+        scores = q * scale(self.weights, q, mask) @ k.mT  # (N,H,L,L)
+        keys = None if mask is None else mask[:, None]
+        weights = weigh(scores, keys, self.weights, None if bias is None else bias(every, every))
+        return F.dropout(weights, self.sizes.dropout, self.training) @ v

@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 from ..ops.blocks import Part, attend, blocks, merge, real_blocks, weigh, windows
-from ..ops.options import one_of
-from ..ops.pinv import at_least_float32
-from .base import Attention
+from ..ops.options import Range, in_range, one_of
+from ..ops.precision import full_precision
+from .base import Attention, Sizes
 
 Pattern = Literal["strided", "fixed"]
 
@@ -30,37 +30,32 @@ class Sparse(Attention):
 
     def __init__(
         self,
+        sizes: Sizes,
         *,
-        heads: int,
-        head_dim: int,
-        value_dim: int,
-        length: int,
-        dropout: float = 0.0,
         pattern: Pattern = "strided",
         stride: int | None = None,
         block: int = 50,
         summary: int = 10,
         causal: bool = False,
     ):
-        super().__init__(heads=heads, head_dim=head_dim, value_dim=value_dim, length=length, dropout=dropout)
+        super().__init__(sizes)
         one_of("pattern", pattern, Pattern)
-        stride = round(length**0.5) if stride is None else stride
+        stride = round(sizes.length**0.5) if stride is None else stride
         if stride < 1:
-            raise ValueError(f"attn.stride must be 1 or more, or null for the square root of length, not {stride}")
-        if block < 1:
-            raise ValueError(f"attn.block must be 1 or more, not {block}")
-        if not 1 <= summary <= block:
-            raise ValueError(f"attn.summary must be between 1 and attn.block {block}, not {summary}")
+            raise ValueError(f"stride must be 1 or more, or null for the square root of length, not {stride}")
+        in_range("block", block, Range(1))
+        in_range("summary", summary, Range(1, block), "block")
         self.pattern, self.stride, self.block, self.summary, self.causal = pattern, stride, block, summary, causal
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
         if self.pattern == "fixed":
             return self._fixed(q, k, v, mask)
-        real = q.new_ones(1, q.shape[2], dtype=torch.bool) if mask is None else mask
-        with torch.autocast(q.device.type, enabled=False):
-            q, k, v = at_least_float32(q, k, v)
-            q = q * q.shape[-1] ** -0.5
-            return merge([self._band(q, k, v, real), self._column(q, k, v, real)])[:, :, : real.shape[1]]
+        return self._strided(q, k, v, q.new_ones(1, q.shape[2], dtype=torch.bool) if mask is None else mask)
+
+    @full_precision
+    def _strided(self, q: Tensor, k: Tensor, v: Tensor, real: Tensor) -> Tensor:
+        q = q * q.shape[-1] ** -0.5
+        return merge([self._band(q, k, v, real), self._column(q, k, v, real)])[:, :, : real.shape[1]]
 
     def _band(self, q: Tensor, k: Tensor, v: Tensor, real: Tensor) -> Part:
         """Tensors of the part are (N,H,B l,.)."""

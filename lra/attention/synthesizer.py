@@ -10,8 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..ops.pinv import at_least_float32
-from .base import Mixer
+from ..ops.options import Range, in_range
+from ..ops.precision import full_precision
+from .base import Mixer, Sizes
 
 
 class Synthesizer(Mixer):
@@ -24,10 +25,11 @@ class Synthesizer(Mixer):
     the released code runs is attn=synthesizer_random attn.dot_product=true.
     """
 
-    def __init__(self, *, dim, heads, head_dim, length, dropout=0.0, dot_product: bool = False):
-        super().__init__(dim=dim, heads=heads, head_dim=head_dim, length=length, dropout=dropout)
-        self.inputs = nn.Linear(dim, (3 if dot_product else 1) * heads * head_dim)
-        self.output = nn.Linear(heads * head_dim, dim)
+    def __init__(self, sizes: Sizes, *, dim: int, dot_product: bool = False):
+        super().__init__(sizes, dim=dim)
+        width = sizes.heads * sizes.head_dim
+        self.inputs = nn.Linear(dim, (3 if dot_product else 1) * width)
+        self.output = nn.Linear(width, dim)
 
     def forward(self, x, mask=None):
         qk, v = self.project(x)
@@ -41,9 +43,9 @@ class Synthesizer(Mixer):
 
     def project(self, x: Tensor) -> tuple[list[Tensor], Tensor]:
         """Scaled queries and keys, or nothing, and values, each (N,H,L,D)."""
-        parts = self.inputs(x).split(self.heads * self.head_dim, -1)
-        *qk, v = (part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in parts)
-        return ([qk[0] * self.head_dim**-0.5, qk[1]] if qk else []), v
+        H, D = self.sizes.heads, self.sizes.head_dim
+        *qk, v = (part.unflatten(-1, (H, D)).transpose(1, 2) for part in self.inputs(x).split(H * D, -1))
+        return ([qk[0] * D**-0.5, qk[1]] if qk else []), v
 
     @abstractmethod
     def mix(self, x: Tensor, qk: list[Tensor], v: Tensor, keys: Tensor | None) -> Tensor:
@@ -53,22 +55,22 @@ class Synthesizer(Mixer):
 class Random(Synthesizer):
     """S is a free matrix (H,length,length), xavier-uniform per head (Random): length² numbers a head."""
 
-    def __init__(self, *, dim, heads, head_dim, length, dropout=0.0, dot_product: bool = False):
-        super().__init__(
-            dim=dim, heads=heads, head_dim=head_dim, length=length, dropout=dropout, dot_product=dot_product
-        )
-        self.table = nn.Parameter(xavier(heads, length, length))
+    def __init__(self, sizes: Sizes, *, dim: int, dot_product: bool = False):
+        super().__init__(sizes, dim=dim, dot_product=dot_product)
+        self.table = nn.Parameter(xavier(sizes.heads, sizes.length, sizes.length))
 
     def mix(self, x, qk, v, keys):
         L = x.shape[1]
-        with torch.autocast(x.device.type, enabled=False):
-            scores, v, *qk = at_least_float32(self.table[None, :, :L, :L], v, *qk)
-            if qk:
-                scores = scores + qk[0] @ qk[1].mT
-            if keys is not None:
-                scores = scores.masked_fill(~keys, float("-inf"))
-            weights = F.dropout(scores.softmax(-1), self.dropout, self.training)  # (N or 1,H,L,L)
-            return torch.einsum("nhij,nhjd->nhid", weights, v)
+        return self._weigh(self.table[None, :, :L, :L], v, keys, *qk)
+
+    @full_precision
+    def _weigh(self, scores: Tensor, v: Tensor, keys: Tensor | None, *qk: Tensor) -> Tensor:
+        if qk:
+            scores = scores + qk[0] @ qk[1].mT
+        if keys is not None:
+            scores = scores.masked_fill(~keys, float("-inf"))
+        weights = F.dropout(scores.softmax(-1), self.sizes.dropout, self.training)  # (N or 1,H,L,L)
+        return torch.einsum("nhij,nhjd->nhid", weights, v)
 
 
 class Product(Synthesizer):
@@ -87,7 +89,7 @@ class Product(Synthesizer):
         size = v.shape[-1]
         width = max(a.shape[-1], size)  # the fused kernels want one width, and zeros add nothing
         a, b, v = (F.pad(t, (0, width - t.shape[-1])) for t in (a, b, v))
-        dropout = self.dropout if self.training else 0.0
+        dropout = self.sizes.dropout if self.training else 0.0
         return F.scaled_dot_product_attention(a, b, v, keys, dropout, scale=1.0)[..., :size]
 
 
@@ -97,13 +99,10 @@ class Factorised(Product):
     Raises ValueError where rank is below 1.
     """
 
-    def __init__(self, *, dim, heads, head_dim, length, dropout=0.0, dot_product: bool = False, rank: int = 32):
-        super().__init__(
-            dim=dim, heads=heads, head_dim=head_dim, length=length, dropout=dropout, dot_product=dot_product
-        )
-        if rank < 1:
-            raise ValueError(f"attn.rank must be 1 or more, not {rank}")
-        self.rows, self.columns = (nn.Parameter(xavier(heads, length, rank)) for _ in range(2))  # A and Bᵀ
+    def __init__(self, sizes: Sizes, *, dim: int, dot_product: bool = False, rank: int = 32):
+        super().__init__(sizes, dim=dim, dot_product=dot_product)
+        in_range("rank", rank, Range(1))
+        self.rows, self.columns = (nn.Parameter(xavier(sizes.heads, sizes.length, rank)) for _ in range(2))  # A and Bᵀ
 
     def factors(self, x):
         return self.rows[None, :, : x.shape[1]], self.columns[None, :, : x.shape[1]]
@@ -112,16 +111,15 @@ class Factorised(Product):
 class Dense(Product):
     """S_i = W₂ relu(W₁ x_i + b₁) + b₂ from the token's vector x_i, W₁ (D,d), W₂ (length,D) per head (Dense)."""
 
-    def __init__(self, *, dim, heads, head_dim, length, dropout=0.0, dot_product: bool = False):
-        super().__init__(
-            dim=dim, heads=heads, head_dim=head_dim, length=length, dropout=dropout, dot_product=dot_product
-        )
-        self.hidden = nn.Linear(dim, heads * head_dim)
-        self.scores = nn.Parameter(xavier(heads, length, head_dim))
-        self.bias = nn.Parameter(torch.zeros(heads, length, 1))
+    def __init__(self, sizes: Sizes, *, dim: int, dot_product: bool = False):
+        super().__init__(sizes, dim=dim, dot_product=dot_product)
+        H, D, length = sizes.heads, sizes.head_dim, sizes.length
+        self.hidden = nn.Linear(dim, H * D)
+        self.scores = nn.Parameter(xavier(H, length, D))
+        self.bias = nn.Parameter(torch.zeros(H, length, 1))
 
     def factors(self, x):
-        hidden = self.hidden(x).relu().unflatten(-1, (self.heads, -1)).transpose(1, 2)  # (N,H,L,D)
+        hidden = self.hidden(x).relu().unflatten(-1, (self.sizes.heads, -1)).transpose(1, 2)  # (N,H,L,D)
         columns = torch.cat([self.scores, self.bias], -1)[None, :, : x.shape[1]]  # (1,H,L,D+1)
         return F.pad(hidden, (0, 1), value=1.0), columns
 

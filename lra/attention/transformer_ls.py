@@ -4,9 +4,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..ops.convolution import RowConvolution
-from ..ops.pinv import at_least_float32
-from .base import Mixer
+from ..ops.convolution import convolve_rows
+from ..ops.options import Range, in_range
+from ..ops.precision import full_precision
+from .base import Mixer, Sizes
 
 
 class TransformerLS(Mixer):
@@ -22,34 +23,31 @@ class TransformerLS(Mixer):
     width of a depth-wise convolution of v, one filter per head, added to the result and initially zero; 0 for none, as
     on LRA. W_p has no bias: it would add the same to every token. dropout acts on the weights.
 
-    O(L (rank + window) D) time. Raises ValueError where rank or window is below 1 or kernel is even.
+    O(L (rank + window) D) time. Raises ValueError for a rank or window below 1 or an even kernel.
     """
 
     def __init__(
         self,
+        sizes: Sizes,
         *,
         dim: int,
-        heads: int,
-        head_dim: int,
-        length: int,
-        dropout: float = 0.0,
         rank: int = 32,
         window: int = 8,
         kernel: int = 0,
     ):
-        super().__init__(dim=dim, heads=heads, head_dim=head_dim, length=length, dropout=dropout)
-        if rank < 1 or window < 1:
-            raise ValueError(f"attn.rank and attn.window must be 1 or more, not {rank} and {window}")
+        super().__init__(sizes, dim=dim)
+        in_range("rank", rank, Range(1))
+        in_range("window", window, Range(1))
         if kernel and kernel % 2 == 0:
-            raise ValueError(f"attn.kernel must be odd, or 0 for no convolution, not {kernel}")
+            raise ValueError(f"kernel must be odd, or 0 for no convolution, not {kernel}")
         self.window, self.reach = window, max(window // 2, 1)
-        width = heads * head_dim
+        H, width = sizes.heads, sizes.heads * sizes.head_dim
         self.inputs = nn.Linear(dim, 3 * width)
-        self.project = nn.Linear(dim, heads * rank, bias=False)
+        self.project = nn.Linear(dim, H * rank, bias=False)
         self.token_norm, self.compressed_norm = nn.LayerNorm(width), nn.LayerNorm(width)
         self.conv = None
         if kernel:
-            self.conv = RowConvolution(heads, kernel)
+            self.conv = nn.Conv2d(H, H, (kernel, 1), groups=H, bias=False)  # holds the filters
             nn.init.zeros_(self.conv.weight)
         self.output = nn.Linear(width, dim)
 
@@ -58,15 +56,17 @@ class TransformerLS(Mixer):
         real = x.new_ones(N, L, dtype=torch.bool) if mask is None else mask
         q, k, v = self.inputs(x).chunk(3, -1)
         k, v = self.token_norm(k), self.token_norm(v)
-        with torch.autocast(x.device.type, enabled=False):
-            projection, q, k, v = at_least_float32(self.project(x), self._split(q), self._split(k), self._split(v))
-            p = self._split(projection.masked_fill(~real[..., None], float("-inf")).softmax(1))  # (N,H,L,rank)
-            k_long, v_long = (self._split(self.compressed_norm(merge(p.mT @ t))) for t in (k, v))  # (N,H,rank,D)
-            mixed = self._attend(q * self.head_dim**-0.5, k, v, k_long, v_long, real)
-            mixed = mixed.masked_fill(~real[:, None, :, None], 0.0)
-            if self.conv is not None:
-                mixed = mixed + self.conv(v * real[:, None, :, None])
+        mixed = self._mix(x, *map(self._split, (q, k, v)), real)
         return self.output(merge(mixed).to(x.dtype))
+
+    @full_precision
+    def _mix(self, x: Tensor, q: Tensor, k: Tensor, v: Tensor, real: Tensor) -> Tensor:
+        """x (N,L,d), q, k, v (N,H,L,D), real (N,L) -> (N,H,L,D)."""
+        p = self._split(self.project(x).masked_fill(~real[..., None], float("-inf")).softmax(1))  # (N,H,L,rank)
+        k_long, v_long = (self._split(self.compressed_norm(merge(p.mT @ t))) for t in (k, v))  # (N,H,rank,D)
+        mixed = self._attend(q * q.shape[-1] ** -0.5, k, v, k_long, v_long, real)
+        mixed = mixed.masked_fill(~real[:, None, :, None], 0.0)
+        return mixed if self.conv is None else mixed + convolve_rows(v * real[:, None, :, None], self.conv.weight)
 
     def _attend(self, q: Tensor, k: Tensor, v: Tensor, k_long: Tensor, v_long: Tensor, real: Tensor) -> Tensor:
         """q scaled, k, v (N,H,L,D), k_long, v_long (N,H,rank,D), real (N,L) -> (N,H,L,D)."""
@@ -81,7 +81,7 @@ class TransformerLS(Mixer):
             ],
             -1,
         )  # (N,H,S,w,rank + W)
-        weights = F.dropout(scores.softmax(-1), self.dropout, self.training)
+        weights = F.dropout(scores.softmax(-1), self.sizes.dropout, self.training)
         mixed = weights[..., :rank].flatten(2, 3) @ v_long + (weights[..., rank:] @ v_near).flatten(2, 3)
         return mixed[:, :, :L]
 
@@ -92,7 +92,7 @@ class TransformerLS(Mixer):
 
     def _split(self, x: Tensor) -> Tensor:
         """(N,L,H D) -> (N,H,L,D)"""
-        return x.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+        return x.unflatten(-1, (self.sizes.heads, -1)).transpose(1, 2)
 
 
 def merge(x: Tensor) -> Tensor:

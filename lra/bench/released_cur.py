@@ -5,8 +5,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from ..attention.base import Attention
-from ..ops.options import Whole, one_of
+from ..attention.base import Attention, Sizes
+from ..ops.options import Range, Whole, in_range, one_of
 
 Score = Literal["sum", "abs", "embed", "step", "random"]
 
@@ -25,22 +25,17 @@ class Published(Attention):
 
     def __init__(
         self,
+        sizes: Sizes,
         *,
-        heads: int,
-        head_dim: int,
-        value_dim: int,
-        length: int,
-        dropout: float = 0.0,
         count: int = 64,
         score: Score = "abs",
         steps: Whole = 4,
         copy_rv: bool = True,
         torch_dropout: bool = False,
     ):
-        super().__init__(heads=heads, head_dim=head_dim, value_dim=value_dim, length=length, dropout=dropout)
+        super().__init__(sizes)
         one_of("score", score, Score)
-        if not 1 <= count <= length:
-            raise ValueError(f"attn.count must be between 1 and the task's length {length}, not {count}")
+        in_range("count", count, Range(1, sizes.length), "length")
         self.count, self.score, self.steps, self.copy_rv = count, score, steps, copy_rv
         self.torch_dropout = torch_dropout
 

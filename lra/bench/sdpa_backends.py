@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from ..attention.base import Attention
+from ..attention.base import Attention, Sizes
 from ..ops.options import one_of
 
 BACKENDS = {
@@ -24,8 +24,8 @@ class Exact(Attention):
     the one backend of scaled_dot_product_attention; where that has no kernel for the inputs torch raises RuntimeError.
     """
 
-    def __init__(self, *, heads, head_dim, value_dim, length, dropout: float = 0.0, backend: Backend = "naive"):
-        super().__init__(heads=heads, head_dim=head_dim, value_dim=value_dim, length=length, dropout=dropout)
+    def __init__(self, sizes: Sizes, *, backend: Backend = "naive"):
+        super().__init__(sizes)
         one_of("backend", backend, Backend)
         self.backend = backend
 

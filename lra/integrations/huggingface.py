@@ -5,7 +5,7 @@
     register()
     model = AutoModel.from_pretrained("facebook/dinov2-small", attn_implementation="cur")
     model.set_attn_implementation("cur_abs")    # another selection
-    model.config.cur = {"count": 32}            # options of one model, see lra.attention.cur_attention
+    model.config.cur = {"count": 32}            # options of one model, see lra.ops.cur.cur_attention
     register("mine", count=16, pairing="same_k")  # or under a name of its own
 
 Any encoder whose attention goes through transformers' AttentionInterface will do: ViT, DINOv2, BERT, RoBERTa and more.
@@ -18,7 +18,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from ..attention import cur_attention
+from ..ops.cur import cur_attention
 from ..ops.selection import SCORES
 from ..ops.three_factor import IMPLS
 from . import needs
@@ -36,7 +36,7 @@ UNSUPPORTED = ("position_bias", "softcap", "sliding_window", "s_aux", "head_mask
 
 
 def register(name: str | None = None, **options) -> None:
-    """Make ``attn_implementation=name`` CUR attention with these options of ``lra.attention.cur_attention``.
+    """Make ``attn_implementation=name`` CUR attention with these options of ``lra.ops.cur.cur_attention``.
 
     Without a name: ``cur`` with the defaults, ``cur_<score>`` for every selection, ``cur_plus`` and, where the kernels
     are there, ``cur_flash``, which needs a GPU. Position 0, the class token of ViT, DINOv2 or BERT, is always kept

@@ -1,10 +1,14 @@
-"""Encoder blocks: forward(x (N,L,d), mask (N,L), memory) -> (x, memory)."""
+"""Encoder blocks: forward(x (N,L,d), mask (N,L), memory) -> (x, memory).
+
+Around a mixer with ``varlen`` they take packed rows too: varlen(x (1,T,d), layout) -> x.
+"""
 
 from collections.abc import Callable
 
 from torch import Tensor, nn
 
 from ..attention.base import Mixer
+from ..ops.varlen import VarlenLayout
 from .dropout import Dropout
 
 
@@ -29,8 +33,14 @@ class PreNorm(nn.Module):
         )
 
     def forward(self, x: Tensor, mask: Tensor | None, memory=None):
-        x = x + self.dropout(self.mixer(self.mixer_norm(x), mask))
-        return x + self.mlp(self.mlp_norm(x)), memory
+        return self._add(x, self.mixer(self.mixer_norm(x), mask)), memory
+
+    def varlen(self, x: Tensor, layout: VarlenLayout) -> Tensor:
+        return self._add(x, self.mixer.varlen(self.mixer_norm(x), layout))
+
+    def _add(self, x: Tensor, mixed: Tensor) -> Tensor:
+        x = x + self.dropout(mixed)
+        return x + self.mlp(self.mlp_norm(x))
 
 
 class Plain(nn.Module):
@@ -46,3 +56,6 @@ class Plain(nn.Module):
 
     def forward(self, x: Tensor, mask: Tensor | None, memory=None):
         return self.mixer(x, mask), memory
+
+    def varlen(self, x: Tensor, layout: VarlenLayout) -> Tensor:
+        return self.mixer.varlen(x, layout)

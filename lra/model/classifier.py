@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..ops.options import Share, one_of
-from ..ops.pinv import at_least_float32
+from ..ops.precision import at_least_float32
 from ..ops.varlen import VarlenLayout
 from .multihead import Multihead
 from .norm import Norm
@@ -90,30 +90,40 @@ class Classifier(nn.Module):
         if self.pool == "cls":
             inputs = torch.cat([inputs.new_full((len(inputs), 1), self.class_id), inputs], 1)[:, : self.length]
             mask = None if mask is None else torch.cat([mask.new_ones(len(mask), 1), mask], 1)[:, : self.length]
-        rows = VarlenLayout(mask) if self.packed and mask is not None else None
-        if rows is not None:
-            mask = None
-        x, memory = self.embed(inputs) if rows is None else self.embed(rows.pack(inputs), rows.positions), None
+        if self.packed and mask is not None:
+            return self._encode_packed(inputs, VarlenLayout(mask))
+        x, memory = self.embed(inputs), None
         for block in self.blocks:
-            x, memory = block(x, mask if rows is None else rows, memory)
+            x, memory = block(x, mask, memory)
         x = x if self.norm is None else self.norm(x, mask)
-        return self._pool(x, mask, rows)
-
-    def _pool(self, x: Tensor, mask: Tensor | None, rows: VarlenLayout | None) -> Tensor:
         if self.pool == "cls":
-            return x[:, 0] if rows is None else x[0, rows.starts]
+            return x[:, 0]
         if self.pool == "flatten":
-            x = x if mask is None else x * mask[..., None]
-            x = x if rows is None else rows.unpack(x)
-            return F.pad(x, (0, 0, 0, self.length - x.shape[1])).flatten(1)
+            return self._flattened(x if mask is None else x * mask[..., None])
         (x,) = at_least_float32(x)  # thousands of terms are too many for a 16-bit sum
-        if rows is not None:
-            mask, total = rows.mask, rows.sum(x)
-        else:
-            total = x.sum(1) if mask is None else (x * mask[..., None].to(x.dtype)).sum(1)
+        return self._mean(x.sum(1) if mask is None else (x * mask[..., None].to(x.dtype)).sum(1), mask, x.shape[1])
+
+    def _encode_packed(self, inputs: Tensor, layout: VarlenLayout) -> Tensor:
+        """The same of real tokens side by side."""
+        x = self.embed(layout.pack(inputs), layout.positions)
+        for block in self.blocks:
+            x = block.varlen(x, layout)
+        x = x if self.norm is None else self.norm(x, None)
+        if self.pool == "cls":
+            return x[0, layout.starts]
+        if self.pool == "flatten":
+            return self._flattened(layout.unpack(x))
+        return self._mean(layout.sum(*at_least_float32(x)), layout.mask, inputs.shape[1])
+
+    def _flattened(self, x: Tensor) -> Tensor:
+        """Rows (N,L,d), padded ones zero -> (N,length d)."""
+        return F.pad(x, (0, 0, 0, self.length - x.shape[1])).flatten(1)
+
+    def _mean(self, total: Tensor, mask: Tensor | None, L: int) -> Tensor:
+        """Sums over real tokens (N,d) -> means."""
         if self.mean_over == "length":
             return total / self.length
-        return total / (x.shape[1] if mask is None else mask.sum(1, keepdim=True).clamp(min=1))
+        return total / (L if mask is None else mask.sum(1, keepdim=True).clamp(min=1))
 
 
 class Head(nn.Module):

@@ -8,6 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ..ops.options import Range, in_range
+
 LEVELS = 2**16
 PIECE = 2**19  # entries that one stream of random numbers is for
 
@@ -23,8 +25,7 @@ class Dropout(nn.Module):
 
     def __init__(self, p: float):
         super().__init__()
-        if not 0 <= p <= 1:
-            raise ValueError(f"dropout must be between 0 and 1, not {p}")
+        in_range("dropout", p, Range(0, 1))
         self.p = p
 
     def forward(self, x: Tensor) -> Tensor:

@@ -4,7 +4,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..ops.pinv import at_least_float32
+from ..ops.options import Range, in_range
+from ..ops.precision import full_precision
 
 
 class EMA(nn.Module):
@@ -22,8 +23,8 @@ class EMA(nn.Module):
     def __init__(self, dim: int, *, ndim: int = 16, truncation: int | None = None):
         super().__init__()
         for key, value in {"ndim": ndim, "truncation": truncation}.items():
-            if value is not None and value < 1:
-                raise ValueError(f"block.{key} must be 1 or more, not {value}")
+            if value is not None:
+                in_range(key, value, Range(1))
         self.truncation = truncation
         self.delta, self.alpha, self.beta, self.gamma = (nn.Parameter(torch.empty(2, dim, ndim)) for _ in range(4))
         self.omega = nn.Parameter(torch.empty(dim))
@@ -33,16 +34,18 @@ class EMA(nn.Module):
             self.beta += (-1.0) ** torch.arange(ndim)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        return self._average(x, mask).to(x.dtype)
+
+    @full_precision
+    def _average(self, x: Tensor, mask: Tensor | None) -> Tensor:
         L = x.shape[1]
-        with torch.autocast(x.device.type, enabled=False):
-            (wide,) = at_least_float32(x)
-            real = wide if mask is None else wide.masked_fill(~mask[..., None], 0)
-            forth, back = self.kernel(min(self.truncation or L, L))  # (d,T)
-            n = L + forth.shape[1]  # far enough round the circle for no lag to meet another's end
-            gap = forth.new_zeros(forth.shape[0], n - 2 * forth.shape[1] + 1)
-            lags = torch.cat([forth[:, :1] + back[:, :1], forth[:, 1:], gap, back[:, 1:].flip(-1)], -1)  # (d,n)
-            y = torch.fft.irfft(torch.fft.rfft(real.mT, n) * torch.fft.rfft(lags, n), n)[..., :L].mT
-            return F.silu(y + self.omega * wide).to(x.dtype)
+        real = x if mask is None else x.masked_fill(~mask[..., None], 0)
+        forth, back = self.kernel(min(self.truncation or L, L))  # (d,T)
+        n = L + forth.shape[1]  # far enough round the circle for no lag to meet another's end
+        gap = forth.new_zeros(forth.shape[0], n - 2 * forth.shape[1] + 1)
+        lags = torch.cat([forth[:, :1] + back[:, :1], forth[:, 1:], gap, back[:, 1:].flip(-1)], -1)  # (d,n)
+        y = torch.fft.irfft(torch.fft.rfft(real.mT, n) * torch.fft.rfft(lags, n), n)[..., :L].mT
+        return F.silu(y + self.omega * x)
 
     def kernel(self, lags: int) -> Tensor:
         """Weight of each lag in both directions, (2,d,lags)."""

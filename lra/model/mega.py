@@ -1,14 +1,14 @@
 """MEGA, moving average equipped gated attention (Ma et al., ICLR 2023), around any mechanism."""
 
-import inspect
 from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..attention.base import Attention
+from ..attention.base import Attention, Sizes
 from ..ops.blocks import blocks, real_blocks
+from ..ops.options import Range, in_range
 from .ema import EMA
 from .norm import Norm
 from .norm import norm as make_norm
@@ -22,18 +22,18 @@ class Mega(nn.Module):
         q, k = z g_0 + b_0, z g_1 + b_1
         x + u (SiLU(h + W_h(r attention(q, k, v))) - x)
 
-    attention: a factory that takes heads (1), head_dim (``z``), value_dim (``hidden``) and length. ndim and truncation:
+    attention: a factory that takes ``Sizes``: heads is 1, head_dim ``z``, value_dim ``hidden``. ndim and truncation:
     of the ``EMA``. chunk: attention within consecutive chunks of that many tokens only, which the moving average joins;
     null for none. norm: ``layer`` | ``scale`` | ``rms`` | ``batch``, before each half with ``prenorm``, else after it.
     bias: a learned number for each distance of two tokens, added to the scores; without it any mechanism fits in.
     dropout is on c and on what each half adds; the published dropout inside them is 0 on every task of LRA.
 
-    Raises ValueError where a size is below 1 or the mechanism takes no bias.
+    Raises ValueError for a size below 1 or if the mechanism takes no bias.
     """
 
     def __init__(
         self,
-        attention: Callable[..., Attention],
+        attention: Callable[[Sizes], Attention],
         *,
         dim: int,
         hidden: int,
@@ -49,14 +49,13 @@ class Mega(nn.Module):
     ):
         super().__init__()
         for key, value in {"z": z, "chunk": chunk}.items():
-            if value is not None and value < 1:
-                raise ValueError(f"block.{key} must be 1 or more, not {value}")
+            if value is not None:
+                in_range(key, value, Range(1))
         self.chunk, self.prenorm, self.widths = chunk, prenorm, [dim, z, hidden, dim]
         reach = min(chunk or length, length)
-        self.attention = attention(heads=1, head_dim=z, value_dim=hidden, length=reach)
-        if bias and "bias" not in inspect.signature(self.attention.forward).parameters:
-            name = type(self.attention).__name__
-            raise ValueError(f"{name} takes no position bias, as mega and mega_cur_* do: set block.bias=false")
+        self.attention = attention(Sizes(heads=1, head_dim=z, value_dim=hidden, length=reach))
+        if bias and not self.attention.takes_bias:
+            raise ValueError(f"bias must be false around {type(self.attention).__name__}, which takes no position bias")
         self.bias = RelativeBias(reach) if bias else None
         self.ema = EMA(dim, ndim=ndim, truncation=truncation)
         self.norm, self.mlp_norm = (make_norm(norm, dim) for _ in range(2))

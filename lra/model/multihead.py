@@ -4,23 +4,20 @@ from collections.abc import Callable
 
 from torch import Tensor, nn
 
-from ..attention.base import Attention, Mixer
+from ..attention.base import Attention, Mixer, Sizes
 from ..ops.varlen import VarlenLayout
 
 
 class Multihead(Mixer):
     """Linear projections with bias to H heads, the mechanism, and the output projection: (N,L,d) -> (N,L,d).
 
-    With ``lra.ops.varlen.VarlenLayout`` in the place of the mask x is packed, and padded for a mechanism that does not
-    pack.
-
-    attention: a factory that takes heads, head_dim, value_dim and length. Queries, keys and values come from one
-    matrix; a mechanism with ``shares_qk`` has one projection for queries and keys.
+    attention: a factory that takes ``Sizes``. Queries, keys and values come from one matrix; a mechanism with
+    ``shares_qk`` has one projection for queries and keys.
     """
 
     def __init__(
         self,
-        attention: Callable[..., Attention],
+        attention: Callable[[Sizes], Attention],
         *,
         dim: int,
         heads: int,
@@ -28,20 +25,26 @@ class Multihead(Mixer):
         length: int,
         value_dim: int | None = None,
     ):
-        super().__init__(dim=dim, heads=heads, head_dim=head_dim, length=length)
-        value_dim = value_dim or head_dim
-        self.attention = attention(heads=heads, head_dim=head_dim, value_dim=value_dim, length=length)
+        super().__init__(Sizes(heads=heads, head_dim=head_dim, value_dim=value_dim or head_dim, length=length), dim=dim)
+        self.attention = attention(self.sizes)
         qk = [heads * head_dim] * (1 if self.attention.shares_qk else 2)
-        self.widths = [*qk, heads * value_dim]
+        self.widths = [*qk, heads * self.sizes.value_dim]
         self.inputs = nn.Linear(dim, sum(self.widths))
-        self.output = nn.Linear(heads * value_dim, dim)
+        self.output = nn.Linear(self.widths[-1], dim)
 
-    def forward(self, x: Tensor, mask: Tensor | VarlenLayout | None = None) -> Tensor:
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        return self._join(self.attention(*self._project(x), mask), x)
+
+    def varlen(self, x: Tensor, layout: VarlenLayout) -> Tensor:
+        """Mix packed rows: (1,T,d) -> (1,T,d)."""
+        return self._join(self.attention.varlen(*self._project(x), layout), x)
+
+    def _project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """(N,L,d) -> q, k (N,H,L,D), v (N,H,L,E)."""
         parts = self.inputs(x).split(self.widths, -1)
-        *qk, v = (part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in parts)  # (N,H,L,D or E)
-        if isinstance(mask, VarlenLayout) and not self.attention.packs:
-            q, k, v = (mask.unpack(part, 2) for part in (qk[0], qk[-1], v))
-            mixed = mask.pack(self.attention(q, k, v, mask.mask), 2)
-        else:
-            mixed = self.attention(qk[0], qk[-1], v, mask)  # (N,H,L,E)
+        *qk, v = (part.unflatten(-1, (self.sizes.heads, -1)).transpose(1, 2) for part in parts)
+        return qk[0], qk[-1], v
+
+    def _join(self, mixed: Tensor, x: Tensor) -> Tensor:
+        """(N,H,L,E) -> (N,L,d) in the dtype of x."""
         return self.output(mixed.transpose(1, 2).flatten(2).to(x.dtype))

@@ -12,36 +12,38 @@ lie in [0, 1] no number of rounds is too many. Rows of C and S sum to one, so a 
 every row and column is exact attention, without any inverse.
 """
 
+from typing import Literal
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .pinv import at_least_float32, to_unit
+from .precision import full_precision, to_unit
 from .scores import weigh
 
+Impl = Literal["eager", "sdpa"]
 ROUNDS = 5  # of smoothing; more change nothing to speak of
 
 
+@full_precision
 def cells(k: Tensor, v: Tensor, k_cols: Tensor, mask: Tensor | None, col_mask: Tensor | None):
     """Every real key joins the kept key nearest to it: k (N,H,L,D), v (N,H,L,E), k_cols (N,H,c,D), mask (N,L),
     col_mask (N,H,c) -> mean keys (N,H,c,D), mean values (N,H,c,E) and sizes (N,H,c), in float32 or wider.
 
     A padded kept key has a cell of size 0. No gradient flows through who joins whom.
     """
-    with torch.autocast(k.device.type, enabled=False):
-        k, v, k_cols = at_least_float32(k, v, k_cols)
-        N, H, c = k_cols.shape[:3]
-        heads = torch.arange(N * H, device=k.device).view(N, H, 1, 1)
-        joined = (nearest(k, k_cols, col_mask) + c * heads).flatten()  # (N·H·L,)
+    N, H, c = k_cols.shape[:3]
+    heads = torch.arange(N * H, device=k.device).view(N, H, 1, 1)
+    joined = (nearest(k, k_cols, col_mask) + c * heads).flatten()  # (N·H·L,)
 
-        def total(x: Tensor) -> Tensor:
-            x = x if mask is None else x * mask[:, None, :, None]
-            sums = x.new_zeros(N * H * c, x.shape[-1]).index_add(0, joined, x.flatten(0, 2))
-            return sums.view(N, H, c, x.shape[-1])
+    def total(x: Tensor) -> Tensor:
+        x = x if mask is None else x * mask[:, None, :, None]
+        sums = x.new_zeros(N * H * c, x.shape[-1]).index_add(0, joined, x.flatten(0, 2))
+        return sums.view(N, H, c, x.shape[-1])
 
-        sizes = total(torch.ones_like(k[..., :1]))  # (N,H,c,1)
-        some = sizes.clamp(min=1)
-        return total(k) / some, total(v) / some, sizes.squeeze(-1)
+    sizes = total(torch.ones_like(k[..., :1]))  # (N,H,c,1)
+    some = sizes.clamp(min=1)
+    return total(k) / some, total(v) / some, sizes.squeeze(-1)
 
 
 @torch.no_grad()
@@ -68,7 +70,7 @@ def corrected(
     mask: Tensor | None = None,
     row_mask: Tensor | None = None,
     col_mask: Tensor | None = None,
-    impl: str = "sdpa",
+    impl: Impl = "sdpa",
 ) -> tuple[Tensor, Tensor]:
     """C v̄ + S g (N,H,L,E) and R v (N,H,c,E); arguments as in ``lra.ops.three_factor.three_factor``.
 
@@ -81,17 +83,24 @@ def corrected(
     factor = q.shape[-1] ** -0.5
     rv = _attend(q_rows, k, v, factor, None if mask is None else mask[:, None], None, impl)
     out = _attend(q, keys.to(k.dtype), values.to(v.dtype), factor, occupied, bias.to(q.dtype), impl)
-    with torch.autocast(q.device.type, enabled=False):
-        q, q_rows, exact = at_least_float32(q, q_rows, rv)
-        error = exact - weigh(q_rows * factor @ keys.mT, occupied, "softmax", bias) @ values
-        if row_mask is not None:
-            error = error * row_mask[..., None]
-        unit = to_unit(q)
-        q, q_rows = q * unit, q_rows * unit  # S is the same for any multiple of the queries
-        h = bandwidth(q, q_rows, mask, row_mask).maximum(alike(keys, unit, torch.finfo(rv.dtype).eps))
-        near = -q_rows.square().sum(-1)[:, :, None] / h  # (N,H,1,c): |q|² is the same for all of a row
-        g = boosted(error, weigh(q_rows * (2 / h) @ q_rows.mT, row_mask, "softmax", near))
-        return (out + _attend(q * (2 / h), q_rows, g, 1.0, row_mask, near, impl)).to(rv.dtype), rv
+    correction = _correction(
+        q, q_rows, rv, keys, values, occupied, bias, mask, row_mask, torch.finfo(rv.dtype).eps, impl
+    )
+    return (out + correction).to(rv.dtype), rv
+
+
+@full_precision
+def _correction(q, q_rows, exact, keys, values, occupied, bias, mask, row_mask, eps: float, impl: Impl) -> Tensor:
+    """S g (N,H,L,E); eps: rounding of ``exact``, which is R v, in the dtype it was computed in."""
+    error = exact - weigh(q_rows * q.shape[-1] ** -0.5 @ keys.mT, occupied, "softmax", bias) @ values
+    if row_mask is not None:
+        error = error * row_mask[..., None]
+    unit = to_unit(q)
+    q, q_rows = q * unit, q_rows * unit  # S is the same for any multiple of the queries
+    h = bandwidth(q, q_rows, mask, row_mask).maximum(alike(keys, unit, eps))
+    near = -q_rows.square().sum(-1)[:, :, None] / h  # (N,H,1,c): |q|² is the same for all of a row
+    g = boosted(error, weigh(q_rows * (2 / h) @ q_rows.mT, row_mask, "softmax", near))
+    return _attend(q * (2 / h), q_rows, g, 1.0, row_mask, near, impl)
 
 
 def boosted(error: Tensor, own: Tensor, rounds: int = ROUNDS) -> Tensor:
@@ -130,13 +139,16 @@ def alike(keys: Tensor, unit: Tensor, eps: float) -> Tensor:
     return (own * unit * (eps * keys.shape[-1] / longest).sqrt()).square().clamp(limits.tiny, limits.max)
 
 
-def _attend(q, k, v, factor: float, keys: Tensor | None, bias: Tensor | None, impl: str) -> Tensor:
+def _attend(q, k, v, factor: float, keys: Tensor | None, bias: Tensor | None, impl: Impl) -> Tensor:
     """softmax(factor q kᵀ + bias) v, keys (N,H,j) or broadcastable, bias (N,H,1,j)."""
     if impl == "eager":
-        with torch.autocast(q.device.type, enabled=False):
-            q, k, v = at_least_float32(q, k, v)
-            return weigh(q * factor @ k.mT, keys, "softmax", bias) @ v
+        return _written_out(q, k, v, factor, keys, bias)
     if keys is not None:
         keys = keys[:, :, None]
         bias = keys if bias is None else bias.masked_fill(~keys, float("-inf"))
     return F.scaled_dot_product_attention(q, k, v, bias, scale=factor)
+
+
+@full_precision
+def _written_out(q, k, v, factor: float, keys: Tensor | None, bias: Tensor | None) -> Tensor:
+    return weigh(q * factor @ k.mT, keys, "softmax", bias) @ v

@@ -1,39 +1,41 @@
 """Depth-wise convolution along rows, by a product of matrices on a CPU."""
 
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from .blocks import windows
 
 BLOCK = 64  # positions of a row that one product makes
 
 
-class RowConvolution(nn.Conv2d):
-    """One filter of odd width per head along the sequence, zero outside it, no bias: (N,H,L,D) -> (N,H,L,D).
+def convolve_rows(v: Tensor, weight: Tensor) -> Tensor:
+    """Slide one filter of odd width per head along the sequence, zero outside it.
 
     On a CPU the product of each block of a row, and its neighbours, with a banded matrix. oneDNN 3.12, which torch has
     for convolutions there, gets the gradient of such filters wrong. With one head it writes outside its memory if
     10 <= L <= kernel // 2 + 1. With more heads it leaves terms out if 1 <= L mod 15 <= kernel // 2 - 15, for a kernel
     of 35 at L = 256, 512 and 4096 among others.
+
+    Args:
+        v: (N,H,L,D).
+        weight: the filters (H,1,kernel,1), as a depth-wise ``torch.nn.Conv2d`` has them.
+
+    Returns:
+        (N,H,L,D).
     """
+    N, H, L, D = v.shape
+    reach = weight.shape[2] // 2
+    if v.device.type != "cpu":
+        return F.conv2d(v, weight, padding=(reach, 0), groups=H)
+    pieces = windows(v, BLOCK, reach, reach).mT  # (N,H,B,D,BLOCK + 2 reach)
+    rows = pieces.transpose(0, 1).reshape(H, -1, BLOCK + 2 * reach)
+    out = (rows @ _band(weight[:, 0, :, 0]).mT).view(H, N, -1, D, BLOCK)
+    return out.permute(1, 0, 2, 4, 3).flatten(2, 3)[:, :, :L]
 
-    def __init__(self, heads: int, kernel: int):
-        super().__init__(heads, heads, (kernel, 1), padding=(kernel // 2, 0), groups=heads, bias=False)
 
-    def forward(self, v: Tensor) -> Tensor:
-        if v.device.type != "cpu":
-            return super().forward(v)
-        N, H, L, D = v.shape
-        reach = self.padding[0]
-        pieces = windows(v, BLOCK, reach, reach).mT  # (N,H,B,D,BLOCK + 2 reach)
-        rows = pieces.transpose(0, 1).reshape(H, -1, BLOCK + 2 * reach)
-        out = (rows @ self._band().mT).view(H, N, -1, D, BLOCK)
-        return out.permute(1, 0, 2, 4, 3).flatten(2, 3)[:, :, :L]
-
-    def _band(self) -> Tensor:
-        """(H,BLOCK,BLOCK + 2 reach), row i of which is the filter from column i on."""
-        filters = self.weight[:, 0, :, 0]
-        width = filters.shape[1] + BLOCK
-        # Rows of this width, read as rows of one column less, are each shifted by one.
-        shifted = F.pad(filters, (0, BLOCK)).repeat(1, BLOCK)[:, : BLOCK * (width - 1)]
-        return shifted.unflatten(1, (BLOCK, width - 1))
+def _band(filters: Tensor) -> Tensor:
+    """(H,kernel) -> (H,BLOCK,BLOCK + 2 reach), row i of which is the filter from column i on."""
+    width = filters.shape[1] + BLOCK
+    # Rows of this width, read as rows of one column less, are each shifted by one.
+    shifted = F.pad(filters, (0, BLOCK)).repeat(1, BLOCK)[:, : BLOCK * (width - 1)]
+    return shifted.unflatten(1, (BLOCK, width - 1))

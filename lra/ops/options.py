@@ -1,4 +1,4 @@
-"""What an option takes, by its annotation: ``Literal`` names words, ``Annotated`` with a ``Range`` bounds numbers."""
+"""Choices and ranges: an annotation with ``Literal`` names words, ``Annotated`` with a ``Range`` bounds numbers."""
 
 from dataclasses import dataclass
 from typing import Annotated, Any, get_args
@@ -35,6 +35,13 @@ Share = Annotated[float, Range(0, 1)]
 
 
 def one_of(name: str, value: Any, words: Any) -> None:
-    """Raise ValueError for a value that ``words``, a Literal, does not name."""
+    """Raise ValueError for a value of option ``name`` that is not among ``words``, a Literal."""
     if value not in get_args(words):
         raise ValueError(f"{name} must be one of {', '.join(map(str, get_args(words)))}, not {value!r}")
+
+
+def in_range(name: str, value: float, bounds: Range, most: str = "") -> None:
+    """Raise ValueError for a value of option ``name`` outside ``bounds``; ``most`` says what the upper bound is."""
+    if value not in bounds:
+        what = f" ({most})" if most else ""
+        raise ValueError(f"{name} must be {str(bounds).removeprefix('of ')}{what}, not {value}")

@@ -1,39 +1,24 @@
 """Pseudo-inverses of batches of small square matrices, (..., c, c) -> (..., c, c).
 
-All of them compute in float32 (float64 stays float64) with autocast off, and gradients flow through the iterations.
+All of them compute in full precision, and gradients flow through the iterations.
 """
 
-import math
 from collections.abc import Callable
 from functools import partial
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor
 
-from .options import Range, Whole
+from .options import Range, Whole, in_range, one_of
+from .precision import full_precision
 
 CubicInit = Literal["per_matrix", "batch", "two_norms"]
 NewtonInit = Literal["soft", "paper", "softpp"]
 Grad = Literal["implicit", "unroll"]
-CUBIC_INITS, NEWTON_INITS, GRADS = map(get_args, (CubicInit, NewtonInit, Grad))
 
 
-def at_least_float32(*tensors: Tensor) -> list[Tensor]:
-    """float64 stays, every narrower dtype becomes float32."""
-    return [t if t.dtype == torch.float64 else t.float() for t in tensors]
-
-
-def to_unit(x: Tensor) -> Tensor:
-    """The power of two that brings the largest entry of each matrix (...,L,D) into [1/2, 1), 1 for zeros: (...,1,1).
-
-    A product with it is exact, and squares of the result neither overflow nor vanish.
-    """
-    largest = x.detach().abs().amax((-2, -1), keepdim=True)
-    most = -math.frexp(torch.finfo(x.dtype).tiny)[1]
-    return torch.ldexp(torch.ones_like(largest), -largest.frexp().exponent.clamp(-most, most))
-
-
+@full_precision
 def cubic(m: Tensor, *, steps: Whole, init: CubicInit = "per_matrix") -> Tensor:
     """Third-order iterative pseudo-inverse of Nystromformer (Xiong et al. 2021, section 3.3) and CURformer.
 
@@ -48,20 +33,16 @@ def cubic(m: Tensor, *, steps: Whole, init: CubicInit = "per_matrix") -> Tensor:
 
     After few steps Z is not the pseudo-inverse but a smoothed one, and it stays bounded where the true one does not.
     """
-    if steps < 0:
-        raise ValueError(f"pinv.steps must be 0 or more, not {steps}")
-    if init not in CUBIC_INITS:
-        raise ValueError(f"pinv.init must be per_matrix, batch or two_norms, not {init!r}")
-    with torch.autocast(m.device.type, enabled=False):
-        (m,) = at_least_float32(m)
-        shape, m = m.shape, m.flatten(0, -3) if m.dim() > 2 else m[None]
-        tiny = torch.finfo(m.dtype).tiny  # a matrix of zeros has zero as its inverse
-        scale = m.abs().sum(-2).max(-1).values.clamp(min=tiny)[:, None, None]
-        z = m.mT / (scale.max() if init == "batch" else scale)
-        if init == "two_norms":
-            z = z / m.abs().sum(-1).max(-1).values.clamp(min=tiny)[:, None, None]
-        z = _Cubic.apply(m, z, steps) if steps else z
-        return z.reshape(shape)
+    in_range("steps", steps, Range(0))
+    one_of("init", init, CubicInit)
+    shape, m = m.shape, m.flatten(0, -3) if m.dim() > 2 else m[None]
+    tiny = torch.finfo(m.dtype).tiny  # a matrix of zeros has zero as its inverse
+    scale = m.abs().sum(-2).max(-1).values.clamp(min=tiny)[:, None, None]
+    z = m.mT / (scale.max() if init == "batch" else scale)
+    if init == "two_norms":
+        z = z / m.abs().sum(-1).max(-1).values.clamp(min=tiny)[:, None, None]
+    z = _Cubic.apply(m, z, steps) if steps else z
+    return z.reshape(shape)
 
 
 def mixes_batch(pinv: Callable[[Tensor], Tensor]) -> bool:
@@ -124,32 +105,32 @@ class _Cubic(torch.autograd.Function):
         return dm, grad, None
 
 
+@full_precision
 def exact(m: Tensor, *, rtol: float | None = None) -> Tensor:
     """Moore-Penrose inverse by singular values; the limit of the iterations, for tests and ablations.
 
     rtol: singular values up to rtol times the largest count as zero; None: those of rounding only.
     """
-    with torch.autocast(m.device.type, enabled=False):
-        return torch.linalg.pinv(*at_least_float32(m), rtol=rtol)
+    return torch.linalg.pinv(m, rtol=rtol)
 
 
+@full_precision
 def tikhonov(m: Tensor, *, ridge: float) -> Tensor:
     """(mᵀ m + (ridge s)² I)⁻¹ mᵀ, s the largest singular value (Tikhonov 1963): a singular value σ is inverted to
     σ / (σ² + (ridge s)²), which is at most 1 / (2 ridge s). m (...,r,c) -> (...,c,r).
 
     ridge=0.1 comes as near to trained softmax attention as 4 steps of ``cubic``, see ``lra.studies.dropin``.
     """
-    with torch.autocast(m.device.type, enabled=False):
-        (m,) = at_least_float32(m)
-        damping = (ridge * torch.linalg.matrix_norm(m.detach(), ord=2)).square()
-        damping = damping.clamp(min=torch.finfo(m.dtype).tiny)[..., None, None]  # a matrix of zeros has zero
-        size = min(m.shape[-2:])
-        ridge_matrix = damping * torch.eye(size, dtype=m.dtype, device=m.device)
-        if m.shape[-2] < m.shape[-1]:  # the same number, from the smaller system
-            return torch.linalg.solve(m @ m.mT + ridge_matrix, m).mT
-        return torch.linalg.solve(m.mT @ m + ridge_matrix, m.mT)
+    damping = (ridge * torch.linalg.matrix_norm(m.detach(), ord=2)).square()
+    damping = damping.clamp(min=torch.finfo(m.dtype).tiny)[..., None, None]  # a matrix of zeros has zero
+    size = min(m.shape[-2:])
+    ridge_matrix = damping * torch.eye(size, dtype=m.dtype, device=m.device)
+    if m.shape[-2] < m.shape[-1]:  # the same number, from the smaller system
+        return torch.linalg.solve(m @ m.mT + ridge_matrix, m).mT
+    return torch.linalg.solve(m.mT @ m + ridge_matrix, m.mT)
 
 
+@full_precision
 def newton(
     m: Tensor,
     *,
@@ -174,15 +155,10 @@ def newton(
     ``grad``: ``implicit`` is -Yᵀ G Yᵀ, the published backward pass, which is the gradient of what is computed as far as
     the steps have converged; ``unroll`` differentiates the steps.
     """
-    if steps < 0:
-        raise ValueError(f"pinv.steps must be 0 or more, not {steps}")
-    if init not in NEWTON_INITS:
-        raise ValueError(f"pinv.init must be soft, paper or softpp, not {init!r}")
-    if grad not in GRADS:
-        raise ValueError(f"pinv.grad must be implicit or unroll, not {grad!r}")
-    with torch.autocast(m.device.type, enabled=False):
-        (m,) = at_least_float32(m)
-        return (_Newton.apply if grad == "implicit" else _newton)(m, steps, init, ridge)
+    in_range("steps", steps, Range(0))
+    one_of("init", init, NewtonInit)
+    one_of("grad", grad, Grad)
+    return (_Newton.apply if grad == "implicit" else _newton)(m, steps, init, ridge)
 
 
 def _newton(m: Tensor, steps: int, init: str, ridge: float) -> Tensor:

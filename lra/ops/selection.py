@@ -6,109 +6,132 @@ No gradient flows through a selection. Kept positions are distinct and real toke
 from typing import Literal, get_args
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from . import triton as kernels
 from .options import one_of
-from .pinv import to_unit
+from .precision import full_precision, to_unit
 from .varlen import VarlenLayout
 
 Score = Literal["sum", "abs", "embed", "step", "random", "farthest"]
 Pairing = Literal["separate", "same_k", "same_q", "swapped"]
+PackedScore = Literal["sum", "abs", "embed", "step", "random"]
 Resample = Literal["train", "always"]
 SCORES, PAIRINGS = get_args(Score), get_args(Pairing)
+FUSED = ("sum", "abs", "embed")
 
 
-class Select(nn.Module):
-    """Selection rules of CURformer (Francois et al. 2025, sections 4 and 6).
+@torch.no_grad()
+def select(
+    q: Tensor,
+    k: Tensor,
+    count: int,
+    mask: Tensor | None = None,
+    *,
+    score: Score,
+    pairing: Pairing = "separate",
+    class_token: bool = False,
+    draw: Tensor | None = None,
+    fused: bool = False,
+) -> tuple[Tensor, Tensor]:
+    """Select rows and columns by the rules of CURformer (Francois et al. 2025, sections 4 and 6).
 
-    score, the importance of a row x (D,): ``sum`` of its entries, sum of their ``abs``olute values, its first entry
-    (``embed``), a uniform ``random`` number; ``step`` takes every (n_real / c)-th real token instead, ``farthest`` one
-    after the other the row that is farthest from those it has.
-    pairing: ``separate`` scores queries for rows and keys for columns, ``same_k`` and ``same_q`` use one set for both,
-    ``swapped`` scores keys for rows and queries for columns.
-    class_token: position 0 is always kept, unless it is padding.
-    resample: ``train`` draws anew at every call while training and keeps one draw in evaluation, the same for every
-    example; ``always`` draws anew in evaluation too, as published.
-    fused: ``sum``, ``abs`` and ``embed`` in one launch over queries and keys, in float32.
+    Args:
+        q, k: (N,H,L,D). mask: (N,L).
+        score: importance of a row x (D,): ``sum`` of its entries, sum of their ``abs``olute values, its first entry
+            (``embed``), a uniform ``random`` number; ``step`` takes every (n_real / c)-th real token instead,
+            ``farthest`` one after the other the row that is farthest from those it has.
+        pairing: ``separate`` scores queries for rows and keys for columns, ``same_k`` and ``same_q`` use one set for
+            both, ``swapped`` scores keys for rows and queries for columns.
+        class_token: position 0 is always kept, unless it is padding.
+        draw: the random numbers of score=random, one for each side, head and position (2,H,length), the same for every
+            example; None draws anew.
+        fused: ``sum``, ``abs`` and ``embed`` in one launch over queries and keys, in float32.
+
+    Returns:
+        rows, cols, each int64 (N,H,c) with c = min(count, L).
+
+    Raises:
+        ValueError: unknown choices.
     """
+    one_of("score", score, Score)
+    rows, cols = _sources(q, k, pairing)
+    N, H, L, _ = q.shape
+    count = min(count, L)
+    if score == "step":
+        kept = every(N, L, count, mask, q.device)[:, None].expand(-1, H, -1)
+        return kept, kept
+    if fused and score in FUSED:
+        scores = kernels.row_scores(rows, None if rows is cols else cols, mask, score=score, class_token=class_token)
+        kept = scores.topk(count, sorted=False).indices  # (1 or 2,N,H,c)
+        return kept[0], kept[-1]
 
-    def __init__(
-        self,
-        *,
-        score: Score,
-        pairing: Pairing = "separate",
-        class_token: bool = False,
-        resample: Resample = "train",
-        heads: int | None = None,
-        length: int | None = None,
-        fused: bool = False,
-    ):
-        super().__init__()
-        one_of("score", score, Score)
-        one_of("pairing", pairing, Pairing)
-        one_of("resample", resample, Resample)
-        self.score, self.pairing, self.class_token, self.resample = score, pairing, class_token, resample
-        self.fused = fused and score in ("sum", "abs", "embed")
-        if score == "random":  # the draw used in evaluation: one number for each side, head and position
-            self.register_buffer("draw", torch.rand(2, heads, length))
-
-    @torch.no_grad()
-    def forward(self, q: Tensor, k: Tensor, count: int, mask: Tensor | VarlenLayout | None) -> tuple[Tensor, Tensor]:
-        """q, k (N,H,L,D), mask (N,L) -> rows, cols, each int64 (N,H,c) with c = min(count, L).
-
-        With ``VarlenLayout`` q and k are packed (1,H,T,D), the result counts among the T, and no row is shorter than
-        count.
-        """
-        sources = {"separate": (q, k), "same_k": (k, k), "same_q": (q, q), "swapped": (k, q)}[self.pairing]
-        count = min(count, q.shape[2])
-        if self.score == "step":
-            if isinstance(mask, VarlenLayout):
-                kept = mask.starts[:, None] + torch.arange(count, device=q.device) * mask.real[:, None] // count
-            else:
-                kept = every(q.shape[0], q.shape[2], count, mask, q.device)
-            kept = kept[:, None].expand(-1, q.shape[1], -1)
-            return kept, kept
-        same = sources[0] is sources[1]
-        if self.fused:
-            scores = kernels.row_scores(
-                sources[0], None if same else sources[1], mask, score=self.score, class_token=self.class_token
-            )
-            kept = scores.topk(count, sorted=False).indices  # (1 or 2,N,H,c)
-            return kept[0], kept[-1]
-        if same:
-            kept = self._top(sources[0], 0, count, mask)
-            return kept, kept
-        return self._top(sources[0], 0, count, mask), self._top(sources[1], 1, count, mask)
-
-    def _top(self, x: Tensor, side: int, count: int, mask: Tensor | VarlenLayout | None) -> Tensor:
-        if self.score == "farthest":
+    def top(x: Tensor, side: int) -> Tensor:
+        if score == "farthest":
             return farthest(x, count, mask)
-        if isinstance(mask, VarlenLayout):
-            scores = self._scores(x, side, mask.positions)
-            if self.class_token:
-                scores = scores.masked_fill(mask.positions == 0, float("inf"))
-            return mask.top(scores, count)
-        scores = self._scores(x, side, slice(x.shape[2]))
-        if self.class_token:
+        scores = _scores(x, score, None if draw is None else draw[side, :, :L])
+        if class_token:
             scores[..., 0] = float("inf")
         if mask is not None:
             scores = scores.masked_fill(~mask[:, None], float("-inf"))
         return scores.topk(count, sorted=False).indices
 
-    def _scores(self, x: Tensor, side: int, positions: Tensor | slice) -> Tensor:
-        N, H, L, _ = x.shape
-        match self.score:
-            case "sum":
-                return x.sum(-1)
-            case "abs":
-                return x.abs().sum(-1)
-            case "embed":
-                return x[..., 0].clone()
-            case "random" if self.training or self.resample == "always":
-                return torch.rand(N, H, L, device=x.device)
-            case "random":
-                return self.draw[side, :, positions].repeat(N, 1, 1)
+    kept = top(rows, 0)
+    return kept, kept if rows is cols else top(cols, 1)
+
+
+@torch.no_grad()
+def select_packed(
+    q: Tensor,
+    k: Tensor,
+    count: int,
+    layout: VarlenLayout,
+    *,
+    score: PackedScore,
+    pairing: Pairing = "separate",
+    class_token: bool = False,
+    draw: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Select as ``select`` does among packed tokens: q, k (1,H,T,D) -> int64 (N,H,count), places among the T.
+
+    No row may be shorter than ``count``.
+    """
+    one_of("score", score, PackedScore)
+    rows, cols = _sources(q, k, pairing)
+    if score == "step":
+        kept = layout.starts[:, None] + torch.arange(count, device=q.device) * layout.real[:, None] // count
+        kept = kept[:, None].expand(-1, q.shape[1], -1)
+        return kept, kept
+
+    def top(x: Tensor, side: int) -> Tensor:
+        scores = _scores(x, score, None if draw is None else draw[side, :, layout.positions])
+        if class_token:
+            scores = scores.masked_fill(layout.positions == 0, float("inf"))
+        return layout.top(scores, count)
+
+    kept = top(rows, 0)
+    return kept, kept if rows is cols else top(cols, 1)
+
+
+def _sources(q: Tensor, k: Tensor, pairing: Pairing) -> tuple[Tensor, Tensor]:
+    """What rows and columns are scored by."""
+    one_of("pairing", pairing, Pairing)
+    return {"separate": (q, k), "same_k": (k, k), "same_q": (q, q), "swapped": (k, q)}[pairing]
+
+
+def _scores(x: Tensor, score: str, draw: Tensor | None) -> Tensor:
+    """x (N,H,L,D), draw (H,L) -> (N,H,L), a tensor of its own."""
+    match score:
+        case "sum":
+            return x.sum(-1)
+        case "abs":
+            return x.abs().sum(-1)
+        case "embed":
+            return x[..., 0].clone()
+        case "random" if draw is None:
+            return torch.rand(x.shape[:3], device=x.device)
+        case "random":
+            return draw.repeat(len(x), 1, 1)
 
 
 def every(N: int, L: int, count: int, mask: Tensor | None, device) -> Tensor:
@@ -159,6 +182,11 @@ def gather_kept(x: Tensor, index: Tensor) -> Tensor:
     return x.gather(2, index[..., None].expand(-1, -1, -1, x.shape[-1]))
 
 
+def put_kept(x: Tensor, index: Tensor, rows: Tensor) -> Tensor:
+    """x (N,H,L,E) with ``rows`` (N,H,c,E) at index (N,H,c)."""
+    return x.scatter(2, index[..., None].expand_as(rows), rows.to(x.dtype))
+
+
 def no_row_empty(mask: Tensor | None) -> Tensor | None:
     """mask (N,L) with all tokens of an example real if none is: its rows are read by nobody, and must not be NaN, as a
     softmax over nothing is, because a gradient of zero times NaN is NaN."""
@@ -170,14 +198,17 @@ def real_first(mask: Tensor) -> Tensor:
     return (~mask).to(torch.uint8).argsort(dim=-1, stable=True)
 
 
-def segment_means(mask: Tensor, count: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """The matrix that takes means over consecutive segments of the real tokens, and which of its rows have any.
+@full_precision
+def segment_means(mask: Tensor, count: int, *rows: Tensor) -> tuple[list[Tensor], Tensor]:
+    """Means over consecutive segments of the real tokens: token r of n_real lies in segment floor(r c / n_real).
 
-    Token r of n_real lies in segment floor(r c / n_real), c = min(count, n_real): mask (N,L) -> (N,count,L), (N,count).
+    mask (N,L), count, rows (N,H,L,D) -> means of each (N,H,count,D) and which segments have a token (N,count), the
+    first c = min(count, n_real).
     """
     total = mask.sum(-1, keepdim=True)  # (N,1)
     used = total.clamp(max=count)
     segment = (mask.cumsum(-1) - 1) * used // total.clamp(min=1)  # (N,L)
     number = torch.arange(count, device=mask.device)
-    member = ((segment[:, None] == number[:, None]) & mask[:, None]).to(dtype)
-    return member / member.sum(-1, keepdim=True).clamp(min=1), number < used
+    member = ((segment[:, None] == number[:, None]) & mask[:, None]).to(rows[0].dtype)
+    mean = (member / member.sum(-1, keepdim=True).clamp(min=1))[:, None]  # (N,1,count,L)
+    return [mean @ x for x in rows], number < used

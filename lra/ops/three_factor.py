@@ -3,17 +3,19 @@
 from collections.abc import Callable
 from typing import Literal, get_args
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from . import triton as kernels
-from .pinv import at_least_float32
-from .scores import scale, weigh
+from .options import one_of
+from .precision import full_precision
+from .scores import Weights, scale, weigh
 from .varlen import VarlenLayout
 
 Impl = Literal["eager", "sdpa", "triton"]
 IMPLS = get_args(Impl)
+Inverse = Callable[[Tensor], Tensor]  # (..., c, c) -> (..., c, c)
+NO_BIAS = (None, None, None)
 
 
 def three_factor(
@@ -23,52 +25,79 @@ def three_factor(
     q_rows: Tensor,
     k_cols: Tensor,
     *,
-    pinv: Callable[[Tensor], Tensor],
-    mask: Tensor | VarlenLayout | None = None,
+    pinv: Inverse,
+    mask: Tensor | None = None,
     row_mask: Tensor | None = None,
     col_mask: Tensor | None = None,
-    weights: str = "softmax",
-    bias: tuple[Tensor | None, Tensor | None, Tensor | None] = (None, None, None),
+    weights: Weights = "softmax",
+    bias: tuple[Tensor | None, Tensor | None, Tensor | None] = NO_BIAS,
     impl: Impl = "sdpa",
 ) -> tuple[Tensor, Tensor | None]:
-    """f(q k_colsᵀ) · pinv(f(q_rows k_colsᵀ)) · f(q_rows kᵀ) v, evaluated right to left, f the softmax.
+    """Multiply f(q k_colsᵀ) · pinv(f(q_rows k_colsᵀ)) · f(q_rows kᵀ) v from right to left, f the softmax.
 
-    q, k (N,H,L,D), v (N,H,L,E), q_rows, k_cols (N,H,c,D), mask (N,L), row_mask and col_mask (N,H,c) or broadcastable:
-    which kept rows and columns are real -> the product (N,H,L,E) and R v (N,H,c,E). Scores are divided by √D.
+    Scores are divided by √D. Padded kept columns get no weight and padded kept rows of the inner matrix are zero before
+    its inverse, so the result equals that of keeping the real ones only. Taking the inner matrix from q_rows instead of
+    cutting it out of the n x c factor is the same number without a scatter in the backward pass.
 
-    weights: ``softmax`` | ``laplace``, which makes f and the divisor MEGA's, see ``lra.ops.scores``. bias: added to the
-    scores of the three factors, (N,H,L,c), (N,H,c,c) and (N,H,c,L) or broadcastable.
+    Args:
+        q, k: (N,H,L,D). v: (N,H,L,E). q_rows, k_cols: (N,H,c,D).
+        mask: (N,L). row_mask, col_mask: which kept rows and columns are real, (N,H,c) or broadcastable.
+        weights: ``softmax`` | ``laplace``, which makes f and the divisor MEGA's, see ``lra.ops.scores``.
+        bias: added to the scores of the three factors, (N,H,L,c), (N,H,c,c) and (N,H,c,L) or broadcastable.
+        impl: ``eager`` writes every factor out in float32; ``sdpa`` is two fused calls around the inverse, O(L) memory
+            without a bias, and for softmax only; ``triton`` is ``lra.ops.triton``, for softmax without a bias and the
+            cubic inverse only, and returns None for R v.
 
-    Padded kept columns get no weight and padded kept rows of the inner matrix are zero before its inverse, so the
-    result equals that of keeping the real ones only. Taking the inner matrix from q_rows instead of cutting it out of
-    the n x c factor is the same number without a scatter in the backward pass.
-
-    ``eager`` writes every factor out in float32; ``sdpa`` is two fused calls around the inverse, O(L) memory without a
-    bias, and for softmax only; ``triton`` is ``lra.ops.triton``, for softmax without a bias and the cubic inverse only,
-    and returns None for R v. With ``VarlenLayout`` as the mask q, k, v are packed (1,H,T,·) and impl is ``sdpa``.
+    Returns:
+        The product (N,H,L,E) and R v (N,H,c,E).
     """
     if impl == "triton":
         marks = {"q_kept": q_rows, "k_kept": k_cols, "row_mask": row_mask, "col_mask": col_mask}
         return kernels.three_factor(q, k, v, pinv=pinv, mask=mask, **marks), None
     outer_bias, inner_bias, rows_bias = bias
     factor = scale(weights, q, mask)
-    with torch.autocast(q.device.type, enabled=False):
-        rows, cols = at_least_float32(q_rows, k_cols)
-        inner = weigh(rows * factor @ cols.mT, col_mask, weights, inner_bias)
-        if row_mask is not None:
-            inner = inner * row_mask[..., None]
-        inverse = pinv(inner)  # (N,H,c,c)
-    if isinstance(mask, VarlenLayout):
-        rv = mask.attend(q_rows, k, v)
-        return mask.attend(q, k_cols, (inverse @ rv.to(inverse.dtype)).to(v.dtype)), rv
-    if impl == "sdpa":
-        rv = F.scaled_dot_product_attention(q_rows, k, v, _allowed(mask if mask is None else mask[:, None], rows_bias))
-        w = (inverse @ rv.to(inverse.dtype)).to(v.dtype)
-        return F.scaled_dot_product_attention(q, k_cols, w, _allowed(col_mask, outer_bias)), rv
-    with torch.autocast(q.device.type, enabled=False):
-        q, k, v = at_least_float32(q, k, v)
-        rv = weigh(rows * factor @ k.mT, None if mask is None else mask[:, None], weights, rows_bias) @ v
-        return weigh(q * factor @ cols.mT, col_mask, weights, outer_bias) @ (inverse @ rv), rv
+    keys = None if mask is None else mask[:, None]  # (N,1,L)
+    if impl == "eager":
+        return _written_out(q, k, v, q_rows, k_cols, factor, pinv, keys, row_mask, col_mask, weights, bias)
+    inverse = _inverse(q_rows, k_cols, factor, pinv, row_mask, col_mask, weights, inner_bias)
+    rv = F.scaled_dot_product_attention(q_rows, k, v, _allowed(keys, rows_bias))
+    w = (inverse @ rv.to(inverse.dtype)).to(v.dtype)
+    return F.scaled_dot_product_attention(q, k_cols, w, _allowed(col_mask, outer_bias)), rv
+
+
+def check_impl(impl: Impl, weights: Weights = "softmax") -> None:
+    """Raise ValueError for choices that are unknown or do not go together."""
+    one_of("impl", impl, Impl)
+    one_of("weights", weights, Weights)
+    if weights != "softmax" and impl != "eager":
+        raise ValueError(f"weights={weights} needs impl=eager, not {impl}")
+
+
+def three_factor_packed(
+    q: Tensor, k: Tensor, v: Tensor, q_rows: Tensor, k_cols: Tensor, layout: VarlenLayout, *, pinv: Inverse
+) -> tuple[Tensor, Tensor]:
+    """Multiply packed rows: q, k, v (1,H,T,·), q_rows, k_cols (N,H,c,D), all real -> (1,H,T,E) and R v (N,H,c,E).
+
+    impl is ``sdpa`` and weights are ``softmax``.
+    """
+    inverse = _inverse(q_rows, k_cols, scale("softmax", q, None), pinv)
+    rv = layout.attend(q_rows, k, v)
+    return layout.attend(q, k_cols, (inverse @ rv.to(inverse.dtype)).to(v.dtype)), rv
+
+
+@full_precision
+def _inverse(rows, cols, factor, pinv, row_mask=None, col_mask=None, weights="softmax", bias=None) -> Tensor:
+    """pinv(U) (N,H,c,c), U the kept rows of the first factor."""
+    inner = weigh(rows * factor @ cols.mT, col_mask, weights, bias)
+    return pinv(inner if row_mask is None else inner * row_mask[..., None])
+
+
+@full_precision
+def _written_out(q, k, v, q_rows, k_cols, factor, pinv, keys, row_mask, col_mask, weights, bias):
+    outer_bias, inner_bias, rows_bias = bias
+    inverse = _inverse(q_rows, k_cols, factor, pinv, row_mask, col_mask, weights, inner_bias)
+    rv = weigh(q_rows * factor @ k.mT, keys, weights, rows_bias) @ v
+    return weigh(q * factor @ k_cols.mT, col_mask, weights, outer_bias) @ (inverse @ rv), rv
 
 
 def _allowed(keys: Tensor | None, bias: Tensor | None) -> Tensor | None:

@@ -6,10 +6,10 @@ from torch import Tensor
 
 
 class VarlenLayout:
-    """Where the real tokens of mask (N,L) lie among the T = mask.sum() of all rows, which keep their order.
+    """The places of the real tokens of mask (N,L) among the T = mask.sum() of all rows, which keep their order.
 
-    A mechanism with ``packs`` is handed this in the place of a mask, and q, k, v (1,H,T,·). ``lengths`` and ``real``
-    (N,) are the numbers of tokens, ``starts`` (N,) where rows begin, ``positions`` (T,) where tokens stood in theirs.
+    ``lengths`` and ``real`` (N,) are the numbers of tokens, ``starts`` (N,) the places at which rows begin,
+    ``positions`` (T,) those of the tokens in their own rows.
     """
 
     def __init__(self, mask: Tensor):
@@ -66,9 +66,9 @@ def gather_packed(x: Tensor, index: Tensor) -> Tensor:
     return x.gather(2, _wide(index, x)).view(H, N, c, -1).transpose(0, 1)
 
 
-def put(x: Tensor, index: Tensor, rows: Tensor) -> Tensor:
+def put_packed(x: Tensor, index: Tensor, rows: Tensor) -> Tensor:
     """A packed x (1,H,T,E) with ``rows`` (N,H,c,E) at index (N,H,c)."""
-    return x.scatter(2, _wide(index, x), rows.transpose(0, 1).flatten(1, 2)[None])
+    return x.scatter(2, _wide(index, x), rows.to(x.dtype).transpose(0, 1).flatten(1, 2)[None])
 
 
 def _wide(index: Tensor, x: Tensor) -> Tensor:

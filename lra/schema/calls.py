@@ -1,9 +1,12 @@
-"""Constructor calls, ``_target_`` with options: the constructor's keyword-only arguments say what the options take."""
+"""Constructor calls, ``_target_`` with options: the constructor's keyword-only arguments say what the options take.
+
+A positional argument annotated with a dataclass, such as the ``Sizes`` of a mechanism, stands for its fields.
+"""
 
 import collections.abc
 import inspect
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, is_dataclass
 from typing import Annotated, Any, get_origin, get_type_hints
 
 from hydra.utils import get_object
@@ -74,9 +77,13 @@ def options(target: Any, given: frozenset[str] = frozenset()) -> tuple[dict[str,
             continue
         hints = _hints(function)
         for key, parameter in signature.parameters.items():
-            if parameter.kind is parameter.KEYWORD_ONLY and key not in given:
-                kinds[key] = hints.get(key, kinds.get(key, Any))
-                needed = needed | {key} if parameter.default is parameter.empty else needed - {key}
+            if parameter.kind is parameter.KEYWORD_ONLY:
+                if key not in given:
+                    kinds[key] = hints.get(key, kinds.get(key, Any))
+                    needed = needed | {key} if parameter.default is parameter.empty else needed - {key}
+            elif is_dataclass(hints.get(key)):
+                fields, needed_fields = options(hints[key], given)
+                kinds, needed = kinds | fields, needed | needed_fields
     return kinds, needed
 
 

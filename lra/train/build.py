@@ -3,7 +3,10 @@
 import copy
 import inspect
 import os
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -11,13 +14,14 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf, open_dict
 from torch import nn
 
-from ..attention.base import Attention, Mixer
+from ..attention.base import Attention, Mixer, Sizes
 from ..config import data_command
 from ..data.datamodule import TaskData
 from ..model.classifier import Classifier
 from ..model.embed import FeatureEmbedding, TokenEmbedding
 from ..model.multihead import Multihead
 from ..runs.record import disk_bytes
+from ..schema import calls
 
 
 def task_data(config: DictConfig, seed: int = 0) -> TaskData:
@@ -124,31 +128,60 @@ def block_factory(config: DictConfig) -> Callable[..., nn.Module]:
     A block that takes an ``attention`` is handed the Attention itself, any other one a Mixer around it.
 
     Its argument says whether the block is the encoder's first; a Block that takes ``first`` is told, because what its
-    memory begins with is learned there only.
+    memory begins with is learned there only. A Block has ``model.dropout`` unless ``attn.dropout`` is said.
     """
-    model, mechanism = config.model, instantiate(_mechanism(config))
-    head_dim = model.head_dim or model.dim // model.heads
-    sizes = {"dim": model.dim, "heads": model.heads, "head_dim": head_dim, "length": config.task.length}
-    kind, shell = mechanism.func, instantiate(config.block)
+    model, length = config.model, config.task.length
+    mechanism, shell = instantiate(_mechanism(config)), instantiate(config.block)
+    kind = mechanism.func
     if not inspect.isclass(kind):
         raise ValueError(f"attn._target_ must name a class, not {kind}")
     holds_attention = "attention" in inspect.signature(shell).parameters  # it has projections of its own
     if holds_attention and not issubclass(kind, Attention):
         raise ValueError(f"{shell.func.__name__} needs a mechanism of queries, keys and values, not {kind.__name__}")
-    if issubclass(kind, Attention | Mixer):
-        mixer = partial(Multihead, mechanism, **sizes) if issubclass(kind, Attention) else partial(mechanism, **sizes)
-        held = partial(shell, mechanism, length=config.task.length) if holds_attention else partial(shell, mixer)
-        block = partial(held, dim=model.dim, hidden=model.hidden, dropout=model.dropout)
+    place = {"heads": model.heads, "head_dim": model.head_dim or model.dim // model.heads, "length": length}
+    sizes = Sizes(**place, value_dim=place["head_dim"])
+    whole = not issubclass(kind, Attention | Mixer)
+    dropout = config.attn.get("dropout", model.dropout if whole else 0.0)
+
+    @_said_as("attn", kind, heads="model", head_dim="model", dim="model")
+    def made(sizes: Sizes, **more) -> nn.Module:
+        return mechanism(replace(sizes, dropout=dropout), **more)
+
+    if whole:
+        block = partial(made, sizes, dim=model.dim, hidden=model.hidden)
+        told = "first" in inspect.signature(kind).parameters
     else:
-        block = partial(mechanism, **sizes, hidden=model.hidden, dropout=model.dropout)
-    told = "first" in inspect.signature(block).parameters
+        if holds_attention:
+            held = partial(shell, made, length=length)
+        elif issubclass(kind, Attention):
+            held = partial(shell, partial(Multihead, made, dim=model.dim, **place))
+        else:
+            held = partial(shell, partial(made, sizes, dim=model.dim))
+        said_as = _said_as("block", shell.func, dim="model", hidden="model", dropout="model", length="task")
+        block = said_as(partial(held, dim=model.dim, hidden=model.hidden, dropout=model.dropout))
+        told = "first" in inspect.signature(held).parameters
     return lambda first=True: block(first=first) if told else block()
 
 
 def _mechanism(config: DictConfig) -> DictConfig:
-    """The constructor call of attn, without what is said about the machine."""
+    """The constructor call of attn, without what is said about the machine and the ``Sizes``."""
     node = copy.copy(config.attn)
     with open_dict(node):
-        for key in ("requires", "otherwise"):
+        for key in ("requires", "otherwise", "dropout"):
             node.pop(key, None)
     return node
+
+
+@contextmanager
+def _said_as(section: str, constructor: Callable, **sections: str) -> Iterator[None]:
+    """Say options in a ValueError as the command line does: ``count must be ...`` becomes ``attn.count must be ...``.
+
+    section: of the constructor's own options; sections: of what it is handed.
+    """
+    try:
+        yield
+    except ValueError as error:
+        words = dict.fromkeys(calls.options(constructor)[0], section) | sections
+        if (word := re.match(r"\w*", str(error))[0]) in words:
+            raise ValueError(f"{words[word]}.{error}") from error
+        raise

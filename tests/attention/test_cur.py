@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-from lra.attention.cur import CUR, CURPlus
+from lra.attention.base import Sizes
+from lra.attention.cur import CUR
+from lra.attention.cur_plus import CURPlus
 from lra.attention.nystrom import Nystrom, NystromOriginal
 from lra.ops.pinv import cubic, exact
-from lra.ops.selection import PAIRINGS, SCORES, Select
+from lra.ops.selection import PAIRINGS, SCORES, select
 
 N, H, L, D, E = 3, 2, 40, 8, 6
 
@@ -22,7 +24,7 @@ def qkv(seed=0, length=L, lengths=(40, 29, 5)):
 
 
 def make(kind, **options):
-    return kind(heads=H, head_dim=D, value_dim=E, length=L, **options).double().eval()
+    return kind(Sizes(heads=H, head_dim=D, value_dim=E, length=L), **options).double().eval()
 
 
 def np_softmax(x):
@@ -252,7 +254,7 @@ def test_the_two_implementations_agree_in_value_and_gradient(kind, options):
     "kind", [partial(CUR, count=5, score="step"), partial(CURPlus, count=5), partial(Nystrom, landmarks=5)]
 )
 def test_gradients_are_those_of_finite_differences(kind):
-    made = kind(heads=1, head_dim=3, value_dim=3, length=9).double().eval()
+    made = kind(Sizes(heads=1, head_dim=3, value_dim=3, length=9)).double().eval()
     g = torch.Generator().manual_seed(0)
     q, k, v = (torch.randn(2, 1, 9, 3, dtype=torch.float64, generator=g, requires_grad=True) for _ in range(3))
     mask = torch.arange(9) < torch.tensor([[9], [4]])
@@ -267,8 +269,9 @@ def test_kept_positions_are_distinct_and_real_ones_first(score, pairing, class_t
     q, k, _, mask = qkv()
     mask = mask & (torch.rand(mask.shape, generator=torch.Generator().manual_seed(1)) < 0.7)
     mask[:, 0] = True
-    select = Select(score=score, pairing=pairing, class_token=class_token, heads=H, length=L).train(training)
-    for kept in select(q, k, 9, mask):
+    rule = {"score": score, "pairing": pairing, "class_token": class_token}
+    draw = None if training else torch.rand(2, H, L)
+    for kept in select(q, k, 9, mask, **rule, draw=draw):
         assert kept.shape == (N, H, 9) and kept.dtype == torch.int64
         for n in range(N):
             for h in range(H):
@@ -276,7 +279,7 @@ def test_kept_positions_are_distinct_and_real_ones_first(score, pairing, class_t
                 assert len(set(row)) == 9
                 assert int(mask[n, row].sum()) == min(9, int(mask[n].sum()))
                 assert not class_token or 0 in row
-    rows, cols = select(q, k, 99, None)
+    rows, cols = select(q, k, 99, **rule, draw=draw)
     assert rows.shape == (N, H, L) and sorted(cols[0, 0].tolist()) == list(range(L))
 
 
@@ -285,9 +288,8 @@ def test_a_padded_class_token_is_not_kept(score):
     q, k, _, mask = qkv()
     mask = mask.clone()
     mask[:2, 0] = False
-    select = Select(score=score, class_token=True, heads=H, length=L)
     for count in (1, 4):
-        for kept in select(q, k, count, mask):
+        for kept in select(q, k, count, mask, score=score, class_token=True):
             assert torch.equal((kept == 0).any(-1).all(-1), mask[:, 0])
 
 
@@ -295,9 +297,10 @@ def test_a_padded_class_token_is_not_kept(score):
 def test_farthest_rows_do_not_depend_on_their_unit(size):
     q, k, _, mask = qkv()
     mask = mask.roll(3, 1)
-    select = Select(score="farthest")
+    farthest = partial(select, score="farthest")
     padded = torch.where(mask[:, None, :, None], q, 1e5)  # of no account, however far away
-    expected, got = select(q.float(), k.float(), 4, mask), select((padded * size).float(), (k * size).float(), 4, mask)
+    expected = farthest(q.float(), k.float(), 4, mask)
+    got = farthest((padded * size).float(), (k * size).float(), 4, mask)
     assert all(torch.equal(a, b) for a, b in zip(expected, got, strict=True))
 
 
@@ -325,22 +328,29 @@ def test_cells_of_small_queries_have_the_gradient_of_softmax(size, impl):
     assert ours.isfinite().all() and ours.norm() < 2 * exact.norm()
 
 
-def test_random_selection_draws_anew_while_training_only():
+def test_random_selection_draws_anew_unless_it_is_handed_a_draw():
     q, k, _, _ = qkv()
-    select = Select(score="random", heads=H, length=L)
-    draw = lambda: select(q, k, 9, None)[0].sort(-1).values
-    assert not torch.equal(draw(), draw()) and not torch.equal(draw()[0], draw()[1])
-    select.eval()
-    assert torch.equal(draw(), draw()) and torch.equal(draw()[0], draw()[1])
-    always = Select(score="random", heads=H, length=L, resample="always").eval()
-    assert not torch.equal(*(always(q, k, 9, None)[0].sort(-1).values for _ in range(2)))
+    kept = lambda draw=None: select(q, k, 9, score="random", draw=draw)[0].sort(-1).values
+    assert not torch.equal(kept(), kept()) and not torch.equal(kept()[0], kept()[1])
+    draw = torch.rand(2, H, L)
+    assert torch.equal(kept(draw), kept(draw)) and torch.equal(kept(draw)[0], kept(draw)[1])
+    assert torch.equal(kept(draw)[0], draw[0].topk(9).indices.sort(-1).values)
+
+
+@pytest.mark.parametrize("kind", [CUR, CURPlus])
+def test_a_random_mechanism_draws_anew_while_training_and_in_evaluation_if_told(kind):
+    q, k, v, _ = qkv()
+    train, always = make(kind, count=9, score="random"), make(kind, count=9, score="random", resample="always")
+    assert torch.equal(train(q, k, v), train(q, k, v)) and not torch.equal(always(q, k, v), always(q, k, v))
+    train.train()
+    assert not torch.equal(train(q, k, v), train(q, k, v))
 
 
 @pytest.mark.parametrize(
     "options,message",
     [
-        ({"count": 0}, "attn.count must be between 1 and the task's length 40, not 0"),
-        ({"count": 41}, "between 1 and the task's length 40, not 41"),
+        ({"count": 0}, "count must be from 1 to 40 \\(length\\), not 0"),
+        ({"count": 41}, "from 1 to 40 \\(length\\), not 41"),
         ({"score": "best"}, "score must be one of sum, abs, embed, step, random, farthest, not 'best'"),
         ({"pairing": "both"}, "pairing must be one of separate, same_k, same_q, swapped"),
         ({"impl": "triton2"}, "impl must be one of"),

@@ -9,7 +9,9 @@ import torch
 import torch.nn.functional as F
 
 from lra.attention import cur_attention
-from lra.attention.cur import CUR, CURPlus
+from lra.attention.base import Sizes
+from lra.attention.cur import CUR
+from lra.attention.cur_plus import CURPlus
 from lra.ops.pinv import cubic
 
 N, H, L, D, E = 3, 2, 24, 8, 6
@@ -48,7 +50,7 @@ def test_arguments_that_overlap_have_torchs_names_order_and_defaults():
 def test_it_is_the_mechanism(score):
     q, k, v, mask = qkv()
     options = {"count": 6, "score": score, "pairing": "same_k", "class_token": True}
-    made = CUR(heads=H, head_dim=D, value_dim=E, length=L, pinv=partial(cubic, steps=3), **options)
+    made = CUR(Sizes(heads=H, head_dim=D, value_dim=E, length=L), pinv=partial(cubic, steps=3), **options)
     got = cur_attention(q, k, v, mask, steps=3, **options)
     torch.testing.assert_close(got, made(q, k, v, mask), rtol=0, atol=0)
     assert cur_attention(q.bfloat16(), k.bfloat16(), v.bfloat16(), mask, **options).dtype is torch.bfloat16
@@ -57,7 +59,7 @@ def test_it_is_the_mechanism(score):
 def test_cells_are_the_mechanism_without_an_inverse():
     q, k, v, mask = qkv()
     options = {"count": 6, "score": "farthest", "class_token": True}
-    made = CURPlus(heads=H, head_dim=D, value_dim=E, length=L, **options)
+    made = CURPlus(Sizes(heads=H, head_dim=D, value_dim=E, length=L), **options)
     got = cur_attention(q, k, v, mask, columns="cells", **options)
     torch.testing.assert_close(got, made(q, k, v, mask), rtol=0, atol=0)
     half = [x.bfloat16() for x in (q, k, v)]
@@ -105,7 +107,7 @@ def test_a_count_above_the_length_keeps_all():
         ({"query": torch.zeros(L, D), "key": torch.zeros(L, D)}, r"query, key and value must be \(N,H,L,D\)"),
         ({"attn_mask": torch.zeros(N, 1, 1, L)}, r"attn_mask must be bool.*not torch.float32 \(3, 1, 1, 24\)"),
         ({"attn_mask": torch.ones(L, L, dtype=torch.bool)}, r"attn_mask must be bool, .* torch.bool \(24, 24\)"),
-        ({"columns": "all"}, "columns must be kept or cells, not 'all'"),
+        ({"columns": "all"}, "columns must be one of kept, cells, not 'all'"),
         ({"columns": "cells", "impl": "triton"}, "impl must be one of eager, sdpa, not 'triton'"),
         ({"query": torch.zeros(N, H, L, 0), "key": torch.zeros(N, H, L, 0)}, "at least one token and one feature"),
         ({"count": 0}, "count must be 1 or more, not 0"),

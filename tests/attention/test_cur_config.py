@@ -7,8 +7,10 @@ import pytest
 import torch
 from conftest import MECHANISMS, config
 
+from lra.attention.cur import CUR
+from lra.attention.cur_plus import CURPlus
 from lra.config import compose
-from lra.ops.selection import Select
+from lra.ops import cur
 from lra.runs import record
 from lra.runs.open import unflatten
 from lra.studies.transfer.graft import Run, configs, original
@@ -17,25 +19,29 @@ from lra.train import build
 WORDS = [name for name in MECHANISMS if "cur_" in name]
 
 
-def selections(model):
-    return [module for module in model.modules() if isinstance(module, Select)]
+def class_tokens(model):
+    return [module.class_token for module in model.modules() if isinstance(module, CUR | CURPlus)]
 
 
 @pytest.mark.parametrize("pool", ["mean", "cls", "flatten"])
 @pytest.mark.parametrize("name", WORDS)
 def test_the_class_token_is_kept_where_it_is_pooled(name, pool):
-    found = selections(build.classifier(config(name, f"model.pool={pool}", "attn.count=8")))
-    assert [select.class_token for select in found] == [pool == "cls"] * 2
+    model = build.classifier(config(name, f"model.pool={pool}", "attn.count=8"))
+    assert class_tokens(model) == [pool == "cls"] * 2
 
 
 @pytest.mark.parametrize("name", ["cur_abs", "cur_embed", "cur_random", "mega_cur_sum"])
-def test_rows_and_columns_of_a_pooled_class_token_hold_it(name):
+def test_rows_and_columns_of_a_pooled_class_token_hold_it(name, monkeypatch):
     """However little it scores."""
     torch.manual_seed(0)
     model = build.classifier(config(name, "model.pool=cls", "attn.count=2")).eval()
-    seen = []
-    for select in selections(model):
-        select.register_forward_hook(lambda _, given, kept: seen.extend(kept))
+    seen, select = [], cur.select
+
+    def recorded(*args, **options):
+        seen.extend(select(*args, **options))
+        return tuple(seen[-2:])
+
+    monkeypatch.setattr(cur, "select", recorded)
     mask = torch.arange(40) < torch.tensor([40, 11, 1, 0])[:, None, None]
     model(torch.randint(1, 16, (4, 1, 40)), mask)
     assert len(seen) == 4 and all((kept == 0).any(-1).all() for kept in seen)
@@ -45,7 +51,7 @@ def test_rows_and_columns_of_a_pooled_class_token_hold_it(name):
 @pytest.mark.parametrize("said", [True, False])
 def test_what_is_said_holds_and_is_part_of_the_label_if_it_changes_anything(pool, said):
     chosen = config("cur_plus", f"model.pool={pool}", f"attn.class_token={str(said).lower()}")
-    assert [select.class_token for select in selections(build.classifier(chosen))] == [said] * 2
+    assert class_tokens(build.classifier(chosen)) == [said] * 2
     assert chosen.label == ("cur_plus" if said == (pool == "cls") else f"cur_plus-class_token={said}")
     assert config("cur_plus", f"model.pool={pool}", "attn.count=8").label == "cur_plus-count=8"
 

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from lra.attention import cur_attention
-from lra.ops.pinv import at_least_float32
+from lra.ops.precision import at_least_float32
 from lra.ops.selection import PAIRINGS, SCORES
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16)

@@ -7,10 +7,11 @@ import torch
 import torch.nn.functional as F
 from test_laws import block
 
+from lra.attention.base import Sizes
 from lra.attention.linear import RFA, Linear, Performer, RandomFeatures
 
 H, D, E, L = 2, 4, 3, 12
-SIZES = {"heads": H, "head_dim": D, "value_dim": E, "length": 16}
+SIZES = Sizes(heads=H, head_dim=D, value_dim=E, length=16)
 
 
 def qkv(seed=0, n=3, spread=1.0):
@@ -54,20 +55,20 @@ PATTERNS = pytest.mark.parametrize("pattern", ["none", "suffix", "holes"])
 @PATTERNS
 def test_linear_is_its_kernel_form(pattern):
     kernel = lambda h, q, k: (F.elu(k) + 1) @ (F.elu(q) + 1)
-    check(Linear(**SIZES), kernel, masks()[pattern])
+    check(Linear(SIZES), kernel, masks()[pattern])
 
 
 @PATTERNS
 def test_linear_without_a_denominator_divides_by_the_root_of_the_length(pattern):
     kernel = lambda h, q, k: (F.elu(k) + 1) / 16**0.25 @ ((F.elu(q) + 1) / 16**0.25)
-    check(Linear(**SIZES, normalise=False), kernel, masks()[pattern], normalise=False)
+    check(Linear(SIZES, normalise=False), kernel, masks()[pattern], normalise=False)
 
 
 @PATTERNS
 @pytest.mark.parametrize("scalings", [1, 2])
 @pytest.mark.parametrize("eps", [0.0, 1e-4])
 def test_performer_is_its_kernel_form(pattern, scalings, eps):
-    performer = Performer(**SIZES, features=10, scalings=scalings, eps=eps).double().eval()
+    performer = Performer(SIZES, features=10, scalings=scalings, eps=eps).double().eval()
     w = performer.rows.draw
 
     def kernel(h, q, k):
@@ -80,7 +81,7 @@ def test_performer_is_its_kernel_form(pattern, scalings, eps):
 
 @PATTERNS
 def test_performer_with_relu_features_is_its_kernel_form(pattern):
-    performer = Performer(**SIZES, features=10, kernel="relu").double().eval()
+    performer = Performer(SIZES, features=10, kernel="relu").double().eval()
     w = performer.rows.draw / D**0.25
     check(performer, lambda h, q, k: ((k @ w.T).relu() + 0.001) @ ((w @ q).relu() + 0.001), masks()[pattern])
 
@@ -88,7 +89,7 @@ def test_performer_with_relu_features_is_its_kernel_form(pattern):
 @PATTERNS
 def test_rfa_is_its_kernel_form(pattern):
     """phi(q)·phi(k) = mean over the rows of cos(w·(q - k))."""
-    rfa = RFA(**SIZES, features=200).double().eval()
+    rfa = RFA(SIZES, features=200).double().eval()
     with torch.no_grad():
         rfa.scale.uniform_(0.3, 0.8, generator=torch.Generator().manual_seed(2))
 
@@ -101,8 +102,8 @@ def test_rfa_is_its_kernel_form(pattern):
 
 def test_rfa_keeps_the_mean_kernel_at_the_floor():
     q, k, v = qkv()
-    high = RFA(**SIZES, features=50, floor=10.0).double().eval()
-    low = RFA(**SIZES, features=50, floor=1e-9).double().eval()
+    high = RFA(SIZES, features=50, floor=10.0).double().eval()
+    low = RFA(SIZES, features=50, floor=1e-9).double().eval()
     low.load_state_dict(high.state_dict())
     w = high.rows.draw
     phi = lambda x: torch.cat([(F.normalize(x, dim=-1) @ w.T).sin(), (F.normalize(x, dim=-1) @ w.T).cos()], -1)
@@ -123,7 +124,7 @@ def test_many_performer_features_give_softmax_attention():
     q, k, v = (x.detach() for x in qkv(spread=0.5))
     want = F.scaled_dot_product_attention(q, k, v)
     spread = ((q[:, :, :, None] + k[:, :, None]) / D**0.25).square().sum(-1).max()
-    made = {r: Performer(**SIZES, features=r, eps=0.0).double() for r in (512, 8192)}
+    made = {r: Performer(SIZES, features=r, eps=0.0).double() for r in (512, 8192)}
     for r, performer in made.items():
         bound = 8 * math.sqrt((spread.exp() - 1) / r) * v.abs().max()
         assert (performer(q, k, v) - want).abs().max() < bound
@@ -136,7 +137,7 @@ def test_many_rfa_features_give_softmax_attention():
     q, k, v = (x.detach() for x in qkv())
     scale = 0.9
     want = F.scaled_dot_product_attention(F.normalize(q, dim=-1), F.normalize(k, dim=-1), v, scale=scale**2)
-    made = {r: RFA(**SIZES, features=r).double() for r in (512, 8192)}
+    made = {r: RFA(SIZES, features=r).double() for r in (512, 8192)}
     for r, rfa in made.items():
         rfa.scale.data.fill_(scale)
         assert (rfa(q, k, v) - want).abs().max() < 8 * math.exp(2 * scale**2) * math.sqrt(0.5 / r) * v.abs().max()
@@ -157,7 +158,7 @@ def test_orthogonal_rows_are_orthogonal_and_as_long_as_normal_ones():
 @pytest.mark.parametrize("made", [Performer, RFA])
 def test_rows_are_drawn_anew_while_training_only(made):
     q, k, v = (x.detach() for x in qkv())
-    fresh, kept = made(**SIZES).double(), made(**SIZES, redraw="never").double()
+    fresh, kept = made(SIZES).double(), made(SIZES, redraw="never").double()
     assert not torch.equal(fresh(q, k, v), fresh(q, k, v))
     assert torch.equal(fresh.eval()(q, k, v), fresh(q, k, v))
     assert torch.equal(kept(q, k, v), kept.eval()(q, k, v))
@@ -181,11 +182,11 @@ def test_huge_padding_does_no_harm(name):
         (Performer, {"kernel": "elu"}, "kernel must be one of exp, relu, not 'elu'"),
         (Performer, {"scalings": 3}, "scalings must be one of 1, 2, not 3"),
         (Performer, {"redraw": "always"}, "redraw must be one of train, never, not 'always'"),
-        (Performer, {"features": 0}, "attn.features must be at least 1, not 0"),
-        (RFA, {"floor": 0.0}, "attn.floor must be above 0, not 0.0"),
+        (Performer, {"features": 0}, "features must be 1 or more, not 0"),
+        (RFA, {"floor": 0.0}, "floor must be above 0, not 0.0"),
         (RFA, {"redraw": "always"}, "redraw must be one of train, never, not 'always'"),
     ],
 )
 def test_refuses_what_it_does_not_know(made, options, message):
     with pytest.raises(ValueError, match=message):
-        made(**SIZES, **options)
+        made(SIZES, **options)

@@ -3,15 +3,16 @@
 import pytest
 import torch
 
+from lra.attention.base import Sizes
 from lra.attention.linformer import Linformer
 
 N, H, L, D, LENGTH, RANK = 2, 3, 10, 4, 16, 5
 
 
-def made(**options):
+def made(length=LENGTH, dropout=0.0, **options):
     torch.manual_seed(0)
-    sizes = {"heads": H, "head_dim": D, "value_dim": D, "length": LENGTH, "rank": RANK}
-    return Linformer(**(sizes | options)).double().eval()
+    sizes = Sizes(heads=H, head_dim=D, value_dim=D, length=length, dropout=dropout)
+    return Linformer(sizes, **({"rank": RANK} | options)).double().eval()
 
 
 def qkv(length=L):
@@ -91,5 +92,5 @@ def test_dropout_acts_on_the_weights_while_training():
 
 
 def test_rank_below_one_is_refused():
-    with pytest.raises(ValueError, match=r"attn\.rank must be 1 or more, not 0"):
+    with pytest.raises(ValueError, match=r"^rank must be 1 or more, not 0"):
         made(rank=0)

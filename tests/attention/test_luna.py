@@ -4,16 +4,17 @@ import pytest
 import torch
 from conftest import config
 
+from lra.attention.base import Sizes
 from lra.attention.luna import Luna
 from lra.train import build
 
 N, L, DIM, HEADS, ROWS = 2, 9, 8, 2, 3
 
 
-def made(**options):
+def made(head_dim=DIM // HEADS, **options):
     torch.manual_seed(0)
-    sizes = {"dim": DIM, "heads": HEADS, "head_dim": DIM // HEADS, "length": 16, "hidden": 12, "dropout": 0.1}
-    return Luna(**(sizes | {"rows": ROWS} | options)).double().eval()
+    sizes = Sizes(heads=HEADS, head_dim=head_dim, value_dim=head_dim, length=16, dropout=0.1)
+    return Luna(sizes, dim=DIM, hidden=12, **({"rows": ROWS} | options)).double().eval()
 
 
 def x(seed=1):
@@ -91,7 +92,7 @@ def test_a_later_layer_listens_to_the_memory():
 
 
 def test_wrong_options_are_refused():
-    with pytest.raises(ValueError, match=r"attn\.rows must be 1 or more, not 0"):
+    with pytest.raises(ValueError, match=r"^rows must be 1 or more, not 0"):
         made(rows=0)
-    with pytest.raises(ValueError, match=r"model\.head_dim must be 4, dim / heads, with Luna, not 3"):
+    with pytest.raises(ValueError, match=r"^head_dim must be 4, dim / heads, with Luna, not 3"):
         made(head_dim=3)

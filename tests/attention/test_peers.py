@@ -10,6 +10,7 @@ from functools import partial
 import pytest
 import torch
 
+from lra.attention.base import Sizes
 from lra.attention.linformer import Linformer
 from lra.attention.nystrom import Nystrom, NystromOriginal
 from lra.attention.softmax import Softmax
@@ -70,7 +71,9 @@ def test_softmax_is_that_of_transformers_bert(masked):
     peer = BertSelfAttention(BertConfig(hidden_size=DIM, num_attention_heads=H, attn_implementation="eager"))
     peer, x, mask = peer.double().eval(), tokens(), suffix_mask()
     theirs = peer(x, additive(mask) if masked else None)[0]
-    ours = Softmax(**SIZES, length=L)(*split(peer.query(x), peer.key(x), peer.value(x)), mask if masked else None)
+    ours = Softmax(Sizes(**SIZES, length=L))(
+        *split(peer.query(x), peer.key(x), peer.value(x)), mask if masked else None
+    )
     same(merge(ours), theirs)
 
 
@@ -89,7 +92,7 @@ def nystromformer(landmarks, kernel):
     )
     peer = NystromformerSelfAttention(config).double().eval()
     pinv = partial(cubic, steps=6, init="batch")
-    ours = NystromOriginal(**SIZES, length=L, landmarks=landmarks, kernel=kernel, pinv=pinv).double().eval()
+    ours = NystromOriginal(Sizes(**SIZES, length=L), landmarks=landmarks, kernel=kernel, pinv=pinv).double().eval()
     ours.conv.load_state_dict(peer.conv.state_dict())
     return ours, peer
 
@@ -130,7 +133,7 @@ def test_nystrom_is_that_of_nystrom_attention(landmarks, kernel):
     )
     peer, x = peer.double().eval(), tokens()
     pinv = partial(cubic, steps=6, init="batch")
-    ours = Nystrom(**SIZES, length=L, landmarks=landmarks, kernel=kernel, pinv=pinv).double().eval()
+    ours = Nystrom(Sizes(**SIZES, length=L), landmarks=landmarks, kernel=kernel, pinv=pinv).double().eval()
     if kernel:
         ours.conv.load_state_dict(peer.res_conv.state_dict())
     same(peer.to_out(merge(ours(*split(*peer.to_qkv(x).chunk(3, -1))))), peer(x))
@@ -143,7 +146,7 @@ def test_linformer_is_that_of_linformer(length, share_kv):
     peers = package("linformer.linformer")
     torch.manual_seed(0)
     peer = peers.LinformerSelfAttention(DIM, seq_len=L, k=7, heads=H, dim_head=D, share_kv=share_kv).double().eval()
-    ours = Linformer(**SIZES, length=L, rank=7, share_heads=True, share_kv=share_kv).double().eval()
+    ours = Linformer(Sizes(**SIZES, length=L), rank=7, share_heads=True, share_kv=share_kv).double().eval()
     with torch.no_grad():
         ours.compress_k.copy_(peer.proj_k.T)
         if not share_kv:

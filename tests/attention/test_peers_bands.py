@@ -5,6 +5,7 @@ import torch
 import torch.nn.functional as F
 from test_peers import DIM, SIZES, H, merge, package, same_with_gradients, split
 
+from lra.attention.base import Sizes
 from lra.attention.bigbird import BigBird
 from lra.attention.local import Local
 from lra.attention.longformer import Longformer
@@ -41,7 +42,7 @@ def test_longformer_is_that_of_transformers(side, global_tokens, monkeypatch):
     peer, length = LongformerSelfAttention(config, 0).double(), 64
     for name in ("query", "key", "value"):
         getattr(peer, f"{name}_global").load_state_dict(getattr(peer, name).state_dict())
-    ours = Longformer(**SIZES, length=length, window=2 * side + 1, global_tokens=global_tokens)
+    ours = Longformer(Sizes(**SIZES, length=length), window=2 * side + 1, global_tokens=global_tokens)
     x, mask = tokens(length), first_real(length, length, 41, max(global_tokens, 3))
     everywhere = torch.arange(length).expand(N, -1) < global_tokens
     theirs = peer(
@@ -61,7 +62,7 @@ def test_longformer_is_that_of_local_attention_with_an_exact_window(side, masked
     peers = package("local_attention")
     length = 64
     peer = peers.LocalAttention(side, look_backward=1, look_forward=1, exact_windowsize=True)
-    ours = Longformer(**SIZES, length=length, window=2 * side + 1)
+    ours = Longformer(Sizes(**SIZES, length=length), window=2 * side + 1)
     x = tokens(length)
     mask = first_real(length, length, 41, 3) if masked else first_real(length, length, length, length)
     q, k, v = split(x, 2 * x.flip(1), x.cos())
@@ -76,7 +77,7 @@ def test_local_is_that_of_local_attention_looking_nowhere_else(block, length):
     given."""
     peers = package("local_attention")
     peer = peers.LocalAttention(block, look_backward=0, look_forward=0, autopad=True)
-    ours, x = Local(**SIZES, length=length, block=block), tokens(length)
+    ours, x = Local(Sizes(**SIZES, length=length), block=block), tokens(length)
     q, k, v = split(x, 2 * x.flip(1), x.cos())
     for mask in (first_real(length, length, length, length), first_real(length, length, length - 9, 3)):
         theirs = peer(q, k, v, mask=mask)
@@ -98,7 +99,7 @@ def bigbird(blocks, block, random):
         hidden_size=DIM, num_attention_heads=H, block_size=block, num_random_blocks=random, use_bias=True
     )
     peer = BigBirdBlockSparseAttention(config, seed=3).double()
-    ours = BigBird(**SIZES, length=blocks * block, block=block, random=random).eval()
+    ours = BigBird(Sizes(**SIZES, length=blocks * block), block=block, random=random).eval()
     drawn, draw = [], peer._bigbird_block_rand_mask_with_head
     peer._bigbird_block_rand_mask_with_head = lambda *a, **k: drawn.append(draw(*a, **k)) or drawn[-1]
     return ours, peer, drawn

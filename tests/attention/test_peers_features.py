@@ -7,6 +7,7 @@ import torch
 from test_peers import DIM, SIZES, D, H, merge, package, same, same_with_gradients, split
 from test_peers_bands import N, first_real, tokens
 
+from lra.attention.base import Sizes
 from lra.attention.linear import Performer
 from lra.attention.reformer import Reformer
 
@@ -19,7 +20,7 @@ def performers(kernel, **options):
     peers = package("performer_pytorch.performer_pytorch")
     torch.manual_seed(0)
     peer = peers.FastAttention(D, nb_features=20, generalized_attention=kernel == "relu").double()
-    ours = Performer(**SIZES, length=L, features=20, kernel=kernel, redraw="never", **options).double()
+    ours = Performer(Sizes(**SIZES, length=L), features=20, kernel=kernel, redraw="never", **options).double()
     ours.rows.draw.copy_(peer.projection_matrix)
     return ours, peer, peers
 
@@ -78,7 +79,7 @@ def transformers_reformer(chunk, hashes, buckets):
     )
     peer = LSHSelfAttention(config).double()
     peer._len_norm = partial(peer._len_norm, epsilon=0.0)
-    ours = Reformer(**SIZES, length=L, hashes=hashes, chunk=chunk, buckets=buckets, power=0).double().eval()
+    ours = Reformer(Sizes(**SIZES, length=L), hashes=hashes, chunk=chunk, buckets=buckets, power=0).double().eval()
     torch.manual_seed(5)
     ours.rotations.copy_(torch.randn(H, D, hashes, buckets // 2, dtype=torch.float64).transpose(1, 2))
     return ours, peer
@@ -125,7 +126,9 @@ def lsh(chunk, hashes, scope):
         attend_across_buckets=not paper,
         allow_duplicate_attention=not paper,
     )
-    ours = Reformer(**SIZES, length=L, hashes=hashes, chunk=chunk, buckets=L // chunk, scope=scope).double().eval()
+    ours = (
+        Reformer(Sizes(**SIZES, length=L), hashes=hashes, chunk=chunk, buckets=L // chunk, scope=scope).double().eval()
+    )
     torch.manual_seed(5)
     ours.rotations.copy_(torch.randn(1, D, hashes, L // chunk // 2, dtype=torch.float64).transpose(1, 2))
     x = tokens(L)

@@ -2,17 +2,19 @@
 
 import itertools
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 from conftest import config
 from test_laws import block, holes, inputs, same
 
+from lra.attention.base import Sizes
 from lra.attention.psf import PSF
 from lra.train import build
 
 DIM, L = 6, 11
-SIZES = {"dim": DIM, "heads": 2, "head_dim": 3, "length": 16}
+SIZES = Sizes(heads=2, head_dim=3, value_dim=3, length=16)
 BAD = {"links": ("all", 0), "ring": ("mask",), "factors": (0,), "channels": (0,), "hidden": (0,), "value_hidden": (0,)}
 
 
@@ -58,7 +60,7 @@ def oracle(psf, x, offsets):
 )
 def test_equals_the_product_of_dense_factors_with_its_gradients(pattern, ring, options, offsets):
     torch.manual_seed(0)
-    psf, mask = PSF(**SIZES, **options, ring=ring).double(), masks()[pattern]
+    psf, mask = PSF(SIZES, dim=DIM, **options, ring=ring).double(), masks()[pattern]
     assert len(psf.weights) == options.get("factors", 4)
     x = torch.randn(3, L, DIM, dtype=torch.float64, requires_grad=True)
     real = torch.ones(3, L, dtype=torch.bool) if mask is None or ring == "row" else mask
@@ -84,7 +86,7 @@ def test_equals_the_product_of_dense_factors_with_its_gradients(pattern, ring, o
     ],
 )
 def test_factors_and_links_follow_the_length(length, factors, code, paper):
-    made = {links: PSF(**{**SIZES, "length": length}, links=links) for links in ("code", "paper")}
+    made = {links: PSF(replace(SIZES, length=length), dim=DIM, links=links) for links in ("code", "paper")}
     assert len(made["code"].weights) == len(made["paper"].weights) == factors == math.ceil(math.log2(length))
     assert made["code"].offsets.tolist() == [0, *(2**j for j in range(code - 1))]
     assert made["paper"].offsets.tolist() == [0, *(2**j for j in range(paper - 1))]
@@ -92,7 +94,7 @@ def test_factors_and_links_follow_the_length(length, factors, code, paper):
 
 def test_a_link_that_wraps_onto_its_row_counts_twice():
     """Pathfinder's 11 factors of 12 links at length 1024: the last offset is the row itself."""
-    psf = PSF(**{**SIZES, "length": 1024}, factors=11, links=12)
+    psf = PSF(replace(SIZES, length=1024), dim=DIM, factors=11, links=12)
     columns = psf.columns(1, 1024, None)[0]
     assert (columns[:, 0] == columns[:, -1]).all() and psf.offsets[-1] == 1024
 
@@ -107,7 +109,7 @@ def set_factor(psf, m, numbers):
 @pytest.mark.parametrize("padding", [0, 5])
 def test_factors_of_a_half_each_average_over_the_real_tokens(padding):
     """Exact limit: (I + S^1)/2 (I + S^2)/2 (I + S^4)/2 (I + S^8)/2 is the mean over 16 tokens, S the cyclic shift."""
-    psf = PSF(**SIZES).double()
+    psf = PSF(SIZES, dim=DIM).double()
     for m in range(4):
         set_factor(psf, m, [0.5] + [0.5 if j == m else 0.0 for j in range(4)])
     x = torch.randn(2, 16 + padding, DIM, dtype=torch.float64)
@@ -122,7 +124,7 @@ def test_factors_of_a_half_each_average_over_the_real_tokens(padding):
 
 @pytest.mark.parametrize("tokens", [16, 13, 2])
 def test_every_real_token_reaches_every_other(tokens):
-    psf = PSF(**SIZES).double()
+    psf = PSF(SIZES, dim=DIM).double()
     x = torch.randn(1, 16, DIM, dtype=torch.float64)
     mask = torch.arange(16)[None] < tokens
     jacobian = torch.autograd.functional.jacobian(lambda x: psf(x, mask)[0, :, 0], x)[:, 0].abs().sum(-1)
@@ -135,7 +137,7 @@ def test_original_is_the_same_where_nothing_is_padded():
 
 
 def test_dropout_acts_on_the_values_while_training():
-    psf, x = PSF(**SIZES, dropout=0.5), torch.randn(1, 16, DIM)
+    psf, x = PSF(replace(SIZES, dropout=0.5), dim=DIM), torch.randn(1, 16, DIM)
     assert (psf.values(x) == 0).float().mean() > 0.2
     assert not (psf.eval().values(x) == 0).any()
 
@@ -167,4 +169,4 @@ def test_plain_block_has_the_published_parameters():
 @pytest.mark.parametrize("key, value", [(key, value) for key, values in BAD.items() for value in values])
 def test_refuses_what_it_does_not_know(key, value):
     with pytest.raises(ValueError, match=f"{key} must be .*not {value!r}"):
-        PSF(**SIZES, **{key: value})
+        PSF(SIZES, dim=DIM, **{key: value})

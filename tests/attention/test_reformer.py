@@ -122,11 +122,11 @@ def test_chunks_and_buckets_default_to_each_other():
 @pytest.mark.parametrize(
     ("knobs", "message"),
     [
-        ({"hashes": 0}, "attn.hashes must be 1 or more, not 0"),
-        ({"chunk": None}, "attn.chunk and attn.buckets must not both be null"),
-        ({"chunk": 0}, "attn.chunk must be 1 or more, or null for length / buckets, not 0"),
-        ({"buckets": 7}, "attn.buckets must be 1, even, or null for 2 length / chunk, not 7"),
-        ({"buckets": 0}, "attn.buckets must be 1, even, or null for 2 length / chunk, not 0"),
+        ({"hashes": 0}, "hashes must be 1 or more, not 0"),
+        ({"chunk": None}, "chunk and buckets must not both be null"),
+        ({"chunk": 0}, "chunk must be 1 or more, or null for length / buckets, not 0"),
+        ({"buckets": 7}, "buckets must be 1, even, or null for 2 length / chunk, not 7"),
+        ({"buckets": 0}, "buckets must be 1, even, or null for 2 length / chunk, not 0"),
         ({"scope": "row"}, "scope must be one of chunk, bucket, not 'row'"),
     ],
 )

@@ -5,11 +5,12 @@ import torch
 import torch.nn.functional as F
 from test_laws import block, holes, inputs, same
 
+from lra.attention.base import Sizes
 from lra.attention.soft import Soft
 from lra.ops.pinv import exact, newton
 
 H, D, E, L = 2, 4, 3, 23
-SIZES = {"heads": H, "head_dim": D, "value_dim": E, "length": 32}
+SIZES = Sizes(heads=H, head_dim=D, value_dim=E, length=32)
 
 
 def spd(n, *batch, seed=0, spread=0.4):
@@ -113,7 +114,7 @@ def test_equals_the_definition_with_its_gradients(pattern, options, normalise):
     torch.manual_seed(0)
     init, ridge = ("softpp", 0.0) if normalise else ("soft", 0.01)
     soft = Soft(
-        **SIZES,
+        SIZES,
         **options,
         normalise=normalise,
         pinv=lambda m: newton(m, steps=8, init=init, ridge=ridge, grad="unroll"),
@@ -132,7 +133,7 @@ def test_equals_the_definition_with_its_gradients(pattern, options, normalise):
 @pytest.mark.parametrize("pinv", [exact, lambda m: newton(m, steps=40)], ids=["exact", "newton"])
 def test_all_tokens_as_bottleneck_is_the_full_gaussian_kernel(pattern, pinv):
     """Pᵀ A⁺ P v = A v where every token is a bottleneck token."""
-    soft = Soft(**SIZES, sample="first", count=L, pinv=pinv).double()
+    soft = Soft(SIZES, sample="first", count=L, pinv=pinv).double()
     (q, v), mask = qkv(spread=6.0), masks()[pattern]
     real = torch.ones(3, L, dtype=torch.bool) if mask is None else mask
     want = [oracle_kernel(q[n, h, real[n]], q[n, h, real[n]]) @ v[n, h, real[n]] for n in range(3) for h in range(H)]
@@ -152,7 +153,7 @@ def test_every_sample_keeps_the_laws_of_padding(sample, pattern):
 
 
 def test_random_tokens_are_drawn_anew_while_training_only():
-    soft, (q, v) = Soft(**SIZES, sample="random", count=4).double(), qkv()
+    soft, (q, v) = Soft(SIZES, sample="random", count=4).double(), qkv()
     assert not torch.equal(soft(q, q, v), soft(q, q, v))
     assert torch.equal(soft.eval()(q, q, v), soft(q, q, v))
 
@@ -161,7 +162,7 @@ def test_few_tokens_equal_a_count_of_as_many():
     q, v = qkv()
     mask = torch.arange(L) < torch.full((3, 1), 5)
     for sample in ("pool", "first"):
-        many, five = (Soft(**SIZES, sample=sample, count=c).double()(q, q, v, mask)[:, :, :5] for c in (20, 5))
+        many, five = (Soft(SIZES, sample=sample, count=c).double()(q, q, v, mask)[:, :, :5] for c in (20, 5))
         torch.testing.assert_close(many, five, rtol=1e-10, atol=1e-12)
 
 
@@ -232,7 +233,7 @@ def test_inert_rows_leave_the_inverse_alone(init, ridge):
 
 
 def test_conv_is_a_strided_convolution_shared_by_the_heads():
-    soft = Soft(**SIZES, sample="conv", activate=False).double()
+    soft = Soft(SIZES, sample="conv", activate=False).double()
     q = torch.randn(2, H, 20, D, dtype=torch.float64)
     marks, _ = soft.bottleneck(q, torch.ones(2, 20, dtype=torch.bool))
     kernel = soft.conv[0].weight.unflatten(1, (4, D)).mT  # (D,D,4)
@@ -245,30 +246,30 @@ def test_pool_is_average_pooling_where_windows_divide_the_row():
     mask = torch.ones(2, 20, dtype=torch.bool)
     want = F.avg_pool1d(q.flatten(0, 1).mT, 4, 4).mT.unflatten(0, (2, H))
     for count in (None, 5):
-        torch.testing.assert_close(Soft(**SIZES, count=count).bottleneck(q, mask)[0], want)
+        torch.testing.assert_close(Soft(SIZES, count=count).bottleneck(q, mask)[0], want)
 
 
 @pytest.mark.parametrize(
     "options, message",
     [
         ({"sample": "topk"}, "sample must be one of pool, conv, random, first, not 'topk'"),
-        ({"window": 0}, "attn.window must be between 1 and the task's length 32, not 0"),
-        ({"count": 33}, "attn.count must be null or between 1 and the task's length 32, not 33"),
-        ({"count": 0}, "attn.count must be null or between 1"),
-        ({"count": 4, "sample": "conv"}, "attn.count must be null with attn.sample=conv"),
+        ({"window": 0}, "window must be from 1 to 32 \\(length\\), not 0"),
+        ({"count": 33}, "count must be from 1 to 32 \\(length\\), not 33"),
+        ({"count": 0}, "count must be from 1"),
+        ({"count": 4, "sample": "conv"}, "count must be null with sample=conv"),
     ],
 )
 def test_refuses_what_it_does_not_know(options, message):
     with pytest.raises(ValueError, match=message):
-        Soft(**SIZES, **options)
+        Soft(SIZES, **options)
 
 
 @pytest.mark.parametrize(
     "options, message",
     [
-        ({"steps": -1}, "pinv.steps must be 0 or more, not -1"),
-        ({"init": "code"}, "pinv.init must be soft, paper or softpp, not 'code'"),
-        ({"grad": "exact"}, "pinv.grad must be implicit or unroll, not 'exact'"),
+        ({"steps": -1}, "steps must be 0 or more, not -1"),
+        ({"init": "code"}, "init must be one of soft, paper, softpp, not 'code'"),
+        ({"grad": "exact"}, "grad must be one of implicit, unroll, not 'exact'"),
     ],
 )
 def test_newton_refuses_what_it_does_not_know(options, message):

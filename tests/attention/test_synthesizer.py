@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from lra.attention.base import Sizes
 from lra.attention.synthesizer import Dense, Factorised, Random
 
 KINDS = {"random": Random, "factorised": Factorised, "dense": Dense}
@@ -11,7 +12,7 @@ N, L, LENGTH, DIM, H, D = 2, 9, 12, 8, 2, 4
 
 def made(kind, **options):
     torch.manual_seed(0)
-    return KINDS[kind](dim=DIM, heads=H, head_dim=D, length=LENGTH, **options).double().eval()
+    return KINDS[kind](Sizes(heads=H, head_dim=D, value_dim=D, length=LENGTH), dim=DIM, **options).double().eval()
 
 
 def x(length=L):
@@ -113,5 +114,5 @@ def test_dropout_acts_on_the_weights_while_training(kind):
 
 
 def test_rank_below_one_is_refused():
-    with pytest.raises(ValueError, match=r"attn\.rank must be 1 or more, not 0"):
+    with pytest.raises(ValueError, match=r"^rank must be 1 or more, not 0"):
         made("factorised", rank=0)

@@ -4,15 +4,16 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from lra.attention.base import Sizes
 from lra.attention.transformer_ls import TransformerLS
 
 N, L, DIM, H, D, RANK = 2, 11, 6, 2, 4, 3
 
 
-def made(**options):
+def made(dropout=0.0, **options):
     torch.manual_seed(0)
-    sizes = {"dim": DIM, "heads": H, "head_dim": D, "length": 16, "rank": RANK, "window": 4}
-    mixer = TransformerLS(**(sizes | options)).double().eval()
+    sizes = Sizes(heads=H, head_dim=D, value_dim=D, length=16, dropout=dropout)
+    mixer = TransformerLS(sizes, dim=DIM, **({"rank": RANK, "window": 4} | options)).double().eval()
     for norm in (mixer.token_norm, mixer.compressed_norm):
         torch.nn.init.normal_(norm.weight)
         torch.nn.init.normal_(norm.bias)
@@ -114,7 +115,8 @@ def test_dropout_acts_on_the_weights_while_training():
 
 
 def test_wrong_options_are_refused():
-    with pytest.raises(ValueError, match=r"attn\.rank and attn\.window must be 1 or more, not 0 and 8"):
-        made(rank=0, window=8)
-    with pytest.raises(ValueError, match=r"attn\.kernel must be odd, or 0 for no convolution, not 4"):
+    for key in ("rank", "window"):
+        with pytest.raises(ValueError, match=rf"^{key} must be 1 or more, not 0"):
+            made(**{key: 0})
+    with pytest.raises(ValueError, match=r"^kernel must be odd, or 0 for no convolution, not 4"):
         made(kernel=4)

@@ -9,6 +9,7 @@ import torch
 from conftest import config as train_config
 from torch import nn
 
+from lra.attention.base import Sizes
 from lra.attention.cur import CUR
 from lra.attention.sdpa import SDPA
 from lra.bench import contestants, gpu_check, profile, roofline, workloads
@@ -22,7 +23,7 @@ from lra.runs import bench_record, record
 from lra.train import build
 
 PRESETS = sorted(path.stem for path in (CONF / "preset").glob("*.yaml"))
-SIZES = {"heads": 2, "head_dim": 8, "value_dim": 8, "length": 96}
+SIZES = Sizes(heads=2, head_dim=8, value_dim=8, length=96)
 run = bench.__wrapped__
 
 
@@ -44,8 +45,8 @@ def both_passes(attention, tensors, mask=None):
 @pytest.mark.parametrize("score", ["sum", "abs", "embed", "step"])
 @pytest.mark.parametrize("copy_rv", [True, False])
 def test_published_is_the_same_function_as_cur(impl, score, copy_rv):
-    cur = CUR(**SIZES, count=16, score=score, copy_rv=copy_rv, impl=impl)
-    published = Published(**SIZES, count=16, score=score, copy_rv=copy_rv)
+    cur = CUR(SIZES, count=16, score=score, copy_rv=copy_rv, impl=impl)
+    published = Published(SIZES, count=16, score=score, copy_rv=copy_rv)
     masks = [None] if score == "step" else [None, torch.arange(96) < torch.tensor([[96], [40]])]
     for mask in masks:
         exact = both_passes(published, qkv(torch.float64), mask)
@@ -59,11 +60,11 @@ def test_published_is_the_same_function_as_cur(impl, score, copy_rv):
 
 def test_published_refuses_and_draws():
     with pytest.raises(ValueError, match=r"score must be one of .*, not 'best'"):
-        Published(**SIZES, score="best")
-    with pytest.raises(ValueError, match=r"attn.count must be between 1 and the task's length 96, not 97"):
-        Published(**SIZES, count=97)
+        Published(SIZES, score="best")
+    with pytest.raises(ValueError, match=r"count must be from 1 to 96 \(length\), not 97"):
+        Published(SIZES, count=97)
     torch.manual_seed(0)
-    drawn = Published(**SIZES, count=16, score="random")
+    drawn = Published(SIZES, count=16, score="random")
     assert not torch.equal(drawn(*qkv(torch.float64)), drawn(*qkv(torch.float64)))
 
 
@@ -73,8 +74,8 @@ def test_exact_backends_agree(backend, masked):
     mask = torch.arange(96) < torch.tensor([[96], [40]]) if masked else None
     if backend == "flash" and masked:
         pytest.skip("torch's flash kernel takes no mask on a GPU; a step of full rows hands it none")
-    truth = both_passes(SDPA(**SIZES), qkv(torch.float64), mask)
-    for a, b in zip(both_passes(Exact(**SIZES, backend=backend), qkv(torch.float64), mask), truth, strict=True):
+    truth = both_passes(SDPA(SIZES), qkv(torch.float64), mask)
+    for a, b in zip(both_passes(Exact(SIZES, backend=backend), qkv(torch.float64), mask), truth, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-9)
 
 
@@ -82,13 +83,13 @@ def test_flex_is_exact_attention():
     """Uncompiled, and forward only: the CPU has no backward of it."""
     mask = torch.arange(96) < torch.tensor([[96], [40]])
     with torch.compiler.set_stance("force_eager"):
-        got = Exact(**SIZES, backend="flex")(*qkv(torch.float32), mask)
-    torch.testing.assert_close(got, SDPA(**SIZES)(*qkv(torch.float32), mask), rtol=1e-4, atol=1e-5)
+        got = Exact(SIZES, backend="flex")(*qkv(torch.float32), mask)
+    torch.testing.assert_close(got, SDPA(SIZES)(*qkv(torch.float32), mask), rtol=1e-4, atol=1e-5)
 
 
 def test_unknown_backend_is_refused():
     with pytest.raises(ValueError, match=r"backend must be one of naive, flash, .*, not 'best'"):
-        Exact(**SIZES, backend="best")
+        Exact(SIZES, backend="best")
 
 
 def small(runs, *words):
@@ -173,7 +174,7 @@ def test_every_kind_of_row(tmp_path, monkeypatch, capfd):
             assert [status[name, what, mode] for name in ("naive", "psf", "luna")] == ["ok"] * 3
             assert status["sdpa", what, mode] == "out of memory"
             assert "needs a GPU" in status["flash", what, mode]
-            assert "attn.count must be between 1 and" in status["cur_step-count=65", what, mode]
+            assert "attn.count must be from 1 to" in status["cur_step-count=65", what, mode]
     for row in found.rows:
         assert (row.status == "ok") == bool(row.samples) == (row.ms is not None)
         assert row.status != "ok" or row.peak_bytes > 0
@@ -284,11 +285,11 @@ def test_a_wrong_word_gets_one_line(word, tmp_path, monkeypatch):
 
 def test_floor_by_hand():
     assert roofline.elements(3, 5, 7, backward=False) == 4 * 3 * 5 * 7
-    cur = CUR(**SIZES, count=16)  # q kᵀ, r v, q kᵀ, c w: 2 n m d each; u, z rv: 2 m² d each; 4 steps of 4 products
+    cur = CUR(SIZES, count=16)  # q kᵀ, r v, q kᵀ, c w: 2 n m d each; u, z rv: 2 m² d each; 4 steps of 4 products
     by_hand = 3 * (4 * 2 * 96 * 16 * 8 + 2 * 2 * 16 * 16 * 8 + 4 * 4 * 2 * 16**3)
     assert roofline.flops(cur, 3, 96, 8, backward=False) == by_hand
-    assert roofline.flops(Published(**SIZES, count=16), 3, 96, 8, backward=True) == 3 * by_hand
-    assert roofline.flops(Exact(**SIZES), 3, 96, 8, backward=False) == 4 * 3 * 96 * 96 * 8
+    assert roofline.flops(Published(SIZES, count=16), 3, 96, 8, backward=True) == 3 * by_hand
+    assert roofline.flops(Exact(SIZES), 3, 96, 8, backward=False) == 4 * 3 * 96 * 96 * 8
     assert roofline.flops(torch.nn.Identity(), 3, 96, 8, backward=False) is None
 
 
@@ -297,12 +298,12 @@ def test_counted_flops_are_the_formula():
     from torch.utils.flop_counter import FlopCounterMode
 
     with FlopCounterMode(display=False) as counter:
-        Published(**SIZES, count=16)(*qkv(torch.float32))
-    formula = roofline.flops(Published(**SIZES, count=16), 4, 96, 8, backward=False)
+        Published(SIZES, count=16)(*qkv(torch.float32))
+    formula = roofline.flops(Published(SIZES, count=16), 4, 96, 8, backward=False)
     assert counter.get_total_flops() == formula - 4 * 2 * 16 * 16 * 8
     with FlopCounterMode(display=False) as counter:
-        both_passes(Exact(**SIZES), qkv(torch.float32))
-    assert counter.get_total_flops() == roofline.flops(Exact(**SIZES), 4, 96, 8, backward=True) - 4 * 2 * 96 * 96 * 8
+        both_passes(Exact(SIZES), qkv(torch.float32))
+    assert counter.get_total_flops() == roofline.flops(Exact(SIZES), 4, 96, 8, backward=True) - 4 * 2 * 96 * 96 * 8
 
 
 def test_profile_sums_to_the_step(capfd):

@@ -10,7 +10,7 @@ from conftest import KERNELS, MECHANISMS, config
 from test_config import run
 
 from data_prep.pathfinder.generator import trace
-from lra.attention.base import Mixer
+from lra.attention.base import Mixer, Sizes
 from lra.data.datamodule import Batch
 from lra.maps import draw, maps, views
 from lra.maps.__main__ import show
@@ -82,7 +82,7 @@ class Linear(Mixer):
     """out_i = Σ_j A_ij B x_j, whose derivative by x_j is A_ij B."""
 
     def __init__(self, a, b):
-        super().__init__(dim=len(b), heads=1, head_dim=1, length=len(a))
+        super().__init__(Sizes(heads=1, head_dim=1, value_dim=1, length=len(a)), dim=len(b))
         self.a, self.b = torch.nn.Parameter(a), torch.nn.Parameter(b)
 
     def forward(self, x, mask=None):

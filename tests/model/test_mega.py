@@ -10,6 +10,7 @@ from conftest import config
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from lra.attention.base import Sizes
 from lra.attention.cur import CUR
 from lra.attention.linear import Linear
 from lra.attention.local import Local
@@ -187,7 +188,7 @@ def test_chunked_softmax_is_local_attention():
     g = torch.Generator().manual_seed(0)
     q, k, v = (torch.randn(N, 1, L, Z, dtype=torch.float64, generator=g) for _ in range(3))
     block = mega(bias=False, chunk=5)
-    local = Local(heads=1, head_dim=Z, value_dim=Z, length=L, block=5)
+    local = Local(Sizes(heads=1, head_dim=Z, value_dim=Z, length=L), block=5)
     _, mask = x_and_mask()
     for m in (mask, None):
         ours, theirs = block._attend(q, k, v, m), local(q, k, v, m)
@@ -224,8 +225,8 @@ def cur_inputs(seed=0):
 def test_cur_takes_its_strips_from_the_matrix_with_the_bias(weights, impl, score, copy_rv):
     q, k, v, mask, bias = cur_inputs()
     pinv = partial(cubic, steps=4, init="two_norms")
-    sizes = {"heads": 2, "head_dim": Z, "value_dim": HIDDEN, "length": L + 2}
-    made = CUR(**sizes, count=6, score=score, pinv=pinv, copy_rv=copy_rv, weights=weights, impl=impl).double()
+    sizes = Sizes(heads=2, head_dim=Z, value_dim=HIDDEN, length=L + 2)
+    made = CUR(sizes, count=6, score=score, pinv=pinv, copy_rv=copy_rv, weights=weights, impl=impl).double()
     out = made(q, k, v, mask, bias).detach().numpy()
     for n, real in enumerate(LENGTHS):
         c = min(6, real)
@@ -393,12 +394,10 @@ def test_published_configurations_take_a_step(task, attn):
 
 
 def test_wrong_choices_are_named():
-    block = mega(lambda weights, **sizes: Linear(**sizes), bias=False)
+    block = mega(lambda sizes, weights: Linear(sizes), bias=False)
     assert isinstance(block.attention, Linear) and block.bias is None
-    with pytest.raises(
-        ValueError, match=r"Linear takes no position bias, as mega and mega_cur_\* do: set block.bias=f"
-    ):
-        mega(lambda weights, **sizes: Linear(**sizes))
+    with pytest.raises(ValueError, match=r"bias must be false around Linear, which takes no position bias"):
+        mega(lambda sizes, weights: Linear(sizes))
     with pytest.raises(ValueError, match="Mega needs a mechanism of queries, keys and values, not PSF"):
         build.classifier(config("psf", "block=mega"))
     with pytest.raises(ValueError, match=r"norm must be one of layer, scale, rms, batch, not 'group'"):
@@ -407,12 +406,12 @@ def test_wrong_choices_are_named():
         norm("group", 3)
     with pytest.raises(ValueError, match=r"weights must be one of softmax, laplace, not 'relu2'"):
         mega(weights="relu2")
-    with pytest.raises(ValueError, match=r"attn.weights=laplace needs attn.impl=eager, not sdpa"):
+    with pytest.raises(ValueError, match=r"weights=laplace needs impl=eager, not sdpa"):
         mega(partial(CUR, count=4, impl="sdpa"), weights="laplace")
     for key in ("z", "ndim", "truncation", "chunk"):
-        with pytest.raises(ValueError, match=rf"block.{key} must be 1 or more, not 0"):
+        with pytest.raises(ValueError, match=rf"^{key} must be 1 or more, not 0"):
             mega(**{key: 0})
-    with pytest.raises(ValueError, match=r"attn.count must be between 1 and the task's length 6, not 7"):
+    with pytest.raises(ValueError, match=r"count must be from 1 to 6 \(length\), not 7"):
         mega(partial(CUR, count=7, impl="eager"), chunk=6)
 
 

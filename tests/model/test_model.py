@@ -109,7 +109,7 @@ def test_softmax_and_cur_share_state_dict_keys():
     keys = [set(build.classifier(config(name)).state_dict()) for name in ("softmax", "sdpa", "cur_abs", "cur_step")]
     assert all(k == keys[0] for k in keys)
     assert set(build.classifier(config("cur_random")).state_dict()) - keys[0] == {
-        f"blocks.{i}.mixer.attention.select.draw" for i in range(2)
+        f"blocks.{i}.mixer.attention.draw" for i in range(2)
     }
 
 

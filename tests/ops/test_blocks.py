@@ -7,6 +7,7 @@ from hydra.utils import instantiate
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from lra.attention.base import Sizes
 from lra.attention.bigbird import BigBird
 from lra.attention.local import Local
 from lra.attention.longformer import Longformer
@@ -32,7 +33,7 @@ REAL = (37, 20, 2)  # real tokens of the examples of a batch
 
 def make(kind, value_dim=D, length=LENGTH, **knobs):
     torch.manual_seed(0)
-    return kind(heads=H, head_dim=D, value_dim=value_dim, length=length, **knobs).double().eval()
+    return kind(Sizes(heads=H, head_dim=D, value_dim=value_dim, length=length), **knobs).double().eval()
 
 
 def qkv(L=37, value_dim=D, seed=1):
@@ -309,7 +310,7 @@ def test_parameters_of_the_protocol_model(word, count):
 
 def built(word, length):
     made = instantiate(config(word, f"task.length={length}").attn)
-    return made(heads=H, head_dim=D, value_dim=D, length=length)
+    return made(Sizes(heads=H, head_dim=D, value_dim=D, length=length))
 
 
 class NoSquare(TorchDispatchMode):
@@ -356,20 +357,20 @@ def test_runs_at_every_task_length(word, length):
 @pytest.mark.parametrize(
     ("kind", "knobs", "message"),
     [
-        (Local, {"block": 0}, "attn.block must be 1 or more, not 0"),
+        (Local, {"block": 0}, "block must be 1 or more, not 0"),
         (Local, {"grouping": "dilated"}, "grouping must be one of contiguous, strided, not 'dilated'"),
         (Sparse, {"pattern": "axial"}, "pattern must be one of strided, fixed, not 'axial'"),
-        (Sparse, {"stride": 0}, "attn.stride must be 1 or more, or null for the square root of length, not 0"),
-        (Sparse, {"block": 0}, "attn.block must be 1 or more, not 0"),
-        (Sparse, {"summary": 51}, "attn.summary must be between 1 and attn.block 50, not 51"),
-        (Longformer, {"window": 0}, "attn.window must be 1 or more, not 0"),
-        (Longformer, {"global_tokens": 49}, "attn.global_tokens must be between 0 and the task.s length 48, not 49"),
-        (BigBird, {"block": 0}, "attn.block must be 1 or more, not 0"),
-        (BigBird, {"window": 2}, "attn.window must be odd, in blocks, not 2"),
-        (BigBird, {"random": -1}, "attn.random must be 0 or more, not -1"),
-        (Sinkhorn, {"block": 0}, "attn.block must be 1 or more, not 0"),
-        (Sinkhorn, {"iterations": -1}, r"attn.iterations must be 0 \(softmax\) or more, not -1"),
-        (Sinkhorn, {"temperature": 0}, "attn.temperature must be positive, not 0"),
+        (Sparse, {"stride": 0}, "stride must be 1 or more, or null for the square root of length, not 0"),
+        (Sparse, {"block": 0}, "block must be 1 or more, not 0"),
+        (Sparse, {"summary": 51}, "summary must be from 1 to 50 \\(block\\), not 51"),
+        (Longformer, {"window": 0}, "window must be 1 or more, not 0"),
+        (Longformer, {"global_tokens": 49}, "global_tokens must be from 0 to 48 \\(length\\), not 49"),
+        (BigBird, {"block": 0}, "block must be 1 or more, not 0"),
+        (BigBird, {"window": 2}, "window must be odd, in blocks, not 2"),
+        (BigBird, {"random": -1}, "random must be 0 or more, not -1"),
+        (Sinkhorn, {"block": 0}, "block must be 1 or more, not 0"),
+        (Sinkhorn, {"iterations": -1}, r"iterations must be 0 or more, not -1"),
+        (Sinkhorn, {"temperature": 0}, "temperature must be above 0, not 0"),
     ],
 )
 def test_a_wrong_option_is_named(kind, knobs, message):

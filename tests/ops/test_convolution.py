@@ -9,16 +9,19 @@ import torch
 from scipy.ndimage import correlate1d
 from scipy.signal import correlate
 
+from lra.attention.base import Sizes
+from lra.attention.nystrom import Nystrom
 from lra.config import CONF
-from lra.ops.convolution import RowConvolution
+from lra.ops.convolution import convolve_rows
 
 UNIT = torch.finfo(torch.float32).eps / 2  # unit roundoff
 # Lengths for which torch's own convolution ends the process or gives another gradient.
 ONE_HEAD = """
 import torch
+from lra.attention.base import Sizes
 from lra.attention.nystrom import Nystrom
 for L in range(10, 19):
-    attention = Nystrom(heads=1, head_dim=8, value_dim=8, length=L, landmarks=8)
+    attention = Nystrom(Sizes(heads=1, head_dim=8, value_dim=8, length=L), landmarks=8)
     for _ in range(5):
         attention(*torch.randn(3, 8, 1, L, 8)).square().sum().backward()
 """
@@ -29,13 +32,12 @@ for L in range(10, 19):
 def test_output_and_gradients_are_those_of_a_correlation(heads, kernel, L):
     torch.manual_seed(0)
     N, D = 2, 5
-    convolve = RowConvolution(heads, kernel)
-    torch.nn.init.normal_(convolve.weight)
+    filters = torch.randn(heads, 1, kernel, 1, requires_grad=True)
     v, g = torch.randn(N, heads, L, D, requires_grad=True), torch.randn(N, heads, L, D)
-    out = convolve(v)
-    by_v, by_weight = torch.autograd.grad(out, (v, convolve.weight), g)
+    out = convolve_rows(v, filters)
+    by_v, by_weight = torch.autograd.grad(out, (v, filters), g)
     for h in range(heads):
-        weight, wide, back = (x.detach().double().numpy() for x in (convolve.weight[h, 0, :, 0], v[:, h], g[:, h]))
+        weight, wide, back = (x.detach().double().numpy() for x in (filters[h, 0, :, 0], v[:, h], g[:, h]))
         close(out[:, h], forward, wide, weight, terms=kernel)
         close(by_v[:, h], forward, back, weight[::-1], terms=kernel)
         close(by_weight[h, 0, :, 0], by_filter, wide, back, kernel // 2, terms=N * D * L)
@@ -64,7 +66,7 @@ def test_one_head_and_short_rows_leave_the_process_alive():
 
 def test_parameters_and_their_start_are_those_of_torchs_convolution():
     torch.manual_seed(0)
-    ours = RowConvolution(3, 35).state_dict()
+    ours = Nystrom(Sizes(heads=3, head_dim=4, value_dim=4, length=64), kernel=35).conv.state_dict()
     torch.manual_seed(0)
     torchs = torch.nn.Conv2d(3, 3, (35, 1), padding=(17, 0), groups=3, bias=False).state_dict()
     assert ours.keys() == torchs.keys() and torch.equal(ours["weight"], torchs["weight"])

@@ -13,12 +13,13 @@ if not KERNELS:
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lra.attention.base import Sizes
 from lra.attention.cur import CUR
 from lra.attention.nystrom import Nystrom, NystromOriginal
 from lra.ops import three_factor
 from lra.ops import triton as kernels
 from lra.ops.pinv import cubic, exact
-from lra.ops.selection import PAIRINGS, Select
+from lra.ops.selection import PAIRINGS, select
 from lra.ops.triton import core_library, op, tiles
 
 WIDE, HALF, BRAIN = torch.float32, torch.float16, torch.bfloat16
@@ -130,7 +131,8 @@ def test_library_products_stand_in_for_the_launch_they_replace():
 @pytest.mark.parametrize("score", ["sum", "abs", "embed"])
 def test_fused_selection_keeps_the_same_rows(score, pairing, class_token):
     (q, k, _), _, _, mask, _ = case(n=150, m=16, d=24, e=8, dtype=WIDE, masked=True, strides="across")
-    plain, fast = (Select(score=score, pairing=pairing, class_token=class_token, fused=f) for f in (False, True))
+    rule = {"score": score, "pairing": pairing, "class_token": class_token}
+    plain, fast = (partial(select, **rule, fused=fused) for fused in (False, True))
     in_front = torch.arange(150) > torch.tensor([0, 3])[: len(q), None]
     for padding in (mask, in_front, None):
         for a, b in zip(plain(q.float(), k.float(), 16, padding), fast(q.float(), k.float(), 16, padding), strict=True):
@@ -157,7 +159,7 @@ def test_operators_pass_opcheck():
 
 
 def test_compiles_without_breaks():
-    made = CUR(heads=1, head_dim=8, value_dim=6, length=64, count=16, impl="triton")
+    made = CUR(Sizes(heads=1, head_dim=8, value_dim=6, length=64), count=16, impl="triton")
     compiled = torch.compile(made, fullgraph=True, backend="aot_eager", dynamic=True)
     (q, k, v), _, _, mask, dout = arguments()
     for length in (40, 33):
@@ -228,18 +230,20 @@ def test_an_empty_batch(m):
     "kind,options,message",
     [
         (CUR, {"count": 129}, "kept rows from 1 to 128, not 129"),
-        (CUR, {"head_dim": 130}, "model.head_dim from 1 to 128, not 130"),
+        (CUR, {"head_dim": 130}, "head_dim from 1 to 128, not 130"),
         (Nystrom, {"value_dim": 200}, "value size from 1 to 128, not 200"),
-        (CUR, {"pinv": exact}, "takes lra.ops.pinv.cubic as attn.pinv and no other"),
-        (CUR, {"pinv": partial(cubic, steps=-1)}, "pinv.steps must be 0 or more, not -1"),
+        (CUR, {"pinv": exact}, "takes lra.ops.pinv.cubic as pinv and no other"),
+        (CUR, {"pinv": partial(cubic, steps=-1)}, "steps must be 0 or more, not -1"),
         (CUR, {"dropout": 0.1}, "has no dropout, not 0.1"),
-        (NystromOriginal, {"pinv": partial(cubic, steps=6, init="batch")}, "takes attn.pinv.init=per_matrix"),
+        (NystromOriginal, {"pinv": partial(cubic, steps=6, init="batch")}, "takes pinv.init=per_matrix"),
     ],
 )
 def test_what_the_kernels_do_not_do_is_refused(kind, options, message):
-    sizes = {"heads": 1, "head_dim": 8, "value_dim": 8, "length": 256}
+    sizes = {"heads": 1, "head_dim": 8, "value_dim": 8, "length": 256, "dropout": 0.0}
+    changed = {key: options.get(key, size) for key, size in sizes.items()}
+    own = {key: option for key, option in options.items() if key not in sizes}
     with pytest.raises(ValueError, match=message):
-        kind(**{**sizes, **options}, impl="triton")
+        kind(Sizes(**changed), **own, impl="triton")
 
 
 def test_float64_and_a_machine_without_a_gpu_are_refused(monkeypatch):

@@ -4,10 +4,11 @@ import pytest
 import torch
 from conftest import config
 
+from lra.attention.base import Sizes
 from lra.attention.cur import CUR
 from lra.attention.sdpa import SDPA
 from lra.model.multihead import Multihead
-from lra.ops.selection import Select
+from lra.ops.selection import select, select_packed
 from lra.ops.varlen import VarlenLayout
 from lra.train import build
 
@@ -18,11 +19,11 @@ CASES = {
     "cur_embed": [*CUR_WORDS, "attn.class_token=true", "model.pool=cls", "attn.copy_rv=false"],
     "cur_step": [*CUR_WORDS, "protocol=clean"],
     "cur_random": [*CUR_WORDS, "model.pool=flatten"],
-    "cur_plus": CUR_WORDS,  # does not pack
+    "cur_plus": CUR_WORDS,  # has no varlen of its own
     "mean": [],
     "none": [],
     "sdpa": ["block=plain", "model.norm=batch"],
-    "nystrom": [],  # does not pack
+    "nystrom": [],  # has no varlen of its own
 }
 
 
@@ -84,13 +85,13 @@ def test_selection_is_that_of_padded_rows(score, class_token):
     torch.manual_seed(1)
     mask = torch.arange(20) < torch.tensor([20, 6, 11])[:, None]
     rows, q, k = VarlenLayout(mask), *torch.randn(2, 3, 2, 20, 4)
-    select = Select(score=score, class_token=class_token, heads=2, length=20).eval()
-    padded = select(q, k, 6, mask)
-    packed = select(rows.pack(q, 2), rows.pack(k, 2), 6, rows)
+    rule = {"score": score, "class_token": class_token}
+    padded = select(q, k, 6, mask, **rule, draw=(draw := torch.rand(2, 2, 20)))
+    packed = select_packed(rows.pack(q, 2), rows.pack(k, 2), 6, rows, **rule, draw=draw)
     starts = rows.starts[:, None, None]
     for one, other in zip(padded, packed, strict=True):
         assert torch.equal(one.sort(-1).values, (other - starts).sort(-1).values)
-    drawn = select.train()(rows.pack(q, 2), rows.pack(k, 2), 6, rows)[0].sort(-1).values - starts
+    drawn = select_packed(rows.pack(q, 2), rows.pack(k, 2), 6, rows, **rule)[0].sort(-1).values - starts
     assert (drawn.diff(dim=-1) > 0).all() and (drawn >= 0).all() and (drawn < rows.real[:, None, None]).all()
 
 
@@ -100,22 +101,19 @@ def test_selection_with_padding_in_front(class_token):
     mask = torch.rand(6, 20, generator=g) < 0.6
     mask[:3, 0], mask[3:, 0] = False, True
     rows, q, k = VarlenLayout(mask), *torch.randn(2, 6, 2, 20, 4, generator=g)
-    select = Select(score="abs", class_token=class_token)
-    packed = select(rows.pack(q, 2), rows.pack(k, 2), 4, rows)
-    for one, other in zip(select(q, k, 4, mask), packed, strict=True):
+    rule = {"score": "abs", "class_token": class_token}
+    packed = select_packed(rows.pack(q, 2), rows.pack(k, 2), 4, rows, **rule)
+    for one, other in zip(select(q, k, 4, mask, **rule), packed, strict=True):
         assert torch.equal(one.sort(-1).values, rows.positions[other].sort(-1).values)
         assert torch.equal((one == 0).any(-1).all(-1), mask[:, 0]) or not class_token
 
 
 def test_one_row_and_keeping_everything_are_exact():
     q, k, v = torch.randn(3, 1, 2, 12, 4, dtype=torch.float64)
-    rows, sizes = (
-        VarlenLayout(torch.ones(1, 12, dtype=torch.bool)),
-        {"heads": 2, "head_dim": 4, "value_dim": 4, "length": 12},
-    )
-    exact = SDPA(**sizes)(q, k, v)
-    assert torch.equal(SDPA(**sizes)(q, k, v, rows), exact)
-    torch.testing.assert_close(CUR(**sizes, count=12)(q, k, v, rows), exact, rtol=1e-12, atol=1e-13)
+    rows, sizes = VarlenLayout(torch.ones(1, 12, dtype=torch.bool)), Sizes(heads=2, head_dim=4, value_dim=4, length=12)
+    exact = SDPA(sizes)(q, k, v)
+    assert torch.equal(SDPA(sizes).varlen(q, k, v, rows), exact)
+    torch.testing.assert_close(CUR(sizes, count=12).varlen(q, k, v, rows), exact, rtol=1e-12, atol=1e-13)
 
 
 @pytest.mark.parametrize("name", ["psf", "luna", "mega"])

@@ -121,19 +121,8 @@ def test_ranges(bounds, inside, outside, told):
 class Own(Attention):
     """Of a user: annotations of any kind, and none."""
 
-    def __init__(
-        self,
-        *,
-        heads,
-        head_dim,
-        value_dim,
-        length,
-        dropout=0.0,
-        rate: float = 1,
-        mode: "Literal['a', 'b']" = "a",
-        **more,
-    ):
-        super().__init__(heads=heads, head_dim=head_dim, value_dim=value_dim, length=length, dropout=dropout)
+    def __init__(self, sizes, *, rate: float = 1, mode: "Literal['a', 'b']" = "a", **more):
+        super().__init__(sizes)
         self.rate, self.mode = rate, mode
 
     def forward(self, q, k, v, mask=None):
@@ -141,8 +130,8 @@ class Own(Attention):
 
 
 class Inner(Own):
-    def __init__(self, *, free=None, unknown: "NoSuchName" = 1, **others):  # noqa: F821
-        super().__init__(**others)
+    def __init__(self, sizes, *, free=None, unknown: "NoSuchName" = 1, **others):  # noqa: F821
+        super().__init__(sizes, **others)
         self.free, self.unknown = free, unknown
 
 

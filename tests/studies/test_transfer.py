@@ -14,6 +14,7 @@ import yaml
 from conftest import config
 from omegaconf import OmegaConf
 
+from lra.attention.base import Sizes
 from lra.attention.softmax import Softmax
 from lra.config import CONF, compose
 from lra.report import summary as report_tables
@@ -140,11 +141,11 @@ def test_controls_look_at_nothing():
     torch.manual_seed(0)
     q, v = torch.randn(2, 2, 3, 5, 4), torch.randn(2, 3, 5, 6)
     mask = torch.tensor([[True] * 5, [True, True, False, False, False]])
-    sizes = {"heads": 3, "head_dim": 4, "value_dim": 6, "length": 5}
-    exact = Softmax(**sizes)(0 * q[0], 0 * q[1], v, mask)  # equal scores
-    torch.testing.assert_close(Mean(**sizes)(*q, v, mask)[mask.nonzero(as_tuple=True)[0]], exact[mask.nonzero()[:, 0]])
-    torch.testing.assert_close(Mean(**sizes)(*q, v), Softmax(**sizes)(0 * q[0], 0 * q[1], v))
-    assert not Zero(**sizes)(*q, v, mask).any()
+    sizes = Sizes(heads=3, head_dim=4, value_dim=6, length=5)
+    exact = Softmax(sizes)(0 * q[0], 0 * q[1], v, mask)  # equal scores
+    torch.testing.assert_close(Mean(sizes)(*q, v, mask)[mask.nonzero(as_tuple=True)[0]], exact[mask.nonzero()[:, 0]])
+    torch.testing.assert_close(Mean(sizes)(*q, v), Softmax(sizes)(0 * q[0], 0 * q[1], v))
+    assert not Zero(sizes)(*q, v, mask).any()
 
 
 @pytest.fixture(scope="module")
@@ -247,7 +248,7 @@ def copy(runs, tmp_path):
     [
         (["attn=soft"], "soft has one projection for queries and keys and softmax has two: their weights do not fit"),
         (["attn=psf"], r"\(softmax\) do not fit attn=psf: psf needs blocks.0.mixer.*has no place for"),
-        (["attn=cur_step", "attn.count=129"], "attn.count must be between 1 and the task's length 128, not 129"),
+        (["attn=cur_step", "attn.count=129"], "attn.count must be from 1 to 128 \\(length\\), not 129"),
         (["attn=cur_step", "attn.cuont=3"], "cuont"),
         (["attn=cur_step", "steps=-1"], "steps must be a whole number of 0 or more, not -1"),
         (["attn=cur_step", "examples=0"], "examples must be a whole number of 1 or more, not 0"),
@@ -313,8 +314,8 @@ def test_damaged_and_foreign_runs(runs, copy, tmp_path):
 def test_mechanism_inside_another_is_part_of_it():
     class Outer(Softmax):
         def __init__(self):
-            super().__init__(heads=1, head_dim=1, value_dim=1, length=1)
-            self.inner = Softmax(heads=1, head_dim=1, value_dim=1, length=1)
+            super().__init__(Sizes(heads=1, head_dim=1, value_dim=1, length=1))
+            self.inner = Softmax(self.sizes)
 
     assert list(mechanisms(torch.nn.ModuleDict({"a": Outer(), "ab": Outer()}))) == ["a", "ab"]
 

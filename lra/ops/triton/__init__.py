@@ -37,24 +37,24 @@ DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 def cubic_steps(pinv: Callable) -> int:
     """The steps of a ``partial(cubic, steps=...)``; raises ValueError for any other pseudo-inverse."""
     if not (isinstance(pinv, partial) and pinv.func is linalg.cubic and not pinv.args):
-        raise ValueError("attn.impl=triton takes lra.ops.pinv.cubic as attn.pinv and no other; impl=sdpa takes any")
+        raise ValueError("impl=triton takes lra.ops.pinv.cubic as pinv and no other; impl=sdpa takes any")
     options = {"init": "per_matrix", **pinv.keywords}
     if options["init"] != "per_matrix":
-        raise ValueError(f"attn.impl=triton takes attn.pinv.init=per_matrix, not {options['init']!r}; impl=sdpa does")
+        raise ValueError(f"impl=triton takes pinv.init=per_matrix, not {options['init']!r}; impl=sdpa does")
     if options["steps"] < 0:
-        raise ValueError(f"pinv.steps must be 0 or more, not {options['steps']}")
+        raise ValueError(f"steps must be 0 or more, not {options['steps']}")
     return options["steps"]
 
 
 def check(*, kept: int, head_dim: int, value_dim: int, pinv: Callable, dropout: float) -> None:
     """Raises ValueError for what the kernels do not do."""
     if find_spec("triton") is None:
-        raise ValueError("attn.impl=triton needs the package triton (Linux); impl=sdpa is the same without it")
-    for name, size in {"kept rows": kept, "model.head_dim": head_dim, "value size": value_dim}.items():
+        raise ValueError("impl=triton needs the package triton (Linux); impl=sdpa is the same without it")
+    for name, size in {"kept rows": kept, "head_dim": head_dim, "value size": value_dim}.items():
         if not 1 <= size <= LARGEST:
-            raise ValueError(f"attn.impl=triton takes {name} from 1 to {LARGEST}, not {size}; impl=sdpa takes any")
+            raise ValueError(f"impl=triton takes {name} from 1 to {LARGEST}, not {size}; impl=sdpa takes any")
     if dropout:
-        raise ValueError(f"attn.impl=triton has no dropout, not {dropout}")
+        raise ValueError(f"impl=triton has no dropout, not {dropout}")
     cubic_steps(pinv)
 
 
@@ -86,7 +86,7 @@ def three_factor(
     if torch.is_autocast_enabled(kind) and dtype != torch.float64:
         dtype = torch.get_autocast_dtype(kind)
     if dtype not in DTYPES:
-        raise ValueError(f"attn.impl=triton takes float32, float16 or bfloat16, not {dtype}; impl=sdpa takes any")
+        raise ValueError(f"impl=triton takes float32, float16 or bfloat16, not {dtype}; impl=sdpa takes any")
     wide = lambda m: None if m is None else m.expand(q.shape[0], q.shape[1], -1).contiguous()
     q, k, v, q_kept, k_kept = (x if x is None else x.to(dtype) for x in (q, k, v, q_kept, k_kept))
     mask, rows, cols = (x if x is None else x.contiguous() for x in (mask, rows, cols))
@@ -97,7 +97,7 @@ def three_factor(
 
 
 def row_scores(a: Tensor, b: Tensor | None, mask: Tensor | None, *, score: str, class_token: bool) -> Tensor:
-    """Scores sum, abs or embed of ``lra.ops.selection.Select``, of rows (N,H,L,D) once or twice: float32 (1|2,N,H,L).
+    """Scores sum, abs or embed of ``lra.ops.selection.select``, of rows (N,H,L,D) once or twice: float32 (1|2,N,H,L).
 
     Padded rows get -inf, and with class_token position 0 gets +inf unless it is padded.
     """
@@ -109,6 +109,6 @@ def available(x: Tensor) -> None:
     """Raises ValueError where a kernel cannot run on x."""
     if x.device.type != "cuda" and os.environ.get("TRITON_INTERPRET") != "1":
         raise ValueError(
-            f"attn.impl=triton needs a GPU, the tensors are on {x.device.type}; impl=sdpa is the same without one, "
+            f"impl=triton needs a GPU, the tensors are on {x.device.type}; impl=sdpa is the same without one, "
             "TRITON_INTERPRET=1 runs the kernels slowly anywhere"
         )

@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from ...attention.base import Sizes
 from ...attention.linear import Performer
 from ...attention.nystrom import Nystrom
 from ...ops.cells import nearest
@@ -12,9 +13,8 @@ from .cell_variants import means
 from .cur_variants import weights
 
 
-def sizes(q: Tensor, v: Tensor) -> dict[str, int]:
-    """Arguments that every mechanism has."""
-    return {"heads": q.shape[1], "head_dim": q.shape[3], "value_dim": v.shape[3], "length": q.shape[2]}
+def sizes(q: Tensor, v: Tensor) -> Sizes:
+    return Sizes(heads=q.shape[1], head_dim=q.shape[3], value_dim=v.shape[3], length=q.shape[2])
 
 
 def mean(q: Tensor, k: Tensor, v: Tensor, count: int) -> Tensor:
@@ -24,7 +24,7 @@ def mean(q: Tensor, k: Tensor, v: Tensor, count: int) -> Tensor:
 
 def nystrom(q: Tensor, k: Tensor, v: Tensor, count: int) -> Tensor:
     """Nystromformer without its convolution (Xiong et al. 2021): means of consecutive segments, 6 steps."""
-    return Nystrom(**sizes(q, v), landmarks=count, kernel=0)(q, k, v)
+    return Nystrom(sizes(q, v), landmarks=count, kernel=0)(q, k, v)
 
 
 def nystrom_kmeans(q: Tensor, k: Tensor, v: Tensor, count: int) -> Tensor:
@@ -35,7 +35,7 @@ def nystrom_kmeans(q: Tensor, k: Tensor, v: Tensor, count: int) -> Tensor:
 
 def performer(q: Tensor, k: Tensor, v: Tensor, count: int) -> Tensor:
     """FAVOR+ (Choromanski et al. 2021) with 2 count positive features."""
-    return Performer(**sizes(q, v), features=2 * count, eps=0.0)(q, k, v)
+    return Performer(sizes(q, v), features=2 * count, eps=0.0)(q, k, v)
 
 
 def clustered(q: Tensor, k: Tensor, v: Tensor, count: int) -> Tensor:

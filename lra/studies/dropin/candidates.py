@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from ...attention.cur import CUR, CURPlus
+from ...attention.cur import CUR
+from ...attention.cur_plus import CURPlus
 from ...ops.pinv import cubic, exact, tikhonov
 from . import baselines, inverses, landmarks
 from .cell_variants import cells_alone, heavy_keys, inverted, kernel, nearest_row, ridge, smoothed
@@ -27,11 +28,11 @@ class Candidate(NamedTuple):
 
 def cur(**options) -> Function:
     """CUR with options of its own."""
-    return lambda q, k, v, count: CUR(**baselines.sizes(q, v), count=count, **{"score": "step"} | options)(q, k, v)
+    return lambda q, k, v, count: CUR(baselines.sizes(q, v), count=count, **{"score": "step"} | options)(q, k, v)
 
 
 def plus(**options) -> Function:
-    return lambda q, k, v, count: CURPlus(**baselines.sizes(q, v), count=count, **options)(q, k, v)
+    return lambda q, k, v, count: CURPlus(baselines.sizes(q, v), count=count, **options)(q, k, v)
 
 
 def made(choose: landmarks.Choice, combine: Callable[..., Tensor], **options) -> Function:

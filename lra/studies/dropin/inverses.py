@@ -3,19 +3,19 @@
 import torch
 from torch import Tensor
 
-from ...ops.pinv import at_least_float32, cubic
+from ...ops.pinv import cubic
+from ...ops.precision import full_precision
 
 
+@full_precision
 def damped_cubic(m: Tensor, *, steps: int, ridge: float) -> Tensor:
     """The cubic iteration on mᵀm + (ridge s)² I, times mᵀ, s the largest singular value.
 
     Converged, this is ``tikhonov``; few steps damp further.
     """
-    with torch.autocast(m.device.type, enabled=False):
-        (m,) = at_least_float32(m)
-        damping = (ridge * torch.linalg.matrix_norm(m, ord=2)[..., None, None]).square()
-        gram = m.mT @ m + damping * torch.eye(m.shape[-1], dtype=m.dtype, device=m.device)
-        return cubic(gram, steps=steps, init="two_norms") @ m.mT
+    damping = (ridge * torch.linalg.matrix_norm(m, ord=2)[..., None, None]).square()
+    gram = m.mT @ m + damping * torch.eye(m.shape[-1], dtype=m.dtype, device=m.device)
+    return cubic(gram, steps=steps, init="two_norms") @ m.mT
 
 
 def row_normalised(m: Tensor, *, steps: int = 4, init: str = "per_matrix") -> Tensor:

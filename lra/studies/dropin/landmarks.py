@@ -8,19 +8,16 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from ...ops.selection import Select, every, farthest, gather_kept
+from ...ops import selection
+from ...ops.selection import every, farthest, gather_kept
 from .cur_variants import weights
 
 Choice = Callable[[Tensor, Tensor, Tensor, int], tuple[Tensor, Tensor]]
 
 
 def select(score: str) -> Choice:
-    """A rule of ``lra.ops.selection.Select``, queries for rows and keys for columns."""
-
-    def choose(q, k, v, count):
-        return Select(score=score, heads=q.shape[1], length=q.shape[2], resample="always")(q, k, count, None)
-
-    return choose
+    """A rule of ``lra.ops.selection``, queries for rows and keys for columns."""
+    return lambda q, k, v, count: selection.select(q, k, count, score=score)
 
 
 def by_position(x: Tensor, count: int) -> Tensor:

@@ -55,7 +55,7 @@ class Encoder:
         return torch.cat(parts)[torch.tensor(order).argsort()]
 
     def with_cur(self, **options) -> "Encoder":
-        """The same weights with CUR attention, options of ``lra.attention.cur_attention``."""
+        """The same weights with CUR attention, options of ``lra.ops.cur.cur_attention``."""
         register()
         model = copy.deepcopy(self.model)
         model.set_attn_implementation("cur")

@@ -14,6 +14,8 @@ from ...attention.base import Attention
 class Mean(Attention):
     """The mean of the values over the real tokens, the same for every query; scores and position bias are not read."""
 
+    takes_bias = True
+
     def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, bias=None) -> Tensor:
         if mask is None:
             return v.mean(-2, keepdim=True).expand_as(v)
@@ -24,6 +26,8 @@ class Mean(Attention):
 
 class Zero(Attention):
     """Nothing at all."""
+
+    takes_bias = True
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, bias=None) -> Tensor:
         return torch.zeros_like(v)

@@ -1,0 +1,210 @@
+"""CUR attention as functions (CURformer: Francois et al., Machine Learning 114:139, 2025)."""
+
+import operator
+from collections.abc import Callable
+from functools import partial
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from . import cells, varlen
+from . import triton as kernels
+from .options import one_of
+from .pinv import cubic, exact
+from .scores import Weights
+from .selection import PackedScore, Pairing, Score, gather_kept, no_row_empty, put_kept, select, select_packed
+from .three_factor import NO_BIAS, Impl, Inverse, check_impl, three_factor, three_factor_packed
+from .varlen import VarlenLayout
+
+Bias = Callable[[Tensor, Tensor], Tensor]  # positions of rows (..., i) and columns (..., j) -> (..., i, j)
+Columns = Literal["kept", "cells"]
+
+
+def cur(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor | None = None,
+    *,
+    count: int,
+    score: Score,
+    pairing: Pairing = "separate",
+    class_token: bool = False,
+    draw: Tensor | None = None,
+    pinv: Inverse = partial(cubic, steps=4),
+    copy_rv: bool = True,
+    weights: Weights = "softmax",
+    bias: Bias | None = None,
+    impl: Impl = "sdpa",
+) -> Tensor:
+    """Compute softmax(q k_Jᵀ) · pinv(U) · softmax(q_I kᵀ) v with kept queries I and keys J, U = softmax(q_I k_Jᵀ).
+
+    Args:
+        q, k: (N,H,L,D). v: (N,H,L,E). mask: (N,L).
+        count, score, pairing, class_token, draw: how many rows and columns are kept (m in the paper) and which ones,
+            see ``lra.ops.selection.select``.
+        pinv: (..., c, c) -> (..., c, c).
+        copy_rv: kept rows of the output are those of softmax(q_I kᵀ) v, which are exact.
+        weights, impl: see ``lra.ops.three_factor``.
+        bias: a position bias, evaluated at the kept rows and columns only; ``triton`` takes none.
+
+    Returns:
+        (N,H,L,E). O(L c (D + E) + c³) time.
+
+    Raises:
+        ValueError: choices that are unknown or do not go together.
+    """
+    check_impl(impl, weights)
+    if impl == "triton" and bias is not None:
+        raise ValueError("impl=triton takes no position bias; use impl=sdpa or eager")
+    mask = no_row_empty(mask)
+    selection = {"score": score, "pairing": pairing, "class_token": class_token, "draw": draw}
+    rows, cols = select(q, k, count, mask, **selection, fused=impl == "triton")  # (N,H,c)
+    if impl == "triton":  # gathers, scatters and copies on the way
+        return kernels.three_factor(q, k, v, pinv=pinv, rows=rows, cols=cols, mask=mask, copy_rv=copy_rv)
+    every = torch.arange(q.shape[2], device=q.device)
+    out, rv = three_factor(
+        q,
+        k,
+        v,
+        gather_kept(q, rows),
+        gather_kept(k, cols),
+        pinv=pinv,
+        mask=mask,
+        row_mask=None if mask is None else gather_kept(mask, rows),
+        col_mask=None if mask is None else gather_kept(mask, cols),
+        weights=weights,
+        bias=NO_BIAS if bias is None else (bias(every, cols), bias(rows, cols), bias(rows, every)),
+        impl=impl,
+    )
+    return put_kept(out, rows, rv) if copy_rv else out
+
+
+def cur_packed(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    layout: VarlenLayout,
+    *,
+    count: int,
+    score: PackedScore,
+    pairing: Pairing = "separate",
+    class_token: bool = False,
+    draw: Tensor | None = None,
+    pinv: Inverse = partial(cubic, steps=4),
+    copy_rv: bool = True,
+) -> Tensor:
+    """Compute ``cur`` with impl=sdpa of packed rows, none shorter than ``count``: (1,H,T,·) -> (1,H,T,E)."""
+    selection = {"score": score, "pairing": pairing, "class_token": class_token, "draw": draw}
+    rows, cols = select_packed(q, k, count, layout, **selection)  # (N,H,c), places among the T
+    q_rows, k_cols = varlen.gather_packed(q, rows), varlen.gather_packed(k, cols)
+    out, rv = three_factor_packed(q, k, v, q_rows, k_cols, layout, pinv=pinv)
+    return varlen.put_packed(out, rows, rv) if copy_rv else out
+
+
+def cur_plus(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor | None = None,
+    *,
+    count: int,
+    score: Score,
+    pairing: Pairing = "separate",
+    class_token: bool = False,
+    draw: Tensor | None = None,
+    copy_rv: bool = True,
+    impl: cells.Impl = "sdpa",
+) -> Tensor:
+    """Compute attention over cells of keys around the kept ones, corrected smoothly by the error of the kept rows.
+
+    There is no inverse, see ``lra.ops.cells``; arguments and result as in ``cur``.
+    """
+    mask = no_row_empty(mask)
+    if mask is not None:  # distances to padding must not overflow
+        q, k = (x.masked_fill(~mask[:, None, :, None], 0) for x in (q, k))
+    rows, cols = select(q, k, count, mask, score=score, pairing=pairing, class_token=class_token, draw=draw)
+    marks = {} if mask is None else {"row_mask": gather_kept(mask, rows), "col_mask": gather_kept(mask, cols)}
+    out, rv = cells.corrected(q, k, v, gather_kept(q, rows), gather_kept(k, cols), mask=mask, impl=impl, **marks)
+    return put_kept(out, rows, rv) if copy_rv else out
+
+
+def cur_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+    count: int = 64,
+    score: Score = "step",
+    pairing: Pairing = "separate",
+    class_token: bool = False,
+    steps: int | None = 4,
+    copy_rv: bool = True,
+    columns: Columns = "kept",
+    impl: Impl = "sdpa",
+) -> Tensor:
+    """Call ``cur`` like torch's scaled_dot_product_attention.
+
+    Unlike torch's: queries and keys are the same L tokens of H heads each, a padded query's row has no meaning, and
+    there is no dropout and no causal form.
+
+    Args:
+        query, key: (N,H,L,D). value: (N,H,L,E).
+        attn_mask: which tokens are real, for all heads and queries alike: bool, True takes part, (N,L) or (N,1,1,L), N
+            may be 1.
+        count: rows and columns that are kept, all of them if a row is shorter.
+        steps: of the cubic inverse, None for the true one.
+        columns: ``kept``, or ``cells`` for ``cur_plus``, which has no inverse and does best with score="farthest".
+        score, pairing, class_token, copy_rv, impl: as in ``cur``; ``score="random"`` draws anew at every call.
+
+    Returns:
+        (N,H,L,E) in query's dtype.
+
+    Raises:
+        ValueError: what it cannot do.
+    """
+    if is_causal:
+        raise ValueError("is_causal=True: CUR keeps whole rows and columns of the map, so it has no causal form")
+    if dropout_p:
+        raise ValueError(f"dropout_p must be 0, not {dropout_p:g}: CUR never forms the map that dropout would act on")
+    if query.dim() != 4 or key.shape != query.shape or value.shape[:-1] != query.shape[:-1]:
+        shapes = ", ".join(str(tuple(t.shape)) for t in (query, key, value))
+        raise ValueError(f"query, key and value must be (N,H,L,D), (N,H,L,D) and (N,H,L,E), not {shapes}")
+    N, _, L, D = query.shape
+    if not L or not D:
+        raise ValueError(f"query and key must have at least one token and one feature, not {tuple(query.shape)}")
+    if attn_mask is not None:
+        given = f"{attn_mask.dtype} {tuple(attn_mask.shape)}"
+        if attn_mask.dim() == 4 and attn_mask.shape[1:3] == (1, 1):
+            attn_mask = attn_mask[:, 0, 0]
+        if attn_mask.dtype is not torch.bool or attn_mask.shape not in ((N, L), (1, L)):
+            raise ValueError(f"attn_mask must be bool, (N,L) or (N,1,1,L) with N = {N} and L = {L}, not {given}")
+        attn_mask = attn_mask.expand(N, L)
+    count, steps = _whole("count", count, 1), None if steps is None else _whole("steps", steps, 0)
+    one_of("columns", columns, Columns)
+    one_of("impl", impl, Impl if columns == "kept" else cells.Impl)
+    pinv = exact if steps is None else partial(cubic, steps=steps)
+    if impl == "triton":
+        kernels.check(kept=min(count, L), head_dim=D, value_dim=value.shape[-1], pinv=pinv, dropout=0.0)
+    method = partial(cur, pinv=pinv) if columns == "kept" else cur_plus
+    scaled = query if scale is None else query * (scale * D**0.5)
+    options = {"score": score, "pairing": pairing, "class_token": class_token, "copy_rv": copy_rv, "impl": impl}
+    return method(scaled, key, value, attn_mask, count=min(count, L), **options).to(query.dtype)
+
+
+def _whole(name: str, value: object, least: int) -> int:
+    """Any kind of whole number, of numpy and torch too, as Python's; raises ValueError for others, and for bools."""
+    try:
+        if isinstance(value, bool) or getattr(value, "dtype", None) is torch.bool:
+            raise TypeError
+        number = operator.index(value)
+    except TypeError:
+        raise ValueError(f"{name} must be a whole number of {least} or more, not {value!r}") from None
+    if number < least:
+        raise ValueError(f"{name} must be {least} or more, not {number}")
+    return number

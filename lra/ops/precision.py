@@ -1,0 +1,44 @@
+"""Full precision inside autocast: 16-bit tensors are computed with in float32, float64 stays."""
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def full_precision(function: Callable) -> Callable:
+    """Decorate a function or method to compute in float32 at least, with autocast off.
+
+    Tensors among its arguments that are float16 or bfloat16 arrive as float32; float64, integers and bools stay. The
+    first tensor names the device. The result keeps its dtype.
+    """
+
+    @functools.wraps(function)
+    def wide(*args: Any, **kwargs: Any) -> Any:
+        device = next(x for x in (*args, *kwargs.values()) if isinstance(x, Tensor)).device.type
+        with torch.autocast(device, enabled=False):
+            return function(*map(_widened, args), **{key: _widened(x) for key, x in kwargs.items()})
+
+    return wide
+
+
+def at_least_float32(*tensors: Tensor) -> list[Tensor]:
+    """float64 stays, every narrower dtype becomes float32."""
+    return [t if t.dtype == torch.float64 else t.float() for t in tensors]
+
+
+def to_unit(x: Tensor) -> Tensor:
+    """The power of two that brings the largest entry of each matrix (...,L,D) into [1/2, 1), 1 for zeros: (...,1,1).
+
+    A product with it is exact, and squares of the result neither overflow nor vanish.
+    """
+    largest = x.detach().abs().amax((-2, -1), keepdim=True)
+    most = -math.frexp(torch.finfo(x.dtype).tiny)[1]
+    return torch.ldexp(torch.ones_like(largest), -largest.frexp().exponent.clamp(-most, most))
+
+
+def _widened(x: Any) -> Any:
+    return at_least_float32(x)[0] if isinstance(x, Tensor) and x.is_floating_point() else x
