@@ -238,7 +238,7 @@ WRONG = {
     "task=listops attn=cur_abs model.pool=max": "model.pool must be one of mean, cls, flatten, not 'max'",
     "task=listops attn=cur_abs model.norm=group": "model.norm must be one of layer, scale, rms, batch, or null",
     "task=listops attn=psf attn.channels=8 attn.project=false": "rows of 64 and of 8 from the mixer do not add up",
-    "experiment=psf_listops model.layers=2": "model.layers must be 1 where a block makes rows of 128 from 512, not 2",
+    "experiment=psf_listops model.layers=2": "model.layers must be 1 if a block makes rows of 128 from 512, not 2",
     "experiment=psf_listops model.head.kind=tanh": "model.head.kind must be one of relu, gelu, linear, not 'tanh'",
     "experiment=psf_listops model.embed.padding=none": "model.embed.padding must be one of learned, constant, zero",
     "experiment=psf_listops attn=sdpa": "attn.project: no such key; attn has",

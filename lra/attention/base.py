@@ -61,7 +61,7 @@ class Attention(nn.Module):
 
 
 class Mixer(nn.Module):
-    """What a block holds when the mechanism needs the token vectors: x (N,L,d), mask (N,L) -> (N,L,width)."""
+    """Mixes token vectors: x (N,L,d), mask (N,L) -> (N,L,width). A block holds one, ``Multihead`` or a mechanism."""
 
     def __init__(self, sizes: Sizes, *, dim: int):
         super().__init__()
@@ -72,7 +72,7 @@ class Mixer(nn.Module):
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor: ...
 
     def attention_map(self, x: Tensor, mask: Tensor | None = None) -> Tensor | None:
-        """What multiplies the values, (N,H,L,L): the result for the identity in their place.
+        """The map that multiplies the values, (N,H,L,L): the result for the identity in their place.
 
         None, unless a mechanism says otherwise: if values do not enter linearly there is no such map.
         """

@@ -12,7 +12,7 @@ class BigBird(Attention):
     """softmax(q kᵀ / √D) v over global, neighbouring and random blocks (section 2).
 
     A query of block i sees the first and the last block, the ``window`` blocks around and including i, and ``random``
-    others, distinct from these where there are enough; queries of the first and the last block see every token. The
+    others, distinct from these if there are enough; queries of the first and the last block see every token. The
     last block is the one that holds the example's last real token, however far the batch or the task is padded.
 
     Random blocks are drawn per head: anew at every call and for every example while training; in evaluation from one

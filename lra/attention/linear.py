@@ -22,8 +22,8 @@ class Linear(Attention):
     """phi(x) = elu(x) + 1 (Katharopoulos et al., ICML 2020, equation 7).
 
     normalise: divide by phi(q)·sum phi(k); false is the PyTorch LRA code, which has no denominator and divides phi(q)
-    and phi(k) by length^¼ each. There it is the length of the padded row, here the configured one: the same where rows
-    are padded to it, and no part of the result where they are not.
+    and phi(k) by length^¼ each. There it is the length of the padded row, here the configured one: the same if rows
+    are padded to it, and no part of the result if they are not.
     """
 
     def __init__(self, sizes: Sizes, *, normalise: bool = True):

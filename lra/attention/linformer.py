@@ -17,7 +17,7 @@ class Linformer(Attention):
     false, key-value true true; the PyTorch LRA code has false true and one map for all layers (layerwise), here each
     layer has its own. dropout acts on the weights.
 
-    O(L rank (D + E)) time. Raises ValueError where rank is below 1.
+    O(L rank (D + E)) time. Raises ValueError for a rank below 1.
     """
 
     def __init__(

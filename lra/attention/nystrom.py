@@ -11,7 +11,7 @@ from ..ops import triton as kernels
 from ..ops.convolution import convolve_rows
 from ..ops.options import Range, in_range
 from ..ops.pinv import cubic, mixes_batch
-from ..ops.selection import segment_means
+from ..ops.segments import segment_means
 from ..ops.three_factor import Impl, Inverse, check_impl, three_factor
 from .base import Attention, Sizes
 

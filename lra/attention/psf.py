@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from ..ops.options import Range, in_range, one_of
 from ..ops.precision import full_precision
-from ..ops.selection import real_first
+from ..ops.segments import real_first
 from .base import Mixer, Sizes
 
 Ring = Literal["real", "row"]
@@ -20,7 +20,7 @@ class PSF(Mixer):
     g: MLP d -> value_hidden -> channels, f_m: MLP d -> hidden -> K, both with GELU. No softmax, heads or normalisation.
     factors: M, null for ceil(log2 length). links: K, ``code`` for ceil(log2 length) + 1 (largest offset half the
     length), ``paper`` for ceil(log2 length) (a quarter). residuals: g(x) is added after every factor. dropout: on g(x).
-    channels: null for d. project: where channels differ from d, a linear map back to d; without it the result is
+    channels: null for d. project: if channels differ from d, a linear map back to d; without it the result is
     (N,L,channels), which the published model of one plain block hands to its head (block=plain).
 
     ring: what the links wrap around. ``real``: the real tokens of each example in their order, token r of n_real being
@@ -79,7 +79,7 @@ class PSF(Mixer):
         ]
 
     def columns(self, N: int, L: int, mask: Tensor | None) -> Tensor:
-        """Which positions each row is linked to, int64 (N,L,K)."""
+        """The positions that each row is linked to, int64 (N,L,K)."""
         position = torch.arange(L, device=self.offsets.device)
         if mask is None:
             return ((position[:, None] + self.offsets) % L).expand(N, -1, -1)

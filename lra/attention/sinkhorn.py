@@ -20,7 +20,7 @@ class Sinkhorn(Attention):
     rows then columns, bring it near a doubly stochastic matrix. Gumbel noise is left out.
 
     Blocks without a real token take no part in R, padded tokens enter the mix as zeros, and a place of the mixed block
-    counts as a key where some block has a real token there.
+    counts as a key if some block has a real token there.
 
     O(L block + (L / block)²) time. Raises ValueError for a block below 1, a negative iterations or a temperature that
     is not positive.

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from ..ops.options import Range, in_range, one_of
 from ..ops.pinv import newton
 from ..ops.precision import at_least_float32, full_precision
-from ..ops.selection import real_first, segment_means
+from ..ops.segments import real_first, segment_means
 from ..ops.three_factor import Inverse
 from .base import Attention, Sizes
 

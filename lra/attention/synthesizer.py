@@ -96,7 +96,7 @@ class Product(Synthesizer):
 class Factorised(Product):
     """Factorized Random: S = A B with free A (H,length,rank) and B (H,rank,length), xavier-uniform.
 
-    Raises ValueError where rank is below 1.
+    Raises ValueError for a rank below 1.
     """
 
     def __init__(self, sizes: Sizes, *, dim: int, dot_product: bool = False, rank: int = 32):

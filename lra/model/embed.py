@@ -87,5 +87,5 @@ class FeatureEmbedding(nn.Module):
 
 
 def _at(table: nn.Embedding, L: int, positions: Tensor | None) -> Tensor:
-    """The vectors of 0 .. L-1, or of ``positions`` (L,) where rows are packed."""
+    """The vectors of 0 .. L-1, or of ``positions`` (L,) if rows are packed."""
     return table.weight[:L] if positions is None else table(positions)

@@ -31,7 +31,7 @@ def windows(x: Tensor, size: int, left: int, right: int, dim: int = 2) -> Tensor
 
 
 def real_blocks(mask: Tensor | None, L: int, size: int, device) -> Tensor | None:
-    """Which places of the blocks hold a real token, (N or 1, B, size); None where all of them do."""
+    """The places of the blocks that hold a real token, (N or 1, B, size); None if all of them do."""
     if mask is None:
         if L % size == 0:
             return None
@@ -69,7 +69,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, allowed: Tensor | None = None) -> Te
 
 
 class Part(NamedTuple):
-    """What ``merge`` needs of a set of keys: Σ exp(s - top) v, Σ exp(s - top) and the largest score, top."""
+    """The sums that ``merge`` needs of a set of keys: Σ exp(s - top) v, Σ exp(s - top) and the largest score, top."""
 
     values: Tensor  # (..., i, E)
     total: Tensor  # (..., i, 1)
@@ -85,7 +85,7 @@ def weigh(scores: Tensor, v: Tensor, allowed: Tensor) -> Part:
 
 
 def merge(parts: list[Part]) -> Tensor:
-    """One softmax over the union of disjoint sets of keys; zero where all of them are empty."""
+    """One softmax over the union of disjoint sets of keys; zero if all of them are empty."""
     top = torch.stack([part.top for part in parts]).amax(0)
     shares = [(part.top - top).exp() for part in parts]
     total = sum(share * part.total for share, part in zip(shares, parts, strict=True))

@@ -48,7 +48,7 @@ def cells(k: Tensor, v: Tensor, k_cols: Tensor, mask: Tensor | None, col_mask: T
 
 @torch.no_grad()
 def nearest(x: Tensor, centres: Tensor, real: Tensor | None) -> Tensor:
-    """Which real centre is nearest: x (N,H,L,D), centres (N,H,c,D), real (N,H,c) -> int64 (N,H,L,1)."""
+    """The index of the nearest real centre: x (N,H,L,D), centres (N,H,c,D), real (N,H,c) -> int64 (N,H,L,1)."""
     N, H = x.shape[:2]
     unit = to_unit(x)
     x, centres = x * unit, centres * unit

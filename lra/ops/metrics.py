@@ -28,8 +28,8 @@ def balanced_accuracy(outputs: Tensor, labels: Tensor) -> float:
 def roc_auc(outputs: Tensor, labels: Tensor) -> float:
     """outputs (n, 2), labels (n,) of 0 and 1 -> percentage of pairs of a 1 and a 0 that are ranked right.
 
-    A row's score is its second output less its first; equal scores count as half. Raises ValueError where one of the
-    two classes is missing.
+    A row's score is its second output less its first; equal scores count as half. Raises ValueError if one of the two
+    classes is missing.
     """
     scores = (outputs[:, 1].double() - outputs[:, 0].double()).unique(return_inverse=True)[1]  # ranks from 0
     ones, zeros = (scores[labels == label].bincount(minlength=len(scores)) for label in (1, 0))

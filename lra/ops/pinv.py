@@ -46,7 +46,7 @@ def cubic(m: Tensor, *, steps: Whole, init: CubicInit = "per_matrix") -> Tensor:
 
 
 def mixes_batch(pinv: Callable[[Tensor], Tensor]) -> bool:
-    """Whether the inverse of one matrix depends on the others: a ``partial`` of ``cubic`` with ``init="batch"``."""
+    """True if the inverse of one matrix depends on the others: a ``partial`` of ``cubic`` with ``init="batch"``."""
     return isinstance(pinv, partial) and pinv.func is cubic and pinv.keywords.get("init") == "batch"
 
 

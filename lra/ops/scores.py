@@ -1,4 +1,4 @@
-"""What makes weights of scores q kᵀ: softmax over the keys or, in MEGA, the Laplace function of each score.
+"""Weights of scores q kᵀ: softmax over the keys or, in MEGA, the Laplace function of each score.
 
 Shapes as in ``lra.attention.base``: i queries, j keys.
 """
@@ -14,7 +14,7 @@ WEIGHTS = get_args(Weights)
 
 
 def scale(kind: str, q: Tensor, mask: Tensor | None) -> float | Tensor:
-    """What scores of q (N,H,L,D) are multiplied by: 1 / √D, or 1 / the number of real keys with Laplace weights."""
+    """The factor of the scores of q (N,H,L,D): 1 / √D, or 1 / the number of real keys with Laplace weights."""
     if kind == "softmax":
         return q.shape[-1] ** -0.5
     if mask is None:

@@ -1,4 +1,4 @@
-"""Which rows (queries) and columns (keys) CUR attention keeps: score x pairing -> indices; and segments to average.
+"""Selection of the rows (queries) and columns (keys) that CUR attention keeps: score x pairing -> indices.
 
 No gradient flows through a selection. Kept positions are distinct and real tokens always come before padded ones.
 """
@@ -10,7 +10,8 @@ from torch import Tensor
 
 from . import triton as kernels
 from .options import one_of
-from .precision import full_precision, to_unit
+from .precision import to_unit
+from .segments import real_first
 from .varlen import VarlenLayout
 
 Score = Literal["sum", "abs", "embed", "step", "random", "farthest"]
@@ -114,7 +115,7 @@ def select_packed(
 
 
 def _sources(q: Tensor, k: Tensor, pairing: Pairing) -> tuple[Tensor, Tensor]:
-    """What rows and columns are scored by."""
+    """The vectors by which rows and columns are scored."""
     one_of("pairing", pairing, Pairing)
     return {"separate": (q, k), "same_k": (k, k), "same_q": (q, q), "swapped": (k, q)}[pairing]
 
@@ -191,24 +192,3 @@ def no_row_empty(mask: Tensor | None) -> Tensor | None:
     """mask (N,L) with all tokens of an example real if none is: its rows are read by nobody, and must not be NaN, as a
     softmax over nothing is, because a gradient of zero times NaN is NaN."""
     return None if mask is None else mask | ~mask.any(-1, keepdim=True)
-
-
-def real_first(mask: Tensor) -> Tensor:
-    """Positions in order, those of real tokens before those of padding: (N,L) -> int64 (N,L)."""
-    return (~mask).to(torch.uint8).argsort(dim=-1, stable=True)
-
-
-@full_precision
-def segment_means(mask: Tensor, count: int, *rows: Tensor) -> tuple[list[Tensor], Tensor]:
-    """Means over consecutive segments of the real tokens: token r of n_real lies in segment floor(r c / n_real).
-
-    mask (N,L), count, rows (N,H,L,D) -> means of each (N,H,count,D) and which segments have a token (N,count), the
-    first c = min(count, n_real).
-    """
-    total = mask.sum(-1, keepdim=True)  # (N,1)
-    used = total.clamp(max=count)
-    segment = (mask.cumsum(-1) - 1) * used // total.clamp(min=1)  # (N,L)
-    number = torch.arange(count, device=mask.device)
-    member = ((segment[:, None] == number[:, None]) & mask[:, None]).to(rows[0].dtype)
-    mean = (member / member.sum(-1, keepdim=True).clamp(min=1))[:, None]  # (N,1,count,L)
-    return [mean @ x for x in rows], number < used

@@ -101,7 +101,7 @@ def _written_out(q, k, v, q_rows, k_cols, factor, pinv, keys, row_mask, col_mask
 
 
 def _allowed(keys: Tensor | None, bias: Tensor | None) -> Tensor | None:
-    """Which keys are real, (N,H,j) or broadcastable, and the bias (N,H,i,j), as one attn_mask."""
+    """One attn_mask of which keys are real, (N,H,j) or broadcastable, and the bias (N,H,i,j)."""
     if keys is None:
         return bias
     return keys[:, :, None] if bias is None else bias.masked_fill(~keys[:, :, None], float("-inf"))

@@ -54,7 +54,7 @@ class Call:
 
 
 def target(path: Any, name: str) -> Any:
-    """What ``_target_`` names. Raises ValueError where that is nothing that can be called."""
+    """The class or function that ``_target_`` names. Raises ValueError if it names nothing that can be called."""
     try:
         found = get_object(path)
     except Exception as error:  # the module is the user's own, and anything may happen while it is imported
@@ -66,7 +66,10 @@ def target(path: Any, name: str) -> Any:
 
 
 def options(target: Any, given: frozenset[str] = frozenset()) -> tuple[dict[str, Any], set[str]]:
-    """Keyword-only arguments with their annotations, those of base classes too, and which of them have no default."""
+    """Keyword-only arguments with their annotations, those of base classes too, and which of them have no default.
+
+    The fields of a dataclass are among them if a positional argument is annotated with it.
+    """
     kinds: dict[str, Any] = {}
     needed: set[str] = set()
     for owner in reversed(inspect.getmro(target)) if inspect.isclass(target) else (target,):

@@ -10,9 +10,10 @@ KINDS = {"random": Random, "factorised": Factorised, "dense": Dense}
 N, L, LENGTH, DIM, H, D = 2, 9, 12, 8, 2, 4
 
 
-def made(kind, **options):
+def made(kind, dropout=0.0, **options):
     torch.manual_seed(0)
-    return KINDS[kind](Sizes(heads=H, head_dim=D, value_dim=D, length=LENGTH), dim=DIM, **options).double().eval()
+    sizes = Sizes(heads=H, head_dim=D, value_dim=D, length=LENGTH, dropout=dropout)
+    return KINDS[kind](sizes, dim=DIM, **options).double().eval()
 
 
 def x(length=L):

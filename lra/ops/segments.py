@@ -1,0 +1,27 @@
+"""Consecutive segments of the real tokens of a row, what Nystromformer and SOFT average."""
+
+import torch
+from torch import Tensor
+
+from .precision import full_precision
+
+
+def real_first(mask: Tensor) -> Tensor:
+    """Positions in order, those of real tokens before those of padding: (N,L) -> int64 (N,L)."""
+    return (~mask).to(torch.uint8).argsort(dim=-1, stable=True)
+
+
+@full_precision
+def segment_means(mask: Tensor, count: int, *rows: Tensor) -> tuple[list[Tensor], Tensor]:
+    """Means over consecutive segments of the real tokens: token r of n_real lies in segment floor(r c / n_real).
+
+    mask (N,L), count, rows (N,H,L,D) -> means of each (N,H,count,D) and which segments have a token (N,count), the
+    first c = min(count, n_real).
+    """
+    total = mask.sum(-1, keepdim=True)  # (N,1)
+    used = total.clamp(max=count)
+    segment = (mask.cumsum(-1) - 1) * used // total.clamp(min=1)  # (N,L)
+    number = torch.arange(count, device=mask.device)
+    member = ((segment[:, None] == number[:, None]) & mask[:, None]).to(rows[0].dtype)
+    mean = (member / member.sum(-1, keepdim=True).clamp(min=1))[:, None]  # (N,1,count,L)
+    return [mean @ x for x in rows], number < used

@@ -1,0 +1,98 @@
+"""What a mechanism is told about its place, and how the command line says what it refuses."""
+
+import pytest
+import torch
+from conftest import config
+
+from lra.attention.base import Attention, Mixer, Sizes
+from lra.attention.luna import Luna
+from lra.ops.varlen import VarlenLayout
+from lra.train import build
+
+SIZES = {"heads": 2, "head_dim": 4, "value_dim": 4, "length": 16}
+
+
+class Bare(Attention):
+    """No options, no constructor."""
+
+    def forward(self, q, k, v, mask=None):
+        return v
+
+
+class Broken(Bare):
+    def __init__(self, sizes):
+        raise ValueError("numbers of rows do not match")
+
+
+def mechanisms(model, kind=Attention):
+    return [part for part in model.modules() if isinstance(part, kind)]
+
+
+def test_sizes_are_frozen_and_dropout_is_a_share():
+    sizes = Sizes(**SIZES)
+    assert sizes.dropout == 0.0 and Bare(sizes).sizes is sizes
+    with pytest.raises(AttributeError):
+        sizes.heads = 3
+    for dropout in (-0.1, 1.1):
+        with pytest.raises(ValueError, match=rf"^dropout must be from 0 to 1, not {dropout}"):
+            Sizes(**SIZES, dropout=dropout)
+
+
+def test_a_mechanism_without_a_constructor_is_told_the_sizes_and_takes_dropout():
+    words = ("task.length=32", "model.heads=4", "model.head_dim=8", "+attn.dropout=0.25")
+    model = build.classifier(config(f"{__name__}.Bare", *words))
+    told = Sizes(heads=4, head_dim=8, value_dim=8, length=32, dropout=0.25)
+    assert [part.sizes for part in mechanisms(model)] == [told] * 2
+
+
+@pytest.mark.parametrize("name", ["softmax", "linformer", "cur_abs", "mean", "psf", "transformer_ls", "synthesizer"])
+def test_dropout_is_an_option_of_every_mechanism_and_is_converted(name):
+    made = config(name, "++attn.dropout=1")
+    assert type(made.attn.dropout) is float
+    parts = mechanisms(build.classifier(made)) or mechanisms(build.classifier(made), Mixer)
+    assert [part.sizes.dropout for part in parts] == [1.0] * 2
+    with pytest.raises(ValueError, match=r"^attn.dropout must be a number from 0 to 1, not 2"):
+        config(name, "++attn.dropout=2")
+
+
+def test_a_whole_block_has_the_dropout_of_the_model_or_its_own():
+    for words, dropout in (((), 0.3), (("+attn.dropout=0.2",), 0.2)):
+        model = build.classifier(config("luna", "model.dropout=0.3", *words))
+        assert [part.dropout.p for part in mechanisms(model, Luna)] == [dropout] * 2
+
+
+@pytest.mark.parametrize(
+    "name, word, message",
+    [
+        ("cur_abs", "attn.count=0", r"attn.count must be from 1 to 128 \(length\), not 0"),
+        ("cur_plus", "attn.count=129", r"attn.count must be from 1 to 128 \(length\), not 129"),
+        ("cur_abs", "attn.weights=laplace", "attn.weights=laplace needs impl=eager, not sdpa"),
+        ("psf", "attn.hidden=0", "attn.hidden must be 1 or more, not 0"),
+        ("luna", "attn.rows=0", "attn.rows must be 1 or more, not 0"),
+        ("luna", "model.head_dim=3", "model.head_dim must be 32, dim / heads, with Luna, not 3"),
+        ("nystrom_original", "attn.landmarks=63", "attn.landmarks must divide length 128, not 63"),
+        ("mega", "attn.weights=relu", "attn.weights must be one of softmax, laplace"),
+        ("mega", "block.ndim=0", "block.ndim must be 1 or more, not 0"),
+        ("linear", "block=mega", "block.bias must be false around Linear, which takes no position bias"),
+    ],
+)
+def test_messages_name_options_as_the_command_line_does(name, word, message):
+    with pytest.raises(ValueError, match=f"^{message}"):
+        build.classifier(config(name, word))
+
+
+def test_an_error_about_something_else_stays_what_it_is():
+    made = config(f"{__name__}.Broken")
+    with pytest.raises(ValueError, match=r"^numbers of rows do not match$"):
+        build.classifier(made)
+
+
+def test_packed_rows_are_padded_for_a_mechanism_without_varlen():
+    class Last(Bare):
+        def forward(self, q, k, v, mask=None):
+            assert mask.dtype is torch.bool and v.shape[:3] == (2, 2, 3)
+            return v * mask.sum(1)[:, None, None, None]
+
+    layout = VarlenLayout(torch.tensor([[True, True, True], [True, False, False]]))
+    x = torch.ones(1, 2, 4, 4)
+    assert torch.equal(Last(Sizes(**SIZES)).varlen(x, x, x, layout)[0, 0, :, 0], torch.tensor([3.0, 3.0, 3.0, 1.0]))
