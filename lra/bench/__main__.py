@@ -14,7 +14,7 @@ from ..runs import bench_record, record
 from . import contestants, profile, run
 
 # Where and how long it is measured, not what.
-INDIFFERENT = ("runs", "device", "threads", "budget_s", "steps", "words", "data_words", "multirun")
+INDIFFERENT = ("runs", "device", "threads", "budget_s", "steps", "command_overrides", "data_overrides", "multirun")
 
 
 @main("bench")

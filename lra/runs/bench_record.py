@@ -128,7 +128,7 @@ def _cpu() -> str:
 def fingerprint(choices: Mapping, where: Machine) -> str:
     """Of what is measured and on what; code and load may change, and then the same folder is measured anew."""
     same = {key: getattr(where, key) for key in ("hardware", "threads", "torch", "triton", "allocator")}
-    return record.fingerprint({"choices": dict(choices)} | same)
+    return record.digest({"choices": dict(choices)} | same)
 
 
 def save(found: BenchRecord, runs: Path) -> Path:
@@ -145,7 +145,8 @@ def load(path: Path) -> BenchRecord:
     found = record.parse(BenchRecord, path, "a record of a benchmark", remedy)
     for row in found.rows:
         if row.samples and (row.peak_bytes is None or (row.roofline_bytes and not row.roofline_ms)):
-            raise ValueError(f"{path} is not a record of a benchmark ({row.mechanism} without peak or roofline); {remedy}")
+            reason = f"{row.mechanism} without peak or roofline"
+            raise ValueError(f"{path} is not a record of a benchmark ({reason}); {remedy}")
     return found
 
 

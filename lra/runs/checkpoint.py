@@ -75,15 +75,21 @@ def state(folder: Path) -> dict | None:
     return found
 
 
-def first_step(folder: Path, model: nn.Module, fingerprint: str) -> int:
+def first_step(folder: Path, model: nn.Module, fingerprints: tuple[str, ...]) -> int:
     """The step that a seed goes on from, 0 without last.ckpt.
 
-    Raises ValueError where the end would not be that of a seed without interruption: last.ckpt or best.ckpt cannot be
-    read, or is of another run.
+    Args:
+        folder: of the seed.
+        model: whose weights both checkpoints must have.
+        fingerprints: that the run may have written last.ckpt under.
+
+    Raises:
+        ValueError: the end would not be that of a seed without interruption, because last.ckpt or best.ckpt cannot be
+            read or is of another run.
     """
     if (last := state(folder)) is None:
         return 0
-    if last["callbacks"].get(CALLBACK, {}).get(OWNER, fingerprint) != fingerprint:
+    if last["callbacks"].get(CALLBACK, {}).get(OWNER, fingerprints[0]) not in fingerprints:
         raise ValueError(f"{folder / LAST} was written by another run; {_AGAIN}")
     own = {name: value.shape for name, value in model.state_dict().items()}
     inside = {name.removeprefix("model."): value for name, value in last["state_dict"].items()}

@@ -142,7 +142,7 @@ def test_a_flipped_bit_without_sums_is_no_other_score(halves, tmp_path, data_roo
 def test_other_contents_are_no_state(tmp_path, held):
     torch.save(held, tmp_path / "last.ckpt")
     with pytest.raises(ValueError, match=r"last.ckpt is not the state of a run; delete its folder"):
-        checkpoint.first_step(tmp_path, torch.nn.Linear(1, 1), "f")
+        checkpoint.first_step(tmp_path, torch.nn.Linear(1, 1), ("f",))
 
 
 def test_a_folder_from_before_there_were_sums_goes_on(halves, tmp_path, data_root):
