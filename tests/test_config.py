@@ -140,21 +140,21 @@ def test_a_class_of_the_users_own_is_labelled_by_its_name(tmp_path, monkeypatch)
     assert label() == "custom"
 
 
-def test_two_classes_of_one_name_are_two_configurations(tmp_path, data_root):
+def test_two_classes_of_one_name_are_two_configurations(tmp_path, data_root, monkeypatch):
+    for name in ("own_one", "own_other"):
+        (tmp_path / f"{name}.py").write_text(OWN)
+    monkeypatch.syspath_prepend(tmp_path)
     words = ["task=listops", "budget=smoke", f"runs={tmp_path}", "seeds=[0]", f"data.root={data_root}", "attn=custom"]
-    first, second = (
-        compose("train", [*words, f"attn._target_={path}"])
-        for path in ("lra.attention.sdpa.SDPA", "lra.bench.roofline.SDPA")
-    )
+    first, second = (compose("train", [*words, f"attn._target_={path}"]) for path in ("own_one.AFT", "own_other.AFT"))
     home = record.home(first) / "seed-0"
     assert home == record.home(second) / "seed-0"
     home.mkdir(parents=True)
     choices = [record.choices(made, build.task_data(made).source.provenance) for made in (first, second)]
     record.write(home / "config.yaml", yaml.safe_dump(choices[0]))
     (home / record.METRICS).touch()  # something was made
-    refuse_other(home / "config.yaml", choices[0], first.study)
-    with pytest.raises(ValueError, match=r"attn._target_: lra.attention.sdpa.SDPA -> lra.bench.roofline.SDPA"):
-        refuse_other(home / "config.yaml", choices[1], first.study)
+    settle(home, choices[0])
+    with pytest.raises(ValueError, match=r"attn._target_: own_one.AFT -> own_other.AFT"):
+        settle(home, choices[1])
 
 
 def test_custom_mechanism_needs_no_fork():

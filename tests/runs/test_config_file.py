@@ -9,14 +9,14 @@ import yaml
 from conftest import config
 from test_config import run
 
-from lra.runs import config_file, record
 from lra.attention.base import Attention
-from lra.train.build import task_data
 from lra.config import CONF, compose
-from lra.studies.dropin.__main__ import dropin
 from lra.maps.__main__ import show
-from lra.train.__main__ import train
+from lra.runs import config_file, record
+from lra.studies.dropin.__main__ import dropin
 from lra.studies.transfer.__main__ import transfer
+from lra.train.__main__ import train
+from lra.train.build import task_data
 
 
 class Mine(Attention):

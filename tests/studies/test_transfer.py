@@ -143,8 +143,9 @@ def test_controls_look_at_nothing():
     mask = torch.tensor([[True] * 5, [True, True, False, False, False]])
     sizes = {"heads": 3, "head_dim": 4, "value_dim": 6, "length": 5}
     exact = Softmax(**sizes)(0 * q[0], 0 * q[1], v, mask)  # equal scores
-    torch.testing.assert_close(MeanControl(**sizes)(*q, v, mask)[mask.nonzero(as_tuple=True)[0]], exact[mask.nonzero()[:, 0]])
-    torch.testing.assert_close(MeanControl(**sizes)(*q, v), Softmax(**sizes)(0 * q[0], 0 * q[1], v))
+    mean = MeanControl(**sizes)
+    torch.testing.assert_close(mean(*q, v, mask)[mask.nonzero(as_tuple=True)[0]], exact[mask.nonzero()[:, 0]])
+    torch.testing.assert_close(mean(*q, v), Softmax(**sizes)(0 * q[0], 0 * q[1], v))
     assert not ZeroControl(**sizes)(*q, v, mask).any()
 
 
