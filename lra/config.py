@@ -187,7 +187,7 @@ def label(config: DictConfig, choices: DictConfig) -> str:
 
 
 def data_command(config: DictConfig) -> str:
-    """What to type to prepare the data of this configuration."""
+    """The command that prepares the data of this configuration."""
     return f"python -m data_prep {' '.join(config.data_overrides)}"
 
 

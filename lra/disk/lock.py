@@ -158,7 +158,7 @@ def _beat(path: Path, mine: Owner, end: threading.Event) -> None:
 
 
 def _read(path: Path) -> Owner | None:
-    """None where there is no lock; what cannot be read has an owner that only silence can end."""
+    """The owner of a lock, None without one; a lock that cannot be read has an owner that only silence can end."""
     for _ in range(3):  # of which the second is for one that was released and taken again in between
         try:
             return Owner(**json.loads(content(path)))

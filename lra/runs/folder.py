@@ -15,7 +15,7 @@ from . import config_file, record
 
 TEMPORARY = ".*.part"
 MADE = ("metrics.csv", "last.ckpt", "best.ckpt", record.NAME, "transfer.json")
-# What a disk may come back from with nothing lost; with another error the same command would end as it did.
+# Errors that a disk may recover from with nothing lost; with another one the same command would end as it did.
 PASSING = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.ESTALE)
 
 

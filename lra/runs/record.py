@@ -1,4 +1,4 @@
-"""What a run leaves behind: its configuration, its record, and what tells one run from another."""
+"""The record of a run, the choices that it is a result of, and its fingerprint."""
 
 import csv
 import functools
@@ -36,7 +36,7 @@ def renamed(field: str, before: str) -> FieldInfo:
 
 
 Baseline = Annotated[Percent, renamed("constant_baseline", "majority")]
-# What makes a result; everything else (logger, device, compile, threads, folders, other seeds) does not.
+# Sections that decide a result; everything else (logger, device, compile, threads, folders, other seeds) does not.
 _CHOICES = ("task", "source", "model", "block", "attn", "protocol", "optim", "data", "trainer")
 # Several devices share the same batches, and only dropout and random selection draw other numbers there.
 _INDIFFERENT = (
@@ -92,12 +92,12 @@ def choices(config: DictConfig, provenance: dict) -> dict:
 
 
 def home(config: DictConfig) -> Path:
-    """Where the seeds of a configuration are."""
+    """The folder of the seeds of a configuration."""
     return Path(config.runs) / config.study / config.task.name / config.label
 
 
 def disk_bytes(params: int) -> int:
-    """What a seed leaves behind: weights, two moments of AdamW, and the best weights, in 32 bits."""
+    """The size of a seed on the disk: weights, two moments of AdamW, and the best weights, in 32 bits."""
     return 16 * params
 
 
@@ -166,7 +166,7 @@ def _adapter(kind: type) -> TypeAdapter:
 
 
 def evaluations(folder: Path) -> list[dict[str, float]]:
-    """The rows of metrics.csv. Raises ValueError where that is not such a table."""
+    """The rows of metrics.csv. Raises ValueError if that is not such a table."""
     path = folder / METRICS
     try:
         table = csv.DictReader(io.StringIO(checksums.read(path).decode(), newline=""), strict=True)
@@ -191,7 +191,7 @@ def scan(runs: Path) -> tuple[dict[Path, RunRecord], list[str]]:
 
 
 def scan_files(runs: Path, name: str, load: Callable[[Path], T]) -> tuple[dict[Path, T], list[str]]:
-    """What ``load`` makes of every file of a name below a folder, by the file's folder, and what it refuses.
+    """Load every file of a name below a folder, by the file's folder, and list those that ``load`` refuses.
 
     A file that a list of checksums has and that is gone is among the latter.
     """
@@ -213,11 +213,11 @@ def on_cpu(device: str) -> bool:
 
 
 def git_commit() -> str | None:
-    """Commit of the checkout that the code runs from, with ``-dirty`` where it has changes; None outside one."""
+    """Commit of the checkout that the code runs from, with ``-dirty`` if it has changes; None outside one."""
     here = Path(__file__).parent
 
-    def git(*words: str) -> str:
-        return subprocess.run(["git", *words], cwd=here, capture_output=True, text=True, check=True).stdout.strip()
+    def git(*arguments: str) -> str:
+        return subprocess.run(["git", *arguments], cwd=here, capture_output=True, text=True, check=True).stdout.strip()
 
     try:
         return git("rev-parse", "--short=12", "HEAD") + ("-dirty" if git("status", "--porcelain", "-uno") else "")

@@ -58,7 +58,7 @@ def sweep(config: DictConfig) -> None:
 
 
 def workers() -> tuple[int | None, int | None]:
-    """How many runs go at once, None if a cluster decides, and the threads of each, None for torch's own number."""
+    """The number of runs at once, None if a cluster decides, and the threads of each, None for torch's own number."""
     choices = HydraConfig.get()
     launcher = choices.runtime.choices["hydra/launcher"]
     if launcher == "basic":

@@ -69,7 +69,7 @@ def processes(config: DictConfig) -> Processes:
 
 
 def _count(config: DictConfig, started: int | None) -> int:
-    """How many; started: by torchrun or srun, None without them."""
+    """The number of processes; started: that of torchrun or srun, None without them."""
     wanted, gpus = config.trainer.devices, torch.cuda.device_count()
     if wanted == "launched":
         if started is None:

@@ -1,4 +1,4 @@
-"""What a configuration comes to on this machine: computed once at the start and handed down."""
+"""The plan of a configuration on this machine: computed once at the start and handed down."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,7 +60,7 @@ class Plan:
         return self.home / f"seed-{seed}"
 
     def more_seeds(self, seed: int) -> int:
-        """How many seeds come after this one."""
+        """The number of seeds after this one."""
         seeds = list(self.config.seeds)
         return len(seeds) - 1 - seeds.index(seed)
 
