@@ -9,9 +9,10 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig
 
 from lra.config import CONF, compose, data_command, explain, main
+from lra.console import log
 from lra.data.store import META, StoreError, load, verify
 
-from .base import Source, log
+from .base import Source
 
 TASKS = sorted(path.stem for path in (CONF / "task").glob("*.yaml"))
 
@@ -19,7 +20,7 @@ TASKS = sorted(path.stem for path in (CONF / "task").glob("*.yaml"))
 @main("data")
 def prepare(config: DictConfig) -> None:
     """Raises ValueError for an unknown task and, at the end, where a task of task=all failed."""
-    chosen = [line.partition("=")[2] for line in config.data_words if line.startswith("task=")]
+    chosen = [line.partition("=")[2] for line in config.data_overrides if line.startswith("task=")]
     if "source" in config:
         make(config, source_of(config))
     elif not chosen:
@@ -38,9 +39,9 @@ def source_of(config: DictConfig) -> Source:
 
 
 def of_task(config: DictConfig, task: str) -> DictConfig:
-    """The configuration of another task with the same words, such as budget=smoke."""
-    words = [line for line in config.data_words if not line.startswith("task=")]
-    made = compose("data", [f"task={task}", *words])
+    """The configuration of another task with the same overrides, such as budget=smoke."""
+    overrides = [line for line in config.data_overrides if not line.startswith("task=")]
+    made = compose("data", [f"task={task}", *overrides])
     made.workers, made.force, made.verify = config.workers, config.force, config.verify
     return made
 

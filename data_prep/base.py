@@ -4,13 +4,12 @@ import hashlib
 import json
 import os
 import shutil
-import sys
 import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -18,18 +17,15 @@ from typing import Any, ClassVar
 
 import numpy as np
 import rich.progress
-from filelock import FileLock, Timeout
 from rich.console import Console
 
+from lra.console import log
 from lra.data.store import ExampleChunk, Split, StoreError, load, write
+from lra.disk import lock
 from lra.disk.atomic import NO_ROOM
 
 Progress = Callable[[str, int, int | None], None]  # (what, how many are done, how many there will be or None)
 SECONDS_BETWEEN_LINES = 10
-
-
-def log(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
 
 
 @contextmanager
@@ -60,21 +56,16 @@ def reporter(name: str) -> Iterator[Progress]:
 
 @contextmanager
 def alone(folder: Path) -> Iterator[None]:
-    """Holds the lock beside the folder; ValueError where nothing can be written."""
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(f"{folder}.lock")
+    """Hold the lock beside the folder, after a live owner of it; raise ValueError if nothing can be written there."""
+    waiting = lambda owner: log(f"another process is preparing {folder}, waiting for {owner}")
+    with ExitStack() as held:
         try:
-            lock.acquire(blocking=False)
-        except Timeout:
-            log(f"another process is preparing {folder}, waiting for it")
-            lock.acquire()
-    except OSError as error:
-        raise ValueError(f"{folder.parent} cannot be written ({error.strerror}): choose another data folder") from None
-    try:
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            held.enter_context(lock.wait(folder.with_name(f"{folder.name}{lock.NAME}"), waiting))
+        except OSError as error:
+            reason = f"cannot be written ({error.strerror}): choose another data folder"
+            raise ValueError(f"{folder.parent} {reason}") from None
         yield
-    finally:
-        lock.release()
 
 
 def cores() -> int:

@@ -11,8 +11,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from lra.console import log
+
 from .archive import fingerprint
-from .base import Progress, alone, log
+from .base import Progress, alone
 
 PROGRAM = Path(__file__).with_name("tfds_download.py")
 POLL = 0.2  # seconds between two looks at a download

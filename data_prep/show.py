@@ -15,9 +15,10 @@ from omegaconf import DictConfig
 from PIL import Image, ImageDraw, ImageFont
 
 from lra.config import main
+from lra.console import log
 
 from .__main__ import source_of
-from .base import Source, log
+from .base import Source
 
 COLUMNS, LINES = 100, 12  # of text in a panel
 CURVE = (600, 120)  # pixels of a series

@@ -22,12 +22,13 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 
 from . import schema
+from .console import log
 from .disk.atomic import NO_ROOM
 from .startup import interruptible
 
 OUT_OF_MEMORY = "out of memory"
 REFUSALS = (ValueError, OSError, MemoryError, HydraException, OmegaConfBaseException)
-_DATA_WORDS = ("task=", "task.", "budget=", "source.", "data.root=", "protocol=")
+_DATA_KEYS = ("task=", "task.", "budget=", "source.", "data.root=", "protocol=")
 _EXTRAS = {"submitit_slurm": "slurm", "submitit_local": "slurm", "ray": "ray"}  # launchers that are not core
 _here = Path(__file__).resolve().parent
 # Beside the package in a checkout, inside it in a wheel.
@@ -57,7 +58,7 @@ def main(name: str) -> Callable:
                     if unexpected:
                         traceback.print_exc()
                     failed.append(f"{' '.join(choices.overrides.task)}: {explain(error)}")
-                    print(f"lra: failed: {failed[-1]}", file=sys.stderr)
+                    log(f"lra: failed: {failed[-1]}")
                     raise  # hydra goes on with the other runs and hands the first error over at the end
                 if unexpected:
                     raise
@@ -93,35 +94,36 @@ def refusal(error: Exception) -> bool:
     return isinstance(error, REFUSALS) or failure(error) == OUT_OF_MEMORY
 
 
-def refuse_lists(words: Iterable[str]) -> None:
+def refuse_lists(overrides: Iterable[str]) -> None:
     """Raise ValueError for a group that is given a list, which hydra would read in ways of its own."""
-    for word in words:
-        group, _, value = word.lstrip("+~").partition("=")
+    for override in overrides:
+        group, _, value = override.lstrip("+~").partition("=")
         if value.startswith("[") and (CONF / group).is_dir():
-            raise ValueError(f"{group} takes one word, not a list; for several runs: -m {group}={value.strip('[]')}")
+            raise ValueError(f"{group} takes one name, not a list; for several runs: -m {group}={value.strip('[]')}")
 
 
-def _escape(word: str) -> str:
+def _escape(override: str) -> str:
     """run=runs/cur_abs-count=32 -> run=runs/cur_abs-count\\=32, which is how hydra reads the folder of such a label."""
-    key, _, value = word.partition("=")
+    key, _, value = override.partition("=")
     plain = "=" in value and "\\=" not in value and value[0] not in "[{'\""
-    return f"{key}={value.replace('=', chr(92) + '=')}" if plain else word
+    return f"{key}={value.replace('=', chr(92) + '=')}" if plain else override
 
 
-def follow(words: list[str]) -> list[str]:
+def follow(overrides: list[str]) -> list[str]:
     """attn=sdpa,cur_abs attn.count=32 -> attn.count=choice(32), which hydra looks at once it has an attn."""
     parser = OverridesParser.create()
     parsed = {}
-    for word in words:
+    for override in overrides:
         with contextlib.suppress(HydraException):  # an option of hydra's own, or a mistake that it explains itself
-            parsed[word] = parser.parse_override(word)
+            parsed[override] = parser.parse_override(override)
     swept = {o.key_or_group for o in parsed.values() if o.is_sweep_override() and (CONF / o.key_or_group).is_dir()}
     late = {
-        word
-        for word, o in parsed.items()
+        override
+        for override, o in parsed.items()
         if o.key_or_group.partition(".")[0] in swept - {o.key_or_group} and not (o.is_sweep_override() or o.is_delete())
     }
-    return [re.sub("=(.*)", r"=choice(\1)", word, count=1, flags=re.DOTALL) if word in late else word for word in words]
+    choice = lambda override: re.sub("=(.*)", r"=choice(\1)", override, count=1, flags=re.DOTALL)
+    return [choice(override) if override in late else override for override in overrides]
 
 
 def compose(name: str, overrides: Iterable[str] = ()) -> DictConfig:
@@ -138,16 +140,21 @@ def compose(name: str, overrides: Iterable[str] = ()) -> DictConfig:
 
 
 def prepared(name: str, config: DictConfig, choices: DictConfig) -> DictConfig:
-    """The configuration as ``schema`` has it, with the words it was made by and, where it has an attn, its ``label``.
+    """Check a composed configuration.
 
-    Raises ValueError for what ``schema`` refuses.
+    Returns:
+        The configuration with values of the types of ``schema``, ``command_overrides``, those of them that a command
+        for its data needs as ``data_overrides``, and a ``label`` if it has an attn.
+
+    Raises:
+        ValueError: ``schema`` refuses an option.
     """
     config = schema.resolved(name, config)
     with open_dict(config):
-        config.words = list(choices.overrides.task)
-        config.data_words = [line for line in choices.overrides.task if line.lstrip("+~").startswith(_DATA_WORDS)]
-        if (task := choices.runtime.choices.get("task")) and f"task={task}" not in config.data_words:
-            config.data_words.insert(0, f"task={task}")  # named by an experiment
+        config.command_overrides = list(choices.overrides.task)
+        config.data_overrides = [line for line in choices.overrides.task if line.lstrip("+~").startswith(_DATA_KEYS)]
+        if (task := choices.runtime.choices.get("task")) and f"task={task}" not in config.data_overrides:
+            config.data_overrides.insert(0, f"task={task}")  # named by an experiment
         config.multirun = choices.mode is RunMode.MULTIRUN
         if "attn" in choices.runtime.choices:
             config.label = label(config, choices)
@@ -155,16 +162,17 @@ def prepared(name: str, config: DictConfig, choices: DictConfig) -> DictConfig:
 
 
 def label(config: DictConfig, choices: DictConfig) -> str:
-    """The attn word plus the keys of it that were changed and the ``label_keys``: a folder's name."""
-    word = choices.runtime.choices.attn
+    """The attn name plus the keys of it that were changed and the ``label_keys``: a folder's name."""
+    name = choices.runtime.choices.attn
     changed = {
         line.split("=", 1)[0].lstrip("+~") for line in choices.overrides.task if line.lstrip("+~").startswith("attn.")
     }
-    default = flatten(_default_attn(word, config)) if changed else {}
-    made, options = word, flatten(OmegaConf.to_container(config.attn))
-    if word == "custom" and not OmegaConf.is_missing(config.attn, "_target_"):
-        name = options.pop("_target_").rpartition(".")[2]
-        made = f"custom-{name}" if (CONF / "attn" / f"{name}.yaml").exists() else name
+    default = flatten(_default_attn(name, config)) if changed else {}
+    made, options = name, flatten(OmegaConf.to_container(config.attn))
+    if name == "custom" and not OmegaConf.is_missing(config.attn, "_target_"):
+        made = options.pop("_target_").rpartition(".")[2]
+        if (CONF / "attn" / f"{made}.yaml").exists():
+            made = f"custom-{made}"
     for key, value in sorted(options.items()):
         if any(f"attn.{key}.".startswith(f"{c}.") for c in changed) and default.get(key) != value:
             made += f"-{key}={value}"
@@ -179,8 +187,8 @@ def label(config: DictConfig, choices: DictConfig) -> str:
 
 
 def data_command(config: DictConfig) -> str:
-    """What to type to prepare the data of this configuration."""
-    return f"python -m data_prep {' '.join(config.data_words)}"
+    """The command that prepares the data of this configuration."""
+    return f"python -m data_prep {' '.join(config.data_overrides)}"
 
 
 def class_pooled(*, _root_: DictConfig) -> bool | None:
@@ -192,18 +200,18 @@ def class_pooled(*, _root_: DictConfig) -> bool | None:
 OmegaConf.register_new_resolver("class_pooled", class_pooled, replace=True)
 
 
-def _default_attn(word: str, config: DictConfig) -> dict:
-    """The attn of a word alone, with what it takes from the rest of the configuration."""
+def _default_attn(name: str, config: DictConfig) -> dict:
+    """The attn of a name alone, with what it takes from the rest of the configuration."""
     beside = copy.copy(config)
-    beside.attn = _load_attn(word)
+    beside.attn = _load_attn(name)
     return OmegaConf.to_container(beside.attn, resolve=True)
 
 
 @functools.cache
-def _load_attn(word: str) -> DictConfig:
+def _load_attn(name: str) -> DictConfig:
     loader = GlobalHydra.instance().config_loader()
-    # A word may choose its block, so there has to be one.
-    return loader.load_configuration(None, ["+block=prenorm", f"+attn={word}"], RunMode.RUN).attn
+    # A file of conf/attn may choose its block, so there has to be one.
+    return loader.load_configuration(None, ["+block=prenorm", f"+attn={name}"], RunMode.RUN).attn
 
 
 def flatten(tree: dict, prefix: str = "") -> dict[str, Any]:
@@ -222,7 +230,7 @@ def _cause(error: BaseException) -> BaseException | None:
 
 
 def explain(error: BaseException) -> str:
-    """One line for what a user did wrong: the offending word and the valid ones."""
+    """One line for what a user did wrong: the offending option or name and the valid ones."""
     chain = [error]
     while (cause := _cause(chain[-1])) is not None:
         chain.append(cause)
@@ -232,10 +240,10 @@ def explain(error: BaseException) -> str:
             keys = sorted(str(key) for key in cause.parent_node or [])
             return f"{cause.full_key}: no such key; {parent} has {', '.join(keys)}"
         if isinstance(cause, MissingConfigException) and cause.options:
-            group, _, word = cause.missing_cfg_file.rpartition("/")
-            if group == "hydra/launcher" and word in _EXTRAS:
-                return f"{group}={word} is not installed: pip install '.[{_EXTRAS[word]}]'"
-            return f"{group}={word}: no such choice; {group} is one of {', '.join(cause.options)}"
+            group, _, name = cause.missing_cfg_file.rpartition("/")
+            if group == "hydra/launcher" and name in _EXTRAS:
+                return f"{group}={name} is not installed: pip install '.[{_EXTRAS[name]}]'"
+            return f"{group}={name}: no such choice; {group} is one of {', '.join(cause.options)}"
         if isinstance(cause, ValueError) and not isinstance(cause, OmegaConfBaseException):
             return str(cause)
     if isinstance(error, OSError) and error.errno in NO_ROOM:

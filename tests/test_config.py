@@ -16,10 +16,11 @@ from lra.config import CONF, compose, data_command, explain, follow
 from lra.data.datamodule import Batch
 from lra.disk import atomic
 from lra.runs import record
-from lra.runs.folder import refuse_other
+from lra.runs.folder import settle
 from lra.train import build
 from lra.train import lit_module as module
-from lra.train.__main__ import check, train
+from lra.train.__main__ import train
+from lra.train.plan import resolve
 
 ROOT = CONF.parent
 TASKS = sorted(path.stem for path in (CONF / "task").glob("*.yaml"))
@@ -39,7 +40,7 @@ def batch(cfg, width, seed=0):
 @pytest.mark.parametrize("name", MECHANISMS)
 def test_every_mechanism_builds_and_takes_a_step(name):
     cfg = config(name)
-    check(cfg)
+    resolve(cfg)
     torch.manual_seed(0)
     model = build.classifier(cfg)
     example = batch(cfg, cfg.task.length)
@@ -57,7 +58,7 @@ def test_every_mechanism_builds_and_takes_a_step(name):
 @pytest.mark.parametrize("task", TASKS)
 def test_every_task_composes_and_builds(task, protocol, budget):
     cfg = compose("train", [f"task={task}", "attn=cur_abs", f"protocol={protocol}", f"budget={budget}"])
-    check(cfg)
+    resolve(cfg)
     build.task_data(cfg)
     build.classifier(cfg)
 
@@ -90,7 +91,7 @@ def test_every_experiment_composes_builds_and_takes_a_step(experiment):
         words.append("attn=cur_abs")
     for budget in ("paper", "smoke"):
         cfg = compose("train", [*words, f"budget={budget}"])
-        check(cfg)
+        resolve(cfg)
         build.task_data(cfg)
         model = build.classifier(cfg)
     module.loss(model, batch(cfg, min(cfg.task.length, 1024)), build.loss(cfg)).backward()
@@ -139,21 +140,21 @@ def test_a_class_of_the_users_own_is_labelled_by_its_name(tmp_path, monkeypatch)
     assert label() == "custom"
 
 
-def test_two_classes_of_one_name_are_two_configurations(tmp_path, data_root):
+def test_two_classes_of_one_name_are_two_configurations(tmp_path, data_root, monkeypatch):
+    for name in ("own_one", "own_other"):
+        (tmp_path / f"{name}.py").write_text(OWN)
+    monkeypatch.syspath_prepend(tmp_path)
     words = ["task=listops", "budget=smoke", f"runs={tmp_path}", "seeds=[0]", f"data.root={data_root}", "attn=custom"]
-    first, second = (
-        compose("train", [*words, f"attn._target_={path}"])
-        for path in ("lra.attention.sdpa.SDPA", "lra.bench.roofline.SDPA")
-    )
+    first, second = (compose("train", [*words, f"attn._target_={path}"]) for path in ("own_one.AFT", "own_other.AFT"))
     home = record.home(first) / "seed-0"
     assert home == record.home(second) / "seed-0"
     home.mkdir(parents=True)
     choices = [record.choices(made, build.task_data(made).source.provenance) for made in (first, second)]
     record.write(home / "config.yaml", yaml.safe_dump(choices[0]))
     (home / record.METRICS).touch()  # something was made
-    refuse_other(home / "config.yaml", choices[0], first.study)
-    with pytest.raises(ValueError, match=r"attn._target_: lra.attention.sdpa.SDPA -> lra.bench.roofline.SDPA"):
-        refuse_other(home / "config.yaml", choices[1], first.study)
+    settle(home, choices[0])
+    with pytest.raises(ValueError, match=r"attn._target_: own_one.AFT -> own_other.AFT"):
+        settle(home, choices[1])
 
 
 def test_custom_mechanism_needs_no_fork():
@@ -218,7 +219,7 @@ WRONG = {
     "task=listops attn=cur_best": "attn=cur_best: no such choice; attn is one of",
     "task=listops attn=cur_abs attn.cuont=3": "attn.cuont: no such key; attn has",
     "task=listops attn=cur_abs +attn.cuont=3": "attn.cuont: no such key; attn has",
-    "task=listops attn=[cur_abs,sdpa]": "attn takes one word, not a list; for several runs: -m attn=cur_abs,sdpa",
+    "task=listops attn=[cur_abs,sdpa]": "attn takes one name, not a list; for several runs: -m attn=cur_abs,sdpa",
     "task=listops attn=cur_abs,sdpa": "attn=cur_abs,sdpa: several values need -m",
     "task=listops attn=cur_abs budget=huge": "budget must be one of paper, quick, smoke, not 'huge'",
     "task=listops attn=cur_abs attn.count=0": "attn.count must be from 1 to",

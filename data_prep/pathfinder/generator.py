@@ -22,9 +22,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import njit
 
+from lra.console import log
 from lra.data.store import ExampleChunk
 
-from ..base import Progress, Source, in_order, log
+from ..base import Progress, Source, in_order
 from ..counter_rng import mix
 from .curves import below, draw_distractor, draw_targets
 from .paddles import SETTINGS, paddle_table

@@ -14,7 +14,7 @@ from ..runs import bench_record, record
 from . import contestants, profile, run
 
 # Options that say on which machine and how long is measured: not part of a benchmark's fingerprint.
-INDIFFERENT = ("runs", "device", "threads", "budget_s", "steps", "words", "data_words", "multirun")
+INDIFFERENT = ("runs", "device", "threads", "budget_s", "steps", "command_overrides", "data_overrides", "multirun")
 
 
 @main("bench")

@@ -14,7 +14,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from ..train import build
 from ..train.callbacks import Divergence, Stopwatch
-from ..train.fit import PRECISIONS, quiet, training
+from ..train.trainer import PRECISIONS, lit_classifier, quiet
 from . import contestants
 from .contestants import Shape
 from .workloads import classifier, random_batch
@@ -132,7 +132,8 @@ def _run(made: DictConfig, config: DictConfig, device: str, *, profiled: bool) -
         logger=False,
         callbacks=[Divergence(), Stopwatch(), watch],
     )
-    trainer.fit(training(made, model, seed=0), _batches(made, config, device))
+    module = lit_classifier(made, model, loss=build.loss(made), seed=0)
+    trainer.fit(module, _batches(made, config, device))
     return watch.seconds, watch.profiler
 
 

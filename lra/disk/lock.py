@@ -11,18 +11,19 @@ import os
 import secrets
 import signal
 import socket
-import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from ..console import log
 from .atomic import Unreadable, content
 
 NAME = ".owner"  # in the folder of a run
 BEAT = 30.0  # seconds between signs of life, the modification time of the lock
 SILENT = 10 * BEAT
+PAUSE = 0.2  # seconds between the attempts of a process that waits
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,9 +55,13 @@ class Held(Exception):
 
 @contextlib.contextmanager
 def hold(path: Path) -> Iterator[Owner]:
-    """Has the lock until the end of the block; raises Held, or OSError where the folder cannot be written.
+    """Hold the lock until the end of the block.
 
     A process whose lock was taken over all the same, after it had stood still for long, is sent SIGTERM.
+
+    Raises:
+        Held: another process is alive and has the lock.
+        OSError: the folder of the lock cannot be written.
     """
     since = time.strftime("%Y-%m-%d %H:%M:%S%z")
     mine = Owner(
@@ -78,6 +83,31 @@ def hold(path: Path) -> Iterator[Owner]:
         beat.join()
         if _read(path) == mine:
             path.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def wait(path: Path, waiting: Callable[[Owner], None]) -> Iterator[Owner]:
+    """Hold the lock until the end of the block, and wait for it first if another process has it.
+
+    Args:
+        path: of the lock.
+        waiting: called once with a live owner, before the first pause.
+
+    Raises:
+        OSError: the folder of the lock cannot be written.
+    """
+    told = False
+    with contextlib.ExitStack() as held:
+        while True:
+            try:
+                mine = held.enter_context(hold(path))
+                break
+            except Held as other:
+                if not told:
+                    waiting(other.owner)
+                told = True
+                time.sleep(PAUSE)
+        yield mine
 
 
 def holder(path: Path) -> Owner | None:
@@ -121,14 +151,14 @@ def _beat(path: Path, mine: Owner, end: threading.Event) -> None:
     while not end.wait(BEAT):
         with contextlib.suppress(OSError):  # a file system out of reach for a while; the next beat tells
             if (owner := _read(path)) != mine:
-                print(f"{path} was taken over by {owner or 'nobody, it is gone'}; stopping", file=sys.stderr)
+                log(f"{path} was taken over by {owner or 'nobody, it is gone'}; stopping")
                 os.kill(os.getpid(), signal.SIGTERM)
                 return
             os.utime(path)
 
 
 def _read(path: Path) -> Owner | None:
-    """None where there is no lock; what cannot be read has an owner that only silence can end."""
+    """The owner of a lock, None without one; a lock that cannot be read has an owner that only silence can end."""
     for _ in range(3):  # of which the second is for one that was released and taken again in between
         try:
             return Owner(**json.loads(content(path)))

@@ -7,7 +7,7 @@ from omegaconf import DictConfig
 
 from ..config import main
 from ..runs import record
-from ..runs.open import configuration
+from ..runs.open import open_run
 from ..train.restore import trained
 from .draw import DISPLAYS
 from .views import views, whole_number
@@ -18,8 +18,10 @@ def show(config: DictConfig) -> None:
     """Raises ValueError for a folder, split, example, layer, head or position that there is not."""
     if config.run is None:
         raise ValueError("name the folder of a seed: run=runs/<study>/<task>/<label>/seed-<k>")
-    run = Path(str(config.run))
-    choices = configuration(run, config.data.root, config.trust)
+    run = open_run(Path(str(config.run)), config.trust)
+    choices = run.configuration(config.data.root)
+    if choices.task.display is None:
+        raise ValueError(f"{run.folder}: no task of conf/task has the source {choices.source._target_} and its display")
     model, data = trained(run, choices)
     if config.split not in data.splits:
         raise ValueError(f"split must be one of {', '.join(data.splits)}, not {config.split!r}")
@@ -31,7 +33,7 @@ def show(config: DictConfig) -> None:
     name = f"{config.split}-{config.example}-layer-{config.layer}"
     if config.head is not None:
         name += f"-head-{config.head}"
-    out = Path(config.out or run / "maps")
+    out = Path(config.out or run.folder / "maps")
     for tower, view in enumerate(made):
         path = out / f"{name}{f'-tower-{tower}' if len(made) > 1 else ''}.png"
         try:

@@ -1,4 +1,4 @@
-"""How much each position of a row counts for another: attention maps of a trained model.
+"""Attention maps of a trained model: the weight of each position of a row for another.
 
 N rows (towers count as rows), H heads, L length, R readings: a reading is a set of weights over queries, so that one
 position (a one-hot) and the pooling (a mean) are read the same way.
@@ -17,7 +17,7 @@ WIDTH = 128  # columns of the identity at a time; no mechanism has to take wider
 
 
 def attention_map(model: nn.Module, batch: Batch, layer: int) -> Tensor | None:
-    """What multiplies the values in a layer, (N,H,L,L): the mechanism's result for the identity in their place.
+    """The matrix that multiplies the values of a layer, (N,H,L,L): the result of the mechanism for the identity.
 
     H = 1 for a mechanism without heads. None for one whose values do not enter linearly, or that has none of its own.
     """
@@ -51,7 +51,7 @@ def _whole(found: Tensor, rows: int) -> Tensor:
 def jacobian(model: nn.Module, batch: Batch, layer: int, readings: Tensor) -> Tensor:
     """Frobenius norm of the derivative of each reading of a layer's output by each vector of its input, (N,1,R,L).
 
-    readings (N,R,L). Of the mixer where there is one, else of the whole block, its residual path included.
+    readings (N,R,L). Of the mixer if there is one, else of the whole block, its residual path included.
     """
     block = model.blocks[layer]
     part = getattr(block, "mixer", block)
@@ -72,7 +72,7 @@ def _squares(read: Tensor, x: Tensor) -> Tensor:
 
 
 def _inputs(model: nn.Module, batch: Batch, part: nn.Module) -> tuple:
-    """What a part of the model is called with on a batch."""
+    """The arguments of a part of the model on a batch."""
     return _call(model, batch, part)[0]
 
 

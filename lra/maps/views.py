@@ -19,7 +19,7 @@ def views(config: DictConfig, choices: DictConfig, model: nn.Module, data: TaskD
     """
     stored, inside = data.splits[config.split].gather(torch.tensor([config.example]), batch.inputs.shape[2], data.limit)
     image = choices.task.display == "pixels"
-    first = int(choices.model.pool == "cls")  # where the row begins
+    first = int(choices.model.pool == "cls")  # position of the first token of the row
     width = min(stored.shape[2] + first, choices.task.length)
     real = inside[0] if batch.mask is None else batch.mask[0]  # (T,L)
     rows, chosen = [], []

@@ -1,4 +1,4 @@
-"""What a benchmark leaves behind: one file per run of it, with a row for every contestant, shape and pass."""
+"""The record of a benchmark: one file per run of it, with a row for every contestant, shape and pass."""
 
 import importlib.util
 import json
@@ -18,7 +18,7 @@ from ..disk import checksums
 from . import record
 
 FILE = "bench.json"
-# What decides how memory comes and goes: glibc's malloc, a preloaded one, torch's allocator on a GPU.
+# Environment variables that decide how memory is allocated: glibc's malloc, a preloaded one, torch's allocator on a GPU.
 ALLOCATOR = (
     "MALLOC_MMAP_MAX_",
     "MALLOC_TRIM_THRESHOLD_",
@@ -32,10 +32,15 @@ ALLOCATOR = (
 class Row:
     """One contestant at one shape. Times in milliseconds, sizes in bytes.
 
-    what: ``attention`` | ``block`` | ``step``; mode: ``inference`` | ``training``; pad: of batches of real data, else
-    None; samples: each the mean of ``calls`` calls; peak_bytes: above what lay there before, hence without parameters,
-    optimiser state and inputs; flops and floor_ms: see ``lra.bench.roofline``, None where no formula is known; claimed:
-    growth of the time with n that the authors claim; status: ``ok`` or why there is no number.
+    Args:
+        what: attention | block | step.
+        mode: inference | training.
+        pad: of batches of real data, else None.
+        samples: each the mean of ``calls`` calls.
+        peak_bytes: above those allocated before, hence without parameters, optimiser state and inputs.
+        roofline_bytes, flops, roofline_ms: see ``lra.bench.roofline``; None if no formula is known.
+        claimed: growth of the time with n that the authors claim.
+        status: ok, or the reason why there is no number.
     """
 
     __pydantic_config__ = record.STRICT
@@ -65,8 +70,14 @@ class Row:
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
-    """Where it ran. copy: bytes/s read and written by a large copy; matmul: FLOP/s of a large product, by dtype; load:
-    processes waiting for a CPU at the start, one minute's mean; allocator: its environment variables that were set."""
+    """The machine of a benchmark.
+
+    Args:
+        copy: bytes/s read and written by a large copy.
+        matmul: FLOP/s of a large product, by dtype.
+        load: processes waiting for a CPU at the start, mean of one minute.
+        allocator: those of its environment variables that were set.
+    """
 
     __pydantic_config__ = record.STRICT
     hardware: str
@@ -101,7 +112,7 @@ def machine(device: str, rates: tuple[float, dict[str, float]]) -> Machine:
     allocator = {key: os.environ[key] for key in ALLOCATOR if os.environ.get(key)}
     if "LD_PRELOAD" in allocator:
         allocator["LD_PRELOAD"] = " ".join(
-            Path(word).name for word in allocator["LD_PRELOAD"].replace(":", " ").split()
+            Path(path).name for path in allocator["LD_PRELOAD"].replace(":", " ").split()
         )
     return Machine(
         hardware=torch.cuda.get_device_name() if device == "cuda" else _cpu(),
@@ -128,11 +139,11 @@ def _cpu() -> str:
 def fingerprint(choices: Mapping, where: Machine) -> str:
     """Of what is measured and on what; code and load may change, and then the same folder is measured anew."""
     same = {key: getattr(where, key) for key in ("hardware", "threads", "torch", "triton", "allocator")}
-    return record.fingerprint({"choices": dict(choices)} | same)
+    return record.digest({"choices": dict(choices)} | same)
 
 
 def save(found: BenchRecord, runs: Path) -> Path:
-    """Writes runs/bench/<name>/<fingerprint>/bench.json. Raises OSError where that cannot be written."""
+    """Write runs/bench/<name>/<fingerprint>/bench.json. Raises OSError if that cannot be written."""
     folder = runs / "bench" / found.name / found.fingerprint
     folder.mkdir(parents=True, exist_ok=True)
     checksums.save(folder / FILE, json.dumps(asdict(found), indent=1) + "\n")
@@ -140,12 +151,13 @@ def save(found: BenchRecord, runs: Path) -> Path:
 
 
 def load(path: Path) -> BenchRecord:
-    """Raises ValueError where the file is not a record of a benchmark."""
+    """Read a record. Raises ValueError if the file is not one of a benchmark."""
     remedy = "delete it and measure again"
     found = record.parse(BenchRecord, path, "a record of a benchmark", remedy)
     for row in found.rows:
         if row.samples and (row.peak_bytes is None or (row.roofline_bytes and not row.roofline_ms)):
-            raise ValueError(f"{path} is not a record of a benchmark ({row.mechanism} without peak or roofline); {remedy}")
+            reason = f"{row.mechanism} without peak or roofline"
+            raise ValueError(f"{path} is not a record of a benchmark ({reason}); {remedy}")
     return found
 
 

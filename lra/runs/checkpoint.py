@@ -25,7 +25,7 @@ _AGAIN = "delete its folder to run that seed again"
 
 
 def read(path: Path) -> Any:
-    """What a file of torch holds, on the CPU. Raises ValueError where it is missing, damaged or no such file.
+    """Read a file of torch onto the CPU. Raises ValueError if it is missing, damaged or no such file.
 
     A file without an entry in the list of checksums, from before there was one, is checked by the CRC-32 that torch
     puts beside each tensor and does not look at.
@@ -56,7 +56,7 @@ def _check_crc(file: BinaryIO) -> None:
 
 
 def load_weights(model: nn.Module, path: Path) -> None:
-    """Put the weights of a best.ckpt into a model. Raises ValueError where they cannot be read or do not fit."""
+    """Put the weights of a best.ckpt into a model. Raises ValueError if they cannot be read or do not fit."""
     weights = read(path)
     try:
         model.load_state_dict(weights)
@@ -65,7 +65,7 @@ def load_weights(model: nn.Module, path: Path) -> None:
 
 
 def state(folder: Path) -> dict | None:
-    """What last.ckpt holds, None without one. Raises ValueError where it cannot be read."""
+    """The contents of last.ckpt, None without one. Raises ValueError if it cannot be read."""
     path = folder / LAST
     if not path.exists() and not path.is_symlink():
         return None
@@ -75,15 +75,21 @@ def state(folder: Path) -> dict | None:
     return found
 
 
-def first_step(folder: Path, model: nn.Module, fingerprint: str) -> int:
+def first_step(folder: Path, model: nn.Module, fingerprints: tuple[str, ...]) -> int:
     """The step that a seed goes on from, 0 without last.ckpt.
 
-    Raises ValueError where the end would not be that of a seed without interruption: last.ckpt or best.ckpt cannot be
-    read, or is of another run.
+    Args:
+        folder: of the seed.
+        model: whose weights both checkpoints must have.
+        fingerprints: that the run may have written last.ckpt under.
+
+    Raises:
+        ValueError: the end would not be that of a seed without interruption, because last.ckpt or best.ckpt cannot be
+            read or is of another run.
     """
     if (last := state(folder)) is None:
         return 0
-    if last["callbacks"].get(CALLBACK, {}).get(OWNER, fingerprint) != fingerprint:
+    if last["callbacks"].get(CALLBACK, {}).get(OWNER, fingerprints[0]) not in fingerprints:
         raise ValueError(f"{folder / LAST} was written by another run; {_AGAIN}")
     own = {name: value.shape for name, value in model.state_dict().items()}
     inside = {name.removeprefix("model."): value for name, value in last["state_dict"].items()}

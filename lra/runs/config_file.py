@@ -1,5 +1,6 @@
 """config.yaml of a run, read without trust: it holds plain values, and names nothing to call but what it may name."""
 
+import functools
 import importlib
 import inspect
 import re
@@ -12,9 +13,11 @@ from torch import nn
 
 from data_prep.base import Source
 
+from ..config import CONF
 from ..disk import checksums
-from ..ops import pinv
 from ..disk.atomic import Unreadable
+from ..ops import pinv
+from .canonical import SUITE, bare_name
 
 NAME = "config.yaml"
 MOST = 2**17  # bytes; PyYAML takes a second for that
@@ -33,14 +36,14 @@ class _Loader(yaml.SafeLoader):
 
 
 def read(path: Path) -> dict[str, Any]:
-    """The flat choices of a run. Raises ValueError for a file that does not hold such."""
+    """The flat choices of a run. Raises ValueError for a file that does not hold any."""
     try:
         found = yaml.load(checksums.read(path, MOST), _Loader)
         if not isinstance(found, dict):
             raise Unreadable("it is no mapping")
         for key, value in _items(found):
             if not _KEY.fullmatch(key) or not isinstance(value, _PLAIN) or "${" in str(value):
-                raise Unreadable(f"{key}: {value} is no plain value of a word")
+                raise Unreadable(f"{key}: {value} is no plain value")
         return found
     except checksums.Damaged:
         raise
@@ -51,18 +54,51 @@ def read(path: Path) -> dict[str, Any]:
     raise ValueError(f"{path} is not the configuration of a run ({reason}); delete its folder to run that seed again")
 
 
-def check_trust(choices: dict[str, Any], path: Path, trust: str | Iterable[str] | None = None) -> None:
-    """Raise ValueError where a run's choices name more to call than parts of a model, sources and inverses.
+def present(choices: dict[str, Any]) -> dict[str, Any]:
+    """Replace targets of the suite that have moved by the paths under which conf names them today.
 
-    Those are the suite's own; of modules that their user trusts every class and function may be named. path: of the
-    file, for the message.
+    Args:
+        choices: flat, as an earlier version of the suite may have written them.
+    """
+    return {key: _moved(value) if key.rpartition(".")[2] == "_target_" else value for key, value in choices.items()}
+
+
+def _moved(target: Any) -> Any:
+    owner, _, name = str(target).rpartition(".")
+    if not _inside(owner, SUITE) or not _PATH.fullmatch(str(target)):
+        return target
+    try:
+        getattr(importlib.import_module(owner), name)
+    except (ImportError, AttributeError):
+        return _targets().get(name, target)
+    return target
+
+
+@functools.cache
+def _targets() -> dict[str, str]:
+    """Bare name -> path of every target of the suite in conf."""
+    texts = [path.read_text(encoding="utf-8") for path in CONF.rglob("*.yaml")]
+    paths = {path for text in texts for path in re.findall(r"_target_: *([\w.]+)", text)}
+    return {bare_name(path): path for path in paths if _inside(path, SUITE)}
+
+
+def check_trust(choices: dict[str, Any], path: Path, trust: str | Iterable[str] | None = None) -> None:
+    """Check that a run's choices name nothing to call but parts of a model, sources and inverses of the suite.
+
+    Args:
+        choices: flat.
+        path: of the file, for the message.
+        trust: modules whose every class and function may be named as well.
+
+    Raises:
+        ValueError: they name something else.
     """
     trust = (trust,) if isinstance(trust, str) else tuple(trust or ())
     for key, value in _items(choices):
-        word = key.rpartition(".")[2]
-        if word == "_target_":
+        name = key.rpartition(".")[2]
+        if name == "_target_":
             _check_target(key, value, path, trust)
-        elif any(part.startswith("_") for part in key.split(".")) and (word != "_partial_" or value is not True):
+        elif any(part.startswith("_") for part in key.split(".")) and (name != "_partial_" or value is not True):
             raise ValueError(f"{path}: {key}: {value} is refused; of such keys a run has _target_ and _partial_: true")
 
 
@@ -77,7 +113,7 @@ def _items(choices: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
 
 def _check_target(key: str, target: Any, path: Path, trust: tuple[str, ...]) -> None:
     owner, _, name = str(target).rpartition(".")
-    if not _PATH.fullmatch(str(target)) or not _inside(owner, ("lra", "data_prep", *trust)):
+    if not _PATH.fullmatch(str(target)) or not _inside(owner, (*SUITE, *trust)):
         raise ValueError(
             f"{path}: {key}: {target} is not of this suite; if you know what it does, say trust={owner or '<module>'}"
         )
@@ -87,7 +123,7 @@ def _check_target(key: str, target: Any, path: Path, trust: tuple[str, ...]) -> 
         raise ValueError(f"{path}: {key}: there is no {target}") from None
     home = getattr(found, "__module__", None)
     trusted = isinstance(home, str) and _inside(home, trust) and (inspect.isclass(found) or inspect.isfunction(found))
-    part = inspect.isclass(found) and issubclass(found, nn.Module | Source) and _inside(home, ("lra", "data_prep"))
+    part = inspect.isclass(found) and issubclass(found, nn.Module | Source) and _inside(home, SUITE)
     inverse = inspect.isfunction(found) and home == pinv.__name__
     if not (trusted or part or inverse):
         raise ValueError(f"{path}: {key}: {target} is no part of a model, no source and no inverse")

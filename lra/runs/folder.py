@@ -2,45 +2,58 @@
 
 import contextlib
 import errno
-import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import yaml
 
+from ..console import log
 from ..disk import checksums, lock
-from . import record
-from . import config_file
 from ..disk.atomic import NO_ROOM
+from . import config_file, record
 
 TEMPORARY = ".*.part"
 MADE = ("metrics.csv", "last.ckpt", "best.ckpt", record.NAME, "transfer.json")
-# What a disk may come back from with nothing lost; with another error the same command would end as it did.
+# Errors that a disk may recover from with nothing lost; with another one the same command would end as it did.
 PASSING = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.ESTALE)
 
 
-def claim(held: contextlib.ExitStack, folder: Path, title: str, choices: dict, study: str) -> bool:
-    """Make the folder, lock it until ``held`` ends and write ``config.yaml``, which goes where nothing else was made.
+@contextlib.contextmanager
+def claim(folder: Path, title: str, choices: dict[str, Any]) -> Iterator[dict[str, Any] | None]:
+    """Make a run's folder, lock it and write ``config.yaml``, which is removed at the end if nothing else was made.
 
-    False, and a line, where another process is at it. Raises ValueError where it was made by other choices, is damaged
-    or cannot be written.
+    Args:
+        folder: of the seed.
+        title: of the seed, for the line about another process.
+        choices: flat, see ``record.choices``.
+
+    Yields:
+        The choices as ``config.yaml`` has them, perhaps as an earlier version of the suite wrote them; None, after a
+        line, if another process has the folder.
+
+    Raises:
+        ValueError: the folder was made by other choices, is damaged or cannot be written.
     """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        held.enter_context(lock.hold(folder / lock.NAME))
-    except lock.Held as other:
-        print(f"{title}: {other} is at it, skipped", file=sys.stderr, flush=True)
-        return False
-    except OSError as error:
-        raise ValueError(f"cannot write to {folder}: {error.strerror}; choose another folder with runs=...") from None
-    refuse_other(folder / config_file.NAME, choices, study)
-    held.callback(_leave_nothing, folder)
-    for part in folder.glob(TEMPORARY):
-        part.unlink()
-    if not (folder / config_file.NAME).exists() or not begun(folder):
-        with writing(folder):
-            checksums.save(folder / config_file.NAME, yaml.dump(choices, Dumper=_Dumper))
-    return True
+    with contextlib.ExitStack() as held:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            held.enter_context(lock.hold(folder / lock.NAME))
+        except lock.Held as other:
+            log(f"{title}: {other} is at it, skipped")
+            yield None
+            return
+        except OSError as error:
+            reason = f"{error.strerror}; choose another folder with runs=..."
+            raise ValueError(f"cannot write to {folder}: {reason}") from None
+        settled = settle(folder, choices)
+        held.callback(_leave_nothing, folder)
+        for part in folder.glob(TEMPORARY):
+            part.unlink()
+        if not (folder / config_file.NAME).exists() or not begun(folder):
+            with writing(folder):
+                checksums.save(folder / config_file.NAME, yaml.dump(choices, Dumper=_Dumper))
+        yield settled
 
 
 class _Dumper(yaml.SafeDumper):
@@ -50,7 +63,7 @@ class _Dumper(yaml.SafeDumper):
 
 @contextlib.contextmanager
 def writing(folder: Path) -> Iterator[None]:
-    """One line, as a ValueError, where the folder cannot be written any more."""
+    """Raise ValueError, in one line, for a folder that cannot be written any more."""
     try:
         yield
     except OSError as error:
@@ -69,17 +82,24 @@ def _leave_nothing(folder: Path) -> None:
 
 
 def begun(folder: Path) -> bool:
-    """Whether there is anything of a run but its configuration and what it said."""
+    """Whether there is anything of a run but its configuration and its output."""
     return any((folder / name).exists() for name in MADE)
 
 
-def refuse_other(path: Path, choices: dict, study: str) -> None:
-    """Raise ValueError where something was made by a config.yaml that says something else, or nothing."""
-    if not begun(path.parent) or not (path.exists() or path.is_symlink()):
-        return
+def settle(folder: Path, choices: dict[str, Any]) -> dict[str, Any]:
+    """Settle which choices a folder is of: those that made what is there, else the given ones.
+
+    Raises:
+        ValueError: something was made there by a ``config.yaml`` whose canonical form is another one, or by none that
+            can be read.
+    """
+    path = folder / config_file.NAME
+    if not begun(folder) or not (path.exists() or path.is_symlink()):
+        return choices
     before = config_file.read(path)
-    if before != choices:
+    if difference := record.difference(before, choices):
         raise ValueError(
-            f"{path.parent} was made by another configuration ({record.difference(before, choices)}); "
+            f"{folder} was made by another configuration ({difference}); "
             f"start a new study with study=<name> or delete that folder"
         )
+    return before

@@ -1,4 +1,4 @@
-"""What a run leaves behind: its configuration, its record, and what tells one run from another."""
+"""The record of a run, the choices that it is a result of, and its fingerprint."""
 
 import csv
 import functools
@@ -18,14 +18,16 @@ from omegaconf import DictConfig, OmegaConf
 from pydantic import AliasChoices, ConfigDict, Field, NonNegativeFloat, NonNegativeInt, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
-from ..disk import checksums
 from ..config import flatten
-from ..disk.atomic import Unreadable, replacing, write  # noqa: F401 what writes a folder of a run writes all its files so
+from ..disk import checksums
+from ..disk.atomic import Unreadable, replacing, write  # noqa: F401 every file in the folder of a run is written by them
+from .canonical import canonical
 
 T = TypeVar("T")
 NAME, METRICS = "record.json", "metrics.csv"
 STRICT = ConfigDict(strict=True, allow_inf_nan=False)  # of what is read
 Percent = Annotated[float, Field(ge=0, le=100)]
+Status = Literal["done", "diverged"]
 
 
 def renamed(field: str, before: str) -> FieldInfo:
@@ -34,7 +36,7 @@ def renamed(field: str, before: str) -> FieldInfo:
 
 
 Baseline = Annotated[Percent, renamed("constant_baseline", "majority")]
-# What makes a result; everything else (logger, device, compile, threads, folders, other seeds) does not.
+# Sections that decide a result; everything else (logger, device, compile, threads, folders, other seeds) does not.
 _CHOICES = ("task", "source", "model", "block", "attn", "protocol", "optim", "data", "trainer")
 # Several devices share the same batches, and only dropout and random selection draw other numbers there.
 _INDIFFERENT = (
@@ -79,7 +81,7 @@ class RunRecord:
     step_ms: NonNegativeFloat | None
     peak_bytes: NonNegativeInt | None
     device: str
-    status: Literal["done", "diverged"]
+    status: Status
 
 
 def choices(config: DictConfig, provenance: dict) -> dict:
@@ -90,28 +92,44 @@ def choices(config: DictConfig, provenance: dict) -> dict:
 
 
 def home(config: DictConfig) -> Path:
-    """Where the seeds of a configuration are."""
+    """The folder of the seeds of a configuration."""
     return Path(config.runs) / config.study / config.task.name / config.label
 
 
 def disk_bytes(params: int) -> int:
-    """What a seed leaves behind: weights, two moments of AdamW, and the best weights, in 32 bits."""
+    """The size of a seed on the disk: weights, two moments of AdamW, and the best weights, in 32 bits."""
     return 16 * params
 
 
+def digest(values: dict) -> str:
+    """The first 16 hexadecimal digits of the SHA-256 of a mapping's JSON."""
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]
+
+
 def fingerprint(choices: dict) -> str:
-    return hashlib.sha256(json.dumps(choices, sort_keys=True).encode()).hexdigest()[:16]
+    """Identify a run by its choices and its seed: the digest of their canonical form."""
+    return digest(canonical(choices))
+
+
+def fingerprints(choices: dict) -> tuple[str, str]:
+    """The fingerprint of a run, and the one that it had before there was a canonical form.
+
+    Args:
+        choices: with the seed; for the second fingerprint as they stand in the run's own ``config.yaml``.
+    """
+    return fingerprint(choices), digest(choices)
 
 
 def check_choices(choices: dict, record: RunRecord, folder: Path) -> None:
-    """Raise ValueError where the choices of a folder are not those of its record."""
-    if fingerprint(choices | {"seed": record.seed}) != record.fingerprint:
+    """Raise ValueError if the choices of a folder, as its ``config.yaml`` has them, are not those of its record."""
+    if record.fingerprint not in fingerprints(choices | {"seed": record.seed}):
         raise ValueError(f"{folder}: config.yaml and {NAME} are not of one run; delete it to run that seed again")
 
 
 def difference(old: dict, new: dict) -> str:
-    """``key: old -> new`` for every choice that differs."""
-    keys = sorted(key for key in old | new if old.get(key) != new.get(key))
+    """``key: old -> new`` for every choice that differs in canonical form, empty if none does."""
+    old, new = canonical(old), canonical(new)
+    keys = sorted(key for key in old | new if old.get(key, ...) != new.get(key, ...))
     return "; ".join(f"{key}: {old.get(key)} -> {new.get(key)}" for key in keys)
 
 
@@ -119,13 +137,13 @@ def save(record: RunRecord, folder: Path) -> None:
     checksums.save(folder / NAME, json.dumps(asdict(record), indent=2) + "\n")
 
 
-def load(path: Path, fingerprint: str | None = None) -> RunRecord:
-    """Raises ValueError where the file is not a record, or not that of the run of the fingerprint."""
+def load(path: Path, fingerprints: tuple[str, ...] | None = None) -> RunRecord:
+    """Read a record. Raises ValueError if the file is not one, or has none of the fingerprints."""
     remedy = "delete it to run that seed again"
     found = parse(RunRecord, path, "a record of a run", remedy)
     if found.status == "done" and None in (found.val, found.test):
         raise ValueError(f"{path} is not a record of a run (done without a score); {remedy}")
-    if fingerprint not in (None, found.fingerprint):
+    if fingerprints is not None and found.fingerprint not in fingerprints:
         raise ValueError(f"{path} is the record of another run, seed {found.seed}; {remedy}")
     return found
 
@@ -148,7 +166,7 @@ def _adapter(kind: type) -> TypeAdapter:
 
 
 def evaluations(folder: Path) -> list[dict[str, float]]:
-    """The rows of metrics.csv. Raises ValueError where that is not such a table."""
+    """The rows of metrics.csv. Raises ValueError if that is not such a table."""
     path = folder / METRICS
     try:
         table = csv.DictReader(io.StringIO(checksums.read(path).decode(), newline=""), strict=True)
@@ -173,7 +191,7 @@ def scan(runs: Path) -> tuple[dict[Path, RunRecord], list[str]]:
 
 
 def scan_files(runs: Path, name: str, load: Callable[[Path], T]) -> tuple[dict[Path, T], list[str]]:
-    """What ``load`` makes of every file of a name below a folder, by the file's folder, and what it refuses.
+    """Load every file of a name below a folder, by the file's folder, and list those that ``load`` refuses.
 
     A file that a list of checksums has and that is gone is among the latter.
     """
@@ -195,11 +213,11 @@ def on_cpu(device: str) -> bool:
 
 
 def git_commit() -> str | None:
-    """Commit of the checkout that the code runs from, with ``-dirty`` where it has changes; None outside one."""
+    """Commit of the checkout that the code runs from, with ``-dirty`` if it has changes; None outside one."""
     here = Path(__file__).parent
 
-    def git(*words: str) -> str:
-        return subprocess.run(["git", *words], cwd=here, capture_output=True, text=True, check=True).stdout.strip()
+    def git(*arguments: str) -> str:
+        return subprocess.run(["git", *arguments], cwd=here, capture_output=True, text=True, check=True).stdout.strip()
 
     try:
         return git("rev-parse", "--short=12", "HEAD") + ("-dirty" if git("status", "--porcelain", "-uno") else "")

@@ -1,4 +1,4 @@
-"""What every option takes, and the one place that checks it: before anything is built or written.
+"""The values that every option takes, and the one place that checks them: before anything is built or written.
 
 ``entries`` has a dataclass for each ``conf/<name>.yaml``, ``sections`` for its parts. Options of a constructor call are
 the constructor's keyword-only arguments, see ``calls``. Annotations say type, choices and range of one option, and the

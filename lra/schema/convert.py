@@ -58,7 +58,7 @@ def _convert(kind: Any, value: Any, name: str) -> Any:
     if origin in (Union, UnionType):
         return _first(parts, value, name)
     if origin is Literal:
-        return _word(parts, value)
+        return _literal(parts, value)
     if origin in (list, Sequence):
         if not isinstance(value, list):
             raise Wrong
@@ -115,11 +115,11 @@ def _first(kinds: tuple, value: Any, name: str) -> Any:
     raise Wrong
 
 
-def _word(words: tuple, value: Any) -> Any:
-    for word in words:
+def _literal(literals: tuple, value: Any) -> Any:
+    for literal in literals:
         try:
-            if _leaf(type(word), value) == word:
-                return word
+            if _leaf(type(literal), value) == literal:
+                return literal
         except Wrong:
             continue
     raise Wrong

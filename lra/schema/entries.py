@@ -26,7 +26,7 @@ def check_budget(config: DictConfig) -> None:
 
 @dataclass(kw_only=True)
 class Prepared:
-    """What configurations with a task share."""
+    """The keys that configurations with a task share."""
 
     task: sections.Task
     source: Source
@@ -105,7 +105,7 @@ class Maps:
 
 @dataclass(kw_only=True)
 class Grid:
-    """What conf/sweep/*.yaml hold."""
+    """The keys of conf/sweep/*.yaml."""
 
     name: Name
     tasks: Some[str]

@@ -1,4 +1,4 @@
-"""What each part of a configuration takes. Defaults are in ``conf``; a field with one here may be left out there."""
+"""The options of each part of a configuration. Defaults are in ``conf``; a field with one here may be absent there."""
 
 import re
 from dataclasses import dataclass
@@ -38,7 +38,7 @@ Seeds = Annotated[
     ),
 ]
 Metric = Literal[tuple(name for name, f in vars(metric).items() if getattr(f, "__module__", "") == metric.__name__)]
-# What constructors are handed by ``lra.train.build`` and ``lra.train.fit``, so that it is no option.
+# ``given``: arguments that constructors are handed by ``lra.train.build`` and ``lra.train.fit``, hence no options.
 Attn = Annotated[
     Any,
     Call(

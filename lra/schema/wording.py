@@ -1,4 +1,4 @@
-"""What an option takes and what it was given, in the words of a message."""
+"""The texts of messages: the values that an option takes, and the one that it was given."""
 
 import json
 from collections.abc import Sequence
@@ -14,21 +14,21 @@ WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "
 
 
 def expected(kind: Any) -> str:
-    """What an option takes, in words: "a whole number of 1 or more, or null"."""
+    """The values that an option takes, as text: "a whole number of 1 or more, or null"."""
     origin, parts = get_origin(kind), get_args(kind)
     if origin is Annotated:
         return _annotation(parts[0], parts[1:])
     if origin in (Union, UnionType):
-        words = [word for part in parts if get_origin(part) is Literal for word in get_args(part)]
-        if words and bool in parts:
-            words, parts = [True, False, *words], tuple(part for part in parts if part is not bool)
+        literals = [value for part in parts if get_origin(part) is Literal for value in get_args(part)]
+        if literals and bool in parts:
+            literals, parts = [True, False, *literals], tuple(part for part in parts if part is not bool)
         others = [expected(p) for p in parts if get_origin(p) is not Literal and p is not NoneType]
         if set(parts) - {NoneType} == {int, float}:
             others = ["a number"]
-        texts = [*others, *map(_plain_word, words)] if others else [expected(Literal[tuple(words)])]
+        texts = [*others, *map(_plain, literals)] if others else [expected(Literal[tuple(literals)])]
         return ", ".join(texts) + (", or null" if NoneType in parts else "")
     if origin is Literal:
-        return f"one of {', '.join(map(_plain_word, parts))}" if len(parts) > 1 else _plain_word(parts[0])
+        return f"one of {', '.join(map(_plain, parts))}" if len(parts) > 1 else _plain(parts[0])
     if origin in (list, Sequence):
         return f"a list, each {expected(parts[0])}"
     if origin is dict or is_dataclass(kind):
@@ -44,12 +44,12 @@ def _annotation(kind: Any, rules: tuple) -> str:
     return " ".join([expected(kind), *(str(rule) for rule in rules if isinstance(rule, Range))])
 
 
-def _plain_word(word: Any) -> str:
-    return str(word).lower() if isinstance(word, bool) else str(word)
+def _plain(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def shown(value: Any) -> str:
-    """A value as it is typed, cut where it is long; text in quotes."""
+    """A value as it is typed, cut if it is long; text in quotes."""
     if isinstance(value, str):
         text = repr(value)
     elif value is None or isinstance(value, bool):

@@ -3,7 +3,6 @@
 import functools
 import os
 import signal
-import sys
 import time
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from hydra.types import HydraContext, RunMode
 from omegaconf import DictConfig
 
 from ..config import explain, main
+from ..console import log
 from .job import FAILED, fail, job
 from .plan import Run, describe, expand, study
 from .progress import ENDED, EVERY, Watch, outcome, state
@@ -26,13 +26,13 @@ ON_A_GPU = 2  # runs that share one, unless hydra.launcher.n_jobs says how many
 
 @main("sweep")
 def sweep(config: DictConfig) -> None:
-    """Raises ValueError for words that no run can be made of and, at the end, where runs failed."""
+    """Raises ValueError if no run can be made of the overrides and, at the end, if runs failed."""
     at_once, threads = workers()
     if threads:
         torch.set_num_threads(threads)  # what a step is measured with
     runs, skipped = expand(config, threads=threads)
     for line in skipped:
-        print(f"skipped: {line}", file=sys.stderr)
+        log(f"skipped: {line}")
     print(*describe(runs, config, at_once), sep="\n", flush=True)
     if config.plan:
         return
@@ -47,18 +47,18 @@ def sweep(config: DictConfig) -> None:
             raise KeyboardInterrupt(f"stopped, {watch.summary()}; the same command goes on") from None
     ended = {run: state(run) for run in runs}
     where = "" if config.runs == "runs" else f" runs={config.runs}"
-    print(f"{study(config)}: {watch.summary()}; python -m lra.report study={study(config)}{where}", file=sys.stderr)
+    log(f"{study(config)}: {watch.summary()}; python -m lra.report study={study(config)}{where}")
     for run, status in ended.items():
         if status == "diverged":
-            print(f"{run}: {outcome(run)}", file=sys.stderr)
+            log(f"{run}: {outcome(run)}")
     if failed := [run for run, status in ended.items() if status == "failed"]:
         for run in failed:
-            print(f"{run}: {outcome(run)}\n  {run.command}", file=sys.stderr)
+            log(f"{run}: {outcome(run)}\n  {run.command}")
         raise ValueError(f"{len(failed)} of {len(runs)} runs failed; the same command tries them again")
 
 
 def workers() -> tuple[int | None, int | None]:
-    """How many runs go at once, None where a cluster decides, and the threads of each, None for torch's own number."""
+    """The number of runs at once, None if a cluster decides, and the threads of each, None for torch's own number."""
     choices = HydraConfig.get()
     launcher = choices.runtime.choices["hydra/launcher"]
     if launcher == "basic":
@@ -82,28 +82,28 @@ def complete(runs: list[Run], config: DictConfig, at_once: int | None, threads: 
         if not any(state(run) in (*ENDED, "running") for run in free):
             for run in free:
                 run.folder.mkdir(parents=True, exist_ok=True)
-                fail(run.folder, why or "ended without a result and without a word")
+                fail(run.folder, why or "ended without a result and without a line")
 
 
 def launch(runs: list[Run], config: DictConfig, at_once: int | None, threads: int | None) -> str | None:
     """Hand the runs to hydra's launcher as it does those of -m; says why the launcher gave up, should it."""
     choices = HydraConfig.get()
-    words = [word for word in choices.overrides.hydra if not word.startswith("hydra.mode=")]
-    words.append(f"hydra.sweep.dir='{Path(config.runs, study(config)).absolute()}'")
+    overrides = [override for override in choices.overrides.hydra if not override.startswith("hydra.mode=")]
+    overrides.append(f"hydra.sweep.dir='{Path(config.runs, study(config)).absolute()}'")
     if choices.runtime.choices["hydra/launcher"] == "joblib":
-        words += [f"hydra.launcher.n_jobs={at_once}", "hydra.launcher.batch_size=1"]
+        overrides += [f"hydra.launcher.n_jobs={at_once}", "hydra.launcher.batch_size=1"]
     loader = GlobalHydra.instance().config_loader()
     task = functools.partial(job, cwd=str(Path.cwd()), threads=threads, gpus=_gpus(at_once), sweep=os.getpid())
     launcher = Plugins.instance().instantiate_launcher(
         hydra_context=HydraContext(config_loader=loader, callbacks=Callbacks()),
         task_function=task,
-        config=loader.load_configuration("train", words, RunMode.MULTIRUN),
+        config=loader.load_configuration("train", overrides, RunMode.MULTIRUN),
     )
     place = lambda run: run.folder.relative_to(Path(config.runs, study(config)))
     try:
-        ended = launcher.launch([[*run.words, f"hydra.sweep.subdir='{place(run)}'"] for run in runs], 0)
+        ended = launcher.launch([[*run.overrides, f"hydra.sweep.subdir='{place(run)}'"] for run in runs], 0)
     except Exception as error:  # of a scheduler, or of a worker that was killed: the runs that are left are tried again
-        print(f"lra: the launcher stopped: {explain(error)}", file=sys.stderr)
+        log(f"lra: the launcher stopped: {explain(error)}")
         return explain(error)
     for run, end in zip(runs, ended, strict=True):
         if end.status is JobStatus.FAILED and state(run) == "left":

@@ -1,4 +1,4 @@
-"""How long a seed of a configuration takes: by records of its like on such a device, or by a measured step."""
+"""The time of a seed of a configuration: by records of its like on such a device, or by a measured step."""
 
 import math
 import time
@@ -6,43 +6,48 @@ from pathlib import Path
 from statistics import median
 
 import torch
-from omegaconf import DictConfig
 
 from ..bench.measure import measure
 from ..data.datamodule import Batch
-from ..runs import config_file as choices
-from ..runs import record
+from ..runs.canonical import canonical
+from ..runs.open import history
+from ..runs.record import RunRecord
 from ..train import build, lit_module
-from ..train.fit import device, device_name
+from ..train.machine import device_name
+from ..train.plan import Plan
 
 ROWS = 8  # of a batch whose step is measured on a CPU
 SHARE = 1 / 3  # of a step that the forward pass of an evaluation takes
 
 
-def records(root: Path) -> list[tuple[record.RunRecord, dict]]:
-    """Finished runs below a folder with their choices; what cannot be read is no basis."""
-    found = []
-    for path in root.rglob(record.NAME):
-        try:
-            found.append((record.load(path), _cost(choices.read(path.parent / choices.NAME))))
-        except (ValueError, OSError):
-            continue
-    return found
+def records(root: Path) -> list[tuple[RunRecord, dict]]:
+    """Finished runs below a folder with their choices that a step's time depends on; unreadable ones are left out."""
+    return [(made, _cost(choices)) for made, choices in history(root)]
 
 
 def _cost(choices: dict) -> dict:
-    """The choices that a step's time depends on."""
+    """The choices that a step's time depends on, in canonical form."""
     sizes = ("optim.batch", "optim.micro_batch")
-    return {key: value for key, value in choices.items() if not key.startswith("optim.") or key in sizes}
+    return {key: value for key, value in canonical(choices).items() if not key.startswith("optim.") or key in sizes}
 
 
-def estimate(config: DictConfig, choices: dict, history: list, deadline: float) -> tuple[float | None, str]:
-    """Seconds of a seed with its evaluations, and where the time of a step is from."""
-    where = device_name(device(config))
-    same = [r for r, cost in history if r.device == where and r.step_ms and cost == _cost(choices)]
+def estimate(plan: Plan, choices: dict, known: list, deadline: float) -> tuple[float | None, str]:
+    """Estimate the time of a seed.
+
+    Args:
+        plan: of the configuration.
+        choices: flat.
+        known: ``records`` of earlier runs.
+        deadline: on the clock of ``time.monotonic``, after which no step is measured.
+
+    Returns:
+        Seconds of a seed with its evaluations, and the source of a step's time: record | measured | unknown.
+    """
+    config, name = plan.config, device_name(plan.device)
+    same = [r for r, cost in known if r.device == name and r.step_ms and cost == _cost(choices)]
     if same:
         ms, n_val, basis = median(r.step_ms for r in same), same[0].n_val, "record"
-    elif time.monotonic() < deadline and (ms := measured(config)):
+    elif time.monotonic() < deadline and (ms := measured(plan)):
         n_val, basis = config.source.get("val") or 0, "measured"
     else:
         return None, "unknown"
@@ -51,24 +56,23 @@ def estimate(config: DictConfig, choices: dict, history: list, deadline: float) 
     return ms / 1000 * (o.steps + o.steps / o.eval_every * per_evaluation), basis
 
 
-def measured(config: DictConfig) -> float | None:
-    """Milliseconds of a training step on random rows of the task's full length, None where memory is short."""
-    task, where = config.task, device(config)
+def measured(plan: Plan) -> float | None:
+    """Milliseconds of a training step on random rows of the task's full length, None if memory is short."""
+    config, task, device = plan.config, plan.config.task, plan.device
     rows = config.optim.micro_batch or config.optim.batch
-    rows = min(rows, ROWS) if where == "cpu" else rows
+    rows = min(rows, ROWS) if device == "cpu" else rows
     shape = (rows, task.towers, task.length)
     vocab = task.get("vocab")
     inputs = torch.randn(*shape, task.features) if vocab is None else torch.randint(1, vocab - 1, shape)
-    kind = build.loss(config)
-    label = torch.rand(rows) if kind == "mse" else torch.randint(task.outputs, (rows,))
-    batch = Batch(inputs.to(where), None, label.to(where))
-    model = build.classifier(config).to(where).train()
+    label = torch.rand(rows) if plan.loss == "mse" else torch.randint(task.outputs, (rows,))
+    batch = Batch(inputs.to(device), None, label.to(device))
+    model = build.classifier(config).to(device).train()
     optimiser = torch.optim.AdamW(model.parameters())
 
     def step() -> None:
         optimiser.zero_grad()
-        lit_module.loss(model, batch, kind).backward()
+        lit_module.loss(model, batch, plan.loss).backward()
         optimiser.step()
 
-    ms = measure({"step": step}, repeats=1, device=where)["step"].ms
+    ms = measure({"step": step}, repeats=1, device=device)["step"].ms
     return ms and ms * config.optim.batch / rows

@@ -21,10 +21,16 @@ PATIENCE = 60  # seconds in which a run may stop after a step
 
 
 def job(config: DictConfig, *, cwd: str, threads: int | None, gpus: list[str], sweep: int) -> None:
-    """What a launcher runs, maybe on another host: the words that it was given, in the folder that it was given.
+    """Run lra.train for a launcher, maybe on another host, with the overrides and in the folder that it was given.
 
-    What the run says goes to train.log, and why it failed to failed.txt. ``sweep`` is the process that leads the sweep;
-    where that is the parent of this one, the run ends with it.
+    The output of the run goes to train.log, and the reason of a failure to failed.txt.
+
+    Args:
+        config: of the run, of which hydra's part is read.
+        cwd: working directory of the run.
+        threads: CPU threads of the run, None for torch's own number.
+        gpus: that runs on this machine take in turn.
+        sweep: the process that leads the sweep; if that is the parent of this one, the run ends with it.
     """
     hydra = HydraConfig.get()
     folder = Path(hydra.runtime.output_dir)
@@ -71,7 +77,7 @@ def reason(status: int, said: str) -> str:
     if status < 0:
         return f"ended by {signal.Signals(-status).name}" + (", perhaps for want of memory" if status == -9 else "")
     lines = [line for line in said.splitlines() if line.strip()]
-    return lines[-1].strip().removeprefix("lra: ") if lines else f"exit status {status}, not a word"
+    return lines[-1].strip().removeprefix("lra: ") if lines else f"exit status {status}, not a line"
 
 
 def end_with_parent() -> None:

@@ -1,4 +1,4 @@
-"""What a sweep runs, and what it will take: the runs, their time, their disk."""
+"""The plan of a sweep: its runs, their time, their disk."""
 
 import itertools
 import shlex
@@ -13,18 +13,18 @@ from omegaconf import DictConfig, OmegaConf
 
 from ..config import compose
 from ..runs import record
-from ..runs.folder import refuse_other
+from ..runs.folder import settle
 from ..train import build
-from ..train.__main__ import check
 from ..train.callbacks import clock
+from ..train.plan import resolve
 from .estimate import estimate, records
 
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """One seed of one configuration: the words of lra.train that make it, and where it is."""
+    """One seed of one configuration: the overrides of lra.train that make it, and its folder."""
 
-    words: tuple[str, ...]
+    overrides: tuple[str, ...]
     task: str
     label: str
     seed: int
@@ -39,63 +39,63 @@ class Run:
 
     @property
     def command(self) -> str:
-        return shlex.join(["python", "-m", "lra.train", *self.words])
+        return shlex.join(["python", "-m", "lra.train", *self.overrides])
 
 
 def study(config: DictConfig) -> str:
-    parts = ["sweep", config.sweep.name, *(word for word in (config.protocol.name, config.budget) if word != "paper")]
+    parts = ["sweep", config.sweep.name, *(name for name in (config.protocol.name, config.budget) if name != "paper")]
     return config.study or "-".join(parts)
 
 
 def points(grids: DictConfig) -> list[list[str]]:
-    """Words of every point of every grid; axes outside attn become part of the label."""
+    """Overrides of every point of every grid; axes outside attn become part of the label."""
     found = []
     for grid in OmegaConf.to_container(grids, resolve=True).values():
         outside = [key for key in grid if key.split(".")[0] != "attn"]
         naming = [f"label_keys=[{','.join(outside)}]"] if outside else []
-        axes = [[f"{key}={_word(value)}" for value in values] for key, values in grid.items()]
+        axes = [[f"{key}={_literal(value)}" for value in values] for key, values in grid.items()]
         found += [[*point, *naming] for point in itertools.product(*axes)]
     return found
 
 
-def _word(value: object) -> str:
+def _literal(value: object) -> str:
     return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def expand(config: DictConfig, *, threads: int | None) -> tuple[list[Run], list[str]]:
     """Every run, and a line for each mechanism that this machine cannot run.
 
-    Raises ValueError for words that no run can be made of, and where a folder was made by another configuration.
+    Raises:
+        ValueError: no run can be made of the overrides, or a folder was made by another configuration.
     """
     runs, skipped = [], []
-    history, deadline = records(Path(config.runs)), time.monotonic() + config.measure
+    known, deadline = records(Path(config.runs)), time.monotonic() + config.measure
     common = [f"budget={config.budget}", f"protocol={config.protocol.name}"]
     common += [f"study={study(config)}", f"runs={config.runs}"]
     if threads:
         common.append(f"trainer.threads={threads}")
     for task, point in itertools.product(config.tasks, points(config.sweep.grids)):
-        words = [f"task={task}", *point, *common, *config.overrides]
-        made = compose("train", [*words, f"seeds={list(config.seeds)}".replace(" ", "")])
+        overrides = [f"task={task}", *point, *common, *config.overrides]
+        made = compose("train", [*overrides, f"seeds={list(config.seeds)}".replace(" ", "")])
         if why := build.unavailable(made):
             skipped.append(f"{task}: {why}")
             continue
-        check(made)
-        choices = record.choices(made, build.task_data(made).source.provenance)
-        params = sum(p.numel() for p in build.sketch(made).parameters())
-        folders = {seed: record.home(made) / f"seed-{seed}" for seed in made.seeds}
+        plan = resolve(made)
+        choices = record.choices(made, plan.data.source.provenance)
+        folders = {seed: plan.folder(seed) for seed in made.seeds}
         for folder in folders.values():
-            refuse_other(folder / "config.yaml", choices, made.study)
+            settle(folder, choices)
         left = not all((folder / record.NAME).exists() for folder in folders.values())
-        seconds, basis = estimate(made, choices, history, deadline) if left else (None, "unknown")
+        seconds, basis = estimate(plan, choices, known, deadline) if left else (None, "unknown")
         for seed, folder in folders.items():
             run = Run(
-                words=(*words, f"seeds=[{seed}]"),
+                overrides=(*overrides, f"seeds=[{seed}]"),
                 task=made.task.name,
                 label=made.label,
                 seed=seed,
                 folder=folder,
                 steps=made.optim.steps,
-                disk=record.disk_bytes(params),
+                disk=record.disk_bytes(plan.params),
                 seconds=seconds,
                 basis=basis,
             )
@@ -106,7 +106,7 @@ def expand(config: DictConfig, *, threads: int | None) -> tuple[list[Run], list[
 
 
 def describe(runs: list[Run], config: DictConfig, at_once: int | None) -> Iterable[str]:
-    """The plan as lines: what is there, what is left, how long that may take and on what basis, disk."""
+    """The plan as lines: finished runs, those that are left, their time and its basis, their disk."""
     done = [run for run in runs if (run.folder / record.NAME).exists()]
     left = [run for run in runs if run not in done]
     yield f"{study(config)}: {len(runs)} runs in {Path(config.runs) / study(config)}, {len(done)} of them finished"

@@ -1,4 +1,4 @@
-"""Where the runs of a sweep stand, read from their folders: whoever runs them, on whichever host."""
+"""The states of a sweep's runs, read from their folders, whichever process or host runs them."""
 
 import contextlib
 import sys
@@ -9,6 +9,7 @@ from collections import Counter
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
+from ..console import log
 from ..disk import lock
 from ..disk.atomic import Unreadable, content
 from ..runs import record
@@ -102,12 +103,12 @@ class Watch:
         if self.bar:
             self.bar.console.print(line, markup=False, highlight=False)
         else:
-            print(line, file=sys.stderr, flush=True)
+            log(line)
 
     def summary(self) -> str:
         count = Counter(self.states.values())
         parts = [f"{count['done']} of {len(self.runs)} done"]
-        parts += [f"{count[word]} {word}" for word in ("diverged", "failed", "running", "left") if count[word]]
+        parts += [f"{count[name]} {name}" for name in ("diverged", "failed", "running", "left") if count[name]]
         whole, now = sum(map(_weight, self.runs)), self._work()
         if now > self.work and whole > now:
             parts.append(f"{clock((time.monotonic() - self.begin) * (whole - now) / (now - self.work))} to go")

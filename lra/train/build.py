@@ -45,7 +45,7 @@ def task_data(config: DictConfig, seed: int = 0) -> TaskData:
 
 
 def unavailable(config: DictConfig) -> str | None:
-    """Why the mechanism of a configuration cannot run here, None where it can."""
+    """The reason why the mechanism of a configuration cannot run here, None if it can."""
     if OmegaConf.is_missing(config.attn, "_target_"):
         return f"attn={config.label} names no mechanism; say which with attn._target_=package.module.Class"
     interpreted = os.environ.get("TRITON_INTERPRET") == "1"
@@ -118,7 +118,7 @@ def fits(config: DictConfig, data: TaskData) -> None:
 
 
 def loss(config: DictConfig) -> str:
-    """The kind of loss, cross entropy where the task names none."""
+    """The kind of loss, cross entropy if the task names none."""
     return config.task.get("loss", "cross_entropy")
 
 

@@ -1,4 +1,4 @@
-"""What happens at every evaluation: divergence check, one row of metrics, checkpoints, progress."""
+"""Callbacks of every evaluation: divergence check, one row of metrics, checkpoints, progress."""
 
 import contextlib
 import io
@@ -12,6 +12,7 @@ import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from ..console import log
 from ..disk import checksums
 from ..runs import checkpoint
 
@@ -65,10 +66,13 @@ class Stopwatch(L.Callback):
 
 
 class Checkpoints(L.Callback):
-    """last.ckpt (the whole state) at every evaluation, best.ckpt (weights) where the dev score is strictly higher.
+    """last.ckpt (the whole state) at every evaluation, best.ckpt (weights) if the dev score is strictly higher.
 
     best.ckpt is written first: a kill between the two repeats the steps since the older last.ckpt and writes it again.
-    fingerprint: of the run, by which its last.ckpt is told from that of another one.
+
+    Args:
+        folder: of the run.
+        fingerprint: of the run, by which its last.ckpt is told from that of another one.
     """
 
     def __init__(self, folder: Path, fingerprint: str):
@@ -131,11 +135,9 @@ class Report(L.Callback):
             self.bar.update(self.line, text=f"{score}; {self._left(trainer)}")
         elif time.monotonic() - self._last_line > LINE_EVERY or trainer.global_step == trainer.max_steps:
             self._last_line = time.monotonic()
-            print(
+            log(
                 f"{self.title}  step {trainer.global_step}/{trainer.max_steps}  {score}  "
-                f"{self.stopwatch.step_ms[-1]:.1f} ms/step  {self._left(trainer)}",
-                file=sys.stderr,
-                flush=True,
+                f"{self.stopwatch.step_ms[-1]:.1f} ms/step  {self._left(trainer)}"
             )
 
     def _left(self, trainer) -> str:

@@ -1,11 +1,12 @@
-"""Several processes, a device each: how many, who starts them, what they tell each other. With one, nothing happens."""
+"""Several processes, a device each: their number, their launch, their communication. With one, nothing happens."""
 
 import contextlib
 import logging
 import os
 import sys
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import TypeVar
 
 import torch
@@ -22,13 +23,16 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 T = TypeVar("T")
-HOW = "torchrun --nnodes=2 --nproc-per-node=4 -m lra.train ... or srun --nodes=2 --ntasks-per-node=4 python -m ..."
+LAUNCHERS = (
+    "torchrun --nnodes=2 --nproc-per-node=4 -m lra.train ... or srun --nodes=2 --ntasks-per-node=4 python -m ..."
+)
 
 
 def environment(config: DictConfig) -> ClusterEnvironment:
-    """Who started this process and its siblings; SLURM only where the configuration says that it did.
+    """Tell who started this process and its siblings; SLURM only if the configuration says that it did.
 
-    Raises ValueError for tasks of SLURM that it cannot tell apart by node.
+    Raises:
+        ValueError: SLURM's tasks cannot be told apart by node.
     """
     if TorchElasticEnvironment.detect():
         return TorchElasticEnvironment()
@@ -40,42 +44,54 @@ def environment(config: DictConfig) -> ClusterEnvironment:
     return LightningEnvironment()
 
 
-def count(config: DictConfig) -> int:
-    """Processes of one run. Raises ValueError for a number that cannot be had."""
-    wanted, where = config.trainer.devices, environment(config)
-    started = where.world_size() if where.creates_processes_externally else None
+@dataclass(frozen=True)
+class Processes:
+    """The processes of a run: how many, how many of them on this machine, and who starts them."""
+
+    count: int
+    local: int
+    environment: ClusterEnvironment
+
+    @property
+    def to_launch(self) -> bool:
+        """Whether this process is to start the others first, and itself is none of them."""
+        return self.count > 1 and not self.environment.creates_processes_externally
+
+
+def processes(config: DictConfig) -> Processes:
+    """The processes that a configuration and the command around it mean. Raises ValueError if they cannot be had."""
+    there = environment(config)
+    count = _count(config, there.world_size() if there.creates_processes_externally else None)
+    if "LOCAL_WORLD_SIZE" in os.environ:
+        return Processes(count, int(os.environ["LOCAL_WORLD_SIZE"]), there)
+    nodes = int(os.environ["SLURM_NNODES"]) if isinstance(there, SLURMEnvironment) else 1
+    return Processes(count, count // nodes, there)
+
+
+def _count(config: DictConfig, started: int | None) -> int:
+    """The number of processes; started: that of torchrun or srun, None without them."""
+    wanted, gpus = config.trainer.devices, torch.cuda.device_count()
     if wanted == "launched":
         if started is None:
-            raise ValueError(f"trainer.devices=launched, but nothing launched this process: {HOW}")
+            raise ValueError(f"trainer.devices=launched, but nothing launched this process: {LAUNCHERS}")
         return started
-    if wanted == "auto":
-        if not (number := torch.cuda.device_count()):
-            raise ValueError("trainer.devices=auto is every GPU and torch sees none; say how many: trainer.devices=2")
-    else:
-        number = wanted
+    if wanted == "auto" and not gpus:
+        raise ValueError("trainer.devices=auto is every GPU and torch sees none; say how many: trainer.devices=2")
+    number = gpus if wanted == "auto" else wanted
     if started is not None and started != number:
         raise ValueError(f"{started} processes were launched, trainer.devices is {number}; use trainer=ddp_multinode")
-    if number > torch.cuda.device_count() > 0 and config.trainer.device != "cpu":
-        raise ValueError(f"trainer.devices is {number}, torch sees {torch.cuda.device_count()} GPUs")
+    if number > gpus > 0 and config.trainer.device != "cpu":
+        raise ValueError(f"trainer.devices is {number}, torch sees {gpus} GPUs")
     return number
 
 
-def local_count(config: DictConfig) -> int:
-    """Processes of one run on this machine."""
-    if "LOCAL_WORLD_SIZE" in os.environ:
-        return int(os.environ["LOCAL_WORLD_SIZE"])
-    nodes = int(os.environ["SLURM_NNODES"]) if isinstance(environment(config), SLURMEnvironment) else 1
-    return count(config) // nodes
+def launch(number: int, overrides: Sequence[str]) -> None:
+    """Run the same command in ``number`` processes on this machine, as torchrun would start it.
 
-
-def to_launch(config: DictConfig) -> bool:
-    """Whether this process is to start the others first, and itself is none of them."""
-    return count(config) > 1 and not environment(config).creates_processes_externally
-
-
-def launch(config: DictConfig) -> None:
-    """The same command in ``count`` processes on this machine, as torchrun would start it."""
-    number = count(config)
+    Raises:
+        SystemExit: one of them failed.
+        KeyboardInterrupt: they were stopped.
+    """
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // number)))
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
     spec = LaunchConfig(
@@ -88,7 +104,7 @@ def launch(config: DictConfig) -> None:
         max_restarts=0,
     )
     try:
-        elastic_launch(spec, sys.executable)("-m", "lra.train", *config.words)
+        elastic_launch(spec, sys.executable)("-m", "lra.train", *overrides)
     except ChildFailedError:
         sys.exit(1)  # the process that failed has said why
     except SignalException:
@@ -96,15 +112,15 @@ def launch(config: DictConfig) -> None:
 
 
 @contextlib.contextmanager
-def group(config: DictConfig) -> Iterator[None]:
-    """The processes of a run can talk to each other within the block."""
-    number, where = count(config), environment(config)
-    if number == 1:
+def group(processes: Processes) -> Iterator[None]:
+    """Let the processes of a run talk to each other within the block."""
+    there = processes.environment
+    if processes.count == 1:
         yield
         return
-    os.environ |= {"MASTER_ADDR": where.main_address, "MASTER_PORT": str(where.main_port)}
+    os.environ |= {"MASTER_ADDR": there.main_address, "MASTER_PORT": str(there.main_port)}
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
-    dist.init_process_group(backend, rank=where.global_rank(), world_size=number)
+    dist.init_process_group(backend, rank=there.global_rank(), world_size=processes.count)
     try:
         yield
     finally:
@@ -125,7 +141,7 @@ def gather(value: T) -> list[T]:
 
 
 def on_rank_zero(decide: Callable[[], T]) -> T:
-    """What the first process finds; what it refuses ends the others too, and it alone says so."""
+    """Run ``decide`` on rank 0 and broadcast the result; a ValueError there ends every rank, the others silently."""
     if not dist.is_initialized():
         return decide()
     said: list = [None, None]
@@ -140,6 +156,8 @@ def on_rank_zero(decide: Callable[[], T]) -> T:
     return said[0]
 
 
-def log(line: str) -> None:
-    if rank() == 0:
-        print(line, file=sys.stderr, flush=True)
+@contextlib.contextmanager
+def within_rank_zero(context: contextlib.AbstractContextManager[T]) -> Iterator[T]:
+    """Enter a context on rank 0 alone, for the block of every rank; yields what it yields, to every rank."""
+    with contextlib.ExitStack() as held:
+        yield on_rank_zero(lambda: held.enter_context(context))

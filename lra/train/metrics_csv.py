@@ -7,16 +7,20 @@ from pathlib import Path
 from lightning.pytorch.loggers.logger import Logger
 from lightning.pytorch.utilities import rank_zero_only
 
+from ..console import log
 from ..disk import checksums
 from ..runs import record
-from .distributed import log
 
 
 class MetricsCSV(Logger):
     """Rows with a step column, replaced as a whole at every evaluation so that a kill leaves no half row.
 
-    first_step: rows after it belong to steps that a resumed run is about to repeat, and are dropped. Raises ValueError
-    where those before it cannot be read.
+    Args:
+        folder: of the run.
+        first_step: that a resumed run goes on from; rows after it are of steps that it is about to repeat, and dropped.
+
+    Raises:
+        ValueError: the rows up to ``first_step`` cannot be read.
     """
 
     name, version = "csv", ""

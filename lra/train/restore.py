@@ -1,26 +1,40 @@
 """The model of a finished run, as it was trained."""
 
-from pathlib import Path
-
 from omegaconf import DictConfig
 
 from ..data.datamodule import TaskData
 from ..model.classifier import Classifier
 from ..runs import checkpoint
+from ..runs.open import Run
 from . import build
 
 
-def trained(run: Path, config: DictConfig) -> tuple[Classifier, TaskData]:
-    """The model with the weights of best.ckpt, in eval mode on the CPU, and its data.
+def best(run: Run, config: DictConfig) -> Classifier:
+    """The model with the weights of the best dev score, in eval mode on the CPU.
 
-    Raises ValueError where weights or data are missing, damaged or of another model.
+    Args:
+        run: with the weights.
+        config: of the model, see ``Run.configuration``.
+
+    Raises:
+        ValueError: the weights are missing, damaged or of another model.
+    """
+    model = build.classifier(config)
+    checkpoint.load_weights(model, run.weights)
+    return model.eval()
+
+
+def trained(run: Run, config: DictConfig) -> tuple[Classifier, TaskData]:
+    """The best model of a run and its data.
+
+    Raises:
+        ValueError: the mechanism cannot run here, or weights or data are missing, damaged or of another model.
     """
     if reason := build.unavailable(config):
         raise ValueError(reason)
-    if not (run / checkpoint.BEST).exists():
-        raise ValueError(f"{run} has no best.ckpt: it has not reached its first evaluation, or was copied without it")
+    if not run.weights.exists():
+        reason = "it has not reached its first evaluation, or was copied without it"
+        raise ValueError(f"{run.folder} has no {run.weights.name}: {reason}")
     data = build.task_data(config)
     data.setup()
-    model = build.classifier(config)
-    checkpoint.load_weights(model, run / checkpoint.BEST)
-    return model.eval(), data
+    return best(run, config), data

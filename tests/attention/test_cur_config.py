@@ -12,8 +12,8 @@ from lra.attention.cur_plus import CURPlus
 from lra.config import compose
 from lra.ops import cur
 from lra.runs import record
-from lra.runs.open import unflatten
-from lra.studies.transfer.graft import Run, configs, original
+from lra.runs.open import Run, unflatten
+from lra.studies.transfer.graft import configs
 from lra.train import build
 
 WORDS = [name for name in MECHANISMS if "cur_" in name]
@@ -68,7 +68,8 @@ def test_a_transfer_follows_its_run_and_old_runs_stay_what_they_were():
     for pool in ("mean", "cls"):
         choices = record.choices(config("cur_abs", f"model.pool={pool}"), {}) | {"attn.class_token": False}
         run = Run(Path("x"), choices, SimpleNamespace(**told))
-        assert original(run, "data").attn.class_token is False and unflatten(choices)["attn"]["class_token"] is False
+        assert run.configuration("data").attn.class_token is False
+        assert unflatten(choices)["attn"]["class_token"] is False
         for word, expected in (None, pool == "cls"), ("true", True), ("false", False):
             said = [f"attn.class_token={word}"] if word else []
             assert configs(run, compose("transfer", ["run=x", "attn=cur_plus", *said]))[1].attn.class_token is expected

@@ -297,7 +297,7 @@ def test_a_killed_preparation_leaves_nothing_and_the_next_works(tmp_path):
     assert not Slow().folder(tmp_path).exists() and list(tmp_path.glob("*.tmp-*"))
     folder = Slow().prepare(tmp_path)
     verify(folder)
-    assert sorted(path.name for path in tmp_path.iterdir()) == [folder.name, f"{folder.name}.lock"]
+    assert [path.name for path in tmp_path.iterdir()] == [folder.name]
 
 
 def test_prepare_replaces_damaged_data_only_by_force(tmp_path, capsys):

@@ -180,3 +180,24 @@ def test_of_many_processes_one_has_it_at_a_time(path, tmp_path, before):
     spans = sorted(tuple(map(float, line.split())) for line in log.read_text().splitlines())
     assert spans and all(a[1] <= b[0] for a, b in itertools.pairwise(spans))
     assert [p.name for p in tmp_path.iterdir()] == ["log"]
+
+
+def test_waiting_ends_with_a_killed_owner_and_is_told_once(path):
+    process = python(HOLD, path, stdout=subprocess.PIPE, text=True)
+    assert process.stdout.readline() == "got\n"
+    told = []
+
+    def waiting(owner):
+        told.append(owner.pid)
+        os.kill(owner.pid, signal.SIGKILL)
+
+    with lock.wait(path, waiting) as owner:
+        assert told == [process.pid] and owner.pid == os.getpid() and lock.holder(path) == owner
+    process.wait()
+    assert not list(path.parent.iterdir())
+
+
+def test_what_the_block_refuses_is_no_reason_to_wait(path):
+    with pytest.raises(lock.Held), lock.wait(path, pytest.fail) as owner:
+        raise lock.Held(owner)
+    assert not path.exists()

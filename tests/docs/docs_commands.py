@@ -152,10 +152,9 @@ def as_far_as_training(patch: pytest.MonkeyPatch) -> list[str]:
 
     built, launch, legal = [], BasicLauncher.launch, BasicSweeper.validate_batch_is_legal
 
-    def seeds(config):
-        build.task_data(config)
-        build.classifier(config)
-        built.append(config.label)
+    def run_seeds(plan):
+        build.classifier(plan.config)
+        built.append(plan.config.label)
 
     def between(self, jobs):  # of a glob there are many, and none can be wrong
         legal(self, jobs[1:-1] if len(jobs) < 9 else [])
@@ -167,9 +166,9 @@ def as_far_as_training(patch: pytest.MonkeyPatch) -> list[str]:
     patch.setattr(BasicSweeper, "validate_batch_is_legal", between)
     patch.setattr(torch.cuda, "is_available", lambda: True)
     patch.setattr(torch.cuda, "device_count", lambda: 4)
-    patch.setattr(__main__, "seeds", seeds)
-    patch.setattr(distributed, "to_launch", lambda config: False)
-    patch.setattr(distributed, "group", lambda config: contextlib.nullcontext())
+    patch.setattr(__main__, "run_seeds", run_seeds)
+    patch.setattr(distributed.Processes, "to_launch", False)
+    patch.setattr(distributed, "group", lambda processes: contextlib.nullcontext())
     return built
 
 

@@ -26,13 +26,13 @@ from typing import NamedTuple
 import torch
 
 from data_prep.__main__ import prepare
-from lra.runs import bench_record as bench
-from lra.train.callbacks import Checkpoints
-from lra.report.__main__ import report
 from lra.maps.__main__ import show
-from lra.train.__main__ import train
+from lra.report.__main__ import report
+from lra.runs import bench_record as bench
 from lra.studies.transfer.__main__ import transfer
 from lra.studies.transfer.show import show as transfer_show
+from lra.train.__main__ import train
+from lra.train.callbacks import Checkpoints
 
 PATIENCE = 40  # seconds
 MEASURED = ("step_ms", "peak_bytes", "git")  # differ from run to run

@@ -9,10 +9,12 @@ from pathlib import Path
 
 import pytest
 import torch
+import yaml
 from test_train import result, seed_folder, smoke, train_config
 
-from lra.runs import checkpoint
 from lra.disk import checksums
+from lra.runs import checkpoint, record
+from lra.runs.open import open_run
 from lra.train.callbacks import Checkpoints
 
 WORDS = ("optim.steps=6", "optim.eval_every=3")
@@ -142,7 +144,7 @@ def test_a_flipped_bit_without_sums_is_no_other_score(halves, tmp_path, data_roo
 def test_other_contents_are_no_state(tmp_path, held):
     torch.save(held, tmp_path / "last.ckpt")
     with pytest.raises(ValueError, match=r"last.ckpt is not the state of a run; delete its folder"):
-        checkpoint.first_step(tmp_path, torch.nn.Linear(1, 1), "f")
+        checkpoint.first_step(tmp_path, torch.nn.Linear(1, 1), ("f",))
 
 
 def test_a_folder_from_before_there_were_sums_goes_on(halves, tmp_path, data_root):
@@ -210,3 +212,18 @@ def test_a_kill_at_any_file_of_an_evaluation_costs_nothing(tmp_path, data_root):
         assert all(torch.equal(one[name], two[name]) for name in one | two)
         files += 1
     assert status == 0 and files > 6
+
+
+def test_a_run_that_an_earlier_version_began_goes_on(halves, tmp_path, data_root):
+    """Its mechanism was in another module, and its fingerprint was made of the module's path."""
+    home = shutil.copytree(halves[0], seed_folder(tmp_path))
+    (home / checksums.NAME).unlink()
+    choices = yaml.safe_load((home / "config.yaml").read_text()) | {"attn._target_": "lra.mechanisms.CUR"}
+    (home / "config.yaml").write_text(yaml.safe_dump(choices))
+    state = torch.load(home / "last.ckpt", weights_only=True)
+    state["callbacks"]["Checkpoints"]["fingerprint"] = record.digest(choices | {"seed": 0})
+    torch.save(state, home / "last.ckpt")
+    train_config(smoke(tmp_path, *WORDS))
+    assert result(home) == result(halves[2])
+    assert (home / "metrics.csv").read_bytes() == (halves[2] / "metrics.csv").read_bytes()
+    assert open_run(home).configuration("data").attn._target_ == "lra.attention.cur.CUR"

@@ -9,14 +9,14 @@ import yaml
 from conftest import config
 from test_config import run
 
-from lra.runs import config_file, record
 from lra.attention.base import Attention
-from lra.train.build import task_data
 from lra.config import CONF, compose
-from lra.studies.dropin.__main__ import dropin
 from lra.maps.__main__ import show
-from lra.train.__main__ import train
+from lra.runs import config_file, record
+from lra.studies.dropin.__main__ import dropin
 from lra.studies.transfer.__main__ import transfer
+from lra.train.__main__ import train
+from lra.train.build import task_data
 
 
 class Mine(Attention):
@@ -109,9 +109,9 @@ BAD = {
     "while parsing a flow sequence": "a: [1, 2",
     "recursion": "a: " + "[" * 5_000,
     "could not determine a constructor for the tag .*python": "a: !!python/object/apply:os.system [echo]",
-    r"no plain value of a word(?#interpolation)": "a: ${oc.env:HOME}",
-    r"no plain value of a word(?#brackets)": "attn[_target_]: os.system",
-    r"no plain value of a word(?#date)": "a: 2020-01-01",
+    r"no plain value(?#interpolation)": "a: ${oc.env:HOME}",
+    r"no plain value(?#brackets)": "attn[_target_]: os.system",
+    r"no plain value(?#date)": "a: 2020-01-01",
     "day is out of range": "a: 2020-02-31",
     "unacceptable character": b"\xff\xfe\x00",
     "invalid start byte": b"a: \x80",

@@ -12,11 +12,11 @@ from test_config import run
 from test_report import RECORD, add
 
 from lra.disk import checksums
-from lra.runs import folder, record
-from lra.runs import bench_record as bench
-from lra.studies.dropin import table
 from lra.report import beside
 from lra.report.__main__ import report
+from lra.runs import bench_record as bench
+from lra.runs import folder, record
+from lra.studies.dropin import table
 from lra.studies.transfer import record as transfers
 from lra.studies.transfer.compare import Layer
 

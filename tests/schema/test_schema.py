@@ -1,6 +1,5 @@
 """Options and their types: what a value becomes, what is refused, and that nothing is left behind."""
 
-import contextlib
 import json
 from typing import Annotated, Literal
 
@@ -19,7 +18,8 @@ from lra.runs import record
 from lra.runs.folder import claim
 from lra.schema import typed
 from lra.schema.calls import options
-from lra.train import __main__, build
+from lra.train import build
+from lra.train.plan import resolve
 
 WORDS = ("budget=smoke", "data.pad=none", "block=mega_chunk", "protocol=clean")
 
@@ -41,7 +41,7 @@ def test_the_fingerprint_of_a_default_configuration():
     """Of the data's provenance as well, which is why a change of either is a change here."""
     made = compose("train", ["task=listops", "attn=cur_abs", "data.pad=none"])
     choices = record.choices(made, build.task_data(made).source.provenance)
-    assert record.fingerprint(choices | {"seed": 0}) == "5512c74a76218301"
+    assert record.fingerprint(choices | {"seed": 0}) == "56ccfbe935ff439e"
 
 
 def test_words_for_no_and_yes_are_truth_values():
@@ -183,12 +183,12 @@ def test_a_label_key_must_be_there():
 
 
 def test_a_long_schedule_takes_no_memory_to_check():
-    __main__.check(config("cur_abs", "optim.steps=1000000000", "optim.eval_every=1000000"))
+    resolve(config("cur_abs", "optim.steps=1000000000", "optim.eval_every=1000000"))
 
 
 def test_a_model_larger_than_the_memory_is_refused_before_it_is_built():
     with pytest.raises(ValueError, match=r"parameters take .* GB to train, this machine has"):
-        __main__.check(config("cur_abs", "model.dim=10000000", "model.heads=1"))
+        resolve(config("cur_abs", "model.dim=10000000", "model.heads=1"))
 
 
 def test_a_sketch_has_the_parameters_of_the_model_and_no_memory():
@@ -200,8 +200,8 @@ def test_a_sketch_has_the_parameters_of_the_model_and_no_memory():
 
 def test_a_run_that_made_nothing_binds_nobody_to_its_configuration(tmp_path):
     def start(choices):
-        with contextlib.ExitStack() as held:
-            assert claim(held, tmp_path, "a run", choices, "study")
+        with claim(tmp_path, "a run", choices) as claimed:
+            assert claimed == choices
             return (tmp_path / "config.yaml").read_text()
 
     assert start({"x": 1}) == "x: 1\n" and start({"x": 2}) == "x: 2\n"

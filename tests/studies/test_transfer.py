@@ -19,13 +19,14 @@ from lra.attention.softmax import Softmax
 from lra.config import CONF, compose
 from lra.report import summary as report_tables
 from lra.runs import record
+from lra.runs.open import finished
 from lra.studies.transfer import figures
 from lra.studies.transfer import record as records
 from lra.studies.transfer.__main__ import transfer
 from lra.studies.transfer.compare import calls, layers
-from lra.studies.transfer.control import Mean, Zero
+from lra.studies.transfer.control import MeanControl, ZeroControl
 from lra.studies.transfer.figures import draw
-from lra.studies.transfer.graft import configs, graft, mechanisms, read
+from lra.studies.transfer.graft import configs, graft, mechanisms
 from lra.studies.transfer.tables import curves, markdown, points
 from lra.train.__main__ import train
 from lra.train.lit_module import LitClassifier
@@ -52,14 +53,14 @@ def words(runs, *more, run=None):
 
 
 def models(runs, *more, run=None):
-    (one, *_), cfg = read(Path(run or trained(runs))), words(runs, *more, run=run)
+    (one, *_), cfg = finished(Path(run or trained(runs))), words(runs, *more, run=run)
     return graft(one, *configs(one, cfg))
 
 
 def batches(runs, count=2):
     from lra.train import build
 
-    (one, *_), cfg = read(trained(runs)), words(runs, "attn=sdpa")
+    (one, *_), cfg = finished(trained(runs)), words(runs, "attn=sdpa")
     data = build.task_data(configs(one, cfg)[0])
     data.setup()
     return [data.gather("val", np.arange(6 * i, 6 * i + 6)) for i in range(count)]
@@ -143,9 +144,10 @@ def test_controls_look_at_nothing():
     mask = torch.tensor([[True] * 5, [True, True, False, False, False]])
     sizes = Sizes(heads=3, head_dim=4, value_dim=6, length=5)
     exact = Softmax(sizes)(0 * q[0], 0 * q[1], v, mask)  # equal scores
-    torch.testing.assert_close(Mean(sizes)(*q, v, mask)[mask.nonzero(as_tuple=True)[0]], exact[mask.nonzero()[:, 0]])
-    torch.testing.assert_close(Mean(sizes)(*q, v), Softmax(sizes)(0 * q[0], 0 * q[1], v))
-    assert not Zero(sizes)(*q, v, mask).any()
+    mean = MeanControl(sizes)
+    torch.testing.assert_close(mean(*q, v, mask)[mask.nonzero(as_tuple=True)[0]], exact[mask.nonzero()[:, 0]])
+    torch.testing.assert_close(mean(*q, v), Softmax(sizes)(0 * q[0], 0 * q[1], v))
+    assert not ZeroControl(sizes)(*q, v, mask).any()
 
 
 @pytest.fixture(scope="module")
@@ -161,7 +163,7 @@ def test_mega_cur_is_the_trained_mega(mega):
     """Its block keeps the run's options, so that keeping everything with the true inverse is the run's own model."""
     home = trained(mega, "mega")
     true = ["attn.count=128", "attn.pinv._target_=lra.ops.pinv.exact", "~attn.pinv.steps", "~attn.pinv.init"]
-    (one,) = read(home)
+    (one,) = finished(home)
     source, target = configs(one, words(mega, "attn=mega_cur_step", run=home))
     assert target.block == source.block and target.block.truncation == 7 and not target.block.prenorm
     assert configs(one, words(mega, "attn=mega_cur_step", "block.truncation=9", run=home))[1].block.truncation == 9
@@ -174,7 +176,7 @@ def test_mega_cur_is_the_trained_mega(mega):
     torch.testing.assert_close(grafted(batch), out, rtol=1e-7, atol=1e-7)  # the 128 x 128 inverse is ill-conditioned
     _, fewer = models(mega, "attn=mega_cur_step", "attn.count=4", run=home)
     assert (fewer.double()(batch) != out).any()
-    for control in ("Mean", "Zero"):
+    for control in ("MeanControl", "ZeroControl"):
         _, other = models(mega, "attn=custom", f"attn._target_=lra.studies.transfer.control.{control}", run=home)
         assert (other.double()(batch) != out).any()
 
@@ -272,7 +274,7 @@ def test_one_line_for_what_cannot_be(runs, monkeypatch, capfd, more, reason):
 def test_a_mechanism_with_weights_of_its_own_has_them_refused(runs, copy):
     """And a folder whose name has an equals sign can be named."""
     home = copy.rename(copy.with_name("nystrom-landmarks=8"))
-    (one,), cfg = read(home), words(runs, "attn=nystrom", "attn.landmarks=8", run=home)
+    (one,), cfg = finished(home), words(runs, "attn=nystrom", "attn.landmarks=8", run=home)
     source, target = configs(one, cfg)
     torch.save(graft(one, source, target)[1].state_dict(), home / "best.ckpt")
     rewrite(home, record.choices(target, {}))
@@ -298,17 +300,17 @@ def test_damaged_and_foreign_runs(runs, copy, tmp_path):
     choices = yaml.safe_load((copy / "config.yaml").read_text())
     (copy / "config.yaml").write_text(yaml.safe_dump(choices | {"provenance.name": "other"}))
     with pytest.raises(ValueError, match=r"config.yaml and record.json are not of one run"):
-        read(copy)
+        finished(copy)
     rewrite(copy, choices | {"provenance.name": "other"})
     with pytest.raises(ValueError, match=r"trained on other data \(provenance.name: other -> listops\)"):
         transfer.__wrapped__(words(runs, "attn=cur_step", run=copy))
     (copy / "config.yaml").rename(copy / "moved")
     with pytest.raises(ValueError, match=r"config.yaml is not the configuration of a run \(it is missing\)"):
-        read(copy)
+        finished(copy)
     (copy / "moved").rename(copy / "config.yaml")
     (copy / "record.json").unlink()
     with pytest.raises(ValueError, match=r"has no finished seed: no record.json, python -m lra.train makes them"):
-        read(copy)
+        finished(copy)
 
 
 def test_mechanism_inside_another_is_part_of_it():

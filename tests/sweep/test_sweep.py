@@ -18,7 +18,7 @@ from lra.disk import lock
 from lra.runs import record
 from lra.sweep import __main__ as leader
 from lra.sweep import job, plan, progress
-from lra.train.fit import device_name
+from lra.train.machine import device_name
 
 SWEEPS = sorted(path.stem for path in (CONF / "sweep").glob("*.yaml"))
 SMOKE = ["budget=smoke", "tasks=[listops]", "measure=0"]
@@ -92,7 +92,7 @@ def test_baselines_are_mechanisms_and_lr_gives_each_the_same_rates():
 def test_axes_outside_the_mechanism_are_part_of_the_label():
     runs = expand("lr", "sweep.grids.methods.attn=[cur_abs]", "seeds=[0]")
     assert [run.label for run in runs] == [f"cur_abs-optim.lr={lr}" for lr in (0.0001, 0.0003, 0.001, 0.003)]
-    assert "label_keys=[optim.lr]" in runs[0].words
+    assert "label_keys=[optim.lr]" in runs[0].overrides
 
 
 def test_a_mechanism_that_cannot_run_here_is_left_out_with_a_line(monkeypatch):
@@ -148,7 +148,7 @@ def test_plan_counts_what_is_left_and_says_what_its_time_is_based_on(four, tmp_p
     assert "4 runs in" in text and "0 of them finished" in text and "4 left of 6 steps each, time unknown" in text
     assert f"about {max(1, round(4 * 16 * 86922 / 2**20))} MB" in text
 
-    choices = compose("train", list(runs[0].words))
+    choices = compose("train", list(runs[0].overrides))
     written = record.choices(choices, plan.build.task_data(choices).source.provenance)
     finish(runs[0], device=device_name("cpu"), step_ms=100.0, n_val=64)
     (runs[0].folder / "config.yaml").write_text(yaml.safe_dump(written | {"optim.lr": 0.001}))
@@ -205,7 +205,7 @@ def test_reasons():
     assert job.reason(1, "step 3\nlra: optim.lr must be above 0\n\n") == "optim.lr must be above 0"
     assert job.reason(1, "Traceback\nRuntimeError: no\n") == "RuntimeError: no"
     assert job.reason(-9, "step 3") == "ended by SIGKILL, perhaps for want of memory"
-    assert job.reason(-11, "") == "ended by SIGSEGV" and job.reason(3, "") == "exit status 3, not a word"
+    assert job.reason(-11, "") == "ended by SIGSEGV" and job.reason(3, "") == "exit status 3, not a line"
 
 
 def sweep(monkeypatch, capfd, launch, *words):
@@ -284,7 +284,7 @@ def test_a_full_disk_names_the_folder_and_what_to_do(tmp_path, monkeypatch, capf
     def launch(runs, *_):
         _made(runs[0])
         monkeypatch.setattr(type(tmp_path), "write_text", full)
-        job.fail(runs[0].folder, "exit status 1, not a word")
+        job.fail(runs[0].folder, "exit status 1, not a line")
 
     stop, _ = sweep(monkeypatch, capfd, launch, f"runs={tmp_path}")
     folder = tmp_path / "sweep-selection-smoke" / "listops" / "cur_sum" / "seed-0"

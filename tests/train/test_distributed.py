@@ -19,7 +19,7 @@ from lra.config import CONF
 from lra.disk.lock import holder
 from lra.ops import metrics
 from lra.runs import record
-from lra.train import distributed, fit
+from lra.train import distributed, trainer
 from lra.train.callbacks import Checkpoints
 from lra.train.lit_module import LitClassifier
 
@@ -59,7 +59,7 @@ def test_two_processes_give_the_loss_curve_of_one(data_root, tmp_path, monkeypat
     """Both are sums of the same terms in another order: against float64, two may err 4 times as much as one does."""
     words = [*CURVE, "optim.micro_batch=4", "data.eval_batch=7"]
     train_config(smoke(tmp_path / "one", *words, attn="cur_abs"))
-    monkeypatch.setitem(fit.PRECISIONS, "fp64", "64-true")
+    monkeypatch.setitem(trainer.PRECISIONS, "fp64", "64-true")
     wide = smoke(tmp_path / "exact", *words, attn="cur_abs")
     wide.trainer.precision = "fp64"  # none of the words that a command line may say
     train_config(wide)
@@ -125,7 +125,7 @@ def in_group(world, function):
     """function(rank) of processes that can talk; AssertionErrors in them end with another exit code than 0."""
 
     def work():
-        with distributed.group(smoke("unused", "trainer.device=cpu", *TWO)):
+        with distributed.group(distributed.processes(smoke("unused", "trainer.device=cpu", *TWO))):
             function(distributed.rank())
 
     return together(work, world)
@@ -222,12 +222,12 @@ def test_slurm_says_how_many_where_it_is_asked(monkeypatch):
     for key, value in {"NTASKS": "8", "NNODES": "2", "JOB_NAME": "job", "PROCID": "0"}.items():
         monkeypatch.setenv(f"SLURM_{key}", value)
     with pytest.raises(ValueError, match="--ntasks-per-node=8"):
-        distributed.count(smoke("unused", *TWO))
+        distributed.processes(smoke("unused", *TWO))
     monkeypatch.setenv("SLURM_NTASKS_PER_NODE", "4")
-    assert distributed.count(smoke("unused")) == 1 and not distributed.to_launch(smoke("unused"))
-    launched = smoke("unused", *TWO)
-    assert (distributed.count(launched), distributed.local_count(launched)) == (8, 4)
-    assert distributed.to_launch(smoke("unused", "trainer=ddp", "trainer.devices=2"))
+    one, launched = (distributed.processes(smoke("unused", *words)) for words in ((), TWO))
+    assert one.count == 1 and not one.to_launch
+    assert (launched.count, launched.local) == (8, 4) and not launched.to_launch
+    assert distributed.processes(smoke("unused", "trainer=ddp", "trainer.devices=2")).to_launch
 
 
 @pytest.mark.slow

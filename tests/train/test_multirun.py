@@ -8,12 +8,12 @@ from lra.train.__main__ import train
 def test_a_failing_run_of_several_stops_no_other_and_is_listed(data_root, tmp_path, monkeypatch, capfd):
     ended = []
 
-    def seed(config, seed, folder, choices):
-        if config.label == "linear":
+    def seed(plan, seed, choices):
+        if plan.config.label == "linear":
             raise RuntimeError("out of\nmemory")
-        ended.append(config.label)
+        ended.append(plan.config.label)
 
-    monkeypatch.setattr("lra.train.__main__.run", seed)
+    monkeypatch.setattr("lra.train.__main__.run_seed", seed)
     words = ["task=listops", "budget=smoke", "seeds=[0]", f"runs={tmp_path}"]
     several = ["model.heads=3,2", "attn=sdpa,linear,luna"]
     stop, error = run(train, "-m", *words, *several, patch=monkeypatch, capfd=capfd)

@@ -11,9 +11,11 @@ from torch import Tensor
 
 from ...attention.sdpa import SDPA
 from ...attention.softmax import Softmax
+from ...runs.open import Run, finished
 from ...train import build
+from ...train.restore import best
 from ..transfer.compare import calls
-from ..transfer.graft import Run, best, check_data, mechanisms, original, read
+from ..transfer.graft import mechanisms
 
 Layer = tuple[Tensor, Tensor, Tensor]  # q, k (1,H,L,D), v (1,H,L,E), all tokens real
 CLUSTERS, SPREAD, NOISE = 24, 1.5, 0.5  # of ``clustered``: deviations of the centres, and around them
@@ -50,10 +52,10 @@ def generated(kind: str, config: DictConfig) -> Source:
 
 def trained(run: Run, config: DictConfig) -> Source:
     """Dev examples with more tokens than are kept, of the run's best model. Raises ValueError for another mechanism."""
-    source, r = original(run, config.data.root), run.record
+    source, r = run.configuration(config.data.root), run.record
     data = build.task_data(source)
     data.setup()
-    check_data(run, data.source.provenance)
+    run.check_data(data.source.provenance)
     model = best(run, source)
     if not all(type(m) in (SDPA, Softmax) for m in mechanisms(model).values()):
         raise ValueError(f"run={run.folder} has attn={r.label}; name a run of sdpa or softmax")
@@ -111,7 +113,7 @@ def sources(config: DictConfig) -> Iterator[Source]:
     """Yield every source that the configuration names."""
     for kind in config.sources:
         yield generated(kind, config)
-    for run in read(Path(config.run), config.trust) if config.run else []:
+    for run in finished(Path(config.run), config.trust) if config.run else []:
         yield trained(run, config)
     if config.model:
         yield pretrained(config)

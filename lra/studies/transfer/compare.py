@@ -1,4 +1,4 @@
-"""How far a mechanism is from the exact one, layer by layer, and how fast the exact map's singular values fall.
+"""The distance of a mechanism from the exact one, layer by layer, and the singular values of the exact map.
 
 N examples, H heads, L length, E value size. Everything here is without gradient and in evaluation mode.
 """
@@ -40,7 +40,7 @@ class Call(NamedTuple):
 
     @property
     def real(self) -> Tensor:
-        """Which entries of the output belong to real tokens, broadcastable to (N,H,L,E)."""
+        """Whether entries of the output belong to real tokens, bool, broadcastable to (N,H,L,E)."""
         mask = self.arguments.get("mask")
         return torch.ones_like(self.out[:1, :1, :1, :1], dtype=torch.bool) if mask is None else mask[:, None, :, None]
 
@@ -102,8 +102,12 @@ def layers(exact: Classifier, other: Classifier, batches: Iterable[Batch], spect
 
 
 def calls(model: Classifier, batch: Batch, by_tower: bool = False) -> dict[str, list[Call]]:
-    """What every mechanism of a model is given and gives on a batch, by path; ``by_tower``: in a call for each tower,
-    even if the model does not ask for it.
+    """The calls of every mechanism of a model on a batch, by path.
+
+    Args:
+        model: in evaluation mode.
+        batch: of examples.
+        by_tower: in a call for each tower, even if the model does not ask for it.
     """
     seen: dict[str, list[Call]] = {}
 

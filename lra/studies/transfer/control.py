@@ -1,31 +1,28 @@
-"""What a transfer is measured against: attention that looks at nothing.
+"""Controls of a transfer: attention that reads neither queries nor keys.
 
-    python -m lra.studies.transfer run=<folder> attn=custom attn._target_=lra.studies.transfer.control.Mean
+    python -m lra.studies.transfer run=<folder> attn=custom attn._target_=lra.studies.transfer.control.MeanControl
 
-Where a run keeps its score with it, the attention hardly matters, and a mechanism that keeps the score shows little.
+If a run keeps its score with it, the attention hardly matters, and a mechanism that keeps the score shows little.
 """
 
 import torch
 from torch import Tensor
 
 from ...attention.base import Attention
+from ...attention.controls import Mean
 
 
-class Mean(Attention):
-    """The mean of the values over the real tokens, the same for every query; scores and position bias are not read."""
+class MeanControl(Mean):
+    """The mean of the values over the real tokens, for blocks with a position bias too, which is not read."""
 
     takes_bias = True
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, bias=None) -> Tensor:
-        if mask is None:
-            return v.mean(-2, keepdim=True).expand_as(v)
-        real = mask[:, None, :, None]
-        count = real.sum(-2, keepdim=True).clamp(min=1)
-        return (v.masked_fill(~real, 0).sum(-2, keepdim=True) / count).expand_as(v)
+        return super().forward(q, k, v, mask)
 
 
-class Zero(Attention):
-    """Nothing at all."""
+class ZeroControl(Attention):
+    """Zero for every query; a position bias is not read."""
 
     takes_bias = True
 

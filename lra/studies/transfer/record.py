@@ -1,4 +1,4 @@
-"""What a transfer leaves behind: transfer.json, apart from the record.json of training."""
+"""The record of a transfer: transfer.json, apart from the record.json of training."""
 
 import json
 from dataclasses import asdict, dataclass
@@ -19,9 +19,12 @@ FILE = "transfer.json"
 class TransferRecord:
     """One seed of one run in another mechanism. Scores in percent.
 
-    source: label of the run, whose own scores are ``exact_*``; direct_*: after the exchange; tuned_*: after ``steps``
-    steps of fine-tuning, at the best of its evaluations on dev, None without or where it diverged. attn: options of
-    the mechanism, flat.
+    Args:
+        source: label of the run, whose own scores are ``exact_*``.
+        direct_val, direct_test: after the exchange.
+        tuned_val, tuned_test: after ``steps`` steps of fine-tuning, at the best of its evaluations on dev; None without
+            fine-tuning or if it diverged.
+        attn: options of the mechanism, flat.
     """
 
     __pydantic_config__ = record.STRICT
@@ -67,13 +70,13 @@ def save(made: TransferRecord, folder: Path) -> None:
     checksums.save(folder / FILE, json.dumps(asdict(made), indent=1) + "\n")
 
 
-def load(path: Path, fingerprint: str | None = None) -> TransferRecord:
-    """Raises ValueError where the file is not a record of a transfer, or not that of the fingerprint."""
+def load(path: Path, fingerprints: tuple[str, ...] | None = None) -> TransferRecord:
+    """Read a record. Raises ValueError if the file is not one of a transfer, or has none of the fingerprints."""
     remedy = "delete it to make it again"
     found = record.parse(TransferRecord, path, "a record of a transfer", remedy)
     if not found.layers:
         raise ValueError(f"{path} is not a record of a transfer (no layers); {remedy}")
-    if fingerprint not in (None, found.fingerprint):
+    if fingerprints is not None and found.fingerprint not in fingerprints:
         raise ValueError(f"{path} is the record of another transfer; {remedy}")
     return found
 

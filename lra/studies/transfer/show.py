@@ -1,6 +1,5 @@
 """python -m lra.studies.transfer.show: every transfer as tables and pictures."""
 
-import sys
 from pathlib import Path
 
 from omegaconf import DictConfig
@@ -9,6 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from ...config import main
+from ...console import log
 from ...runs import record
 from .record import scan
 from .tables import HEAD, LEGEND, about, markdown, points
@@ -16,15 +16,15 @@ from .tables import HEAD, LEGEND, about, markdown, points
 
 @main("transfer_show")
 def show(config: DictConfig) -> None:
-    """Raises ValueError where there is nothing to show."""
+    """Print and write them. Raises ValueError if there is none."""
     from .figures import draw  # matplotlib takes a second to import
 
     runs = Path(config.runs)
     found, damaged = scan(runs)
     for line in damaged:
-        print(f"skipped: {line}", file=sys.stderr)
+        log(f"skipped: {line}")
     if not found:
-        raise ValueError(f"{runs} has no transfer; python -m lra.studies.transfer run=<folder> attn=<word> makes them")
+        raise ValueError(f"{runs} has no transfer; python -m lra.studies.transfer run=<folder> attn=<name> makes them")
     groups, out = points(found), Path(config.out or runs / "transfer")
     try:
         out.mkdir(parents=True, exist_ok=True)

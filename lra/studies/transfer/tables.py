@@ -8,6 +8,7 @@ from statistics import mean, stdev
 from typing import Any
 
 from ...report.summary import joined, number
+from ...runs.canonical import canonical
 from .record import TransferRecord
 
 HEAD = ("mechanism", "kept", "tuned", "exact", "test", "change", "n", "mean |O - O'|", "relative", "stacked")
@@ -41,8 +42,8 @@ class Point:
     @property
     def order(self) -> tuple:
         """Fine-tuned ones last; the counts of one mechanism after each other, then what else was changed."""
-        word, _, rest = self.label.partition("-")
-        return self.tuned, word, natural(rest.replace(f"count={self.kept}", "")), self.kept or 0, self.label
+        name, _, rest = self.label.partition("-")
+        return self.tuned, name, natural(rest.replace(f"count={self.kept}", "")), self.kept or 0, self.label
 
     @property
     def tests(self) -> list[float]:
@@ -87,6 +88,12 @@ class Point:
         )
 
 
+def _options(made: TransferRecord) -> dict[str, Any]:
+    """The mechanism's options, the same for records that different versions of the suite wrote."""
+    flat = canonical({f"attn.{key}": value for key, value in made.attn.items()})
+    return {key.removeprefix("attn."): value for key, value in flat.items()}
+
+
 def natural(text: str) -> list:
     """A key by which count=8 comes before count=16."""
     return [(int(part), "") if part.isdigit() else (0, part) for part in re.split(r"(\d+)", text)]
@@ -108,7 +115,7 @@ def points(records: list[TransferRecord]) -> dict[tuple[str, str, str], list[Poi
     return {
         group: sorted(
             (
-                Point(group[1], group[2], label, seeds[min(seeds)].attn | {"tuned": tuned}, list(seeds.values()))
+                Point(group[1], group[2], label, _options(seeds[min(seeds)]) | {"tuned": tuned}, list(seeds.values()))
                 for (tuned, label), seeds in same.items()
             ),
             key=lambda point: point.order,

@@ -1,0 +1,49 @@
+"""The device of a run: which one it is, its name in a record, the memory that was used on it."""
+
+import platform
+import resource
+import sys
+
+import torch
+from omegaconf import DictConfig
+
+from .heap import keep_pages
+
+
+def device(config: DictConfig) -> str:
+    """cpu or cuda. Raises ValueError for a device or precision that this machine does not have."""
+    wanted = config.trainer.device
+    if wanted == "cuda" and not torch.cuda.is_available():
+        raise ValueError("trainer.device=cuda, but torch sees no GPU; use trainer.device=cpu")
+    found = wanted if wanted != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
+    if found == "cpu" and config.trainer.precision == "fp16":
+        raise ValueError("trainer.precision=fp16 needs a GPU; on a CPU use fp32 or bf16")
+    return found
+
+
+def prepare(device: str, threads: int | None) -> None:
+    """Settle this process before a run: count the device's memory from zero, keep the heap's pages, set threads."""
+    if device == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+    else:
+        keep_pages()
+    if threads:
+        torch.set_num_threads(threads)
+
+
+def peak_bytes(device: str) -> int:
+    """Most memory that was allocated on a GPU since ``prepare``, or by this process since its start."""
+    if device == "cuda":
+        return torch.cuda.max_memory_allocated()
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def device_name(device: str, number: int = 1) -> str:
+    """The ``device`` of a record: "x86_64 CPU, 2 threads", or "2 x NVIDIA A100" of several processes."""
+    name = torch.cuda.get_device_name() if device == "cuda" else _cpu_name()
+    return f"{number} x {name}" if number > 1 else name
+
+
+def _cpu_name() -> str:
+    return f"{platform.machine()} CPU, {torch.get_num_threads()} threads"

@@ -1,0 +1,87 @@
+"""The plan of a configuration on this machine: computed once at the start and handed down."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from omegaconf import DictConfig
+
+from ..data.datamodule import TaskData
+from ..runs import record
+from . import build, machine
+from .distributed import Processes, processes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """One seed.
+
+    Args:
+        seed: of the weights, the order of the data, dropout and random selection.
+        folder: where everything of it is written.
+        title: of its lines on stderr.
+        fingerprints: its own, and those that an earlier version of the suite gave it.
+    """
+
+    seed: int
+    folder: Path
+    title: str
+    fingerprints: tuple[str, ...]
+
+    @property
+    def fingerprint(self) -> str:
+        return self.fingerprints[0]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """All seeds of one configuration.
+
+    Args:
+        config: resolved, see ``lra.config.prepared``.
+        device: cpu | cuda.
+        processes: that share each batch.
+        loss: cross_entropy | mse.
+        data: of the task, not yet set up; a seed has its own order of it.
+        params: parameters of the model.
+        home: folder of the seeds.
+        title: task and label.
+    """
+
+    config: DictConfig
+    device: str
+    processes: Processes
+    loss: str
+    data: TaskData
+    params: int
+    home: Path
+    title: str
+
+    def folder(self, seed: int) -> Path:
+        return self.home / f"seed-{seed}"
+
+    def more_seeds(self, seed: int) -> int:
+        """The number of seeds after this one."""
+        seeds = list(self.config.seeds)
+        return len(seeds) - 1 - seeds.index(seed)
+
+
+def resolve(config: DictConfig) -> Plan:
+    """Compute the plan of a configuration, before anything is written.
+
+    Raises:
+        ValueError: this machine lacks a device, or no model or source can be made of the options.
+    """
+    device, shared, o = machine.device(config), processes(config), config.optim
+    if (o.micro_batch or o.batch) % shared.count:  # auto and launched are known only here
+        key = "optim.micro_batch" if o.micro_batch else "optim.batch"
+        raise ValueError(f"trainer.devices must divide {key} {o.micro_batch or o.batch}, not {shared.count}")
+    return Plan(
+        config=config,
+        device=device,
+        processes=shared,
+        loss=build.loss(config),
+        data=build.task_data(config),
+        params=sum(p.numel() for p in build.sketch(config).parameters()),
+        home=record.home(config),
+        title=f"{config.task.name} {config.label}",
+    )
