@@ -1,0 +1,158 @@
+"""Pictures of what mechanisms cost: time and memory over n, growth, speed against accuracy."""
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Sequence
+from pathlib import Path
+from statistics import mean
+
+from ..disk.atomic import replacing
+from ..runs.bench_record import BenchRecord
+from ..runs.record import RunRecord
+from .bench_tables import Group, groups, growth, label, number
+from .table import stem
+
+COLOURED = 12  # lines of a picture with a colour of their own
+
+
+def pictures(records: Sequence[BenchRecord], folder: Path, trained: Iterable[RunRecord] = ()) -> list[Path]:
+    """PNG files, each with an SVG beside it: time and memory of each group over n, or as bars where there is one n;
+    growth; speed against accuracy of each study of ``trained`` whose mechanisms a benchmark timed."""
+    from matplotlib.figure import Figure  # a second that a benchmark in a terminal need not wait
+
+    folder.mkdir(parents=True, exist_ok=True)
+    made, trained = [], [r for r in trained if r.kind == "train" and r.status == "done"]
+
+    def save(figure: Figure, name: str) -> None:
+        made.append(folder / f"{stem(name)}.png")
+        for kind, metadata in (("png", {}), ("svg", {"Date": None})):
+            with replacing(made[-1].with_suffix(f".{kind}")) as part:
+                figure.savefig(part, format=kind, dpi=120, bbox_inches="tight", metadata=metadata)
+
+    for group in groups(records):
+        if not any(group.over_n().values()):
+            continue
+        name = f"{group.title} {group.source.fingerprint[:6]}"
+        if len(group.lengths) > 1:
+            save(_lines(Figure(figsize=(12, 4.8), layout="constrained"), group), name)
+        else:
+            height = 1.5 + 0.22 * len(group.over_n())
+            save(_bars(Figure(figsize=(11, height), layout="constrained"), group), name)
+        if len(group.lengths) > 2:
+            height = 1.5 + 0.22 * len(group.over_n())
+            save(_exponents(Figure(figsize=(8, height), layout="constrained"), group), f"{name} growth")
+    for study in sorted({r.study for r in trained}):
+        figure = Figure(layout="constrained")
+        if _bubbles(figure, records, [r for r in trained if r.study == study]):
+            figure.suptitle(study)
+            save(figure, f"speed and accuracy {study}")
+    return made
+
+
+def _lines(figure, group: Group):
+    """Time and memory over n, both axes logarithmic, as in CURformer's Figure 4."""
+    left, right = figure.subplots(1, 2)
+    found = {name: mine for name, mine in group.over_n().items() if mine}
+    by_time = sorted(found, key=lambda name: (-found[name][-1].n, found[name][-1].ms))
+    coloured = by_time if len(by_time) <= COLOURED + 1 else by_time[:COLOURED]
+    for name in by_time[::-1]:
+        n = [row.n for row in found[name]]
+        style = {"color": "0.85", "lw": 0.8, "zorder": 1}
+        if name in coloured:
+            at = coloured.index(name)
+            style = {"color": f"C{at % 10}", "ls": ("-", "--")[at // 10], "marker": "os^vD<>pP*"[at % 10], "ms": 4}
+        left.plot(n, [row.ms for row in found[name]], **style, label=name if name in coloured else None)
+        right.plot(n, [max(row.peak_bytes or 0, 1) / 2**20 for row in found[name]], **style)
+    if rest := len(found) - len(coloured):
+        left.plot([], [], color="0.85", label=f"{rest} slower ones")
+    for axes, unit in ((left, "ms"), (right, "MB")):
+        axes.set(xscale="log", yscale="log", xlabel="n", ylabel=unit)
+        axes.set_xticks(group.lengths, [f"{n:,}" for n in group.lengths])
+        axes.minorticks_off()
+        axes.grid(alpha=0.3)
+    handles, names = left.get_legend_handles_labels()
+    order = sorted(range(len(names)), key=lambda i: by_time.index(names[i]) if names[i] in found else len(found))
+    figure.legend([handles[i] for i in order], [names[i] for i in order], loc="outside right upper", fontsize=8)
+    figure.suptitle(f"{group.title}\n{group.source.machine.hardware}", fontsize=10)
+    return figure
+
+
+def _bars(figure, group: Group):
+    found = sorted(((mine[0], name) for name, mine in group.over_n().items() if mine), key=lambda pair: -pair[0].ms)
+    panels = figure.subplots(1, 2, sharey=True)
+    for axes, unit, value in zip(panels, ("ms", "MB"), (lambda r: r.ms, lambda r: r.peak_bytes / 2**20), strict=True):
+        bars = axes.barh([name for _, name in found], [value(row) for row, _ in found], color="C0")
+        axes.bar_label(bars, [number(value(row)) for row, _ in found], fontsize=8, padding=2)
+        axes.set(xlabel=unit)
+        axes.tick_params(labelsize=8)
+        axes.margins(x=0.12, y=0.01)
+    figure.suptitle(f"{group.title}, n {group.lengths[0]:,}\n{group.source.machine.hardware}", fontsize=10)
+    return figure
+
+
+def _exponents(figure, group: Group):
+    found = {name: growth([(row.n, row.ms) for row in mine]) for name, mine in group.over_n().items()}
+    found = dict(sorted(((k, v) for k, v in found.items() if v is not None), key=lambda pair: -pair[1]))
+    claimed = {label(row): row.claimed for row in group.rows}
+    axes = figure.subplots()
+    names = list(found)
+    axes.scatter([claimed[name] for name in names], names, marker="|", color="0.5", s=90, label="claimed")
+    axes.scatter(list(found.values()), names, color="C0", s=22, label="measured")
+    axes.set(xlabel=f"exponent of n in the time, up to n = {group.lengths[-1]:,}")
+    axes.grid(axis="x", alpha=0.3)
+    axes.tick_params(labelsize=8)
+    axes.margins(y=0.02)
+    axes.legend(fontsize=8)
+    figure.suptitle(f"{group.title}\n{group.source.machine.hardware}", fontsize=10)
+    return figure
+
+
+def _bubbles(figure, records: Sequence[BenchRecord], trained: Sequence[RunRecord]) -> bool:
+    """Test score over training speed for each task, areas as memory; whether there was anything to draw."""
+    from matplotlib.ticker import LogLocator, StrMethodFormatter
+
+    scores: dict[str, dict[str, list[RunRecord]]] = defaultdict(lambda: defaultdict(list))
+    for r in trained:
+        scores[r.task][r.label].append(r)
+    panels = []
+    for task, mine in scores.items():
+        points, source = _costs(records, task, mine.keys())
+        if points:
+            panels.append((task, mine, points, source))
+    if not panels:
+        return False
+    figure.set_size_inches(6 * len(panels), 5)
+    for axes, (task, mine, points, source) in zip(
+        figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True
+    ):
+        largest = max(size for _, size in points.values())
+        for i, (name, (speed, size)) in enumerate(points.items()):
+            score = mean(r.test for r in mine[name])
+            axes.scatter(speed, score, s=30 + 900 * size / largest, color=f"C{i % 10}", alpha=0.5, linewidths=0)
+            axes.annotate(name, (speed, score), fontsize=8, ha="center", va="center")
+        axes.set(xscale="log", ylabel=f"test {mine[name][0].metric}, %")
+        axes.set_xlabel(f"training steps per second\n({source})", fontsize=8)
+        axes.set_title(f"{task}; areas: peak memory, the largest {number(largest / 2**20)} MB", fontsize=9)
+        axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+        axes.minorticks_off()
+        axes.grid(alpha=0.3)
+        axes.margins(0.2)
+    return True
+
+
+def _costs(
+    records: Sequence[BenchRecord], task: str, labels: Collection[str]
+) -> tuple[dict[str, tuple[float, int]], str]:
+    """Steps per second and bytes of each label, all from the one group of training steps that knows most of them, of
+    the same task if there is one, and which; empty if none knows two."""
+    best: dict[str, tuple[float, int]] = {}
+    source, most = "", (False, 1)
+    for group in groups(records):
+        if (group.rows[0].what, group.rows[0].mode) != ("step", "training"):
+            continue
+        for n, pad in {(row.n, row.pad): None for row in group.rows}:
+            same = [r for r in group.rows if (r.n, r.pad) == (n, pad) and r.ms and r.mechanism in labels]
+            if len(same) > 1 and (quality := (group.rows[0].task == task, len(same))) > most:
+                most, best = quality, {row.mechanism: (1000 / row.ms, row.peak_bytes) for row in same}
+                source = f"{group.title}, n {n:,}" + (f", {pad} padding" if pad else "")
+    return best, source
