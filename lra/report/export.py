@@ -60,7 +60,7 @@ def study(name: str, rows: list[Row], runs: dict[Path, Artifacts]) -> page.Study
     for row in rows:
         if curve := plots.over_seeds(row, {folder: runs[folder].curves for folder in row.runs}):
             curves.setdefault(row.task, []).append(curve)
-    tables = [results.results(name, rows)]
+    tables = [*filter(None, (results.results(name, rows), results.over_control(name, rows)))]
     return page.Study(name, rows, tables, results.details(name, rows), curves, plots.bubbles(rows), runs)
 
 
@@ -68,10 +68,9 @@ def markdown(studies: list[page.Study], chapters: Sequence[Chapter]) -> str:
     """The tables for GitHub, and where the published values come from."""
     out = ["# Results", LEGEND]
     for one in studies:
-        out += [f"## {one.name}"]
-        for table in one.results:
-            out += [table.about, table.markdown()]
-        for table in one.details:
+        first, *others = *one.results, *one.details
+        out += [f"## {one.name}", first.about, first.markdown()]
+        for table in others:
             out += [f"### {table.title}", table.about, table.markdown()]
     for chapter in chapters:
         out += [f"## {chapter.title}", chapter.about]

@@ -7,11 +7,12 @@ from statistics import mean
 from typing import NamedTuple
 
 from . import published
-from .significance import MARKS, mark, score
+from .significance import APART, MARKS, difference, mark, score
 from .summary import FACTS, SEPARATOR, Row, joined, number, task_order
 from .table import Cell, Table, frame, stem
 
 HEAD = ("mechanism", "test", "n", "dev", "constant", "ms", "params")
+CONTROL = "mean"  # attends to nothing: every query gets the mean of the values
 BELOW = ("details", "published")
 AVERAGED = (
     "Means over tasks, compared only between mechanisms with the same tasks. Published means are recomputed from the "
@@ -45,6 +46,29 @@ def results(study: str, rows: list[Row]) -> Table:
         cells=frame(
             ("mechanism", *columns), zip(labels, *columns.values(), strict=True), [(study, name, "") for name in labels]
         ),
+    )
+
+
+def over_control(study: str, rows: list[Row]) -> Table | None:
+    """What each mechanism adds over the control on each task; None if the study has no finished run of the control."""
+    control = {row.task: row.scores for row in rows if row.label == CONTROL and row.scores}
+    labels = sorted({row.label for row in rows if row.task in control} - {CONTROL})
+    if not labels:
+        return None
+    scores = {(row.label, row.task): row.scores for row in rows}
+    columns = {task: [difference(scores.get((name, task), {}), control[task]) for name in labels] for task in control}
+    judged = {task: [cell.mark for cell in cells if cell.std is not None] for task, cells in columns.items()}
+    alike = [task for task, marks in judged.items() if marks and set(marks) == {"tied"}]
+    return Table(
+        name=stem(f"over-{CONTROL}-{study}"),
+        title=f"Over {CONTROL}",
+        about=f"Test score less that of attn={CONTROL}, the control without attention, of the same study and task, ± "
+        f"standard error from the seeds of both. ≈: not told apart from it, below {APART} standard errors."
+        + "".join(f" {task}: this task at this budget does not tell mechanisms apart." for task in alike),
+        cells=frame(
+            ("mechanism", *columns), zip(labels, *columns.values(), strict=True), [(study, name, "") for name in labels]
+        ),
+        spread="se",
     )
 
 

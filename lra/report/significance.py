@@ -1,5 +1,6 @@
-"""Scores over seeds, the test between two sets of them, and the marks of a column."""
+"""Scores over seeds, the test between two sets of them, the marks of a column, and gains over a control."""
 
+import math
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -11,6 +12,7 @@ from scipy import stats
 from .table import Cell
 
 LEVEL = 0.05
+APART = 2  # standard errors
 MARKS = (
     f"Bold: the highest mean. ≈: not told apart from it at {LEVEL:.0%} by a two-sided t-test, paired where both have "
     "the same seeds, else Welch's, without correction for the number of comparisons; no mark: worse, or too few seeds "
@@ -61,3 +63,18 @@ def mark(cells: Sequence[Cell], scores: Sequence[Mapping[int, float]]) -> list[C
             cell = replace(cell, mark="tied" if p >= LEVEL else "", note=f"{cell.note}; p = {p:.2g} against the best")
         marked.append(cell)
     return marked
+
+
+def difference(scores: Mapping[int, float], control: Mapping[int, float]) -> Cell:
+    """Mean score less that of a control ± standard error sqrt(s1²/n1 + s2²/n2), the seeds taken as independent.
+
+    Below ``APART`` standard errors it is marked as tied; below two seeds on either side there is no error and no mark.
+    """
+    if not scores or not control:
+        return Cell()
+    value, n = mean(scores.values()) - mean(control.values()), f"n = {len(scores)} and {len(control)}"
+    if min(len(scores), len(control)) < 2:
+        return Cell(text=f"{value:+.2f}", value=value, note=n)
+    error = math.sqrt(sum(variance(side.values()) / len(side) for side in (scores, control)))
+    mark = "tied" if abs(value) < APART * error or value == 0 else ""
+    return Cell(text=f"{value:+.2f} ± {error:.2f}", value=value, std=error, mark=mark, note=n)

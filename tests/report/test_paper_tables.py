@@ -15,7 +15,7 @@ from test_report import RECORD, TESTS, add, diverged
 
 from lra.report import artifacts, paper_tables, plots, published, results, summary
 from lra.report.export import export
-from lra.report.significance import mark, p_value, score
+from lra.report.significance import difference, mark, p_value, score
 from lra.report.table import Cell, Table, frame
 
 FIVE = ("listops", "text", "retrieval", "image", "pathfinder")
@@ -156,6 +156,41 @@ def test_board_has_a_mean_only_over_all_tasks(tmp_path):
     assert lines["softmax"][2].text == "" and "1 seed without a result" in lines["softmax"][2].note
     assert lines["softmax"][3].text == ""
     assert lines["softmax"][1].mark == "best" and lines["cur_abs"][1].mark == ""
+
+
+def test_gains_over_the_control_and_a_task_that_tells_nothing_apart(tmp_path):
+    mean, near, far = (40.0, 41.0, 42.0), (40.0, 41.5, 43.0), (44.0, 45.0, 46.0, 47.0)
+    for label, tests in (("mean", mean), ("near", near), ("far", far)):
+        for seed, test in enumerate(tests):
+            add(tmp_path, label=label, seed=seed, test=test)
+            add(tmp_path, label=label, seed=seed, test=test, task="text") if label != "far" else None
+    add(tmp_path, label="once", test=41.5)
+    diverged(tmp_path, 3, label="lost")
+    add(tmp_path, label="near", task="image")  # no control
+    table = results.over_control("paper-paper", summary.collect(tmp_path)[0]["paper-paper"])
+    assert table.head == ["mechanism", "listops", "text"] and set(table.cells.index.get_level_values("label")) == {
+        "near", "far", "once", "lost"
+    }  # fmt: skip
+    lines = {label: dict(zip(table.head, cells, strict=True)) for (_, label, _), cells in table.rows()}
+    cell, error = lines["far"]["listops"], math.sqrt(1 / 3 + (5 / 3) / 4)  # variances 1 and 5/3
+    assert (cell.value, cell.std) == (pytest.approx(4.5), pytest.approx(error)) and cell.mark == ""
+    cell, error = lines["near"]["listops"], math.sqrt(1 / 3 + 2.25 / 3)
+    assert cell.text == f"+0.50 ± {error:.2f}" and cell.mark == "tied"
+    assert (lines["once"]["listops"].text, lines["once"]["listops"].mark) == ("+0.50", "")
+    assert lines["lost"]["listops"].text == lines["far"]["text"].text == ""
+    assert "text: this task at this budget does not tell mechanisms apart." in table.about
+    assert "listops: this task" not in table.about
+    assert "listops se" in table.csv().splitlines()[0]
+    rows = [row for row in summary.collect(tmp_path)[0]["paper-paper"] if row.label != "mean"]
+    assert results.over_control("paper-paper", rows) is None
+
+
+@pytest.mark.parametrize("shift, mark", [(1.999, "tied"), (2.001, ""), (-2.001, ""), (-1.999, "tied")])
+def test_two_standard_errors_tell_a_gain_apart(shift, mark):
+    scores = {0: -1.0, 1: 1.0}  # variance 2, so that the error of the difference is sqrt(2)
+    moved = {seed: score + shift * math.sqrt(2) for seed, score in scores.items()}
+    assert difference(moved, scores).mark == mark
+    assert difference({0: 1.0, 1: 1.0}, {0: 1.0, 1: 1.0}).mark == "tied"
 
 
 HEAD = ("mechanism", "listops", "text")
