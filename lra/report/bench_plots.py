@@ -3,30 +3,30 @@
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
-from statistics import mean
+from statistics import mean, stdev
 
-from ..disk.atomic import replacing
-from ..runs.bench_record import BenchRecord
+from matplotlib.figure import Figure
+
+from ..runs.bench_record import BenchRecord, Row
 from ..runs.record import RunRecord
+from . import figures, plots
 from .bench_tables import Group, groups, growth, label, number
+from .palette import Palette
 from .table import stem
 
+KINDS = ("png", "svg")
 COLOURED = 12  # lines of a picture with a colour of their own
 
 
 def pictures(records: Sequence[BenchRecord], folder: Path, trained: Iterable[RunRecord] = ()) -> list[Path]:
     """PNG files, each with an SVG beside it: time and memory of each group over n, or as bars where there is one n;
     growth; speed against accuracy of each study of ``trained`` whose mechanisms a benchmark timed."""
-    from matplotlib.figure import Figure  # a second that a benchmark in a terminal need not wait
-
     folder.mkdir(parents=True, exist_ok=True)
     made, trained = [], [r for r in trained if r.kind == "train" and r.status == "done"]
 
     def save(figure: Figure, name: str) -> None:
         made.append(folder / f"{stem(name)}.png")
-        for kind, metadata in (("png", {}), ("svg", {"Date": None})):
-            with replacing(made[-1].with_suffix(f".{kind}")) as part:
-                figure.savefig(part, format=kind, dpi=120, bbox_inches="tight", metadata=metadata)
+        figures.write(figure, folder / stem(name), KINDS, bbox_inches="tight")
 
     for group in groups(records):
         if not any(group.over_n().values()):
@@ -41,10 +41,10 @@ def pictures(records: Sequence[BenchRecord], folder: Path, trained: Iterable[Run
             height = 1.5 + 0.22 * len(group.over_n())
             save(_exponents(Figure(figsize=(8, height), layout="constrained"), group), f"{name} growth")
     for study in sorted({r.study for r in trained}):
-        figure = Figure(layout="constrained")
-        if _bubbles(figure, records, [r for r in trained if r.study == study]):
-            figure.suptitle(study)
-            save(figure, f"speed and accuracy {study}")
+        if panels := _bubbles(records, [r for r in trained if r.study == study]):
+            made.append(folder / f"{stem(f'speed and accuracy {study}')}.png")
+            palette = Palette(sorted({bubble.label for group in panels.values() for bubble in group}))
+            figures.save(made[-1].with_suffix(""), panels, plots.trade, palette, KINDS)
     return made
 
 
@@ -106,46 +106,29 @@ def _exponents(figure, group: Group):
     return figure
 
 
-def _bubbles(figure, records: Sequence[BenchRecord], trained: Sequence[RunRecord]) -> bool:
-    """Test score over training speed for each task, areas as memory; whether there was anything to draw."""
-    from matplotlib.ticker import LogLocator, StrMethodFormatter
-
-    scores: dict[str, dict[str, list[RunRecord]]] = defaultdict(lambda: defaultdict(list))
+def _bubbles(records: Sequence[BenchRecord], trained: Sequence[RunRecord]) -> dict[str, list[plots.Bubble]]:
+    """By task and benchmark, the test scores of the study and the times and memory of the benchmark."""
+    scores: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for r in trained:
-        scores[r.task][r.label].append(r)
-    panels = []
-    for task, mine in scores.items():
-        points, source = _costs(records, task, mine.keys())
-        if points:
-            panels.append((task, mine, points, source))
-    if not panels:
-        return False
-    figure.set_size_inches(6 * len(panels), 5)
-    for axes, (task, mine, points, source) in zip(
-        figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True
-    ):
-        largest = max(size for _, size in points.values())
-        for i, (name, (speed, size)) in enumerate(points.items()):
-            score = mean(r.test for r in mine[name])
-            axes.scatter(speed, score, s=30 + 900 * size / largest, color=f"C{i % 10}", alpha=0.5, linewidths=0)
-            axes.annotate(name, (speed, score), fontsize=8, ha="center", va="center")
-        axes.set(xscale="log", ylabel=f"test {mine[name][0].metric}, %")
-        axes.set_xlabel(f"training steps per second\n({source})", fontsize=8)
-        axes.set_title(f"{task}; areas: peak memory, the largest {number(largest / 2**20)} MB", fontsize=9)
-        axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        axes.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
-        axes.minorticks_off()
-        axes.grid(alpha=0.3)
-        axes.margins(0.2)
-    return True
+        scores[r.task][r.label].append(r.test)
+    panels = {}
+    for task, tests in scores.items():
+        costs, source = _costs(records, task, tests.keys())
+        if costs:
+            panels[f"{task}; times of {source}"] = [
+                plots.Bubble(
+                    name, row.ms, mean(test), stdev(test) if len(test) > 1 else None, len(test), row.peak_bytes
+                )
+                for name, row in costs.items()
+                for test in (tests[name],)
+            ]
+    return panels
 
 
-def _costs(
-    records: Sequence[BenchRecord], task: str, labels: Collection[str]
-) -> tuple[dict[str, tuple[float, int]], str]:
-    """Steps per second and bytes of each label, all from the one group of training steps that knows most of them, of
-    the same task if there is one, and which; empty if none knows two."""
-    best: dict[str, tuple[float, int]] = {}
+def _costs(records: Sequence[BenchRecord], task: str, labels: Collection[str]) -> tuple[dict[str, Row], str]:
+    """The row of each label, all from the one group of training steps that knows most of them, of the same task if
+    there is one, and its name; empty if none knows two."""
+    best: dict[str, Row] = {}
     source, most = "", (False, 1)
     for group in groups(records):
         if (group.rows[0].what, group.rows[0].mode) != ("step", "training"):
@@ -153,6 +136,6 @@ def _costs(
         for n, pad in {(row.n, row.pad): None for row in group.rows}:
             same = [r for r in group.rows if (r.n, r.pad) == (n, pad) and r.ms and r.mechanism in labels]
             if len(same) > 1 and (quality := (group.rows[0].task == task, len(same))) > most:
-                most, best = quality, {row.mechanism: (1000 / row.ms, row.peak_bytes) for row in same}
-                source = f"{group.title}, n {n:,}" + (f", {pad} padding" if pad else "")
+                most, best = quality, {row.mechanism: row for row in same}
+                source = f"{group.source.name}, {group.rows[0].dtype}, n {n:,}" + (f", {pad} padding" if pad else "")
     return best, source

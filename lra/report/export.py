@@ -44,7 +44,7 @@ def export(out: Path, studies: dict[str, list[Row]], damaged: list[str], chapter
         trades = {" on ".join(place): group for place, group in one.bubbles.items()}
         for kind, panels, draw in (("curves", one.curves, plots.learning), ("speed", trades, plots.trade)):
             if panels:
-                figures.save(out / "figures", stem(f"{one.name}-{kind}"), panels, draw, palette)
+                figures.save(out / "figures" / stem(f"{one.name}-{kind}"), panels, draw, palette)
     write(out / "report.md", markdown(shown, chapters))
     notes = published.notes(value for paper in paper_tables.PAPERS for value in paper_tables.printed(paper))
     write(

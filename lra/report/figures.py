@@ -19,10 +19,13 @@ from .plots import FONT, SERIES, dashes, learning, short, ticks
 
 WIDTH, HEIGHT, TITLE = 380, 250, 24  # of a chart, points: pixels of the page at its full size
 LEFT, RIGHT, TOP, BOTTOM = 40, 12, 10, 34
+DATELESS = {"png": {}, "pdf": {"CreationDate": None}, "svg": {"Date": None}}
 
 
-def save(folder: Path, name: str, panels: dict[str, Sequence], draw: Callable, palette: Palette) -> None:
-    """A PNG and a PDF of the charts of one kind side by side, three in a line, under one legend."""
+def save(
+    path: Path, panels: dict[str, Sequence], draw: Callable, palette: Palette, kinds: Sequence[str] = ("png", "pdf")
+) -> None:
+    """Charts of one kind side by side, three in a line, under one legend; ``path`` without the suffix of a kind."""
     labels = sorted({item.label for content in panels.values() for item in content})
     across, down = min(3, len(panels)), math.ceil(len(panels) / 3)
     below = 20 + 16 * math.ceil(len(labels) / (2 * across))
@@ -42,9 +45,14 @@ def save(folder: Path, name: str, panels: dict[str, Sequence], draw: Callable, p
     )
     for text in legend.get_texts():
         text.set_parse_math(False)
-    for kind, metadata in (("png", {}), ("pdf", {"CreationDate": None})):  # the same runs give the same file
-        with replacing(folder / f"{name}.{kind}") as part:
-            figure.savefig(part, format=kind, dpi=120, metadata=metadata)
+    write(figure, path, kinds)
+
+
+def write(figure: Figure, path: Path, kinds: Sequence[str], **options) -> None:
+    """The same figure gives the same files: they hold no date."""
+    for kind in kinds:
+        with replacing(path.with_name(f"{path.name}.{kind}")) as part:
+            figure.savefig(part, format=kind, dpi=120, metadata=DATELESS[kind], **options)
 
 
 def svg(title: str, draw: Callable, content: Sequence | dict, palette: Palette, study: str = "") -> str:
