@@ -8,10 +8,12 @@ from rich.console import Console
 
 from ..config import main
 from ..runs import bench_record, record
-from . import bench_tables, files
-from .publish import publish
-from .summary import collect, sections
-from .text import LEGEND, terminal
+from . import bench_plots, bench_tables
+from .export import LEGEND, export
+from .results import details, over_control
+from .summary import collect
+from .table import Chapter
+from .wandb import publish
 
 
 @main("report")
@@ -27,9 +29,12 @@ def report(config: DictConfig) -> None:
         studies, damaged = {}, []
     out, trained = Path(config.out or runs / "report"), record.scan(runs)[0]
     try:
-        parts = [bench_tables.chapter(measured, out, trained.values())] if measured else []
+        chapters = []
+        if measured:
+            pictures = bench_plots.pictures(measured, out / "efficiency", trained.values())
+            chapters = [Chapter("Efficiency", bench_tables.LEGEND, bench_tables.tables(measured), pictures)]
         damaged += broken
-        damaged += files.write(out, studies, damaged, parts)
+        damaged += export(out, studies, damaged, chapters)
     except OSError as error:
         raise ValueError(
             f"cannot write {error.filename or out}: {error.strerror}; name a folder with out=<folder>"
@@ -40,9 +45,9 @@ def report(config: DictConfig) -> None:
     if not console.is_terminal:
         console.width = 1000  # a pipe has no width to fit
     for study, rows in studies.items():
-        for section in sections(rows):
-            console.print(f"{study}: {section.title}", style="bold underline")
-            console.print(section.about, terminal(section), "", sep="\n")
+        for table in filter(None, (*details(study, rows), over_control(study, rows))):
+            console.print(f"{study}: {table.title}", style="bold underline")
+            console.print(table.about, table.terminal(), "", sep="\n")
     console.print(LEGEND)
     if measured:
         bench_tables.show(console, measured)

@@ -1,21 +1,16 @@
-"""What mechanisms cost: records of ``python -m lra.bench`` -> tables and pictures."""
+"""Tables of what mechanisms cost, from records of ``python -m lra.bench``."""
 
+import math
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from pathlib import Path
+from dataclasses import replace
 from typing import NamedTuple
 
-from rich import box
 from rich.console import Console
-from rich.console import Group as Lines
-from rich.table import Table as Lined
-from rich.text import Text
 
 from ..runs.bench_record import BenchRecord, Row
-from ..runs.record import RunRecord
 from . import published
-from .costs import Group, groups, growth, label, number
-from .grid import Cell, Entry, Grid, Part, Picture
-from .plots import pictures, slug
+from .table import Cell, Table, frame, stem
 
 DETAILED = 60  # rows of a group; where there are more, only the table over lengths is made
 LEGEND = (
@@ -27,13 +22,65 @@ LEGEND = (
 PAPER = {"speedup_vs_transformer": "paper: speed", "peak_memory_ratio_vs_transformer": "paper: memory"}
 
 
-class Table(NamedTuple):
-    """head: names of columns; rows: a text for each of them."""
+class Group(NamedTuple):
+    """Rows of one record that differ in mechanism, padding and n only, measured on the same machine."""
 
+    source: BenchRecord
     title: str
-    about: str
-    head: tuple[str, ...]
-    rows: list[tuple[str, ...]]
+    rows: list[Row]
+
+    @property
+    def lengths(self) -> list[int]:
+        return sorted({row.n for row in self.rows})
+
+    def over_n(self) -> dict[str, list[Row]]:
+        """Each contestant's rows that have a time, by length."""
+        found: dict[str, list[Row]] = {label(row): [] for row in self.rows}
+        for row in sorted(self.rows, key=lambda row: row.n):
+            if row.ms is not None:
+                found[label(row)].append(row)
+        return found
+
+    def reference(self, n: int) -> Row | None:
+        """The row of that length that others are compared with, of the fixed padding where there are several."""
+        same = [row for row in self.rows if row.n == n and row.mechanism == self.source.choices.get("reference")]
+        return min((row for row in same if row.ms), key=lambda row: row.pad != "fixed", default=None)
+
+
+def groups(records: Iterable[BenchRecord]) -> list[Group]:
+    found: dict[tuple, list[Row]] = defaultdict(list)
+    kept = list(records)
+    for i, one in enumerate(kept):
+        for row in one.rows:
+            found[i, row.what, row.mode, row.task, row.batch, row.heads, row.head_dim, row.dtype].append(row)
+    return [
+        Group(
+            kept[i],
+            f"{kept[i].name}: {' of '.join(filter(None, (what, task)))}, {mode}, batch {batch}, "
+            f"{heads} heads of {head_dim}, {dtype}",
+            rows,
+        )
+        for (i, what, mode, task, batch, heads, head_dim, dtype), rows in found.items()
+    ]
+
+
+def label(row: Row) -> str:
+    return row.mechanism if row.pad is None else f"{row.mechanism}, {row.pad} padding"
+
+
+def growth(points: Sequence[tuple[int, float | None]]) -> float | None:
+    """log(value ratio) / log(n ratio) over the last two doublings of (n, value); None where there are fewer."""
+    done = [(n, value) for n, value in points if value]
+    if len(done) < 3:
+        return None
+    (a, x), (b, y) = done[-3], done[-1]
+    return math.log(y / x) / math.log(b / a)
+
+
+def number(value: float | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value:,.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.3g}"
 
 
 def tables(records: Iterable[BenchRecord]) -> list[Table]:
@@ -44,7 +91,7 @@ def tables(records: Iterable[BenchRecord]) -> list[Table]:
             found.append(_over_lengths(group))
         if len(group.lengths) == 1 or len(group.rows) <= DETAILED:
             found.append(_details(group))
-    return found
+    return [replace(table, name=stem(f"efficiency-{i}-{table.title}")) for i, table in enumerate(found)]
 
 
 def _about(source: BenchRecord) -> str:
@@ -74,7 +121,7 @@ def _over_lengths(group: Group) -> Table:
             )
         )
     head = ("mechanism", *map("{:,}".format, group.lengths), "spread", "MB", "growth", "MB growth", "claimed")
-    return Table(f"{group.title}: ms over n", _about(group.source), head, rows)
+    return _table(f"{group.title}: ms over n", _about(group.source), head, rows)
 
 
 def _details(group: Group) -> Table:
@@ -102,7 +149,7 @@ def _details(group: Group) -> Table:
     if group.source.choices.get("reference"):
         about += f"; speed and memory relative to {group.source.choices['reference']}"
     pick = lambda cells: tuple(cells[i] for i in shown)
-    return Table(group.title, about, pick(head), [pick(row) for row in rows])
+    return _table(group.title, about, pick(head), [pick(row) for row in rows])
 
 
 def _paper() -> dict[tuple[str, str], str]:
@@ -116,45 +163,25 @@ def _spread(row: Row) -> float:
     return (max(row.samples) - min(row.samples)) / row.ms
 
 
-def terminal(table: Table) -> Lines:
-    grid = Lined(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
-    for i, name in enumerate(table.head):
-        grid.add_column(name, justify="right" if i > 0 and name != "status" else "left", overflow="fold")
-    for row in table.rows:
-        grid.add_row(*row)
-    return Lines(Text(table.title, "bold underline"), table.about, grid)
-
-
 def markdown(tables: Iterable[Table]) -> str:
-    """The same for GitHub, below one heading."""
+    """The tables for GitHub, below one heading."""
     out = ["# Efficiency", LEGEND]
     for table in tables:
-        lines = [table.head, ("---",) * len(table.head), *table.rows]
-        text = ["| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |" for cells in lines]
-        out += [f"## {table.title}", f"{table.about}.", "\n".join(text)]
+        out += [f"## {table.title}", table.about, table.markdown()]
     return "\n\n".join(out) + "\n"
 
 
 def show(console: Console, records: Sequence[BenchRecord]) -> None:
+    """Print the tables and what their columns mean."""
     for table in tables(records):
-        console.print(terminal(table), "")
+        console.print(table.title, style="bold underline")
+        console.print(table.about, table.terminal(), "", sep="\n")
     console.print(LEGEND)
 
 
-def chapter(records: Sequence[BenchRecord], out: Path, trained: Iterable[RunRecord] = ()) -> Part:
-    """The tables and pictures for the report in ``out``; pictures go to out/efficiency. OSError as it comes."""
-    shown = []
-    for path in pictures(records, out / "efficiency", trained):
-        svg = path.with_suffix(".svg").read_text()
-        title = path.stem.replace("-", " ")
-        shown.append(Picture(title, f"{path.parent.name}/{path.name}", svg[svg.index("<svg") :]))
-    return Part("Efficiency", LEGEND, [_grid(i, table) for i, table in enumerate(tables(records))], tuple(shown))
-
-
-def _grid(place: int, table: Table) -> Grid:
-    cells = [[Cell(text=text, value=_value(text) if i else None) for i, text in enumerate(row)] for row in table.rows]
-    name = f"efficiency-{place}-{slug(table.title)}"
-    return Grid(name, table.title, f"{table.about}.", table.head, [Entry(row) for row in cells])
+def _table(title: str, about: str, head: Sequence[str], rows: list[tuple[str, ...]]) -> Table:
+    lines = [[name, *(Cell(text=text, value=_value(text)) for text in others)] for name, *others in rows]
+    return Table(name="", title=title, about=f"{about}.", cells=frame(head, lines), words=("mechanism", "status"))
 
 
 def _value(text: str) -> float | None:

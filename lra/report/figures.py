@@ -1,79 +1,128 @@
-"""The same pictures as files: one PNG and one PDF for each study and kind, by matplotlib."""
+"""The charts of ``plots`` as figures: inline SVG for the page, PNG and PDF as files."""
 
+import io
 import math
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from xml.etree import ElementTree
 
+from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import LogLocator, NullLocator, StrMethodFormatter
+from matplotlib.ticker import FuncFormatter, StrMethodFormatter
 
-from ..runs import record
-from .curves import Bubble, Curve
-from .palette import COLOURS, Palette
+from ..disk.atomic import replacing
+from .palette import COLOURS, GROUND, INK, RULE, SOFT, VARIABLES, Palette
+from .plots import FONT, SERIES, dashes, learning, short, ticks
+
+WIDTH, HEIGHT, TITLE = 380, 250, 24  # of a chart, points: pixels of the page at its full size
+LEFT, RIGHT, TOP, BOTTOM = 40, 12, 10, 34
+DATELESS = {"png": {}, "pdf": {"CreationDate": None}, "svg": {"Date": None}}
 
 
-def write(folder: Path, name: str, panels: dict[str, list], draw: Callable, palette: Palette) -> None:
-    """Panels of one kind side by side, three in a line, under one legend."""
-    across = min(3, len(panels))
-    down = math.ceil(len(panels) / across)
-    below = 0.75 + 0.18 * math.ceil(len({item.label for content in panels.values() for item in content}) / 4)
-    width, height = 4.2 * across, 3.0 * down + below
-    figure = Figure(figsize=(width, height))
-    grid = figure.subplots(down, across, squeeze=False)
-    # Fixed margins in inches: measuring every text to lay it out takes longer than drawing it.
-    figure.subplots_adjust(
-        0.6 / width, below / height, 1 - 0.15 / width, 1 - 0.35 / height, wspace=0.2, hspace=0.85 / (3.0 - 0.85)
+def save(
+    path: Path, panels: dict[str, Sequence], draw: Callable, palette: Palette, kinds: Sequence[str] = ("png", "pdf")
+) -> None:
+    """Charts of one kind side by side, three in a line, under one legend; ``path`` without the suffix of a kind."""
+    labels = sorted({item.label for content in panels.values() for item in content})
+    across, down = min(3, len(panels)), math.ceil(len(panels) / 3)
+    below = 20 + 16 * math.ceil(len(labels) / (2 * across))
+    width, height = across * WIDTH, down * (HEIGHT + TITLE) + below
+    figure = Figure(figsize=(width / 72, height / 72))
+    for i, (title, content) in enumerate(panels.items()):
+        axes = _axes(figure, i % across * WIDTH, height - (i // across + 1) * (HEIGHT + TITLE))
+        axes.set_title(title, fontsize=FONT + 1, loc="left", color=INK, parse_math=False)
+        draw(axes, content, palette)
+    legend = figure.legend(
+        [_handle(label, draw, palette) for label in labels],
+        labels,
+        loc="lower center",
+        ncols=2 * across,
+        frameon=False,
+        fontsize=FONT - 1,
     )
-    handles: dict[str, object] = {}
-    for axes, (title, content) in zip(grid.flat, panels.items(), strict=False):
-        axes.set_title(title, fontsize=10, loc="left")
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.grid(axis="y", color="0.9", linewidth=0.8)
-        axes.set_axisbelow(True)
-        axes.tick_params(labelsize=8)
-        handles |= draw(axes, content, palette)
-    for axes in grid.flat[len(panels) :]:
-        axes.set_axis_off()
-    figure.legend(handles.values(), handles, loc="lower center", ncols=4, frameon=False, fontsize=8)
-    for kind, metadata in (("png", {}), ("pdf", {"CreationDate": None})):  # the same runs give the same file
-        with record.replacing(folder / f"{name}.{kind}") as part:
-            figure.savefig(part, format=kind, dpi=160, metadata=metadata)
+    for text in legend.get_texts():
+        text.set_parse_math(False)
+    write(figure, path, kinds)
 
 
-def learning(axes: Axes, curves: list[Curve], palette: Palette) -> dict[str, object]:
-    axes.set_xlabel("step", fontsize=8)
-    axes.set_ylabel("dev score", fontsize=8)
-    handles = {}
-    for curve in curves:
-        colour = COLOURS[palette.colour(curve.label)][0]
-        (handles[curve.label],) = axes.plot(
-            curve.steps, curve.mean, color=colour, linewidth=1.4, ls=_dash(curve, palette)
-        )
-        axes.fill_between(curve.steps, curve.low, curve.high, color=colour, alpha=0.15, linewidth=0)
-    return handles
+def write(figure: Figure, path: Path, kinds: Sequence[str], **options) -> None:
+    """The same figure gives the same files: they hold no date."""
+    for kind in kinds:
+        with replacing(path.with_name(f"{path.name}.{kind}")) as part:
+            figure.savefig(part, format=kind, dpi=120, metadata=DATELESS[kind], **options)
 
 
-def trade(axes: Axes, group: list[Bubble], palette: Palette) -> dict[str, object]:
-    axes.set_xscale("log")
-    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    axes.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.margins(0.15)
-    axes.set_xlabel("ms a step", fontsize=8)
-    axes.set_ylabel("test score", fontsize=8)
-    most = max((b.peak or 0) for b in group)
-    handles = {}
-    for b in sorted(group, key=lambda b: -(b.peak or 0)):
-        size = 30 + 400 * (b.peak or 0) / most if most else 60
-        colour = COLOURS[palette.colour(b.label)][0]
-        shape = "os^D"[palette.turn(b.label) % 4]
-        axes.scatter(b.ms, b.test, size, color=colour, alpha=0.75, edgecolors="white", marker=shape)
-        handles[b.label] = Line2D([], [], color=colour, marker=shape, linestyle="")
-    return handles
+def svg(title: str, draw: Callable, content: Sequence | dict, palette: Palette, study: str = "") -> str:
+    """One chart for the page, with a group of class ``series`` and a tooltip for each label.
+
+    Colours are those of the page's style sheet, fonts too; there are no ids, which would not be unique in the page.
+
+    Args:
+        title: For those who do not see the chart.
+        draw: ``learning``, ``seeds`` or ``trade``.
+    """
+    figure = Figure(figsize=(WIDTH / 72, HEIGHT / 72))
+    notes = draw(_axes(figure), content, palette)
+    file = io.StringIO()
+    with rc_context({"svg.fonttype": "none"}):
+        figure.savefig(file, format="svg", transparent=True)
+    text = file.getvalue()
+    axes = ElementTree.fromstring(text[text.index('<g id="axes_1">') : text.rindex("</g>")])
+    groups: dict[str, ElementTree.Element] = {}
+    for part in list(axes):
+        name = part.get("id", "")
+        if name in groups:
+            groups[name].extend(part)
+            axes.remove(part)
+        elif name.startswith(SERIES):
+            groups[name] = part
+            part.insert(0, ElementTree.Element("title"))
+    for element in axes.iter():
+        _restyle(element)
+    for group, (label, note) in zip(groups.values(), notes.items(), strict=True):
+        group[0].text = note
+        group.attrib |= {"class": "series", "data-label": label, "data-study": study}
+    axes.attrib |= {"role": "img", "aria-label": title, "viewBox": f"0 0 {WIDTH} {HEIGHT}"}
+    axes.tag = "svg"
+    return ElementTree.tostring(axes, encoding="unicode")
 
 
-def _dash(curve: Curve, palette: Palette) -> object:
-    dash = palette.dash(curve.label)
-    return (0, tuple(float(x) for x in dash.split())) if dash else "-"
+def _restyle(element: ElementTree.Element) -> None:
+    """Variables of the style sheet for colours; no ids, fonts, blanks, and no digit after the first decimal."""
+    for name in ("id", "transform"):
+        element.attrib.pop(name, None)
+    element.tail, element.text = None, (element.text or "").strip() or None
+    for name in {"d", "x", "y"} & set(element.keys()):
+        numbers = re.sub(r"-?\d+\.\d+", lambda number: f"{float(number[0]):.1f}", element.get(name))
+        element.set(name, re.sub(r"\s*([A-Za-z])\s*", r"\1", numbers.strip()).replace("\n", ""))
+    if style := element.get("style"):
+        style = re.sub(r"#[0-9a-f]{6}", lambda colour: VARIABLES[colour[0]], style)
+        element.set("style", re.sub(r"font[\w-]*: [^;]*; ?", "", style))
+
+
+def _axes(figure: Figure, x: float = 0, y: float = 0) -> Axes:
+    """The frame of a chart whose lower left corner is at x, y in points from that of the figure."""
+    width, height = 72 * figure.get_size_inches()
+    inner = (WIDTH - LEFT - RIGHT) / width, (HEIGHT - TOP - BOTTOM) / height
+    axes = figure.add_axes(((x + LEFT) / width, (y + BOTTOM) / height, *inner))
+    axes.spines[["top", "right", "left"]].set_visible(False)
+    axes.spines.bottom.set(color=SOFT, linewidth=1)
+    axes.grid(axis="y", color=RULE, linewidth=1, clip_on=False)
+    axes.tick_params(which="both", bottom=False, left=False, labelsize=FONT, labelcolor=SOFT)
+    axes.xaxis.label.set(color=SOFT, size=FONT)
+    axes.xaxis.labelpad = 3
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_locator(ticks())
+    axes.xaxis.set_major_formatter(FuncFormatter(short))
+    axes.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+    return axes
+
+
+def _handle(label: str, draw: Callable, palette: Palette) -> Line2D:
+    colour = COLOURS[palette.colour(label)][0]
+    if draw is learning:
+        return Line2D([], [], color=colour, ls=dashes(palette.dash(label)))
+    return Line2D([], [], color=colour, marker="o", ls="", markerfacecolor=GROUND if palette.turn(label) else colour)

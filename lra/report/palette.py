@@ -1,4 +1,4 @@
-"""One colour and dash for a mechanism, the same in every picture."""
+"""Colours of every picture: one colour and dash for a mechanism."""
 
 from collections.abc import Iterable
 
@@ -14,10 +14,14 @@ COLOURS = (
     ("#7a5a3a", "#b08a63"),
 )
 DASHES = ("", "6 3", "2 3", "8 3 2 3")
+GROUND, INK, SOFT, RULE = "#ffffff", "#1b1b1a", "#66655f", "#e4e3de"
+# The page's style sheet has another value of each for a dark ground.
+VARIABLES = {light: f"var(--c{i})" for i, (light, _) in enumerate(COLOURS)}
+VARIABLES |= {GROUND: "var(--ground)", INK: "var(--ink)", SOFT: "var(--soft)", RULE: "var(--rule)"}
 
 
 class Palette:
-    """Colours run out before dashes do: the ninth label has the first colour, dashed."""
+    """Colour and dash of each label. The ninth label has the first colour, dashed."""
 
     def __init__(self, labels: Iterable[str]):
         self.place = {label: i for i, label in enumerate(dict.fromkeys(labels))}
@@ -26,7 +30,7 @@ class Palette:
         return self.place[label] % len(COLOURS)
 
     def turn(self, label: str) -> int:
-        """How often the colours had run out before it."""
+        """Number of earlier labels of the same colour."""
         return self.place[label] // len(COLOURS)
 
     def dash(self, label: str) -> str:

@@ -1,14 +1,14 @@
 """The papers' tables, line for line as printed, with ours below each line that one of our mechanisms stands for."""
 
-import re
 from dataclasses import dataclass
 from statistics import geometric_mean
 
 from . import published
-from .boards import average, cell, over_tasks
-from .grid import MARKS, Cell, Entry, Grid, mark
 from .published import Published
+from .results import average, cell, over_tasks
+from .significance import MARKS, mark
 from .summary import Row
+from .table import Cell, Table, frame
 
 AVERAGE = "average"
 NAMES = {"speedup_vs_transformer": "speed-up", "peak_memory_ratio_vs_transformer": "memory"}
@@ -103,15 +103,15 @@ PAPERS = (
 )
 
 
-def grids(studies: dict[str, list[Row]]) -> list[Grid]:
-    return [grid(paper, studies) for paper in PAPERS]
+def tables(studies: dict[str, list[Row]]) -> list[Table]:
+    return [table(paper, studies) for paper in PAPERS]
 
 
 def printed(paper: Paper) -> list[Published]:
     return [v for v in published.read() if v.paper.startswith(paper.paper) and v.table == paper.table]
 
 
-def grid(paper: Paper, studies: dict[str, list[Row]]) -> Grid:
+def table(paper: Paper, studies: dict[str, list[Row]]) -> Table:
     """Lines in the order of print; ours, one for each study and label, directly below."""
     values = printed(paper)
     ratios = values[0].metric in NAMES
@@ -132,13 +132,20 @@ def grid(paper: Paper, studies: dict[str, list[Row]]) -> Grid:
         labels = sorted({label for pairs in ours.values() for s, label in pairs if s == study})
         of = _ratios if ratios else _scores
         measured |= {(study, label): cells for label, cells in zip(labels, of(rows, labels, columns), strict=True)}
-    entries = []
+    lines, keys = [], []
     for model, cells in zip(attn, theirs, strict=True):
-        entries.append(Entry([Cell(text=model), Cell(text="published"), *cells], aliases=attn[model]))
+        lines.append([model, "published", *cells])
+        keys.append(("", "", attn[model]))
         for study, label in ours[model]:
-            entries.append(Entry([Cell(text=label), Cell(text=study), *measured[study, label]], study, label))
-    about = f"Published: {paper.protocol} Ours: {paper.unlike} {_unequal(studies)}{MARKS}"
-    return Grid(paper.name, paper.title, about, ("mechanism", "run", *(NAMES.get(c, c) for c in columns)), entries, 2)
+            lines.append([label, study, *measured[study, label]])
+            keys.append((study, label, ""))
+    return Table(
+        name=paper.name,
+        title=paper.title,
+        about=f"Published: {paper.protocol} Ours: {paper.unlike} {_unequal(studies)}{MARKS}",
+        cells=frame(("mechanism", "run", *(NAMES.get(column, column) for column in columns)), lines, keys),
+        words=("mechanism", "run"),
+    )
 
 
 def _has(rows: list[Row], word: str) -> bool:
@@ -148,8 +155,7 @@ def _has(rows: list[Row], word: str) -> bool:
 def _printed(value: Published | None) -> Cell:
     if value is None:
         return Cell()
-    number = float(value.value) if re.fullmatch(r"[\d.]+", value.value) else None
-    return Cell(text=value.text, value=number, std=float(value.std) if value.std else None, note=value.note)
+    return Cell(text=value.text, value=value.number, std=float(value.std) if value.std else None, note=value.note)
 
 
 def _best(lines: list[list[Cell]]) -> list[list[Cell]]:

@@ -1,165 +1,164 @@
-"""Pictures of what mechanisms cost: time and memory over n, growth, speed against accuracy."""
+"""Learning curves and speed against accuracy, drawn into matplotlib's axes."""
 
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Sequence
 from pathlib import Path
-from statistics import mean
+from statistics import mean, stdev
+from typing import NamedTuple
 
-from ..runs import record
-from ..runs.bench_record import BenchRecord
-from ..runs.record import RunRecord
-from .costs import Group, groups, growth, label, number
+from matplotlib.axes import Axes
+from matplotlib.patches import Circle
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
-COLOURED = 12  # lines of a picture with a colour of their own
+from .palette import COLOURS, GROUND, INK, Palette
+from .summary import Row
 
-
-def pictures(records: Sequence[BenchRecord], folder: Path, trained: Iterable[RunRecord] = ()) -> list[Path]:
-    """PNG files, each with an SVG beside it: time and memory of each group over n, or as bars where there is one n;
-    growth; speed against accuracy of each study of ``trained``."""
-    from matplotlib.figure import Figure  # a second that a benchmark in a terminal need not wait
-
-    folder.mkdir(parents=True, exist_ok=True)
-    made, trained = [], [r for r in trained if r.kind == "train" and r.status == "done"]
-
-    def save(figure: Figure, name: str) -> None:
-        made.append(folder / f"{slug(name)}.png")
-        for kind, metadata in (("png", {}), ("svg", {"Date": None})):
-            with record.replacing(made[-1].with_suffix(f".{kind}")) as part:
-                figure.savefig(part, format=kind, dpi=120, bbox_inches="tight", metadata=metadata)
-
-    for group in groups(records):
-        if not any(group.over_n().values()):
-            continue
-        name = f"{group.title} {group.source.fingerprint[:6]}"
-        if len(group.lengths) > 1:
-            save(_lines(Figure(figsize=(12, 4.8), layout="constrained"), group), name)
-        else:
-            height = 1.5 + 0.22 * len(group.over_n())
-            save(_bars(Figure(figsize=(11, height), layout="constrained"), group), name)
-        if len(group.lengths) > 2:
-            height = 1.5 + 0.22 * len(group.over_n())
-            save(_exponents(Figure(figsize=(8, height), layout="constrained"), group), f"{name} growth")
-    for study in sorted({r.study for r in trained}):
-        figure = Figure(layout="constrained")
-        if _bubbles(figure, records, [r for r in trained if r.study == study]):
-            figure.suptitle(study)
-            save(figure, f"speed and accuracy {study}")
-    return made
+FONT, CHARACTER, LINE = 11, 6.2, 12  # of a label, points
+SERIES = "series-"  # and a number: the id of all that is drawn for a label
+ABOVE = {"zorder": 3, "clip_on": False}  # axes and grid
 
 
-def _lines(figure, group: Group):
-    """Time and memory over n, both axes logarithmic, as in CURformer's Figure 4."""
-    left, right = figure.subplots(1, 2)
-    found = {name: mine for name, mine in group.over_n().items() if mine}
-    by_time = sorted(found, key=lambda name: (-found[name][-1].n, found[name][-1].ms))
-    coloured = by_time if len(by_time) <= COLOURED + 1 else by_time[:COLOURED]
-    for name in by_time[::-1]:
-        n = [row.n for row in found[name]]
-        style = {"color": "0.85", "lw": 0.8, "zorder": 1}
-        if name in coloured:
-            at = coloured.index(name)
-            style = {"color": f"C{at % 10}", "ls": ("-", "--")[at // 10], "marker": "os^vD<>pP*"[at % 10], "ms": 4}
-        left.plot(n, [row.ms for row in found[name]], **style, label=name if name in coloured else None)
-        right.plot(n, [max(row.peak_bytes or 0, 1) / 2**20 for row in found[name]], **style)
-    if rest := len(found) - len(coloured):
-        left.plot([], [], color="0.85", label=f"{rest} slower ones")
-    for axes, unit in ((left, "ms"), (right, "MB")):
-        axes.set(xscale="log", yscale="log", xlabel="n", ylabel=unit)
-        axes.set_xticks(group.lengths, [f"{n:,}" for n in group.lengths])
-        axes.minorticks_off()
-        axes.grid(alpha=0.3)
-    handles, names = left.get_legend_handles_labels()
-    order = sorted(range(len(names)), key=lambda i: by_time.index(names[i]) if names[i] in found else len(found))
-    figure.legend([handles[i] for i in order], [names[i] for i in order], loc="outside right upper", fontsize=8)
-    figure.suptitle(f"{group.title}\n{group.source.machine.hardware}", fontsize=10)
-    return figure
+class Curve(NamedTuple):
+    """Dev scores of a label over steps: mean, and mean ± sample standard deviation over its ``n`` seeds."""
+
+    label: str
+    steps: list[int]
+    mean: list[float]
+    low: list[float]
+    high: list[float]
+    n: int
 
 
-def _bars(figure, group: Group):
-    found = sorted(((mine[0], name) for name, mine in group.over_n().items() if mine), key=lambda pair: -pair[0].ms)
-    panels = figure.subplots(1, 2, sharey=True)
-    for axes, unit, value in zip(panels, ("ms", "MB"), (lambda r: r.ms, lambda r: r.peak_bytes / 2**20), strict=True):
-        bars = axes.barh([name for _, name in found], [value(row) for row, _ in found], color="C0")
-        axes.bar_label(bars, [number(value(row)) for row, _ in found], fontsize=8, padding=2)
-        axes.set(xlabel=unit)
-        axes.tick_params(labelsize=8)
-        axes.margins(x=0.12, y=0.01)
-    figure.suptitle(f"{group.title}, n {group.lengths[0]:,}\n{group.source.machine.hardware}", fontsize=10)
-    return figure
+class Bubble(NamedTuple):
+    """A label on one task and device: milliseconds a step, test score, peak bytes (None if not counted)."""
+
+    label: str
+    ms: float
+    test: float
+    std: float | None
+    n: int
+    peak: float | None
 
 
-def _exponents(figure, group: Group):
-    found = {name: growth([(row.n, row.ms) for row in mine]) for name, mine in group.over_n().items()}
-    found = dict(sorted(((k, v) for k, v in found.items() if v is not None), key=lambda pair: -pair[1]))
-    claimed = {label(row): row.claimed for row in group.rows}
-    axes = figure.subplots()
-    names = list(found)
-    axes.scatter([claimed[name] for name in names], names, marker="|", color="0.5", s=90, label="claimed")
-    axes.scatter(list(found.values()), names, color="C0", s=22, label="measured")
-    axes.set(xlabel=f"exponent of n in the time, up to n = {group.lengths[-1]:,}")
-    axes.grid(axis="x", alpha=0.3)
-    axes.tick_params(labelsize=8)
-    axes.margins(y=0.02)
-    axes.legend(fontsize=8)
-    figure.suptitle(f"{group.title}\n{group.source.machine.hardware}", fontsize=10)
-    return figure
+def over_seeds(row: Row, runs: dict[Path, dict[str, dict[int, float]]]) -> Curve | None:
+    """Mean and spread at the steps that every finished seed has; None if no finished seed has a curve."""
+    seeds = [runs[folder]["val"] for folder, r in row.runs.items() if r.status == "done" and runs[folder].get("val")]
+    steps = sorted(set.intersection(*map(set, seeds))) if seeds else []
+    if not steps:
+        return None
+    at = [[seed[step] for seed in seeds] for step in steps]
+    middle = [mean(values) for values in at]
+    spread = [stdev(values) if len(values) > 1 else 0.0 for values in at]
+    low, high = ([m + sign * s for m, s in zip(middle, spread, strict=True)] for sign in (-1, 1))
+    return Curve(row.label, steps, middle, low, high, len(seeds))
 
 
-def _bubbles(figure, records: Sequence[BenchRecord], trained: Sequence[RunRecord]) -> bool:
-    """Test score over training speed for each task, areas as memory; whether there was anything to draw."""
-    from matplotlib.ticker import LogLocator, StrMethodFormatter
+def bubbles(rows: list[Row]) -> dict[tuple[str, str], list[Bubble]]:
+    """By (task, device), those with two or more labels to compare."""
+    found: dict[tuple[str, str], list[Bubble]] = {}
+    for row in rows:
+        if row.ms and row.test is not None:
+            bubble = Bubble(row.label, row.ms, row.test, row.std, row.n, row.peak)
+            found.setdefault((row.task, row.facts["device"]), []).append(bubble)
+    return {place: group for place, group in found.items() if len(group) > 1}
 
-    scores: dict[str, dict[str, list[RunRecord]]] = defaultdict(lambda: defaultdict(list))
-    for r in trained:
-        scores[r.task][r.label].append(r)
-    panels = []
-    for task, mine in scores.items():
-        points, source = _costs(records, task, mine)
-        if points:
-            panels.append((task, mine, points, source))
-    if not panels:
-        return False
-    figure.set_size_inches(6 * len(panels), 5)
-    for axes, (task, mine, points, source) in zip(
-        figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True
+
+def learning(axes: Axes, curves: Sequence[Curve], palette: Palette) -> dict[str, str]:
+    """Mean over seeds as a line, mean ± standard deviation as a band behind it. Returns a tooltip for each label."""
+    notes = {}
+    for curve in curves:
+        look = {"color": COLOURS[palette.colour(curve.label)][0], "gid": f"{SERIES}{len(notes)}", **ABOVE}
+        if curve.n > 1:
+            axes.fill([*curve.steps, *curve.steps[::-1]], [*curve.high, *curve.low[::-1]], alpha=0.13, lw=0, **look)
+        axes.plot(curve.steps, curve.mean, lw=1.8, ls=dashes(palette.dash(curve.label)), **look)
+        spread = f" ± {curve.high[-1] - curve.mean[-1]:.2f}" if curve.n > 1 else ""
+        last = f"{curve.mean[-1]:.2f}{spread} at step {curve.steps[-1]:,}"
+        notes[curve.label] = f"{curve.label}: {last}, n = {curve.n}"
+    axes.set_xlabel("step", loc="right")
+    return notes
+
+
+def seeds(axes: Axes, curves: dict[int, dict[int, float]], _palette: Palette) -> dict[str, str]:
+    """A line for each seed of one row. Returns a tooltip for each."""
+    for i, curve in enumerate(curves.values()):
+        look = {"color": COLOURS[i % len(COLOURS)][0], "gid": f"{SERIES}{i}", **ABOVE}
+        axes.plot(list(curve), list(curve.values()), lw=1.8, **look)
+    axes.set_xlabel("step", loc="right")
+    return {str(seed): f"seed {seed}" for seed in curves}
+
+
+def trade(axes: Axes, group: Sequence[Bubble], palette: Palette) -> dict[str, str]:
+    """Test score over milliseconds a step; the area of a bubble is its peak memory. Returns a tooltip for each label.
+
+    Labels stand beside, above or below their bubble if there is room; else only the tooltip names it.
+    """
+    low, high = _padded([math.log(b.ms) for b in group])
+    axes.set(xscale="log", xlim=(math.exp(low), math.exp(high)), ylim=_padded([b.test for b in group]))
+    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)) if high - low > math.log(4) else ticks())
+    axes.xaxis.set_major_formatter(FuncFormatter(short))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.set_xlabel("ms a step", loc="right")
+    most = max(b.peak or 0 for b in group)
+    radius = {b.label: 5 + 13 * math.sqrt((b.peak or 0) / most) if most else 6 for b in group}
+    inches, points = axes.figure.dpi_scale_trans, 72 / axes.figure.dpi
+    frame = axes.get_window_extent()
+    room = (points * frame.x0, points * frame.y0, points * frame.x1 + LINE, points * frame.y1 + LINE)
+    at = {b.label: [points * v for v in axes.transData.transform((b.ms, b.test))] for b in group}
+    taken = [(x - r, y - r, x + r, y + r) for (x, y), r in ((at[label], r) for label, r in radius.items())]
+    notes = {}
+    for b in sorted(group, key=lambda b: -radius[b.label]):
+        colour, r, (x, y) = COLOURS[palette.colour(b.label)][0], radius[b.label], at[b.label]
+        look = {"transform": inches, "gid": f"{SERIES}{len(notes)}", **ABOVE}
+        face, edge, width = (GROUND, colour, 2.5) if palette.turn(b.label) else (colour, GROUND, 1.5)
+        axes.add_patch(Circle((x / 72, y / 72), r / 72, fc=face, ec=edge, lw=width, alpha=0.9, **look))
+        words = "".join(c for c in " ".join(b.label.split()) if c.isprintable())
+        if place := _beside(words, x, y, r, room, taken):
+            side, x, y = place
+            axes.text(x / 72, y / 72, words, ha=side, va="center_baseline", size=FONT, c=INK, parse_math=False, **look)
+        memory = f", {b.peak / 2**30:.2f} GiB" if b.peak else ""
+        spread = "" if b.std is None else f" ± {b.std:.2f}"
+        notes[b.label] = f"{b.label}: {b.test:.2f}{spread} (n = {b.n}), {b.ms:.1f} ms a step{memory}"
+    return notes
+
+
+def ticks() -> MaxNLocator:
+    return MaxNLocator(5, steps=[1, 2, 5, 10])
+
+
+def short(value: float, _place: int = 0) -> str:
+    """5000 -> 5k"""
+    return f"{value / 1000:g}k" if value >= 1000 else f"{value:g}"
+
+
+def dashes(dash: str) -> object:
+    return (0, [float(length) / 1.8 for length in dash.split()]) if dash else "-"
+
+
+def _beside(
+    text: str, x: float, y: float, r: float, room: tuple, taken: list[tuple]
+) -> tuple[str, float, float] | None:
+    """Alignment and place in points of a label beside, above or below its bubble, if nothing stands there yet."""
+    width, gap = CHARACTER * len(text), r + 3
+    for side, left, middle in (
+        ("left", x + gap, y),
+        ("right", x - gap - width, y),
+        ("center", x - width / 2, y + gap + LINE / 2),
+        ("center", x - width / 2, y - gap - LINE / 2),
     ):
-        largest = max(size for _, size in points.values())
-        for i, (name, (speed, size)) in enumerate(points.items()):
-            score = mean(r.test for r in mine[name])
-            axes.scatter(speed, score, s=30 + 900 * size / largest, color=f"C{i % 10}", alpha=0.5, linewidths=0)
-            axes.annotate(name, (speed, score), fontsize=8, ha="center", va="center")
-        axes.set(xscale="log", ylabel=f"test {mine[name][0].metric}, %")
-        axes.set_xlabel(f"training steps per second\n({source})", fontsize=8)
-        axes.set_title(f"{task}; areas: peak memory, the largest {number(largest / 2**20)} MB", fontsize=9)
-        axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        axes.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
-        axes.minorticks_off()
-        axes.grid(alpha=0.3)
-        axes.margins(0.2)
-    return True
+        box = left, middle - LINE / 2, left + width, middle + LINE / 2
+        inside = box[0] >= room[0] and box[1] >= room[1] and box[2] <= room[2] and box[3] <= room[3]
+        if inside and not any(_overlap(box, other) for other in taken):
+            taken.append(box)
+            return side, {"left": left, "right": left + width, "center": left + width / 2}[side], middle
+    return None
 
 
-def _costs(
-    records: Sequence[BenchRecord], task: str, mine: dict[str, list[RunRecord]]
-) -> tuple[dict[str, tuple[float, int]], str]:
-    """Steps per second and bytes of each label, all from the one group of training steps that knows most of them, of
-    the same task if there is one; from the training runs themselves where no benchmark knows two; and which."""
-    best: dict[str, tuple[float, int]] = {}
-    source, most = "in training", (False, 1)
-    for group in groups(records):
-        if (group.rows[0].what, group.rows[0].mode) != ("step", "training"):
-            continue
-        for n, pad in {(row.n, row.pad): None for row in group.rows}:
-            same = [r for r in group.rows if (r.n, r.pad) == (n, pad) and r.ms and r.mechanism in mine]
-            if len(same) > 1 and (quality := (group.rows[0].task == task, len(same))) > most:
-                most, best = quality, {row.mechanism: (1000 / row.ms, row.peak_bytes) for row in same}
-                source = f"{group.title}, n {n:,}" + (f", {pad} padding" if pad else "")
-    if not best:
-        for name, runs in mine.items():
-            if times := [r.step_ms for r in runs if r.step_ms]:
-                best[name] = 1000 / mean(times), max(r.peak_bytes or 1 for r in runs)
-    return best, source
+def _overlap(a: tuple[float, ...], b: tuple[float, ...]) -> bool:
+    return a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3]
 
 
-def slug(text: str) -> str:
-    return "-".join("".join(c if c.isalnum() or c in "._" else " " for c in text).split()).lower()
+def _padded(values: Sequence[float], share: float = 0.12) -> tuple[float, float]:
+    """From the least to the greatest with a share of room on both sides; never empty."""
+    low, high = min(values), max(values)
+    room = share * (high - low) or 0.1
+    return low - room, high + room

@@ -50,6 +50,10 @@ class Published:
         return _LINKS[self.paper.split(" (")[0]]
 
     @property
+    def number(self) -> float | None:
+        return None if self.value in ("FAIL", "NA") else float(self.value)
+
+    @property
     def text(self) -> str:
         return f"{self.value} ± {self.std}" if self.std else self.value
 
@@ -76,8 +80,8 @@ def averages(label: str, tasks: Collection[str]) -> list[tuple[str, float]]:
     """
     sources: dict[str, list[float]] = {}
     for row in accuracies(label, tasks):
-        if row.value not in ("FAIL", "NA"):
-            sources.setdefault(row.source, []).append(float(row.value))
+        if row.number is not None:
+            sources.setdefault(row.source, []).append(row.number)
     return [(source, mean(values)) for source, values in sources.items() if len(values) == len(tasks)]
 
 

@@ -13,22 +13,24 @@ import pytest
 from scipy import stats
 from test_report import RECORD, TESTS, add, diverged
 
-from lra.report import boards, curves, files, formats, paper_tables, published, summary
-from lra.report.grid import Cell, Entry, Grid, mark, p_value, score
+from lra.report import artifacts, paper_tables, plots, published, results, summary
+from lra.report.export import export
+from lra.report.significance import difference, mark, p_value, score
+from lra.report.table import Cell, Table, frame
 
 FIVE = ("listops", "text", "retrieval", "image", "pathfinder")
 
 
 def made(runs):
-    return {grid.name: grid for grid in paper_tables.grids(summary.collect(runs)[0])}
+    return {table.name: table for table in paper_tables.tables(summary.collect(runs)[0])}
 
 
-def ours(grid):
-    return {
-        (entry.label, entry.study): dict(zip(grid.head, entry.cells, strict=True))
-        for entry in grid.entries
-        if entry.label
-    }
+def ours(table):
+    return {(label, study): cells for (study, label, _), cells in lines(table) if label}
+
+
+def lines(table):
+    return [(key, dict(zip(table.head, cells, strict=True))) for key, cells in table.rows()]
 
 
 @pytest.mark.parametrize("same_seeds", [True, False])
@@ -61,16 +63,17 @@ def test_the_best_and_what_is_not_told_apart_from_it():
 def test_published_tables_are_whole_and_in_the_order_of_print(tmp_path):
     add(tmp_path, label="cur_abs", task="image")
     for paper in paper_tables.PAPERS:
-        grid = made(tmp_path)[paper.name]
+        table = made(tmp_path)[paper.name]
         values = [v for v in published.read() if v.paper.startswith(paper.paper) and v.table == paper.table]
-        lines = [entry for entry in grid.entries if not entry.label]
-        assert [entry.cells[0].text for entry in lines] == list(dict.fromkeys(v.model for v in values))
-        assert sum(cell.text != "" for entry in lines for cell in entry.cells[2:]) == len(values) > 0
-        assert sorted(cell.text for entry in lines for cell in entry.cells[2:] if cell.text) == sorted(
+        printed = [cells for (_, label, _), cells in table.rows() if not label]
+        assert [cells[0].text for cells in printed] == list(dict.fromkeys(v.model for v in values))
+        assert sum(cell.text != "" for cells in printed for cell in cells[2:]) == len(values) > 0
+        assert sorted(cell.text for cells in printed for cell in cells[2:] if cell.text) == sorted(
             v.text for v in values
         )
     shapes = {
-        name: (sum(not e.label for e in grid.entries), len(grid.head) - 2) for name, grid in made(tmp_path).items()
+        name: (sum(not label for (_, label, _), _ in table.rows()), len(table.head) - 2)
+        for name, table in made(tmp_path).items()
     }
     assert shapes["curformer-table-1"] == (14, 6) and shapes["curformer-table-4"] == (5, 6)
     assert shapes["psf-table-2"] == (4, 1) and shapes["psf-table-3"] == (21, 4) and shapes["leaderboard"] == (13, 7)
@@ -91,7 +94,7 @@ def test_ours_stand_below_the_line_they_belong_to(tmp_path):
             )
     add(tmp_path, label="cur_abs-count=32")
     grid = made(tmp_path)["curformer-table-1"]
-    order = [(entry.cells[0].text, entry.study) for entry in grid.entries]
+    order = [(cells[0].text, study) for (study, _, _), cells in grid.rows()]
     assert order[order.index(("CURformer", "")) + 1] == ("cur_abs", "paper-paper")
     assert order[order.index(("Nystromformer", "")) + 1] == ("nystrom", "mine")
     assert len(ours(grid)) == 2
@@ -99,7 +102,7 @@ def test_ours_stand_below_the_line_they_belong_to(tmp_path):
     assert cells["listops"].text == "38.01 ± 1.50" and cells["average"].n == 4
     assert cells["average"].value == pytest.approx(sum(TESTS) / 4)
     assert "mine does not compare with them (budget quick)." in grid.about
-    best = [e.cells[0].text for e in grid.entries if not e.label and e.cells[2].mark == "best"]
+    best = [cells[0].text for (_, label, _), cells in grid.rows() if not label and cells[2].mark == "best"]
     assert best == ["Mega"]
 
 
@@ -146,33 +149,64 @@ def test_board_has_a_mean_only_over_all_tasks(tmp_path):
             add(tmp_path, seed=seed, test=30.0 + seed, task=task)
         add(tmp_path, seed=seed, test=40.0, label="softmax")
     diverged(tmp_path, 5, label="softmax", task="text")
-    board = boards.board("paper-paper", summary.collect(tmp_path)[0]["paper-paper"])
-    assert board.head == ("mechanism", "listops", "text", "mean")
-    lines = {entry.label: entry.cells for entry in board.entries}
+    board = results.results("paper-paper", summary.collect(tmp_path)[0]["paper-paper"])
+    assert board.head == ["mechanism", "listops", "text", "mean"]
+    lines = {label: cells for (_, label, _), cells in board.rows()}
     assert lines["cur_abs"][3].text == "31.00 ± 1.00" and lines["cur_abs"][3].n == 3
     assert lines["softmax"][2].text == "" and "1 seed without a result" in lines["softmax"][2].note
     assert lines["softmax"][3].text == ""
     assert lines["softmax"][1].mark == "best" and lines["cur_abs"][1].mark == ""
 
 
-GRID = Grid(
-    "g",
-    "A & B",
-    "",
-    ("mechanism", "listops", "text"),
-    [
-        Entry(
-            [Cell(text="cur_abs"), Cell(text="38.01 ± 1.50", value=38.0125, std=1.5, n=4, mark="best"), Cell()],
-            "s",
-            "cur_abs",
-        ),
-        Entry([Cell(text="a|b & 50%"), Cell(text="FAIL"), Cell(text="1.00", value=1.0, mark="tied")]),
-    ],
-)
+def test_gains_over_the_control_and_a_task_that_tells_nothing_apart(tmp_path):
+    mean, near, far = (40.0, 41.0, 42.0), (40.0, 41.5, 43.0), (44.0, 45.0, 46.0, 47.0)
+    for label, tests in (("mean", mean), ("near", near), ("far", far)):
+        for seed, test in enumerate(tests):
+            add(tmp_path, label=label, seed=seed, test=test)
+            add(tmp_path, label=label, seed=seed, test=test, task="text") if label != "far" else None
+    add(tmp_path, label="once", test=41.5)
+    diverged(tmp_path, 3, label="lost")
+    add(tmp_path, label="near", task="image")  # no control
+    table = results.over_control("paper-paper", summary.collect(tmp_path)[0]["paper-paper"])
+    assert table.head == ["mechanism", "listops", "text"] and set(table.cells.index.get_level_values("label")) == {
+        "near", "far", "once", "lost"
+    }  # fmt: skip
+    lines = {label: dict(zip(table.head, cells, strict=True)) for (_, label, _), cells in table.rows()}
+    cell, error = lines["far"]["listops"], math.sqrt(1 / 3 + (5 / 3) / 4)  # variances 1 and 5/3
+    assert (cell.value, cell.std) == (pytest.approx(4.5), pytest.approx(error)) and cell.mark == ""
+    cell, error = lines["near"]["listops"], math.sqrt(1 / 3 + 2.25 / 3)
+    assert cell.text == f"+0.50 ± {error:.2f}" and cell.mark == "tied"
+    assert (lines["once"]["listops"].text, lines["once"]["listops"].mark) == ("+0.50", "")
+    assert lines["lost"]["listops"].text == lines["far"]["text"].text == ""
+    assert "text: this task at this budget does not tell mechanisms apart." in table.about
+    assert "listops: this task" not in table.about
+    assert "listops se" in table.csv().splitlines()[0]
+    rows = [row for row in summary.collect(tmp_path)[0]["paper-paper"] if row.label != "mean"]
+    assert results.over_control("paper-paper", rows) is None
+
+
+@pytest.mark.parametrize("shift, mark", [(1.999, "tied"), (2.001, ""), (-2.001, ""), (-1.999, "tied")])
+def test_two_standard_errors_tell_a_gain_apart(shift, mark):
+    scores = {0: -1.0, 1: 1.0}  # variance 2, so that the error of the difference is sqrt(2)
+    moved = {seed: score + shift * math.sqrt(2) for seed, score in scores.items()}
+    assert difference(moved, scores).mark == mark
+    assert difference({0: 1.0, 1: 1.0}, {0: 1.0, 1: 1.0}).mark == "tied"
+
+
+HEAD = ("mechanism", "listops", "text")
+ROWS = [
+    ["cur_abs", Cell(text="38.01 ± 1.50", value=38.0125, std=1.5, n=4, mark="best"), Cell()],
+    ["a|b & 50%", Cell(text="FAIL"), Cell(text="1.00", value=1.0, mark="tied")],
+]
+
+
+def table(head=HEAD, rows=ROWS, title="A & B"):
+    keys = [("s", "cur_abs", ""), ("", "", "")][-len(rows) :]
+    return Table(name="g", title=title, about="", cells=frame(head, rows, keys), words=(head[0],))
 
 
 def test_markdown():
-    assert formats.markdown(GRID).splitlines() == [
+    assert table().markdown().splitlines() == [
         "| mechanism | listops | text |",
         "| --- | ---: | ---: |",
         "| `cur_abs` | **38.01 ± 1.50** |  |",
@@ -181,7 +215,7 @@ def test_markdown():
 
 
 def test_csv_holds_the_numbers():
-    rows = list(csv.DictReader(io.StringIO(formats.comma(GRID))))
+    rows = list(csv.DictReader(io.StringIO(table().csv())))
     assert rows[0] == {
         "mechanism": "cur_abs", "listops": "38.0125", "listops std": "1.5", "listops n": "4", "text": ""
     }  # fmt: skip
@@ -189,7 +223,7 @@ def test_csv_holds_the_numbers():
 
 
 def test_latex_is_balanced_and_escaped():
-    tex = formats.latex(GRID)
+    tex = table().latex()
     assert r"cur\_abs & \textbf{38.01 $\pm$ 1.50} &  \\" in tex
     assert r"a|b \& 50\% & FAIL & 1.00 $\approx$ \\" in tex
     assert tex.count("\\begin") == tex.count("\\end") == 1 and r"\begin{tabular}{lrr}" in tex
@@ -199,17 +233,16 @@ def test_latex_is_balanced_and_escaped():
 
 @pytest.mark.parametrize("text", ["=1+1", "+1+1", "-1+1", "@sum(a1)", "\t=1", "\r=1", "\n=1"])
 def test_csv_holds_no_formula(text):
-    grid = Grid("g", "t", "", (text, "listops"), [Entry([Cell(text=text), Cell(text=text)])])
+    hostile = table((text, "listops"), [[text, text]])
     told = "'" + text.replace("\r", "\n")
-    rows = list(csv.reader(io.StringIO(formats.comma(grid), newline="")))
+    rows = list(csv.reader(io.StringIO(hostile.csv(), newline="")))
     assert rows == [[told, "listops"], [told, told]]
-    plain = Grid("g", "t", "", ("a", "b"), [Entry([Cell(text="-"), Cell(text="-1.5", value=-1.5)])])
-    assert list(csv.reader(io.StringIO(formats.comma(plain))))[1] == ["-", "-1.5"]
+    plain = table(("a", "b"), [["-", Cell(text="-1.5", value=-1.5)]])
+    assert list(csv.reader(io.StringIO(plain.csv())))[1] == ["-", "-1.5"]
 
 
 def test_a_newline_ends_no_comment_and_no_line_of_latex():
-    grid = GRID._replace(title="one\ntwo", head=("mechanism", "list\n\nops", "text"))
-    lines = formats.latex(grid).splitlines()
+    lines = table(("mechanism", "list\n\nops", "text"), title="one\ntwo").latex().splitlines()
     assert lines[0].startswith("% one two. Needs") and lines[1].startswith(r"\begin{tabular}")
     assert lines[3] == r"mechanism & list ops & text \\"
 
@@ -218,7 +251,7 @@ def test_links_to_the_files_of_a_run_are_relative_whatever_its_name(tmp_path):
     """As seen from the folder of the runs themselves a study is the first part of a link."""
     for study in ("javascript:alert(1)", "https:", "a b#c?d%41"):
         metrics(add(tmp_path, study=study), [1.0])
-    files.write(tmp_path, summary.collect(tmp_path)[0], [])
+    export(tmp_path, summary.collect(tmp_path)[0], [])
     links = set(re.findall(r'href="([^#"][^"]*)"', (tmp_path / "index.html").read_text())) - {"data:,"}
     assert len(links) == 3 * 2 and not any(urlsplit(link).scheme for link in links)
     for link in links:
@@ -235,7 +268,7 @@ def test_curves_are_means_over_finished_seeds_at_shared_steps(tmp_path):
         metrics(add(tmp_path, seed=seed), values)
     metrics(diverged(tmp_path, 20, seed=2), [100.0])
     (row,) = summary.collect(tmp_path)[0]["paper-paper"]
-    curve = curves.over_seeds(row, {folder: curves.read(folder) for folder in row.runs})
+    curve = plots.over_seeds(row, {folder: artifacts.read(folder)[0].curves for folder in row.runs})
     assert (curve.steps, curve.mean, curve.n) == ([10, 20], [2.0, 4.0], 2)
     assert curve.high == pytest.approx([2 + math.sqrt(2), 4 + 2 * math.sqrt(2)])
 
@@ -254,7 +287,7 @@ def written(tmp_path_factory):
             (path.parent / "config.yaml").write_text("optim.lr: 0.0001\n")
     path = add(runs, study="other", budget="quick", label="cur_abs")
     (path.parent / "metrics.csv").write_text("step,val\nten,1\n")
-    return runs, files.write(runs / "report", summary.collect(runs)[0], LOST)
+    return runs, export(runs / "report", summary.collect(runs)[0], LOST)
 
 
 def test_everything_is_written_and_read_back(written):
@@ -283,7 +316,7 @@ def test_the_page_needs_nothing_else_and_escapes_what_it_shows(written):
 
 def test_the_same_runs_give_the_same_page(written):
     runs, _ = written
-    files.write(runs / "again", summary.collect(runs)[0], LOST)
+    export(runs / "again", summary.collect(runs)[0], LOST)
     for name in ("index.html", "report.md", "figures/paper-paper-curves.pdf"):
         assert (runs / "again" / name).read_bytes() == (runs / "report" / name).read_bytes()
 
@@ -291,7 +324,7 @@ def test_the_same_runs_give_the_same_page(written):
 def test_no_seed_finished_is_a_report_too(tmp_path):
     diverged(tmp_path, 3)
     studies, damaged = summary.collect(tmp_path)
-    files.write(tmp_path / "report", studies, damaged)
+    export(tmp_path / "report", studies, damaged)
     page = (tmp_path / "report" / "index.html").read_text()
     assert "No metrics.csv beside the records" in page and "no seed done" in page
 

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from lra.report import published, summary, text
+from lra.report import published, results, summary
+from lra.report.export import export
 from lra.runs import record
 
 RECORD = record.RunRecord(
@@ -59,11 +60,20 @@ def rows(runs, study="paper-paper"):
 
 
 def table(runs, study="paper-paper"):
-    return {section.title: section for section in summary.sections(summary.collect(runs, study)[0][study])}
+    return {table.title: table for table in results.details(study, summary.collect(runs, study)[0][study])}
 
 
-def line(section, label):
-    return next(line for line in section.lines if line.cells[0] == label)
+def texts(table):
+    """The text of each column by label."""
+    return {
+        label: dict(zip(table.head, (cell.text for cell in cells), strict=True))
+        for (_, label, _), cells in table.rows()
+    }
+
+
+def markdown(runs, out):
+    export(out, *summary.collect(runs))
+    return (out / "report.md").read_text()
 
 
 def test_mean_deviation_and_number_of_seeds(tmp_path):
@@ -74,12 +84,15 @@ def test_mean_deviation_and_number_of_seeds(tmp_path):
     assert row.std == pytest.approx(statistics.variance(TESTS) ** 0.5)
     assert row.dev == pytest.approx(statistics.fmean(t + i for i, t in enumerate(TESTS)))
     assert (row.n, row.ms) == (4, 12.5)
-    assert row.cells == ("cur_abs", "38.01 ± 1.50", "4", "39.51", "17.35", "12.5", "214,410")
+    shown = {"test": "38.01 ± 1.50", "n": "4", "dev": "39.51", "constant": "17.35", "ms": "12.5", "params": "214,410"}
+    (cells,) = texts(table(tmp_path)["listops"]).values()
+    assert shown.items() <= cells.items()
 
 
 def test_one_seed_has_no_deviation(tmp_path):
     add(tmp_path)
-    assert rows(tmp_path)["listops", "cur_abs"].cells[1:3] == ("37.00", "1")
+    cells = texts(table(tmp_path)["listops"])["cur_abs"]
+    assert (cells["test"], cells["n"]) == ("37.00", "1")
 
 
 def test_diverged_seeds_are_not_averaged_and_not_hidden(tmp_path):
@@ -87,11 +100,11 @@ def test_diverged_seeds_are_not_averaged_and_not_hidden(tmp_path):
         add(tmp_path, seed=seed, test=test)
     diverged(tmp_path, 123, seed=4)
     diverged(tmp_path, 9, label="softmax")
-    section = table(tmp_path)["listops"]
-    assert line(section, "cur_abs").cells[1:3] == ("38.01 ± 1.50", "4 (+1)")
-    assert line(section, "cur_abs").details == ["1 diverged at step 123"]
-    assert line(section, "softmax").cells[1:3] == ("-", "0 (+1)")
-    assert "1 diverged at step 9" in line(section, "softmax").details
+    lines = texts(table(tmp_path)["listops"])
+    assert (lines["cur_abs"]["test"], lines["cur_abs"]["n"]) == ("38.01 ± 1.50", "4 (+1)")
+    assert lines["cur_abs"]["details"] == "1 diverged at step 123"
+    assert (lines["softmax"]["test"], lines["softmax"]["n"]) == ("-", "0 (+1)")
+    assert "1 diverged at step 9" in lines["softmax"]["details"].split("; ")
 
 
 def test_a_copy_counts_once_and_another_result_of_a_seed_is_told(tmp_path):
@@ -106,14 +119,15 @@ def test_what_differs_within_a_row_is_told_in_it(tmp_path):
     add(tmp_path)
     add(tmp_path, seed=1, device="x86_64 CPU, 2 threads", budget="quick", steps=1500, constant_baseline=18.0, git=None)
     section = table(tmp_path)["listops"]
-    assert line(section, "cur_abs").cells[4] == "17.35 / 18.00"
-    assert line(section, "cur_abs").details == [
+    lines = texts(section)
+    assert lines["cur_abs"]["constant"] == "17.35 / 18.00"
+    assert lines["cur_abs"]["details"].split("; ") == [
         "budget paper / quick",
         "1,500 / 5,000 steps",
         "NVIDIA H200 / x86_64 CPU, 2 threads",
         "commit 0123456789ab / unknown",
     ]
-    assert "NVIDIA H200" in line(section, "softmax").details
+    assert "NVIDIA H200" in lines["softmax"]["details"].split("; ")
     assert section.about.startswith("Protocol paper; accuracy; 2,000 test examples.")
     assert section.about.endswith("Not comparable with the published values: budget paper / quick.")
 
@@ -121,11 +135,11 @@ def test_what_differs_within_a_row_is_told_in_it(tmp_path):
 def test_only_unchanged_labels_have_published_values(tmp_path):
     for label in ("cur_abs", "cur_abs-count=32-pinv.steps=6", "nystrom_original", "bigbird", "custom"):
         add(tmp_path, label=label)
-    values = {row.cells[0]: row.published for row in table(tmp_path)["listops"].lines}
-    assert values["cur_abs"] == [("CURformer T1", "39.62"), ("CURformer T4", "39.62 ± 0.62")]
-    assert ("SOFT T12", "37.15") in values["nystrom_original"]
-    assert values["bigbird"] == [("PSF T3 (Tay et al. 2020)", "36.06"), ("leaderboard", "36.05")]
-    assert values["custom"] == values["cur_abs-count=32-pinv.steps=6"] == []
+    values = {label: cells["published"].split("\n") for label, cells in texts(table(tmp_path)["listops"]).items()}
+    assert values["cur_abs"] == ["CURformer T1: 39.62", "CURformer T4: 39.62 ± 0.62"]
+    assert "SOFT T12: 37.15" in values["nystrom_original"]
+    assert values["bigbird"] == ["PSF T3 (Tay et al. 2020): 36.06", "leaderboard: 36.05"]
+    assert values["custom"] == values["cur_abs-count=32-pinv.steps=6"] == [""]
 
 
 def test_published_file():
@@ -150,12 +164,12 @@ def test_averages_name_their_tasks_and_compare_like_with_like(tmp_path):
     add(tmp_path, label="sdpa", budget="quick")
     means = {title: section for title, section in table(tmp_path).items() if title.startswith("mean")}
     assert list(means) == ["mean of listops, text, image", "mean of listops, text"]
-    three, two = means.values()
-    assert [row.cells for row in three.lines] == [("cur_abs", "48.00"), ("cur_abs-count=8", "49.00")]
-    assert three.lines[0].published == [("CURformer T1", "50.71"), ("CURformer T4", "50.71")]
-    assert [row.cells for row in two.lines] == [("softmax", "50.50")]
-    assert two.lines[0].details == ["no finished seed on image"]
-    assert ("leaderboard", "50.32") in two.lines[0].published
+    three, two = map(texts, means.values())
+    assert {label: cells["mean"] for label, cells in three.items()} == {"cur_abs": "48.00", "cur_abs-count=8": "49.00"}
+    assert three["cur_abs"]["published"] == "CURformer T1: 50.71\nCURformer T4: 50.71"
+    assert {label: cells["mean"] for label, cells in two.items()} == {"softmax": "50.50"}
+    assert two["softmax"]["details"] == "no finished seed on image"
+    assert "leaderboard: 50.32" in two["softmax"]["published"].split("\n")
 
 
 def test_published_average_needs_every_task():
@@ -176,7 +190,7 @@ def test_tasks_come_in_the_order_of_the_benchmark(tmp_path):
 def test_markdown_is_repeatable_and_has_the_notes(tmp_path):
     add(tmp_path, study="mine|b", label="cur_abs", task="retrieval", budget="quick")
     diverged(tmp_path, 7, seed=1, study="mine|b", label="cur_abs", task="retrieval", budget="quick")
-    first, second = (text.markdown(summary.collect(tmp_path)[0]) for _ in range(2))
+    first, second = (markdown(tmp_path, tmp_path / name) for name in ("first", "second"))
     assert first == second
     assert "budget quick" in first and "1 diverged at step 7" in first
     assert "| CURformer T1: 78.58<br>CURformer T4: 78.85 ± 0.64 |" in first
@@ -192,12 +206,12 @@ def test_nothing_is_cut_on_a_narrow_terminal(tmp_path, width):
     section = table(tmp_path)["listops"]
     console = Console(width=width, markup=False, highlight=False)
     with console.capture() as capture:
-        console.print(text.terminal(section))
+        console.print(section.terminal())
     shown = capture.get()
     assert max(map(len, shown.splitlines())) <= width
-    content = "".join(section.head)
-    for row in section.lines:
-        content += "".join((*row.cells, "; ".join(row.details), *sum(row.published, ())))
+    content = "mechanismtestndevconstantmsparams"
+    for cells in texts(section).values():
+        content += "".join(cells.values()).replace(": ", "")
     assert Counter(re.sub(r"[\s─]", "", shown)) == Counter(re.sub(r"\s", "", content))
 
 
@@ -227,5 +241,5 @@ def test_command(tmp_path):
     out = tmp_path / "report"
     assert "39.62 ± 0.62" in done.stdout
     assert done.stdout.endswith(f"written to {out}: index.html, report.md, tables, figures\n")
-    assert (out / "report.md").read_text().startswith(text.markdown(summary.collect(tmp_path)[0]).split("## Notes")[0])
+    assert (out / "report.md").read_text() == markdown(tmp_path, tmp_path / "again")
     assert f"<li>{escape(str(damaged))} is not a record" in (out / "index.html").read_text()

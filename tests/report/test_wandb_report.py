@@ -12,10 +12,8 @@ from PIL import Image
 from test_report import RECORD, TESTS, add, diverged
 
 from lra.config import compose
-from lra.report import published, sheets, summary
+from lra.report import published, summary, wandb
 from lra.report.__main__ import report
-from lra.report.dashboard import dashboard
-from lra.report.publish import publish
 
 needs_wandb = pytest.mark.skipif(importlib.util.find_spec("wandb") is None, reason="pip install '.[wandb]'")
 needs_workspaces = pytest.mark.skipif(
@@ -36,13 +34,12 @@ def runs(tmp_path):
     return folder
 
 
-def lines(sheet):
-    assert all(len(row) == len(sheet.head) for row in sheet.rows)
-    return [dict(zip(sheet.head, row, strict=True)) for row in sheet.rows]
+def lines(runs, key):
+    return wandb.tables(summary.collect(runs)[0], [])[key].to_dict("records")
 
 
 def test_accuracy_stands_beside_the_papers(runs):
-    found = lines(sheets.accuracy(summary.collect(runs)[0]))
+    found = lines(runs, "accuracy")
     ours = {(line["study"], line["task"], line["mechanism"]): line for line in found}
     assert len(ours) == len(found) == 4
     line = ours["paper-paper", "listops", "cur_abs"]
@@ -57,14 +54,16 @@ def test_accuracy_stands_beside_the_papers(runs):
 
 
 def test_selection_is_table_4(runs):
-    (abs_, step) = lines(sheets.selection(summary.collect(runs)[0]))
-    assert (abs_["mechanism"], step["mechanism"]) == ("cur_abs", "cur_step")
-    printed = {(v.attn, v.task): float(v.value) for v in published.read() if v.source == "CURformer T4"}
-    for line in (abs_, step):
-        for task in ("listops", "text"):
-            assert line[f"{task} CURformer T4"] == printed[line["mechanism"], task]
+    found = lines(runs, "selection")
+    printed = {(v.model, v.task): float(v.value) for v in published.read() if v.source == "CURformer T4"}
+    for line in found:
+        if line["run"] == "published":
+            assert all(line[task] == printed[line["mechanism"], task] for task in ("listops", "text"))
+    abs_, step = (line for line in found if line["run"] == "paper-paper")
+    place = found.index(abs_) - 1
+    assert (found[place]["run"], found[place]["mechanism"]) == ("published", "CURformer select=abs")
     assert (step["text"], step["text n"], step["text std"]) == (60.25, 1, None)
-    assert (abs_["text"], abs_["text n"], abs_["listops n"]) == (None, None, 4)
+    assert (abs_["text"], abs_["text n"], abs_["listops n"]) == ("", None, 4)
 
 
 def test_efficiency_is_over_finished_seeds_and_copies_count_once(runs):
@@ -75,7 +74,7 @@ def test_efficiency_is_over_finished_seeds_and_copies_count_once(runs):
     ]
     records.append(dataclasses.replace(RECORD, seed=9, status="diverged", test=None, step_ms=9e9))
     records.append(dataclasses.replace(RECORD, device="x86_64 CPU, 2 threads", step_ms=None, peak_bytes=None))
-    gpu, cpu = lines(sheets.efficiency(records))
+    gpu, cpu = wandb.tables({RECORD.study: []}, records)["efficiency"].to_dict("records")
     assert (gpu["n"], gpu["ms a step"], gpu["peak MiB"], gpu["params"]) == (2, 6.0, 1.0, RECORD.params)
     assert (cpu["n"], cpu["ms a step"], cpu["peak MiB"], cpu["test"]) == (1, None, None, RECORD.test)
 
@@ -103,17 +102,21 @@ def test_report_publishes_offline(service, runs, capfd):
     for path in [*drawn, runs / "report" / "efficiency" / "costs.png"]:
         assert (files / row[f"figures/{path.stem}"]["path"]).read_bytes() == path.read_bytes()
     studies = summary.collect(runs)[0]
-    expected = {"accuracy": sheets.accuracy(studies), "published": sheets.sources(studies)}
+    expected = wandb.tables(studies, [])
+    assert {"accuracy", "selection", "published"} == expected.keys()
     for key in ("accuracy", "selection", "efficiency", "published"):
         assert row[key]["_type"] == "table-file"
         table = json.loads((files / row[key]["path"]).read_text())
-        assert key not in expected or (table["columns"], table["data"]) == (expected[key].head, expected[key].rows)
+        assert key not in expected or (table["columns"], table["data"]) == (
+            list(expected[key]),
+            expected[key].values.tolist(),
+        )
 
 
 @needs_workspaces
 def test_dashboard_shows_every_table_picture_and_curve(runs):
     studies = summary.collect(runs)[0]
-    made = dashboard("lra", "", "report of it's", studies, ["accuracy", "published"], ["figures/curves"])
+    made = wandb.dashboard("lra", "", "report of it's", studies, ["accuracy", "published"], ["figures/curves"])
     made._to_model()  # W&B's own form of it, which refuses what does not fit
     grids = [block for block in made.blocks if type(block).__name__ == "PanelGrid"]
     panels = [panel for grid in grids for panel in grid.panels]
@@ -132,4 +135,4 @@ def test_missing_package_is_named(runs, monkeypatch):
     monkeypatch.setitem(sys.modules, "wandb", None)
     config = compose("report", ["logger=wandb"]).logger.wandb
     with pytest.raises(ValueError, match=r"pip install '\.\[wandb\]'"):
-        publish(config, summary.collect(runs)[0], [], runs)
+        wandb.publish(config, summary.collect(runs)[0], [], runs)

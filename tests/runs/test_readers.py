@@ -12,7 +12,7 @@ from test_config import run
 from test_report import RECORD, add
 
 from lra.disk import checksums
-from lra.report import beside
+from lra.report import artifacts
 from lra.report.__main__ import report
 from lra.runs import bench_record as bench
 from lra.runs import folder, record
@@ -151,37 +151,37 @@ def test_what_is_no_table_of_evaluations_is_told_and_not_drawn(tmp_path, rows):
     path = tmp_path / "metrics.csv"
     path.write_text(GOOD)
     assert record.evaluations(tmp_path)[1] == {"step": 6, "train_loss": 2.25, "val": 12.5, "lr": 0.0}
-    assert beside.read(tmp_path)[0].curves["val"] == {3: 10.0, 6: 12.5}
+    assert artifacts.read(tmp_path)[0].curves["val"] == {3: 10.0, 6: 12.5}
     path.write_text(ROWS[rows])
-    found, (told,) = beside.read(tmp_path)
+    found, (told,) = artifacts.read(tmp_path)
     assert found.curves == {} and told.startswith(f"{path} is not a table of evaluations (") and "\n" not in told
 
 
 def test_what_a_folder_had_and_has_no_more_is_told(tmp_path):
-    assert beside.read(tmp_path) == (beside.Beside({}, {}, {}), [])
+    assert artifacts.read(tmp_path) == (artifacts.Artifacts({}, {}, {}), [])
     checksums.save(tmp_path / "metrics.csv", GOOD)
     checksums.save(tmp_path / "config.yaml", "a: 1\n")
-    assert beside.read(tmp_path)[1] == []
+    assert artifacts.read(tmp_path)[1] == []
     for name in ("metrics.csv", "config.yaml"):
         (tmp_path / name).unlink()
-    lines = beside.read(tmp_path)[1]
+    lines = artifacts.read(tmp_path)[1]
     assert len(lines) == 2 and all("(it is missing)" in line for line in lines)
 
 
 def test_a_picture_is_a_file_of_the_run_itself(tmp_path):
     secret = tmp_path / "secret"
-    secret.write_bytes(beside.PNG + b"secret")
+    secret.write_bytes(artifacts.PNG + b"secret")
     for seed in (0, 1):
         (tmp_path / f"seed-{seed}" / "maps").mkdir(parents=True)
     first, second = (tmp_path / f"seed-{seed}" / "maps" for seed in (0, 1))
-    (first / "a.png").write_bytes(beside.PNG + b"a")
+    (first / "a.png").write_bytes(artifacts.PNG + b"a")
     (first / "b.png").symlink_to(secret)
     (first / "c.png").symlink_to(first / "a.png")
     (first / "d.png").write_bytes(b"no picture")
     (first / "e.png").mkdir()
     os.mkfifo(first / "f.png")
-    found, told = beside.read(tmp_path / "seed-0")
-    assert found.pictures == {"a": beside.PNG + b"a"}
+    found, told = artifacts.read(tmp_path / "seed-0")
+    assert found.pictures == {"a": artifacts.PNG + b"a"}
     assert [line.partition(" is not shown: ")[2] for line in told] == [
         "it is a link to another file",
         "it is a link to another file",
@@ -191,16 +191,16 @@ def test_a_picture_is_a_file_of_the_run_itself(tmp_path):
     ]
     second.rmdir()
     second.symlink_to(first, target_is_directory=True)
-    found, told = beside.read(tmp_path / "seed-1")
+    found, told = artifacts.read(tmp_path / "seed-1")
     assert not found.pictures and all("it is a link to another file" in line for line in told)
     (tmp_path / "linked").symlink_to(tmp_path / "seed-0", target_is_directory=True)  # a whole run may be elsewhere
-    assert beside.read(tmp_path / "linked")[0].pictures == {"a": beside.PNG + b"a"}
+    assert artifacts.read(tmp_path / "linked")[0].pictures == {"a": artifacts.PNG + b"a"}
 
 
 def test_a_link_in_a_run_is_not_in_the_page(tmp_path, monkeypatch, capfd):
     home = add(tmp_path / "runs").parent
     (home / "maps").mkdir()
-    (tmp_path / "secret").write_bytes(beside.PNG + b"x" * 30)
+    (tmp_path / "secret").write_bytes(artifacts.PNG + b"x" * 30)
     (home / "maps" / "a.png").symlink_to(tmp_path / "secret")
     stop, told = run(report, f"runs={tmp_path / 'runs'}", patch=monkeypatch, capfd=capfd)
     assert stop is None and f"skipped: {home}/maps/a.png is not shown: it is a link to another file" in told

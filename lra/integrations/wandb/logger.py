@@ -6,26 +6,24 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
-from lightning.pytorch.loggers.logger import Logger
+from lightning.pytorch.loggers import WandbLogger
 from lightning.pytorch.utilities import rank_zero_only
 from omegaconf import DictConfig, OmegaConf
 
 from ...ops.options import Range
 from ...runs.record import METRICS, RunRecord, evaluations, git_commit
-from .run import Mode, close_service, first_line, open_run, tell
+from .run import Mode, check, close_service, first_line, open_run, tell
 
 MACHINERY = ("budgets", "data_overrides", "multirun", "logger", "runs", "seeds")  # of no interest in one run's config
 
 
-class WandB(Logger):
+class WandB(WandbLogger):
     """One seed: config and machine at the start, one row an evaluation, its record in the summary at the end.
 
     The run's id is a function of study, task, label and fingerprint, so that a killed seed goes on in the same run.
     Rows of metrics.csv up to ``first_step`` that the run lacks are sent first, rows that it has are not sent again.
     Whatever fails is told in one line; the training goes on, and the whole seed is sent once more at its end.
     """
-
-    name, version = "wandb", ""
 
     def __init__(
         self,
@@ -41,61 +39,70 @@ class WandB(Logger):
         tags: Sequence[str] = (),
         timeout: Annotated[int | float, Range(0)] = 20,
     ):
-        super().__init__()
-        self.run = None
+        check(mode)
         group = f"{config.study}/{config.task.name}/{config.label}"
         shown = {k: v for k, v in OmegaConf.to_container(config, resolve=True).items() if k not in MACHINERY}
         words = (config.study, config.task.name, config.label, config.protocol.name, config.budget)
-        self._about = {
-            "folder": Path(folder),
-            "id": hashlib.sha256(f"{group}/{fingerprint}".encode()).hexdigest()[:16],
-            "project": project,
-            "entity": entity,
-            "mode": mode,
-            "timeout": timeout,
-            "name": f"{config.task.name} {config.label} seed {seed}",
-            "group": group,
-            "job_type": "train",
-            "tags": list(dict.fromkeys((*words, *tags))),
-            "config": shown | {"seed": seed, "fingerprint": fingerprint, "git": git_commit()},
-        }
+        super().__init__(
+            save_dir=folder,
+            project=project,
+            entity=entity,
+            id=hashlib.sha256(f"{group}/{fingerprint}".encode()).hexdigest()[:16],
+            name=f"{config.task.name} {config.label} seed {seed}",
+            group=group,
+            job_type="train",
+            tags=list(dict.fromkeys((*words, *tags))),
+            config=shown | {"seed": seed, "fingerprint": fingerprint, "git": git_commit()},
+        )
+        self._folder, self._mode, self._timeout = Path(folder), mode, timeout
         self._open(first_step)
+
+    @property
+    def experiment(self):
+        """The run, None while there is none; Lightning's property would open one, whatever that raises."""
+        return self._experiment
 
     @rank_zero_only
     def _open(self, last_step: int) -> None:
         """Start or resume the run and send what it lacks of the evaluations up to ``last_step``."""
-        self.run = open_run(**self._about, resume=last_step > 0)
-        folder = self._about["folder"]
-        if last_step and (folder / METRICS).exists():
-            for row in evaluations(folder):
+        names = ("id", "project", "entity", "name", "group", "job_type", "tags", "config")
+        self._experiment = open_run(
+            {name: self._wandb_init[name] for name in names},
+            folder=self._folder,
+            mode=self._mode,
+            timeout=self._timeout,
+            resume=last_step > 0,
+        )
+        if last_step and (self._folder / METRICS).exists():
+            for row in evaluations(self._folder):
                 if (step := row.pop("step")) <= last_step:
                     self.log_metrics(row, step)
 
     @rank_zero_only
     def log_metrics(self, metrics: dict, step: int | None = None) -> None:
-        if self.run is None:
+        if self._experiment is None:
             return
         try:
-            if self.run.step <= step:
-                self.run.log(metrics, step=step, commit=True)
+            if self._experiment.step <= step:  # Lightning would count rows, and send those of a resumed run twice
+                self._experiment.log(metrics, step=step, commit=True)
         except Exception as error:
-            tell(f"{first_line(error)}; {self._about['name']} is not logged until it ends, then sent whole")
-            self.run = None
+            tell(f"{first_line(error)}; {self._name} is not logged until it ends, then sent whole")
+            self._experiment = None
             close_service()
 
     @rank_zero_only
     def log_record(self, record: RunRecord) -> None:
         """The final scores, and the end of the run."""
-        if self.run is None:
+        if self._experiment is None:
             self._open(record.steps)
-        if self.run is None:
+        if self._experiment is None:
             return
         try:
-            self.run.summary.update({"test": record.test, "record": asdict(record)})
-            self.run.finish(exit_code=int(record.status != "done"))
+            self._experiment.summary.update({"test": record.test, "record": asdict(record)})
+            self._experiment.finish(exit_code=int(record.status != "done"))
         except Exception as error:
-            tell(f"{first_line(error)}; wandb sync --include-online {self._about['folder'] / 'wandb'} sends the rest")
-        self.run = None
+            tell(f"{first_line(error)}; wandb sync --include-online {self._folder / 'wandb'} sends the rest")
+        self._experiment = None
 
     def log_hyperparams(self, *args, **kwargs) -> None:
         """The run has its configuration from the start."""

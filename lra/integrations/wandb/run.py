@@ -1,4 +1,4 @@
-"""A run of Weights & Biases that is opened without ever being in the way: offline where the service cannot be used."""
+"""Opens a run of Weights & Biases without ever being in the way: offline if the service cannot be used."""
 
 import contextlib
 import importlib.util
@@ -9,7 +9,7 @@ import sys
 import urllib.error
 import urllib.request
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from ...ops.options import one_of
 
@@ -24,38 +24,36 @@ def first_line(error: Exception) -> str:
     return (str(error) or type(error).__name__).splitlines()[0].rstrip(".")
 
 
-def open_run(
-    *,
-    folder: Path,
-    id: str,
-    project: str,
-    entity: str | None,
-    mode: str | None,
-    timeout: float,
-    name: str,
-    group: str,
-    job_type: str,
-    tags: list[str],
-    config: dict,
-    resume: bool,
-):
-    """The W&B run ``id``, its files in folder/wandb; None where not even an offline one can be had.
-
-    mode None: what WANDB_MODE says, else online. Where the service cannot be used the run is an offline one, and a line
-    says why. resume: go on in a run with this id where the service has one, else such a run starts over. An earlier
-    local copy of the run is replaced: two of them brought up one after the other would overwrite each other.
-    timeout: seconds to wait for the service at the start, and again for uploads at the end.
-
-    Raises ValueError for an unknown mode and where wandb is not installed.
-    """
+def check(mode: str | None) -> None:
+    """Raises ValueError for an unknown mode and if wandb is not installed."""
     if mode is not None:
         one_of("mode", mode, Mode)
     spec = importlib.util.find_spec("wandb")
     if spec is None or spec.origin is None:  # a folder of that name, such as other programs leave, has no origin
         raise ValueError("logger=wandb needs a package that is not installed: pip install '.[wandb]'")
+
+
+def open_run(about: dict[str, Any], *, folder: Path, mode: str | None, timeout: float, resume: bool):
+    """The W&B run ``about["id"]``, its files in folder/wandb; None if not even an offline one can be had.
+
+    If the service cannot be used the run is an offline one, and a line says why. An earlier local copy of the run is
+    replaced: two of them brought up one after the other would overwrite each other.
+
+    Args:
+        about: Arguments of ``wandb.init``: id, project, entity, name, group, job_type, tags and config.
+        mode: None for the value of WANDB_MODE, else online.
+        timeout: Seconds to wait for the service at the start, and again for uploads at the end.
+        resume: Go on in a run with this id if the service has one; else such a run starts over.
+
+    Raises:
+        ValueError: As ``check``.
+    """
+    check(mode)
     import wandb
 
-    logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)  # W&B's telemetry: of no interest where it fails
+    logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)  # W&B's telemetry: of no interest if it fails
+    about = about | {"group": about["group"][:128], "tags": [tag[:64] for tag in about["tags"]]}
+    options = {"init_timeout": timeout, "finish_timeout": timeout, "finish_timeout_raises": True}
     try:
         settings = wandb.setup(settings=wandb.Settings(silent=True)).settings
         mode = mode or settings.mode
@@ -64,29 +62,16 @@ def open_run(
             tell(f"{reason}; {later}")
             mode = "offline"
         for attempt in dict.fromkeys((mode, "offline")):
-            for old in (folder / "wandb").glob(f"*run-*-{id}"):
+            for old in (folder / "wandb").glob(f"*run-*-{about['id']}"):
                 shutil.rmtree(old, ignore_errors=True)
             try:
                 return wandb.init(
-                    project=project,
-                    entity=entity,
-                    id=id,
-                    name=name,
-                    group=group[:128],
-                    job_type=job_type,
-                    tags=[tag[:64] for tag in tags],
-                    config=config,
+                    **about,
                     dir=folder,
                     mode=attempt,
                     resume="allow" if resume and attempt == "online" else None,
                     reinit="create_new",
-                    settings=wandb.Settings(
-                        silent=True,
-                        console="off",
-                        init_timeout=timeout,
-                        finish_timeout=timeout,
-                        finish_timeout_raises=True,
-                    ),
+                    settings=wandb.Settings(silent=True, console="off", **options),
                 )
             except Exception as error:
                 tell(f"{first_line(error)}; {later if attempt == 'online' else 'this run is not logged'}")

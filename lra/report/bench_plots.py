@@ -1,0 +1,141 @@
+"""Pictures of what mechanisms cost: time and memory over n, growth, speed against accuracy."""
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Sequence
+from pathlib import Path
+from statistics import mean, stdev
+
+from matplotlib.figure import Figure
+
+from ..runs.bench_record import BenchRecord, Row
+from ..runs.record import RunRecord
+from . import figures, plots
+from .bench_tables import Group, groups, growth, label, number
+from .palette import Palette
+from .table import stem
+
+KINDS = ("png", "svg")
+COLOURED = 12  # lines of a picture with a colour of their own
+
+
+def pictures(records: Sequence[BenchRecord], folder: Path, trained: Iterable[RunRecord] = ()) -> list[Path]:
+    """PNG files, each with an SVG beside it: time and memory of each group over n, or as bars where there is one n;
+    growth; speed against accuracy of each study of ``trained`` whose mechanisms a benchmark timed."""
+    folder.mkdir(parents=True, exist_ok=True)
+    made, trained = [], [r for r in trained if r.kind == "train" and r.status == "done"]
+
+    def save(figure: Figure, name: str) -> None:
+        made.append(folder / f"{stem(name)}.png")
+        figures.write(figure, folder / stem(name), KINDS, bbox_inches="tight")
+
+    for group in groups(records):
+        if not any(group.over_n().values()):
+            continue
+        name = f"{group.title} {group.source.fingerprint[:6]}"
+        if len(group.lengths) > 1:
+            save(_lines(Figure(figsize=(12, 4.8), layout="constrained"), group), name)
+        else:
+            height = 1.5 + 0.22 * len(group.over_n())
+            save(_bars(Figure(figsize=(11, height), layout="constrained"), group), name)
+        if len(group.lengths) > 2:
+            height = 1.5 + 0.22 * len(group.over_n())
+            save(_exponents(Figure(figsize=(8, height), layout="constrained"), group), f"{name} growth")
+    for study in sorted({r.study for r in trained}):
+        if panels := _bubbles(records, [r for r in trained if r.study == study]):
+            made.append(folder / f"{stem(f'speed and accuracy {study}')}.png")
+            palette = Palette(sorted({bubble.label for group in panels.values() for bubble in group}))
+            figures.save(made[-1].with_suffix(""), panels, plots.trade, palette, KINDS)
+    return made
+
+
+def _lines(figure, group: Group):
+    """Time and memory over n, both axes logarithmic, as in CURformer's Figure 4."""
+    left, right = figure.subplots(1, 2)
+    found = {name: mine for name, mine in group.over_n().items() if mine}
+    by_time = sorted(found, key=lambda name: (-found[name][-1].n, found[name][-1].ms))
+    coloured = by_time if len(by_time) <= COLOURED + 1 else by_time[:COLOURED]
+    for name in by_time[::-1]:
+        n = [row.n for row in found[name]]
+        style = {"color": "0.85", "lw": 0.8, "zorder": 1}
+        if name in coloured:
+            at = coloured.index(name)
+            style = {"color": f"C{at % 10}", "ls": ("-", "--")[at // 10], "marker": "os^vD<>pP*"[at % 10], "ms": 4}
+        left.plot(n, [row.ms for row in found[name]], **style, label=name if name in coloured else None)
+        right.plot(n, [max(row.peak_bytes or 0, 1) / 2**20 for row in found[name]], **style)
+    if rest := len(found) - len(coloured):
+        left.plot([], [], color="0.85", label=f"{rest} slower ones")
+    for axes, unit in ((left, "ms"), (right, "MB")):
+        axes.set(xscale="log", yscale="log", xlabel="n", ylabel=unit)
+        axes.set_xticks(group.lengths, [f"{n:,}" for n in group.lengths])
+        axes.minorticks_off()
+        axes.grid(alpha=0.3)
+    handles, names = left.get_legend_handles_labels()
+    order = sorted(range(len(names)), key=lambda i: by_time.index(names[i]) if names[i] in found else len(found))
+    figure.legend([handles[i] for i in order], [names[i] for i in order], loc="outside right upper", fontsize=8)
+    figure.suptitle(f"{group.title}\n{group.source.machine.hardware}", fontsize=10)
+    return figure
+
+
+def _bars(figure, group: Group):
+    found = sorted(((mine[0], name) for name, mine in group.over_n().items() if mine), key=lambda pair: -pair[0].ms)
+    panels = figure.subplots(1, 2, sharey=True)
+    for axes, unit, value in zip(panels, ("ms", "MB"), (lambda r: r.ms, lambda r: r.peak_bytes / 2**20), strict=True):
+        bars = axes.barh([name for _, name in found], [value(row) for row, _ in found], color="C0")
+        axes.bar_label(bars, [number(value(row)) for row, _ in found], fontsize=8, padding=2)
+        axes.set(xlabel=unit)
+        axes.tick_params(labelsize=8)
+        axes.margins(x=0.12, y=0.01)
+    figure.suptitle(f"{group.title}, n {group.lengths[0]:,}\n{group.source.machine.hardware}", fontsize=10)
+    return figure
+
+
+def _exponents(figure, group: Group):
+    found = {name: growth([(row.n, row.ms) for row in mine]) for name, mine in group.over_n().items()}
+    found = dict(sorted(((k, v) for k, v in found.items() if v is not None), key=lambda pair: -pair[1]))
+    claimed = {label(row): row.claimed for row in group.rows}
+    axes = figure.subplots()
+    names = list(found)
+    axes.scatter([claimed[name] for name in names], names, marker="|", color="0.5", s=90, label="claimed")
+    axes.scatter(list(found.values()), names, color="C0", s=22, label="measured")
+    axes.set(xlabel=f"exponent of n in the time, up to n = {group.lengths[-1]:,}")
+    axes.grid(axis="x", alpha=0.3)
+    axes.tick_params(labelsize=8)
+    axes.margins(y=0.02)
+    axes.legend(fontsize=8)
+    figure.suptitle(f"{group.title}\n{group.source.machine.hardware}", fontsize=10)
+    return figure
+
+
+def _bubbles(records: Sequence[BenchRecord], trained: Sequence[RunRecord]) -> dict[str, list[plots.Bubble]]:
+    """By task and benchmark, the test scores of the study and the times and memory of the benchmark."""
+    scores: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for r in trained:
+        scores[r.task][r.label].append(r.test)
+    panels = {}
+    for task, tests in scores.items():
+        costs, source = _costs(records, task, tests.keys())
+        if costs:
+            panels[f"{task}; times of {source}"] = [
+                plots.Bubble(
+                    name, row.ms, mean(test), stdev(test) if len(test) > 1 else None, len(test), row.peak_bytes
+                )
+                for name, row in costs.items()
+                for test in (tests[name],)
+            ]
+    return panels
+
+
+def _costs(records: Sequence[BenchRecord], task: str, labels: Collection[str]) -> tuple[dict[str, Row], str]:
+    """The row of each label, all from the one group of training steps that knows most of them, of the same task if
+    there is one, and its name; empty if none knows two."""
+    best: dict[str, Row] = {}
+    source, most = "", (False, 1)
+    for group in groups(records):
+        if (group.rows[0].what, group.rows[0].mode) != ("step", "training"):
+            continue
+        for n, pad in {(row.n, row.pad): None for row in group.rows}:
+            same = [r for r in group.rows if (r.n, r.pad) == (n, pad) and r.ms and r.mechanism in labels]
+            if len(same) > 1 and (quality := (group.rows[0].task == task, len(same))) > most:
+                most, best = quality, {row.mechanism: row for row in same}
+                source = f"{group.source.name}, {group.rows[0].dtype}, n {n:,}" + (f", {pad} padding" if pad else "")
+    return best, source

@@ -1,0 +1,180 @@
+"""The tables of a study: mechanisms by tasks, each task with everything that is known, and means over tasks."""
+
+import itertools
+import re
+from dataclasses import replace
+from statistics import mean
+from typing import NamedTuple
+
+from . import published
+from .significance import APART, MARKS, difference, mark, score
+from .summary import FACTS, SEPARATOR, Row, joined, number, task_order
+from .table import Cell, Table, frame, stem
+
+HEAD = ("mechanism", "test", "n", "dev", "constant", "ms", "params")
+CONTROL = "mean"  # attends to nothing: every query gets the mean of the values
+BELOW = ("details", "published")
+AVERAGED = (
+    "Means over tasks, compared only between mechanisms with the same tasks. Published means are recomputed from the "
+    "values per task over exactly these tasks."
+)
+
+
+def results(study: str, rows: list[Row]) -> Table:
+    """Test scores, a line for each label and a column for each task; the last column is their mean over seeds.
+
+    The mean is there for labels with a result on every task of the study; its deviation and test need the same seeds
+    on all of them.
+    """
+    tasks = list(dict.fromkeys(row.task for row in rows))
+    labels = sorted({row.label for row in rows})
+    found = {(row.label, row.task): row for row in rows}
+    columns = {}
+    for task in tasks:
+        mine = [found.get((label, task)) for label in labels]
+        columns[task] = mark([cell(row) for row in mine], [row.scores if row else {} for row in mine])
+    if len(tasks) > 1 and {row.facts["metric"] for row in rows} == {"accuracy"}:
+        lines = [[found.get((label, task)) for task in tasks] for label in labels]
+        columns["mean"] = mark([average(line) for line in lines], [over_tasks(line) for line in lines])
+    treatment = sorted({f"{key} {row.facts[key]}" for row in rows for key in ("protocol", "budget")})
+    counts = sorted({cell.n for column in columns.values() for cell in column if cell.n})
+    seeds = f"n = {counts[0]}" if len(counts) == 1 else f"n = {counts[0]} to {counts[-1]}" if counts else "no seed done"
+    return Table(
+        name=stem(f"study-{study}"),
+        title=study,
+        about=f"Test scores, mean ± sample standard deviation over seeds ({seeds}); {', '.join(treatment)}. {MARKS}",
+        cells=frame(
+            ("mechanism", *columns), zip(labels, *columns.values(), strict=True), [(study, name, "") for name in labels]
+        ),
+    )
+
+
+def over_control(study: str, rows: list[Row]) -> Table | None:
+    """What each mechanism adds over the control on each task; None if the study has no finished run of the control."""
+    control = {row.task: row.scores for row in rows if row.label == CONTROL and row.scores}
+    labels = sorted({row.label for row in rows if row.task in control} - {CONTROL})
+    if not labels:
+        return None
+    scores = {(row.label, row.task): row.scores for row in rows}
+    columns = {task: [difference(scores.get((name, task), {}), control[task]) for name in labels] for task in control}
+    judged = {task: [cell.mark for cell in cells if cell.std is not None] for task, cells in columns.items()}
+    alike = [task for task, marks in judged.items() if marks and set(marks) == {"tied"}]
+    return Table(
+        name=stem(f"over-{CONTROL}-{study}"),
+        title=f"Over {CONTROL}",
+        about=f"Test score less that of attn={CONTROL}, the control without attention, of the same study and task, ± "
+        f"standard error from the seeds of both. ≈: not told apart from it, below {APART} standard errors."
+        + "".join(f" {task}: this task at this budget does not tell mechanisms apart." for task in alike),
+        cells=frame(
+            ("mechanism", *columns), zip(labels, *columns.values(), strict=True), [(study, name, "") for name in labels]
+        ),
+        spread="se",
+    )
+
+
+def cell(row: Row | None) -> Cell:
+    """The score of a row, linked to its runs."""
+    return replace(score(row.scores, row.lost), link=row.place) if row else Cell()
+
+
+def over_tasks(rows: list[Row | None]) -> dict[int, float]:
+    """Mean over tasks for each seed; nothing if a task is missing or has other seeds than the first."""
+    if not all(rows) or any(row.scores.keys() != rows[0].scores.keys() for row in rows):
+        return {}
+    return {seed: mean(row.scores[seed] for row in rows) for seed in rows[0].scores}
+
+
+def average(rows: list[Row | None]) -> Cell:
+    """The mean of the tasks' means, empty if one is missing."""
+    if scores := over_tasks(rows):
+        return score(scores)
+    if not all(row and row.scores for row in rows):
+        return Cell()
+    value = mean(row.test for row in rows)
+    return Cell(text=f"{value:.2f}", value=value, note="the tasks have different seeds")
+
+
+class Line(NamedTuple):
+    """A mechanism: its cells, facts by the keys of FACTS, what else to know, published (source, value)."""
+
+    label: str
+    cells: list[Cell]
+    facts: dict[str, str]
+    details: list[str]
+    published: list[tuple[str, str]]
+
+
+def details(study: str, rows: list[Row]) -> list[Table]:
+    """A table for each task of a study and, if there are several tasks, one for each set of tasks averaged over."""
+    tables = []
+    for task, same in itertools.groupby(rows, key=lambda row: row.task):
+        lines = []
+        for row in same:
+            values = [(value.source, value.text) for value in published.accuracies(row.label, [task])]
+            lines.append(Line(row.label, _cells(row), row.facts, row.remarks, values))
+        tables.append(_table(study, task, HEAD[1:], lines))
+    return tables + _averages(study, rows)
+
+
+def _cells(row: Row) -> list[Cell]:
+    test, n = score(row.scores), f"{row.n} (+{row.lost})" if row.lost else str(row.n)
+    return [
+        replace(test, text=test.text or number(None), n=None),
+        Cell(text=n, value=row.n),
+        Cell(text=number(row.dev), value=row.dev),
+        Cell(text=row.constant_baseline, value=_leading(row.constant_baseline)),
+        Cell(text=number(row.ms, 1), value=row.ms),
+        Cell(text=row.params, value=_leading(row.params)),
+    ]
+
+
+def _leading(text: str) -> float | None:
+    """The number that a text begins with, thousands separators left out."""
+    found = re.match(r"-?\d[\d,]*(\.\d+)?", text)
+    return float(found[0].replace(",", "")) if found else None
+
+
+def _averages(study: str, rows: list[Row]) -> list[Table]:
+    """One table for each set of two or more tasks that some mechanism has accuracies on, the largest set first."""
+    labels: dict[str, list[Row]] = {}
+    for row in rows:
+        if row.facts["metric"] == "accuracy":
+            labels.setdefault(row.label, []).append(row)
+    sets: dict[tuple[str, ...], list[Line]] = {}
+    for label, mine in sorted(labels.items()):
+        scores = {row.task: row.test for row in mine if row.test is not None}
+        if len(scores) > 1:
+            value = mean(scores.values())
+            facts = {
+                key: joined(word for row in mine for word in row.facts[key].split(SEPARATOR))
+                for key in ("protocol", "budget")
+            }
+            missing = [f"no finished seed on {row.task}" for row in mine if row.test is None]
+            values = [(source, number(value)) for source, value in published.averages(label, scores)]
+            line = Line(label, [Cell(text=number(value), value=value)], facts, missing, values)
+            sets.setdefault(tuple(scores), []).append(line)
+    ordered = sorted(sets, key=lambda tasks: (-len(tasks), [task_order(task) for task in tasks]))
+    return [_table(study, f"mean of {', '.join(s)}", ("mean",), sets[s], about=AVERAGED) for s in ordered]
+
+
+def _table(study: str, title: str, head: tuple[str, ...], lines: list[Line], *, about: str = "") -> Table:
+    """The facts that all lines share are told in ``about``, the others in the lines that have them."""
+    words = {key: {line.facts[key] for line in lines} - {""} for key in lines[0].facts}
+    shared = [key for key in FACTS if len(words.get(key, ())) == 1 and SEPARATOR not in "".join(words[key])]
+    own = [key for key in FACTS if key in words and key not in shared]
+    told = "; ".join(FACTS[key].format(*words[key]) for key in shared)
+    unlike = [f"{key} {word}" for key in ("protocol", "budget") for word in sorted(words[key]) if word != "paper"]
+    caution = f"Not comparable with the published values: {', '.join(unlike)}." if unlike else ""
+    texts = []
+    for line in lines:
+        facts = [FACTS[key].format(line.facts[key]) for key in own if line.facts[key]]
+        printed = "\n".join(f"{source}: {value}" for source, value in line.published)
+        texts.append([line.label, *line.cells, "; ".join(line.details + facts), printed])
+    return Table(
+        name=stem(f"{study}-{title}"),
+        title=title,
+        about=" ".join(text for text in (told and f"{told[0].upper()}{told[1:]}.", about, caution) if text),
+        cells=frame(("mechanism", *head, *BELOW), texts, [(study, line.label, "") for line in lines]),
+        words=("mechanism", *BELOW),
+        below=BELOW,
+    )

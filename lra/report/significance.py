@@ -1,0 +1,80 @@
+"""Scores over seeds, the test between two sets of them, the marks of a column, and gains over a control."""
+
+import math
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import compress
+from statistics import mean, stdev, variance
+
+from scipy import stats
+
+from .table import Cell
+
+LEVEL = 0.05
+APART = 2  # standard errors
+MARKS = (
+    f"Bold: the highest mean. ≈: not told apart from it at {LEVEL:.0%} by a two-sided t-test, paired where both have "
+    "the same seeds, else Welch's, without correction for the number of comparisons; no mark: worse, or too few seeds "
+    "to say."
+)
+
+
+def score(scores: Mapping[int, float], lost: int = 0) -> Cell:
+    """Test scores by seed as mean ± sample standard deviation; the note counts ``lost`` seeds."""
+    if not scores:
+        return Cell(note=f"{lost} seed{'s' * (lost > 1)} without a result" if lost else "")
+    values = list(scores.values())
+    std = stdev(values) if len(values) > 1 else None
+    text = f"{mean(values):.2f}" + ("" if std is None else f" ± {std:.2f}")
+    note = f"n = {len(values)}" + (f", {lost} more without a result" if lost else "")
+    return Cell(text=text, value=mean(values), std=std, n=len(values), note=note)
+
+
+def p_value(a: Mapping[int, float], b: Mapping[int, float]) -> float | None:
+    """Two-sided t-test of two sets of scores by seed: paired for the same seeds, else Welch's; None below two seeds."""
+    if min(len(a), len(b)) < 2:
+        return None
+    paired = a.keys() == b.keys()
+    samples = [[a[seed] - b[seed] for seed in a]] if paired else [list(a.values()), list(b.values())]
+    if not any(map(variance, samples)):  # t is infinite, or 0 / 0
+        return 1.0 if mean(a.values()) == mean(b.values()) else 0.0
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # of differences that hardly vary
+        test = stats.ttest_1samp(*samples, 0) if paired else stats.ttest_ind(*samples, equal_var=False)
+    return float(test.pvalue)
+
+
+def mark(cells: Sequence[Cell], scores: Sequence[Mapping[int, float]]) -> list[Cell]:
+    """The cells of one column, the best and those that the test does not tell apart from it marked as such.
+
+    Equal means are all the best. There is no best among fewer than two.
+    """
+    there = [cell.value is not None for cell in cells]
+    if sum(there) < 2:
+        return list(cells)
+    top = max(cell.value for cell in compress(cells, there))
+    best = next(s for cell, s in zip(cells, scores, strict=True) if cell.value == top)
+    marked = []
+    for cell, mine, here in zip(cells, scores, there, strict=True):
+        if here and cell.value == top:
+            cell = replace(cell, mark="best")
+        elif here and (p := p_value(mine, best)) is not None:
+            cell = replace(cell, mark="tied" if p >= LEVEL else "", note=f"{cell.note}; p = {p:.2g} against the best")
+        marked.append(cell)
+    return marked
+
+
+def difference(scores: Mapping[int, float], control: Mapping[int, float]) -> Cell:
+    """Mean score less that of a control ± standard error sqrt(s1²/n1 + s2²/n2), the seeds taken as independent.
+
+    Below ``APART`` standard errors it is marked as tied; below two seeds on either side there is no error and no mark.
+    """
+    if not scores or not control:
+        return Cell()
+    value, n = mean(scores.values()) - mean(control.values()), f"n = {len(scores)} and {len(control)}"
+    if min(len(scores), len(control)) < 2:
+        return Cell(text=f"{value:+.2f}", value=value, note=n)
+    error = math.sqrt(sum(variance(side.values()) / len(side) for side in (scores, control)))
+    mark = "tied" if abs(value) < APART * error or value == 0 else ""
+    return Cell(text=f"{value:+.2f} ± {error:.2f}", value=value, std=error, mark=mark, note=n)

@@ -1,0 +1,148 @@
+"""The one form of a table: a DataFrame of cells with a caption, as Markdown, LaTeX, CSV or text for a terminal."""
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import pandas as pd
+from rich import box
+from rich.padding import Padding
+from rich.table import Table as RichTable
+
+KEY = ("study", "label", "aliases")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """``text`` is shown, the numbers behind it are for sorting and CSV; ``mark`` is ``best``, ``tied`` or nothing.
+
+    ``note`` explains the text, ``link`` names a place in the page.
+    """
+
+    text: str = ""
+    value: float | None = None
+    std: float | None = None
+    n: int | None = None
+    mark: str = ""
+    note: str = ""
+    link: str = ""
+
+
+def frame(
+    head: Sequence[str], rows: Iterable[Sequence[Cell | str]], keys: Sequence[tuple[str, str, str]] = ()
+) -> pd.DataFrame:
+    """Cells by line and column, strings as cells without a number.
+
+    Args:
+        keys: For each line the study and label of the runs that it shows, both empty for a published one, and aliases:
+            words besides the first cell by which the page's filter finds it.
+    """
+    cells = [[cell if isinstance(cell, Cell) else Cell(text=cell) for cell in row] for row in rows]
+    index = pd.MultiIndex.from_tuples(list(keys) or [("", "", "")] * len(cells), names=KEY)
+    return pd.DataFrame(cells, columns=list(head), index=index, dtype=object)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """Cells as of ``frame`` with a title and a sentence or more about them; ``name`` is the stem of its files.
+
+    ``words``: columns of text, all others are of numbers. ``below``: those of them that a terminal shows below a line.
+    ``spread``: what stands after ±, by its name in CSV.
+    """
+
+    name: str
+    title: str
+    about: str
+    cells: pd.DataFrame
+    words: tuple[str, ...] = ("mechanism",)
+    below: tuple[str, ...] = ()
+    spread: str = "std"
+
+    @property
+    def head(self) -> list[str]:
+        return list(self.cells.columns)
+
+    def rows(self) -> list[tuple[tuple[str, str, str], list[Cell]]]:
+        """(study, label, aliases) and the cells of each line."""
+        return list(zip(self.cells.index, self.cells.to_numpy().tolist(), strict=True))
+
+    def markdown(self) -> str:
+        """GitHub's form: numbers to the right, the best in bold, names of ours as code."""
+        escape = lambda text: text.replace("|", "\\|").replace("\n", "<br>")
+        lines = [map(escape, self.head), ["---" if name in self.words else "---:" for name in self.head]]
+        for (_, label, _), (first, *others) in self.rows():
+            name = f"`{escape(first.text)}`" if label else escape(first.text)
+            lines.append([name, *(_marked(escape(cell.text), cell.mark, "**{}**") for cell in others)])
+        return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
+
+    def latex(self) -> str:
+        """A tabular of booktabs; the caption is left to the paper it goes into."""
+        cells = self.cells.reset_index(drop=True)
+        bold = cells.map(lambda cell: "textbf: --rwrap;" if cell.mark == "best" else "")
+        texts = cells.map(lambda cell: _marked(cell.text, cell.mark, "{}"))
+        symbols = lambda text: " ".join(text.split()).replace("±", r"$\pm$").replace("≈", r"$\approx$")
+        style = texts.style.apply(lambda _: bold, axis=None).hide(axis="index")
+        style = style.format(symbols, escape="latex").format_index(symbols, escape="latex", axis="columns")
+        columns = "".join("l" if name in self.words else "r" for name in self.head)
+        title = f"% {' '.join(self.title.split())}. Needs \\usepackage{{booktabs}}.\n"
+        return title + style.to_latex(hrules=True, column_format=columns)
+
+    def numbers(self) -> pd.DataFrame:
+        """Numbers in full: for each column of them its value and, if there are any, its spread and n."""
+        columns: dict[str, list] = {}
+        for name, cells in self.cells.items():
+            if name in self.words:
+                columns[name] = [cell.text for cell in cells]
+                continue
+            # FAIL of the leaderboard is no number
+            columns[name] = [cell.text if cell.value is None else round(cell.value, 6) for cell in cells]
+            for part, called in (("std", self.spread), ("n", "n")):
+                values = [getattr(cell, part) for cell in cells]
+                if any(value is not None for value in values):
+                    columns[f"{name} {called}"] = [None if value is None else round(value, 6) for value in values]
+        return pd.DataFrame(columns, dtype=object)
+
+    def csv(self) -> str:
+        """A text that a spreadsheet would take for a formula begins with an apostrophe."""
+        plain = {_inert(name): list(map(_inert, values)) for name, values in self.numbers().items()}
+        return pd.DataFrame(plain, dtype=object).to_csv(index=False, lineterminator="\n")
+
+    def terminal(self) -> RichTable:
+        """Columns of ``below`` in lines of their own, ``name: value`` in two columns, so that 80 columns are enough."""
+        table = RichTable(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
+        shown = [name for name in self.head if name not in self.below]
+        for name in shown:
+            table.add_column(name, overflow="fold", justify="left" if name in self.words else "right")
+        for _, cells in self.rows():
+            texts = {name: cell.text for name, cell in zip(self.head, cells, strict=True)}
+            table.add_row(*(texts[name] for name in shown), style="bold" if self.below else None)
+            for line in filter(None, "\n".join(texts[name] for name in self.below).split("\n")):
+                text, _, value = line.partition(": ")
+                table.add_row(Padding(text, (0, 0, 0, 2)), value)
+        return table
+
+
+class Chapter(NamedTuple):
+    """A part of the report besides the studies: tables, and pictures as of ``plots.save``."""
+
+    title: str
+    about: str
+    tables: list[Table]
+    pictures: tuple = ()
+
+
+def stem(text: str) -> str:
+    """A file name for a title."""
+    return re.sub(r"[^\w.-]+", "-", text)
+
+
+def _marked(text: str, mark: str, bold: str) -> str:
+    return bold.format(text) if mark == "best" else text + " ≈" * (mark == "tied")
+
+
+def _inert(value):
+    if not isinstance(value, str):
+        return value
+    text = value.replace("\r", "\n")  # which the writer would not quote
+    return "'" + text if re.match(r"[=+\-@\t\n].", text, re.DOTALL) else text
