@@ -59,5 +59,5 @@ def test_evaluation_and_the_ends():
     x = torch.ones(100)
     assert Dropout(0.5).eval()(x) is x and Dropout(0.0)(x) is x
     assert not Dropout(1.0)(x).any()
-    with pytest.raises(ValueError, match=r"between 0 and 1, not 1\.5"):
+    with pytest.raises(ValueError, match=r"dropout must be from 0 to 1, not 1\.5"):
         Dropout(1.5)
