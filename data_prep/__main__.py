@@ -11,7 +11,7 @@ from omegaconf import DictConfig
 from lra.config import CONF, compose, data_command, explain, main
 from lra.data.store import META, StoreError, load, verify
 
-from .base import Source, log
+from .base import Source, log, without_login
 
 TASKS = sorted(path.stem for path in (CONF / "task").glob("*.yaml"))
 
@@ -102,7 +102,7 @@ def overview(config: DictConfig) -> Iterable[str]:
         yield f"  source        {source.origin}"
         yield f"  licence       {source.licence}"
         if source.stored:
-            yield f"  to make it    {obstacles.get(task, source.command)}"
+            yield f"  to make it    {obstacles.get(task) or without_login(source.command)}"
 
 
 def described(folder: Path) -> str:
