@@ -12,31 +12,31 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from numba import njit
 from torch import Tensor
 
 from .base import Source
+from .compiled import compiled
 from .counter_rng import STEP, below, mix
 
 LENGTHS = tuple(2**k for k in range(7, 15))  # 128 .. 16384, those of the PSF-Attn paper
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def split_key(seed, split):
     return mix(mix(np.uint64(seed) + STEP) + np.uint64(split) * STEP)
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def state_of(key, example):
     return mix(key + np.uint64(example) * STEP)
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def word_at(state, position):
     return mix(state + (np.uint64(position) + np.uint64(3)) * STEP)
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def two_positions(state, length):
     """Two distinct positions in [0, length), the smaller one first; every pair is equally likely."""
     one, other = below(mix(state + STEP), length), below(mix(state + STEP + STEP), length - 1)
