@@ -8,6 +8,7 @@ import multiprocessing
 import os
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -98,3 +99,14 @@ def start(work, *arguments):
     process = multiprocessing.get_context("fork").Process(target=work, args=arguments)
     process.start()
     return process
+
+
+def served(folder: Path, monkeypatch) -> Iterator[Server]:
+    """For a fixture: a running server of folder/served, which holds DATA as file.tar.gz."""
+    monkeypatch.setenv("NO_PROXY", "*")
+    files = folder / "served"
+    files.mkdir()
+    (files / "file.tar.gz").write_bytes(DATA)
+    with Server(files) as running:
+        yield running
+        running.shutdown()

@@ -10,13 +10,18 @@ from pathlib import Path
 
 import pytest
 from archives import imdb
-from server import DATA, SHA256, needs_tfds, partial, refused, silent, start
+from server import DATA, SHA256, needs_tfds, partial, refused, served, silent, start
 
 from data_prep import download
 from data_prep.download import Download
 from data_prep.image import OFFICIAL as CIFAR
 from data_prep.text import OFFICIAL as IMDB
 from data_prep.text import Text
+
+
+@pytest.fixture
+def server(tmp_path, monkeypatch):
+    yield from served(tmp_path, monkeypatch)
 
 
 @needs_tfds

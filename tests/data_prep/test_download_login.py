@@ -9,12 +9,18 @@ from pathlib import Path
 
 import pytest
 from archives import imdb
-from server import DATA, SHA256, Server, basic, needs_tfds, refused, silent, start
+from server import DATA, SHA256, Server, basic, needs_tfds, refused, served, silent, start
 
 from data_prep.download import Download
 from data_prep.text import OFFICIAL as IMDB
 from data_prep.text import Text
 from lra.data.store import StoreError
+
+
+@pytest.fixture
+def server(tmp_path, monkeypatch):
+    yield from served(tmp_path, monkeypatch)
+
 
 LOGIN, WRITTEN = "me@work:p/s:\u20acret", "me%40work:p%2Fs%3A%E2%82%ACret@"  # as a server sees it and in an address
 SECRETS = ("me@work", "me%40work", "p/s:", "p%2Fs", "cret", base64.b64encode(LOGIN.encode()).decode())
