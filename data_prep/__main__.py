@@ -12,7 +12,7 @@ from lra.config import CONF, compose, data_command, explain, main
 from lra.console import log
 from lra.data.store import META, StoreError, load, verify
 
-from .base import Source
+from .base import Source, without_login
 
 TASKS = sorted(path.stem for path in (CONF / "task").glob("*.yaml"))
 
@@ -103,7 +103,7 @@ def overview(config: DictConfig) -> Iterable[str]:
         yield f"  source        {source.origin}"
         yield f"  licence       {source.licence}"
         if source.stored:
-            yield f"  to make it    {obstacles.get(task, source.command)}"
+            yield f"  to make it    {obstacles.get(task) or without_login(source.command)}"
 
 
 def described(folder: Path) -> str:

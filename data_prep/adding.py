@@ -1,18 +1,18 @@
 """The adding problem (Hochreiter & Schmidhuber 1997), as in PSF-Attn (Khalitov et al. 2022)."""
 
 import numpy as np
-from numba import njit
 
+from .compiled import compiled
 from .synthetic import Synthetic, state_of, two_positions, word_at
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def _value(state, position):
     """One of the 2**24 multiples of 2**-23 in (-1, 1]; each is exact in float32."""
     return 1.0 - (word_at(state, position) >> np.uint64(40)) * 2.0**-23
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def _fill(key, index, length, kept, tokens):
     for row, example in enumerate(index):
         state = state_of(key, example)
@@ -23,7 +23,7 @@ def _fill(key, index, length, kept, tokens):
                 tokens[row, position, 1] = 1
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def _answers(key, n, length):
     answers = np.empty(n, np.float32)
     for example in range(n):

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import re
 import shutil
 import time
 from abc import ABC, abstractmethod
@@ -26,6 +27,12 @@ from lra.disk.atomic import NO_ROOM
 
 Progress = Callable[[str, int, int | None], None]  # (what, how many are done, how many there will be or None)
 SECONDS_BETWEEN_LINES = 10
+LOGIN = re.compile(r"(?<=//)[^/?#\s]*@")  # user:password@ of an address
+
+
+def without_login(text: str) -> str:
+    """An address, or a command with addresses, without their user:password@."""
+    return LOGIN.sub("", text)
 
 
 @contextmanager
@@ -120,6 +127,7 @@ class Source(ABC):
     origin: ClassVar[str] = "unknown"
     alphabet: ClassVar[Sequence[str]] = ()  # what the ids 0, 1, ... stand for, where they are not bytes or grey levels
     classes: ClassVar[Sequence[str]] = ()  # what the labels 0, 1, ... stand for, where they are not numbers themselves
+    download: Any = None  # the download.Download of a source that has one
     command: str | None = None  # what to type to prepare it, where its arguments are not the default ones
 
     @property
@@ -149,11 +157,17 @@ class Source(ABC):
             return load(folder, self.provenance, self.towers)
         except StoreError as error:
             force = " force=true" if folder.exists() else ""
-            command = self.command or f"python -m data_prep task={self.name}"
+            command = without_login(self.command or f"python -m data_prep task={self.name}")
             raise StoreError(f"{error}; to make it: {command}{force}") from None
 
     def open(self, root: Path | str) -> dict[str, Split]:
-        """As `load`, but a generated data set that is not there yet is prepared first."""
+        """As `load`, but a generated data set that is not there yet is prepared first.
+
+        ValueError for an address with user:password@, which a run would store with its other options.
+        """
+        if self.download is not None and self.download.login is not None:
+            remedy = f"prepare the data by python -m data_prep, then leave it out: source.url={self.download.url}"
+            raise ValueError(f"source.url has user:password@, which a run's config.yaml would keep: {remedy}")
         if self.generated and not self.folder(root).exists():
             log(f"{self.name}: no data at {self.folder(root)} yet, preparing it once")
             self.prepare(root)

@@ -1,13 +1,14 @@
 """Random numbers by counter, for compiled code: SplitMix64 (Steele, Lea & Flood 2014)."""
 
 import numpy as np
-from numba import njit
+
+from .compiled import compiled
 
 STEP = np.uint64(0x9E3779B97F4A7C15)  # from one state to the next; a stream's words are mix(state)
 LOW, HALF = np.uint64(0xFFFFFFFF), np.uint64(32)
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def mix(word):
     """The output function of SplitMix64, uint64 -> uint64."""
     word = (word ^ (word >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -15,7 +16,7 @@ def mix(word):
     return word ^ (word >> np.uint64(31))
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def below(word, bound):
     """An integer in [0, bound) from the low half of a word; the bias is under bound / 2**32."""
     return np.int64(((word & LOW) * np.uint64(bound)) >> HALF)

@@ -2,19 +2,21 @@
 
 import hashlib
 import importlib.util
+import json
 import os
 import shutil
 import subprocess
 import sys
 import time
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from lra.console import log
 
 from .archive import fingerprint
-from .base import Progress, alone
+from .base import Progress, alone, without_login
 
 PROGRAM = Path(__file__).with_name("tfds_download.py")
 POLL = 0.2  # seconds between two looks at a download
@@ -26,17 +28,27 @@ class Download:
     """One file. url: its http(s) address; sha256: its checksum, None if nobody publishes one, then it is not checked.
 
     size: bytes, for the progress and the free space. archive: the file itself where it is there already; the checksum
-    holds for it too.
+    holds for it too. login: user and password for `url`, which gives them away here if it has them: whatever is printed
+    or stored is the address without them.
     """
 
     url: str
     sha256: str | None = None
     size: int | None = None
     archive: Path | None = None
+    login: tuple[str, str] | None = field(default=None, repr=False)
 
     def __post_init__(self):
         if not self.url.startswith(("http://", "https://")):
-            raise ValueError(f"source.url must start with http:// or https://, not {self.url!r}")
+            raise ValueError("source.url must start with http:// or https://")
+        try:
+            parts = urlsplit(self.url)
+            parts.port  # noqa: B018 it is only checked here
+        except ValueError:
+            raise ValueError("source.url must have a host; in a user or password write %2F for /, %3A for :") from None
+        if "@" in parts.netloc:
+            object.__setattr__(self, "login", (unquote(parts.username or ""), unquote(parts.password or "")))
+            object.__setattr__(self, "url", without_login(self.url))
         if self.sha256 is not None and (len(self.sha256) != 64 or set(self.sha256) - set("0123456789abcdef")):
             raise ValueError(f"source.sha256 must be 64 hexadecimal digits in lower case, not {self.sha256!r}")
 
@@ -45,8 +57,10 @@ class Download:
     ) -> "Download":
         """With what is not None replaced; the size of another file is not known."""
         size = self.size if sha256 in (None, self.sha256) else None
+        login = self.login if url is None else None
         archive = self.archive if archive is None else Path(archive)
-        return replace(self, url=url or self.url, sha256=sha256 or self.sha256, size=size, archive=archive)
+        changed = {"url": url or self.url, "sha256": sha256 or self.sha256, "size": size, "archive": archive}
+        return replace(self, **changed, login=login)
 
     @property
     def identity(self) -> dict:
@@ -120,6 +134,9 @@ class Download:
         pipe = subprocess.PIPE
         with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as child:
             try:
+                with suppress(BrokenPipeError):  # it has ended already and says why below
+                    child.stdin.write(json.dumps(self.login) + "\n")  # other users see arguments, but no pipes
+                    child.stdin.flush()
                 size, grown = 0, time.monotonic()
                 while child.poll() is None:
                     time.sleep(POLL)

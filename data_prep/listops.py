@@ -15,11 +15,11 @@ from statistics import median
 from typing import Any, BinaryIO
 
 import numpy as np
-from numba import njit
 
 from lra.data.store import ExampleChunk
 
 from .base import Progress, Source, in_order
+from .compiled import compiled
 from .counter_rng import HALF, STEP, below, mix
 from .release import Release
 
@@ -34,7 +34,7 @@ BLOCK_TREES, BLOCK_BYTES = 2**14, 2**25  # one task of a worker: so many trees, 
 HOPELESS, HOPELESS_NEW = 100_000, 20  # give up when so many times max_length nodes hold fewer new trees
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def _answer(operator, values, first, end):
     """Applies operator 0..3 (MIN, MAX, MED, SM) to values[first:end], which it may reorder."""
     if operator == 2:
@@ -51,7 +51,7 @@ def _answer(operator, values, first, end):
     return low if operator == 0 else high if operator == 1 else total % 10
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def _grow(seed, first, trees, min_length, max_length, max_depth, max_args, p_operator):
     """Draws trees first .. first + trees - 1; returns tokens (total,), lengths (k,), answers (k,), nodes drawn.
 

@@ -1,8 +1,8 @@
-"""Data sets of rows with two marked positions, made when they are read.
+"""Data sets whose rows are made when they are read.
 
 Shapes: B batch, L length, F features. Example i of a split is a function of (seed, split, i): word k of its random
-stream is mix(state + k STEP), words 1 and 2 choose the two positions, word 3 + p belongs to position p. So a label
-needs four words and not the row, and two lengths of one seed share their words.
+stream is mix(state + k STEP). Of rows with two marked positions words 1 and 2 choose these and word 3 + p belongs to
+position p. So a label needs four words and not the row, and two lengths of one seed share their words.
 """
 
 from abc import abstractmethod
@@ -12,31 +12,31 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from numba import njit
 from torch import Tensor
 
 from .base import Source
+from .compiled import compiled
 from .counter_rng import STEP, below, mix
 
 LENGTHS = tuple(2**k for k in range(7, 15))  # 128 .. 16384, those of the PSF-Attn paper
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def split_key(seed, split):
     return mix(mix(np.uint64(seed) + STEP) + np.uint64(split) * STEP)
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def state_of(key, example):
     return mix(key + np.uint64(example) * STEP)
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def word_at(state, position):
     return mix(state + (np.uint64(position) + np.uint64(3)) * STEP)
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def two_positions(state, length):
     """Two distinct positions in [0, length), the smaller one first; every pair is equally likely."""
     one, other = below(mix(state + STEP), length), below(mix(state + STEP + STEP), length - 1)
@@ -82,10 +82,11 @@ class Synthetic(Source):
     licence = "generated here, MIT"
     dtype: ClassVar[type]
     features: ClassVar[tuple[int, ...]] = ()
+    lengths: ClassVar[tuple[int, ...]] = LENGTHS
 
     def __init__(self, *, length: int = 128, train: int = 200_000, val: int = 5_000, test: int = 5_000, seed: int = 0):
         for valid, what in (
-            (length in LENGTHS, f"a length among {', '.join(map(str, LENGTHS))}, not {length}"),
+            (length in self.lengths, f"a length among {', '.join(map(str, self.lengths))}, not {length}"),
             (min(train, val, test) >= 1, "at least one example in train, val and test"),
             (0 <= seed < 2**63, "seed in 0..2**63 - 1"),
         ):
@@ -94,14 +95,12 @@ class Synthetic(Source):
         self.length, self.seed = length, seed
         self.sizes = {"train": train, "val": val, "test": test}
 
-    @staticmethod
     @abstractmethod
-    def fill(key: np.uint64, index: np.ndarray, length: int, kept: int, tokens: np.ndarray) -> None:
+    def fill(self, key: np.uint64, index: np.ndarray, length: int, kept: int, tokens: np.ndarray) -> None:
         """Writes the first `kept` tokens of the examples index (B,) into tokens (B, width[, F]), zero before."""
 
-    @staticmethod
     @abstractmethod
-    def answers(key: np.uint64, n: int, length: int) -> np.ndarray:
+    def answers(self, key: np.uint64, n: int, length: int) -> np.ndarray:
         """The labels (n,) int64 or float32 of the first n examples."""
 
     @property

@@ -1,20 +1,20 @@
 """The temporal order problem (Hochreiter & Schmidhuber 1997), as in PSF-Attn (Khalitov et al. 2022)."""
 
 import numpy as np
-from numba import njit
 
+from .compiled import compiled
 from .synthetic import Synthetic, state_of, two_positions, word_at
 
 X = 4  # the id of X; that of Y is one more, those of the noise a, b, c, d are less
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def _signal(state, position):
     """0 for X, 1 for Y."""
     return np.int64(word_at(state, position) >> np.uint64(63))
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def _fill(key, index, length, kept, tokens):
     for row, example in enumerate(index):
         state = state_of(key, example)
@@ -25,7 +25,7 @@ def _fill(key, index, length, kept, tokens):
                 tokens[row, position] = X + _signal(state, position)
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def _answers(key, n, length):
     answers = np.empty(n, np.int64)
     for example in range(n):

@@ -27,6 +27,7 @@ from .image import Image
 from .listops import ListOps, decode
 from .pathfinder.generator import Pathfinder
 from .pathfinder.paddles import SETTINGS
+from .recall import Recall
 from .retrieval import Retrieval
 from .synthetic import LENGTHS, Drawn
 from .temporal_order import TemporalOrder
@@ -199,3 +200,23 @@ class TemporalOrderProblem(SourceBuilder):
 
     def example(self, rows: list[Tensor], label: int) -> dict[str, Any]:
         return {"symbols": rows[0].numpy(), "label": label}
+
+
+class AssociativeRecall(SourceBuilder):
+    """Associative recall: tokens, each a pair of key and value, the one query of a key, or filler; its value."""
+
+    VERSION = tfds.core.Version(Recall.version)
+    BUILDER_CONFIGS: ClassVar = [
+        SourceConfig(name=f"{n}", description=f"{n} tokens, 4 pairs.", source=Recall(length=n)) for n in Recall.lengths
+    ]
+    KEYS = ("tokens", "label")
+
+    def features(self) -> dict[str, Any]:
+        source = self.builder_config.source
+        return {
+            "tokens": tfds.features.Tensor(shape=(source.length,), dtype=np.int16),
+            "label": tfds.features.ClassLabel(num_classes=source.values),
+        }
+
+    def example(self, rows: list[Tensor], label: int) -> dict[str, Any]:
+        return {"tokens": rows[0].numpy(), "label": label}

@@ -1,10 +1,13 @@
 """Downloads one file by TFDS's download manager and prints its path: python -P tfds_download.py URL FOLDER.
 
+The first line on its standard input is [user, password] for the address, or null, as JSON.
+
 A program of its own, as TFDS waits without a time limit and its threads outlive an interrupt: `download.Download` ends
 this process instead. It also ends when its standard input closes, which is when the process that started it is gone.
 What goes wrong is the last line on stderr.
 """
 
+import json
 import os
 import sys
 import threading
@@ -36,6 +39,16 @@ def reason(error: Exception, url: str) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())}"
 
 
+def authenticate(url: str, login: tuple[str, str]) -> None:
+    """Sends `login` to the host of `url` and to no other, as if ~/.netrc had it.
+
+    TFDS takes no credentials but in the address, which it writes beside the file.
+    """
+    host, netrc = urlsplit(url)[:2], requests.sessions.get_netrc_auth
+    encoded = tuple(part.encode() for part in login)
+    requests.sessions.get_netrc_auth = lambda asked: encoded if urlsplit(asked)[:2] == host else netrc(asked)
+
+
 def download(url: str, folder: Path) -> Path:
     """The file in `folder`. Its checksum is registered rather than compared: that is left to the caller."""
     # TFDS doubles its pauses ten times over, which takes minutes where there is no network.
@@ -50,8 +63,11 @@ def download(url: str, folder: Path) -> Path:
 
 
 if __name__ == "__main__":
+    login = json.loads(sys.stdin.readline())
     threading.Thread(target=lambda: (sys.stdin.read(), os._exit(1)), daemon=True).start()
     try:
+        if login is not None:
+            authenticate(sys.argv[1], login)
         print(download(sys.argv[1], Path(sys.argv[2])))
     except Exception as error:
         sys.exit(reason(error, sys.argv[1]))

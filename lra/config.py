@@ -105,7 +105,8 @@ def refuse_lists(overrides: Iterable[str]) -> None:
 def _escape(override: str) -> str:
     """run=runs/cur_abs-count=32 -> run=runs/cur_abs-count\\=32, which is how hydra reads the folder of such a label."""
     key, _, value = override.partition("=")
-    plain = "=" in value and "\\=" not in value and value[0] not in "[{'\""
+    call = re.match(r"\w+\(", value)  # of hydra's grammar: glob(*,exclude=psf*)
+    plain = "=" in value and "\\=" not in value and value[0] not in "[{'\"" and not call
     return f"{key}={value.replace('=', chr(92) + '=')}" if plain else override
 
 

@@ -10,9 +10,10 @@ import math
 
 import numpy as np
 
+from ..compiled import inlined
 from ..counter_rng import STEP, mix
 from .paddles import BEYOND, SEEDS
-from .patches import fits, inlined, paste
+from .patches import fits, paste
 
 PADDLE_RETRIALS = 2
 FREE = 76  # a pixel is free if ceil(value / 255 - 0.3) = 0

@@ -20,12 +20,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 
 from lra.console import log
 from lra.data.store import ExampleChunk
 
 from ..base import Progress, Source, in_order
+from ..compiled import compiled
 from ..counter_rng import mix
 from .curves import below, draw_distractor, draw_targets
 from .paddles import SETTINGS, paddle_table
@@ -85,7 +85,7 @@ def trace(
     return images, labels, made
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def _draw_images(table, margin, choice, choices, seed, contour, first, images, labels, made):
     """Draw those images whose margin is number `choice` of `choices`."""
     size, length = images.shape[1], contour // 3

@@ -1,12 +1,12 @@
-"""How Pathfinder's patches are pasted into masks and layers, and how the layers make an image (see `paddles`)."""
+"""How Pathfinder's patches are pasted into masks and layers, and how the layers make an image (see `paddles`).
+
+Handing the tables over to a function takes as long as most functions here: inlined, an image takes half the time.
+"""
 
 import numpy as np
-from numba import njit
 
+from ..compiled import inlined
 from .paddles import BEYOND
-
-# Handing the tables over to a function takes as long as most functions here: inlined, an image takes half the time.
-inlined = njit(nogil=True, cache=True, forceinline=True)
 
 
 @inlined

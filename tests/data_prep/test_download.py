@@ -1,102 +1,27 @@
-"""Downloads over a server on this machine, what fails on the way, and archives that are not to be trusted."""
+"""Downloads over a server on this machine, and what fails on the way."""
 
-import hashlib
-import http.server
 import importlib.util
-import multiprocessing
 import os
 import resource
 import signal
 import socket
-import tarfile
-import threading
 import time
 from pathlib import Path
 
 import pytest
-from archives import imdb, write_tar
+from archives import imdb
+from server import DATA, SHA256, needs_tfds, partial, refused, served, silent, start
 
 from data_prep import download
-from data_prep.archive import fingerprint, members, reading
 from data_prep.download import Download
 from data_prep.image import OFFICIAL as CIFAR
 from data_prep.text import OFFICIAL as IMDB
 from data_prep.text import Text
-from lra.data.store import StoreError
-
-DATA = os.urandom(200_000)
-SHA256 = hashlib.sha256(DATA).hexdigest()
-needs_tfds = pytest.mark.skipif(not importlib.util.find_spec("tensorflow_datasets"), reason="needs tensorflow-datasets")
-
-
-class Server(http.server.ThreadingHTTPServer):
-    """Serves `folder`; /cut ends in the middle, /short too but without a length, /stall and /drip never end."""
-
-    daemon_threads = True
-
-    def __init__(self, folder):
-        self.folder, self.asked, self.left = folder, [], threading.Event()
-        super().__init__(("127.0.0.1", 0), Handler)
-        threading.Thread(target=self.serve_forever, daemon=True).start()
-
-    def url(self, name):
-        return f"http://127.0.0.1:{self.server_port}/{name}"
-
-
-class Handler(http.server.BaseHTTPRequestHandler):
-    def log_message(self, *_):
-        pass
-
-    def do_GET(self):
-        self.server.asked.append(self.path)
-        name = self.path.lstrip("/")
-        path = self.server.folder / name
-        if name not in ("cut", "short", "stall", "drip") and not path.exists():
-            return self.send_error(404)
-        data = DATA if not path.exists() else path.read_bytes()
-        self.send_response(200)
-        if name != "short":
-            self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data[: len(data) // 2])
-        if name == "stall":
-            time.sleep(60)
-        try:
-            while name == "drip":
-                self.wfile.write(b"x")
-                time.sleep(0.02)
-        except OSError:
-            self.server.left.set()
-        if path.exists():
-            self.wfile.write(data[len(data) // 2 :])
 
 
 @pytest.fixture
 def server(tmp_path, monkeypatch):
-    monkeypatch.setenv("NO_PROXY", "*")
-    folder = tmp_path / "served"
-    folder.mkdir()
-    (folder / "file.tar.gz").write_bytes(DATA)
-    with Server(folder) as running:
-        yield running
-        running.shutdown()
-
-
-def silent(what, done, total):
-    pass
-
-
-def partial(folder: Path) -> list[str]:
-    """What a download left that is neither a lock nor a finished file."""
-    return [path.name for path in folder.iterdir() if path.suffix != ".lock"] if folder.exists() else []
-
-
-def refused(request: Download, folder: Path) -> str:
-    with pytest.raises(ValueError) as caught:
-        request.fetch(folder, silent)
-    message = str(caught.value)
-    assert "\n" not in message and not isinstance(caught.value, StoreError) and partial(folder) == []
-    return message
+    yield from served(tmp_path, monkeypatch)
 
 
 @needs_tfds
@@ -167,12 +92,6 @@ def test_a_full_disk(server, tmp_path, monkeypatch):
     assert "it has 1,000,000,000,000 MB" in refused(huge, tmp_path / "downloads") and len(server.asked) == asked
 
 
-def start(work, *arguments):
-    process = multiprocessing.get_context("fork").Process(target=work, args=arguments)
-    process.start()
-    return process
-
-
 @needs_tfds
 @pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGKILL])
 def test_the_download_ends_with_the_process_that_asked_for_it(server, tmp_path, stop):
@@ -233,81 +152,3 @@ def test_two_processes_download_once(server, tmp_path):
     assert [process.exitcode for process in started] == [0, 0]
     assert server.asked == ["/aclImdb_v1.tar.gz"]
     assert [len(source.load(tmp_path / "data")["train"]) for source in made] == [40, 35]
-
-
-def member(name, kind=tarfile.REGTYPE, target=""):
-    info = tarfile.TarInfo(name)
-    info.type, info.linkname = kind, target
-    return info
-
-
-HOSTILE = {
-    "../outside": member("../outside"),
-    "a/../../outside": member("a/../../outside"),
-    "/etc/passwd": member("/etc/passwd"),
-    "symlink": member("symlink", tarfile.SYMTYPE, "/etc/passwd"),
-    "hardlink": member("hardlink", tarfile.LNKTYPE, "a"),
-    "device": member("device", tarfile.CHRTYPE),
-    "pipe": member("pipe", tarfile.FIFOTYPE),
-    "sparse": member("sparse", tarfile.GNUTYPE_SPARSE),
-}
-
-
-@pytest.mark.parametrize("name", HOSTILE)
-def test_a_hostile_archive_is_refused_by_the_name_of_its_member(tmp_path, name):
-    sha256 = imdb(tmp_path / "imdb.tar.gz", hostile=HOSTILE[name])
-    before = sorted(tmp_path.rglob("*"))
-    with pytest.raises(ValueError, match=f"not to be trusted: its member '{name}' (lies outside|is a link|is not a)"):
-        Text(archive=tmp_path / "imdb.tar.gz", sha256=sha256).prepare(tmp_path / "data")
-    left = {path for path in tmp_path.rglob("*") if path.suffix != ".lock"} - {*before, tmp_path / "data"}
-    assert not left
-
-
-@pytest.mark.parametrize("mode", ["w:", "w:gz", "w:xz", "w:bz2"])
-def test_members_in_order_whatever_the_compression(tmp_path, mode):
-    files = {"./a/2": b"two" * 999, "a/1": b"", "b/3": b"three", "a/4": bytes(512)}
-    write_tar(tmp_path / "some.tar", files, mode=mode)
-    wanted = lambda name: name.startswith("a/")
-    found = [(name, file.read()) for name, file in members(tmp_path / "some.tar", wanted, silent)]
-    assert found == [("a/2", b"two" * 999), ("a/1", b""), ("a/4", bytes(512))]
-
-
-def read_all(path):
-    with reading(path):
-        return [file.read() for _, file in members(path, lambda name: True, silent)]
-
-
-@pytest.mark.parametrize("share", [0, 0.1, 0.5, 0.9])
-@pytest.mark.parametrize("mode", ["w:gz", "w:xz", "w:bz2"])
-def test_a_cut_archive_never_ends_quietly(tmp_path, mode, share):
-    path = tmp_path / "some.tar"
-    write_tar(path, {f"a/{i}": os.urandom(3000) for i in range(20)}, mode=mode)
-    os.truncate(path, int(share * path.stat().st_size))
-    with pytest.raises(ValueError, match=r"some.tar is damaged or not an archive \(.*\): get it again") as caught:
-        read_all(path)
-    assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize("mode", ["w:gz", "w:xz", "w:bz2"])
-def test_a_changed_byte_is_noticed(tmp_path, mode):
-    path = tmp_path / "some.tar"
-    write_tar(path, {f"a/{i}": os.urandom(3000) for i in range(20)}, mode=mode)
-    data = bytearray(path.read_bytes())
-    data[30_000] ^= 4
-    path.write_bytes(data)
-    with pytest.raises(ValueError, match=r"some.tar is damaged"):
-        read_all(path)
-
-
-def test_fingerprint(tmp_path, monkeypatch):
-    monkeypatch.setattr("data_prep.archive.ENDS", 100)
-    path = tmp_path / "file"
-    seen = set()
-    for n in (0, 50, 150, 200, 201, 1000):
-        path.write_bytes(DATA[:n])
-        expected = DATA[:n] if n <= 200 else DATA[:100] + DATA[n - 100 : n]
-        assert fingerprint(path) == {"bytes": n, "sha256": hashlib.sha256(expected).hexdigest()}
-        seen.add(str(fingerprint(path)))
-    assert len(seen) == 6
-    with pytest.raises(ValueError, match="nothing cannot be read: No such file"):
-        fingerprint(tmp_path / "nothing")

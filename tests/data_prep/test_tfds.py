@@ -12,6 +12,7 @@ from data_prep.adding import Adding
 from data_prep.image import Image
 from data_prep.listops import ListOps, decode, encode, evaluate
 from data_prep.pathfinder.generator import Pathfinder, generate
+from data_prep.recall import Recall
 from data_prep.retrieval import Retrieval
 from data_prep.temporal_order import TemporalOrder
 from data_prep.text import Text
@@ -19,6 +20,7 @@ from data_prep.text import Text
 pytest.importorskip("tensorflow_datasets", reason="pip install '.[tfds]'")
 from data_prep.tfds import (
     AddingProblem,
+    AssociativeRecall,
     Listops,
     LraImage,
     LraPathfinder,
@@ -87,11 +89,14 @@ def test_pathfinder(tmp_path):
     assert all((example["image"] == image).all() for example, image in zip(found, images, strict=True))
 
 
-@pytest.mark.parametrize(("builder", "kind"), [(AddingProblem, Adding), (TemporalOrderProblem, TemporalOrder)])
+@pytest.mark.parametrize(
+    ("builder", "kind"),
+    [(AddingProblem, Adding), (TemporalOrderProblem, TemporalOrder), (AssociativeRecall, Recall)],
+)
 def test_rows_that_are_made_as_they_are_read(tmp_path, builder, kind):
     source = kind(train=5, val=3, test=2)
     for _, split, i, example in build(builder, source, tmp_path / "tfds"):
-        tokens, mask = split.gather(torch.tensor([i]), 128)
+        tokens, mask = split.gather(torch.tensor([i]), source.length)
         row, target = (example[key] for key in builder.KEYS)
         assert mask.all() and (row == tokens[0, 0].numpy()).all() and target == split.labels[i]
         assert row.dtype == source.dtype

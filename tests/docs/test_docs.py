@@ -76,7 +76,7 @@ def own(work, monkeypatch):
     (work / "mine.py").write_text(mine)
     for group, name, old, new in (
         ("attn", "aft", "lra.attention.aft.AFT", "mine.AFT"),
-        ("task", "recall", "data_prep.recall.Recall", "data_prep.recall.Recall"),
+        ("task", "letters", "data_prep.letters.Letters", "data_prep.letters.Letters"),
     ):
         text = EXAMPLES[f"conf/{group}/{name}.yaml"].text
         assert old in text
@@ -88,7 +88,7 @@ def own(work, monkeypatch):
     known = contestants.mechanisms
     monkeypatch.setattr(contestants, "mechanisms", lambda: [*known(), "aft"])
     yield work
-    for name in ("mine", "lra.attention.aft", "data_prep.recall"):
+    for name in ("mine", "lra.attention.aft", "data_prep.letters"):
         forget(name)
 
 
@@ -226,11 +226,11 @@ def test_the_examples_train(own, monkeypatch):
         "AFT-temperature=0.5",
         "softmax",
     }
-    assert (own / "recall.png").exists() and len(list(own.glob("runs/bench/bench/*/bench.json"))) == 1
+    assert (own / "letters.png").exists() and len(list(own.glob("runs/bench/bench/*/bench.json"))) == 1
 
 
 def test_the_example_s_rows_are_what_its_docstring_says(own):
-    source = importlib.import_module("data_prep.recall").Recall(pairs=3, train=50, val=5, test=5)
+    source = importlib.import_module("data_prep.letters").Letters(pairs=3, train=50, val=5, test=5)
     splits = source.open(own / "data")
     tokens, mask = splits["train"].gather(torch.arange(50), 8)
     assert mask.all()

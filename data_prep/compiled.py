@@ -1,0 +1,55 @@
+"""numba with a cache on the disk that notices every edit of this package."""
+
+import hashlib
+import os
+import shutil
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from functools import cache, partial
+from pathlib import Path
+
+import numba
+
+PACKAGE = Path(__file__).parent
+BESIDE = PACKAGE / "__pycache__"
+DECORATING = threading.Lock()
+
+
+@cache
+def cache_folder() -> Path | None:
+    """The folder of the machine code of these sources; None where nothing can be written.
+
+    It is in $NUMBA_CACHE_DIR if that is set, else in the package's __pycache__ or, for a package that cannot be
+    written, in the user's cache. Machine code holds the functions and the constants of other modules that it was
+    compiled with, and numba looks at the file of a function alone to see whether it has changed: so the folder's name
+    is a checksum of all the package's sources. In __pycache__ that of earlier sources is removed.
+    """
+    sources = hashlib.sha256()
+    for path in sorted(PACKAGE.rglob("*.py")):
+        sources.update(f"{path.relative_to(PACKAGE)}\0".encode() + path.read_bytes() + b"\0")
+    name = f"numba-{sources.hexdigest()[:16]}"
+    user = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")) / "lra-suite"
+    for base in [Path(numba.config.CACHE_DIR)] if numba.config.CACHE_DIR else [BESIDE, user]:
+        with suppress(OSError):
+            (base / name).mkdir(parents=True, exist_ok=True)
+        if os.access(base / name, os.W_OK):
+            for earlier in set(BESIDE.glob("numba-*")) - {base / name}:
+                shutil.rmtree(earlier, ignore_errors=True)
+            return base / name
+    return None
+
+
+def compiled(function: Callable, *, forceinline: bool = False) -> Callable:
+    """The function in machine code, compiled at the first call or read from `cache_folder`. It frees the GIL."""
+    folder = cache_folder()
+    with DECORATING:  # numba takes the folder of a function's cache from its settings, at this moment
+        before = numba.config.CACHE_DIR
+        numba.config.CACHE_DIR = str(folder or before)
+        try:
+            return numba.njit(nogil=True, cache=folder is not None, forceinline=forceinline)(function)
+        finally:
+            numba.config.CACHE_DIR = before
+
+
+inlined = partial(compiled, forceinline=True)

@@ -1,0 +1,107 @@
+"""Associative recall with one query, after multi-query associative recall (Arora et al. 2023, Zoology)."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .compiled import compiled
+from .counter_rng import STEP, below, mix
+from .synthetic import Synthetic, state_of
+
+
+@compiled
+def _word(state, number):
+    return mix(state + np.uint64(number) * STEP)
+
+
+@compiled
+def _different(state, first, drawn, order):
+    """Different numbers below len(order) into drawn (K,), by the words from `first` on."""
+    for i in range(len(order)):
+        order[i] = i
+    for i in range(len(drawn)):
+        j = i + below(_word(state, first + i), len(order) - i)
+        drawn[i], order[j] = order[j], order[i]
+
+
+@compiled
+def _fill(key, index, kept, tokens, keys, values, pairs, ends):
+    drawn, order = np.empty((2, pairs), np.int64), np.empty(max(keys, values), np.int64)
+    for row, example in enumerate(index):
+        state = state_of(key, example)
+        _different(state, 1, drawn[0], order[:keys])
+        _different(state, 1 + pairs, drawn[1], order[:values])
+        for i in range(min(pairs, kept)):
+            tokens[row, i] = 1 + keys + drawn[0, i] * values + drawn[1, i]
+        asked = below(_word(state, 1 + 2 * pairs), pairs)
+        place = pairs + np.searchsorted(ends, (_word(state, 2 + 2 * pairs) >> np.uint64(11)) * 2.0**-53, "right")
+        if place < kept:
+            tokens[row, place] = 1 + drawn[0, asked]
+
+
+@compiled
+def _answers(key, n, values, pairs):
+    answers, drawn, order = np.empty(n, np.int64), np.empty(pairs, np.int64), np.empty(values, np.int64)
+    for example in range(n):
+        state = state_of(key, example)
+        _different(state, 1 + pairs, drawn, order)
+        answers[example] = drawn[below(_word(state, 1 + 2 * pairs), pairs)]
+    return answers
+
+
+class Recall(Synthetic):
+    """Pairs of a key and a value, filler, and somewhere in it one key again, as a query; the label is its value.
+
+    Example: b=2 d=0 a=3 . . . ? d . . is class 0, written with letters for keys, digits for values and a point for
+    filler. A pair is one token, and so is a query: ids are 0 for filler, 1 + k for the query of key k and
+    1 + keys + k values + v for a pair. The row begins with the pairs, whose keys differ and whose values differ; the
+    gap of i - 1 fillers between them and the query has a probability proportional to i^(power - 1), so it is uniform
+    for 1, and short gaps are frequent for less.
+    """
+
+    name = "recall"
+    version = "1.0.0"
+    origin = "generated; after Arora et al. 2023 (Zoology), with one query a row and a pair in one token"
+    dtype = np.int16
+    lengths = tuple(2**k for k in range(6, 11))
+
+    def __init__(
+        self,
+        *,
+        length: int = 64,
+        pairs: int = 4,
+        keys: int = 8,
+        values: int = 8,
+        power: int | float = 0.01,
+        train: int = 200_000,
+        val: int = 5_000,
+        test: int = 5_000,
+        seed: int = 0,
+    ):
+        super().__init__(length=length, train=train, val=val, test=test, seed=seed)
+        for valid, what in (
+            (keys >= 1 and values >= 2, "at least one key and two values"),
+            (keys * (values + 1) < 2**15, "fewer tokens: source.keys times source.values + 1 must be below 32,768"),
+            (1 <= pairs <= min(keys, values, length - 1), "pairs from 1 to the keys, the values and the length - 1"),
+            (power > 0, f"a power above 0, not {power}"),
+        ):
+            if not valid:
+                raise ValueError(f"{self.name} needs {what}")
+        self.pairs, self.keys, self.values, self.power = pairs, keys, values, power
+        weights = np.arange(1, length - pairs + 1, dtype=np.float64) ** (power - 1)
+        self.ends: NDArray[np.float64] = np.cumsum(weights) / weights.sum()  # of each gap's share of [0, 1)
+        self.ends[-1] = 1
+        names = [chr(ord("a") + k) if keys <= 26 else f"k{k}" for k in range(keys)]
+        self.alphabet = (".", *(f"?{key}" for key in names), *(f"{key}={v}" for key in names for v in range(values)))
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        chosen = {"pairs": self.pairs, "keys": self.keys, "values": self.values, "power": self.power}
+        return {**super().arguments, **chosen}
+
+    def fill(self, key: np.uint64, index: np.ndarray, length: int, kept: int, tokens: np.ndarray) -> None:
+        _fill(key, index, kept, tokens, self.keys, self.values, self.pairs, self.ends)
+
+    def answers(self, key: np.uint64, n: int, length: int) -> np.ndarray:
+        return _answers(key, n, self.values, self.pairs)

@@ -1,0 +1,66 @@
+"""The cache of compiled code: quick where the sources are the same, of no use where any of them has changed."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import data_prep
+from data_prep.compiled import PACKAGE
+
+ROOT = Path(data_prep.__file__).parent.parent
+PROGRAM = """
+from data_prep import adding
+print(adding.__file__, adding.Adding(train=3, val=1, test=1).load("")["train"].labels.tolist())
+print(sum(adding._answers.stats.cache_hits.values()), sum(adding._answers.stats.cache_misses.values()))
+"""
+
+
+@pytest.fixture
+def copy(tmp_path):
+    """A folder with a copy of the package, whose files are older than any cache."""
+    shutil.copytree(PACKAGE, tmp_path / "data_prep", ignore=shutil.ignore_patterns("__pycache__"))
+    return tmp_path
+
+
+def run(copy: Path, **environment: str) -> tuple[str, str]:
+    """The labels that a fresh process draws by the copy, and how many functions it read from the cache and compiled."""
+    clean = {key: value for key, value in os.environ.items() if not key.startswith("NUMBA_")}
+    paths = {"PYTHONPATH": os.pathsep.join([str(copy), str(ROOT)])}
+    command = [sys.executable, "-c", PROGRAM]
+    options = {"env": clean | paths | environment, "cwd": copy, "capture_output": True, "text": True, "check": True}
+    done = subprocess.run(command, **options)
+    first, counts = done.stdout.splitlines()
+    assert first.startswith(str(copy))
+    return first, counts
+
+
+def test_an_edit_of_a_module_is_noticed_by_the_compiled_code_of_another(copy):
+    helper = copy / "data_prep" / "counter_rng.py"
+    text = helper.read_text()
+    before, counts = run(copy)
+    assert counts == "0 1"
+    assert run(copy) == (before, "1 0")
+    times = os.stat(helper)
+    helper.write_text(text.replace("0xBF58476D1CE4E5B9", "0xBF58476D1CE4E5BB"))  # a constant inside of `mix`
+    os.utime(helper, ns=(times.st_atime_ns, times.st_mtime_ns))
+    after, counts = run(copy)
+    assert after != before and counts == "0 1"
+    assert len(list((copy / "data_prep" / "__pycache__").glob("numba-*"))) == 1
+    helper.write_text(text)
+    assert run(copy)[0] == before
+
+
+def test_the_cache_is_where_numba_is_told_to_keep_it(copy, tmp_path):
+    elsewhere = tmp_path / "elsewhere"
+    before = run(copy, NUMBA_CACHE_DIR=str(elsewhere))[0]
+    assert list(elsewhere.glob("numba-*/*/*.nbi")) and not list(copy.rglob("data_prep/**/*.nbi"))
+    assert run(copy, NUMBA_CACHE_DIR=str(elsewhere)) == (before, "1 0")
+
+
+def test_nothing_is_compiled_past_this_cache():
+    texts = {path.name: path.read_text() for path in PACKAGE.rglob("*.py") if path.name != "compiled.py"}
+    assert [name for name, text in texts.items() if "njit" in text or "import numba" in text] == []
