@@ -61,7 +61,11 @@ class Attention(nn.Module):
 
 
 class Mixer(nn.Module):
-    """Mixes token vectors: x (N,L,d), mask (N,L) -> (N,L,width). A block holds one, ``Multihead`` or a mechanism."""
+    """Mixes token vectors: x (N,L,d), mask (N,L) -> (N,L,width). A block holds one, ``Multihead`` or a mechanism.
+
+    A mixer, like any module, may have ``rates``: factors of the learning rate by the names of its own parameters, which
+    then have no weight decay (``lra.train.optim``).
+    """
 
     def __init__(self, sizes: Sizes, *, dim: int):
         super().__init__()

@@ -13,6 +13,7 @@ from ..data.datamodule import Batch
 from ..model.dropout import Dropout
 from ..model.multihead import Multihead
 from ..train import build, lit_module
+from ..train.optim import adamw
 from .contestants import Shape
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -108,7 +109,7 @@ def model_step(
 
     if mode == "inference":
         return inference
-    optimiser = lit_module.adamw(model, config.optim, capturable=capturable)
+    optimiser = adamw(model, config.optim, capturable=capturable)
 
     def training() -> None:
         for batch in islice(batches, parts):

@@ -5,11 +5,14 @@ Around a mixer with ``varlen`` they take packed rows too: varlen(x (1,T,d), layo
 
 from collections.abc import Callable
 
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..attention.base import Mixer
 from ..ops.varlen import VarlenLayout
 from .dropout import Dropout
+from .norm import Norm
+from .norm import norm as make_norm
 
 
 class PreNorm(nn.Module):
@@ -22,10 +25,7 @@ class PreNorm(nn.Module):
         super().__init__()
         self.mixer_norm = nn.LayerNorm(dim)
         self.mixer = mixer()
-        if self.mixer.width != dim:
-            raise ValueError(
-                f"rows of {dim} and of {self.mixer.width} from the mixer do not add up; block=plain adds none"
-            )
+        _check_width(self.mixer, dim)
         self.dropout = Dropout(dropout)
         self.mlp_norm = nn.LayerNorm(dim)
         self.mlp = nn.Sequential(
@@ -41,6 +41,47 @@ class PreNorm(nn.Module):
     def _add(self, x: Tensor, mixed: Tensor) -> Tensor:
         x = x + self.dropout(mixed)
         return x + self.mlp(self.mlp_norm(x))
+
+
+class GLU(nn.Module):
+    """x + dropout(GLU(Linear d -> 2d (dropout(GELU(mixer(norm(x))))))), without a feed-forward layer.
+
+    The block of S4, S4D and LRU (docs/sources.md). GLU(a, b) = a σ(b).
+
+    Args:
+        mixer: a factory of no arguments.
+        dim: d.
+        hidden: not used; a block of another kind has an MLP of this width.
+        dropout: of both places.
+        norm: ``batch`` over the real tokens, or another one of ``lra.model.norm``.
+        prenorm: False: norm(x + ...) instead, as S4 has it on ListOps and Image.
+        tied: one dropout mask for all positions of a row.
+    """
+
+    def __init__(
+        self,
+        mixer: Callable[[], Mixer],
+        *,
+        dim: int,
+        hidden: int,
+        dropout: float,
+        norm: Norm = "batch",
+        prenorm: bool = True,
+        tied: bool = False,
+    ):
+        super().__init__()
+        self.prenorm = prenorm
+        self.norm = make_norm(norm, dim)
+        self.mixer = mixer()
+        _check_width(self.mixer, dim)
+        self.inner = nn.Sequential(nn.GELU(), Dropout(dropout, tied=tied))
+        self.gate = nn.Linear(dim, 2 * dim)
+        self.dropout = Dropout(dropout, tied=tied)
+
+    def forward(self, x: Tensor, mask: Tensor | None, memory=None):
+        mixed = self.mixer(self.norm(x, mask) if self.prenorm else x, mask)
+        x = x + self.dropout(F.glu(self.gate(self.inner(mixed)), -1))
+        return (x if self.prenorm else self.norm(x, mask)), memory
 
 
 class Plain(nn.Module):
@@ -59,3 +100,8 @@ class Plain(nn.Module):
 
     def varlen(self, x: Tensor, layout: VarlenLayout) -> Tensor:
         return self.mixer.varlen(x, layout)
+
+
+def _check_width(mixer: Mixer, dim: int) -> None:
+    if mixer.width != dim:
+        raise ValueError(f"rows of {dim} and of {mixer.width} from the mixer do not add up; block=plain adds none")

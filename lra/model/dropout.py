@@ -20,20 +20,21 @@ class Dropout(nn.Module):
     On a CPU torch's own draws a double for every entry, a quarter of a training step; here four entries share 64 bits
     of numpy's SFC64, which one draw of torch's generator seeds, so p is rounded to a multiple of 2^-16. Large tensors
     are drawn in pieces by as many threads as torch has; how many changes no number. Elsewhere, and compiled, it is
-    torch's. Raises ValueError for p outside [0, 1].
+    torch's. tied: the positions of (N,L,d) share their zeroes. Raises ValueError for p outside [0, 1].
     """
 
-    def __init__(self, p: float):
+    def __init__(self, p: float, *, tied: bool = False):
         super().__init__()
         in_range("dropout", p, Range(0, 1))
-        self.p = p
+        self.p, self.tied = p, tied
 
     def forward(self, x: Tensor) -> Tensor:
         if not self.training or self.p == 0:
             return x
+        drawn = x[..., :1, :] if self.tied else x
         if x.device.type != "cpu" or torch.compiler.is_compiling():
-            return F.dropout(x, self.p)
-        return x * self._factors(x)
+            return x * F.dropout(torch.ones_like(drawn), self.p) if self.tied else F.dropout(x, self.p)
+        return x * self._factors(drawn)
 
     @torch.no_grad()
     def _factors(self, x: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ from ..ops.options import one_of
 from .dropout import Dropout
 
 Padding = Literal["learned", "constant", "zero"]
+Positions = Literal["learned", "rotary", "none"]  # of a model: a table, turned queries and keys, or nothing
 
 
 class TokenEmbedding(nn.Module):

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from torch import Tensor, nn
 
 from ..attention.base import Attention, Mixer, Sizes
+from ..ops.rotary import rotate
 from ..ops.varlen import VarlenLayout
 
 
@@ -12,7 +13,8 @@ class Multihead(Mixer):
     """Linear projections with bias to H heads, the mechanism, and the output projection: (N,L,d) -> (N,L,d).
 
     attention: a factory that takes ``Sizes``. Queries, keys and values come from one matrix; a mechanism with
-    ``shares_qk`` has one projection for queries and keys.
+    ``shares_qk`` has one projection for queries and keys. rotary: both are turned by their positions, see
+    ``lra.ops.rotary``.
     """
 
     def __init__(
@@ -24,8 +26,12 @@ class Multihead(Mixer):
         head_dim: int,
         length: int,
         value_dim: int | None = None,
+        rotary: bool = False,
     ):
         super().__init__(Sizes(heads=heads, head_dim=head_dim, value_dim=value_dim or head_dim, length=length), dim=dim)
+        if rotary and head_dim % 2:
+            raise ValueError(f"head_dim must be even for rotary positions, not {head_dim}")
+        self.rotary = rotary
         self.attention = attention(self.sizes)
         qk = [heads * head_dim] * (1 if self.attention.shares_qk else 2)
         self.widths = [*qk, heads * self.sizes.value_dim]
@@ -33,16 +39,18 @@ class Multihead(Mixer):
         self.output = nn.Linear(self.widths[-1], dim)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        return self._join(self.attention(*self._project(x), mask), x)
+        return self._join(self.attention(*self._project(x, None), mask), x)
 
     def varlen(self, x: Tensor, layout: VarlenLayout) -> Tensor:
         """Mix packed rows: (1,T,d) -> (1,T,d)."""
-        return self._join(self.attention.varlen(*self._project(x), layout), x)
+        return self._join(self.attention.varlen(*self._project(x, layout.positions), layout), x)
 
-    def _project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _project(self, x: Tensor, positions: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
         """(N,L,d) -> q, k (N,H,L,D), v (N,H,L,E)."""
         parts = self.inputs(x).split(self.widths, -1)
         *qk, v = (part.unflatten(-1, (self.sizes.heads, -1)).transpose(1, 2) for part in parts)
+        if self.rotary:
+            qk = [rotate(part, positions) for part in qk]
         return qk[0], qk[-1], v
 
     def _join(self, mixed: Tensor, x: Tensor) -> Tensor:

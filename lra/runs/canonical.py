@@ -12,7 +12,9 @@ _TARGET = "_target_"
 # For every option that was added, or taken away, while there were runs without it: the value that they had in effect.
 # Keys are "CUR.impl" for an option of a class or function of the suite and "optim.eps" for a key of a section. Without
 # a line here, an option that is added to conf makes each earlier run the run of another configuration.
-WITHOUT: dict[str, Any] = {}
+WITHOUT: dict[str, Any] = {
+    "model.positions": "learned",
+}
 
 
 def canonical(choices: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 from ..model.classifier import MeanOver, Pool
+from ..model.embed import Positions
 from ..model.norm import Norm
 from ..ops import metrics as metric
 from ..ops.options import Positive, Range, Share, Whole
@@ -61,6 +62,7 @@ class Model:
     head_dim: Positive | None
     hidden: Positive
     dropout: Share
+    positions: Positions
     pool: Pool
     norm: Norm | None
     embed: Embed | None
@@ -85,7 +87,7 @@ class Optim:
     eps: Annotated[float, Range(0)]
     weight_decay: Annotated[float, Range(0)]
     clip_norm: Annotated[float, Range(above=0)] | None
-    schedule: Literal["one_cycle", "linear", "constant"]
+    schedule: Literal["one_cycle", "linear", "cosine", "constant"]
     warmup_power: Annotated[Number, Range(above=0)]
 
     def validate(self) -> None:

@@ -58,7 +58,7 @@ def classifier(config: DictConfig) -> Classifier:
     """Raises ValueError for options of model, block and attn that do not go together."""
     model, task, vocab = config.model, config.task, config.task.get("vocab")
     embed = partial(FeatureEmbedding, features=task.features) if vocab is None else partial(TokenEmbedding, vocab=vocab)
-    embed = embed if model.embed is None else instantiate(model.embed)
+    embed = partial(embed, positions=model.positions == "learned") if model.embed is None else instantiate(model.embed)
     return Classifier(
         embed=embed(length=task.length, dim=model.dim, dropout=model.dropout),
         block=block_factory(config),
@@ -136,6 +136,10 @@ def block_factory(config: DictConfig) -> Callable[..., nn.Module]:
     if not inspect.isclass(kind):
         raise ValueError(f"attn._target_ must name a class, not {kind}")
     holds_attention = "attention" in inspect.signature(shell).parameters  # it has projections of its own
+    rotary = model.positions == "rotary"
+    if rotary and (holds_attention or not issubclass(kind, Attention)):
+        held_by = shell.func.__name__ if holds_attention else kind.__name__
+        raise ValueError(f"model.positions must be learned or none for {held_by}, which has positions of its own")
     if holds_attention and not issubclass(kind, Attention):
         raise ValueError(f"{shell.func.__name__} needs a mechanism of queries, keys and values, not {kind.__name__}")
     place = {"heads": model.heads, "head_dim": model.head_dim or model.dim // model.heads, "length": length}
@@ -154,7 +158,7 @@ def block_factory(config: DictConfig) -> Callable[..., nn.Module]:
         if holds_attention:
             held = partial(shell, made, length=length)
         elif issubclass(kind, Attention):
-            held = partial(shell, partial(Multihead, made, dim=model.dim, **place))
+            held = partial(shell, partial(Multihead, made, dim=model.dim, rotary=rotary, **place))
         else:
             held = partial(shell, partial(made, sizes, dim=model.dim))
         said_as = _said_as("block", shell.func, dim="model", hidden="model", dropout="model", length="task")

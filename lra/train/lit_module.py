@@ -1,7 +1,5 @@
 """The loss, and the LightningModule around a classifier: optimiser, schedule, evaluation."""
 
-from collections.abc import Mapping
-
 import lightning as L
 import numpy as np
 import torch
@@ -11,34 +9,13 @@ from torch import Tensor, nn
 from ..data.datamodule import Batch
 from ..ops import metrics
 from . import distributed
+from . import optim as optimisers
 
 
 def loss(model: nn.Module, batch: Batch, kind: str = "cross_entropy") -> Tensor:
     """Mean over the batch of the cross entropy, or of the squared error of the single output."""
     outputs = model(batch.inputs, batch.mask).float()
     return F.mse_loss(outputs[:, 0], batch.label) if kind == "mse" else F.cross_entropy(outputs, batch.label)
-
-
-def linear(step: int, optim: dict) -> float:
-    """Learning rate of a step: from 1e-7 up to lr as step^warmup_power, then straight down to 0 (MEGA's)."""
-    lr, warmup, start = optim["lr"], optim["warmup"], 1e-7
-    if step <= warmup:
-        return lr if not warmup else start + (lr - start) * (step / warmup) ** optim["warmup_power"]
-    return lr * (optim["steps"] - step) / (optim["steps"] - warmup)
-
-
-def adamw(model: nn.Module, optim: Mapping, *, capturable: bool = False) -> torch.optim.AdamW:
-    """One launch for all parameters; ``capturable``: can be part of a CUDA graph."""
-    clipped = bool(optim.get("clip_norm"))  # under fp16 a fused optimiser unscales by itself, too late for clipping
-    return torch.optim.AdamW(
-        model.parameters(),
-        lr=optim["lr"],
-        betas=tuple(optim["betas"]),
-        eps=optim["eps"],
-        weight_decay=optim["weight_decay"],
-        fused=not clipped,
-        capturable=capturable,
-    )
 
 
 class LitClassifier(L.LightningModule):
@@ -57,22 +34,11 @@ class LitClassifier(L.LightningModule):
         self._outputs: list[tuple[Tensor, Tensor]] = []
 
     def configure_optimizers(self):
-        o = self.optim
-        optimiser = adamw(self.model, o)
-        if o["schedule"] == "constant":
+        optimiser = optimisers.adamw(self.model, self.optim)
+        rates = optimisers.schedule(optimiser, self.optim, cycle_momentum=self.cycle_momentum)
+        if rates is None:
             return optimiser
-        if o["schedule"] == "linear":
-            schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: linear(step, o) / o["lr"])
-        else:
-            schedule = torch.optim.lr_scheduler.OneCycleLR(
-                optimiser,
-                max_lr=o["lr"],
-                total_steps=o["steps"],
-                pct_start=o["warmup"] / o["steps"],
-                anneal_strategy="linear",
-                cycle_momentum=self.cycle_momentum,
-            )
-        return {"optimizer": optimiser, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+        return {"optimizer": optimiser, "lr_scheduler": {"scheduler": rates, "interval": "step"}}
 
     def on_fit_start(self) -> None:
         self.loss_sum = torch.zeros((), device=self.device)

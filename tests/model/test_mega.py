@@ -344,15 +344,6 @@ def test_head_puts_the_towers_side_by_side():
     torch.testing.assert_close(head(pooled), hidden @ last.weight.T)
 
 
-def test_linear_schedule():
-    optim = {"lr": 0.004, "warmup": 100, "steps": 1100, "warmup_power": 1}
-    rate = partial(lit_module.linear, optim=optim)
-    assert rate(0) == 1e-7 and rate(100) == pytest.approx(0.004) and rate(50) == pytest.approx(0.002, rel=1e-4)
-    assert rate(600) == pytest.approx(0.002) and rate(1099) == pytest.approx(4e-6) and rate(1100) == 0
-    assert lit_module.linear(50, optim | {"warmup_power": 2}) == pytest.approx(0.001, rel=1e-3)
-    assert lit_module.linear(0, optim | {"warmup": 0}) == 0.004
-
-
 # task: parameters of the published configuration at our vocabularies (32 ListOps, 512 bytes). No source prints any.
 COUNTS = {
     "listops": 603_218,

@@ -1,0 +1,85 @@
+"""The optimiser and its learning rate, step by step."""
+
+import math
+from collections.abc import Mapping
+
+import torch
+from torch import nn
+from torch.optim.lr_scheduler import LambdaLR, LRScheduler, OneCycleLR
+
+
+def parameter_groups(model: nn.Module, optim: Mapping) -> list[dict]:
+    """Group the parameters of a model by learning rate and weight decay.
+
+    A module may have ``rates``, factors of the learning rate by the names of its own parameters; these have no weight
+    decay (state-space models: Gu et al. 2022, section 4.1 of S4). Everything else is the first group.
+    """
+    factors = {
+        id(getattr(module, name)): factor
+        for module in model.modules()
+        for name, factor in getattr(module, "rates", {}).items()
+    }
+    groups: dict[float | None, list[nn.Parameter]] = {None: []}
+    for parameter in model.parameters():
+        groups.setdefault(factors.get(id(parameter)), []).append(parameter)
+    rest = [
+        {"params": parameters, "lr": factor * optim["lr"], "weight_decay": 0.0}
+        for factor, parameters in groups.items()
+        if factor is not None
+    ]
+    return [{"params": groups[None]}, *rest] if groups[None] else rest
+
+
+def adamw(model: nn.Module, optim: Mapping, *, capturable: bool = False) -> torch.optim.AdamW:
+    """Make AdamW with one launch for the parameters of a group; ``capturable``: can be part of a CUDA graph."""
+    clipped = bool(optim.get("clip_norm"))  # under fp16 a fused optimiser unscales by itself, too late for clipping
+    return torch.optim.AdamW(
+        parameter_groups(model, optim),
+        lr=optim["lr"],
+        betas=tuple(optim["betas"]),
+        eps=optim["eps"],
+        weight_decay=optim["weight_decay"],
+        fused=not clipped,
+        capturable=capturable,
+    )
+
+
+def schedule(optimiser: torch.optim.AdamW, optim: Mapping, *, cycle_momentum: bool) -> LRScheduler | None:
+    """Make the schedule of ``optim.schedule`` for every group, each a multiple of its own rate; None for a constant."""
+    match optim["schedule"]:
+        case "constant":
+            return None
+        case "one_cycle":
+            return OneCycleLR(
+                optimiser,
+                max_lr=[group["lr"] for group in optimiser.param_groups],
+                total_steps=optim["steps"],
+                pct_start=optim["warmup"] / optim["steps"],
+                anneal_strategy="linear",
+                cycle_momentum=cycle_momentum,
+            )
+        case "linear":
+            return LambdaLR(optimiser, lambda step: linear(step, optim) / optim["lr"])
+        case "cosine":
+            return LambdaLR(optimiser, lambda step: cosine(step, optim) / optim["lr"])
+
+
+def linear(step: int, optim: Mapping) -> float:
+    """Learning rate of a step: up to lr in the warm-up, then straight down to 0 (MEGA's)."""
+    if step <= optim["warmup"]:
+        return warm_up(step, optim)
+    return optim["lr"] * (optim["steps"] - step) / (optim["steps"] - optim["warmup"])
+
+
+def cosine(step: int, optim: Mapping) -> float:
+    """Learning rate of a step: up to lr in the warm-up, then down to 0 along half a cosine (S4's, S5's and LRU's)."""
+    if step <= optim["warmup"]:
+        return warm_up(step, optim)
+    done = (step - optim["warmup"]) / (optim["steps"] - optim["warmup"])
+    return optim["lr"] * (1 + math.cos(math.pi * done)) / 2
+
+
+def warm_up(step: int, optim: Mapping) -> float:
+    """Learning rate of a step of the warm-up, from 1e-7 to lr as step^warmup_power."""
+    lr, warmup, start = optim["lr"], optim["warmup"], 1e-7
+    return lr if not warmup else start + (lr - start) * (step / warmup) ** optim["warmup_power"]

@@ -1,0 +1,85 @@
+"""Learning rates, by group and step."""
+
+import math
+from functools import partial
+
+import pytest
+import torch
+from conftest import config
+from torch import nn
+
+from lra.train import build, optim
+
+OPTIONS = {
+    "lr": 0.004,
+    "warmup": 100,
+    "steps": 1100,
+    "warmup_power": 1,
+    "betas": (0.9, 0.999),
+    "eps": 1e-8,
+    "weight_decay": 0.1,
+    "clip_norm": None,
+}
+
+
+def test_linear():
+    rate = partial(optim.linear, optim=OPTIONS)
+    assert rate(0) == 1e-7 and rate(100) == pytest.approx(0.004) and rate(50) == pytest.approx(0.002, rel=1e-4)
+    assert rate(600) == pytest.approx(0.002) and rate(1099) == pytest.approx(4e-6) and rate(1100) == 0
+    assert optim.linear(50, OPTIONS | {"warmup_power": 2}) == pytest.approx(0.001, rel=1e-3)
+    assert optim.linear(0, OPTIONS | {"warmup": 0}) == 0.004
+
+
+def test_cosine_is_torchs_behind_the_warm_up():
+    assert optim.cosine(0, OPTIONS) == 1e-7 and optim.cosine(100, OPTIONS) == pytest.approx(0.004)
+    optimiser = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.004)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, T_max=1000)
+    for step in range(100, 1101):
+        assert optim.cosine(step, OPTIONS) == pytest.approx(optimiser.param_groups[0]["lr"], rel=1e-6, abs=1e-12), step
+        optimiser.step()
+        schedule.step()
+
+
+class Slow(nn.Module):
+    rates = {"a": 0.1, "b": 0.1, "c": 0.5}
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b, self.c, self.d = (nn.Parameter(torch.ones(1)) for _ in range(4))
+
+
+def test_a_module_names_the_parameters_with_rates_of_their_own():
+    model = nn.Sequential(nn.Linear(1, 1), Slow(), Slow())
+    main, slow, half = optim.adamw(model, OPTIONS).param_groups
+    assert [len(group["params"]) for group in (main, slow, half)] == [4, 4, 2]
+    assert (main["lr"], slow["lr"], half["lr"]) == (0.004, 0.0004, 0.002)
+    assert (main["weight_decay"], slow["weight_decay"], half["weight_decay"]) == (0.1, 0, 0)
+    assert {id(p) for p in main["params"]} == {id(p) for p in (*model[0].parameters(), model[1].d, model[2].d)}
+
+
+@pytest.mark.parametrize("kind", ["one_cycle", "linear", "cosine"])
+def test_every_schedule_keeps_the_ratio_of_the_rates(kind):
+    options = OPTIONS | {"schedule": kind, "steps": 20, "warmup": 5}
+    optimiser = optim.adamw(nn.Sequential(nn.Linear(1, 1), Slow()), options)
+    schedule = optim.schedule(optimiser, options, cycle_momentum=True)
+    for _ in range(19):
+        rates = [group["lr"] for group in optimiser.param_groups]
+        assert rates[1:] == pytest.approx([0.1 * rates[0], 0.5 * rates[0]], rel=1e-3)  # one-cycle ends at lr / 1e4 / 25
+        optimiser.step()
+        schedule.step()
+    assert optim.schedule(optimiser, options | {"schedule": "constant"}, cycle_momentum=True) is None
+
+
+def test_without_rates_there_is_one_group_as_before():
+    model = build.classifier(config("sdpa"))
+    (group,) = optim.adamw(model, OPTIONS).param_groups
+    assert [id(p) for p in group["params"]] == [id(p) for p in model.parameters()]
+
+
+def test_the_states_of_s4d_learn_at_their_own_rate():
+    model = build.classifier(config("s4d_lin", "attn.rate=0.25"))
+    main, slow = optim.adamw(model, OPTIONS).param_groups
+    names = {id(p): name for name, p in model.named_parameters()}
+    last = {names[id(p)].rpartition(".")[2] for p in slow["params"]}
+    assert last == {"log_step", "log_decay", "frequency", "b"} and slow["lr"] == 0.001
+    assert math.isclose(main["lr"], 0.004)
