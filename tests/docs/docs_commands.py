@@ -55,8 +55,10 @@ ENTRIES = {
     "lra.train": Entry("lra.train.__main__", "train", ()),
     "lra.sweep": Entry("lra.sweep.__main__", "sweep", ("lra.sweep.__main__.describe",)),
     "lra.report": Entry("lra.report.__main__", "report", ("lra.report.__main__.collect",)),
-    "lra.maps": Entry("lra.maps.__main__", "show", ("lra.maps.__main__.configuration",)),
-    "lra.studies.transfer": Entry("lra.studies.transfer.__main__", "transfer", ("lra.studies.transfer.__main__.read",)),
+    "lra.maps": Entry("lra.maps.__main__", "show", ("lra.maps.__main__.open_run",)),
+    "lra.studies.transfer": Entry(
+        "lra.studies.transfer.__main__", "transfer", ("lra.studies.transfer.__main__.finished",)
+    ),
     "lra.studies.transfer.show": Entry("lra.studies.transfer.show", "show", ("lra.studies.transfer.show.scan",)),
     "lra.bench": Entry("lra.bench.__main__", "bench", ("lra.bench.run.rates", "lra.bench.profile.table")),
     "lra.studies.dropin": Entry("lra.studies.dropin.__main__", "dropin", ("lra.studies.dropin.__main__.sources",)),
