@@ -27,8 +27,7 @@ def canonical(choices: Mapping[str, Any]) -> dict[str, Any]:
         The choices with bare names for targets of the suite, full paths for those of other packages, and without the
         options that have their value of ``WITHOUT``.
     """
-    targets = {key.rpartition(".")[0]: bare_name(value) for key, value in choices.items() if _is_target(key)}
-    made = {}
+    targets, made = _targets(choices), {}
     for key, value in choices.items():
         section, _, option = key.rpartition(".")
         owner = targets.get(section, section)
@@ -39,6 +38,23 @@ def canonical(choices: Mapping[str, Any]) -> dict[str, Any]:
     return made
 
 
+def completed(choices: Mapping[str, Any]) -> dict[str, Any]:
+    """Add the options of ``WITHOUT`` that the choices of an earlier version lack.
+
+    Args:
+        choices: dotted keys and plain values, as in ``config.yaml``.
+    """
+    targets, made = _targets(choices), dict(choices)
+    for key, value in WITHOUT.items():
+        owner, _, option = key.rpartition(".")
+        sections = [section for section, name in targets.items() if name == owner]
+        if any(name.startswith(f"{owner}.") for name in choices):
+            sections.append(owner)
+        for section in sections:
+            made.setdefault(f"{section}.{option}", value)
+    return made
+
+
 def bare_name(target: Any) -> str:
     """The name of a class or function of the suite, and the full path of any other one."""
     package, _, rest = str(target).partition(".")
@@ -46,6 +62,11 @@ def bare_name(target: Any) -> str:
 
 
 _NOTHING = object()
+
+
+def _targets(choices: Mapping[str, Any]) -> dict[str, str]:
+    """Section -> name of the class or function that it calls."""
+    return {key.rpartition(".")[0]: bare_name(value) for key, value in choices.items() if _is_target(key)}
 
 
 def _is_target(key: str) -> bool:

@@ -17,7 +17,7 @@ from ..config import CONF
 from ..disk import checksums
 from ..disk.atomic import Unreadable
 from ..ops import pinv
-from .canonical import SUITE, bare_name
+from .canonical import SUITE, bare_name, completed
 
 NAME = "config.yaml"
 MOST = 2**17  # bytes; PyYAML takes a second for that
@@ -55,12 +55,13 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def present(choices: dict[str, Any]) -> dict[str, Any]:
-    """Replace targets of the suite that have moved by the paths under which conf names them today.
+    """Bring choices up to date: moved targets by the paths under which conf names them today, options added since.
 
     Args:
         choices: flat, as an earlier version of the suite may have written them.
     """
-    return {key: _moved(value) if key.rpartition(".")[2] == "_target_" else value for key, value in choices.items()}
+    now = {key: _moved(value) if key.rpartition(".")[2] == "_target_" else value for key, value in choices.items()}
+    return completed(now)
 
 
 def _moved(target: Any) -> Any:

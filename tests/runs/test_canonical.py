@@ -143,3 +143,10 @@ def test_a_configuration_that_was_changed_is_not_that_of_its_record(earlier):
 def test_only_names_that_conf_has_are_found_again():
     given = {"a._target_": "lra.old.CUR", "b._target_": "mine.CUR", "c._target_": "lra.old.Nothing", "d": "lra.old.CUR"}
     assert config_file.present(given) == given | {"a._target_": "lra.attention.cur.CUR"}
+
+
+def test_what_an_earlier_version_lacks_is_completed(monkeypatch):
+    monkeypatch.setattr(canonical, "WITHOUT", {"model.new": 3, "CUR.extra": "no", "SOFT.extra": "yes", "optim.x": 1})
+    old = {"model.dim": 64, "attn._target_": "lra.attention.cur.CUR", "attn.count": 8}
+    assert canonical.completed(old) == old | {"model.new": 3, "attn.extra": "no"}
+    assert canonical.completed(old | {"attn.extra": "more"})["attn.extra"] == "more"

@@ -41,10 +41,9 @@ def test_cosine_is_torchs_behind_the_warm_up():
 
 
 class Slow(nn.Module):
-    rates = {"a": 0.1, "b": 0.1, "c": 0.5}
-
     def __init__(self):
         super().__init__()
+        self.rates = {"a": 0.1, "b": 0.1, "c": 0.5}
         self.a, self.b, self.c, self.d = (nn.Parameter(torch.ones(1)) for _ in range(4))
 
 
