@@ -187,5 +187,5 @@ def _said_as(section: str, constructor: Callable, **sections: str) -> Iterator[N
     except ValueError as error:
         words = dict.fromkeys(calls.options(constructor)[0], section) | sections
         if (word := re.match(r"\w*", str(error))[0]) in words:
-            raise ValueError(f"{words[word]}.{error}") from error
+            error.args = (f"{words[word]}.{error}",)
         raise
