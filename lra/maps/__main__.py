@@ -33,7 +33,10 @@ def show(config: DictConfig) -> None:
     name = f"{config.split}-{config.example}-layer-{config.layer}"
     if config.head is not None:
         name += f"-head-{config.head}"
-    out = Path(config.out or run.folder / "maps")
+    home = run.folder.absolute()
+    published = record.PUBLISHED in home.parts  # its folder belongs to the repository
+    beside = Path("runs", "maps", *home.parts[-4:]) if published else run.folder / "maps"
+    out = Path(config.out or beside)
     for tower, view in enumerate(made):
         path = out / f"{name}{f'-tower-{tower}' if len(made) > 1 else ''}.png"
         try:

@@ -4,6 +4,7 @@ import zipfile
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import safetensors.torch
 import torch
 from torch import Tensor, nn
 
@@ -11,6 +12,7 @@ from ..disk import checksums
 from ..disk.atomic import Unreadable, opened
 
 LAST, BEST = "last.ckpt", "best.ckpt"
+SAFE = "best.safetensors"  # of a published run
 OWNER = "fingerprint"  # of the run that wrote last.ckpt, in the state of the callback of this name
 CALLBACK = "Checkpoints"
 _PARTS = {
@@ -33,8 +35,10 @@ def read(path: Path) -> Any:
     try:
         listed = checksums.check(path)
         with opened(path) as file:
-            if not listed:
+            if not listed and path.suffix == ".ckpt":
                 _check_crc(file)
+            if path.suffix == ".safetensors":
+                return safetensors.torch.load(file.read())
             return torch.load(file, map_location="cpu", weights_only=True)
     except checksums.Damaged:
         raise
@@ -56,7 +60,7 @@ def _check_crc(file: BinaryIO) -> None:
 
 
 def load_weights(model: nn.Module, path: Path) -> None:
-    """Put the weights of a best.ckpt into a model. Raises ValueError if they cannot be read or do not fit."""
+    """Put the weights of a best.ckpt or best.safetensors into a model. Raises ValueError if they cannot be read or do not fit."""
     weights = read(path)
     try:
         model.load_state_dict(weights)

@@ -32,8 +32,9 @@ class Run:
 
     @property
     def weights(self) -> Path:
-        """The weights of the best dev score, which may not be there."""
-        return self.folder / checkpoint.BEST
+        """The weights of the best dev score, which may not be there; a published run has them as safetensors."""
+        safe = self.folder / checkpoint.SAFE
+        return safe if safe.exists() and not (self.folder / checkpoint.BEST).exists() else self.folder / checkpoint.BEST
 
     def evaluations(self) -> list[dict[str, float]]:
         """The rows of ``metrics.csv``. Raises ValueError if that is not such a table."""

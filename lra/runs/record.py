@@ -25,6 +25,7 @@ from .canonical import canonical
 
 T = TypeVar("T")
 NAME, METRICS = "record.json", "metrics.csv"
+PUBLISHED = "published"  # folder of runs/ with finished runs that belong to the repository
 STRICT = ConfigDict(strict=True, allow_inf_nan=False)  # of what is read
 Percent = Annotated[float, Field(ge=0, le=100)]
 Status = Literal["done", "diverged"]
@@ -193,10 +194,13 @@ def scan(runs: Path) -> tuple[dict[Path, RunRecord], list[str]]:
 def scan_files(runs: Path, name: str, load: Callable[[Path], T]) -> tuple[dict[Path, T], list[str]]:
     """Load every file of a name below a folder, by the file's folder, and list those that ``load`` refuses.
 
-    A file that a list of checksums has and that is gone is among the latter.
+    A file that a list of checksums has and that is gone is among the latter. Runs of the repository itself, in
+    ``runs/published``, are left out of the folders above it.
     """
     records, damaged = {}, []
     for path in sorted({path.with_name(name) for kind in (name, checksums.NAME) for path in runs.rglob(kind)}):
+        if PUBLISHED in path.relative_to(runs).parts:
+            continue
         try:
             if os.path.lexists(path):
                 records[path.parent] = load(path)
