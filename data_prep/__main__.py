@@ -9,10 +9,10 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig
 
 from lra.config import CONF, compose, data_command, explain, main
-from lra.console import log
+from lra.console import log, without_login
 from lra.data.store import META, StoreError, load, verify
 
-from .base import Source, without_login
+from .base import Source
 
 TASKS = sorted(path.stem for path in (CONF / "task").glob("*.yaml"))
 

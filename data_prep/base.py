@@ -3,7 +3,6 @@
 import hashlib
 import json
 import os
-import re
 import shutil
 import time
 from abc import ABC, abstractmethod
@@ -20,19 +19,13 @@ import numpy as np
 import rich.progress
 from rich.console import Console
 
-from lra.console import log
+from lra.console import log, without_login
 from lra.data.store import ExampleChunk, Split, StoreError, load, write
 from lra.disk import lock
 from lra.disk.atomic import NO_ROOM
 
 Progress = Callable[[str, int, int | None], None]  # (what, how many are done, how many there will be or None)
 SECONDS_BETWEEN_LINES = 10
-LOGIN = re.compile(r"(?<=//)[^/?#\s]*@")  # user:password@ of an address
-
-
-def without_login(text: str) -> str:
-    """An address, or a command with addresses, without their user:password@."""
-    return LOGIN.sub("", text)
 
 
 @contextmanager

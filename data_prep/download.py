@@ -13,10 +13,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from lra.console import log
+from lra.console import log, without_login
 
 from .archive import fingerprint
-from .base import Progress, alone, without_login
+from .base import Progress, alone
 
 PROGRAM = Path(__file__).with_name("tfds_download.py")
 POLL = 0.2  # seconds between two looks at a download

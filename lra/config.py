@@ -22,7 +22,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 
 from . import schema
-from .console import log
+from .console import log, without_login
 from .disk.atomic import NO_ROOM
 from .startup import interruptible
 
@@ -57,12 +57,12 @@ def main(name: str) -> Callable:
                 if choices.mode is RunMode.MULTIRUN:
                     if unexpected:
                         traceback.print_exc()
-                    failed.append(f"{' '.join(choices.overrides.task)}: {explain(error)}")
+                    failed.append(without_login(f"{' '.join(choices.overrides.task)}: {explain(error)}"))
                     log(f"lra: failed: {failed[-1]}")
                     raise  # hydra goes on with the other runs and hands the first error over at the end
                 if unexpected:
                     raise
-                sys.exit(f"lra: {explain(error)}")
+                sys.exit(without_login(f"lra: {explain(error)}"))
 
         @functools.wraps(function)
         def entry() -> None:
@@ -82,7 +82,7 @@ def main(name: str) -> Callable:
                     sys.exit("\n  ".join([f"lra: {len(failed)} failed, the others ended well", *failed]))
                 if show or not refusal(error):
                     raise
-                sys.exit(f"lra: {explain(error)}")
+                sys.exit(without_login(f"lra: {explain(error)}"))
 
         return entry
 

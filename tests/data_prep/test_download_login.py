@@ -3,6 +3,7 @@
 import base64
 import os
 import signal
+import sys
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -15,6 +16,7 @@ from data_prep.download import Download
 from data_prep.text import OFFICIAL as IMDB
 from data_prep.text import Text
 from lra.data.store import StoreError
+from lra.train.__main__ import train
 
 
 @pytest.fixture
@@ -123,3 +125,15 @@ def test_an_address_that_cannot_be_used_is_not_repeated(url):
     with pytest.raises(ValueError, match=r"source\.url must") as caught:
         IMDB.but(url=url)
     assert "cret" not in str(caught.value)
+
+
+def test_a_command_that_is_refused_is_repeated_without_login(monkeypatch, capfd, tmp_path):
+    """With -m the overrides of a run that failed are listed, the address among them."""
+    monkeypatch.chdir(tmp_path)
+    address = f"http://{WRITTEN}127.0.0.1:1/a.gz"
+    argv = ["lra.train", "-m", "task=text", "attn=sdpa", f"source.url={address}", "optim.steps=7"]
+    monkeypatch.setattr(sys, "argv", argv)
+    with pytest.raises(SystemExit) as stop:
+        train()
+    said = f"{stop.value} {capfd.readouterr()}"
+    assert no_secret(said) and "127.0.0.1:1/a.gz" in said
