@@ -45,7 +45,8 @@ def main(name: str) -> Callable:
 
     def decorate(function: Callable[[DictConfig], Any]) -> Callable[[], None]:
         show = "LRA_TRACEBACK" in os.environ
-        failed: list[str] = []  # runs of -m, with their reason
+        failed: list[str] = []  # runs of -m in this process, with their reason
+        parent: int | None = None  # the process of the command, which a launcher's processes are not
 
         @functools.wraps(function)
         def run(config: DictConfig) -> Any:
@@ -59,13 +60,17 @@ def main(name: str) -> Callable:
                         traceback.print_exc()
                     failed.append(without_login(f"{' '.join(choices.overrides.task)}: {explain(error)}"))
                     log(f"lra: failed: {failed[-1]}")
-                    raise  # hydra goes on with the other runs and hands the first error over at the end
+                    if os.getpid() == parent:  # the list says it; hydra would print the overrides once more
+                        return None
+                    raise  # of a launcher's process: hydra goes on and hands the first error over at the end
                 if unexpected:
                     raise
                 sys.exit(without_login(f"lra: {explain(error)}"))
 
         @functools.wraps(function)
         def entry() -> None:
+            nonlocal parent
+            parent = os.getpid()
             os.environ["HYDRA_FULL_ERROR"] = "1"  # hand exceptions over instead of printing them
             failed.clear()
             try:
@@ -75,11 +80,11 @@ def main(name: str) -> Callable:
                 if {"-m", "--multirun"} & set(sys.argv):
                     sys.argv[1:] = follow(sys.argv[1:])
                 hydra.main(version_base="1.3", config_path=str(CONF), config_name=name)(run)()
+                if failed:
+                    sys.exit("\n  ".join([f"lra: {len(failed)} failed, the others ended well", *failed]))
             except KeyboardInterrupt as stop:
                 sys.exit(f"lra: {stop}" if str(stop) else "lra: interrupted")
             except Exception as error:
-                if failed:
-                    sys.exit("\n  ".join([f"lra: {len(failed)} failed, the others ended well", *failed]))
                 if show or not refusal(error):
                     raise
                 sys.exit(without_login(f"lra: {explain(error)}"))
