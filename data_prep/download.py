@@ -64,7 +64,7 @@ class Download:
 
     @property
     def identity(self) -> dict:
-        """What tells this file from others, for a source's arguments; no address where the checksum decides."""
+        """Identity of the file among a source's arguments; without the address if there is a checksum."""
         if self.sha256 is not None:
             return {"sha256": self.sha256}
         return {"url": self.url} if self.archive is None else {"archive": fingerprint(self.archive)}

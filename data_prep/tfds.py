@@ -51,7 +51,7 @@ class SourceBuilder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
 
     @abstractmethod
     def features(self) -> dict[str, Any]:
-        """What an example has, by name."""
+        """Features of an example, by name."""
 
     @abstractmethod
     def example(self, rows: list[Tensor], label: int | float) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""How Pathfinder's dashed curves are drawn: seeds, extensions, targets and distractors (tasks: Linsley et al. 2018).
+"""Drawing of Pathfinder's dashed curves: seeds, extensions, targets and distractors (tasks: Linsley et al. 2018).
 
 The mask, shared by all curves of an image, says how occupied a pixel is; uint8 stands for value / 255 throughout,
 exactly, since every patch is an 8-bit image. `masks` (2, size + 2 BEYOND, same) holds it, and it dilated by the margin.
@@ -144,7 +144,7 @@ def _second_seed(seeds, first_y, first_x, stream):
 
 @inlined
 def _room(paddles, dilated, paddle, c, anchor_y, anchor_x):
-    """How free the dilated mask is, in [0, 1], at the end of the paddle's follower number c."""
+    """Free share, in [0, 1], of the dilated mask at the end of the paddle's follower number c."""
     k = paddles.follower[paddle, c]
     at = BEYOND + anchor_y + paddles.displacement[k, 0], BEYOND + anchor_x + paddles.displacement[k, 1]
     return 1 - dilated[at] / 255

@@ -38,7 +38,7 @@ BLOCK = 512  # images handed to a worker, and to the store, at a time
 
 
 class Trace(NamedTuple):
-    """What images were made of; a paddle is (number in the table, y, x) as pasted."""
+    """Parts of images; a paddle is (number in the table, y, x) as pasted."""
 
     targets: np.ndarray  # (count, contour, 2, 3) int16 paddles
     distractors: np.ndarray  # (count, most, 3) int16 paddles, one distractor after the other

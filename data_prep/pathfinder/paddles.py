@@ -49,7 +49,7 @@ SETTINGS = {
 
 
 class Paddles(NamedTuple):
-    """What extending a curve looks up.
+    """Tables for extending a curve.
 
     P = 360 + K paddles: 0..359 leave their start at -180..179 degrees; 360 + k ends at its start, after displacement k.
     A patch's centre, row and column side // 2, lies on the paddle's start. Its rows are filled up to a multiple of 8
@@ -66,7 +66,7 @@ class Paddles(NamedTuple):
 
 
 class Seeds(NamedTuple):
-    """What starting a curve looks up, by the seed's orientation (-180..179 degrees) except where another is named."""
+    """Tables for starting a curve, by the seed's orientation (-180..179 degrees) unless another is named."""
 
     size: int
     distance: int  # between the two targets' tails

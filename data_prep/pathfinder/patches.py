@@ -1,4 +1,4 @@
-"""How Pathfinder's patches are pasted into masks and layers, and how the layers make an image (see `paddles`).
+"""Pasting of Pathfinder's patches into masks and layers, and of layers into an image (see `paddles`).
 
 Handing the tables over to a function takes as long as most functions here: inlined, an image takes half the time.
 """

@@ -1,4 +1,4 @@
-"""What Pathfinder images look like in numbers and in a picture:
+"""Statistics of Pathfinder images, in numbers and in a picture:
 
     python -m data_prep.pathfinder.stats size=32 count=500 [contour=14] [seed=0] [void=true] [out=a.png] [reference=50]
 

@@ -31,7 +31,7 @@ _PARAMETERS = inspect.signature(cur_attention).parameters.values()
 OPTIONS = [p.name for p in _PARAMETERS if p.kind is p.KEYWORD_ONLY and p.name != "scale"]
 # Words behind cur_, as options of cur_attention.
 SELECTIONS = {score: {"score": score} for score in SCORES} | {"plus": {"columns": "cells", "score": "farthest"}}
-# What some models hand to their attention and CUR has no place for.
+# Arguments that some models hand to their attention and that CUR does not have.
 UNSUPPORTED = ("position_bias", "softcap", "sliding_window", "s_aux", "head_mask", "cache", "output_attentions")
 
 
@@ -63,7 +63,7 @@ def attend(
     is_causal: bool | None = None,
     **others,
 ) -> tuple[Tensor, None]:
-    """What transformers calls in place of its own attention: (N,H,L,D) -> (N,L,H,E) and no weights.
+    """Compute CUR attention as transformers calls its own: (N,H,L,D) -> (N,L,H,E) and no weights.
 
     Raises ValueError for a decoder, for cross-attention, dropout, and arguments that change the scores.
     """
@@ -94,7 +94,7 @@ def padding(*, mask_function: Callable, attention_mask: Tensor | None = None, co
 
 
 def _keys(mask: Tensor | None, kind: str) -> Tensor | None:
-    """Which keys are real, (N,1,1,L), of a mask that a model made itself: bool, or added to the scores."""
+    """Real keys (N,1,1,L) of a mask that a model made itself: bool, or added to the scores."""
     if mask is None:
         return None
     if mask.dtype is not torch.bool:

@@ -153,7 +153,7 @@ def _details(group: Group) -> Table:
 
 
 def _paper() -> dict[tuple[str, str], str]:
-    """What CURformer's Table 2 prints, by word of conf/attn and metric."""
+    """Values of CURformer's Table 2 by name of conf/attn and metric."""
     return {
         (word, row.metric): row.value for row in published.read() if row.metric in PAPER for word in row.attn.split()
     }

@@ -201,7 +201,7 @@ def _ratio(values: dict[str, float]) -> Cell:
 
 
 def _unequal(studies: dict[str, list[Row]]) -> str:
-    """Which studies no published number compares with."""
+    """Lines on the studies that no published number compares with."""
     lines = []
     for study, rows in studies.items():
         words = {

@@ -1,4 +1,4 @@
-"""What the papers printed: published.csv and the values of it that stand beside ours."""
+"""Values printed in the papers: published.csv, and those of it that stand beside ours."""
 
 import csv
 import functools

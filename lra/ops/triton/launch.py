@@ -22,7 +22,7 @@ def run(kernel, grid, *args, warps: int, stages: int, **constants) -> None:
 
 
 class Kept(NamedTuple):
-    """Where kept queries and keys lie, as the kernels address them: rows of ``q`` at ``rows``, 0 .. M-1 for None."""
+    """Addresses of kept queries and keys for the kernels: rows of ``q`` at ``rows``, 0 .. M-1 for None."""
 
     q: Tensor
     k: Tensor

@@ -1,4 +1,4 @@
-"""What the kernels share: gathered loads, matrix products, the forward of C, the inner matrix and its cubic iteration.
+"""Functions that the kernels share: gathered loads, matrix products, the forward of C, the inner matrix and its cubic iteration.
 
 M kept rows and columns, D key size, E value size; BM, BD, BE the same rounded up to powers of two from 16 on, as dots
 ask for; BN rows of the sequence at a time. Rows and entries beyond the true sizes are loaded as zeros.
@@ -23,7 +23,7 @@ def slots(index, g, M: tl.constexpr, BM: tl.constexpr):
 
 @triton.jit
 def is_real(real, at, kept):
-    """Which of the kept rows are real tokens: real, bytes of one head or example, None for all."""
+    """Mask of the kept rows that are real tokens: real, bytes of one head or example, None for all."""
     if real is not None:
         kept = kept & (tl.load(real + at, mask=kept, other=0) != 0)
     return kept

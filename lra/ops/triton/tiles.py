@@ -1,4 +1,4 @@
-"""How each launch is cut: rows at a time, warps, pipeline stages, parts along the sequence. No tuning at run time."""
+"""Sizes of each launch: rows at a time, warps, pipeline stages, parts along the sequence. No tuning at run time."""
 
 from functools import cache
 from typing import NamedTuple
@@ -22,7 +22,7 @@ def padded(size: int) -> int:
     return max(16, 1 << (size - 1).bit_length())
 
 
-# Where the rules below leave too few registers: by bytes of an entry, kept rows, width and architectures.
+# Exceptions for launches that the rules below leave too few registers, by bytes of an entry, kept rows, width and architectures.
 FORWARD = {
     (4, 128, 16): {80: Tile(32, 4, 2), 90: Tile(32, 4, 2), 100: Tile(32, 8, 2)},
     (4, 64, 128): {80: Tile(16, 8, 2, "ieee"), 100: Tile(16, 8, 2, "ieee")},
@@ -90,7 +90,7 @@ def streaming_backward(m: int, width: int, dtype: torch.dtype, arch: int) -> Til
 
 
 def passes(a: str, b: str, c: str, launches: int) -> list[dict[str, bool]]:
-    """Which of three gradients each launch finds."""
+    """The gradients, of three, that each launch computes."""
     groups = {1: [{a, b, c}], 2: [{a}, {b, c}], 3: [{a}, {b}, {c}]}[launches]
     return [{name: name in group for name in (a, b, c)} for group in groups]
 
