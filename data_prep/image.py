@@ -78,7 +78,7 @@ def _chunks(images: Images, index: np.ndarray, split: str, progress: Progress) -
 
 
 class Image(Source):
-    """Class of the object in a picture: airplane, automobile, bird, cat, deer, dog, frog, horse, ship or truck (0 to 9)?
+    """Class of a picture: airplane, automobile, bird, cat, deer, dog, frog, horse, ship or truck (0 to 9).
 
     Example: 1024 grey levels 0 to 255, the 32 rows of an image one after the other, are 6 (frog).
 

@@ -50,7 +50,7 @@ def results(study: str, rows: list[Row]) -> Table:
 
 
 def over_control(study: str, rows: list[Row]) -> Table | None:
-    """Table of the gain of each mechanism over the control on each task; None if the study has no finished run of the control."""
+    """Gain of each mechanism over the control, by task; None if the study has no finished run of the control."""
     control = {row.task: row.scores for row in rows if row.label == CONTROL and row.scores}
     labels = sorted({row.label for row in rows if row.task in control} - {CONTROL})
     if not labels:

@@ -1,4 +1,4 @@
-"""Functions that the kernels share: gathered loads, matrix products, the forward of C, the inner matrix and its cubic iteration.
+"""Parts of the kernels: gathered loads, matrix products, the forward of C, the inner matrix, its cubic iteration.
 
 M kept rows and columns, D key size, E value size; BM, BD, BE the same rounded up to powers of two from 16 on, as dots
 ask for; BN rows of the sequence at a time. Rows and entries beyond the true sizes are loaded as zeros.

@@ -22,7 +22,7 @@ def padded(size: int) -> int:
     return max(16, 1 << (size - 1).bit_length())
 
 
-# Exceptions for launches that the rules below leave too few registers, by bytes of an entry, kept rows, width and architectures.
+# Launches that the rules below leave too few registers: by bytes of an entry, kept rows, width and architectures.
 FORWARD = {
     (4, 128, 16): {80: Tile(32, 4, 2), 90: Tile(32, 4, 2), 100: Tile(32, 8, 2)},
     (4, 64, 128): {80: Tile(16, 8, 2, "ieee"), 100: Tile(16, 8, 2, "ieee")},
