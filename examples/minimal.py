@@ -46,7 +46,7 @@ def build(mechanism: str) -> Classifier:
 @torch.no_grad()
 def accuracy(model: Classifier, data: TaskData, split: str) -> float:
     """Percent of a split's examples that are classified rightly."""
-    right = [(model(batch.inputs, batch.mask).argmax(-1) == batch.label) for batch in data.sweep(split)]
+    right = [(model(batch.inputs, batch.mask).argmax(-1) == batch.label) for batch in data.evaluation_batches(split)]
     return 100 * torch.cat(right).float().mean().item()
 
 

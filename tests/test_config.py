@@ -233,7 +233,7 @@ WRONG = {
     "task=listops attn=cur_abs optim.warmup=1": "optim.warmup must be 0 or from 2 to optim.steps - 1 (5), not 1",
     "task=listops attn=cur_abs optim.warmup=6": "optim.warmup must be 0 or from 2 to optim.steps - 1 (5), not 6",
     "task=listops attn=cur_abs optim.batch=8 optim.micro_batch=3": "optim.micro_batch must divide optim.batch 8",
-    "task=listops attn=cur_abs optim.schedule=cos": "optim.schedule must be one of one_cycle, linear, constant",
+    "task=listops attn=cur_abs optim.schedule=cos": "optim.schedule must be one of one_cycle, linear, cosine, constant",
     "task=listops attn=cur_abs optim.schedule=constant": "optim.warmup must be 0 with optim.schedule=constant, not 2",
     "task=listops attn=cur_abs data.mask=false": "data.mask=false, padding as tokens, needs data.pad=fixed",
     "task=listops attn=cur_abs model.pool=max": "model.pool must be one of mean, cls, flatten, not 'max'",
