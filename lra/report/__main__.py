@@ -8,7 +8,7 @@ from rich.console import Console
 
 from ..config import main
 from ..runs import bench_record, record
-from . import bench_plots, bench_tables
+from . import bench_plots, bench_tables, repository
 from .export import LEGEND, export
 from .results import details, over_control
 from .summary import collect
@@ -18,7 +18,10 @@ from .wandb import publish
 
 @main("report")
 def report(config: DictConfig) -> None:
-    """Print the tables and write them; raises ValueError where there is nothing to show or no place to write to."""
+    """Print the tables and write them; raise ValueError if there is nothing to show or no place to write to."""
+    if config.published:
+        print(f"written: {', '.join(map(str, repository.save()))}")
+        return
     runs = Path(config.runs)
     measured, broken = bench_record.scan(runs) if config.study is None else ([], [])
     try:

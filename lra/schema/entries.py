@@ -130,6 +130,7 @@ class Sweep:
 @dataclass(kw_only=True)
 class Report:
     runs: Path
+    published: bool
     study: Name | None
     out: Path | None
     logger: dict[str, Logger] = field(default_factory=dict)
