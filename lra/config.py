@@ -203,7 +203,14 @@ def class_pooled(*, _root_: DictConfig) -> bool | None:
     return None if pool is None else pool == "cls"
 
 
+def of_budget(key: str, default: int | float, *, _root_: DictConfig) -> int | float:
+    """``${of_budget:key,default}``: what the chosen budget of the task says about a key, or the default."""
+    budgets = OmegaConf.select(_root_, "budgets")
+    return default if budgets is None else budgets.get(_root_.budget, {}).get(key, default)
+
+
 OmegaConf.register_new_resolver("class_pooled", class_pooled, replace=True)
+OmegaConf.register_new_resolver("of_budget", of_budget, replace=True)
 
 
 def _default_attn(name: str, config: DictConfig) -> dict:

@@ -65,6 +65,7 @@ class Model:
     positions: Positions
     pool: Pool
     norm: Norm | None
+    embed_std: Annotated[float, Range(above=0)]
     embed: Embed | None
     head: Head | None
 
@@ -136,6 +137,8 @@ class Task:
     shift: Whole
     masked_id: Whole | None
     length: Positive
+    positions: Positions = ABSENT
+    embed_std: Annotated[float, Range(above=0)] = ABSENT
 
     def validate(self) -> None:
         if self.metric == "roc_auc" and self.outputs != 2:
