@@ -9,11 +9,10 @@ from pathlib import Path
 from statistics import mean
 
 TASKS = ("listops", "text", "retrieval", "image", "pathfinder", "pathfinder_x")
-_SHORT = {"CURformer": "CURformer", "PSF-Attn": "PSF", "SOFT/SOFT++": "SOFT", "Long Range Arena": "leaderboard"}
+_SHORT = {"PSF-Attn": "PSF", "SOFT/SOFT++": "SOFT", "Long Range Arena": "leaderboard"}
 _LINKS = {
     "CURformer": "https://doi.org/10.1007/s10994-025-06768-3",
     "PSF-Attn": "https://doi.org/10.1016/j.neunet.2022.04.014",
-    "SOFT/SOFT++": "https://arxiv.org/abs/2207.03341",
     "Long Range Arena": "https://github.com/google-research/long-range-arena",
 }
 
@@ -22,6 +21,7 @@ _LINKS = {
 class Published:
     """One printed number, a row of published.csv; every column is text, as printed.
 
+    ``table`` is LRA if the number of the paper's table is not known.
     ``model`` is the paper's name of the mechanism, ``metric`` carries the unit. ``value`` may be FAIL (no better than
     chance) or NA; ``std`` is empty where none is printed. ``attn`` holds the words of conf/attn that stand for the
     model, separated by spaces; empty: none does.
@@ -38,16 +38,22 @@ class Published:
     attn: str
 
     @property
+    def name(self) -> str:
+        """The paper's, without its authors and year."""
+        return self.paper.split(" (")[0]
+
+    @property
     def source(self) -> str:
         """``CURformer T1``, ``leaderboard``; ``PSF T3 (Xiong et al. 2021)`` where the table names an origin."""
-        short = _SHORT[self.paper.split(" (")[0]]
-        table = "" if self.table == "leaderboard" else " " + self.table.replace("Table ", "T")
+        short = _SHORT.get(self.name, self.name)
+        table = "" if self.table in ("leaderboard", "LRA") else " " + self.table.replace("Table ", "T")
         origin = re.search(r" \([^)]* \d{4}\)$", self.model)
         return short + table + (origin[0] if origin else "")
 
     @property
     def link(self) -> str:
-        return _LINKS[self.paper.split(" (")[0]]
+        """Of the paper; one of arXiv stands in its name."""
+        return _LINKS.get(self.name) or f"https://arxiv.org/abs/{re.search(r'(?<=arXiv )[0-9.]+', self.paper)[0]}"
 
     @property
     def number(self) -> float | None:
