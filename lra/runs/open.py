@@ -9,6 +9,7 @@ import yaml
 from omegaconf import DictConfig, OmegaConf
 
 from ..config import CONF, flatten
+from ..disk import checksums
 from . import checkpoint, config_file, record
 from .canonical import bare_name, canonical
 from .record import RunRecord
@@ -93,11 +94,11 @@ def open_run(folder: Path, trust: Trust = None) -> Run:
         reason = "has no config.yaml" if folder.is_dir() else "is not a folder"
         raise ValueError(f"{folder} {reason}; run must be the folder of a seed, runs/<study>/<task>/<label>/seed-<k>")
     run_record = record.load(folder / record.NAME) if (folder / record.NAME).exists() else None
-    choices = config_file.read(path)
+    flat = config_file.read(path)
     if run_record:
-        record.check_choices(choices, run_record, folder)
-    config_file.check_trust(config_file.present(choices), path, trust)
-    return Run(folder, choices, run_record)
+        record.check_choices(flat, run_record, folder)
+    config_file.check_trust(config_file.present(flat), path, trust)
+    return Run(folder, flat, run_record)
 
 
 def finished(folder: Path, trust: Trust = None) -> list[Run]:
@@ -122,15 +123,49 @@ def finished(folder: Path, trust: Trust = None) -> list[Run]:
     return done
 
 
+def scan(root: Path) -> tuple[dict[Path, RunRecord], list[str]]:
+    """Read every training record below a folder.
+
+    Returns:
+        The records by their folders, and one line for each that could not be read.
+    """
+    return record.scan_files(root, record.NAME, record.load)
+
+
+def curves(folder: Path) -> dict[str, dict[int, float]]:
+    """Read ``metrics.csv`` as a curve by step for each column; empty for a seed that never had one.
+
+    Raises:
+        ValueError: the file is not a table of evaluations.
+    """
+    if not checksums.expected(folder / record.METRICS):
+        return {}
+    try:
+        rows = record.evaluations(folder)
+    except ValueError as error:
+        raise ValueError(f"{error}, no curve is drawn of it") from None
+    return {name: {row["step"]: row[name] for row in rows} for name in rows[0] if name != "step"}
+
+
+def choices(folder: Path) -> dict[str, Any]:
+    """Read the flat choices of ``config.yaml`` for display; empty for a seed that never had one.
+
+    Raises:
+        ValueError: the file does not hold the choices of a run.
+    """
+    path = folder / config_file.NAME
+    return config_file.read(path) if checksums.expected(path) else {}
+
+
 def history(root: Path) -> list[tuple[RunRecord, dict[str, Any]]]:
     """List the readable records below a folder with the canonical choices of their runs.
 
     The choices are for comparison only: they may name anything, and nothing is built from them.
     """
     past = []
-    for path, run_record in record.scan(root)[0].items():
+    for folder, run_record in scan(root)[0].items():
         try:
-            past.append((run_record, canonical(config_file.read(path / config_file.NAME))))
+            past.append((run_record, canonical(config_file.read(folder / config_file.NAME))))
         except ValueError:
             continue
     return past

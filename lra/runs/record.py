@@ -210,14 +210,6 @@ def evaluations(folder: Path) -> list[dict[str, float]]:
         raise ValueError(f"{path} is not a table of evaluations ({reason})") from None
 
 
-def scan(runs: Path) -> tuple[dict[Path, RunRecord], list[str]]:
-    """Read every training record below a folder.
-
-    Returns:
-        The records by their folders, and one line for each that could not be read.
-    """
-    return scan_files(runs, NAME, load)
-
 
 def scan_files(runs: Path, name: str, load: Callable[[Path], T]) -> tuple[dict[Path, T], list[str]]:
     """Load every file of a name below a folder.
