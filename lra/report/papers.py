@@ -8,10 +8,15 @@ WITHOUT_PATH_X = "Our averages are over the five tasks without Path-X (pathfinde
 
 @dataclass(frozen=True, kw_only=True)
 class Paper:
-    """A table of published.csv: ``protocol`` behind its numbers, and ``unlike``: where ours is another.
+    """A table of published.csv.
 
-    ``sources``: its paper, by the name before the bracket, and the paper's table; of several one stands below another.
-    ``metric``: of our rows that stand in it.
+    Args:
+        name: stem of its files.
+        title: of the table in the report.
+        sources: papers, by the name before the bracket, and their tables; several stand one below the other.
+        protocol: the treatment behind its numbers.
+        unlike: the differences of ours.
+        metric: of our rows that are compared with it.
     """
 
     name: str
