@@ -20,7 +20,7 @@ from lra.train.__main__ import train
 
 LENGTH = 24
 # No map: a whole block of its own, values that do not enter linearly, another convolution for each channel.
-WITHOUT = ("luna", "transformer_ls", "s4d_inv", "s4d_legs", "s4d_lin")
+WITHOUT = ("conv", "luna", "transformer_ls", "s4d_inv", "s4d_legs", "s4d_lin")
 
 
 def model_and_batch(name, *overrides):
