@@ -168,7 +168,7 @@ def prepared(name: str, config: DictConfig, choices: DictConfig) -> DictConfig:
 
 
 def label(config: DictConfig, choices: DictConfig) -> str:
-    """The attn name plus the keys of it that were changed and the ``label_keys``: a folder's name."""
+    """The attn name, the keys of it that were changed, the pretraining and the ``label_keys``: a folder's name."""
     name = choices.runtime.choices.attn
     changed = {
         line.split("=", 1)[0].lstrip("+~") for line in choices.overrides.task if line.lstrip("+~").startswith("attn.")
@@ -182,6 +182,8 @@ def label(config: DictConfig, choices: DictConfig) -> str:
     for key, value in sorted(options.items()):
         if any(f"attn.{key}.".startswith(f"{c}.") for c in changed) and default.get(key) != value:
             made += f"-{key}={value}"
+    if (pretrain := config.get("pretrain")) and pretrain.objective != "none":
+        made += f"+{pretrain.objective}" + "-matched" * pretrain.matched
     flat = flatten(OmegaConf.to_container(config))
     for key in config.get("label_keys", []):
         if key not in choices.runtime.choices and key not in flat:

@@ -10,6 +10,7 @@ from ..config import main
 from ..runs import bench_record, record
 from . import bench_plots, bench_tables, repository
 from .export import LEGEND, export
+from .pretraining import pretraining
 from .results import details, over_control
 from .summary import collect
 from .table import Chapter
@@ -48,7 +49,7 @@ def report(config: DictConfig) -> None:
     if not console.is_terminal:
         console.width = 1000  # a pipe has no width to fit
     for study, rows in studies.items():
-        for table in filter(None, (*details(study, rows), over_control(study, rows))):
+        for table in filter(None, (*details(study, rows), over_control(study, rows), pretraining(study, rows))):
             console.print(f"{study}: {table.title}", style="bold underline")
             console.print(table.about, table.terminal(), "", sep="\n")
     console.print(LEGEND)

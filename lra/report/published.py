@@ -24,7 +24,7 @@ class Published:
 
     ``model`` is the paper's name of the mechanism, ``metric`` carries the unit. ``value`` may be FAIL (no better than
     chance) or NA; ``std`` is empty where none is printed. ``attn`` holds the words of conf/attn that stand for the
-    model, separated by spaces; empty: none does.
+    model, separated by spaces, with the objective of its pretraining (sdpa+masked); empty: none does.
     """
 
     paper: str

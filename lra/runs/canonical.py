@@ -14,6 +14,9 @@ _TARGET = "_target_"
 # a line here, an option that is added to conf makes each earlier run the run of another configuration.
 WITHOUT: dict[str, Any] = {
     "model.positions": "learned",
+    "pretrain.objective": "none",
+    "SDPA.causal": False,
+    "Linear.causal": False,
 }
 
 

@@ -126,18 +126,23 @@ def _literal(literals: tuple, value: Any) -> Any:
 
 
 def section(kind: type, value: Any, name: str) -> Any:
-    """The dataclass ``kind`` with the values of a mapping, after its ``validate``; fields that are absent stay so."""
+    """The dataclass ``kind`` with the values of a mapping, after its ``validate``; fields that are absent stay so.
+
+    A field ``from_`` is the key ``from``, which Python reserves.
+    """
     if not isinstance(value, Mapping):
         raise Wrong
-    kinds, prefix = get_type_hints(kind, include_extras=True), f"{name}." if name else ""
+    hints, prefix = get_type_hints(kind, include_extras=True), f"{name}." if name else ""
+    kinds = {field.rstrip("_"): hint for field, hint in hints.items()}
     refuse_unknown(value, kinds, name)
     found = {}
     for field in fields(kind):
-        said = value.get(field.name, ABSENT)
+        key = field.name.rstrip("_")
+        said = value.get(key, ABSENT)
         if said != ABSENT:
-            found[field.name] = typed(kinds[field.name], said, prefix + field.name)
+            found[field.name] = typed(kinds[key], said, prefix + key)
         elif field.default is MISSING is field.default_factory:
-            raise ValueError(f"{prefix}{field.name} is missing; it must be {expected(kinds[field.name])}")
+            raise ValueError(f"{prefix}{key} is missing; it must be {expected(kinds[key])}")
     made = kind(**found)
     if hasattr(made, "validate"):
         made.validate()
@@ -157,7 +162,7 @@ def refuse_unknown(value: Mapping, known: Mapping, name: str, hidden: Mapping = 
 def plain(value: Any) -> Any:
     """A section as dicts again, without what is absent."""
     if is_dataclass(value):
-        value = {field.name: getattr(value, field.name) for field in fields(value)}
+        value = {field.name.rstrip("_"): getattr(value, field.name) for field in fields(value)}
         return {key: plain(item) for key, item in value.items() if not _absent(item)}
     if isinstance(value, dict):
         return {key: plain(item) for key, item in value.items()}

@@ -14,7 +14,15 @@ from ...ops.options import Range
 from ...runs.record import METRICS, RunRecord, evaluations, git_commit
 from .run import Mode, check, close_service, first_line, open_run, tell
 
-MACHINERY = ("budgets", "data_overrides", "multirun", "logger", "runs", "seeds")  # of no interest in one run's config
+MACHINERY = (
+    "budgets",
+    "masking",
+    "data_overrides",
+    "multirun",
+    "logger",
+    "runs",
+    "seeds",
+)  # of no interest in one run's config
 
 
 class WandB(WandbLogger):
