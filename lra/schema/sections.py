@@ -97,8 +97,6 @@ class Optim:
             raise ValueError(f"optim.eval_every must divide optim.steps {self.steps}, not {self.eval_every}")
         if self.batch % (self.micro_batch or self.batch):
             raise ValueError(f"optim.micro_batch must divide optim.batch {self.batch}, not {self.micro_batch}")
-        if self.schedule == "constant" and self.warmup:
-            raise ValueError(f"optim.warmup must be 0 with optim.schedule=constant, not {self.warmup}")
         # torch's one-cycle schedule divides by warmup - 1 and steps - warmup
         if self.warmup and not 2 <= self.warmup < self.steps:
             raise ValueError(
@@ -134,7 +132,8 @@ class Pretrain:
         Raises:
             ValueError: a phase gets none, or its evaluations or warm-up do not fit it.
         """
-        if self.objective == "none":
+        if self.objective == "none":  # an experiment may say more, for its phase one that is left out
+            self.__init__(objective="none")
             return
         if self.steps is None:
             share = optim.steps // 2 // self.eval_every * self.eval_every if self.matched else optim.steps
