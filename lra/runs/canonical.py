@@ -18,6 +18,9 @@ WITHOUT: dict[str, Any] = {
     "ListOps.max_depth": 10,
     "model.embed_std": 0.02,
     "model.positions": "learned",
+    "pretrain.objective": "none",
+    "SDPA.causal": False,
+    "Linear.causal": False,
 }
 
 

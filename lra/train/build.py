@@ -20,6 +20,7 @@ from ..data.datamodule import TaskData
 from ..model.classifier import Classifier
 from ..model.embed import FeatureEmbedding, TokenEmbedding
 from ..model.multihead import Multihead
+from ..model.pretrainer import Pretrainer
 from ..runs.record import disk_bytes
 from ..schema import calls
 
@@ -79,6 +80,19 @@ def classifier(config: DictConfig) -> Classifier:
         norm=model.norm,
         head=instantiate(model.head),
         packed=config.data.pad == "none",
+    )
+
+
+def pretrainer(config: DictConfig) -> Pretrainer:
+    """The encoder of the configured classifier with the head of phase one, see ``lra.train.pretrain``."""
+    task, own = config.task, config.pretrain
+    return Pretrainer(
+        classifier(config),
+        dim=config.model.dim,
+        outputs=task.vocab if own.loss == "cross_entropy" else task.get("features", 1),
+        loss=own.loss,
+        objective=own.objective,
+        mask_id=own.get("mask_id", "own"),
     )
 
 

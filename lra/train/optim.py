@@ -46,10 +46,12 @@ def adamw(model: nn.Module, optim: Mapping, *, capturable: bool = False) -> torc
 
 
 def schedule(optimiser: torch.optim.AdamW, optim: Mapping, *, cycle_momentum: bool) -> LRScheduler | None:
-    """Make the schedule of ``optim.schedule`` for every group, each a multiple of its own rate; None for a constant."""
+    """Make the schedule of ``optim.schedule`` for every group, each a multiple of its own rate; None without one."""
     match optim["schedule"]:
-        case "constant":
+        case "constant" if not optim["warmup"]:
             return None
+        case "constant":
+            return LambdaLR(optimiser, lambda step: warm_up(min(step, optim["warmup"]), optim) / optim["lr"])
         case "one_cycle":
             return OneCycleLR(
                 optimiser,
