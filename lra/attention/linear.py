@@ -26,6 +26,8 @@ class Linear(Attention):
     are padded to it, and no part of the result if they are not.
     """
 
+    hole_free = True
+
     def __init__(self, sizes: Sizes, *, normalise: bool = True):
         super().__init__(sizes)
         self.normalise = normalise
@@ -49,6 +51,8 @@ class Performer(Attention):
 
     O(L F (D + E)) time. Raises ValueError for unknown choices or features below 1.
     """
+
+    hole_free = True
 
     def __init__(
         self,
@@ -90,6 +94,8 @@ class RFA(Attention):
 
     O(L F (D + E)) time. Raises ValueError for unknown choices, features below 1 or a floor that is not positive.
     """
+
+    hole_free = True
 
     def __init__(
         self,

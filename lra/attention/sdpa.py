@@ -11,6 +11,8 @@ class SDPA(Attention):
     ``dropout`` acts on the weights; on a CPU anything above 0 takes torch's quadratic path.
     """
 
+    hole_free = True
+
     def forward(self, q, k, v, mask=None):
         keys = None if mask is None else mask[:, None, None, :]
         return F.scaled_dot_product_attention(q, k, v, keys, dropout_p=self._dropout())

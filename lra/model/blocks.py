@@ -1,6 +1,6 @@
 """Encoder blocks: forward(x (N,L,d), mask (N,L), memory) -> (x, memory).
 
-Around a mixer with ``varlen`` they take packed rows too: varlen(x (1,T,d), layout) -> x.
+Around a mixer with ``varlen`` they take packed rows too: varlen(x (1,T,d), layout) -> x. ``hole_free`` is the mixer's.
 """
 
 from collections.abc import Callable
@@ -25,6 +25,7 @@ class PreNorm(nn.Module):
         super().__init__()
         self.mixer_norm = nn.LayerNorm(dim)
         self.mixer = mixer()
+        self.hole_free = self.mixer.hole_free
         _check_width(self.mixer, dim)
         self.dropout = Dropout(dropout)
         self.mlp_norm = nn.LayerNorm(dim)
@@ -73,6 +74,7 @@ class GLU(nn.Module):
         self.prenorm = prenorm
         self.norm = make_norm(norm, dim)
         self.mixer = mixer()
+        self.hole_free = self.mixer.hole_free
         _check_width(self.mixer, dim)
         self.inner = nn.Sequential(nn.GELU(), Dropout(dropout, tied=tied))
         self.gate = nn.Linear(dim, 2 * dim)
@@ -93,7 +95,7 @@ class Plain(nn.Module):
     def __init__(self, mixer: Callable[[], Mixer], *, dim: int, hidden: int, dropout: float):
         super().__init__()
         self.mixer = mixer()
-        self.width = self.mixer.width
+        self.width, self.hole_free = self.mixer.width, self.mixer.hole_free
 
     def forward(self, x: Tensor, mask: Tensor | None, memory=None):
         return self.mixer(x, mask), memory

@@ -111,7 +111,7 @@ class Root:
 
 @dataclass(kw_only=True)
 class Data(Root):
-    pad: Literal["batch", "fixed", "none"]
+    pad: Literal["batch", "fixed", "none", "compact"]
     mask: bool
     eval_batch: BatchSize
 

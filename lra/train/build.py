@@ -38,10 +38,21 @@ def task_data(config: DictConfig, seed: int = 0) -> TaskData:
         batch=config.optim.batch,
         micro_batch=config.optim.micro_batch,
         eval_batch=config.data.eval_batch,
-        pad=config.data.pad,
+        pad=_pad(config),
         mask=config.data.mask,
         seed=seed,
     )
+
+
+def _pad(config: DictConfig) -> str:
+    """``data.pad``, or ``batch`` for a model that ``compact`` would not leave as it is."""
+    pad = config.data.pad
+    return "batch" if pad == "compact" and keeps_holes(config) else pad
+
+
+def keeps_holes(config: DictConfig) -> bool:
+    """Whether rows have holes, masked tokens between others, and the result depends on where they are."""
+    return config.task.masked_id is not None and not sketch(config).hole_free
 
 
 def unavailable(config: DictConfig) -> str | None:

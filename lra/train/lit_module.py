@@ -14,7 +14,7 @@ from . import optim as optimisers
 
 def loss(model: nn.Module, batch: Batch, kind: str = "cross_entropy") -> Tensor:
     """Mean over the batch of the cross entropy, or of the squared error of the single output."""
-    outputs = model(batch.inputs, batch.mask).float()
+    outputs = model(batch.inputs, batch.mask, batch.positions).float()
     return F.mse_loss(outputs[:, 0], batch.label) if kind == "mse" else F.cross_entropy(outputs, batch.label)
 
 
@@ -74,7 +74,7 @@ class LitClassifier(L.LightningModule):
         self._outputs.clear()
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
-        outputs = self.model(batch.inputs, batch.mask)
+        outputs = self.model(batch.inputs, batch.mask, batch.positions)
         self._outputs.append((outputs.float().clone(), batch.label))  # a CUDA graph writes over what it returned
 
     def on_validation_epoch_end(self) -> None:
