@@ -10,8 +10,6 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
-from ..ops.segments import real_first
-
 MULTIPLE = 64  # rows padded to the batch's longest one are rounded up to this, so that few shapes occur
 CHUNK = 4096  # examples whose real tokens are counted at a time
 
@@ -121,7 +119,7 @@ class TaskData(L.LightningDataModule):
         lengths, width = self.row_lengths[split][index], self.length
         if self.pad != "fixed":
             width = min(width, -(-max(int(lengths.max()), 1) // MULTIPLE) * MULTIPLE)
-        shortest, index = int(self.shortest[split][index].min()), index[share]
+        shortest, index = int(self.shortest[split][index].min()), without_waiting(index[share], rows.labels.device)
         tokens, mask = rows.gather(index, self.limit if self.compact else width, self.limit)
         if self.masked_id is not None:
             mask = mask & (tokens != self.masked_id)
@@ -129,13 +127,14 @@ class TaskData(L.LightningDataModule):
             mask[..., 0] |= ~mask.any(-1)  # attention over nothing has no value
         elif shortest >= width:
             mask = None
-        positions = real_first(mask)[..., :width] if self.compact else None
-        if positions is not None:
+        positions = None
+        if self.compact:
+            positions = (~mask).to(torch.uint8).argsort(dim=-1, stable=True)[..., :width]  # of real tokens, then of padding
             tokens, mask = tokens.gather(-1, positions), mask.gather(-1, positions)
         inputs = tokens if tokens.is_floating_point() else tokens.long()
         if self.shift:
             inputs = inputs + self.shift if mask is None else (inputs + self.shift) * mask
-        return Batch(inputs, mask if self.mask else None, rows.labels[index.to(rows.labels.device)], positions)
+        return Batch(inputs, mask if self.mask else None, rows.labels[index], positions)
 
     def _real_lengths(self, split) -> Tensor:
         """The tokens of the longest row of each example that are not masked, at least 1, on the CPU."""
@@ -187,6 +186,11 @@ class TaskData(L.LightningDataModule):
 
     def load_state_dict(self, state: dict) -> None:
         self.first_step = state["step"]
+
+
+def without_waiting(index: Tensor, device: torch.device) -> Tensor:
+    """A tensor of the CPU on a device, which the host does not wait for: a GPU copies pinned memory by itself."""
+    return (index.pin_memory() if device.type == "cuda" else index).to(device, non_blocking=True)
 
 
 class _Batches(IterableDataset):

@@ -113,7 +113,7 @@ class Root:
 class Data(Root):
     pad: Literal["batch", "fixed", "none", "compact"]
     mask: bool
-    eval_batch: BatchSize
+    eval_batch: BatchSize | None
 
     def validate(self) -> None:
         if not self.mask and self.pad != "fixed":
