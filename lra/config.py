@@ -185,7 +185,7 @@ def prepared(name: str, config: DictConfig, choices: DictConfig) -> DictConfig:
 
 
 def label(config: DictConfig, choices: DictConfig) -> str:
-    """Name the folder of a configuration: its attn, the options of attn that were changed, and the ``label_keys``.
+    """Name the folder of a configuration: attn, its changed options, the pretraining and the ``label_keys``.
 
     Args:
         config: checked.
@@ -207,6 +207,8 @@ def label(config: DictConfig, choices: DictConfig) -> str:
     for key, value in sorted(options.items()):
         if any(f"attn.{key}.".startswith(f"{c}.") for c in changed) and default.get(key) != value:
             text += f"-{key}={value}"
+    if (pretrain := config.get("pretrain")) and pretrain.objective != "none":
+        text += f"+{pretrain.objective}" + "-matched" * pretrain.matched
     flat = flatten(OmegaConf.to_container(config))
     for key in config.get("label_keys", []):
         if key not in choices.runtime.choices and key not in flat:
@@ -228,7 +230,14 @@ def class_pooled(*, _root_: DictConfig) -> bool | None:
     return None if pool is None else pool == "cls"
 
 
+def of_budget(key: str, default: int | float, *, _root_: DictConfig) -> int | float:
+    """Resolve ``${of_budget:key,default}``: what the chosen budget of the task says about a key, or the default."""
+    budgets = OmegaConf.select(_root_, "budgets")
+    return default if budgets is None else budgets.get(_root_.budget, {}).get(key, default)
+
+
 OmegaConf.register_new_resolver("class_pooled", class_pooled, replace=True)
+OmegaConf.register_new_resolver("of_budget", of_budget, replace=True)
 
 
 def _default_attn(name: str, config: DictConfig) -> dict:

@@ -76,6 +76,7 @@ class Classifier(nn.Module):
         widths = [dim, *(getattr(block, "width", dim) for block in self.blocks)]
         if any(width != dim for width in widths[:-1]):
             raise ValueError(f"model.layers must be 1 if a block makes rows of {widths[-1]} from {dim}, not {layers}")
+        self.encoded_width = widths[-1]
         self.norm = make_norm(norm, widths[-1]) if norm else None
         pooled = widths[-1] * (length if pool == "flatten" else 1)
         self.head = (head or Head)(dim=pooled, hidden=hidden, outputs=outputs, towers=towers)

@@ -6,6 +6,7 @@ from torch import Tensor, nn
 
 from ..ops.options import Range, in_range
 from ..ops.precision import full_precision
+from ..ops.ssm import fft_conv
 
 
 class EMA(nn.Module):
@@ -43,12 +44,10 @@ class EMA(nn.Module):
     @full_precision
     def _average(self, x: Tensor, mask: Tensor | None) -> Tensor:
         L = x.shape[1]
-        real = x if mask is None else x.masked_fill(~mask[..., None], 0)
         forth, back = self.kernel(min(self.truncation or L, L))  # (d,T)
-        n = L + forth.shape[1]  # so long that the circular convolution does not wrap around
-        gap = forth.new_zeros(forth.shape[0], n - 2 * forth.shape[1] + 1)
-        lags = torch.cat([forth[:, :1] + back[:, :1], forth[:, 1:], gap, back[:, 1:].flip(-1)], -1)  # (d,n)
-        y = torch.fft.irfft(torch.fft.rfft(real.mT, n) * torch.fft.rfft(lags, n), n)[..., :L].mT
+        gap = forth.new_zeros(forth.shape[0], L - forth.shape[1] + 1)  # L + T lags, so that no end meets the other
+        lags = torch.cat([forth[:, :1] + back[:, :1], forth[:, 1:], gap, back[:, 1:].flip(-1)], -1)
+        y = fft_conv(x.mT, lags, mask).mT
         return F.silu(y + self.omega * x)
 
     def kernel(self, lags: int) -> Tensor:

@@ -41,6 +41,7 @@ class Multihead(Mixer):
             raise ValueError(f"head_dim must be even for rotary positions, not {head_dim}")
         self.rotary = rotary
         self.attention = attention(self.sizes)
+        self.causal = self.attention.causal
         qk = [heads * head_dim] * (1 if self.attention.shares_qk else 2)
         self.widths = [*qk, heads * self.sizes.value_dim]
         self.inputs = nn.Linear(dim, sum(self.widths))

@@ -4,7 +4,7 @@ N examples, H heads, L length, D key size, E value size; B blocks of b positions
 Blocks are counted from position 0 and the last one is filled with zeros, so they do not depend on a batch's padding.
 
 ``attend`` is one softmax over gathered keys. If the keys of a query come in parts of different shape, ``weigh`` gives
-each part's unnormalised sums and ``merge`` one softmax over their union.
+each part's unnormalised sums, ``union`` adds them and ``merge`` makes one softmax of them.
 """
 
 from typing import NamedTuple
@@ -102,12 +102,17 @@ def weigh(scores: Tensor, v: Tensor, allowed: Tensor) -> Part:
     return Part(weights @ v, weights.sum(-1, keepdim=True), top)
 
 
-def merge(parts: list[Part]) -> Tensor:
-    """Compute one softmax over the union of disjoint sets of keys; zero if all of them are empty."""
+def union(parts: list[Part]) -> Part:
+    """Add up the sums of disjoint sets of keys."""
     top = torch.stack([part.top for part in parts]).amax(0)
     shares = [(part.top - top).exp() for part in parts]
     total = sum(share * part.total for share, part in zip(shares, parts, strict=True))
-    values = sum(share * part.values for share, part in zip(shares, parts, strict=True))
+    return Part(sum(share * part.values for share, part in zip(shares, parts, strict=True)), total, top)
+
+
+def merge(parts: list[Part]) -> Tensor:
+    """One softmax over the union of disjoint sets of keys; zero if all of them are empty."""
+    values, total, _ = union(parts)
     return values / (total + (total == 0))
 
 

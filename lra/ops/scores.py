@@ -1,4 +1,4 @@
-"""Weights of scores q kᵀ: softmax over the keys or, in MEGA, the Laplace function of each score.
+"""Weights of scores q kᵀ: softmax over the keys, the Laplace function of each score, a Gaussian kernel.
 
 Shapes as in ``lra.attention.base``: i queries, j keys.
 """
@@ -53,3 +53,8 @@ def laplace(x: Tensor) -> Tensor:
     """
     mean, deviation = math.sqrt(1 / 2), math.sqrt(1 / (4 * math.pi))
     return 0.5 * ((mean - x) / (deviation * math.sqrt(2))).erfc()
+
+
+def gaussian(x: Tensor, y: Tensor) -> Tensor:
+    """exp(-||x_i - y_j||² / 2): x (...,i,D), y (...,j,D) -> (...,i,j)."""
+    return (x @ y.mT - x.square().sum(-1)[..., None] / 2 - y.square().sum(-1)[..., None, :] / 2).exp()

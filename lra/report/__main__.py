@@ -11,6 +11,7 @@ from ..runs import bench_record
 from ..runs import open as runs_on_disk
 from . import bench_plots, bench_tables, repository
 from .export import LEGEND, export
+from .pretraining import pretraining
 from .results import details, over_control
 from .summary import collect
 from .table import Chapter
@@ -53,7 +54,7 @@ def report(config: DictConfig) -> None:
     if not console.is_terminal:
         console.width = 1000  # no line is wrapped in a pipe
     for study, rows in studies.items():
-        for table in filter(None, (*details(study, rows), over_control(study, rows))):
+        for table in filter(None, (*details(study, rows), over_control(study, rows), pretraining(study, rows))):
             console.print(f"{study}: {table.title}", style="bold underline")
             console.print(table.about, table.terminal(), "", sep="\n")
     console.print(LEGEND)

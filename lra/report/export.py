@@ -7,6 +7,7 @@ from ..disk.atomic import write
 from . import artifacts, figures, page, paper_tables, plots, published, results
 from .artifacts import Artifacts
 from .palette import Palette
+from .pretraining import pretraining
 from .summary import Row
 from .table import Chapter, stem
 
@@ -72,7 +73,7 @@ def study(name: str, rows: list[Row], runs: dict[Path, Artifacts]) -> page.Study
     for row in rows:
         if curve := plots.over_seeds(row, {folder: runs[folder].curves for folder in row.runs}):
             curves.setdefault(row.task, []).append(curve)
-    tables = [*filter(None, (results.results(name, rows), results.over_control(name, rows)))]
+    tables = [*filter(None, (results.results(name, rows), results.over_control(name, rows), pretraining(name, rows)))]
     return page.Study(name, rows, tables, results.details(name, rows), curves, plots.bubbles(rows), runs)
 
 

@@ -9,11 +9,10 @@ from pathlib import Path
 from statistics import mean
 
 TASKS = ("listops", "text", "retrieval", "image", "pathfinder", "pathfinder_x")
-_SHORT = {"CURformer": "CURformer", "PSF-Attn": "PSF", "SOFT/SOFT++": "SOFT", "Long Range Arena": "leaderboard"}
+_SHORT = {"PSF-Attn": "PSF", "SOFT/SOFT++": "SOFT", "Long Range Arena": "leaderboard"}
 _LINKS = {
     "CURformer": "https://doi.org/10.1007/s10994-025-06768-3",
     "PSF-Attn": "https://doi.org/10.1016/j.neunet.2022.04.014",
-    "SOFT/SOFT++": "https://arxiv.org/abs/2207.03341",
     "Long Range Arena": "https://github.com/google-research/long-range-arena",
 }
 
@@ -22,9 +21,10 @@ _LINKS = {
 class Published:
     """One printed number, a row of published.csv; every column is text, as printed.
 
+    ``table`` is LRA if the number of the paper's table is not known.
     ``model`` is the paper's name of the mechanism, ``metric`` carries the unit. ``value`` may be FAIL (no better than
     chance) or NA; ``std`` is empty if none is printed. ``attn`` holds the names of conf/attn that correspond to the
-    model, separated by spaces; empty if there are none.
+    model, separated by spaces, with the objective of its pretraining (sdpa+masked); empty if there are none.
     """
 
     paper: str
@@ -38,17 +38,22 @@ class Published:
     attn: str
 
     @property
+    def name(self) -> str:
+        """The paper's, without its authors and year."""
+        return self.paper.split(" (")[0]
+
+    @property
     def source(self) -> str:
         """Short name, such as ``CURformer T1``; ``PSF T3 (Xiong et al. 2021)`` if the table names an origin."""
-        short = _SHORT[self.paper.split(" (")[0]]
-        table = "" if self.table == "leaderboard" else " " + self.table.replace("Table ", "T")
+        short = _SHORT.get(self.name, self.name)
+        table = "" if self.table in ("leaderboard", "LRA") else " " + self.table.replace("Table ", "T")
         origin = re.search(r" \([^)]* \d{4}\)$", self.model)
         return short + table + (origin[0] if origin else "")
 
     @property
     def link(self) -> str:
-        """Address of the paper."""
-        return _LINKS[self.paper.split(" (")[0]]
+        """Address of the paper; an arXiv number is part of its name."""
+        return _LINKS.get(self.name) or f"https://arxiv.org/abs/{re.search(r'(?<=arXiv )[0-9.]+', self.paper)[0]}"
 
     @property
     def number(self) -> float | None:

@@ -46,11 +46,18 @@ def results(study: str, rows: list[Row]) -> Table:
     return Table(
         name=stem(f"study-{study}"),
         title=study,
-        about=f"Test scores, mean ± sample standard deviation over seeds ({seeds}); {', '.join(treatment)}. {MARKS}",
+        about=f"Test scores, mean ± sample standard deviation over seeds ({seeds}); {', '.join(treatment)}. "
+        f"{_pretrained(rows)}{MARKS}",
         cells=frame(
             ("mechanism", *columns), zip(labels, *columns.values(), strict=True), [(study, name, "") for name in labels]
         ),
     )
+
+
+def _pretrained(rows: list[Row]) -> str:
+    """A sentence on the cost that pretrained rows have beyond that of the others."""
+    costs = [f"{row.label} on {row.task} {row.cost}" for row in rows if row.objective and row.cost]
+    return f"Pretrained first, tokens and time of both phases: {'; '.join(costs)}. " if costs else ""
 
 
 def over_control(study: str, rows: list[Row]) -> Table | None:
@@ -82,8 +89,11 @@ def over_control(study: str, rows: list[Row]) -> Table | None:
 
 
 def cell(row: Row | None) -> Cell:
-    """Make a cell of a row's score, linked to its runs."""
-    return replace(score(row.scores, row.lost), link=row.place) if row else Cell()
+    """Make a cell of a row's score, linked to its runs; the note says what pretraining it had."""
+    if not row:
+        return Cell()
+    scored = score(row.scores, row.lost)
+    return replace(scored, link=row.place, note="; ".join(filter(None, [scored.note, row.facts["pretrained"]])))
 
 
 def over_tasks(rows: list[Row | None]) -> dict[int, float]:
@@ -175,6 +185,8 @@ def _table(study: str, title: str, head: tuple[str, ...], lines: list[Line], *, 
     """Make a table; facts that all lines share are stated in ``about``, the others in their lines."""
     values = {key: {line.facts[key] for line in lines} - {""} for key in lines[0].facts}
     shared = [key for key in FACTS if len(values.get(key, ())) == 1 and SEPARATOR not in "".join(values[key])]
+    if not all(line.facts.get("pretrained") for line in lines):  # what some lines lack is not true of all
+        shared = [key for key in shared if key != "pretrained"]
     own = [key for key in FACTS if key in values and key not in shared]
     common = "; ".join(FACTS[key].format(*values[key]) for key in shared)
     unlike = [f"{key} {word}" for key in ("protocol", "budget") for word in sorted(values[key]) if word != "paper"]

@@ -7,7 +7,7 @@ from statistics import mean, median, stdev
 
 from ..runs import open as runs_on_disk
 from ..runs import record
-from ..runs.record import RunRecord
+from ..runs.record import Pretraining, RunRecord
 from . import published
 
 SEPARATOR = " / "
@@ -18,9 +18,11 @@ FACTS = {
     "metric": "{}",
     "n_test": "{} test examples",
     "steps": "{} steps",
+    "pretrained": "{}",
     "device": "{}",
     "git": "commit {}",
 }
+OWN = ("steps", "pretrained", "git")  # that are not fields of a record as they stand
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +57,33 @@ class Row:
     def score(self) -> str:
         """Mean ± sample standard deviation of the test scores."""
         return number(self.test) + (f" ± {self.std:.2f}" if self.std is not None else "")
+
+    @property
+    def objective(self) -> str:
+        """That of the pretraining, empty without one."""
+        first = next(iter(self.runs.values())).pretrain
+        return first.objective if first else ""
+
+    @property
+    def tokens(self) -> float | None:
+        """Mean over finished seeds of the real tokens of all phases; None if a record does not say."""
+        done = [r for r in self.runs.values() if r.status == "done"]
+        if not done or any(r.tokens is None for r in done):
+            return None
+        return mean(r.tokens + (r.pretrain.tokens if r.pretrain else 0) for r in done)
+
+    @property
+    def cost(self) -> str:
+        """Tokens of each phase and the time of all steps: "3.1 + 3.2 M tokens, 41 s"."""
+        done = [r for r in self.runs.values() if r.status == "done"]
+        if self.tokens is None:
+            return ""
+        phases = [[r.pretrain.tokens for r in done]] if self.objective else []
+        tokens = " + ".join(f"{mean(phase) / 1e6:.3g}" for phase in (*phases, [r.tokens for r in done]))
+        times = [(r.steps, r.step_ms) for r in done] + [(p.steps, p.step_ms) for r in done if (p := r.pretrain)]
+        if any(ms is None for _, ms in times):
+            return f"{tokens} M tokens"
+        return f"{tokens} M tokens, {sum(steps * ms for steps, ms in times) / 1000 / len(done):.3g} s"
 
     @property
     def place(self) -> str:
@@ -126,7 +155,8 @@ def summarise(runs: dict[Path, RunRecord]) -> Row:
         remarks.append(f"{len(steps)} {status} at step{'s' if len(steps) > 1 else ''} {', '.join(map(str, steps))}")
     seeds = [r.seed for r in results]
     remarks += [f"{seeds.count(s)} different results of seed {s}" for s in sorted(set(seeds)) if seeds.count(s) > 1]
-    values = {key: joined(getattr(r, key) for r in results) for key in FACTS if key not in ("steps", "git")}
+    values = {key: joined(getattr(r, key) for r in results) for key in FACTS if key not in OWN}
+    pretrained = _pretrained([r.pretrain for r in results if r.pretrain])
     return Row(
         task=results[0].task,
         label=results[0].label,
@@ -139,6 +169,18 @@ def summarise(runs: dict[Path, RunRecord]) -> Row:
         ms=median(times) if times else None,
         constant_baseline=joined(float(r.constant_baseline) for r in results),
         params=joined(r.params for r in results),
-        facts=values | {"steps": joined(r.steps for r in done), "git": joined(r.git or "unknown" for r in results)},
+        facts=values
+        | {"steps": joined(r.steps for r in done), "pretrained": pretrained}
+        | {"git": joined(r.git or "unknown" for r in results)},
         runs=runs,
     )
+
+
+def _pretrained(phases: list[Pretraining]) -> str:
+    """Objective, steps, and means of tokens and time of phase one over the seeds; empty without one."""
+    if not phases:
+        return ""
+    times = [phase.steps * phase.step_ms / 1000 for phase in phases if phase.step_ms is not None]
+    time = f", {mean(times):.3g} s" if times else ""
+    what, steps = joined(phase.objective for phase in phases), joined(phase.steps for phase in phases)
+    return f"pretrained ({what}) {steps} steps, {mean(phase.tokens for phase in phases) / 1e6:.3g} M tokens{time}"

@@ -14,7 +14,13 @@ _TARGET = "_target_"
 # Keys are "CUR.impl" for an option of a class or function of the suite and "optim.eps" for a key of a section. An
 # option that is added to conf without a line here makes each earlier run the run of another configuration.
 WITHOUT: dict[str, Any] = {
+    "ListOps.max_args": 10,
+    "ListOps.max_depth": 10,
+    "model.embed_std": 0.02,
     "model.positions": "learned",
+    "pretrain.objective": "none",
+    "SDPA.causal": False,
+    "Linear.causal": False,
 }
 
 

@@ -14,7 +14,7 @@ from ..disk.atomic import NO_ROOM
 from . import config_file, record
 
 TEMPORARY = ".*.part"
-MADE = ("metrics.csv", "last.ckpt", "best.ckpt", record.NAME, "transfer.json")
+MADE = ("metrics.csv", "last.ckpt", "best.ckpt", record.NAME, "transfer.json", "pretrain/best.ckpt")
 # Errors of a disk that can be mended without loss, so that the same command can be repeated.
 PASSING = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.ESTALE)
 
@@ -50,7 +50,7 @@ def claim(folder: Path, title: str, choices: dict[str, Any]) -> Iterator[dict[st
             raise ValueError(f"cannot write to {folder}: {reason}") from None
         settled = settle(folder, choices)
         stack.callback(_leave_nothing, folder)
-        for part in folder.glob(TEMPORARY):
+        for part in (*folder.glob(TEMPORARY), *folder.glob(f"pretrain/{TEMPORARY}")):
             part.unlink()
         if not (folder / config_file.NAME).exists() or not begun(folder):
             with writing(folder):

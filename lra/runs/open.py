@@ -59,6 +59,7 @@ class Run:
             tree = unflatten({key: value for key, value in choices.items() if not key.startswith("provenance.")})
             task, display = _task(tree["source"]["_target_"]) or (tree["task"]["name"], None)
             tree["task"]["display"] = display
+            tree.setdefault("pretrain", {"objective": "none"})  # the run may be older than pretraining
             tree["data"] |= {"root": root, "eval_batch": tree["optim"]["batch"]}
             if tree["data"]["pad"] == "none":
                 tree["data"]["pad"] = "batch"

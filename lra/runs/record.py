@@ -38,7 +38,7 @@ def renamed(field: str, before: str) -> FieldInfo:
 
 Baseline = Annotated[Percent, renamed("constant_baseline", "majority")]
 # Sections that decide a result; everything else (logger, device, compile, threads, folders, other seeds) does not.
-_CHOICES = ("task", "source", "model", "block", "attn", "protocol", "optim", "data", "trainer")
+_CHOICES = ("task", "source", "model", "block", "attn", "protocol", "pretrain", "optim", "data", "trainer")
 # Several devices share the same batches; only dropout and random selection draw other numbers on them.
 _INDIFFERENT = (
     "task.display",
@@ -48,7 +48,34 @@ _INDIFFERENT = (
     "trainer.devices",
     "trainer.compile",
     "trainer.threads",
+    "pretrain.from",
 )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pretraining:
+    """Phase one of a pretrained run: what it did and what it cost.
+
+    Args:
+        objective: masked | next.
+        fingerprint: of the choices that decide it.
+        loss: mean over the positions of dev that count, at ``best_step``, whose weights the fine-tuning starts from.
+        steps: that were made.
+        tokens: real ones in the batches of these steps.
+        step_ms: median, a measurement.
+        status: done | diverged.
+    """
+
+    __pydantic_config__ = STRICT
+    kind: str = "pretrain"
+    objective: Literal["masked", "next"]
+    fingerprint: str
+    loss: float | None
+    best_step: NonNegativeInt | None
+    steps: NonNegativeInt
+    tokens: NonNegativeInt
+    step_ms: NonNegativeFloat | None
+    status: Status
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,8 +83,8 @@ class RunRecord:
     """One seed's result. Scores in percent; times in milliseconds; status is ``done`` or ``diverged``.
 
     ``constant_baseline`` is the test score of the best constant answer: the most frequent class, or the mean label if
-    labels are real numbers; ``step_ms`` and ``peak_bytes`` (of the device, or of the whole process on a CPU) are
-    measurements and differ from run to run.
+    labels are real numbers; ``tokens`` are the real ones in the batches of ``steps``; ``step_ms`` and ``peak_bytes`` (of the device, or of the whole process on a CPU) are
+    measurements and differ from run to run; ``pretrain`` is the phase before, whose cost is not in the other fields.
     """
 
     __pydantic_config__ = STRICT
@@ -83,6 +110,8 @@ class RunRecord:
     peak_bytes: NonNegativeInt | None
     device: str
     status: Status
+    tokens: NonNegativeInt | None = None
+    pretrain: Pretraining | None = None
 
 
 def choices(config: DictConfig, provenance: dict) -> dict:

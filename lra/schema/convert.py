@@ -140,7 +140,7 @@ def section(kind: type, value: Any, name: str) -> Any:
     """Convert a mapping to a dataclass and call its ``validate``.
 
     Args:
-        kind: the dataclass. Fields with a default may be absent.
+        kind: the dataclass. Fields with a default may be absent; a trailing _ is dropped (``from_``).
         value: the mapping.
         name: of the section, for messages; empty for a whole configuration.
 
@@ -149,15 +149,17 @@ def section(kind: type, value: Any, name: str) -> Any:
     """
     if not isinstance(value, Mapping):
         raise Wrong
-    kinds, prefix = get_type_hints(kind, include_extras=True), f"{name}." if name else ""
+    hints, prefix = get_type_hints(kind, include_extras=True), f"{name}." if name else ""
+    kinds = {field.rstrip("_"): hint for field, hint in hints.items()}
     refuse_unknown(value, kinds, name)
     options = {}
     for field in fields(kind):
-        item = value.get(field.name, ABSENT)
+        key = field.name.rstrip("_")
+        item = value.get(key, ABSENT)
         if item != ABSENT:
-            options[field.name] = typed(kinds[field.name], item, prefix + field.name)
+            options[field.name] = typed(kinds[key], item, prefix + key)
         elif field.default is MISSING is field.default_factory:
-            raise ValueError(f"{prefix}{field.name} is missing; it must be {expected(kinds[field.name])}")
+            raise ValueError(f"{prefix}{key} is missing; it must be {expected(kinds[key])}")
     converted = kind(**options)
     if hasattr(converted, "validate"):
         converted.validate()
@@ -177,7 +179,7 @@ def refuse_unknown(value: Mapping, known: Mapping, name: str, hidden: Mapping = 
 def plain(value: Any) -> Any:
     """Convert a section back to dicts, without absent fields."""
     if is_dataclass(value):
-        value = {field.name: getattr(value, field.name) for field in fields(value)}
+        value = {field.name.rstrip("_"): getattr(value, field.name) for field in fields(value)}
         return {key: plain(item) for key, item in value.items() if not _absent(item)}
     if isinstance(value, dict):
         return {key: plain(item) for key, item in value.items()}

@@ -28,7 +28,8 @@ def records(root: Path) -> list[tuple[RunRecord, dict]]:
 def _cost(choices: dict) -> dict:
     """The choices on which the time of a step depends, in canonical form."""
     sizes = ("optim.batch", "optim.micro_batch")
-    return {key: value for key, value in canonical(choices).items() if not key.startswith("optim.") or key in sizes}
+    apart = ("optim.", "pretrain.")
+    return {key: value for key, value in canonical(choices).items() if not key.startswith(apart) or key in sizes}
 
 
 def estimate(plan: Plan, choices: dict, known: list, deadline: float) -> tuple[float | None, str]:
@@ -53,7 +54,10 @@ def estimate(plan: Plan, choices: dict, known: list, deadline: float) -> tuple[f
         return None, "unknown"
     o = config.optim
     per_evaluation = math.ceil(n_val / config.data.eval_batch) * SHARE * config.data.eval_batch / o.batch
-    return ms / 1000 * (o.steps + o.steps / o.eval_every * per_evaluation), basis
+    phases = [(o.steps, o.eval_every, 1)]
+    if (p := config.pretrain).objective != "none":
+        phases.append((p.steps, p.eval_every, p.batch / o.batch))
+    return sum(ms / 1000 * (steps * size + steps / every * per_evaluation) for steps, every, size in phases), basis
 
 
 def measured(plan: Plan) -> float | None:

@@ -59,11 +59,14 @@ def study(config: DictConfig) -> str:
     return config.study or "-".join(parts)
 
 
+IN_LABEL = ("pretrain", "pretrain.matched")  # keys that a label shows by itself
+
+
 def points(grids: DictConfig) -> list[list[str]]:
     """List the overrides of every point of every grid; axes outside attn become part of the label."""
     listed = []
     for grid in OmegaConf.to_container(grids, resolve=True).values():
-        outside = [key for key in grid if key.split(".")[0] != "attn"]
+        outside = [key for key in grid if key.split(".")[0] != "attn" and key not in IN_LABEL]
         naming = [f"label_keys=[{','.join(outside)}]"] if outside else []
         axes = [[f"{key}={_literal(value)}" for value in values] for key, values in grid.items()]
         listed += [[*point, *naming] for point in itertools.product(*axes)]
@@ -114,7 +117,7 @@ def expand(config: DictConfig, *, threads: int | None) -> tuple[list[Run], list[
                 seed=seed,
                 folder=folder,
                 steps=composed.optim.steps,
-                disk=record.disk_bytes(plan.params),
+                disk=record.disk_bytes(plan.params) * (1 if composed.pretrain.objective == "none" else 2),
                 seconds=seconds,
                 basis=basis,
             )

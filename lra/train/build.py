@@ -20,6 +20,7 @@ from ..data.datamodule import TaskData
 from ..model.classifier import Classifier
 from ..model.embed import FeatureEmbedding, TokenEmbedding
 from ..model.multihead import Multihead
+from ..model.pretrainer import Pretrainer
 from ..runs.record import disk_bytes
 from ..schema import calls
 
@@ -57,8 +58,13 @@ def unavailable(config: DictConfig) -> str | None:
 def classifier(config: DictConfig) -> Classifier:
     """Raises ValueError for options of model, block and attn that do not go together."""
     model, task, vocab = config.model, config.task, config.task.get("vocab")
-    embed = partial(FeatureEmbedding, features=task.features) if vocab is None else partial(TokenEmbedding, vocab=vocab)
-    embed = partial(embed, positions=model.positions == "learned") if model.embed is None else instantiate(model.embed)
+    if model.embed is not None:
+        embed = instantiate(model.embed)
+    elif vocab is None:
+        embed = partial(FeatureEmbedding, features=task.features, positions=model.positions == "learned")
+    else:
+        positions = model.positions == "learned"
+        embed = partial(TokenEmbedding, vocab=vocab, std=model.embed_std, positions=positions)
     return Classifier(
         embed=embed(length=task.length, dim=model.dim, dropout=model.dropout),
         block=block_factory(config),
@@ -74,6 +80,19 @@ def classifier(config: DictConfig) -> Classifier:
         norm=model.norm,
         head=instantiate(model.head),
         packed=config.data.pad == "none",
+    )
+
+
+def pretrainer(config: DictConfig) -> Pretrainer:
+    """The encoder of the configured classifier with the head of phase one, see ``lra.train.pretrain``."""
+    task, own = config.task, config.pretrain
+    return Pretrainer(
+        classifier(config),
+        dim=config.model.dim,
+        outputs=task.vocab if own.loss == "cross_entropy" else task.get("features", 1),
+        loss=own.loss,
+        objective=own.objective,
+        mask_id=own.get("mask_id", "own"),
     )
 
 

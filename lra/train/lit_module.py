@@ -1,4 +1,6 @@
-"""The loss, and the LightningModule around a classifier: optimiser, schedule, evaluation."""
+"""The LightningModules: optimiser, schedule and random numbers of a step; loss and evaluation of a classifier."""
+
+from abc import abstractmethod
 
 import lightning as L
 import numpy as np
@@ -18,20 +20,22 @@ def loss(model: nn.Module, batch: Batch, kind: str = "cross_entropy") -> Tensor:
     return F.mse_loss(outputs[:, 0], batch.label) if kind == "mse" else F.cross_entropy(outputs, batch.label)
 
 
-class LitClassifier(L.LightningModule):
+class LitModule(L.LightningModule):
     """AdamW under a one-cycle schedule with linear annealing (docs/sources.md, Nystromformer) or another one.
 
     Random numbers of step k (dropout, random selection) are a function of (seed, k) and, of several processes, of which
     it is, so a resumed run draws what an uninterrupted one would have drawn. ``train_loss`` adds up on the device;
     ``bad_step`` is the first optimiser step with a loss that is not finite. What is told is of all processes together.
+    An evaluation sets ``score``, which is better if it is higher.
     """
 
-    def __init__(self, model: nn.Module, *, metric: str, loss: str, seed: int, optim: dict, cycle_momentum: bool):
+    def __init__(self, model: nn.Module, *, seed: int, optim: dict, cycle_momentum: bool):
         super().__init__()
         self.model, self.seed, self.optim, self.cycle_momentum = model, seed, optim, cycle_momentum
-        self.metric, self.loss = getattr(metrics, metric), loss
         self.score = float("nan")
-        self._outputs: list[tuple[Tensor, Tensor]] = []
+
+    @abstractmethod
+    def batch_loss(self, batch: Batch) -> Tensor: ...
 
     def configure_optimizers(self):
         optimiser = optimisers.adamw(self.model, self.optim)
@@ -52,7 +56,7 @@ class LitClassifier(L.LightningModule):
         self.rate = self.optimizers().param_groups[0]["lr"]
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
-        value = loss(self.model, batch, self.loss)
+        value = self.batch_loss(batch)
         with torch.no_grad():
             self.loss_sum += value
             self.loss_count += 1
@@ -69,6 +73,18 @@ class LitClassifier(L.LightningModule):
     def first_bad_step(self) -> int | None:
         step = min(distributed.gather(int(self.bad_step)))
         return step if step < torch.iinfo(torch.int64).max else None
+
+
+class LitClassifier(LitModule):
+    """The loss of a task, and the ``metric`` over all examples of a split."""
+
+    def __init__(self, model: nn.Module, *, metric: str, loss: str, seed: int, optim: dict, cycle_momentum: bool):
+        super().__init__(model, seed=seed, optim=optim, cycle_momentum=cycle_momentum)
+        self.metric, self.loss = getattr(metrics, metric), loss
+        self._outputs: list[tuple[Tensor, Tensor]] = []
+
+    def batch_loss(self, batch: Batch) -> Tensor:
+        return loss(self.model, batch, self.loss)
 
     def on_validation_epoch_start(self) -> None:
         self._outputs.clear()

@@ -14,7 +14,8 @@ from ...ops.options import Range
 from ...runs.record import METRICS, RunRecord, evaluations, git_commit
 from .run import Mode, check, close_service, first_line, open_run, tell
 
-MACHINERY = ("budgets", "data_overrides", "multirun", "logger", "runs", "seeds")  # left out of the run's config
+# Left out of the run's config.
+MACHINERY = ("budgets", "masking", "data_overrides", "multirun", "logger", "runs", "seeds")
 
 
 class WandB(WandbLogger):
