@@ -68,15 +68,15 @@ class Pretrainer(nn.Module):
             raise ValueError("holes are missing")
         x = self(inputs, mask, holes)
         if self.objective == "masked":
-            told, there = inputs, holes
+            targets, counted = inputs, holes
         else:
-            x, told = x[:, :, :-1], inputs[:, :, 1:]
-            there = told.new_ones(told.shape[:3], dtype=torch.bool) if mask is None else mask[:, :, 1:]
-        predicted, told = self.predict(x[there]).float(), told[there]
+            x, targets = x[:, :, :-1], inputs[:, :, 1:]
+            counted = targets.new_ones(targets.shape[:3], dtype=torch.bool) if mask is None else mask[:, :, 1:]
+        predicted, targets = self.predict(x[counted]).float(), targets[counted]
         if self.loss == "cross_entropy":
-            return F.cross_entropy(predicted, told, reduction="sum"), len(told)
-        told = told.float() if told.dim() == 2 else told[:, None] / WHITE
-        return F.l1_loss(predicted, told, reduction="sum") / told.shape[1], len(told)
+            return F.cross_entropy(predicted, targets, reduction="sum"), len(targets)
+        targets = targets.float() if targets.dim() == 2 else targets[:, None] / WHITE
+        return F.l1_loss(predicted, targets, reduction="sum") / targets.shape[1], len(targets)
 
 
 def draw_holes(ratio: float, inputs: Tensor, mask: Tensor | None) -> Tensor:
