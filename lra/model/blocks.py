@@ -1,6 +1,7 @@
 """Encoder blocks: forward(x (N,L,d), mask (N,L), memory) -> (x, memory).
 
-A block around a mixer with ``varlen`` also takes packed rows: varlen(x (1,T,d), layout) -> x.
+A block around a mixer with ``varlen`` also takes packed rows: varlen(x (1,T,d), layout) -> x. ``hole_free`` is the
+mixer's.
 """
 
 from collections.abc import Callable
@@ -34,6 +35,7 @@ class PreNorm(nn.Module):
         super().__init__()
         self.mixer_norm = nn.LayerNorm(dim)
         self.mixer = mixer()
+        self.hole_free = self.mixer.hole_free
         _check_width(self.mixer, dim)
         self.dropout = Dropout(dropout)
         self.mlp_norm = nn.LayerNorm(dim)
@@ -82,6 +84,7 @@ class GLU(nn.Module):
         self.prenorm = prenorm
         self.norm = make_norm(norm, dim)
         self.mixer = mixer()
+        self.hole_free = self.mixer.hole_free
         _check_width(self.mixer, dim)
         self.inner = nn.Sequential(nn.GELU(), Dropout(dropout, tied=tied))
         self.gate = nn.Linear(dim, 2 * dim)
@@ -102,7 +105,7 @@ class Plain(nn.Module):
     def __init__(self, mixer: Callable[[], Mixer], *, dim: int, hidden: int, dropout: float):
         super().__init__()
         self.mixer = mixer()
-        self.width = self.mixer.width
+        self.width, self.hole_free = self.mixer.width, self.mixer.hole_free
 
     def forward(self, x: Tensor, mask: Tensor | None, memory=None):
         return self.mixer(x, mask), memory

@@ -162,9 +162,9 @@ class Root:
 
 @dataclass(kw_only=True)
 class Data(Root):
-    pad: Literal["batch", "fixed", "none"]
+    pad: Literal["batch", "fixed", "none", "compact"]
     mask: bool
-    eval_batch: BatchSize
+    eval_batch: BatchSize | None
 
     def validate(self) -> None:
         if not self.mask and self.pad != "fixed":

@@ -267,7 +267,7 @@ WRONG = {
     "dtype=fp8": "dtype must be one of fp32, bf16, fp16, or a list of such, not 'fp8'",
     "n=[0]": "n must be a whole number of 1 or more, or a list of such, not [0]",
     "repeats=0": "repeats must be a whole number of 1 or more, not 0",
-    "pads=[batch/0]": "pads must be fixed, batch, none or batch/<rows of a micro-batch>, or a list of such",
+    "pads=[batch/0]": "pads must be fixed, batch, none, compact or batch/<rows of a micro-batch>, or a list of such",
     "batches=all": "batches must be one of random, data, not 'all'",
     "device=tpu": "device must be one of auto, cpu, cuda, not 'tpu'",
     'mechanisms=["cur_abs-cuont=3"]': "attn.cuont: no such key; attn has",
