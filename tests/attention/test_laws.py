@@ -22,7 +22,7 @@ EXCEPTIONS = {
     ("derivative", "soft"): "the published backward pass is that of a converged inverse, 20 steps are not quite",
     ("derivative", "soft_fixed"): "the published backward pass is that of a converged inverse, 20 steps are not quite",
 }
-# Not even run: a kernel takes no float64, and float32 rounds off what a step of 1e-6 changes.
+# These are not run: a kernel takes no float64, and a step of 1e-6 is lost in the rounding of float32.
 EXCEPTIONS |= {
     ("derivative", name): "computes in float32; test_kernels.py compares its gradients with those of float64 autograd"
     for name in KERNELS
@@ -123,9 +123,7 @@ def hole_free(made, lengths, length):
 @pytest.mark.parametrize("name", MECHANISMS)
 def test_holes_change_no_real_row_of_what_is_hole_free(name):
     made = block(name)
-    if not getattr(made, "hole_free", False):
-        pytest.skip("looks at positions")
-    assert hole_free(made, LENGTHS, LENGTH)
+    assert not getattr(made, "hole_free", False) or hole_free(made, LENGTHS, LENGTH)
 
 
 @pytest.mark.slow
@@ -146,19 +144,18 @@ def test_no_mask_equals_all_real(name):
 def test_fewer_real_tokens_than_kept_ones(name):
     made = block(name)
     knob = next((key for key in ("count", "landmarks") if config(name).attn.get(key) is not None), None)
-    if knob is None:
-        pytest.skip("keeps no fixed number of tokens")
     real = 16
     x, mask = inputs(lengths=(real, real))
+    if knob is None:  # it keeps no fixed number of tokens
+        assert made(x, mask)[0][mask].isfinite().all()
+        return
     fewer = block(name, f"attn.{knob}={real}")
     fewer.load_state_dict(made.state_dict())
     law("few", name, same(made(x, mask)[0][mask], fewer(x, mask)[0][mask]))
 
 
-@pytest.mark.parametrize("name", MECHANISMS)
+@pytest.mark.parametrize("name", [name for name in MECHANISMS if name not in KERNELS])
 def test_gradient_is_the_directional_derivative(name):
-    if name in KERNELS:
-        pytest.skip(EXCEPTIONS["derivative", name])
     made, (x, mask) = block(name), inputs(lengths=(128, 50))
     direction, weight = inputs(seed=5)[0][:2], inputs(seed=6)[0][:2]
     f = lambda t: (made(x + t * direction, mask)[0] * weight)[mask].sum()
