@@ -14,6 +14,8 @@ _TARGET = "_target_"
 # a line here, an option that is added to conf makes each earlier run the run of another configuration.
 WITHOUT: dict[str, Any] = {
     "model.positions": "learned",
+    "GLU.activation": "full_glu",
+    "S4D.step_rate": None,
 }
 
 
