@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ..ops.kernel_features import attend, zero_padding
 from ..ops.options import Range, in_range, one_of
 from ..ops.precision import at_least_float32, full_precision
 from .base import Attention, Sizes
@@ -35,7 +36,7 @@ class Linear(Attention):
         q, k = F.elu(q) + 1, F.elu(k) + 1
         if self.normalise:
             return attend(q, k, v, mask)
-        return q @ (_real(k, mask).mT @ v) * self.sizes.length**-0.5
+        return q @ (zero_padding(k, mask).mT @ v) * self.sizes.length**-0.5
 
 
 class Performer(Attention):
@@ -139,17 +140,3 @@ class RandomFeatures(nn.Module):
         q, r = torch.linalg.qr(torch.randn(-(-features // dim), dim, dim, device=device))
         q = q * r.diagonal(dim1=-2, dim2=-1).sign()[:, None]  # without the signs q is not uniform over rotations
         return normal.norm(dim=-1, keepdim=True) * q.flatten(0, 1)[:features]
-
-
-def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, floor: float = 1e-6) -> Tensor:
-    """q·mean(k vᵀ) / max(q·mean(k), floor) with features q, k (N,H,L,F), v (N,H,L,E) -> (N,H,L,E).
-
-    Means over the real keys rather than sums, so that what the floor means does not depend on their number.
-    """
-    total = k.shape[2] if mask is None else mask.sum(-1).clamp(min=1)[:, None, None, None]
-    k = _real(k, mask)
-    return q @ (k.mT @ v / total) / (q @ (k.sum(2)[..., None] / total)).clamp(min=floor)
-
-
-def _real(k: Tensor, mask: Tensor | None) -> Tensor:
-    return k if mask is None else k * mask[:, None, :, None]

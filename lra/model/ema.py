@@ -12,13 +12,17 @@ from ..ops.ssm import fft_conv
 class EMA(nn.Module):
     """Multi-dimensional damped moving average in both directions: x (N,L,d), mask (N,L) -> (N,L,d).
 
-    Each channel is spread over ``ndim`` averages h, which forget by q = 1 - p sigmoid(α) and learn by p = sigmoid(δ):
+    Each channel has ``ndim`` averages h with decay q = 1 - p sigmoid(α) and gain p = sigmoid(δ):
 
         h_t = q h_(t-1) + p β x_t,    y_t = γ·h_t / √ndim + the same from the right end,    SiLU(y + ω x)
 
-    so y is a convolution with a kernel of exponentials, here by FFT: O(L log L) time, O(d ndim T) for the kernel, which
-    is cut after T = ``truncation`` lags, lag 0 included and in both directions; null for none. Padding is zero in y and
-    no example reaches beyond its row.
+    Hence y is a convolution with a kernel of exponentials, computed by FFT in O(L log L) time, with O(d ndim T) for the
+    kernel of T lags. Padding counts as zero in y, and rows do not affect each other.
+
+    Args:
+        dim: d.
+        ndim: averages of a channel.
+        truncation: T, the lags in each direction, lag 0 included; null for all.
     """
 
     def __init__(self, dim: int, *, ndim: int = 16, truncation: int | None = None):
@@ -47,7 +51,7 @@ class EMA(nn.Module):
         return F.silu(y + self.omega * x)
 
     def kernel(self, lags: int) -> Tensor:
-        """Weight of each lag in both directions, (2,d,lags)."""
+        """The weight of each lag in both directions, (2,d,lags)."""
         p = self.delta.sigmoid()
         q = 1 - p * self.alpha.sigmoid()
         powers = q[..., None] ** torch.arange(lags, device=q.device)  # (2,d,ndim,lags)
