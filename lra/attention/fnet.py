@@ -19,6 +19,8 @@ class FNet(Mixer):
     O(L log L) time. Heads play no role.
     """
 
+    hole_free = True
+
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         return self._transform(x, mask).to(x.dtype)
 
