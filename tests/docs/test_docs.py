@@ -269,7 +269,7 @@ def test_the_laws_run_on_a_class_of_one_s_own(own, monkeypatch):
     for command in (c for c in COMMANDS if "--attn" in c.words):
         line = [sys.executable, *command.words[1:], "-q", "-p", "no:cacheprovider"]
         done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True)
-        assert done.returncode == 0 and "10 passed" in done.stdout, done.stdout
+        assert done.returncode == 0 and "12 passed" in done.stdout, done.stdout
 
 
 @pytest.mark.slow
