@@ -20,7 +20,7 @@ def tables(studies: dict[str, list[Row]]) -> list[Table]:
 
 def printed(paper: Paper) -> list[Published]:
     """Values in the order of the sources, within each of print."""
-    return [v for source in paper.sources for v in published.read() if (v.paper.split(" (")[0], v.table) == source]
+    return [v for source in paper.sources for v in published.read() if (v.name, v.table) == source]
 
 
 def table(paper: Paper, studies: dict[str, list[Row]]) -> Table:
