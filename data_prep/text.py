@@ -21,24 +21,28 @@ OFFICIAL = Download(
 )
 MEMBER = re.compile(r"aclImdb/(train|test)/(neg|pos)/\d+_\d+\.txt")
 LABELS = {"neg": 0, "pos": 1}
-CHUNK = 1024  # examples handed to the store at a time
+CHUNK = 1024  # examples of a chunk
 SEED = 0  # of hold_out and of the smaller sizes
 
 Review = tuple[bytes, int]
 
 
 def read(path: Path, progress: Progress) -> dict[str, list[Review]]:
-    """The reviews of train and test by name, so negative before positive; ValueError if one of the four kinds lacks."""
-    found: dict[str, tuple[str, Review]] = {}
+    """Read the reviews of train and test, sorted by name, hence negative before positive.
+
+    Raises:
+        ValueError: one of the four kinds is missing.
+    """
+    reviews: dict[str, tuple[str, Review]] = {}
     for name, file in members(path, MEMBER.fullmatch, progress):
         split, label = MEMBER.fullmatch(name).groups()
         with reading(path):
-            found[name] = split, (file.read().strip(), LABELS[label])  # as TFDS's imdb_reviews does
+            reviews[name] = split, (file.read().strip(), LABELS[label])  # as TFDS's imdb_reviews does
     for folder in ("train/neg", "train/pos", "test/neg", "test/pos"):
-        if not any(name.startswith(f"aclImdb/{folder}/") for name in found):
+        if not any(name.startswith(f"aclImdb/{folder}/") for name in reviews):
             raise ValueError(f"{path} is not the IMDb archive: it holds no aclImdb/{folder}/<id>_<rating>.txt")
-    names = sorted(found)
-    return {split: [found[name][1] for name in names if found[name][0] == split] for split in ("train", "test")}
+    names = sorted(reviews)
+    return {split: [reviews[name][1] for name in names if reviews[name][0] == split] for split in ("train", "test")}
 
 
 def _chunks(reviews: list[Review], index: np.ndarray, split: str, progress: Progress) -> Iterator[ExampleChunk]:
@@ -50,13 +54,15 @@ def _chunks(reviews: list[Review], index: np.ndarray, split: str, progress: Prog
 
 
 class Text(Source):
-    """Is a film review negative (0) or positive (1)? Rows are its bytes without white space around them.
+    """Film reviews, negative (0) or positive (1). Rows are the bytes of a review without surrounding white space.
 
     Example: b"This is a great film.<br /><br />..." is 1; nothing inside a review is changed.
 
-    hold_out: so many reviews of train, drawn with a fixed seed, are the dev set; 0: the test set is the dev set too, as
-    in the papers, and is stored once. train, val, test: use fewer, drawn likewise (None: all). url, sha256, archive:
-    see `download.Download`; None is the official address and checksum.
+    Args:
+        hold_out: number of reviews of train, drawn with a fixed seed, for the dev set; 0 if the test set is also the
+            dev set, as in the papers; it is stored once.
+        train, val, test: numbers of examples, drawn with a fixed seed; None for all.
+        url, sha256, archive: see `download.Download`; None for the official address and checksum.
     """
 
     name = "text"

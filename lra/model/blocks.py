@@ -1,30 +1,45 @@
 """Encoder blocks: forward(x (N,L,d), mask (N,L), memory) -> (x, memory).
 
-Around a mixer with ``varlen`` they take packed rows too: varlen(x (1,T,d), layout) -> x.
+A block around a mixer with ``varlen`` also takes packed rows: varlen(x (1,T,d), layout) -> x. ``hole_free`` is the
+mixer's.
 """
 
 from collections.abc import Callable
+from typing import Literal
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..attention.base import Mixer
+from ..ops.options import one_of
 from ..ops.varlen import VarlenLayout
 from .dropout import Dropout
 from .norm import Norm
 from .norm import norm as make_norm
 
+Activation = Literal["full_glu", "half_glu1", "half_glu2"]  # by S5's names
+
 
 class PreNorm(nn.Module):
     """x + dropout(mixer(LN x)), then x + MLP(LN x) (docs/sources.md, Nystromformer).
 
-    MLP: Linear d -> hidden, GELU, dropout, Linear hidden -> d, dropout. mixer: a factory of no arguments.
+    MLP: Linear d -> hidden, GELU, dropout, Linear hidden -> d, dropout.
+
+    Args:
+        mixer: a factory without arguments.
+        dim: d.
+        hidden: width of the MLP.
+        dropout: of the mixer's output and in the MLP.
+
+    Raises:
+        ValueError: the mixer's rows are not d wide.
     """
 
     def __init__(self, mixer: Callable[[], Mixer], *, dim: int, hidden: int, dropout: float):
         super().__init__()
         self.mixer_norm = nn.LayerNorm(dim)
         self.mixer = mixer()
+        self.hole_free = self.mixer.hole_free
         _check_width(self.mixer, dim)
         self.dropout = Dropout(dropout)
         self.mlp_norm = nn.LayerNorm(dim)
@@ -44,18 +59,20 @@ class PreNorm(nn.Module):
 
 
 class GLU(nn.Module):
-    """x + dropout(GLU(Linear d -> 2d (dropout(GELU(mixer(norm(x))))))), without a feed-forward layer.
-
-    The block of S4, S4D and LRU (docs/sources.md). GLU(a, b) = a σ(b).
+    """x + dropout(GLU(y)), y = mixer(norm(x)), without a feed-forward layer: the block of S4D, S5 and LRU.
 
     Args:
-        mixer: a factory of no arguments.
+        mixer: a factory without arguments.
         dim: d.
-        hidden: not used; a block of another kind has an MLP of this width.
-        dropout: of both places.
+        hidden: unused; other blocks have an MLP of this width.
+        dropout: in both places.
         norm: ``batch`` over the real tokens, or another one of ``lra.model.norm``.
-        prenorm: False: norm(x + ...) instead, as S4 has it on ListOps and Image.
-        tied: one dropout mask for all positions of a row.
+        prenorm: False for norm(x + ...) instead, as in S4 on ListOps and Image.
+        tied: whether all positions of a row share one dropout mask.
+        activation: with g = dropout(GELU(y)), GLU(y) is W₁ g σ(W₂ g) (``full_glu``), g σ(W g) (``half_glu1``) or
+            y σ(W g) (``half_glu2``); each W is a Linear d -> d.
+
+    Source: docs/sources.md, S4D and S5.
     """
 
     def __init__(
@@ -68,32 +85,41 @@ class GLU(nn.Module):
         norm: Norm = "batch",
         prenorm: bool = True,
         tied: bool = False,
+        activation: Activation = "full_glu",
     ):
         super().__init__()
-        self.prenorm = prenorm
+        one_of("activation", activation, Activation)
+        self.prenorm, self.activation = prenorm, activation
         self.norm = make_norm(norm, dim)
         self.mixer = mixer()
+        self.hole_free = self.mixer.hole_free
         _check_width(self.mixer, dim)
         self.inner = nn.Sequential(nn.GELU(), Dropout(dropout, tied=tied))
-        self.gate = nn.Linear(dim, 2 * dim)
+        self.gate = nn.Linear(dim, 2 * dim if activation == "full_glu" else dim)
         self.dropout = Dropout(dropout, tied=tied)
 
     def forward(self, x: Tensor, mask: Tensor | None, memory=None):
         mixed = self.mixer(self.norm(x, mask) if self.prenorm else x, mask)
-        x = x + self.dropout(F.glu(self.gate(self.inner(mixed)), -1))
+        x = x + self.dropout(self._gated(mixed))
         return (x if self.prenorm else self.norm(x, mask)), memory
+
+    def _gated(self, y: Tensor) -> Tensor:
+        g = self.inner(y)
+        if self.activation == "full_glu":
+            return F.glu(self.gate(g), -1)
+        return (g if self.activation == "half_glu1" else y) * self.gate(g).sigmoid()
 
 
 class Plain(nn.Module):
-    """The mixer and nothing else, as in PSF's own model: no norm, no residual, no MLP, hence none of their sizes.
+    """The mixer alone, as in PSF's own model, without norm, residual path and MLP.
 
-    Rows are as wide as the mixer makes them.
+    Rows have the mixer's width; ``dim``, ``hidden`` and ``dropout`` are unused.
     """
 
     def __init__(self, mixer: Callable[[], Mixer], *, dim: int, hidden: int, dropout: float):
         super().__init__()
         self.mixer = mixer()
-        self.width = self.mixer.width
+        self.width, self.hole_free = self.mixer.width, self.mixer.hole_free
 
     def forward(self, x: Tensor, mask: Tensor | None, memory=None):
         return self.mixer(x, mask), memory

@@ -20,21 +20,29 @@ HeadKind = Literal["relu", "gelu", "linear"]
 
 
 class Classifier(nn.Module):
-    """inputs (B,T,L[,F]), mask (B,T,L) or None -> (B, outputs). The T towers share one encoder.
+    """The whole model: inputs (B,T,L[,F]), mask and positions (B,T,L) or None -> (B, outputs).
 
-    They pass it as one batch of B T rows; one after the other, ``by_tower``, if a mechanism mixes the examples of a
-    batch.
+    ``positions`` are those of the tokens in rows without their holes (``lra.data.datamodule``), each once; None for
+    0 .. L-1. ``hole_free`` is True if the outputs for such rows are those for the rows with their holes.
 
-    embed: (N,L[,F]) -> (N,L,d). block: a factory, called ``layers`` times with whether it is the first. pool: ``mean``
-    over positions; ``cls``, where id ``vocab - 1`` is put in front (so it needs a ``vocab``) and a row that would
-    exceed ``length`` loses its last token; ``flatten``, all ``length`` positions side by side, padded ones as zeros.
-    mean_over: what the mean divides by, the padded ``length`` whatever the batch's padding (published) or the ``real``
-    tokens. norm: of the last block's output, see ``lra.model.norm``, None for none. head: a factory like ``Head``.
+    The T towers share one encoder. They are one batch of B T rows or, if a mechanism mixes the examples of a batch,
+    separate batches (``by_tower``). The last block may put out rows of another ``width`` than d.
 
-    The last block may put out rows of another ``width`` than d.
+    Args:
+        embed: (N,L[,F]) -> (N,L,d).
+        block: a factory, called ``layers`` times with whether it is the first layer.
+        layers, dim, length, vocab, hidden, outputs, towers: sizes.
+        pool: ``mean`` over positions; ``cls``, for which id ``vocab - 1`` is put in front and a row that would exceed
+            ``length`` loses its last token; ``flatten``, all ``length`` positions side by side, padded ones as zeros.
+        mean_over: the divisor of the mean: the padded ``length``, independent of the batch (published), or the number
+            of ``real`` tokens.
+        norm: of the last block's output, see ``lra.model.norm``, None for none.
+        head: a factory like ``Head``.
+        packed: whether to compute only real tokens, side by side in one row, see ``lra.ops.varlen``; needs blocks
+            around Multihead.
 
-    packed: only real tokens are computed, side by side in one row, see ``lra.ops.varlen``; needs blocks around
-    Multihead.
+    Raises:
+        ValueError: options do not go together.
     """
 
     def __init__(
@@ -65,44 +73,55 @@ class Classifier(nn.Module):
         self.embed = embed
         self.blocks = nn.ModuleList(block(layer == 0) for layer in range(layers))
         self.by_tower = any(getattr(part, "mixes_batch", False) for part in self.blocks.modules())
+        self.hole_free = not self.by_tower and all(getattr(block, "hole_free", False) for block in self.blocks)
         self.packed = packed
         if packed and not all(isinstance(getattr(block, "mixer", None), Multihead) for block in self.blocks):
             raise ValueError("data.pad=none needs a mechanism of queries, keys and values; use data.pad=batch")
         widths = [dim, *(getattr(block, "width", dim) for block in self.blocks)]
         if any(width != dim for width in widths[:-1]):
             raise ValueError(f"model.layers must be 1 if a block makes rows of {widths[-1]} from {dim}, not {layers}")
+        self.encoded_width = widths[-1]
         self.norm = make_norm(norm, widths[-1]) if norm else None
         pooled = widths[-1] * (length if pool == "flatten" else 1)
         self.head = (head or Head)(dim=pooled, hidden=hidden, outputs=outputs, towers=towers)
 
-    def forward(self, inputs: Tensor, mask: Tensor | None = None) -> Tensor:
+    def forward(self, inputs: Tensor, mask: Tensor | None = None, positions: Tensor | None = None) -> Tensor:
+        given = (inputs, mask, positions)
         if self.by_tower:
-            masks = [None] * inputs.shape[1] if mask is None else mask.unbind(1)
-            pooled = [self._encode(*tower) for tower in zip(inputs.unbind(1), masks, strict=True)]
-            return self.head(torch.stack(pooled, 1))
-        pooled = self._encode(inputs.flatten(0, 1), None if mask is None else mask.flatten(0, 1))
+            towers = ([None if x is None else x[:, tower] for x in given] for tower in range(inputs.shape[1]))
+            return self.head(torch.stack([self._encode(*tower) for tower in towers], 1))
+        pooled = self._encode(*(None if x is None else x.flatten(0, 1) for x in given))
         return self.head(pooled.unflatten(0, inputs.shape[:2]))
 
-    def _encode(self, inputs: Tensor, mask: Tensor | None) -> Tensor:
-        """inputs (N,L[,F]), mask (N,L) -> pooled vectors (N,d)."""
+    def _encode(self, inputs: Tensor, mask: Tensor | None, positions: Tensor | None = None) -> Tensor:
+        """Encode and pool rows: inputs (N,L[,F]), mask and positions (N,L) -> (N,d)."""
         if self.pool == "cls":
-            inputs = torch.cat([inputs.new_full((len(inputs), 1), self.class_id), inputs], 1)[:, : self.length]
-            mask = None if mask is None else torch.cat([mask.new_ones(len(mask), 1), mask], 1)[:, : self.length]
+            inputs, mask, positions = self._with_class(inputs, mask, positions)
         if self.packed and mask is not None:
             return self._encode_packed(inputs, VarlenLayout(mask))
-        x, memory = self.embed(inputs), None
+        x, memory = self.embed(inputs) if positions is None else self.embed(inputs, positions), None
         for block in self.blocks:
             x, memory = block(x, mask, memory)
         x = x if self.norm is None else self.norm(x, mask)
         if self.pool == "cls":
             return x[:, 0]
         if self.pool == "flatten":
-            return self._flattened(x if mask is None else x * mask[..., None])
+            return self._flattened(x if mask is None else x * mask[..., None], positions)
         (x,) = at_least_float32(x)  # thousands of terms are too many for a 16-bit sum
         return self._mean(x.sum(1) if mask is None else (x * mask[..., None].to(x.dtype)).sum(1), mask, x.shape[1])
 
+    def _with_class(self, inputs: Tensor, mask: Tensor | None, positions: Tensor | None) -> tuple[Tensor | None, ...]:
+        """The class token in front of each row, and no token beyond ``length``."""
+        inputs = torch.cat([inputs.new_full((len(inputs), 1), self.class_id), inputs], 1)[:, : self.length]
+        mask = None if mask is None else F.pad(mask, (1, 0), value=True)[:, : self.length]
+        if positions is not None:
+            positions = F.pad(positions + 1, (1, 0))[:, : self.length]
+            mask = mask & (positions < self.length)
+            positions = positions.clamp(max=self.length - 1)
+        return inputs, mask, positions
+
     def _encode_packed(self, inputs: Tensor, layout: VarlenLayout) -> Tensor:
-        """The same of real tokens side by side."""
+        """Encode and pool rows as ``_encode`` does, with the real tokens side by side."""
         x = self.embed(layout.pack(inputs), layout.positions)
         for block in self.blocks:
             x = block.varlen(x, layout)
@@ -113,12 +132,15 @@ class Classifier(nn.Module):
             return self._flattened(layout.unpack(x))
         return self._mean(layout.sum(*at_least_float32(x)), layout.mask, inputs.shape[1])
 
-    def _flattened(self, x: Tensor) -> Tensor:
-        """Rows (N,L,d), padded ones zero -> (N,length d)."""
+    def _flattened(self, x: Tensor, positions: Tensor | None = None) -> Tensor:
+        """Flatten rows (N,L,d), whose padded tokens are zero, to (N,length d)."""
+        if positions is not None:
+            wide = x.new_zeros(len(x), self.length, x.shape[2])
+            return wide.scatter(1, positions[..., None].expand_as(x), x).flatten(1)
         return F.pad(x, (0, 0, 0, self.length - x.shape[1])).flatten(1)
 
     def _mean(self, total: Tensor, mask: Tensor | None, L: int) -> Tensor:
-        """Sums over real tokens (N,d) -> means."""
+        """Divide sums over real tokens (N,d) by ``mean_over``."""
         if self.mean_over == "length":
             return total / self.length
         return total / (L if mask is None else mask.sum(1, keepdim=True).clamp(min=1))
@@ -127,7 +149,10 @@ class Classifier(nn.Module):
 class Head(nn.Module):
     """Linear, ReLU, Linear on the pooled vector (B,T,d); two towers are compared by [a, b, a b, a - b].
 
-    kind: ``relu``, the same with ``gelu``, or ``linear``: one Linear. dropout: on what goes in.
+    Args:
+        dim, hidden, outputs, towers: sizes.
+        kind: ``relu``; ``gelu`` in its place; ``linear``, one Linear.
+        dropout: of the input.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""The papers' tables, line for line as printed, with ours below each line that one of our mechanisms stands for."""
+"""The papers' tables as printed, with our runs below each line that has a mechanism of ours."""
 
 from statistics import geometric_mean
 
@@ -15,16 +15,22 @@ NAMES = {"speedup_vs_transformer": "speed-up", "peak_memory_ratio_vs_transformer
 
 
 def tables(studies: dict[str, list[Row]]) -> list[Table]:
+    """Make every table of ``PAPERS`` with the rows of the studies."""
     return [table(paper, studies) for paper in PAPERS]
 
 
 def printed(paper: Paper) -> list[Published]:
-    """Values in the order of the sources, within each of print."""
+    """The values of a paper's table, in the order of its sources, within each in that of print."""
     return [v for source in paper.sources for v in published.read() if (v.name, v.table) == source]
 
 
 def table(paper: Paper, studies: dict[str, list[Row]]) -> Table:
-    """Lines in the order of print; ours, one for each study and label, directly below."""
+    """Make a paper's table: its lines in the order of print, ours directly below, one for each study and label.
+
+    Args:
+        paper: the table.
+        studies: their rows by name.
+    """
     values = printed(paper)
     ratios = values[0].metric in NAMES
     key = (lambda v: v.metric) if ratios else (lambda v: v.task)
@@ -32,9 +38,9 @@ def table(paper: Paper, studies: dict[str, list[Row]]) -> Table:
     if not ratios:
         fits = lambda row: row.task in columns and row.facts["metric"] == paper.metric
         studies = {study: [row for row in rows if fits(row)] for study, rows in studies.items()}
-    there = {(v.source, v.model, key(v)): v for v in values}
+    by_line = {(v.source, v.model, key(v)): v for v in values}
     attn = {(v.source, v.model): v.attn for v in values}
-    theirs = _best([[_printed(there.get((*line, column))) for column in columns] for line in attn])
+    printed_cells = _best([[_printed(by_line.get((*line, column))) for column in columns] for line in attn])
     ours = {
         line: [(study, word) for study, rows in studies.items() for word in words.split() if _has(rows, word)]
         for line, words in attn.items()
@@ -42,10 +48,12 @@ def table(paper: Paper, studies: dict[str, list[Row]]) -> Table:
     measured: dict[tuple[str, str], list[Cell]] = {}
     for study, rows in studies.items():
         labels = sorted({label for pairs in ours.values() for s, label in pairs if s == study})
-        of = _ratios if ratios else _scores
-        measured |= {(study, label): cells for label, cells in zip(labels, of(rows, labels, columns), strict=True)}
+        cells_of = _ratios if ratios else _scores
+        measured |= {
+            (study, label): cells for label, cells in zip(labels, cells_of(rows, labels, columns), strict=True)
+        }
     lines, keys = [], []
-    for (source, model), cells in zip(attn, theirs, strict=True):
+    for (source, model), cells in zip(attn, printed_cells, strict=True):
         lines.append([model, "published" if len(paper.sources) == 1 else source, *cells])
         keys.append(("", "", attn[source, model]))
         for study, label in ours[source, model]:
@@ -71,37 +79,40 @@ def _printed(value: Published | None) -> Cell:
 
 
 def _best(lines: list[list[Cell]]) -> list[list[Cell]]:
-    """Published cells, the highest of each column in bold; runs are not known, so there is no test."""
+    """Mark the highest published cell of each column; there is no test, since single runs are not published."""
     columns = [mark(column, [{} for _ in column]) for column in zip(*lines, strict=True)]
     return [list(line) for line in zip(*columns, strict=True)]
 
 
 def _scores(rows: list[Row], labels: list[str], columns: list[str]) -> list[list[Cell]]:
-    """A line of cells for each label, best and tied ones of the study marked."""
-    found = {(row.label, row.task): row for row in rows}
-    # The benchmark's averages leave Path-X out, as hardly anything learns it.
+    """Make a line of cells for each label, with the best and tied ones of the study marked."""
+    by_label_and_task = {(row.label, row.task): row for row in rows}
+    # The benchmark's averages leave Path-X out, since hardly any mechanism learns it.
     tasks = [task for task in columns if task not in (AVERAGE, "pathfinder_x")]
-    made = []
+    cells = []
     for column in columns:
-        mine = [[found.get((label, task)) for task in (tasks if column == AVERAGE else [column])] for label in labels]
+        lines = [
+            [by_label_and_task.get((label, task)) for task in (tasks if column == AVERAGE else [column])]
+            for label in labels
+        ]
         if column == AVERAGE:
-            made.append(mark([average(line) for line in mine], [over_tasks(line) for line in mine]))
+            cells.append(mark([average(line) for line in lines], [over_tasks(line) for line in lines]))
         else:
-            made.append(mark([cell(row) for (row,) in mine], [row.scores if row else {} for (row,) in mine]))
-    return [list(line) for line in zip(*made, strict=True)]
+            cells.append(mark([cell(row) for (row,) in lines], [row.scores if row else {} for (row,) in lines]))
+    return [list(line) for line in zip(*cells, strict=True)]
 
 
 def _ratios(rows: list[Row], labels: list[str], columns: list[str]) -> list[list[Cell]]:
-    """Speed-up and memory against softmax, geometric means over the tasks that both have on one device."""
+    """Compute speed-up and memory against softmax, geometric means over the tasks that both have on one device."""
     base = {(row.task, row.facts["device"]): row for row in rows if row.label == "softmax"}
     lines = []
     for label in labels:
-        mine = [row for row in rows if row.label == label and (row.task, row.facts["device"]) in base]
-        pairs = [(row, base[row.task, row.facts["device"]]) for row in mine]
+        comparable = [row for row in rows if row.label == label and (row.task, row.facts["device"]) in base]
+        pairs = [(row, base[row.task, row.facts["device"]]) for row in comparable]
         times = {row.task: ref.ms / row.ms for row, ref in pairs if row.ms and ref.ms}
         sizes = {row.task: row.peak / ref.peak for row, ref in pairs if row.peak and ref.peak}
-        made = {"speedup_vs_transformer": times, "peak_memory_ratio_vs_transformer": sizes}
-        lines.append([_ratio(made[column]) for column in columns])
+        ratios = {"speedup_vs_transformer": times, "peak_memory_ratio_vs_transformer": sizes}
+        lines.append([_ratio(ratios[column]) for column in columns])
     return lines
 
 
@@ -113,7 +124,7 @@ def _ratio(values: dict[str, float]) -> Cell:
 
 
 def _unequal(studies: dict[str, list[Row]]) -> str:
-    """Lines on the studies that no published number compares with."""
+    """Name the studies that cannot be compared with published numbers."""
     lines = []
     for study, rows in studies.items():
         words = {

@@ -1,4 +1,4 @@
-"""The tables of published.csv that the report prints, and how their numbers and ours were made."""
+"""The tables of published.csv that the report prints, with the treatments behind their numbers and ours."""
 
 from dataclasses import dataclass
 
@@ -9,10 +9,15 @@ WITHOUT_PATH_X = "Our averages are over the five tasks without Path-X (pathfinde
 
 @dataclass(frozen=True, kw_only=True)
 class Paper:
-    """A table of published.csv: ``protocol`` behind its numbers, and ``unlike``: where ours is another.
+    """A table of published.csv.
 
-    ``sources``: its paper, by the name before the bracket, and the paper's table; of several one stands below another.
-    ``metric``: of our rows that stand in it.
+    Args:
+        name: stem of its files.
+        title: of the table in the report.
+        sources: papers, by the name before the bracket, and their tables; several stand one below the other.
+        protocol: the treatment behind its numbers.
+        unlike: the differences of ours.
+        metric: of our rows that are compared with it.
     """
 
     name: str
@@ -31,7 +36,7 @@ PAPERS = (
         protocol=f"CURformer: {SMALL}, 64 rows and columns kept, mean of 5 runs. The other lines are quoted from "
         "papers with models and training of their own (Mega has 4 to 8 layers).",
         unlike="The released script for ListOps trains longer, 20,000 steps of 128 (experiment=curformer_listops); "
-        "which one the paper used is not said. Printed averages partly count a sixth task; ours are over the five.",
+        "the paper does not say which one it used. Printed averages partly count a sixth task; ours are over five.",
     ),
     Paper(
         name="curformer-table-2",
@@ -39,7 +44,7 @@ PAPERS = (
         sources=(("CURformer", "Table 2"),),
         protocol="Length, batch and hardware are not stated with the table; Transformer = 1.",
         unlike="Ours are whole training steps against attn=softmax of the same study, task and device, geometric means "
-        "over the tasks that both have; memory only where a GPU counts it.",
+        "over the tasks that both have; memory only on a GPU, which counts it.",
     ),
     Paper(
         name="curformer-table-4",

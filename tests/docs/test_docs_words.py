@@ -31,7 +31,7 @@ def yamls(group):
     return {path.stem for path in (CONF / group).glob("*.yaml")}
 
 
-@pytest.mark.parametrize("key", ["task", "protocol", "block", "trainer", "logger", "experiment"])
+@pytest.mark.parametrize("key", ["task", "protocol", "pretrain", "block", "trainer", "logger", "experiment"])
 def test_keys_list_every_value_and_no_other(key):
     (row,) = (row for row in cells("README.md") if row[0] == f"`{key}`")
     assert words(row[1]) == yamls(key)
@@ -101,7 +101,7 @@ def test_links_and_paths_lead_somewhere():
     missing = []
     for path in PAGES:
         page, text = path.relative_to(ROOT).as_posix(), path.read_text()
-        for target in re.findall(r"\]\(([^)]+)\)", text):
+        for target in re.findall(r"\]\(([^)]+)\)", text) + re.findall(r'<img src="([^"]+)"', text):
             file, _, anchor = target.partition("#")
             if target.startswith("https://"):
                 continue

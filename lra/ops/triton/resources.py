@@ -1,10 +1,10 @@
-"""Registers, shared memory and spills of every launch, compiled ahead of time: no GPU is needed.
+"""Registers, shared memory and spills of every launch, compiled ahead of time without a GPU.
 
 python -m lra.ops.triton.resources [arch=80,90,100] [dtype=bf16,fp16,fp32] [m=16,32,64,128] [d=16,32,64,128]
                                [kernel=rv,out,c_backward,r_backward,scatter,score,cubic,cubic_backward]
 
-A launch takes 1 to 10 s, but a cubic_backward of 64 kept rows up to two minutes: products of split float32 factors,
-unrolled. Triton's cache (TRITON_CACHE_DIR) makes the next time short.
+The compilation of a launch takes 1 to 10 s, that of cubic_backward for 64 kept rows up to two minutes, since products
+of split float32 factors are unrolled. Triton caches the result in TRITON_CACHE_DIR.
 """
 
 import itertools
@@ -39,15 +39,20 @@ COLUMNS = ("arch", "dtype", "m", "d", "kernel", "block", "warps", "stages", "reg
 
 
 def rows(arch: str, dtype: str, m: str, d: str, kernels: tuple[str, ...] = CHOICES["kernel"]) -> list[tuple]:
-    """One row of COLUMNS for each launch of a forward and backward pass with these sizes, masked, with copied rows.
+    """Compile each launch of a forward and backward pass with a mask and copied rows.
 
-    ``block``: rows of the sequence at a time; ``spilled`` is in bytes for each thread, ``shared`` in bytes for each
-    block. A kernel that is launched more than once, for some of its gradients each time, has their names behind its
-    own, as in c_backward-dq-dk.
+    Args:
+        arch, dtype, m, d: one of the choices of the command line each.
+        kernels: to compile.
+
+    Returns:
+        A row of COLUMNS for each launch. ``block``: rows of the sequence at a time; ``spilled``: bytes for each thread;
+        ``shared``: bytes for each block. If a kernel is launched several times, for some of its gradients each time,
+        their names follow its own, as in c_backward-dq-dk.
     """
     from . import launch
 
-    made = []
+    table_rows = []
 
     def compile(kernel, grid, *args, warps, stages, **constants):
         name = kernel.__name__.removesuffix("_kernel")
@@ -55,7 +60,7 @@ def rows(arch: str, dtype: str, m: str, d: str, kernels: tuple[str, ...] = CHOIC
             parts = {part: constants[part] for part in ("DW", "DV", "DQ", "DK") if part in constants}
             found = "" if all(parts.values()) else "".join(f"-{part.lower()}" for part in parts if parts[part])
             usage = _compile(kernel, args, constants, arch, warps, stages)
-            made.append((arch, dtype, m, d, name + found, constants.get("BN", 0), warps, stages, *usage))
+            table_rows.append((arch, dtype, m, d, name + found, constants.get("BN", 0), warps, stages, *usage))
 
     N, H, L, M, D = 512, 2, 4096, int(m), int(d)
     with FakeTensorMode():
@@ -65,7 +70,7 @@ def rows(arch: str, dtype: str, m: str, d: str, kernels: tuple[str, ...] = CHOIC
         out, rv, w, lse = launch.forward(q, k, v, near, mask, 6, True, run=compile, arch=int(arch))
         launch.backward(out, q, k, v, near, mask, rv, w, lse, 6, True, run=compile, arch=int(arch))
         launch.row_scores(q, k, mask, "abs", False, run=compile)
-    return made
+    return table_rows
 
 
 def _compile(kernel, args, constants, arch, warps, stages) -> tuple[int, int, int]:

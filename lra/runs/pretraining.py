@@ -1,0 +1,48 @@
+"""The record of phase one, ``pretrain/pretrain.json`` in the folder of a run, and the choices that decide it."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from ..disk import checksums
+from . import record
+from .record import Pretraining
+
+FOLDER, NAME = "pretrain", "pretrain.json"
+# Phase one depends neither on these keys of a run nor on its head.
+_FINE_TUNING = ("optim.lr", "optim.steps", "optim.warmup", "optim.batch", "optim.eval_every", "pretrain.matched")
+_HEAD = ("model.head", "model.pool", "task.metric", "task.loss", "task.outputs", "protocol.mean_over", "protocol.name")
+
+
+def choices_of(choices: dict[str, Any]) -> dict[str, Any]:
+    """The choices of a run, flat, that decide the result of its phase one."""
+    inside = lambda key: any(key == head or key.startswith(f"{head}.") for head in _HEAD)
+    return {key: value for key, value in choices.items() if key not in _FINE_TUNING and not inside(key)}
+
+
+def fingerprint(choices: dict[str, Any]) -> str:
+    """Identify a phase one by the choices of its run, flat and with the seed."""
+    return record.fingerprint(choices_of(choices))
+
+
+def save(pretraining: Pretraining, folder: Path) -> None:
+    """Write ``pretrain.json`` with its checksum."""
+    checksums.save(folder / NAME, json.dumps(asdict(pretraining), indent=2) + "\n")
+
+
+def load(path: Path, wanted: str | None = None) -> Pretraining:
+    """Read a record.
+
+    Args:
+        path: of the file.
+        wanted: its fingerprint, if it must have a certain one.
+
+    Raises:
+        ValueError: the file is not a record of pretraining, or it has another fingerprint.
+    """
+    remedy = "delete its folder to pretrain again"
+    pretraining = record.parse(Pretraining, path, "a record of pretraining", remedy)
+    if wanted is not None and pretraining.fingerprint != wanted:
+        raise ValueError(f"{path} is the record of another pretraining; {remedy}")
+    return pretraining
