@@ -114,7 +114,7 @@ PAPERS = (
         sources=(("Self-pretraining", "LRA"),),
         protocol="3 to 6 layers, d = 64 to 512; pretrained to fill in masked inputs (or to predict the next) on the "
         "training set of the task itself, then trained. Most lines are recalled, as their notes say.",
-        unlike=f"Trained from scratch; {OURS}. {WITHOUT_PATH_X} Printed ones count six tasks.",
+        unlike=f"{OURS}. {WITHOUT_PATH_X} Printed ones count six tasks.",
     ),
     Paper(
         name="flare-table-6",
