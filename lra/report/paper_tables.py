@@ -21,7 +21,7 @@ def tables(studies: dict[str, list[Row]]) -> list[Table]:
 
 def printed(paper: Paper) -> list[Published]:
     """The values of a paper's table, in the order of its sources, within each in that of print."""
-    return [v for source in paper.sources for v in published.read() if (v.paper.split(" (")[0], v.table) == source]
+    return [v for source in paper.sources for v in published.read() if (v.name, v.table) == source]
 
 
 def table(paper: Paper, studies: dict[str, list[Row]]) -> Table:

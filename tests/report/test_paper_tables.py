@@ -99,6 +99,10 @@ def test_lines_of_several_papers_name_their_source_and_have_ours_below(tmp_path)
         assert order[order.index(line) + 1][1] == "paper-paper"
     assert order.index(("S4", "MEGA T2")) + 1 == order.index(("MEGA", "MEGA T2"))
     assert len(ours(table)) == 3  # S5 stands below two lines
+    for label in ("softmax", "sdpa+masked"):
+        add(tmp_path, label=label, task="text")
+    order = [cells[0].text for _, cells in made(tmp_path)["self-pretraining"].rows()]
+    assert order[:4] == ["Transformer", "softmax", "Transformer, masked self-pretraining", "sdpa+masked"]
 
 
 def test_no_number_of_colour_images_stands_beside_grey_ones():
