@@ -47,6 +47,7 @@ LONGER = {  # a minute, behind slow; test_kernels_resources.py runs lra.ops.trit
 ELSEWHERE = {  # downloads, files, GPUs, other hosts, packages that are not there; data that other tests share
     *("preset=figure4", "preset=table2", "force=true"),
     *("published=true", "runs=runs/published"),  # writes into the checkout; runs that are only there
+    *("experiment=s4d_image_small", "experiment=s4d_text", "experiment=lru_text"),
     *("task=all", "task=text", "task=text_2k", "task=image", "task=retrieval", "task=genome", "verify=true"),
     *("trainer=gpu", "trainer=ddp", "trainer=ddp_multinode", "logger=wandb", "hydra/launcher=submitit_slurm"),
 }
