@@ -19,7 +19,8 @@ from ..config import explain, main
 from ..console import log
 from .job import FAILED, fail, job
 from .plan import Run, describe, expand, study
-from .progress import ENDED, EVERY, Watch, outcome, state
+from .progress import ENDED, EVERY, Watch, outcome, state, steps
+from .window import Window
 
 ON_A_GPU = 2  # runs that share one, unless hydra.launcher.n_jobs says how many
 
@@ -28,6 +29,11 @@ ON_A_GPU = 2  # runs that share one, unless hydra.launcher.n_jobs says how many
 def sweep(config: DictConfig) -> None:
     """Raises ValueError if no run can be made of the overrides and, at the end, if runs failed."""
     at_once, threads = workers()
+    if config.minutes and at_once is None:
+        raise ValueError(
+            "minutes is for runs on this machine, hydra/launcher=basic or joblib; a cluster has limits of its own"
+        )
+    window = Window(config.minutes)
     if threads:
         torch.set_num_threads(threads)  # what a step is measured with
     runs, skipped = expand(config, threads=threads)
@@ -42,10 +48,16 @@ def sweep(config: DictConfig) -> None:
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # stops like Ctrl-C, with a line
     with Watch(runs) as watch:
         try:
-            complete(runs, config, at_once, threads)
+            with window:
+                complete(runs, config, at_once, threads, window)
         except KeyboardInterrupt:
-            raise KeyboardInterrupt(f"stopped, {watch.summary()}; the same command goes on") from None
+            if not window.over:
+                raise KeyboardInterrupt(f"stopped, {watch.summary()}; the same command goes on") from None
+            window.settle(runs)
     ended = {run: state(run) for run in runs}
+    if left := [run for run, status in ended.items() if status not in ENDED]:
+        begun = ", ".join(f"{run} (step {steps(run):,} of {run.steps:,})" for run in left if steps(run))
+        log(f"{len(left)} runs left, the same command goes on{f' with {begun}' if begun else ''}")
     where = "" if config.runs == "runs" else f" runs={config.runs}"
     log(f"{study(config)}: {watch.summary()}; python -m lra.report study={study(config)}{where}")
     for run, status in ended.items():
@@ -71,21 +83,26 @@ def workers() -> tuple[int | None, int | None]:
     return wanted, max(1, cores // wanted)
 
 
-def complete(runs: list[Run], config: DictConfig, at_once: int | None, threads: int | None) -> None:
-    """Launch what is left until nothing is; what another sweep is at is waited for, and launched should that die."""
+def complete(runs: list[Run], config: DictConfig, at_once: int | None, threads: int | None, window: Window) -> None:
+    """Launch what is left until nothing is; what another sweep is at is waited for, and launched should that die.
+
+    With a window what is not worth starting any more stays.
+    """
     while open_ := [run for run in runs if state(run) not in ENDED]:
         free = [run for run in open_ if state(run) == "left"]
+        if free and not (free := window.worth(free)):
+            return
         if not free:
             time.sleep(EVERY)
             continue
-        why = launch(free, config, at_once, threads)
-        if not any(state(run) in (*ENDED, "running") for run in free):
+        why = launch(free, config, at_once, threads, window)
+        if not any(state(run) in (*ENDED, "running") for run in free) and len(window.worth(free)) == len(free):
             for run in free:
                 run.folder.mkdir(parents=True, exist_ok=True)
                 fail(run.folder, why or "ended without a result and without a line")
 
 
-def launch(runs: list[Run], config: DictConfig, at_once: int | None, threads: int | None) -> str | None:
+def launch(runs: list[Run], config: DictConfig, at_once: int | None, threads: int | None, window: Window) -> str | None:
     """Hand the runs to hydra's launcher as it does those of -m; says why the launcher gave up, should it."""
     choices = HydraConfig.get()
     overrides = [override for override in choices.overrides.hydra if not override.startswith("hydra.mode=")]
@@ -93,7 +110,9 @@ def launch(runs: list[Run], config: DictConfig, at_once: int | None, threads: in
     if choices.runtime.choices["hydra/launcher"] == "joblib":
         overrides += [f"hydra.launcher.n_jobs={at_once}", "hydra.launcher.batch_size=1"]
     loader = GlobalHydra.instance().config_loader()
-    task = functools.partial(job, cwd=str(Path.cwd()), threads=threads, gpus=_gpus(at_once), sweep=os.getpid())
+    latest = {} if window.end is None else {str(run.folder.absolute()): window.latest(run) for run in runs}
+    where = {"cwd": str(Path.cwd()), "threads": threads, "gpus": _gpus(at_once)}
+    task = functools.partial(job, **where, sweep=os.getpid(), latest=latest)
     launcher = Plugins.instance().instantiate_launcher(
         hydra_context=HydraContext(config_loader=loader, callbacks=Callbacks()),
         task_function=task,

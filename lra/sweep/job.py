@@ -1,5 +1,6 @@
 """One run of a sweep, python -m lra.train in a process of its own: its memory is measured apart, its end is its own."""
 
+import math
 import os
 import signal
 import subprocess
@@ -20,7 +21,9 @@ FAILED = "failed.txt"
 PATIENCE = 60  # seconds in which a run may stop after a step
 
 
-def job(config: DictConfig, *, cwd: str, threads: int | None, gpus: list[str], sweep: int) -> None:
+def job(
+    config: DictConfig, *, cwd: str, threads: int | None, gpus: list[str], sweep: int, latest: dict[str, float]
+) -> None:
     """Run lra.train for a launcher, maybe on another host, with the overrides and in the folder that it was given.
 
     The output of the run goes to train.log, and the reason of a failure to failed.txt.
@@ -31,10 +34,13 @@ def job(config: DictConfig, *, cwd: str, threads: int | None, gpus: list[str], s
         threads: CPU threads of the run, None for torch's own number.
         gpus: that runs on this machine take in turn.
         sweep: the process that leads the sweep; if that is the parent of this one, the run ends with it.
+        latest: by folder, the time after which a run is not worth starting.
     """
     hydra = HydraConfig.get()
     folder = Path(hydra.runtime.output_dir)
     if (folder / record.NAME).exists() or lock.holder(folder / lock.NAME):
+        return
+    if time.time() > latest.get(str(folder), math.inf):
         return
     env = dict(os.environ) | ({"OMP_NUM_THREADS": str(threads)} if threads else {})
     if gpus:

@@ -30,6 +30,7 @@ class Run:
     seed: int
     folder: Path
     steps: int
+    eval_every: int
     disk: int
     seconds: float | None = None
     basis: str = "unknown"  # record | measured | unknown
@@ -95,6 +96,7 @@ def expand(config: DictConfig, *, threads: int | None) -> tuple[list[Run], list[
                 seed=seed,
                 folder=folder,
                 steps=made.optim.steps,
+                eval_every=made.optim.eval_every,
                 disk=record.disk_bytes(plan.params),
                 seconds=seconds,
                 basis=basis,
