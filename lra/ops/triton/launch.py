@@ -59,16 +59,10 @@ def sizes(q: Tensor, v: Tensor, m: int) -> dict[str, int]:
     return {"M": m, "D": D, "E": E, "BM": tiles.padded(m), "BD": tiles.padded(D), "BE": tiles.padded(E)}
 
 
-def like(x: Tensor, width: int) -> Tensor:
-    """Room for (N,H,L,width), laid out (N,L,H,width): what the projections around attention read and write."""
-    N, H, L = x.shape[:3]
-    return x.new_empty(N, L, H, width).transpose(1, 2)
-
-
 def forward(
     q, k, v, near: Kept, mask, steps: int, copy: bool, run=run, arch=None
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Output (N,H,L,E) in q's dtype and, in float32, R V and W (G,M,E) and the base-2 log-sum-exp of R (G,M)."""
+    """Output (N,H,L,E) like v and, in float32, R V and W (G,M,E) and the base-2 log-sum-exp of R (G,M)."""
     N, H, L, D = q.shape
     G, M, E = N * H, _count(near), v.shape[-1]
     size, scale2 = sizes(q, v, M), D**-0.5 / math.log(2)
@@ -98,7 +92,7 @@ def forward(
             STEPS=steps, PRECISION=tiles.inner_precision(q.dtype), warps=inside.warps, stages=inside.stages, **size,
         )  # fmt: skip
 
-    out = like(q, E)
+    out = torch.empty_like(v)  # in the layout of its operands, as gradients too: autograd copies any other
     tile = tiles.streaming("out", *area)
     chunk = tiles.chunk(G, L, tile.block, q.device, fill=32)
     run(
@@ -125,7 +119,7 @@ def backward(
     how = _cut(tile) | size
     chunk = tiles.chunk(G, L, tile.block, q.device)
     S = -(-L // chunk)
-    dq, dk, dv = like(q, D), like(q, D), like(q, E)
+    dq, dk, dv = (torch.empty_like(x) for x in (q, k, v))
     dw_parts, dk_parts = new(S, G, M, E), new(S, G, M, D)
     for part in tiles.passes("DW", "DQ", "DK", tile.launches):
         run(
@@ -161,7 +155,9 @@ def backward(
         )  # fmt: skip
 
     given = near.rows is None
-    dq_kept, dk_kept = (like(near.q, D), like(near.k, D)) if given else (q.new_empty(0), k.new_empty(0))
+    dq_kept, dk_kept = (
+        (torch.empty_like(near.q), torch.empty_like(near.k)) if given else (q.new_empty(0), k.new_empty(0))
+    )
     to = (dq_kept, dk_kept) if given else (dq, dk)
     run(
         back.scatter_kernel, (G,), near.rows, near.cols, dq_parts, dq_rows, dk_cols, *to,
