@@ -47,6 +47,7 @@ class Attention(nn.Module):
     shares_qk: ClassVar[bool] = False  # True: one projection serves q and k
     mixes_batch: bool = False  # True: examples of a batch change each other's result; each tower is then a batch
     takes_bias: bool = False  # True: forward has an argument ``bias``, a function of positions (rows, cols)
+    causal: bool = False  # True: no result depends on a token ahead
     hole_free: bool = False  # True: removing masked positions, the order kept, changes no real row (data.pad=compact)
 
     def __init__(self, sizes: Sizes):
@@ -65,9 +66,10 @@ class Mixer(nn.Module):
     """Mixes token vectors: x (N,L,d), mask (N,L) -> (N,L,width). A block holds one, ``Multihead`` or a mechanism.
 
     A mixer, like any module, may have ``rates``: factors of the learning rate by the names of its own parameters, which
-    then have no weight decay (``lra.train.optim``).
+    then have no weight decay unless ``decayed`` has their names too (``lra.train.optim``).
     """
 
+    causal: bool = False  # True: no result depends on a token ahead
     hole_free: bool = False  # as in ``Attention``
 
     def __init__(self, sizes: Sizes, *, dim: int):

@@ -9,6 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ..ops.blocks import blocks
+from ..ops.kernel_features import attend, zero_padding
 from ..ops.options import Range, in_range, one_of
 from ..ops.precision import at_least_float32, full_precision
 from .base import Attention, Sizes
@@ -16,6 +18,7 @@ from .base import Attention, Sizes
 Kernel = Literal["exp", "relu"]
 Redraw = Literal["train", "never"]
 Scalings = Literal[1, 2]
+BLOCK = 64  # positions of which causal sums are made pair by pair
 
 
 class Linear(Attention):
@@ -23,21 +26,24 @@ class Linear(Attention):
 
     normalise: divide by phi(q)·sum phi(k); false is the PyTorch LRA code, which has no denominator and divides phi(q)
     and phi(k) by length^¼ each. There it is the length of the padded row, here the configured one: the same if rows
-    are padded to it, and no part of the result if they are not.
+    are padded to it, and no part of the result if they are not. causal: sums over the keys up to the query.
     """
 
     hole_free = True
 
-    def __init__(self, sizes: Sizes, *, normalise: bool = True):
+    def __init__(self, sizes: Sizes, *, normalise: bool = True, causal: bool = False):
         super().__init__(sizes)
-        self.normalise = normalise
+        self.normalise, self.causal = normalise, causal
 
     @full_precision
     def forward(self, q, k, v, mask=None):
         q, k = F.elu(q) + 1, F.elu(k) + 1
+        if self.causal:
+            total, weight = causal_sums(q, zero_padding(k, mask), v)
+            return total / weight.clamp(min=1e-6) if self.normalise else total * self.sizes.length**-0.5
         if self.normalise:
             return attend(q, k, v, mask)
-        return q @ (_real(k, mask).mT @ v) * self.sizes.length**-0.5
+        return q @ (zero_padding(k, mask).mT @ v) * self.sizes.length**-0.5
 
 
 class Performer(Attention):
@@ -147,15 +153,21 @@ class RandomFeatures(nn.Module):
         return normal.norm(dim=-1, keepdim=True) * q.flatten(0, 1)[:features]
 
 
-def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, floor: float = 1e-6) -> Tensor:
-    """q·mean(k vᵀ) / max(q·mean(k), floor) with features q, k (N,H,L,F), v (N,H,L,E) -> (N,H,L,E).
+def causal_sums(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    """Compute q_i·Σ_(j<=i) k_j v_jᵀ and q_i·Σ_(j<=i) k_j.
 
-    Means over the real keys rather than sums, so that what the floor means does not depend on their number.
+    By pairs within blocks of ``BLOCK``, by sums of whole blocks between them: memory O(L (BLOCK + F E / BLOCK)).
+
+    Args:
+        q, k: features, (N,H,L,F).
+        v: (N,H,L,E).
+
+    Returns:
+        (N,H,L,E) and (N,H,L,1).
     """
-    total = k.shape[2] if mask is None else mask.sum(-1).clamp(min=1)[:, None, None, None]
-    k = _real(k, mask)
-    return q @ (k.mT @ v / total) / (q @ (k.sum(2)[..., None] / total)).clamp(min=floor)
-
-
-def _real(k: Tensor, mask: Tensor | None) -> Tensor:
-    return k if mask is None else k * mask[:, None, :, None]
+    L, v = v.shape[2], torch.cat([v, torch.ones_like(v[..., :1])], -1)
+    q, k, v = (blocks(t, BLOCK) for t in (q, k, v))  # (N,H,B,b,.)
+    states = k.mT @ v
+    before = states.cumsum(2) - states  # of the blocks before, (N,H,B,F,E + 1)
+    sums = ((q @ k.mT).tril() @ v + q @ before).flatten(2, 3)[:, :, :L]
+    return sums[..., :-1], sums[..., -1:]

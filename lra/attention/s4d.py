@@ -61,7 +61,7 @@ class S4D(Mixer):
             raise ValueError(f"states must be even, not {states}")
         in_range("step_min", step_min, Range(above=0))
         in_range("step_max", step_max, Range(step_min), "step_min")
-        self.discretisation = discretisation
+        self.discretisation, self.causal = discretisation, not bidirectional
         self.rates = dict.fromkeys(("log_step", "log_decay", "frequency", "b"), rate)
         frequency, b = _initial(init, states)  # (M,)
         rows = 1 if shared else dim

@@ -153,6 +153,14 @@ class TaskData(L.LightningDataModule):
             answer = F.one_hot(labels.bincount().argmax(), max(2, int(labels.max()) + 1))
         return metric(answer.expand(len(labels), -1), labels)
 
+    def tokens(self, steps: int) -> int:
+        """Real tokens, of all towers, in the batches of the first ``steps`` steps of training."""
+        lengths = self.splits["train"].lengths.clamp(max=self.limit).sum(1).cpu()
+        n = len(lengths)
+        passes, rest = divmod(steps * self.batch, n)
+        begun = Order(n, self.seed)[passes * n : passes * n + rest] if rest else []
+        return passes * int(lengths.sum()) + int(lengths[begun].sum())
+
     def train_dataloader(self) -> DataLoader:
         return _loader(_Batches(self._stream))
 

@@ -1,4 +1,4 @@
-"""docs/results.md and the table of README.md: the runs that belong to the repository, in runs/published."""
+"""docs/results.md and the table of README.md, made from the runs of the repository in runs/published."""
 
 import json
 from pathlib import Path
@@ -8,6 +8,7 @@ from ..disk.atomic import write
 from ..runs import record
 from . import results
 from .export import LEGEND
+from .pretraining import pretraining
 from .summary import Row, collect
 
 HOME = CONF.parent / "runs" / record.PUBLISHED
@@ -57,10 +58,10 @@ def pages(root: Path = CONF.parent, home: Path = HOME) -> dict[Path, str]:
 
 def save() -> list[Path]:
     """Write the files. Raises ValueError as ``pages`` does, OSError if one cannot be written."""
-    made = pages()
-    for path, text in made.items():
+    texts = pages()
+    for path, text in texts.items():
         write(path, text)
-    return list(made)
+    return list(texts)
 
 
 def _short(name: str, rows: list[Row]) -> str:
@@ -72,7 +73,8 @@ def _short(name: str, rows: list[Row]) -> str:
 def _long(name: str, rows: list[Row], folder: Path) -> str:
     about = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
     parts = [f"## {name}", about["note"], f"Hardware: {about['hardware']}.", f"```text\n{about['command']}\n```"]
-    for table in filter(None, (results.results(name, rows), results.over_control(name, rows))):
+    shown = (results.results(name, rows), results.over_control(name, rows), pretraining(name, rows))
+    for table in filter(None, shown):
         parts += [f"### {table.title}", table.about, table.markdown()]
     for table in results.details(name, rows):
         parts += [f"### {table.title}", table.about, table.markdown()]

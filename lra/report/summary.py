@@ -1,25 +1,28 @@
-"""Rows: what the records of a study say of each mechanism on each task."""
+"""Rows: the results of each mechanism on each task, from the records of a study."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean, median, stdev
 
+from ..runs import open as runs_on_disk
 from ..runs import record
-from ..runs.record import RunRecord
+from ..runs.record import Pretraining, RunRecord
 from . import published
 
 SEPARATOR = " / "
-# Said once for a table where its rows agree, and in each row where they do not.
+# Stated once for a table if its rows agree, else in each row.
 FACTS = {
     "protocol": "protocol {}",
     "budget": "budget {}",
     "metric": "{}",
     "n_test": "{} test examples",
     "steps": "{} steps",
+    "pretrained": "{}",
     "device": "{}",
     "git": "commit {}",
 }
+OWN = ("steps", "pretrained", "git")  # that are not fields of a record as they stand
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,9 +30,8 @@ class Row:
     """The seeds of one task and label of a study.
 
     Scores in percent and ``ms`` are over the ``n`` finished seeds, None without any; ``lost`` counts the other seeds
-    and ``remarks`` says what became of them. ``constant_baseline``, ``params`` and ``facts`` (by the keys of FACTS) are
-    what the seeds share, or each of their values, joined by " / ".
-    ``runs`` holds the records by their folders.
+    and ``remarks`` gives their outcomes. ``constant_baseline``, ``params`` and ``facts`` (by the keys of FACTS) hold
+    the value that the seeds share, or all their values joined by " / ". ``runs`` holds the records by their folders.
     """
 
     task: str
@@ -48,7 +50,7 @@ class Row:
 
     @property
     def scores(self) -> dict[int, float]:
-        """Test score of each finished seed."""
+        """The test score of each finished seed."""
         return {r.seed: r.test for r in self.runs.values() if r.status == "done"}
 
     @property
@@ -57,34 +59,73 @@ class Row:
         return number(self.test) + (f" ± {self.std:.2f}" if self.std is not None else "")
 
     @property
+    def objective(self) -> str:
+        """That of the pretraining, empty without one."""
+        first = next(iter(self.runs.values())).pretrain
+        return first.objective if first else ""
+
+    @property
+    def tokens(self) -> float | None:
+        """Mean over finished seeds of the real tokens of all phases; None if a record does not say."""
+        done = [r for r in self.runs.values() if r.status == "done"]
+        if not done or any(r.tokens is None for r in done):
+            return None
+        return mean(r.tokens + (r.pretrain.tokens if r.pretrain else 0) for r in done)
+
+    @property
+    def cost(self) -> str:
+        """Tokens of each phase and the time of all steps: "3.1 + 3.2 M tokens, 41 s"."""
+        done = [r for r in self.runs.values() if r.status == "done"]
+        if self.tokens is None:
+            return ""
+        phases = [[r.pretrain.tokens for r in done]] if self.objective else []
+        tokens = " + ".join(f"{mean(phase) / 1e6:.3g}" for phase in (*phases, [r.tokens for r in done]))
+        times = [(r.steps, r.step_ms) for r in done] + [(p.steps, p.step_ms) for r in done if (p := r.pretrain)]
+        if any(ms is None for _, ms in times):
+            return f"{tokens} M tokens"
+        return f"{tokens} M tokens, {sum(steps * ms for steps, ms in times) / 1000 / len(done):.3g} s"
+
+    @property
     def place(self) -> str:
         """The id of the runs in the page."""
         return f"run-{next(iter(self.runs.values())).study}-{self.task}-{self.label}"
 
     @property
     def peak(self) -> float | None:
-        """Median peak bytes of a GPU; None on a CPU, where a record has those of the whole process."""
+        """Median peak bytes on a GPU; None on a CPU, since a record has the peak of the whole process there."""
         sizes = [r.peak_bytes for r in self.runs.values() if r.status == "done" and not record.on_cpu(r.device)]
         return median(sizes) if sizes and None not in sizes else None
 
 
 def number(value: float | None, digits: int = 2) -> str:
+    """Format a number with a fixed number of digits; "-" for None."""
     return "-" if value is None else f"{value:.{digits}f}"
 
 
 def joined(values: Iterable) -> str:
-    """Each different value once, in order; whole numbers with thousands separators, scores with two digits."""
+    """Join the distinct values in order; whole numbers with thousands separators, scores with two digits."""
     forms = {int: "{:,}".format, float: number}
     return SEPARATOR.join(dict.fromkeys(forms.get(type(value), str)(value) for value in sorted(set(values))))
 
 
 def collect(runs: Path, study: str | None = None) -> tuple[dict[str, list[Row]], list[str]]:
-    """Rows of each study, and one line for each damaged record. Raises ValueError where there is nothing to show."""
+    """Summarise the records below a folder.
+
+    Args:
+        runs: the folder.
+        study: only this one, None for all.
+
+    Returns:
+        The rows of each study, and one line for each damaged record.
+
+    Raises:
+        ValueError: there is nothing to show.
+    """
     if not runs.is_dir():
         raise ValueError(f"{runs} is not a folder; name the folder of the runs with runs=<folder>")
-    found, damaged = record.scan(runs)
+    records, damaged = runs_on_disk.scan(runs)
     groups: dict[str, dict[tuple, dict[Path, RunRecord]]] = {}
-    for folder, r in found.items():
+    for folder, r in records.items():
         if r.kind == "train":
             groups.setdefault(str(r.study), {}).setdefault((task_order(r.task), r.label), {})[folder] = r
     if not groups:
@@ -97,14 +138,14 @@ def collect(runs: Path, study: str | None = None) -> tuple[dict[str, list[Row]],
 
 
 def task_order(task: str) -> tuple[int, str]:
-    """The order of the benchmark, other tasks after it by name."""
+    """Sort key of a task: the order of the benchmark, then other tasks by name."""
     return (published.TASKS.index(task) if task in published.TASKS else len(published.TASKS), task)
 
 
 def summarise(runs: dict[Path, RunRecord]) -> Row:
-    """One row of the records of one study, task and label; a result that is there twice, as a copy, counts once."""
-    once = {(r.seed, r.fingerprint, r.status, r.test): folder for folder, r in runs.items()}
-    runs = {folder: runs[folder] for folder in sorted(once.values(), key=lambda folder: runs[folder].seed)}
+    """Summarise the records of one study, task and label; a copy of a result counts once."""
+    folders = {(r.seed, r.fingerprint, r.status, r.test): folder for folder, r in runs.items()}
+    runs = {folder: runs[folder] for folder in sorted(folders.values(), key=lambda folder: runs[folder].seed)}
     results = list(runs.values())
     done = [r for r in results if r.status == "done"]
     times = [r.step_ms for r in done if r.step_ms is not None]
@@ -114,7 +155,8 @@ def summarise(runs: dict[Path, RunRecord]) -> Row:
         remarks.append(f"{len(steps)} {status} at step{'s' if len(steps) > 1 else ''} {', '.join(map(str, steps))}")
     seeds = [r.seed for r in results]
     remarks += [f"{seeds.count(s)} different results of seed {s}" for s in sorted(set(seeds)) if seeds.count(s) > 1]
-    values = {key: joined(getattr(r, key) for r in results) for key in FACTS if key not in ("steps", "git")}
+    values = {key: joined(getattr(r, key) for r in results) for key in FACTS if key not in OWN}
+    pretrained = _pretrained([r.pretrain for r in results if r.pretrain])
     return Row(
         task=results[0].task,
         label=results[0].label,
@@ -127,6 +169,18 @@ def summarise(runs: dict[Path, RunRecord]) -> Row:
         ms=median(times) if times else None,
         constant_baseline=joined(float(r.constant_baseline) for r in results),
         params=joined(r.params for r in results),
-        facts=values | {"steps": joined(r.steps for r in done), "git": joined(r.git or "unknown" for r in results)},
+        facts=values
+        | {"steps": joined(r.steps for r in done), "pretrained": pretrained}
+        | {"git": joined(r.git or "unknown" for r in results)},
         runs=runs,
     )
+
+
+def _pretrained(phases: list[Pretraining]) -> str:
+    """Objective, steps, and means of tokens and time of phase one over the seeds; empty without one."""
+    if not phases:
+        return ""
+    times = [phase.steps * phase.step_ms / 1000 for phase in phases if phase.step_ms is not None]
+    time = f", {mean(times):.3g} s" if times else ""
+    what, steps = joined(phase.objective for phase in phases), joined(phase.steps for phase in phases)
+    return f"pretrained ({what}) {steps} steps, {mean(phase.tokens for phase in phases) / 1e6:.3g} M tokens{time}"

@@ -1,4 +1,4 @@
-"""The configuration of each entry point: ``conf/<name>.yaml``, and what its keys take."""
+"""The configuration of each entry point, ``conf/<name>.yaml``, with the types of its keys."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,7 +15,7 @@ from .wording import shown
 
 
 def check_budget(config: DictConfig) -> None:
-    """Raise ValueError for a budget that the task does not have: nearly every number of a task hangs on it."""
+    """Raise ValueError for a budget that the task does not have, since most numbers of a task are resolved from it."""
     plain = OmegaConf.to_container(config)
     budget, budgets = plain.get("budget"), plain.get("budgets")
     if not isinstance(budgets, dict):
@@ -33,6 +33,7 @@ class Prepared:
     protocol: sections.Protocol
     budget: Name
     budgets: dict[str, dict[str, Number | None]] = field(default_factory=dict)
+    masking: sections.Masking = field(default_factory=sections.Masking)
 
     @staticmethod
     def before(config: DictConfig) -> None:
@@ -50,10 +51,12 @@ class Train(Prepared):
     data: sections.Data
     block: Block
     attn: Attn
+    pretrain: sections.Pretrain
     trainer: sections.Trainer
     logger: dict[str, Logger] = field(default_factory=dict)
 
     def validate(self) -> None:
+        self.pretrain.settle(self.optim)
         if self.trainer.compile and self.data.pad == "none":
             raise ValueError(
                 "data.pad=none has a shape for each batch, too many to compile; use data.pad=batch or fixed"
@@ -69,6 +72,7 @@ class Prepare:
     protocol: sections.Protocol
     budget: Name
     budgets: dict[str, dict[str, Number | None]] = field(default_factory=dict)
+    masking: sections.Masking = field(default_factory=sections.Masking)
     data: sections.Root
     workers: Threads | None
     force: bool

@@ -1,13 +1,14 @@
 """The options of each part of a configuration. Defaults are in ``conf``; a field with one here may be absent there."""
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 from ..model.classifier import MeanOver, Pool
 from ..model.embed import Positions
 from ..model.norm import Norm
+from ..model.pretrainer import Loss, MaskId
 from ..ops import metrics as metric
 from ..ops.options import Positive, Range, Share, Whole
 from .calls import Call
@@ -18,6 +19,7 @@ Some = Annotated[list[T], Many()]
 Number = int | float  # an int stays one
 Least = Annotated[Number, Range(0)]
 BatchSize = Annotated[int, Range(1, 10**6)]  # of a batch
+Masked = Annotated[float, Range(above=0, below=1)]  # share of positions
 Threads = Annotated[int, Range(1, 1024)]
 Device = Literal["auto", "cpu", "cuda"]
 Precision = Literal["fp32", "bf16", "fp16"]
@@ -39,7 +41,7 @@ Seeds = Annotated[
     ),
 ]
 Metric = Literal[tuple(name for name, f in vars(metric).items() if getattr(f, "__module__", "") == metric.__name__)]
-# ``given``: arguments that constructors are handed by ``lra.train.build`` and ``lra.train.fit``, hence no options.
+# ``given``: arguments that ``lra.train.build`` and ``lra.train.fit`` pass to constructors, hence no options.
 Attn = Annotated[
     Any,
     Call(
@@ -65,6 +67,7 @@ class Model:
     positions: Positions
     pool: Pool
     norm: Norm | None
+    embed_std: Annotated[float, Range(above=0)]
     embed: Embed | None
     head: Head | None
 
@@ -95,13 +98,61 @@ class Optim:
             raise ValueError(f"optim.eval_every must divide optim.steps {self.steps}, not {self.eval_every}")
         if self.batch % (self.micro_batch or self.batch):
             raise ValueError(f"optim.micro_batch must divide optim.batch {self.batch}, not {self.micro_batch}")
-        if self.schedule == "constant" and self.warmup:
-            raise ValueError(f"optim.warmup must be 0 with optim.schedule=constant, not {self.warmup}")
         # torch's one-cycle schedule divides by warmup - 1 and steps - warmup
         if self.warmup and not 2 <= self.warmup < self.steps:
             raise ValueError(
                 f"optim.warmup must be 0 or from 2 to optim.steps - 1 ({self.steps - 1}), not {self.warmup}"
             )
+
+
+@dataclass(kw_only=True)
+class Masking:
+    """What a task says of ``pretrain=masked``."""
+
+    ratio: Masked = 0.15
+    loss: Loss = "cross_entropy"
+
+
+@dataclass(kw_only=True)
+class Pretrain:
+    objective: Literal["none", "masked", "next"]
+    ratio: Masked = ABSENT
+    mask_id: MaskId = ABSENT
+    loss: Loss = ABSENT
+    steps: Positive | None = ABSENT
+    matched: bool = ABSENT
+    lr: Annotated[float, Range(above=0)] = ABSENT
+    warmup: Whole = ABSENT
+    batch: BatchSize = ABSENT
+    eval_every: Positive = ABSENT
+    from_: Path | None = ABSENT
+
+    def settle(self, optim: Optim) -> None:
+        """Settle the steps of both phases: ``matched`` takes those of phase one from ``optim``.
+
+        Raises:
+            ValueError: a phase gets none, or its evaluations or warm-up do not fit it.
+        """
+        if self.objective == "none":  # an experiment may say more, for its phase one that is left out
+            self.__init__(objective="none")
+            return
+        if self.steps is None:
+            share = optim.steps // 2 // self.eval_every * self.eval_every if self.matched else optim.steps
+            self.steps = max(share, 1)
+        if self.matched:
+            taken, rest = divmod(self.steps * self.batch, optim.batch)
+            if rest or taken >= optim.steps:
+                raise ValueError(
+                    f"pretrain.matched needs pretrain.steps · pretrain.batch {self.steps * self.batch} to be a "
+                    f"multiple of optim.batch {optim.batch} below that times optim.steps {optim.steps}"
+                )
+            optim.steps -= taken
+            optim.validate()
+        own = {key: getattr(self, key) for key in ("lr", "steps", "warmup", "batch", "eval_every")}
+        try:
+            replace(optim, **own).validate()
+        except ValueError as error:
+            raise ValueError(re.sub(rf"optim\.({'|'.join(own)})\b", r"pretrain.\1", str(error))) from None
 
 
 @dataclass(kw_only=True)
@@ -118,7 +169,7 @@ class Data(Root):
     def validate(self) -> None:
         if not self.mask and self.pad != "fixed":
             raise ValueError(
-                "data.mask=false, padding as tokens, needs data.pad=fixed, or the batch would decide on it"
+                "data.mask=false, padding as tokens, needs data.pad=fixed, or results would depend on the batch"
             )
 
 
@@ -136,6 +187,8 @@ class Task:
     shift: Whole
     masked_id: Whole | None
     length: Positive
+    positions: Positions = ABSENT
+    embed_std: Annotated[float, Range(above=0)] = ABSENT
 
     def validate(self) -> None:
         if self.metric == "roc_auc" and self.outputs != 2:

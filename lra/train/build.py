@@ -20,6 +20,7 @@ from ..data.datamodule import TaskData
 from ..model.classifier import Classifier
 from ..model.embed import FeatureEmbedding, TokenEmbedding
 from ..model.multihead import Multihead
+from ..model.pretrainer import Pretrainer
 from ..runs.record import disk_bytes
 from ..schema import calls
 
@@ -49,12 +50,13 @@ def task_data(config: DictConfig, seed: int = 0) -> TaskData:
 def eval_batch(config: DictConfig) -> int:
     """Examples of a forward pass in evaluation: ``data.eval_batch``, or that of training, and on a GPU at least 512.
 
-    If the examples of a batch change each other's result, that of training everywhere.
+    If the examples of a batch change each other's result, that of training everywhere; with a pretraining too, whose
+    outputs for every position take more memory.
     """
     batch = config.optim.batch
     if config.data.eval_batch or config.trainer.device == "cpu" or not torch.cuda.is_available():
         return config.data.eval_batch or batch
-    return batch if sketch(config).by_tower else max(batch, ON_A_GPU)
+    return batch if pretrained(config) or sketch(config).by_tower else max(batch, ON_A_GPU)
 
 
 def _pad(config: DictConfig) -> str:
@@ -64,8 +66,13 @@ def _pad(config: DictConfig) -> str:
 
 
 def keeps_holes(config: DictConfig) -> bool:
-    """Whether rows have holes, masked tokens between others, and the result depends on where they are."""
-    return config.task.masked_id is not None and not sketch(config).hole_free
+    """Whether rows have holes, masked tokens between others, and the result or a pretraining depends on them."""
+    return config.task.masked_id is not None and (pretrained(config) or not sketch(config).hole_free)
+
+
+def pretrained(config: DictConfig) -> bool:
+    """Whether the encoder has a phase one."""
+    return config.pretrain.objective != "none"
 
 
 def unavailable(config: DictConfig) -> str | None:
@@ -81,8 +88,13 @@ def unavailable(config: DictConfig) -> str | None:
 def classifier(config: DictConfig) -> Classifier:
     """Raises ValueError for options of model, block and attn that do not go together."""
     model, task, vocab = config.model, config.task, config.task.get("vocab")
-    embed = partial(FeatureEmbedding, features=task.features) if vocab is None else partial(TokenEmbedding, vocab=vocab)
-    embed = partial(embed, positions=model.positions == "learned") if model.embed is None else instantiate(model.embed)
+    if model.embed is not None:
+        embed = instantiate(model.embed)
+    elif vocab is None:
+        embed = partial(FeatureEmbedding, features=task.features, positions=model.positions == "learned")
+    else:
+        positions = model.positions == "learned"
+        embed = partial(TokenEmbedding, vocab=vocab, std=model.embed_std, positions=positions)
     return Classifier(
         embed=embed(length=task.length, dim=model.dim, dropout=model.dropout),
         block=block_factory(config),
@@ -98,6 +110,19 @@ def classifier(config: DictConfig) -> Classifier:
         norm=model.norm,
         head=instantiate(model.head),
         packed=config.data.pad == "none",
+    )
+
+
+def pretrainer(config: DictConfig) -> Pretrainer:
+    """The encoder of the configured classifier with the head of phase one, see ``lra.train.pretrain``."""
+    task, own = config.task, config.pretrain
+    return Pretrainer(
+        classifier(config),
+        dim=config.model.dim,
+        outputs=task.vocab if own.loss == "cross_entropy" else task.get("features", 1),
+        loss=own.loss,
+        objective=own.objective,
+        mask_id=own.get("mask_id", "own"),
     )
 
 

@@ -1,5 +1,6 @@
-"""The loss, and the LightningModule around a classifier: optimiser, schedule, evaluation."""
+"""The LightningModules: optimiser, schedule and random numbers of a step; loss and evaluation of a classifier."""
 
+from abc import abstractmethod
 from itertools import repeat
 
 import lightning as L
@@ -27,21 +28,22 @@ def seed_device(seed: int, device: torch.device) -> None:
         torch.cuda.default_generators[device.index or 0].manual_seed(seed)
 
 
-class LitClassifier(L.LightningModule):
+class LitModule(L.LightningModule):
     """AdamW under a one-cycle schedule with linear annealing (docs/sources.md, Nystromformer) or another one.
 
     Random numbers of step k (dropout, random selection) are a function of (seed, k) and, of several processes, of which
     it is, so a resumed run draws what an uninterrupted one would have drawn. ``train_loss`` adds up on the device;
     ``bad_step`` is the first optimiser step with a loss that is not finite. What is told is of all processes together.
+    An evaluation sets ``score``, which is better if it is higher.
     """
 
-    def __init__(self, model: nn.Module, *, metric: str, loss: str, seed: int, optim: dict, cycle_momentum: bool):
+    def __init__(self, model: nn.Module, *, seed: int, optim: dict, cycle_momentum: bool):
         super().__init__()
         self.model, self.seed, self.optim, self.cycle_momentum = model, seed, optim, cycle_momentum
-        self.metric, self.loss = getattr(metrics, metric), loss
         self.score = float("nan")
-        self.eval_rows: int | None = None  # of a forward pass in evaluation, after memory ran out with more
-        self._outputs: list[tuple[Tensor, Tensor]] = []
+
+    @abstractmethod
+    def batch_loss(self, batch: Batch) -> Tensor: ...
 
     def configure_optimizers(self):
         optimiser = optimisers.adamw(self.model, self.optim)
@@ -62,13 +64,11 @@ class LitClassifier(L.LightningModule):
         self.rate = self.optimizers().param_groups[0]["lr"]
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
-        value = loss(self.model, batch, self.loss)
+        value = self.batch_loss(batch)
         with torch.no_grad():
             self.loss_sum += value
             self.loss_count += 1
-            step = self.bad_step.new_full(
-                (), self.global_step
-            )  # a number would be copied to the device, waiting for it
+            step = self.bad_step.new_full((), self.global_step)  # a number is copied to the device, and waited for
             self.bad_step.clamp_(max=torch.where(value.isfinite(), self.bad_step, step))
         return value
 
@@ -82,6 +82,19 @@ class LitClassifier(L.LightningModule):
     def first_bad_step(self) -> int | None:
         step = min(distributed.gather(int(self.bad_step)))
         return step if step < torch.iinfo(torch.int64).max else None
+
+
+class LitClassifier(LitModule):
+    """The loss of a task, and the ``metric`` over all examples of a split."""
+
+    def __init__(self, model: nn.Module, *, metric: str, loss: str, seed: int, optim: dict, cycle_momentum: bool):
+        super().__init__(model, seed=seed, optim=optim, cycle_momentum=cycle_momentum)
+        self.metric, self.loss = getattr(metrics, metric), loss
+        self.eval_rows: int | None = None  # of a forward pass in evaluation, after memory ran out with more
+        self._outputs: list[tuple[Tensor, Tensor]] = []
+
+    def batch_loss(self, batch: Batch) -> Tensor:
+        return loss(self.model, batch, self.loss)
 
     def on_validation_epoch_start(self) -> None:
         self._outputs.clear()

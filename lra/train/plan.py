@@ -7,7 +7,7 @@ from omegaconf import DictConfig
 
 from ..data.datamodule import TaskData
 from ..runs import record
-from . import build, machine
+from . import build, machine, pretrain_check
 from .distributed import Processes, processes
 
 
@@ -75,13 +75,15 @@ def resolve(config: DictConfig) -> Plan:
     if (o.micro_batch or o.batch) % shared.count:  # auto and launched are known only here
         key = "optim.micro_batch" if o.micro_batch else "optim.batch"
         raise ValueError(f"trainer.devices must divide {key} {o.micro_batch or o.batch}, not {shared.count}")
+    model = build.sketch(config)
+    pretrain_check.check(config, model)
     return Plan(
         config=config,
         device=device,
         processes=shared,
         loss=build.loss(config),
         data=build.task_data(config),
-        params=sum(p.numel() for p in build.sketch(config).parameters()),
+        params=sum(p.numel() for p in model.parameters()),
         home=record.home(config),
         title=f"{config.task.name} {config.label}",
     )

@@ -31,7 +31,7 @@ def yamls(group):
     return {path.stem for path in (CONF / group).glob("*.yaml")}
 
 
-@pytest.mark.parametrize("key", ["task", "protocol", "block", "trainer", "logger", "experiment"])
+@pytest.mark.parametrize("key", ["task", "protocol", "pretrain", "block", "trainer", "logger", "experiment"])
 def test_keys_list_every_value_and_no_other(key):
     (row,) = (row for row in cells("README.md") if row[0] == f"`{key}`")
     assert words(row[1]) == yamls(key)

@@ -42,7 +42,7 @@ REFUSED = {
     "lra.nothing.Here": "there is no",
     "lra.attention.cur.Nothing": "there is no",
     "lra.train.callbacks.time": "is no part of a model, no source and no inverse",
-    "lra.train.fit.instantiate": "is no part of a model",
+    "lra.train.phase.instantiate": "is no part of a model",
     "lra.runs.record.Path": "is no part of a model",
     "lra.disk.atomic.write": "is no part of a model",
     "lra.sweep.job.fail": "is no part of a model",

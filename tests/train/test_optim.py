@@ -66,7 +66,21 @@ def test_every_schedule_keeps_the_ratio_of_the_rates(kind):
         assert rates[1:] == pytest.approx([0.1 * rates[0], 0.5 * rates[0]], rel=1e-3)  # one-cycle ends at lr / 1e4 / 25
         optimiser.step()
         schedule.step()
-    assert optim.schedule(optimiser, options | {"schedule": "constant"}, cycle_momentum=True) is None
+    constant = options | {"schedule": "constant", "warmup": 0}
+    assert optim.schedule(optimiser, constant, cycle_momentum=True) is None
+
+
+def test_a_constant_rate_may_have_a_warm_up():
+    options = OPTIONS | {"schedule": "constant", "steps": 20, "warmup": 5, "warmup_power": 1}
+    optimiser = optim.adamw(nn.Linear(1, 1), options)
+    schedule = optim.schedule(optimiser, options, cycle_momentum=True)
+    rates = []
+    for _ in range(20):
+        rates.append(optimiser.param_groups[0]["lr"])
+        optimiser.step()
+        schedule.step()
+    ramp = [1e-7 + (0.004 - 1e-7) * step / 5 for step in range(5)]
+    assert rates == pytest.approx([*ramp, *[0.004] * 15], rel=1e-6)
 
 
 def test_without_rates_there_is_one_group_as_before():

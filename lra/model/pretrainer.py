@@ -1,0 +1,86 @@
+"""The encoder of a classifier, trained on the inputs alone: to fill in masked ones, or to tell the next one."""
+
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from .classifier import Classifier
+
+Objective = Literal["masked", "next"]
+Loss = Literal["cross_entropy", "l1"]
+MaskId = Literal["own", "padding"]
+WHITE = 255  # the grey level that l1 counts as 1
+
+
+class Pretrainer(nn.Module):
+    """The embedding, blocks and norm of a classifier, and one linear map from each position to what it is to tell.
+
+    Weights of the encoder have the names that they have in the classifier; pooling and head are left out. Masked
+    inputs are id 0 or zeros, to whose vector a learned one is added: with real features and grey levels the two
+    channels [x (1 - m), m] of Amos et al. 2024, with ids the same as an id of its own, and none that a task has to
+    reserve.
+
+    Args:
+        encoder: whose parts are used, not copied.
+        dim: of its embedding.
+        outputs: classes of ``cross_entropy``, else numbers of an input.
+        loss: ``cross_entropy`` of ids | ``l1``: the absolute error of real features, or of ids / 255.
+        objective: ``masked`` | ``next``.
+        mask_id: ``own`` | ``padding``: id 0 alone, as released.
+    """
+
+    def __init__(
+        self, encoder: Classifier, *, dim: int, outputs: int, loss: Loss, objective: Objective, mask_id: MaskId = "own"
+    ):
+        super().__init__()
+        self.embed, self.blocks, self.norm = encoder.embed, encoder.blocks, encoder.norm
+        self.by_tower, self.loss, self.objective = encoder.by_tower, loss, objective
+        self.hole = nn.Parameter(0.02 * torch.randn(dim)) if objective == "masked" and mask_id == "own" else None
+        self.predict = nn.Linear(encoder.encoded_width, outputs)
+
+    def forward(self, inputs: Tensor, mask: Tensor | None, holes: Tensor | None = None) -> Tensor:
+        """inputs (B,T,L[,F]), mask and holes (B,T,L) -> vectors (B,T,L,d)."""
+        given = (inputs, mask, holes)
+        if self.by_tower:
+            towers = ([None if x is None else x[:, tower] for x in given] for tower in range(inputs.shape[1]))
+            return torch.stack([self._encode(*tower) for tower in towers], 1)
+        x = self._encode(*(None if x is None else x.flatten(0, 1) for x in given))
+        return x.unflatten(0, inputs.shape[:2])
+
+    def _encode(self, inputs: Tensor, mask: Tensor | None, holes: Tensor | None) -> Tensor:
+        if holes is not None:
+            inputs = inputs.masked_fill(holes if inputs.dim() == 2 else holes[..., None], 0)
+        x, memory = self.embed(inputs), None
+        if self.hole is not None:
+            x = x + holes[..., None] * self.hole.to(x.dtype)
+        for block in self.blocks:
+            x, memory = block(x, mask, memory)
+        return x if self.norm is None else self.norm(x, mask)
+
+    def error(self, inputs: Tensor, mask: Tensor | None, holes: Tensor | None = None) -> tuple[Tensor, int]:
+        """Sum of the loss over the positions that count, and their number: the holes, or all with a next token.
+
+        Raises:
+            ValueError: masked inputs without holes.
+        """
+        if self.objective == "masked" and holes is None:
+            raise ValueError("holes are missing")
+        x = self(inputs, mask, holes)
+        if self.objective == "masked":
+            told, there = inputs, holes
+        else:
+            x, told = x[:, :, :-1], inputs[:, :, 1:]
+            there = told.new_ones(told.shape[:3], dtype=torch.bool) if mask is None else mask[:, :, 1:]
+        predicted, told = self.predict(x[there]).float(), told[there]
+        if self.loss == "cross_entropy":
+            return F.cross_entropy(predicted, told, reduction="sum"), len(told)
+        told = told.float() if told.dim() == 2 else told[:, None] / WHITE
+        return F.l1_loss(predicted, told, reduction="sum") / told.shape[1], len(told)
+
+
+def draw_holes(ratio: float, inputs: Tensor, mask: Tensor | None) -> Tensor:
+    """Holes (B,T,L) at each real position with probability ``ratio``, by torch's generator of the device."""
+    drawn = torch.rand(inputs.shape[:3], device=inputs.device) < ratio
+    return drawn if mask is None else drawn & mask

@@ -1,0 +1,80 @@
+"""Each mechanism from scratch and after pretraining on its own inputs, and both at one cost."""
+
+from dataclasses import replace
+
+from . import published
+from .results import cell
+from .significance import APART, difference
+from .summary import Row
+from .table import Cell, Table, frame, stem
+
+HEAD = ("mechanism", "task", "scratch", "pretrained", "gain", "matched", "gain matched", "cost", "published")
+WORDS = ("mechanism", "task", "cost", "published")
+SAME = 0.02  # share of the tokens from scratch by which a matched run may differ, as rows differ in length
+
+
+def pretraining(study: str, rows: list[Row]) -> Table | None:
+    """A line for each mechanism, objective and task with a pretrained run; None if the study has none."""
+    scratch = {(row.label, row.task): row for row in rows if not row.objective}
+    lines, keys = [], []
+    pairs = dict.fromkeys((base(row), row.objective, row.task) for row in rows if row.objective)
+    for label, objective, task in sorted(pairs, key=lambda pair: (pair[2], pair[:2])):
+        mine = [row for row in rows if (base(row), row.objective, row.task) == (label, objective, task)]
+        before = scratch.get((label, task))
+        matched = next((row for row in mine if before and _same_cost(row, before)), None)
+        longer = next((row for row in mine if row is not matched), None)
+        lines.append(
+            [
+                f"{label}+{objective}",
+                task,
+                cell(before),
+                _cell(longer),
+                _gain(longer, before),
+                _cell(matched),
+                _gain(matched, before),
+                _costs(before, longer, matched),
+                _published(label, objective, task),
+            ]
+        )
+        keys.append((study, mine[0].label, ""))
+    if not lines:
+        return None
+    return Table(
+        name=stem(f"pretraining-{study}"),
+        title="Pretraining on the task's own inputs",
+        about="scratch: no pretraining; pretrained: phase one before the whole fine-tuning; matched: both phases "
+        "together see as many tokens as a run from scratch. gain: over scratch, ± standard error from the seeds of "
+        f"both; ≈: not told apart from it, below {APART} standard errors. cost: tokens of the phases and the time of "
+        "their steps. published: from scratch, then pretrained, of models of other sizes.",
+        cells=frame(HEAD, lines, keys),
+        words=WORDS,
+        spread="se",
+    )
+
+
+def base(row: Row) -> str:
+    """The label without pretraining and what stands behind it."""
+    return row.label.partition(f"+{row.objective}")[0] if row.objective else row.label
+
+
+def _same_cost(row: Row, scratch: Row) -> bool:
+    own, theirs = row.tokens, scratch.tokens
+    return bool(own and theirs) and abs(own - theirs) <= SAME * theirs
+
+
+def _cell(row: Row | None) -> Cell:
+    return replace(cell(row), note=f"{cell(row).note}; {row.cost}") if row else Cell()
+
+
+def _gain(row: Row | None, scratch: Row | None) -> Cell:
+    return difference(row.scores, scratch.scores) if row and scratch else Cell()
+
+
+def _costs(*rows: Row | None) -> str:
+    names = ("scratch", "pretrained", "matched")
+    return "; ".join(f"{name} {row.cost}" for name, row in zip(names, rows, strict=True) if row and row.cost)
+
+
+def _published(label: str, objective: str, task: str) -> str:
+    values = [v for name in (label, f"{label}+{objective}") for v in published.accuracies(name, [task])]
+    return "; ".join(f"{value.source}: {value.model} {value.text}" for value in values)

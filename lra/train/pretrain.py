@@ -1,0 +1,162 @@
+"""Phase one of a pretrained run: its encoder on the task's own inputs, in the folder ``pretrain`` of the run."""
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from omegaconf import DictConfig, OmegaConf
+from torch import Tensor, nn
+
+from ..console import log
+from ..data.datamodule import Batch
+from ..disk import checksums
+from ..model.pretrainer import Pretrainer, draw_holes
+from ..runs import checkpoint, config_file, pretraining, record
+from ..runs.record import Pretraining
+from . import build, distributed
+from .lit_module import LitModule
+from .phase import run_phase
+from .plan import Plan, Run
+
+KEYS = ("lr", "steps", "warmup", "batch", "eval_every")  # of optim, which phase one has of its own
+
+
+def phase_one(plan: Plan, run: Run) -> Pretraining:
+    """Train the encoder of a run, or resume it, or read the record of it if it is done.
+
+    Raises:
+        ValueError: a checkpoint or record cannot be used, or ``pretrain.from`` is of another phase one.
+    """
+    choices = record.choices(plan.config, plan.data.source.provenance) | {"seed": run.seed}
+    folder, fingerprint = run.folder / pretraining.FOLDER, pretraining.fingerprint(choices)
+    done = distributed.on_rank_zero(lambda: before(plan.config, folder, choices))
+    if done:
+        return done
+    one = replace(plan, config=phase_config(plan.config))
+    here = replace(run, folder=folder, title=f"{run.title} {pretraining.FOLDER}", fingerprints=(fingerprint,))
+    torch.manual_seed(run.seed)
+    model, data = build.pretrainer(one.config), build.task_data(one.config, run.seed)
+    if compiled := plan.config.trainer.compile:
+        model.compile(mode=None if compiled is True else compiled)
+    phase = run_phase(one, here, lit_pretrainer(one.config, model, run.seed), data)
+    made = Pretraining(
+        objective=plan.config.pretrain.objective,
+        fingerprint=fingerprint,
+        loss=None if phase.best_score is None else -phase.best_score,
+        best_step=phase.best_step,
+        steps=phase.steps,
+        tokens=data.tokens(phase.steps),
+        step_ms=phase.step_ms,
+        status=phase.status,
+    )
+    if distributed.rank() == 0:
+        pretraining.save(made, folder)
+        log(f"{here.title}: {made.status}, dev loss {made.loss} at step {made.best_step}")
+    return made
+
+
+def before(config: DictConfig, folder: Path, choices: dict) -> Pretraining | None:
+    """The record of a phase one that is done, in its folder or where ``pretrain.from`` says; None if there is none.
+
+    The folder is made.
+    """
+    folder.mkdir(exist_ok=True)
+    path = folder / pretraining.NAME
+    if not path.exists() and (other := config.pretrain["from"]):
+        _take(Path(other), folder, choices)
+    return pretraining.load(path, pretraining.fingerprint(choices)) if path.exists() else None
+
+
+def _take(other: Path, folder: Path, choices: dict) -> None:
+    """Copy the phase one of another run. Raises ValueError if it is not done, or another one than this run's."""
+    seed = f"seed-{choices['seed']}"
+    run = next((run for run in (other, other / seed) if (run / pretraining.FOLDER / pretraining.NAME).exists()), None)
+    if run is None:
+        raise ValueError(f"pretrain.from={other} is no run, and no folder of a {seed}, whose pretraining is done")
+    theirs = config_file.read(run / config_file.NAME)
+    found = pretraining.load(run / pretraining.FOLDER / pretraining.NAME)
+    if found.fingerprint != pretraining.fingerprint(choices):
+        same = pretraining.choices_of(theirs | {"seed": choices["seed"]}), pretraining.choices_of(choices)
+        raise ValueError(f"pretrain.from={other} was pretrained in another way ({record.difference(*same) or 'seed'})")
+    for name in (record.METRICS, checkpoint.BEST, pretraining.NAME):
+        source = run / pretraining.FOLDER / name
+        checksums.check(source)
+        with checksums.replaced(folder / name) as part:
+            shutil.copyfile(source, part)
+
+
+def load_encoder(model: nn.Module, run: Path) -> None:
+    """Put the encoder of phase one into a classifier, whose pooling and head stay. Raises ValueError if it is none."""
+    path = run / pretraining.FOLDER / checkpoint.BEST
+    encoder = {name: value for name, value in checkpoint.read(path).items() if name in model.state_dict()}
+    try:
+        missing = model.load_state_dict(encoder, strict=False).missing_keys
+    except RuntimeError:
+        missing = ["shapes"]
+    if any(not name.startswith("head.") for name in missing):
+        raise ValueError(f"{path} does not hold the encoder of this model; delete its folder to run that seed again")
+
+
+def phase_config(config: DictConfig) -> DictConfig:
+    """The configuration of phase one: its own keys of optim, and no logger but metrics.csv."""
+    one = config.copy()
+    one.optim = OmegaConf.merge(config.optim, {key: config.pretrain[key] for key in KEYS})
+    one.logger = {name: logger for name, logger in config.logger.items() if name == "csv"}
+    return one
+
+
+def lit_pretrainer(config: DictConfig, model: Pretrainer, seed: int) -> "LitPretrainer":
+    return LitPretrainer(
+        model,
+        ratio=config.pretrain.get("ratio"),
+        length=config.task.length,
+        seed=seed,
+        optim=dict(config.optim),
+        cycle_momentum=config.protocol.cycle_momentum,
+    )
+
+
+class LitPretrainer(LitModule):
+    """The loss of a ``Pretrainer``; ``score`` is the negative mean of it over the positions of dev that count.
+
+    The holes of a training step are functions of (seed, step), those of dev of (seed, example), whatever the batch.
+
+    Args:
+        model: to train.
+        ratio: share of masked positions; None without any.
+        length: of the longest row.
+        seed, optim, cycle_momentum: as in ``LitModule``.
+    """
+
+    def __init__(self, model: Pretrainer, *, ratio: float | None, length: int, **shared):
+        super().__init__(model, **shared)
+        self.ratio, self.length = ratio, length
+
+    def batch_loss(self, batch: Batch) -> Tensor:
+        holes = draw_holes(self.ratio, batch.inputs, batch.mask) if self.ratio else None
+        total, count = self.model.error(batch.inputs, batch.mask, holes)
+        return total / max(count, 1)
+
+    def on_validation_epoch_start(self) -> None:
+        self._sums = np.zeros(2)
+
+    def validation_step(self, batch: Batch, batch_idx: int) -> None:
+        total, count = self.model.error(batch.inputs, batch.mask, self._dev_holes(batch, batch_idx))
+        self._sums += (float(total), count)
+
+    def _dev_holes(self, batch: Batch, batch_idx: int) -> Tensor | None:
+        if not self.ratio:
+            return None
+        rows, towers, width = batch.inputs.shape[:3]
+        trainer = self.trainer
+        first = (batch_idx * trainer.world_size + self.global_rank) * trainer.datamodule.eval_batch
+        generators = (np.random.default_rng((self.seed, first + row)) for row in range(rows))
+        drawn = np.stack([g.random((towers, self.length), np.float32)[:, :width] for g in generators]) < self.ratio
+        holes = torch.from_numpy(drawn).to(batch.inputs.device)
+        return holes if batch.mask is None else holes & batch.mask
+
+    def on_validation_epoch_end(self) -> None:
+        total, count = np.sum(distributed.gather(self._sums), 0)
+        self.score = -float(total / max(count, 1))

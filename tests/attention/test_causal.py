@@ -1,0 +1,74 @@
+"""Mechanisms that see no token ahead: what causal=true promises, and each against its definition."""
+
+import pytest
+import torch
+from conftest import config
+
+from lra.attention.base import Sizes
+from lra.attention.linear import Linear
+from lra.attention.sdpa import SDPA
+from lra.attention.softmax import Softmax
+from lra.ops.varlen import VarlenLayout
+from lra.train import build
+
+L = 130  # more than two blocks
+CAUSAL = [
+    ("sdpa", "attn.causal=true"),
+    ("linear", "attn.causal=true"),
+    ("linear_unnormalised", "attn.causal=true"),
+    ("conv", "attn.causal=true"),
+    ("sparse", "attn.causal=true"),
+    ("sparse_fixed", "attn.causal=true"),
+    ("s4d_lin", "attn.bidirectional=false"),
+    ("s4d_inv", "attn.bidirectional=false"),
+    ("s4d_legs", "attn.bidirectional=false"),
+]
+
+
+def mixer(name, *overrides):
+    torch.manual_seed(0)
+    return build.block_factory(config(name, f"task.length={L}", "model.dim=16", *overrides))().mixer.double().eval()
+
+
+@pytest.mark.parametrize("name, option", CAUSAL)
+@pytest.mark.parametrize("holes", [False, True])
+def test_no_result_depends_on_a_token_ahead(name, option, holes):
+    made = mixer(name, option)
+    assert made.causal
+    x = torch.randn(2, L, 16, dtype=torch.float64)
+    mask = (torch.rand(2, L) < 0.6) | (torch.arange(L) == 1) if holes else None
+    at = 77
+    other = torch.cat([x[:, : at + 1], torch.randn(2, L - at - 1, 16, dtype=torch.float64)], 1)
+    one, two = (made(t, mask)[:, : at + 1] for t in (x, other))
+    assert one.isfinite().all() and torch.allclose(one, two, rtol=1e-9, atol=1e-11)
+    assert not torch.allclose(mixer(name)(x, mask)[:, :at], mixer(name)(other, mask)[:, :at], atol=1e-6)
+    assert not mixer(name).causal
+
+
+def values():
+    g = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(2, 2, L, d, generator=g).double() for d in (3, 3, 5))
+    mask = torch.rand(2, L, generator=g) < 0.7
+    mask[:, 0] = True
+    return q, k, v, mask
+
+
+@pytest.mark.parametrize("name", ["sdpa", "linear"])
+def test_a_query_has_the_result_of_the_row_that_ends_with_it(name):
+    kind, full = {"sdpa": (SDPA, Softmax), "linear": (Linear, Linear)}[name]
+    sizes = Sizes(heads=2, head_dim=3, value_dim=5, length=L)
+    q, k, v, mask = values()
+    out = kind(sizes, causal=True)(q, k, v, mask)
+    for i in (0, 1, 63, 64, 129):
+        row = full(sizes)(*(t[:, :, : i + 1] for t in (q, k, v)), mask[:, : i + 1])[:, :, -1]
+        real = mask[:, i]
+        torch.testing.assert_close(out[:, :, i][real], row[real], rtol=1e-9, atol=1e-11)
+    torch.testing.assert_close(kind(sizes, causal=True)(q, k, v), kind(sizes, causal=True)(q, k, v, mask | True))
+
+
+def test_packed_rows_are_causal_too():
+    q, k, v, _ = values()
+    mask = torch.arange(L) < torch.tensor([L, 40])[:, None]
+    layout, attention = VarlenLayout(mask), SDPA(Sizes(heads=2, head_dim=3, value_dim=5, length=L), causal=True)
+    packed = attention.varlen(*(layout.pack(t, 2) for t in (q, k, v)), layout)
+    torch.testing.assert_close(packed, layout.pack(attention(q, k, v, mask), 2))

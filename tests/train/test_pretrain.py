@@ -1,0 +1,244 @@
+"""Runs with pretraining: the same from wherever they are resumed, reused, refused, and what they cost."""
+
+import os
+import signal
+import time
+
+import numpy as np
+import pytest
+import torch
+from conftest import config
+from test_train import result, start
+
+from lra.config import compose
+from lra.data.datamodule import Batch
+from lra.runs import checkpoint, pretraining, record
+from lra.train import build, pretrain
+from lra.train.__main__ import train
+from lra.train.callbacks import Checkpoints
+from lra.train.plan import resolve
+
+train_config = train.__wrapped__
+WORDS = ("pretrain=masked", "pretrain.steps=9", "pretrain.lr=0.01", "optim.steps=12", "optim.eval_every=3")
+
+
+def smoke(runs, *overrides, attn="cur_random"):
+    return config(attn, f"runs={runs}", "seeds=[0]", *overrides)
+
+
+def seed_folder(runs, label="cur_random+masked"):
+    return runs / "paper-smoke" / "listops" / label / "seed-0"
+
+
+def comparable(folder):
+    """The record without what is measured."""
+    made = result(folder)
+    made["pretrain"] = {key: value for key, value in made["pretrain"].items() if key != "step_ms"}
+    return made
+
+
+def assert_same(one, two):
+    assert comparable(one) == comparable(two)
+    for name in ("metrics.csv", "pretrain/metrics.csv"):
+        assert (one / name).read_bytes() == (two / name).read_bytes()
+    for name in ("last.ckpt", "best.ckpt", "pretrain/last.ckpt", "pretrain/best.ckpt"):
+        a, b = (torch.load(folder / name, weights_only=True) for folder in (one, two))
+        a, b = (x.get("state_dict", x) for x in (a, b))
+        assert all(torch.equal(a[key], b[key]) for key in a | b), name
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """One run without interruption."""
+    root = tmp_path_factory.getbasetemp().parent / "lra-data"
+    runs = tmp_path_factory.mktemp("whole")
+    train_config(smoke(runs, *WORDS, "optim.micro_batch=4", f"data.root={root}"))
+    return seed_folder(runs)
+
+
+@pytest.mark.parametrize("phase, step", [("pretrain", 3), ("pretrain", 9), ("fine-tuning", 3), ("fine-tuning", 9)])
+def test_run_resumed_after_a_crash_in_either_phase_equals_an_uninterrupted_one(
+    phase, step, whole, data_root, tmp_path, monkeypatch
+):
+    words = (*WORDS, "optim.micro_batch=4")
+    saved = Checkpoints.on_validation_end
+
+    def crash(self, trainer, module):
+        saved(self, trainer, module)
+        if trainer.global_step == step and (self.folder.name == "pretrain") == (phase == "pretrain"):
+            raise RuntimeError("power cut")
+
+    with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="power cut"):
+        patch.setattr(Checkpoints, "on_validation_end", crash)
+        train_config(smoke(tmp_path, *words))
+    cut = seed_folder(tmp_path)
+    assert (cut / "pretrain/pretrain.json").exists() == (phase == "fine-tuning")
+    train_config(smoke(tmp_path, *words))
+    assert_same(cut, whole)
+
+
+def killed_once(process, path):
+    """Kill a process as soon as it has written a file."""
+    deadline = time.monotonic() + 240
+    while not path.exists() and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.02)
+    os.kill(process.pid, signal.SIGKILL)
+    process.communicate(timeout=60)
+    assert path.exists()
+
+
+@pytest.mark.slow
+def test_killed_in_both_phases(data_root, tmp_path):
+    """kill -9 in phase one, again in phase two, then to the end."""
+    words = ("pretrain=masked", "pretrain.steps=60", "optim.steps=60")
+    folder = seed_folder(tmp_path / "cut", "cur_abs+masked")
+    killed_once(start(tmp_path / "cut", *words), folder / "pretrain/last.ckpt")
+    assert not (folder / "last.ckpt").exists() and not (folder / "record.json").exists()
+    killed_once(start(tmp_path / "cut", *words), folder / "last.ckpt")
+    assert not (folder / "record.json").exists()
+    for runs in ("cut", "whole"):
+        process = start(tmp_path / runs, *words)
+        _, err = process.communicate(timeout=300)
+        assert process.returncode == 0, err
+    assert_same(folder, seed_folder(tmp_path / "whole", "cur_abs+masked"))
+
+
+def test_phase_one_of_another_run_is_taken_if_it_is_the_same(whole, data_root, tmp_path):
+    words = (*WORDS, "optim.micro_batch=4", f"pretrain.from={whole.parent}")
+    train_config(smoke(tmp_path, *words))
+    assert not (seed_folder(tmp_path) / "pretrain/last.ckpt").exists()
+    assert comparable(seed_folder(tmp_path)) == comparable(whole)
+    train_config(smoke(tmp_path, *words, "optim.lr=0.002", "study=other"))  # of the fine-tuning alone
+    with pytest.raises(ValueError, match=r"pretrained in another way \(pretrain.lr: 0.01 -> 0.02\)"):
+        train_config(smoke(tmp_path, *words, "pretrain.lr=0.02", "study=third"))
+    with pytest.raises(ValueError, match=r"pretrain.from=\S+nowhere is no run, and no folder of a seed-0"):
+        train_config(smoke(tmp_path, *WORDS, f"pretrain.from={tmp_path / 'nowhere'}", "study=fourth"))
+
+
+def test_fine_tuning_starts_from_the_best_encoder_and_a_new_head(whole, data_root):
+    made = smoke(whole, *WORDS)
+    torch.manual_seed(0)
+    model = build.classifier(made)
+    head = {key: value.clone() for key, value in model.head.state_dict().items()}
+    pretrain.load_encoder(model, whole)
+    best = checkpoint.read(whole / "pretrain/best.ckpt")
+    for key, value in model.state_dict().items():
+        assert torch.equal(value, head[key.removeprefix("head.")] if key.startswith("head.") else best[key])
+
+
+def test_the_record_says_what_both_phases_cost(whole, data_root):
+    made, data = record.load(whole / "record.json"), build.task_data(smoke(whole, *WORDS), 0)
+    data.setup()
+    lengths = data.splits["train"].lengths.sum(1)
+    order = np.random.default_rng((0, 0)).permutation(len(lengths))  # fewer steps than a pass
+    assert made.tokens == lengths[order[: 12 * 8]].sum() and made.pretrain.tokens == lengths[order[: 9 * 8]].sum()
+    assert (made.steps, made.pretrain.steps) == (12, 9) and made.pretrain == pretraining.load(
+        whole / "pretrain/pretrain.json"
+    )
+    assert (
+        data.tokens(32 * 3 + 2)
+        == 3 * lengths.sum() + lengths[np.random.default_rng((0, 3)).permutation(len(lengths))[:16]].sum()
+    )
+
+
+def test_matched_takes_the_steps_of_phase_one_from_those_of_the_fine_tuning():
+    made = smoke("runs", "pretrain=masked", "pretrain.matched=true", "optim.steps=300", "optim.eval_every=75")
+    assert (made.pretrain.steps, made.optim.steps, made.label) == (150, 150, "cur_random+masked-matched")
+    made = smoke(
+        "runs",
+        "pretrain=masked",
+        "pretrain.matched=true",
+        "pretrain.steps=2",
+        "pretrain.batch=16",
+        "pretrain.eval_every=1",
+        "pretrain.warmup=0",
+        "optim.eval_every=2",
+        "optim.warmup=0",
+    )
+    assert (made.pretrain.steps, made.optim.steps) == (2, 2)
+    with pytest.raises(ValueError, match=r"pretrain.matched needs pretrain.steps · pretrain.batch 48 to be a multiple"):
+        smoke("runs", "pretrain=masked", "pretrain.matched=true", "pretrain.steps=6")
+
+
+REFUSED = {
+    "task=image attn=sdpa": r"protocol.masked_pixel must be null with pretrain=masked, not 0",
+    "task=listops attn=sdpa model.pool=cls": r"model.pool must be mean or flatten with pretrain=masked, not cls",
+    "task=adding attn=sdpa pretrain.loss=cross_entropy": r"pretrain.loss must be l1 with task=adding_N128",
+    "task=listops attn=sdpa pretrain.loss=l1": r"pretrain.loss must be cross_entropy with task=listops",
+    "task=adding attn=sdpa pretrain.mask_id=padding": r"pretrain.mask_id must be own with task=adding_N128",
+    "task=listops attn=sdpa pretrain=next": r"pretrain=next: sdpa\+next sees the tokens ahead; say attn.causal=true",
+    "task=listops attn=s4d_lin pretrain=next": r"say attn.bidirectional=false",
+    "task=listops attn=cur_abs pretrain=next": r"cur_abs\+next sees the tokens ahead; sdpa, linear and conv with",
+    "task=listops attn=mega pretrain=next": r"mega\+next sees the tokens ahead",
+    "task=listops attn=luna pretrain=next": r"luna\+next sees the tokens ahead",
+    "task=listops attn=sdpa pretrain.ratio=1": r"pretrain.ratio must be",
+    "task=listops attn=sdpa pretrain.eval_every=4": r"pretrain.eval_every must divide pretrain.steps 6, not 4",
+    "task=listops attn=sdpa pretrain.warmup=6": r"pretrain.warmup must be 0 or from 2 to pretrain.steps - 1",
+}
+
+
+@pytest.mark.parametrize("words", REFUSED)
+def test_refused_in_one_line(words):
+    overrides = words.split() if "pretrain=" in words else ["pretrain=masked", *words.split()]
+    with pytest.raises(ValueError, match=REFUSED[words]):
+        resolve(compose("train", ["budget=smoke", *overrides]))
+
+
+@pytest.mark.parametrize("task", ["listops", "recall", "temporal_order", "adding", "image protocol=clean"])
+def test_every_kind_of_task_has_a_phase_one(task):
+    made = compose("train", ["attn=sdpa", "budget=smoke", "pretrain=masked", *f"task={task}".split()])
+    resolve(made)
+    model = build.pretrainer(made)
+    shape = (2, 1, made.task.length)
+    inputs = torch.rand(*shape, made.task.features) if "features" in made.task else torch.randint(0, 6, shape)
+    total, count = model.error(inputs, None, torch.rand(shape) < made.pretrain.ratio)
+    assert count and total.isfinite()
+    assert made.pretrain.ratio == (0.5 if made.task.name == "image" else 0.1 if made.task.name == "listops" else 0.15)
+
+
+@pytest.mark.parametrize("name, option", [("sdpa", "causal=true"), ("s4d_lin", "bidirectional=false")])
+def test_next_token_runs(name, option, data_root, tmp_path):
+    train_config(smoke(tmp_path, "pretrain=next", f"attn.{option}", attn=name))
+    (path,) = tmp_path.glob(f"paper-smoke/listops/{name}-*+next/seed-0/record.json")
+    made = record.load(path)
+    assert made.status == "done" and made.pretrain.objective == "next"
+
+
+def test_dev_holes_are_those_of_the_example_whatever_the_batch():
+    made = smoke("runs", *WORDS)
+    lit = pretrain.lit_pretrainer(made, build.pretrainer(made), 0)
+
+    class Trainer:
+        world_size = 1
+
+    def drawn(eval_batch, number, width):
+        lit._trainer = Trainer()
+        lit._trainer.datamodule = type("Data", (), {"eval_batch": eval_batch})
+        lit._trainer.global_rank = 0
+        inputs = torch.ones(eval_batch, 1, width, dtype=torch.long)
+        return lit._dev_holes(Batch(inputs, None, torch.zeros(eval_batch)), number)
+
+    assert torch.equal(drawn(8, 1, 64)[2], drawn(5, 2, 64)[0]) and torch.equal(
+        drawn(8, 1, 64), drawn(8, 1, 128)[..., :64]
+    )
+    share = drawn(256, 0, 128).float().mean()
+    assert abs(share - 0.1) < 4 * (0.1 * 0.9 / (256 * 128)) ** 0.5
+
+
+def test_a_loss_that_is_not_finite_in_phase_one_ends_the_seed(data_root, tmp_path):
+    train_config(smoke(tmp_path, *WORDS, "pretrain.lr=1e30", attn="softmax"))
+    made = record.load(seed_folder(tmp_path, "softmax+masked") / "record.json")
+    assert (made.status, made.steps, made.test, made.pretrain.status) == ("diverged", 0, None, "diverged")
+    assert 0 < made.pretrain.steps < 9
+
+
+def test_another_objective_is_another_run_and_none_is_the_run_from_before():
+    def made(*words):
+        return record.fingerprint(record.choices(smoke("runs", *words), {}))
+
+    plain = record.choices(smoke("runs"), {})
+    assert plain["pretrain.objective"] == "none"
+    assert made() == record.fingerprint({k: v for k, v in plain.items() if not k.startswith("pretrain.")})
+    prints = {made(), *(made("pretrain=masked", *more) for more in ((), ("pretrain.ratio=0.2",), ("pretrain.lr=0.1",)))}
+    assert len(prints) == 4
+    assert made("pretrain=masked", "pretrain.from=runs/x") == made("pretrain=masked")
