@@ -30,6 +30,7 @@ class FLARE(Attention):
     """
 
     shares_qk = True
+    hole_free = True
 
     hole_free = True
 

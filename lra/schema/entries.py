@@ -129,6 +129,7 @@ class Sweep:
     runs: Path
     overrides: list[str]
     measure: Least
+    minutes: Annotated[Number, Range(above=0)] | None
 
 
 @dataclass(kw_only=True)

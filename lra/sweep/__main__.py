@@ -19,7 +19,8 @@ from ..config import explain, main
 from ..console import log
 from .job import FAILED, fail, job
 from .plan import Run, describe, expand, study
-from .progress import ENDED, EVERY, Watch, outcome, state
+from .progress import ENDED, EVERY, Watch, outcome, state, steps
+from .window import Window
 
 ON_A_GPU = 2  # runs that share a GPU, unless hydra.launcher.n_jobs is given
 
@@ -32,6 +33,11 @@ def sweep(config: DictConfig) -> None:
         ValueError: the overrides do not give a run, or runs failed; the latter at the end.
     """
     at_once, threads = workers()
+    if config.minutes and at_once is None:
+        raise ValueError(
+            "minutes is for runs on this machine, hydra/launcher=basic or joblib; a cluster has limits of its own"
+        )
+    window = Window(config.minutes)
     if threads:
         torch.set_num_threads(threads)  # for the measurement of a step
     runs, skipped = expand(config, threads=threads)
@@ -46,10 +52,16 @@ def sweep(config: DictConfig) -> None:
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # stops like Ctrl-C, with a line
     with Watch(runs) as watch:
         try:
-            complete(runs, config, at_once, threads)
+            with window:
+                complete(runs, config, at_once, threads, window)
         except KeyboardInterrupt:
-            raise KeyboardInterrupt(f"stopped, {watch.summary()}; the same command goes on") from None
+            if not window.over:
+                raise KeyboardInterrupt(f"stopped, {watch.summary()}; the same command goes on") from None
+            window.settle(runs)
     ended = {run: state(run) for run in runs}
+    if left := [run for run, status in ended.items() if status not in ENDED]:
+        begun = ", ".join(f"{run} (step {steps(run):,} of {run.steps:,})" for run in left if steps(run))
+        log(f"{len(left)} runs left, the same command goes on{f' with {begun}' if begun else ''}")
     where = "" if config.runs == "runs" else f" runs={config.runs}"
     log(f"{study(config)}: {watch.summary()}; python -m lra.report study={study(config)}{where}")
     for run, status in ended.items():
@@ -79,7 +91,7 @@ def workers() -> tuple[int | None, int | None]:
     return wanted, max(1, cores // wanted)
 
 
-def complete(runs: list[Run], config: DictConfig, at_once: int | None, threads: int | None) -> None:
+def complete(runs: list[Run], config: DictConfig, at_once: int | None, threads: int | None, window: Window) -> None:
     """Launch the remaining runs until all have ended.
 
     Runs of another sweep are waited for, and launched if that sweep dies.
@@ -88,26 +100,30 @@ def complete(runs: list[Run], config: DictConfig, at_once: int | None, threads: 
         runs: of the sweep.
         config: of the sweep.
         at_once, threads: as ``workers`` returns them.
+        window: a run that no longer fits into it is not launched.
     """
     while open_ := [run for run in runs if state(run) not in ENDED]:
         free = [run for run in open_ if state(run) == "left"]
+        if free and not (free := window.worth(free)):
+            return
         if not free:
             time.sleep(EVERY)
             continue
-        reason = launch(free, config, at_once, threads)
-        if not any(state(run) in (*ENDED, "running") for run in free):
+        reason = launch(free, config, at_once, threads, window)
+        if not any(state(run) in (*ENDED, "running") for run in free) and len(window.worth(free)) == len(free):
             for run in free:
                 run.folder.mkdir(parents=True, exist_ok=True)
                 fail(run.folder, reason or "ended without a result and without a line")
 
 
-def launch(runs: list[Run], config: DictConfig, at_once: int | None, threads: int | None) -> str | None:
+def launch(runs: list[Run], config: DictConfig, at_once: int | None, threads: int | None, window: Window) -> str | None:
     """Hand runs to hydra's launcher, as hydra does for -m.
 
     Args:
         runs: to launch.
         config: of the sweep.
         at_once, threads: as ``workers`` returns them.
+        window: its end is that of the runs.
 
     Returns:
         The reason if the launcher stopped before the end, else None.
@@ -118,7 +134,9 @@ def launch(runs: list[Run], config: DictConfig, at_once: int | None, threads: in
     if choices.runtime.choices["hydra/launcher"] == "joblib":
         overrides += [f"hydra.launcher.n_jobs={at_once}", "hydra.launcher.batch_size=1"]
     loader = GlobalHydra.instance().config_loader()
-    task = functools.partial(job, cwd=str(Path.cwd()), threads=threads, gpus=_gpus(at_once), sweep=os.getpid())
+    latest = {} if window.end is None else {str(run.folder.absolute()): window.latest(run) for run in runs}
+    where = {"cwd": str(Path.cwd()), "threads": threads, "gpus": _gpus(at_once)}
+    task = functools.partial(job, **where, sweep=os.getpid(), latest=latest)
     launcher = Plugins.instance().instantiate_launcher(
         hydra_context=HydraContext(config_loader=loader, callbacks=Callbacks()),
         task_function=task,

@@ -1,5 +1,6 @@
 """One run of a sweep: python -m lra.train in its own process, so that its memory and a crash are its own."""
 
+import math
 import os
 import signal
 import subprocess
@@ -20,7 +21,9 @@ FAILED = "failed.txt"
 PATIENCE = 60  # seconds for a run to stop after a step
 
 
-def job(config: DictConfig, *, cwd: str, threads: int | None, gpus: list[str], sweep: int) -> None:
+def job(
+    config: DictConfig, *, cwd: str, threads: int | None, gpus: list[str], sweep: int, latest: dict[str, float]
+) -> None:
     """Run lra.train for a launcher, possibly on another host, with the overrides and in the folder of hydra's job.
 
     The output of the run goes to train.log, and the reason of a failure to failed.txt.
@@ -31,10 +34,13 @@ def job(config: DictConfig, *, cwd: str, threads: int | None, gpus: list[str], s
         threads: CPU threads of the run, None for torch's own number.
         gpus: that runs on this machine take in turn.
         sweep: pid of the sweep; if it is the parent of this process, the run ends with it.
+        latest: by folder, the time after which a run is not started.
     """
     hydra = HydraConfig.get()
     folder = Path(hydra.runtime.output_dir)
     if (folder / record.NAME).exists() or lock.holder(folder / lock.NAME):
+        return
+    if time.time() > latest.get(str(folder), math.inf):
         return
     env = dict(os.environ) | ({"OMP_NUM_THREADS": str(threads)} if threads else {})
     if gpus:

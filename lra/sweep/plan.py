@@ -40,6 +40,7 @@ class Run:
     seed: int
     folder: Path
     steps: int
+    eval_every: int
     disk: int
     seconds: float | None = None
     basis: str = "unknown"  # record | measured | unknown
@@ -117,6 +118,7 @@ def expand(config: DictConfig, *, threads: int | None) -> tuple[list[Run], list[
                 seed=seed,
                 folder=folder,
                 steps=composed.optim.steps,
+                eval_every=composed.optim.eval_every,
                 disk=record.disk_bytes(plan.params) * (1 if composed.pretrain.objective == "none" else 2),
                 seconds=seconds,
                 basis=basis,

@@ -50,12 +50,13 @@ def task_data(config: DictConfig, seed: int = 0) -> TaskData:
 def eval_batch(config: DictConfig) -> int:
     """Examples of a forward pass in evaluation: ``data.eval_batch``, or that of training, and on a GPU at least 512.
 
-    If the examples of a batch change each other's result, that of training everywhere.
+    If the examples of a batch change each other's result, that of training everywhere; with a pretraining too, whose
+    outputs for every position take more memory.
     """
     batch = config.optim.batch
     if config.data.eval_batch or config.trainer.device == "cpu" or not torch.cuda.is_available():
         return config.data.eval_batch or batch
-    return batch if sketch(config).by_tower else max(batch, ON_A_GPU)
+    return batch if pretrained(config) or sketch(config).by_tower else max(batch, ON_A_GPU)
 
 
 def _pad(config: DictConfig) -> str:
@@ -65,8 +66,13 @@ def _pad(config: DictConfig) -> str:
 
 
 def keeps_holes(config: DictConfig) -> bool:
-    """Whether rows have holes, masked tokens between others, and the result depends on where they are."""
-    return config.task.masked_id is not None and not sketch(config).hole_free
+    """Whether rows have holes, masked tokens between others, and the result or a pretraining depends on them."""
+    return config.task.masked_id is not None and (pretrained(config) or not sketch(config).hole_free)
+
+
+def pretrained(config: DictConfig) -> bool:
+    """Whether the encoder has a phase one."""
+    return config.pretrain.objective != "none"
 
 
 def unavailable(config: DictConfig) -> str | None:

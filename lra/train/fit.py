@@ -26,7 +26,7 @@ def fit(plan: Plan, run: Run, model: nn.Module | None = None) -> record.RunRecor
         KeyboardInterrupt: with the step that the same command resumes from.
     """
     machine.prepare(plan.device, plan.config.trainer.threads)
-    first = pretrain.phase_one(plan, run) if model is None and pretrain.wanted(plan.config) else None
+    first = pretrain.phase_one(plan, run) if model is None and build.pretrained(plan.config) else None
     model = seeded(plan, run, model)
     if first and first.status == "done":
         pretrain.load_encoder(model, run.folder)

@@ -23,10 +23,6 @@ from .plan import Plan, Run
 KEYS = ("lr", "steps", "warmup", "batch", "eval_every")  # of optim, which phase one has of its own
 
 
-def wanted(config: DictConfig) -> bool:
-    return config.pretrain.objective != "none"
-
-
 def phase_one(plan: Plan, run: Run) -> Pretraining:
     """Train the encoder of a run, or resume it, or read the record of it if it is done.
 

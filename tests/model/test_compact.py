@@ -127,6 +127,13 @@ def test_what_looks_at_positions_keeps_padded_rows_and_says_so(words, data_root,
     assert said.count("rows keep their padding, because the result depends on where it is: data.pad=batch") == 1
 
 
+def test_a_pretraining_is_of_padded_rows():
+    made = [
+        build.task_data(config("sdpa", *WORDS, "data.pad=compact", f"pretrain={one}")) for one in ("none", "masked")
+    ]
+    assert [data.pad for data in made] == ["compact", "batch"]
+
+
 def test_tasks_without_masked_tokens_have_nothing_to_remove():
     data = build.task_data(config("nystrom", "data.pad=compact"))
     assert data.pad == "compact" and not data.compact

@@ -8,6 +8,7 @@ from conftest import config
 from triton_reference import case, check, fused, line
 
 from lra.data.datamodule import Batch
+from lra.model.dropout import Dropout
 from lra.ops import triton as kernels
 from lra.train import build, lit_module
 
@@ -120,7 +121,7 @@ def losses(attn: str, steps: int = 200) -> torch.Tensor:
     torch.manual_seed(0)
     model = build.classifier(cfg).cuda()
     for part in model.modules():
-        if isinstance(part, torch.nn.Dropout):
+        if isinstance(part, torch.nn.Dropout | Dropout):
             part.p = 0.0
     optimiser = torch.optim.AdamW(model.parameters(), lr=1e-3)
     g = torch.Generator().manual_seed(1)

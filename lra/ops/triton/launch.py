@@ -60,12 +60,6 @@ def sizes(q: Tensor, v: Tensor, m: int) -> dict[str, int]:
     return {"M": m, "D": D, "E": E, "BM": tiles.padded(m), "BD": tiles.padded(D), "BE": tiles.padded(E)}
 
 
-def like(x: Tensor, width: int) -> Tensor:
-    """Allocate (N,H,L,width) in the memory layout (N,L,H,width) of the projections around attention."""
-    N, H, L = x.shape[:3]
-    return x.new_empty(N, L, H, width).transpose(1, 2)
-
-
 def forward(
     q, k, v, near: Kept, mask, steps: int, copy: bool, run=run, arch=None
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -81,7 +75,7 @@ def forward(
         arch: 80, 90, 100; None for that of q's device.
 
     Returns:
-        Output (N,H,L,E) in q's dtype; in float32 R V and W (G,M,E) and the base-2 log-sum-exp of R (G,M).
+        Output (N,H,L,E), laid out as v; in float32 R V and W (G,M,E) and the base-2 log-sum-exp of R (G,M).
     """
     N, H, L, D = q.shape
     G, M, E = N * H, _count(near), v.shape[-1]
@@ -112,7 +106,7 @@ def forward(
             STEPS=steps, PRECISION=tiles.inner_precision(q.dtype), warps=inside.warps, stages=inside.stages, **size,
         )  # fmt: skip
 
-    out = like(q, E)
+    out = torch.empty_like(v)  # in the layout of its operands, as gradients too: autograd copies any other
     tile = tiles.streaming("out", *area)
     chunk = tiles.chunk(G, L, tile.block, q.device, fill=32)
     run(
@@ -143,7 +137,7 @@ def backward(
     how = _cut(tile) | size
     chunk = tiles.chunk(G, L, tile.block, q.device)
     S = -(-L // chunk)
-    dq, dk, dv = like(q, D), like(q, D), like(q, E)
+    dq, dk, dv = (torch.empty_like(x) for x in (q, k, v))
     dw_parts, dk_parts = new(S, G, M, E), new(S, G, M, D)
     for part in tiles.passes("DW", "DQ", "DK", tile.launches):
         run(
@@ -179,7 +173,9 @@ def backward(
         )  # fmt: skip
 
     given = near.rows is None
-    dq_kept, dk_kept = (like(near.q, D), like(near.k, D)) if given else (q.new_empty(0), k.new_empty(0))
+    dq_kept, dk_kept = (
+        (torch.empty_like(near.q), torch.empty_like(near.k)) if given else (q.new_empty(0), k.new_empty(0))
+    )
     to = (dq_kept, dk_kept) if given else (dq, dk)
     run(
         back.scatter_kernel, (G,), near.rows, near.cols, dq_parts, dq_rows, dk_cols, *to,

@@ -32,7 +32,7 @@ def _(q, k, v, q_kept, k_kept, rows, cols, mask, row_real, col_real, steps, copy
     N, H = q.shape[:2]
     G, M, E = N * H, (q_kept if rows is None else rows).shape[2], v.shape[-1]
     new = lambda *shape: q.new_empty(shape, dtype=torch.float32)
-    return _like(q, E), new(G, M, E), new(G, M, E), new(G, M)
+    return _like(v), new(G, M, E), new(G, M, E), new(G, M)
 
 
 @torch.library.custom_op("lra::three_factor_backward", mutates_args=())
@@ -65,16 +65,19 @@ def three_factor_backward(
 
 @three_factor_backward.register_fake
 def _(dout, q, k, v, q_kept, k_kept, rows, cols, mask, row_real, col_real, rv, w, lse, steps, copy):
-    kept = [q.new_empty(0), k.new_empty(0)] if rows is not None else [_like(x, x.shape[-1]) for x in (q_kept, k_kept)]
-    return (*(_like(x, x.shape[-1]) for x in (q, k, v)), *kept)
+    kept = [q.new_empty(0), k.new_empty(0)] if rows is not None else [_like(x) for x in (q_kept, k_kept)]
+    return (*(_like(x) for x in (q, k, v)), *kept)
 
 
 def _setup(ctx, inputs, output):
     *tensors, ctx.steps, ctx.copy = inputs
     ctx.save_for_backward(*tensors, *output[1:])
+    ctx.set_materialize_grads(False)  # zeros for what is only kept for the backward pass
 
 
 def _backward(ctx, dout, *unused):
+    if dout is None:
+        return (None,) * 12
     saved = ctx.saved_tensors
     dq, dk, dv, dq_kept, dk_kept = three_factor_backward(dout, *saved, ctx.steps, ctx.copy)
     given = saved[3] is not None
@@ -102,9 +105,8 @@ def rows_adjoin(x: Tensor | None) -> Tensor | None:
     return x if x is None or x.stride(-1) == 1 else x.contiguous()
 
 
-def _like(x: Tensor, width: int) -> Tensor:
-    N, H, L = x.shape[:3]
-    return x.new_empty(N, L, H, width).transpose(1, 2)
+def _like(x: Tensor) -> Tensor:
+    return torch.empty_like(rows_adjoin(x))
 
 
 for _device in ("cuda", "cpu"):

@@ -110,7 +110,7 @@ def probabilities(x, cols, bias, scale2, PRECISION: tl.constexpr):
     """Compute softmax(scale x colsᵀ + bias) over the last axis; scale2 = scale log2(e), bias (BM,) is 0 or -inf."""
     s = dot(x, tl.trans(cols), PRECISION) * scale2 + bias[None, :]
     p = tl.exp2(s - tl.max(s, 1)[:, None])
-    return p / tl.sum(p, 1)[:, None]
+    return p * (1.0 / tl.sum(p, 1))[:, None]
 
 
 @triton.jit

@@ -46,7 +46,7 @@ def c_backward_kernel(
         if TURNED:
             s = dot(b, tl.trans(x), PRECISION) * scale2 + bias[:, None]
             p = tl.exp2(s - tl.max(s, 0)[None, :])
-            p = p / tl.sum(p, 0)[None, :]
+            p = p * (1.0 / tl.sum(p, 0))[None, :]
         else:
             p = tl.trans(probabilities(x, b, bias, scale2, PRECISION))
         if DW:
