@@ -32,7 +32,9 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@
 
-quickstart: setup data train report ## install, ListOps data, five seeds of CUR at a small budget, the table
+quickstart: setup data ## install, ListOps data, five seeds of CUR and of its control at a small budget, the table
+	$(BIN)/python -m lra.train -m task=$(TASK) attn=$(ATTN),mean budget=$(BUDGET)
+	$(BIN)/python -m lra.report
 
 data: setup ## prepare the data of TASK at BUDGET
 	$(BIN)/python -m data_prep task=$(TASK) budget=$(BUDGET)

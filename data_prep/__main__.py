@@ -1,4 +1,4 @@
-"""python -m data_prep: what data there is; with task=listops make it ready, or check it; task=all: every task."""
+"""python -m data_prep: list the data; with task=listops prepare or verify one task, with task=all every task."""
 
 import hashlib
 from collections.abc import Iterable
@@ -19,7 +19,11 @@ TASKS = sorted(path.stem for path in (CONF / "task").glob("*.yaml"))
 
 @main("data")
 def prepare(config: DictConfig) -> None:
-    """Raises ValueError for an unknown task and, at the end, where a task of task=all failed."""
+    """List, prepare or verify data.
+
+    Raises:
+        ValueError: a task is unknown, cannot be prepared or, at the end of task=all, failed.
+    """
     chosen = [line.partition("=")[2] for line in config.data_overrides if line.startswith("task=")]
     if "source" in config:
         make(config, source_of(config))
@@ -47,7 +51,7 @@ def of_task(config: DictConfig, task: str) -> DictConfig:
 
 
 def make(config: DictConfig, source: Source) -> None:
-    """Prepare, or with verify=true check, what is stored."""
+    """Prepare the data of a task or, with verify=true, compare their checksums."""
     root = config.data.root
     if not source.stored:
         log(f"{config.task.name}: {sizes(source.open(root))} examples, made as they are read: nothing to prepare")
@@ -61,7 +65,7 @@ def make(config: DictConfig, source: Source) -> None:
 
 
 def make_all(config: DictConfig) -> None:
-    """Every task whose files can be had without its user, one after the other, whatever becomes of the others."""
+    """Prepare every task whose files need no action of the user; a task that fails stops no other."""
     failed = {}
     for task in TASKS:
         try:
@@ -80,14 +84,14 @@ def make_all(config: DictConfig) -> None:
 
 
 def overview(config: DictConfig) -> Iterable[str]:
-    """Lines on every task: what is prepared of it under data.root, where it comes from, how to get it."""
+    """Describe every task in lines: its data under data.root, their origin and licence, and the command for them."""
     root = Path(config.data.root)
     sources = {task: source_of(of_task(config, task)) for task in TASKS}
     folders, obstacles = {}, {}
     for task, source in sources.items():
         try:
             folders[task] = source.folder(root)
-        except ValueError as error:  # it cannot be told apart without files that are not there
+        except ValueError as error:  # its folder cannot be named without files that are missing
             obstacles[task] = str(error)
     for task, source in sources.items():
         yield task
@@ -107,7 +111,7 @@ def overview(config: DictConfig) -> Iterable[str]:
 
 
 def described(folder: Path) -> str:
-    """Examples, size on the disk, the start of the sha256 of its meta.json, where it is; or what is wrong with it."""
+    """Describe a prepared folder: examples, size, start of the sha256 of its meta.json, path; or its damage."""
     try:
         splits = load(folder)
     except StoreError as error:

@@ -8,7 +8,7 @@ from .synthetic import Synthetic, state_of, two_positions, word_at
 
 @compiled
 def _value(state, position):
-    """One of the 2**24 multiples of 2**-23 in (-1, 1]; each is exact in float32."""
+    """Draw one of the 2**24 multiples of 2**-23 in (-1, 1], which are exact in float32."""
     return 1.0 - (word_at(state, position) >> np.uint64(40)) * 2.0**-23
 
 

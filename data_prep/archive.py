@@ -1,4 +1,4 @@
-"""Archives read as streams: nothing of them is ever unpacked to the disk."""
+"""Archives read as streams, without unpacking them to the disk."""
 
 import hashlib
 import lzma
@@ -17,9 +17,12 @@ ENDS = 2**24  # bytes at either end of a file that identify it
 
 
 def fingerprint(path: Path) -> dict[str, Any]:
-    """Size and a sha256, that of the whole file up to twice ENDS bytes and else that of its two ends.
+    """Identify a file by its size and a sha256: of the whole file up to twice ENDS bytes, else of its two ends.
 
-    Every start of a run asks for it, so it must not take the minute that 10 GB would. ValueError if there is no file.
+    It is computed at every start of a run, for which the minute that 10 GB take would be too long.
+
+    Raises:
+        ValueError: the file cannot be read.
     """
     try:
         with open(path, "rb") as file:
@@ -34,18 +37,18 @@ def fingerprint(path: Path) -> dict[str, Any]:
 
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """One line, as a ValueError, for whatever a damaged compressed file or archive raises while it is read."""
+    """Turn any error of a damaged compressed file or archive in the block into a ValueError of one line."""
     try:
         yield
     except (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError, OSError) as error:
         if isinstance(error, OSError) and error.errno is not None:  # the system's, not a decompressor's
             raise
-        reason = str(error).partition(":\n")[0]  # tarfile goes on with a line for each compression it tried
+        reason = str(error).partition(":\n")[0]  # tarfile appends a line for each compression that it tried
         raise ValueError(f"{path} is damaged or not an archive ({reason}): get it again") from None
 
 
 def _check(member: tarfile.TarInfo, path: Path) -> None:
-    """ValueError for a member that only a hostile or broken archive has."""
+    """Raise ValueError for a member that occurs only in hostile or broken archives."""
     if member.name.startswith("/") or ".." in member.name.split("/"):
         raise ValueError(f"{path} is not to be trusted: its member {member.name!r} lies outside of it")
     if not (member.isdir() or member.type in (tarfile.REGTYPE, tarfile.AREGTYPE)):
@@ -54,10 +57,19 @@ def _check(member: tarfile.TarInfo, path: Path) -> None:
 
 
 def members(path: Path, wanted: Callable[[str], Any], progress: Progress) -> Iterator[tuple[str, BinaryIO]]:
-    """Name and content of the `wanted` files of a tar archive, compressed or not, in its order.
+    """Read files of a tar archive, compressed or not, in its order and in constant memory.
 
-    A content is readable until the next is asked for. Memory does not grow with the archive. ValueError for a damaged
-    archive and for one with members outside of it, links or devices; wrap what reads a content in `reading`.
+    Args:
+        path: of the archive.
+        wanted: true for the name of a file to read.
+        progress: reports the bytes read.
+
+    Yields:
+        Name and content of each wanted file; the content is readable until the next is requested. Code that reads it
+        belongs into a block of `reading`.
+
+    Raises:
+        ValueError: the archive is damaged, or it has members outside of it, links or devices.
     """
     with reading(path), open(path, "rb") as raw, tarfile.open(fileobj=raw) as tar:
         total, done = round(os.fstat(raw.fileno()).st_size / 1e6), 0
@@ -66,9 +78,9 @@ def members(path: Path, wanted: Callable[[str], Any], progress: Progress) -> Ite
             name = normpath(member.name)
             if not member.isdir() and wanted(name):
                 yield name, tar.extractfile(member)
-            tar.members.clear()  # tarfile keeps them all, which is 1 KB for each of the release's millions of files
+            tar.members.clear()  # tarfile keeps 1 KB for each of the release's millions of files
             if (now := round(raw.tell() / 1e6)) > done:
                 done = now
                 progress("archive, MB", done, total)
-        while tar.fileobj.read(2**20):  # the compression's own checksum stands at its end, after the last member
+        while tar.fileobj.read(2**20):  # the compression's own checksum is at the end, after the last member
             pass

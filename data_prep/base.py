@@ -1,4 +1,4 @@
-"""A data set's source: what makes its examples, and where they are kept once made."""
+"""The source of a data set: it makes the examples and stores them."""
 
 import hashlib
 import json
@@ -24,13 +24,13 @@ from lra.data.store import ExampleChunk, Split, StoreError, load, write
 from lra.disk import lock
 from lra.disk.atomic import NO_ROOM
 
-Progress = Callable[[str, int, int | None], None]  # (what, how many are done, how many there will be or None)
+Progress = Callable[[str, int, int | None], None]  # (name of the work, number done, total number or None)
 SECONDS_BETWEEN_LINES = 10
 
 
 @contextmanager
 def reporter(name: str) -> Iterator[Progress]:
-    """A bar per `what` on a terminal; elsewhere, in logs, a line at its end and every ten seconds before."""
+    """Report progress by a bar for each kind of work in a terminal, elsewhere by a line every ten seconds."""
     console = Console(stderr=True)
     if console.is_terminal:
         with rich.progress.Progress(console=console) as bars:
@@ -56,7 +56,7 @@ def reporter(name: str) -> Iterator[Progress]:
 
 @contextmanager
 def alone(folder: Path) -> Iterator[None]:
-    """Hold the lock beside the folder, after a live owner of it; raise ValueError if nothing can be written there."""
+    """Hold the lock beside a folder, after waiting for a live owner. Raises ValueError if it cannot be written."""
     waiting = lambda owner: log(f"another process is preparing {folder}, waiting for {owner}")
     with ExitStack() as held:
         try:
@@ -69,12 +69,18 @@ def alone(folder: Path) -> Iterator[None]:
 
 
 def cores() -> int:
-    """Number of cores that this process may use."""
+    """The number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def in_order(function: Callable[[Any], Any], inputs: Iterable, workers: int) -> Iterator:
-    """function of each input, computed by threads a little ahead and handed over in the order of the inputs."""
+    """Compute a function of each input by threads, a little ahead, and yield the results in order.
+
+    Args:
+        function: of one input.
+        inputs: in order.
+        workers: threads.
+    """
     with ThreadPoolExecutor(workers) as pool:
         results = map(partial(pool.submit, function), inputs)
         pending = deque(islice(results, 2 * workers))
@@ -85,7 +91,11 @@ def in_order(function: Callable[[Any], Any], inputs: Iterable, workers: int) -> 
 
 
 def first_of(order: np.ndarray, count: int | None, what: str) -> np.ndarray:
-    """The first `count` indices of order (n,), all for None, in rising order; ValueError for fewer or none."""
+    """Take the first `count` indices of an order (n,), all for None, in ascending order.
+
+    Raises:
+        ValueError: there are fewer, or none.
+    """
     if not len(order) or (count or 0) > len(order):
         raise ValueError(f"{what}: {count or 'all'} examples asked for, there are {len(order)}")
     return np.sort(order[:count])
@@ -93,7 +103,7 @@ def first_of(order: np.ndarray, count: int | None, what: str) -> np.ndarray:
 
 @contextmanager
 def no_room(folder: Path) -> Iterator[None]:
-    """One line, as a ValueError, where the disk that holds `folder` is full."""
+    """Turn the error of a full disk in the block into a ValueError of one line."""
     try:
         yield
     except OSError as error:
@@ -104,10 +114,11 @@ def no_room(folder: Path) -> Iterator[None]:
 
 
 class Source(ABC):
-    """One data set with its arguments. `generated`: it can be made without a download, so `open` makes it unasked.
+    """One data set with its arguments.
 
-    `version` changes with every change of the bytes that the same arguments give. `stored`: False where rows are made
-    as they are read and there is nothing to prepare. `manual`: it needs files that only its user can bring.
+    Attributes of a class: `version` changes whenever the same arguments give other bytes. `generated`: no download is
+    needed, so `open` prepares it if necessary. `stored`: False if rows are made when they are read, so that there is
+    nothing to prepare. `manual`: it needs files that the user has to provide.
     """
 
     name: ClassVar[str]
@@ -118,21 +129,21 @@ class Source(ABC):
     towers: ClassVar[int] = 1
     licence: ClassVar[str] = "unknown"
     origin: ClassVar[str] = "unknown"
-    alphabet: ClassVar[Sequence[str]] = ()  # what the ids 0, 1, ... stand for, where they are not bytes or grey levels
-    classes: ClassVar[Sequence[str]] = ()  # what the labels 0, 1, ... stand for, where they are not numbers themselves
+    alphabet: ClassVar[Sequence[str]] = ()  # names of the ids 0, 1, ... unless they are bytes or grey levels
+    classes: ClassVar[Sequence[str]] = ()  # names of the labels 0, 1, ... unless they are numbers themselves
     download: Any = None  # the download.Download of a source that has one
-    command: str | None = None  # what to type to prepare it, where its arguments are not the default ones
+    command: str | None = None  # to prepare it, if its arguments are not the default ones
 
     @property
     @abstractmethod
     def arguments(self) -> dict[str, Any]:
-        """Every argument that influences the bytes, JSON-able; not the number of workers."""
+        """Every argument that influences the bytes, as JSON values; the number of workers does not."""
 
     def fetch(self, root: Path, progress: Progress) -> None:  # noqa: B027 nothing to do for what is generated
-        """Makes ready what `splits` reads; downloads are kept in root/downloads. ValueError if it cannot be had."""
+        """Get the files that `splits` reads; downloads are kept in root/downloads. Raises ValueError on failure."""
 
     def splits(self, *, workers: int, progress: Progress) -> Mapping[str, Iterable[ExampleChunk]]:
-        """Chunks of examples per split; each split is consumed once, in the order of the mapping."""
+        """Make the chunks of examples of each split; splits are consumed once, in the order of the mapping."""
         raise ValueError(f"{self.name} is made as it is read, there is nothing to store")
 
     @property
@@ -144,7 +155,7 @@ class Source(ABC):
         return Path(root) / f"{self.name}-{hashlib.sha256(canonical.encode()).hexdigest()[:8]}"
 
     def load(self, root: Path | str) -> dict[str, Split]:
-        """The prepared splits; StoreError with the command that mends it if they are missing or damaged."""
+        """Open the prepared splits. Raises StoreError, with the remedy, if they are missing or damaged."""
         folder = self.folder(root)
         try:
             return load(folder, self.provenance, self.towers)
@@ -154,9 +165,10 @@ class Source(ABC):
             raise StoreError(f"{error}; to make it: {command}{force}") from None
 
     def open(self, root: Path | str) -> dict[str, Split]:
-        """As `load`, but a generated data set that is not there yet is prepared first.
+        """Open the splits as `load` does, and prepare a generated data set first if it is missing.
 
-        ValueError for an address with user:password@, which a run would store with its other options.
+        Raises:
+            ValueError: the address has user:password@, which a run would store with its other options.
         """
         if self.download is not None and self.download.login is not None:
             remedy = f"prepare the data by python -m data_prep, then leave it out: source.url={self.download.url}"
@@ -167,10 +179,21 @@ class Source(ABC):
         return self.load(root)
 
     def prepare(self, root: Path | str, *, workers: int | None = None, force: bool = False) -> Path:
-        """Makes the data set where it is not ready and returns its folder; `workers` defaults to the cores at hand.
+        """Make the data set unless it exists.
 
-        Of several processes one prepares and the others wait for it. What is there but damaged is replaced only by
-        `force`, else StoreError; ValueError for a root that cannot be written and for a full disk.
+        Of several processes one prepares and the others wait for it.
+
+        Args:
+            root: of all data.
+            workers: threads, by default as many as cores.
+            force: whether to replace a data set that exists.
+
+        Returns:
+            Its folder.
+
+        Raises:
+            StoreError: a damaged data set exists, and `force` is false.
+            ValueError: the root cannot be written, or the disk is full.
         """
         if workers is not None and workers < 1:
             raise ValueError(f"workers must be at least 1, not {workers}")
@@ -182,7 +205,9 @@ class Source(ABC):
             if folder.exists() and not force:
                 self.load(root)
                 return folder
-            for left in folder.parent.glob(f"{folder.name}.tmp-*"):  # its process died: whoever works holds the lock
+            for left in folder.parent.glob(
+                f"{folder.name}.tmp-*"
+            ):  # of a process that died, since a live one holds the lock
                 shutil.rmtree(left)
             start = time.perf_counter()
             with reporter(self.name) as progress:

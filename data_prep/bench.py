@@ -25,14 +25,14 @@ def seconds_of_first_call() -> float:
 
 
 def ms_per_example(n: int, seed: int) -> float:
-    """Processor milliseconds over all threads per kept ListOps example: one core's time, whatever else runs on it."""
+    """Processor milliseconds of all threads for each kept ListOps example, independent of other processes."""
     start = time.process_time()
     made = sum(1 for _ in islice(ListOps(seed=seed).examples(workers=1), n))
     return (time.process_time() - start) / made * 1e3
 
 
 def seconds_to_prepare(workers: int) -> float:
-    """Wall-clock seconds from nothing to the paper's 100,000 examples on the disk."""
+    """Wall-clock seconds to prepare the paper's 100,000 examples on the disk."""
     with TemporaryDirectory() as root:
         start = time.perf_counter()
         ListOps().prepare(root, workers=workers)
@@ -40,7 +40,7 @@ def seconds_to_prepare(workers: int) -> float:
 
 
 def ms_per_batch(source: Synthetic, repeats: int, batch: int = 40, stored: int = 400) -> tuple[float, float]:
-    """Median milliseconds to make a batch, and to gather it from `stored` rows in memory; calls take turns."""
+    """Median milliseconds to make a batch, and to gather it from `stored` rows in memory; the calls alternate."""
     drawn, length = source.open("")["train"], source.length
     rows = drawn.gather(torch.arange(stored), length)[0].flatten(0, 2)  # (stored length[, F])
     gathered = Split(rows, torch.arange(stored + 1) * length, drawn.labels[:stored])

@@ -1,4 +1,4 @@
-"""numba with a cache on the disk that notices every edit of this package."""
+"""numba with a cache on the disk that is invalidated by every change of this package."""
 
 import hashlib
 import os
@@ -18,12 +18,12 @@ DECORATING = threading.Lock()
 
 @cache
 def cache_folder() -> Path | None:
-    """The folder of the machine code of these sources; None where nothing can be written.
+    """The folder of the machine code of these sources; None if nothing can be written.
 
-    It is in $NUMBA_CACHE_DIR if that is set, else in the package's __pycache__ or, for a package that cannot be
-    written, in the user's cache. Machine code holds the functions and the constants of other modules that it was
-    compiled with, and numba looks at the file of a function alone to see whether it has changed: so the folder's name
-    is a checksum of all the package's sources. In __pycache__ that of earlier sources is removed.
+    It is in $NUMBA_CACHE_DIR if that is set, else in the package's __pycache__ or, for a read-only package, in the
+    user's cache. Machine code includes functions and constants of other modules, but numba checks only the file of the
+    function itself for changes; hence the folder's name is a checksum of all sources of the package. In __pycache__
+    folders of earlier sources are removed.
     """
     sources = hashlib.sha256()
     for path in sorted(PACKAGE.rglob("*.py")):
@@ -41,7 +41,7 @@ def cache_folder() -> Path | None:
 
 
 def compiled(function: Callable, *, forceinline: bool = False) -> Callable:
-    """The function in machine code, compiled at the first call or read from `cache_folder`. It frees the GIL."""
+    """Compile a function at its first call, or read it from `cache_folder`; it releases the GIL."""
     folder = cache_folder()
     with DECORATING:  # numba takes the folder of a function's cache from its settings, at this moment
         before = numba.config.CACHE_DIR

@@ -19,17 +19,21 @@ from .archive import fingerprint
 from .base import Progress, alone
 
 PROGRAM = Path(__file__).with_name("tfds_download.py")
-POLL = 0.2  # seconds between two looks at a download
-STALL = 120  # seconds after which a download that does not grow is given up
+POLL = 0.2  # seconds between checks of a download
+STALL = 120  # seconds after which a download that does not grow is aborted
 
 
 @dataclass(frozen=True, kw_only=True)
 class Download:
-    """One file. url: its http(s) address; sha256: its checksum, None if nobody publishes one, then it is not checked.
+    """One file to download.
 
-    size: bytes, for the progress and the free space. archive: the file itself where it is there already; the checksum
-    holds for it too. login: user and password for `url`, which gives them away here if it has them: whatever is printed
-    or stored is the address without them.
+    Args:
+        url: its http(s) address. User and password are moved from it to `login`, so that they are neither printed nor
+            stored.
+        sha256: its checksum, None if none is published; then the file is not checked.
+        size: bytes, for the progress and the free space.
+        archive: path of an existing copy, which must have the same checksum.
+        login: user and password for `url`.
     """
 
     url: str
@@ -43,7 +47,7 @@ class Download:
             raise ValueError("source.url must start with http:// or https://")
         try:
             parts = urlsplit(self.url)
-            parts.port  # noqa: B018 it is only checked here
+            parts.port  # noqa: B018 for its check only
         except ValueError:
             raise ValueError("source.url must have a host; in a user or password write %2F for /, %3A for :") from None
         if "@" in parts.netloc:
@@ -55,7 +59,7 @@ class Download:
     def but(
         self, *, url: str | None = None, sha256: str | None = None, archive: Path | str | None = None
     ) -> "Download":
-        """With what is not None replaced; the size of another file is not known."""
+        """Copy with the given fields replaced; the size of another file is unknown."""
         size = self.size if sha256 in (None, self.sha256) else None
         login = self.login if url is None else None
         archive = self.archive if archive is None else Path(archive)
@@ -64,7 +68,7 @@ class Download:
 
     @property
     def identity(self) -> dict:
-        """Identity of the file among a source's arguments; without the address if there is a checksum."""
+        """The identity of the file among a source's arguments, without the address if there is a checksum."""
         if self.sha256 is not None:
             return {"sha256": self.sha256}
         return {"url": self.url} if self.archive is None else {"archive": fingerprint(self.archive)}
@@ -74,9 +78,18 @@ class Download:
         return Path(urlsplit(self.url).path).name or "download"
 
     def fetch(self, folder: Path, progress: Progress) -> Path:
-        """The path of the checked file, kept in `folder` once downloaded, or `archive`; of several processes one loads.
+        """Get the file and check it; of several processes only one downloads.
 
-        ValueError, and nothing left behind, for a wrong checksum, a failed or stalled download and a full disk.
+        Args:
+            folder: in which downloads are kept.
+            progress: reports the bytes.
+
+        Returns:
+            The path of the file, or `archive`.
+
+        Raises:
+            ValueError: the checksum is wrong, the download failed or stalled, or the disk is full. Nothing is left
+                behind.
         """
         if self.archive is not None:
             if not self.archive.is_file():
@@ -110,7 +123,7 @@ class Download:
         return path
 
     def _wrong(self, path: Path) -> str | None:
-        """The checksum of a file where it is not the right one."""
+        """The checksum of a file if it is wrong, else None."""
         if self.sha256 is None:
             return None
         with open(path, "rb") as file:
@@ -122,7 +135,7 @@ class Download:
         return ValueError(f"cannot download {self.file} from {self.url}: {reason}; {remedy}")
 
     def _load(self, work: Path, progress: Progress) -> Path:
-        """Downloads into the folder `work`, in another process; ValueError says what went wrong."""
+        """Download into the folder `work` in another process. Raises ValueError on failure."""
         if importlib.util.find_spec("tensorflow_datasets") is None:
             raise self._failure("tensorflow-datasets is not installed: pip install '.[tfds]'")
         free = shutil.disk_usage(work).free
@@ -134,8 +147,8 @@ class Download:
         pipe = subprocess.PIPE
         with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as child:
             try:
-                with suppress(BrokenPipeError):  # it has ended already and says why below
-                    child.stdin.write(json.dumps(self.login) + "\n")  # other users see arguments, but no pipes
+                with suppress(BrokenPipeError):  # the process has ended already; its reason is read below
+                    child.stdin.write(json.dumps(self.login) + "\n")  # other users can see arguments, but not pipes
                     child.stdin.flush()
                 size, grown = 0, time.monotonic()
                 while child.poll() is None:
@@ -154,7 +167,7 @@ class Download:
 
 
 def _size(folder: Path) -> int:
-    """Bytes in a folder in which another process creates, renames and removes files."""
+    """Count the bytes in a folder in which another process creates, renames and removes files."""
     total = 0
     for where, _, names in os.walk(folder):
         for name in names:

@@ -15,13 +15,13 @@ from lra.data.store import ExampleChunk
 
 from .base import Progress, Source
 
-LETTERS = "agctn"  # ids 1..5; 0 is padding, where PSF-Attn has 0..4 and 5
-CHUNK = 256  # sequences handed to the store at a time
+LETTERS = "agctn"  # ids 1..5; 0 is padding (PSF-Attn: 0..4, padding 5)
+CHUNK = 256  # sequences of a chunk
 _IDS = bytes((LETTERS.find(chr(byte).lower()) + 1) if byte < 128 else 0 for byte in range(256))
 
 
 def read_fasta(path: Path) -> Iterator[np.ndarray]:
-    """Ids (length,) uint8 of each sequence, plain or gzip; ValueError names the line that is not FASTA over agctn."""
+    """Read the ids (length,) uint8 of each sequence, plain or gzip. Raises ValueError for a line that is not FASTA."""
     number = header = 0
     parts: list[bytes] = []
     try:
@@ -55,8 +55,8 @@ def _sequence(parts: list[bytes], path: Path, header: int) -> np.ndarray:
 
 
 def split_indices(n: int, seed: int) -> dict[str, np.ndarray]:
-    """Indices of n examples: 20 percent test, 25 percent of the rest val, both rounded up, each a draw of its own."""
-    # RandomState, drawn anew for the second cut: what scikit-learn's train_test_split(random_state=seed) does twice.
+    """Split the indices of n examples: 20 percent test, 25 percent of the rest val, both rounded up, by two draws."""
+    # As scikit-learn's train_test_split(random_state=seed) called twice, with a new RandomState each time.
     order = np.random.RandomState(seed).permutation(n)
     test, rest = np.split(order, [ceil(0.2 * n)])
     val, train = np.split(rest[np.random.RandomState(seed).permutation(len(rest))], [ceil(0.25 * len(rest))])
@@ -66,9 +66,13 @@ def split_indices(n: int, seed: int) -> dict[str, np.ndarray]:
 class Genome(Source):
     """Complementary DNA over a, g, c, t and the unknown base n; the label is 0 for dog, 1 for donkey.
 
-    Example: ATGGCN... of a dog is 1 4 2 2 3 5 ... with label 0. dog and donkey are FASTA files, plain or .gz, such as
-    the *.cdna.all.fa.gz of Ensembl. Kept are the sequences of more than `longer_than` bases, whole: cutting them to
-    16,384 is left to the reader. Dogs stand before donkeys in the order that `seed` splits, not by class.
+    Example: ATGGCN... of a dog is 1 4 2 2 3 5 ... with label 0. Sequences are stored whole and cut when they are read.
+    Dogs are before donkeys in the order that is split.
+
+    Args:
+        dog, donkey: FASTA files, plain or .gz, such as the *.cdna.all.fa.gz of Ensembl.
+        longer_than: sequences of more bases are kept.
+        seed: of the split.
     """
 
     name = "genome"
@@ -94,7 +98,7 @@ class Genome(Source):
         self.longer_than, self.seed = longer_than, seed
 
     def files(self) -> dict[str, Path]:
-        """The file of each species; ValueError where one is not given or not there."""
+        """The file of each species. Raises ValueError if one is not given or does not exist."""
         if None in self.paths.values():
             command = "python -m data_prep task=genome source.dog=<path> source.donkey=<path>"
             raise ValueError(f"genome needs the cDNA of both species as FASTA files (plain or .gz): {command}")

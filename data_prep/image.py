@@ -24,14 +24,14 @@ MEMBER = re.compile(r"cifar-10-batches-bin/(data_batch_[1-5]|test_batch)\.bin")
 TRAIN, TEST = tuple(f"data_batch_{number}" for number in range(1, 6)), ("test_batch",)
 PIXELS = 1024
 RECORD = 1 + 3 * PIXELS  # label, then the planes R, G, B, each row by row
-CHUNK = 1000  # images handed to the store at a time
+CHUNK = 1000  # images of a chunk
 SEED = 0  # of the smaller sizes
 
 
 def tensorflow_grey(r: np.ndarray, g: np.ndarray, b: np.ndarray) -> np.ndarray:
     """tf.image.rgb_to_grayscale of 8-bit colours, uint32: floor((0.2989 R + 0.587 G + 0.114 B) / 255 * 255.5).
 
-    In whole numbers, where TensorFlow has 32-bit floats: those are one level off for 1 in 70,000 of all colours.
+    It is computed in whole numbers; TensorFlow's 32-bit floats differ by one level for 1 in 70,000 of all colours.
     """
     return (2989 * r + 5870 * g + 1140 * b) * 511 // (2 * 255 * 10_000)
 
@@ -48,7 +48,16 @@ Images = tuple[np.ndarray, np.ndarray]  # grey (n, 1024) uint8, labels (n,) int6
 
 
 def convert(data: bytes, grey: str, name: str) -> Images:
-    """The images of one batch file; ValueError unless it is whole records with labels 0 to 9."""
+    """Convert one batch file to images.
+
+    Args:
+        data: contents.
+        grey: ``tensorflow`` or ``pillow``.
+        name: of the file, for messages.
+
+    Raises:
+        ValueError: it does not consist of whole records with labels 0 to 9.
+    """
     if len(data) % RECORD or not data:
         raise ValueError(f"{name}: {len(data)} bytes are not records of {RECORD}")
     records = np.frombuffer(data, np.uint8).reshape(-1, RECORD)
@@ -62,9 +71,9 @@ def convert(data: bytes, grey: str, name: str) -> Images:
 
 
 def shuffled(n: int, split: str) -> np.ndarray:
-    """The archive's places 0 to n - 1 of a split in the order (n,) that TFDS writes its examples in.
+    """Sort the archive's places 0 to n - 1 of a split in the order (n,) of TFDS's examples.
 
-    It sorts them by the MD5 of the split's name and the example's key, and cifar10's keys are these places.
+    TFDS sorts by the MD5 of the split's name and the example's key, which is the place for cifar10.
     """
     digest = lambda place: hashlib.md5(f"{split}{place}".encode(), usedforsecurity=False).digest()
     return np.array(sorted(range(n), key=digest))
@@ -82,10 +91,14 @@ class Image(Source):
 
     Example: 1024 grey levels 0 to 255, the 32 rows of an image one after the other, are 6 (frog).
 
-    grey: tensorflow (the Long Range Arena's) or pillow. The last hold_out images of train are the dev set, by order:
-    tfds (the Long Range Arena's, `shuffled`) or archive. train, val, test: use fewer, drawn with a fixed seed (None:
-    all). A split is stored in the order of the archive. url, sha256, archive: see `download.Download`; None is the
-    official address and checksum.
+    A split is stored in the order of the archive.
+
+    Args:
+        grey: weights of the colours, ``tensorflow`` (the Long Range Arena's) or ``pillow``.
+        order: in which the dev set is the end of train, ``tfds`` (the Long Range Arena's, `shuffled`) or ``archive``.
+        hold_out: images of the dev set.
+        train, val, test: numbers of examples, drawn with a fixed seed; None for all.
+        url, sha256, archive: see `download.Download`; None for the official address and checksum.
     """
 
     name = "image"
@@ -127,7 +140,7 @@ class Image(Source):
         self.path = self.download.fetch(root / "downloads", progress)
 
     def read(self, progress: Progress) -> dict[str, Images]:
-        """The images of train and test in the order of the archive's batches; ValueError if a batch lacks."""
+        """Read the images of train and test in the order of the archive. Raises ValueError if a batch is missing."""
         batches = {}
         for name, file in members(self.path, MEMBER.fullmatch, progress):
             with reading(self.path):

@@ -1,9 +1,9 @@
 """ListOps: nested prefix expressions over digits, as in the Long Range Arena (Tay et al. 2020; Nangia & Bowman 2018).
 
-Drawn like the generator in google-research/long-range-arena. A tree starts with a node at depth 1. A node is an
-operator with probability p_operator if its depth is below max_depth, else a digit. An operator draws how many arguments
-it has (2..max_args), then these, each a node one deeper, then its name. Kept are the distinct trees of more than
-min_length and less than max_length tokens.
+Trees are drawn as by the generator of google-research/long-range-arena. A tree starts with a node at depth 1. A node is
+an operator with probability p_operator if its depth is below max_depth, else a digit. An operator draws the number of
+its arguments (2..max_args), then these, each a node one deeper, then its name. Distinct trees of more than min_length
+and less than max_length tokens are kept.
 """
 
 import hashlib
@@ -29,14 +29,14 @@ IDS = {token: id for id, token in enumerate(TOKENS, start=1)}
 DIGIT, OPERATOR, CLOSE = IDS["0"], IDS["[MIN"], IDS["]"]
 
 Example = tuple[np.ndarray, int]  # ids (length,) uint8, answer 0..9
-CHUNK = 1024  # examples handed to the store at a time
-BLOCK_TREES, BLOCK_BYTES = 2**14, 2**25  # one task of a worker: so many trees, or fewer to bound its buffer
-HOPELESS, HOPELESS_NEW = 100_000, 20  # give up when so many times max_length nodes hold fewer new trees
+CHUNK = 1024  # examples of a chunk
+BLOCK_TREES, BLOCK_BYTES = 2**14, 2**25  # trees of one task of a worker, and the bound of its buffer
+HOPELESS, HOPELESS_NEW = 100_000, 20  # give up if HOPELESS max_length nodes hold fewer than HOPELESS_NEW new trees
 
 
 @compiled
 def _answer(operator, values, first, end):
-    """Applies operator 0..3 (MIN, MAX, MED, SM) to values[first:end], which it may reorder."""
+    """Apply operator 0..3 (MIN, MAX, MED, SM) to values[first:end], which may be reordered."""
     if operator == 2:
         for i in range(first + 1, end):
             value = values[i]
@@ -53,10 +53,13 @@ def _answer(operator, values, first, end):
 
 @compiled
 def _grow(seed, first, trees, min_length, max_length, max_depth, max_args, p_operator):
-    """Draws trees first .. first + trees - 1; returns tokens (total,), lengths (k,), answers (k,), nodes drawn.
+    """Draw trees first .. first + trees - 1.
 
-    A tree is given up once it must reach max_length. As every tree has a random stream of its own, that neither changes
-    which trees are kept nor any draw of another tree, only the time spent on trees that the length filter refuses.
+    A tree is abandoned as soon as it must reach max_length. Since every tree has its own random stream, that changes
+    neither the kept trees nor the draws of another tree.
+
+    Returns:
+        Tokens (total,), lengths (k,), answers (k,), number of nodes drawn.
     """
     tokens = np.empty(trees * max_length, np.uint8)
     lengths, answers = np.empty(trees, np.int64), np.empty(trees, np.int64)
@@ -107,7 +110,11 @@ def _grow(seed, first, trees, min_length, max_length, max_depth, max_args, p_ope
 
 
 def encode(text: str) -> np.ndarray:
-    """Ids (length,) uint8 of an expression with or without round parentheses; ValueError names an unknown token."""
+    """Encode an expression, with or without round parentheses, as ids (length,) uint8.
+
+    Raises:
+        ValueError: a token is unknown.
+    """
     try:
         return np.array([IDS[token] for token in text.replace("(", "").replace(")", "").split()], np.uint8)
     except KeyError as error:
@@ -115,12 +122,12 @@ def encode(text: str) -> np.ndarray:
 
 
 def decode(ids: Iterable[int]) -> str:
-    """The text of ids (length,), padding left out."""
+    """Decode ids (length,) to text, without padding."""
     return " ".join(TOKENS[id - 1] for id in map(int, ids) if id)
 
 
 def evaluate(ids: Iterable[int]) -> int:
-    """The answer 0..9 of the expression ids (length,); ValueError unless it is one complete expression."""
+    """Evaluate the expression of ids (length,): 0..9. Raises ValueError unless it is one complete expression."""
     operators, values = [], [[]]
     try:
         for token in decode(ids).split():
@@ -139,7 +146,11 @@ def evaluate(ids: Iterable[int]) -> int:
 
 
 def read_tsv(lines: Iterable[bytes], name: str) -> Iterator[Example]:
-    """The examples of one official file; ValueError names the line that is not an expression, a tab and a digit."""
+    """Read the examples of one official file.
+
+    Raises:
+        ValueError: a line is not an expression, a tab and a digit.
+    """
     for number, line in enumerate(lines, start=1):
         source, _, target = line.decode(errors="replace").rstrip("\r\n").partition("\t")
         if number == 1:
@@ -168,10 +179,15 @@ class ListOps(Source):
 
     Example: [MED 3 [MIN [SM 3 6 1 2 ] 6 ] ] is 2: the sum is 12, so 2; the smaller of 2 and 6; 2.5 becomes 2.
 
-    min_length and max_length are strict bounds on the number of tokens. Trees are exchangeable, so the splits are the
-    first `train` kept trees, the next `val` and the next `test`. With release, the folder of the official
-    basic_{train,val,test}.tsv, the one around its listops-1000 or the release archive, those are read instead; their
-    rows are kept whole.
+    Trees are exchangeable, so the splits are the first `train` kept trees, the next `val` and the next `test`.
+
+    Args:
+        min_length, max_length: strict bounds on the number of tokens.
+        max_depth, max_args, p_operator: of the trees, see the module.
+        train, val, test: numbers of examples.
+        seed: of the trees.
+        release: the folder of the official basic_{train,val,test}.tsv, the one around its listops-1000, or the release
+            archive, to read those instead; their rows are kept whole.
     """
 
     name = "listops"
@@ -228,9 +244,9 @@ class ListOps(Source):
         return {split: _chunks(islice(trees, n), split, n, progress) for split, n in self.sizes.items()}
 
     def examples(self, *, workers: int = 1) -> Iterator[Example]:
-        """Distinct kept trees without end; ValueError once the arguments let (almost) no new one through."""
-        # Every tree has a random stream of its own and blocks of trees are used in order, so the bytes do not depend on
-        # the number of workers. They are threads, as the compiled function does not hold the interpreter's lock.
+        """Yield distinct kept trees without end. Raises ValueError if there are (almost) no new ones any more."""
+        # Every tree has its own random stream and blocks of trees are used in order, so the bytes do not depend on the
+        # number of workers. They are threads, since the compiled function releases the interpreter's lock.
         max_length = self.tree["max_length"]
         trees = max(1, min(BLOCK_TREES, BLOCK_BYTES // max_length))
         grow = lambda first: _grow(self.seed, first, trees, **self.tree)
@@ -241,7 +257,7 @@ class ListOps(Source):
             for length, answer in zip(lengths.tolist(), answers.tolist(), strict=True):
                 ids = tokens[end : end + length]
                 end += length
-                digest = hashlib.blake2b(ids, digest_size=16).digest()  # 128 bits: no two of 1e5 trees collide
+                digest = hashlib.blake2b(ids, digest_size=16).digest()  # 128 bits, so that 1e5 trees do not collide
                 if digest not in seen:
                     seen.add(digest)
                     new += 1

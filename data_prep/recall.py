@@ -17,7 +17,7 @@ def _word(state, number):
 
 @compiled
 def _different(state, first, drawn, order):
-    """Different numbers below len(order) into drawn (K,), by the words from `first` on."""
+    """Draw different numbers below len(order) into drawn (K,), by the words from `first` on."""
     for i in range(len(order)):
         order[i] = i
     for i in range(len(drawn)):
@@ -54,10 +54,10 @@ class Recall(Synthetic):
     """Pairs of a key and a value, filler, and somewhere in it one key again, as a query; the label is its value.
 
     Example: b=2 d=0 a=3 . . . ? d . . is class 0, written with letters for keys, digits for values and a point for
-    filler. A pair is one token, and so is a query: ids are 0 for filler, 1 + k for the query of key k and
-    1 + keys + k values + v for a pair. The row begins with the pairs, whose keys differ and whose values differ; the
-    gap of i - 1 fillers between them and the query has a probability proportional to i^(power - 1), so it is uniform
-    for 1, and short gaps are frequent for less.
+    filler. A pair is one token, as is a query: ids are 0 for filler, 1 + k for the query of key k and
+    1 + keys + k values + v for a pair. The row begins with the pairs, whose keys differ and whose values differ. The
+    gap of i - 1 fillers between them and the query has a probability proportional to i^(power - 1): uniform for 1, with
+    more short gaps for less.
     """
 
     name = "recall"

@@ -11,16 +11,19 @@ from .archive import fingerprint, members, reading
 from .base import Progress
 from .download import Download
 
-# Nobody publishes a checksum. The address has been reported to answer with HTTP code 403, so mirrors matter here.
+# No checksum is published. The address has been reported to answer with HTTP code 403; a mirror may be needed.
 OFFICIAL = Download(url="https://storage.googleapis.com/long-range-arena/lra_release.gz", size=7_700_000_000)
 
 Read = Callable[[BinaryIO, str, str], Iterator[ExampleChunk]]  # (content, its name for errors, split)
 
 
 class Release:
-    """One file per split: in the folder `path`, or its subfolder `inner`, plain or .gz; or in the archive `path`.
+    """One file for each split, in a folder or in the release archive.
 
-    files: split -> name. In the archive a file is `inner`/name, at any depth.
+    Args:
+        path: the folder, or the archive.
+        inner: subfolder that may hold the files, plain or .gz; in the archive a file is `inner`/name, at any depth.
+        files: names by split.
     """
 
     def __init__(self, *, path: Path, inner: str, files: Mapping[str, str]):
@@ -33,7 +36,7 @@ class Release:
         return {path.name: fingerprint(path) for path in self.paths().values()}
 
     def paths(self) -> dict[str, Path]:
-        """The file of each split in a folder; ValueError names the first that is missing."""
+        """Find the file of each split in a folder. Raises ValueError for the first that is missing."""
         inside = self.path / self.inner
         folder = inside if inside.is_dir() else self.path
         paths = {}
@@ -46,7 +49,7 @@ class Release:
         return paths
 
     def splits(self, read: Read, progress: Progress) -> Mapping[str, Iterable[ExampleChunk]]:
-        """The chunks that `read` makes of each file."""
+        """Read each file by `read`."""
         if self.path.is_file():
             return _Pass(self, read, progress)
         return {split: _read(path, read, split) for split, path in self.paths().items()}
@@ -58,9 +61,9 @@ def _read(path: Path, read: Read, split: str) -> Iterator[ExampleChunk]:
 
 
 class _Pass(Mapping):
-    """Splits whose `items` come in the archive's order, so that one pass over it, which takes minutes, reads them all.
+    """Splits in the archive's order, so that one pass over it, which takes minutes, reads all of them.
 
-    The chunks of a split must be used up before the next split is asked for.
+    The chunks of a split must be consumed before the next split is requested.
     """
 
     def __init__(self, release: Release, read: Read, progress: Progress):
@@ -75,7 +78,7 @@ class _Pass(Mapping):
     def __getitem__(self, split: str) -> Iterator[ExampleChunk]:
         for found, chunks in self.items():
             if found == split:
-                yield from chunks  # from here, as the archive is closed once `items` is dropped
+                yield from chunks  # not `return chunks`: the archive is closed when `items` is released
                 return
 
     def items(self) -> Iterator[tuple[str, Iterator[ExampleChunk]]]:

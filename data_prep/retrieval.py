@@ -16,15 +16,15 @@ from .base import Progress, Source
 from .release import OFFICIAL, Release
 
 FILES = {split: f"new_aan_pairs.{name}.tsv" for split, name in (("train", "train"), ("val", "eval"), ("test", "test"))}
-KEPT = 10_000  # bytes of a text, as in the official pipeline; the task reads fewer still
-CHUNK = 256  # pairs handed to the store at a time
+KEPT = 10_000  # bytes of a text, as in the official pipeline; the task reads fewer
+CHUNK = 256  # pairs of a chunk
 LABELS = {b"0.0": 0, b"1.0": 1, b"0": 0, b"1": 1}
 
 Pair = tuple[bytes, bytes, int]
 
 
 def unwrap(text: bytes) -> bytes:
-    """A text of the file, or what a Python bytes literal (b'...') there stands for; ValueError for a broken literal."""
+    """Evaluate a text that is a Python bytes literal (b'...'), else return it. Raises ValueError if it is broken."""
     if not text.startswith((b"b'", b'b"')) or text[-1:] != text[1:2] or len(text) < 3:
         return text
     try:
@@ -37,9 +37,15 @@ def unwrap(text: bytes) -> bytes:
 
 
 def read_pairs(lines: Iterable[bytes], name: str, literals: bool = False) -> Iterator[Pair]:
-    """Both texts and the label of every line; ValueError names the line that has not the official five fields.
+    """Read both texts and the label of every line.
 
-    literals: a text that is a Python bytes literal is read as what it stands for, otherwise as it is written.
+    Args:
+        lines: of the file.
+        name: of the file, for messages.
+        literals: whether to evaluate texts that are Python bytes literals.
+
+    Raises:
+        ValueError: a line does not have the official five fields.
     """
     for number, line in enumerate(lines, start=1):
         fields = line.rstrip(b"\r\n").split(b"\t")
@@ -56,7 +62,7 @@ def read_pairs(lines: Iterable[bytes], name: str, literals: bool = False) -> Ite
 
 
 def balanced(pairs: Iterable[Pair], size: int, name: str) -> Iterator[Pair]:
-    """The first size / 2 pairs of either label, the odd one of label 0, as they come; ValueError if there are fewer."""
+    """Take the first size / 2 pairs of each label, an odd one of label 0, in order. Raises ValueError for fewer."""
     left = Counter({0: size - size // 2, 1: size // 2})
     for pair in pairs:
         if left[pair[2]]:
@@ -68,14 +74,17 @@ def balanced(pairs: Iterable[Pair], size: int, name: str) -> Iterator[Pair]:
 
 
 class Retrieval(Source):
-    """Does one paper cite the other? Two rows of bytes, the texts of both, up to 10,000 bytes each; 1 is yes.
+    """Pairs of texts of papers as bytes, up to 10,000 each; the label is 1 if one paper cites the other, else 0.
 
     Example: (b"A Maximum Entropy Approach to ...", b"The Mathematics of Statistical ...") is 1.
 
-    release: the folder of new_aan_pairs.{train,eval,test}.tsv, plain or .gz, or the one around its tsv_data, or the
-    release archive. Without it the archive is downloaded; url, sha256, archive: see `download.Download`. literals:
-    texts that are Python bytes literals (b'...') are evaluated; the official pipeline reads all as they are written.
-    train, val, test: use the first so many, as many of either label (None: all).
+    Args:
+        release: the folder of new_aan_pairs.{train,eval,test}.tsv, plain or .gz, the one around its tsv_data, or the
+            release archive; None to download that.
+        literals: whether to evaluate texts that are Python bytes literals (b'...'), which the official pipeline reads
+            as they are written.
+        train, val, test: numbers of examples, the first ones with equal numbers of both labels; None for all.
+        url, sha256, archive: see `download.Download`.
     """
 
     name = "retrieval"

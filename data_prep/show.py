@@ -1,6 +1,6 @@
-"""python -m data_prep.show task=listops count=16 [out=<png>]: a picture of the first examples of a split.
+"""python -m data_prep.show task=listops count=16 [out=<png>]: a figure of the first examples of a split.
 
-`display` of conf/task/*.yaml says what a row is: pixels, expression (ids of the source's alphabet), bytes or series.
+`display` of conf/task/*.yaml is the kind of row: pixels, expression (ids of the source's alphabet), bytes or series.
 Rows are (L,) ids or (L, F) features without their padding.
 """
 
@@ -28,7 +28,7 @@ GREY, RED = "#4c566a", "#d1242f"
 
 
 def pixels(row: np.ndarray, source: Source) -> Image.Image:
-    """Grey levels 0..255 of a square image, row after row."""
+    """Draw grey levels 0..255 of a square image, row after row."""
     side = isqrt(len(row))
     image = Image.fromarray(row[: side * side].reshape(side, side).astype(np.uint8))
     return image.resize((side * max(1, SIDE // side),) * 2, Image.Resampling.NEAREST).convert("RGB")
@@ -40,13 +40,13 @@ def expression(row: np.ndarray, source: Source) -> Image.Image:
 
 
 def bytes_(row: np.ndarray, source: Source) -> Image.Image:
-    """Bytes as they are stored; one that is no printable Latin-1 becomes a dot in the middle of the line."""
+    """Draw bytes as Latin-1 text, with a middle dot for each byte that is not printable."""
     text = row.astype(np.uint8).tobytes().decode("latin-1")
     return written("".join(c if c.isprintable() else "·" for c in text), f"{len(row):,} bytes")
 
 
 def series(row: np.ndarray, source: Source) -> Image.Image:
-    """The first feature over the positions as a curve, with a ring and a line where the second is not zero."""
+    """Draw the first feature over the positions as a curve, with a ring and a line at nonzero values of the second."""
     (width, height), (low, high) = CURVE, (row[:, 0].min(), row[:, 0].max())
     x = np.linspace(4, width - 5, len(row))
     y = 4 + (height - 9) * (high - row[:, 0]) / max(high - low, 1e-9)
@@ -68,7 +68,7 @@ DISPLAYS: dict[str, Callable[[np.ndarray, Source], Image.Image]] = {
 
 
 def written(text: str, size: str = "") -> Image.Image:
-    """Monospaced lines; what is more than fits is left out and `size` says how much there is."""
+    """Draw a text in monospaced lines; one that does not fit is cut, and `size` is its whole size."""
     lines = textwrap.wrap(text, COLUMNS) or [""]
     if len(lines) > LINES:
         lines = [*lines[: LINES - 1], f"... ({size} in all)"]
@@ -95,7 +95,7 @@ def column(images: list[Image.Image], gap: int) -> Image.Image:
 
 
 def sheet(panels: list[Image.Image]) -> Image.Image:
-    """Panels from left to right and top to bottom, in cells of one width; a line is as high as its highest panel."""
+    """Arrange panels from left to right and top to bottom, in cells of one width."""
     cell = max(panel.width for panel in panels) + MARGIN
     across = max(1, min(len(panels), SHEET // cell))
     rows = [panels[first : first + across] for first in range(0, len(panels), across)]
@@ -108,7 +108,15 @@ def sheet(panels: list[Image.Image]) -> Image.Image:
 
 
 def picture(source: Source, split, *, display: str, count: int, limit: int) -> Image.Image:
-    """The first `count` examples of a split: label, then a picture for each of its T rows, cut to `limit` tokens."""
+    """Draw the first examples of a split: the label, then an image for each of the T rows.
+
+    Args:
+        source: of the split.
+        split: opened.
+        display: kind of row.
+        count: examples.
+        limit: tokens of a row.
+    """
     panels = []
     for example in range(min(count, len(split))):
         width = int(split.lengths[example].max())
@@ -121,7 +129,7 @@ def picture(source: Source, split, *, display: str, count: int, limit: int) -> I
 
 @main("show")
 def show(config: DictConfig) -> None:
-    """Raises ValueError for a split, a count or a display that there is not."""
+    """Write the figure. Raises ValueError if the split does not exist or the file cannot be written."""
     source, display = source_of(config), config.task.display
     splits = source.open(config.data.root)
     if config.split not in splits:

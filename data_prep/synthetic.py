@@ -1,8 +1,8 @@
-"""Data sets whose rows are made when they are read.
+"""Data sets with rows that are made when they are read.
 
 Shapes: B batch, L length, F features. Example i of a split is a function of (seed, split, i): word k of its random
-stream is mix(state + k STEP). Of rows with two marked positions words 1 and 2 choose these and word 3 + p belongs to
-position p. So a label needs four words and not the row, and two lengths of one seed share their words.
+stream is mix(state + k STEP). In rows with two marked positions words 1 and 2 choose these and word 3 + p belongs to
+position p. Hence a label needs four words instead of the row, and two lengths of one seed share their words.
 """
 
 from abc import abstractmethod
@@ -38,7 +38,7 @@ def word_at(state, position):
 
 @compiled
 def two_positions(state, length):
-    """Two distinct positions in [0, length), the smaller one first; every pair is equally likely."""
+    """Draw two distinct positions in [0, length), the smaller one first; every pair is equally likely."""
     one, other = below(mix(state + STEP), length), below(mix(state + STEP + STEP), length - 1)
     other += other >= one
     return min(one, other), max(one, other)
@@ -46,7 +46,7 @@ def two_positions(state, length):
 
 @dataclass(frozen=True, eq=False)
 class Drawn:
-    """One split of a Synthetic source, with what lra.data.store.Split offers; labels (n,), one tower."""
+    """One split of a Synthetic source with the interface of lra.data.store.Split; labels (n,), one tower."""
 
     source: "Synthetic"
     key: np.uint64
@@ -57,15 +57,15 @@ class Drawn:
 
     @property
     def lengths(self) -> Tensor:
-        """(n, 1) int64."""
+        """The lengths of rows (n, 1) int64."""
         return torch.full((len(self), 1), self.source.length)
 
     def to(self, device: torch.device | str) -> "Drawn":
-        """Labels and batches are on `device`; the rows are made on the CPU wherever that is."""
+        """Move labels and batches to `device`; rows are still made on the CPU."""
         return replace(self, labels=self.labels.to(device))
 
     def gather(self, index: Tensor, width: int, limit: int | None = None) -> tuple[Tensor, Tensor]:
-        """Examples index (B,) as tokens (B, 1, width[, F]) and mask (B, 1, width), as lra.data.store.Split.gather."""
+        """Gather examples index (B,) as tokens (B, 1, width[, F]) and mask (B, 1, width), as Split.gather does."""
         kept = min(self.source.length, width, width if limit is None else limit)
         tokens = np.zeros((len(index), width, *self.source.features), self.source.dtype)
         self.source.fill(self.key, index.cpu().numpy(), self.source.length, kept, tokens)
@@ -75,7 +75,7 @@ class Drawn:
 
 
 class Synthetic(Source):
-    """Nothing is stored: a batch takes no longer to make than to read. `dtype` and `features` (F,) are a token's."""
+    """A source that stores nothing, since rows are made as fast as read; `dtype` and `features` (F,) of a token."""
 
     generated = True
     stored = False
@@ -97,21 +97,21 @@ class Synthetic(Source):
 
     @abstractmethod
     def fill(self, key: np.uint64, index: np.ndarray, length: int, kept: int, tokens: np.ndarray) -> None:
-        """Writes the first `kept` tokens of the examples index (B,) into tokens (B, width[, F]), zero before."""
+        """Write the first `kept` tokens of the examples index (B,) into tokens (B, width[, F]), which are zero."""
 
     @abstractmethod
     def answers(self, key: np.uint64, n: int, length: int) -> np.ndarray:
-        """The labels (n,) int64 or float32 of the first n examples."""
+        """Compute the labels (n,) int64 or float32 of the first n examples."""
 
     @property
     def arguments(self) -> dict[str, Any]:
         return {"length": self.length, **self.sizes, "seed": self.seed}
 
     def load(self, root: Path | str) -> dict[str, Drawn]:
-        """The splits; nothing is read from `root`."""
+        """Make the splits; nothing is read from `root`."""
         splits = {}
         for number, (name, n) in enumerate(self.sizes.items()):
-            key = np.uint64(split_key(self.seed, number))  # numba hands out a Python int
+            key = np.uint64(split_key(self.seed, number))  # numba returns a Python int
             splits[name] = Drawn(self, key, torch.from_numpy(self.answers(key, n, self.length)))
         return splits
 

@@ -10,7 +10,7 @@ X = 4  # the id of X; that of Y is one more, those of the noise a, b, c, d are l
 
 @compiled
 def _signal(state, position):
-    """0 for X, 1 for Y."""
+    """Draw 0 for X or 1 for Y."""
     return np.int64(word_at(state, position) >> np.uint64(63))
 
 
@@ -38,8 +38,8 @@ def _answers(key, n, length):
 class TemporalOrder(Synthetic):
     """Noise over a, b, c, d with two symbols of X, Y at any two positions; the label is their order.
 
-    Example: b X d a Y c is class 1, (X,Y). Tokens are ids 0..5 of a, b, c, d, X, Y: rows have no padding, so no id is
-    kept for it.
+    Example: b X d a Y c is class 1, (X,Y). Tokens are ids 0..5 of a, b, c, d, X, Y; there is no id for padding, since
+    rows have none.
     """
 
     name = "temporal_order"

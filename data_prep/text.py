@@ -21,14 +21,18 @@ OFFICIAL = Download(
 )
 MEMBER = re.compile(r"aclImdb/(train|test)/(neg|pos)/\d+_\d+\.txt")
 LABELS = {"neg": 0, "pos": 1}
-CHUNK = 1024  # examples handed to the store at a time
+CHUNK = 1024  # examples of a chunk
 SEED = 0  # of hold_out and of the smaller sizes
 
 Review = tuple[bytes, int]
 
 
 def read(path: Path, progress: Progress) -> dict[str, list[Review]]:
-    """The reviews of train and test by name, so negative before positive; ValueError if one of the four kinds lacks."""
+    """Read the reviews of train and test, sorted by name, hence negative before positive.
+
+    Raises:
+        ValueError: one of the four kinds is missing.
+    """
     found: dict[str, tuple[str, Review]] = {}
     for name, file in members(path, MEMBER.fullmatch, progress):
         split, label = MEMBER.fullmatch(name).groups()
@@ -50,13 +54,15 @@ def _chunks(reviews: list[Review], index: np.ndarray, split: str, progress: Prog
 
 
 class Text(Source):
-    """Is a film review negative (0) or positive (1)? Rows are its bytes without white space around them.
+    """Film reviews, negative (0) or positive (1). Rows are the bytes of a review without surrounding white space.
 
     Example: b"This is a great film.<br /><br />..." is 1; nothing inside a review is changed.
 
-    hold_out: so many reviews of train, drawn with a fixed seed, are the dev set; 0: the test set is the dev set too, as
-    in the papers, and is stored once. train, val, test: use fewer, drawn likewise (None: all). url, sha256, archive:
-    see `download.Download`; None is the official address and checksum.
+    Args:
+        hold_out: number of reviews of train, drawn with a fixed seed, for the dev set; 0 if the test set is also the
+            dev set, as in the papers; it is stored once.
+        train, val, test: numbers of examples, drawn with a fixed seed; None for all.
+        url, sha256, archive: see `download.Download`; None for the official address and checksum.
     """
 
     name = "text"

@@ -5,7 +5,7 @@
     builder.download_and_prepare()
     train = builder.as_data_source("train")
 
-Another source takes a subclass of SourceBuilder: its VERSION, BUILDER_CONFIGS, KEYS, `features` and `example`.
+Another source needs a subclass of SourceBuilder with VERSION, BUILDER_CONFIGS, KEYS, `features` and `example`.
 """
 
 from abc import abstractmethod
@@ -42,7 +42,7 @@ class SourceConfig(tfds.core.BuilderConfig):
 
 
 class SourceBuilder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
-    """Prepares the config's source in TFDS's download folder and copies it, in the same order."""
+    """A builder that prepares the config's source in TFDS's download folder and copies it in the same order."""
 
     KEYS: ClassVar[tuple[str, str]]  # input and target, for as_supervised
 

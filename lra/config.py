@@ -38,15 +38,18 @@ CONF = next(folder for folder in (_here / "conf", _here.parent / "conf") if fold
 def main(name: str) -> Callable:
     """Make a function of a DictConfig an entry point over conf/<name>.yaml.
 
-    The function itself stays reachable as ``__wrapped__``. What a user did wrong (ValueError, OSError, hydra's own
-    refusals) ends in one line on stderr and exit status 1; LRA_TRACEBACK=1 shows the traceback instead. With -m a run
-    that fails, for whatever reason, stops no other; the failed ones are listed at the end.
+    The function itself is reachable as ``__wrapped__``. A user's mistake (ValueError, OSError, hydra's own errors) ends
+    in one line on stderr and exit status 1; LRA_TRACEBACK=1 shows the traceback instead. With -m a run that fails for
+    any reason does not stop the others; the failed ones are listed at the end.
+
+    Args:
+        name: of the file in conf, without its suffix.
     """
 
     def decorate(function: Callable[[DictConfig], Any]) -> Callable[[], None]:
         show = "LRA_TRACEBACK" in os.environ
         failed: list[str] = []  # runs of -m in this process, with their reason
-        parent: int | None = None  # the process of the command, which a launcher's processes are not
+        parent: int | None = None  # pid of the command itself; a launcher starts further processes
 
         @functools.wraps(function)
         def run(config: DictConfig) -> Any:
@@ -60,9 +63,9 @@ def main(name: str) -> Callable:
                         traceback.print_exc()
                     failed.append(without_login(f"{' '.join(choices.overrides.task)}: {explain(error)}"))
                     log(f"lra: failed: {failed[-1]}")
-                    if os.getpid() == parent:  # the list says it; hydra would print the overrides once more
+                    if os.getpid() == parent:  # listed at the end; hydra would print the overrides once more
                         return None
-                    raise  # of a launcher's process: hydra goes on and hands the first error over at the end
+                    raise  # in a launcher's process: hydra continues and raises the first error at the end
                 if unexpected:
                     raise
                 sys.exit(without_login(f"lra: {explain(error)}"))
@@ -71,7 +74,7 @@ def main(name: str) -> Callable:
         def entry() -> None:
             nonlocal parent
             parent = os.getpid()
-            os.environ["HYDRA_FULL_ERROR"] = "1"  # hand exceptions over instead of printing them
+            os.environ["HYDRA_FULL_ERROR"] = "1"  # raise exceptions instead of printing them
             failed.clear()
             try:
                 interruptible()
@@ -95,12 +98,12 @@ def main(name: str) -> Callable:
 
 
 def refusal(error: Exception) -> bool:
-    """Whether a user can do something about an error, so that one line is enough."""
+    """Whether an error is one that a user can mend, so that one line is enough."""
     return isinstance(error, REFUSALS) or failure(error) == OUT_OF_MEMORY
 
 
 def refuse_lists(overrides: Iterable[str]) -> None:
-    """Raise ValueError for a group that is given a list, which hydra would read in ways of its own."""
+    """Raise ValueError for a group with a list as its value, which hydra would read as something else."""
     for override in overrides:
         group, _, value = override.lstrip("+~").partition("=")
         if value.startswith("[") and (CONF / group).is_dir():
@@ -108,7 +111,7 @@ def refuse_lists(overrides: Iterable[str]) -> None:
 
 
 def _escape(override: str) -> str:
-    """run=runs/cur_abs-count=32 -> run=runs/cur_abs-count\\=32, which is how hydra reads the folder of such a label."""
+    """Escape "=" in a value, as hydra requires: run=runs/cur_abs-count=32 -> run=runs/cur_abs-count\\=32."""
     key, _, value = override.partition("=")
     call = re.match(r"\w+\(", value)  # of hydra's grammar: glob(*,exclude=psf*)
     plain = "=" in value and "\\=" not in value and value[0] not in "[{'\"" and not call
@@ -116,11 +119,15 @@ def _escape(override: str) -> str:
 
 
 def follow(overrides: list[str]) -> list[str]:
-    """attn=sdpa,cur_abs attn.count=32 -> attn.count=choice(32), which hydra looks at once it has an attn."""
+    """Delay options of a swept group: attn=sdpa,cur_abs attn.count=32 -> attn.count=choice(32).
+
+    Hydra first composes without the swept overrides, that is with another attn, which may lack a plain override's key;
+    it applies a choice only in each run.
+    """
     parser = OverridesParser.create()
     parsed = {}
     for override in overrides:
-        with contextlib.suppress(HydraException):  # an option of hydra's own, or a mistake that it explains itself
+        with contextlib.suppress(HydraException):  # an option of hydra's own, or a mistake that hydra reports
             parsed[override] = parser.parse_override(override)
     swept = {o.key_or_group for o in parsed.values() if o.is_sweep_override() and (CONF / o.key_or_group).is_dir()}
     late = {
@@ -133,7 +140,12 @@ def follow(overrides: list[str]) -> list[str]:
 
 
 def compose(name: str, overrides: Iterable[str] = ()) -> DictConfig:
-    """The configuration that ``python -m lra.<name> *overrides`` would see, for tests and notebooks."""
+    """Compose the configuration of ``python -m lra.<name> *overrides``, for tests and notebooks.
+
+    Args:
+        name: of the file in conf, without its suffix.
+        overrides: as on the command line.
+    """
     overrides = list(overrides)
     refuse_lists(overrides)
     inside = GlobalHydra.instance().is_initialized()
@@ -146,11 +158,16 @@ def compose(name: str, overrides: Iterable[str] = ()) -> DictConfig:
 
 
 def prepared(name: str, config: DictConfig, choices: DictConfig) -> DictConfig:
-    """Check a composed configuration.
+    """Check and complete a composed configuration.
+
+    Args:
+        name: of the entry point.
+        config: as hydra composed it.
+        choices: hydra's own configuration, with the overrides and the chosen groups.
 
     Returns:
-        The configuration with values of the types of ``schema``, ``command_overrides``, those of them that a command
-        for its data needs as ``data_overrides``, and a ``label`` if it has an attn.
+        The configuration with values of the types of ``schema``, ``command_overrides``, the ``data_overrides`` among
+        them that ``data_prep`` needs for its data, and a ``label`` if it has an attn.
 
     Raises:
         ValueError: ``schema`` refuses an option.
@@ -168,30 +185,38 @@ def prepared(name: str, config: DictConfig, choices: DictConfig) -> DictConfig:
 
 
 def label(config: DictConfig, choices: DictConfig) -> str:
-    """The attn name, the keys of it that were changed, the pretraining and the ``label_keys``: a folder's name."""
+    """Name the folder of a configuration: attn, its changed options, the pretraining and the ``label_keys``.
+
+    Args:
+        config: checked.
+        choices: hydra's own configuration.
+
+    Raises:
+        ValueError: a key of ``label_keys`` does not exist, or the label is no valid name.
+    """
     name = choices.runtime.choices.attn
     changed = {
         line.split("=", 1)[0].lstrip("+~") for line in choices.overrides.task if line.lstrip("+~").startswith("attn.")
     }
     default = flatten(_default_attn(name, config)) if changed else {}
-    made, options = name, flatten(OmegaConf.to_container(config.attn))
+    text, options = name, flatten(OmegaConf.to_container(config.attn))
     if name == "custom" and not OmegaConf.is_missing(config.attn, "_target_"):
-        made = options.pop("_target_").rpartition(".")[2]
-        if (CONF / "attn" / f"{made}.yaml").exists():
-            made = f"custom-{made}"
+        text = options.pop("_target_").rpartition(".")[2]
+        if (CONF / "attn" / f"{text}.yaml").exists():
+            text = f"custom-{text}"
     for key, value in sorted(options.items()):
         if any(f"attn.{key}.".startswith(f"{c}.") for c in changed) and default.get(key) != value:
-            made += f"-{key}={value}"
+            text += f"-{key}={value}"
     if (pretrain := config.get("pretrain")) and pretrain.objective != "none":
-        made += f"+{pretrain.objective}" + "-matched" * pretrain.matched
+        text += f"+{pretrain.objective}" + "-matched" * pretrain.matched
     flat = flatten(OmegaConf.to_container(config))
     for key in config.get("label_keys", []):
         if key not in choices.runtime.choices and key not in flat:
             raise ValueError(
                 f"label_keys: {key}: no such key; name groups, such as block, or options, such as optim.lr"
             )
-        made += f"-{key}={choices.runtime.choices.get(key) or flat[key]}"
-    return schema.typed(schema.Name, made.replace("/", "_"), "the label of a run")
+        text += f"-{key}={choices.runtime.choices.get(key) or flat[key]}"
+    return schema.typed(schema.Name, text.replace("/", "_"), "the label of a run")
 
 
 def data_command(config: DictConfig) -> str:
@@ -200,30 +225,37 @@ def data_command(config: DictConfig) -> str:
 
 
 def class_pooled(*, _root_: DictConfig) -> bool | None:
-    """``${class_pooled:}``: whether model.pool=cls; None in a configuration that gets its model from elsewhere."""
+    """Resolve ``${class_pooled:}``: whether model.pool=cls; None in a configuration without a model of its own."""
     pool = OmegaConf.select(_root_, "model.pool")
     return None if pool is None else pool == "cls"
 
 
+def of_budget(key: str, default: int | float, *, _root_: DictConfig) -> int | float:
+    """Resolve ``${of_budget:key,default}``: what the chosen budget of the task says about a key, or the default."""
+    budgets = OmegaConf.select(_root_, "budgets")
+    return default if budgets is None else budgets.get(_root_.budget, {}).get(key, default)
+
+
 OmegaConf.register_new_resolver("class_pooled", class_pooled, replace=True)
+OmegaConf.register_new_resolver("of_budget", of_budget, replace=True)
 
 
 def _default_attn(name: str, config: DictConfig) -> dict:
-    """The attn of a name alone, with what it takes from the rest of the configuration."""
-    beside = copy.copy(config)
-    beside.attn = _load_attn(name)
-    return OmegaConf.to_container(beside.attn, resolve=True)
+    """The attn of a name without overrides, with its interpolations into the rest of the configuration resolved."""
+    context = copy.copy(config)
+    context.attn = _load_attn(name)
+    return OmegaConf.to_container(context.attn, resolve=True)
 
 
 @functools.cache
 def _load_attn(name: str) -> DictConfig:
     loader = GlobalHydra.instance().config_loader()
-    # A file of conf/attn may choose its block, so there has to be one.
+    # A file of conf/attn may override the block, which has to exist for that.
     return loader.load_configuration(None, ["+block=prenorm", f"+attn={name}"], RunMode.RUN).attn
 
 
 def flatten(tree: dict, prefix: str = "") -> dict[str, Any]:
-    """{"a": {"b": 1}} -> {"a.b": 1}"""
+    """Flatten a tree to dotted keys: {"a": {"b": 1}} -> {"a.b": 1}."""
     flat = {}
     for key, value in tree.items():
         if isinstance(value, dict):
@@ -238,7 +270,7 @@ def _cause(error: BaseException) -> BaseException | None:
 
 
 def explain(error: BaseException) -> str:
-    """One line for what a user did wrong: the offending option or name and the valid ones."""
+    """Describe a user's mistake in one line: the offending option or name and the valid ones."""
     chain = [error]
     while (cause := _cause(chain[-1])) is not None:
         chain.append(cause)
@@ -266,7 +298,7 @@ def explain(error: BaseException) -> str:
 
 
 def failure(error: Exception) -> str:
-    """One line for what a step raised; the CPU's allocator says that it is full in a plain RuntimeError."""
+    """Describe an error of a step in one line; a full CPU allocator raises a plain RuntimeError."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in str(error):
         return OUT_OF_MEMORY
     line = (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -1,7 +1,8 @@
 """Drawing of Pathfinder's dashed curves: seeds, extensions, targets and distractors (tasks: Linsley et al. 2018).
 
-The mask, shared by all curves of an image, says how occupied a pixel is; uint8 stands for value / 255 throughout,
-exactly, since every patch is an 8-bit image. `masks` (2, size + 2 BEYOND, same) holds it, and it dilated by the margin.
+The mask, shared by all curves of an image, is the occupation of each pixel. uint8 stands for value / 255, which is
+exact, since every patch is an 8-bit image. `masks` (2, size + 2 BEYOND, same) holds the mask, and the mask dilated by
+the margin.
 A segment is a curve's last paddle as a tuple (paddle, y, x, pivot_y, pivot_x): its number in the table, the start its
 patch is centred on, and its pivot; paddle = -1 stands for failure. `stream` (1,) uint64 is an image's random stream.
 """
@@ -18,19 +19,19 @@ from .patches import fits, paste
 PADDLE_RETRIALS = 2
 FREE = 76  # a pixel is free if ceil(value / 255 - 0.3) = 0
 FAILED = (-1, 0, 0, 0, 0)
-MISSES = 24  # tries before the free pixels are listed: about where listing 32 x 32 pixels costs as much as trying on
+MISSES = 24  # tries before the free pixels are listed; listing 32 x 32 pixels costs about as much as that many tries
 
 
 @inlined
 def _uniform(stream):
-    """A number in [0, 1); stream (1,) uint64 moves on."""
+    """Draw a number in [0, 1) and advance stream (1,) uint64."""
     stream[0] += STEP
     return (mix(stream[0]) >> np.uint64(11)) * 2.0**-53
 
 
 @inlined
 def below(stream, n):
-    """An integer in 0 .. n - 1."""
+    """Draw an integer in 0 .. n - 1."""
     return int(_uniform(stream) * n)
 
 
@@ -41,7 +42,7 @@ def _moved(y, x, by):
 
 @inlined
 def copy(target, source):
-    """Copy the image's pixels of both masks; those beyond its edge never change."""
+    """Copy the image's pixels of both masks; pixels beyond its edge are constant."""
     end = source.shape[1] - BEYOND
     for k in range(2):
         for y in range(BEYOND, end):
@@ -54,8 +55,8 @@ def copy(target, source):
 def _is_free(mask, cells, y, x):
     """Whether the mask dilated by the element with these cells (., 2) is free at a pixel.
 
-    As in cv2.dilate, cells beyond the image's edge count for nothing, so that an element with gaps can step over the
-    mask's frame; a pixel without any other cell is not free.
+    As in cv2.dilate, cells beyond the image's edge are ignored, so an element with gaps can pass the mask's frame; a
+    pixel without any other cell is not free.
     """
     end = len(mask) - BEYOND
     free = False
@@ -70,7 +71,7 @@ def _is_free(mask, cells, y, x):
 
 @inlined
 def _window(seeds, paddle, frame):
-    """First and end y, first and end x of a rectangle that holds all free pixels inside a frame."""
+    """First and end y, first and end x of a rectangle with all free pixels inside a frame."""
     y_least, y_most, x_least, x_most = seeds.reach[paddle]
     if frame <= max(y_most - y_least, x_most - x_least):
         return 0, seeds.size, 0, seeds.size
@@ -84,7 +85,7 @@ def _cells(seeds, paddle):
 
 @inlined
 def free_pixels(seeds, mask, paddle, frame):
-    """The pixels (y, x) free after dilation with the seed's element, void or not."""
+    """List the pixels (y, x) that are free after dilation with the seed's element, void or not."""
     y0, y1, x0, x1 = _window(seeds, paddle, frame)
     cells = _cells(seeds, paddle)
     return [(y, x) for y in range(y0, y1) for x in range(x0, x1) if _is_free(mask, cells, y, x)]
@@ -92,7 +93,7 @@ def free_pixels(seeds, mask, paddle, frame):
 
 @inlined
 def draw_tail(seeds, mask, paddle, frame, stream):
-    """A pixel uniform over the free ones, or (-1, -1) if there is none or the orientation is void."""
+    """Draw a pixel uniformly from the free ones; (-1, -1) if there is none or the orientation is void."""
     y0, y1, x0, x1 = _window(seeds, paddle, frame)
     if seeds.void[paddle] or y0 >= y1 or x0 >= x1:
         return -1, -1
@@ -118,7 +119,7 @@ def _segment(seeds, paddle, y, x):
 
 @inlined
 def _seed(seeds, mask, paddle, frame, stream):
-    """The first segment of a curve that starts anywhere free inside the frame; other paddles may follow the first."""
+    """The first segment of a curve that starts at any free pixel inside the frame."""
     for _ in range(PADDLE_RETRIALS + 1):
         y, x = draw_tail(seeds, mask, paddle, frame, stream)
         if y < 0:
@@ -152,7 +153,7 @@ def _room(paddles, dilated, paddle, c, anchor_y, anchor_x):
 
 @inlined
 def _extend(paddles, masks, last, stream):
-    """The segment after `last`; on success the mask takes up `last`, whose patch it did not hold so far."""
+    """Draw the segment after `last`; on success the patch of `last` is written into the mask."""
     anchor_y, anchor_x = _moved(last[3], last[4], paddles.anchor[last[0]])
     dilated, turn = masks[1], paddles.turn[last[0]]
     total = 0.0
@@ -187,7 +188,7 @@ def _note(record, segment):
 
 @inlined
 def _draw_pair(paddles, seeds, blank, masks, record, paddle, stream):
-    """Two targets, the first in the orientation `paddle`, into masks and record; False if either fails."""
+    """Draw two targets, the first in the orientation `paddle`, into masks and record; False if either fails."""
     one = _seed(seeds, blank[0], paddle, 2 * seeds.distance, stream)
     if one[0] < 0:
         return False
@@ -206,19 +207,19 @@ def _draw_pair(paddles, seeds, blank, masks, record, paddle, stream):
             return False
         _note(record[i, 0], one)
         _note(record[i, 1], two)
-    # the first target's last paddle stays out of the mask, as in the original
+    # the first target's last paddle is not written into the mask, as in the original
     _occupy(paddles, masks, two)
     return True
 
 
 @inlined
 def draw_targets(paddles, seeds, blank, masks, record, stream):
-    """Two targets into masks and record (contour, 2, 3); how many pairs were thrown away before."""
+    """Draw two targets into masks and record (contour, 2, 3); returns the number of pairs discarded before."""
     void = seeds.void
     discarded = 0
     while True:
         paddle = below(stream, SEEDS)
-        # asked here as well, for the call's own cost: at 32 and 64 most orientations are void
+        # checked here as well to save the call: at 32 and 64 most orientations are void
         if not void[paddle] and _draw_pair(paddles, seeds, blank, masks, record, paddle, stream):
             return discarded
         discarded += 1
@@ -239,7 +240,7 @@ def _is_full(mask):
 
 @inlined
 def draw_distractor(paddles, seeds, padding, before, masks, record, stream):
-    """A distractor into masks, `before` without it, and record (length, 3); False if it fails, which spoils both."""
+    """Draw a distractor into masks, `before` without it, and record (length, 3); False, masks invalid, if it fails."""
     if _is_full(before[0]):
         return False
     # the mask's own frame (padding >= 1) is the frame of ones the original adds here

@@ -1,4 +1,4 @@
-"""Pathfinder images: are the two round markers on the same dashed curve?
+"""Pathfinder images with two round markers, labelled by whether both are on the same dashed curve.
 
 An image holds two long curves ("targets", `contour` paddles each), shorter distractors of contour // 3 paddles, and
 two markers, one at the start of a target and one at the end of the same (label 1) or of the other target (label 0):
@@ -6,11 +6,11 @@ two markers, one at the start of a target and one at the end of the same (label 
     >>> images, labels = generate(size=32, count=2, seed=0)     # (2, 32, 32) uint8, (2,) uint8
 
 The distribution is that of the original generator (see `paddles` and `curves`), old image stretch included. Most
-orientations are void at sizes 32 and 64 (see `paddles.is_void`): no distractor, nor the first target, ever starts in
-them, so that an image of 32 x 32 holds 1.1 of 5 distractors on average. With void=False every orientation serves, and
-it holds 4.6.
+orientations are void at sizes 32 and 64 (see `paddles.is_void`): neither a distractor nor the first target starts in
+them, so that an image of 32 x 32 holds 1.1 of 5 distractors on average. With void=False curves start in every
+orientation, and it holds 4.6.
 
-Image i depends on (seed, size, contour, void, i) alone: it has its own random stream, so any partition over workers
+Image i depends only on (seed, size, contour, void, i): it has its own random stream, so any partition over workers
 gives the same bytes.
 """
 
@@ -34,7 +34,7 @@ from .release import Archive, Folder
 
 CONTOURS = (6, 9, 14)
 DISTRACTOR_RETRIALS = 4
-BLOCK = 512  # images handed to a worker, and to the store, at a time
+BLOCK = 512  # images of a task of a worker, and of a chunk
 
 
 class Trace(NamedTuple):
@@ -58,11 +58,23 @@ def check(size: int, contour: int) -> None:
 def generate(
     *, size: int, count: int, seed: int, contour: int = 14, first: int = 0, void: bool = True
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Images first .. first + count - 1 of a seed: uint8 (count, size, size) and labels uint8 (count,).
+    """Draw images of a seed.
 
-    Without `void` curves start in every orientation (see the module). A size other than 32, 64, 128, 256 or a contour
-    other than 6, 9, 14 is a ValueError. The interpreter lock is free while images are drawn, so threads serve as well
-    as processes.
+    The interpreter lock is released while images are drawn, so threads are as fast as processes.
+
+    Args:
+        size: 32, 64, 128 or 256.
+        count: images.
+        seed: of all images.
+        contour: 6, 9 or 14 paddles of a target.
+        first: number of the first image.
+        void: False if curves may start in every orientation, see the module.
+
+    Returns:
+        Images uint8 (count, size, size) and labels uint8 (count,).
+
+    Raises:
+        ValueError: size or contour is another one.
     """
     return trace(size=size, count=count, seed=seed, contour=contour, first=first, void=void)[:2]
 
@@ -70,7 +82,7 @@ def generate(
 def trace(
     *, size: int, count: int, seed: int, contour: int = 14, first: int = 0, void: bool = True
 ) -> tuple[np.ndarray, np.ndarray, Trace]:
-    """`generate` with the record of what was drawn."""
+    """Draw images as `generate` does, with the record of their parts."""
     check(size, contour)
     length = contour // 3
     most = SETTINGS[size].distractor_paddles // length * length
@@ -87,7 +99,7 @@ def trace(
 
 @compiled
 def _draw_images(table, margin, choice, choices, seed, contour, first, images, labels, made):
-    """Draw those images whose margin is number `choice` of `choices`."""
+    """Draw the images with margin number `choice` of `choices`."""
     size, length = images.shape[1], contour // 3
     stream = np.zeros(1, np.uint64)
     masks, attempt = table.blank.copy(), table.blank.copy()
@@ -122,10 +134,17 @@ class Pathfinder(Source):
     """Grey images (size, size) as rows of size**2 pixels, 0..255, and whether both markers lie on one curve.
 
     Generated images are exchangeable, so the splits are the first `train` images of the seed, the next `val` and the
-    next `test`. void=False draws crowded ones, with nearly every distractor of the original's settings, instead of the
-    original's. With release, the official images of this size and contour are read instead, out of their folder, one
-    around it or the release archive: all of them in an order of our own fixed seed, 80 / 10 / 10 percent; empty and
-    unreadable images are skipped and counted.
+    next `test`.
+
+    Args:
+        size: of the side in pixels.
+        contour: paddles of a target.
+        train, val, test: numbers of generated images.
+        seed: of generated images.
+        void: False for images with nearly all distractors of the original's settings, unlike the original.
+        release: the folder of the official images, one around it, or the release archive, to read those of this size
+            and contour instead: all of them, split 80 / 10 / 10 percent by a fixed seed of our own; empty and
+            unreadable images are skipped and counted.
     """
 
     name = "pathfinder"

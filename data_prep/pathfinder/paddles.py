@@ -1,13 +1,13 @@
-"""Pathfinder's parameters and the finitely many shapes its images consist of.
+"""Pathfinder's parameters, and tables of the finitely many shapes in its images.
 
 A dash ("paddle") is drawn `SCALE` times finer than the image, shrunk by Lanczos resampling and pasted at an integer
-pixel, so its pixels depend on its direction alone. Directions come from a finite set: a snake's first paddle points in
-one of 360 integer degrees, and every further one along one of a few dozen integer displacements (end minus anchor).
-`paddle_table` renders each of them once, together with everything else that depends on the direction alone.
+pixel, so its pixels depend only on its direction. Directions are from a finite set: the first paddle of a curve points
+in one of 360 integer degrees, every further one along one of a few dozen integer displacements (end minus anchor).
+`paddle_table` renders each of them once, with everything else that depends only on the direction.
 
 Coordinates are (y, x) in pixels, angles radians with theta = atan2(dy, dx). A point moved by distance d along theta
-is rounded up, (ceil(y + d sin theta), ceil(x + d cos theta)); the sum is rounded, so tables hold d sin theta, d cos
-theta and the ceiling is taken where y and x are known.
+is rounded up, (ceil(y + d sin theta), ceil(x + d cos theta)). The sum is rounded, so tables hold d sin theta and
+d cos theta, and the ceiling is computed once y and x are known.
 
 Source: Linsley et al. 2018 (github.com/drewlinsley/pathfinder) with the settings of google-research/long-range-arena.
 """
@@ -21,12 +21,12 @@ from PIL import Image, ImageDraw
 
 SCALE = 2
 SEEDS = 360
-OVERLAP = 459  # a paddle is refused where mask + patch reaches 1.8
-BEYOND = 32  # pixels by which masks and layers reach past the image on every side, so that no patch is clipped
+OVERLAP = 459  # a paddle is refused if mask + patch reaches 1.8
+BEYOND = 32  # pixels by which masks and layers exceed the image on every side, so that no patch is clipped
 
 
 class Setting(NamedTuple):
-    """Lengths in pixels; a contrast of 1 is a marker's brightness before the image is stretched to 0..255."""
+    """The parameters of a size: lengths in pixels; contrast 1 is a marker's brightness before stretching to 0..255."""
 
     margins: tuple[int, ...]
     thickness: float
@@ -52,13 +52,13 @@ class Paddles(NamedTuple):
     """Tables for extending a curve.
 
     P = 360 + K paddles: 0..359 leave their start at -180..179 degrees; 360 + k ends at its start, after displacement k.
-    A patch's centre, row and column side // 2, lies on the paddle's start. Its rows are filled up to a multiple of 8
-    with values that change nothing, which suits vector instructions. In patches 255 = 1.0.
+    A patch's centre, row and column side // 2, is the paddle's start. Its rows are filled up to a multiple of 8 for
+    vector instructions, with values that have no effect. In patches 255 = 1.0.
     """
 
     mask: np.ndarray  # (P, side, 8 n) uint8, the line widened by the margin
     dilated: np.ndarray  # (P, side + 2 margin, 8 n) uint8, the mask patch dilated by the margin
-    limit: np.ndarray  # (P, side, 8 n) uint8, the greatest mask that the paddle may be laid over
+    limit: np.ndarray  # (P, side, 8 n) uint8, the greatest mask on which the paddle may be placed
     anchor: np.ndarray  # (P, 2) from a paddle's pivot to the anchor of the next
     displacement: np.ndarray  # (K, 2) int64
     follower: np.ndarray  # (P, C) int64 displacements that may follow a paddle, then zeros
@@ -80,7 +80,7 @@ class Seeds(NamedTuple):
 
 
 class Table(NamedTuple):
-    """Everything that depends on an image's size and margin alone."""
+    """The tables of an image's size and margin."""
 
     padding: int
     contrast: np.ndarray  # (3,) int32 percent: targets, distractors, markers
@@ -93,7 +93,7 @@ class Table(NamedTuple):
 
 
 def shrink(canvas: np.ndarray, side: int) -> np.ndarray:
-    """uint8 (n, n) -> uint8 (side, side) by Lanczos resampling, overshoot clipped to 0..255."""
+    """Shrink uint8 (n, n) to (side, side) by Lanczos resampling, with overshoot clipped to 0..255."""
     return np.asarray(Image.fromarray(canvas).resize((side, side), Image.Resampling.LANCZOS))
 
 
@@ -112,7 +112,7 @@ def dilate(patch: np.ndarray, cells: np.ndarray) -> np.ndarray:
 
 
 def fill_rows(patches: np.ndarray, value: int) -> np.ndarray:
-    """(P, side, side) -> (P, side, 8 n)."""
+    """Fill rows with a value up to a multiple of 8: (P, side, side) -> (P, side, 8 n)."""
     side = patches.shape[-1]
     return np.pad(patches, ((0, 0), (0, 0), (0, -side % 8)), constant_values=value)
 
@@ -131,12 +131,12 @@ def radians(degree: int) -> float:
 
 
 def opposite(theta: float) -> float:
-    """theta +- pi within [-pi, pi], as the original turns it: sin(pi) > 0 and sin(-pi) < 0 are rounded up apart."""
+    """theta +- pi within [-pi, pi] as in the original, since ceil(sin(pi)) and ceil(sin(-pi)) differ."""
     return theta + math.pi if theta < 0 else theta - math.pi
 
 
 def render(theta: float, setting: Setting, margin: int) -> tuple[np.ndarray, np.ndarray]:
-    """Line and mask patch, uint8 (side, side), of a paddle that leaves the patch's centre in direction theta."""
+    """Render the line and mask patch, uint8 (side, side), of a paddle from the patch's centre in direction theta."""
     half = setting.length + math.ceil(setting.thickness) + margin
     centre, fine_side = half * SCALE, 2 * half * SCALE + 1
     dy, dx = polar(setting.length * SCALE, theta)
@@ -149,10 +149,10 @@ def render(theta: float, setting: Setting, margin: int) -> tuple[np.ndarray, np.
 
 
 def render_markers(radius: float) -> np.ndarray:
-    """uint8 (M, M, M, M): a filled disk around every pixel of an M x M image.
+    """Render a filled disk around every pixel of an M x M image: uint8 (M, M, M, M).
 
-    Shrinking by exactly SCALE makes a marker the same wherever the image's edge is farther than the radius plus twice
-    the resampling kernel's 3 pixels, so M - 1 = twice that distance covers an image of any larger size.
+    After shrinking by exactly SCALE all markers are equal whose distance from the image's edge exceeds the radius plus
+    twice the resampling kernel's 3 pixels, so M - 1 = twice that distance covers images of any larger size.
     """
     side = 2 * (math.ceil(radius) + 6) + 1
     y, x = np.mgrid[: side * SCALE, : side * SCALE]
@@ -165,9 +165,9 @@ def render_markers(radius: float) -> np.ndarray:
 
 
 def elements(masks: np.ndarray, half: int) -> list[np.ndarray]:
-    """Seeds' dilation elements, int64 (., 2) cells relative to the centre of a square with sides 2 half + 1.
+    """List the dilation elements of seeds, int64 (., 2) cells relative to the centre of a square of side 2 half + 1.
 
-    The paddle starts at index half + 1 of that square, one past its centre, and cells not fully 1 are dropped.
+    The paddle starts at index half + 1 of that square, one past its centre; cells below 1 are dropped.
     """
     cells = [np.argwhere(mask == 255) - mask.shape[0] // 2 + 1 for mask in masks]
     return [c[(abs(c) <= half).all(1)] for c in cells]
@@ -176,21 +176,21 @@ def elements(masks: np.ndarray, half: int) -> list[np.ndarray]:
 def is_void(cells: np.ndarray) -> bool:
     """Whether all cells (., 2) of a dilation element lie outside the image at one of its corners.
 
-    cv2.dilate gives the least float there, for want of a pixel to take the maximum over, and the original's
-    find_available_coordinates answers "none at all" for a mask with a negative minimum.
+    cv2.dilate returns the least float there, having no pixel for the maximum, and the original's
+    find_available_coordinates returns no coordinates for a mask with a negative minimum.
     """
     corners = ((1, 1), (1, -1), (-1, 1), (-1, -1))
     return any((cells * inward < 0).any(1).all() for inward in corners)
 
 
 def displacements(radius: int) -> np.ndarray:
-    """int64 (K, 2): distinct integer points reached from an anchor, one sample per pixel of circumference, floored."""
+    """List the integer points around an anchor, one sample for each pixel of circumference, floored: int64 (K, 2)."""
     angles = (k / radius for k in range(math.ceil(2 * math.pi * radius)))
     return np.unique([[math.floor(d) for d in polar(radius, angle)] for angle in angles], axis=0)
 
 
 def followers(turn: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Weights (P, K) -> columns int64 (P, C) of those above 0 in rising order, and their weights; zeros fill up."""
+    """Compress weights (P, K) to the columns int64 (P, C) of those above 0, ascending, and their weights, 0 beyond."""
     count = np.count_nonzero(turn, axis=1)
     column = np.argsort(turn == 0, axis=1, kind="stable")[:, : count.max()]
     used = np.arange(count.max()) < count[:, None]
@@ -199,7 +199,7 @@ def followers(turn: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 @functools.cache
 def paddle_table(size: int, margin: int, void: bool = True) -> Table:
-    """The table of an image's size and margin; without `void` seeds are accepted in every orientation."""
+    """Make the table of an image's size and margin; without `void` seeds are accepted in every orientation."""
     setting = SETTINGS[size]
     length = setting.length
     moves = displacements(length + margin)
@@ -215,7 +215,7 @@ def paddle_table(size: int, margin: int, void: bool = True) -> Table:
     delta = abs(theta[SEEDS:] - theta[:, None])
     delta = np.minimum(setting.continuity * np.minimum(delta, 2 * np.pi - delta), np.pi / 2)
     snake_percent = round(100 * setting.snake_contrast)
-    # cos(pi / 2) is 6e-17 in floating point, where no candidate is meant
+    # cos(pi / 2) is 6e-17 in floating point, which must not count as a candidate
     follower, turn = followers(np.where(delta < np.pi / 2, np.cos(delta) ** 2, 0.0))
     paddles = Paddles(
         mask=fill_rows(mask, 0),

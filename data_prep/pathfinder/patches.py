@@ -1,6 +1,6 @@
 """Pasting of Pathfinder's patches into masks and layers, and of layers into an image (see `paddles`).
 
-Handing the tables over to a function takes as long as most functions here: inlined, an image takes half the time.
+The functions are inlined, which halves the time of an image: passing the tables costs as much as most calls here.
 """
 
 import numpy as np
@@ -22,7 +22,7 @@ def paste(image, patches, paddle, start_y, start_x):
 
 @inlined
 def fits(mask, limits, paddle, start_y, start_x):
-    """No pixel of the mask is above the paddle's limit; the ones beyond the image's edge refuse what its frame does."""
+    """Whether no pixel of the mask is above the paddle's limit; pixels beyond the image's edge act as its frame."""
     side = limits.shape[1]
     top, left = start_y - side // 2 + BEYOND, start_x - side // 2 + BEYOND
     window, limit = mask[top : top + side, left : left + limits.shape[2]], limits[paddle]
@@ -37,7 +37,7 @@ def fits(mask, limits, paddle, start_y, start_x):
 
 @inlined
 def paste_marker(layer, markers, y, x):
-    """layer = max(layer, marker at (y, x)); near an edge the marker is the one cut off by that edge."""
+    """layer = max(layer, marker at (y, x)), with the marker cut off by a near edge."""
     side = len(markers)
     half, beyond = side // 2, len(layer) - 2 * BEYOND - side
     i, j = min(y, max(half, y - beyond)), min(x, max(half, x - beyond))
@@ -49,10 +49,14 @@ def paste_marker(layer, markers, y, x):
 
 @inlined
 def paint(table, targets, distractors, first, last, layers):
-    """Targets, distractors and markers, each at full contrast, into layers (3, size + 2 BEYOND, same) uint8.
+    """Paint targets, distractors and markers at full contrast.
 
-    targets (contour, 2, 3) and distractors (., 3) hold paddles; the markers lie at the start of target number `first`
-    and the end of number `last`.
+    Args:
+        table: of the size and margin.
+        targets: paddles (contour, 2, 3).
+        distractors: paddles (., 3).
+        first, last: the markers are at the start of target `first` and the end of target `last`.
+        layers: (3, size + 2 BEYOND, same) uint8, written.
     """
     layers[:] = 0
     for snake in range(2):
@@ -66,7 +70,7 @@ def paint(table, targets, distractors, first, last, layers):
 
 @inlined
 def stretch(layers, contrast, canvas, image):
-    """The brightest layer in units of 1 / 25500, then minimum to 0 and maximum to 255, halves rounded up: all exact."""
+    """Take the brightest layer in units of 1 / 25500 and stretch it to 0..255, halves rounded up, all exactly."""
     size = len(image)
     canvas[:] = 0
     for k in range(3):

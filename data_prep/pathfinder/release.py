@@ -1,8 +1,8 @@
-"""The official Pathfinder images, out of a folder or streamed out of the release archive.
+"""The official Pathfinder images, from a folder or streamed from the release archive.
 
 They are curv_contour_length_14/imgs/N/sample_i.png (curv_baseline and curv_contour_length_9 for the shorter curves),
-below pathfinder32, pathfinder64, pathfinder128 or pathfinder256. metadata/N.npy beside imgs are text, a line for each
-image: folder, file, number, label and what it was drawn with.
+below pathfinder32, pathfinder64, pathfinder128 or pathfinder256. metadata/N.npy beside imgs are texts with a line for
+each image: folder, file, number, label and parameters.
 """
 
 import hashlib
@@ -25,7 +25,7 @@ Listed = list[tuple[str, int]]  # (imgs/N/sample_i.png, label) of each image
 
 
 def listing(metadata: dict[str, Iterable[bytes]], where: str) -> Listed:
-    """The images of metadata/<key>.npy, in the order of its numbers; ValueError for a bad line or without any."""
+    """List the images of metadata/<key>.npy in the order of the keys. Raises ValueError for a bad line or none."""
     if not metadata:
         raise ValueError(f"{where} has no metadata/*.npy: release must be the folder around it or the release archive")
     entries = []
@@ -40,7 +40,7 @@ def listing(metadata: dict[str, Iterable[bytes]], where: str) -> Listed:
 
 
 def decode(file: BinaryIO | Path, size: int) -> np.ndarray | None:
-    """Grey pixels (size, size) uint8; None where there is no such image in it."""
+    """Decode grey pixels (size, size) uint8; None if the file holds no such image."""
     try:
         with Image.open(file) as image:
             pixels = np.asarray(image.convert("L"))
@@ -68,15 +68,18 @@ class Folder:
         return listing({path.stem: path.read_bytes().splitlines() for path in files}, str(self.path))
 
     def fetch(self, root: Path, progress: Progress) -> None:
-        """Nothing to do: images are read where they are."""
+        """Do nothing: images are read in place."""
 
     def pixels(self, name: str) -> np.ndarray | None:
         return decode(self.path / name, self.size)
 
 
 class Archive:
-    """The release archive. One pass over it, in `fetch`, keeps the decoded images in a file without a name in `root`,
-    so that memory stays small and a killed process leaves nothing behind."""
+    """The release archive.
+
+    One pass over it, in `fetch`, stores the decoded images in an unnamed file in `root`, so that memory is bounded and
+    a killed process leaves nothing behind.
+    """
 
     def __init__(self, path: Path, *, size: int, contour: int):
         self.path, self.size, self.inner = path, size, f"/pathfinder{size}/{FOLDERS[contour]}/"
@@ -88,7 +91,7 @@ class Archive:
     def fetch(self, root: Path, progress: Progress) -> None:
         metadata, self.rows = {}, {}
         root.mkdir(parents=True, exist_ok=True)
-        self.images = tempfile.TemporaryFile(dir=root)  # noqa: SIM115 read by `pixels`, gone with this object
+        self.images = tempfile.TemporaryFile(dir=root)  # noqa: SIM115 read by `pixels`, closed with this object
         with reading(self.path), no_room(root):
             for name, content in self._members(progress):
                 if name.startswith("metadata/") and name.endswith(".npy"):

@@ -25,7 +25,7 @@ BINS = np.linspace(0, 256, 9)
 
 
 class Drawing(NamedTuple):
-    """One image and what it is made of; `pathfinder_reference` has a tuple with the same fields and more."""
+    """One image and its parts; `pathfinder_reference` has a tuple with the same fields and more."""
 
     image: np.ndarray  # (size, size) uint8
     label: int
@@ -37,7 +37,7 @@ class Drawing(NamedTuple):
 
 
 def drawings(*, size: int, count: int, seed: int, contour: int, void: bool = True) -> Iterator[Drawing]:
-    """The fast generator's images, painted again role by role."""
+    """Draw the fast generator's images, and paint them again role by role."""
     images, labels, made = trace(size=size, count=count, seed=seed, contour=contour, void=void)
     length = contour // 3
     layers = np.empty((3, size + 2 * BEYOND, size + 2 * BEYOND), np.uint8)
@@ -54,9 +54,9 @@ def drawings(*, size: int, count: int, seed: int, contour: int, void: bool = Tru
 
 
 def measure(sample: Iterable[Drawing]) -> dict[str, np.ndarray]:
-    """One number per image under each name; under "<role> histogram" a row of 8 pixel counts by grey value.
+    """Measure one number for each image under each name, and 8 pixel counts by grey value under "<role> histogram".
 
-    Lit pixels are those above 63; a role's grey is its part of the mean grey, over the pixels where it is brightest.
+    Lit pixels are those above 63; a role's grey is its part of the mean grey, over the pixels in which it is brightest.
     """
     rows = []
     for d in sample:
@@ -76,7 +76,7 @@ def measure(sample: Iterable[Drawing]) -> dict[str, np.ndarray]:
 
 
 def report(measured: dict[str, dict[str, np.ndarray]]) -> str:
-    """A table with one column per generator."""
+    """Format a table with a column for each generator."""
     lines = [f"{'':22}" + "".join(f"{who} n={len(m['label'])}".rjust(26) for who, m in measured.items())]
     for name in next(iter(measured.values())):
         if name.endswith("histogram"):
@@ -92,7 +92,7 @@ def report(measured: dict[str, dict[str, np.ndarray]]) -> str:
 
 
 def grid(images: np.ndarray, columns: int = 8) -> Image.Image:
-    """Images (count, size, size) side by side, one grey pixel between them."""
+    """Arrange images (count, size, size) in a grid, one grey pixel between them."""
     tiles = np.pad(images, ((0, -len(images) % columns), (0, 1), (0, 1)), constant_values=128)
     rows = tiles.reshape(-1, columns, *tiles.shape[1:]).transpose(0, 2, 1, 3)
     return Image.fromarray(rows.reshape(rows.shape[0] * rows.shape[1], -1))

@@ -65,7 +65,7 @@ class Mixer(nn.Module):
     """Mixes token vectors: x (N,L,d), mask (N,L) -> (N,L,width). A block holds one, ``Multihead`` or a mechanism.
 
     A mixer, like any module, may have ``rates``: factors of the learning rate by the names of its own parameters, which
-    then have no weight decay (``lra.train.optim``).
+    then have no weight decay unless ``decayed`` has their names too (``lra.train.optim``).
     """
 
     causal: bool = False  # True: no result depends on a token ahead

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..ops.blocks import blocks
+from ..ops.kernel_features import attend, zero_padding
 from ..ops.options import Range, in_range, one_of
 from ..ops.precision import at_least_float32, full_precision
 from .base import Attention, Sizes
@@ -36,11 +37,11 @@ class Linear(Attention):
     def forward(self, q, k, v, mask=None):
         q, k = F.elu(q) + 1, F.elu(k) + 1
         if self.causal:
-            total, weight = causal_sums(q, _real(k, mask), v)
+            total, weight = causal_sums(q, zero_padding(k, mask), v)
             return total / weight.clamp(min=1e-6) if self.normalise else total * self.sizes.length**-0.5
         if self.normalise:
             return attend(q, k, v, mask)
-        return q @ (_real(k, mask).mT @ v) * self.sizes.length**-0.5
+        return q @ (zero_padding(k, mask).mT @ v) * self.sizes.length**-0.5
 
 
 class Performer(Attention):
@@ -146,20 +147,17 @@ class RandomFeatures(nn.Module):
         return normal.norm(dim=-1, keepdim=True) * q.flatten(0, 1)[:features]
 
 
-def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, floor: float = 1e-6) -> Tensor:
-    """q·mean(k vᵀ) / max(q·mean(k), floor) with features q, k (N,H,L,F), v (N,H,L,E) -> (N,H,L,E).
-
-    Means over the real keys rather than sums, so that what the floor means does not depend on their number.
-    """
-    total = k.shape[2] if mask is None else mask.sum(-1).clamp(min=1)[:, None, None, None]
-    k = _real(k, mask)
-    return q @ (k.mT @ v / total) / (q @ (k.sum(2)[..., None] / total)).clamp(min=floor)
-
-
 def causal_sums(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    """q_i·Σ_(j<=i) k_j v_jᵀ and q_i·Σ_(j<=i) k_j: q, k (N,H,L,F), v (N,H,L,E) -> (N,H,L,E), (N,H,L,1).
+    """Compute q_i·Σ_(j<=i) k_j v_jᵀ and q_i·Σ_(j<=i) k_j.
 
     By pairs within blocks of ``BLOCK``, by sums of whole blocks between them: memory O(L (BLOCK + F E / BLOCK)).
+
+    Args:
+        q, k: features, (N,H,L,F).
+        v: (N,H,L,E).
+
+    Returns:
+        (N,H,L,E) and (N,H,L,1).
     """
     L, v = v.shape[2], torch.cat([v, torch.ones_like(v[..., :1])], -1)
     q, k, v = (blocks(t, BLOCK) for t in (q, k, v))  # (N,H,B,b,.)
@@ -167,7 +165,3 @@ def causal_sums(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     before = states.cumsum(2) - states  # of the blocks before, (N,H,B,F,E + 1)
     sums = ((q @ k.mT).tril() @ v + q @ before).flatten(2, 3)[:, :, :L]
     return sums[..., :-1], sums[..., -1:]
-
-
-def _real(k: Tensor, mask: Tensor | None) -> Tensor:
-    return k if mask is None else k * mask[:, None, :, None]

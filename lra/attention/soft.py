@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from ..ops.options import Range, in_range, one_of
 from ..ops.pinv import newton
 from ..ops.precision import at_least_float32, full_precision
+from ..ops.scores import gaussian
 from ..ops.segments import real_first, segment_means
 from ..ops.three_factor import Inverse
 from .base import Attention, Sizes
@@ -112,8 +113,3 @@ class Soft(Attention):
             return real_first(mask)
         draw = torch.rand(N, L, device=mask.device) if self.training else self.draw[:L].expand(N, -1)
         return draw.masked_fill(~mask, 2).argsort(dim=-1)
-
-
-def gaussian(x: Tensor, y: Tensor) -> Tensor:
-    """exp(-||x_i - y_j||² / 2): x (...,i,D), y (...,j,D) -> (...,i,j)."""
-    return (x @ y.mT - x.square().sum(-1)[..., None] / 2 - y.square().sum(-1)[..., None, :] / 2).exp()

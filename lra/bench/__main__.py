@@ -1,4 +1,4 @@
-"""python -m lra.bench: what mechanisms cost, alone and in a training step, measured in one process and interleaved."""
+"""python -m lra.bench: time and memory of mechanisms, alone and in a training step, interleaved in one process."""
 
 import itertools
 import time
@@ -13,13 +13,17 @@ from ..report import bench_tables
 from ..runs import bench_record, record
 from . import contestants, profile, run
 
-# Options that say on which machine and how long is measured: not part of a benchmark's fingerprint.
+# Options on the machine and the duration of the measurement, which are not part of a benchmark's fingerprint.
 INDIFFERENT = ("runs", "device", "threads", "budget_s", "steps", "command_overrides", "data_overrides", "multirun")
 
 
 @main("bench")
 def bench(config: DictConfig) -> None:
-    """Measure, write a record and print its tables; raise ValueError for an unknown name or a number out of range."""
+    """Measure, write a record and print its tables.
+
+    Raises:
+        ValueError: a name is unknown, a number out of range, or the record cannot be written.
+    """
     console = Console(highlight=False, markup=False, emoji=False)
     if not console.is_terminal:
         console.width = 200
@@ -37,23 +41,23 @@ def bench(config: DictConfig) -> None:
             console.print(profile.table(config, name, device))
         return
     began = time.monotonic()
-    where = bench_record.machine(device, speed := run.rates(device, list(config.dtype)))
+    machine = bench_record.machine(device, speed := run.rates(device, list(config.dtype)))
     choices = {k: v for k, v in OmegaConf.to_container(config, resolve=True).items() if k not in INDIFFERENT}
     for rows in run.run(config, device, speed):  # saved after each shape, so that an interrupt loses one shape
-        found = bench_record.BenchRecord(
+        measured = bench_record.BenchRecord(
             name=config.name,
-            fingerprint=bench_record.fingerprint(choices, where),
+            fingerprint=bench_record.fingerprint(choices, machine),
             git=record.git_commit(),
             choices=choices,
-            machine=where,
+            machine=machine,
             seconds=round(time.monotonic() - began, 1),
             rows=rows,
         )
         try:
-            path = bench_record.save(found, Path(config.runs))
+            path = bench_record.save(measured, Path(config.runs))
         except OSError as error:
             raise ValueError(f"cannot write to {config.runs}: {error.strerror}; choose a folder with runs=") from None
-    bench_tables.show(console, [found])
+    bench_tables.show(console, [measured])
     print(f"written to {path}")
 
 

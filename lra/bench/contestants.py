@@ -1,5 +1,8 @@
-"""Names of contestants -> configurations. A name is a label: a file of conf/attn or conf/attn/bench, then its changed
-keys, as in ``cur_step-count=32-pinv.steps=6``."""
+"""The configurations of contestants by their names.
+
+A name is a label: a file of conf/attn or conf/attn/bench, then its changed options, as in
+``cur_step-count=32-pinv.steps=6``.
+"""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -11,7 +14,7 @@ from ..config import CONF, compose
 
 
 class Shape(NamedTuple):
-    """n None: the task's own length."""
+    """The shape of a measurement; ``n`` None stands for the task's own length."""
 
     n: int | None
     batch: int
@@ -21,7 +24,7 @@ class Shape(NamedTuple):
 
 
 def mechanisms() -> list[str]:
-    """Every mechanism of conf/attn, which is what ``mechanisms=all`` means."""
+    """Every mechanism of conf/attn: the meaning of ``mechanisms=all``."""
     return sorted(path.stem for path in (CONF / "attn").glob("*.yaml") if path.stem != "custom")
 
 
@@ -31,42 +34,54 @@ def benchmark_only() -> list[str]:
 
 
 def names(wanted: str | Sequence[str]) -> list[str]:
-    """Expand ``all`` and remove repetitions; raise ValueError for an unknown name."""
-    found = []
+    """Expand ``all`` and remove repetitions. Raises ValueError for an unknown name."""
+    expanded = []
     for name in [wanted] if isinstance(wanted, str) else wanted:
-        found += mechanisms() if name == "all" else [str(name)]
+        expanded += mechanisms() if name == "all" else [str(name)]
     known = [*mechanisms(), *benchmark_only()]
-    if unknown := [name for name in found if _parts(name)[0] not in known]:
+    if unknown := [name for name in expanded if _parts(name)[0] not in known]:
         raise ValueError(f"mechanisms: {', '.join(unknown)} is not one of all, {', '.join(known)}")
-    if not found:
+    if not expanded:
         raise ValueError(f"mechanisms is empty; name some of all, {', '.join(known)}")
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(expanded))
 
 
 def config(name: str, overrides: Iterable[str]) -> DictConfig:
-    """Compose the configuration of ``python -m lra.train attn=<name> *overrides``, labelled by the name."""
+    """Compose the configuration of ``python -m lra.train attn=<name> *overrides``, labelled by the name.
+
+    Args:
+        name: of the contestant.
+        overrides: besides those of its name.
+    """
     attn, *changes = _parts(name)
     folder = "bench/" if attn in benchmark_only() else ""
-    made = compose("train", [f"attn={folder}{attn}", *(f"attn.{change}" for change in changes), *overrides])
-    made.label = name
-    return made
+    composed = compose("train", [f"attn={folder}{attn}", *(f"attn.{change}" for change in changes), *overrides])
+    composed.label = name
+    return composed
 
 
 def overrides(config: DictConfig, task: str, shape: Shape, pad: str | None = None) -> list[str]:
-    """A task and a shape as overrides of lra.train; pad ``batch/8``: padding to the batch in micro-batches of 8."""
-    found = [f"task={task}", f"budget={config.budget}", f"optim.batch={shape.batch}"]
-    found += [f"model.heads={shape.heads}", f"model.head_dim={shape.head_dim}"]
-    found.append(f"model.dim={shape.heads * shape.head_dim}")
+    """Write a task and a shape as overrides of lra.train.
+
+    Args:
+        config: of the benchmark.
+        task: its name.
+        shape: of the measurement.
+        pad: padding, with ``batch/8`` for padding to the batch in micro-batches of 8; None for random batches.
+    """
+    listed = [f"task={task}", f"budget={config.budget}", f"optim.batch={shape.batch}"]
+    listed += [f"model.heads={shape.heads}", f"model.head_dim={shape.head_dim}"]
+    listed.append(f"model.dim={shape.heads * shape.head_dim}")
     if shape.n is not None:
-        found += [f"task.length={shape.n}", f"task.limit={shape.n}"]
+        listed += [f"task.length={shape.n}", f"task.limit={shape.n}"]
     if pad is not None:
         name, _, micro = pad.partition("/")
-        found += [f"data.pad={name}"] + [f"optim.micro_batch={micro}"] * bool(micro)
-    return [*found, *config.overrides]
+        listed += [f"data.pad={name}"] + [f"optim.micro_batch={micro}"] * bool(micro)
+    return [*listed, *config.overrides]
 
 
 def claim(name: str, claims: DictConfig) -> float:
-    """Exponent of the length in the time that the authors claim; 1 if the configuration names none."""
+    """The exponent of the length in the time that the authors claim; 1 if the configuration has none."""
     return float(claims.get(_parts(name)[0], 1))
 
 

@@ -1,5 +1,7 @@
-"""python -m lra.bench.gpu_check: the tests marked gpu and the GPU presets on a machine that has one, within 8 minutes;
-one file of results, written anew after each part. It uses the Python it is started with and installs nothing."""
+"""python -m lra.bench.gpu_check: the tests marked gpu and the GPU presets, within 8 minutes on a machine with a GPU.
+
+The results are one file, rewritten after each part. The command runs in the Python that starts it and installs nothing.
+"""
 
 import importlib.util
 import json
@@ -17,20 +19,28 @@ from pathlib import Path
 import torch
 
 from ..config import CONF
+from ..console import log
 from ..report import bench_tables
 from ..runs import bench_record, record
 
 TOTAL = 430  # seconds for everything
-TESTS = 200  # of them at most for the tests, most of which pass in compiling kernels: that is why they come first
-SHARE = {"figure4": 0.5, "table2": 0.55, "table2_graphs": 1.0}  # of what is left when it begins
-START = 20  # seconds that a benchmark takes around what its budget counts: imports, rates, its last case
-GRACE = 10  # seconds for what is interrupted to write what it has
+TESTS = 200  # seconds of them for the tests, at most; they come first, since most of it is the compilation of kernels
+SHARE = {"figure4": 0.5, "table2": 0.55, "table2_graphs": 1.0}  # of the time that is left when a preset begins
+START = 20  # seconds that a benchmark takes beyond its budget: imports, rates, its last case
+GRACE = 10  # seconds for an interrupted process to write its results
 MARK = "pytest.mark.gpu"
-PROCESSES = 8  # that compile and test side by side
+PROCESSES = 8  # in parallel, for compilation and tests
 
 
 def check(runs: Path = Path("runs")) -> Path:
-    """Write runs/gpu-check/<hardware>.json and .md, and return the latter; raise OSError if that fails."""
+    """Run the check and write runs/gpu-check/<hardware>.json and .md.
+
+    Returns:
+        The path of the .md file.
+
+    Raises:
+        OSError: a file cannot be written.
+    """
     began = time.monotonic()
     env = os.environ | {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
     env.setdefault("CUDA_VISIBLE_DEVICES", "0")
@@ -38,24 +48,34 @@ def check(runs: Path = Path("runs")) -> Path:
     folder = runs / "gpu-check"
     folder.mkdir(parents=True, exist_ok=True)
     shutil.rmtree(folder / "bench", ignore_errors=True)  # of an earlier check
-    found = {"tests": {"summary": "not run"}, "benchmarks": [], "failed": []}
+    results = {"tests": {"summary": "not run"}, "benchmarks": [], "failed": []}
     for part in ("tests", *SHARE):
-        print(f"gpu-check: {part}", flush=True)
+        log(f"gpu-check: {part}")
         try:
             if part == "tests":
-                found["tests"] = tests(folder, env)
+                results["tests"] = tests(folder, env)
             else:
                 left = (TOTAL - (time.monotonic() - began)) * SHARE[part]
-                found["failed"] += benchmark(part, folder, env, left)
+                results["failed"] += benchmark(part, folder, env, left)
         except Exception as error:  # the other parts go on
-            found["failed"].append(f"{part}: {error!r}")
-        found["seconds"] = round(time.monotonic() - began, 1)
-        path = write(folder, found)
+            results["failed"].append(f"{part}: {error!r}")
+        results["seconds"] = round(time.monotonic() - began, 1)
+        path = write(folder, results)
     return path
 
 
 def benchmark(preset: str, folder: Path, env: dict[str, str], seconds: float) -> list[str]:
-    """Run a preset, whose records go below ``folder`` after each length; return one line for each failure."""
+    """Run a preset, which writes its record below ``folder`` after each length.
+
+    Args:
+        preset: of conf/preset.
+        folder: of the check.
+        env: environment of the process.
+        seconds: until it is stopped.
+
+    Returns:
+        One line for each failure.
+    """
     command = [sys.executable, "-m", "lra.bench", f"preset={preset}", "device=cuda", f"runs={folder}"]
     status = limited([*command, f"budget_s={max(seconds - START, 1):.0f}"], seconds + START, env=env)
     if status is None:
@@ -64,12 +84,20 @@ def benchmark(preset: str, folder: Path, env: dict[str, str], seconds: float) ->
 
 
 def gpu_test_files() -> list[Path]:
-    """Files of tests/ with a test marked gpu."""
+    """List the files of tests/ with a test marked gpu."""
     return [path for path in sorted((CONF.parent / "tests").rglob("test_*.py")) if MARK in path.read_text()]
 
 
 def tests(folder: Path, env: dict[str, str]) -> dict:
-    """Run the tests marked gpu: their counts, names of those that failed, what they measured, one line of summary."""
+    """Run the tests marked gpu.
+
+    Args:
+        folder: of the check.
+        env: environment of the process.
+
+    Returns:
+        Their counts, the names of failed tests, the values that they measured, and a summary of one line.
+    """
     report = folder / "tests.xml"
     report.unlink(missing_ok=True)
     files = map(str, gpu_test_files())
@@ -93,7 +121,11 @@ def tests(folder: Path, env: dict[str, str]) -> dict:
 
 
 def limited(command: list[str], seconds: float, **options) -> int | None:
-    """The exit status, or None after ``seconds``: then it is interrupted, and killed with all that it has started."""
+    """Run a command for at most ``seconds``, then interrupt it and kill all processes that it started.
+
+    Returns:
+        The exit status, None if it was interrupted.
+    """
     process = subprocess.Popen(command, start_new_session=True, **options)
     try:
         return process.wait(max(seconds, 1))
@@ -108,22 +140,27 @@ def limited(command: list[str], seconds: float, **options) -> int | None:
         process.wait()
 
 
-def write(folder: Path, found: dict) -> Path:
+def write(folder: Path, results: dict) -> Path:
+    """Write the results so far, with the tables of all benchmarks in the folder; returns the path of the .md file."""
     records, damaged = bench_record.scan(folder)
     name = "".join(c if c.isalnum() else "-" for c in torch.cuda.get_device_name()).lower()
-    made = found | {"failed": [*found["failed"], *damaged], "benchmarks": [asdict(r) for r in records]}
-    record.write(folder / f"{name}.json", json.dumps(made, indent=1) + "\n")
-    lines = [f"Tests: {found['tests']['summary']}.", *(f"Failed: {name}." for name in found["tests"].get("failed", []))]
-    measured = "\n".join(f"* {line}" for line in found["tests"].get("measured", []))
+    complete = results | {"failed": [*results["failed"], *damaged], "benchmarks": [asdict(r) for r in records]}
+    record.write(folder / f"{name}.json", json.dumps(complete, indent=1) + "\n")
+    lines = [
+        f"Tests: {results['tests']['summary']}.",
+        *(f"Failed: {name}." for name in results["tests"].get("failed", [])),
+    ]
+    measured = "\n".join(f"* {line}" for line in results["tests"].get("measured", []))
     tables = bench_tables.markdown(bench_tables.tables(records)) if records else "No benchmark left a record."
-    text = "\n\n".join(["# GPU check", *lines, *made["failed"], measured, tables])
+    text = "\n\n".join(["# GPU check", *lines, *complete["failed"], measured, tables])
     record.write(folder / f"{name}.md", text)
     return folder / f"{name}.md"
 
 
 def main() -> None:
+    """Run the check if there is a GPU, and print its results."""
     if not torch.cuda.is_available():
-        print("gpu-check: torch sees no GPU here, nothing was run")
+        log("gpu-check: torch sees no GPU, nothing was run")
         return
     path = check()
     print(path.read_text())

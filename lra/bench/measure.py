@@ -18,8 +18,14 @@ LEFT_OUT = "left out: no time"
 
 @dataclass(frozen=True, kw_only=True)
 class Measurement:
-    """samples: milliseconds a call, each the mean of ``calls`` calls in a row; peak_bytes: most that was allocated at
-    once above what lay there before; status: ``ok`` or why nothing was measured."""
+    """The measurement of a step.
+
+    Args:
+        samples: milliseconds a call, each the mean of ``calls`` consecutive calls.
+        calls: of a sample.
+        peak_bytes: the most that was allocated at once, above the bytes allocated before.
+        status: ``ok``, or the reason why nothing was measured.
+    """
 
     samples: tuple[float, ...] = ()
     calls: int = 1
@@ -28,6 +34,7 @@ class Measurement:
 
     @property
     def n(self) -> int:
+        """The number of samples."""
         return len(self.samples)
 
     @property
@@ -45,44 +52,53 @@ def measure(
     sample_ms: float = 0.0,
     deadline: float = math.inf,
 ) -> dict[str, Measurement]:
-    """Each step in turn, round by round, so that a drift of the machine's speed falls on all alike.
+    """Time steps in rounds, each step once a round, so that a drift of the machine's speed affects all alike.
 
-    Warm-up and the memory pass come first and are not timed, nor is a GPU's first round, in which its allocator finds
-    blocks for all. A sample lasts ``sample_ms`` or one call, whichever is more; on a GPU it is the time between two
-    events. Nothing is begun after ``deadline`` (of ``time.monotonic``) but the first sample of what is warm. Whatever a
-    step raises is its status, and the others go on.
+    Warm-up and the memory pass come first and are not timed, nor is the first round on a GPU, in which its allocator
+    finds blocks for all steps. On a GPU a sample is the time between two events.
+
+    Args:
+        steps: by name.
+        repeats: rounds.
+        warmup: calls of each step before.
+        device: ``cpu`` or ``cuda``.
+        sample_ms: least duration of a sample, which is at least one call.
+        deadline: on the clock of ``time.monotonic``, after which only the first sample of each warm step is taken.
+
+    Returns:
+        The measurements by name. The status of a step that raised says so; the others continue.
     """
-    found: dict[str, Measurement] = {}
+    measurements: dict[str, Measurement] = {}
     for name, step in steps.items():
         if time.monotonic() >= deadline:
-            found[name] = Measurement(status=LEFT_OUT)
+            measurements[name] = Measurement(status=LEFT_OUT)
             continue
         try:
             for _ in range(warmup):
                 step()
             peak = peak_bytes(step, device)
             calls = math.ceil(sample_ms / max(_milliseconds(step, 1, device), 1e-3)) if sample_ms else 1
-            found[name] = Measurement(calls=max(1, calls), peak_bytes=peak)
+            measurements[name] = Measurement(calls=max(1, calls), peak_bytes=peak)
         except Exception as error:
-            found[name] = Measurement(status=failure(error))
+            measurements[name] = Measurement(status=failure(error))
             _release(device)
-    samples: dict[str, list[float]] = {name: [] for name, m in found.items() if m.status == "ok"}
-    for turn in range(-1 if device == "cuda" else 0, repeats):
-        if turn > 0 and time.monotonic() >= deadline:
+    samples: dict[str, list[float]] = {name: [] for name, m in measurements.items() if m.status == "ok"}
+    for round_number in range(-1 if device == "cuda" else 0, repeats):
+        if round_number > 0 and time.monotonic() >= deadline:
             break
         for name in list(samples):
             try:
-                ms = _milliseconds(steps[name], found[name].calls, device)
-                if turn >= 0:
+                ms = _milliseconds(steps[name], measurements[name].calls, device)
+                if round_number >= 0:
                     samples[name].append(ms)
             except Exception as error:
                 del samples[name]
-                found[name] = Measurement(status=failure(error))
+                measurements[name] = Measurement(status=failure(error))
                 _release(device)
     for name, times in samples.items():
-        m = found[name]
-        found[name] = Measurement(samples=tuple(times), calls=m.calls, peak_bytes=m.peak_bytes)
-    return found
+        m = measurements[name]
+        measurements[name] = Measurement(samples=tuple(times), calls=m.calls, peak_bytes=m.peak_bytes)
+    return measurements
 
 
 def _release(device: str) -> None:
@@ -107,10 +123,14 @@ def _milliseconds(step: Callable[[], object], calls: int, device: str) -> float:
 
 
 def peak_bytes(step: Callable[[], object], device: str = "cpu") -> int:
-    """Most bytes of tensors alive at once during step(), above those before it.
+    """Measure the most bytes of tensors alive at once during step(), above those before it.
 
-    On a GPU the allocator's own count; on a CPU the storages that operators return, without the scratch space inside
-    an operator.
+    On a GPU this is the allocator's own count; on a CPU it counts the storages that operators return, without the
+    scratch space inside an operator.
+
+    Args:
+        step: to call once.
+        device: ``cpu`` or ``cuda``.
     """
     if device == "cuda":
         torch.cuda.synchronize()
@@ -125,7 +145,7 @@ def peak_bytes(step: Callable[[], object], device: str = "cpu") -> int:
 
 
 class _LiveBytes(TorchDispatchMode):
-    """Adds a storage up when an operator first returns it and takes it off when it is freed."""
+    """The bytes of live storages: added when an operator first returns one, subtracted when it is freed."""
 
     def __init__(self):
         super().__init__()

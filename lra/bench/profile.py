@@ -22,7 +22,7 @@ from .workloads import classifier, random_batch
 WARMUP = 3
 TOP = 15
 PYTHON = "Python and the trainer, or the device idle"
-# Kinds of operators by a pattern of their names, the first that matches; the rest is element-wise or reductions.
+# Kinds of operators by patterns of their names, of which the first match counts; others are element-wise or reductions.
 KINDS = {
     "matrix products": r"mm$|mm_|bmm|matmul|linear|conv|_scaled_dot_product|attention",
     "selection and random numbers": r"topk|sort|rand|bernoulli|uniform_|normal_|dropout$",
@@ -36,7 +36,7 @@ ARITHMETIC = ("matrix products", "element-wise and reductions", "optimiser", "se
 
 
 class _Watch(L.Callback):
-    """Profiles the steps after the first WARMUP, or only times them."""
+    """A callback that profiles the steps after the first WARMUP, or only times them."""
 
     def __init__(self, device: str, profiled: bool):
         activities = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * (device == "cuda")
@@ -62,6 +62,11 @@ class _Watch(L.Callback):
 def table(config: DictConfig, name: str, device: str) -> Table:
     """Profile ``config.steps`` training steps at the first shape.
 
+    Args:
+        config: of the benchmark.
+        name: of the contestant.
+        device: ``cpu`` or ``cuda``.
+
     Returns:
         The operators that take most time, and the share of each kind.
 
@@ -71,12 +76,12 @@ def table(config: DictConfig, name: str, device: str) -> Table:
     shape = Shape(*(config[key][0] for key in Shape._fields))
     if config.batches == "data":
         shape = shape._replace(n=None)
-    made = contestants.config(name, contestants.overrides(config, config.tasks[0], shape))
+    contestant = contestants.config(name, contestants.overrides(config, config.tasks[0], shape))
     dtype = shape.dtype
-    if reason := build.unavailable(made):
+    if reason := build.unavailable(contestant):
         raise ValueError(reason)
     quiet()
-    runs = [_run(made, config, device, profiled=profiled) for profiled in (False, True)]
+    runs = [_run(contestant, config, device, profiled=profiled) for profiled in (False, True)]
     (bare, _), (seconds, profiler) = runs
     own = "self_device_time_total" if device == "cuda" else "self_cpu_time_total"
     events = [event for event in profiler.key_averages() if event.device_type == DeviceType.CPU]
@@ -84,8 +89,8 @@ def table(config: DictConfig, name: str, device: str) -> Table:
     calls = {event.key: event.count / config.steps for event in events}
     total = 1000 * seconds / config.steps
     out = Table(
-        title=f"{made.task.name} {name}: {1000 * bare / config.steps:.1f} ms a training step, {total:.1f} profiled; "
-        f"batch {shape.batch}, n {made.task.length}, {dtype}, {device}, "
+        title=f"{contestant.task.name} {name}: {1000 * bare / config.steps:.1f} ms a training step, "
+        f"{total:.1f} profiled; batch {shape.batch}, n {contestant.task.length}, {dtype}, {device}, "
         f"{torch.get_num_threads()} threads, {config.steps} steps",
         title_justify="left",
         box=box.SIMPLE_HEAD,
@@ -107,16 +112,17 @@ def table(config: DictConfig, name: str, device: str) -> Table:
 
 
 def kind(operator: str) -> str:
+    """The kind of an operator, a key of KINDS or "element-wise and reductions"."""
     for name, pattern in KINDS.items():
         if re.search(pattern, operator):
             return name
     return "element-wise and reductions"
 
 
-def _run(made: DictConfig, config: DictConfig, device: str, *, profiled: bool) -> tuple[float, profile | None]:
+def _run(contestant: DictConfig, config: DictConfig, device: str, *, profiled: bool) -> tuple[float, profile | None]:
     """Seconds of ``config.steps`` steps after the warm-up, and the profiler."""
     torch.manual_seed(0)
-    model = classifier(made)
+    model = classifier(contestant)
     if config.compile:
         model.compile()
     watch = _Watch(device, profiled)
@@ -132,14 +138,14 @@ def _run(made: DictConfig, config: DictConfig, device: str, *, profiled: bool) -
         logger=False,
         callbacks=[Divergence(), Stopwatch(), watch],
     )
-    module = lit_classifier(made, model, loss=build.loss(made), seed=0)
-    trainer.fit(module, _batches(made, config, device))
+    module = lit_classifier(contestant, model, loss=build.loss(contestant), seed=0)
+    trainer.fit(module, _batches(contestant, config, device))
     return watch.seconds, watch.profiler
 
 
-def _batches(made: DictConfig, config: DictConfig, device: str):
+def _batches(contestant: DictConfig, config: DictConfig, device: str):
     if config.batches == "random":
-        return repeat(random_batch(made, device))
-    data = build.task_data(made)
+        return repeat(random_batch(contestant, device))
+    data = build.task_data(contestant)
     data.setup()
     return data.train_dataloader()

@@ -1,4 +1,4 @@
-"""CUR attention as its authors wrote it, the baseline of every claim about a faster one."""
+"""CUR attention as released by its authors: the baseline for speed."""
 
 from typing import Literal
 
@@ -12,15 +12,21 @@ Score = Literal["sum", "abs", "embed", "step", "random"]
 
 
 class Published(Attention):
-    """CURformer's released formulation (Francois et al. 2025): every factor dense, U cut out of the softmaxed C.
+    """CURformer's released formulation (Francois et al. 2025): every factor is dense, U is taken from the softmaxed C.
 
     Positions are kept by a full sort of the scores (``sum``, ``abs``, ``embed``, ``random``) or at a fixed stride
-    (``step``); the cubic iteration is written with identity matrices. As released, C is not masked and ``step`` does
-    not look at the mask. Where at least ``count`` tokens are real, and for ``step`` all are and count divides them, it
-    is the same function as ``lra.attention.cur.CUR`` with ``pairing=separate``.
+    (``step``); the cubic iteration is written with identity matrices. As released, C is not masked and ``step`` ignores
+    the mask. If at least ``count`` tokens are real, and for ``step`` if all are and count divides their number, it is
+    the same function as ``lra.attention.cur.CUR`` with ``pairing=separate``.
 
-    torch_dropout: in a training step of the whole model, its dropout is torch's, as released, in place of
-    ``lra.model.dropout``, which is quicker on a CPU; the mechanism itself has none.
+    Args:
+        sizes: of the tensors.
+        count: rows and columns to keep.
+        score: by which they are selected.
+        steps: of the cubic iteration.
+        copy_rv: whether kept rows of the output are those of RV.
+        torch_dropout: whether a training step of the whole model uses torch's dropout, as released, instead of
+            ``lra.model.dropout``, which is faster on a CPU. The mechanism itself has no dropout.
     """
 
     def __init__(
@@ -81,5 +87,5 @@ class Published(Attention):
 
 
 def _take(x: Tensor, index: Tensor) -> Tensor:
-    """Rows of x (N,H,L,D) at index (N,H,c)."""
+    """Gather the rows of x (N,H,L,D) at index (N,H,c) as (N,H,c,D)."""
     return x.gather(2, index[..., None].expand(-1, -1, -1, x.shape[-1]))

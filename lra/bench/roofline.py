@@ -1,13 +1,13 @@
 """Bytes and FLOPs that a mechanism alone needs, and the rates of this machine.
 
 G = batch x heads, n length, d head size, m kept or landmark tokens. With a copy bandwidth of B bytes/s and a matmul
-rate of F FLOP/s no kernel ends before max(bytes / B, FLOPs / F). Bytes are what any attention has to move once:
+rate of F FLOP/s no kernel is faster than max(bytes / B, FLOPs / F). The bytes are those that any attention moves once:
 
     forward                 read q, k, v, write the output                                              4 G n d elements
     forward and backward    and read q, k, v and the output's gradient, write the gradients of q, k, v  11 G n d
 
-FLOPs, matrix products only, a product of a x b and b x c being 2 a b c; the backward pass has two products for each of
-the forward's, and the exact one's recomputes the scores:
+FLOPs are those of matrix products, 2 a b c for a product of a x b and b x c. The backward pass has two products for
+each product of the forward pass; that of exact attention also recomputes the scores:
 
     exact                   4 G n² d, 14 G n² d in both passes
     CUR, Nystromformer      G (8 n m d + 4 m² d + 8 s m³), three times that in both passes; s steps of the cubic
@@ -29,11 +29,20 @@ from .sdpa_backends import Exact
 
 
 def elements(G: int, n: int, d: int, *, backward: bool) -> int:
+    """The number of elements that any attention moves, by the formula above."""
     return (11 if backward else 4) * G * n * d
 
 
 def flops(attention: nn.Module, G: int, n: int, d: int, *, backward: bool) -> int | None:
-    """None for a mechanism that has no formula above."""
+    """The FLOPs of a mechanism by the formulas above; None if it has none.
+
+    Args:
+        attention: the mechanism.
+        G: batch x heads.
+        n: length.
+        d: head size.
+        backward: whether the backward pass is included.
+    """
     if isinstance(attention, Exact | SDPA | Softmax):
         return (14 if backward else 4) * G * n * n * d
     match attention:
@@ -50,21 +59,21 @@ def flops(attention: nn.Module, G: int, n: int, d: int, *, backward: bool) -> in
 
 
 def copy_rate(device: str) -> float:
-    """Bytes read and written per second by a copy that is larger than any cache, the best of several."""
+    """Measure the bytes read and written per second by a copy larger than any cache, the best of several."""
     size = 2**30 if device == "cuda" else 2**27
     source, target = (torch.ones(size, dtype=torch.uint8, device=device) for _ in range(2))
     return 2 * size / _seconds(lambda: target.copy_(source), device)
 
 
 def matmul_rate(device: str, dtype: torch.dtype) -> float:
-    """FLOP/s of a large square matrix product, the best of several."""
+    """Measure the FLOP/s of a large square matrix product, the best of several."""
     size = 8192 if device == "cuda" else 1024
     a, b = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
     return 2 * size**3 / _seconds(lambda: a @ b, device)
 
 
 def _seconds(call: Callable[[], object], device: str, repeats: int = 10) -> float:
-    """The fastest of ``repeats`` calls after two that do not count."""
+    """Time the fastest of ``repeats`` calls after two for warm-up."""
     times = []
     for _ in range(repeats + 2):
         if device == "cuda":

@@ -1,10 +1,9 @@
-"""Every contestant at every shape, measured together: the configuration of a benchmark -> rows."""
+"""The measurement of every contestant at every shape: from the configuration of a benchmark to its rows."""
 
 import dataclasses
 import gc
 import itertools
 import math
-import sys
 import time
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
@@ -13,6 +12,7 @@ import torch
 from omegaconf import DictConfig
 
 from ..config import OUT_OF_MEMORY, failure
+from ..console import log
 from ..runs.bench_record import Row
 from ..train import build
 from . import contestants, roofline, workloads
@@ -22,7 +22,7 @@ from .workloads import DTYPES, Inputs
 
 
 class Entry(NamedTuple):
-    """One contestant of a group that is measured together; pad is None but for steps on data."""
+    """One contestant of a group that is measured together; ``pad`` is None except for steps on data."""
 
     name: str
     mode: str
@@ -30,12 +30,21 @@ class Entry(NamedTuple):
 
 
 def rates(device: str, dtypes: list[str]) -> tuple[float, dict[str, float]]:
-    """The machine's bytes/s of a copy and, by dtype, FLOP/s of a matrix product."""
+    """Measure the machine's bytes/s of a copy and, by dtype, FLOP/s of a matrix product."""
     return roofline.copy_rate(device), {dtype: roofline.matmul_rate(device, DTYPES[dtype]) for dtype in dtypes}
 
 
 def run(config: DictConfig, device: str, speed: tuple[float, dict[str, float]]) -> Iterator[list[Row]]:
-    """All rows so far, after each shape; ``config`` has lists for every axis."""
+    """Measure every shape.
+
+    Args:
+        config: of the benchmark, with a list for every axis.
+        device: ``cpu`` or ``cuda``.
+        speed: as ``rates`` returns it.
+
+    Yields:
+        All rows so far, after each shape.
+    """
     deadline = time.monotonic() + (config.budget_s or math.inf)
     rows: list[Row] = []
     for what in config.what:
@@ -46,15 +55,11 @@ def run(config: DictConfig, device: str, speed: tuple[float, dict[str, float]]) 
         ):
             began = time.monotonic()
             shape = Shape(*sizes)
-            made = Group(config, what, task, shape, device, speed).rows(rows, deadline)
-            rows += made
-            done = sum(row.status == "ok" for row in made)
+            measured = Group(config, what, task, shape, device, speed).rows(rows, deadline)
+            rows += measured
+            done = sum(row.status == "ok" for row in measured)
             at = " ".join(f"{key}={value}" for key, value in shape._asdict().items() if value is not None)
-            print(
-                f"{what} {at}: {done} of {len(made)} measured in {time.monotonic() - began:.0f} s",
-                file=sys.stderr,
-                flush=True,
-            )
+            log(f"{what} {at}: {done} of {len(measured)} measured in {time.monotonic() - began:.0f} s")
             yield rows
 
 
@@ -70,17 +75,22 @@ class Group:
         self.length = shape.n or self._config(config.mechanisms[0], self.pads[0]).task.length
 
     def rows(self, before: list[Row], deadline: float) -> list[Row]:
-        """Measure the shape; ``before``: rows of smaller shapes, which tell what would take longer than the limit."""
+        """Measure the shape.
+
+        Args:
+            before: rows of smaller shapes, from which the times of contestants are predicted.
+            deadline: on the clock of ``time.monotonic``.
+        """
         inputs = Inputs(self.shape, self.device)
         entries = [Entry(*e) for e in itertools.product(self.config.mechanisms, self.config.modes, self.pads)]
         steps: dict[Entry, Callable[[], None]] = {}
-        found: dict[Entry, Measurement] = {}
+        measurements: dict[Entry, Measurement] = {}
         flops: dict[Entry, int | None] = {}
-        eager: dict[Entry, int] = {}  # peak bytes of what becomes a CUDA graph, whose replay allocates nothing
+        eager: dict[Entry, int] = {}  # peak bytes before capture as a CUDA graph, whose replay allocates nothing
         pool = torch.cuda.graph_pool_handle() if self.graph else None
         for entry in entries:
             if reason := self._left_out(entry, before, deadline):
-                found[entry] = Measurement(status=reason)
+                measurements[entry] = Measurement(status=reason)
                 continue
             try:
                 step, flops[entry] = self._build(entry, inputs)
@@ -89,10 +99,10 @@ class Group:
                     eager[entry] = peak_bytes(step, self.device)
                     step = workloads.captured(step, pool)
                 steps[entry] = step
-            except Exception as error:  # a contestant that cannot be built at this shape is a row, too
-                found[entry] = Measurement(status=failure(error))
+            except Exception as error:  # a contestant that cannot be built at this shape gets a row too
+                measurements[entry] = Measurement(status=failure(error))
         config = self.config
-        found |= measure(
+        measurements |= measure(
             steps,
             repeats=config.repeats,
             warmup=config.warmup,
@@ -105,26 +115,26 @@ class Group:
         if self.device == "cuda":
             torch.cuda.empty_cache()
         for entry, peak in eager.items():
-            if found[entry].status == "ok":
-                found[entry] = dataclasses.replace(found[entry], peak_bytes=peak)
-        return [self._row(entry, found[entry], flops.get(entry)) for entry in entries]
+            if measurements[entry].status == "ok":
+                measurements[entry] = dataclasses.replace(measurements[entry], peak_bytes=peak)
+        return [self._row(entry, measurements[entry], flops.get(entry)) for entry in entries]
 
     def _build(self, entry: Entry, inputs: Inputs) -> tuple[Callable[[], None], int | None]:
-        """The step and its FLOPs. Raises ValueError for a mechanism that cannot run at this shape or here."""
-        made = self._config(entry.name, entry.pad)
-        if reason := build.unavailable(made):
+        """Build the step and compute its FLOPs. Raises ValueError for a mechanism that cannot run here."""
+        contestant = self._config(entry.name, entry.pad)
+        if reason := build.unavailable(contestant):
             raise ValueError(reason)
         flops, compiled = None, self.config.compile
         torch.manual_seed(0)
         if self.what == "attention":
-            step, mechanism = workloads.attention(made, inputs, entry.mode, compiled)
+            step, mechanism = workloads.attention(contestant, inputs, entry.mode, compiled)
             G, d = self.shape.batch * self.shape.heads, self.shape.head_dim
             flops = roofline.flops(mechanism, G, self.shape.n, d, backward=entry.mode == "training")
         elif self.what == "block":
-            step = workloads.block(made, inputs, entry.mode, compiled)
+            step = workloads.block(contestant, inputs, entry.mode, compiled)
         else:
             step = workloads.model_step(
-                made,
+                contestant,
                 self.device,
                 self.shape.dtype,
                 entry.mode,
@@ -141,7 +151,7 @@ class Group:
         return self.made[name, pad]
 
     def _left_out(self, entry: Entry, before: list[Row], deadline: float) -> str | None:
-        """Reason for not building a contestant: the time is up, or shorter lengths predict more than the limit."""
+        """The reason for not building a contestant: no time is left, or shorter lengths predict more than the limit."""
         if time.monotonic() >= deadline:
             return LEFT_OUT
         _, *same = self.shape

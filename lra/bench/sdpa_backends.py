@@ -20,8 +20,14 @@ Backend = Literal["naive", "flash", "efficient", "cudnn", "math", "flex"]
 
 
 class Exact(Attention):
-    """softmax(q kᵀ / √D) v, no dropout: ``naive`` writes it out, ``flex`` is a compiled flex_attention, the others are
-    the one backend of scaled_dot_product_attention; where that has no kernel for the inputs torch raises RuntimeError.
+    """softmax(q kᵀ / √D) v without dropout, by one implementation of torch.
+
+    torch raises RuntimeError if a backend has no kernel for the inputs.
+
+    Args:
+        sizes: of the tensors.
+        backend: ``naive``, the formula as written; ``flex``, a compiled flex_attention; else the backend of
+            scaled_dot_product_attention.
     """
 
     def __init__(self, sizes: Sizes, *, backend: Backend = "naive"):

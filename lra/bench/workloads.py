@@ -1,4 +1,4 @@
-"""Workloads: a mechanism alone, an encoder block, a step of the whole model; forward only or with its backward."""
+"""Workloads: a mechanism alone, an encoder block, a step of the whole model; forward pass only or both passes."""
 
 from collections.abc import Callable, Iterable
 from functools import cached_property, partial
@@ -20,8 +20,11 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 class Inputs:
-    """Tensors of one shape, shared by its contestants: q, k, v (N,H,L,D) in the shape's dtype; x (N,L,d) in float32,
-    which autocast narrows; the gradient that an output is handed in the backward pass."""
+    """The tensors of one shape, shared by its contestants.
+
+    They are q, k, v (N,H,L,D) in the shape's dtype; x (N,L,d) in float32, which autocast converts; and the gradient of
+    an output for the backward pass.
+    """
 
     def __init__(self, shape: Shape, device: str):
         self.shape, self.device = shape, device
@@ -29,6 +32,7 @@ class Inputs:
 
     @cached_property
     def qkv(self) -> list[Tensor]:
+        """q, k and v (N,H,L,D)."""
         s = self.shape
         return [
             self._normal((s.batch, s.heads, s.n, s.head_dim), DTYPES[s.dtype], i).requires_grad_() for i in range(3)
@@ -36,10 +40,12 @@ class Inputs:
 
     @cached_property
     def x(self) -> Tensor:
+        """Token vectors (N,L,d)."""
         s = self.shape
         return self._normal((s.batch, s.n, s.heads * s.head_dim), torch.float32, 3).requires_grad_()
 
     def gradient(self, out: Tensor) -> Tensor:
+        """A fixed random gradient in the shape and dtype of an output."""
         key = out.shape, out.dtype
         if key not in self._gradients:
             self._gradients[key] = self._normal(out.shape, out.dtype, 4)
@@ -51,7 +57,17 @@ class Inputs:
 
 
 def attention(config: DictConfig, inputs: Inputs, mode: str, compiled: bool) -> tuple[Callable[[], None], nn.Module]:
-    """The step and the mechanism: on q, k and v, or on x if it needs the token vectors (a Mixer, a Block)."""
+    """Build the step of a mechanism alone: on q, k and v, or on x if it is a Mixer or a Block.
+
+    Args:
+        config: of the contestant.
+        inputs: of the shape.
+        mode: ``inference`` or ``training``.
+        compiled: whether to use torch.compile.
+
+    Returns:
+        The step and the mechanism.
+    """
     block = build.block_factory(config)()
     mixer = getattr(block, "mixer", block)
     if not isinstance(mixer, Multihead):
@@ -62,7 +78,7 @@ def attention(config: DictConfig, inputs: Inputs, mode: str, compiled: bool) -> 
 
 
 def block(config: DictConfig, inputs: Inputs, mode: str, compiled: bool) -> Callable[[], None]:
-    """Norms, projections and MLP included."""
+    """Build the step of an encoder block with its norms, projections and MLP; arguments as for ``attention``."""
     return _step(build.block_factory(config)(), (inputs.x,), inputs, mode, compiled)
 
 
@@ -89,9 +105,16 @@ def _step(part: nn.Module, given: tuple[Tensor, ...], inputs: Inputs, mode: str,
 def model_step(
     config: DictConfig, device: str, dtype: str, mode: str, *, source: str, compiled: bool, capturable: bool = False
 ) -> Callable[[], None]:
-    """The whole classifier on a batch: its forward pass, or forward, backward and optimiser.
+    """Build the step of the whole classifier on a batch: its forward pass, or forward, backward and optimiser.
 
-    source: ``random``, one batch of full rows, which needs no data; ``data``, eight batches of the task in turn.
+    Args:
+        config: of the contestant.
+        device: ``cpu`` or ``cuda``.
+        dtype: of autocast.
+        mode: ``inference`` or ``training``.
+        source: ``random``, one batch of full rows, which needs no data; ``data``, eight batches of the task in turn.
+        compiled: whether to use torch.compile.
+        capturable: whether the optimiser can be captured as a CUDA graph.
     """
     torch.manual_seed(0)
     model = classifier(config).to(device).train(mode == "training")
@@ -117,13 +140,13 @@ def model_step(
                 value = lit_module.loss(model, batch, kind) / parts
             value.backward()
         optimiser.step()
-        optimiser.zero_grad()  # so that between two steps lie parameters and the optimiser's state, nothing else
+        optimiser.zero_grad()  # between two steps only parameters and the optimiser's state are allocated
 
     return training
 
 
 def classifier(config: DictConfig) -> nn.Module:
-    """The contestant's model; with ``attn.torch_dropout`` torch's own dropout is in the place of ours."""
+    """Build the contestant's model; ``attn.torch_dropout`` replaces our dropout by torch's own."""
     model = build.classifier(config)
     if config.attn.get("torch_dropout"):
         for part in list(model.modules()):
@@ -147,7 +170,7 @@ def _batches(config: DictConfig, source: str, device: str, parts: int) -> list[B
 
 
 def random_batch(config: DictConfig, device: str) -> Batch:
-    """Full rows of random tokens or features, with random labels."""
+    """Make a batch of full rows of random tokens or features, with random labels."""
     task, generator = config.task, torch.Generator().manual_seed(0)
     shape = (config.optim.batch, task.towers, task.length)
     if task.get("vocab") is None:
@@ -162,9 +185,11 @@ def random_batch(config: DictConfig, device: str) -> Batch:
 
 
 def captured(step: Callable[[], None], pool: tuple) -> Callable[[], None]:
-    """The same step as one CUDA graph: its launches cost one. Its inputs must be the same tensors at every call.
+    """Capture a step as one CUDA graph, which costs a single launch.
 
-    Graphs that leave nothing behind and never run at once may share the memory of one ``pool``.
+    Args:
+        step: its inputs must be the same tensors at every call.
+        pool: memory, which graphs may share if they never run at once and keep no tensors.
     """
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())

@@ -1,1 +1,1 @@
-"""Files on the disk: replaced as a whole, verified, held by one process at a time."""
+"""Files on the disk: atomic replacement, checksums, locks."""

@@ -1,4 +1,4 @@
-"""Files that are replaced as a whole, and read without trust in what lies there."""
+"""Atomic replacement of files, and reading of files that may be damaged or of another kind."""
 
 import contextlib
 import errno
@@ -9,24 +9,28 @@ from pathlib import Path
 from typing import BinaryIO
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-MOST = 2**26  # bytes of a file that is read at once
+MOST = 2**26  # bytes; a larger file is not read into memory at once
 
 
 class Unreadable(ValueError):
-    """Why a file cannot be used; whoever reads it says which file, and what to do."""
+    """The reason why a file cannot be used; the caller adds the path and the remedy."""
 
 
 def write(path: Path, text: str) -> None:
-    """Replace a file as a whole: after a crash or on a full disk the old one is still there."""
+    """Replace a file atomically: a crash or a full disk leaves the old one in place."""
     with replacing(path) as part:
         part.write_text(text, encoding="utf-8")
 
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A temporary path beside ``path``; what was written to it is synced and renamed to ``path`` at the end.
+    """Replace a file atomically by what the block writes to a temporary path.
 
-    An OSError of the block that names no file, as on a full disk, names ``path``.
+    The temporary file is synced and renamed to ``path`` at the end of the block. An OSError of the block that names no
+    file, as on a full disk, is given the name of ``path``.
+
+    Yields:
+        The temporary path, beside ``path``.
     """
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
@@ -46,7 +50,11 @@ def replacing(path: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def opened(path: Path) -> Iterator[BinaryIO]:
-    """A regular file to read from. Raises Unreadable for all else, at once: to open a FIFO would wait for ever."""
+    """Open a regular file for reading.
+
+    Raises:
+        Unreadable: it is missing, not a regular file, or cannot be read. A FIFO is refused without waiting for it.
+    """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     except FileNotFoundError:
@@ -65,7 +73,7 @@ def opened(path: Path) -> Iterator[BinaryIO]:
 
 
 def content(path: Path, most: int = MOST) -> bytes:
-    """All of a regular file. Raises Unreadable, also for one of more than ``most`` bytes."""
+    """Read a regular file. Raises Unreadable, also for one of more than ``most`` bytes."""
     with opened(path) as file:
         data = file.read(most + 1)
     if len(data) > most:

@@ -1,8 +1,8 @@
-"""SHA256SUMS: the sha256 of the files beside it, in the form that ``sha256sum -c`` reads.
+"""SHA256SUMS: the sha256 of the files beside it, in the format of ``sha256sum -c``.
 
-The sum of a file that replaces another is entered before the file is renamed, and that of the other one leaves
-afterwards. So at any moment, also that of a kill, the file that is there has its sum in the list. A file without an
-entry, such as all those of a folder from before there were sums, is read unchecked.
+When a file is replaced, the new sum is entered before the rename and the old one removed after it, so that the sum of
+the present file is listed at any moment, even after a kill. A file without an entry is read unchecked, as are all files
+of a folder that is older than the list.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ from .atomic import MOST, Unreadable, content, opened, replacing, write
 NAME = "SHA256SUMS"
 MISMATCH = f"its sha256 is not the one in {NAME} beside it"
 _LINE = re.compile(r"([0-9a-f]{64})  (\S.*)")
-_LOOKS = 3  # at a file that another process may be replacing
+_ATTEMPTS = 3  # to read a file that another process may be replacing
 
 
 class Damaged(ValueError):
@@ -24,33 +24,40 @@ class Damaged(ValueError):
 
 
 def entries(folder: Path) -> dict[str, list[str]]:
-    """Name -> sums that it may have, empty without a list. Raises Damaged."""
-    found: dict[str, list[str]] = {}
-    if not _there(folder / NAME):
-        return found
+    """Read the list: the valid sums of each file by its name, empty without a list. Raises Damaged."""
+    sums: dict[str, list[str]] = {}
+    if not _exists(folder / NAME):
+        return sums
     try:
         for line in content(folder / NAME).decode().splitlines():
             digest, name = _LINE.fullmatch(line).groups()
-            found.setdefault(name, []).append(digest)
+            sums.setdefault(name, []).append(digest)
     except (Unreadable, UnicodeDecodeError, AttributeError) as error:
         reason = str(error) if isinstance(error, Unreadable) else "it is damaged"
         raise Damaged(f"{folder / NAME}: {reason}; delete it, and the files beside it are read unchecked") from None
-    return found
+    return sums
 
 
 def listing(sums: dict[str, list[str]]) -> str:
+    """Format sums by name as the text of the list."""
     return "".join(f"{one}  {name}\n" for name in sorted(sums) for one in sums[name])
 
 
 def digest(path: Path) -> str:
-    """Raises Unreadable."""
+    """The sha256 of a file in hexadecimal digits. Raises Unreadable."""
     with opened(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 @contextlib.contextmanager
 def replaced(path: Path) -> Iterator[Path]:
-    """As ``disk.replacing``, with an entry in the list; one process at a time may do so in a folder. Raises Damaged."""
+    """Replace a file as ``atomic.replacing`` does and enter its sum in the list.
+
+    Only one process at a time may do so in a folder.
+
+    Raises:
+        Damaged: the list cannot be read.
+    """
     with replacing(path) as part:
         yield part
         sums, new = entries(path.parent), digest(part)
@@ -60,19 +67,19 @@ def replaced(path: Path) -> Iterator[Path]:
 
 
 def save(path: Path, text: str) -> None:
-    """As ``disk.write``, with an entry in the list."""
+    """Replace a file by a text as ``atomic.write`` does and enter its sum in the list."""
     with replaced(path) as part:
         part.write_text(text, encoding="utf-8")
 
 
 def expected(path: Path) -> bool:
-    """Whether a file is there, or was: one that is gone although the list has it is a damage of its folder."""
-    return _there(path) or path.name in entries(path.parent)
+    """Whether a file exists or is listed; a listed file that is missing is damage of its folder."""
+    return _exists(path) or path.name in entries(path.parent)
 
 
 def read(path: Path, most: int = MOST) -> bytes:
-    """All of a file, as it was written. Raises Unreadable, or Damaged."""
-    for _ in range(_LOOKS):
+    """Read a file and verify its sum, if it has one. Raises Unreadable or Damaged."""
+    for _ in range(_ATTEMPTS):
         data, sums = content(path, most), entries(path.parent).get(path.name)
         if sums is None or hashlib.sha256(data).hexdigest() in sums:
             return data
@@ -80,14 +87,14 @@ def read(path: Path, most: int = MOST) -> bytes:
 
 
 def check(path: Path) -> bool:
-    """Whether the list has a file, of any size, which then is as it was written. Raises Unreadable, or Damaged."""
-    for _ in range(_LOOKS):
+    """Verify the sum of a file of any size; False if the list has none. Raises Unreadable or Damaged."""
+    for _ in range(_ATTEMPTS):
         sums = entries(path.parent).get(path.name)
         if sums is None or digest(path) in sums:
             return sums is not None
     raise Unreadable(MISMATCH)
 
 
-def _there(path: Path) -> bool:
-    """Also for a link to nowhere."""
+def _exists(path: Path) -> bool:
+    """Whether a path exists; a dangling link does."""
     return path.exists() or path.is_symlink()

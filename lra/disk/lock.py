@@ -1,8 +1,8 @@
-"""One process at a time: a file that says who holds a folder and since when, and that outlives nobody.
+"""A lock file that names the process that holds a folder, and that other processes take over when its owner is dead.
 
-flock would be released by the kernel, but on file systems that several hosts share it often holds on one host only.
-This lock needs nothing but that link() never replaces a file. An owner on this host is dead when its process is gone;
-one on another host when it has given no sign of life for SILENT seconds. One process takes a dead owner's lock over.
+The kernel would release flock, but on file systems shared by several hosts flock often holds on one host only. This
+lock relies only on link() never replacing a file. An owner on this host is dead if its process has ended; one on
+another host if it has not touched the lock for SILENT seconds. Exactly one process takes over a dead owner's lock.
 """
 
 import contextlib
@@ -21,14 +21,22 @@ from ..console import log
 from .atomic import Unreadable, content
 
 NAME = ".owner"  # in the folder of a run
-BEAT = 30.0  # seconds between signs of life, the modification time of the lock
+BEAT = 30.0  # seconds between heartbeats, which update the modification time of the lock
 SILENT = 10 * BEAT
 PAUSE = 0.2  # seconds between the attempts of a process that waits
 
 
 @dataclass(frozen=True, kw_only=True)
 class Owner:
-    """born tells a process from a later one with the same pid; token is never used twice."""
+    """The process that holds a lock.
+
+    Args:
+        host: its name.
+        pid: of the process.
+        born: the start of the process, which distinguishes it from a later one with the same pid.
+        since: when it took the lock.
+        token: unique to this hold.
+    """
 
     host: str
     pid: int
@@ -40,13 +48,14 @@ class Owner:
         return f"process {self.pid} on {self.host} since {self.since}"
 
     def alive(self, silence: float) -> bool:
+        """Whether the owner still runs, given the seconds since its last heartbeat."""
         if self.host == socket.gethostname():
             return self.born is not None and _born(self.pid) == self.born
         return silence < SILENT
 
 
 class Held(Exception):
-    """Another process, ``owner``, is alive and has the lock."""
+    """Another process, ``owner``, is alive and holds the lock."""
 
     def __init__(self, owner: Owner):
         super().__init__(str(owner))
@@ -57,10 +66,10 @@ class Held(Exception):
 def hold(path: Path) -> Iterator[Owner]:
     """Hold the lock until the end of the block.
 
-    A process whose lock was taken over all the same, after it had stood still for long, is sent SIGTERM.
+    A process that was suspended for so long that its lock was taken over is sent SIGTERM.
 
     Raises:
-        Held: another process is alive and has the lock.
+        Held: another process is alive and holds the lock.
         OSError: the folder of the lock cannot be written.
     """
     since = time.strftime("%Y-%m-%d %H:%M:%S%z")
@@ -87,7 +96,7 @@ def hold(path: Path) -> Iterator[Owner]:
 
 @contextlib.contextmanager
 def wait(path: Path, waiting: Callable[[Owner], None]) -> Iterator[Owner]:
-    """Hold the lock until the end of the block, and wait for it first if another process has it.
+    """Wait until the lock is free, then hold it until the end of the block.
 
     Args:
         path: of the lock.
@@ -96,22 +105,22 @@ def wait(path: Path, waiting: Callable[[Owner], None]) -> Iterator[Owner]:
     Raises:
         OSError: the folder of the lock cannot be written.
     """
-    told = False
-    with contextlib.ExitStack() as held:
+    reported = False
+    with contextlib.ExitStack() as stack:
         while True:
             try:
-                mine = held.enter_context(hold(path))
+                mine = stack.enter_context(hold(path))
                 break
             except Held as other:
-                if not told:
+                if not reported:
                     waiting(other.owner)
-                told = True
+                reported = True
                 time.sleep(PAUSE)
         yield mine
 
 
 def holder(path: Path) -> Owner | None:
-    """The live owner of a lock, as far as this host's clock can tell."""
+    """The live owner of a lock by this host's clock, None without one."""
     owner = _read(path)
     with contextlib.suppress(FileNotFoundError):
         if owner and owner.alive(_since_beat(path, time.time())):
@@ -129,7 +138,7 @@ def _acquire(path: Path, draft: Path, mine: Owner) -> None:
             continue
         if owner.alive(_silence(path, draft)):
             raise Held(owner)
-        # Two may have found it dead. Only one gets this name, and it looks again before it replaces anything.
+        # Two processes may have found the owner dead. Only one creates this link, and it reads the lock once more.
         heir = path.with_name(f"{path.name}.{owner.token}.heir")
         try:
             os.link(draft, heir)
@@ -149,17 +158,17 @@ def _acquire(path: Path, draft: Path, mine: Owner) -> None:
 
 def _beat(path: Path, mine: Owner, end: threading.Event) -> None:
     while not end.wait(BEAT):
-        with contextlib.suppress(OSError):  # a file system out of reach for a while; the next beat tells
+        with contextlib.suppress(OSError):  # the file system may be unreachable for a while; the next beat tries again
             if (owner := _read(path)) != mine:
-                log(f"{path} was taken over by {owner or 'nobody, it is gone'}; stopping")
+                log(f"{path} {f'was taken over by {owner}' if owner else 'is gone'}; stopping")
                 os.kill(os.getpid(), signal.SIGTERM)
                 return
             os.utime(path)
 
 
 def _read(path: Path) -> Owner | None:
-    """The owner of a lock, None without one; a lock that cannot be read has an owner that only silence can end."""
-    for _ in range(3):  # of which the second is for one that was released and taken again in between
+    """The owner of a lock, None without one; a lock that cannot be read gets an owner that only silence can end."""
+    for _ in range(3):  # another process may release and take the lock in between
         try:
             return Owner(**json.loads(content(path)))
         except Unreadable:
@@ -171,7 +180,7 @@ def _read(path: Path) -> Owner | None:
 
 
 def _silence(path: Path, draft: Path) -> float:
-    """Seconds since the last sign of life, by the clock of the file system."""
+    """Seconds since the last heartbeat by the clock of the file system."""
     os.utime(draft)
     with contextlib.suppress(FileNotFoundError):
         return _since_beat(path, draft.stat().st_mtime)
@@ -181,8 +190,8 @@ def _silence(path: Path, draft: Path) -> float:
 def _since_beat(path: Path, now: float) -> float:
     """Seconds from the modification time of a lock to ``now``.
 
-    A time that is ahead, by a host with another clock, would never get old. It is set back: a live owner puts its own
-    there again with the next beat, a dead one has been silent from now on.
+    A time in the future, from a host with another clock, would never become old, so it is set to ``now``. The next
+    beat of a live owner replaces it; a dead owner is silent from now on.
     """
     silence = now - path.stat().st_mtime
     if silence < -BEAT:
@@ -193,7 +202,7 @@ def _since_beat(path: Path, now: float) -> float:
 
 
 def _born(pid: int) -> str | None:
-    """When a process began, in the kernel's ticks; None once it is gone; "" where only its being there can be told."""
+    """The start of a process in the kernel's ticks; None if it has ended; "" if the system tells only that it runs."""
     if Path("/proc/self/stat").exists():
         try:
             state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()

@@ -1,4 +1,4 @@
-"""The mechanisms inside other libraries. Nothing here is imported by the rest."""
+"""The mechanisms inside other libraries. The rest of the suite does not import this package."""
 
 import contextlib
 import sys
@@ -7,9 +7,16 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def needs(extra: str, module: str) -> Iterator[None]:
-    """Around the imports of a module: where a package is missing, one line names the extra that brings it.
+    """Name the extra that installs a package in one line, if an import of the block fails.
 
-    The line ends a program (``python -m``, so that ``module`` is "__main__"); elsewhere it is an ImportError.
+    The line ends a program (``python -m``); elsewhere it is an ImportError.
+
+    Args:
+        extra: of pyproject.toml.
+        module: ``__name__`` of the importing module, "__main__" in a program.
+
+    Raises:
+        ImportError: a package is missing or too old.
     """
     try:
         yield

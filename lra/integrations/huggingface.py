@@ -6,9 +6,9 @@
     model = AutoModel.from_pretrained("facebook/dinov2-small", attn_implementation="cur")
     model.set_attn_implementation("cur_abs")    # another selection
     model.config.cur = {"count": 32}            # options of one model, see lra.ops.cur.cur_attention
-    register("mine", count=16, pairing="same_k")  # or under a name of its own
+    register("mine", count=16, pairing="same_k")  # or under another name
 
-Any encoder whose attention goes through transformers' AttentionInterface will do: ViT, DINOv2, BERT, RoBERTa and more.
+Supports every encoder with attention by transformers' AttentionInterface: ViT, DINOv2, BERT, RoBERTa and more.
 """
 
 import inspect
@@ -29,18 +29,24 @@ with needs("hf", __name__):
 
 _PARAMETERS = inspect.signature(cur_attention).parameters.values()
 OPTIONS = [p.name for p in _PARAMETERS if p.kind is p.KEYWORD_ONLY and p.name != "scale"]
-# Words behind cur_, as options of cur_attention.
+# Options of cur_attention by the rest of the name after cur_.
 SELECTIONS = {score: {"score": score} for score in SCORES} | {"plus": {"columns": "cells", "score": "farthest"}}
-# Arguments that some models hand to their attention and that CUR does not have.
+# Arguments that some models pass to their attention and that CUR does not have.
 UNSUPPORTED = ("position_bias", "softcap", "sliding_window", "s_aux", "head_mask", "cache", "output_attentions")
 
 
 def register(name: str | None = None, **options) -> None:
-    """Make ``attn_implementation=name`` CUR attention with these options of ``lra.ops.cur.cur_attention``.
+    """Register CUR attention as ``attn_implementation=name``.
 
-    Without a name: ``cur`` with the defaults, ``cur_<score>`` for every selection, ``cur_plus`` and, where the kernels
-    are there, ``cur_flash``, which needs a GPU. Position 0, the class token of ViT, DINOv2 or BERT, is always kept
-    unless ``class_token=False``. Raises ValueError for an unknown option.
+    Position 0, the class token of ViT, DINOv2 or BERT, is always kept unless ``class_token=False``.
+
+    Args:
+        name: None registers ``cur`` with the defaults, ``cur_<score>`` for every selection, ``cur_plus`` and, if the
+            kernels are installed, ``cur_flash``, which needs a GPU.
+        options: of ``lra.ops.cur.cur_attention``.
+
+    Raises:
+        ValueError: an option is unknown.
     """
     names = {name: {}} if name else {"cur": {}, **{f"cur_{word}": own for word, own in SELECTIONS.items()}}
     if not name and "triton" in IMPLS:
@@ -63,9 +69,20 @@ def attend(
     is_causal: bool | None = None,
     **others,
 ) -> tuple[Tensor, None]:
-    """Compute CUR attention as transformers calls its own: (N,H,L,D) -> (N,L,H,E) and no weights.
+    """Compute CUR attention behind the interface of transformers: (N,H,L,D) -> (N,L,H,E), without weights.
 
-    Raises ValueError for a decoder, for cross-attention, dropout, and arguments that change the scores.
+    Args:
+        options: of ``lra.ops.cur.cur_attention``.
+        module: the attention layer, whose ``config.cur`` may hold further options.
+        query, key, value: (N,H,L,D), (N,H,L,D), (N,H,L,E).
+        attention_mask: real keys, None if all are.
+        dropout: must be 0.
+        scaling: of the scores, None for 1 / √D.
+        is_causal: must be false.
+        others: further arguments of the model.
+
+    Raises:
+        ValueError: the model is a decoder, or asks for cross-attention, dropout or arguments that change the scores.
     """
     kind = type(module).__name__
     if is_causal if is_causal is not None else getattr(module, "is_causal", True):
@@ -83,9 +100,15 @@ def attend(
 
 
 def padding(*, mask_function: Callable, attention_mask: Tensor | None = None, config=None, **_) -> Tensor | None:
-    """The tokenizer's mask (N,L) as (N,1,1,L): the (N,1,L,L) of other implementations would cost what CUR saves.
+    """Shape the tokenizer's mask (N,L) as (N,1,1,L), without the (N,1,L,L) of other implementations.
 
-    Raises ValueError for a causal mask, a window, or another mask that depends on the query.
+    Args:
+        mask_function: of the model; only the bidirectional one is supported.
+        attention_mask: (N,L), None if all tokens are real.
+        config: of the model, for the message.
+
+    Raises:
+        ValueError: the mask is causal, a window, or depends on the query in another way.
     """
     if mask_function is not bidirectional_mask_function:
         kind = getattr(config, "model_type", "this model")
@@ -94,7 +117,7 @@ def padding(*, mask_function: Callable, attention_mask: Tensor | None = None, co
 
 
 def _keys(mask: Tensor | None, kind: str) -> Tensor | None:
-    """Real keys (N,1,1,L) of a mask that a model made itself: bool, or added to the scores."""
+    """The real keys (N,1,1,L) of a model's own mask, which is bool or added to the scores."""
     if mask is None:
         return None
     if mask.dtype is not torch.bool:

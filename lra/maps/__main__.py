@@ -1,4 +1,4 @@
-"""python -m lra.maps run=<folder of a seed>: what its attention looks at on one example, as a picture."""
+"""python -m lra.maps run=<folder of a seed>: the attention map of a trained model on one example, as a figure."""
 
 from pathlib import Path
 
@@ -15,7 +15,11 @@ from .views import views, whole_number
 
 @main("maps")
 def show(config: DictConfig) -> None:
-    """Raises ValueError for a folder, split, example, layer, head or position that there is not."""
+    """Draw the attention map of a seed on one example.
+
+    Raises:
+        ValueError: the folder, split, example, layer, head or position does not exist.
+    """
     if config.run is None:
         raise ValueError("name the folder of a seed: run=runs/<study>/<task>/<label>/seed-<k>")
     run = open_run(Path(str(config.run)), config.trust)
@@ -29,16 +33,16 @@ def show(config: DictConfig) -> None:
     layers = len(model.blocks)
     config.layer = whole_number("layer", layers - 1 if config.layer is None else config.layer, layers)
     batch = data.gather(config.split, np.array([config.example]))
-    made = views(config, choices, model, data, batch)
+    drawn = views(config, choices, model, data, batch)
     name = f"{config.split}-{config.example}-layer-{config.layer}"
     if config.head is not None:
         name += f"-head-{config.head}"
     home = run.folder.absolute()
-    published = record.PUBLISHED in home.parts  # its folder belongs to the repository
-    beside = Path("runs", "maps", *home.parts[-4:]) if published else run.folder / "maps"
-    out = Path(config.out or beside)
-    for tower, view in enumerate(made):
-        path = out / f"{name}{f'-tower-{tower}' if len(made) > 1 else ''}.png"
+    published = record.PUBLISHED in home.parts  # the folder belongs to the repository and is not written to
+    default = Path("runs", "maps", *home.parts[-4:]) if published else run.folder / "maps"
+    out = Path(config.out or default)
+    for tower, view in enumerate(drawn):
+        path = out / f"{name}{f'-tower-{tower}' if len(drawn) > 1 else ''}.png"
         try:
             out.mkdir(parents=True, exist_ok=True)
             with record.replacing(path) as part:

@@ -1,4 +1,4 @@
-"""Pictures of weights over a row: an expression or a text with its tokens shaded, an image, a series."""
+"""Figures of weights over a row: an expression or a text with shaded tokens, an image, a series."""
 
 from collections.abc import Callable, Sequence
 from math import isqrt
@@ -20,9 +20,15 @@ MARK = {"marker": "o", "s": 90, "facecolors": "none", "edgecolors": "#d1242f", "
 
 
 class View(NamedTuple):
-    """One row as stored, (L,) ids or (L,F) features; ``weights`` (R,L) of its readings, ``whole`` (L,L) or None.
+    """The contents of a figure.
 
-    ``at``: the position that a reading is of, None for the pooling.
+    Args:
+        title: heading.
+        row: as stored, (L,) ids or (L,F) features.
+        at: position of each reading, None for the pooling.
+        weights: of the readings, (R,L).
+        whole: map of all queries and keys (L,L), or None.
+        alphabet: names of the ids.
     """
 
     title: str
@@ -34,7 +40,7 @@ class View(NamedTuple):
 
 
 def markers(image: np.ndarray) -> list[int]:
-    """Positions of the two brightest disks of an image (side, side), which are the ends that Pathfinder asks about."""
+    """Find the two brightest disks of an image (side, side): the marked ends of a Pathfinder image."""
     side = len(image)
     radius = 1 + side / 64  # 1.5 pixels at 32, 5 at 256
     y, x = np.mgrid[-int(radius) : int(radius) + 1, -int(radius) : int(radius) + 1]
@@ -47,7 +53,7 @@ def markers(image: np.ndarray) -> list[int]:
 
 
 def pixels(view: View) -> Figure:
-    """The image with the chosen points, each reading as an image, the whole map."""
+    """Draw the image with the chosen points, each reading as an image, and the whole map."""
     side = isqrt(len(view.row))
     image = view.row[: side * side].reshape(side, side)
     figure, panels = _panels(view, 1 + len(view.at) + (view.whole is not None))
@@ -66,18 +72,24 @@ def pixels(view: View) -> Figure:
 
 
 def expression(view: View) -> Figure:
+    """Draw the tokens of an expression with their names, separated by blanks if a name is longer than one letter."""
     between = " " if max(map(len, view.alphabet)) > 1 else ""
     return tokens(view, [view.alphabet[id] + between for id in view.row])
 
 
 def bytes_(view: View) -> Figure:
-    """Bytes as they are stored; one that is no printable Latin-1 becomes a dot in the middle of the line."""
+    """Draw bytes as Latin-1 text, with a middle dot for each byte that is not printable."""
     text = view.row.astype(np.uint8).tobytes().decode("latin-1")
     return tokens(view, [c if c.isprintable() else "·" for c in text])
 
 
 def tokens(view: View, words: list[str]) -> Figure:
-    """Each reading as the text with its tokens shaded, then the whole map; what is beyond LINES lines is left out."""
+    """Draw each reading as the text with shaded tokens, then the whole map; text beyond LINES lines is left out.
+
+    Args:
+        view: contents.
+        words: text of each token.
+    """
     places = layout(words)
     lines = places[-1][0] + 1
     width, height = COLUMNS * ADVANCE, lines * LEADING
@@ -105,7 +117,7 @@ def tokens(view: View, words: list[str]) -> Figure:
 
 
 def layout(words: Sequence[str]) -> list[tuple[int, int]]:
-    """(line, column) of each word that has a place in LINES lines of COLUMNS characters."""
+    """Place words in LINES lines of COLUMNS characters; returns (line, column) of each word that fits."""
     places, line, column = [], 0, 0
     for word in words:
         if column + len(word.rstrip()) > COLUMNS:
@@ -118,7 +130,7 @@ def layout(words: Sequence[str]) -> list[tuple[int, int]]:
 
 
 def series(view: View) -> Figure:
-    """The first feature over the positions, the second one's marks as rings, and each reading as bars below."""
+    """Draw the first feature over the positions, marks of the second one as rings, and each reading as bars below."""
     down = len(view.at)
     figure = Figure(figsize=(9, 1.8 + 1.3 * down + (3.4 if view.whole is not None else 0)), layout="constrained")
     heights = [1.6, *[1.0] * down, *([3.0] if view.whole is not None else [])]
@@ -144,7 +156,7 @@ DISPLAYS: dict[str, Callable[[View], Figure]] = {
 
 def _named(at: int | None, side: int | None = None) -> str:
     if at is None:
-        return "what the pooling reads"
+        return "pooling"
     return f"position {at}" if side is None else f"pixel {at // side}, {at % side}"
 
 
@@ -167,9 +179,9 @@ def _whole(figure: Figure, axes: Axes, whole: np.ndarray) -> None:
 
 
 def _shade(figure: Figure, axes: Axes, shades: np.ndarray, values: np.ndarray | None = None, bar: Axes | None = None):
-    """From white at the least to the strongest weight; two colours around zero where some are negative.
+    """Shade from white at the least weight to blue at the greatest; with two colours around zero if some are negative.
 
-    The few strongest are cut off. With a ``bar``, shades end at half their strength, so that text on them is readable.
+    The greatest 0.1 % are clipped. With a ``bar``, shades end at half their strength, so that text on them is readable.
     """
     values = shades if values is None else values
     low, high = float(values.min()), float(np.quantile(values, 0.999))
@@ -181,14 +193,14 @@ def _shade(figure: Figure, axes: Axes, shades: np.ndarray, values: np.ndarray | 
     room = 0.0 if bar is None else 0.8 * (high - low)
     look = {"vmin": low - room * (colours is SIGNED), "vmax": high + room, "cmap": colours, "interpolation": "nearest"}
     shown = axes.imshow(shades, aspect="equal" if bar is None else "auto", **look)
-    made = figure.colorbar(shown, ax=axes, shrink=0.8) if bar is None else figure.colorbar(shown, cax=bar)
+    colourbar = figure.colorbar(shown, ax=axes, shrink=0.8) if bar is None else figure.colorbar(shown, cax=bar)
     if bar is not None:
         bar.set_ylim(low, high)
-    made.ax.tick_params(labelsize=7)
-    made.outline.set_visible(False)
+    colourbar.ax.tick_params(labelsize=7)
+    colourbar.outline.set_visible(False)
 
 
 def _place(figure: Figure, left: float, bottom: float, width: float, height: float) -> Axes:
-    """Axes in inches from the lower left corner."""
+    """Add axes at a position in inches from the lower left corner."""
     across, up = figure.get_size_inches()
     return figure.add_axes((left / across, bottom / up, width / across, height / up))

@@ -1,7 +1,7 @@
 """Attention maps of a trained model: the weight of each position of a row for another.
 
-N rows (towers count as rows), H heads, L length, R readings: a reading is a set of weights over queries, so that one
-position (a one-hot) and the pooling (a mean) are read the same way.
+N rows (towers count as rows), H heads, L length, R readings. A reading is a set of weights over queries: a one-hot for
+one position, a mean for the pooling.
 """
 
 from collections.abc import Iterator
@@ -13,13 +13,20 @@ from torch import Tensor, nn
 from ..attention.base import Attention, Mixer
 from ..data.datamodule import Batch
 
-WIDTH = 128  # columns of the identity at a time; no mechanism has to take wider values
+WIDTH = 128  # columns of the identity at a time, so that values are not too wide for any mechanism
 
 
 def attention_map(model: nn.Module, batch: Batch, layer: int) -> Tensor | None:
-    """The matrix that multiplies the values of a layer, (N,H,L,L): the result of the mechanism for the identity.
+    """Compute the matrix that multiplies the values of a layer: the result of the mechanism for the identity.
 
-    H = 1 for a mechanism without heads. None for one whose values do not enter linearly, or that has none of its own.
+    Args:
+        model: trained.
+        batch: of examples.
+        layer: index of the block.
+
+    Returns:
+        The maps (N,H,L,L), H = 1 for a mechanism without heads; None if the mechanism has no values or is not linear in
+        them.
     """
     block = model.blocks[layer]
     mixer = getattr(block, "mixer", block)
@@ -40,18 +47,27 @@ def attention_map(model: nn.Module, batch: Batch, layer: int) -> Tensor | None:
         return mixer.attention_map(x, mask)
 
 
-def _whole(found: Tensor, rows: int) -> Tensor:
-    """Maps (N B,H,c,c) of consecutive chunks of the rows, as blocks on the diagonal of (N,H,Bc,Bc); N = ``rows``."""
-    chunks = found.unflatten(0, (rows, -1)).transpose(1, 2)  # (N,H,B,c,c)
+def _whole(maps: Tensor, rows: int) -> Tensor:
+    """Put maps (N B,H,c,c) of consecutive chunks of rows on the diagonal of (N,H,Bc,Bc); N = ``rows``."""
+    chunks = maps.unflatten(0, (rows, -1)).transpose(1, 2)  # (N,H,B,c,c)
     B = chunks.shape[2]
-    here = torch.eye(B, dtype=chunks.dtype, device=chunks.device)[:, None, :, None]  # (B,1,B,1)
-    return (chunks[..., None, :] * here).flatten(4, 5).flatten(2, 3) if B > 1 else chunks[:, :, 0]
+    diagonal = torch.eye(B, dtype=chunks.dtype, device=chunks.device)[:, None, :, None]  # (B,1,B,1)
+    return (chunks[..., None, :] * diagonal).flatten(4, 5).flatten(2, 3) if B > 1 else chunks[:, :, 0]
 
 
 def jacobian(model: nn.Module, batch: Batch, layer: int, readings: Tensor) -> Tensor:
-    """Frobenius norm of the derivative of each reading of a layer's output by each vector of its input, (N,1,R,L).
+    """Compute the Frobenius norm of the derivative of each reading of a layer's output by each vector of its input.
 
-    readings (N,R,L). Of the mixer if there is one, else of the whole block, its residual path included.
+    The layer is its mixer if it has one, else the whole block with its residual path.
+
+    Args:
+        model: trained.
+        batch: of examples.
+        layer: index of the block.
+        readings: weights (N,R,L).
+
+    Returns:
+        The norms (N,1,R,L).
     """
     block = model.blocks[layer]
     part = getattr(block, "mixer", block)
@@ -66,13 +82,13 @@ def jacobian(model: nn.Module, batch: Batch, layer: int, readings: Tensor) -> Te
 
 
 def _squares(read: Tensor, x: Tensor) -> Tensor:
-    """read (N,d) of x (N,L,d) -> (N,L): squared derivatives, summed over both widths."""
+    """Sum the squared derivatives of read (N,d) by x (N,L,d) over both widths: (N,L)."""
     gradients = (torch.autograd.grad(read[:, c].sum(), x, retain_graph=True)[0] for c in range(read.shape[1]))
     return sum(gradient.square().sum(-1) for gradient in gradients)
 
 
 def _inputs(model: nn.Module, batch: Batch, part: nn.Module) -> tuple:
-    """The arguments of a part of the model on a batch."""
+    """The arguments with which the model calls a part of it on a batch."""
     return _call(model, batch, part)[0]
 
 

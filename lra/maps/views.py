@@ -1,4 +1,4 @@
-"""From a model and an example to what is drawn: the row, the chosen positions, the weights."""
+"""The contents of figures from a model and an example: the row, the chosen positions, the weights."""
 
 from math import isqrt
 
@@ -12,87 +12,114 @@ from .draw import View, markers
 
 
 def views(config: DictConfig, choices: DictConfig, model: nn.Module, data: TaskData, batch: Batch) -> list[View]:
-    """One for each tower of the example that ``batch`` holds; a class token in front of the row is left out.
+    """Make a view for each tower of an example; a class token in front of the row is left out.
 
-    ``config`` is what was asked for (split, example, layer, head, at), ``choices`` what the run was made of. Raises
-    ValueError for a head or a position that there is not.
+    Args:
+        config: of the command: split, example, layer, head, at.
+        choices: of the run.
+        model: of the run.
+        data: of the run.
+        batch: of the one example.
+
+    Raises:
+        ValueError: the head or a position does not exist.
     """
-    stored, inside = data.splits[config.split].gather(torch.tensor([config.example]), batch.inputs.shape[2], data.limit)
+    stored, real_tokens = data.splits[config.split].gather(
+        torch.tensor([config.example]), batch.inputs.shape[2], data.limit
+    )
     image = choices.task.display == "pixels"
     first = int(choices.model.pool == "cls")  # position of the first token of the row
     width = min(stored.shape[2] + first, choices.task.length)
-    real = inside[0] if batch.mask is None else batch.mask[0]  # (T,L)
+    real = real_tokens[0] if batch.mask is None else batch.mask[0]  # (T,L)
     rows, chosen = [], []
     for tower, row in enumerate(stored[0]):
-        kept = min(len(row) if image else max(int(inside[0, tower].sum()), 1), width - first)
-        rows.append(row[:kept].numpy())
+        length = min(len(row) if image else max(int(real_tokens[0, tower].sum()), 1), width - first)
+        rows.append(row[:length].numpy())
         side = isqrt(len(row)) if image else None
         if config.at is not None:
-            chosen.append(positions(config.at, side, real[tower, :kept]))
+            chosen.append(positions(config.at, side, real[tower, :length]))
         elif choices.source._target_.endswith(".Pathfinder"):
             chosen.append(markers(row[: side * side].reshape(side, side).numpy()))
         else:
             chosen.append([None])
     readings = torch.stack([reading(at, mask, first, width) for at, mask in zip(chosen, real, strict=True)])  # (T,R,L)
-    whole, weights, what = _weights(model, batch, config.layer, config.head, readings)
+    whole, weights, description = _weights(model, batch, config.layer, config.head, readings)
     title = _title(config, choices, model, data, batch)
-    made = []
+    drawn = []
     for tower, (row, at) in enumerate(zip(rows, chosen, strict=True)):
         keys = slice(first, first + len(row))
         square = None if whole is None else whole[tower, keys, keys].numpy()
-        made.append(View(f"{title}; {what}", row, at, weights[tower, :, keys].numpy(), square, data.source.alphabet))
-    return made
+        drawn.append(
+            View(f"{title}; {description}", row, at, weights[tower, :, keys].numpy(), square, data.source.alphabet)
+        )
+    return drawn
 
 
 def positions(at: int | ListConfig, side: int | None, real: Tensor) -> list[int]:
-    """Positions that ``at`` names: numbers, or [row,column] of an image of this side. real (L,): no padding."""
+    """List the positions that ``at`` names.
+
+    Args:
+        at: a number or numbers, or [row,column] of an image.
+        side: of the image, None for other data.
+        real: whether a position is a real token (L,).
+
+    Raises:
+        ValueError: a position does not exist or is padding.
+    """
     listed = list(at) if isinstance(at, ListConfig | list) else [at]
     if side and len(listed) == 2 and all(isinstance(place, int) for place in listed):
         listed = [listed]
-    found = []
+    chosen = []
     for place in listed:
         if side and isinstance(place, ListConfig | list) and len(place) == 2:
             row, column = place
             place = whole_number("a row of at", row, side) * side + whole_number("a column of at", column, side)
-        found.append(whole_number("at", place, len(real)))
-        if not real[found[-1]]:
+        chosen.append(whole_number("at", place, len(real)))
+        if not real[chosen[-1]]:
             raise ValueError(f"at: position {place} is masked as padding, choose another")
-    return found
+    return chosen
 
 
 def whole_number(name: str, value: object, end: int) -> int:
-    """Raises ValueError for what is not a number from 0 to end - 1."""
+    """Check that a value is a whole number from 0 to ``end`` - 1, and return it. Raises ValueError."""
     if not isinstance(value, int) or not 0 <= value < end:
         raise ValueError(f"{name} must be a whole number from 0 to {end - 1}, not {value}")
     return value
 
 
 def reading(at: list[int | None], mask: Tensor, first: int, width: int) -> Tensor:
-    """Weights over queries (R, width): a one-hot for a position; None is the class token or the mean of real ones."""
-    made = torch.zeros(len(at), width)
-    for line, place in zip(made, at, strict=True):
+    """Make the weights over queries of each reading (R, width).
+
+    Args:
+        at: position of each reading, for a one-hot; None for the class token or the mean of real tokens.
+        mask: real tokens (L,).
+        first: position of the first token of the row, 1 behind a class token.
+        width: of the row with its class token.
+    """
+    weights = torch.zeros(len(at), width)
+    for line, place in zip(weights, at, strict=True):
         if place is not None:
             line[first + place] = 1
         elif first:
             line[0] = 1
         else:
             line[: len(mask)] = mask / mask.sum()
-    return made
+    return weights
 
 
 def _weights(model: nn.Module, batch: Batch, layer: int, head: int | None, readings: Tensor):
-    """(the whole map (T,L,L) or None, weights (T,R,L), what they are)"""
-    found = maps.attention_map(model, batch, layer)  # (T,H,L,L)
-    if found is None:
+    """Compute the whole map (T,L,L) or None, the weights of the readings (T,R,L), and a description."""
+    maps_of_heads = maps.attention_map(model, batch, layer)  # (T,H,L,L)
+    if maps_of_heads is None:
         if head is not None:
             raise ValueError("this mechanism has no map of its values and so no head to choose: leave head out")
         return None, maps.jacobian(model, batch, layer, readings)[:, 0], f"layer {layer}, norm of the derivative"
-    heads = found.shape[1]
+    heads = maps_of_heads.shape[1]
     if head is None:
-        whole, what = found.mean(1), f", mean of {heads} heads" if heads > 1 else ""
+        whole, description = maps_of_heads.mean(1), f", mean of {heads} heads" if heads > 1 else ""
     else:
-        whole, what = found[:, whole_number("head", head, heads)], f", head {head}"
-    return whole, readings.to(whole.dtype) @ whole, f"layer {layer}{what}"
+        whole, description = maps_of_heads[:, whole_number("head", head, heads)], f", head {head}"
+    return whole, readings.to(whole.dtype) @ whole, f"layer {layer}{description}"
 
 
 def _title(config: DictConfig, choices: DictConfig, model: nn.Module, data: TaskData, batch: Batch) -> str:
@@ -100,5 +127,5 @@ def _title(config: DictConfig, choices: DictConfig, model: nn.Module, data: Task
         outputs = model(batch.inputs, batch.mask)[0]
     real = batch.label.is_floating_point()
     answers = [batch.label[0].item(), outputs[0].item() if real else int(outputs.argmax())]
-    told = [f"{a:.3f}" if real else data.source.classes[a] if data.source.classes else str(a) for a in answers]
-    return f"{choices.task.name}, {choices.label}, {config.split} {config.example}: label {told[0]}, answer {told[1]}"
+    texts = [f"{a:.3f}" if real else data.source.classes[a] if data.source.classes else str(a) for a in answers]
+    return f"{choices.task.name}, {choices.label}, {config.split} {config.example}: label {texts[0]}, answer {texts[1]}"

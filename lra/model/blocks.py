@@ -1,6 +1,6 @@
 """Encoder blocks: forward(x (N,L,d), mask (N,L), memory) -> (x, memory).
 
-Around a mixer with ``varlen`` they take packed rows too: varlen(x (1,T,d), layout) -> x.
+A block around a mixer with ``varlen`` also takes packed rows: varlen(x (1,T,d), layout) -> x.
 """
 
 from collections.abc import Callable
@@ -18,7 +18,16 @@ from .norm import norm as make_norm
 class PreNorm(nn.Module):
     """x + dropout(mixer(LN x)), then x + MLP(LN x) (docs/sources.md, Nystromformer).
 
-    MLP: Linear d -> hidden, GELU, dropout, Linear hidden -> d, dropout. mixer: a factory of no arguments.
+    MLP: Linear d -> hidden, GELU, dropout, Linear hidden -> d, dropout.
+
+    Args:
+        mixer: a factory without arguments.
+        dim: d.
+        hidden: width of the MLP.
+        dropout: of the mixer's output and in the MLP.
+
+    Raises:
+        ValueError: the mixer's rows are not d wide.
     """
 
     def __init__(self, mixer: Callable[[], Mixer], *, dim: int, hidden: int, dropout: float):
@@ -49,13 +58,13 @@ class GLU(nn.Module):
     The block of S4, S4D and LRU (docs/sources.md). GLU(a, b) = a σ(b).
 
     Args:
-        mixer: a factory of no arguments.
+        mixer: a factory without arguments.
         dim: d.
-        hidden: not used; a block of another kind has an MLP of this width.
-        dropout: of both places.
+        hidden: unused; other blocks have an MLP of this width.
+        dropout: in both places.
         norm: ``batch`` over the real tokens, or another one of ``lra.model.norm``.
-        prenorm: False: norm(x + ...) instead, as S4 has it on ListOps and Image.
-        tied: one dropout mask for all positions of a row.
+        prenorm: False for norm(x + ...) instead, as in S4 on ListOps and Image.
+        tied: whether all positions of a row share one dropout mask.
     """
 
     def __init__(
@@ -85,9 +94,9 @@ class GLU(nn.Module):
 
 
 class Plain(nn.Module):
-    """The mixer and nothing else, as in PSF's own model: no norm, no residual, no MLP, hence none of their sizes.
+    """The mixer alone, as in PSF's own model, without norm, residual path and MLP.
 
-    Rows are as wide as the mixer makes them.
+    Rows have the mixer's width; ``dim``, ``hidden`` and ``dropout`` are unused.
     """
 
     def __init__(self, mixer: Callable[[], Mixer], *, dim: int, hidden: int, dropout: float):

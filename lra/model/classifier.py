@@ -20,21 +20,26 @@ HeadKind = Literal["relu", "gelu", "linear"]
 
 
 class Classifier(nn.Module):
-    """inputs (B,T,L[,F]), mask (B,T,L) or None -> (B, outputs). The T towers share one encoder.
+    """The whole model: inputs (B,T,L[,F]), mask (B,T,L) or None -> (B, outputs).
 
-    They pass it as one batch of B T rows; one after the other, ``by_tower``, if a mechanism mixes the examples of a
-    batch.
+    The T towers share one encoder. They are one batch of B T rows or, if a mechanism mixes the examples of a batch,
+    separate batches (``by_tower``). The last block may put out rows of another ``width`` than d.
 
-    embed: (N,L[,F]) -> (N,L,d). block: a factory, called ``layers`` times with whether it is the first. pool: ``mean``
-    over positions; ``cls``, where id ``vocab - 1`` is put in front (so it needs a ``vocab``) and a row that would
-    exceed ``length`` loses its last token; ``flatten``, all ``length`` positions side by side, padded ones as zeros.
-    mean_over: what the mean divides by, the padded ``length`` whatever the batch's padding (published) or the ``real``
-    tokens. norm: of the last block's output, see ``lra.model.norm``, None for none. head: a factory like ``Head``.
+    Args:
+        embed: (N,L[,F]) -> (N,L,d).
+        block: a factory, called ``layers`` times with whether it is the first layer.
+        layers, dim, length, vocab, hidden, outputs, towers: sizes.
+        pool: ``mean`` over positions; ``cls``, for which id ``vocab - 1`` is put in front and a row that would exceed
+            ``length`` loses its last token; ``flatten``, all ``length`` positions side by side, padded ones as zeros.
+        mean_over: the divisor of the mean: the padded ``length``, independent of the batch (published), or the number
+            of ``real`` tokens.
+        norm: of the last block's output, see ``lra.model.norm``, None for none.
+        head: a factory like ``Head``.
+        packed: whether to compute only real tokens, side by side in one row, see ``lra.ops.varlen``; needs blocks
+            around Multihead.
 
-    The last block may put out rows of another ``width`` than d.
-
-    packed: only real tokens are computed, side by side in one row, see ``lra.ops.varlen``; needs blocks around
-    Multihead.
+    Raises:
+        ValueError: options do not go together.
     """
 
     def __init__(
@@ -85,7 +90,7 @@ class Classifier(nn.Module):
         return self.head(pooled.unflatten(0, inputs.shape[:2]))
 
     def _encode(self, inputs: Tensor, mask: Tensor | None) -> Tensor:
-        """inputs (N,L[,F]), mask (N,L) -> pooled vectors (N,d)."""
+        """Encode and pool rows: inputs (N,L[,F]), mask (N,L) -> (N,d)."""
         if self.pool == "cls":
             inputs = torch.cat([inputs.new_full((len(inputs), 1), self.class_id), inputs], 1)[:, : self.length]
             mask = None if mask is None else torch.cat([mask.new_ones(len(mask), 1), mask], 1)[:, : self.length]
@@ -103,7 +108,7 @@ class Classifier(nn.Module):
         return self._mean(x.sum(1) if mask is None else (x * mask[..., None].to(x.dtype)).sum(1), mask, x.shape[1])
 
     def _encode_packed(self, inputs: Tensor, layout: VarlenLayout) -> Tensor:
-        """The same of real tokens side by side."""
+        """Encode and pool rows as ``_encode`` does, with the real tokens side by side."""
         x = self.embed(layout.pack(inputs), layout.positions)
         for block in self.blocks:
             x = block.varlen(x, layout)
@@ -115,11 +120,11 @@ class Classifier(nn.Module):
         return self._mean(layout.sum(*at_least_float32(x)), layout.mask, inputs.shape[1])
 
     def _flattened(self, x: Tensor) -> Tensor:
-        """Rows (N,L,d), padded ones zero -> (N,length d)."""
+        """Flatten rows (N,L,d), whose padded tokens are zero, to (N,length d)."""
         return F.pad(x, (0, 0, 0, self.length - x.shape[1])).flatten(1)
 
     def _mean(self, total: Tensor, mask: Tensor | None, L: int) -> Tensor:
-        """Sums over real tokens (N,d) -> means."""
+        """Divide sums over real tokens (N,d) by ``mean_over``."""
         if self.mean_over == "length":
             return total / self.length
         return total / (L if mask is None else mask.sum(1, keepdim=True).clamp(min=1))
@@ -128,7 +133,10 @@ class Classifier(nn.Module):
 class Head(nn.Module):
     """Linear, ReLU, Linear on the pooled vector (B,T,d); two towers are compared by [a, b, a b, a - b].
 
-    kind: ``relu``, the same with ``gelu``, or ``linear``: one Linear. dropout: on what goes in.
+    Args:
+        dim, hidden, outputs, towers: sizes.
+        kind: ``relu``; ``gelu`` in its place; ``linear``, one Linear.
+        dropout: of the input.
     """
 
     def __init__(

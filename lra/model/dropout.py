@@ -1,4 +1,4 @@
-"""Dropout whose random numbers cost no more than its arithmetic."""
+"""Dropout with fast random numbers on a CPU."""
 
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
@@ -11,16 +11,23 @@ from torch import Tensor, nn
 from ..ops.options import Range, in_range
 
 LEVELS = 2**16
-PIECE = 2**19  # entries that one stream of random numbers is for
+PIECE = 2**19  # entries for each stream of random numbers
 
 
 class Dropout(nn.Module):
-    """Zeroes entries with probability p while training and divides the others by what is kept: any shape -> the same.
+    """Dropout in training: zero entries with probability p and divide the others by 1 - p, for any shape.
 
-    On a CPU torch's own draws a double for every entry, a quarter of a training step; here four entries share 64 bits
-    of numpy's SFC64, which one draw of torch's generator seeds, so p is rounded to a multiple of 2^-16. Large tensors
-    are drawn in pieces by as many threads as torch has; how many changes no number. Elsewhere, and compiled, it is
-    torch's. tied: the positions of (N,L,d) share their zeroes. Raises ValueError for p outside [0, 1].
+    torch's own dropout draws a double for every entry on a CPU, a quarter of a training step. Here four entries share
+    64 bits of numpy's SFC64, seeded by one draw of torch's generator, so p is rounded to a multiple of 2^-16. Large
+    tensors are drawn in pieces by as many threads as torch has, whose number does not change the result. On other
+    devices and in compiled code it is torch's own.
+
+    Args:
+        p: probability.
+        tied: whether the positions of (N,L,d) share their zeros.
+
+    Raises:
+        ValueError: p is outside [0, 1].
     """
 
     def __init__(self, p: float, *, tied: bool = False):

@@ -6,18 +6,23 @@ from torch import Tensor, nn
 
 from ..ops.options import Range, in_range
 from ..ops.precision import full_precision
+from ..ops.ssm import fft_conv
 
 
 class EMA(nn.Module):
     """Multi-dimensional damped moving average in both directions: x (N,L,d), mask (N,L) -> (N,L,d).
 
-    Each channel is spread over ``ndim`` averages h, which forget by q = 1 - p sigmoid(α) and learn by p = sigmoid(δ):
+    Each channel has ``ndim`` averages h with decay q = 1 - p sigmoid(α) and gain p = sigmoid(δ):
 
         h_t = q h_(t-1) + p β x_t,    y_t = γ·h_t / √ndim + the same from the right end,    SiLU(y + ω x)
 
-    so y is a convolution with a kernel of exponentials, here by FFT: O(L log L) time, O(d ndim T) for the kernel, which
-    is cut after T = ``truncation`` lags, lag 0 included and in both directions; null for none. Padding is zero in y and
-    no example reaches beyond its row.
+    Hence y is a convolution with a kernel of exponentials, computed by FFT in O(L log L) time, with O(d ndim T) for the
+    kernel of T lags. Padding counts as zero in y, and rows do not affect each other.
+
+    Args:
+        dim: d.
+        ndim: averages of a channel.
+        truncation: T, the lags in each direction, lag 0 included; null for all.
     """
 
     def __init__(self, dim: int, *, ndim: int = 16, truncation: int | None = None):
@@ -39,16 +44,14 @@ class EMA(nn.Module):
     @full_precision
     def _average(self, x: Tensor, mask: Tensor | None) -> Tensor:
         L = x.shape[1]
-        real = x if mask is None else x.masked_fill(~mask[..., None], 0)
         forth, back = self.kernel(min(self.truncation or L, L))  # (d,T)
-        n = L + forth.shape[1]  # far enough round the circle for no lag to meet another's end
-        gap = forth.new_zeros(forth.shape[0], n - 2 * forth.shape[1] + 1)
-        lags = torch.cat([forth[:, :1] + back[:, :1], forth[:, 1:], gap, back[:, 1:].flip(-1)], -1)  # (d,n)
-        y = torch.fft.irfft(torch.fft.rfft(real.mT, n) * torch.fft.rfft(lags, n), n)[..., :L].mT
+        gap = forth.new_zeros(forth.shape[0], L - forth.shape[1] + 1)  # L + T lags, so that no end meets the other
+        lags = torch.cat([forth[:, :1] + back[:, :1], forth[:, 1:], gap, back[:, 1:].flip(-1)], -1)
+        y = fft_conv(x.mT, lags, mask).mT
         return F.silu(y + self.omega * x)
 
     def kernel(self, lags: int) -> Tensor:
-        """Weight of each lag in both directions, (2,d,lags)."""
+        """The weight of each lag in both directions, (2,d,lags)."""
         p = self.delta.sigmoid()
         q = 1 - p * self.alpha.sigmoid()
         powers = q[..., None] ** torch.arange(lags, device=q.device)  # (2,d,ndim,lags)

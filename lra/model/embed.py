@@ -1,4 +1,4 @@
-"""From tokens to vectors. ``positions`` (T,) are those of the tokens of packed rows (1,T), see ``lra.ops.varlen``."""
+"""Embeddings of tokens. ``positions`` (T,) are those of the tokens of packed rows (1,T), see ``lra.ops.varlen``."""
 
 from typing import Literal
 
@@ -9,15 +9,22 @@ from ..ops.options import one_of
 from .dropout import Dropout
 
 Padding = Literal["learned", "constant", "zero"]
-Positions = Literal["learned", "rotary", "none"]  # of a model: a table, turned queries and keys, or nothing
+Positions = Literal["learned", "rotary", "none"]  # of a model: a table, rotated queries and keys, or none
 
 
 class TokenEmbedding(nn.Module):
-    """Learned token and position tables, normal with standard deviation ``std``, added, then dropout.
+    """The sum of learned token and position tables, then dropout: ids (N,L) int -> (N,L,d).
 
-    ids (N,L) int -> (N,L,d), L at most ``length`` (docs/sources.md, Nystromformer). std: null for d^-1/2.
-    bound: uniform between -bound and bound instead. positions: without them the mechanism itself has to know where a
-    token stands. padding, the vector of id 0: ``learned`` as any other, or kept as drawn (``constant``) or at ``zero``.
+    Source: docs/sources.md, Nystromformer.
+
+    Args:
+        vocab, dim: sizes of the token table.
+        length: the largest L.
+        dropout: of the sum.
+        std: standard deviation of the normal initialisation, null for d^-1/2.
+        bound: of a uniform initialisation between -bound and bound instead.
+        positions: whether there is a position table; without it the mechanism has to know the order of the tokens.
+        padding: the vector of id 0: ``learned`` as any other, ``constant`` as drawn, or ``zero``.
     """
 
     def __init__(
@@ -51,9 +58,9 @@ class TokenEmbedding(nn.Module):
 
 
 class PixelEmbedding(nn.Module):
-    """A grey level as one real number, scaled by a learned vector and shifted by another, as in MEGA and S5.
+    """Grey levels as real numbers times a learned vector plus another one, as in MEGA and S5: (N,L) int -> (N,L,d).
 
-    ids (N,L) int, 0 to 255 -> (ids / 255 - mean) / std · scale + shift, then dropout: (N,L,d). No position table.
+    (ids / 255 - mean) / std · scale + shift for ids from 0 to 255, then dropout; without a position table.
     """
 
     def __init__(self, *, length: int, dim: int, dropout: float, mean: float, std: float):

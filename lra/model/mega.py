@@ -22,13 +22,20 @@ class Mega(nn.Module):
         q, k = z g_0 + b_0, z g_1 + b_1
         x + u (SiLU(h + W_h(r attention(q, k, v))) - x)
 
-    attention: a factory that takes ``Sizes``: heads is 1, head_dim ``z``, value_dim ``hidden``. ndim and truncation:
-    of the ``EMA``. chunk: attention within consecutive chunks of that many tokens only, which the moving average joins;
-    null for none. norm: ``layer`` | ``scale`` | ``rms`` | ``batch``, before each half with ``prenorm``, else after it.
-    bias: a learned number for each distance of two tokens, added to the scores; without it any mechanism fits in.
-    dropout is on c and on what each half adds; the published dropout inside them is 0 on every task of LRA.
+    Args:
+        attention: a factory that takes ``Sizes``: heads is 1, head_dim ``z``, value_dim ``hidden``.
+        dim, hidden, length, z: sizes.
+        dropout: of c and of the addition of each half; the published dropout inside them is 0 on every task of LRA.
+        ndim, truncation: of the ``EMA``.
+        chunk: restricts attention to consecutive chunks of that many tokens, so that only the moving average connects
+            them; null for none.
+        norm: ``layer`` | ``scale`` | ``rms`` | ``batch``.
+        prenorm: whether the norms are before each half, else after it.
+        bias: whether a learned number for each distance of two tokens is added to the scores; without it any mechanism
+            can be used.
 
-    Raises ValueError for a size below 1 or if the mechanism takes no bias.
+    Raises:
+        ValueError: a size is below 1, or the mechanism takes no bias.
     """
 
     def __init__(
@@ -83,14 +90,14 @@ class Mega(nn.Module):
         return self.mlp_norm(x + self.mlp(x), mask), memory
 
     def _attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
-        """q, k (N,1,L,z), v (N,1,L,hidden) -> (N,1,L,hidden)"""
+        """Attend within chunks: q, k (N,1,L,z), v (N,1,L,hidden) -> (N,1,L,hidden)."""
         N, _, L, _ = q.shape
         options = {} if self.bias is None else {"bias": self.bias}
         if self.chunk is None or self.chunk >= L:
             return self.attention(q, k, v, mask, **options)
         real = real_blocks(mask, L, self.chunk, q.device)  # (N or 1,B,chunk)
         if real is not None:
-            real = real | ~real.any(-1, keepdim=True)  # a chunk of padding attends to itself, nobody reads it
+            real = real | ~real.any(-1, keepdim=True)  # a chunk of padding attends to itself; its rows are not used
             real = real.expand(N, -1, -1).flatten(0, 1)
         q, k, v = (blocks(t, self.chunk).transpose(1, 2).flatten(0, 1) for t in (q, k, v))  # (N B,1,chunk,.)
         out = self.attention(q, k, v, real, **options)

@@ -1,4 +1,4 @@
-"""The projections around an attention mechanism, in one place, so that mechanisms share their state_dict keys."""
+"""The projections around an attention mechanism, which give all mechanisms the same state_dict keys."""
 
 from collections.abc import Callable
 
@@ -12,9 +12,17 @@ from ..ops.varlen import VarlenLayout
 class Multihead(Mixer):
     """Linear projections with bias to H heads, the mechanism, and the output projection: (N,L,d) -> (N,L,d).
 
-    attention: a factory that takes ``Sizes``. Queries, keys and values come from one matrix; a mechanism with
-    ``shares_qk`` has one projection for queries and keys. rotary: both are turned by their positions, see
-    ``lra.ops.rotary``.
+    Queries, keys and values come from one matrix; a mechanism with ``shares_qk`` has one projection for queries and
+    keys.
+
+    Args:
+        attention: a factory that takes ``Sizes``.
+        dim, heads, head_dim, length: sizes.
+        value_dim: None for head_dim.
+        rotary: whether queries and keys are rotated by their positions, see ``lra.ops.rotary``.
+
+    Raises:
+        ValueError: rotary positions with an odd head_dim.
     """
 
     def __init__(
@@ -47,7 +55,7 @@ class Multihead(Mixer):
         return self._join(self.attention.varlen(*self._project(x, layout.positions), layout), x)
 
     def _project(self, x: Tensor, positions: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-        """(N,L,d) -> q, k (N,H,L,D), v (N,H,L,E)."""
+        """Project (N,L,d) to q, k (N,H,L,D) and v (N,H,L,E)."""
         parts = self.inputs(x).split(self.widths, -1)
         *qk, v = (part.unflatten(-1, (self.sizes.heads, -1)).transpose(1, 2) for part in parts)
         if self.rotary:
@@ -55,5 +63,5 @@ class Multihead(Mixer):
         return qk[0], qk[-1], v
 
     def _join(self, mixed: Tensor, x: Tensor) -> Tensor:
-        """(N,H,L,E) -> (N,L,d) in the dtype of x."""
+        """Join heads and project: (N,H,L,E) -> (N,L,d), in the dtype of x."""
         return self.output(mixed.transpose(1, 2).flatten(2).to(x.dtype))

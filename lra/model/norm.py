@@ -1,4 +1,4 @@
-"""Normalisations by their names: each takes x (N,L,d) and a mask (N,L), which only the batch norm looks at."""
+"""Normalisations by their names: each takes x (N,L,d) and a mask (N,L), which only the batch norm uses."""
 
 from typing import Literal
 
@@ -9,11 +9,15 @@ from ..ops.options import one_of
 
 
 class LayerNorm(nn.LayerNorm):
+    """torch's layer norm; the mask is unused."""
+
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         return super().forward(x)
 
 
 class RMSNorm(nn.RMSNorm):
+    """torch's RMS norm; the mask is unused."""
+
     def __init__(self, dim: int, eps: float = 1e-5):
         super().__init__(dim, eps)
 
@@ -22,7 +26,7 @@ class RMSNorm(nn.RMSNorm):
 
 
 class ScaleNorm(nn.Module):
-    """g x / rms(x) with one number g (Nguyen and Salazar 2019, as MEGA has it)."""
+    """g x / rms(x) with one number g (Nguyen and Salazar 2019, in the form of MEGA)."""
 
     def __init__(self, dim: int, eps: float = 1e-5):
         super().__init__()
@@ -33,7 +37,7 @@ class ScaleNorm(nn.Module):
 
 
 class BatchNorm(nn.BatchNorm1d):
-    """Over the real tokens of a batch; padded ones pass unchanged."""
+    """Batch norm over the real tokens of a batch; padded ones pass unchanged."""
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         if mask is None:
@@ -46,6 +50,6 @@ Norm = Literal["layer", "scale", "rms", "batch"]
 
 
 def norm(kind: Norm, dim: int) -> nn.Module:
-    """Raises ValueError for another kind."""
+    """Make the normalisation of a name for rows of width ``dim``. Raises ValueError for an unknown name."""
     one_of("norm", kind, Norm)
     return NORMS[kind](dim)

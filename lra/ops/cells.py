@@ -1,15 +1,15 @@
-"""Attention over cells of keys, corrected by rows that are known exactly: what replaces CUR's inverse in ``cur_plus``.
+"""Attention over cells of keys, corrected by exact rows: the replacement of CUR's inverse in ``cur_plus``.
 
 Shapes as in ``lra.attention.base``. With k̄, v̄, n the means and sizes of the cells of kept keys, and e = R v - U v̄ the
-error that C v̄ makes in the kept rows, whose exact output is R v,
+error of C v̄ in the kept rows, whose exact output is R v,
 
     O = C v̄ + S g      C = softmax(q k̄ᵀ / √D + log n)      U = its kept rows      S = softmax(-|q - q_rows|² / h)
 
 C is the proportional attention of merged tokens (ToMe: Bolya et al. 2023), S the kernel regression of Nadaraya and
 Watson (1964) over queries. S e would flatten e; with T the kept rows of S, g = e + (1 - T) e + (1 - T)² e + ... smooths
-what the smoothing left as well (twicing: Tukey 1977; L2 boosting: Bühlmann and Yu 2003), and as the eigenvalues of T
-lie in [0, 1] no number of rounds is too many. Rows of C and S sum to one, so a constant v stays what it is, and keeping
-every row and column is exact attention, without any inverse.
+the remainder as well (twicing: Tukey 1977; L2 boosting: Bühlmann and Yu 2003). The eigenvalues of T lie in [0, 1], so
+the sum converges. Rows of C and S sum to one, so the result is exact for a constant v, and keeping every row and column
+is exact attention, without an inverse.
 """
 
 from typing import Literal
@@ -22,15 +22,24 @@ from .precision import full_precision, to_unit
 from .scores import weigh
 
 Impl = Literal["eager", "sdpa"]
-ROUNDS = 5  # of smoothing; more change nothing to speak of
+ROUNDS = 5  # of smoothing; more have hardly any effect
 
 
 @full_precision
 def cells(k: Tensor, v: Tensor, k_cols: Tensor, mask: Tensor | None, col_mask: Tensor | None):
-    """Every real key joins the kept key nearest to it: k (N,H,L,D), v (N,H,L,E), k_cols (N,H,c,D), mask (N,L),
-    col_mask (N,H,c) -> mean keys (N,H,c,D), mean values (N,H,c,E) and sizes (N,H,c), in float32 or wider.
+    """Form a cell around each kept key of the real keys nearest to it.
 
-    A padded kept key has a cell of size 0. No gradient flows through who joins whom.
+    The assignment has no gradient.
+
+    Args:
+        k: (N,H,L,D).
+        v: (N,H,L,E).
+        k_cols: kept keys (N,H,c,D).
+        mask: (N,L).
+        col_mask: real kept keys (N,H,c); a padded one has a cell of size 0.
+
+    Returns:
+        Mean keys (N,H,c,D), mean values (N,H,c,E) and sizes (N,H,c), in float32 or wider.
     """
     N, H, c = k_cols.shape[:3]
     heads = torch.arange(N * H, device=k.device).view(N, H, 1, 1)
@@ -48,7 +57,7 @@ def cells(k: Tensor, v: Tensor, k_cols: Tensor, mask: Tensor | None, col_mask: T
 
 @torch.no_grad()
 def nearest(x: Tensor, centres: Tensor, real: Tensor | None) -> Tensor:
-    """The index of the nearest real centre: x (N,H,L,D), centres (N,H,c,D), real (N,H,c) -> int64 (N,H,L,1)."""
+    """Find the nearest real centre: x (N,H,L,D), centres (N,H,c,D), real (N,H,c) -> index int64 (N,H,L,1)."""
     N, H = x.shape[:2]
     unit = to_unit(x)
     x, centres = x * unit, centres * unit
@@ -72,10 +81,17 @@ def corrected(
     col_mask: Tensor | None = None,
     impl: Impl = "sdpa",
 ) -> tuple[Tensor, Tensor]:
-    """C v̄ + S g (N,H,L,E) and R v (N,H,c,E); arguments as in ``lra.ops.three_factor.three_factor``.
+    """Compute C v̄ + S g and R v in O(L c (D + E)) time.
 
-    h is the mean squared distance from a real query to the nearest kept one. O(L c (D + E)) time; ``eager`` writes
-    every factor out in float32, ``sdpa`` leaves the products to torch's fused attention and returns v's dtype.
+    h is the mean squared distance from a real query to the nearest kept one.
+
+    Args:
+        q, k, v, q_rows, k_cols, mask, row_mask, col_mask: as in ``lra.ops.three_factor.three_factor``.
+        impl: ``eager`` writes every factor out in float32; ``sdpa`` computes the products by torch's fused attention
+            and returns v's dtype.
+
+    Returns:
+        (N,H,L,E) and (N,H,c,E).
     """
     keys, values, sizes = cells(k, v, k_cols, mask, col_mask)
     bias = torch.where(sizes > 0, sizes, torch.finfo(sizes.dtype).tiny).log()[:, :, None]  # (N,H,1,c)
@@ -91,7 +107,7 @@ def corrected(
 
 @full_precision
 def _correction(q, q_rows, exact, keys, values, occupied, bias, mask, row_mask, eps: float, impl: Impl) -> Tensor:
-    """S g (N,H,L,E); eps: rounding of ``exact``, which is R v, in the dtype it was computed in."""
+    """Compute S g (N,H,L,E); ``eps`` is the rounding of ``exact``, R v, in the dtype in which it was computed."""
     error = exact - weigh(q_rows * q.shape[-1] ** -0.5 @ keys.mT, occupied, "softmax", bias) @ values
     if row_mask is not None:
         error = error * row_mask[..., None]
@@ -104,7 +120,13 @@ def _correction(q, q_rows, exact, keys, values, occupied, bias, mask, row_mask, 
 
 
 def boosted(error: Tensor, own: Tensor, rounds: int = ROUNDS) -> Tensor:
-    """e + (1 - T) e + ... + (1 - T)^(rounds - 1) e: error (N,H,c,E), own: T (N,H,c,c), no weight on padded rows."""
+    """Compute e + (1 - T) e + ... + (1 - T)^(rounds - 1) e.
+
+    Args:
+        error: e (N,H,c,E).
+        own: T (N,H,c,c), without weight on padded rows.
+        rounds: terms.
+    """
     left = total = error
     for _ in range(rounds - 1):
         left = left - own @ left
@@ -113,7 +135,7 @@ def boosted(error: Tensor, own: Tensor, rounds: int = ROUNDS) -> Tensor:
 
 
 def bandwidth(q: Tensor, q_rows: Tensor, mask: Tensor | None, row_mask: Tensor | None) -> Tensor:
-    """Mean squared distance from a real query to the nearest kept one, and no less than rounding: (N,H,1,1)."""
+    """Compute the mean squared distance from a real query to the nearest kept one, bounded by rounding: (N,H,1,1)."""
     own = q_rows.gather(2, nearest(q, q_rows, row_mask).expand(-1, -1, -1, q.shape[-1]))
     apart = (q - own).square().sum(-1)  # (N,H,L)
     lengths = q.detach().square().sum(-1)
@@ -128,10 +150,14 @@ def bandwidth(q: Tensor, q_rows: Tensor, mask: Tensor | None, row_mask: Tensor |
 
 
 def alike(keys: Tensor, unit: Tensor, eps: float) -> Tensor:
-    """eps D / max |k|²: queries so near to each other (squared distance) have scores that differ by √eps at most.
+    """Compute eps D / max |k|², a squared distance at which scores of two queries differ by √eps at most: (N,H,1,1).
 
-    A smaller bandwidth would enlarge the rounding of the errors in the gradient. keys (N,H,c,D) -> (N,H,1,1), for
-    queries that were multiplied by ``unit``.
+    A smaller bandwidth would amplify the rounding of the errors in the gradient.
+
+    Args:
+        keys: (N,H,c,D).
+        unit: factor by which the queries were multiplied.
+        eps: rounding.
     """
     limits = torch.finfo(keys.dtype)
     own = to_unit(keys)
@@ -140,7 +166,7 @@ def alike(keys: Tensor, unit: Tensor, eps: float) -> Tensor:
 
 
 def _attend(q, k, v, factor: float, keys: Tensor | None, bias: Tensor | None, impl: Impl) -> Tensor:
-    """softmax(factor q kᵀ + bias) v, keys (N,H,j) or broadcastable, bias (N,H,1,j)."""
+    """Compute softmax(factor q kᵀ + bias) v, with real keys (N,H,j) or broadcastable and bias (N,H,1,j)."""
     if impl == "eager":
         return _written_out(q, k, v, factor, keys, bias)
     if keys is not None:

@@ -5,20 +5,20 @@ from torch import Tensor
 
 from .blocks import windows
 
-BLOCK = 64  # positions of a row that one product makes
+BLOCK = 64  # positions of a row that one product computes
 
 
 def convolve_rows(v: Tensor, weight: Tensor) -> Tensor:
     """Slide one filter of odd width per head along the sequence, zero outside it.
 
-    On a CPU the product of each block of a row, and its neighbours, with a banded matrix. oneDNN 3.12, which torch has
-    for convolutions there, gets the gradient of such filters wrong. With one head it writes outside its memory if
-    10 <= L <= kernel // 2 + 1. With more heads it leaves terms out if 1 <= L mod 15 <= kernel // 2 - 15, for a kernel
-    of 35 at L = 256, 512 and 4096 among others.
+    On a CPU it is the product of each block of a row, with its neighbours, and a banded matrix, since oneDNN 3.12,
+    which torch uses for convolutions there, computes wrong gradients of such filters. With one head it writes outside
+    its memory if 10 <= L <= kernel // 2 + 1. With more heads it omits terms if 1 <= L mod 15 <= kernel // 2 - 15, for a
+    kernel of 35 at L = 256, 512 and 4096 among others.
 
     Args:
         v: (N,H,L,D).
-        weight: the filters (H,1,kernel,1), as a depth-wise ``torch.nn.Conv2d`` has them.
+        weight: the filters (H,1,kernel,1), as in a depth-wise ``torch.nn.Conv2d``.
 
     Returns:
         (N,H,L,D).
@@ -34,7 +34,7 @@ def convolve_rows(v: Tensor, weight: Tensor) -> Tensor:
 
 
 def _band(filters: Tensor) -> Tensor:
-    """(H,kernel) -> (H,BLOCK,BLOCK + 2 reach), row i of which is the filter from column i on."""
+    """Make banded matrices (H,BLOCK,BLOCK + 2 reach) with the filter (H,kernel) from column i on in row i."""
     width = filters.shape[1] + BLOCK
     # Rows of this width, read as rows of one column less, are each shifted by one.
     shifted = F.pad(filters, (0, BLOCK)).repeat(1, BLOCK)[:, : BLOCK * (width - 1)]

@@ -42,18 +42,18 @@ def cur(
 
     Args:
         q, k: (N,H,L,D). v: (N,H,L,E). mask: (N,L).
-        count, score, pairing, class_token, draw: how many rows and columns are kept (m in the paper) and which ones,
+        count, score, pairing, class_token, draw: number and selection of the kept rows and columns (m in the paper),
             see ``lra.ops.selection.select``.
         pinv: (..., c, c) -> (..., c, c).
-        copy_rv: kept rows of the output are those of softmax(q_I kᵀ) v, which are exact.
+        copy_rv: whether kept rows of the output are those of softmax(q_I kᵀ) v, which are exact.
         weights, impl: see ``lra.ops.three_factor``.
-        bias: a position bias, evaluated at the kept rows and columns only; ``triton`` takes none.
+        bias: a position bias, evaluated only at the kept rows and columns; not with ``triton``.
 
     Returns:
         (N,H,L,E). O(L c (D + E) + c³) time.
 
     Raises:
-        ValueError: choices that are unknown or do not go together.
+        ValueError: a choice is unknown, or choices do not go together.
     """
     check_impl(impl, weights)
     if impl == "triton" and bias is not None:
@@ -95,7 +95,7 @@ def cur_packed(
     pinv: Inverse = partial(cubic, steps=4),
     copy_rv: bool = True,
 ) -> Tensor:
-    """Compute ``cur`` with impl=sdpa of packed rows, none shorter than ``count``: (1,H,T,·) -> (1,H,T,E)."""
+    """Compute ``cur`` with impl=sdpa for packed rows, none shorter than ``count``: (1,H,T,·) -> (1,H,T,E)."""
     selection = {"score": score, "pairing": pairing, "class_token": class_token, "draw": draw}
     rows, cols = select_packed(q, k, count, layout, **selection)  # (N,H,c), places among the T
     q_rows, k_cols = varlen.gather_packed(q, rows), varlen.gather_packed(k, cols)
@@ -117,9 +117,9 @@ def cur_plus(
     copy_rv: bool = True,
     impl: cells.Impl = "sdpa",
 ) -> Tensor:
-    """Compute attention over cells of keys around the kept ones, corrected smoothly by the error of the kept rows.
+    """Compute attention over cells of keys around the kept ones, corrected by the smoothed error of the kept rows.
 
-    There is no inverse, see ``lra.ops.cells``; arguments and result as in ``cur``.
+    It needs no inverse, see ``lra.ops.cells``; arguments and result are as in ``cur``.
     """
     mask = no_row_empty(mask)
     if mask is not None:  # distances to padding must not overflow
@@ -150,23 +150,22 @@ def cur_attention(
 ) -> Tensor:
     """Call ``cur`` like torch's scaled_dot_product_attention.
 
-    Unlike torch's: queries and keys are the same L tokens of H heads each, a padded query's row has no meaning, and
-    there is no dropout and no causal form.
+    Differences from torch: queries and keys are of the same L tokens with H heads each, the row of a padded query has
+    no meaning, and there is neither dropout nor a causal form.
 
     Args:
         query, key: (N,H,L,D). value: (N,H,L,E).
-        attn_mask: which tokens are real, for all heads and queries alike: bool, True takes part, (N,L) or (N,1,1,L), N
-            may be 1.
-        count: rows and columns that are kept, all of them if a row is shorter.
+        attn_mask: real tokens for all heads and queries: bool, True = real, (N,L) or (N,1,1,L), N may be 1.
+        count: kept rows and columns, all of them if a row is shorter.
         steps: of the cubic inverse, None for the true one.
-        columns: ``kept``, or ``cells`` for ``cur_plus``, which has no inverse and does best with score="farthest".
-        score, pairing, class_token, copy_rv, impl: as in ``cur``; ``score="random"`` draws anew at every call.
+        columns: ``kept``, or ``cells`` for ``cur_plus``, which needs no inverse and is best with score="farthest".
+        score, pairing, class_token, copy_rv, impl: as in ``cur``; ``score="random"`` draws new numbers at every call.
 
     Returns:
         (N,H,L,E) in query's dtype.
 
     Raises:
-        ValueError: what it cannot do.
+        ValueError: an argument is not supported.
     """
     if is_causal:
         raise ValueError("is_causal=True: CUR keeps whole rows and columns of the map, so it has no causal form")
@@ -198,7 +197,7 @@ def cur_attention(
 
 
 def _whole(name: str, value: object, least: int) -> int:
-    """Any kind of whole number, of numpy and torch too, as Python's; raises ValueError for others, and for bools."""
+    """Convert a whole number, also numpy's or torch's, to Python's. Raises ValueError for others and for bools."""
     try:
         if isinstance(value, bool) or getattr(value, "dtype", None) is torch.bool:
             raise TypeError

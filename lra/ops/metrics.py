@@ -1,23 +1,25 @@
-"""Scores of a whole split, in percent: functions of all outputs and labels at once, never means of batch means."""
+"""Scores of a whole split in percent: functions of all outputs and labels at once, not means over batches."""
 
 from torch import Tensor
 
 
 def accuracy(outputs: Tensor, labels: Tensor) -> float:
-    """outputs (n, classes), labels (n,) -> percentage of rows whose largest output is the label's."""
+    """The percentage of rows whose largest output is the label's: outputs (n, classes), labels (n,)."""
     return 100 * (outputs.argmax(-1) == labels).sum().item() / len(labels)
 
 
 def within_tolerance(outputs: Tensor, labels: Tensor) -> float:
-    """outputs (n, 1), labels (n,) -> percentage of rows whose absolute error is below 0.04 (PSF-Attn, Adding)."""
+    """The percentage of rows with an absolute error below 0.04 (PSF-Attn, Adding): outputs (n, 1), labels (n,)."""
     return 100 * ((outputs[:, 0].double() - labels.double()).abs() < 0.04).sum().item() / len(labels)
 
 
 def balanced_accuracy(outputs: Tensor, labels: Tensor) -> float:
-    """outputs (n, 2), labels (n,) of 0 and 1 -> mean of the accuracies on either class.
+    """The mean of the accuracies on each class: outputs (n, 2), labels (n,) of 0 and 1.
 
-    It is the ROC-AUC of predicted classes in place of scores, which PSF-Attn's code computes for Genome. Raises
-    ValueError if one of the two classes is missing.
+    It is the ROC-AUC of predicted classes in place of scores, which PSF-Attn's code computes for Genome.
+
+    Raises:
+        ValueError: one of the two classes is missing.
     """
     sides = [outputs[labels == label] for label in (0, 1)]
     if not all(len(side) for side in sides):
@@ -26,15 +28,17 @@ def balanced_accuracy(outputs: Tensor, labels: Tensor) -> float:
 
 
 def roc_auc(outputs: Tensor, labels: Tensor) -> float:
-    """outputs (n, 2), labels (n,) of 0 and 1 -> percentage of pairs of a 1 and a 0 that are ranked right.
+    """The percentage of pairs of a 1 and a 0 that are ranked correctly: outputs (n, 2), labels (n,) of 0 and 1.
 
-    A row's score is its second output less its first; equal scores count as half. Raises ValueError if one of the two
-    classes is missing.
+    A row's score is its second output less its first; equal scores count as half.
+
+    Raises:
+        ValueError: one of the two classes is missing.
     """
     scores = (outputs[:, 1].double() - outputs[:, 0].double()).unique(return_inverse=True)[1]  # ranks from 0
     ones, zeros = (scores[labels == label].bincount(minlength=len(scores)) for label in (1, 0))
     pairs = ones.sum().item() * zeros.sum().item()
     if not pairs:
         raise ValueError("ROC-AUC needs examples of both classes in every split that is scored")
-    twice = (ones * (2 * zeros.cumsum(0) - zeros)).sum().item()  # integers, so ties and rounding cannot disturb it
+    twice = (ones * (2 * zeros.cumsum(0) - zeros)).sum().item()  # integers, hence exact, also with ties
     return 100 * twice / (2 * pairs)

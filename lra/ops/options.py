@@ -1,4 +1,4 @@
-"""Choices and ranges: an annotation with ``Literal`` names words, ``Annotated`` with a ``Range`` bounds numbers."""
+"""Choices and ranges of options: ``Literal`` lists choices, ``Annotated`` with a ``Range`` bounds numbers."""
 
 from dataclasses import dataclass
 from typing import Annotated, Any, get_args
@@ -6,7 +6,7 @@ from typing import Annotated, Any, get_args
 
 @dataclass(frozen=True)
 class Range:
-    """Numbers from ``least`` or ``above`` one to ``most`` or ``below`` one; None: no bound."""
+    """A range of numbers, from ``least`` or ``above`` a bound to ``most`` or ``below`` one; None for no bound."""
 
     least: float | None = None
     most: float | None = None
@@ -35,13 +35,26 @@ Share = Annotated[float, Range(0, 1)]
 
 
 def one_of(name: str, value: Any, words: Any) -> None:
-    """Raise ValueError for a value of option ``name`` that is not among ``words``, a Literal."""
+    """Raise ValueError if the value of an option is not a valid choice.
+
+    Args:
+        name: of the option.
+        value: given.
+        words: a Literal of the choices.
+    """
     if value not in get_args(words):
         raise ValueError(f"{name} must be one of {', '.join(map(str, get_args(words)))}, not {value!r}")
 
 
 def in_range(name: str, value: float, bounds: Range, most: str = "") -> None:
-    """Raise ValueError for a value of option ``name`` outside ``bounds``; ``most`` says what the upper bound is."""
+    """Raise ValueError if the value of an option is out of range.
+
+    Args:
+        name: of the option.
+        value: given.
+        bounds: the range.
+        most: meaning of the upper bound, for the message.
+    """
     if value not in bounds:
         what = f" ({most})" if most else ""
         raise ValueError(f"{name} must be {str(bounds).removeprefix('of ')}{what}, not {value}")

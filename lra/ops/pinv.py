@@ -24,14 +24,18 @@ def cubic(m: Tensor, *, steps: Whole, init: CubicInit = "per_matrix") -> Tensor:
 
         Z_0 = mᵀ / s,   Z <- Z (13 I - mZ (15 I - mZ (7 I - mZ))) / 4     ``steps`` times
 
-    s is the largest absolute column sum: rows of a softmax matrix sum to one, so the row norm that the theory asks for
-    is left out. ``init="per_matrix"`` takes it per matrix; ``"batch"`` takes the largest of the whole tensor, which is
-    what the released Nystromformer does and makes one example depend on the others. ``"two_norms"`` is for matrices
-    whose rows sum to anything, such as MEGA's Laplace weights: s is the largest column sum times the largest row sum,
-    per matrix, so that the eigenvalues of m Z_0 lie in [0, 1]. Without the row sum they reach up to it, and from about
-    4.4 on each step drives them further away. Among equal sums the gradient goes through the first.
+    s is the largest absolute column sum; the row norm of the theory is left out, since rows of a softmax matrix sum to
+    one. After few steps Z is not the pseudo-inverse but a smoothed one, which is bounded even if the true one is not.
+    Among equal sums the gradient goes through the first.
 
-    After few steps Z is not the pseudo-inverse but a smoothed one, and it stays bounded where the true one does not.
+    Args:
+        m: (...,c,c).
+        steps: of the iteration.
+        init: ``per_matrix``, s of each matrix; ``batch``, the largest s of the whole tensor, as in the released
+            Nystromformer, which makes one example depend on the others; ``two_norms``, for matrices with other row
+            sums, such as MEGA's Laplace weights: the largest column sum times the largest row sum of each matrix, so
+            that the eigenvalues of m Z_0 lie in [0, 1]. Without the row sum they reach up to it, and above about 4.4
+            the iteration diverges.
     """
     in_range("steps", steps, Range(0))
     one_of("init", init, CubicInit)
@@ -51,14 +55,14 @@ def mixes_batch(pinv: Callable[[Tensor], Tensor]) -> bool:
 
 
 def cubic_factors(m: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
-    """P = m Z and T = P (15 I - P (7 I - P)) of one step of ``cubic``, (G,c,c); each line is one fused multiply-add."""
+    """Compute P = m Z and T = P (15 I - P (7 I - P)) of one step of ``cubic``, (G,c,c), by fused multiply-adds."""
     p = m @ z
     t = torch.baddbmm(p, p, p, beta=7, alpha=-1)
     return p, torch.baddbmm(p, p, t, beta=15, alpha=-1)
 
 
 def cubic_pull(m: Tensor, z: Tensor, p: Tensor, t: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:
-    """Gradients of m and z for ``grad``, that of 13/4 Z - 1/4 Z T; p, t from ``cubic_factors``, all (G,c,c).
+    """Compute the gradients of m and z from ``grad``, that of 13/4 Z - 1/4 Z T; p, t of ``cubic_factors``; (G,c,c).
 
     dT = -1/4 Zᵀ G,   A = Pᵀ dT,   B = A + dT Pᵀ,   dP = 15 dT - 7 B + B Pᵀ + Pᵀ A
     dm = dP Zᵀ,   dZ = 13/4 G - 1/4 G Tᵀ + mᵀ dP
@@ -71,7 +75,7 @@ def cubic_pull(m: Tensor, z: Tensor, p: Tensor, t: Tensor, grad: Tensor) -> tupl
 
 
 def _cubic(m: Tensor, z: Tensor, steps: int, kept: list[Tensor] | None = None) -> Tensor:
-    """Z after the steps; ``kept`` collects Z, P and T of each."""
+    """Compute Z after the steps; ``kept`` collects Z, P and T of each step."""
     for _ in range(steps):
         p, t = cubic_factors(m, z)
         if kept is not None:
@@ -95,7 +99,7 @@ class _Cubic(torch.autograd.Function):
     def backward(ctx, grad):
         m, *kept = ctx.saved_tensors
         with torch.autocast(grad.device.type, enabled=False):
-            if torch.is_grad_enabled():  # for the gradient of a gradient: what was kept has no history
+            if torch.is_grad_enabled():  # for second derivatives, since the saved tensors have no history
                 z, kept = kept[0], []
                 _cubic(m, z, ctx.steps, kept)
             dm = torch.zeros_like(m)
@@ -107,25 +111,34 @@ class _Cubic(torch.autograd.Function):
 
 @full_precision
 def exact(m: Tensor, *, rtol: float | None = None) -> Tensor:
-    """Moore-Penrose inverse by singular values; the limit of the iterations, for tests and ablations.
+    """Moore-Penrose inverse by singular values: the limit of the iterations, for tests and ablations.
 
-    rtol: singular values up to rtol times the largest count as zero; None: those of rounding only.
+    Args:
+        m: (...,r,c).
+        rtol: singular values up to rtol times the largest count as zero; None for those of rounding only.
     """
     return torch.linalg.pinv(m, rtol=rtol)
 
 
 @full_precision
 def tikhonov(m: Tensor, *, ridge: float) -> Tensor:
-    """(mᵀ m + (ridge s)² I)⁻¹ mᵀ, s the largest singular value (Tikhonov 1963): a singular value σ is inverted to
-    σ / (σ² + (ridge s)²), which is at most 1 / (2 ridge s). m (...,r,c) -> (...,c,r).
+    """Tikhonov's regularised inverse (mᵀ m + (ridge s)² I)⁻¹ mᵀ, s the largest singular value (Tikhonov 1963).
 
-    ridge=0.1 comes as near to trained softmax attention as 4 steps of ``cubic``, see ``lra.studies.dropin``.
+    A singular value σ is inverted to σ / (σ² + (ridge s)²), which is at most 1 / (2 ridge s). With ridge=0.1 the error
+    against trained softmax attention is that of 4 steps of ``cubic``, see ``lra.studies.dropin``.
+
+    Args:
+        m: (...,r,c).
+        ridge: relative to s.
+
+    Returns:
+        (...,c,r).
     """
     damping = (ridge * torch.linalg.matrix_norm(m.detach(), ord=2)).square()
     damping = damping.clamp(min=torch.finfo(m.dtype).tiny)[..., None, None]  # a matrix of zeros has zero
     size = min(m.shape[-2:])
     ridge_matrix = damping * torch.eye(size, dtype=m.dtype, device=m.device)
-    if m.shape[-2] < m.shape[-1]:  # the same number, from the smaller system
+    if m.shape[-2] < m.shape[-1]:  # the same inverse from the smaller system
         return torch.linalg.solve(m @ m.mT + ridge_matrix, m).mT
     return torch.linalg.solve(m.mT @ m + ridge_matrix, m.mT)
 
@@ -143,17 +156,22 @@ def newton(
 
         X = m + ridge I,   Y_0 = alpha X,   Y <- 2 Y - Y X Y     ``steps`` times
 
-    It converges for 0 < alpha lambda² < 2. An eigenvalue is inverted once alpha lambda² 2^steps >> 1; smaller ones are
-    damped. ``init``, all of it per matrix, with ||.||_1 the largest column sum:
+    It converges for 0 < alpha lambda² < 2. An eigenvalue is inverted if alpha lambda² 2^steps >> 1; smaller ones are
+    damped. ``init`` chooses alpha for each matrix, with ||.||_1 the largest column sum:
 
-    ``soft``    alpha = 0.9 * 2 / ||m||_1², as the released SOFT has it, together with ridge = 0.01
-    ``paper``   alpha = 2 / ||X||_1², halved until ||I - alpha X X||_1 <= 1 (as printed one X is missing)
-    ``softpp``  the same with 1.01 in place of 1, as the released SOFT++ has it, there with one alpha for a whole batch
+    ``soft``    alpha = 0.9 * 2 / ||m||_1², as in the released SOFT, together with ridge = 0.01
+    ``paper``   alpha = 2 / ||X||_1², halved until ||I - alpha X X||_1 <= 1 (one X is missing in print)
+    ``softpp``  the same with 1.01 in place of 1, as in the released SOFT++, which has one alpha for a whole batch
 
     Only a diagonally dominant X X passes the last two tests, hence at most 10 halvings, as released.
 
-    ``grad``: ``implicit`` is -Yᵀ G Yᵀ, the published backward pass, which is the gradient of what is computed as far as
-    the steps have converged; ``unroll`` differentiates the steps.
+    Args:
+        m: (...,c,c).
+        steps: of the iteration.
+        init: ``soft`` | ``paper`` | ``softpp``.
+        ridge: added to the diagonal.
+        grad: ``implicit``, -Yᵀ G Yᵀ, the published backward pass, which is the gradient if the steps have converged;
+            ``unroll``, that of the steps.
     """
     in_range("steps", steps, Range(0))
     one_of("init", init, NewtonInit)
@@ -175,9 +193,9 @@ def _newton(m: Tensor, steps: int, init: str, ridge: float) -> Tensor:
 
 
 def _halvings(x: Tensor, alpha: Tensor, bound: float) -> Tensor:
-    """The largest power of 1/2, at least 2^-10, by which alpha brings ||I - alpha X X||_1 to ``bound`` or below.
+    """Find the largest power of 1/2, at least 2^-10, with which alpha makes ||I - alpha X X||_1 at most ``bound``.
 
-    x (...,c,c), alpha (...) -> (...)
+    x (...,c,c), alpha (...) -> (...).
     """
     square = x @ x
     diagonal = square.diagonal(dim1=-2, dim2=-1)  # (...,c)
@@ -191,7 +209,7 @@ def _halvings(x: Tensor, alpha: Tensor, bound: float) -> Tensor:
 
 
 class _Newton(torch.autograd.Function):
-    """d inverse(X) = -Y dX Y, so that the gradient is -Yᵀ G Yᵀ and Y is all that is kept."""
+    """``_newton`` with the gradient -Yᵀ G Yᵀ, from d inverse(X) = -Y dX Y; only Y is saved."""
 
     @staticmethod
     def forward(ctx, m, steps, init, ridge):

@@ -1,4 +1,4 @@
-"""Full precision inside autocast: 16-bit tensors are computed with in float32, float64 stays."""
+"""Full precision inside autocast: 16-bit tensors become float32, float64 is unchanged."""
 
 import functools
 import math
@@ -12,8 +12,8 @@ from torch import Tensor
 def full_precision(function: Callable) -> Callable:
     """Decorate a function or method to compute in float32 at least, with autocast off.
 
-    Tensors among its arguments that are float16 or bfloat16 arrive as float32; float64, integers and bools stay. The
-    first tensor names the device. The result keeps its dtype.
+    Arguments of dtype float16 or bfloat16 are converted to float32; float64, integers and bools are not. The first
+    tensor determines the device. The result keeps its dtype.
     """
 
     @functools.wraps(function)
@@ -26,14 +26,14 @@ def full_precision(function: Callable) -> Callable:
 
 
 def at_least_float32(*tensors: Tensor) -> list[Tensor]:
-    """float64 stays, every narrower dtype becomes float32."""
+    """Convert tensors of every dtype but float64 to float32."""
     return [t if t.dtype == torch.float64 else t.float() for t in tensors]
 
 
 def to_unit(x: Tensor) -> Tensor:
-    """The power of two that brings the largest entry of each matrix (...,L,D) into [1/2, 1), 1 for zeros: (...,1,1).
+    """Find the power of two that scales the largest entry of each (...,L,D) into [1/2, 1), 1 for zeros: (...,1,1).
 
-    A product with it is exact, and squares of the result neither overflow nor vanish.
+    A product with it is exact, and squares of the result neither overflow nor underflow.
     """
     largest = x.detach().abs().amax((-2, -1), keepdim=True)
     most = -math.frexp(torch.finfo(x.dtype).tiny)[1]

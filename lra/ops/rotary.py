@@ -5,14 +5,14 @@ from torch import Tensor
 
 
 def rotate(x: Tensor, positions: Tensor | None = None, *, base: float = 10_000.0) -> Tensor:
-    """Turn pairs of features by angles proportional to the position, so that q·k depends on the distance of the two.
+    """Rotate pairs of features by angles proportional to the position, so that q·k depends on the distance.
 
-    Features i and D/2 + i are one pair, turned by position · base^(-2i/D).
+    Features i and D/2 + i are one pair, rotated by position · base^(-2i/D).
 
     Args:
         x: queries or keys, (...,L,D).
-        positions: (L,); None: 0 to L - 1.
-        base: the slowest pair turns by about 1/base a position.
+        positions: (L,), None for 0 to L - 1.
+        base: the slowest pair rotates by about 1/base for each position.
 
     Returns:
         (...,L,D), in the dtype of x; angles are computed in float32 or more.

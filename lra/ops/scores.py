@@ -1,4 +1,4 @@
-"""Weights of scores q kᵀ: softmax over the keys or, in MEGA, the Laplace function of each score.
+"""Weights of scores q kᵀ: softmax over the keys, the Laplace function of each score, a Gaussian kernel.
 
 Shapes as in ``lra.attention.base``: i queries, j keys.
 """
@@ -14,7 +14,7 @@ WEIGHTS = get_args(Weights)
 
 
 def scale(kind: str, q: Tensor, mask: Tensor | None) -> float | Tensor:
-    """The factor of the scores of q (N,H,L,D): 1 / √D, or 1 / the number of real keys with Laplace weights."""
+    """The factor of the scores of q (N,H,L,D): 1 / √D for softmax, 1 / the number of real keys for Laplace weights."""
     if kind == "softmax":
         return q.shape[-1] ** -0.5
     if mask is None:
@@ -24,7 +24,17 @@ def scale(kind: str, q: Tensor, mask: Tensor | None) -> float | Tensor:
 
 
 def weigh(scores: Tensor, keys: Tensor | None, kind: str, bias: Tensor | None = None) -> Tensor:
-    """scores (N,H,i,j), keys (N,H,j) or broadcastable: which keys are real, bias added to the scores -> (N,H,i,j)."""
+    """Compute the weights of scores.
+
+    Args:
+        scores: (N,H,i,j).
+        keys: real keys (N,H,j) or broadcastable, None if all are.
+        kind: ``softmax`` | ``laplace``.
+        bias: added to the scores.
+
+    Returns:
+        (N,H,i,j).
+    """
     if bias is not None:
         scores = scores + bias
     if kind == "laplace":
@@ -38,7 +48,13 @@ def weigh(scores: Tensor, keys: Tensor | None, kind: str, bias: Tensor | None = 
 def laplace(x: Tensor) -> Tensor:
     """(1 + erf((x - μ) / (σ √2))) / 2 with μ = √(1/2), σ = √(1/(4π)) (MEGA: Ma et al. 2023).
 
-    A smooth, bounded stand-in for relu(x)², whose value and slope it has at x = μ. erfc keeps small weights' digits.
+    A smooth, bounded approximation of relu(x)² with the same value and slope at x = μ. erfc is accurate for small
+    weights.
     """
     mean, deviation = math.sqrt(1 / 2), math.sqrt(1 / (4 * math.pi))
     return 0.5 * ((mean - x) / (deviation * math.sqrt(2))).erfc()
+
+
+def gaussian(x: Tensor, y: Tensor) -> Tensor:
+    """exp(-||x_i - y_j||² / 2): x (...,i,D), y (...,j,D) -> (...,i,j)."""
+    return (x @ y.mT - x.square().sum(-1)[..., None] / 2 - y.square().sum(-1)[..., None, :] / 2).exp()

@@ -1,4 +1,4 @@
-"""Consecutive segments of the real tokens of a row, what Nystromformer and SOFT average."""
+"""Consecutive segments of the real tokens of a row, over which Nystromformer and SOFT average."""
 
 import torch
 from torch import Tensor
@@ -7,16 +7,22 @@ from .precision import full_precision
 
 
 def real_first(mask: Tensor) -> Tensor:
-    """Positions in order, those of real tokens before those of padding: (N,L) -> int64 (N,L)."""
+    """Sort positions, those of real tokens before those of padding: (N,L) -> int64 (N,L)."""
     return (~mask).to(torch.uint8).argsort(dim=-1, stable=True)
 
 
 @full_precision
 def segment_means(mask: Tensor, count: int, *rows: Tensor) -> tuple[list[Tensor], Tensor]:
-    """Means over consecutive segments of the real tokens: token r of n_real lies in segment floor(r c / n_real).
+    """Average consecutive segments of the real tokens: token r of n_real lies in segment floor(r c / n_real).
 
-    mask (N,L), count, rows (N,H,L,D) -> means of each (N,H,count,D) and which segments have a token (N,count), the
-    first c = min(count, n_real).
+    Args:
+        mask: (N,L).
+        count: of segments.
+        rows: tensors (N,H,L,D).
+
+    Returns:
+        The means of each tensor (N,H,count,D), and whether a segment has a token (N,count), which the first
+        c = min(count, n_real) have.
     """
     total = mask.sum(-1, keepdim=True)  # (N,1)
     used = total.clamp(max=count)

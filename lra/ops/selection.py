@@ -39,21 +39,21 @@ def select(
 
     Args:
         q, k: (N,H,L,D). mask: (N,L).
-        score: importance of a row x (D,): ``sum`` of its entries, sum of their ``abs``olute values, its first entry
-            (``embed``), a uniform ``random`` number; ``step`` takes every (n_real / c)-th real token instead,
-            ``farthest`` one after the other the row that is farthest from those it has.
+        score: importance of a row x (D,): ``sum`` of its entries; ``abs``, sum of their absolute values; ``embed``, its
+            first entry; ``random``, a uniform number. Without scores: ``step``, real tokens at equal distances;
+            ``farthest``, repeatedly the row that is farthest from those already selected.
         pairing: ``separate`` scores queries for rows and keys for columns, ``same_k`` and ``same_q`` use one set for
             both, ``swapped`` scores keys for rows and queries for columns.
-        class_token: position 0 is always kept, unless it is padding.
+        class_token: whether position 0 is always kept, unless it is padding.
         draw: the random numbers of score=random, one for each side, head and position (2,H,length), the same for every
-            example; None draws anew.
+            example; None draws new ones.
         fused: ``sum``, ``abs`` and ``embed`` in one launch over queries and keys, in float32.
 
     Returns:
         rows, cols, each int64 (N,H,c) with c = min(count, L).
 
     Raises:
-        ValueError: unknown choices.
+        ValueError: a choice is unknown.
     """
     one_of("score", score, Score)
     rows, cols = _sources(q, k, pairing)
@@ -93,9 +93,16 @@ def select_packed(
     class_token: bool = False,
     draw: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Select as ``select`` does among packed tokens: q, k (1,H,T,D) -> int64 (N,H,count), places among the T.
+    """Select rows and columns among packed tokens by the rules of ``select``.
 
-    No row may be shorter than ``count``.
+    Args:
+        q, k: (1,H,T,D).
+        count: no row may be shorter.
+        layout: of the rows.
+        score, pairing, class_token, draw: as in ``select``.
+
+    Returns:
+        rows, cols, each int64 (N,H,count), places among the T.
     """
     one_of("score", score, PackedScore)
     rows, cols = _sources(q, k, pairing)
@@ -115,13 +122,13 @@ def select_packed(
 
 
 def _sources(q: Tensor, k: Tensor, pairing: Pairing) -> tuple[Tensor, Tensor]:
-    """The vectors by which rows and columns are scored."""
+    """The vectors that score rows and columns."""
     one_of("pairing", pairing, Pairing)
     return {"separate": (q, k), "same_k": (k, k), "same_q": (q, q), "swapped": (k, q)}[pairing]
 
 
 def _scores(x: Tensor, score: str, draw: Tensor | None) -> Tensor:
-    """x (N,H,L,D), draw (H,L) -> (N,H,L), a tensor of its own."""
+    """Score x (N,H,L,D), with draw (H,L) for score=random: (N,H,L), a new tensor."""
     match score:
         case "sum":
             return x.sum(-1)
@@ -136,9 +143,9 @@ def _scores(x: Tensor, score: str, draw: Tensor | None) -> Tensor:
 
 
 def every(N: int, L: int, count: int, mask: Tensor | None, device) -> Tensor:
-    """Position floor(i n_real / c) among the real tokens, i = 0 .. c-1 -> (N, c).
+    """Select positions floor(i n_real / c) among the real tokens, i = 0 .. c-1: (N, c).
 
-    With fewer real tokens than c all of them are kept, then padded ones.
+    If there are fewer real tokens than c, all of them are selected, then padded ones.
     """
     i = torch.arange(count, device=device)
     if mask is None:
@@ -149,10 +156,10 @@ def every(N: int, L: int, count: int, mask: Tensor | None, device) -> Tensor:
 
 
 def farthest(x: Tensor, count: int, mask: Tensor | None) -> Tensor:
-    """Farthest-point traversal (Gonzalez 1985): x (N,H,L,D) -> int64 (N,H,count), in the order they were taken.
+    """Select by farthest-point traversal (Gonzalez 1985) in O(L count D): x (N,H,L,D) -> int64 (N,H,count), in order.
 
-    The first is the first real token. No real token is then farther from a kept one than twice what the best choice
-    would leave. O(L count D), count steps one after the other.
+    The first is the first real token. The largest distance of a real token to the nearest selected one is at most twice
+    that of the best selection.
     """
     N, H, _, D = x.shape
     x = (x if x.dtype == torch.float64 else x.float()).flatten(0, 1)  # (N·H,L,D)
@@ -161,7 +168,9 @@ def farthest(x: Tensor, count: int, mask: Tensor | None) -> Tensor:
         x = x.masked_fill(~mask[..., None], 0)
     x = x * to_unit(x)
     across, squared = x.mT.contiguous(), x.square().sum(-1)
-    apart = torch.full_like(squared, float("inf"))  # to the nearest kept one; padding comes after, kept ones last
+    apart = torch.full_like(
+        squared, float("inf")
+    )  # to the nearest selected one; padding comes after real tokens, selected ones last
     at = torch.zeros(N * H, 1, dtype=torch.int64, device=x.device)
     if mask is not None:
         apart.masked_fill_(~mask, torch.finfo(x.dtype).min)
@@ -177,18 +186,20 @@ def farthest(x: Tensor, count: int, mask: Tensor | None) -> Tensor:
 
 
 def gather_kept(x: Tensor, index: Tensor) -> Tensor:
-    """Rows of x (N,H,L,D), or of a mask x (N,L), at index (N,H,c)."""
+    """Gather the rows of x (N,H,L,D), or of a mask x (N,L), at index (N,H,c)."""
     if x.dim() == 2:
         return x[:, None].expand(-1, index.shape[1], -1).gather(2, index)
     return x.gather(2, index[..., None].expand(-1, -1, -1, x.shape[-1]))
 
 
 def put_kept(x: Tensor, index: Tensor, rows: Tensor) -> Tensor:
-    """x (N,H,L,E) with ``rows`` (N,H,c,E) at index (N,H,c)."""
+    """Replace the rows of x (N,H,L,E) at index (N,H,c) by ``rows`` (N,H,c,E)."""
     return x.scatter(2, index[..., None].expand_as(rows), rows.to(x.dtype))
 
 
 def no_row_empty(mask: Tensor | None) -> Tensor | None:
-    """mask (N,L) with all tokens of an example real if none is: its rows are read by nobody, and must not be NaN, as a
-    softmax over nothing is, because a gradient of zero times NaN is NaN."""
+    """Mark all tokens of an example as real if none is: mask (N,L) -> (N,L).
+
+    A softmax over no key is NaN. The rows of such an example are not used, but a zero gradient times NaN is NaN.
+    """
     return None if mask is None else mask | ~mask.any(-1, keepdim=True)

@@ -15,6 +15,29 @@ from .options import one_of
 Discretisation = Literal["zoh", "bilinear"]
 
 
+def discretise(A: Tensor, step: Tensor, discretisation: Discretisation) -> tuple[Tensor, Tensor]:
+    """Discretise x' = A x + B u with a diagonal A to x_k = z x_(k-1) + gain B u_k.
+
+    ``zoh``, u constant over a step: z = exp(ΔA), gain = (z - 1) / A. ``bilinear``: z = (1 + ΔA/2) / (1 - ΔA/2),
+    gain = Δ / (1 - ΔA/2).
+
+    Args:
+        A: complex, of any shape.
+        step: Δ, of a shape that broadcasts with A's.
+        discretisation: ``zoh`` | ``bilinear``.
+
+    Returns:
+        log z and gain, both complex.
+
+    Source: S4D, section 3.1.
+    """
+    one_of("discretisation", discretisation, Discretisation)
+    dt_a = step * A
+    if discretisation == "zoh":
+        return dt_a, dt_a.exp().sub(1) / A
+    return torch.log1p(dt_a / 2) - torch.log1p(-dt_a / 2), step / (1 - dt_a / 2)
+
+
 def s4d_kernel(
     log_step: Tensor,
     log_decay: Tensor,
@@ -26,9 +49,9 @@ def s4d_kernel(
 ) -> Tensor:
     """Compute the convolution kernel of a diagonal state-space model for each channel, K[l] = 2 Re Σ_m C̄_m z_m^l.
 
-    A = -exp(log_decay) + i frequency, Δ = exp(log_step). ``zoh``: z = exp(ΔA), C̄ = C (z - 1) / A. ``bilinear``:
-    z = (1 + ΔA/2) / (1 - ΔA/2), C̄ = CΔ / (1 - ΔA/2). Powers z^(i S + j), S ≈ √L, are products z^(iS) z^j, so the sum
-    over states is one matrix product of (L/S, M) and (M, S) for each channel: O(H M √L) memory instead of O(H M L).
+    A = -exp(log_decay) + i frequency, Δ = exp(log_step); z and C̄ / C are those of ``discretise``. Powers z^(i S + j),
+    S ≈ √L, are products z^(iS) z^j, so the sum over states is one matrix product of (L/S, M) and (M, S) for each
+    channel: O(H M √L) memory instead of O(H M L).
 
     Args:
         log_step: (H,).
@@ -43,14 +66,9 @@ def s4d_kernel(
 
     Source: S4D, sections 3.1 and 3.2.
     """
-    one_of("discretisation", discretisation, Discretisation)
     A = torch.complex(-log_decay.exp(), frequency.to(log_decay.dtype))  # (H or 1,M)
-    dt_a = log_step.exp()[:, None] * A  # (H,M)
-    if discretisation == "zoh":
-        log_z, c = dt_a, c * dt_a.exp().sub(1) / A
-    else:
-        log_z = torch.log1p(dt_a / 2) - torch.log1p(-dt_a / 2)
-        c = c * log_step.exp()[:, None] / (1 - dt_a / 2)
+    log_z, gain = discretise(A, log_step.exp()[:, None], discretisation)
+    c = c * gain
     side = math.isqrt(max(length - 1, 0)) + 1
     steps = torch.arange(side, device=c.device)
     fine = (log_z[..., None] * steps).exp()  # (H,M,S)
@@ -105,6 +123,29 @@ def _scan(decay: Tensor, inputs: Tensor, reverse: bool) -> Tensor:
             x[:, shift:] += decay * x[:, :-shift]
         decay, shift = decay * decay, 2 * shift
     return x
+
+
+def diagonal_ssm(u: Tensor, decay: Tensor, b: Tensor, c: Tensor, mask: Tensor | None = None) -> Tensor:
+    """Compute y_k = Re(C x_k), x_k = decay x_(k-1) + B u_k, of one state-space model of many inputs and outputs.
+
+    Args:
+        u: (B,L,H) real.
+        decay: (P,) complex, |decay| <= 1.
+        b: (P,H,2) real, the parts of B.
+        c: (1 or 2,H,P,2) real, the parts of C; the second one reads the states of a scan from the row's end, which
+            include the token's own input as the first does.
+        mask: (B,L), True = real; a masked input counts as 0.
+
+    Returns:
+        (B,L,H) real.
+    """
+    inputs = torch.view_as_complex((u @ b.permute(1, 0, 2).flatten(1)).unflatten(-1, (-1, 2)))  # (B,L,P)
+    out = torch.zeros_like(u)
+    for reverse, part in enumerate(c):
+        states = diagonal_scan(decay, inputs, mask=mask, reverse=bool(reverse))
+        # Re(C x) = Re C Re x - Im C Im x, as one product of real matrices
+        out = out + torch.view_as_real(states).flatten(-2) @ (part * part.new_tensor([1, -1])).flatten(-2).mT
+    return out
 
 
 def hippo_legs(n: int) -> tuple[Tensor, Tensor]:

@@ -36,13 +36,13 @@ def three_factor(
     """Multiply f(q k_colsᵀ) · pinv(f(q_rows k_colsᵀ)) · f(q_rows kᵀ) v from right to left, f the softmax.
 
     Scores are divided by √D. Padded kept columns get no weight and padded kept rows of the inner matrix are zero before
-    its inverse, so the result equals that of keeping the real ones only. Taking the inner matrix from q_rows instead of
-    cutting it out of the n x c factor is the same number without a scatter in the backward pass.
+    its inverse, so the result equals that of keeping the real ones only. The inner matrix is computed from q_rows; this
+    equals gathering it from the n x c factor, without a scatter in the backward pass.
 
     Args:
         q, k: (N,H,L,D). v: (N,H,L,E). q_rows, k_cols: (N,H,c,D).
-        mask: (N,L). row_mask, col_mask: which kept rows and columns are real, (N,H,c) or broadcastable.
-        weights: ``softmax`` | ``laplace``, which makes f and the divisor MEGA's, see ``lra.ops.scores``.
+        mask: (N,L). row_mask, col_mask: real kept rows and columns, (N,H,c) or broadcastable.
+        weights: ``softmax`` | ``laplace``, f and divisor of MEGA, see ``lra.ops.scores``.
         bias: added to the scores of the three factors, (N,H,L,c), (N,H,c,c) and (N,H,c,L) or broadcastable.
         impl: ``eager`` writes every factor out in float32; ``sdpa`` is two fused calls around the inverse, O(L) memory
             without a bias, and for softmax only; ``triton`` is ``lra.ops.triton``, for softmax without a bias and the
@@ -66,7 +66,7 @@ def three_factor(
 
 
 def check_impl(impl: Impl, weights: Weights = "softmax") -> None:
-    """Raise ValueError for choices that are unknown or do not go together."""
+    """Raise ValueError if a choice is unknown, or if choices do not go together."""
     one_of("impl", impl, Impl)
     one_of("weights", weights, Weights)
     if weights != "softmax" and impl != "eager":
@@ -76,9 +76,16 @@ def check_impl(impl: Impl, weights: Weights = "softmax") -> None:
 def three_factor_packed(
     q: Tensor, k: Tensor, v: Tensor, q_rows: Tensor, k_cols: Tensor, layout: VarlenLayout, *, pinv: Inverse
 ) -> tuple[Tensor, Tensor]:
-    """Multiply packed rows: q, k, v (1,H,T,·), q_rows, k_cols (N,H,c,D), all real -> (1,H,T,E) and R v (N,H,c,E).
+    """Compute ``three_factor`` for packed rows, with impl ``sdpa`` and weights ``softmax``.
 
-    impl is ``sdpa`` and weights are ``softmax``.
+    Args:
+        q, k, v: (1,H,T,·).
+        q_rows, k_cols: (N,H,c,D), all real.
+        layout: of the rows.
+        pinv: (..., c, c) -> (..., c, c).
+
+    Returns:
+        The product (1,H,T,E) and R v (N,H,c,E).
     """
     inverse = _inverse(q_rows, k_cols, scale("softmax", q, None), pinv)
     rv = layout.attend(q_rows, k, v)
@@ -87,7 +94,7 @@ def three_factor_packed(
 
 @full_precision
 def _inverse(rows, cols, factor, pinv, row_mask=None, col_mask=None, weights="softmax", bias=None) -> Tensor:
-    """pinv(U) (N,H,c,c), U the kept rows of the first factor."""
+    """Compute pinv(U) (N,H,c,c), U the kept rows of the first factor."""
     inner = weigh(rows * factor @ cols.mT, col_mask, weights, bias)
     return pinv(inner if row_mask is None else inner * row_mask[..., None])
 
@@ -101,7 +108,7 @@ def _written_out(q, k, v, q_rows, k_cols, factor, pinv, keys, row_mask, col_mask
 
 
 def _allowed(keys: Tensor | None, bias: Tensor | None) -> Tensor | None:
-    """One attn_mask of which keys are real, (N,H,j) or broadcastable, and the bias (N,H,i,j)."""
+    """Combine real keys, (N,H,j) or broadcastable, and the bias (N,H,i,j) into one attn_mask."""
     if keys is None:
         return bias
     return keys[:, :, None] if bias is None else bias.masked_fill(~keys[:, :, None], float("-inf"))

@@ -1,13 +1,14 @@
-"""python -m lra.report: the records of every study as tables and pictures, beside what the papers published."""
+"""python -m lra.report: tables and figures of the records of every study, beside the published values."""
 
-import sys
 from pathlib import Path
 
 from omegaconf import DictConfig
 from rich.console import Console
 
 from ..config import main
-from ..runs import bench_record, record
+from ..console import log
+from ..runs import bench_record
+from ..runs import open as runs_on_disk
 from . import bench_plots, bench_tables, repository
 from .export import LEGEND, export
 from .pretraining import pretraining
@@ -19,7 +20,11 @@ from .wandb import publish
 
 @main("report")
 def report(config: DictConfig) -> None:
-    """Print the tables and write them; raise ValueError if there is nothing to show or no place to write to."""
+    """Print the tables and write the report.
+
+    Raises:
+        ValueError: there is nothing to show, or the folder cannot be written.
+    """
     if config.published:
         print(f"written: {', '.join(map(str, repository.save()))}")
         return
@@ -31,7 +36,7 @@ def report(config: DictConfig) -> None:
         if not measured:
             raise
         studies, damaged = {}, []
-    out, trained = Path(config.out or runs / "report"), record.scan(runs)[0]
+    out, trained = Path(config.out or runs / "report"), runs_on_disk.scan(runs)[0]
     try:
         chapters = []
         if measured:
@@ -44,10 +49,10 @@ def report(config: DictConfig) -> None:
             f"cannot write {error.filename or out}: {error.strerror}; name a folder with out=<folder>"
         ) from None
     for line in damaged:
-        print(f"skipped: {line}", file=sys.stderr)
+        log(f"skipped: {line}")
     console = Console(highlight=False, markup=False, emoji=False)
     if not console.is_terminal:
-        console.width = 1000  # a pipe has no width to fit
+        console.width = 1000  # no line is wrapped in a pipe
     for study, rows in studies.items():
         for table in filter(None, (*details(study, rows), over_control(study, rows), pretraining(study, rows))):
             console.print(f"{study}: {table.title}", style="bold underline")

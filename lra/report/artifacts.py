@@ -1,18 +1,17 @@
-"""The files beside a record that are shown with it: curves, configuration, maps; read without trust."""
+"""The files beside a record that the report shows: curves, configuration and maps, read as untrusted input."""
 
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..disk import checksums
 from ..disk.atomic import Unreadable, content
-from ..runs import config_file, record
+from ..runs import open as runs_on_disk
 
 PNG = b"\x89PNG\r\n\x1a\n"
 
 
 class Artifacts(NamedTuple):
-    """Of one run: ``curves`` by column and step, ``config`` flat, ``pictures`` by the stem of their file."""
+    """The files of one run: ``curves`` by column and step, ``config`` flat, ``pictures`` by the stem of their file."""
 
     curves: dict[str, dict[int, float]]
     config: dict[str, Any]
@@ -20,7 +19,14 @@ class Artifacts(NamedTuple):
 
 
 def read(folder: Path) -> tuple[Artifacts, list[str]]:
-    """Each part is empty if the folder never had it; a line for each file that cannot be shown."""
+    """Read the files of a run.
+
+    Args:
+        folder: of the seed.
+
+    Returns:
+        The files, each part empty if the folder never had it, and one line for each file that cannot be shown.
+    """
     lines: list[str] = []
 
     def part(load: Callable[[Path], dict]) -> dict:
@@ -31,7 +37,7 @@ def read(folder: Path) -> tuple[Artifacts, list[str]]:
             return {}
 
     pictures = {}
-    curves, config = part(_curves), part(_config)
+    curves, config = part(runs_on_disk.curves), part(runs_on_disk.choices)
     for path in sorted((folder / "maps").glob("*.png")):
         try:
             pictures[path.stem] = _picture(path, folder)
@@ -40,24 +46,8 @@ def read(folder: Path) -> tuple[Artifacts, list[str]]:
     return Artifacts(curves, config, pictures), lines
 
 
-def _curves(folder: Path) -> dict[str, dict[int, float]]:
-    if not checksums.expected(folder / record.METRICS):
-        return {}
-    try:
-        rows = record.evaluations(folder)
-    except ValueError as error:
-        raise ValueError(f"{error}, no curve is drawn of it") from None
-    names = [name for name in (rows[0] if rows else {}) if name != "step"]
-    return {name: {int(row["step"]): row[name] for row in rows} for name in names}
-
-
-def _config(folder: Path) -> dict[str, Any]:
-    path = folder / config_file.NAME
-    return config_file.read(path) if checksums.expected(path) else {}
-
-
 def _picture(path: Path, folder: Path) -> bytes:
-    """Of a run itself: who hands a page on does not mean to hand on what a link in a folder leads to."""
+    """Read a picture of the run itself; a link is refused, since its target would be published with the page."""
     if path.resolve() != folder.resolve() / "maps" / path.name:
         raise Unreadable("it is a link to another file")
     data = content(path)

@@ -1,4 +1,4 @@
-"""Pictures of what mechanisms cost: time and memory over n, growth, speed against accuracy."""
+"""Figures of the cost of mechanisms: time and memory over n, growth, speed against accuracy."""
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
@@ -15,17 +15,28 @@ from .palette import Palette
 from .table import stem
 
 KINDS = ("png", "svg")
-COLOURED = 12  # lines of a picture with a colour of their own
+COLOURED = 12  # lines of a figure with a colour of their own
 
 
 def pictures(records: Sequence[BenchRecord], folder: Path, trained: Iterable[RunRecord] = ()) -> list[Path]:
-    """PNG files, each with an SVG beside it: time and memory of each group over n, or as bars where there is one n;
-    growth; speed against accuracy of each study of ``trained`` whose mechanisms a benchmark timed."""
+    """Draw the figures of benchmarks as PNG files, each with an SVG beside it.
+
+    These are time and memory of each group over n, or as bars if there is one n; growth; and speed against accuracy of
+    each study whose mechanisms a benchmark timed.
+
+    Args:
+        records: of benchmarks.
+        folder: of the files.
+        trained: records of runs, for the test scores.
+
+    Returns:
+        The paths of the PNG files.
+    """
     folder.mkdir(parents=True, exist_ok=True)
-    made, trained = [], [r for r in trained if r.kind == "train" and r.status == "done"]
+    paths, trained = [], [r for r in trained if r.kind == "train" and r.status == "done"]
 
     def save(figure: Figure, name: str) -> None:
-        made.append(folder / f"{stem(name)}.png")
+        paths.append(folder / f"{stem(name)}.png")
         figures.write(figure, folder / stem(name), KINDS, bbox_inches="tight")
 
     for group in groups(records):
@@ -42,27 +53,27 @@ def pictures(records: Sequence[BenchRecord], folder: Path, trained: Iterable[Run
             save(_exponents(Figure(figsize=(8, height), layout="constrained"), group), f"{name} growth")
     for study in sorted({r.study for r in trained}):
         if panels := _bubbles(records, [r for r in trained if r.study == study]):
-            made.append(folder / f"{stem(f'speed and accuracy {study}')}.png")
+            paths.append(folder / f"{stem(f'speed and accuracy {study}')}.png")
             palette = Palette(sorted({bubble.label for group in panels.values() for bubble in group}))
-            figures.save(made[-1].with_suffix(""), panels, plots.trade, palette, KINDS)
-    return made
+            figures.save(paths[-1].with_suffix(""), panels, plots.trade, palette, KINDS)
+    return paths
 
 
 def _lines(figure, group: Group):
     """Time and memory over n, both axes logarithmic, as in CURformer's Figure 4."""
     left, right = figure.subplots(1, 2)
-    found = {name: mine for name, mine in group.over_n().items() if mine}
-    by_time = sorted(found, key=lambda name: (-found[name][-1].n, found[name][-1].ms))
+    timed = {name: mine for name, mine in group.over_n().items() if mine}
+    by_time = sorted(timed, key=lambda name: (-timed[name][-1].n, timed[name][-1].ms))
     coloured = by_time if len(by_time) <= COLOURED + 1 else by_time[:COLOURED]
     for name in by_time[::-1]:
-        n = [row.n for row in found[name]]
+        n = [row.n for row in timed[name]]
         style = {"color": "0.85", "lw": 0.8, "zorder": 1}
         if name in coloured:
             at = coloured.index(name)
             style = {"color": f"C{at % 10}", "ls": ("-", "--")[at // 10], "marker": "os^vD<>pP*"[at % 10], "ms": 4}
-        left.plot(n, [row.ms for row in found[name]], **style, label=name if name in coloured else None)
-        right.plot(n, [max(row.peak_bytes or 0, 1) / 2**20 for row in found[name]], **style)
-    if rest := len(found) - len(coloured):
+        left.plot(n, [row.ms for row in timed[name]], **style, label=name if name in coloured else None)
+        right.plot(n, [max(row.peak_bytes or 0, 1) / 2**20 for row in timed[name]], **style)
+    if rest := len(timed) - len(coloured):
         left.plot([], [], color="0.85", label=f"{rest} slower ones")
     for axes, unit in ((left, "ms"), (right, "MB")):
         axes.set(xscale="log", yscale="log", xlabel="n", ylabel=unit)
@@ -70,18 +81,18 @@ def _lines(figure, group: Group):
         axes.minorticks_off()
         axes.grid(alpha=0.3)
     handles, names = left.get_legend_handles_labels()
-    order = sorted(range(len(names)), key=lambda i: by_time.index(names[i]) if names[i] in found else len(found))
+    order = sorted(range(len(names)), key=lambda i: by_time.index(names[i]) if names[i] in timed else len(timed))
     figure.legend([handles[i] for i in order], [names[i] for i in order], loc="outside right upper", fontsize=8)
     figure.suptitle(f"{group.title}\n{group.source.machine.hardware}", fontsize=10)
     return figure
 
 
 def _bars(figure, group: Group):
-    found = sorted(((mine[0], name) for name, mine in group.over_n().items() if mine), key=lambda pair: -pair[0].ms)
+    timed = sorted(((mine[0], name) for name, mine in group.over_n().items() if mine), key=lambda pair: -pair[0].ms)
     panels = figure.subplots(1, 2, sharey=True)
     for axes, unit, value in zip(panels, ("ms", "MB"), (lambda r: r.ms, lambda r: r.peak_bytes / 2**20), strict=True):
-        bars = axes.barh([name for _, name in found], [value(row) for row, _ in found], color="C0")
-        axes.bar_label(bars, [number(value(row)) for row, _ in found], fontsize=8, padding=2)
+        bars = axes.barh([name for _, name in timed], [value(row) for row, _ in timed], color="C0")
+        axes.bar_label(bars, [number(value(row)) for row, _ in timed], fontsize=8, padding=2)
         axes.set(xlabel=unit)
         axes.tick_params(labelsize=8)
         axes.margins(x=0.12, y=0.01)
@@ -90,13 +101,13 @@ def _bars(figure, group: Group):
 
 
 def _exponents(figure, group: Group):
-    found = {name: growth([(row.n, row.ms) for row in mine]) for name, mine in group.over_n().items()}
-    found = dict(sorted(((k, v) for k, v in found.items() if v is not None), key=lambda pair: -pair[1]))
+    exponents = {name: growth([(row.n, row.ms) for row in mine]) for name, mine in group.over_n().items()}
+    exponents = dict(sorted(((k, v) for k, v in exponents.items() if v is not None), key=lambda pair: -pair[1]))
     claimed = {label(row): row.claimed for row in group.rows}
     axes = figure.subplots()
-    names = list(found)
+    names = list(exponents)
     axes.scatter([claimed[name] for name in names], names, marker="|", color="0.5", s=90, label="claimed")
-    axes.scatter(list(found.values()), names, color="C0", s=22, label="measured")
+    axes.scatter(list(exponents.values()), names, color="C0", s=22, label="measured")
     axes.set(xlabel=f"exponent of n in the time, up to n = {group.lengths[-1]:,}")
     axes.grid(axis="x", alpha=0.3)
     axes.tick_params(labelsize=8)
@@ -107,7 +118,7 @@ def _exponents(figure, group: Group):
 
 
 def _bubbles(records: Sequence[BenchRecord], trained: Sequence[RunRecord]) -> dict[str, list[plots.Bubble]]:
-    """By task and benchmark, the test scores of the study and the times and memory of the benchmark."""
+    """Combine the test scores of a study with the times and memory of a benchmark, by task and benchmark."""
     scores: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for r in trained:
         scores[r.task][r.label].append(r.test)
@@ -126,8 +137,11 @@ def _bubbles(records: Sequence[BenchRecord], trained: Sequence[RunRecord]) -> di
 
 
 def _costs(records: Sequence[BenchRecord], task: str, labels: Collection[str]) -> tuple[dict[str, Row], str]:
-    """The row of each label, all from the one group of training steps that knows most of them, of the same task if
-    there is one, and its name; empty if none knows two."""
+    """Choose the group of training steps that has the most labels, preferably of the same task.
+
+    Returns:
+        Its row for each label and its name; both empty if no group has two of the labels.
+    """
     best: dict[str, Row] = {}
     source, most = "", (False, 1)
     for group in groups(records):

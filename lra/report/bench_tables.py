@@ -1,4 +1,4 @@
-"""Tables of what mechanisms cost, from records of ``python -m lra.bench``."""
+"""Tables of the cost of mechanisms, from records of ``python -m lra.bench``."""
 
 import math
 from collections import defaultdict
@@ -12,7 +12,7 @@ from ..runs.bench_record import BenchRecord, Row
 from . import published
 from .table import Cell, Table, frame, stem
 
-DETAILED = 60  # rows of a group; where there are more, only the table over lengths is made
+DETAILED = 60  # rows of a group; a larger group gets the table over lengths only
 LEGEND = (
     "ms: median of n samples, spread: (largest - smallest) / median; MB: most allocated at once during a call, without "
     "parameters, optimiser state and inputs, which all contestants hold at the same time; GB/s and TFLOP/s: the bytes "
@@ -23,7 +23,7 @@ PAPER = {"speedup_vs_transformer": "paper: speed", "peak_memory_ratio_vs_transfo
 
 
 class Group(NamedTuple):
-    """Rows of one record that differ in mechanism, padding and n only, measured on the same machine."""
+    """The rows of one record that differ only in mechanism, padding and n."""
 
     source: BenchRecord
     title: str
@@ -31,45 +31,48 @@ class Group(NamedTuple):
 
     @property
     def lengths(self) -> list[int]:
+        """Every n, in order."""
         return sorted({row.n for row in self.rows})
 
     def over_n(self) -> dict[str, list[Row]]:
-        """Each contestant's rows that have a time, by length."""
-        found: dict[str, list[Row]] = {label(row): [] for row in self.rows}
+        """The rows of each contestant that have a time, in order of length."""
+        timed: dict[str, list[Row]] = {label(row): [] for row in self.rows}
         for row in sorted(self.rows, key=lambda row: row.n):
             if row.ms is not None:
-                found[label(row)].append(row)
-        return found
+                timed[label(row)].append(row)
+        return timed
 
     def reference(self, n: int) -> Row | None:
-        """The row of that length that others are compared with, of the fixed padding where there are several."""
+        """The reference row of a length, that of fixed padding if there are several; None without one."""
         same = [row for row in self.rows if row.n == n and row.mechanism == self.source.choices.get("reference")]
         return min((row for row in same if row.ms), key=lambda row: row.pad != "fixed", default=None)
 
 
 def groups(records: Iterable[BenchRecord]) -> list[Group]:
-    found: dict[tuple, list[Row]] = defaultdict(list)
-    kept = list(records)
-    for i, one in enumerate(kept):
-        for row in one.rows:
-            found[i, row.what, row.mode, row.task, row.batch, row.heads, row.head_dim, row.dtype].append(row)
+    """Group the rows of each record by all but mechanism, padding and n."""
+    grouped: dict[tuple, list[Row]] = defaultdict(list)
+    listed = list(records)
+    for i, bench_record in enumerate(listed):
+        for row in bench_record.rows:
+            grouped[i, row.what, row.mode, row.task, row.batch, row.heads, row.head_dim, row.dtype].append(row)
     return [
         Group(
-            kept[i],
-            f"{kept[i].name}: {' of '.join(filter(None, (what, task)))}, {mode}, batch {batch}, "
+            listed[i],
+            f"{listed[i].name}: {' of '.join(filter(None, (what, task)))}, {mode}, batch {batch}, "
             f"{heads} heads of {head_dim}, {dtype}",
             rows,
         )
-        for (i, what, mode, task, batch, heads, head_dim, dtype), rows in found.items()
+        for (i, what, mode, task, batch, heads, head_dim, dtype), rows in grouped.items()
     ]
 
 
 def label(row: Row) -> str:
+    """Name a contestant: its mechanism and, for batches of real data, its padding."""
     return row.mechanism if row.pad is None else f"{row.mechanism}, {row.pad} padding"
 
 
 def growth(points: Sequence[tuple[int, float | None]]) -> float | None:
-    """log(value ratio) / log(n ratio) over the last two doublings of (n, value); None where there are fewer."""
+    """Exponent of n: log(value ratio) / log(n ratio) over the last two doublings of (n, value); None for fewer."""
     done = [(n, value) for n, value in points if value]
     if len(done) < 3:
         return None
@@ -78,20 +81,21 @@ def growth(points: Sequence[tuple[int, float | None]]) -> float | None:
 
 
 def number(value: float | None) -> str:
+    """Format a number with three significant digits below 100; "-" for None."""
     if value is None:
         return "-"
     return f"{value:,.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.3g}"
 
 
 def tables(records: Iterable[BenchRecord]) -> list[Table]:
-    """For each group a table over lengths where there are several, and one of every number."""
-    found = []
+    """Make a table over lengths for each group with several, and one of every number."""
+    made_tables = []
     for group in groups(records):
         if len(group.lengths) > 1:
-            found.append(_over_lengths(group))
+            made_tables.append(_over_lengths(group))
         if len(group.lengths) == 1 or len(group.rows) <= DETAILED:
-            found.append(_details(group))
-    return [replace(table, name=stem(f"efficiency-{i}-{table.title}")) for i, table in enumerate(found)]
+            made_tables.append(_details(group))
+    return [replace(table, name=stem(f"efficiency-{i}-{table.title}")) for i, table in enumerate(made_tables)]
 
 
 def _about(source: BenchRecord) -> str:
@@ -125,7 +129,7 @@ def _over_lengths(group: Group) -> Table:
 
 
 def _details(group: Group) -> Table:
-    beside = _paper() if (group.rows[0].what, group.rows[0].mode) == ("step", "training") else {}
+    printed = _paper() if (group.rows[0].what, group.rows[0].mode) == ("step", "training") else {}
     head = ("mechanism", "n", "ms", "spread", "samples", "MB", "GB/s", "TFLOP/s", "roofline ms", "x roofline")
     head += ("speed", "memory", *PAPER.values(), "status")
     rows = []
@@ -142,7 +146,7 @@ def _details(group: Group) -> Table:
             if base:
                 cells[10:12] = number(base.ms / row.ms), f"{row.peak_bytes / max(base.peak_bytes, 1):.2f}"
         for at, metric in enumerate(PAPER, 12):
-            cells[at] = beside.get((row.mechanism, metric), "-")
+            cells[at] = printed.get((row.mechanism, metric), "-")
         rows.append(tuple(cells))
     shown = [i for i in range(len(head)) if i < 3 or any(row[i] not in ("-", "") for row in rows)]
     about = _about(group.source)
@@ -164,7 +168,7 @@ def _spread(row: Row) -> float:
 
 
 def markdown(tables: Iterable[Table]) -> str:
-    """The tables for GitHub, below one heading."""
+    """Format the tables as Markdown, below one heading."""
     out = ["# Efficiency", LEGEND]
     for table in tables:
         out += [f"## {table.title}", table.about, table.markdown()]
@@ -172,7 +176,7 @@ def markdown(tables: Iterable[Table]) -> str:
 
 
 def show(console: Console, records: Sequence[BenchRecord]) -> None:
-    """Print the tables and what their columns mean."""
+    """Print the tables and the meaning of their columns."""
     for table in tables(records):
         console.print(table.title, style="bold underline")
         console.print(table.about, table.terminal(), "", sep="\n")
@@ -185,7 +189,7 @@ def _table(title: str, about: str, head: Sequence[str], rows: list[tuple[str, ..
 
 
 def _value(text: str) -> float | None:
-    """The number that a cell shows, a percentage as a fraction."""
+    """Parse the number in the text of a cell, a percentage as a fraction; None if it has none."""
     plain = text.replace(",", "")
     try:
         return float(plain[:-1]) / 100 if plain.endswith("%") else float(plain)

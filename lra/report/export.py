@@ -19,44 +19,56 @@ LEGEND = (
 
 
 def export(out: Path, studies: dict[str, list[Row]], damaged: list[str], chapters: Sequence[Chapter] = ()) -> list[str]:
-    """Write everything; returns one line for each file beside a record that could not be read.
+    """Write every file of the report.
 
     Args:
-        chapters: More of the report, the files of their pictures already written.
+        out: folder of the report.
+        studies: their rows by name.
+        damaged: lines on records that could not be read, for the page.
+        chapters: further chapters; the files of their pictures are already written.
+
+    Returns:
+        One line for each file beside a record that could not be read.
 
     Raises:
-        OSError: If the folder cannot be written to.
+        OSError: the folder cannot be written.
     """
     runs, unread = {}, []
     for folder in (folder for rows in studies.values() for row in rows for folder in row.runs):
         runs[folder], lines = artifacts.read(folder)
         unread += lines
-    shown = [study(name, rows, runs) for name, rows in studies.items()]
+    parts = [study(name, rows, runs) for name, rows in studies.items()]
     about = "Lines as printed, in their order; below each the runs of the mechanism that it names."
     chapters = [*chapters, Chapter("Published tables", about, paper_tables.tables(studies))]
     for name in ("tables", "figures"):
         (out / name).mkdir(parents=True, exist_ok=True)
-    tables = [table for one in shown for table in (*one.results, *one.details)]
+    tables = [table for part in parts for table in (*part.results, *part.details)]
     for table in tables + [table for chapter in chapters for table in chapter.tables]:
         write(out / "tables" / f"{table.name}.csv", table.csv())
         write(out / "tables" / f"{table.name}.tex", table.latex())
     palette = Palette(sorted({row.label for rows in studies.values() for row in rows}))
-    for one in shown:
-        trades = {" on ".join(place): group for place, group in one.bubbles.items()}
-        for kind, panels, draw in (("curves", one.curves, plots.learning), ("speed", trades, plots.trade)):
+    for part in parts:
+        trades = {" on ".join(place): group for place, group in part.bubbles.items()}
+        for kind, panels, draw in (("curves", part.curves, plots.learning), ("speed", trades, plots.trade)):
             if panels:
-                figures.save(out / "figures" / stem(f"{one.name}-{kind}"), panels, draw, palette)
-    write(out / "report.md", markdown(shown, chapters))
+                figures.save(out / "figures" / stem(f"{part.name}-{kind}"), panels, draw, palette)
+    write(out / "report.md", markdown(parts, chapters))
     notes = published.notes(value for paper in paper_tables.PAPERS for value in paper_tables.printed(paper))
     write(
         out / "index.html",
-        page.render(shown, chapters, legend=LEGEND, notes=notes, damaged=damaged + unread, out=out),
+        page.render(parts, chapters, legend=LEGEND, notes=notes, damaged=damaged + unread, out=out),
     )
     return unread
 
 
 def study(name: str, rows: list[Row], runs: dict[Path, Artifacts]) -> page.Study:
-    """The tables of a study and the numbers of its pictures."""
+    """Compute the tables of a study and the numbers of its figures.
+
+    Args:
+        name: of the study.
+        rows: its results.
+        runs: the files of its runs by their folders.
+    """
     curves: dict[str, list[plots.Curve]] = {}
     for row in rows:
         if curve := plots.over_seeds(row, {folder: runs[folder].curves for folder in row.runs}):
@@ -66,11 +78,11 @@ def study(name: str, rows: list[Row], runs: dict[Path, Artifacts]) -> page.Study
 
 
 def markdown(studies: list[page.Study], chapters: Sequence[Chapter]) -> str:
-    """The tables for GitHub, and where the published values come from."""
+    """Format the report as Markdown: the tables, and the sources of the published values."""
     out = ["# Results", LEGEND]
-    for one in studies:
-        first, *others = *one.results, *one.details
-        out += [f"## {one.name}", first.about, first.markdown()]
+    for part in studies:
+        first, *others = *part.results, *part.details
+        out += [f"## {part.name}", first.about, first.markdown()]
         for table in others:
             out += [f"### {table.title}", table.about, table.markdown()]
     for chapter in chapters:
@@ -78,6 +90,6 @@ def markdown(studies: list[page.Study], chapters: Sequence[Chapter]) -> str:
         for table in chapter.tables:
             out += [f"### {table.title}", table.about, table.markdown()]
         out += [f"![{picture.stem}]({picture.parent.name}/{picture.name})" for picture in chapter.pictures]
-    beside = [v for one in studies for row in one.rows for v in published.accuracies(row.label, [row.task])]
-    beside += [value for paper in paper_tables.PAPERS for value in paper_tables.printed(paper)]
-    return "\n\n".join([*out, "## Notes on published values", "\n".join(published.notes(beside))]) + "\n"
+    values = [v for part in studies for row in part.rows for v in published.accuracies(row.label, [row.task])]
+    values += [value for paper in paper_tables.PAPERS for value in paper_tables.printed(paper)]
+    return "\n\n".join([*out, "## Notes on published values", "\n".join(published.notes(values))]) + "\n"

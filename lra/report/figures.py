@@ -25,7 +25,15 @@ DATELESS = {"png": {}, "pdf": {"CreationDate": None}, "svg": {"Date": None}}
 def save(
     path: Path, panels: dict[str, Sequence], draw: Callable, palette: Palette, kinds: Sequence[str] = ("png", "pdf")
 ) -> None:
-    """Charts of one kind side by side, three in a line, under one legend; ``path`` without the suffix of a kind."""
+    """Draw charts of one kind side by side, three in a line, under one legend.
+
+    Args:
+        path: of the files, without a suffix.
+        panels: the contents of each chart by its title.
+        draw: a function of ``plots``.
+        palette: colours and dashes of the labels.
+        kinds: file formats.
+    """
     labels = sorted({item.label for content in panels.values() for item in content})
     across, down = min(3, len(panels)), math.ceil(len(panels) / 3)
     below = 20 + 16 * math.ceil(len(labels) / (2 * across))
@@ -49,20 +57,30 @@ def save(
 
 
 def write(figure: Figure, path: Path, kinds: Sequence[str], **options) -> None:
-    """The same figure gives the same files: they hold no date."""
+    """Write a figure in several formats without a date, so that the same figure gives the same bytes.
+
+    Args:
+        figure: to write.
+        path: of the files, without a suffix.
+        kinds: file formats.
+        options: of matplotlib's ``savefig``.
+    """
     for kind in kinds:
         with replacing(path.with_name(f"{path.name}.{kind}")) as part:
             figure.savefig(part, format=kind, dpi=120, metadata=DATELESS[kind], **options)
 
 
 def svg(title: str, draw: Callable, content: Sequence | dict, palette: Palette, study: str = "") -> str:
-    """One chart for the page, with a group of class ``series`` and a tooltip for each label.
+    """Draw one chart as SVG for the page, with a group of class ``series`` and a tooltip for each label.
 
-    Colours are those of the page's style sheet, fonts too; there are no ids, which would not be unique in the page.
+    Colours and fonts are those of the page's style sheet. Ids are removed, since they would not be unique in the page.
 
     Args:
-        title: For those who do not see the chart.
+        title: text for screen readers.
         draw: ``learning``, ``seeds`` or ``trade``.
+        content: of the chart, as ``draw`` takes it.
+        palette: colours and dashes of the labels.
+        study: value of the groups' ``data-study``.
     """
     figure = Figure(figsize=(WIDTH / 72, HEIGHT / 72))
     notes = draw(_axes(figure), content, palette)
@@ -91,7 +109,7 @@ def svg(title: str, draw: Callable, content: Sequence | dict, palette: Palette, 
 
 
 def _restyle(element: ElementTree.Element) -> None:
-    """Variables of the style sheet for colours; no ids, fonts, blanks, and no digit after the first decimal."""
+    """Replace colours by variables of the style sheet; drop ids, fonts, blanks, and digits after the first decimal."""
     for name in ("id", "transform"):
         element.attrib.pop(name, None)
     element.tail, element.text = None, (element.text or "").strip() or None
@@ -104,7 +122,7 @@ def _restyle(element: ElementTree.Element) -> None:
 
 
 def _axes(figure: Figure, x: float = 0, y: float = 0) -> Axes:
-    """The frame of a chart whose lower left corner is at x, y in points from that of the figure."""
+    """Add the axes of a chart whose lower left corner is at x, y, in points from that of the figure."""
     width, height = 72 * figure.get_size_inches()
     inner = (WIDTH - LEFT - RIGHT) / width, (HEIGHT - TOP - BOTTOM) / height
     axes = figure.add_axes(((x + LEFT) / width, (y + BOTTOM) / height, *inner))

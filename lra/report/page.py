@@ -1,4 +1,4 @@
-"""The report as one HTML file that needs nothing else: no network, no account, no build step."""
+"""The report as one self-contained HTML file, which needs no network, no account and no build step."""
 
 import base64
 import os
@@ -22,7 +22,7 @@ FILES = ("config.yaml", "metrics.csv", "record.json", "best.ckpt", "last.ckpt")
 
 
 class Study(NamedTuple):
-    """Everything of one study that is shown: ``curves`` by task, ``bubbles`` by task and device, ``runs`` by folder."""
+    """The contents of one study: ``curves`` by task, ``bubbles`` by task and device, ``runs`` by folder."""
 
     name: str
     rows: list[Row]
@@ -42,7 +42,16 @@ def render(
     damaged: list[str],
     out: Path,
 ) -> str:
-    """The page as text; links to files are relative to the folder ``out``. The last chapter is the papers'."""
+    """Render the page.
+
+    Args:
+        studies: their contents.
+        chapters: the other parts; the last one holds the papers' tables.
+        legend: meaning of the columns.
+        notes: Markdown items on the published values.
+        damaged: lines on files that could not be read.
+        out: folder of the page, to which links to files are relative.
+    """
     environment = Environment(
         loader=FileSystemLoader(WEB), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
@@ -90,7 +99,7 @@ def _study(study: Study, palette: Palette, out: Path) -> dict[str, Any]:
 
 
 def _runs(study: Study, row: Row, palette: Palette, out: Path) -> dict[str, Any]:
-    """One mechanism on one task: its seeds with links to their files, curves, configuration and pictures."""
+    """The contents of one mechanism on one task: seeds with links to their files, curves, configuration, pictures."""
     charts = {}
     for column, name in (("val", "dev score"), ("train_loss", "train loss")):
         curves = {r.seed: study.runs[folder].curves.get(column) for folder, r in row.runs.items()}
@@ -113,10 +122,10 @@ def _runs(study: Study, row: Row, palette: Palette, out: Path) -> dict[str, Any]
 
 
 def _link(path: Path, out: Path) -> str:
-    return quote(Path(os.path.relpath(path, out)).as_posix())  # also the colon of a folder named javascript:...
+    return quote(Path(os.path.relpath(path, out)).as_posix())  # quotes the colon of a folder named javascript:...
 
 
 def _inline(picture: Path) -> Markup:
-    """The SVG beside a PNG, without the head of an XML file."""
+    """Read the SVG beside a PNG, without the XML declaration."""
     text = picture.with_suffix(".svg").read_text(encoding="utf-8")
     return Markup(text[text.index("<svg") :])

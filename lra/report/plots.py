@@ -1,4 +1,4 @@
-"""Learning curves and speed against accuracy, drawn into matplotlib's axes."""
+"""Learning curves, and speed against accuracy, drawn into matplotlib's axes."""
 
 import math
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from .palette import COLOURS, GROUND, INK, Palette
 from .summary import Row
 
 FONT, CHARACTER, LINE = 11, 6.2, 12  # of a label, points
-SERIES = "series-"  # and a number: the id of all that is drawn for a label
+SERIES = "series-"  # followed by a number: the id of all elements of a label
 ABOVE = {"zorder": 3, "clip_on": False}  # axes and grid
 
 
@@ -41,7 +41,15 @@ class Bubble(NamedTuple):
 
 
 def over_seeds(row: Row, runs: dict[Path, dict[str, dict[int, float]]]) -> Curve | None:
-    """Mean and spread at the steps that every finished seed has; None if no finished seed has a curve."""
+    """Average the dev scores of a row's finished seeds at the steps that all of them have.
+
+    Args:
+        row: of the report.
+        runs: curves of each run by its folder, then by column.
+
+    Returns:
+        The curve, None if no finished seed has one.
+    """
     seeds = [runs[folder]["val"] for folder, r in row.runs.items() if r.status == "done" and runs[folder].get("val")]
     steps = sorted(set.intersection(*map(set, seeds))) if seeds else []
     if not steps:
@@ -54,17 +62,21 @@ def over_seeds(row: Row, runs: dict[Path, dict[str, dict[int, float]]]) -> Curve
 
 
 def bubbles(rows: list[Row]) -> dict[tuple[str, str], list[Bubble]]:
-    """By (task, device), those with two or more labels to compare."""
-    found: dict[tuple[str, str], list[Bubble]] = {}
+    """Group rows as bubbles by (task, device), if there are two or more labels to compare."""
+    groups: dict[tuple[str, str], list[Bubble]] = {}
     for row in rows:
         if row.ms and row.test is not None:
             bubble = Bubble(row.label, row.ms, row.test, row.std, row.n, row.peak)
-            found.setdefault((row.task, row.facts["device"]), []).append(bubble)
-    return {place: group for place, group in found.items() if len(group) > 1}
+            groups.setdefault((row.task, row.facts["device"]), []).append(bubble)
+    return {place: group for place, group in groups.items() if len(group) > 1}
 
 
 def learning(axes: Axes, curves: Sequence[Curve], palette: Palette) -> dict[str, str]:
-    """Mean over seeds as a line, mean ± standard deviation as a band behind it. Returns a tooltip for each label."""
+    """Draw the mean over seeds as a line and mean ± standard deviation as a band behind it.
+
+    Returns:
+        A tooltip for each label.
+    """
     notes = {}
     for curve in curves:
         look = {"color": COLOURS[palette.colour(curve.label)][0], "gid": f"{SERIES}{len(notes)}", **ABOVE}
@@ -79,7 +91,7 @@ def learning(axes: Axes, curves: Sequence[Curve], palette: Palette) -> dict[str,
 
 
 def seeds(axes: Axes, curves: dict[int, dict[int, float]], _palette: Palette) -> dict[str, str]:
-    """A line for each seed of one row. Returns a tooltip for each."""
+    """Draw a line for each seed of one row. Returns a tooltip for each."""
     for i, curve in enumerate(curves.values()):
         look = {"color": COLOURS[i % len(COLOURS)][0], "gid": f"{SERIES}{i}", **ABOVE}
         axes.plot(list(curve), list(curve.values()), lw=1.8, **look)
@@ -88,9 +100,12 @@ def seeds(axes: Axes, curves: dict[int, dict[int, float]], _palette: Palette) ->
 
 
 def trade(axes: Axes, group: Sequence[Bubble], palette: Palette) -> dict[str, str]:
-    """Test score over milliseconds a step; the area of a bubble is its peak memory. Returns a tooltip for each label.
+    """Draw test score over milliseconds a step; the area of a bubble is its peak memory.
 
-    Labels stand beside, above or below their bubble if there is room; else only the tooltip names it.
+    A label is written beside, above or below its bubble if there is space; otherwise only the tooltip names it.
+
+    Returns:
+        A tooltip for each label.
     """
     low, high = _padded([math.log(b.ms) for b in group])
     axes.set(xscale="log", xlim=(math.exp(low), math.exp(high)), ylim=_padded([b.test for b in group]))
@@ -104,17 +119,17 @@ def trade(axes: Axes, group: Sequence[Bubble], palette: Palette) -> dict[str, st
     frame = axes.get_window_extent()
     room = (points * frame.x0, points * frame.y0, points * frame.x1 + LINE, points * frame.y1 + LINE)
     at = {b.label: [points * v for v in axes.transData.transform((b.ms, b.test))] for b in group}
-    taken = [(x - r, y - r, x + r, y + r) for (x, y), r in ((at[label], r) for label, r in radius.items())]
+    occupied = [(x - r, y - r, x + r, y + r) for (x, y), r in ((at[label], r) for label, r in radius.items())]
     notes = {}
     for b in sorted(group, key=lambda b: -radius[b.label]):
         colour, r, (x, y) = COLOURS[palette.colour(b.label)][0], radius[b.label], at[b.label]
         look = {"transform": inches, "gid": f"{SERIES}{len(notes)}", **ABOVE}
         face, edge, width = (GROUND, colour, 2.5) if palette.turn(b.label) else (colour, GROUND, 1.5)
         axes.add_patch(Circle((x / 72, y / 72), r / 72, fc=face, ec=edge, lw=width, alpha=0.9, **look))
-        words = "".join(c for c in " ".join(b.label.split()) if c.isprintable())
-        if place := _beside(words, x, y, r, room, taken):
+        text = "".join(c for c in " ".join(b.label.split()) if c.isprintable())
+        if place := _beside(text, x, y, r, room, occupied):
             side, x, y = place
-            axes.text(x / 72, y / 72, words, ha=side, va="center_baseline", size=FONT, c=INK, parse_math=False, **look)
+            axes.text(x / 72, y / 72, text, ha=side, va="center_baseline", size=FONT, c=INK, parse_math=False, **look)
         memory = f", {b.peak / 2**30:.2f} GiB" if b.peak else ""
         spread = "" if b.std is None else f" ± {b.std:.2f}"
         notes[b.label] = f"{b.label}: {b.test:.2f}{spread} (n = {b.n}), {b.ms:.1f} ms a step{memory}"
@@ -122,22 +137,34 @@ def trade(axes: Axes, group: Sequence[Bubble], palette: Palette) -> dict[str, st
 
 
 def ticks() -> MaxNLocator:
+    """At most five round ticks."""
     return MaxNLocator(5, steps=[1, 2, 5, 10])
 
 
 def short(value: float, _place: int = 0) -> str:
-    """5000 -> 5k"""
+    """Format a tick: 5000 -> 5k."""
     return f"{value / 1000:g}k" if value >= 1000 else f"{value:g}"
 
 
 def dashes(dash: str) -> object:
+    """Convert a dash of SVG to a line style of matplotlib."""
     return (0, [float(length) / 1.8 for length in dash.split()]) if dash else "-"
 
 
 def _beside(
-    text: str, x: float, y: float, r: float, room: tuple, taken: list[tuple]
+    text: str, x: float, y: float, r: float, room: tuple, occupied: list[tuple]
 ) -> tuple[str, float, float] | None:
-    """Alignment and place in points of a label beside, above or below its bubble, if nothing stands there yet."""
+    """Find free space for a label beside, above or below its bubble.
+
+    Args:
+        text: the label.
+        x, y, r: centre and radius of the bubble in points.
+        room: box of the chart: left, bottom, right, top.
+        occupied: boxes of bubbles and earlier labels; the new one is added.
+
+    Returns:
+        Alignment and position in points, None without free space.
+    """
     width, gap = CHARACTER * len(text), r + 3
     for side, left, middle in (
         ("left", x + gap, y),
@@ -147,8 +174,8 @@ def _beside(
     ):
         box = left, middle - LINE / 2, left + width, middle + LINE / 2
         inside = box[0] >= room[0] and box[1] >= room[1] and box[2] <= room[2] and box[3] <= room[3]
-        if inside and not any(_overlap(box, other) for other in taken):
-            taken.append(box)
+        if inside and not any(_overlap(box, other) for other in occupied):
+            occupied.append(box)
             return side, {"left": left, "right": left + width, "center": left + width / 2}[side], middle
     return None
 
@@ -158,7 +185,7 @@ def _overlap(a: tuple[float, ...], b: tuple[float, ...]) -> bool:
 
 
 def _padded(values: Sequence[float], share: float = 0.12) -> tuple[float, float]:
-    """From the least to the greatest with a share of room on both sides; never empty."""
+    """The range of values with a margin on both sides, a share of its width; never empty."""
     low, high = min(values), max(values)
     room = share * (high - low) or 0.1
     return low - room, high + room

@@ -1,4 +1,4 @@
-"""Values printed in the papers: published.csv, and those of it that stand beside ours."""
+"""Values printed in the papers: published.csv, and the selection that is shown beside ours."""
 
 import csv
 import functools
@@ -9,11 +9,10 @@ from pathlib import Path
 from statistics import mean
 
 TASKS = ("listops", "text", "retrieval", "image", "pathfinder", "pathfinder_x")
-_SHORT = {"CURformer": "CURformer", "PSF-Attn": "PSF", "SOFT/SOFT++": "SOFT", "Long Range Arena": "leaderboard"}
+_SHORT = {"PSF-Attn": "PSF", "SOFT/SOFT++": "SOFT", "Long Range Arena": "leaderboard"}
 _LINKS = {
     "CURformer": "https://doi.org/10.1007/s10994-025-06768-3",
     "PSF-Attn": "https://doi.org/10.1016/j.neunet.2022.04.014",
-    "SOFT/SOFT++": "https://arxiv.org/abs/2207.03341",
     "Long Range Arena": "https://github.com/google-research/long-range-arena",
 }
 
@@ -22,9 +21,10 @@ _LINKS = {
 class Published:
     """One printed number, a row of published.csv; every column is text, as printed.
 
+    ``table`` is LRA if the number of the paper's table is not known.
     ``model`` is the paper's name of the mechanism, ``metric`` carries the unit. ``value`` may be FAIL (no better than
-    chance) or NA; ``std`` is empty where none is printed. ``attn`` holds the words of conf/attn that stand for the
-    model, separated by spaces, with the objective of its pretraining (sdpa+masked); empty: none does.
+    chance) or NA; ``std`` is empty if none is printed. ``attn`` holds the names of conf/attn that correspond to the
+    model, separated by spaces, with the objective of its pretraining (sdpa+masked); empty if there are none.
     """
 
     paper: str
@@ -38,35 +38,48 @@ class Published:
     attn: str
 
     @property
+    def name(self) -> str:
+        """The paper's, without its authors and year."""
+        return self.paper.split(" (")[0]
+
+    @property
     def source(self) -> str:
-        """``CURformer T1``, ``leaderboard``; ``PSF T3 (Xiong et al. 2021)`` where the table names an origin."""
-        short = _SHORT[self.paper.split(" (")[0]]
-        table = "" if self.table == "leaderboard" else " " + self.table.replace("Table ", "T")
+        """Short name, such as ``CURformer T1``; ``PSF T3 (Xiong et al. 2021)`` if the table names an origin."""
+        short = _SHORT.get(self.name, self.name)
+        table = "" if self.table in ("leaderboard", "LRA") else " " + self.table.replace("Table ", "T")
         origin = re.search(r" \([^)]* \d{4}\)$", self.model)
         return short + table + (origin[0] if origin else "")
 
     @property
     def link(self) -> str:
-        return _LINKS[self.paper.split(" (")[0]]
+        """Address of the paper; an arXiv number is part of its name."""
+        return _LINKS.get(self.name) or f"https://arxiv.org/abs/{re.search(r'(?<=arXiv )[0-9.]+', self.paper)[0]}"
 
     @property
     def number(self) -> float | None:
+        """The value, None for FAIL and NA."""
         return None if self.value in ("FAIL", "NA") else float(self.value)
 
     @property
     def text(self) -> str:
+        """The value as printed, with its spread."""
         return f"{self.value} ± {self.std}" if self.std else self.value
 
 
 @functools.cache
 def read() -> tuple[Published, ...]:
-    """Every row of published.csv, in its order."""
+    """Read every row of published.csv, in its order."""
     with open(Path(__file__).with_name("published.csv"), newline="", encoding="utf-8") as file:
         return tuple(Published(**row) for row in csv.DictReader(file))
 
 
 def accuracies(label: str, tasks: Collection[str] = TASKS) -> list[Published]:
-    """Accuracies in percent on LRA tasks; none where the label is not a word of conf/attn with its own defaults."""
+    """List the published accuracies of a label on LRA tasks, in percent.
+
+    Args:
+        label: of a run; only a name of conf/attn without changed options has published values.
+        tasks: to list.
+    """
     wanted = set(tasks) & set(TASKS)
     return [
         row for row in read() if label in row.attn.split() and row.metric == "accuracy_percent" and row.task in wanted
@@ -74,9 +87,16 @@ def accuracies(label: str, tasks: Collection[str] = TASKS) -> list[Published]:
 
 
 def averages(label: str, tasks: Collection[str]) -> list[tuple[str, float]]:
-    """(source, mean of its values over exactly these tasks), for the sources that print a number for each of them.
+    """Average the published accuracies of a label over exactly these tasks.
 
-    The averages that the papers print are not used: they are over different sets of tasks.
+    The averages that the papers print are not used, since they are over different sets of tasks.
+
+    Args:
+        label: of a run.
+        tasks: to average over.
+
+    Returns:
+        (source, mean) for each source that prints a number for every one of the tasks.
     """
     sources: dict[str, list[float]] = {}
     for row in accuracies(label, tasks):
@@ -86,7 +106,7 @@ def averages(label: str, tasks: Collection[str]) -> list[tuple[str, float]]:
 
 
 def notes(shown: Iterable[Published]) -> list[str]:
-    """Markdown items: each source in full, and below it what to know about those of its values that are shown."""
+    """List each source in full as a Markdown item, and below it the notes on its values that are shown."""
     tree: dict[str, dict[str, list[str]]] = {}
     for row in dict.fromkeys(shown):
         table = "" if row.table == "leaderboard" else f", {row.table}"

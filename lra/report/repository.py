@@ -1,4 +1,4 @@
-"""docs/results.md and the table of README.md: the runs that belong to the repository, in runs/published."""
+"""docs/results.md and the table of README.md, made from the runs of the repository in runs/published."""
 
 import json
 from pathlib import Path
@@ -58,10 +58,10 @@ def pages(root: Path = CONF.parent, home: Path = HOME) -> dict[Path, str]:
 
 def save() -> list[Path]:
     """Write the files. Raises ValueError as ``pages`` does, OSError if one cannot be written."""
-    made = pages()
-    for path, text in made.items():
+    texts = pages()
+    for path, text in texts.items():
         write(path, text)
-    return list(made)
+    return list(texts)
 
 
 def _short(name: str, rows: list[Row]) -> str:

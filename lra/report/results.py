@@ -1,4 +1,4 @@
-"""The tables of a study: mechanisms by tasks, each task with everything that is known, and means over tasks."""
+"""The tables of a study: mechanisms by tasks, the details of each task, and means over tasks."""
 
 import itertools
 import re
@@ -13,7 +13,7 @@ from .summary import FACTS, SEPARATOR, Row, joined, number, task_order
 from .table import Cell, Table, frame, stem
 
 HEAD = ("mechanism", "test", "n", "dev", "constant", "ms", "params")
-CONTROL = "mean"  # attends to nothing: every query gets the mean of the values
+CONTROL = "mean"  # without attention: every query gets the mean of the values
 BELOW = ("details", "published")
 AVERAGED = (
     "Means over tasks, compared only between mechanisms with the same tasks. Published means are recomputed from the "
@@ -22,20 +22,24 @@ AVERAGED = (
 
 
 def results(study: str, rows: list[Row]) -> Table:
-    """Test scores, a line for each label and a column for each task; the last column is their mean over seeds.
+    """Make the table of test scores, with a line for each label and a column for each task.
 
-    The mean is there for labels with a result on every task of the study; its deviation and test need the same seeds
-    on all of them.
+    The last column is the mean over tasks of the labels with a result on every task of the study; its deviation and
+    test need the same seeds on all of them.
+
+    Args:
+        study: its name.
+        rows: its results.
     """
     tasks = list(dict.fromkeys(row.task for row in rows))
     labels = sorted({row.label for row in rows})
-    found = {(row.label, row.task): row for row in rows}
+    by_label_and_task = {(row.label, row.task): row for row in rows}
     columns = {}
     for task in tasks:
-        mine = [found.get((label, task)) for label in labels]
-        columns[task] = mark([cell(row) for row in mine], [row.scores if row else {} for row in mine])
+        of_task = [by_label_and_task.get((label, task)) for label in labels]
+        columns[task] = mark([cell(row) for row in of_task], [row.scores if row else {} for row in of_task])
     if len(tasks) > 1 and {row.facts["metric"] for row in rows} == {"accuracy"}:
-        lines = [[found.get((label, task)) for task in tasks] for label in labels]
+        lines = [[by_label_and_task.get((label, task)) for task in tasks] for label in labels]
         columns["mean"] = mark([average(line) for line in lines], [over_tasks(line) for line in lines])
     treatment = sorted({f"{key} {row.facts[key]}" for row in rows for key in ("protocol", "budget")})
     counts = sorted({cell.n for column in columns.values() for cell in column if cell.n})
@@ -58,7 +62,12 @@ def _pretrained(rows: list[Row]) -> str:
 
 
 def over_control(study: str, rows: list[Row]) -> Table | None:
-    """Gain of each mechanism over the control, by task; None if the study has no finished run of the control."""
+    """Make the table of gains over the control, by task; None if the study has no finished run of the control.
+
+    Args:
+        study: its name.
+        rows: its results.
+    """
     control = {row.task: row.scores for row in rows if row.label == CONTROL and row.scores}
     labels = sorted({row.label for row in rows if row.task in control} - {CONTROL})
     if not labels:
@@ -81,22 +90,22 @@ def over_control(study: str, rows: list[Row]) -> Table | None:
 
 
 def cell(row: Row | None) -> Cell:
-    """The score of a row, linked to its runs; the note says what pretraining it had."""
+    """Make a cell of a row's score, linked to its runs; the note says what pretraining it had."""
     if not row:
         return Cell()
-    made = score(row.scores, row.lost)
-    return replace(made, link=row.place, note="; ".join(filter(None, [made.note, row.facts["pretrained"]])))
+    scored = score(row.scores, row.lost)
+    return replace(scored, link=row.place, note="; ".join(filter(None, [scored.note, row.facts["pretrained"]])))
 
 
 def over_tasks(rows: list[Row | None]) -> dict[int, float]:
-    """Mean over tasks for each seed; nothing if a task is missing or has other seeds than the first."""
+    """Average over tasks for each seed; empty if a task is missing or has other seeds than the first."""
     if not all(rows) or any(row.scores.keys() != rows[0].scores.keys() for row in rows):
         return {}
     return {seed: mean(row.scores[seed] for row in rows) for seed in rows[0].scores}
 
 
 def average(rows: list[Row | None]) -> Cell:
-    """The mean of the tasks' means, empty if one is missing."""
+    """Make a cell of the mean over tasks; empty if a task is missing."""
     if scores := over_tasks(rows):
         return score(scores)
     if not all(row and row.scores for row in rows):
@@ -106,7 +115,7 @@ def average(rows: list[Row | None]) -> Cell:
 
 
 class Line(NamedTuple):
-    """A mechanism: its cells, facts by the keys of FACTS, what else to know, published (source, value)."""
+    """A line of a mechanism: cells, facts by the keys of FACTS, further remarks, published (source, value)."""
 
     label: str
     cells: list[Cell]
@@ -116,7 +125,12 @@ class Line(NamedTuple):
 
 
 def details(study: str, rows: list[Row]) -> list[Table]:
-    """A table for each task of a study and, if there are several tasks, one for each set of tasks averaged over."""
+    """Make a table for each task of a study and, if there are several tasks, one for each set of tasks averaged over.
+
+    Args:
+        study: its name.
+        rows: its results, sorted by task.
+    """
     tables = []
     for task, group in itertools.groupby(rows, key=lambda row: row.task):
         lines, same = [], list(group)
@@ -143,27 +157,27 @@ def _cells(row: Row) -> list[Cell]:
 
 
 def _leading(text: str) -> float | None:
-    """The number that a text begins with, thousands separators left out."""
-    found = re.match(r"-?\d[\d,]*(\.\d+)?", text)
-    return float(found[0].replace(",", "")) if found else None
+    """Parse the number at the start of a text, with thousands separators; None if there is none."""
+    match = re.match(r"-?\d[\d,]*(\.\d+)?", text)
+    return float(match[0].replace(",", "")) if match else None
 
 
 def _averages(study: str, rows: list[Row]) -> list[Table]:
-    """One table for each set of two or more tasks that some mechanism has accuracies on, the largest set first."""
+    """Make a table for each set of two or more tasks on which a mechanism has accuracies, the largest set first."""
     labels: dict[str, list[Row]] = {}
     for row in rows:
         if row.facts["metric"] == "accuracy":
             labels.setdefault(row.label, []).append(row)
     sets: dict[tuple[str, ...], list[Line]] = {}
-    for label, mine in sorted(labels.items()):
-        scores = {row.task: row.test for row in mine if row.test is not None}
+    for label, of_label in sorted(labels.items()):
+        scores = {row.task: row.test for row in of_label if row.test is not None}
         if len(scores) > 1:
             value = mean(scores.values())
             facts = {
-                key: joined(word for row in mine for word in row.facts[key].split(SEPARATOR))
+                key: joined(word for row in of_label for word in row.facts[key].split(SEPARATOR))
                 for key in ("protocol", "budget")
             }
-            missing = [f"no finished seed on {row.task}" for row in mine if row.test is None]
+            missing = [f"no finished seed on {row.task}" for row in of_label if row.test is None]
             values = [(source, number(value)) for source, value in published.averages(label, scores)]
             line = Line(label, [Cell(text=number(value), value=value)], facts, missing, values)
             sets.setdefault(tuple(scores), []).append(line)
@@ -172,14 +186,14 @@ def _averages(study: str, rows: list[Row]) -> list[Table]:
 
 
 def _table(study: str, title: str, head: tuple[str, ...], lines: list[Line], *, about: str = "") -> Table:
-    """The facts that all lines share are told in ``about``, the others in the lines that have them."""
-    words = {key: {line.facts[key] for line in lines} - {""} for key in lines[0].facts}
-    shared = [key for key in FACTS if len(words.get(key, ())) == 1 and SEPARATOR not in "".join(words[key])]
-    if not all(line.facts.get("pretrained") for line in lines):  # what some lines lack is not said of all
+    """Make a table; facts that all lines share are stated in ``about``, the others in their lines."""
+    values = {key: {line.facts[key] for line in lines} - {""} for key in lines[0].facts}
+    shared = [key for key in FACTS if len(values.get(key, ())) == 1 and SEPARATOR not in "".join(values[key])]
+    if not all(line.facts.get("pretrained") for line in lines):  # what some lines lack is not true of all
         shared = [key for key in shared if key != "pretrained"]
-    own = [key for key in FACTS if key in words and key not in shared]
-    told = "; ".join(FACTS[key].format(*words[key]) for key in shared)
-    unlike = [f"{key} {word}" for key in ("protocol", "budget") for word in sorted(words[key]) if word != "paper"]
+    own = [key for key in FACTS if key in values and key not in shared]
+    common = "; ".join(FACTS[key].format(*values[key]) for key in shared)
+    unlike = [f"{key} {word}" for key in ("protocol", "budget") for word in sorted(values[key]) if word != "paper"]
     caution = f"Not comparable with the published values: {', '.join(unlike)}." if unlike else ""
     texts = []
     for line in lines:
@@ -189,7 +203,7 @@ def _table(study: str, title: str, head: tuple[str, ...], lines: list[Line], *, 
     return Table(
         name=stem(f"{study}-{title}"),
         title=title,
-        about=" ".join(text for text in (told and f"{told[0].upper()}{told[1:]}.", about, caution) if text),
+        about=" ".join(text for text in (common and f"{common[0].upper()}{common[1:]}.", about, caution) if text),
         cells=frame(("mechanism", *head, *BELOW), texts, [(study, line.label, "") for line in lines]),
         words=("mechanism", *BELOW),
         below=BELOW,

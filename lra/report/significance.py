@@ -14,14 +14,19 @@ from .table import Cell
 LEVEL = 0.05
 APART = 2  # standard errors
 MARKS = (
-    f"Bold: the highest mean. ≈: not told apart from it at {LEVEL:.0%} by a two-sided t-test, paired where both have "
+    f"Bold: the highest mean. ≈: not told apart from it at {LEVEL:.0%} by a two-sided t-test, paired if both have "
     "the same seeds, else Welch's, without correction for the number of comparisons; no mark: worse, or too few seeds "
-    "to say."
+    "for a test."
 )
 
 
 def score(scores: Mapping[int, float], lost: int = 0) -> Cell:
-    """Test scores by seed as mean ± sample standard deviation; the note counts ``lost`` seeds."""
+    """Make a cell of test scores: mean ± sample standard deviation over seeds.
+
+    Args:
+        scores: by seed.
+        lost: number of seeds without a result, for the note.
+    """
     if not scores:
         return Cell(note=f"{lost} seed{'s' * (lost > 1)} without a result" if lost else "")
     values = list(scores.values())
@@ -32,7 +37,14 @@ def score(scores: Mapping[int, float], lost: int = 0) -> Cell:
 
 
 def p_value(a: Mapping[int, float], b: Mapping[int, float]) -> float | None:
-    """Two-sided t-test of two sets of scores by seed: paired for the same seeds, else Welch's; None below two seeds."""
+    """Test whether two sets of scores differ: a two-sided t-test, paired for the same seeds, else Welch's.
+
+    Args:
+        a, b: scores by seed.
+
+    Returns:
+        The p-value, None if a set has fewer than two seeds.
+    """
     if min(len(a), len(b)) < 2:
         return None
     paired = a.keys() == b.keys()
@@ -40,35 +52,44 @@ def p_value(a: Mapping[int, float], b: Mapping[int, float]) -> float | None:
     if not any(map(variance, samples)):  # t is infinite, or 0 / 0
         return 1.0 if mean(a.values()) == mean(b.values()) else 0.0
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # of differences that hardly vary
+        warnings.simplefilter("ignore", RuntimeWarning)  # for differences that hardly vary
         test = stats.ttest_1samp(*samples, 0) if paired else stats.ttest_ind(*samples, equal_var=False)
     return float(test.pvalue)
 
 
 def mark(cells: Sequence[Cell], scores: Sequence[Mapping[int, float]]) -> list[Cell]:
-    """The cells of one column, the best and those that the test does not tell apart from it marked as such.
+    """Mark the best cell of a column, and those that the test does not tell apart from it as tied.
 
-    Equal means are all the best. There is no best among fewer than two.
+    Equal means are all the best. A column with fewer than two values has no best.
+
+    Args:
+        cells: of the column.
+        scores: by seed, of each cell; empty for a cell without seeds, which is never tied.
     """
-    there = [cell.value is not None for cell in cells]
-    if sum(there) < 2:
+    present = [cell.value is not None for cell in cells]
+    if sum(present) < 2:
         return list(cells)
-    top = max(cell.value for cell in compress(cells, there))
+    top = max(cell.value for cell in compress(cells, present))
     best = next(s for cell, s in zip(cells, scores, strict=True) if cell.value == top)
     marked = []
-    for cell, mine, here in zip(cells, scores, there, strict=True):
-        if here and cell.value == top:
+    for cell, own_scores, has_value in zip(cells, scores, present, strict=True):
+        if has_value and cell.value == top:
             cell = replace(cell, mark="best")
-        elif here and (p := p_value(mine, best)) is not None:
+        elif has_value and (p := p_value(own_scores, best)) is not None:
             cell = replace(cell, mark="tied" if p >= LEVEL else "", note=f"{cell.note}; p = {p:.2g} against the best")
         marked.append(cell)
     return marked
 
 
 def difference(scores: Mapping[int, float], control: Mapping[int, float]) -> Cell:
-    """Mean score less that of a control ± standard error sqrt(s1²/n1 + s2²/n2), the seeds taken as independent.
+    """Make a cell of the gain over a control: difference of means ± standard error sqrt(s1²/n1 + s2²/n2).
 
-    Below ``APART`` standard errors it is marked as tied; below two seeds on either side there is no error and no mark.
+    The seeds of both are taken as independent. A gain below ``APART`` standard errors is marked as tied; with fewer
+    than two seeds on either side there is neither error nor mark.
+
+    Args:
+        scores: by seed.
+        control: scores by seed.
     """
     if not scores or not control:
         return Cell()

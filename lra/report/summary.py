@@ -1,16 +1,17 @@
-"""Rows: what the records of a study say of each mechanism on each task."""
+"""Rows: the results of each mechanism on each task, from the records of a study."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean, median, stdev
 
+from ..runs import open as runs_on_disk
 from ..runs import record
 from ..runs.record import Pretraining, RunRecord
 from . import published
 
 SEPARATOR = " / "
-# Said once for a table where its rows agree, and in each row where they do not.
+# Stated once for a table if its rows agree, else in each row.
 FACTS = {
     "protocol": "protocol {}",
     "budget": "budget {}",
@@ -29,9 +30,8 @@ class Row:
     """The seeds of one task and label of a study.
 
     Scores in percent and ``ms`` are over the ``n`` finished seeds, None without any; ``lost`` counts the other seeds
-    and ``remarks`` says what became of them. ``constant_baseline``, ``params`` and ``facts`` (by the keys of FACTS) are
-    what the seeds share, or each of their values, joined by " / ".
-    ``runs`` holds the records by their folders.
+    and ``remarks`` gives their outcomes. ``constant_baseline``, ``params`` and ``facts`` (by the keys of FACTS) hold
+    the value that the seeds share, or all their values joined by " / ". ``runs`` holds the records by their folders.
     """
 
     task: str
@@ -50,7 +50,7 @@ class Row:
 
     @property
     def scores(self) -> dict[int, float]:
-        """Test score of each finished seed."""
+        """The test score of each finished seed."""
         return {r.seed: r.test for r in self.runs.values() if r.status == "done"}
 
     @property
@@ -92,28 +92,40 @@ class Row:
 
     @property
     def peak(self) -> float | None:
-        """Median peak bytes of a GPU; None on a CPU, where a record has those of the whole process."""
+        """Median peak bytes on a GPU; None on a CPU, since a record has the peak of the whole process there."""
         sizes = [r.peak_bytes for r in self.runs.values() if r.status == "done" and not record.on_cpu(r.device)]
         return median(sizes) if sizes and None not in sizes else None
 
 
 def number(value: float | None, digits: int = 2) -> str:
+    """Format a number with a fixed number of digits; "-" for None."""
     return "-" if value is None else f"{value:.{digits}f}"
 
 
 def joined(values: Iterable) -> str:
-    """Each different value once, in order; whole numbers with thousands separators, scores with two digits."""
+    """Join the distinct values in order; whole numbers with thousands separators, scores with two digits."""
     forms = {int: "{:,}".format, float: number}
     return SEPARATOR.join(dict.fromkeys(forms.get(type(value), str)(value) for value in sorted(set(values))))
 
 
 def collect(runs: Path, study: str | None = None) -> tuple[dict[str, list[Row]], list[str]]:
-    """Rows of each study, and one line for each damaged record. Raises ValueError where there is nothing to show."""
+    """Summarise the records below a folder.
+
+    Args:
+        runs: the folder.
+        study: only this one, None for all.
+
+    Returns:
+        The rows of each study, and one line for each damaged record.
+
+    Raises:
+        ValueError: there is nothing to show.
+    """
     if not runs.is_dir():
         raise ValueError(f"{runs} is not a folder; name the folder of the runs with runs=<folder>")
-    found, damaged = record.scan(runs)
+    records, damaged = runs_on_disk.scan(runs)
     groups: dict[str, dict[tuple, dict[Path, RunRecord]]] = {}
-    for folder, r in found.items():
+    for folder, r in records.items():
         if r.kind == "train":
             groups.setdefault(str(r.study), {}).setdefault((task_order(r.task), r.label), {})[folder] = r
     if not groups:
@@ -126,14 +138,14 @@ def collect(runs: Path, study: str | None = None) -> tuple[dict[str, list[Row]],
 
 
 def task_order(task: str) -> tuple[int, str]:
-    """The order of the benchmark, other tasks after it by name."""
+    """Sort key of a task: the order of the benchmark, then other tasks by name."""
     return (published.TASKS.index(task) if task in published.TASKS else len(published.TASKS), task)
 
 
 def summarise(runs: dict[Path, RunRecord]) -> Row:
-    """One row of the records of one study, task and label; a result that is there twice, as a copy, counts once."""
-    once = {(r.seed, r.fingerprint, r.status, r.test): folder for folder, r in runs.items()}
-    runs = {folder: runs[folder] for folder in sorted(once.values(), key=lambda folder: runs[folder].seed)}
+    """Summarise the records of one study, task and label; a copy of a result counts once."""
+    folders = {(r.seed, r.fingerprint, r.status, r.test): folder for folder, r in runs.items()}
+    runs = {folder: runs[folder] for folder in sorted(folders.values(), key=lambda folder: runs[folder].seed)}
     results = list(runs.values())
     done = [r for r in results if r.status == "done"]
     times = [r.step_ms for r in done if r.step_ms is not None]

@@ -1,4 +1,4 @@
-"""The one form of a table: a DataFrame of cells with a caption, as Markdown, LaTeX, CSV or text for a terminal."""
+"""The report's tables: a DataFrame of cells with a caption, written as Markdown, LaTeX, CSV or text for a terminal."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -15,9 +15,14 @@ KEY = ("study", "label", "aliases")
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
-    """``text`` is shown, the numbers behind it are for sorting and CSV; ``mark`` is ``best``, ``tied`` or nothing.
+    """A cell of a table.
 
-    ``note`` explains the text, ``link`` names a place in the page.
+    Args:
+        text: shown.
+        value, std, n: the numbers behind it, for sorting and CSV.
+        mark: ``best``, ``tied`` or empty.
+        note: explains the text.
+        link: an id in the page.
     """
 
     text: str = ""
@@ -32,11 +37,13 @@ class Cell:
 def frame(
     head: Sequence[str], rows: Iterable[Sequence[Cell | str]], keys: Sequence[tuple[str, str, str]] = ()
 ) -> pd.DataFrame:
-    """Cells by line and column, strings as cells without a number.
+    """Make the DataFrame of a table.
 
     Args:
-        keys: For each line the study and label of the runs that it shows, both empty for a published one, and aliases:
-            words besides the first cell by which the page's filter finds it.
+        head: names of the columns.
+        rows: cells of each line; a string becomes a cell without a number.
+        keys: for each line the study and label of its runs, both empty for a published line, and aliases: further
+            names by which the page's filter finds it.
     """
     cells = [[cell if isinstance(cell, Cell) else Cell(text=cell) for cell in row] for row in rows]
     index = pd.MultiIndex.from_tuples(list(keys) or [("", "", "")] * len(cells), names=KEY)
@@ -45,10 +52,16 @@ def frame(
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """Cells as of ``frame`` with a title and a sentence or more about them; ``name`` is the stem of its files.
+    """A table.
 
-    ``words``: columns of text, all others are of numbers. ``below``: those of them that a terminal shows below a line.
-    ``spread``: what stands after ±, by its name in CSV.
+    Args:
+        name: stem of its files.
+        title: heading.
+        about: one or more sentences.
+        cells: as ``frame`` makes them.
+        words: columns of text; all others hold numbers.
+        below: columns of text that a terminal shows below each line.
+        spread: name in CSV of the number after ±.
     """
 
     name: str
@@ -64,11 +77,11 @@ class Table:
         return list(self.cells.columns)
 
     def rows(self) -> list[tuple[tuple[str, str, str], list[Cell]]]:
-        """(study, label, aliases) and the cells of each line."""
+        """List (study, label, aliases) and the cells of each line."""
         return list(zip(self.cells.index, self.cells.to_numpy().tolist(), strict=True))
 
     def markdown(self) -> str:
-        """GitHub's form: numbers to the right, the best in bold, names of ours as code."""
+        """Format as GitHub's Markdown: numbers on the right, the best in bold, our mechanisms as code."""
         escape = lambda text: text.replace("|", "\\|").replace("\n", "<br>")
         lines = [map(escape, self.head), ["---" if name in self.words else "---:" for name in self.head]]
         for (_, label, _), (first, *others) in self.rows():
@@ -77,7 +90,7 @@ class Table:
         return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
 
     def latex(self) -> str:
-        """A tabular of booktabs; the caption is left to the paper it goes into."""
+        """Format as a tabular of booktabs, without a caption."""
         cells = self.cells.reset_index(drop=True)
         bold = cells.map(lambda cell: "textbf: --rwrap;" if cell.mark == "best" else "")
         texts = cells.map(lambda cell: _marked(cell.text, cell.mark, "{}"))
@@ -89,13 +102,13 @@ class Table:
         return title + style.to_latex(hrules=True, column_format=columns)
 
     def numbers(self) -> pd.DataFrame:
-        """Numbers in full: for each column of them its value and, if there are any, its spread and n."""
+        """Give the numbers in full: for each column of numbers its values and, if there are any, spread and n."""
         columns: dict[str, list] = {}
         for name, cells in self.cells.items():
             if name in self.words:
                 columns[name] = [cell.text for cell in cells]
                 continue
-            # FAIL of the leaderboard is no number
+            # FAIL of the leaderboard is not a number
             columns[name] = [cell.text if cell.value is None else round(cell.value, 6) for cell in cells]
             for part, called in (("std", self.spread), ("n", "n")):
                 values = [getattr(cell, part) for cell in cells]
@@ -104,12 +117,12 @@ class Table:
         return pd.DataFrame(columns, dtype=object)
 
     def csv(self) -> str:
-        """A text that a spreadsheet would take for a formula begins with an apostrophe."""
+        """Format as CSV; an apostrophe is put before texts that a spreadsheet would take for a formula."""
         plain = {_inert(name): list(map(_inert, values)) for name, values in self.numbers().items()}
         return pd.DataFrame(plain, dtype=object).to_csv(index=False, lineterminator="\n")
 
     def terminal(self) -> RichTable:
-        """Columns of ``below`` in lines of their own, ``name: value`` in two columns, so that 80 columns are enough."""
+        """Format for a terminal of 80 columns: columns of ``below`` in lines of their own, as ``name: value``."""
         table = RichTable(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
         shown = [name for name in self.head if name not in self.below]
         for name in shown:
@@ -124,7 +137,7 @@ class Table:
 
 
 class Chapter(NamedTuple):
-    """A part of the report besides the studies: tables, and pictures as of ``plots.save``."""
+    """A part of the report besides the studies: tables, and paths of PNG files with an SVG beside each."""
 
     title: str
     about: str
@@ -133,7 +146,7 @@ class Chapter(NamedTuple):
 
 
 def stem(text: str) -> str:
-    """A file name for a title."""
+    """Turn a title into a file name."""
     return re.sub(r"[^\w.-]+", "-", text)
 
 
@@ -144,5 +157,5 @@ def _marked(text: str, mark: str, bold: str) -> str:
 def _inert(value):
     if not isinstance(value, str):
         return value
-    text = value.replace("\r", "\n")  # which the writer would not quote
+    text = value.replace("\r", "\n")  # the CSV writer would not quote it
     return "'" + text if re.match(r"[=+\-@\t\n].", text, re.DOTALL) else text

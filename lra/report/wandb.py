@@ -1,4 +1,4 @@
-"""python -m lra.report logger=wandb: the comparison, computed from the records on disk, as a run and a Report."""
+"""python -m lra.report logger=wandb: the report's tables and figures as a run and a Report of Weights & Biases."""
 
 import hashlib
 from collections.abc import Iterable
@@ -20,13 +20,18 @@ CURVES = (("val", "dev"), ("train_loss", "training loss"))
 
 
 def publish(config: DictConfig, studies: dict[str, list[Row]], records: Iterable[RunRecord], folder: Path) -> None:
-    """Tables, the pictures in ``folder`` and, if there is a connection, the Report.
+    """Send the tables, the figures in ``folder`` and, if there is a connection, the Report.
+
+    The same studies are sent to the same run again. A failure of W&B is logged in one line.
 
     Args:
-        config: The ``wandb`` part of conf/logger/wandb.yaml. The same studies go to the same run again.
+        config: the ``wandb`` part of conf/logger/wandb.yaml.
+        studies: their rows by name.
+        records: of the runs.
+        folder: of the report.
 
     Raises:
-        ValueError: As ``open_run`` does; what else fails is told in a line.
+        ValueError: as ``open_run`` does.
     """
     frames = tables(studies, records)
     drawn = [path for place in ("figures", "efficiency") for path in sorted(folder.glob(f"{place}/*.png"))]
@@ -59,21 +64,26 @@ def publish(config: DictConfig, studies: dict[str, list[Row]], records: Iterable
         }
         run.log(media | {key: wandb.Image(str(path), caption=path.stem) for key, path in pictures.items()})
         many = f"{len(frames)} tables and {len(pictures)} picture{'s' if len(pictures) != 1 else ''}"
-        print(f"W&B: {many} in {run.url or folder / 'wandb'}")
+        tell(f"{many} in {run.url or folder / 'wandb'}")
         report = dashboard(run.project, run.entity or "", name, studies, list(frames), list(pictures))
         if report is None:
             tell("no dashboard, it needs a package that is not installed: pip install '.[wandb]'")
         elif run.offline:
             tell("the dashboard needs a login and a connection, skipped")
         else:
-            print(f"W&B: dashboard at {report.save().url}")
+            tell(f"dashboard at {report.save().url}")
         run.finish()
     except Exception as error:
         tell(f"{first_line(error)}; not everything is in W&B, the report on disk is complete")
 
 
 def tables(studies: dict[str, list[Row]], records: Iterable[RunRecord]) -> dict[str, pd.DataFrame]:
-    """The tables of the run by their keys, None if there is no number; those without a line are left out."""
+    """Make the tables of the run by their keys, with None for missing numbers; empty tables are left out.
+
+    Args:
+        studies: their rows by name.
+        records: of the runs.
+    """
     (selection,) = (table for table in paper_tables.tables(studies) if table.name == SELECTION)
     frames = {
         "accuracy": accuracy(studies),
@@ -88,7 +98,7 @@ def tables(studies: dict[str, list[Row]], records: Iterable[RunRecord]) -> dict[
 
 
 def accuracy(studies: dict[str, list[Row]]) -> pd.DataFrame:
-    """A line for each study, task and mechanism; a column for each paper that printed numbers for one of them."""
+    """Make a line for each study, task and mechanism, with a column for each paper that prints numbers for them."""
     lines = []
     for study, rows in studies.items():
         for row in rows:
@@ -103,9 +113,9 @@ def accuracy(studies: dict[str, list[Row]]) -> pd.DataFrame:
 
 
 def efficiency(records: Iterable[RunRecord]) -> pd.DataFrame:
-    """Step time (median), peak memory (largest) and parameters of the finished seeds, on each device apart.
+    """Summarise step time (median), peak memory (largest) and parameters of the finished seeds, by device.
 
-    A result that is there twice, as a copy, counts once.
+    A copy of a result counts once.
     """
     columns = [
         "study",
@@ -127,19 +137,19 @@ def efficiency(records: Iterable[RunRecord]) -> pd.DataFrame:
     numbers = ["step_ms", "peak_bytes", "params", "test"]
     seeds = seeds.astype(dict.fromkeys(numbers, float))
     groups = seeds.groupby(["study", "task", "label", "device"], as_index=False)
-    found = groups.agg(
+    summary = groups.agg(
         n=("seed", "size"),
         ms=("step_ms", "median"),
         peak=("peak_bytes", "max"),
         params=("params", "first"),
         test=("test", "mean"),
     )
-    found["peak"] /= 2**20
-    return found.rename(columns={"label": "mechanism", "ms": "ms a step", "peak": "peak MiB"})
+    summary["peak"] /= 2**20
+    return summary.rename(columns={"label": "mechanism", "ms": "ms a step", "peak": "peak MiB"})
 
 
 def beside(studies: dict[str, list[Row]]) -> list[Published]:
-    """Every published value that stands beside one of ours."""
+    """List every published value that is shown beside one of ours."""
     values = (v for rows in studies.values() for row in rows for v in published.accuracies(row.label, [row.task]))
     return list(dict.fromkeys(values))
 
@@ -147,11 +157,14 @@ def beside(studies: dict[str, list[Row]]) -> list[Published]:
 def dashboard(
     project: str, entity: str, run: str, studies: dict[str, list[Row]], tables: list[str], pictures: list[str]
 ):
-    """A Report of W&B, built without a connection; None if wandb_workspaces is not installed.
+    """Build a Report of W&B without a connection; None if wandb_workspaces is not installed.
 
     Args:
-        entity: "" for the default one.
-        run: Name of the run that holds ``tables`` and ``pictures``, by their keys.
+        project: of W&B.
+        entity: of W&B, "" for the default one.
+        run: name of the run that holds ``tables`` and ``pictures``.
+        studies: their rows by name.
+        tables, pictures: keys in the run.
     """
     try:
         import wandb_workspaces.reports.v2 as wr

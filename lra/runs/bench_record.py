@@ -65,6 +65,7 @@ class Row:
 
     @property
     def ms(self) -> float | None:
+        """The median of the samples; None without any."""
         return statistics.median(self.samples) if self.samples else None
 
 
@@ -94,7 +95,12 @@ class Machine:
 
 @dataclass(frozen=True, kw_only=True)
 class BenchRecord:
-    """choices: the configuration of the benchmark; seconds: how long all of it took."""
+    """The record of a benchmark.
+
+    Args:
+        choices: the configuration of the benchmark.
+        seconds: the duration of the whole benchmark.
+    """
 
     __pydantic_config__ = record.STRICT
     kind: str = "bench"
@@ -108,7 +114,12 @@ class BenchRecord:
 
 
 def machine(device: str, rates: tuple[float, dict[str, float]]) -> Machine:
-    """rates: the copy's and, by dtype, the matrix product's."""
+    """Describe this machine.
+
+    Args:
+        device: ``cpu`` or ``cuda``.
+        rates: of a copy in bytes/s and, by dtype, of a matrix product in FLOP/s.
+    """
     allocator = {key: os.environ[key] for key in ALLOCATOR if os.environ.get(key)}
     if "LD_PRELOAD" in allocator:
         allocator["LD_PRELOAD"] = " ".join(
@@ -136,29 +147,32 @@ def _cpu() -> str:
         return platform.processor() or platform.machine()
 
 
-def fingerprint(choices: Mapping, where: Machine) -> str:
-    """Of what is measured and on what; code and load may change, and then the same folder is measured anew."""
-    same = {key: getattr(where, key) for key in ("hardware", "threads", "torch", "triton", "allocator")}
-    return record.digest({"choices": dict(choices)} | same)
+def fingerprint(choices: Mapping, machine: Machine) -> str:
+    """Digest the measured configuration and the machine.
+
+    Code and load are left out: a measurement after a change of either replaces the record in the same folder.
+    """
+    relevant = {key: getattr(machine, key) for key in ("hardware", "threads", "torch", "triton", "allocator")}
+    return record.digest({"choices": dict(choices)} | relevant)
 
 
-def save(found: BenchRecord, runs: Path) -> Path:
+def save(bench_record: BenchRecord, runs: Path) -> Path:
     """Write runs/bench/<name>/<fingerprint>/bench.json. Raises OSError if that cannot be written."""
-    folder = runs / "bench" / found.name / found.fingerprint
+    folder = runs / "bench" / bench_record.name / bench_record.fingerprint
     folder.mkdir(parents=True, exist_ok=True)
-    checksums.save(folder / FILE, json.dumps(asdict(found), indent=1) + "\n")
+    checksums.save(folder / FILE, json.dumps(asdict(bench_record), indent=1) + "\n")
     return folder / FILE
 
 
 def load(path: Path) -> BenchRecord:
     """Read a record. Raises ValueError if the file is not one of a benchmark."""
     remedy = "delete it and measure again"
-    found = record.parse(BenchRecord, path, "a record of a benchmark", remedy)
-    for row in found.rows:
+    bench_record = record.parse(BenchRecord, path, "a record of a benchmark", remedy)
+    for row in bench_record.rows:
         if row.samples and (row.peak_bytes is None or (row.roofline_bytes and not row.roofline_ms)):
             reason = f"{row.mechanism} without peak or roofline"
             raise ValueError(f"{path} is not a record of a benchmark ({reason}); {remedy}")
-    return found
+    return bench_record
 
 
 def scan(runs: Path) -> tuple[list[BenchRecord], list[str]]:

@@ -1,6 +1,7 @@
-"""The canonical form of a run's choices: what stays the same when code moves and when options are added.
+"""The canonical form of a run's choices, which neither moved code nor added options change.
 
-Fingerprints are made of it, and two configurations are the same if it is. ``config.yaml`` holds the choices in full.
+Fingerprints are digests of it, and two configurations are equal if their canonical forms are. ``config.yaml`` holds
+the choices in full.
 """
 
 from collections.abc import Mapping
@@ -9,10 +10,13 @@ from typing import Any
 SUITE = ("lra", "data_prep")  # packages whose classes and functions go by their bare names, which are unique
 _TARGET = "_target_"
 
-# For every option that was added, or taken away, while there were runs without it: the value that they had in effect.
-# Keys are "CUR.impl" for an option of a class or function of the suite and "optim.eps" for a key of a section. Without
-# a line here, an option that is added to conf makes each earlier run the run of another configuration.
+# For every option that was added or removed after runs had been made without it: the value that was in effect in them.
+# Keys are "CUR.impl" for an option of a class or function of the suite and "optim.eps" for a key of a section. An
+# option that is added to conf without a line here makes each earlier run the run of another configuration.
 WITHOUT: dict[str, Any] = {
+    "ListOps.max_args": 10,
+    "ListOps.max_depth": 10,
+    "model.embed_std": 0.02,
     "model.positions": "learned",
     "pretrain.objective": "none",
     "SDPA.causal": False,
@@ -21,7 +25,7 @@ WITHOUT: dict[str, Any] = {
 
 
 def canonical(choices: Mapping[str, Any]) -> dict[str, Any]:
-    """Reduce flat choices to what decides a result, whichever version of the suite wrote them.
+    """Reduce flat choices to those that decide a result, for choices of any version of the suite.
 
     Args:
         choices: dotted keys and plain values, as in ``config.yaml``.
@@ -30,15 +34,15 @@ def canonical(choices: Mapping[str, Any]) -> dict[str, Any]:
         The choices with bare names for targets of the suite, full paths for those of other packages, and without the
         options that have their value of ``WITHOUT``.
     """
-    targets, made = _targets(choices), {}
+    targets, reduced = _targets(choices), {}
     for key, value in choices.items():
         section, _, option = key.rpartition(".")
         owner = targets.get(section, section)
         if _is_target(key):
-            made[key] = owner
+            reduced[key] = owner
         elif not _same(value, WITHOUT.get(f"{owner}.{option}", _NOTHING)):
-            made[key] = value
-    return made
+            reduced[key] = value
+    return reduced
 
 
 def completed(choices: Mapping[str, Any]) -> dict[str, Any]:
@@ -46,16 +50,19 @@ def completed(choices: Mapping[str, Any]) -> dict[str, Any]:
 
     Args:
         choices: dotted keys and plain values, as in ``config.yaml``.
+
+    Returns:
+        The choices with the values of ``WITHOUT`` for the options that they lack.
     """
-    targets, made = _targets(choices), dict(choices)
+    targets, full = _targets(choices), dict(choices)
     for key, value in WITHOUT.items():
         owner, _, option = key.rpartition(".")
         sections = [section for section, name in targets.items() if name == owner]
         if any(name.startswith(f"{owner}.") for name in choices):
             sections.append(owner)
         for section in sections:
-            made.setdefault(f"{section}.{option}", value)
-    return made
+            full.setdefault(f"{section}.{option}", value)
+    return full
 
 
 def bare_name(target: Any) -> str:

@@ -1,4 +1,4 @@
-"""last.ckpt, from which a seed goes on, and best.ckpt, the weights of its best dev score, verified when read."""
+"""The checkpoints of a seed, verified when read: last.ckpt to resume from, best.ckpt with the best dev score."""
 
 import zipfile
 from pathlib import Path
@@ -27,10 +27,13 @@ _AGAIN = "delete its folder to run that seed again"
 
 
 def read(path: Path) -> Any:
-    """Read a file of torch onto the CPU. Raises ValueError if it is missing, damaged or no such file.
+    """Read a checkpoint onto the CPU.
 
-    A file without an entry in the list of checksums, from before there was one, is checked by the CRC-32 that torch
-    puts beside each tensor and does not look at.
+    A file without an entry in the list of checksums is older than the list; it is checked by the CRC-32 that torch
+    stores beside each tensor and does not verify.
+
+    Raises:
+        ValueError: the file is missing, damaged or no checkpoint.
     """
     try:
         listed = checksums.check(path)
@@ -44,7 +47,7 @@ def read(path: Path) -> Any:
         raise
     except Unreadable as error:
         reason = str(error)
-    except Exception as error:  # of foreign bytes zipfile and torch raise whatever comes
+    except Exception as error:  # zipfile and torch raise exceptions of any class for damaged files
         reason = f"it is damaged or no checkpoint: {_brief(error)}"
     raise ValueError(f"{path} cannot be used ({reason}); {_AGAIN}")
 
@@ -52,7 +55,7 @@ def read(path: Path) -> Any:
 def _check_crc(file: BinaryIO) -> None:
     with zipfile.ZipFile(file) as parts:
         for part in parts.infolist():
-            if part.compress_type != zipfile.ZIP_STORED or part.external_attr & 16:  # of a folder torch reads nothing
+            if part.compress_type != zipfile.ZIP_STORED or part.external_attr & 16:  # torch ignores folders
                 raise Unreadable(f"torch did not write its part {part.filename!r}")
         if name := parts.testzip():
             raise Unreadable(f"its part {name} is damaged")
@@ -60,7 +63,11 @@ def _check_crc(file: BinaryIO) -> None:
 
 
 def load_weights(model: nn.Module, path: Path) -> None:
-    """Put the weights of a best.ckpt or best.safetensors into a model. Raises ValueError if they cannot be read or do not fit."""
+    """Load the weights of a best.ckpt or best.safetensors into a model.
+
+    Raises:
+        ValueError: they cannot be read or do not fit.
+    """
     weights = read(path)
     try:
         model.load_state_dict(weights)
@@ -69,36 +76,36 @@ def load_weights(model: nn.Module, path: Path) -> None:
 
 
 def state(folder: Path) -> dict | None:
-    """The contents of last.ckpt, None without one. Raises ValueError if it cannot be read."""
+    """Read last.ckpt; None without one. Raises ValueError if it cannot be read."""
     path = folder / LAST
     if not path.exists() and not path.is_symlink():
         return None
-    found = read(path)
-    if not isinstance(found, dict) or any(not isinstance(found.get(name), kind) for name, kind in _PARTS.items()):
+    contents = read(path)
+    if not isinstance(contents, dict) or any(not isinstance(contents.get(name), kind) for name, kind in _PARTS.items()):
         raise ValueError(f"{path} is not the state of a run; {_AGAIN}")
-    return found
+    return contents
 
 
 def first_step(folder: Path, model: nn.Module, fingerprints: tuple[str, ...]) -> int:
-    """The step that a seed goes on from, 0 without last.ckpt.
+    """The step from which a seed resumes, 0 without last.ckpt.
 
     Args:
         folder: of the seed.
-        model: whose weights both checkpoints must have.
-        fingerprints: that the run may have written last.ckpt under.
+        model: both checkpoints must have its weights' names and shapes.
+        fingerprints: of the run; last.ckpt must carry one of them.
 
     Raises:
-        ValueError: the end would not be that of a seed without interruption, because last.ckpt or best.ckpt cannot be
-            read or is of another run.
+        ValueError: last.ckpt or best.ckpt cannot be read or is of another run, so the result would not be that of an
+            uninterrupted seed.
     """
     if (last := state(folder)) is None:
         return 0
     if last["callbacks"].get(CALLBACK, {}).get(OWNER, fingerprints[0]) not in fingerprints:
         raise ValueError(f"{folder / LAST} was written by another run; {_AGAIN}")
-    own = {name: value.shape for name, value in model.state_dict().items()}
-    inside = {name.removeprefix("model."): value for name, value in last["state_dict"].items()}
-    for path, found in ((folder / LAST, inside), (folder / BEST, read(folder / BEST))):
-        if not isinstance(found, dict) or own != {k: v.shape for k, v in found.items() if isinstance(v, Tensor)}:
+    shapes = {name: value.shape for name, value in model.state_dict().items()}
+    last_weights = {name.removeprefix("model."): value for name, value in last["state_dict"].items()}
+    for path, weights in ((folder / LAST, last_weights), (folder / BEST, read(folder / BEST))):
+        if not isinstance(weights, dict) or shapes != {k: v.shape for k, v in weights.items() if isinstance(v, Tensor)}:
             raise ValueError(f"{path} does not hold the weights of this model; {_AGAIN}")
     return last["global_step"]
 

@@ -1,4 +1,4 @@
-"""config.yaml of a run, read without trust: it holds plain values, and names nothing to call but what it may name."""
+"""The config.yaml of a run, read as untrusted input: it holds plain values and names only callables of an allowlist."""
 
 import functools
 import importlib
@@ -20,14 +20,14 @@ from ..ops import pinv
 from .canonical import SUITE, bare_name, completed
 
 NAME = "config.yaml"
-MOST = 2**17  # bytes; PyYAML takes a second for that
+MOST = 2**17  # bytes, which PyYAML parses in about a second
 _PLAIN = str | int | float | bool | None
 _KEY = re.compile(r"[\w-]+(\.[\w-]+)*")  # a[b] would be a.b to OmegaConf
 _PATH = re.compile(r"[A-Za-z]\w*(\.[A-Za-z_]\w*)*\.[A-Za-z]\w*")
 
 
 class _Loader(yaml.SafeLoader):
-    """Without aliases, of which a few lines can make more than any memory holds."""
+    """A loader that refuses aliases: a few lines of nested aliases can expand beyond any memory."""
 
     def compose_node(self, parent, index):
         if self.check_event(yaml.AliasEvent):
@@ -36,15 +36,15 @@ class _Loader(yaml.SafeLoader):
 
 
 def read(path: Path) -> dict[str, Any]:
-    """The flat choices of a run. Raises ValueError for a file that does not hold any."""
+    """Read the flat choices of a run. Raises ValueError for a file that does not hold any."""
     try:
-        found = yaml.load(checksums.read(path, MOST), _Loader)
-        if not isinstance(found, dict):
+        choices = yaml.load(checksums.read(path, MOST), _Loader)
+        if not isinstance(choices, dict):
             raise Unreadable("it is no mapping")
-        for key, value in _items(found):
+        for key, value in _items(choices):
             if not _KEY.fullmatch(key) or not isinstance(value, _PLAIN) or "${" in str(value):
                 raise Unreadable(f"{key}: {value} is no plain value")
-        return found
+        return choices
     except checksums.Damaged:
         raise
     except Unreadable as error:
@@ -55,13 +55,16 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def present(choices: dict[str, Any]) -> dict[str, Any]:
-    """Bring choices up to date: moved targets by the paths under which conf names them today, options added since.
+    """Bring choices of an earlier version up to date.
 
     Args:
         choices: flat, as an earlier version of the suite may have written them.
+
+    Returns:
+        The choices with today's paths for targets that moved, and with the options that were added since.
     """
-    now = {key: _moved(value) if key.rpartition(".")[2] == "_target_" else value for key, value in choices.items()}
-    return completed(now)
+    moved = {key: _moved(value) if key.rpartition(".")[2] == "_target_" else value for key, value in choices.items()}
+    return completed(moved)
 
 
 def _moved(target: Any) -> Any:
@@ -84,15 +87,15 @@ def _targets() -> dict[str, str]:
 
 
 def check_trust(choices: dict[str, Any], path: Path, trust: str | Iterable[str] | None = None) -> None:
-    """Check that a run's choices name nothing to call but parts of a model, sources and inverses of the suite.
+    """Check that a run's choices call only parts of a model, sources and inverses of the suite.
 
     Args:
         choices: flat.
         path: of the file, for the message.
-        trust: modules whose every class and function may be named as well.
+        trust: further modules, all of whose classes and functions may be called.
 
     Raises:
-        ValueError: they name something else.
+        ValueError: the choices call something else.
     """
     trust = (trust,) if isinstance(trust, str) else tuple(trust or ())
     for key, value in _items(choices):
@@ -104,7 +107,7 @@ def check_trust(choices: dict[str, Any], path: Path, trust: str | Iterable[str] 
 
 
 def _items(choices: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """(dotted key, value), into lists too, which hydra follows."""
+    """Yield (dotted key, value), also of the elements of lists, since hydra instantiates inside lists."""
     if isinstance(choices, dict | list):
         for key, value in choices.items() if isinstance(choices, dict) else enumerate(choices):
             yield from _items(value, f"{prefix}.{key}" if prefix else str(key))
@@ -119,13 +122,13 @@ def _check_target(key: str, target: Any, path: Path, trust: tuple[str, ...]) -> 
             f"{path}: {key}: {target} is not of this suite; if you know what it does, say trust={owner or '<module>'}"
         )
     try:
-        found = getattr(importlib.import_module(owner), name)
+        callable_ = getattr(importlib.import_module(owner), name)
     except (ImportError, AttributeError):
         raise ValueError(f"{path}: {key}: there is no {target}") from None
-    home = getattr(found, "__module__", None)
-    trusted = isinstance(home, str) and _inside(home, trust) and (inspect.isclass(found) or inspect.isfunction(found))
-    part = inspect.isclass(found) and issubclass(found, nn.Module | Source) and _inside(home, SUITE)
-    inverse = inspect.isfunction(found) and home == pinv.__name__
+    home = getattr(callable_, "__module__", None)
+    trusted = isinstance(home, str) and _inside(home, trust) and (inspect.isclass(callable_) or inspect.isfunction(callable_))
+    part = inspect.isclass(callable_) and issubclass(callable_, nn.Module | Source) and _inside(home, SUITE)
+    inverse = inspect.isfunction(callable_) and home == pinv.__name__
     if not (trusted or part or inverse):
         raise ValueError(f"{path}: {key}: {target} is no part of a model, no source and no inverse")
 

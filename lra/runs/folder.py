@@ -1,4 +1,4 @@
-"""A run's folder: one process at a time, and one configuration for good."""
+"""The folder of a run: claimed by one process at a time and tied to one configuration."""
 
 import contextlib
 import errno
@@ -15,39 +15,41 @@ from . import config_file, record
 
 TEMPORARY = ".*.part"
 MADE = ("metrics.csv", "last.ckpt", "best.ckpt", record.NAME, "transfer.json", "pretrain/best.ckpt")
-# Errors that a disk may recover from with nothing lost; with another one the same command would end as it did.
+# Errors of a disk that can be mended without loss, so that the same command can be repeated.
 PASSING = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.ESTALE)
 
 
 @contextlib.contextmanager
 def claim(folder: Path, title: str, choices: dict[str, Any]) -> Iterator[dict[str, Any] | None]:
-    """Make a run's folder, lock it and write ``config.yaml``, which is removed at the end if nothing else was made.
+    """Make a run's folder, lock it and write ``config.yaml``.
+
+    At the end ``config.yaml`` is removed if the run wrote nothing else.
 
     Args:
         folder: of the seed.
-        title: of the seed, for the line about another process.
+        title: of the seed, for the log line about another process.
         choices: flat, see ``record.choices``.
 
     Yields:
-        The choices as ``config.yaml`` has them, perhaps as an earlier version of the suite wrote them; None, after a
-        line, if another process has the folder.
+        The choices as ``config.yaml`` has them, which an earlier version of the suite may have written; None, after a
+        log line, if another process holds the folder.
 
     Raises:
         ValueError: the folder was made by other choices, is damaged or cannot be written.
     """
-    with contextlib.ExitStack() as held:
+    with contextlib.ExitStack() as stack:
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            held.enter_context(lock.hold(folder / lock.NAME))
+            stack.enter_context(lock.hold(folder / lock.NAME))
         except lock.Held as other:
-            log(f"{title}: {other} is at it, skipped")
+            log(f"{title}: skipped, {other} is running it")
             yield None
             return
         except OSError as error:
             reason = f"{error.strerror}; choose another folder with runs=..."
             raise ValueError(f"cannot write to {folder}: {reason}") from None
         settled = settle(folder, choices)
-        held.callback(_leave_nothing, folder)
+        stack.callback(_leave_nothing, folder)
         for part in (*folder.glob(TEMPORARY), *folder.glob(f"pretrain/{TEMPORARY}")):
             part.unlink()
         if not (folder / config_file.NAME).exists() or not begun(folder):
@@ -58,12 +60,12 @@ def claim(folder: Path, title: str, choices: dict[str, Any]) -> Iterator[dict[st
 
 class _Dumper(yaml.SafeDumper):
     def ignore_aliases(self, data) -> bool:
-        return True  # who reads it refuses them
+        return True  # the reader refuses aliases
 
 
 @contextlib.contextmanager
 def writing(folder: Path) -> Iterator[None]:
-    """Raise ValueError, in one line, for a folder that cannot be written any more."""
+    """Turn an OSError of a folder that can no longer be written into a ValueError of one line."""
     try:
         yield
     except OSError as error:
@@ -75,23 +77,26 @@ def writing(folder: Path) -> Iterator[None]:
 
 
 def _leave_nothing(folder: Path) -> None:
-    """Remove the configuration of a run of which nothing else was made: it may have been refused."""
+    """Remove the configuration of a run that wrote nothing else, since it may have been refused."""
     if not begun(folder):
         for name in (config_file.NAME, checksums.NAME):
             (folder / name).unlink(missing_ok=True)
 
 
 def begun(folder: Path) -> bool:
-    """Whether there is anything of a run but its configuration and its output."""
+    """Whether a run has written anything besides its configuration and its log."""
     return any((folder / name).exists() for name in MADE)
 
 
 def settle(folder: Path, choices: dict[str, Any]) -> dict[str, Any]:
-    """Settle which choices a folder is of: those that made what is there, else the given ones.
+    """Return the choices that a folder belongs to: those of a run that began there, else the given ones.
+
+    Args:
+        folder: of the seed.
+        choices: flat, see ``record.choices``.
 
     Raises:
-        ValueError: something was made there by a ``config.yaml`` whose canonical form is another one, or by none that
-            can be read.
+        ValueError: a run began there with a ``config.yaml`` that cannot be read or has another canonical form.
     """
     path = folder / config_file.NAME
     if not begun(folder) or not (path.exists() or path.is_symlink()):

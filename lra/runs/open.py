@@ -1,4 +1,4 @@
-"""A run as it lies in its folder: the only reader of what training left there."""
+"""The only reader of the files that training wrote into a run's folder."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -9,6 +9,7 @@ import yaml
 from omegaconf import DictConfig, OmegaConf
 
 from ..config import CONF, flatten
+from ..disk import checksums
 from . import checkpoint, config_file, record
 from .canonical import bare_name, canonical
 from .record import RunRecord
@@ -18,7 +19,7 @@ Trust = str | Iterable[str] | None  # modules besides the suite's whose classes 
 
 @dataclass(frozen=True)
 class Run:
-    """One seed.
+    """One seed, as its folder holds it.
 
     Args:
         folder: ``runs/<study>/<task>/<label>/seed-<k>``.
@@ -32,22 +33,22 @@ class Run:
 
     @property
     def weights(self) -> Path:
-        """The weights of the best dev score, which may not be there; a published run has them as safetensors."""
+        """Path of the weights with the best dev score, if they are there; a published run has them as safetensors."""
         safe = self.folder / checkpoint.SAFE
         return safe if safe.exists() and not (self.folder / checkpoint.BEST).exists() else self.folder / checkpoint.BEST
 
     def evaluations(self) -> list[dict[str, float]]:
-        """The rows of ``metrics.csv``. Raises ValueError if that is not such a table."""
+        """Read the rows of ``metrics.csv``. Raises ValueError if it is not a table of evaluations."""
         return record.evaluations(self.folder)
 
     def configuration(self, root: str) -> DictConfig:
-        """Restore what ``lra.train`` built the model and the data from, for padded rows.
+        """Restore the configuration from which ``lra.train`` built the model and the data, for padded rows.
 
         Args:
-            root: folder of the data, which ``config.yaml`` leaves out.
+            root: folder of the data, which ``config.yaml`` does not hold.
 
         Returns:
-            The choices as a tree with ``task.display`` (None for a source that no task of conf has), ``label``,
+            The choices as a tree with ``task.display`` (None if no task of conf has the source), ``label``,
             ``data_overrides`` and, of a finished run, ``study``, ``budget`` and ``seeds``.
 
         Raises:
@@ -72,7 +73,7 @@ class Run:
         return OmegaConf.create(tree | {"label": self.record.label if self.record else self.folder.parent.name})
 
     def check_data(self, provenance: dict) -> None:
-        """Raise ValueError if the run was trained on other data than those of a provenance."""
+        """Raise ValueError if the provenance is not that of the data on which the run was trained."""
         own = {key: value for key, value in self.choices.items() if key.startswith("provenance.")}
         if difference := record.difference(own, flatten({"provenance": provenance})):
             raise ValueError(f"{self.folder} was trained on other data ({difference})")
@@ -81,53 +82,98 @@ class Run:
 def open_run(folder: Path, trust: Trust = None) -> Run:
     """Read the configuration and the record of a seed.
 
+    Args:
+        folder: of the seed.
+        trust: modules outside the suite whose classes its configuration may name.
+
     Raises:
         ValueError: the folder is not that of a seed, its files are damaged or do not belong together, or its
-            configuration names what it may not.
+            configuration names a class that is not allowed.
     """
     path = folder / config_file.NAME
     if not (path.exists() or (folder / record.NAME).exists()):
-        there = "has no config.yaml" if folder.is_dir() else "is not a folder"
-        raise ValueError(f"{folder} {there}; run must be the folder of a seed, runs/<study>/<task>/<label>/seed-<k>")
-    made = record.load(folder / record.NAME) if (folder / record.NAME).exists() else None
-    choices = config_file.read(path)
-    if made:
-        record.check_choices(choices, made, folder)
-    config_file.check_trust(config_file.present(choices), path, trust)
-    return Run(folder, choices, made)
+        reason = "has no config.yaml" if folder.is_dir() else "is not a folder"
+        raise ValueError(f"{folder} {reason}; run must be the folder of a seed, runs/<study>/<task>/<label>/seed-<k>")
+    run_record = record.load(folder / record.NAME) if (folder / record.NAME).exists() else None
+    flat = config_file.read(path)
+    if run_record:
+        record.check_choices(flat, run_record, folder)
+    config_file.check_trust(config_file.present(flat), path, trust)
+    return Run(folder, flat, run_record)
 
 
 def finished(folder: Path, trust: Trust = None) -> list[Run]:
     """Open the finished seeds of runs/<study>/<task>/<label>, or the one of a seed's folder.
 
+    Args:
+        folder: of a label or of a seed.
+        trust: as in ``open_run``.
+
     Raises:
-        ValueError: there is no such seed, and as ``open_run`` does.
+        ValueError: there is no such seed, or ``open_run`` refuses one.
     """
     if not folder.is_dir():
         raise ValueError(f"run={folder} is not a folder; name one of runs/<study>/<task>/<label>")
     seed = any((folder / name).exists() for name in (config_file.NAME, record.NAME))
-    homes = [folder] if seed else sorted(folder.glob("seed-*"))
-    runs = [open_run(home, trust) for home in homes if (home / record.NAME).exists()]
+    seeds = [folder] if seed else sorted(folder.glob("seed-*"))
+    runs = [open_run(folder_of_seed, trust) for folder_of_seed in seeds if (folder_of_seed / record.NAME).exists()]
     done = [run for run in runs if run.record.status == "done"]
     if not done:
-        why = "its seeds diverged" if runs else f"no {record.NAME}, python -m lra.train makes them"
-        raise ValueError(f"run={folder} has no finished seed: {why}")
+        reason = "its seeds diverged" if runs else f"no {record.NAME}, python -m lra.train makes them"
+        raise ValueError(f"run={folder} has no finished seed: {reason}")
     return done
 
 
+def scan(root: Path) -> tuple[dict[Path, RunRecord], list[str]]:
+    """Read every training record below a folder.
+
+    Returns:
+        The records by their folders, and one line for each that could not be read.
+    """
+    return record.scan_files(root, record.NAME, record.load)
+
+
+def curves(folder: Path) -> dict[str, dict[int, float]]:
+    """Read ``metrics.csv`` as a curve by step for each column; empty for a seed that never had one.
+
+    Raises:
+        ValueError: the file is not a table of evaluations.
+    """
+    if not checksums.expected(folder / record.METRICS):
+        return {}
+    try:
+        rows = record.evaluations(folder)
+    except ValueError as error:
+        raise ValueError(f"{error}, no curve is drawn of it") from None
+    return {name: {row["step"]: row[name] for row in rows} for name in rows[0] if name != "step"}
+
+
+def choices(folder: Path) -> dict[str, Any]:
+    """Read the flat choices of ``config.yaml`` for display; empty for a seed that never had one.
+
+    Raises:
+        ValueError: the file does not hold the choices of a run.
+    """
+    path = folder / config_file.NAME
+    return config_file.read(path) if checksums.expected(path) else {}
+
+
 def history(root: Path) -> list[tuple[RunRecord, dict[str, Any]]]:
-    """The readable records below a folder with the canonical choices of their runs, none of which is built from."""
-    found = []
-    for path, made in record.scan(root)[0].items():
+    """List the readable records below a folder with the canonical choices of their runs.
+
+    The choices are for comparison only: they may name anything, and nothing is built from them.
+    """
+    past = []
+    for folder, run_record in scan(root)[0].items():
         try:
-            found.append((made, canonical(config_file.read(path / config_file.NAME))))
+            past.append((run_record, canonical(config_file.read(folder / config_file.NAME))))
         except ValueError:
             continue
-    return found
+    return past
 
 
 def unflatten(flat: dict[str, Any]) -> dict[str, Any]:
-    """{"a.b": 1} -> {"a": {"b": 1}}"""
+    """Build a tree from dotted keys: {"a.b": 1} -> {"a": {"b": 1}}."""
     tree: dict[str, Any] = {}
     for key, value in flat.items():
         *path, name = key.split(".")
@@ -139,7 +185,7 @@ def unflatten(flat: dict[str, Any]) -> dict[str, Any]:
 
 
 def _task(target: str) -> tuple[str, str] | None:
-    """The first name of conf/task with a source of this class, and how its rows are displayed."""
+    """The first task of conf whose source is of this class, and its ``display``."""
     for path in sorted((CONF / "task").glob("*.yaml")):
         tree = yaml.safe_load(path.read_text(encoding="utf-8"))
         if bare_name(tree.get("source", {}).get("_target_")) == bare_name(target):

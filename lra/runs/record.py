@@ -1,4 +1,4 @@
-"""The record of a run, the choices that it is a result of, and its fingerprint."""
+"""The record of a run, the choices that decided its result, and its fingerprint."""
 
 import csv
 import functools
@@ -26,20 +26,20 @@ from .canonical import canonical
 T = TypeVar("T")
 NAME, METRICS = "record.json", "metrics.csv"
 PUBLISHED = "published"  # folder of runs/ with finished runs that belong to the repository
-STRICT = ConfigDict(strict=True, allow_inf_nan=False)  # of what is read
+STRICT = ConfigDict(strict=True, allow_inf_nan=False)  # of records that are read
 Percent = Annotated[float, Field(ge=0, le=100)]
 Status = Literal["done", "diverged"]
 
 
 def renamed(field: str, before: str) -> FieldInfo:
-    """For an ``Annotated`` field of a record: it is read under the name that it had before, too."""
+    """Let an ``Annotated`` field of a record also be read under its former name."""
     return Field(validation_alias=AliasChoices(field, before))
 
 
 Baseline = Annotated[Percent, renamed("constant_baseline", "majority")]
 # Sections that decide a result; everything else (logger, device, compile, threads, folders, other seeds) does not.
 _CHOICES = ("task", "source", "model", "block", "attn", "protocol", "pretrain", "optim", "data", "trainer")
-# Several devices share the same batches, and only dropout and random selection draw other numbers there.
+# Several devices share the same batches; only dropout and random selection draw other numbers on them.
 _INDIFFERENT = (
     "task.display",
     "data.root",
@@ -115,7 +115,12 @@ class RunRecord:
 
 
 def choices(config: DictConfig, provenance: dict) -> dict:
-    """The resolved part of a configuration that decides the result of a seed, flat."""
+    """The choices of a configuration that decide the result of a seed, resolved and flat.
+
+    Args:
+        config: of ``lra.train``.
+        provenance: of the data.
+    """
     plain = OmegaConf.to_container(config, resolve=True)
     flat = flatten({key: plain[key] for key in _CHOICES} | {"provenance": provenance})
     return {key: value for key, value in flat.items() if key not in _INDIFFERENT}
@@ -127,7 +132,7 @@ def home(config: DictConfig) -> Path:
 
 
 def disk_bytes(params: int) -> int:
-    """The size of a seed on the disk: weights, two moments of AdamW, and the best weights, in 32 bits."""
+    """The size of a seed on the disk in bytes: weights, two moments of AdamW and the best weights, all in 32 bits."""
     return 16 * params
 
 
@@ -142,44 +147,63 @@ def fingerprint(choices: dict) -> str:
 
 
 def fingerprints(choices: dict) -> tuple[str, str]:
-    """The fingerprint of a run, and the one that it had before there was a canonical form.
+    """The fingerprint of a run, and the one that versions without a canonical form gave it.
 
     Args:
-        choices: with the seed; for the second fingerprint as they stand in the run's own ``config.yaml``.
+        choices: with the seed; for the second fingerprint exactly those of the run's own ``config.yaml``.
     """
     return fingerprint(choices), digest(choices)
 
 
 def check_choices(choices: dict, record: RunRecord, folder: Path) -> None:
-    """Raise ValueError if the choices of a folder, as its ``config.yaml`` has them, are not those of its record."""
+    """Raise ValueError if the choices in a folder's ``config.yaml`` are not those of its record."""
     if record.fingerprint not in fingerprints(choices | {"seed": record.seed}):
         raise ValueError(f"{folder}: config.yaml and {NAME} are not of one run; delete it to run that seed again")
 
 
 def difference(old: dict, new: dict) -> str:
-    """``key: old -> new`` for every choice that differs in canonical form, empty if none does."""
+    """List every choice that differs in canonical form as ``key: old -> new``; empty if none does."""
     old, new = canonical(old), canonical(new)
     keys = sorted(key for key in old | new if old.get(key, ...) != new.get(key, ...))
     return "; ".join(f"{key}: {old.get(key)} -> {new.get(key)}" for key in keys)
 
 
 def save(record: RunRecord, folder: Path) -> None:
+    """Write ``record.json`` with its checksum."""
     checksums.save(folder / NAME, json.dumps(asdict(record), indent=2) + "\n")
 
 
 def load(path: Path, fingerprints: tuple[str, ...] | None = None) -> RunRecord:
-    """Read a record. Raises ValueError if the file is not one, or has none of the fingerprints."""
+    """Read a record.
+
+    Args:
+        path: of the file.
+        fingerprints: of which the record must have one, if any are given.
+
+    Raises:
+        ValueError: the file is not a record, or it is that of another run.
+    """
     remedy = "delete it to run that seed again"
-    found = parse(RunRecord, path, "a record of a run", remedy)
-    if found.status == "done" and None in (found.val, found.test):
+    run_record = parse(RunRecord, path, "a record of a run", remedy)
+    if run_record.status == "done" and None in (run_record.val, run_record.test):
         raise ValueError(f"{path} is not a record of a run (done without a score); {remedy}")
-    if fingerprints is not None and found.fingerprint not in fingerprints:
-        raise ValueError(f"{path} is the record of another run, seed {found.seed}; {remedy}")
-    return found
+    if fingerprints is not None and run_record.fingerprint not in fingerprints:
+        raise ValueError(f"{path} is the record of another run, seed {run_record.seed}; {remedy}")
+    return run_record
 
 
 def parse(kind: type[T], path: Path, name: str, remedy: str) -> T:
-    """A dataclass from a JSON file. Raises ValueError, with the first value that is not of the kind of its field."""
+    """Read a dataclass from a JSON file.
+
+    Args:
+        kind: the dataclass.
+        path: of the file.
+        name: of the kind of file, for the message.
+        remedy: for the message.
+
+    Raises:
+        ValueError: the file cannot be read, or a value does not have the type of its field; the first one is named.
+    """
     try:
         return _adapter(kind).validate_json(checksums.read(path))
     except Unreadable as error:
@@ -196,7 +220,7 @@ def _adapter(kind: type) -> TypeAdapter:
 
 
 def evaluations(folder: Path) -> list[dict[str, float]]:
-    """The rows of metrics.csv. Raises ValueError if that is not such a table."""
+    """Read the rows of metrics.csv. Raises ValueError if it is not a table of evaluations."""
     path = folder / METRICS
     try:
         table = csv.DictReader(io.StringIO(checksums.read(path).decode(), newline=""), strict=True)
@@ -215,16 +239,20 @@ def evaluations(folder: Path) -> list[dict[str, float]]:
         raise ValueError(f"{path} is not a table of evaluations ({reason})") from None
 
 
-def scan(runs: Path) -> tuple[dict[Path, RunRecord], list[str]]:
-    """Every training record below a folder, by its own folder, and one line for each that could not be read."""
-    return scan_files(runs, NAME, load)
-
 
 def scan_files(runs: Path, name: str, load: Callable[[Path], T]) -> tuple[dict[Path, T], list[str]]:
-    """Load every file of a name below a folder, by the file's folder, and list those that ``load`` refuses.
+    """Load every file of a name below a folder.
 
-    A file that a list of checksums has and that is gone is among the latter. Runs of the repository itself, in
-    ``runs/published``, are left out of the folders above it.
+    Runs of the repository itself, in ``runs/published``, are left out of the folders above it.
+
+    Args:
+        runs: the folder.
+        name: of the files.
+        load: reads one; raises ValueError or OSError for a file that it refuses.
+
+    Returns:
+        The loaded files by their folders, and one line for each that ``load`` refused or that is missing although the
+        list of checksums has it.
     """
     records, damaged = {}, []
     for path in sorted({path.with_name(name) for kind in (name, checksums.NAME) for path in runs.rglob(kind)}):
@@ -246,7 +274,7 @@ def on_cpu(device: str) -> bool:
 
 
 def git_commit() -> str | None:
-    """Commit of the checkout that the code runs from, with ``-dirty`` if it has changes; None outside one."""
+    """The commit of the checkout that the code runs from, with ``-dirty`` if it has changes; None outside one."""
     here = Path(__file__).parent
 
     def git(*arguments: str) -> str:

@@ -1,4 +1,4 @@
-"""Constructor calls, ``_target_`` with options: the constructor's keyword-only arguments say what the options take.
+"""Constructor calls, ``_target_`` with options, which are typed by the constructor's keyword-only arguments.
 
 A positional argument annotated with a dataclass, such as the ``Sizes`` of a mechanism, stands for its fields.
 """
@@ -19,9 +19,12 @@ MARKS = {"_target_": str, "_partial_": bool}  # keys of hydra's own
 
 @dataclass(frozen=True, eq=False)
 class Call:
-    """In an ``Annotated``: a call that is made at once or, with ``partial``, where the rest of its arguments is known.
+    """The mark of a constructor call in an ``Annotated``.
 
-    given: arguments that are none of its options, because they are handed over then. also: keys beside its options.
+    Args:
+        partial: whether the call is completed later, once the rest of its arguments is known.
+        given: arguments that are passed at that time and hence are no options.
+        also: keys beside the options, with their types.
     """
 
     partial: bool = True
@@ -32,7 +35,7 @@ class Call:
     def convert(self, value: Any, name: str) -> dict:
         if not isinstance(value, Mapping) or "_target_" not in value:
             raise Wrong
-        if value["_target_"] == ABSENT:  # attn=custom before it is told which
+        if value["_target_"] == ABSENT:  # attn=custom without a class
             return dict(value)
         known, needed = options(target(value["_target_"], name), self.given)
         refuse_unknown(value, known | self.also | MARKS, name, hidden=MARKS | self.also)
@@ -54,21 +57,36 @@ class Call:
 
 
 def target(path: Any, name: str) -> Any:
-    """The class or function that ``_target_`` names. Raises ValueError if it names nothing that can be called."""
+    """Import the class or function that ``_target_`` names.
+
+    Args:
+        path: the value of ``_target_``.
+        name: of the section, for the message.
+
+    Raises:
+        ValueError: it cannot be imported or called.
+    """
     try:
-        found = get_object(path)
-    except Exception as error:  # the module is the user's own, and anything may happen while it is imported
+        function = get_object(path)
+    except Exception as error:  # the module is the user's own; its import may raise anything
         reason = " ".join(str(error.__cause__ or error).split())
         raise ValueError(f"{name}._target_={path} cannot be imported: {reason}") from None
-    if not callable(found):
+    if not callable(function):
         raise ValueError(f"{name}._target_ must name a class or a function, not {shown(path)}")
-    return found
+    return function
 
 
 def options(target: Any, given: frozenset[str] = frozenset()) -> tuple[dict[str, Any], set[str]]:
-    """Keyword-only arguments with their annotations, those of base classes too, and which of them have no default.
+    """List the options of a constructor call: its keyword-only arguments, those of base classes included.
 
     The fields of a dataclass are among them if a positional argument is annotated with it.
+
+    Args:
+        target: a class or a function.
+        given: arguments to leave out.
+
+    Returns:
+        The annotations by name, and the names without a default.
     """
     kinds: dict[str, Any] = {}
     needed: set[str] = set()

@@ -1,4 +1,4 @@
-"""A value and the annotation of its option -> the value as that type, or one line that says what the option takes."""
+"""Conversion of a value to the annotated type of its option, or one line that names the valid values."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -16,12 +16,17 @@ NODES = {int: IntegerNode, float: FloatNode, bool: BooleanNode, str: StringNode,
 
 
 class Wrong(Exception):
-    """A value is none of those that an annotation allows."""
+    """A value that an annotation does not allow."""
 
 
 @dataclass(frozen=True)
 class Rule:
-    """In an ``Annotated``: ``text`` says what the option takes where type and range do not, ``holds`` tests a value."""
+    """A rule in an ``Annotated``, for values that type and range do not describe.
+
+    Args:
+        text: the valid values in words.
+        holds: tests a value.
+    """
 
     text: str
     holds: Callable[[Any], bool] = lambda value: True
@@ -32,7 +37,7 @@ class Rule:
 
 @dataclass(frozen=True)
 class Many:
-    """In an ``Annotated`` list: one value is a list of one, and there are ``least_items`` or more."""
+    """The mark of an ``Annotated`` list of ``least_items`` or more, for which a single value is a list of one."""
 
     least_items: int = 1
 
@@ -41,9 +46,15 @@ class Many:
 
 
 def typed(kind: Any, value: Any, name: str) -> Any:
-    """The value of option ``name`` as ``kind`` says: an annotation, or a dataclass with an annotation for each key.
+    """Convert the value of an option.
 
-    Raises ValueError, which names the option, what it takes and the value.
+    Args:
+        kind: an annotation, or a dataclass with an annotation for each key.
+        value: plain.
+        name: of the option, for the message.
+
+    Raises:
+        ValueError: the option does not take the value; the message names the option, the valid values and this one.
     """
     try:
         return _convert(kind, value, name)
@@ -103,7 +114,7 @@ def _annotated(kind: Any, rules: tuple, value: Any, name: str) -> Any:
 
 
 def _first(kinds: tuple, value: Any, name: str) -> Any:
-    """As the first kind of a union that takes it, its own one before the others."""
+    """Convert to the first type of a union that takes the value, starting with the value's own type."""
     if value is None and NoneType in kinds:
         return None
     for kind in sorted(kinds, key=lambda kind: type(value) is not kind):
@@ -126,31 +137,37 @@ def _literal(literals: tuple, value: Any) -> Any:
 
 
 def section(kind: type, value: Any, name: str) -> Any:
-    """The dataclass ``kind`` with the values of a mapping, after its ``validate``; fields that are absent stay so.
+    """Convert a mapping to a dataclass and call its ``validate``.
 
-    A field ``from_`` is the key ``from``, which Python reserves.
+    Args:
+        kind: the dataclass. Fields with a default may be absent; a trailing _ is dropped (``from_``).
+        value: the mapping.
+        name: of the section, for messages; empty for a whole configuration.
+
+    Raises:
+        ValueError: a key is unknown or missing, or a value is not valid.
     """
     if not isinstance(value, Mapping):
         raise Wrong
     hints, prefix = get_type_hints(kind, include_extras=True), f"{name}." if name else ""
     kinds = {field.rstrip("_"): hint for field, hint in hints.items()}
     refuse_unknown(value, kinds, name)
-    found = {}
+    options = {}
     for field in fields(kind):
         key = field.name.rstrip("_")
-        said = value.get(key, ABSENT)
-        if said != ABSENT:
-            found[field.name] = typed(kinds[key], said, prefix + key)
+        item = value.get(key, ABSENT)
+        if item != ABSENT:
+            options[field.name] = typed(kinds[key], item, prefix + key)
         elif field.default is MISSING is field.default_factory:
             raise ValueError(f"{prefix}{key} is missing; it must be {expected(kinds[key])}")
-    made = kind(**found)
-    if hasattr(made, "validate"):
-        made.validate()
-    return made
+    converted = kind(**options)
+    if hasattr(converted, "validate"):
+        converted.validate()
+    return converted
 
 
 def refuse_unknown(value: Mapping, known: Mapping, name: str, hidden: Mapping = MappingProxyType({})) -> None:
-    """Raise ValueError for a key that is not known, and say which are but for the hidden ones."""
+    """Raise ValueError for a key that is not in ``known``; the message lists the known keys except ``hidden``."""
     for key in value:
         if key not in known:
             valid = ", ".join(sorted(known.keys() - hidden.keys())) or "none"
@@ -160,7 +177,7 @@ def refuse_unknown(value: Mapping, known: Mapping, name: str, hidden: Mapping = 
 
 
 def plain(value: Any) -> Any:
-    """A section as dicts again, without what is absent."""
+    """Convert a section back to dicts, without absent fields."""
     if is_dataclass(value):
         value = {field.name.rstrip("_"): getattr(value, field.name) for field in fields(value)}
         return {key: plain(item) for key, item in value.items() if not _absent(item)}

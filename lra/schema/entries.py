@@ -1,4 +1,4 @@
-"""The configuration of each entry point: ``conf/<name>.yaml``, and what its keys take."""
+"""The configuration of each entry point, ``conf/<name>.yaml``, with the types of its keys."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,7 +15,7 @@ from .wording import shown
 
 
 def check_budget(config: DictConfig) -> None:
-    """Raise ValueError for a budget that the task does not have: nearly every number of a task hangs on it."""
+    """Raise ValueError for a budget that the task does not have, since most numbers of a task are resolved from it."""
     plain = OmegaConf.to_container(config)
     budget, budgets = plain.get("budget"), plain.get("budgets")
     if not isinstance(budgets, dict):

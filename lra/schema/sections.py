@@ -41,7 +41,7 @@ Seeds = Annotated[
     ),
 ]
 Metric = Literal[tuple(name for name, f in vars(metric).items() if getattr(f, "__module__", "") == metric.__name__)]
-# ``given``: arguments that constructors are handed by ``lra.train.build`` and ``lra.train.fit``, hence no options.
+# ``given``: arguments that ``lra.train.build`` and ``lra.train.fit`` pass to constructors, hence no options.
 Attn = Annotated[
     Any,
     Call(
@@ -67,6 +67,7 @@ class Model:
     positions: Positions
     pool: Pool
     norm: Norm | None
+    embed_std: Annotated[float, Range(above=0)]
     embed: Embed | None
     head: Head | None
 
@@ -168,7 +169,7 @@ class Data(Root):
     def validate(self) -> None:
         if not self.mask and self.pad != "fixed":
             raise ValueError(
-                "data.mask=false, padding as tokens, needs data.pad=fixed, or the batch would decide on it"
+                "data.mask=false, padding as tokens, needs data.pad=fixed, or results would depend on the batch"
             )
 
 
@@ -186,6 +187,8 @@ class Task:
     shift: Whole
     masked_id: Whole | None
     length: Positive
+    positions: Positions = ABSENT
+    embed_std: Annotated[float, Range(above=0)] = ABSENT
 
     def validate(self) -> None:
         if self.metric == "roc_auc" and self.outputs != 2:

@@ -1,4 +1,4 @@
-"""The configurations of what measures: conf/bench.yaml, dropin, factorise, pretrained and probes."""
+"""The configurations of the measurements: conf/bench.yaml, dropin, factorise, pretrained, probes."""
 
 import re
 from dataclasses import dataclass
@@ -115,7 +115,7 @@ class Pretrained:
         if self.neighbours > self.train or self.batch > self.train:
             raise ValueError(f"neighbours and batch must be at most train {self.train}")
         if self.out and Path(self.out).suffix == ".png":
-            raise ValueError(f"out={self.out} is where the picture would go: name a .json file")
+            raise ValueError(f"out={self.out} is the path of the figure; name a .json file")
 
 
 @dataclass(kw_only=True)

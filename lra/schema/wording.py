@@ -1,4 +1,4 @@
-"""The texts of messages: the values that an option takes, and the one that it was given."""
+"""The texts of messages about options: valid values and the given one."""
 
 import json
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "
 
 
 def expected(kind: Any) -> str:
-    """The values that an option takes, as text: "a whole number of 1 or more, or null"."""
+    """Describe the values that an option takes, such as "a whole number of 1 or more, or null"."""
     origin, parts = get_origin(kind), get_args(kind)
     if origin is Annotated:
         return _annotation(parts[0], parts[1:])
@@ -49,7 +49,7 @@ def _plain(value: Any) -> str:
 
 
 def shown(value: Any) -> str:
-    """A value as it is typed, cut if it is long; text in quotes."""
+    """Format a value as a user types it, cut to ``LONGEST`` characters; text in quotes."""
     if isinstance(value, str):
         text = repr(value)
     elif value is None or isinstance(value, bool):

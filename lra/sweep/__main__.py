@@ -1,4 +1,4 @@
-"""python -m lra.sweep sweep=selection: every run of a grid, skipped, resumed or run, by one of hydra's launchers."""
+"""python -m lra.sweep sweep=selection: skip, resume or start every run of a grid by one of hydra's launchers."""
 
 import functools
 import os
@@ -21,15 +21,19 @@ from .job import FAILED, fail, job
 from .plan import Run, describe, expand, study
 from .progress import ENDED, EVERY, Watch, outcome, state
 
-ON_A_GPU = 2  # runs that share one, unless hydra.launcher.n_jobs says how many
+ON_A_GPU = 2  # runs that share a GPU, unless hydra.launcher.n_jobs is given
 
 
 @main("sweep")
 def sweep(config: DictConfig) -> None:
-    """Raises ValueError if no run can be made of the overrides and, at the end, if runs failed."""
+    """Run a sweep, or print its plan.
+
+    Raises:
+        ValueError: the overrides do not give a run, or runs failed; the latter at the end.
+    """
     at_once, threads = workers()
     if threads:
-        torch.set_num_threads(threads)  # what a step is measured with
+        torch.set_num_threads(threads)  # for the measurement of a step
     runs, skipped = expand(config, threads=threads)
     for line in skipped:
         log(f"skipped: {line}")
@@ -58,7 +62,11 @@ def sweep(config: DictConfig) -> None:
 
 
 def workers() -> tuple[int | None, int | None]:
-    """The number of runs at once, None if a cluster decides, and the threads of each, None for torch's own number."""
+    """Decide how many runs go on at once.
+
+    Returns:
+        The number of runs at once, None if a cluster decides, and the threads of each, None for torch's own number.
+    """
     choices = HydraConfig.get()
     launcher = choices.runtime.choices["hydra/launcher"]
     if launcher == "basic":
@@ -72,21 +80,38 @@ def workers() -> tuple[int | None, int | None]:
 
 
 def complete(runs: list[Run], config: DictConfig, at_once: int | None, threads: int | None) -> None:
-    """Launch what is left until nothing is; what another sweep is at is waited for, and launched should that die."""
+    """Launch the remaining runs until all have ended.
+
+    Runs of another sweep are waited for, and launched if that sweep dies.
+
+    Args:
+        runs: of the sweep.
+        config: of the sweep.
+        at_once, threads: as ``workers`` returns them.
+    """
     while open_ := [run for run in runs if state(run) not in ENDED]:
         free = [run for run in open_ if state(run) == "left"]
         if not free:
             time.sleep(EVERY)
             continue
-        why = launch(free, config, at_once, threads)
+        reason = launch(free, config, at_once, threads)
         if not any(state(run) in (*ENDED, "running") for run in free):
             for run in free:
                 run.folder.mkdir(parents=True, exist_ok=True)
-                fail(run.folder, why or "ended without a result and without a line")
+                fail(run.folder, reason or "ended without a result and without a line")
 
 
 def launch(runs: list[Run], config: DictConfig, at_once: int | None, threads: int | None) -> str | None:
-    """Hand the runs to hydra's launcher as it does those of -m; says why the launcher gave up, should it."""
+    """Hand runs to hydra's launcher, as hydra does for -m.
+
+    Args:
+        runs: to launch.
+        config: of the sweep.
+        at_once, threads: as ``workers`` returns them.
+
+    Returns:
+        The reason if the launcher stopped before the end, else None.
+    """
     choices = HydraConfig.get()
     overrides = [override for override in choices.overrides.hydra if not override.startswith("hydra.mode=")]
     overrides.append(f"hydra.sweep.dir='{Path(config.runs, study(config)).absolute()}'")
@@ -102,7 +127,7 @@ def launch(runs: list[Run], config: DictConfig, at_once: int | None, threads: in
     place = lambda run: run.folder.relative_to(Path(config.runs, study(config)))
     try:
         ended = launcher.launch([[*run.overrides, f"hydra.sweep.subdir='{place(run)}'"] for run in runs], 0)
-    except Exception as error:  # of a scheduler, or of a worker that was killed: the runs that are left are tried again
+    except Exception as error:  # from a scheduler or a killed worker; the remaining runs are launched again
         log(f"lra: the launcher stopped: {explain(error)}")
         return explain(error)
     for run, end in zip(runs, ended, strict=True):
@@ -112,7 +137,7 @@ def launch(runs: list[Run], config: DictConfig, at_once: int | None, threads: in
 
 
 def _gpus(at_once: int | None) -> list[str]:
-    """GPUs that runs on this machine take in turn; a cluster hands out its own."""
+    """The GPUs that runs on this machine take in turn; empty for a cluster, which assigns its own."""
     if at_once is None or torch.cuda.device_count() < 2:
         return []
     return os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(torch.cuda.device_count())))).split(",")

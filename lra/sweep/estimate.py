@@ -1,4 +1,4 @@
-"""The time of a seed of a configuration: by records of its like on such a device, or by a measured step."""
+"""An estimate of the time of a seed, from records of the same configuration and device or from a measured step."""
 
 import math
 import time
@@ -16,17 +16,17 @@ from ..train import build, lit_module
 from ..train.machine import device_name
 from ..train.plan import Plan
 
-ROWS = 8  # of a batch whose step is measured on a CPU
-SHARE = 1 / 3  # of a step that the forward pass of an evaluation takes
+ROWS = 8  # of the batch for the measurement of a step on a CPU
+SHARE = 1 / 3  # time of the forward pass of an evaluation, relative to a step on as many rows
 
 
 def records(root: Path) -> list[tuple[RunRecord, dict]]:
-    """Finished runs below a folder with their choices that a step's time depends on; unreadable ones are left out."""
-    return [(made, _cost(choices)) for made, choices in history(root)]
+    """List the finished runs below a folder with the choices on which the time of a step depends."""
+    return [(record, _cost(choices)) for record, choices in history(root)]
 
 
 def _cost(choices: dict) -> dict:
-    """The choices that a step's time depends on, in canonical form."""
+    """The choices on which the time of a step depends, in canonical form."""
     sizes = ("optim.batch", "optim.micro_batch")
     apart = ("optim.", "pretrain.")
     return {key: value for key, value in canonical(choices).items() if not key.startswith(apart) or key in sizes}
@@ -61,7 +61,7 @@ def estimate(plan: Plan, choices: dict, known: list, deadline: float) -> tuple[f
 
 
 def measured(plan: Plan) -> float | None:
-    """Milliseconds of a training step on random rows of the task's full length, None if memory is short."""
+    """Measure a training step on random rows of the task's full length, in milliseconds; None if memory is short."""
     config, task, device = plan.config, plan.config.task, plan.device
     rows = config.optim.micro_batch or config.optim.batch
     rows = min(rows, ROWS) if device == "cpu" else rows

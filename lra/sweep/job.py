@@ -1,4 +1,4 @@
-"""One run of a sweep, python -m lra.train in a process of its own: its memory is measured apart, its end is its own."""
+"""One run of a sweep: python -m lra.train in its own process, so that its memory and a crash are its own."""
 
 import os
 import signal
@@ -17,20 +17,20 @@ from ..runs.folder import writing
 
 LOG = "train.log"
 FAILED = "failed.txt"
-PATIENCE = 60  # seconds in which a run may stop after a step
+PATIENCE = 60  # seconds for a run to stop after a step
 
 
 def job(config: DictConfig, *, cwd: str, threads: int | None, gpus: list[str], sweep: int) -> None:
-    """Run lra.train for a launcher, maybe on another host, with the overrides and in the folder that it was given.
+    """Run lra.train for a launcher, possibly on another host, with the overrides and in the folder of hydra's job.
 
     The output of the run goes to train.log, and the reason of a failure to failed.txt.
 
     Args:
-        config: of the run, of which hydra's part is read.
+        config: of the run; only hydra's own configuration is read.
         cwd: working directory of the run.
         threads: CPU threads of the run, None for torch's own number.
         gpus: that runs on this machine take in turn.
-        sweep: the process that leads the sweep; if that is the parent of this one, the run ends with it.
+        sweep: pid of the sweep; if it is the parent of this process, the run ends with it.
     """
     hydra = HydraConfig.get()
     folder = Path(hydra.runtime.output_dir)
@@ -60,28 +60,34 @@ def job(config: DictConfig, *, cwd: str, threads: int | None, gpus: list[str], s
             run.stdin.close()
             run.wait()
             if worker and os.getppid() != sweep:
-                os._exit(1)  # nobody is left to hear of it, and no further job should begin
+                os._exit(1)  # the sweep has ended, and no further job should begin
         if run.returncode and not stopped:
             log.seek(before)
             fail(folder, reason(run.returncode, log.read().decode(errors="replace")))
 
 
-def fail(folder: Path, why: str) -> None:
-    """Leave the reason in the folder. Raises ValueError if that cannot be written."""
+def fail(folder: Path, explanation: str) -> None:
+    """Write the reason of a failure into a run's folder. Raises ValueError if that cannot be written."""
     with writing(folder):
-        record.write(folder / FAILED, why + "\n")
+        record.write(folder / FAILED, explanation + "\n")
 
 
-def reason(status: int, said: str) -> str:
-    """Why a process ended with an exit status other than 0: the signal, or its last line."""
+def reason(status: int, output: str) -> str:
+    """Explain an exit status other than 0: the signal, or the last line of the output.
+
+    Args:
+        status: of the process, negative for a signal.
+        output: of the process.
+    """
     if status < 0:
         return f"ended by {signal.Signals(-status).name}" + (", perhaps for want of memory" if status == -9 else "")
-    lines = [line for line in said.splitlines() if line.strip()]
-    return lines[-1].strip().removeprefix("lra: ") if lines else f"exit status {status}, not a line"
+    lines = [line for line in output.splitlines() if line.strip()]
+    return lines[-1].strip().removeprefix("lra: ") if lines else f"exit status {status}, no output"
 
 
 def end_with_parent() -> None:
-    os.read(0, 1)  # returns when the other end is closed, whatever closed it
+    """End this process soon after its parent has closed its standard input or has ended."""
+    os.read(0, 1)  # returns when the other end is closed, for whatever reason
     os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(PATIENCE)
     os._exit(1)

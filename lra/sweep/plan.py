@@ -1,4 +1,4 @@
-"""The plan of a sweep: its runs, their time, their disk."""
+"""The plan of a sweep: its runs with their time and their disk space."""
 
 import itertools
 import shlex
@@ -22,7 +22,17 @@ from .estimate import estimate, records
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """One seed of one configuration: the overrides of lra.train that make it, and its folder."""
+    """One seed of one configuration.
+
+    Args:
+        overrides: of lra.train.
+        task, label, seed: of the run.
+        folder: of the run.
+        steps: of training.
+        disk: bytes.
+        seconds: estimated, None if unknown.
+        basis: of the estimate.
+    """
 
     overrides: tuple[str, ...]
     task: str
@@ -39,10 +49,12 @@ class Run:
 
     @property
     def command(self) -> str:
+        """The command that makes this run alone."""
         return shlex.join(["python", "-m", "lra.train", *self.overrides])
 
 
 def study(config: DictConfig) -> str:
+    """The study of a sweep: the given one, else its name with what differs from the paper's treatment."""
     parts = ["sweep", config.sweep.name, *(name for name in (config.protocol.name, config.budget) if name != "paper")]
     return config.study or "-".join(parts)
 
@@ -51,14 +63,14 @@ IN_LABEL = ("pretrain", "pretrain.matched")  # keys that a label shows by itself
 
 
 def points(grids: DictConfig) -> list[list[str]]:
-    """Overrides of every point of every grid; axes outside attn become part of the label."""
-    found = []
+    """List the overrides of every point of every grid; axes outside attn become part of the label."""
+    listed = []
     for grid in OmegaConf.to_container(grids, resolve=True).values():
         outside = [key for key in grid if key.split(".")[0] != "attn" and key not in IN_LABEL]
         naming = [f"label_keys=[{','.join(outside)}]"] if outside else []
         axes = [[f"{key}={_literal(value)}" for value in values] for key, values in grid.items()]
-        found += [[*point, *naming] for point in itertools.product(*axes)]
-    return found
+        listed += [[*point, *naming] for point in itertools.product(*axes)]
+    return listed
 
 
 def _literal(value: object) -> str:
@@ -66,10 +78,17 @@ def _literal(value: object) -> str:
 
 
 def expand(config: DictConfig, *, threads: int | None) -> tuple[list[Run], list[str]]:
-    """Every run, and a line for each mechanism that this machine cannot run.
+    """List the runs of a sweep.
+
+    Args:
+        config: of the sweep.
+        threads: CPU threads of each run, None for torch's own number.
+
+    Returns:
+        The runs, and a line for each mechanism that this machine cannot run.
 
     Raises:
-        ValueError: no run can be made of the overrides, or a folder was made by another configuration.
+        ValueError: the overrides do not give a run, or a folder was made by another configuration.
     """
     runs, skipped = [], []
     known, deadline = records(Path(config.runs)), time.monotonic() + config.measure
@@ -79,13 +98,13 @@ def expand(config: DictConfig, *, threads: int | None) -> tuple[list[Run], list[
         common.append(f"trainer.threads={threads}")
     for task, point in itertools.product(config.tasks, points(config.sweep.grids)):
         overrides = [f"task={task}", *point, *common, *config.overrides]
-        made = compose("train", [*overrides, f"seeds={list(config.seeds)}".replace(" ", "")])
-        if why := build.unavailable(made):
-            skipped.append(f"{task}: {why}")
+        composed = compose("train", [*overrides, f"seeds={list(config.seeds)}".replace(" ", "")])
+        if reason := build.unavailable(composed):
+            skipped.append(f"{task}: {reason}")
             continue
-        plan = resolve(made)
-        choices = record.choices(made, plan.data.source.provenance)
-        folders = {seed: plan.folder(seed) for seed in made.seeds}
+        plan = resolve(composed)
+        choices = record.choices(composed, plan.data.source.provenance)
+        folders = {seed: plan.folder(seed) for seed in composed.seeds}
         for folder in folders.values():
             settle(folder, choices)
         left = not all((folder / record.NAME).exists() for folder in folders.values())
@@ -93,12 +112,12 @@ def expand(config: DictConfig, *, threads: int | None) -> tuple[list[Run], list[
         for seed, folder in folders.items():
             run = Run(
                 overrides=(*overrides, f"seeds=[{seed}]"),
-                task=made.task.name,
-                label=made.label,
+                task=composed.task.name,
+                label=composed.label,
                 seed=seed,
                 folder=folder,
-                steps=made.optim.steps,
-                disk=record.disk_bytes(plan.params) * (1 if made.pretrain.objective == "none" else 2),
+                steps=composed.optim.steps,
+                disk=record.disk_bytes(plan.params) * (1 if composed.pretrain.objective == "none" else 2),
                 seconds=seconds,
                 basis=basis,
             )
@@ -109,16 +128,22 @@ def expand(config: DictConfig, *, threads: int | None) -> tuple[list[Run], list[
 
 
 def describe(runs: list[Run], config: DictConfig, at_once: int | None) -> Iterable[str]:
-    """The plan as lines: finished runs, those that are left, their time and its basis, their disk."""
+    """Describe the plan in lines: finished and remaining runs, their time and its basis, their disk space.
+
+    Args:
+        runs: of the sweep.
+        config: of the sweep.
+        at_once: number of runs at once, None if a cluster decides.
+    """
     done = [run for run in runs if (run.folder / record.NAME).exists()]
     left = [run for run in runs if run not in done]
     yield f"{study(config)}: {len(runs)} runs in {Path(config.runs) / study(config)}, {len(done)} of them finished"
     for task, group in itertools.groupby(runs, key=lambda run: run.task):
-        mine = list(group)
-        todo = [run for run in mine if run in left]
-        labels = list(dict.fromkeys(run.label for run in mine))
-        yield f"  {task}: {', '.join(labels)}; seeds {', '.join(dict.fromkeys(str(run.seed) for run in mine))}"
-        yield f"    {len(todo)} left of {mine[0].steps:,} steps each, {_time(todo)}"
+        of_task = list(group)
+        todo = [run for run in of_task if run in left]
+        labels = list(dict.fromkeys(run.label for run in of_task))
+        yield f"  {task}: {', '.join(labels)}; seeds {', '.join(dict.fromkeys(str(run.seed) for run in of_task))}"
+        yield f"    {len(todo)} left of {of_task[0].steps:,} steps each, {_time(todo)}"
     if left:
         if total := seconds(left):
             together = f", {clock(total / at_once)} with {at_once} at once" if at_once else ""
@@ -131,14 +156,17 @@ def describe(runs: list[Run], config: DictConfig, at_once: int | None) -> Iterab
 
 
 def seconds(runs: list[Run]) -> float | None:
-    """Of runs one after the other; one without an estimate counts like the mean of its task's others. None: unknown."""
+    """The time of runs one after the other; None if a task has no estimate.
+
+    A run without an estimate counts as the mean of the other runs of its task.
+    """
     total = 0.0
     for task in {run.task for run in runs}:
-        mine = [run.seconds for run in runs if run.task == task]
-        known = [value for value in mine if value is not None]
+        estimates = [run.seconds for run in runs if run.task == task]
+        known = [value for value in estimates if value is not None]
         if not known:
             return None
-        total += mean(known) * len(mine)
+        total += mean(known) * len(estimates)
     return total
 
 
@@ -147,11 +175,11 @@ def _time(runs: list[Run]) -> str:
         return "nothing to do"
     if (total := seconds(runs)) is None:
         return "time unknown: no records on this machine and no step measured (measure=<seconds>)"
-    says = {
+    texts = {
         "record": "{} by records of this kind of device",
         "measured": "{} by a step measured alone on rows of full length",
         "unknown": "{} like the others",
     }
-    counts = {basis: sum(run.basis == basis for run in runs) for basis in says}
-    told = ", ".join(text.format(counts[basis]) for basis, text in says.items() if counts[basis])
-    return f"about {clock(total)} ({told})"
+    counts = {basis: sum(run.basis == basis for run in runs) for basis in texts}
+    sources = ", ".join(text.format(counts[basis]) for basis, text in texts.items() if counts[basis])
+    return f"about {clock(total)} ({sources})"

@@ -1,4 +1,4 @@
-"""The states of a sweep's runs, read from their folders, whichever process or host runs them."""
+"""The states of a sweep's runs, read from their folders, so that any process or host may run them."""
 
 import contextlib
 import sys
@@ -17,13 +17,13 @@ from ..train.callbacks import clock
 from .job import FAILED
 from .plan import Run
 
-EVERY = 1.0  # seconds between looks
-LINE_EVERY = 60.0  # seconds after which a line says the same again where output is no terminal
+EVERY = 1.0  # seconds between reads
+LINE_EVERY = 60.0  # seconds after which the summary is logged again if the output is no terminal
 ENDED = ("done", "diverged", "failed")
 
 
 def state(run: Run) -> str:
-    """done | diverged | failed | running | left"""
+    """Read the state of a run: done | diverged | failed | running | left."""
     if (run.folder / record.NAME).exists():
         try:
             return record.load(run.folder / record.NAME).status
@@ -35,7 +35,7 @@ def state(run: Run) -> str:
 
 
 def outcome(run: Run) -> str:
-    """The result of a run that ended, or why it has none."""
+    """Describe the result of a run that ended, or the reason why it has none."""
     if (run.folder / record.NAME).exists():
         try:
             r = record.load(run.folder / record.NAME)
@@ -45,24 +45,24 @@ def outcome(run: Run) -> str:
     try:
         return f"failed, {content(run.folder / FAILED).decode(errors='replace').strip()}"
     except Unreadable as error:
-        return f"failed, {run.folder / FAILED} does not say why: {error}"
+        return f"failed, {run.folder / FAILED} does not hold the reason: {error}"
 
 
 def steps(run: Run) -> int:
-    """Steps up to the last evaluation."""
+    """Read the number of steps up to the last evaluation."""
     with contextlib.suppress(ValueError, IndexError):
         return int(content(run.folder / record.METRICS).splitlines()[-1].split(b",")[0])
     return 0
 
 
 class Watch:
-    """A bar in a terminal, plain lines elsewhere, while the block runs."""
+    """A progress display while the block runs: a bar in a terminal, log lines elsewhere."""
 
     def __init__(self, runs: list[Run]):
         self.runs, self.console, self.bar = runs, Console(file=sys.stderr), None
         self.states = {run: state(run) for run in runs}
         self.begin, self.work = time.monotonic(), self._work()
-        self.end, self.told = threading.Event(), time.monotonic()
+        self.end, self.last_line = threading.Event(), time.monotonic()
 
     def __enter__(self) -> "Watch":
         if self.console.is_terminal:
@@ -95,17 +95,18 @@ class Watch:
         if self.bar:
             ended = sum(s in ENDED for s in self.states.values())
             self.bar.update(self.line, completed=ended, text=self.summary())
-        elif time.monotonic() - self.told > LINE_EVERY:
+        elif time.monotonic() - self.last_line > LINE_EVERY:
             self._tell(self.summary())
 
     def _tell(self, line: str) -> None:
-        self.told = time.monotonic()
+        self.last_line = time.monotonic()
         if self.bar:
             self.bar.console.print(line, markup=False, highlight=False)
         else:
             log(line)
 
     def summary(self) -> str:
+        """Count the runs by state and estimate the remaining time."""
         count = Counter(self.states.values())
         parts = [f"{count['done']} of {len(self.runs)} done"]
         parts += [f"{count[name]} {name}" for name in ("diverged", "failed", "running", "left") if count[name]]
@@ -115,7 +116,7 @@ class Watch:
         return ", ".join(parts)
 
     def _work(self) -> float:
-        """Of all runs, what is behind them; a run that ended early is behind them whole."""
+        """The completed work of all runs; a run that ended early counts in full."""
         return sum(
             _weight(run) * (1 if s in ENDED else min(1, steps(run) / run.steps) if s == "running" else 0)
             for run, s in self.states.items()

@@ -58,8 +58,13 @@ def unavailable(config: DictConfig) -> str | None:
 def classifier(config: DictConfig) -> Classifier:
     """Raises ValueError for options of model, block and attn that do not go together."""
     model, task, vocab = config.model, config.task, config.task.get("vocab")
-    embed = partial(FeatureEmbedding, features=task.features) if vocab is None else partial(TokenEmbedding, vocab=vocab)
-    embed = partial(embed, positions=model.positions == "learned") if model.embed is None else instantiate(model.embed)
+    if model.embed is not None:
+        embed = instantiate(model.embed)
+    elif vocab is None:
+        embed = partial(FeatureEmbedding, features=task.features, positions=model.positions == "learned")
+    else:
+        positions = model.positions == "learned"
+        embed = partial(TokenEmbedding, vocab=vocab, std=model.embed_std, positions=positions)
     return Classifier(
         embed=embed(length=task.length, dim=model.dim, dropout=model.dropout),
         block=block_factory(config),

@@ -12,22 +12,23 @@ def parameter_groups(model: nn.Module, optim: Mapping) -> list[dict]:
     """Group the parameters of a model by learning rate and weight decay.
 
     A module may have ``rates``, factors of the learning rate by the names of its own parameters; these have no weight
-    decay (state-space models: Gu et al. 2022, section 4.1 of S4). Everything else is the first group.
+    decay (state-space models: Gu et al. 2022, section 4.1 of S4) unless they are among its ``decayed``. Everything else
+    is the first group.
     """
-    factors = {
-        id(getattr(module, name)): factor
+    special = {
+        id(getattr(module, name)): (factor, name in getattr(module, "decayed", ()))
         for module in model.modules()
         for name, factor in getattr(module, "rates", {}).items()
     }
-    groups: dict[float | None, list[nn.Parameter]] = {None: []}
+    groups: dict[tuple[float, bool] | None, list[nn.Parameter]] = {None: []}
     for parameter in model.parameters():
-        groups.setdefault(factors.get(id(parameter)), []).append(parameter)
+        groups.setdefault(special.get(id(parameter)), []).append(parameter)
+    main = groups.pop(None)
     rest = [
-        {"params": parameters, "lr": factor * optim["lr"], "weight_decay": 0.0}
-        for factor, parameters in groups.items()
-        if factor is not None
+        {"params": parameters, "lr": factor * optim["lr"], "weight_decay": optim["weight_decay"] if decayed else 0.0}
+        for (factor, decayed), parameters in groups.items()
     ]
-    return [{"params": groups[None]}, *rest] if groups[None] else rest
+    return [{"params": main}, *rest] if main else rest
 
 
 def adamw(model: nn.Module, optim: Mapping, *, capturable: bool = False) -> torch.optim.AdamW:

@@ -54,6 +54,7 @@ def test_an_edit_of_a_module_is_noticed_by_the_compiled_code_of_another(copy):
     assert run(copy)[0] == before
 
 
+@pytest.mark.slow
 def test_the_cache_is_where_numba_is_told_to_keep_it(copy, tmp_path):
     elsewhere = tmp_path / "elsewhere"
     before = run(copy, NUMBA_CACHE_DIR=str(elsewhere))[0]

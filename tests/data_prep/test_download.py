@@ -72,9 +72,9 @@ def test_no_server_and_no_network(tmp_path, monkeypatch):
 
 @needs_tfds
 def test_a_stalled_download_is_given_up(server, tmp_path, monkeypatch):
-    monkeypatch.setattr(download, "STALL", 4)
+    monkeypatch.setattr(download, "STALL", 1)
     message = refused(Download(url=server.url("stall"), sha256=SHA256), tmp_path / "downloads")
-    assert "nothing has come for 4 s after" in message
+    assert "nothing has come for 1 s after" in message
 
 
 @needs_tfds

@@ -1,10 +1,14 @@
 """Pathfinder against the original generator: numbers recorded by running it, and the OpenCV that it dilates with."""
 
+import copy
+import itertools
 import json
+import os
 from pathlib import Path
 
 import numpy as np
 import pytest
+from pathfinder_author import RECORD, Author, counted, merge, text
 from pathfinder_reference import Generator, dilate, disk
 from scipy.stats import chi2_contingency
 
@@ -14,7 +18,7 @@ from data_prep.pathfinder.generator import Pathfinder, generate, trace
 from data_prep.pathfinder.paddles import BEYOND, SEEDS, SETTINGS, is_void, paddle_table
 from data_prep.pathfinder.stats import drawings, measure
 
-ORIGINAL = json.loads((Path(__file__).parent / "pathfinder_original.json").read_text())
+ORIGINAL = json.loads(RECORD.read_text())
 KINDS = [(size, margin) for size, setting in SETTINGS.items() for margin in setting.margins]
 COUNTS = {32: 3000, 64: 300, 128: 300, 256: 300}
 every_kind = pytest.mark.parametrize(("size", "margin"), KINDS)
@@ -35,15 +39,37 @@ def found(size, contour, count):
 def test_images_are_distributed_as_the_originals(kind):
     """Chi-squared tests of two samples, none significant at 1 percent over all statistics of a kind (Bonferroni)."""
     size, contour = map(int, kind.split())
-    values = found(size, contour, COUNTS[size])
+    p = p_values(kind, found(size, contour, COUNTS[size]))
+    assert len(p) == 17 and min(p.values()) > 0.01 / len(p), sorted(p.items(), key=lambda item: item[1])[:5]
+
+
+def p_values(kind, values):
     p = {}
     for name, recorded in ORIGINAL["statistics"][kind].items():
         if isinstance(recorded, dict):
-            counts = np.histogram(np.round(values[name], 6), [-np.inf, *recorded["edges"], np.inf])[0]
-            table = np.array([recorded["counts"], counts])
+            table = np.array([recorded["counts"], counted(recorded["edges"], values[name])])
             table = table[:, table.any(0)]
             p[name] = chi2_contingency(table).pvalue if table.shape[1] > 1 else 1.0
-    assert len(p) == 17 and min(p.values()) > 0.01 / len(p), sorted(p.items(), key=lambda item: item[1])[:5]
+    return p
+
+
+def test_images_are_merged_into_the_bins_of_the_record():
+    """Of 64 x 64 pixels: two more images, of which one has no distractor and the other two."""
+    names = [name for name, value in ORIGINAL["statistics"]["64 9"].items() if isinstance(value, dict)]
+    images = [dict.fromkeys(names, 0.0) | {"lit pixels": lit, "distractors": n} for lit, n in ((0, 0), (4096, 2))]
+    images[0]["orientation of the distractor"], images[1]["orientation of the distractor"] = [], [-100, 170]
+    before, after = ORIGINAL["statistics"]["64 9"], copy.deepcopy(ORIGINAL)
+    merge(after, "64 9", images)
+    made = after["statistics"]["64 9"]
+    assert made["images"] == before["images"] + 2
+    for name in names:
+        assert np.subtract(made[name]["counts"], before[name]["counts"]).sum() == 2, name
+    assert np.subtract(made["lit pixels"]["counts"], before["lit pixels"]["counts"])[[0, -1]].tolist() == [1, 1]
+    expected = (before["images"] * before["mean distractors"] + 2) / made["images"]
+    assert made["mean distractors"] == pytest.approx(expected, abs=5e-4)
+    expected = (before["images"] * before["mean share of lit pixels"] + 1) / made["images"]
+    assert made["mean share of lit pixels"] == pytest.approx(expected, abs=5e-5)
+    assert text(ORIGINAL) + "\n" == RECORD.read_text()
 
 
 def test_an_image_of_32_holds_a_quarter_of_the_distractors_unless_void_is_false():
@@ -84,6 +110,16 @@ def test_crowded_images_are_another_data_set(tmp_path):
 @pytest.fixture
 def cv2():
     return pytest.importorskip("cv2", reason="opencv-python-headless is not installed: make test-peers")
+
+
+@pytest.mark.peers
+def test_the_authors_code_draws_as_recorded(cv2):
+    if "PATHFINDER_AUTHOR" not in os.environ:
+        pytest.skip("PATHFINDER_AUTHOR is not the checkout that pathfinder_author.py names")
+    author = Author(Path(os.environ["PATHFINDER_AUTHOR"]))
+    images = list(itertools.islice(author.draw(size=32, contour=14, seed=5), 60))
+    p = p_values("32 14", {name: [image[name] for image in images] for name in images[0]})
+    assert len(p) == 17 and min(p.values()) > 0.01 / len(p), sorted(p.items(), key=lambda item: item[1])[:5]
 
 
 @pytest.mark.peers

@@ -161,7 +161,7 @@ def test_a_service_that_ends_halfway_does_not_end_the_training(service, data_roo
 def test_no_key_is_an_offline_run_with_a_hint(service, data_root, tmp_path, capfd):
     at = run(tmp_path)
     (line,) = lines(capfd)
-    assert line == f"W&B: no key (wandb login, or WANDB_API_KEY); kept offline in {at}/wandb; wandb sync brings it up"
+    assert line == f"W&B: no key (wandb login, or WANDB_API_KEY); kept offline in {at}/wandb; wandb sync uploads it"
     assert_complete(at)
 
 
@@ -196,7 +196,7 @@ def test_service_that_only_fails_is_an_offline_run(service, data_root, tmp_path,
     at = run(tmp_path, "logger.wandb.timeout=1")
     server.shutdown()
     (line,) = lines(capfd)
-    assert line.startswith("W&B: ") and line.endswith("wandb sync brings it up")
+    assert line.startswith("W&B: ") and line.endswith("wandb sync uploads it")
     assert_complete(at)
 
 

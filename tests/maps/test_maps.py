@@ -19,8 +19,8 @@ from lra.train import build
 from lra.train.__main__ import train
 
 LENGTH = 24
-# No map: a whole block of its own, values that do not enter linearly, another convolution for each channel.
-WITHOUT = ("conv", "luna", "transformer_ls", "s4d_inv", "s4d_legs", "s4d_lin")
+# No map: a whole block of its own, values that do not enter linearly, or another map for each channel.
+WITHOUT = ("conv", "luna", "dba", "transformer_ls", "fnet", "s4d_inv", "s4d_legs", "s4d_lin", "s5", "lru", "long_conv")
 
 
 def model_and_batch(name, *overrides):

@@ -7,7 +7,7 @@ import torch
 from lra.config import CONF
 from lra.disk import checksums
 from lra.runs import checkpoint, record
-from lra.runs.open import open_run
+from lra.runs.open import open_run, scan
 from lra.train.restore import best
 
 ROOT = CONF.parent / "runs" / record.PUBLISHED
@@ -43,8 +43,8 @@ def test_they_are_small():
 def test_scans_leave_them_out_unless_they_are_named(tmp_path):
     shutil.copytree(RUNS[0], tmp_path / "runs" / record.PUBLISHED / "study" / "seed-0")
     shutil.copytree(RUNS[0], tmp_path / "runs" / "mine" / "seed-0")
-    assert [path.parent.name for path in record.scan(tmp_path / "runs")[0]] == ["mine"]
-    assert len(record.scan(tmp_path / "runs" / record.PUBLISHED)[0]) == 1
+    assert [path.parent.name for path in scan(tmp_path / "runs")[0]] == ["mine"]
+    assert len(scan(tmp_path / "runs" / record.PUBLISHED)[0]) == 1
 
 
 def test_damaged_weights_are_refused(tmp_path):

@@ -16,6 +16,7 @@ from lra.report import artifacts
 from lra.report.__main__ import report
 from lra.runs import bench_record as bench
 from lra.runs import folder, record
+from lra.runs.open import scan
 from lra.studies.dropin import table
 from lra.studies.transfer import record as transfers
 from lra.studies.transfer.compare import Layer
@@ -125,7 +126,7 @@ def test_one_bad_record_is_skipped_and_the_others_are_shown(tmp_path, monkeypatc
 def test_a_record_that_is_gone_is_told(tmp_path):
     add(tmp_path, seed=0)
     add(tmp_path, seed=1).unlink()
-    found, told = record.scan(tmp_path)
+    found, told = scan(tmp_path)
     assert [folder.name for folder in found] == ["seed-0"]
     assert len(told) == 1 and told[0].endswith("seed-1/record.json is missing, SHA256SUMS beside it has it")
 

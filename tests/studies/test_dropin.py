@@ -38,7 +38,7 @@ from lra.studies.dropin.cur_variants import (
     weights,
 )
 from lra.studies.dropin.qkv_sources import generated, sources
-from lra.studies.dropin.table import Errors, ratio, told
+from lra.studies.dropin.table import Errors, error_text, ratio
 from lra.train import build
 
 N, H, L, D, E = 2, 3, 24, 5, 4
@@ -242,7 +242,11 @@ def test_ratio_and_cells_of_the_table():
     made = lambda name, **values: Errors(name, "", 2, 0, None, {k: {"4": (v, 0.1)} for k, v in values.items()})
     two = [made("a", cur_step=0.4, x=0.2, y=float("nan")), made("b", cur_step=0.5, x=1.0)]
     assert ratio("x", two) == pytest.approx(1.0) and ratio("cur_step", two) == 1 and ratio("y", two) == float("inf")
-    assert told((0.1234, 0.5)) == "0.123 ± 0.500" and told((1234.5, 10.0)) == "1234 ± 10" and told(None) == ""
+    assert (
+        error_text((0.1234, 0.5)) == "0.123 ± 0.500"
+        and error_text((1234.5, 10.0)) == "1234 ± 10"
+        and error_text(None) == ""
+    )
 
 
 @pytest.mark.parametrize(

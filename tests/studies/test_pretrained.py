@@ -143,7 +143,7 @@ def test_candidates_on_a_pretrained_encoder(bert, reviews, tmp_path):
     "words,reason",
     [
         (["selections=[best]"], "selections must be of sum, abs, embed, step, random, farthest, plus, not best"),
-        (["out=cur.png"], "out=cur.png is where the picture would go: name a .json file"),
+        (["out=cur.png"], "out=cur.png is the path of the figure; name a .json file"),
         (["model=/nowhere"], "model=/nowhere cannot be loaded"),
         (["pool=max"], "pool must be one of mean, cls, not 'max'"),
         (["train=7"], "train=7 must be a multiple"),

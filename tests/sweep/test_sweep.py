@@ -205,7 +205,7 @@ def test_reasons():
     assert job.reason(1, "step 3\nlra: optim.lr must be above 0\n\n") == "optim.lr must be above 0"
     assert job.reason(1, "Traceback\nRuntimeError: no\n") == "RuntimeError: no"
     assert job.reason(-9, "step 3") == "ended by SIGKILL, perhaps for want of memory"
-    assert job.reason(-11, "") == "ended by SIGSEGV" and job.reason(3, "") == "exit status 3, not a line"
+    assert job.reason(-11, "") == "ended by SIGSEGV" and job.reason(3, "") == "exit status 3, no output"
 
 
 def sweep(monkeypatch, capfd, launch, *words):
@@ -284,7 +284,7 @@ def test_a_full_disk_names_the_folder_and_what_to_do(tmp_path, monkeypatch, capf
     def launch(runs, *_):
         _made(runs[0])
         monkeypatch.setattr(type(tmp_path), "write_text", full)
-        job.fail(runs[0].folder, "exit status 1, not a line")
+        job.fail(runs[0].folder, "exit status 1, no output")
 
     stop, _ = sweep(monkeypatch, capfd, launch, f"runs={tmp_path}")
     folder = tmp_path / "sweep-selection-smoke" / "listops" / "cur_sum" / "seed-0"

@@ -13,7 +13,7 @@ from lra.train.heap import Trim, keep_pages
 keep_pages()
 random.seed(0)
 kept = []
-for step in range(60):
+for step in range(24):
     kept.append([(torch.empty(random.randrange(2**16, 2**20)), torch.ones(64))[1] for _ in range(20)])
     parts = [torch.ones(random.randrange(2**16, 2**20)) for _ in range(20)]
     del parts

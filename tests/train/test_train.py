@@ -142,7 +142,7 @@ def test_seed_that_another_process_runs_is_skipped(data_root, tmp_path, capfd):
 def start(runs, *words):
     command = [sys.executable, "-m", "lra.train", "task=listops", "attn=cur_abs", "budget=smoke", "seeds=[0]"]
     return subprocess.Popen(
-        [*command, "trainer.threads=1", "optim.steps=150", "optim.eval_every=10", f"runs={runs}", *words],
+        [*command, "trainer.threads=1", "optim.steps=60", "optim.eval_every=5", f"runs={runs}", *words],
         cwd=CONF.parent,
         stderr=subprocess.PIPE,
         text=True,
@@ -170,7 +170,7 @@ def test_killed_process_resumes(data_root, tmp_path, kill):
         resumed = start(runs)
         _, err = resumed.communicate(timeout=120)
         assert resumed.returncode == 0, err
-        assert "step 150/150" in err and result(folder)["status"] == "done"
+        assert "step 60/60" in err and result(folder)["status"] == "done"
         assert not list(folder.glob(".*.part"))
 
 

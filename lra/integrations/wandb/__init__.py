@@ -1,1 +1,1 @@
-"""Weights & Biases: a mirror of what is on disk."""
+"""Weights & Biases: a mirror of the files on disk."""

@@ -1,4 +1,4 @@
-"""logger=wandb: each seed as a run of Weights & Biases, beside metrics.csv and never in the way of training."""
+"""logger=wandb: each seed as a run of Weights & Biases, besides metrics.csv; a failure of W&B never stops training."""
 
 import hashlib
 from collections.abc import Sequence
@@ -14,23 +14,26 @@ from ...ops.options import Range
 from ...runs.record import METRICS, RunRecord, evaluations, git_commit
 from .run import Mode, check, close_service, first_line, open_run, tell
 
-MACHINERY = (
-    "budgets",
-    "masking",
-    "data_overrides",
-    "multirun",
-    "logger",
-    "runs",
-    "seeds",
-)  # of no interest in one run's config
+# Left out of the run's config.
+MACHINERY = ("budgets", "masking", "data_overrides", "multirun", "logger", "runs", "seeds")
 
 
 class WandB(WandbLogger):
-    """One seed: config and machine at the start, one row an evaluation, its record in the summary at the end.
+    """The logger of one seed: its config at the start, a row for each evaluation, its record as the summary at the end.
 
-    The run's id is a function of study, task, label and fingerprint, so that a killed seed goes on in the same run.
-    Rows of metrics.csv up to ``first_step`` that the run lacks are sent first, rows that it has are not sent again.
-    Whatever fails is told in one line; the training goes on, and the whole seed is sent once more at its end.
+    The run's id is a function of study, task, label and fingerprint, so that a killed seed continues the same run. Rows
+    of metrics.csv up to ``first_step`` that the run lacks are sent first; rows that it has are not sent again. If W&B
+    fails, a line is logged and the training continues; the whole seed is sent once more at its end.
+
+    Args:
+        folder: of the seed.
+        first_step: from which the seed resumes.
+        config: of the run.
+        seed: of the run.
+        fingerprint: of the run.
+        project, entity, mode: of W&B.
+        tags: besides those of the run.
+        timeout: seconds to wait for the service.
     """
 
     def __init__(
@@ -67,7 +70,7 @@ class WandB(WandbLogger):
 
     @property
     def experiment(self):
-        """The run, None while there is none; Lightning's property would open one, whatever that raises."""
+        """The run, None without one; Lightning's property would open one and let its errors through."""
         return self._experiment
 
     @rank_zero_only
@@ -100,7 +103,7 @@ class WandB(WandbLogger):
 
     @rank_zero_only
     def log_record(self, record: RunRecord) -> None:
-        """The final scores, and the end of the run."""
+        """Send the record and finish the run."""
         if self._experiment is None:
             self._open(record.steps)
         if self._experiment is None:
@@ -113,4 +116,4 @@ class WandB(WandbLogger):
         self._experiment = None
 
     def log_hyperparams(self, *args, **kwargs) -> None:
-        """The run has its configuration from the start."""
+        """Do nothing: the run has its configuration from the start."""

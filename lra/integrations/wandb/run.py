@@ -1,63 +1,69 @@
-"""Opens a run of Weights & Biases without ever being in the way: offline if the service cannot be used."""
+"""Opening of a run of Weights & Biases, which becomes an offline run if the service cannot be used."""
 
 import contextlib
 import importlib.util
 import logging
 import shutil
 import ssl
-import sys
 import urllib.error
 import urllib.request
 from pathlib import Path
 from typing import Any, Literal
 
+from ...console import log
 from ...ops.options import one_of
 
 Mode = Literal["online", "offline", "disabled"]
 
 
 def tell(line: str) -> None:
-    print(f"W&B: {line}", file=sys.stderr, flush=True)
+    """Log a line about W&B."""
+    log(f"W&B: {line}")
 
 
 def first_line(error: Exception) -> str:
+    """The first line of an error's message."""
     return (str(error) or type(error).__name__).splitlines()[0].rstrip(".")
 
 
 def check(mode: str | None) -> None:
-    """Raises ValueError for an unknown mode and if wandb is not installed."""
+    """Raise ValueError for an unknown mode, or if wandb is not installed."""
     if mode is not None:
         one_of("mode", mode, Mode)
     spec = importlib.util.find_spec("wandb")
-    if spec is None or spec.origin is None:  # a folder of that name, such as other programs leave, has no origin
+    if spec is None or spec.origin is None:  # a folder named wandb in the working directory has no origin
         raise ValueError("logger=wandb needs a package that is not installed: pip install '.[wandb]'")
 
 
 def open_run(about: dict[str, Any], *, folder: Path, mode: str | None, timeout: float, resume: bool):
-    """The W&B run ``about["id"]``, its files in folder/wandb; None if not even an offline one can be had.
+    """Open the W&B run ``about["id"]`` with its files in folder/wandb.
 
-    If the service cannot be used the run is an offline one, and a line says why. An earlier local copy of the run is
-    replaced: two of them brought up one after the other would overwrite each other.
+    If the service cannot be used the run is an offline one, and a line gives the reason. An earlier local copy of the
+    run is replaced, since two copies would overwrite each other when they are synced.
 
     Args:
-        about: Arguments of ``wandb.init``: id, project, entity, name, group, job_type, tags and config.
-        mode: None for the value of WANDB_MODE, else online.
-        timeout: Seconds to wait for the service at the start, and again for uploads at the end.
-        resume: Go on in a run with this id if the service has one; else such a run starts over.
+        about: arguments of ``wandb.init``: id, project, entity, name, group, job_type, tags and config.
+        folder: of the run's files.
+        mode: of W&B; None for the value of WANDB_MODE, else online.
+        timeout: seconds to wait for the service at the start, and again for uploads at the end.
+        resume: whether to continue a run with this id if the service has one; else it starts over.
+
+    Returns:
+        The run, None if not even an offline one can be opened.
 
     Raises:
-        ValueError: As ``check``.
+        ValueError: as ``check``.
     """
     check(mode)
     import wandb
 
-    logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)  # W&B's telemetry: of no interest if it fails
+    logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)  # failures of W&B's telemetry are not shown
     about = about | {"group": about["group"][:128], "tags": [tag[:64] for tag in about["tags"]]}
     options = {"init_timeout": timeout, "finish_timeout": timeout, "finish_timeout_raises": True}
     try:
         settings = wandb.setup(settings=wandb.Settings(silent=True)).settings
         mode = mode or settings.mode
-        later = f"kept offline in {folder / 'wandb'}; wandb sync brings it up"
+        later = f"kept offline in {folder / 'wandb'}; wandb sync uploads it"
         if mode == "online" and (reason := _unusable(settings, timeout)):
             tell(f"{reason}; {later}")
             mode = "offline"
@@ -75,22 +81,22 @@ def open_run(about: dict[str, Any], *, folder: Path, mode: str | None, timeout: 
                 )
             except Exception as error:
                 tell(f"{first_line(error)}; {later if attempt == 'online' else 'this run is not logged'}")
-                close_service()  # which still holds the id
+                close_service()  # the service still holds the id
     except Exception as error:
         tell(f"{first_line(error)}; this run is not logged")
     return None
 
 
 def close_service() -> None:
-    """End W&B's own process; the next run starts another."""
+    """End W&B's own process; the next run starts another one."""
     import wandb
 
-    with contextlib.suppress(Exception):  # it may be gone
+    with contextlib.suppress(Exception):  # it may have ended
         wandb.teardown()
 
 
 def _unusable(settings, timeout: float) -> str | None:
-    """Why the service cannot be used, without waiting for W&B's own retries."""
+    """The reason why the service cannot be used, found without waiting for W&B's own retries."""
     import requests
 
     url = settings.base_url
@@ -99,7 +105,7 @@ def _unusable(settings, timeout: float) -> str | None:
     try:
         urllib.request.urlopen(url, timeout=min(timeout, 5)).close()
     except urllib.error.HTTPError:
-        return None  # an answer
+        return None  # the service answered
     except OSError as error:
         cause = getattr(error, "reason", error)
         return None if isinstance(cause, ssl.SSLError) else f"{url} cannot be reached ({first_line(cause)})"

@@ -1,6 +1,6 @@
-"""FlashCUR: C · cubic(U) · (R V) without anything of size n x m in memory. The only folder that imports triton.
+"""FlashCUR: C · cubic(U) · (R V) without a tensor of size n x m in memory. The only folder that imports triton.
 
-With kept queries Qr and keys Kc (m rows each), scale = 1/√d, masked keys out of every softmax,
+With kept queries Qr and keys Kc (m rows each), scale = 1/√d and masked keys excluded from every softmax,
 
     R = softmax(scale Qr Kᵀ)     U = softmax(scale Qr Kcᵀ), padded rows 0     C = softmax(scale Q Kcᵀ)
     Z = cubic(U)    W = Z (R V)    O = C W    and, to copy, O[rows] = R V
@@ -14,9 +14,9 @@ for dO without copied rows:
     dR = d(R V) Vᵀ    dSr = R * (dR - rowsum(d(R V) * R V))    dV = Rᵀ d(R V)    dK = scale dSrᵀ Qr
     dQr = scale (dSu Kc + dSr K)    dKc += scale dSuᵀ Qr    added to dQ and dK at the kept rows
 
-Sums over the sequence are taken in parts and then in order, so results do not vary from run to run. Inputs are
-float32, float16 or bfloat16; everything is summed in float32, and 16-bit factors whose rounding would show are split
-in two (``parts.halves``). Softmax weights are recomputed in the backward pass, from the log-sum-exp for R.
+Sums over the sequence are computed in parts and added in order, so results are the same in every run. Inputs are
+float32, float16 or bfloat16; all sums are in float32, and 16-bit factors whose rounding would dominate the error are
+split in two (``primitives.halves``). Softmax weights are recomputed in the backward pass, R from its log-sum-exp.
 """
 
 import os
@@ -35,7 +35,7 @@ DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
 def cubic_steps(pinv: Callable) -> int:
-    """The steps of a ``partial(cubic, steps=...)``; raises ValueError for any other pseudo-inverse."""
+    """The steps of a ``partial(cubic, steps=...)``. Raises ValueError for any other pseudo-inverse."""
     if not (isinstance(pinv, partial) and pinv.func is linalg.cubic and not pinv.args):
         raise ValueError("impl=triton takes lra.ops.pinv.cubic as pinv and no other; impl=sdpa takes any")
     options = {"init": "per_matrix", **pinv.keywords}
@@ -47,7 +47,16 @@ def cubic_steps(pinv: Callable) -> int:
 
 
 def check(*, kept: int, head_dim: int, value_dim: int, pinv: Callable, dropout: float) -> None:
-    """Raises ValueError for what the kernels do not do."""
+    """Check that the kernels support sizes, inverse and dropout.
+
+    Args:
+        kept, head_dim, value_dim: sizes.
+        pinv: must be a ``partial`` of ``cubic``.
+        dropout: must be 0.
+
+    Raises:
+        ValueError: triton is not installed, or an argument is not supported.
+    """
     if find_spec("triton") is None:
         raise ValueError("impl=triton needs the package triton (Linux); impl=sdpa is the same without it")
     for name, size in {"kept rows": kept, "head_dim": head_dim, "value size": value_dim}.items():
@@ -73,11 +82,22 @@ def three_factor(
     col_mask: Tensor | None = None,
     copy_rv: bool = False,
 ) -> Tensor:
-    """C · cubic(U) · (R v) for landmarks or for kept positions.
+    """Compute C · cubic(U) · (R v) for landmarks or for kept positions.
 
-    q, k (N,H,L,D), v (N,H,L,E), mask (N,L) -> (N,H,L,E) in the inputs' dtype, under autocast in autocast's. Either
-    landmarks q_kept, k_kept (N,H,m,D) with row_mask, col_mask (N,H,m) or broadcastable, or positions rows, cols
-    (N,H,m), each distinct within its head; copy_rv goes with positions.
+    Args:
+        q, k: (N,H,L,D). v: (N,H,L,E).
+        pinv: a ``partial`` of ``cubic``.
+        q_kept, k_kept: landmarks (N,H,m,D).
+        rows, cols: positions (N,H,m) instead, distinct within each head.
+        mask: (N,L).
+        row_mask, col_mask: real landmarks, (N,H,m) or broadcastable.
+        copy_rv: whether kept rows of the output are those of R v; only with positions.
+
+    Returns:
+        (N,H,L,E) in the inputs' dtype, under autocast in its dtype.
+
+    Raises:
+        ValueError: a dtype or the inverse is not supported, or there is no GPU.
     """
     steps = cubic_steps(pinv)
     available(q)
@@ -97,16 +117,24 @@ def three_factor(
 
 
 def row_scores(a: Tensor, b: Tensor | None, mask: Tensor | None, *, score: str, class_token: bool) -> Tensor:
-    """Scores sum, abs or embed of ``lra.ops.selection.select``, of rows (N,H,L,D) once or twice: float32 (1|2,N,H,L).
+    """Compute the scores of ``lra.ops.selection.select`` for one or two tensors in one launch.
 
-    Padded rows get -inf, and with class_token position 0 gets +inf unless it is padded.
+    Args:
+        a: (N,H,L,D).
+        b: (N,H,L,D) or None.
+        mask: (N,L); padded rows get -inf.
+        score: ``sum`` | ``abs`` | ``embed``.
+        class_token: whether position 0 gets +inf, unless it is padded.
+
+    Returns:
+        float32 (1 or 2,N,H,L).
     """
     available(a)
     return op.row_scores(a, b, None if mask is None else mask.contiguous(), score, class_token)
 
 
 def available(x: Tensor) -> None:
-    """Raises ValueError where a kernel cannot run on x."""
+    """Raise ValueError if a kernel cannot run on x."""
     if x.device.type != "cuda" and os.environ.get("TRITON_INTERPRET") != "1":
         raise ValueError(
             f"impl=triton needs a GPU, the tensors are on {x.device.type}; impl=sdpa is the same without one, "

@@ -1,4 +1,4 @@
-"""The launch between the streaming ones: U, its cubic iteration Z and W = Z R V, one program per head, and backward.
+"""The launches between the streaming ones: U, its cubic iteration Z and W = Z R V, one program per head, and backward.
 
 With P = U Z, one step is  Z' = 13/4 Z - 1/4 Z T,  T = 15 P - 7 P² + P³.  For a gradient G of Z',
     dT = -1/4 Zᵀ G    A = Pᵀ dT    B = A + dT Pᵀ    dP = 15 dT - 7 B + B Pᵀ + Pᵀ A
@@ -14,7 +14,7 @@ from .primitives import VARYING, cubic_step, dot, inner_matrix, is_real, load, s
 
 @triton.jit
 def combined(rv, lse, g, G, S, M: tl.constexpr, E: tl.constexpr, BM: tl.constexpr, BE: tl.constexpr):
-    """R V (BM,BE) of one head and its log-sum-exp (BM,) from S parts along the sequence."""
+    """Combine S parts along the sequence to R V (BM,BE) of one head and its log-sum-exp (BM,)."""
     j = tl.arange(0, BM)
     kept = j < M
     top = tl.full((BM,), float("-inf"), tl.float32)
@@ -35,7 +35,7 @@ def combined(rv, lse, g, G, S, M: tl.constexpr, E: tl.constexpr, BM: tl.constexp
 
 @triton.jit
 def summed(x, g, G, S, M: tl.constexpr, D: tl.constexpr, BM: tl.constexpr, BD: tl.constexpr):
-    """The sum of S parts of x (S,G,M,D) for one head, in order."""
+    """Sum the S parts of x (S,G,M,D) for one head, in order."""
     j = tl.arange(0, BM)
     acc = tl.zeros((BM, BD), tl.float32)
     for part in range(S):
@@ -48,7 +48,7 @@ def landmarks(
     q, k, rows, cols, row_real, col_real, g, n, h, q_n, q_h, q_l, k_n, k_h, k_l, rr_n, rr_h, cr_n, cr_h,
     M: tl.constexpr, D: tl.constexpr, BM: tl.constexpr, BD: tl.constexpr,
 ):  # fmt: skip
-    """Kept queries and keys (BM,BD) of one head and which of them are real."""
+    """Load the kept queries and keys (BM,BD) of one head, and whether each is real."""
     at, kept = slots(rows, g, M, BM)
     a = load(q + n * q_n + h * q_h, at, q_l, kept, D, BD)
     a_real = is_real(row_real + n * rr_n + h * rr_h if row_real is not None else None, at, kept)
@@ -60,7 +60,7 @@ def landmarks(
 
 @triton.jit
 def largest_column(u):
-    """Column sums of u (1,BM) and the largest (1,1): triton 3.7 cannot make it a scalar for sm_100's tensor memory."""
+    """Column sums of u (1,BM) and the largest (1,1), not a scalar, which triton 3.7 cannot place in tensor memory."""
     sums = tl.sum(u, 0)[None, :]
     return sums, tl.max(sums, 1, keep_dims=True)
 
@@ -72,7 +72,7 @@ def cubic_kernel(
     STEPS: tl.constexpr, M: tl.constexpr, D: tl.constexpr, E: tl.constexpr,
     BM: tl.constexpr, BD: tl.constexpr, BE: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """rv, lse combined from their parts; w (G,M,E) = Z rv."""
+    """Combine rv and lse from their parts and compute w (G,M,E) = Z rv."""
     g, G = tl.program_id(0), tl.num_programs(0)
     n, h = (g // H).to(tl.int64), (g % H).to(tl.int64)
     a, b, a_real, b_real = landmarks(
@@ -98,11 +98,11 @@ def cubic_backward_kernel(
     STEPS: tl.constexpr, M: tl.constexpr, D: tl.constexpr, E: tl.constexpr,
     BM: tl.constexpr, BD: tl.constexpr, BE: tl.constexpr, PRECISION: tl.constexpr, COPY: tl.constexpr,
 ):  # fmt: skip
-    """From the parts of dW and of dKc: drv (G,M,E), delta = rowsum(drv * rv) (G,M), dq_rows and dk_cols (G,M,D).
+    """Compute drv (G,M,E), delta = rowsum(drv * rv) (G,M), dq_rows and dk_cols (G,M,D) from the parts of dW and dKc.
 
-    scratch (G,4+STEPS,BM,BM): the steps are run again and each needs the Z it started from. U, dU, P and G wait there
-    too and are read anew for each product, because registers do not hold all matrices of a step; between two such
-    reads stands a barrier, without which the compiler makes one of them and keeps it.
+    The steps are run again, and scratch (G,4+STEPS,BM,BM) holds the initial Z of each. It also holds U, dU, P and G,
+    which are loaded again for each product, since registers do not hold all matrices of a step. A barrier between two
+    such loads stops the compiler from merging them.
     """
     g, G = tl.program_id(0), tl.num_programs(0)
     n, h = (g // H).to(tl.int64), (g % H).to(tl.int64)

@@ -1,4 +1,4 @@
-"""The middle launch as library matrix products, where its matrices do not fit on chip; mathematics in ``cubic``."""
+"""``core`` by library matrix products, for matrices that do not fit on chip."""
 
 import torch
 from torch import Tensor
@@ -7,7 +7,7 @@ from .. import pinv
 
 
 def combine(rv: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
-    """Parts (S,G,M,E) and their base-2 log-sum-exp (S,G,M) -> (G,M,E), (G,M)."""
+    """Combine parts (S,G,M,E) with their base-2 log-sum-exp (S,G,M) to (G,M,E), (G,M)."""
     top = lse.amax(0)
     weight = torch.exp2(lse - top.clamp(min=torch.finfo(top.dtype).min))
     total = weight.sum(0)
@@ -16,7 +16,7 @@ def combine(rv: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def inner_matrix(a: Tensor, b: Tensor, a_real: Tensor | None, b_real: Tensor | None) -> Tensor:
-    """U of the kept queries a and keys b (G,M,D) in float32; a_real, b_real (G,M)."""
+    """Compute U of the kept queries a and keys b (G,M,D) in float32; a_real, b_real (G,M)."""
     s = a @ b.mT * a.shape[-1] ** -0.5
     if b_real is not None:
         s = s.masked_fill(~b_real[:, None], float("-inf"))
@@ -25,12 +25,12 @@ def inner_matrix(a: Tensor, b: Tensor, a_real: Tensor | None, b_real: Tensor | N
 
 
 def forward(a, b, a_real, b_real, rv: Tensor, steps: int) -> Tensor:
-    """W = Z rv."""
+    """Compute W = Z rv (G,M,E)."""
     return pinv.cubic(inner_matrix(a, b, a_real, b_real), steps=steps) @ rv
 
 
 def backward(a, b, a_real, b_real, rv: Tensor, dw: Tensor, steps: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of rv (G,M,E) and, without what reaches them elsewhere, of a and b (G,M,D)."""
+    """Compute the gradients of rv (G,M,E), and the parts of those of a and b (G,M,D) that come from U."""
     u = inner_matrix(a, b, a_real, b_real)
     s, first = u.sum(-2).max(-1)
     s = s[:, None, None]

@@ -1,8 +1,8 @@
-"""The order of the launches: tensors in, tensors out. ``run`` launches a kernel; compiling ahead of time replaces it.
+"""The order of the launches. ``run`` launches a kernel; compilation ahead of time replaces it.
 
 N examples, H heads, G = N H, L length, M kept rows, D key size, E value size, S parts along the sequence. q_kept and
-k_kept (N,H,M,D) are given landmarks; without them rows and cols (N,H,M) say which rows of q and k are kept.
-row_real, col_real (N,H,M) go with landmarks, mask (N,L) says which tokens are real.
+k_kept (N,H,M,D) are landmarks; without them rows and cols (N,H,M) are the positions of the kept rows of q and k.
+row_real, col_real (N,H,M) mark real landmarks, mask (N,L) real tokens.
 """
 
 import math
@@ -17,12 +17,13 @@ from . import streaming_forward as fore
 
 
 def run(kernel, grid, *args, warps: int, stages: int, **constants) -> None:
+    """Launch a kernel, unless the batch is empty."""
     if 0 not in grid:  # an empty batch
         kernel[grid](*args, num_warps=warps, num_stages=stages, **constants)
 
 
 class Kept(NamedTuple):
-    """Addresses of kept queries and keys for the kernels: rows of ``q`` at ``rows``, 0 .. M-1 for None."""
+    """The kept queries and keys for the kernels: rows of ``q`` at ``rows``, 0 .. M-1 for None."""
 
     q: Tensor
     k: Tensor
@@ -38,7 +39,7 @@ class Kept(NamedTuple):
         return (*_pair(self.row_real), *_pair(self.col_real))
 
     def gathered(self) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
-        """Kept queries and keys (G,M,D) in float32 and which are real (G,M)."""
+        """Gather kept queries and keys (G,M,D) in float32, and whether each is real (G,M)."""
         return (
             _gather(self.q, self.rows).float().flatten(0, 1),
             _gather(self.k, self.cols).float().flatten(0, 1),
@@ -60,7 +61,7 @@ def sizes(q: Tensor, v: Tensor, m: int) -> dict[str, int]:
 
 
 def like(x: Tensor, width: int) -> Tensor:
-    """Room for (N,H,L,width), laid out (N,L,H,width): what the projections around attention read and write."""
+    """Allocate (N,H,L,width) in the memory layout (N,L,H,width) of the projections around attention."""
     N, H, L = x.shape[:3]
     return x.new_empty(N, L, H, width).transpose(1, 2)
 
@@ -68,7 +69,20 @@ def like(x: Tensor, width: int) -> Tensor:
 def forward(
     q, k, v, near: Kept, mask, steps: int, copy: bool, run=run, arch=None
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Output (N,H,L,E) in q's dtype and, in float32, R V and W (G,M,E) and the base-2 log-sum-exp of R (G,M)."""
+    """Launch the forward pass.
+
+    Args:
+        q, k, v: (N,H,L,·).
+        near: kept queries and keys.
+        mask: (N,L).
+        steps: of the cubic iteration.
+        copy: whether kept rows of the output are those of R V.
+        run: launches a kernel.
+        arch: 80, 90, 100; None for that of q's device.
+
+    Returns:
+        Output (N,H,L,E) in q's dtype; in float32 R V and W (G,M,E) and the base-2 log-sum-exp of R (G,M).
+    """
     N, H, L, D = q.shape
     G, M, E = N * H, _count(near), v.shape[-1]
     size, scale2 = sizes(q, v, M), D**-0.5 / math.log(2)
@@ -112,7 +126,11 @@ def forward(
 def backward(
     dout, q, k, v, near: Kept, mask, rv, w, lse, steps: int, copy: bool, run=run, arch=None
 ) -> tuple[Tensor, ...]:
-    """Gradients of q, k, v and, where landmarks are given, of those (N,H,M,D); otherwise the last two are empty."""
+    """Launch the backward pass, with arguments and results of ``forward``.
+
+    Returns:
+        The gradients of q, k, v and of the landmarks (N,H,M,D), the last two empty without landmarks.
+    """
     N, H, L, D = q.shape
     G, M, E = N * H, _count(near), v.shape[-1]
     size, scale = sizes(q, v, M), D**-0.5
@@ -173,7 +191,7 @@ def backward(
 
 
 def row_scores(a: Tensor, b: Tensor | None, mask, score: str, class_token: bool, run=run) -> Tensor:
-    """(N,H,L,D) one or two times -> (1 or 2,N,H,L) in float32."""
+    """Launch the scores of one or two tensors (N,H,L,D): (1 or 2,N,H,L) in float32."""
     N, H, L, D = a.shape
     scores = a.new_empty(1 if b is None else 2, N, H, L, dtype=torch.float32)
     grid = (N * H, -(-L // 128))

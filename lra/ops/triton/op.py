@@ -1,4 +1,4 @@
-"""The kernels as operators of PyTorch: opaque to torch.compile, with gradients, shapes, and autocast."""
+"""The kernels as operators of PyTorch: opaque to torch.compile, with gradients, shapes and autocast."""
 
 import torch
 from torch import Tensor
@@ -98,7 +98,7 @@ def _(a, b, mask, score, class_token):
 
 
 def rows_adjoin(x: Tensor | None) -> Tensor | None:
-    """The kernels read rows whose entries lie side by side; any other strides are theirs to follow."""
+    """Copy a tensor whose rows are not contiguous; the kernels support any strides of the other dimensions."""
     return x if x is None or x.stride(-1) == 1 else x.contiguous()
 
 

@@ -1,20 +1,21 @@
 """Parts of the kernels: gathered loads, matrix products, the forward of C, the inner matrix, its cubic iteration.
 
-M kept rows and columns, D key size, E value size; BM, BD, BE the same rounded up to powers of two from 16 on, as dots
-ask for; BN rows of the sequence at a time. Rows and entries beyond the true sizes are loaded as zeros.
+M kept rows and columns, D key size, E value size; BM, BD, BE the same rounded up to powers of two from 16 on, which
+dots require; BN rows of the sequence at a time. Rows and entries beyond the true sizes are loaded as zeros.
 """
 
 import triton
 import triton.language as tl
 
-# Sizes and strides of masks that differ from batch to batch: triton compiles anew where one is 1 or divisible by 16.
+# Sizes and strides of masks that differ between batches: triton would compile again for one that is 1 or a multiple
+# of 16.
 VARYING = ("H", "L", "S", "r_n", "r_h", "rr_n", "rr_h", "cr_n", "cr_h")
 INTERPRETED = tl.constexpr(bool(triton.knobs.runtime.interpret))
 
 
 @triton.jit
 def slots(index, g, M: tl.constexpr, BM: tl.constexpr):
-    """Positions of the kept rows of head g, from index (G,M) or 0 .. M-1 without one, and which of the BM there are."""
+    """Positions of the kept rows of head g, from index (G,M) or 0 .. M-1 without one, and whether each of BM exists."""
     j = tl.arange(0, BM)
     kept = j < M
     at = j if index is None else tl.load(index + g.to(tl.int64) * M + j, mask=kept, other=0)
@@ -23,7 +24,7 @@ def slots(index, g, M: tl.constexpr, BM: tl.constexpr):
 
 @triton.jit
 def is_real(real, at, kept):
-    """Mask of the kept rows that are real tokens: real, bytes of one head or example, None for all."""
+    """Whether kept rows are real tokens; ``real`` are bytes of one head or example, None for all."""
     if real is not None:
         kept = kept & (tl.load(real + at, mask=kept, other=0) != 0)
     return kept
@@ -31,7 +32,7 @@ def is_real(real, at, kept):
 
 @triton.jit
 def load(x, at, stride, ok, D: tl.constexpr, BD: tl.constexpr):
-    """Rows ``at`` of x -> (rows, BD). The interpreter computes bfloat16 as integers: there it becomes float32."""
+    """Load rows ``at`` of x as (rows, BD); in the interpreter bfloat16, which it computes as integers, as float32."""
     col = tl.arange(0, BD)
     mask = ok[:, None]
     if D < BD:
@@ -53,7 +54,7 @@ def store(x, at, stride, ok, rows, D: tl.constexpr, BD: tl.constexpr):
 
 @triton.jit
 def keep_bits(x, DROP: tl.constexpr):
-    """float32 rounded to nearest even with the lowest DROP bits of its mantissa zero."""
+    """Round float32 to nearest even so that the lowest DROP bits of its mantissa are zero."""
     bits = x.to(tl.int32, bitcast=True)
     bits = bits + ((1 << (DROP - 1)) - 1) + ((bits >> DROP) & 1)
     return ((bits >> DROP) << DROP).to(tl.float32, bitcast=True)
@@ -61,14 +62,14 @@ def keep_bits(x, DROP: tl.constexpr):
 
 @triton.jit
 def narrow(x, like):
-    """float32 x to what a product with elements of ``like`` takes; the interpreter gets bfloat16 values as float32."""
+    """Convert float32 x for a product with ``like``'s type; in the interpreter bfloat16 values remain float32."""
     x = keep_bits(x, 16) if INTERPRETED and like.dtype.element_ty == tl.bfloat16 else x.to(like.dtype.element_ty)
     return x
 
 
 @triton.jit
 def dot(a, b, PRECISION: tl.constexpr):
-    """a b in float32. The interpreter rounds float32 factors to the bits that PRECISION keeps: 16 of bf16x3."""
+    """Multiply a b in float32; the interpreter rounds float32 factors to the bits of PRECISION, 16 for bf16x3."""
     if not INTERPRETED:
         s = tl.dot(a, b, input_precision=PRECISION)
     elif PRECISION == "bf16x3" and a.dtype == tl.float32:
@@ -80,14 +81,14 @@ def dot(a, b, PRECISION: tl.constexpr):
 
 @triton.jit
 def halves(x, like):
-    """float32 x as a sum of two of ``like``'s type, for factors whose rounding would dominate the error."""
+    """Split float32 x into a sum of two of ``like``'s type, for factors whose rounding would dominate the error."""
     high = narrow(x, like)
     return high, narrow(x - high.to(tl.float32), like)
 
 
 @triton.jit
 def dot_wide(x, y, like, PRECISION: tl.constexpr):
-    """x y for float32 x and y of ``like``'s type, without rounding x to it."""
+    """Multiply float32 x by y of ``like``'s type without rounding x to that type."""
     high, low = halves(x, like)
     s = dot(high, y, PRECISION)
     if like.dtype.element_ty != tl.float32:
@@ -97,7 +98,7 @@ def dot_wide(x, y, like, PRECISION: tl.constexpr):
 
 @triton.jit
 def dot_halves(x, high, low, like, PRECISION: tl.constexpr):
-    """x (high + low) for x of ``like``'s type and float32 split by ``halves``."""
+    """Multiply x of ``like``'s type by high + low, float32 split by ``halves``."""
     s = dot(x, high, PRECISION)
     if like.dtype.element_ty != tl.float32:
         s += dot(x, low, PRECISION)
@@ -106,7 +107,7 @@ def dot_halves(x, high, low, like, PRECISION: tl.constexpr):
 
 @triton.jit
 def probabilities(x, cols, bias, scale2, PRECISION: tl.constexpr):
-    """softmax(scale x colsᵀ + bias) over the last axis; scale2 = scale log2(e), bias (BM,) is 0 or -inf."""
+    """Compute softmax(scale x colsᵀ + bias) over the last axis; scale2 = scale log2(e), bias (BM,) is 0 or -inf."""
     s = dot(x, tl.trans(cols), PRECISION) * scale2 + bias[None, :]
     p = tl.exp2(s - tl.max(s, 1)[:, None])
     return p / tl.sum(p, 1)[:, None]
@@ -114,7 +115,7 @@ def probabilities(x, cols, bias, scale2, PRECISION: tl.constexpr):
 
 @triton.jit
 def inner_matrix(a, b, row_real, col_real, scale2, PRECISION: tl.constexpr):
-    """U = softmax(scale a bᵀ) over the real columns, zero in rows that are not real: (BM,BM)."""
+    """Compute U = softmax(scale a bᵀ) over the real columns, zero in rows that are not real: (BM,BM)."""
     u = probabilities(a, b, tl.where(col_real, 0.0, float("-inf")), scale2, PRECISION)
     return tl.where(row_real[:, None], u, 0.0)
 

@@ -1,10 +1,10 @@
-"""Registers, shared memory and spills of every launch, compiled ahead of time: no GPU is needed.
+"""Registers, shared memory and spills of every launch, compiled ahead of time without a GPU.
 
 python -m lra.ops.triton.resources [arch=80,90,100] [dtype=bf16,fp16,fp32] [m=16,32,64,128] [d=16,32,64,128]
                                [kernel=rv,out,c_backward,r_backward,scatter,score,cubic,cubic_backward]
 
-A launch takes 1 to 10 s, but a cubic_backward of 64 kept rows up to two minutes: products of split float32 factors,
-unrolled. Triton's cache (TRITON_CACHE_DIR) makes the next time short.
+The compilation of a launch takes 1 to 10 s, that of cubic_backward for 64 kept rows up to two minutes, since products
+of split float32 factors are unrolled. Triton caches the result in TRITON_CACHE_DIR.
 """
 
 import itertools
@@ -39,11 +39,16 @@ COLUMNS = ("arch", "dtype", "m", "d", "kernel", "block", "warps", "stages", "reg
 
 
 def rows(arch: str, dtype: str, m: str, d: str, kernels: tuple[str, ...] = CHOICES["kernel"]) -> list[tuple]:
-    """One row of COLUMNS for each launch of a forward and backward pass with these sizes, masked, with copied rows.
+    """Compile each launch of a forward and backward pass with a mask and copied rows.
 
-    ``block``: rows of the sequence at a time; ``spilled`` is in bytes for each thread, ``shared`` in bytes for each
-    block. A kernel that is launched more than once, for some of its gradients each time, has their names behind its
-    own, as in c_backward-dq-dk.
+    Args:
+        arch, dtype, m, d: one of the choices of the command line each.
+        kernels: to compile.
+
+    Returns:
+        A row of COLUMNS for each launch. ``block``: rows of the sequence at a time; ``spilled``: bytes for each thread;
+        ``shared``: bytes for each block. If a kernel is launched several times, for some of its gradients each time,
+        their names follow its own, as in c_backward-dq-dk.
     """
     from . import launch
 

@@ -24,7 +24,7 @@ def score_kernel(
     a, b, mask, scores, a_n, a_h, a_l, b_n, b_h, b_l, H, L,
     D: tl.constexpr, BD: tl.constexpr, BN: tl.constexpr, SCORE: tl.constexpr, CLASS: tl.constexpr,
 ):  # fmt: skip
-    """scores (1 or 2,G,L) of the rows of a (N,H,L,D), and of b unless it is None: -inf where padded."""
+    """Compute scores (1 or 2,G,L) of the rows of a (N,H,L,D), and of b unless it is None; -inf for padded rows."""
     g, G = tl.program_id(0), tl.num_programs(0)
     n, h = (g // H).to(tl.int64), (g % H).to(tl.int64)
     i = tl.program_id(1) * BN + tl.arange(0, BN)

@@ -1,4 +1,4 @@
-"""The streaming launches of the backward pass: one over queries, one over keys and values, and what adds rows up."""
+"""The streaming launches of the backward pass: over queries, over keys and values, and the sum over kept rows."""
 
 import triton
 import triton.language as tl
@@ -15,12 +15,12 @@ def c_backward_kernel(
     BN: tl.constexpr, PRECISION: tl.constexpr, COPY: tl.constexpr,
     TURNED: tl.constexpr, DW: tl.constexpr, DQ: tl.constexpr, DK: tl.constexpr,
 ):  # fmt: skip
-    """dq of ``chunk`` queries, and their share of dW and of the gradient of k[cols]: (S,G,M,E), (S,G,M,D).
+    """Compute dq of ``chunk`` queries, and their parts of dW (S,G,M,E) and of the gradient of k[cols] (S,G,M,D).
 
-    dC = D wᵀ, dS = C * (dC - rowsum(dC * C)), dq = scale dS k[cols], dW = Cᵀ D, dk = scale dSᵀ q, where D is dout, with
-    COPY without its kept rows. DW, DQ, DK: which of the three this launch finds; all at once need registers.
-    TURNED: C is computed as (BM,BN), as its sums over rows want it, so that many kept rows are shared out among warps;
-    otherwise as (BN,BM), in which a softmax needs no other warp.
+    dC = D wᵀ, dS = C * (dC - rowsum(dC * C)), dq = scale dS k[cols], dW = Cᵀ D, dk = scale dSᵀ q; D is dout, with COPY
+    without its kept rows. DW, DQ, DK: the gradients of this launch, since all at once may need too many registers.
+    TURNED: compute C as (BM,BN), which suits sums over rows and divides many kept rows among warps; otherwise as
+    (BN,BM), for which a softmax stays within one warp.
     """
     g, part = tl.program_id(0), tl.program_id(1)
     n, h = (g // H).to(tl.int64), (g % H).to(tl.int64)
@@ -72,10 +72,10 @@ def r_backward_kernel(
     M: tl.constexpr, D: tl.constexpr, E: tl.constexpr, BM: tl.constexpr, BD: tl.constexpr, BE: tl.constexpr,
     BN: tl.constexpr, PRECISION: tl.constexpr, DV: tl.constexpr, DK: tl.constexpr, DQ: tl.constexpr,
 ):  # fmt: skip
-    """dk and dv of ``chunk`` keys, and their share of the gradient of q[rows]: (S,G,M,D).
+    """Compute dk and dv of ``chunk`` keys, and their part of the gradient of q[rows] (S,G,M,D).
 
     dR = drv vᵀ, dS = R * (dR - delta), dv = Rᵀ drv, dk = scale dSᵀ q[rows], dq = scale dS k, R from its log-sum-exp.
-    DV, DK, DQ: which of the three this launch finds.
+    DV, DK, DQ: the gradients of this launch.
     """
     g, part = tl.program_id(0), tl.program_id(1)
     n, h = (g // H).to(tl.int64), (g % H).to(tl.int64)
@@ -126,7 +126,7 @@ def scatter_kernel(
     dq_n, dq_h, dq_l, dk_n, dk_h, dk_l, H, S,
     M: tl.constexpr, D: tl.constexpr, BM: tl.constexpr, BD: tl.constexpr, ADD: tl.constexpr,
 ):  # fmt: skip
-    """Gradients of the kept rows, summed over their parts, to where they belong: added at rows and cols, or stored."""
+    """Sum the gradients of the kept rows over their parts and add them at rows and cols, or store them."""
     g, G = tl.program_id(0), tl.num_programs(0)
     n, h = (g // H).to(tl.int64), (g % H).to(tl.int64)
     j = tl.arange(0, BM)

@@ -13,7 +13,7 @@ def rv_kernel(
     M: tl.constexpr, D: tl.constexpr, E: tl.constexpr, BM: tl.constexpr, BD: tl.constexpr, BE: tl.constexpr,
     BN: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """softmax(scale q[rows] kᵀ) v over ``chunk`` keys: rv (S,G,M,E), base-2 log-sum-exp (S,G,M), -inf without a key."""
+    """Compute softmax(scale q[rows] kᵀ) v over ``chunk`` keys: rv (S,G,M,E); base-2 log-sum-exp (S,G,M)."""
     g, part = tl.program_id(0), tl.program_id(1)
     n, h = (g // H).to(tl.int64), (g % H).to(tl.int64)
     at, kept = slots(rows, g, M, BM)
@@ -52,7 +52,7 @@ def out_kernel(
     M: tl.constexpr, D: tl.constexpr, E: tl.constexpr, BM: tl.constexpr, BD: tl.constexpr, BE: tl.constexpr,
     BN: tl.constexpr, PRECISION: tl.constexpr, COPY: tl.constexpr,
 ):  # fmt: skip
-    """softmax(scale q k[cols]ᵀ) w for ``chunk`` queries; with COPY the kept rows become those of rv (G,M,E)."""
+    """Compute softmax(scale q k[cols]ᵀ) w for ``chunk`` queries; with COPY the kept rows are those of rv (G,M,E)."""
     g, part = tl.program_id(0), tl.program_id(1)
     n, h = (g // H).to(tl.int64), (g % H).to(tl.int64)
     at, kept = slots(cols, g, M, BM)
@@ -70,7 +70,7 @@ def out_kernel(
         p = probabilities(x, b, bias, scale2, PRECISION)
         store(out, i, o_l, i < end, dot_halves(narrow(p, out), high, low, out, PRECISION), E, BE)
     if COPY:
-        tl.debug_barrier()  # the exact rows go over those that other threads of this program have written
+        tl.debug_barrier()  # the exact rows overwrite rows that other threads of this program have written
         to, _ = slots(rows, g, M, BM)
         exact = load(rv + g.to(tl.int64) * M * E, j, E, kept, E, BE)
         store(out, to, o_l, kept & (to >= begin) & (to < end), exact, E, BE)

@@ -1,4 +1,4 @@
-"""Sizes of each launch: rows at a time, warps, pipeline stages, parts along the sequence. No tuning at run time."""
+"""Fixed sizes of each launch: rows at a time, warps, pipeline stages, parts along the sequence."""
 
 from functools import cache
 from typing import NamedTuple
@@ -13,16 +13,16 @@ class Tile(NamedTuple):
     warps: int
     stages: int
     precision: str = "tf32x3"  # of float32: three products on tensor cores keep about its accuracy; ieee has none
-    launches: int = 1  # of a backward kernel, each for some of its gradients, where registers are short
+    launches: int = 1  # of a backward kernel, each for some of its gradients if registers are short
     turned: bool = False  # see c_backward_kernel
 
 
 def padded(size: int) -> int:
-    """The power of two from 16 on that a dimension is padded to on chip."""
+    """Round a dimension up to a power of two from 16 on, its size on chip."""
     return max(16, 1 << (size - 1).bit_length())
 
 
-# Launches that the rules below leave too few registers: by bytes of an entry, kept rows, width and architectures.
+# Launches that would spill registers under the rules below: by bytes of an entry, kept rows, width and architectures.
 FORWARD = {
     (4, 128, 16): {80: Tile(32, 4, 2), 90: Tile(32, 4, 2), 100: Tile(32, 8, 2)},
     (4, 64, 128): {80: Tile(16, 8, 2, "ieee"), 100: Tile(16, 8, 2, "ieee")},
@@ -50,7 +50,15 @@ BACKWARD = {
 
 
 def streaming(kernel: str, m: int, width: int, dtype: torch.dtype, arch: int) -> Tile:
-    """rv or out: m kept rows and the larger of key and value size, both padded; arch 80, 90, 100."""
+    """The tile of rv or out.
+
+    Args:
+        kernel: ``rv`` or ``out``.
+        m: kept rows, padded.
+        width: the larger of key and value size, padded.
+        dtype: of the inputs.
+        arch: 80, 90, 100.
+    """
     size = dtype.itemsize, m, width
     for table in (RV, FORWARD) if kernel == "rv" else (FORWARD,):
         if arch in table.get(size, ()):
@@ -68,7 +76,7 @@ def streaming(kernel: str, m: int, width: int, dtype: torch.dtype, arch: int) ->
 
 
 def streaming_backward(m: int, width: int, dtype: torch.dtype, arch: int) -> Tile:
-    """c_backward and r_backward, of the same sizes."""
+    """The tile of c_backward and r_backward; arguments as for ``streaming``."""
     size, area = (dtype.itemsize, m, width), m * width
     if arch in BACKWARD.get(size, ()):
         return BACKWARD[size][arch]
@@ -90,33 +98,41 @@ def streaming_backward(m: int, width: int, dtype: torch.dtype, arch: int) -> Til
 
 
 def passes(a: str, b: str, c: str, launches: int) -> list[dict[str, bool]]:
-    """The gradients, of three, that each launch computes."""
+    """Divide three gradients among launches."""
     groups = {1: [{a, b, c}], 2: [{a}, {b, c}], 3: [{a}, {b}, {c}]}[launches]
     return [{name: name in group for name in (a, b, c)} for group in groups]
 
 
 def scatter_warps(m: int, width: int) -> int:
-    """128 x 128 gradients of kept rows in float32 take the registers of eight warps."""
+    """The warps of scatter: 128 x 128 gradients of kept rows in float32 need the registers of eight."""
     return 8 if m * width > 8192 else 4
 
 
 def cubic(m: int, arch: int) -> Tile | None:
-    """The inner matrix on chip; None where it does not fit and library products stand in.
+    """The tile of the inner matrix on chip; None if it does not fit, for which library products are used.
 
-    64 rows take more registers than there are: some spill, to caches, which is less than the matrices that library
-    products move through device memory for each step, 15 forward and 63 backward.
-    For sm_100 triton 3.7 turns the kernels of 64 rows, whose products go through tensor memory, into a single trap.
+    64 rows need more registers than there are; some spill to caches, which costs less than the matrices that library
+    products move through device memory for each step, 15 forward and 63 backward. For sm_100 triton 3.7 compiles the
+    kernels of 64 rows, whose products use tensor memory, to a single trap instruction.
     """
     return Tile(0, 4, 1) if m <= (64 if arch < 100 else 32) else None
 
 
 def inner_precision(dtype: torch.dtype) -> str:
-    """Of the cubic iteration, which magnifies rounding: the cheaper 16 bits are enough beside bfloat16's 8 only."""
+    """The precision of the cubic iteration, which amplifies rounding: the cheaper 16 bits suffice only for bfloat16."""
     return "bf16x3" if dtype == torch.bfloat16 else "tf32x3"
 
 
 def chunk(heads: int, length: int, block: int, device: torch.device, fill: int = 4) -> int:
-    """Rows of the sequence for one program: ``fill`` programs for each multiprocessor, but no fewer than 4 blocks."""
+    """Rows of the sequence for one program, so that there are ``fill`` programs for each multiprocessor.
+
+    Args:
+        heads: of all examples.
+        length: of the sequence.
+        block: rows at a time, of which a program gets at least 4 blocks.
+        device: of the launch.
+        fill: programs for each multiprocessor.
+    """
     parts = -(-fill * multiprocessors(device) // max(1, heads))
     blocks = -(-length // block)
     return block * max(4, -(-blocks // parts))
@@ -124,12 +140,12 @@ def chunk(heads: int, length: int, block: int, device: torch.device, fill: int =
 
 @cache
 def arch(device: torch.device) -> int:
-    """80, 90, 100; 90 where there is no GPU. What is neither Hopper nor sm_100 has the matrix products of sm_80."""
+    """The architecture of a device: 80, 90, 100; 90 without a GPU, 80 for all but Hopper and sm_100."""
     major = torch.cuda.get_device_capability(device)[0] if device.type == "cuda" else 9
     return {9: 90, 10: 100}.get(major, 80)
 
 
 @cache
 def multiprocessors(device: torch.device) -> int:
-    """An H100's number where there is no GPU: the interpreter, and compilation ahead of time."""
+    """The multiprocessors of a device; those of an H100 without a GPU."""
     return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 132

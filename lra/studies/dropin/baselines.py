@@ -1,4 +1,4 @@
-"""Other attention that can stand in for softmax without training: q, k (N,H,L,D), v (N,H,L,E), count -> (N,H,L,E)."""
+"""Other attention that can replace softmax without training: q, k (N,H,L,D), v (N,H,L,E), count -> (N,H,L,E)."""
 
 import torch
 from torch import Tensor
@@ -14,6 +14,7 @@ from .cur_variants import weights
 
 
 def sizes(q: Tensor, v: Tensor) -> Sizes:
+    """The sizes of a mechanism for q (N,H,L,D) and v (N,H,L,E)."""
     return Sizes(heads=q.shape[1], head_dim=q.shape[3], value_dim=v.shape[3], length=q.shape[2])
 
 
@@ -28,7 +29,7 @@ def nystrom(q: Tensor, k: Tensor, v: Tensor, count: int) -> Tensor:
 
 
 def nystrom_kmeans(q: Tensor, k: Tensor, v: Tensor, count: int) -> Tensor:
-    """The same with means of clusters of queries and of keys (Zhang, Tsang and Kwok 2008)."""
+    """``nystrom`` with means of clusters of queries and of keys (Zhang, Tsang and Kwok 2008)."""
     q_marks, k_marks = centres(q, count), centres(k, count)
     return weights(q, k_marks) @ (cubic(weights(q_marks, k_marks), steps=6) @ (weights(q_marks, k) @ v))
 
@@ -41,7 +42,7 @@ def performer(q: Tensor, k: Tensor, v: Tensor, count: int) -> Tensor:
 def clustered(q: Tensor, k: Tensor, v: Tensor, count: int) -> Tensor:
     """Clustered attention (Vyas et al. 2020, section 3.2): a query has the attention of its cluster's mean query.
 
-    Clusters are those of Lloyd's algorithm; the paper's, of hashes, are coarser. A cluster for each query is exact.
+    Clusters are those of Lloyd's algorithm; the paper's, from hashes, are coarser. A cluster for each query is exact.
     """
     marks = centres(q, count)
     return gather_kept(weights(marks, k) @ v, nearest(q, marks, None).squeeze(-1))
@@ -50,25 +51,25 @@ def clustered(q: Tensor, k: Tensor, v: Tensor, count: int) -> Tensor:
 def clustered_improved(q: Tensor, k: Tensor, v: Tensor, count: int) -> Tensor:
     """Improved clustered attention (Vyas et al. 2020, section 3.3, equations 9 to 11).
 
-    A query shares the attention that its cluster's mean pays to its ``count`` heaviest keys out among them by its own
-    scores, so that there are as many products as CUR's: count L of the clusters and count L of the heavy keys.
+    A query distributes the attention of its cluster's mean to the cluster's ``count`` heaviest keys by its own scores.
+    There are as many products as in CUR: count L for the clusters and count L for the heavy keys.
     """
     marks = centres(q, count)
-    map, own = weights(marks, k), nearest(q, marks, None).squeeze(-1)  # (N,H,c,L), (N,H,L)
+    map, cluster = weights(marks, k), nearest(q, marks, None).squeeze(-1)  # (N,H,c,L), (N,H,L)
     mass, heavy = map.topk(count)  # (N,H,c,t)
     rest = map.scatter(-1, heavy, 0) @ v
-    pick = gather_kept(heavy, own).flatten(2)  # (N,H,L·t)
+    pick = gather_kept(heavy, cluster).flatten(2)  # (N,H,L·t)
     keys, values = (gather_kept(x, pick).unflatten(2, (-1, count)) for x in (k, v))  # (N,H,L,t,D)
-    shared = gather_kept(mass.sum(-1, keepdim=True), own) * weights(q[:, :, :, None], keys).squeeze(3)
-    return gather_kept(rest, own) + (shared[:, :, :, None] @ values).squeeze(3)
+    shared = gather_kept(mass.sum(-1, keepdim=True), cluster) * weights(q[:, :, :, None], keys).squeeze(3)
+    return gather_kept(rest, cluster) + (shared[:, :, :, None] @ values).squeeze(3)
 
 
 def centres(x: Tensor, count: int, steps: int = 10) -> Tensor:
-    """Means of clusters: Lloyd's algorithm from farthest points, (N,H,L,D) -> (N,H,count,D)."""
-    found = gather_kept(x, farthest(x, count, None))
+    """Compute means of clusters by Lloyd's algorithm from farthest points, (N,H,L,D) -> (N,H,count,D)."""
+    centre_points = gather_kept(x, farthest(x, count, None))
     for _ in range(steps):
-        found = means(x, found)
-    return found
+        centre_points = means(x, centre_points)
+    return centre_points
 
 
 @torch.no_grad()

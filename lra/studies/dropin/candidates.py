@@ -1,8 +1,8 @@
-"""Every candidate by its name: q, k (N,H,L,D), v (N,H,L,E) of real tokens, count -> (N,H,L,E), and what it is.
+"""Every candidate by its name, with a description: q, k (N,H,L,D), v (N,H,L,E) of real tokens, count -> (N,H,L,E).
 
-Unless it says otherwise a candidate keeps ``count`` rows and ``count`` columns, by position (``step``), and copies the
-kept rows of the output, as CUR does. Names that begin with cur_ differ from the paper's CUR in one thing, those that
-begin with plus_ from ``cur_plus``.
+Unless the description says otherwise a candidate keeps ``count`` rows and ``count`` columns by position (``step``) and
+copies the kept rows of the output, as CUR does. Names that begin with cur_ differ from the paper's CUR in one respect,
+those that begin with plus_ from ``cur_plus``.
 """
 
 from collections.abc import Callable
@@ -27,16 +27,23 @@ class Candidate(NamedTuple):
 
 
 def cur(**options) -> Function:
-    """CUR with options of its own."""
+    """Make CUR with options, by position unless they choose another score."""
     return lambda q, k, v, count: CUR(baselines.sizes(q, v), count=count, **{"score": "step"} | options)(q, k, v)
 
 
 def plus(**options) -> Function:
+    """Make ``cur_plus`` with options."""
     return lambda q, k, v, count: CURPlus(baselines.sizes(q, v), count=count, **options)(q, k, v)
 
 
 def made(choose: landmarks.Choice, combine: Callable[..., Tensor], **options) -> Function:
-    """``combine`` of the rows and columns that ``choose`` keeps."""
+    """Make a candidate that combines the rows and columns that a rule keeps.
+
+    Args:
+        choose: the rule.
+        combine: of kept rows and columns.
+        options: of ``combine``.
+    """
 
     def function(q, k, v, count):
         x = Kept(q, k, v, *choose(q, k, v, count))
@@ -46,7 +53,7 @@ def made(choose: landmarks.Choice, combine: Callable[..., Tensor], **options) ->
 
 
 def sampled(**options) -> Function:
-    """Least-squares M on twice as many rows as are kept, by position."""
+    """Make CUR with the least-squares M on twice as many rows as are kept, by position."""
 
     def function(q, k, v, count):
         x = Kept(q, k, v, *step(q, k, v, count))
@@ -69,7 +76,7 @@ CHOICES = {
 }
 CANDIDATES = {
     "cur_step": Candidate(cur(), "the paper's: cubic inverse of 4 steps, rows and columns by position"),
-    # which rows and columns
+    # selection of rows and columns
     "cur_abs": Candidate(cur(score="abs"), "largest absolute sums (the paper's)"),
     "cur_random": Candidate(cur(score="random", resample="always"), "drawn uniformly (the paper's)"),
     "cur_farthest": Candidate(cur(score="farthest"), "farthest-point traversal (Gonzalez 1985)"),
@@ -85,7 +92,7 @@ CANDIDATES = {
         cur(pinv=partial(inverses.damped_cubic, steps=4, ridge=0.1)), "cubic inverse of the damped uᵀu, 4 steps"
     ),
     "cur_row_normalised": Candidate(cur(pinv=inverses.row_normalised), "cubic inverse with rows that sum to one"),
-    # what is made of it
+    # combination
     "cur_missing_mass": Candidate(made(step, missing_mass, inverse=paper), "missing mass to the mean value"),
     "cur_row_sums": Candidate(made(step, row_sums, inverse=paper), "divided by row sums (Performer, equation 4)"),
     "cur_values_first": Candidate(

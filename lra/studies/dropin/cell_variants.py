@@ -1,8 +1,8 @@
-"""The parts of ``lra.ops.cells``, which is ``cur_plus``: cells of keys alone, and other corrections of their error.
+"""Variants of ``cur_plus`` (``lra.ops.cells``): cells of keys alone, and other corrections of their error.
 
-O = C v̄ + S e: C = softmax(q k̄ᵀ / √D + log n) over means k̄, v̄ of cells of n keys, e = R v - U v̄ what that lacks in the
-kept rows, S with the rounds of ``lra.ops.cells.boosted`` in it. Each function here leaves something out or replaces
-it. Shapes as in ``cur_variants``.
+O = C v̄ + S e: C = softmax(q k̄ᵀ / √D + log n) over means k̄, v̄ of cells of n keys, e = R v - U v̄ the error of that in
+the kept rows, S a smoother with the rounds of ``lra.ops.cells.boosted``. Each function here omits or replaces a part.
+Shapes as in ``cur_variants``.
 """
 
 from collections.abc import Callable
@@ -19,10 +19,12 @@ Smoother = Callable[[Tensor, Tensor], Tensor]  # queries (N,H,L,D) and kept ones
 
 
 def over_cells(x: Kept, lloyd: int = 0, averaged: bool = True) -> tuple[Tensor, Tensor, Tensor]:
-    """C (N,H,L,c), U (N,H,r,c) and v̄ (N,H,c,E).
+    """Compute C (N,H,L,c), U (N,H,r,c) and v̄ (N,H,c,E).
 
-    lloyd: how often the cells are drawn anew around their means (Lloyd 1982). averaged=False: the kept keys and values
-    themselves, all of one size.
+    Args:
+        x: kept rows and columns.
+        lloyd: number of times that the cells are formed again around their means (Lloyd 1982).
+        averaged: False for the kept keys and values themselves, all of one size, in place of means.
     """
     if not averaged:
         return x.C, x.U, x.v_cols
@@ -35,34 +37,39 @@ def over_cells(x: Kept, lloyd: int = 0, averaged: bool = True) -> tuple[Tensor, 
 
 
 def means(x: Tensor, centres: Tensor) -> Tensor:
-    """One step of Lloyd's: the mean of the keys nearest to each centre; a centre without any stays."""
-    found, _, sizes = cells(x, x, centres, None, None)
-    return torch.where(sizes[..., None] > 0, found, centres)
+    """Take one step of Lloyd's algorithm: the mean of the keys nearest to each centre, or the centre without any."""
+    means_, _, sizes = cells(x, x, centres, None, None)
+    return torch.where(sizes[..., None] > 0, means_, centres)
 
 
 def cells_alone(x: Kept, lloyd: int = 0) -> Tensor:
-    """C v̄: no correction (proportional attention of ToMe: Bolya et al. 2023, equation 1)."""
+    """C v̄ without correction (proportional attention of ToMe: Bolya et al. 2023, equation 1)."""
     C, _, values = over_cells(x, lloyd)
     return C @ values
 
 
 def smoothed(x: Kept, smoother: Smoother, lloyd: int = 0, averaged: bool = True) -> Tensor:
-    """C v̄ + S e with another S."""
+    """C v̄ + S e with another S; the arguments after it as in ``over_cells``."""
     C, U, values = over_cells(x, lloyd, averaged)
     return C @ values + smoother(x.q, x.q_rows) @ (x.exact - U @ values)
 
 
 def inverted(x: Kept, inverse: Inverse) -> Tensor:
-    """C (v̄ + Z e): CUR's inverse in place of the smoothing, ``values_first`` over cells."""
+    """C (v̄ + Z e), with CUR's inverse in place of the smoothing: ``values_first`` over cells."""
     C, U, values = over_cells(x)
     return C @ (values + inverse(U) @ (x.exact - U @ values))
 
 
 def heavy_keys(x: Kept, share: float) -> Tensor:
-    """``smoothed`` with some keys of each query taken out of their cells to stand for themselves: the ``share`` times c
-    heaviest of the nearest kept row (heavy keys: Vyas et al. 2020; with a smooth rest: Scatterbrain, Chen et al. 2021).
+    """``smoothed`` with the heaviest keys of each query taken exactly instead of by their cells.
 
-    A heavy key adds exp(its own score) less what its cell has for it to the sums above and below the fraction.
+    These are the ``share`` times c heaviest keys of the nearest kept row (heavy keys: Vyas et al. 2020; with a smooth
+    rest: Scatterbrain, Chen et al. 2021). A heavy key adds exp(its own score) less its share of its cell's weight to
+    numerator and denominator.
+
+    Args:
+        x: kept rows and columns.
+        share: of c.
     """
     owner, own = nearest(x.k, x.k_cols, None).squeeze(-1), nearest(x.q, x.q_rows, None).squeeze(-1)
     keys, values, sizes = cells(x.k, x.v, x.k_cols, None, None)
@@ -91,7 +98,7 @@ def kernel(q: Tensor, q_rows: Tensor, width: float = 1.0, rounds: int = ROUNDS) 
 
 
 def nearest_row(q: Tensor, q_rows: Tensor) -> Tensor:
-    """The error of the nearest kept row, as clustered attention would have it."""
+    """The error of the nearest kept row, as in clustered attention."""
     return F.one_hot(nearest(q, q_rows, None).squeeze(-1), q_rows.shape[2]).to(q.dtype)
 
 

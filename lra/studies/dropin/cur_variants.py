@@ -1,4 +1,4 @@
-"""Kept rows and columns of an attention map, and what CUR makes of them.
+"""Kept rows and columns of an attention map, and CUR's ways to combine them.
 
 Shapes as in ``lra.attention.base``, r kept rows, c kept columns; every token is real. A = softmax(q kᵀ / √D) is the
 map, R its kept rows, C = softmax(q k_Jᵀ / √D) over the kept keys alone, U the kept rows of C.
@@ -23,7 +23,7 @@ def weights(q: Tensor, k: Tensor, bias: Tensor | float = 0.0) -> Tensor:
 
 @dataclass(frozen=True)
 class Kept:
-    """q, k (N,H,L,D), v (N,H,L,E); rows (N,H,r) and cols (N,H,c), int64: the queries and the keys that are kept."""
+    """Kept rows and columns: q, k (N,H,L,D), v (N,H,L,E), rows (N,H,r) of queries and cols (N,H,c) of keys, int64."""
 
     q: Tensor
     k: Tensor
@@ -61,7 +61,7 @@ class Kept:
         return self.R @ self.v
 
     def copied(self, out: Tensor) -> Tensor:
-        """The output (N,H,L,E) with its kept rows, which are known, put in."""
+        """Replace the kept rows of the output (N,H,L,E) by the exact ones."""
         return out.scatter(2, self.rows[..., None].expand_as(self.exact), self.exact)
 
 
@@ -71,9 +71,9 @@ def product(x: Kept, inverse: Inverse) -> Tensor:
 
 
 def missing_mass(x: Kept, inverse: Inverse) -> Tensor:
-    """C Z R v + (1 - C Z 1) v̄: what the rows of C Z R lack to one goes to the mean value v̄.
+    """C Z R v + (1 - C Z 1) v̄: the missing mass of the rows of C Z R goes to the mean value v̄.
 
-    That is CUR of v - v̄, so that constant values stay (a control variate, as in Zheng et al. 2023, "Efficient
+    That is CUR of v - v̄, which is exact for constant values (a control variate, as in Zheng et al. 2023, "Efficient
     attention via control variates").
     """
     z, mean = inverse(x.U), x.v.mean(2, keepdim=True)
@@ -81,9 +81,10 @@ def missing_mass(x: Kept, inverse: Inverse) -> Tensor:
 
 
 def values_first(x: Kept, inverse: Inverse) -> Tensor:
-    """C (v_J + Z (R v - U v_J)): the inverse is left with what the kept values v_J do not explain.
+    """C (v_J + Z (R v - U v_J)): the inverse is applied to the part that the kept values v_J do not explain.
 
-    Tikhonov's regularisation towards a first guess (Hansen, Rank-deficient and discrete ill-posed problems, 1998).
+    This is Tikhonov's regularisation towards a first guess (Hansen, Rank-deficient and discrete ill-posed problems,
+    1998).
     """
     return x.C @ (x.v_cols + inverse(x.U) @ (x.exact - x.U @ x.v_cols))
 
@@ -95,10 +96,15 @@ def row_sums(x: Kept, inverse: Inverse) -> Tensor:
 
 
 def least_squares(x: Kept, rows: Tensor | None = None, inverse: Inverse = partial(exact, rtol=1e-6)) -> Tensor:
-    """C M R v with M = (S C)⁺ S A R⁺, which minimises |S (A - C M R)|; S takes ``rows`` (N,H,s), all of them for None.
+    """C M R v with M = (S C)⁺ S A R⁺, which minimises |S (A - C M R)|.
 
-    With all rows M is the best there is for this C and R (Stewart 1999; Boutsidis and Woodruff 2014) and needs the
-    whole of A; with s of them it is O(s L). C and R have rank below c, up to rounding, which rtol leaves out.
+    With all rows M is optimal for this C and R (Stewart 1999; Boutsidis and Woodruff 2014) and needs the whole of A;
+    with s rows it costs O(s L). Up to rounding, which rtol removes, C and R have rank below c.
+
+    Args:
+        x: kept rows and columns.
+        rows: (N,H,s), those that S selects; None for all.
+        inverse: of both factors.
     """
     q, C = (x.q, x.C) if rows is None else (gather_kept(x.q, rows), gather_kept(x.C, rows))
     right = inverse(x.R.double()) @ x.exact.double()  # R⁺ R v

@@ -1,4 +1,4 @@
-"""Inverses of U beside those of ``lra.ops.pinv``, (...,c,c) -> (...,c,c); every kept token is real."""
+"""Inverses of U besides those of ``lra.ops.pinv``, (...,c,c) -> (...,c,c); every kept token is real."""
 
 import torch
 from torch import Tensor
@@ -11,7 +11,12 @@ from ...ops.precision import full_precision
 def damped_cubic(m: Tensor, *, steps: int, ridge: float) -> Tensor:
     """The cubic iteration on mᵀm + (ridge s)² I, times mᵀ, s the largest singular value.
 
-    Converged, this is ``tikhonov``; few steps damp further.
+    At convergence this is ``tikhonov``; fewer steps damp more.
+
+    Args:
+        m: (...,c,c).
+        steps: of the iteration.
+        ridge: relative to s.
     """
     damping = (ridge * torch.linalg.matrix_norm(m, ord=2)[..., None, None]).square()
     gram = m.mT @ m + damping * torch.eye(m.shape[-1], dtype=m.dtype, device=m.device)
@@ -19,9 +24,9 @@ def damped_cubic(m: Tensor, *, steps: int, ridge: float) -> Tensor:
 
 
 def row_normalised(m: Tensor, *, steps: int = 4, init: str = "per_matrix") -> Tensor:
-    """The cubic inverse, with the same added to each entry of a row so that it sums to one.
+    """The cubic inverse, with a constant added to each row so that the row sums to one.
 
-    Rows of m and of its true inverse do, and with them those of C Z R.
+    The rows of m and of its true inverse sum to one, and with them those of C Z R.
     """
     z = cubic(m, steps=steps, init=init)
     return z + (1 - z.sum(-1, keepdim=True)) / z.shape[-1]

@@ -1,4 +1,4 @@
-"""Rules that choose rows and columns: q, k (N,H,L,D), v (N,H,L,E), count -> rows, cols, int64 (N,H,count).
+"""Rules to choose rows and columns: q, k (N,H,L,D), v (N,H,L,E), count -> rows, cols, int64 (N,H,count).
 
 Every token is real. The rules of ``lra.ops.selection`` are CUR's options; those of this file are candidates only.
 """
@@ -16,33 +16,35 @@ Choice = Callable[[Tensor, Tensor, Tensor, int], tuple[Tensor, Tensor]]
 
 
 def select(score: str) -> Choice:
-    """A rule of ``lra.ops.selection``, queries for rows and keys for columns."""
+    """Make a rule of ``lra.ops.selection``, applied to queries for rows and to keys for columns."""
     return lambda q, k, v, count: selection.select(q, k, count, score=score)
 
 
 def by_position(x: Tensor, count: int) -> Tensor:
-    """Rows at equal distances, the same in all heads."""
+    """Choose rows at equal distances, the same in all heads: (N,H,L,D) -> (N,H,count)."""
     return every(x.shape[0], x.shape[2], count, None, x.device)[:, None].expand(-1, x.shape[1], -1)
 
 
 def alike(one: Callable[[Tensor, int], Tensor]) -> Choice:
-    """One rule for queries and for keys."""
+    """Apply one rule to queries and to keys."""
     return lambda q, k, v, count: (one(q, count), one(k, count))
 
 
 def kmeans_pp(x: Tensor, count: int) -> Tensor:
-    """The first centres of k-means++: the next one is drawn in proportion to its squared distance to those that there
-    are (Arthur and Vassilvitskii 2007, section 2.2)."""
+    """Draw the seeds of k-means++, each in proportion to its squared distance from the earlier ones.
+
+    Source: Arthur and Vassilvitskii 2007, section 2.2.
+    """
     N, H, L, _ = x.shape
     at = torch.randint(L, (N, H, 1))
-    apart, kept = torch.full((N, H, L), float("inf")), [at]
+    apart, seeds = torch.full((N, H, L), float("inf")), [at]
     for _ in range(count - 1):
         apart = torch.minimum(apart, (x - gather_kept(x, at)).square().sum(-1))
         # If only repeated rows are left, any of them is drawn.
-        chance = (apart + apart.amax(-1, keepdim=True).clamp(min=1) * 1e-9).scatter(-1, torch.cat(kept, -1), 0)
+        chance = (apart + apart.amax(-1, keepdim=True).clamp(min=1) * 1e-9).scatter(-1, torch.cat(seeds, -1), 0)
         at = torch.multinomial(chance.flatten(0, 1), 1).view(N, H, 1)
-        kept.append(at)
-    return torch.cat(kept, -1)
+        seeds.append(at)
+    return torch.cat(seeds, -1)
 
 
 def leverage(x: Tensor, count: int, ridge: float = 1e-3) -> Tensor:
@@ -57,7 +59,7 @@ def leverage(x: Tensor, count: int, ridge: float = 1e-3) -> Tensor:
 
 
 def segments(x: Tensor, count: int) -> Tensor:
-    """Of each of count consecutive segments the row with the largest sum of absolute values."""
+    """Choose the row with the largest sum of absolute values in each of count consecutive segments."""
     L = x.shape[2]
     segment = torch.arange(L) * count // L
     scores = x.abs().sum(-1)[:, :, None].expand(-1, -1, count, -1)  # (N,H,count,L)
@@ -77,14 +79,14 @@ def received(q: Tensor, k: Tensor, v: Tensor, count: int) -> tuple[Tensor, Tenso
 
 
 def spread_and_received(q: Tensor, k: Tensor, v: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Farthest rows; half of the columns farthest, the others those to which these rows pay the most attention."""
+    """Farthest rows; half of the columns farthest, the others those that get the most attention of these rows."""
     rows, first = farthest(q, count, None), farthest(k, max(1, count // 2), None)
     mass = weights(gather_kept(q, rows), k).sum(2)
     return rows, mass.scatter(-1, first, float("inf")).topk(count).indices
 
 
 def uneven(choose: Choice, share: float) -> Choice:
-    """share times as many rows, and so many fewer columns that together they are as many as before."""
+    """Choose ``share`` times as many rows, and columns so that the sum of both stays 2 count."""
 
     def chosen(q, k, v, count):
         L = q.shape[2]

@@ -22,7 +22,7 @@ CLUSTERS, SPREAD, NOISE = 24, 1.5, 0.5  # of ``clustered``: deviations of the ce
 
 
 class Source(NamedTuple):
-    """name: of a column and a folder. examples: the layers of each."""
+    """A source: the name of its column and folder, a description, and the layers of each example."""
 
     name: str
     about: str
@@ -30,7 +30,12 @@ class Source(NamedTuple):
 
 
 def generated(kind: str, config: DictConfig) -> Source:
-    """``gaussian``: independent normal numbers; ``clustered``: q and k around the same centres, v normal."""
+    """Generate a source.
+
+    Args:
+        kind: ``gaussian``, independent normal numbers; ``clustered``, q and k around the same centres, v normal.
+        config: with seed, sizes and n.
+    """
     draw = torch.Generator().manual_seed(config.seed)
     H, L, D = config.heads, config.length, config.head_dim
     normal = lambda *shape: torch.randn(1, H, *shape, generator=draw)
@@ -51,7 +56,15 @@ def generated(kind: str, config: DictConfig) -> Source:
 
 
 def trained(run: Run, config: DictConfig) -> Source:
-    """Dev examples with more tokens than are kept, of the run's best model. Raises ValueError for another mechanism."""
+    """Record dev examples with more tokens than the largest count in the run's best model.
+
+    Args:
+        run: finished.
+        config: with counts, n, seed and data.root.
+
+    Raises:
+        ValueError: the mechanism is not exact softmax attention, or there are too few such examples.
+    """
     source, r = run.configuration(config.data.root), run.record
     data = build.task_data(source)
     data.setup()
@@ -67,15 +80,19 @@ def trained(run: Run, config: DictConfig) -> Source:
     examples = []
     for index in chosen:
         with torch.no_grad():
-            seen = calls(model, data.gather("val", np.array([index])))
-        examples.append([without_padding(**call.arguments) for (call, *_) in seen.values()])
+            recorded = calls(model, data.gather("val", np.array([index])))
+        examples.append([without_padding(**call.arguments) for (call, *_) in recorded.values()])
     lengths = [layers[0][0].shape[2] for layers in examples]
     about = f"{r.task} {r.label} {run.folder.name}, test {r.test:.1f}, {min(lengths)} to {max(lengths)} tokens"
     return Source(f"{r.study}-{r.label}-{run.folder.name}", about, examples)
 
 
 def without_padding(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, bias=None) -> Layer:
-    """The real tokens of the first row."""
+    """Select the real tokens of the first row: q, k (1,H,L,D), v (1,H,L,E).
+
+    Raises:
+        ValueError: the attention has a position bias.
+    """
     if bias is not None:
         raise ValueError("attention with a position bias is not softmax(q kᵀ); name a run of another block")
     real = torch.ones(q.shape[2], dtype=torch.bool) if mask is None else mask[0]
@@ -83,7 +100,11 @@ def without_padding(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None,
 
 
 def pretrained(config: DictConfig) -> Source:
-    """Test examples of an encoder of transformers: images, or texts that fill ``length``."""
+    """Record test examples in an encoder of transformers: images, or texts that fill ``length``.
+
+    Raises:
+        ValueError: the encoder cannot be loaded, or there are too few such examples.
+    """
     try:
         from ..pretrained.__main__ import examples
         from ..pretrained.capture import captured
@@ -94,19 +115,19 @@ def pretrained(config: DictConfig) -> Source:
     named = {key: config[key] for key in ("model", "length", "size")}
     encoder = load(OmegaConf.create({**named, "pool": "mean", "device": "cpu"}))
     contents, _ = examples(Path(config.examples), "test", config.drawn, config.seed)
-    layers, found = [], []
-    for index in np.random.default_rng(config.seed).permutation(len(contents)):  # a file has class after class
+    layers, recorded = [], []
+    for index in np.random.default_rng(config.seed).permutation(len(contents)):  # examples are sorted by class
         layers = captured(encoder, contents[index])
         if encoder.tokenizer is None or layers[0][0].shape[2] == config.length:
-            found.append(layers)
-        if len(found) == config.n:
+            recorded.append(layers)
+        if len(recorded) == config.n:
             break
     else:
-        what = "images" if encoder.tokenizer is None else f"texts that fill length={config.length}"
-        raise ValueError(f"{len(found)} of drawn={config.drawn} are {what}, and n={config.n}")
+        description = "images" if encoder.tokenizer is None else f"texts that fill length={config.length}"
+        raise ValueError(f"{len(recorded)} of drawn={config.drawn} are {description}, and n={config.n}")
     H, L = layers[0][0].shape[1:3]
     about = f"{Path(config.examples).name}, {len(layers)} layers of {H} heads, {L} tokens"
-    return Source(f"{Path(config.model).name}-{L}", about, found)
+    return Source(f"{Path(config.model).name}-{L}", about, recorded)
 
 
 def sources(config: DictConfig) -> Iterator[Source]:

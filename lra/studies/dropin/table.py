@@ -13,18 +13,18 @@ from ...disk import checksums
 from ...runs import record
 
 FILE, COST, BASE = "errors.json", "cost.json", "cur_step"
-STRICT = ConfigDict(strict=True)  # what is no number is a result here
+STRICT = ConfigDict(strict=True)  # nan and infinity are valid results here
 Count = Annotated[str, Field(pattern=r"^[1-9]\d{0,8}$")]
 LEGEND = (
     "Relative error |O - O'| / |O| (Frobenius, heads together) of the attention output, mean over layers ± sample "
     "standard deviation over examples. ratio: geometric mean over the columns of the error over that of cur_step, the "
-    "paper's CUR; the table is sorted by it. ms (MiB): time and peak memory of one call at the length said below."
+    "paper's CUR; the table is sorted by it. ms (MiB): time and peak memory of one call at the length below."
 )
 
 
 @dataclass
 class Errors:
-    """One source. values: candidate -> count, as text -> mean and deviation over n examples."""
+    """The errors of one source; ``values`` by candidate, then by count as text: mean and deviation over n examples."""
 
     __pydantic_config__ = STRICT
     source: str
@@ -37,7 +37,7 @@ class Errors:
 
 @dataclass
 class Cost:
-    """exact, values: milliseconds and MiB, of exact attention and of candidate -> count."""
+    """The cost in milliseconds and MiB of exact attention, and by candidate and count."""
 
     __pydantic_config__ = STRICT
     about: str
@@ -46,23 +46,29 @@ class Cost:
 
 
 def save(errors: Errors, home: Path) -> None:
+    """Write the errors of a source into its folder below ``home``."""
     folder = home / errors.source
     folder.mkdir(parents=True, exist_ok=True)
     checksums.save(folder / FILE, json.dumps(asdict(errors), indent=1) + "\n")
 
 
 def load(path: Path) -> Errors:
-    """Raises ValueError where the file is not of this kind."""
+    """Read the errors of a source. Raises ValueError if the file does not hold any."""
     return record.parse(Errors, path, "of this study", "delete it")
 
 
 def load_cost(path: Path) -> dict:
-    """The fields of Cost. Raises ValueError where the file is not of this kind."""
+    """Read the fields of Cost. Raises ValueError if the file does not hold them."""
     return asdict(record.parse(Cost, path, "of this study", "delete it"))
 
 
 def ratio(name: str, all: list[Errors]) -> float:
-    """Geometric mean of the error over that of BASE in the same column; infinite for what is no number."""
+    """The geometric mean of the error over that of BASE in the same column; infinite if an error is not finite.
+
+    Args:
+        name: of the candidate.
+        all: errors of every source.
+    """
     pairs = [
         (value[0], errors.values[BASE][count][0])
         for errors in all
@@ -76,34 +82,43 @@ def ratio(name: str, all: list[Errors]) -> float:
 
 
 def all_finite(pairs: list[tuple[float, float]]) -> bool:
+    """Whether all numbers are finite."""
     return all(math.isfinite(x) for pair in pairs for x in pair)
 
 
 def rows(all: list[Errors], cost: dict, about: dict[str, str]) -> tuple[list[str], list[list[str]]]:
-    """Head and lines, the best candidate first."""
+    """Make the head and the lines of the table, the best candidate first.
+
+    Args:
+        all: errors of every source.
+        cost: fields of Cost, empty without any.
+        about: descriptions of the candidates.
+    """
     columns = [
         (errors, count)
         for errors in all
-        for count in sorted({count for found in errors.values.values() for count in found}, key=int)
+        for count in sorted({count for by_count in errors.values.values() for count in by_count}, key=int)
     ]
     prices = cost.get("values", {})
-    timed = sorted({count for found in prices.values() for count in found}, key=int)
+    timed = sorted({count for by_count in prices.values() for count in by_count}, key=int)
     head = ["candidate", "ratio", *(f"ms (MiB) c={count}" for count in timed)]
     head += [*(f"{e.source} c={count}" for e, count in columns), "what"]
     ratios = {name: ratio(name, all) for errors in all for name in errors.values}
     lines = []
     for name in sorted(ratios, key=lambda name: (ratios[name], name)):
-        price = [paid(prices.get(name, {}).get(count)) for count in timed]
-        cells = [told(errors.values.get(name, {}).get(count)) for errors, count in columns]
+        price = [price_text(prices.get(name, {}).get(count)) for count in timed]
+        cells = [error_text(errors.values.get(name, {}).get(count)) for errors, count in columns]
         lines.append([name, f"{ratios[name]:.3g}", *price, *cells, about.get(name, "")])
     return head, lines
 
 
-def paid(price: tuple[float, float] | None) -> str:
+def price_text(price: tuple[float, float] | None) -> str:
+    """Format milliseconds and MiB; empty for None."""
     return "" if price is None else f"{price[0]:.3g} ({price[1]:.3g})"
 
 
-def told(value: tuple[float, float] | None) -> str:
+def error_text(value: tuple[float, float] | None) -> str:
+    """Format mean ± deviation; empty for None."""
     if value is None:
         return ""
     mean, deviation = value
@@ -112,10 +127,11 @@ def told(value: tuple[float, float] | None) -> str:
 
 
 def markdown(all: list[Errors], cost: dict, about: dict[str, str]) -> str:
+    """Format the table as Markdown; arguments as for ``rows``."""
     head, lines = rows(all, cost, about)
     line = lambda cells: "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
     facts = [f"* {e.source}: {e.about}; n = {e.n}, seed {e.seed}, commit {e.git or 'unknown'}" for e in all]
     if cost:
-        facts.append(f"* ms (MiB): {cost['about']}; exact attention (sdpa) {paid(cost['exact'])}")
+        facts.append(f"* ms (MiB): {cost['about']}; exact attention (sdpa) {price_text(cost['exact'])}")
     table = [line(head), line(["---"] * len(head)), *map(line, lines)]
     return "\n\n".join(["# Candidates for a drop-in", LEGEND, "\n".join(facts), "\n".join(table)]) + "\n"

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +10,7 @@ from omegaconf import DictConfig
 from rich.console import Console
 
 from ...config import main
+from ...console import log
 from ...runs import record
 from . import chord
 from .matrices import EXTRA, KINDS
@@ -21,9 +21,10 @@ FIT = ("iterations", "init", "seed", "impl")  # arguments of chord.fit
 
 @main("factorise")
 def factorise(config: DictConfig) -> None:
-    """Fits what is not there yet, then writes the table and a picture for each kind of image.
+    """Fit the matrices that have no result yet, then write the table and a figure for each kind of matrix.
 
-    Raises ValueError for an unknown kind or number and where a package with matrices is missing.
+    Raises:
+        ValueError: a kind is unknown, or a package with matrices is missing.
     """
     kinds = list(KINDS) if config.kinds == ["all"] else list(config.kinds)
     if unknown := [kind for kind in kinds if kind not in KINDS]:
@@ -40,13 +41,20 @@ def factorise(config: DictConfig) -> None:
     record.write(home / "factorise.md", markdown(results))
     console = Console(highlight=False)
     if not console.is_terminal:
-        console.width = 160  # a pipe has no width to fit
+        console.width = 160  # no line is wrapped in a pipe
     console.print(*terminal(results))
     print(f"written to {home}/factorise.md")
 
 
 def result(kind: str, name: str, x: np.ndarray, config: DictConfig, path: Path) -> Result:
-    """Read where the same matrix was fitted in the same way before."""
+    """Fit a matrix, or read the result if the same matrix was fitted with the same options before.
+
+    Args:
+        kind, name: of the matrix.
+        x: (n,n).
+        config: with the options of ``chord.fit``.
+        path: of the result.
+    """
     asked = {key: config[key] for key in FIT}
     asked["sha256"] = hashlib.sha256(np.ascontiguousarray(x)).hexdigest()
     if path.exists():
@@ -57,10 +65,10 @@ def result(kind: str, name: str, x: np.ndarray, config: DictConfig, path: Path) 
     path.parent.mkdir(parents=True, exist_ok=True)
     with record.replacing(path) as part, open(part, "wb") as file:
         np.savez(file, factors=factors, errors=fell, stopped=stopped, asked=json.dumps(asked))
-    made = judge(kind, name, x, factors, fell, stopped)
-    errors = f"SF {made.sparse:.4g}, SVD {made.svd['paper']:.4g}, with as many numbers {made.svd['equal']:.4g}"
-    print(f"{kind} {name}: {errors}; {made.iterations} iterations", file=sys.stderr, flush=True)
-    return made
+    fitted = judge(kind, name, x, factors, fell, stopped)
+    errors = f"SF {fitted.sparse:.4g}, SVD {fitted.svd['paper']:.4g}, with as many numbers {fitted.svd['equal']:.4g}"
+    log(f"{kind} {name}: {errors}; {fitted.iterations} iterations")
+    return fitted
 
 
 def judge(kind: str, name: str, x: np.ndarray, factors: np.ndarray, fell: np.ndarray, stopped: str) -> Result:

@@ -44,9 +44,9 @@ def start(n: int, *, seed: int, init: str = "code") -> Tensor:
 
 
 def apply(w: Tensor, s: Tensor) -> Tensor:
-    """One factor times a matrix: sum_k w[i,k] s[i + offset_k], w (...,n,K), s (...,n,c) -> (...,n,c)."""
+    """Multiply one factor by a matrix: sum_k w[i,k] s[i + offset_k], w (...,n,K), s (...,n,c) -> (...,n,c)."""
     n = s.shape[-2]
-    around = torch.cat([s, s], -2)  # a link never leaves it
+    around = torch.cat([s, s], -2)  # offsets are below n, so that indices need no modulus
     out = w[..., :1] * s
     for k, o in enumerate(offsets(n)[1:], start=1):
         out.addcmul_(w[..., k, None], around[..., o : o + n, :])
@@ -54,7 +54,7 @@ def apply(w: Tensor, s: Tensor) -> Tensor:
 
 
 def product(w: Tensor) -> Tensor:
-    """W_1 ... W_M, (...,M,n,K) -> (...,n,n)."""
+    """The product W_1 ... W_M, (...,M,n,K) -> (...,n,n)."""
     n = w.shape[-2]
     out = torch.eye(n, dtype=w.dtype, device=w.device).expand(*w.shape[:-3], n, n)
     for m in reversed(range(w.shape[-3])):
@@ -63,10 +63,10 @@ def product(w: Tensor) -> Tensor:
 
 
 def loss_and_gradient(w: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
-    """|x - W_1 ... W_M|² / 2 of each matrix, w (...,M,n,K), x (...,n,n) -> (...) and (...,M,n,K).
+    """Compute |x - W_1 ... W_M|² / 2 of each matrix and its gradient, w (...,M,n,K), x (...,n,n) -> (...), (...,M,n,K).
 
-    With L and R the products left and right of W_m, its gradient is Lᵀ (W_1 ... W_M - x) Rᵀ at its own entries: Lᵀ is
-    carried along from factor to factor, and the R are kept.
+    With L and R the products left and right of W_m, its gradient is Lᵀ (W_1 ... W_M - x) Rᵀ at its own entries. Lᵀ is
+    updated from factor to factor, and all R are stored.
     """
     n, M = w.shape[-2], w.shape[-3]
     right = [torch.eye(n, dtype=w.dtype, device=w.device).expand(*w.shape[:-3], n, n)]
@@ -87,10 +87,22 @@ def loss_and_gradient(w: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
 def fit(
     x: np.ndarray, *, iterations: int, seed: int = 1, init: str = "code", impl: str = "compiled"
 ) -> tuple[np.ndarray, np.ndarray, str]:
-    """Factors (M,n,K) of x (n,n) by SciPy's L-BFGS, |x - W_1 ... W_M| after each iteration, and why it stopped.
+    """Fit factors by SciPy's L-BFGS.
 
-    The published program takes BFGS with its dense matrix of second derivatives, at most 1e5 iterations. impl: what
-    computes loss and gradient, ``compiled`` loops or ``torch``.
+    The published program uses BFGS with its dense matrix of second derivatives, at most 1e5 iterations.
+
+    Args:
+        x: (n,n).
+        iterations: at most.
+        seed: of the start.
+        init: of the start, ``code`` or ``paper``.
+        impl: of loss and gradient, ``compiled`` loops or ``torch``.
+
+    Returns:
+        The factors (M,n,K), |x - W_1 ... W_M| after each iteration, and SciPy's reason for stopping.
+
+    Raises:
+        ValueError: ``impl`` is unknown.
     """
     if impl not in IMPLS:
         raise ValueError(f"impl must be one of {', '.join(IMPLS)}, not {impl!r}")
@@ -105,23 +117,25 @@ def fit(
         return loss.item(), gradient.numpy().ravel()
 
     errors = []
-    keep = lambda intermediate_result: errors.append(math.sqrt(2 * intermediate_result.fun))  # SciPy wants this name
+    keep = lambda intermediate_result: errors.append(
+        math.sqrt(2 * intermediate_result.fun)
+    )  # SciPy passes it by this name
     options = {"maxiter": iterations, "maxfun": 10 * iterations, "maxcor": 20, "ftol": 1e-12, "gtol": 1e-10}
-    made = minimize(objective, first.numpy().ravel(), jac=True, method="L-BFGS-B", callback=keep, options=options)
-    return made.x.reshape(first.shape), np.array(errors), str(made.message)
+    solution = minimize(objective, first.numpy().ravel(), jac=True, method="L-BFGS-B", callback=keep, options=options)
+    return solution.x.reshape(first.shape), np.array(errors), str(solution.message)
 
 
 def numbers(n: int) -> int:
-    """Number of entries of the factors."""
+    """The number of entries of the factors."""
     return factors(n) * n * len(offsets(n))
 
 
 def ranks(n: int) -> dict[str, int]:
-    """``paper``: ceil(M² / 2); ``equal``: the largest with 2 n r + r numbers, no more than the factors'."""
+    """The ranks of the SVD: ``paper``, ceil(M² / 2); ``equal``, the largest r with 2 n r + r numbers at most."""
     return {"paper": min(n, math.ceil(factors(n) ** 2 / 2)), "equal": min(n, numbers(n) // (2 * n + 1))}
 
 
 def truncated(x: np.ndarray, rank: int) -> np.ndarray:
-    """The nearest matrix of this rank."""
+    """The nearest matrix of a rank, by the SVD."""
     u, s, vt = np.linalg.svd(x)
     return (u[:, :rank] * s[:rank]) @ vt[:rank]

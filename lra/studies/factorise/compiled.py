@@ -1,7 +1,7 @@
-"""``chord.loss_and_gradient`` of one matrix as one compiled loop, some ten times as fast on one core.
+"""``chord.loss_and_gradient`` of one matrix as one compiled loop, about ten times as fast on one core.
 
-The columns of W_1 ... W_M - x do not depend on each other, nor do those of the product that the gradient carries along:
-a strip of WIDTH columns goes through all factors, there and back, and its (M + 1) n WIDTH numbers stay in the cache.
+The columns of W_1 ... W_M - x do not depend on each other, nor do those of the products for the gradient. A strip of
+WIDTH columns passes through all factors in both directions, and its (M + 1) n WIDTH numbers stay in the cache.
 """
 
 import numpy as np
@@ -12,7 +12,13 @@ WIDTH = 64
 
 @njit(nogil=True, fastmath={"reassoc", "contract"}, cache=True)
 def loss_and_gradient(w, x, links):
-    """|x - W_1 ... W_M|² / 2 and its gradient (M,n,K); w (M,n,K), x (n,n) float64, links (K,): chord.offsets(n)."""
+    """Compute |x - W_1 ... W_M|² / 2 and its gradient (M,n,K).
+
+    Args:
+        w: (M,n,K), float64.
+        x: (n,n), float64.
+        links: (K,), ``chord.offsets(n)``.
+    """
     M, n, K = w.shape
     right = np.empty((M + 1, n, WIDTH))  # columns of W_m ... W_M, of the identity at M
     left, back, row = np.empty((n, WIDTH)), np.empty((n, WIDTH)), np.empty(WIDTH)

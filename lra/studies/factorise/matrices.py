@@ -1,6 +1,6 @@
-"""Square matrices of the kinds of PSF's Table 1, out of installed packages or generated: nothing is downloaded.
+"""Square matrices of the kinds of PSF's Table 1, from installed packages or generated, without downloads.
 
-None of them is a matrix of that table, whose files are not in any package; the kinds are.
+The kinds are those of the table, the matrices are not: its files are not in any package.
 """
 
 from collections.abc import Iterator
@@ -28,7 +28,7 @@ Named = Iterator[tuple[str, np.ndarray]]
 
 
 def images() -> Named:
-    """The middle square of the photographs that scikit-image brings, 256 x 256 grey levels 0..255."""
+    """The middle squares of scikit-image's photographs, 256 x 256 grey levels 0..255."""
     from skimage import color, data, transform
 
     for name in PHOTOS:
@@ -58,10 +58,10 @@ def dense_graphs() -> Named:
 
 
 def networks() -> Named:
-    """Weighted adjacency of the social networks that networkx brings, and of two random graphs."""
+    """Weighted adjacency of networkx's social networks, and of two random graphs."""
     import networkx as nx
 
-    made = {
+    graphs = {
         "karate_club": nx.karate_club_graph(),
         "les_miserables": nx.les_miserables_graph(),
         "southern_women": nx.davis_southern_women_graph(),
@@ -69,7 +69,7 @@ def networks() -> Named:
         "small_world": nx.watts_strogatz_graph(128, 6, 0.1, seed=0),
         "preferential": nx.barabasi_albert_graph(128, 3, seed=0),
     }
-    for name, graph in made.items():
+    for name, graph in graphs.items():
         yield name, nx.to_numpy_array(graph)
 
 

@@ -1,4 +1,4 @@
-"""Errors of sparse factors beside those of the SVD, as text and as pictures (PSF's Table 1 and Figure 4)."""
+"""Errors of sparse factors beside those of the SVD, as tables and figures (PSF's Table 1 and Figure 4)."""
 
 from dataclasses import dataclass
 from itertools import groupby
@@ -15,17 +15,26 @@ HEAD = ("kind", "matrix", "n", "numbers", "SF", "SVD, paper's rank", "SVD, equal
 SUMMARY = ("kind", "matrices", "SF nearer, paper's rank", "SF / SVD", "SF nearer, equal numbers", "SF / SVD")
 ABOUT = (
     "Frobenius errors. SF: product of sparse Chord factors, fitted by L-BFGS. SVD: truncated at the paper's rank "
-    "ceil(M²/2), and at the largest rank that holds no more numbers than the factors. The smaller error is bold; where "
-    "`iterations` is the limit, SF was still falling, as its error after half of them tells."
+    "ceil(M²/2), and at the largest rank that holds no more numbers than the factors. The smaller error is bold; if "
+    "`iterations` is the limit, SF was still falling, see its error after half of them."
 )
 ABOUT_SUMMARY = "SF / SVD: median (smallest to largest) over the matrices of a kind of the ratio of the errors."
 
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """One matrix (n,n), its two approximations and their errors |x - x^|_F; keys of svd are those of chord.ranks.
+    """One matrix (n,n), its approximations and their errors |x - x^|_F.
 
-    fell: the sparse factors' error after each iteration."""
+    Args:
+        kind, name, n: of the matrix.
+        matrix: itself.
+        product: of the sparse factors.
+        truncated: SVD by the keys of chord.ranks.
+        sparse: error of the product.
+        svd: errors of the truncated SVD.
+        fell: error of the product after each iteration.
+        stopped: SciPy's reason for stopping.
+    """
 
     kind: str
     name: str
@@ -40,10 +49,11 @@ class Result:
 
     @property
     def iterations(self) -> int:
+        """The number of iterations of the fit."""
         return len(self.fell)
 
     def cells(self, bold: str) -> tuple[str, ...]:
-        """A text for each column of HEAD; ``bold`` is what a winner's error is put into."""
+        """Format a text for each column of HEAD; ``bold`` is the format of the smallest error."""
         rank, best = chord.ranks(self.n), min(self.sparse, *self.svd.values())
         error = lambda value: (bold if value == best else "{}").format(f"{value:.3g}")
         svd = [f"{error(self.svd[key])} (r = {rank[key]})" for key in ("paper", "equal")]
@@ -53,20 +63,20 @@ class Result:
 
 
 def ratios(results: list[Result]) -> dict[str, dict[str, list[float]]]:
-    """kind -> key of chord.ranks -> error of SF over that of the SVD for each of its matrices; below 1 SF is nearer."""
+    """Divide the error of SF by that of the SVD for each matrix, by kind and key of chord.ranks."""
     return {
-        kind: {key: [r.sparse / r.svd[key] for r in mine] for key in ("paper", "equal")}
+        kind: {key: [r.sparse / r.svd[key] for r in of_kind] for key in ("paper", "equal")}
         for kind, same in groupby(results, key=lambda r: r.kind)
-        if (mine := list(same))
+        if (of_kind := list(same))
     }
 
 
 def summary(results: list[Result]) -> list[tuple[str, ...]]:
-    """For each kind a text for each column of SUMMARY."""
+    """Format a line for each kind, with a text for each column of SUMMARY."""
     rows = []
-    for kind, found in ratios(results).items():
-        row = [kind, str(len(found["paper"]))]
-        for values in found.values():
+    for kind, by_rank in ratios(results).items():
+        row = [kind, str(len(by_rank["paper"]))]
+        for values in by_rank.values():
             spread = f"{median(values):.3g} ({min(values):.3g} to {max(values):.3g})"
             row += [f"{sum(value < 1 for value in values)} of {len(values)}", spread]
         rows.append(tuple(row))
@@ -74,6 +84,7 @@ def summary(results: list[Result]) -> list[tuple[str, ...]]:
 
 
 def markdown(results: list[Result]) -> str:
+    """Format both tables as Markdown."""
     line = lambda cells: "| " + " | ".join(cells) + " |"
     out = [line(HEAD), line(["---"] * len(HEAD)), *(line(r.cells("**{}**")) for r in results)]
     kinds = [line(SUMMARY), line(["---"] * len(SUMMARY)), *map(line, summary(results))]
@@ -82,6 +93,7 @@ def markdown(results: list[Result]) -> str:
 
 
 def terminal(results: list[Result]) -> list[Table]:
+    """Format both tables for a terminal."""
     table = Table(*HEAD, box=box.SIMPLE_HEAD, caption=ABOUT.replace("`", ""))
     for r in results:
         table.add_row(*r.cells("[bold]{}[/bold]"))
@@ -92,7 +104,7 @@ def terminal(results: list[Result]) -> list[Table]:
 
 
 def picture(results: list[Result], path: Path) -> None:
-    """Each matrix, its truncated SVD and the product of sparse factors, in grey levels of the matrix's own range."""
+    """Draw each matrix, its truncated SVD and the product of sparse factors, in grey levels of the matrix's range."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(6.4, 2.3 * len(results)), layout="constrained")

@@ -1,8 +1,8 @@
-"""python -m lra.studies.pretrained: what CUR costs a pretrained encoder, before and after a short distillation.
+"""python -m lra.studies.pretrained: the accuracy of a pretrained encoder with CUR, before and after distillation.
 
-CURformer's Table 5 and Figure 5 ask this of ViT-B/16 and ImageNet; this asks it of any encoder and any labelled texts
-or images. Exact embeddings of the train examples teach a linear probe and a k-NN classifier once; then test examples
-come from the model with CUR in place of its attention.
+CURformer's Table 5 and Figure 5 study ViT-B/16 on ImageNet; this study takes any encoder and any labelled texts or
+images. A linear probe and a k-NN classifier are fitted once to exact embeddings of the train examples, then applied to
+embeddings of the test examples by the model with CUR in place of its attention.
 """
 
 import copy
@@ -31,8 +31,16 @@ with needs("hf", __name__):
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """attention: exact, a selection or plus. tuned: steps of distillation. cosine: of test and exact embeddings,
-    mean and standard deviation over examples; probe, knn: accuracy in percent over n test examples."""
+    """The result of one attention.
+
+    Args:
+        attention: exact, a selection or plus.
+        count: rows and columns kept, None for exact.
+        tuned: steps of distillation.
+        cosine, cosine_std: of its embeddings with the exact ones, mean and standard deviation over test examples.
+        probe, knn: accuracy in percent.
+        n: test examples.
+    """
 
     attention: str
     count: int | None
@@ -45,7 +53,20 @@ class Result:
 
 
 def examples(path: Path, split: str, n: int, seed: int) -> tuple[list[bytes], Tensor]:
-    """n files of <split>/<class>/<file> in a tar, as many of each class, and their classes in alphabetical order."""
+    """Draw files of <split>/<class>/<file> from a tar file, the same number of each class.
+
+    Args:
+        path: of the tar file.
+        split: folder in it.
+        n: files, a multiple of the number of classes.
+        seed: of the draw.
+
+    Returns:
+        Contents, and labels (n,) that number the classes in alphabetical order.
+
+    Raises:
+        ValueError: the file is not a tar file or does not have enough examples.
+    """
     try:
         with tarfile.open(path) as archive:
             names: dict[str, list[str]] = {}
@@ -65,14 +86,20 @@ def examples(path: Path, split: str, n: int, seed: int) -> tuple[list[bytes], Te
                 for label, kind in enumerate(sorted(names))
                 for name in draw.choice(sorted(names[kind]), n // len(names), replace=False).tolist()
             }
-            found = [(archive.extractfile(m).read(), chosen[m.name]) for m in archive if m.name in chosen]
+            labelled = [(archive.extractfile(m).read(), chosen[m.name]) for m in archive if m.name in chosen]
     except tarfile.TarError as error:
         raise ValueError(f"{path} cannot be read as a tar file: {error}") from None
-    return [content for content, _ in found], torch.tensor([label for _, label in found])
+    return [content for content, _ in labelled], torch.tensor([label for _, label in labelled])
 
 
 def probe(features: Tensor, labels: Tensor, decay: float = 1e-3) -> torch.nn.Linear:
-    """Multinomial logistic regression, L-BFGS on all examples at once; features (n,d) of length 1, labels (n,)."""
+    """Fit a multinomial logistic regression by L-BFGS on all examples at once.
+
+    Args:
+        features: (n,d), of length 1.
+        labels: (n,).
+        decay: weight of the squared weights in the loss.
+    """
     linear = torch.nn.Linear(features.shape[1], int(labels.max()) + 1)
     torch.nn.init.zeros_(linear.weight)
     torch.nn.init.zeros_(linear.bias)
@@ -89,14 +116,31 @@ def probe(features: Tensor, labels: Tensor, decay: float = 1e-3) -> torch.nn.Lin
 
 
 def nearest(features: Tensor, labels: Tensor, queries: Tensor, k: int) -> Tensor:
-    """Class with the largest sum of cosines among the k nearest of features (n,d) of length 1: (m,d) -> (m,)."""
+    """Classify by the largest sum of cosines among the k nearest neighbours.
+
+    Args:
+        features: (n,d), of length 1.
+        labels: (n,).
+        queries: (m,d), of length 1.
+        k: neighbours.
+
+    Returns:
+        Classes (m,).
+    """
     near = (queries @ features.T).topk(k)
     votes = F.one_hot(labels[near.indices]).float() * near.values[..., None]  # (m,k,classes)
     return votes.sum(1).argmax(-1)
 
 
 def distil(encoder: Encoder, contents: list[bytes], targets: Tensor, config: DictConfig) -> None:
-    """Raise the cosine with the exact model's embeddings, ``steps`` times over batches of ``batch`` examples."""
+    """Train an encoder to increase the cosine of its embeddings with the exact model's.
+
+    Args:
+        encoder: trained in place.
+        contents: of files.
+        targets: exact embeddings (n,d).
+        config: with steps, batch, lr and seed.
+    """
     optimiser = torch.optim.AdamW(encoder.model.parameters(), lr=config.lr, weight_decay=0.0)
     draw = np.random.default_rng(config.seed)
     for _ in range(config.steps):
@@ -108,17 +152,19 @@ def distil(encoder: Encoder, contents: list[bytes], targets: Tensor, config: Dic
 
 
 def study(config: DictConfig) -> list[Result]:
-    """The exact model first, then every selection and count, each before and after distillation."""
+    """Measure the exact model, then every selection and count, each before and after distillation."""
     encoder = load(config)
     (texts, labels), (unseen, truth) = (
         examples(Path(config.examples), split, config[split], config.seed) for split in ("train", "test")
     )
-    taught, exact = (encoder.embed(some, config.batch) for some in (texts, unseen))
-    linear = probe(taught, labels)
+    train_embeddings, exact = (encoder.embed(some, config.batch) for some in (texts, unseen))
+    linear = probe(train_embeddings, labels)
 
-    def result(attention: str, count: int | None, tuned: int, got: Tensor) -> Result:
-        cosine = (got * exact).sum(-1)
-        right = [(guess == truth).float().mean().item() * 100 for guess in (linear(got).argmax(-1), knn(got))]
+    def result(attention: str, count: int | None, tuned: int, embeddings: Tensor) -> Result:
+        cosine = (embeddings * exact).sum(-1)
+        right = [
+            (guess == truth).float().mean().item() * 100 for guess in (linear(embeddings).argmax(-1), knn(embeddings))
+        ]
         return Result(
             attention=attention,
             count=count,
@@ -130,8 +176,8 @@ def study(config: DictConfig) -> list[Result]:
             n=len(truth),
         )
 
-    def knn(got: Tensor) -> Tensor:
-        return nearest(taught, labels, got, config.neighbours)
+    def knn(embeddings: Tensor) -> Tensor:
+        return nearest(train_embeddings, labels, embeddings, config.neighbours)
 
     results = [result("exact", None, 0, exact)]
     for score in config.selections:
@@ -141,14 +187,18 @@ def study(config: DictConfig) -> list[Result]:
             results.append(result(score, count, 0, other.embed(unseen, config.batch)))
             if config.steps:
                 other.model = copy.deepcopy(other.model)
-                distil(other, texts, taught, config)
+                distil(other, texts, train_embeddings, config)
                 results.append(result(score, count, config.steps, other.embed(unseen, config.batch)))
     return results
 
 
 @main("pretrained")
 def pretrained(config: DictConfig) -> None:
-    """Print the table; raises ValueError for a model, file or number that there is not."""
+    """Print the table and write it with its figure.
+
+    Raises:
+        ValueError: the model or a file cannot be used, or an option is not valid.
+    """
     if wrong := [score for score in config.selections if score not in SELECTIONS]:
         raise ValueError(f"selections must be of {', '.join(SELECTIONS)}, not {', '.join(map(str, wrong))}")
     results = study(config)
@@ -161,7 +211,7 @@ def pretrained(config: DictConfig) -> None:
     console.print(table)
     print(
         f"{config.model}: {config.train} train and {config.test} test examples; cosine ± deviation over "
-        "examples; accuracies ± binomial standard error, probe and k-NN taught with exact embeddings"
+        "examples; accuracies ± binomial standard error, probe and k-NN fitted to exact embeddings"
     )
     if config.out:
         Path(config.out).write_text(json.dumps([asdict(r) for r in results], indent=1) + "\n")

@@ -1,4 +1,4 @@
-"""Queries, keys and values that a pretrained encoder of transformers gives its attention."""
+"""The queries, keys and values of the attention of a pretrained encoder of transformers."""
 
 from collections.abc import Callable
 
@@ -18,24 +18,32 @@ NAME = "lra_capture"
 
 @torch.no_grad()
 def captured(encoder: Encoder, content: bytes) -> list[tuple[Tensor, Tensor, Tensor]]:
-    """q, k, v of every layer, in order, each (1,H,L,D): scores q kᵀ / √D, and no padding, since the example is alone.
+    """Record q, k and v of every layer for one example, without padding.
 
-    Raises ValueError where a layer's keys are not as many as its queries, or another thing enters its scores.
+    Args:
+        encoder: pretrained.
+        content: of a file.
+
+    Returns:
+        q, k, v of each layer in order, each (1,H,L,D), scaled so that scores are q kᵀ / √D.
+
+    Raises:
+        ValueError: the scores of a layer are not q kᵀ, or it has another number of keys than of queries.
     """
-    seen: list[tuple[Tensor, Tensor, Tensor]] = []
+    recorded: list[tuple[Tensor, Tensor, Tensor]] = []
     before = encoder.model.config._attn_implementation
-    AttentionInterface.register(NAME, keep(seen))
+    AttentionInterface.register(NAME, keep(recorded))
     AttentionMaskInterface.register(NAME, padding)
     encoder.model.set_attn_implementation(NAME)
     try:
         encoder([content])
     finally:
         encoder.model.set_attn_implementation(before)
-    return seen
+    return recorded
 
 
-def keep(seen: list) -> Callable:
-    """An attention function of transformers that does what its own do, and keeps what it is given."""
+def keep(recorded: list) -> Callable:
+    """Make an attention function of transformers that computes exact attention and records its arguments."""
 
     def attend(module, query, key, value, attention_mask, scaling=None, **others):
         kind = type(module).__name__
@@ -43,7 +51,7 @@ def keep(seen: list) -> Callable:
             raise ValueError(f"{kind} has a mask, position bias or other keys than queries, which is not softmax(q kᵀ)")
         if scaling is not None:
             query = query * (scaling * query.shape[-1] ** 0.5)
-        seen.append((query.cpu(), key.cpu(), value.cpu()))
+        recorded.append((query.cpu(), key.cpu(), value.cpu()))
         return F.scaled_dot_product_attention(query, key, value).transpose(1, 2).contiguous(), None
 
     return attend

@@ -1,4 +1,4 @@
-"""A pretrained encoder of transformers as a function from files' contents to embeddings of length 1."""
+"""A pretrained encoder of transformers as a function from contents of files to embeddings of length 1."""
 
 import copy
 import io
@@ -18,13 +18,22 @@ from ...integrations.huggingface import register
 with needs("hf", __name__):
     from transformers import AutoModel, AutoTokenizer
 
-# Of ImageNet's colours, which ViT-like models are mostly trained with.
+# Of ImageNet's colours, with which most models like ViT are trained.
 MEAN, DEVIATION = torch.tensor([0.485, 0.456, 0.406]), torch.tensor([0.229, 0.224, 0.225])
 
 
 @dataclass
 class Encoder:
-    """tokenizer: None for a model of images. length: tokens of a text; size: pixels of an image's side."""
+    """A pretrained encoder.
+
+    Args:
+        model: of transformers.
+        tokenizer: None for a model of images.
+        pool: ``mean`` or ``cls``.
+        length: most tokens of a text.
+        size: pixels of an image's side.
+        device: of the model.
+    """
 
     model: nn.Module
     tokenizer: Any
@@ -34,7 +43,7 @@ class Encoder:
     device: str
 
     def __call__(self, contents: list[bytes]) -> Tensor:
-        """(n, d), with gradients."""
+        """Embed contents with gradients: (n, d)."""
         if self.tokenizer is None:
             images = torch.stack([self._picture(content) for content in contents])
             out, mask = self.model(pixel_values=images.to(self.device)).last_hidden_state, None
@@ -49,13 +58,13 @@ class Encoder:
 
     @torch.no_grad()
     def embed(self, contents: list[bytes], batch: int) -> Tensor:
-        """(n, d) on the CPU; contents of like size share a batch, so that little padding is computed."""
+        """Embed contents without gradients, in batches of similar size to save padding: (n, d) on the CPU."""
         order = sorted(range(len(contents)), key=lambda i: len(contents[i]))
         parts = [self([contents[i] for i in order[at : at + batch]]).cpu() for at in range(0, len(order), batch)]
         return torch.cat(parts)[torch.tensor(order).argsort()]
 
     def with_cur(self, **options) -> "Encoder":
-        """The same weights with CUR attention, options of ``lra.ops.cur.cur_attention``."""
+        """Copy the encoder with CUR attention, with options of ``lra.ops.cur.cur_attention``."""
         register()
         model = copy.deepcopy(self.model)
         model.set_attn_implementation("cur")
@@ -63,21 +72,21 @@ class Encoder:
         return Encoder(model, self.tokenizer, self.pool, self.length, self.size, self.device)
 
     def _picture(self, content: bytes) -> Tensor:
-        """(3, size, size), normalised."""
+        """Decode and normalise an image: (3, size, size)."""
         image = Image.open(io.BytesIO(content)).convert("RGB").resize((self.size, self.size), Image.Resampling.BICUBIC)
         return ((torch.from_numpy(np.array(image)) / 255 - MEAN) / DEVIATION).permute(2, 0, 1)
 
 
 def load(config: DictConfig) -> Encoder:
-    """Raises ValueError for a model that is not there, a pool or a device that there is not."""
-    found = "cuda" if torch.cuda.is_available() else "cpu"
-    if config.device not in ("auto", "cpu", found):
-        raise ValueError(f"device must be auto or {found}, not {config.device!r}")
+    """Load the encoder that ``config`` names. Raises ValueError if the model or the device is not available."""
+    available = "cuda" if torch.cuda.is_available() else "cpu"
+    if config.device not in ("auto", "cpu", available):
+        raise ValueError(f"device must be auto or {available}, not {config.device!r}")
     try:
         model = AutoModel.from_pretrained(config.model, attn_implementation="sdpa")
         text = model.main_input_name == "input_ids"
         tokenizer = AutoTokenizer.from_pretrained(config.model) if text else None
     except OSError as error:
         raise ValueError(f"model={config.model} cannot be loaded: {' '.join(str(error).split())[:200]}") from None
-    device = found if config.device == "auto" else config.device
+    device = available if config.device == "auto" else config.device
     return Encoder(model.eval().to(device), tokenizer, config.pool, config.length, config.size, device)

@@ -1,4 +1,4 @@
-"""The picture of a study of pretrained encoders: what each count costs, as in CURformer's Figures 5 to 7."""
+"""The figure of a study of pretrained encoders: accuracy over counts, as in CURformer's Figures 5 to 7."""
 
 from pathlib import Path
 
@@ -6,9 +6,17 @@ from matplotlib.figure import Figure
 
 
 def draw(results: list, model: str, file: Path) -> None:
-    """Cosine with the exact embeddings, probe and k-NN accuracy over counts, a line for each attention and tuning.
+    """Draw cosine with the exact embeddings, probe and k-NN accuracy over counts.
 
-    Bars are standard errors over the n test examples. Raises ValueError for a list without an exact result.
+    There is a line for each attention and tuning; bars are standard errors over the n test examples.
+
+    Args:
+        results: of the study.
+        model: its name, for the title.
+        file: to write.
+
+    Raises:
+        ValueError: the results have no exact attention.
     """
     exact = next((r for r in results if r.attention == "exact"), None)
     if exact is None:
@@ -27,7 +35,7 @@ def draw(results: list, model: str, file: Path) -> None:
         for (word, tuned), some in lines.items():
             some = sorted(some, key=lambda r: r.count)
             style = {"color": f"C{words.index(word) % 10}", "linestyle": "-", "marker": "o"}
-            if tuned:  # hollow, because a line of one count shows no dashes
+            if tuned:  # hollow markers, since a line of one count has no visible dashes
                 style |= {"linestyle": "--", "marker": "s", "markerfacecolor": "white"}
             name = f"{word}, {tuned} steps of distillation" if tuned else word
             values, bars = [getattr(r, metric) for r in some], [_error(r, metric) for r in some]
@@ -43,7 +51,7 @@ def draw(results: list, model: str, file: Path) -> None:
 
 
 def _error(result, metric: str) -> float:
-    """Of a mean of cosines, or of a proportion in percent."""
+    """The standard error of a mean of cosines, or of a proportion in percent."""
     if metric == "cosine":
         return result.cosine_std / result.n**0.5
     p = getattr(result, metric)

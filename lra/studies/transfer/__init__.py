@@ -1,1 +1,1 @@
-"""Trained weights in another mechanism: what it costs, before and after fine-tuning."""
+"""Trained weights in another mechanism: the loss of accuracy before and after fine-tuning."""

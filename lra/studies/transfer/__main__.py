@@ -25,7 +25,11 @@ from .record import FILE, TransferRecord, load, save
 
 @main("transfer")
 def transfer(config: DictConfig) -> None:
-    """Every finished seed of a run; raises ValueError for weights that do not fit the mechanism."""
+    """Measure every finished seed of a run in another mechanism.
+
+    Raises:
+        ValueError: the weights do not fit the mechanism, or it cannot run here.
+    """
     if reason := build.unavailable(config):
         raise ValueError(reason)
     if config.trainer.threads:
@@ -35,7 +39,7 @@ def transfer(config: DictConfig) -> None:
 
 
 def exchange(run: Run, config: DictConfig) -> None:
-    """Measure one seed in the other mechanism, unless its result is there already."""
+    """Measure one seed in the other mechanism, unless its result exists."""
     source, target = configs(run, config)
     plan = plans.resolve(target)
     plan.data.setup()
@@ -53,19 +57,19 @@ def exchange(run: Run, config: DictConfig) -> None:
             return
         fingerprints = record.fingerprints(claimed | {"seed": r.seed})
         if (folder / FILE).exists():
-            log(f"{title}: {told(load(folder / FILE, fingerprints))}, done before")
+            log(f"{title}: {describe(load(folder / FILE, fingerprints))}, done before")
             return
         tuning = plans.Run(seed=r.seed, folder=folder, title=title, fingerprints=fingerprints)
         with writing(folder):
-            made = measure(run, plan, tuning, (exact, grafted), config)
-            save(made, folder)
-    log(f"{title}: {told(made)}")
+            measured = measure(run, plan, tuning, (exact, grafted), config)
+            save(measured, folder)
+    log(f"{title}: {describe(measured)}")
 
 
 def measure(
     run: Run, plan: plans.Plan, tuning: plans.Run, models: tuple[Classifier, Classifier], config: DictConfig
 ) -> TransferRecord:
-    """Score the exchanged mechanism, compare it with the exact one layer by layer, and fine-tune it if so configured.
+    """Score the other mechanism, compare it with the exact one layer by layer, and fine-tune it if configured.
 
     Args:
         run: the finished run.
@@ -77,7 +81,7 @@ def measure(
     r, target, (exact, grafted) = run.record, plan.config, models
     n_val, n_test = (len(plan.data.splits[name]) for name in ("val", "test"))
     val, test = evaluate(plan, grafted, build.task_data(target))
-    seen = compared(exact, grafted, plan, config)
+    distances = compared(exact, grafted, plan, config)
     tuned = fit(plan, tuning, grafted) if config.steps else None
     return TransferRecord(
         study=target.study,
@@ -104,27 +108,35 @@ def measure(
         status=tuned.status if tuned else "done",
         examples=min(config.examples, n_val),
         spectrum_examples=min(config.spectrum, config.examples, n_val),
-        layers=seen,
+        layers=distances,
         device=plan.device,
     )
 
 
 def compared(exact: Classifier, grafted: Classifier, plan: plans.Plan, config: DictConfig) -> list[Layer]:
-    """Layers on dev examples spread evenly over their lengths."""
+    """Compare the layers of two models on dev examples that are spread evenly over their lengths.
+
+    Args:
+        exact: the run's model.
+        grafted: the model with the other mechanism.
+        plan: with the data.
+        config: of the transfer.
+    """
     data, device = plan.data, plan.device
     order = data.row_lengths["val"].argsort(stable=True).numpy()
     chosen = order[np.linspace(0, len(order) - 1, min(config.examples, len(order))).round().astype(int)]
-    # Spread over batches too, so that the first of them, which the singular values come from, has every length.
+    # Spread over batches as well: the first batch, which gives the singular values, gets examples of all lengths.
     count = -(-len(chosen) // 8)
     gathered = (data.gather("val", chosen[i::count]) for i in range(count))
     batches = (Batch(*(part if part is None else part.to(device) for part in batch)) for batch in gathered)
     return layers(exact.to(device), grafted.to(device), batches, config.spectrum)
 
 
-def told(made: TransferRecord) -> str:
-    tuned = f", after {made.steps} steps {made.tuned_test}" if made.steps else ""
-    return f"test {made.exact_test:.2f} -> {made.direct_test:.2f}{tuned}; mean |O - O'| " + ", ".join(
-        f"{layer.mean_abs:.3g}" for layer in made.layers
+def describe(r: TransferRecord) -> str:
+    """Summarise a transfer in one line: its scores and the mean difference of each layer."""
+    tuned = f", after {r.steps} steps {r.tuned_test}" if r.steps else ""
+    return f"test {r.exact_test:.2f} -> {r.direct_test:.2f}{tuned}; mean |O - O'| " + ", ".join(
+        f"{layer.mean_abs:.3g}" for layer in r.layers
     )
 
 

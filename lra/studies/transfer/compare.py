@@ -1,6 +1,6 @@
 """The distance of a mechanism from the exact one, layer by layer, and the singular values of the exact map.
 
-N examples, H heads, L length, E value size. Everything here is without gradient and in evaluation mode.
+N examples, H heads, L length, E value size. All models are in evaluation mode, and no gradients are computed.
 """
 
 import inspect
@@ -18,12 +18,17 @@ from .graft import mechanisms
 
 @dataclass(frozen=True, kw_only=True)
 class Layer:
-    """Distance of a mechanism's output O' (N,H,L,E) from the exact O over the real tokens.
+    """The distance of a mechanism's output O' (N,H,L,E) from the exact O over the real tokens of one layer.
 
-    mean_abs: mean |O - O'|, the measure of CURformer's ViT study; relative: ||O - O'||_F / ||O||_F. Both mechanisms
-    get the queries, keys and values of the exact model; for the two ``stack_`` values each is in its own model, so
-    that the errors of the layers before add up. spectrum: singular values of the exact map, averaged over examples
-    and heads, zeros behind the number of real tokens.
+    Both mechanisms get the queries, keys and values of the exact model. For the two ``stack_`` values each one is in
+    its own model, so that errors of earlier layers add up.
+
+    Args:
+        path: of the mechanism in the model.
+        mean_abs, stack_mean_abs: mean |O - O'|, the measure of CURformer's ViT study.
+        relative, stack_relative: ||O - O'||_F / ||O||_F.
+        spectrum: singular values of the exact map, averaged over examples and heads; zero beyond the number of real
+            tokens.
     """
 
     path: str
@@ -35,24 +40,27 @@ class Layer:
 
 
 class Call(NamedTuple):
+    """One call of a mechanism with its output (N,H,L,E)."""
+
     arguments: dict
     out: Tensor
 
     @property
     def real(self) -> Tensor:
-        """Whether entries of the output belong to real tokens, bool, broadcastable to (N,H,L,E)."""
+        """Bool, broadcastable to (N,H,L,E): whether an entry of the output belongs to a real token."""
         mask = self.arguments.get("mask")
         return torch.ones_like(self.out[:1, :1, :1, :1], dtype=torch.bool) if mask is None else mask[:, None, :, None]
 
 
 class Gap:
-    """Sums behind the mean absolute and the relative difference."""
+    """The sums for the mean absolute and the relative difference."""
 
     def __init__(self):
         self.absolute = self.squared = self.norm = 0.0
         self.count = 0
 
     def add(self, exact: Tensor, other: Tensor, real: Tensor) -> None:
+        """Add two outputs (N,H,L,E); ``real`` as in ``Call``."""
         exact, difference = exact.double() * real, (exact.double() - other.double()) * real
         self.absolute += difference.abs().sum().item()
         self.squared += difference.square().sum().item()
@@ -70,9 +78,12 @@ class Gap:
 
 @torch.no_grad()
 def layers(exact: Classifier, other: Classifier, batches: Iterable[Batch], spectrum: int = 0) -> list[Layer]:
-    """Compare the mechanisms that stand at the same places of two models, both in evaluation mode.
+    """Compare the mechanisms at the same places of two models.
 
-    spectrum: over how many examples singular values are averaged.
+    Args:
+        exact, other: models in evaluation mode.
+        batches: of examples.
+        spectrum: number of examples over which singular values are averaged.
     """
     places = [path for path in mechanisms(exact) if path in mechanisms(other)]
     alone, stacked = ({path: Gap() for path in places} for _ in range(2))
@@ -102,49 +113,60 @@ def layers(exact: Classifier, other: Classifier, batches: Iterable[Batch], spect
 
 
 def calls(model: Classifier, batch: Batch, by_tower: bool = False) -> dict[str, list[Call]]:
-    """The calls of every mechanism of a model on a batch, by path.
+    """Record the calls of every mechanism of a model on a batch, by path.
 
     Args:
         model: in evaluation mode.
         batch: of examples.
-        by_tower: in a call for each tower, even if the model does not ask for it.
+        by_tower: whether to make a call for each tower even if the model does not require it.
     """
-    seen: dict[str, list[Call]] = {}
+    recorded: dict[str, list[Call]] = {}
 
     def watch(path: str, module: nn.Module):
         signature = inspect.signature(module.forward)
 
         def keep(_, args, kwargs, out):
-            seen.setdefault(path, []).append(Call(signature.bind(*args, **kwargs).arguments, out))
+            recorded.setdefault(path, []).append(Call(signature.bind(*args, **kwargs).arguments, out))
 
         return module.register_forward_hook(keep, with_kwargs=True)
 
     hooks = [watch(path, module) for path, module in mechanisms(model).items()]
-    own, model.by_tower = model.by_tower, model.by_tower or by_tower
+    model_by_tower, model.by_tower = model.by_tower, model.by_tower or by_tower
     try:
         model(batch.inputs, batch.mask)
     finally:
-        model.by_tower = own
+        model.by_tower = model_by_tower
         for hook in hooks:
             hook.remove()
-    return seen
+    return recorded
 
 
 def singular_values(module: nn.Module, call: Call, most: int) -> Tensor:
-    """Of the maps of the first examples of a call, averaged over heads: (at most ``most``, L)."""
+    """Compute the singular values of the maps of a call's first examples, averaged over heads.
+
+    Args:
+        module: the mechanism.
+        call: of the mechanism.
+        most: number of examples.
+
+    Returns:
+        (at most ``most``, L).
+    """
     rows = []
     for i in range(min(most, len(call.out))):
-        one = {k: v[i : i + 1] if isinstance(v, Tensor) else v for k, v in call.arguments.items()}
+        arguments = {k: v[i : i + 1] if isinstance(v, Tensor) else v for k, v in call.arguments.items()}
         L = call.out.shape[2]
-        identity = torch.eye(L, dtype=one["v"].dtype, device=one["v"].device).expand(*one["v"].shape[:2], L, L)
-        rows_real = Call(one, call.out[i : i + 1]).real
-        a = module(**one | {"v": identity}) * rows_real  # (1,H,L,L), zero in padded rows and columns
+        identity = torch.eye(L, dtype=arguments["v"].dtype, device=arguments["v"].device).expand(
+            *arguments["v"].shape[:2], L, L
+        )
+        rows_real = Call(arguments, call.out[i : i + 1]).real
+        a = module(**arguments | {"v": identity}) * rows_real  # (1,H,L,L), zero in padded rows and columns
         rows.append(torch.linalg.svdvals(a.float()).mean((0, 1)).cpu())
     return torch.stack(rows)
 
 
 def average(rows: list[Tensor]) -> list[float]:
-    """Mean over examples of rows whose lengths may differ from batch to batch, with four significant digits."""
+    """Average rows (n,L), whose L may differ from batch to batch, over all examples to four significant digits."""
     longest = max((row.shape[1] for row in rows), default=0)
     padded = [nn.functional.pad(row, (0, longest - row.shape[1])) for row in rows]
     return [float(f"{value:.4g}") for value in torch.cat(padded).mean(0).tolist()] if rows else []

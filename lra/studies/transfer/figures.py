@@ -1,4 +1,4 @@
-"""Pictures of transfers over what a sweep varied: the axes of CURformer's ViT study (section 7, Figures 5 to 7)."""
+"""Figures of transfers over the axes of CURformer's ViT study (section 7, Figures 5 to 7)."""
 
 from pathlib import Path
 from statistics import mean, stdev
@@ -10,7 +10,7 @@ import matplotlib.pyplot as plt
 
 from .tables import Point, curves, natural
 
-# name -> label of the axis, value of a point, options that this is
+# name -> label of the axis, value of a point, options that the axis stands for
 AXES = {
     "count": ("rows and columns kept", lambda point: point.kept, {"count", "landmarks"}),
     "selection": ("selection", lambda point: point.options.get("score"), {"score"}),
@@ -22,11 +22,22 @@ AXES = {
 
 
 def draw(group: tuple[str, str, str], some: list[Point], folder: Path) -> list[str]:
-    """One picture for every axis with two values or more, and one of the spectra; the names of their files."""
+    """Draw a figure for every axis with two or more values, and one of the spectra.
+
+    Args:
+        group: study, task and label of the run.
+        some: points of the group.
+        folder: of the files.
+
+    Returns:
+        The names of the files.
+    """
     names = []
     for axis, (label, value, hidden) in AXES.items():
         if lines := curves(some, value, hidden):
-            figure = _against(lines, label, some, group, errors=axis != "tuned")  # which are from before fine-tuning
+            figure = _against(
+                lines, label, some, group, errors=axis != "tuned"
+            )  # errors are measured before fine-tuning
             names.append(_save(figure, "-".join((*group, axis)), folder))
     if any(r.spectrum_examples for point in some for r in point.records):
         names.append(_save(_spectra(some, group), "-".join((*group, "spectrum")), folder))
@@ -34,25 +45,24 @@ def draw(group: tuple[str, str, str], some: list[Point], folder: Path) -> list[s
 
 
 def _against(lines, label: str, some: list[Point], group, *, errors: bool) -> plt.Figure:
-    """Scores and, at their right, errors.
-
-    Values stand side by side, so that counts that double and words are equally far apart.
-    """
-    longest = max(map(len, lines))  # of the legend, 7 points high, gets room of its own
+    """Draw scores and, on their right, errors, with equal distances between the values of the axis."""
+    longest = max(map(len, lines))  # width of the legend, in characters of 7 points
     size = 4.5 * (1 + errors) + 0.055 * longest, max(4, 0.8 + 0.15 * len(lines))
     figure, grid = plt.subplots(1, 1 + errors, figsize=size, layout="constrained", squeeze=False)
     left, *right = grid[0]
     places = sorted({x for line in lines.values() for x, _ in line})
     for i, name in enumerate(sorted(lines, key=natural)):
         style = {"color": f"C{i % 10}", "marker": "o^sv"[i // 10 % 4], "markersize": 4, "capsize": 2, "linewidth": 1.2}
-        line = [(places.index(x) + 0.02 * i, point) for x, point in lines[name]]  # apart, so that no bar hides another
+        line = [
+            (places.index(x) + 0.02 * i, point) for x, point in lines[name]
+        ]  # shifted, so that no bar hides another
         scored = [(x, point) for x, point in line if point.tests]
         _bars(left, [x for x, _ in scored], [point.tests for _, point in scored], label=name, **style)
         for axes in right:
             _bars(axes, [x for x, _ in line], [point.values("mean_abs") for _, point in line], **style)
     exact = {r.seed: r.exact_test for line in lines.values() for _, point in line for r in point.records}
-    told = f"exact: {group[2]} (n = {len(exact)})"
-    left.axhline(mean(exact.values()), color="grey", linestyle="--", linewidth=1, label=told)
+    exact_label = f"exact: {group[2]} (n = {len(exact)})"
+    left.axhline(mean(exact.values()), color="grey", linestyle="--", linewidth=1, label=exact_label)
     left.set_ylabel(f"test {some[0].records[0].metric}, %")
     for axes in right:
         axes.set_ylabel("mean |O - O'|, mean over layers")
@@ -73,7 +83,7 @@ def _bars(axes, x: list[float], values: list[list[float]], **style) -> None:
 
 
 def _spectra(some: list[Point], group) -> plt.Figure:
-    """Every seed has its own maps; a mechanism that replaces them does not change them."""
+    """Draw the spectra of the exact maps, which depend on the seed but not on the other mechanism."""
     figure, axes = plt.subplots(figsize=(6, 4), layout="constrained")
     seeds = {r.seed: r for point in some for r in point.records if r.spectrum_examples}
     for i, same in enumerate(zip(*(r.layers for r in seeds.values()), strict=True)):

@@ -1,4 +1,4 @@
-"""The configuration of a finished run with another mechanism, and its weights in that one."""
+"""The configuration and the weights of a finished run with another mechanism."""
 
 import torch
 from omegaconf import DictConfig, OmegaConf
@@ -12,10 +12,17 @@ from ...train.restore import best
 
 
 def configs(run: Run, config: DictConfig) -> tuple[DictConfig, DictConfig]:
-    """The run's configuration as it was, and with the mechanism and the fine-tuning of ``config``.
+    """Restore the run's configuration, and derive that with the mechanism and the fine-tuning of ``config``.
+
+    Args:
+        run: finished.
+        config: of the transfer.
+
+    Returns:
+        Both configurations.
 
     Raises:
-        ValueError: the run has other attention weights than the mechanism and no override says which are meant.
+        ValueError: the run has other attention weights than the mechanism, and no override chooses one.
     """
     source, r = run.configuration(config.data.root), run.record
     source = OmegaConf.merge(
@@ -46,29 +53,37 @@ def configs(run: Run, config: DictConfig) -> tuple[DictConfig, DictConfig]:
 
 
 def _block(own: DictConfig, config: DictConfig, overrides: list[str]) -> DictConfig:
-    """The run's, with the keys of the overrides: an attn brings defaults along, not what the run was trained with.
+    """The run's block with the options of the overrides, since an attn brings the defaults of its block.
 
-    A chunk is more than a default, it is what ``mega_chunk`` means. Another kind of block is taken as it is.
+    A chunk is not a default but the meaning of ``mega_chunk``, so it is taken over. A block of another class replaces
+    the run's.
     """
     if own._target_ != config.block._target_ or any(line.startswith("block=") for line in overrides):
         return config.block
-    said = {line.partition("=")[0].removeprefix("block.") for line in overrides if line.startswith("block.")}
+    keys = {line.partition("=")[0].removeprefix("block.") for line in overrides if line.startswith("block.")}
     if config.block.get("chunk"):
-        said.add("chunk")
-    return OmegaConf.merge(own, {key: config.block[key] for key in said})
+        keys.add("chunk")
+    return OmegaConf.merge(own, {key: config.block[key] for key in keys})
 
 
 def mechanisms(model: nn.Module) -> dict[str, Attention]:
-    """Path -> mechanism, in order; a mechanism inside another is part of it."""
-    found: dict[str, Attention] = {}
+    """List the mechanisms of a model by path, in order; a mechanism inside another one is part of it."""
+    by_path: dict[str, Attention] = {}
     for path, module in model.named_modules():
-        if isinstance(module, Attention) and not any(path.startswith(f"{outer}.") for outer in found):
-            found[path] = module
-    return found
+        if isinstance(module, Attention) and not any(path.startswith(f"{outer}.") for outer in by_path):
+            by_path[path] = module
+    return by_path
 
 
 def graft(run: Run, source: DictConfig, target: DictConfig) -> tuple[nn.Module, nn.Module]:
-    """The run's best model, and its weights in the mechanism of ``target``, whose own ones are drawn from the seed.
+    """Load the run's best model, and put its weights into a model with the other mechanism.
+
+    Args:
+        run: finished.
+        source, target: configurations as of ``configs``.
+
+    Returns:
+        The exact and the grafted model; the mechanism's own weights are drawn from the run's seed.
 
     Raises:
         ValueError: weights other than those of the mechanism are missing, or some are left over.
@@ -89,8 +104,8 @@ def graft(run: Run, source: DictConfig, target: DictConfig) -> tuple[nn.Module, 
         "other shapes": [key for key in have & want.keys() if weights[key].shape != want[key].shape],
     }
     if any(problems.values()):
-        told = "; ".join(f"{problem} {_some(keys)}" for problem, keys in problems.items() if keys)
-        raise ValueError(f"the weights of {run.folder} ({source.label}) do not fit attn={target.label}: {told}")
+        reasons = "; ".join(f"{problem} {_some(keys)}" for problem, keys in problems.items() if keys)
+        raise ValueError(f"the weights of {run.folder} ({source.label}) do not fit attn={target.label}: {reasons}")
     grafted.load_state_dict(weights, strict=False)
     return exact, grafted.eval()
 

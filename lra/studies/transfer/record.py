@@ -1,4 +1,4 @@
-"""The record of a transfer: transfer.json, apart from the record.json of training."""
+"""The record of a transfer: transfer.json, separate from the record.json of training."""
 
 import json
 from dataclasses import asdict, dataclass
@@ -22,7 +22,7 @@ class TransferRecord:
     Args:
         source: label of the run, whose own scores are ``exact_*``.
         direct_val, direct_test: after the exchange.
-        tuned_val, tuned_test: after ``steps`` steps of fine-tuning, at the best of its evaluations on dev; None without
+        tuned_val, tuned_test: after at most ``steps`` steps of fine-tuning, at the best evaluation on dev; None without
             fine-tuning or if it diverged.
         attn: options of the mechanism, flat.
     """
@@ -66,22 +66,31 @@ class TransferRecord:
         return sum(getattr(layer, name) for layer in self.layers) / len(self.layers)
 
 
-def save(made: TransferRecord, folder: Path) -> None:
-    checksums.save(folder / FILE, json.dumps(asdict(made), indent=1) + "\n")
+def save(transfer: TransferRecord, folder: Path) -> None:
+    """Write ``transfer.json`` with its checksum."""
+    checksums.save(folder / FILE, json.dumps(asdict(transfer), indent=1) + "\n")
 
 
 def load(path: Path, fingerprints: tuple[str, ...] | None = None) -> TransferRecord:
-    """Read a record. Raises ValueError if the file is not one of a transfer, or has none of the fingerprints."""
+    """Read a record.
+
+    Args:
+        path: of the file.
+        fingerprints: of which the record must have one, if any are given.
+
+    Raises:
+        ValueError: the file is not the record of a transfer, or it is that of another one.
+    """
     remedy = "delete it to make it again"
-    found = record.parse(TransferRecord, path, "a record of a transfer", remedy)
-    if not found.layers:
+    transfer = record.parse(TransferRecord, path, "a record of a transfer", remedy)
+    if not transfer.layers:
         raise ValueError(f"{path} is not a record of a transfer (no layers); {remedy}")
-    if fingerprints is not None and found.fingerprint not in fingerprints:
+    if fingerprints is not None and transfer.fingerprint not in fingerprints:
         raise ValueError(f"{path} is the record of another transfer; {remedy}")
-    return found
+    return transfer
 
 
 def scan(runs: Path) -> tuple[list[TransferRecord], list[str]]:
-    """Every transfer under a folder, and one line for each that could not be read."""
+    """Read every transfer below a folder; returns them and one line for each that could not be read."""
     records, damaged = record.scan_files(runs, FILE, load)
     return list(records.values()), damaged

@@ -1,4 +1,4 @@
-"""python -m lra.studies.transfer.show: every transfer as tables and pictures."""
+"""python -m lra.studies.transfer.show: tables and figures of every transfer."""
 
 from pathlib import Path
 
@@ -16,16 +16,16 @@ from .tables import HEAD, LEGEND, about, markdown, points
 
 @main("transfer_show")
 def show(config: DictConfig) -> None:
-    """Print and write them. Raises ValueError if there is none."""
+    """Print and write the tables and figures. Raises ValueError if there is no transfer."""
     from .figures import draw  # matplotlib takes a second to import
 
     runs = Path(config.runs)
-    found, damaged = scan(runs)
+    transfers, damaged = scan(runs)
     for line in damaged:
         log(f"skipped: {line}")
-    if not found:
+    if not transfers:
         raise ValueError(f"{runs} has no transfer; python -m lra.studies.transfer run=<folder> attn=<name> makes them")
-    groups, out = points(found), Path(config.out or runs / "transfer")
+    groups, out = points(transfers), Path(config.out or runs / "transfer")
     try:
         out.mkdir(parents=True, exist_ok=True)
         pictures = {group: draw(group, some, out) for group, some in groups.items()}
@@ -34,7 +34,7 @@ def show(config: DictConfig) -> None:
         raise ValueError(f"cannot write to {out}: {error.strerror}; name another folder with out=<folder>") from None
     console = Console(highlight=False, markup=False, emoji=False)
     if not console.is_terminal:
-        console.width = 1000  # a pipe has no width to fit
+        console.width = 1000  # no line is wrapped in a pipe
     for (study, task, source), some in groups.items():
         table = Table(*HEAD, box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
         for point in some:

@@ -1,4 +1,4 @@
-"""Transfers as points and tables: the seeds of one configuration together, beside the run they come from."""
+"""Tables of transfers: the seeds of one configuration as a point, beside the run of their weights."""
 
 import re
 from collections import Counter
@@ -23,7 +23,15 @@ LEGEND = (
 
 @dataclass(frozen=True)
 class Point:
-    """The seeds of one mechanism with one number of fine-tuning steps. options: of the mechanism, and ``tuned``."""
+    """The seeds of one mechanism with one number of fine-tuning steps.
+
+    Args:
+        task: of the run.
+        source: label of the run.
+        label: of the transfer.
+        options: of the mechanism, and ``tuned``.
+        records: of the seeds.
+    """
 
     task: str
     source: str
@@ -33,26 +41,28 @@ class Point:
 
     @property
     def tuned(self) -> int:
+        """Steps of fine-tuning."""
         return self.options["tuned"]
 
     @property
     def kept(self) -> int | None:
+        """Rows and columns that CUR keeps, or Nystrom's landmarks."""
         return self.records[0].kept
 
     @property
     def order(self) -> tuple:
-        """Fine-tuned ones last; the counts of one mechanism after each other, then what else was changed."""
+        """Sort key: steps of fine-tuning, mechanism, other changed options, count."""
         name, _, rest = self.label.partition("-")
         return self.tuned, name, natural(rest.replace(f"count={self.kept}", "")), self.kept or 0, self.label
 
     @property
     def tests(self) -> list[float]:
-        """Scores of the seeds that have one."""
+        """The test scores of the seeds that have one."""
         return [score for score, _ in self._scored]
 
     @property
     def changes(self) -> list[float]:
-        """The same scores less those of the exact model of each seed."""
+        """The same scores, each less that of the exact model of its seed."""
         return [score - exact for score, exact in self._scored]
 
     @property
@@ -61,12 +71,12 @@ class Point:
         return [pair for pair in scores if pair[0] is not None]
 
     def values(self, name: str) -> list[float]:
-        """One of each seed: a value of Layer, averaged over layers."""
+        """A value of Layer for each seed, averaged over layers."""
         return [r.mean(name) for r in self.records]
 
     @property
     def cells(self) -> tuple[str, ...]:
-        """One text for each column of HEAD."""
+        """The text for each column of HEAD."""
         lost = len(self.records) - len(self.tests)
         layer = lambda name: ", ".join(
             f"{mean(values):.3g}"
@@ -88,28 +98,32 @@ class Point:
         )
 
 
-def _options(made: TransferRecord) -> dict[str, Any]:
-    """The mechanism's options, the same for records that different versions of the suite wrote."""
-    flat = canonical({f"attn.{key}": value for key, value in made.attn.items()})
+def _options(r: TransferRecord) -> dict[str, Any]:
+    """The mechanism's options in canonical form, which does not depend on the version of the suite."""
+    flat = canonical({f"attn.{key}": value for key, value in r.attn.items()})
     return {key.removeprefix("attn."): value for key, value in flat.items()}
 
 
 def natural(text: str) -> list:
-    """A key by which count=8 comes before count=16."""
+    """Sort key of a text by which count=8 comes before count=16."""
     return [(int(part), "") if part.isdigit() else (0, part) for part in re.split(r"(\d+)", text)]
 
 
 def spread(values: list[float]) -> str:
+    """Format mean ± sample standard deviation; "-" without values."""
     deviation = f" ± {stdev(values):.2f}" if len(values) > 1 else ""
     return number(mean(values) if values else None) + deviation
 
 
 def points(records: list[TransferRecord]) -> dict[tuple[str, str, str], list[Point]]:
-    """(study, task, run's label) -> its points. A fine-tuned transfer is one before its fine-tuning too."""
-    found: dict[tuple, dict[tuple, dict[int, TransferRecord]]] = {}
+    """Group transfers as points by (study, task, run's label).
+
+    A fine-tuned transfer gives two points: before and after its fine-tuning.
+    """
+    groups: dict[tuple, dict[tuple, dict[int, TransferRecord]]] = {}
     for r in records:
         for tuned in {0, r.steps}:
-            seeds = found.setdefault((r.study, r.task, r.source), {}).setdefault((tuned, r.label), {})
+            seeds = groups.setdefault((r.study, r.task, r.source), {}).setdefault((tuned, r.label), {})
             if tuned or r.seed not in seeds or r.steps == 0:
                 seeds[r.seed] = r
     return {
@@ -120,15 +134,22 @@ def points(records: list[TransferRecord]) -> dict[tuple[str, str, str], list[Poi
             ),
             key=lambda point: point.order,
         )
-        for group, same in sorted(found.items())
+        for group, same in sorted(groups.items())
     }
 
 
 def curves(some: list[Point], axis: Callable[[Point], Any], hidden: set[str]) -> dict[str, list[tuple[Any, Point]]]:
-    """Legend -> (value on the axis, point), for all sets of points that differ in nothing but the axis.
+    """Group points into curves, within which only the axis differs.
 
-    hidden: options that the axis stands for. Only seeds that all points of a set have are in it, sets of one point or
-    without such a seed are left out; a legend names the options that differ and the number of seeds.
+    A curve has the seeds that all of its points share; one with a single point or without such a seed is left out.
+
+    Args:
+        some: points.
+        axis: value of a point, None if the point has none.
+        hidden: options that the axis stands for.
+
+    Returns:
+        (value, point) in order, by a legend that names the options that differ and the number of seeds.
     """
     groups: dict[tuple, list[tuple[Any, Point]]] = {}
     for point in some:
@@ -142,7 +163,7 @@ def curves(some: list[Point], axis: Callable[[Point], Any], hidden: set[str]) ->
     shared = Counter((kind(rest), option) for rest in lines for option in rest)
     named = {}
     for rest, line in lines.items():
-        # Mechanisms are told apart by their class, those of one class by the options in which they differ.
+        # A legend names the class if there are several, and within a class the options that differ.
         differ = [
             o for o in rest if (len(kinds) > 1 if o[0] == "_target_" else shared[kind(rest), o] < kinds[kind(rest)])
         ]
@@ -151,18 +172,24 @@ def curves(some: list[Point], axis: Callable[[Point], Any], hidden: set[str]) ->
 
 
 def _shared(line: list[tuple[Any, Point]]) -> list[tuple[Any, Point]]:
-    """The same points with the seeds that all of them have."""
+    """Restrict points to the seeds that all of them have."""
     seeds = set.intersection(*({r.seed for r in point.records} for _, point in line))
     return [(value, replace(point, records=[r for r in point.records if r.seed in seeds])) for value, point in line]
 
 
 def legend(options: list[tuple[str, str]], line: list[tuple[Any, Point]]) -> str:
-    """score=step, count=64; the class where mechanisms differ in more than their options."""
+    """Name a curve by options, such as score=step, count=64, with the bare name of a class.
+
+    Args:
+        options: that differ.
+        line: the curve, whose label is the name without options.
+    """
     shown = [f"{value.rpartition('.')[2]}" if key == "_target_" else f"{key}={value}" for key, value in options]
     return ", ".join(shown) or line[0][1].label.partition("-")[0]
 
 
 def markdown(groups: dict[tuple[str, str, str], list[Point]], pictures: dict[tuple[str, str, str], list[str]]) -> str:
+    """Format the tables as Markdown, with the figures of each group by file name."""
     out = ["# Transfers", LEGEND]
     for group, some in groups.items():
         study, task, source = group
@@ -175,8 +202,9 @@ def markdown(groups: dict[tuple[str, str, str], list[Point]], pictures: dict[tup
 
 
 def about(some: list[Point]) -> str:
+    """Summarise what the records of points share, in one sentence."""
     records = [r for point in some for r in point.records]
-    told = {
+    facts = {
         "protocol {}": joined(r.protocol for r in records),
         "budget {}": joined(r.budget for r in records),
         "{}": joined(r.metric for r in records),
@@ -186,5 +214,5 @@ def about(some: list[Point]) -> str:
         "on {}": joined(r.device for r in records),
         "commit {}": joined(r.git or "unknown" for r in records),
     }
-    text = "; ".join(form.format(value) for form, value in told.items())
+    text = "; ".join(form.format(value) for form, value in facts.items())
     return f"{text[0].upper()}{text[1:]}."

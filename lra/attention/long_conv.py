@@ -1,0 +1,67 @@
+"""Long convolutions with a regularised kernel (Fu, Epstein, Nguyen et al., ICML 2023)."""
+
+from typing import Annotated
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..ops.options import Range, in_range
+from ..ops.precision import full_precision
+from ..ops.ssm import fft_conv
+from .base import Mixer, Sizes
+
+Squash = Annotated[float, Range(0)]
+Rate = Annotated[float, Range(above=0)]
+
+
+class LongConv(Mixer):
+    """y = K * u + D u with a kernel for each channel whose entries are parameters, as long as the longest row.
+
+    K = squash(parameters), squash(k) = sign(k) max(|k| - λ, 0), then dropout of its entries in training. A second
+    kernel reads the tokens ahead, the next one first, if ``bidirectional``. A masked token counts as zero. O(d L log L)
+    time, O(d length) parameters.
+
+    Args:
+        sizes: its length is the kernel's; its dropout is that of the kernel's entries.
+        dim: channels d.
+        bidirectional: False: causal.
+        squash: λ.
+        scale: standard deviation that the parameters start with.
+        rate: factor of the learning rate of the kernel, which has no weight decay.
+
+    Raises:
+        ValueError: a negative λ or a scale that is not positive.
+
+    Source: the paper, section 3; defaults of the released code (docs/sources.md).
+    """
+
+    def __init__(
+        self,
+        sizes: Sizes,
+        *,
+        dim: int,
+        bidirectional: bool = True,
+        squash: Squash = 0.003,
+        scale: Rate = 0.002,
+        rate: Rate = 1.0,
+    ):
+        super().__init__(sizes, dim=dim)
+        self.causal = not bidirectional
+        in_range("squash", squash, Range(0))
+        in_range("scale", scale, Range(above=0))
+        self.squash, self.rates = squash, {"weights": rate}
+        self.weights = nn.Parameter(scale * torch.randn(1 + bidirectional, dim, sizes.length))
+        self.skip = nn.Parameter(torch.randn(dim))
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        return self._convolve(x.mT, mask).mT.to(x.dtype)
+
+    @full_precision
+    def _convolve(self, u: Tensor, mask: Tensor | None) -> Tensor:
+        return fft_conv(u, self.kernel(u.shape[-1]), mask) + self.skip[:, None] * u
+
+    def kernel(self, length: int) -> Tensor:
+        """(d,L) of a causal model, (d,2L) of a bidirectional one, laid out as ``fft_conv`` takes it."""
+        kernels = F.dropout(F.softshrink(self.weights[..., :length], self.squash), self.sizes.dropout, self.training)
+        return torch.cat([kernels[0], *(back.flip(-1) for back in kernels[1:])], -1)

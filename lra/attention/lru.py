@@ -1,0 +1,76 @@
+"""LRU, the linear recurrent unit (Orvieto et al., ICML 2023)."""
+
+import math
+from typing import Annotated
+
+import torch
+from torch import Tensor, nn
+
+from ..ops.options import Positive, Range, Share, in_range
+from ..ops.precision import full_precision
+from ..ops.ssm import diagonal_ssm
+from .base import Mixer, Sizes
+
+Rate = Annotated[float, Range(above=0)]
+Phase = Annotated[float, Range(above=0)]
+
+
+class LRU(Mixer):
+    """x_k = λ x_(k-1) + exp(γ) B u_k, y_k = Re(C x_k) + D u_k: a linear recurrence of complex states for all channels.
+
+    λ_j = exp(-exp(ν_j) + i exp(θ_j)), inside the unit circle whatever is learned. exp(γ) starts as √(1 - |λ|²), which
+    keeps the states of white noise at its variance. ``bidirectional`` adds the states of a scan from the row's end,
+    with a C of their own. A masked token counts as zero. Time O(N L log L) for the scan and O(N d L) for B and C;
+    memory O(N L).
+
+    Args:
+        sizes: its length alone is used, by nothing but the shell.
+        dim: channels d.
+        states: N.
+        bidirectional: False: causal.
+        r_min, r_max: |λ| is drawn between them, uniformly on the ring.
+        max_phase: the phase of λ is drawn uniformly between 0 and this one, in radians.
+        rate: factor of the learning rate of ν, θ, γ and B, which have no weight decay.
+
+    Raises:
+        ValueError: no states, radii outside [0, 1] or out of order, or a phase outside (0, 2π].
+
+    Source: the paper, sections 3.2 to 3.4 and appendix A.
+    """
+
+    def __init__(
+        self,
+        sizes: Sizes,
+        *,
+        dim: int,
+        states: Positive = 128,
+        bidirectional: bool = True,
+        r_min: Share = 0.0,
+        r_max: Share = 1.0,
+        max_phase: Phase = 2 * math.pi,
+        rate: Rate = 1.0,
+    ):
+        super().__init__(sizes, dim=dim)
+        self.causal = not bidirectional
+        in_range("states", states, Range(1))
+        in_range("r_min", r_min, Range(0, 1))
+        in_range("r_max", r_max, Range(r_min, 1), "r_min")
+        in_range("max_phase", max_phase, Range(above=0, most=2 * math.pi))
+        self.rates = dict.fromkeys(("nu", "theta", "gamma", "b"), rate)
+        # Both ends of the interval are infinite logarithms.
+        radius, phase = torch.rand(2, states, dtype=torch.float64).clamp(1e-6, 1 - 1e-6)
+        nu = -0.5 * (radius * (r_max**2 - r_min**2) + r_min**2).log()
+        self.nu = nn.Parameter(nu.log().float())
+        self.theta = nn.Parameter((max_phase * phase).log().float())
+        self.gamma = nn.Parameter((-torch.expm1(-2 * nu)).sqrt().log().float())
+        self.b = nn.Parameter(torch.randn(states, dim, 2) * (2 * dim) ** -0.5)
+        self.c = nn.Parameter(torch.randn(1 + bidirectional, dim, states, 2) * states**-0.5)
+        self.skip = nn.Parameter(torch.randn(dim))
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        return self._recur(x, mask).to(x.dtype)
+
+    @full_precision
+    def _recur(self, x: Tensor, mask: Tensor | None) -> Tensor:
+        decay = torch.complex(-self.nu.exp(), self.theta.exp()).exp()
+        return diagonal_ssm(x, decay, self.gamma.exp()[:, None, None] * self.b, self.c, mask) + self.skip * x

@@ -1,0 +1,238 @@
+"""S5 and LRU against their recurrences, token by token, and against what the released modules put out."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import config
+
+from lra.attention.base import Sizes
+from lra.attention.lru import LRU
+from lra.attention.s4d import S4D
+from lra.attention.s5 import S5
+from lra.ops.ssm import hippo_legs
+from lra.train import build, optim
+
+DIM, STATES, L = 3, 8, 13
+SIZES = Sizes(heads=1, head_dim=DIM, value_dim=DIM, length=L)
+RELEASED = json.loads(Path(__file__).with_name("released_ssm.json").read_text())
+
+
+def make(kind, seed=0, dim=DIM, **options):
+    torch.manual_seed(seed)
+    return kind(SIZES, dim=dim, **({"states": STATES} | ({"blocks": 2} if kind is S5 else {}) | options)).double()
+
+
+def dense(model):
+    """Transition (P,P), input (P,d) and outputs (d,P) of the real part, by matrix functions."""
+    c = torch.view_as_complex(model.c)
+    if isinstance(model, LRU):
+        turn = torch.diag(torch.exp(torch.complex(-model.nu.exp(), model.theta.exp())))
+        return turn, torch.diag(model.gamma.exp()).to(c) @ torch.view_as_complex(model.b), c
+    real = model.decay.clamp(max=-1e-4) if model.clip else model.decay
+    a, eye = torch.diag(torch.complex(real, model.frequency)), torch.eye(STATES // 2, dtype=torch.complex128)
+    step, b = torch.diag(model.log_step.exp()).to(a), torch.view_as_complex(model.b)
+    if model.discretisation == "zoh":
+        turn = torch.diag((step @ a).diagonal().exp())  # torch's matrix_exp errs by 1e-10
+        return turn, torch.linalg.solve(a, (turn - eye) @ b), 2 * c
+    inverse = torch.linalg.inv(eye - step @ a / 2)
+    return inverse @ (eye + step @ a / 2), inverse @ step @ b, 2 * c
+
+
+def recurrence(model, x, mask):
+    turn, gain, c = dense(model)
+    out = [model.skip * x]
+    for reverse, read in enumerate(c):
+        for n in range(len(x)):
+            state, order = torch.zeros(len(turn), dtype=torch.complex128), range(L)
+            rows = [None] * L
+            for t in reversed(order) if reverse else order:
+                state = turn @ state + gain @ (x[n, t] * mask[n, t]).to(gain)
+                rows[t] = (read @ state).real
+            out.append(torch.zeros_like(x).index_put((torch.tensor(n),), torch.stack(rows)))
+    return sum(out)
+
+
+VARIANTS = [
+    (S5, {}),
+    (S5, {"bidirectional": False, "discretisation": "bilinear"}),
+    (S5, {"clip": True, "c_init": "complex_normal", "discretisation": "bilinear"}),
+    (LRU, {}),
+    (LRU, {"bidirectional": False, "r_min": 0.9, "r_max": 0.999, "max_phase": 0.3}),
+]
+
+
+@pytest.mark.parametrize(("kind", "options"), VARIANTS, ids=str)
+def test_is_the_recurrence(kind, options):
+    """Outputs, and gradients of all parameters and of x."""
+    model = make(kind, **options)
+    if getattr(model, "clip", False):
+        model.decay.data[1] = 0.3
+    g = torch.Generator().manual_seed(1)
+    x, mask = torch.randn(2, L, DIM, generator=g, dtype=torch.float64), torch.rand(2, L, generator=g) < 0.7
+    given, weight = [x.requires_grad_(), *model.parameters()], torch.randn(2, L, DIM, generator=g, dtype=torch.float64)
+    outs = [model(x, mask), recurrence(model, x, mask)]
+    torch.testing.assert_close(*outs, rtol=1e-10, atol=1e-10)
+    grads = [torch.autograd.grad((out * weight).sum(), given) for out in outs]
+    for ours, theirs in zip(*grads, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-10)
+
+
+def tensor(values):
+    return torch.tensor(values, dtype=torch.float64)
+
+
+def fill(model, **parts):
+    with torch.no_grad():
+        for name, value in parts.items():
+            getattr(model, name).copy_(value)
+    return model
+
+
+def s5_parts(p):
+    b, step = tensor(p["B"]), tensor(p["log_step"])[:, 0]
+    if "C1" in p:
+        c = torch.stack([tensor(p["C1"]), tensor(p["C2"])])
+    else:
+        c = tensor(p["C"])[None]
+        c = torch.stack([*c[0].chunk(c.shape[2] // len(b), 1)])
+    return {
+        "decay": tensor(p["Lambda_re"]),
+        "frequency": tensor(p["Lambda_im"]),
+        "log_step": step,
+        "b": b,
+        "c": c,
+        "skip": tensor(p["D"]),
+    }
+
+
+@pytest.mark.parametrize(
+    ("case", "options"),
+    [
+        ("s5_zoh", {}),
+        ("s5_bilinear_causal", {"discretisation": "bilinear", "bidirectional": False}),
+        ("s5_complex", {"clip": True}),
+    ],
+)
+def test_s5_is_the_released_module(case, options):
+    case, x = RELEASED["s5"][case], tensor(RELEASED["x"])
+    model = fill(make(S5, **options), **s5_parts(case["params"]))
+    torch.testing.assert_close(model(x[None])[0], tensor(case["y"]), rtol=1e-10, atol=1e-10)
+    if not options.get("clip"):  # in that case one of its eigenvalues was moved
+        fresh = make(S5)
+        torch.testing.assert_close(fresh.decay, model.decay, rtol=1e-6, atol=1e-6)
+        torch.testing.assert_close(fresh.frequency, model.frequency, rtol=1e-6, atol=1e-6)
+
+
+def test_lru_is_the_minimal_implementation():
+    p, x = {key: tensor(value) for key, value in RELEASED["lru"]["params"].items()}, tensor(RELEASED["x"])
+    model = fill(
+        make(LRU, states=5, bidirectional=False),
+        nu=p["nu_log"],
+        theta=p["theta_log"],
+        gamma=p["gamma_log"],
+        b=torch.stack([p["B_re"], p["B_im"]], -1),
+        c=torch.stack([p["C_re"], p["C_im"]], -1)[None],
+        skip=p["D"],
+    )
+    torch.testing.assert_close(model(x[None])[0], tensor(RELEASED["lru"]["y"]), rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("case", RELEASED["s4d"])
+def test_s4d_is_the_released_module(case):
+    """Its kernel inside its two-sided convolution; A, B and frequencies are as that module started them."""
+    init, disc = case.split("_")
+    p, x = {key: tensor(value) for key, value in RELEASED["s4d"][case]["params"].items()}, tensor(RELEASED["x_s4d"])
+    torch.manual_seed(0)
+    model = S4D(SIZES, dim=DIM, states=8, init=init, discretisation=disc, shared=disc == "bilinear").double()
+    torch.testing.assert_close(model.log_decay, p["kernel.A_real"], rtol=1e-6, atol=1e-6)
+    # It keeps the other one of each conjugate pair, and no frequency below 1e-4.
+    expected = p["kernel.A_imag"].sort().values
+    torch.testing.assert_close(model.frequency.sort().values, expected, rtol=1e-5, atol=1.1e-4)
+    given = {"log_step": p["kernel.inv_dt"][:, 0], "log_decay": p["kernel.A_real"], "frequency": -p["kernel.A_imag"]}
+    fill(model, **given, b=p["kernel.B"][0], c=p["kernel.C"], skip=p["D"][0])
+    torch.testing.assert_close(model(x.mT).mT, tensor(RELEASED["s4d"][case]["y"]), rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize(
+    ("c_init", "std"),
+    [("lecun_normal", (64 * 48) ** -0.5), ("trunc_standard_normal", 1 / 8), ("complex_normal", 0.5**0.5)],
+)
+def test_s5_starts_as_the_released_code(c_init, std):
+    """Standard deviations that flax's initialisers gave for 64 states and 48 channels, within three of their errors."""
+    model = make(S5, dim=48, states=64, blocks=4, c_init=c_init)
+    for found, expected in ((model.c, std), (model.b, 0.125 * 0.5**0.5)):
+        assert found.std().item() == pytest.approx(expected, rel=3 * (2 * found.numel() / 4) ** -0.5)
+    assert (model.frequency < 0).all() and torch.equal(model.frequency[:8], model.frequency[8:16])
+
+
+def test_s5_starts_in_the_coordinates_of_hippo():
+    """One block: V B has B's real numbers again, so S's impulse response with C is that of the diagonal model."""
+    model = make(S5, blocks=1, bidirectional=False)
+    values, vectors = hippo_legs(STATES)
+    V = vectors[:, : STATES // 2]
+    b, c = torch.view_as_complex(model.b), torch.view_as_complex(model.c)[0]
+    S, B, C = (vectors @ torch.diag(values) @ vectors.mH).real, (2 * V @ b).real, (2 * c @ V.mH).real
+    for t in (0.0, 0.3, 1.0):
+        response = 2 * (c @ torch.diag((t * torch.complex(model.decay, model.frequency)).exp()) @ b).real
+        full = C @ torch.linalg.matrix_exp(t * S) @ B
+        torch.testing.assert_close(response, full, rtol=1e-5, atol=1e-6)
+
+
+def test_lru_starts_on_its_ring():
+    model = make(LRU, states=4000, r_min=0.5, r_max=0.9, max_phase=1.0)
+    radius, phase = (-model.nu.exp()).exp(), model.theta.exp()
+    assert radius.min() >= 0.5 and radius.max() <= 0.9 and phase.min() > 0 and phase.max() <= 1
+    shares = ((radius**2 - 0.25) / (0.81 - 0.25)).sort().values, phase.sort().values
+    even = (torch.arange(4000) + 0.5) / 4000
+    for share in shares:  # Kolmogorov: above 1.95 / √n in one of a thousand draws
+        assert (share - even).abs().max() < 1.95 / math.sqrt(4000)
+    torch.testing.assert_close(model.gamma.exp() ** 2, 1 - radius**2, rtol=1e-5, atol=1e-6)
+    assert model.b.std().item() == pytest.approx((2 * DIM) ** -0.5, rel=0.05)
+    assert model.c.std().item() == pytest.approx(4000**-0.5, rel=0.05)
+
+
+OPTIM = {"lr": 0.01, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.07, "clip_norm": None}
+
+
+@pytest.mark.parametrize(
+    ("words", "state", "decayed"),
+    [
+        ("s5", {"decay", "frequency", "log_step", "b"}, set()),
+        ("s5 attn.b_optim=state_decay", {"decay", "frequency", "log_step"}, {"b"}),
+        ("s5 attn.b_optim=main attn.step_optim=main", {"decay", "frequency"}, set()),
+        ("lru", {"nu", "theta", "gamma", "b"}, set()),
+    ],
+)
+def test_states_learn_at_their_own_rate(words, state, decayed):
+    model = build.classifier(config(words, "attn.rate=0.25"))
+    names = {id(p): name.rpartition(".")[2] for name, p in model.named_parameters()}
+    main, *rest = optim.adamw(model, OPTIM).param_groups
+    groups = {decay: set() for decay in (0.0, 0.07)}
+    for group in rest:
+        assert group["lr"] == 0.0025
+        groups[group["weight_decay"]] |= {names[id(p)] for p in group["params"]}
+    assert groups == {0.0: state, 0.07: decayed} and main["weight_decay"] == 0.07
+    assert not (state | decayed) & {names[id(p)] for p in main["params"]}
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "message"),
+    [
+        (S5, {"states": 12, "blocks": 4}, "states must be a multiple of 2 x blocks = 8, not 12"),
+        (S5, {"c_init": "normal"}, "c_init must be one of lecun_normal, trunc_standard_normal, complex_normal, not"),
+        (S5, {"b_optim": "fast"}, "b_optim must be one of state, state_decay, main, not 'fast'"),
+        (S5, {"step_optim": "fast"}, "step_optim must be one of state, main, not 'fast'"),
+        (S5, {"discretisation": "euler"}, "discretisation must be one of zoh, bilinear"),
+        (S5, {"step_max": 1e-4}, r"step_max must be 0.001 or more \(step_min\), not 0.0001"),
+        (LRU, {"states": 0}, "states must be 1 or more, not 0"),
+        (LRU, {"r_max": 1.1}, "r_max must be from 0.0 to 1"),
+        (LRU, {"r_min": 0.9, "r_max": 0.5}, r"r_max must be from 0.9 to 1 \(r_min\), not 0.5"),
+        (LRU, {"max_phase": 7.0}, "max_phase must be above 0 to 6.28318"),
+    ],
+)
+def test_wrong_options_are_named(kind, options, message):
+    with pytest.raises(ValueError, match=message):
+        make(kind, **options)

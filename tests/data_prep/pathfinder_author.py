@@ -1,0 +1,247 @@
+"""Record what the original Pathfinder generator draws, by running its authors' own code.
+
+    git clone https://github.com/drewlinsley/pathfinder && git -C pathfinder checkout ab9c130
+    PATHFINDER_AUTHOR=pathfinder python tests/data_prep/pathfinder_author.py draw 64 14 SEED images.jsonl
+    python tests/data_prep/pathfinder_author.py merge images.jsonl
+
+`draw` appends one line per image until it is stopped; it needs opencv-python-headless. `merge` adds the lines to
+`pathfinder_original.json`, in the bins that are there; use every file once. The code is of 2018: what numpy and scipy
+have dropped since (np.float, np.round_, scipy.misc) is handed to its modules, and nothing else of it is changed.
+Distractors are drawn into an image of their own, which alters none of them, as the code only takes maxima of images.
+"""
+
+import contextlib
+import functools
+import importlib
+import io
+import json
+import math
+import os
+import random
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+from pathfinder_reference import DEFAULTS, PARAMETERS, SCALE, Drawing, shrink, stretch
+
+from data_prep.pathfinder.stats import measure
+
+RECORD = Path(__file__).parent / "pathfinder_original.json"
+SETTINGS = {
+    "antialias_scale": SCALE,
+    "max_paddle_retrial": 2,
+    "max_distractor_contour_retrial": 4,
+    "use_single_paddles": False,
+    "segmentation_task": False,
+    "pause_display": False,
+    "save_images": True,
+    "save_metadata": True,
+    "batch_id": 0,
+    "n_images": 1,
+}
+
+
+NUMPY = SimpleNamespace(**vars(np) | {"float": float, "round_": np.round})
+
+
+def _to_bytes(array):
+    """scipy.misc.bytescale: 8 bits stay, others are stretched to 0..255."""
+    if array.dtype == np.uint8:
+        return array
+    return stretch(array) if array.min() < array.max() else np.zeros(array.shape, np.uint8)
+
+
+def _imresize(array, size, interp):
+    """scipy.misc.imresize to a square, 8 bits."""
+    assert interp == "lanczos" and size[0] == size[1]
+    return np.rint(255 * shrink(_to_bytes(array), size[0])).astype(np.uint8)
+
+
+def _memoised(snakes):
+    """snakes.draw_line_n_mask, of which each direction is drawn once, in the middle of a larger image, and cut out.
+
+    A pair of targets takes a dozen lines, and of 64 x 64 pixels thousands of pairs are discarded for one image.
+    """
+    draw = snakes.draw_line_n_mask
+
+    @functools.cache
+    def middle(shape, theta, length, thickness, margin, scale, contrast):
+        larger, start = [4 * side for side in shape], [2 * side for side in shape]
+        disk = snakes.generate_dilation_struct(margin * scale)
+        return draw(larger, start, theta, length, thickness, margin, disk, scale, contrast_scale=contrast)
+
+    def draw_line_n_mask(shape, start, theta, length, thickness, margin, disk, scale, contrast_scale=1.0):
+        whole = middle(tuple(shape), theta, length, thickness, margin, scale, contrast_scale)
+        y, x = (2 * side - c for side, c in zip(shape, start, strict=True))
+        return tuple(image[y : y + shape[0], x : x + shape[1]].copy() for image in whole)
+
+    return draw_line_n_mask
+
+
+class Author:
+    """The authors' modules from a checkout, with ears on what they draw: `image` holds the parts of one image."""
+
+    def __init__(self, checkout: Path):
+        sys.path.insert(0, str(checkout))
+        self.snakes, self.snakes2 = map(importlib.import_module, ("snakes", "snakes2"))
+        sys.path.remove(str(checkout))
+        self.image = {}
+        for module in (self.snakes, self.snakes2):
+            module.np = NUMPY
+            module.scipy = SimpleNamespace(misc=SimpleNamespace(imresize=_imresize, imsave=self._imsave))
+        self.snakes.save_metadata = lambda *_: None
+        self.snakes.draw_line_n_mask = _memoised(self.snakes)
+        for module, name in (
+            (self.snakes, "seed_snake"),
+            (self.snakes, "make_snake"),
+            (self.snakes, "make_many_snakes"),
+            (self.snakes, "extend_snake"),
+            (self.snakes2, "initialize_two_seeds"),
+            (self.snakes2, "two_snakes"),
+            (self.snakes2, "draw_circle"),
+            (self.snakes2, "accumulate_meta"),
+        ):
+            setattr(module, name, functools.partial(getattr(self, f"_{name}"), getattr(module, name)))
+
+    def _imsave(self, path, array):
+        self.image["image"] = _to_bytes(array)
+
+    def _accumulate_meta(self, original, array, label, *args, **options):
+        self.image["label"] = label
+        return original(array, label, *args, **options)
+
+    def _initialize_two_seeds(self, original, *args, **options):
+        made = original(*args, **options)
+        self.image["first"], self.image["turns"] = list(made[4]), []  # the caller overwrites its list
+        return made
+
+    def _extend_snake(self, original, pivot, theta, *args, **options):
+        made = original(pivot, theta, *args, **options)
+        if made[-1]:
+            self.image["turns"].append(abs(made[4] - theta))
+        return made
+
+    def _two_snakes(self, original, *args, **options):
+        made = original(*args, **options)
+        if made[-1]:
+            turns = [min(turn, 2 * math.pi - turn) for turn in self.image["turns"]]
+            self.image |= {"targets": np.maximum(*made[0]), "turns of targets": turns, "orientations": []}
+            self.image |= {"circles": [], "tips": []}
+        else:
+            self.image["discarded"] += 1
+        return made
+
+    def _seed_snake(self, original, *args, **options):
+        made = original(*args, **options)
+        self.image["seed"] = made[4]
+        return made
+
+    def _make_snake(self, original, *args, **options):
+        made = original(*args, **options)
+        if made[-1]:
+            self.image["orientations"].append(self.image["seed"])
+        return made
+
+    def _make_many_snakes(self, original, image, *args, **options):
+        self.image["distractors"], mask = original(np.zeros_like(image), *args, **options)
+        return np.maximum(image, self.image["distractors"]), mask
+
+    def _draw_circle(self, original, size, tip, *args):
+        self.image["circles"].append(original(size, tip, *args) / 255)
+        self.image["tips"].append(tuple(int(c) for c in tip))
+        return np.rint(255 * self.image["circles"][-1]).astype(np.uint8)
+
+    def draw(self, *, size: int, contour: int, seed: int) -> Iterator[dict]:
+        """The statistics of one image after another, without end."""
+        settings = DEFAULTS | PARAMETERS[size] | SETTINGS
+        paddles, length = settings.pop("num_distractor_paddles"), contour // 3
+        np.random.seed(seed)
+        random.seed(seed)
+        with tempfile.TemporaryDirectory() as folder:
+            args = SimpleNamespace(
+                **settings,
+                contour_path=folder,
+                window_size=[size, size],
+                contour_length=contour,
+                distractor_length=length,
+                num_distractor_snakes=paddles // length,
+            )
+            while True:
+                self.image = {"discarded": 0}
+                with contextlib.redirect_stdout(io.StringIO()):
+                    self.snakes2.from_wrapper(args)
+                yield self._statistics()
+
+    def _statistics(self) -> dict:
+        made = self.image
+        layers = np.stack([made["targets"], made["distractors"], np.maximum(*made["circles"])])
+        placed = len(made["orientations"])
+        drawing = Drawing(
+            made["image"], made["label"], layers, made["turns of targets"], made["tips"], 0, made["discarded"], placed
+        )
+        values = {name: value[0].tolist() for name, value in measure([drawing]).items() if "histogram" not in name}
+        degrees = lambda thetas: [round(math.degrees(theta)) for theta in thetas]
+        first, second = degrees(made["first"])
+        return values | {
+            "orientation of the first target": [first],
+            "orientation of the second target": [second],
+            "orientation of the distractor": degrees(made["orientations"]),
+        }
+
+
+def draw(size: int, contour: int, seed: int, out: Path) -> None:
+    with open(out, "a") as file:
+        for values in Author(Path(os.environ["PATHFINDER_AUTHOR"])).draw(size=size, contour=contour, seed=seed):
+            file.write(json.dumps({"kind": f"{size} {contour}", "seed": seed, "values": values}) + "\n")
+            file.flush()
+
+
+def counted(edges: list[float], values: list) -> list[int]:
+    """How many values lie between the edges, and below and above them."""
+    flat = np.round(np.hstack([np.asarray(value, float) for value in values]), 6)
+    return np.histogram(flat, [-np.inf, *edges, np.inf])[0].tolist()
+
+
+def merge(recorded: dict, kind: str, images: list[dict]) -> None:
+    """Add the statistics of images to the record of their kind."""
+    statistics, size = recorded["statistics"][kind], int(kind.split()[0])
+    n, more = statistics["images"], len(images)
+    of = {"mean distractors": (3, "distractors", 1), "mean share of lit pixels": (4, "lit pixels", size**2)}
+    for name, (digits, source, unit) in of.items():
+        total = n * statistics[name] + sum(image[source] for image in images) / unit
+        statistics[name] = round(total / (n + more), digits)
+    for name, bins in statistics.items():
+        if isinstance(bins, dict):
+            added = counted(bins["edges"], [image[name] for image in images])
+            bins["counts"] = [a + b for a, b in zip(bins["counts"], added, strict=True)]
+    statistics["images"] = n + more
+
+
+def text(value, depth: int = 0) -> str:
+    """JSON in which a statistic, and any list, stands on one line."""
+    if not isinstance(value, dict) or "edges" in value:
+        return json.dumps(value)
+    pad = " " * (depth + 1)
+    inner = ",\n".join(f"{pad}{json.dumps(key)}: {text(part, depth + 1)}" for key, part in value.items())
+    return f"{{\n{inner}\n{' ' * depth}}}"
+
+
+def main(command: str, *arguments: str) -> None:
+    if command == "draw":
+        *numbers, out = arguments
+        return draw(*map(int, numbers), Path(out))
+    recorded, drawn = json.loads(RECORD.read_text()), {}
+    for path in arguments:
+        for line in Path(path).read_text().splitlines():
+            image = json.loads(line)
+            drawn.setdefault(image["kind"], []).append(image["values"])
+    for kind, images in drawn.items():
+        merge(recorded, kind, images)
+    RECORD.write_text(text(recorded) + "\n")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
