@@ -56,7 +56,7 @@ def beyond(model: nn.Module, some: Iterable[Batch], reaches: list[int], rows: in
         seed: of the rows and signs.
     """
     generator = torch.Generator().manual_seed(seed)
-    sums = torch.zeros(max(reaches) + 1, dtype=torch.float64)  # by distance
+    sums = torch.zeros(max(reaches) + 2, dtype=torch.float64)  # by distance, the last one of all that are further away
     for batch in some:
         with _ends(model) as (inputs, outputs):
             model(batch.inputs, batch.mask)
@@ -67,7 +67,7 @@ def beyond(model: nn.Module, some: Iterable[Batch], reaches: list[int], rows: in
             signs = torch.randint(0, 2, (len(y), y.shape[-1]), generator=generator).to(y) * 2 - 1
             read = (y[torch.arange(len(y)), i.to(y.device)] * signs).sum()
             (slope,) = torch.autograd.grad(read, x, retain_graph=True)
-            distance = (torch.arange(x.shape[1]) - i[:, None]).abs()
+            distance = (torch.arange(x.shape[1]) - i[:, None]).abs().clamp(max=len(sums) - 1)
             sums.index_add_(0, distance.flatten(), slope.square().sum(-1).double().cpu().flatten())
     whole = sums.sum()
     return [float(sums[k + 1 :].sum() / whole) for k in reaches]
