@@ -45,9 +45,9 @@ def source_of(config: DictConfig) -> Source:
 def of_task(config: DictConfig, task: str) -> DictConfig:
     """The configuration of another task with the same overrides, such as budget=smoke."""
     overrides = [line for line in config.data_overrides if not line.startswith("task=")]
-    made = compose("data", [f"task={task}", *overrides])
-    made.workers, made.force, made.verify = config.workers, config.force, config.verify
-    return made
+    composed = compose("data", [f"task={task}", *overrides])
+    composed.workers, composed.force, composed.verify = config.workers, config.force, config.verify
+    return composed
 
 
 def make(config: DictConfig, source: Source) -> None:
@@ -69,12 +69,12 @@ def make_all(config: DictConfig) -> None:
     failed = {}
     for task in TASKS:
         try:
-            made = of_task(config, task)
-            source = source_of(made)
+            task_config = of_task(config, task)
+            source = source_of(task_config)
             if source.manual:
                 log(f"{task}: left out, it needs files that only you can bring; python -m data_prep task={task}")
             else:
-                make(made, source)
+                make(task_config, source)
         except (ValueError, OSError, HydraException) as error:
             failed[task] = explain(error)
             log(f"{task}: failed, {failed[task]}")

@@ -27,8 +27,8 @@ def seconds_of_first_call() -> float:
 def ms_per_example(n: int, seed: int) -> float:
     """Processor milliseconds of all threads for each kept ListOps example, independent of other processes."""
     start = time.process_time()
-    made = sum(1 for _ in islice(ListOps(seed=seed).examples(workers=1), n))
-    return (time.process_time() - start) / made * 1e3
+    count = sum(1 for _ in islice(ListOps(seed=seed).examples(workers=1), n))
+    return (time.process_time() - start) / count * 1e3
 
 
 def seconds_to_prepare(workers: int) -> float:

@@ -117,7 +117,7 @@ class Download:
                     raise self._failure(f"it sent {size} with sha256 {wrong} instead of {self.sha256}")
                 loaded.replace(path)
                 if self.sha256 is None:
-                    log(f"{path} is not checked, as nobody publishes a checksum of it")
+                    log(f"{path} is not checked, since no checksum of it is published")
             finally:
                 shutil.rmtree(work, ignore_errors=True)
         return path
@@ -127,8 +127,8 @@ class Download:
         if self.sha256 is None:
             return None
         with open(path, "rb") as file:
-            found = hashlib.file_digest(file, "sha256").hexdigest()
-        return None if found == self.sha256 else found
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        return None if digest == self.sha256 else digest
 
     def _failure(self, reason: str) -> ValueError:
         remedy = "get the file another way and add source.archive=<path>, or name a mirror by source.url="

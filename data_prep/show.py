@@ -134,10 +134,10 @@ def show(config: DictConfig) -> None:
     splits = source.open(config.data.root)
     if config.split not in splits:
         raise ValueError(f"split must be one of {', '.join(splits)}, not {config.split!r}")
-    made = picture(source, splits[config.split], display=display, count=config.count, limit=config.task.limit)
+    image = picture(source, splits[config.split], display=display, count=config.count, limit=config.task.limit)
     out = Path(config.out)
     try:
-        made.save(out, "PNG")
+        image.save(out, "PNG")
     except OSError as error:
         raise ValueError(f"{out} cannot be written: {error.strerror}") from None
     log(f"{config.task.name}: {min(config.count, len(splits[config.split]))} examples of {config.split} in {out}")

@@ -33,16 +33,16 @@ def read(path: Path, progress: Progress) -> dict[str, list[Review]]:
     Raises:
         ValueError: one of the four kinds is missing.
     """
-    found: dict[str, tuple[str, Review]] = {}
+    reviews: dict[str, tuple[str, Review]] = {}
     for name, file in members(path, MEMBER.fullmatch, progress):
         split, label = MEMBER.fullmatch(name).groups()
         with reading(path):
-            found[name] = split, (file.read().strip(), LABELS[label])  # as TFDS's imdb_reviews does
+            reviews[name] = split, (file.read().strip(), LABELS[label])  # as TFDS's imdb_reviews does
     for folder in ("train/neg", "train/pos", "test/neg", "test/pos"):
-        if not any(name.startswith(f"aclImdb/{folder}/") for name in found):
+        if not any(name.startswith(f"aclImdb/{folder}/") for name in reviews):
             raise ValueError(f"{path} is not the IMDb archive: it holds no aclImdb/{folder}/<id>_<rating>.txt")
-    names = sorted(found)
-    return {split: [found[name][1] for name in names if found[name][0] == split] for split in ("train", "test")}
+    names = sorted(reviews)
+    return {split: [reviews[name][1] for name in names if reviews[name][0] == split] for split in ("train", "test")}
 
 
 def _chunks(reviews: list[Review], index: np.ndarray, split: str, progress: Progress) -> Iterator[ExampleChunk]:

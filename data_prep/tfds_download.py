@@ -2,9 +2,9 @@
 
 The first line on its standard input is [user, password] for the address, or null, as JSON.
 
-A program of its own, as TFDS waits without a time limit and its threads outlive an interrupt: `download.Download` ends
-this process instead. It also ends when its standard input closes, which is when the process that started it is gone.
-What goes wrong is the last line on stderr.
+It is a separate program, since TFDS waits without a time limit and its threads outlive an interrupt.
+`download.Download` ends this process instead. It also ends when its standard input is closed, hence with the process
+that started it. The last line on stderr is the reason of a failure.
 """
 
 import json
@@ -21,7 +21,7 @@ from tensorflow_datasets.core.download.util import DownloadError
 
 
 def reason(error: Exception, url: str) -> str:
-    """Why the download failed, in a few words."""
+    """Describe the reason of a failed download in a few words."""
     host = urlsplit(url).netloc
     match error:
         case DownloadError():
@@ -40,18 +40,18 @@ def reason(error: Exception, url: str) -> str:
 
 
 def authenticate(url: str, login: tuple[str, str]) -> None:
-    """Sends `login` to the host of `url` and to no other, as if ~/.netrc had it.
+    """Send `login` to the host of `url` and to no other, as if ~/.netrc had it.
 
-    TFDS takes no credentials but in the address, which it writes beside the file.
+    TFDS supports credentials only in the address, which it writes beside the file.
     """
     host, netrc = urlsplit(url)[:2], requests.sessions.get_netrc_auth
     encoded = tuple(part.encode() for part in login)
-    requests.sessions.get_netrc_auth = lambda asked: encoded if urlsplit(asked)[:2] == host else netrc(asked)
+    requests.sessions.get_netrc_auth = lambda address: encoded if urlsplit(address)[:2] == host else netrc(address)
 
 
 def download(url: str, folder: Path) -> Path:
-    """The file in `folder`. Its checksum is registered rather than compared: that is left to the caller."""
-    # TFDS doubles its pauses ten times over, which takes minutes where there is no network.
+    """Download the file into `folder`. Its checksum is registered, not compared; the caller does that."""
+    # TFDS doubles its pauses ten times, which takes minutes without a network.
     downloader.MAX_RETRIES = 3
     tfds.disable_progress_bar()
     register = folder / "checksums.tsv"

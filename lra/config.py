@@ -41,9 +41,6 @@ def main(name: str) -> Callable:
     The function itself is reachable as ``__wrapped__``. A user's mistake (ValueError, OSError, hydra's own errors) ends
     in one line on stderr and exit status 1; LRA_TRACEBACK=1 shows the traceback instead. With -m a run that fails for
     any reason does not stop the others; the failed ones are listed at the end.
-
-    Args:
-        name: of the file in conf, without its suffix.
     """
 
     def decorate(function: Callable[[DictConfig], Any]) -> Callable[[], None]:
@@ -140,12 +137,7 @@ def follow(overrides: list[str]) -> list[str]:
 
 
 def compose(name: str, overrides: Iterable[str] = ()) -> DictConfig:
-    """Compose the configuration of ``python -m lra.<name> *overrides``, for tests and notebooks.
-
-    Args:
-        name: of the file in conf, without its suffix.
-        overrides: as on the command line.
-    """
+    """Compose the configuration of ``python -m lra.<name> *overrides``, for tests and notebooks."""
     overrides = list(overrides)
     refuse_lists(overrides)
     inside = GlobalHydra.instance().is_initialized()

@@ -89,16 +89,16 @@ def trace(
     images = np.empty((count, size, size), np.uint8)
     labels = np.empty(count, np.uint8)
     paddles = np.zeros((count, contour, 2, 3), np.int16), np.zeros((count, most, 3), np.int16)
-    made = Trace(*paddles, *np.zeros((4, count), np.int32))
+    parts = Trace(*paddles, *np.zeros((4, count), np.int32))
     margins, key = SETTINGS[size].margins, np.uint64(seed % 2**64)
     for choice, margin in enumerate(margins):
         table = paddle_table(size, margin, void)
-        _draw_images(table, margin, choice, len(margins), key, contour, first, images, labels, made)
-    return images, labels, made
+        _draw_images(table, margin, choice, len(margins), key, contour, first, images, labels, parts)
+    return images, labels, parts
 
 
 @compiled
-def _draw_images(table, margin, choice, choices, seed, contour, first, images, labels, made):
+def _draw_images(table, margin, choice, choices, seed, contour, first, images, labels, parts):
     """Draw the images with margin number `choice` of `choices`."""
     size, length = images.shape[1], contour // 3
     stream = np.zeros(1, np.uint64)
@@ -113,10 +113,10 @@ def _draw_images(table, margin, choice, choices, seed, contour, first, images, l
         label = below(stream, 2)
         if below(stream, choices) != choice:
             continue
-        discarded = draw_targets(table.paddles, table.seeds, table.blank, masks, made.targets[n], stream)
+        discarded = draw_targets(table.paddles, table.seeds, table.blank, masks, parts.targets[n], stream)
         placed = 0
-        for _ in range(made.distractors.shape[1] // length):
-            record = made.distractors[n, placed * length : (placed + 1) * length]
+        for _ in range(parts.distractors.shape[1] // length):
+            record = parts.distractors[n, placed * length : (placed + 1) * length]
             for _ in range(DISTRACTOR_RETRIALS + 1):
                 if draw_distractor(table.paddles, table.seeds, table.padding, masks, attempt, record, stream):
                     masks, attempt = attempt, masks
@@ -124,10 +124,10 @@ def _draw_images(table, margin, choice, choices, seed, contour, first, images, l
                     break
         start = below(stream, 2)
         end = start if label else 1 - start
-        paint(table, made.targets[n], made.distractors[n, : placed * length], start, end, layers)
+        paint(table, parts.targets[n], parts.distractors[n, : placed * length], start, end, layers)
         stretch(layers, table.contrast, canvas, images[n])
         labels[n] = label
-        made.margin[n], made.start[n], made.discarded[n], made.placed[n] = margin, start, discarded, placed
+        parts.margin[n], parts.start[n], parts.discarded[n], parts.placed[n] = margin, start, discarded, placed
 
 
 class Pathfinder(Source):
@@ -201,8 +201,8 @@ class Pathfinder(Source):
     def _drawn(self, first: int, count: int, workers: int, progress) -> Iterator[ExampleChunk]:
         def draw(start: int) -> ExampleChunk:
             number = min(BLOCK, first + count - start)
-            made = {"size": self.size, "contour": self.contour, "seed": self.seed, "void": self.void}
-            return self._rows(*generate(**made, first=start, count=number))
+            options = {"size": self.size, "contour": self.contour, "seed": self.seed, "void": self.void}
+            return self._rows(*generate(**options, first=start, count=number))
 
         done = 0
         for rows in in_order(draw, range(first, first + count, BLOCK), workers):

@@ -48,6 +48,7 @@ class Attention(nn.Module):
     mixes_batch: bool = False  # True: examples of a batch change each other's result; each tower is then a batch
     takes_bias: bool = False  # True: forward has an argument ``bias``, a function of positions (rows, cols)
     causal: bool = False  # True: no result depends on a token ahead
+    hole_free: bool = False  # True: removing masked positions, the order kept, changes no real row (data.pad=compact)
 
     def __init__(self, sizes: Sizes):
         super().__init__()
@@ -69,6 +70,7 @@ class Mixer(nn.Module):
     """
 
     causal: bool = False  # True: no result depends on a token ahead
+    hole_free: bool = False  # as in ``Attention``
 
     def __init__(self, sizes: Sizes, *, dim: int):
         super().__init__()

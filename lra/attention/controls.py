@@ -14,6 +14,8 @@ from .base import Attention
 class Mean(Attention):
     """The mean of the values of the real tokens, for every query: softmax attention with all scores equal."""
 
+    hole_free = True
+
     def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
         if mask is None:
             return v.mean(2, keepdim=True).expand_as(v)
@@ -26,6 +28,8 @@ class Mean(Attention):
 
 class Identity(Attention):
     """The value of the token itself: nothing passes from one token to another."""
+
+    hole_free = True
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
         return v

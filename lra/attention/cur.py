@@ -53,6 +53,7 @@ class CUR(Attention):
         self.pinv, self.copy_rv, self.weights, self.impl, self.resample = pinv, copy_rv, weights, impl, resample
         self.mixes_batch = mixes_batch(pinv)
         self.takes_bias = impl != "triton"
+        self.hole_free = score != "random" and not class_token  # these two look at positions
         # The random numbers of evaluation, one for each side, head and position.
         self.register_buffer("draw", torch.rand(2, sizes.heads, sizes.length) if score == "random" else None)
 

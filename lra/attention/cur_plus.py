@@ -37,6 +37,7 @@ class CURPlus(Attention):
         one_of("impl", impl, Impl)
         self.count, self.score, self.pairing, self.class_token = count, score, pairing, class_token
         self.copy_rv, self.resample, self.impl = copy_rv, resample, impl
+        self.hole_free = score != "random" and not class_token  # these two look at positions
         # The random numbers of evaluation, one for each side, head and position.
         self.register_buffer("draw", torch.rand(2, sizes.heads, sizes.length) if score == "random" else None)
 

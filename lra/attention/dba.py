@@ -32,6 +32,8 @@ class DBA(nn.Module):
         ValueError: latents below 1, a width that is no multiple of the heads, or heads * head_dim is not dim.
     """
 
+    hole_free = True
+
     def __init__(self, sizes: Sizes, *, dim: int, hidden: int, first: bool = True, latents: int = 16, width: int = 24):
         super().__init__()
         in_range("latents", latents, Range(1))

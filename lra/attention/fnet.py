@@ -16,8 +16,10 @@ class FNet(Mixer):
     alone, over their own number n, so that n rows hold the whole spectrum and padding is no part of it. The released
     code knows no mask and transforms padding too, over the padded length; that is ``data.pad=fixed data.mask=false``.
 
-    O(L log L) time. ``width`` and heads play no role.
+    O(L log L) time. Heads play no role.
     """
+
+    hole_free = True
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         return self._transform(x, mask).to(x.dtype)

@@ -33,6 +33,8 @@ class Hedgehog(Attention):
     Source: the paper and the code named in docs/sources.md.
     """
 
+    hole_free = True
+
     def __init__(self, sizes: Sizes, *, softmax: Softmax = "halves", tie_qk: bool = False):
         super().__init__(sizes)
         one_of("softmax", softmax, Softmax)

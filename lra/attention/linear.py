@@ -29,6 +29,8 @@ class Linear(Attention):
     are padded to it, and no part of the result if they are not. causal: sums over the keys up to the query.
     """
 
+    hole_free = True
+
     def __init__(self, sizes: Sizes, *, normalise: bool = True, causal: bool = False):
         super().__init__(sizes)
         self.normalise, self.causal = normalise, causal
@@ -55,6 +57,8 @@ class Performer(Attention):
 
     O(L F (D + E)) time. Raises ValueError for unknown choices or features below 1.
     """
+
+    hole_free = True
 
     def __init__(
         self,
@@ -96,6 +100,8 @@ class RFA(Attention):
 
     O(L F (D + E)) time. Raises ValueError for unknown choices, features below 1 or a floor that is not positive.
     """
+
+    hole_free = True
 
     def __init__(
         self,

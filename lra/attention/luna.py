@@ -25,6 +25,8 @@ class Luna(nn.Module):
     O(L rows D) time. Raises ValueError for rows below 1, or if heads * head_dim is not dim.
     """
 
+    hole_free = True
+
     def __init__(
         self, sizes: Sizes, *, dim: int, hidden: int, first: bool = True, rows: int = 256, tie_kv: bool = True
     ):

@@ -48,6 +48,7 @@ class Nystrom(Attention):
             )
         self.landmarks, self.pinv, self.impl = landmarks, pinv, impl
         self.mixes_batch = mixes_batch(pinv)
+        self.hole_free = not kernel and not self.pools_padding  # both look at positions
         # It holds the filters; ``convolve_rows`` applies them.
         self.conv = nn.Conv2d(sizes.heads, sizes.heads, (kernel, 1), groups=sizes.heads, bias=False) if kernel else None
 

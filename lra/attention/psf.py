@@ -57,7 +57,7 @@ class PSF(Mixer):
         one_of("ring", ring, Ring)
         K = {"code": log + 1, "paper": log}.get(links, links)
         channels = channels or dim
-        self.residuals, self.ring = residuals, ring
+        self.residuals, self.ring, self.hole_free = residuals, ring, ring == "real"
         self.register_buffer("offsets", torch.tensor([0, *(2**j for j in range(K - 1))]), persistent=False)
         self.values = nn.Sequential(_mlp(dim, value_hidden, channels), nn.Dropout(sizes.dropout))
         self.weights = nn.ModuleList(_mlp(dim, hidden, K) for _ in range(factors or log))

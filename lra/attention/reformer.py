@@ -35,6 +35,7 @@ class Reformer(Attention):
     """
 
     shares_qk = True
+    hole_free = True
 
     def __init__(
         self,

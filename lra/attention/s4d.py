@@ -32,6 +32,7 @@ class S4D(Mixer):
         shared: one A and B for all channels; C and Δ stay each channel's own.
         step_min, step_max: Δ is drawn log-uniformly between them.
         rate: factor of the learning rate of Δ, A and B, which have no weight decay.
+        step_rate: another one of Δ's; None: the same.
 
     Raises:
         ValueError: an odd number of states, or steps that are not positive and in order.
@@ -52,6 +53,7 @@ class S4D(Mixer):
         step_min: Step = 0.001,
         step_max: Step = 0.1,
         rate: Step = 1.0,
+        step_rate: Step | None = None,
     ):
         super().__init__(sizes, dim=dim)
         one_of("init", init, Init)
@@ -62,7 +64,7 @@ class S4D(Mixer):
         in_range("step_min", step_min, Range(above=0))
         in_range("step_max", step_max, Range(step_min), "step_min")
         self.discretisation, self.causal = discretisation, not bidirectional
-        self.rates = dict.fromkeys(("log_step", "log_decay", "frequency", "b"), rate)
+        self.rates = dict.fromkeys(("log_decay", "frequency", "b"), rate) | {"log_step": step_rate or rate}
         frequency, b = _initial(init, states)  # (M,)
         rows = 1 if shared else dim
         self.log_step = nn.Parameter(torch.empty(dim).uniform_(math.log(step_min), math.log(step_max)))

@@ -13,6 +13,8 @@ class SDPA(Attention):
     keys up to its own.
     """
 
+    hole_free = True
+
     def __init__(self, sizes: Sizes, *, causal: bool = False):
         super().__init__(sizes)
         self.causal = causal

@@ -40,6 +40,8 @@ class Skyformer(Attention):
         ValueError: fewer than two features, a negative ridge, an unknown resample.
     """
 
+    hole_free = True
+
     def __init__(
         self,
         sizes: Sizes,

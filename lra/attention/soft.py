@@ -56,6 +56,7 @@ class Soft(Attention):
         if count is not None and sample == "conv":
             raise ValueError(f"count must be null with sample=conv, whose windows are fixed, not {count}")
         self.sample, self.window, self.count, self.normalise, self.pinv = sample, window, count, normalise, pinv
+        self.hole_free = sample == "first" or (sample == "pool" and count is not None)  # others look at positions
         if sample == "random":  # the draw used in evaluation
             self.register_buffer("draw", torch.rand(sizes.length))
         if sample == "conv":  # stride = kernel: a linear map of each window

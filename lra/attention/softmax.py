@@ -22,6 +22,7 @@ class Softmax(Attention):
     """
 
     takes_bias = True
+    hole_free = True
 
     def __init__(self, sizes: Sizes, *, weights: Weights = "softmax", checkpoint: bool = False):
         super().__init__(sizes)

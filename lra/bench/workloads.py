@@ -128,7 +128,7 @@ def model_step(
     def inference() -> None:
         for batch in islice(batches, parts):
             with autocast():
-                model(batch.inputs, batch.mask)
+                model(batch.inputs, batch.mask, batch.positions)
 
     if mode == "inference":
         return inference

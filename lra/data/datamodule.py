@@ -11,14 +11,19 @@ from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
 MULTIPLE = 64  # rows padded to the batch's longest one are rounded up to this, so that few shapes occur
+CHUNK = 4096  # examples whose real tokens are counted at a time
 
 
 class Batch(NamedTuple):
-    """inputs (B,T,L) int or (B,T,L,F) float, mask (B,T,L) bool or None if every token is real, label (B,) int or float."""
+    """inputs (B,T,L) int or (B,T,L,F) float, mask (B,T,L) bool or None if every token is real, label (B,) int or float.
+
+    positions (B,T,L) int: of the tokens in their rows, each once; None for 0 .. L-1.
+    """
 
     inputs: Tensor
     mask: Tensor | None
     label: Tensor
+    positions: Tensor | None = None
 
 
 class Order:
@@ -60,7 +65,8 @@ class TaskData(L.LightningDataModule):
         micro_batch: examples of a forward pass in training, a divisor of ``batch``; None: all of them.
         eval_batch: examples of a forward pass in evaluation; None: ``batch``.
         pad: ``batch`` pads to the longest row of a batch, ``fixed`` to ``length``; ``none`` is ``batch`` for a model
-            that packs the rows.
+            that packs the rows. ``compact`` is ``batch`` of rows without their masked tokens: real ones come first, in
+            order, with their positions.
         mask: False: no mask, so that padding counts as tokens.
         seed: of the order of the training examples.
     """
@@ -87,16 +93,20 @@ class TaskData(L.LightningDataModule):
         self.shift, self.masked_id, self.mask = shift, masked_id, mask
         self.batch, self.micro_batch, self.eval_batch = batch, micro_batch, eval_batch
         self.pad, self.seed, self.first_step = pad, seed, 0
+        self.compact = pad == "compact" and masked_id is not None
         self.splits = {}
 
     def setup(self, stage: str | None = None) -> None:
         if self.splits:
             return
         splits = self.source.open(self.root)
-        self.row_lengths = {name: split.lengths.amax(1).clamp(max=self.limit) for name, split in splits.items()}
         self.shortest = {name: split.lengths.amin(1).clamp(max=self.limit) for name, split in splits.items()}
         device = self.trainer.strategy.root_device if self.trainer else torch.device("cpu")
         self.splits = {name: split.to(device) for name, split in splits.items()}
+        if self.compact:
+            self.row_lengths = {name: self._real_lengths(split) for name, split in self.splits.items()}
+        else:
+            self.row_lengths = {name: split.lengths.amax(1).clamp(max=self.limit) for name, split in splits.items()}
 
     @property
     def place(self) -> tuple[int, int]:
@@ -109,18 +119,30 @@ class TaskData(L.LightningDataModule):
         lengths, width = self.row_lengths[split][index], self.length
         if self.pad != "fixed":
             width = min(width, -(-max(int(lengths.max()), 1) // MULTIPLE) * MULTIPLE)
-        shortest, index = int(self.shortest[split][index].min()), index[share]
-        tokens, mask = rows.gather(index, width, self.limit)
-        inputs = tokens if tokens.is_floating_point() else tokens.long()
+        shortest, index = int(self.shortest[split][index].min()), without_waiting(index[share], rows.labels.device)
+        tokens, mask = rows.gather(index, self.limit if self.compact else width, self.limit)
         if self.masked_id is not None:
             mask = mask & (tokens != self.masked_id)
         if self.masked_id is not None or shortest == 0:
             mask[..., 0] |= ~mask.any(-1)  # attention over nothing has no value
         elif shortest >= width:
             mask = None
+        positions = None
+        if self.compact:
+            positions = (~mask).to(torch.uint8).argsort(dim=-1, stable=True)[..., :width]  # of real tokens, then of padding
+            tokens, mask = tokens.gather(-1, positions), mask.gather(-1, positions)
+        inputs = tokens if tokens.is_floating_point() else tokens.long()
         if self.shift:
             inputs = inputs + self.shift if mask is None else (inputs + self.shift) * mask
-        return Batch(inputs, mask if self.mask else None, rows.labels[index.to(rows.labels.device)])
+        return Batch(inputs, mask if self.mask else None, rows.labels[index], positions)
+
+    def _real_lengths(self, split) -> Tensor:
+        """The tokens of the longest row of each example that are not masked, at least 1, on the CPU."""
+        found = []
+        for index in torch.arange(len(split)).split(CHUNK):
+            tokens, mask = split.gather(index, self.limit)
+            found.append((mask & (tokens != self.masked_id)).sum(-1).amax(1).clamp(min=1).cpu())
+        return torch.cat(found)
 
     def baseline(self, split: str, metric: Callable[[Tensor, Tensor], float]) -> float:
         """Score of the best constant answer: the most frequent class or, if labels are real numbers, their mean."""
@@ -172,6 +194,11 @@ class TaskData(L.LightningDataModule):
 
     def load_state_dict(self, state: dict) -> None:
         self.first_step = state["step"]
+
+
+def without_waiting(index: Tensor, device: torch.device) -> Tensor:
+    """A tensor of the CPU on a device, which the host does not wait for: a GPU copies pinned memory by itself."""
+    return (index.pin_memory() if device.type == "cuda" else index).to(device, non_blocking=True)
 
 
 class _Batches(IterableDataset):

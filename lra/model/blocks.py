@@ -1,18 +1,23 @@
 """Encoder blocks: forward(x (N,L,d), mask (N,L), memory) -> (x, memory).
 
-A block around a mixer with ``varlen`` also takes packed rows: varlen(x (1,T,d), layout) -> x.
+A block around a mixer with ``varlen`` also takes packed rows: varlen(x (1,T,d), layout) -> x. ``hole_free`` is the
+mixer's.
 """
 
 from collections.abc import Callable
+from typing import Literal
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..attention.base import Mixer
+from ..ops.options import one_of
 from ..ops.varlen import VarlenLayout
 from .dropout import Dropout
 from .norm import Norm
 from .norm import norm as make_norm
+
+Activation = Literal["full_glu", "half_glu1", "half_glu2"]  # by S5's names
 
 
 class PreNorm(nn.Module):
@@ -34,6 +39,7 @@ class PreNorm(nn.Module):
         super().__init__()
         self.mixer_norm = nn.LayerNorm(dim)
         self.mixer = mixer()
+        self.hole_free = self.mixer.hole_free
         _check_width(self.mixer, dim)
         self.dropout = Dropout(dropout)
         self.mlp_norm = nn.LayerNorm(dim)
@@ -53,9 +59,7 @@ class PreNorm(nn.Module):
 
 
 class GLU(nn.Module):
-    """x + dropout(GLU(Linear d -> 2d (dropout(GELU(mixer(norm(x))))))), without a feed-forward layer.
-
-    The block of S4, S4D and LRU (docs/sources.md). GLU(a, b) = a σ(b).
+    """x + dropout(GLU(y)), y = mixer(norm(x)), without a feed-forward layer: the block of S4D, S5 and LRU.
 
     Args:
         mixer: a factory without arguments.
@@ -65,6 +69,10 @@ class GLU(nn.Module):
         norm: ``batch`` over the real tokens, or another one of ``lra.model.norm``.
         prenorm: False for norm(x + ...) instead, as in S4 on ListOps and Image.
         tied: whether all positions of a row share one dropout mask.
+        activation: with g = dropout(GELU(y)), GLU(y) is W₁ g σ(W₂ g) (``full_glu``), g σ(W g) (``half_glu1``) or
+            y σ(W g) (``half_glu2``); each W is a Linear d -> d.
+
+    Source: docs/sources.md, S4D and S5.
     """
 
     def __init__(
@@ -77,20 +85,29 @@ class GLU(nn.Module):
         norm: Norm = "batch",
         prenorm: bool = True,
         tied: bool = False,
+        activation: Activation = "full_glu",
     ):
         super().__init__()
-        self.prenorm = prenorm
+        one_of("activation", activation, Activation)
+        self.prenorm, self.activation = prenorm, activation
         self.norm = make_norm(norm, dim)
         self.mixer = mixer()
+        self.hole_free = self.mixer.hole_free
         _check_width(self.mixer, dim)
         self.inner = nn.Sequential(nn.GELU(), Dropout(dropout, tied=tied))
-        self.gate = nn.Linear(dim, 2 * dim)
+        self.gate = nn.Linear(dim, 2 * dim if activation == "full_glu" else dim)
         self.dropout = Dropout(dropout, tied=tied)
 
     def forward(self, x: Tensor, mask: Tensor | None, memory=None):
         mixed = self.mixer(self.norm(x, mask) if self.prenorm else x, mask)
-        x = x + self.dropout(F.glu(self.gate(self.inner(mixed)), -1))
+        x = x + self.dropout(self._gated(mixed))
         return (x if self.prenorm else self.norm(x, mask)), memory
+
+    def _gated(self, y: Tensor) -> Tensor:
+        g = self.inner(y)
+        if self.activation == "full_glu":
+            return F.glu(self.gate(g), -1)
+        return (g if self.activation == "half_glu1" else y) * self.gate(g).sigmoid()
 
 
 class Plain(nn.Module):
@@ -102,7 +119,7 @@ class Plain(nn.Module):
     def __init__(self, mixer: Callable[[], Mixer], *, dim: int, hidden: int, dropout: float):
         super().__init__()
         self.mixer = mixer()
-        self.width = self.mixer.width
+        self.width, self.hole_free = self.mixer.width, self.mixer.hole_free
 
     def forward(self, x: Tensor, mask: Tensor | None, memory=None):
         return self.mixer(x, mask), memory

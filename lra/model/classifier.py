@@ -20,7 +20,10 @@ HeadKind = Literal["relu", "gelu", "linear"]
 
 
 class Classifier(nn.Module):
-    """The whole model: inputs (B,T,L[,F]), mask (B,T,L) or None -> (B, outputs).
+    """The whole model: inputs (B,T,L[,F]), mask and positions (B,T,L) or None -> (B, outputs).
+
+    ``positions`` are those of the tokens in rows without their holes (``lra.data.datamodule``), each once; None for
+    0 .. L-1. ``hole_free`` is True if the outputs for such rows are those for the rows with their holes.
 
     The T towers share one encoder. They are one batch of B T rows or, if a mechanism mixes the examples of a batch,
     separate batches (``by_tower``). The last block may put out rows of another ``width`` than d.
@@ -70,6 +73,7 @@ class Classifier(nn.Module):
         self.embed = embed
         self.blocks = nn.ModuleList(block(layer == 0) for layer in range(layers))
         self.by_tower = any(getattr(part, "mixes_batch", False) for part in self.blocks.modules())
+        self.hole_free = not self.by_tower and all(getattr(block, "hole_free", False) for block in self.blocks)
         self.packed = packed
         if packed and not all(isinstance(getattr(block, "mixer", None), Multihead) for block in self.blocks):
             raise ValueError("data.pad=none needs a mechanism of queries, keys and values; use data.pad=batch")
@@ -81,31 +85,40 @@ class Classifier(nn.Module):
         pooled = widths[-1] * (length if pool == "flatten" else 1)
         self.head = (head or Head)(dim=pooled, hidden=hidden, outputs=outputs, towers=towers)
 
-    def forward(self, inputs: Tensor, mask: Tensor | None = None) -> Tensor:
+    def forward(self, inputs: Tensor, mask: Tensor | None = None, positions: Tensor | None = None) -> Tensor:
+        given = (inputs, mask, positions)
         if self.by_tower:
-            masks = [None] * inputs.shape[1] if mask is None else mask.unbind(1)
-            pooled = [self._encode(*tower) for tower in zip(inputs.unbind(1), masks, strict=True)]
-            return self.head(torch.stack(pooled, 1))
-        pooled = self._encode(inputs.flatten(0, 1), None if mask is None else mask.flatten(0, 1))
+            towers = ([None if x is None else x[:, tower] for x in given] for tower in range(inputs.shape[1]))
+            return self.head(torch.stack([self._encode(*tower) for tower in towers], 1))
+        pooled = self._encode(*(None if x is None else x.flatten(0, 1) for x in given))
         return self.head(pooled.unflatten(0, inputs.shape[:2]))
 
-    def _encode(self, inputs: Tensor, mask: Tensor | None) -> Tensor:
-        """Encode and pool rows: inputs (N,L[,F]), mask (N,L) -> (N,d)."""
+    def _encode(self, inputs: Tensor, mask: Tensor | None, positions: Tensor | None = None) -> Tensor:
+        """Encode and pool rows: inputs (N,L[,F]), mask and positions (N,L) -> (N,d)."""
         if self.pool == "cls":
-            inputs = torch.cat([inputs.new_full((len(inputs), 1), self.class_id), inputs], 1)[:, : self.length]
-            mask = None if mask is None else torch.cat([mask.new_ones(len(mask), 1), mask], 1)[:, : self.length]
+            inputs, mask, positions = self._with_class(inputs, mask, positions)
         if self.packed and mask is not None:
             return self._encode_packed(inputs, VarlenLayout(mask))
-        x, memory = self.embed(inputs), None
+        x, memory = self.embed(inputs) if positions is None else self.embed(inputs, positions), None
         for block in self.blocks:
             x, memory = block(x, mask, memory)
         x = x if self.norm is None else self.norm(x, mask)
         if self.pool == "cls":
             return x[:, 0]
         if self.pool == "flatten":
-            return self._flattened(x if mask is None else x * mask[..., None])
+            return self._flattened(x if mask is None else x * mask[..., None], positions)
         (x,) = at_least_float32(x)  # thousands of terms are too many for a 16-bit sum
         return self._mean(x.sum(1) if mask is None else (x * mask[..., None].to(x.dtype)).sum(1), mask, x.shape[1])
+
+    def _with_class(self, inputs: Tensor, mask: Tensor | None, positions: Tensor | None) -> tuple[Tensor | None, ...]:
+        """The class token in front of each row, and no token beyond ``length``."""
+        inputs = torch.cat([inputs.new_full((len(inputs), 1), self.class_id), inputs], 1)[:, : self.length]
+        mask = None if mask is None else F.pad(mask, (1, 0), value=True)[:, : self.length]
+        if positions is not None:
+            positions = F.pad(positions + 1, (1, 0))[:, : self.length]
+            mask = mask & (positions < self.length)
+            positions = positions.clamp(max=self.length - 1)
+        return inputs, mask, positions
 
     def _encode_packed(self, inputs: Tensor, layout: VarlenLayout) -> Tensor:
         """Encode and pool rows as ``_encode`` does, with the real tokens side by side."""
@@ -119,8 +132,11 @@ class Classifier(nn.Module):
             return self._flattened(layout.unpack(x))
         return self._mean(layout.sum(*at_least_float32(x)), layout.mask, inputs.shape[1])
 
-    def _flattened(self, x: Tensor) -> Tensor:
+    def _flattened(self, x: Tensor, positions: Tensor | None = None) -> Tensor:
         """Flatten rows (N,L,d), whose padded tokens are zero, to (N,length d)."""
+        if positions is not None:
+            wide = x.new_zeros(len(x), self.length, x.shape[2])
+            return wide.scatter(1, positions[..., None].expand_as(x), x).flatten(1)
         return F.pad(x, (0, 0, 0, self.length - x.shape[1])).flatten(1)
 
     def _mean(self, total: Tensor, mask: Tensor | None, L: int) -> Tensor:

@@ -1,4 +1,8 @@
-"""Embeddings of tokens. ``positions`` (T,) are those of the tokens of packed rows (1,T), see ``lra.ops.varlen``."""
+"""Embeddings of tokens.
+
+``positions`` are those of the tokens: (T,) of packed rows (1,T), see ``lra.ops.varlen``, or (N,L) of rows without their
+holes; None for 0 .. L-1.
+"""
 
 from typing import Literal
 
@@ -95,5 +99,5 @@ class FeatureEmbedding(nn.Module):
 
 
 def _at(table: nn.Embedding, L: int, positions: Tensor | None) -> Tensor:
-    """The vectors of 0 .. L-1, or of ``positions`` (L,) if rows are packed."""
+    """The vectors of 0 .. L-1, or of ``positions`` (L,) or (N,L)."""
     return table.weight[:L] if positions is None else table(positions)

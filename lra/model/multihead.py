@@ -42,6 +42,7 @@ class Multihead(Mixer):
         self.rotary = rotary
         self.attention = attention(self.sizes)
         self.causal = self.attention.causal
+        self.hole_free = self.attention.hole_free and not rotary  # whose angles are of places in the row
         qk = [heads * head_dim] * (1 if self.attention.shares_qk else 2)
         self.widths = [*qk, heads * self.sizes.value_dim]
         self.inputs = nn.Linear(dim, sum(self.widths))

@@ -1,4 +1,4 @@
-"""The encoder of a classifier, trained on the inputs alone: to fill in masked ones, or to tell the next one."""
+"""The encoder of a classifier, trained on inputs without labels to predict masked positions or the next one."""
 
 from typing import Literal
 
@@ -15,15 +15,14 @@ WHITE = 255  # the grey level that l1 counts as 1
 
 
 class Pretrainer(nn.Module):
-    """The embedding, blocks and norm of a classifier, and one linear map from each position to what it is to tell.
+    """The embedding, blocks and norm of a classifier, and a linear map from each position to its prediction.
 
-    Weights of the encoder have the names that they have in the classifier; pooling and head are left out. Masked
-    inputs are id 0 or zeros, to whose vector a learned one is added: with real features and grey levels the two
-    channels [x (1 - m), m] of Amos et al. 2024, with ids the same as an id of its own, and none that a task has to
-    reserve.
+    Weights of the encoder have the same names as in the classifier; pooling and head are left out. Masked inputs are
+    id 0 or zeros plus a learned vector. For real features and grey levels that equals the two channels [x (1 - m), m]
+    of Amos et al. 2024, for ids an additional id, which no task has to reserve.
 
     Args:
-        encoder: whose parts are used, not copied.
+        encoder: its parts are used, not copied.
         dim: of its embedding.
         outputs: classes of ``cross_entropy``, else numbers of an input.
         loss: ``cross_entropy`` of ids | ``l1``: the absolute error of real features, or of ids / 255.
@@ -41,7 +40,7 @@ class Pretrainer(nn.Module):
         self.predict = nn.Linear(encoder.encoded_width, outputs)
 
     def forward(self, inputs: Tensor, mask: Tensor | None, holes: Tensor | None = None) -> Tensor:
-        """inputs (B,T,L[,F]), mask and holes (B,T,L) -> vectors (B,T,L,d)."""
+        """Encode inputs (B,T,L[,F]), with mask and holes (B,T,L): vectors (B,T,L,d)."""
         given = (inputs, mask, holes)
         if self.by_tower:
             towers = ([None if x is None else x[:, tower] for x in given] for tower in range(inputs.shape[1]))
@@ -60,7 +59,7 @@ class Pretrainer(nn.Module):
         return x if self.norm is None else self.norm(x, mask)
 
     def error(self, inputs: Tensor, mask: Tensor | None, holes: Tensor | None = None) -> tuple[Tensor, int]:
-        """Sum of the loss over the positions that count, and their number: the holes, or all with a next token.
+        """Sum the loss over the holes, or over all positions with a next token; returns the sum and their number.
 
         Raises:
             ValueError: masked inputs without holes.
@@ -69,18 +68,18 @@ class Pretrainer(nn.Module):
             raise ValueError("holes are missing")
         x = self(inputs, mask, holes)
         if self.objective == "masked":
-            told, there = inputs, holes
+            targets, counted = inputs, holes
         else:
-            x, told = x[:, :, :-1], inputs[:, :, 1:]
-            there = told.new_ones(told.shape[:3], dtype=torch.bool) if mask is None else mask[:, :, 1:]
-        predicted, told = self.predict(x[there]).float(), told[there]
+            x, targets = x[:, :, :-1], inputs[:, :, 1:]
+            counted = targets.new_ones(targets.shape[:3], dtype=torch.bool) if mask is None else mask[:, :, 1:]
+        predicted, targets = self.predict(x[counted]).float(), targets[counted]
         if self.loss == "cross_entropy":
-            return F.cross_entropy(predicted, told, reduction="sum"), len(told)
-        told = told.float() if told.dim() == 2 else told[:, None] / WHITE
-        return F.l1_loss(predicted, told, reduction="sum") / told.shape[1], len(told)
+            return F.cross_entropy(predicted, targets, reduction="sum"), len(targets)
+        targets = targets.float() if targets.dim() == 2 else targets[:, None] / WHITE
+        return F.l1_loss(predicted, targets, reduction="sum") / targets.shape[1], len(targets)
 
 
 def draw_holes(ratio: float, inputs: Tensor, mask: Tensor | None) -> Tensor:
-    """Holes (B,T,L) at each real position with probability ``ratio``, by torch's generator of the device."""
+    """Draw holes (B,T,L), each real position with probability ``ratio``, by torch's generator of the device."""
     drawn = torch.rand(inputs.shape[:3], device=inputs.device) < ratio
     return drawn if mask is None else drawn & mask

@@ -9,8 +9,8 @@ from torch import Tensor
 def dft(x: Tensor, lengths: Tensor) -> Tensor:
     """Transform the first ``lengths`` entries of each row: X_k = Σ_j x_j exp(-2πi jk / n), j and k below n.
 
-    Bluestein's algorithm (1970): jk = (j² + k² - (k - j)²) / 2 makes the sum a convolution with the chirp
-    exp(iπ m² / n), whose size is the same for every n, so that one FFT of 2 L entries serves all rows. j² is reduced
+    Bluestein's algorithm (1970): with jk = (j² + k² - (k - j)²) / 2 the sum is a convolution with the chirp
+    exp(iπ m² / n), whose size is the same for every n, so one FFT of 2 L entries is enough for all rows. j² is reduced
     modulo 2n as a whole number, which keeps the phase exact. O(L log L) time for each column.
 
     Args:

@@ -1,4 +1,4 @@
-"""The tables of published.csv that the report prints, and how their numbers and ours were made."""
+"""The tables of published.csv that the report prints, with the treatments behind their numbers and ours."""
 
 from dataclasses import dataclass
 
@@ -35,7 +35,7 @@ PAPERS = (
         protocol=f"CURformer: {SMALL}, 64 rows and columns kept, mean of 5 runs. The other lines are quoted from "
         "papers with models and training of their own (Mega has 4 to 8 layers).",
         unlike="The released script for ListOps trains longer, 20,000 steps of 128 (experiment=curformer_listops); "
-        "which one the paper used is not said. Printed averages partly count a sixth task; ours are over the five.",
+        "the paper does not say which one it used. Printed averages partly count a sixth task; ours are over five.",
     ),
     Paper(
         name="curformer-table-2",
@@ -43,7 +43,7 @@ PAPERS = (
         sources=(("CURformer", "Table 2"),),
         protocol="Length, batch and hardware are not stated with the table; Transformer = 1.",
         unlike="Ours are whole training steps against attn=softmax of the same study, task and device, geometric means "
-        "over the tasks that both have; memory only where a GPU counts it.",
+        "over the tasks that both have; memory only on a GPU, which counts it.",
     ),
     Paper(
         name="curformer-table-4",

@@ -1,4 +1,4 @@
-"""Each mechanism from scratch and after pretraining on its own inputs, and both at one cost."""
+"""The table of each mechanism from scratch and after pretraining on its own inputs, and of both at equal cost."""
 
 from dataclasses import replace
 
@@ -15,7 +15,12 @@ SAME = 0.02  # share of the tokens from scratch by which a matched run may diffe
 
 
 def pretraining(study: str, rows: list[Row]) -> Table | None:
-    """A line for each mechanism, objective and task with a pretrained run; None if the study has none."""
+    """Make a line for each mechanism, objective and task with a pretrained run; None if the study has none.
+
+    Args:
+        study: its name.
+        rows: its results.
+    """
     scratch = {(row.label, row.task): row for row in rows if not row.objective}
     lines, keys = [], []
     pairs = dict.fromkeys((base(row), row.objective, row.task) for row in rows if row.objective)
@@ -54,7 +59,7 @@ def pretraining(study: str, rows: list[Row]) -> Table | None:
 
 
 def base(row: Row) -> str:
-    """The label without pretraining and what stands behind it."""
+    """The label of a row without its pretraining."""
     return row.label.partition(f"+{row.objective}")[0] if row.objective else row.label
 
 

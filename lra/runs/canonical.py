@@ -21,6 +21,8 @@ WITHOUT: dict[str, Any] = {
     "pretrain.objective": "none",
     "SDPA.causal": False,
     "Linear.causal": False,
+    "GLU.activation": "full_glu",
+    "S4D.step_rate": None,
 }
 
 

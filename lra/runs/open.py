@@ -61,7 +61,7 @@ class Run:
             tree["task"]["display"] = display
             tree.setdefault("pretrain", {"objective": "none"})  # the run may be older than pretraining
             tree["data"] |= {"root": root, "eval_batch": tree["optim"]["batch"]}
-            if tree["data"]["pad"] == "none":
+            if tree["data"]["pad"] in ("none", "compact"):
                 tree["data"]["pad"] = "batch"
             arguments = {key: value for key, value in tree["source"].items() if key[0] != "_" and value is not None}
         except (AttributeError, KeyError, TypeError, ValueError) as error:

@@ -1,4 +1,4 @@
-"""The record of phase one, ``pretrain/pretrain.json`` in the folder of a run, and what it is a result of."""
+"""The record of phase one, ``pretrain/pretrain.json`` in the folder of a run, and the choices that decide it."""
 
 import json
 from dataclasses import asdict
@@ -10,7 +10,7 @@ from . import record
 from .record import Pretraining
 
 FOLDER, NAME = "pretrain", "pretrain.json"
-# Phase one looks neither at these keys of a run nor at its head, of which it has none.
+# Phase one depends neither on these keys of a run nor on its head.
 _FINE_TUNING = ("optim.lr", "optim.steps", "optim.warmup", "optim.batch", "optim.eval_every", "pretrain.matched")
 _HEAD = ("model.head", "model.pool", "task.metric", "task.loss", "task.outputs", "protocol.mean_over", "protocol.name")
 
@@ -26,14 +26,23 @@ def fingerprint(choices: dict[str, Any]) -> str:
     return record.fingerprint(choices_of(choices))
 
 
-def save(made: Pretraining, folder: Path) -> None:
-    checksums.save(folder / NAME, json.dumps(asdict(made), indent=2) + "\n")
+def save(pretraining: Pretraining, folder: Path) -> None:
+    """Write ``pretrain.json`` with its checksum."""
+    checksums.save(folder / NAME, json.dumps(asdict(pretraining), indent=2) + "\n")
 
 
 def load(path: Path, wanted: str | None = None) -> Pretraining:
-    """Read a record. Raises ValueError if the file is not one, or has another fingerprint than the one wanted."""
+    """Read a record.
+
+    Args:
+        path: of the file.
+        wanted: its fingerprint, if it must have a certain one.
+
+    Raises:
+        ValueError: the file is not a record of pretraining, or it has another fingerprint.
+    """
     remedy = "delete its folder to pretrain again"
-    found = record.parse(Pretraining, path, "a record of pretraining", remedy)
-    if wanted is not None and found.fingerprint != wanted:
+    pretraining = record.parse(Pretraining, path, "a record of pretraining", remedy)
+    if wanted is not None and pretraining.fingerprint != wanted:
         raise ValueError(f"{path} is the record of another pretraining; {remedy}")
-    return found
+    return pretraining

@@ -16,7 +16,7 @@ from .convert import ABSENT, Many, Rule
 
 T = TypeVar("T")
 Some = Annotated[list[T], Many()]
-Number = int | float  # an int stays one
+Number = int | float  # an int is not converted to a float
 Least = Annotated[Number, Range(0)]
 BatchSize = Annotated[int, Range(1, 10**6)]  # of a batch
 Masked = Annotated[float, Range(above=0, below=1)]  # share of positions
@@ -107,7 +107,7 @@ class Optim:
 
 @dataclass(kw_only=True)
 class Masking:
-    """What a task says of ``pretrain=masked``."""
+    """The options of a task for ``pretrain=masked``."""
 
     ratio: Masked = 0.15
     loss: Loss = "cross_entropy"
@@ -162,9 +162,9 @@ class Root:
 
 @dataclass(kw_only=True)
 class Data(Root):
-    pad: Literal["batch", "fixed", "none"]
+    pad: Literal["batch", "fixed", "none", "compact"]
     mask: bool
-    eval_batch: BatchSize
+    eval_batch: BatchSize | None
 
     def validate(self) -> None:
         if not self.mask and self.pad != "fixed":

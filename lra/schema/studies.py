@@ -15,8 +15,8 @@ Count = Annotated[int, Range(2)]
 Pad = Annotated[
     str,
     Rule(
-        "fixed, batch, none or batch/<rows of a micro-batch>",
-        lambda pad: bool(re.fullmatch(r"(fixed|batch|none)(/[1-9]\d{0,5})?", pad)),
+        "fixed, batch, none, compact or batch/<rows of a micro-batch>",
+        lambda pad: bool(re.fullmatch(r"(fixed|batch|none|compact)(/[1-9]\d{0,5})?", pad)),
     ),
 ]
 

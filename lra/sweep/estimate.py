@@ -53,7 +53,8 @@ def estimate(plan: Plan, choices: dict, known: list, deadline: float) -> tuple[f
     else:
         return None, "unknown"
     o = config.optim
-    per_evaluation = math.ceil(n_val / config.data.eval_batch) * SHARE * config.data.eval_batch / o.batch
+    rows = config.data.eval_batch or o.batch
+    per_evaluation = math.ceil(n_val / rows) * SHARE * rows / o.batch
     phases = [(o.steps, o.eval_every, 1)]
     if (p := config.pretrain).objective != "none":
         phases.append((p.steps, p.eval_every, p.batch / o.batch))

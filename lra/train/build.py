@@ -24,6 +24,8 @@ from ..model.pretrainer import Pretrainer
 from ..runs.record import disk_bytes
 from ..schema import calls
 
+ON_A_GPU = 512  # examples of a forward pass in evaluation; halved if memory runs out
+
 
 def task_data(config: DictConfig, seed: int = 0) -> TaskData:
     """Raises ValueError for options that the source does not take together."""
@@ -38,11 +40,33 @@ def task_data(config: DictConfig, seed: int = 0) -> TaskData:
         masked_id=config.task.masked_id,
         batch=config.optim.batch,
         micro_batch=config.optim.micro_batch,
-        eval_batch=config.data.eval_batch,
-        pad=config.data.pad,
+        eval_batch=eval_batch(config),
+        pad=_pad(config),
         mask=config.data.mask,
         seed=seed,
     )
+
+
+def eval_batch(config: DictConfig) -> int:
+    """Examples of a forward pass in evaluation: ``data.eval_batch``, or that of training, and on a GPU at least 512.
+
+    If the examples of a batch change each other's result, that of training everywhere.
+    """
+    batch = config.optim.batch
+    if config.data.eval_batch or config.trainer.device == "cpu" or not torch.cuda.is_available():
+        return config.data.eval_batch or batch
+    return batch if sketch(config).by_tower else max(batch, ON_A_GPU)
+
+
+def _pad(config: DictConfig) -> str:
+    """``data.pad``, or ``batch`` for a model that ``compact`` would not leave as it is."""
+    pad = config.data.pad
+    return "batch" if pad == "compact" and keeps_holes(config) else pad
+
+
+def keeps_holes(config: DictConfig) -> bool:
+    """Whether rows have holes, masked tokens between others, and the result depends on where they are."""
+    return config.task.masked_id is not None and not sketch(config).hole_free
 
 
 def unavailable(config: DictConfig) -> str | None:

@@ -1,5 +1,7 @@
 """FLARE against its map written out as an n x n matrix, in float64."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from test_linear import PATTERNS, SIZES, D, H, L, masks, qkv
@@ -45,8 +47,6 @@ def test_keys_and_queries_are_one_projection():
 
 
 def test_dropout_acts_while_training_only():
-    from dataclasses import replace
-
     torch.manual_seed(0)
     flare = FLARE(replace(SIZES, dropout=0.5)).double()
     _, k, v = (x.detach() for x in qkv())

@@ -56,7 +56,7 @@ def test_without_a_checksum_it_says_so(server, tmp_path, capsys):
     request = Download(url=server.url("file.tar.gz"))
     path = request.fetch(tmp_path / "downloads", silent)
     assert path.read_bytes() == DATA and request.identity == {"url": request.url}
-    assert f"{path} is not checked, as nobody publishes a checksum of it" in capsys.readouterr().err
+    assert f"{path} is not checked, since no checksum of it is published" in capsys.readouterr().err
 
 
 @needs_tfds

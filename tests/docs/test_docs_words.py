@@ -101,7 +101,7 @@ def test_links_and_paths_lead_somewhere():
     missing = []
     for path in PAGES:
         page, text = path.relative_to(ROOT).as_posix(), path.read_text()
-        for target in re.findall(r"\]\(([^)]+)\)", text):
+        for target in re.findall(r"\]\(([^)]+)\)", text) + re.findall(r'<img src="([^"]+)"', text):
             file, _, anchor = target.partition("#")
             if target.startswith("https://"):
                 continue

@@ -19,7 +19,7 @@ from lra.attention.softmax import Softmax
 from lra.config import CONF, compose
 from lra.report import summary as report_tables
 from lra.runs import record
-from lra.runs.open import finished
+from lra.runs.open import finished, scan
 from lra.studies.transfer import figures
 from lra.studies.transfer import record as records
 from lra.studies.transfer.__main__ import transfer
@@ -207,7 +207,7 @@ def test_direct_evaluation_and_its_record(runs, capfd):
     transfer.__wrapped__(words(runs, "attn=sdpa"))
     assert capfd.readouterr().err.count("done before") == 2
     assert stamps == [path.stat().st_mtime_ns for path in runs.rglob("transfer.json")]
-    found, damaged = record.scan(runs)
+    found, damaged = scan(runs)
     assert {r.label for r in found.values()} == {"softmax"} and damaged == []
     assert list(report_tables.collect(runs)[0]) == ["paper-smoke"]
     with pytest.raises(ValueError, match=r"examples: 12 -> 9.*study=<name>"):

@@ -52,7 +52,7 @@ def rows(arch: str, dtype: str, m: str, d: str, kernels: tuple[str, ...] = CHOIC
     """
     from . import launch
 
-    made = []
+    table_rows = []
 
     def compile(kernel, grid, *args, warps, stages, **constants):
         name = kernel.__name__.removesuffix("_kernel")
@@ -60,7 +60,7 @@ def rows(arch: str, dtype: str, m: str, d: str, kernels: tuple[str, ...] = CHOIC
             parts = {part: constants[part] for part in ("DW", "DV", "DQ", "DK") if part in constants}
             found = "" if all(parts.values()) else "".join(f"-{part.lower()}" for part in parts if parts[part])
             usage = _compile(kernel, args, constants, arch, warps, stages)
-            made.append((arch, dtype, m, d, name + found, constants.get("BN", 0), warps, stages, *usage))
+            table_rows.append((arch, dtype, m, d, name + found, constants.get("BN", 0), warps, stages, *usage))
 
     N, H, L, M, D = 512, 2, 4096, int(m), int(d)
     with FakeTensorMode():
@@ -70,7 +70,7 @@ def rows(arch: str, dtype: str, m: str, d: str, kernels: tuple[str, ...] = CHOIC
         out, rv, w, lse = launch.forward(q, k, v, near, mask, 6, True, run=compile, arch=int(arch))
         launch.backward(out, q, k, v, near, mask, rv, w, lse, 6, True, run=compile, arch=int(arch))
         launch.row_scores(q, k, mask, "abs", False, run=compile)
-    return made
+    return table_rows
 
 
 def _compile(kernel, args, constants, arch, warps, stages) -> tuple[int, int, int]:

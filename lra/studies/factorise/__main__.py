@@ -55,16 +55,16 @@ def result(kind: str, name: str, x: np.ndarray, config: DictConfig, path: Path) 
         config: with the options of ``chord.fit``.
         path: of the result.
     """
-    asked = {key: config[key] for key in FIT}
-    asked["sha256"] = hashlib.sha256(np.ascontiguousarray(x)).hexdigest()
+    options = {key: config[key] for key in FIT}
+    options["sha256"] = hashlib.sha256(np.ascontiguousarray(x)).hexdigest()
     if path.exists():
         with np.load(path) as file:
-            if json.loads(str(file["asked"])) == asked:
+            if json.loads(str(file["asked"])) == options:
                 return judge(kind, name, x, file["factors"], file["errors"], str(file["stopped"]))
     factors, fell, stopped = chord.fit(x, **{key: config[key] for key in FIT})
     path.parent.mkdir(parents=True, exist_ok=True)
     with record.replacing(path) as part, open(part, "wb") as file:
-        np.savez(file, factors=factors, errors=fell, stopped=stopped, asked=json.dumps(asked))
+        np.savez(file, factors=factors, errors=fell, stopped=stopped, asked=json.dumps(options))
     fitted = judge(kind, name, x, factors, fell, stopped)
     errors = f"SF {fitted.sparse:.4g}, SVD {fitted.svd['paper']:.4g}, with as many numbers {fitted.svd['equal']:.4g}"
     log(f"{kind} {name}: {errors}; {fitted.iterations} iterations")

@@ -1,8 +1,8 @@
 """A square matrix as a product of sparse factors W_1 W_2 ... W_M on Chord links, and as a truncated SVD.
 
-Khalitov et al., Neural Networks 2022, section 5.1: the numbers are free parameters, fitted to one matrix, so this says
-what such a product can hold, whatever a network would put into it. Every factor has the K = 1 + floor(log2 n) entries
-i, i + 1, i + 2, i + 4, ... (mod n) of row i; M = ceil(log2 n).
+Khalitov et al., Neural Networks 2022, section 5.1: the numbers are free parameters, fitted to one matrix, so the error
+is a bound for any network that computes them. Every factor has the K = 1 + floor(log2 n) entries i, i + 1, i + 2,
+i + 4, ... (mod n) of row i; M = ceil(log2 n).
 
 Shapes: ... batch, n rows, M factors, K links; numbers are float64.
 """
@@ -21,17 +21,27 @@ IMPLS = ("compiled", "torch")
 
 
 def offsets(n: int) -> list[int]:
-    """0, 1, 2, 4, ..., the largest at most n / 2."""
+    """The offsets of links: 0, 1, 2, 4, ..., the largest at most n / 2."""
     return [0, *(2**j for j in range(n.bit_length() - 1))]
 
 
 def factors(n: int) -> int:
+    """The number of factors M."""
     return math.ceil(math.log2(n))
 
 
 def start(n: int, *, seed: int, init: str = "code") -> Tensor:
-    """First factors (M,n,K). ``code``: 1/K plus 0.01 of uniform noise whose rows of n sum to one; ``paper``: uniform in
-    [1/K, 1/K + 0.01]."""
+    """Draw initial factors (M,n,K).
+
+    Args:
+        n: rows of the matrix.
+        seed: of the draw.
+        init: ``code``, 1/K plus 0.01 of uniform noise whose rows of n sum to one; ``paper``, uniform in
+            [1/K, 1/K + 0.01].
+
+    Raises:
+        ValueError: ``init`` is unknown.
+    """
     if init not in INITS:
         raise ValueError(f"init must be one of {', '.join(INITS)}, not {init!r}")
     M, K, random = factors(n), len(offsets(n)), np.random.default_rng(seed)

@@ -1,0 +1,132 @@
+"""Rows without their masked tokens: the model and its gradients are those of rows with them."""
+
+import numpy as np
+import pytest
+import torch
+from conftest import config
+
+from lra.config import compose
+from lra.data.datamodule import TaskData
+from lra.data.store import Split
+from lra.train import build
+from lra.train.__main__ import run_seeds
+from lra.train.plan import resolve
+
+LENGTH, BLACK = 128, 5
+WORDS = ("model.dropout=0", f"task.length={LENGTH}", f"task.masked_id={BLACK}")
+CASES = {
+    "sdpa": ["model.pool=cls"],
+    "cur_abs": ["protocol=clean", "attn.count=8"],
+    "cur_step": ["model.pool=flatten", "attn.count=8"],
+    "psf": ["block=plain", "model.norm=batch"],
+    "luna": ["attn.rows=8"],
+    "reformer": ["model.positions=none"],
+    "mean": ["block=glu"],
+}
+
+
+class Rows:
+    """A source of 40 rows of 1 to 128 tokens, three of five of which are masked, and all of the first."""
+
+    def open(self, root):
+        g = torch.Generator().manual_seed(0)
+        lengths = torch.randint(1, LENGTH + 1, (40,), generator=g)
+        lengths[:2] = LENGTH
+        ids = torch.randint(6, 16, (int(lengths.sum()),), generator=g)
+        ids[torch.rand(len(ids), generator=g) < 0.6] = BLACK
+        ids[:LENGTH] = BLACK
+        offsets = torch.cat([torch.zeros(1, dtype=torch.int64), lengths.cumsum(0)])
+        rows = Split(ids.to(torch.uint8), offsets, torch.randint(10, (40,), generator=g))
+        return {"train": rows, "test": rows}
+
+
+def data(pad, **options):
+    made = TaskData(source=Rows(), root="", length=LENGTH, limit=LENGTH, masked_id=BLACK, batch=40, pad=pad, **options)
+    made.setup()
+    return made
+
+
+def model(name, *words):
+    torch.manual_seed(0)
+    return build.classifier(config(name, *WORDS, *words)).double()
+
+
+@pytest.fixture
+def pair():
+    """The same examples with their masked tokens and without."""
+    return [next(iter(data(pad).train_dataloader())) for pad in ("batch", "compact")]
+
+
+def test_real_tokens_come_first_in_order_with_their_positions(pair):
+    padded, compact = pair
+    longest = int(padded.mask.sum(-1).max())
+    assert compact.inputs.shape[-1] == -(-longest // 64) * 64 < padded.inputs.shape[-1] and padded.positions is None
+    for row in range(40):
+        real = padded.mask[row, 0].nonzero()[:, 0]
+        assert torch.equal(compact.positions[row, 0, : len(real)], real)
+        assert torch.equal(compact.inputs[row, 0, : len(real)], padded.inputs[row, 0, real])
+        assert compact.mask[row, 0].tolist() == [True] * len(real) + [False] * (compact.inputs.shape[-1] - len(real))
+        assert len(compact.positions[row, 0].unique()) == compact.inputs.shape[-1]
+    assert torch.equal(padded.label, compact.label)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_outputs_and_gradients_are_those_of_padded_rows(name, pair):
+    made, found = model(name, *CASES[name]).eval(), []  # random draws of evaluation are the same
+    for batch in pair:
+        value = made(batch.inputs, batch.mask, batch.positions).square().sum()
+        found.append([value, *torch.autograd.grad(value, list(made.parameters()), allow_unused=True)])
+    names = ["value", *dict(made.named_parameters())]
+    for key, ours, theirs in zip(names, *found, strict=True):
+        if ours is not None:
+            torch.testing.assert_close(ours, theirs, rtol=1e-8, atol=1e-10, msg=lambda m, key=key: f"{key}: {m}")
+
+
+@pytest.mark.parametrize("pool", ["cls", "flatten"])
+def test_a_token_at_the_last_position_is_dropped_for_a_class_token_only(pool):
+    made = model("sdpa", f"model.pool={pool}").eval()
+    last = made.length - 1
+    ids = torch.randint(6, 15, (1, 1, 64))
+    padded = torch.zeros(1, 1, last + 1, dtype=torch.int64)
+    positions = torch.cat([torch.arange(0, 126, 2), torch.tensor([last])])[None, None]
+    padded.scatter_(2, positions, ids)
+    mask = torch.zeros_like(padded, dtype=torch.bool).scatter_(2, positions, True)
+    out = made(ids, torch.ones_like(ids, dtype=torch.bool), positions)
+    torch.testing.assert_close(out, made(padded, mask), rtol=1e-10, atol=1e-12)
+    other = ids.clone()
+    other[..., -1] = 3
+    changed = made(other, torch.ones_like(ids, dtype=torch.bool), positions)
+    assert torch.equal(changed, out) == (pool == "cls")
+
+
+def test_evaluation_sees_every_example_once_and_sorts_by_real_tokens():
+    compact, padded = (
+        [b.mask.sum(-1) for b in data(pad, eval_batch=7).evaluation_batches("test")] for pad in ("compact", "batch")
+    )
+    assert sorted(torch.cat(compact).flatten().tolist()) == sorted(torch.cat(padded).flatten().tolist())
+    real = torch.cat(compact).flatten().tolist()
+    assert real == sorted(real) and len(real) == 40
+
+
+def test_a_row_of_masked_tokens_alone_keeps_its_first():
+    batch = data("compact").gather("train", np.array([0, 1]))
+    assert batch.mask[0, 0].sum() == 1 and batch.mask[0, 0, 0] and batch.positions[0, 0, 0] == 0
+
+
+@pytest.mark.parametrize("words", [("attn=nystrom",), ("attn=cur_abs", "model.positions=rotary"), ("attn=mega",)])
+def test_what_looks_at_positions_keeps_padded_rows_and_says_so(words, data_root, tmp_path, capsys):
+    made = compose(
+        "train",
+        ["task=listops", "budget=smoke", *WORDS, "data.pad=compact", *words, f"data.root={data_root}", "seeds=[0]",
+         f"runs={tmp_path}", "optim.steps=1", "optim.warmup=0", "optim.eval_every=1", "trainer.device=cpu"],
+    )  # fmt: skip
+    plan = resolve(made)
+    assert plan.data.pad == "batch"
+    run_seeds(plan)
+    said = capsys.readouterr().err
+    assert said.count("rows keep their padding, because the result depends on where it is: data.pad=batch") == 1
+
+
+def test_tasks_without_masked_tokens_have_nothing_to_remove():
+    data = build.task_data(config("nystrom", "data.pad=compact"))
+    assert data.pad == "compact" and not data.compact

@@ -1,0 +1,138 @@
+"""A training step does not wait for the device; evaluation takes as many rows as there is memory for."""
+
+import numpy as np
+import pytest
+import torch
+from conftest import KERNELS, MECHANISMS, config
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from lra.data.datamodule import Batch
+from lra.train import build
+from lra.train.lit_module import LitClassifier, seed_device
+from lra.train.optim import adamw
+
+FEW = ("cur_abs", "sdpa", "nystrom", "luna", "performer")
+PAD = ("batch", "compact")
+
+
+class NoWaiting(TorchDispatchMode):
+    """Fails on a copy between CPU and device that the host waits for; a meta tensor itself refuses to be read."""
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        if func is torch.ops.aten._to_copy.default and kwargs.get("device", args[0].device).type != args[0].device.type:
+            assert kwargs.get("non_blocking"), f"{func} from {args[0].device} to {kwargs['device']}"
+            self.copies += 1
+        devices = {x.device.type for x in (*args, *kwargs.values()) if isinstance(x, torch.Tensor)}
+        assert len(devices) < 2, f"{func} copies a number to the device"
+        return func(*args, **kwargs)
+
+    copies = 0
+
+
+def module_and_data(name, device, data_root, *words):
+    made = config(name, f"data.root={data_root}", "task.masked_id=5", "model.pool=cls", *words)
+    data = build.task_data(made)
+    data.setup()
+    data.splits = {key: split.to(device) for key, split in data.splits.items()}
+    with torch.device(device):
+        model = build.classifier(made)
+    module = LitClassifier(model, metric="accuracy", loss="cross_entropy", seed=0, optim={}, cycle_momentum=False)
+    module.on_fit_start()
+    module.bad_step, module.loss_sum = module.bad_step.to(device), module.loss_sum.to(device)
+    return module.train(), data, made
+
+
+def step(module, data, number):
+    share = slice(None)
+    batch = data.gather("train", np.arange(8 * number, 8 * number + 8), share)
+    module.training_step(batch, number).backward()
+
+
+@pytest.mark.parametrize("pad", PAD)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=[] if n in FEW else pytest.mark.slow) for n in MECHANISMS if n not in KERNELS],
+)
+def test_a_step_does_not_wait_for_the_device(name, pad, data_root, monkeypatch):
+    """On the meta device, whose tensors have no numbers that a host could read."""
+    autocast = torch.autocast  # knows no meta device
+    monkeypatch.setattr(torch, "autocast", lambda kind, **how: autocast("cpu" if kind == "meta" else kind, **how))
+    module, data, _ = module_and_data(name, "meta", data_root, f"data.pad={pad}")
+    with NoWaiting() as mode:
+        step(module, data, 0)
+    assert mode.copies == 1  # the indices of the examples
+
+
+def test_waiting_is_noticed():
+    x = torch.ones(3, device="meta")
+    for wait in (lambda: x.sum().item(), lambda: x.nonzero(), lambda: x[x > 0], lambda: x.cpu()):
+        with pytest.raises((RuntimeError, NotImplementedError, AssertionError)), NoWaiting():
+            wait()
+    with pytest.raises(AssertionError, match="_to_copy"), NoWaiting():
+        torch.ones(3).to("meta")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("pad", PAD)
+@pytest.mark.parametrize("name", FEW)
+def test_a_step_does_not_wait_for_a_gpu(name, pad, data_root):
+    module, data, made = module_and_data(name, "cuda", data_root, f"data.pad={pad}")
+    optimiser = adamw(module.model, made.optim)
+    for number in range(3):
+        torch.cuda.set_sync_debug_mode("error" if number else "default")  # the first step loads kernels
+        try:
+            seed_device(number, torch.device("cuda"))
+            step(module, data, number)
+            optimiser.step()
+            optimiser.zero_grad()
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+
+
+def test_a_step_draws_what_it_drew_when_all_generators_were_seeded():
+    for seed in (0, 5, 2**64 - 1):
+        torch.manual_seed(seed)
+        expected = torch.rand(4)
+        seed_device(seed, torch.device("cpu"))
+        assert torch.equal(torch.rand(4), expected)
+
+
+class Small(torch.nn.Module):
+    """Runs out of memory above some rows."""
+
+    def __init__(self, most):
+        super().__init__()
+        self.most, self.calls, self.by_tower = most, [], False
+
+    def forward(self, inputs, mask, positions):
+        self.calls.append(len(inputs))
+        if len(inputs) > self.most:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return inputs[:, 0, :1].float() * (1 if mask is None else mask[:, 0, :1])
+
+
+def test_evaluation_goes_on_with_half_the_rows_if_memory_runs_out():
+    module = LitClassifier(
+        Small(3), metric="accuracy", loss="cross_entropy", seed=0, optim={}, cycle_momentum=False
+    ).eval()
+    inputs = torch.arange(14)[:, None, None]
+    batch = Batch(inputs, torch.ones_like(inputs, dtype=torch.bool), torch.zeros(14))
+    for _ in range(2):
+        module.validation_step(batch, 0)
+    assert [out.flatten().tolist() for out, _ in module._outputs] == [list(range(14))] * 2
+    assert module.model.calls == [14, 7, 3, 3, 3, 3, 2, 3, 3, 3, 3, 2] and module.eval_rows == 3
+    module.model.by_tower, module.eval_rows = True, None
+    with pytest.raises(torch.OutOfMemoryError):
+        module.validation_step(batch, 0)
+
+
+def test_more_rows_are_evaluated_on_a_gpu_unless_they_mix(monkeypatch):
+    def rows(name, *words):
+        return build.eval_batch(config(name, "optim.batch=8", *words))
+
+    assert rows("cur_abs") == 8
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert rows("cur_abs") == build.ON_A_GPU and rows("cur_abs", "optim.batch=600") == 600
+    assert rows("cur_abs", "trainer.device=cpu") == 8 and rows("cur_abs", "data.eval_batch=7") == 7
+    assert rows("nystrom_original") == 8
