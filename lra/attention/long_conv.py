@@ -47,6 +47,7 @@ class LongConv(Mixer):
         rate: Rate = 1.0,
     ):
         super().__init__(sizes, dim=dim)
+        self.causal = not bidirectional
         in_range("squash", squash, Range(0))
         in_range("scale", scale, Range(above=0))
         self.squash, self.rates = squash, {"weights": rate}

@@ -51,6 +51,7 @@ class LRU(Mixer):
         rate: Rate = 1.0,
     ):
         super().__init__(sizes, dim=dim)
+        self.causal = not bidirectional
         in_range("states", states, Range(1))
         in_range("r_min", r_min, Range(0, 1))
         in_range("r_max", r_max, Range(r_min, 1), "r_min")

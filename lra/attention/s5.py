@@ -65,6 +65,7 @@ class S5(Mixer):
         step_optim: StepOptim = "state",
     ):
         super().__init__(sizes, dim=dim)
+        self.causal = not bidirectional
         for name, choice, words in (
             ("c_init", c_init, CInit),
             ("discretisation", discretisation, Discretisation),

@@ -10,6 +10,7 @@ from .table import Cell, Table, frame, stem
 
 HEAD = ("mechanism", "task", "scratch", "pretrained", "gain", "matched", "gain matched", "cost", "published")
 WORDS = ("mechanism", "task", "cost", "published")
+PUBLISHED = {"masked": "masked", "next": "causal"}  # objective -> its name in the papers
 SAME = 0.02  # share of the tokens from scratch by which a matched run may differ, as rows differ in length
 
 
@@ -81,5 +82,15 @@ def _costs(*rows: Row | None) -> str:
 
 
 def _published(label: str, objective: str, task: str) -> str:
-    values = [v for name in (label, f"{label}+{objective}") for v in published.accuracies(name, [task])]
-    return "; ".join(f"{value.source}: {value.model} {value.text}" for value in values)
+    """Scores of the same mechanism from scratch and pretrained, of every paper that prints both."""
+    name = label.partition("-")[0]
+    names = {name, "softmax"} if name == "sdpa" else {name}  # the same function
+    rows = [row for row in published.read() if row.task == task and row.metric == "accuracy_percent"]
+    pairs = [
+        (one, two)
+        for one in rows
+        for two in rows
+        if names & set(one.attn.split())
+        and (one.paper, f"{one.model}, {PUBLISHED[objective]} self-pretraining") == (two.paper, two.model)
+    ]
+    return "; ".join(f"{two.source}: {one.text}, {two.text}" for one, two in pairs)

@@ -7,6 +7,7 @@ from statistics import mean
 from typing import NamedTuple
 
 from . import published
+from .locality import ABOUT, locality
 from .significance import APART, MARKS, difference, mark, score
 from .summary import FACTS, SEPARATOR, Row, joined, number, task_order
 from .table import Cell, Table, frame, stem
@@ -131,12 +132,15 @@ def details(study: str, rows: list[Row]) -> list[Table]:
         rows: its results, sorted by task.
     """
     tables = []
-    for task, same in itertools.groupby(rows, key=lambda row: row.task):
-        lines = []
-        for row in same:
+    for task, group in itertools.groupby(rows, key=lambda row: row.task):
+        lines, same = [], list(group)
+        reaches = [locality(row, next((other for other in same if other.label == CONTROL), None)) for row in same]
+        probed = any(reach.text for reach in reaches)
+        for row, reach in zip(same, reaches, strict=True):
             values = [(value.source, value.text) for value in published.accuracies(row.label, [task])]
-            lines.append(Line(row.label, _cells(row), row.facts, row.remarks, values))
-        tables.append(_table(study, task, HEAD[1:], lines))
+            lines.append(Line(row.label, _cells(row) + [reach] * probed, row.facts, row.remarks, values))
+        head = (*HEAD[1:], *["locality"] * probed)
+        tables.append(_table(study, task, head, lines, about=ABOUT * probed))
     return tables + _averages(study, rows)
 
 

@@ -10,7 +10,7 @@ from ..ops.options import Positive, Range, Whole
 from . import sections
 from .convert import ABSENT, Rule
 from .sections import Attn, Block, Least, Logger, Name, Number, Seeds, Some, Source, Threads, Trust
-from .studies import Bench, Dropin, Factorise, Pretrained
+from .studies import Bench, Dropin, Factorise, Pretrained, Probes
 from .wording import shown
 
 
@@ -195,4 +195,5 @@ ENTRIES = {
     "dropin": Dropin,
     "factorise": Factorise,
     "pretrained": Pretrained,
+    "probes": Probes,
 }

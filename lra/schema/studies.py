@@ -1,4 +1,4 @@
-"""The configurations of the measurements: ``conf/bench.yaml``, ``dropin``, ``factorise`` and ``pretrained``."""
+"""The configurations of the measurements: conf/bench.yaml, dropin, factorise, pretrained, probes."""
 
 import re
 from dataclasses import dataclass
@@ -116,3 +116,18 @@ class Pretrained:
             raise ValueError(f"neighbours and batch must be at most train {self.train}")
         if self.out and Path(self.out).suffix == ".png":
             raise ValueError(f"out={self.out} is the path of the figure; name a .json file")
+
+
+@dataclass(kw_only=True)
+class Probes:
+    run: Annotated[Some[Path], Rule("a finished run, or a list of them: run=runs/<study>/<task>/<label>")]
+    trust: Trust
+    swaps: list[str]
+    examples: Positive
+    rows: Positive
+    derived: Whole
+    batch: sections.BatchSize
+    device: Device
+    threads: Threads | None
+    runs: Path
+    data: sections.Root

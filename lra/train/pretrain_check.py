@@ -47,4 +47,4 @@ def _remedy(config: DictConfig) -> str:
         return "say attn.causal=true"
     if config.attn.get("bidirectional"):
         return "say attn.bidirectional=false"
-    return "sdpa, linear and conv with attn.causal=true and s4d_* with attn.bidirectional=false do not"
+    return "sdpa, linear, conv with attn.causal=true and s4d_*, s5, lru with attn.bidirectional=false do not"

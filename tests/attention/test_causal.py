@@ -22,6 +22,9 @@ CAUSAL = [
     ("s4d_lin", "attn.bidirectional=false"),
     ("s4d_inv", "attn.bidirectional=false"),
     ("s4d_legs", "attn.bidirectional=false"),
+    ("s5", "attn.bidirectional=false"),
+    ("lru", "attn.bidirectional=false"),
+    ("long_conv", "attn.bidirectional=false"),
 ]
 
 

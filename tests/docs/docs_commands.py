@@ -65,6 +65,7 @@ ENTRIES = {
     "lra.studies.factorise": Entry(
         "lra.studies.factorise.__main__", "factorise", ("lra.studies.factorise.__main__.result",)
     ),
+    "lra.studies.probes": Entry("lra.studies.probes.__main__", "probe", ("lra.studies.probes.__main__.finished",)),
     "lra.ops.triton.resources": Entry(
         "lra.ops.triton.resources", "main", ("lra.ops.triton.resources.ProcessPoolExecutor",)
     ),

@@ -26,6 +26,7 @@ ONCE = {(c.page in OWN, *c.words): c for c in COMMANDS}.values()
 TINY = {  # what makes a command take a second
     "lra.train": ("budget=smoke", "seeds=[0]", "trainer.threads=1"),
     "lra.studies.transfer": ("examples=4", "spectrum=1", "trainer.threads=1"),
+    "lra.studies.probes": ("examples=4", "derived=1", "rows=1", "threads=1"),
     "lra.bench": (
         *("n=[64]", "batch=1", "heads=1", "head_dim=16"),
         *("repeats=1", "warmup=0", "budget=smoke", "device=cpu"),

@@ -39,6 +39,7 @@ def test_each_run_stands_in_its_column(runs):
     # s² of (40, 42), (50, 54) and (44, 46): 2, 8 and 2; the gain's error is the root of the sum of s² / 2
     assert (line["gain"].value, line["gain"].std) == (11.0, pytest.approx(5**0.5))
     assert (line["gain matched"].value, line["gain matched"].std) == (4.0, pytest.approx(2**0.5))
+    assert line["published"].text == "Self-pretraining: 36.37, 59.75"
     assert line["cost"].text == (
         "scratch 1 M tokens, 1 s; pretrained 0.6 + 1 M tokens, 3 s; matched 0.6 + 0.4 M tokens, 3 s"
     )

@@ -109,6 +109,12 @@ ENTRIES = {
         ),
         begun=True,
     ),
+    "probes": Entry(
+        "lra.studies.probes.__main__:probe",
+        "probes",
+        (f"run={RUN}", "examples=2", "derived=1", "rows=1", "threads=1", "runs=runs", "data.root=data"),
+        begun=True,
+    ),
     "transfer.show": Entry("lra.studies.transfer.show:show", "transfer_show", ("runs=runs", "out=out"), begun=True),
     "dropin": Entry(
         "lra.studies.dropin.__main__:dropin",

@@ -1,0 +1,65 @@
+"""The record of the probes of a run: probes.json, which the report reads too."""
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Literal
+
+from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
+
+from ..disk import checksums
+from . import record
+from .record import Percent
+
+FOLDER, NAME = "probes", "probes.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Probes:
+    """How far a trained model looks.
+
+    Args:
+        fingerprint: of the run.
+        examples: test examples that were scored.
+        score: of the model as it is on these.
+        by: mask | map | kernel: by what its layers are confined; None if they cannot be.
+        reaches: k.
+        scores: with each layer confined to k; None if it cannot be.
+        beyond: share of the squared derivatives of the last rows that is of inputs further away than k; None if they
+            were not taken.
+    """
+
+    __pydantic_config__ = record.STRICT
+    kind: str = "probes"
+    study: str
+    task: str
+    label: str
+    seed: NonNegativeInt
+    fingerprint: str
+    git: str | None
+    metric: str
+    examples: PositiveInt
+    score: Percent
+    by: Literal["mask", "map", "kernel"] | None
+    reaches: list[PositiveInt]
+    scores: list[Percent] | None
+    beyond: list[NonNegativeFloat] | None
+
+
+def folder(runs: Path, study: str, task: str, label: str, seed: int) -> Path:
+    """The folder of the probes of a seed."""
+    return runs / FOLDER / study / task / label / f"seed-{seed}"
+
+
+def save(made: Probes, home: Path) -> None:
+    home.mkdir(parents=True, exist_ok=True)
+    checksums.save(home / NAME, json.dumps(asdict(made), indent=1) + "\n")
+
+
+def load(path: Path) -> Probes:
+    """Read a record. Raises ValueError if the file is not one."""
+    remedy = "delete it to make it again"
+    found = record.parse(Probes, path, "a record of probes", remedy)
+    if any(values is not None and len(values) != len(found.reaches) for values in (found.scores, found.beyond)):
+        raise ValueError(f"{path} is not a record of probes (a value for each reach is missing); {remedy}")
+    return found

@@ -1,0 +1,1 @@
+"""python -m lra.studies.probes, see ``lra.studies.probes.__main__``."""

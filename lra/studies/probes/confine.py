@@ -1,0 +1,142 @@
+"""A trained model whose tokens see their neighbours alone: the same weights, each layer confined to a reach of k."""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ...attention.base import Attention
+from ...attention.conv import Conv
+from ...attention.s4d import S4D
+from ...attention.sdpa import SDPA
+from ...attention.softmax import Softmax
+from ...maps.maps import WIDTH
+from ...ops.blocks import FLOOR
+from ..transfer.graft import mechanisms
+
+By = Literal["mask", "map", "kernel"]
+
+
+def by(model: nn.Module) -> By | None:
+    """Tell by what a model is confined; None for one with a layer that is not.
+
+    ``mask``: exact attention over the neighbours alone, one softmax over them. ``map``: what multiplies the values is
+    set to zero elsewhere and not normalised anew, since weights of CUR have signs. ``kernel``: so are the lags of a
+    convolution.
+    """
+    found = {_kind(part) for part in _parts(model)}
+    layers = sum(_part(block) is not None for block in model.blocks)
+    return found.pop() if len(found) == 1 and layers == len(model.blocks) else None
+
+
+@contextlib.contextmanager
+def confined(model: nn.Module, reach: int) -> Iterator[None]:
+    """Confine every layer to tokens j with |i - j| <= ``reach`` within the block.
+
+    What is no part of the mechanism, such as MEGA's moving average, stays as it is.
+
+    Raises:
+        ValueError: a layer has no mask, map or kernel.
+    """
+    if by(model) is None:
+        raise ValueError("a layer of this model has no mask, map or kernel to confine")
+    with contextlib.ExitStack() as stack:
+        for part in _parts(model):
+            name, confine = next(value for kind, value in _METHODS.items() if isinstance(part, kind))
+            setattr(part, name, confine(part, getattr(part, name), reach))
+            stack.callback(delattr, part, name)  # the method of the class is seen again
+        yield
+
+
+def _parts(model: nn.Module) -> list[nn.Module]:
+    return [part for part in map(_part, model.blocks) if part is not None]
+
+
+def _part(block: nn.Module) -> nn.Module | None:
+    """The mechanism of a block, None if it has none of these kinds."""
+    attentions = list(mechanisms(block).values())
+    mixer = getattr(block, "mixer", None)
+    if len(attentions) == 1:
+        return attentions[0]
+    return mixer if isinstance(mixer, Conv | S4D) else None
+
+
+def _kind(part: nn.Module) -> By:
+    return "mask" if isinstance(part, SDPA | Softmax) else "kernel" if isinstance(part, Conv | S4D) else "map"
+
+
+def _band(L: int, reach: int, device) -> Tensor:
+    at = torch.arange(L, device=device)
+    return (at[:, None] - at).abs() <= reach
+
+
+def _fused(part: SDPA, forward: Callable, reach: int) -> Callable:
+    def attend(q, k, v, mask=None):
+        seen = _band(q.shape[2], reach, q.device)
+        if part.causal:
+            seen = seen.tril()
+        itself = torch.eye(len(seen), dtype=torch.bool, device=q.device)  # padded queries may see nothing else
+        return F.scaled_dot_product_attention(q, k, v, seen if mask is None else seen & mask[:, None, None] | itself)
+
+    return attend
+
+
+def _written_out(part: Softmax, forward: Callable, reach: int) -> Callable:
+    def attend(q, k, v, mask=None, bias=None):
+        far = torch.zeros(q.shape[2], q.shape[2], device=q.device).masked_fill(
+            ~_band(q.shape[2], reach, q.device), FLOOR
+        )
+        return forward(q, k, v, mask, lambda rows, cols: far + (0 if bias is None else bias(rows, cols)))
+
+    return attend
+
+
+def _mapped(part: Attention, forward: Callable, reach: int) -> Callable:
+    def attend(q, k, v, mask=None, **options):
+        eye = torch.eye(v.shape[2], dtype=v.dtype, device=v.device).expand(*v.shape[:2], -1, -1)
+        found = torch.cat([forward(q, k, values, mask, **options) for values in eye.split(WIDTH, -1)], -1)
+        return found * _band(v.shape[2], reach, v.device) @ v.to(found.dtype)
+
+    return attend
+
+
+def _kernel(part: S4D, kernel: Callable, reach: int) -> Callable:
+    def cut(length: int) -> Tensor:
+        made = kernel(length)
+        at = torch.arange(made.shape[-1], device=made.device)
+        lag = at if part.causal else torch.minimum(at, made.shape[-1] - at)
+        return made * (lag <= reach)
+
+    return cut
+
+
+def _filters(part: Conv, mix: Callable, reach: int) -> Callable:
+    def cut(v: Tensor, mask: Tensor | None) -> Tensor:
+        width = part.filters.shape[1]
+        lag = (torch.arange(width, device=v.device) - (width - 1 if part.causal else width // 2)).abs()
+        with _weights(part.filters, part.filters * (lag <= reach)):
+            return mix(v, mask)
+
+    return cut
+
+
+@contextlib.contextmanager
+def _weights(parameter: nn.Parameter, other: Tensor) -> Iterator[None]:
+    before = parameter.data
+    parameter.data = other.detach()
+    try:
+        yield
+    finally:
+        parameter.data = before
+
+
+_METHODS = {  # the method of a mechanism that is exchanged, and for what
+    SDPA: ("forward", _fused),
+    Softmax: ("forward", _written_out),
+    Conv: ("_mix", _filters),
+    S4D: ("kernel", _kernel),
+    Attention: ("forward", _mapped),
+}

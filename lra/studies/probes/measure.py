@@ -1,0 +1,96 @@
+"""Scores of a model on some examples, and the distances over which its last rows depend on its inputs."""
+
+import contextlib
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ...data.datamodule import Batch, TaskData
+from ...ops import metrics
+from .confine import confined
+
+
+def batches(data: TaskData, examples: int, size: int, device: str) -> list[Batch]:
+    """Test examples spread evenly over their lengths, short ones first."""
+    order = data.row_lengths["test"].argsort(stable=True).numpy()
+    chosen = order[np.linspace(0, len(order) - 1, min(examples, len(order))).round().astype(int)]
+    parts = (data.gather("test", chosen[i : i + size]) for i in range(0, len(chosen), size))
+    return [Batch(*(x if x is None else x.to(device) for x in part)) for part in parts]
+
+
+@torch.no_grad()
+def score(model: nn.Module, some: Iterable[Batch], metric: str) -> float:
+    """The metric over all of the examples at once."""
+    pairs = [(model(batch.inputs, batch.mask).float(), batch.label) for batch in some]
+    outputs, labels = (torch.cat(part).cpu() for part in zip(*pairs, strict=True))
+    return getattr(metrics, metric)(outputs, labels)
+
+
+def over_reach(model: nn.Module, some: list[Batch], metric: str, reaches: Iterable[int]) -> list[float]:
+    """The score with every layer confined to each reach. Raises ValueError if it cannot be."""
+    scores = []
+    for reach in reaches:
+        with confined(model, reach):
+            scores.append(score(model, some, metric))
+    return scores
+
+
+def reaches(length: int) -> list[int]:
+    """1, 2, 4, ... and the length, at which nothing is cut off."""
+    return [*(2**i for i in range((length - 1).bit_length()) if 2**i < length), length]
+
+
+def beyond(model: nn.Module, some: Iterable[Batch], reaches: list[int], rows: int, seed: int = 0) -> list[float]:
+    """Share of the squared derivatives of rows i by inputs j that has |i - j| > k, for each reach k.
+
+    Rows are those before the pooling, inputs those behind the embedding, of which each is a vector; the Frobenius norm
+    of their Jacobian is the mean over random signs r of |Jᵀ r|², here one r for each row.
+
+    Args:
+        model: in eval mode.
+        some: examples.
+        reaches: k.
+        rows: random real rows of each example.
+        seed: of the rows and signs.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    sums = torch.zeros(max(reaches) + 2, dtype=torch.float64)  # by distance, the last one of all that are further away
+    for batch in some:
+        with _ends(model) as (inputs, outputs):
+            model(batch.inputs, batch.mask)
+        x, y = inputs[0], outputs[0]  # (N,L,d)
+        real = torch.ones(x.shape[:2]) if batch.mask is None else batch.mask.flatten(0, 1).float().cpu()
+        at = torch.multinomial(real, rows, replacement=True, generator=generator)  # (N,rows)
+        for i in at.unbind(1):
+            signs = torch.randint(0, 2, (len(y), y.shape[-1]), generator=generator).to(y) * 2 - 1
+            read = (y[torch.arange(len(y)), i.to(y.device)] * signs).sum()
+            (slope,) = torch.autograd.grad(read, x, retain_graph=True)
+            distance = (torch.arange(x.shape[1]) - i[:, None]).abs().clamp(max=len(sums) - 1)
+            sums.index_add_(0, distance.flatten(), slope.square().sum(-1).double().cpu().flatten())
+    whole = sums.sum()
+    return [float(sums[k + 1 :].sum() / whole) for k in reaches]
+
+
+@contextlib.contextmanager
+def _ends(model: nn.Module) -> Iterator[tuple[list[Tensor], list[Tensor]]]:
+    """The embedded inputs of the next call of a model, from which derivatives are taken, and the rows it pools."""
+    inputs: list[Tensor] = []
+    outputs: list[Tensor] = []
+
+    def leaf(_, __, made: Tensor) -> Tensor:
+        inputs.append(made.detach().requires_grad_())
+        return inputs[-1]
+
+    def keep(_, __, made) -> None:
+        outputs.append(made[0] if isinstance(made, tuple) else made)
+
+    handles = [model.embed.register_forward_hook(leaf)]
+    handles.append((model.blocks[-1] if model.norm is None else model.norm).register_forward_hook(keep))
+    try:
+        with torch.enable_grad():
+            yield inputs, outputs
+    finally:
+        for handle in handles:
+            handle.remove()

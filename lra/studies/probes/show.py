@@ -1,0 +1,86 @@
+"""The picture of a task: scores and derivatives over the reach; and the matrix of swapped mechanisms."""
+
+import csv
+from pathlib import Path
+from statistics import mean
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+import pandas as pd
+
+from ...report.palette import COLOURS, Palette
+from ...runs import probes, record
+from ...runs.probes import Probes
+
+# Percent of MEGA's accuracy that networks of convolutions of width 61 have (docs/sources.md, short convolutions).
+PUBLISHED = {"listops": 83.51, "text": 94.45, "retrieval": 97.58, "image": 92.46, "pathfinder": 75.28}
+WIDTH = 61
+SWAPS = "swaps.csv"
+
+
+def draw(home: Path) -> list[Path]:
+    """Draw every probe of a study and task, a line for each label, means over its seeds.
+
+    Returns:
+        The picture.
+    """
+    found: dict[str, list[Probes]] = {}
+    for path in sorted(home.glob(f"*/seed-*/{probes.NAME}")):
+        made = probes.load(path)
+        found.setdefault(made.label, []).append(made)
+    palette = Palette(found)
+    figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4), layout="constrained")
+    for label, some in found.items():
+        style = {"color": COLOURS[palette.colour(label)][0], "marker": "o", "markersize": 3, "linewidth": 1.2}
+        style["linestyle"] = ("-", "--", ":", "-.")[palette.turn(label) % 4]
+        same = [made for made in some if made.reaches == some[0].reaches]
+        for axes, values in ((left, [made.scores for made in same]), (right, [made.beyond for made in same])):
+            if None not in values:
+                name = f"{label} (n = {len(same)})"
+                axes.plot(same[0].reaches, [mean(column) for column in zip(*values, strict=True)], label=name, **style)
+    some = next(iter(found.values()))[0]
+    left.set_ylabel(f"test {some.metric} within the reach, %")
+    right.set_ylabel("squared derivatives beyond the reach, share")
+    right.set_ylim(0, 1)
+    for axes in (left, right):
+        axes.set_xscale("log", base=2)
+        axes.set_xlabel("reach k: each layer sees |i - j| <= k")
+        axes.axvline(WIDTH // 2, color="grey", linestyle=":", linewidth=1)
+    if share := PUBLISHED.get(some.task):
+        note = f"convolutions of width {WIDTH}:\n{share} % of MEGA's (published)"
+        left.annotate(note, (WIDTH // 2, 0.02), xycoords=("data", "axes fraction"), fontsize=7, color="grey")
+    left.legend(fontsize=7)
+    figure.suptitle(f"{some.study}: {some.task}, {some.examples} test examples", fontsize=10)
+    path = home / "probes.png"
+    with record.replacing(path) as part:
+        figure.savefig(part, format="png", dpi=130)
+    plt.close(figure)
+    return [path]
+
+
+def matrix(home: Path) -> list[Path]:
+    """Write the scores of each label, a row, with the mechanism of each column, means over seeds.
+
+    Returns:
+        The table as Markdown and as CSV.
+    """
+    lines: dict[str, dict[str, list[float]]] = {}
+    for path in sorted(home.glob(f"*/seed-*/{SWAPS}")):
+        line = lines.setdefault(path.parents[1].name, {})
+        with open(path, newline="", encoding="utf-8") as file:
+            for row in csv.DictReader(file):
+                line.setdefault(row["scored with"], []).append(float(row["score"]))
+    table = pd.DataFrame({label: {name: mean(v) for name, v in line.items()} for label, line in lines.items()}).T
+    table.index.name = "trained with"
+    record.write(home / "swaps.md", f"Test scores of trained weights, by the mechanism in use.\n\n{_markdown(table)}\n")
+    record.write(home / SWAPS, table.to_csv(lineterminator="\n"))
+    print(table.to_string(float_format="{:.2f}".format))
+    return [home / "swaps.md", home / SWAPS]
+
+
+def _markdown(table: pd.DataFrame) -> str:
+    rows = [[table.index.name, *table.columns], ["---", *["---:"] * len(table.columns)]]
+    rows += [[name, *("" if pd.isna(x) else f"{x:.2f}" for x in row)] for name, *row in table.itertuples()]
+    return "\n".join("| " + " | ".join(row) + " |" for row in rows)

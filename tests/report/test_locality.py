@@ -1,0 +1,50 @@
+"""The column of the smallest reach that keeps what a mechanism adds."""
+
+from test_report import add, rows, table, texts
+
+from lra.report.locality import smallest
+from lra.runs import probes
+
+REACHES = [1, 2, 4, 8]
+
+
+def probed(runs, label, scores, seed=0, fingerprint="f"):
+    made = probes.Probes(
+        study="paper-paper",
+        task="listops",
+        label=label,
+        seed=seed,
+        fingerprint=fingerprint,
+        git=None,
+        metric="accuracy",
+        examples=10,
+        score=scores[-1],
+        by="mask",
+        reaches=REACHES,
+        scores=scores,
+        beyond=None,
+    )
+    probes.save(made, probes.folder(runs, made.study, made.task, label, seed))
+    return made
+
+
+def test_the_smallest_reach_from_which_on_all_keep_95_percent_of_the_gain(tmp_path):
+    made = probed(tmp_path, "sdpa", [20.0, 39.0, 30.0, 40.0])
+    assert smallest(made, 20.0) == 8  # 39 keeps 95 %, and 30 behind it does not
+    assert smallest(probed(tmp_path, "sdpa", [20.0, 38.9, 39.0, 40.0]), 20.0) == 4
+    assert smallest(probed(tmp_path, "sdpa", [40.0, 41.0, 40.0, 40.0]), 20.0) == 1
+
+
+def test_a_column_of_the_task_that_has_probes(tmp_path):
+    for label, test in (("mean", 20.0), ("sdpa", 40.0), ("cur_abs", 40.0), ("linear", 19.0)):
+        for seed in (0, 1):
+            add(tmp_path, label=label, seed=seed, test=test)
+    assert "locality" not in table(tmp_path)["listops"].head
+    for seed, scores in enumerate(([20.0, 25.0, 39.5, 40.0], [20.0, 20.0, 20.0, 40.0])):
+        probed(tmp_path, "sdpa", scores, seed)
+    probed(tmp_path, "cur_abs", [40.0] * 4, fingerprint="another run")
+    probed(tmp_path, "linear", [19.0] * 4)
+    made = table(tmp_path)["listops"]
+    shown = {label: cells["locality"] for label, cells in texts(made).items()}
+    assert shown == {"sdpa": "6", "cur_abs": "", "linear": "", "mean": ""} and "keeps 95% of what" in made.about
+    assert rows(tmp_path)

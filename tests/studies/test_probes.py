@@ -1,0 +1,131 @@
+"""Probes: confined layers against their definition, derivatives against the whole Jacobian, records and pictures."""
+
+import csv
+
+import pytest
+import torch
+import torch.nn.functional as F
+from conftest import MECHANISMS, config
+
+from lra.config import compose
+from lra.data.datamodule import Batch
+from lra.runs import probes
+from lra.studies.probes import confine, measure
+from lra.studies.probes.__main__ import probe
+from lra.train import build
+from lra.train.__main__ import train
+
+L = 24
+OPTIONS = {"cur_": "attn.count=8", "nystrom": "attn.landmarks=8", "flashcur_": "attn.count=8"}
+
+
+def model_and_batch(name, *overrides):
+    torch.manual_seed(0)
+    words = [word for start, word in OPTIONS.items() if name.startswith(start)]
+    model = build.classifier(config(name, f"task.length={L}", *words, *overrides)).double().eval()
+    mask = torch.arange(L) < torch.tensor([L, 17])[:, None, None]
+    return model, Batch(torch.randint(1, 16, (2, 1, L)) * mask, mask, torch.tensor([0, 1]))
+
+
+@pytest.mark.parametrize(
+    "name", ["sdpa", "softmax", "cur_abs", "nystrom", "linear", "mean", "conv", "s4d_lin", "local"]
+)
+def test_a_reach_of_the_whole_row_changes_nothing_and_no_model_is_changed(name):
+    model, batch = model_and_batch(name)
+    before = model(batch.inputs, batch.mask)
+    weights = {key: value.clone() for key, value in model.state_dict().items()}
+    with confine.confined(model, L), torch.no_grad():
+        torch.testing.assert_close(model(batch.inputs, batch.mask), before, rtol=1e-8, atol=1e-10)
+    with confine.confined(model, 1), torch.no_grad():
+        assert not torch.allclose(model(batch.inputs, batch.mask), before, atol=1e-6)
+    assert torch.equal(model(batch.inputs, batch.mask), before)
+    assert all(torch.equal(value, weights[key]) for key, value in model.state_dict().items())
+
+
+@pytest.mark.parametrize("name", ["sdpa", "s4d_lin", "conv"])
+def test_what_is_confined_by_mask_or_kernel_sees_no_further(name):
+    model, batch = model_and_batch(name)
+    with confine.confined(model, 2):
+        shares = measure.beyond(model, [batch], list(range(1, L)), rows=6)
+    assert shares[0] > 0.001 and max(shares[3:]) < 1e-20  # two layers of a reach of 2
+
+
+def test_exact_attention_is_one_softmax_over_the_neighbours():
+    model, _ = model_and_batch("sdpa")
+    attention = model.blocks[0].mixer.attention
+    q, k, v = torch.randn(3, 2, 2, L, 32, dtype=torch.float64)
+    mask = torch.rand(2, L) < 0.7
+    with confine.confined(model, 3):
+        out = attention(q, k, v, mask)
+    written, _ = model_and_batch("softmax")
+    with confine.confined(written, 3):
+        same = written.blocks[0].mixer.attention(q, k, v, mask)
+        torch.testing.assert_close(out.transpose(1, 2)[mask], same.transpose(1, 2)[mask])
+    for n, i in mask.nonzero().tolist():
+        near = [j for j in range(max(0, i - 3), min(L, i + 4)) if mask[n, j]]
+        weights = F.softmax(q[n, :, i, None] @ k[n][:, near].mT / 32**0.5, -1)
+        torch.testing.assert_close(out[n, :, i], (weights @ v[n][:, near])[:, 0])
+    assert out.isfinite().all()
+
+
+def test_a_map_is_not_normalised_anew():
+    model, _ = model_and_batch("mean")
+    v = torch.randn(1, 2, L, 32, dtype=torch.float64)
+    with confine.confined(model, 3):
+        out = model.blocks[0].mixer.attention(v, v, v, None)
+    for i in range(L):
+        torch.testing.assert_close(out[:, :, i], v[:, :, max(0, i - 3) : i + 4].sum(2) / L)
+
+
+@pytest.mark.parametrize("name", MECHANISMS)
+def test_every_mechanism_says_whether_it_can_be_confined(name):
+    model = build.sketch(config(name))
+    how = confine.by(model)
+    if name in ("sdpa", "softmax", "mega", "mega_chunk"):
+        assert how == "mask"
+    elif name == "conv" or name.startswith("s4d"):
+        assert how == "kernel"
+    elif name in ("luna", "transformer_ls"):
+        assert how is None
+        with pytest.raises(ValueError, match="no mask, map or kernel"), confine.confined(model, 1):
+            pass
+    else:
+        assert how in ("map", None)
+
+
+def test_shares_of_derivatives_are_those_of_the_whole_jacobian():
+    model, batch = model_and_batch("sdpa", "model.layers=1", "model.dim=8")
+    batch = Batch(batch.inputs[:1], None, batch.label[:1])
+    x = model.embed(batch.inputs[0]).detach()
+    block = lambda x: model.norm(model.blocks[0](x, None, None)[0])
+    squares = torch.autograd.functional.jacobian(block, x)[0, :, :, 0].square().sum((1, 3))  # (L,L)
+    distance = (torch.arange(L)[:, None] - torch.arange(L)).abs()
+    found = measure.beyond(model, [batch], [1, 4, 16], rows=4000)
+    for k, share in zip((1, 4, 16), found, strict=True):
+        want = float(squares[distance > k].sum() / squares.sum())
+        assert abs(share - want) < 0.05 * want + 1e-4, k  # the mean of 4,000 draws
+
+
+def test_reaches_double():
+    assert measure.reaches(24) == [1, 2, 4, 8, 16, 24] and measure.reaches(32) == [1, 2, 4, 8, 16, 32]
+
+
+def test_runs_are_probed_once_drawn_and_swapped(data_root, tmp_path, capfd):
+    runs, home = tmp_path / "runs", tmp_path / "runs/probes/paper-smoke/listops"
+    for name in ("sdpa", "mean"):
+        train.__wrapped__(config(name, f"runs={runs}", "seeds=[0]"))
+    folders = ",".join(str(runs / "paper-smoke/listops" / name) for name in ("sdpa", "mean"))
+    words = [f"run=[{folders}]", f"runs={runs}", "examples=20", "derived=2", "rows=2", "threads=1"]
+    probe.__wrapped__(compose("probes", words))
+    made = probes.load(home / "sdpa/seed-0/probes.json")
+    assert made.by == "mask" and made.reaches[-1] == 128 and made.scores[-1] == made.score and made.examples == 20
+    assert made.beyond == sorted(made.beyond, reverse=True) and made.beyond[-1] == 0
+    assert (home / "probes.png").stat().st_size > 1000
+    probe.__wrapped__(compose("probes", words))
+    assert "sdpa seed 0: test" in (err := capfd.readouterr().err) and "done before" in err
+    probe.__wrapped__(compose("probes", [*words, "swaps=[sdpa,mean]"]))
+    with open(home / "swaps.csv", newline="") as file:
+        table = {row["trained with"]: row for row in csv.DictReader(file)}
+    for name in ("sdpa", "mean"):
+        assert table[name]["own"] == table[name][name] == str(probes.load(home / name / "seed-0/probes.json").score)
+    assert "| trained with | own | sdpa | mean |" in (home / "swaps.md").read_text()
