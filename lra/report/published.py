@@ -24,7 +24,7 @@ class Published:
     ``table`` is LRA if the number of the paper's table is not known.
     ``model`` is the paper's name of the mechanism, ``metric`` carries the unit. ``value`` may be FAIL (no better than
     chance) or NA; ``std`` is empty if none is printed. ``attn`` holds the names of conf/attn that correspond to the
-    model, separated by spaces; empty if there are none.
+    model, separated by spaces, a pretrained one with its objective (sdpa+masked); empty if there are none.
     """
 
     paper: str
