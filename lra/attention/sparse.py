@@ -83,7 +83,7 @@ class Sparse(Attention):
         real = real_blocks(mask, L, b, device)
         real = torch.ones(1, B, b, dtype=torch.bool, device=device) if real is None else real  # (N,B,b)
         place = torch.arange(b, device=device)
-        places = place[(place == 0) | (place >= b - self.summary)]
+        places = torch.cat([place[: min(1, b - self.summary)], place[b - self.summary :]])  # the first and the last
         own = real[:, None, :, None]  # (N,1,B,1,b)
         block = torch.arange(B, device=device)
         others = block != block[:, None]
