@@ -50,8 +50,6 @@ def test_an_edit_of_a_module_is_noticed_by_the_compiled_code_of_another(copy):
     after, counts = run(copy)
     assert after != before and counts == "0 1"
     assert len(list((copy / "data_prep" / "__pycache__").glob("numba-*"))) == 1
-    helper.write_text(text)
-    assert run(copy)[0] == before
 
 
 @pytest.mark.slow

@@ -107,7 +107,10 @@ def test_states_learn_at_the_released_rates(name):
 
 @pytest.mark.parametrize("activation", RELEASED["layer"])
 def test_the_block_is_the_released_layer(activation):
-    """S5's SequenceLayer in evaluation, BatchNorm and all; its GELU is the tanh formula, up to 5e-4 from the exact."""
+    """S5's SequenceLayer in evaluation; its GELU is the tanh formula, up to 5e-4 from the exact.
+
+    The tolerance is float32's: the released BatchNorm keeps its statistics in it.
+    """
     case = RELEASED["layer"][activation]
     p, x = case["params"], torch.tensor(RELEASED["x"], dtype=torch.float64)
     dim = x.shape[1]
@@ -130,7 +133,7 @@ def test_the_block_is_the_released_layer(activation):
         made.gate.weight.copy_(torch.cat([torch.tensor(one["kernel"], dtype=torch.float64).mT for one in linear]))
         made.gate.bias.copy_(torch.cat([torch.tensor(one["bias"], dtype=torch.float64) for one in linear]))
     expected = torch.tensor(case["y"], dtype=torch.float64)
-    torch.testing.assert_close(made(x[None], None)[0][0], expected, rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(made(x[None], None)[0][0], expected, rtol=1e-7, atol=1e-7)
 
 
 def rows(cfg, size: int) -> Batch:

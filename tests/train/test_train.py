@@ -135,7 +135,7 @@ def test_seed_that_another_process_runs_is_skipped(data_root, tmp_path, capfd):
     folder.mkdir(parents=True)
     with hold(folder / ".owner"):
         train_config(smoke(tmp_path))
-    assert f"seed 0: process {os.getpid()} on " in capfd.readouterr().err
+    assert f"seed 0: skipped, process {os.getpid()} on " in capfd.readouterr().err
     assert not (folder / "record.json").exists()
 
 
