@@ -17,7 +17,7 @@ export MALLOC_MMAP_MAX_ ?= 0
 export MALLOC_TRIM_THRESHOLD_ ?= 99999999999
 
 .DEFAULT_GOAL := help
-.PHONY: help setup quickstart data train sweep report test test-all test-peers test-browser lint bench gpu-check gpu-window clean
+.PHONY: help setup quickstart data train sweep report test test-fast test-all test-peers test-browser lint bench gpu-check gpu-window clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -52,6 +52,10 @@ report: setup ## every run beside the papers' numbers: tables here, a page in ru
 
 test: setup lint ## the tests, in parallel, without the slow ones
 	$(BIN)/python -m pytest -q -n auto -m "not slow and not gpu and not peers and not browser" --durations=10
+
+test-fast: setup ## mathematics, mechanisms and models alone, without triton's interpreter: for the inner loop
+	$(BIN)/python -m pytest -q -n auto -m "not slow and not gpu and not peers" tests/ops tests/attention tests/model \
+		-k "not flashcur and not triton"
 
 test-all: setup lint ## every test that needs no other package
 	$(BIN)/python -m pytest -q -n auto -m "not peers and not browser"
