@@ -1,4 +1,4 @@
-"""How far a mechanism has to look for what it adds: read from the probes of its runs."""
+"""The reach that a mechanism needs for what it adds over the control, from the probes of its runs."""
 
 from pathlib import Path
 from statistics import median

@@ -16,7 +16,7 @@ FOLDER, NAME = "probes", "probes.json"
 
 @dataclass(frozen=True, kw_only=True)
 class Probes:
-    """How far a trained model looks.
+    """The reach of a trained model.
 
     Args:
         fingerprint: of the run.

@@ -40,7 +40,7 @@ class Part(NamedTuple):
 
 
 def parts(home: Path) -> list[Part]:
-    """What comes before the training."""
+    """The parts before the training."""
     python = [sys.executable, "-m"]
     tests = [*python, "pytest", "-q", "-m", "gpu", f"--rootdir={CONF.parent}", *map(str, gpu_test_files())]
     figure4 = ["preset=figure4", "n=[4096]", "device=cuda", f"runs={home / 'parts'}", "budget_s={seconds}"]

@@ -136,7 +136,7 @@ def sketch(config: DictConfig) -> Classifier:
         try:
             with torch.device("meta"):
                 made = classifier(config)
-        except NotImplementedError:  # a constructor that looks at its numbers
+        except NotImplementedError:  # some constructors read values, which meta tensors do not have
             return classifier(config)
     except (TypeError, RuntimeError, OverflowError) as error:
         raise ValueError(f"attn={config.label} cannot be built: {str(error).splitlines()[0]}") from error

@@ -73,7 +73,7 @@ def test_longformer_is_that_of_local_attention_with_an_exact_window(side, masked
 
 @pytest.mark.parametrize("block, length", [(4, 64), (5, 40), (64, 64), (7, 40)])
 def test_local_is_that_of_local_attention_looking_nowhere_else(block, length):
-    """Where blocks do not divide the row (7, 40) the package fills it up with zeros that are real unless a mask is
+    """If blocks do not divide the row (7, 40) the package fills it up with zeros that are real unless a mask is
     given."""
     peers = package("local_attention")
     peer = peers.LocalAttention(block, look_backward=0, look_forward=0, autopad=True)

@@ -86,7 +86,7 @@ def transformers_reformer(chunk, hashes, buckets):
 
 
 def in_first_chunk(ours, x, mask):
-    """Which real tokens lie in the first chunk of some round, (N,H,L)."""
+    """Mask of the real tokens in the first chunk of some round, (N,H,L)."""
     bucket = ours.hash(x).masked_fill(~mask[:, None, None], ours.buckets)
     place = bucket.argsort(dim=-1, stable=True).argsort(-1)
     return (place < ours.chunk).any(2)
