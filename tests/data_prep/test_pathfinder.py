@@ -222,7 +222,7 @@ def compare(size, contour, count, reference_count):
 
 
 def test_statistics_agree_with_the_reference():
-    compare(size=32, contour=14, count=2000, reference_count=150)
+    compare(size=32, contour=14, count=2000, reference_count=80)
 
 
 @pytest.mark.slow

@@ -16,7 +16,7 @@ from lra.ops.pinv import cubic
 from lra.ops.selection import Score
 from lra.runs import record
 from lra.runs.folder import claim
-from lra.schema import typed
+from lra.schema import resolved, typed
 from lra.schema.calls import options
 from lra.train import build
 from lra.train.plan import resolve
@@ -24,15 +24,12 @@ from lra.train.plan import resolve
 WORDS = ("budget=smoke", "data.pad=none", "block=mega_chunk", "protocol=clean")
 
 
-def raw(*words):
-    with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
-        return OmegaConf.to_container(hydra.compose("train", list(words)), resolve=True)
-
-
 @pytest.mark.parametrize("words", [*([f"attn={name}"] for name in MECHANISMS), ["attn=cur_abs", *WORDS]], ids=str)
 def test_what_is_of_its_type_stays_as_it_is(words):
     """As JSON, 1 and 1.0 apart, or the fingerprints of runs would change with the schema."""
-    ours, given = compose("train", ["task=listops", *words]), raw("task=listops", *words)
+    with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
+        composed = hydra.compose("train", ["task=listops", *words])
+    ours, given = resolved("train", composed), OmegaConf.to_container(composed, resolve=True)
     for key in ("task", "source", "model", "block", "attn", "protocol", "optim", "data", "trainer", "logger"):
         assert json.dumps(OmegaConf.to_container(ours[key]), sort_keys=True) == json.dumps(given[key], sort_keys=True)
 

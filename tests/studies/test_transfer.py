@@ -3,7 +3,6 @@
 import dataclasses
 import re
 import statistics
-import subprocess
 import sys
 from pathlib import Path
 
@@ -16,7 +15,7 @@ from omegaconf import OmegaConf
 
 from lra.attention.base import Sizes
 from lra.attention.softmax import Softmax
-from lra.config import CONF, compose
+from lra.config import compose
 from lra.report import summary as report_tables
 from lra.runs import record
 from lra.runs.open import finished, scan
@@ -27,6 +26,7 @@ from lra.studies.transfer.compare import calls, layers
 from lra.studies.transfer.control import MeanControl, ZeroControl
 from lra.studies.transfer.figures import draw
 from lra.studies.transfer.graft import configs, graft, mechanisms
+from lra.studies.transfer.show import show
 from lra.studies.transfer.tables import curves, markdown, points
 from lra.train.__main__ import train
 from lra.train.lit_module import LitClassifier
@@ -401,19 +401,17 @@ def test_errors_stand_beside_scores_unless_fine_tuning_came_between(swept, tmp_p
     }
 
 
-def test_show_command(runs, swept, tmp_path):
-    call = lambda *more: subprocess.run(
-        [sys.executable, "-m", "lra.studies.transfer.show", *more], capture_output=True, text=True, cwd=CONF.parent
-    )
-    empty = call(f"runs={tmp_path}")
-    assert empty.returncode == 1 and empty.stderr.startswith(
-        f"lra: {tmp_path} has no transfer; python -m lra.studies.transfer"
-    )
+def test_show_command(runs, swept, tmp_path, monkeypatch, capfd):
+    monkeypatch.setattr(sys, "argv", ["lra", f"runs={tmp_path}"])
+    with pytest.raises(SystemExit) as stop:
+        show()
+    assert stop.value.code.startswith(f"lra: {tmp_path} has no transfer; python -m lra.studies.transfer")
     records.save(swept[0], tmp_path)
     (tmp_path / "x").mkdir()
     (tmp_path / "x" / records.FILE).write_text("{}")
-    done = call(f"runs={tmp_path}")
-    assert done.returncode == 0, done.stderr
-    assert "is not a record of a transfer" in done.stderr and done.stderr.count("\n") == 1
-    assert "cur_step-count=16" in done.stdout and "transfer.md and 1 picture\n" in done.stdout
+    capfd.readouterr()
+    show()
+    out, err = capfd.readouterr()
+    assert "is not a record of a transfer" in err and err.count("\n") == 1
+    assert "cur_step-count=16" in out and "transfer.md and 1 picture\n" in out
     assert (tmp_path / "transfer" / "transfer.md").read_text().count("![") == 1

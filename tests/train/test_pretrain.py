@@ -56,7 +56,15 @@ def whole(tmp_path_factory):
     return seed_folder(runs)
 
 
-@pytest.mark.parametrize("phase, step", [("pretrain", 3), ("pretrain", 9), ("fine-tuning", 3), ("fine-tuning", 9)])
+@pytest.mark.parametrize(
+    "phase, step",
+    [
+        pytest.param("pretrain", 3, marks=pytest.mark.slow),
+        ("pretrain", 9),
+        ("fine-tuning", 3),
+        pytest.param("fine-tuning", 9, marks=pytest.mark.slow),
+    ],
+)
 def test_run_resumed_after_a_crash_in_either_phase_equals_an_uninterrupted_one(
     phase, step, whole, data_root, tmp_path, monkeypatch
 ):
