@@ -10,7 +10,7 @@ from ..ops.options import Positive, Range, Whole
 from . import sections
 from .convert import ABSENT, Rule
 from .sections import Attn, Block, Least, Logger, Name, Number, Seeds, Some, Source, Threads, Trust
-from .studies import Bench, Dropin, Factorise, Pretrained, Probes
+from .studies import Bench, Dropin, Factorise, Inverses, Lengths, Pretrained, Probes
 from .wording import shown
 
 
@@ -196,4 +196,6 @@ ENTRIES = {
     "factorise": Factorise,
     "pretrained": Pretrained,
     "probes": Probes,
+    "lengths": Lengths,
+    "inverses": Inverses,
 }

@@ -1,4 +1,4 @@
-"""The configurations of the measurements: conf/bench.yaml, dropin, factorise, pretrained, probes."""
+"""The configurations of the measurements: conf/bench.yaml and those of the studies."""
 
 import re
 from dataclasses import dataclass
@@ -87,6 +87,46 @@ class Factorise:
     init: Literal["code", "paper"]
     seed: Whole
     impl: Literal["compiled", "torch"]
+    runs: Path
+
+
+@dataclass(kw_only=True)
+class Inverses:
+    run: Some[Path] | None
+    trust: Trust
+    n: Positive
+    steps: Some[Whole]
+    dtype: Literal["float32", "float64"]
+    kinds: Some[Literal["gaussian", "clustered"]]
+    counts: Some[Count]
+    heads: Positive
+    head_dim: Positive
+    length: Positive
+    seed: Whole
+    threads: Threads | None
+    runs: Path
+    data: sections.Root
+
+
+@dataclass(kw_only=True)
+class Lengths:
+    tasks: Some[Literal["adding", "temporal_order"]]
+    lengths: Annotated[
+        Some[Count],
+        Rule(
+            "a list of different lengths, such as [128,256]",
+            lambda lengths: len(set(lengths)) == len(lengths),
+        ),
+    ]
+    mechanisms: Some[str]
+    seeds: sections.Seeds
+    protocol: sections.Protocol
+    budget: Name
+    study: Name | None
+    overrides: list[str]
+    plan: bool
+    minutes: Annotated[Number, Range(above=0)] | None
+    measure: Least
     runs: Path
 
 

@@ -32,6 +32,22 @@ def sweep(config: DictConfig) -> None:
     Raises:
         ValueError: the overrides do not give a run, or runs failed; the latter at the end.
     """
+    if failures := carry_out(config):
+        raise ValueError(failures)
+
+
+def carry_out(config: DictConfig) -> str | None:
+    """Print the plan of a sweep and, unless it is all that is wanted, run what is left of it.
+
+    Args:
+        config: of the sweep, in an entry point whose hydra configuration has a launcher.
+
+    Returns:
+        One line if runs failed, else None.
+
+    Raises:
+        ValueError: the overrides do not give a run.
+    """
     at_once, threads = workers()
     if config.minutes and at_once is None:
         raise ValueError(
@@ -45,7 +61,7 @@ def sweep(config: DictConfig) -> None:
         log(f"skipped: {line}")
     print(*describe(runs, config, at_once), sep="\n", flush=True)
     if config.plan:
-        return
+        return None
     for run in runs:
         if state(run) == "failed":
             (run.folder / FAILED).unlink(missing_ok=True)
@@ -70,7 +86,8 @@ def sweep(config: DictConfig) -> None:
     if failed := [run for run, status in ended.items() if status == "failed"]:
         for run in failed:
             log(f"{run}: {outcome(run)}\n  {run.command}")
-        raise ValueError(f"{len(failed)} of {len(runs)} runs failed; the same command tries them again")
+        return f"{len(failed)} of {len(runs)} runs failed; the same command tries them again"
+    return None
 
 
 def workers() -> tuple[int | None, int | None]:

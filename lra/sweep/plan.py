@@ -60,7 +60,7 @@ def study(config: DictConfig) -> str:
     return config.study or "-".join(parts)
 
 
-IN_LABEL = ("pretrain", "pretrain.matched")  # keys that a label shows by itself
+IN_LABEL = ("pretrain", "pretrain.matched", "task.length")  # keys that a label, or the name of a task, shows by itself
 
 
 def points(grids: DictConfig) -> list[list[str]]:

@@ -66,6 +66,12 @@ ENTRIES = {
         "lra.studies.factorise.__main__", "factorise", ("lra.studies.factorise.__main__.result",)
     ),
     "lra.studies.probes": Entry("lra.studies.probes.__main__", "probe", ("lra.studies.probes.__main__.finished",)),
+    "lra.studies.lengths": Entry("lra.studies.lengths.__main__", "lengths", ("lra.sweep.__main__.describe",)),
+    "lra.studies.inverses": Entry(
+        "lra.studies.inverses.__main__",
+        "inverses",
+        ("lra.studies.inverses.__main__.finished", "lra.studies.inverses.__main__.random_tokens"),
+    ),
     "lra.ops.triton.resources": Entry(
         "lra.ops.triton.resources", "main", ("lra.ops.triton.resources.ProcessPoolExecutor",)
     ),

@@ -27,6 +27,7 @@ TINY = {  # what makes a command take a second
     "lra.train": ("budget=smoke", "seeds=[0]", "trainer.threads=1"),
     "lra.studies.transfer": ("examples=4", "spectrum=1", "trainer.threads=1"),
     "lra.studies.probes": ("examples=4", "derived=1", "rows=1", "threads=1"),
+    "lra.studies.inverses": ("n=1", "steps=[0,2]", "counts=[4]", "length=16", "threads=1"),
     "lra.bench": (
         *("n=[64]", "batch=1", "heads=1", "head_dim=16"),
         *("repeats=1", "warmup=0", "budget=smoke", "device=cpu"),

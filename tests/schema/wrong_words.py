@@ -115,6 +115,23 @@ ENTRIES = {
         (f"run={RUN}", "examples=2", "derived=1", "rows=1", "threads=1", "runs=runs", "data.root=data"),
         begun=True,
     ),
+    "lengths": Entry(
+        "lra.studies.lengths.__main__:lengths",
+        "lengths",
+        (
+            *("tasks=temporal_order", "lengths=128", "mechanisms=mean", "seeds=[0]", "budget=smoke", "plan=true"),
+            *("measure=0", "runs=runs"),
+        ),
+        left=("plan=no", "plan=off", "plan=false", "plan=0"),
+    ),
+    "inverses": Entry(
+        "lra.studies.inverses.__main__:inverses",
+        "inverses",
+        (
+            *("n=1", "steps=[0,2]", "counts=[4]", "kinds=gaussian", "heads=1", "head_dim=8", "length=16", "threads=1"),
+            *("runs=runs", "data.root=data"),
+        ),
+    ),
     "transfer.show": Entry("lra.studies.transfer.show:show", "transfer_show", ("runs=runs", "out=out"), begun=True),
     "dropin": Entry(
         "lra.studies.dropin.__main__:dropin",

@@ -1,0 +1,1 @@
+"""python -m lra.studies.inverses, see ``lra.studies.inverses.__main__``."""

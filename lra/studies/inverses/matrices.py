@@ -1,0 +1,192 @@
+"""The matrices that mechanisms invert, and the spectral norms of what they make of them.
+
+N examples, H heads, L tokens, m rows of the inverted matrix.
+"""
+
+import copy
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from omegaconf import DictConfig
+from torch import Tensor, nn
+
+from ...attention.base import Attention, Sizes
+from ...attention.cur import CUR
+from ...attention.nystrom import Nystrom
+from ...attention.soft import Soft
+from ...data.datamodule import Batch
+from ...maps.maps import WIDTH
+from ...ops.pinv import newton
+from ...runs import checkpoint
+from ...runs.open import Run
+from ...train import build
+from ...train.restore import trained
+from ..dropin.qkv_sources import generated
+from ..probes.measure import batches
+from ..transfer.compare import calls
+from ..transfer.graft import mechanisms
+
+PUBLISHED = {  # the inverses of conf/attn/soft.yaml and softpp.yaml
+    "SOFT": partial(newton, steps=20, init="soft", ridge=0.01),
+    "SOFT++": partial(newton, steps=20, init="softpp"),
+}
+ROUNDING = 1e-7  # relative; smaller singular values of a matrix in float32 are not told from zero
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layer:
+    """The matrices of one layer, or of one kind of random tokens.
+
+    Args:
+        place: the layer's path in the model, or the kind of tokens.
+        label: of the mechanism.
+        weights: initial | best | last, or random.
+        at: step of the training, or m of random tokens.
+        symmetric: whether the matrices are those of a Gaussian kernel; else rows of a softmax or of Laplace weights.
+        steps: of the mechanism's own iteration, None if it has another inverse.
+        inner: matrices (m,m) before their inverse, one for each example and head.
+        norms: spectral norms by the name of what they are of, one for each example and head.
+    """
+
+    place: str
+    label: str
+    weights: str
+    at: int
+    symmetric: bool
+    steps: int | None
+    inner: list[Tensor]
+    norms: dict[str, list[float]]
+
+
+def random_tokens(config: DictConfig) -> Iterator[Layer]:
+    """Yield the matrices of SOFT, Nystromformer and CUR on random tokens for every kind and m.
+
+    Raises:
+        ValueError: m is larger than the number of tokens.
+    """
+    sizes = Sizes(heads=config.heads, head_dim=config.head_dim, value_dim=config.head_dim, length=config.length)
+    for kind in config.kinds:
+        examples = [{"q": q, "k": k, "v": v} for ((q, k, v),) in generated(kind, config).examples]
+        for m in config.counts:
+            some = {
+                "soft": Soft(sizes, count=m),
+                "nystrom": Nystrom(sizes, landmarks=m, kernel=0),
+                "cur_abs": CUR(sizes, count=m),
+            }
+            for label, attention in some.items():
+                yield layer(attention.eval(), examples, place=f"{kind} tokens", label=label, weights="random", at=m)
+
+
+def of_run(run: Run, config: DictConfig) -> Iterator[Layer]:
+    """Yield the matrices of every layer of a run on test examples, before, within and after its training.
+
+    Raises:
+        ValueError: the mechanism inverts nothing, or weights or data are missing, damaged or of another model.
+    """
+    choices, r = run.configuration(config.data.root), run.record
+    if not any(hasattr(attention, "pinv") for attention in mechanisms(build.sketch(choices)).values()):
+        raise ValueError(
+            f"run={run.folder} has attn={r.label}, which inverts no matrix; name one of soft, nystrom, cur_*"
+        )
+    best, data = trained(run, choices)
+    run.check_data(data.source.provenance)
+    some = [real(batch) for batch in batches(data, config.n, 1, "cpu")]
+    for weights, at, model in checkpoints(run, choices, best):
+        recorded: dict[str, list[dict]] = {}
+        with torch.no_grad():
+            for batch in some:
+                for path, made in calls(model, batch).items():
+                    recorded.setdefault(path, []).extend(call.arguments for call in made)
+        for place, (path, arguments) in enumerate(recorded.items()):
+            attention = mechanisms(model)[path]
+            if hasattr(attention, "pinv"):
+                yield layer(attention, arguments, place=f"layer {place}", label=r.label, weights=weights, at=at)
+
+
+def checkpoints(run: Run, choices: DictConfig, best: nn.Module) -> Iterator[tuple[str, int, nn.Module]]:
+    """Yield name, step and model of every set of weights that a run has.
+
+    The initial ones are drawn from the seed again, unless pretraining came before. ``last`` is left out if it is not
+    there, as in a published run, or is ``best``.
+    """
+    if choices.pretrain.objective == "none":
+        torch.manual_seed(run.record.seed)
+        yield "initial", 0, build.classifier(choices).eval()
+    yield "best", run.record.best_step, best
+    state = checkpoint.state(run.folder)
+    if state and state["global_step"] != run.record.best_step:
+        last = build.classifier(choices)
+        last.load_state_dict({key.removeprefix("model."): value for key, value in state["state_dict"].items()})
+        yield "last", state["global_step"], last.eval()
+
+
+def real(batch: Batch) -> Batch:
+    """The batch of one example without the padding behind its last real token."""
+    if batch.mask is None:
+        return batch
+    end = int(batch.mask.any(1).nonzero()[-1, 1]) + 1
+    mask = batch.mask[..., :end]
+    return batch._replace(inputs=batch.inputs[:, :, :end], mask=None if mask.all() else mask)
+
+
+@torch.no_grad()
+def layer(attention: Attention, examples: list[dict], **about) -> Layer:
+    """Measure a mechanism on the arguments of its calls; ``about`` are further fields of ``Layer``."""
+    inner: list[Tensor] = []
+    norms: dict[str, list[float]] = {}
+    for arguments in examples:
+        for name, one in variants(attention).items():
+            a, x, whole = taken(one, arguments)
+            for what, matrix in (("inverse in use", x), ("map", whole)):
+                values = torch.linalg.matrix_norm(matrix.float(), ord=2).flatten().tolist()
+                norms.setdefault(f"{name} {what}".strip(), []).extend(values)
+        singular = torch.linalg.svdvals(a.double()).flatten(0, 1)  # (H,m)
+        norms.setdefault("A, the inverted matrix", []).extend(singular[:, 0].tolist())
+        norms.setdefault("exact inverse of A", []).extend(1 / min(s[s > ROUNDING * s[0]]).item() for s in singular)
+        inner.extend(a.flatten(0, 1))
+    steps = attention.pinv.keywords.get("steps") if isinstance(attention.pinv, partial) else None
+    return Layer(symmetric=isinstance(attention, Soft), steps=steps, inner=inner, norms=norms, **about)
+
+
+def variants(attention: Attention) -> dict[str, Attention]:
+    """Copy a mechanism: SOFT with and without the normalisation of SOFT++, each other one alone.
+
+    The one of SOFT and SOFT++ that the mechanism is not has the published inverse.
+    """
+    if not isinstance(attention, Soft):
+        return {"": copy.copy(attention)}
+    both = {name: copy.copy(attention) for name in PUBLISHED}
+    for name, one in both.items():
+        one.normalise = name == "SOFT++"
+        one.pinv = attention.pinv if one.normalise == attention.normalise else PUBLISHED[name]
+    return both
+
+
+def taken(attention: Attention, arguments: dict) -> tuple[Tensor, Tensor, Tensor]:
+    """Call a mechanism with the identity as values, and keep what it inverts.
+
+    Args:
+        attention: a copy, whose ``pinv`` is exchanged.
+        arguments: of a call.
+
+    Returns:
+        The inverted matrix A (N,H,m,m), its inverse X, that of SOFT++ as D^-½ X D^-½ with the row sums D of A, and the
+        matrix that multiplies the values (N,H,L,L).
+    """
+    kept = []
+
+    def keep(inverse: Callable[[Tensor], Tensor], a: Tensor) -> Tensor:
+        kept[:] = [a, inverse(a)]
+        return kept[1]
+
+    attention.pinv = partial(keep, attention.pinv)
+    v = arguments["v"]
+    eye = torch.eye(v.shape[2], dtype=v.dtype).expand(*v.shape[:2], -1, -1)
+    whole = torch.cat([attention(**arguments | {"v": part}) for part in eye.split(WIDTH, -1)], -1)
+    a, x = kept
+    if isinstance(attention, Soft) and attention.normalise:
+        d = a.sum(-1, keepdim=True).rsqrt()
+        x = d * x * d.mT
+    return a, x, whole

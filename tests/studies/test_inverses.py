@@ -1,0 +1,163 @@
+"""Iterative inverses: errors and norms against closed forms, matrices against their definition, sets of weights."""
+
+import csv
+import math
+
+import pytest
+import torch
+from conftest import config
+from test_config import run as entry
+
+from lra.attention.base import Sizes
+from lra.attention.nystrom import Nystrom
+from lra.attention.soft import Soft
+from lra.config import CONF, compose
+from lra.data.datamodule import Batch
+from lra.ops.pinv import newton
+from lra.runs.open import finished
+from lra.studies.inverses import matrices, measure
+from lra.studies.inverses.__main__ import inverses
+from lra.train.__main__ import train
+
+SIZES = Sizes(heads=2, head_dim=8, value_dim=8, length=24)
+
+
+def call(seed=0):
+    q, k, v = torch.randn(3, 1, 2, 24, 8, generator=torch.Generator().manual_seed(seed))
+    return {"q": q, "k": k, "v": v}
+
+
+def layer(inner, symmetric=True):
+    about = {
+        "place": "here",
+        "label": "soft",
+        "weights": "random",
+        "at": 1,
+        "steps": None,
+        "norms": {"map": [3.0, 1.0]},
+    }
+    return matrices.Layer(symmetric=symmetric, inner=inner, **about)
+
+
+def test_residuals_are_those_of_penrose():
+    a, x = torch.diag(torch.tensor([2.0, 2.0])), torch.diag(torch.tensor([0.25, 0.25]))
+    assert measure.residuals(a, x) == pytest.approx((0.5, 0.5))
+    a = torch.randn(6, 3).double() @ torch.randn(3, 6).double()
+    assert max(measure.residuals(a, torch.linalg.pinv(a))) < 1e-12
+    assert measure.residuals(a, torch.linalg.pinv(a) + torch.eye(6)) > (1e-3, 1e-3)
+
+
+def test_newton_s_error_on_the_identity_squares_with_every_step():
+    """With X = 1.01 I and alpha = 1.8 the inverse after k steps is (1 - (1 - 1.8 1.01²)^(2^k)) / 1.01 I."""
+    inner = [torch.eye(4), torch.eye(4)]
+    found = [e for e in measure.errors([layer(inner)], [0, 1, 3, 9], torch.float64) if "ridge" in e.iteration]
+    for e in found:
+        factor = (1 - (1 - 1.8 * 1.01**2) ** (2**e.steps)) / 1.01
+        assert e.median == pytest.approx(abs(factor - 1), rel=1e-6) and e.n == 2  # both equations, since A = I
+    assert len(found) == 8 and {e.measure for e in found} == {"AXA", "XAX"}
+
+
+def test_iterations_fit_the_matrices_and_reach_what_the_precision_allows():
+    kernel = matrices.taken(Soft(SIZES, count=6), call())[0][0]
+    rows = torch.softmax(torch.randn(2, 6, 6, generator=torch.Generator().manual_seed(1)), -1)
+    for inner, symmetric, names in ((kernel, True, measure.SYMMETRIC), (rows, False, measure.OTHER)):
+        found = list(measure.errors([layer(list(inner), symmetric)], [0, 60], torch.float64))
+        last = {e.iteration: e.high for e in found if e.steps == 60 and e.measure == "AXA"}
+        assert set(last) == set(names)
+        assert all(error < 1e-8 for name, error in last.items() if "ridge" not in name)
+        assert all(1e-4 < error < 0.1 for name, error in last.items() if "ridge" in name)
+        assert all(e.low <= e.median <= e.high for e in found)
+
+
+def test_what_soft_inverts_and_multiplies_is_its_definition():
+    attention, arguments = Soft(SIZES, count=6), call()
+    q = arguments["q"] / 8**0.25
+    marks = q.unflatten(2, (6, 4)).mean(3)
+    a = torch.exp(-torch.cdist(marks, marks).square() / 2)
+    p = torch.exp(-torch.cdist(marks, q).square() / 2)
+    d = torch.diag_embed(a.sum(-1).rsqrt())
+    inverse = {"SOFT": newton(a, steps=20, ridge=0.01), "SOFT++": newton(a, steps=20, init="softpp")}
+    inverse["SOFT++"] = d @ inverse["SOFT++"] @ d
+    made = matrices.layer(attention, [arguments], place="x", label="soft", weights="random", at=6)
+    torch.testing.assert_close(torch.stack(made.inner), a[0])
+    for name, x in inverse.items():
+        for what, matrix in (("inverse in use", x), ("map", p.mT @ x @ p)):
+            want = torch.linalg.svdvals(matrix)[0, :, 0].tolist()
+            assert made.norms[f"{name} {what}"] == pytest.approx(want, rel=1e-3), (name, what)
+    singular = torch.linalg.svdvals(a.double())[0]
+    assert made.norms["exact inverse of A"] == pytest.approx((1 / singular[:, -1]).tolist(), rel=1e-4)
+    assert made.norms["A, the inverted matrix"] == pytest.approx(singular[:, 0].tolist(), rel=1e-5)
+    assert made.steps == 20 and made.symmetric and not attention.normalise
+
+
+def test_a_mechanism_is_the_same_after_it_was_measured():
+    attention, arguments = Nystrom(SIZES, landmarks=6, kernel=3), call()
+    before, pinv = attention(**arguments), attention.pinv
+    a, x, whole = matrices.taken(matrices.variants(attention)[""], arguments)
+    torch.testing.assert_close(whole @ arguments["v"], before)
+    torch.testing.assert_close(pinv(a), x)
+    assert attention.pinv is pinv and torch.equal(attention(**arguments), before)
+
+
+def test_padding_is_cut_off():
+    inputs, mask = torch.arange(12).reshape(1, 2, 6), torch.zeros(1, 2, 6, dtype=torch.bool)
+    mask[0, 0, :4], mask[0, 1, :2] = True, True
+    cut = matrices.real(Batch(inputs, mask, None))
+    assert cut.inputs.tolist() == [[[0, 1, 2, 3], [6, 7, 8, 9]]] and cut.mask.tolist() == mask[..., :4].tolist()
+    assert matrices.real(Batch(inputs[:, :1], mask[:, :1], None)).mask is None
+
+
+def test_spread_counts_what_is_not_finite():
+    assert measure.spread([1.0, math.nan, 2.0]) == (2.0, 1.0, math.inf, 3)
+
+
+def test_random_tokens_end_in_pictures_and_tables(tmp_path):
+    words = ["n=2", "steps=[0,2]", "counts=[4,6]", "kinds=gaussian", "heads=1", "head_dim=8", "length=24"]
+    inverses.__wrapped__(compose("inverses", [*words, "threads=1", f"runs={tmp_path}"]))
+    home = tmp_path / "inverses/random"
+    with open(home / "norms.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert {row["mechanism"] for row in rows} == {"soft", "nystrom", "cur_abs"}
+    assert {row["n"] for row in rows} == {"2"} and {row["at"] for row in rows} == {"4", "6"}
+    with open(home / "convergence.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 2 * 2 * 2 * (len(measure.SYMMETRIC) + 2 * len(measure.OTHER))
+    assert all((home / f"{name}.png").stat().st_size > 10_000 for name in ("convergence", "norms"))
+
+
+def test_a_run_is_measured_at_its_initial_best_and_last_weights(data_root, tmp_path, monkeypatch, capfd):
+    """The rate is so small that all of them are the initial ones, which the study draws again."""
+    runs = tmp_path / "runs"
+    train.__wrapped__(config("soft", f"runs={runs}", "seeds=[3]", "optim.lr=1e-12", "optim.eval_every=3"))
+    (run,) = finished(runs / "paper-smoke/listops/soft")
+    assert run.record.best_step == 3 and run.record.steps == 6
+    found = list(matrices.of_run(run, compose("inverses", ["n=2"])))
+    assert [(made.place, made.weights, made.at) for made in found] == [
+        (place, *weights) for weights in (("initial", 0), ("best", 3), ("last", 6)) for place in ("layer 0", "layer 1")
+    ]
+    for made in found[2:]:
+        same = found[int(made.place == "layer 1")]
+        for a, b in zip(made.inner, same.inner, strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
+    words = ["n=1", "steps=[0,1]", "threads=1", f"runs={runs}"]
+    stop, said = entry(inverses, *words, f"run={run.folder}", patch=monkeypatch, capfd=capfd)
+    assert stop is None and "weights: initial at step 0, best at step 3, last at step 6" in said
+    home = runs / "inverses/paper-smoke/listops/soft/seed-3"
+    with open(home / "convergence.csv", newline="") as file:
+        assert {row["weights"] for row in csv.DictReader(file)} == {"best"}
+    (run.folder / "last.ckpt").unlink()
+    weights = [name for name, *_ in matrices.checkpoints(run, run.configuration(str(data_root)), None)]
+    assert weights == ["initial", "best"]
+
+
+def test_a_run_that_inverts_nothing_or_is_not_there_gets_one_line(tmp_path, monkeypatch, capfd):
+    folder = CONF.parent / "runs/published/paper/listops/mean"
+    for word, line in {
+        f"run={folder}": "has attn=mean, which inverts no matrix; name one of soft",
+        f"run={folder}x": "is not a folder",
+        "counts=[64]": "count must be from 1 to 16 (length), not 64",
+        "kinds=uniform": "kinds must be one of gaussian, clustered",
+    }.items():
+        stop, _ = entry(inverses, word, "length=16", "n=1", f"runs={tmp_path}", patch=monkeypatch, capfd=capfd)
+        assert stop.startswith("lra: ") and line in stop and "\n" not in stop, stop
+    assert not (tmp_path / "inverses").exists()

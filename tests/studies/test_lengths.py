@@ -1,0 +1,135 @@
+"""Errors over length: the runs of the grid, the points of runs and of the paper, the picture, failures."""
+
+import csv
+import subprocess
+import sys
+
+import pytest
+from test_config import run as entry
+from test_report import RECORD
+from test_sweep import finish
+
+from lra.config import CONF, compose
+from lra.runs import record
+from lra.studies.lengths import points, show
+from lra.studies.lengths.__main__ import grid, lengths
+from lra.sweep import __main__ as leader
+from lra.sweep import job, plan
+
+FEW = ("lengths=[128,256]", "mechanisms=[mean,linear]", "seeds=[0]", "tasks=[temporal_order]", "budget=smoke")
+
+
+def made(task, label="mean", seed=0, test=40.0, **changes):
+    values = {"task": task, "label": label, "seed": seed, "test": test, "constant_baseline": 25.0}
+    return record.RunRecord(**record.asdict(RECORD) | values | changes)
+
+
+def test_every_length_is_a_task_and_no_part_of_the_label(tmp_path):
+    runs, _ = plan.expand(grid(compose("lengths", [*FEW, "measure=0", f"runs={tmp_path}"])), threads=None)
+    assert [(run.task, run.label) for run in runs] == [
+        (f"temporal_order_N{length}", label) for length in (128, 256) for label in ("mean", "linear")
+    ]
+    assert {run.folder.parts[-4] for run in runs} == {"sweep-lengths-smoke"}
+
+
+def test_points_are_by_task_length_and_mechanism():
+    records = [
+        *(made("adding_N256", seed=seed, test=test) for seed, test in ((0, 40.0), (1, 60.0))),
+        made("adding_N128", seed=2, test=None, status="diverged"),
+        made("temporal_order_N128", "linear"),
+        made("listops"),
+        made("recall_N64_K4"),
+    ]
+    first, second, third = points.measured(records)
+    assert (first.task, first.length, first.errors, first.diverged) == ("adding", 128, {}, 1)
+    assert (second.length, second.errors, second.constant, second.diverged) == (256, {0: 60.0, 1: 40.0}, 75.0, 0)
+    assert (third.task, third.label) == ("temporal_order", "linear")
+
+
+def test_printed_numbers_are_errors_of_the_text():
+    known = {(n.task, n.attn, length): n.error for n in points.printed() for length in n.lengths}
+    assert known["adding", "linformer", 512] == 0.48 and known["adding", "performer", 4096] == 28.24
+    assert known["temporal_order", "softmax", 16384] == 8.38 and known["temporal_order", "psf", 16384] == 0.11
+    psf = [length for task, attn, length in known if (task, attn) == ("adding", "psf")]
+    assert sorted(psf) == [128, 256, 512, 1024, 2048, 4096, 8192, 16384]
+    assert all(known["adding", "psf", length] == 0 for length in psf)
+
+
+def test_the_picture_has_what_was_measured_and_what_is_published():
+    tests = {("sdpa", 0): 90.0, ("sdpa", 1): 80.0, ("mean", 0): 30.0}
+    records = [made(f"adding_N{n}", *run, test=test) for n in (128, 512) for run, test in tests.items()]
+    records.append(made("adding_N512", "mean", 1, None, status="diverged"))
+    some = points.measured(records)
+    figure = show.draw(some, points.printed())
+    (axes,) = figure.axes
+    lines = {line.get_label(): line for line in axes.get_lines()}
+    assert list(lines["sdpa"].get_ydata()) == [15.0, 15.0] and list(lines["mean"].get_ydata()) == [70.0, 70.0]
+    assert list(lines["best constant answer"].get_ydata()) == [75.0, 75.0] and axes.get_xscale() == "log"
+    ranges = [path.vertices[:, 1].tolist() for part in axes.collections for path in part.get_paths()]
+    assert ranges == [[70.0, 70.0]] * 2 + [[10.0, 20.0]] * 2
+    published = lines["Transformer, published"]
+    assert list(published.get_xdata()) == [2048] and list(published.get_ydata()) == [84.48]
+    assert published.get_color() == lines["sdpa"].get_color() and published.get_markerfacecolor() == "none"
+    assert "n = 1 to 2 a point" in show.caption(some) and "1 run diverged" in show.caption(some)
+    show.plt.close(figure)
+
+
+def swept(monkeypatch, capfd, launch, runs, *words):
+    monkeypatch.setattr(leader, "launch", launch)
+    return entry(lengths, *FEW, "measure=0", f"runs={runs}", *words, patch=monkeypatch, capfd=capfd)
+
+
+def test_runs_that_ended_are_drawn_though_another_failed(tmp_path, monkeypatch, capfd):
+    def launch(runs, *_):
+        for run in runs:
+            run.folder.mkdir(parents=True)
+            if run.label == "linear":
+                job.fail(run.folder, "no memory")
+            else:
+                finish(run)
+
+    home = tmp_path / "sweep-lengths-smoke"
+    stop, _ = swept(monkeypatch, capfd, None, tmp_path, "plan=true")
+    assert stop is None and not list(tmp_path.iterdir())
+    stop, said = swept(monkeypatch, capfd, launch, tmp_path)
+    assert stop == "lra: 2 of 4 runs failed; the same command tries them again" and "no memory" in said
+    with open(home / "lengths.csv", newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row["source"] == "measured"]
+    assert [(row["mechanism"], row["length"], float(row["error"])) for row in rows] == [
+        ("mean", length, 100 - RECORD.test) for length in ("128", "256")
+    ]
+    assert (home / "lengths.png").stat().st_size > 10_000
+
+
+def test_ctrl_c_ends_with_one_line(tmp_path, monkeypatch, capfd):
+    def launch(*_):
+        raise KeyboardInterrupt
+
+    stop, _ = swept(monkeypatch, capfd, launch, tmp_path)
+    assert stop.startswith("lra: stopped, 0 of 4 done") and stop.endswith("the same command goes on")
+
+
+WRONG = {
+    "mechanisms=[mean,nope]": "attn=nope: no such choice; attn is one of bigbird",
+    "tasks=[listops]": "tasks must be one of adding, temporal_order",
+    "lengths=[100]": "needs a length among 128, 256",
+    "lengths=[128,128]": "lengths must be a list of different lengths, such as [128,256]",
+    "mechanisms=[mean,mean]": "has the same run twice",
+}
+
+
+@pytest.mark.parametrize("word", WRONG)
+def test_a_wrong_word_gets_one_line_before_anything_runs(word, tmp_path, monkeypatch, capfd):
+    stop, _ = swept(monkeypatch, capfd, None, tmp_path, word)
+    assert stop.startswith("lra: ") and WRONG[word] in stop and "\n" not in stop and not list(tmp_path.iterdir())
+
+
+@pytest.mark.slow
+def test_as_a_user_starts_it_and_again(data_root, tmp_path):
+    command = [sys.executable, "-m", "lra.studies.lengths", *FEW, "lengths=128", "mechanisms=mean", "measure=0"]
+    for line in ("1 of 1 done", "1 of 1 done"):
+        made = subprocess.run([*command, f"runs={tmp_path}"], cwd=CONF.parent, capture_output=True, text=True)
+        assert made.returncode == 0 and line in made.stderr, made.stderr
+        assert (tmp_path / "sweep-lengths-smoke" / "lengths.png").exists()
+    logs = list(tmp_path.rglob(job.LOG))
+    assert len(logs) == 1 and logs[0].read_text().count(": done, test") == 1
