@@ -4,7 +4,7 @@ import itertools
 import shlex
 import shutil
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
@@ -60,14 +60,19 @@ def study(config: DictConfig) -> str:
     return config.study or "-".join(parts)
 
 
-IN_LABEL = ("pretrain", "pretrain.matched", "task.length")  # keys that a label, or the name of a task, shows by itself
+IN_LABEL = ("pretrain", "pretrain.matched")  # keys that a label shows by itself
 
 
-def points(grids: DictConfig) -> list[list[str]]:
-    """List the overrides of every point of every grid; axes outside attn become part of the label."""
+def points(grids: DictConfig, shown: Sequence[str] = ()) -> list[list[str]]:
+    """List the overrides of every point of every grid; axes outside attn become part of the label.
+
+    Args:
+        grids: values by axis.
+        shown: further axes that need no place in the label, since the names of the tasks show them.
+    """
     listed = []
     for grid in OmegaConf.to_container(grids, resolve=True).values():
-        outside = [key for key in grid if key.split(".")[0] != "attn" and key not in IN_LABEL]
+        outside = [key for key in grid if key.split(".")[0] != "attn" and key not in (*IN_LABEL, *shown)]
         naming = [f"label_keys=[{','.join(outside)}]"] if outside else []
         axes = [[f"{key}={_literal(value)}" for value in values] for key, values in grid.items()]
         listed += [[*point, *naming] for point in itertools.product(*axes)]
@@ -97,7 +102,7 @@ def expand(config: DictConfig, *, threads: int | None) -> tuple[list[Run], list[
     common += [f"study={study(config)}", f"runs={config.runs}"]
     if threads:
         common.append(f"trainer.threads={threads}")
-    for task, point in itertools.product(config.tasks, points(config.sweep.grids)):
+    for task, point in itertools.product(config.tasks, points(config.sweep.grids, config.sweep.get("shown", ()))):
         overrides = [f"task={task}", *point, *common, *config.overrides]
         composed = compose("train", [*overrides, f"seeds={list(config.seeds)}".replace(" ", "")])
         if reason := build.unavailable(composed):

@@ -35,7 +35,9 @@ def lengths(config: DictConfig) -> None:
 def grid(config: DictConfig) -> DictConfig:
     """Write the study as a sweep over mechanisms and lengths, each length a task of its own."""
     axes = {"task.length": list(config.lengths), "attn": list(config.mechanisms)}  # short rows first
-    return OmegaConf.create({**config, "sweep": {"name": "lengths", "grids": {"lengths": axes}}})
+    return OmegaConf.create(
+        {**config, "sweep": {"name": "lengths", "grids": {"lengths": axes}, "shown": ["task.length"]}}
+    )
 
 
 if __name__ == "__main__":
