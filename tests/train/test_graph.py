@@ -17,7 +17,7 @@ SMALL = (
 )
 # A limit above every norm: the loop's AdamW is not the fused one, and gradients are multiplied by 1.
 WORDS = {
-    "one_cycle": ["optim.clip_norm=1e9", "optim.weight_decay=0.1", "optim.warmup=20"],
+    "one_cycle": ["optim.clip_norm=0.1", "optim.weight_decay=0.1", "optim.warmup=20"],
     "rates": ["optim.clip_norm=1e9", "attn=s4d_lin", "optim.weight_decay=0.1"],
     "cosine": ["optim.clip_norm=0.1", "optim.schedule=cosine", "protocol=clean", "data.pad=fixed"],
     "compact": ["optim.clip_norm=1", "task.masked_id=5", "data.pad=compact", "optim.schedule=linear"],
