@@ -4,12 +4,13 @@ import pytest
 import torch
 from conftest import config
 from omegaconf import OmegaConf
+from test_graph_step import on_a_cpu
 
 from lra.runs import record
 from lra.train import build, graph_check
 from lra.train.__main__ import train
 from lra.train.callbacks import Checkpoints
-from lra.train.graph import LitGraph
+from lra.train.graph import Graphs, LitGraph, worthwhile
 
 SMALL = (
     *("seeds=[0]", "data.pad=batch", "model.layers=1", "model.dim=16", "model.hidden=16", "model.dropout=0.1"),
@@ -17,13 +18,12 @@ SMALL = (
 )
 # A limit above every norm: the loop's AdamW is not the fused one, and gradients are multiplied by 1.
 WORDS = {
-    "one_cycle": ["optim.clip_norm=0.1", "optim.weight_decay=0.1", "optim.warmup=20"],
+    "one_cycle": ["attn=softmax", "optim.clip_norm=0.1", "optim.weight_decay=0.1", "optim.warmup=20"],
     "rates": ["optim.clip_norm=1e9", "attn=s4d_lin", "optim.weight_decay=0.1"],
     "cosine": ["optim.clip_norm=0.1", "optim.schedule=cosine", "protocol=clean", "data.pad=fixed"],
     "compact": ["optim.clip_norm=1", "task.masked_id=5", "data.pad=compact", "optim.schedule=linear"],
     "constant": ["optim.clip_norm=1e9", "optim.schedule=constant", "optim.warmup=0", "trainer.precision=bf16"],
 }
-QUICK = ("one_cycle", "rates")
 
 
 def run(runs, *words, stop=None, monkeypatch=None):
@@ -58,7 +58,7 @@ def checkpoint(folder, name="last.ckpt"):
     return torch.load(folder / name, weights_only=True)
 
 
-@pytest.mark.parametrize("name", [pytest.param(n, marks=[] if n in QUICK else pytest.mark.slow) for n in WORDS])
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[] if n == "one_cycle" else pytest.mark.slow) for n in WORDS])
 def test_fifty_steps_are_those_of_the_loop_bit_for_bit(name, data_root, tmp_path, monkeypatch):
     """The last checkpoint as a whole: weights, moments, schedule, counters of the loop; the curve and the best weights.
 
@@ -71,6 +71,25 @@ def test_fifty_steps_are_those_of_the_loop_bit_for_bit(name, data_root, tmp_path
     for name in ("last.ckpt", "best.ckpt"):
         assert differences(checkpoint(loop, name), checkpoint(other, name)) == []
     assert (loop / "metrics.csv").read_bytes() == (other / "metrics.csv").read_bytes()
+
+
+def test_a_run_of_recorded_steps_is_that_of_the_loop(data_root, tmp_path, monkeypatch):
+    """The module with graphs, evaluations between them, as on a GPU but for what a graph is."""
+    words = ["optim.clip_norm=0.1", "optim.steps=12", "optim.eval_every=6", "model.dropout=0"]
+    loop = run(tmp_path / "loop", *words, monkeypatch=monkeypatch)
+    started, runners = LitGraph.on_train_start, []
+
+    def with_graphs(self):
+        started(self)
+        self.graphs = Graphs(self.make_step, worthwhile(self.forms))
+        runners.append(self.graphs)
+
+    on_a_cpu(monkeypatch)
+    monkeypatch.setattr(LitGraph, "on_train_start", with_graphs)
+    recorded = run(tmp_path / "recorded", *words, "trainer=graph", monkeypatch=monkeypatch)
+    assert differences(checkpoint(loop), checkpoint(recorded)) == []
+    assert (loop / "metrics.csv").read_bytes() == (recorded / "metrics.csv").read_bytes()
+    assert runners[0].graphs and sum(runners[0].uses.values()) < 10
 
 
 def test_without_clipping_only_the_rounding_of_the_fused_optimiser_differs(data_root, tmp_path, monkeypatch):
