@@ -132,6 +132,7 @@ class Source(ABC):
     alphabet: ClassVar[Sequence[str]] = ()  # names of the ids 0, 1, ... unless they are bytes or grey levels
     classes: ClassVar[Sequence[str]] = ()  # names of the labels 0, 1, ... unless they are numbers themselves
     download: Any = None  # the download.Download of a source that has one
+    sizes: Mapping[str, int | None] = {}  # examples of each split, None for all
     command: str | None = None  # to prepare it, if its arguments are not the default ones
 
     @property
@@ -145,6 +146,11 @@ class Source(ABC):
     def splits(self, *, workers: int, progress: Progress) -> Mapping[str, Iterable[ExampleChunk]]:
         """Make the chunks of examples of each split; splits are consumed once, in the order of the mapping."""
         raise ValueError(f"{self.name} is made as it is read, there is nothing to store")
+
+    @property
+    def dev_size(self) -> int | None:
+        """The number of dev examples of the official data or of those asked for; None if only the data can tell."""
+        return self.sizes.get("val")
 
     @property
     def provenance(self) -> dict[str, Any]:

@@ -136,6 +136,10 @@ class Image(Source):
         chosen = {"grey": self.grey, "order": self.order, "hold_out": self.hold_out}
         return {"file": self.download.identity, **chosen, **self.sizes}
 
+    @property
+    def dev_size(self) -> int:
+        return self.sizes["val"] or self.hold_out
+
     def fetch(self, root: Path, progress: Progress) -> None:
         self.path = self.download.fetch(root / "downloads", progress)
 

@@ -18,6 +18,7 @@ from .release import OFFICIAL, Release
 FILES = {split: f"new_aan_pairs.{name}.tsv" for split, name in (("train", "train"), ("val", "eval"), ("test", "test"))}
 KEPT = 10_000  # bytes of a text, as in the official pipeline; the task reads fewer
 CHUNK = 256  # pairs of a chunk
+VAL = 18_090  # official pairs of dev
 LABELS = {b"0.0": 0, b"1.0": 1, b"0": 0, b"1": 1}
 
 Pair = tuple[bytes, bytes, int]
@@ -121,6 +122,10 @@ class Retrieval(Source):
     @cached_property
     def arguments(self) -> dict[str, Any]:
         return {"release": (self.release or self.download).identity, "literals": self.literals, **self.sizes}
+
+    @property
+    def dev_size(self) -> int:
+        return self.sizes["val"] or VAL
 
     def fetch(self, root: Path, progress: Progress) -> None:
         self.opened = self.release or self._release(self.download.fetch(root / "downloads", progress))

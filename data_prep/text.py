@@ -22,6 +22,7 @@ OFFICIAL = Download(
 MEMBER = re.compile(r"aclImdb/(train|test)/(neg|pos)/\d+_\d+\.txt")
 LABELS = {"neg": 0, "pos": 1}
 CHUNK = 1024  # examples of a chunk
+TEST = 25_000  # official reviews of test
 SEED = 0  # of hold_out and of the smaller sizes
 
 Review = tuple[bytes, int]
@@ -94,6 +95,10 @@ class Text(Source):
     def arguments(self) -> dict[str, Any]:
         sizes = {"train": self.train, "val": self.val, "test": self.test}
         return {"file": self.download.identity, "hold_out": self.hold_out, **sizes}
+
+    @property
+    def dev_size(self) -> int:
+        return self.val or self.hold_out or TEST
 
     def fetch(self, root: Path, progress: Progress) -> None:
         self.path = self.download.fetch(root / "downloads", progress)

@@ -15,7 +15,7 @@ from ..config import OUT_OF_MEMORY, failure
 from ..console import log
 from ..runs.bench_record import Row
 from ..train import build
-from . import contestants, roofline, workloads
+from . import accuracy, contestants, roofline, workloads
 from .contestants import Shape
 from .measure import LEFT_OUT, Measurement, measure, peak_bytes
 from .workloads import DTYPES, Inputs
@@ -83,6 +83,8 @@ class Group:
         """
         inputs = Inputs(self.shape, self.device)
         entries = [Entry(*e) for e in itertools.product(self.config.mechanisms, self.config.modes, self.pads)]
+        if self.what == "error":
+            return [self._errors(entry, inputs, deadline) for entry in entries]
         steps: dict[Entry, Callable[[], None]] = {}
         measurements: dict[Entry, Measurement] = {}
         flops: dict[Entry, int | None] = {}
@@ -119,11 +121,26 @@ class Group:
                 measurements[entry] = dataclasses.replace(measurements[entry], peak_bytes=peak)
         return [self._row(entry, measurements[entry], flops.get(entry)) for entry in entries]
 
-    def _build(self, entry: Entry, inputs: Inputs) -> tuple[Callable[[], None], int | None]:
-        """Build the step and compute its FLOPs. Raises ValueError for a mechanism that cannot run here."""
+    def _errors(self, entry: Entry, inputs: Inputs, deadline: float) -> Row:
+        """Measure the rounding error of a contestant; there is no time in its row."""
+        if time.monotonic() >= deadline:
+            return self._row(entry, Measurement(status=LEFT_OUT), None)
+        try:
+            found = accuracy.errors(self._contestant(entry), inputs, entry.mode)
+        except Exception as error:  # as for a time, every contestant gets a row
+            return self._row(entry, Measurement(status=failure(error)), None)
+        return self._row(entry, Measurement(), None, found)
+
+    def _contestant(self, entry: Entry) -> DictConfig:
+        """The configuration of a contestant. Raises ValueError for a mechanism that cannot run here."""
         contestant = self._config(entry.name, entry.pad)
         if reason := build.unavailable(contestant):
             raise ValueError(reason)
+        return contestant
+
+    def _build(self, entry: Entry, inputs: Inputs) -> tuple[Callable[[], None], int | None]:
+        """Build the step and compute its FLOPs. Raises ValueError for a mechanism that cannot run here."""
+        contestant = self._contestant(entry)
         flops, compiled = None, self.config.compile
         torch.manual_seed(0)
         if self.what == "attention":
@@ -177,7 +194,7 @@ class Group:
         expected = last.ms * ratio**power / 1000
         return f"left out: about {expected:.0f} s" if expected > (self.config.limit or math.inf) else None
 
-    def _row(self, entry: Entry, m: Measurement, flops: int | None) -> Row:
+    def _row(self, entry: Entry, m: Measurement, flops: int | None, errors: tuple[float, ...] | None = None) -> Row:
         _, batch, heads, head_dim, dtype = self.shape
         size = None
         if self.what == "attention":
@@ -201,5 +218,6 @@ class Group:
             flops=flops,
             roofline_ms=size and 1000 * max(size / self.copy, (flops or 0) / self.matmul),
             claimed=contestants.claim(entry.name, self.config.claims),
+            errors=errors,
             status=m.status,
         )

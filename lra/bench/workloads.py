@@ -56,8 +56,24 @@ class Inputs:
         return torch.randn(size, generator=generator, device=self.device).to(dtype)
 
 
+def mechanism(config: DictConfig, inputs: Inputs) -> tuple[nn.Module, tuple[Tensor, ...]]:
+    """Build a mechanism alone, and name its inputs: q, k and v, or x if it is a Mixer or a Block.
+
+    Args:
+        config: of the contestant.
+        inputs: of the shape.
+    """
+    block = build.block_factory(config)()
+    mixer = getattr(block, "mixer", block)
+    if not isinstance(mixer, Multihead):
+        return mixer, (inputs.x,)
+    attention: Attention = mixer.attention
+    q, k, v = inputs.qkv
+    return attention, (q, q if attention.shares_qk else k, v)
+
+
 def attention(config: DictConfig, inputs: Inputs, mode: str, compiled: bool) -> tuple[Callable[[], None], nn.Module]:
-    """Build the step of a mechanism alone: on q, k and v, or on x if it is a Mixer or a Block.
+    """Build the step of a mechanism alone.
 
     Args:
         config: of the contestant.
@@ -68,13 +84,8 @@ def attention(config: DictConfig, inputs: Inputs, mode: str, compiled: bool) -> 
     Returns:
         The step and the mechanism.
     """
-    block = build.block_factory(config)()
-    mixer = getattr(block, "mixer", block)
-    if not isinstance(mixer, Multihead):
-        return _step(mixer, (inputs.x,), inputs, mode, compiled), mixer
-    mechanism: Attention = mixer.attention
-    q, k, v = inputs.qkv
-    return _step(mechanism, (q, q if mechanism.shares_qk else k, v), inputs, mode, compiled), mechanism
+    part, given = mechanism(config, inputs)
+    return _step(part, given, inputs, mode, compiled), part
 
 
 def block(config: DictConfig, inputs: Inputs, mode: str, compiled: bool) -> Callable[[], None]:
@@ -88,7 +99,7 @@ def _step(part: nn.Module, given: tuple[Tensor, ...], inputs: Inputs, mode: str,
         part.compile(dynamic=False)
 
     def forward() -> Tensor:
-        with _autocast(inputs.device, inputs.shape.dtype):
+        with autocast(inputs.device, inputs.shape.dtype):
             out = part(*given, None)
         return out[0] if isinstance(out, tuple) else out
 
@@ -122,12 +133,12 @@ def model_step(
         model.compile(dynamic=False)
     parts = config.optim.batch // (config.optim.micro_batch or config.optim.batch) if source == "data" else 1
     batches = cycle(_batches(config, source, device, parts))
-    autocast, kind = partial(_autocast, device, dtype), build.loss(config)
+    rounded, kind = partial(autocast, device, dtype), build.loss(config)
 
     @torch.no_grad()
     def inference() -> None:
         for batch in islice(batches, parts):
-            with autocast():
+            with rounded():
                 model(batch.inputs, batch.mask, batch.positions)
 
     if mode == "inference":
@@ -136,7 +147,7 @@ def model_step(
 
     def training() -> None:
         for batch in islice(batches, parts):
-            with autocast():
+            with rounded():
                 value = lit_module.loss(model, batch, kind) / parts
             value.backward()
         optimiser.step()
@@ -156,7 +167,8 @@ def classifier(config: DictConfig) -> nn.Module:
     return model
 
 
-def _autocast(device: str, dtype: str) -> torch.autocast:
+def autocast(device: str, dtype: str) -> torch.autocast:
+    """The context in which a contestant of this dtype runs; fp32 changes nothing."""
     return torch.autocast(device, DTYPES[dtype], enabled=dtype != "fp32")
 
 

@@ -91,6 +91,9 @@ def tables(records: Iterable[BenchRecord]) -> list[Table]:
     """Make a table over lengths for each group with several, and one of every number."""
     made_tables = []
     for group in groups(records):
+        if group.rows[0].what == "error":
+            made_tables.append(_errors(group))
+            continue
         if len(group.lengths) > 1:
             made_tables.append(_over_lengths(group))
         if len(group.lengths) == 1 or len(group.rows) <= DETAILED:
@@ -126,6 +129,22 @@ def _over_lengths(group: Group) -> Table:
         )
     head = ("mechanism", *map("{:,}".format, group.lengths), "spread", "MB", "growth", "MB growth", "claimed")
     return _table(f"{group.title}: ms over n", _about(group.source), head, rows)
+
+
+def _errors(group: Group) -> Table:
+    """Make a table of rounding errors, with a line for each contestant and columns for each length."""
+    by_contestant: dict[str, dict[int, Row]] = defaultdict(dict)
+    for row in group.rows:
+        by_contestant[label(row)][row.n] = row
+    parts = ("output", "gradients") if group.rows[0].mode == "training" else ("output",)
+    lines = []
+    for name, rows in by_contestant.items():
+        at = [rows[n].errors or () for n in group.lengths]
+        cells = [f"{found[i]:.1e}" if found else "-" for found in at for i in range(len(parts))]
+        lines.append((name, *cells, "; ".join(sorted({row.status for row in rows.values()} - {"ok"}))))
+    head = ("mechanism", *(f"{part}, n = {n:,}" for n in group.lengths for part in parts), "status")
+    about = f"||x - y|| / ||y|| in the 2-norm, y in float64 with the same weights and inputs; {_about(group.source)}"
+    return _table(f"{group.title}: rounding error", about, head, lines)
 
 
 def _details(group: Group) -> Table:

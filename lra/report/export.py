@@ -69,10 +69,7 @@ def study(name: str, rows: list[Row], runs: dict[Path, Artifacts]) -> page.Study
         rows: its results.
         runs: the files of its runs by their folders.
     """
-    curves: dict[str, list[plots.Curve]] = {}
-    for row in rows:
-        if curve := plots.over_seeds(row, {folder: runs[folder].curves for folder in row.runs}):
-            curves.setdefault(row.task, []).append(curve)
+    curves = plots.by_task(rows, {folder: runs[folder].curves for row in rows for folder in row.runs})
     tables = [*filter(None, (results.results(name, rows), results.over_control(name, rows), pretraining(name, rows)))]
     return page.Study(name, rows, tables, results.details(name, rows), curves, plots.bubbles(rows), runs)
 

@@ -23,7 +23,12 @@ DATELESS = {"png": {}, "pdf": {"CreationDate": None}, "svg": {"Date": None}}
 
 
 def save(
-    path: Path, panels: dict[str, Sequence], draw: Callable, palette: Palette, kinds: Sequence[str] = ("png", "pdf")
+    path: Path,
+    panels: dict[str, Sequence],
+    draw: Callable,
+    palette: Palette,
+    kinds: Sequence[str] = ("png", "pdf"),
+    about: str | None = None,
 ) -> None:
     """Draw charts of one kind side by side, three in a line, under one legend.
 
@@ -33,6 +38,7 @@ def save(
         draw: a function of ``plots``.
         palette: colours and dashes of the labels.
         kinds: file formats.
+        about: a description that an SVG file carries.
     """
     labels = sorted({item.label for content in panels.values() for item in content})
     across, down = min(3, len(panels)), math.ceil(len(panels) / 3)
@@ -53,21 +59,23 @@ def save(
     )
     for text in legend.get_texts():
         text.set_parse_math(False)
-    write(figure, path, kinds)
+    write(figure, path, kinds, about)
 
 
-def write(figure: Figure, path: Path, kinds: Sequence[str], **options) -> None:
+def write(figure: Figure, path: Path, kinds: Sequence[str], about: str | None = None, **options) -> None:
     """Write a figure in several formats without a date, so that the same figure gives the same bytes.
 
     Args:
         figure: to write.
         path: of the files, without a suffix.
         kinds: file formats.
+        about: a description that an SVG file carries.
         options: of matplotlib's ``savefig``.
     """
     for kind in kinds:
-        with replacing(path.with_name(f"{path.name}.{kind}")) as part:
-            figure.savefig(part, format=kind, dpi=120, metadata=DATELESS[kind], **options)
+        metadata = DATELESS[kind] | ({"Description": about} if about and kind == "svg" else {})
+        with replacing(path.with_name(f"{path.name}.{kind}")) as part, rc_context({"svg.hashsalt": path.name}):
+            figure.savefig(part, format=kind, dpi=120, metadata=metadata, **options)
 
 
 def svg(title: str, draw: Callable, content: Sequence | dict, palette: Palette, study: str = "") -> str:

@@ -61,6 +61,20 @@ def over_seeds(row: Row, runs: dict[Path, dict[str, dict[int, float]]]) -> Curve
     return Curve(row.label, steps, middle, low, high, len(seeds))
 
 
+def by_task(rows: list[Row], runs: dict[Path, dict[str, dict[int, float]]]) -> dict[str, list[Curve]]:
+    """Group the curves of rows by task.
+
+    Args:
+        rows: of a study.
+        runs: curves of each run by its folder, then by column.
+    """
+    curves: dict[str, list[Curve]] = {}
+    for row in rows:
+        if curve := over_seeds(row, runs):
+            curves.setdefault(row.task, []).append(curve)
+    return curves
+
+
 def bubbles(rows: list[Row]) -> dict[tuple[str, str], list[Bubble]]:
     """Group rows as bubbles by (task, device), if there are two or more labels to compare."""
     groups: dict[tuple[str, str], list[Bubble]] = {}

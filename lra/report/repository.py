@@ -1,13 +1,15 @@
-"""docs/results.md and the table of README.md, made from the runs of the repository in runs/published."""
+"""docs/results.md, its figures and the table of README.md, made from the runs in runs/published."""
 
 import json
 from pathlib import Path
 
 from ..config import CONF
 from ..disk.atomic import write
+from ..runs import open as runs_on_disk
 from ..runs import record
-from . import results
+from . import figures, plots, results
 from .export import LEGEND
+from .palette import Palette
 from .pretraining import pretraining
 from .summary import Row, collect
 
@@ -56,12 +58,39 @@ def pages(root: Path = CONF.parent, home: Path = HOME) -> dict[Path, str]:
     }
 
 
+def curves(root: Path = CONF.parent, home: Path = HOME) -> dict[Path, dict[str, list[plots.Curve]]]:
+    """Compute the figures that docs/results.md shows: dev scores over steps, a chart for each task.
+
+    Args:
+        root: folder of docs.
+        home: of the runs.
+
+    Returns:
+        Path of a study's figure -> task -> curves.
+    """
+    studies, _ = collect(home)
+    runs = {folder: runs_on_disk.curves(folder) for rows in studies.values() for row in rows for folder in row.runs}
+    return {root / "docs" / _figure(name): plots.by_task(rows, runs) for name, rows in studies.items()}
+
+
+def about_figure(panels: dict[str, list[plots.Curve]]) -> str:
+    """Render the numbers of a figure as the description in its file, by which it is compared with the records."""
+    return json.dumps({task: [curve._asdict() for curve in lines] for task, lines in panels.items()})
+
+
 def save() -> list[Path]:
     """Write the files. Raises ValueError as ``pages`` does, OSError if one cannot be written."""
-    texts = pages()
+    texts, drawn = pages(), curves()
     for path, text in texts.items():
         write(path, text)
-    return list(texts)
+    for path, panels in drawn.items():
+        palette = Palette(sorted({curve.label for lines in panels.values() for curve in lines}))
+        figures.save(path.with_suffix(""), panels, plots.learning, palette, ["svg"], about_figure(panels))
+    return [*texts, *drawn]
+
+
+def _figure(study: str) -> str:
+    return f"results-{study}.svg"
 
 
 def _short(name: str, rows: list[Row]) -> str:
@@ -73,6 +102,7 @@ def _short(name: str, rows: list[Row]) -> str:
 def _long(name: str, rows: list[Row], folder: Path) -> str:
     about = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
     parts = [f"## {name}", about["note"], f"Hardware: {about['hardware']}.", f"```text\n{about['command']}\n```"]
+    parts.append(f"![dev scores of {name} over steps, mean ± sample standard deviation over seeds]({_figure(name)})")
     shown = (results.results(name, rows), results.over_control(name, rows), pretraining(name, rows))
     for table in filter(None, shown):
         parts += [f"### {table.title}", table.about, table.markdown()]

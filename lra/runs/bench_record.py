@@ -33,13 +33,14 @@ class Row:
     """One contestant at one shape. Times in milliseconds, sizes in bytes.
 
     Args:
-        what: attention | block | step.
+        what: attention | block | step | error.
         mode: inference | training.
         pad: of batches of real data, else None.
         samples: each the mean of ``calls`` calls.
         peak_bytes: above those allocated before, hence without parameters, optimiser state and inputs.
         roofline_bytes, flops, roofline_ms: see ``lra.bench.roofline``; None if no formula is known.
         claimed: growth of the time with n that the authors claim.
+        errors: of what=error, relative to float64: of the output and, in training, of the gradients by the inputs.
         status: ok, or the reason why there is no number.
     """
 
@@ -62,6 +63,7 @@ class Row:
     roofline_ms: Annotated[NonNegativeFloat | None, record.renamed("roofline_ms", "floor_ms")]
     claimed: float
     status: str
+    errors: tuple[NonNegativeFloat, ...] | None = None
 
     @property
     def ms(self) -> float | None:

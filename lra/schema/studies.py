@@ -24,7 +24,7 @@ Pad = Annotated[
 @dataclass(kw_only=True)
 class Bench:
     name: Name
-    what: Some[Literal["attention", "block", "step"]] | Literal["profile"]
+    what: Some[Literal["attention", "block", "step", "error"]] | Literal["profile"]
     modes: Some[Literal["inference", "training"]]
     mechanisms: Some[str]
     reference: str | None

@@ -186,6 +186,36 @@ def test_every_kind_of_row(tmp_path, monkeypatch, capfd):
     )
 
 
+def test_errors_are_those_of_rounding(tmp_path, monkeypatch, capfd):
+    """Oracle: softmax written out, in the dtype and in float64, by its own derivative; a mechanism can fail alone."""
+    monkeypatch.setattr(SDPA, "forward", lambda *args: 1 / 0)
+    words = ("what=error", "n=[64,96]", "dtype=[fp32,bf16]", "mechanisms=[softmax,sdpa,psf,mean]")
+    run(small(tmp_path, *words))
+    assert "gradients, n = 96" in capfd.readouterr().out
+    rows = {(r.mechanism, r.mode, r.n, r.dtype): r for r in written(tmp_path).rows}
+    assert len(rows) == 4 * 2 * 2 * 2 and not any(row.samples for row in rows.values())
+    for (name, mode, n, dtype), row in rows.items():
+        if name == "sdpa":
+            assert row.status.startswith("failed") and row.errors is None
+            continue
+        assert row.status == "ok" and len(row.errors) == (2 if mode == "training" else 1)
+        eps = torch.finfo(workloads.DTYPES[dtype]).eps
+        assert all(0 < error < 10 * eps for error in row.errors), (name, mode, n, dtype, row.errors)
+
+    inputs = workloads.Inputs(contestants.Shape(96, 1, 2, 8, "fp32"), "cpu")
+    results = []
+    for dtype in (torch.float32, torch.float64):
+        q, k, v = (x.detach().to(dtype) for x in inputs.qkv)
+        p = ((q @ k.mT) * 8**-0.5).softmax(-1)
+        g = inputs.gradient(torch.empty(1, 2, 96, 8)).to(dtype)
+        s = p * (g @ v.mT - (g @ v.mT * p).sum(-1, keepdim=True)) * 8**-0.5
+        results.append((p @ v, torch.stack([s @ k, s.mT @ q, p.mT @ g])))
+    found = rows["softmax", "training", 96, "fp32"].errors
+    for error, (single, double) in zip(found, zip(*results, strict=True), strict=True):
+        own = ((single - double).norm() / double.norm()).item()
+        assert own / 4 < error < 4 * own
+
+
 def test_steps_on_data_have_every_padding(tmp_path, data_root):
     words = [
         "what=step",
@@ -262,7 +292,7 @@ def test_same_choices_same_folder(tmp_path):
 WRONG = {
     "mechanisms=[cur_best]": "mechanisms: cur_best is not one of all,",
     "mechanisms=[]": "mechanisms must be text, or a list of such, not []",
-    "what=speed": "what must be one of attention, block, step, or a list of such, profile, not 'speed'",
+    "what=speed": "what must be one of attention, block, step, error, or a list of such, profile, not 'speed'",
     "modes=[training,test]": "modes must be one of inference, training, or a list of such, not ['training', 'test']",
     "dtype=fp8": "dtype must be one of fp32, bf16, fp16, or a list of such, not 'fp8'",
     "n=[0]": "n must be a whole number of 1 or more, or a list of such, not [0]",
@@ -271,7 +301,7 @@ WRONG = {
     "batches=all": "batches must be one of random, data, not 'all'",
     "device=tpu": "device must be one of auto, cpu, cuda, not 'tpu'",
     'mechanisms=["cur_abs-cuont=3"]': "attn.cuont: no such key; attn has",
-    "preset=figure5": "preset=figure5: no such choice; preset is one of cpu, figure4",
+    "preset=figure5": "preset=figure5: no such choice; preset is one of cpu, error, figure4",
     "tasks=nope": "task=nope: no such choice; task is one of",
 }
 

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from xml.etree import ElementTree
 
 import pytest
 
@@ -13,6 +14,15 @@ from lra.runs import record
 def test_the_pages_are_those_of_the_records():
     for path, text in repository.pages().items():
         assert path.read_text(encoding="utf-8") == text, f"{path} differs: python -m lra.report published=true"
+
+
+def test_the_figures_are_drawn_from_the_records():
+    drawn = repository.curves()
+    for path, panels in drawn.items():
+        about = ElementTree.parse(path).find(".//{http://purl.org/dc/elements/1.1/}description")
+        told = f"{path} differs: python -m lra.report published=true"
+        assert about is not None and about.text == repository.about_figure(panels), told
+    assert {path.name for path in drawn} == {path.name for path in (CONF.parent / "docs").glob("results-*.svg")}
 
 
 def test_every_study_says_its_command_and_hardware():
@@ -35,6 +45,20 @@ def test_another_record_changes_the_pages(copy):
     (path.parent / "SHA256SUMS").unlink()
     made = repository.pages(copy, copy / "published")
     assert all("11.25" in text for text in made.values())
+
+
+def test_another_evaluation_changes_the_figure(copy):
+    before = repository.curves(copy, copy / "published")
+    path = next((copy / "published").rglob("listops/mean/seed-0/metrics.csv"))
+    head, first, *rest = path.read_text().splitlines()
+    row = dict(zip(head.split(","), first.split(","), strict=True)) | {"val": "99.0"}
+    path.write_text("\n".join([head, ",".join(row.values()), *rest]) + "\n")
+    (path.parent / "SHA256SUMS").unlink()
+    after = repository.curves(copy, copy / "published")
+    changed = [
+        path.name for path in before if repository.about_figure(before[path]) != repository.about_figure(after[path])
+    ]
+    assert len(changed) == 1
 
 
 def test_a_damaged_record_and_a_readme_without_marks_are_refused(copy):

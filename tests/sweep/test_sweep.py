@@ -10,6 +10,7 @@ import time
 import pytest
 import yaml
 from conftest import MECHANISMS
+from hydra.utils import instantiate
 from test_config import run as entry
 from test_report import RECORD
 
@@ -164,6 +165,23 @@ def test_plan_counts_what_is_left_and_says_what_its_time_is_based_on(four, tmp_p
     made.measure = 60
     measured = plan.expand(made, threads=None)[0]
     assert measured[3].basis == "measured" and 0 < measured[3].seconds < 600
+
+
+@pytest.mark.parametrize(
+    ("words", "dev_size"),
+    [
+        (("task=listops", "budget=paper"), 2_000),
+        (("task=text", "budget=paper"), 25_000),
+        (("task=text", "budget=paper", "protocol.hold_out=5000"), 5_000),
+        (("task=retrieval", "budget=paper"), 18_090),
+        (("task=image", "budget=paper"), 5_000),
+        (("task=image", "budget=quick"), 1_000),
+        (("task=recall", "budget=quick"), 1_000),
+        (("task=genome",), None),
+    ],
+)
+def test_the_size_of_dev_is_known_before_the_data(words, dev_size):
+    assert instantiate(compose("train", [*words, "attn=mean"]).source).dev_size == dev_size
 
 
 def test_states_and_lines(four, capfd, monkeypatch):

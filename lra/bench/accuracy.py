@@ -1,0 +1,59 @@
+"""The rounding error of a mechanism: its output and gradients beside those of the same mechanism in float64."""
+
+import copy
+from collections.abc import Iterable
+
+import torch
+from omegaconf import DictConfig
+from torch import Tensor
+
+from . import workloads
+from .workloads import Inputs
+
+
+def errors(config: DictConfig, inputs: Inputs, mode: str) -> tuple[float, ...]:
+    """Measure ||x - y|| / ||y|| in the 2-norm; y has the same weights, inputs and random numbers, x is without dropout.
+
+    If rounding changes which token is kept, the error has the size of that change.
+
+    Args:
+        config: of the contestant.
+        inputs: of the shape, rounded to its dtype.
+        mode: ``inference`` or ``training``.
+
+    Returns:
+        The error of the output and, in training, that of the gradients by all inputs together.
+    """
+    part, given = workloads.mechanism(config, inputs)
+    part.to(inputs.device).eval()
+    exact = copy.deepcopy(part).double()
+    doubles = {id(x): x.detach().double().requires_grad_() for x in given}
+    outputs = []
+    for module, values, dtype in (
+        (part, given, inputs.shape.dtype),
+        (exact, [doubles[id(x)] for x in given], "fp32"),
+    ):
+        torch.manual_seed(0)
+        with torch.set_grad_enabled(mode == "training"), workloads.autocast(inputs.device, dtype):
+            out = module(*values, None)
+        outputs.append(out[0] if isinstance(out, tuple) else out)
+    measured = [_distance(outputs[:1], outputs[1:])]
+    if mode == "training":
+        weights, leaves = inputs.gradient(outputs[0]), {id(x): x for x in given}
+        gradients = _gradients(outputs[0], leaves.values(), weights)
+        reference = _gradients(outputs[1], doubles.values(), weights.double())
+        measured.append(_distance(gradients, reference))
+    return tuple(measured)
+
+
+def _gradients(out: Tensor, inputs: Iterable[Tensor], weights: Tensor) -> tuple[Tensor, ...]:
+    """The gradients by inputs, 0 for one on which the output does not depend."""
+    return torch.autograd.grad(out, list(inputs), weights, allow_unused=True, materialize_grads=True)
+
+
+def _distance(values: Iterable[Tensor], exact: Iterable[Tensor]) -> float:
+    difference = size = 0.0
+    for x, y in zip(values, exact, strict=True):
+        difference += (x.detach().double() - y.detach()).square().sum().item()
+        size += y.detach().square().sum().item()
+    return (difference / size) ** 0.5
