@@ -37,7 +37,7 @@ def renamed(field: str, before: str) -> FieldInfo:
 
 
 Baseline = Annotated[Percent, renamed("constant_baseline", "majority")]
-# Sections that decide a result; everything else (logger, device, compile, threads, folders, other seeds) does not.
+# Sections that decide a result; everything else (logger, device, compile, graph, threads, folders, other seeds) does not.
 _CHOICES = ("task", "source", "model", "block", "attn", "protocol", "pretrain", "optim", "data", "trainer")
 # Several devices share the same batches; only dropout and random selection draw other numbers on them.
 _INDIFFERENT = (
@@ -47,6 +47,7 @@ _INDIFFERENT = (
     "trainer.device",
     "trainer.devices",
     "trainer.compile",
+    "trainer.graph",
     "trainer.threads",
     "pretrain.from",
 )

@@ -210,4 +210,5 @@ class Trainer:
     devices: Positive | Literal["auto", "launched"]
     precision: Precision
     compile: bool | Literal["reduce-overhead"]
+    graph: bool
     threads: Threads | None

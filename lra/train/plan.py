@@ -7,7 +7,7 @@ from omegaconf import DictConfig
 
 from ..data.datamodule import TaskData
 from ..runs import record
-from . import build, machine, pretrain_check
+from . import build, graph_check, machine, pretrain_check
 from .distributed import Processes, processes
 
 
@@ -77,6 +77,7 @@ def resolve(config: DictConfig) -> Plan:
         raise ValueError(f"trainer.devices must divide {key} {o.micro_batch or o.batch}, not {shared.count}")
     model = build.sketch(config)
     pretrain_check.check(config, model)
+    graph_check.check(config, model, shared.count)
     return Plan(
         config=config,
         device=device,

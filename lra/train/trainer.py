@@ -9,6 +9,7 @@ from omegaconf import DictConfig
 from torch import nn
 
 from ..data.datamodule import TaskData
+from .graph import LitGraph
 from .lit_module import LitClassifier
 from .plan import Plan
 
@@ -27,7 +28,8 @@ def quiet() -> None:
 
 def lit_classifier(config: DictConfig, model: nn.Module, *, loss: str, seed: int) -> LitClassifier:
     """A classifier with the metric, the loss, the optimiser and the schedule of a configuration."""
-    return LitClassifier(
+    kind = LitGraph if config.trainer.graph else LitClassifier
+    return kind(
         model,
         metric=config.task.metric,
         loss=loss,

@@ -51,7 +51,14 @@ ELSEWHERE = {  # downloads, files, GPUs, other hosts, packages that are not ther
     *("published=true", "runs=runs/published"),  # writes into the checkout; runs that are only there
     *("experiment=s4d_image_small", "experiment=s4d_text", "experiment=lru_text"),
     *("task=all", "task=text", "task=text_2k", "task=image", "task=retrieval", "task=genome", "verify=true"),
-    *("trainer=gpu", "trainer=ddp", "trainer=ddp_multinode", "logger=wandb", "hydra/launcher=submitit_slurm"),
+    *(
+        "trainer=gpu",
+        "trainer=graph",
+        "trainer=ddp",
+        "trainer=ddp_multinode",
+        "logger=wandb",
+        "hydra/launcher=submitit_slurm",
+    ),
 }
 
 
