@@ -267,10 +267,10 @@ def test_a_wrong_word_gets_one_line(words, data_root, monkeypatch, capfd):
 
 
 def test_a_wrong_word_ends_a_process_with_status_1():
-    words = ["task=listops", "attn=cur_abs", "budget=smoke", "attn.score=best"]
-    got = subprocess.run([sys.executable, "-m", "lra.train", *words], capture_output=True, text=True, cwd=ROOT)
+    words = ["task=listops", "budget=smoke", "source.train=many"]  # of the entry point that starts the soonest
+    got = subprocess.run([sys.executable, "-m", "data_prep", *words], capture_output=True, text=True, cwd=ROOT)
     assert got.returncode == 1 and got.stdout == ""
-    assert got.stderr.splitlines()[-1].startswith("lra: attn.score must be one of") and "Traceback" not in got.stderr
+    assert got.stderr.splitlines()[-1].startswith("lra: source.train must be") and "Traceback" not in got.stderr
 
 
 def test_a_full_disk_names_the_file(tmp_path):
