@@ -209,5 +209,6 @@ class Trainer:
     device: Device
     devices: Positive | Literal["auto", "launched"]
     precision: Precision
+    force_bf16: bool
     compile: bool | Literal["reduce-overhead"]
     threads: Threads | None
