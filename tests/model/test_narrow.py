@@ -73,14 +73,14 @@ def test_rows_are_narrow_between_the_blocks(name, pad):
 
 @pytest.mark.parametrize("kind", NORMS)
 def test_norms_sum_in_float32(kind):
-    """4,096 terms, of which sums in bfloat16 end at 256."""
+    """4,096 terms, of which sums in bfloat16 end at 256; the kernels of two norms round their result."""
     torch.manual_seed(0)
     x = (torch.randint(2, (1, 4096, 1)) * 2 + 1).to(HALF).expand(-1, -1, 8)
     made = norm(kind, 8 if kind == "batch" else 4096)
     x = x if kind == "batch" else x.mT.contiguous()
     with torch.no_grad():
         rough, exact = made(x), made(x.float())
-    torch.testing.assert_close(rough.float(), exact, rtol=2**-8, atol=0)
+    torch.testing.assert_close(rough.float(), exact, rtol=2**-8 if kind in ("layer", "batch") else 1e-6, atol=0)
 
 
 @pytest.mark.parametrize("pad", ["batch", "none"])
