@@ -23,7 +23,8 @@ class Mean(Attention):
         return ((v * real).sum(2, keepdim=True) / real.sum(2, keepdim=True).clamp(min=1)).expand_as(v)
 
     def varlen(self, q: Tensor, k: Tensor, v: Tensor, layout: VarlenLayout) -> Tensor:
-        return torch.cat([row.mean(2, keepdim=True).expand_as(row) for row in layout.split(v, 2)], 2)
+        means = [row.mean(2, keepdim=True) for row in layout.split(v, 2)]
+        return torch.cat([x.expand(-1, -1, width, -1) for x, width in zip(means, layout.widths, strict=True)], 2)
 
 
 class Identity(Attention):

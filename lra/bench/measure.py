@@ -6,6 +6,7 @@ import time
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -14,6 +15,7 @@ from torch.utils._pytree import tree_leaves
 from ..config import failure
 
 LEFT_OUT = "left out: no time"
+Clock = Literal["wall", "cpu"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +53,7 @@ def measure(
     device: str = "cpu",
     sample_ms: float = 0.0,
     deadline: float = math.inf,
+    clock: Clock = "wall",
 ) -> dict[str, Measurement]:
     """Time steps in rounds, each step once a round, so that a drift of the machine's speed affects all alike.
 
@@ -64,6 +67,8 @@ def measure(
         device: ``cpu`` or ``cuda``.
         sample_ms: least duration of a sample, which is at least one call.
         deadline: on the clock of ``time.monotonic``, after which only the first sample of each warm step is taken.
+        clock: of a CPU: ``wall``, or ``cpu``, the time that all threads of this process computed, which other processes
+            of a busy machine change less.
 
     Returns:
         The measurements by name. The status of a step that raised says so; the others continue.
@@ -77,7 +82,7 @@ def measure(
             for _ in range(warmup):
                 step()
             peak = peak_bytes(step, device)
-            calls = math.ceil(sample_ms / max(_milliseconds(step, 1, device), 1e-3)) if sample_ms else 1
+            calls = math.ceil(sample_ms / max(_milliseconds(step, 1, device, clock), 1e-3)) if sample_ms else 1
             measurements[name] = Measurement(calls=max(1, calls), peak_bytes=peak)
         except Exception as error:
             measurements[name] = Measurement(status=failure(error))
@@ -88,7 +93,7 @@ def measure(
             break
         for name in list(samples):
             try:
-                ms = _milliseconds(steps[name], measurements[name].calls, device)
+                ms = _milliseconds(steps[name], measurements[name].calls, device, clock)
                 if round_number >= 0:
                     samples[name].append(ms)
             except Exception as error:
@@ -106,7 +111,7 @@ def _release(device: str) -> None:
         torch.cuda.empty_cache()
 
 
-def _milliseconds(step: Callable[[], object], calls: int, device: str) -> float:
+def _milliseconds(step: Callable[[], object], calls: int, device: str, clock: Clock) -> float:
     if device == "cuda":
         first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         torch.cuda.synchronize()
@@ -116,10 +121,11 @@ def _milliseconds(step: Callable[[], object], calls: int, device: str) -> float:
         last.record()
         torch.cuda.synchronize()
         return first.elapsed_time(last) / calls
-    start = time.perf_counter()
+    now = time.process_time if clock == "cpu" else time.perf_counter
+    start = now()
     for _ in range(calls):
         step()
-    return 1000 * (time.perf_counter() - start) / calls
+    return 1000 * (now() - start) / calls
 
 
 def peak_bytes(step: Callable[[], object], device: str = "cpu") -> int:

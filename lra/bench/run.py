@@ -27,6 +27,7 @@ class Entry(NamedTuple):
     name: str
     mode: str
     pad: str | None
+    dtype: str
 
 
 def rates(device: str, dtypes: list[str]) -> tuple[float, dict[str, float]]:
@@ -50,27 +51,35 @@ def run(config: DictConfig, device: str, speed: tuple[float, dict[str, float]]) 
     for what in config.what:
         lengths = [None] if what == "step" and config.batches == "data" else config.n
         tasks = config.tasks if what == "step" else config.tasks[:1]
-        for task, *sizes in itertools.product(
-            tasks, lengths, config.batch, config.heads, config.head_dim, config.dtype
+        together = [list(config.dtype)] if what == "step" else [[dtype] for dtype in config.dtype]
+        for task, *sizes, dtypes in itertools.product(
+            tasks, lengths, config.batch, config.heads, config.head_dim, together
         ):
             began = time.monotonic()
-            shape = Shape(*sizes)
-            measured = Group(config, what, task, shape, device, speed).rows(rows, deadline)
+            shape = Shape(*sizes, dtypes[0])
+            measured = Group(config, what, task, shape, dtypes, device, speed).rows(rows, deadline)
             rows += measured
             done = sum(row.status == "ok" for row in measured)
-            at = " ".join(f"{key}={value}" for key, value in shape._asdict().items() if value is not None)
+            at = shape._asdict() | {"dtype": ",".join(dtypes)}
+            at = " ".join(f"{key}={value}" for key, value in at.items() if value is not None)
             log(f"{what} {at}: {done} of {len(measured)} measured in {time.monotonic() - began:.0f} s")
             yield rows
 
 
 class Group:
-    """The contestants of one shape, warmed up one by one and then timed in turn."""
+    """The contestants of one shape, warmed up one by one and then timed in turn.
 
-    def __init__(self, config: DictConfig, what: str, task: str, shape: Shape, device: str, speed: tuple):
+    Steps are measured in all dtypes together; inputs alone are of the dtype of the shape.
+    """
+
+    def __init__(
+        self, config: DictConfig, what: str, task: str, shape: Shape, dtypes: list[str], device: str, speed: tuple
+    ):
         self.config, self.what, self.task, self.shape, self.device = config, what, task, shape, device
+        self.dtypes = dtypes
         self.made: dict[tuple[str, str | None], DictConfig] = {}
         self.graph = config.cuda_graphs and device == "cuda"
-        self.copy, self.matmul = speed[0], speed[1][shape.dtype]
+        self.copy, self.matmul = speed
         self.pads = list(config.pads) if what == "step" and config.batches == "data" else [None]
         self.length = shape.n or self._config(config.mechanisms[0], self.pads[0]).task.length
 
@@ -82,7 +91,8 @@ class Group:
             deadline: on the clock of ``time.monotonic``.
         """
         inputs = Inputs(self.shape, self.device)
-        entries = [Entry(*e) for e in itertools.product(self.config.mechanisms, self.config.modes, self.pads)]
+        axes = self.config.mechanisms, self.config.modes, self.pads, self.dtypes
+        entries = [Entry(*e) for e in itertools.product(*axes)]
         if self.what == "error":
             return [self._errors(entry, inputs, deadline) for entry in entries]
         steps: dict[Entry, Callable[[], None]] = {}
@@ -111,6 +121,7 @@ class Group:
             device=self.device,
             sample_ms=config.sample_ms,
             deadline=deadline,
+            clock=config.clock,
         )
         steps.clear()
         gc.collect()
@@ -153,7 +164,7 @@ class Group:
             step = workloads.model_step(
                 contestant,
                 self.device,
-                self.shape.dtype,
+                entry.dtype,
                 entry.mode,
                 source=self.config.batches,
                 compiled=compiled,
@@ -171,13 +182,13 @@ class Group:
         """The reason for not building a contestant: no time is left, or shorter lengths predict more than the limit."""
         if time.monotonic() >= deadline:
             return LEFT_OUT
-        _, *same = self.shape
+        _, *same, _ = self.shape
         shorter = [
             row
             for row in before
-            if (row.what, row.mechanism, row.mode, row.pad) == (self.what, *entry)
+            if (row.what, row.mechanism, row.mode, row.pad, row.dtype) == (self.what, *entry)
             and row.task in (None, self.task)
-            and [row.batch, row.heads, row.head_dim, row.dtype] == same
+            and [row.batch, row.heads, row.head_dim] == same
             and self.shape.n is not None
             and row.n < self.shape.n
         ]
@@ -195,11 +206,11 @@ class Group:
         return f"left out: about {expected:.0f} s" if expected > (self.config.limit or math.inf) else None
 
     def _row(self, entry: Entry, m: Measurement, flops: int | None, errors: tuple[float, ...] | None = None) -> Row:
-        _, batch, heads, head_dim, dtype = self.shape
+        _, batch, heads, head_dim, _ = self.shape
         size = None
         if self.what == "attention":
             moved = roofline.elements(batch * heads, self.length, head_dim, backward=entry.mode == "training")
-            size = moved * DTYPES[dtype].itemsize
+            size = moved * DTYPES[entry.dtype].itemsize
         return Row(
             what=self.what,
             mode=entry.mode,
@@ -210,13 +221,13 @@ class Group:
             batch=batch,
             heads=heads,
             head_dim=head_dim,
-            dtype=dtype,
+            dtype=entry.dtype,
             samples=m.samples,
             calls=m.calls,
             peak_bytes=m.peak_bytes,
             roofline_bytes=size,
             flops=flops,
-            roofline_ms=size and 1000 * max(size / self.copy, (flops or 0) / self.matmul),
+            roofline_ms=size and 1000 * max(size / self.copy, (flops or 0) / self.matmul[entry.dtype]),
             claimed=contestants.claim(entry.name, self.config.claims),
             errors=errors,
             status=m.status,

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..ops.options import Share, one_of
-from ..ops.precision import at_least_float32
+from ..ops.precision import at_least_float32, narrow, stream
 from ..ops.varlen import VarlenLayout
 from .multihead import Multihead
 from .norm import Norm
@@ -16,6 +16,7 @@ from .norm import norm as make_norm
 
 Pool = Literal["mean", "cls", "flatten"]
 MeanOver = Literal["length", "real"]
+TILES = {"tile": 64, "whole": 1024}  # of packed rows in 16 bits on a CPU, whose products are compiled for each shape
 HeadKind = Literal["relu", "gelu", "linear"]
 
 
@@ -98,10 +99,11 @@ class Classifier(nn.Module):
         if self.pool == "cls":
             inputs, mask, positions = self._with_class(inputs, mask, positions)
         if self.packed and mask is not None:
-            return self._encode_packed(inputs, VarlenLayout(mask))
-        x, memory = self.embed(inputs) if positions is None else self.embed(inputs, positions), None
+            return self._encode_packed(inputs, VarlenLayout(mask, **TILES if narrow(inputs) else {}))
+        x, memory = stream(self.embed(inputs) if positions is None else self.embed(inputs, positions)), None
         for block in self.blocks:
             x, memory = block(x, mask, memory)
+            x = stream(x)
         x = x if self.norm is None else self.norm(x, mask)
         if self.pool == "cls":
             return x[:, 0]
@@ -122,15 +124,15 @@ class Classifier(nn.Module):
 
     def _encode_packed(self, inputs: Tensor, layout: VarlenLayout) -> Tensor:
         """Encode and pool rows as ``_encode`` does, with the real tokens side by side."""
-        x = self.embed(layout.pack(inputs), layout.positions)
+        x = stream(self.embed(layout.pack(inputs), layout.positions))
         for block in self.blocks:
-            x = block.varlen(x, layout)
-        x = x if self.norm is None else self.norm(x, None)
+            x = stream(block.varlen(x, layout))
+        x = x if self.norm is None else self.norm(x, layout.filled)
         if self.pool == "cls":
             return x[0, layout.starts]
         if self.pool == "flatten":
             return self._flattened(layout.unpack(x))
-        return self._mean(layout.sum(*at_least_float32(x)), layout.mask, inputs.shape[1])
+        return self._mean(layout.sum(x), layout.mask, inputs.shape[1])
 
     def _flattened(self, x: Tensor, positions: Tensor | None = None) -> Tensor:
         """Flatten rows (N,L,d), whose padded tokens are zero, to (N,length d)."""

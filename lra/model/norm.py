@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from ..ops.options import one_of
+from ..ops.precision import at_least_float32
 
 
 class LayerNorm(nn.LayerNorm):
@@ -22,7 +23,7 @@ class RMSNorm(nn.RMSNorm):
         super().__init__(dim, eps)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        return super().forward(x)
+        return super().forward(*at_least_float32(x))
 
 
 class ScaleNorm(nn.Module):
@@ -33,6 +34,7 @@ class ScaleNorm(nn.Module):
         self.scale, self.eps = nn.Parameter(torch.ones(())), eps
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        (x,) = at_least_float32(x)
         return self.scale * x * torch.rsqrt(x.square().mean(-1, keepdim=True) + self.eps)
 
 

@@ -129,11 +129,12 @@ def _sources(q: Tensor, k: Tensor, pairing: Pairing) -> tuple[Tensor, Tensor]:
 
 def _scores(x: Tensor, score: str, draw: Tensor | None) -> Tensor:
     """Score x (N,H,L,D), with draw (H,L) for score=random: (N,H,L), a new tensor."""
+    wide = torch.promote_types(x.dtype, torch.float32)  # 16 bits have many equal sums
     match score:
         case "sum":
-            return x.sum(-1)
+            return x.sum(-1, dtype=wide)
         case "abs":
-            return x.abs().sum(-1)
+            return x.abs().sum(-1, dtype=wide)
         case "embed":
             return x[..., 0].clone()
         case "random" if draw is None:

@@ -1,25 +1,41 @@
 """Rows of different lengths side by side in one long row, without the padding between them."""
 
+from functools import cached_property
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 
 class VarlenLayout:
-    """The places of the real tokens of mask (N,L) among the T = mask.sum() tokens of all rows, in order.
+    """The places of the tokens of all rows, those of mask (N,L) that are real, among T in one long row, in order.
 
-    ``lengths`` and ``real`` (N,) are the numbers of tokens, ``starts`` (N,) the places at which rows begin,
-    ``positions`` (T,) those of the tokens in their own rows.
+    ``lengths`` and ``real`` (N,) are the numbers of real tokens, ``starts`` (N,) the places at which rows begin,
+    ``positions`` (T,) those of the tokens in their own rows, ``mask`` (N,L) as given.
+
+    Args:
+        mask: (N,L).
+        tile: rows begin at multiples of it; the tokens that fill a row are copies of the first real one of all, change
+            no other and have no gradient.
+        whole: T is a multiple of it, itself a multiple of tile. Few lengths T are few shapes of matrix products.
     """
 
-    def __init__(self, mask: Tensor):
-        self.mask = mask
+    def __init__(self, mask: Tensor, tile: int = 1, whole: int = 1):
+        self.mask, self.tile = mask, tile
         self.real = mask.sum(-1)
         self.lengths: list[int] = self.real.tolist()
-        self.starts = self.real.cumsum(0) - self.real
-        self._padded = mask.flatten().nonzero()[:, 0]  # (T,) of N·L
+        self.widths = [-(-length // tile) * tile for length in self.lengths]
+        self.widths[-1] += -sum(self.widths) % whole
+        width = torch.tensor(self.widths, device=mask.device)
+        self.starts = width.cumsum(0) - width
+        self._place = self.starts[:, None] + mask.cumsum(-1) - 1  # (N,L) among the T
+        self._real = mask.flatten().nonzero()[:, 0]  # of N·L
+        self._padded, self.filled = self._real, None  # (T,) of N·L; which of the T are real, None if all are
+        if sum(self.widths) > len(self._real):
+            self._at = self._place[mask]
+            self._padded = self._real[:1].repeat(sum(self.widths)).index_copy(0, self._at, self._real)
+            self.filled = mask.new_zeros(1, len(self._padded)).index_fill(1, self._at, True)
         self.positions = self._padded % mask.shape[1]
-        self._place = (mask.flatten().cumsum(0) - 1).view_as(mask)  # (N,L) among the T
 
     def pack(self, x: Tensor, dim: int = 1) -> Tensor:
         """Pack (N,...,L,...), L at ``dim``, as (1,...,T,...)."""
@@ -29,16 +45,32 @@ class VarlenLayout:
     def unpack(self, x: Tensor, dim: int = 1, fill: float = 0.0) -> Tensor:
         """Unpack (1,...,T,...), T at ``dim``, as (N,...,L,...) with ``fill`` at padded positions."""
         flat = x.movedim(dim, 1)[0]
-        wide = flat.new_full((self.mask.numel(), *flat.shape[1:]), fill).index_copy(0, self._padded, flat)
+        flat = flat if self.filled is None else flat[self._at]
+        wide = flat.new_full((self.mask.numel(), *flat.shape[1:]), fill).index_copy(0, self._real, flat)
         return wide.unflatten(0, self.mask.shape).movedim(1, dim)
 
     def split(self, x: Tensor, dim: int) -> tuple[Tensor, ...]:
-        """Split a packed x along ``dim`` into its N rows."""
-        return x.split(self.lengths, dim)
+        """Split a packed x along ``dim`` into the real tokens of its N rows."""
+        if self.filled is None:
+            return x.split(self.lengths, dim)
+        rows = zip(x.split(self.widths, dim), self.lengths, strict=True)
+        return tuple(row.narrow(dim, 0, length) for row, length in rows)
 
     def sum(self, x: Tensor) -> Tensor:
-        """Sum over the tokens of each row: (1,T,d) -> (N,d)."""
-        return torch.cat([part.sum(1) for part in self.split(x, 1)])
+        """Sum over the tokens of each row in float32 at least: (1,T,d) -> (N,d)."""
+        wide = torch.promote_types(x.dtype, torch.float32)
+        return torch.cat([part.sum(1, dtype=wide) for part in self.split(x, 1)])
+
+    @cached_property
+    def spans(self) -> list[tuple[int, int, int]]:
+        """Of each row: where it begins, its real tokens and those with what fills it."""
+        return list(zip(self.starts.tolist(), self.lengths, self.widths, strict=True))
+
+    @cached_property
+    def row_of_tile(self) -> Tensor:
+        """(T / tile,): which of the N rows."""
+        tiles = torch.tensor(self.widths, device=self.mask.device) // self.tile
+        return torch.arange(len(self.widths), device=self.mask.device).repeat_interleave(tiles)
 
     def top(self, scores: Tensor, count: int) -> Tensor:
         """Find the ``count`` highest scores (1,H,T) of each row: int64 (N,H,count), places among the T.
@@ -50,14 +82,19 @@ class VarlenLayout:
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, dropout_p: float = 0.0) -> Tensor:
         """Attend within each row by softmax; q, and k with v, are either packed (1,H,T,·) or kept (N,H,c,·)."""
-        parts = zip(*(self._rows(x) for x in (q, k, v)), strict=True)
+        parts = zip(self._rows(q, self.widths), self._rows(k), self._rows(v), strict=True)
         rows = [F.scaled_dot_product_attention(*row, dropout_p=dropout_p).transpose(1, 2) for row in parts]
         return torch.cat(rows, 1 if q.shape[2] == len(self.positions) else 0).transpose(1, 2)
 
-    def _rows(self, x: Tensor) -> list[Tensor]:
-        """Split rows in their layout in memory, (·,T,H,·), which makes the transposed rows free of copies."""
+    def _rows(self, x: Tensor, widths: list[int] | None = None) -> list[Tensor]:
+        """Split rows in their layout in memory, (·,T,H,·), which makes the transposed rows free of copies.
+
+        widths: to split a packed x with what fills its rows; None for its real tokens.
+        """
         x = x.transpose(1, 2)
-        return [row.transpose(1, 2) for row in (x.split(1) if len(x) == len(self.lengths) else self.split(x, 1))]
+        if x.shape[1] != len(self.positions):
+            return [row.transpose(1, 2) for row in x.split(1)]
+        return [row.transpose(1, 2) for row in (x.split(widths, 1) if widths else self.split(x, 1))]
 
 
 def gather_packed(x: Tensor, index: Tensor) -> Tensor:

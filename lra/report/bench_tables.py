@@ -49,12 +49,20 @@ class Group(NamedTuple):
 
 
 def groups(records: Iterable[BenchRecord]) -> list[Group]:
-    """Group the rows of each record by all but mechanism, padding and n."""
+    """Group the rows of each record by all but mechanism, padding and n.
+
+    Steps in several dtypes were measured in turn and are one group; those that are not in the first have it in the name
+    of their mechanism.
+    """
     grouped: dict[tuple, list[Row]] = defaultdict(list)
     listed = list(records)
     for i, bench_record in enumerate(listed):
+        dtypes = bench_record.choices.get("dtype", [])
         for row in bench_record.rows:
-            grouped[i, row.what, row.mode, row.task, row.batch, row.heads, row.head_dim, row.dtype].append(row)
+            kind = row.dtype
+            if row.what == "step" and row.dtype in dtypes[1:]:
+                kind, row = dtypes[0], replace(row, mechanism=f"{row.mechanism} in {row.dtype}")
+            grouped[i, row.what, row.mode, row.task, row.batch, row.heads, row.head_dim, kind].append(row)
     return [
         Group(
             listed[i],
@@ -108,6 +116,7 @@ def _about(source: BenchRecord) -> str:
     return (
         f"{m.hardware}, {m.threads} threads, torch {m.torch}; copy {m.copy / 1e9:.4g} GB/s, matmul {rates}; "
         f"allocator {allocator}; load {m.load}; commit {source.git or 'unknown'}"
+        + ("; ms of CPU time" if source.choices.get("clock") == "cpu" else "")
     )
 
 

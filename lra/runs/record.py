@@ -49,6 +49,7 @@ _INDIFFERENT = (
     "trainer.compile",
     "trainer.graph",
     "trainer.threads",
+    "trainer.force_bf16",  # trainer.precision is the one that was used
     "pretrain.from",
 )
 

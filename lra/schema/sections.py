@@ -209,6 +209,7 @@ class Trainer:
     device: Device
     devices: Positive | Literal["auto", "launched"]
     precision: Precision
+    force_bf16: bool
     compile: bool | Literal["reduce-overhead"]
     graph: bool
     threads: Threads | None

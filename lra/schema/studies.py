@@ -45,6 +45,7 @@ class Bench:
     repeats: Positive
     warmup: Whole
     sample_ms: Least
+    clock: Literal["wall", "cpu"]
     limit: Least | None
     budget_s: Least | None
     steps: Positive

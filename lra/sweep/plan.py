@@ -109,7 +109,7 @@ def expand(config: DictConfig, *, threads: int | None) -> tuple[list[Run], list[
             skipped.append(f"{task}: {reason}")
             continue
         plan = resolve(composed)
-        choices = record.choices(composed, plan.data.source.provenance)
+        choices = record.choices(plan.config, plan.data.source.provenance)
         folders = {seed: plan.folder(seed) for seed in composed.seeds}
         for folder in folders.values():
             settle(folder, choices)

@@ -39,6 +39,8 @@ def run_seeds(plan: Plan) -> None:
         f"dev ({len(data.splits['val']):,} examples) every {o.eval_every}; {plan.params:,} parameters; "
         f"about {max(1, round(record.disk_bytes(plan.params) / 2**20))} MB a seed in {plan.home}"
     )
+    if plan.widened:
+        log(f"{plan.title}: this processor has no AMX, hence trainer.precision=fp32; trainer.force_bf16=true for bf16")
     if config.data.pad == "compact" and data.pad != "compact":
         log(f"{plan.title}: rows keep their padding, because the result depends on where it is: data.pad=batch")
     if config.trainer.graph and plan.device == "cpu":

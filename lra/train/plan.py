@@ -37,7 +37,7 @@ class Plan:
     """All seeds of one configuration.
 
     Args:
-        config: resolved, see ``lra.config.prepared``.
+        config: resolved, see ``lra.config.prepared``, with the precision that is used.
         device: cpu | cuda.
         processes: that share each batch.
         loss: cross_entropy | mse.
@@ -45,6 +45,7 @@ class Plan:
         params: parameters of the model.
         home: folder of the seeds.
         title: task and label.
+        widened: whether fp32 is used in place of bf16, see ``machine.settled``.
     """
 
     config: DictConfig
@@ -55,6 +56,7 @@ class Plan:
     params: int
     home: Path
     title: str
+    widened: bool = False
 
     def folder(self, seed: int) -> Path:
         return self.home / f"seed-{seed}"
@@ -72,6 +74,7 @@ def resolve(config: DictConfig) -> Plan:
         ValueError: this machine lacks a device, or no model or source can be made of the options.
     """
     device, shared, o = machine.device(config), processes(config), config.optim
+    asked, config = config.trainer.precision, machine.settled(config, device)
     if (o.micro_batch or o.batch) % shared.count:  # auto and launched are known only here
         key = "optim.micro_batch" if o.micro_batch else "optim.batch"
         raise ValueError(f"trainer.devices must divide {key} {o.micro_batch or o.batch}, not {shared.count}")
@@ -87,4 +90,5 @@ def resolve(config: DictConfig) -> Plan:
         params=sum(p.numel() for p in model.parameters()),
         home=record.home(config),
         title=f"{config.task.name} {config.label}",
+        widened=config.trainer.precision != asked,
     )

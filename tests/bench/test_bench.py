@@ -234,6 +234,21 @@ def test_steps_on_data_have_every_padding(tmp_path, data_root):
     assert max(rows[2].peak_bytes, rows[3].peak_bytes) < rows[1].peak_bytes <= rows[0].peak_bytes
 
 
+def test_steps_in_several_dtypes_are_measured_in_turn(tmp_path, monkeypatch):
+    seen, step = [], workloads.model_step
+
+    def noted(config, device, dtype, *args, **kwargs):
+        made = step(config, device, dtype, *args, **kwargs)
+        return lambda: (seen.append(dtype), made())
+
+    monkeypatch.setattr(workloads, "model_step", noted)
+    words = ["what=step", "modes=training", "tasks=listops", "budget=smoke", "dtype=[fp32,bf16]", "clock=cpu"]
+    run(small(tmp_path, *words, "mechanisms=cur_abs", 'overrides=["attn.count=16"]', "repeats=2"))
+    rows = written(tmp_path).rows
+    assert [(row.dtype, row.status, len(row.samples)) for row in rows] == [("fp32", "ok", 2), ("bf16", "ok", 2)]
+    assert seen == ["fp32", "bf16"] * 3  # the memory pass, then two rounds
+
+
 def test_training_step_trains(tmp_path):
     made = contestants.config("cur_abs", ["task=listops", "budget=smoke", "optim.lr=0.01"])
     torch.manual_seed(0)
@@ -301,7 +316,7 @@ WRONG = {
     "batches=all": "batches must be one of random, data, not 'all'",
     "device=tpu": "device must be one of auto, cpu, cuda, not 'tpu'",
     'mechanisms=["cur_abs-cuont=3"]': "attn.cuont: no such key; attn has",
-    "preset=figure5": "preset=figure5: no such choice; preset is one of cpu, error, figure4",
+    "preset=figure5": "preset=figure5: no such choice; preset is one of bf16, cpu, error, figure4",
     "tasks=nope": "task=nope: no such choice; task is one of",
 }
 
@@ -381,6 +396,7 @@ def test_trainer_for_a_gpu_composes():
     assert dict(train_config("cur_abs", "trainer=gpu").trainer) == {
         "device": "cuda",
         "precision": "bf16",
+        "force_bf16": False,
         "compile": True,
         "devices": 1,
         "threads": None,

@@ -32,6 +32,15 @@ def test_views_and_in_place_results_are_not_counted_again():
     assert peak_bytes(lambda: x.view(2, -1).add_(1).t()) == 0
 
 
+def test_cpu_time_is_without_waiting():
+    """A step that sleeps computes nothing meanwhile."""
+    spent = {
+        clock: measure({"sleep": lambda: time.sleep(0.05)}, repeats=1, clock=clock)["sleep"].ms
+        for clock in ("wall", "cpu")
+    }
+    assert spent["wall"] >= 50 > spent["cpu"]
+
+
 def test_rounds_are_interleaved_and_what_fails_is_a_row():
     calls = []
 

@@ -61,3 +61,23 @@ def test_evaluation_and_the_ends():
     assert not Dropout(1.0)(x).any()
     with pytest.raises(ValueError, match=r"dropout must be from 0 to 1, not 1\.5"):
         Dropout(1.5)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("tied", [False, True])
+def test_16_bits_keep_or_drop_and_scale_once(dtype, tied):
+    """1 / 0.9 itself is no number of 16 bits: each entry is rounded once, after the product."""
+    g = torch.Generator().manual_seed(0)
+    x = torch.randn(3, 500, 40, generator=g).to(dtype).requires_grad_()
+    drop = Dropout(0.1, tied=tied)
+    torch.manual_seed(5)
+    out = drop(x)
+    torch.manual_seed(5)
+    kept = drop(torch.ones(3, 500, 40)) != 0
+    scale = dropout.LEVELS / (dropout.LEVELS - round(0.1 * dropout.LEVELS))
+    assert out.dtype == dtype and torch.equal(out, torch.where(kept, x.float() * scale, 0).to(dtype))
+    grad = torch.randn(3, 500, 40, generator=g).to(dtype)
+    out.backward(grad)
+    assert torch.equal(x.grad, torch.where(kept, grad.float() * scale, 0).to(dtype))
+    (saved,) = out.grad_fn.saved_tensors
+    assert saved.dtype == dtype and saved.unique().tolist() == [0, 1]

@@ -122,6 +122,15 @@ def test_groups_do_not_mix_what_does_not_compare():
     assert len(bench_tables.tables([made([*STEPS, other]), made(STEPS)])) == 3
 
 
+def test_steps_in_several_dtypes_are_one_group():
+    rows = [STEPS[0], dataclasses.replace(STEPS[0], dtype="bf16", samples=(STEPS[0].ms / 2,))]
+    choices = {"reference": STEPS[0].mechanism, "dtype": [STEPS[0].dtype, "bf16"], "clock": "cpu"}
+    (table,) = bench_tables.tables([made(rows, choices=choices)])
+    assert cells(table, f"{STEPS[0].mechanism} in bf16")["speed"] == "2" and "CPU time" in table.about
+    alone = [dataclasses.replace(r, what="attention", task=None) for r in rows]
+    assert len(bench_tables.tables([made(alone, choices=choices)])) == 2
+
+
 def test_many_rows_make_only_the_table_over_lengths():
     rows = [row(f"m{i}", n, 1.0) for i in range(31) for n in (16, 32)]
     (table,) = bench_tables.tables([made(rows)])

@@ -44,7 +44,7 @@ def exchange(run: Run, config: DictConfig) -> None:
     plan = plans.resolve(target)
     plan.data.setup()
     run.check_data(plan.data.source.provenance)
-    choices = record.choices(target, plan.data.source.provenance)
+    choices = record.choices(plan.config, plan.data.source.provenance)
     exact, grafted = graft(run, source, target)
     weights = hashlib.sha256(run.weights.read_bytes()).hexdigest()[:16]
     choices |= {"weights": weights, "steps": config.steps, "examples": config.examples, "spectrum": config.spectrum}

@@ -1,0 +1,101 @@
+"""Packed rows in tiles: the same numbers as row by row, whatever fills a row, and sums in float32."""
+
+import pytest
+import torch
+
+from lra.ops.selection import select_packed
+from lra.ops.varlen import VarlenLayout
+from lra.ops.varlen_tiles import attend_from_kept, attend_to_kept
+
+LENGTHS = [13, 4, 8, 1]
+
+
+def layout(lengths=LENGTHS, **sizes):
+    return VarlenLayout(torch.arange(max(lengths)) < torch.tensor(lengths)[:, None], **sizes)
+
+
+def drawn(rows, c=3, dtype=torch.float64):
+    """q, k, v of kept tokens and of all."""
+    g, N, T = torch.Generator().manual_seed(0), len(rows.lengths), len(rows.positions)
+    kept = [torch.randn(N, 2, c, d, generator=g, dtype=torch.float64) for d in (5, 5, 6)]
+    real = [torch.randn(1, 2, int(rows.real.sum()), d, generator=g, dtype=torch.float64) for d in (5, 5, 6)]
+    if rows.filled is not None:
+        real = [x.new_full((1, 2, T, x.shape[3]), 7.0).index_copy(2, rows.filled[0].nonzero()[:, 0], x) for x in real]
+    return [x.to(dtype).requires_grad_() for x in (*kept, *real)]
+
+
+def both(rows, given, attend):
+    q, k, v, qs, ks, vs = given
+    first, second = attend
+    rv, out = first(q, ks, vs, rows), second(qs, k, v, rows)
+    out = out if rows.filled is None else out[:, :, rows.filled[0]]
+    weight = torch.linspace(-1, 1, out.numel(), dtype=out.dtype).view_as(out)
+    grads = torch.autograd.grad((rv.square().sum() + (out * weight).sum()), given)
+    real = [g if rows.filled is None or i < 3 else g[:, :, rows.filled[0]] for i, g in enumerate(grads)]
+    filled = [] if rows.filled is None else [g[:, :, ~rows.filled[0]] for g in grads[3:]]
+    return [rv, out, *real], filled
+
+
+@pytest.mark.parametrize("sizes", [{"tile": 4}, {"tile": 4, "whole": 32}, {"tile": 16}], ids=str)
+def test_products_and_gradients_are_those_row_by_row(sizes):
+    plain, tiled = layout(), layout(**sizes)
+    fused = [lambda q, k, v, rows: rows.attend(q, k, v)] * 2
+    expected, _ = both(plain, drawn(plain), fused)
+    found, filled = both(tiled, drawn(tiled), [attend_from_kept, attend_to_kept])
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-12)
+    assert len(filled) == 3 and not any(grad.any() for grad in filled)
+    by_rows, _ = both(tiled, drawn(tiled), fused)
+    for one, other in zip(by_rows, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-12)
+
+
+def test_places_of_a_layout_with_tiles():
+    rows, plain = layout(tile=4, whole=32), layout()
+    assert rows.widths == [16, 4, 8, 4] and rows.starts.tolist() == [0, 16, 20, 28]
+    assert layout([13, 4, 8, 5], tile=4, whole=32).widths == [16, 4, 8, 36]
+    assert rows.row_of_tile.tolist() == [0, 0, 0, 0, 1, 2, 2, 3] and layout([4, 8], tile=4).filled is None
+    x = torch.randn(4, 2, 13, 5) * rows.mask[:, None, :, None]
+    flat = rows.pack(x, 2)
+    assert flat.shape == (1, 2, 32, 5) and torch.equal(rows.unpack(flat, 2), x)
+    assert torch.equal(rows.positions[rows.filled[0]], plain.positions)
+    torch.testing.assert_close(rows.sum(flat[:, 0]), x[:, 0].sum(1))
+    scores = torch.randn(4, 2, 13)
+    tops = [each.positions[each.top(each.pack(scores, 2), 1)] for each in (rows, plain)]
+    assert torch.equal(*tops)
+
+
+@pytest.mark.parametrize("score", ["abs", "step", "embed"])
+@pytest.mark.parametrize("class_token", [False, True])
+def test_what_fills_a_row_is_never_selected(score, class_token):
+    rows, plain = layout([13, 5, 8, 7], tile=8, whole=64), layout([13, 5, 8, 7])
+    g = torch.Generator().manual_seed(2)
+    q, k = (torch.randn(4, 2, 13, 3, generator=g) for _ in range(2))
+    for one, other in zip(
+        *(select_packed(r.pack(q, 2), r.pack(k, 2), 5, r, score=score, class_token=class_token) for r in (rows, plain)),
+        strict=True,
+    ):
+        assert torch.equal(rows.positions[one].sort(-1).values, plain.positions[other].sort(-1).values)
+        assert rows.filled[0][one].all()
+
+
+def test_tiles_are_summed_in_float32():
+    """In bfloat16 1/2 + 2^-10 is 1/2, and the sum of 32 times 64.5 would lose half of every other one."""
+    rows = layout([128], tile=64)
+    q, k = torch.zeros(1, 1, 1, 4).bfloat16(), torch.zeros(1, 1, 128, 4).bfloat16()
+    v = torch.ones_like(k).index_fill(2, torch.arange(64, 128), 2**-9)
+    found = attend_from_kept(q, k, v, rows)  # 128 weights of 2^-7
+    assert found.dtype == torch.float32 and found.unique().tolist() == [0.5 + 2**-10]
+    rows = layout([2048], tile=64)
+    q, k = torch.zeros(1, 1, 2048, 4).bfloat16(), torch.zeros(1, 1, 1, 4).bfloat16()
+    v = torch.zeros(1, 1, 1, 4).bfloat16().requires_grad_()
+    out = attend_to_kept(q, k, v, rows)  # the only weight of each token is 1
+    out.backward(torch.full_like(out, 1 + 2**-7))
+    assert v.grad.unique().tolist() == [32 * 64.5]
+
+
+def test_a_few_lengths_of_all_rows_together():
+    g = torch.Generator().manual_seed(0)
+    lengths = [torch.randint(500, 2001, (32,), generator=g).tolist() for _ in range(20)]
+    found = {len(layout(some, tile=64, whole=1024).positions) for some in lengths}
+    assert len(found) <= 10 and all(T % 1024 == 0 for T in found)
