@@ -398,6 +398,7 @@ def test_trainer_for_a_gpu_composes():
         "precision": "bf16",
         "force_bf16": False,
         "compile": True,
+        "graph": False,
         "devices": 1,
         "threads": None,
     }
