@@ -186,7 +186,7 @@ def sweep_in_short(words: list[str], patch: pytest.MonkeyPatch) -> list[str]:
     from lra.sweep import plan
 
     points = plan.points
-    patch.setattr(plan, "points", lambda grids: points(grids)[:1])
+    patch.setattr(plan, "points", lambda *given: points(*given)[:1])
     missing = {"submitit_slurm": "hydra_plugins.hydra_submitit_launcher", "ray": "hydra_plugins.hydra_ray_launcher"}
     for launcher, package in missing.items():
         if f"hydra/launcher={launcher}" in words and not found(package):
