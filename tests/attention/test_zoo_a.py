@@ -34,7 +34,9 @@ def test_parameters_of_the_protocol_model(name):
 
 def block(name, length):
     torch.manual_seed(0)
-    return build.block_factory(config(name, f"task.length={length}", "model.dim=64"))()
+    cfg = config(name)
+    cfg.task.length = length
+    return build.block_factory(cfg)()
 
 
 @pytest.mark.parametrize("name, length", [(name, n) for name in LINEAR for n in (128, 1024, 2048, 4096, 16384)]

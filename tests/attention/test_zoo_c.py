@@ -44,7 +44,9 @@ class NoSquare(TorchDispatchMode):
 
 def block(name, length, *overrides):
     torch.manual_seed(0)
-    return build.block_factory(config(name, f"task.length={length}", *overrides))()
+    cfg = config(name, *overrides)
+    cfg.task.length = length
+    return build.block_factory(cfg)()
 
 
 @pytest.mark.parametrize(("name", "options"), BLOCKS)

@@ -123,7 +123,7 @@ def call(name: str, words: list[str], patch: pytest.MonkeyPatch) -> None:
             function = getattr(importlib.import_module(entry.module), entry.function)
         for place in entry.starts:
             inside.setattr(place, start)
-        if name == "lra.sweep":
+        if name in ("lra.sweep", "lra.studies.lengths"):
             words = sweep_in_short(words, inside)
         elif name == "lra.bench":
             bench_in_short(inside)

@@ -77,7 +77,7 @@ def test_16_bits_keep_or_drop_and_scale_once(dtype, tied):
     scale = dropout.LEVELS / (dropout.LEVELS - round(0.1 * dropout.LEVELS))
     assert out.dtype == dtype and torch.equal(out, torch.where(kept, x.float() * scale, 0).to(dtype))
     grad = torch.randn(3, 500, 40, generator=g).to(dtype)
+    (saved,) = out.grad_fn.saved_tensors
     out.backward(grad)
     assert torch.equal(x.grad, torch.where(kept, grad.float() * scale, 0).to(dtype))
-    (saved,) = out.grad_fn.saved_tensors
     assert saved.dtype == dtype and saved.unique().tolist() == [0, 1]
