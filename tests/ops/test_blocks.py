@@ -309,7 +309,7 @@ def test_parameters_of_the_protocol_model(word, count):
 
 
 def built(word, length):
-    made = instantiate(config(word, f"task.length={length}").attn)
+    made = instantiate(config(word).attn)
     return made(Sizes(heads=H, head_dim=D, value_dim=D, length=length))
 
 
