@@ -24,6 +24,7 @@ def padded(size: int) -> int:
 
 # Launches that would spill registers under the rules below: by bytes of an entry, kept rows, width and architectures.
 FORWARD = {
+    (4, 64, 16): {80: Tile(32, 4, 2)},
     (4, 128, 16): {80: Tile(32, 4, 2), 90: Tile(32, 4, 2), 100: Tile(32, 8, 2)},
     (4, 64, 128): {80: Tile(16, 8, 2, "ieee"), 100: Tile(16, 8, 2, "ieee")},
 }
@@ -32,6 +33,7 @@ BACKWARD = {
     (2, 16, 128): {90: Tile(32, 4, 2)},
     (2, 32, 128): {90: Tile(32, 8, 2), 100: Tile(32, 8, 2)},
     (2, 64, 128): {90: Tile(32, 8, 2, turned=True)},
+    (2, 128, 16): {100: Tile(16, 8, 2, turned=True)},
     (2, 128, 128): {80: Tile(16, 8, 2, launches=3, turned=True)},
     (4, 32, 128): {
         80: Tile(16, 8, 1, launches=3),
@@ -44,7 +46,7 @@ BACKWARD = {
     },
     (4, 128, 128): {
         90: Tile(16, 16, 1, "ieee", launches=3, turned=True),
-        100: Tile(16, 16, 1, "ieee", launches=3, turned=True),
+        100: Tile(16, 16, 1, "ieee", launches=3),
     },
 }
 
