@@ -19,7 +19,7 @@ from .plots import FONT, SERIES, dashes, learning, short, ticks
 
 WIDTH, HEIGHT, TITLE = 380, 250, 24  # of a chart, points: pixels of the page at its full size
 LEFT, RIGHT, TOP, BOTTOM = 40, 12, 10, 34
-DATELESS = {"png": {}, "pdf": {"CreationDate": None}, "svg": {"Date": None}}
+DATELESS = {"png": {}, "pdf": {"CreationDate": None}, "svg": {"Date": None, "Creator": None}}
 
 
 def save(

@@ -23,6 +23,7 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 T = TypeVar("T")
+GLOO = "gloo/transport"  # of a plain RuntimeError of gloo, whose peer is gone
 LAUNCHERS = (
     "torchrun --nnodes=2 --nproc-per-node=4 -m lra.train ... or srun --nodes=2 --ntasks-per-node=4 python -m ..."
 )
@@ -113,7 +114,11 @@ def launch(number: int, overrides: Sequence[str]) -> None:
 
 @contextlib.contextmanager
 def group(processes: Processes) -> Iterator[None]:
-    """Let the processes of a run talk to each other within the block."""
+    """Let the processes of a run talk to each other within the block.
+
+    Raises:
+        ValueError: one of them has ended, so that the others wait for it in vain.
+    """
     there = processes.environment
     if processes.count == 1:
         yield
@@ -123,6 +128,11 @@ def group(processes: Processes) -> Iterator[None]:
     dist.init_process_group(backend, rank=there.global_rank(), world_size=processes.count)
     try:
         yield
+    except RuntimeError as error:
+        if not isinstance(error, dist.DistError) and GLOO not in str(error):
+            raise
+        reason = str(error).splitlines()[0]
+        raise ValueError(f"another process of the run does not answer; the same command resumes: {reason}") from error
     finally:
         dist.destroy_process_group()
 

@@ -121,14 +121,15 @@ def test_an_infinite_loss_ends_the_seed_in_both(data_root, tmp_path):
         assert result(seed_folder(tmp_path, "softmax", seed))["status"] == "diverged"
 
 
+def in_this_group(function):
+    """function(rank) in one of the processes that can talk."""
+    with distributed.group(distributed.processes(smoke("unused", "trainer.device=cpu", *TWO))):
+        function(distributed.rank())
+
+
 def in_group(world, function):
     """function(rank) of processes that can talk; AssertionErrors in them end with another exit code than 0."""
-
-    def work():
-        with distributed.group(distributed.processes(smoke("unused", "trainer.device=cpu", *TWO))):
-            function(distributed.rank())
-
-    return together(work, world)
+    return together(partial(in_this_group, function), world)
 
 
 @pytest.mark.parametrize("world", [2, 3])
@@ -165,6 +166,26 @@ def test_what_the_first_process_refuses_ends_the_others_without_a_word(capfd):
 
     assert in_group(2, work) == [0, 0]
     assert capfd.readouterr().err == ""
+
+
+def test_a_process_that_is_gone_is_one_line_in_the_other(tmp_path):
+    told = tmp_path / "told"
+
+    def work(rank):
+        distributed.gather(rank)
+        if rank == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        distributed.gather(rank)
+
+    def run():
+        try:
+            in_this_group(work)
+        except ValueError as error:
+            told.write_text(str(error))
+
+    assert together(run) == [-signal.SIGKILL, 0]
+    assert told.read_text().startswith("another process of the run does not answer; the same command resumes: ")
+    assert "\n" not in told.read_text()
 
 
 @pytest.mark.parametrize("world", [2, 3])
