@@ -6,7 +6,6 @@ from pathlib import Path
 from statistics import median
 
 import torch
-from hydra.utils import instantiate
 
 from ..bench.measure import measure
 from ..data.datamodule import Batch
@@ -50,7 +49,7 @@ def estimate(plan: Plan, choices: dict, known: list, deadline: float) -> tuple[f
     if same:
         ms, n_val, basis = median(r.step_ms for r in same), same[0].n_val, "record"
     elif time.monotonic() < deadline and (ms := measured(plan)):
-        n_val, basis = instantiate(config.source).dev_size or 0, "measured"
+        n_val, basis = plan.data.source.dev_size or 0, "measured"
     else:
         return None, "unknown"
     o = config.optim

@@ -50,8 +50,8 @@ def test_a_step_is_close_to_that_of_float32(name, pad):
     try:
         model = made(name, f"data.pad={pad}")
     except ValueError as error:
-        assert pad == "none" and "data.pad=none needs" in str(error)
-        pytest.skip("it takes padded rows only")
+        assert pad == "none" and "data.pad=none needs" in str(error)  # a Mixer takes padded rows only
+        return
     (loss, grad), (rough, other) = (step(model, narrow) for narrow in (False, True))
     assert other.isfinite().all() and other.dtype == torch.float32
     assert abs(rough - loss) < NEAR * loss
