@@ -2,7 +2,9 @@
 
 import copy
 import functools
+import gc
 import os
+import re
 import signal
 
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")  # the CPU is the reference; tests marked gpu ask for more
@@ -12,10 +14,13 @@ if not os.environ["CUDA_VISIBLE_DEVICES"]:
 
 from importlib.util import find_spec
 
+import hydra
 import pytest
 import torch
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from omegaconf import OmegaConf, open_dict
 
-from lra.config import CONF, compose
+from lra.config import CONF, compose, prepared
 
 torch.set_num_threads(1)  # xdist runs one process per core
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # of pytest in a shell's background; processes would inherit it
@@ -36,6 +41,11 @@ def pytest_addoption(parser):
 def pytest_configure(config):
     if own := config.getoption("--attn"):
         MECHANISMS[:] = [own]
+
+
+def pytest_collection_finish():
+    gc.collect()
+    gc.freeze()  # what was imported lives to the end: looking at it again takes a sixth of composing's time
 
 
 def interpret_faster():
@@ -67,8 +77,29 @@ def config(attn: str, *overrides: str):
 
 @functools.cache
 def composed(data_root: str | None, *overrides: str):
-    """A configuration to be copied: composing takes 100 ms, and most tests ask for one that another had."""
-    return compose("train", list(overrides))
+    """``compose("train", overrides)``, to be copied: groups are read once, and values are set in what was read."""
+    values = [word for word in overrides if re.fullmatch(r"(attn|model|task|protocol|block)\.[a-z_]+=[\w.-]+", word)]
+    try:
+        config, hydra_config = copy.deepcopy(groups(data_root, *(w for w in overrides if w not in values)))
+        for word in values:
+            override = OverridesParser.create().parse_override(word)
+            OmegaConf.update(config, override.key_or_group, override.value())
+        hydra_config.overrides.task = list(overrides)
+        with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
+            return prepared("train", config, hydra_config)
+    except Exception:  # in hydra's own words
+        return compose("train", list(overrides))
+
+
+@functools.cache
+def groups(data_root: str | None, *overrides: str):
+    """A configuration as hydra composes it and the part of hydra's own that ``prepared`` asks for."""
+    with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
+        config = hydra.compose("train", list(overrides), return_hydra_config=True)
+    with open_dict(config):
+        own = config.pop("hydra")
+    choices = OmegaConf.to_container(own.runtime.choices)
+    return config, OmegaConf.create({"mode": own.mode, "overrides": {"task": []}, "runtime": {"choices": choices}})
 
 
 def p_value(observed, expected=None) -> float:

@@ -7,8 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..ops.options import Range, in_range
-from ..ops.precision import full_precision
-from ..ops.ssm import fft_conv
+from ..ops.ssm import both_ways, long_conv
 from .base import Mixer, Sizes
 
 Squash = Annotated[float, Range(0)]
@@ -55,13 +54,9 @@ class LongConv(Mixer):
         self.skip = nn.Parameter(torch.randn(dim))
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        return self._convolve(x.mT, mask).mT.to(x.dtype)
-
-    @full_precision
-    def _convolve(self, u: Tensor, mask: Tensor | None) -> Tensor:
-        return fft_conv(u, self.kernel(u.shape[-1]), mask) + self.skip[:, None] * u
+        return long_conv(x, self.skip, self.kernel, mask).to(x.dtype)
 
     def kernel(self, length: int) -> Tensor:
         """(d,L) of a causal model, (d,2L) of a bidirectional one, laid out as ``fft_conv`` takes it."""
         kernels = F.dropout(F.softshrink(self.weights[..., :length], self.squash), self.sizes.dropout, self.training)
-        return torch.cat([kernels[0], *(back.flip(-1) for back in kernels[1:])], -1)
+        return both_ways(kernels)

@@ -7,8 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from ..ops.options import Range, in_range, one_of
-from ..ops.precision import full_precision
-from ..ops.ssm import Discretisation, fft_conv, hippo_legs, s4d_kernel
+from ..ops.ssm import Discretisation, both_ways, hippo_legs, long_conv, s4d_kernel
 from .base import Mixer, Sizes
 
 Init = Literal["lin", "inv", "legs"]
@@ -75,18 +74,14 @@ class S4D(Mixer):
         self.skip = nn.Parameter(torch.randn(dim))
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        return self._convolve(x.mT, mask).mT.to(x.dtype)
-
-    @full_precision
-    def _convolve(self, u: Tensor, mask: Tensor | None) -> Tensor:
-        return fft_conv(u, self.kernel(u.shape[-1]), mask) + self.skip[:, None] * u
+        return long_conv(x, self.skip, self.kernel, mask).to(x.dtype)
 
     def kernel(self, length: int) -> Tensor:
         """(d,L) of a causal model, (d,2L) of a bidirectional one, laid out as ``fft_conv`` takes it."""
         c = torch.view_as_complex(self.c) * torch.view_as_complex(self.b)  # (1 or 2,d,M)
         model = (self.log_step, self.log_decay, self.frequency)
         kernels = [s4d_kernel(*model, part, length, discretisation=self.discretisation) for part in c]
-        return torch.cat([kernels[0], *(back.flip(-1) for back in kernels[1:])], -1)
+        return both_ways(torch.stack(kernels))
 
 
 def _initial(init: Init, states: int) -> tuple[Tensor, Tensor]:

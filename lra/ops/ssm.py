@@ -5,12 +5,14 @@ and Re 2022), S5 (Smith, Warrington and Linderman 2023), LRU (Orvieto et al. 202
 """
 
 import math
+from collections.abc import Callable
 from typing import Literal
 
 import torch
 from torch import Tensor
 
 from .options import one_of
+from .precision import full_precision
 
 Discretisation = Literal["zoh", "bilinear"]
 
@@ -186,3 +188,31 @@ def fft_conv(u: Tensor, kernel: Tensor, mask: Tensor | None = None) -> Tensor:
     if mask is not None:
         u = u.masked_fill(~mask[:, None], 0)
     return torch.fft.irfft(torch.fft.rfft(u, n) * torch.fft.rfft(kernel, n), n)[..., :L]
+
+
+def both_ways(kernels: Tensor) -> Tensor:
+    """Lay kernels out as ``fft_conv`` takes them.
+
+    Args:
+        kernels: (1,H,L): of the lags 0 to L - 1. (2,H,L): a second one over the tokens ahead, the next one first.
+
+    Returns:
+        (H,L) or (H,2L).
+    """
+    return torch.cat([kernels[0], *(ahead.flip(-1) for ahead in kernels[1:])], -1)
+
+
+@full_precision
+def long_conv(x: Tensor, skip: Tensor, kernel: Callable[[int], Tensor], mask: Tensor | None = None) -> Tensor:
+    """y = K * x + D x for each channel, in float32 at least, the kernel too.
+
+    Args:
+        x: (B,L,H).
+        skip: D (H,).
+        kernel: of a length, as ``fft_conv`` takes it.
+        mask: (B,L), True = real; a masked token counts as 0 in the convolution.
+
+    Returns:
+        (B,L,H), of the kernel's precision.
+    """
+    return fft_conv(x.mT, kernel(x.shape[1]), mask).mT + skip * x

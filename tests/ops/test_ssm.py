@@ -7,7 +7,7 @@ import scipy.linalg
 import torch
 
 from lra.bench.measure import peak_bytes
-from lra.ops.ssm import diagonal_scan, fft_conv, hippo_legs, s4d_kernel
+from lra.ops.ssm import both_ways, diagonal_scan, fft_conv, hippo_legs, long_conv, s4d_kernel
 
 H, M = 3, 4
 
@@ -181,6 +181,25 @@ def test_fft_conv_is_the_sum_over_lags(length, wide, masked):
     torch.testing.assert_close(fft_conv(u, kernel, mask), convolution(u, kernel, mask), rtol=1e-12, atol=1e-12)
     given = u.requires_grad_(), kernel.requires_grad_()
     assert torch.autograd.gradcheck(lambda u, k: fft_conv(u, k, mask), given)
+
+
+@pytest.mark.parametrize("ways", [1, 2])
+def test_a_long_convolution_reads_before_and_ahead_and_skips(ways):
+    """Lag l of the first kernel is of the token l before, lag l of the second of the token l + 1 ahead."""
+    g = torch.Generator().manual_seed(ways)
+    draw = lambda *shape: torch.randn(*shape, generator=g, dtype=torch.float64)
+    x, skip, kernels = draw(2, 9, H), draw(H), draw(ways, H, 9)
+    mask = torch.rand(2, 9, generator=g) < 0.7
+    expected = skip * x
+    for k, j in itertools.product(range(9), repeat=2):
+        if j <= k or ways == 2:
+            weight = kernels[0, :, k - j] if j <= k else kernels[1, :, j - k - 1]
+            expected[:, k] += weight * x[:, j] * mask[:, j, None]
+    given = long_conv(x, skip, lambda _: both_ways(kernels), mask)
+    torch.testing.assert_close(given, expected, rtol=1e-12, atol=1e-12)
+    with torch.autocast("cpu", torch.bfloat16):
+        narrow = long_conv(x.bfloat16(), skip.float(), lambda _: both_ways(kernels.float()), mask)
+    assert narrow.dtype == torch.float32
 
 
 def test_kernel_and_scan_are_one_model():
