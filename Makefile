@@ -51,14 +51,14 @@ report: setup ## every run beside the papers' numbers: tables here, a page in ru
 	$(BIN)/python -m lra.report
 
 test: setup lint ## the tests, in parallel, without the slow ones
-	$(BIN)/python -m pytest -q -n auto -m "not slow and not gpu and not peers and not browser" --durations=10
+	$(BIN)/python -m pytest -q -n auto --dist worksteal -m "not slow and not gpu and not peers and not browser" --durations=10
 
 test-fast: setup ## mathematics, mechanisms and models alone, on short rows, without triton's interpreter
-	$(BIN)/python -m pytest -q -n auto -m "not slow and not gpu and not peers" tests/ops tests/attention tests/model \
+	$(BIN)/python -m pytest -q -n auto --dist worksteal -m "not slow and not gpu and not peers" tests/ops tests/attention tests/model \
 		-k "not flashcur and not triton and not however_far and not task_length and not lengths_of_the_tasks"
 
 test-all: setup lint ## every test that needs no other package
-	$(BIN)/python -m pytest -q -n auto -m "not peers and not browser"
+	$(BIN)/python -m pytest -q -n auto --dist worksteal -m "not peers and not browser"
 
 test-peers: setup ## mechanisms and Pathfinder against public implementations, which are installed into .venv
 	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[hf]' $(PEERS)

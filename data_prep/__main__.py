@@ -8,7 +8,10 @@ from hydra.errors import HydraException
 from hydra.utils import instantiate
 from omegaconf import DictConfig
 
-from lra.config import CONF, compose, data_command, explain, main
+from lra.config import CONF
+from lra.config.compose import compose, data_command
+from lra.config.entry import main
+from lra.config.errors import explain
 from lra.console import log, without_login
 from lra.data.store import META, StoreError, load, verify
 

@@ -14,7 +14,7 @@ import torch
 from omegaconf import DictConfig
 from PIL import Image, ImageDraw, ImageFont
 
-from lra.config import main
+from lra.config.entry import main
 from lra.console import log
 
 from .__main__ import source_of

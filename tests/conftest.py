@@ -20,7 +20,8 @@ import torch
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf, open_dict
 
-from lra.config import CONF, compose, prepared
+from lra.config import CONF
+from lra.config.compose import compose, prepared
 
 torch.set_num_threads(1)  # xdist runs one process per core
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # of pytest in a shell's background; processes would inherit it
@@ -78,9 +79,9 @@ def config(attn: str, *overrides: str):
 @functools.cache
 def composed(data_root: str | None, *overrides: str):
     """``compose("train", overrides)``, to be copied: groups are read once, and values are set in what was read."""
-    values = [word for word in overrides if re.fullmatch(r"(attn|model|task|protocol|block)\.[a-z_]+=[\w.-]+", word)]
+    values = [word for word in overrides if re.fullmatch(r"(attn|model|task|optim|data)\.[a-z_.]+=[\w.-]+", word)]
     try:
-        config, hydra_config = copy.deepcopy(groups(data_root, *(w for w in overrides if w not in values)))
+        config, hydra_config = copy.deepcopy(groups(*(w for w in overrides if w not in values)))
         for word in values:
             override = OverridesParser.create().parse_override(word)
             OmegaConf.update(config, override.key_or_group, override.value())
@@ -92,7 +93,7 @@ def composed(data_root: str | None, *overrides: str):
 
 
 @functools.cache
-def groups(data_root: str | None, *overrides: str):
+def groups(*overrides: str):
     """A configuration as hydra composes it and the part of hydra's own that ``prepared`` asks for."""
     with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
         config = hydra.compose("train", list(overrides), return_hydra_config=True)

@@ -9,10 +9,14 @@ from functools import partial
 import pytest
 import torch
 import yaml
-from conftest import KERNELS, MECHANISMS, config
+from conftest import KERNELS, MECHANISMS, SMOKE, config
+from omegaconf import OmegaConf
 
 from data_prep.__main__ import prepare
-from lra.config import CONF, compose, data_command, explain, follow
+from lra.config import CONF
+from lra.config.compose import compose, data_command
+from lra.config.entry import follow
+from lra.config.errors import explain
 from lra.data.datamodule import Batch
 from lra.disk import atomic
 from lra.runs import record
@@ -97,6 +101,14 @@ def test_every_experiment_composes_builds_and_takes_a_step(experiment):
         model = build.classifier(cfg)
     module.loss(model, batch(cfg, min(cfg.task.length, 256), rows=2), build.loss(cfg)).backward()
     assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
+
+
+@pytest.mark.parametrize(
+    "words", ["attn.count=8 model.pool=cls", "attn.pinv.steps=3 optim.lr=1 data.pad=none", "task.length=64"]
+)
+def test_the_tests_own_way_to_compose_is_that_of_the_commands(words):
+    whole = compose("train", [*SMOKE, "attn=cur_abs", *words.split()])
+    assert OmegaConf.to_container(config("cur_abs", *words.split())) == OmegaConf.to_container(whole)
 
 
 def test_an_experiment_replaces_the_defaults():

@@ -8,7 +8,7 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
-from ..config import main
+from ..config.entry import main
 from ..report import bench_tables
 from ..runs import bench_record, record
 from . import contestants, profile, run

@@ -10,7 +10,8 @@ from typing import NamedTuple
 
 from omegaconf import DictConfig
 
-from ..config import CONF, compose
+from ..config import CONF
+from ..config.compose import compose
 
 
 class Shape(NamedTuple):

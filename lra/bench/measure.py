@@ -12,7 +12,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from ..config import failure
+from ..config.errors import failure
 
 LEFT_OUT = "left out: no time"
 Clock = Literal["wall", "cpu"]

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from omegaconf import DictConfig
 
-from ..config import OUT_OF_MEMORY, failure
+from ..config.errors import OUT_OF_MEMORY, failure
 from ..console import log
 from ..runs.bench_record import Row
 from ..train import build

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 from omegaconf import DictConfig
 
-from ..config import main
+from ..config.entry import main
 from ..runs import record
 from ..runs.open import open_run
 from ..train.restore import trained

@@ -5,7 +5,7 @@ from pathlib import Path
 from omegaconf import DictConfig
 from rich.console import Console
 
-from ..config import main
+from ..config.entry import main
 from ..console import log
 from ..runs import bench_record
 from ..runs import open as runs_on_disk

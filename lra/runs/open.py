@@ -8,7 +8,8 @@ from typing import Any
 import yaml
 from omegaconf import DictConfig, OmegaConf
 
-from ..config import CONF, flatten
+from ..config import CONF
+from ..config.label import flatten
 from ..disk import checksums
 from . import checkpoint, config_file, record
 from .canonical import bare_name, canonical

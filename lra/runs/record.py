@@ -18,7 +18,7 @@ from omegaconf import DictConfig, OmegaConf
 from pydantic import AliasChoices, ConfigDict, Field, NonNegativeFloat, NonNegativeInt, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
-from ..config import flatten
+from ..config.label import flatten
 from ..disk import checksums
 from ..disk.atomic import Unreadable, replacing, write  # noqa: F401 every file in the folder of a run is written by them
 from .canonical import canonical

@@ -15,7 +15,8 @@ from hydra.core.utils import JobStatus
 from hydra.types import HydraContext, RunMode
 from omegaconf import DictConfig
 
-from ..config import explain, main
+from ..config.entry import main
+from ..config.errors import explain
 from ..console import log
 from .job import FAILED, fail, job
 from .plan import Run, describe, expand, study

@@ -11,7 +11,7 @@ from statistics import mean
 
 from omegaconf import DictConfig, OmegaConf
 
-from ..config import compose
+from ..config.compose import compose
 from ..runs import record
 from ..runs.folder import settle
 from ..train import build

@@ -2,7 +2,7 @@
 
 from omegaconf import DictConfig
 
-from ..config import main
+from ..config.entry import main
 from ..console import log
 from ..runs import record
 from ..runs.folder import claim, writing

@@ -15,7 +15,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from torch import nn
 
 from ..attention.base import Attention, Mixer, Sizes
-from ..config import data_command
+from ..config.compose import data_command
 from ..data.datamodule import TaskData
 from ..model.classifier import Classifier
 from ..model.embed import FeatureEmbedding, TokenEmbedding

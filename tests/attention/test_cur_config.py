@@ -9,7 +9,7 @@ from conftest import MECHANISMS, config
 
 from lra.attention.cur import CUR
 from lra.attention.cur_plus import CURPlus
-from lra.config import compose
+from lra.config.compose import compose
 from lra.ops import cur
 from lra.runs import record
 from lra.runs.open import Run, unflatten

@@ -5,7 +5,7 @@ import torch
 from conftest import config
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from lra.config import compose
+from lra.config.compose import compose
 from lra.train import build
 
 LINEAR = ["soft_fixed", "psf", "psf_original", "linear", "linear_unnormalised", "performer", "performer_relu", "rfa"]

@@ -6,7 +6,7 @@ from conftest import config
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from lra.config import compose
+from lra.config.compose import compose
 from lra.train import build
 
 LINEAR = ("linformer", "luna", "transformer_ls")

@@ -4,7 +4,7 @@ import pytest
 import torch
 from test_zoo_c import NoSquare, block
 
-from lra.config import compose
+from lra.config.compose import compose
 from lra.train import build
 
 # Encoder of the LRA protocol on ListOps (d 64, 2 heads of 32, length 2048, 2 layers); softmax has 209,802, of them

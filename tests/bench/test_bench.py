@@ -17,7 +17,8 @@ from lra.bench import run as run_module
 from lra.bench.__main__ import bench
 from lra.bench.released_cur import Published
 from lra.bench.sdpa_backends import Exact
-from lra.config import CONF, compose
+from lra.config import CONF
+from lra.config.compose import compose
 from lra.model.dropout import Dropout
 from lra.runs import bench_record
 from lra.runs.open import scan

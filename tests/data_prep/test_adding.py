@@ -10,7 +10,7 @@ from conftest import p_value
 
 from data_prep.adding import Adding
 from data_prep.synthetic import LENGTHS
-from lra.config import compose
+from lra.config.compose import compose
 from lra.data.store import Split
 from lra.ops import metrics
 from lra.runs import record

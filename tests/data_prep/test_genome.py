@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from data_prep.genome import Genome, read_fasta, split_indices
-from lra.config import compose
+from lra.config.compose import compose
 from lra.data.store import StoreError, verify
 from lra.runs import record
 from lra.train import build

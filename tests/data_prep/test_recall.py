@@ -9,7 +9,7 @@ import torch
 from conftest import p_value
 
 from data_prep.recall import Recall
-from lra.config import compose
+from lra.config.compose import compose
 from lra.runs import record
 from lra.train import build
 from lra.train.__main__ import train

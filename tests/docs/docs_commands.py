@@ -32,7 +32,7 @@ from docs_pages import ROOT, Command
 from hydra._internal.hydra import Hydra
 from hydra.types import RunMode
 
-from lra.config import main
+from lra.config.entry import main
 
 SYSTEM = ("apt-get install chromium",)
 LAUNCHED = {"srun": {"--nodes", "--ntasks-per-node"}}

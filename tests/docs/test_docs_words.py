@@ -11,7 +11,10 @@ import pytest
 import yaml
 from docs_pages import PAGES, ROOT, blocks, spans
 
-from lra.config import _EXTRAS, CONF, compose, flatten
+from lra.config import CONF
+from lra.config.compose import compose
+from lra.config.errors import EXTRAS
+from lra.config.label import flatten
 
 TEXTS = {path.relative_to(ROOT).as_posix(): path.read_text() for path in PAGES}
 EXAMPLES = {block.file for page, text in TEXTS.items() for block in blocks(page, text) if block.file}
@@ -59,7 +62,7 @@ def test_sweeps_presets_kinds_and_launchers():
     said = {word.removeprefix("preset=") for word in re.findall(r"preset=\w+", TEXTS["docs/bench.md"])}
     assert said == yamls("preset")
     launchers = [row[0].strip("`") for row in cells("docs/sweeps.md")][1:]
-    assert set(launchers) == {"basic", "joblib", *_EXTRAS}
+    assert set(launchers) == {"basic", "joblib", *EXTRAS}
     kinds = re.search(r"`kinds` are ((?:`\w+`\s*)+)", TEXTS["docs/factorise.md"])[1]
     assert words(kinds) == set(KINDS)
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 from conftest import config
 
-from lra.config import compose
+from lra.config.compose import compose
 from lra.data.datamodule import TaskData
 from lra.data.store import Split
 from lra.train import build

@@ -15,7 +15,7 @@ from lra.attention.cur import CUR
 from lra.attention.linear import Linear
 from lra.attention.local import Local
 from lra.attention.softmax import Softmax
-from lra.config import compose
+from lra.config.compose import compose
 from lra.data.datamodule import Batch
 from lra.model.classifier import Classifier
 from lra.model.ema import EMA

@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from lra.config import compose
+from lra.config.compose import compose
 from lra.train import build
 from lra.train.__main__ import train
 

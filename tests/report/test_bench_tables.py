@@ -206,7 +206,7 @@ def test_markdown_and_terminal_hold_every_cell():
 
 
 def test_report_of_benchmarks_alone(tmp_path, capfd):
-    from lra.config import compose
+    from lra.config.compose import compose
     from lra.report.__main__ import report
 
     bench_record.save(made(STEPS), tmp_path)

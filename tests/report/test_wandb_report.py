@@ -11,7 +11,7 @@ import wandb_files
 from PIL import Image
 from test_report import RECORD, TESTS, add, diverged
 
-from lra.config import compose
+from lra.config.compose import compose
 from lra.report import published, summary, wandb
 from lra.report.__main__ import report
 

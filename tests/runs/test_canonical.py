@@ -8,7 +8,8 @@ import pytest
 import yaml
 from conftest import config
 
-from lra.config import CONF, compose
+from lra.config import CONF
+from lra.config.compose import compose
 from lra.runs import canonical, config_file, record
 from lra.runs.folder import settle
 from lra.runs.open import finished, open_run

@@ -10,7 +10,8 @@ from conftest import config
 from test_config import run
 
 from lra.attention.base import Attention
-from lra.config import CONF, compose
+from lra.config import CONF
+from lra.config.compose import compose
 from lra.maps.__main__ import show
 from lra.runs import config_file, record
 from lra.studies.dropin.__main__ import dropin

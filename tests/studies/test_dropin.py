@@ -10,7 +10,7 @@ import torch
 from conftest import config
 from omegaconf import OmegaConf
 
-from lra.config import compose
+from lra.config.compose import compose
 from lra.ops.cells import cells
 from lra.ops.pinv import cubic, exact
 from lra.ops.selection import gather_kept

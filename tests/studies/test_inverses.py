@@ -11,7 +11,8 @@ from test_config import run as entry
 from lra.attention.base import Sizes
 from lra.attention.nystrom import Nystrom
 from lra.attention.soft import Soft
-from lra.config import CONF, compose
+from lra.config import CONF
+from lra.config.compose import compose
 from lra.data.datamodule import Batch
 from lra.ops.pinv import newton
 from lra.runs.open import finished

@@ -9,7 +9,8 @@ from test_config import run as entry
 from test_report import RECORD
 from test_sweep import finish
 
-from lra.config import CONF, compose
+from lra.config import CONF
+from lra.config.compose import compose
 from lra.runs import record
 from lra.studies.lengths import points, show
 from lra.studies.lengths.__main__ import grid, lengths

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from conftest import MECHANISMS, config
 
-from lra.config import compose
+from lra.config.compose import compose
 from lra.data.datamodule import Batch
 from lra.runs import probes
 from lra.studies.probes import confine, measure

@@ -15,7 +15,7 @@ from omegaconf import OmegaConf
 
 from lra.attention.base import Sizes
 from lra.attention.softmax import Softmax
-from lra.config import compose
+from lra.config.compose import compose
 from lra.report import summary as report_tables
 from lra.runs import record
 from lra.runs.open import finished, scan

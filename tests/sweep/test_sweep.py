@@ -14,7 +14,8 @@ from hydra.utils import instantiate
 from test_config import run as entry
 from test_report import RECORD
 
-from lra.config import CONF, compose
+from lra.config import CONF
+from lra.config.compose import compose
 from lra.disk import lock
 from lra.runs import record
 from lra.sweep import __main__ as leader
@@ -69,13 +70,13 @@ def test_every_value_of_every_axis_is_a_run_with_a_name_of_its_own(name):
     made = config(name)
     points = plan.points(made.sweep.grids)
     assert len({tuple(point) for point in points}) == len(points)
+    small = config(name, *SMOKE, "seeds=[3]")
     for key, grid in made.sweep.grids.items():
         axes = {axis: list(values) for axis, values in grid.items()}
         assert set(axes["attn"]) <= set(MECHANISMS)
         axes["attn"] = axes["attn"][:1]
         for axis, values in axes.items():
             one = {other: some[:1] for other, some in axes.items()} | {axis: values}
-            small = config(name, *SMOKE, "seeds=[3]")
             small.sweep.grids = {key: one}
             assert len(plan.expand(small, threads=None)[0]) == len(values)
 

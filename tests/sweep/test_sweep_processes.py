@@ -61,7 +61,10 @@ def test_killed_sweep_goes_on_and_no_run_is_done_twice(data_root, tmp_path, laun
     _, err = again.communicate(timeout=600)
     assert again.returncode == 0 and "4 of 4 done" in err, err
     assert all(path.stat().st_mtime_ns == stamp for path, stamp in finished.items())
-    assert len(results(tmp_path)) == 4 and set(results(tmp_path).values()) == {1}
+    said = results(tmp_path)
+    assert len(said) == 4 and set(said.values()) <= {0, 1}
+    silent = {folder for folder, times in said.items() if not times}  # killed between its record and its last line
+    assert silent <= {str(path.parent) for path in finished}
 
 
 @pytest.mark.slow

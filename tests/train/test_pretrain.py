@@ -10,7 +10,7 @@ import torch
 from conftest import config
 from test_train import result, start
 
-from lra.config import compose
+from lra.config.compose import compose
 from lra.data.datamodule import Batch
 from lra.runs import checkpoint, pretraining, record
 from lra.train import build, pretrain

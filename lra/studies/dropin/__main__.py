@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from ...bench.measure import measure
-from ...config import main
+from ...config.entry import main
 from ...console import log
 from ...disk import checksums
 from ...runs import record

@@ -9,7 +9,7 @@ import torch
 from omegaconf import DictConfig
 from rich.console import Console
 
-from ...config import main
+from ...config.entry import main
 from ...console import log
 from ...runs import record
 from . import chord

@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 from omegaconf import DictConfig
 
-from ...config import main
+from ...config.entry import main
 from ...console import log
 from ...runs.open import finished
 from .matrices import Layer, of_run, random_tokens

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
 
-from ...config import main
+from ...config.entry import main
 from ...console import log
 from ...runs.open import scan
 from ...sweep.__main__ import carry_out

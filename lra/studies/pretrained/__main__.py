@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-from ...config import main
+from ...config.entry import main
 from ...integrations import needs
 from .figures import draw
 

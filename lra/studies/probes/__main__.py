@@ -5,7 +5,8 @@ from pathlib import Path
 import torch
 from omegaconf import DictConfig
 
-from ...config import compose, main
+from ...config.compose import compose
+from ...config.entry import main
 from ...console import log
 from ...runs import probes, record
 from ...runs.open import Run, finished

@@ -7,7 +7,8 @@ import numpy as np
 import torch
 from omegaconf import DictConfig, OmegaConf
 
-from ...config import flatten, main
+from ...config.entry import main
+from ...config.label import flatten
 from ...console import log
 from ...data.datamodule import Batch
 from ...model.classifier import Classifier

@@ -7,7 +7,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from ...config import main
+from ...config.entry import main
 from ...console import log
 from ...runs import record
 from .record import scan

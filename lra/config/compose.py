@@ -1,0 +1,84 @@
+"""Read, check and complete a configuration."""
+
+import contextlib
+from collections.abc import Iterable
+
+import hydra
+from hydra.core.global_hydra import GlobalHydra
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf, open_dict
+
+from .. import schema
+from . import CONF
+from .label import label
+
+_DATA_KEYS = ("task=", "task.", "budget=", "source.", "data.root=", "protocol=")
+
+
+def refuse_lists(overrides: Iterable[str]) -> None:
+    """Raise ValueError for a group with a list as its value, which hydra would read as something else."""
+    for override in overrides:
+        group, _, value = override.lstrip("+~").partition("=")
+        if value.startswith("[") and (CONF / group).is_dir():
+            raise ValueError(f"{group} takes one name, not a list; for several runs: -m {group}={value.strip('[]')}")
+
+
+def compose(name: str, overrides: Iterable[str] = ()) -> DictConfig:
+    """Compose the configuration of ``python -m lra.<name> *overrides``, for tests and notebooks."""
+    overrides = list(overrides)
+    refuse_lists(overrides)
+    inside = GlobalHydra.instance().is_initialized()
+    with contextlib.nullcontext() if inside else hydra.initialize_config_dir(str(CONF), version_base="1.3"):
+        config = hydra.compose(name, overrides, return_hydra_config=True)
+        choices = config.hydra
+        with open_dict(config):
+            del config["hydra"]
+        return prepared(name, config, choices)
+
+
+def prepared(name: str, config: DictConfig, choices: DictConfig) -> DictConfig:
+    """Check and complete a composed configuration.
+
+    Args:
+        name: of the entry point.
+        config: as hydra composed it.
+        choices: hydra's own configuration, with the overrides and the chosen groups.
+
+    Returns:
+        The configuration with values of the types of ``schema``, ``command_overrides``, the ``data_overrides`` among
+        them that ``data_prep`` needs for its data, and a ``label`` if it has an attn.
+
+    Raises:
+        ValueError: ``schema`` refuses an option.
+    """
+    config = schema.resolved(name, config)
+    with open_dict(config):
+        config.command_overrides = list(choices.overrides.task)
+        config.data_overrides = [line for line in choices.overrides.task if line.lstrip("+~").startswith(_DATA_KEYS)]
+        if (task := choices.runtime.choices.get("task")) and f"task={task}" not in config.data_overrides:
+            config.data_overrides.insert(0, f"task={task}")  # named by an experiment
+        config.multirun = choices.mode is RunMode.MULTIRUN
+        if "attn" in choices.runtime.choices:
+            config.label = label(config, choices)
+    return config
+
+
+def data_command(config: DictConfig) -> str:
+    """The command that prepares the data of this configuration."""
+    return f"python -m data_prep {' '.join(config.data_overrides)}"
+
+
+def class_pooled(*, _root_: DictConfig) -> bool | None:
+    """Resolve ``${class_pooled:}``: whether model.pool=cls; None in a configuration without a model of its own."""
+    pool = OmegaConf.select(_root_, "model.pool")
+    return None if pool is None else pool == "cls"
+
+
+def of_budget(key: str, default: int | float, *, _root_: DictConfig) -> int | float:
+    """Resolve ``${of_budget:key,default}``: what the chosen budget of the task says about a key, or the default."""
+    budgets = OmegaConf.select(_root_, "budgets")
+    return default if budgets is None else budgets.get(_root_.budget, {}).get(key, default)
+
+
+OmegaConf.register_new_resolver("class_pooled", class_pooled, replace=True)
+OmegaConf.register_new_resolver("of_budget", of_budget, replace=True)

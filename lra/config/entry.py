@@ -1,0 +1,111 @@
+"""Entry points: what makes a function of a configuration a command."""
+
+import contextlib
+import functools
+import os
+import re
+import sys
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+import hydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import HydraException
+from hydra.types import RunMode
+from omegaconf import DictConfig
+
+from ..console import log, without_login
+from ..startup import interruptible
+from . import CONF
+from .compose import prepared, refuse_lists
+from .errors import explain, refusal
+
+
+def main(name: str) -> Callable:
+    """Make a function of a DictConfig an entry point over conf/<name>.yaml.
+
+    The function itself is reachable as ``__wrapped__``. A user's mistake (ValueError, OSError, hydra's own errors) ends
+    in one line on stderr and exit status 1; LRA_TRACEBACK=1 shows the traceback instead. With -m a run that fails for
+    any reason does not stop the others; the failed ones are listed at the end.
+    """
+
+    def decorate(function: Callable[[DictConfig], Any]) -> Callable[[], None]:
+        show = "LRA_TRACEBACK" in os.environ
+        failed: list[str] = []  # runs of -m in this process, with their reason
+        parent: int | None = None  # pid of the command itself; a launcher starts further processes
+
+        @functools.wraps(function)
+        def run(config: DictConfig) -> Any:
+            choices = HydraConfig.get()
+            try:
+                return function(prepared(name, config, choices))
+            except Exception as error:
+                unexpected = show or not refusal(error)
+                if choices.mode is RunMode.MULTIRUN:
+                    if unexpected:
+                        traceback.print_exc()
+                    failed.append(without_login(f"{' '.join(choices.overrides.task)}: {explain(error)}"))
+                    log(f"lra: failed: {failed[-1]}")
+                    if os.getpid() == parent:  # listed at the end; hydra would print the overrides once more
+                        return None
+                    raise  # in a launcher's process: hydra continues and raises the first error at the end
+                if unexpected:
+                    raise
+                sys.exit(without_login(f"lra: {explain(error)}"))
+
+        @functools.wraps(function)
+        def entry() -> None:
+            nonlocal parent
+            parent = os.getpid()
+            os.environ["HYDRA_FULL_ERROR"] = "1"  # raise exceptions instead of printing them
+            failed.clear()
+            try:
+                interruptible()
+                refuse_lists(sys.argv[1:])
+                sys.argv[1:] = map(_escape, sys.argv[1:])
+                if {"-m", "--multirun"} & set(sys.argv):
+                    sys.argv[1:] = follow(sys.argv[1:])
+                hydra.main(version_base="1.3", config_path=str(CONF), config_name=name)(run)()
+                if failed:
+                    sys.exit("\n  ".join([f"lra: {len(failed)} failed, the others ended well", *failed]))
+            except KeyboardInterrupt as stop:
+                sys.exit(f"lra: {stop}" if str(stop) else "lra: interrupted")
+            except Exception as error:
+                if show or not refusal(error):
+                    raise
+                sys.exit(without_login(f"lra: {explain(error)}"))
+
+        return entry
+
+    return decorate
+
+
+def _escape(override: str) -> str:
+    """Escape "=" in a value, as hydra requires: run=runs/cur_abs-count=32 -> run=runs/cur_abs-count\\=32."""
+    key, _, value = override.partition("=")
+    call = re.match(r"\w+\(", value)  # of hydra's grammar: glob(*,exclude=psf*)
+    plain = "=" in value and "\\=" not in value and value[0] not in "[{'\"" and not call
+    return f"{key}={value.replace('=', chr(92) + '=')}" if plain else override
+
+
+def follow(overrides: list[str]) -> list[str]:
+    """Delay options of a swept group: attn=sdpa,cur_abs attn.count=32 -> attn.count=choice(32).
+
+    Hydra first composes without the swept overrides, that is with another attn, which may lack a plain override's key;
+    it applies a choice only in each run.
+    """
+    parser = OverridesParser.create()
+    parsed = {}
+    for override in overrides:
+        with contextlib.suppress(HydraException):  # an option of hydra's own, or a mistake that hydra reports
+            parsed[override] = parser.parse_override(override)
+    swept = {o.key_or_group for o in parsed.values() if o.is_sweep_override() and (CONF / o.key_or_group).is_dir()}
+    late = {
+        override
+        for override, o in parsed.items()
+        if o.key_or_group.partition(".")[0] in swept - {o.key_or_group} and not (o.is_sweep_override() or o.is_delete())
+    }
+    choice = lambda override: re.sub("=(.*)", r"=choice(\1)", override, count=1, flags=re.DOTALL)
+    return [choice(override) if override in late else override for override in overrides]
