@@ -21,7 +21,7 @@ from lra.ops import three_factor
 from lra.ops import triton as kernels
 from lra.ops.pinv import cubic, exact
 from lra.ops.selection import PAIRINGS, select
-from lra.ops.triton import core_library, op, tiles
+from lra.ops.triton import core_library, launch, op, tiles
 
 WIDE, HALF, BRAIN = torch.float32, torch.float16, torch.bfloat16
 
@@ -74,6 +74,30 @@ def test_tiles_of_other_architectures_compute_the_same(monkeypatch, arch, dtype)
     check({"n": 70, "m": 64, "d": 64, "e": 64, "dtype": dtype, "masked": True, "N": 1})
 
 
+@pytest.mark.parametrize("dtype", [WIDE, BRAIN])
+def test_many_parts_of_the_sequence_are_combined_beforehand(monkeypatch, dtype):
+    """And few by every program of the next launch, as in the tests above."""
+    monkeypatch.setattr(tiles, "PARTS", 1)
+    check({"n": 700, "m": 16, "d": 16, "e": 16, "dtype": dtype, "masked": True})
+
+
+@pytest.mark.parametrize("m,dtype,inverse", [(64, BRAIN, "beside"), (64, WIDE, "own"), (128, BRAIN, "library")])
+def test_launches_of_both_passes(m, dtype, inverse):
+    (q, k, v), rows, cols, mask, dout = case(n=150, m=m, d=16, e=16, dtype=dtype, masked=True)
+    q, k, v, dout = (x.to(dtype) for x in (q, k, v, dout))
+    near, names = launch.kept(q, k, None, None, rows, cols, mask, None, None), []
+
+    def record(kernel, grid, *args, warps, stages, **constants):
+        names.append(kernel.__name__)
+
+    _, *saved = launch.forward(q, k, v, near, mask, 2, True, run=record)
+    assert names == [*(["inverse"] if inverse == "own" else []), "rv_kernel", "out_kernel"]
+    names.clear()
+    launch.backward(dout, q, k, v, near, mask, *saved, 2, True, run=record)
+    own = ["inverse_backward"] if inverse == "own" else []
+    assert names == ["c_backward_kernel", *own, "r_backward_kernel", "scatter_kernel"]
+
+
 LARGE = [
     {"n": n, "m": m, "d": d, "e": e, "dtype": dtype, "masked": masked, "N": 2}
     for n, m, d, e, masked in (
@@ -119,12 +143,12 @@ def test_landmarks_get_their_gradients(masked):
 
 
 def test_library_products_stand_in_for_the_launch_they_replace():
-    """The gradient of W = cubic(U) rv written out, against autograd through the steps."""
+    """The gradient of W = cubic(U) rv through U written out, against autograd through the steps."""
     g = torch.Generator().manual_seed(0)
     a, b, rv, dw = (torch.randn(3, 10, 7, dtype=torch.float64, generator=g).requires_grad_() for _ in range(4))
     real = torch.arange(10) < torch.tensor([[10], [9], [4]])
-    w = core_library.forward(a, b, real, real, rv, 5)
-    expected = torch.autograd.grad(w, (rv, a, b), dw.detach())
+    w = core_library.inverse(a, b, real, real, 5) @ rv
+    expected = torch.autograd.grad(w, (a, b), dw.detach())
     for x, y in zip(core_library.backward(a, b, real, real, rv, dw, 5), expected, strict=True):
         torch.testing.assert_close(x, y, rtol=1e-10, atol=1e-12)
 
@@ -218,7 +242,7 @@ def test_autocast_of_the_operator_itself():
 
 def test_backward_inside_autocast_is_backward_outside(monkeypatch):
     """Where library products stand in for the inner kernel, autocast would round them."""
-    monkeypatch.setattr(tiles, "cubic", lambda *sizes: None)
+    monkeypatch.setattr(tiles, "on_chip", lambda *sizes: False)
     (q, k, v), rows, cols, mask, dout = arguments()
     out = fused(q, k, v, rows, cols, mask, True, 2)
     found = []

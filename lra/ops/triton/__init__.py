@@ -5,14 +5,17 @@ With kept queries Qr and keys Kc (m rows each), scale = 1/√d and masked keys e
     R = softmax(scale Qr Kᵀ)     U = softmax(scale Qr Kcᵀ), padded rows 0     C = softmax(scale Q Kcᵀ)
     Z = cubic(U)    W = Z (R V)    O = C W    and, to copy, O[rows] = R V
 
-in three launches: R V over keys and values (``forward``), U, Z and W for each head on chip (``cubic``; library
-products beyond 64 kept rows, ``inner``), O over queries (``forward``). Backward in four, more for large sizes, with D
-for dO without copied rows:
+in two launches (``streaming_forward``): R V over keys and values, beside which a program for each head computes U and Z
+on chip (``core``; library products beyond 64 kept rows, ``core_library``), and O over queries, of which each program
+computes W first. Backward in three (``streaming_backward``), more for large sizes, with D for dO without copied rows:
 
     dW = Cᵀ D    dC = D Wᵀ    dSc = C * (dC - rowsum(dC * C))    dQ = scale dSc Kc    dKc = scale dScᵀ Q
     dZ = dW (R V)ᵀ    d(R V) = Zᵀ dW + dO[rows]    dU from dZ through the steps    dSu = U * (dU - rowsum(dU * U))
     dR = d(R V) Vᵀ    dSr = R * (dR - rowsum(d(R V) * R V))    dV = Rᵀ d(R V)    dK = scale dSrᵀ Qr
     dQr = scale (dSu Kc + dSr K)    dKc += scale dSuᵀ Qr    added to dQ and dK at the kept rows
+
+dW, dQ and dKc come from the first launch, dK, dV and dQr from the second, where a program for each head takes the
+gradient through Z to U, and the third adds at the kept rows.
 
 Sums over the sequence are computed in parts and added in order, so results are the same in every run. Inputs are
 float32, float16 or bfloat16; all sums are in float32, and 16-bit factors whose rounding would dominate the error are

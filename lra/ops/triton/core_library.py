@@ -24,29 +24,27 @@ def inner_matrix(a: Tensor, b: Tensor, a_real: Tensor | None, b_real: Tensor | N
     return u if a_real is None else u * a_real[..., None]
 
 
-def forward(a, b, a_real, b_real, rv: Tensor, steps: int) -> Tensor:
-    """Compute W = Z rv (G,M,E)."""
-    return pinv.cubic(inner_matrix(a, b, a_real, b_real), steps=steps) @ rv
+def inverse(a, b, a_real, b_real, steps: int) -> Tensor:
+    """Compute Z (G,M,M)."""
+    return pinv.cubic(inner_matrix(a, b, a_real, b_real), steps=steps)
 
 
-def backward(a, b, a_real, b_real, rv: Tensor, dw: Tensor, steps: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Compute the gradients of rv (G,M,E), and the parts of those of a and b (G,M,D) that come from U."""
+def backward(a, b, a_real, b_real, rv: Tensor, dw: Tensor, steps: int) -> tuple[Tensor, Tensor]:
+    """Compute the parts of the gradients of a and b (G,M,D) that come from U."""
     u = inner_matrix(a, b, a_real, b_real)
     s, first = u.sum(-2).max(-1)
     s = s[:, None, None]
     z = [u.mT / s]
-    for _ in range(steps):
+    for _ in range(steps - 1):
         _, t = pinv.cubic_factors(u, z[-1])
         z.append(torch.baddbmm(z[-1], z[-1], t, beta=13 / 4, alpha=-1 / 4))
-    drv = z.pop().mT @ dw
     grad = dw @ rv.mT
     du = torch.zeros_like(u)
-    while z:
-        last = z.pop()
+    for last in reversed(z[:steps]):
         more, grad = pinv.cubic_pull(u, last, *pinv.cubic_factors(u, last), grad)
         du += more
     column = torch.arange(u.shape[-1], device=u.device) == first[:, None]
     pull = (grad * u.mT).sum((-2, -1)) / s[:, 0, 0] ** 2
     du = du + grad.mT / s - (column * pull[:, None])[:, None]
     ds = u * (du - (du * u).sum(-1, keepdim=True)) * a.shape[-1] ** -0.5
-    return drv, ds @ b, ds.mT @ a
+    return ds @ b, ds.mT @ a

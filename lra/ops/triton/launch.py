@@ -62,7 +62,7 @@ def sizes(q: Tensor, v: Tensor, m: int) -> dict[str, int]:
 
 def forward(
     q, k, v, near: Kept, mask, steps: int, copy: bool, run=run, arch=None
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Launch the forward pass.
 
     Args:
@@ -75,7 +75,7 @@ def forward(
         arch: 80, 90, 100; None for that of q's device.
 
     Returns:
-        Output (N,H,L,E), laid out as v; in float32 R V and W (G,M,E) and the base-2 log-sum-exp of R (G,M).
+        Output (N,H,L,E), laid out as v; in float32 R V and W (G,M,E), the base-2 log-sum-exp of R (G,M) and Z (G,M,M).
     """
     N, H, L, D = q.shape
     G, M, E = N * H, _count(near), v.shape[-1]
@@ -84,41 +84,46 @@ def forward(
     new = lambda *shape: q.new_empty(shape, dtype=torch.float32)
 
     area = size["BM"], max(size["BD"], size["BE"]), q.dtype, arch or tiles.arch(q.device)
+    inverse = _inverse(steps, q.dtype)
     tile = tiles.streaming("rv", *area)
     chunk = tiles.chunk(G, L, tile.block, q.device)
     S = -(-L // chunk)
     rv_parts, lse_parts = new(S, G, M, E), new(S, G, M)
-    strides = (*near.q.stride()[:3], *k.stride()[:3], *v.stride()[:3])
-    run(
-        fore.rv_kernel, (G, S), near.q, k, v, near.rows, mask, rv_parts, lse_parts, *strides, H, L, chunk, scale2,
-        **_cut(tile), **size,
-    )  # fmt: skip
-
-    inside = tiles.cubic(size["BM"], area[-1])
-    if inside is None:
-        rv, lse = core_library.combine(rv_parts, lse_parts)
-        w = core_library.forward(*near.gathered(), rv, steps)
-    else:
-        rv, lse, w = new(G, M, E), new(G, M), new(G, M, E)
+    on_chip = tiles.on_chip(size["BM"], area[-1])
+    beside = on_chip and tiles.beside(*area[:3])
+    z = new(G, M, M) if on_chip else None
+    if on_chip and not beside:
         run(
-            core.cubic_kernel, (G,), *near, rv_parts, lse_parts, rv, lse, w,
-            *near.strides(), *near.real_strides(), H, S, scale2,
-            STEPS=steps, PRECISION=tiles.inner_precision(q.dtype), warps=inside.warps, stages=inside.stages, **size,
+            core.inverse, (G,), *near, z, *near.strides(), *near.real_strides(), H, scale2,
+            M=M, D=D, BM=size["BM"], BD=size["BD"], warps=4, stages=1, **inverse,
         )  # fmt: skip
+    strides = (*near.strides(), *k.stride()[:3], *v.stride()[:3], *near.real_strides())
+    run(
+        fore.rv_kernel, (G, S + beside), near.q, near.k, k, v, *near[2:], mask, rv_parts, lse_parts, z,
+        *strides, H, L, chunk, scale2, INVERSE=beside, **inverse, **_cut(tile), **size,
+    )  # fmt: skip
+    if S > tiles.PARTS or not on_chip:
+        rv_parts, lse_parts = (x[None] for x in core_library.combine(rv_parts, lse_parts))
+    if on_chip:
+        rv, lse, w = new(G, M, E), new(G, M), new(G, M, E)
+    else:
+        z, rv, lse = core_library.inverse(*near.gathered(), steps), rv_parts[0], lse_parts[0]
+        w = z @ rv
 
     out = torch.empty_like(v)  # in the layout of its operands, as gradients too: autograd copies any other
     tile = tiles.streaming("out", *area)
     chunk = tiles.chunk(G, L, tile.block, q.device, fill=32)
     run(
-        fore.out_kernel, (G, -(-L // chunk)), q, near.k, w, rv, near.rows, near.cols, near.col_real, out,
-        *q.stride()[:3], *near.k.stride()[:3], *_pair(near.col_real), *out.stride()[:3], H, L, chunk, scale2,
-        COPY=copy, **_cut(tile), **size,
+        fore.out_kernel, (G, -(-L // chunk)), q, near.k, z if on_chip else None, rv_parts, lse_parts, rv, lse, w,
+        near.rows, near.cols, near.col_real, out, *q.stride()[:3], *near.k.stride()[:3], *_pair(near.col_real),
+        *out.stride()[:3], H, L, len(rv_parts), chunk, scale2,
+        COPY=copy, INNER=inverse["INNER"], **_cut(tile), **size,
     )  # fmt: skip
-    return out, rv, w, lse
+    return out, rv, w, lse, z
 
 
 def backward(
-    dout, q, k, v, near: Kept, mask, rv, w, lse, steps: int, copy: bool, run=run, arch=None
+    dout, q, k, v, near: Kept, mask, rv, w, lse, z, steps: int, copy: bool, run=run, arch=None
 ) -> tuple[Tensor, ...]:
     """Launch the backward pass, with arguments and results of ``forward``.
 
@@ -133,8 +138,7 @@ def backward(
     new = lambda *shape: q.new_empty(shape, dtype=torch.float32)
 
     area = size["BM"], max(size["BD"], size["BE"]), q.dtype, arch or tiles.arch(q.device)
-    tile = tiles.streaming_backward(*area)
-    how = _cut(tile) | size
+    tile = tiles.streaming_backward("c_backward", *area)
     chunk = tiles.chunk(G, L, tile.block, q.device)
     S = -(-L // chunk)
     dq, dk, dv = (torch.empty_like(x) for x in (q, k, v))
@@ -143,34 +147,41 @@ def backward(
         run(
             back.c_backward_kernel, (G, S), q, near.k, w, near.rows, near.cols, near.col_real, dout,
             dq, dw_parts, dk_parts, *q.stride()[:3], *near.k.stride()[:3], *_pair(near.col_real), *dout.stride()[:3],
-            *dq.stride()[:3], H, L, chunk, scale, scale2, COPY=copy, TURNED=tile.turned, **part, **how,
+            *dq.stride()[:3], H, L, chunk, scale, scale2, COPY=copy, TURNED=tile.turned, **part, **_cut(tile), **size,
         )  # fmt: skip
 
-    inside = tiles.cubic(size["BM"], area[-1])
-    if inside is None:
-        a, b, a_real, b_real = near.gathered()
-        drv, dq_rows, dk_cols = core_library.backward(a, b, a_real, b_real, rv, dw_parts.sum(0), steps)
-        dk_cols = dk_cols + dk_parts.sum(0)
+    on_chip, inverse = tiles.on_chip(size["BM"], area[-1]), _inverse(steps, q.dtype)
+    if S > tiles.PARTS or not on_chip:
+        dw_parts, dk_parts = dw_parts.sum(0, keepdim=True), dk_parts.sum(0, keepdim=True)
+    if on_chip:
+        dq_rows, dk_cols, drv, delta = new(G, M, D), new(G, M, D), None, None
+        scratch = new(G, tiles.scratch(steps, inverse["SYMMETRIC"]), size["BM"], size["BM"])
+    else:
+        dq_rows, dk_cols = core_library.backward(*near.gathered(), rv, dw_parts[0], steps)
+        dk_cols = dk_cols + dk_parts[0]
+        drv, z, scratch = z.mT @ dw_parts[0], None, None
         if copy:
             drv = drv + _gather(dout, near.rows).float().flatten(0, 1)
         delta = (drv * rv).sum(-1)
-    else:
-        drv, delta, dq_rows, dk_cols = new(G, M, E), new(G, M), new(G, M, D), new(G, M, D)
+    beside = on_chip and tiles.beside(*area[:3])
+    if on_chip and not beside:
         run(
-            core.cubic_backward_kernel, (G,), *near, rv, dout, dw_parts, dk_parts,
-            new(G, 4 + steps, size["BM"], size["BM"]), drv, delta, dq_rows, dk_cols,
-            *near.strides(), *near.real_strides(), *dout.stride()[:3], H, S, scale, scale2,
-            STEPS=steps, PRECISION=tiles.inner_precision(q.dtype), COPY=copy,
-            warps=inside.warps, stages=inside.stages, **size,
+            core.inverse_backward, (G,), *near, rv, dw_parts, dk_parts, scratch, dq_rows, dk_cols,
+            *near.strides(), *near.real_strides(), H, len(dw_parts), scale, scale2,
+            warps=4, stages=1, **inverse, **size,
         )  # fmt: skip
 
+    tile = tiles.streaming_backward("r_backward", *area)
     dq_parts = new(S, G, M, D)
     for part in tiles.passes("DV", "DK", "DQ", tile.launches):
         run(
-            back.r_backward_kernel, (G, S), near.q, k, v, near.rows, mask, lse, drv, delta, dk, dv, dq_parts,
-            *near.q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *dk.stride()[:3], *dv.stride()[:3],
-            H, L, chunk, scale, scale2, **part, **how,
+            back.r_backward_kernel, (G, S + beside), near.q, near.k, k, v, *near[2:], mask, lse, z, rv, drv, delta,
+            dout, dw_parts, dk_parts, scratch, dk, dv, dq_parts, dq_rows, dk_cols,
+            *near.strides(), *k.stride()[:3], *v.stride()[:3], *dout.stride()[:3], *dk.stride()[:3], *dv.stride()[:3],
+            *near.real_strides(), H, L, len(dw_parts), chunk, scale, scale2,
+            COPY=copy, INVERSE=beside, **part, **inverse, **_cut(tile), **size,
         )  # fmt: skip
+        beside = False  # once
 
     given = near.rows is None
     dq_kept, dk_kept = (
@@ -201,6 +212,10 @@ def row_scores(a: Tensor, b: Tensor | None, mask, score: str, class_token: bool,
 
 def _cut(tile: tiles.Tile) -> dict:
     return {"BN": tile.block, "PRECISION": tile.precision, "warps": tile.warps, "stages": tile.stages}
+
+
+def _inverse(steps: int, dtype: torch.dtype) -> dict:
+    return {"STEPS": steps, "INNER": tiles.inner_precision(dtype), "SYMMETRIC": tiles.symmetric(dtype, steps)}
 
 
 def _count(near: Kept) -> int:

@@ -18,7 +18,7 @@ def three_factor(
     col_real: Tensor | None,
     steps: int,
     copy: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     from . import launch
 
     q, k, v, q_kept, k_kept = (rows_adjoin(x) for x in (q, k, v, q_kept, k_kept))
@@ -32,7 +32,7 @@ def _(q, k, v, q_kept, k_kept, rows, cols, mask, row_real, col_real, steps, copy
     N, H = q.shape[:2]
     G, M, E = N * H, (q_kept if rows is None else rows).shape[2], v.shape[-1]
     new = lambda *shape: q.new_empty(shape, dtype=torch.float32)
-    return _like(v), new(G, M, E), new(G, M, E), new(G, M)
+    return _like(v), new(G, M, E), new(G, M, E), new(G, M), new(G, M, M)
 
 
 @torch.library.custom_op("lra::three_factor_backward", mutates_args=())
@@ -51,6 +51,7 @@ def three_factor_backward(
     rv: Tensor,
     w: Tensor,
     lse: Tensor,
+    z: Tensor,
     steps: int,
     copy: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
@@ -60,11 +61,11 @@ def three_factor_backward(
     near = launch.kept(q, k, q_kept, k_kept, rows, cols, mask, row_real, col_real)
     # A backward pass inside autocast would round the library's products of the inner matrix.
     with torch.cuda.device_of(q), torch.autocast(q.device.type, enabled=False):
-        return launch.backward(dout, q, k, v, near, mask, rv, w, lse, steps, copy)
+        return launch.backward(dout, q, k, v, near, mask, rv, w, lse, z, steps, copy)
 
 
 @three_factor_backward.register_fake
-def _(dout, q, k, v, q_kept, k_kept, rows, cols, mask, row_real, col_real, rv, w, lse, steps, copy):
+def _(dout, q, k, v, q_kept, k_kept, rows, cols, mask, row_real, col_real, rv, w, lse, z, steps, copy):
     kept = [q.new_empty(0), k.new_empty(0)] if rows is not None else [_like(x) for x in (q_kept, k_kept)]
     return (*(_like(x) for x in (q, k, v)), *kept)
 

@@ -1,4 +1,4 @@
-"""Parts of the kernels: gathered loads, matrix products, the forward of C, the inner matrix, its cubic iteration.
+"""Parts of the kernels: gathered loads, matrix products, the forward of C, the inner matrix.
 
 M kept rows and columns, D key size, E value size; BM, BD, BE the same rounded up to powers of two from 16 on, which
 dots require; BN rows of the sequence at a time. Rows and entries beyond the true sizes are loaded as zeros.
@@ -121,9 +121,14 @@ def inner_matrix(a, b, row_real, col_real, scale2, PRECISION: tl.constexpr):
 
 
 @triton.jit
-def cubic_step(u, z, PRECISION: tl.constexpr):
-    """Z (13 I - UZ (15 I - UZ (7 I - UZ))) / 4."""
-    p = dot(u, z, PRECISION)
-    t = 7.0 * p - dot(p, p, PRECISION)
-    t = 15.0 * p - dot(p, t, PRECISION)
-    return 3.25 * z - 0.25 * dot(z, t, PRECISION)
+def largest_column(u):
+    """Compute the largest column sum of u as (1,1), not a scalar, which triton 3.7 cannot place in tensor memory."""
+    return tl.max(tl.sum(u, 0)[None, :], 1, keep_dims=True)
+
+
+@triton.jit
+def first_column(u):
+    """Whether each column (1,BM) of u is the first with the largest sum."""
+    sums = tl.sum(u, 0)[None, :]
+    j = tl.arange(0, u.shape[1])[None, :]
+    return j == tl.min(tl.where(sums == tl.max(sums, 1, keep_dims=True), j, u.shape[1]), 1, keep_dims=True)

@@ -1,10 +1,10 @@
 """Registers, shared memory and spills of every launch, compiled ahead of time without a GPU.
 
 python -m lra.ops.triton.resources [arch=80,90,100] [dtype=bf16,fp16,fp32] [m=16,32,64,128] [d=16,32,64,128]
-                               [kernel=rv,out,c_backward,r_backward,scatter,score,cubic,cubic_backward]
+                               [kernel=rv,out,c_backward,r_backward,scatter,score,inverse,inverse_backward]
 
-The compilation of a launch takes 1 to 10 s, that of cubic_backward for 64 kept rows up to two minutes, since products
-of split float32 factors are unrolled. Triton caches the result in TRITON_CACHE_DIR.
+The compilation of a launch takes 1 to 10 s, with the inverse of 64 kept rows up to two minutes, since products of split
+float32 factors are unrolled. Triton caches the result in TRITON_CACHE_DIR.
 """
 
 import itertools
@@ -25,7 +25,7 @@ CHOICES = {
     "dtype": ("bf16", "fp16", "fp32"),
     "m": ("16", "32", "64", "128"),
     "d": ("16", "32", "64", "128"),
-    "kernel": ("rv", "out", "c_backward", "r_backward", "scatter", "score", "cubic", "cubic_backward"),
+    "kernel": ("rv", "out", "c_backward", "r_backward", "scatter", "score", "inverse", "inverse_backward"),
 }
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 TYPES = {
@@ -67,8 +67,8 @@ def rows(arch: str, dtype: str, m: str, d: str, kernels: tuple[str, ...] = CHOIC
         q, k, v = (torch.empty(N, L, H, D, dtype=DTYPES[dtype]).transpose(1, 2) for _ in range(3))
         index, mask = torch.empty(N, H, M, dtype=torch.int64), torch.empty(N, L, dtype=torch.bool)
         near = launch.kept(q, k, None, None, index, index, mask, None, None)
-        out, rv, w, lse = launch.forward(q, k, v, near, mask, 6, True, run=compile, arch=int(arch))
-        launch.backward(out, q, k, v, near, mask, rv, w, lse, 6, True, run=compile, arch=int(arch))
+        out, *saved = launch.forward(q, k, v, near, mask, 6, True, run=compile, arch=int(arch))
+        launch.backward(out, q, k, v, near, mask, *saved, 6, True, run=compile, arch=int(arch))
         launch.row_scores(q, k, mask, "abs", False, run=compile)
     return table_rows
 

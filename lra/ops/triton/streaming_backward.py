@@ -1,9 +1,9 @@
-"""The streaming launches of the backward pass: over queries, over keys and values, and the sum over kept rows."""
+"""The launches of the backward pass: over queries, over keys and values beside the inverse, the sum over kept rows."""
 
 import triton
 import triton.language as tl
 
-from .core import summed
+from .core import inverse_backward, summed
 from .primitives import VARYING, dot, dot_halves, dot_wide, halves, is_real, load, narrow, probabilities, slots, store
 
 
@@ -67,57 +67,82 @@ def c_backward_kernel(
 
 @triton.jit(do_not_specialize=VARYING)
 def r_backward_kernel(
-    q, k, v, rows, mask, lse, drv, delta, dk, dv, dq,
-    q_n, q_h, q_l, k_n, k_h, k_l, v_n, v_h, v_l, dk_n, dk_h, dk_l, dv_n, dv_h, dv_l, H, L, chunk, scale, scale2,
+    q, kept_k, k, v, rows, cols, row_real, col_real, mask, lse, z, rv, drv, delta, dout, dw_parts, dk_parts, scratch,
+    dk, dv, dq, dq_rows, dk_cols,
+    q_n, q_h, q_l, kk_n, kk_h, kk_l, k_n, k_h, k_l, v_n, v_h, v_l, o_n, o_h, o_l, dk_n, dk_h, dk_l, dv_n, dv_h, dv_l,
+    rr_n, rr_h, cr_n, cr_h, H, L, S, chunk, scale, scale2,
     M: tl.constexpr, D: tl.constexpr, E: tl.constexpr, BM: tl.constexpr, BD: tl.constexpr, BE: tl.constexpr,
-    BN: tl.constexpr, PRECISION: tl.constexpr, DV: tl.constexpr, DK: tl.constexpr, DQ: tl.constexpr,
+    BN: tl.constexpr, PRECISION: tl.constexpr, COPY: tl.constexpr,
+    STEPS: tl.constexpr, INNER: tl.constexpr, SYMMETRIC: tl.constexpr, INVERSE: tl.constexpr,
+    DV: tl.constexpr, DK: tl.constexpr, DQ: tl.constexpr,
 ):  # fmt: skip
     """Compute dk and dv of ``chunk`` keys, and their part of the gradient of q[rows] (S,G,M,D).
 
-    dR = drv vᵀ, dS = R * (dR - delta), dv = Rᵀ drv, dk = scale dSᵀ q[rows], dq = scale dS k, R from its log-sum-exp.
-    DV, DK, DQ: the gradients of this launch.
+    d(R V) = zᵀ dW + dout[rows], dR = d(R V) vᵀ, dS = R * (dR - rowsum(d(R V) * R V)), dv = Rᵀ d(R V),
+    dk = scale dSᵀ q[rows], dq = scale dS k, R from its log-sum-exp. If z is None, drv = d(R V) and
+    delta = rowsum(drv * R V) are given instead of the S parts of dW. COPY: whether there is dout[rows]. DV, DK, DQ: the
+    gradients of this launch. INVERSE: the first program of each head computes the gradients of the kept rows (G,M,D)
+    through Z, dq_rows and, with those of C, dk_cols.
     """
-    g, part = tl.program_id(0), tl.program_id(1)
+    g, part, G = tl.program_id(0), tl.program_id(1), tl.num_programs(0)
     n, h = (g // H).to(tl.int64), (g % H).to(tl.int64)
-    at, kept = slots(rows, g, M, BM)
-    a = load(q + n * q_n + h * q_h, at, q_l, kept, D, BD)
-    j = tl.arange(0, BM)
-    log = tl.load(lse + g.to(tl.int64) * M + j, mask=kept, other=float("inf"))
-    log = tl.where(log == float("-inf"), float("inf"), log)
-    less = tl.load(delta + g.to(tl.int64) * M + j, mask=kept, other=0.0)
-    high, low = halves(load(drv + g.to(tl.int64) * M * E, j, E, kept, E, BE), dv)
-    k += n * k_n + h * k_h
-    v += n * v_n + h * v_h
-    dk += n * dk_n + h * dk_h
-    dv += n * dv_n + h * dv_h
-    acc = tl.zeros((BM, BD), tl.float32)
-    end = tl.minimum(part * chunk + chunk, L)
-    for start in tl.range(part * chunk, end, BN):
-        i = start + tl.arange(0, BN)
-        inside = i < end
-        x = load(k, i, k_l, inside, D, BD)
-        y = load(v, i, v_l, inside, E, BE)
-        real = is_real(mask + n * L if mask is not None else None, i, inside)
-        s = tl.where(real[None, :], dot(a, tl.trans(x), PRECISION) * scale2, float("-inf"))
-        p = tl.exp2(s - log[:, None])
-        if DV:
-            p_high, p_low = halves(p, dv)
-            to_v = dot_halves(tl.trans(p_high), high, low, dv, PRECISION)
-            if dv.dtype.element_ty != tl.float32:
-                to_v += dot(tl.trans(p_low), high, PRECISION)
-            store(dv, i, dv_l, inside, to_v, E, BE)
-        if DK or DQ:
-            dp = dot(high, tl.trans(y), PRECISION)
-            if dv.dtype.element_ty != tl.float32:
-                dp += dot(low, tl.trans(y), PRECISION)
-            wide = p * (dp - less[:, None])
-            if DK:
-                store(dk, i, dk_l, inside, dot(tl.trans(narrow(wide, dv)), a, PRECISION) * scale, D, BD)
-            if DQ:
-                acc += dot_wide(wide, x, dv, PRECISION)
-    if DQ:
-        slot = (part * tl.num_programs(0) + g).to(tl.int64) * M
-        store(dq + slot * D, j, D, kept, acc * scale, D, BD)
+    if INVERSE and part == 0:
+        inverse_backward(
+            q, kept_k, rows, cols, row_real, col_real, rv, dw_parts, dk_parts, scratch, dq_rows, dk_cols,
+            q_n, q_h, q_l, kk_n, kk_h, kk_l, rr_n, rr_h, cr_n, cr_h, H, S, scale, scale2,
+            STEPS, M, D, E, BM, BD, BE, INNER, SYMMETRIC,
+        )  # fmt: skip
+    else:
+        part -= 1 if INVERSE else 0
+        at, kept = slots(rows, g, M, BM)
+        a = load(q + n * q_n + h * q_h, at, q_l, kept, D, BD)
+        j = tl.arange(0, BM)
+        slot = g.to(tl.int64) * M
+        log = tl.load(lse + slot + j, mask=kept, other=float("inf"))
+        log = tl.where(log == float("-inf"), float("inf"), log)
+        if z is None:
+            to_rv = load(drv + slot * E, j, E, kept, E, BE)
+            less = tl.load(delta + slot + j, mask=kept, other=0.0)
+        else:
+            dw = summed(dw_parts, g, G, S, M, E, BM, BE)
+            inv = load(z + slot * M, j, M, kept, M, BM)
+            to_rv = tl.trans(dot(tl.trans(dw), inv, INNER))  # so that it is kept in shared memory, not in registers
+            if COPY:
+                to_rv += load(dout + n * o_n + h * o_h, at, o_l, kept, E, BE)
+            less = tl.sum(to_rv * load(rv + slot * E, j, E, kept, E, BE), 1)
+        high, low = halves(to_rv, dv)
+        k += n * k_n + h * k_h
+        v += n * v_n + h * v_h
+        dk += n * dk_n + h * dk_h
+        dv += n * dv_n + h * dv_h
+        acc = tl.zeros((BM, BD), tl.float32)
+        end = tl.minimum(part * chunk + chunk, L)
+        for start in tl.range(part * chunk, end, BN):
+            i = start + tl.arange(0, BN)
+            inside = i < end
+            x = load(k, i, k_l, inside, D, BD)
+            y = load(v, i, v_l, inside, E, BE)
+            real = is_real(mask + n * L if mask is not None else None, i, inside)
+            s = tl.where(real[None, :], dot(a, tl.trans(x), PRECISION) * scale2, float("-inf"))
+            p = tl.exp2(s - log[:, None])
+            if DV:
+                p_high, p_low = halves(p, dv)
+                to_v = dot_halves(tl.trans(p_high), high, low, dv, PRECISION)
+                if dv.dtype.element_ty != tl.float32:
+                    to_v += dot(tl.trans(p_low), high, PRECISION)
+                store(dv, i, dv_l, inside, to_v, E, BE)
+            if DK or DQ:
+                dp = dot(high, tl.trans(y), PRECISION)
+                if dv.dtype.element_ty != tl.float32:
+                    dp += dot(low, tl.trans(y), PRECISION)
+                wide = p * (dp - less[:, None])
+                if DK:
+                    store(dk, i, dk_l, inside, dot(tl.trans(narrow(wide, dv)), a, PRECISION) * scale, D, BD)
+                if DQ:
+                    acc += dot_wide(wide, x, dv, PRECISION)
+        if DQ:
+            slot = (part * G + g).to(tl.int64) * M
+            store(dq + slot * D, j, D, kept, acc * scale, D, BD)
 
 
 @triton.jit(do_not_specialize=VARYING)

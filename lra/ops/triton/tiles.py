@@ -6,6 +6,7 @@ from typing import NamedTuple
 import torch
 
 LARGEST = 128  # kept rows, key size, value size
+PARTS = 16  # along the sequence, that each program of the next launch combines itself; more are combined before
 
 
 class Tile(NamedTuple):
@@ -49,6 +50,7 @@ BACKWARD = {
         100: Tile(16, 16, 1, "ieee", launches=3),
     },
 }
+R_BACKWARD = {(4, 32, 128): {90: Tile(16, 8, 2, launches=2, turned=True)}}  # beside BACKWARD
 
 
 def streaming(kernel: str, m: int, width: int, dtype: torch.dtype, arch: int) -> Tile:
@@ -77,11 +79,12 @@ def streaming(kernel: str, m: int, width: int, dtype: torch.dtype, arch: int) ->
     return Tile(128 if m == 64 else 64, 4, 3)
 
 
-def streaming_backward(m: int, width: int, dtype: torch.dtype, arch: int) -> Tile:
-    """The tile of c_backward and r_backward; arguments as for ``streaming``."""
+def streaming_backward(kernel: str, m: int, width: int, dtype: torch.dtype, arch: int) -> Tile:
+    """The tile of c_backward or r_backward, of the same ``block``; arguments as for ``streaming``."""
     size, area = (dtype.itemsize, m, width), m * width
-    if arch in BACKWARD.get(size, ()):
-        return BACKWARD[size][arch]
+    for table in (R_BACKWARD, BACKWARD) if kernel == "r_backward" else (BACKWARD,):
+        if arch in table.get(size, ()):
+            return table[size][arch]
     if dtype == torch.float32:
         if area > 8192 or (area == 8192 and arch != 90):
             return Tile(16, 8, 1, "ieee", launches=2 if arch < 90 else 3, turned=True)
@@ -110,14 +113,33 @@ def scatter_warps(m: int, width: int) -> int:
     return 8 if m * width > 8192 else 4
 
 
-def cubic(m: int, arch: int) -> Tile | None:
-    """The tile of the inner matrix on chip; None if it does not fit, for which library products are used.
+def on_chip(m: int, arch: int) -> bool:
+    """Whether programs of the streaming launches compute the inverse; library products do otherwise.
 
     64 rows need more registers than there are; some spill to caches, which costs less than the matrices that library
     products move through device memory for each step, 15 forward and 63 backward. For sm_100 triton 3.7 compiles the
     kernels of 64 rows, whose products use tensor memory, to a single trap instruction.
     """
-    return Tile(0, 4, 1) if m <= (64 if arch < 100 else 32) else None
+    return m <= (64 if arch < 100 else 32)
+
+
+def symmetric(dtype: torch.dtype, steps: int) -> bool:
+    """Whether the inverse is that of ``core_symmetric``, whose errors grow with the steps, not of ``core_classic``."""
+    return dtype != torch.float32 and steps <= 6
+
+
+def beside(m: int, width: int, dtype: torch.dtype) -> bool:
+    """Whether the inverse is part of rv and r_backward; a launch of its own in both passes otherwise.
+
+    Large launches of float32 have eight warps and short registers; in them the inverse spills up to three times as much
+    as alone with four.
+    """
+    return dtype != torch.float32 or (m <= 32 and m * width < 4096)
+
+
+def scratch(steps: int, symmetric: bool) -> int:
+    """The matrices that the inverse stores for its backward pass."""
+    return 4 + (4 if symmetric else 1) * steps
 
 
 def inner_precision(dtype: torch.dtype) -> str:

@@ -1,0 +1,76 @@
+"""The cubic iteration of U (BM,BM) as published, on chip, and its backward pass.
+
+With P = U Z, one step is  Z' = 13/4 Z - 1/4 Z T,  T = 15 P - 7 P² + P³.  For a gradient G of Z',
+    dT = -1/4 Zᵀ G    A = Pᵀ dT    B = A + dT Pᵀ    dP = 15 dT - 7 B + B Pᵀ + Pᵀ A
+    dZ = 13/4 G - 1/4 G Tᵀ + Uᵀ dP      dU += dP Zᵀ
+and from Z_0 = Uᵀ / s, s the largest column sum, dU += Gᵀ / s and, in the first such column, - sum(G * Z_0) / s.
+"""
+
+import triton
+import triton.language as tl
+
+from .primitives import dot, first_column, largest_column
+
+
+@triton.jit
+def step(u, z, PRECISION: tl.constexpr):
+    """Z (13 I - UZ (15 I - UZ (7 I - UZ))) / 4."""
+    p = dot(u, z, PRECISION)
+    t = 7.0 * p - dot(p, p, PRECISION)
+    t = 15.0 * p - dot(p, t, PRECISION)
+    return 3.25 * z - 0.25 * dot(z, t, PRECISION)
+
+
+@triton.jit
+def cubic(u, STEPS: tl.constexpr, PRECISION: tl.constexpr):
+    """Compute Z."""
+    z = tl.trans(u) / largest_column(u)
+    for _ in tl.range(STEPS, num_stages=1):
+        z = step(u, z, PRECISION)
+    return z
+
+
+@triton.jit
+def rerun(u, at, STEPS: tl.constexpr, BM: tl.constexpr, PRECISION: tl.constexpr):
+    """Store U, and after dU, P and G the initial Z of each step."""
+    tl.store(at, u)
+    z = tl.trans(u) / largest_column(u)
+    for k in tl.range(STEPS, num_stages=1):
+        tl.store(at + (4 + k) * BM * BM, z)
+        z = step(u, z, PRECISION)
+
+
+@triton.jit
+def backward(grad, at, STEPS: tl.constexpr, BM: tl.constexpr, PRECISION: tl.constexpr):
+    """Compute U and its gradient from that of Z; ``at``: the matrices of ``rerun``."""
+    u_at, du_at, p_at, grad_at, z_at = at, at + BM * BM, at + 2 * BM * BM, at + 3 * BM * BM, at + 4 * BM * BM
+    tl.store(du_at, tl.zeros((BM, BM), tl.float32))
+    tl.store(grad_at, grad)
+    tl.debug_barrier()
+    for back in tl.range(STEPS, num_stages=1):
+        last = z_at + (STEPS - 1 - back) * BM * BM
+        p = dot(tl.load(u_at), tl.load(last), PRECISION)
+        tl.store(p_at, p)
+        t = 7.0 * p - dot(p, p, PRECISION)
+        t = 15.0 * p - dot(p, t, PRECISION)
+        tl.debug_barrier()
+        grad = tl.load(grad_at)
+        dt = -0.25 * dot(tl.trans(tl.load(last)), grad, PRECISION)
+        tl.debug_barrier()
+        tl.store(grad_at, 3.25 * grad - 0.25 * dot(grad, tl.trans(t), PRECISION))
+        p = tl.trans(tl.load(p_at))
+        x = dot(p, dt, PRECISION)  # A, then B
+        dp = 15.0 * dt + dot(p, x, PRECISION)
+        tl.debug_barrier()
+        p = tl.trans(tl.load(p_at))
+        x += dot(dt, p, PRECISION)
+        dp += dot(x, p, PRECISION) - 7.0 * x
+        tl.debug_barrier()
+        tl.store(du_at, tl.load(du_at) + dot(dp, tl.trans(tl.load(last)), PRECISION))
+        tl.store(grad_at, tl.load(grad_at) + dot(tl.trans(tl.load(u_at)), dp, PRECISION))
+        tl.debug_barrier()
+    u = tl.load(u_at)
+    s = largest_column(u)
+    grad = tl.trans(tl.load(grad_at))
+    pull = tl.sum(tl.sum(grad * u, 1)[None, :], 1, keep_dims=True) / (s * s)
+    return u, tl.load(du_at) + grad / s - tl.where(first_column(u), pull, 0.0)

@@ -1,0 +1,91 @@
+"""The cubic iteration of U (BM,BM) by the symmetric matrix P = U Z alone, on chip, and its backward pass.
+
+Z_0 = Uᵀ / s, s the largest column sum, so P_0 = U Uᵀ / s and its polynomials are symmetric and commute. One step,
+    Y = P²    N = (13 I - 15 P + 7 Y - P Y) / 4    Z' = Z N    P' = P N = (13 P - 15 Y + 7 P Y - Y²) / 4
+has as many products as the published one, of which three depend on each other instead of four. Of the gradient H of P'
+only the symmetric part matters. With the gradient G of Z', S the symmetric part of Zᵀ G and "+ ᵀ" for X + Xᵀ,
+    B = P (7 H - S) / 4    M = (7 S - 15 H) / 4 + B + Bᵀ / 2 - (Y H + ᵀ) / 4
+    dP = (13 H - 15 S) / 4 + (P M + ᵀ)    dZ = G N
+are five products instead of eleven, since the gradients of Y, P Y and Y² all have the form P M + ᵀ. At the start
+    dU = (Gᵀ + 2 H U) / s and, in the first largest column, - sum((Gᵀ + H U) * U) / s².
+
+P no longer follows from Z, so its rounding errors grow by up to 13/4 in each step: for 16-bit inputs and few steps
+(``tiles.symmetric``).
+"""
+
+import triton
+import triton.language as tl
+
+from .primitives import dot, first_column, largest_column
+
+
+@triton.jit
+def factor(p, y, PRECISION: tl.constexpr):
+    """Compute N of one step."""
+    j = tl.arange(0, p.shape[0])
+    n = tl.where(j[:, None] == j[None, :], 3.25, 0.0) - 3.75 * p + 1.75 * y
+    return n - 0.25 * dot(p, y, PRECISION)
+
+
+@triton.jit
+def cubic(u, STEPS: tl.constexpr, PRECISION: tl.constexpr):
+    """Compute Z."""
+    z = tl.trans(u) / largest_column(u)
+    p = dot(u, z, PRECISION)
+    for _ in tl.range(STEPS, num_stages=1):
+        n = factor(p, dot(p, p, PRECISION), PRECISION)
+        z = dot(z, n, PRECISION)
+        p = dot(p, n, PRECISION)
+    return z
+
+
+@triton.jit
+def rerun(u, at, STEPS: tl.constexpr, BM: tl.constexpr, PRECISION: tl.constexpr):
+    """Store U, and after G, H and S the matrices Z, P, Y and N of each step."""
+    tl.store(at, u)
+    z = tl.trans(u) / largest_column(u)
+    p = dot(u, z, PRECISION)
+    for k in tl.range(STEPS, num_stages=1):
+        here = at + (4 + 4 * k) * BM * BM
+        tl.store(here, z)
+        tl.store(here + BM * BM, p)
+        y = dot(p, p, PRECISION)
+        tl.store(here + 2 * BM * BM, y)
+        n = factor(p, y, PRECISION)
+        tl.store(here + 3 * BM * BM, n)
+        z = dot(z, n, PRECISION)
+        p = dot(p, n, PRECISION)
+
+
+@triton.jit
+def backward(grad, at, STEPS: tl.constexpr, BM: tl.constexpr, PRECISION: tl.constexpr):
+    """Compute U and its gradient from that of Z; ``at``: the matrices of ``rerun``."""
+    grad_at, h_at, s_at = at + BM * BM, at + 2 * BM * BM, at + 3 * BM * BM
+    tl.store(grad_at, grad)
+    tl.store(h_at, tl.zeros((BM, BM), tl.float32))
+    tl.debug_barrier()
+    for back in tl.range(STEPS, num_stages=1):
+        z_at = at + (4 + 4 * (STEPS - 1 - back)) * BM * BM
+        p_at, y_at, n_at = z_at + BM * BM, z_at + 2 * BM * BM, z_at + 3 * BM * BM
+        x = 0.5 * dot(tl.trans(tl.load(z_at)), tl.load(grad_at), PRECISION)
+        tl.store(s_at, x + tl.trans(x))
+        tl.debug_barrier()
+        tl.store(grad_at, dot(tl.load(grad_at), tl.load(n_at), PRECISION))
+        tl.debug_barrier()
+        x = dot(tl.load(y_at), tl.load(h_at), PRECISION)
+        m = -0.25 * (x + tl.trans(x))
+        tl.debug_barrier()
+        x = dot(tl.load(p_at), 1.75 * tl.load(h_at) - 0.25 * tl.load(s_at), PRECISION)
+        m += x + 0.5 * tl.trans(x)
+        tl.debug_barrier()
+        h, s = tl.load(h_at), tl.load(s_at)
+        x = dot(tl.load(p_at), m + 1.75 * s - 3.75 * h, PRECISION)
+        tl.debug_barrier()
+        tl.store(h_at, 3.25 * tl.load(h_at) - 3.75 * tl.load(s_at) + x + tl.trans(x))
+        tl.debug_barrier()
+    u = tl.load(at)
+    s = largest_column(u)
+    grad = tl.trans(tl.load(grad_at))
+    hu = dot(tl.load(h_at), u, PRECISION)
+    pull = tl.sum(tl.sum((grad + hu) * u, 1)[None, :], 1, keep_dims=True) / (s * s)
+    return u, (grad + 2.0 * hu) / s - tl.where(first_column(u), pull, 0.0)
