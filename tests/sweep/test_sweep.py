@@ -108,8 +108,8 @@ def test_a_mechanism_that_cannot_run_here_is_left_out_with_a_line(monkeypatch):
 WRONG = {
     "sweep=nope": "sweep=nope: no such choice; sweep is one of baselines, copy_rv, count",
     "sweep=selection tasks=[listops,nope]": "task=nope: no such choice; task is one of",
-    "sweep=count +sweep.grids.mine={attn:[cur_abs],attn.cuont:[3]}": "attn.cuont: no such key; attn has",
-    "sweep=count +sweep.grids.mine={attn:[cur_abs],optim.rate:[3]}": "optim.rate: no such key; optim has",
+    "sweep=selection +sweep.grids.mine={attn:[cur_abs],attn.cuont:[3]}": "attn.cuont: no such key; attn has",
+    "sweep=selection +sweep.grids.mine={attn:[cur_abs],optim.rate:[3]}": "optim.rate: no such key; optim has",
     "sweep=selection tasks=[]": "tasks must be text, or a list of such, not []",
     "sweep=selection overrides=['optim.lr=-1']": "optim.lr must be a number above 0, not -1",
     "sweep=selection hydra/launcher=nope": "hydra/launcher=nope: no such choice; hydra/launcher is one of",
