@@ -90,7 +90,7 @@ def forward(
     S = -(-L // chunk)
     rv_parts, lse_parts = new(S, G, M, E), new(S, G, M)
     on_chip = tiles.on_chip(size["BM"], area[-1])
-    beside = on_chip and tiles.beside(*area[:3])
+    beside = on_chip and tiles.beside(*area)
     z = new(G, M, M) if on_chip else None
     if on_chip and not beside:
         run(
@@ -163,7 +163,7 @@ def backward(
         if copy:
             drv = drv + _gather(dout, near.rows).float().flatten(0, 1)
         delta = (drv * rv).sum(-1)
-    beside = on_chip and tiles.beside(*area[:3])
+    beside = on_chip and tiles.beside(*area)
     if on_chip and not beside:
         run(
             core.inverse_backward, (G,), *near, rv, dw_parts, dk_parts, scratch, dq_rows, dk_cols,

@@ -128,13 +128,14 @@ def symmetric(dtype: torch.dtype, steps: int) -> bool:
     return dtype != torch.float32 and steps <= 6
 
 
-def beside(m: int, width: int, dtype: torch.dtype) -> bool:
+def beside(m: int, width: int, dtype: torch.dtype, arch: int) -> bool:
     """Whether the inverse is part of rv and r_backward; a launch of its own in both passes otherwise.
 
-    Large launches of float32 have eight warps and short registers; in them the inverse spills up to three times as much
-    as alone with four.
+    Launches of eight warps, which float32 and sm_80 take for large sizes, have short registers; in them the inverse
+    spills up to three times as much as alone with four.
     """
-    return dtype != torch.float32 or (m <= 32 and m * width < 4096)
+    small = m <= 32 and m * width < 4096
+    return small or (dtype != torch.float32 and arch >= 90)
 
 
 def scratch(steps: int, symmetric: bool) -> int:
