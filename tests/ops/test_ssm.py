@@ -197,9 +197,10 @@ def test_a_long_convolution_reads_before_and_ahead_and_skips(ways):
             expected[:, k] += weight * x[:, j] * mask[:, j, None]
     given = long_conv(x, skip, lambda _: both_ways(kernels), mask)
     torch.testing.assert_close(given, expected, rtol=1e-12, atol=1e-12)
+    given = x.bfloat16(), skip.float(), lambda _: both_ways(kernels.float())
     with torch.autocast("cpu", torch.bfloat16):
-        narrow = long_conv(x.bfloat16(), skip.float(), lambda _: both_ways(kernels.float()), mask)
-    assert narrow.dtype == torch.float32
+        inside = long_conv(*given, mask)
+    torch.testing.assert_close(inside, long_conv(given[0].float(), *given[1:], mask), rtol=0, atol=0)
 
 
 def test_kernel_and_scan_are_one_model():

@@ -15,7 +15,8 @@ if not KERNELS:
 
 from lra.ops.triton import core_library, resources, tiles
 
-INVERSE = ("rv", "r_backward", "r_backward-dv", "inverse", "inverse_backward")  # launches with programs for the inverse
+INVERSE = ("inverse", "inverse_backward")
+BESIDE = ("rv", "r_backward", "r_backward-dv")  # launches that have programs for the inverse if ``tiles.beside``
 TRAP = 16  # registers that a kernel which the compiler found to be unreachable stays below
 SHARED = {"80": 163 * 1024, "90": 227 * 1024, "100": 227 * 1024}  # bytes that a block can have
 
@@ -70,7 +71,8 @@ def most_spilled(row) -> float:
     Were that more bytes than library products, one launch each, read and write in device memory, they would be the
     better choice (``tiles.on_chip``).
     """
-    if row["kernel"] not in INVERSE or not tiles.on_chip(row["m"], row["arch"]):
+    beside = row["kernel"] in BESIDE and tiles.beside(row["m"], row["d"], resources.DTYPES[row["dtype"]], row["arch"])
+    if not (tiles.on_chip(row["m"], row["arch"]) and (beside or row["kernel"] in INVERSE)):
         return 0
     moved = library_bytes(row["m"])["forward" if row["kernel"] in ("rv", "inverse") else "backward"]
     return moved / (2 * 32 * row["warps"])

@@ -1,4 +1,4 @@
-"""What a program does for one head: combine parts of the sequence, compute Z from U, the gradients through both."""
+"""One head in one program: parts of the sequence combined, Z from U, and the gradients through both."""
 
 import triton
 import triton.language as tl
