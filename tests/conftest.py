@@ -1,4 +1,4 @@
-"""What the tests share: the mechanisms there are, and small builds of them."""
+"""Shared by the tests: the names of the mechanisms, and small builds of them."""
 
 import copy
 import functools

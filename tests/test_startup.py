@@ -1,4 +1,4 @@
-"""What holds before torch is imported: how threads wait, and Ctrl-C."""
+"""Settings made before torch is imported: waiting threads, and Ctrl-C."""
 
 import os
 import signal

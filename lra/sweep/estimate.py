@@ -16,7 +16,7 @@ from ..train import build, lit_module
 from ..train.machine import device_name
 from ..train.plan import Plan
 
-ROWS = 8  # of the batch for the measurement of a step on a CPU
+ROWS, TOKENS = 8, 2**13  # rows of the batch for the measurement of a step on a CPU, more of them if they are short
 SHARE = 1 / 3  # time of the forward pass of an evaluation, relative to a step on as many rows
 
 
@@ -65,7 +65,7 @@ def measured(plan: Plan) -> float | None:
     """Measure a training step on random rows of the task's full length, in milliseconds; None if memory is short."""
     config, task, device = plan.config, plan.config.task, plan.device
     rows = config.optim.micro_batch or config.optim.batch
-    rows = min(rows, ROWS) if device == "cpu" else rows
+    rows = min(rows, max(ROWS, TOKENS // task.length)) if device == "cpu" else rows
     shape = (rows, task.towers, task.length)
     vocab = task.get("vocab")
     inputs = torch.randn(*shape, task.features) if vocab is None else torch.randint(1, vocab - 1, shape)

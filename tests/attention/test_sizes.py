@@ -1,4 +1,4 @@
-"""What a mechanism is told about its place, and how the command line says what it refuses."""
+"""The sizes that a mechanism is built with, and the command line's messages for those that it refuses."""
 
 import pytest
 import torch

@@ -21,7 +21,7 @@ def test_order_is_a_function_of_seed_and_position():
 
 
 def test_every_position_is_equally_likely():
-    """Where example 0 stands in the first pass, over 2,000 seeds: chi-square with 9 degrees, p > 1e-4 is below 33.7."""
+    """The place of example 0 in the first pass, over 2,000 seeds: chi-square with 9 degrees, p > 1e-4 is below 33.7."""
     at = np.array([int(np.flatnonzero(Order(10, seed)[0:10] == 0)[0]) for seed in range(2000)])
     observed = np.bincount(at, minlength=10)
     assert ((observed - 200) ** 2 / 200).sum() < 33.7

@@ -200,7 +200,7 @@ def draw(size: int, contour: int, seed: int, out: Path) -> None:
 
 
 def counted(edges: list[float], values: list) -> list[int]:
-    """How many values lie between the edges, and below and above them."""
+    """The number of values between the edges, below and above them."""
     flat = np.round(np.hstack([np.asarray(value, float) for value in values]), 6)
     return np.histogram(flat, [-np.inf, *edges, np.inf])[0].tolist()
 

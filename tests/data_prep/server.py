@@ -83,7 +83,7 @@ def silent(what, done, total):
 
 
 def partial(folder: Path) -> list[str]:
-    """What a download left that is neither a lock nor a finished file."""
+    """Files that a download left, other than locks and finished files."""
     return [path.name for path in folder.iterdir() if path.suffix != ".lock"] if folder.exists() else []
 
 

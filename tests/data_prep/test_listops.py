@@ -65,7 +65,7 @@ def depth_of(text):
 
 
 def arguments_of(text):
-    """How many arguments each operator has."""
+    """The number of arguments of each operator."""
     open_, counts = [], []
     for word in text.split():
         if word != "]":

@@ -27,7 +27,7 @@ def rows(split):
 
 
 def official(path, part):
-    """What tarfile unpacks, by the archive's own names: stripped text and label, in the order of the names."""
+    """Stripped text and label of each review, unpacked by tarfile, in the order of the archive's names."""
     with tarfile.open(path) as tar:
         kinds = [(name, name.split("/")) for name in sorted(tar.getnames())]
         return [

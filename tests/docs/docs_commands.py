@@ -1,4 +1,4 @@
-"""What each class of command in README.md and docs/ is held to.
+"""The requirements of each class of command in README.md and docs/.
 
 ``checked`` finds the class of a command and raises AssertionError where something in it is wrong:
 
@@ -39,7 +39,7 @@ LAUNCHED = {"srun": {"--nodes", "--ntasks-per-node"}}
 
 
 class Reached(Exception):
-    """Where the work of an entry point starts."""
+    """The function that does the work of an entry point."""
 
 
 class Entry(NamedTuple):

@@ -1,4 +1,4 @@
-"""What W&B wrote to disk, read back without W&B's own reader."""
+"""A reader of W&B's files that does not use W&B's own."""
 
 import json
 import struct

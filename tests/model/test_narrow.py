@@ -13,7 +13,7 @@ HALF = torch.bfloat16
 FEW = ("cur_abs", "cur_step", "nystrom", "sdpa", "mean", "mega", "s4d_lin")
 # Both passes of two layers of about a dozen roundings of 2^-9 each, if all of them add up.
 NEAR = 50 * 2**-9
-# What selects or sorts by rounded numbers takes other tokens: the results differ by theirs.
+# Mechanisms that select or sort by rounded numbers take other tokens, so that their results differ.
 FAR = dict.fromkeys(("cur_abs", "cur_embed", "cur_random", "cur_sum", "reformer", "reformer_official"), 0.25)
 
 

@@ -30,7 +30,7 @@ def pairs(name, *words):
 
 
 def one_after_the_other(model, batch):
-    """What the head makes of the two texts when the model encodes a batch of first and a batch of second ones."""
+    """The logits if the model encodes a batch of first texts and a batch of second ones."""
     pooled = []
     for tower in range(2):
         seen = []

@@ -45,7 +45,7 @@ def test_roc_auc_is_over_all_scores_and_not_a_mean_of_batches():
 
 @pytest.mark.parametrize("n", [2, 17, 300])
 def test_balanced_accuracy_is_the_roc_auc_of_predicted_classes(n):
-    """What the authors' code computes: the ROC-AUC of a library, given classes in place of scores."""
+    """The authors' AUC: a library's ROC-AUC, given classes in place of scores."""
     g = torch.Generator().manual_seed(n)
     labels = torch.cat([torch.tensor([0, 1]), (torch.rand(n - 2, generator=g) < 0.27).long()])
     outputs = torch.randn(n, 2, generator=g) + torch.nn.functional.one_hot(labels)

@@ -241,7 +241,7 @@ def test_autocast_of_the_operator_itself():
 
 
 def test_backward_inside_autocast_is_backward_outside(monkeypatch):
-    """Where library products stand in for the inner kernel, autocast would round them."""
+    """Library products in place of the inner kernel would be rounded by autocast."""
     monkeypatch.setattr(tiles, "on_chip", lambda *sizes: False)
     (q, k, v), rows, cols, mask, dout = arguments()
     out = fused(q, k, v, rows, cols, mask, True, 2)

@@ -50,7 +50,7 @@ class Moved(TorchDispatchMode):
 
 
 def library_bytes(m: int) -> dict[str, int]:
-    """What each further step of ``core_library`` reads and writes for one head, in forward and backward."""
+    """Bytes that each further step of ``core_library`` reads and writes for one head, by pass."""
     a, b, rv, dw = torch.randn(4, 1, m, 16)
 
     def moved(stand_in, *tensors):

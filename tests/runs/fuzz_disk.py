@@ -166,7 +166,7 @@ QUICK = ("again", "verify", "moved", "tables")  # which neither train nor draw
 
 
 def command(entry: Callable, words: list[str]) -> tuple[object, str]:
-    """How an entry point ends in this process, None where well, and what it printed on stderr."""
+    """The failure of an entry point in this process, None if there is none, and what it printed on stderr."""
     told, argv = io.StringIO(), sys.argv
     sys.argv = ["lra", *words]
     try:
@@ -270,7 +270,7 @@ def patience() -> Iterator[None]:
 
 
 def outcome(case: Case) -> tuple[object, str, object]:
-    """How a command ends in the working directory, what it says, and its result."""
+    """The outcome of a command in the working directory, its message and its result."""
     with patience():
         stop, told = command(case.entry, case.words)
     try:

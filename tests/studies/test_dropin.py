@@ -85,7 +85,7 @@ def test_before_rows_are_copied_too(combine):
 
 
 def test_constant_values_stay():
-    """Where rows of the map sum to one by construction, whatever is kept."""
+    """Mechanisms whose rows of the map sum to one for every number of kept rows."""
     q, k, v = qkv()
     x = Kept(q, k, torch.full_like(v, 3.0), *far(q, k, v, 5))
     for out in (

@@ -26,7 +26,7 @@ start = functools.partial(subprocess.Popen, cwd=CONF.parent, stderr=subprocess.P
 
 
 def results(runs):
-    """How often each run said that it was done, by its folder."""
+    """The number of times that each run said that it was done, by its folder."""
     return Counter({str(log.parent): log.read_text().count(": done, test") for log in runs.rglob(job.LOG)})
 
 

@@ -28,7 +28,7 @@ TWO = ["trainer=ddp_multinode"]
 
 
 def member(rank, world, port, function):
-    """What torchrun would have set for one of its processes."""
+    """The environment that torchrun sets for one of its processes."""
     os.environ |= {"TORCHELASTIC_RUN_ID": "test", "MASTER_ADDR": "localhost", "MASTER_PORT": str(port)}
     os.environ |= {key: str(world) for key in ("WORLD_SIZE", "LOCAL_WORLD_SIZE")}
     os.environ |= {key: str(rank) for key in ("RANK", "LOCAL_RANK")}
