@@ -8,12 +8,11 @@ from .primitives import VARYING, dot, inner_matrix, is_real, load, slots, store
 
 
 @triton.jit
-def combined(rv, lse, kept, g, G, S, M: tl.constexpr, E: tl.constexpr, BM: tl.constexpr, BE: tl.constexpr):
-    """Combine S parts along the sequence to the kept rows of R V (BM,BE) of one head and its log-sum-exp (BM,)."""
-    j = tl.arange(0, BM)
-    top = tl.full((BM,), float("-inf"), tl.float32)
-    total = tl.zeros((BM,), tl.float32)
-    acc = tl.zeros((BM, BE), tl.float32)
+def combined(rv, lse, j, kept, g, G, S, M: tl.constexpr, E: tl.constexpr, BE: tl.constexpr):
+    """Combine S parts along the sequence to the kept rows ``j`` of R V, one head's, and their log-sum-exp."""
+    top = tl.full((j.shape[0],), float("-inf"), tl.float32)
+    total = tl.zeros((j.shape[0],), tl.float32)
+    acc = tl.zeros((j.shape[0], BE), tl.float32)
     for part in range(S):
         slot = (part * G + g).to(tl.int64) * M
         one = tl.load(lse + slot + j, mask=kept, other=float("-inf"))
@@ -28,10 +27,9 @@ def combined(rv, lse, kept, g, G, S, M: tl.constexpr, E: tl.constexpr, BM: tl.co
 
 
 @triton.jit
-def summed(x, g, G, S, M: tl.constexpr, D: tl.constexpr, BM: tl.constexpr, BD: tl.constexpr):
-    """Sum the S parts of x (S,G,M,D) for one head, in order."""
-    j = tl.arange(0, BM)
-    acc = tl.zeros((BM, BD), tl.float32)
+def summed(x, j, g, G, S, M: tl.constexpr, D: tl.constexpr, BD: tl.constexpr):
+    """Sum the S parts of x (S,G,M,D) in order, rows ``j`` of one head."""
+    acc = tl.zeros((j.shape[0], BD), tl.float32)
     for part in range(S):
         acc += load(x + (part * G + g).to(tl.int64) * M * D, j, D, j < M, D, BD)
     return acc
@@ -100,7 +98,7 @@ def inverse_backward(
     else:
         at += scratch + g.to(tl.int64) * (4 + STEPS) * BM * BM
         core_classic.rerun(u, at, STEPS, BM, INNER)
-    dw = summed(dw_parts, g, G, S, M, E, BM, BE)
+    dw = summed(dw_parts, j, g, G, S, M, E, BE)
     grad = dot(dw, tl.trans(load(rv + slot * E, j, E, j < M, E, BE)), INNER)
     if SYMMETRIC:
         u, du = core_symmetric.backward(grad, at, STEPS, BM, INNER)
@@ -112,5 +110,5 @@ def inverse_backward(
         q_n, q_h, q_l, k_n, k_h, k_l, rr_n, rr_h, cr_n, cr_h, M, D, BM, BD,
     )  # fmt: skip
     store(dq_rows + slot * D, j, D, j < M, dot(ds, b.to(tl.float32), INNER), D, BD)
-    dk = summed(dk_parts, g, G, S, M, D, BM, BD) + dot(tl.trans(ds), a.to(tl.float32), INNER)
+    dk = summed(dk_parts, j, g, G, S, M, D, BD) + dot(tl.trans(ds), a.to(tl.float32), INNER)
     store(dk_cols + slot * D, j, D, j < M, dk, D, BD)

@@ -104,9 +104,13 @@ def r_backward_kernel(
             to_rv = load(drv + slot * E, j, E, kept, E, BE)
             less = tl.load(delta + slot + j, mask=kept, other=0.0)
         else:
-            dw = summed(dw_parts, g, G, S, M, E, BM, BE)
-            inv = load(z + slot * M, j, M, kept, M, BM)
-            to_rv = tl.trans(dot(tl.trans(dw), inv, INNER))  # so that it is kept in shared memory, not in registers
+            turned = tl.zeros((BE, BM), tl.float32)
+            BK: tl.constexpr = min(BM, 32)
+            for first in tl.range(0, BM, BK):  # few factors at a time, since registers are short
+                some = first + tl.arange(0, BK)
+                dw = summed(dw_parts, some, g, G, S, M, E, BE)
+                turned += dot(tl.trans(dw), load(z + slot * M, some, M, some < M, M, BM), INNER)
+            to_rv = tl.trans(turned)  # so that it is kept in shared memory, not in registers
             if COPY:
                 to_rv += load(dout + n * o_n + h * o_h, at, o_l, kept, E, BE)
             less = tl.sum(to_rv * load(rv + slot * E, j, E, kept, E, BE), 1)
@@ -158,7 +162,7 @@ def scatter_kernel(
     slot = g.to(tl.int64) * M * D
     dq += n * dq_n + h * dq_h
     dk += n * dk_n + h * dk_h
-    grad = load(dq_rows + slot, j, D, j < M, D, BD) + summed(dq_parts, g, G, S, M, D, BM, BD)
+    grad = load(dq_rows + slot, j, D, j < M, D, BD) + summed(dq_parts, j, g, G, S, M, D, BD)
     at, kept = slots(rows, g, M, BM)
     if ADD:
         grad += load(dq, at, dq_l, kept, D, BD).to(tl.float32)

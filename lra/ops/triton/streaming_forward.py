@@ -80,11 +80,18 @@ def out_kernel(
     if z is None:
         weights = load(w + slot * E, j, E, kept, E, BE)
     else:
-        product, log = combined(rv_parts, lse_parts, kept, g, G, S, M, E, BM, BE)
-        weights = dot(load(z + slot * M, j, M, kept, M, BM), product, INNER)
+        weights = tl.zeros((BM, BE), tl.float32)
+        BK: tl.constexpr = min(BM, 32)
+        for first in tl.range(0, BM, BK):  # few factors at a time, since registers are short
+            some = first + tl.arange(0, BK)
+            product, log = combined(rv_parts, lse_parts, some, some < M, g, G, S, M, E, BE)
+            inside = kept[:, None] & (some < M)[None, :]
+            inv = tl.load(z + (slot + j[:, None]) * M + some[None, :], mask=inside, other=0.0)
+            weights += dot(inv, product, INNER)
+            if part == 0:
+                tl.store(lse + slot + some, log, mask=some < M)
+                store(rv + slot * E, some, E, some < M, product, E, BE)
         if part == 0:
-            tl.store(lse + slot + j, log, mask=kept)
-            store(rv + slot * E, j, E, kept, product, E, BE)
             store(w + slot * E, j, E, kept, weights, E, BE)
     high, low = halves(weights, out)
     q += n * q_n + h * q_h
@@ -103,5 +110,5 @@ def out_kernel(
         if z is None:
             exact = load(rv + slot * E, j, E, mine, E, BE)
         else:
-            exact, _ = combined(rv_parts, lse_parts, mine, g, G, S, M, E, BM, BE)
+            exact, _ = combined(rv_parts, lse_parts, j, mine, g, G, S, M, E, BE)
         store(out, to, o_l, mine, exact, E, BE)
