@@ -1,9 +1,9 @@
 """Shared by the tests: the names of the mechanisms, and small builds of them."""
 
-import copy
 import functools
 import gc
 import os
+import pickle
 import re
 import signal
 
@@ -44,6 +44,15 @@ def pytest_configure(config):
         MECHANISMS[:] = [own]
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    """The kernels of all ``flashcur_*`` are the same, at a crawl in the interpreter: after the first they are slow."""
+    for item in items:
+        values = item.callspec.params.values() if hasattr(item, "callspec") else ()
+        if not set(KERNELS[1:]).isdisjoint(value for value in values if isinstance(value, str)):
+            item.add_marker(pytest.mark.slow)
+
+
 def pytest_collection_finish():
     gc.collect()
     gc.freeze()  # what was imported lives to the end: looking at it again takes a sixth of composing's time
@@ -73,34 +82,35 @@ def config(attn: str, *overrides: str):
     """attn: a word of conf/attn, or a class by its path and words after it."""
     word, *words = attn.split()
     chosen = [f"attn={word}"] if "." not in word else ["attn=custom", f"attn._target_={word}"]
-    return copy.deepcopy(composed(os.environ.get("LRA_DATA"), *SMOKE, *chosen, *words, *overrides))
+    return pickle.loads(composed(os.environ.get("LRA_DATA"), *SMOKE, *chosen, *words, *overrides))
 
 
 @functools.cache
-def composed(data_root: str | None, *overrides: str):
-    """``compose("train", overrides)``, to be copied: groups are read once, and values are set in what was read."""
+def composed(data_root: str | None, *overrides: str) -> bytes:
+    """``compose("train", overrides)``, pickled: groups are read once, and values are set in what was read."""
     values = [word for word in overrides if re.fullmatch(r"(attn|model|task|optim|data)\.[a-z_.]+=[\w.-]+", word)]
     try:
-        config, hydra_config = copy.deepcopy(groups(*(w for w in overrides if w not in values)))
+        config, hydra_config = pickle.loads(groups(*(w for w in overrides if w not in values)))
         for word in values:
             override = OverridesParser.create().parse_override(word)
             OmegaConf.update(config, override.key_or_group, override.value())
         hydra_config.overrides.task = list(overrides)
         with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
-            return prepared("train", config, hydra_config)
+            return pickle.dumps(prepared("train", config, hydra_config))
     except Exception:  # in hydra's own words
-        return compose("train", list(overrides))
+        return pickle.dumps(compose("train", list(overrides)))
 
 
 @functools.cache
-def groups(*overrides: str):
-    """A configuration as hydra composes it and the part of hydra's own that ``prepared`` asks for."""
+def groups(*overrides: str) -> bytes:
+    """A configuration as hydra composes it and the part of hydra's own that ``prepared`` asks for, pickled."""
     with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
         config = hydra.compose("train", list(overrides), return_hydra_config=True)
     with open_dict(config):
         own = config.pop("hydra")
     choices = OmegaConf.to_container(own.runtime.choices)
-    return config, OmegaConf.create({"mode": own.mode, "overrides": {"task": []}, "runtime": {"choices": choices}})
+    own = OmegaConf.create({"mode": own.mode, "overrides": {"task": []}, "runtime": {"choices": choices}})
+    return pickle.dumps((config, own))
 
 
 def p_value(observed, expected=None) -> float:

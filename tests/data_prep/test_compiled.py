@@ -38,6 +38,7 @@ def run(copy: Path, **environment: str) -> tuple[str, str]:
     return first, counts
 
 
+@pytest.mark.slow
 def test_an_edit_of_a_module_is_noticed_by_the_compiled_code_of_another(copy):
     helper = copy / "data_prep" / "counter_rng.py"
     text = helper.read_text()

@@ -38,7 +38,15 @@ def examples(cfg, widths, lengths):
 
 
 @pytest.mark.parametrize("name", [m for m in MECHANISMS if ("padding", m) not in EXCEPTIONS and m not in KERNELS])
-@pytest.mark.parametrize("pool,divisor", [("mean", "length"), ("mean", "real"), ("cls", ""), ("flatten", "")])
+@pytest.mark.parametrize(
+    "pool,divisor",
+    [
+        ("mean", "length"),
+        ("cls", ""),
+        pytest.param("mean", "real", marks=pytest.mark.slow),  # these two add nothing that depends on the mechanism
+        pytest.param("flatten", "", marks=pytest.mark.slow),
+    ],
+)
 def test_loss_is_the_same_however_far_the_batch_is_padded(name, pool, divisor):
     cfg = config(name, "task.towers=2", *["model.pool=cls"] * (pool == "cls"))  # which some mechanisms follow
     cfg.model.pool, cfg.protocol.mean_over = pool, divisor or cfg.protocol.mean_over

@@ -115,7 +115,7 @@ def test_error_is_at_most_twice_that_of_the_naive_code_over_long_rows(spec, copy
     check(spec, copy=copy, steps=6)
 
 
-@settings(max_examples=10, deadline=None, derandomize=True)
+@settings(max_examples=6, deadline=None, derandomize=True)
 @given(st.data())
 def test_any_shape_mask_stride_and_content(data):
     draw = lambda *choices: data.draw(st.sampled_from(choices))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import wrong_words
 
-SEED, CASES = 0, 3
+SEED, CASES = 0, 2
 QUICK = tuple(value for value in wrong_words.VALUES if "000000" not in value)  # nothing that could go on for long
 HERE = Path(__file__).parent
 
