@@ -45,14 +45,14 @@ class CUR(Attention):
         one_of("pairing", pairing, Pairing)
         one_of("resample", resample, Resample)
         check_impl(impl, weights)
-        if impl == "triton":
+        if impl in kernels.IMPLS:
             kernels.check(
                 kept=count, head_dim=sizes.head_dim, value_dim=sizes.value_dim, pinv=pinv, dropout=sizes.dropout
             )
         self.count, self.score, self.pairing, self.class_token = count, score, pairing, class_token
         self.pinv, self.copy_rv, self.weights, self.impl, self.resample = pinv, copy_rv, weights, impl, resample
         self.mixes_batch = mixes_batch(pinv)
-        self.takes_bias = impl != "triton"
+        self.takes_bias = impl not in kernels.IMPLS
         self.hole_free = score != "random" and not class_token  # these two look at positions
         # The random numbers of evaluation, one for each side, head and position.
         self.register_buffer("draw", torch.rand(2, sizes.heads, sizes.length) if score == "random" else None)

@@ -42,7 +42,7 @@ class Nystrom(Attention):
         if self.pools_padding and sizes.length % landmarks:
             raise ValueError(f"landmarks must divide length {sizes.length}, not {landmarks}")
         check_impl(impl)
-        if impl == "triton":
+        if impl in kernels.IMPLS:
             kernels.check(
                 kept=landmarks, head_dim=sizes.head_dim, value_dim=sizes.value_dim, pinv=pinv, dropout=sizes.dropout
             )

@@ -47,7 +47,7 @@ def cur(
         pinv: (..., c, c) -> (..., c, c).
         copy_rv: whether kept rows of the output are those of softmax(q_I kᵀ) v, which are exact.
         weights, impl: see ``lra.ops.three_factor``.
-        bias: a position bias, evaluated only at the kept rows and columns; not with ``triton``.
+        bias: a position bias, evaluated only at the kept rows and columns; not with ``triton*``.
 
     Returns:
         (N,H,L,E). O(L c (D + E) + c³) time.
@@ -56,13 +56,13 @@ def cur(
         ValueError: a choice is unknown, or choices do not go together.
     """
     check_impl(impl, weights)
-    if impl == "triton" and bias is not None:
-        raise ValueError("impl=triton takes no position bias; use impl=sdpa or eager")
+    if impl in kernels.IMPLS and bias is not None:
+        raise ValueError(f"impl={impl} takes no position bias; use impl=sdpa or eager")
     mask = no_row_empty(mask)
     selection = {"score": score, "pairing": pairing, "class_token": class_token, "draw": draw}
-    rows, cols = select(q, k, count, mask, **selection, fused=impl == "triton")  # (N,H,c)
-    if impl == "triton":  # gathers, scatters and copies on the way
-        return kernels.three_factor(q, k, v, pinv=pinv, rows=rows, cols=cols, mask=mask, copy_rv=copy_rv)
+    rows, cols = select(q, k, count, mask, **selection, fused=impl in kernels.IMPLS)  # (N,H,c)
+    if impl in kernels.IMPLS:  # gathers, scatters and copies on the way
+        return kernels.three_factor(q, k, v, pinv=pinv, rows=rows, cols=cols, mask=mask, copy_rv=copy_rv, impl=impl)
     every = torch.arange(q.shape[2], device=q.device)
     out, rv = three_factor(
         q,
@@ -188,7 +188,7 @@ def cur_attention(
     one_of("columns", columns, Columns)
     one_of("impl", impl, Impl if columns == "kept" else cells.Impl)
     pinv = exact if steps is None else partial(cubic, steps=steps)
-    if impl == "triton":
+    if impl in kernels.IMPLS:
         kernels.check(kept=min(count, L), head_dim=D, value_dim=value.shape[-1], pinv=pinv, dropout=0.0)
     method = partial(cur, pinv=pinv) if columns == "kept" else cur_plus
     scaled = query if scale is None else query * (scale * D**0.5)

@@ -14,7 +14,7 @@ from .precision import full_precision
 from .scores import Weights, scale, weigh
 from .varlen import VarlenLayout
 
-Impl = Literal["eager", "sdpa", "triton"]
+Impl = Literal["eager", "sdpa", "triton", "triton_rounded"]
 IMPLS = get_args(Impl)
 Inverse = Callable[[Tensor], Tensor]  # (..., c, c) -> (..., c, c)
 NO_BIAS = (None, None, None)
@@ -48,14 +48,15 @@ def three_factor(
         bias: added to the scores of the three factors, (N,H,L,c), (N,H,c,c) and (N,H,c,L) or broadcastable.
         impl: ``eager`` writes every factor out in float32; ``sdpa`` is two fused calls around the inverse, O(L) memory
             without a bias, and for softmax only, or their products in 16 bits on a CPU, see ``attend_thin``; ``triton``
-            is ``lra.ops.triton``, for softmax without a bias and the cubic inverse only, and returns None for R v.
+            is ``lra.ops.triton``, for softmax without a bias and the cubic inverse only, and returns None for R v;
+            ``triton_rounded`` is that with fewer products and larger errors for 16-bit inputs.
 
     Returns:
         The product (N,H,L,E) and R v (N,H,c,E).
     """
-    if impl == "triton":
+    if impl in kernels.IMPLS:
         marks = {"q_kept": q_rows, "k_kept": k_cols, "row_mask": row_mask, "col_mask": col_mask}
-        return kernels.three_factor(q, k, v, pinv=pinv, mask=mask, **marks), None
+        return kernels.three_factor(q, k, v, pinv=pinv, mask=mask, **marks, impl=impl), None
     outer_bias, inner_bias, rows_bias = bias
     factor = scale(weights, q, mask)
     keys = None if mask is None else mask[:, None]  # (N,1,L)

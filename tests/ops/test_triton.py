@@ -5,7 +5,7 @@ from functools import partial
 import pytest
 import torch
 from conftest import KERNELS
-from triton_reference import case, check, fused, naive, run
+from triton_reference import case, check, errors, fused, naive, run
 
 if not KERNELS:
     pytest.skip("triton is not installed", allow_module_level=True)
@@ -81,6 +81,19 @@ def test_many_parts_of_the_sequence_are_combined_beforehand(monkeypatch, dtype):
     check({"n": 700, "m": 16, "d": 16, "e": 16, "dtype": dtype, "masked": True})
 
 
+@pytest.mark.parametrize("dtype", [HALF, BRAIN])
+def test_rounded_factors_add_three_roundings_to_that_of_the_naive_code(dtype):
+    spec = {"n": 300, "m": 32, "d": 16, "e": 32, "dtype": dtype, "masked": True}
+    rounded = check(spec, factor=4.0, impl="triton_rounded")
+    assert sum(error for *_, error in rounded) > sum(error for *_, error in errors(spec))
+
+
+def test_rounded_factors_of_float32_are_those_that_are_not():
+    tensors, rows, cols, mask, dout = case(n=90, m=16, d=8, e=6, dtype=WIDE, masked=True)
+    call = lambda impl: run(lambda *x: fused(*x, rows, cols, mask, True, 2, impl), tensors, dout, WIDE)
+    assert all(a.equal(b) for a, b in zip(*map(call, kernels.IMPLS), strict=True))
+
+
 @pytest.mark.parametrize("m,dtype,inverse", [(64, BRAIN, "beside"), (64, WIDE, "own"), (128, BRAIN, "library")])
 def test_launches_of_both_passes(m, dtype, inverse):
     (q, k, v), rows, cols, mask, dout = case(n=150, m=m, d=16, e=16, dtype=dtype, masked=True)
@@ -90,10 +103,10 @@ def test_launches_of_both_passes(m, dtype, inverse):
     def record(kernel, grid, *args, warps, stages, **constants):
         names.append(kernel.__name__)
 
-    _, *saved = launch.forward(q, k, v, near, mask, 2, True, run=record)
+    _, *saved = launch.forward(q, k, v, near, mask, 2, True, True, run=record)
     assert names == [*(["inverse"] if inverse == "own" else []), "rv_kernel", "out_kernel"]
     names.clear()
-    launch.backward(dout, q, k, v, near, mask, *saved, 2, True, run=record)
+    launch.backward(dout, q, k, v, near, mask, *saved, 2, True, True, run=record)
     own = ["inverse_backward"] if inverse == "own" else []
     assert names == ["c_backward_kernel", *own, "r_backward_kernel", "scatter_kernel"]
 
@@ -175,13 +188,13 @@ def arguments(requires_grad=True):
 def test_operators_pass_opcheck():
     (q, k, v), rows, cols, mask, dout = arguments()
     near = (None, None, rows, cols, mask, None, None)
-    torch.library.opcheck(op.three_factor, (q, k, v, *near, 2, True))
+    torch.library.opcheck(op.three_factor, (q, k, v, *near, 2, True, True))
     real = torch.ones(1, 1, 12, dtype=torch.bool)
     marks = (q[:, :, :12].detach(), k[:, :, :12].detach(), None, None, None, real, real)
-    torch.library.opcheck(op.three_factor, (q, k, v, *marks, 2, False))
-    saved = [x.detach() for x in op.three_factor(q, k, v, *near, 2, True)[1:]]
+    torch.library.opcheck(op.three_factor, (q, k, v, *marks, 2, False, False))
+    saved = [x.detach() for x in op.three_factor(q, k, v, *near, 2, True, True)[1:]]
     detached = [x.detach() for x in (q, k, v)]
-    torch.library.opcheck(op.three_factor_backward, (dout, *detached, *near, *saved, 2, True))
+    torch.library.opcheck(op.three_factor_backward, (dout, *detached, *near, *saved, 2, True, True))
     torch.library.opcheck(op.row_scores, (q.detach(), k.detach(), mask, "abs", True))
 
 
@@ -237,7 +250,7 @@ def test_autocast_and_repeatability(dtype):
 def test_autocast_of_the_operator_itself():
     (q, k, v), rows, cols, mask, _ = arguments(requires_grad=False)
     with torch.autocast("cpu", BRAIN):
-        assert op.three_factor(q, k, v, None, None, rows, cols, mask, None, None, 2, True)[0].dtype == BRAIN
+        assert op.three_factor(q, k, v, None, None, rows, cols, mask, None, None, 2, True, True)[0].dtype == BRAIN
 
 
 def test_backward_inside_autocast_is_backward_outside(monkeypatch):

@@ -25,9 +25,9 @@ def naive(q, k, v, rows, cols, mask, copy, steps):
     return out.scatter(2, rows[..., None].expand_as(rv), rv) if copy else out
 
 
-def fused(q, k, v, rows, cols, mask, copy, steps):
+def fused(q, k, v, rows, cols, mask, copy, steps, impl="triton"):
     pinv = partial(cubic, steps=steps)
-    return kernels.three_factor(q, k, v, pinv=pinv, rows=rows, cols=cols, mask=mask, copy_rv=copy)
+    return kernels.three_factor(q, k, v, pinv=pinv, rows=rows, cols=cols, mask=mask, copy_rv=copy, impl=impl)
 
 
 def run(f, tensors, dout, dtype):
@@ -73,11 +73,12 @@ def case(
 NAMES = ("O", "dQ", "dK", "dV")
 
 
-def errors(spec, copy=True, steps=4):
+def errors(spec, copy=True, steps=4, impl="triton"):
     """For each of NAMES its norm in float64, the error of the naive code in the kernel's dtype, and the kernel's."""
+    mine = partial(fused, impl=impl)
     tensors, rows, cols, mask, dout = case(**spec)
     call = lambda f, t: run(lambda *x: f(*x, rows, cols, mask, copy, steps), tensors, dout, t)
-    truth, rough, mine = call(naive, torch.float64), call(naive, spec["dtype"]), call(fused, spec["dtype"])
+    truth, rough, mine = call(naive, torch.float64), call(naive, spec["dtype"]), call(mine, spec["dtype"])
     assert all(x.isfinite().all() for x in mine)
     if spec.get("content") == "equal":  # rounding decides which of equal columns is the largest: add up equal keys
         for results in (truth, rough, mine):
@@ -85,12 +86,12 @@ def errors(spec, copy=True, steps=4):
     return [(x.norm(), (a - x).norm(), (b - x).norm()) for x, a, b in zip(truth, rough, mine, strict=True)]
 
 
-def check(spec, copy=True, steps=4, factor=2.0, floor=8.0):
+def check(spec, copy=True, steps=4, factor=2.0, floor=8.0, impl="triton"):
     """The kernel's error is at most ``factor`` times what the naive code makes in the same dtype.
 
     A float32 result whose naive error happens to be next to nothing gets ``floor`` rounding errors of the largest one.
     """
-    found = errors(spec, copy, steps)
+    found = errors(spec, copy, steps, impl)
     largest = max(norm for norm, *_ in found)
     for name, (_, bound, error) in zip(NAMES, found, strict=True):
         allowed = factor * bound + floor * torch.finfo(torch.float32).eps * largest
@@ -98,21 +99,22 @@ def check(spec, copy=True, steps=4, factor=2.0, floor=8.0):
     return found
 
 
-def line(spec, found):
+def line(spec, found, impl):
     """Relative errors against float64, the kernel's and in brackets the naive code's own."""
     values = ", ".join(f"{name} {b / x:.1e} ({a / x:.1e})" for name, (x, a, b) in zip(NAMES, found, strict=True))
-    return f"{str(spec['dtype']).removeprefix('torch.')} n={spec['n']} m={spec['m']} d={spec['d']}: {values}"
+    return f"{str(spec['dtype']).removeprefix('torch.')} n={spec['n']} m={spec['m']} d={spec['d']} {impl}: {values}"
 
 
 def main():
-    """python tests/ops/triton_reference.py: errors on the GPU where there is one, else in the interpreter."""
+    """python tests/ops/triton_reference.py: errors on the GPU if there is one, else in the interpreter."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     if device == "cpu":
         os.environ["TRITON_INTERPRET"] = "1"
     for n, m, d in ((1027, 32, 32), (4173, 64, 32), (1027, 64, 64), (1027, 128, 64)):
         for dtype in (torch.float32, torch.float16, torch.bfloat16):
             spec = {"n": n, "m": m, "d": d, "e": d, "dtype": dtype, "masked": True, "device": device}
-            print(line(spec, errors(spec, steps=6)), flush=True)
+            for impl in kernels.IMPLS if dtype != torch.float32 else kernels.IMPLS[:1]:
+                print(line(spec, errors(spec, steps=6, impl=impl), impl), flush=True)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,8 @@ gradient through Z to U, and the third adds at the kept rows.
 
 Sums over the sequence are computed in parts and added in order, so results are the same in every run. Inputs are
 float32, float16 or bfloat16; all sums are in float32, and 16-bit factors whose rounding would dominate the error are
-split in two (``primitives.halves``). Softmax weights are recomputed in the backward pass, R from its log-sum-exp.
+split in two (``primitives.halves``), unless impl=triton_rounded. Softmax weights are recomputed in the backward pass,
+R from its log-sum-exp.
 """
 
 import os
@@ -34,6 +35,7 @@ from .. import pinv as linalg
 from . import op
 from .tiles import LARGEST
 
+IMPLS = ("triton", "triton_rounded")
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
@@ -84,6 +86,7 @@ def three_factor(
     row_mask: Tensor | None = None,
     col_mask: Tensor | None = None,
     copy_rv: bool = False,
+    impl: str = "triton",
 ) -> Tensor:
     """Compute C · cubic(U) · (R v) for landmarks or for kept positions.
 
@@ -95,6 +98,8 @@ def three_factor(
         mask: (N,L).
         row_mask, col_mask: real landmarks, (N,H,m) or broadcastable.
         copy_rv: whether kept rows of the output are those of R v; only with positions.
+        impl: ``triton`` | ``triton_rounded``, which rounds softmax weights, their gradients, W and d(R V) to 16-bit
+            inputs' dtype instead of splitting them in two: 7 of 21 products less, larger errors (docs/bench.md).
 
     Returns:
         (N,H,L,E) in the inputs' dtype, under autocast in its dtype.
@@ -115,7 +120,7 @@ def three_factor(
     mask, rows, cols = (x if x is None else x.contiguous() for x in (mask, rows, cols))
     with torch.autocast(kind, enabled=False):
         return op.three_factor(
-            q, k, v, q_kept, k_kept, rows, cols, mask, wide(row_mask), wide(col_mask), steps, copy_rv
+            q, k, v, q_kept, k_kept, rows, cols, mask, wide(row_mask), wide(col_mask), steps, copy_rv, impl == "triton"
         )[0]
 
 

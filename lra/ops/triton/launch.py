@@ -61,7 +61,7 @@ def sizes(q: Tensor, v: Tensor, m: int) -> dict[str, int]:
 
 
 def forward(
-    q, k, v, near: Kept, mask, steps: int, copy: bool, run=run, arch=None
+    q, k, v, near: Kept, mask, steps: int, copy: bool, split: bool, run=run, arch=None
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Launch the forward pass.
 
@@ -71,6 +71,7 @@ def forward(
         mask: (N,L).
         steps: of the cubic iteration.
         copy: whether kept rows of the output are those of R V.
+        split: whether 16-bit factors are split, see ``lra.ops.triton``.
         run: launches a kernel.
         arch: 80, 90, 100; None for that of q's device.
 
@@ -100,7 +101,7 @@ def forward(
     strides = (*near.strides(), *k.stride()[:3], *v.stride()[:3], *near.real_strides())
     run(
         fore.rv_kernel, (G, S + beside), near.q, near.k, k, v, *near[2:], mask, rv_parts, lse_parts, z,
-        *strides, H, L, chunk, scale2, INVERSE=beside, **inverse, **_cut(tile), **size,
+        *strides, H, L, chunk, scale2, INVERSE=beside, **inverse, **_cut(tile, q, split), **size,
     )  # fmt: skip
     if S > tiles.PARTS or not on_chip:
         rv_parts, lse_parts = (x[None] for x in core_library.combine(rv_parts, lse_parts))
@@ -117,13 +118,13 @@ def forward(
         fore.out_kernel, (G, -(-L // chunk)), q, near.k, z if on_chip else None, rv_parts, lse_parts, rv, lse, w,
         near.rows, near.cols, near.col_real, out, *q.stride()[:3], *near.k.stride()[:3], *_pair(near.col_real),
         *out.stride()[:3], H, L, len(rv_parts), chunk, scale2,
-        COPY=copy, INNER=inverse["INNER"], **_cut(tile), **size,
+        COPY=copy, INNER=inverse["INNER"], **_cut(tile, q, split), **size,
     )  # fmt: skip
     return out, rv, w, lse, z
 
 
 def backward(
-    dout, q, k, v, near: Kept, mask, rv, w, lse, z, steps: int, copy: bool, run=run, arch=None
+    dout, q, k, v, near: Kept, mask, rv, w, lse, z, steps: int, copy: bool, split: bool, run=run, arch=None
 ) -> tuple[Tensor, ...]:
     """Launch the backward pass, with arguments and results of ``forward``.
 
@@ -147,7 +148,8 @@ def backward(
         run(
             back.c_backward_kernel, (G, S), q, near.k, w, near.rows, near.cols, near.col_real, dout,
             dq, dw_parts, dk_parts, *q.stride()[:3], *near.k.stride()[:3], *_pair(near.col_real), *dout.stride()[:3],
-            *dq.stride()[:3], H, L, chunk, scale, scale2, COPY=copy, TURNED=tile.turned, **part, **_cut(tile), **size,
+            *dq.stride()[:3], H, L, chunk, scale, scale2,
+            COPY=copy, TURNED=tile.turned, **part, **_cut(tile, q, split), **size,
         )  # fmt: skip
 
     on_chip, inverse = tiles.on_chip(size["BM"], area[-1]), _inverse(steps, q.dtype)
@@ -179,7 +181,7 @@ def backward(
             dout, dw_parts, dk_parts, scratch, dk, dv, dq_parts, dq_rows, dk_cols,
             *near.strides(), *k.stride()[:3], *v.stride()[:3], *dout.stride()[:3], *dk.stride()[:3], *dv.stride()[:3],
             *near.real_strides(), H, L, len(dw_parts), chunk, scale, scale2,
-            COPY=copy, INVERSE=beside, **part, **inverse, **_cut(tile), **size,
+            COPY=copy, INVERSE=beside, **part, **inverse, **_cut(tile, q, split), **size,
         )  # fmt: skip
         beside = False  # once
 
@@ -210,8 +212,10 @@ def row_scores(a: Tensor, b: Tensor | None, mask, score: str, class_token: bool,
     return scores
 
 
-def _cut(tile: tiles.Tile) -> dict:
-    return {"BN": tile.block, "PRECISION": tile.precision, "warps": tile.warps, "stages": tile.stages}
+def _cut(tile: tiles.Tile, q: Tensor, split: bool) -> dict:
+    split = split and q.dtype != torch.float32
+    sizes = {"BN": tile.block, "warps": tile.warps, "stages": tile.stages}
+    return {**sizes, "PRECISION": tile.precision, "SPLIT": split}
 
 
 def _inverse(steps: int, dtype: torch.dtype) -> dict:

@@ -18,17 +18,18 @@ def three_factor(
     col_real: Tensor | None,
     steps: int,
     copy: bool,
+    split: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     from . import launch
 
     q, k, v, q_kept, k_kept = (rows_adjoin(x) for x in (q, k, v, q_kept, k_kept))
     near = launch.kept(q, k, q_kept, k_kept, rows, cols, mask, row_real, col_real)
     with torch.cuda.device_of(q):
-        return launch.forward(q, k, v, near, mask, steps, copy)
+        return launch.forward(q, k, v, near, mask, steps, copy, split)
 
 
 @three_factor.register_fake
-def _(q, k, v, q_kept, k_kept, rows, cols, mask, row_real, col_real, steps, copy):
+def _(q, k, v, q_kept, k_kept, rows, cols, mask, row_real, col_real, steps, copy, split):
     N, H = q.shape[:2]
     G, M, E = N * H, (q_kept if rows is None else rows).shape[2], v.shape[-1]
     new = lambda *shape: q.new_empty(shape, dtype=torch.float32)
@@ -54,6 +55,7 @@ def three_factor_backward(
     z: Tensor,
     steps: int,
     copy: bool,
+    split: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     from . import launch
 
@@ -61,28 +63,28 @@ def three_factor_backward(
     near = launch.kept(q, k, q_kept, k_kept, rows, cols, mask, row_real, col_real)
     # A backward pass inside autocast would round the library's products of the inner matrix.
     with torch.cuda.device_of(q), torch.autocast(q.device.type, enabled=False):
-        return launch.backward(dout, q, k, v, near, mask, rv, w, lse, z, steps, copy)
+        return launch.backward(dout, q, k, v, near, mask, rv, w, lse, z, steps, copy, split)
 
 
 @three_factor_backward.register_fake
-def _(dout, q, k, v, q_kept, k_kept, rows, cols, mask, row_real, col_real, rv, w, lse, z, steps, copy):
+def _(dout, q, k, v, q_kept, k_kept, rows, cols, mask, row_real, col_real, rv, w, lse, z, steps, copy, split):
     kept = [q.new_empty(0), k.new_empty(0)] if rows is not None else [_like(x) for x in (q_kept, k_kept)]
     return (*(_like(x) for x in (q, k, v)), *kept)
 
 
 def _setup(ctx, inputs, output):
-    *tensors, ctx.steps, ctx.copy = inputs
+    *tensors, ctx.steps, ctx.copy, ctx.split = inputs
     ctx.save_for_backward(*tensors, *output[1:])
     ctx.set_materialize_grads(False)  # zeros for what is only kept for the backward pass
 
 
 def _backward(ctx, dout, *unused):
     if dout is None:
-        return (None,) * 12
+        return (None,) * 13
     saved = ctx.saved_tensors
-    dq, dk, dv, dq_kept, dk_kept = three_factor_backward(dout, *saved, ctx.steps, ctx.copy)
+    dq, dk, dv, dq_kept, dk_kept = three_factor_backward(dout, *saved, ctx.steps, ctx.copy, ctx.split)
     given = saved[3] is not None
-    return (dq, dk, dv, dq_kept if given else None, dk_kept if given else None, *[None] * 7)
+    return (dq, dk, dv, dq_kept if given else None, dk_kept if given else None, *[None] * 8)
 
 
 three_factor.register_autograd(_backward, setup_context=_setup)

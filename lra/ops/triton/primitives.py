@@ -87,20 +87,20 @@ def halves(x, like):
 
 
 @triton.jit
-def dot_wide(x, y, like, PRECISION: tl.constexpr):
-    """Multiply float32 x by y of ``like``'s type without rounding x to that type."""
+def dot_wide(x, y, like, SPLIT: tl.constexpr, PRECISION: tl.constexpr):
+    """Multiply float32 x by y of ``like``'s type; with SPLIT without rounding x to that type."""
     high, low = halves(x, like)
     s = dot(high, y, PRECISION)
-    if like.dtype.element_ty != tl.float32:
+    if SPLIT:
         s += dot(low, y, PRECISION)
     return s
 
 
 @triton.jit
-def dot_halves(x, high, low, like, PRECISION: tl.constexpr):
-    """Multiply x of ``like``'s type by high + low, float32 split by ``halves``."""
+def dot_halves(x, high, low, SPLIT: tl.constexpr, PRECISION: tl.constexpr):
+    """Multiply x by high + low, float32 split by ``halves``; without SPLIT by high alone."""
     s = dot(x, high, PRECISION)
-    if like.dtype.element_ty != tl.float32:
+    if SPLIT:
         s += dot(x, low, PRECISION)
     return s
 

@@ -67,8 +67,8 @@ def rows(arch: str, dtype: str, m: str, d: str, kernels: tuple[str, ...] = CHOIC
         q, k, v = (torch.empty(N, L, H, D, dtype=DTYPES[dtype]).transpose(1, 2) for _ in range(3))
         index, mask = torch.empty(N, H, M, dtype=torch.int64), torch.empty(N, L, dtype=torch.bool)
         near = launch.kept(q, k, None, None, index, index, mask, None, None)
-        out, *saved = launch.forward(q, k, v, near, mask, 6, True, run=compile, arch=int(arch))
-        launch.backward(out, q, k, v, near, mask, *saved, 6, True, run=compile, arch=int(arch))
+        out, *saved = launch.forward(q, k, v, near, mask, 6, True, True, run=compile, arch=int(arch))
+        launch.backward(out, q, k, v, near, mask, *saved, 6, True, True, run=compile, arch=int(arch))
         launch.row_scores(q, k, mask, "abs", False, run=compile)
     return table_rows
 

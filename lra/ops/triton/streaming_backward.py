@@ -12,7 +12,7 @@ def c_backward_kernel(
     q, k, w, rows, cols, real, dout, dq, dw, dk,
     q_n, q_h, q_l, k_n, k_h, k_l, r_n, r_h, o_n, o_h, o_l, dq_n, dq_h, dq_l, H, L, chunk, scale, scale2,
     M: tl.constexpr, D: tl.constexpr, E: tl.constexpr, BM: tl.constexpr, BD: tl.constexpr, BE: tl.constexpr,
-    BN: tl.constexpr, PRECISION: tl.constexpr, COPY: tl.constexpr,
+    BN: tl.constexpr, PRECISION: tl.constexpr, SPLIT: tl.constexpr, COPY: tl.constexpr,
     TURNED: tl.constexpr, DW: tl.constexpr, DQ: tl.constexpr, DK: tl.constexpr,
 ):  # fmt: skip
     """Compute dq of ``chunk`` queries, and their parts of dW (S,G,M,E) and of the gradient of k[cols] (S,G,M,D).
@@ -50,7 +50,7 @@ def c_backward_kernel(
         else:
             p = tl.trans(probabilities(x, b, bias, scale2, PRECISION))
         if DW:
-            dw_acc += dot_wide(p, y, dout, PRECISION)
+            dw_acc += dot_wide(p, y, dout, SPLIT, PRECISION)
         if DQ or DK:
             dp = dot(weights, tl.trans(y), PRECISION) if TURNED else tl.trans(dot(y, tl.trans(weights), PRECISION))
             ds = narrow(p * (dp - tl.sum(p * dp, 0)[None, :]), dout)
@@ -72,7 +72,7 @@ def r_backward_kernel(
     q_n, q_h, q_l, kk_n, kk_h, kk_l, k_n, k_h, k_l, v_n, v_h, v_l, o_n, o_h, o_l, dk_n, dk_h, dk_l, dv_n, dv_h, dv_l,
     rr_n, rr_h, cr_n, cr_h, H, L, S, chunk, scale, scale2,
     M: tl.constexpr, D: tl.constexpr, E: tl.constexpr, BM: tl.constexpr, BD: tl.constexpr, BE: tl.constexpr,
-    BN: tl.constexpr, PRECISION: tl.constexpr, COPY: tl.constexpr,
+    BN: tl.constexpr, PRECISION: tl.constexpr, SPLIT: tl.constexpr, COPY: tl.constexpr,
     STEPS: tl.constexpr, INNER: tl.constexpr, SYMMETRIC: tl.constexpr, INVERSE: tl.constexpr,
     DV: tl.constexpr, DK: tl.constexpr, DQ: tl.constexpr,
 ):  # fmt: skip
@@ -131,19 +131,19 @@ def r_backward_kernel(
             p = tl.exp2(s - log[:, None])
             if DV:
                 p_high, p_low = halves(p, dv)
-                to_v = dot_halves(tl.trans(p_high), high, low, dv, PRECISION)
-                if dv.dtype.element_ty != tl.float32:
+                to_v = dot_halves(tl.trans(p_high), high, low, SPLIT, PRECISION)
+                if SPLIT:
                     to_v += dot(tl.trans(p_low), high, PRECISION)
                 store(dv, i, dv_l, inside, to_v, E, BE)
             if DK or DQ:
                 dp = dot(high, tl.trans(y), PRECISION)
-                if dv.dtype.element_ty != tl.float32:
+                if SPLIT:
                     dp += dot(low, tl.trans(y), PRECISION)
                 wide = p * (dp - less[:, None])
                 if DK:
                     store(dk, i, dk_l, inside, dot(tl.trans(narrow(wide, dv)), a, PRECISION) * scale, D, BD)
                 if DQ:
-                    acc += dot_wide(wide, x, dv, PRECISION)
+                    acc += dot_wide(wide, x, dv, SPLIT, PRECISION)
         if DQ:
             slot = (part * G + g).to(tl.int64) * M
             store(dq + slot * D, j, D, kept, acc * scale, D, BD)

@@ -12,7 +12,7 @@ def rv_kernel(
     q, kept_k, k, v, rows, cols, row_real, col_real, mask, rv, lse, z,
     q_n, q_h, q_l, kk_n, kk_h, kk_l, k_n, k_h, k_l, v_n, v_h, v_l, rr_n, rr_h, cr_n, cr_h, H, L, chunk, scale2,
     M: tl.constexpr, D: tl.constexpr, E: tl.constexpr, BM: tl.constexpr, BD: tl.constexpr, BE: tl.constexpr,
-    BN: tl.constexpr, PRECISION: tl.constexpr,
+    BN: tl.constexpr, PRECISION: tl.constexpr, SPLIT: tl.constexpr,
     STEPS: tl.constexpr, INNER: tl.constexpr, SYMMETRIC: tl.constexpr, INVERSE: tl.constexpr,
 ):  # fmt: skip
     """Compute softmax(scale q[rows] kᵀ) v over ``chunk`` keys: rv (S,G,M,E); base-2 log-sum-exp (S,G,M).
@@ -49,7 +49,7 @@ def rv_kernel(
             p = tl.exp2(s - shift[:, None])
             decay = tl.exp2(top - shift)
             total = total * decay + tl.sum(p, 1)
-            acc = acc * decay[:, None] + dot_wide(p, y, v, PRECISION)
+            acc = acc * decay[:, None] + dot_wide(p, y, v, SPLIT, PRECISION)
             top = new
         some = total > 0
         slot = (part * tl.num_programs(0) + g).to(tl.int64) * M
@@ -63,7 +63,7 @@ def out_kernel(
     q, k, z, rv_parts, lse_parts, rv, lse, w, rows, cols, real, out,
     q_n, q_h, q_l, k_n, k_h, k_l, r_n, r_h, o_n, o_h, o_l, H, L, S, chunk, scale2,
     M: tl.constexpr, D: tl.constexpr, E: tl.constexpr, BM: tl.constexpr, BD: tl.constexpr, BE: tl.constexpr,
-    BN: tl.constexpr, PRECISION: tl.constexpr, INNER: tl.constexpr, COPY: tl.constexpr,
+    BN: tl.constexpr, PRECISION: tl.constexpr, SPLIT: tl.constexpr, INNER: tl.constexpr, COPY: tl.constexpr,
 ):  # fmt: skip
     """Compute softmax(scale q k[cols]ᵀ) w for ``chunk`` queries; with COPY the kept rows are those of R V.
 
@@ -102,7 +102,7 @@ def out_kernel(
         i = start + tl.arange(0, BN)
         x = load(q, i, q_l, i < end, D, BD)
         p = probabilities(x, b, bias, scale2, PRECISION)
-        store(out, i, o_l, i < end, dot_halves(narrow(p, out), high, low, out, PRECISION), E, BE)
+        store(out, i, o_l, i < end, dot_halves(narrow(p, out), high, low, SPLIT, PRECISION), E, BE)
     if COPY:
         tl.debug_barrier()  # the exact rows overwrite rows that other threads of this program have written
         to, _ = slots(rows, g, M, BM)
