@@ -6,10 +6,11 @@ from pathlib import Path
 from ..disk.atomic import write
 from . import artifacts, figures, page, paper_tables, plots, published, results
 from .artifacts import Artifacts
+from .locality import within
 from .palette import Palette
 from .pretraining import pretraining
 from .summary import Row
-from .table import Chapter, stem
+from .table import Chapter, Table, stem
 
 LEGEND = (
     "Scores in percent. test: mean ± sample standard deviation over n seeds, each at its best dev checkpoint; (+k): k "
@@ -70,8 +71,13 @@ def study(name: str, rows: list[Row], runs: dict[Path, Artifacts]) -> page.Study
         runs: the files of its runs by their folders.
     """
     curves = plots.by_task(rows, {folder: runs[folder].curves for row in rows for folder in row.runs})
-    tables = [*filter(None, (results.results(name, rows), results.over_control(name, rows), pretraining(name, rows)))]
-    return page.Study(name, rows, tables, results.details(name, rows), curves, plots.bubbles(rows), runs)
+    return page.Study(name, rows, overall(name, rows), results.details(name, rows), curves, plots.bubbles(rows), runs)
+
+
+def overall(name: str, rows: list[Row]) -> list[Table]:
+    """Make the tables of a study over all of its tasks."""
+    made = (results.results(name, rows), results.over_control(name, rows), pretraining(name, rows), within(name, rows))
+    return [*filter(None, made)]
 
 
 def markdown(studies: list[page.Study], chapters: Sequence[Chapter]) -> str:

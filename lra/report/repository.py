@@ -8,13 +8,12 @@ from ..disk.atomic import write
 from ..runs import open as runs_on_disk
 from ..runs import record
 from . import figures, plots, results
-from .export import LEGEND
+from .export import LEGEND, overall
 from .palette import Palette
-from .pretraining import pretraining
 from .summary import Row, collect
 
 HOME = CONF.parent / "runs" / record.PUBLISHED
-ABOUT = "about.json"  # of a study: the command of its runs, the hardware, and a note
+ABOUT = "about.json"  # of a study: the command of its runs, the hardware, a note, whether README.md shows it
 BEGIN, END = "<!-- results: python -m lra.report published=true -->", "<!-- end of results -->"
 INTRO = """# Results of this repository
 
@@ -50,8 +49,9 @@ def pages(root: Path = CONF.parent, home: Path = HOME) -> dict[Path, str]:
     _, end, after = rest.partition(END)
     if not (begin and end):
         raise ValueError(f"README.md must have the lines {BEGIN} and {END}, between which the table goes")
-    table = "\n\n".join(_short(name, rows) for name, rows in studies.items())
-    texts = [INTRO, *(_long(name, rows, home / name) for name, rows in studies.items()), LEGEND]
+    abouts = {name: json.loads((home / name / ABOUT).read_text(encoding="utf-8")) for name in studies}
+    table = "\n\n".join(_short(name, rows) for name, rows in studies.items() if abouts[name]["readme"])
+    texts = [INTRO, *(_long(name, rows, abouts[name]) for name, rows in studies.items()), LEGEND]
     return {
         root / "docs" / "results.md": "\n\n".join(texts) + "\n",
         root / "README.md": f"{before}{begin}\n{table}\n{end}{after}",
@@ -99,12 +99,10 @@ def _short(name: str, rows: list[Row]) -> str:
     return f"{about}.\n\n{table.markdown()}"
 
 
-def _long(name: str, rows: list[Row], folder: Path) -> str:
-    about = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
+def _long(name: str, rows: list[Row], about: dict) -> str:
     parts = [f"## {name}", about["note"], f"Hardware: {about['hardware']}.", f"```text\n{about['command']}\n```"]
     parts.append(f"![dev scores of {name} over steps, mean ± sample standard deviation over seeds]({_figure(name)})")
-    shown = (results.results(name, rows), results.over_control(name, rows), pretraining(name, rows))
-    for table in filter(None, shown):
+    for table in overall(name, rows):
         parts += [f"### {table.title}", table.about, table.markdown()]
     for table in results.details(name, rows):
         parts += [f"### {table.title}", table.about, table.markdown()]

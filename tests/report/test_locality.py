@@ -2,7 +2,7 @@
 
 from test_report import add, rows, table, texts
 
-from lra.report.locality import smallest
+from lra.report.locality import smallest, within
 from lra.runs import probes
 
 REACHES = [1, 2, 4, 8]
@@ -48,3 +48,15 @@ def test_a_column_of_the_task_that_has_probes(tmp_path):
     shown = {label: cells["locality"] for label, cells in texts(made).items()}
     assert shown == {"sdpa": "6", "cur_abs": "", "linear": "", "mean": ""} and "keeps 95% of what" in made.about
     assert rows(tmp_path)
+
+
+def test_scores_within_each_reach_are_means_over_the_seeds_that_were_probed(tmp_path):
+    for seed in (0, 1):
+        add(tmp_path, label="sdpa", seed=seed, test=40.0)
+    add(tmp_path, label="mean", test=20.0)
+    assert within("paper-paper", [*rows(tmp_path).values()]) is None
+    for seed, scores in enumerate(([20.0, 25.0, 39.5, 40.0], [20.0, 20.0, 20.0, 41.0])):
+        probed(tmp_path, "sdpa", scores, seed)
+    probed(tmp_path, "mean", [1.0] * 4, fingerprint="another run")
+    ((_, cells),) = within("paper-paper", [*rows(tmp_path).values()]).rows()
+    assert [cell.text for cell in cells] == ["sdpa", "listops", "2", "20.00", "22.50", "29.75", "40.50"]

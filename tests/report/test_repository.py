@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 import pytest
 
 from lra.config import CONF
-from lra.report import repository
+from lra.report import repository, summary
 from lra.runs import record
 
 
@@ -26,9 +26,11 @@ def test_the_figures_are_drawn_from_the_records():
 
 
 def test_every_study_says_its_command_and_hardware():
-    for folder in filter(lambda path: path.is_dir(), repository.HOME.iterdir()):
-        about = json.loads((folder / repository.ABOUT).read_text())
-        assert about.keys() == {"command", "hardware", "note"} and about["command"].startswith("python -m lra.train ")
+    for study in summary.collect(repository.HOME)[0]:
+        about = json.loads((repository.HOME / study / repository.ABOUT).read_text())
+        assert about.keys() == {"command", "hardware", "note", "readme"} and about["command"].startswith(
+            "python -m lra."
+        )
 
 
 @pytest.fixture
