@@ -1,6 +1,7 @@
 """Read, check and complete a configuration."""
 
 import contextlib
+import re
 from collections.abc import Iterable
 
 import hydra
@@ -23,9 +24,17 @@ def refuse_lists(overrides: Iterable[str]) -> None:
             raise ValueError(f"{group} takes one name, not a list; for several runs: -m {group}={value.strip('[]')}")
 
 
+def escape(override: str) -> str:
+    """Escape "=" in a value, as hydra requires: run=runs/cur_abs-count=32 -> run=runs/cur_abs-count\\=32."""
+    key, _, value = override.partition("=")
+    call = re.match(r"\w+\(", value)  # of hydra's grammar: glob(*,exclude=psf*)
+    plain = "=" in value and "\\=" not in value and value[0] not in "[{'\"" and not call
+    return f"{key}={value.replace('=', chr(92) + '=')}" if plain else override
+
+
 def compose(name: str, overrides: Iterable[str] = ()) -> DictConfig:
     """Compose the configuration of ``python -m lra.<name> *overrides``, for tests and notebooks."""
-    overrides = list(overrides)
+    overrides = list(map(escape, overrides))
     refuse_lists(overrides)
     inside = GlobalHydra.instance().is_initialized()
     with contextlib.nullcontext() if inside else hydra.initialize_config_dir(str(CONF), version_base="1.3"):

@@ -19,7 +19,7 @@ from omegaconf import DictConfig
 from ..console import log, without_login
 from ..startup import interruptible
 from . import CONF
-from .compose import prepared, refuse_lists
+from .compose import escape, prepared, refuse_lists
 from .errors import explain, refusal
 
 
@@ -64,7 +64,7 @@ def main(name: str) -> Callable:
             try:
                 interruptible()
                 refuse_lists(sys.argv[1:])
-                sys.argv[1:] = map(_escape, sys.argv[1:])
+                sys.argv[1:] = map(escape, sys.argv[1:])
                 if {"-m", "--multirun"} & set(sys.argv):
                     sys.argv[1:] = follow(sys.argv[1:])
                 hydra.main(version_base="1.3", config_path=str(CONF), config_name=name)(run)()
@@ -80,14 +80,6 @@ def main(name: str) -> Callable:
         return entry
 
     return decorate
-
-
-def _escape(override: str) -> str:
-    """Escape "=" in a value, as hydra requires: run=runs/cur_abs-count=32 -> run=runs/cur_abs-count\\=32."""
-    key, _, value = override.partition("=")
-    call = re.match(r"\w+\(", value)  # of hydra's grammar: glob(*,exclude=psf*)
-    plain = "=" in value and "\\=" not in value and value[0] not in "[{'\"" and not call
-    return f"{key}={value.replace('=', chr(92) + '=')}" if plain else override
 
 
 def follow(overrides: list[str]) -> list[str]:

@@ -164,6 +164,7 @@ class Probes:
     run: Annotated[Some[Path], Rule("a finished run, or a list of them: run=runs/<study>/<task>/<label>")]
     trust: Trust
     swaps: list[str]
+    kept: Positive | None
     examples: Positive
     rows: Positive
     derived: Whole

@@ -10,8 +10,9 @@ from conftest import MECHANISMS, config
 from lra.config.compose import compose
 from lra.data.datamodule import Batch
 from lra.runs import probes
+from lra.runs.open import finished
 from lra.studies.probes import confine, measure
-from lra.studies.probes.__main__ import probe
+from lra.studies.probes.__main__ import _asked, probe
 from lra.train import build
 from lra.train.__main__ import train
 
@@ -129,3 +130,12 @@ def test_runs_are_probed_once_drawn_and_swapped(data_root, tmp_path, capfd):
     for name in ("sdpa", "mean"):
         assert table[name]["own"] == table[name][name] == str(probes.load(home / name / "seed-0/probes.json").score)
     assert "| trained with | own | sdpa | mean |" in (home / "swaps.md").read_text()
+
+
+def test_what_is_swapped_in_keeps_as_much_as_the_run(data_root, tmp_path):
+    runs = tmp_path / "runs"
+    train.__wrapped__(config("cur_abs", f"runs={runs}", "seeds=[0]", "attn.count=5"))
+    (run,) = finished(runs / "paper-smoke/listops/cur_abs-count=5", None)
+    kept = lambda name, *words: _asked(run, compose("probes", [f"run={run.folder}", *words]), name).attn
+    assert kept("cur_step").count == kept("nystrom").landmarks == 5 and kept("cur_step", "kept=9").count == 9
+    assert kept("mean") == compose("transfer", [f"run={run.folder}", "attn=mean"]).attn

@@ -16,6 +16,8 @@ from ..transfer.graft import configs, graft
 from . import confine, measure
 from .show import SWAPS, draw, matrix
 
+KEPT = ("count", "landmarks")  # options of the mechanisms that keep rows and columns
+
 
 @main("probes")
 def probe(config: DictConfig) -> None:
@@ -90,13 +92,21 @@ def swapped(run: Run, config: DictConfig, device: str) -> None:
     some = measure.batches(data, config.examples, config.batch, device)
     line = {"own": measure.score(model.to(device), some, r.metric)}
     for name in config.swaps:
-        asked = compose("transfer", [f"run={run.folder}", f"attn={name}", f"data.root={config.data.root}"])
-        source, target = configs(run, asked)
+        source, target = configs(run, _asked(run, config, name))
         line[name] = measure.score(graft(run, source, target)[1].to(device), some, r.metric)
         log(f"{r.task} {r.label} -> {name} seed {r.seed}: {line['own']:.2f} -> {line[name]:.2f}")
     home = probes.folder(Path(config.runs), r.study, r.task, r.label, r.seed)
     home.mkdir(parents=True, exist_ok=True)
     record.write(home / SWAPS, "".join(f"{name},{value}\n" for name, value in {"scored with": "score", **line}.items()))
+
+
+def _asked(run: Run, config: DictConfig, name: str) -> DictConfig:
+    """The transfer of a run to a mechanism, with ``kept`` or as many kept rows as the run has."""
+    words = [f"run={run.folder}", f"attn={name}", f"data.root={config.data.root}"]
+    asked, own = compose("transfer", words), run.configuration(config.data.root).attn
+    number = config.kept or next((own[key] for key in KEPT if key in own), None)
+    keys = [key for key in KEPT if key in asked.attn]
+    return compose("transfer", [*words, f"attn.{keys[0]}={number}"]) if keys and number else asked
 
 
 if __name__ == "__main__":
