@@ -93,7 +93,12 @@ def swapped(run: Run, config: DictConfig, device: str) -> None:
     line = {"own": measure.score(model.to(device), some, r.metric)}
     for name in config.swaps:
         source, target = configs(run, _asked(run, config, name))
-        line[name] = measure.score(graft(run, source, target)[1].to(device), some, r.metric)
+        try:
+            grafted = graft(run, source, target)[1]
+        except ValueError as error:  # it has weights that the other mechanism has no place for: an empty cell
+            log(f"{r.task} {r.label} -> {name} seed {r.seed}: {error}")
+            continue
+        line[name] = measure.score(grafted.to(device), some, r.metric)
         log(f"{r.task} {r.label} -> {name} seed {r.seed}: {line['own']:.2f} -> {line[name]:.2f}")
     home = probes.folder(Path(config.runs), r.study, r.task, r.label, r.seed)
     home.mkdir(parents=True, exist_ok=True)
