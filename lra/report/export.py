@@ -10,6 +10,7 @@ from .locality import within
 from .palette import Palette
 from .pretraining import pretraining
 from .summary import Row
+from .swaps import swaps
 from .table import Chapter, Table, stem
 
 LEGEND = (
@@ -77,7 +78,7 @@ def study(name: str, rows: list[Row], runs: dict[Path, Artifacts]) -> page.Study
 def overall(name: str, rows: list[Row]) -> list[Table]:
     """Make the tables of a study over all of its tasks."""
     made = (results.results(name, rows), results.over_control(name, rows), pretraining(name, rows), within(name, rows))
-    return [*filter(None, made)]
+    return [*filter(None, made), *swaps(name, rows)]
 
 
 def markdown(studies: list[page.Study], chapters: Sequence[Chapter]) -> str:

@@ -67,7 +67,7 @@ def _probes(row: Row) -> list[probes.Probes]:
     """Read the probes of a row's finished runs that have scores. Raises ValueError for a damaged record."""
     found = []
     for folder, r in row.runs.items():
-        path = probes.folder(_root(folder), r.study, r.task, r.label, r.seed) / probes.NAME
+        path = probes.folder(root(folder), r.study, r.task, r.label, r.seed) / probes.NAME
         if r.status == "done" and path.exists():
             made = probes.load(path)
             if made.fingerprint == r.fingerprint and made.scores:
@@ -86,6 +86,6 @@ def smallest(made: probes.Probes, base: float) -> int:
     return min((reach for reach in made.reaches if not short or reach > max(short)), default=made.reaches[-1])
 
 
-def _root(folder: Path) -> Path:
+def root(folder: Path) -> Path:
     """The folder of all runs: a run is <root>/<study>/<task>/<label>/seed-<k>."""
     return folder.parents[3] if len(folder.parents) > 3 else folder

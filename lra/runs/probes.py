@@ -12,6 +12,7 @@ from . import record
 from .record import Percent
 
 FOLDER, NAME = "probes", "probes.json"
+SWAPS = "swaps.csv"  # a line of the matrix in the folder of a seed, the matrix in that of the task
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,8 +1,9 @@
-"""The column of the smallest reach that keeps what a mechanism adds."""
+"""What the report says of probes: the smallest reach that keeps a gain, scores within reaches, and swaps."""
 
 from test_report import add, rows, table, texts
 
 from lra.report.locality import smallest, within
+from lra.report.swaps import swaps
 from lra.runs import probes
 
 REACHES = [1, 2, 4, 8]
@@ -60,3 +61,15 @@ def test_scores_within_each_reach_are_means_over_the_seeds_that_were_probed(tmp_
     probed(tmp_path, "mean", [1.0] * 4, fingerprint="another run")
     ((_, cells),) = within("paper-paper", [*rows(tmp_path).values()]).rows()
     assert [cell.text for cell in cells] == ["sdpa", "listops", "2", "20.00", "22.50", "29.75", "40.50"]
+
+
+def test_a_table_of_swaps_for_each_task_that_has_them(tmp_path):
+    add(tmp_path, label="sdpa", test=40.0)
+    home = tmp_path / probes.FOLDER / "paper-paper" / "listops"
+    home.mkdir(parents=True)
+    assert swaps("paper-paper", [*rows(tmp_path).values()]) == []
+    (home / probes.SWAPS).write_text("trained with,own,sdpa,mean\nnystrom,41.0,,12.345\n")
+    (made,) = swaps("paper-paper", [*rows(tmp_path).values()])
+    assert made.title == "Swapped mechanisms: listops" and made.head == ["trained with", "own", "sdpa", "mean"]
+    ((_, cells),) = made.rows()
+    assert [cell.text for cell in cells] == ["nystrom", "41.00", "", "12.35"]

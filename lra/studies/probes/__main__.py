@@ -14,7 +14,7 @@ from ...runs.probes import Probes
 from ...train.restore import trained
 from ..transfer.graft import configs, graft
 from . import confine, measure
-from .show import SWAPS, draw, matrix
+from .show import draw, matrix
 
 KEPT = ("count", "landmarks")  # options of the mechanisms that keep rows and columns
 
@@ -102,7 +102,9 @@ def swapped(run: Run, config: DictConfig, device: str) -> None:
         log(f"{r.task} {r.label} -> {name} seed {r.seed}: {line['own']:.2f} -> {line[name]:.2f}")
     home = probes.folder(Path(config.runs), r.study, r.task, r.label, r.seed)
     home.mkdir(parents=True, exist_ok=True)
-    record.write(home / SWAPS, "".join(f"{name},{value}\n" for name, value in {"scored with": "score", **line}.items()))
+    record.write(
+        home / probes.SWAPS, "".join(f"{name},{value}\n" for name, value in {"scored with": "score", **line}.items())
+    )
 
 
 def _asked(run: Run, config: DictConfig, name: str) -> DictConfig:

@@ -17,7 +17,6 @@ from ...runs.probes import Probes
 # Percent of MEGA's accuracy that networks of convolutions of width 61 have (docs/sources.md, short convolutions).
 PUBLISHED = {"listops": 83.51, "text": 94.45, "retrieval": 97.58, "image": 92.46, "pathfinder": 75.28}
 WIDTH = 61
-SWAPS = "swaps.csv"
 
 
 def draw(home: Path) -> list[Path]:
@@ -67,7 +66,7 @@ def matrix(home: Path) -> list[Path]:
         The table as Markdown and as CSV.
     """
     lines: dict[str, dict[str, list[float]]] = {}
-    for path in sorted(home.glob(f"*/seed-*/{SWAPS}")):
+    for path in sorted(home.glob(f"*/seed-*/{probes.SWAPS}")):
         line = lines.setdefault(path.parents[1].name, {})
         with open(path, newline="", encoding="utf-8") as file:
             for row in csv.DictReader(file):
@@ -75,9 +74,9 @@ def matrix(home: Path) -> list[Path]:
     table = pd.DataFrame({label: {name: mean(v) for name, v in line.items()} for label, line in lines.items()}).T
     table.index.name = "trained with"
     record.write(home / "swaps.md", f"Test scores of trained weights, by the mechanism in use.\n\n{_markdown(table)}\n")
-    record.write(home / SWAPS, table.to_csv(lineterminator="\n"))
+    record.write(home / probes.SWAPS, table.to_csv(lineterminator="\n"))
     print(table.to_string(float_format="{:.2f}".format))
-    return [home / "swaps.md", home / SWAPS]
+    return [home / "swaps.md", home / probes.SWAPS]
 
 
 def _markdown(table: pd.DataFrame) -> str:
