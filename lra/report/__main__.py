@@ -10,9 +10,8 @@ from ..console import log
 from ..runs import bench_record
 from ..runs import open as runs_on_disk
 from . import bench_plots, bench_tables, repository
-from .export import LEGEND, export
-from .pretraining import pretraining
-from .results import details, over_control
+from .export import LEGEND, export, overall
+from .results import details
 from .summary import collect
 from .table import Chapter
 from .wandb import publish
@@ -54,7 +53,7 @@ def report(config: DictConfig) -> None:
     if not console.is_terminal:
         console.width = 1000  # no line is wrapped in a pipe
     for study, rows in studies.items():
-        for table in filter(None, (*details(study, rows), over_control(study, rows), pretraining(study, rows))):
+        for table in (*details(study, rows), *overall(study, rows)):
             console.print(f"{study}: {table.title}", style="bold underline")
             console.print(table.about, table.terminal(), "", sep="\n")
     console.print(LEGEND)

@@ -127,9 +127,6 @@ def _unequal(studies: dict[str, list[Row]]) -> str:
     """Name the studies that cannot be compared with published numbers."""
     lines = []
     for study, rows in studies.items():
-        words = {
-            f"{key} {row.facts[key]}" for row in rows for key in ("protocol", "budget") if row.facts[key] != "paper"
-        }
-        if words:
-            lines.append(f"Study {study} does not compare with them ({', '.join(sorted(words))}). ")
+        if words := published.unlike(row.facts for row in rows):
+            lines.append(f"Study {study} does not compare with them ({words}). ")
     return "".join(lines)

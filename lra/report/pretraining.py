@@ -51,7 +51,8 @@ def pretraining(study: str, rows: list[Row]) -> Table | None:
         about="scratch: no pretraining; pretrained: phase one before the whole fine-tuning; matched: both phases "
         "together see as many tokens as a run from scratch. gain: over scratch, ± standard error from the seeds of "
         f"both; ≈: not told apart from it, below {APART} standard errors. cost: tokens of the phases and the time of "
-        "their steps. published: from scratch, then pretrained, of models of other sizes.",
+        "their steps. published: from scratch, then pretrained, of models of other sizes. "
+        f"{published.caution(row.facts for row in rows)}".rstrip(),
         cells=frame(HEAD, lines, keys),
         words=WORDS,
         spread="se",

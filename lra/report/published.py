@@ -3,12 +3,13 @@
 import csv
 import functools
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
 
 TASKS = ("listops", "text", "retrieval", "image", "pathfinder", "pathfinder_x")
+PAPERS = {"protocol paper", "budget paper"}
 _SHORT = {"PSF-Attn": "PSF", "SOFT/SOFT++": "SOFT", "Long Range Arena": "leaderboard"}
 _LINKS = {
     "CURformer": "https://doi.org/10.1007/s10994-025-06768-3",
@@ -84,6 +85,21 @@ def accuracies(label: str, tasks: Collection[str] = TASKS) -> list[Published]:
     return [
         row for row in read() if label in row.attn.split() and row.metric == "accuracy_percent" and row.task in wanted
     ]
+
+
+def unlike(facts: Iterable[Mapping[str, str]]) -> str:
+    """Name the choices of runs that no published value has been made with: budget quick, protocol clean; "" if none.
+
+    Args:
+        facts: of rows, with the keys protocol and budget.
+    """
+    return ", ".join(sorted({f"{key} {one[key]}" for one in facts for key in ("protocol", "budget")} - PAPERS))
+
+
+def caution(facts: Iterable[Mapping[str, str]]) -> str:
+    """Make a sentence of the choices that ``unlike`` names, "" if there are none."""
+    words = unlike(facts)
+    return f"Not comparable with the published values: {words}." if words else ""
 
 
 def averages(label: str, tasks: Collection[str]) -> list[tuple[str, float]]:

@@ -193,8 +193,7 @@ def _table(study: str, title: str, head: tuple[str, ...], lines: list[Line], *, 
         shared = [key for key in shared if key != "pretrained"]
     own = [key for key in FACTS if key in values and key not in shared]
     common = "; ".join(FACTS[key].format(*values[key]) for key in shared)
-    unlike = [f"{key} {word}" for key in ("protocol", "budget") for word in sorted(values[key]) if word != "paper"]
-    caution = f"Not comparable with the published values: {', '.join(unlike)}." if unlike else ""
+    caution = published.caution(line.facts for line in lines)
     texts = []
     for line in lines:
         facts = [FACTS[key].format(line.facts[key]) for key in own if line.facts[key]]

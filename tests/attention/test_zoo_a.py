@@ -39,8 +39,8 @@ def block(name, length):
     return build.block_factory(cfg)()
 
 
-@pytest.mark.parametrize("name, length", [(name, n) for name in LINEAR for n in (128, 2048, 16384)]
-    + [(name, n) for name in ("soft", "softpp") for n in (128, 4096)])  # fmt: skip
+@pytest.mark.parametrize("name", (*LINEAR, "soft", "softpp"))
+@pytest.mark.parametrize("length", [128, 2048, *(pytest.param(n, marks=pytest.mark.slow) for n in (1024, 4096, 16384))])
 def test_runs_at_the_lengths_of_the_tasks(name, length):
     made, x = block(name, length).eval(), torch.randn(1, length, 64)
     with torch.no_grad():

@@ -128,9 +128,12 @@ def test_error_is_at_most_twice_that_of_the_naive_code_over_long_rows(spec, copy
     check(spec, copy=copy, steps=6)
 
 
-@settings(max_examples=6, deadline=None, derandomize=True)
-@given(st.data())
-def test_any_shape_mask_stride_and_content(data):
+@pytest.mark.parametrize("examples", [6, pytest.param(30, marks=pytest.mark.slow)])
+def test_any_shape_mask_stride_and_content(examples):
+    settings(max_examples=examples, deadline=None, derandomize=True)(given(st.data())(drawn))()
+
+
+def drawn(data):
     draw = lambda *choices: data.draw(st.sampled_from(choices))
     size = lambda most: data.draw(st.integers(1, most))
     sizes = {"n": size(150), "m": size(40), "d": size(40), "e": size(40), "N": size(2), "seed": size(1000)}

@@ -30,12 +30,20 @@ def runs(tmp_path):
     return tmp_path
 
 
+def test_rows_of_another_budget_are_not_compared_with_published_ones(tmp_path):
+    make(tmp_path, "sdpa", (40.0,), 1_000_000, budget="quick", study="small")
+    make(tmp_path, "sdpa+masked", (50.0,), 1_000_000, budget="quick", study="small", pretrain=PHASE)
+    small = summary.collect(tmp_path)[0]["small"]
+    assert pretraining("small", small).about.endswith(" Not comparable with the published values: budget quick.")
+
+
 def test_each_run_stands_in_its_column(runs):
     table = pretraining("paper-paper", rows(runs))
     ((_, label, _), cells), *others = table.rows()
     assert not others and label == "sdpa+masked"
     line = dict(zip(table.head, cells, strict=True))
     assert [line[name].value for name in ("scratch", "pretrained", "matched")] == [41.0, 52.0, 45.0]
+    assert table.about.endswith("of other sizes.")
     # s² of (40, 42), (50, 54) and (44, 46): 2, 8 and 2; the gain's error is the root of the sum of s² / 2
     assert (line["gain"].value, line["gain"].std) == (11.0, pytest.approx(5**0.5))
     assert (line["gain matched"].value, line["gain matched"].std) == (4.0, pytest.approx(2**0.5))
