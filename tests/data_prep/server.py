@@ -33,7 +33,7 @@ class Server(http.server.ThreadingHTTPServer):
     def __init__(self, folder):
         self.folder, self.asked, self.brought, self.left = folder, [], [], threading.Event()
         super().__init__(("127.0.0.1", 0), Handler)
-        threading.Thread(target=self.serve_forever, daemon=True).start()
+        threading.Thread(target=self.serve_forever, args=(0.02,), daemon=True).start()
 
     def url(self, name, login=""):
         return f"http://{login}127.0.0.1:{self.server_port}/{name}"

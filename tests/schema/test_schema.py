@@ -164,8 +164,11 @@ def test_constructors_refuse_choices_by_themselves():
 def test_a_study_is_a_name(name):
     with pytest.raises(ValueError, match=r"^study must be a name"):
         config("cur_abs", f"study={name}")
+
+
+def test_a_protocol_has_a_name():
     with pytest.raises(ValueError, match=r"^protocol.name must be a name"):
-        config("cur_abs", f"protocol.name={name}")
+        config("cur_abs", "protocol.name=../../x")
 
 
 def test_a_year_is_a_name():
