@@ -162,7 +162,7 @@ class Root:
 
 @dataclass(kw_only=True)
 class Data(Root):
-    pad: Literal["batch", "fixed", "none", "compact"]
+    pad: Literal["auto", "batch", "fixed", "none", "compact"]
     mask: bool
     eval_batch: BatchSize | None
 

@@ -26,7 +26,7 @@ AT_ONCE = 4  # runs that share the GPU: with the rows of ListOps and Text one al
 AROUND = 20.0  # seconds that a benchmark takes around what its budget counts
 SPARE = 30.0  # seconds in which a sweep that has ended by itself is not interrupted
 SWEEP = (
-    *("sweep=window", "measure=20", "overrides=['data.pad=compact']"),
+    *("sweep=window", "measure=20"),
     *("hydra/launcher=joblib", f"hydra.launcher.n_jobs={AT_ONCE}"),
 )
 

@@ -41,7 +41,7 @@ def task_data(config: DictConfig, seed: int = 0) -> TaskData:
         batch=config.optim.batch,
         micro_batch=config.optim.micro_batch,
         eval_batch=eval_batch(config),
-        pad=_pad(config),
+        pad=padding(config),
         mask=config.data.mask,
         seed=seed,
     )
@@ -59,10 +59,12 @@ def eval_batch(config: DictConfig) -> int:
     return batch if pretrained(config) or sketch(config).by_tower else max(batch, ON_A_GPU)
 
 
-def _pad(config: DictConfig) -> str:
-    """``data.pad``, or ``batch`` for a model that ``compact`` would not leave as it is."""
+def padding(config: DictConfig) -> str:
+    """The padding that is used: ``compact`` only for a model that it leaves as it is, ``auto`` if it is shorter too."""
     pad = config.data.pad
-    return "batch" if pad == "compact" and keeps_holes(config) else pad
+    if pad == "auto" and config.task.masked_id is None:
+        return "batch"
+    return ("batch" if keeps_holes(config) else "compact") if pad in ("auto", "compact") else pad
 
 
 def keeps_holes(config: DictConfig) -> bool:

@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from ..data.datamodule import TaskData
-from ..runs import record
+from ..runs import config_file, record
 from . import build, graph_check, machine, pretrain_check
 from .distributed import Processes, processes
 
@@ -37,7 +37,7 @@ class Plan:
     """All seeds of one configuration.
 
     Args:
-        config: resolved, see ``lra.config.prepared``, with the precision that is used.
+        config: resolved, see ``lra.config.prepared``, with the precision and, instead of ``auto``, the padding in use.
         device: cpu | cuda.
         processes: that share each batch.
         loss: cross_entropy | mse.
@@ -74,7 +74,7 @@ def resolve(config: DictConfig) -> Plan:
         ValueError: this machine lacks a device, or no model or source can be made of the options.
     """
     device, shared, o = machine.device(config), processes(config), config.optim
-    asked, config = config.trainer.precision, machine.settled(config, device)
+    asked, config = config.trainer.precision, _padded(machine.settled(config, device))
     if (o.micro_batch or o.batch) % shared.count:  # auto and launched are known only here
         key = "optim.micro_batch" if o.micro_batch else "optim.batch"
         raise ValueError(f"trainer.devices must divide {key} {o.micro_batch or o.batch}, not {shared.count}")
@@ -92,3 +92,19 @@ def resolve(config: DictConfig) -> Plan:
         title=f"{config.task.name} {config.label}",
         widened=config.trainer.precision != asked,
     )
+
+
+def _padded(config: DictConfig) -> DictConfig:
+    """The configuration with the padding of the seeds begun in its folder, or of its task and model, for ``auto``."""
+    if config.data.pad != "auto":
+        return config
+    begun = map(_begun_padding, sorted(record.home(config).glob(f"seed-*/{config_file.NAME}")))
+    return OmegaConf.merge(config, {"data": {"pad": next(filter(None, begun), build.padding(config))}})
+
+
+def _begun_padding(path: Path) -> str | None:
+    try:
+        pad = config_file.read(path).get("data.pad")
+    except ValueError:  # the seed of that folder says so
+        return None
+    return pad if pad in ("batch", "compact") else None

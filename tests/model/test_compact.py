@@ -127,6 +127,35 @@ def test_what_looks_at_positions_keeps_padded_rows_and_says_so(words, data_root,
     assert said.count("rows keep their padding, because the result depends on where it is: data.pad=batch") == 1
 
 
+@pytest.mark.parametrize(
+    ("words", "pad"),
+    [
+        (("attn=cur_abs", *WORDS), "compact"),
+        (("attn=nystrom", *WORDS), "batch"),
+        (("attn=sdpa",), "batch"),
+        (("attn=sdpa", *WORDS, "data.pad=fixed"), "fixed"),
+    ],
+)
+def test_the_default_is_compact_if_that_is_exact_and_shorter(words, pad, tmp_path):
+    plan = resolve(compose("train", ["task=listops", "budget=smoke", *words, f"runs={tmp_path}"]))
+    assert plan.config.data.pad == plan.data.pad == pad
+
+
+def test_begun_seeds_keep_their_padding_and_the_next_ones_have_it_too(data_root, tmp_path, capsys):
+    words = ["task=listops", "budget=smoke", *WORDS, "attn=cur_abs", f"data.root={data_root}", f"runs={tmp_path}",
+             "optim.steps=1", "optim.warmup=0", "optim.eval_every=1", "trainer.device=cpu"]  # fmt: skip
+    for more in (["seeds=[0]", "data.pad=batch"], ["seeds=[0,1]"]):
+        run_seeds(resolve(compose("train", [*words, *more])))
+    assert "seed 0: done before" in capsys.readouterr().err
+    written = [path.read_text() for path in tmp_path.glob("*/listops/cur_abs/seed-*/config.yaml")]
+    assert len(written) == 2 and all("data.pad: batch\n" in text for text in written)
+    with pytest.raises(ValueError, match=r"was made by another configuration \(data.pad"):
+        run_seeds(resolve(compose("train", [*words, "seeds=[0]", "data.pad=compact"])))
+    damaged = next(tmp_path.glob("*/listops/cur_abs/seed-0/config.yaml"))
+    damaged.write_text("[")
+    assert resolve(compose("train", [*words, "seeds=[2]"])).data.pad == "batch"  # seed 1 says so
+
+
 def test_a_pretraining_is_of_padded_rows():
     made = [
         build.task_data(config("sdpa", *WORDS, "data.pad=compact", f"pretrain={one}")) for one in ("none", "masked")

@@ -14,6 +14,7 @@ from lra.runs import canonical, config_file, record
 from lra.runs.folder import settle
 from lra.runs.open import finished, open_run
 from lra.train import build
+from lra.train.plan import resolve
 
 EARLIER = Path(__file__).with_name("earlier_config.yaml")  # of a run whose record has the fingerprint below
 EARLIER_FINGERPRINT = "7ad317364123cc0b"
@@ -104,7 +105,7 @@ FINGERPRINTS = {
 
 @pytest.mark.parametrize("overrides", FINGERPRINTS)
 def test_fingerprints_stay(overrides):
-    made = record.choices(compose("train", overrides.split()), {})
+    made = record.choices(resolve(compose("train", overrides.split())).config, {})
     assert record.fingerprint(made | {"seed": 0}) == FINGERPRINTS[overrides]
 
 

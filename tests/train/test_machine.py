@@ -19,8 +19,8 @@ def test_bf16_on_a_cpu_needs_amx_or_force(monkeypatch, amx, asked, force):
     used = "bf16" if asked == "bf16" and (amx or force) else "fp32"
     assert plan.config.trainer.precision == used and plan.widened == (used != asked)
     assert made.trainer.precision == asked  # the caller's own is not changed
-    plain = config("cur_abs", f"trainer.precision={used}")
-    prints = [record.fingerprint(record.choices(c, {})) for c in (plan.config, plain)]
+    plain = resolve(config("cur_abs", f"trainer.precision={used}", "trainer.force_bf16=true", "trainer.device=cpu"))
+    prints = [record.fingerprint(record.choices(made.config, {})) for made in (plan, plain)]
     assert prints[0] == prints[1]
 
 
