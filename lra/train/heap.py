@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import lightning as L
 
-GROWTH = 2**30  # bytes of resident memory beyond those after the first step since the heap was trimmed
+GROWTH = 2**30  # bytes of resident memory beyond those after the first batch since the heap was trimmed
 _TRIM_THRESHOLD, _MMAP_MAX = -1, -4  # of mallopt(3)
 
 
@@ -41,22 +41,32 @@ class Trim(L.Callback):
     """Gives the free pages of the heap back after evaluations and whenever memory has grown by ``GROWTH``.
 
     Tensors of many sizes leave gaps that none of the next ones fits: without this, memory grows by 3 to 80 MB a step.
-    What one step needs is kept, or the kernel would clear its pages at every step.
+    An evaluation of rows of many lengths adds gigabytes, too. What one step needs is kept, or the kernel would clear
+    its pages at every step.
     """
 
     def __init__(self):
         self.trim = _libc("malloc_trim")
-        self.needed: int | None = None  # resident after the first step since the heap was trimmed
+        self.needed: int | None = None  # resident after the first batch since the heap was trimmed
 
     def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx) -> None:
+        self._bound()
+
+    def on_validation_batch_end(self, trainer, module, outputs, batch, batch_idx, dataloader_idx=0) -> None:
+        self._bound()
+
+    def on_test_batch_end(self, trainer, module, outputs, batch, batch_idx, dataloader_idx=0) -> None:
+        self._bound()
+
+    def on_validation_end(self, trainer, module) -> None:
+        self._trim()
+
+    def _bound(self) -> None:
         now = resident()
         if self.needed is None:
             self.needed = now
         elif now > self.needed + GROWTH:
             self._trim()
-
-    def on_validation_end(self, trainer, module) -> None:
-        self._trim()
 
     def _trim(self) -> None:
         if self.trim:

@@ -10,7 +10,6 @@ from ..data.datamodule import TaskData
 from ..runs import checkpoint, record
 from . import distributed
 from .callbacks import Checkpoints, Diverged, Divergence, Report, Stopwatch
-from .heap import Trim
 from .lit_module import LitModule
 from .plan import Plan, Run
 from .trainer import trainer
@@ -91,8 +90,6 @@ def loggers(plan: Plan, run: Run, first_step: int) -> list:
 def callbacks(plan: Plan, run: Run, stopwatch: Stopwatch, checkpoints: Checkpoints) -> list[L.Callback]:
     """In an order in which saving is not part of a step; the first process alone reports."""
     made = [Divergence(), checkpoints, stopwatch]
-    if plan.device == "cpu":
-        made.append(Trim())
     if distributed.rank() == 0:
         made.append(Report(run.title, plan.more_seeds(run.seed), stopwatch, checkpoints))
     return made

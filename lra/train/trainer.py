@@ -2,6 +2,7 @@
 
 import logging
 import warnings
+from collections.abc import Sequence
 
 import lightning as L
 from lightning.pytorch.strategies import DDPStrategy
@@ -10,6 +11,7 @@ from torch import nn
 
 from ..data.datamodule import TaskData
 from .graph import LitGraph
+from .heap import Trim
 from .lit_module import LitClassifier
 from .plan import Plan
 
@@ -39,11 +41,12 @@ def lit_classifier(config: DictConfig, model: nn.Module, *, loss: str, seed: int
     )
 
 
-def trainer(plan: Plan, **options) -> L.Trainer:
+def trainer(plan: Plan, callbacks: Sequence[L.Callback] = (), **options) -> L.Trainer:
     """A Trainer on the plan's processes that neither logs nor saves by itself; options: further ones of L.Trainer."""
     quiet()
     several = plan.processes.count > 1
     return L.Trainer(
+        callbacks=[*([Trim()] if plan.device == "cpu" else []), *callbacks],
         accelerator=plan.device,
         devices=plan.processes.local,
         num_nodes=plan.processes.count // plan.processes.local,

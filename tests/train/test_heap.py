@@ -19,14 +19,15 @@ def fragment():
         parts = [torch.ones(random.randrange(2**16, 2**20)) for _ in range(20)]
         del parts
     return heap.resident() >> 20
-def step():
-    trim.on_train_batch_end(None, None, None, None, 0)
+def step(phase):
+    getattr(trim, f"on_{phase}_batch_end")(None, None, None, None, 0)
     return heap.resident() >> 20
 random.seed(0)
 print(fragment(), trim.on_validation_end(None, None) or heap.resident() >> 20)
-step()
-print(fragment(), step())
-assert trim.needed is None
+for phase in ("train", "validation", "test"):
+    step(phase)
+    print(fragment(), step(phase))
+    assert trim.needed is None
 """
 
 
