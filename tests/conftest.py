@@ -46,11 +46,12 @@ def pytest_configure(config):
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """The kernels of all ``flashcur_*`` are the same, at a crawl in the interpreter: after the first they are slow."""
+    """Mark tests of ``flashcur_*`` after the first as slow, since the kernels are the same; sort by ``first``."""
     for item in items:
         values = item.callspec.params.values() if hasattr(item, "callspec") else ()
         if not set(KERNELS[1:]).isdisjoint(value for value in values if isinstance(value, str)):
             item.add_marker(pytest.mark.slow)
+    items.sort(key=lambda item: item.get_closest_marker("first") is None)
 
 
 def pytest_collection_finish():

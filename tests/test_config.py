@@ -205,6 +205,7 @@ def test_an_option_said_once_holds_for_every_mechanism_of_a_sweep(monkeypatch, c
     assert follow(others) == others
 
 
+@pytest.mark.first
 def test_cold_import_needs_no_optional_package():
     # transformers is not refused: torchmetrics imports it by itself if it is installed
     code = (

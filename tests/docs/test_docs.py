@@ -202,6 +202,7 @@ def test_commands_are_found_wherever_they_stand():
             list(commands("page", wrong))
 
 
+@pytest.mark.first
 def test_the_readme_from_top_to_bottom(work, monkeypatch):
     """One command after the other, in one folder, to its end."""
     done = {c.words: c for c in COMMANDS if c.page == "README.md" and c.words[0] == "python"}
@@ -227,6 +228,7 @@ def test_transfer_from_top_to_bottom(work, monkeypatch):
     assert (work / "runs" / "transfer" / "transfer.md").exists() and len(done) == 5
 
 
+@pytest.mark.first
 def test_the_examples_train(own, monkeypatch):
     ran = [c for c in COMMANDS if c.page in OWN and c.words[2] in TINY and "-m" not in c.words[3:]]
     for command in ran:

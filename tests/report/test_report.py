@@ -231,6 +231,7 @@ def test_mistakes_are_told(tmp_path):
         summary.collect(tmp_path, "c")
 
 
+@pytest.mark.first
 def test_command(tmp_path):
     add(tmp_path)
     damaged = add(tmp_path, seed=1)

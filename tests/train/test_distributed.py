@@ -55,6 +55,7 @@ def curve(folder):
         return torch.tensor([float(row["train_loss"]) for row in csv.DictReader(file)], dtype=torch.float64)
 
 
+@pytest.mark.first
 def test_two_processes_give_the_loss_curve_of_one(data_root, tmp_path, monkeypatch):
     """Both are sums of the same terms in another order: against float64, two may err 4 times as much as one does."""
     words = [*CURVE, "optim.micro_batch=4", "data.eval_batch=7"]

@@ -152,6 +152,7 @@ def start(runs, *words):
     )
 
 
+@pytest.mark.first
 @pytest.mark.parametrize(
     "kill",
     [signal.SIGKILL, *(pytest.param(s, marks=pytest.mark.slow) for s in (signal.SIGINT, signal.SIGTERM))],
