@@ -97,8 +97,7 @@ def test_every_experiment_composes_builds_and_takes_a_step(experiment):
     for smaller in ((), ("budget=smoke", "model.layers=1")):
         cfg = compose("train", [*words, *smaller])
         resolve(cfg)
-        build.task_data(cfg)
-        model = build.classifier(cfg)
+    model = build.classifier(cfg)
     module.loss(model, batch(cfg, min(cfg.task.length, 256), rows=2), build.loss(cfg)).backward()
     assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
 

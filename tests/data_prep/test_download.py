@@ -40,9 +40,9 @@ def test_a_download_is_checked_kept_and_not_repeated(server, tmp_path, capsys):
     ("name", "reason"),
     [
         ("file.tar.gz", rf"200,000 bytes with sha256 {SHA256} instead of {'0' * 64}"),
-        ("short", "100,000 bytes with sha256"),
-        ("cut", "the connection broke off"),
-        ("none", ": HTTP code 404; get the file another way"),
+        pytest.param("short", "100,000 bytes with sha256", marks=pytest.mark.slow),
+        pytest.param("cut", "the connection broke off", marks=pytest.mark.slow),
+        pytest.param("none", ": HTTP code 404; get the file another way", marks=pytest.mark.slow),
     ],
 )
 def test_a_failed_download_is_one_line_and_leaves_nothing(server, tmp_path, name, reason):

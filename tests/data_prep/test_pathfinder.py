@@ -161,7 +161,9 @@ def test_candidates_weights_and_refusals_are_those_of_the_reference(size, margin
     assert refused
 
 
-@every_kind
+@pytest.mark.parametrize(
+    ("size", "margin"), [pytest.param(*kind, marks=[pytest.mark.slow] * (kind[0] > 128)) for kind in KINDS]
+)
 def test_distractors_start_uniformly_over_the_free_pixels_of_the_reference(size, margin):
     table, slow = paddle_table(size, margin, void=False), reference(size, margin)
     curved = curves(size, margin)[0][0]
