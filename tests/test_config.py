@@ -256,7 +256,8 @@ WRONG = {
     "experiment=psf_listops model.head.kind=tanh": "model.head.kind must be one of relu, gelu, linear, not 'tanh'",
     "experiment=psf_listops model.embed.padding=none": "model.embed.padding must be one of learned, constant, zero",
     "experiment=psf_listops attn=sdpa": "attn.project: no such key; attn has",
-    "task=listops attn=cur_abs data.pad=never": "data.pad must be one of auto, batch, fixed, none, compact, not",
+    "task=listops attn=cur_abs data.pad=never": "data.pad must be one of auto, batch, fixed, none, compact, "
+    "not 'never'",
     "task=listops attn=cur_abs data.pad=none trainer.compile=true": "data.pad=none has a shape for each batch",
     "task=listops attn=cur_abs trainer.precision=fp16 trainer.device=cpu": "fp16 needs a GPU",
     "task=listops attn=cur_abs trainer.compile=fast": "trainer.compile must be one of true, false, reduce-overhead",

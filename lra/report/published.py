@@ -9,7 +9,7 @@ from pathlib import Path
 from statistics import mean
 
 TASKS = ("listops", "text", "retrieval", "image", "pathfinder", "pathfinder_x")
-PAPERS = {"protocol paper", "budget paper"}
+COMPARABLE = {"protocol paper", "budget paper"}  # choices of runs that published values may stand beside
 _SHORT = {"PSF-Attn": "PSF", "SOFT/SOFT++": "SOFT", "Long Range Arena": "leaderboard"}
 _LINKS = {
     "CURformer": "https://doi.org/10.1007/s10994-025-06768-3",
@@ -88,12 +88,12 @@ def accuracies(label: str, tasks: Collection[str] = TASKS) -> list[Published]:
 
 
 def unlike(facts: Iterable[Mapping[str, str]]) -> str:
-    """Name the choices of runs that no published value has been made with: budget quick, protocol clean; "" if none.
+    """Name the choices that set runs apart from published values: budget quick, protocol clean; "" if there are none.
 
     Args:
         facts: of rows, with the keys protocol and budget.
     """
-    return ", ".join(sorted({f"{key} {one[key]}" for one in facts for key in ("protocol", "budget")} - PAPERS))
+    return ", ".join(sorted({f"{key} {one[key]}" for one in facts for key in ("protocol", "budget")} - COMPARABLE))
 
 
 def caution(facts: Iterable[Mapping[str, str]]) -> str:

@@ -39,8 +39,13 @@ def block(name, length):
     return build.block_factory(cfg)()
 
 
-@pytest.mark.parametrize("name", (*LINEAR, "soft", "softpp"))
-@pytest.mark.parametrize("length", [128, 2048, *(pytest.param(n, marks=pytest.mark.slow) for n in (1024, 4096, 16384))])
+LENGTHS = [(name, n) for name in LINEAR for n in (128, 1024, 2048, 4096, 16384)]
+LENGTHS += [(name, n) for name in ("soft", "softpp") for n in (128, 1024, 2048, 4096)]
+
+
+@pytest.mark.parametrize(
+    ("name", "length"), [pytest.param(*one, marks=[pytest.mark.slow] * (one[1] in (1024, 4096))) for one in LENGTHS]
+)
 def test_runs_at_the_lengths_of_the_tasks(name, length):
     made, x = block(name, length).eval(), torch.randn(1, length, 64)
     with torch.no_grad():
