@@ -17,6 +17,7 @@ from lra.config import CONF
 from lra.config.compose import compose, data_command
 from lra.config.entry import follow
 from lra.config.errors import explain
+from lra.config.help import manual
 from lra.data.datamodule import Batch
 from lra.disk import atomic
 from lra.runs import record
@@ -285,6 +286,31 @@ def test_a_wrong_word_ends_a_process_with_status_1():
     got = subprocess.run([sys.executable, "-m", "data_prep", *words], capture_output=True, text=True, cwd=ROOT)
     assert got.returncode == 1 and got.stdout == ""
     assert got.stderr.splitlines()[-1].startswith("lra: source.train must be") and "Traceback" not in got.stderr
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in CONF.glob("*.yaml")))
+def test_help_shows_every_key_and_every_choice(name):
+    text = manual(name)
+    for key in OmegaConf.load(CONF / f"{name}.yaml"):
+        assert key == "defaults" or f"\n{key}:" in text
+    for group in ("attn", "task") if name == "train" else ():
+        assert {path.stem for path in (CONF / group).glob("*.yaml")} <= set(text.split())
+
+
+def test_help_needs_no_other_word(monkeypatch, capfd):
+    monkeypatch.setattr(sys, "argv", ["lra", "--help"])
+    train()
+    printed = capfd.readouterr().out
+    assert "task= adding genome" in printed and "attn= bigbird" in printed
+
+
+def test_a_closed_pipe_ends_a_command_without_a_line():
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "data_prep"]
+    got = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, cwd=ROOT)
+    os.close(writer)
+    assert (got.stderr, got.returncode) == ("", 1)
 
 
 def test_a_full_disk_names_the_file(tmp_path):

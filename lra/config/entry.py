@@ -7,7 +7,7 @@ import re
 import sys
 import traceback
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
@@ -21,14 +21,16 @@ from ..startup import interruptible
 from . import CONF
 from .compose import escape, prepared, refuse_lists
 from .errors import explain, refusal
+from .help import manual
 
 
 def main(name: str) -> Callable:
     """Make a function of a DictConfig an entry point over conf/<name>.yaml.
 
     The function itself is reachable as ``__wrapped__``. A user's mistake (ValueError, OSError, hydra's own errors) ends
-    in one line on stderr and exit status 1; LRA_TRACEBACK=1 shows the traceback instead. With -m a run that fails for
-    any reason does not stop the others; the failed ones are listed at the end.
+    in one line on stderr and exit status 1; LRA_TRACEBACK=1 shows the traceback instead. If the reader of stdout is
+    gone, as after ``| head``, it ends without the line. With -m a run that fails for any reason does not stop the
+    others; the failed ones are listed at the end.
     """
 
     def decorate(function: Callable[[DictConfig], Any]) -> Callable[[], None]:
@@ -53,7 +55,7 @@ def main(name: str) -> Callable:
                     raise  # in a launcher's process: hydra continues and raises the first error at the end
                 if unexpected:
                     raise
-                sys.exit(without_login(f"lra: {explain(error)}"))
+                _end(error)
 
         @functools.wraps(function)
         def entry() -> None:
@@ -63,11 +65,14 @@ def main(name: str) -> Callable:
             failed.clear()
             try:
                 interruptible()
+                if {"-h", "--help"} & set(sys.argv):
+                    return print(manual(name), flush=True)
                 refuse_lists(sys.argv[1:])
                 sys.argv[1:] = map(escape, sys.argv[1:])
                 if {"-m", "--multirun"} & set(sys.argv):
                     sys.argv[1:] = follow(sys.argv[1:])
                 hydra.main(version_base="1.3", config_path=str(CONF), config_name=name)(run)()
+                sys.stdout.flush()  # not at the process's end, which would print a traceback for a closed pipe
                 if failed:
                     sys.exit("\n  ".join([f"lra: {len(failed)} failed, the others ended well", *failed]))
             except KeyboardInterrupt as stop:
@@ -75,11 +80,19 @@ def main(name: str) -> Callable:
             except Exception as error:
                 if show or not refusal(error):
                     raise
-                sys.exit(without_login(f"lra: {explain(error)}"))
+                _end(error)
 
         return entry
 
     return decorate
+
+
+def _end(error: Exception) -> NoReturn:
+    """End the process with status 1 and one line on stderr, or without the line if nobody reads stdout any more."""
+    if isinstance(error, BrokenPipeError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at the process's end
+        sys.exit(1)
+    sys.exit(without_login(f"lra: {explain(error)}"))
 
 
 def follow(overrides: list[str]) -> list[str]:
