@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import lightning as L
 
-GROWTH = 2**30  # bytes of resident memory beyond those after the first batch since the heap was trimmed
+GROWTH = 2 * 2**30  # bytes of resident memory beyond those after the first batch since the heap was trimmed
 _TRIM_THRESHOLD, _MMAP_MAX = -1, -4  # of mallopt(3)
 
 
