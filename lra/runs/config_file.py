@@ -126,7 +126,9 @@ def _check_target(key: str, target: Any, path: Path, trust: tuple[str, ...]) -> 
     except (ImportError, AttributeError):
         raise ValueError(f"{path}: {key}: there is no {target}") from None
     home = getattr(callable_, "__module__", None)
-    trusted = isinstance(home, str) and _inside(home, trust) and (inspect.isclass(callable_) or inspect.isfunction(callable_))
+    trusted = (
+        isinstance(home, str) and _inside(home, trust) and (inspect.isclass(callable_) or inspect.isfunction(callable_))
+    )
     part = inspect.isclass(callable_) and issubclass(callable_, nn.Module | Source) and _inside(home, SUITE)
     inverse = inspect.isfunction(callable_) and home == pinv.__name__
     if not (trusted or part or inverse):

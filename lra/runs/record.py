@@ -241,7 +241,6 @@ def evaluations(folder: Path) -> list[dict[str, float]]:
         raise ValueError(f"{path} is not a table of evaluations ({reason})") from None
 
 
-
 def scan_files(runs: Path, name: str, load: Callable[[Path], T]) -> tuple[dict[Path, T], list[str]]:
     """Load every file of a name below a folder.
 

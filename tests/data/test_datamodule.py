@@ -5,9 +5,9 @@ import pytest
 import torch
 from conftest import config
 
-from lra.train import build
-from lra.ops import metrics
 from lra.data.datamodule import Order
+from lra.ops import metrics
+from lra.train import build
 
 
 def test_order_is_a_function_of_seed_and_position():
@@ -87,7 +87,9 @@ def test_padding_may_count_as_tokens(data):
 def test_evaluation_sees_every_example_once(data, split):
     made = data("data.eval_batch=7")
     seen = [
-        tuple(row[m].tolist()) for b in made.evaluation_batches(split) for row, m in zip(b.inputs[:, 0], b.mask[:, 0], strict=True)
+        tuple(row[m].tolist())
+        for b in made.evaluation_batches(split)
+        for row, m in zip(b.inputs[:, 0], b.mask[:, 0], strict=True)
     ]
     stored = made.splits[split]
     rows = [tuple(stored.tokens[a:b].tolist()) for a, b in zip(stored.offsets[:-1], stored.offsets[1:], strict=True)]

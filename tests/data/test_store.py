@@ -14,9 +14,9 @@ import pytest
 import torch
 
 from data_prep.base import Source
-from lra.disk import checksums
 from lra.data import store
 from lra.data.store import ExampleChunk, Split, StoreError, load, verify, write
+from lra.disk import checksums
 
 PROVENANCE = {"name": "toy", "version": "1.0.0", "sizes": [3, 2]}
 

@@ -1,6 +1,7 @@
 """The runs of the repository itself: whole, of today's classes, and left out of everybody's own tables."""
 
 import shutil
+
 import pytest
 import torch
 
