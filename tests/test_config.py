@@ -20,7 +20,7 @@ from lra.config.errors import explain
 from lra.config.help import manual
 from lra.data.datamodule import Batch
 from lra.disk import atomic
-from lra.runs import record
+from lra.runs import evaluations, folder, identity
 from lra.runs.folder import settle
 from lra.train import build
 from lra.train import lit_module as module
@@ -159,12 +159,12 @@ def test_two_classes_of_one_name_are_two_configurations(tmp_path, data_root, mon
     monkeypatch.syspath_prepend(tmp_path)
     words = ["task=listops", "budget=smoke", f"runs={tmp_path}", "seeds=[0]", f"data.root={data_root}", "attn=custom"]
     first, second = (compose("train", [*words, f"attn._target_={path}"]) for path in ("own_one.AFT", "own_other.AFT"))
-    home = record.home(first) / "seed-0"
-    assert home == record.home(second) / "seed-0"
+    home = folder.home(first) / "seed-0"
+    assert home == folder.home(second) / "seed-0"
     home.mkdir(parents=True)
-    choices = [record.choices(made, build.task_data(made).source.provenance) for made in (first, second)]
-    record.write(home / "config.yaml", yaml.safe_dump(choices[0]))
-    (home / record.METRICS).touch()  # something was made
+    choices = [identity.choices(made, build.task_data(made).source.provenance) for made in (first, second)]
+    atomic.write(home / "config.yaml", yaml.safe_dump(choices[0]))
+    (home / evaluations.NAME).touch()  # something was made
     settle(home, choices[0])
     with pytest.raises(ValueError, match=r"attn._target_: own_one.AFT -> own_other.AFT"):
         settle(home, choices[1])

@@ -20,8 +20,9 @@ import torch
 
 from ..config import CONF
 from ..console import log
+from ..disk import atomic
 from ..report import bench_tables
-from ..runs import bench_record, record
+from ..runs import bench_record
 
 TOTAL = 430  # seconds for everything
 TESTS = 200  # seconds of them for the tests, at most; they come first, since most of it is the compilation of kernels
@@ -145,7 +146,7 @@ def write(folder: Path, results: dict) -> Path:
     records, damaged = bench_record.scan(folder)
     name = "".join(c if c.isalnum() else "-" for c in torch.cuda.get_device_name()).lower()
     complete = results | {"failed": [*results["failed"], *damaged], "benchmarks": [asdict(r) for r in records]}
-    record.write(folder / f"{name}.json", json.dumps(complete, indent=1) + "\n")
+    atomic.write(folder / f"{name}.json", json.dumps(complete, indent=1) + "\n")
     lines = [
         f"Tests: {results['tests']['summary']}.",
         *(f"Failed: {name}." for name in results["tests"].get("failed", [])),
@@ -153,7 +154,7 @@ def write(folder: Path, results: dict) -> Path:
     measured = "\n".join(f"* {line}" for line in results["tests"].get("measured", []))
     tables = bench_tables.markdown(bench_tables.tables(records)) if records else "No benchmark left a record."
     text = "\n\n".join(["# GPU check", *lines, *complete["failed"], measured, tables])
-    record.write(folder / f"{name}.md", text)
+    atomic.write(folder / f"{name}.md", text)
     return folder / f"{name}.md"
 
 

@@ -6,7 +6,8 @@ import numpy as np
 from omegaconf import DictConfig
 
 from ..config.entry import main
-from ..runs import record
+from ..disk import atomic
+from ..runs import typed_json
 from ..runs.open import open_run
 from ..train.restore import trained
 from .draw import DISPLAYS
@@ -38,14 +39,14 @@ def show(config: DictConfig) -> None:
     if config.head is not None:
         name += f"-head-{config.head}"
     home = run.folder.absolute()
-    published = record.PUBLISHED in home.parts  # the folder belongs to the repository and is not written to
+    published = typed_json.PUBLISHED in home.parts  # the folder belongs to the repository and is not written to
     default = Path("runs", "maps", *home.parts[-4:]) if published else run.folder / "maps"
     out = Path(config.out or default)
     for tower, view in enumerate(drawn):
         path = out / f"{name}{f'-tower-{tower}' if len(drawn) > 1 else ''}.png"
         try:
             out.mkdir(parents=True, exist_ok=True)
-            with record.replacing(path) as part:
+            with atomic.replacing(path) as part:
                 DISPLAYS[choices.task.display](view).savefig(part, format="png", dpi=130)
         except OSError as error:
             raise ValueError(f"{path} cannot be written: {error.strerror}; name a folder with out=<folder>") from None

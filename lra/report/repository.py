@@ -5,14 +5,13 @@ from pathlib import Path
 
 from ..config import CONF
 from ..disk.atomic import write
-from ..runs import open as runs_on_disk
-from ..runs import record
+from ..runs import evaluations, typed_json
 from . import figures, plots, results
 from .export import LEGEND, overall
 from .palette import Palette
 from .summary import Row, collect
 
-HOME = CONF.parent / "runs" / record.PUBLISHED
+HOME = CONF.parent / "runs" / typed_json.PUBLISHED
 ABOUT = "about.json"  # of a study: the command of its runs, the hardware, a note, whether README.md shows it
 BEGIN, END = "<!-- results: python -m lra.report published=true -->", "<!-- end of results -->"
 INTRO = """# Results of this repository
@@ -69,7 +68,7 @@ def curves(root: Path = CONF.parent, home: Path = HOME) -> dict[Path, dict[str, 
         Path of a study's figure -> task -> curves.
     """
     studies, _ = collect(home)
-    runs = {folder: runs_on_disk.curves(folder) for rows in studies.values() for row in rows for folder in row.runs}
+    runs = {folder: evaluations.by_column(folder) for rows in studies.values() for row in rows for folder in row.runs}
     return {root / "docs" / _figure(name): plots.by_task(rows, runs) for name, rows in studies.items()}
 
 

@@ -15,10 +15,10 @@ import torch
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 from ..disk import checksums
-from . import record
+from . import identity, typed_json
 
 FILE = "bench.json"
-# Environment variables that decide how memory is allocated: glibc's malloc, a preloaded one, torch's allocator on a GPU.
+# Environment variables that decide how memory is allocated: by glibc, a preloaded allocator, or torch on a GPU.
 ALLOCATOR = (
     "MALLOC_MMAP_MAX_",
     "MALLOC_TRIM_THRESHOLD_",
@@ -44,7 +44,7 @@ class Row:
         status: ok, or the reason why there is no number.
     """
 
-    __pydantic_config__ = record.STRICT
+    __pydantic_config__ = typed_json.STRICT
     what: str
     mode: str
     mechanism: str
@@ -58,9 +58,9 @@ class Row:
     samples: tuple[PositiveFloat, ...]
     calls: NonNegativeInt
     peak_bytes: int | None
-    roofline_bytes: Annotated[NonNegativeInt | None, record.renamed("roofline_bytes", "floor_bytes")]
+    roofline_bytes: Annotated[NonNegativeInt | None, typed_json.renamed("roofline_bytes", "floor_bytes")]
     flops: NonNegativeInt | None
-    roofline_ms: Annotated[NonNegativeFloat | None, record.renamed("roofline_ms", "floor_ms")]
+    roofline_ms: Annotated[NonNegativeFloat | None, typed_json.renamed("roofline_ms", "floor_ms")]
     claimed: float
     status: str
     errors: tuple[NonNegativeFloat, ...] | None = None
@@ -82,7 +82,7 @@ class Machine:
         allocator: those of its environment variables that were set.
     """
 
-    __pydantic_config__ = record.STRICT
+    __pydantic_config__ = typed_json.STRICT
     hardware: str
     device: str
     threads: int
@@ -104,7 +104,7 @@ class BenchRecord:
         seconds: the duration of the whole benchmark.
     """
 
-    __pydantic_config__ = record.STRICT
+    __pydantic_config__ = typed_json.STRICT
     kind: str = "bench"
     name: str
     fingerprint: str
@@ -155,7 +155,7 @@ def fingerprint(choices: Mapping, machine: Machine) -> str:
     Code and load are left out: a measurement after a change of either replaces the record in the same folder.
     """
     relevant = {key: getattr(machine, key) for key in ("hardware", "threads", "torch", "triton", "allocator")}
-    return record.digest({"choices": dict(choices)} | relevant)
+    return identity.digest({"choices": dict(choices)} | relevant)
 
 
 def save(bench_record: BenchRecord, runs: Path) -> Path:
@@ -169,7 +169,7 @@ def save(bench_record: BenchRecord, runs: Path) -> Path:
 def load(path: Path) -> BenchRecord:
     """Read a record. Raises ValueError if the file is not one of a benchmark."""
     remedy = "delete it and measure again"
-    bench_record = record.parse(BenchRecord, path, "a record of a benchmark", remedy)
+    bench_record = typed_json.parse(BenchRecord, path, "a record of a benchmark", remedy)
     for row in bench_record.rows:
         if row.samples and (row.peak_bytes is None or (row.roofline_bytes and not row.roofline_ms)):
             reason = f"{row.mechanism} without peak or roofline"
@@ -179,5 +179,5 @@ def load(path: Path) -> BenchRecord:
 
 def scan(runs: Path) -> tuple[list[BenchRecord], list[str]]:
     """Every record of a benchmark under a folder, and one line for each that could not be read."""
-    records, damaged = record.scan_files(runs, FILE, load)
+    records, damaged = typed_json.scan(runs, FILE, load)
     return list(records.values()), damaged

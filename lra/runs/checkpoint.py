@@ -112,3 +112,8 @@ def first_step(folder: Path, model: nn.Module, fingerprints: tuple[str, ...]) ->
 
 def _brief(error: Exception) -> str:
     return (" ".join(str(error).split()) or type(error).__name__)[:200]
+
+
+def disk_bytes(params: int) -> int:
+    """The size of a seed on the disk in bytes: weights, two moments of AdamW and the best weights, all in 32 bits."""
+    return 16 * params

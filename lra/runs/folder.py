@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from omegaconf import DictConfig
 
 from ..console import log
 from ..disk import checksums, lock
 from ..disk.atomic import NO_ROOM
-from . import config_file, record
+from . import config_file, identity, record
 
 TEMPORARY = ".*.part"
 MADE = ("metrics.csv", "last.ckpt", "best.ckpt", record.NAME, "transfer.json", "pretrain/best.ckpt")
@@ -28,7 +29,7 @@ def claim(folder: Path, title: str, choices: dict[str, Any]) -> Iterator[dict[st
     Args:
         folder: of the seed.
         title: of the seed, for the log line about another process.
-        choices: flat, see ``record.choices``.
+        choices: flat, see ``identity.choices``.
 
     Yields:
         The choices as ``config.yaml`` has them, which an earlier version of the suite may have written; None, after a
@@ -93,7 +94,7 @@ def settle(folder: Path, choices: dict[str, Any]) -> dict[str, Any]:
 
     Args:
         folder: of the seed.
-        choices: flat, see ``record.choices``.
+        choices: flat, see ``identity.choices``.
 
     Raises:
         ValueError: a run began there with a ``config.yaml`` that cannot be read or has another canonical form.
@@ -102,9 +103,14 @@ def settle(folder: Path, choices: dict[str, Any]) -> dict[str, Any]:
     if not begun(folder) or not (path.exists() or path.is_symlink()):
         return choices
     before = config_file.read(path)
-    if difference := record.difference(before, choices):
+    if difference := identity.difference(before, choices):
         raise ValueError(
             f"{folder} was made by another configuration ({difference}); "
             f"start a new study with study=<name> or delete that folder"
         )
     return before
+
+
+def home(config: DictConfig) -> Path:
+    """The folder of the seeds of a configuration."""
+    return Path(config.runs) / config.study / config.task.name / config.label

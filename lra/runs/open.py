@@ -11,7 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 from ..config import CONF
 from ..config.label import flatten
 from ..disk import checksums
-from . import checkpoint, config_file, record
+from . import checkpoint, config_file, evaluations, identity, record, typed_json
 from .canonical import bare_name, canonical
 from .record import RunRecord
 
@@ -40,7 +40,7 @@ class Run:
 
     def evaluations(self) -> list[dict[str, float]]:
         """Read the rows of ``metrics.csv``. Raises ValueError if it is not a table of evaluations."""
-        return record.evaluations(self.folder)
+        return evaluations.read(self.folder)
 
     def configuration(self, root: str) -> DictConfig:
         """Restore the configuration from which ``lra.train`` built the model and the data, for padded rows.
@@ -76,7 +76,7 @@ class Run:
     def check_data(self, provenance: dict) -> None:
         """Raise ValueError if the provenance is not that of the data on which the run was trained."""
         own = {key: value for key, value in self.choices.items() if key.startswith("provenance.")}
-        if difference := record.difference(own, flatten({"provenance": provenance})):
+        if difference := identity.difference(own, flatten({"provenance": provenance})):
             raise ValueError(f"{self.folder} was trained on other data ({difference})")
 
 
@@ -98,7 +98,7 @@ def open_run(folder: Path, trust: Trust = None) -> Run:
     run_record = record.load(folder / record.NAME) if (folder / record.NAME).exists() else None
     flat = config_file.read(path)
     if run_record:
-        record.check_choices(flat, run_record, folder)
+        identity.check_choices(flat, run_record, folder)
     config_file.check_trust(config_file.present(flat), path, trust)
     return Run(folder, flat, run_record)
 
@@ -131,22 +131,7 @@ def scan(root: Path) -> tuple[dict[Path, RunRecord], list[str]]:
     Returns:
         The records by their folders, and one line for each that could not be read.
     """
-    return record.scan_files(root, record.NAME, record.load)
-
-
-def curves(folder: Path) -> dict[str, dict[int, float]]:
-    """Read ``metrics.csv`` as a curve by step for each column; empty for a seed that never had one.
-
-    Raises:
-        ValueError: the file is not a table of evaluations.
-    """
-    if not checksums.expected(folder / record.METRICS):
-        return {}
-    try:
-        rows = record.evaluations(folder)
-    except ValueError as error:
-        raise ValueError(f"{error}, no curve is drawn of it") from None
-    return {name: {row["step"]: row[name] for row in rows} for name in rows[0] if name != "step"}
+    return typed_json.scan(root, record.NAME, record.load)
 
 
 def choices(folder: Path) -> dict[str, Any]:

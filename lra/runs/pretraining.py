@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from ..disk import checksums
-from . import record
+from . import identity, typed_json
 from .record import Pretraining
 
 FOLDER, NAME = "pretrain", "pretrain.json"
@@ -23,7 +23,7 @@ def choices_of(choices: dict[str, Any]) -> dict[str, Any]:
 
 def fingerprint(choices: dict[str, Any]) -> str:
     """Identify a phase one by the choices of its run, flat and with the seed."""
-    return record.fingerprint(choices_of(choices))
+    return identity.fingerprint(choices_of(choices))
 
 
 def save(pretraining: Pretraining, folder: Path) -> None:
@@ -42,7 +42,7 @@ def load(path: Path, wanted: str | None = None) -> Pretraining:
         ValueError: the file is not a record of pretraining, or it has another fingerprint.
     """
     remedy = "delete its folder to pretrain again"
-    pretraining = record.parse(Pretraining, path, "a record of pretraining", remedy)
+    pretraining = typed_json.parse(Pretraining, path, "a record of pretraining", remedy)
     if wanted is not None and pretraining.fingerprint != wanted:
         raise ValueError(f"{path} is the record of another pretraining; {remedy}")
     return pretraining

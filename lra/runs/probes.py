@@ -8,8 +8,7 @@ from typing import Literal
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
 
 from ..disk import checksums
-from . import record
-from .record import Percent
+from . import typed_json
 
 FOLDER, NAME = "probes", "probes.json"
 SWAPS = "swaps.csv"  # a line of the matrix in the folder of a seed, the matrix in that of the task
@@ -30,7 +29,7 @@ class Probes:
             were not taken.
     """
 
-    __pydantic_config__ = record.STRICT
+    __pydantic_config__ = typed_json.STRICT
     kind: str = "probes"
     study: str
     task: str
@@ -40,10 +39,10 @@ class Probes:
     git: str | None
     metric: str
     examples: PositiveInt
-    score: Percent
+    score: typed_json.Percent
     by: Literal["mask", "map", "kernel"] | None
     reaches: list[PositiveInt]
-    scores: list[Percent] | None
+    scores: list[typed_json.Percent] | None
     beyond: list[NonNegativeFloat] | None
 
 
@@ -60,7 +59,7 @@ def save(made: Probes, home: Path) -> None:
 def load(path: Path) -> Probes:
     """Read a record. Raises ValueError if the file is not one."""
     remedy = "delete it to make it again"
-    found = record.parse(Probes, path, "a record of probes", remedy)
+    found = typed_json.parse(Probes, path, "a record of probes", remedy)
     if any(values is not None and len(values) != len(found.reaches) for values in (found.scores, found.beyond)):
         raise ValueError(f"{path} is not a record of probes (a value for each reach is missing); {remedy}")
     return found

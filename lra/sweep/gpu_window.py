@@ -18,6 +18,7 @@ import torch
 
 from ..bench.gpu_check import gpu_test_files, limited
 from ..config import CONF
+from ..disk import atomic
 from ..disk.atomic import replacing
 from ..runs import record
 
@@ -87,7 +88,7 @@ def run_part(home: Path, part: Part, seconds: float, env: dict[str, str]) -> str
         status = limited(command, seconds, stdout=log, stderr=subprocess.STDOUT, cwd=CONF.parent, env=env)
     if status is None:
         return f"stopped after {seconds:.0f} s"
-    record.write(_done(home, part.name), f"{status}\n")
+    atomic.write(_done(home, part.name), f"{status}\n")
     return f"exit status {status}"
 
 

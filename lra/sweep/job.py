@@ -12,7 +12,7 @@ from pathlib import Path
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
-from ..disk import lock
+from ..disk import atomic, lock
 from ..runs import record
 from ..runs.folder import writing
 
@@ -75,7 +75,7 @@ def job(
 def fail(folder: Path, explanation: str) -> None:
     """Write the reason of a failure into a run's folder. Raises ValueError if that cannot be written."""
     with writing(folder):
-        record.write(folder / FAILED, explanation + "\n")
+        atomic.write(folder / FAILED, explanation + "\n")
 
 
 def reason(status: int, output: str) -> str:

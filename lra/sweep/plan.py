@@ -12,7 +12,7 @@ from statistics import mean
 from omegaconf import DictConfig, OmegaConf
 
 from ..config.compose import compose
-from ..runs import record
+from ..runs import checkpoint, identity, record
 from ..runs.folder import settle
 from ..train import build
 from ..train.callbacks import clock
@@ -109,7 +109,7 @@ def expand(config: DictConfig, *, threads: int | None) -> tuple[list[Run], list[
             skipped.append(f"{task}: {reason}")
             continue
         plan = resolve(composed)
-        choices = record.choices(plan.config, plan.data.source.provenance)
+        choices = identity.choices(plan.config, plan.data.source.provenance)
         folders = {seed: plan.folder(seed) for seed in composed.seeds}
         for folder in folders.values():
             settle(folder, choices)
@@ -124,7 +124,7 @@ def expand(config: DictConfig, *, threads: int | None) -> tuple[list[Run], list[
                 folder=folder,
                 steps=composed.optim.steps,
                 eval_every=composed.optim.eval_every,
-                disk=record.disk_bytes(plan.params) * (1 if composed.pretrain.objective == "none" else 2),
+                disk=checkpoint.disk_bytes(plan.params) * (1 if composed.pretrain.objective == "none" else 2),
                 seconds=seconds,
                 basis=basis,
             )

@@ -12,7 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from ..console import log
 from ..disk import lock
 from ..disk.atomic import Unreadable, content
-from ..runs import record
+from ..runs import evaluations, record
 from ..train.callbacks import clock
 from .job import FAILED
 from .plan import Run
@@ -51,7 +51,7 @@ def outcome(run: Run) -> str:
 def steps(run: Run) -> int:
     """Read the number of steps up to the last evaluation."""
     with contextlib.suppress(ValueError, IndexError):
-        return int(content(run.folder / record.METRICS).splitlines()[-1].split(b",")[0])
+        return int(content(run.folder / evaluations.NAME).splitlines()[-1].split(b",")[0])
     return 0
 
 

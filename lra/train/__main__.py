@@ -4,7 +4,7 @@ from omegaconf import DictConfig
 
 from ..config.entry import main
 from ..console import log
-from ..runs import record
+from ..runs import checkpoint, identity, record
 from ..runs.folder import claim, writing
 from . import build, distributed
 from .fit import fit
@@ -37,7 +37,7 @@ def run_seeds(plan: Plan) -> None:
     log(
         f"{plan.title}: {number} of {o.steps:,} steps of {o.batch}, "
         f"dev ({len(data.splits['val']):,} examples) every {o.eval_every}; {plan.params:,} parameters; "
-        f"about {max(1, round(record.disk_bytes(plan.params) / 2**20))} MB a seed in {plan.home}"
+        f"about {max(1, round(checkpoint.disk_bytes(plan.params) / 2**20))} MB a seed in {plan.home}"
     )
     if plan.widened:
         log(f"{plan.title}: this processor has no AMX, hence trainer.precision=fp32; trainer.force_bf16=true for bf16")
@@ -45,7 +45,7 @@ def run_seeds(plan: Plan) -> None:
         log(f"{plan.title}: rows keep their padding, because the result depends on where it is: data.pad=batch")
     if config.trainer.graph and plan.device == "cpu":
         log(f"{plan.title}: trainer=graph without a GPU makes the same steps one by one")
-    choices = record.choices(config, data.source.provenance)
+    choices = identity.choices(config, data.source.provenance)
     for seed in config.seeds:
         run_seed(plan, int(seed), choices)
 
@@ -56,7 +56,7 @@ def run_seed(plan: Plan, seed: int, choices: dict) -> None:
     with distributed.within_rank_zero(claim(folder, title, choices)) as claimed:
         if claimed is None:
             return
-        run = Run(seed=seed, folder=folder, title=title, fingerprints=record.fingerprints(claimed | {"seed": seed}))
+        run = Run(seed=seed, folder=folder, title=title, fingerprints=identity.fingerprints(claimed | {"seed": seed}))
         if distributed.on_rank_zero(lambda: done_before(run)):
             return
         with writing(folder):

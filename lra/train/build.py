@@ -21,7 +21,7 @@ from ..model.classifier import Classifier
 from ..model.embed import FeatureEmbedding, TokenEmbedding
 from ..model.multihead import Multihead
 from ..model.pretrainer import Pretrainer
-from ..runs.record import disk_bytes
+from ..runs.checkpoint import disk_bytes
 from ..schema import calls
 
 ON_A_GPU = 512  # examples of a forward pass in evaluation; halved if memory runs out

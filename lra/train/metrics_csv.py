@@ -9,7 +9,7 @@ from lightning.pytorch.utilities import rank_zero_only
 
 from ..console import log
 from ..disk import checksums
-from ..runs import record
+from ..runs import evaluations, record
 
 
 class MetricsCSV(Logger):
@@ -27,7 +27,7 @@ class MetricsCSV(Logger):
 
     def __init__(self, *, folder: Path, first_step: int = 0, **_run):
         super().__init__()
-        self.path = Path(folder) / record.METRICS
+        self.path = Path(folder) / evaluations.NAME
         self.rows: list[dict] = []
         if first_step:
             self._read(first_step)
@@ -39,7 +39,7 @@ class MetricsCSV(Logger):
             return
         remedy = "delete it to go on with a curve that begins here"
         try:
-            self.rows = [row for row in record.evaluations(self.path.parent) if row["step"] <= first_step]
+            self.rows = [row for row in evaluations.read(self.path.parent) if row["step"] <= first_step]
         except ValueError as error:
             raise ValueError(f"{error}; {remedy}") from None
         if not self.rows or self.rows[-1]["step"] != first_step:

@@ -6,7 +6,7 @@ from pathlib import Path
 from omegaconf import DictConfig, OmegaConf
 
 from ..data.datamodule import TaskData
-from ..runs import config_file, record
+from ..runs import config_file, folder
 from . import build, graph_check, machine, pretrain_check
 from .distributed import Processes, processes
 
@@ -88,7 +88,7 @@ def resolve(config: DictConfig) -> Plan:
         loss=build.loss(config),
         data=build.task_data(config),
         params=sum(p.numel() for p in model.parameters()),
-        home=record.home(config),
+        home=folder.home(config),
         title=f"{config.task.name} {config.label}",
         widened=config.trainer.precision != asked,
     )
@@ -98,7 +98,7 @@ def _padded(config: DictConfig) -> DictConfig:
     """The configuration with the padding of the seeds begun in its folder, or of its task and model, for ``auto``."""
     if config.data.pad != "auto":
         return config
-    begun = map(_begun_padding, sorted(record.home(config).glob(f"seed-*/{config_file.NAME}")))
+    begun = map(_begun_padding, sorted(folder.home(config).glob(f"seed-*/{config_file.NAME}")))
     return OmegaConf.merge(config, {"data": {"pad": next(filter(None, begun), build.padding(config))}})
 
 

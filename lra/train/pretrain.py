@@ -13,7 +13,7 @@ from ..console import log
 from ..data.datamodule import Batch
 from ..disk import checksums
 from ..model.pretrainer import Pretrainer, draw_holes
-from ..runs import checkpoint, config_file, pretraining, record
+from ..runs import checkpoint, config_file, evaluations, identity, pretraining
 from ..runs.record import Pretraining
 from . import build, distributed
 from .lit_module import LitModule
@@ -29,7 +29,7 @@ def phase_one(plan: Plan, run: Run) -> Pretraining:
     Raises:
         ValueError: a checkpoint or record cannot be used, or ``pretrain.from`` is of another phase one.
     """
-    choices = record.choices(plan.config, plan.data.source.provenance) | {"seed": run.seed}
+    choices = identity.choices(plan.config, plan.data.source.provenance) | {"seed": run.seed}
     folder, fingerprint = run.folder / pretraining.FOLDER, pretraining.fingerprint(choices)
     done = distributed.on_rank_zero(lambda: before(plan.config, folder, choices))
     if done:
@@ -79,8 +79,10 @@ def _take(other: Path, folder: Path, choices: dict) -> None:
     found = pretraining.load(run / pretraining.FOLDER / pretraining.NAME)
     if found.fingerprint != pretraining.fingerprint(choices):
         same = pretraining.choices_of(theirs | {"seed": choices["seed"]}), pretraining.choices_of(choices)
-        raise ValueError(f"pretrain.from={other} was pretrained in another way ({record.difference(*same) or 'seed'})")
-    for name in (record.METRICS, checkpoint.BEST, pretraining.NAME):
+        raise ValueError(
+            f"pretrain.from={other} was pretrained in another way ({identity.difference(*same) or 'seed'})"
+        )
+    for name in (evaluations.NAME, checkpoint.BEST, pretraining.NAME):
         source = run / pretraining.FOLDER / name
         checksums.check(source)
         with checksums.replaced(folder / name) as part:

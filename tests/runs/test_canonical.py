@@ -10,7 +10,7 @@ from conftest import config
 
 from lra.config import CONF
 from lra.config.compose import compose
-from lra.runs import canonical, config_file, record
+from lra.runs import canonical, config_file, identity, record
 from lra.runs.folder import settle
 from lra.runs.open import finished, open_run
 from lra.train import build
@@ -21,7 +21,7 @@ EARLIER_FINGERPRINT = "7ad317364123cc0b"
 
 
 def choices(*overrides, attn="cur_abs"):
-    return record.choices(config(attn, *overrides), {"name": "listops"})
+    return identity.choices(config(attn, *overrides), {"name": "listops"})
 
 
 def test_a_move_changes_nothing():
@@ -32,7 +32,9 @@ def test_a_move_changes_nothing():
         "source._target_": "lra.ListOps",
     }
     assert made.keys() >= moved.keys() and all(made[key] != path for key, path in moved.items())
-    assert record.fingerprint(made | moved) == record.fingerprint(made) and not record.difference(made | moved, made)
+    assert identity.fingerprint(made | moved) == identity.fingerprint(made) and not identity.difference(
+        made | moved, made
+    )
 
 
 @pytest.mark.parametrize(
@@ -42,15 +44,15 @@ def test_a_move_changes_nothing():
 def test_an_option_that_was_added_later_changes_nothing_while_it_has_its_default(option, key, value, monkeypatch):
     """Of a constructor, of a nested call and of a section of train.yaml: one line of WITHOUT each."""
     made = choices()
-    before = record.fingerprint(made)
-    assert record.fingerprint(made | {key: value}) != before
+    before = identity.fingerprint(made)
+    assert identity.fingerprint(made | {key: value}) != before
     monkeypatch.setitem(canonical.WITHOUT, option, value)
-    assert record.fingerprint(made) == before == record.fingerprint(made | {key: value})
-    assert record.fingerprint(made | {key: "other"}) != before
-    assert record.difference(made, made | {key: "other"}) == f"{key}: None -> other"
+    assert identity.fingerprint(made) == before == identity.fingerprint(made | {key: value})
+    assert identity.fingerprint(made | {key: "other"}) != before
+    assert identity.difference(made, made | {key: "other"}) == f"{key}: None -> other"
     other = choices(attn="softmax")
     if not key.startswith("optim"):  # the option of one class is none of another's
-        assert record.fingerprint(other | {key: value}) != record.fingerprint(other)
+        assert identity.fingerprint(other | {key: value}) != identity.fingerprint(other)
 
 
 def test_a_default_is_of_its_type(monkeypatch):
@@ -62,19 +64,19 @@ def test_a_default_is_of_its_type(monkeypatch):
 @pytest.mark.parametrize("attn", ["cur_abs", "mega", "psf"])
 def test_every_other_value_is_another_run(attn):
     made = choices(attn=attn)
-    prints = {record.fingerprint(made | {key: "another"}) for key in made}
-    assert len(prints) == len(made) > 40 and record.fingerprint(made) not in prints
+    prints = {identity.fingerprint(made | {key: "another"}) for key in made}
+    assert len(prints) == len(made) > 40 and identity.fingerprint(made) not in prints
     left_out = made.keys() - canonical.canonical(made).keys()  # without any of these it is the same run
-    lacking = {key: record.fingerprint({k: v for k, v in made.items() if k != key}) for key in made}
-    assert {lacking[key] for key in left_out} == {record.fingerprint(made)}
+    lacking = {key: identity.fingerprint({k: v for k, v in made.items() if k != key}) for key in made}
+    assert {lacking[key] for key in left_out} == {identity.fingerprint(made)}
     assert len(set(lacking.values()) - prints) == len(made) - len(left_out) + 1
 
 
 def test_classes_of_one_name_in_two_packages_are_two_runs():
     paths = ["mine.Foo", "yours.Foo", "mine.inner.Foo", "lra.attention.Foo", "lrasomething.Foo"]
     made = [choices() | {"attn._target_": path} for path in paths]
-    assert len({record.fingerprint(one) for one in made}) == len(made)
-    assert record.difference(*made[:2]) == "attn._target_: mine.Foo -> yours.Foo"
+    assert len({identity.fingerprint(one) for one in made}) == len(made)
+    assert identity.difference(*made[:2]) == "attn._target_: mine.Foo -> yours.Foo"
 
 
 def test_what_a_run_may_name_has_a_bare_name_of_its_own():
@@ -105,8 +107,8 @@ FINGERPRINTS = {
 
 @pytest.mark.parametrize("overrides", FINGERPRINTS)
 def test_fingerprints_stay(overrides):
-    made = record.choices(resolve(compose("train", overrides.split())).config, {})
-    assert record.fingerprint(made | {"seed": 0}) == FINGERPRINTS[overrides]
+    made = identity.choices(resolve(compose("train", overrides.split())).config, {})
+    assert identity.fingerprint(made | {"seed": 0}) == FINGERPRINTS[overrides]
 
 
 @pytest.fixture
@@ -131,10 +133,10 @@ def test_a_run_from_before_is_opened_built_and_not_run_again(earlier):
     assert sum(p.numel() for p in build.sketch(restored).parameters()) == 209802
     made = compose("train", ["task=listops", "attn=cur_abs", "data.pad=none"])
     data = build.task_data(made)
-    today = record.choices(made, data.source.provenance)
+    today = identity.choices(made, data.source.provenance)
     run.check_data(data.source.provenance)
     assert settle(earlier, today) == old != today
-    assert record.load(earlier / record.NAME, record.fingerprints(old | {"seed": 0})) == run.record
+    assert record.load(earlier / record.NAME, identity.fingerprints(old | {"seed": 0})) == run.record
     with pytest.raises(ValueError, match=r"another configuration \(attn.count: 64 -> 8\); start a new study"):
         settle(earlier, today | {"attn.count": 8})
 

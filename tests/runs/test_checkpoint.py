@@ -13,7 +13,7 @@ import yaml
 from test_train import result, seed_folder, smoke, train_config
 
 from lra.disk import checksums
-from lra.runs import checkpoint, record
+from lra.runs import checkpoint, identity
 from lra.runs.open import open_run
 from lra.train.callbacks import Checkpoints
 
@@ -221,7 +221,7 @@ def test_a_run_that_an_earlier_version_began_goes_on(halves, tmp_path, data_root
     choices = yaml.safe_load((home / "config.yaml").read_text()) | {"attn._target_": "lra.mechanisms.CUR"}
     (home / "config.yaml").write_text(yaml.safe_dump(choices))
     state = torch.load(home / "last.ckpt", weights_only=True)
-    state["callbacks"]["Checkpoints"]["fingerprint"] = record.digest(choices | {"seed": 0})
+    state["callbacks"]["Checkpoints"]["fingerprint"] = identity.digest(choices | {"seed": 0})
     torch.save(state, home / "last.ckpt")
     train_config(smoke(tmp_path, *WORDS))
     assert result(home) == result(halves[2])

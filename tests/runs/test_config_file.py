@@ -13,7 +13,7 @@ from lra.attention.base import Attention
 from lra.config import CONF
 from lra.config.compose import compose
 from lra.maps.__main__ import show
-from lra.runs import config_file, record
+from lra.runs import config_file, identity, record
 from lra.studies.dropin.__main__ import dropin
 from lra.studies.transfer.__main__ import transfer
 from lra.train.__main__ import train
@@ -85,10 +85,10 @@ def test_trust_is_of_the_module_that_a_class_was_written_in():
 
 def kept(made, folder):
     """The configuration of a run as it comes back from its config.yaml."""
-    before = record.choices(made, task_data(made).source.provenance)
+    before = identity.choices(made, task_data(made).source.provenance)
     (folder / "config.yaml").write_text(yaml.safe_dump(before))
     after = config_file.read(folder / "config.yaml")
-    assert after == before and record.fingerprint(after) == record.fingerprint(before)
+    assert after == before and identity.fingerprint(after) == identity.fingerprint(before)
     config_file.check_trust(after, folder / "config.yaml")
 
 
@@ -158,7 +158,7 @@ def test_no_entry_point_runs_what_a_folder_names(runs, tmp_path, data_root, monk
     made |= {"attn._target_": "setuptools._distutils.spawn.spawn", "attn._args_": [["touch", str(trace)]]}
     (home / "config.yaml").write_text(yaml.safe_dump(made))
     done = record.load(runs / "paper-smoke" / "listops" / "sdpa" / "seed-0" / "record.json")
-    values = record.asdict(done) | {"fingerprint": record.fingerprint(made | {"seed": 0})}
+    values = record.asdict(done) | {"fingerprint": identity.fingerprint(made | {"seed": 0})}
     record.save(record.RunRecord(**values), home)
     for entry, words in entries(home, tmp_path / "out"):
         stop, _ = run(entry, *words, patch=monkeypatch, capfd=capfd)

@@ -7,11 +7,11 @@ import torch
 
 from lra.config import CONF
 from lra.disk import checksums
-from lra.runs import checkpoint, record
+from lra.runs import checkpoint, record, typed_json
 from lra.runs.open import open_run, scan
 from lra.train.restore import best
 
-ROOT = CONF.parent / "runs" / record.PUBLISHED
+ROOT = CONF.parent / "runs" / typed_json.PUBLISHED
 RUNS = sorted(path.parent for path in ROOT.rglob(record.NAME))
 WEIGHTS = [run for run in RUNS if (run / checkpoint.SAFE).exists()]
 name = lambda run: "-".join(run.relative_to(ROOT).parts)
@@ -42,10 +42,10 @@ def test_they_are_small():
 
 
 def test_scans_leave_them_out_unless_they_are_named(tmp_path):
-    shutil.copytree(RUNS[0], tmp_path / "runs" / record.PUBLISHED / "study" / "seed-0")
+    shutil.copytree(RUNS[0], tmp_path / "runs" / typed_json.PUBLISHED / "study" / "seed-0")
     shutil.copytree(RUNS[0], tmp_path / "runs" / "mine" / "seed-0")
     assert [path.parent.name for path in scan(tmp_path / "runs")[0]] == ["mine"]
-    assert len(scan(tmp_path / "runs" / record.PUBLISHED)[0]) == 1
+    assert len(scan(tmp_path / "runs" / typed_json.PUBLISHED)[0]) == 1
 
 
 def test_damaged_weights_are_refused(tmp_path):

@@ -15,7 +15,7 @@ from lra.disk import checksums
 from lra.report import artifacts
 from lra.report.__main__ import report
 from lra.runs import bench_record as bench
-from lra.runs import folder, record
+from lra.runs import evaluations, folder, record
 from lra.runs.open import scan
 from lra.studies.dropin import table
 from lra.studies.transfer import record as transfers
@@ -151,7 +151,7 @@ ROWS = {
 def test_what_is_no_table_of_evaluations_is_told_and_not_drawn(tmp_path, rows):
     path = tmp_path / "metrics.csv"
     path.write_text(GOOD)
-    assert record.evaluations(tmp_path)[1] == {"step": 6, "train_loss": 2.25, "val": 12.5, "lr": 0.0}
+    assert evaluations.read(tmp_path)[1] == {"step": 6, "train_loss": 2.25, "val": 12.5, "lr": 0.0}
     assert artifacts.read(tmp_path)[0].curves["val"] == {3: 10.0, 6: 12.5}
     path.write_text(ROWS[rows])
     found, (told,) = artifacts.read(tmp_path)

@@ -14,7 +14,7 @@ from lra.config.compose import compose
 from lra.ops.options import Positive, Range, one_of
 from lra.ops.pinv import cubic
 from lra.ops.selection import Score
-from lra.runs import record
+from lra.runs import identity
 from lra.runs.folder import claim
 from lra.schema import resolved, typed
 from lra.schema.calls import options
@@ -36,22 +36,24 @@ def test_what_is_of_its_type_stays_as_it_is(words):
 def test_the_fingerprint_of_a_default_configuration():
     """Of the data's provenance as well, which is why a change of either is a change here."""
     made = compose("train", ["task=listops", "attn=cur_abs", "data.pad=none"])
-    choices = record.choices(made, build.task_data(made).source.provenance)
-    assert record.fingerprint(choices | {"seed": 0}) == "56ccfbe935ff439e"
+    choices = identity.choices(made, build.task_data(made).source.provenance)
+    assert identity.fingerprint(choices | {"seed": 0}) == "56ccfbe935ff439e"
 
 
 def test_words_for_no_and_yes_are_truth_values():
     no, false = (config("cur_abs", f"attn.copy_rv={word}", "attn.class_token=off") for word in ("no", "false"))
     assert no.attn.copy_rv is False and no.attn.class_token is False
-    assert no.label == false.label == "cur_abs-copy_rv=False" and record.choices(no, {}) == record.choices(false, {})
+    assert no.label == false.label == "cur_abs-copy_rv=False" and identity.choices(no, {}) == identity.choices(
+        false, {}
+    )
     yes, default = config("cur_abs", "attn.copy_rv=yes"), config("cur_abs")
-    assert yes.label == default.label == "cur_abs" and record.choices(yes, {}) == record.choices(default, {})
+    assert yes.label == default.label == "cur_abs" and identity.choices(yes, {}) == identity.choices(default, {})
 
 
 def test_whole_numbers_for_real_ones_become_real():
     one, other = (config("sinkhorn", f"attn.temperature={word}", f"optim.lr={word}") for word in ("2", "2.0"))
     assert one.label == other.label == "sinkhorn-temperature=2.0" and type(one.optim.lr) is float
-    assert json.dumps(record.choices(one, {})) == json.dumps(record.choices(other, {}))
+    assert json.dumps(identity.choices(one, {})) == json.dumps(identity.choices(other, {}))
     assert type(config("cur_abs", "optim.warmup_power=2").optim.warmup_power) is int
 
 

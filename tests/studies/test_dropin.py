@@ -14,7 +14,7 @@ from lra.config.compose import compose
 from lra.ops.cells import cells
 from lra.ops.pinv import cubic, exact
 from lra.ops.selection import gather_kept
-from lra.runs import record
+from lra.runs import identity, record
 from lra.studies.dropin import baselines, landmarks
 from lra.studies.dropin.__main__ import distance, dropin
 from lra.studies.dropin.candidates import CANDIDATES, CHOICES, far, made, step
@@ -288,7 +288,7 @@ def finished(tmp_path, data_root):
         data.setup()
         folder = tmp_path / "runs" / attn / "seed-0"
         folder.mkdir(parents=True)
-        choices = record.choices(cfg, data.source.provenance)
+        choices = identity.choices(cfg, data.source.provenance)
         (folder / "config.yaml").write_text(OmegaConf.to_yaml(OmegaConf.create(dict(choices))))
         torch.manual_seed(0)
         torch.save(build.classifier(cfg).state_dict(), folder / "best.ckpt")
@@ -296,7 +296,7 @@ def finished(tmp_path, data_root):
         sizes = dict.fromkeys(("params", "n_val", "n_test", "steps", "seed"), 0) | {"constant_baseline": 0.0}
         words = {"study": "s", "task": "listops", "protocol": "paper", "budget": "smoke", "label": attn, "device": "x"}
         words |= {
-            "fingerprint": record.fingerprint(choices | {"seed": 0}),
+            "fingerprint": identity.fingerprint(choices | {"seed": 0}),
             "git": None,
             "metric": "accuracy",
             "status": "done",

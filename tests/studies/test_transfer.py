@@ -17,7 +17,7 @@ from lra.attention.base import Sizes
 from lra.attention.softmax import Softmax
 from lra.config.compose import compose
 from lra.report import summary as report_tables
-from lra.runs import record
+from lra.runs import identity, record
 from lra.runs.open import finished, scan
 from lra.studies.transfer import figures
 from lra.studies.transfer import record as records
@@ -70,7 +70,7 @@ def rewrite(home, choices):
     """As if a run had been made by these choices."""
     (home / "config.yaml").write_text(yaml.safe_dump(choices))
     made = record.load(home / "record.json")
-    record.save(dataclasses.replace(made, fingerprint=record.fingerprint(choices | {"seed": made.seed})), home)
+    record.save(dataclasses.replace(made, fingerprint=identity.fingerprint(choices | {"seed": made.seed})), home)
 
 
 def results(runs, place):
@@ -277,7 +277,7 @@ def test_a_mechanism_with_weights_of_its_own_has_them_refused(runs, copy):
     (one,), cfg = finished(home), words(runs, "attn=nystrom", "attn.landmarks=8", run=home)
     source, target = configs(one, cfg)
     torch.save(graft(one, source, target)[1].state_dict(), home / "best.ckpt")
-    rewrite(home, record.choices(target, {}))
+    rewrite(home, identity.choices(target, {}))
     with pytest.raises(ValueError, match=r"cur_step has no place for blocks.0.mixer.attention.conv.weight, blocks.1"):
         models(runs, "attn=cur_step", run=home)
 

@@ -3,7 +3,7 @@
 import pytest
 from conftest import config
 
-from lra.runs import record
+from lra.runs import identity
 from lra.train import machine
 from lra.train.__main__ import train
 from lra.train.plan import resolve
@@ -20,7 +20,7 @@ def test_bf16_on_a_cpu_needs_amx_or_force(monkeypatch, amx, asked, force):
     assert plan.config.trainer.precision == used and plan.widened == (used != asked)
     assert made.trainer.precision == asked  # the caller's own is not changed
     plain = resolve(config("cur_abs", f"trainer.precision={used}", "trainer.force_bf16=true", "trainer.device=cpu"))
-    prints = [record.fingerprint(record.choices(made.config, {})) for made in (plan, plain)]
+    prints = [identity.fingerprint(identity.choices(made.config, {})) for made in (plan, plain)]
     assert prints[0] == prints[1]
 
 

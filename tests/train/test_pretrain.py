@@ -12,7 +12,7 @@ from test_train import result, start
 
 from lra.config.compose import compose
 from lra.data.datamodule import Batch
-from lra.runs import checkpoint, pretraining, record
+from lra.runs import checkpoint, identity, pretraining, record
 from lra.train import build, pretrain
 from lra.train.__main__ import train
 from lra.train.callbacks import Checkpoints
@@ -242,11 +242,11 @@ def test_a_loss_that_is_not_finite_in_phase_one_ends_the_seed(data_root, tmp_pat
 
 def test_another_objective_is_another_run_and_none_is_the_run_from_before():
     def made(*words):
-        return record.fingerprint(record.choices(smoke("runs", *words), {}))
+        return identity.fingerprint(identity.choices(smoke("runs", *words), {}))
 
-    plain = record.choices(smoke("runs"), {})
+    plain = identity.choices(smoke("runs"), {})
     assert plain["pretrain.objective"] == "none"
-    assert made() == record.fingerprint({k: v for k, v in plain.items() if not k.startswith("pretrain.")})
+    assert made() == identity.fingerprint({k: v for k, v in plain.items() if not k.startswith("pretrain.")})
     prints = {made(), *(made("pretrain=masked", *more) for more in ((), ("pretrain.ratio=0.2",), ("pretrain.lr=0.1",)))}
     assert len(prints) == 4
     assert made("pretrain=masked", "pretrain.from=runs/x") == made("pretrain=masked")

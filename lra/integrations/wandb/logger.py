@@ -11,7 +11,8 @@ from lightning.pytorch.utilities import rank_zero_only
 from omegaconf import DictConfig, OmegaConf
 
 from ...ops.options import Range
-from ...runs.record import METRICS, RunRecord, evaluations, git_commit
+from ...runs import evaluations
+from ...runs.record import RunRecord, git_commit
 from .run import Mode, check, close_service, first_line, open_run, tell
 
 # Left out of the run's config.
@@ -84,8 +85,8 @@ class WandB(WandbLogger):
             timeout=self._timeout,
             resume=last_step > 0,
         )
-        if last_step and (self._folder / METRICS).exists():
-            for row in evaluations(self._folder):
+        if last_step and (self._folder / evaluations.NAME).exists():
+            for row in evaluations.read(self._folder):
                 if (step := row.pop("step")) <= last_step:
                     self.log_metrics(row, step)
 

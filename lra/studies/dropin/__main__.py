@@ -17,8 +17,8 @@ from rich.table import Table
 from ...bench.measure import measure
 from ...config.entry import main
 from ...console import log
-from ...disk import checksums
-from ...runs import record
+from ...disk import atomic, checksums
+from ...runs import record, typed_json
 from .baselines import softmax
 from .candidates import CANDIDATES, Function
 from .qkv_sources import Source, sources
@@ -49,11 +49,11 @@ def dropin(config: DictConfig) -> None:
         if old.get("about") == measured["about"]:
             measured["values"] = old["values"] | measured["values"]
         checksums.save(home / COST, json.dumps(measured, indent=1) + "\n")
-    loaded, damaged = record.scan_files(home, FILE, load)
+    loaded, damaged = typed_json.scan(home, FILE, load)
     for line in damaged:
         log(f"skipped: {line}")
     every, price, about = list(loaded.values()), saved_cost(home), {name: c.about for name, c in CANDIDATES.items()}
-    record.write(home / "dropin.md", markdown(every, price, about))
+    atomic.write(home / "dropin.md", markdown(every, price, about))
     head, lines = rows(every, price, {})
     table = Table(*head[:-1], box=box.SIMPLE_HEAD, show_edge=False)
     for cells in lines:

@@ -10,7 +10,7 @@ from typing import Annotated
 from pydantic import ConfigDict, Field
 
 from ...disk import checksums
-from ...runs import record
+from ...runs import typed_json
 
 FILE, COST, BASE = "errors.json", "cost.json", "cur_step"
 STRICT = ConfigDict(strict=True)  # nan and infinity are valid results here
@@ -54,12 +54,12 @@ def save(errors: Errors, home: Path) -> None:
 
 def load(path: Path) -> Errors:
     """Read the errors of a source. Raises ValueError if the file does not hold any."""
-    return record.parse(Errors, path, "of this study", "delete it")
+    return typed_json.parse(Errors, path, "of this study", "delete it")
 
 
 def load_cost(path: Path) -> dict:
     """Read the fields of Cost. Raises ValueError if the file does not hold them."""
-    return asdict(record.parse(Cost, path, "of this study", "delete it"))
+    return asdict(typed_json.parse(Cost, path, "of this study", "delete it"))
 
 
 def ratio(name: str, all: list[Errors]) -> float:

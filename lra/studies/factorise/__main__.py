@@ -11,7 +11,7 @@ from rich.console import Console
 
 from ...config.entry import main
 from ...console import log
-from ...runs import record
+from ...disk import atomic
 from . import chord
 from .matrices import EXTRA, KINDS
 from .table import Result, markdown, picture, terminal
@@ -38,7 +38,7 @@ def factorise(config: DictConfig) -> None:
         except ImportError as error:
             raise ValueError(f"kinds={kind} needs {error.name}: {EXTRA}") from None
         picture([r for r in results if r.kind == kind], home / f"{kind}.png")
-    record.write(home / "factorise.md", markdown(results))
+    atomic.write(home / "factorise.md", markdown(results))
     console = Console(highlight=False)
     if not console.is_terminal:
         console.width = 160  # no line is wrapped in a pipe
@@ -63,7 +63,7 @@ def result(kind: str, name: str, x: np.ndarray, config: DictConfig, path: Path) 
                 return judge(kind, name, x, file["factors"], file["errors"], str(file["stopped"]))
     factors, fell, stopped = chord.fit(x, **{key: config[key] for key in FIT})
     path.parent.mkdir(parents=True, exist_ok=True)
-    with record.replacing(path) as part, open(part, "wb") as file:
+    with atomic.replacing(path) as part, open(part, "wb") as file:
         np.savez(file, factors=factors, errors=fell, stopped=stopped, asked=json.dumps(options))
     fitted = judge(kind, name, x, factors, fell, stopped)
     errors = f"SF {fitted.sparse:.4g}, SVD {fitted.svd['paper']:.4g}, with as many numbers {fitted.svd['equal']:.4g}"

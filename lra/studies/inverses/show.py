@@ -13,8 +13,8 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 
+from ...disk import atomic
 from ...report.palette import COLOURS, Palette
-from ...runs import record
 from .measure import Error, Norm
 
 T = TypeVar("T")
@@ -36,9 +36,9 @@ def save(home: Path, title: str, errors: list[Error], norms: list[Norm]) -> list
     }
     home.mkdir(parents=True, exist_ok=True)
     for name, text in files.items():
-        record.write(home / name, text)
+        atomic.write(home / name, text)
     for name, figure in (("convergence", convergence(errors, title)), ("norms", spectral(norms, title))):
-        with record.replacing(home / f"{name}.png") as part:
+        with atomic.replacing(home / f"{name}.png") as part:
             figure.savefig(part, format="png", dpi=130)
         plt.close(figure)
     return [home / name for name in ("convergence.png", "norms.png", *files)]

@@ -13,8 +13,8 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
+from ...disk import atomic
 from ...report.palette import COLOURS, Palette
-from ...runs import record
 from .points import TASKS, Point, Printed, printed
 
 SAME = {"softmax": "sdpa"}  # exact attention, however it is computed
@@ -37,9 +37,9 @@ def show(points: list[Point], home: Path) -> list[Path]:
         table = pd.Series(rows, name="error").unstack().rename_axis(["task", "error in %"])
         print(table.to_string(float_format="{:.2f}".format, na_rep=""))
     files = [home / "lengths.png", home / "lengths.csv"]
-    record.write(files[1], as_csv(points, printed()))
+    atomic.write(files[1], as_csv(points, printed()))
     figure = draw(points, printed())
-    with record.replacing(files[0]) as part:
+    with atomic.replacing(files[0]) as part:
         figure.savefig(part, format="png", dpi=130)
     plt.close(figure)
     return files

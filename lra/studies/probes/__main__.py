@@ -8,6 +8,7 @@ from omegaconf import DictConfig
 from ...config.compose import compose
 from ...config.entry import main
 from ...console import log
+from ...disk import atomic
 from ...runs import probes, record
 from ...runs.open import Run, finished
 from ...runs.probes import Probes
@@ -102,7 +103,7 @@ def swapped(run: Run, config: DictConfig, device: str) -> None:
         log(f"{r.task} {r.label} -> {name} seed {r.seed}: {line['own']:.2f} -> {line[name]:.2f}")
     home = probes.folder(Path(config.runs), r.study, r.task, r.label, r.seed)
     home.mkdir(parents=True, exist_ok=True)
-    record.write(
+    atomic.write(
         home / probes.SWAPS, "".join(f"{name},{value}\n" for name, value in {"scored with": "score", **line}.items())
     )
 

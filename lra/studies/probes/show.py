@@ -10,8 +10,9 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import pandas as pd
 
+from ...disk import atomic
 from ...report.palette import COLOURS, Palette
-from ...runs import probes, record
+from ...runs import probes
 from ...runs.probes import Probes
 
 # Percent of MEGA's accuracy that networks of convolutions of width 61 have (docs/sources.md, short convolutions).
@@ -53,7 +54,7 @@ def draw(home: Path) -> list[Path]:
     left.legend(fontsize=7)
     figure.suptitle(f"{some.study}: {some.task}, {some.examples} test examples", fontsize=10)
     path = home / "probes.png"
-    with record.replacing(path) as part:
+    with atomic.replacing(path) as part:
         figure.savefig(part, format="png", dpi=130)
     plt.close(figure)
     return [path]
@@ -73,8 +74,8 @@ def matrix(home: Path) -> list[Path]:
                 line.setdefault(row["scored with"], []).append(float(row["score"]))
     table = pd.DataFrame({label: {name: mean(v) for name, v in line.items()} for label, line in lines.items()}).T
     table.index.name = "trained with"
-    record.write(home / "swaps.md", f"Test scores of trained weights, by the mechanism in use.\n\n{_markdown(table)}\n")
-    record.write(home / probes.SWAPS, table.to_csv(lineterminator="\n"))
+    atomic.write(home / "swaps.md", f"Test scores of trained weights, by the mechanism in use.\n\n{_markdown(table)}\n")
+    atomic.write(home / probes.SWAPS, table.to_csv(lineterminator="\n"))
     print(table.to_string(float_format="{:.2f}".format))
     return [home / "swaps.md", home / probes.SWAPS]
 

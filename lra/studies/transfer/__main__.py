@@ -12,7 +12,7 @@ from ...config.label import flatten
 from ...console import log
 from ...data.datamodule import Batch
 from ...model.classifier import Classifier
-from ...runs import record
+from ...runs import identity, record
 from ...runs.folder import claim, writing
 from ...runs.open import Run, finished
 from ...train import build
@@ -45,7 +45,7 @@ def exchange(run: Run, config: DictConfig) -> None:
     plan = plans.resolve(target)
     plan.data.setup()
     run.check_data(plan.data.source.provenance)
-    choices = record.choices(plan.config, plan.data.source.provenance)
+    choices = identity.choices(plan.config, plan.data.source.provenance)
     exact, grafted = graft(run, source, target)
     weights = hashlib.sha256(run.weights.read_bytes()).hexdigest()[:16]
     choices |= {"weights": weights, "steps": config.steps, "examples": config.examples, "spectrum": config.spectrum}
@@ -56,7 +56,7 @@ def exchange(run: Run, config: DictConfig) -> None:
     with claim(folder, title, choices) as claimed:
         if claimed is None:
             return
-        fingerprints = record.fingerprints(claimed | {"seed": r.seed})
+        fingerprints = identity.fingerprints(claimed | {"seed": r.seed})
         if (folder / FILE).exists():
             log(f"{title}: {describe(load(folder / FILE, fingerprints))}, done before")
             return

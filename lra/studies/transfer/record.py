@@ -8,8 +8,8 @@ from typing import Any, Literal
 from pydantic import NonNegativeInt
 
 from ...disk import checksums
-from ...runs import record
-from ...runs.record import Baseline, Percent
+from ...runs import typed_json
+from ...runs.record import Baseline
 from .compare import Layer
 
 FILE = "transfer.json"
@@ -27,7 +27,7 @@ class TransferRecord:
         attn: options of the mechanism, flat.
     """
 
-    __pydantic_config__ = record.STRICT
+    __pydantic_config__ = typed_json.STRICT
     kind: str = "transfer"
     study: str
     task: str
@@ -43,13 +43,13 @@ class TransferRecord:
     constant_baseline: Baseline
     n_val: NonNegativeInt
     n_test: NonNegativeInt
-    exact_val: Percent
-    exact_test: Percent
-    direct_val: Percent
-    direct_test: Percent
+    exact_val: typed_json.Percent
+    exact_test: typed_json.Percent
+    direct_val: typed_json.Percent
+    direct_test: typed_json.Percent
     steps: NonNegativeInt
-    tuned_val: Percent | None
-    tuned_test: Percent | None
+    tuned_val: typed_json.Percent | None
+    tuned_test: typed_json.Percent | None
     status: Literal["done", "diverged"]
     examples: NonNegativeInt
     spectrum_examples: NonNegativeInt
@@ -82,7 +82,7 @@ def load(path: Path, fingerprints: tuple[str, ...] | None = None) -> TransferRec
         ValueError: the file is not the record of a transfer, or it is that of another one.
     """
     remedy = "delete it to make it again"
-    transfer = record.parse(TransferRecord, path, "a record of a transfer", remedy)
+    transfer = typed_json.parse(TransferRecord, path, "a record of a transfer", remedy)
     if not transfer.layers:
         raise ValueError(f"{path} is not a record of a transfer (no layers); {remedy}")
     if fingerprints is not None and transfer.fingerprint not in fingerprints:
@@ -92,5 +92,5 @@ def load(path: Path, fingerprints: tuple[str, ...] | None = None) -> TransferRec
 
 def scan(runs: Path) -> tuple[list[TransferRecord], list[str]]:
     """Read every transfer below a folder; returns them and one line for each that could not be read."""
-    records, damaged = record.scan_files(runs, FILE, load)
+    records, damaged = typed_json.scan(runs, FILE, load)
     return list(records.values()), damaged

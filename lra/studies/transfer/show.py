@@ -9,7 +9,7 @@ from rich.table import Table
 
 from ...config.entry import main
 from ...console import log
-from ...runs import record
+from ...disk import atomic
 from .record import scan
 from .tables import HEAD, LEGEND, about, markdown, points
 
@@ -29,7 +29,7 @@ def show(config: DictConfig) -> None:
     try:
         out.mkdir(parents=True, exist_ok=True)
         pictures = {group: draw(group, some, out) for group, some in groups.items()}
-        record.write(out / "transfer.md", markdown(groups, pictures))
+        atomic.write(out / "transfer.md", markdown(groups, pictures))
     except OSError as error:
         raise ValueError(f"cannot write to {out}: {error.strerror}; name another folder with out=<folder>") from None
     console = Console(highlight=False, markup=False, emoji=False)

@@ -1,0 +1,47 @@
+"""metrics.csv: a row for each evaluation of a run."""
+
+import csv
+import io
+import itertools
+import math
+from pathlib import Path
+
+from ..disk import checksums
+from ..disk.atomic import Unreadable
+
+NAME = "metrics.csv"
+
+
+def read(folder: Path) -> list[dict[str, float]]:
+    """Read the rows of metrics.csv. Raises ValueError if it is not a table of evaluations."""
+    path = folder / NAME
+    try:
+        table = csv.DictReader(io.StringIO(checksums.read(path).decode(), newline=""), strict=True)
+        rows = [{name: float(cell) for name, cell in row.items()} for row in table]
+        if not all(math.isfinite(value) for row in rows for value in row.values()):
+            raise Unreadable("a cell is no finite number")
+        if not rows or not {"train_loss", "val"} <= rows[0].keys():
+            raise Unreadable("it has no scores")
+        if any(row["step"] % 1 for row in rows) or any(b["step"] <= a["step"] for a, b in itertools.pairwise(rows)):
+            raise Unreadable("its steps are no whole numbers that rise")
+        return [row | {"step": int(row["step"])} for row in rows]
+    except checksums.Damaged:
+        raise
+    except (ValueError, KeyError, TypeError, csv.Error) as error:
+        reason = str(error) if isinstance(error, Unreadable) else f"{type(error).__name__}: {error}"
+        raise ValueError(f"{path} is not a table of evaluations ({reason})") from None
+
+
+def by_column(folder: Path) -> dict[str, dict[int, float]]:
+    """Read ``metrics.csv`` as a curve by step for each column; empty for a seed that never had one.
+
+    Raises:
+        ValueError: the file is not a table of evaluations.
+    """
+    if not checksums.expected(folder / NAME):
+        return {}
+    try:
+        rows = read(folder)
+    except ValueError as error:
+        raise ValueError(f"{error}, no curve is drawn of it") from None
+    return {name: {row["step"]: row[name] for row in rows} for name in rows[0] if name != "step"}

@@ -1,0 +1,78 @@
+"""JSON files with the fields of a dataclass: one read strictly, or all below a folder."""
+
+import functools
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, TypeVar
+
+from pydantic import AliasChoices, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic.fields import FieldInfo
+
+from ..disk import checksums
+from ..disk.atomic import Unreadable
+
+T = TypeVar("T")
+PUBLISHED = "published"  # folder of runs/ with finished runs that belong to the repository
+STRICT = ConfigDict(strict=True, allow_inf_nan=False)  # of dataclasses that are read
+Percent = Annotated[float, Field(ge=0, le=100)]
+
+
+def renamed(field: str, before: str) -> FieldInfo:
+    """Let an ``Annotated`` field of a record also be read under its former name."""
+    return Field(validation_alias=AliasChoices(field, before))
+
+
+def parse(kind: type[T], path: Path, name: str, remedy: str) -> T:
+    """Read a dataclass from a JSON file.
+
+    Args:
+        kind: the dataclass.
+        path: of the file.
+        name: of the kind of file, for the message.
+        remedy: for the message.
+
+    Raises:
+        ValueError: the file cannot be read, or a value does not have the type of its field; the first one is named.
+    """
+    try:
+        return _adapter(kind).validate_json(checksums.read(path))
+    except Unreadable as error:
+        reason = str(error)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+        reason = ": ".join([*filter(None, [".".join(map(str, first["loc"]))]), first["msg"]])
+    raise ValueError(f"{path} is not {name} ({reason}); {remedy}")
+
+
+@functools.cache
+def _adapter(kind: type) -> TypeAdapter:
+    return TypeAdapter(kind)
+
+
+def scan(runs: Path, name: str, load: Callable[[Path], T]) -> tuple[dict[Path, T], list[str]]:
+    """Load every file of a name below a folder.
+
+    Runs of the repository itself, in ``runs/published``, are left out of the folders above it.
+
+    Args:
+        runs: the folder.
+        name: of the files.
+        load: reads one; raises ValueError or OSError for a file that it refuses.
+
+    Returns:
+        The loaded files by their folders, and one line for each that ``load`` refused or that is missing although the
+        list of checksums has it.
+    """
+    records, damaged = {}, []
+    for path in sorted({path.with_name(name) for kind in (name, checksums.NAME) for path in runs.rglob(kind)}):
+        if PUBLISHED in path.relative_to(runs).parts:
+            continue
+        try:
+            if os.path.lexists(path):
+                records[path.parent] = load(path)
+            elif checksums.expected(path):
+                damaged.append(f"{path} is missing, {checksums.NAME} beside it has it")
+        except (ValueError, OSError) as error:
+            damaged.append(str(error))
+    return records, damaged
