@@ -293,8 +293,10 @@ def test_help_shows_every_key_and_every_choice(name):
     text = manual(name)
     for key in OmegaConf.load(CONF / f"{name}.yaml"):
         assert key == "defaults" or f"\n{key}:" in text
-    for group in ("attn", "task") if name == "train" else ():
-        assert {path.stem for path in (CONF / group).glob("*.yaml")} <= set(text.split())
+    named = {"train": ("attn", "task", "experiment"), "bench": ("preset",), "sweep": ("sweep",), "data": ("task",)}
+    for group in named.get(name, ()):
+        choices = {path.stem for path in (CONF / group).glob("*.yaml")}
+        assert choices and choices <= set(text.partition(f"\n{group}= ")[2].split())
 
 
 def test_help_needs_no_other_word(monkeypatch, capfd):

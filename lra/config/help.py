@@ -1,4 +1,4 @@
-"""What ``--help`` prints."""
+"""The text of ``--help``."""
 
 import textwrap
 

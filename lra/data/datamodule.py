@@ -155,9 +155,8 @@ class TaskData(L.LightningDataModule):
             mask = None
         positions = None
         if self.compact:
-            positions = (
-                (~mask).to(torch.uint8).argsort(dim=-1, stable=True)[..., :width]
-            )  # of real tokens, then of padding
+            # Of real tokens, then of padding.
+            positions = (~mask).to(torch.uint8).argsort(dim=-1, stable=True)[..., :width]
             tokens, mask = tokens.gather(-1, positions), mask.gather(-1, positions)
         inputs = tokens if tokens.is_floating_point() else tokens.long()
         if self.shift:

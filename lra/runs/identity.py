@@ -1,4 +1,4 @@
-"""What identifies a run: the choices that decide its result, and their fingerprint."""
+"""The identity of a run: the choices that decide its result, and their fingerprint."""
 
 import hashlib
 import json
@@ -61,9 +61,8 @@ def fingerprints(choices: dict) -> tuple[str, str]:
 def check_choices(choices: dict, run_record: record.RunRecord, folder: Path) -> None:
     """Raise ValueError if the choices in a folder's ``config.yaml`` are not those of its record."""
     if run_record.fingerprint not in fingerprints(choices | {"seed": run_record.seed}):
-        raise ValueError(
-            f"{folder}: config.yaml and {record.NAME} are not of one run; delete it to run that seed again"
-        )
+        reason = f"config.yaml and {record.NAME} are not of one run"
+        raise ValueError(f"{folder}: {reason}; delete it to run that seed again")
 
 
 def difference(old: dict, new: dict) -> str:

@@ -9,6 +9,7 @@ from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
 
 from ..disk import checksums
 from . import typed_json
+from .typed_json import Percent
 
 FOLDER, NAME = "probes", "probes.json"
 SWAPS = "swaps.csv"  # a line of the matrix in the folder of a seed, the matrix in that of the task
@@ -39,10 +40,10 @@ class Probes:
     git: str | None
     metric: str
     examples: PositiveInt
-    score: typed_json.Percent
+    score: Percent
     by: Literal["mask", "map", "kernel"] | None
     reaches: list[PositiveInt]
-    scores: list[typed_json.Percent] | None
+    scores: list[Percent] | None
     beyond: list[NonNegativeFloat] | None
 
 

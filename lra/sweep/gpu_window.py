@@ -19,7 +19,6 @@ import torch
 from ..bench.gpu_check import gpu_test_files, limited
 from ..config import CONF
 from ..disk import atomic
-from ..disk.atomic import replacing
 from ..runs import record
 
 STUDY = "gpu-window"
@@ -95,7 +94,7 @@ def run_part(home: Path, part: Part, seconds: float, env: dict[str, str]) -> str
 def pack(home: Path) -> Path:
     """Write <home>.tar: all files of the window but the checkpoints of runs that have ended."""
     path = home.with_name(f"{home.name}.tar")
-    with replacing(path) as work, tarfile.open(work, "w") as archive:
+    with atomic.replacing(path) as work, tarfile.open(work, "w") as archive:
         for file in sorted(home.rglob("*")):
             ended = file.suffix == ".ckpt" and (file.parent / record.NAME).exists()
             if file.is_file() and not file.name.startswith(".") and not ended:

@@ -79,9 +79,8 @@ def _take(other: Path, folder: Path, choices: dict) -> None:
     found = pretraining.load(run / pretraining.FOLDER / pretraining.NAME)
     if found.fingerprint != pretraining.fingerprint(choices):
         same = pretraining.choices_of(theirs | {"seed": choices["seed"]}), pretraining.choices_of(choices)
-        raise ValueError(
-            f"pretrain.from={other} was pretrained in another way ({identity.difference(*same) or 'seed'})"
-        )
+        difference = identity.difference(*same) or "seed"
+        raise ValueError(f"pretrain.from={other} was pretrained in another way ({difference})")
     for name in (evaluations.NAME, checkpoint.BEST, pretraining.NAME):
         source = run / pretraining.FOLDER / name
         checksums.check(source)

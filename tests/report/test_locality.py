@@ -1,4 +1,4 @@
-"""What the report says of probes: the smallest reach that keeps a gain, scores within reaches, and swaps."""
+"""The report on probes: the smallest reach that keeps a gain, scores within reaches, and swaps."""
 
 from test_report import add, rows, table, texts
 

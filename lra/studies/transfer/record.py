@@ -10,6 +10,7 @@ from pydantic import NonNegativeInt
 from ...disk import checksums
 from ...runs import typed_json
 from ...runs.record import Baseline
+from ...runs.typed_json import Percent
 from .compare import Layer
 
 FILE = "transfer.json"
@@ -43,13 +44,13 @@ class TransferRecord:
     constant_baseline: Baseline
     n_val: NonNegativeInt
     n_test: NonNegativeInt
-    exact_val: typed_json.Percent
-    exact_test: typed_json.Percent
-    direct_val: typed_json.Percent
-    direct_test: typed_json.Percent
+    exact_val: Percent
+    exact_test: Percent
+    direct_val: Percent
+    direct_test: Percent
     steps: NonNegativeInt
-    tuned_val: typed_json.Percent | None
-    tuned_test: typed_json.Percent | None
+    tuned_val: Percent | None
+    tuned_test: Percent | None
     status: Literal["done", "diverged"]
     examples: NonNegativeInt
     spectrum_examples: NonNegativeInt
