@@ -6,13 +6,13 @@ from pathlib import Path
 from ..config import CONF
 from ..disk.atomic import write
 from ..runs import evaluations, typed_json
+from ..runs.publish import ABOUT
 from . import figures, plots, results
 from .export import LEGEND, overall
 from .palette import Palette
 from .summary import Row, collect
 
 HOME = CONF.parent / "runs" / typed_json.PUBLISHED
-ABOUT = "about.json"  # of a study: the command of its runs, the hardware, a note, whether README.md shows it
 BEGIN, END = "<!-- results: python -m lra.report published=true -->", "<!-- end of results -->"
 INTRO = """# Results of this repository
 

@@ -142,6 +142,13 @@ class Report:
 
 
 @dataclass(kw_only=True)
+class Publish:
+    runs: Annotated[Path, Rule("a folder of finished runs: runs=runs/<study>")]
+    weights: list[Whole]
+    out: Path
+
+
+@dataclass(kw_only=True)
 class Tuning:
     lr: Annotated[float, Range(above=0)] | None
     batch: sections.BatchSize | None
@@ -190,6 +197,7 @@ ENTRIES = {
     "sweep": Sweep,
     "bench": Bench,
     "report": Report,
+    "publish": Publish,
     "transfer": Transfer,
     "transfer_show": TransferShow,
     "dropin": Dropin,

@@ -55,6 +55,7 @@ ENTRIES = {
     "lra.train": Entry("lra.train.__main__", "train", ()),
     "lra.sweep": Entry("lra.sweep.__main__", "sweep", ("lra.sweep.__main__.describe",)),
     "lra.report": Entry("lra.report.__main__", "report", ("lra.report.__main__.collect", "lra.report.repository.save")),
+    "lra.runs.publish": Entry("lra.runs.publish", "publish", ("lra.runs.publish.scan",)),
     "lra.maps": Entry("lra.maps.__main__", "show", ("lra.maps.__main__.open_run",)),
     "lra.studies.transfer": Entry(
         "lra.studies.transfer.__main__", "transfer", ("lra.studies.transfer.__main__.finished",)
