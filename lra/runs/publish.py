@@ -36,7 +36,7 @@ def publish(config: DictConfig) -> None:
         copy(run, folder, weights=run.record.seed in config.weights)
     for study, count in Counter(run.record.study for run in runs.values()).items():
         copied = sum(run.record.study == study for run in new.values())
-        print(f"{Path(config.out) / study}: copied: {copied}, there already: {count - copied}")
+        print(f"{Path(config.out) / study}: {copied} copied, {count - copied} there already")
         if not (about := Path(config.out) / study / ABOUT).exists():
             print(f'write {about}: {{"command": ..., "hardware": ..., "note": ..., "readme": true or false}}')
 

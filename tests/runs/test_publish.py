@@ -50,10 +50,10 @@ def test_copies_are_whole_and_are_made_once(home, capsys):
         assert (copy.record, copy.choices, copy.evaluations()) == (r, expected.choices, expected.evaluations())
         assert {path.name for path in folder.iterdir()} == {checksums.NAME, *FILES}
         assert set(checksums.entries(folder)) == FILES
-    assert "copied: 2, there already: 0" in (told := capsys.readouterr().out) and "about.json" in told
+    assert "2 copied, 0 there already" in (told := capsys.readouterr().out) and "about.json" in told
     before = files(home / "out")
     publish()
-    assert "copied: 0, there already: 2" in capsys.readouterr().out and files(home / "out") == before
+    assert "0 copied, 2 there already" in capsys.readouterr().out and files(home / "out") == before
 
 
 def test_weights_of_named_seeds_are_copied_bit_for_bit(home, monkeypatch):
