@@ -107,7 +107,7 @@ def test_a_mechanism_that_cannot_run_here_is_left_out_with_a_line(monkeypatch):
 
 
 WRONG = {
-    "sweep=nope": "sweep=nope: no such choice; sweep is one of baselines, copy_rv, count",
+    "sweep=nope": "sweep=nope: no such choice; sweep is one of baselines, board, copy_rv, count",
     "sweep=selection tasks=[listops,nope]": "task=nope: no such choice; task is one of",
     "sweep=selection +sweep.grids.mine={attn:[cur_abs],attn.cuont:[3]}": "attn.cuont: no such key; attn has",
     "sweep=selection +sweep.grids.mine={attn:[cur_abs],optim.rate:[3]}": "optim.rate: no such key; optim has",
