@@ -9,6 +9,7 @@ from .artifacts import Artifacts
 from .locality import within
 from .palette import Palette
 from .pretraining import pretraining
+from .rates import rates
 from .summary import Row
 from .swaps import swaps
 from .table import Chapter, Table, stem
@@ -77,8 +78,8 @@ def study(name: str, rows: list[Row], runs: dict[Path, Artifacts]) -> page.Study
 
 def overall(name: str, rows: list[Row]) -> list[Table]:
     """Make the tables of a study over all of its tasks."""
-    made = (results.results(name, rows), results.over_control(name, rows), pretraining(name, rows), within(name, rows))
-    return [*filter(None, made), *swaps(name, rows)]
+    main = (results.results(name, rows), results.over_control(name, rows), rates(name, rows))
+    return [*filter(None, (*main, pretraining(name, rows), within(name, rows))), *swaps(name, rows)]
 
 
 def markdown(studies: list[page.Study], chapters: Sequence[Chapter]) -> str:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from . import published
 from .locality import ABOUT, locality
+from .rates import untuned
 from .significance import APART, MARKS, difference, mark, score
 from .summary import FACTS, SEPARATOR, Row, joined, number, task_order
 from .table import Cell, Table, frame, stem
@@ -31,6 +32,7 @@ def results(study: str, rows: list[Row]) -> Table:
         study: its name.
         rows: its results.
     """
+    rows = untuned(rows)
     tasks = list(dict.fromkeys(row.task for row in rows))
     labels = sorted({row.label for row in rows})
     by_label_and_task = {(row.label, row.task): row for row in rows}
@@ -68,6 +70,7 @@ def over_control(study: str, rows: list[Row]) -> Table | None:
         study: its name.
         rows: its results.
     """
+    rows = untuned(rows)
     control = {row.task: row.scores for row in rows if row.label == CONTROL and row.scores}
     labels = sorted({row.label for row in rows if row.task in control} - {CONTROL})
     if not labels:

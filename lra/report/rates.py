@@ -1,0 +1,64 @@
+"""The table of the best of several learning rates, of runs that have theirs in their label."""
+
+import re
+from collections import defaultdict
+from dataclasses import replace
+
+from .significance import score
+from .summary import Row, number
+from .table import Cell, Table, frame, stem
+
+HEAD = ("mechanism", "task", "budget's rate", "best rate", "rate", "dev at each rate")
+RATE = re.compile(r"-optim\.lr=(\d[\d.]*(?:e-?\d+)?)")
+BUDGET = "budget's"  # of a label without a rate
+
+
+def untuned(rows: list[Row]) -> list[Row]:
+    """Leave out runs at another learning rate than the budget's, if the study has those at the budget's too."""
+    at_budget = {(row.label, row.task) for row in rows}
+    return [row for row in rows if not RATE.search(row.label) or (base(row), row.task) not in at_budget]
+
+
+def base(row: Row) -> str:
+    """The label of a row without its learning rate."""
+    return RATE.sub("", row.label)
+
+
+def rates(study: str, rows: list[Row]) -> Table | None:
+    """Make a line for each mechanism and task with several learning rates; None if the study has none.
+
+    Args:
+        study: its name.
+        rows: its results.
+    """
+    tried: dict[tuple[str, str], dict[str, Row]] = defaultdict(dict)
+    for row in rows:
+        match = RATE.search(row.label)
+        tried[base(row), row.task][match[1] if match else BUDGET] = row
+    lines, keys = [], []
+    for (label, task), by_rate in tried.items():
+        if len(by_rate) == 1:
+            continue
+        finished = {rate: row for rate, row in by_rate.items() if row.dev is not None}
+        best = max(finished, key=lambda rate: finished[rate].dev, default="")
+        devs = ", ".join(f"{rate} {number(row.dev)}" for rate, row in sorted(by_rate.items(), key=_order))
+        lines.append([label, task, _cell(by_rate.get(BUDGET)), _cell(by_rate.get(best)), best, devs])
+        keys.append((study, next(iter(by_rate.values())).label, ""))
+    if not lines:
+        return None
+    return Table(
+        name=stem(f"rates-{study}"),
+        title="Best learning rate",
+        about="Test score at the learning rate of the budget, and at the one with the highest mean dev score among "
+        "those tried. Other tables show the budget's rate, where there is one.",
+        cells=frame(HEAD, lines, keys),
+        words=("mechanism", "task", "rate", "dev at each rate"),
+    )
+
+
+def _order(pair: tuple[str, Row]) -> float:
+    return 0.0 if pair[0] == BUDGET else float(pair[0])
+
+
+def _cell(row: Row | None) -> Cell:
+    return replace(score(row.scores, row.lost), link=row.place) if row else Cell()
