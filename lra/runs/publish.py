@@ -80,7 +80,7 @@ def copy(run: Run, folder: Path, *, weights: bool) -> None:
             checksums.save(folder / name, checksums.read(run.folder / name).decode())
         if weights:
             with checksums.replaced(folder / checkpoint.SAFE) as part:
-                safetensors.torch.save_file(checkpoint.read(run.weights), part)
+                part.write_bytes(safetensors.torch.save(checkpoint.read(run.weights)))
         record.save(run.record, folder)
     except OSError as error:
         raise ValueError(f"{folder} cannot be written: {error.strerror}") from None
