@@ -73,10 +73,10 @@ def copy(run: Run, folder: Path, *, weights: bool) -> None:
     Raises:
         ValueError: a file of the run cannot be read, or the copy cannot be written.
     """
-    run.evaluations()
+    curves = evaluations.by_column(run.folder)  # a run may diverge before its first evaluation
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for name in (config_file.NAME, evaluations.NAME):
+        for name in (config_file.NAME, *[evaluations.NAME] * bool(curves)):
             checksums.save(folder / name, checksums.read(run.folder / name).decode())
         if weights:
             with checksums.replaced(folder / checkpoint.SAFE) as part:

@@ -8,7 +8,7 @@ import pytest
 from test_published import RUNS, WEIGHTS
 
 from lra.disk import checksums
-from lra.runs import checkpoint, record
+from lra.runs import checkpoint, evaluations, record
 from lra.runs.open import open_run
 from lra.runs.publish import publish
 
@@ -63,6 +63,18 @@ def test_weights_of_named_seeds_are_copied_bit_for_bit(home, monkeypatch):
     weights, expected = checkpoint.read(copy), checkpoint.read(WEIGHTS[0] / checkpoint.SAFE)
     assert copy.parent.name == "seed-0" and weights.keys() == expected.keys()
     assert all(weights[name].equal(value) for name, value in expected.items())
+
+
+def test_a_run_that_diverged_before_its_first_evaluation_is_copied(home):
+    run = home / "runs" / "mine" / "seed-1"
+    sums = checksums.entries(run)
+    del sums[evaluations.NAME]
+    (run / checksums.NAME).write_text(checksums.listing(sums))
+    (run / evaluations.NAME).unlink()
+    change(run, status="diverged", val=None, test=None, best_step=None, steps=7)
+    publish()
+    (copy,) = (path.parent for path in (home / "out").rglob(record.NAME) if record.load(path).status == "diverged")
+    assert set(checksums.entries(copy)) == FILES - {evaluations.NAME} and open_run(copy).record.steps == 7
 
 
 @pytest.mark.parametrize(
