@@ -50,7 +50,7 @@ def rates(study: str, rows: list[Row]) -> Table | None:
         name=stem(f"rates-{study}"),
         title="Best learning rate",
         about="Test score at the learning rate of the budget, and at the one with the highest mean dev score among "
-        "those tried. Other tables show the budget's rate, where there is one.",
+        "those tried. The tables of all tasks show the budget's rate, if the study has it.",
         cells=frame(HEAD, lines, keys),
         words=("mechanism", "task", "rate", "dev at each rate"),
     )
