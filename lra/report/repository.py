@@ -48,7 +48,7 @@ def pages(root: Path = CONF.parent, home: Path = HOME) -> dict[Path, str]:
     _, end, after = rest.partition(END)
     if not (begin and end):
         raise ValueError(f"README.md must have the lines {BEGIN} and {END}, between which the table goes")
-    abouts = {name: json.loads((home / name / ABOUT).read_text(encoding="utf-8")) for name in studies}
+    abouts = {name: _about(home, name) for name in studies}
     table = "\n\n".join(_short(name, rows) for name, rows in studies.items() if abouts[name]["readme"])
     texts = [INTRO, *(_long(name, rows, abouts[name]) for name, rows in studies.items()), LEGEND]
     return {
@@ -60,6 +60,8 @@ def pages(root: Path = CONF.parent, home: Path = HOME) -> dict[Path, str]:
 def curves(root: Path = CONF.parent, home: Path = HOME) -> dict[Path, dict[str, list[plots.Curve]]]:
     """Compute the figures that docs/results.md shows: dev scores over steps, a chart for each task.
 
+    A study with more mechanisms than lines can be told apart names those of its figure in ``about.json``.
+
     Args:
         root: folder of docs.
         home: of the runs.
@@ -68,8 +70,13 @@ def curves(root: Path = CONF.parent, home: Path = HOME) -> dict[Path, dict[str, 
         Path of a study's figure -> task -> curves.
     """
     studies, _ = collect(home)
-    runs = {folder: evaluations.by_column(folder) for rows in studies.values() for row in rows for folder in row.runs}
-    return {root / "docs" / _figure(name): plots.by_task(rows, runs) for name, rows in studies.items()}
+    drawn = {}
+    for name, rows in studies.items():
+        if labels := _about(home, name).get("figure"):
+            rows = [row for row in rows if row.label in labels]
+        runs = {folder: evaluations.by_column(folder) for row in rows for folder in row.runs}
+        drawn[root / "docs" / _figure(name)] = plots.by_task(rows, runs)
+    return drawn
 
 
 def about_figure(panels: dict[str, list[plots.Curve]]) -> str:
@@ -88,6 +95,10 @@ def save() -> list[Path]:
     return [*texts, *drawn]
 
 
+def _about(home: Path, study: str) -> dict:
+    return json.loads((home / study / ABOUT).read_text(encoding="utf-8"))
+
+
 def _figure(study: str) -> str:
     return f"results-{study}.svg"
 
@@ -100,7 +111,9 @@ def _short(name: str, rows: list[Row]) -> str:
 
 def _long(name: str, rows: list[Row], about: dict) -> str:
     parts = [f"## {name}", about["note"], f"Hardware: {about['hardware']}.", f"```text\n{about['command']}\n```"]
-    parts.append(f"![dev scores of {name} over steps, mean ± sample standard deviation over seeds]({_figure(name)})")
+    some = ", of some mechanisms" if "figure" in about else ""
+    spread = "mean ± sample standard deviation over seeds"
+    parts.append(f"![dev scores of {name} over steps{some}, {spread}]({_figure(name)})")
     for table in overall(name, rows):
         parts += [f"### {table.title}", table.about, table.markdown()]
     for table in results.details(name, rows):

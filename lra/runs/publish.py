@@ -12,7 +12,7 @@ from ..disk import checksums
 from . import checkpoint, config_file, evaluations, record
 from .open import Run, open_run, scan
 
-ABOUT = "about.json"  # of a study, by hand: the command of its runs, the hardware, a note, whether README.md shows it
+ABOUT = "about.json"  # of a study, written by hand, see docs/numbers.md
 
 
 @main("publish")

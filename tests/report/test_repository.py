@@ -28,9 +28,8 @@ def test_the_figures_are_drawn_from_the_records():
 def test_every_study_says_its_command_and_hardware():
     for study in summary.collect(repository.HOME)[0]:
         about = json.loads((repository.HOME / study / repository.ABOUT).read_text())
-        assert about.keys() == {"command", "hardware", "note", "readme"} and about["command"].startswith(
-            "python -m lra."
-        )
+        assert about.keys() - {"figure"} == {"command", "hardware", "note", "readme"}
+        assert about["command"].startswith("python -m lra.")
 
 
 @pytest.fixture
@@ -63,6 +62,15 @@ def test_another_evaluation_changes_the_figure(copy):
         path.name for path in before if repository.about_figure(before[path]) != repository.about_figure(after[path])
     ]
     assert len(changed) == 1
+
+
+def test_a_figure_shows_the_mechanisms_that_its_study_names(copy):
+    path = copy / "published" / "quick" / repository.ABOUT
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"figure": ["sdpa", "mean"]}))
+    figure = repository.curves(copy, copy / "published")[copy / "docs" / "results-quick.svg"]
+    assert {curve.label for lines in figure.values() for curve in lines} == {"sdpa", "mean"}
+    page = repository.pages(copy, copy / "published")[copy / "docs" / "results.md"]
+    assert "quick over steps, of some mechanisms" in page and "paper over steps, mean" in page and "`cur_step`" in page
 
 
 def test_a_damaged_record_and_a_readme_without_marks_are_refused(copy):

@@ -4,7 +4,7 @@ import triton
 import triton.language as tl
 
 from . import core_classic, core_symmetric
-from .primitives import VARYING, dot, inner_matrix, is_real, load, slots, store
+from .primitives import VARYING, dot, is_real, load, slots, softmax, store
 
 
 @triton.jit
@@ -36,18 +36,25 @@ def summed(x, j, g, G, S, M: tl.constexpr, D: tl.constexpr, BD: tl.constexpr):
 
 
 @triton.jit
-def landmarks(
-    q, k, rows, cols, row_real, col_real, g, n, h, q_n, q_h, q_l, k_n, k_h, k_l, rr_n, rr_h, cr_n, cr_h,
-    M: tl.constexpr, D: tl.constexpr, BM: tl.constexpr, BD: tl.constexpr,
+def inner_matrix(
+    q, k, rows, cols, row_real, col_real, g, n, h, q_n, q_h, q_l, k_n, k_h, k_l, rr_n, rr_h, cr_n, cr_h, scale2,
+    M: tl.constexpr, D: tl.constexpr, BM: tl.constexpr, BD: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Load the kept queries and keys (BM,BD) of one head, and whether each is real."""
-    at, kept = slots(rows, g, M, BM)
-    a = load(q + n * q_n + h * q_h, at, q_l, kept, D, BD)
-    a_real = is_real(row_real + n * rr_n + h * rr_h if row_real is not None else None, at, kept)
-    at, kept = slots(cols, g, M, BM)
-    b = load(k + n * k_n + h * k_h, at, k_l, kept, D, BD)
-    b_real = is_real(col_real + n * cr_n + h * cr_h if col_real is not None else None, at, kept)
-    return a, b, a_real, b_real
+    """Compute U = softmax(scale q[rows] k[cols]ᵀ) of one head over the real columns, zero in other rows: (BM,BM)."""
+    row, row_kept = slots(rows, g, M, BM)
+    col, col_kept = slots(cols, g, M, BM)
+    q += n * q_n + h * q_h
+    k += n * k_n + h * k_h
+    BK: tl.constexpr = min(BD, 32)
+    s = tl.zeros((BM, BM), tl.float32)
+    for first in tl.static_range(0, BD, BK):  # few factors at a time, since registers are short
+        a = load(q + first, row, q_l, row_kept, D - first, BK)
+        b = load(k + first, col, k_l, col_kept, D - first, BK)
+        s += dot(a, tl.trans(b), PRECISION)
+    real = is_real(col_real + n * cr_n + h * cr_h if col_real is not None else None, col, col_kept)
+    u = softmax(s * scale2 + tl.where(real, 0.0, float("-inf"))[None, :])
+    real = is_real(row_real + n * rr_n + h * rr_h if row_real is not None else None, row, row_kept)
+    return tl.where(real[:, None], u, 0.0)
 
 
 @triton.jit(do_not_specialize=VARYING)
@@ -59,11 +66,10 @@ def inverse(
     """Store Z (G,M,M) of one head; also a launch of its own."""
     g = tl.program_id(0)
     n, h = (g // H).to(tl.int64), (g % H).to(tl.int64)
-    a, b, a_real, b_real = landmarks(
+    u = inner_matrix(
         q, k, rows, cols, row_real, col_real, g, n, h,
-        q_n, q_h, q_l, k_n, k_h, k_l, rr_n, rr_h, cr_n, cr_h, M, D, BM, BD,
+        q_n, q_h, q_l, k_n, k_h, k_l, rr_n, rr_h, cr_n, cr_h, scale2, M, D, BM, BD, INNER,
     )  # fmt: skip
-    u = inner_matrix(a, b, a_real, b_real, scale2, INNER)
     inv = core_symmetric.cubic(u, STEPS, INNER) if SYMMETRIC else core_classic.cubic(u, STEPS, INNER)
     j = tl.arange(0, BM)
     store(z + g.to(tl.int64) * M * M, j, M, j < M, inv, M, BM)
@@ -84,11 +90,10 @@ def inverse_backward(
     """
     g, G = tl.program_id(0), tl.num_programs(0)
     n, h = (g // H).to(tl.int64), (g % H).to(tl.int64)
-    a, b, a_real, b_real = landmarks(
+    u = inner_matrix(
         q, k, rows, cols, row_real, col_real, g, n, h,
-        q_n, q_h, q_l, k_n, k_h, k_l, rr_n, rr_h, cr_n, cr_h, M, D, BM, BD,
+        q_n, q_h, q_l, k_n, k_h, k_l, rr_n, rr_h, cr_n, cr_h, scale2, M, D, BM, BD, INNER,
     )  # fmt: skip
-    u = inner_matrix(a, b, a_real, b_real, scale2, INNER)
     j = tl.arange(0, BM)
     at = j[:, None] * BM + j[None, :]
     slot = g.to(tl.int64) * M
@@ -105,10 +110,10 @@ def inverse_backward(
     else:
         u, du = core_classic.backward(grad, at, STEPS, BM, INNER)
     ds = u * (du - tl.sum(du * u, 1)[:, None]) * scale
-    a, b, a_real, b_real = landmarks(
-        q, k, rows, cols, row_real, col_real, g, n, h,
-        q_n, q_h, q_l, k_n, k_h, k_l, rr_n, rr_h, cr_n, cr_h, M, D, BM, BD,
-    )  # fmt: skip
+    at, kept = slots(cols, g, M, BM)
+    b = load(k + n * k_n + h * k_h, at, k_l, kept, D, BD)
+    at, kept = slots(rows, g, M, BM)
+    a = load(q + n * q_n + h * q_h, at, q_l, kept, D, BD)
     store(dq_rows + slot * D, j, D, j < M, dot(ds, b.to(tl.float32), INNER), D, BD)
     dk = summed(dk_parts, j, g, G, S, M, D, BD) + dot(tl.trans(ds), a.to(tl.float32), INNER)
     store(dk_cols + slot * D, j, D, j < M, dk, D, BD)

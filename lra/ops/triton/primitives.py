@@ -1,4 +1,4 @@
-"""Parts of the kernels: gathered loads, matrix products, the forward of C, the inner matrix.
+"""Parts of the kernels: gathered loads, matrix products, softmax, the largest column of a matrix.
 
 M kept rows and columns, D key size, E value size; BM, BD, BE the same rounded up to powers of two from 16 on, which
 dots require; BN rows of the sequence at a time. Rows and entries beyond the true sizes are loaded as zeros.
@@ -106,18 +106,16 @@ def dot_halves(x, high, low, SPLIT: tl.constexpr, PRECISION: tl.constexpr):
 
 
 @triton.jit
-def probabilities(x, cols, bias, scale2, PRECISION: tl.constexpr):
-    """Compute softmax(scale x colsᵀ + bias) over the last axis; scale2 = scale log2(e), bias (BM,) is 0 or -inf."""
-    s = dot(x, tl.trans(cols), PRECISION) * scale2 + bias[None, :]
+def softmax(s):
+    """Compute the softmax of s, in units of log 2, over the last axis."""
     p = tl.exp2(s - tl.max(s, 1)[:, None])
     return p * (1.0 / tl.sum(p, 1))[:, None]
 
 
 @triton.jit
-def inner_matrix(a, b, row_real, col_real, scale2, PRECISION: tl.constexpr):
-    """Compute U = softmax(scale a bᵀ) over the real columns, zero in rows that are not real: (BM,BM)."""
-    u = probabilities(a, b, tl.where(col_real, 0.0, float("-inf")), scale2, PRECISION)
-    return tl.where(row_real[:, None], u, 0.0)
+def probabilities(x, cols, bias, scale2, PRECISION: tl.constexpr):
+    """Compute softmax(scale x colsᵀ + bias) over the last axis; scale2 = scale log2(e), bias (BM,) is 0 or -inf."""
+    return softmax(dot(x, tl.trans(cols), PRECISION) * scale2 + bias[None, :])
 
 
 @triton.jit

@@ -50,7 +50,11 @@ BACKWARD = {
         100: Tile(16, 16, 1, "ieee", launches=3),
     },
 }
-R_BACKWARD = {(4, 32, 128): {90: Tile(16, 8, 2, launches=2, turned=True)}}  # beside BACKWARD
+R_BACKWARD = {  # beside BACKWARD
+    (4, 32, 128): {90: Tile(16, 8, 2, launches=2)},
+    (4, 64, 64): {90: Tile(32, 8, 2, launches=3)},
+    (4, 64, 128): {80: Tile(16, 8, 2, "ieee", launches=3)},
+}
 
 
 def streaming(kernel: str, m: int, width: int, dtype: torch.dtype, arch: int) -> Tile:
