@@ -24,7 +24,7 @@ class Soft(Attention):
     One projection serves queries and keys. The m bottleneck tokens q̃ are, by ``sample``: means (``pool``) or a strided
     convolution (``conv``, shared by the heads) of windows of ``window`` positions, or ``random`` tokens, or the
     ``first`` ones. activate: LayerNorm and GELU behind the convolution, in the released code only. count: null takes
-    one token for each window, so m = n / window and the cost is quadratic (SOFT on LRA); a number keeps m fixed,
+    one token for each window, so m = n / window and the inverse takes cubic time; a number keeps m fixed,
     ``pool`` then being over segments: token r of n_real lies in segment floor(r m / n_real).
     normalise: SOFT++, Pᵀ D^-½ A⁺ D^-½ (P v) with D the row sums of A. pinv: (..., m, m) -> (..., m, m).
 
