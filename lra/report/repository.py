@@ -49,7 +49,9 @@ def pages(root: Path = CONF.parent, home: Path = HOME) -> dict[Path, str]:
     if not (begin and end):
         raise ValueError(f"README.md must have the lines {BEGIN} and {END}, between which the table goes")
     abouts = {name: _about(home, name) for name in studies}
-    table = "\n\n".join(_short(name, rows) for name, rows in studies.items() if abouts[name]["readme"])
+    table = "\n\n".join(
+        _short(name, rows, tasks) for name, rows in studies.items() if (tasks := abouts[name]["readme"])
+    )
     texts = [INTRO, *(_long(name, rows, abouts[name]) for name, rows in studies.items()), LEGEND]
     return {
         root / "docs" / "results.md": "\n\n".join(texts) + "\n",
@@ -103,8 +105,8 @@ def _figure(study: str) -> str:
     return f"results-{study}.svg"
 
 
-def _short(name: str, rows: list[Row]) -> str:
-    table = results.results(name, rows)
+def _short(name: str, rows: list[Row], tasks: list[str]) -> str:
+    table = results.results(name, [row for row in rows if row.task in tasks])
     about = table.about.partition(". ")[0]
     return f"{about}.\n\n{table.markdown()}"
 

@@ -31,6 +31,7 @@ def test_every_study_says_its_command_and_hardware():
         assert about.keys() - {"figure"} == {"command", "hardware", "note", "readme"}
         assert about["command"].startswith("python -m lra.")
         assert {row.label for row in rows} >= set(about.get("figure", []))
+        assert {row.task for row in rows} >= set(about["readme"])
 
 
 @pytest.fixture
@@ -72,6 +73,17 @@ def test_a_figure_shows_the_mechanisms_that_its_study_names(copy):
     assert {curve.label for lines in figure.values() for curve in lines} == {"sdpa", "mean"}
     page = repository.pages(copy, copy / "published")[copy / "docs" / "results.md"]
     assert "quick over steps, of some mechanisms" in page and "paper over steps, mean" in page and "`cur_step`" in page
+
+
+def test_the_readme_shows_the_tasks_that_a_study_names(copy):
+    path = copy / "published" / "quick" / repository.ABOUT
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"readme": ["recall_N64_K4", "temporal_order_N128"]}))
+    pages = repository.pages(copy, copy / "published")
+    assert "| mechanism | recall_N64_K4 | temporal_order_N128 | mean |" in pages[copy / "README.md"]
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"readme": []}))
+    without = repository.pages(copy, copy / "published")
+    assert "temporal_order_N128" not in without[copy / "README.md"]
+    assert without[copy / "docs" / "results.md"] == pages[copy / "docs" / "results.md"]
 
 
 def test_a_damaged_record_and_a_readme_without_marks_are_refused(copy):
