@@ -112,7 +112,8 @@ def _short(name: str, rows: list[Row], tasks: list[str]) -> str:
 
 
 def _long(name: str, rows: list[Row], about: dict) -> str:
-    parts = [f"## {name}", about["note"], f"Hardware: {about['hardware']}.", f"```text\n{about['command']}\n```"]
+    notes = "\n".join(f"* {note}" for note in about["notes"])
+    parts = [f"## {name}", notes, f"Hardware: {about['hardware']}.", f"```text\n{about['command']}\n```"]
     some = ", of some mechanisms" if "figure" in about else ""
     spread = "mean ± sample standard deviation over seeds"
     parts.append(f"![dev scores of {name} over steps{some}, {spread}]({_figure(name)})")

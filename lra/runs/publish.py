@@ -38,7 +38,7 @@ def publish(config: DictConfig) -> None:
         copied = sum(run.record.study == study for run in new.values())
         print(f"{Path(config.out) / study}: {copied} copied, {count - copied} there already")
         if not (about := Path(config.out) / study / ABOUT).exists():
-            print(f'write {about}: {{"command": ..., "hardware": ..., "note": ..., "readme": [tasks]}}')
+            print(f'write {about}: {{"command": ..., "hardware": ..., "notes": [...], "readme": [tasks]}}')
 
 
 def place(root: Path, run: Run) -> Path:

@@ -28,7 +28,7 @@ def test_the_figures_are_drawn_from_the_records():
 def test_every_study_says_its_command_and_hardware():
     for study, rows in summary.collect(repository.HOME)[0].items():
         about = json.loads((repository.HOME / study / repository.ABOUT).read_text())
-        assert about.keys() - {"figure"} == {"command", "hardware", "note", "readme"}
+        assert about.keys() - {"figure"} == {"command", "hardware", "notes", "readme"}
         assert about["command"].startswith("python -m lra.")
         assert {row.label for row in rows} >= set(about.get("figure", []))
         assert {row.task for row in rows} >= set(about["readme"])
