@@ -41,7 +41,11 @@ def rates(study: str, rows: list[Row]) -> Table | None:
             continue
         finished = {rate: row for rate, row in by_rate.items() if row.dev is not None}
         best = max(finished, key=lambda rate: finished[rate].dev, default="")
-        devs = ", ".join(f"{rate} {number(row.dev)}" for rate, row in sorted(by_rate.items(), key=_order))
+        differ = len({row.n for row in finished.values()}) > 1
+        devs = ", ".join(
+            f"{rate} {number(row.dev)}" + f" (n = {row.n})" * (differ and rate in finished)
+            for rate, row in sorted(by_rate.items(), key=_order)
+        )
         lines.append([label, task, _cell(by_rate.get(BUDGET)), _cell(by_rate.get(best)), best, devs])
         keys.append((study, next(iter(by_rate.values())).label, ""))
     if not lines:
@@ -50,7 +54,8 @@ def rates(study: str, rows: list[Row]) -> Table | None:
         name=stem(f"rates-{study}"),
         title="Best learning rate",
         about="Test score at the learning rate of the budget, and at the one with the highest mean dev score among "
-        "those tried. The tables of all tasks show the budget's rate, if the study has it.",
+        "those tried, with their numbers of seeds n if these differ. The tables of all tasks show the budget's rate, "
+        "if the study has it.",
         cells=frame(HEAD, lines, keys),
         words=("mechanism", "task", "rate", "dev at each rate"),
     )

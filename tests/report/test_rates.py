@@ -46,6 +46,13 @@ def test_the_budgets_rate_may_be_the_best_and_a_rate_may_diverge(tmp_path):
     assert line["best rate"].value == 49.0 and line["dev at each rate"].text == "budget's 50.00, 0.1 -"
 
 
+def test_numbers_of_seeds_are_shown_if_they_differ(runs):
+    add(runs, label="linear", seed=2, val=50.0, test=49.0)
+    (line,) = lines(runs).values()
+    text = "budget's 50.00 (n = 3), 3e-05 55.00 (n = 2), 0.01 40.00 (n = 2)"
+    assert line["dev at each rate"].text == text
+
+
 def test_other_tables_show_the_budgets_rate_or_all_if_there_is_none(runs):
     made = {table.title: table for table in overall("paper-paper", rows(runs))}
     for title in ("paper-paper", "Over mean"):
