@@ -32,8 +32,6 @@ class FLARE(Attention):
     shares_qk = True
     hole_free = True
 
-    hole_free = True
-
     def __init__(self, sizes: Sizes, *, latents: int = 128, scale: Scale = "one"):
         super().__init__(sizes)
         in_range("latents", latents, Range(1))
