@@ -153,6 +153,14 @@ class Source(ABC):
         return self.sizes.get("val")
 
     @property
+    def substitute(self) -> str | None:
+        """The start of the checksum of a file read in place of the official one.
+
+        None if it is the official one, if no official checksum is published, and for what is generated.
+        """
+        return self.download.substitute if self.download is not None else None
+
+    @property
     def provenance(self) -> dict[str, Any]:
         return {"name": self.name, "version": self.version, **self.arguments}
 

@@ -34,6 +34,7 @@ class Download:
         size: bytes, for the progress and the free space.
         archive: path of an existing copy, which must have the same checksum.
         login: user and password for `url`.
+        substitute: the start of the checksum if this file is read in place of the official one, which has another.
     """
 
     url: str
@@ -41,6 +42,7 @@ class Download:
     size: int | None = None
     archive: Path | None = None
     login: tuple[str, str] | None = field(default=None, repr=False)
+    substitute: str | None = None
 
     def __post_init__(self):
         if not self.url.startswith(("http://", "https://")):
@@ -60,11 +62,12 @@ class Download:
         self, *, url: str | None = None, sha256: str | None = None, archive: Path | str | None = None
     ) -> "Download":
         """Copy with the given fields replaced; the size of another file is unknown."""
+        other = self.sha256 is not None and sha256 not in (None, self.sha256)
         size = self.size if sha256 in (None, self.sha256) else None
         login = self.login if url is None else None
         archive = self.archive if archive is None else Path(archive)
         changed = {"url": url or self.url, "sha256": sha256 or self.sha256, "size": size, "archive": archive}
-        return replace(self, **changed, login=login)
+        return replace(self, **changed, login=login, substitute=f"sha256 {sha256[:12]}" if other else None)
 
     @property
     def identity(self) -> dict:

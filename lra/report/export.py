@@ -95,6 +95,6 @@ def markdown(studies: list[page.Study], chapters: Sequence[Chapter]) -> str:
         for table in chapter.tables:
             out += [f"### {table.title}", table.about, table.markdown()]
         out += [f"![{picture.stem}]({picture.parent.name}/{picture.name})" for picture in chapter.pictures]
-    values = [v for part in studies for row in part.rows for v in published.accuracies(row.label, [row.task])]
+    values = [v for part in studies for row in part.rows for v in row.published]
     values += [value for paper in paper_tables.PAPERS for value in paper_tables.printed(paper)]
     return "\n\n".join([*out, "## Notes on published values", "\n".join(published.notes(values))]) + "\n"

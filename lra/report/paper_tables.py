@@ -36,7 +36,7 @@ def table(paper: Paper, studies: dict[str, list[Row]]) -> Table:
     key = (lambda v: v.metric) if ratios else (lambda v: v.task)
     columns = list(dict.fromkeys(map(key, values)))
     if not ratios:
-        fits = lambda row: row.task in columns and row.facts["metric"] == paper.metric
+        fits = lambda row: row.task in columns and row.facts["metric"] == paper.metric and not row.facts["data"]
         studies = {study: [row for row in rows if fits(row)] for study, rows in studies.items()}
     by_line = {(v.source, v.model, key(v)): v for v in values}
     attn = {(v.source, v.model): v.attn for v in values}

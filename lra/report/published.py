@@ -91,9 +91,10 @@ def unlike(facts: Iterable[Mapping[str, str]]) -> str:
     """Name the choices that set runs apart from published values: budget quick, protocol clean; "" if there are none.
 
     Args:
-        facts: of rows, with the keys protocol and budget.
+        facts: of rows, with the keys protocol, budget and data, which is empty for the official data.
     """
-    return ", ".join(sorted({f"{key} {one[key]}" for one in facts for key in ("protocol", "budget")} - COMPARABLE))
+    words = {f"{key} {one[key]}" for one in facts for key in ("protocol", "budget", "data") if one[key]}
+    return ", ".join(sorted(words - COMPARABLE))
 
 
 def caution(facts: Iterable[Mapping[str, str]]) -> str:

@@ -140,7 +140,7 @@ def details(study: str, rows: list[Row]) -> list[Table]:
         reaches = [locality(row, next((other for other in same if other.label == CONTROL), None)) for row in same]
         probed = any(reach.text for reach in reaches)
         for row, reach in zip(same, reaches, strict=True):
-            values = [(value.source, value.text) for value in published.accuracies(row.label, [task])]
+            values = [(value.source, value.text) for value in row.published]
             lines.append(Line(row.label, _cells(row) + [reach] * probed, row.facts, row.remarks, values))
         head = (*HEAD[1:], *["locality"] * probed)
         tables.append(_table(study, task, head, lines, about=ABOUT * probed))
@@ -177,11 +177,12 @@ def _averages(study: str, rows: list[Row]) -> list[Table]:
         if len(scores) > 1:
             value = mean(scores.values())
             facts = {
-                key: joined(word for row in of_label for word in row.facts[key].split(SEPARATOR))
-                for key in ("protocol", "budget")
+                key: joined(word for row in of_label for word in row.facts[key].split(SEPARATOR) if word)
+                for key in ("protocol", "budget", "data")
             }
             missing = [f"no finished seed on {row.task}" for row in of_label if row.test is None]
-            values = [(source, number(value)) for source, value in published.averages(label, scores)]
+            means = [] if facts["data"] else published.averages(label, scores)
+            values = [(source, number(value)) for source, value in means]
             line = Line(label, [Cell(text=number(value), value=value)], facts, missing, values)
             sets.setdefault(tuple(scores), []).append(line)
     ordered = sorted(sets, key=lambda tasks: (-len(tasks), [task_order(task) for task in tasks]))
@@ -192,8 +193,9 @@ def _table(study: str, title: str, head: tuple[str, ...], lines: list[Line], *, 
     """Make a table; facts that all lines share are stated in ``about``, the others in their lines."""
     values = {key: {line.facts[key] for line in lines} - {""} for key in lines[0].facts}
     shared = [key for key in FACTS if len(values.get(key, ())) == 1 and SEPARATOR not in "".join(values[key])]
-    if not all(line.facts.get("pretrained") for line in lines):  # what some lines lack is not true of all
-        shared = [key for key in shared if key != "pretrained"]
+    for key in ("pretrained", "data"):  # what some lines lack is not true of all
+        if key in shared and not all(line.facts.get(key) for line in lines):
+            shared.remove(key)
     own = [key for key in FACTS if key in values and key not in shared]
     common = "; ".join(FACTS[key].format(*values[key]) for key in shared)
     caution = published.caution(line.facts for line in lines)

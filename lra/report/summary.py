@@ -9,6 +9,7 @@ from ..runs import open as runs_on_disk
 from ..runs import record
 from ..runs.record import Pretraining, RunRecord
 from . import published
+from .published import Published
 
 SEPARATOR = " / "
 # Stated once for a table if its rows agree, else in each row.
@@ -21,8 +22,9 @@ FACTS = {
     "pretrained": "{}",
     "device": "{}",
     "git": "commit {}",
+    "data": "data of another file than the official one ({})",
 }
-OWN = ("steps", "pretrained", "git")  # that are not fields of a record as they stand
+OWN = ("steps", "pretrained", "git", "data")  # that are not fields of a record as they stand
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +59,11 @@ class Row:
     def score(self) -> str:
         """Mean ± sample standard deviation of the test scores."""
         return number(self.test) + (f" ± {self.std:.2f}" if self.std is not None else "")
+
+    @property
+    def published(self) -> list[Published]:
+        """The accuracies printed for the label on the task; none beside runs on other data than the official."""
+        return [] if self.facts["data"] else published.accuracies(self.label, [self.task])
 
     @property
     def objective(self) -> str:
@@ -156,6 +163,7 @@ def summarise(runs: dict[Path, RunRecord]) -> Row:
     seeds = [r.seed for r in results]
     remarks += [f"{seeds.count(s)} different results of seed {s}" for s in sorted(set(seeds)) if seeds.count(s) > 1]
     values = {key: joined(getattr(r, key) for r in results) for key in FACTS if key not in OWN}
+    data = joined(r.data or "the official" for r in results) if any(r.data for r in results) else ""
     pretrained = _pretrained([r.pretrain for r in results if r.pretrain])
     return Row(
         task=results[0].task,
@@ -171,7 +179,7 @@ def summarise(runs: dict[Path, RunRecord]) -> Row:
         params=joined(r.params for r in results),
         facts=values
         | {"steps": joined(r.steps for r in done), "pretrained": pretrained}
-        | {"git": joined(r.git or "unknown" for r in results)},
+        | {"git": joined(r.git or "unknown" for r in results), "data": data},
         runs=runs,
     )
 

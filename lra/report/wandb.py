@@ -102,7 +102,7 @@ def accuracy(studies: dict[str, list[Row]]) -> pd.DataFrame:
     lines = []
     for study, rows in studies.items():
         for row in rows:
-            values = published.accuracies(row.label, [row.task])
+            values = row.published
             ours = {"study": study, "task": row.task, "mechanism": row.label, "test": row.test, "std": row.std}
             ours |= {"n": row.n, "lost": row.lost, "dev": row.dev, "constant": row.constant_baseline}
             printed = {value.source: value.number for value in values}
@@ -150,7 +150,7 @@ def efficiency(records: Iterable[RunRecord]) -> pd.DataFrame:
 
 def beside(studies: dict[str, list[Row]]) -> list[Published]:
     """List every published value that is shown beside one of ours."""
-    values = (v for rows in studies.values() for row in rows for v in published.accuracies(row.label, [row.task]))
+    values = (v for rows in studies.values() for row in rows for v in row.published)
     return list(dict.fromkeys(values))
 
 

@@ -49,7 +49,8 @@ class RunRecord:
     ``constant_baseline`` is the test score of the best constant answer: the most frequent class, or the mean label if
     labels are real numbers; ``tokens`` are the real ones in the batches of ``steps``; ``step_ms`` and ``peak_bytes``
     (of the device, or of the whole process on a CPU) are measurements and differ from run to run; ``pretrain`` is the
-    phase before, whose cost is not in the other fields.
+    phase before, whose cost is not in the other fields; ``data`` names a file that was read in place of the official
+    one, by the start of its sha256.
     """
 
     __pydantic_config__ = STRICT
@@ -77,6 +78,7 @@ class RunRecord:
     status: Status
     tokens: NonNegativeInt | None = None
     pretrain: Pretraining | None = None
+    data: str | None = None
 
 
 def save(record: RunRecord, folder: Path) -> None:

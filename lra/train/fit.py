@@ -54,6 +54,7 @@ def fit(plan: Plan, run: Run, model: nn.Module | None = None) -> record.RunRecor
         device=machine.device_name(plan.device, plan.processes.count),
         status=phase.status,
         pretrain=first,
+        data=data.source.substitute,
     )
     for logger in phase.trainer.loggers if phase.trainer else ():
         logger.log_record(result)

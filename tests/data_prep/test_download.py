@@ -116,7 +116,9 @@ def test_without_tfds(tmp_path, monkeypatch):
 def test_an_archive_that_is_there_already(tmp_path):
     path = tmp_path / "mine.gz"
     path.write_bytes(DATA)
-    assert IMDB.but(archive=path, sha256=SHA256).fetch(tmp_path / "downloads", silent) == path
+    mine = IMDB.but(archive=path, sha256=SHA256)
+    assert mine.fetch(tmp_path / "downloads", silent) == path
+    assert (mine.substitute, IMDB.but(archive=path, sha256=IMDB.sha256).substitute) == (f"sha256 {SHA256[:12]}", None)
     message = refused(IMDB.but(archive=path), tmp_path / "downloads")
     assert f"{path} has sha256 {SHA256} instead of {IMDB.sha256}: get aclImdb_v1.tar.gz from http://ai." in message
     assert "is not a file" in refused(IMDB.but(archive=tmp_path), tmp_path / "downloads")

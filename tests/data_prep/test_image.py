@@ -12,7 +12,11 @@ import torch
 from archives import cifar, records, write_tar
 
 from data_prep.image import Image, pillow_grey, shuffled, tensorflow_grey
+from lra.config.compose import compose
 from lra.data.store import verify
+from lra.runs import record
+from lra.train import build
+from lra.train.__main__ import train
 
 N = 6  # images of each batch
 ORDER = {"data_batch_1": 1, "data_batch_2": 4, "data_batch_3": 3, "data_batch_4": 0, "data_batch_5": 5}  # name: seed
@@ -195,6 +199,17 @@ def test_another_archive(tmp_path, batch, message):
     sha256 = write_tar(tmp_path / "x.tar.gz", files | {"readme.html": b""})
     with pytest.raises(ValueError, match=message):
         Image(archive=tmp_path / "x.tar.gz", sha256=sha256).prepare(tmp_path / "data")
+
+
+def test_a_run_on_another_file_says_so(tmp_path):
+    sha256 = cifar(tmp_path / "mine.gz")
+    words = [f"source.archive={tmp_path / 'mine.gz'}", f"source.sha256={sha256}", f"data.root={tmp_path / 'data'}"]
+    words += ["source.hold_out=4", "source.train=20", "source.val=4", "source.test=6", f"runs={tmp_path / 'runs'}"]
+    config = compose("train", ["task=image", "attn=mean", "budget=smoke", "seeds=[0]", *words])
+    build.task_data(config).source.prepare(tmp_path / "data")
+    train.__wrapped__(config)
+    (made,) = (tmp_path / "runs").rglob("record.json")
+    assert record.load(made).data == f"sha256 {sha256[:12]}"
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from lra.report import published, results, summary
+from lra.report import paper_tables, published, results, summary
 from lra.report.export import export
 from lra.runs import record
 
@@ -140,6 +140,29 @@ def test_only_unchanged_labels_have_published_values(tmp_path):
     assert "SOFT T12: 37.15" in values["nystrom_original"]
     assert values["bigbird"] == ["PSF T3 (Tay et al. 2020): 36.06", "leaderboard: 36.05", "FLARE++ T6: 36.05"]
     assert values["custom"] == values["cur_abs-count=32-pinv.steps=6"] == [""]
+
+
+def test_runs_on_other_data_stand_beside_no_published_value(tmp_path):
+    for seed, data in enumerate(("sha256 0123456789ab", None)):
+        add(tmp_path, task="image", seed=seed, data=data)
+        add(tmp_path, task="image", seed=seed, label="sdpa")
+    add(tmp_path, task="text")
+    tables = table(tmp_path)
+    lines = texts(tables["image"])
+    told = "data of another file than the official one (sha256 0123456789ab / the official)"
+    assert told in lines["cur_abs"]["details"] and lines["cur_abs"]["published"] == ""
+    assert "CURformer" not in lines["sdpa"]["details"] and lines["sdpa"]["published"]
+    assert tables["image"].about.endswith("values: data sha256 0123456789ab / the official.")
+    assert texts(tables["mean of text, image"])["cur_abs"]["published"] == ""
+    by_study = summary.collect(tmp_path, None)[0]
+    row = {(row.task, row.label): row for row in by_study["paper-paper"]}
+    assert row["image", "cur_abs"].published == [] != row["text", "cur_abs"].published
+    ours = [
+        cells
+        for (_, label, _), cells in paper_tables.table(paper_tables.PAPERS[0], by_study).rows()
+        if label == "cur_abs"
+    ]
+    assert [cell.text for cells in ours for cell in cells].count("37.00") == 1
 
 
 def test_published_file():
