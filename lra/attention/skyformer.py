@@ -25,19 +25,20 @@ class Skyformer(Attention):
 
     The rows S are landmarks of the one kernel matrix over queries and keys together, of which κ(Q,K) is a block: half
     of them queries, half keys, drawn uniformly and with replacement among the real tokens, at the same positions in
-    every head. Nothing is normalised: rows of the weights do not sum to one. O(L features (D + E) + features³) time.
+    every head. Nothing is normalised: rows of the weights do not sum to one. O(L m (D + E) + m³)
+    time, m = 2 ``samples``.
 
     Args:
         sizes: see ``Sizes``.
-        features: landmarks, queries and keys together.
+        samples: drawn queries, and as many keys.
         ridge: added to the diagonal of M, as released; M without it is singular if a token is drawn twice.
         resample: ``train`` draws anew at every call while training and keeps one draw, the same for every example, in
             evaluation; ``always`` draws anew in evaluation too, as released.
-        pinv: (..., features, features) -> the same. Released: 6 steps of ``cubic`` with ``init="batch"``, one start of
-            the iteration for the whole batch, which makes one example depend on the others.
+        pinv: (...,m,m) -> the same. Released: 6 steps of ``cubic`` with ``init="batch"``, one start of the iteration
+            for the whole batch, which makes one example depend on the others.
 
     Raises:
-        ValueError: fewer than two features, a negative ridge, an unknown resample.
+        ValueError: no samples, a negative ridge, an unknown resample.
     """
 
     hole_free = True
@@ -46,18 +47,18 @@ class Skyformer(Attention):
         self,
         sizes: Sizes,
         *,
-        features: int = 128,
+        samples: int = 64,
         ridge: Annotated[float, Range(0)] = 0.1,
         resample: Resample = "train",
         pinv: Inverse = partial(cubic, steps=6),
     ):
         super().__init__(sizes)
-        in_range("features", features, Range(2))
+        in_range("samples", samples, Range(1))
         in_range("ridge", ridge, Range(0))
         one_of("resample", resample, Resample)
         self.ridge, self.resample, self.pinv = ridge, resample, pinv
         self.mixes_batch = mixes_batch(pinv)
-        self.register_buffer("draw", torch.rand(features))  # of evaluation
+        self.register_buffer("draw", torch.rand(2 * samples))  # of evaluation
 
     @full_precision
     def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -69,12 +70,12 @@ class Skyformer(Attention):
         return gaussian(q, s) @ (r * (self.pinv(r * m * r.mT) @ (r * w)))
 
     def landmarks(self, q: Tensor, k: Tensor, mask: Tensor | None) -> Tensor:
-        """Drawn rows of q, then of k, (N,H,features,D): number u of the draw is real token floor(u n_real)."""
+        """Drawn rows of q, then of k, (N,H,m,D): number u of the draw is real token floor(u n_real)."""
         N, H, L, _ = q.shape
         draw = torch.rand_like(self.draw) if self.training or self.resample == "always" else self.draw
         real = torch.full((N, 1), L, device=q.device) if mask is None else mask.sum(-1, keepdim=True).clamp(min=1)
         rank = (draw * real).long().minimum(real - 1)  # (N,m); a product may round up to n_real
         if mask is not None:
             rank = real_first(mask).gather(1, rank)
-        rows, cols = rank[:, None].expand(-1, H, -1).tensor_split([len(draw) // 2], -1)
+        rows, cols = rank[:, None].expand(-1, H, -1).chunk(2, -1)
         return torch.cat([gather_kept(q, rows), gather_kept(k, cols)], 2)

@@ -9,12 +9,12 @@ from test_linear import PATTERNS, SIZES, D, H, L, masks, qkv
 from lra.attention.skyformer import Skyformer
 from lra.ops.pinv import cubic, exact
 
-FEATURES = 7  # three queries and four keys
+SAMPLES = 3  # queries, and as many keys
 
 
 def made(**options):
     torch.manual_seed(0)
-    return Skyformer(SIZES, **({"features": FEATURES} | options)).double().eval()
+    return Skyformer(SIZES, **({"samples": SAMPLES} | options)).double().eval()
 
 
 def kernel(a, b):
@@ -36,8 +36,8 @@ def oracle(skyformer, q, k, v, mask, inverse):
         real = torch.arange(L) if mask is None else mask[n].nonzero().flatten()
         at = [real[int(u * len(real))] for u in skyformer.draw.tolist()]
         for h in range(H):
-            s = torch.cat([q[n, h, at[: FEATURES // 2]], k[n, h, at[FEATURES // 2 :]]])
-            m = kernel(s, s) + skyformer.ridge * torch.eye(FEATURES, dtype=s.dtype)
+            s = torch.cat([q[n, h, at[:SAMPLES]], k[n, h, at[SAMPLES:]]])
+            m = kernel(s, s) + skyformer.ridge * torch.eye(2 * SAMPLES, dtype=s.dtype)
             r = torch.diag(m.sum(1) ** -0.5)
             out[n, h] = kernel(q[n, h], s) @ r @ inverse(r @ m @ r) @ r @ kernel(s, k[n, h, real]) @ v[n, h, real]
     return out
@@ -56,7 +56,7 @@ def test_is_its_definition(pattern, pinv, inverse):
 
 
 def test_all_tokens_as_landmarks_are_gaussian_kernel_attention():
-    skyformer = made(features=2 * L, ridge=0.0, pinv=exact)
+    skyformer = made(samples=L, ridge=0.0, pinv=exact)
     skyformer.draw.copy_((torch.arange(2 * L) % L + 0.5) / L)
     q, k, v = (x.detach() for x in qkv(spread=2.0))
     want = (-torch.cdist(q, k).square() / (2 * D**0.5)).exp() @ v
@@ -80,7 +80,7 @@ def test_one_start_for_the_batch_is_announced():
 
 def test_wrong_options_are_named():
     for options, message in (
-        ({"features": 1}, "features must be 2 or more, not 1"),
+        ({"samples": 0}, "samples must be 1 or more, not 0"),
         ({"ridge": -0.1}, "ridge must be 0 or more, not -0.1"),
         ({"resample": "never"}, "resample must be one of train, always, not 'never'"),
     ):
