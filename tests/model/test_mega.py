@@ -418,16 +418,15 @@ def repeats(generator, size, length):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("init", ["two_norms", "per_matrix"])
-def test_laplace_cur_trains_at_a_high_learning_rate_if_its_inverse_knows_the_row_sums(init):
-    """Row sums of the kept matrix m grow from 0.2 to 10 and more, where the softmax's starting value is too large.
+def test_laplace_cur_trains_at_a_high_learning_rate_if_its_inverse_knows_the_row_sums():
+    """m times its inverse is symmetric, and with both norms its eigenvalues, hence its numbers, stay within [-1, 1].
 
-    m times its inverse is symmetric, and with both norms its eigenvalues, hence its numbers, stay within [-1, 1].
+    The control, one norm, depends on the row sums that a run happens to reach: `test_row_sums_*` of tests/ops has it.
     """
     largest = []
 
     def pinv(m):
-        inverse = cubic(m, steps=4, init=init)
+        inverse = cubic(m, steps=4, init="two_norms")
         largest.append((m @ inverse).detach().abs().max())
         return inverse
 
@@ -458,7 +457,4 @@ def test_laplace_cur_trains_at_a_high_learning_rate_if_its_inverse_knows_the_row
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimiser.step()
-    if init == "two_norms":
-        assert max(largest) < 1.01 and sum(losses[-50:]) / 50 < 0.3
-    else:
-        assert not torch.stack(largest).isfinite().all() or max(largest) > 100
+    assert max(largest) < 1.01 and sum(losses[-50:]) / 50 < 0.3

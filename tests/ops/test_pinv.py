@@ -35,6 +35,16 @@ def test_cubic_converges_to_the_inverse_of_a_well_conditioned_matrix():
     torch.testing.assert_close(cubic(m, steps=12), torch.linalg.inv(m), rtol=1e-10, atol=1e-10)
 
 
+@pytest.mark.parametrize("row_sum", [2.0, 8.0, 30.0])
+def test_row_sums_above_those_of_a_softmax_need_both_norms(row_sum):
+    """Kept matrices as Laplace weights make them: positive, with row sums of more than one."""
+    m = stochastic(32) * row_sum
+    bounded = m @ cubic(m, steps=4, init="two_norms")
+    assert torch.linalg.matrix_norm(bounded, 2).max() <= 1 + 1e-9
+    unbounded = (m @ cubic(m, steps=4)).abs().max()
+    assert unbounded > 100 if row_sum > 4.4 else unbounded < 2
+
+
 def test_gradients():
     m = stochastic(4, (2,)).requires_grad_()
     assert torch.autograd.gradcheck(lambda x: cubic(x, steps=4), m)
