@@ -25,8 +25,7 @@ class Skyformer(Attention):
 
     The rows S are landmarks of the one kernel matrix over queries and keys together, of which κ(Q,K) is a block: half
     of them queries, half keys, drawn uniformly and with replacement among the real tokens, at the same positions in
-    every head. Nothing is normalised: rows of the weights do not sum to one. O(L m (D + E) + m³)
-    time, m = 2 ``samples``.
+    every head. Nothing is normalised: rows of the weights do not sum to one. Time O(L m (D + E) + m³) for m landmarks.
 
     Args:
         sizes: see ``Sizes``.
