@@ -24,7 +24,8 @@ from ..ops.varlen import VarlenLayout
 class Sizes:
     """The sizes of a mechanism's place in a model, which its shell knows and ``Attention`` and ``Mixer`` share.
 
-    ``length`` is that of the longest row the task can hand over. ``dropout`` is the mechanism's own.
+    ``length`` is that of the longest row the task can hand over. ``dropout`` is the mechanism's own, for those that
+    ``drops`` says.
     """
 
     heads: int
@@ -45,6 +46,7 @@ class Attention(nn.Module):
     """
 
     shares_qk: ClassVar[bool] = False  # True: one projection serves q and k
+    drops: ClassVar[bool] = False  # True: sizes.dropout acts in training; otherwise it must be 0
     mixes_batch: bool = False  # True: examples of a batch change each other's result; each tower is then a batch
     takes_bias: bool = False  # True: forward has an argument ``bias``, a function of positions (rows, cols)
     causal: bool = False  # True: no result depends on a token ahead
@@ -52,6 +54,7 @@ class Attention(nn.Module):
 
     def __init__(self, sizes: Sizes):
         super().__init__()
+        _check_dropout(self, sizes)
         self.sizes = sizes
 
     @abstractmethod
@@ -69,11 +72,13 @@ class Mixer(nn.Module):
     then have no weight decay unless ``decayed`` has their names too (``lra.train.optim``).
     """
 
+    drops: ClassVar[bool] = False  # as in ``Attention``
     causal: bool = False  # True: no result depends on a token ahead
     hole_free: bool = False  # as in ``Attention``
 
     def __init__(self, sizes: Sizes, *, dim: int):
         super().__init__()
+        _check_dropout(self, sizes)
         self.sizes, self.dim = sizes, dim
         self.width = dim  # of the rows it puts out
 
@@ -86,3 +91,9 @@ class Mixer(nn.Module):
         None, unless a mechanism says otherwise: if values do not enter linearly there is no such map.
         """
         return None
+
+
+def _check_dropout(mechanism: Attention | Mixer, sizes: Sizes) -> None:
+    if sizes.dropout and not mechanism.drops:
+        name = type(mechanism).__name__
+        raise ValueError(f"dropout must be 0, not {sizes.dropout:g}: {name} has none; model.dropout acts on its result")

@@ -46,9 +46,7 @@ class CUR(Attention):
         one_of("resample", resample, Resample)
         check_impl(impl, weights)
         if impl in kernels.IMPLS:
-            kernels.check(
-                kept=count, head_dim=sizes.head_dim, value_dim=sizes.value_dim, pinv=pinv, dropout=sizes.dropout
-            )
+            kernels.check(kept=count, head_dim=sizes.head_dim, value_dim=sizes.value_dim, pinv=pinv)
         self.count, self.score, self.pairing, self.class_token = count, score, pairing, class_token
         self.pinv, self.copy_rv, self.weights, self.impl, self.resample = pinv, copy_rv, weights, impl, resample
         self.mixes_batch = mixes_batch(pinv)

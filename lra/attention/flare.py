@@ -29,6 +29,7 @@ class FLARE(Attention):
         ValueError: latents below 1, an unknown scale.
     """
 
+    drops = True
     shares_qk = True
     hole_free = True
 

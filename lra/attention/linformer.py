@@ -20,6 +20,8 @@ class Linformer(Attention):
     O(L rank (D + E)) time. Raises ValueError for a rank below 1.
     """
 
+    drops = True
+
     def __init__(
         self,
         sizes: Sizes,

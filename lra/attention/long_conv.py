@@ -35,6 +35,8 @@ class LongConv(Mixer):
     Source: the paper, section 3; defaults of the released code (docs/sources.md).
     """
 
+    drops = True
+
     def __init__(
         self,
         sizes: Sizes,

@@ -43,9 +43,7 @@ class Nystrom(Attention):
             raise ValueError(f"landmarks must divide length {sizes.length}, not {landmarks}")
         check_impl(impl)
         if impl in kernels.IMPLS:
-            kernels.check(
-                kept=landmarks, head_dim=sizes.head_dim, value_dim=sizes.value_dim, pinv=pinv, dropout=sizes.dropout
-            )
+            kernels.check(kept=landmarks, head_dim=sizes.head_dim, value_dim=sizes.value_dim, pinv=pinv)
         self.landmarks, self.pinv, self.impl = landmarks, pinv, impl
         self.mixes_batch = mixes_batch(pinv)
         self.hole_free = not kernel and not self.pools_padding  # both look at positions

@@ -32,6 +32,8 @@ class PSF(Mixer):
     O(L M K channels) time and O(L M (K + channels)) memory. Raises ValueError for unknown choices or sizes below 1.
     """
 
+    drops = True
+
     def __init__(
         self,
         sizes: Sizes,

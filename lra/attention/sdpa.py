@@ -13,6 +13,7 @@ class SDPA(Attention):
     keys up to its own.
     """
 
+    drops = True
     hole_free = True
 
     def __init__(self, sizes: Sizes, *, causal: bool = False):

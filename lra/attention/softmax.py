@@ -21,6 +21,7 @@ class Softmax(Attention):
     ``lra.ops.scores``; bias(rows, cols) is a position bias on the scores.
     """
 
+    drops = True
     takes_bias = True
     hole_free = True
 

@@ -25,6 +25,8 @@ class Synthesizer(Mixer):
     the released code runs is attn=synthesizer_random attn.dot_product=true.
     """
 
+    drops = True
+
     def __init__(self, sizes: Sizes, *, dim: int, dot_product: bool = False):
         super().__init__(sizes, dim=dim)
         width = sizes.heads * sizes.head_dim

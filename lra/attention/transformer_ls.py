@@ -26,6 +26,8 @@ class TransformerLS(Mixer):
     O(L (rank + window) D) time. Raises ValueError for a rank or window below 1 or an even kernel.
     """
 
+    drops = True
+
     def __init__(
         self,
         sizes: Sizes,

@@ -189,7 +189,7 @@ def cur_attention(
     one_of("impl", impl, Impl if columns == "kept" else cells.Impl)
     pinv = exact if steps is None else partial(cubic, steps=steps)
     if impl in kernels.IMPLS:
-        kernels.check(kept=min(count, L), head_dim=D, value_dim=value.shape[-1], pinv=pinv, dropout=0.0)
+        kernels.check(kept=min(count, L), head_dim=D, value_dim=value.shape[-1], pinv=pinv)
     method = partial(cur, pinv=pinv) if columns == "kept" else cur_plus
     scaled = query if scale is None else query * (scale * D**0.5)
     options = {"score": score, "pairing": pairing, "class_token": class_token, "copy_rv": copy_rv, "impl": impl}

@@ -24,7 +24,7 @@ python -m lra.report published=true
 ```
 
 and a test fails if they differ from the records. `attn=mean` is the control: every query gets the mean of the values,
-so no token looks at another. The gain of a mechanism over it is the worth of its attention on that task and budget."""
+whatever the query. The gain of a mechanism over it is the worth of its attention on that task and budget."""
 
 
 def pages(root: Path = CONF.parent, home: Path = HOME) -> dict[Path, str]:

@@ -47,4 +47,5 @@ def _remedy(config: DictConfig) -> str:
         return "say attn.causal=true"
     if config.attn.get("bidirectional"):
         return "say attn.bidirectional=false"
-    return "sdpa, linear, conv with attn.causal=true and s4d_*, s5, lru with attn.bidirectional=false do not"
+    causal = "sdpa, linear, conv, sparse with attn.causal=true"
+    return f"{causal} and s4d_*, s5, lru, long_conv with attn.bidirectional=false do not"

@@ -5,7 +5,9 @@ import copy
 import pytest
 import torch
 from conftest import KERNELS, MECHANISMS, config
+from hydra.utils import get_class
 
+from lra.attention.base import Attention, Mixer
 from lra.ops.segments import real_first
 from lra.train import build
 
@@ -24,8 +26,7 @@ EXCEPTIONS = {
 }
 # These are not run: a kernel takes no float64, and a step of 1e-6 is lost in the rounding of float32.
 EXCEPTIONS |= {
-    ("derivative", name): "computes in float32; test_kernels.py compares its gradients with those of float64 autograd"
-    for name in KERNELS
+    ("derivative", name): "computes in float32; tests/ops/test_triton.py compares with float64" for name in KERNELS
 }
 
 
@@ -99,6 +100,24 @@ def test_evaluation_is_repeatable_and_keeps_no_state(name):
     made.train()(x, mask)
     made.eval()
     assert torch.equal(first, made(x, mask)[0])
+
+
+@pytest.mark.parametrize("name", MECHANISMS)
+def test_dropout_acts_in_training_or_is_refused(name):
+    words = (name, "model.dropout=0", "++attn.dropout=0.5")
+    kind = get_class(config(name).attn._target_)
+    if issubclass(kind, Attention | Mixer) and not kind.drops:
+        with pytest.raises(ValueError, match=rf"^attn.dropout must be 0, not 0.5: {kind.__name__} has none"):
+            block(*words)
+        return
+    (x, mask), made, without = inputs(), block(*words), block(name, "model.dropout=0", "++attn.dropout=0")
+    assert torch.equal(made(x, mask)[0][mask], without(x, mask)[0][mask])
+
+    def trained(made):
+        torch.manual_seed(1)
+        return made.train()(x, mask)[0][mask]
+
+    assert not torch.equal(trained(made), trained(without))
 
 
 @pytest.mark.parametrize("name", MECHANISMS)

@@ -38,7 +38,7 @@ TINY = {  # what makes a command take a second
     "data_prep": ("budget=smoke",),
     "data_prep.show": ("budget=smoke",),
 }
-LONGER = {  # a minute, behind slow; test_kernels_resources.py runs lra.ops.triton.resources
+LONGER = {  # a minute, behind slow; tests/ops/test_triton_resources.py runs lra.ops.triton.resources
     "lra.bench": (*TINY["lra.bench"], "budget=quick", "budget_s=30"),
     "lra.studies.factorise": ("iterations=1",),
     "lra.sweep": ("seeds=[0]", "measure=0"),

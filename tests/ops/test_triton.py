@@ -301,12 +301,11 @@ def test_an_empty_batch(m):
         (Nystrom, {"value_dim": 200}, "value size from 1 to 128, not 200"),
         (CUR, {"pinv": exact}, "takes lra.ops.pinv.cubic as pinv and no other"),
         (CUR, {"pinv": partial(cubic, steps=-1)}, "steps must be 0 or more, not -1"),
-        (CUR, {"dropout": 0.1}, "has no dropout, not 0.1"),
         (NystromOriginal, {"pinv": partial(cubic, steps=6, init="batch")}, "takes pinv.init=per_matrix"),
     ],
 )
 def test_what_the_kernels_do_not_do_is_refused(kind, options, message):
-    sizes = {"heads": 1, "head_dim": 8, "value_dim": 8, "length": 256, "dropout": 0.0}
+    sizes = {"heads": 1, "head_dim": 8, "value_dim": 8, "length": 256}
     changed = {key: options.get(key, size) for key, size in sizes.items()}
     own = {key: option for key, option in options.items() if key not in sizes}
     with pytest.raises(ValueError, match=message):

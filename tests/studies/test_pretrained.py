@@ -29,7 +29,7 @@ def reviews(tmp_path_factory):
     draw = np.random.default_rng(0)
     with tarfile.open(path, "w:gz") as archive:
         for split in ("train", "test"):
-            for kind, word in (("neg", "bad"), ("pos", "good")):
+            for kind, word in (("neg", "bad"), ("pos", "good"), *([("unsup", "film")] if split == "train" else [])):
                 for i in range(12):
                     text = " ".join([*draw.choice(["film", "plot", "the"], draw.integers(3, 30)), word]).encode()
                     member = tarfile.TarInfo(f"reviews/{split}/{kind}/{i}.txt")

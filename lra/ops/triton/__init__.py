@@ -51,13 +51,12 @@ def cubic_steps(pinv: Callable) -> int:
     return options["steps"]
 
 
-def check(*, kept: int, head_dim: int, value_dim: int, pinv: Callable, dropout: float) -> None:
-    """Check that the kernels support sizes, inverse and dropout.
+def check(*, kept: int, head_dim: int, value_dim: int, pinv: Callable) -> None:
+    """Check that the kernels support sizes and inverse.
 
     Args:
         kept, head_dim, value_dim: sizes.
         pinv: must be a ``partial`` of ``cubic``.
-        dropout: must be 0.
 
     Raises:
         ValueError: triton is not installed, or an argument is not supported.
@@ -67,8 +66,6 @@ def check(*, kept: int, head_dim: int, value_dim: int, pinv: Callable, dropout: 
     for name, size in {"kept rows": kept, "head_dim": head_dim, "value size": value_dim}.items():
         if not 1 <= size <= LARGEST:
             raise ValueError(f"impl=triton takes {name} from 1 to {LARGEST}, not {size}; impl=sdpa takes any")
-    if dropout:
-        raise ValueError(f"impl=triton has no dropout, not {dropout}")
     cubic_steps(pinv)
 
 

@@ -55,6 +55,8 @@ class Result:
 def examples(path: Path, split: str, n: int, seed: int) -> tuple[list[bytes], Tensor]:
     """Draw files of <split>/<class>/<file> from a tar file, the same number of each class.
 
+    The classes are those of test: IMDb's train has a folder of texts without a label too.
+
     Args:
         path: of the tar file.
         split: folder in it.
@@ -69,11 +71,12 @@ def examples(path: Path, split: str, n: int, seed: int) -> tuple[list[bytes], Te
     """
     try:
         with tarfile.open(path) as archive:
-            names: dict[str, list[str]] = {}
+            found: dict[str, dict[str, list[str]]] = {"test": {}, split: {}}
             for member in archive:
                 parts = member.name.split("/")
-                if member.isfile() and len(parts) > 2 and parts[-3] == split:
-                    names.setdefault(parts[-2], []).append(member.name)
+                if member.isfile() and len(parts) > 2 and parts[-3] in found:
+                    found[parts[-3]].setdefault(parts[-2], []).append(member.name)
+            names = {kind: same for kind, same in found[split].items() if kind in found["test"]}
             smallest = min((len(same) for same in names.values()), default=0)
             if len(names) < 2 or n % len(names) or not 0 < n // len(names) <= smallest:
                 raise ValueError(
