@@ -86,7 +86,9 @@ def report(measured: dict[str, dict[str, np.ndarray]]) -> str:
                 for who, part in zip(measured, shares, strict=True)
             ]
         else:
-            cells = [f"{m[name].mean():.3f} +- {m[name].std() / len(m[name]) ** 0.5:.3f}" for m in measured.values()]
+            cells = [
+                f"{m[name].mean():.3f} +- {m[name].std(ddof=1) / len(m[name]) ** 0.5:.3f}" for m in measured.values()
+            ]
             lines.append(f"{name:22}" + "".join(f"{cell:>26}" for cell in cells))
     return "\n".join(lines)
 

@@ -33,7 +33,7 @@ class LRU(Mixer):
         rate: factor of the learning rate of ν, θ, γ and B, which have no weight decay.
 
     Raises:
-        ValueError: no states, radii outside [0, 1] or out of order, or a phase outside (0, 2π].
+        ValueError: no states, r_min outside [0, 1), r_max outside (0, 1] or below r_min, or a phase outside (0, 2π].
 
     Source: the paper, sections 3.2 to 3.4 and appendix A.
     """
@@ -53,8 +53,9 @@ class LRU(Mixer):
         super().__init__(sizes, dim=dim)
         self.causal = not bidirectional
         in_range("states", states, Range(1))
-        in_range("r_min", r_min, Range(0, 1))
+        in_range("r_min", r_min, Range(0, below=1))
         in_range("r_max", r_max, Range(r_min, 1), "r_min")
+        in_range("r_max", r_max, Range(above=0, most=1))
         in_range("max_phase", max_phase, Range(above=0, most=2 * math.pi))
         self.rates = dict.fromkeys(("nu", "theta", "gamma", "b"), rate)
         # Both ends of the interval are infinite logarithms.

@@ -13,7 +13,7 @@ from .. import schema
 from . import CONF
 from .label import label
 
-_DATA_KEYS = ("task=", "task.", "budget=", "source.", "data.root=", "protocol=")
+_DATA_KEYS = ("task=", "task.", "budget=", "budgets.", "source.", "data.root=", "protocol=")
 
 
 def refuse_lists(overrides: Iterable[str]) -> None:

@@ -43,7 +43,7 @@ def label(config: DictConfig, choices: DictConfig) -> str:
             raise ValueError(
                 f"label_keys: {key}: no such key; name groups, such as block, or options, such as optim.lr"
             )
-        text += f"-{key}={choices.runtime.choices.get(key) or flat[key]}"
+        text += f"-{key}={choices.runtime.choices.get(key) or flat.get(key)}"
     return schema.typed(schema.Name, text.replace("/", "_"), "the label of a run")
 
 

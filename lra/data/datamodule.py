@@ -181,7 +181,7 @@ class TaskData(L.LightningDataModule):
         return metric(answer.expand(len(labels), -1), labels)
 
     def tokens(self, steps: int) -> int:
-        """Real tokens, of all towers, in the batches of the first ``steps`` steps of training."""
+        """Tokens of all towers, masked pixels among them, in the batches of the first ``steps`` steps of training."""
         lengths = self.splits["train"].lengths.clamp(max=self.limit).sum(1).cpu()
         n = len(lengths)
         passes, rest = divmod(steps * self.batch, n)

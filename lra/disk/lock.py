@@ -54,6 +54,9 @@ class Owner:
         return silence < SILENT
 
 
+UNREADABLE = Owner(host="an unknown host", pid=0, born=None, since="an unknown time", token="damaged")
+
+
 class Held(Exception):
     """Another process, ``owner``, is alive and holds the lock."""
 
@@ -159,11 +162,12 @@ def _acquire(path: Path, draft: Path, mine: Owner) -> None:
 def _beat(path: Path, mine: Owner, end: threading.Event) -> None:
     while not end.wait(BEAT):
         with contextlib.suppress(OSError):  # the file system may be unreachable for a while; the next beat tries again
-            if (owner := _read(path)) != mine:
+            if (owner := _read(path)) == mine:
+                os.utime(path)
+            elif owner != UNREADABLE:
                 log(f"{path} {f'was taken over by {owner}' if owner else 'is gone'}; stopping")
                 os.kill(os.getpid(), signal.SIGTERM)
                 return
-            os.utime(path)
 
 
 def _read(path: Path) -> Owner | None:
@@ -172,11 +176,21 @@ def _read(path: Path) -> Owner | None:
         try:
             return Owner(**json.loads(content(path)))
         except Unreadable:
-            if not os.path.lexists(path):
+            if _absent(path):
                 return None
         except (ValueError, TypeError, RecursionError):
             break
-    return Owner(host="an unknown host", pid=0, born=None, since="an unknown time", token="damaged")
+    return UNREADABLE
+
+
+def _absent(path: Path) -> bool:
+    try:
+        os.lstat(path)
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False  # it may be there
+    return False
 
 
 def _silence(path: Path, draft: Path) -> float:

@@ -14,13 +14,13 @@ Supports every encoder with attention by transformers' AttentionInterface: ViT, 
 import inspect
 from collections.abc import Callable
 from functools import partial
+from importlib.util import find_spec
 
 import torch
 from torch import Tensor, nn
 
 from ..ops.cur import cur_attention
 from ..ops.selection import SCORES
-from ..ops.three_factor import IMPLS
 from . import needs
 
 with needs("hf", __name__):
@@ -49,7 +49,7 @@ def register(name: str | None = None, **options) -> None:
         ValueError: an option is unknown.
     """
     names = {name: {}} if name else {"cur": {}, **{f"cur_{word}": own for word, own in SELECTIONS.items()}}
-    if not name and "triton" in IMPLS:
+    if not name and find_spec("triton"):
         names["cur_flash"] = {"impl": "triton"}
     for key, own in names.items():
         chosen = _checked({"class_token": True} | own | options, "register")

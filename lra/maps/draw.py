@@ -56,7 +56,7 @@ def pixels(view: View) -> Figure:
     """Draw the image with the chosen points, each reading as an image, and the whole map."""
     side = isqrt(len(view.row))
     image = view.row[: side * side].reshape(side, side)
-    figure, panels = _panels(view, 1 + len(view.at) + (view.whole is not None))
+    figure, panels = _panels(1 + len(view.at) + (view.whole is not None))
     panels[0].imshow(image, cmap="gray")
     panels[0].set_title("image", fontsize=9)
     chosen = [at for at in view.at if at is not None]
@@ -160,7 +160,7 @@ def _named(at: int | None, side: int | None = None) -> str:
     return f"position {at}" if side is None else f"pixel {at // side}, {at % side}"
 
 
-def _panels(view: View, count: int) -> tuple[Figure, list[Axes]]:
+def _panels(count: int) -> tuple[Figure, list[Axes]]:
     figure = Figure(figsize=(3.1 * count, 3.4), layout="constrained")
     return figure, list(figure.subplots(1, count, squeeze=False)[0])
 

@@ -78,6 +78,8 @@ class Classifier(nn.Module):
         self.packed = packed
         if packed and not all(isinstance(getattr(block, "mixer", None), Multihead) for block in self.blocks):
             raise ValueError("data.pad=none needs a mechanism of queries, keys and values; use data.pad=batch")
+        if packed and (without := next((block for block in self.blocks if not hasattr(block, "varlen")), None)):
+            raise ValueError(f"data.pad=none is not for {type(without).__name__}; use data.pad=batch or block=prenorm")
         widths = [dim, *(getattr(block, "width", dim) for block in self.blocks)]
         if any(width != dim for width in widths[:-1]):
             raise ValueError(f"model.layers must be 1 if a block makes rows of {widths[-1]} from {dim}, not {layers}")

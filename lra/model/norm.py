@@ -3,7 +3,9 @@
 from typing import Literal
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.nn.functional import all_reduce
 
 from ..ops.options import one_of
 from ..ops.precision import at_least_float32
@@ -39,12 +41,29 @@ class ScaleNorm(nn.Module):
 
 
 class BatchNorm(nn.BatchNorm1d):
-    """Batch norm over the real tokens of a batch; padded ones pass unchanged."""
+    """Batch norm over the real tokens of a batch, on all its processes; padded ones pass unchanged.
+
+    torch's SyncBatchNorm takes no mask and runs on no CPU.
+    """
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         if mask is None:
-            return super().forward(x.flatten(0, 1)).view_as(x)
-        return x.masked_scatter(mask[..., None], super().forward(x[mask]).to(x.dtype))
+            return self._normed(x.flatten(0, 1)).view_as(x)
+        return x.masked_scatter(mask[..., None], self._normed(x[mask]).to(x.dtype))
+
+    def _normed(self, rows: Tensor) -> Tensor:
+        """(T,d) -> (T,d)."""
+        if not (self.training and dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1):
+            return super().forward(rows)
+        (rows,) = at_least_float32(rows)
+        n, total = all_reduce(torch.cat([rows.new_tensor([len(rows)]), rows.sum(0)])).split([1, rows.shape[1]])
+        mean = total / n
+        variance = all_reduce((rows - mean).square().sum(0)) / n
+        with torch.no_grad():
+            self.num_batches_tracked += 1
+            self.running_mean.lerp_(mean, self.momentum)
+            self.running_var.lerp_(variance * n / (n - 1), self.momentum)
+        return (rows - mean) * torch.rsqrt(variance + self.eps) * self.weight + self.bias
 
 
 NORMS = {"layer": LayerNorm, "scale": ScaleNorm, "rms": RMSNorm, "batch": BatchNorm}

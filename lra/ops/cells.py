@@ -98,7 +98,8 @@ def corrected(
     occupied = sizes > 0
     factor = q.shape[-1] ** -0.5
     rv = _attend(q_rows, k, v, factor, None if mask is None else mask[:, None], None, impl)
-    out = _attend(q, keys.to(k.dtype), values.to(v.dtype), factor, occupied, bias.to(q.dtype), impl)
+    fused = (keys, values, bias) if impl == "eager" else (keys.to(k.dtype), values.to(v.dtype), bias.to(q.dtype))
+    out = _attend(q, *fused[:2], factor, occupied, fused[2], impl)
     correction = _correction(
         q, q_rows, rv, keys, values, occupied, bias, mask, row_mask, torch.finfo(rv.dtype).eps, impl
     )

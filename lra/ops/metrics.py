@@ -4,8 +4,12 @@ from torch import Tensor
 
 
 def accuracy(outputs: Tensor, labels: Tensor) -> float:
-    """The percentage of rows whose largest output is the label's: outputs (n, classes), labels (n,)."""
-    return 100 * (outputs.argmax(-1) == labels).sum().item() / len(labels)
+    """The percentage of rows whose largest output is the label's: outputs (n, classes), labels (n,).
+
+    Rows with an output that is not finite are wrong.
+    """
+    right = (outputs.argmax(-1) == labels) & outputs.isfinite().all(-1)
+    return 100 * right.sum().item() / len(labels)
 
 
 def within_tolerance(outputs: Tensor, labels: Tensor) -> float:
@@ -30,12 +34,13 @@ def balanced_accuracy(outputs: Tensor, labels: Tensor) -> float:
 def roc_auc(outputs: Tensor, labels: Tensor) -> float:
     """The percentage of pairs of a 1 and a 0 that are ranked correctly: outputs (n, 2), labels (n,) of 0 and 1.
 
-    A row's score is its second output less its first; equal scores count as half.
+    A row's score is its second output less its first, NaN the lowest; equal scores count as half.
 
     Raises:
         ValueError: one of the two classes is missing.
     """
-    scores = (outputs[:, 1].double() - outputs[:, 0].double()).unique(return_inverse=True)[1]  # ranks from 0
+    scores = (outputs[:, 1].double() - outputs[:, 0].double()).nan_to_num(nan=float("-inf"))
+    scores = scores.unique(return_inverse=True)[1]  # ranks from 0
     ones, zeros = (scores[labels == label].bincount(minlength=len(scores)) for label in (1, 0))
     pairs = ones.sum().item() * zeros.sum().item()
     if not pairs:

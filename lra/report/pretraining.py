@@ -1,5 +1,6 @@
 """The table of each mechanism from scratch and after pretraining on its own inputs, and of both at equal cost."""
 
+import re
 from dataclasses import replace
 
 from . import published
@@ -23,15 +24,15 @@ def pretraining(study: str, rows: list[Row]) -> Table | None:
     """
     scratch = {(row.label, row.task): row for row in rows if not row.objective}
     lines, keys = [], []
-    pairs = dict.fromkeys((base(row), row.objective, row.task) for row in rows if row.objective)
+    pairs = dict.fromkeys((unmatched(row), row.objective, row.task) for row in rows if row.objective)
     for label, objective, task in sorted(pairs, key=lambda pair: (pair[2], pair[:2])):
-        mine = [row for row in rows if (base(row), row.objective, row.task) == (label, objective, task)]
-        before = scratch.get((label, task))
+        mine = [row for row in rows if (unmatched(row), row.objective, row.task) == (label, objective, task)]
+        before = scratch.get((from_scratch(label, objective), task))
         matched = next((row for row in mine if before and _same_cost(row, before)), None)
         longer = next((row for row in mine if row is not matched), None)
         lines.append(
             [
-                f"{label}+{objective}",
+                label,
                 task,
                 cell(before),
                 _cell(longer),
@@ -59,9 +60,14 @@ def pretraining(study: str, rows: list[Row]) -> Table | None:
     )
 
 
-def base(row: Row) -> str:
-    """The label of a row without its pretraining."""
-    return row.label.partition(f"+{row.objective}")[0] if row.objective else row.label
+def unmatched(row: Row) -> str:
+    """The label of a row, which is the same if both phases see as many tokens as a run from scratch."""
+    return row.label.replace(f"+{row.objective}-matched", f"+{row.objective}")
+
+
+def from_scratch(label: str, objective: str) -> str:
+    """The label of the run without pretraining that a label's is compared with."""
+    return re.sub(r"-pretrain\.[\w.]+=.*?(?=-[a-z_]+[\w.]*=|$)", "", label.replace(f"+{objective}", ""))
 
 
 def _same_cost(row: Row, scratch: Row) -> bool:
@@ -84,7 +90,7 @@ def _costs(*rows: Row | None) -> str:
 
 def _published(label: str, objective: str, task: str) -> str:
     """Scores of the same mechanism from scratch and pretrained, of every paper that prints both."""
-    name = label.partition("-")[0]
+    name = re.split(r"[-+]", label)[0]
     names = {name, "softmax"} if name == "sdpa" else {name}  # the same function
     rows = [row for row in published.read() if row.task == task and row.metric == "accuracy_percent"]
     pairs = [

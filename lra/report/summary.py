@@ -53,7 +53,7 @@ class Row:
     @property
     def scores(self) -> dict[int, float]:
         """The test score of each finished seed."""
-        return {r.seed: r.test for r in self.runs.values() if r.status == "done"}
+        return _by_seed(self.runs.values(), "test")
 
     @property
     def score(self) -> str:
@@ -155,6 +155,7 @@ def summarise(runs: dict[Path, RunRecord]) -> Row:
     runs = {folder: runs[folder] for folder in sorted(folders.values(), key=lambda folder: runs[folder].seed)}
     results = list(runs.values())
     done = [r for r in results if r.status == "done"]
+    tests, devs = _by_seed(results, "test").values(), _by_seed(results, "val").values()
     times = [r.step_ms for r in done if r.step_ms is not None]
     remarks = []
     for status in sorted({r.status for r in results} - {"done"}):
@@ -168,12 +169,12 @@ def summarise(runs: dict[Path, RunRecord]) -> Row:
     return Row(
         task=results[0].task,
         label=results[0].label,
-        test=mean(r.test for r in done) if done else None,
-        std=stdev(r.test for r in done) if len(done) > 1 else None,
-        n=len(done),
+        test=mean(tests) if tests else None,
+        std=stdev(tests) if len(tests) > 1 else None,
+        n=len(tests),
         lost=len(results) - len(done),
         remarks=remarks,
-        dev=mean(r.val for r in done) if done else None,
+        dev=mean(devs) if devs else None,
         ms=median(times) if times else None,
         constant_baseline=joined(float(r.constant_baseline) for r in results),
         params=joined(r.params for r in results),
@@ -182,6 +183,15 @@ def summarise(runs: dict[Path, RunRecord]) -> Row:
         | {"git": joined(r.git or "unknown" for r in results), "data": data},
         runs=runs,
     )
+
+
+def _by_seed(results: Iterable[RunRecord], score: str) -> dict[int, float]:
+    """A score of each finished seed, the mean of its different results."""
+    found: dict[int, list[float]] = {}
+    for r in results:
+        if r.status == "done":
+            found.setdefault(r.seed, []).append(getattr(r, score))
+    return {seed: mean(values) for seed, values in found.items()}
 
 
 def _pretrained(phases: list[Pretraining]) -> str:

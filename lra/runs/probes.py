@@ -28,6 +28,7 @@ class Probes:
         scores: with each layer confined to k; None if it cannot be.
         beyond: share of the squared derivatives of the last rows that is of inputs further away than k; None if they
             were not taken.
+        derived, rows: examples, and rows of each, of which they were; None if a record does not say.
     """
 
     __pydantic_config__ = typed_json.STRICT
@@ -45,6 +46,8 @@ class Probes:
     reaches: list[PositiveInt]
     scores: list[Percent] | None
     beyond: list[NonNegativeFloat] | None
+    derived: NonNegativeInt | None = None
+    rows: PositiveInt | None = None
 
 
 def folder(runs: Path, study: str, task: str, label: str, seed: int) -> Path:

@@ -32,8 +32,12 @@ def publish(config: DictConfig) -> None:
     if len(runs) < len(records):
         raise ValueError(f"two of the runs below {config.runs} have the same study, task, label and seed")
     new = {folder: run for folder, run in runs.items() if not published(folder, run)}
-    for folder, run in new.items():
-        copy(run, folder, weights=run.record.seed in config.weights)
+    for folder, run in runs.items():
+        wanted = run.record.seed in config.weights
+        if folder in new:
+            copy(run, folder, weights=wanted)
+        elif wanted and not (folder / checkpoint.SAFE).exists():
+            copy_weights(run, folder)
     for study, count in Counter(run.record.study for run in runs.values()).items():
         copied = sum(run.record.study == study for run in new.values())
         print(f"{Path(config.out) / study}: {copied} copied, {count - copied} there already")
@@ -79,9 +83,17 @@ def copy(run: Run, folder: Path, *, weights: bool) -> None:
         for name in (config_file.NAME, *[evaluations.NAME] * bool(curves)):
             checksums.save(folder / name, checksums.read(run.folder / name).decode())
         if weights:
-            with checksums.replaced(folder / checkpoint.SAFE) as part:
-                part.write_bytes(safetensors.torch.save(checkpoint.read(run.weights)))
+            copy_weights(run, folder)
         record.save(run.record, folder)
+    except OSError as error:
+        raise ValueError(f"{folder} cannot be written: {error.strerror}") from None
+
+
+def copy_weights(run: Run, folder: Path) -> None:
+    """Write the weights with the best dev score as safetensors. Raises ValueError if they cannot be read or written."""
+    try:
+        with checksums.replaced(folder / checkpoint.SAFE) as part:
+            part.write_bytes(safetensors.torch.save(checkpoint.read(run.weights)))
     except OSError as error:
         raise ValueError(f"{folder} cannot be written: {error.strerror}") from None
 

@@ -25,7 +25,7 @@ class Pretraining:
         fingerprint: of the choices that decide it.
         loss: mean over the positions of dev that count, at ``best_step``, whose weights the fine-tuning starts from.
         steps: that were made.
-        tokens: real ones in the batches of these steps.
+        tokens: of the rows in the batches of these steps, masked pixels among them.
         step_ms: median, a measurement.
         status: done | diverged.
     """
@@ -47,10 +47,10 @@ class RunRecord:
     """One seed's result. Scores in percent; times in milliseconds; status is ``done`` or ``diverged``.
 
     ``constant_baseline`` is the test score of the best constant answer: the most frequent class, or the mean label if
-    labels are real numbers; ``tokens`` are the real ones in the batches of ``steps``; ``step_ms`` and ``peak_bytes``
-    (of the device, or of the whole process on a CPU) are measurements and differ from run to run; ``pretrain`` is the
-    phase before, whose cost is not in the other fields; ``data`` names a file that was read in place of the official
-    one, by the start of its sha256.
+    labels are real numbers; ``tokens`` are those of the rows in the batches of ``steps``; ``step_ms`` and
+    ``peak_bytes`` (of the device, or of the whole process on a CPU) are measurements and differ from run to run;
+    ``pretrain`` is the phase before, whose cost is not in the other fields; ``data`` names a file that was read in
+    place of the official one, by the start of its sha256.
     """
 
     __pydantic_config__ = STRICT

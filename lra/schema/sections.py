@@ -191,8 +191,12 @@ class Task:
     embed_std: Annotated[float, Range(above=0)] = ABSENT
 
     def validate(self) -> None:
-        if self.metric == "roc_auc" and self.outputs != 2:
-            raise ValueError(f"task.outputs must be 2 with task.metric=roc_auc, not {self.outputs}")
+        if self.metric in ("roc_auc", "balanced_accuracy") and self.outputs != 2:
+            raise ValueError(f"task.outputs must be 2 with task.metric={self.metric}, not {self.outputs}")
+        if (self.metric == "within_tolerance") != (self.loss == "mse"):
+            raise ValueError(
+                f"task.metric must be within_tolerance if task.loss is mse, and only then, not {self.metric}"
+            )
 
 
 @dataclass(kw_only=True)

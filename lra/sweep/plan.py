@@ -91,14 +91,16 @@ def expand(config: DictConfig, *, threads: int | None) -> tuple[list[Run], list[
         threads: CPU threads of each run, None for torch's own number.
 
     Returns:
-        The runs, and a line for each mechanism that this machine cannot run.
+        The runs, and a line for each mechanism that this machine cannot run and each value of an axis that a task is
+        too short for or refuses otherwise.
 
     Raises:
-        ValueError: the overrides do not give a run, or a folder was made by another configuration.
+        ValueError: no point gives a run, the overrides of one are wrong, or a folder was made by another configuration.
     """
     runs, skipped = [], []
     known, deadline = records(Path(config.runs)), time.monotonic() + config.measure
     common = [f"budget={config.budget}", f"protocol={config.protocol.name}"]
+    common += [line for line in config.command_overrides if line.startswith("protocol.")]
     common += [f"study={study(config)}", f"runs={config.runs}"]
     if threads:
         common.append(f"trainer.threads={threads}")
@@ -108,7 +110,13 @@ def expand(config: DictConfig, *, threads: int | None) -> tuple[list[Run], list[
         if reason := build.unavailable(composed):
             skipped.append(f"{task}: {reason}")
             continue
-        plan = resolve(composed)
+        try:
+            plan = resolve(composed)
+        except ValueError as error:
+            if not str(error).startswith(tuple(f"{word.split('=')[0]} " for word in point)):
+                raise
+            skipped.append(f"{task}: {error}")
+            continue
         choices = identity.choices(plan.config, plan.data.source.provenance)
         folders = {seed: plan.folder(seed) for seed in composed.seeds}
         for folder in folders.values():
@@ -129,6 +137,8 @@ def expand(config: DictConfig, *, threads: int | None) -> tuple[list[Run], list[
                 basis=basis,
             )
             runs.append(run)
+    if skipped and not runs:
+        raise ValueError(skipped[0])
     if len({run.folder for run in runs}) < len(runs):
         raise ValueError(f"sweep={config.sweep.name} has the same run twice; every axis must change the label")
     return runs, skipped

@@ -17,6 +17,7 @@ from torch import nn
 from ..attention.base import Attention, Mixer, Sizes
 from ..config.compose import data_command
 from ..data.datamodule import TaskData
+from ..model.blocks import PreNorm
 from ..model.classifier import Classifier
 from ..model.embed import FeatureEmbedding, TokenEmbedding
 from ..model.multihead import Multihead
@@ -164,8 +165,10 @@ def fits(config: DictConfig, data: TaskData) -> None:
             raise ValueError(f"task={task.name} needs {'features' if tokens.is_floating_point() else 'vocab'} alone")
         if "features" in task and tokens.shape[-1] != task.features:
             raise ValueError(f"task.features must be {tokens.shape[-1]}, not {task.features}")
-        if "vocab" in task and (last := int(tokens.max()) + task.shift) >= task.vocab:
-            raise ValueError(f"task.vocab must be above the largest id of {name}, {last} with task.shift={task.shift}")
+        own = config.model.pool == "cls"  # the last id is that of the class token
+        if "vocab" in task and (last := int(tokens.max()) + task.shift) >= task.vocab - own:
+            above = f"{last + own}, the class token's" if own else f"{last} with task.shift={task.shift}"
+            raise ValueError(f"task.vocab must be above the largest id of {name}, {above}")
 
 
 def loss(config: DictConfig) -> str:
@@ -196,6 +199,10 @@ def block_factory(config: DictConfig) -> Callable[..., nn.Module]:
     place = {"heads": model.heads, "head_dim": model.head_dim or model.dim // model.heads, "length": length}
     sizes = Sizes(**place, value_dim=place["head_dim"])
     whole = not issubclass(kind, Attention | Mixer)
+    if whole and shell.func is not PreNorm:
+        raise ValueError(
+            f"block must be prenorm with {kind.__name__}, which is a block of its own and is put in no other"
+        )
     dropout = config.attn.get("dropout", model.dropout if whole else 0.0)
 
     @_said_as("attn", kind, heads="model", head_dim="model", dim="model")

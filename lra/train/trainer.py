@@ -53,7 +53,6 @@ def trainer(plan: Plan, callbacks: Sequence[L.Callback] = (), **options) -> L.Tr
         # Buffers are the same everywhere, and in evaluation the processes may have different numbers of batches.
         strategy=DDPStrategy(broadcast_buffers=False) if several else "auto",
         plugins=[plan.processes.environment],
-        sync_batchnorm=several,
         use_distributed_sampler=False,
         precision=PRECISIONS[plan.config.trainer.precision],
         enable_checkpointing=False,

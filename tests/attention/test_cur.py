@@ -10,6 +10,7 @@ from lra.attention.base import Sizes
 from lra.attention.cur import CUR
 from lra.attention.cur_plus import CURPlus
 from lra.attention.nystrom import Nystrom, NystromOriginal
+from lra.ops.cells import corrected
 from lra.ops.pinv import cubic, exact
 from lra.ops.selection import PAIRINGS, SCORES, select
 
@@ -151,6 +152,14 @@ def test_cur_plus_is_the_literal_definition(score, copy_rv, impl):
                 rows, cols = (literal_rows(x, score, 7, False) for x in (a, b))
                 expected = literal_plus(a, b, c, rows, cols, copy_rv)
             np.testing.assert_allclose(out[n, h, :real].numpy(), expected, rtol=1e-10, atol=1e-12)
+
+
+def test_cur_plus_written_out_is_in_float32():
+    """Given kept tokens: rounding by cur_plus itself would be of 1e-3."""
+    q, k, v = (x.bfloat16() for x in qkv()[:3])
+    given = (q, k, v, q[:, :, ::4], k[:, :, ::4])
+    out, exact = (corrected(*(x.to(d) for x in given), impl="eager")[0] for d in (torch.bfloat16, torch.float64))
+    assert out.dtype is torch.float32 and (out - exact).norm() < 1e-5 * exact.norm()
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

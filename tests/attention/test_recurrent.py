@@ -229,6 +229,8 @@ def test_states_learn_at_their_own_rate(words, state, decayed):
         (S5, {"step_max": 1e-4}, r"step_max must be 0.001 or more \(step_min\), not 0.0001"),
         (LRU, {"states": 0}, "states must be 1 or more, not 0"),
         (LRU, {"r_max": 1.1}, "r_max must be from 0.0 to 1"),
+        (LRU, {"r_max": 0.0}, "r_max must be above 0 to 1"),
+        (LRU, {"r_min": 1.0}, "r_min must be from 0 below 1"),
         (LRU, {"r_min": 0.9, "r_max": 0.5}, r"r_max must be from 0.9 to 1 \(r_min\), not 0.5"),
         (LRU, {"max_phase": 7.0}, "max_phase must be above 0 to 6.28318"),
     ],

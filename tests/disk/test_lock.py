@@ -1,5 +1,6 @@
 """The lock of a run's folder, between real processes."""
 
+import errno
 import itertools
 import json
 import os
@@ -151,6 +152,33 @@ def test_it_beats(path, monkeypatch):
         while path.stat().st_mtime == 0 and time.monotonic() < deadline:
             time.sleep(0.01)
         assert time.time() - path.stat().st_mtime < 10
+
+
+def test_an_error_of_the_file_system_stops_nothing(path, monkeypatch):
+    failed, killed = threading.Event(), threading.Event()
+
+    def failing(call):
+        def called(target, *rest, **more):
+            if target != path:
+                return call(target, *rest, **more)
+            failed.set()
+            raise OSError(errno.EIO, "Input/output error")
+
+        return called
+
+    monkeypatch.setattr(lock, "BEAT", 0.02)
+    monkeypatch.setattr(os, "kill", lambda *_: killed.set())
+    with lock.hold(path):
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "open", failing(os.open))
+            patch.setattr(os, "lstat", failing(os.lstat))
+            assert failed.wait(10)
+            time.sleep(0.1)
+        os.utime(path, (0, 0))
+        deadline = time.monotonic() + 10
+        while path.stat().st_mtime == 0 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert path.stat().st_mtime > 0 and not killed.is_set()
 
 
 def test_a_process_that_lost_its_lock_is_stopped_and_leaves_the_new_one_alone(path, monkeypatch, capfd):

@@ -64,6 +64,13 @@ def test_balanced_accuracy_of_extremes():
         metrics.balanced_accuracy(torch.zeros(4, 2), torch.zeros(4, dtype=torch.int64))
 
 
+def test_outputs_that_are_not_finite_are_wrong():
+    outputs, labels = torch.tensor([[float("nan")] * 2, [0.0, float("nan")], [1.0, 0.0]]), torch.zeros(3)
+    assert metrics.accuracy(outputs, labels) == pytest.approx(100 / 3)
+    assert metrics.accuracy(torch.full((4, 3), float("nan")), torch.zeros(4)) == 0
+    assert metrics.roc_auc(torch.full((4, 2), float("nan")), torch.tensor([0, 1, 0, 1])) == 50
+
+
 def test_within_tolerance_is_strict():
     labels = torch.tensor([0.5, 0.5, 0.5, 0.5, 0.25])
     outputs = torch.tensor([0.5, 0.539, 0.461, 0.541, 0.5])[:, None]

@@ -53,6 +53,20 @@ def test_each_run_stands_in_its_column(runs):
     )
 
 
+def test_a_run_with_label_keys_is_compared_with_the_one_from_scratch_that_has_them(tmp_path):
+    make(tmp_path, "sdpa", (40.0,), 1_000_000)
+    make(tmp_path, "sdpa-model.dim=128", (60.0,), 1_000_000)
+    for keys in ("-model.dim=128", "-pretrain.steps=50-model.dim=128", "-model.dim=128-pretrain.lr=1e-3"):
+        make(tmp_path, f"sdpa+masked{keys}", (61.0,), 1_000_000, pretrain=PHASE)
+        make(tmp_path, f"sdpa+masked-matched{keys}", (58.0,), 400_000, pretrain=PHASE)
+    table = pretraining("paper-paper", rows(tmp_path))
+    lines = [dict(zip(table.head, cells, strict=True)) for _, cells in table.rows()]
+    assert len(lines) == 3 and lines[0]["mechanism"].text == "sdpa+masked-model.dim=128"
+    for line in lines:
+        assert [line[name].value for name in ("scratch", "gain", "gain matched")] == [60.0, 1.0, -2.0]
+        assert line["published"].text == "Self-pretraining: 36.37, 59.75"
+
+
 def test_a_run_of_another_cost_is_not_matched(tmp_path):
     make(tmp_path, "sdpa", (40.0, 42.0), 1_000_000)
     make(tmp_path, "sdpa+masked-matched", (44.0, 46.0), 500_000, pretrain=PHASE)

@@ -110,8 +110,10 @@ def test_diverged_seeds_are_not_averaged_and_not_hidden(tmp_path):
 def test_a_copy_counts_once_and_another_result_of_a_seed_is_told(tmp_path):
     for folder, test in ((".", 37.0), ("published", 37.0), ("again", 38.0)):
         add(tmp_path / folder, test=test, step_ms=len(folder))
+    add(tmp_path, seed=1, test=40.0)
     row = rows(tmp_path)["listops", "cur_abs"]
     assert (row.n, row.remarks) == (2, ["2 different results of seed 0"])
+    assert row.scores == {0: 37.5, 1: 40.0} and row.test == 38.75
 
 
 def test_what_differs_within_a_row_is_told_in_it(tmp_path):

@@ -65,6 +65,18 @@ def test_weights_of_named_seeds_are_copied_bit_for_bit(home, monkeypatch):
     assert all(weights[name].equal(value) for name, value in expected.items())
 
 
+def test_weights_follow_a_run_that_is_published_without(home, monkeypatch, capsys):
+    publish()
+    before = files(home / "out")
+    monkeypatch.setattr(sys, "argv", [*sys.argv, "weights=[0]"])
+    publish()
+    (copy,) = (home / "out").rglob(checkpoint.SAFE)
+    assert checkpoint.SAFE in checksums.entries(copy.parent) and checkpoint.read(copy)
+    after = files(home / "out")
+    changed = {path.name for path in after if before.get(path) != after[path]}
+    assert changed == {copy.parent.name, checksums.NAME, checkpoint.SAFE}
+
+
 def test_a_run_that_diverged_before_its_first_evaluation_is_copied(home):
     run = home / "runs" / "mine" / "seed-1"
     sums = checksums.entries(run)

@@ -179,6 +179,7 @@ def test_a_year_is_a_name():
 
 def test_a_label_key_must_be_there():
     assert config("cur_abs", "label_keys=[block,optim.steps]").label == "cur_abs-block=prenorm-optim.steps=6"
+    assert config("cur_abs", "label_keys=[experiment]").label == "cur_abs-experiment=None"
     with pytest.raises(ValueError, match=r"label_keys: optim.stepz: no such key"):
         config("cur_abs", "label_keys=[optim.stepz]")
 

@@ -108,6 +108,10 @@ def test_padding_is_cut_off():
     assert matrices.real(Batch(inputs[:, :1], mask[:, :1], None)).mask is None
 
 
+def test_the_median_of_an_even_number_is_between_two():
+    assert measure.spread([1.0, 2.0, 3.0, 100.0])[0] == 2.5
+
+
 def test_spread_counts_what_is_not_finite():
     assert measure.spread([1.0, math.nan, 2.0]) == (2.0, 1.0, math.inf, 3)
 

@@ -107,6 +107,17 @@ def test_shares_of_derivatives_are_those_of_the_whole_jacobian():
         assert abs(share - want) < 0.05 * want + 1e-4, k  # the mean of 4,000 draws
 
 
+def test_derivatives_of_towers_one_after_the_other_are_those_of_all_at_once():
+    words = ("model.layers=1", "model.dim=8", "task.towers=2")
+    model, batch = model_and_batch("sdpa", *words)
+    mask = torch.arange(L) < torch.tensor([[L, 5], [9, 12]])[..., None]
+    batch = Batch(torch.randint(1, 16, (2, 2, L)), mask, batch.label[:2])
+    found = []
+    for model.by_tower in (False, True):
+        found.append(measure.beyond(model, [batch], [1, 4, 8], rows=2000))
+    torch.testing.assert_close(*map(torch.tensor, found), rtol=0.1, atol=1e-4)  # 2,000 draws each
+
+
 def test_reaches_double():
     assert measure.reaches(24) == [1, 2, 4, 8, 16, 24] and measure.reaches(32) == [1, 2, 4, 8, 16, 32]
 
@@ -125,6 +136,9 @@ def test_runs_are_probed_once_drawn_and_swapped(data_root, tmp_path, capfd):
     assert (home / "probes.png").stat().st_size > 1000
     probe.__wrapped__(compose("probes", words))
     assert "sdpa seed 0: test" in (err := capfd.readouterr().err) and "done before" in err
+    for more in ("rows=3", "derived=3"):  # other derivatives than before
+        probe.__wrapped__(compose("probes", [*words, more]))
+        assert "done before" not in capfd.readouterr().err
     probe.__wrapped__(compose("probes", [*words, "swaps=[sdpa,nystrom]"]))
     with open(home / "swaps.csv", newline="") as file:
         table = {row["trained with"]: row for row in csv.DictReader(file)}

@@ -257,6 +257,7 @@ def copy(runs, tmp_path):
         (["attn=cur_step", "steps=4", "optim.eval_every=3"], "optim.eval_every must divide optim.steps 4, not 3"),
         (["attn=cur_step", "run=no=where"], "run=no=where is not a folder"),
         (["attn=custom"], "names no mechanism"),
+        (["attn=cur_step", "trainer.devices=2", "trainer.device=cpu"], "trainer.devices must be 1 here, not 2: a tran"),
         (["attn=cur_step", "task=text"], "a transfer has the task of its run; leave out task="),
         (["attn=cur_stop"], "attn=cur_stop: no such choice; attn is one of"),
     ],

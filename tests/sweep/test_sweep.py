@@ -113,6 +113,22 @@ def test_a_mechanism_that_cannot_run_here_is_left_out_with_a_line(monkeypatch):
     assert skipped == ["listops: attn=cur_sum needs a GPU"] and "cur_sum" not in {run.label for run in runs}
 
 
+def test_what_a_task_is_too_short_for_is_left_out_with_a_line():
+    words = ["budget=quick", "tasks=[listops]", "measure=0"]  # 32 tokens
+    runs, skipped = plan.expand(config("count", *words), threads=None)
+    assert {run.label.partition("=")[2] for run in runs} == {"16", "32"}
+    assert len(skipped) == 8 and skipped[0] == "listops: attn.count must be from 1 to 32 (length), not 64"
+    with pytest.raises(ValueError, match=r"^listops: attn.count must be from 1 to 32"):
+        more = ["+sweep.grids.mine={attn:[cur_abs],attn.count:[64]}", "~sweep.grids.methods"]
+        plan.expand(config("selection", *words, *more), threads=None)
+
+
+def test_options_of_the_protocol_are_those_of_the_runs():
+    runs = expand("selection", "protocol.mean_over=real", "protocol=clean")
+    assert {"protocol=clean", "protocol.mean_over=real"} <= set(runs[0].overrides)
+    assert compose("train", runs[0].overrides).protocol.mean_over == "real"
+
+
 WRONG = {
     "sweep=nope": "sweep=nope: no such choice; sweep is one of baselines, board, copy_rv, count",
     "sweep=selection tasks=[listops,nope]": "task=nope: no such choice; task is one of",

@@ -17,6 +17,7 @@ from test_train import result, seed_folder, smoke, train_config
 
 from lra.config import CONF
 from lra.disk.lock import holder
+from lra.model.norm import norm
 from lra.ops import metrics
 from lra.runs import record
 from lra.train import distributed, trainer
@@ -56,12 +57,13 @@ def curve(folder):
 
 
 @pytest.mark.first
-def test_two_processes_give_the_loss_curve_of_one(data_root, tmp_path, monkeypatch):
+@pytest.mark.parametrize("attn, block", [("cur_abs", "prenorm"), ("s4d_lin", "glu")])  # glu has a batch norm
+def test_two_processes_give_the_loss_curve_of_one(data_root, tmp_path, monkeypatch, attn, block):
     """Both are sums of the same terms in another order: against float64, two may err 4 times as much as one does."""
-    words = [*CURVE, "optim.micro_batch=4", "data.eval_batch=7"]
-    train_config(smoke(tmp_path / "one", *words, attn="cur_abs"))
+    words = [*CURVE, "optim.micro_batch=4", "data.eval_batch=7", f"block={block}"]
+    train_config(smoke(tmp_path / "one", *words, attn=attn))
     monkeypatch.setitem(trainer.PRECISIONS, "fp64", "64-true")
-    wide = smoke(tmp_path / "exact", *words, attn="cur_abs")
+    wide = smoke(tmp_path / "exact", *words, attn=attn)
     wide.trainer.precision = "fp64"  # none of the words that a command line may say
     train_config(wide)
 
@@ -74,14 +76,14 @@ def test_two_processes_give_the_loss_curve_of_one(data_root, tmp_path, monkeypat
         saved(result, folder)
 
     monkeypatch.setattr(record, "save", save)
-    assert together(lambda: train_config(smoke(tmp_path / "two", *words, *TWO, attn="cur_abs"))) == [0, 0]
+    assert together(lambda: train_config(smoke(tmp_path / "two", *words, *TWO, attn=attn))) == [0, 0]
     assert saves.read_text() == "0\n"
 
-    one, two, exact = (curve(seed_folder(tmp_path / name, "cur_abs")) for name in ("one", "two", "exact"))
+    one, two, exact = (curve(seed_folder(tmp_path / name, attn)) for name in ("one", "two", "exact"))
     assert len(one) == 8 and not torch.equal(one, two)  # a bit-equal curve would not have been shared
     rounding = torch.finfo(torch.float32).eps * exact.abs().max()
     assert (two - exact).abs().max() <= 4 * (one - exact).abs().max() + rounding
-    folders = [seed_folder(tmp_path / name, "cur_abs") for name in ("one", "two")]
+    folders = [seed_folder(tmp_path / name, attn) for name in ("one", "two")]
     assert (folders[0] / "config.yaml").read_bytes() == (folders[1] / "config.yaml").read_bytes()
     a, b = map(result, folders)
     assert b.pop("device") == f"2 x {a.pop('device')}" and a == b
@@ -131,6 +133,33 @@ def in_this_group(function):
 def in_group(world, function):
     """function(rank) of processes that can talk; AssertionErrors in them end with another exit code than 0."""
     return together(partial(in_this_group, function), world)
+
+
+def test_batch_norm_is_over_the_real_tokens_of_all_processes():
+    """Outputs, gradients and running statistics are those of one process with all rows; shares have different sizes."""
+    g = torch.Generator().manual_seed(0)
+    x = torch.randn(4, 5, 3, generator=g, dtype=torch.float64)
+    mask, weights = torch.arange(5) < torch.tensor([5, 1, 3, 2])[:, None], torch.randn(4, 5, 3, generator=g).double()
+
+    def run(x, mask, weights):
+        module = norm("batch", 3).double()
+        torch.nn.init.normal_(module.weight, generator=torch.Generator().manual_seed(1))
+        x = x.clone().requires_grad_()
+        out = module(x, mask)
+        (out * weights).sum().backward()
+        return out, x.grad, module.weight.grad, module.running_mean, module.running_var, module.num_batches_tracked
+
+    for mask_, shares in ((mask, ([0, 1], [2, 3])), (None, ([0], [1, 2, 3]))):
+        out, grad, of_weight, *buffers = run(x, mask_, weights)
+
+        def share(rank, mask_=mask_, shares=shares, out=out, grad=grad, of_weight=of_weight, buffers=buffers):
+            mine = shares[rank]
+            got = run(x[mine], None if mask_ is None else mask_[mine], weights[mine])
+            torch.testing.assert_close(got[:2], (out[mine], grad[mine]))
+            torch.testing.assert_close(sum(distributed.gather(got[2])), of_weight)
+            torch.testing.assert_close(got[3:], tuple(buffers))
+
+        assert in_group(2, share) == [0, 0]
 
 
 @pytest.mark.parametrize("world", [2, 3])

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
+from statistics import median
 from typing import NamedTuple
 
 import torch
@@ -82,4 +83,4 @@ def norms(layers: Iterable[Layer]) -> Iterator[Norm]:
 def spread(values: Iterable[float]) -> tuple[float, float, float, int]:
     """Median, smallest and largest of values, and their number; infinite ones count."""
     found = torch.tensor(list(values), dtype=torch.float64).nan_to_num(nan=torch.inf)
-    return found.median().item(), found.min().item(), found.max().item(), len(found)
+    return median(found.tolist()), found.min().item(), found.max().item(), len(found)

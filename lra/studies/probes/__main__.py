@@ -50,7 +50,8 @@ def probed(run: Run, config: DictConfig, device: str) -> Probes:
     title = f"{r.task} {r.label} seed {r.seed}"
     if (home / probes.NAME).exists():
         before = probes.load(home / probes.NAME)
-        if (before.fingerprint, before.examples) == (r.fingerprint, min(config.examples, r.n_test)):
+        same = (before.fingerprint, before.examples) == (r.fingerprint, min(config.examples, r.n_test))
+        if same and (not config.derived or (before.derived, before.rows) == (config.derived, config.rows)):
             log(f"{title}: {told(before)}, done before")
             return before
     choices = run.configuration(config.data.root)
@@ -74,6 +75,8 @@ def probed(run: Run, config: DictConfig, device: str) -> Probes:
         reaches=reaches,
         scores=measure.over_reach(model, some, r.metric, reaches) if how else None,
         beyond=measure.beyond(model, few, reaches, config.rows) if few else None,
+        derived=config.derived,
+        rows=config.rows,
     )
     probes.save(made, home)
     log(f"{title}: {told(made)}")

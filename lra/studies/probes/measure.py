@@ -60,15 +60,18 @@ def beyond(model: nn.Module, some: Iterable[Batch], reaches: list[int], rows: in
     for batch in some:
         with _ends(model) as (inputs, outputs):
             model(batch.inputs, batch.mask)
-        x, y = inputs[0], outputs[0]  # (N,L,d)
-        real = torch.ones(x.shape[:2]) if batch.mask is None else batch.mask.flatten(0, 1).float().cpu()
-        at = torch.multinomial(real, rows, replacement=True, generator=generator)  # (N,rows)
-        for i in at.unbind(1):
-            signs = torch.randint(0, 2, (len(y), y.shape[-1]), generator=generator).to(y) * 2 - 1
-            read = (y[torch.arange(len(y)), i.to(y.device)] * signs).sum()
-            (slope,) = torch.autograd.grad(read, x, retain_graph=True)
-            distance = (torch.arange(x.shape[1]) - i[:, None]).abs().clamp(max=len(sums) - 1)
-            sums.index_add_(0, distance.flatten(), slope.square().sum(-1).double().cpu().flatten())
+        # A model whose mechanism mixes the batch encodes one tower after the other, others all of them at once.
+        mask, apart = batch.mask, len(inputs) > 1
+        masks = [None] * len(inputs) if mask is None else mask.unbind(1) if apart else [mask.flatten(0, 1)]
+        for x, y, mask in zip(inputs, outputs, masks, strict=True):  # (N,L,d)
+            real = torch.ones(x.shape[:2]) if mask is None else mask.float().cpu()
+            at = torch.multinomial(real, rows, replacement=True, generator=generator)  # (N,rows)
+            for i in at.unbind(1):
+                signs = torch.randint(0, 2, (len(y), y.shape[-1]), generator=generator).to(y) * 2 - 1
+                read = (y[torch.arange(len(y)), i.to(y.device)] * signs).sum()
+                (slope,) = torch.autograd.grad(read, x, retain_graph=True)
+                distance = (torch.arange(x.shape[1]) - i[:, None]).abs().clamp(max=len(sums) - 1)
+                sums.index_add_(0, distance.flatten(), slope.square().sum(-1).double().cpu().flatten())
     whole = sums.sum()
     return [float(sums[k + 1 :].sum() / whole) for k in reaches]
 

@@ -43,6 +43,8 @@ def exchange(run: Run, config: DictConfig) -> None:
     """Measure one seed in the other mechanism, unless its result exists."""
     source, target = configs(run, config)
     plan = plans.resolve(target)
+    if plan.processes.count > 1:
+        raise ValueError(f"trainer.devices must be 1 here, not {plan.processes.count}: a transfer is one process")
     plan.data.setup()
     run.check_data(plan.data.source.provenance)
     choices = identity.choices(plan.config, plan.data.source.provenance)
