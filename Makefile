@@ -42,7 +42,7 @@ data: setup ## prepare the data of TASK at BUDGET
 train: setup ## train ATTN on TASK at BUDGET, five seeds
 	$(BIN)/python -m lra.train task=$(TASK) attn=$(ATTN) budget=$(BUDGET)
 
-sweep: BUDGET = paper
+sweep: BUDGET := $(if $(filter file,$(origin BUDGET)),paper,$(BUDGET))
 sweep: setup ## SWEEP over TASKS (all of its tasks) at BUDGET (paper) with LAUNCHER; stopped, it goes on; PLAN=true looks ahead
 	$(BIN)/python -m lra.sweep sweep=$(SWEEP) budget=$(BUDGET) hydra/launcher=$(LAUNCHER) \
 		$(if $(TASKS),'tasks=[$(TASKS)]') $(if $(PLAN),plan=$(PLAN))

@@ -53,6 +53,8 @@ def accuracy(model: Classifier, data: TaskData, split: str) -> float:
 def main(mechanism: str = "cur", steps: str = "300") -> float:
     if mechanism not in MECHANISMS:
         sys.exit(f"mechanism must be one of {', '.join(MECHANISMS)}, not {mechanism!r}")
+    if not str(steps).isdigit():
+        sys.exit(f"steps must be a whole number, not {steps!r}")
     torch.manual_seed(0)
     data = TaskData(
         source=TemporalOrder(length=LENGTH, train=20_000, val=500, test=500),

@@ -5,16 +5,19 @@ import os
 import subprocess
 import sys
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 import torch
 import yaml
 from conftest import KERNELS, MECHANISMS, SMOKE, config
+from hydra.core.hydra_config import HydraConfig
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf
 
 from data_prep.__main__ import prepare
 from lra.config import CONF
-from lra.config.compose import compose, data_command
+from lra.config.compose import compose, data_command, folders, quoted
 from lra.config.entry import follow
 from lra.config.errors import explain
 from lra.config.help import manual
@@ -319,6 +322,25 @@ def test_a_closed_pipe_ends_a_command_without_a_line():
     got = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, cwd=ROOT)
     os.close(writer)
     assert (got.stderr, got.returncode) == ("", 1)
+
+
+@pytest.mark.parametrize("text", ["/a (1)/r", "/a,b", "it's", "a\\'b", "end\\", "x=[1]", "${y}", "2026", "plain/x-1.2"])
+def test_a_quoted_value_is_read_as_it_is(text):
+    parsed = OverridesParser.create().parse_override(f"runs={quoted(text)}")
+    assert str(parsed.value()) == text
+
+
+@pytest.mark.parametrize("words", ["protocol.hold_out=9", "budgets.smoke.train=100", "source.train=99"])
+def test_the_command_for_missing_data_makes_those_of_the_run(words):
+    run = compose("train", ["task=text", "attn=sdpa", "budget=smoke", words])
+    assert compose("data", run.data_overrides).source == run.source
+
+
+def test_children_are_given_the_folders_of_the_command_line(monkeypatch):
+    sources = [SimpleNamespace(provider=name, path=f"/{name}") for name in ("hydra", "main", "command-line")]
+    monkeypatch.setattr(HydraConfig, "initialized", lambda: True)
+    monkeypatch.setattr(HydraConfig, "get", lambda: SimpleNamespace(runtime=SimpleNamespace(config_sources=sources)))
+    assert folders() == ["--config-dir", "/command-line"]
 
 
 def test_a_full_disk_names_the_file(tmp_path):

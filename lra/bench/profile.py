@@ -74,9 +74,11 @@ def table(config: DictConfig, name: str, device: str) -> Table:
         ValueError: the mechanism cannot run here.
     """
     shape = Shape(*(config[key][0] for key in Shape._fields))
+    pad = None
     if config.batches == "data":
-        shape = shape._replace(n=None)
-    contestant = contestants.config(name, contestants.overrides(config, config.tasks[0], shape))
+        shape, pad = shape._replace(n=None), config.pads[0]
+    contestant = contestants.config(name, contestants.overrides(config, config.tasks[0], shape, pad))
+    contestant.optim.steps = max(contestant.optim.steps, WARMUP + config.steps)  # of the schedule
     dtype = shape.dtype
     if reason := build.unavailable(contestant):
         raise ValueError(reason)
@@ -131,6 +133,7 @@ def _run(contestant: DictConfig, config: DictConfig, device: str, *, profiled: b
         devices=1,
         precision=PRECISIONS[config.dtype[0]],
         max_steps=WARMUP + config.steps,
+        gradient_clip_val=contestant.optim.clip_norm,
         limit_val_batches=0,
         enable_checkpointing=False,
         enable_progress_bar=False,

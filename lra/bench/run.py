@@ -9,8 +9,10 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import torch
+from hydra.utils import get_class
 from omegaconf import DictConfig
 
+from ..attention.base import Attention
 from ..config.errors import OUT_OF_MEMORY, failure
 from ..console import log
 from ..runs.bench_record import Row
@@ -142,6 +144,10 @@ class Group:
             return self._row(entry, Measurement(status=failure(error)), None)
         return self._row(entry, Measurement(), None, found)
 
+    def _takes_qkv(self, entry: Entry) -> bool:
+        """Whether a contestant moves what the roofline counts; one of token vectors moves something else."""
+        return issubclass(get_class(self._config(entry.name, entry.pad).attn._target_), Attention)
+
     def _contestant(self, entry: Entry) -> DictConfig:
         """The configuration of a contestant. Raises ValueError for a mechanism that cannot run here."""
         contestant = self._config(entry.name, entry.pad)
@@ -208,7 +214,7 @@ class Group:
     def _row(self, entry: Entry, m: Measurement, flops: int | None, errors: tuple[float, ...] | None = None) -> Row:
         _, batch, heads, head_dim, _ = self.shape
         size = None
-        if self.what == "attention":
+        if self.what == "attention" and self._takes_qkv(entry):
             moved = roofline.elements(batch * heads, self.length, head_dim, backward=entry.mode == "training")
             size = moved * DTYPES[entry.dtype].itemsize
         return Row(

@@ -150,6 +150,8 @@ def model_step(
             with rounded():
                 value = lit_module.loss(model, batch, kind) / parts
             value.backward()
+        if config.optim.clip_norm:
+            torch.nn.utils.clip_grad_norm_(model.parameters(), config.optim.clip_norm)
         optimiser.step()
         optimiser.zero_grad()  # between two steps only parameters and the optimiser's state are allocated
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import hydra
 from hydra.core.global_hydra import GlobalHydra
+from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
 
@@ -13,7 +14,7 @@ from .. import schema
 from . import CONF
 from .label import label
 
-_DATA_KEYS = ("task=", "task.", "budget=", "budgets.", "source.", "data.root=", "protocol=")
+_DATA_KEYS = ("task=", "task.", "budget=", "budgets.", "source.", "data.root=", "protocol=", "protocol.")
 
 
 def refuse_lists(overrides: Iterable[str]) -> None:
@@ -70,6 +71,20 @@ def prepared(name: str, config: DictConfig, choices: DictConfig) -> DictConfig:
         if "attn" in choices.runtime.choices:
             config.label = label(config, choices)
     return config
+
+
+def quoted(value: object) -> str:
+    """Write a value so that hydra reads it as one text, whatever is in it: /tmp/a (1)/runs -> '/tmp/a (1)/runs'."""
+    text = str(value)
+    if re.fullmatch(r"[\w./@+-]+", text):
+        return text
+    return "'" + re.sub(r"(\\*)(?='|$)", r"\1\1", text).replace("'", "\\'") + "'"
+
+
+def folders() -> list[str]:
+    """The option of a command line that names further folders of yamls, as given to this process."""
+    sources = HydraConfig.get().runtime.config_sources if HydraConfig.initialized() else []
+    return [word for s in sources if s.provider == "command-line" for word in ("--config-dir", s.path)]
 
 
 def data_command(config: DictConfig) -> str:

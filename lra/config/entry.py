@@ -20,7 +20,7 @@ from ..console import log, without_login
 from ..startup import interruptible
 from . import CONF
 from .compose import escape, prepared, refuse_lists
-from .errors import explain, refusal
+from .errors import Told, explain, refusal
 from .help import manual
 
 
@@ -34,7 +34,7 @@ def main(name: str) -> Callable:
     """
 
     def decorate(function: Callable[[DictConfig], Any]) -> Callable[[], None]:
-        show = "LRA_TRACEBACK" in os.environ
+        show = os.environ.get("LRA_TRACEBACK", "0") not in ("", "0")
         failed: list[str] = []  # runs of -m in this process, with their reason
         parent: int | None = None  # pid of the command itself; a launcher starts further processes
 
@@ -55,6 +55,8 @@ def main(name: str) -> Callable:
                     raise  # in a launcher's process: hydra continues and raises the first error at the end
                 if unexpected:
                     raise
+                if isinstance(error, Told):
+                    sys.exit(1)
                 _end(error)
 
         @functools.wraps(function)

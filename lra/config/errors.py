@@ -6,6 +6,11 @@ from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBase
 
 from ..disk.atomic import NO_ROOM
 
+
+class Told(ValueError):
+    """A failure that another process has explained already: the command ends without a line of its own."""
+
+
 OUT_OF_MEMORY = "out of memory"
 REFUSALS = (ValueError, OSError, MemoryError, HydraException, OmegaConfBaseException)
 EXTRAS = {"submitit_slurm": "slurm", "submitit_local": "slurm", "ray": "ray"}  # launchers that are not core

@@ -15,6 +15,9 @@ from hydra.core.utils import JobStatus
 from hydra.types import HydraContext, RunMode
 from omegaconf import DictConfig
 
+from data_prep.base import cores
+
+from ..config.compose import quoted
 from ..config.entry import main
 from ..config.errors import explain
 from ..console import log
@@ -103,10 +106,10 @@ def workers() -> tuple[int | None, int | None]:
         return 1, None
     if launcher != "joblib":
         return None, None
-    cores, wanted = os.cpu_count() or 1, choices.launcher.n_jobs
+    wanted = choices.launcher.n_jobs
     if wanted < 1:
-        wanted = ON_A_GPU * torch.cuda.device_count() or cores
-    return wanted, max(1, cores // wanted)
+        wanted = ON_A_GPU * torch.cuda.device_count() or cores()
+    return wanted, max(1, cores() // wanted)
 
 
 def complete(runs: list[Run], config: DictConfig, at_once: int | None, threads: int | None, window: Window) -> None:
@@ -148,11 +151,11 @@ def launch(runs: list[Run], config: DictConfig, at_once: int | None, threads: in
     """
     choices = HydraConfig.get()
     overrides = [override for override in choices.overrides.hydra if not override.startswith("hydra.mode=")]
-    overrides.append(f"hydra.sweep.dir='{Path(config.runs, study(config)).absolute()}'")
+    overrides.append(f"hydra.sweep.dir={quoted(os.path.abspath(Path(config.runs, study(config))))}")
     if choices.runtime.choices["hydra/launcher"] == "joblib":
         overrides += [f"hydra.launcher.n_jobs={at_once}", "hydra.launcher.batch_size=1"]
     loader = GlobalHydra.instance().config_loader()
-    latest = {} if window.end is None else {str(run.folder.absolute()): window.latest(run) for run in runs}
+    latest = {} if window.end is None else {os.path.abspath(run.folder): window.latest(run) for run in runs}
     where = {"cwd": str(Path.cwd()), "threads": threads, "gpus": _gpus(at_once)}
     task = functools.partial(job, **where, sweep=os.getpid(), latest=latest)
     launcher = Plugins.instance().instantiate_launcher(
@@ -162,7 +165,7 @@ def launch(runs: list[Run], config: DictConfig, at_once: int | None, threads: in
     )
     place = lambda run: run.folder.relative_to(Path(config.runs, study(config)))
     try:
-        ended = launcher.launch([[*run.overrides, f"hydra.sweep.subdir='{place(run)}'"] for run in runs], 0)
+        ended = launcher.launch([[*run.overrides, f"hydra.sweep.subdir={quoted(place(run))}"] for run in runs], 0)
     except Exception as error:  # from a scheduler or a killed worker; the remaining runs are launched again
         log(f"lra: the launcher stopped: {explain(error)}")
         return explain(error)

@@ -62,7 +62,10 @@ def estimate(plan: Plan, choices: dict, known: list, deadline: float) -> tuple[f
 
 
 def measured(plan: Plan) -> float | None:
-    """Measure a training step on random rows of the task's full length, in milliseconds; None if memory is short."""
+    """Measure a training step on random rows of the task's full length, in milliseconds; None if memory is short.
+
+    In the precision of the run, shared by its processes, without their communication and without compilation.
+    """
     config, task, device = plan.config, plan.config.task, plan.device
     rows = config.optim.micro_batch or config.optim.batch
     rows = min(rows, max(ROWS, TOKENS // task.length)) if device == "cpu" else rows
@@ -74,10 +77,14 @@ def measured(plan: Plan) -> float | None:
     model = build.classifier(config).to(device).train()
     optimiser = torch.optim.AdamW(model.parameters())
 
+    narrow = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(config.trainer.precision)
+
     def step() -> None:
         optimiser.zero_grad()
-        lit_module.loss(model, batch, plan.loss).backward()
+        with torch.autocast(device, narrow, enabled=narrow is not None):
+            value = lit_module.loss(model, batch, plan.loss)
+        value.backward()
         optimiser.step()
 
     ms = measure({"step": step}, repeats=1, device=device)["step"].ms
-    return ms and ms * config.optim.batch / rows
+    return ms and ms * config.optim.batch / rows / plan.processes.count

@@ -5,7 +5,10 @@ conf/sweep/window.yaml. Everything is below runs/gpu-window. A part that ended i
 its last checkpoint, so the same command goes on, on another machine once runs/gpu-window.tar is unpacked in its runs.
 """
 
+import contextlib
+import io
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -18,6 +21,7 @@ import torch
 
 from ..bench.gpu_check import gpu_test_files, limited
 from ..config import CONF
+from ..config.compose import quoted
 from ..disk import atomic
 from ..runs import record
 
@@ -43,7 +47,7 @@ def parts(home: Path) -> list[Part]:
     """The parts before the training."""
     python = [sys.executable, "-m"]
     tests = [*python, "pytest", "-q", "-m", "gpu", f"--rootdir={CONF.parent}", *map(str, gpu_test_files())]
-    figure4 = ["preset=figure4", "n=[4096]", "device=cuda", f"runs={home / 'parts'}", "budget_s={seconds}"]
+    figure4 = ["preset=figure4", "n=[4096]", "device=cuda", f"runs={quoted(home / 'parts')}", "budget_s={seconds}"]
     profile = ["what=profile", "mechanisms=cur_abs", "tasks=listops", "n=2048", "batch=32", "device=cuda"]
     return [
         Part("tests", tests, 0.2),
@@ -72,7 +76,7 @@ def window(minutes: float, runs: Path, before: list[Part], sweep: tuple[str, ...
                 pack(home)
         left = (end - time.monotonic()) / 60
         if left > 0:
-            words = [f"study={STUDY}", f"runs={runs}", f"minutes={left:.2f}", *sweep]
+            words = [f"study={STUDY}", f"runs={quoted(runs)}", f"minutes={left:.2f}", *sweep]
             limited([sys.executable, "-m", "lra.sweep", *words], 60 * left + SPARE, env=env)
     finally:
         path = pack(home)
@@ -98,7 +102,11 @@ def pack(home: Path) -> Path:
         for file in sorted(home.rglob("*")):
             ended = file.suffix == ".ckpt" and (file.parent / record.NAME).exists()
             if file.is_file() and not file.name.startswith(".") and not ended:
-                archive.add(file, file.relative_to(home.parent))
+                with contextlib.suppress(FileNotFoundError), open(file, "rb") as read:  # a run may still be ending
+                    content = read.read()
+                    info = archive.gettarinfo(arcname=str(file.relative_to(home.parent)), fileobj=read)
+                    info.size = len(content)
+                    archive.addfile(info, io.BytesIO(content))
     return path
 
 
@@ -107,6 +115,8 @@ def _done(home: Path, name: str) -> Path:
 
 
 def main() -> None:
+    if len(sys.argv) != 2 or not re.fullmatch(r"\d+(\.\d+)?", sys.argv[1]):
+        sys.exit("lra: python -m lra.sweep.gpu_window MINUTES, a number such as 25")
     if not torch.cuda.is_available():
         print("gpu-window: torch sees no GPU here, nothing was run")
         return

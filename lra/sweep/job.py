@@ -12,6 +12,7 @@ from pathlib import Path
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
+from ..config.compose import folders
 from ..disk import atomic, lock
 from ..runs import record
 from ..runs.folder import writing
@@ -49,7 +50,7 @@ def job(
     with open(folder / LOG, "ab+") as log:
         before = log.seek(0, os.SEEK_END)
         run = subprocess.Popen(
-            [sys.executable, "-m", "lra.sweep.job", *hydra.overrides.task],
+            [sys.executable, "-m", "lra.sweep.job", *folders(), *hydra.overrides.task],
             cwd=cwd,
             env=env,
             stdin=subprocess.PIPE,

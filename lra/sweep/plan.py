@@ -11,7 +11,7 @@ from statistics import mean
 
 from omegaconf import DictConfig, OmegaConf
 
-from ..config.compose import compose
+from ..config.compose import compose, folders, quoted
 from ..runs import checkpoint, identity, record
 from ..runs.folder import settle
 from ..train import build
@@ -51,7 +51,7 @@ class Run:
     @property
     def command(self) -> str:
         """The command that makes this run alone."""
-        return shlex.join(["python", "-m", "lra.train", *self.overrides])
+        return shlex.join(["python", "-m", "lra.train", *folders(), *self.overrides])
 
 
 def study(config: DictConfig) -> str:
@@ -101,7 +101,7 @@ def expand(config: DictConfig, *, threads: int | None) -> tuple[list[Run], list[
     known, deadline = records(Path(config.runs)), time.monotonic() + config.measure
     common = [f"budget={config.budget}", f"protocol={config.protocol.name}"]
     common += [line for line in config.command_overrides if line.startswith("protocol.")]
-    common += [f"study={study(config)}", f"runs={config.runs}"]
+    common += [f"study={study(config)}", f"runs={quoted(config.runs)}"]
     if threads:
         common.append(f"trainer.threads={threads}")
     for task, point in itertools.product(config.tasks, points(config.sweep.grids, config.sweep.get("shown", ()))):

@@ -22,6 +22,7 @@ from ..model.classifier import Classifier
 from ..model.embed import FeatureEmbedding, TokenEmbedding
 from ..model.multihead import Multihead
 from ..model.pretrainer import Pretrainer
+from ..ops import triton as kernels
 from ..runs.checkpoint import disk_bytes
 from ..schema import calls
 
@@ -82,8 +83,7 @@ def unavailable(config: DictConfig) -> str | None:
     """The reason why the mechanism of a configuration cannot run here, None if it can."""
     if OmegaConf.is_missing(config.attn, "_target_"):
         return f"attn={config.label} names no mechanism; say which with attn._target_=package.module.Class"
-    interpreted = os.environ.get("TRITON_INTERPRET") == "1"
-    if config.attn.get("requires") == "gpu" and not (torch.cuda.is_available() or interpreted):
+    if config.attn.get("requires") == "gpu" and not (torch.cuda.is_available() or kernels.interpreted()):
         return f"attn={config.label} needs a GPU, torch sees none; attn={config.attn.otherwise} is the same without one"
     return None
 

@@ -22,6 +22,11 @@ from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
+from data_prep.base import cores
+
+from ..config.compose import folders
+from ..config.errors import Told
+
 T = TypeVar("T")
 GLOO = "gloo/transport"  # of a plain RuntimeError of gloo, whose peer is gone
 LAUNCHERS = (
@@ -90,10 +95,9 @@ def launch(number: int, overrides: Sequence[str]) -> None:
     """Run the same command in ``number`` processes on this machine, as torchrun would start it.
 
     Raises:
-        SystemExit: one of them failed.
+        Told: one of them failed.
         KeyboardInterrupt: they were stopped.
     """
-    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // number)))
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
     spec = LaunchConfig(
         min_nodes=1,
@@ -105,11 +109,25 @@ def launch(number: int, overrides: Sequence[str]) -> None:
         max_restarts=0,
     )
     try:
-        elastic_launch(spec, sys.executable)("-m", "lra.train", *overrides)
+        with _threads(max(1, cores() // number)):
+            elastic_launch(spec, sys.executable)("-m", "lra.train", *folders(), *overrides)
     except ChildFailedError:
-        sys.exit(1)  # the process that failed has said why
+        raise Told("one of its processes failed and said why") from None
     except SignalException:
         raise KeyboardInterrupt("stopped; the same command resumes from the last checkpoint") from None
+
+
+@contextlib.contextmanager
+def _threads(number: int) -> Iterator[None]:
+    """Give processes started within the block so many OpenMP threads, unless the environment says another number."""
+    if "OMP_NUM_THREADS" in os.environ:
+        yield
+        return
+    os.environ["OMP_NUM_THREADS"] = str(number)
+    try:
+        yield
+    finally:
+        del os.environ["OMP_NUM_THREADS"]
 
 
 @contextlib.contextmanager
@@ -139,6 +157,17 @@ def group(processes: Processes) -> Iterator[None]:
 
 def rank() -> int:
     return dist.get_rank() if dist.is_initialized() else 0
+
+
+def count() -> int:
+    return dist.get_world_size() if dist.is_initialized() else 1
+
+
+def total(value: torch.Tensor) -> torch.Tensor:
+    """The sum of a tensor over the processes, without a gradient."""
+    if dist.is_initialized():
+        dist.all_reduce(value)
+    return value
 
 
 def gather(value: T) -> list[T]:

@@ -9,6 +9,8 @@ from omegaconf import DictConfig, OmegaConf
 
 from .heap import keep_pages
 
+THREADS = torch.get_num_threads()  # of this process before any run
+
 
 def device(config: DictConfig) -> str:
     """cpu or cuda. Raises ValueError for a device or precision that this machine does not have."""
@@ -43,8 +45,8 @@ def prepare(device: str, threads: int | None) -> None:
         torch.cuda.reset_peak_memory_stats()
     else:
         keep_pages()
-    if threads:
-        torch.set_num_threads(threads)
+    if (threads or THREADS) != torch.get_num_threads():
+        torch.set_num_threads(threads or THREADS)
 
 
 def peak_bytes(device: str) -> int:

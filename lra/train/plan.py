@@ -78,6 +78,8 @@ def resolve(config: DictConfig) -> Plan:
     if (o.micro_batch or o.batch) % shared.count:  # auto and launched are known only here
         key = "optim.micro_batch" if o.micro_batch else "optim.batch"
         raise ValueError(f"trainer.devices must divide {key} {o.micro_batch or o.batch}, not {shared.count}")
+    if config.pretrain.objective != "none" and not o.micro_batch and config.pretrain.batch % shared.count:
+        raise ValueError(f"trainer.devices must divide pretrain.batch {config.pretrain.batch}, not {shared.count}")
     model = build.sketch(config)
     pretrain_check.check(config, model)
     graph_check.check(config, model, shared.count)

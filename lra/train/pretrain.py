@@ -138,7 +138,9 @@ class LitPretrainer(LitModule):
     def batch_loss(self, batch: Batch) -> Tensor:
         holes = draw_holes(self.ratio, batch.inputs, batch.mask) if self.ratio else None
         total, count = self.model.error(batch.inputs, batch.mask, holes)
-        return total / max(count, 1)
+        # Gradients are averaged over the processes, whose shares have different numbers of positions that count.
+        positions = distributed.total(torch.tensor(count, device=total.device))
+        return total * distributed.count() / positions.clamp(min=1)
 
     def on_validation_epoch_start(self) -> None:
         self._sums = np.zeros(2)

@@ -318,6 +318,7 @@ WRONG = {
     "device=tpu": "device must be one of auto, cpu, cuda, not 'tpu'",
     'mechanisms=["cur_abs-cuont=3"]': "attn.cuont: no such key; attn has",
     "preset=figure5": "preset=figure5: no such choice; preset is one of bf16, cpu, error, figure4",
+    "cuda_graphs=true": "cuda_graphs=true needs a GPU",
     "tasks=nope": "task=nope: no such choice; task is one of",
 }
 
@@ -351,6 +352,18 @@ def test_counted_flops_are_the_formula():
     with FlopCounterMode(display=False) as counter:
         both_passes(Exact(SIZES), qkv(torch.float32))
     assert counter.get_total_flops() == roofline.flops(Exact(SIZES), 4, 96, 8, backward=True) - 4 * 2 * 96 * 96 * 8
+
+
+def test_the_bytes_of_the_roofline_are_those_of_queries_keys_and_values(tmp_path):
+    words = ["what=attention", "mechanisms=[linear,fnet]", "modes=inference", "n=64", "batch=1"]
+    run(small(tmp_path, *words))
+    rows = {row.mechanism: row for row in written(tmp_path).rows}
+    assert rows["linear"].roofline_bytes and rows["fnet"].roofline_bytes is None and rows["fnet"].ms
+
+
+def test_a_profile_may_be_longer_than_the_budget(capfd):
+    run(compose("bench", ["what=profile", "mechanisms=mean", "n=64", "batch=2", "tasks=listops", "budget=smoke"]))
+    assert "listops mean" in capfd.readouterr().out
 
 
 def test_profile_sums_to_the_step(capfd):

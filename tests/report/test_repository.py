@@ -5,6 +5,7 @@ import shutil
 from xml.etree import ElementTree
 
 import pytest
+from conftest import MECHANISMS
 
 from lra.config import CONF
 from lra.report import repository, summary
@@ -32,6 +33,17 @@ def test_every_study_says_its_command_and_hardware():
         assert about["command"].startswith("python -m lra.")
         assert {row.label for row in rows} >= set(about.get("figure", []))
         assert {row.task for row in rows} >= set(about["readme"])
+
+
+def test_the_synthetic_board_is_whole():
+    """Two seeds of every mechanism that runs on a CPU, five of the papers' own and of the controls; sdpa is softmax."""
+    rows = {(row.task, row.label): row.n for row in summary.collect(repository.HOME, "quick")[0]["quick"]}
+    five = {"mean", "none", "conv", "sdpa", "nystrom", "soft", "softpp", "psf", "mega_cur_step"}
+    five |= {name for name in MECHANISMS if name.startswith("cur_") and name != "cur_plus"}
+    for task in ("adding_N128", "recall_N64_K4", "temporal_order_N128"):
+        for name in MECHANISMS:
+            if not name.startswith("flashcur_") and name != "softmax":
+                assert rows.get((task, name), 0) >= (5 if name in five else 2), (task, name)
 
 
 @pytest.fixture

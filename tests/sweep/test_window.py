@@ -124,5 +124,32 @@ def test_a_run_that_was_cut_is_carried_over_and_finished_elsewhere(data_root, tm
 
 def test_without_a_gpu_nothing_is_run(capsys, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(sys, "argv", ["gpu_window", "25"])
     gpu_window.main()
     assert capsys.readouterr().out == "gpu-window: torch sees no GPU here, nothing was run\n"
+
+
+@pytest.mark.parametrize("words", [[], ["25m"], ["1", "2"]])
+def test_minutes_are_a_number(words, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["gpu_window", *words])
+    with pytest.raises(SystemExit, match=r"^lra: python -m lra.sweep.gpu_window MINUTES, a number such as 25$"):
+        gpu_window.main()
+
+
+def test_a_file_that_shrinks_or_vanishes_while_it_is_packed_ends_nothing(tmp_path, monkeypatch):
+    home = tmp_path / STUDY
+    home.mkdir()
+    for name in ("a", "b", "c"):
+        (home / name).write_text("long" * 100)
+    there = tarfile.TarFile.gettarinfo
+
+    def shrinks(self, *words, fileobj, **more):
+        info = there(self, *words, fileobj=fileobj, **more)
+        (home / "a").write_text("short")
+        (home / "b").unlink(missing_ok=True)
+        return info
+
+    monkeypatch.setattr(tarfile.TarFile, "gettarinfo", shrinks)
+    with tarfile.open(gpu_window.pack(home)) as archive:
+        found = {Path(name).name: archive.extractfile(name).read() for name in archive.getnames()}
+    assert set(found) == {"a", "c"} and found["c"] == b"long" * 100

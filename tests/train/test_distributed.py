@@ -162,6 +162,34 @@ def test_batch_norm_is_over_the_real_tokens_of_all_processes():
         assert in_group(2, share) == [0, 0]
 
 
+def test_phase_one_has_the_gradient_of_one_process():
+    """Shares have different numbers of tokens, and the mean is over all of them."""
+    from conftest import config
+
+    from lra.data.datamodule import Batch
+    from lra.train import build, pretrain
+
+    words = ("attn.causal=true", "pretrain=next", "model.dropout=0")
+    ids, mask = torch.randint(1, 16, (4, 1, 128)), torch.arange(128) < torch.tensor([128, 3, 60, 2])[:, None, None]
+
+    def gradient(rows):
+        torch.manual_seed(0)
+        module = pretrain.lit_pretrainer(made := config("linear", *words), build.pretrainer(made).double(), 0)
+        value = module.batch_loss(Batch(ids[rows], mask[rows], torch.zeros(len(rows))))
+        value.backward()
+        return value.item(), torch.cat([p.grad.flatten() for p in module.parameters() if p.grad is not None])
+
+    value, expected = gradient([0, 1, 2, 3])
+
+    def share(rank):
+        mine = gradient([[0, 2], [1, 3]][rank])
+        shares = distributed.gather(mine)
+        torch.testing.assert_close(sum(grad for _, grad in shares) / 2, expected)
+        assert sum(loss for loss, _ in shares) / 2 == pytest.approx(value)
+
+    assert in_group(2, share) == [0, 0]
+
+
 @pytest.mark.parametrize("world", [2, 3])
 def test_roc_auc_is_over_the_scores_of_all_processes_each_once(world):
     g = torch.Generator().manual_seed(0)
@@ -250,6 +278,7 @@ WRONG = {
     "trainer.devices=two": "trainer.devices must be a whole number of 1 or more, auto, launched, not 'two'",
     "trainer.devices=3": "trainer.devices must divide optim.batch 8, not 3",
     "trainer.devices=4 optim.micro_batch=2": "trainer.devices must divide optim.micro_batch 2, not 4",
+    "trainer.devices=2 pretrain=masked pretrain.batch=3": "must divide pretrain.batch 3, not 2",
     "trainer=ddp": "torch sees none; say how many: trainer.devices=2",
     "trainer=ddp_multinode": "nothing launched this process: torchrun",
 }

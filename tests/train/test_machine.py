@@ -1,6 +1,7 @@
 """The precision of a run is the one that is used, and what is recorded."""
 
 import pytest
+import torch
 from conftest import config
 
 from lra.runs import identity
@@ -28,6 +29,15 @@ def test_a_gpu_keeps_bf16(monkeypatch):
     monkeypatch.setattr(machine, "has_amx", lambda: False)
     made = config("cur_abs", "trainer.precision=bf16")
     assert machine.settled(made, "cuda") is made
+
+
+def test_a_run_without_a_number_of_threads_has_that_of_the_process(monkeypatch):
+    before, told = torch.get_num_threads(), []
+    monkeypatch.setattr(torch, "get_num_threads", lambda: told[-1] if told else before)
+    monkeypatch.setattr(torch, "set_num_threads", told.append)
+    for threads in (None, before + 2, None, None):
+        machine.prepare("cpu", threads)
+    assert told == [before + 2, before]
 
 
 def test_this_processor_says_whether_it_has_amx():

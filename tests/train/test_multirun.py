@@ -1,7 +1,9 @@
 """Several runs with -m."""
 
 from test_config import run
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
+from lra.train import distributed
 from lra.train.__main__ import train
 
 
@@ -27,3 +29,28 @@ def test_a_failing_run_of_several_stops_no_other_and_is_listed(data_root, tmp_pa
     ]
     assert lines[3:] == [job(2, "linear") + "out of memory"]
     assert error.count("lra: failed: ") == 4 and error.count("Traceback") == 1
+
+
+def test_a_run_on_several_devices_that_fails_stops_no_other_and_says_nothing_itself(tmp_path, monkeypatch, capfd):
+    started = []
+
+    def launches(spec, _):
+        def start(*words):
+            started.append(words)
+            raise ChildFailedError.__new__(ChildFailedError)
+
+        return start
+
+    monkeypatch.setattr(distributed, "elastic_launch", launches)
+    words = [
+        "task=listops",
+        "budget=smoke",
+        f"runs={tmp_path}",
+        "trainer=ddp",
+        "trainer.devices=2",
+        "trainer.device=cpu",
+    ]
+    stop, _ = run(train, "-m", *words, "attn=mean,sdpa", patch=monkeypatch, capfd=capfd)
+    assert len(started) == 2 and stop.startswith("lra: 2 failed") and "attn=sdpa: one of its processes failed" in stop
+    stop, error = run(train, *words, "attn=mean", patch=monkeypatch, capfd=capfd)
+    assert (stop, error) == (1, "") and "OMP_NUM_THREADS" not in distributed.os.environ

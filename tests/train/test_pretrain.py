@@ -176,7 +176,7 @@ REFUSED = {
     "task=adding attn=sdpa pretrain.mask_id=padding": r"pretrain.mask_id must be own with task=adding_N128",
     "task=listops attn=sdpa pretrain=next": r"pretrain=next: sdpa\+next sees the tokens ahead; say attn.causal=true",
     "task=listops attn=s4d_lin pretrain=next": r"say attn.bidirectional=false",
-    "task=listops attn=cur_abs pretrain=next": r"cur_abs\+next sees the tokens ahead; sdpa, linear, conv with",
+    "task=listops attn=cur_abs pretrain=next": r"cur_abs\+next sees the tokens ahead; sdpa, linear, conv, sparse with",
     "task=listops attn=mega pretrain=next": r"mega\+next sees the tokens ahead",
     "task=listops attn=luna pretrain=next": r"luna\+next sees the tokens ahead",
     "task=listops attn=sdpa pretrain.ratio=1": r"pretrain.ratio must be",

@@ -138,9 +138,14 @@ def row_scores(a: Tensor, b: Tensor | None, mask: Tensor | None, *, score: str, 
     return op.row_scores(a, b, None if mask is None else mask.contiguous(), score, class_token)
 
 
+def interpreted() -> bool:
+    """Whether triton interprets kernels, by its own reading of TRITON_INTERPRET."""
+    return os.environ.get("TRITON_INTERPRET", "").lower() in ("1", "true", "on", "yes", "y")
+
+
 def available(x: Tensor) -> None:
     """Raise ValueError if a kernel cannot run on x."""
-    if x.device.type != "cuda" and os.environ.get("TRITON_INTERPRET") != "1":
+    if x.device.type != "cuda" and not interpreted():
         raise ValueError(
             f"impl=triton needs a GPU, the tensors are on {x.device.type}; impl=sdpa is the same without one, "
             "TRITON_INTERPRET=1 runs the kernels slowly anywhere"

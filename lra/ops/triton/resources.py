@@ -8,7 +8,6 @@ float32 factors are unrolled. Triton caches the result in TRITON_CACHE_DIR.
 """
 
 import itertools
-import os
 import re
 import subprocess
 import sys
@@ -19,6 +18,8 @@ from pathlib import Path
 
 import torch
 from torch._subclasses import FakeTensorMode
+
+from . import interpreted
 
 CHOICES = {
     "arch": ("80", "90", "100"),
@@ -114,7 +115,7 @@ def main() -> None:
             valid = " ".join(f"{key}={','.join(values)}" for key, values in CHOICES.items())
             sys.exit(f"lra: {word}: no such choice; there are {valid}")
         choices[key] = tuple(values.split(","))
-    if os.environ.get("TRITON_INTERPRET") == "1":
+    if interpreted():
         sys.exit("lra: TRITON_INTERPRET=1 interprets kernels; unset it to compile them")
     print(*(f"{name:>{width(name)}}" for name in COLUMNS), flush=True)
     kernels = choices.pop("kernel")
