@@ -57,8 +57,8 @@ test-fast: setup ## mathematics, mechanisms and models alone, on short rows, wit
 	$(BIN)/python -m pytest -q -n auto --dist worksteal -m "not slow and not gpu and not peers" tests/ops tests/attention tests/model \
 		-k "not flashcur and not triton and not however_far and not task_length and not lengths_of_the_tasks"
 
-test-all: setup lint ## every test that needs no other package
-	$(BIN)/python -m pytest -q -n auto --dist worksteal -m "not peers and not browser"
+test-all: setup lint ## every test that needs no other package and no GPU
+	$(BIN)/python -m pytest -q -n auto --dist worksteal -m "not gpu and not peers and not browser"
 
 test-peers: setup ## mechanisms and Pathfinder against public implementations, which are installed into .venv
 	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[hf]' $(PEERS)

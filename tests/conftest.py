@@ -123,10 +123,15 @@ def p_value(observed, expected=None) -> float:
     return torch.special.gammaincc(freedom, statistic / 2).item()
 
 
+def session_data(tmp_path_factory):
+    """One data folder for all the tests of a session, so that the smoke data set is generated once."""
+    own = tmp_path_factory.getbasetemp()  # of a worker of xdist; the one above is that of all of them
+    return (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "lra-data"
+
+
 @pytest.fixture
 def data_root(tmp_path_factory, monkeypatch):
-    """One data folder for all the tests of a session, so that the smoke data set is generated once."""
-    root = tmp_path_factory.getbasetemp().parent / "lra-data"
+    root = session_data(tmp_path_factory)
     monkeypatch.setenv("LRA_DATA", str(root))
     return root
 

@@ -290,6 +290,16 @@ def test_a_wrong_word_gets_one_line(words, data_root, monkeypatch, capfd):
     assert "Traceback" not in printed
 
 
+def test_a_traceback_is_shown_if_it_is_asked_for():
+    words = ["task=listops", "budget=smoke", "source.train=many"]
+    for value, shown in (("0", False), ("1", True)):
+        env = os.environ | {"LRA_TRACEBACK": value}
+        got = subprocess.run(
+            [sys.executable, "-m", "data_prep", *words], capture_output=True, text=True, cwd=ROOT, env=env
+        )
+        assert got.returncode == 1 and ("Traceback" in got.stderr) == shown
+
+
 def test_a_wrong_word_ends_a_process_with_status_1():
     words = ["task=listops", "budget=smoke", "source.train=many"]  # of the entry point that starts the soonest
     got = subprocess.run([sys.executable, "-m", "data_prep", *words], capture_output=True, text=True, cwd=ROOT)

@@ -49,8 +49,8 @@ def export(out: Path, studies: dict[str, list[Row]], damaged: list[str], chapter
     for table in tables + [table for chapter in chapters for table in chapter.tables]:
         write(out / "tables" / f"{table.name}.csv", table.csv())
         write(out / "tables" / f"{table.name}.tex", table.latex())
-    palette = Palette(sorted({row.label for rows in studies.values() for row in rows}))
     for part in parts:
+        palette = Palette(sorted({row.label for row in studies[part.name]}))
         trades = {" on ".join(place): group for place, group in part.bubbles.items()}
         for kind, panels, draw in (("curves", part.curves, plots.learning), ("speed", trades, plots.trade)):
             if panels:

@@ -19,6 +19,7 @@ from .plots import FONT, SERIES, dashes, learning, short, ticks
 
 WIDTH, HEIGHT, TITLE = 380, 250, 24  # of a chart, points: pixels of the page at its full size
 LEFT, RIGHT, TOP, BOTTOM = 40, 12, 10, 34
+HANDLE, LETTER = 48, 6  # of a legend: the line with its margins, the mean width of a letter
 DATELESS = {"png": {}, "pdf": {"CreationDate": None}, "svg": {"Date": None, "Creator": None}}
 
 
@@ -42,8 +43,11 @@ def save(
     """
     labels = sorted({item.label for content in panels.values() for item in content})
     across, down = min(3, len(panels)), math.ceil(len(panels) / 3)
-    below = 20 + 16 * math.ceil(len(labels) / (2 * across))
-    width, height = across * WIDTH, down * (HEIGHT + TITLE) + below
+    width = across * WIDTH
+    longest = HANDLE + LETTER * max(map(len, labels), default=0)
+    columns = max(1, min(2 * across, int(width / longest)))
+    below = 20 + 16 * math.ceil(len(labels) / columns)
+    height = down * (HEIGHT + TITLE) + below
     figure = Figure(figsize=(width / 72, height / 72))
     for i, (title, content) in enumerate(panels.items()):
         axes = _axes(figure, i % across * WIDTH, height - (i // across + 1) * (HEIGHT + TITLE))
@@ -53,7 +57,7 @@ def save(
         [_handle(label, draw, palette) for label in labels],
         labels,
         loc="lower center",
-        ncols=2 * across,
+        ncols=columns,
         frameon=False,
         fontsize=FONT - 1,
     )

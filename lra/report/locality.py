@@ -48,7 +48,7 @@ def within(study: str, rows: list[Row]) -> Table | None:
     for row, made in found:
         scores = dict(zip(made[0].reaches, zip(*(one.scores for one in made), strict=True), strict=True))
         cells = [_score(mean(scores[reach])) if reach in scores else Cell() for reach in columns]
-        lines.append([row.label, row.task, str(len(made)), *cells])
+        lines.append([row.label, row.task, Cell(text=str(len(made)), value=len(made)), *cells])
     return Table(
         name=stem(f"locality-{study}"),
         title="Scores within a reach",

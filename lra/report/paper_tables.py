@@ -1,5 +1,6 @@
 """The papers' tables as printed, with our runs below each line that has a mechanism of ours."""
 
+from dataclasses import replace
 from statistics import geometric_mean
 
 from . import published
@@ -40,7 +41,8 @@ def table(paper: Paper, studies: dict[str, list[Row]]) -> Table:
         studies = {study: [row for row in rows if fits(row)] for study, rows in studies.items()}
     by_line = {(v.source, v.model, key(v)): v for v in values}
     attn = {(v.source, v.model): v.attn for v in values}
-    printed_cells = _best([[_printed(by_line.get((*line, column))) for column in columns] for line in attn])
+    lower = [column == "peak_memory_ratio_vs_transformer" for column in columns]
+    printed_cells = _best([[_printed(by_line.get((*line, column))) for column in columns] for line in attn], lower)
     ours = {
         line: [(study, word) for study, rows in studies.items() for word in words.split() if _has(rows, word)]
         for line, words in attn.items()
@@ -78,9 +80,18 @@ def _printed(value: Published | None) -> Cell:
     return Cell(text=value.text, value=value.number, std=float(value.std) if value.std else None, note=value.note)
 
 
-def _best(lines: list[list[Cell]]) -> list[list[Cell]]:
-    """Mark the highest published cell of each column; there is no test, since single runs are not published."""
-    columns = [mark(column, [{} for _ in column]) for column in zip(*lines, strict=True)]
+def _best(lines: list[list[Cell]], lower: list[bool]) -> list[list[Cell]]:
+    """Mark the best published cell of each column; there is no test, since single runs are not published.
+
+    Args:
+        lines: of the table.
+        lower: for each column, whether the lowest number is the best.
+    """
+    columns = []
+    for column, least in zip(zip(*lines, strict=True), lower, strict=True):
+        turned = [replace(cell, value=cell.value and -cell.value) for cell in column] if least else column
+        marks = (cell.mark for cell in mark(turned, [{} for _ in column]))
+        columns.append([replace(cell, mark=word) for cell, word in zip(column, marks, strict=True)])
     return [list(line) for line in zip(*columns, strict=True)]
 
 

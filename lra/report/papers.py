@@ -43,8 +43,8 @@ PAPERS = (
         title="CURformer, Table 2: speed-up and peak memory relative to the Transformer",
         sources=(("CURformer", "Table 2"),),
         protocol="Length, batch and hardware are not stated with the table; Transformer = 1.",
-        unlike="Ours are whole training steps against attn=softmax of the same study, task and device, geometric means "
-        "over the tasks that both have; memory only on a GPU, which counts it.",
+        unlike="whole training steps against attn=softmax of the same study, task and device, geometric means "
+        "over the tasks that both have; memory only on a GPU, which counts it. Of memory the lowest is bold.",
     ),
     Paper(
         name="curformer-table-4",

@@ -56,7 +56,7 @@ def pretraining(study: str, rows: list[Row]) -> Table | None:
         f"{published.caution(row.facts for row in rows)}".rstrip(),
         cells=frame(HEAD, lines, keys),
         words=WORDS,
-        spread="se",
+        errors=("gain", "gain matched"),
     )
 
 

@@ -88,7 +88,7 @@ def over_control(study: str, rows: list[Row]) -> Table | None:
         cells=frame(
             ("mechanism", *columns), zip(labels, *columns.values(), strict=True), [(study, name, "") for name in labels]
         ),
-        spread="se",
+        errors=tuple(columns),
     )
 
 

@@ -3,6 +3,7 @@
 import csv
 from pathlib import Path
 
+from ..console import log
 from ..runs import probes
 from .locality import root
 from .summary import Row
@@ -18,13 +19,21 @@ def swaps(study: str, rows: list[Row]) -> list[Table]:
     """
     roots = {root(folder) for row in rows for folder in row.runs}
     paths = {path for home in roots for path in (home / probes.FOLDER / study).glob(f"*/{probes.SWAPS}")}
-    return [_table(study, path) for path in sorted(paths)]
+    tables = []
+    for path in sorted(paths):
+        try:
+            tables.append(_table(study, path))
+        except (ValueError, OSError, csv.Error):
+            log(f"skipped: {path} is not a table of swaps; python -m lra.studies.probes makes it again")
+    return tables
 
 
 def _table(study: str, path: Path) -> Table:
     task = path.parent.name
     with open(path, newline="", encoding="utf-8") as file:
-        (first, *names), *lines = csv.reader(file)
+        (first, *names), *lines = csv.reader(file, strict=True)
+    if not 0 < len(set(names)) == len(names) or any(len(line) != 1 + len(names) for line in lines):
+        raise ValueError("columns are missing or there twice")
     return Table(
         name=stem(f"swaps-{study}-{task}"),
         title=f"Swapped mechanisms: {task}",

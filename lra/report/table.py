@@ -1,5 +1,6 @@
 """The report's tables: a DataFrame of cells with a caption, written as Markdown, LaTeX, CSV or text for a terminal."""
 
+import hashlib
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from rich.padding import Padding
 from rich.table import Table as RichTable
 
 KEY = ("study", "label", "aliases")
+LONGEST = 120  # letters of a file name without its ending
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +63,7 @@ class Table:
         cells: as ``frame`` makes them.
         words: columns of text; all others hold numbers.
         below: columns of text that a terminal shows below each line.
-        spread: name in CSV of the number after ±.
+        errors: columns of numbers whose ± is a standard error, in CSV ``se``; elsewhere it is a standard deviation.
     """
 
     name: str
@@ -70,7 +72,7 @@ class Table:
     cells: pd.DataFrame
     words: tuple[str, ...] = ("mechanism",)
     below: tuple[str, ...] = ()
-    spread: str = "std"
+    errors: tuple[str, ...] = ()
 
     @property
     def head(self) -> list[str]:
@@ -109,11 +111,11 @@ class Table:
                 columns[name] = [cell.text for cell in cells]
                 continue
             # FAIL of the leaderboard is not a number
-            columns[name] = [cell.text if cell.value is None else round(cell.value, 6) for cell in cells]
-            for part, called in (("std", self.spread), ("n", "n")):
+            columns[name] = [cell.text if cell.value is None else _plain(cell.value) for cell in cells]
+            for part, called in (("std", "se" if name in self.errors else "std"), ("n", "n")):
                 values = [getattr(cell, part) for cell in cells]
                 if any(value is not None for value in values):
-                    columns[f"{name} {called}"] = [None if value is None else round(value, 6) for value in values]
+                    columns[f"{name} {called}"] = [None if value is None else _plain(value) for value in values]
         return pd.DataFrame(columns, dtype=object)
 
     def csv(self) -> str:
@@ -146,8 +148,14 @@ class Chapter(NamedTuple):
 
 
 def stem(text: str) -> str:
-    """Turn a title into a file name."""
-    return re.sub(r"[^\w.-]+", "-", text)
+    """Turn a title into a file name; the end of a long one becomes its checksum."""
+    name = re.sub(r"[^\w.-]+", "-", text)
+    return name if len(name) <= LONGEST else f"{name[: LONGEST - 9]}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+
+
+def _plain(value: float) -> float:
+    """A number with eight significant digits, which small ones have too."""
+    return value if isinstance(value, int) else float(f"{value:.8g}")
 
 
 def _marked(text: str, mark: str, bold: str) -> str:

@@ -1,6 +1,7 @@
 """The benchmark: what is compared computes the same, every preset's names resolve, what fails is a row."""
 
 import json
+import re
 import sys
 import time
 
@@ -370,6 +371,8 @@ def test_profile_sums_to_the_step(capfd):
     run(compose("bench", ["what=profile", "mechanisms=cur_abs", "n=64", "batch=2", "steps=2", "tasks=listops"]))
     out = capfd.readouterr().out
     assert "listops cur_abs" in out and "not arithmetic" in out and "matrix products" in out
+    *parts, rest = [float(share) for share in re.findall(r"^ *all .*?(-?[\d.]+)%", out, re.MULTILINE)]
+    assert len(parts) > 3 and min(parts) >= 0 and abs(sum(parts) - 100) < 1 and 0 < rest < 100
     kinds = ("aten::bmm", "aten::bernoulli_", "aten::copy_", "aten::_local_scalar_dense", "aten::mul", "aten::topk")
     assert [profile.kind(name) for name in kinds] == [
         "matrix products",

@@ -89,6 +89,9 @@ def test_the_filter_leaves_lines_curves_and_runs_of_a_mechanism(visit):
     shown = page.locator("#curves g.series:visible")
     assert shown.count() == 1 and shown.get_attribute("data-label") == "softmax"
     assert page.locator("details.run:visible").count() == 1
+    page.locator("details.run:visible > summary").click()
+    seeds = page.locator("details.run:visible g.series")
+    assert seeds.count() and not page.locator("details.run:visible g.series.filtered").count()
     page.get_by_label("Filter mechanisms").fill("nonesuch")
     assert page.locator("#nothing").is_visible()
     page.get_by_label("Filter mechanisms").fill("")

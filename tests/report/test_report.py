@@ -13,8 +13,10 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from lra.report import paper_tables, published, results, summary
+from lra.config import CONF
+from lra.report import paper_tables, published, results, summary, swaps
 from lra.report.export import export
+from lra.report.table import Cell, Table, frame, stem
 from lra.runs import record
 
 RECORD = record.RunRecord(
@@ -171,7 +173,8 @@ def test_published_file():
     everything = published.read()
     assert len(everything) == 904
     names = [name for row in everything for name in row.attn.split()]
-    assert all(re.fullmatch(r"[a-z_0-9]+(\+masked|\+next)?", name) for name in names)
+    assert {name.partition("+")[0] for name in names} <= {path.stem for path in (CONF / "attn").glob("*.yaml")}
+    assert {name.partition("+")[2] for name in names} == {"", "masked", "next"}
     printed = {(row.source, row.model, row.task, row.metric): row.text for row in everything}
     assert printed["leaderboard", "Local Att", "pathfinder_x", "accuracy_percent"] == "FAIL"
     assert printed["PSF T3", "PSF-Attn", "pathfinder", "accuracy_percent"] == "80.49 ± 0.1"
@@ -270,3 +273,35 @@ def test_command(tmp_path):
     assert done.stdout.endswith(f"written to {out}: index.html, report.md, tables, figures\n")
     assert (out / "report.md").read_text() == markdown(tmp_path, tmp_path / "again")
     assert f"<li>{escape(str(damaged))} is not a record" in (out / "index.html").read_text()
+
+
+def test_a_file_name_has_an_end_and_names_stay_apart():
+    names = ["mean of " + ", ".join(f"temporal_order_N{n}" for n in range(k)) for k in (20, 21)]
+    stems = [stem(name) for name in names]
+    assert len(set(stems)) == 2 and all(len(one) == 120 for one in stems) and stem("a, b") == "a-b"
+
+
+def test_small_numbers_are_not_rounded_away_in_csv():
+    cells = frame(("mechanism", "error"), [["a", Cell(text="3.2e-07", value=3.2e-7, std=6.4e-8, n=2)]])
+    made = Table(name="x", title="x", about="x", cells=cells, errors=("error",))
+    assert made.csv() == "mechanism,error,error se,error n\na,3.2e-07,6.4e-08,2\n"
+
+
+@pytest.mark.parametrize(
+    "text", ["", "abc\n", "trained with,own\na\n", "trained with,own,own\na,1,2\n", "x,own\na,b\n"]
+)
+def test_a_damaged_table_of_swaps_is_skipped_with_a_line(tmp_path, text, capfd):
+    add(tmp_path)
+    path = tmp_path / "probes/paper-paper/listops/swaps.csv"
+    path.parent.mkdir(parents=True)
+    path.write_text(text)
+    assert swaps.swaps("paper-paper", list(rows(tmp_path).values())) == []
+    assert f"skipped: {path} is not a table of swaps" in capfd.readouterr().err
+
+
+def test_the_best_memory_is_the_lowest():
+    paper = next(paper for paper in paper_tables.PAPERS if paper.name == "curformer-table-2")
+    columns = paper_tables.table(paper, {}).cells
+    for name, best in (("speed-up", max), ("memory", min)):
+        values = [cell.value for cell in columns[name] if cell.value is not None]
+        assert {cell.value for cell in columns[name] if cell.mark == "best"} == {best(values)}

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
+from conftest import session_data
 from test_train import result, seed_folder, smoke, train_config
 
 from lra.disk import checksums
@@ -96,7 +97,7 @@ def halves(tmp_path_factory):
         raise RuntimeError("power cut")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("LRA_DATA", str(tmp_path_factory.getbasetemp().parent / "lra-data"))
+        patch.setenv("LRA_DATA", str(session_data(tmp_path_factory)))
         train_config(smoke(home / "whole", *WORDS))
         patch.setattr(Checkpoints, "on_validation_end", crash)
         for seed in (0, 1):

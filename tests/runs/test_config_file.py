@@ -6,7 +6,7 @@ import time  # noqa: F401 named by a configuration below
 
 import pytest
 import yaml
-from conftest import config
+from conftest import config, session_data
 from test_config import run
 
 from lra.attention.base import Attention
@@ -137,7 +137,7 @@ def test_a_file_that_is_no_configuration_is_told_soon(tmp_path, reason):
 def runs(tmp_path_factory):
     folder = tmp_path_factory.mktemp("choices")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("LRA_DATA", str(tmp_path_factory.getbasetemp().parent / "lra-data"))
+        patch.setenv("LRA_DATA", str(session_data(tmp_path_factory)))
         train.__wrapped__(config("sdpa", f"runs={folder}", "seeds=[0]"))
         train.__wrapped__(config(f"{__name__}.Mine", f"runs={folder}", "seeds=[0]"))
     return folder

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from conftest import config
+from conftest import config, session_data
 from omegaconf import OmegaConf
 
 from lra.attention.base import Sizes
@@ -39,7 +39,7 @@ def runs(tmp_path_factory):
     """Two seeds of softmax, trained for six steps."""
     folder = tmp_path_factory.mktemp("transfer")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("LRA_DATA", str(tmp_path_factory.getbasetemp().parent / "lra-data"))
+        patch.setenv("LRA_DATA", str(session_data(tmp_path_factory)))
         train.__wrapped__(config("softmax", f"runs={folder}", "seeds=[0,1]"))
         yield folder
 

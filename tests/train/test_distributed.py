@@ -221,6 +221,8 @@ def test_what_the_first_process_refuses_ends_the_others_without_a_word(capfd):
             assert rank == 0 and str(error) == "no such thing"
         except SystemExit as stop:
             assert rank == 1 and stop.code == 1
+        else:
+            raise AssertionError
 
     assert in_group(2, work) == [0, 0]
     assert capfd.readouterr().err == ""

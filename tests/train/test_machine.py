@@ -1,5 +1,7 @@
 """The precision of a run is the one that is used, and what is recorded."""
 
+from pathlib import Path
+
 import pytest
 import torch
 from conftest import config
@@ -41,7 +43,7 @@ def test_a_run_without_a_number_of_threads_has_that_of_the_process(monkeypatch):
 
 
 def test_this_processor_says_whether_it_has_amx():
-    assert machine.has_amx() in (False, True)
+    assert not machine.has_amx() or "amx_tile" in Path("/proc/cpuinfo").read_text()
 
 
 @pytest.mark.parametrize(("words", "said"), [((), 1), (("trainer.force_bf16=true",), 0)])

@@ -7,7 +7,7 @@ import time
 import numpy as np
 import pytest
 import torch
-from conftest import config
+from conftest import config, session_data
 from test_train import result, start
 
 from lra.config.compose import compose
@@ -50,7 +50,7 @@ def assert_same(one, two):
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
     """One run without interruption."""
-    root = tmp_path_factory.getbasetemp().parent / "lra-data"
+    root = session_data(tmp_path_factory)
     runs = tmp_path_factory.mktemp("whole")
     train_config(smoke(runs, *WORDS, "optim.micro_batch=4", f"data.root={root}"))
     return seed_folder(runs)

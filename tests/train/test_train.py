@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from dataclasses import asdict
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -17,7 +18,8 @@ from lra.config import CONF
 from lra.disk.lock import hold
 from lra.runs import record
 from lra.train.__main__ import train
-from lra.train.callbacks import Checkpoints
+from lra.train.callbacks import Checkpoints, Stopwatch
+from lra.train.lit_module import LitClassifier
 
 MEASURED = {"step_ms", "peak_bytes"}  # differ from run to run
 
@@ -55,7 +57,16 @@ def test_run_resumed_after_a_crash_equals_an_uninterrupted_one(data_root, tmp_pa
     assert torch.load(cut / "last.ckpt", weights_only=True)["global_step"] == 6
     assert not (cut / "record.json").exists()
 
-    train_config(smoke(tmp_path / "cut", *words))
+    steps, step = [], LitClassifier.training_step
+
+    def counted(self, *batch):
+        steps.append(self.global_step)
+        return step(self, *batch)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LitClassifier, "training_step", counted)
+        train_config(smoke(tmp_path / "cut", *words))
+    assert sorted(set(steps)) == list(range(6, 12))  # none is done again
     whole = seed_folder(tmp_path / "whole")
     assert result(cut) == result(whole)
     assert (cut / "metrics.csv").read_bytes() == (whole / "metrics.csv").read_bytes()
@@ -63,6 +74,61 @@ def test_run_resumed_after_a_crash_equals_an_uninterrupted_one(data_root, tmp_pa
         a, b = (torch.load(folder / name, weights_only=True) for folder in (whole, cut))
         a, b = (x.get("state_dict", x) for x in (a, b))
         assert all(torch.equal(a[key], b[key]) for key in a | b)
+
+
+def test_the_weights_of_the_first_best_dev_score_are_those_that_are_tested(data_root, tmp_path, monkeypatch):
+    """Dev is made to say 5, 7, 7, 6; the test set is scored with the weights of step 6 and not with the last ones."""
+    said, weights, tested = iter((5.0, 7.0, 7.0, 6.0)), {}, []
+    scored = LitClassifier.on_validation_epoch_end
+    validate, test = scored, LitClassifier.on_test_epoch_end
+
+    def dev(self):
+        validate(self)
+        self.score = next(said)
+        weights[self.global_step] = {name: value.clone() for name, value in self.model.state_dict().items()}
+
+    def final(self):
+        test(self)
+        tested.append({name: value.clone() for name, value in self.model.state_dict().items()})
+
+    monkeypatch.setattr(LitClassifier, "on_validation_epoch_end", dev)
+    monkeypatch.setattr(LitClassifier, "on_test_epoch_end", final)
+    train_config(smoke(tmp_path, "optim.steps=12", "optim.eval_every=3", "optim.lr=0.01"))
+    made = record.load(seed_folder(tmp_path) / "record.json")
+    assert (made.best_step, made.val) == (6, 7.0) and len(tested) == 1 and sorted(weights) == [3, 6, 9, 12]
+    assert all(torch.equal(value, weights[6][name]) for name, value in tested[0].items())
+    assert any(not torch.equal(value, weights[12][name]) for name, value in tested[0].items())
+
+
+def test_the_time_of_a_step_leaves_evaluations_out(monkeypatch):
+    clock = iter((10.0, 10.5, 20.0, 22.0, 30.0))  # begun, 5 steps in 0.5 s, an evaluation, 10 steps in 2 s, another
+    monkeypatch.setattr("lra.train.callbacks.time.perf_counter", lambda: next(clock))
+    watch, trainer = Stopwatch(), SimpleNamespace(global_step=0)
+    watch.on_train_start(trainer, None)
+    for step in (5, 15):
+        trainer.global_step = step
+        watch.on_validation_start(trainer, None)
+        watch.on_validation_end(trainer, None)
+    assert watch.step_ms == [100.0, 200.0] and watch.median == 150.0
+
+
+def test_the_commit_of_a_record_says_whether_the_checkout_had_changes(tmp_path, monkeypatch):
+    """And none is that of another project, below whose checkout the package is installed."""
+    git = lambda *words: (
+        subprocess.run(["git", *words], cwd=tmp_path, check=True, capture_output=True, text=True).stdout
+    )
+    (tmp_path / "record.py").write_text("")
+    git("init", "-q")
+    git("add", ".")
+    git("-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qm", "one")
+    monkeypatch.setattr(record, "__file__", str(tmp_path / "record.py"))
+    head = git("rev-parse", "--short=12", "HEAD").strip()
+    assert record.git_commit() == head
+    (tmp_path / "record.py").write_text("changed")
+    assert record.git_commit() == f"{head}-dirty"
+    git("rm", "-q", "--cached", "record.py")
+    git("-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qm", "two")
+    assert record.git_commit() is None
 
 
 def test_crash_between_the_two_checkpoints_is_harmless(data_root, tmp_path, monkeypatch):

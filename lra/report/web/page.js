@@ -42,7 +42,8 @@ function filter() {
     element.hidden = !(named(element.dataset.match) && chosen(element));
     shown += !element.hidden;
   }
-  for (const element of document.querySelectorAll("g.series[data-label], .key button")) {
+  for (const element of document.querySelectorAll(".series[data-label], .key button")) {
+    if (element.closest("#runs")) continue; // labels are seeds there
     element.classList.toggle("filtered", !named(element.dataset.label));
   }
   for (const element of document.querySelectorAll("article[data-study]")) element.hidden = !chosen(element);
@@ -75,9 +76,16 @@ for (const key of document.querySelectorAll(".key")) {
 
 // A link to a run opens it.
 function open() {
-  const target = location.hash && document.getElementById(decodeURIComponent(location.hash.slice(1)));
+  let target = null;
+  try {
+    target = document.getElementById(decodeURIComponent(location.hash.slice(1)));
+  } catch (error) {
+    if (!(error instanceof URIError)) throw error;
+  }
   if (target instanceof HTMLDetailsElement) target.open = true;
 }
 window.addEventListener("hashchange", open);
+// The same link once more changes no hash.
+for (const link of document.querySelectorAll('a[href^="#run"]')) link.addEventListener("click", () => setTimeout(open));
 open();
 filter();
