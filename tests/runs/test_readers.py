@@ -1,5 +1,6 @@
 """Records and tables from disk: what is no such thing is one line with its name, and stops nothing else."""
 
+import base64
 import dataclasses
 import json
 import os
@@ -196,6 +197,21 @@ def test_a_picture_is_a_file_of_the_run_itself(tmp_path):
     assert not found.pictures and all("it is a link to another file" in line for line in told)
     (tmp_path / "linked").symlink_to(tmp_path / "seed-0", target_is_directory=True)  # a whole run may be elsewhere
     assert artifacts.read(tmp_path / "linked")[0].pictures == {"a": artifacts.PNG + b"a"}
+
+
+def test_the_page_has_curves_configuration_and_maps_of_each_run(tmp_path, monkeypatch, capfd):
+    for seed in (0, 1):
+        home = add(tmp_path / "runs", seed=seed).parent
+        (home / "metrics.csv").write_text("step,train_loss,val,lr\n3,2.0,30.0,1e-3\n6,1.5,37.5,0.0\n")
+    (home / "config.yaml").write_text("optim.lr: 0.0123\n")
+    (home / "maps").mkdir()
+    (home / "maps" / "a.png").write_bytes(artifacts.PNG + b"pixels")
+    stop, _ = run(report, f"runs={tmp_path / 'runs'}", patch=monkeypatch, capfd=capfd)
+    page = (tmp_path / "runs" / "report" / "index.html").read_text()
+    shown = page[page.index('<section id="runs">') :]
+    assert stop is None and base64.b64encode(artifacts.PNG + b"pixels").decode() in shown
+    assert "<dt>optim.lr</dt><dd>0.0123</dd>" in shown
+    assert [shown.count(f'data-label="{seed}"') for seed in (0, 1)] == [2, 2]  # dev score and loss
 
 
 def test_a_link_in_a_run_is_not_in_the_page(tmp_path, monkeypatch, capfd):
