@@ -1,7 +1,7 @@
 """Learning curves, and speed against accuracy, drawn into matplotlib's axes."""
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import mean, stdev
 from typing import NamedTuple
@@ -96,8 +96,7 @@ def learning(axes: Axes, curves: Sequence[Curve], palette: Palette) -> dict[str,
         look = {"color": COLOURS[palette.colour(curve.label)][0], "gid": f"{SERIES}{len(notes)}", **ABOVE}
         if curve.n > 1:
             axes.fill([*curve.steps, *curve.steps[::-1]], [*curve.high, *curve.low[::-1]], alpha=0.13, lw=0, **look)
-        marker = _point(curve.steps)
-        axes.plot(curve.steps, curve.mean, lw=1.8, ls=dashes(palette.dash(curve.label)), marker=marker, ms=4, **look)
+        axes.plot(curve.steps, curve.mean, lw=1.8, ls=dashes(palette.dash(curve.label)), **look)
         spread = f" ± {curve.high[-1] - curve.mean[-1]:.2f}" if curve.n > 1 else ""
         last = f"{curve.mean[-1]:.2f}{spread} at step {curve.steps[-1]:,}"
         notes[curve.label] = f"{curve.label}: {last}, n = {curve.n}"
@@ -109,7 +108,7 @@ def seeds(axes: Axes, curves: dict[int, dict[int, float]], _palette: Palette) ->
     """Draw a line for each seed of one row. Returns a tooltip for each."""
     for i, curve in enumerate(curves.values()):
         look = {"color": COLOURS[i % len(COLOURS)][0], "gid": f"{SERIES}{i}", **ABOVE}
-        axes.plot(list(curve), list(curve.values()), lw=1.8, marker=_point(curve), ms=4, **look)
+        axes.plot(list(curve), list(curve.values()), lw=1.8, **look)
     axes.set_xlabel("step", loc="right")
     return {str(seed): f"seed {seed}" for seed in curves}
 
@@ -149,11 +148,6 @@ def trade(axes: Axes, group: Sequence[Bubble], palette: Palette) -> dict[str, st
         spread = "" if b.std is None else f" ± {b.std:.2f}"
         notes[b.label] = f"{b.label}: {b.test:.2f}{spread} (n = {b.n}), {b.ms:.1f} ms a step{memory}"
     return notes
-
-
-def _point(steps: Collection[int]) -> str | None:
-    """The marker of a curve, None for one that is seen as a line."""
-    return "o" if len(steps) == 1 else None
 
 
 def ticks() -> MaxNLocator:

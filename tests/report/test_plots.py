@@ -32,12 +32,6 @@ def test_a_curve_is_the_mean_and_its_band_the_deviation(axes):
     assert notes == {"a": "a: 40.00 ± 3.00 at step 20, n = 2", "b": "b: 6.00 at step 20, n = 1"}
 
 
-def test_a_curve_of_one_evaluation_is_a_point(axes):
-    plots.learning(axes, [Curve("a", [10], [30.0], [30.0], [30.0], 1)], Palette(["a"]))
-    plots.seeds(axes, {0: {10: 30.0}, 1: {10: 31.0, 20: 32.0}}, Palette(["a"]))
-    assert [line.get_marker() for line in axes.lines] == ["o", "o", "None"]
-
-
 def test_a_bubble_stands_at_its_time_and_score_and_its_area_is_the_memory(axes):
     group = [Bubble("small", 10.0, 60.0, 1.0, 5, 1 * 2**30), Bubble("large", 100.0, 80.0, None, 1, 4 * 2**30)]
     plots.trade(axes, group, Palette(["large", "small"]))
