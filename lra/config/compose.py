@@ -74,7 +74,7 @@ def prepared(name: str, config: DictConfig, choices: DictConfig) -> DictConfig:
 
 
 def quoted(value: object) -> str:
-    """Write a value so that hydra reads it as one text, whatever is in it: /tmp/a (1)/runs -> '/tmp/a (1)/runs'."""
+    """Write a value so that hydra reads it as one text, whatever is in it: a (1)/runs -> 'a (1)/runs'."""
     text = str(value)
     if re.fullmatch(r"[\w./@+-]+", text):
         return text

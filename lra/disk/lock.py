@@ -186,10 +186,8 @@ def _read(path: Path) -> Owner | None:
 def _absent(path: Path) -> bool:
     try:
         os.lstat(path)
-    except FileNotFoundError:
-        return True
-    except OSError:
-        return False  # it may be there
+    except OSError as error:
+        return isinstance(error, FileNotFoundError)  # after any other error it may be there
     return False
 
 
