@@ -4,3 +4,10 @@ from .startup import end_quietly, wait_briefly
 
 wait_briefly()
 end_quietly()
+
+from importlib import metadata  # noqa: E402 after the settings above
+
+try:
+    __version__ = metadata.version("lra-suite")
+except metadata.PackageNotFoundError:  # a checkout that is on the path and not installed
+    __version__ = "unknown"

@@ -16,6 +16,7 @@ from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveIn
 
 from ..disk import checksums
 from . import identity, typed_json
+from .record import processor
 
 FILE = "bench.json"
 # Environment variables that decide how memory is allocated: by glibc, a preloaded allocator, or torch on a GPU.
@@ -128,7 +129,7 @@ def machine(device: str, rates: tuple[float, dict[str, float]]) -> Machine:
             Path(path).name for path in allocator["LD_PRELOAD"].replace(":", " ").split()
         )
     return Machine(
-        hardware=torch.cuda.get_device_name() if device == "cuda" else _cpu(),
+        hardware=torch.cuda.get_device_name() if device == "cuda" else processor() or platform.machine(),
         device=device,
         threads=torch.get_num_threads(),
         python=platform.python_version(),
@@ -139,14 +140,6 @@ def machine(device: str, rates: tuple[float, dict[str, float]]) -> Machine:
         copy=rates[0],
         matmul=rates[1],
     )
-
-
-def _cpu() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        return platform.processor() or platform.machine()
 
 
 def fingerprint(choices: Mapping, machine: Machine) -> str:

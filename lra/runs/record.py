@@ -1,19 +1,29 @@
 """The record of a run: its result, what it cost and what made it."""
 
 import json
+import re
+import shlex
 import subprocess
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import NonNegativeFloat, NonNegativeInt
+import torch
+from pydantic import Field, NonNegativeFloat, NonNegativeInt
 
+from .. import __version__
+from ..console import without_login
 from ..disk import checksums
 from .typed_json import STRICT, Percent, parse, renamed
 
 NAME = "record.json"
 Status = Literal["done", "diverged"]
 Baseline = Annotated[Percent, renamed("constant_baseline", "majority")]
+Share = Annotated[float, Field(ge=0, le=1)]
+_OF_THE_MACHINE = ("runs=", "data.root=", "hydra.", "hydra/")  # overrides that no result depends on
+_PATH = re.compile(r"(?<![\w.:/])(/|~)")  # the start of an absolute path, which in a URL does not stand here
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +61,22 @@ class RunRecord:
     ``peak_bytes`` (of the device, or of the whole process on a CPU) are measurements and differ from run to run;
     ``pretrain`` is the phase before, whose cost is not in the other fields; ``data`` names a file that was read in
     place of the official one, by the start of its sha256.
+
+    Fields with a default are missing in records of earlier versions. Those about the training say whether it took place
+    (``lra.train.diagnostics``) and are None for a run that diverged.
+
+    Args:
+        train_loss: mean loss of the training since the evaluation before the last one, that is at the end.
+        val_loss: mean loss over dev, with the weights of ``best_step``.
+        output_std: root of the mean, over the outputs, of their variance over the dev rows, at ``best_step``.
+        live_units: share of the hidden units of the head whose value varies over the dev rows, at ``best_step``; None
+            for a head without hidden units and for a class of the user.
+        collapsed: whether the model of ``best_step`` gives every dev row the same answer.
+        lr: learning rate of the configuration, the highest of the schedule.
+        date: end of the run in UTC, ISO 8601.
+        command: command line of the run, without folders of the machine.
+        torch, suite: versions.
+        processor: model of the CPU, also if the device is a GPU.
     """
 
     __pydantic_config__ = STRICT
@@ -79,6 +105,17 @@ class RunRecord:
     tokens: NonNegativeInt | None = None
     pretrain: Pretraining | None = None
     data: str | None = None
+    train_loss: float | None = None
+    val_loss: float | None = None
+    output_std: NonNegativeFloat | None = None
+    live_units: Share | None = None
+    collapsed: bool | None = None
+    lr: NonNegativeFloat | None = None
+    date: str | None = None
+    command: str | None = None
+    torch: str | None = None
+    suite: str | None = None
+    processor: str | None = None
 
 
 def save(record: RunRecord, folder: Path) -> None:
@@ -108,6 +145,48 @@ def load(path: Path, fingerprints: tuple[str, ...] | None = None) -> RunRecord:
 def on_cpu(device: str) -> bool:
     """Whether the ``device`` of a record is a CPU: "x86_64 CPU, 2 threads"."""
     return " CPU, " in device
+
+
+def provenance(overrides: Iterable[str]) -> dict[str, str | None]:
+    """The fields of a record that say when, by which command, with which versions and on which processor it was made.
+
+    Args:
+        overrides: those of the command line of ``lra.train``.
+    """
+    return {
+        "git": git_commit(),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "command": command(overrides),
+        "torch": torch.__version__,
+        "suite": __version__,
+        "processor": processor(),
+    }
+
+
+def command(overrides: Iterable[str]) -> str:
+    """The command line of a training, as a shell takes it.
+
+    Folders of runs and data are left out. A value with an absolute path becomes the name of the file, and a URL loses
+    its user:password@.
+
+    Args:
+        overrides: those of the command line.
+    """
+    words = []
+    for override in overrides:
+        key, _, value = override.partition("=")
+        if not override.lstrip("+~").startswith(_OF_THE_MACHINE):
+            words.append(f"{key}={value.rpartition('/')[2]}" if _PATH.search(value) else without_login(override))
+    return shlex.join(["python", "-m", "lra.train", *words])
+
+
+def processor() -> str | None:
+    """The model of the processor as Linux names it; None on another system."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return None
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), None)
 
 
 def git_commit() -> str | None:

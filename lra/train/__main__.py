@@ -6,7 +6,7 @@ from ..config.entry import main
 from ..console import log
 from ..runs import checkpoint, identity, record
 from ..runs.folder import claim, writing
-from . import build, distributed
+from . import build, diagnostics, distributed
 from .fit import fit
 from .plan import Plan, Run, resolve
 
@@ -64,6 +64,8 @@ def run_seed(plan: Plan, seed: int, choices: dict) -> None:
             if distributed.rank() == 0:
                 record.save(result, folder)
     log(f"{title}: {result.status}, test {result.test}, dev {result.val} at step {result.best_step}")
+    if result.collapsed:
+        log(f"{title}: {diagnostics.COLLAPSED}")
 
 
 def done_before(run: Run) -> bool:

@@ -77,7 +77,7 @@ class Checkpoints(L.Callback):
 
     def __init__(self, folder: Path, fingerprint: str):
         self.folder, self.fingerprint = folder, fingerprint
-        self.best_score, self.best_step = None, None
+        self.best_score, self.best_step, self.train_loss = None, None, None
 
     def on_validation_end(self, trainer, module) -> None:
         if self.best_score is None or module.score > self.best_score:
@@ -87,7 +87,8 @@ class Checkpoints(L.Callback):
                 torch.save(module.model.state_dict(), weights)
                 with checksums.replaced(self.folder / checkpoint.BEST) as part:
                     part.write_bytes(weights.getbuffer())
-        row = {"train_loss": module.mean_loss(), "val": module.score, "lr": module.rate}
+        self.train_loss = module.mean_loss()
+        row = {"train_loss": self.train_loss, "val": module.score, "lr": module.rate}
         for logger in trainer.loggers:
             logger.log_metrics(row, trainer.global_step)
         last = self.folder / checkpoint.LAST  # every process takes part, the first one writes
@@ -97,7 +98,7 @@ class Checkpoints(L.Callback):
 
     def state_dict(self) -> dict:
         best = {"best_score": self.best_score, "best_step": self.best_step}
-        return best | {checkpoint.OWNER: self.fingerprint}
+        return best | {"train_loss": self.train_loss, checkpoint.OWNER: self.fingerprint}
 
     @property
     def state_key(self) -> str:
@@ -105,6 +106,7 @@ class Checkpoints(L.Callback):
 
     def load_state_dict(self, state: dict) -> None:
         self.best_score, self.best_step = state["best_score"], state["best_step"]
+        self.train_loss = state.get("train_loss")
 
 
 class Report(L.Callback):

@@ -6,7 +6,7 @@ from torch import nn
 
 from ..data.datamodule import TaskData
 from ..runs import checkpoint, record
-from . import build, machine, pretrain
+from . import build, diagnostics, machine, pretrain
 from .lit_module import LitClassifier
 from .phase import NOT_BEGUN, run_phase
 from .plan import Plan, Run
@@ -37,7 +37,9 @@ def fit(plan: Plan, run: Run, model: nn.Module | None = None) -> record.RunRecor
         phase = NOT_BEGUN
     else:
         phase = run_phase(plan, run, module, data)
-    score = test(phase.trainer, module, data, run) if phase.status == "done" else None
+    done = phase.status == "done"
+    score = test(phase.trainer, module, data, run) if done else None
+    diagnosed = diagnostics.of_best(phase.trainer, module, data, plan.config.trainer.precision) if done else {}
     result = record.RunRecord(
         **origin(plan, run),
         params=sum(p.numel() for p in model.parameters()),
@@ -55,6 +57,8 @@ def fit(plan: Plan, run: Run, model: nn.Module | None = None) -> record.RunRecor
         status=phase.status,
         pretrain=first,
         data=data.source.substitute,
+        train_loss=diagnostics.finite(phase.train_loss),
+        **diagnosed,
     )
     for logger in phase.trainer.loggers if phase.trainer else ():
         logger.log_record(result)
@@ -78,7 +82,7 @@ def test(fitter: L.Trainer, module: LitClassifier, data: TaskData, run: Run) -> 
 
 
 def origin(plan: Plan, run: Run) -> dict:
-    """The fields of a record that are known before the training."""
+    """The fields of a record that do not come from the training."""
     config = plan.config
     return {
         "study": config.study,
@@ -88,6 +92,7 @@ def origin(plan: Plan, run: Run) -> dict:
         "label": config.label,
         "seed": run.seed,
         "fingerprint": run.fingerprint,
-        "git": record.git_commit(),
         "metric": config.task.metric,
+        "lr": config.optim.lr,
+        **record.provenance(config.command_overrides),
     }

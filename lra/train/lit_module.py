@@ -17,8 +17,14 @@ from . import optim as optimisers
 
 def loss(model: nn.Module, batch: Batch, kind: str = "cross_entropy") -> Tensor:
     """Mean over the batch of the cross entropy, or of the squared error of the single output."""
-    outputs = model(batch.inputs, batch.mask, batch.positions).float()
-    return F.mse_loss(outputs[:, 0], batch.label) if kind == "mse" else F.cross_entropy(outputs, batch.label)
+    return loss_of(model(batch.inputs, batch.mask, batch.positions).float(), batch.label, kind)
+
+
+def loss_of(outputs: Tensor, labels: Tensor, kind: str, reduction: str = "mean") -> Tensor:
+    """As ``loss``, of outputs (B, classes or 1) and labels (B,); reduction: ``none`` for the loss of each row."""
+    if kind == "mse":
+        return F.mse_loss(outputs[:, 0], labels, reduction=reduction)
+    return F.cross_entropy(outputs, labels, reduction=reduction)
 
 
 def seed_device(seed: int, device: torch.device) -> None:
@@ -129,8 +135,8 @@ class LitClassifier(LitModule):
     def on_validation_epoch_end(self) -> None:
         mine = [torch.cat(parts).cpu() for parts in zip(*self._outputs, strict=True)]
         shares = [share for share in distributed.gather(mine) if share]  # a process may have had no batch
-        outputs, labels = (torch.cat(parts) for parts in zip(*shares, strict=True))
-        self.score, self.scored = self.metric(outputs, labels), len(labels)
+        self.outputs, self.labels = (torch.cat(parts) for parts in zip(*shares, strict=True))
+        self.score, self.scored = self.metric(self.outputs, self.labels), len(self.labels)
         self._outputs.clear()
 
     on_test_epoch_start, test_step, on_test_epoch_end = (

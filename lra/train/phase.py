@@ -23,6 +23,7 @@ class Phase:
         steps: that were made, or the first one whose loss was not finite.
         status: done | diverged.
         best_score, best_step: of the evaluations on dev; None if it diverged.
+        train_loss: mean training loss since the evaluation before the last one; None if it diverged.
         step_ms: median.
         trainer: that trained it; None if the phase did not begin.
     """
@@ -31,11 +32,14 @@ class Phase:
     status: record.Status
     best_score: float | None
     best_step: int | None
+    train_loss: float | None
     step_ms: float | None
     trainer: L.Trainer | None
 
 
-NOT_BEGUN = Phase(steps=0, status="diverged", best_score=None, best_step=None, step_ms=None, trainer=None)
+NOT_BEGUN = Phase(
+    steps=0, status="diverged", best_score=None, best_step=None, train_loss=None, step_ms=None, trainer=None
+)
 
 
 def run_phase(plan: Plan, run: Run, module: LitModule, data: TaskData) -> Phase:
@@ -60,6 +64,7 @@ def run_phase(plan: Plan, run: Run, module: LitModule, data: TaskData) -> Phase:
         status=status,
         best_score=checkpoints.best_score if done else None,
         best_step=checkpoints.best_step if done else None,
+        train_loss=checkpoints.train_loss if done else None,
         step_ms=stopwatch.median,
         trainer=fitter,
     )

@@ -35,7 +35,7 @@ from lra.train.__main__ import train
 from lra.train.callbacks import Checkpoints
 
 PATIENCE = 40  # seconds
-MEASURED = ("step_ms", "peak_bytes", "git")  # differ from run to run
+MEASURED = ("step_ms", "peak_bytes", "git", "date", "command")  # differ from run to run
 SMOKE = ["task=listops", "budget=smoke", "attn=sdpa", "trainer.device=cpu"]
 
 

@@ -79,6 +79,13 @@ CHANGES = {
 }
 
 
+def test_a_record_of_an_earlier_version_has_no_diagnostics(tmp_path):
+    made = json.loads(written("record.json", tmp_path)[0].read_text())
+    later = ("train_loss", "val_loss", "output_std", "live_units", "collapsed", "lr", "date", "command", "torch")
+    checksums.save(tmp_path / "record.json", json.dumps({k: v for k, v in made.items() if k not in later}))
+    assert record.load(tmp_path / "record.json") == RECORD and {getattr(RECORD, key) for key in later} == {None}
+
+
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("kind", ["record.json", "transfer.json", "bench.json", "errors.json", "cost.json"])
 def test_what_is_no_record_is_told_in_a_line(tmp_path, kind, change):

@@ -86,6 +86,8 @@ def test_two_processes_give_the_loss_curve_of_one(data_root, tmp_path, monkeypat
     folders = [seed_folder(tmp_path / name, attn) for name in ("one", "two")]
     assert (folders[0] / "config.yaml").read_bytes() == (folders[1] / "config.yaml").read_bytes()
     a, b = map(result, folders)
+    for key in ("train_loss", "val_loss", "output_std"):  # sums in another order, as the curve
+        assert b.pop(key) == pytest.approx(a.pop(key), rel=1e-3)
     assert b.pop("device") == f"2 x {a.pop('device')}" and a == b
     assert sorted(p.name for p in folders[1].iterdir()) == sorted(p.name for p in folders[0].iterdir())
 
