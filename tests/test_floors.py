@@ -12,7 +12,7 @@ from lra.config import CONF
 ROOT = CONF.parent
 FLOORS = [
     {"startup", "console", "ops", "disk", "data.store"},
-    {"attention", "model", "data", "data_prep", "schema"},
+    {"attention", "model", "data", "data_prep"},
     {"config", "runs", "train"},
     {"sweep", "bench", "maps", "report", "integrations"},
     {"studies"},
@@ -22,7 +22,6 @@ LEVEL = {  # edges inside a floor
     ("disk", "console"),
     ("data.store", "disk"),
     ("model", "attention"),  # the contract only
-    ("schema", "model"),  # choices of its constructors
     ("runs", "config"),
     ("train", "config"),
     ("train", "runs"),

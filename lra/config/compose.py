@@ -10,8 +10,8 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from .. import schema
 from . import CONF
+from .entries import ENTRIES, check_budget
 from .label import label
 
 _DATA_KEYS = ("task=", "task.", "budget=", "budgets.", "source.", "data.root=", "protocol=", "protocol.")
@@ -55,13 +55,13 @@ def prepared(name: str, config: DictConfig, choices: DictConfig) -> DictConfig:
         choices: hydra's own configuration, with the overrides and the chosen groups.
 
     Returns:
-        The configuration with values of the types of ``schema``, ``command_overrides``, the ``data_overrides`` among
+        The configuration with values of the types of ``entries``, ``command_overrides``, the ``data_overrides`` among
         them that ``data_prep`` needs for its data, and a ``label`` if it has an attn.
 
     Raises:
-        ValueError: ``schema`` refuses an option.
+        ValueError: an option is refused.
     """
-    config = schema.resolved(name, config)
+    config = resolved(name, config)
     with open_dict(config):
         config.command_overrides = list(choices.overrides.task)
         config.data_overrides = [line for line in choices.overrides.task if line.lstrip("+~").startswith(_DATA_KEYS)]
@@ -71,6 +71,26 @@ def prepared(name: str, config: DictConfig, choices: DictConfig) -> DictConfig:
         if "attn" in choices.runtime.choices:
             config.label = label(config, choices)
     return config
+
+
+def resolved(name: str, config: DictConfig) -> DictConfig:
+    """Resolve the interpolations of a configuration and convert its values to their types.
+
+    Args:
+        name: of the entry point, a key of ``ENTRIES``.
+        config: as hydra composed it.
+
+    Raises:
+        ValueError: an option is unknown or does not take its value.
+    """
+    if name == "transfer" and "task" in config:
+        raise ValueError("a transfer has the task of its run; leave out task=")
+    if "budgets" in config:
+        check_budget(OmegaConf.to_container(config))
+    made = ENTRIES[name].parse(OmegaConf.to_container(config, resolve=True)).settled()
+    typed_config = OmegaConf.create(made.plain())
+    OmegaConf.set_struct(typed_config, True)
+    return typed_config
 
 
 def quoted(value: object) -> str:

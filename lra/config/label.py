@@ -8,8 +8,9 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
-from .. import schema
 from . import CONF
+from .section import typed
+from .sections import Name
 
 
 def label(config: DictConfig, choices: DictConfig) -> str:
@@ -44,7 +45,7 @@ def label(config: DictConfig, choices: DictConfig) -> str:
                 f"label_keys: {key}: no such key; name groups, such as block, or options, such as optim.lr"
             )
         text += f"-{key}={choices.runtime.choices.get(key) or flat.get(key)}"
-    return schema.typed(schema.Name, text.replace("/", "_"), "the label of a run")
+    return typed(Name, text.replace("/", "_"), "the label of a run")
 
 
 def _default_attn(name: str, config: DictConfig) -> dict:

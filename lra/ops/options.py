@@ -1,17 +1,23 @@
 """Choices and ranges of options: ``Literal`` lists choices, ``Annotated`` with a ``Range`` bounds numbers."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any, get_args
 
+from annotated_types import GroupedMetadata, Interval
+
 
 @dataclass(frozen=True)
-class Range:
+class Range(GroupedMetadata):
     """A range of numbers, from ``least`` or ``above`` a bound to ``most`` or ``below`` one; None for no bound."""
 
     least: float | None = None
     most: float | None = None
     above: float | None = None
     below: float | None = None
+
+    def __iter__(self) -> Iterator:
+        yield from Interval(ge=self.least, le=self.most, gt=self.above, lt=self.below)
 
     def __contains__(self, value: float) -> bool:
         return (

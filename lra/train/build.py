@@ -15,6 +15,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from torch import nn
 
 from ..attention.base import Attention, Mixer, Sizes
+from ..config import calls
 from ..config.compose import data_command
 from ..data.datamodule import TaskData
 from ..model.blocks import PreNorm
@@ -24,7 +25,6 @@ from ..model.multihead import Multihead
 from ..model.pretrainer import Pretrainer
 from ..ops import triton as kernels
 from ..runs.checkpoint import disk_bytes
-from ..schema import calls
 
 ON_A_GPU = 512  # examples of a forward pass in evaluation; halved if memory runs out
 

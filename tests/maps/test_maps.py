@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import KERNELS, MECHANISMS, config
-from test_config import run
+from support.commands import run
 
 from data_prep.pathfinder.generator import trace
 from lra.attention.base import Mixer, Sizes

@@ -7,7 +7,7 @@ import time  # noqa: F401 named by a configuration below
 import pytest
 import yaml
 from conftest import config, session_data
-from test_config import run
+from support.commands import run
 
 from lra.attention.base import Attention
 from lra.config import CONF

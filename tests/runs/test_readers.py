@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from fuzz_disk import bench_record
-from test_config import run
+from support.commands import run
 from test_report import RECORD, add
 
 from lra.disk import checksums

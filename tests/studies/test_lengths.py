@@ -5,7 +5,7 @@ import subprocess
 import sys
 
 import pytest
-from test_config import run as entry
+from support.commands import run as entry
 from test_report import RECORD
 from test_sweep import finish
 

@@ -12,7 +12,7 @@ import pytest
 import yaml
 from conftest import MECHANISMS
 from hydra.utils import instantiate
-from test_config import run as entry
+from support.commands import run as entry
 from test_report import RECORD
 
 from lra.config import CONF

@@ -4,8 +4,8 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 from torch import nn
 
-from ... import schema
 from ...attention.base import Attention
+from ...config.sections import Optim
 from ...runs.open import Run
 from ...train import build
 from ...train.restore import best
@@ -48,7 +48,7 @@ def configs(run: Run, config: DictConfig) -> tuple[DictConfig, DictConfig]:
         o.steps = steps
         o.eval_every = config.optim.eval_every or steps
         o.warmup = 2 * (steps // 20) if config.optim.warmup is None else config.optim.warmup
-    schema.section(schema.Optim, OmegaConf.to_container(o), "optim")
+    Optim.parse(OmegaConf.to_container(o), "optim")
     return source, target
 
 

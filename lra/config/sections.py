@@ -1,9 +1,11 @@
 """The options of each part of a configuration. Defaults are in ``conf``; a field with one here may be absent there."""
 
 import re
-from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Literal, TypeVar
+
+from annotated_types import MinLen, Predicate
+from pydantic import BeforeValidator, Field
 
 from ..model.classifier import MeanOver, Pool
 from ..model.embed import Positions
@@ -11,53 +13,62 @@ from ..model.norm import Norm
 from ..model.pretrainer import Loss, MaskId
 from ..ops import metrics as metric
 from ..ops.options import Positive, Range, Share, Whole
-from .calls import Call
-from .convert import ABSENT, Many, Rule
+from .calls import constructor, constructors
+from .section import Section
 
 T = TypeVar("T")
-Some = Annotated[list[T], Many()]
+listed = BeforeValidator(lambda value: value if isinstance(value, list) else [value])
+Some = Annotated[list[T], listed, MinLen(1)]  # one or more; a single value is a list of one
 Number = int | float  # an int is not converted to a float
 Least = Annotated[Number, Range(0)]
+Above = Annotated[float, Range(above=0)]
 BatchSize = Annotated[int, Range(1, 10**6)]  # of a batch
 Masked = Annotated[float, Range(above=0, below=1)]  # share of positions
 Threads = Annotated[int, Range(1, 1024)]
 Device = Literal["auto", "cpu", "cuda"]
 Precision = Literal["fp32", "bf16", "fp16"]
+
+
+def is_name(text: str) -> bool:
+    """Whether a text can be the name of a folder on every system."""
+    plain = re.fullmatch(r"[^/\\\x00-\x1f\x7f]{1,150}", text)
+    return plain is not None and text.strip(". ") != "" and text.strip() == text
+
+
+def distinct(values: list) -> bool:
+    return len(set(values)) == len(values) > 0
+
+
 Name = Annotated[
     str,
-    Rule(
-        "a name: 1 to 150 characters, no slash, no blank at an end, not . or ..",
-        lambda text: (
-            bool(re.fullmatch(r"[^/\\\x00-\x1f\x7f]{1,150}", text)) and text.strip(". ") != "" and text.strip() == text
-        ),
-    ),
+    Predicate(is_name),
+    Field(description="a name: 1 to 150 characters, no slash, no blank at an end, not . or .."),
 ]
 Trust = Name | list[Name] | None  # modules whose classes a run's config.yaml may name
 Seeds = Annotated[
     list[Annotated[int, Range(0)]],
-    Rule(
-        "a list of different whole numbers from 0, such as [0,1,2]",
-        lambda seeds: len(set(seeds)) == len(seeds) > 0,
-    ),
+    Predicate(distinct),
+    Field(description="a list of different whole numbers from 0, such as [0,1,2]"),
+]
+Betas = Annotated[
+    list[Annotated[float, Range(0, below=1)]],
+    Field(min_length=2, max_length=2, description="two numbers from 0 to below 1"),
 ]
 Metric = Literal[tuple(name for name, f in vars(metric).items() if getattr(f, "__module__", "") == metric.__name__)]
 # ``given``: arguments that ``lra.train.build`` and ``lra.train.fit`` pass to constructors, hence no options.
-Attn = Annotated[
-    Any,
-    Call(
-        given=frozenset({"dim", "heads", "head_dim", "value_dim", "length", "first"}),
-        also={"requires": Literal["gpu"], "otherwise": str},
-    ),
-]
-Block = Annotated[Any, Call(given=frozenset({"dim", "hidden", "dropout", "length"}))]
-Embed = Annotated[Any, Call(given=frozenset({"dim", "dropout", "length"}))]
-Head = Annotated[Any, Call(given=frozenset({"dim", "hidden", "outputs", "towers"}))]
-Logger = Annotated[Any, Call(given=frozenset({"folder", "first_step", "config", "seed", "fingerprint"}))]
-Source = Annotated[Any, Call(partial=False)]
+Attn = constructor(
+    "attn",
+    given=("dim", "heads", "head_dim", "value_dim", "length", "first"),
+    also={"requires": Literal["gpu"], "otherwise": str},
+)
+Block = constructor("block", given=("dim", "hidden", "dropout", "length"))
+Embed = constructor("model.embed", given=("dim", "dropout", "length"))
+Head = constructor("model.head", given=("dim", "hidden", "outputs", "towers"))
+Loggers = constructors("logger", given=("folder", "first_step", "config", "seed", "fingerprint"))
+Source = constructor("source", partial=False)
 
 
-@dataclass(kw_only=True)
-class Model:
+class Model(Section):
     layers: Annotated[int, Range(1, 1000)]
     heads: Positive
     dim: Positive
@@ -67,33 +78,30 @@ class Model:
     positions: Positions
     pool: Pool
     norm: Norm | None
-    embed_std: Annotated[float, Range(above=0)]
+    embed_std: Above
     embed: Embed | None
     head: Head | None
 
-    def validate(self) -> None:
+    def check(self) -> None:
         if not self.head_dim and self.dim % self.heads:
             raise ValueError(f"model.heads must divide model.dim {self.dim}, not {self.heads}; or set model.head_dim")
 
 
-@dataclass(kw_only=True)
-class Optim:
-    lr: Annotated[float, Range(above=0)]
+class Optim(Section):
+    lr: Above
     steps: Positive
     warmup: Whole
     batch: BatchSize
     micro_batch: BatchSize | None
     eval_every: Positive
-    betas: Annotated[
-        list[Annotated[float, Range(0, below=1)]], Rule("two numbers from 0 to below 1", lambda betas: len(betas) == 2)
-    ]
+    betas: Betas
     eps: Annotated[float, Range(0)]
     weight_decay: Annotated[float, Range(0)]
-    clip_norm: Annotated[float, Range(above=0)] | None
+    clip_norm: Above | None
     schedule: Literal["one_cycle", "linear", "cosine", "constant"]
     warmup_power: Annotated[Number, Range(above=0)]
 
-    def validate(self) -> None:
+    def check(self) -> None:
         if self.steps % self.eval_every:
             raise ValueError(f"optim.eval_every must divide optim.steps {self.steps}, not {self.eval_every}")
         if self.batch % (self.micro_batch or self.batch):
@@ -105,92 +113,99 @@ class Optim:
             )
 
 
-@dataclass(kw_only=True)
-class Masking:
+class Masking(Section):
     """The options of a task for ``pretrain=masked``."""
 
     ratio: Masked = 0.15
     loss: Loss = "cross_entropy"
 
 
-@dataclass(kw_only=True)
-class Pretrain:
-    objective: Literal["none", "masked", "next"]
-    ratio: Masked = ABSENT
-    mask_id: MaskId = ABSENT
-    loss: Loss = ABSENT
-    steps: Positive | None = ABSENT
-    matched: bool = ABSENT
-    lr: Annotated[float, Range(above=0)] = ABSENT
-    warmup: Whole = ABSENT
-    batch: BatchSize = ABSENT
-    eval_every: Positive = ABSENT
-    from_: Path | None = ABSENT
+class Pretrain(Section):
+    """Phase one; without it, ``objective`` is all that there is."""
 
-    def settle(self, optim: Optim) -> None:
-        """Settle the steps of both phases: ``matched`` takes those of phase one from ``optim``.
+    objective: Literal["none", "masked", "next"]
+    ratio: Masked = None  # null is refused: a default is not checked
+    mask_id: MaskId = "own"
+    loss: Loss = None
+    steps: Positive | None = None
+    matched: bool = False
+    lr: Above = None
+    warmup: Whole = None
+    batch: BatchSize = None
+    eval_every: Positive = None
+    from_: Path | None = Field(None, alias="from")
+
+    def of(self, optim: Optim) -> Optim:
+        """The optimiser of phase one: its own schedule, the rest as in phase two.
 
         Raises:
-            ValueError: a phase gets none, or its evaluations or warm-up do not fit it.
+            ValueError: its evaluations or its warm-up do not fit its steps.
         """
-        if self.objective == "none":  # an experiment may say more, for its phase one that is left out
-            self.__init__(objective="none")
-            return
-        if self.steps is None:
-            share = optim.steps // 2 // self.eval_every * self.eval_every if self.matched else optim.steps
-            self.steps = max(share, 1)
-        if self.matched:
-            taken, rest = divmod(self.steps * self.batch, optim.batch)
-            if rest or taken >= optim.steps:
-                raise ValueError(
-                    f"pretrain.matched needs pretrain.steps · pretrain.batch {self.steps * self.batch} to be a "
-                    f"multiple of optim.batch {optim.batch} below that times optim.steps {optim.steps}"
-                )
-            optim.steps -= taken
-            optim.validate()
         own = {key: getattr(self, key) for key in ("lr", "steps", "warmup", "batch", "eval_every")}
         try:
-            replace(optim, **own).validate()
+            return optim.changed(**own)
         except ValueError as error:
             raise ValueError(re.sub(rf"optim\.({'|'.join(own)})\b", r"pretrain.\1", str(error))) from None
 
 
-@dataclass(kw_only=True)
-class Root:
+def settled(pretrain: Pretrain, optim: Optim) -> tuple[Pretrain, Optim]:
+    """Settle the steps of both phases: ``matched`` takes the steps of phase one from ``optim``.
+
+    Raises:
+        ValueError: a phase gets none, or its evaluations or warm-up do not fit it.
+    """
+    if pretrain.objective == "none":  # an experiment may say more, for its phase one that is left out
+        return Pretrain(objective="none"), optim
+    if pretrain.steps is None:
+        every = pretrain.eval_every
+        pretrain = pretrain.changed(
+            steps=max(1, optim.steps // 2 // every * every if pretrain.matched else optim.steps)
+        )
+    if pretrain.matched:
+        taken, rest = divmod(pretrain.steps * pretrain.batch, optim.batch)
+        if rest or taken >= optim.steps:
+            raise ValueError(
+                f"pretrain.matched needs pretrain.steps · pretrain.batch {pretrain.steps * pretrain.batch} to be a "
+                f"multiple of optim.batch {optim.batch} below that times optim.steps {optim.steps}"
+            )
+        optim = optim.changed(steps=optim.steps - taken)
+    pretrain.of(optim)
+    return pretrain, optim
+
+
+class Root(Section):
     root: Path
 
 
-@dataclass(kw_only=True)
 class Data(Root):
     pad: Literal["auto", "batch", "fixed", "none", "compact"]
     mask: bool
     eval_batch: BatchSize | None
 
-    def validate(self) -> None:
+    def check(self) -> None:
         if not self.mask and self.pad != "fixed":
             raise ValueError(
                 "data.mask=false, padding as tokens, needs data.pad=fixed, or results would depend on the batch"
             )
 
 
-@dataclass(kw_only=True)
-class Task:
+class Task(Section):
     name: Name
     metric: Metric
-    loss: Literal["cross_entropy", "mse"] = ABSENT
+    loss: Literal["cross_entropy", "mse"] = "cross_entropy"
     display: Literal["pixels", "expression", "bytes", "series"]
     towers: Literal[1, 2]
-    vocab: Positive = ABSENT  # of a task of tokens
-    features: Positive = ABSENT  # of a task of real numbers
+    vocab: Positive = None  # of a task of tokens
+    features: Positive = None  # of a task of real numbers
     outputs: Positive
     limit: Positive
     shift: Whole
     masked_id: Whole | None
     length: Positive
-    positions: Positions = ABSENT
-    embed_std: Annotated[float, Range(above=0)] = ABSENT
+    positions: Positions = None
+    embed_std: Above = None
 
-    def validate(self) -> None:
+    def check(self) -> None:
         if self.metric in ("roc_auc", "balanced_accuracy") and self.outputs != 2:
             raise ValueError(f"task.outputs must be 2 with task.metric={self.metric}, not {self.outputs}")
         if (self.metric == "within_tolerance") != (self.loss == "mse"):
@@ -199,8 +214,7 @@ class Task:
             )
 
 
-@dataclass(kw_only=True)
-class Protocol:
+class Protocol(Section):
     name: Name
     mean_over: MeanOver
     cycle_momentum: bool
@@ -208,8 +222,7 @@ class Protocol:
     hold_out: Whole
 
 
-@dataclass(kw_only=True)
-class Trainer:
+class Trainer(Section):
     device: Device
     devices: Positive | Literal["auto", "launched"]
     precision: Precision

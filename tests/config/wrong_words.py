@@ -1,6 +1,6 @@
 """Wrong words, drawn out of the composed configuration of an entry point, and whether each ends as it should.
 
-python tests/schema/wrong_words.py [--seed 0] [--cases 60] [train bench ...]: runs every case in this process and prints
+python tests/config/wrong_words.py [--seed 0] [--cases 60] [train bench ...]: runs every case in this process and prints
 how many were tried and held. A case holds where the entry point ends well, or with exit status 1, one line that starts
 with ``lra:``, no traceback and not a file more than before; a training that goes on for ``PATIENCE`` seconds was
 accepted.

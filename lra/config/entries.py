@@ -1,50 +1,43 @@
 """The configuration of each entry point, ``conf/<name>.yaml``, with the types of its keys."""
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
-from omegaconf import DictConfig, OmegaConf
+from pydantic import Field
 
 from ..ops.options import Positive, Range, Whole
 from . import sections
-from .convert import ABSENT, Rule
-from .sections import Attn, Block, Least, Logger, Name, Number, Seeds, Some, Source, Threads, Trust
+from .section import Section
+from .sections import Attn, Block, Least, Loggers, Name, Number, Seeds, Some, Source, Threads, Trust
 from .studies import Bench, Dropin, Factorise, Inverses, Lengths, Pretrained, Probes
 from .wording import shown
 
 
-def check_budget(config: DictConfig) -> None:
+def check_budget(tree: Mapping[str, Any]) -> None:
     """Raise ValueError for a budget that the task does not have, since most numbers of a task are resolved from it."""
-    plain = OmegaConf.to_container(config)
-    budget, budgets = plain.get("budget"), plain.get("budgets")
-    if not isinstance(budgets, dict):
+    budget, budgets = tree.get("budget"), tree["budgets"]
+    if not isinstance(budgets, Mapping):
         raise ValueError(f"budgets must be keys with their values, not {shown(budgets)}")
     if not isinstance(budget, str) or budget not in budgets:
         raise ValueError(f"budget must be one of {', '.join(map(str, budgets))}, not {shown(budget)}")
 
 
-@dataclass(kw_only=True)
-class Prepared:
+class Prepared(Section):
     """The keys that configurations with a task share."""
 
     task: sections.Task
     source: Source
     protocol: sections.Protocol
     budget: Name
-    budgets: dict[str, dict[str, Number | None]] = field(default_factory=dict)
-    masking: sections.Masking = field(default_factory=sections.Masking)
-
-    @staticmethod
-    def before(config: DictConfig) -> None:
-        check_budget(config)
+    budgets: dict[str, dict[str, Number | None]] = Field({})
+    masking: sections.Masking = sections.Masking()
 
 
-@dataclass(kw_only=True)
 class Train(Prepared):
     seeds: Seeds
     study: Name
-    label_keys: list[str] = field(default_factory=list)
+    label_keys: list[str] = Field([])
     runs: Path
     model: sections.Model
     optim: sections.Optim
@@ -53,38 +46,34 @@ class Train(Prepared):
     attn: Attn
     pretrain: sections.Pretrain
     trainer: sections.Trainer
-    logger: dict[str, Logger] = field(default_factory=dict)
+    logger: Loggers = Field({})
 
-    def validate(self) -> None:
-        self.pretrain.settle(self.optim)
+    def settled(self) -> Self:
+        pretrain, optim = sections.settled(self.pretrain, self.optim)
+        return self.changed(pretrain=pretrain, optim=optim)
+
+    def check(self) -> None:
         if self.trainer.compile and self.data.pad == "none":
             raise ValueError(
                 "data.pad=none has a shape for each batch, too many to compile; use data.pad=batch or fixed"
             )
 
 
-@dataclass(kw_only=True)
-class Prepare:
+class Prepare(Section):
     """python -m data_prep, with a task or without."""
 
-    task: sections.Task = ABSENT
-    source: Source = ABSENT
+    task: sections.Task = None
+    source: Source = None
     protocol: sections.Protocol
     budget: Name
-    budgets: dict[str, dict[str, Number | None]] = field(default_factory=dict)
-    masking: sections.Masking = field(default_factory=sections.Masking)
+    budgets: dict[str, dict[str, Number | None]] = Field({})
+    masking: sections.Masking = sections.Masking()
     data: sections.Root
     workers: Threads | None
     force: bool
     verify: bool
 
-    @staticmethod
-    def before(config: DictConfig) -> None:
-        if "budgets" in config:
-            check_budget(config)
 
-
-@dataclass(kw_only=True)
 class Show(Prepared):
     """python -m data_prep.show"""
 
@@ -94,8 +83,7 @@ class Show(Prepared):
     out: Path
 
 
-@dataclass(kw_only=True)
-class Maps:
+class Maps(Section):
     run: Path | None
     split: str
     example: Whole
@@ -107,8 +95,7 @@ class Maps:
     data: sections.Root
 
 
-@dataclass(kw_only=True)
-class Grid:
+class Grid(Section):
     """The keys of conf/sweep/*.yaml."""
 
     name: Name
@@ -117,8 +104,7 @@ class Grid:
     grids: dict[str, dict[str, Some[Any]]]
 
 
-@dataclass(kw_only=True)
-class Sweep:
+class Sweep(Section):
     sweep: Grid
     protocol: sections.Protocol
     plan: bool
@@ -132,43 +118,38 @@ class Sweep:
     minutes: Annotated[Number, Range(above=0)] | None
 
 
-@dataclass(kw_only=True)
-class Report:
+class Report(Section):
     runs: Path
     published: bool
     study: Name | None
     out: Path | None
-    logger: dict[str, Logger] = field(default_factory=dict)
+    logger: Loggers = Field({})
 
 
-@dataclass(kw_only=True)
-class Publish:
-    runs: Annotated[Path, Rule("a folder of finished runs: runs=runs/<study>")]
+class Publish(Section):
+    runs: Annotated[Path, Field(description="a folder of finished runs: runs=runs/<study>")]
     weights: list[Whole]
     out: Path
 
 
-@dataclass(kw_only=True)
-class Tuning:
+class Tuning(Section):
     lr: Annotated[float, Range(above=0)] | None
     batch: sections.BatchSize | None
     warmup: Whole | None
     eval_every: Positive | None
 
 
-@dataclass(kw_only=True)
 class Moved(sections.Root):
     eval_batch: sections.BatchSize | None
 
 
-@dataclass(kw_only=True)
-class Transfer:
-    run: Annotated[Path, Rule("a finished run: run=runs/<study>/<task>/<label>")]
+class Transfer(Section):
+    run: Annotated[Path, Field(description="a finished run: run=runs/<study>/<task>/<label>")]
     trust: Trust
     attn: Attn
-    block: Block = ABSENT
+    block: Block = None
     trainer: sections.Trainer
-    logger: dict[str, Logger] = field(default_factory=dict)
+    logger: Loggers = Field({})
     steps: Whole
     examples: Positive
     spectrum: Whole
@@ -177,14 +158,8 @@ class Transfer:
     runs: Path
     data: Moved
 
-    @staticmethod
-    def before(config: DictConfig) -> None:
-        if "task" in config:
-            raise ValueError("a transfer has the task of its run; leave out task=")
 
-
-@dataclass(kw_only=True)
-class TransferShow:
+class TransferShow(Section):
     runs: Path
     out: Path | None
 

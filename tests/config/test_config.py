@@ -14,6 +14,7 @@ from conftest import KERNELS, MECHANISMS, SMOKE, config
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf
+from support.commands import run
 
 from data_prep.__main__ import prepare
 from lra.config import CONF
@@ -218,18 +219,6 @@ def test_cold_import_needs_no_optional_package():
         "import lra.ops.pinv, data_prep.listops"
     )
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)  # None in sys.modules refuses the import
-
-
-def run(entry, *words, patch, capfd):
-    """Exit message of an entry point in this process, None where it ends well, and what it printed on stderr."""
-    capfd.readouterr()
-    patch.setattr(sys, "argv", ["lra", *words])
-    try:
-        entry()
-        stop = None
-    except SystemExit as error:
-        stop = error.code
-    return stop, capfd.readouterr().err
 
 
 WRONG = {

@@ -1,28 +1,28 @@
 """The configurations of the measurements: conf/bench.yaml and those of the studies."""
 
-import re
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
+
+from annotated_types import MinLen, Predicate
+from pydantic import Field
 
 from ..ops.options import Positive, Range, Whole
 from ..ops.selection import Pairing
 from . import sections
-from .convert import Many, Rule
+from .section import Section
 from .sections import Device, Least, Name, Number, Precision, Some, Threads, Trust
 
 Count = Annotated[int, Range(2)]
 Pad = Annotated[
     str,
-    Rule(
-        "fixed, batch, none, compact or batch/<rows of a micro-batch>",
-        lambda pad: bool(re.fullmatch(r"(fixed|batch|none|compact)(/[1-9]\d{0,5})?", pad)),
+    Field(
+        pattern=r"^(fixed|batch|none|compact)(/[1-9]\d{0,5})?$",
+        description="fixed, batch, none, compact or batch/<rows of a micro-batch>",
     ),
 ]
 
 
-@dataclass(kw_only=True)
-class Bench:
+class Bench(Section):
     name: Name
     what: Some[Literal["attention", "block", "step", "error"]] | Literal["profile"]
     modes: Some[Literal["inference", "training"]]
@@ -53,13 +53,12 @@ class Bench:
     claims: dict[str, Number]
 
 
-@dataclass(kw_only=True)
-class Dropin:
+class Dropin(Section):
     candidates: Some[str]
     counts: Some[Count]
     n: Count
     seed: Whole
-    sources: Annotated[list[Literal["gaussian", "clustered"]], Many(0)]
+    sources: Annotated[list[Literal["gaussian", "clustered"]], sections.listed, MinLen(0)]
     heads: Positive
     head_dim: Positive
     length: Positive
@@ -74,15 +73,14 @@ class Dropin:
     threads: Threads
     runs: Path
 
-    def validate(self) -> None:
+    def check(self) -> None:
         if not (self.sources or self.run or self.model):
             raise ValueError("nothing to measure: name sources, run= or model=")
         if bool(self.model) != bool(self.examples):
             raise ValueError("model= and examples= go together: an encoder, and a .tar file that it reads")
 
 
-@dataclass(kw_only=True)
-class Factorise:
+class Factorise(Section):
     kinds: Some[str]
     iterations: Positive
     init: Literal["code", "paper"]
@@ -91,8 +89,7 @@ class Factorise:
     runs: Path
 
 
-@dataclass(kw_only=True)
-class Inverses:
+class Inverses(Section):
     run: Some[Path] | None
     trust: Trust
     n: Positive
@@ -109,15 +106,12 @@ class Inverses:
     data: sections.Root
 
 
-@dataclass(kw_only=True)
-class Lengths:
+class Lengths(Section):
     tasks: Some[Literal["adding", "temporal_order"]]
     lengths: Annotated[
         Some[Count],
-        Rule(
-            "a list of different lengths, such as [128,256]",
-            lambda lengths: len(set(lengths)) == len(lengths),
-        ),
+        Predicate(sections.distinct),
+        Field(description="a list of different lengths, such as [128,256]"),
     ]
     mechanisms: Some[str]
     seeds: sections.Seeds
@@ -131,8 +125,7 @@ class Lengths:
     runs: Path
 
 
-@dataclass(kw_only=True)
-class Pretrained:
+class Pretrained(Section):
     model: Path
     examples: Path
     train: Positive
@@ -152,16 +145,15 @@ class Pretrained:
     device: Device
     out: Path | None
 
-    def validate(self) -> None:
+    def check(self) -> None:
         if self.neighbours > self.train or self.batch > self.train:
             raise ValueError(f"neighbours and batch must be at most train {self.train}")
-        if self.out and Path(self.out).suffix == ".png":
+        if self.out and self.out.suffix == ".png":
             raise ValueError(f"out={self.out} is the path of the figure; name a .json file")
 
 
-@dataclass(kw_only=True)
-class Probes:
-    run: Annotated[Some[Path], Rule("a finished run, or a list of them: run=runs/<study>/<task>/<label>")]
+class Probes(Section):
+    run: Annotated[Some[Path], Field(description="a finished run, or a list of them: run=runs/<study>/<task>/<label>")]
     trust: Trust
     swaps: list[str]
     kept: Positive | None

@@ -2,6 +2,7 @@
 
 import json
 import pickle
+from pathlib import Path
 from typing import Annotated, Literal
 
 import pytest
@@ -10,14 +11,14 @@ from conftest import MECHANISMS, SMOKE, config, groups
 from omegaconf import OmegaConf
 
 from lra.attention.base import Attention
-from lra.config.compose import compose
+from lra.config.calls import options
+from lra.config.compose import compose, resolved
+from lra.config.section import typed
 from lra.ops.options import Positive, Range, one_of
 from lra.ops.pinv import cubic
 from lra.ops.selection import Score
 from lra.runs import identity
 from lra.runs.folder import claim
-from lra.schema import resolved, typed
-from lra.schema.calls import options
 from lra.train import build
 from lra.train.plan import resolve
 
@@ -60,12 +61,11 @@ def test_whole_numbers_for_real_ones_become_real():
 @pytest.mark.parametrize(
     "kind, value, result",
     [
-        (int, "3", 3),
+        (int, "3", None),
         (int, True, None),
         (int, 1.0, None),
         (int, 2**63, None),
         (int, "???", None),
-        (str, "???", None),
         (float, "${x}", None),
         (float, 1, 1.0),
         (float, float("nan"), None),
@@ -80,15 +80,21 @@ def test_whole_numbers_for_real_ones_become_real():
         (int | float, 2, 2),
         (int | float, 2.5, 2.5),
         (int | str, "2", "2"),
+        (int | str, 2, 2),
         (bool | Literal["reduce-overhead"], "reduce-overhead", "reduce-overhead"),
         (bool | Literal["reduce-overhead"], "fast", None),
-        (Literal[1, 2], "2", 2),
-        (Literal[1, 2], True, None),
+        (Literal[1, 2], "2", None),
+        (Literal[1, 2], 3, None),
+        (Path, 2026, Path("2026")),
+        (Path, " ", None),
+        (Path | None, None, None),
+        (str, "a\0", None),
         (Positive, 0, None),
         (Annotated[float, Range(above=0)], 0, None),
         (list[int], 3, None),
         (list[Positive], [1, 0], None),
-        (dict[str, int], {"a": "1"}, {"a": 1}),
+        (dict[str, int], {"a": 1}, {"a": 1}),
+        (dict[str, int], {"a": "1"}, None),
     ],
     ids=str,
 )

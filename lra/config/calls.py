@@ -1,0 +1,191 @@
+"""Constructor calls, ``_target_`` with options, which are typed by the constructor's keyword-only arguments.
+
+A positional argument annotated with a dataclass, such as the ``Sizes`` of a mechanism, stands for its fields.
+"""
+
+import collections.abc
+import functools
+import inspect
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, is_dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any, get_origin, get_type_hints
+
+from hydra.utils import get_object
+from pydantic import PlainSerializer, PlainValidator
+
+from .section import ABSENT, typed
+from .wording import expected, no_such_key, shown
+
+TARGET, PARTIAL = "_target_", "_partial_"  # keys of hydra's own
+
+
+@dataclass(frozen=True)
+class Call:
+    """A class or function with options. To call it passes the options on, with the other arguments.
+
+    Args:
+        path: dotted name of the function.
+        function: the class or function itself; None if the command line is still to name one (``attn=custom``).
+        options: keyword arguments, typed; a value may be another call.
+        partial: whether further arguments are needed, which are known later.
+    """
+
+    path: str
+    function: Callable | None
+    options: Mapping[str, Any]
+    partial: bool = True
+
+    @property
+    def factory(self) -> functools.partial:
+        """The function with its options; nested calls are made, or made factories too if they are partial."""
+        made = {key: _made(value) if isinstance(value, Call) else value for key, value in self.options.items()}
+        return functools.partial(self.function, **made)
+
+    def __call__(self, *arguments: Any, **more: Any) -> Any:
+        return self.factory(*arguments, **more)
+
+    def get(self, option: str, default: Any = None) -> Any:
+        """The value of an option, or the default if the call does not have the option."""
+        return self.options.get(option, default)
+
+    def changed(self, **options: Any) -> "Call":
+        """The call with further or other values of options."""
+        return replace(self, options={**self.options, **options})
+
+    def without(self, *names: str) -> "Call":
+        """The call without some options."""
+        return replace(self, options={key: value for key, value in self.options.items() if key not in names})
+
+    def plain(self) -> dict[str, Any]:
+        """The call as a tree of plain values."""
+        options = {key: value.plain() if isinstance(value, Call) else value for key, value in self.options.items()}
+        return {TARGET: self.path, **({PARTIAL: True} if self.partial else {}), **options}
+
+
+def _made(call: Call) -> Any:
+    return call.factory if call.partial else call()
+
+
+def parse(value: Any, *, name: str, partial: bool = True, given: Collection[str] = (), also: Mapping = {}) -> Call:
+    """Convert a tree to a call.
+
+    Args:
+        value: plain, with ``_target_`` and options.
+        name: of the section, for messages.
+        partial: whether the call is completed later, once the rest of its arguments is known.
+        given: arguments that are passed at that time and hence are no options.
+        also: options that the function does not take, with their types.
+
+    Raises:
+        ValueError: the target cannot be imported, or an option is unknown or missing or does not take its value.
+    """
+    if not isinstance(value, Mapping) or TARGET not in value:
+        raise ValueError(f"{name} must be a constructor call, _target_ and its options, not {shown(value)}")
+    named = {key: item for key, item in value.items() if key not in (TARGET, PARTIAL)}
+    if value[TARGET] == ABSENT:  # attn=custom
+        return Call(ABSENT, None, named)
+    function = target(value[TARGET], name)
+    known, needed = options(function, given)
+    for key in named:
+        if key not in known and key not in also:
+            raise ValueError(no_such_key(key, known.keys(), name))
+    if typed(bool, value.get(PARTIAL, False), f"{name}.{PARTIAL}") is not partial:
+        raise ValueError(f"{name}.{PARTIAL} must be {str(partial).lower()}")
+    if missing := sorted(needed - named.keys()) if not given else []:
+        raise ValueError(f"{name}.{missing[0]} is missing; {name} needs {', '.join(missing)}")
+    kinds = {**also, **known}
+    made = {key: _option(kinds[key], item, f"{name}.{key}") for key, item in named.items()}
+    return Call(value[TARGET], function, made, partial)
+
+
+def _option(kind: Any, value: Any, name: str) -> Any:
+    if isinstance(value, str) and value == ABSENT:
+        raise ValueError(f"{name} is missing; it must be {expected(kind)}")
+    if isinstance(value, Mapping) and TARGET in value:
+        return parse(value, name=name, partial=bool(value.get(PARTIAL)))
+    if get_origin(kind) is collections.abc.Callable:
+        return parse(value, name=name)
+    made = typed(kind, value, name)
+    return value if isinstance(made, Path) else made  # a path is a choice as it was written
+
+
+def constructor(name: str, **rules: Any) -> Any:
+    """The annotation of a section that is a call.
+
+    Args:
+        name: of the section.
+        rules: further arguments of ``parse``.
+    """
+    return Annotated[Call, PlainValidator(functools.partial(parse, name=name, **rules)), PlainSerializer(Call.plain)]
+
+
+def constructors(name: str, **rules: Any) -> Any:
+    """The annotation of a section of several calls, each with a name of its own."""
+
+    def convert(value: Any) -> dict[str, Call]:
+        if not isinstance(value, Mapping):
+            raise ValueError(f"{name} must be keys with their values, not {shown(value)}")
+        return {key: parse(item, name=f"{name}.{key}", **rules) for key, item in value.items()}
+
+    plain = PlainSerializer(lambda calls: {key: call.plain() for key, call in calls.items()})
+    return Annotated[dict[str, Call], PlainValidator(convert), plain]
+
+
+def target(path: Any, name: str) -> Any:
+    """Import the class or function that ``_target_`` names.
+
+    Args:
+        path: the value of ``_target_``.
+        name: of the section, for the message.
+
+    Raises:
+        ValueError: it cannot be imported or called.
+    """
+    try:
+        function = get_object(path)
+    except Exception as error:  # the module is the user's own; its import may raise anything
+        reason = " ".join(str(error.__cause__ or error).split())
+        raise ValueError(f"{name}._target_={path} cannot be imported: {reason}") from None
+    if not callable(function):
+        raise ValueError(f"{name}._target_ must name a class or a function, not {shown(path)}")
+    return function
+
+
+def options(target: Any, given: Collection[str] = ()) -> tuple[dict[str, Any], set[str]]:
+    """List the options of a constructor call: its keyword-only arguments, those of base classes included.
+
+    The fields of a dataclass are among them if a positional argument is annotated with it.
+
+    Args:
+        target: a class or a function.
+        given: arguments to leave out.
+
+    Returns:
+        The annotations by name, and the names without a default.
+    """
+    kinds: dict[str, Any] = {}
+    needed: set[str] = set()
+    for owner in reversed(inspect.getmro(target)) if inspect.isclass(target) else (target,):
+        function = owner.__init__ if inspect.isclass(owner) else owner
+        try:
+            signature = inspect.signature(function)
+        except ValueError:  # of a builtin
+            continue
+        hints = _hints(function)
+        for key, parameter in signature.parameters.items():
+            if parameter.kind is parameter.KEYWORD_ONLY:
+                if key not in given:
+                    kinds[key] = hints.get(key, kinds.get(key, Any))
+                    needed = needed | {key} if parameter.default is parameter.empty else needed - {key}
+            elif is_dataclass(hints.get(key)):
+                fields, needed_fields = options(hints[key], given)
+                kinds, needed = kinds | fields, needed | needed_fields
+    return kinds, needed
+
+
+def _hints(function: Any) -> dict[str, Any]:
+    try:
+        return get_type_hints(function, include_extras=True)
+    except Exception:  # an annotation that only a type checker can resolve
+        return {}

@@ -1,0 +1,123 @@
+"""Typed values of a configuration: a section is a frozen pydantic model, and a refused value is one line."""
+
+import functools
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Self
+
+from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, TypeAdapter, ValidationError, model_validator
+from pydantic_core import CoreSchema
+
+from .wording import refusal
+
+ABSENT = "???"  # a value that the configuration leaves to the command line
+STRICT = ConfigDict(strict=True, frozen=True, extra="forbid", allow_inf_nan=False, protected_namespaces=())
+# What a command line can spell: no and yes are truth values, 2026 is text where text is wanted, integers have 64 bits.
+_SPELLED = {
+    "bool": {"strict": False},
+    "str": {"strict": False, "coerce_numbers_to_str": True, "pattern": r"^[^\x00]*$"},
+    "int": {"ge": -(2**63), "le": 2**63 - 1},
+    "lax-or-strict": {"strict": False},  # of a path
+}
+
+
+def spelled(schema: CoreSchema) -> CoreSchema:
+    """Let a strict schema take the words of a command line.
+
+    Args:
+        schema: changed in place; the rules that it has stay.
+    """
+    if isinstance(schema, dict):
+        for key, value in _SPELLED.get(schema.get("type"), {}).items():
+            schema.setdefault(key, value)
+        if schema.get("type") == "str" and schema.get("strict"):  # the text of a path
+            schema.update(strict=False, coerce_numbers_to_str=True, pattern=r"^[^\x00]*[^\s\x00][^\x00]*$")
+    for part in schema.values() if isinstance(schema, dict) else schema if isinstance(schema, list) else ():
+        spelled(part)
+    return schema
+
+
+class Spelled:
+    """The mark of an ``Annotated`` type whose values come from a command line."""
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return spelled(handler(source))
+
+
+class Section(BaseModel):
+    """Options that belong together. A field with a default may be absent."""
+
+    model_config = STRICT
+    unlisted: ClassVar[frozenset[str]] = frozenset()  # fields that are no options
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return spelled(handler(source))
+
+    def check(self) -> None:
+        """Raise ValueError if options do not go together."""
+
+    @model_validator(mode="after")
+    def _checked(self) -> Self:
+        self.check()
+        return self
+
+    @classmethod
+    def parse(cls, tree: Mapping[str, Any], name: str = "") -> Self:
+        """Convert the values of a tree.
+
+        Args:
+            tree: plain values.
+            name: of the section, for messages; empty for a whole configuration.
+
+        Raises:
+            ValueError: an option is unknown or missing, or does not take its value.
+        """
+        tree = _present(tree)
+        try:
+            return cls.model_validate(tree)
+        except ValidationError as error:
+            raise ValueError(refusal(error, cls, tree, name)) from None
+
+    def settled(self) -> Self:
+        """The section with values that follow from several options."""
+        return self
+
+    def changed(self, **options: Any) -> Self:
+        """The section with other values of options, which still have to go together."""
+        made = self.model_copy(update=options)
+        made.check()
+        return made
+
+    def plain(self) -> dict[str, Any]:
+        """The tree of the values that were given, each of a type that JSON has."""
+        return self.model_dump(mode="json", by_alias=True, exclude_unset=True)
+
+
+def typed(kind: Any, value: Any, name: str) -> Any:
+    """Convert the value of an option.
+
+    Args:
+        kind: an annotation.
+        value: plain.
+        name: of the option, for the message.
+
+    Raises:
+        ValueError: the option does not take the value; the message names the option, the valid values and this one.
+    """
+    try:
+        return _adapter(kind).validate_python(value)
+    except ValidationError as error:
+        raise ValueError(refusal(error, kind, value, name)) from None
+
+
+@functools.cache
+def _adapter(kind: Any) -> TypeAdapter:
+    config = ConfigDict(**STRICT, arbitrary_types_allowed=True)
+    return TypeAdapter(Annotated[kind, Spelled()], config=config)
+
+
+def _present(tree: Any) -> Any:
+    """Leave out the keys without a value, but of a constructor call, which says itself what it lacks."""
+    if isinstance(tree, Mapping) and "_target_" not in tree:
+        return {key: _present(value) for key, value in tree.items() if not (isinstance(value, str) and value == ABSENT)}
+    return tree
