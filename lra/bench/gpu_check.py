@@ -26,7 +26,7 @@ from ..runs import bench_record
 
 TOTAL = 430  # seconds for everything
 TESTS = 200  # seconds of them for the tests, at most; they come first, since most of it is the compilation of kernels
-SHARE = {"figure4": 0.5, "table2": 0.55, "table2_graphs": 1.0}  # of the time that is left when a preset begins
+SHARE = {"figure4": 0.5, "table2": 1.0}  # of the time that is left when a preset begins
 START = 20  # seconds that a benchmark takes beyond its budget: imports, rates, its last case
 GRACE = 10  # seconds for an interrupted process to write its results
 MARK = "pytest.mark.gpu"

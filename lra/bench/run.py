@@ -1,6 +1,5 @@
 """The measurement of every contestant at every shape: from the configuration of a benchmark to its rows."""
 
-import dataclasses
 import gc
 import itertools
 import math
@@ -19,7 +18,7 @@ from ..runs.bench_record import Row
 from ..train import build
 from . import accuracy, contestants, roofline, workloads
 from .contestants import Shape
-from .measure import LEFT_OUT, Measurement, measure, peak_bytes
+from .measure import LEFT_OUT, Measurement, measure
 from .workloads import DTYPES, Inputs
 
 
@@ -80,7 +79,6 @@ class Group:
         self.config, self.what, self.task, self.shape, self.device = config, what, task, shape, device
         self.dtypes = dtypes
         self.made: dict[tuple[str, str | None], DictConfig] = {}
-        self.graph = config.cuda_graphs and device == "cuda"
         self.copy, self.matmul = speed
         self.pads = list(config.pads) if what == "step" and config.batches == "data" else [None]
         self.length = shape.n or self._config(config.mechanisms[0], self.pads[0]).task.length
@@ -100,19 +98,12 @@ class Group:
         steps: dict[Entry, Callable[[], None]] = {}
         measurements: dict[Entry, Measurement] = {}
         flops: dict[Entry, int | None] = {}
-        eager: dict[Entry, int] = {}  # peak bytes before capture as a CUDA graph, whose replay allocates nothing
-        pool = torch.cuda.graph_pool_handle() if self.graph else None
         for entry in entries:
             if reason := self._left_out(entry, before, deadline):
                 measurements[entry] = Measurement(status=reason)
                 continue
             try:
-                step, flops[entry] = self._build(entry, inputs)
-                if self.graph:
-                    step()
-                    eager[entry] = peak_bytes(step, self.device)
-                    step = workloads.captured(step, pool)
-                steps[entry] = step
+                steps[entry], flops[entry] = self._build(entry, inputs)
             except Exception as error:  # a contestant that cannot be built at this shape gets a row too
                 measurements[entry] = Measurement(status=failure(error))
         config = self.config
@@ -129,9 +120,6 @@ class Group:
         gc.collect()
         if self.device == "cuda":
             torch.cuda.empty_cache()
-        for entry, peak in eager.items():
-            if measurements[entry].status == "ok":
-                measurements[entry] = dataclasses.replace(measurements[entry], peak_bytes=peak)
         return [self._row(entry, measurements[entry], flops.get(entry)) for entry in entries]
 
     def _errors(self, entry: Entry, inputs: Inputs, deadline: float) -> Row:
@@ -174,7 +162,6 @@ class Group:
                 entry.mode,
                 source=self.config.batches,
                 compiled=compiled,
-                capturable=self.graph,
             )
         return step, flops
 

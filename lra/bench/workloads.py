@@ -114,7 +114,7 @@ def _step(part: nn.Module, given: tuple[Tensor, ...], inputs: Inputs, mode: str,
 
 
 def model_step(
-    config: DictConfig, device: str, dtype: str, mode: str, *, source: str, compiled: bool, capturable: bool = False
+    config: DictConfig, device: str, dtype: str, mode: str, *, source: str, compiled: bool
 ) -> Callable[[], None]:
     """Build the step of the whole classifier on a batch: its forward pass, or forward, backward and optimiser.
 
@@ -125,7 +125,6 @@ def model_step(
         mode: ``inference`` or ``training``.
         source: ``random``, one batch of full rows, which needs no data; ``data``, eight batches of the task in turn.
         compiled: whether to use torch.compile.
-        capturable: whether the optimiser can be captured as a CUDA graph.
     """
     torch.manual_seed(0)
     model = classifier(config).to(device).train(mode == "training")
@@ -143,7 +142,7 @@ def model_step(
 
     if mode == "inference":
         return inference
-    optimiser = adamw(model, config.optim, capturable=capturable)
+    optimiser = adamw(model, config.optim)
 
     def training() -> None:
         for batch in islice(batches, parts):
@@ -196,22 +195,3 @@ def random_batch(config: DictConfig, device: str) -> Batch:
     else:
         label = torch.randint(task.outputs, shape[:1], generator=generator)
     return Batch(inputs.to(device), None, label.to(device))
-
-
-def captured(step: Callable[[], None], pool: tuple) -> Callable[[], None]:
-    """Capture a step as one CUDA graph, which costs a single launch.
-
-    Args:
-        step: its inputs must be the same tensors at every call.
-        pool: memory, which graphs may share if they never run at once and keep no tensors.
-    """
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        for _ in range(3):
-            step()
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, pool=pool):
-        step()
-    return graph.replay

@@ -228,5 +228,4 @@ class Trainer(Section):
     precision: Precision
     force_bf16: bool
     compile: bool | Literal["reduce-overhead"]
-    graph: bool
     threads: Threads | None

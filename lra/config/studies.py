@@ -41,7 +41,6 @@ class Bench(Section):
     device: Device
     threads: Threads | None
     compile: bool
-    cuda_graphs: bool
     repeats: Positive
     warmup: Whole
     sample_ms: Least

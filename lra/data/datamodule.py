@@ -26,20 +26,6 @@ class Batch(NamedTuple):
     positions: Tensor | None = None
 
 
-class Form(NamedTuple):
-    """The properties of a batch that decide which operations gather it.
-
-    Args:
-        width: L, positions of its rows.
-        empty: whether a row may have no real token.
-        full: whether every token is real, so that there is no mask.
-    """
-
-    width: int
-    empty: bool
-    full: bool
-
-
 class Order:
     """An endless stream of indices 0 .. n-1: one permutation after the other, each a function of (seed, pass)."""
 
@@ -107,7 +93,6 @@ class TaskData(L.LightningDataModule):
         self.shift, self.masked_id, self.mask = shift, masked_id, mask
         self.batch, self.micro_batch, self.eval_batch = batch, micro_batch, eval_batch
         self.pad, self.seed, self.first_step = pad, seed, 0
-        self.block_end: Callable[[int], int] | None = None  # of a trainer that gathers by itself, see ``_blocks``
         self.compact = pad == "compact" and masked_id is not None
         self.splits = {}
 
@@ -130,28 +115,18 @@ class TaskData(L.LightningDataModule):
 
     def gather(self, split: str, index: np.ndarray, share: slice = slice(None)) -> Batch:
         """Return the examples of a split at index (B,), or a share of them, as wide as all of them together."""
-        rows = without_waiting(torch.from_numpy(index)[share], self.splits[split].labels.device)
-        return self.gather_form(split, rows, self.form(split, index))
-
-    def form(self, split: str, index: np.ndarray) -> Form:
-        """Tell the form of a batch of examples of a split at index (B,) from their lengths, on the CPU."""
-        index = torch.from_numpy(index)
-        lengths, width = self.row_lengths[split][index], self.length
+        rows, index, width = self.splits[split], torch.from_numpy(index), self.length
         if self.pad != "fixed":
-            width = min(width, -(-max(int(lengths.max()), 1) // MULTIPLE) * MULTIPLE)
+            longest = max(int(self.row_lengths[split][index].max()), 1)
+            width = min(width, -(-longest // MULTIPLE) * MULTIPLE)
         shortest = int(self.shortest[split][index].min())
-        empty = self.masked_id is not None or shortest == 0
-        return Form(width=width, empty=empty, full=not empty and shortest >= width)
-
-    def gather_form(self, split: str, index: Tensor, form: Form) -> Batch:
-        """Return the examples of a split at index (B,), which is on the split's device, as a batch of this form."""
-        rows, width = self.splits[split], form.width
+        index = without_waiting(index[share], rows.labels.device)
         tokens, mask = rows.gather(index, self.limit if self.compact else width, self.limit)
         if self.masked_id is not None:
             mask = mask & (tokens != self.masked_id)
-        if form.empty:
+        if self.masked_id is not None or shortest == 0:
             mask[..., 0] |= ~mask.any(-1)  # attention over nothing has no value
-        elif form.full:
+        elif shortest >= width:
             mask = None
         positions = None
         if self.compact:
@@ -189,25 +164,13 @@ class TaskData(L.LightningDataModule):
         return passes * int(lengths.sum()) + int(lengths[begun].sum())
 
     def train_dataloader(self) -> DataLoader:
-        return _loader(_Batches(self._blocks if self.block_end else self._stream))
+        return _loader(_Batches(self._stream))
 
     def val_dataloader(self) -> DataLoader:
         return _loader(_Batches(lambda: self.evaluation_batches("val")))
 
     def test_dataloader(self) -> DataLoader:
         return _loader(_Batches(lambda: self.evaluation_batches("test")))
-
-    def train_order(self, steps: int) -> np.ndarray:
-        """The examples of the first steps of training, (steps, batch) int32."""
-        order, batch = Order(len(self.splits["train"]), self.seed), self.batch
-        return np.stack([order[i * batch : (i + 1) * batch].astype(np.int32) for i in range(steps)])
-
-    def _blocks(self) -> Iterator[tuple[int, int]]:
-        """Yield (first step, step after the last) of blocks of training, each up to ``block_end(first step)``."""
-        first = self.first_step
-        while True:
-            yield first, (stop := self.block_end(first))
-            first = stop
 
     def _stream(self) -> Iterator[Batch]:
         order, first = Order(len(self.splits["train"]), self.seed), self.first_step * self.batch

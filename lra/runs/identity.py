@@ -20,7 +20,6 @@ _INDIFFERENT = (
     "trainer.device",
     "trainer.devices",
     "trainer.compile",
-    "trainer.graph",
     "trainer.threads",
     "trainer.force_bf16",  # trainer.precision is the one that was used
     "pretrain.from",

@@ -43,8 +43,6 @@ def run_seeds(plan: Plan) -> None:
         log(f"{plan.title}: this processor has no AMX, hence trainer.precision=fp32; trainer.force_bf16=true for bf16")
     if config.data.pad == "compact" and data.pad != "compact":
         log(f"{plan.title}: rows keep their padding, because the result depends on where it is: data.pad=batch")
-    if config.trainer.graph and plan.device == "cpu":
-        log(f"{plan.title}: trainer=graph without a GPU makes the same steps one by one")
     choices = identity.choices(config, data.source.provenance)
     for seed in config.seeds:
         run_seed(plan, int(seed), choices)

@@ -64,26 +64,19 @@ class LitModule(L.LightningModule):
         self.bad_step = torch.full((), torch.iinfo(torch.int64).max, device=self.device)
 
     def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
-        self.seed_step(self.global_step, batch_idx % self.trainer.accumulate_grad_batches)
-        self.rate = self.optimizers().param_groups[0]["lr"]
-
-    def seed_step(self, step: int, micro: int = 0) -> None:
-        """Seed the generators for a micro-batch of a step, in this process."""
-        key = np.random.SeedSequence((self.seed, step, micro, self.global_rank))
+        micro = batch_idx % self.trainer.accumulate_grad_batches
+        key = np.random.SeedSequence((self.seed, self.global_step, micro, self.global_rank))
         seed_device(int(key.generate_state(1, np.uint64)[0]), self.device)
+        self.rate = self.optimizers().param_groups[0]["lr"]
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         value = self.batch_loss(batch)
         self.loss_count += 1
-        # A number would be copied to the device, and waited for.
-        self.add_loss(value, self.bad_step.new_full((), self.global_step))
+        step = self.bad_step.new_full((), self.global_step)  # a number would be copied to the device, and waited for
+        with torch.no_grad():
+            self.loss_sum += value
+            self.bad_step.clamp_(max=torch.where(value.isfinite(), self.bad_step, step))
         return value
-
-    @torch.no_grad()
-    def add_loss(self, value: Tensor, step: Tensor) -> None:
-        """Add the loss of a step to ``loss_sum``, and note the first step (), int64, whose loss is not finite."""
-        self.loss_sum += value
-        self.bad_step.clamp_(max=torch.where(value.isfinite(), self.bad_step, step))
 
     def mean_loss(self) -> float:
         """Mean training loss since the last call."""

@@ -31,8 +31,8 @@ def parameter_groups(model: nn.Module, optim: Mapping) -> list[dict]:
     return [{"params": main}, *rest] if main else rest
 
 
-def adamw(model: nn.Module, optim: Mapping, *, capturable: bool = False) -> torch.optim.AdamW:
-    """Make AdamW with one launch for the parameters of a group; ``capturable``: can be part of a CUDA graph."""
+def adamw(model: nn.Module, optim: Mapping) -> torch.optim.AdamW:
+    """Make AdamW with one launch for the parameters of a group."""
     clipped = bool(optim.get("clip_norm"))  # under fp16 a fused optimiser unscales by itself, too late for clipping
     return torch.optim.AdamW(
         parameter_groups(model, optim),
@@ -41,7 +41,6 @@ def adamw(model: nn.Module, optim: Mapping, *, capturable: bool = False) -> torc
         eps=optim["eps"],
         weight_decay=optim["weight_decay"],
         fused=not clipped,
-        capturable=capturable,
     )
 
 

@@ -7,7 +7,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from ..data.datamodule import TaskData
 from ..runs import config_file, folder
-from . import build, graph_check, machine, pretrain_check
+from . import build, machine, pretrain_check
 from .distributed import Processes, processes
 
 
@@ -82,7 +82,6 @@ def resolve(config: DictConfig) -> Plan:
         raise ValueError(f"trainer.devices must divide pretrain.batch {config.pretrain.batch}, not {shared.count}")
     model = build.sketch(config)
     pretrain_check.check(config, model)
-    graph_check.check(config, model, shared.count)
     return Plan(
         config=config,
         device=device,

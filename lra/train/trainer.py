@@ -10,7 +10,6 @@ from omegaconf import DictConfig
 from torch import nn
 
 from ..data.datamodule import TaskData
-from .graph import LitGraph
 from .heap import Trim
 from .lit_module import LitClassifier
 from .plan import Plan
@@ -30,8 +29,7 @@ def quiet() -> None:
 
 def lit_classifier(config: DictConfig, model: nn.Module, *, loss: str, seed: int) -> LitClassifier:
     """A classifier with the metric, the loss, the optimiser and the schedule of a configuration."""
-    kind = LitGraph if config.trainer.graph else LitClassifier
-    return kind(
+    return LitClassifier(
         model,
         metric=config.task.metric,
         loss=loss,

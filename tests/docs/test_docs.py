@@ -53,7 +53,6 @@ ELSEWHERE = {  # downloads, files, GPUs, other hosts, packages that are not ther
     *("task=all", "task=text", "task=text_2k", "task=image", "task=retrieval", "task=genome", "verify=true"),
     *(
         "trainer=gpu",
-        "trainer=graph",
         "trainer=ddp",
         "trainer=ddp_multinode",
         "logger=wandb",
