@@ -40,7 +40,7 @@ def of_best(fitter: L.Trainer, module: LitClassifier, data: TaskData, precision:
     head, units = getattr(module.model, "head", None), []
     hidden = head.mlp[1] if isinstance(head, Head) and len(head.mlp) > 1 else None
     hook = hidden and hidden.register_forward_hook(lambda layer, given, made: units.append(made.float().cpu()))
-    module.seed_step(fitter.max_steps)  # a random selection is that of an uninterrupted run
+    torch.manual_seed(module.seed)  # for a random selection, which is then that of an uninterrupted run
     try:
         with torch.compiler.set_stance("force_eager"):  # a compiled model has no place for the hook
             fitter.test(module, data.val_dataloader(), verbose=False)
