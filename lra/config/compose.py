@@ -68,7 +68,7 @@ def prepared(name: str, config: DictConfig, choices: DictConfig) -> DictConfig:
         if (task := choices.runtime.choices.get("task")) and f"task={task}" not in config.data_overrides:
             config.data_overrides.insert(0, f"task={task}")  # named by an experiment
         config.multirun = choices.mode is RunMode.MULTIRUN
-        if "attn" in choices.runtime.choices:
+        if "attn" in config:
             config.label = label(config, choices)
     return config
 
@@ -85,6 +85,10 @@ def resolved(name: str, config: DictConfig) -> DictConfig:
     """
     if name == "transfer" and "task" in config:
         raise ValueError("a transfer has the task of its run; leave out task=")
+    if name == "sweep":
+        if config.get("attn") and "search" not in config.sweep:
+            raise ValueError("attn is an option of sweep=board; other sweeps have sweep.grids")
+        config = OmegaConf.masked_copy(config, [key for key in config if key not in ("attn", "block")])
     if "budgets" in config:
         check_budget(OmegaConf.to_container(config))
     made = ENTRIES[name].parse(OmegaConf.to_container(config, resolve=True)).settled()

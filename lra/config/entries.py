@@ -95,13 +95,24 @@ class Maps(Section):
     data: sections.Root
 
 
+class Search(Section):
+    """The learning rates of sweep=board."""
+
+    seed: Whole
+    rates: Some[sections.Above]
+    further: list[sections.Above]
+
+
 class Grid(Section):
     """The keys of conf/sweep/*.yaml."""
 
     name: Name
     tasks: Some[str]
     seeds: Seeds
-    grids: dict[str, dict[str, Some[Any]]]
+    grids: dict[str, dict[str, Some[Any]]] = Field({})
+    search: Search | None = None
+    options: list[str] = Field([])
+    mechanisms: list[str] = Field([])
 
 
 class Sweep(Section):
@@ -109,6 +120,7 @@ class Sweep(Section):
     protocol: sections.Protocol
     plan: bool
     tasks: Some[str]
+    mechanisms: list[str]
     seeds: Seeds
     budget: Name
     study: Name | None
@@ -116,6 +128,10 @@ class Sweep(Section):
     overrides: list[str]
     measure: Least
     minutes: Annotated[Number, Range(above=0)] | None
+
+    def check(self) -> None:
+        if self.mechanisms and not self.sweep.search:
+            raise ValueError("mechanisms is an option of sweep=board; other sweeps have sweep.grids")
 
 
 class Report(Section):

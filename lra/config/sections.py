@@ -97,6 +97,7 @@ class Optim(Section):
     betas: Betas
     eps: Annotated[float, Range(0)]
     weight_decay: Annotated[float, Range(0)]
+    own_lr_max: Above | None
     clip_norm: Above | None
     schedule: Literal["one_cycle", "linear", "cosine", "constant"]
     warmup_power: Annotated[Number, Range(above=0)]

@@ -18,6 +18,7 @@ WITHOUT: dict[str, Any] = {
     "ListOps.max_depth": 10,
     "model.embed_std": 0.02,
     "model.positions": "learned",
+    "optim.own_lr_max": None,
     "pretrain.objective": "none",
     "SDPA.causal": False,
     "Linear.causal": False,

@@ -21,6 +21,7 @@ from ..config.compose import quoted
 from ..config.entry import main
 from ..config.errors import explain
 from ..console import log
+from .board import Board
 from .job import FAILED, fail, job
 from .plan import Run, describe, expand, study
 from .progress import ENDED, EVERY, Watch, outcome, state, steps
@@ -53,6 +54,8 @@ def carry_out(config: DictConfig) -> str | None:
         ValueError: the overrides do not give a run.
     """
     at_once, threads = workers()
+    if "search" in config.sweep:
+        threads = 1
     if config.minutes and at_once is None:
         raise ValueError(
             "minutes is for runs on this machine, hydra/launcher=basic or joblib; a cluster has limits of its own"
@@ -60,24 +63,32 @@ def carry_out(config: DictConfig) -> str | None:
     window = Window(config.minutes)
     if threads:
         torch.set_num_threads(threads)  # for the measurement of a step
-    runs, skipped = expand(config, threads=threads)
+    if "search" in config.sweep:
+        board = Board(config, threads=threads)
+        skipped, lines, rounds = board.skipped, board.describe(at_once), board.rounds(at_once)
+    else:
+        runs, skipped = expand(config, threads=threads)
+        lines, rounds = describe(runs, config, at_once), [runs]
     for line in skipped:
         log(f"skipped: {line}")
-    print(*describe(runs, config, at_once), sep="\n", flush=True)
+    print(*lines, sep="\n", flush=True)
     if config.plan:
         return None
-    for run in runs:
-        if state(run) == "failed":
-            (run.folder / FAILED).unlink(missing_ok=True)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # stops like Ctrl-C, with a line
-    with Watch(runs) as watch:
+    with Watch([]) as watch:
         try:
             with window:
-                complete(runs, config, at_once, threads, window)
+                for runs in rounds:
+                    for run in runs:
+                        if state(run) == "failed":
+                            (run.folder / FAILED).unlink(missing_ok=True)
+                    watch.add(runs)
+                    complete(runs, config, at_once, threads, window)
         except KeyboardInterrupt:
             if not window.over:
                 raise KeyboardInterrupt(f"stopped, {watch.summary()}; the same command goes on") from None
-            window.settle(runs)
+            window.settle(list(watch.states))
+    runs = list(watch.states)
     ended = {run: state(run) for run in runs}
     if left := [run for run, status in ended.items() if status not in ENDED]:
         begun = ", ".join(f"{run} (step {steps(run):,} of {run.steps:,})" for run in left if steps(run))
@@ -150,9 +161,12 @@ def launch(runs: list[Run], config: DictConfig, at_once: int | None, threads: in
         The reason if the launcher stopped before the end, else None.
     """
     choices = HydraConfig.get()
-    overrides = [override for override in choices.overrides.hydra if not override.startswith("hydra.mode=")]
-    overrides.append(f"hydra.sweep.dir={quoted(os.path.abspath(Path(config.runs, study(config))))}")
-    if choices.runtime.choices["hydra/launcher"] == "joblib":
+    name = choices.runtime.choices["hydra/launcher"]  # sweep=board names one by itself
+    ours = ("hydra.mode=", "hydra/launcher=")
+    overrides = [override for override in choices.overrides.hydra if not override.startswith(ours)]
+    overrides.append(f"hydra/launcher={name}")
+    overrides.append(f"hydra.sweep.dir={quoted(os.path.abspath(config.runs))}")
+    if name == "joblib":
         overrides += [f"hydra.launcher.n_jobs={at_once}", "hydra.launcher.batch_size=1"]
     loader = GlobalHydra.instance().config_loader()
     latest = {} if window.end is None else {os.path.abspath(run.folder): window.latest(run) for run in runs}
@@ -163,7 +177,7 @@ def launch(runs: list[Run], config: DictConfig, at_once: int | None, threads: in
         task_function=task,
         config=loader.load_configuration("train", overrides, RunMode.MULTIRUN),
     )
-    place = lambda run: run.folder.relative_to(Path(config.runs, study(config)))
+    place = lambda run: run.folder.relative_to(config.runs)
     try:
         ended = launcher.launch([[*run.overrides, f"hydra.sweep.subdir={quoted(place(run))}"] for run in runs], 0)
     except Exception as error:  # from a scheduler or a killed worker; the remaining runs are launched again

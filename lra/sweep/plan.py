@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
+from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
@@ -56,8 +57,8 @@ class Run:
 
 def study(config: DictConfig) -> str:
     """The study of a sweep: the given one, else its name with what differs from the paper's treatment."""
-    parts = ["sweep", config.sweep.name, *(name for name in (config.protocol.name, config.budget) if name != "paper")]
-    return config.study or "-".join(parts)
+    parts = ["sweep"] * ("search" not in config.sweep) + [config.sweep.name]
+    return config.study or "-".join(parts + [name for name in (config.protocol.name, config.budget) if name != "paper"])
 
 
 IN_LABEL = ("pretrain", "pretrain.matched")  # keys that a label shows by itself
@@ -111,37 +112,59 @@ def expand(config: DictConfig, *, threads: int | None) -> tuple[list[Run], list[
             skipped.append(f"{task}: {reason}")
             continue
         try:
-            plan = resolve(composed)
+            seeds, choices = planned(composed, overrides, known, deadline)
         except ValueError as error:
             if not str(error).startswith(tuple(f"{word.split('=')[0]} " for word in point)):
                 raise
             skipped.append(f"{task}: {error}")
             continue
-        choices = identity.choices(plan.config, plan.data.source.provenance)
-        folders = {seed: plan.folder(seed) for seed in composed.seeds}
-        for folder in folders.values():
-            settle(folder, choices)
-        left = not all((folder / record.NAME).exists() for folder in folders.values())
-        seconds, basis = estimate(plan, choices, known, deadline) if left else (None, "unknown")
-        for seed, folder in folders.items():
-            run = Run(
-                overrides=(*overrides, f"seeds=[{seed}]"),
-                task=composed.task.name,
-                label=composed.label,
-                seed=seed,
-                folder=folder,
-                steps=composed.optim.steps,
-                eval_every=composed.optim.eval_every,
-                disk=checkpoint.disk_bytes(plan.params) * (1 if composed.pretrain.objective == "none" else 2),
-                seconds=seconds,
-                basis=basis,
-            )
-            runs.append(run)
+        for run in seeds:
+            settle(run.folder, choices)
+        runs += seeds
     if skipped and not runs:
         raise ValueError(skipped[0])
     if len({run.folder for run in runs}) < len(runs):
         raise ValueError(f"sweep={config.sweep.name} has the same run twice; every axis must change the label")
     return runs, skipped
+
+
+def planned(
+    composed: DictConfig, overrides: Sequence[str], known: list, deadline: float
+) -> tuple[list[Run], dict[str, Any]]:
+    """Plan the seeds of one configuration.
+
+    Args:
+        composed: configuration of lra.train.
+        overrides: that give it, without the seeds.
+        known: records of earlier runs, see ``estimate``.
+        deadline: of measurements, see ``estimate``.
+
+    Returns:
+        A run for each seed, and their choices, see ``identity.choices``.
+
+    Raises:
+        ValueError: no model or source can be made of the options.
+    """
+    plan = resolve(composed)
+    choices = identity.choices(plan.config, plan.data.source.provenance)
+    left = not all((plan.folder(seed) / record.NAME).exists() for seed in composed.seeds)
+    seconds, basis = estimate(plan, choices, known, deadline) if left else (None, "unknown")
+    runs = [
+        Run(
+            overrides=(*overrides, f"seeds=[{seed}]"),
+            task=composed.task.name,
+            label=composed.label,
+            seed=seed,
+            folder=plan.folder(seed),
+            steps=composed.optim.steps,
+            eval_every=composed.optim.eval_every,
+            disk=checkpoint.disk_bytes(plan.params) * (1 if composed.pretrain.objective == "none" else 2),
+            seconds=seconds,
+            basis=basis,
+        )
+        for seed in composed.seeds
+    ]
+    return runs, choices
 
 
 def describe(runs: list[Run], config: DictConfig, at_once: int | None) -> Iterable[str]:
@@ -165,11 +188,16 @@ def describe(runs: list[Run], config: DictConfig, at_once: int | None) -> Iterab
         if total := seconds(left):
             together = f", {clock(total / at_once)} with {at_once} at once" if at_once else ""
             yield f"  time: training and scoring about {clock(total)} one after the other{together}"
-        runs_folder = Path(config.runs).absolute()
-        free = shutil.disk_usage(next(p for p in (runs_folder, *runs_folder.parents) if p.exists())).free
-        size = sum(run.disk for run in left)
-        short = ": NOT ENOUGH" if size > free else ""
-        yield f"  disk: about {max(1, round(size / 2**20)):,} MB, {free / 2**30:,.1f} GB free{short}"
+        yield disk(left, config)
+
+
+def disk(runs: list[Run], config: DictConfig) -> str:
+    """Describe the disk space that runs take, and the free space, in one line."""
+    runs_folder = Path(config.runs).absolute()
+    free = shutil.disk_usage(next(p for p in (runs_folder, *runs_folder.parents) if p.exists())).free
+    size = sum(run.disk for run in runs)
+    short = ": NOT ENOUGH" if size > free else ""
+    return f"  disk: about {max(1, round(size / 2**20)):,} MB, {free / 2**30:,.1f} GB free{short}"
 
 
 def seconds(runs: list[Run]) -> float | None:

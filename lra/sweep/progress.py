@@ -59,9 +59,10 @@ class Watch:
     """A progress display while the block runs: a bar in a terminal, log lines elsewhere."""
 
     def __init__(self, runs: list[Run]):
-        self.runs, self.console, self.bar = runs, Console(file=sys.stderr), None
-        self.states = {run: state(run) for run in runs}
-        self.begin, self.work = time.monotonic(), self._work()
+        self.console, self.bar = Console(file=sys.stderr), None
+        self.states = {}
+        self.add(runs)
+        self.begin = time.monotonic()
         self.end, self.last_line = threading.Event(), time.monotonic()
 
     def __enter__(self) -> "Watch":
@@ -69,10 +70,17 @@ class Watch:
             columns = [BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[text]}")]
             self.bar = Progress(*columns, console=self.console, transient=True)
             self.bar.start()
-            self.line = self.bar.add_task("", total=len(self.runs), text="")
+            self.line = self.bar.add_task("", total=len(self.states), text="")
         self.thread = threading.Thread(target=self._watch, daemon=True)
         self.thread.start()
         return self
+
+    def add(self, runs: list[Run]) -> None:
+        """Display further runs."""
+        self.states = self.states | {run: state(run) for run in runs}
+        self.work = self._work()
+        if self.bar:
+            self.bar.update(self.line, total=len(self.states))
 
     def __exit__(self, *error) -> None:
         self.end.set()
@@ -108,9 +116,9 @@ class Watch:
     def summary(self) -> str:
         """Count the runs by state and estimate the remaining time."""
         count = Counter(self.states.values())
-        parts = [f"{count['done']} of {len(self.runs)} done"]
+        parts = [f"{count['done']} of {len(self.states)} done"]
         parts += [f"{count[name]} {name}" for name in ("diverged", "failed", "running", "left") if count[name]]
-        whole, now = sum(map(_weight, self.runs)), self._work()
+        whole, now = sum(map(_weight, self.states)), self._work()
         if now > self.work and whole > now:
             parts.append(f"{clock((time.monotonic() - self.begin) * (whole - now) / (now - self.work))} to go")
         return ", ".join(parts)

@@ -12,8 +12,8 @@ def parameter_groups(model: nn.Module, optim: Mapping) -> list[dict]:
     """Group the parameters of a model by learning rate and weight decay.
 
     A module may have ``rates``, factors of the learning rate by the names of its own parameters; these have no weight
-    decay (state-space models: Gu et al. 2022, section 4.1 of S4) unless they are among its ``decayed``. Everything else
-    is the first group.
+    decay (state-space models: Gu et al. 2022, section 4.1 of S4) unless they are among its ``decayed``. Their rate is
+    at most ``own_lr_max``, if that is set. Everything else is the first group.
     """
     special = {
         id(getattr(module, name)): (factor, name in getattr(module, "decayed", ()))
@@ -24,8 +24,9 @@ def parameter_groups(model: nn.Module, optim: Mapping) -> list[dict]:
     for parameter in model.parameters():
         groups.setdefault(special.get(id(parameter)), []).append(parameter)
     main = groups.pop(None)
+    rate = lambda factor: min(factor * optim["lr"], optim.get("own_lr_max") or math.inf)
     rest = [
-        {"params": parameters, "lr": factor * optim["lr"], "weight_decay": optim["weight_decay"] if decayed else 0.0}
+        {"params": parameters, "lr": rate(factor), "weight_decay": optim["weight_decay"] if decayed else 0.0}
         for (factor, decayed), parameters in groups.items()
     ]
     return [{"params": main}, *rest] if main else rest

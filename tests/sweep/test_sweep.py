@@ -93,13 +93,6 @@ def test_baselines_are_mechanisms_and_lr_gives_each_the_same_rates():
     assert list(rates) == names and set(map(tuple, rates.values())) == {(1e-4, 3e-4, 1e-3, 3e-3)}
 
 
-def test_board_has_every_mechanism_that_runs_on_a_cpu():
-    """custom needs a class of the user's; the flashcur_* need a GPU."""
-    grids = config("board").sweep.grids
-    names = [name for key, grid in grids.items() if key != "rotary" for name in grid.attn]
-    assert sorted(names) == sorted(name for name in MECHANISMS if not name.startswith("flashcur_"))
-
-
 def test_axes_outside_the_mechanism_are_part_of_the_label():
     runs = expand("lr", "sweep.grids.methods.attn=[cur_abs]", "seeds=[0]")
     assert [run.label for run in runs] == [f"cur_abs-optim.lr={lr}" for lr in (0.0001, 0.0003, 0.001, 0.003)]

@@ -96,3 +96,13 @@ def test_the_states_of_s4d_learn_at_their_own_rate():
     last = {names[id(p)].rpartition(".")[2] for p in slow["params"]}
     assert last == {"log_step", "log_decay", "frequency", "b"} and slow["lr"] == 0.001
     assert math.isclose(main["lr"], 0.004)
+
+
+@pytest.mark.parametrize(("lr", "factor"), [(3e-4, 1), (1e-3, 1), (4e-3, 1 / 4), (1e-2, 1 / 10)])
+def test_rates_of_their_own_are_at_most_own_lr_max(lr, factor):
+    """The same as a factor of min(1, 1e-3 / lr); the other parameters keep their rate."""
+    capped = OPTIONS | {"lr": lr, "own_lr_max": 1e-3}
+    main, slow = optim.adamw(build.classifier(config("s4d_lin")), capped).param_groups
+    assert main["lr"] == lr and slow["lr"] == pytest.approx(factor * lr)
+    _, same = optim.adamw(build.classifier(config("s4d_lin", f"attn.rate={factor}")), OPTIONS | {"lr": lr}).param_groups
+    assert slow["lr"] == pytest.approx(same["lr"])

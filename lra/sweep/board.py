@@ -1,0 +1,223 @@
+"""sweep=board: for every mechanism and task a search over learning rates, then seeds at the chosen rate.
+
+Everything is read from the folders of the runs, so that any process may go on at any time. Phase one has the study
+``<study>-rates`` and the rate in its labels, phase two has the study itself.
+"""
+
+import itertools
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig
+
+from ..config.compose import compose, quoted
+from ..runs import record
+from ..runs.folder import settle
+from ..train import build
+from .estimate import records
+from .plan import Run, disk, planned, seconds, study
+from .progress import state
+from .search import decide
+
+ROUND = 8  # runs for each worker that are launched together, so that few workers wait for the last ones
+FINISHED = ("done", "diverged")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """One mechanism on one task.
+
+    Args:
+        mechanism: name of conf/attn with options of lra.train.
+        experiment: name of conf/experiment.
+        run: seed of phase two without a rate.
+        keys: outside attn that are part of the label.
+        choices: of the run, see ``identity.choices``.
+    """
+
+    mechanism: str
+    experiment: str
+    run: Run
+    keys: tuple[str, ...]
+    choices: dict[str, Any]
+
+    def at(self, rate: float, seed: int, *, search: bool) -> Run:
+        """The run of a seed at a rate, in phase one if ``search``, else in phase two."""
+        home, label = self.run.folder.parents[2], self.run.label
+        keys = self.keys
+        if search:
+            home, label, keys = home.with_name(f"{home.name}-rates"), f"{label}-optim.lr={rate}", (*keys, "optim.lr")
+        words = (f"study={home.name}", f"label_keys=[{','.join(keys)}]", f"optim.lr={rate}", f"seeds=[{seed}]")
+        return replace(
+            self.run,
+            overrides=(*self.run.overrides, *words),
+            label=label,
+            seed=seed,
+            folder=home / self.run.task / label / f"seed-{seed}",
+        )
+
+
+class Board:
+    """The runs of sweep=board.
+
+    Args:
+        config: configuration of the sweep.
+        threads: CPU threads of each run.
+
+    Raises:
+        ValueError: no mechanism gives a run, or the options of one are wrong.
+    """
+
+    def __init__(self, config: DictConfig, *, threads: int):
+        self.config, self.threads = config, threads
+        self.entries: dict[str, list[Entry]] = {}
+        self.skipped: list[str] = []
+        self.known, self.deadline = records(Path(config.runs)), time.monotonic() + config.measure
+        self.settled: set[Path] = set()
+        for mechanism in mechanisms(config):
+            self.entries[mechanism] = list(filter(None, (self._entry(mechanism, task) for task in config.tasks)))
+        if not any(self.entries.values()):
+            raise ValueError(self.skipped[0] if self.skipped else "mechanisms must be names of conf/attn, not []")
+
+    def _entry(self, mechanism: str, experiment: str) -> Entry | None:
+        """One mechanism on one task; None, with a line in ``skipped``, if it cannot run there."""
+        config, attn, *options = self.config, *mechanism.split()
+        given = [word for word in config.command_overrides if word.startswith(("budget=", "protocol=", "protocol."))]
+        words = [f"experiment={experiment}", f"attn={attn}", *options, *given, *config.sweep.options]
+        words += [f"runs={quoted(config.runs)}", f"trainer.threads={self.threads}", *config.overrides]
+        keys = label_keys(options)
+        composed = compose("train", [*words, f"study={study(config)}", f"label_keys=[{','.join(keys)}]", "seeds=[0]"])
+        if not (reason := build.unavailable(composed)):
+            try:
+                (run,), choices = planned(composed, words, self.known, self.deadline)
+                run = replace(run, overrides=tuple(words))
+                return Entry(mechanism=mechanism, experiment=experiment, run=run, keys=keys, choices=choices)
+            except ValueError as error:
+                reason = str(error)
+        self.skipped.append(f"{experiment} {mechanism}: {reason}")
+        return None
+
+    def scores(self, entry: Entry) -> dict[float, float | None]:
+        """Read the dev scores of phase one by rate, None for a run that diverged or collapsed.
+
+        Raises:
+            ValueError: a run was made by another configuration.
+        """
+        search, scores = self.config.sweep.search, {}
+        for rate in {*search.rates, *search.further}:
+            run = entry.at(rate, search.seed, search=True)
+            if self.finished(entry, run, rate):
+                result = record.load(run.folder / record.NAME)
+                scores[rate] = None if result.status == "diverged" or result.collapsed else result.val
+        return scores
+
+    def finished(self, entry: Entry, run: Run, rate: float) -> bool:
+        """Whether a run has ended with a record. Raises ValueError if another configuration made it."""
+        if state(run) not in FINISHED:
+            return False
+        if run.folder not in self.settled:
+            settle(run.folder, entry.choices | {"optim.lr": rate})
+            self.settled.add(run.folder)
+        return True
+
+    def progress(self, entry: Entry) -> tuple[list[Run], float | None]:
+        """What is left of one mechanism on one task.
+
+        Returns:
+            Runs that can start now, and the chosen rate if the search is over.
+        """
+        search = self.config.sweep.search
+        rates, chosen = decide(self.scores(entry), search.rates, search.further)
+        if chosen is None:
+            return [entry.at(rate, search.seed, search=True) for rate in rates], None
+        seeds = [entry.at(chosen, seed, search=False) for seed in self.config.seeds]
+        return [run for run in seeds if not self.finished(entry, run, chosen)], chosen
+
+    def rounds(self, at_once: int | None) -> Iterator[list[Run]]:
+        """Yield the runs to launch next, mechanism by mechanism, until none is left.
+
+        A round has runs of the first mechanisms that have any left: of as many mechanisms as give each worker
+        ``ROUND`` runs. A run that fails is not yielded again.
+
+        Args:
+            at_once: number of runs at once, None if a cluster decides.
+        """
+        tried: set[Path] = set()
+        while True:
+            runs: list[Run] = []
+            for entries in self.entries.values():
+                left = [run for entry in entries for run in self.progress(entry)[0] if run.folder not in tried]
+                # phase one first, since phase two of the same task waits for it
+                runs += sorted(left, key=lambda run: run.seed != self.config.sweep.search.seed)
+                if at_once and len(runs) >= ROUND * at_once:
+                    break
+            if not runs:
+                return
+            tried |= {run.folder for run in runs}
+            yield runs
+
+    def describe(self, at_once: int | None) -> Iterable[str]:
+        """Describe in lines what is finished and what is left, its time and its disk space.
+
+        Args:
+            at_once: number of runs at once, None if a cluster decides.
+        """
+        config, search, home = self.config, self.config.sweep.search, study(self.config)
+        entries = list(itertools.chain(*self.entries.values()))
+        lines, left = [], []
+        for entry in entries:
+            scores, (now, chosen) = self.scores(entry), self.progress(entry)
+            later = [] if chosen else [entry.at(0.0, seed, search=False) for seed in config.seeds]
+            left += now + later
+            rates = f"{len(scores)} rates done" + (f", {chosen} chosen" if chosen else f", {len(now)} left")
+            seeds = f"{len(config.seeds) - len(now + later if chosen else later)} of {len(config.seeds)} seeds done"
+            time_ = f"; {_time(now + later, self.threads)} left" if now + later else ""
+            lines.append(f"  {entry.run.label} {entry.experiment}: {rates}; {seeds}{time_}")
+        rates = [run for run in left if run.folder.parents[2].name != home]
+        yield (
+            f"{home}: {len(self.entries)} mechanisms on {len(config.tasks)} tasks in {Path(config.runs) / home} and "
+            f"{home}-rates; rates {', '.join(map(str, search.rates))} with seed {search.seed}, then seeds "
+            f"{', '.join(map(str, config.seeds))}"
+        )
+        yield from lines
+        if left:
+            yield (
+                f"  left: {len(rates)} runs for the rates and {len(left) - len(rates)} at the chosen ones, more if a "
+                f"search goes on outside; {_time(left, self.threads)}{_together(left, at_once)}"
+            )
+            yield disk(left, config)
+
+
+def mechanisms(config: DictConfig) -> list[str]:
+    """The mechanisms of a sweep with their options: those of ``attn=`` and ``block=`` on the command line, if given."""
+    own = [word for word in config.command_overrides if word.lstrip("+").startswith(("attn=", "attn.", "block"))]
+    if not own:
+        return list(dict.fromkeys(config.mechanisms))
+    named = [word for word in own if word.startswith("attn=")]
+    if not named:
+        raise ValueError(f"{own[0]} needs attn=<name>; attn is a name of conf/attn, or custom with attn._target_=")
+    return [" ".join([named[-1].removeprefix("attn="), *(word for word in own if word not in named)])]
+
+
+def label_keys(options: Iterable[str]) -> tuple[str, ...]:
+    """The keys of options that a label needs: those outside attn, and not those of a group that is named too."""
+    keys = [option.lstrip("+~").split("=")[0] for option in options]
+    within = lambda key, group: key.startswith(f"{group}.")
+    return tuple(k for k in keys if k != "attn" and not within(k, "attn") and not any(within(k, g) for g in keys))
+
+
+def _time(runs: list[Run], threads: int) -> str:
+    """The time of runs on one core."""
+    if (total := seconds(runs)) is None:
+        return "time unknown"
+    minutes = total * threads / 60
+    return f"about {minutes:.0f} core-minutes" if minutes < 600 else f"about {minutes / 60:.1f} core-hours"
+
+
+def _together(runs: list[Run], at_once: int | None) -> str:
+    if not at_once or (total := seconds(runs)) is None:
+        return ""
+    return f", {total / at_once / 3600:.1f} hours with {at_once} at once"

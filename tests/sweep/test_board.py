@@ -1,0 +1,241 @@
+"""sweep=board: the choice of a learning rate, the order of runs, and going on from the folders alone."""
+
+import itertools
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import yaml
+from conftest import MECHANISMS
+
+from lra.config import CONF
+from lra.config.compose import compose
+from lra.runs import record
+from lra.sweep import __main__ as leader
+from lra.sweep import job
+from lra.sweep.board import label_keys
+from lra.sweep.search import decide
+
+RATES, FURTHER = (3e-4, 1e-3, 3e-3, 1e-2), (3e-5, 1e-4, 3e-2, 1e-1)
+LADDER = sorted(RATES + FURTHER)
+TASKS = {"tiny_recall": "recall", "tiny_listops": "listops"}
+VALUES = {
+    "study": "s", "task": "t", "protocol": "paper", "budget": "smoke", "label": "l", "fingerprint": "f", "git": None,
+    "params": 1, "metric": "accuracy", "test": 37.0, "constant_baseline": 10.0, "n_val": 64, "n_test": 64,
+    "best_step": 3, "step_ms": 1.0, "peak_bytes": 1, "device": "x86_64 CPU, 1 threads",
+}  # fmt: skip
+
+
+def searched(score):
+    """Search with a function from rates to dev scores: the rates in the order in which they are tried, the choice."""
+    scores, tried = {}, []
+    while True:
+        left, chosen = decide(scores, RATES, FURTHER)
+        if chosen is not None:
+            assert not left
+            return tried, chosen
+        assert left and not set(left) & set(scores)
+        tried += left
+        scores |= {rate: score(rate) for rate in left}
+
+
+@pytest.mark.parametrize("peak", LADDER)
+def test_a_single_peak_is_found_wherever_it_is(peak):
+    distance = lambda rate: abs(LADDER.index(rate) - LADDER.index(peak))
+    tried, chosen = searched(lambda rate: 90.0 - 10 * distance(rate))
+    assert chosen == peak
+    outside = {rate for rate in FURTHER if distance(rate) <= 1 or min(RATES) > rate > peak or max(RATES) < rate < peak}
+    assert set(tried) == set(RATES) | outside
+
+
+def test_the_choice_is_the_best_and_inside_of_what_was_tried_unless_there_is_no_further_rate():
+    rng = random.Random(0)
+    for _ in range(300):
+        table = {rate: rng.choice([None, *range(5)]) for rate in LADDER}
+        tried, chosen = searched(table.get)
+        ends = LADDER.index(min(tried)), LADDER.index(max(tried))
+        assert sorted(tried) == LADDER[ends[0] : ends[1] + 1] and tried[:4] == list(RATES)
+        living = {rate: table[rate] for rate in tried if table[rate] is not None}
+        if living:
+            assert table[chosen] == max(living.values())
+            assert chosen not in (min(tried), max(tried)) or chosen in (LADDER[0], LADDER[-1])
+            ties = [rate for rate in tried if table[rate] == table[chosen]]
+            middle = lambda rate: abs(LADDER.index(rate) - 3.5)
+            assert chosen == min(ties, key=lambda rate: (middle(rate), rate))
+        else:
+            assert min(tried) == LADDER[0] and chosen == 1e-3
+
+
+def test_without_further_rates_the_best_of_the_edge_is_chosen():
+    assert decide(dict(zip(RATES, (1.0, 2.0, 3.0, 4.0), strict=True)), RATES) == ([], 1e-2)
+    assert decide({1e-3: None}, [1e-3]) == ([], 1e-3)
+
+
+def test_the_board_lists_every_mechanism_that_runs_on_a_cpu_once():
+    """custom needs a class of the user's; the flashcur_* need a GPU."""
+    named = compose("sweep", ["sweep=board"]).mechanisms
+    assert len(set(named)) == len(named)
+    assert {words.split()[0] for words in named} == {name for name in MECHANISMS if not name.startswith("flashcur_")}
+    labels = set()
+    for attn, *words in filter(lambda words: len(words) > 1, map(str.split, named)):
+        keys = ",".join(label_keys(words))
+        labels.add(compose("train", ["task=recall", f"attn={attn}", *words, f"label_keys=[{keys}]"]).label)
+    assert labels == {"s4d_lin-block=glu", "s5-block=glu", "lru-block=glu", "mean-block=mega"}
+
+
+def test_keys_of_a_label():
+    assert label_keys(["block=mega", "block.bias=false", "attn.count=3", "+model.x=1"]) == ("block", "model.x")
+
+
+@pytest.fixture
+def board(tmp_path, monkeypatch, capfd):
+    """A function that runs the command with other words and launch, for two tiny tasks; returns its last line, stdout
+    and stderr."""
+    monkeypatch.setattr(leader, "EVERY", 0.01)
+
+    def start(launch, *words):
+        monkeypatch.setattr(leader, "launch", lambda runs, *_: launch(runs))
+        monkeypatch.setattr(sys, "argv", ["lra", *command(tmp_path, *words)[3:]])
+        capfd.readouterr()
+        try:
+            leader.sweep()
+            stop = None
+        except SystemExit as error:
+            stop = error.code
+        return stop, *capfd.readouterr()
+
+    return start
+
+
+def command(home, *words):
+    for name, task in TASKS.items():
+        path = home / "conf" / "experiment" / f"{name}.yaml"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"# @package _global_\ndefaults: [override /task: {task}, _self_]\nbudget: smoke\n")
+    words = ("seeds=[0,1]", "measure=0", *words)
+    few = [f"tasks=[{','.join(TASKS)}]"] * (not any(word.startswith("tasks=") for word in words))
+    start = ["--config-dir", str(home / "conf"), "sweep=board", f"runs={home / 'runs'}"]
+    return [sys.executable, "-m", "lra.sweep", *start, *few, *words]
+
+
+def rate(run):
+    return float(dict(word.split("=", 1) for word in run.overrides)["optim.lr"])
+
+
+def end(run, val, **changes):
+    run.folder.mkdir(parents=True, exist_ok=True)
+    values = VALUES | {"kind": "train", "seed": run.seed, "steps": run.steps, "val": val, "status": "done"}
+    (run.folder / record.NAME).write_text(json.dumps(values | changes))
+
+
+def test_rates_first_then_seeds_at_the_best_mechanism_by_mechanism(board, tmp_path):
+    rounds = []
+
+    def launch(runs):
+        rounds.append([(run.task, run.label, run.seed, rate(run)) for run in runs])
+        for run in runs:
+            peak = 1e-3 if "recall" in run.task else 1e-2  # the latter is at the edge
+            end(run, val=90.0 - 100 * abs(rate(run) - peak))
+
+    words = ("mechanisms=[mean,none]", "hydra.launcher.n_jobs=1")
+    stop, out, _ = board(launch, *words)
+    assert stop is None and "8 rates" not in out and "16 runs for the rates and 8 at the chosen ones" in out
+    runs = list(itertools.chain(*rounds))
+    assert len(set(runs)) == len(runs) == 4 * 4 + 2 + 8
+    whole = [
+        next(k for k, r in enumerate(rounds) if any(run[1] == "mean" and run[2] == seed for run in r))
+        for seed in (0, 1)
+    ]
+    first_of_none = next(k for k, r in enumerate(rounds) if any(run[1].startswith("none") for run in r))
+    assert max(whole) <= first_of_none
+    for label in ("mean", "none"):
+        for task, chosen, further in (("recall_N64_K4", 1e-3, []), ("listops", 1e-2, [3e-2])):
+            of_task = [run for run in runs if run[0] == task and run[1].partition("-")[0] == label]
+            assert [(seed, lr) for _, name, seed, lr in of_task if name == label] == [(0, chosen), (1, chosen)]
+            searched = [(name, seed, lr) for _, name, seed, lr in of_task if name != label]
+            assert searched == [(f"{label}-optim.lr={lr}", 100, lr) for lr in (*RATES, *further)]
+    homes = {"/".join(path.parts[-4:-3]) for path in (tmp_path / "runs").rglob("seed-*")}
+    assert homes == {"board", "board-rates"}
+
+    stop, out, _ = board(pytest.fail, *words)
+    assert stop is None and "5 rates done, 0.01 chosen; 2 of 2 seeds done" in out and "left:" not in out
+    (tmp_path / "runs" / "board" / "listops" / "none" / "seed-1" / record.NAME).unlink()
+    rounds.clear()
+    assert board(launch, *words)[0] is None and rounds == [[("listops", "none", 1, 1e-2)]]
+
+
+def test_diverged_runs_count_as_the_worst_and_failed_ones_leave_the_search_open(board):
+    tried = []
+
+    def launch(runs, failing=True):
+        for run in runs:
+            tried.append((run.task, run.seed, rate(run)))
+            if failing and run.task == "listops" and rate(run) == 1e-3:
+                run.folder.mkdir(parents=True, exist_ok=True)
+                job.fail(run.folder, "no memory")
+            elif rate(run) > 5e-4:
+                end(run, val=None, test=None, status="diverged")
+            else:
+                end(run, val=1.0)
+
+    stop, _, err = board(launch, "mechanisms=[mean]")
+    assert stop == "lra: 1 of 11 runs failed; the same command tries them again" and "failed, no memory" in err
+    assert {run for run in tried if run[1] != 100} == {("recall_N64_K4", seed, 3e-4) for seed in (0, 1)}
+    assert tried.count(("listops", 100, 1e-3)) == 1 and ("recall_N64_K4", 100, 1e-4) in tried
+    tried.clear()
+    assert board(lambda runs: launch(runs, failing=False), "mechanisms=[mean]")[0] is None
+    assert tried == [("listops", 100, lr) for lr in (1e-3, 1e-4)] + [("listops", seed, 3e-4) for seed in (0, 1)]
+
+
+def test_a_mechanism_of_the_users_own_and_the_number_of_its_runs(board):
+    words = ("attn=custom", "attn._target_=lra.attention.controls.Mean", "tasks=[tiny_recall]", "plan=true")
+    stop, out, _ = board(pytest.fail, *words, "measure=60")
+    assert stop is None and "  Mean tiny_recall: 0 rates done, 4 left; 0 of 2 seeds done; about" in out
+    assert "left: 4 runs for the rates and 2 at the chosen ones" in out and "core-minutes" in out
+    stop, *_ = board(pytest.fail, "block=glu")
+    assert stop.startswith("lra: block=glu needs attn=<name>")
+    stop, *_ = board(pytest.fail, "mechanisms=[nope]")
+    assert stop.startswith("lra: attn=nope: no such choice")
+    stop, *_ = board(pytest.fail, "attn=custom", "attn._target_=mine.Foo")
+    assert stop.startswith("lra: ") and "mine" in stop
+
+
+@pytest.mark.parametrize("words", ["mechanisms=[mean]", "attn=mean"])
+def test_other_sweeps_have_grids(words):
+    with pytest.raises(ValueError, match=r"of sweep=board; other sweeps have sweep.grids"):
+        compose("sweep", ["sweep=selection", words])
+
+
+def test_a_record_of_another_configuration_is_refused(board, tmp_path):
+    words = ("mechanisms=[mean]", "tasks=[tiny_recall]")
+    assert board(lambda runs: [end(run, val=1.0) for run in runs] and None, *words)[0] is None
+    folder = tmp_path / "runs" / "board-rates" / "recall_N64_K4" / "mean-optim.lr=0.001" / "seed-100"
+    (folder / "config.yaml").write_text(yaml.safe_dump({"optim.lr": 0.5}))
+    stop, *_ = board(pytest.fail, *words)
+    assert stop.startswith(f"lra: {folder} was made by another configuration (") and "optim.lr: 0.5 -> 0.001" in stop
+
+
+@pytest.mark.slow
+def test_killed_it_goes_on_from_the_folders(tmp_path, data_root):
+    words = command(tmp_path, "mechanisms=[mean]", "tasks=[tiny_recall]", "seeds=[0]", "sweep.search.further=[]")
+    start = lambda: subprocess.Popen(words, cwd=CONF.parent, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    finished = lambda: {path: path.stat().st_mtime_ns for path in (tmp_path / "runs").rglob(record.NAME)}
+    first, deadline = start(), time.monotonic() + 300
+    while len(finished()) < 2 and first.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.05)
+    os.kill(first.pid, signal.SIGKILL)
+    first.communicate(timeout=90)
+    before = finished()
+    _, err = (again := start()).communicate(timeout=300)
+    assert again.returncode == 0, err
+    after = finished()
+    assert before.items() <= after.items() and 2 <= len(before) < len(after) == 5
+    scores = {record.load(path).label: record.load(path).val for path in after if record.load(path).seed == 100}
+    chosen = decide({float(label.partition("=")[2]): val for label, val in scores.items()}, RATES)[1]
+    (seed,) = (path.parent for path in after if path.parent.name == "seed-0")
+    assert yaml.safe_load((seed / "config.yaml").read_text())["optim.lr"] == chosen
