@@ -133,6 +133,7 @@ class Source(ABC):
     classes: ClassVar[Sequence[str]] = ()  # names of the labels 0, 1, ... unless they are numbers themselves
     download: Any = None  # the download.Download of a source that has one
     sizes: Mapping[str, int | None] = {}  # examples of each split, None for all
+    floor: float | None = None  # score in percent that is known to need nothing of what the task asks for
     command: str | None = None  # to prepare it, if its arguments are not the default ones
 
     @property

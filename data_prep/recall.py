@@ -92,6 +92,7 @@ class Recall(Synthetic):
         weights = np.arange(1, length - pairs + 1, dtype=np.float64) ** (power - 1)
         self.ends: NDArray[np.float64] = np.cumsum(weights) / weights.sum()  # of each gap's share of [0, 1)
         self.ends[-1] = 1
+        self.floor = 100 / pairs  # of any value of the row
         names = [chr(ord("a") + k) if keys <= 26 else f"k{k}" for k in range(keys)]
         self.alphabet = (".", *(f"?{key}" for key in names), *(f"{key}={v}" for key in names for v in range(values)))
 

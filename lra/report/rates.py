@@ -43,7 +43,9 @@ def rates(study: str, rows: list[Row]) -> Table | None:
         best = max(finished, key=lambda rate: finished[rate].dev, default="")
         differ = len({row.n for row in finished.values()}) > 1
         devs = ", ".join(
-            f"{rate} {number(row.dev)}" + f" (n = {row.n})" * (differ and rate in finished)
+            f"{rate} {number(row.dev)}"
+            + f" (n = {row.n})" * (differ and rate in finished)
+            + (f" (collapsed {len(row.collapsed)}/{row.n})" if row.collapsed else "")
             for rate, row in sorted(by_rate.items(), key=_order)
         )
         lines.append([label, task, _cell(by_rate.get(BUDGET)), _cell(by_rate.get(best)), best, devs])
@@ -66,4 +68,4 @@ def _order(pair: tuple[str, Row]) -> float:
 
 
 def _cell(row: Row | None) -> Cell:
-    return replace(score(row.scores, row.lost), link=row.place) if row else Cell()
+    return replace(score(row.scores, row.lost, row.collapsed), link=row.place) if row else Cell()

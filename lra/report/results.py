@@ -15,6 +15,7 @@ from .table import Cell, Table, frame, stem
 
 HEAD = ("mechanism", "test", "n", "dev", "constant", "ms", "params")
 CONTROL = "mean"  # without attention: every query gets the mean of the values
+COLLAPSED = "Collapsed seeds give every example the same answer; the mean is over all seeds, with them. "
 BELOW = ("details", "published")
 AVERAGED = (
     "Means over tasks, compared only between mechanisms with the same tasks. Published means are recomputed from the "
@@ -40,6 +41,7 @@ def results(study: str, rows: list[Row]) -> Table:
     for task in tasks:
         of_task = [by_label_and_task.get((label, task)) for label in labels]
         columns[task] = mark([cell(row) for row in of_task], [row.scores if row else {} for row in of_task])
+    dead = COLLAPSED if any(row.collapsed for row in rows) else ""
     if len(tasks) > 1 and {row.facts["metric"] for row in rows} == {"accuracy"}:
         lines = [[by_label_and_task.get((label, task)) for task in tasks] for label in labels]
         columns["mean"] = mark([average(line) for line in lines], [over_tasks(line) for line in lines])
@@ -50,7 +52,7 @@ def results(study: str, rows: list[Row]) -> Table:
         name=stem(f"study-{study}"),
         title=study,
         about=f"Test scores, mean ± sample standard deviation over seeds ({seeds}); {', '.join(treatment)}. "
-        f"{_pretrained(rows)}{MARKS}",
+        f"{_pretrained(rows)}{dead}{MARKS}",
         cells=frame(
             ("mechanism", *columns), zip(labels, *columns.values(), strict=True), [(study, name, "") for name in labels]
         ),
@@ -75,8 +77,8 @@ def over_control(study: str, rows: list[Row]) -> Table | None:
     labels = sorted({row.label for row in rows if row.task in control} - {CONTROL})
     if not labels:
         return None
-    scores = {(row.label, row.task): row.scores for row in rows}
-    columns = {task: [difference(scores.get((name, task), {}), control[task]) for name in labels] for task in control}
+    found = {(row.label, row.task): row for row in rows}
+    columns = {task: [_gain(found.get((name, task)), found[CONTROL, task]) for name in labels] for task in control}
     judged = {task: [cell.mark for cell in cells if cell.std is not None] for task, cells in columns.items()}
     alike = [task for task, marks in judged.items() if marks and set(marks) == {"tied"}]
     return Table(
@@ -92,11 +94,19 @@ def over_control(study: str, rows: list[Row]) -> Table | None:
     )
 
 
+def _gain(row: Row | None, control: Row) -> Cell:
+    """Make a cell of a row's gain, with the collapsed seeds of the row and of the control."""
+    made = difference(row.scores, control.scores) if row else Cell()
+    dead = [f"collapsed {len(r.collapsed)}/{r.n}" + " of the control" * (r is control)
+            for r in (row, control) if r and r.collapsed]  # fmt: skip
+    return replace(made, text=f"{made.text} ({', '.join(dead)})") if made.text and dead else made
+
+
 def cell(row: Row | None) -> Cell:
     """Make a cell of a row's score, linked to its runs; the note says what pretraining it had."""
     if not row:
         return Cell()
-    scored = score(row.scores, row.lost)
+    scored = score(row.scores, row.lost, row.collapsed)
     return replace(scored, link=row.place, note="; ".join(filter(None, [scored.note, row.facts["pretrained"]])))
 
 
@@ -109,12 +119,16 @@ def over_tasks(rows: list[Row | None]) -> dict[int, float]:
 
 def average(rows: list[Row | None]) -> Cell:
     """Make a cell of the mean over tasks; empty if a task is missing."""
-    if scores := over_tasks(rows):
-        return score(scores)
     if not all(row and row.scores for row in rows):
         return Cell()
-    value = mean(row.test for row in rows)
-    return Cell(text=f"{value:.2f}", value=value, note="the tasks have different seeds")
+    if scores := over_tasks(rows):
+        made = score(scores)
+    else:
+        value = mean(row.test for row in rows)
+        made = Cell(text=f"{value:.2f}", value=value, note="the tasks have different seeds")
+    if dead := sum(len(row.collapsed) for row in rows):
+        made = replace(made, text=f"{made.text} (collapsed {dead}/{sum(row.n for row in rows)})", collapsed=dead)
+    return made
 
 
 class Line(NamedTuple):
@@ -148,7 +162,7 @@ def details(study: str, rows: list[Row]) -> list[Table]:
 
 
 def _cells(row: Row) -> list[Cell]:
-    test, n = score(row.scores), f"{row.n} (+{row.lost})" if row.lost else str(row.n)
+    test, n = score(row.scores, collapsed=row.collapsed), f"{row.n} (+{row.lost})" if row.lost else str(row.n)
     return [
         replace(test, text=test.text or number(None), n=None),
         Cell(text=n, value=row.n),
@@ -180,7 +194,8 @@ def _averages(study: str, rows: list[Row]) -> list[Table]:
                 key: joined(word for row in of_label for word in row.facts[key].split(SEPARATOR) if word)
                 for key in ("protocol", "budget", "data")
             }
-            missing = [f"no finished seed on {row.task}" for row in of_label if row.test is None]
+            missing = [f"{row.task}: collapsed {len(row.collapsed)}/{row.n}" for row in of_label if row.collapsed]
+            missing += [f"no finished seed on {row.task}" for row in of_label if row.test is None]
             means = [] if facts["data"] else published.averages(label, scores)
             values = [(source, number(value)) for source, value in means]
             line = Line(label, [Cell(text=number(value), value=value)], facts, missing, values)

@@ -2,7 +2,7 @@
 
 import math
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from itertools import compress
 from statistics import mean, stdev, variance
@@ -20,12 +20,16 @@ MARKS = (
 )
 
 
-def score(scores: Mapping[int, float], lost: int = 0) -> Cell:
+def score(scores: Mapping[int, float], lost: int = 0, collapsed: Collection[int] = ()) -> Cell:
     """Make a cell of test scores: mean ± sample standard deviation over seeds.
+
+    The mean is over all finished seeds, since choosing the good ones afterwards would favour a mechanism that seldom
+    trains. The text says how many of them collapsed, and the note has the mean of the others.
 
     Args:
         scores: by seed.
         lost: number of seeds without a result, for the note.
+        collapsed: seeds that give every example the same answer.
     """
     if not scores:
         return Cell(note=f"{lost} seed{'s' * (lost > 1)} without a result" if lost else "")
@@ -33,7 +37,11 @@ def score(scores: Mapping[int, float], lost: int = 0) -> Cell:
     std = stdev(values) if len(values) > 1 else None
     text = f"{mean(values):.2f}" + ("" if std is None else f" ± {std:.2f}")
     note = f"n = {len(values)}" + (f", {lost} more without a result" if lost else "")
-    return Cell(text=text, value=mean(values), std=std, n=len(values), note=note)
+    if collapsed:
+        text += f" (collapsed {len(collapsed)}/{len(values)})"
+        if others := [value for seed, value in scores.items() if seed not in collapsed]:
+            note += f", {mean(others):.2f} over the {len(others)} that did not collapse"
+    return Cell(text=text, value=mean(values), std=std, n=len(values), collapsed=len(collapsed) or None, note=note)
 
 
 def p_value(a: Mapping[int, float], b: Mapping[int, float]) -> float | None:

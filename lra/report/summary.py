@@ -56,6 +56,11 @@ class Row:
         return _by_seed(self.runs.values(), "test")
 
     @property
+    def collapsed(self) -> set[int]:
+        """The finished seeds that give every dev example the same answer."""
+        return {r.seed for r in self.runs.values() if r.collapsed}
+
+    @property
     def score(self) -> str:
         """Mean ± sample standard deviation of the test scores."""
         return number(self.test) + (f" ± {self.std:.2f}" if self.std is not None else "")
@@ -161,6 +166,9 @@ def summarise(runs: dict[Path, RunRecord]) -> Row:
     for status in sorted({r.status for r in results} - {"done"}):
         steps = sorted(r.steps for r in results if r.status == status)
         remarks.append(f"{len(steps)} {status} at step{'s' if len(steps) > 1 else ''} {', '.join(map(str, steps))}")
+    if dead := {r.seed for r in done if r.collapsed}:
+        living = [value for seed, value in _by_seed(results, "test").items() if seed not in dead]
+        remarks.append(f"collapsed {len(dead)}/{len(tests)}" + (f", others {mean(living):.2f}" if living else ""))
     seeds = [r.seed for r in results]
     remarks += [f"{seeds.count(s)} different results of seed {s}" for s in sorted(set(seeds)) if seeds.count(s) > 1]
     values = {key: joined(getattr(r, key) for r in results) for key in FACTS if key not in OWN}

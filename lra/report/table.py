@@ -22,6 +22,7 @@ class Cell:
     Args:
         text: shown.
         value, std, n: the numbers behind it, for sorting and CSV.
+        collapsed: number of seeds among ``n`` that give every example the same answer; None if there are none.
         mark: ``best``, ``tied`` or empty.
         note: explains the text.
         link: an id in the page.
@@ -31,6 +32,7 @@ class Cell:
     value: float | None = None
     std: float | None = None
     n: int | None = None
+    collapsed: int | None = None
     mark: str = ""
     note: str = ""
     link: str = ""
@@ -112,7 +114,11 @@ class Table:
                 continue
             # FAIL of the leaderboard is not a number
             columns[name] = [cell.text if cell.value is None else _plain(cell.value) for cell in cells]
-            for part, called in (("std", "se" if name in self.errors else "std"), ("n", "n")):
+            for part, called in (
+                ("std", "se" if name in self.errors else "std"),
+                ("n", "n"),
+                ("collapsed", "collapsed"),
+            ):
                 values = [getattr(cell, part) for cell in cells]
                 if any(value is not None for value in values):
                     columns[f"{name} {called}"] = [None if value is None else _plain(value) for value in values]

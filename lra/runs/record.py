@@ -77,6 +77,9 @@ class RunRecord:
         command: command line of the run, without folders of the machine.
         torch, suite: versions.
         processor: model of the CPU, also if the device is a GPU.
+        floor: test score that needs nothing of what the task asks for: ``constant_baseline``, or the score that is
+            known for the source if that is higher.
+        bag: test score of a classifier on the counts of tokens (``lra.data.bag``); None if it was not fitted before.
     """
 
     __pydantic_config__ = STRICT
@@ -116,6 +119,8 @@ class RunRecord:
     torch: str | None = None
     suite: str | None = None
     processor: str | None = None
+    floor: Percent | None = None
+    bag: Percent | None = None
 
 
 def save(record: RunRecord, folder: Path) -> None:

@@ -4,6 +4,7 @@ import lightning as L
 import torch
 from torch import nn
 
+from ..data import bag
 from ..data.datamodule import TaskData
 from ..runs import checkpoint, record
 from . import build, diagnostics, machine, pretrain
@@ -40,12 +41,15 @@ def fit(plan: Plan, run: Run, model: nn.Module | None = None) -> record.RunRecor
     done = phase.status == "done"
     score = test(phase.trainer, module, data, run) if done else None
     diagnosed = diagnostics.of_best(phase.trainer, module, data, plan.config.trainer.precision) if done else {}
+    constant = data.baseline("test", module.metric)
     result = record.RunRecord(
         **origin(plan, run),
         params=sum(p.numel() for p in model.parameters()),
         val=phase.best_score,
         test=score,
-        constant_baseline=data.baseline("test", module.metric),
+        constant_baseline=constant,
+        floor=max(constant, data.source.floor or 0.0),
+        bag=bag.read(bag.path(data, plan.config.task.metric)),
         n_val=len(data.splits["val"]),
         n_test=len(data.splits["test"]),
         best_step=phase.best_step,

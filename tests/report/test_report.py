@@ -14,7 +14,7 @@ import pytest
 from rich.console import Console
 
 from lra.config import CONF
-from lra.report import paper_tables, published, results, summary, swaps
+from lra.report import paper_tables, published, rates, results, summary, swaps
 from lra.report.export import export
 from lra.report.table import Cell, Table, frame, stem
 from lra.runs import record
@@ -107,6 +107,28 @@ def test_diverged_seeds_are_not_averaged_and_not_hidden(tmp_path):
     assert lines["cur_abs"]["details"] == "1 diverged at step 123"
     assert (lines["softmax"]["test"], lines["softmax"]["n"]) == ("-", "0 (+1)")
     assert "1 diverged at step 9" in lines["softmax"]["details"].split("; ")
+
+
+def test_collapsed_seeds_are_told_beside_every_mean(tmp_path):
+    for seed, test in enumerate((17.0, 60.0, 17.0, 64.0, 17.0)):
+        add(tmp_path, seed=seed, test=test, collapsed=test == 17, budget="quick")
+        add(tmp_path, seed=seed, test=20.0 + seed, label="mean", collapsed=False, budget="quick")
+        add(tmp_path, seed=seed, test=50.0 + seed, task="image", budget="quick")
+        add(tmp_path, seed=seed, test=17.0, label="cur_abs-optim.lr=1e-2", collapsed=True, budget="quick")
+    lines = texts(table(tmp_path)["listops"])["cur_abs"]
+    assert lines["test"] == "35.00 ± 24.69 (collapsed 3/5)" and lines["n"] == "5"
+    assert "collapsed 3/5, others 62.00" in lines["details"].split("; ")
+    studies = summary.collect(tmp_path)[0]["paper-paper"]
+    board = results.results("quick", studies)
+    assert texts(board)["cur_abs"]["listops"] == "35.00 ± 24.69 (collapsed 3/5)"
+    assert texts(board)["cur_abs"]["mean"].endswith(" (collapsed 3/10)")
+    assert "collapsed" not in texts(board)["mean"]["listops"] and results.COLLAPSED in board.about
+    assert board.numbers().set_index("mechanism").loc["cur_abs", "listops collapsed"] == 3
+    over = texts(results.over_control("quick", studies))["cur_abs"]["listops"]
+    assert over.startswith("+13.00 ± ") and over.endswith(" (collapsed 3/5)")
+    tried = rates.rates("quick", studies)
+    assert "1e-2 38.00 (collapsed 5/5)" in texts(tried)["cur_abs"]["dev at each rate"]
+    assert "over the 2 that did not collapse" in results.cell(rows(tmp_path)["listops", "cur_abs"]).note
 
 
 def test_a_copy_counts_once_and_another_result_of_a_seed_is_told(tmp_path):

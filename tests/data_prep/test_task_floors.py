@@ -1,0 +1,43 @@
+"""python -m data_prep.floors, and what a record has of it."""
+
+import pytest
+from conftest import config
+
+from data_prep import floors
+from data_prep.adding import Adding
+from data_prep.recall import Recall
+from lra.config.compose import compose
+from lra.runs import record
+from lra.train.__main__ import train
+
+command = floors.floors.__wrapped__
+
+
+def test_the_floor_of_recall_is_any_value_of_the_row():
+    assert [Recall(pairs=pairs).floor for pairs in (1, 2, 8)] == [100.0, 50.0, 12.5] and Adding().floor is None
+
+
+def test_a_task_has_its_floors_and_a_record_those_that_are_there(data_root, tmp_path, monkeypatch, capsys):
+    words = ["task=recall", "budget=smoke", f"data.root={tmp_path}"]
+    run = lambda study: train.__wrapped__(config("none", *words, f"runs={tmp_path}", f"study={study}", "seeds=[0]"))
+    run("before")
+    monkeypatch.setattr(floors.bag, "EPOCHS", 2)
+    command(compose("data", words))
+    head, line = capsys.readouterr().out.splitlines()
+    constant, analytic, floor, bag = map(float, line.split()[1:])
+    assert head.split() == list(floors.HEAD) and analytic == 25 and floor == max(constant, 25)
+    monkeypatch.setattr(floors.bag, "fit", lambda *_, **__: pytest.fail("it is fitted once"))
+    command(compose("data", words))
+    assert capsys.readouterr().out.splitlines() == [head, line]
+    run("after")
+    before, after = (record.load(next(tmp_path.glob(f"{study}/**/record.json"))) for study in ("before", "after"))
+    assert before.floor == after.floor == floor and before.bag is None and after.bag == pytest.approx(bag, abs=0.005)
+    assert before.fingerprint == after.fingerprint and before.test == after.test
+    assert after.constant_baseline == pytest.approx(constant, abs=0.005)
+
+
+def test_real_features_have_no_bag_and_no_task_is_refused(data_root, tmp_path, capsys):
+    command(compose("data", ["task=adding", "budget=smoke", f"data.root={tmp_path}"]))
+    assert capsys.readouterr().out.splitlines()[1].split()[2::2] == ["-", "-"]
+    with pytest.raises(ValueError, match=r"task must be one of all, adding"):
+        command(compose("data", []))
