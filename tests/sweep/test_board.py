@@ -169,7 +169,7 @@ def test_rates_first_then_seeds_at_the_best_mechanism_by_mechanism(board, tmp_pa
     assert board(launch, *words)[0] is None and rounds == [[("listops", "none", 1, 1e-2)]]
 
 
-def test_diverged_runs_count_as_the_worst_and_failed_ones_leave_the_search_open(board):
+def test_diverged_and_collapsed_runs_count_as_the_worst_and_failed_ones_leave_the_search_open(board):
     tried = []
 
     def launch(runs, failing=True):
@@ -178,6 +178,8 @@ def test_diverged_runs_count_as_the_worst_and_failed_ones_leave_the_search_open(
             if failing and run.task == "listops" and rate(run) == 1e-3:
                 run.folder.mkdir(parents=True, exist_ok=True)
                 job.fail(run.folder, "no memory")
+            elif rate(run) == 3e-3:
+                end(run, val=99.0, collapsed=True)
             elif rate(run) > 5e-4:
                 end(run, val=None, test=None, status="diverged")
             else:
