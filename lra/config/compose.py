@@ -117,16 +117,26 @@ def data_command(config: DictConfig) -> str:
 
 
 def class_pooled(*, _root_: DictConfig) -> bool | None:
-    """Resolve ``${class_pooled:}``: whether model.pool=cls; None in a configuration without a model of its own."""
+    """Resolve ``${class_pooled:}``: whether rows get a class token; None in a configuration without a model."""
     pool = OmegaConf.select(_root_, "model.pool")
-    return None if pool is None else pool == "cls"
+    return None if pool is None else pool in ("cls", "class")
 
 
-def of_budget(key: str, default: int | float, *, _root_: DictConfig) -> int | float:
+def of_budget(key: str, default: int | float | None, *, _root_: DictConfig) -> int | float | None:
     """Resolve ``${of_budget:key,default}``: what the chosen budget of the task says about a key, or the default."""
     budgets = OmegaConf.select(_root_, "budgets")
     return default if budgets is None else budgets.get(_root_.budget, {}).get(key, default)
 
 
+def allowance(default: int | None, share: int = 1, *, _root_: DictConfig) -> int | None:
+    """Resolve ``${allowance:default,share}``: the budget's ``allowance`` of all mechanisms over ``share``, from 1.
+
+    A budget without ``allowance`` leaves each mechanism its default.
+    """
+    told = of_budget("allowance", None, _root_=_root_)
+    return default if told is None else max(1, told // share)
+
+
+OmegaConf.register_new_resolver("allowance", allowance, replace=True)
 OmegaConf.register_new_resolver("class_pooled", class_pooled, replace=True)
 OmegaConf.register_new_resolver("of_budget", of_budget, replace=True)

@@ -28,8 +28,8 @@ def views(config: DictConfig, choices: DictConfig, model: nn.Module, data: TaskD
         torch.tensor([config.example]), batch.inputs.shape[2], data.limit
     )
     image = choices.task.display == "pixels"
-    first = int(choices.model.pool == "cls")  # position of the first token of the row
-    width = min(stored.shape[2] + first, choices.task.length)
+    first = int(choices.model.pool in ("cls", "class"))  # position of the first token of the row
+    width = min(stored.shape[2] + first, choices.task.length + (choices.model.pool == "class"))
     real = real_tokens[0] if batch.mask is None else batch.mask[0]  # (T,L)
     rows, chosen = [], []
     for tower, row in enumerate(stored[0]):

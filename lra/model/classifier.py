@@ -14,7 +14,7 @@ from .multihead import Multihead
 from .norm import Norm
 from .norm import norm as make_norm
 
-Pool = Literal["mean", "cls", "flatten"]
+Pool = Literal["mean", "cls", "class", "last", "flatten"]
 MeanOver = Literal["length", "real"]
 TILES = {"tile": 64, "whole": 1024}  # of packed rows in 16 bits on a CPU, whose products are compiled for each shape
 HeadKind = Literal["relu", "gelu", "linear"]
@@ -34,7 +34,10 @@ class Classifier(nn.Module):
         block: a factory, called ``layers`` times with whether it is the first layer.
         layers, dim, length, vocab, hidden, outputs, towers: sizes.
         pool: ``mean`` over positions; ``cls``, for which id ``vocab - 1`` is put in front and a row that would exceed
-            ``length`` loses its last token; ``flatten``, all ``length`` positions side by side, padded ones as zeros.
+            ``length`` loses its last token; ``class``, for which a learned vector is put in front of the embedded row,
+            so that the blocks see one position more; ``last``, the last real token; ``flatten``, all ``length``
+            positions side by side, padded ones as zeros.
+        class_std: standard deviation that the vector of ``class`` begins with.
         mean_over: the divisor of the mean: the padded ``length``, independent of the batch (published), or the number
             of ``real`` tokens.
         norm: of the last block's output, see ``lra.model.norm``, None for none.
@@ -59,6 +62,7 @@ class Classifier(nn.Module):
         outputs: int,
         towers: int = 1,
         pool: Pool = "mean",
+        class_std: float = 0.02,
         mean_over: MeanOver = "length",
         norm: Norm | None = "layer",
         head: Callable[..., nn.Module] | None = None,
@@ -87,6 +91,7 @@ class Classifier(nn.Module):
         self.norm = make_norm(norm, widths[-1]) if norm else None
         pooled = widths[-1] * (length if pool == "flatten" else 1)
         self.head = (head or Head)(dim=pooled, hidden=hidden, outputs=outputs, towers=towers)
+        self.class_vector = nn.Parameter(class_std * torch.randn(dim)) if pool == "class" else None
 
     def forward(self, inputs: Tensor, mask: Tensor | None = None, positions: Tensor | None = None) -> Tensor:
         given = (inputs, mask, positions)
@@ -101,14 +106,19 @@ class Classifier(nn.Module):
         if self.pool == "cls":
             inputs, mask, positions = self._with_class(inputs, mask, positions)
         if self.packed and mask is not None:
-            return self._encode_packed(inputs, VarlenLayout(mask, **TILES if narrow(inputs) else {}))
+            return self._encode_packed(inputs, mask)
         x, memory = stream(self.embed(inputs) if positions is None else self.embed(inputs, positions)), None
+        if self.class_vector is not None:
+            x = torch.cat([self.class_vector.to(x.dtype).expand(len(x), 1, -1), x], 1)
+            mask = None if mask is None else F.pad(mask, (1, 0), value=True)
         for block in self.blocks:
             x, memory = block(x, mask, memory)
             x = stream(x)
         x = x if self.norm is None else self.norm(x, mask)
-        if self.pool == "cls":
+        if self.pool in ("cls", "class"):
             return x[:, 0]
+        if self.pool == "last":
+            return x[:, -1] if mask is None else x[torch.arange(len(x), device=x.device), last_real(mask)]
         if self.pool == "flatten":
             return self._flattened(x if mask is None else x * mask[..., None], positions)
         (x,) = at_least_float32(x)  # thousands of terms are too many for a 16-bit sum
@@ -124,14 +134,21 @@ class Classifier(nn.Module):
             positions = positions.clamp(max=self.length - 1)
         return inputs, mask, positions
 
-    def _encode_packed(self, inputs: Tensor, layout: VarlenLayout) -> Tensor:
+    def _encode_packed(self, inputs: Tensor, mask: Tensor) -> Tensor:
         """Encode and pool rows as ``_encode`` does, with the real tokens side by side."""
-        x = stream(self.embed(layout.pack(inputs), layout.positions))
+        ahead = int(self.class_vector is not None)  # the place of the class vector, that of some token until then
+        layout = VarlenLayout(F.pad(mask, (ahead, 0), value=True), **TILES if narrow(inputs) else {})
+        tokens = torch.cat([inputs[:, :ahead], inputs], 1)
+        x = stream(self.embed(layout.pack(tokens), (layout.positions - ahead).clamp(min=0)))
+        if self.class_vector is not None:
+            x = torch.where((layout.positions == 0)[:, None], self.class_vector.to(x.dtype), x)
         for block in self.blocks:
             x = stream(block.varlen(x, layout))
         x = x if self.norm is None else self.norm(x, layout.filled)
-        if self.pool == "cls":
+        if self.pool in ("cls", "class"):
             return x[0, layout.starts]
+        if self.pool == "last":
+            return x[0, layout.starts + layout.real - 1]
         if self.pool == "flatten":
             return self._flattened(layout.unpack(x))
         return self._mean(layout.sum(x), layout.mask, inputs.shape[1])
@@ -148,6 +165,11 @@ class Classifier(nn.Module):
         if self.mean_over == "length":
             return total / self.length
         return total / (L if mask is None else mask.sum(1, keepdim=True).clamp(min=1))
+
+
+def last_real(mask: Tensor) -> Tensor:
+    """The position of the last real token of each row: mask (N,L) -> (N,)."""
+    return mask.shape[1] - 1 - mask.flip(1).int().argmax(1)
 
 
 class Head(nn.Module):

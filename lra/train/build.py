@@ -109,6 +109,7 @@ def classifier(config: DictConfig) -> Classifier:
         outputs=task.outputs,
         towers=task.towers,
         pool=model.pool,
+        class_std=model.embed_std,
         mean_over=config.protocol.mean_over,
         norm=model.norm,
         head=instantiate(model.head),
@@ -184,7 +185,8 @@ def block_factory(config: DictConfig) -> Callable[..., nn.Module]:
     Its argument says whether the block is the encoder's first; a Block that takes ``first`` is told, because what its
     memory begins with is learned there only. A Block has ``model.dropout`` unless ``attn.dropout`` is said.
     """
-    model, length = config.model, config.task.length
+    model = config.model
+    length = config.task.length + (model.pool == "class")  # room for the class token
     mechanism, shell = instantiate(_mechanism(config)), instantiate(config.block)
     kind = mechanism.func
     if not inspect.isclass(kind):

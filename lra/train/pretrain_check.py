@@ -25,8 +25,8 @@ def check(config: DictConfig, model: Classifier) -> None:
         raise ValueError(
             f"protocol.masked_pixel must be null with {said}, not {config.protocol.masked_pixel}: {reason}"
         )
-    if config.model.pool == "cls":
-        raise ValueError(f"model.pool must be mean or flatten with {said}, not cls")
+    if config.model.pool in ("cls", "class"):
+        raise ValueError(f"model.pool must be mean, last or flatten with {said}, not {config.model.pool}")
     if "features" in task and own.loss != "l1":
         raise ValueError(f"pretrain.loss must be l1 with task={task.name}, whose inputs are real numbers")
     if "vocab" in task and own.loss == "l1" and not pixels:

@@ -242,7 +242,7 @@ WRONG = {
     "task=listops attn=cur_abs optim.batch=8 optim.micro_batch=3": "optim.micro_batch must divide optim.batch 8",
     "task=listops attn=cur_abs optim.schedule=cos": "optim.schedule must be one of one_cycle, linear, cosine, constant",
     "task=listops attn=cur_abs data.mask=false": "data.mask=false, padding as tokens, needs data.pad=fixed",
-    "task=listops attn=cur_abs model.pool=max": "model.pool must be one of mean, cls, flatten, not 'max'",
+    "task=listops attn=cur_abs model.pool=max": "model.pool must be one of mean, cls, class, last, flatten, not 'max'",
     "task=listops attn=cur_abs model.norm=group": "model.norm must be one of layer, scale, rms, batch, or null",
     "task=listops attn=psf attn.channels=8 attn.project=false": "rows of 64 and of 8 from the mixer do not add up",
     "experiment=psf_listops model.layers=2": "model.layers must be 1 if a block makes rows of 128 from 512, not 2",

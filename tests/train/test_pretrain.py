@@ -170,7 +170,7 @@ def test_matched_takes_the_steps_of_phase_one_from_those_of_the_fine_tuning():
 
 REFUSED = {
     "task=image attn=sdpa": r"protocol.masked_pixel must be null with pretrain=masked, not 0",
-    "task=listops attn=sdpa model.pool=cls": r"model.pool must be mean or flatten with pretrain=masked, not cls",
+    "task=listops attn=sdpa model.pool=cls": r"model.pool must be mean, last or flatten with pretrain=masked, not cls",
     "task=adding attn=sdpa pretrain.loss=cross_entropy": r"pretrain.loss must be l1 with task=adding_N128",
     "task=listops attn=sdpa pretrain.loss=l1": r"pretrain.loss must be cross_entropy with task=listops",
     "task=adding attn=sdpa pretrain.mask_id=padding": r"pretrain.mask_id must be own with task=adding_N128",

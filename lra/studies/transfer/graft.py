@@ -33,7 +33,7 @@ def configs(run: Run, config: DictConfig) -> tuple[DictConfig, DictConfig]:
     target = source.copy()
     target.attn, target.label = config.attn, config.label
     if target.attn.get("class_token", False) is None:  # it follows the pooling, which is the run's
-        target.attn.class_token = target.model.pool == "cls"
+        target.attn.class_token = target.model.pool in ("cls", "class")
     target.study = config.study or r.study
     overrides = [override.lstrip("+~") for override in config.command_overrides]
     if config.get("block"):
