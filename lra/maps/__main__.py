@@ -7,7 +7,6 @@ from omegaconf import DictConfig
 
 from ..config.entry import main
 from ..disk import atomic
-from ..runs import typed_json
 from ..runs.open import open_run
 from ..train.restore import trained
 from .draw import DISPLAYS
@@ -38,9 +37,8 @@ def show(config: DictConfig) -> None:
     name = f"{config.split}-{config.example}-layer-{config.layer}"
     if config.head is not None:
         name += f"-head-{config.head}"
-    home = run.folder.absolute()
-    published = typed_json.PUBLISHED in home.parts  # the folder belongs to the repository and is not written to
-    default = Path("runs", "maps", *home.parts[-4:]) if published else run.folder / "maps"
+    # Nothing is written beside a published run.
+    default = Path("runs", "maps", *run.folder.absolute().parts[-4:]) if run.published else run.folder / "maps"
     out = Path(config.out or default)
     for tower, view in enumerate(drawn):
         path = out / f"{name}{f'-tower-{tower}' if len(drawn) > 1 else ''}.png"

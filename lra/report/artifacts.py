@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..disk.atomic import Unreadable, content
-from ..runs import evaluations
 from ..runs import open as runs_on_disk
 
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -38,7 +37,7 @@ def read(folder: Path) -> tuple[Artifacts, list[str]]:
             return {}
 
     pictures = {}
-    curves, config = part(evaluations.by_column), part(runs_on_disk.choices)
+    curves, config = part(runs_on_disk.curves), part(runs_on_disk.choices)
     for path in sorted((folder / "maps").glob("*.png")):
         try:
             pictures[path.stem] = _picture(path, folder)

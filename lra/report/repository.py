@@ -5,14 +5,14 @@ from pathlib import Path
 
 from ..config import CONF
 from ..disk.atomic import write
-from ..runs import evaluations, typed_json
+from ..runs import open as runs_on_disk
 from ..runs.publish import ABOUT
+from ..runs.tables import HOME
 from . import figures, plots, results
 from .export import LEGEND, overall
 from .palette import Palette
 from .summary import Row, collect
 
-HOME = CONF.parent / "runs" / typed_json.PUBLISHED
 BEGIN, END = "<!-- results: python -m lra.report published=true -->", "<!-- end of results -->"
 INTRO = """# Results of this repository
 
@@ -80,7 +80,7 @@ def curves(root: Path = CONF.parent, home: Path = HOME) -> dict[Path, dict[str, 
     for name, rows in studies.items():
         if labels := _about(home, name).get("figure"):
             rows = [row for row in rows if row.label in labels]
-        runs = {folder: evaluations.by_column(folder) for row in rows for folder in row.runs}
+        runs = {folder: runs_on_disk.curves(folder) for row in rows for folder in row.runs}
         drawn[root / "docs" / _figure(name)] = plots.by_task(rows, runs)
     return drawn
 

@@ -32,16 +32,7 @@ def read(folder: Path) -> list[dict[str, float]]:
         raise ValueError(f"{path} is not a table of evaluations ({reason})") from None
 
 
-def by_column(folder: Path) -> dict[str, dict[int, float]]:
-    """Read ``metrics.csv`` as a curve by step for each column; empty for a seed that never had one.
-
-    Raises:
-        ValueError: the file is not a table of evaluations.
-    """
-    if not checksums.expected(folder / NAME):
-        return {}
-    try:
-        rows = read(folder)
-    except ValueError as error:
-        raise ValueError(f"{error}, no curve is drawn of it") from None
-    return {name: {row["step"]: row[name] for row in rows} for name in rows[0] if name != "step"}
+def by_column(rows: list[dict[str, float]]) -> dict[str, dict[int, float]]:
+    """Turn the rows of ``metrics.csv`` into a curve by step for each column."""
+    names = {name: None for row in rows for name in row if name != "step"}
+    return {name: {row["step"]: row[name] for row in rows if name in row} for name in names}

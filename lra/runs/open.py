@@ -1,4 +1,4 @@
-"""The only reader of the files that training wrote into a run's folder."""
+"""The only reader of a run: of the files that training wrote into its folder, or of the tables of published runs."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 from ..config import CONF
 from ..config.label import flatten
 from ..disk import checksums
-from . import checkpoint, config_file, evaluations, identity, record, typed_json
+from . import checkpoint, config_file, evaluations, identity, record, tables, typed_json
 from .canonical import bare_name, canonical
 from .record import RunRecord
 
@@ -26,11 +26,13 @@ class Run:
         folder: ``runs/<study>/<task>/<label>/seed-<k>``.
         choices: flat, as ``config.yaml`` has them.
         record: None before the end of the run.
+        published: whether the tables of its study hold the run, and its folder at most the weights.
     """
 
     folder: Path
     choices: dict[str, Any]
     record: RunRecord | None
+    published: bool = False
 
     @property
     def weights(self) -> Path:
@@ -40,7 +42,7 @@ class Run:
 
     def evaluations(self) -> list[dict[str, float]]:
         """Read the rows of ``metrics.csv``. Raises ValueError if it is not a table of evaluations."""
-        return evaluations.read(self.folder)
+        return tables.find(self.folder).evaluations if self.published else evaluations.read(self.folder)
 
     def configuration(self, root: str) -> DictConfig:
         """Restore the configuration from which ``lra.train`` built the model and the data, for padded rows.
@@ -92,6 +94,10 @@ def open_run(folder: Path, trust: Trust = None) -> Run:
             configuration names a class that is not allowed.
     """
     path = folder / config_file.NAME
+    if published := tables.find(folder):
+        identity.check_choices(published.choices, published.record, folder)
+        config_file.check_trust(config_file.present(published.choices), folder, trust)
+        return Run(folder, published.choices, published.record, published=True)
     if not (path.exists() or (folder / record.NAME).exists()):
         reason = "has no config.yaml" if folder.is_dir() else "is not a folder"
         raise ValueError(f"{folder} {reason}; run must be the folder of a seed, runs/<study>/<task>/<label>/seed-<k>")
@@ -113,11 +119,14 @@ def finished(folder: Path, trust: Trust = None) -> list[Run]:
     Raises:
         ValueError: there is no such seed, or ``open_run`` refuses one.
     """
-    if not folder.is_dir():
+    seeds = sorted(tables.below(folder))
+    if not (seeds or folder.is_dir()):
         raise ValueError(f"run={folder} is not a folder; name one of runs/<study>/<task>/<label>")
-    seed = any((folder / name).exists() for name in (config_file.NAME, record.NAME))
-    seeds = [folder] if seed else sorted(folder.glob("seed-*"))
-    runs = [open_run(folder_of_seed, trust) for folder_of_seed in seeds if (folder_of_seed / record.NAME).exists()]
+    if not seeds:
+        seed = any((folder / name).exists() for name in (config_file.NAME, record.NAME))
+        places = [folder] if seed else sorted(folder.glob("seed-*"))
+        seeds = [place for place in places if (place / record.NAME).exists()]
+    runs = [open_run(place, trust) for place in seeds]
     done = [run for run in runs if run.record.status == "done"]
     if not done:
         reason = "its seeds diverged" if runs else f"no {record.NAME}, python -m lra.train makes them"
@@ -126,22 +135,46 @@ def finished(folder: Path, trust: Trust = None) -> list[Run]:
 
 
 def scan(root: Path) -> tuple[dict[Path, RunRecord], list[str]]:
-    """Read every training record below a folder.
+    """Read every training record below a folder, and those of published studies if it is theirs.
 
     Returns:
         The records by their folders, and one line for each that could not be read.
     """
-    return typed_json.scan(root, record.NAME, record.load)
+    records, damaged = typed_json.scan(root, record.NAME, record.load)
+    for study in tables.studies(root):
+        try:
+            records |= {path: run.record for path, run in tables.read(study).items()}
+        except ValueError as error:
+            damaged.append(str(error))
+    return records, damaged
 
 
 def choices(folder: Path) -> dict[str, Any]:
-    """Read the flat choices of ``config.yaml`` for display; empty for a seed that never had one.
+    """Read the flat choices of a run for display; empty for a seed that never had a ``config.yaml``.
 
     Raises:
         ValueError: the file does not hold the choices of a run.
     """
+    if published := tables.find(folder):
+        return published.choices
     path = folder / config_file.NAME
     return config_file.read(path) if checksums.expected(path) else {}
+
+
+def curves(folder: Path) -> dict[str, dict[int, float]]:
+    """Read the evaluations of a run as a curve by step for each column; empty for a seed that never had one.
+
+    Raises:
+        ValueError: ``metrics.csv`` is not a table of evaluations.
+    """
+    if published := tables.find(folder):
+        return evaluations.by_column(published.evaluations)
+    if not checksums.expected(folder / evaluations.NAME):
+        return {}
+    try:
+        return evaluations.by_column(evaluations.read(folder))
+    except ValueError as error:
+        raise ValueError(f"{error}, no curve is drawn of it") from None
 
 
 def history(root: Path) -> list[tuple[RunRecord, dict[str, Any]]]:

@@ -13,7 +13,6 @@ from ..disk import checksums
 from ..disk.atomic import Unreadable
 
 T = TypeVar("T")
-PUBLISHED = "published"  # folder of runs/ with finished runs that belong to the repository
 STRICT = ConfigDict(strict=True, allow_inf_nan=False)  # of dataclasses that are read
 Percent = Annotated[float, Field(ge=0, le=100)]
 
@@ -36,13 +35,18 @@ def parse(kind: type[T], path: Path, name: str, remedy: str) -> T:
         ValueError: the file cannot be read, or a value does not have the type of its field; the first one is named.
     """
     try:
-        return _adapter(kind).validate_json(checksums.read(path))
+        return validated(kind, checksums.read(path))
     except Unreadable as error:
-        reason = str(error)
+        raise ValueError(f"{path} is not {name} ({error}); {remedy}") from None
+
+
+def validated(kind: type[T], text: bytes) -> T:
+    """Read a dataclass from JSON. Raises Unreadable, which names the first value without the type of its field."""
+    try:
+        return _adapter(kind).validate_json(text)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-        reason = ": ".join([*filter(None, [".".join(map(str, first["loc"]))]), first["msg"]])
-    raise ValueError(f"{path} is not {name} ({reason}); {remedy}")
+        raise Unreadable(": ".join([*filter(None, [".".join(map(str, first["loc"]))]), first["msg"]])) from None
 
 
 @functools.cache
@@ -52,8 +56,6 @@ def _adapter(kind: type) -> TypeAdapter:
 
 def scan(runs: Path, name: str, load: Callable[[Path], T]) -> tuple[dict[Path, T], list[str]]:
     """Load every file of a name below a folder.
-
-    Runs of the repository itself, in ``runs/published``, are left out of the folders above it.
 
     Args:
         runs: the folder.
@@ -66,8 +68,6 @@ def scan(runs: Path, name: str, load: Callable[[Path], T]) -> tuple[dict[Path, T
     """
     records, damaged = {}, []
     for path in sorted({path.with_name(name) for kind in (name, checksums.NAME) for path in runs.rglob(kind)}):
-        if PUBLISHED in path.relative_to(runs).parts:
-            continue
         try:
             if os.path.lexists(path):
                 records[path.parent] = load(path)

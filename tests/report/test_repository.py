@@ -1,22 +1,23 @@
-"""docs/results.md and the README's table are what the published records say."""
+"""docs/results.md and the README's table are what the published tables say."""
 
+import dataclasses
 import json
-import shutil
 from xml.etree import ElementTree
 
 import pytest
+from test_report import RECORD
 
 from lra.config import CONF
-from lra.report import repository, summary
-from lra.runs import record
+from lra.report import repository
+from lra.runs import tables
 
 
-def test_the_pages_are_those_of_the_records():
+def test_the_pages_are_those_of_the_tables():
     for path, text in repository.pages().items():
         assert path.read_text(encoding="utf-8") == text, f"{path} differs: python -m lra.report published=true"
 
 
-def test_the_figures_are_drawn_from_the_records():
+def test_the_figures_are_drawn_from_the_tables():
     drawn = repository.curves()
     for path, panels in drawn.items():
         about = ElementTree.parse(path).find(".//{http://purl.org/dc/elements/1.1/}description")
@@ -26,68 +27,89 @@ def test_the_figures_are_drawn_from_the_records():
 
 
 def test_every_study_says_its_command_and_hardware():
-    for study in summary.collect(repository.HOME)[0]:
-        about = json.loads((repository.HOME / study / repository.ABOUT).read_text())
+    for study in tables.studies(tables.HOME):
+        about = json.loads((study / repository.ABOUT).read_text())
         assert about.keys() - {"figure"} == {"command", "hardware", "notes", "readme"}
         assert about["command"].startswith("python -m lra.")
 
 
 @pytest.fixture
-def copy(tmp_path):
+def home(tmp_path):
+    """A repository with one mechanism and the control on two tasks of two studies."""
     (tmp_path / "docs").mkdir()
-    shutil.copy(CONF.parent / "README.md", tmp_path)
-    shutil.copytree(repository.HOME, tmp_path / "published")
+    (tmp_path / "README.md").write_text(f"# Title\n{repository.BEGIN}\nold\n{repository.END}\nend\n")
+    for study in ("one", "two"):
+        runs = []
+        for task in ("listops", "text"):
+            for label, val in (("mean", 20.0), ("cur_abs", 30.0)):
+                made = dataclasses.replace(
+                    RECORD, study=study, task=task, label=label, val=val, fingerprint=label + task
+                )
+                runs.append(tables.Published(made, {"attn": label}, [{"step": 5, "train_loss": 2.0, "val": val}]))
+        tables.save(tmp_path / "published" / study, runs)
+        about(tmp_path, study)
     return tmp_path
 
 
-def test_another_record_changes_the_pages(copy):
-    before = repository.pages(copy, copy / "published")
-    path = next((copy / "published").rglob("cur_abs/seed-0/" + record.NAME))
-    values = json.loads(path.read_text())
-    path.write_text(json.dumps(values | {"test": values["test"] + 10}))
-    (path.parent / "SHA256SUMS").unlink()
-    after = repository.pages(copy, copy / "published")
-    assert all(after[page] != text for page, text in before.items()) and len(before) == 2
+def about(home, study, **changes):
+    says = {"command": "python -m lra.train", "hardware": "a CPU", "notes": ["a note"], "readme": ["listops"]} | changes
+    (home / "published" / study / repository.ABOUT).write_text(json.dumps(says))
 
 
-def test_another_evaluation_changes_the_figure(copy):
-    before = repository.curves(copy, copy / "published")
-    path = next((copy / "published").rglob("listops/mean/seed-0/metrics.csv"))
-    head, first, *rest = path.read_text().splitlines()
-    row = dict(zip(head.split(","), first.split(","), strict=True)) | {"val": "99.0"}
-    path.write_text("\n".join([head, ",".join(row.values()), *rest]) + "\n")
-    (path.parent / "SHA256SUMS").unlink()
-    after = repository.curves(copy, copy / "published")
-    changed = [
-        path.name for path in before if repository.about_figure(before[path]) != repository.about_figure(after[path])
-    ]
-    assert len(changed) == 1
+def pages(home):
+    return repository.pages(home, home / "published")
 
 
-def test_a_figure_shows_the_mechanisms_that_its_study_names(copy):
-    path = copy / "published" / "quick" / repository.ABOUT
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"figure": ["sdpa", "mean"]}))
-    figure = repository.curves(copy, copy / "published")[copy / "docs" / "results-quick.svg"]
-    assert {curve.label for lines in figure.values() for curve in lines} == {"sdpa", "mean"}
-    page = repository.pages(copy, copy / "published")[copy / "docs" / "results.md"]
-    assert "quick over steps, of some mechanisms" in page and "paper over steps, mean" in page and "`cur_abs`" in page
+def figures(home):
+    drawn = repository.curves(home, home / "published")
+    return {
+        path.name: {task: [curve.label for curve in lines] for task, lines in p.items()} for path, p in drawn.items()
+    }
 
 
-def test_the_readme_shows_the_tasks_that_a_study_names(copy):
-    path = copy / "published" / "quick" / repository.ABOUT
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"readme": ["listops"]}))
-    pages = repository.pages(copy, copy / "published")
-    assert pages[copy / "README.md"].count("| mechanism | listops |") == 2
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"readme": []}))
-    without = repository.pages(copy, copy / "published")
-    assert without[copy / "README.md"].count("| mechanism | listops |") == 1
-    assert without[copy / "docs" / "results.md"] == pages[copy / "docs" / "results.md"]
+def change(home, study, alter):
+    path = home / "published" / study
+    tables.save(path, [alter(run) for run in tables.read(path).values()])
 
 
-def test_a_damaged_record_and_a_readme_without_marks_are_refused(copy):
-    (copy / "README.md").write_text("# A project\n")
+def test_another_record_changes_the_pages(home):
+    before = pages(home)
+    assert before[home / "README.md"].startswith(f"# Title\n{repository.BEGIN}\nTest scores")
+    change(home, "one", lambda run: run._replace(record=dataclasses.replace(run.record, test=50.0)))
+    after = pages(home)
+    assert all(after[page] != text and "50.00" in after[page] for page, text in before.items()) and len(before) == 2
+
+
+def test_another_evaluation_changes_the_figure_of_its_study(home):
+    before = repository.curves(home, home / "published")
+    change(home, "one", lambda run: run._replace(evaluations=[*run.evaluations, {"step": 9, "val": 1.0}]))
+    after = repository.curves(home, home / "published")
+    assert [path.name for path in before if before[path] != after[path]] == ["results-one.svg"]
+
+
+def test_a_figure_shows_the_mechanisms_that_its_study_names_and_has(home):
+    assert figures(home)["results-one.svg"] == {key: ["cur_abs", "mean"] for key in ("listops", "text")}
+    about(home, "one", figure=["mean", "not run yet"])
+    assert figures(home)["results-one.svg"] == {key: ["mean"] for key in ("listops", "text")}
+    page = pages(home)[home / "docs" / "results.md"]
+    assert "one over steps, of some mechanisms" in page and "two over steps, mean" in page and "`cur_abs`" in page
+
+
+def test_the_readme_shows_the_tasks_that_a_study_names(home):
+    about(home, "one", readme=["listops", "text"])
+    about(home, "two", readme=[])
+    (readme, result) = (pages(home)[home / name] for name in ("README.md", "docs/results.md"))
+    assert "| mechanism | listops | text | mean |" in readme and readme.count("| mechanism |") == 1
+    about(home, "one", readme=[])
+    assert (
+        "| mechanism |" not in pages(home)[home / "README.md"] and pages(home)[home / "docs" / "results.md"] == result
+    )
+
+
+def test_damaged_tables_and_a_readme_without_marks_are_refused(home):
+    (home / "README.md").write_text("# A project\n")
     with pytest.raises(ValueError, match=r"README.md must have the lines <!-- results"):
-        repository.pages(copy, copy / "published")
-    next((copy / "published").rglob(record.NAME)).write_text("{}")
-    with pytest.raises(ValueError, match="SHA256SUMS"):
-        repository.pages(copy, copy / "published")
+        pages(home)
+    (home / "published" / "one" / tables.CURVES).write_text("")
+    with pytest.raises(ValueError, match="one does not hold tables of published runs"):
+        pages(home)

@@ -1,19 +1,20 @@
-"""lra.runs.publish: whole copies without checkpoints, and what it refuses before it copies anything."""
+"""lra.runs.publish: every run once in the tables of its study, and what is refused before anything is written."""
 
 import dataclasses
 import shutil
 import sys
 
 import pytest
-from test_published import RUNS, WEIGHTS
+from support import runs_as_folders
 
 from lra.disk import checksums
-from lra.runs import checkpoint, evaluations, record
+from lra.runs import checkpoint, evaluations, record, tables
 from lra.runs.open import open_run
 from lra.runs.publish import publish
 
-FILES = {"config.yaml", "metrics.csv", "record.json"}
-SOURCES = (WEIGHTS[0], next(run for run in RUNS if run not in WEIGHTS))  # of seeds 0 and 1
+WEIGHTS = min(tables.HOME.rglob(checkpoint.SAFE))
+LABEL = WEIGHTS.parents[1]
+SOURCES = dict(list(tables.below(LABEL).items())[:2])  # seeds 0 and 1
 
 
 @pytest.fixture
@@ -21,9 +22,13 @@ def home(tmp_path, monkeypatch):
     """A working directory with two finished runs in runs/mine."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["publish", "runs=runs/mine", "out=out"])
-    for number, run in enumerate(SOURCES):
-        shutil.copytree(run, tmp_path / "runs" / "mine" / f"seed-{number}")
+    for number, run in enumerate(SOURCES.values()):
+        runs_as_folders.write(run, tmp_path / "runs" / "mine" / f"seed-{number}", None if number else WEIGHTS)
     return tmp_path
+
+
+def published(home):
+    return {path: run for study in tables.studies(home / "out") for path, run in tables.read(study).items()}
 
 
 def files(folder):
@@ -40,44 +45,55 @@ def refusal() -> str:
     return str(stop.value)
 
 
-def test_copies_are_whole_and_are_made_once(home, capsys):
+def test_runs_are_whole_and_are_added_once(home, capsys):
     publish()
-    for source in SOURCES:
-        expected = open_run(source)
-        r = expected.record
-        folder = home / "out" / r.study / r.task / r.label / f"seed-{r.seed}"
-        copy = open_run(folder)
-        assert (copy.record, copy.choices, copy.evaluations()) == (r, expected.choices, expected.evaluations())
-        assert {path.name for path in folder.iterdir()} == {checksums.NAME, *FILES}
-        assert set(checksums.entries(folder)) == FILES
-    assert "2 copied, 0 there already" in (told := capsys.readouterr().out) and "about.json" in told
+    assert list(published(home).values()) == list(SOURCES.values())
+    for path, run in published(home).items():
+        found = open_run(path)
+        assert (found.record, found.choices, found.evaluations()) == run
+    assert {path.name for path in (home / "out").rglob("*.*")} == {tables.RUNS, tables.CURVES, tables.CONFIGS}
+    assert "2 added, 0 there already" in (told := capsys.readouterr().out) and "about.json" in told
     before = files(home / "out")
     publish()
-    assert "0 copied, 2 there already" in capsys.readouterr().out and files(home / "out") == before
+    assert "0 added, 2 there already" in capsys.readouterr().out and files(home / "out") == before
 
 
-def test_weights_of_named_seeds_are_copied_bit_for_bit(home, monkeypatch):
+def test_runs_are_added_to_those_that_are_there(home, capsys):
+    shutil.move(home / "runs" / "mine" / "seed-1", home / "later")
+    publish()
+    shutil.move(home / "later", home / "runs" / "mine" / "seed-1")
+    publish()
+    assert "1 added, 1 there already" in capsys.readouterr().out
+    one_after_the_other = {path.name: path.read_bytes() for path in (home / "out").rglob("*.*")}
+    shutil.rmtree(home / "out")
+    publish()
+    assert one_after_the_other == {path.name: path.read_bytes() for path in (home / "out").rglob("*.*")}
+
+
+def test_published_tables_can_be_published(home, monkeypatch):
+    publish()
+    monkeypatch.setattr(sys, "argv", ["publish", "runs=out", "out=again"])
+    publish()
+    study = next(iter(published(home))).parents[2]
+    assert {path.name: path.read_bytes() for path in study.iterdir()} == {
+        path.name: path.read_bytes() for path in (home / "again" / study.name).iterdir()
+    }
+
+
+def test_weights_of_named_seeds_are_copied_bit_for_bit_and_follow_later(home, monkeypatch):
+    publish()
+    before = files(home / "out")
     monkeypatch.setattr(sys, "argv", [*sys.argv, "weights=[0]"])
     publish()
     (copy,) = (home / "out").rglob(checkpoint.SAFE)
-    weights, expected = checkpoint.read(copy), checkpoint.read(WEIGHTS[0] / checkpoint.SAFE)
+    weights, expected = checkpoint.read(copy), checkpoint.read(WEIGHTS)
     assert copy.parent.name == "seed-0" and weights.keys() == expected.keys()
     assert all(weights[name].equal(value) for name, value in expected.items())
+    assert open_run(copy.parent).weights == copy and checkpoint.SAFE in checksums.entries(copy.parent)
+    assert all(files(home / "out")[path] == time for path, time in before.items() if path.is_file())
 
 
-def test_weights_follow_a_run_that_is_published_without(home, monkeypatch, capsys):
-    publish()
-    before = files(home / "out")
-    monkeypatch.setattr(sys, "argv", [*sys.argv, "weights=[0]"])
-    publish()
-    (copy,) = (home / "out").rglob(checkpoint.SAFE)
-    assert checkpoint.SAFE in checksums.entries(copy.parent) and checkpoint.read(copy)
-    after = files(home / "out")
-    changed = {path.name for path in after if before.get(path) != after[path]}
-    assert changed == {copy.parent.name, checksums.NAME, checkpoint.SAFE}
-
-
-def test_a_run_that_diverged_before_its_first_evaluation_is_copied(home):
+def test_a_run_that_diverged_before_its_first_evaluation_is_added(home):
     run = home / "runs" / "mine" / "seed-1"
     sums = checksums.entries(run)
     del sums[evaluations.NAME]
@@ -85,14 +101,14 @@ def test_a_run_that_diverged_before_its_first_evaluation_is_copied(home):
     (run / evaluations.NAME).unlink()
     change(run, status="diverged", val=None, test=None, best_step=None, steps=7)
     publish()
-    (copy,) = (path.parent for path in (home / "out").rglob(record.NAME) if record.load(path).status == "diverged")
-    assert set(checksums.entries(copy)) == FILES - {evaluations.NAME} and open_run(copy).record.steps == 7
+    (copy,) = (run for run in published(home).values() if run.record.status == "diverged")
+    assert copy.evaluations == [] and copy.record.steps == 7
 
 
 @pytest.mark.parametrize(
     ("fields", "reason"), [({"git": "123-dirty"}, "not committed, 123-dirty"), ({"git": None}, "not committed")]
 )
-def test_a_run_of_unknown_code_is_refused_and_nothing_is_copied(home, fields, reason):
+def test_a_run_of_unknown_code_is_refused_and_nothing_is_written(home, fields, reason):
     change(home / "runs" / "mine" / "seed-1", **fields)
     assert reason in (told := refusal()) and "seed-1" in told
     assert not (home / "out").exists()
@@ -102,7 +118,7 @@ def test_another_run_in_its_place_is_kept(home):
     publish()
     change(home / "runs" / "mine" / "seed-0", test=1.0)
     before = files(home / "out")
-    assert "holds another run than runs/mine/seed-0" in refusal()
+    assert "is another run than runs/mine/seed-0" in refusal()
     assert files(home / "out") == before
 
 

@@ -1,59 +1,58 @@
 """The runs of the repository itself: whole, of today's classes, and left out of everybody's own tables."""
 
-import shutil
-
 import pytest
 import torch
 
-from lra.config import CONF
-from lra.disk import checksums
-from lra.runs import checkpoint, record, typed_json
-from lra.runs.open import open_run, scan
+from lra.runs import checkpoint, tables
+from lra.runs.open import finished, open_run, scan
 from lra.train.restore import best
 
-ROOT = CONF.parent / "runs" / typed_json.PUBLISHED
-RUNS = sorted(path.parent for path in ROOT.rglob(record.NAME))
-WEIGHTS = [run for run in RUNS if (run / checkpoint.SAFE).exists()]
-name = lambda run: "-".join(run.relative_to(ROOT).parts)
+RUNS = {path: run for study in tables.studies(tables.HOME) for path, run in tables.read(study).items()}
+WEIGHTS = sorted(path.parent for path in tables.HOME.rglob(checkpoint.SAFE))
 
 
-@pytest.mark.parametrize("run", RUNS, ids=name)
-def test_a_published_run_is_whole(run):
-    found = open_run(run)
-    assert found.record.git and "dirty" not in found.record.git
-    if found.record.status == "done":
-        assert found.evaluations()[-1]["step"] == found.record.steps
-        assert found.record.val == max(row["val"] for row in found.evaluations())
-    files = {path.name for path in run.iterdir()} - {checksums.NAME}
-    assert files == set(checksums.entries(run)) and not any(path.suffix == ".ckpt" for path in run.iterdir())
+def test_published_tables_are_whole():
+    for path, run in RUNS.items():
+        assert run.record.study == path.parents[2].name
+        assert run.record.git and "dirty" not in run.record.git
+        found = open_run(path)  # which compares the fingerprint with the choices
+        assert found.record == run.record and found.configuration("data").label == run.record.label
+        if run.record.status == "done":
+            assert run.evaluations[-1]["step"] == run.record.steps
+            assert run.record.val == max(row["val"] for row in run.evaluations)
 
 
-@pytest.mark.parametrize("run", WEIGHTS, ids=name)
+@pytest.mark.parametrize("run", WEIGHTS, ids=lambda run: "-".join(run.parts[-4:]))
 def test_published_weights_are_those_of_the_model(run):
     found = open_run(run)
     config = found.configuration("data")
     model = best(found, config)
-    assert sum(p.numel() for p in model.parameters()) == found.record.params
+    assert found.published and sum(p.numel() for p in model.parameters()) == found.record.params
     ids = torch.randint(1, config.task.vocab - 1, (2, config.task.towers, min(100, config.task.length)))
     assert model(ids, None).isfinite().all()
 
 
 def test_they_are_small():
-    assert sum((run / checkpoint.SAFE).stat().st_size for run in WEIGHTS) <= 10 * 2**20
+    assert sum((run / checkpoint.SAFE).stat().st_size for run in WEIGHTS) <= 3 * 2**20
+    assert {path.name for path in tables.HOME.rglob("record.json")} == set()
 
 
-def test_scans_leave_them_out_unless_they_are_named(tmp_path):
-    shutil.copytree(RUNS[0], tmp_path / "runs" / typed_json.PUBLISHED / "study" / "seed-0")
-    shutil.copytree(RUNS[0], tmp_path / "runs" / "mine" / "seed-0")
-    assert [path.parent.name for path in scan(tmp_path / "runs")[0]] == ["mine"]
-    assert len(scan(tmp_path / "runs" / typed_json.PUBLISHED)[0]) == 1
+def test_scans_leave_them_out_unless_they_are_named():
+    assert not set(scan(tables.HOME.parent)[0]) & set(RUNS)
+    assert scan(tables.HOME) == ({path: run.record for path, run in RUNS.items()}, [])
+
+
+def test_the_seeds_of_a_published_label_are_found():
+    for label in {path.parent for path in RUNS}:
+        seeds = [path for path, run in RUNS.items() if path.parent == label and run.record.status == "done"]
+        assert [run.folder for run in finished(label)] == sorted(seeds)
 
 
 def test_damaged_weights_are_refused(tmp_path):
-    run = shutil.copytree(WEIGHTS[0], tmp_path / "seed-0")
-    path = run / checkpoint.SAFE
-    data = bytearray(path.read_bytes())
+    path = tmp_path / checkpoint.SAFE
+    data = bytearray((WEIGHTS[0] / checkpoint.SAFE).read_bytes())
     data[-100] ^= 1
     path.write_bytes(data)
+    (tmp_path / "SHA256SUMS").write_bytes((WEIGHTS[0] / "SHA256SUMS").read_bytes())
     with pytest.raises(ValueError, match="sha256"):
         checkpoint.read(path)

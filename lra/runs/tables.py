@@ -1,0 +1,136 @@
+"""Published runs as tables, three files in the folder of a study.
+
+``runs.csv`` has a line for each run with the fields of its record, ``curves.csv`` a line for each evaluation, and
+``configs.jsonl`` a line for each distinct configuration with the labels and fingerprints of its runs. The path of a run
+is that of its folder before, ``<study>/<task>/<label>/seed-<k>``; only weights lie there.
+"""
+
+import functools
+import json
+from collections.abc import Iterable
+from dataclasses import asdict
+from pathlib import Path
+from types import NoneType
+from typing import Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
+
+import pandas as pd
+
+from ..config import CONF
+from ..disk.atomic import Unreadable, write
+from . import typed_json
+from .record import RunRecord
+
+HOME = CONF.parent / "runs" / "published"
+RUNS, CURVES, CONFIGS = "runs.csv", "curves.csv", "configs.jsonl"
+RUN = ["task", "label", "seed"]  # columns of curves.csv that name the run
+_LITERALLY = {"keep_default_na": False, "dtype": {"task": str, "label": str}}  # a label "NA" is no missing value
+_TYPES = {name: (hint, *get_args(hint)) for name, hint in get_type_hints(RunRecord).items()}
+_TEXT = {name for name, types in _TYPES.items() if str in types or any(get_origin(t) is Literal for t in types)}
+
+
+class Published(NamedTuple):
+    """A published run: its record, its choices as ``config.yaml`` has them, and its evaluations."""
+
+    record: RunRecord
+    choices: dict[str, Any]
+    evaluations: list[dict[str, float]]
+
+
+def place(home: Path, record: RunRecord) -> Path:
+    """The path of a run below the folder of all studies."""
+    return home / record.study / record.task / record.label / f"seed-{record.seed}"
+
+
+def studies(root: Path) -> list[Path]:
+    """List the studies with tables among a folder and the folders in it."""
+    return [path for path in (root, *sorted(root.glob("*"))) if (path / RUNS).exists()]
+
+
+def read(study: Path) -> dict[Path, Published]:
+    """Read the runs of a study by their paths. Raises ValueError for tables that cannot be read."""
+    try:
+        return _read(study, tuple((study / name).stat().st_mtime_ns for name in (RUNS, CURVES, CONFIGS)))
+    except (ValueError, KeyError, TypeError, AttributeError, OSError, Unreadable) as error:
+        raise ValueError(f"{study} does not hold tables of published runs ({type(error).__name__}: {error})") from None
+
+
+@functools.lru_cache(maxsize=8)
+def _read(study: Path, _changed: tuple[int, ...]) -> dict[Path, Published]:
+    choices, curves = {}, pd.read_csv(study / CURVES, float_precision="round_trip", na_values="", **_LITERALLY)
+    for config in map(json.loads, (study / CONFIGS).read_text(encoding="utf-8").splitlines()):
+        choices |= dict.fromkeys(config["fingerprints"], config["choices"])
+    rows = {run: group.drop(columns=RUN).to_dict("records") for run, group in curves.groupby(RUN)}
+    found = {}
+    for cells in pd.read_csv(study / RUNS, dtype=str, keep_default_na=False).to_dict("records"):
+        values = {name: _value(name, cell) for name, cell in cells.items()}
+        record = typed_json.validated(RunRecord, json.dumps(values).encode())
+        evaluations = rows.get((record.task, record.label, record.seed), [])
+        evaluations = [{name: value for name, value in row.items() if value == value} for row in evaluations]
+        found[place(study.parent, record)] = Published(record, choices[record.fingerprint], evaluations)
+    return found
+
+
+def below(folder: Path) -> dict[Path, Published]:
+    """List the published runs at a path or below it; empty if no study there has tables."""
+    for study in (folder, *folder.parents[:3]):
+        if (study / RUNS).exists():
+            return {path: run for path, run in read(study).items() if folder in (path, *path.parents)}
+    return {}
+
+
+def find(folder: Path) -> Published | None:
+    """The published run of a path, None if there is none."""
+    return below(folder).get(folder)
+
+
+def finished(
+    study: str, task: str, label: str, seed: int, fingerprints: Iterable[str], home: Path = HOME
+) -> RunRecord | None:
+    """The record of a run that is published already, so that it need not be run again.
+
+    Args:
+        study: name of the study.
+        task: name of the task.
+        label: label of the run.
+        seed: seed of the run.
+        fingerprints: fingerprints of the run (``identity.fingerprints``), of which the published one must have one.
+        home: folder of all studies.
+
+    Returns:
+        The record; None if no such run is published, or another configuration made the published one.
+    """
+    found = find(home / study / task / label / f"seed-{seed}")
+    return found.record if found and found.record.fingerprint in fingerprints else None
+
+
+def save(study: Path, runs: Iterable[Published]) -> None:
+    """Write the tables of a study, ``runs.csv`` last.
+
+    Args:
+        study: folder of the study.
+        runs: all of its runs.
+    """
+    runs = sorted(runs, key=lambda run: [getattr(run.record, name) for name in RUN])
+    configs: dict[str, dict] = {}
+    for record, choices, _ in runs:
+        line = configs.setdefault(
+            json.dumps(choices, sort_keys=True), {"labels": [], "fingerprints": [], "choices": choices}
+        )
+        line["labels"] = sorted({*line["labels"], record.label})
+        line["fingerprints"].append(record.fingerprint)
+    rows = [{name: getattr(run.record, name) for name in RUN} | row for run in runs for row in run.evaluations]
+    cells = [{name: _cell(value) for name, value in asdict(run.record).items()} for run in runs]
+    study.mkdir(parents=True, exist_ok=True)
+    write(study / CONFIGS, "".join(f"{json.dumps(config)}\n" for config in configs.values()))
+    write(study / CURVES, pd.DataFrame(rows, columns=None if rows else [*RUN, "step"]).to_csv(index=False))
+    write(study / RUNS, pd.DataFrame(cells).to_csv(index=False))
+
+
+def _cell(value: Any) -> str:
+    return "" if value is None else value if isinstance(value, str) else json.dumps(value)
+
+
+def _value(name: str, cell: str) -> Any:
+    if not cell and NoneType in _TYPES.get(name, (NoneType,)):
+        return None
+    return cell if name in _TEXT else json.loads(cell)
