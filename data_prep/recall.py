@@ -16,7 +16,7 @@ def _word(state, number):
 
 
 @compiled
-def _different(state, first, drawn, order):
+def different(state, first, drawn, order):
     """Draw different numbers below len(order) into drawn (K,), by the words from `first` on."""
     for i in range(len(order)):
         order[i] = i
@@ -30,8 +30,8 @@ def _fill(key, index, kept, tokens, keys, values, pairs, ends):
     drawn, order = np.empty((2, pairs), np.int64), np.empty(max(keys, values), np.int64)
     for row, example in enumerate(index):
         state = state_of(key, example)
-        _different(state, 1, drawn[0], order[:keys])
-        _different(state, 1 + pairs, drawn[1], order[:values])
+        different(state, 1, drawn[0], order[:keys])
+        different(state, 1 + pairs, drawn[1], order[:values])
         for i in range(min(pairs, kept)):
             tokens[row, i] = 1 + keys + drawn[0, i] * values + drawn[1, i]
         asked = below(_word(state, 1 + 2 * pairs), pairs)
@@ -45,7 +45,7 @@ def _answers(key, n, values, pairs):
     answers, drawn, order = np.empty(n, np.int64), np.empty(pairs, np.int64), np.empty(values, np.int64)
     for example in range(n):
         state = state_of(key, example)
-        _different(state, 1 + pairs, drawn, order)
+        different(state, 1 + pairs, drawn, order)
         answers[example] = drawn[below(_word(state, 1 + 2 * pairs), pairs)]
     return answers
 

@@ -19,6 +19,7 @@ FLOORS = [
 ]
 FLOOR = {folder: number for number, folders in enumerate(FLOORS) for folder in folders}
 LEVEL = {  # edges inside a floor
+    ("disk", "console"),
     ("data.store", "disk"),
     ("model", "attention"),  # the contract only
     ("runs", "config"),

@@ -61,6 +61,49 @@ class TokenEmbedding(nn.Module):
         return self.dropout(x if self.position is None else x + _at(self.position, ids.shape[1], positions))
 
 
+class PairEmbedding(nn.Module):
+    """Tokens that are pairs, each the sum of two vectors, then dropout: ids (N,L) int -> (N,L,d).
+
+    Id 0 is filler, 1 + a seconds + b is the pair (a, b), a larger one is the class token. Filler and the class token
+    have vectors of their own.
+
+    Args:
+        firsts, seconds: numbers of values of a and of b.
+        length: the largest L.
+        dim: d.
+        dropout: share of the sum.
+        std: standard deviation of the normal initialisation.
+        positions: whether a position table is added.
+    """
+
+    def __init__(
+        self,
+        *,
+        firsts: int,
+        seconds: int,
+        length: int,
+        dim: int,
+        dropout: float,
+        std: float = 1.0,
+        positions: bool = True,
+    ):
+        super().__init__()
+        self.firsts, self.seconds = firsts, seconds
+        self.first, self.second = nn.Embedding(firsts + 2, dim), nn.Embedding(seconds + 1, dim)
+        self.position = nn.Embedding(length, dim) if positions else None
+        self.dropout = Dropout(dropout)
+        for table in (self.first, self.second):
+            nn.init.normal_(table.weight, std=std)
+        if positions:
+            nn.init.normal_(self.position.weight, std=0.02)
+
+    def forward(self, ids: Tensor, positions: Tensor | None = None) -> Tensor:
+        first = ((ids - 1) // self.seconds + 1).clamp(max=self.firsts + 1)  # 0 for filler
+        second = torch.where((first == 0) | (first > self.firsts), 0, (ids - 1) % self.seconds + 1)
+        x = self.first(first) + self.second(second)
+        return self.dropout(x if self.position is None else x + _at(self.position, ids.shape[1], positions))
+
+
 class PixelEmbedding(nn.Module):
     """Grey levels as real numbers times a learned vector plus another one, as in MEGA and S5: (N,L) int -> (N,L,d).
 

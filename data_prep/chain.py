@@ -1,0 +1,110 @@
+"""Links between names and a question about several hops along them: composition of lookups."""
+
+from typing import Any
+
+import numpy as np
+
+from .compiled import compiled
+from .counter_rng import STEP, below, mix
+from .recall import different
+from .synthetic import Synthetic, state_of
+
+_SIZE, _START, _HOPS, _FIRST = 1, 2, 3, 4  # words of an example: number of links, the question, then the names
+
+
+@compiled
+def _word(state, number):
+    return mix(state + np.uint64(number) * STEP)
+
+
+@compiled
+def _draw(state, sizes, hops, cycle, order):
+    """Draw the names cycle[:n] of the n links, each of which leads to the next one, the last to the first.
+
+    Returns:
+        The number of links, the place in the cycle of the name that the question starts from, and the number of hops.
+    """
+    n = sizes[below(_word(state, _SIZE), len(sizes))]
+    different(state, _FIRST, cycle[:n], order)
+    return n, below(_word(state, _START), n), 1 + below(_word(state, _HOPS), hops)
+
+
+@compiled
+def _fill(key, index, length, kept, tokens, sizes, names, hops):
+    most = sizes.max()
+    cycle, order, links = np.empty(most, np.int64), np.empty(names, np.int64), np.empty((2, length), np.int64)
+    for row, example in enumerate(index):
+        state = state_of(key, example)
+        n, start, far = _draw(state, sizes, hops, cycle, order)
+        different(state, _FIRST + most, links[0, :n], links[1, : length - 1])  # places of the links
+        for i in range(n):
+            if links[0, i] < kept:
+                tokens[row, links[0, i]] = 1 + cycle[i] * (names + hops) + cycle[(i + 1) % n]
+        if length <= kept:
+            tokens[row, length - 1] = 1 + cycle[start] * (names + hops) + names + far - 1
+
+
+@compiled
+def _answers(key, n, sizes, names, hops):
+    answers, cycle, order = np.empty(n, np.int64), np.empty(sizes.max(), np.int64), np.empty(names, np.int64)
+    for example in range(n):
+        links, start, far = _draw(state_of(key, example), sizes, hops, cycle, order)
+        answers[example] = cycle[(start + far) % links]
+    return answers
+
+
+class Chain(Synthetic):
+    """Links that make a cycle of names, filler, and a question at the end; the label is the name some hops away.
+
+    Example: b>d . a>b . . d>a ?a+2 is class 3, d, written with letters for names and a point for filler. A link and the
+    question are one token each: ids are 0 for filler, 1 + a (names + hops) + b for a link from a to b, and the same
+    with b = names + h - 1 for the question of h hops from a. Links are at any places but the last, in any order.
+
+    Args:
+        links: numbers of links of a row; each is as frequent as the others.
+        names: number of names, the classes.
+        hops: the question is of 1 to ``hops`` hops, each as frequent as the others.
+    """
+
+    name = "chain"
+    version = "1.0.0"
+    origin = "generated; pointer chasing with one query a row"
+    dtype = np.int16
+    lengths = tuple(2**k for k in range(6, 11))
+
+    def __init__(
+        self,
+        *,
+        length: int = 64,
+        links: list[int] | tuple[int, ...] = (3, 4, 6),
+        names: int = 32,
+        hops: int = 2,
+        train: int = 200_000,
+        val: int = 5_000,
+        test: int = 5_000,
+        seed: int = 0,
+    ):
+        super().__init__(length=length, train=train, val=val, test=test, seed=seed)
+        most = min(length - 1, names)
+        for valid, what in (
+            (hops >= 1, "at least one hop"),
+            (len(links) > 0 and all(hops < n <= most for n in links), f"source.links from {hops + 1} to {most}"),
+            (names * (names + hops) < 2**15 - 1, "source.names times source.names + source.hops to be below 32,767"),
+        ):
+            if not valid:
+                raise ValueError(f"{self.name} needs {what}")
+        self.links, self.names, self.hops = list(links), names, hops
+        words = [chr(ord("a") + k) if names <= 26 else f"n{k}" for k in range(names)]
+        ends = lambda a: (*(f"{a}>{b}" for b in words), *(f"?{a}+{h}" for h in range(1, hops + 1)))
+        self.alphabet = (".", *(word for a in words for word in ends(a)))
+        self.floor = 100 * float(np.mean([1 / (n - 1) for n in links]))  # any name of the row but the one asked about
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        return {**super().arguments, "links": self.links, "names": self.names, "hops": self.hops}
+
+    def fill(self, key: np.uint64, index: np.ndarray, length: int, kept: int, tokens: np.ndarray) -> None:
+        _fill(key, index, length, kept, tokens, np.array(self.links), self.names, self.hops)
+
+    def answers(self, key: np.uint64, n: int, length: int) -> np.ndarray:
+        return _answers(key, n, np.array(self.links), self.names, self.hops)

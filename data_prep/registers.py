@@ -1,0 +1,141 @@
+"""Writes to registers and one read: associative recall (Arora et al. 2023, Zoology) and memory that is overwritten."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from .compiled import compiled
+from .counter_rng import STEP, below, mix
+from .recall import different
+from .synthetic import Synthetic, state_of
+
+_SIZE, _ASKED, _FIRST = 1, 2, 3  # words of an example: number of writes, the write that is asked for, then the rest
+
+
+@compiled
+def _word(state, number):
+    return mix(state + np.uint64(number) * STEP)
+
+
+@compiled
+def _draw(state, sizes, values, overwrite, written, order):
+    """Draw registers written[0, :n] and values written[1, :n] of the n writes of an example; order: room to shuffle.
+
+    Returns:
+        The number of writes, and the register and the value that the label is about.
+    """
+    n, registers = sizes[below(_word(state, _SIZE), len(sizes))], len(order[0])
+    if overwrite:
+        for i in range(n):
+            written[0, i] = below(_word(state, _FIRST + i), registers)
+            written[1, i] = below(_word(state, _FIRST + n + i), values)
+    else:
+        different(state, _FIRST, written[0, :n], order[0])
+        different(state, _FIRST + n, written[1, :n], order[1])
+    asked = written[0, below(_word(state, _ASKED), n)]
+    last = n - 1
+    while written[0, last] != asked:
+        last -= 1
+    return n, asked, written[1, last]
+
+
+@compiled
+def _fill(key, index, length, kept, tokens, sizes, registers, values, overwrite, most):
+    written = np.empty((2, most), np.int64)
+    order = (np.empty(registers, np.int64), np.empty(values, np.int64))
+    for row, example in enumerate(index):
+        state = state_of(key, example)
+        n, asked, _ = _draw(state, sizes, values, overwrite, written, order)
+        done = 0
+        for place in range(length - 1):  # each set of n places has the same probability (Knuth's algorithm S)
+            if below(_word(state, _FIRST + 2 * most + place), length - 1 - place) < n - done:
+                if place < kept:
+                    tokens[row, place] = 1 + written[0, done] * (values + 1) + written[1, done]
+                done += 1
+        if length <= kept:
+            tokens[row, length - 1] = 1 + asked * (values + 1) + values
+
+
+@compiled
+def _answers(key, n, sizes, registers, values, overwrite, most):
+    answers, written = np.empty(n, np.int64), np.empty((2, most), np.int64)
+    order = (np.empty(registers, np.int64), np.empty(values, np.int64))
+    for example in range(n):
+        answers[example] = _draw(state_of(key, example), sizes, values, overwrite, written, order)[2]
+    return answers
+
+
+class Registers(Synthetic):
+    """Writes of values to registers among filler; the last token reads a register, the label is the value it holds.
+
+    Example: b=2 . a=3 b=0 . . a=1 . ?b is class 0, written with letters for registers, digits for values and a point
+    for filler. A write is one token, as is the read: ids are 0 for filler, 1 + r (values + 1) + v for a write of v into
+    register r, and the id behind its last write for the read of a register. Writes are at any places but the last. The
+    read asks for the register of one of the writes, each with the same probability.
+
+    Args:
+        writes: numbers of writes of a row; each is as frequent as the others.
+        registers: number of registers.
+        values: number of values, the classes.
+        overwrite: True: registers and values of the writes are independent of each other, so that a register is
+            written again and again. False: they all differ within a row, which is associative recall.
+    """
+
+    name = "registers"
+    version = "1.0.0"
+    origin = "generated; associative recall after Arora et al. 2023 (Zoology), overwriting after Liu et al. 2023"
+    dtype = np.int16
+    lengths = tuple(2**k for k in range(6, 11))
+
+    def __init__(
+        self,
+        *,
+        length: int = 256,
+        writes: Sequence[int] = (64,),
+        registers: int = 8,
+        values: int = 8,
+        overwrite: bool = True,
+        train: int = 200_000,
+        val: int = 5_000,
+        test: int = 5_000,
+        seed: int = 0,
+    ):
+        super().__init__(length=length, train=train, val=val, test=test, seed=seed)
+        most = length - 1 if overwrite else min(length - 1, registers, values)
+        for valid, what in (
+            (registers >= 1 and values >= 2, "at least one register and two values"),
+            (registers * (values + 1) < 2**15, "source.registers times source.values + 1 to be below 32,768"),
+            (
+                len(writes) > 0 and all(1 <= n <= most for n in writes),
+                f"source.writes from 1 to {most}"
+                + ("" if overwrite else ", the registers, values and places there are"),
+            ),
+        ):
+            if not valid:
+                raise ValueError(f"{self.name} needs {what}")
+        self.writes, self.registers, self.values, self.overwrite = list(writes), registers, values, overwrite
+        names = [chr(ord("a") + r) if registers <= 26 else f"r{r}:" for r in range(registers)]
+        self.alphabet = (
+            ".",
+            *(word for name in names for word in (*(f"{name}={v}" for v in range(values)), f"?{name}")),
+        )
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        chosen = {"writes": self.writes, "registers": self.registers, "values": self.values}
+        return {**super().arguments, **chosen, "overwrite": self.overwrite}
+
+    @property
+    def floor(self) -> float | None:
+        """Accuracy in percent of a guess among the values of a row, if all of them are equally likely."""
+        return None if self.overwrite else 100 * float(np.mean([1 / n for n in self.writes]))
+
+    def fill(self, key: np.uint64, index: np.ndarray, length: int, kept: int, tokens: np.ndarray) -> None:
+        _fill(key, index, length, kept, tokens, *self._drawn())
+
+    def answers(self, key: np.uint64, n: int, length: int) -> np.ndarray:
+        return _answers(key, n, *self._drawn())
+
+    def _drawn(self) -> tuple:
+        return np.array(self.writes), self.registers, self.values, self.overwrite, max(self.writes)

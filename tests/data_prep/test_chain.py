@@ -1,0 +1,98 @@
+"""Links and a question of several hops: labels from the words of a row, uniform draws (p > 1e-4), refusals."""
+
+import hashlib
+
+import numpy as np
+import pytest
+import torch
+from conftest import p_value
+
+from data_prep.chain import Chain
+from lra.config.compose import compose
+
+LEVEL = 1e-4
+SIZES = {"train": 300, "val": 40, "test": 40}
+
+
+def read(source, split="train"):
+    """Rows (n, L) and labels (n,)."""
+    drawn = source.open("nowhere")[split]
+    tokens, mask = drawn.gather(torch.arange(len(drawn)), source.length)
+    assert tokens.dtype == torch.int16 and mask.all()
+    return tokens[:, 0].numpy().astype(int), drawn.labels.numpy()
+
+
+@pytest.mark.parametrize("options", [{}, {"length": 128, "links": [5, 26], "names": 26, "hops": 4}])
+def test_the_label_is_where_a_dictionary_of_the_links_leads(options):
+    source = Chain(**options, **SIZES)
+    for split in SIZES:
+        rows, labels = read(source, split)
+        for row, label in zip(rows.tolist(), labels.tolist(), strict=True):
+            *words, question = [source.alphabet[id] for id in row]
+            links = dict(word.split(">") for word in words if word != ".")
+            at, hops = question.removeprefix("?").split("+")
+            assert len(links) in source.links and set(links) == set(links.values()) and int(hops) <= source.hops
+            assert len(links) == sum(word != "." for word in words)
+            for _ in range(int(hops)):
+                at = links[at]
+            assert at == (chr(ord("a") + label) if source.names <= 26 else f"n{label}")
+
+
+def test_sizes_hops_names_and_places_are_uniform():
+    source = Chain(train=40_000, val=1, test=1, seed=3)
+    rows, labels = read(source)
+    first, second = np.divmod(rows - 1, source.names + source.hops)
+    counts = (rows[:, :-1] > 0).sum(1)
+    assert p_value(np.array([(counts == n).sum() for n in source.links])) > LEVEL
+    hops = second[:, -1] - source.names
+    assert p_value(np.bincount(hops * 3 + np.searchsorted(source.links, counts), minlength=6)) > LEVEL
+    assert p_value(np.bincount(labels, minlength=32)) > LEVEL and p_value(np.bincount(first[:, -1])) > LEVEL
+    assert p_value((rows[:, :-1] > 0).sum(0)) > LEVEL
+    # The answer is any other name of the row with the same probability, in the order of the places too.
+    fewest = counts == 4
+    others = np.array(
+        [
+            [name for name in row[row >= 0] if name != asked]
+            for row, asked in zip(first[fewest][:, :-1], first[fewest][:, -1], strict=True)
+        ]
+    )
+    assert p_value(np.bincount((others == labels[fewest, None]).argmax(1), minlength=3)) > LEVEL
+    assert source.floor == pytest.approx(100 * (1 / 2 + 1 / 3 + 1 / 5) / 3)
+
+
+def test_a_row_is_a_function_of_seed_split_and_index():
+    source = Chain(**SIZES, seed=5)
+    drawn = source.open("nowhere")["train"]
+    whole = drawn.gather(torch.arange(300), 64)[0]
+    for part in torch.randperm(300, generator=torch.Generator().manual_seed(0)).split(7):
+        assert torch.equal(drawn.gather(part, 64)[0], whole[part])
+    short, _ = drawn.gather(torch.arange(300), 64, 9)
+    assert torch.equal(short[..., :9], whole[..., :9]) and not short[..., 9:].any()
+    assert not np.array_equal(read(Chain(**SIZES, seed=6))[0], whole[:, 0].numpy())
+
+
+def test_the_rows_belong_to_the_version():
+    """Records name the version: other rows for the same arguments take a new Chain.version."""
+    rows, labels = read(Chain(train=100, val=1, test=1))
+    sha = hashlib.sha256(rows.astype(np.int16).tobytes() + labels.tobytes()).hexdigest()[:16]
+    assert (Chain.version, sha) == ("1.0.0", "75cbafdcefcd667f")
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"links": []}, "source.links from 3 to 32"),
+        ({"links": [2]}, "source.links from 3 to 32"),
+        ({"links": [40]}, "source.links from 3 to 32"),
+        ({"hops": 0}, "at least one hop"),
+        ({"names": 190}, "below 32,767"),
+    ],
+)
+def test_refusals(options, reason):
+    with pytest.raises(ValueError, match=reason):
+        Chain(**options)
+
+
+def test_the_task_holds_its_tokens():
+    config = compose("train", ["task=chain", "attn=sdpa", "budget=smoke"])
+    assert config.task.vocab == len(Chain().alphabet) + 1 and config.task.outputs == 32
