@@ -1,0 +1,70 @@
+"""Labels that compute what another one computes, found by their outputs."""
+
+import zlib
+from collections.abc import Mapping
+
+import torch
+from omegaconf import DictConfig
+from torch import Tensor, nn
+
+from . import build
+
+ROUNDING = 1e-6  # of the largest output; blocks compute in float64, parts of some in float32
+
+
+def aliases(configs: Mapping[str, DictConfig]) -> dict[str, str]:
+    """Find the labels whose blocks have, for the same weights and rows, the outputs of an earlier label.
+
+    Outputs are compared in evaluation and in training, on rows of the task's length and shorter ones. Linear maps of
+    the same name and shape have the same weights.
+
+    Args:
+        configs: configurations of ``lra.train`` by label, of one task and with the same sizes of model. Those that
+            cannot run here are left out.
+
+    Returns:
+        The first label with the same outputs, for each label that is not itself the first.
+    """
+    found, firsts = {}, {}
+    for label, config in configs.items():
+        if build.unavailable(config):
+            continue
+        outputs = _outputs(config)
+        same = next((first for first, others in firsts.items() if _same(outputs, others)), None)
+        if same is None:
+            firsts[label] = outputs
+        else:
+            found[label] = same
+    return found
+
+
+@torch.no_grad()
+def _outputs(config: DictConfig) -> list[Tensor]:
+    """The outputs for real tokens, in evaluation and in training."""
+    length = config.task.length + (config.model.pool == "class")
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        block = _weighted(build.block_factory(config)().double())
+        x = torch.randn(3, length, config.model.dim, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+        mask = torch.arange(length) < torch.tensor([length, length * 3 // 4, length // 2])[:, None]
+        outputs = []
+        for training in (False, True):
+            torch.manual_seed(2)
+            outputs.append(block.train(training)(x, mask)[0][mask])
+        return outputs
+
+
+def _weighted(block: nn.Module) -> nn.Module:
+    """Give linear maps values that their name and shape decide, so that no order of drawing matters; move the rest."""
+    for name, parameter in block.named_parameters():
+        generator = torch.Generator().manual_seed(zlib.crc32(name.encode()))
+        drawn = torch.randn(parameter.shape, dtype=torch.float64, generator=generator)
+        if isinstance(linear := block.get_submodule(name.rpartition(".")[0]), nn.Linear):
+            parameter.copy_(2 * drawn * linear.in_features**-0.5)  # scores far from uniform
+        else:
+            parameter.add_(0.1 * drawn.to(parameter.dtype))
+    return block
+
+
+def _same(some: list[Tensor], others: list[Tensor]) -> bool:
+    return all((a - b).abs().max() <= ROUNDING * b.abs().max() for a, b in zip(some, others, strict=True))
