@@ -4,16 +4,16 @@ import csv
 import http.server
 import importlib.util
 import socket
-import subprocess
 import sys
 import threading
 from dataclasses import asdict
+from types import SimpleNamespace
 
 import pytest
 import wandb_files
 from conftest import config
-from wandb_server import Server
 
+from lra.integrations.wandb import logger
 from lra.runs import identity, record
 from lra.train.__main__ import train
 from lra.train.callbacks import Checkpoints
@@ -115,27 +115,19 @@ def test_a_resumed_offline_run_is_whole(service, data_root, tmp_path, before_che
 
 
 @needs_wandb
-@pytest.mark.slow
-def test_online_runs_resume_and_offline_runs_are_brought_up(service, data_root, tmp_path, capfd):
-    server = Server()
-    service.setenv("WANDB_API_KEY", KEY)
-    service.setenv("WANDB_BASE_URL", server.url)
-    crash(service, tmp_path / "a", at=2)
-    (id,) = server.runs
-    assert server.steps(id) == [1, 2] and server.runs[id]["exit"] == 1
-    server.runs[id]["history"].pop(1)  # a row that did not arrive before the kill
-    server.runs[id]["summary"] = '{"_step": 1}'
-    at = run(tmp_path / "a")
-    assert server.steps(id) == [1, 2, 3, 4] and server.runs[id]["exit"] == 0
-    assert f'"test":{record.load(at / "record.json").test:g}' in server.runs[id]["summary"].replace(" ", "")
-    assert lines(capfd) == []
+def test_a_resumed_online_run_is_sent_the_rows_that_it_lacks(service, data_root, tmp_path):
+    """The rows of an offline run, sent to a service that has the first two."""
+    at = run(tmp_path, "logger.wandb.mode=offline")
+    sent, opened = [], []
 
-    server.runs.clear()
-    at = run(tmp_path / "b", "logger.wandb.mode=offline")
-    command = [sys.executable, "-m", "wandb", "sync", str(at / "wandb")]
-    subprocess.run(command, check=True, capture_output=True, timeout=120, cwd=at)
-    assert server.steps(id) == [1, 2, 3, 4] and server.runs[id]["exit"] == 0
-    server.shutdown()
+    def open_run(about, *, resume, **_):
+        opened.append(resume)
+        return SimpleNamespace(step=3, log=lambda row, step, commit: sent.append({"step": step, **row}))
+
+    service.setattr(logger, "open_run", open_run)
+    made = config("sdpa", f"runs={tmp_path}", *WORDS)
+    logger.WandB(folder=at, first_step=4, config=made, seed=0, fingerprint="f", project="lra")
+    assert opened == [True] and sent == [row for row in rows(at) if row["step"] >= 3] and len(sent) == 2
 
 
 @needs_wandb
