@@ -17,7 +17,7 @@ export MALLOC_MMAP_MAX_ ?= 0
 export MALLOC_TRIM_THRESHOLD_ ?= 99999999999
 
 .DEFAULT_GOAL := help
-.PHONY: help setup quickstart data train sweep report test test-fast test-all test-peers test-browser lint bench gpu-check gpu-window clean
+.PHONY: help setup quickstart data train sweep report test test-fast test-all test-peers test-browser lint bench gpu-check clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -80,12 +80,9 @@ bench: setup ## how long data preparation, a training step and every mechanism t
 	$(BIN)/python -m lra.bench preset=cpu
 	$(BIN)/python -m lra.bench preset=growth
 
-gpu-check: setup ## on a machine with a GPU: its tests and the papers' speed tests, 8 minutes, one file of results
-	@$(BIN)/python -m lra.bench.gpu_check
-
-gpu-window: MINUTES ?= 25
-gpu-window: setup ## on a GPU that is lent for MINUTES (25): tests, speed, a profile, then paper budgets; it goes on where it stopped
-	@$(BIN)/python -m lra.sweep.gpu_window $(MINUTES)
+gpu-check: MINUTES ?= 8
+gpu-check: setup ## on a GPU, for MINUTES (8): tests, the papers' speed tests, a profile, then trainings; it goes on where it stopped
+	@$(BIN)/python -m lra.bench.gpu_check minutes=$(MINUTES)
 
 clean: ## remove the virtual environment and caches; data and runs stay
 	rm -rf $(VENV) .pytest_cache .ruff_cache

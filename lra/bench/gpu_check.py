@@ -1,87 +1,75 @@
-"""python -m lra.bench.gpu_check: the tests marked gpu and the GPU presets, within 8 minutes on a machine with a GPU.
+"""python -m lra.bench.gpu_check minutes=25: use a GPU for so many minutes, the most wanted first, and pack what came.
 
-The results are one file, rewritten after each part. The command runs in the Python that starts it and installs nothing.
+The parts are the tests marked gpu, the speed tests ``preset=figure4`` and ``preset=table2``, a profile, and trainings
+at the paper's budget (conf/sweep/window.yaml). A part that is stopped leaves what it has. A part that ended is not run
+again and a run goes on from its last checkpoint, so the same command goes on, also where the archive is unpacked.
 """
 
-import importlib.util
+import contextlib
+import io
 import json
 import os
-import shutil
+import re
 import signal
 import subprocess
 import sys
+import tarfile
 import time
 import xml.etree.ElementTree as xml
-from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 
 from ..config import CONF
+from ..config.compose import quoted
 from ..console import log
 from ..disk import atomic
 from ..report import bench_tables
-from ..runs import bench_record
+from ..runs import bench_record, record
 
-TOTAL = 430  # seconds for everything
-TESTS = 200  # seconds of them for the tests, at most; they come first, since most of it is the compilation of kernels
-SHARE = {"figure4": 0.5, "table2": 1.0}  # of the time that is left when a preset begins
+STUDY = "gpu-check"
+MARK = "pytest.mark.gpu"
+AT_ONCE = 4  # runs that share the GPU: with the rows of ListOps and Text one alone leaves it idle
 START = 20  # seconds that a benchmark takes beyond its budget: imports, rates, its last case
 GRACE = 10  # seconds for an interrupted process to write its results
-MARK = "pytest.mark.gpu"
-PROCESSES = 8  # in parallel, for compilation and tests
+REPORT = "tests.xml"
 
 
-def check(runs: Path = Path("runs")) -> Path:
-    """Run the check and write runs/gpu-check/<hardware>.json and .md.
-
-    Returns:
-        The path of the .md file.
-
-    Raises:
-        OSError: a file cannot be written.
-    """
-    began = time.monotonic()
-    env = os.environ | {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
-    env.setdefault("CUDA_VISIBLE_DEVICES", "0")
-    env.pop("TRITON_INTERPRET", None)
-    folder = runs / "gpu-check"
-    folder.mkdir(parents=True, exist_ok=True)
-    shutil.rmtree(folder / "bench", ignore_errors=True)  # of an earlier check
-    results = {"tests": {"summary": "not run"}, "benchmarks": [], "failed": []}
-    for part in ("tests", *SHARE):
-        log(f"gpu-check: {part}")
-        try:
-            if part == "tests":
-                results["tests"] = tests(folder, env)
-            else:
-                left = (TOTAL - (time.monotonic() - began)) * SHARE[part]
-                results["failed"] += benchmark(part, folder, env, left)
-        except Exception as error:  # the other parts go on
-            results["failed"].append(f"{part}: {error!r}")
-        results["seconds"] = round(time.monotonic() - began, 1)
-        path = write(folder, results)
-    return path
-
-
-def benchmark(preset: str, folder: Path, env: dict[str, str], seconds: float) -> list[str]:
-    """Run a preset, which writes its record below ``folder`` after each length.
+class Part(NamedTuple):
+    """A command, and the largest share of the time that it may take.
 
     Args:
-        preset: of conf/preset.
-        folder: of the check.
-        env: environment of the process.
-        seconds: until it is stopped.
-
-    Returns:
-        One line for each failure.
+        name: of its files.
+        command: arguments; {seconds} is a budget of its own, {minutes} the time that is left.
+        share: of all the minutes.
     """
-    command = [sys.executable, "-m", "lra.bench", f"preset={preset}", "device=cuda", f"runs={folder}"]
-    status = limited([*command, f"budget_s={max(seconds - START, 1):.0f}"], seconds + START, env=env)
-    if status is None:
-        return [f"{preset}: stopped after {seconds + START:.0f} s"]
-    return [f"{preset}: exit status {status}"] if status else []
+
+    name: str
+    command: list[str]
+    share: float
+
+
+def parts(home: Path) -> list[Part]:
+    """List the parts of the check in a folder."""
+    python = [sys.executable, "-m"]
+    report = f"--junitxml={home / 'parts' / REPORT}"
+    tests = [*python, "pytest", "-q", "-m", "gpu", report, f"--rootdir={CONF.parent}", *map(str, gpu_test_files())]
+    bench = [*python, "lra.bench", "device=cuda", f"runs={quoted(home)}"]
+    profile = ["what=profile", "mechanisms=cur_abs", "tasks=listops", "n=2048", "batch=32"]
+    sweep = ["sweep=window", f"study={STUDY}", f"runs={quoted(home.parent)}", "measure=20", "minutes={minutes}"]
+    return [
+        Part("tests", tests, 0.35),
+        Part("figure4", [*bench, "preset=figure4", "budget_s={seconds}"], 0.2),
+        Part("table2", [*bench, "preset=table2", "budget_s={seconds}"], 0.2),
+        Part("profile", [*bench, *profile], 0.1),
+        Part(
+            "trainings",
+            [*python, "lra.sweep", *sweep, "hydra/launcher=joblib", f"hydra.launcher.n_jobs={AT_ONCE}"],
+            1.0,
+        ),
+    ]
 
 
 def gpu_test_files() -> list[Path]:
@@ -89,36 +77,41 @@ def gpu_test_files() -> list[Path]:
     return [path for path in sorted((CONF.parent / "tests").rglob("test_*.py")) if MARK in path.read_text()]
 
 
-def tests(folder: Path, env: dict[str, str]) -> dict:
-    """Run the tests marked gpu.
+def check(minutes: float, home: Path, todo: list[Part], env: dict[str, str], name: str) -> Path:
+    """Run the parts within so many minutes.
 
     Args:
-        folder: of the check.
-        env: environment of the process.
+        minutes: from now on.
+        home: folder of the results, runs/gpu-check.
+        todo: parts in their order.
+        env: environment of their processes.
+        name: of the hardware.
 
     Returns:
-        Their counts, the names of failed tests, the values that they measured, and a summary of one line.
+        The archive <home>.tar, which is made anew after each part, as are <home>/<name>.json and .md.
     """
-    report = folder / "tests.xml"
-    report.unlink(missing_ok=True)
-    files = map(str, gpu_test_files())
-    command = [sys.executable, "-m", "pytest", "-q", "-m", "gpu", f"--junitxml={report.resolve()}", *files]
-    if importlib.util.find_spec("xdist"):
-        command += ["-n", str(min(PROCESSES, os.cpu_count() or 1))]
-    status = limited(command, TESTS, cwd=CONF.parent, env=env)
-    stopped = f"stopped after {TESTS} s" if status is None else f"pytest ended with status {status}"
-    if not report.exists():
-        return {"summary": f"{stopped} and wrote no report", "failed": []}
-    suite = xml.parse(report).getroot().find("testsuite")
-    counts = {key: int(suite.get(key, 0)) for key in ("tests", "failures", "errors", "skipped")}
-    failed = [
-        f"{case.get('classname')}.{case.get('name')}"
-        for case in suite.iter("testcase")
-        if case.find("failure") is not None or case.find("error") is not None
-    ]
-    measured = [entry.get("value") for entry in suite.iter("property") if entry.get("name") == "measured"]
-    summary = ", ".join([*(f"{value} {key}" for key, value in counts.items()), *([stopped] if status != 0 else [])])
-    return counts | {"summary": summary, "failed": failed, "measured": measured}
+    end = time.monotonic() + 60 * minutes
+    (home / "parts").mkdir(parents=True, exist_ok=True)
+    path = pack(home)
+    for part in todo:
+        left = end - time.monotonic()
+        if left > 0 and not _done(home, part.name).exists():
+            log(f"gpu-check: {part.name}, {run_part(home, part, min(part.share * 60 * minutes, left), env)}")
+            write(home, name)
+            path = pack(home)
+    return path
+
+
+def run_part(home: Path, part: Part, seconds: float, env: dict[str, str]) -> str:
+    """Run a command, whose output goes to parts/<name>.log, and say how it ended; only what ends is done."""
+    budget = {"{seconds}": f"{max(1.0, seconds - START):.0f}", "{minutes}": f"{seconds / 60:.2f}"}
+    command = [re.sub(r"\{\w+\}", lambda found: budget[found[0]], word) for word in part.command]
+    with open(home / "parts" / f"{part.name}.log", "ab") as output:
+        status = limited(command, seconds + START, stdout=output, stderr=subprocess.STDOUT, cwd=CONF.parent, env=env)
+    if status is None:
+        return f"stopped after {seconds + START:.0f} s"
+    atomic.write(_done(home, part.name), f"{status}\n")
+    return f"exit status {status}"
 
 
 def limited(command: list[str], seconds: float, **options) -> int | None:
@@ -132,40 +125,84 @@ def limited(command: list[str], seconds: float, **options) -> int | None:
         return process.wait(max(seconds, 1))
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGINT)
-        with suppress(subprocess.TimeoutExpired):
+        with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(GRACE)
         return None
     finally:
-        with suppress(ProcessLookupError):
+        with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
 
 
-def write(folder: Path, results: dict) -> Path:
-    """Write the results so far, with the tables of all benchmarks in the folder; returns the path of the .md file."""
-    records, damaged = bench_record.scan(folder)
-    name = "".join(c if c.isalnum() else "-" for c in torch.cuda.get_device_name()).lower()
-    complete = results | {"failed": [*results["failed"], *damaged], "benchmarks": [asdict(r) for r in records]}
-    atomic.write(folder / f"{name}.json", json.dumps(complete, indent=1) + "\n")
-    lines = [
-        f"Tests: {results['tests']['summary']}.",
-        *(f"Failed: {name}." for name in results["tests"].get("failed", [])),
+def tests(report: Path) -> dict:
+    """Read pytest's report: its counts, the names of failed tests and the values that tests measured."""
+    if not report.exists():
+        return {"failed": [], "measured": []}
+    suite = xml.parse(report).getroot().find("testsuite")
+    failed = [
+        f"{case.get('classname')}.{case.get('name')}"
+        for case in suite.iter("testcase")
+        if case.find("failure") is not None or case.find("error") is not None
     ]
-    measured = "\n".join(f"* {line}" for line in results["tests"].get("measured", []))
+    measured = [entry.get("value") for entry in suite.iter("property") if entry.get("name") == "measured"]
+    counts = {key: int(suite.get(key, 0)) for key in ("tests", "failures", "errors", "skipped")}
+    return counts | {"failed": failed, "measured": measured}
+
+
+def write(home: Path, name: str) -> Path:
+    """Write the results so far, with the tables of all benchmarks in the folder; returns the path of the .md file."""
+    records, damaged = bench_record.scan(home)
+    found = tests(home / "parts" / REPORT)
+    ended = {path.stem: int(path.read_text()) for path in sorted((home / "parts").glob("*.done"))}
+    complete = {"ended": ended, "damaged": damaged, "tests": found, "benchmarks": [asdict(r) for r in records]}
+    atomic.write(home / f"{name}.json", json.dumps(complete, indent=1) + "\n")
+    counts = ", ".join(f"{count} {key}" for key, count in found.items() if isinstance(count, int))
+    lines = [f"Parts that ended, with their exit status: {ended}. Tests: {counts or 'no report'}.", *damaged]
+    lines += [f"Failed: {test}." for test in found["failed"]]
+    measured = "\n".join(f"* {line}" for line in found["measured"])
     tables = bench_tables.markdown(bench_tables.tables(records)) if records else "No benchmark left a record."
-    text = "\n\n".join(["# GPU check", *lines, *complete["failed"], measured, tables])
-    atomic.write(folder / f"{name}.md", text)
-    return folder / f"{name}.md"
+    atomic.write(home / f"{name}.md", "\n\n".join(["# GPU check", *lines, measured, tables]))
+    return home / f"{name}.md"
+
+
+def pack(home: Path) -> Path:
+    """Write <home>.tar: all files of the check but the checkpoints of runs that have ended."""
+    path = home.with_name(f"{home.name}.tar")
+    with atomic.replacing(path) as work, tarfile.open(work, "w") as archive:
+        for file in sorted(home.rglob("*")):
+            ended = file.suffix == ".ckpt" and (file.parent / record.NAME).exists()
+            if file.is_file() and not file.name.startswith(".") and not ended:
+                with contextlib.suppress(FileNotFoundError), open(file, "rb") as read:  # a run may still be ending
+                    content = read.read()
+                    info = archive.gettarinfo(arcname=str(file.relative_to(home.parent)), fileobj=read)
+                    info.size = len(content)
+                    archive.addfile(info, io.BytesIO(content))
+    return path
+
+
+def _done(home: Path, name: str) -> Path:
+    return home / "parts" / f"{name}.done"
 
 
 def main() -> None:
-    """Run the check if there is a GPU, and print its results."""
+    """Run the check if there is a GPU."""
+    given = re.fullmatch(r"minutes=(\d+(?:\.\d+)?)", sys.argv[1]) if len(sys.argv) == 2 else None
+    if len(sys.argv) > 1 and not given:
+        sys.exit("lra: python -m lra.bench.gpu_check minutes=25, or another number of minutes")
     if not torch.cuda.is_available():
         log("gpu-check: torch sees no GPU, nothing was run")
         return
-    path = check()
-    print(path.read_text())
-    print(f"written to {path} and {path.with_suffix('.json')}")
+    env = os.environ | {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
+    env.setdefault("CUDA_VISIBLE_DEVICES", "0")
+    env.pop("TRITON_INTERPRET", None)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    home = Path("runs").absolute() / STUDY
+    name = "".join(c if c.isalnum() else "-" for c in torch.cuda.get_device_name()).lower()
+    path = check(float(given[1]) if given else 8, home, parts(home), env, name)
+    print((home / f"{name}.md").read_text())
+    print(
+        f"gpu-check: {path.stat().st_size / 2**20:.1f} MB in {path}; tar xf {path.name} -C runs, and it goes on there"
+    )
 
 
 if __name__ == "__main__":

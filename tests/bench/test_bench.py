@@ -3,7 +3,6 @@
 import json
 import re
 import sys
-import time
 
 import pytest
 import torch
@@ -13,7 +12,7 @@ from torch import nn
 from lra.attention.base import Sizes
 from lra.attention.cur import CUR
 from lra.attention.sdpa import SDPA
-from lra.bench import contestants, gpu_check, profile, roofline, workloads
+from lra.bench import contestants, profile, roofline, workloads
 from lra.bench import run as run_module
 from lra.bench.__main__ import bench
 from lra.bench.released_cur import Published
@@ -383,31 +382,6 @@ def test_profile_sums_to_the_step(capfd):
     ]
 
 
-def test_gpu_check_without_a_gpu_says_so_in_one_line(monkeypatch, capfd):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    gpu_check.main()
-    assert capfd.readouterr().err == "gpu-check: torch sees no GPU, nothing was run\n"
-
-
-def test_gpu_check_writes_its_file_whatever_fails(monkeypatch, tmp_path):
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "Some GPU")
-    monkeypatch.setattr(gpu_check, "tests", lambda folder, env: 1 / 0)
-    ends = {"preset=figure4": None, "preset=table2": 3}
-    monkeypatch.setattr(gpu_check, "limited", lambda command, seconds, env: ends[command[3]])
-    text = gpu_check.check(tmp_path).read_text()
-    for line in ("tests: ZeroDivisionError", "figure4: stopped", "table2: exit status 3"):
-        assert line in text
-    assert len(json.loads((tmp_path / "gpu-check" / "some-gpu.json").read_text())["failed"]) == 3
-
-
-def test_a_part_of_the_gpu_check_that_takes_too_long_is_stopped():
-    python = lambda code: [sys.executable, "-c", code]
-    began = time.monotonic()
-    assert gpu_check.limited(python("import time; time.sleep(60)"), 1) is None
-    assert time.monotonic() - began < gpu_check.GRACE
-    assert gpu_check.limited(python("raise SystemExit(3)"), 60) == 3
-
-
 def test_trainer_for_a_gpu_composes():
     assert dict(train_config("cur_abs", "trainer=gpu").trainer) == {
         "device": "cuda",
@@ -417,7 +391,3 @@ def test_trainer_for_a_gpu_composes():
         "devices": 1,
         "threads": None,
     }
-
-
-def test_gpu_check_finds_the_tests_of_the_kernels_wherever_they_are():
-    assert "test_triton_gpu.py" in {path.name for path in gpu_check.gpu_test_files()}

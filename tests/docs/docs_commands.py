@@ -73,6 +73,7 @@ ENTRIES = {
         "inverses",
         ("lra.studies.inverses.__main__.finished", "lra.studies.inverses.__main__.random_tokens"),
     ),
+    "lra.bench.gpu_check": Entry("lra.bench.gpu_check", "main", ("torch.cuda.is_available",)),
     "lra.ops.triton.resources": Entry(
         "lra.ops.triton.resources", "main", ("lra.ops.triton.resources.ProcessPoolExecutor",)
     ),
