@@ -104,9 +104,11 @@ def tokens(view: View, words: list[str]) -> Figure:
         for (line, column), word, weight in zip(places, words, weights, strict=False):
             shades[line, column : column + len(word.rstrip())] = weight
         _shade(figure, axes, shades, weights, _place(figure, width + 0.45, top - height, 0.12, min(height, 1.6)))
-        for line in range(lines):
-            text = [word for (place, _), word in zip(places, words, strict=False) if place == line]
-            axes.text(-0.5, line, "".join(text), font=font, va="center", color="#16161a", parse_math=False)
+        for (line, column), word in zip(places, words, strict=False):
+            if text := word.rstrip():  # each at its own place: a character's width depends on matplotlib's version
+                middle = column + (len(text) - 1) / 2
+                look = {"ha": "center", "va": "center_baseline", "color": "#16161a", "parse_math": False}
+                axes.text(middle, line, text, font=font, **look)
         axes.set_title(_named(at), fontsize=9, loc="left")
         axes.set_axis_off()
         top -= height + 0.4

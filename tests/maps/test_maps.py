@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import KERNELS, MECHANISMS, config
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from support.commands import run
 
 from data_prep.pathfinder.generator import trace
@@ -122,6 +123,26 @@ def test_tokens_are_laid_out_without_overlap():
     assert places[:3] == [(0, 0), (0, 5), (0, 7)] and places[-1][0] == draw.LINES - 1
     taken = [(line, at + i) for (line, at), w in zip(places, words, strict=False) for i in range(len(w.rstrip()))]
     assert len(taken) == len(set(taken)) and max(column for _, column in taken) < draw.COLUMNS
+
+
+@pytest.mark.parametrize("dpi", [72, 100, 250])
+@pytest.mark.parametrize("display", ["expression", "bytes"])
+def test_each_word_stands_on_its_own_shade(display, dpi):
+    """The middle of the drawn word is that of its shaded cells, to a third of a character, in every column."""
+    alphabet = ["[MAX", "7", "]"] if display == "expression" else [chr(i) for i in range(256)]
+    row = np.tile([0, 1, 2] if display == "expression" else [87, 105, 32, 109], 60)
+    figure = draw.DISPLAYS[display](draw.View("a title", row, [None], np.ones((1, len(row))), None, alphabet))
+    figure.set_dpi(dpi)
+    axes = figure.axes[0]
+    FigureCanvasAgg(figure).draw()
+    words = [alphabet[i] for i in row]
+    cells = draw.layout([word + " " * (display == "expression") for word in words])
+    placed = [(cell, word) for cell, word in zip(cells, words, strict=True) if word.strip()]
+    assert len(axes.texts) == len(placed) > 100
+    for text, ((line, column), word) in zip(axes.texts, placed, strict=True):
+        box = text.get_window_extent().transformed(axes.transData.inverted())
+        assert text.get_text() == word and abs((box.x0 + box.x1) / 2 - (column + (len(word) - 1) / 2)) < 1 / 3
+        assert round((box.y0 + box.y1) / 2) == line
 
 
 def test_readings_and_positions():
