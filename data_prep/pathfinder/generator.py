@@ -104,7 +104,7 @@ def _draw_images(table, margin, choice, choices, seed, contour, first, images, l
     stream = np.zeros(1, np.uint64)
     masks, attempt = table.blank.copy(), table.blank.copy()
     layers = np.empty((3, *masks.shape[1:]), np.uint8)
-    canvas = np.empty((size, size), np.int32)
+    canvas = np.empty((size, size))
     for n in range(len(images)):
         stream[0] = seed
         for part in (size, contour, first + n):
@@ -148,7 +148,7 @@ class Pathfinder(Source):
     """
 
     name = "pathfinder"
-    version = "2.0.0"
+    version = "2.1.0"
     generated = True
     licence = "generated here, MIT"
     origin = "the generator of Linsley et al. 2018 with the settings of google-research/long-range-arena"

@@ -83,7 +83,7 @@ class Table(NamedTuple):
     """The tables of an image's size and margin."""
 
     padding: int
-    contrast: np.ndarray  # (3,) int32 percent: targets, distractors, markers
+    contrast: np.ndarray  # (3,) float64: targets, distractors, markers
     paddles: Paddles
     seeds: Seeds
     theta: np.ndarray  # (P,) orientation, also of the 360 + k paddles, which are drawn from their end backwards
@@ -214,7 +214,6 @@ def paddle_table(size: int, margin: int, void: bool = True) -> Table:
     cells = elements(mask[:SEEDS], length + margin)
     delta = abs(theta[SEEDS:] - theta[:, None])
     delta = np.minimum(setting.continuity * np.minimum(delta, 2 * np.pi - delta), np.pi / 2)
-    snake_percent = round(100 * setting.snake_contrast)
     # cos(pi / 2) is 6e-17 in floating point, which must not count as a candidate
     follower, turn = followers(np.where(delta < np.pi / 2, np.cos(delta) ** 2, 0.0))
     paddles = Paddles(
@@ -239,7 +238,7 @@ def paddle_table(size: int, margin: int, void: bool = True) -> Table:
     )
     return Table(
         padding=setting.padding,
-        contrast=np.array([round(snake_percent * setting.paddle_contrast), snake_percent, 100], np.int32),
+        contrast=np.array([setting.paddle_contrast * setting.snake_contrast, setting.snake_contrast, 1.0]),
         paddles=paddles,
         seeds=seeds,
         theta=theta,

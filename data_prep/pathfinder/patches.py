@@ -70,18 +70,19 @@ def paint(table, targets, distractors, first, last, layers):
 
 @inlined
 def stretch(layers, contrast, canvas, image):
-    """Take the brightest layer in units of 1 / 25500 and stretch it to 0..255, halves rounded up, all exactly."""
+    """Take the brightest layer and stretch it to 0..255, rounded as the original and scipy 1.2's bytescale round it."""
     size = len(image)
     canvas[:] = 0
     for k in range(3):
         for y in range(size):
             layer, row = layers[k, BEYOND + y, BEYOND : BEYOND + size], canvas[y]
             for x in range(size):
-                row[x] = max(row[x], contrast[k] * layer[x])
+                row[x] = max(row[x], layer[x] / 255.0 * contrast[k])
     low = high = canvas[0, 0]
     for row in canvas:
         for value in row:
             low, high = min(low, value), max(high, value)
+    scale = 255.0 / (high - low)
     for y in range(size):
         for x in range(size):
-            image[y, x] = np.uint8((canvas[y, x] - low) * 255.0 / (high - low) + 0.5)
+            image[y, x] = np.uint8((canvas[y, x] - low) * scale + 0.5)

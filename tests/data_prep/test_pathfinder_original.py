@@ -16,6 +16,7 @@ from data_prep.pathfinder import paddles
 from data_prep.pathfinder.curves import free_pixels
 from data_prep.pathfinder.generator import Pathfinder, generate, trace
 from data_prep.pathfinder.paddles import BEYOND, SEEDS, SETTINGS, is_void, paddle_table
+from data_prep.pathfinder.patches import stretch
 from data_prep.pathfinder.stats import drawings, measure
 
 ORIGINAL = json.loads(RECORD.read_text())
@@ -54,6 +55,28 @@ def p_values(kind, values):
             table = table[:, table.any(0)]
             p[name] = chi2_contingency(table).pvalue if table.shape[1] > 1 else 1.0
     return p
+
+
+@pytest.mark.parametrize("size", SETTINGS)
+@pytest.mark.parametrize("role", range(3))
+def test_greys_are_those_of_bytescale(size, role):
+    """All 256 values of a layer beside a marker, by the original's operations in their order, on float64.
+
+    line / 255 times the contrast unless that is 1, then (x - min) * (255 / (max - min)), clipped, plus a half.
+    """
+    contrast, edge = paddle_table(size, SETTINGS[size].margins[0]).contrast, slice(BEYOND, BEYOND + 17)
+    layers = np.zeros((3, 17 + 2 * BEYOND, 17 + 2 * BEYOND), np.uint8)
+    values = np.arange(17 * 17) % 256
+    layers[role, edge, edge] = values.reshape(17, 17)
+    layers[2, BEYOND, BEYOND] = 255  # there is always a marker
+    for brightest in (0, 255):  # of distractors
+        layers[1, BEYOND, BEYOND + 1] = brightest
+        image, canvas = np.empty((17, 17), np.uint8), np.empty((17, 17))
+        stretch(layers, contrast, canvas, image)
+        whole = layers[:, edge, edge] / 255
+        x = np.max([part * c if c != 1 else part for part, c in zip(whole, contrast, strict=True)], axis=0)
+        scale = 255.0 / (x.max() - x.min())
+        np.testing.assert_array_equal(image, (((x - x.min()) * scale).clip(0, 255) + 0.5).astype(np.uint8))
 
 
 def test_images_are_merged_into_the_bins_of_the_record():
