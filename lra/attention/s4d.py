@@ -32,6 +32,7 @@ class S4D(Mixer):
         step_min, step_max: Δ is drawn log-uniformly between them.
         rate: factor of the learning rate of Δ, A and B, which have no weight decay.
         step_rate: another one of Δ's; None: the same.
+        c_rate: factor of the learning rate of C, which keeps its weight decay; None: 1.
 
     Raises:
         ValueError: an odd number of states, or steps that are not positive and in order.
@@ -53,6 +54,7 @@ class S4D(Mixer):
         step_max: Step = 0.1,
         rate: Step = 1.0,
         step_rate: Step | None = None,
+        c_rate: Step | None = None,
     ):
         super().__init__(sizes, dim=dim)
         one_of("init", init, Init)
@@ -64,6 +66,8 @@ class S4D(Mixer):
         in_range("step_max", step_max, Range(step_min), "step_min")
         self.discretisation, self.causal = discretisation, not bidirectional
         self.rates = dict.fromkeys(("log_decay", "frequency", "b"), rate) | {"log_step": step_rate or rate}
+        if c_rate is not None:
+            self.rates["c"], self.decayed = c_rate, {"c"}
         frequency, b = _initial(init, states)  # (M,)
         rows = 1 if shared else dim
         self.log_step = nn.Parameter(torch.empty(dim).uniform_(math.log(step_min), math.log(step_max)))

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 import torch
 from torch import Tensor, nn
 
+from ..ops.initial import truncated_normal_
 from ..ops.options import Positive, Range, in_range, one_of
 from ..ops.precision import full_precision
 from ..ops.ssm import Discretisation, diagonal_ssm, discretise, hippo_legs
@@ -15,7 +16,6 @@ CInit = Literal["lecun_normal", "trunc_standard_normal", "complex_normal"]
 BOptim = Literal["state", "state_decay", "main"]
 StepOptim = Literal["state", "main"]
 Step = Annotated[float, Range(above=0)]
-STD = 0.8796256610342398  # of the standard normal distribution between -2 and 2
 
 
 class S5(Mixer):
@@ -90,14 +90,14 @@ class S5(Mixer):
         self.decay = nn.Parameter(values.real.repeat(blocks).float())
         self.frequency = nn.Parameter(values.imag.repeat(blocks).float())
         self.log_step = nn.Parameter(torch.empty(states // 2).uniform_(math.log(step_min), math.log(step_max)))
-        b = _truncated_normal(states, dim, std=states**-0.5).to(V)
+        b = truncated_normal_(torch.empty(states, dim), std=states**-0.5).to(V)
         self.b = nn.Parameter(torch.view_as_real(V.mH @ b).float())  # (P/2,d,2)
         shape = 1 + bidirectional, dim, states
         if c_init == "complex_normal":
             self.c = nn.Parameter(torch.randn(*shape[:-1], states // 2, 2) * 0.5**0.5)
         else:
             fan = states * dim if c_init == "lecun_normal" else states
-            c = torch.view_as_complex(_truncated_normal(*shape, 2, std=fan**-0.5)).to(V)
+            c = torch.view_as_complex(truncated_normal_(torch.empty(*shape, 2), std=fan**-0.5)).to(V)
             self.c = nn.Parameter(torch.view_as_real(c @ V).float())  # (1 or 2,d,P/2,2)
         self.skip = nn.Parameter(torch.randn(dim))
 
@@ -110,9 +110,3 @@ class S5(Mixer):
         log_z, gain = discretise(torch.complex(decay, self.frequency), self.log_step.exp(), self.discretisation)
         b = torch.view_as_real(gain[:, None] * torch.view_as_complex(self.b))
         return diagonal_ssm(x, log_z.exp(), b, 2 * self.c, mask) + self.skip * x
-
-
-def _truncated_normal(*shape: int, std: float) -> Tensor:
-    """Normal numbers within two standard deviations, stretched so that ``std`` is theirs (flax's variance scaling)."""
-    scale = std / STD
-    return nn.init.trunc_normal_(torch.empty(shape), std=scale, a=-2 * scale, b=2 * scale)

@@ -30,7 +30,7 @@ class Prepared(Section):
     source: Source
     protocol: sections.Protocol
     budget: Name
-    budgets: dict[str, dict[str, Number | None]] = Field({})
+    budgets: dict[str, dict[str, Number | list[Number] | None]] = Field({})
     masking: sections.Masking = sections.Masking()
 
 

@@ -9,6 +9,7 @@ from pydantic import BeforeValidator, Field
 
 from ..model.classifier import MeanOver, Pool
 from ..model.embed import Positions
+from ..model.initial import Init
 from ..model.norm import Norm
 from ..model.pretrainer import Loss, MaskId
 from ..ops import metrics as metric
@@ -54,6 +55,11 @@ Betas = Annotated[
     list[Annotated[float, Range(0, below=1)]],
     Field(min_length=2, max_length=2, description="two numbers from 0 to below 1"),
 ]
+Cosine = Annotated[
+    list[Whole],
+    Predicate(lambda steps: len(steps) == 2 and steps[0] < steps[1]),
+    Field(description="two steps, [0,90]"),
+]
 Metric = Literal[tuple(name for name, f in vars(metric).items() if getattr(f, "__module__", "") == metric.__name__)]
 # ``given``: arguments that ``lra.train.build`` and ``lra.train.fit`` pass to constructors, hence no options.
 Attn = constructor(
@@ -62,7 +68,7 @@ Attn = constructor(
     also={"requires": Literal["gpu"], "otherwise": str},
 )
 Block = constructor("block", given=("dim", "hidden", "dropout", "length"))
-Embed = constructor("model.embed", given=("dim", "dropout", "length"))
+Embed = constructor("model.embed", given=("dim", "length"))
 Head = constructor("model.head", given=("dim", "hidden", "outputs", "towers"))
 Loggers = constructors("logger", given=("folder", "first_step", "config", "seed", "fingerprint"))
 Source = constructor("source", partial=False)
@@ -81,6 +87,7 @@ class Model(Section):
     embed_std: Above
     embed: Embed | None
     head: Head | None
+    init: Init
 
     def check(self) -> None:
         if not self.head_dim and self.dim % self.heads:
@@ -99,7 +106,9 @@ class Optim(Section):
     weight_decay: Annotated[float, Range(0)]
     own_lr_max: Above | None
     clip_norm: Above | None
+    bias_decay: bool
     schedule: Literal["one_cycle", "linear", "cosine", "constant"]
+    cosine: Cosine | None
     warmup_power: Annotated[Number, Range(above=0)]
 
     def check(self) -> None:
@@ -144,7 +153,7 @@ class Pretrain(Section):
         """
         own = {key: getattr(self, key) for key in ("lr", "steps", "warmup", "batch", "eval_every")}
         try:
-            return optim.changed(**own)
+            return optim.changed(**own, cosine=None)
         except ValueError as error:
             raise ValueError(re.sub(rf"optim\.({'|'.join(own)})\b", r"pretrain.\1", str(error))) from None
 

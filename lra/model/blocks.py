@@ -11,13 +11,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..attention.base import Mixer
-from ..ops.options import one_of
+from ..ops.options import Range, Share, in_range, one_of
 from ..ops.varlen import VarlenLayout
 from .dropout import Dropout
 from .norm import Norm
 from .norm import norm as make_norm
 
 Activation = Literal["full_glu", "half_glu1", "half_glu2"]  # by S5's names
+Gelu = Literal["exact", "tanh"]
 
 
 class PreNorm(nn.Module):
@@ -65,12 +66,15 @@ class GLU(nn.Module):
         mixer: a factory without arguments.
         dim: d.
         hidden: unused; other blocks have an MLP of this width.
-        dropout: in both places.
+        dropout: of GELU(y) and of GLU(y).
         norm: ``batch`` over the real tokens, or another one of ``lra.model.norm``.
         prenorm: False for norm(x + ...) instead, as in S4 on ListOps and Image.
         tied: whether all positions of a row share one dropout mask.
         activation: with g = dropout(GELU(y)), GLU(y) is W₁ g σ(W₂ g) (``full_glu``), g σ(W g) (``half_glu1``) or
             y σ(W g) (``half_glu2``); each W is a Linear d -> d.
+        gelu: ``exact`` | ``tanh``, its approximation.
+        momentum: share of a batch in the running averages of a batch norm.
+        mixer_dropout: whether y has dropout too, each position its own.
 
     Source: docs/sources.md, S4D and S5.
     """
@@ -86,21 +90,27 @@ class GLU(nn.Module):
         prenorm: bool = True,
         tied: bool = False,
         activation: Activation = "full_glu",
+        gelu: Gelu = "exact",
+        momentum: Share = 0.1,
+        mixer_dropout: bool = False,
     ):
         super().__init__()
         one_of("activation", activation, Activation)
+        one_of("gelu", gelu, Gelu)
+        in_range("momentum", momentum, Range(0, 1))
         self.prenorm, self.activation = prenorm, activation
-        self.norm = make_norm(norm, dim)
+        self.norm = make_norm(norm, dim, momentum=momentum)
         self.mixer = mixer()
         self.hole_free = self.mixer.hole_free
         _check_width(self.mixer, dim)
-        self.inner = nn.Sequential(nn.GELU(), Dropout(dropout, tied=tied))
+        self.mixed_dropout = Dropout(dropout if mixer_dropout else 0.0)
+        self.inner = nn.Sequential(nn.GELU("none" if gelu == "exact" else gelu), Dropout(dropout, tied=tied))
         self.gate = nn.Linear(dim, 2 * dim if activation == "full_glu" else dim)
         self.dropout = Dropout(dropout, tied=tied)
 
     def forward(self, x: Tensor, mask: Tensor | None, memory=None):
         mixed = self.mixer(self.norm(x, mask) if self.prenorm else x, mask)
-        x = x + self.dropout(self._gated(mixed))
+        x = x + self.dropout(self._gated(self.mixed_dropout(mixed)))
         return (x if self.prenorm else self.norm(x, mask)), memory
 
     def _gated(self, y: Tensor) -> Tensor:

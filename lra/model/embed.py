@@ -48,9 +48,10 @@ class TokenEmbedding(nn.Module):
         self.token = nn.Embedding(vocab, dim, padding_idx=None if padding == "learned" else 0)
         self.position = nn.Embedding(length, dim) if positions else None
         self.dropout = Dropout(dropout)
+        self.std = dim**-0.5 if std is None else std
         for table in filter(None, (self.token, self.position)):
             if bound is None:
-                nn.init.normal_(table.weight, std=dim**-0.5 if std is None else std)
+                nn.init.normal_(table.weight, std=self.std)
             else:
                 nn.init.uniform_(table.weight, -bound, bound)
         if padding == "zero":

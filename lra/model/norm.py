@@ -70,7 +70,16 @@ NORMS = {"layer": LayerNorm, "scale": ScaleNorm, "rms": RMSNorm, "batch": BatchN
 Norm = Literal["layer", "scale", "rms", "batch"]
 
 
-def norm(kind: Norm, dim: int) -> nn.Module:
-    """Make the normalisation of a name for rows of width ``dim``. Raises ValueError for an unknown name."""
+def norm(kind: Norm, dim: int, *, momentum: float = 0.1) -> nn.Module:
+    """Make the normalisation of a name.
+
+    Args:
+        kind: name.
+        dim: width of the rows.
+        momentum: share of a batch in the running averages of ``batch``.
+
+    Raises:
+        ValueError: the name is unknown.
+    """
     one_of("norm", kind, Norm)
-    return NORMS[kind](dim)
+    return BatchNorm(dim, momentum=momentum) if kind == "batch" else NORMS[kind](dim)

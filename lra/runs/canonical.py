@@ -24,6 +24,13 @@ WITHOUT: dict[str, Any] = {
     "Linear.causal": False,
     "GLU.activation": "full_glu",
     "S4D.step_rate": None,
+    "S4D.c_rate": None,
+    "GLU.gelu": "exact",
+    "GLU.momentum": 0.1,
+    "GLU.mixer_dropout": False,
+    "model.init": "torch",
+    "optim.bias_decay": True,
+    "optim.cosine": None,
 }
 
 

@@ -11,7 +11,10 @@ from .record import Pretraining
 
 FOLDER, NAME = "pretrain", "pretrain.json"
 # Phase one depends neither on these keys of a run nor on its head.
-_FINE_TUNING = ("optim.lr", "optim.steps", "optim.warmup", "optim.batch", "optim.eval_every", "pretrain.matched")
+_FINE_TUNING = (
+    *(f"optim.{key}" for key in ("lr", "steps", "warmup", "batch", "eval_every", "cosine")),
+    "pretrain.matched",
+)
 _HEAD = ("model.head", "model.pool", "task.metric", "task.loss", "task.outputs", "protocol.mean_over", "protocol.name")
 
 

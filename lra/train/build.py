@@ -21,6 +21,7 @@ from ..data.datamodule import TaskData
 from ..model.blocks import PreNorm
 from ..model.classifier import Classifier
 from ..model.embed import FeatureEmbedding, TokenEmbedding
+from ..model.initial import lecun_normal_
 from ..model.multihead import Multihead
 from ..model.pretrainer import Pretrainer
 from ..ops import triton as kernels
@@ -98,8 +99,8 @@ def classifier(config: DictConfig) -> Classifier:
     else:
         positions = model.positions == "learned"
         embed = partial(TokenEmbedding, vocab=vocab, std=model.embed_std, positions=positions)
-    return Classifier(
-        embed=embed(length=task.length, dim=model.dim, dropout=model.dropout),
+    made = Classifier(
+        embed=embed(**{"length": task.length, "dim": model.dim, "dropout": model.dropout} | embed.keywords),
         block=block_factory(config),
         layers=model.layers,
         dim=model.dim,
@@ -115,6 +116,9 @@ def classifier(config: DictConfig) -> Classifier:
         head=instantiate(model.head),
         packed=config.data.pad == "none",
     )
+    if model.init == "lecun":
+        lecun_normal_(made)
+    return made
 
 
 def pretrainer(config: DictConfig) -> Pretrainer:
@@ -161,6 +165,8 @@ def fits(config: DictConfig, data: TaskData) -> None:
             raise ValueError(f"task.loss must be {wanted} for labels that are {labels}, as those of {name}, not {kind}")
         if not real and int(split.labels.max()) >= task.outputs:
             raise ValueError(f"task.outputs must be above the largest label of {name}, {int(split.labels.max())}")
+        if not real and int(split.labels.min()) < 0:
+            raise ValueError(f"labels must be 0 or more, not {int(split.labels.min())}, the least of {name}")
         tokens = split.tokens if hasattr(split, "tokens") else split.gather(torch.arange(min(64, len(split))), 64)[0]
         if tokens.is_floating_point() != ("features" in task) or ("features" in task) == ("vocab" in task):
             raise ValueError(f"task={task.name} needs {'features' if tokens.is_floating_point() else 'vocab'} alone")

@@ -1,11 +1,13 @@
 """The optimiser and its learning rate, step by step."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import torch
 from torch import nn
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler, OneCycleLR
+
+from ..model.norm import NORMS
 
 
 def parameter_groups(model: nn.Module, optim: Mapping) -> list[dict]:
@@ -13,23 +15,35 @@ def parameter_groups(model: nn.Module, optim: Mapping) -> list[dict]:
 
     A module may have ``rates``, factors of the learning rate by the names of its own parameters; these have no weight
     decay (state-space models: Gu et al. 2022, section 4.1 of S4) unless they are among its ``decayed``. Their rate is
-    at most ``own_lr_max``, if that is set. Everything else is the first group.
+    at most ``own_lr_max``, if that is set. Without ``bias_decay`` biases and norms between the embedding and the head
+    have no decay either. Everything else is the first group.
     """
     special = {
         id(getattr(module, name)): (factor, name in getattr(module, "decayed", ()))
         for module in model.modules()
         for name, factor in getattr(module, "rates", {}).items()
     }
-    groups: dict[tuple[float, bool] | None, list[nn.Parameter]] = {None: []}
+    if not optim.get("bias_decay", True):
+        special = dict.fromkeys(map(id, _biases_and_norms(model)), (None, False)) | special
+    groups: dict[tuple[float | None, bool] | None, list[nn.Parameter]] = {None: []}
     for parameter in model.parameters():
         groups.setdefault(special.get(id(parameter)), []).append(parameter)
     main = groups.pop(None)
-    rate = lambda factor: min(factor * optim["lr"], optim.get("own_lr_max") or math.inf)
+    most = optim.get("own_lr_max") or math.inf
+    rate = lambda factor: optim["lr"] if factor is None else min(factor * optim["lr"], most)
     rest = [
         {"params": parameters, "lr": rate(factor), "weight_decay": optim["weight_decay"] if decayed else 0.0}
         for (factor, decayed), parameters in groups.items()
     ]
     return [{"params": main}, *rest] if main else rest
+
+
+def _biases_and_norms(model: nn.Module) -> Iterator[nn.Parameter]:
+    """The biases and the parameters of norms of an encoder, without those of its embedding and head."""
+    for path, module in model.named_modules():
+        if not {"embed", "head"} & set(path.split(".")):
+            every = isinstance(module, tuple(NORMS.values()))
+            yield from (p for name, p in module.named_parameters(recurse=False) if every or name == "bias")
 
 
 def adamw(model: nn.Module, optim: Mapping) -> torch.optim.AdamW:
@@ -75,10 +89,15 @@ def linear(step: int, optim: Mapping) -> float:
 
 
 def cosine(step: int, optim: Mapping) -> float:
-    """Learning rate of a step: up to lr in the warm-up, then down to 0 along half a cosine (S4's, S5's and LRU's)."""
+    """Learning rate of a step: up to lr in the warm-up, then along half a cosine (S4's, S5's and LRU's).
+
+    The cosine begins at lr and ends at 0, at the two steps of ``optim.cosine``: those of the warm-up's end and of the
+    last step unless it says others. After it the rate is 0.
+    """
     if step <= optim["warmup"]:
         return warm_up(step, optim)
-    done = (step - optim["warmup"]) / (optim["steps"] - optim["warmup"])
+    first, last = optim.get("cosine") or (optim["warmup"], optim["steps"])
+    done = min(1.0, (step - first) / (last - first))
     return optim["lr"] * (1 + math.cos(math.pi * done)) / 2
 
 

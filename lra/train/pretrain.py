@@ -103,7 +103,7 @@ def load_encoder(model: nn.Module, run: Path) -> None:
 def phase_config(config: DictConfig) -> DictConfig:
     """The configuration of phase one: its own keys of optim, and no logger but metrics.csv."""
     one = config.copy()
-    one.optim = OmegaConf.merge(config.optim, {key: config.pretrain[key] for key in KEYS})
+    one.optim = OmegaConf.merge(config.optim, {key: config.pretrain[key] for key in KEYS} | {"cosine": None})
     one.logger = {name: logger for name, logger in config.logger.items() if name == "csv"}
     return one
 

@@ -101,6 +101,8 @@ FINGERPRINTS = {
     "task=text attn=nystrom protocol=clean": "82bcdb2884f5f8ff",
     "experiment=mega_listops": "6918ce9eb2ba3987",
     "experiment=psf_pathfinder": "8bc47ea26da89492",
+    "task=image attn=s4d_legs": "10f6208b83904111",
+    "task=text attn=s5 block=glu": "02be7f675a00dd93",
 }
 
 

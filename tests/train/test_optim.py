@@ -40,6 +40,16 @@ def test_cosine_is_torchs_behind_the_warm_up():
         schedule.step()
 
 
+def test_a_cosine_may_have_ends_of_its_own():
+    early = OPTIONS | {"cosine": [0, 1000]}
+    assert optim.cosine(50, early) == optim.cosine(50, OPTIONS)  # the warm-up is the same
+    assert optim.cosine(500, early) == pytest.approx(0.002) and optim.cosine(1000, early) == 0 == optim.cosine(
+        1099, early
+    )
+    late = OPTIONS | {"cosine": [100, 2100]}
+    assert optim.cosine(100, late) == 0.004 and optim.cosine(1100, late) == pytest.approx(0.002)
+
+
 class Slow(nn.Module):
     def __init__(self):
         super().__init__()

@@ -1,0 +1,32 @@
+"""Flax's start of linear maps, that of the released S5 and of minimal-LRU."""
+
+from typing import Literal
+
+from torch import nn
+
+from ..ops.initial import truncated_normal_
+from .embed import PixelEmbedding, TokenEmbedding
+
+Init = Literal["torch", "lecun"]
+
+
+def lecun_normal_(model: nn.Module) -> None:
+    """Start linear maps from truncated normal numbers with variance 1 / (inputs of the map), biases from 0.
+
+    The embeddings of pixels and tokens are linear maps of one number and of one-hot rows; tokens keep their deviation.
+
+    Args:
+        model: changed in place.
+
+    Source: lindermanlab/S5, whose Dense layers have flax's defaults (docs/sources.md, S5).
+    """
+    for module in model.modules():
+        if isinstance(module, nn.Linear):
+            truncated_normal_(module.weight, std=module.in_features**-0.5)
+            if module.bias is not None:
+                nn.init.zeros_(module.bias)
+        elif isinstance(module, PixelEmbedding):
+            truncated_normal_(module.scale, std=1.0)
+            nn.init.zeros_(module.shift)
+        elif isinstance(module, TokenEmbedding):
+            truncated_normal_(module.token.weight, std=module.std)
