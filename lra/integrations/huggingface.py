@@ -8,6 +8,9 @@
     model.config.cur = {"count": 32}            # options of one model, see lra.ops.cur.cur_attention
     register("mine", count=16, pairing="same_k")  # or under another name
 
+A saved model keeps ``config.cur`` but not ``attn_implementation``, which transformers does not save: name it again, or
+the model is loaded with exact attention.
+
 Supports every encoder with attention by transformers' AttentionInterface: ViT, DINOv2, BERT, RoBERTa and more.
 """
 
@@ -113,7 +116,11 @@ def padding(*, mask_function: Callable, attention_mask: Tensor | None = None, co
     if mask_function is not bidirectional_mask_function:
         kind = getattr(config, "model_type", "this model")
         raise ValueError(f"{kind} is a decoder or masks keys query by query; CUR attention is for encoders that do not")
-    return None if attention_mask is None or attention_mask.all() else attention_mask.bool()[:, None, None]
+    if attention_mask is None:
+        return None
+    if not torch.compiler.is_compiling() and attention_mask.all():  # a compiler does not know the values
+        return None
+    return attention_mask.bool()[:, None, None]
 
 
 def _keys(mask: Tensor | None, kind: str) -> Tensor | None:
@@ -123,7 +130,7 @@ def _keys(mask: Tensor | None, kind: str) -> Tensor | None:
     if mask.dtype is not torch.bool:
         mask = mask > torch.finfo(mask.dtype).min / 2
     keys = mask[:, :1, :1]
-    if not (mask == keys).all():
+    if mask.shape[1:3] != (1, 1) and not (mask == keys).all():
         raise ValueError(f"{kind} masks keys query by query or head by head; CUR attention takes one mask for all")
     return keys
 

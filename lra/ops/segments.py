@@ -8,7 +8,9 @@ from .precision import full_precision
 
 def real_first(mask: Tensor) -> Tensor:
     """Sort positions, those of real tokens before those of padding: (N,L) -> int64 (N,L)."""
-    return (~mask).to(torch.uint8).argsort(dim=-1, stable=True)
+    place = torch.where(mask, mask.cumsum(-1), mask.sum(-1, keepdim=True) + (~mask).cumsum(-1)) - 1
+    here = torch.arange(mask.shape[-1], device=mask.device).expand_as(place)
+    return torch.empty_like(place).scatter_(-1, place, here)  # ONNX has no stable sort
 
 
 @full_precision

@@ -83,6 +83,16 @@ def test_padding_never_changes_a_real_row(kind, attention):
     torch.testing.assert_close(states(made, given), torch.cat(alone), rtol=1e-8, atol=1e-9)
 
 
+@pytest.mark.parametrize("attention", ["cur", "cur_8", "cur_abs"])
+def test_a_padded_batch_is_compiled_and_exported_whole(attention):
+    made, given = model("bert", attention), inputs("bert")
+    expected = states(made, given)
+    exported = torch.export.export(made, (), given).module()
+    compiled = torch.compile(copy.deepcopy(made), fullgraph=True, backend="eager")
+    for other in (exported, compiled):
+        torch.testing.assert_close(states(other, given), expected, rtol=1e-12, atol=1e-12)
+
+
 def test_an_unmasked_batch_and_a_full_mask_are_the_same():
     made, given = model("bert", "cur_8"), inputs("bert", lengths=(20, 20, 20))
     with torch.no_grad():
