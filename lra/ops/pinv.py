@@ -54,6 +54,11 @@ def mixes_batch(pinv: Callable[[Tensor], Tensor]) -> bool:
     return isinstance(pinv, partial) and pinv.func is cubic and pinv.keywords.get("init") == "batch"
 
 
+def unbounded(pinv: Callable[[Tensor], Tensor]) -> bool:
+    """True for ``exact``, whose entries grow with the inverse of the smallest singular value."""
+    return (pinv.func if isinstance(pinv, partial) else pinv) is exact
+
+
 def cubic_factors(m: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
     """Compute P = m Z and T = P (15 I - P (7 I - P)) of one step of ``cubic``, (G,c,c), by fused multiply-adds."""
     p = m @ z
@@ -116,8 +121,12 @@ def exact(m: Tensor, *, rtol: float | None = None) -> Tensor:
     Args:
         m: (...,r,c).
         rtol: singular values up to rtol times the largest count as zero; None for those of rounding only.
+
+    Returns:
+        (...,c,r), NaN for a matrix that is not finite, so that an overflow ends a training as any other one does.
     """
-    return torch.linalg.pinv(m, rtol=rtol)
+    finite = m.isfinite().all(-1, keepdim=True).all(-2, keepdim=True)
+    return torch.linalg.pinv(m.where(finite, 0.0), rtol=rtol).where(finite, torch.nan)
 
 
 @full_precision

@@ -10,6 +10,7 @@ from torch import Tensor
 from . import triton as kernels
 from . import varlen_tiles
 from .options import one_of
+from .pinv import unbounded
 from .precision import full_precision
 from .scores import Weights, scale, weigh
 from .varlen import VarlenLayout
@@ -57,6 +58,10 @@ def three_factor(
     if impl in kernels.IMPLS:
         marks = {"q_kept": q_rows, "k_kept": k_cols, "row_mask": row_mask, "col_mask": col_mask}
         return kernels.three_factor(q, k, v, pinv=pinv, mask=mask, **marks, impl=impl), None
+    if v.dtype == torch.float16 and impl == "sdpa" and unbounded(pinv):  # U⁺ R V leaves its range, the result does not
+        marks = {"mask": mask, "row_mask": row_mask, "col_mask": col_mask, "bias": bias}
+        out, rv = full_precision(three_factor)(q, k, v, q_rows, k_cols, pinv=pinv, **marks)
+        return out.to(v.dtype), rv
     outer_bias, inner_bias, rows_bias = bias
     factor = scale(weights, q, mask)
     keys = None if mask is None else mask[:, None]  # (N,1,L)

@@ -5,9 +5,12 @@ import pytest
 import torch
 from conftest import config
 
+from lra.ops.cur import cur_attention
 from lra.ops.pinv import cubic, exact, tikhonov
 from lra.ops.precision import to_unit
 from lra.train import build
+
+NARROW = (torch.float16, torch.float32)
 
 
 def stochastic(n=5, shape=(3, 2), seed=0, sharpness=3.0):
@@ -211,3 +214,28 @@ def test_tikhonov_is_an_option_of_cur():
     inputs = torch.randint(1, 15, (2, 1, 30), generator=torch.manual_seed(0))
     model(inputs).sum().backward()
     assert all(p.grad.isfinite().all() for p in model.parameters() if p.grad is not None)
+
+
+def test_a_matrix_that_is_not_finite_has_no_inverse_and_harms_no_other():
+    m = stochastic(4, (3,))
+    for bad in (torch.inf, torch.nan):
+        spoilt = m.clone()
+        spoilt[1, 2, 0] = bad
+        found = exact(spoilt)
+        assert bool(found[1].isnan().all())
+        torch.testing.assert_close(found[[0, 2]], exact(m)[[0, 2]], rtol=0, atol=0)
+
+
+def test_the_true_inverse_is_that_of_float32_in_float16():
+    """U⁺ R V of sharp rows leaves the range of float16 in most of these draws, and the results stay in it."""
+    beyond = 0
+    for seed in range(30):
+        g = torch.Generator().manual_seed(seed)
+        q, k, v = (3 * torch.randn(1, 2, 32, 8, generator=g).half() for _ in range(3))
+        out, wide = (cur_attention(*(x.to(dtype) for x in (q, k, v)), count=8, steps=None) for dtype in NARROW)
+        assert out.dtype == torch.float16
+        torch.testing.assert_close(out, wide.half(), rtol=2**-10, atol=0, equal_nan=True)
+        at = torch.arange(8) * 4  # some rows
+        u = (q[:, :, at].float() @ k[:, :, at].float().mT / 8**0.5).softmax(-1)
+        beyond += bool(exact(u).abs().max() > torch.finfo(torch.float16).max)
+    assert beyond > 5
