@@ -4,6 +4,7 @@ import hashlib
 import os
 import shutil
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cache, partial
@@ -12,7 +13,7 @@ from pathlib import Path
 import numba
 
 PACKAGE = Path(__file__).parent
-BESIDE = PACKAGE / "__pycache__"
+KEPT = 30 * 24 * 3600  # seconds that the machine code of other sources is kept without use
 DECORATING = threading.Lock()
 
 
@@ -20,24 +21,24 @@ DECORATING = threading.Lock()
 def cache_folder() -> Path | None:
     """The folder of the machine code of these sources; None if nothing can be written.
 
-    It is in $NUMBA_CACHE_DIR if that is set, else in the package's __pycache__ or, for a read-only package, in the
-    user's cache. Machine code includes functions and constants of other modules, but numba checks only the file of the
-    function itself for changes; hence the folder's name is a checksum of all sources of the package. In __pycache__
-    folders of earlier sources are removed.
+    It is in $NUMBA_CACHE_DIR if that is set, else in the user's cache: not in the package, of which pip would leave
+    the folder behind. Machine code includes functions and constants of other modules, but numba checks only the file of
+    the function itself for changes; hence the folder's name is a checksum of all sources of the package. Folders that
+    no process used for a month are removed.
     """
     sources = hashlib.sha256()
     for path in sorted(PACKAGE.rglob("*.py")):
         sources.update(f"{path.relative_to(PACKAGE)}\0".encode() + path.read_bytes() + b"\0")
     name = f"numba-{sources.hexdigest()[:16]}"
     user = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")) / "lra-suite"
-    for base in [Path(numba.config.CACHE_DIR)] if numba.config.CACHE_DIR else [BESIDE, user]:
-        with suppress(OSError):
-            (base / name).mkdir(parents=True, exist_ok=True)
-        if os.access(base / name, os.W_OK):
-            for earlier in set(BESIDE.glob("numba-*")) - {base / name}:
-                shutil.rmtree(earlier, ignore_errors=True)
-            return base / name
-    return None
+    folder = Path(numba.config.CACHE_DIR or user) / name
+    with suppress(OSError):
+        folder.mkdir(parents=True, exist_ok=True)
+        os.utime(folder)  # used today
+        for other in folder.parent.glob("numba-*"):
+            if time.time() - other.stat().st_mtime > KEPT:
+                shutil.rmtree(other, ignore_errors=True)
+    return folder if os.access(folder, os.W_OK) else None
 
 
 def compiled(function: Callable, *, forceinline: bool = False) -> Callable:

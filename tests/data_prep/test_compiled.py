@@ -29,7 +29,7 @@ def copy(tmp_path):
 def run(copy: Path, **environment: str) -> tuple[str, str]:
     """The labels that a fresh process draws by the copy, and how many functions it read from the cache and compiled."""
     clean = {key: value for key, value in os.environ.items() if not key.startswith("NUMBA_")}
-    paths = {"PYTHONPATH": os.pathsep.join([str(copy), str(ROOT)])}
+    paths = {"PYTHONPATH": os.pathsep.join([str(copy), str(ROOT)]), "XDG_CACHE_HOME": str(copy / "cache")}
     command = [sys.executable, "-c", PROGRAM]
     options = {"env": clean | paths | environment, "cwd": copy, "capture_output": True, "text": True, "check": True}
     done = subprocess.run(command, **options)
@@ -50,7 +50,9 @@ def test_an_edit_of_a_module_is_noticed_by_the_compiled_code_of_another(copy):
     os.utime(helper, ns=(times.st_atime_ns, times.st_mtime_ns))
     after, counts = run(copy)
     assert after != before and counts == "0 1"
-    assert len(list((copy / "data_prep" / "__pycache__").glob("numba-*"))) == 1
+    first, second = sorted((copy / "cache" / "lra-suite").glob("numba-*"), key=os.path.getmtime)
+    os.utime(first, (0, 0))
+    assert run(copy) == (after, "1 0") and second.exists() and not first.exists()  # unused for a month
 
 
 @pytest.mark.slow
@@ -59,6 +61,15 @@ def test_the_cache_is_where_numba_is_told_to_keep_it(copy, tmp_path):
     before = run(copy, NUMBA_CACHE_DIR=str(elsewhere))[0]
     assert list(elsewhere.glob("numba-*/*/*.nbi")) and not list(copy.rglob("data_prep/**/*.nbi"))
     assert run(copy, NUMBA_CACHE_DIR=str(elsewhere)) == (before, "1 0")
+
+
+def test_the_package_holds_no_cache(tmp_path):
+    """Else its folder stays behind when a wheel is removed, and data_prep can still be imported."""
+    code = "from data_prep.compiled import PACKAGE, cache_folder as f; print(f(), PACKAGE in f().parents)"
+    env = {key: value for key, value in os.environ.items() if not key.startswith("NUMBA_")}
+    env |= {"PYTHONPATH": str(ROOT), "XDG_CACHE_HOME": str(tmp_path)}
+    out = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True).stdout
+    assert out.startswith(str(tmp_path / "lra-suite" / "numba-")) and out.endswith(" False\n")
 
 
 def test_nothing_is_compiled_past_this_cache():
