@@ -8,6 +8,9 @@ Everything that `python -m lra.train` adds (seeds, resuming, records, schedules)
 import sys
 from functools import partial
 
+import lra  # noqa: F401 before torch, whose waiting threads it settles
+
+# isort: split
 import torch
 import torch.nn.functional as F
 
