@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from lra.console import log, without_login
+from lra.console import log, pip_install, without_login
 
 from .archive import fingerprint
 from .base import Progress, alone
@@ -140,7 +140,7 @@ class Download:
     def _load(self, work: Path, progress: Progress) -> Path:
         """Download into the folder `work` in another process. Raises ValueError on failure."""
         if importlib.util.find_spec("tensorflow_datasets") is None:
-            raise self._failure("tensorflow-datasets is not installed: pip install '.[tfds]'")
+            raise self._failure(f"tensorflow-datasets is not installed: {pip_install('tfds')}")
         free = shutil.disk_usage(work).free
         if self.size is not None and free < self.size:
             raise self._failure(f"it has {self.size / 1e6:,.0f} MB, {work.parent} has room for {free / 1e6:,.0f} MB")

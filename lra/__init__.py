@@ -1,7 +1,8 @@
 """Long Range Arena: tasks, attention mechanisms, training and tables. Entry points: python -m lra.train, lra.report."""
 
-from .startup import end_quietly, wait_briefly
+from .startup import end_quietly, refuse_other_platforms, wait_briefly
 
+refuse_other_platforms()
 wait_briefly()
 end_quietly()
 

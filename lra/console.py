@@ -2,6 +2,7 @@
 
 import re
 import sys
+from pathlib import Path
 
 _LOGIN = re.compile(r"(?<=//)[^/?#\s]*@")  # user:password@ of a URL
 
@@ -16,3 +17,9 @@ def log(line: str) -> None:
 def without_login(text: str) -> str:
     """Remove user:password@ from all URLs in a text."""
     return _LOGIN.sub("", text)
+
+
+def pip_install(extra: str) -> str:
+    """The command that installs an extra of pyproject.toml, in a checkout or beside an installed package."""
+    checkout = (Path(__file__).parents[1] / "pyproject.toml").exists()
+    return f"pip install '{'.' if checkout else 'lra-suite'}[{extra}]'"

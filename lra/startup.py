@@ -1,11 +1,19 @@
 """Settings made before torch is imported: the waiting of its threads, and Ctrl-C while a command still imports."""
 
 import os
+import platform
 import signal
 import sys
 from types import FrameType
 
+PLATFORMS = ("Linux", "Darwin")
 SPINS = "1000"  # what libgomp itself takes if it has more threads than cores
+
+
+def refuse_other_platforms() -> None:
+    """End in one line on a system whose locks, signals and limits this suite does not know."""
+    if platform.system() not in PLATFORMS:
+        sys.exit(f"lra: runs on Linux and macOS, not on {platform.system()}; on Windows use WSL")
 
 
 def wait_briefly() -> None:

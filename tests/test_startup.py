@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from lra import startup
+from lra import console, startup
 from lra.config import CONF
 
 ROOT = CONF.parent
@@ -24,6 +24,19 @@ def test_threads_wait_briefly_unless_the_environment_says_how(said, spins, monke
         monkeypatch.setenv(name, value)
     startup.wait_briefly()
     assert os.environ.get("GOMP_SPINCOUNT") == spins
+
+
+@pytest.mark.parametrize("system", ["Windows", "FreeBSD"])
+def test_another_system_gets_one_line(system):
+    code = f"import platform; platform.system = lambda: {system!r}; import lra"
+    run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert run.stderr == f"lra: runs on Linux and macOS, not on {system}; on Windows use WSL\n" and run.returncode == 1
+
+
+def test_an_extra_is_installed_from_the_checkout_or_by_the_name_of_the_package(tmp_path, monkeypatch):
+    assert console.pip_install("slurm") == "pip install '.[slurm]'"
+    monkeypatch.setattr(console, "__file__", str(tmp_path / "site-packages" / "lra" / "console.py"))
+    assert console.pip_install("slurm") == "pip install 'lra-suite[slurm]'"
 
 
 def test_the_openmp_runtime_hears_of_it():

@@ -16,6 +16,7 @@ from hydra.errors import HydraException
 from hydra.types import RunMode
 from omegaconf import DictConfig
 
+from .. import __version__
 from ..console import log, without_login
 from ..startup import interruptible
 from . import CONF
@@ -69,12 +70,15 @@ def main(name: str) -> Callable:
                 interruptible()
                 if {"-h", "--help"} & set(sys.argv):
                     return print(manual(name), flush=True)
+                if "--version" in sys.argv:
+                    return print(f"lra-suite {__version__}", flush=True)
                 refuse_lists(sys.argv[1:])
                 sys.argv[1:] = map(escape, sys.argv[1:])
                 if {"-m", "--multirun"} & set(sys.argv):
                     sys.argv[1:] = follow(sys.argv[1:])
                 hydra.main(version_base="1.3", config_path=str(CONF), config_name=name)(run)()
-                sys.stdout.flush()  # not at the process's end, which would print a traceback for a closed pipe
+                if sys.stdout:  # None if it was closed before the start
+                    sys.stdout.flush()  # not at the process's end, which would print a traceback for a closed pipe
                 if failed:
                     sys.exit("\n  ".join([f"lra: {len(failed)} failed, the others ended well", *failed]))
             except KeyboardInterrupt as stop:
@@ -91,7 +95,7 @@ def main(name: str) -> Callable:
 
 def _end(error: Exception) -> NoReturn:
     """End the process with status 1 and one line on stderr, or without the line if nobody reads stdout any more."""
-    if isinstance(error, BrokenPipeError):
+    if isinstance(error, BrokenPipeError) and sys.stdout:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at the process's end
         sys.exit(1)
     sys.exit(without_login(f"lra: {explain(error)}"))

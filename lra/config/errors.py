@@ -4,6 +4,7 @@ import torch
 from hydra.errors import HydraException, MissingConfigException
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 
+from ..console import pip_install
 from ..disk.atomic import NO_ROOM
 
 
@@ -34,7 +35,7 @@ def explain(error: BaseException) -> str:
         if isinstance(cause, MissingConfigException) and cause.options:
             group, _, name = cause.missing_cfg_file.rpartition("/")
             if group == "hydra/launcher" and name in EXTRAS:
-                return f"{group}={name} is not installed: pip install '.[{EXTRAS[name]}]'"
+                return f"{group}={name} is not installed: {pip_install(EXTRAS[name])}"
             return f"{group}={name}: no such choice; {group} is one of {', '.join(cause.options)}"
         if isinstance(cause, ValueError) and not isinstance(cause, OmegaConfBaseException):
             return str(cause)

@@ -4,6 +4,8 @@ import contextlib
 import sys
 from collections.abc import Iterator
 
+from ..console import pip_install
+
 
 @contextlib.contextmanager
 def needs(extra: str, module: str) -> Iterator[None]:
@@ -21,7 +23,7 @@ def needs(extra: str, module: str) -> Iterator[None]:
     try:
         yield
     except ImportError as error:
-        line = f"{error.name} is not installed, or too old: pip install '.[{extra}]'"
+        line = f"{error.name} is not installed, or too old: {pip_install(extra)}"
         if module == "__main__":
             sys.exit(f"lra: {line}")
         raise ImportError(line, name=error.name) from None

@@ -7,6 +7,7 @@ from pathlib import Path
 import pandas as pd
 from omegaconf import DictConfig
 
+from ..console import pip_install
 from ..integrations.wandb.run import first_line, open_run, tell
 from ..runs.record import RunRecord, git_commit
 from . import paper_tables, published
@@ -67,7 +68,7 @@ def publish(config: DictConfig, studies: dict[str, list[Row]], records: Iterable
         tell(f"{many} in {run.url or folder / 'wandb'}")
         report = dashboard(run.project, run.entity or "", name, studies, list(frames), list(pictures))
         if report is None:
-            tell("no dashboard, it needs a package that is not installed: pip install '.[wandb]'")
+            tell(f"no dashboard, it needs a package that is not installed: {pip_install('wandb')}")
         elif run.offline:
             tell("the dashboard needs a login and a connection, skipped")
         else:

@@ -323,6 +323,15 @@ def test_a_closed_pipe_ends_a_command_without_a_line():
     assert (got.stderr, got.returncode) == ("", 1)
 
 
+@pytest.mark.parametrize("words", [["--help"], ["runs=/nowhere"]])
+def test_a_command_needs_no_stdout(words):
+    """As a service has none: descriptor 1 is closed before Python starts."""
+    command = ["bash", "-c", 'exec "$@" >&-', "_", sys.executable, "-m", "lra.report", *words]
+    got = subprocess.run(command, stderr=subprocess.PIPE, text=True, cwd=ROOT)
+    assert "Traceback" not in got.stderr and "NoneType" not in got.stderr, got.stderr
+    assert got.returncode == (words != ["--help"])
+
+
 @pytest.mark.parametrize("text", ["/a (1)/r", "/a,b", "it's", "a\\'b", "end\\", "x=[1]", "${y}", "2026", "plain/x-1.2"])
 def test_a_quoted_value_is_read_as_it_is(text):
     parsed = OverridesParser.create().parse_override(f"runs={quoted(text)}")

@@ -10,7 +10,7 @@ import urllib.request
 from pathlib import Path
 from typing import Any, Literal
 
-from ...console import log
+from ...console import log, pip_install
 from ...ops.options import one_of
 
 Mode = Literal["online", "offline", "disabled"]
@@ -32,7 +32,7 @@ def check(mode: str | None) -> None:
         one_of("mode", mode, Mode)
     spec = importlib.util.find_spec("wandb")
     if spec is None or spec.origin is None:  # a folder named wandb in the working directory has no origin
-        raise ValueError("logger=wandb needs a package that is not installed: pip install '.[wandb]'")
+        raise ValueError(f"logger=wandb needs a package that is not installed: {pip_install('wandb')}")
 
 
 def open_run(about: dict[str, Any], *, folder: Path, mode: str | None, timeout: float, resume: bool):

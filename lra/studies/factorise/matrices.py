@@ -7,7 +7,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-EXTRA = "pip install '.[factorise]'"
+from ...console import pip_install
+
+EXTRA = pip_install("factorise")
 SIDE = 256  # pixels of an image's side
 PHOTOS = [
     "astronaut",
