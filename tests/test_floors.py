@@ -19,7 +19,6 @@ FLOORS = [
 ]
 FLOOR = {folder: number for number, folders in enumerate(FLOORS) for folder in folders}
 LEVEL = {  # edges inside a floor
-    ("disk", "console"),
     ("data.store", "disk"),
     ("model", "attention"),  # the contract only
     ("runs", "config"),

@@ -8,7 +8,7 @@ import random
 from pathlib import Path
 
 import pytest
-from fuzz_disk import bench_record
+from support.bench import made, row
 from support.commands import run
 from test_report import RECORD, add
 
@@ -42,10 +42,7 @@ def written(kind: str, home: Path) -> tuple[Path, object, str]:
         transfers.save(transfers.TransferRecord(**TRANSFER), home)
         return home / kind, transfers.load, "direct_test"
     if kind == "bench.json":
-        with pytest.MonkeyPatch.context() as patch:
-            patch.chdir(home)
-            bench_record("a", 3.0)
-        return home / "runs/bench/a/f" / kind, bench.load, "seconds"
+        return bench.save(made([row("sdpa", 128, 3.0)]), home), bench.load, "seconds"
     if kind == "errors.json":
         table.save(table.Errors("a", "", 2, 0, None, {"cur_step": {"4": (0.1, float("nan"))}}), home)
         return home / "a" / kind, table.load, "n"

@@ -1,0 +1,53 @@
+"""Records of benchmarks with known numbers."""
+
+import dataclasses
+
+from lra.runs.bench_record import BenchRecord, Machine, Row
+
+MB = 2**20
+MACHINE = Machine(
+    hardware="A machine",
+    device="cpu",
+    threads=2,
+    python="3.11",
+    torch="2.13",
+    triton=None,
+    allocator={"MALLOC_MMAP_MAX_": "0"},
+    load=0.5,
+    copy=1e10,
+    matmul={"fp32": 1e12},
+)
+
+
+def row(mechanism, n, ms, **changes):
+    """ms doubled and halved are the other samples; memory n MB; as fast as 1 GB/s and 2 TFLOP/s."""
+    known = {} if ms is None else {"samples": (ms / 2, ms, 2 * ms), "peak_bytes": n * MB, "roofline_ms": ms / 4}
+    known |= {} if ms is None else {"roofline_bytes": int(ms * 1e6), "flops": int(ms * 2e9)}
+    base = dict.fromkeys([field.name for field in dataclasses.fields(Row)]) | {
+        "what": "attention",
+        "mode": "training",
+        "mechanism": mechanism,
+        "n": n,
+        "batch": 4,
+        "heads": 2,
+        "head_dim": 32,
+        "dtype": "fp32",
+        "samples": (),
+        "calls": 1,
+        "claimed": 1.0,
+        "status": "ok",
+    }
+    return Row(**base | known | changes)
+
+
+def made(rows, **changes):
+    base = BenchRecord(
+        name="bench",
+        fingerprint="0123456789ab",
+        git="abc",
+        choices={"reference": "naive"},
+        machine=MACHINE,
+        seconds=1.0,
+        rows=rows,
+    )
+    return dataclasses.replace(base, **changes)
