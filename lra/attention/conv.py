@@ -31,7 +31,7 @@ class Conv(Mixer):
     Raises:
         ValueError: an even width without ``causal``.
 
-    Source: the short convolutions of Miralles-González et al. 2025 (docs/sources.md), here inside this encoder.
+    Source: the short convolutions of Miralles-González et al. 2025 (docs/formulas.md), here inside this encoder.
     """
 
     def __init__(self, sizes: Sizes, *, dim: int, width: Width = 11, causal: bool = False):

@@ -30,7 +30,7 @@ class Hedgehog(Attention):
     Raises:
         ValueError: an unknown softmax.
 
-    Source: the paper and the code named in docs/sources.md.
+    Source: the paper and the code named in docs/formulas.md.
     """
 
     hole_free = True

@@ -32,7 +32,7 @@ class LongConv(Mixer):
     Raises:
         ValueError: a negative λ or a scale that is not positive.
 
-    Source: the paper, section 3; defaults of the released code (docs/sources.md).
+    Source: the paper, section 3; defaults of the released code (docs/ssm.md).
     """
 
     drops = True

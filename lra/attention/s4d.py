@@ -37,7 +37,7 @@ class S4D(Mixer):
     Raises:
         ValueError: an odd number of states, or steps that are not positive and in order.
 
-    Source: the paper, sections 3 and 4; its training configurations train B too (docs/sources.md).
+    Source: the paper, sections 3 and 4; its training configurations train B too (docs/ssm.md).
     """
 
     def __init__(

@@ -27,7 +27,7 @@ class S5(Mixer):
     zero. Time O(P L log L) for the scan and O(P d L) for B and C; memory O(P L).
 
     Args:
-        sizes: its length alone is used, by nothing but the shell.
+        sizes: sizes of the place in the model; S5 does not read them, the surrounding module reads ``length``.
         dim: channels d.
         states: P, of which one of each conjugate pair is kept.
         blocks: J, all alike; each has P / J states.
@@ -44,7 +44,7 @@ class S5(Mixer):
     Raises:
         ValueError: states that are not J even blocks, unknown choices, or steps that are not positive and in order.
 
-    Source: the paper, section 3 and appendix B; the distributions of B and C are the released code's (docs/sources.md).
+    Source: the paper, section 3 and appendix B; the distributions of B and C are the released code's (docs/ssm.md).
     """
 
     def __init__(

@@ -76,7 +76,7 @@ class GLU(nn.Module):
         momentum: share of a batch in the running averages of a batch norm.
         mixer_dropout: whether y has dropout too, each position its own.
 
-    Source: docs/sources.md, S4D and S5.
+    Source: docs/ssm.md, S4D and S5.
     """
 
     def __init__(

@@ -8,16 +8,16 @@ from torch import Tensor
 
 
 class VarlenLayout:
-    """The places of the tokens of all rows, those of mask (N,L) that are real, among T in one long row, in order.
+    """The places of the real tokens of all rows in one long row of T tokens, in order.
 
     ``lengths`` and ``real`` (N,) are the numbers of real tokens, ``starts`` (N,) the places at which rows begin,
-    ``positions`` (T,) those of the tokens in their own rows, ``mask`` (N,L) as given.
+    ``positions`` (T,) the positions of the tokens in their own rows, ``mask`` (N,L) as given.
 
     Args:
-        mask: (N,L).
-        tile: rows begin at multiples of it; the tokens that fill a row are copies of the first real one of all, change
-            no other and have no gradient.
-        whole: T is a multiple of it, itself a multiple of tile. Few lengths T are few shapes of matrix products.
+        mask: real tokens (N,L).
+        tile: rows are padded to multiples of tile with a copied token: the first real token of all, which changes no
+            other and has no gradient.
+        whole: T is padded to a multiple of whole, a multiple of tile. Few lengths T are few shapes of matrix products.
     """
 
     def __init__(self, mask: Tensor, tile: int = 1, whole: int = 1):

@@ -87,7 +87,7 @@ PAPERS = (
         sources=(("Long Range Arena", "leaderboard"),),
         protocol="Up to 6 layers and d = 512, sizes and schedule set for each task and partly for each mechanism, "
         "one run, the final weights. Its Retrieval lies 20 points below that of later papers, and the released "
-        "images of Path-X are reported faulty (docs/costs.md).",
+        "images of Path-X are reported faulty (docs/published.md).",
         unlike="One small encoder for every task and mechanism, and the best of the evaluations on dev. "
         f"{WITHOUT_PATH_X} Printed ones are, too.",
     ),

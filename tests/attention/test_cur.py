@@ -42,7 +42,7 @@ def np_cubic(a, steps, scale=None):
 
 
 def literal_cur(q, k, v, rows, cols, steps, copy_rv):
-    """docs/sources.md, CUR for one head of one example without padding: kept rows and columns of whole matrices."""
+    """docs/formulas.md, CUR for one head of one example without padding: kept rows and columns of whole matrices."""
     q = q / np.sqrt(q.shape[1])
     C = np_softmax(q @ k[cols].T)
     R = np_softmax(q[rows] @ k.T)
@@ -201,7 +201,7 @@ def test_keeping_everything_with_an_exact_inverse_is_softmax(impl, masked):
 
 
 def literal_nystrom(q, k, v, landmarks, weight, steps):
-    """docs/sources.md, Nystromformer for one head of one example without padding."""
+    """docs/formulas.md, Nystromformer for one head of one example without padding."""
     L, d = q.shape
     q, k = q / d**0.25, k / d**0.25
     segment = np.arange(L) * landmarks // L

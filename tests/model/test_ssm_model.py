@@ -261,15 +261,15 @@ def counted(cfg, size: int) -> int:
 
 
 def told() -> dict[str, str]:
-    """Experiment -> GB of its full batch in the table of docs/protocol.md."""
-    text = (Path(__file__).parents[2] / "docs" / "protocol.md").read_text()
+    """Experiment -> GB of its full batch in the table of docs/ssm.md."""
+    text = (Path(__file__).parents[2] / "docs" / "ssm.md").read_text()
     return dict(re.findall(r"^\| `((?:s4d|s5|lru)_\w+)` \|.*\| ([\d.]+) \|$", text, re.M))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_one_step_of_the_whole_model_at_full_length(name, record_property, monkeypatch):
-    """Two examples; and the memory of the full batch, counted, is that of docs/protocol.md, moments included."""
+    """Two examples; and the memory of the full batch, counted, is that of docs/ssm.md, moments included."""
     cfg = compose("train", [f"experiment={name}"])
     torch.manual_seed(0)
     model, batch = build.classifier(cfg).train(), rows(cfg, 2)

@@ -96,7 +96,7 @@ def three_factor(
         row_mask, col_mask: real landmarks, (N,H,m) or broadcastable.
         copy_rv: whether kept rows of the output are those of R v; only with positions.
         impl: ``triton`` | ``triton_rounded``, which rounds softmax weights, their gradients, W and d(R V) to 16-bit
-            inputs' dtype instead of splitting them in two: 7 of 21 products less, larger errors (docs/bench.md).
+            inputs' dtype instead of splitting them in two: 14 products instead of 21, larger errors (docs/kernels.md).
 
     Returns:
         (N,H,L,E) in the inputs' dtype, under autocast in its dtype.

@@ -21,11 +21,11 @@ By = Literal["mask", "map", "kernel"]
 
 
 def by(model: nn.Module) -> By | None:
-    """Tell by what a model is confined; None for one with a layer that is not.
+    """Return the confinement method of a model, or None if a layer has none.
 
-    ``mask``: exact attention over the neighbours alone, one softmax over them. ``map``: what multiplies the values is
-    set to zero elsewhere and not normalised anew, since weights of CUR have signs. ``kernel``: so are the lags of a
-    convolution.
+    ``mask``: exact attention over the neighbours alone, one softmax over them. ``map``: the matrix that multiplies the
+    values is set to zero elsewhere and not normalised anew, since weights of CUR have signs. ``kernel``: the lags of a
+    convolution are set to zero beyond the reach.
     """
     found = {_kind(part) for part in _parts(model)}
     layers = sum(_part(block) is not None for block in model.blocks)

@@ -15,7 +15,7 @@ from ...report.palette import COLOURS, Palette
 from ...runs import probes
 from ...runs.probes import Probes
 
-# Percent of MEGA's accuracy that networks of convolutions of width 61 have (docs/sources.md, short convolutions).
+# Percent of MEGA's accuracy that networks of convolutions of width 61 have (docs/formulas.md, short convolutions).
 PUBLISHED = {"listops": 83.51, "text": 94.45, "retrieval": 97.58, "image": 92.46, "pathfinder": 75.28}
 WIDTH = 61
 
