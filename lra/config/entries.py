@@ -111,7 +111,6 @@ class Grid(Section):
     seeds: Seeds
     grids: dict[str, dict[str, Some[Any]]] = Field({})
     search: Search | None = None
-    options: list[str] = Field([])
     mechanisms: list[str] = Field([])
 
 

@@ -86,7 +86,7 @@ class Board:
         """One mechanism on one task; None, with a line in ``skipped``, if it cannot run there."""
         config, attn, *options = self.config, *mechanism.split()
         given = [word for word in config.command_overrides if word.startswith(("budget=", "protocol=", "protocol."))]
-        words = [f"experiment={experiment}", f"attn={attn}", *options, *given, *config.sweep.options]
+        words = [f"experiment={experiment}", f"attn={attn}", *options, *given]
         words += [f"runs={quoted(config.runs)}", f"trainer.threads={self.threads}", *config.overrides]
         keys = label_keys(options)
         composed = compose("train", [*words, f"study={study(config)}", f"label_keys=[{','.join(keys)}]", "seeds=[0]"])
