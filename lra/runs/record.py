@@ -11,15 +11,19 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import torch
+from annotated_types import Predicate
 from pydantic import Field, NonNegativeFloat, NonNegativeInt
 
 from .. import __version__
+from ..config.sections import is_name
 from ..console import without_login
 from ..disk import checksums
 from .typed_json import STRICT, Percent, parse, renamed
 
 NAME = "record.json"
 Status = Literal["done", "diverged"]
+# What a record names becomes a folder, and a word of a configuration: no path, and nothing to interpolate.
+FolderName = Annotated[str, Predicate(lambda text: is_name(text) and "${" not in text)]
 Baseline = Annotated[Percent, renamed("constant_baseline", "majority")]
 Share = Annotated[float, Field(ge=0, le=1)]
 _OF_THE_MACHINE = ("runs=", "data.root=", "hydra.", "hydra/")  # overrides that no result depends on
@@ -84,11 +88,11 @@ class RunRecord:
 
     __pydantic_config__ = STRICT
     kind: str = "train"
-    study: str
-    task: str
-    protocol: str
-    budget: str
-    label: str
+    study: FolderName
+    task: FolderName
+    protocol: FolderName
+    budget: FolderName
+    label: FolderName
     seed: NonNegativeInt
     fingerprint: str
     git: str | None
