@@ -6,18 +6,19 @@ import torch
 
 from ..ops import triton as kernels
 from ..ops.cur import cur, cur_packed
+from ..ops.cur_naive import CUROptions, Pairing, Score
 from ..ops.options import Range, in_range, one_of
 from ..ops.pinv import cubic, mixes_batch
 from ..ops.scores import Weights
-from ..ops.selection import Pairing, Resample, Score
-from ..ops.three_factor import Impl, Inverse, check_impl
+from ..ops.selection import Resample
+from ..ops.three_factor import Impl, Inverse
 from .base import Attention, Sizes
 
 
 class CUR(Attention):
     """``lra.ops.cur.cur``: softmax(q k_Jᵀ) · pinv(U) · softmax(q_I kᵀ) v with kept queries I and keys J.
 
-    Options are those of the function. resample: with score=random, ``train`` draws anew at every call while training
+    Options: see ``lra.ops.cur_naive``. resample: with score=random, ``train`` draws anew at every call while training
     and keeps one draw in evaluation, the same for every example; ``always`` draws anew in evaluation too, as published.
     ``laplace`` weights need impl=eager and an inverse that knows the row sums, such as cubic(init="two_norms").
 
@@ -41,14 +42,12 @@ class CUR(Attention):
     ):
         super().__init__(sizes)
         in_range("count", count, Range(1, sizes.length), "length")
-        one_of("score", score, Score)
-        one_of("pairing", pairing, Pairing)
         one_of("resample", resample, Resample)
-        check_impl(impl, weights)
+        rule = {"count": count, "score": score, "pairing": pairing, "class_token": bool(class_token)}
+        self.options = CUROptions(**rule, pinv=pinv, copy_rv=copy_rv, weights=weights, impl=impl)
         if impl in kernels.IMPLS:
             kernels.check(kept=count, head_dim=sizes.head_dim, value_dim=sizes.value_dim, pinv=pinv)
-        self.count, self.score, self.pairing, self.class_token = count, score, pairing, class_token
-        self.pinv, self.copy_rv, self.weights, self.impl, self.resample = pinv, copy_rv, weights, impl, resample
+        self.resample = resample
         self.mixes_batch = mixes_batch(pinv)
         self.takes_bias = impl not in kernels.IMPLS
         self.hole_free = score != "random" and not class_token  # these two look at positions
@@ -56,20 +55,17 @@ class CUR(Attention):
         self.register_buffer("draw", torch.rand(2, sizes.heads, sizes.length) if score == "random" else None)
 
     def forward(self, q, k, v, mask=None, bias=None):
-        return cur(q, k, v, mask, **self._options(), weights=self.weights, bias=bias, impl=self.impl)
+        return cur(q, k, v, mask, self.options, draw=self._draw(), bias=bias)
 
     def varlen(self, q, k, v, layout):
-        if self.impl != "sdpa" or self.score == "farthest" or min(layout.lengths) < self.count:
+        options = self.options
+        if options.impl != "sdpa" or options.score == "farthest" or min(layout.lengths) < options.count:
             return super().varlen(q, k, v, layout)
-        return cur_packed(q, k, v, layout, **self._options())
+        return cur_packed(q, k, v, layout, options, draw=self._draw())
 
-    def _options(self) -> dict:
-        return {
-            "count": self.count,
-            "score": self.score,
-            "pairing": self.pairing,
-            "class_token": self.class_token,
-            "draw": None if self.training or self.resample == "always" else self.draw,
-            "pinv": self.pinv,
-            "copy_rv": self.copy_rv,
-        }
+    @property
+    def pinv(self) -> Inverse:
+        return self.options.pinv
+
+    def _draw(self):
+        return None if self.training or self.resample == "always" else self.draw

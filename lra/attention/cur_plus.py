@@ -4,8 +4,9 @@ import torch
 
 from ..ops.cells import Impl
 from ..ops.cur import cur_plus
+from ..ops.cur_naive import CUROptions, Pairing, Score
 from ..ops.options import Range, in_range, one_of
-from ..ops.selection import Pairing, Resample, Score
+from ..ops.selection import Resample
 from .base import Attention, Sizes
 
 
@@ -31,27 +32,15 @@ class CURPlus(Attention):
     ):
         super().__init__(sizes)
         in_range("count", count, Range(1, sizes.length), "length")
-        one_of("score", score, Score)
-        one_of("pairing", pairing, Pairing)
         one_of("resample", resample, Resample)
         one_of("impl", impl, Impl)
-        self.count, self.score, self.pairing, self.class_token = count, score, pairing, class_token
-        self.copy_rv, self.resample, self.impl = copy_rv, resample, impl
+        rule = {"count": count, "score": score, "pairing": pairing, "class_token": bool(class_token)}
+        self.options = CUROptions(**rule, copy_rv=copy_rv, impl=impl)
+        self.resample = resample
         self.hole_free = score != "random" and not class_token  # these two look at positions
         # The random numbers of evaluation, one for each side, head and position.
         self.register_buffer("draw", torch.rand(2, sizes.heads, sizes.length) if score == "random" else None)
 
     def forward(self, q, k, v, mask=None):
-        return cur_plus(
-            q,
-            k,
-            v,
-            mask,
-            count=self.count,
-            score=self.score,
-            pairing=self.pairing,
-            class_token=self.class_token,
-            draw=None if self.training or self.resample == "always" else self.draw,
-            copy_rv=self.copy_rv,
-            impl=self.impl,
-        )
+        draw = None if self.training or self.resample == "always" else self.draw
+        return cur_plus(q, k, v, mask, self.options, draw=draw)

@@ -49,7 +49,7 @@ def flops(attention: nn.Module, G: int, n: int, d: int, *, backward: bool) -> in
         case Published():
             m, steps = attention.count, attention.steps
         case CUR() | Nystrom():
-            m = attention.count if isinstance(attention, CUR) else attention.landmarks
+            m = attention.options.count if isinstance(attention, CUR) else attention.landmarks
             steps = getattr(attention.pinv, "keywords", {}).get("steps")
             if steps is None:
                 return None

@@ -1,4 +1,7 @@
-"""CUR attention as functions (CURformer: Francois et al., Machine Learning 114:139, 2025)."""
+"""CUR attention as functions, computed fast (CURformer: Francois et al., Machine Learning 114:139, 2025).
+
+``lra.ops.cur_naive`` is the formula and the meaning of the options.
+"""
 
 import operator
 from collections.abc import Callable
@@ -10,11 +13,11 @@ from torch import Tensor
 
 from . import cells, varlen
 from . import triton as kernels
+from .cur_naive import CUROptions, Pairing, Score
 from .options import one_of
 from .pinv import cubic, exact
-from .scores import Weights
-from .selection import PackedScore, Pairing, Score, gather_kept, no_row_empty, put_kept, select, select_packed
-from .three_factor import NO_BIAS, Impl, Inverse, check_impl, three_factor, three_factor_packed
+from .selection import gather_kept, no_row_empty, put_kept, select, select_packed
+from .three_factor import NO_BIAS, Impl, three_factor, three_factor_packed
 from .varlen import VarlenLayout
 
 Bias = Callable[[Tensor, Tensor], Tensor]  # positions of rows (..., i) and columns (..., j) -> (..., i, j)
@@ -25,44 +28,34 @@ def cur(
     q: Tensor,
     k: Tensor,
     v: Tensor,
-    mask: Tensor | None = None,
+    mask: Tensor | None,
+    options: CUROptions,
     *,
-    count: int,
-    score: Score,
-    pairing: Pairing = "separate",
-    class_token: bool = False,
     draw: Tensor | None = None,
-    pinv: Inverse = partial(cubic, steps=4),
-    copy_rv: bool = True,
-    weights: Weights = "softmax",
     bias: Bias | None = None,
-    impl: Impl = "sdpa",
 ) -> Tensor:
     """Compute softmax(q k_Jᵀ) · pinv(U) · softmax(q_I kᵀ) v with kept queries I and keys J, U = softmax(q_I k_Jᵀ).
 
     Args:
         q, k: (N,H,L,D). v: (N,H,L,E). mask: (N,L).
-        count, score, pairing, class_token, draw: number and selection of the kept rows and columns (m in the paper),
-            see ``lra.ops.selection.select``.
-        pinv: (..., c, c) -> (..., c, c).
-        copy_rv: whether kept rows of the output are those of softmax(q_I kᵀ) v, which are exact.
-        weights, impl: see ``lra.ops.three_factor``.
+        options: see ``CUROptions``.
+        draw: random numbers of score=random, see ``lra.ops.selection.select``.
         bias: a position bias, evaluated only at the kept rows and columns; not with ``triton*``.
 
     Returns:
         (N,H,L,E). O(L c (D + E) + c³) time.
 
     Raises:
-        ValueError: a choice is unknown, or choices do not go together.
+        ValueError: choices do not go together.
     """
-    check_impl(impl, weights)
-    if impl in kernels.IMPLS and bias is not None:
-        raise ValueError(f"impl={impl} takes no position bias; use impl=sdpa or eager")
+    fused = options.impl in kernels.IMPLS
+    if fused and bias is not None:
+        raise ValueError(f"impl={options.impl} takes no position bias; use impl=sdpa or eager")
     mask = no_row_empty(mask)
-    selection = {"score": score, "pairing": pairing, "class_token": class_token, "draw": draw}
-    rows, cols = select(q, k, count, mask, **selection, fused=impl in kernels.IMPLS)  # (N,H,c)
-    if impl in kernels.IMPLS:  # gathers, scatters and copies on the way
-        return kernels.three_factor(q, k, v, pinv=pinv, rows=rows, cols=cols, mask=mask, copy_rv=copy_rv, impl=impl)
+    rows, cols = select(q, k, options, mask, draw=draw, fused=fused)  # (N,H,c)
+    if fused:  # gathers, scatters and copies on the way
+        where = {"rows": rows, "cols": cols, "mask": mask}
+        return kernels.three_factor(q, k, v, pinv=options.pinv, **where, copy_rv=options.copy_rv, impl=options.impl)
     every = torch.arange(q.shape[2], device=q.device)
     out, rv = three_factor(
         q,
@@ -70,64 +63,45 @@ def cur(
         v,
         gather_kept(q, rows),
         gather_kept(k, cols),
-        pinv=pinv,
+        pinv=options.pinv,
         mask=mask,
-        row_mask=None if mask is None else gather_kept(mask, rows),
-        col_mask=None if mask is None else gather_kept(mask, cols),
-        weights=weights,
+        **_real(mask, rows, cols),
+        weights=options.weights,
         bias=NO_BIAS if bias is None else (bias(every, cols), bias(rows, cols), bias(rows, every)),
-        impl=impl,
+        impl=options.impl,
     )
-    return put_kept(out, rows, rv) if copy_rv else out
+    return put_kept(out, rows, rv) if options.copy_rv else out
 
 
 def cur_packed(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    layout: VarlenLayout,
-    *,
-    count: int,
-    score: PackedScore,
-    pairing: Pairing = "separate",
-    class_token: bool = False,
-    draw: Tensor | None = None,
-    pinv: Inverse = partial(cubic, steps=4),
-    copy_rv: bool = True,
+    q: Tensor, k: Tensor, v: Tensor, layout: VarlenLayout, options: CUROptions, *, draw: Tensor | None = None
 ) -> Tensor:
     """Compute ``cur`` with impl=sdpa for packed rows, none shorter than ``count``: (1,H,T,·) -> (1,H,T,E)."""
-    selection = {"score": score, "pairing": pairing, "class_token": class_token, "draw": draw}
-    rows, cols = select_packed(q, k, count, layout, **selection)  # (N,H,c), places among the T
+    rows, cols = select_packed(q, k, options, layout, draw=draw)  # (N,H,c), places among the T
     q_rows, k_cols = varlen.gather_packed(q, rows), varlen.gather_packed(k, cols)
-    out, rv = three_factor_packed(q, k, v, q_rows, k_cols, layout, pinv=pinv)
-    return varlen.put_packed(out, rows, rv) if copy_rv else out
+    out, rv = three_factor_packed(q, k, v, q_rows, k_cols, layout, pinv=options.pinv)
+    return varlen.put_packed(out, rows, rv) if options.copy_rv else out
 
 
 def cur_plus(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    mask: Tensor | None = None,
-    *,
-    count: int,
-    score: Score,
-    pairing: Pairing = "separate",
-    class_token: bool = False,
-    draw: Tensor | None = None,
-    copy_rv: bool = True,
-    impl: cells.Impl = "sdpa",
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, options: CUROptions, *, draw: Tensor | None = None
 ) -> Tensor:
     """Compute attention over cells of keys around the kept ones, corrected by the smoothed error of the kept rows.
 
-    It needs no inverse, see ``lra.ops.cells``; arguments and result are as in ``cur``.
+    It needs no inverse, see ``lra.ops.cells``; arguments and result are those of ``cur``.
     """
     mask = no_row_empty(mask)
     if mask is not None:  # distances to padding must not overflow
         q, k = (x.masked_fill(~mask[:, None, :, None], 0) for x in (q, k))
-    rows, cols = select(q, k, count, mask, score=score, pairing=pairing, class_token=class_token, draw=draw)
-    marks = {} if mask is None else {"row_mask": gather_kept(mask, rows), "col_mask": gather_kept(mask, cols)}
-    out, rv = cells.corrected(q, k, v, gather_kept(q, rows), gather_kept(k, cols), mask=mask, impl=impl, **marks)
-    return put_kept(out, rows, rv) if copy_rv else out
+    rows, cols = select(q, k, options, mask, draw=draw)
+    kept, real = (gather_kept(q, rows), gather_kept(k, cols)), _real(mask, rows, cols)
+    out, rv = cells.corrected(q, k, v, *kept, mask=mask, **real, impl=options.impl)
+    return put_kept(out, rows, rv) if options.copy_rv else out
+
+
+def _real(mask: Tensor | None, rows: Tensor, cols: Tensor) -> dict[str, Tensor]:
+    """Mark the real kept rows and columns for ``three_factor``."""
+    return {} if mask is None else {"row_mask": gather_kept(mask, rows), "col_mask": gather_kept(mask, cols)}
 
 
 def cur_attention(
@@ -157,9 +131,9 @@ def cur_attention(
         query, key: (N,H,L,D). value: (N,H,L,E).
         attn_mask: real tokens for all heads and queries: bool, True = real, (N,L) or (N,1,1,L), N may be 1.
         count: kept rows and columns, all of them if a row is shorter.
-        steps: of the cubic inverse, None for the true one.
+        steps: number of steps of the cubic inverse, None for the true one.
         columns: ``kept``, or ``cells`` for ``cur_plus``, which needs no inverse and is best with score="farthest".
-        score, pairing, class_token, copy_rv, impl: as in ``cur``; ``score="random"`` draws new numbers at every call.
+        score, pairing, class_token, copy_rv, impl: see ``CUROptions``; score=random draws anew at every call.
 
     Returns:
         (N,H,L,E) in query's dtype.
@@ -190,10 +164,10 @@ def cur_attention(
     pinv = exact if steps is None else partial(cubic, steps=steps)
     if impl in kernels.IMPLS:
         kernels.check(kept=min(count, L), head_dim=D, value_dim=value.shape[-1], pinv=pinv)
-    method = partial(cur, pinv=pinv) if columns == "kept" else cur_plus
+    rule = {"score": score, "pairing": pairing, "class_token": class_token}
+    options = CUROptions(count=min(count, L), **rule, pinv=pinv, copy_rv=copy_rv, impl=impl)
     scaled = query if scale is None else query * (scale * D**0.5)
-    options = {"score": score, "pairing": pairing, "class_token": class_token, "copy_rv": copy_rv, "impl": impl}
-    return method(scaled, key, value, attn_mask, count=min(count, L), **options).to(query.dtype)
+    return (cur if columns == "kept" else cur_plus)(scaled, key, value, attn_mask, options).to(query.dtype)
 
 
 def _whole(name: str, value: object, least: int) -> int:

@@ -9,13 +9,12 @@ import torch
 from torch import Tensor
 
 from . import triton as kernels
+from .cur_naive import CUROptions, Pairing, Score
 from .options import one_of
 from .precision import to_unit
 from .segments import real_first
 from .varlen import VarlenLayout
 
-Score = Literal["sum", "abs", "embed", "step", "random", "farthest"]
-Pairing = Literal["separate", "same_k", "same_q", "swapped"]
 PackedScore = Literal["sum", "abs", "embed", "step", "random"]
 Resample = Literal["train", "always"]
 SCORES, PAIRINGS = get_args(Score), get_args(Pairing)
@@ -26,12 +25,9 @@ FUSED = ("sum", "abs", "embed")
 def select(
     q: Tensor,
     k: Tensor,
-    count: int,
+    options: CUROptions,
     mask: Tensor | None = None,
     *,
-    score: Score,
-    pairing: Pairing = "separate",
-    class_token: bool = False,
     draw: Tensor | None = None,
     fused: bool = False,
 ) -> tuple[Tensor, Tensor]:
@@ -39,31 +35,23 @@ def select(
 
     Args:
         q, k: (N,H,L,D). mask: (N,L).
-        score: importance of a row x (D,): ``sum`` of its entries; ``abs``, sum of their absolute values; ``embed``, its
-            first entry; ``random``, a uniform number. Without scores: ``step``, real tokens at equal distances;
-            ``farthest``, repeatedly the row that is farthest from those already selected.
-        pairing: ``separate`` scores queries for rows and keys for columns, ``same_k`` and ``same_q`` use one set for
-            both, ``swapped`` scores keys for rows and queries for columns.
-        class_token: whether position 0 is always kept, unless it is padding.
+        options: count, score, pairing and class_token of ``CUROptions``.
         draw: the random numbers of score=random, one for each side, head and position (2,H,length), the same for every
             example; None draws new ones.
         fused: ``sum``, ``abs`` and ``embed`` in one launch over queries and keys, in float32.
 
     Returns:
         rows, cols, each int64 (N,H,c) with c = min(count, L).
-
-    Raises:
-        ValueError: a choice is unknown.
     """
-    one_of("score", score, Score)
-    rows, cols = _sources(q, k, pairing)
+    score, (rows, cols) = options.score, _sources(q, k, options.pairing)
     N, H, L, _ = q.shape
-    count = min(count, L)
+    count = min(options.count, L)
     if score == "step":
         kept = every(N, L, count, mask, q.device)[:, None].expand(-1, H, -1)
         return kept, kept
     if fused and score in FUSED:
-        scores = kernels.row_scores(rows, None if rows is cols else cols, mask, score=score, class_token=class_token)
+        front = options.class_token
+        scores = kernels.row_scores(rows, None if rows is cols else cols, mask, score=score, class_token=front)
         kept = scores.topk(count, sorted=False).indices  # (1 or 2,N,H,c)
         return kept[0], kept[-1]
 
@@ -71,7 +59,7 @@ def select(
         if score == "farthest":
             return farthest(x, count, mask)
         scores = _scores(x, score, None if draw is None else draw[side, :, :L])
-        if class_token:
+        if options.class_token:
             scores[..., 0] = float("inf")
         if mask is not None:
             scores = scores.masked_fill(~mask[:, None], float("-inf"))
@@ -83,29 +71,21 @@ def select(
 
 @torch.no_grad()
 def select_packed(
-    q: Tensor,
-    k: Tensor,
-    count: int,
-    layout: VarlenLayout,
-    *,
-    score: PackedScore,
-    pairing: Pairing = "separate",
-    class_token: bool = False,
-    draw: Tensor | None = None,
+    q: Tensor, k: Tensor, options: CUROptions, layout: VarlenLayout, *, draw: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     """Select rows and columns among packed tokens by the rules of ``select``.
 
     Args:
         q, k: (1,H,T,D).
-        count: no row may be shorter.
-        layout: of the rows.
-        score, pairing, class_token, draw: as in ``select``.
+        options: see ``select``; no row may be shorter than count, and score=farthest is not supported.
+        layout: places of the rows.
+        draw: see ``select``.
 
     Returns:
         rows, cols, each int64 (N,H,count), places among the T.
     """
-    one_of("score", score, PackedScore)
-    rows, cols = _sources(q, k, pairing)
+    one_of("score", options.score, PackedScore)
+    score, count, (rows, cols) = options.score, options.count, _sources(q, k, options.pairing)
     if score == "step":
         kept = layout.starts[:, None] + torch.arange(count, device=q.device) * layout.real[:, None] // count
         kept = kept[:, None].expand(-1, q.shape[1], -1)
@@ -113,7 +93,7 @@ def select_packed(
 
     def top(x: Tensor, side: int) -> Tensor:
         scores = _scores(x, score, None if draw is None else draw[side, :, layout.positions])
-        if class_token:
+        if options.class_token:
             scores = scores.masked_fill(layout.positions == 0, float("inf"))
         return layout.top(scores, count)
 
@@ -123,7 +103,6 @@ def select_packed(
 
 def _sources(q: Tensor, k: Tensor, pairing: Pairing) -> tuple[Tensor, Tensor]:
     """The vectors that score rows and columns."""
-    one_of("pairing", pairing, Pairing)
     return {"separate": (q, k), "same_k": (k, k), "same_q": (q, q), "swapped": (k, q)}[pairing]
 
 

@@ -11,6 +11,7 @@ from lra.attention.cur import CUR
 from lra.attention.cur_plus import CURPlus
 from lra.attention.nystrom import Nystrom, NystromOriginal
 from lra.ops.cells import corrected
+from lra.ops.cur_naive import CUROptions, cur_naive
 from lra.ops.pinv import cubic, exact
 from lra.ops.selection import PAIRINGS, SCORES, select
 
@@ -41,17 +42,6 @@ def np_cubic(a, steps, scale=None):
     return z
 
 
-def literal_cur(q, k, v, rows, cols, steps, copy_rv):
-    """docs/formulas.md, CUR for one head of one example without padding: kept rows and columns of whole matrices."""
-    q = q / np.sqrt(q.shape[1])
-    C = np_softmax(q @ k[cols].T)
-    R = np_softmax(q[rows] @ k.T)
-    out = C @ (np_cubic(C[rows], steps) @ (R @ v))
-    if copy_rv:
-        out[rows] = R @ v
-    return out
-
-
 def np_farthest(x, count):
     kept = [0]
     while len(kept) < count:
@@ -60,52 +50,48 @@ def np_farthest(x, count):
     return kept
 
 
-def literal_rows(x, score, count, class_token):
-    if score == "farthest":
-        return np_farthest(x, count)
-    scores = {"sum": x.sum(1), "abs": np.abs(x).sum(1), "embed": x[:, 0]}[score]
-    order = [int(i) for i in np.argsort(-scores)]
-    if class_token:
-        return [0, *[i for i in order if i != 0][: count - 1]]
-    return order[:count]
+def literal_rows(x, score, count):
+    return np_farthest(x, count) if score == "farthest" else [int(i) for i in np.argsort(-np.abs(x).sum(1))[:count]]
+
+
+def cubic_by_numpy(a):
+    return torch.from_numpy(np_cubic(a.numpy(), 4))
 
 
 @pytest.mark.parametrize("impl", ["eager", "sdpa"])
 @pytest.mark.parametrize("copy_rv", [True, False])
 @pytest.mark.parametrize("class_token", [True, False])
 @pytest.mark.parametrize("pairing", PAIRINGS)
-@pytest.mark.parametrize("score", ["sum", "abs", "embed", "step", "farthest"])
-def test_cur_is_the_literal_definition(score, pairing, class_token, copy_rv, impl):
+@pytest.mark.parametrize("score", SCORES)
+def test_cur_is_its_formula(score, pairing, class_token, copy_rv, impl):
+    """With holes in the second row, and fewer real tokens than count in the third."""
     q, k, v, mask = qkv()
-    count = 7
-    made = make(
-        CUR,
-        count=count,
-        score=score,
-        pairing=pairing,
-        class_token=class_token,
-        copy_rv=copy_rv,
-        impl=impl,
-        pinv=partial(cubic, steps=4),
-    )
-    out = made(q, k, v, mask)
-    for n in range(N):
-        real = int(mask[n].sum())
-        kept = min(count, real)  # fewer real tokens than count: as if count were that many
-        for h in range(H):
-            a, b, c = (x[n, h, :real].numpy() for x in (q, k, v))
-            if score == "step":
-                rows = cols = [i * real // kept for i in range(kept)]
-            else:
-                of_q, of_k = (literal_rows(x, score, kept, class_token) for x in (a, b))
-                rows, cols = {
-                    "separate": (of_q, of_k),
-                    "same_k": (of_k, of_k),
-                    "same_q": (of_q, of_q),
-                    "swapped": (of_k, of_q),
-                }[pairing]
-            expected = literal_cur(a, b, c, rows, cols, 4, copy_rv)
-            np.testing.assert_allclose(out[n, h, :real].numpy(), expected, rtol=1e-10, atol=1e-12)
+    mask[1, ::3] = False
+    options = {"count": 7, "score": score, "pairing": pairing, "class_token": class_token, "copy_rv": copy_rv}
+    made = make(CUR, **options, impl=impl, pinv=partial(cubic, steps=4))
+    expected = cur_naive(q, k, v, mask, CUROptions(**options, pinv=cubic_by_numpy), made.draw)
+    torch.testing.assert_close(made(q, k, v, mask) * mask[:, None, :, None], expected, rtol=1e-10, atol=1e-12)
+
+
+def test_laplace_weights_are_those_of_the_formula():
+    q, k, v, mask = qkv()
+    options = {"count": 7, "score": "abs", "weights": "laplace", "pinv": partial(cubic, steps=4, init="two_norms")}
+    out = make(CUR, **options, impl="eager")(q, k, v, mask) * mask[:, None, :, None]
+    expected = cur_naive(q, k, v, mask, CUROptions(**options, impl="eager"))
+    torch.testing.assert_close(out, expected, rtol=1e-10, atol=1e-12)
+
+
+def test_the_formula_is_that_of_whole_matrices():
+    """Kept rows and columns of a map A, as in the paper: R of A, C and U with the softmax over kept keys."""
+    q, k, v, _ = (x[0, 0] for x in qkv())
+    rows, cols = literal_rows(q.numpy(), "abs", 7), literal_rows(k.numpy(), "abs", 7)
+    scores = (q @ k.T).numpy() / np.sqrt(D)
+    C, R = np_softmax(scores[:, cols]), np_softmax(scores)[rows]
+    expected = C @ (np_cubic(C[rows], 4) @ (R @ v.numpy()))
+    expected[rows] = R @ v.numpy()
+    one = [x[None, None] for x in (q, k, v)]
+    got = cur_naive(*one, torch.ones(1, L, dtype=torch.bool), CUROptions(count=7, score="abs"))
+    np.testing.assert_allclose(got[0, 0].numpy(), expected, rtol=1e-10, atol=1e-12)
 
 
 def literal_plus(q, k, v, rows, cols, copy_rv):
@@ -149,7 +135,7 @@ def test_cur_plus_is_the_literal_definition(score, copy_rv, impl):
             if real <= 7:  # everything is kept
                 expected = np_softmax(a @ b.T / np.sqrt(D)) @ c
             else:
-                rows, cols = (literal_rows(x, score, 7, False) for x in (a, b))
+                rows, cols = (literal_rows(x, score, 7) for x in (a, b))
                 expected = literal_plus(a, b, c, rows, cols, copy_rv)
             np.testing.assert_allclose(out[n, h, :real].numpy(), expected, rtol=1e-10, atol=1e-12)
 
@@ -280,7 +266,7 @@ def test_kept_positions_are_distinct_and_real_ones_first(score, pairing, class_t
     mask[:, 0] = True
     rule = {"score": score, "pairing": pairing, "class_token": class_token}
     draw = None if training else torch.rand(2, H, L)
-    for kept in select(q, k, 9, mask, **rule, draw=draw):
+    for kept in select(q, k, CUROptions(count=9, **rule), mask, draw=draw):
         assert kept.shape == (N, H, 9) and kept.dtype == torch.int64
         for n in range(N):
             for h in range(H):
@@ -288,7 +274,7 @@ def test_kept_positions_are_distinct_and_real_ones_first(score, pairing, class_t
                 assert len(set(row)) == 9
                 assert int(mask[n, row].sum()) == min(9, int(mask[n].sum()))
                 assert not class_token or 0 in row
-    rows, cols = select(q, k, 99, **rule, draw=draw)
+    rows, cols = select(q, k, CUROptions(count=99, **rule), draw=draw)
     assert rows.shape == (N, H, L) and sorted(cols[0, 0].tolist()) == list(range(L))
 
 
@@ -298,7 +284,7 @@ def test_a_padded_class_token_is_not_kept(score):
     mask = mask.clone()
     mask[:2, 0] = False
     for count in (1, 4):
-        for kept in select(q, k, count, mask, score=score, class_token=True):
+        for kept in select(q, k, CUROptions(count=count, score=score, class_token=True), mask):
             assert torch.equal((kept == 0).any(-1).all(-1), mask[:, 0])
 
 
@@ -306,10 +292,10 @@ def test_a_padded_class_token_is_not_kept(score):
 def test_farthest_rows_do_not_depend_on_their_unit(size):
     q, k, _, mask = qkv()
     mask = mask.roll(3, 1)
-    farthest = partial(select, score="farthest")
+    farthest = partial(select, options=CUROptions(count=4, score="farthest"))
     padded = torch.where(mask[:, None, :, None], q, 1e5)  # of no account, however far away
-    expected = farthest(q.float(), k.float(), 4, mask)
-    got = farthest((padded * size).float(), (k * size).float(), 4, mask)
+    expected = farthest(q.float(), k.float(), mask=mask)
+    got = farthest((padded * size).float(), (k * size).float(), mask=mask)
     assert all(torch.equal(a, b) for a, b in zip(expected, got, strict=True))
 
 
@@ -339,7 +325,7 @@ def test_cells_of_small_queries_have_the_gradient_of_softmax(size, impl):
 
 def test_random_selection_draws_anew_unless_it_is_handed_a_draw():
     q, k, _, _ = qkv()
-    kept = lambda draw=None: select(q, k, 9, score="random", draw=draw)[0].sort(-1).values
+    kept = lambda draw=None: select(q, k, CUROptions(count=9, score="random"), draw=draw)[0].sort(-1).values
     assert not torch.equal(kept(), kept()) and not torch.equal(kept()[0], kept()[1])
     draw = torch.rand(2, H, L)
     assert torch.equal(kept(draw), kept(draw)) and torch.equal(kept(draw)[0], kept(draw)[1])

@@ -20,7 +20,7 @@ WORDS = [name for name in MECHANISMS if "cur_" in name]
 
 
 def class_tokens(model):
-    return [module.class_token for module in model.modules() if isinstance(module, CUR | CURPlus)]
+    return [module.options.class_token for module in model.modules() if isinstance(module, CUR | CURPlus)]
 
 
 @pytest.mark.parametrize("pool", ["mean", "cls", "flatten"])

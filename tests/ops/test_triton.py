@@ -5,7 +5,7 @@ from functools import partial
 import pytest
 import torch
 from conftest import KERNELS
-from triton_reference import case, check, errors, fused, naive, run
+from triton_reference import case, check, errors, fused, run
 
 if not KERNELS:
     pytest.skip("triton is not installed", allow_module_level=True)
@@ -19,6 +19,7 @@ from lra.attention.cur import CUR
 from lra.attention.nystrom import Nystrom, NystromOriginal
 from lra.ops import three_factor
 from lra.ops import triton as kernels
+from lra.ops.cur_naive import CUROptions
 from lra.ops.pinv import cubic, exact
 from lra.ops.selection import PAIRINGS, select
 from lra.ops.triton import core_library, launch, op, tiles
@@ -174,11 +175,11 @@ def test_library_products_stand_in_for_the_launch_they_replace():
 @pytest.mark.parametrize("score", ["sum", "abs", "embed"])
 def test_fused_selection_keeps_the_same_rows(score, pairing, class_token):
     (q, k, _), _, _, mask, _ = case(n=150, m=16, d=24, e=8, dtype=WIDE, masked=True, strides="across")
-    rule = {"score": score, "pairing": pairing, "class_token": class_token}
-    plain, fast = (partial(select, **rule, fused=fused) for fused in (False, True))
+    rule = CUROptions(count=16, score=score, pairing=pairing, class_token=class_token)
     in_front = torch.arange(150) > torch.tensor([0, 3])[: len(q), None]
     for padding in (mask, in_front, None):
-        for a, b in zip(plain(q.float(), k.float(), 16, padding), fast(q.float(), k.float(), 16, padding), strict=True):
+        kept = (select(q.float(), k.float(), rule, padding, fused=fused) for fused in (False, True))
+        for a, b in zip(*kept, strict=True):
             assert torch.equal(a.sort(-1).values, b.sort(-1).values)
 
 
@@ -323,12 +324,3 @@ def test_float64_and_a_machine_without_a_gpu_are_refused(monkeypatch):
     ):
         with pytest.raises(ValueError, match="needs a GPU, the tensors are on cpu; impl=sdpa is the same without one"):
             call()
-
-
-def test_naive_code_is_the_dense_definition():
-    """The oracle of these tests against products of whole matrices."""
-    (q, k, v), rows, cols, _, _ = case(n=30, m=16, d=8, e=6, dtype=WIDE, N=1)
-    s = (q @ k.mT / 8**0.5)[0, 0]
-    r, c = rows[0, 0], cols[0, 0]
-    R, C, U = s[r].softmax(-1), s[:, c].softmax(-1), s[r][:, c].softmax(-1)
-    torch.testing.assert_close(naive(q, k, v, rows, cols, None, False, 4)[0, 0], C @ cubic(U, steps=4) @ R @ v[0, 0])

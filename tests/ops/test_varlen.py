@@ -8,6 +8,7 @@ from lra.attention.base import Sizes
 from lra.attention.cur import CUR
 from lra.attention.sdpa import SDPA
 from lra.model.multihead import Multihead
+from lra.ops.cur_naive import CUROptions
 from lra.ops.selection import select, select_packed
 from lra.ops.varlen import VarlenLayout
 from lra.train import build
@@ -85,13 +86,13 @@ def test_selection_is_that_of_padded_rows(score, class_token):
     torch.manual_seed(1)
     mask = torch.arange(20) < torch.tensor([20, 6, 11])[:, None]
     rows, q, k = VarlenLayout(mask), *torch.randn(2, 3, 2, 20, 4)
-    rule = {"score": score, "class_token": class_token}
-    padded = select(q, k, 6, mask, **rule, draw=(draw := torch.rand(2, 2, 20)))
-    packed = select_packed(rows.pack(q, 2), rows.pack(k, 2), 6, rows, **rule, draw=draw)
+    rule = CUROptions(count=6, score=score, class_token=class_token)
+    padded = select(q, k, rule, mask, draw=(draw := torch.rand(2, 2, 20)))
+    packed = select_packed(rows.pack(q, 2), rows.pack(k, 2), rule, rows, draw=draw)
     starts = rows.starts[:, None, None]
     for one, other in zip(padded, packed, strict=True):
         assert torch.equal(one.sort(-1).values, (other - starts).sort(-1).values)
-    drawn = select_packed(rows.pack(q, 2), rows.pack(k, 2), 6, rows, **rule)[0].sort(-1).values - starts
+    drawn = select_packed(rows.pack(q, 2), rows.pack(k, 2), rule, rows)[0].sort(-1).values - starts
     assert (drawn.diff(dim=-1) > 0).all() and (drawn >= 0).all() and (drawn < rows.real[:, None, None]).all()
 
 
@@ -101,9 +102,9 @@ def test_selection_with_padding_in_front(class_token):
     mask = torch.rand(6, 20, generator=g) < 0.6
     mask[:3, 0], mask[3:, 0] = False, True
     rows, q, k = VarlenLayout(mask), *torch.randn(2, 6, 2, 20, 4, generator=g)
-    rule = {"score": "abs", "class_token": class_token}
-    packed = select_packed(rows.pack(q, 2), rows.pack(k, 2), 4, rows, **rule)
-    for one, other in zip(select(q, k, 4, mask, **rule), packed, strict=True):
+    rule = CUROptions(count=4, score="abs", class_token=class_token)
+    packed = select_packed(rows.pack(q, 2), rows.pack(k, 2), rule, rows)
+    for one, other in zip(select(q, k, rule, mask), packed, strict=True):
         assert torch.equal(one.sort(-1).values, rows.positions[other].sort(-1).values)
         assert torch.equal((one == 0).any(-1).all(-1), mask[:, 0]) or not class_token
 

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from lra.ops.cur_naive import CUROptions
 from lra.ops.selection import select_packed
 from lra.ops.varlen import VarlenLayout
 from lra.ops.varlen_tiles import attend_from_kept, attend_to_kept
@@ -71,8 +72,9 @@ def test_what_fills_a_row_is_never_selected(score, class_token):
     rows, plain = layout([13, 5, 8, 7], tile=8, whole=64), layout([13, 5, 8, 7])
     g = torch.Generator().manual_seed(2)
     q, k = (torch.randn(4, 2, 13, 3, generator=g) for _ in range(2))
+    rule = CUROptions(count=5, score=score, class_token=class_token)
     for one, other in zip(
-        *(select_packed(r.pack(q, 2), r.pack(k, 2), 5, r, score=score, class_token=class_token) for r in (rows, plain)),
+        *(select_packed(r.pack(q, 2), r.pack(k, 2), rule, r) for r in (rows, plain)),
         strict=True,
     ):
         assert torch.equal(rows.positions[one].sort(-1).values, plain.positions[other].sort(-1).values)

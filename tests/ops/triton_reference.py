@@ -6,23 +6,24 @@ from functools import partial
 import torch
 
 from lra.ops import triton as kernels
+from lra.ops.cur_naive import CUROptions, product
 from lra.ops.pinv import cubic
-from lra.ops.three_factor import three_factor
-
-
-def gather_kept(x, index):
-    return x.gather(2, index[..., None].expand(-1, -1, -1, x.shape[-1]))
 
 
 def naive(q, k, v, rows, cols, mask, copy, steps):
-    """Every factor written out by autograd's own operations."""
-    keep = lambda index: None if mask is None else mask[:, None].expand(-1, q.shape[1], -1).gather(2, index)
-    pinv = partial(cubic, steps=steps)
-    out, rv = three_factor(
-        q, k, v, gather_kept(q, rows), gather_kept(k, cols), pinv=pinv, mask=mask, row_mask=keep(rows),
-        col_mask=keep(cols), impl="eager",
-    )  # fmt: skip
-    return out.scatter(2, rows[..., None].expand_as(rv), rv) if copy else out
+    """The formula, head by head, in float32 at least, without padded keys and kept rows; padded queries are kept."""
+    wide = lambda x: x.to(torch.promote_types(x.dtype, torch.float32))
+    options = CUROptions(count=1, score="step", pinv=partial(cubic, steps=steps))
+    out = wide(torch.zeros(*q.shape[:3], v.shape[-1], dtype=v.dtype, device=v.device))
+    for n in range(q.shape[0]):
+        real = torch.ones(q.shape[2], dtype=torch.bool, device=q.device) if mask is None else mask[n]
+        for h in range(q.shape[1]):
+            r, c = rows[n, h], cols[n, h]
+            x, y, keys, values = (wide(t) for t in (q[n, h, r], k[n, h, c[real[c]]], k[n, h, real], v[n, h, real]))
+            made, _ = product(wide(q[n, h]), keys, values, x[real[r]], y, options)
+            exact = (x @ keys.T / q.shape[-1] ** 0.5).softmax(-1) @ values
+            out[n, h] = made.index_copy(0, r, exact) if copy else made
+    return out
 
 
 def fused(q, k, v, rows, cols, mask, copy, steps, impl="triton"):

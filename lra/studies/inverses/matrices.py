@@ -5,7 +5,7 @@ N examples, H heads, L tokens, m rows of the inverted matrix.
 
 import copy
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
@@ -181,7 +181,11 @@ def taken(attention: Attention, arguments: dict) -> tuple[Tensor, Tensor, Tensor
         kept[:] = [a, inverse(a)]
         return kept[1]
 
-    attention.pinv = partial(keep, attention.pinv)
+    inverse = partial(keep, attention.pinv)
+    if isinstance(attention, CUR):
+        attention.options = replace(attention.options, pinv=inverse)
+    else:
+        attention.pinv = inverse
     v = arguments["v"]
     eye = torch.eye(v.shape[2], dtype=v.dtype).expand(*v.shape[:2], -1, -1)
     whole = torch.cat([attention(**arguments | {"v": part}) for part in eye.split(WIDTH, -1)], -1)
