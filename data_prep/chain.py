@@ -5,16 +5,10 @@ from typing import Any
 import numpy as np
 
 from .compiled import compiled
-from .counter_rng import STEP, below, mix
-from .recall import different
-from .synthetic import Synthetic, state_of
+from .counter_rng import below
+from .synthetic import Synthetic, different, state_of, word
 
 _SIZE, _START, _HOPS, _FIRST = 1, 2, 3, 4  # words of an example: number of links, the question, then the names
-
-
-@compiled
-def _word(state, number):
-    return mix(state + np.uint64(number) * STEP)
 
 
 @compiled
@@ -24,9 +18,9 @@ def _draw(state, sizes, hops, cycle, order):
     Returns:
         The number of links, the place in the cycle of the name that the question starts from, and the number of hops.
     """
-    n = sizes[below(_word(state, _SIZE), len(sizes))]
+    n = sizes[below(word(state, _SIZE), len(sizes))]
     different(state, _FIRST, cycle[:n], order)
-    return n, below(_word(state, _START), n), 1 + below(_word(state, _HOPS), hops)
+    return n, below(word(state, _START), n), 1 + below(word(state, _HOPS), hops)
 
 
 @compiled

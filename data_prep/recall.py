@@ -6,23 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .compiled import compiled
-from .counter_rng import STEP, below, mix
-from .synthetic import Synthetic, state_of
-
-
-@compiled
-def _word(state, number):
-    return mix(state + np.uint64(number) * STEP)
-
-
-@compiled
-def different(state, first, drawn, order):
-    """Draw different numbers below len(order) into drawn (K,), by the words from `first` on."""
-    for i in range(len(order)):
-        order[i] = i
-    for i in range(len(drawn)):
-        j = i + below(_word(state, first + i), len(order) - i)
-        drawn[i], order[j] = order[j], order[i]
+from .counter_rng import below
+from .synthetic import Synthetic, different, state_of, word
 
 
 @compiled
@@ -34,8 +19,8 @@ def _fill(key, index, kept, tokens, keys, values, pairs, ends):
         different(state, 1 + pairs, drawn[1], order[:values])
         for i in range(min(pairs, kept)):
             tokens[row, i] = 1 + keys + drawn[0, i] * values + drawn[1, i]
-        asked = below(_word(state, 1 + 2 * pairs), pairs)
-        place = pairs + np.searchsorted(ends, (_word(state, 2 + 2 * pairs) >> np.uint64(11)) * 2.0**-53, "right")
+        asked = below(word(state, 1 + 2 * pairs), pairs)
+        place = pairs + np.searchsorted(ends, (word(state, 2 + 2 * pairs) >> np.uint64(11)) * 2.0**-53, "right")
         if place < kept:
             tokens[row, place] = 1 + drawn[0, asked]
 
@@ -46,7 +31,7 @@ def _answers(key, n, values, pairs):
     for example in range(n):
         state = state_of(key, example)
         different(state, 1 + pairs, drawn, order)
-        answers[example] = drawn[below(_word(state, 1 + 2 * pairs), pairs)]
+        answers[example] = drawn[below(word(state, 1 + 2 * pairs), pairs)]
     return answers
 
 

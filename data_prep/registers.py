@@ -6,16 +6,10 @@ from typing import Any
 import numpy as np
 
 from .compiled import compiled
-from .counter_rng import STEP, below, mix
-from .recall import different
-from .synthetic import Synthetic, state_of
+from .counter_rng import below
+from .synthetic import Synthetic, different, state_of, word
 
 _SIZE, _ASKED, _FIRST = 1, 2, 3  # words of an example: number of writes, the write that is asked for, then the rest
-
-
-@compiled
-def _word(state, number):
-    return mix(state + np.uint64(number) * STEP)
 
 
 @compiled
@@ -25,15 +19,15 @@ def _draw(state, sizes, values, overwrite, written, order):
     Returns:
         The number of writes, and the register and the value that the label is about.
     """
-    n, registers = sizes[below(_word(state, _SIZE), len(sizes))], len(order[0])
+    n, registers = sizes[below(word(state, _SIZE), len(sizes))], len(order[0])
     if overwrite:
         for i in range(n):
-            written[0, i] = below(_word(state, _FIRST + i), registers)
-            written[1, i] = below(_word(state, _FIRST + n + i), values)
+            written[0, i] = below(word(state, _FIRST + i), registers)
+            written[1, i] = below(word(state, _FIRST + n + i), values)
     else:
         different(state, _FIRST, written[0, :n], order[0])
         different(state, _FIRST + n, written[1, :n], order[1])
-    asked = written[0, below(_word(state, _ASKED), n)]
+    asked = written[0, below(word(state, _ASKED), n)]
     last = n - 1
     while written[0, last] != asked:
         last -= 1
@@ -49,7 +43,7 @@ def _fill(key, index, length, kept, tokens, sizes, registers, values, overwrite,
         n, asked, _ = _draw(state, sizes, values, overwrite, written, order)
         done = 0
         for place in range(length - 1):  # each set of n places has the same probability (Knuth's algorithm S)
-            if below(_word(state, _FIRST + 2 * most + place), length - 1 - place) < n - done:
+            if below(word(state, _FIRST + 2 * most + place), length - 1 - place) < n - done:
                 if place < kept:
                     tokens[row, place] = 1 + written[0, done] * (values + 1) + written[1, done]
                 done += 1

@@ -32,8 +32,23 @@ def state_of(key, example):
 
 
 @compiled
+def word(state, number):
+    return mix(state + np.uint64(number) * STEP)
+
+
+@compiled
 def word_at(state, position):
-    return mix(state + (np.uint64(position) + np.uint64(3)) * STEP)
+    return word(state, position + 3)
+
+
+@compiled
+def different(state, first, drawn, order):
+    """Draw different numbers below len(order) into drawn (K,), by the words from ``first`` on."""
+    for i in range(len(order)):
+        order[i] = i
+    for i in range(len(drawn)):
+        j = i + below(word(state, first + i), len(order) - i)
+        drawn[i], order[j] = order[j], order[i]
 
 
 @compiled
