@@ -60,7 +60,7 @@ def members(path: Path, wanted: Callable[[str], Any], progress: Progress) -> Ite
     """Read files of a tar archive, compressed or not, in its order and in constant memory.
 
     Args:
-        path: of the archive.
+        path: path of the archive.
         wanted: true for the name of a file to read.
         progress: reports the bytes read.
 

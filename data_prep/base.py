@@ -77,8 +77,8 @@ def in_order(function: Callable[[Any], Any], inputs: Iterable, workers: int) -> 
     """Compute a function of each input by threads, a little ahead, and yield the results in order.
 
     Args:
-        function: of one input.
-        inputs: in order.
+        function: function of one input.
+        inputs: inputs, in order.
         workers: threads.
     """
     with ThreadPoolExecutor(workers) as pool:
@@ -199,7 +199,7 @@ class Source(ABC):
         Of several processes one prepares and the others wait for it.
 
         Args:
-            root: of all data.
+            root: folder of all data.
             workers: threads, by default as many as cores.
             force: whether to replace a data set that exists.
 

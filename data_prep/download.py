@@ -84,7 +84,7 @@ class Download:
         """Get the file and check it; of several processes only one downloads.
 
         Args:
-            folder: in which downloads are kept.
+            folder: folder in which downloads are kept.
             progress: reports the bytes.
 
         Returns:

@@ -72,7 +72,7 @@ class Genome(Source):
     Args:
         dog, donkey: FASTA files, plain or .gz, such as the *.cdna.all.fa.gz of Ensembl.
         longer_than: sequences of more bases are kept.
-        seed: of the split.
+        seed: seed of the split.
     """
 
     name = "genome"

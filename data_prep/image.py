@@ -53,7 +53,7 @@ def convert(data: bytes, grey: str, name: str) -> Images:
     Args:
         data: contents.
         grey: ``tensorflow`` or ``pillow``.
-        name: of the file, for messages.
+        name: name of the file, for messages.
 
     Raises:
         ValueError: it does not consist of whole records with labels 0 to 9.
@@ -95,7 +95,8 @@ class Image(Source):
 
     Args:
         grey: weights of the colours, ``tensorflow`` (the Long Range Arena's) or ``pillow``.
-        order: in which the dev set is the end of train, ``tfds`` (the Long Range Arena's, `shuffled`) or ``archive``.
+        order: order in which the dev set is the end of train, ``tfds`` (the Long Range Arena's, `shuffled`) or
+            ``archive``.
         hold_out: images of the dev set.
         train, val, test: numbers of examples, drawn with a fixed seed; None for all.
         url, sha256, archive: see `download.Download`; None for the official address and checksum.

@@ -183,9 +183,9 @@ class ListOps(Source):
 
     Args:
         min_length, max_length: strict bounds on the number of tokens.
-        max_depth, max_args, p_operator: of the trees, see the module.
+        max_depth, max_args, p_operator: bounds and shares of the trees, see the module.
         train, val, test: numbers of examples.
-        seed: of the trees.
+        seed: seed of the trees.
         release: the folder of the official basic_{train,val,test}.tsv, the one around its listops-1000, or the release
             archive, to read those instead; their rows are kept whole.
     """

@@ -41,8 +41,8 @@ def read_pairs(lines: Iterable[bytes], name: str, literals: bool = False) -> Ite
     """Read both texts and the label of every line.
 
     Args:
-        lines: of the file.
-        name: of the file, for messages.
+        lines: lines of the file.
+        name: name of the file, for messages.
         literals: whether to evaluate texts that are Python bytes literals.
 
     Raises:

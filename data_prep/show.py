@@ -111,7 +111,7 @@ def picture(source: Source, split, *, display: str, count: int, limit: int) -> I
     """Draw the first examples of a split: the label, then an image for each of the T rows.
 
     Args:
-        source: of the split.
+        source: data source of the split.
         split: opened.
         display: kind of row.
         count: examples.

@@ -65,7 +65,7 @@ def generate(
     Args:
         size: 32, 64, 128 or 256.
         count: images.
-        seed: of all images.
+        seed: seed of all images.
         contour: 6, 9 or 14 paddles of a target.
         first: number of the first image.
         void: False if curves may start in every orientation, see the module.
@@ -137,10 +137,10 @@ class Pathfinder(Source):
     next `test`.
 
     Args:
-        size: of the side in pixels.
+        size: side in pixels.
         contour: paddles of a target.
         train, val, test: numbers of generated images.
-        seed: of generated images.
+        seed: seed of generated images.
         void: False for images with nearly all distractors of the original's settings, unlike the original.
         release: the folder of the official images, one around it, or the release archive, to read those of this size
             and contour instead: all of them, split 80 / 10 / 10 percent by a fixed seed of our own; empty and

@@ -52,7 +52,7 @@ def paint(table, targets, distractors, first, last, layers):
     """Paint targets, distractors and markers at full contrast.
 
     Args:
-        table: of the size and margin.
+        table: table of the size and margin.
         targets: paddles (contour, 2, 3).
         distractors: paddles (., 3).
         first, last: the markers are at the start of target `first` and the end of target `last`.

@@ -23,7 +23,7 @@ class DBA(nn.Module):
     Args:
         sizes: see ``Sizes``; its dropout is that of the softmaxes, of P and of what the halves of the layer add.
         dim: d, which is heads * head_dim.
-        hidden: of the feed-forward layer.
+        hidden: width of the feed-forward layer.
         first: see above.
         latents: p, 16 in the time-series code. That of the Long Range Arena is not known: no such code is public.
         width: r, 24 in the time-series code, likewise.

@@ -23,7 +23,7 @@ class FLARE(Attention):
     Args:
         sizes: see ``Sizes``.
         latents: rows of Λ.
-        scale: of the scores: ``one``, or ``sqrt``, 1 / √D.
+        scale: factor of the scores: ``one``, or ``sqrt``, 1 / √D.
 
     Raises:
         ValueError: latents below 1, an unknown scale.

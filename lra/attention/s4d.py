@@ -24,8 +24,9 @@ class S4D(Mixer):
         sizes: its length alone is used, by nothing but the shell.
         dim: channels d.
         states: N, of which one of each conjugate pair is kept, M = N / 2.
-        init: of A_m = -1/2 + i ω_m. ``lin``: ω_m = π m. ``inv``: ω_m = N/π (N / (2m + 1) - 1). ``legs``: the positive
-            imaginary parts of the normal part of HiPPO-LegS, with its B, whose imaginary parts are clipped at 2.
+        init: initialisation of A_m = -1/2 + i ω_m. ``lin``: ω_m = π m. ``inv``: ω_m = N/π (N / (2m + 1) - 1). ``legs``:
+            the positive imaginary parts of the normal part of HiPPO-LegS, with its B, whose imaginary parts are clipped
+            at 2.
         discretisation: ``zoh`` | ``bilinear``.
         bidirectional: False: causal.
         shared: one A and B for all channels; C and Δ stay each channel's own.

@@ -31,8 +31,8 @@ class S5(Mixer):
         dim: channels d.
         states: P, of which one of each conjugate pair is kept.
         blocks: J, all alike; each has P / J states.
-        c_init: of C before the product with V, d x P complex, by standard deviation of each part. ``lecun_normal``:
-            (P d)^-1/2. ``trunc_standard_normal``: P^-1/2. ``complex_normal``: 2^-1/2 for C V itself.
+        c_init: initialisation of C before the product with V, d x P complex, by standard deviation of each part.
+            ``lecun_normal``: (P d)^-1/2. ``trunc_standard_normal``: P^-1/2. ``complex_normal``: 2^-1/2 for C V itself.
         discretisation: ``zoh`` | ``bilinear``.
         bidirectional: False: causal.
         clip: λ counts as -1e-4 if it is above. Without it states may learn to grow.

@@ -17,8 +17,8 @@ def errors(config: DictConfig, inputs: Inputs, mode: str) -> tuple[float, ...]:
     If rounding changes which token is kept, the error has the size of that change.
 
     Args:
-        config: of the contestant.
-        inputs: of the shape, rounded to its dtype.
+        config: configuration of the contestant.
+        inputs: tensors of the shape, rounded to its dtype.
         mode: ``inference`` or ``training``.
 
     Returns:

@@ -51,7 +51,7 @@ def config(name: str, overrides: Iterable[str]) -> DictConfig:
     """Compose the configuration of ``python -m lra.train attn=<name> *overrides``, labelled by the name.
 
     Args:
-        name: of the contestant.
+        name: name of the contestant.
         overrides: besides those of its name.
     """
     attn, *changes = _parts(name)
@@ -65,9 +65,9 @@ def overrides(config: DictConfig, task: str, shape: Shape, pad: str | None = Non
     """Write a task and a shape as overrides of lra.train.
 
     Args:
-        config: of the benchmark.
+        config: configuration of the benchmark.
         task: its name.
-        shape: of the measurement.
+        shape: shape of the measurement.
         pad: padding, with ``batch/8`` for padding to the batch in micro-batches of 8; None for random batches.
     """
     listed = [f"task={task}", f"budget={config.budget}", f"optim.batch={shape.batch}"]

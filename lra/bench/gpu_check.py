@@ -41,9 +41,9 @@ class Part(NamedTuple):
     """A command, and the largest share of the time that it may take.
 
     Args:
-        name: of its files.
+        name: name of its files.
         command: arguments; {seconds} is a budget of its own, {minutes} the time that is left.
-        share: of all the minutes.
+        share: share of all the minutes.
     """
 
     name: str
@@ -81,11 +81,11 @@ def check(minutes: float, home: Path, todo: list[Part], env: dict[str, str], nam
     """Run the parts within so many minutes.
 
     Args:
-        minutes: from now on.
+        minutes: time from now on.
         home: folder of the results, runs/gpu-check.
         todo: parts in their order.
         env: environment of their processes.
-        name: of the hardware.
+        name: name of the hardware.
 
     Returns:
         The archive <home>.tar, which is made anew after each part, as are <home>/<name>.json and .md.

@@ -24,7 +24,7 @@ class Measurement:
 
     Args:
         samples: milliseconds a call, each the mean of ``calls`` consecutive calls.
-        calls: of a sample.
+        calls: number of calls of a sample.
         peak_bytes: the most that was allocated at once, above the bytes allocated before.
         status: ``ok``, or the reason why nothing was measured.
     """
@@ -61,14 +61,14 @@ def measure(
     finds blocks for all steps. On a GPU a sample is the time between two events.
 
     Args:
-        steps: by name.
+        steps: functions by name.
         repeats: rounds.
         warmup: calls of each step before.
         device: ``cpu`` or ``cuda``.
         sample_ms: least duration of a sample, which is at least one call.
-        deadline: on the clock of ``time.monotonic``, after which only the first sample of each warm step is taken.
-        clock: of a CPU: ``wall``, or ``cpu``, the time that all threads of this process computed, which other processes
-            of a busy machine change less.
+        deadline: time on the clock of ``time.monotonic``, after which only the first sample of each warm step is taken.
+        clock: clock of a CPU: ``wall``, or ``cpu``, the time that all threads of this process computed, which other
+            processes of a busy machine change less.
 
     Returns:
         The measurements by name. The status of a step that raised says so; the others continue.
@@ -135,7 +135,7 @@ def peak_bytes(step: Callable[[], object], device: str = "cpu") -> int:
     scratch space inside an operator.
 
     Args:
-        step: to call once.
+        step: function to call once.
         device: ``cpu`` or ``cuda``.
     """
     if device == "cuda":

@@ -63,8 +63,8 @@ def table(config: DictConfig, name: str, device: str) -> Table:
     """Profile ``config.steps`` training steps at the first shape.
 
     Args:
-        config: of the benchmark.
-        name: of the contestant.
+        config: configuration of the benchmark.
+        name: name of the contestant.
         device: ``cpu`` or ``cuda``.
 
     Returns:

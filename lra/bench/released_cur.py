@@ -20,10 +20,10 @@ class Published(Attention):
     the same function as ``lra.attention.cur.CUR`` with ``pairing=separate``.
 
     Args:
-        sizes: of the tensors.
+        sizes: sizes of the tensors.
         count: rows and columns to keep.
-        score: by which they are selected.
-        steps: of the cubic iteration.
+        score: rule by which they are selected.
+        steps: number of steps of the cubic iteration.
         copy_rv: whether kept rows of the output are those of RV.
         torch_dropout: whether a training step of the whole model uses torch's dropout, as released, instead of
             ``lra.model.dropout``, which is faster on a CPU. The mechanism itself has no dropout.

@@ -40,9 +40,9 @@ def run(config: DictConfig, device: str, speed: tuple[float, dict[str, float]]) 
     """Measure every shape.
 
     Args:
-        config: of the benchmark, with a list for every axis.
+        config: configuration of the benchmark, with a list for every axis.
         device: ``cpu`` or ``cuda``.
-        speed: as ``rates`` returns it.
+        speed: result of ``rates``.
 
     Yields:
         All rows so far, after each shape.
@@ -88,7 +88,7 @@ class Group:
 
         Args:
             before: rows of smaller shapes, from which the times of contestants are predicted.
-            deadline: on the clock of ``time.monotonic``.
+            deadline: time on the clock of ``time.monotonic``.
         """
         inputs = Inputs(self.shape, self.device)
         axes = self.config.mechanisms, self.config.modes, self.pads, self.dtypes

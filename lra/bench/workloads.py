@@ -60,8 +60,8 @@ def mechanism(config: DictConfig, inputs: Inputs) -> tuple[nn.Module, tuple[Tens
     """Build a mechanism alone, and name its inputs: q, k and v, or x if it is a Mixer or a Block.
 
     Args:
-        config: of the contestant.
-        inputs: of the shape.
+        config: configuration of the contestant.
+        inputs: tensors of the shape.
     """
     block = build.block_factory(config)()
     mixer = getattr(block, "mixer", block)
@@ -76,8 +76,8 @@ def attention(config: DictConfig, inputs: Inputs, mode: str, compiled: bool) -> 
     """Build the step of a mechanism alone.
 
     Args:
-        config: of the contestant.
-        inputs: of the shape.
+        config: configuration of the contestant.
+        inputs: tensors of the shape.
         mode: ``inference`` or ``training``.
         compiled: whether to use torch.compile.
 
@@ -119,9 +119,9 @@ def model_step(
     """Build the step of the whole classifier on a batch: its forward pass, or forward, backward and optimiser.
 
     Args:
-        config: of the contestant.
+        config: configuration of the contestant.
         device: ``cpu`` or ``cuda``.
-        dtype: of autocast.
+        dtype: dtype of autocast.
         mode: ``inference`` or ``training``.
         source: ``random``, one batch of full rows, which needs no data; ``data``, eight batches of the task in turn.
         compiled: whether to use torch.compile.

@@ -56,10 +56,10 @@ def fit(
 
     Args:
         data: set up; rows of token ids.
-        metric: of outputs and labels.
+        metric: metric of outputs and labels.
         vocab: number of token ids.
-        outputs: of the task.
-        loss: of outputs (B, outputs) and labels (B,).
+        outputs: number of outputs of the task.
+        loss: loss of outputs (B, outputs) and labels (B,).
 
     Returns:
         The scores ``val`` and ``test`` in percent.

@@ -68,7 +68,7 @@ class TaskData(L.LightningDataModule):
             that packs the rows. ``compact`` is ``batch`` of rows without their masked tokens: real ones come first, in
             order, with their positions.
         mask: False: no mask, so that padding counts as tokens.
-        seed: of the order of the training examples.
+        seed: seed of the order of the training examples.
     """
 
     def __init__(

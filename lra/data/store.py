@@ -228,7 +228,7 @@ def load(folder: Path | str, provenance: dict | None = None, towers: int | None 
 
     Args:
         folder: the data set.
-        provenance: of the source; None: any.
+        provenance: provenance of the source; None: any.
         towers: rows of an example of the source; None: any number.
 
     Raises:

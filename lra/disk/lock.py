@@ -24,7 +24,7 @@ class Owner:
 
     Args:
         host: its name.
-        pid: of the process.
+        pid: number of the process.
         since: when it took the lock.
     """
 
@@ -67,7 +67,7 @@ def wait(path: Path, waiting: Callable[[Owner], None]) -> Iterator[Owner]:
     """Wait until the lock is free, then hold it until the end of the block.
 
     Args:
-        path: of the lock.
+        path: path of the lock.
         waiting: called once with the owner, before the first pause.
 
     Raises:

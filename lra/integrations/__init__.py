@@ -14,7 +14,7 @@ def needs(extra: str, module: str) -> Iterator[None]:
     The line ends a program (``python -m``); elsewhere it is an ImportError.
 
     Args:
-        extra: of pyproject.toml.
+        extra: extra of pyproject.toml.
         module: ``__name__`` of the importing module, "__main__" in a program.
 
     Raises:

@@ -46,7 +46,7 @@ def register(name: str | None = None, **options) -> None:
     Args:
         name: None registers ``cur`` with the defaults, ``cur_<score>`` for every selection, ``cur_plus`` and, if the
             kernels are installed, ``cur_flash``, which needs a GPU.
-        options: of ``lra.ops.cur.cur_attention``.
+        options: options of ``lra.ops.cur.cur_attention``.
 
     Raises:
         ValueError: an option is unknown.
@@ -75,12 +75,12 @@ def attend(
     """Compute CUR attention behind the interface of transformers: (N,H,L,D) -> (N,L,H,E), without weights.
 
     Args:
-        options: of ``lra.ops.cur.cur_attention``.
+        options: options of ``lra.ops.cur.cur_attention``.
         module: the attention layer, whose ``config.cur`` may hold further options.
         query, key, value: (N,H,L,D), (N,H,L,D), (N,H,L,E).
         attention_mask: real keys, None if all are.
         dropout: must be 0.
-        scaling: of the scores, None for 1 / √D.
+        scaling: factor of the scores, None for 1 / √D.
         is_causal: must be false.
         others: further arguments of the model.
 
@@ -106,9 +106,9 @@ def padding(*, mask_function: Callable, attention_mask: Tensor | None = None, co
     """Shape the tokenizer's mask (N,L) as (N,1,1,L), without the (N,1,L,L) of other implementations.
 
     Args:
-        mask_function: of the model; only the bidirectional one is supported.
+        mask_function: mask function of the model; only the bidirectional one is supported.
         attention_mask: (N,L), None if all tokens are real.
-        config: of the model, for the message.
+        config: configuration of the model, for the message.
 
     Raises:
         ValueError: the mask is causal, a window, or depends on the query in another way.

@@ -24,9 +24,9 @@ class View(NamedTuple):
 
     Args:
         title: heading.
-        row: as stored, (L,) ids or (L,F) features.
+        row: stored inputs of one example, (L,) ids or (L,F) features.
         at: position of each reading, None for the pooling.
-        weights: of the readings, (R,L).
+        weights: weights of the readings, (R,L).
         whole: map of all queries and keys (L,L), or None.
         alphabet: names of the ids.
     """

@@ -21,7 +21,7 @@ def attention_map(model: nn.Module, batch: Batch, layer: int) -> Tensor | None:
 
     Args:
         model: trained.
-        batch: of examples.
+        batch: batch of examples.
         layer: index of the block.
 
     Returns:
@@ -62,7 +62,7 @@ def jacobian(model: nn.Module, batch: Batch, layer: int, readings: Tensor) -> Te
 
     Args:
         model: trained.
-        batch: of examples.
+        batch: batch of examples.
         layer: index of the block.
         readings: weights (N,R,L).
 

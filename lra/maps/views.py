@@ -15,11 +15,11 @@ def views(config: DictConfig, choices: DictConfig, model: nn.Module, data: TaskD
     """Make a view for each tower of an example; a class token in front of the row is left out.
 
     Args:
-        config: of the command: split, example, layer, head, at.
-        choices: of the run.
-        model: of the run.
-        data: of the run.
-        batch: of the one example.
+        config: configuration of the command: split, example, layer, head, at.
+        choices: choices of the run.
+        model: model of the run.
+        data: data of the run.
+        batch: batch of the one example.
 
     Raises:
         ValueError: the head or a position does not exist.
@@ -60,7 +60,7 @@ def positions(at: int | ListConfig, side: int | None, real: Tensor) -> list[int]
 
     Args:
         at: a number or numbers, or [row,column] of an image.
-        side: of the image, None for other data.
+        side: side of the image, None for other data.
         real: whether a position is a real token (L,).
 
     Raises:
@@ -94,7 +94,7 @@ def reading(at: list[int | None], mask: Tensor, first: int, width: int) -> Tenso
         at: position of each reading, for a one-hot; None for the class token or the mean of real tokens.
         mask: real tokens (L,).
         first: position of the first token of the row, 1 behind a class token.
-        width: of the row with its class token.
+        width: width of the row with its class token.
     """
     weights = torch.zeros(len(at), width)
     for line, place in zip(weights, at, strict=True):

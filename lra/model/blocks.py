@@ -30,7 +30,7 @@ class PreNorm(nn.Module):
         mixer: a factory without arguments.
         dim: d.
         hidden: width of the MLP.
-        dropout: of the mixer's output and in the MLP.
+        dropout: dropout rate of the mixer's output and in the MLP.
 
     Raises:
         ValueError: the mixer's rows are not d wide.
@@ -66,12 +66,12 @@ class GLU(nn.Module):
         mixer: a factory without arguments.
         dim: d.
         hidden: unused; other blocks have an MLP of this width.
-        dropout: of GELU(y) and of GLU(y).
+        dropout: dropout rate of GELU(y) and of GLU(y).
         norm: ``batch`` over the real tokens, or another one of ``lra.model.norm``.
         prenorm: False for norm(x + ...) instead, as in S4 on ListOps and Image.
         tied: whether all positions of a row share one dropout mask.
-        activation: with g = dropout(GELU(y)), GLU(y) is W₁ g σ(W₂ g) (``full_glu``), g σ(W g) (``half_glu1``) or
-            y σ(W g) (``half_glu2``); each W is a Linear d -> d.
+        activation: activation function. With g = dropout(GELU(y)), GLU(y) is W₁ g σ(W₂ g) (``full_glu``), g σ(W g)
+            (``half_glu1``) or y σ(W g) (``half_glu2``); each W is a Linear d -> d.
         gelu: ``exact`` | ``tanh``, its approximation.
         momentum: share of a batch in the running averages of a batch norm.
         mixer_dropout: whether y has dropout too, each position its own.

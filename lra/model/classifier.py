@@ -40,7 +40,7 @@ class Classifier(nn.Module):
         class_std: standard deviation that the vector of ``class`` begins with.
         mean_over: the divisor of the mean: the padded ``length``, independent of the batch (published), or the number
             of ``real`` tokens.
-        norm: of the last block's output, see ``lra.model.norm``, None for none.
+        norm: normalisation of the last block's output, see ``lra.model.norm``, None for none.
         head: a factory like ``Head``.
         packed: whether to compute only real tokens, side by side in one row, see ``lra.ops.varlen``; needs blocks
             around Multihead.
@@ -178,7 +178,7 @@ class Head(nn.Module):
     Args:
         dim, hidden, outputs, towers: sizes.
         kind: ``relu``; ``gelu`` in its place; ``linear``, one Linear.
-        dropout: of the input.
+        dropout: dropout rate of the input.
     """
 
     def __init__(

@@ -24,9 +24,9 @@ class TokenEmbedding(nn.Module):
     Args:
         vocab, dim: sizes of the token table.
         length: the largest L.
-        dropout: of the sum.
+        dropout: dropout rate of the sum.
         std: standard deviation of the normal initialisation, null for d^-1/2.
-        bound: of a uniform initialisation between -bound and bound instead.
+        bound: bound of a uniform initialisation between -bound and bound instead.
         positions: whether there is a position table; without it the mechanism has to know the order of the tokens.
         padding: the vector of id 0: ``learned`` as any other, ``constant`` as drawn, or ``zero``.
     """

@@ -25,8 +25,9 @@ class Mega(nn.Module):
     Args:
         attention: a factory that takes ``Sizes``: heads is 1, head_dim ``z``, value_dim ``hidden``.
         dim, hidden, length, z: sizes.
-        dropout: of c and of the addition of each half; the published dropout inside them is 0 on every task of LRA.
-        ndim, truncation: of the ``EMA``.
+        dropout: dropout rate of c and of the addition of each half; the published dropout inside them is 0 on every
+            task of LRA.
+        ndim, truncation: options of the ``EMA``.
         chunk: restricts attention to consecutive chunks of that many tokens, so that only the moving average connects
             them; null for none.
         norm: ``layer`` | ``scale`` | ``rms`` | ``batch``.

@@ -23,7 +23,7 @@ class Pretrainer(nn.Module):
 
     Args:
         encoder: its parts are used, not copied.
-        dim: of its embedding.
+        dim: size of its embedding.
         outputs: classes of ``cross_entropy``, else numbers of an input.
         loss: ``cross_entropy`` of ids | ``l1``: the absolute error of real features, or of ids / 255.
         objective: ``masked`` | ``next``.

@@ -28,9 +28,9 @@ def windows(x: Tensor, size: int, left: int, right: int, dim: int = 2) -> Tensor
 
     Args:
         x: L is dimension ``dim``.
-        size: of a block.
+        size: size of a block.
         left, right: neighbours on each side.
-        dim: of L.
+        dim: dimension of L.
     """
     x = _fill(x, dim, left, -x.shape[dim] % size + right)
     return x.unfold(dim, left + size + right, size).movedim(-1, dim + 1)

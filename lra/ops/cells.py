@@ -1,7 +1,7 @@
 """Attention over cells of keys, corrected by exact rows: the replacement of CUR's inverse in ``cur_plus``.
 
-Shapes as in ``lra.attention.base``. With k̄, v̄, n the means and sizes of the cells of kept keys, and e = R v - U v̄ the
-error of C v̄ in the kept rows, whose exact output is R v,
+Shapes as in ``lra.attention.base``. With k̄, v̄, n the means and sizes of the cells of kept keys, and e = R v - U v̄
+the error of C v̄ in the kept rows, whose exact output is R v,
 
     O = C v̄ + S g      C = softmax(q k̄ᵀ / √D + log n)      U = its kept rows      S = softmax(-|q - q_rows|² / h)
 
@@ -86,7 +86,7 @@ def corrected(
     h is the mean squared distance from a real query to the nearest kept one.
 
     Args:
-        q, k, v, q_rows, k_cols, mask, row_mask, col_mask: as in ``lra.ops.three_factor.three_factor``.
+        q, k, v, q_rows, k_cols, mask, row_mask, col_mask: see ``lra.ops.three_factor.three_factor``.
         impl: ``eager`` writes every factor out in float32; ``sdpa`` computes the products by torch's fused attention
             and returns v's dtype.
 

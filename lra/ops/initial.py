@@ -9,7 +9,7 @@ def truncated_normal_(tensor: Tensor, *, std: float) -> Tensor:
     """Fill a tensor with normal numbers within two deviations of the untruncated distribution (flax's initialisers).
 
     Args:
-        tensor: of any shape, changed in place.
+        tensor: tensor of any shape, changed in place.
         std: standard deviation of the truncated numbers.
 
     Returns:

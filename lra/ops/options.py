@@ -44,7 +44,7 @@ def one_of(name: str, value: Any, words: Any) -> None:
     """Raise ValueError if the value of an option is not a valid choice.
 
     Args:
-        name: of the option.
+        name: name of the option.
         value: given.
         words: a Literal of the choices.
     """
@@ -56,7 +56,7 @@ def in_range(name: str, value: float, bounds: Range, most: str = "") -> None:
     """Raise ValueError if the value of an option is out of range.
 
     Args:
-        name: of the option.
+        name: name of the option.
         value: given.
         bounds: the range.
         most: meaning of the upper bound, for the message.

@@ -30,7 +30,7 @@ def cubic(m: Tensor, *, steps: Whole, init: CubicInit = "per_matrix") -> Tensor:
 
     Args:
         m: (...,c,c).
-        steps: of the iteration.
+        steps: number of steps of the iteration.
         init: ``per_matrix``, s of each matrix; ``batch``, the largest s of the whole tensor, as in the released
             Nystromformer, which makes one example depend on the others; ``two_norms``, for matrices with other row
             sums, such as MEGA's Laplace weights: the largest column sum times the largest row sum of each matrix, so
@@ -176,7 +176,7 @@ def newton(
 
     Args:
         m: (...,c,c).
-        steps: of the iteration.
+        steps: number of steps of the iteration.
         init: ``soft`` | ``paper`` | ``softpp``.
         ridge: added to the diagonal.
         grad: ``implicit``, -Yᵀ G Yᵀ, the published backward pass, which is the gradient if the steps have converged;

@@ -19,7 +19,7 @@ def segment_means(mask: Tensor, count: int, *rows: Tensor) -> tuple[list[Tensor]
 
     Args:
         mask: (N,L).
-        count: of segments.
+        count: number of segments.
         rows: tensors (N,H,L,D).
 
     Returns:

@@ -209,7 +209,7 @@ def long_conv(x: Tensor, skip: Tensor, kernel: Callable[[int], Tensor], mask: Te
     Args:
         x: (B,L,H).
         skip: D (H,).
-        kernel: of a length, as ``fft_conv`` takes it.
+        kernel: kernel of a length, as ``fft_conv`` takes it.
         mask: (B,L), True = real; a masked token counts as 0 in the convolution.
 
     Returns:

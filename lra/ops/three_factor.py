@@ -125,7 +125,7 @@ def three_factor_packed(
     Args:
         q, k, v: (1,H,T,·).
         q_rows, k_cols: (N,H,c,D), all real.
-        layout: of the rows.
+        layout: places of the rows.
         pinv: (..., c, c) -> (..., c, c).
 
     Returns:

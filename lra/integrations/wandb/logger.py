@@ -27,12 +27,12 @@ class WandB(WandbLogger):
     fails, a line is logged and the training continues; the whole seed is sent once more at its end.
 
     Args:
-        folder: of the seed.
-        first_step: from which the seed resumes.
-        config: of the run.
-        seed: of the run.
-        fingerprint: of the run.
-        project, entity, mode: of W&B.
+        folder: folder of the seed.
+        first_step: step from which the seed resumes.
+        config: configuration of the run.
+        seed: seed of the run.
+        fingerprint: fingerprint of the run.
+        project, entity, mode: options of W&B.
         tags: besides those of the run.
         timeout: seconds to wait for the service.
     """

@@ -43,8 +43,8 @@ def open_run(about: dict[str, Any], *, folder: Path, mode: str | None, timeout: 
 
     Args:
         about: arguments of ``wandb.init``: id, project, entity, name, group, job_type, tags and config.
-        folder: of the run's files.
-        mode: of W&B; None for the value of WANDB_MODE, else online.
+        folder: folder of the run's files.
+        mode: mode of W&B; None for the value of WANDB_MODE, else online.
         timeout: seconds to wait for the service at the start, and again for uploads at the end.
         resume: whether to continue a run with this id if the service has one; else it starts over.
 

@@ -69,7 +69,7 @@ def forward(
         q, k, v: (N,H,L,·).
         near: kept queries and keys.
         mask: (N,L).
-        steps: of the cubic iteration.
+        steps: number of steps of the cubic iteration.
         copy: whether kept rows of the output are those of R V.
         split: whether 16-bit factors are split, see ``lra.ops.triton``.
         run: launches a kernel.

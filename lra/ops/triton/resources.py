@@ -44,7 +44,7 @@ def rows(arch: str, dtype: str, m: str, d: str, kernels: tuple[str, ...] = CHOIC
 
     Args:
         arch, dtype, m, d: one of the choices of the command line each.
-        kernels: to compile.
+        kernels: kernels to compile.
 
     Returns:
         A row of COLUMNS for each launch. ``block``: rows of the sequence at a time; ``spilled``: bytes for each thread;

@@ -64,7 +64,7 @@ def streaming(kernel: str, m: int, width: int, dtype: torch.dtype, arch: int) ->
         kernel: ``rv`` or ``out``.
         m: kept rows, padded.
         width: the larger of key and value size, padded.
-        dtype: of the inputs.
+        dtype: dtype of the inputs.
         arch: 80, 90, 100.
     """
     size = dtype.itemsize, m, width
@@ -156,10 +156,10 @@ def chunk(heads: int, length: int, block: int, device: torch.device, fill: int =
     """Rows of the sequence for one program, so that there are ``fill`` programs for each multiprocessor.
 
     Args:
-        heads: of all examples.
-        length: of the sequence.
+        heads: number of heads of all examples.
+        length: length of the sequence.
         block: rows at a time, of which a program gets at least 4 blocks.
-        device: of the launch.
+        device: device of the launch.
         fill: programs for each multiprocessor.
     """
     parts = -(-fill * multiprocessors(device) // max(1, heads))

@@ -77,9 +77,9 @@ def errors(source: Source, names: list[str], config: DictConfig) -> Errors:
     """Measure the error of each candidate and count: mean and deviation over the examples of a source.
 
     Args:
-        source: of queries, keys and values.
-        names: of candidates.
-        config: with n, seed and counts.
+        source: source of queries, keys and values.
+        names: names of candidates.
+        config: configuration with n, seed and counts.
     """
     exact = [[softmax(*layer) for layer in example] for example in source.examples]
     measured = Errors(source.name, source.about, config.n, config.seed, record.git_commit())
@@ -104,7 +104,7 @@ def distance(function: Function, layer: tuple, out: torch.Tensor, count: int) ->
     Args:
         function: the candidate.
         layer: q, k, v.
-        out: of exact attention.
+        out: output of exact attention.
         count: rows and columns kept.
     """
     return ((function(*layer, count) - out).norm() / out.norm()).item()

@@ -41,8 +41,8 @@ def made(choose: landmarks.Choice, combine: Callable[..., Tensor], **options) ->
 
     Args:
         choose: the rule.
-        combine: of kept rows and columns.
-        options: of ``combine``.
+        combine: function of kept rows and columns.
+        options: options of ``combine``.
     """
 
     def function(q, k, v, count):

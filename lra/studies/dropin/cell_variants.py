@@ -1,8 +1,8 @@
 """Variants of ``cur_plus`` (``lra.ops.cells``): cells of keys alone, and other corrections of their error.
 
-O = C v̄ + S e: C = softmax(q k̄ᵀ / √D + log n) over means k̄, v̄ of cells of n keys, e = R v - U v̄ the error of that in
-the kept rows, S a smoother with the rounds of ``lra.ops.cells.boosted``. Each function here omits or replaces a part.
-Shapes as in ``cur_variants``.
+O = C v̄ + S e: C = softmax(q k̄ᵀ / √D + log n) over means k̄, v̄ of cells of n keys, e = R v - U v̄ the error of that
+in the kept rows, S a smoother with the rounds of ``lra.ops.cells.boosted``. Each function here omits or replaces a
+part. Shapes as in ``cur_variants``.
 """
 
 from collections.abc import Callable
@@ -69,7 +69,7 @@ def heavy_keys(x: Kept, share: float) -> Tensor:
 
     Args:
         x: kept rows and columns.
-        share: of c.
+        share: share of c.
     """
     owner, own = nearest(x.k, x.k_cols, None).squeeze(-1), nearest(x.q, x.q_rows, None).squeeze(-1)
     keys, values, sizes = cells(x.k, x.v, x.k_cols, None, None)

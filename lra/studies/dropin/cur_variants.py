@@ -104,7 +104,7 @@ def least_squares(x: Kept, rows: Tensor | None = None, inverse: Inverse = partia
     Args:
         x: kept rows and columns.
         rows: (N,H,s), those that S selects; None for all.
-        inverse: of both factors.
+        inverse: inverse of both factors.
     """
     q, C = (x.q, x.C) if rows is None else (gather_kept(x.q, rows), gather_kept(x.C, rows))
     right = inverse(x.R.double()) @ x.exact.double()  # R⁺ R v

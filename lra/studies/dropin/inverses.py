@@ -15,7 +15,7 @@ def damped_cubic(m: Tensor, *, steps: int, ridge: float) -> Tensor:
 
     Args:
         m: (...,c,c).
-        steps: of the iteration.
+        steps: number of steps of the iteration.
         ridge: relative to s.
     """
     damping = (ridge * torch.linalg.matrix_norm(m, ord=2)[..., None, None]).square()

@@ -34,7 +34,7 @@ def generated(kind: str, config: DictConfig) -> Source:
 
     Args:
         kind: ``gaussian``, independent normal numbers; ``clustered``, q and k around the same centres, v normal.
-        config: with seed, sizes and n.
+        config: configuration with seed, sizes and n.
     """
     draw = torch.Generator().manual_seed(config.seed)
     H, L, D = config.heads, config.length, config.head_dim
@@ -60,7 +60,7 @@ def trained(run: Run, config: DictConfig) -> Source:
 
     Args:
         run: finished.
-        config: with counts, n, seed and data.root.
+        config: configuration with counts, n, seed and data.root.
 
     Raises:
         ValueError: the mechanism is not exact softmax attention, or there are too few such examples.

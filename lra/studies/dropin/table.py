@@ -66,7 +66,7 @@ def ratio(name: str, all: list[Errors]) -> float:
     """The geometric mean of the error over that of BASE in the same column; infinite if an error is not finite.
 
     Args:
-        name: of the candidate.
+        name: name of the candidate.
         all: errors of every source.
     """
     pairs = [

@@ -50,10 +50,10 @@ def result(kind: str, name: str, x: np.ndarray, config: DictConfig, path: Path) 
     """Fit a matrix, or read the result if the same matrix was fitted with the same options before.
 
     Args:
-        kind, name: of the matrix.
+        kind, name: kind and name of the matrix.
         x: (n,n).
-        config: with the options of ``chord.fit``.
-        path: of the result.
+        config: configuration with the options of ``chord.fit``.
+        path: path of the result.
     """
     options = {key: config[key] for key in FIT}
     options["sha256"] = hashlib.sha256(np.ascontiguousarray(x)).hexdigest()

@@ -35,7 +35,7 @@ def start(n: int, *, seed: int, init: str = "code") -> Tensor:
 
     Args:
         n: rows of the matrix.
-        seed: of the draw.
+        seed: seed of the draw.
         init: ``code``, 1/K plus 0.01 of uniform noise whose rows of n sum to one; ``paper``, uniform in
             [1/K, 1/K + 0.01].
 
@@ -103,10 +103,10 @@ def fit(
 
     Args:
         x: (n,n).
-        iterations: at most.
-        seed: of the start.
-        init: of the start, ``code`` or ``paper``.
-        impl: of loss and gradient, ``compiled`` loops or ``torch``.
+        iterations: largest number of iterations.
+        seed: seed of the start.
+        init: kind of start, ``code`` or ``paper``.
+        impl: implementation of loss and gradient, ``compiled`` loops or ``torch``.
 
     Returns:
         The factors (M,n,K), |x - W_1 ... W_M| after each iteration, and SciPy's reason for stopping.

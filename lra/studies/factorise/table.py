@@ -26,9 +26,9 @@ class Result:
     """One matrix (n,n), its approximations and their errors |x - x^|_F.
 
     Args:
-        kind, name, n: of the matrix.
+        kind, name, n: kind, name and size of the matrix.
         matrix: itself.
-        product: of the sparse factors.
+        product: product of the sparse factors.
         truncated: SVD by the keys of chord.ranks.
         sparse: error of the product.
         svd: errors of the truncated SVD.

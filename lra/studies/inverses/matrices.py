@@ -41,11 +41,11 @@ class Layer:
 
     Args:
         place: the layer's path in the model, or the kind of tokens.
-        label: of the mechanism.
+        label: label of the mechanism.
         weights: initial | best | last, or random.
         at: step of the training, or m of random tokens.
         symmetric: whether the matrices are those of a Gaussian kernel; else rows of a softmax or of Laplace weights.
-        steps: of the mechanism's own iteration, None if it has another inverse.
+        steps: number of steps of the mechanism's own iteration, None if it has another inverse.
         inner: matrices (m,m) before their inverse, one for each example and head.
         norms: spectral norms by the name of what they are of, one for each example and head.
     """
@@ -169,7 +169,7 @@ def taken(attention: Attention, arguments: dict) -> tuple[Tensor, Tensor, Tensor
 
     Args:
         attention: a copy, whose ``pinv`` is exchanged.
-        arguments: of a call.
+        arguments: arguments of a call.
 
     Returns:
         The inverted matrix A (N,H,m,m), its inverse X, that of SOFT++ as D^-½ X D^-½ with the row sums D of A, and the

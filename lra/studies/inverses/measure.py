@@ -53,9 +53,9 @@ def errors(layers: Iterable[Layer], steps: list[int], dtype: torch.dtype) -> Ite
     """Run every iteration that is defined for a layer's matrices.
 
     Args:
-        layers: of matrices.
-        steps: after which the error is measured, in double precision.
-        dtype: of the iteration.
+        layers: layers of matrices.
+        steps: numbers of steps after which the error is measured, in double precision.
+        dtype: dtype of the iteration.
     """
     for layer in layers:
         for name, iteration in (SYMMETRIC if layer.symmetric else OTHER).items():

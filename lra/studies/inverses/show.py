@@ -27,7 +27,7 @@ def save(home: Path, title: str, errors: list[Error], norms: list[Norm]) -> list
 
     Args:
         home: the folder.
-        title: of the pictures.
+        title: title of the pictures.
         errors, norms: rows of the tables.
     """
     files = {

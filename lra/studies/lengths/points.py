@@ -38,7 +38,7 @@ class Printed:
     Args:
         model: the paper's name of the mechanism.
         attn: the name of conf/attn that corresponds to it.
-        error: in percent.
+        error: error in percent.
     """
 
     task: str

@@ -25,7 +25,7 @@ def show(points: list[Point], home: Path) -> list[Path]:
     """Print the mean errors, and write the picture and the table.
 
     Args:
-        points: of one study.
+        points: points of one study.
         home: its folder.
 
     Returns:

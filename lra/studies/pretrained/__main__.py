@@ -37,7 +37,8 @@ class Result:
         attention: exact, a selection or plus.
         count: rows and columns kept, None for exact.
         tuned: steps of distillation.
-        cosine, cosine_std: of its embeddings with the exact ones, mean and standard deviation over test examples.
+        cosine, cosine_std: cosine of its embeddings with the exact ones, mean and standard deviation over test
+            examples.
         probe, knn: accuracy in percent.
         n: test examples.
     """
@@ -58,10 +59,10 @@ def examples(path: Path, split: str, n: int, seed: int) -> tuple[list[bytes], Te
     The classes are those of test: IMDb's train has a folder of texts without a label too.
 
     Args:
-        path: of the tar file.
+        path: path of the tar file.
         split: folder in it.
         n: files, a multiple of the number of classes.
-        seed: of the draw.
+        seed: seed of the draw.
 
     Returns:
         Contents, and labels (n,) that number the classes in alphabetical order.
@@ -140,9 +141,9 @@ def distil(encoder: Encoder, contents: list[bytes], targets: Tensor, config: Dic
 
     Args:
         encoder: trained in place.
-        contents: of files.
+        contents: contents of files.
         targets: exact embeddings (n,d).
-        config: with steps, batch, lr and seed.
+        config: configuration with steps, batch, lr and seed.
     """
     optimiser = torch.optim.AdamW(encoder.model.parameters(), lr=config.lr, weight_decay=0.0)
     draw = np.random.default_rng(config.seed)

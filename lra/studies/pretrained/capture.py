@@ -22,7 +22,7 @@ def captured(encoder: Encoder, content: bytes) -> list[tuple[Tensor, Tensor, Ten
 
     Args:
         encoder: pretrained.
-        content: of a file.
+        content: content of a file.
 
     Returns:
         q, k, v of each layer in order, each (1,H,L,D), scaled so that scores are q kᵀ / √D.

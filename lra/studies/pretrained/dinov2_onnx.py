@@ -44,7 +44,7 @@ def convert(file: Path, folder: Path) -> float:
 
     Args:
         file: the ONNX model.
-        folder: of the files.
+        folder: folder of the files.
 
     Returns:
         The largest difference from the graph's last hidden state on one image.

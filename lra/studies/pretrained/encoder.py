@@ -27,12 +27,12 @@ class Encoder:
     """A pretrained encoder.
 
     Args:
-        model: of transformers.
+        model: model of transformers.
         tokenizer: None for a model of images.
         pool: ``mean`` or ``cls``.
         length: most tokens of a text.
         size: pixels of an image's side.
-        device: of the model.
+        device: device of the model.
     """
 
     model: nn.Module

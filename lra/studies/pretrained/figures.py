@@ -11,9 +11,9 @@ def draw(results: list, model: str, file: Path) -> None:
     There is a line for each attention and tuning; bars are standard errors over the n test examples.
 
     Args:
-        results: of the study.
+        results: results of the study.
         model: its name, for the title.
-        file: to write.
+        file: file to write.
 
     Raises:
         ValueError: the results have no exact attention.

@@ -49,11 +49,11 @@ def beyond(model: nn.Module, some: Iterable[Batch], reaches: list[int], rows: in
     of their Jacobian is the mean over random signs r of |Jᵀ r|², here one r for each row.
 
     Args:
-        model: in eval mode.
+        model: model in eval mode.
         some: examples.
         reaches: k.
         rows: random real rows of each example.
-        seed: of the rows and signs.
+        seed: seed of the rows and signs.
     """
     generator = torch.Generator().manual_seed(seed)
     sums = torch.zeros(max(reaches) + 2, dtype=torch.float64)  # by distance, the last one of all that are further away

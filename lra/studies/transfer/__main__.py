@@ -76,10 +76,10 @@ def measure(
 
     Args:
         run: the finished run.
-        plan: of its configuration with the other mechanism.
+        plan: plan of its configuration with the other mechanism.
         tuning: the seed of the fine-tuning.
         models: exact and grafted.
-        config: of the transfer.
+        config: configuration of the transfer.
     """
     r, target, (exact, grafted) = run.record, plan.config, models
     n_val, n_test = (len(plan.data.splits[name]) for name in ("val", "test"))
@@ -122,8 +122,8 @@ def compared(exact: Classifier, grafted: Classifier, plan: plans.Plan, config: D
     Args:
         exact: the run's model.
         grafted: the model with the other mechanism.
-        plan: with the data.
-        config: of the transfer.
+        plan: plan with the data.
+        config: configuration of the transfer.
     """
     data, device = plan.data, plan.device
     order = data.row_lengths["val"].argsort(stable=True).numpy()

@@ -24,7 +24,7 @@ class Layer:
     its own model, so that errors of earlier layers add up.
 
     Args:
-        path: of the mechanism in the model.
+        path: path of the mechanism in the model.
         mean_abs, stack_mean_abs: mean |O - O'|, the measure of CURformer's ViT study.
         relative, stack_relative: ||O - O'||_F / ||O||_F.
         spectrum: singular values of the exact map, averaged over examples and heads; zero beyond the number of real
@@ -82,7 +82,7 @@ def layers(exact: Classifier, other: Classifier, batches: Iterable[Batch], spect
 
     Args:
         exact, other: models in evaluation mode.
-        batches: of examples.
+        batches: batches of examples.
         spectrum: number of examples over which singular values are averaged.
     """
     places = [path for path in mechanisms(exact) if path in mechanisms(other)]
@@ -116,8 +116,8 @@ def calls(model: Classifier, batch: Batch, by_tower: bool = False) -> dict[str, 
     """Record the calls of every mechanism of a model on a batch, by path.
 
     Args:
-        model: in evaluation mode.
-        batch: of examples.
+        model: model in evaluation mode.
+        batch: batch of examples.
         by_tower: whether to make a call for each tower even if the model does not require it.
     """
     recorded: dict[str, list[Call]] = {}
@@ -146,7 +146,7 @@ def singular_values(module: nn.Module, call: Call, most: int) -> Tensor:
 
     Args:
         module: the mechanism.
-        call: of the mechanism.
+        call: call of the mechanism.
         most: number of examples.
 
     Returns:

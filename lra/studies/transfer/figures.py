@@ -27,7 +27,7 @@ def draw(group: tuple[str, str, str], some: list[Point], folder: Path) -> list[s
     Args:
         group: study, task and label of the run.
         some: points of the group.
-        folder: of the files.
+        folder: folder of the files.
 
     Returns:
         The names of the files.

@@ -16,7 +16,7 @@ def configs(run: Run, config: DictConfig) -> tuple[DictConfig, DictConfig]:
 
     Args:
         run: finished.
-        config: of the transfer.
+        config: configuration of the transfer.
 
     Returns:
         Both configurations.

@@ -22,9 +22,9 @@ class TransferRecord:
 
     Args:
         source: label of the run, whose own scores are ``exact_*``.
-        direct_val, direct_test: after the exchange.
-        tuned_val, tuned_test: after at most ``steps`` steps of fine-tuning, at the best evaluation on dev; None without
-            fine-tuning or if it diverged.
+        direct_val, direct_test: scores after the exchange.
+        tuned_val, tuned_test: scores after at most ``steps`` steps of fine-tuning, at the best evaluation on dev; None
+            without fine-tuning or if it diverged.
         attn: options of the mechanism, flat.
     """
 
@@ -76,8 +76,8 @@ def load(path: Path, fingerprints: tuple[str, ...] | None = None) -> TransferRec
     """Read a record.
 
     Args:
-        path: of the file.
-        fingerprints: of which the record must have one, if any are given.
+        path: path of the file.
+        fingerprints: fingerprints of which the record must have one, if any are given.
 
     Raises:
         ValueError: the file is not the record of a transfer, or it is that of another one.

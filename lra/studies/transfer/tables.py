@@ -26,11 +26,11 @@ class Point:
     """The seeds of one mechanism with one number of fine-tuning steps.
 
     Args:
-        task: of the run.
+        task: task of the run.
         source: label of the run.
-        label: of the transfer.
-        options: of the mechanism, and ``tuned``.
-        records: of the seeds.
+        label: label of the transfer.
+        options: options of the mechanism, and ``tuned``.
+        records: records of the seeds.
     """
 
     task: str
