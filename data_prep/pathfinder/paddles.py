@@ -79,7 +79,7 @@ class Seeds(NamedTuple):
     void: np.ndarray  # (360,) bool, no seed is accepted in this orientation (see `is_void`)
 
 
-class Table(NamedTuple):
+class PaddleTable(NamedTuple):
     """The tables of an image's size and margin."""
 
     padding: int
@@ -198,7 +198,7 @@ def followers(turn: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 @functools.cache
-def paddle_table(size: int, margin: int, void: bool = True) -> Table:
+def paddle_table(size: int, margin: int, void: bool = True) -> PaddleTable:
     """Make the table of an image's size and margin; without `void` seeds are accepted in every orientation."""
     setting = SETTINGS[size]
     length = setting.length
@@ -236,7 +236,7 @@ def paddle_table(size: int, margin: int, void: bool = True) -> Table:
         reach=np.array([[*np.ravel((c.min(0), c.max(0)), order="F")] for c in cells]),
         void=np.array([void and is_void(c) for c in cells]),
     )
-    return Table(
+    return PaddleTable(
         padding=setting.padding,
         contrast=np.array([setting.paddle_contrast * setting.snake_contrast, setting.snake_contrast, 1.0]),
         paddles=paddles,

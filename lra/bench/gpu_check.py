@@ -37,7 +37,7 @@ GRACE = 10  # seconds for an interrupted process to write its results
 REPORT = "tests.xml"
 
 
-class Part(NamedTuple):
+class CheckPart(NamedTuple):
     """A command, and the largest share of the time that it may take.
 
     Args:
@@ -51,7 +51,7 @@ class Part(NamedTuple):
     share: float
 
 
-def parts(home: Path) -> list[Part]:
+def parts(home: Path) -> list[CheckPart]:
     """List the parts of the check in a folder."""
     python = [sys.executable, "-m"]
     report = f"--junitxml={home / 'parts' / REPORT}"
@@ -60,11 +60,11 @@ def parts(home: Path) -> list[Part]:
     profile = ["what=profile", "mechanisms=cur_abs", "tasks=listops", "n=2048", "batch=32"]
     sweep = ["sweep=window", f"study={STUDY}", f"runs={quoted(home.parent)}", "measure=20", "minutes={minutes}"]
     return [
-        Part("tests", tests, 0.35),
-        Part("figure4", [*bench, "preset=figure4", "budget_s={seconds}"], 0.2),
-        Part("table2", [*bench, "preset=table2", "budget_s={seconds}"], 0.2),
-        Part("profile", [*bench, *profile], 0.1),
-        Part(
+        CheckPart("tests", tests, 0.35),
+        CheckPart("figure4", [*bench, "preset=figure4", "budget_s={seconds}"], 0.2),
+        CheckPart("table2", [*bench, "preset=table2", "budget_s={seconds}"], 0.2),
+        CheckPart("profile", [*bench, *profile], 0.1),
+        CheckPart(
             "trainings",
             [*python, "lra.sweep", *sweep, "hydra/launcher=joblib", f"hydra.launcher.n_jobs={AT_ONCE}"],
             1.0,
@@ -77,7 +77,7 @@ def gpu_test_files() -> list[Path]:
     return [path for path in sorted((CONF.parent / "tests").rglob("test_*.py")) if MARK in path.read_text()]
 
 
-def check(minutes: float, home: Path, todo: list[Part], env: dict[str, str], name: str) -> Path:
+def check(minutes: float, home: Path, todo: list[CheckPart], env: dict[str, str], name: str) -> Path:
     """Run the parts within so many minutes.
 
     Args:
@@ -102,7 +102,7 @@ def check(minutes: float, home: Path, todo: list[Part], env: dict[str, str], nam
     return path
 
 
-def run_part(home: Path, part: Part, seconds: float, env: dict[str, str]) -> str:
+def run_part(home: Path, part: CheckPart, seconds: float, env: dict[str, str]) -> str:
     """Run a command, whose output goes to parts/<name>.log, and say how it ended; only what ends is done."""
     budget = {"{seconds}": f"{max(1.0, seconds - START):.0f}", "{minutes}": f"{seconds / 60:.2f}"}
     command = [re.sub(r"\{\w+\}", lambda found: budget[found[0]], word) for word in part.command]

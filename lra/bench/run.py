@@ -22,7 +22,7 @@ from .measure import LEFT_OUT, Measurement, measure
 from .workloads import DTYPES, Inputs
 
 
-class Entry(NamedTuple):
+class BenchEntry(NamedTuple):
     """One contestant of a group that is measured together; ``pad`` is None except for steps on data."""
 
     name: str
@@ -58,7 +58,7 @@ def run(config: DictConfig, device: str, speed: tuple[float, dict[str, float]]) 
         ):
             began = time.monotonic()
             shape = Shape(*sizes, dtypes[0])
-            measured = Group(config, what, task, shape, dtypes, device, speed).rows(rows, deadline)
+            measured = RowGroup(config, what, task, shape, dtypes, device, speed).rows(rows, deadline)
             rows += measured
             done = sum(row.status == "ok" for row in measured)
             at = shape._asdict() | {"dtype": ",".join(dtypes)}
@@ -67,7 +67,7 @@ def run(config: DictConfig, device: str, speed: tuple[float, dict[str, float]]) 
             yield rows
 
 
-class Group:
+class RowGroup:
     """The contestants of one shape, warmed up one by one and then timed in turn.
 
     Steps are measured in all dtypes together; inputs alone are of the dtype of the shape.
@@ -92,12 +92,12 @@ class Group:
         """
         inputs = Inputs(self.shape, self.device)
         axes = self.config.mechanisms, self.config.modes, self.pads, self.dtypes
-        entries = [Entry(*e) for e in itertools.product(*axes)]
+        entries = [BenchEntry(*e) for e in itertools.product(*axes)]
         if self.what == "error":
             return [self._errors(entry, inputs, deadline) for entry in entries]
-        steps: dict[Entry, Callable[[], None]] = {}
-        measurements: dict[Entry, Measurement] = {}
-        flops: dict[Entry, int | None] = {}
+        steps: dict[BenchEntry, Callable[[], None]] = {}
+        measurements: dict[BenchEntry, Measurement] = {}
+        flops: dict[BenchEntry, int | None] = {}
         for entry in entries:
             if reason := self._left_out(entry, before, deadline):
                 measurements[entry] = Measurement(status=reason)
@@ -122,7 +122,7 @@ class Group:
             torch.cuda.empty_cache()
         return [self._row(entry, measurements[entry], flops.get(entry)) for entry in entries]
 
-    def _errors(self, entry: Entry, inputs: Inputs, deadline: float) -> Row:
+    def _errors(self, entry: BenchEntry, inputs: Inputs, deadline: float) -> Row:
         """Measure the rounding error of a contestant; there is no time in its row."""
         if time.monotonic() >= deadline:
             return self._row(entry, Measurement(status=LEFT_OUT), None)
@@ -132,18 +132,18 @@ class Group:
             return self._row(entry, Measurement(status=failure(error)), None)
         return self._row(entry, Measurement(), None, found)
 
-    def _takes_qkv(self, entry: Entry) -> bool:
+    def _takes_qkv(self, entry: BenchEntry) -> bool:
         """Whether a contestant moves what the roofline counts; one of token vectors moves something else."""
         return issubclass(get_class(self._config(entry.name, entry.pad).attn._target_), Attention)
 
-    def _contestant(self, entry: Entry) -> DictConfig:
+    def _contestant(self, entry: BenchEntry) -> DictConfig:
         """The configuration of a contestant. Raises ValueError for a mechanism that cannot run here."""
         contestant = self._config(entry.name, entry.pad)
         if reason := build.unavailable(contestant):
             raise ValueError(reason)
         return contestant
 
-    def _build(self, entry: Entry, inputs: Inputs) -> tuple[Callable[[], None], int | None]:
+    def _build(self, entry: BenchEntry, inputs: Inputs) -> tuple[Callable[[], None], int | None]:
         """Build the step and compute its FLOPs. Raises ValueError for a mechanism that cannot run here."""
         contestant = self._contestant(entry)
         flops, compiled = None, self.config.compile
@@ -171,7 +171,7 @@ class Group:
             self.made[name, pad] = contestants.config(name, chosen)
         return self.made[name, pad]
 
-    def _left_out(self, entry: Entry, before: list[Row], deadline: float) -> str | None:
+    def _left_out(self, entry: BenchEntry, before: list[Row], deadline: float) -> str | None:
         """The reason for not building a contestant: no time is left, or shorter lengths predict more than the limit."""
         if time.monotonic() >= deadline:
             return LEFT_OUT
@@ -198,7 +198,9 @@ class Group:
         expected = last.ms * ratio**power / 1000
         return f"left out: about {expected:.0f} s" if expected > (self.config.limit or math.inf) else None
 
-    def _row(self, entry: Entry, m: Measurement, flops: int | None, errors: tuple[float, ...] | None = None) -> Row:
+    def _row(
+        self, entry: BenchEntry, m: Measurement, flops: int | None, errors: tuple[float, ...] | None = None
+    ) -> Row:
         _, batch, heads, head_dim, _ = self.shape
         size = None
         if self.what == "attention" and self._takes_qkv(entry):

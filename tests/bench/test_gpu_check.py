@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from lra.bench import gpu_check
-from lra.bench.gpu_check import Part
+from lra.bench.gpu_check import CheckPart
 from lra.runs import record
 
 PYTHON = [sys.executable, "-m"]
@@ -33,9 +33,11 @@ def test_tests_a_benchmark_and_a_training_to_the_packed_end(data_root, tmp_path)
     path = check(
         20,
         home,
-        Part("tests", [*PYTHON, "pytest", "-q", "-p", "no:cacheprovider", report, str(tmp_path / "test_two.py")], 0.4),
-        Part("figure4", [*PYTHON, *bench], 0.4),
-        Part(
+        CheckPart(
+            "tests", [*PYTHON, "pytest", "-q", "-p", "no:cacheprovider", report, str(tmp_path / "test_two.py")], 0.4
+        ),
+        CheckPart("figure4", [*PYTHON, *bench], 0.4),
+        CheckPart(
             "trainings", [*PYTHON, "lra.train", *RUN, "optim.steps=4", "optim.eval_every=4", f"runs={home.parent}"], 1
         ),
     )
@@ -55,8 +57,8 @@ def test_a_part_that_is_cut_leaves_its_results_and_is_run_again_elsewhere(tmp_pa
     here = tmp_path / gpu_check.STUDY
     write = "import time, pathlib; print('begun', flush=True); pathlib.Path({!r}).write_text({!r}); time.sleep({})"
     python = lambda name, text, seconds: [sys.executable, "-c", write.format(str(here / name), text, seconds)]
-    slow = lambda seconds: Part("slow", python("b.json", "half", seconds), 0.2)
-    path = check(0.5, here, Part("quick", python("a.json", "{seconds}", 0), 0.5), slow(100))
+    slow = lambda seconds: CheckPart("slow", python("b.json", "half", seconds), 0.2)
+    path = check(0.5, here, CheckPart("quick", python("a.json", "{seconds}", 0), 0.5), slow(100))
     told = capfd.readouterr().err
     assert "gpu-check: quick, exit status 0" in told and "gpu-check: slow, stopped after 6 s" in told
     with tarfile.open(path) as archive:
@@ -65,7 +67,7 @@ def test_a_part_that_is_cut_leaves_its_results_and_is_run_again_elsewhere(tmp_pa
     assert (there / "a.json").read_text() == "15" and (there / "b.json").read_text() == "half"
     assert sorted(path.name for path in (there / "parts").iterdir()) == ["quick.done", "quick.log", "slow.log"]
     assert (there / "parts" / "slow.log").read_text().startswith("begun\n")
-    check(0.5, there, Part("quick", ["no such program"], 0.5), slow(0))
+    check(0.5, there, CheckPart("quick", ["no such program"], 0.5), slow(0))
     assert capfd.readouterr().err == "gpu-check: slow, exit status 0\n"
 
 

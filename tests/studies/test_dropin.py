@@ -29,7 +29,7 @@ from lra.studies.dropin.cell_variants import (
     smoothed,
 )
 from lra.studies.dropin.cur_variants import (
-    Kept,
+    KeptFactors,
     least_squares,
     missing_mass,
     product,
@@ -80,14 +80,14 @@ def test_before_rows_are_copied_too(combine):
     """Rows and columns in another order than the tokens; an inverse of a 24 x 24 softmax loses some digits."""
     q, k, v = qkv()
     rows, cols = (torch.rand(N, H, L, generator=torch.manual_seed(i)).argsort(-1) for i in range(2))
-    out = combine(Kept(q, k, v, rows, cols))
+    out = combine(KeptFactors(q, k, v, rows, cols))
     assert (out - baselines.softmax(q, k, v)).abs().max() < 1e-7
 
 
 def test_constant_values_stay():
     """Mechanisms whose rows of the map sum to one for every number of kept rows."""
     q, k, v = qkv()
-    x = Kept(q, k, torch.full_like(v, 3.0), *far(q, k, v, 5))
+    x = KeptFactors(q, k, torch.full_like(v, 3.0), *far(q, k, v, 5))
     for out in (
         missing_mass(x, lambda u: cubic(u, steps=2)),
         row_sums(x, lambda u: cubic(u, steps=2)),
@@ -102,7 +102,7 @@ def test_least_squares_is_the_minimum():
     """With identity values the output is C M R: no other M is nearer on the rows asked for, and all rows are better."""
     q, k, _ = qkv()
     eye = torch.eye(L, dtype=torch.float64).expand(N, H, L, L)
-    x, a = Kept(q, k, eye, *step(q, k, eye, 5)), weights(q, k)
+    x, a = KeptFactors(q, k, eye, *step(q, k, eye, 5)), weights(q, k)
     rows = torch.rand(N, H, L, generator=torch.manual_seed(0)).argsort(-1)[..., :9]
     left = gather_kept(a - least_squares(x, rows), rows)
     assert (gather_kept(x.C, rows).mT @ left @ x.R.mT).abs().max() < 1e-10  # the normal equations
@@ -131,7 +131,7 @@ def test_ridge_is_the_mean_of_a_gaussian_process():
 
 def test_heavy_keys_are_a_map_of_which_some_entries_are_exact():
     q, k, v = qkv()
-    x = Kept(q, k, v, *far(q, k, v, 6))
+    x = KeptFactors(q, k, v, *far(q, k, v, 6))
     got = heavy_keys(x, 0.5)
     keys, _, sizes = cells(k, v, x.k_cols, None, None)
     for n, h in np.ndindex(N, H):

@@ -37,7 +37,7 @@ def layer(inner, symmetric=True):
         "steps": None,
         "norms": {"map": [3.0, 1.0]},
     }
-    return matrices.Layer(symmetric=symmetric, inner=inner, **about)
+    return matrices.InvertedLayer(symmetric=symmetric, inner=inner, **about)
 
 
 def test_residuals_are_those_of_penrose():

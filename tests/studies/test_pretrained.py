@@ -100,7 +100,7 @@ def test_command_before_and_after_distillation(bert, reviews, tmp_path):
     ]
     done = command(bert, reviews, *words, f"out={tmp_path / 'results.json'}")
     assert done.returncode == 0, done.stderr
-    results = [__main__.Result(**row) for row in json.loads((tmp_path / "results.json").read_text())]
+    results = [__main__.EncoderResult(**row) for row in json.loads((tmp_path / "results.json").read_text())]
     named = [(r.attention, r.count, r.tuned) for r in results]
     words = [(word, count, tuned) for word in ("step", "plus") for count in (3, 40) for tuned in (0, 30)]
     assert named == [("exact", None, 0), *words]

@@ -21,7 +21,7 @@ from ...disk import atomic, checksums
 from ...runs import record, typed_json
 from .baselines import softmax
 from .candidates import CANDIDATES, Function
-from .qkv_sources import Source, sources
+from .qkv_sources import QKVSource, sources
 from .table import BASE, COST, FILE, Errors, load, load_cost, markdown, rows, save
 
 REPEATS = 3  # of the timing
@@ -73,7 +73,7 @@ def named(config: DictConfig) -> list[str]:
 
 
 @torch.no_grad()
-def errors(source: Source, names: list[str], config: DictConfig) -> Errors:
+def errors(source: QKVSource, names: list[str], config: DictConfig) -> Errors:
     """Measure the error of each candidate and count: mean and deviation over the examples of a source.
 
     Args:

@@ -16,7 +16,7 @@ from ...attention.cur_plus import CURPlus
 from ...ops.pinv import cubic, exact, tikhonov
 from . import baselines, inverses, landmarks
 from .cell_variants import cells_alone, heavy_keys, inverted, kernel, nearest_row, ridge, smoothed
-from .cur_variants import Kept, least_squares, missing_mass, product, row_sums, values_first
+from .cur_variants import KeptFactors, least_squares, missing_mass, product, row_sums, values_first
 
 Function = Callable[[Tensor, Tensor, Tensor, int], Tensor]
 
@@ -46,7 +46,7 @@ def made(choose: landmarks.Choice, combine: Callable[..., Tensor], **options) ->
     """
 
     def function(q, k, v, count):
-        x = Kept(q, k, v, *choose(q, k, v, count))
+        x = KeptFactors(q, k, v, *choose(q, k, v, count))
         return x.copied(combine(x, **options))
 
     return function
@@ -56,7 +56,7 @@ def sampled(**options) -> Function:
     """Make CUR with the least-squares M on twice as many rows as are kept, by position."""
 
     def function(q, k, v, count):
-        x = Kept(q, k, v, *step(q, k, v, count))
+        x = KeptFactors(q, k, v, *step(q, k, v, count))
         rows = landmarks.by_position(q, min(2 * count, q.shape[2]))
         return x.copied(least_squares(x, rows, **options))
 

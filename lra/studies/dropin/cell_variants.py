@@ -13,12 +13,12 @@ from torch import Tensor
 
 from ...ops.cells import ROUNDS, bandwidth, boosted, cells, nearest
 from ...ops.selection import gather_kept
-from .cur_variants import Inverse, Kept, weights
+from .cur_variants import Inverse, KeptFactors, weights
 
 Smoother = Callable[[Tensor, Tensor], Tensor]  # queries (N,H,L,D) and kept ones (N,H,r,D) -> S (N,H,L,r)
 
 
-def over_cells(x: Kept, lloyd: int = 0, averaged: bool = True) -> tuple[Tensor, Tensor, Tensor]:
+def over_cells(x: KeptFactors, lloyd: int = 0, averaged: bool = True) -> tuple[Tensor, Tensor, Tensor]:
     """Compute C (N,H,L,c), U (N,H,r,c) and v̄ (N,H,c,E).
 
     Args:
@@ -42,25 +42,25 @@ def means(x: Tensor, centres: Tensor) -> Tensor:
     return torch.where(sizes[..., None] > 0, means_, centres)
 
 
-def cells_alone(x: Kept, lloyd: int = 0) -> Tensor:
+def cells_alone(x: KeptFactors, lloyd: int = 0) -> Tensor:
     """C v̄ without correction (proportional attention of ToMe: Bolya et al. 2023, equation 1)."""
     C, _, values = over_cells(x, lloyd)
     return C @ values
 
 
-def smoothed(x: Kept, smoother: Smoother, lloyd: int = 0, averaged: bool = True) -> Tensor:
+def smoothed(x: KeptFactors, smoother: Smoother, lloyd: int = 0, averaged: bool = True) -> Tensor:
     """C v̄ + S e with another S; the arguments after it as in ``over_cells``."""
     C, U, values = over_cells(x, lloyd, averaged)
     return C @ values + smoother(x.q, x.q_rows) @ (x.exact - U @ values)
 
 
-def inverted(x: Kept, inverse: Inverse) -> Tensor:
+def inverted(x: KeptFactors, inverse: Inverse) -> Tensor:
     """C (v̄ + Z e), with CUR's inverse in place of the smoothing: ``values_first`` over cells."""
     C, U, values = over_cells(x)
     return C @ (values + inverse(U) @ (x.exact - U @ values))
 
 
-def heavy_keys(x: Kept, share: float) -> Tensor:
+def heavy_keys(x: KeptFactors, share: float) -> Tensor:
     """``smoothed`` with the heaviest keys of each query taken exactly instead of by their cells.
 
     These are the ``share`` times c heaviest keys of the nearest kept row (heavy keys: Vyas et al. 2020; with a smooth

@@ -22,7 +22,7 @@ def weights(q: Tensor, k: Tensor, bias: Tensor | float = 0.0) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Kept:
+class KeptFactors:
     """Kept rows and columns: q, k (N,H,L,D), v (N,H,L,E), rows (N,H,r) of queries and cols (N,H,c) of keys, int64."""
 
     q: Tensor
@@ -65,12 +65,12 @@ class Kept:
         return out.scatter(2, self.rows[..., None].expand_as(self.exact), self.exact)
 
 
-def product(x: Kept, inverse: Inverse) -> Tensor:
+def product(x: KeptFactors, inverse: Inverse) -> Tensor:
     """C Z R v with Z = inverse(U), CUR itself (Francois et al. 2025, equation of section 3)."""
     return x.C @ (inverse(x.U) @ x.exact)
 
 
-def missing_mass(x: Kept, inverse: Inverse) -> Tensor:
+def missing_mass(x: KeptFactors, inverse: Inverse) -> Tensor:
     """C Z R v + (1 - C Z 1) v̄: the missing mass of the rows of C Z R goes to the mean value v̄.
 
     That is CUR of v - v̄, which is exact for constant values (a control variate, as in Zheng et al. 2023, "Efficient
@@ -80,7 +80,7 @@ def missing_mass(x: Kept, inverse: Inverse) -> Tensor:
     return x.C @ (z @ (x.exact - mean)) + mean
 
 
-def values_first(x: Kept, inverse: Inverse) -> Tensor:
+def values_first(x: KeptFactors, inverse: Inverse) -> Tensor:
     """C (v_J + Z (R v - U v_J)): the inverse is applied to the part that the kept values v_J do not explain.
 
     This is Tikhonov's regularisation towards a first guess (Hansen, Rank-deficient and discrete ill-posed problems,
@@ -89,13 +89,13 @@ def values_first(x: Kept, inverse: Inverse) -> Tensor:
     return x.C @ (x.v_cols + inverse(x.U) @ (x.exact - x.U @ x.v_cols))
 
 
-def row_sums(x: Kept, inverse: Inverse) -> Tensor:
+def row_sums(x: KeptFactors, inverse: Inverse) -> Tensor:
     """C Z R v / (C Z 1): rows divided by their sums, as Performer does (Choromanski et al. 2021, equation 4)."""
     z = inverse(x.U)
     return x.C @ (z @ x.exact) / (x.C @ z.sum(-1, keepdim=True))
 
 
-def least_squares(x: Kept, rows: Tensor | None = None, inverse: Inverse = partial(exact, rtol=1e-6)) -> Tensor:
+def least_squares(x: KeptFactors, rows: Tensor | None = None, inverse: Inverse = partial(exact, rtol=1e-6)) -> Tensor:
     """C M R v with M = (S C)⁺ S A R⁺, which minimises |S (A - C M R)|.
 
     With all rows M is optimal for this C and R (Stewart 1999; Boutsidis and Woodruff 2014) and needs the whole of A;

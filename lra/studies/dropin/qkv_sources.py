@@ -21,7 +21,7 @@ Layer = tuple[Tensor, Tensor, Tensor]  # q, k (1,H,L,D), v (1,H,L,E), all tokens
 CLUSTERS, SPREAD, NOISE = 24, 1.5, 0.5  # of ``clustered``: deviations of the centres, and around them
 
 
-class Source(NamedTuple):
+class QKVSource(NamedTuple):
     """A source: the name of its column and folder, a description, and the layers of each example."""
 
     name: str
@@ -29,7 +29,7 @@ class Source(NamedTuple):
     examples: list[list[Layer]]
 
 
-def generated(kind: str, config: DictConfig) -> Source:
+def generated(kind: str, config: DictConfig) -> QKVSource:
     """Generate a source.
 
     Args:
@@ -52,10 +52,10 @@ def generated(kind: str, config: DictConfig) -> Source:
     about = f"{H} heads of {D}"
     if kind == "clustered":
         about += f", {CLUSTERS} clusters, deviation {SPREAD} between them and {NOISE} within"
-    return Source(f"{kind}-{L}", about, [[layer()] for _ in range(config.n)])
+    return QKVSource(f"{kind}-{L}", about, [[layer()] for _ in range(config.n)])
 
 
-def trained(run: Run, config: DictConfig) -> Source:
+def trained(run: Run, config: DictConfig) -> QKVSource:
     """Record dev examples with more tokens than the largest count in the run's best model.
 
     Args:
@@ -84,7 +84,7 @@ def trained(run: Run, config: DictConfig) -> Source:
         examples.append([without_padding(**call.arguments) for (call, *_) in recorded.values()])
     lengths = [layers[0][0].shape[2] for layers in examples]
     about = f"{r.task} {r.label} {run.folder.name}, test {r.test:.1f}, {min(lengths)} to {max(lengths)} tokens"
-    return Source(f"{r.study}-{r.label}-{run.folder.name}", about, examples)
+    return QKVSource(f"{r.study}-{r.label}-{run.folder.name}", about, examples)
 
 
 def without_padding(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, bias=None) -> Layer:
@@ -99,7 +99,7 @@ def without_padding(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None,
     return q[:1, :, real], k[:1, :, real], v[:1, :, real]
 
 
-def pretrained(config: DictConfig) -> Source:
+def pretrained(config: DictConfig) -> QKVSource:
     """Record test examples in an encoder of transformers: images, or texts that fill ``length``.
 
     Raises:
@@ -127,10 +127,10 @@ def pretrained(config: DictConfig) -> Source:
         raise ValueError(f"{len(recorded)} of drawn={config.drawn} are {description}, and n={config.n}")
     H, L = layers[0][0].shape[1:3]
     about = f"{Path(config.examples).name}, {len(layers)} layers of {H} heads, {L} tokens"
-    return Source(f"{Path(config.model).name}-{L}", about, recorded)
+    return QKVSource(f"{Path(config.model).name}-{L}", about, recorded)
 
 
-def sources(config: DictConfig) -> Iterator[Source]:
+def sources(config: DictConfig) -> Iterator[QKVSource]:
     """Yield every source that the configuration names."""
     for kind in config.sources:
         yield generated(kind, config)

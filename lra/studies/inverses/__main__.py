@@ -9,7 +9,7 @@ from omegaconf import DictConfig
 from ...config.entry import main
 from ...console import log
 from ...runs.open import finished
-from .matrices import Layer, of_run, random_tokens
+from .matrices import InvertedLayer, of_run, random_tokens
 from .measure import errors, norms
 from .show import save
 
@@ -36,7 +36,7 @@ def inverses(config: DictConfig) -> None:
         measured(of_run(run, config), home / r.study / r.task / r.label / f"seed-{r.seed}", title, config)
 
 
-def measured(found: Iterable[Layer], home: Path, title: str, config: DictConfig) -> None:
+def measured(found: Iterable[InvertedLayer], home: Path, title: str, config: DictConfig) -> None:
     """Measure layers and save the results. Errors over steps are those of random tokens or of the best weights."""
     layers = list(found)
     weights = list(

@@ -36,7 +36,7 @@ ROUNDING = 1e-7  # relative; smaller singular values of a matrix in float32 are 
 
 
 @dataclass(frozen=True, kw_only=True)
-class Layer:
+class InvertedLayer:
     """The matrices of one layer, or of one kind of random tokens.
 
     Args:
@@ -60,7 +60,7 @@ class Layer:
     norms: dict[str, list[float]]
 
 
-def random_tokens(config: DictConfig) -> Iterator[Layer]:
+def random_tokens(config: DictConfig) -> Iterator[InvertedLayer]:
     """Yield the matrices of SOFT, Nystromformer and CUR on random tokens for every kind and m.
 
     Raises:
@@ -79,7 +79,7 @@ def random_tokens(config: DictConfig) -> Iterator[Layer]:
                 yield layer(attention.eval(), examples, place=f"{kind} tokens", label=label, weights="random", at=m)
 
 
-def of_run(run: Run, config: DictConfig) -> Iterator[Layer]:
+def of_run(run: Run, config: DictConfig) -> Iterator[InvertedLayer]:
     """Yield the matrices of every layer of a run on test examples, before, within and after its training.
 
     Raises:
@@ -132,8 +132,8 @@ def real(batch: Batch) -> Batch:
 
 
 @torch.no_grad()
-def layer(attention: Attention, examples: list[dict], **about) -> Layer:
-    """Measure a mechanism on the arguments of its calls; ``about`` are further fields of ``Layer``."""
+def layer(attention: Attention, examples: list[dict], **about) -> InvertedLayer:
+    """Measure a mechanism on the arguments of its calls; ``about`` are further fields of ``InvertedLayer``."""
     inner: list[Tensor] = []
     norms: dict[str, list[float]] = {}
     for arguments in examples:
@@ -147,7 +147,7 @@ def layer(attention: Attention, examples: list[dict], **about) -> Layer:
         norms.setdefault("exact inverse of A", []).extend(1 / min(s[s > ROUNDING * s[0]]).item() for s in singular)
         inner.extend(a.flatten(0, 1))
     steps = attention.pinv.keywords.get("steps") if isinstance(attention.pinv, partial) else None
-    return Layer(symmetric=isinstance(attention, Soft), steps=steps, inner=inner, norms=norms, **about)
+    return InvertedLayer(symmetric=isinstance(attention, Soft), steps=steps, inner=inner, norms=norms, **about)
 
 
 def variants(attention: Attention) -> dict[str, Attention]:

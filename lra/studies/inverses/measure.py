@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ...ops.pinv import cubic, newton
-from .matrices import Layer
+from .matrices import InvertedLayer
 
 Iteration = Callable[..., Tensor]
 SYMMETRIC: dict[str, Iteration] = {  # for the matrices of a Gaussian kernel
@@ -27,7 +27,7 @@ OTHER: dict[str, Iteration] = {  # Newton's iteration of SOFT begins with A itse
 class Error(NamedTuple):
     """The relative error of an iteration after some steps over n matrices: median, smallest and largest."""
 
-    layer: Layer
+    layer: InvertedLayer
     iteration: str
     steps: int
     measure: str  # AXA: ||A X A - A|| / ||A|| | XAX: ||X A X - X|| / ||X||, Frobenius norms
@@ -40,7 +40,7 @@ class Error(NamedTuple):
 class Norm(NamedTuple):
     """A spectral norm over n matrices: median, smallest and largest."""
 
-    layer: Layer
+    layer: InvertedLayer
     matrix: str
     median: float
     low: float
@@ -49,7 +49,7 @@ class Norm(NamedTuple):
 
 
 @torch.no_grad()
-def errors(layers: Iterable[Layer], steps: list[int], dtype: torch.dtype) -> Iterator[Error]:
+def errors(layers: Iterable[InvertedLayer], steps: list[int], dtype: torch.dtype) -> Iterator[Error]:
     """Run every iteration that is defined for a layer's matrices.
 
     Args:
@@ -73,7 +73,7 @@ def residuals(a: Tensor, x: Tensor) -> tuple[float, float]:
     return first.item(), second.item()
 
 
-def norms(layers: Iterable[Layer]) -> Iterator[Norm]:
+def norms(layers: Iterable[InvertedLayer]) -> Iterator[Norm]:
     """Summarise the norms of each layer."""
     for layer in layers:
         for matrix, values in layer.norms.items():

@@ -30,7 +30,7 @@ with needs("hf", __name__):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Result:
+class EncoderResult:
     """The result of one attention.
 
     Args:
@@ -155,7 +155,7 @@ def distil(encoder: Encoder, contents: list[bytes], targets: Tensor, config: Dic
         optimiser.step()
 
 
-def study(config: DictConfig) -> list[Result]:
+def study(config: DictConfig) -> list[EncoderResult]:
     """Measure the exact model, then every selection and count, each before and after distillation."""
     encoder = load(config)
     (texts, labels), (unseen, truth) = (
@@ -164,12 +164,12 @@ def study(config: DictConfig) -> list[Result]:
     train_embeddings, exact = (encoder.embed(some, config.batch) for some in (texts, unseen))
     linear = probe(train_embeddings, labels)
 
-    def result(attention: str, count: int | None, tuned: int, embeddings: Tensor) -> Result:
+    def result(attention: str, count: int | None, tuned: int, embeddings: Tensor) -> EncoderResult:
         cosine = (embeddings * exact).sum(-1)
         right = [
             (guess == truth).float().mean().item() * 100 for guess in (linear(embeddings).argmax(-1), knn(embeddings))
         ]
-        return Result(
+        return EncoderResult(
             attention=attention,
             count=count,
             tuned=tuned,

@@ -39,7 +39,7 @@ class Layer:
     spectrum: list[float]
 
 
-class Call(NamedTuple):
+class Intercepted(NamedTuple):
     """One call of a mechanism with its output (N,H,L,E)."""
 
     arguments: dict
@@ -60,7 +60,7 @@ class Gap:
         self.count = 0
 
     def add(self, exact: Tensor, other: Tensor, real: Tensor) -> None:
-        """Add two outputs (N,H,L,E); ``real`` as in ``Call``."""
+        """Add two outputs (N,H,L,E); ``real`` as in ``Intercepted``."""
         exact, difference = exact.double() * real, (exact.double() - other.double()) * real
         self.absolute += difference.abs().sum().item()
         self.squared += difference.square().sum().item()
@@ -112,7 +112,7 @@ def layers(exact: Classifier, other: Classifier, batches: Iterable[Batch], spect
     ]
 
 
-def calls(model: Classifier, batch: Batch, by_tower: bool = False) -> dict[str, list[Call]]:
+def calls(model: Classifier, batch: Batch, by_tower: bool = False) -> dict[str, list[Intercepted]]:
     """Record the calls of every mechanism of a model on a batch, by path.
 
     Args:
@@ -120,13 +120,13 @@ def calls(model: Classifier, batch: Batch, by_tower: bool = False) -> dict[str, 
         batch: batch of examples.
         by_tower: whether to make a call for each tower even if the model does not require it.
     """
-    recorded: dict[str, list[Call]] = {}
+    recorded: dict[str, list[Intercepted]] = {}
 
     def watch(path: str, module: nn.Module):
         signature = inspect.signature(module.forward)
 
         def keep(_, args, kwargs, out):
-            recorded.setdefault(path, []).append(Call(signature.bind(*args, **kwargs).arguments, out))
+            recorded.setdefault(path, []).append(Intercepted(signature.bind(*args, **kwargs).arguments, out))
 
         return module.register_forward_hook(keep, with_kwargs=True)
 
@@ -141,7 +141,7 @@ def calls(model: Classifier, batch: Batch, by_tower: bool = False) -> dict[str, 
     return recorded
 
 
-def singular_values(module: nn.Module, call: Call, most: int) -> Tensor:
+def singular_values(module: nn.Module, call: Intercepted, most: int) -> Tensor:
     """Compute the singular values of the maps of a call's first examples, averaged over heads.
 
     Args:
@@ -159,7 +159,7 @@ def singular_values(module: nn.Module, call: Call, most: int) -> Tensor:
         identity = torch.eye(L, dtype=arguments["v"].dtype, device=arguments["v"].device).expand(
             *arguments["v"].shape[:2], L, L
         )
-        rows_real = Call(arguments, call.out[i : i + 1]).real
+        rows_real = Intercepted(arguments, call.out[i : i + 1]).real
         a = module(**arguments | {"v": identity}) * rows_real  # (1,H,L,L), zero in padded rows and columns
         rows.append(torch.linalg.svdvals(a.float()).mean((0, 1)).cpu())
     return torch.stack(rows)

@@ -8,7 +8,7 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
-from .tables import Point, curves, natural
+from .tables import TransferPoint, curves, natural
 
 # name -> label of the axis, value of a point, options that the axis stands for
 AXES = {
@@ -21,7 +21,7 @@ AXES = {
 }
 
 
-def draw(group: tuple[str, str, str], some: list[Point], folder: Path) -> list[str]:
+def draw(group: tuple[str, str, str], some: list[TransferPoint], folder: Path) -> list[str]:
     """Draw a figure for every axis with two or more values, and one of the spectra.
 
     Args:
@@ -44,7 +44,7 @@ def draw(group: tuple[str, str, str], some: list[Point], folder: Path) -> list[s
     return names
 
 
-def _against(lines, label: str, some: list[Point], group, *, errors: bool) -> plt.Figure:
+def _against(lines, label: str, some: list[TransferPoint], group, *, errors: bool) -> plt.Figure:
     """Draw scores and, on their right, errors, with equal distances between the values of the axis."""
     longest = max(map(len, lines))  # width of the legend, in characters of 7 points
     size = 4.5 * (1 + errors) + 0.055 * longest, max(4, 0.8 + 0.15 * len(lines))
@@ -82,7 +82,7 @@ def _bars(axes, x: list[float], values: list[list[float]], **style) -> None:
     axes.errorbar(x, [mean(v) for v in values], deviations, **style)
 
 
-def _spectra(some: list[Point], group) -> plt.Figure:
+def _spectra(some: list[TransferPoint], group) -> plt.Figure:
     """Draw the spectra of the exact maps, which depend on the seed but not on the other mechanism."""
     figure, axes = plt.subplots(figsize=(6, 4), layout="constrained")
     seeds = {r.seed: r for point in some for r in point.records if r.spectrum_examples}

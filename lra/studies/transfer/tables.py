@@ -22,7 +22,7 @@ LEGEND = (
 
 
 @dataclass(frozen=True)
-class Point:
+class TransferPoint:
     """The seeds of one mechanism with one number of fine-tuning steps.
 
     Args:
@@ -115,7 +115,7 @@ def spread(values: list[float]) -> str:
     return number(mean(values) if values else None) + deviation
 
 
-def points(records: list[TransferRecord]) -> dict[tuple[str, str, str], list[Point]]:
+def points(records: list[TransferRecord]) -> dict[tuple[str, str, str], list[TransferPoint]]:
     """Group transfers as points by (study, task, run's label).
 
     A fine-tuned transfer gives two points: before and after its fine-tuning.
@@ -129,7 +129,9 @@ def points(records: list[TransferRecord]) -> dict[tuple[str, str, str], list[Poi
     return {
         group: sorted(
             (
-                Point(group[1], group[2], label, _options(seeds[min(seeds)]) | {"tuned": tuned}, list(seeds.values()))
+                TransferPoint(
+                    group[1], group[2], label, _options(seeds[min(seeds)]) | {"tuned": tuned}, list(seeds.values())
+                )
                 for (tuned, label), seeds in same.items()
             ),
             key=lambda point: point.order,
@@ -138,7 +140,9 @@ def points(records: list[TransferRecord]) -> dict[tuple[str, str, str], list[Poi
     }
 
 
-def curves(some: list[Point], axis: Callable[[Point], Any], hidden: set[str]) -> dict[str, list[tuple[Any, Point]]]:
+def curves(
+    some: list[TransferPoint], axis: Callable[[TransferPoint], Any], hidden: set[str]
+) -> dict[str, list[tuple[Any, TransferPoint]]]:
     """Group points into curves, within which only the axis differs.
 
     A curve has the seeds that all of its points share; one with a single point or without such a seed is left out.
@@ -151,7 +155,7 @@ def curves(some: list[Point], axis: Callable[[Point], Any], hidden: set[str]) ->
     Returns:
         (value, point) in order, by a legend that names the options that differ and the number of seeds.
     """
-    groups: dict[tuple, list[tuple[Any, Point]]] = {}
+    groups: dict[tuple, list[tuple[Any, TransferPoint]]] = {}
     for point in some:
         if (value := axis(point)) is not None:
             rest = tuple(sorted((k, v) for k, v in point.options.items() if k not in hidden))
@@ -171,13 +175,13 @@ def curves(some: list[Point], axis: Callable[[Point], Any], hidden: set[str]) ->
     return named
 
 
-def _shared(line: list[tuple[Any, Point]]) -> list[tuple[Any, Point]]:
+def _shared(line: list[tuple[Any, TransferPoint]]) -> list[tuple[Any, TransferPoint]]:
     """Restrict points to the seeds that all of them have."""
     seeds = set.intersection(*({r.seed for r in point.records} for _, point in line))
     return [(value, replace(point, records=[r for r in point.records if r.seed in seeds])) for value, point in line]
 
 
-def legend(options: list[tuple[str, str]], line: list[tuple[Any, Point]]) -> str:
+def legend(options: list[tuple[str, str]], line: list[tuple[Any, TransferPoint]]) -> str:
     """Name a curve by options, such as score=step, count=64, with the bare name of a class.
 
     Args:
@@ -188,7 +192,9 @@ def legend(options: list[tuple[str, str]], line: list[tuple[Any, Point]]) -> str
     return ", ".join(shown) or line[0][1].label.partition("-")[0]
 
 
-def markdown(groups: dict[tuple[str, str, str], list[Point]], pictures: dict[tuple[str, str, str], list[str]]) -> str:
+def markdown(
+    groups: dict[tuple[str, str, str], list[TransferPoint]], pictures: dict[tuple[str, str, str], list[str]]
+) -> str:
     """Format the tables as Markdown, with the figures of each group by file name."""
     out = ["# Transfers", LEGEND]
     for group, some in groups.items():
@@ -201,7 +207,7 @@ def markdown(groups: dict[tuple[str, str, str], list[Point]], pictures: dict[tup
     return "\n\n".join(out) + "\n"
 
 
-def about(some: list[Point]) -> str:
+def about(some: list[TransferPoint]) -> str:
     """Summarise what the records of points share, in one sentence."""
     records = [r for point in some for r in point.records]
     facts = {
