@@ -17,7 +17,7 @@ export MALLOC_MMAP_MAX_ ?= 0
 export MALLOC_TRIM_THRESHOLD_ ?= 99999999999
 
 .DEFAULT_GOAL := help
-.PHONY: help setup quickstart data train sweep report test test-fast test-all test-peers test-browser lint bench gpu-check clean
+.PHONY: help setup quickstart data train sweep report test test-fast test-all test-peers test-browser docs lint bench gpu-check clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -70,6 +70,10 @@ test-peers: setup ## mechanisms and Pathfinder against public implementations, w
 test-browser: setup ## the report's page in a headless Chromium (LRA_CHROMIUM=<path>), driven by playwright
 	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt playwright
 	$(BIN)/python -m pytest -q -rs -m browser tests/report/test_browser.py
+
+docs: setup ## the manuals and the API as a site with a search, dist/site/index.html
+	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 lint: setup ## ruff
 	$(BIN)/ruff check .

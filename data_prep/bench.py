@@ -1,4 +1,4 @@
-"""Time to make data: python -m data_prep.bench [--examples 20000] [--repeats 5] [--workers 2]"""
+"""Time to make data: ``python -m data_prep.bench --examples 20000 --repeats 5 --workers 2``."""
 
 import argparse
 import time

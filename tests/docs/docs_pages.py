@@ -1,4 +1,4 @@
-"""README.md, docs/*.md and the README of each study as data: fenced blocks, inline code, commands.
+"""The manuals as data: fenced blocks, inline code, commands.
 
 A command is a line of a ``sh`` block, or inline code that begins with the name of a program and says more.
 """
@@ -11,7 +11,11 @@ from typing import NamedTuple
 from lra.config import CONF
 
 ROOT = CONF.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "lra/studies").glob("*/README.md"))]
+PAGES = [
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")),
+    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "lra/studies").glob("*/README.md")),
+]
 LANGUAGES = ("sh", "python", "yaml", "text")
 PROGRAMS = ("python", "make", "pip", "torchrun", "srun", "wandb", "source", "export", "apt-get", "git", "cd", "curl")
 

@@ -1,5 +1,6 @@
 """Words, links, paths and extras of README.md and docs/: docs name only existing things, and every existing thing."""
 
+import dataclasses
 import importlib
 import re
 import runpy
@@ -15,6 +16,7 @@ from lra.config import CONF
 from lra.config.compose import compose
 from lra.config.errors import EXTRAS
 from lra.config.label import flatten
+from lra.runs.record import RunRecord
 
 TEXTS = {path.relative_to(ROOT).as_posix(): path.read_text() for path in PAGES}
 EXAMPLES = {block.file for page, text in TEXTS.items() for block in blocks(page, text) if block.file}
@@ -128,6 +130,32 @@ def test_links_and_paths_lead_somewhere():
 def test_a_page_has_at_most_200_lines():
     lines = {page: len(text.splitlines()) for page, text in TEXTS.items()}
     assert not {page: n for page, n in lines.items() if n > (250 if page == "docs/results.md" else 200)}
+
+
+def test_the_site_lists_every_page_once():
+    def leaves(entry):
+        inner = entry.values() if isinstance(entry, dict) else entry
+        return [entry] if isinstance(entry, str) else [leaf for part in inner for leaf in leaves(part)]
+
+    nav = leaves(yaml.safe_load((ROOT / "mkdocs.yml").read_text())["nav"])
+    moved = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
+    sites = [re.sub(r"lra/studies/(\w+)/README.md", r"studies/\1.md", page.removeprefix("docs/")) for page in TEXTS]
+    assert sorted(nav) == sorted(moved.get(page, page) for page in sites)
+
+
+@pytest.mark.slow
+def test_the_site_is_built_without_a_warning(tmp_path):
+    pytest.importorskip("mkdocs", reason="mkdocs is not installed: make docs")
+    line = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)]
+    subprocess.run(line, cwd=ROOT, check=True)
+    assert (tmp_path / "index.html").exists() and (tmp_path / "api" / "lra.attention.html").exists()
+
+
+def test_the_issue_asks_for_fields_of_a_record():
+    form = yaml.safe_load((ROOT / ".github/ISSUE_TEMPLATE/numbers_differ.yml").read_text())
+    asked = {entry["id"]: entry["attributes"] for entry in form["body"] if "id" in entry}
+    fields = words(asked["record"]["description"]) | words(asked["seeds"]["description"])
+    assert {"test", "val", "git"} <= fields <= {field.name for field in dataclasses.fields(RunRecord)}
 
 
 @pytest.mark.parametrize(

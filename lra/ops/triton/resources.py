@@ -1,7 +1,7 @@
 """Registers, shared memory and spills of every launch, compiled ahead of time without a GPU.
 
-python -m lra.ops.triton.resources [arch=80,90,100] [dtype=bf16,fp16,fp32] [m=16,32,64,128] [d=16,32,64,128]
-                               [kernel=rv,out,c_backward,r_backward,scatter,score,inverse,inverse_backward]
+    python -m lra.ops.triton.resources [arch=80,90,100] [dtype=bf16,fp16,fp32] [m=16,32,64,128] [d=16,32,64,128]
+                                   [kernel=rv,out,c_backward,r_backward,scatter,score,inverse,inverse_backward]
 
 The compilation of a launch takes 1 to 10 s, with the inverse of 64 kept rows up to two minutes, since products of split
 float32 factors are unrolled. Triton caches the result in TRITON_CACHE_DIR.

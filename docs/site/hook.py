@@ -1,0 +1,80 @@
+"""Pages of the site that are not in docs/: README, studies, the API of every package, and files that a page links to.
+
+Links stand in the pages as GitHub reads them, relative to the file; here they become links of the site.
+"""
+
+import posixpath
+import re
+from pathlib import Path
+
+from mkdocs.structure.files import File
+from pymdownx.slugs import slugify
+
+ROOT = Path(__file__).parents[2]
+OUTSIDE = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
+STUDIES = sorted(path.parent.name for path in ROOT.glob("lra/studies/*/README.md"))
+OUTSIDE |= {f"lra/studies/{name}/README.md": f"studies/{name}.md" for name in STUDIES}
+LINK = re.compile(r'(\]\(|<img src=")([^)"#:]+)(?=[)"#])')
+LANGUAGES = {".py": "python", ".yaml": "yaml", ".toml": "toml", ".csv": "text"}
+
+
+def on_config(config):
+    """Append the API to the navigation; ids of headings are those of GitHub."""
+    config.nav.append({"API reference": [f"api/{package}.md" for package in packages()]})
+    config.mdx_configs["toc"]["slugify"] = slugify(case="lower")
+    return config
+
+
+def on_files(files, config):
+    """Add the generated pages."""
+    for path, uri in OUTSIDE.items():
+        files.append(File.generated(config, uri, abs_src_path=str(ROOT / path)))
+    for package, modules in packages().items():
+        text = "".join(f"::: {module}\n\n" for module in modules)
+        files.append(File.generated(config, f"api/{package}.md", content=f"# {package}\n\n{text}"))
+    for path in sorted({path for page in pages() for path in linked(page)}):
+        if not site_uri(path).startswith("source/") or not (ROOT / path).is_file():
+            continue
+        text = (ROOT / path).read_text()
+        block = f"# {path}\n\n```{LANGUAGES.get(Path(path).suffix, 'text')}\n{text}```\n"
+        files.append(File.generated(config, site_uri(path), content=block))
+    return files
+
+
+def on_page_markdown(markdown, page, config, files):
+    """Turn links to files of the repository into links of the site."""
+    here = next((path for path, uri in OUTSIDE.items() if uri == page.file.src_uri), f"docs/{page.file.src_uri}")
+
+    def of_site(match):
+        uri = site_uri(posixpath.normpath(posixpath.join(posixpath.dirname(here), match[2])))
+        return match[1] + posixpath.relpath(uri, posixpath.dirname(page.file.src_uri) or ".")
+
+    return LINK.sub(of_site, markdown)
+
+
+def packages() -> dict[str, list[str]]:
+    """Package -> its modules."""
+    found = {}
+    for file in sorted([*ROOT.glob("lra/**/*.py"), *ROOT.glob("data_prep/**/*.py")]):
+        package = ".".join(file.parent.relative_to(ROOT).parts)
+        if not file.stem.startswith("_"):
+            found.setdefault(package, []).append(f"{package}.{file.stem}")
+    return found
+
+
+def pages() -> list[str]:
+    """Paths of the manuals in the repository."""
+    return [*OUTSIDE, *(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))]
+
+
+def linked(page: str) -> list[str]:
+    """Paths in the repository that a page links to."""
+    here, text = posixpath.dirname(page), (ROOT / page).read_text()
+    return [posixpath.normpath(posixpath.join(here, target)) for _, target in LINK.findall(text)]
+
+
+def site_uri(path: str) -> str:
+    """The place in the site of a path in the repository."""
+    if path.startswith("docs/"):
+        return path.removeprefix("docs/")
+    return OUTSIDE.get(path, f"source/{path}.md")
