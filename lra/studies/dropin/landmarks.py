@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ...ops import selection
+from ...ops.cur_naive import CUROptions
 from ...ops.selection import every, farthest, gather_kept
 from .cur_variants import weights
 
@@ -17,7 +18,7 @@ Choice = Callable[[Tensor, Tensor, Tensor, int], tuple[Tensor, Tensor]]
 
 def select(score: str) -> Choice:
     """Make a rule of ``lra.ops.selection``, applied to queries for rows and to keys for columns."""
-    return lambda q, k, v, count: selection.select(q, k, count, score=score)
+    return lambda q, k, v, count: selection.select(q, k, CUROptions(count=count, score=score))
 
 
 def by_position(x: Tensor, count: int) -> Tensor:
