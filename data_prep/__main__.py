@@ -3,15 +3,15 @@
 import hashlib
 from collections.abc import Iterable
 from pathlib import Path
+from typing import ClassVar
 
 from hydra.errors import HydraException
-from hydra.utils import instantiate
-from omegaconf import DictConfig
 
-from lra.config import CONF
-from lra.config.compose import compose, data_command
+from lra.config import CONF, sections
+from lra.config.compose import compose
 from lra.config.entry import main
 from lra.config.errors import explain
+from lra.config.options import TaskOptions
 from lra.console import log, without_login
 from lra.data.store import META, StoreError, load, verify
 
@@ -20,64 +20,68 @@ from .base import Source
 TASKS = sorted(path.stem for path in (CONF / "task").glob("*.yaml"))
 
 
-@main("data")
-def prepare(config: DictConfig) -> None:
+class PrepareOptions(TaskOptions):
+    conf: ClassVar[str] = "data"
+
+    task: sections.Task = None  # of the list of all data
+    source: sections.Source = None
+    data: sections.Root
+    workers: sections.Threads | None
+    force: bool
+    verify: bool
+
+
+@main(PrepareOptions)
+def prepare(options: PrepareOptions) -> None:
     """List, prepare or verify data.
 
     Raises:
         ValueError: a task is unknown, cannot be prepared or, at the end of task=all, failed.
     """
-    chosen = [line.partition("=")[2] for line in config.data_overrides if line.startswith("task=")]
-    if "source" in config:
-        make(config, source_of(config))
+    chosen = [line.partition("=")[2] for line in options.data_overrides if line.startswith("task=")]
+    if options.source is not None:
+        make(options, options.data_source())
     elif not chosen:
-        for line in overview(config):
+        for line in overview(options):
             print(line)
     elif chosen[-1] == "all":
-        make_all(config)
+        make_all(options)
     else:
         raise ValueError(f"task={chosen[-1]}: no such choice; task is one of all, {', '.join(TASKS)}")
 
 
-def source_of(config: DictConfig) -> Source:
-    source = instantiate(config.source)
-    source.command = data_command(config)
-    return source
+def of_task(options: PrepareOptions, task: str) -> PrepareOptions:
+    """The options of another task with the same overrides, such as budget=smoke."""
+    overrides = [line for line in options.data_overrides if not line.startswith("task=")]
+    made = compose(PrepareOptions, [f"task={task}", *overrides])
+    return made.changed(workers=options.workers, force=options.force, verify=options.verify)
 
 
-def of_task(config: DictConfig, task: str) -> DictConfig:
-    """The configuration of another task with the same overrides, such as budget=smoke."""
-    overrides = [line for line in config.data_overrides if not line.startswith("task=")]
-    composed = compose("data", [f"task={task}", *overrides])
-    composed.workers, composed.force, composed.verify = config.workers, config.force, config.verify
-    return composed
-
-
-def make(config: DictConfig, source: Source) -> None:
+def make(options: PrepareOptions, source: Source) -> None:
     """Prepare the data of a task or, with verify=true, compare their checksums."""
-    root = config.data.root
+    root = options.data.root
     if not source.stored:
-        log(f"{config.task.name}: {sizes(source.open(root))} examples, made as they are read: nothing to prepare")
-    elif config.verify:
+        log(f"{options.task.name}: {sizes(source.open(root))} examples, made as they are read: nothing to prepare")
+    elif options.verify:
         source.load(root)
         verify(source.folder(root))
         log(f"{source.name}: every checksum is right at {source.folder(root)}")
     else:
-        folder = source.prepare(root, workers=config.workers, force=config.force)
+        folder = source.prepare(root, workers=options.workers, force=options.force)
         log(f"{source.name}: {sizes(source.load(root))} examples ready at {folder}")
 
 
-def make_all(config: DictConfig) -> None:
+def make_all(options: PrepareOptions) -> None:
     """Prepare every task whose files need no action of the user; a task that fails stops no other."""
     failed = {}
     for task in TASKS:
         try:
-            task_config = of_task(config, task)
-            source = source_of(task_config)
+            asked = of_task(options, task)
+            source = asked.data_source()
             if source.manual:
                 log(f"{task}: left out, it needs files that only you can bring; python -m data_prep task={task}")
             else:
-                make(task_config, source)
+                make(asked, source)
         except (ValueError, OSError, HydraException) as error:
             failed[task] = explain(error)
             log(f"{task}: failed, {failed[task]}")
@@ -86,10 +90,10 @@ def make_all(config: DictConfig) -> None:
         raise ValueError(f"{len(failed)} of {len(TASKS)} tasks failed: {reasons}")
 
 
-def overview(config: DictConfig) -> Iterable[str]:
+def overview(options: PrepareOptions) -> Iterable[str]:
     """Describe every task in lines: its data under data.root, their origin and licence, and the command for them."""
-    root = Path(config.data.root)
-    sources = {task: source_of(of_task(config, task)) for task in TASKS}
+    root = options.data.root
+    sources = {task: of_task(options, task).data_source() for task in TASKS}
     folders, obstacles = {}, {}
     for task, source in sources.items():
         try:

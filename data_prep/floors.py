@@ -6,8 +6,6 @@ task asks for, the larger of both (the floor), and a classifier on the counts of
 
 from functools import partial
 
-from omegaconf import DictConfig
-
 from lra.config.entry import main
 from lra.console import log
 from lra.data import bag
@@ -16,27 +14,27 @@ from lra.data.store import StoreError
 from lra.ops import metrics
 from lra.train.lit_module import loss_of
 
-from .__main__ import TASKS, of_task, source_of
+from .__main__ import TASKS, PrepareOptions, of_task
 
 HEAD = ("constant", "analytic", "floor", "bag")
 
 
-@main("data")
-def floors(config: DictConfig) -> None:
+@main(PrepareOptions)
+def floors(options: PrepareOptions) -> None:
     """Print a line for each task; fit the bag of tokens where it is missing, or anew with force=true.
 
     Raises:
         ValueError: no task is named, or its data are missing.
     """
-    chosen = [line.partition("=")[2] for line in config.data_overrides if line.startswith("task=")]
-    if "source" not in config and chosen[-1:] != ["all"]:
+    chosen = [line.partition("=")[2] for line in options.data_overrides if line.startswith("task=")]
+    if options.source is None and chosen[-1:] != ["all"]:
         raise ValueError(f"task must be one of all, {', '.join(TASKS)}")
     lines = {}
-    for one in [config] if "source" in config else [of_task(config, task) for task in TASKS]:
+    for one in [options] if options.source is not None else [of_task(options, task) for task in TASKS]:
         try:
             lines[one.task.name] = of(one)
         except StoreError as error:
-            if "source" in config:
+            if options.source is not None:
                 raise
             log(f"{one.task.name}: left out, {error}")
     width = max(map(len, lines), default=0)
@@ -45,12 +43,12 @@ def floors(config: DictConfig) -> None:
         print(" ".join([f"{task:<{width}}", *(f"{'-' if score is None else f'{score:.2f}':>8}" for score in scores)]))
 
 
-def of(config: DictConfig) -> tuple[float, float | None, float, float | None]:
+def of(options: PrepareOptions) -> tuple[float, float | None, float, float | None]:
     """The scores of a task: constant, analytic and floor, and the bag of tokens, None for real features."""
-    task, metric = config.task, getattr(metrics, config.task.metric)
+    task, metric = options.task, getattr(metrics, options.task.metric)
     data = TaskData(
-        source=source_of(config),
-        root=config.data.root,
+        source=options.data_source(),
+        root=options.data.root,
         length=task.length,
         limit=task.limit,
         shift=task.shift,
@@ -60,8 +58,8 @@ def of(config: DictConfig) -> tuple[float, float | None, float, float | None]:
     data.setup()
     constant, analytic = data.baseline("test", metric), data.source.floor
     file = bag.path(data, task.metric)
-    if task.get("vocab") is not None and (config.force or bag.read(file) is None):
-        loss = partial(loss_of, kind=task.get("loss", "cross_entropy"))
+    if task.vocab is not None and (options.force or bag.read(file) is None):
+        loss = partial(loss_of, kind=task.loss)
         bag.write(file, bag.fit(data, metric, vocab=task.vocab, outputs=task.outputs, loss=loss))
     return constant, analytic, max(constant, analytic or 0.0), bag.read(file)
 

@@ -8,16 +8,18 @@ import textwrap
 from collections.abc import Callable, Sequence
 from math import isqrt
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import torch
-from omegaconf import DictConfig
 from PIL import Image, ImageDraw, ImageFont
 
 from lra.config.entry import main
+from lra.config.options import TaskOptions
+from lra.config.sections import Root
 from lra.console import log
+from lra.ops.options import Positive
 
-from .__main__ import source_of
 from .base import Source
 
 COLUMNS, LINES = 100, 12  # of text in a panel
@@ -127,20 +129,29 @@ def picture(source: Source, split, *, display: str, count: int, limit: int) -> I
     return sheet(panels)
 
 
-@main("show")
-def show(config: DictConfig) -> None:
+class ShowOptions(TaskOptions):
+    conf: ClassVar[str] = "show"
+
+    data: Root
+    split: str
+    count: Positive
+    out: Path
+
+
+@main(ShowOptions)
+def show(options: ShowOptions) -> None:
     """Write the figure. Raises ValueError if the split does not exist or the file cannot be written."""
-    source, display = source_of(config), config.task.display
-    splits = source.open(config.data.root)
-    if config.split not in splits:
-        raise ValueError(f"split must be one of {', '.join(splits)}, not {config.split!r}")
-    image = picture(source, splits[config.split], display=display, count=config.count, limit=config.task.limit)
-    out = Path(config.out)
+    source, display = options.data_source(), options.task.display
+    splits = source.open(options.data.root)
+    if options.split not in splits:
+        raise ValueError(f"split must be one of {', '.join(splits)}, not {options.split!r}")
+    image = picture(source, splits[options.split], display=display, count=options.count, limit=options.task.limit)
     try:
-        image.save(out, "PNG")
+        image.save(options.out, "PNG")
     except OSError as error:
-        raise ValueError(f"{out} cannot be written: {error.strerror}") from None
-    log(f"{config.task.name}: {min(config.count, len(splits[config.split]))} examples of {config.split} in {out}")
+        raise ValueError(f"{options.out} cannot be written: {error.strerror}") from None
+    count = min(options.count, len(splits[options.split]))
+    log(f"{options.task.name}: {count} examples of {options.split} in {options.out}")
 
 
 if __name__ == "__main__":

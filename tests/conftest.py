@@ -21,7 +21,8 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf, open_dict
 
 from lra.config import CONF
-from lra.config.compose import compose, prepared
+from lra.config.compose import compose
+from lra.config.experiment import Experiment
 
 torch.set_num_threads(1)  # xdist runs one process per core
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # of pytest in a shell's background; processes would inherit it
@@ -79,16 +80,16 @@ if KERNELS and os.environ.get("TRITON_INTERPRET") == "1":
     interpret_faster()
 
 
-def config(attn: str, *overrides: str):
+def config(attn: str, *overrides: str) -> Experiment:
     """attn: a word of conf/attn, or a class by its path and words after it."""
     word, *words = attn.split()
     chosen = [f"attn={word}"] if "." not in word else ["attn=custom", f"attn._target_={word}"]
-    return pickle.loads(composed(os.environ.get("LRA_DATA"), *SMOKE, *chosen, *words, *overrides))
+    return composed(os.environ.get("LRA_DATA"), *SMOKE, *chosen, *words, *overrides)
 
 
 @functools.cache
-def composed(data_root: str | None, *overrides: str) -> bytes:
-    """``compose("train", overrides)``, pickled: groups are read once, and values are set in what was read."""
+def composed(data_root: str | None, *overrides: str) -> Experiment:
+    """``compose(Experiment, overrides)``: groups are read once, and values are set in what was read."""
     values = [word for word in overrides if re.fullmatch(r"(attn|model|task|optim|data)\.[a-z_.]+=[\w.-]+", word)]
     try:
         config, hydra_config = pickle.loads(groups(*(w for w in overrides if w not in values)))
@@ -97,14 +98,14 @@ def composed(data_root: str | None, *overrides: str) -> bytes:
             OmegaConf.update(config, override.key_or_group, override.value())
         hydra_config.overrides.task = list(overrides)
         with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
-            return pickle.dumps(prepared("train", config, hydra_config))
+            return Experiment.from_config(config, hydra_config)
     except Exception:  # in hydra's own words
-        return pickle.dumps(compose("train", list(overrides)))
+        return compose(Experiment, list(overrides))
 
 
 @functools.cache
 def groups(*overrides: str) -> bytes:
-    """A configuration as hydra composes it and the part of hydra's own that ``prepared`` asks for, pickled."""
+    """A configuration as hydra composes it and the part of hydra's own that ``from_config`` asks for, pickled."""
     with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
         config = hydra.compose("train", list(overrides), return_hydra_config=True)
     with open_dict(config):

@@ -1,6 +1,7 @@
 """Imports between folders: none runs upward, and inside a floor only along the listed edges."""
 
 import ast
+import re
 from collections import defaultdict
 from functools import cache
 from graphlib import TopologicalSorter
@@ -114,3 +115,8 @@ def test_triton_is_imported_in_one_folder_only():
             names = [node.module or ""] if isinstance(node, ast.ImportFrom) and not node.level else []
             names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             assert not any(name.split(".")[0] == "triton" for name in names), path
+
+
+def test_omegaconf_is_known_to_the_configuration_alone():
+    knowing = {path for path in (ROOT / "lra").rglob("*.py") if re.search(r"(from|import) omegaconf", path.read_text())}
+    assert {path.parent for path in knowing} == {ROOT / "lra/config"}

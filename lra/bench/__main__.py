@@ -2,23 +2,22 @@
 
 import itertools
 import time
-from pathlib import Path
 
 import torch
-from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
 from ..config.entry import main
 from ..report import bench_tables
 from ..runs import bench_record, record
 from . import contestants, profile, run
+from .options import BenchOptions
 
 # Options on the machine and the duration of the measurement, which are not part of a benchmark's fingerprint.
 INDIFFERENT = ("runs", "device", "threads", "budget_s", "steps", "command_overrides", "data_overrides", "multirun")
 
 
-@main("bench")
-def bench(config: DictConfig) -> None:
+@main(BenchOptions)
+def bench(options: BenchOptions) -> None:
     """Measure, write a record and print its tables.
 
     Raises:
@@ -27,25 +26,25 @@ def bench(config: DictConfig) -> None:
     console = Console(highlight=False, markup=False, emoji=False)
     if not console.is_terminal:
         console.width = 200
-    device = choose(config.device)
-    if config.threads:
-        torch.set_num_threads(config.threads)
-    profiled = config.what == "profile"
+    device = choose(options.device)
+    if options.threads:
+        torch.set_num_threads(options.threads)
+    profiled = options.what == "profile"
+    options = options.changed(
+        what=["step"] if profiled else options.what, mechanisms=contestants.names(options.mechanisms)
+    )
+    for name, task in itertools.product(options.mechanisms, options.tasks):  # refuse wrong names first
+        contestants.experiment(name, [f"task={task}", f"budget={options.budget}", *options.overrides])
     if profiled:
-        config.what = ["step"]
-    config.mechanisms = contestants.names(config.mechanisms)
-    for name, task in itertools.product(config.mechanisms, config.tasks):  # refuse wrong names first
-        contestants.config(name, [f"task={task}", f"budget={config.budget}", *config.overrides])
-    if profiled:
-        for name in config.mechanisms:
-            console.print(profile.table(config, name, device))
+        for name in options.mechanisms:
+            console.print(profile.table(options, name, device))
         return
     began = time.monotonic()
-    machine = bench_record.machine(device, speed := run.rates(device, list(config.dtype)))
-    choices = {k: v for k, v in OmegaConf.to_container(config, resolve=True).items() if k not in INDIFFERENT}
-    for rows in run.run(config, device, speed):  # saved after each shape, so that an interrupt loses one shape
+    machine = bench_record.machine(device, speed := run.rates(device, list(options.dtype)))
+    choices = {k: v for k, v in options.plain().items() if k not in INDIFFERENT}
+    for rows in run.run(options, device, speed):  # saved after each shape, so that an interrupt loses one shape
         measured = bench_record.BenchRecord(
-            name=config.name,
+            name=options.name,
             fingerprint=bench_record.fingerprint(choices, machine),
             git=record.git_commit(),
             choices=choices,
@@ -54,9 +53,9 @@ def bench(config: DictConfig) -> None:
             rows=rows,
         )
         try:
-            path = bench_record.save(measured, Path(config.runs))
+            path = bench_record.save(measured, options.runs)
         except OSError as error:
-            raise ValueError(f"cannot write to {config.runs}: {error.strerror}; choose a folder with runs=") from None
+            raise ValueError(f"cannot write to {options.runs}: {error.strerror}; choose a folder with runs=") from None
     bench_tables.show(console, [measured])
     print(f"written to {path}")
 

@@ -4,27 +4,27 @@ import copy
 from collections.abc import Iterable
 
 import torch
-from omegaconf import DictConfig
 from torch import Tensor
 
+from ..config.experiment import Experiment
 from . import workloads
 from .workloads import Inputs
 
 
-def errors(config: DictConfig, inputs: Inputs, mode: str) -> tuple[float, ...]:
+def errors(experiment: Experiment, inputs: Inputs, mode: str) -> tuple[float, ...]:
     """Measure ||x - y|| / ||y|| in the 2-norm; y has the same weights, inputs and random numbers, x is without dropout.
 
     If rounding changes which token is kept, the error has the size of that change.
 
     Args:
-        config: configuration of the contestant.
+        experiment: experiment of the contestant.
         inputs: tensors of the shape, rounded to its dtype.
         mode: ``inference`` or ``training``.
 
     Returns:
         The error of the output and, in training, that of the gradients by all inputs together.
     """
-    part, given = workloads.mechanism(config, inputs)
+    part, given = workloads.mechanism(experiment, inputs)
     part.to(inputs.device).eval()
     exact = copy.deepcopy(part).double()
     doubles = {id(x): x.detach().double().requires_grad_() for x in given}

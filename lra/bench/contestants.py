@@ -1,17 +1,17 @@
-"""The configurations of contestants by their names.
+"""The experiments of contestants by their names.
 
 A name is a label: a file of conf/attn or conf/attn/bench, then its changed options, as in
 ``cur_step-count=32-pinv.steps=6``.
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
-
-from omegaconf import DictConfig
 
 from ..config import CONF
 from ..config.compose import compose
+from ..config.experiment import Experiment
+from .options import BenchOptions
 
 
 class Shape(NamedTuple):
@@ -47,8 +47,8 @@ def names(wanted: str | Sequence[str]) -> list[str]:
     return list(dict.fromkeys(expanded))
 
 
-def config(name: str, overrides: Iterable[str]) -> DictConfig:
-    """Compose the configuration of ``python -m lra.train attn=<name> *overrides``, labelled by the name.
+def experiment(name: str, overrides: Iterable[str]) -> Experiment:
+    """Parse the options of ``python -m lra.train attn=<name> *overrides``, labelled by the name.
 
     Args:
         name: name of the contestant.
@@ -56,21 +56,20 @@ def config(name: str, overrides: Iterable[str]) -> DictConfig:
     """
     attn, *changes = _parts(name)
     folder = "bench/" if attn in benchmark_only() else ""
-    composed = compose("train", [f"attn={folder}{attn}", *(f"attn.{change}" for change in changes), *overrides])
-    composed.label = name
-    return composed
+    made = compose(Experiment, [f"attn={folder}{attn}", *(f"attn.{change}" for change in changes), *overrides])
+    return made.changed(label=name)
 
 
-def overrides(config: DictConfig, task: str, shape: Shape, pad: str | None = None) -> list[str]:
+def overrides(options: BenchOptions, task: str, shape: Shape, pad: str | None = None) -> list[str]:
     """Write a task and a shape as overrides of lra.train.
 
     Args:
-        config: configuration of the benchmark.
+        options: options of the benchmark.
         task: its name.
         shape: shape of the measurement.
         pad: padding, with ``batch/8`` for padding to the batch in micro-batches of 8; None for random batches.
     """
-    listed = [f"task={task}", f"budget={config.budget}", f"optim.batch={shape.batch}"]
+    listed = [f"task={task}", f"budget={options.budget}", f"optim.batch={shape.batch}"]
     listed += [f"model.heads={shape.heads}", f"model.head_dim={shape.head_dim}"]
     listed.append(f"model.dim={shape.heads * shape.head_dim}")
     if shape.n is not None:
@@ -78,10 +77,10 @@ def overrides(config: DictConfig, task: str, shape: Shape, pad: str | None = Non
     if pad is not None:
         name, _, micro = pad.partition("/")
         listed += [f"data.pad={name}"] + [f"optim.micro_batch={micro}"] * bool(micro)
-    return [*listed, *config.overrides]
+    return [*listed, *options.overrides]
 
 
-def claim(name: str, claims: DictConfig) -> float:
+def claim(name: str, claims: Mapping[str, float]) -> float:
     """The exponent of the length in the time that the authors claim; 1 if the configuration has none."""
     return float(claims.get(_parts(name)[0], 1))
 

@@ -6,17 +6,17 @@ from itertools import repeat
 
 import lightning as L
 import torch
-from omegaconf import DictConfig
 from rich import box
 from rich.table import Table
 from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
-from ..train import build
+from ..config.experiment import Experiment
 from ..train.callbacks import Divergence, Stopwatch
 from ..train.trainer import PRECISIONS, lit_classifier, quiet
 from . import contestants
 from .contestants import Shape
+from .options import BenchOptions
 from .workloads import classifier, random_batch
 
 WARMUP = 3
@@ -59,11 +59,11 @@ class _Watch(L.Callback):
         return time.perf_counter()
 
 
-def table(config: DictConfig, name: str, device: str) -> Table:
-    """Profile ``config.steps`` training steps at the first shape.
+def table(options: BenchOptions, name: str, device: str) -> Table:
+    """Profile ``options.steps`` training steps at the first shape.
 
     Args:
-        config: configuration of the benchmark.
+        options: options of the benchmark.
         name: name of the contestant.
         device: ``cpu`` or ``cuda``.
 
@@ -73,27 +73,28 @@ def table(config: DictConfig, name: str, device: str) -> Table:
     Raises:
         ValueError: the mechanism cannot run here.
     """
-    shape = Shape(*(config[key][0] for key in Shape._fields))
+    shape = Shape(*(getattr(options, key)[0] for key in Shape._fields))
     pad = None
-    if config.batches == "data":
-        shape, pad = shape._replace(n=None), config.pads[0]
-    contestant = contestants.config(name, contestants.overrides(config, config.tasks[0], shape, pad))
-    contestant.optim.steps = max(contestant.optim.steps, WARMUP + config.steps)  # of the schedule
+    if options.batches == "data":
+        shape, pad = shape._replace(n=None), options.pads[0]
+    contestant = contestants.experiment(name, contestants.overrides(options, options.tasks[0], shape, pad))
+    steps = max(contestant.optim.steps, WARMUP + options.steps)  # of the schedule
+    contestant = contestant.changed(optim=contestant.optim.model_copy(update={"steps": steps}))
     dtype = shape.dtype
-    if reason := build.unavailable(contestant):
+    if reason := contestant.unavailable:
         raise ValueError(reason)
     quiet()
-    runs = [_run(contestant, config, device, profiled=profiled) for profiled in (False, True)]
+    runs = [_run(contestant, options, device, profiled=profiled) for profiled in (False, True)]
     (bare, _), (seconds, profiler) = runs
     own = "self_device_time_total" if device == "cuda" else "self_cpu_time_total"
     events = [event for event in profiler.key_averages() if event.device_type == DeviceType.CPU]
-    ms = {event.key: getattr(event, own) / 1000 / config.steps for event in events}
-    calls = {event.key: event.count / config.steps for event in events}
-    total = 1000 * seconds / config.steps
+    ms = {event.key: getattr(event, own) / 1000 / options.steps for event in events}
+    calls = {event.key: event.count / options.steps for event in events}
+    total = 1000 * seconds / options.steps
     out = Table(
-        title=f"{contestant.task.name} {name}: {1000 * bare / config.steps:.1f} ms a training step, "
+        title=f"{contestant.task.name} {name}: {1000 * bare / options.steps:.1f} ms a training step, "
         f"{total:.1f} profiled; batch {shape.batch}, n {contestant.task.length}, {dtype}, {device}, "
-        f"{torch.get_num_threads()} threads, {config.steps} steps",
+        f"{torch.get_num_threads()} threads, {options.steps} steps",
         title_justify="left",
         box=box.SIMPLE_HEAD,
     )
@@ -121,18 +122,18 @@ def kind(operator: str) -> str:
     return "element-wise and reductions"
 
 
-def _run(contestant: DictConfig, config: DictConfig, device: str, *, profiled: bool) -> tuple[float, profile | None]:
-    """Seconds of ``config.steps`` steps after the warm-up, and the profiler."""
+def _run(contestant: Experiment, options: BenchOptions, device: str, *, profiled: bool) -> tuple[float, profile | None]:
+    """Seconds of ``options.steps`` steps after the warm-up, and the profiler."""
     torch.manual_seed(0)
     model = classifier(contestant)
-    if config.compile:
+    if options.compile:
         model.compile()
     watch = _Watch(device, profiled)
     trainer = L.Trainer(
         accelerator=device,
         devices=1,
-        precision=PRECISIONS[config.dtype[0]],
-        max_steps=WARMUP + config.steps,
+        precision=PRECISIONS[options.dtype[0]],
+        max_steps=WARMUP + options.steps,
         gradient_clip_val=contestant.optim.clip_norm,
         limit_val_batches=0,
         enable_checkpointing=False,
@@ -141,14 +142,14 @@ def _run(contestant: DictConfig, config: DictConfig, device: str, *, profiled: b
         logger=False,
         callbacks=[Divergence(), Stopwatch(), watch],
     )
-    module = lit_classifier(contestant, model, loss=build.loss(contestant), seed=0)
-    trainer.fit(module, _batches(contestant, config, device))
+    module = lit_classifier(contestant, model, seed=0)
+    trainer.fit(module, _batches(contestant, options, device))
     return watch.seconds, watch.profiler
 
 
-def _batches(contestant: DictConfig, config: DictConfig, device: str):
-    if config.batches == "random":
+def _batches(contestant: Experiment, options: BenchOptions, device: str):
+    if options.batches == "random":
         return repeat(random_batch(contestant, device))
-    data = build.task_data(contestant)
+    data = contestant.task_data()
     data.setup()
     return data.train_dataloader()

@@ -8,17 +8,16 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import torch
-from hydra.utils import get_class
-from omegaconf import DictConfig
 
 from ..attention.base import Attention
 from ..config.errors import OUT_OF_MEMORY, failure
+from ..config.experiment import Experiment
 from ..console import log
 from ..runs.bench_record import Row
-from ..train import build
 from . import accuracy, contestants, roofline, workloads
 from .contestants import Shape
 from .measure import LEFT_OUT, Measurement, measure
+from .options import BenchOptions
 from .workloads import DTYPES, Inputs
 
 
@@ -36,29 +35,29 @@ def rates(device: str, dtypes: list[str]) -> tuple[float, dict[str, float]]:
     return roofline.copy_rate(device), {dtype: roofline.matmul_rate(device, DTYPES[dtype]) for dtype in dtypes}
 
 
-def run(config: DictConfig, device: str, speed: tuple[float, dict[str, float]]) -> Iterator[list[Row]]:
+def run(options: BenchOptions, device: str, speed: tuple[float, dict[str, float]]) -> Iterator[list[Row]]:
     """Measure every shape.
 
     Args:
-        config: configuration of the benchmark, with a list for every axis.
+        options: options of the benchmark, with a list for every axis.
         device: ``cpu`` or ``cuda``.
         speed: result of ``rates``.
 
     Yields:
         All rows so far, after each shape.
     """
-    deadline = time.monotonic() + (config.budget_s or math.inf)
+    deadline = time.monotonic() + (options.budget_s or math.inf)
     rows: list[Row] = []
-    for what in config.what:
-        lengths = [None] if what == "step" and config.batches == "data" else config.n
-        tasks = config.tasks if what == "step" else config.tasks[:1]
-        together = [list(config.dtype)] if what == "step" else [[dtype] for dtype in config.dtype]
+    for what in options.what:
+        lengths = [None] if what == "step" and options.batches == "data" else options.n
+        tasks = options.tasks if what == "step" else options.tasks[:1]
+        together = [list(options.dtype)] if what == "step" else [[dtype] for dtype in options.dtype]
         for task, *sizes, dtypes in itertools.product(
-            tasks, lengths, config.batch, config.heads, config.head_dim, together
+            tasks, lengths, options.batch, options.heads, options.head_dim, together
         ):
             began = time.monotonic()
             shape = Shape(*sizes, dtypes[0])
-            measured = RowGroup(config, what, task, shape, dtypes, device, speed).rows(rows, deadline)
+            measured = RowGroup(options, what, task, shape, dtypes, device, speed).rows(rows, deadline)
             rows += measured
             done = sum(row.status == "ok" for row in measured)
             at = shape._asdict() | {"dtype": ",".join(dtypes)}
@@ -74,14 +73,14 @@ class RowGroup:
     """
 
     def __init__(
-        self, config: DictConfig, what: str, task: str, shape: Shape, dtypes: list[str], device: str, speed: tuple
+        self, options: BenchOptions, what: str, task: str, shape: Shape, dtypes: list[str], device: str, speed: tuple
     ):
-        self.config, self.what, self.task, self.shape, self.device = config, what, task, shape, device
+        self.options, self.what, self.task, self.shape, self.device = options, what, task, shape, device
         self.dtypes = dtypes
-        self.made: dict[tuple[str, str | None], DictConfig] = {}
+        self.made: dict[tuple[str, str | None], Experiment] = {}
         self.copy, self.matmul = speed
-        self.pads = list(config.pads) if what == "step" and config.batches == "data" else [None]
-        self.length = shape.n or self._config(config.mechanisms[0], self.pads[0]).task.length
+        self.pads = list(options.pads) if what == "step" and options.batches == "data" else [None]
+        self.length = shape.n or self._experiment(options.mechanisms[0], self.pads[0]).task.length
 
     def rows(self, before: list[Row], deadline: float) -> list[Row]:
         """Measure the shape.
@@ -91,7 +90,7 @@ class RowGroup:
             deadline: time on the clock of ``time.monotonic``.
         """
         inputs = Inputs(self.shape, self.device)
-        axes = self.config.mechanisms, self.config.modes, self.pads, self.dtypes
+        axes = self.options.mechanisms, self.options.modes, self.pads, self.dtypes
         entries = [BenchEntry(*e) for e in itertools.product(*axes)]
         if self.what == "error":
             return [self._errors(entry, inputs, deadline) for entry in entries]
@@ -106,15 +105,15 @@ class RowGroup:
                 steps[entry], flops[entry] = self._build(entry, inputs)
             except Exception as error:  # a contestant that cannot be built at this shape gets a row too
                 measurements[entry] = Measurement(status=failure(error))
-        config = self.config
+        options = self.options
         measurements |= measure(
             steps,
-            repeats=config.repeats,
-            warmup=config.warmup,
+            repeats=options.repeats,
+            warmup=options.warmup,
             device=self.device,
-            sample_ms=config.sample_ms,
+            sample_ms=options.sample_ms,
             deadline=deadline,
-            clock=config.clock,
+            clock=options.clock,
         )
         steps.clear()
         gc.collect()
@@ -134,19 +133,19 @@ class RowGroup:
 
     def _takes_qkv(self, entry: BenchEntry) -> bool:
         """Whether a contestant moves what the roofline counts; one of token vectors moves something else."""
-        return issubclass(get_class(self._config(entry.name, entry.pad).attn._target_), Attention)
+        return issubclass(self._experiment(entry.name, entry.pad).attn.function, Attention)
 
-    def _contestant(self, entry: BenchEntry) -> DictConfig:
-        """The configuration of a contestant. Raises ValueError for a mechanism that cannot run here."""
-        contestant = self._config(entry.name, entry.pad)
-        if reason := build.unavailable(contestant):
+    def _contestant(self, entry: BenchEntry) -> Experiment:
+        """The experiment of a contestant. Raises ValueError for a mechanism that cannot run here."""
+        contestant = self._experiment(entry.name, entry.pad)
+        if reason := contestant.unavailable:
             raise ValueError(reason)
         return contestant
 
     def _build(self, entry: BenchEntry, inputs: Inputs) -> tuple[Callable[[], None], int | None]:
         """Build the step and compute its FLOPs. Raises ValueError for a mechanism that cannot run here."""
         contestant = self._contestant(entry)
-        flops, compiled = None, self.config.compile
+        flops, compiled = None, self.options.compile
         torch.manual_seed(0)
         if self.what == "attention":
             step, mechanism = workloads.attention(contestant, inputs, entry.mode, compiled)
@@ -160,15 +159,15 @@ class RowGroup:
                 self.device,
                 entry.dtype,
                 entry.mode,
-                source=self.config.batches,
+                source=self.options.batches,
                 compiled=compiled,
             )
         return step, flops
 
-    def _config(self, name: str, pad: str | None) -> DictConfig:
+    def _experiment(self, name: str, pad: str | None) -> Experiment:
         if (name, pad) not in self.made:
-            chosen = contestants.overrides(self.config, self.task, self.shape, pad)
-            self.made[name, pad] = contestants.config(name, chosen)
+            chosen = contestants.overrides(self.options, self.task, self.shape, pad)
+            self.made[name, pad] = contestants.experiment(name, chosen)
         return self.made[name, pad]
 
     def _left_out(self, entry: BenchEntry, before: list[Row], deadline: float) -> str | None:
@@ -196,7 +195,7 @@ class RowGroup:
         if len(shorter) > 1 and shorter[-2].ms:
             power = max(power, math.log(last.ms / shorter[-2].ms) / math.log(last.n / shorter[-2].n))
         expected = last.ms * ratio**power / 1000
-        return f"left out: about {expected:.0f} s" if expected > (self.config.limit or math.inf) else None
+        return f"left out: about {expected:.0f} s" if expected > (self.options.limit or math.inf) else None
 
     def _row(
         self, entry: BenchEntry, m: Measurement, flops: int | None, errors: tuple[float, ...] | None = None
@@ -223,7 +222,7 @@ class RowGroup:
             roofline_bytes=size,
             flops=flops,
             roofline_ms=size and 1000 * max(size / self.copy, (flops or 0) / self.matmul[entry.dtype]),
-            claimed=contestants.claim(entry.name, self.config.claims),
+            claimed=contestants.claim(entry.name, self.options.claims),
             errors=errors,
             status=m.status,
         )

@@ -5,14 +5,14 @@ from functools import cached_property, partial
 from itertools import cycle, islice
 
 import torch
-from omegaconf import DictConfig
 from torch import Tensor, nn
 
 from ..attention.base import Attention
+from ..config.experiment import Experiment
 from ..data.datamodule import Batch
 from ..model.dropout import Dropout
 from ..model.multihead import Multihead
-from ..train import build, lit_module
+from ..train import lit_module
 from ..train.optim import adamw
 from .contestants import Shape
 
@@ -56,14 +56,14 @@ class Inputs:
         return torch.randn(size, generator=generator, device=self.device).to(dtype)
 
 
-def mechanism(config: DictConfig, inputs: Inputs) -> tuple[nn.Module, tuple[Tensor, ...]]:
+def mechanism(experiment: Experiment, inputs: Inputs) -> tuple[nn.Module, tuple[Tensor, ...]]:
     """Build a mechanism alone, and name its inputs: q, k and v, or x if it is a Mixer or a Block.
 
     Args:
-        config: configuration of the contestant.
+        experiment: experiment of the contestant.
         inputs: tensors of the shape.
     """
-    block = build.block_factory(config)()
+    block = experiment.block_factory()()
     mixer = getattr(block, "mixer", block)
     if not isinstance(mixer, Multihead):
         return mixer, (inputs.x,)
@@ -72,11 +72,13 @@ def mechanism(config: DictConfig, inputs: Inputs) -> tuple[nn.Module, tuple[Tens
     return attention, (q, q if attention.shares_qk else k, v)
 
 
-def attention(config: DictConfig, inputs: Inputs, mode: str, compiled: bool) -> tuple[Callable[[], None], nn.Module]:
+def attention(
+    experiment: Experiment, inputs: Inputs, mode: str, compiled: bool
+) -> tuple[Callable[[], None], nn.Module]:
     """Build the step of a mechanism alone.
 
     Args:
-        config: configuration of the contestant.
+        experiment: experiment of the contestant.
         inputs: tensors of the shape.
         mode: ``inference`` or ``training``.
         compiled: whether to use torch.compile.
@@ -84,13 +86,13 @@ def attention(config: DictConfig, inputs: Inputs, mode: str, compiled: bool) -> 
     Returns:
         The step and the mechanism.
     """
-    part, given = mechanism(config, inputs)
+    part, given = mechanism(experiment, inputs)
     return _step(part, given, inputs, mode, compiled), part
 
 
-def block(config: DictConfig, inputs: Inputs, mode: str, compiled: bool) -> Callable[[], None]:
+def block(experiment: Experiment, inputs: Inputs, mode: str, compiled: bool) -> Callable[[], None]:
     """Build the step of an encoder block with its norms, projections and MLP; arguments as for ``attention``."""
-    return _step(build.block_factory(config)(), (inputs.x,), inputs, mode, compiled)
+    return _step(experiment.block_factory()(), (inputs.x,), inputs, mode, compiled)
 
 
 def _step(part: nn.Module, given: tuple[Tensor, ...], inputs: Inputs, mode: str, compiled: bool) -> Callable[[], None]:
@@ -114,12 +116,12 @@ def _step(part: nn.Module, given: tuple[Tensor, ...], inputs: Inputs, mode: str,
 
 
 def model_step(
-    config: DictConfig, device: str, dtype: str, mode: str, *, source: str, compiled: bool
+    experiment: Experiment, device: str, dtype: str, mode: str, *, source: str, compiled: bool
 ) -> Callable[[], None]:
     """Build the step of the whole classifier on a batch: its forward pass, or forward, backward and optimiser.
 
     Args:
-        config: configuration of the contestant.
+        experiment: experiment of the contestant.
         device: ``cpu`` or ``cuda``.
         dtype: dtype of autocast.
         mode: ``inference`` or ``training``.
@@ -127,12 +129,13 @@ def model_step(
         compiled: whether to use torch.compile.
     """
     torch.manual_seed(0)
-    model = classifier(config).to(device).train(mode == "training")
+    model = classifier(experiment).to(device).train(mode == "training")
     if compiled:
         model.compile(dynamic=False)
-    parts = config.optim.batch // (config.optim.micro_batch or config.optim.batch) if source == "data" else 1
-    batches = cycle(_batches(config, source, device, parts))
-    rounded, kind = partial(autocast, device, dtype), build.loss(config)
+    o = experiment.optim
+    parts = o.batch // (o.micro_batch or o.batch) if source == "data" else 1
+    batches = cycle(_batches(experiment, source, device, parts))
+    rounded, kind = partial(autocast, device, dtype), experiment.task.loss
 
     @torch.no_grad()
     def inference() -> None:
@@ -142,25 +145,25 @@ def model_step(
 
     if mode == "inference":
         return inference
-    optimiser = adamw(model, config.optim)
+    optimiser = adamw(model, dict(o))
 
     def training() -> None:
         for batch in islice(batches, parts):
             with rounded():
                 value = lit_module.loss(model, batch, kind) / parts
             value.backward()
-        if config.optim.clip_norm:
-            torch.nn.utils.clip_grad_norm_(model.parameters(), config.optim.clip_norm)
+        if o.clip_norm:
+            torch.nn.utils.clip_grad_norm_(model.parameters(), o.clip_norm)
         optimiser.step()
         optimiser.zero_grad()  # between two steps only parameters and the optimiser's state are allocated
 
     return training
 
 
-def classifier(config: DictConfig) -> nn.Module:
+def classifier(experiment: Experiment) -> nn.Module:
     """Build the contestant's model; ``attn.torch_dropout`` replaces our dropout by torch's own."""
-    model = build.classifier(config)
-    if config.attn.get("torch_dropout"):
+    model = experiment.classifier()
+    if experiment.attn.get("torch_dropout"):
         for part in list(model.modules()):
             for name, child in part.named_children():
                 if isinstance(child, Dropout):
@@ -173,24 +176,24 @@ def autocast(device: str, dtype: str) -> torch.autocast:
     return torch.autocast(device, DTYPES[dtype], enabled=dtype != "fp32")
 
 
-def _batches(config: DictConfig, source: str, device: str, parts: int) -> list[Batch]:
+def _batches(experiment: Experiment, source: str, device: str, parts: int) -> list[Batch]:
     if source == "random":
-        return [random_batch(config, device)]
-    data = build.task_data(config)
+        return [random_batch(experiment, device)]
+    data = experiment.task_data()
     data.setup()
     on_device = lambda x: None if x is None else x.to(device)
     return [Batch(*map(on_device, batch)) for batch in islice(data.train_dataloader(), 8 * parts)]
 
 
-def random_batch(config: DictConfig, device: str) -> Batch:
+def random_batch(experiment: Experiment, device: str) -> Batch:
     """Make a batch of full rows of random tokens or features, with random labels."""
-    task, generator = config.task, torch.Generator().manual_seed(0)
-    shape = (config.optim.batch, task.towers, task.length)
-    if task.get("vocab") is None:
+    task, generator = experiment.task, torch.Generator().manual_seed(0)
+    shape = (experiment.optim.batch, task.towers, task.length)
+    if task.vocab is None:
         inputs = torch.randn(*shape, task.features, generator=generator)
     else:
         inputs = torch.randint(1, task.vocab, shape, generator=generator)
-    if build.loss(config) == "mse":
+    if experiment.task.loss == "mse":
         label = torch.rand(shape[0], generator=generator)
     else:
         label = torch.randint(task.outputs, shape[:1], generator=generator)

@@ -1,20 +1,19 @@
-"""Read, check and complete a configuration."""
+"""Compose the options of a command from words."""
 
 import contextlib
 import re
 from collections.abc import Iterable
+from typing import TypeVar
 
 import hydra
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
-from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from . import CONF
-from .entries import ENTRIES, check_budget
-from .label import label
+from .options import Options
 
-_DATA_KEYS = ("task=", "task.", "budget=", "budgets.", "source.", "data.root=", "protocol=", "protocol.")
+O = TypeVar("O", bound=Options)
 
 
 def refuse_lists(overrides: Iterable[str]) -> None:
@@ -33,68 +32,17 @@ def escape(override: str) -> str:
     return f"{key}={value.replace('=', chr(92) + '=')}" if plain else override
 
 
-def compose(name: str, overrides: Iterable[str] = ()) -> DictConfig:
-    """Compose the configuration of ``python -m lra.<name> *overrides``, for tests and notebooks."""
+def compose(kind: type[O], overrides: Iterable[str] = ()) -> O:
+    """Parse the options of a command as the command line ``*overrides`` does, for tests and notebooks."""
     overrides = list(map(escape, overrides))
     refuse_lists(overrides)
     inside = GlobalHydra.instance().is_initialized()
     with contextlib.nullcontext() if inside else hydra.initialize_config_dir(str(CONF), version_base="1.3"):
-        config = hydra.compose(name, overrides, return_hydra_config=True)
+        config = hydra.compose(kind.conf, overrides, return_hydra_config=True)
         choices = config.hydra
         with open_dict(config):
             del config["hydra"]
-        return prepared(name, config, choices)
-
-
-def prepared(name: str, config: DictConfig, choices: DictConfig) -> DictConfig:
-    """Check and complete a composed configuration.
-
-    Args:
-        name: of the entry point.
-        config: as hydra composed it.
-        choices: hydra's own configuration, with the overrides and the chosen groups.
-
-    Returns:
-        The configuration with values of the types of ``entries``, ``command_overrides``, the ``data_overrides`` among
-        them that ``data_prep`` needs for its data, and a ``label`` if it has an attn.
-
-    Raises:
-        ValueError: an option is refused.
-    """
-    config = resolved(name, config)
-    with open_dict(config):
-        config.command_overrides = list(choices.overrides.task)
-        config.data_overrides = [line for line in choices.overrides.task if line.lstrip("+~").startswith(_DATA_KEYS)]
-        if (task := choices.runtime.choices.get("task")) and f"task={task}" not in config.data_overrides:
-            config.data_overrides.insert(0, f"task={task}")  # named by an experiment
-        config.multirun = choices.mode is RunMode.MULTIRUN
-        if "attn" in config:
-            config.label = label(config, choices)
-    return config
-
-
-def resolved(name: str, config: DictConfig) -> DictConfig:
-    """Resolve the interpolations of a configuration and convert its values to their types.
-
-    Args:
-        name: of the entry point, a key of ``ENTRIES``.
-        config: as hydra composed it.
-
-    Raises:
-        ValueError: an option is unknown or does not take its value.
-    """
-    if name == "transfer" and "task" in config:
-        raise ValueError("a transfer has the task of its run; leave out task=")
-    if name == "sweep":
-        if config.get("attn") and "search" not in config.sweep:
-            raise ValueError("attn is an option of sweep=board; other sweeps have sweep.grids")
-        config = OmegaConf.masked_copy(config, [key for key in config if key not in ("attn", "block")])
-    if "budgets" in config:
-        check_budget(OmegaConf.to_container(config))
-    made = ENTRIES[name].parse(OmegaConf.to_container(config, resolve=True)).settled()
-    typed_config = OmegaConf.create(made.plain())
-    OmegaConf.set_struct(typed_config, True)
-    return typed_config
+        return kind.from_config(config, choices)
 
 
 def quoted(value: object) -> str:
@@ -109,11 +57,6 @@ def folders() -> list[str]:
     """The option of a command line that names further folders of yamls, as given to this process."""
     sources = HydraConfig.get().runtime.config_sources if HydraConfig.initialized() else []
     return [word for s in sources if s.provider == "command-line" for word in ("--config-dir", s.path)]
-
-
-def data_command(config: DictConfig) -> str:
-    """The command that prepares the data of this configuration."""
-    return f"python -m data_prep {' '.join(config.data_overrides)}"
 
 
 def class_pooled(*, _root_: DictConfig) -> bool | None:

@@ -1,4 +1,4 @@
-"""Entry points: what makes a function of a configuration a command."""
+"""Entry points: what makes a function of options a command."""
 
 import contextlib
 import functools
@@ -20,13 +20,14 @@ from .. import __version__
 from ..console import log, without_login
 from ..startup import interruptible
 from . import CONF
-from .compose import escape, prepared, refuse_lists
+from .compose import escape, refuse_lists
 from .errors import Told, explain, refusal
 from .help import manual
+from .options import Options
 
 
-def main(name: str) -> Callable:
-    """Make a function of a DictConfig an entry point over conf/<name>.yaml.
+def main(kind: type[Options]) -> Callable:
+    """Make a function of options an entry point over the yaml of their kind.
 
     The function itself is reachable as ``__wrapped__``. A user's mistake (ValueError, OSError, hydra's own errors) ends
     in one line on stderr and exit status 1; LRA_TRACEBACK=1 shows the traceback instead. If the reader of stdout is
@@ -34,7 +35,7 @@ def main(name: str) -> Callable:
     others; the failed ones are listed at the end.
     """
 
-    def decorate(function: Callable[[DictConfig], Any]) -> Callable[[], None]:
+    def decorate(function: Callable[[Any], Any]) -> Callable[[], None]:
         show = os.environ.get("LRA_TRACEBACK", "0") not in ("", "0")
         failed: list[str] = []  # runs of -m in this process, with their reason
         parent: int | None = None  # pid of the command itself; a launcher starts further processes
@@ -43,7 +44,7 @@ def main(name: str) -> Callable:
         def run(config: DictConfig) -> Any:
             choices = HydraConfig.get()
             try:
-                return function(prepared(name, config, choices))
+                return function(kind.from_config(config, choices))
             except Exception as error:
                 unexpected = show or not refusal(error)
                 if choices.mode is RunMode.MULTIRUN:
@@ -69,14 +70,14 @@ def main(name: str) -> Callable:
             try:
                 interruptible()
                 if {"-h", "--help"} & set(sys.argv):
-                    return print(manual(name), flush=True)
+                    return print(manual(kind.conf), flush=True)
                 if "--version" in sys.argv:
                     return print(f"lra-suite {__version__}", flush=True)
                 refuse_lists(sys.argv[1:])
                 sys.argv[1:] = map(escape, sys.argv[1:])
                 if {"-m", "--multirun"} & set(sys.argv):
                     sys.argv[1:] = follow(sys.argv[1:])
-                hydra.main(version_base="1.3", config_path=str(CONF), config_name=name)(run)()
+                hydra.main(version_base="1.3", config_path=str(CONF), config_name=kind.conf)(run)()
                 if sys.stdout:  # None if it was closed before the start
                     sys.stdout.flush()  # not at the process's end, which would print a traceback for a closed pipe
                 if failed:

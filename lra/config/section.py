@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, TypeAdapter, ValidationError, model_validator
 from pydantic_core import CoreSchema
@@ -47,7 +47,6 @@ class Section(BaseModel):
     """Options that belong together. A field with a default may be absent."""
 
     model_config = STRICT
-    unlisted: ClassVar[frozenset[str]] = frozenset()  # fields that are no options
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:

@@ -61,7 +61,7 @@ Cosine = Annotated[
     Field(description="two steps, [0,90]"),
 ]
 Metric = Literal[tuple(name for name, f in vars(metric).items() if getattr(f, "__module__", "") == metric.__name__)]
-# ``given``: arguments that ``lra.train.build`` and ``lra.train.fit`` pass to constructors, hence no options.
+# ``given``: arguments that ``blocks``, ``experiment`` and ``lra.train.phase`` pass to constructors, hence no options.
 Attn = constructor(
     "attn",
     given=("dim", "heads", "head_dim", "value_dim", "length", "first"),
@@ -70,7 +70,7 @@ Attn = constructor(
 Block = constructor("block", given=("dim", "hidden", "dropout", "length"))
 Embed = constructor("model.embed", given=("dim", "length"))
 Head = constructor("model.head", given=("dim", "hidden", "outputs", "towers"))
-Loggers = constructors("logger", given=("folder", "first_step", "config", "seed", "fingerprint"))
+Loggers = constructors("logger", given=("folder", "first_step", "experiment", "seed", "fingerprint"))
 Source = constructor("source", partial=False)
 
 

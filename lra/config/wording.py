@@ -34,7 +34,8 @@ def refusal(error: ValidationError, kind: Any, value: Any, name: str) -> str:
             hints = get_type_hints(bare, include_extras=True)
             kinds = {field.alias or key: hints[key] for key, field in bare.model_fields.items()}
             if key not in kinds:
-                return no_such_key(key, kinds.keys() - bare.unlisted, name)
+                own = {field.alias or key for key, field in bare.model_fields.items() if field.repr}
+                return no_such_key(key, own, name)
             kind, name = kinds[key], f"{name}.{key}".lstrip(".")
             if key not in value:
                 return f"{name} is missing; it must be {expected(kind)}"

@@ -3,20 +3,21 @@
 from math import isqrt
 
 import torch
-from omegaconf import DictConfig, ListConfig
 from torch import Tensor, nn
 
+from ..config.experiment import Experiment
 from ..data.datamodule import Batch, TaskData
 from . import maps
 from .draw import View, markers
+from .options import MapsOptions
 
 
-def views(config: DictConfig, choices: DictConfig, model: nn.Module, data: TaskData, batch: Batch) -> list[View]:
+def views(options: MapsOptions, experiment: Experiment, model: nn.Module, data: TaskData, batch: Batch) -> list[View]:
     """Make a view for each tower of an example; a class token in front of the row is left out.
 
     Args:
-        config: configuration of the command: split, example, layer, head, at.
-        choices: choices of the run.
+        options: options of the command: split, example, layer, head, at.
+        experiment: experiment of the command: split, example, layer, head, at.
         model: model of the run.
         data: data of the run.
         batch: batch of the one example.
@@ -24,27 +25,27 @@ def views(config: DictConfig, choices: DictConfig, model: nn.Module, data: TaskD
     Raises:
         ValueError: the head or a position does not exist.
     """
-    stored, real_tokens = data.splits[config.split].gather(
-        torch.tensor([config.example]), batch.inputs.shape[2], data.limit
+    stored, real_tokens = data.splits[options.split].gather(
+        torch.tensor([options.example]), batch.inputs.shape[2], data.limit
     )
-    image = choices.task.display == "pixels"
-    first = int(choices.model.pool in ("cls", "class"))  # position of the first token of the row
-    width = min(stored.shape[2] + first, choices.task.length + (choices.model.pool == "class"))
+    image = experiment.task.display == "pixels"
+    first = int(experiment.model.pool in ("cls", "class"))  # position of the first token of the row
+    width = min(stored.shape[2] + first, experiment.task.length + (experiment.model.pool == "class"))
     real = real_tokens[0] if batch.mask is None else batch.mask[0]  # (T,L)
     rows, chosen = [], []
     for tower, row in enumerate(stored[0]):
         length = min(len(row) if image else max(int(real_tokens[0, tower].sum()), 1), width - first)
         rows.append(row[:length].numpy())
         side = isqrt(len(row)) if image else None
-        if config.at is not None:
-            chosen.append(positions(config.at, side, real[tower, :length]))
-        elif choices.source._target_.endswith(".Pathfinder"):
+        if options.at is not None:
+            chosen.append(positions(options.at, side, real[tower, :length]))
+        elif experiment.source.path.endswith(".Pathfinder"):
             chosen.append(markers(row[: side * side].reshape(side, side).numpy()))
         else:
             chosen.append([None])
     readings = torch.stack([reading(at, mask, first, width) for at, mask in zip(chosen, real, strict=True)])  # (T,R,L)
-    whole, weights, description = _weights(model, batch, config.layer, config.head, readings)
-    title = _title(config, choices, model, data, batch)
+    whole, weights, description = _weights(model, batch, options.layer, options.head, readings)
+    title = _title(options, experiment, model, data, batch)
     drawn = []
     for tower, (row, at) in enumerate(zip(rows, chosen, strict=True)):
         keys = slice(first, first + len(row))
@@ -55,7 +56,7 @@ def views(config: DictConfig, choices: DictConfig, model: nn.Module, data: TaskD
     return drawn
 
 
-def positions(at: int | ListConfig, side: int | None, real: Tensor) -> list[int]:
+def positions(at: int | list, side: int | None, real: Tensor) -> list[int]:
     """List the positions that ``at`` names.
 
     Args:
@@ -66,12 +67,12 @@ def positions(at: int | ListConfig, side: int | None, real: Tensor) -> list[int]
     Raises:
         ValueError: a position does not exist or is padding.
     """
-    listed = list(at) if isinstance(at, ListConfig | list) else [at]
+    listed = list(at) if isinstance(at, list) else [at]
     if side and len(listed) == 2 and all(isinstance(place, int) for place in listed):
         listed = [listed]
     chosen = []
     for place in listed:
-        if side and isinstance(place, ListConfig | list) and len(place) == 2:
+        if side and isinstance(place, list) and len(place) == 2:
             row, column = place
             place = whole_number("a row of at", row, side) * side + whole_number("a column of at", column, side)
         chosen.append(whole_number("at", place, len(real)))
@@ -122,10 +123,11 @@ def _weights(model: nn.Module, batch: Batch, layer: int, head: int | None, readi
     return whole, readings.to(whole.dtype) @ whole, f"layer {layer}{description}"
 
 
-def _title(config: DictConfig, choices: DictConfig, model: nn.Module, data: TaskData, batch: Batch) -> str:
+def _title(options: MapsOptions, experiment: Experiment, model: nn.Module, data: TaskData, batch: Batch) -> str:
     with torch.no_grad():
         outputs = model(batch.inputs, batch.mask)[0]
     real = batch.label.is_floating_point()
     answers = [batch.label[0].item(), outputs[0].item() if real else int(outputs.argmax())]
     texts = [f"{a:.3f}" if real else data.source.classes[a] if data.source.classes else str(a) for a in answers]
-    return f"{choices.task.name}, {choices.label}, {config.split} {config.example}: label {texts[0]}, answer {texts[1]}"
+    example = f"{experiment.task.name}, {experiment.label}, {options.split} {options.example}"
+    return f"{example}: label {texts[0]}, answer {texts[1]}"

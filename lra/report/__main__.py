@@ -1,11 +1,14 @@
 """python -m lra.report: tables and figures of the records of every study, beside the published values."""
 
 from pathlib import Path
+from typing import ClassVar
 
-from omegaconf import DictConfig
+from pydantic import Field
 from rich.console import Console
 
 from ..config.entry import main
+from ..config.options import Options
+from ..config.sections import Loggers, Name
 from ..console import log
 from ..runs import bench_record
 from ..runs import open as runs_on_disk
@@ -17,25 +20,35 @@ from .table import Chapter
 from .wandb import publish
 
 
-@main("report")
-def report(config: DictConfig) -> None:
+class ReportOptions(Options):
+    conf: ClassVar[str] = "report"
+
+    runs: Path
+    published: bool
+    study: Name | None
+    out: Path | None
+    logger: Loggers = Field({})
+
+
+@main(ReportOptions)
+def report(options: ReportOptions) -> None:
     """Print the tables and write the report.
 
     Raises:
         ValueError: there is nothing to show, or the folder cannot be written.
     """
-    if config.published:
+    if options.published:
         print(f"written: {', '.join(map(str, repository.save()))}")
         return
-    runs = Path(config.runs)
-    measured, broken = bench_record.scan(runs) if config.study is None else ([], [])
+    runs = options.runs
+    measured, broken = bench_record.scan(runs) if options.study is None else ([], [])
     try:
-        studies, damaged = collect(runs, None if config.study is None else str(config.study))
+        studies, damaged = collect(runs, options.study)
     except ValueError:
         if not measured:
             raise
         studies, damaged = {}, []
-    out, trained = Path(config.out or runs / "report"), runs_on_disk.scan(runs)[0]
+    out, trained = options.out or runs / "report", runs_on_disk.scan(runs)[0]
     try:
         chapters = []
         if measured:
@@ -60,8 +73,8 @@ def report(config: DictConfig) -> None:
     if measured:
         bench_tables.show(console, measured)
     print(f"written to {out}: index.html, report.md, tables, figures{', efficiency' if measured else ''}")
-    if "wandb" in config.get("logger", {}):
-        publish(config.logger.wandb, studies, trained.values(), out)
+    if "wandb" in options.logger:
+        publish(options.logger["wandb"].options, studies, trained.values(), out)
 
 
 if __name__ == "__main__":

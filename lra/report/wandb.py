@@ -1,11 +1,11 @@
 """python -m lra.report logger=wandb: the report's tables and figures as a run and a Report of Weights & Biases."""
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
-from omegaconf import DictConfig
 
 from ..console import pip_install
 from ..integrations.wandb.run import first_line, open_run, tell
@@ -20,13 +20,15 @@ WIDTH = 24  # columns of W&B's grid
 CURVES = (("val", "dev"), ("train_loss", "training loss"))
 
 
-def publish(config: DictConfig, studies: dict[str, list[Row]], records: Iterable[RunRecord], folder: Path) -> None:
+def publish(
+    options: Mapping[str, Any], studies: dict[str, list[Row]], records: Iterable[RunRecord], folder: Path
+) -> None:
     """Send the tables, the figures in ``folder`` and, if there is a connection, the Report.
 
     The same studies are sent to the same run again. A failure of W&B is logged in one line.
 
     Args:
-        config: the ``wandb`` part of conf/logger/wandb.yaml.
+        options: of W&B: project, entity, tags, mode, timeout.
         studies: their rows by name.
         records: of the runs.
         folder: of the report.
@@ -40,18 +42,18 @@ def publish(config: DictConfig, studies: dict[str, list[Row]], records: Iterable
     name = f"report of {', '.join(studies)}"
     run = open_run(
         {
-            "project": config.project,
-            "entity": config.entity,
+            "project": options["project"],
+            "entity": options["entity"],
             "id": hashlib.sha256(name.encode()).hexdigest()[:16],
             "name": name,
             "group": "report",
             "job_type": "report",
-            "tags": list(config.tags),
+            "tags": list(options["tags"]),
             "config": {"studies": list(studies), "git": git_commit()},
         },
         folder=folder,
-        mode=config.mode,
-        timeout=config.timeout,
+        mode=options["mode"],
+        timeout=options["timeout"],
         resume=True,
     )
     if run is None:

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from omegaconf import DictConfig
 
 from ..console import log
 from ..disk import checksums, lock
@@ -109,8 +108,3 @@ def settle(folder: Path, choices: dict[str, Any]) -> dict[str, Any]:
             f"start a new study with study=<name> or delete that folder"
         )
     return before
-
-
-def home(config: DictConfig) -> Path:
-    """The folder of the seeds of a configuration."""
-    return Path(config.runs) / config.study / config.task.name / config.label

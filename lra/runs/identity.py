@@ -4,8 +4,7 @@ import hashlib
 import json
 from pathlib import Path
 
-from omegaconf import DictConfig, OmegaConf
-
+from ..config.experiment import Experiment
 from ..config.label import flatten
 from . import record
 from .canonical import canonical
@@ -26,14 +25,14 @@ _INDIFFERENT = (
 )
 
 
-def choices(config: DictConfig, provenance: dict) -> dict:
-    """The choices of a configuration that decide the result of a seed, resolved and flat.
+def choices(experiment: Experiment, provenance: dict) -> dict:
+    """The choices of an experiment that decide the result of a seed, flat.
 
     Args:
-        config: of ``lra.train``.
+        experiment: with all seeds.
         provenance: of the data.
     """
-    plain = OmegaConf.to_container(config, resolve=True)
+    plain = experiment.plain()
     flat = flatten({key: plain[key] for key in _CHOICES} | {"provenance": provenance})
     return {key: value for key, value in flat.items() if key not in _INDIFFERENT}
 

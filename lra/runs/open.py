@@ -6,15 +6,16 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from omegaconf import DictConfig, OmegaConf
 
 from ..config import CONF
+from ..config.experiment import Experiment
 from ..config.label import flatten
 from ..disk import checksums
 from . import checkpoint, config_file, evaluations, identity, record, tables, typed_json
 from .canonical import bare_name, canonical
 from .record import RunRecord
 
+OF_MACHINE = {"device": "auto", "devices": 1, "force_bf16": False, "compile": False, "threads": None}
 Trust = str | Iterable[str] | None  # modules besides the suite's whose classes a config.yaml may name
 
 
@@ -44,20 +45,22 @@ class Run:
         """Read the rows of ``metrics.csv``. Raises ValueError if it is not a table of evaluations."""
         return tables.find(self.folder).evaluations if self.published else evaluations.read(self.folder)
 
-    def configuration(self, root: str) -> DictConfig:
-        """Restore the configuration from which ``lra.train`` built the model and the data, for padded rows.
+    def configuration(self, root: str) -> Experiment:
+        """Restore the experiment from which ``lra.train`` built the model and the data, for padded rows.
 
         Args:
             root: folder of the data, which ``config.yaml`` does not hold.
 
         Returns:
-            The choices as a tree with ``task.display`` (None if no task of conf has the source), ``label``,
-            ``data_overrides`` and, of a finished run, ``study``, ``budget`` and ``seeds``.
+            The experiment with this seed alone. ``task.display`` is None if no task of conf has the source; options
+            that ``config.yaml`` does not hold, such as the device, are those of conf.
 
         Raises:
             ValueError: the choices are not those of a run.
         """
         choices = config_file.present(self.choices)
+        study, _, label, seed = self.folder.absolute().parts[-4:]
+        r = self.record
         try:
             tree = unflatten({key: value for key, value in choices.items() if not key.startswith("provenance.")})
             task, display = _task(tree["source"]["_target_"]) or (tree["task"]["name"], None)
@@ -66,14 +69,15 @@ class Run:
             tree["data"] |= {"root": root, "eval_batch": tree["optim"]["batch"]}
             if tree["data"]["pad"] in ("none", "compact"):
                 tree["data"]["pad"] = "batch"
+            tree["trainer"] |= OF_MACHINE
             arguments = {key: value for key, value in tree["source"].items() if key[0] != "_" and value is not None}
+            tree["data_overrides"] = [f"task={task}", *(f"source.{key}={value}" for key, value in arguments.items())]
+            tree |= {"label": r.label if r else label, "study": r.study if r else study, "runs": str(self.folder)}
+            tree |= {"budget": r.budget if r else "unknown", "seeds": [r.seed if r else int(seed.partition("-")[2])]}
+            return Experiment.parse(tree)
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             path = self.folder / config_file.NAME
             raise ValueError(f"{path} is not the configuration of a run ({type(error).__name__}: {error})") from None
-        tree["data_overrides"] = [f"task={task}", *(f"source.{key}={value}" for key, value in arguments.items())]
-        if r := self.record:
-            tree |= {"study": r.study, "budget": r.budget, "seeds": [r.seed]}
-        return OmegaConf.create(tree | {"label": self.record.label if self.record else self.folder.parent.name})
 
     def check_data(self, provenance: dict) -> None:
         """Raise ValueError if the provenance is not that of the data on which the run was trained."""

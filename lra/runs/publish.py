@@ -2,35 +2,46 @@
 
 from collections import defaultdict
 from pathlib import Path
+from typing import Annotated, ClassVar
 
 import safetensors.torch
-from omegaconf import DictConfig
+from pydantic import Field
 
 from ..config.entry import main
+from ..config.options import Options
 from ..console import log
 from ..disk import checksums
+from ..ops.options import Whole
 from . import checkpoint, evaluations, tables
 from .open import Run, open_run, scan
 
 ABOUT = "about.json"  # of a study, written by hand, see docs/numbers.md
 
 
-@main("publish")
-def publish(config: DictConfig) -> None:
+class PublishOptions(Options):
+    conf: ClassVar[str] = "publish"
+
+    runs: Annotated[Path, Field(description="a folder of finished runs: runs=runs/<study>")]
+    weights: list[Whole]
+    out: Path
+
+
+@main(PublishOptions)
+def publish(options: PublishOptions) -> None:
     """Add the runs below a folder to the tables of their studies and print how many there were.
 
     Raises:
         ValueError: there is no finished run, one was made by code that is not committed, or another one is published
             in its place. Nothing is written then.
     """
-    records, damaged = scan(Path(config.runs))
+    records, damaged = scan(options.runs)
     for line in damaged:
         log(f"skipped: {line}")
     if not records:
-        raise ValueError(f"there is no finished run below {config.runs}")
-    runs = {tables.place(Path(config.out), run.record): run for run in map(open_run, sorted(records))}
+        raise ValueError(f"there is no finished run below {options.runs}")
+    runs = {tables.place(options.out, run.record): run for run in map(open_run, sorted(records))}
     if len(runs) < len(records):
-        raise ValueError(f"two of the runs below {config.runs} have the same study, task, label and seed")
+        raise ValueError(f"two of the runs below {options.runs} have the same study, task, label and seed")
     by_study: dict[Path, dict[Path, Run]] = defaultdict(dict)
     for path, run in runs.items():
         by_study[path.parents[2]][path] = run
@@ -42,7 +53,7 @@ def publish(config: DictConfig) -> None:
             if added:
                 tables.save(study, [*before[study].values(), *added.values()])
             for path, run in some.items():
-                if run.record.seed in config.weights and not (path / checkpoint.SAFE).exists():
+                if run.record.seed in options.weights and not (path / checkpoint.SAFE).exists():
                     copy_weights(run, path)
         except OSError as error:
             raise ValueError(f"{study} cannot be written: {error.strerror}") from None

@@ -13,7 +13,6 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.core.plugins import Plugins
 from hydra.core.utils import JobStatus
 from hydra.types import HydraContext, RunMode
-from omegaconf import DictConfig
 
 from data_prep.base import cores
 
@@ -23,6 +22,7 @@ from ..config.errors import explain
 from ..console import log
 from .board import Board
 from .job import FAILED, fail, job
+from .options import SweepOptions
 from .plan import Run, describe, expand, study
 from .progress import ENDED, EVERY, Watch, outcome, state, steps
 from .window import Window
@@ -30,22 +30,22 @@ from .window import Window
 ON_A_GPU = 2  # runs that share a GPU, unless hydra.launcher.n_jobs is given
 
 
-@main("sweep")
-def sweep(config: DictConfig) -> None:
+@main(SweepOptions)
+def sweep(options: SweepOptions) -> None:
     """Run a sweep, or print its plan.
 
     Raises:
         ValueError: the overrides do not give a run, or runs failed; the latter at the end.
     """
-    if failures := carry_out(config):
+    if failures := carry_out(options):
         raise ValueError(failures)
 
 
-def carry_out(config: DictConfig) -> str | None:
+def carry_out(options: SweepOptions) -> str | None:
     """Print the plan of a sweep and, unless it is all that is wanted, run what is left of it.
 
     Args:
-        config: of the sweep, in an entry point whose hydra configuration has a launcher.
+        options: of the sweep, in an entry point whose hydra configuration has a launcher.
 
     Returns:
         One line if runs failed, else None.
@@ -54,25 +54,25 @@ def carry_out(config: DictConfig) -> str | None:
         ValueError: the overrides do not give a run.
     """
     at_once, threads = workers()
-    if "search" in config.sweep:
+    if options.sweep.search:
         threads = 1
-    if config.minutes and at_once is None:
+    if options.minutes and at_once is None:
         raise ValueError(
             "minutes is for runs on this machine, hydra/launcher=basic or joblib; a cluster has limits of its own"
         )
-    window = Window(config.minutes)
+    window = Window(options.minutes)
     if threads:
         torch.set_num_threads(threads)  # for the measurement of a step
-    if "search" in config.sweep:
-        board = Board(config, threads=threads)
+    if options.sweep.search:
+        board = Board(options, threads=threads)
         skipped, lines, rounds = board.skipped, board.describe(at_once), board.rounds(at_once)
     else:
-        runs, skipped = expand(config, threads=threads)
-        lines, rounds = describe(runs, config, at_once), [runs]
+        runs, skipped = expand(options, threads=threads)
+        lines, rounds = describe(runs, options, at_once), [runs]
     for line in skipped:
         log(f"skipped: {line}")
     print(*lines, sep="\n", flush=True)
-    if config.plan:
+    if options.plan:
         return None
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # stops like Ctrl-C, with a line
     with Watch([]) as watch:
@@ -83,7 +83,7 @@ def carry_out(config: DictConfig) -> str | None:
                         if state(run) == "failed":
                             (run.folder / FAILED).unlink(missing_ok=True)
                     watch.add(runs)
-                    complete(runs, config, at_once, threads, window)
+                    complete(runs, options, at_once, threads, window)
         except KeyboardInterrupt:
             if not window.over:
                 raise KeyboardInterrupt(f"stopped, {watch.summary()}; the same command goes on") from None
@@ -93,8 +93,8 @@ def carry_out(config: DictConfig) -> str | None:
     if left := [run for run, status in ended.items() if status not in ENDED]:
         begun = ", ".join(f"{run} (step {steps(run):,} of {run.steps:,})" for run in left if steps(run))
         log(f"{len(left)} runs left, the same command goes on{f' with {begun}' if begun else ''}")
-    where = "" if config.runs == "runs" else f" runs={config.runs}"
-    log(f"{study(config)}: {watch.summary()}; python -m lra.report study={study(config)}{where}")
+    where = "" if options.runs == Path("runs") else f" runs={options.runs}"
+    log(f"{study(options)}: {watch.summary()}; python -m lra.report study={study(options)}{where}")
     for run, status in ended.items():
         if status == "diverged":
             log(f"{run}: {outcome(run)}")
@@ -123,14 +123,14 @@ def workers() -> tuple[int | None, int | None]:
     return wanted, max(1, cores() // wanted)
 
 
-def complete(runs: list[Run], config: DictConfig, at_once: int | None, threads: int | None, window: Window) -> None:
+def complete(runs: list[Run], options: SweepOptions, at_once: int | None, threads: int | None, window: Window) -> None:
     """Launch the remaining runs until all have ended.
 
     Runs of another sweep are waited for, and launched if that sweep dies.
 
     Args:
         runs: of the sweep.
-        config: of the sweep.
+        options: of the sweep.
         at_once, threads: as ``workers`` returns them.
         window: a run that no longer fits into it is not launched.
     """
@@ -141,19 +141,21 @@ def complete(runs: list[Run], config: DictConfig, at_once: int | None, threads: 
         if not free:
             time.sleep(EVERY)
             continue
-        reason = launch(free, config, at_once, threads, window)
+        reason = launch(free, options, at_once, threads, window)
         if not any(state(run) in (*ENDED, "running") for run in free) and len(window.worth(free)) == len(free):
             for run in free:
                 run.folder.mkdir(parents=True, exist_ok=True)
                 fail(run.folder, reason or "ended without a result and without a line")
 
 
-def launch(runs: list[Run], config: DictConfig, at_once: int | None, threads: int | None, window: Window) -> str | None:
+def launch(
+    runs: list[Run], options: SweepOptions, at_once: int | None, threads: int | None, window: Window
+) -> str | None:
     """Hand runs to hydra's launcher, as hydra does for -m.
 
     Args:
         runs: to launch.
-        config: of the sweep.
+        options: of the sweep.
         at_once, threads: as ``workers`` returns them.
         window: its end is that of the runs.
 
@@ -165,7 +167,7 @@ def launch(runs: list[Run], config: DictConfig, at_once: int | None, threads: in
     ours = ("hydra.mode=", "hydra/launcher=")
     overrides = [override for override in choices.overrides.hydra if not override.startswith(ours)]
     overrides.append(f"hydra/launcher={name}")
-    overrides.append(f"hydra.sweep.dir={quoted(os.path.abspath(config.runs))}")
+    overrides.append(f"hydra.sweep.dir={quoted(os.path.abspath(options.runs))}")
     if name == "joblib":
         overrides += [f"hydra.launcher.n_jobs={at_once}", "hydra.launcher.batch_size=1"]
     loader = GlobalHydra.instance().config_loader()
@@ -177,7 +179,7 @@ def launch(runs: list[Run], config: DictConfig, at_once: int | None, threads: in
         task_function=task,
         config=loader.load_configuration("train", overrides, RunMode.MULTIRUN),
     )
-    place = lambda run: run.folder.relative_to(config.runs)
+    place = lambda run: run.folder.relative_to(options.runs)
     try:
         ended = launcher.launch([[*run.overrides, f"hydra.sweep.subdir={quoted(place(run))}"] for run in runs], 0)
     except Exception as error:  # from a scheduler or a killed worker; the remaining runs are launched again

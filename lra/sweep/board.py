@@ -11,13 +11,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig
-
 from ..config.compose import compose, quoted
+from ..config.experiment import Experiment
 from ..runs import record
 from ..runs.folder import settle
-from ..train import build
 from .estimate import records
+from .options import SweepOptions
 from .plan import Run, disk, planned, seconds, study
 from .progress import state
 from .search import decide
@@ -64,33 +63,34 @@ class Board:
     """The runs of sweep=board.
 
     Args:
-        config: configuration of the sweep.
+        options: of the sweep.
         threads: CPU threads of each run.
 
     Raises:
         ValueError: no mechanism gives a run, or the options of one are wrong.
     """
 
-    def __init__(self, config: DictConfig, *, threads: int):
-        self.config, self.threads = config, threads
+    def __init__(self, options: SweepOptions, *, threads: int):
+        self.options, self.threads = options, threads
         self.entries: dict[str, list[Entry]] = {}
         self.skipped: list[str] = []
-        self.known, self.deadline = records(Path(config.runs)), time.monotonic() + config.measure
+        self.known, self.deadline = records(options.runs), time.monotonic() + options.measure
         self.settled: set[Path] = set()
-        for mechanism in mechanisms(config):
-            self.entries[mechanism] = list(filter(None, (self._entry(mechanism, task) for task in config.tasks)))
+        for mechanism in mechanisms(options):
+            self.entries[mechanism] = list(filter(None, (self._entry(mechanism, task) for task in options.tasks)))
         if not any(self.entries.values()):
             raise ValueError(self.skipped[0] if self.skipped else "mechanisms must be names of conf/attn, not []")
 
     def _entry(self, mechanism: str, experiment: str) -> Entry | None:
         """One mechanism on one task; None, with a line in ``skipped``, if it cannot run there."""
-        config, attn, *options = self.config, *mechanism.split()
-        given = [word for word in config.command_overrides if word.startswith(("budget=", "protocol=", "protocol."))]
-        words = [f"experiment={experiment}", f"attn={attn}", *options, *given]
-        words += [f"runs={quoted(config.runs)}", f"trainer.threads={self.threads}", *config.overrides]
-        keys = label_keys(options)
-        composed = compose("train", [*words, f"study={study(config)}", f"label_keys=[{','.join(keys)}]", "seeds=[0]"])
-        if not (reason := build.unavailable(composed)):
+        asked, attn, *own = self.options, *mechanism.split()
+        given = [word for word in asked.command_overrides if word.startswith(("budget=", "protocol=", "protocol."))]
+        words = [f"experiment={experiment}", f"attn={attn}", *own, *given]
+        words += [f"runs={quoted(asked.runs)}", f"trainer.threads={self.threads}", *asked.overrides]
+        keys = label_keys(own)
+        named = [f"study={study(asked)}", f"label_keys=[{','.join(keys)}]", "seeds=[0]"]
+        composed = compose(Experiment, [*words, *named])
+        if not (reason := composed.unavailable):
             try:
                 (run,), choices = planned(composed, words, self.known, self.deadline)
                 run = replace(run, overrides=tuple(words))
@@ -106,7 +106,7 @@ class Board:
         Raises:
             ValueError: a run was made by another configuration.
         """
-        search, scores = self.config.sweep.search, {}
+        search, scores = self.options.sweep.search, {}
         for rate in {*search.rates, *search.further}:
             run = entry.at(rate, search.seed, search=True)
             if self.finished(entry, run, rate):
@@ -129,11 +129,11 @@ class Board:
         Returns:
             Runs that can start now, and the chosen rate if the search is over.
         """
-        search = self.config.sweep.search
+        search = self.options.sweep.search
         rates, chosen = decide(self.scores(entry), search.rates, search.further)
         if chosen is None:
             return [entry.at(rate, search.seed, search=True) for rate in rates], None
-        seeds = [entry.at(chosen, seed, search=False) for seed in self.config.seeds]
+        seeds = [entry.at(chosen, seed, search=False) for seed in self.options.seeds]
         return [run for run in seeds if not self.finished(entry, run, chosen)], chosen
 
     def rounds(self, at_once: int | None) -> Iterator[list[Run]]:
@@ -151,7 +151,7 @@ class Board:
             for entries in self.entries.values():
                 left = [run for entry in entries for run in self.progress(entry)[0] if run.folder not in tried]
                 # phase one first, since phase two of the same task waits for it
-                runs += sorted(left, key=lambda run: run.seed != self.config.sweep.search.seed)
+                runs += sorted(left, key=lambda run: run.seed != self.options.sweep.search.seed)
                 if at_once and len(runs) >= ROUND * at_once:
                     break
             if not runs:
@@ -165,22 +165,22 @@ class Board:
         Args:
             at_once: number of runs at once, None if a cluster decides.
         """
-        config, search, home = self.config, self.config.sweep.search, study(self.config)
+        options, search, home = self.options, self.options.sweep.search, study(self.options)
         entries = list(itertools.chain(*self.entries.values()))
         lines, left = [], []
         for entry in entries:
             scores, (now, chosen) = self.scores(entry), self.progress(entry)
-            later = [] if chosen else [entry.at(0.0, seed, search=False) for seed in config.seeds]
+            later = [] if chosen else [entry.at(0.0, seed, search=False) for seed in options.seeds]
             left += now + later
             rates = f"{len(scores)} rates done" + (f", {chosen} chosen" if chosen else f", {len(now)} left")
-            seeds = f"{len(config.seeds) - len(now + later if chosen else later)} of {len(config.seeds)} seeds done"
+            seeds = f"{len(options.seeds) - len(now + later if chosen else later)} of {len(options.seeds)} seeds done"
             time_ = f"; {_time(now + later, self.threads)} left" if now + later else ""
             lines.append(f"  {entry.run.label} {entry.experiment}: {rates}; {seeds}{time_}")
         rates = [run for run in left if run.folder.parents[2].name != home]
         yield (
-            f"{home}: {len(self.entries)} mechanisms on {len(config.tasks)} tasks in {Path(config.runs) / home} and "
+            f"{home}: {len(self.entries)} mechanisms on {len(options.tasks)} tasks in {options.runs / home} and "
             f"{home}-rates; rates {', '.join(map(str, search.rates))} with seed {search.seed}, then seeds "
-            f"{', '.join(map(str, config.seeds))}"
+            f"{', '.join(map(str, options.seeds))}"
         )
         yield from lines
         if left:
@@ -188,14 +188,14 @@ class Board:
                 f"  left: {len(rates)} runs for the rates and {len(left) - len(rates)} at the chosen ones, more if a "
                 f"search goes on outside; {_time(left, self.threads)}{_together(left, at_once)}"
             )
-            yield disk(left, config)
+            yield disk(left, options)
 
 
-def mechanisms(config: DictConfig) -> list[str]:
+def mechanisms(options: SweepOptions) -> list[str]:
     """The mechanisms of a sweep with their options: those of ``attn=`` and ``block=`` on the command line, if given."""
-    own = [word for word in config.command_overrides if word.lstrip("+").startswith(("attn=", "attn.", "block"))]
+    own = [word for word in options.command_overrides if word.lstrip("+").startswith(("attn=", "attn.", "block"))]
     if not own:
-        return list(dict.fromkeys(config.mechanisms))
+        return list(dict.fromkeys(options.mechanisms))
     named = [word for word in own if word.startswith("attn=")]
     if not named:
         raise ValueError(f"{own[0]} needs attn=<name>; attn is a name of conf/attn, or custom with attn._target_=")

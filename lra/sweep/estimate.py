@@ -12,7 +12,7 @@ from ..data.datamodule import Batch
 from ..runs.canonical import canonical
 from ..runs.open import history
 from ..runs.record import RunRecord
-from ..train import build, lit_module
+from ..train import lit_module
 from ..train.machine import device_name
 from ..train.plan import Plan
 
@@ -44,7 +44,7 @@ def estimate(plan: Plan, choices: dict, known: list, deadline: float) -> tuple[f
     Returns:
         Seconds of a seed with its evaluations, and the source of a step's time: record | measured | unknown.
     """
-    config, name = plan.config, device_name(plan.device)
+    experiment, name = plan.experiment, device_name(plan.device)
     same = [r for r, cost in known if r.device == name and r.step_ms and cost == _cost(choices)]
     if same:
         ms, n_val, basis = median(r.step_ms for r in same), same[0].n_val, "record"
@@ -52,11 +52,11 @@ def estimate(plan: Plan, choices: dict, known: list, deadline: float) -> tuple[f
         n_val, basis = plan.data.source.dev_size or 0, "measured"
     else:
         return None, "unknown"
-    o = config.optim
-    rows = config.data.eval_batch or o.batch
+    o = experiment.optim
+    rows = experiment.data.eval_batch or o.batch
     per_evaluation = math.ceil(n_val / rows) * SHARE * rows / o.batch
     phases = [(o.steps, o.eval_every, 1)]
-    if (p := config.pretrain).objective != "none":
+    if (p := experiment.pretrain).objective != "none":
         phases.append((p.steps, p.eval_every, p.batch / o.batch))
     return sum(ms / 1000 * (steps * size + steps / every * per_evaluation) for steps, every, size in phases), basis
 
@@ -66,25 +66,25 @@ def measured(plan: Plan) -> float | None:
 
     In the precision of the run, shared by its processes, without their communication and without compilation.
     """
-    config, task, device = plan.config, plan.config.task, plan.device
-    rows = config.optim.micro_batch or config.optim.batch
+    experiment, task, device = plan.experiment, plan.experiment.task, plan.device
+    rows = experiment.optim.micro_batch or experiment.optim.batch
     rows = min(rows, max(ROWS, TOKENS // task.length)) if device == "cpu" else rows
     shape = (rows, task.towers, task.length)
-    vocab = task.get("vocab")
+    vocab = task.vocab
     inputs = torch.randn(*shape, task.features) if vocab is None else torch.randint(1, vocab - 1, shape)
-    label = torch.rand(rows) if plan.loss == "mse" else torch.randint(task.outputs, (rows,))
+    label = torch.rand(rows) if task.loss == "mse" else torch.randint(task.outputs, (rows,))
     batch = Batch(inputs.to(device), None, label.to(device))
-    model = build.classifier(config).to(device).train()
+    model = experiment.classifier().to(device).train()
     optimiser = torch.optim.AdamW(model.parameters())
 
-    narrow = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(config.trainer.precision)
+    narrow = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(experiment.trainer.precision)
 
     def step() -> None:
         optimiser.zero_grad()
         with torch.autocast(device, narrow, enabled=narrow is not None):
-            value = lit_module.loss(model, batch, plan.loss)
+            value = lit_module.loss(model, batch, task.loss)
         value.backward()
         optimiser.step()
 
     ms = measure({"step": step}, repeats=1, device=device)["step"].ms
-    return ms and ms * config.optim.batch / rows / plan.processes.count
+    return ms and ms * experiment.optim.batch / rows / plan.processes.count

@@ -10,7 +10,6 @@ import time
 from pathlib import Path
 
 from hydra.core.hydra_config import HydraConfig
-from omegaconf import DictConfig
 
 from ..config.compose import folders
 from ..disk import atomic, lock
@@ -23,14 +22,14 @@ PATIENCE = 60  # seconds for a run to stop after a step
 
 
 def job(
-    config: DictConfig, *, cwd: str, threads: int | None, gpus: list[str], sweep: int, latest: dict[str, float]
+    hydra_config: object, *, cwd: str, threads: int | None, gpus: list[str], sweep: int, latest: dict[str, float]
 ) -> None:
     """Run lra.train for a launcher, possibly on another host, with the overrides and in the folder of hydra's job.
 
     The output of the run goes to train.log, and the reason of a failure to failed.txt.
 
     Args:
-        config: of the run; only hydra's own configuration is read.
+        hydra_config: of the run, not read: hydra's own is asked for everything.
         cwd: working directory of the run.
         threads: CPU threads of the run, None for torch's own number.
         gpus: that runs on this machine take in turn.

@@ -4,21 +4,20 @@ import itertools
 import shlex
 import shutil
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
-
 from ..config.compose import compose, folders, quoted
+from ..config.experiment import Experiment
 from ..runs import checkpoint, identity, record
 from ..runs.folder import settle
-from ..train import build
 from ..train.callbacks import clock
 from ..train.plan import resolve
 from .estimate import estimate, records
+from .options import SweepOptions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,16 +54,18 @@ class Run:
         return shlex.join(["python", "-m", "lra.train", *folders(), *self.overrides])
 
 
-def study(config: DictConfig) -> str:
+def study(options: SweepOptions) -> str:
     """The study of a sweep: the given one, else its name with what differs from the paper's treatment."""
-    parts = ["sweep"] * ("search" not in config.sweep) + [config.sweep.name]
-    return config.study or "-".join(parts + [name for name in (config.protocol.name, config.budget) if name != "paper"])
+    parts = ["sweep"] * (options.sweep.search is None) + [options.sweep.name]
+    return options.study or "-".join(
+        parts + [name for name in (options.protocol.name, options.budget) if name != "paper"]
+    )
 
 
 IN_LABEL = ("pretrain", "pretrain.matched")  # keys that a label shows by itself
 
 
-def points(grids: DictConfig, shown: Sequence[str] = ()) -> list[list[str]]:
+def points(grids: Mapping[str, Mapping[str, list]], shown: Sequence[str] = ()) -> list[list[str]]:
     """List the overrides of every point of every grid; axes outside attn become part of the label.
 
     Args:
@@ -72,7 +73,7 @@ def points(grids: DictConfig, shown: Sequence[str] = ()) -> list[list[str]]:
         shown: further axes that need no place in the label, since the names of the tasks show them.
     """
     listed = []
-    for grid in OmegaConf.to_container(grids, resolve=True).values():
+    for grid in grids.values():
         outside = [key for key in grid if key.split(".")[0] != "attn" and key not in (*IN_LABEL, *shown)]
         naming = [f"label_keys=[{','.join(outside)}]"] if outside else []
         axes = [[f"{key}={_literal(value)}" for value in values] for key, values in grid.items()]
@@ -84,11 +85,11 @@ def _literal(value: object) -> str:
     return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def expand(config: DictConfig, *, threads: int | None) -> tuple[list[Run], list[str]]:
+def expand(options: SweepOptions, *, threads: int | None) -> tuple[list[Run], list[str]]:
     """List the runs of a sweep.
 
     Args:
-        config: of the sweep.
+        options: of the sweep.
         threads: CPU threads of each run, None for torch's own number.
 
     Returns:
@@ -99,16 +100,16 @@ def expand(config: DictConfig, *, threads: int | None) -> tuple[list[Run], list[
         ValueError: no point gives a run, the overrides of one are wrong, or a folder was made by another configuration.
     """
     runs, skipped = [], []
-    known, deadline = records(Path(config.runs)), time.monotonic() + config.measure
-    common = [f"budget={config.budget}", f"protocol={config.protocol.name}"]
-    common += [line for line in config.command_overrides if line.startswith("protocol.")]
-    common += [f"study={study(config)}", f"runs={quoted(config.runs)}"]
+    known, deadline = records(options.runs), time.monotonic() + options.measure
+    common = [f"budget={options.budget}", f"protocol={options.protocol.name}"]
+    common += [line for line in options.command_overrides if line.startswith("protocol.")]
+    common += [f"study={study(options)}", f"runs={quoted(options.runs)}"]
     if threads:
         common.append(f"trainer.threads={threads}")
-    for task, point in itertools.product(config.tasks, points(config.sweep.grids, config.sweep.get("shown", ()))):
-        overrides = [f"task={task}", *point, *common, *config.overrides]
-        composed = compose("train", [*overrides, f"seeds={list(config.seeds)}".replace(" ", "")])
-        if reason := build.unavailable(composed):
+    for task, point in itertools.product(options.tasks, points(options.sweep.grids, options.sweep.shown)):
+        overrides = [f"task={task}", *point, *common, *options.overrides]
+        composed = compose(Experiment, [*overrides, f"seeds={list(options.seeds)}".replace(" ", "")])
+        if reason := composed.unavailable:
             skipped.append(f"{task}: {reason}")
             continue
         try:
@@ -124,17 +125,17 @@ def expand(config: DictConfig, *, threads: int | None) -> tuple[list[Run], list[
     if skipped and not runs:
         raise ValueError(skipped[0])
     if len({run.folder for run in runs}) < len(runs):
-        raise ValueError(f"sweep={config.sweep.name} has the same run twice; every axis must change the label")
+        raise ValueError(f"sweep={options.sweep.name} has the same run twice; every axis must change the label")
     return runs, skipped
 
 
 def planned(
-    composed: DictConfig, overrides: Sequence[str], known: list, deadline: float
+    composed: Experiment, overrides: Sequence[str], known: list, deadline: float
 ) -> tuple[list[Run], dict[str, Any]]:
     """Plan the seeds of one configuration.
 
     Args:
-        composed: configuration of lra.train.
+        composed: with the seeds.
         overrides: that give it, without the seeds.
         known: records of earlier runs, see ``estimate``.
         deadline: of measurements, see ``estimate``.
@@ -146,7 +147,7 @@ def planned(
         ValueError: no model or source can be made of the options.
     """
     plan = resolve(composed)
-    choices = identity.choices(plan.config, plan.data.source.provenance)
+    choices = identity.choices(plan.experiment, plan.data.source.provenance)
     left = not all((plan.folder(seed) / record.NAME).exists() for seed in composed.seeds)
     seconds, basis = estimate(plan, choices, known, deadline) if left else (None, "unknown")
     runs = [
@@ -158,7 +159,7 @@ def planned(
             folder=plan.folder(seed),
             steps=composed.optim.steps,
             eval_every=composed.optim.eval_every,
-            disk=checkpoint.disk_bytes(plan.params) * (1 if composed.pretrain.objective == "none" else 2),
+            disk=checkpoint.disk_bytes(plan.params) * (2 if composed.pretrained else 1),
             seconds=seconds,
             basis=basis,
         )
@@ -167,17 +168,17 @@ def planned(
     return runs, choices
 
 
-def describe(runs: list[Run], config: DictConfig, at_once: int | None) -> Iterable[str]:
+def describe(runs: list[Run], options: SweepOptions, at_once: int | None) -> Iterable[str]:
     """Describe the plan in lines: finished and remaining runs, their time and its basis, their disk space.
 
     Args:
         runs: of the sweep.
-        config: of the sweep.
+        options: of the sweep.
         at_once: number of runs at once, None if a cluster decides.
     """
     done = [run for run in runs if (run.folder / record.NAME).exists()]
     left = [run for run in runs if run not in done]
-    yield f"{study(config)}: {len(runs)} runs in {Path(config.runs) / study(config)}, {len(done)} of them finished"
+    yield f"{study(options)}: {len(runs)} runs in {options.runs / study(options)}, {len(done)} of them finished"
     for task, group in itertools.groupby(runs, key=lambda run: run.task):
         of_task = list(group)
         todo = [run for run in of_task if run in left]
@@ -188,12 +189,12 @@ def describe(runs: list[Run], config: DictConfig, at_once: int | None) -> Iterab
         if total := seconds(left):
             together = f", {clock(total / at_once)} with {at_once} at once" if at_once else ""
             yield f"  time: training and scoring about {clock(total)} one after the other{together}"
-        yield disk(left, config)
+        yield disk(left, options)
 
 
-def disk(runs: list[Run], config: DictConfig) -> str:
+def disk(runs: list[Run], options: SweepOptions) -> str:
     """Describe the disk space that runs take, and the free space, in one line."""
-    runs_folder = Path(config.runs).absolute()
+    runs_folder = options.runs.absolute()
     free = shutil.disk_usage(next(p for p in (runs_folder, *runs_folder.parents) if p.exists())).free
     size = sum(run.disk for run in runs)
     short = ": NOT ENOUGH" if size > free else ""

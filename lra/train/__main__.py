@@ -1,27 +1,26 @@
 """python -m lra.train task=listops attn=cur_abs: every seed of one configuration, skipped, resumed or run."""
 
-from omegaconf import DictConfig
-
 from ..config.entry import main
+from ..config.experiment import Experiment
 from ..console import log
 from ..runs import checkpoint, identity, record
 from ..runs.folder import claim, writing
-from . import build, diagnostics, distributed
+from . import data_check, diagnostics, distributed
 from .fit import fit
 from .plan import Plan, Run, resolve
 
 
-@main("train")
-def train(config: DictConfig) -> None:
+@main(Experiment)
+def train(experiment: Experiment) -> None:
     """Run each seed in runs/<study>/<task>/<label>/seed-<k>; raises ValueError for a configuration that cannot run."""
-    if reason := build.unavailable(config):
-        if not config.multirun:
+    if reason := experiment.unavailable:
+        if not experiment.multirun:
             raise ValueError(reason)
         log(f"skipped: {reason}")
         return
-    plan = resolve(config)
+    plan = resolve(experiment)
     if plan.processes.to_launch:
-        distributed.launch(plan.processes.count, config.command_overrides)
+        distributed.launch(plan.processes.count, experiment.command_overrides)
         return
     with distributed.group(plan.processes):
         run_seeds(plan)
@@ -29,11 +28,11 @@ def train(config: DictConfig) -> None:
 
 def run_seeds(plan: Plan) -> None:
     """Set up the data, check that it fits the model, and run one seed after the other."""
-    config, data = plan.config, plan.data
+    experiment, data = plan.experiment, plan.data
     distributed.on_rank_zero(data.setup)  # generated data is made once
     data.setup()
-    build.fits(config, data)
-    o, number = config.optim, f"{len(config.seeds)} seed{'s' if len(config.seeds) > 1 else ''}"
+    data_check.check(experiment, data)
+    o, number = experiment.optim, f"{len(experiment.seeds)} seed{'s' if len(experiment.seeds) > 1 else ''}"
     log(
         f"{plan.title}: {number} of {o.steps:,} steps of {o.batch}, "
         f"dev ({len(data.splits['val']):,} examples) every {o.eval_every}; {plan.params:,} parameters; "
@@ -41,10 +40,10 @@ def run_seeds(plan: Plan) -> None:
     )
     if plan.widened:
         log(f"{plan.title}: this processor has no AMX, hence trainer.precision=fp32; trainer.force_bf16=true for bf16")
-    if config.data.pad == "compact" and data.pad != "compact":
+    if experiment.data.pad == "compact" and data.pad != "compact":
         log(f"{plan.title}: rows keep their padding, because the result depends on where it is: data.pad=batch")
-    choices = identity.choices(config, data.source.provenance)
-    for seed in config.seeds:
+    choices = identity.choices(experiment, data.source.provenance)
+    for seed in experiment.seeds:
         run_seed(plan, int(seed), choices)
 
 

@@ -4,32 +4,31 @@ import zlib
 from collections.abc import Mapping
 
 import torch
-from omegaconf import DictConfig
 from torch import Tensor, nn
 
-from . import build
+from ..config.experiment import Experiment
 
 ROUNDING = 1e-6  # of the largest output; blocks compute in float64, parts of some in float32
 
 
-def aliases(configs: Mapping[str, DictConfig]) -> dict[str, str]:
+def aliases(experiments: Mapping[str, Experiment]) -> dict[str, str]:
     """Find the labels whose blocks have, for the same weights and rows, the outputs of an earlier label.
 
     Outputs are compared in evaluation and in training, on rows of the task's length and shorter ones. Linear maps of
     the same name and shape have the same weights.
 
     Args:
-        configs: configurations of ``lra.train`` by label, of one task and with the same sizes of model. Those that
+        experiments: by label, of one task and with the same sizes of model. Those that
             cannot run here are left out.
 
     Returns:
         The first label with the same outputs, for each label that is not itself the first.
     """
     found, firsts = {}, {}
-    for label, config in configs.items():
-        if build.unavailable(config):
+    for label, experiment in experiments.items():
+        if experiment.unavailable:
             continue
-        outputs = _outputs(config)
+        outputs = _outputs(experiment)
         same = next((first for first, others in firsts.items() if _same(outputs, others)), None)
         if same is None:
             firsts[label] = outputs
@@ -39,13 +38,15 @@ def aliases(configs: Mapping[str, DictConfig]) -> dict[str, str]:
 
 
 @torch.no_grad()
-def _outputs(config: DictConfig) -> list[Tensor]:
+def _outputs(experiment: Experiment) -> list[Tensor]:
     """The outputs for real tokens, in evaluation and in training."""
-    length = config.task.length + (config.model.pool == "class")
+    length = experiment.task.length + (experiment.model.pool == "class")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        block = _weighted(build.block_factory(config)().double())
-        x = torch.randn(3, length, config.model.dim, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+        block = _weighted(experiment.block_factory()().double())
+        x = torch.randn(
+            3, length, experiment.model.dim, dtype=torch.float64, generator=torch.Generator().manual_seed(1)
+        )
         mask = torch.arange(length) < torch.tensor([length, length * 3 // 4, length // 2])[:, None]
         outputs = []
         for training in (False, True):

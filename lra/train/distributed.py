@@ -17,7 +17,6 @@ from lightning.fabric.plugins.environments import (
     SLURMEnvironment,
     TorchElasticEnvironment,
 )
-from omegaconf import DictConfig
 from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
@@ -26,6 +25,7 @@ from data_prep.base import cores
 
 from ..config.compose import folders
 from ..config.errors import Told
+from ..config.experiment import Experiment
 
 T = TypeVar("T")
 GLOO = "gloo/transport"  # of a plain RuntimeError of gloo, whose peer is gone
@@ -34,7 +34,7 @@ LAUNCHERS = (
 )
 
 
-def environment(config: DictConfig) -> ClusterEnvironment:
+def environment(experiment: Experiment) -> ClusterEnvironment:
     """Tell who started this process and its siblings; SLURM only if the configuration says that it did.
 
     Raises:
@@ -42,7 +42,7 @@ def environment(config: DictConfig) -> ClusterEnvironment:
     """
     if TorchElasticEnvironment.detect():
         return TorchElasticEnvironment()
-    if config.trainer.devices == "launched" and SLURMEnvironment.detect():
+    if experiment.trainer.devices == "launched" and SLURMEnvironment.detect():
         try:
             return SLURMEnvironment(auto_requeue=False)
         except RuntimeError as error:  # srun's options do not say how many tasks a node has
@@ -64,19 +64,19 @@ class Processes:
         return self.count > 1 and not self.environment.creates_processes_externally
 
 
-def processes(config: DictConfig) -> Processes:
-    """The processes that a configuration and the command around it mean. Raises ValueError if they cannot be had."""
-    there = environment(config)
-    count = _count(config, there.world_size() if there.creates_processes_externally else None)
+def processes(experiment: Experiment) -> Processes:
+    """The processes that an experiment and the command around it mean. Raises ValueError if they cannot be had."""
+    there = environment(experiment)
+    count = _count(experiment, there.world_size() if there.creates_processes_externally else None)
     if "LOCAL_WORLD_SIZE" in os.environ:
         return Processes(count, int(os.environ["LOCAL_WORLD_SIZE"]), there)
     nodes = int(os.environ["SLURM_NNODES"]) if isinstance(there, SLURMEnvironment) else 1
     return Processes(count, count // nodes, there)
 
 
-def _count(config: DictConfig, started: int | None) -> int:
+def _count(experiment: Experiment, started: int | None) -> int:
     """The number of processes; started: that of torchrun or srun, None without them."""
-    wanted, gpus = config.trainer.devices, torch.cuda.device_count()
+    wanted, gpus = experiment.trainer.devices, torch.cuda.device_count()
     if wanted == "launched":
         if started is None:
             raise ValueError(f"trainer.devices=launched, but nothing launched this process: {LAUNCHERS}")
@@ -86,7 +86,7 @@ def _count(config: DictConfig, started: int | None) -> int:
     number = gpus if wanted == "auto" else wanted
     if started is not None and started != number:
         raise ValueError(f"{started} processes were launched, trainer.devices is {number}; use trainer=ddp_multinode")
-    if number > gpus > 0 and config.trainer.device != "cpu":
+    if number > gpus > 0 and experiment.trainer.device != "cpu":
         raise ValueError(f"trainer.devices is {number}, torch sees {gpus} GPUs")
     return number
 

@@ -7,7 +7,7 @@ from torch import nn
 from ..data import bag
 from ..data.datamodule import TaskData
 from ..runs import checkpoint, record
-from . import build, diagnostics, machine, pretrain
+from . import diagnostics, machine, pretrain
 from .lit_module import LitClassifier
 from .phase import NOT_BEGUN, run_phase
 from .plan import Plan, Run
@@ -20,19 +20,19 @@ def fit(plan: Plan, run: Run, model: nn.Module | None = None) -> record.RunRecor
     Args:
         plan: of the configuration.
         run: the seed.
-        model: to start from; None for a new classifier, whose encoder ``plan.config.pretrain`` trains first.
+        model: to start from; None for a new classifier, whose encoder ``plan.experiment.pretrain`` trains first.
 
     Raises:
         ValueError: a checkpoint cannot be used.
         KeyboardInterrupt: with the step that the same command resumes from.
     """
-    machine.prepare(plan.device, plan.config.trainer.threads)
-    first = pretrain.phase_one(plan, run) if model is None and build.pretrained(plan.config) else None
+    machine.prepare(plan.device, plan.experiment.trainer.threads)
+    first = pretrain.phase_one(plan, run) if model is None and plan.experiment.pretrained else None
     model = seeded(plan, run, model)
     if first and first.status == "done":
         pretrain.load_encoder(model, run.folder)
-    data = build.task_data(plan.config, run.seed)
-    module = lit_classifier(plan.config, model, loss=plan.loss, seed=run.seed)
+    data = plan.experiment.task_data(run.seed)
+    module = lit_classifier(plan.experiment, model, seed=run.seed)
     if first and first.status == "diverged":
         data.setup()
         phase = NOT_BEGUN
@@ -40,7 +40,7 @@ def fit(plan: Plan, run: Run, model: nn.Module | None = None) -> record.RunRecor
         phase = run_phase(plan, run, module, data)
     done = phase.status == "done"
     score = test(phase.trainer, module, data, run) if done else None
-    diagnosed = diagnostics.of_best(phase.trainer, module, data, plan.config.trainer.precision) if done else {}
+    diagnosed = diagnostics.of_best(phase.trainer, module, data, plan.experiment.trainer.precision) if done else {}
     constant = data.baseline("test", module.metric)
     result = record.RunRecord(
         **origin(plan, run),
@@ -49,7 +49,7 @@ def fit(plan: Plan, run: Run, model: nn.Module | None = None) -> record.RunRecor
         test=score,
         constant_baseline=constant,
         floor=max(constant, data.source.floor or 0.0),
-        bag=bag.read(bag.path(data, plan.config.task.metric)),
+        bag=bag.read(bag.path(data, plan.experiment.task.metric)),
         n_val=len(data.splits["val"]),
         n_test=len(data.splits["test"]),
         best_step=phase.best_step,
@@ -72,8 +72,8 @@ def fit(plan: Plan, run: Run, model: nn.Module | None = None) -> record.RunRecor
 def seeded(plan: Plan, run: Run, model: nn.Module | None) -> nn.Module:
     """The model in training mode, compiled if so configured; a new one has the weights of the seed."""
     torch.manual_seed(run.seed)
-    model = build.classifier(plan.config) if model is None else model.train()
-    if compiled := plan.config.trainer.compile:
+    model = plan.experiment.classifier() if model is None else model.train()
+    if compiled := plan.experiment.trainer.compile:
         model.compile(mode=None if compiled is True else compiled)
     return model
 
@@ -87,16 +87,16 @@ def test(fitter: L.Trainer, module: LitClassifier, data: TaskData, run: Run) -> 
 
 def origin(plan: Plan, run: Run) -> dict:
     """The fields of a record that do not come from the training."""
-    config = plan.config
+    experiment = plan.experiment
     return {
-        "study": config.study,
-        "task": config.task.name,
-        "protocol": config.protocol.name,
-        "budget": config.budget,
-        "label": config.label,
+        "study": experiment.study,
+        "task": experiment.task.name,
+        "protocol": experiment.protocol.name,
+        "budget": experiment.budget,
+        "label": experiment.label,
         "seed": run.seed,
         "fingerprint": run.fingerprint,
-        "metric": config.task.metric,
-        "lr": config.optim.lr,
-        **record.provenance(config.command_overrides),
+        "metric": experiment.task.metric,
+        "lr": experiment.optim.lr,
+        **record.provenance(experiment.command_overrides),
     }

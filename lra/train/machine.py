@@ -1,37 +1,46 @@
 """The device of a run: which one it is, its name in a record, the memory that was used on it."""
 
+import os
 import platform
 import resource
 import sys
 
 import torch
-from omegaconf import DictConfig, OmegaConf
 
+from ..config.experiment import Experiment
+from ..runs.checkpoint import disk_bytes
 from .heap import keep_pages
 
 THREADS = torch.get_num_threads()  # of this process before any run
 
 
-def device(config: DictConfig) -> str:
+def device(experiment: Experiment) -> str:
     """cpu or cuda. Raises ValueError for a device or precision that this machine does not have."""
-    wanted = config.trainer.device
+    wanted = experiment.trainer.device
     if wanted == "cuda" and not torch.cuda.is_available():
         raise ValueError("trainer.device=cuda, but torch sees no GPU; use trainer.device=cpu")
     found = wanted if wanted != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
-    if found == "cpu" and config.trainer.precision == "fp16":
+    if found == "cpu" and experiment.trainer.precision == "fp16":
         raise ValueError("trainer.precision=fp16 needs a GPU; on a CPU use fp32 or bf16")
     return found
 
 
-def settled(config: DictConfig, device: str) -> DictConfig:
-    """The configuration with the precision that is used: fp32 instead of bf16 on a processor without AMX.
+def settled(experiment: Experiment, device: str) -> Experiment:
+    """The experiment with the precision that is used: fp32 instead of bf16 on a processor without AMX.
 
     There 16 bits gain little (``lra.bench preset=bf16``). ``trainer.force_bf16`` keeps bf16.
     """
-    own = config.trainer
+    own = experiment.trainer
     if device == "cuda" or own.precision != "bf16" or own.force_bf16 or has_amx():
-        return config
-    return OmegaConf.merge(config, {"trainer": {"precision": "fp32"}})
+        return experiment
+    return experiment.changed(trainer=own.changed(precision="fp32"))
+
+
+def check_memory(params: int) -> None:
+    """Raise ValueError for a model whose weights, gradients and two moments are more than this machine's memory."""
+    needed, there = disk_bytes(params) / 2**30, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30
+    if needed > there:
+        raise ValueError(f"{params:,} parameters take {needed:,.0f} GB to train, this machine has {there:,.0f}")
 
 
 def has_amx() -> bool:

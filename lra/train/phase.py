@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 
 import lightning as L
-from hydra.utils import instantiate
 
 from ..console import log
 from ..data.datamodule import TaskData
@@ -43,7 +42,7 @@ NOT_BEGUN = Phase(
 
 
 def run_phase(plan: Plan, run: Run, module: LitModule, data: TaskData) -> Phase:
-    """Train a module in the folder of ``run`` by ``plan.config.optim``, from its last checkpoint if there is one.
+    """Train a module in the folder of ``run`` by ``plan.experiment.optim``, from its last checkpoint if there is one.
 
     Raises:
         ValueError: a checkpoint cannot be used.
@@ -72,7 +71,7 @@ def run_phase(plan: Plan, run: Run, module: LitModule, data: TaskData) -> Phase:
 
 def schedule(plan: Plan) -> dict:
     """Options of L.Trainer: optimiser steps, the micro-batches of each, and the evaluations between them."""
-    o = plan.config.optim
+    o = plan.experiment.optim
     micro_batches = o.batch // (o.micro_batch or o.batch)
     return {
         "max_steps": o.steps,
@@ -87,9 +86,9 @@ def schedule(plan: Plan) -> dict:
 
 def loggers(plan: Plan, run: Run, first_step: int) -> list:
     """The configured loggers, which go on after ``first_step``."""
-    about = {"folder": run.folder, "first_step": first_step, "config": plan.config}
+    about = {"folder": run.folder, "first_step": first_step, "experiment": plan.experiment}
     about |= {"seed": run.seed, "fingerprint": run.fingerprint}
-    return [factory(**about) for factory in instantiate(plan.config.logger).values()]
+    return [logger(**about) for logger in plan.experiment.logger.values()]
 
 
 def callbacks(plan: Plan, run: Run, stopwatch: Stopwatch, checkpoints: Checkpoints) -> list[L.Callback]:

@@ -3,11 +3,10 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from omegaconf import DictConfig, OmegaConf
-
+from ..config.experiment import Experiment
 from ..data.datamodule import TaskData
-from ..runs import config_file, folder
-from . import build, machine, pretrain_check
+from ..runs import config_file
+from . import machine, pretrain_check
 from .distributed import Processes, processes
 
 
@@ -37,10 +36,9 @@ class Plan:
     """All seeds of one configuration.
 
     Args:
-        config: resolved, see ``lra.config.prepared``, with the precision and, instead of ``auto``, the padding in use.
+        experiment: with the precision and, instead of ``auto``, the padding in use.
         device: cpu | cuda.
         processes: that share each batch.
-        loss: cross_entropy | mse.
         data: of the task, not yet set up; a seed has its own order of it.
         params: parameters of the model.
         home: folder of the seeds.
@@ -48,10 +46,9 @@ class Plan:
         widened: whether fp32 is used in place of bf16, see ``machine.settled``.
     """
 
-    config: DictConfig
+    experiment: Experiment
     device: str
     processes: Processes
-    loss: str
     data: TaskData
     params: int
     home: Path
@@ -63,44 +60,45 @@ class Plan:
 
     def more_seeds(self, seed: int) -> int:
         """The number of seeds after this one."""
-        seeds = list(self.config.seeds)
+        seeds = list(self.experiment.seeds)
         return len(seeds) - 1 - seeds.index(seed)
 
 
-def resolve(config: DictConfig) -> Plan:
+def resolve(experiment: Experiment) -> Plan:
     """Compute the plan of a configuration, before anything is written.
 
     Raises:
         ValueError: this machine lacks a device, or no model or source can be made of the options.
     """
-    device, shared, o = machine.device(config), processes(config), config.optim
-    asked, config = config.trainer.precision, _padded(machine.settled(config, device))
+    device, shared, o = machine.device(experiment), processes(experiment), experiment.optim
+    asked, experiment = experiment.trainer.precision, _padded(machine.settled(experiment, device))
     if (o.micro_batch or o.batch) % shared.count:  # auto and launched are known only here
         key = "optim.micro_batch" if o.micro_batch else "optim.batch"
         raise ValueError(f"trainer.devices must divide {key} {o.micro_batch or o.batch}, not {shared.count}")
-    if config.pretrain.objective != "none" and not o.micro_batch and config.pretrain.batch % shared.count:
-        raise ValueError(f"trainer.devices must divide pretrain.batch {config.pretrain.batch}, not {shared.count}")
-    model = build.sketch(config)
-    pretrain_check.check(config, model)
+    if experiment.pretrain.objective != "none" and not o.micro_batch and experiment.pretrain.batch % shared.count:
+        raise ValueError(f"trainer.devices must divide pretrain.batch {experiment.pretrain.batch}, not {shared.count}")
+    params = sum(p.numel() for p in experiment.sketch.parameters())
+    machine.check_memory(params)
+    pretrain_check.check(experiment)
     return Plan(
-        config=config,
+        experiment=experiment,
         device=device,
         processes=shared,
-        loss=build.loss(config),
-        data=build.task_data(config),
-        params=sum(p.numel() for p in model.parameters()),
-        home=folder.home(config),
-        title=f"{config.task.name} {config.label}",
-        widened=config.trainer.precision != asked,
+        data=experiment.task_data(),
+        params=params,
+        home=experiment.home,
+        title=f"{experiment.task.name} {experiment.label}",
+        widened=experiment.trainer.precision != asked,
     )
 
 
-def _padded(config: DictConfig) -> DictConfig:
-    """The configuration with the padding of the seeds begun in its folder, or of its task and model, for ``auto``."""
-    if config.data.pad != "auto":
-        return config
-    begun = map(_begun_padding, sorted(folder.home(config).glob(f"seed-*/{config_file.NAME}")))
-    return OmegaConf.merge(config, {"data": {"pad": next(filter(None, begun), build.padding(config))}})
+def _padded(experiment: Experiment) -> Experiment:
+    """The experiment with the padding of the seeds begun in its folder, or of its task and model, for ``auto``."""
+    if experiment.data.pad != "auto":
+        return experiment
+    begun = map(_begun_padding, sorted(experiment.home.glob(f"seed-*/{config_file.NAME}")))
+    pad = next(filter(None, begun), None) or experiment.padding
+    return experiment.changed(data=experiment.data.changed(pad=pad))
 
 
 def _begun_padding(path: Path) -> str | None:

@@ -6,21 +6,19 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from omegaconf import DictConfig, OmegaConf
 from torch import Tensor, nn
 
+from ..config.experiment import Experiment
 from ..console import log
 from ..data.datamodule import Batch
 from ..disk import checksums
 from ..model.pretrainer import Pretrainer, draw_holes
 from ..runs import checkpoint, config_file, evaluations, identity, pretraining
 from ..runs.record import Pretraining
-from . import build, distributed
+from . import distributed
 from .lit_module import LitModule
 from .phase import run_phase
 from .plan import Plan, Run
-
-KEYS = ("lr", "steps", "warmup", "batch", "eval_every")  # of optim, which phase one has of its own
 
 
 def phase_one(plan: Plan, run: Run) -> Pretraining:
@@ -29,20 +27,20 @@ def phase_one(plan: Plan, run: Run) -> Pretraining:
     Raises:
         ValueError: a checkpoint or record cannot be used, or ``pretrain.from`` is of another phase one.
     """
-    choices = identity.choices(plan.config, plan.data.source.provenance) | {"seed": run.seed}
+    choices = identity.choices(plan.experiment, plan.data.source.provenance) | {"seed": run.seed}
     folder, fingerprint = run.folder / pretraining.FOLDER, pretraining.fingerprint(choices)
-    done = distributed.on_rank_zero(lambda: before(plan.config, folder, choices))
+    done = distributed.on_rank_zero(lambda: before(plan.experiment, folder, choices))
     if done:
         return done
-    one = replace(plan, config=phase_config(plan.config))
+    one = replace(plan, experiment=phase_experiment(plan.experiment))
     here = replace(run, folder=folder, title=f"{run.title} {pretraining.FOLDER}", fingerprints=(fingerprint,))
     torch.manual_seed(run.seed)
-    model, data = build.pretrainer(one.config), build.task_data(one.config, run.seed)
-    if compiled := plan.config.trainer.compile:
+    model, data = one.experiment.pretrainer(), one.experiment.task_data(run.seed)
+    if compiled := plan.experiment.trainer.compile:
         model.compile(mode=None if compiled is True else compiled)
-    phase = run_phase(one, here, lit_pretrainer(one.config, model, run.seed), data)
+    phase = run_phase(one, here, lit_pretrainer(one.experiment, model, run.seed), data)
     made = Pretraining(
-        objective=plan.config.pretrain.objective,
+        objective=plan.experiment.pretrain.objective,
         fingerprint=fingerprint,
         loss=None if phase.best_score is None else -phase.best_score,
         best_step=phase.best_step,
@@ -57,15 +55,15 @@ def phase_one(plan: Plan, run: Run) -> Pretraining:
     return made
 
 
-def before(config: DictConfig, folder: Path, choices: dict) -> Pretraining | None:
+def before(experiment: Experiment, folder: Path, choices: dict) -> Pretraining | None:
     """The record of a phase one that is done, in its folder or where ``pretrain.from`` says; None if there is none.
 
     The folder is made.
     """
     folder.mkdir(exist_ok=True)
     path = folder / pretraining.NAME
-    if not path.exists() and (other := config.pretrain["from"]):
-        _take(Path(other), folder, choices)
+    if not path.exists() and (other := experiment.pretrain.from_):
+        _take(other, folder, choices)
     return pretraining.load(path, pretraining.fingerprint(choices)) if path.exists() else None
 
 
@@ -100,22 +98,20 @@ def load_encoder(model: nn.Module, run: Path) -> None:
         raise ValueError(f"{path} does not hold the encoder of this model; delete its folder to run that seed again")
 
 
-def phase_config(config: DictConfig) -> DictConfig:
-    """The configuration of phase one: its own keys of optim, and no logger but metrics.csv."""
-    one = config.copy()
-    one.optim = OmegaConf.merge(config.optim, {key: config.pretrain[key] for key in KEYS} | {"cosine": None})
-    one.logger = {name: logger for name, logger in config.logger.items() if name == "csv"}
-    return one
+def phase_experiment(experiment: Experiment) -> Experiment:
+    """The experiment of phase one: its own options of optim, and no logger but metrics.csv."""
+    csv = {name: logger for name, logger in experiment.logger.items() if name == "csv"}
+    return experiment.changed(optim=experiment.pretrain.of(experiment.optim), logger=csv)
 
 
-def lit_pretrainer(config: DictConfig, model: Pretrainer, seed: int) -> "LitPretrainer":
+def lit_pretrainer(experiment: Experiment, model: Pretrainer, seed: int) -> "LitPretrainer":
     return LitPretrainer(
         model,
-        ratio=config.pretrain.get("ratio"),
-        length=config.task.length,
+        ratio=experiment.pretrain.ratio,
+        length=experiment.task.length,
         seed=seed,
-        optim=dict(config.optim),
-        cycle_momentum=config.protocol.cycle_momentum,
+        optim=dict(experiment.optim),
+        cycle_momentum=experiment.protocol.cycle_momentum,
     )
 
 

@@ -1,40 +1,37 @@
 """Tasks and models that phase one cannot be made of, refused before anything is written."""
 
-from omegaconf import DictConfig
-
-from ..model.classifier import Classifier
+from ..config.experiment import Experiment
 
 
-def check(config: DictConfig, model: Classifier) -> None:
+def check(experiment: Experiment) -> None:
     """Check that a configuration can be pretrained as it says; one without pretraining can.
 
     Args:
-        config: of the run.
-        model: its classifier, perhaps without memory for its weights.
+        experiment: of the run.
 
     Raises:
         ValueError: inputs that are masked for good, a class token, a loss or mask id that the task has no use for, or
             a mechanism that sees the next token.
     """
-    task, own = config.task, config.pretrain
+    task, own = experiment.task, experiment.pretrain
     if own.objective == "none":
         return
     said, pixels = f"pretrain={own.objective}", task.display == "pixels"
     if task.masked_id is not None:
         reason = "which pixels are masked would tell the picture"
         raise ValueError(
-            f"protocol.masked_pixel must be null with {said}, not {config.protocol.masked_pixel}: {reason}"
+            f"protocol.masked_pixel must be null with {said}, not {experiment.protocol.masked_pixel}: {reason}"
         )
-    if config.model.pool in ("cls", "class"):
-        raise ValueError(f"model.pool must be mean, last or flatten with {said}, not {config.model.pool}")
-    if "features" in task and own.loss != "l1":
+    if experiment.model.pool in ("cls", "class"):
+        raise ValueError(f"model.pool must be mean, last or flatten with {said}, not {experiment.model.pool}")
+    if task.features is not None and own.loss != "l1":
         raise ValueError(f"pretrain.loss must be l1 with task={task.name}, whose inputs are real numbers")
-    if "vocab" in task and own.loss == "l1" and not pixels:
+    if task.vocab is not None and own.loss == "l1" and not pixels:
         raise ValueError(f"pretrain.loss must be cross_entropy with task={task.name}, whose inputs are no grey levels")
-    if own.get("mask_id") == "padding" and (pixels or "features" in task):
+    if own.mask_id == "padding" and (pixels or task.features is not None):
         raise ValueError(f"pretrain.mask_id must be own with task={task.name}, which has no id of padding")
-    if own.objective == "next" and not all(_causal(block) for block in model.blocks):
-        raise ValueError(f"pretrain=next: {config.label} sees the tokens ahead; {_remedy(config)}")
+    if own.objective == "next" and not all(_causal(block) for block in experiment.sketch.blocks):
+        raise ValueError(f"pretrain=next: {experiment.label} sees the tokens ahead; {_remedy(experiment)}")
 
 
 def _causal(block) -> bool:
@@ -42,10 +39,10 @@ def _causal(block) -> bool:
     return getattr(getattr(block, "mixer", None), "causal", False)
 
 
-def _remedy(config: DictConfig) -> str:
-    if config.attn.get("causal") is False:
+def _remedy(experiment: Experiment) -> str:
+    if experiment.attn.get("causal") is False:
         return "say attn.causal=true"
-    if config.attn.get("bidirectional"):
+    if experiment.attn.get("bidirectional"):
         return "say attn.bidirectional=false"
     causal = "sdpa, linear, conv, sparse with attn.causal=true"
     return f"{causal} and s4d_*, s5, lru, long_conv with attn.bidirectional=false do not"

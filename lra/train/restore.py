@@ -1,40 +1,38 @@
 """The model of a finished run, as it was trained."""
 
-from omegaconf import DictConfig
-
+from ..config.experiment import Experiment
 from ..data.datamodule import TaskData
 from ..model.classifier import Classifier
 from ..runs import checkpoint
 from ..runs.open import Run
-from . import build
 
 
-def best(run: Run, config: DictConfig) -> Classifier:
+def best(run: Run, experiment: Experiment) -> Classifier:
     """The model with the weights of the best dev score, in eval mode on the CPU.
 
     Args:
         run: with the weights.
-        config: of the model, see ``Run.configuration``.
+        experiment: of the model, see ``Run.configuration``.
 
     Raises:
         ValueError: the weights are missing, damaged or of another model.
     """
-    model = build.classifier(config)
+    model = experiment.classifier()
     checkpoint.load_weights(model, run.weights)
     return model.eval()
 
 
-def trained(run: Run, config: DictConfig) -> tuple[Classifier, TaskData]:
+def trained(run: Run, experiment: Experiment) -> tuple[Classifier, TaskData]:
     """The best model of a run and its data.
 
     Raises:
         ValueError: the mechanism cannot run here, or weights or data are missing, damaged or of another model.
     """
-    if reason := build.unavailable(config):
+    if reason := experiment.unavailable:
         raise ValueError(reason)
     if not run.weights.exists():
         reason = "it has not reached its first evaluation, or was copied without it"
         raise ValueError(f"{run.folder} has no {run.weights.name}: {reason}")
-    data = build.task_data(config)
+    data = experiment.task_data()
     data.setup()
-    return best(run, config), data
+    return best(run, experiment), data

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import lightning as L
 from lightning.pytorch.strategies import DDPStrategy
-from omegaconf import DictConfig
 from torch import nn
 
+from ..config.experiment import Experiment
 from ..data.datamodule import TaskData
 from .heap import Trim
 from .lit_module import LitClassifier
@@ -27,15 +27,15 @@ def quiet() -> None:
     warnings.filterwarnings("ignore", message=".*lr_scheduler.step\\(\\).*before.*optimizer.step\\(\\).*")
 
 
-def lit_classifier(config: DictConfig, model: nn.Module, *, loss: str, seed: int) -> LitClassifier:
-    """A classifier with the metric, the loss, the optimiser and the schedule of a configuration."""
+def lit_classifier(experiment: Experiment, model: nn.Module, *, seed: int) -> LitClassifier:
+    """A classifier with the metric, the loss, the optimiser and the schedule of an experiment."""
     return LitClassifier(
         model,
-        metric=config.task.metric,
-        loss=loss,
+        metric=experiment.task.metric,
+        loss=experiment.task.loss,
         seed=seed,
-        optim=dict(config.optim),
-        cycle_momentum=config.protocol.cycle_momentum,
+        optim=dict(experiment.optim),
+        cycle_momentum=experiment.protocol.cycle_momentum,
     )
 
 
@@ -52,7 +52,7 @@ def trainer(plan: Plan, callbacks: Sequence[L.Callback] = (), **options) -> L.Tr
         strategy=DDPStrategy(broadcast_buffers=False) if several else "auto",
         plugins=[plan.processes.environment],
         use_distributed_sampler=False,
-        precision=PRECISIONS[plan.config.trainer.precision],
+        precision=PRECISIONS[plan.experiment.trainer.precision],
         enable_checkpointing=False,
         enable_progress_bar=False,
         enable_model_summary=False,
@@ -62,7 +62,7 @@ def trainer(plan: Plan, callbacks: Sequence[L.Callback] = (), **options) -> L.Tr
 
 def evaluate(plan: Plan, model: nn.Module, data: TaskData) -> tuple[float, float]:
     """Score a model on every example of dev, and of test."""
-    module, tester = lit_classifier(plan.config, model, loss=plan.loss, seed=0), trainer(plan, logger=False)
+    module, tester = lit_classifier(plan.experiment, model, seed=0), trainer(plan, logger=False)
     tester.validate(module, data, verbose=False)
     val = module.score
     tester.test(module, data, verbose=False)

@@ -9,7 +9,6 @@ from lra.attention.linear import Linear
 from lra.attention.sdpa import SDPA
 from lra.attention.softmax import Softmax
 from lra.ops.varlen import VarlenLayout
-from lra.train import build
 
 L = 130  # more than two blocks
 CAUSAL = [
@@ -30,7 +29,7 @@ CAUSAL = [
 
 def mixer(name, *overrides):
     torch.manual_seed(0)
-    return build.block_factory(config(name, f"task.length={L}", "model.dim=16", *overrides))().mixer.double().eval()
+    return config(name, f"task.length={L}", "model.dim=16", *overrides).block_factory()().mixer.double().eval()
 
 
 @pytest.mark.parametrize("name, option", CAUSAL)

@@ -6,7 +6,6 @@ from conftest import config
 from lra.attention.base import Sizes
 from lra.attention.controls import Identity, Mean
 from lra.attention.softmax import Softmax
-from lra.train import build
 
 SIZES = Sizes(heads=2, head_dim=3, value_dim=5, length=6)
 
@@ -32,7 +31,5 @@ def test_none_is_softmax_attention_of_each_token_to_itself():
 
 
 def test_controls_have_the_parameters_of_exact_attention():
-    shapes = [
-        {k: p.shape for k, p in build.classifier(config(n)).state_dict().items()} for n in ("sdpa", "mean", "none")
-    ]
+    shapes = [{k: p.shape for k, p in config(n).classifier().state_dict().items()} for n in ("sdpa", "mean", "none")]
     assert shapes[0] == shapes[1] == shapes[2]

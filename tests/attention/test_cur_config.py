@@ -13,8 +13,8 @@ from lra.config.compose import compose
 from lra.ops import cur
 from lra.runs import identity
 from lra.runs.open import Run, unflatten
-from lra.studies.transfer.graft import configs
-from lra.train import build
+from lra.studies.transfer.graft import experiments
+from lra.studies.transfer.options import TransferOptions
 
 WORDS = [name for name in MECHANISMS if "cur_" in name]
 
@@ -26,7 +26,7 @@ def class_tokens(model):
 @pytest.mark.parametrize("pool", ["mean", "cls", "flatten"])
 @pytest.mark.parametrize("name", WORDS)
 def test_the_class_token_is_kept_where_it_is_pooled(name, pool):
-    model = build.classifier(config(name, f"model.pool={pool}", "attn.count=8"))
+    model = config(name, f"model.pool={pool}", "attn.count=8").classifier()
     assert class_tokens(model) == [pool == "cls"] * 2
 
 
@@ -34,7 +34,7 @@ def test_the_class_token_is_kept_where_it_is_pooled(name, pool):
 def test_rows_and_columns_of_a_pooled_class_token_hold_it(name, monkeypatch):
     """However little it scores."""
     torch.manual_seed(0)
-    model = build.classifier(config(name, "model.pool=cls", "attn.count=2")).eval()
+    model = config(name, "model.pool=cls", "attn.count=2").classifier().eval()
     seen, select = [], cur.select
 
     def recorded(*args, **options):
@@ -51,7 +51,7 @@ def test_rows_and_columns_of_a_pooled_class_token_hold_it(name, monkeypatch):
 @pytest.mark.parametrize("said", [True, False])
 def test_what_is_said_holds_and_is_part_of_the_label_if_it_changes_anything(pool, said):
     chosen = config("cur_plus", f"model.pool={pool}", f"attn.class_token={str(said).lower()}")
-    assert class_tokens(build.classifier(chosen)) == [said] * 2
+    assert class_tokens(chosen.classifier()) == [said] * 2
     assert chosen.label == ("cur_plus" if said == (pool == "cls") else f"cur_plus-class_token={said}")
     assert config("cur_plus", f"model.pool={pool}", "attn.count=8").label == "cur_plus-count=8"
 
@@ -68,10 +68,13 @@ def test_a_transfer_follows_its_run_and_old_runs_stay_what_they_were():
     for pool in ("mean", "cls"):
         choices = identity.choices(config("cur_abs", f"model.pool={pool}"), {}) | {"attn.class_token": False}
         run = Run(Path("x"), choices, SimpleNamespace(**told))
-        assert run.configuration("data").attn.class_token is False
+        assert run.configuration("data").attn.get("class_token") is False
         assert unflatten(choices)["attn"]["class_token"] is False
         for word, expected in (None, pool == "cls"), ("true", True), ("false", False):
             said = [f"attn.class_token={word}"] if word else []
-            assert configs(run, compose("transfer", ["run=x", "attn=cur_plus", *said]))[1].attn.class_token is expected
-    labels = [compose("transfer", ["run=x", "attn=cur_abs", f"attn.class_token={w}"]).label for w in ("true", "false")]
+            target = experiments(run, compose(TransferOptions, ["run=x", "attn=cur_plus", *said]))[1]
+            assert target.attn.get("class_token") is expected
+    labels = [
+        compose(TransferOptions, ["run=x", "attn=cur_abs", f"attn.class_token={w}"]).label for w in ("true", "false")
+    ]
     assert labels == ["cur_abs-class_token=True", "cur_abs-class_token=False"]

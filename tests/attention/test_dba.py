@@ -7,7 +7,6 @@ from test_luna import DIM, HEADS, L, N, mask, x
 
 from lra.attention.base import Sizes
 from lra.attention.dba import DBA
-from lra.train import build
 
 LATENTS, WIDTH = 3, 6
 
@@ -62,7 +61,7 @@ def test_is_its_definition_over_two_layers(masked):
 
 
 def test_only_the_first_layer_learns_where_the_latents_start():
-    model = build.classifier(config("dba", "task.length=32"))
+    model = config("dba", "task.length=32").classifier()
     starts = [name for name, _ in model.named_parameters() if name.endswith("start")]
     assert starts == ["blocks.0.start"]
     model(torch.randint(31, (2, 1, 32))).square().sum().backward()

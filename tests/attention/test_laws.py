@@ -5,11 +5,9 @@ import copy
 import pytest
 import torch
 from conftest import KERNELS, MECHANISMS, config
-from hydra.utils import get_class
 
 from lra.attention.base import Attention, Mixer
 from lra.ops.segments import real_first
-from lra.train import build
 
 LENGTH, DIM = 128, 16
 LENGTHS = (128, 97, 70, 3)  # real tokens of the examples of a batch: full, odd, and fewer than every default count
@@ -34,7 +32,7 @@ def block(name, *overrides, length=LENGTH):
     torch.manual_seed(0)
     if name in KERNELS:
         overrides = ("model.heads=1", *overrides)
-    made = build.block_factory(config(name, f"task.length={length}", f"model.dim={DIM}", *overrides))()
+    made = config(name, f"task.length={length}", f"model.dim={DIM}", *overrides).block_factory()()
     if name in KERNELS:
         made.register_forward_pre_hook(lambda _, args: (args[0].float(), *args[1:]))
         return made.eval()
@@ -105,7 +103,7 @@ def test_evaluation_is_repeatable_and_keeps_no_state(name):
 @pytest.mark.parametrize("name", MECHANISMS)
 def test_dropout_acts_in_training_or_is_refused(name):
     words = (name, "model.dropout=0", "++attn.dropout=0.5")
-    kind = get_class(config(name).attn._target_)
+    kind = config(name).attn.function
     if issubclass(kind, Attention | Mixer) and not kind.drops:
         with pytest.raises(ValueError, match=rf"^attn.dropout must be 0, not 0.5: {kind.__name__} has none"):
             block(*words)

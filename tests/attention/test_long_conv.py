@@ -6,7 +6,7 @@ from conftest import config
 
 from lra.attention.base import Sizes
 from lra.attention.long_conv import LongConv
-from lra.train import build, optim
+from lra.train import optim
 
 DIM, L = 3, 11
 
@@ -53,7 +53,7 @@ def test_dropout_is_of_the_kernel_and_in_training_only():
 
 
 def test_the_kernel_learns_at_its_own_rate():
-    model = build.classifier(config("long_conv", "attn.rate=0.1"))
+    model = config("long_conv", "attn.rate=0.1").classifier()
     options = {"lr": 0.01, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.05, "clip_norm": None}
     main, slow = optim.adamw(model, options).param_groups
     assert {id(p) for p in slow["params"]} == {id(block.mixer.weights) for block in model.blocks}

@@ -6,7 +6,6 @@ from conftest import config
 
 from lra.attention.base import Sizes
 from lra.attention.luna import Luna
-from lra.train import build
 
 N, L, DIM, HEADS, ROWS = 2, 9, 8, 2, 3
 
@@ -77,7 +76,7 @@ def test_memory_that_is_handed_on_does_not_grow_with_the_row():
 
 
 def test_only_the_first_layer_learns_where_the_packed_sequence_starts():
-    model = build.classifier(config("luna", "task.length=32", "attn.rows=4"))
+    model = config("luna", "task.length=32", "attn.rows=4").classifier()
     starts = [name for name, _ in model.named_parameters() if name.endswith("start")]
     assert starts == ["blocks.0.start"]
     model(torch.randint(31, (2, 1, 32))).square().sum().backward()

@@ -11,7 +11,6 @@ from test_laws import block, holes, inputs, same
 
 from lra.attention.base import Sizes
 from lra.attention.psf import PSF
-from lra.train import build
 
 DIM, L = 6, 11
 SIZES = Sizes(heads=2, head_dim=3, value_dim=3, length=16)
@@ -161,7 +160,7 @@ def test_plain_block_is_the_mixer_alone_and_keeps_the_laws(pattern):
 def test_plain_block_has_the_published_parameters():
     """Pathfinder (docs/sources.md, PSF-Attn): g 32 -> 128 -> 32 and 11 times f 32 -> 128 -> 12, nothing else."""
     sizes = ("model.dim=32", "task.length=1024", "attn.factors=11", "attn.links=12")
-    made = build.block_factory(config("psf", "block=plain", *sizes, "attn.hidden=128", "attn.value_hidden=128"))()
+    made = config("psf", "block=plain", *sizes, "attn.hidden=128", "attn.value_hidden=128").block_factory()()
     mlp = lambda i, h, o: (i + 1) * h + (h + 1) * o
     assert sum(p.numel() for p in made.parameters()) == mlp(32, 128, 32) + 11 * mlp(32, 128, 12)
 

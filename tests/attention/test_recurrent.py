@@ -13,7 +13,7 @@ from lra.attention.lru import LRU
 from lra.attention.s4d import S4D
 from lra.attention.s5 import S5
 from lra.ops.ssm import hippo_legs
-from lra.train import build, optim
+from lra.train import optim
 
 DIM, STATES, L = 3, 8, 13
 SIZES = Sizes(heads=1, head_dim=DIM, value_dim=DIM, length=L)
@@ -207,7 +207,7 @@ OPTIM = {"lr": 0.01, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.07, "
     ],
 )
 def test_states_learn_at_their_own_rate(words, state, decayed):
-    model = build.classifier(config(words, "attn.rate=0.25"))
+    model = config(words, "attn.rate=0.25").classifier()
     names = {id(p): name.rpartition(".")[2] for name, p in model.named_parameters()}
     main, *rest = optim.adamw(model, OPTIM).param_groups
     groups = {decay: set() for decay in (0.0, 0.07)}

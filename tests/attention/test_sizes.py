@@ -7,7 +7,6 @@ from conftest import config
 from lra.attention.base import Attention, Mixer, Sizes
 from lra.attention.luna import Luna
 from lra.ops.varlen import VarlenLayout
-from lra.train import build
 
 SIZES = {"heads": 2, "head_dim": 4, "value_dim": 4, "length": 16}
 
@@ -42,7 +41,7 @@ def test_sizes_are_frozen_and_dropout_is_a_share():
 
 def test_a_mechanism_without_a_constructor_is_told_the_sizes_and_takes_dropout():
     words = ("task.length=32", "model.heads=4", "model.head_dim=8", "+attn.dropout=0.25")
-    model = build.classifier(config(f"{__name__}.Bare", *words))
+    model = config(f"{__name__}.Bare", *words).classifier()
     told = Sizes(heads=4, head_dim=8, value_dim=8, length=32, dropout=0.25)
     assert [part.sizes for part in mechanisms(model)] == [told] * 2
 
@@ -50,8 +49,8 @@ def test_a_mechanism_without_a_constructor_is_told_the_sizes_and_takes_dropout()
 @pytest.mark.parametrize("name", ["softmax", "linformer", "psf", "transformer_ls", "synthesizer"])
 def test_dropout_is_an_option_of_the_mechanisms_that_have_one_and_is_converted(name):
     made = config(name, "++attn.dropout=1")
-    assert type(made.attn.dropout) is float
-    parts = mechanisms(build.classifier(made)) or mechanisms(build.classifier(made), Mixer)
+    assert type(made.attn.get("dropout")) is float
+    parts = mechanisms(made.classifier()) or mechanisms(made.classifier(), Mixer)
     assert [part.sizes.dropout for part in parts] == [1.0] * 2
     with pytest.raises(ValueError, match=r"^attn.dropout must be a number from 0 to 1, not 2"):
         config(name, "++attn.dropout=2")
@@ -59,7 +58,7 @@ def test_dropout_is_an_option_of_the_mechanisms_that_have_one_and_is_converted(n
 
 def test_a_whole_block_has_the_dropout_of_the_model_or_its_own():
     for words, dropout in (((), 0.3), (("+attn.dropout=0.2",), 0.2)):
-        model = build.classifier(config("luna", "model.dropout=0.3", *words))
+        model = config("luna", "model.dropout=0.3", *words).classifier()
         assert [part.dropout.p for part in mechanisms(model, Luna)] == [dropout] * 2
 
 
@@ -80,13 +79,13 @@ def test_a_whole_block_has_the_dropout_of_the_model_or_its_own():
 )
 def test_messages_name_options_as_the_command_line_does(name, word, message):
     with pytest.raises(ValueError, match=f"^{message}"):
-        build.classifier(config(name, word))
+        config(name, word).classifier()
 
 
 def test_an_error_about_something_else_stays_what_it_is():
     made = config(f"{__name__}.Broken")
     with pytest.raises(ValueError, match=r"^numbers of rows do not match$"):
-        build.classifier(made)
+        made.classifier()
 
 
 def test_packed_rows_are_padded_for_a_mechanism_without_varlen():

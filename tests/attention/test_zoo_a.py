@@ -6,7 +6,7 @@ from conftest import config
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from lra.config.compose import compose
-from lra.train import build
+from lra.config.experiment import Experiment
 
 LINEAR = ["soft_fixed", "psf", "psf_original", "linear", "linear_unnormalised", "performer", "performer_relu", "rfa"]
 
@@ -28,15 +28,15 @@ PARAMETERS = {
 
 @pytest.mark.parametrize("name", PARAMETERS)
 def test_parameters_of_the_protocol_model(name):
-    model = build.classifier(compose("train", ["task=listops", f"attn={name}"]))
+    model = compose(Experiment, ["task=listops", f"attn={name}"]).classifier()
     assert sum(p.numel() for p in model.parameters()) == PARAMETERS[name]
 
 
 def block(name, length):
     torch.manual_seed(0)
     cfg = config(name)
-    cfg.task.length = length
-    return build.block_factory(cfg)()
+    cfg = cfg.changed(task=cfg.task.changed(length=length))
+    return cfg.block_factory()()
 
 
 LENGTHS = [(name, n) for name in LINEAR for n in (128, 1024, 2048, 4096, 16384)]

@@ -7,7 +7,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from lra.config.compose import compose
-from lra.train import build
+from lra.config.experiment import Experiment
 
 LINEAR = ("linformer", "luna", "transformer_ls")
 FUSED = ("synthesizer", "synthesizer_dense")  # quadratic in time, not in memory
@@ -45,8 +45,8 @@ class NoSquare(TorchDispatchMode):
 def block(name, length, *overrides):
     torch.manual_seed(0)
     cfg = config(name, *overrides)
-    cfg.task.length = length
-    return build.block_factory(cfg)()
+    cfg = cfg.changed(task=cfg.task.changed(length=length))
+    return cfg.block_factory()()
 
 
 @pytest.mark.parametrize(("name", "options"), BLOCKS)
@@ -69,7 +69,7 @@ def test_the_square_detector_sees_exact_attention():
 @pytest.mark.parametrize("name", ALL)
 def test_number_of_parameters(name):
     with torch.device("meta"):
-        model = build.classifier(compose("train", ["task=listops", "budget=paper", f"attn={name}"]))
+        model = compose(Experiment, ["task=listops", "budget=paper", f"attn={name}"]).classifier()
     assert sum(p.numel() for p in model.parameters()) == PARAMETERS[name]
 
 

@@ -5,7 +5,7 @@ import torch
 from test_zoo_c import NoSquare, block
 
 from lra.config.compose import compose
-from lra.train import build
+from lra.config.experiment import Experiment
 
 # Encoder of the LRA protocol on ListOps (d 64, 2 heads of 32, length 2048, 2 layers); softmax has 209,802, of them
 # 2 x 16,640 in the projections of attention.
@@ -24,7 +24,7 @@ PARAMETERS = {
 @pytest.mark.parametrize("name", PARAMETERS)
 def test_number_of_parameters(name):
     with torch.device("meta"):
-        model = build.classifier(compose("train", ["task=listops", "budget=paper", f"attn={name}"]))
+        model = compose(Experiment, ["task=listops", "budget=paper", f"attn={name}"]).classifier()
     assert sum(p.numel() for p in model.parameters()) == PARAMETERS[name]
 
 

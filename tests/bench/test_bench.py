@@ -15,14 +15,15 @@ from lra.attention.sdpa import SDPA
 from lra.bench import contestants, profile, roofline, workloads
 from lra.bench import run as run_module
 from lra.bench.__main__ import bench
+from lra.bench.options import BenchOptions
 from lra.bench.released_cur import Published
 from lra.bench.sdpa_backends import Exact
 from lra.config import CONF
 from lra.config.compose import compose
+from lra.config.experiment import Experiment
 from lra.model.dropout import Dropout
 from lra.runs import bench_record
 from lra.runs.open import scan
-from lra.train import build
 
 PRESETS = sorted(path.stem for path in (CONF / "preset").glob("*.yaml"))
 SIZES = Sizes(heads=2, head_dim=8, value_dim=8, length=96)
@@ -97,7 +98,7 @@ def test_unknown_backend_is_refused():
 def small(runs, *words):
     """The smallest benchmark: one length, one sample."""
     words = ["n=64", "batch=1", "head_dim=8", "repeats=1", "warmup=0", f"runs={runs}", "device=cpu", *words]
-    return compose("bench", words)
+    return compose(BenchOptions, words)
 
 
 @pytest.fixture(autouse=True)
@@ -123,10 +124,8 @@ def written(runs):
 
 @pytest.fixture(scope="module")
 def presets():
-    found = {preset: compose("bench", [f"preset={preset}"]) for preset in PRESETS}
-    for config in found.values():
-        config.mechanisms = contestants.names(config.mechanisms)
-    return found
+    found = {preset: compose(BenchOptions, [f"preset={preset}"]) for preset in PRESETS}
+    return {preset: made.changed(mechanisms=contestants.names(made.mechanisms)) for preset, made in found.items()}
 
 
 @pytest.mark.parametrize("preset", PRESETS)
@@ -139,18 +138,18 @@ def test_presets_compose(presets, preset):
 def test_every_name_of_a_preset_resolves(presets):
     names = {name for config in presets.values() for name in config.mechanisms} - set(contestants.mechanisms())
     for name in sorted(names):
-        made = contestants.config(name, ["task=text", "model.heads=16", "model.head_dim=64", "model.dim=1024"])
+        made = contestants.experiment(name, ["task=text", "model.heads=16", "model.head_dim=64", "model.dim=1024"])
         assert made.label == name
-        if build.unavailable(made) is None:
-            build.block_factory(made)()
+        if made.unavailable is None:
+            made.block_factory()()
 
 
 def test_names():
     assert contestants.names("cur_abs") == ["cur_abs"]
     assert contestants.names(["naive", "all", "sdpa"])[0] == "naive" and "custom" not in contestants.names("all")
-    made = contestants.config("cur_step-count=16-pinv.steps=6", ["task=text"])
-    assert (made.attn.count, made.attn.pinv.steps, made.attn.score) == (16, 6, "step")
-    assert contestants.config("published-count=16", ["task=text"]).attn._target_ == "lra.bench.released_cur.Published"
+    made = contestants.experiment("cur_step-count=16-pinv.steps=6", ["task=text"])
+    assert (made.attn.get("count"), made.attn.get("pinv").get("steps"), made.attn.get("score")) == (16, 6, "step")
+    assert contestants.experiment("published-count=16", ["task=text"]).attn.path == "lra.bench.released_cur.Published"
     for wrong in (["cur_best"], ["cur_abs", "soft_max-count=3"]):
         with pytest.raises(ValueError, match=rf"mechanisms: {wrong[-1]} is not one of all, .*cur_abs.*published"):
             contestants.names(wrong)
@@ -251,14 +250,14 @@ def test_steps_in_several_dtypes_are_measured_in_turn(tmp_path, monkeypatch):
 
 
 def test_training_step_trains(tmp_path):
-    made = contestants.config("cur_abs", ["task=listops", "budget=smoke", "optim.lr=0.01"])
+    made = contestants.experiment("cur_abs", ["task=listops", "budget=smoke", "optim.lr=0.01"])
     torch.manual_seed(0)
-    model = build.classifier(made).eval()
+    model = made.classifier().eval()
     batch = workloads.random_batch(made, "cpu")
     assert batch.inputs.shape == (8, 1, 128) and batch.mask is None and batch.inputs.min() >= 1
     seen = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(build, "classifier", lambda config: model)
+        patch.setattr(Experiment, "classifier", lambda experiment: model)
         patch.setattr(
             workloads.lit_module, "loss", lambda *a, f=workloads.lit_module.loss: (seen.append(f(*a)), seen[-1])[1]
         )
@@ -271,7 +270,7 @@ def test_training_step_trains(tmp_path):
 def test_the_published_step_with_torchs_dropout():
     counts = []
     for name in ("published", "published-torch_dropout=true"):
-        parts = list(workloads.classifier(contestants.config(name, ["task=listops", "budget=smoke"])).modules())
+        parts = list(workloads.classifier(contestants.experiment(name, ["task=listops", "budget=smoke"])).modules())
         counts.append([sum(type(part) is kind and part.p == 0.1 for part in parts) for kind in (Dropout, nn.Dropout)])
     assert counts == [[7, 0], [0, 7]]  # the embedding's; in each of two layers the mixer's and the MLP's two
 
@@ -361,12 +360,12 @@ def test_the_bytes_of_the_roofline_are_those_of_queries_keys_and_values(tmp_path
 
 
 def test_a_profile_may_be_longer_than_the_budget(capfd):
-    run(compose("bench", ["what=profile", "mechanisms=mean", "n=64", "batch=2", "tasks=listops", "budget=smoke"]))
+    run(compose(BenchOptions, ["what=profile", "mechanisms=mean", "n=64", "batch=2", "tasks=listops", "budget=smoke"]))
     assert "listops mean" in capfd.readouterr().out
 
 
 def test_profile_sums_to_the_step(capfd):
-    run(compose("bench", ["what=profile", "mechanisms=cur_abs", "n=64", "batch=2", "steps=2", "tasks=listops"]))
+    run(compose(BenchOptions, ["what=profile", "mechanisms=cur_abs", "n=64", "batch=2", "steps=2", "tasks=listops"]))
     out = capfd.readouterr().out
     assert "listops cur_abs" in out and "not arithmetic" in out and "matrix products" in out
     *parts, rest = [float(share) for share in re.findall(r"^ *all .*?(-?[\d.]+)%", out, re.MULTILINE)]

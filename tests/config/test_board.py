@@ -4,14 +4,15 @@ import pytest
 
 from lra.config import CONF
 from lra.config.compose import compose
-from lra.train import build
+from lra.config.experiment import Experiment
+from lra.sweep.options import SweepOptions
 
 TASKS = sorted(path.stem for path in (CONF / "experiment").glob("board_*.yaml"))
 
 
 @pytest.mark.parametrize("experiment", TASKS)
 def test_a_task_of_the_board(experiment):
-    config = compose("train", [f"experiment={experiment}", "attn=cur_abs"])
+    config = compose(Experiment, [f"experiment={experiment}", "attn=cur_abs"])
     task, model, optim = config.task, config.model, config.optim
     assert (config.study, config.budget, config.protocol.name, f"board_{task.name}") == (
         "board",
@@ -21,8 +22,8 @@ def test_a_task_of_the_board(experiment):
     )
     assert model.dropout == 0 and model.head.kind == "gelu" and optim.own_lr_max == 1e-3
     assert config.attn.count == task.length // 8
-    assert build.classifier(config).head.mlp[1].__class__.__name__ == "GELU"
+    assert config.classifier().head.mlp[1].__class__.__name__ == "GELU"
 
 
 def test_the_sweep_has_every_task_of_the_board():
-    assert sorted(compose("sweep", ["sweep=board"]).tasks) == TASKS
+    assert sorted(compose(SweepOptions, ["sweep=board"]).tasks) == TASKS

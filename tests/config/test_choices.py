@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from lra.config.compose import compose
+from lra.config.experiment import Experiment
 from lra.runs import identity
 
 with Path(__file__).with_name("choices.csv").open() as _file:
@@ -18,5 +19,5 @@ with Path(__file__).with_name("choices.csv").open() as _file:
 )
 def test_label_and_choices_are_those_of_the_table(row):
     """In canonical form, so that an option that is added with the value in effect before changes no line."""
-    made = compose("train", row["words"].split())
+    made = compose(Experiment, row["words"].split())
     assert (made.label, identity.fingerprint(identity.choices(made, {}))) == (row["label"], row["fingerprint"])

@@ -16,17 +16,17 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf
 from support.commands import run
 
-from data_prep.__main__ import prepare
+from data_prep.__main__ import PrepareOptions, prepare
 from lra.config import CONF
-from lra.config.compose import compose, data_command, folders, quoted
+from lra.config.compose import compose, folders, quoted
 from lra.config.entry import follow
 from lra.config.errors import explain
+from lra.config.experiment import Experiment
 from lra.config.help import manual
 from lra.data.datamodule import Batch
 from lra.disk import atomic
-from lra.runs import evaluations, folder, identity
+from lra.runs import evaluations, identity
 from lra.runs.folder import settle
-from lra.train import build
 from lra.train import lit_module as module
 from lra.train.__main__ import train
 from lra.train.plan import resolve
@@ -40,7 +40,7 @@ def batch(cfg, width, rows=4, seed=0):
     g = torch.Generator().manual_seed(seed)
     shape = (rows, cfg.task.towers, width)
     mask = torch.arange(width) < torch.randint(width // 2, width + 1, shape[:2], generator=g)[..., None]
-    if "features" in cfg.task:
+    if cfg.task.features is not None:
         return Batch(torch.randn(*shape, cfg.task.features, generator=g), mask, torch.rand(rows, generator=g))
     inputs = torch.randint(1, min(16, cfg.task.vocab), shape, generator=g) * mask
     return Batch(inputs, mask, torch.randint(0, cfg.task.outputs, (rows,), generator=g))
@@ -51,7 +51,7 @@ def test_every_mechanism_builds_and_takes_a_step(name):
     cfg = config(name)
     resolve(cfg)
     torch.manual_seed(0)
-    model = build.classifier(cfg)
+    model = cfg.classifier()
     example = batch(cfg, cfg.task.length, rows=1 if name in KERNELS else 4)
     optimiser = torch.optim.AdamW(model.parameters(), lr=1e-3)
     before = module.loss(model.eval(), example)
@@ -67,20 +67,20 @@ def test_every_mechanism_builds_and_takes_a_step(name):
 )
 @pytest.mark.parametrize("task", TASKS)
 def test_every_task_composes_and_builds(task, protocol, budget):
-    cfg = compose("train", [f"task={task}", "attn=cur_abs", f"protocol={protocol}", f"budget={budget}"])
+    cfg = compose(Experiment, [f"task={task}", "attn=cur_abs", f"protocol={protocol}", f"budget={budget}"])
     resolve(cfg)
-    build.task_data(cfg)
-    build.classifier(cfg)
+    cfg.task_data()
+    cfg.classifier()
 
 
 @pytest.mark.parametrize("protocol", ["paper", "clean"])
 @pytest.mark.parametrize("task", TASKS)
 def test_every_smoke_schedule_runs_to_its_end(task, protocol):
-    cfg = compose("train", [f"task={task}", "attn=cur_step", f"protocol={protocol}", "budget=smoke"])
+    cfg = compose(Experiment, [f"task={task}", "attn=cur_step", f"protocol={protocol}", "budget=smoke"])
     training = module.LitClassifier(
-        build.classifier(cfg),
+        cfg.classifier(),
         metric=cfg.task.metric,
-        loss=build.loss(cfg),
+        loss=cfg.task.loss,
         seed=0,
         optim=dict(cfg.optim),
         cycle_momentum=cfg.protocol.cycle_momentum,
@@ -97,13 +97,13 @@ def test_every_smoke_schedule_runs_to_its_end(task, protocol):
 @pytest.mark.parametrize("experiment", EXPERIMENTS)
 def test_every_experiment_composes_builds_and_takes_a_step(experiment):
     words = [f"experiment={experiment}"]
-    if experiment.startswith("curformer"):  # the others choose their own
+    if experiment.startswith(("curformer", "board")):  # the others choose their own
         words.append("attn=cur_abs")
     for smaller in ((), ("budget=smoke", "model.layers=1")):
-        cfg = compose("train", [*words, *smaller])
+        cfg = compose(Experiment, [*words, *smaller])
         resolve(cfg)
-    model = build.classifier(cfg)
-    module.loss(model, batch(cfg, min(cfg.task.length, 256), rows=2), build.loss(cfg)).backward()
+    model = cfg.classifier()
+    module.loss(model, batch(cfg, min(cfg.task.length, 256), rows=2), cfg.task.loss).backward()
     assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
 
 
@@ -111,20 +111,20 @@ def test_every_experiment_composes_builds_and_takes_a_step(experiment):
     "words", ["attn.count=8 model.pool=cls", "attn.pinv.steps=3 optim.lr=1 data.pad=none", "task.length=64"]
 )
 def test_the_tests_own_way_to_compose_is_that_of_the_commands(words):
-    whole = compose("train", [*SMOKE, "attn=cur_abs", *words.split()])
-    assert OmegaConf.to_container(config("cur_abs", *words.split())) == OmegaConf.to_container(whole)
+    whole = compose(Experiment, [*SMOKE, "attn=cur_abs", *words.split()])
+    assert config("cur_abs", *words.split()) == whole
 
 
 def test_an_experiment_replaces_the_defaults():
-    cfg = compose("train", ["experiment=curformer_listops", "attn=cur_abs"])
+    cfg = compose(Experiment, ["experiment=curformer_listops", "attn=cur_abs"])
     o = cfg.optim
     assert (cfg.study, o.lr, o.steps, o.warmup) == ("curformer_listops-paper-paper", 7e-4, 20000, 1500)
     assert (o.batch, o.micro_batch, o.eval_every) == (128, 32, 100)
-    assert data_command(cfg) == "python -m data_prep task=listops"
+    assert cfg.data_source().command == "python -m data_prep task=listops"
 
 
 def test_an_experiment_has_the_last_word():
-    cfg = compose("train", ["experiment=curformer_listops", "attn=cur_abs"])
+    cfg = compose(Experiment, ["experiment=curformer_listops", "attn=cur_abs"])
     assert (cfg.optim.steps, cfg.optim.batch, cfg.study) == (20_000, 128, "curformer_listops-paper-paper")
 
 
@@ -149,7 +149,7 @@ def test_a_class_of_the_users_own_is_labelled_by_its_name(tmp_path, monkeypatch)
     monkeypatch.syspath_prepend(tmp_path)
 
     def label(*words):
-        return compose("train", ["task=listops", "attn=custom", *words]).label
+        return compose(Experiment, ["task=listops", "attn=custom", *words]).label
 
     assert label("attn._target_=own_classes.AFT") == "AFT"
     assert label("attn._target_=own_classes.AFT", "+attn.head_mix=2", "+attn.depth=3") == "AFT-depth=3-head_mix=2"
@@ -162,11 +162,13 @@ def test_two_classes_of_one_name_are_two_configurations(tmp_path, data_root, mon
         (tmp_path / f"{name}.py").write_text(OWN)
     monkeypatch.syspath_prepend(tmp_path)
     words = ["task=listops", "budget=smoke", f"runs={tmp_path}", "seeds=[0]", f"data.root={data_root}", "attn=custom"]
-    first, second = (compose("train", [*words, f"attn._target_={path}"]) for path in ("own_one.AFT", "own_other.AFT"))
-    home = folder.home(first) / "seed-0"
-    assert home == folder.home(second) / "seed-0"
+    first, second = (
+        compose(Experiment, [*words, f"attn._target_={path}"]) for path in ("own_one.AFT", "own_other.AFT")
+    )
+    home = first.home / "seed-0"
+    assert home == second.home / "seed-0"
     home.mkdir(parents=True)
-    choices = [identity.choices(made, build.task_data(made).source.provenance) for made in (first, second)]
+    choices = [identity.choices(made, made.task_data().source.provenance) for made in (first, second)]
     atomic.write(home / "config.yaml", yaml.safe_dump(choices[0]))
     (home / evaluations.NAME).touch()  # something was made
     settle(home, choices[0])
@@ -175,8 +177,8 @@ def test_two_classes_of_one_name_are_two_configurations(tmp_path, data_root, mon
 
 
 def test_custom_mechanism_needs_no_fork():
-    cfg = compose("train", ["task=listops", "budget=smoke", "attn=custom", "attn._target_=lra.attention.sdpa.SDPA"])
-    model = build.classifier(cfg)
+    cfg = compose(Experiment, ["task=listops", "budget=smoke", "attn=custom", "attn._target_=lra.attention.sdpa.SDPA"])
+    model = cfg.classifier()
     assert type(model.blocks[0].mixer.attention).__name__ == "SDPA"
 
 
@@ -195,8 +197,8 @@ def test_a_mechanism_that_cannot_run_here_is_refused_or_skipped(tmp_path, monkey
         assert stop is None and error.startswith("skipped: attn=") and reason in error
     monkeypatch.setenv("TRITON_INTERPRET", "1")
     cfg = config("cur_abs", "+attn.requires=gpu", "+attn.otherwise=cur_sum")
-    assert build.unavailable(cfg) is None
-    build.classifier(cfg)
+    assert cfg.unavailable is None
+    cfg.classifier()
 
 
 def test_an_option_said_once_holds_for_every_mechanism_of_a_sweep(monkeypatch, capfd):
@@ -311,7 +313,7 @@ def test_help_needs_no_other_word(monkeypatch, capfd):
     monkeypatch.setattr(sys, "argv", ["lra", "--help"])
     train()
     printed = capfd.readouterr().out
-    assert "task= adding genome" in printed and "attn= bigbird" in printed
+    assert "task= adding chain" in printed and "attn= bigbird" in printed
 
 
 def test_a_closed_pipe_ends_a_command_without_a_line():
@@ -340,8 +342,8 @@ def test_a_quoted_value_is_read_as_it_is(text):
 
 @pytest.mark.parametrize("words", ["protocol.hold_out=9", "budgets.smoke.train=100", "source.train=99"])
 def test_the_command_for_missing_data_makes_those_of_the_run(words):
-    run = compose("train", ["task=text", "attn=sdpa", "budget=smoke", words])
-    assert compose("data", run.data_overrides).source == run.source
+    run = compose(Experiment, ["task=text", "attn=sdpa", "budget=smoke", words])
+    assert compose(PrepareOptions, run.data_overrides).source == run.source
 
 
 def test_children_are_given_the_folders_of_the_command_line(monkeypatch):

@@ -12,14 +12,14 @@ from omegaconf import OmegaConf
 
 from lra.attention.base import Attention
 from lra.config.calls import options
-from lra.config.compose import compose, resolved
+from lra.config.compose import compose
+from lra.config.experiment import Experiment
 from lra.config.section import typed
 from lra.ops.options import Positive, Range, one_of
 from lra.ops.pinv import cubic
 from lra.ops.selection import Score
 from lra.runs import identity
 from lra.runs.folder import claim
-from lra.train import build
 from lra.train.plan import resolve
 
 WORDS = ("data.pad=none", "block=mega_chunk", "protocol=clean")
@@ -29,21 +29,21 @@ WORDS = ("data.pad=none", "block=mega_chunk", "protocol=clean")
 def test_what_is_of_its_type_stays_as_it_is(words):
     """As JSON, 1 and 1.0 apart, or the fingerprints of runs would change with the schema."""
     composed, _ = pickle.loads(groups(*SMOKE, *words))
-    ours, given = resolved("train", composed), OmegaConf.to_container(composed, resolve=True)
+    ours = Experiment.parse(given := OmegaConf.to_container(composed, resolve=True)).settled().plain()
     for key in ("task", "source", "model", "block", "attn", "protocol", "optim", "data", "trainer", "logger"):
-        assert json.dumps(OmegaConf.to_container(ours[key]), sort_keys=True) == json.dumps(given[key], sort_keys=True)
+        assert json.dumps(ours[key], sort_keys=True) == json.dumps(given[key], sort_keys=True)
 
 
 def test_the_fingerprint_of_a_default_configuration():
     """Of the data's provenance as well, which is why a change of either is a change here."""
-    made = compose("train", ["task=listops", "attn=cur_abs", "data.pad=none"])
-    choices = identity.choices(made, build.task_data(made).source.provenance)
+    made = compose(Experiment, ["task=listops", "attn=cur_abs", "data.pad=none"])
+    choices = identity.choices(made, made.task_data().source.provenance)
     assert identity.fingerprint(choices | {"seed": 0}) == "56ccfbe935ff439e"
 
 
 def test_words_for_no_and_yes_are_truth_values():
     no, false = (config("cur_abs", f"attn.copy_rv={word}", "attn.class_token=off") for word in ("no", "false"))
-    assert no.attn.copy_rv is False and no.attn.class_token is False
+    assert no.attn.get("copy_rv") is False and no.attn.get("class_token") is False
     assert no.label == false.label == "cur_abs-copy_rv=False" and identity.choices(no, {}) == identity.choices(
         false, {}
     )
@@ -140,12 +140,12 @@ class Inner(Own):
 
 
 def own(name, *words):
-    return compose("train", [*SMOKE, "attn=custom", f"attn._target_={__name__}.{name}", *words])
+    return compose(Experiment, [*SMOKE, "attn=custom", f"attn._target_={__name__}.{name}", *words])
 
 
 def test_a_class_of_the_users_own_is_typed_by_what_annotations_it_has():
-    made = own("Own", "+attn.rate=2", "+attn.mode=b").attn
-    assert made.rate == 2.0 and type(made.rate) is float and made.mode == "b"
+    made = own("Own", "+attn.rate=2", "+attn.mode=b").attn.options
+    assert made["rate"] == 2.0 and type(made["rate"]) is float and made["mode"] == "b"
     for words, said in (
         (["+attn.rate=fast"], "attn.rate must be a number, not 'fast'"),
         (["+attn.mode=c"], "attn.mode must be one of a, b, not 'c'"),
@@ -154,8 +154,10 @@ def test_a_class_of_the_users_own_is_typed_by_what_annotations_it_has():
         with pytest.raises(ValueError, match=said):
             own("Own", *words)
     made = own("Inner", "+attn.free=[1,{a: no}]", "+attn.unknown=x", "+attn.rate=3")
-    assert made.attn.free == [1, {"a": "no"}] and made.attn.unknown == "x"  # an annotation that nobody can resolve
-    assert type(build.classifier(made).blocks[0].mixer.attention).__name__ == "Inner"
+    assert (
+        made.attn.get("free") == [1, {"a": "no"}] and made.attn.get("unknown") == "x"
+    )  # an annotation that nobody can resolve
+    assert type(made.classifier().blocks[0].mixer.attention).__name__ == "Inner"
 
 
 def test_options_of_a_function_are_its_keyword_only_arguments():
@@ -201,7 +203,7 @@ def test_a_model_larger_than_the_memory_is_refused_before_it_is_built():
 
 def test_a_sketch_has_the_parameters_of_the_model_and_no_memory():
     cfg = config("cur_abs")
-    sketch, model = build.sketch(cfg), build.classifier(cfg)
+    sketch, model = cfg.sketch, cfg.classifier()
     assert all(p.device == torch.device("meta") for p in sketch.parameters())
     assert {k: v.shape for k, v in sketch.state_dict().items()} == {k: v.shape for k, v in model.state_dict().items()}
 

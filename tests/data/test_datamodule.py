@@ -7,7 +7,6 @@ from conftest import config
 
 from lra.data.datamodule import Order
 from lra.ops import metrics
-from lra.train import build
 
 
 def test_order_is_a_function_of_seed_and_position():
@@ -30,7 +29,7 @@ def test_every_position_is_equally_likely():
 @pytest.fixture
 def data(data_root):
     def make(*overrides):
-        made = build.task_data(config("cur_abs", f"data.root={data_root}", *overrides), seed=1)
+        made = config("cur_abs", f"data.root={data_root}", *overrides).task_data(seed=1)
         made.setup()
         return made
 

@@ -11,10 +11,10 @@ from conftest import p_value
 from data_prep.adding import Adding
 from data_prep.synthetic import LENGTHS
 from lra.config.compose import compose
+from lra.config.experiment import Experiment
 from lra.data.store import Split
 from lra.ops import metrics
 from lra.runs import record
-from lra.train import build
 from lra.train.__main__ import train
 
 LEVEL = 1e-4
@@ -140,7 +140,7 @@ def test_invalid_arguments(arguments, message):
 
 
 def test_batches_are_real_numbers(data_root):
-    data = build.task_data(compose("train", ["task=adding", "attn=sdpa", "budget=smoke", "optim.batch=5"]))
+    data = compose(Experiment, ["task=adding", "attn=sdpa", "budget=smoke", "optim.batch=5"]).task_data()
     data.setup()
     batch = next(iter(data.train_dataloader()))
     assert batch.inputs.shape == (5, 1, 128, 2) and batch.inputs.dtype == batch.label.dtype == torch.float32
@@ -152,7 +152,7 @@ def test_batches_are_real_numbers(data_root):
 def test_a_run_trains_by_squared_error_and_stores_nothing(data_root, tmp_path, monkeypatch):
     monkeypatch.setenv("LRA_DATA", str(tmp_path / "data"))
     words = ["task=adding", "attn=sdpa", "budget=smoke", "seeds=[0]", f"runs={tmp_path / 'runs'}"]
-    train.__wrapped__(compose("train", words))
+    train.__wrapped__(compose(Experiment, words))
     (made,) = (tmp_path / "runs").rglob("record.json")
     result = record.load(made)
     assert (result.task, result.metric, result.status) == ("adding_N128", "within_tolerance", "done")

@@ -9,6 +9,7 @@ from conftest import p_value
 
 from data_prep.chain import Chain
 from lra.config.compose import compose
+from lra.config.experiment import Experiment
 
 LEVEL = 1e-4
 SIZES = {"train": 300, "val": 40, "test": 40}
@@ -94,5 +95,5 @@ def test_refusals(options, reason):
 
 
 def test_the_task_holds_its_tokens():
-    config = compose("train", ["task=chain", "attn=sdpa", "budget=smoke"])
+    config = compose(Experiment, ["task=chain", "attn=sdpa", "budget=smoke"])
     assert config.task.vocab == len(Chain().alphabet) + 1 and config.task.outputs == 32

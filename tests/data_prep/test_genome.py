@@ -9,9 +9,9 @@ import torch
 
 from data_prep.genome import Genome, read_fasta, split_indices
 from lra.config.compose import compose
+from lra.config.experiment import Experiment
 from lra.data.store import StoreError, verify
 from lra.runs import record
-from lra.train import build
 from lra.train.__main__ import train
 
 
@@ -136,8 +136,8 @@ def test_a_run(files, tmp_path, chosen, metric):
     arguments, _ = files
     words = [*chosen.split(), "budget=smoke", "seeds=[0]", f"runs={tmp_path / 'runs'}"]
     words += [f"source.{key}={value}" for key, value in arguments.items()] + [f"data.root={tmp_path / 'data'}"]
-    config = compose("train", words)
-    build.task_data(config).source.prepare(tmp_path / "data")
+    config = compose(Experiment, words)
+    config.task_data().source.prepare(tmp_path / "data")
     train.__wrapped__(config)
     (made,) = (tmp_path / "runs").rglob("record.json")
     result = record.load(made)

@@ -13,9 +13,9 @@ from archives import cifar, records, write_tar
 
 from data_prep.image import Image, pillow_grey, shuffled, tensorflow_grey
 from lra.config.compose import compose
+from lra.config.experiment import Experiment
 from lra.data.store import verify
 from lra.runs import record
-from lra.train import build
 from lra.train.__main__ import train
 
 N = 6  # images of each batch
@@ -205,8 +205,8 @@ def test_a_run_on_another_file_says_so(tmp_path):
     sha256 = cifar(tmp_path / "mine.gz")
     words = [f"source.archive={tmp_path / 'mine.gz'}", f"source.sha256={sha256}", f"data.root={tmp_path / 'data'}"]
     words += ["source.hold_out=4", "source.train=20", "source.val=4", "source.test=6", f"runs={tmp_path / 'runs'}"]
-    config = compose("train", ["task=image", "attn=mean", "budget=smoke", "seeds=[0]", *words])
-    build.task_data(config).source.prepare(tmp_path / "data")
+    config = compose(Experiment, ["task=image", "attn=mean", "budget=smoke", "seeds=[0]", *words])
+    config.task_data().source.prepare(tmp_path / "data")
     train.__wrapped__(config)
     (made,) = (tmp_path / "runs").rglob("record.json")
     assert record.load(made).data == f"sha256 {sha256[:12]}"

@@ -10,8 +10,9 @@ from conftest import p_value
 
 from data_prep.recall import Recall
 from lra.config.compose import compose
+from lra.config.experiment import Experiment
 from lra.runs import record
-from lra.train import build
+from lra.train import data_check
 from lra.train.__main__ import train
 
 LEVEL = 1e-4
@@ -130,18 +131,20 @@ def test_options_that_make_no_row(options, reason):
 
 @pytest.mark.parametrize("length", [64, 1024])
 def test_batches_and_parameters(length):
-    config = compose("train", ["task=recall", "attn=sdpa", "budget=smoke", f"task.length={length}", "source.power=1"])
-    data = build.task_data(config)
+    config = compose(
+        Experiment, ["task=recall", "attn=sdpa", "budget=smoke", f"task.length={length}", "source.power=1"]
+    )
+    data = config.task_data()
     data.setup()
-    build.fits(config, data)
+    data_check.check(config, data)
     batch = next(iter(data.train_dataloader()))
     assert batch.inputs.shape == (8, 1, length) and batch.inputs.dtype == torch.int64
-    assert build.classifier(config)(batch.inputs, batch.mask).shape == (8, 8)
+    assert config.classifier()(batch.inputs, batch.mask).shape == (8, 8)
 
 
 def test_a_run_names_its_length_and_its_pairs(tmp_path, monkeypatch):
     monkeypatch.setenv("LRA_DATA", str(tmp_path / "data"))
     words = ["task=recall", "attn=sdpa", "budget=smoke", "source.pairs=2", "seeds=[0]", f"runs={tmp_path / 'runs'}"]
-    train.__wrapped__(compose("train", words))
+    train.__wrapped__(compose(Experiment, words))
     (made,) = (tmp_path / "runs").rglob("record.json")
     assert record.load(made).task == "recall_N64_K2" and not (tmp_path / "data").exists()

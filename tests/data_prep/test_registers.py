@@ -9,6 +9,7 @@ from conftest import p_value
 
 from data_prep.registers import Registers
 from lra.config.compose import compose
+from lra.config.experiment import Experiment
 from lra.model.embed import PairEmbedding
 
 LEVEL = 1e-4
@@ -124,5 +125,5 @@ def test_the_embedding_gives_a_pair_the_sum_of_its_parts():
 
 
 def test_the_task_holds_its_tokens():
-    config = compose("train", ["task=registers", "attn=sdpa", "budget=smoke"])
+    config = compose(Experiment, ["task=registers", "attn=sdpa", "budget=smoke"])
     assert config.task.vocab == len(Registers().alphabet) + 1 and config.task.outputs == 8

@@ -4,6 +4,7 @@ import pytest
 from conftest import config
 
 from data_prep import floors
+from data_prep.__main__ import PrepareOptions
 from data_prep.adding import Adding
 from data_prep.recall import Recall
 from lra.config.compose import compose
@@ -22,12 +23,12 @@ def test_a_task_has_its_floors_and_a_record_those_that_are_there(data_root, tmp_
     run = lambda study: train.__wrapped__(config("none", *words, f"runs={tmp_path}", f"study={study}", "seeds=[0]"))
     run("before")
     monkeypatch.setattr(floors.bag, "EPOCHS", 2)
-    command(compose("data", words))
+    command(compose(PrepareOptions, words))
     head, line = capsys.readouterr().out.splitlines()
     constant, analytic, floor, bag = map(float, line.split()[1:])
     assert head.split() == list(floors.HEAD) and analytic == 25 and floor == max(constant, 25)
     monkeypatch.setattr(floors.bag, "fit", lambda *_, **__: pytest.fail("it is fitted once"))
-    command(compose("data", words))
+    command(compose(PrepareOptions, words))
     assert capsys.readouterr().out.splitlines() == [head, line]
     run("after")
     before, after = (record.load(next(tmp_path.glob(f"{study}/**/record.json"))) for study in ("before", "after"))
@@ -37,7 +38,7 @@ def test_a_task_has_its_floors_and_a_record_those_that_are_there(data_root, tmp_
 
 
 def test_real_features_have_no_bag_and_no_task_is_refused(data_root, tmp_path, capsys):
-    command(compose("data", ["task=adding", "budget=smoke", f"data.root={tmp_path}"]))
+    command(compose(PrepareOptions, ["task=adding", "budget=smoke", f"data.root={tmp_path}"]))
     assert capsys.readouterr().out.splitlines()[1].split()[2::2] == ["-", "-"]
     with pytest.raises(ValueError, match=r"task must be one of all, adding"):
-        command(compose("data", []))
+        command(compose(PrepareOptions, []))

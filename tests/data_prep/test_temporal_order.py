@@ -9,8 +9,8 @@ from conftest import p_value
 
 from data_prep.temporal_order import TemporalOrder
 from lra.config.compose import compose
+from lra.config.experiment import Experiment
 from lra.runs import record
-from lra.train import build
 from lra.train.__main__ import train
 
 LEVEL = 1e-4
@@ -80,17 +80,17 @@ def test_the_rows_belong_to_the_version():
 @pytest.mark.parametrize("length", [128, 2048])
 def test_batches_and_parameters(length, data_root):
     words = ["task=temporal_order", "attn=sdpa", "budget=smoke", f"task.length={length}"]
-    config = compose("train", words)
-    data = build.task_data(config)
+    config = compose(Experiment, words)
+    data = config.task_data()
     data.setup()
     batch = next(iter(data.train_dataloader()))
     assert batch.inputs.shape == (8, 1, length) and batch.inputs.dtype == torch.int64
-    assert build.classifier(config)(batch.inputs, batch.mask).shape == (8, 4)
+    assert config.classifier()(batch.inputs, batch.mask).shape == (8, 4)
 
 
 def test_a_run_names_its_length_and_stores_nothing(tmp_path, monkeypatch):
     monkeypatch.setenv("LRA_DATA", str(tmp_path / "data"))
     words = ["task=temporal_order", "attn=sdpa", "budget=smoke", "seeds=[0]", f"runs={tmp_path / 'runs'}"]
-    train.__wrapped__(compose("train", words))
+    train.__wrapped__(compose(Experiment, words))
     (made,) = (tmp_path / "runs").rglob("record.json")
     assert record.load(made).task == "temporal_order_N128" and not (tmp_path / "data").exists()

@@ -160,13 +160,13 @@ def as_far_as_training(patch: pytest.MonkeyPatch) -> list[str]:
     from hydra._internal.core_plugins.basic_launcher import BasicLauncher
     from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 
-    from lra.train import __main__, build, distributed
+    from lra.train import __main__, distributed
 
     built, launch, legal = [], BasicLauncher.launch, BasicSweeper.validate_batch_is_legal
 
     def run_seeds(plan):
-        build.classifier(plan.config)
-        built.append(plan.config.label)
+        plan.experiment.classifier()
+        built.append(plan.experiment.label)
 
     def between(self, jobs):  # of a glob there are many, and none can be wrong
         legal(self, jobs[1:-1] if len(jobs) < 9 else [])
@@ -201,15 +201,15 @@ def bench_in_short(patch: pytest.MonkeyPatch) -> None:
     """Names are looked up one and all; composed are the first few with changed keys, and one with every task."""
     from lra.bench import contestants
 
-    compose, done = contestants.config, set()
+    compose, done = contestants.experiment, set()
 
-    def config(name, words):
+    def experiment(name, words):
         task = next(word for word in words if word.startswith("task="))
         if task not in done or ("=" in name and len(done) < 5):
             compose(name, words)
         done.update((name, task))
 
-    patch.setattr(contestants, "config", config)
+    patch.setattr(contestants, "experiment", experiment)
 
 
 def found(module: str) -> bool:

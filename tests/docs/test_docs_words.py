@@ -15,6 +15,7 @@ from docs_pages import PAGES, ROOT, blocks, spans
 from lra.config import CONF
 from lra.config.compose import compose
 from lra.config.errors import EXTRAS
+from lra.config.experiment import Experiment
 from lra.config.label import flatten
 from lra.runs.record import RunRecord
 
@@ -76,10 +77,10 @@ def test_tables_of_the_protocol_are_the_yamls():
     (start,) = (i for i, row in enumerate(page) if row[:2] == ["task", "length"])
     tasks = [row for row in page[start + 1 :] if len(row) == len(page[start])]
     for row in tasks:
-        config = compose("train", [f"task={row[0].strip('`')}", "attn=sdpa"])
+        config = compose(Experiment, [f"task={row[0].strip('`')}", "attn=sdpa"])
         for name, text in zip(page[start][1:], row[1:], strict=True):
             section, key = names[name].split(".")
-            assert float(text.replace(",", "")) == config[section][key], (row[0], name)
+            assert float(text.replace(",", "")) == getattr(getattr(config, section), key), (row[0], name)
     assert {row[0].strip("`") for row in tasks} == yamls("task") - {"text_1k", "text_2k"}
     quirks = {row[0].strip("`"): row[1:3] for row in page if row[0].startswith("`protocol.")}
     for column, protocol in enumerate(("paper", "clean")):

@@ -16,7 +16,6 @@ from lra.data.datamodule import Batch
 from lra.maps import draw, maps, views
 from lra.maps.__main__ import show
 from lra.runs.open import unflatten
-from lra.train import build
 from lra.train.__main__ import train
 
 LENGTH = 24
@@ -26,7 +25,7 @@ WITHOUT = ("conv", "luna", "dba", "transformer_ls", "fnet", "s4d_inv", "s4d_legs
 
 def model_and_batch(name, *overrides):
     torch.manual_seed(0)
-    model = build.classifier(config(name, f"task.length={LENGTH}", *overrides)).double().eval()
+    model = config(name, f"task.length={LENGTH}", *overrides).classifier().double().eval()
     mask = torch.arange(LENGTH) < torch.tensor([LENGTH, 17])[:, None, None]
     return model, Batch(torch.randint(1, 16, (2, 1, LENGTH)) * mask, mask, torch.tensor([0, 1]))
 

@@ -4,8 +4,6 @@ import pytest
 import torch
 from conftest import KERNELS, MECHANISMS, config
 
-from lra.train import build
-
 LENGTH, ALLOWANCE = 128, 16
 BOARD = (
     "task=adding",
@@ -34,7 +32,7 @@ FADED = {  # in reach, but with a gradient below 1e-6 of the class output
 def model(name, *words):
     torch.manual_seed(0)
     bias = ["block.bias=false"] if name.startswith("mega_cur") else []
-    return build.classifier(config(name, *BOARD, *bias, *words)).eval()
+    return config(name, *BOARD, *bias, *words).classifier().eval()
 
 
 @pytest.mark.parametrize("name", [name for name in MECHANISMS if name not in KERNELS])
@@ -72,7 +70,7 @@ def test_a_reading_is_that_of_the_row_alone_padded_and_packed(pool):
     made = {}
     for pad in ("batch", "none"):
         torch.manual_seed(0)
-        made[pad] = build.classifier(config("sdpa", *words, f"data.pad={pad}")).double().eval()
+        made[pad] = config("sdpa", *words, f"data.pad={pad}").classifier().double().eval()
     together = made["batch"](ids, mask)
     alone = torch.cat([made["batch"](ids[i : i + 1, :, :n]) for i, n in enumerate(lengths)])
     torch.testing.assert_close(together, alone)

@@ -6,9 +6,9 @@ import torch
 from conftest import config
 
 from lra.config.compose import compose
+from lra.config.experiment import Experiment
 from lra.data.datamodule import TaskData
 from lra.data.store import Split
-from lra.train import build
 from lra.train.__main__ import run_seeds
 from lra.train.plan import resolve
 
@@ -48,7 +48,7 @@ def data(pad, **options):
 
 def model(name, *words):
     torch.manual_seed(0)
-    return build.classifier(config(name, *WORDS, *words)).double()
+    return config(name, *WORDS, *words).classifier().double()
 
 
 @pytest.fixture
@@ -115,8 +115,7 @@ def test_a_row_of_masked_tokens_alone_keeps_its_first():
 
 @pytest.mark.parametrize("words", [("attn=nystrom",), ("attn=cur_abs", "model.positions=rotary"), ("attn=mega",)])
 def test_what_looks_at_positions_keeps_padded_rows_and_says_so(words, data_root, tmp_path, capsys):
-    made = compose(
-        "train",
+    made = compose(Experiment,
         ["task=listops", "budget=smoke", *WORDS, "data.pad=compact", *words, f"data.root={data_root}", "seeds=[0]",
          f"runs={tmp_path}", "optim.steps=1", "optim.warmup=0", "optim.eval_every=1", "trainer.device=cpu"],
     )  # fmt: skip
@@ -137,32 +136,30 @@ def test_what_looks_at_positions_keeps_padded_rows_and_says_so(words, data_root,
     ],
 )
 def test_the_default_is_compact_if_that_is_exact_and_shorter(words, pad, tmp_path):
-    plan = resolve(compose("train", ["task=listops", "budget=smoke", *words, f"runs={tmp_path}"]))
-    assert plan.config.data.pad == plan.data.pad == pad
+    plan = resolve(compose(Experiment, ["task=listops", "budget=smoke", *words, f"runs={tmp_path}"]))
+    assert plan.experiment.data.pad == plan.data.pad == pad
 
 
 def test_begun_seeds_keep_their_padding_and_the_next_ones_have_it_too(data_root, tmp_path, capsys):
     words = ["task=listops", "budget=smoke", *WORDS, "attn=cur_abs", f"data.root={data_root}", f"runs={tmp_path}",
              "optim.steps=1", "optim.warmup=0", "optim.eval_every=1", "trainer.device=cpu"]  # fmt: skip
     for more in (["seeds=[0]", "data.pad=batch"], ["seeds=[0,1]"]):
-        run_seeds(resolve(compose("train", [*words, *more])))
+        run_seeds(resolve(compose(Experiment, [*words, *more])))
     assert "seed 0: done before" in capsys.readouterr().err
     written = [path.read_text() for path in tmp_path.glob("*/listops/cur_abs/seed-*/config.yaml")]
     assert len(written) == 2 and all("data.pad: batch\n" in text for text in written)
     with pytest.raises(ValueError, match=r"was made by another configuration \(data.pad"):
-        run_seeds(resolve(compose("train", [*words, "seeds=[0]", "data.pad=compact"])))
+        run_seeds(resolve(compose(Experiment, [*words, "seeds=[0]", "data.pad=compact"])))
     damaged = next(tmp_path.glob("*/listops/cur_abs/seed-0/config.yaml"))
     damaged.write_text("[")
-    assert resolve(compose("train", [*words, "seeds=[2]"])).data.pad == "batch"  # seed 1 says so
+    assert resolve(compose(Experiment, [*words, "seeds=[2]"])).data.pad == "batch"  # seed 1 says so
 
 
 def test_a_pretraining_is_of_padded_rows():
-    made = [
-        build.task_data(config("sdpa", *WORDS, "data.pad=compact", f"pretrain={one}")) for one in ("none", "masked")
-    ]
+    made = [config("sdpa", *WORDS, "data.pad=compact", f"pretrain={one}").task_data() for one in ("none", "masked")]
     assert [data.pad for data in made] == ["compact", "batch"]
 
 
 def test_tasks_without_masked_tokens_have_nothing_to_remove():
-    data = build.task_data(config("nystrom", "data.pad=compact"))
+    data = config("nystrom", "data.pad=compact").task_data()
     assert data.pad == "compact" and not data.compact

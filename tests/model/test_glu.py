@@ -8,7 +8,6 @@ from torch import nn
 from lra.attention.base import Mixer, Sizes
 from lra.model.blocks import GLU
 from lra.model.dropout import Dropout
-from lra.train import build
 
 DIM, SIZES = 6, Sizes(heads=1, head_dim=6, value_dim=6, length=9)
 
@@ -66,7 +65,7 @@ def test_rotary_scores_see_distances_only(name):
 
     CUR keeps all of these tokens: which ones it keeps may depend on where they stand. Feature maps (linear) do too.
     """
-    model = build.classifier(config(name, "model.positions=rotary", "task.length=64")).double().eval()
+    model = config(name, "model.positions=rotary", "task.length=64").classifier().double().eval()
     assert model.embed.position is None
     g = torch.Generator().manual_seed(0)
     ids = torch.randint(1, 15, (1, 1, 20), generator=g)
@@ -82,14 +81,14 @@ def test_rotary_and_packed_rows_agree():
     for pad in ("batch", "none"):
         torch.manual_seed(0)
         words = ("model.positions=rotary", "task.length=64", "attn.count=4", f"data.pad={pad}")
-        models.append(build.classifier(config("cur_abs", *words)).double().eval())
+        models.append(config("cur_abs", *words).classifier().double().eval())
     ids = torch.randint(1, 15, (3, 1, 40), generator=torch.Generator().manual_seed(0))
     mask = torch.arange(40) < torch.tensor([40, 7, 25])[:, None, None]
     torch.testing.assert_close(models[0](ids * mask, mask), models[1](ids * mask, mask), rtol=1e-9, atol=1e-9)
 
 
 def test_none_has_no_positions():
-    model = build.classifier(config("sdpa", "model.positions=none")).double().eval()
+    model = config("sdpa", "model.positions=none").classifier().double().eval()
     ids = torch.randint(1, 15, (1, 1, 20))
     torch.testing.assert_close(model(ids.flip(-1), None), model(ids, None))
 
@@ -97,9 +96,9 @@ def test_none_has_no_positions():
 @pytest.mark.parametrize("name", ["s4d_lin", "luna", "mega", "psf"])
 def test_rotary_needs_queries_and_keys(name):
     with pytest.raises(ValueError, match=r"model\.positions must be learned or none for"):
-        build.classifier(config(name, "model.positions=rotary"))
+        config(name, "model.positions=rotary").classifier()
 
 
 def test_rotary_needs_an_even_head_size():
     with pytest.raises(ValueError, match=r"head_dim must be even for rotary positions, not 5"):
-        build.classifier(config("sdpa", "model.positions=rotary", "model.head_dim=5"))
+        config("sdpa", "model.positions=rotary", "model.head_dim=5").classifier()

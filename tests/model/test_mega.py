@@ -16,6 +16,7 @@ from lra.attention.linear import Linear
 from lra.attention.local import Local
 from lra.attention.softmax import Softmax
 from lra.config.compose import compose
+from lra.config.experiment import Experiment
 from lra.data.datamodule import Batch
 from lra.model.classifier import Classifier
 from lra.model.ema import EMA
@@ -24,7 +25,7 @@ from lra.model.mega import Mega, MegaHead, RelativeBias
 from lra.model.norm import NORMS, norm
 from lra.ops.pinv import cubic, exact
 from lra.ops.scores import WEIGHTS, laplace
-from lra.train import build, lit_module
+from lra.train import lit_module
 
 N, L, DIM, HIDDEN, Z, NDIM = 3, 23, 6, 10, 4, 3
 LENGTHS = (23, 15, 4)
@@ -357,7 +358,7 @@ COUNTS = {
 
 @pytest.mark.parametrize("task", COUNTS)
 def test_parameter_counts_of_the_published_configurations(task):
-    cfg = compose("train", [f"experiment=mega_{task}"])
+    cfg = compose(Experiment, [f"experiment=mega_{task}"])
     m, b, t = cfg.model, cfg.block, cfg.task
     d, h, z, per_norm = m.dim, m.hidden, b.z, {"layer": 2 * m.dim, "scale": 1, "batch": 2 * m.dim}[b.norm]
     average = 2 * 4 * d * b.ndim + d
@@ -365,7 +366,7 @@ def test_parameter_counts_of_the_published_configurations(task):
     layer = average + gated + (d + 1) * h + (h + 1) * d + 2 * per_norm
     ends = 2 * d + per_norm if b.prenorm else t.vocab * d
     head = (t.towers * d + 1) * h + h * t.outputs
-    count = sum(p.numel() for p in build.classifier(cfg).parameters())
+    count = sum(p.numel() for p in cfg.classifier().parameters())
     assert count == m.layers * layer + ends + head == COUNTS[task]
     steps_per_epoch = {"listops": 96_000, "text": 25_000, "retrieval": 147_086, "image": 45_000}.get(task, 160_000)
     assert cfg.optim.eval_every == -(-steps_per_epoch // cfg.optim.batch)
@@ -373,9 +374,9 @@ def test_parameter_counts_of_the_published_configurations(task):
 
 @pytest.mark.parametrize("task,attn", [("listops", "mega_chunk"), ("image", "mega"), ("pathfinder", "mega_cur_abs")])
 def test_published_configurations_take_a_step(task, attn):
-    cfg = compose("train", [f"experiment=mega_{task}", f"attn={attn}", "task.length=128", "model.layers=1"])
+    cfg = compose(Experiment, [f"experiment=mega_{task}", f"attn={attn}", "task.length=128", "model.layers=1"])
     torch.manual_seed(0)
-    model = build.classifier(cfg).train()
+    model = cfg.classifier().train()
     ids = torch.randint(1, 16, (2, 1, 128))
     out = model(ids)
     assert isinstance(model.embed, TokenEmbedding if task == "listops" else PixelEmbedding)
@@ -390,7 +391,7 @@ def test_wrong_choices_are_named():
     with pytest.raises(ValueError, match=r"bias must be false around Linear, which takes no position bias"):
         mega(lambda sizes, weights: Linear(sizes))
     with pytest.raises(ValueError, match="Mega needs a mechanism of queries, keys and values, not PSF"):
-        build.classifier(config("psf", "block=mega"))
+        config("psf", "block=mega").classifier()
     with pytest.raises(ValueError, match=r"norm must be one of layer, scale, rms, batch, not 'group'"):
         mega(norm="group")
     with pytest.raises(ValueError, match=r"norm must be one of layer"):

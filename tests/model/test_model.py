@@ -7,7 +7,7 @@ from test_laws import EXCEPTIONS
 
 from lra.data.datamodule import Batch
 from lra.model.classifier import Head
-from lra.train import build, lit_module
+from lra.train import lit_module
 
 # docs/sources.md, Nystromformer: vocabulary, length, classes, towers -> parameters of softmax and CUR
 PUBLISHED = {
@@ -24,7 +24,7 @@ PUBLISHED = {
 def test_parameter_counts_are_the_published_ones(task, name, more):
     vocab, length, classes, towers, count = PUBLISHED[task]
     sizes = [f"task.vocab={vocab}", f"task.length={length}", f"task.outputs={classes}", f"task.towers={towers}"]
-    model = build.classifier(config(name, *sizes))
+    model = config(name, *sizes).classifier()
     assert sum(p.numel() for p in model.parameters()) == count + more
 
 
@@ -49,9 +49,10 @@ def examples(cfg, widths, lengths):
 )
 def test_loss_is_the_same_however_far_the_batch_is_padded(name, pool, divisor):
     cfg = config(name, "task.towers=2", *["model.pool=cls"] * (pool == "cls"))  # which some mechanisms follow
-    cfg.model.pool, cfg.protocol.mean_over = pool, divisor or cfg.protocol.mean_over
+    protocol = cfg.protocol.changed(mean_over=divisor or cfg.protocol.mean_over)
+    cfg = cfg.changed(model=cfg.model.changed(pool=pool), protocol=protocol)
     torch.manual_seed(0)
-    model = build.classifier(cfg).double().eval()
+    model = cfg.classifier().double().eval()
     short, whole = examples(cfg, [64, 128], [64, 33, 7])
     outputs = [model(b.inputs, b.mask) for b in (short, whole)]
     torch.testing.assert_close(*outputs, rtol=1e-9, atol=1e-11)
@@ -63,14 +64,14 @@ def test_paper_mean_divides_by_the_length_and_clean_by_the_real_tokens():
     pooled = {}
     for protocol in ("paper", "clean"):
         torch.manual_seed(0)
-        model = build.classifier(config("sdpa", f"protocol={protocol}")).eval()
+        model = config("sdpa", f"protocol={protocol}").classifier().eval()
         model.head.register_forward_pre_hook(lambda _, inputs, p=protocol: pooled.setdefault(p, inputs[0]))
         model(ids, mask)
     torch.testing.assert_close(pooled["paper"] * 128, pooled["clean"] * 10)
 
 
 def test_cls_at_full_length_drops_the_last_token_only():
-    model = build.classifier(config("sdpa", "model.pool=cls")).eval()
+    model = config("sdpa", "model.pool=cls").classifier().eval()
     ids = torch.randint(1, 16, (2, 1, 128))
     other = ids.clone()
     other[..., -1] = 17
@@ -80,7 +81,7 @@ def test_cls_at_full_length_drops_the_last_token_only():
 
 
 def test_flatten_hands_every_position_to_the_head_and_padding_as_zeros():
-    model = build.classifier(config("sdpa", "model.pool=flatten")).eval()
+    model = config("sdpa", "model.pool=flatten").classifier().eval()
     ids, mask = torch.randint(1, 16, (2, 1, 40)), torch.arange(40).expand(2, 1, 40) < 30
     seen = []
     model.head.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
@@ -101,7 +102,7 @@ def test_pair_head_sees_both_towers_their_product_and_difference():
 
 
 def test_real_features_take_a_linear_map_and_nothing_else_differs():
-    ids, real = build.classifier(config("sdpa")), build.classifier(config("sdpa", "~task.vocab", "+task.features=3"))
+    ids, real = config("sdpa").classifier(), config("sdpa", "~task.vocab", "+task.features=3").classifier()
     assert {k: v.shape for k, v in real.state_dict().items() if not k.startswith("embed.feature.")} == {
         k: v.shape for k, v in ids.state_dict().items() if k != "embed.token.weight"
     }
@@ -114,9 +115,9 @@ def test_real_features_take_a_linear_map_and_nothing_else_differs():
 
 
 def test_softmax_and_cur_share_state_dict_keys():
-    keys = [set(build.classifier(config(name)).state_dict()) for name in ("softmax", "sdpa", "cur_abs", "cur_step")]
+    keys = [set(config(name).classifier().state_dict()) for name in ("softmax", "sdpa", "cur_abs", "cur_step")]
     assert all(k == keys[0] for k in keys)
-    assert set(build.classifier(config("cur_random")).state_dict()) - keys[0] == {
+    assert set(config("cur_random").classifier().state_dict()) - keys[0] == {
         f"blocks.{i}.mixer.attention.draw" for i in range(2)
     }
 
@@ -126,7 +127,7 @@ def test_checkpointed_softmax_has_the_same_gradients():
     for checkpoint in (False, True):
         torch.manual_seed(0)
         cfg = config("softmax", f"attn.checkpoint={checkpoint}")
-        model = build.classifier(cfg).train()
+        model = cfg.classifier().train()
         torch.manual_seed(1)
         lit_module.loss(model, examples(cfg, [64], [64, 30])[0]).backward()
         grads.append([p.grad for p in model.parameters()])
@@ -136,7 +137,7 @@ def test_checkpointed_softmax_has_the_same_gradients():
 
 def test_softmax_and_sdpa_agree():
     torch.manual_seed(0)
-    softmax, sdpa = (build.classifier(config(name)).double().eval() for name in ("softmax", "sdpa"))
+    softmax, sdpa = (config(name).classifier().double().eval() for name in ("softmax", "sdpa"))
     sdpa.load_state_dict(softmax.state_dict())
     (batch,) = examples(config("sdpa"), [100], [100, 31, 1])
     torch.testing.assert_close(softmax(batch.inputs, batch.mask), sdpa(batch.inputs, batch.mask), rtol=1e-9, atol=1e-12)
@@ -145,7 +146,7 @@ def test_softmax_and_sdpa_agree():
 @pytest.mark.slow
 def test_compiled_model_keeps_its_keys_and_its_outputs():
     torch.manual_seed(0)
-    model = build.classifier(config("cur_step")).eval()
+    model = config("cur_step").classifier().eval()
     keys, (batch,) = set(model.state_dict()), examples(config("cur_step"), [64], [64, 30])
     plain = model(batch.inputs, batch.mask)
     model.compile(backend="aot_eager")

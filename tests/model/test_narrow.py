@@ -7,7 +7,6 @@ from conftest import KERNELS, MECHANISMS, config
 
 from lra.model.norm import NORMS, norm
 from lra.ops.three_factor import attend_thin
-from lra.train import build
 
 HALF = torch.bfloat16
 FEW = ("cur_abs", "cur_step", "nystrom", "sdpa", "mean", "mega", "s4d_lin")
@@ -38,7 +37,7 @@ def made(name, *words):
     torch.manual_seed(0)
     # A ReLU switches with the sign of a number, which rounding changes if it is near zero.
     head = "model.head={_target_: lra.model.classifier.Head, _partial_: true, kind: gelu}"
-    return build.classifier(config(name, "model.dropout=0", head, *words)).train()
+    return config(name, "model.dropout=0", head, *words).classifier().train()
 
 
 @pytest.mark.parametrize("pad", ["batch", "none"])

@@ -6,14 +6,13 @@ import torch.nn.functional as F
 from conftest import config
 
 from lra.model.pretrainer import Pretrainer, draw_holes
-from lra.train import build
 
 B, L, VOCAB = 3, 20, 32
 
 
 def classifier(name="sdpa", *overrides):
     torch.manual_seed(0)
-    return build.classifier(config(name, f"task.length={L}", *overrides)).double().eval()
+    return config(name, f"task.length={L}", *overrides).classifier().double().eval()
 
 
 def pretrainer(encoder, loss="cross_entropy", objective="masked", **options):
@@ -75,7 +74,7 @@ def test_next_token_loss_is_that_of_prefixes():
 
 def test_real_features_are_told_by_their_mean_absolute_error():
     torch.manual_seed(0)
-    made = build.classifier(config("sdpa", "task=adding", f"task.length={L}"))
+    made = config("sdpa", "task=adding", f"task.length={L}").classifier()
     model = Pretrainer(made, dim=64, outputs=2, loss="l1", objective="masked").eval()
     inputs, holes = torch.randn(B, 1, L, 2), torch.rand(B, 1, L) < 0.5
     total, count = model.error(inputs, None, holes)

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from lra.config.compose import compose
-from lra.train import build
+from lra.config.experiment import Experiment
 from lra.train.__main__ import train
 
 # As in the released configurations: rows of the embedding, its width, positions, M, K, hidden of f, hidden of g,
@@ -25,7 +25,7 @@ SIZES = {
 
 
 def experiment(task, *words):
-    return compose("train", [f"experiment=psf_{task}", *words])
+    return compose(Experiment, [f"experiment=psf_{task}", *words])
 
 
 @pytest.mark.parametrize("task", SIZES)
@@ -34,7 +34,7 @@ def test_parameters_are_those_of_the_protocol(task):
     mlp = lambda i, h, o: (i + 1) * h + (h + 1) * o
     head = mlp(inputs, hidden, outputs) if hidden else (inputs + 1) * outputs
     want = (rows + positions) * d + mlp(d, g, channels) + M * mlp(d, f, K) + head
-    assert sum(p.numel() for p in build.classifier(experiment(task)).parameters()) == want
+    assert sum(p.numel() for p in experiment(task).classifier().parameters()) == want
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_parameters_are_those_of_the_protocol(task):
 )
 def test_training_is_that_of_the_protocol(task, dropouts, rate, steps):
     cfg = experiment(task)
-    model = build.classifier(cfg)
+    model = cfg.classifier()
     assert (model.embed.dropout.p, model.blocks[0].mixer.values[1].p, model.head.dropout.p) == dropouts
     assert (cfg.optim.lr, cfg.optim.steps, cfg.optim.schedule, cfg.optim.weight_decay) == (rate, steps, "constant", 0)
     assert cfg.optim.clip_norm == (1.0 if task == "genome" else None)
@@ -59,7 +59,7 @@ def test_training_is_that_of_the_protocol(task, dropouts, rate, steps):
 
 def test_genome_is_scored_as_published():
     assert experiment("genome").task.metric == "balanced_accuracy"
-    assert compose("train", ["task=genome", "attn=psf"]).task.metric == "roc_auc"
+    assert compose(Experiment, ["task=genome", "attn=psf"]).task.metric == "roc_auc"
 
 
 def dense(w, offsets):
@@ -76,7 +76,7 @@ def dense(w, offsets):
 def test_model_is_the_published_formula(task, pool):
     cfg = experiment(task, "budget=smoke", "task.length=64")
     torch.manual_seed(0)
-    model = build.classifier(cfg).double().eval()
+    model = cfg.classifier().double().eval()
     state = model.state_dict()
     mlp = lambda name, x: (
         F.gelu(x @ state[f"{name}.0.weight"].T + state[f"{name}.0.bias"]) @ (state[f"{name}.2.weight"].T)
@@ -95,7 +95,7 @@ def test_model_is_the_published_formula(task, pool):
         for m in range(len(model.blocks[0].mixer.weights)):
             w = mlp(f"blocks.0.mixer.weights.{m}", x)
             v = dense(w, [0, *(2**k for k in range(w.shape[1] - 1))]) @ v
-            v = v + first if cfg.attn.residuals else v
+            v = v + first if cfg.attn.get("residuals") else v
         rows.append(v[0] if pool == "cls" else v.flatten())
     pooled = torch.stack(rows)
     if cfg.model.head.kind == "gelu":
@@ -107,7 +107,7 @@ def test_model_is_the_published_formula(task, pool):
 
 @pytest.mark.parametrize("task, padding", [("listops", "zero"), ("text", "constant"), ("image", "learned")])
 def test_padding_vector(task, padding):
-    model = build.classifier(experiment(task, "budget=smoke")).eval()
+    model = experiment(task, "budget=smoke").classifier().eval()
     table, ids = model.embed.token.weight, torch.tensor([[0, 5, 0, 9]])
     model.embed(ids).sum().backward()
     assert (table[0] == 0).all() == (padding == "zero")

@@ -6,15 +6,13 @@ import pytest
 import torch
 from conftest import config
 
-from lra.train import build
-
 HEADS, D, LENGTH = 2, 6, 11
 
 
 def mixer():
     torch.manual_seed(0)
     words = ("model.positions=rotary", f"task.length={LENGTH}", f"model.heads={HEADS}", f"model.dim={HEADS * D}")
-    return build.block_factory(config("sdpa", *words))().mixer.double()
+    return config("sdpa", *words).block_factory()().mixer.double()
 
 
 def turned(x, position):
@@ -52,7 +50,7 @@ def test_is_softmax_attention_of_turned_queries_and_keys():
 def test_only_positions_tell_which_of_two_symbols_comes_first(positions):
     """Rows of two symbols in either order among equal ones, pooled over all: without positions the orders are alike."""
     torch.manual_seed(0)
-    model = build.classifier(config("sdpa", f"model.positions={positions}", "task.length=16", "model.dropout=0"))
+    model = config("sdpa", f"model.positions={positions}", "task.length=16", "model.dropout=0").classifier()
     ids = torch.full((8, 1, 16), 3)
     first, second = torch.arange(8), torch.arange(8) + 8
     labels = torch.arange(8) % 2

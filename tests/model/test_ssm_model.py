@@ -4,6 +4,7 @@ import json
 import math
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -14,10 +15,11 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from lra.attention.base import Sizes
 from lra.attention.s5 import S5
 from lra.bench.measure import peak_bytes
+from lra.config.experiment import Experiment
 from lra.data.datamodule import Batch
 from lra.model.blocks import GLU
 from lra.model.dropout import Dropout
-from lra.train import build, lit_module, optim
+from lra.train import lit_module, optim
 
 FAMILIES = ("s4d", "s5", "lru")
 EXPERIMENTS = sorted(p.stem for p in (CONF / "experiment").glob("*.yaml") if p.stem.split("_")[0] in FAMILIES)
@@ -38,28 +40,28 @@ COUNTED = {
 
 
 def count(cfg) -> int:
-    return sum(p.numel() for p in build.sketch(cfg).parameters())
+    return sum(p.numel() for p in cfg.sketch.parameters())
 
 
 @pytest.mark.parametrize("name", COUNTED)
 def test_sizes_are_those_of_the_released_models(name):
     """Their tokens go through a Dense layer, which has d biases more than an embedding."""
-    cfg = compose("train", [f"experiment={name}"])
-    biases = cfg.model.dim if "Token" in cfg.model.embed._target_ else 0
+    cfg = compose(Experiment, [f"experiment={name}"])
+    biases = cfg.model.dim if "Token" in cfg.model.embed.path else 0
     assert count(cfg) == COUNTED[name] - biases
 
 
 def test_sizes_of_s4d_on_image_are_the_printed_ones():
     """267K and 3.96M parameters in configs/experiment/mega/lra-image/README.md of state-spaces/s4."""
-    assert round(count(compose("train", ["experiment=s4d_image_small"])) / 1e3) == 267
+    assert round(count(compose(Experiment, ["experiment=s4d_image_small"])) / 1e3) == 267
     large = ("attn=s4d_lin", "attn.shared=false", "block.prenorm=true", "model.norm=batch")
-    assert round(count(compose("train", ["experiment=s4d_image", *large])) / 1e6, 2) == 3.96
+    assert round(count(compose(Experiment, ["experiment=s4d_image", *large])) / 1e6, 2) == 3.96
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_sizes_are_those_of_the_formulas(name):
-    cfg = compose("train", [f"experiment={name}"])
-    d, a, towers = cfg.model.dim, cfg.attn, cfg.task.towers
+    cfg = compose(Experiment, [f"experiment={name}"])
+    d, a, towers = cfg.model.dim, SimpleNamespace(**cfg.attn.options), cfg.task.towers
     directions = 2 if a.bidirectional else 1
     if name.startswith("s4d"):
         rows, m = 1 if a.shared else d, a.states // 2
@@ -68,14 +70,14 @@ def test_sizes_are_those_of_the_formulas(name):
         mixer = a.states // 2 * 3 + a.states * d * (1 + directions) + d
     else:
         mixer = 3 * a.states + 2 * a.states * d * (1 + directions) + d
-    gate = (d + 1) * d * (2 if cfg.block.activation == "full_glu" else 1)
-    ends = (cfg.task.vocab if "Token" in cfg.model.embed._target_ else 2) * d + (2 * d if cfg.model.norm else 0)
+    gate = (d + 1) * d * (2 if cfg.block.get("activation") == "full_glu" else 1)
+    ends = (cfg.task.vocab if "Token" in cfg.model.embed.path else 2) * d + (2 * d if cfg.model.norm else 0)
     head = (d + 1) * cfg.task.outputs if towers == 1 else (4 * d + 1) * d + (d + 1) * cfg.task.outputs
     assert count(cfg) == cfg.model.layers * (mixer + gate + 2 * d) + ends + head
 
 
 def test_bidirectional_lru_is_on_paths_alone():
-    both = {name for name in EXPERIMENTS if compose("train", [f"experiment={name}"]).attn.bidirectional}
+    both = {name for name in EXPERIMENTS if compose(Experiment, [f"experiment={name}"]).attn.get("bidirectional")}
     assert both == {name for name in EXPERIMENTS if "pathfinder" in name or not name.startswith("lru")}
 
 
@@ -98,9 +100,9 @@ RATES = {  # learning rates of the eigenvalues, of B, of the steps and of C, as 
 
 @pytest.mark.parametrize("name", RATES)
 def test_states_learn_at_the_released_rates(name):
-    cfg = compose("train", [f"experiment={name}", "model.layers=1"])
-    model = build.classifier(cfg)
-    groups = {id(p): group for group in optim.adamw(model, cfg.optim).param_groups for p in group["params"]}
+    cfg = compose(Experiment, [f"experiment={name}", "model.layers=1"])
+    model = cfg.classifier()
+    groups = {id(p): group for group in optim.adamw(model, dict(cfg.optim)).param_groups for p in group["params"]}
     mixer = model.blocks[0].mixer
     found = [groups[id(p)]["lr"] for p in (mixer.frequency, mixer.b, mixer.log_step, mixer.c)]
     assert found == pytest.approx(RATES[name], rel=1e-6)
@@ -109,11 +111,10 @@ def test_states_learn_at_the_released_rates(name):
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_biases_and_norms_of_an_s4d_have_no_decay_and_those_of_others_have(name):
-    cfg = compose("train", [f"experiment={name}", "model.layers=1"])
-    model = build.classifier(cfg)
-    decay = {
-        id(p): group["weight_decay"] for group in optim.adamw(model, cfg.optim).param_groups for p in group["params"]
-    }
+    cfg = compose(Experiment, [f"experiment={name}", "model.layers=1"])
+    model = cfg.classifier()
+    groups = optim.adamw(model, dict(cfg.optim)).param_groups
+    decay = {id(p): group["weight_decay"] for group in groups for p in group["params"]}
     free = {key for key, p in model.named_parameters() if decay[id(p)] == 0 and ".mixer." not in key}
     norms = {f"norm.{key}" for key in ("weight", "bias") if cfg.model.norm}
     inside = {"blocks.0.gate.bias", "blocks.0.norm.weight", "blocks.0.norm.bias"}
@@ -135,7 +136,7 @@ DROPOUTS = {
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_dropouts_stand_where_the_released_code_has_them(name):
-    model = build.sketch(compose("train", [f"experiment={name}", "model.layers=1"]))
+    model = compose(Experiment, [f"experiment={name}", "model.layers=1"]).sketch
     found = {key: (part.p, part.tied) for key, part in model.named_modules() if isinstance(part, Dropout) and part.p}
     p, tied = DROPOUTS.get(name, (0.0, True))
     both = {"blocks.0.inner.1": (p, tied), "blocks.0.dropout": (p, tied)}
@@ -159,7 +160,7 @@ def test_dropout_of_the_mixer_acts_before_the_gelu():
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_gelu_and_batch_norm_are_those_of_the_released_code(name):
-    block = build.sketch(compose("train", [f"experiment={name}", "model.layers=1"])).blocks[0]
+    block = compose(Experiment, [f"experiment={name}", "model.layers=1"]).sketch.blocks[0]
     momentum = {"s4d": 0.1, "s5": 0.1 if "pathfinder" in name else 0.05, "lru": 0.01}[name.split("_")[0]]
     assert block.inner[0].approximate == ("none" if name.startswith("s4d") else "tanh")
     assert block.norm.momentum == momentum
@@ -168,7 +169,7 @@ def test_gelu_and_batch_norm_are_those_of_the_released_code(name):
 @pytest.mark.parametrize("name", ["s5_image", "s5_retrieval", "lru_text"])
 def test_linear_maps_start_as_flax_starts_them(name):
     """Truncated at two deviations of the normal distribution that is cut, which has 1.137 of those that are left."""
-    model = build.classifier(compose("train", [f"experiment={name}", "model.layers=1"]))
+    model = compose(Experiment, [f"experiment={name}", "model.layers=1"]).classifier()
     maps = [(part.weight, part.in_features**-0.5) for part in model.modules() if isinstance(part, nn.Linear)]
     embed = model.embed
     maps.append((embed.scale, 1.0) if hasattr(embed, "scale") else (embed.token.weight, embed.std))
@@ -186,7 +187,7 @@ def test_linear_maps_start_as_flax_starts_them(name):
 
 def test_pixels_of_s4d_on_paths_are_from_0_to_1():
     for name, ends in {"s4d_pathfinder": [0, 1], "s4d_pathfinder_x": [0, 1], "s5_pathfinder": [-1, 1]}.items():
-        embed = build.classifier(compose("train", [f"experiment={name}", "model.layers=1"])).embed
+        embed = compose(Experiment, [f"experiment={name}", "model.layers=1"]).classifier().embed
         with torch.no_grad():
             embed.scale.fill_(1), embed.shift.fill_(0)
         assert embed(torch.tensor([[0, 255]]))[0, :, 0].tolist() == ends
@@ -195,21 +196,21 @@ def test_pixels_of_s4d_on_paths_are_from_0_to_1():
 @pytest.mark.parametrize("name", [name for name in EXPERIMENTS if name.startswith("s5")])
 def test_s5_has_the_released_rates_at_every_step(name):
     """linear_warmup and cosine_annealing of its train_helpers.py, whose step is the number of those that were made."""
-    o = compose("train", [f"experiment={name}"]).optim
+    o = compose(Experiment, [f"experiment={name}"]).optim
     length = o.steps - o.warmup
     for step in [1, *range(0, o.steps, 997), o.warmup, o.warmup + 1, length - 1, length, o.steps - 1]:
         released = o.lr * step / o.warmup if step <= o.warmup and o.warmup else None
         if released is None:
             released = 0.5 * o.lr * (1 + math.cos(math.pi * min(step, length) / length))
-        assert optim.cosine(step, o) == pytest.approx(released, abs=1.1e-7), step  # ours begins at 1e-7
+        assert optim.cosine(step, dict(o)) == pytest.approx(released, abs=1.1e-7), step  # ours begins at 1e-7
 
 
 def test_s4d_on_retrieval_ends_before_its_cosine():
-    o = compose("train", ["experiment=s4d_retrieval"]).optim
+    o = compose(Experiment, ["experiment=s4d_retrieval"]).optim
     assert (o.steps, o.warmup) == (45_960, 5_000)  # 20 epochs of 2,298 batches of 64
     for step in (5_000, 20_000, 45_960):
         cosine = o.lr * (1 + math.cos(math.pi * (step - 5_000) / 45_000)) / 2
-        assert optim.cosine(step, o) == pytest.approx(cosine, rel=1e-9)
+        assert optim.cosine(step, dict(o)) == pytest.approx(cosine, rel=1e-9)
 
 
 @pytest.mark.parametrize("activation", RELEASED["layer"])
@@ -250,7 +251,7 @@ def rows(cfg, size: int) -> Batch:
 
 def counted(cfg, size: int) -> int:
     """Most bytes alive in a forward and backward pass over ``size`` rows, by tensors that have sizes and no numbers."""
-    model = build.classifier(cfg).train()
+    model = cfg.classifier().train()
     with FakeTensorMode(allow_non_fake_inputs=True) as mode:
         for module in model.modules():
             for key, parameter in module.named_parameters(recurse=False):
@@ -270,10 +271,10 @@ def told() -> dict[str, str]:
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_one_step_of_the_whole_model_at_full_length(name, record_property, monkeypatch):
     """Two examples; and the memory of the full batch, counted, is that of docs/ssm.md, moments included."""
-    cfg = compose("train", [f"experiment={name}"])
+    cfg = compose(Experiment, [f"experiment={name}"])
     torch.manual_seed(0)
-    model, batch = build.classifier(cfg).train(), rows(cfg, 2)
-    optimiser = optim.adamw(model, cfg.optim)
+    model, batch = cfg.classifier().train(), rows(cfg, 2)
+    optimiser = optim.adamw(model, dict(cfg.optim))
     before = [p.detach().clone() for p in model.parameters()]
     losses = []
 

@@ -7,7 +7,6 @@ from conftest import config
 from lra.data.datamodule import Batch
 from lra.maps import maps
 from lra.studies.transfer.compare import calls, layers
-from lra.train import build
 
 B, L = 3, 64
 SMALL = ("attn.landmarks=8", "attn.kernel=5")
@@ -19,7 +18,7 @@ ALONE = [("nystrom", *SMALL), ("cur_abs", "attn.count=8"), ("sdpa",)]
 def pairs(name, *words):
     """A model of two towers, and pairs whose second text is one token only, so that its column sums are the largest."""
     torch.manual_seed(0)
-    model = build.classifier(config(name, "task.towers=2", f"task.length={L}", *words)).double().eval()
+    model = config(name, "task.towers=2", f"task.length={L}", *words).classifier().double().eval()
     for part in model.modules():
         if hasattr(part, "widths"):
             part.inputs.weight.data *= 8  # weights of attention that are far from even

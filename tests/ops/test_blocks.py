@@ -14,7 +14,6 @@ from lra.attention.longformer import Longformer
 from lra.attention.sinkhorn import Sinkhorn
 from lra.attention.sparse import Sparse
 from lra.ops import blocks
-from lra.train import build
 
 WORDS = {  # attn word -> parameters of the LRA protocol model on ListOps; softmax has 209,802
     "local": 209_802,
@@ -304,7 +303,7 @@ def test_rounded_square_root_is_the_default_stride():
 
 @pytest.mark.parametrize(("word", "count"), WORDS.items())
 def test_parameters_of_the_protocol_model(word, count):
-    model = build.classifier(config(word, "budget=paper"))
+    model = config(word, "budget=paper").classifier()
     assert sum(p.numel() for p in model.parameters()) == count
 
 

@@ -8,7 +8,6 @@ from conftest import config
 from lra.ops.cur import cur_attention
 from lra.ops.pinv import cubic, exact, tikhonov
 from lra.ops.precision import to_unit
-from lra.train import build
 
 NARROW = (torch.float16, torch.float32)
 
@@ -210,7 +209,7 @@ def test_exact_with_a_cut_off_is_numpys():
 
 def test_tikhonov_is_an_option_of_cur():
     words = ["attn.pinv._target_=lra.ops.pinv.tikhonov", "+attn.pinv.ridge=0.1", "~attn.pinv.steps", "~attn.pinv.init"]
-    model = build.classifier(config("cur_abs", *words, "attn.count=8"))
+    model = config("cur_abs", *words, "attn.count=8").classifier()
     inputs = torch.randint(1, 15, (2, 1, 30), generator=torch.manual_seed(0))
     model(inputs).sum().backward()
     assert all(p.grad.isfinite().all() for p in model.parameters() if p.grad is not None)

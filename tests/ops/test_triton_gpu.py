@@ -10,7 +10,7 @@ from triton_reference import case, check, fused, line
 from lra.data.datamodule import Batch
 from lra.model.dropout import Dropout
 from lra.ops import triton as kernels
-from lra.train import build, lit_module
+from lra.train import lit_module
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")]
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]
@@ -109,7 +109,7 @@ def test_a_cuda_graph_replays_forward_backward_and_selection():
 
 def test_compiled_by_inductor_without_breaks():
     mask = on_gpu(512, 32, 32)[3]
-    made = build.block_factory(config("flashcur_abs", "task.length=512", "model.dim=64"))().cuda()
+    made = config("flashcur_abs", "task.length=512", "model.dim=64").block_factory()().cuda()
     x = torch.randn(2, 512, 64, device="cuda")
     plain = made(x, mask)[0]
     compiled = torch.compile(made, fullgraph=True)
@@ -119,7 +119,7 @@ def test_compiled_by_inductor_without_breaks():
 def losses(attn: str, steps: int = 200) -> torch.Tensor:
     cfg = config(attn, "task.length=256", "attn.count=32")
     torch.manual_seed(0)
-    model = build.classifier(cfg).cuda()
+    model = cfg.classifier().cuda()
     for part in model.modules():
         if isinstance(part, torch.nn.Dropout | Dropout):
             part.p = 0.0

@@ -11,7 +11,6 @@ from lra.model.multihead import Multihead
 from lra.ops.cur_naive import CUROptions
 from lra.ops.selection import select, select_packed
 from lra.ops.varlen import VarlenLayout
-from lra.train import build
 
 CUR_WORDS = ["attn.count=8"]
 CASES = {
@@ -38,7 +37,7 @@ def both(name, *words):
     models = []
     for pad in ("batch", "none"):
         torch.manual_seed(0)
-        models.append(build.classifier(config(name, *words, f"data.pad={pad}")).double().eval())
+        models.append(config(name, *words, f"data.pad={pad}").classifier().double().eval())
     return models
 
 
@@ -120,4 +119,4 @@ def test_one_row_and_keeping_everything_are_exact():
 @pytest.mark.parametrize("name", ["psf", "luna", "mega"])
 def test_a_mixer_of_token_vectors_is_refused(name):
     with pytest.raises(ValueError, match=r"data.pad=none needs a mechanism of queries, keys and values"):
-        build.classifier(config(name, "data.pad=none"))
+        config(name, "data.pad=none").classifier()

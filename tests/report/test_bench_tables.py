@@ -9,6 +9,7 @@ from rich.console import Console
 from support.bench import MB, made, row
 
 from lra.report import bench_plots, bench_tables
+from lra.report.__main__ import ReportOptions
 from lra.report.bench_tables import growth
 from lra.runs import bench_record
 from lra.runs.record import RunRecord
@@ -161,7 +162,7 @@ def test_report_of_benchmarks_alone(tmp_path, capfd):
     from lra.report.__main__ import report
 
     bench_record.save(made(STEPS), tmp_path)
-    report.__wrapped__(compose("report", [f"runs={tmp_path}"]))
+    report.__wrapped__(compose(ReportOptions, [f"runs={tmp_path}"]))
     out = capfd.readouterr().out
     assert "bench: step of text" in out and "Efficiency" in (tmp_path / "report" / "report.md").read_text()
     page = (tmp_path / "report" / "index.html").read_text()
@@ -169,4 +170,4 @@ def test_report_of_benchmarks_alone(tmp_path, capfd):
         list((tmp_path / "report/efficiency").glob("*.png"))
     )
     with pytest.raises(ValueError, match="no record of a training run"):
-        report.__wrapped__(compose("report", [f"runs={tmp_path}", "study=paper-paper"]))
+        report.__wrapped__(compose(ReportOptions, [f"runs={tmp_path}", "study=paper-paper"]))

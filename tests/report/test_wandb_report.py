@@ -13,7 +13,7 @@ from test_report import RECORD, TESTS, add, diverged
 
 from lra.config.compose import compose
 from lra.report import published, summary, wandb
-from lra.report.__main__ import report
+from lra.report.__main__ import ReportOptions, report
 
 needs_wandb = pytest.mark.skipif(importlib.util.find_spec("wandb") is None, reason="pip install '.[wandb]'")
 needs_workspaces = pytest.mark.skipif(
@@ -89,7 +89,7 @@ def test_every_paper_has_a_link():
 def test_report_publishes_offline(service, runs, capfd):
     (runs / "report" / "efficiency").mkdir(parents=True)
     Image.new("RGB", (8, 4), "red").save(runs / "report" / "efficiency" / "costs.png")
-    report.__wrapped__(compose("report", [f"runs={runs}", "logger=wandb", "logger.wandb.mode=offline"]))
+    report.__wrapped__(compose(ReportOptions, [f"runs={runs}", "logger=wandb", "logger.wandb.mode=offline"]))
     out, err = capfd.readouterr()
     drawn = list((runs / "report" / "figures").glob("*.png"))
     sent = f"W&B: 4 tables and {len(drawn) + 1} pictures in {runs / 'report' / 'wandb'}\n"
@@ -133,6 +133,6 @@ def test_dashboard_shows_every_table_picture_and_curve(runs):
 
 def test_missing_package_is_named(runs, monkeypatch):
     monkeypatch.setitem(sys.modules, "wandb", None)
-    config = compose("report", ["logger=wandb"]).logger.wandb
+    config = compose(ReportOptions, ["logger=wandb"]).logger["wandb"].options
     with pytest.raises(ValueError, match=r"pip install '\.\[wandb\]'"):
         wandb.publish(config, summary.collect(runs)[0], [], runs)

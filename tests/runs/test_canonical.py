@@ -10,10 +10,10 @@ from conftest import config
 
 from lra.config import CONF
 from lra.config.compose import compose
+from lra.config.experiment import Experiment
 from lra.runs import canonical, config_file, identity, record
 from lra.runs.folder import settle
 from lra.runs.open import finished, open_run
-from lra.train import build
 from lra.train.plan import resolve
 
 EARLIER = Path(__file__).with_name("earlier_config.yaml")  # of a run whose record has the fingerprint below
@@ -108,7 +108,7 @@ FINGERPRINTS = {
 
 @pytest.mark.parametrize("overrides", FINGERPRINTS)
 def test_fingerprints_stay(overrides):
-    made = identity.choices(resolve(compose("train", overrides.split())).config, {})
+    made = identity.choices(resolve(compose(Experiment, overrides.split())).experiment, {})
     assert identity.fingerprint(made | {"seed": 0}) == FINGERPRINTS[overrides]
 
 
@@ -130,10 +130,10 @@ def test_a_run_from_before_is_opened_built_and_not_run_again(earlier):
     assert old["attn.pinv._target_"] == "lra.linalg.cubic"
     (run,) = finished(earlier.parent)
     restored = run.configuration("data")
-    assert restored.attn.pinv._target_ == "lra.ops.pinv.cubic" and restored.task.display == "expression"
-    assert sum(p.numel() for p in build.sketch(restored).parameters()) == 209802
-    made = compose("train", ["task=listops", "attn=cur_abs", "data.pad=none"])
-    data = build.task_data(made)
+    assert restored.attn.get("pinv").path == "lra.ops.pinv.cubic" and restored.task.display == "expression"
+    assert sum(p.numel() for p in restored.sketch.parameters()) == 209802
+    made = compose(Experiment, ["task=listops", "attn=cur_abs", "data.pad=none"])
+    data = made.task_data()
     today = identity.choices(made, data.source.provenance)
     run.check_data(data.source.provenance)
     assert settle(earlier, today) == old != today

@@ -227,4 +227,4 @@ def test_a_run_that_an_earlier_version_began_goes_on(halves, tmp_path, data_root
     train_config(smoke(tmp_path, *WORDS))
     assert result(home) == result(halves[2])
     assert (home / "metrics.csv").read_bytes() == (halves[2] / "metrics.csv").read_bytes()
-    assert open_run(home).configuration("data").attn._target_ == "lra.attention.cur.CUR"
+    assert open_run(home).configuration("data").attn.path == "lra.attention.cur.CUR"

@@ -12,12 +12,12 @@ from support.commands import run
 from lra.attention.base import Attention
 from lra.config import CONF
 from lra.config.compose import compose
+from lra.config.experiment import Experiment
 from lra.maps.__main__ import show
 from lra.runs import config_file, identity, record
 from lra.studies.dropin.__main__ import dropin
 from lra.studies.transfer.__main__ import transfer
 from lra.train.__main__ import train
-from lra.train.build import task_data
 
 
 class Mine(Attention):
@@ -43,7 +43,7 @@ REFUSED = {
     "lra.nothing.Here": "there is no",
     "lra.attention.cur.Nothing": "there is no",
     "lra.train.callbacks.time": "is no part of a model, no source and no inverse",
-    "lra.train.phase.instantiate": "is no part of a model",
+    "lra.config.calls.get_object": "is no part of a model",
     "lra.runs.record.Path": "is no part of a model",
     "lra.disk.atomic.write": "is no part of a model",
     "lra.sweep.job.fail": "is no part of a model",
@@ -85,7 +85,7 @@ def test_trust_is_of_the_module_that_a_class_was_written_in():
 
 def kept(made, folder):
     """The configuration of a run as it comes back from its config.yaml."""
-    before = identity.choices(made, task_data(made).source.provenance)
+    before = identity.choices(made, made.task_data().source.provenance)
     (folder / "config.yaml").write_text(yaml.safe_dump(before))
     after = config_file.read(folder / "config.yaml")
     assert after == before and identity.fingerprint(after) == identity.fingerprint(before)
@@ -94,7 +94,7 @@ def kept(made, folder):
 
 def test_every_target_of_the_suite_passes(tmp_path):
     for words in (["task=listops", "attn=cur_abs"], ["experiment=psf_adding"], ["experiment=mega_image"]):
-        kept(compose("train", [*words, "budget=smoke"]), tmp_path)
+        kept(compose(Experiment, [*words, "budget=smoke"]), tmp_path)
     files = [path for path in CONF.rglob("*.yaml") if path.parent.name != "logger"]
     named = {word for path in files for word in re.findall(r"_target_: ([\w.]+)", path.read_text())}
     assert len(named) > 40

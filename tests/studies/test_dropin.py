@@ -37,9 +37,9 @@ from lra.studies.dropin.cur_variants import (
     values_first,
     weights,
 )
+from lra.studies.dropin.options import DropinOptions
 from lra.studies.dropin.qkv_sources import generated, sources
 from lra.studies.dropin.table import Errors, error_text, ratio
-from lra.train import build
 
 N, H, L, D, E = 2, 3, 24, 5, 4
 INEXACT = ("nystrom", "nystrom_kmeans", "performer", "mean")  # with everything kept too
@@ -224,7 +224,9 @@ def test_the_command_adds_to_one_table(tmp_path, monkeypatch, capfd):
     home = tmp_path / "dropin"
     made = json.loads((home / "gaussian-20/errors.json").read_text())
     assert set(made["values"]) == {"cur_step", "cur_plus", "mean"} and made["n"] == 2 and "cur_plus" in out.out
-    layers = [layer for (layer,) in generated("gaussian", compose("dropin", TINY)).examples]
+    o = compose(DropinOptions, TINY)
+    drawn = generated("gaussian", n=o.n, seed=o.seed, heads=o.heads, length=o.length, head_dim=o.head_dim)
+    layers = [layer for (layer,) in drawn.examples]
     own = [distance(baselines.mean, layer, baselines.softmax(*layer), 4) for layer in layers]
     assert made["values"]["mean"]["4"] == pytest.approx([np.mean(own), np.std(own, ddof=1)], rel=1e-6)
     run(monkeypatch, capfd, tmp_path, *TINY, "sources=[gaussian,clustered]", "candidates=[clustered]", "cost=30")
@@ -269,7 +271,7 @@ def test_what_cannot_be_is_refused(tmp_path, monkeypatch, words, reason):
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(ValueError, match=re.escape(reason)):
-        dropin.__wrapped__(compose("dropin", [*TINY, f"runs={tmp_path}", *words]))
+        dropin.__wrapped__(compose(DropinOptions, [*TINY, f"runs={tmp_path}", *words]))
 
 
 def test_a_mistake_is_one_line(tmp_path, monkeypatch, capfd):
@@ -283,7 +285,7 @@ def finished(tmp_path, data_root):
 
     def make(attn):
         cfg = config(attn)
-        data = build.task_data(cfg)
+        data = cfg.task_data()
         data.prepare_data()
         data.setup()
         folder = tmp_path / "runs" / attn / "seed-0"
@@ -291,7 +293,7 @@ def finished(tmp_path, data_root):
         choices = identity.choices(cfg, data.source.provenance)
         (folder / "config.yaml").write_text(OmegaConf.to_yaml(OmegaConf.create(dict(choices))))
         torch.manual_seed(0)
-        torch.save(build.classifier(cfg).state_dict(), folder / "best.ckpt")
+        torch.save(cfg.classifier().state_dict(), folder / "best.ckpt")
         numbers = dict.fromkeys(("best_step", "step_ms", "peak_bytes"), None) | {"val": 1.0, "test": 2.0}
         sizes = dict.fromkeys(("params", "n_val", "n_test", "steps", "seed"), 0) | {"constant_baseline": 0.0}
         words = {"study": "s", "task": "listops", "protocol": "paper", "budget": "smoke", "label": attn, "device": "x"}
@@ -308,7 +310,7 @@ def finished(tmp_path, data_root):
 
 
 def test_queries_keys_and_values_of_a_run(finished):
-    cfg = lambda folder, *more: compose("dropin", ["sources=[]", f"run={folder}", "n=3", "counts=[4]", *more])
+    cfg = lambda folder, *more: compose(DropinOptions, ["sources=[]", f"run={folder}", "n=3", "counts=[4]", *more])
     folder = finished("sdpa")
     (source,) = sources(cfg(folder))
     assert source.name == "s-sdpa-seed-0" and len(source.examples) == 3 and len(source.examples[0]) == 2

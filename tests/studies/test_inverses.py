@@ -18,6 +18,7 @@ from lra.ops.pinv import newton
 from lra.runs.open import finished
 from lra.studies.inverses import matrices, measure
 from lra.studies.inverses.__main__ import inverses
+from lra.studies.inverses.options import InversesOptions
 from lra.train.__main__ import train
 
 SIZES = Sizes(heads=2, head_dim=8, value_dim=8, length=24)
@@ -118,7 +119,7 @@ def test_spread_counts_what_is_not_finite():
 
 def test_random_tokens_end_in_pictures_and_tables(tmp_path):
     words = ["n=2", "steps=[0,2]", "counts=[4,6]", "kinds=gaussian", "heads=1", "head_dim=8", "length=24"]
-    inverses.__wrapped__(compose("inverses", [*words, "threads=1", f"runs={tmp_path}"]))
+    inverses.__wrapped__(compose(InversesOptions, [*words, "threads=1", f"runs={tmp_path}"]))
     home = tmp_path / "inverses/random"
     with open(home / "norms.csv", newline="") as file:
         rows = list(csv.DictReader(file))
@@ -136,7 +137,7 @@ def test_a_run_is_measured_at_its_initial_best_and_last_weights(data_root, tmp_p
     train.__wrapped__(config("soft", f"runs={runs}", "seeds=[3]", "optim.lr=1e-12", "optim.eval_every=3"))
     (run,) = finished(runs / "paper-smoke/listops/soft")
     assert run.record.best_step == 3 and run.record.steps == 6
-    found = list(matrices.of_run(run, compose("inverses", ["n=2"])))
+    found = list(matrices.of_run(run, compose(InversesOptions, ["n=2"])))
     assert [(made.place, made.weights, made.at) for made in found] == [
         (place, *weights) for weights in (("initial", 0), ("best", 3), ("last", 6)) for place in ("layer 0", "layer 1")
     ]

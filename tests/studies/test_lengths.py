@@ -13,7 +13,7 @@ from lra.config import CONF
 from lra.config.compose import compose
 from lra.runs import record
 from lra.studies.lengths import points, show
-from lra.studies.lengths.__main__ import grid, lengths
+from lra.studies.lengths.__main__ import LengthsOptions, grid, lengths
 from lra.sweep import __main__ as leader
 from lra.sweep import job, plan
 
@@ -26,7 +26,7 @@ def made(task, label="mean", seed=0, test=40.0, **changes):
 
 
 def test_every_length_is_a_task_and_no_part_of_the_label(tmp_path):
-    runs, _ = plan.expand(grid(compose("lengths", [*FEW, "measure=0", f"runs={tmp_path}"])), threads=None)
+    runs, _ = plan.expand(grid(compose(LengthsOptions, [*FEW, "measure=0", f"runs={tmp_path}"])), threads=None)
     assert [(run.task, run.label) for run in runs] == [
         (f"temporal_order_N{length}", label) for length in (128, 256) for label in ("mean", "linear")
     ]

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from omegaconf import OmegaConf
 
 from lra.config import CONF
 
@@ -113,8 +112,7 @@ def test_command_before_and_after_distillation(bert, reviews, tmp_path):
 
 
 def test_captured_queries_and_keys_give_the_model_s_attention(bert, reviews):
-    settings = OmegaConf.create({"model": str(bert), "pool": "mean", "device": "cpu", "length": 9, "size": 0})
-    encoder = load(settings)
+    encoder = load(bert, pool="mean", length=9, size=0, device="cpu")
     (text, *_), _ = __main__.examples(reviews, "test", 2, 0)
     layers = captured(encoder, text)
     words = encoder.tokenizer(text.decode(), truncation=True, max_length=9, return_tensors="pt")

@@ -12,8 +12,8 @@ from lra.data.datamodule import Batch
 from lra.runs import probes
 from lra.runs.open import finished
 from lra.studies.probes import confine, measure
-from lra.studies.probes.__main__ import _asked, probe
-from lra.train import build
+from lra.studies.probes.__main__ import ProbesOptions, _asked, probe
+from lra.studies.transfer.options import TransferOptions
 from lra.train.__main__ import train
 
 L = 24
@@ -23,7 +23,7 @@ OPTIONS = {"cur_": "attn.count=8", "nystrom": "attn.landmarks=8", "flashcur_": "
 def model_and_batch(name, *overrides):
     torch.manual_seed(0)
     words = [word for start, word in OPTIONS.items() if name.startswith(start)]
-    model = build.classifier(config(name, f"task.length={L}", *words, *overrides)).double().eval()
+    model = config(name, f"task.length={L}", *words, *overrides).classifier().double().eval()
     mask = torch.arange(L) < torch.tensor([L, 17])[:, None, None]
     return model, Batch(torch.randint(1, 16, (2, 1, L)) * mask, mask, torch.tensor([0, 1]))
 
@@ -80,7 +80,7 @@ def test_a_map_is_not_normalised_anew():
 
 @pytest.mark.parametrize("name", MECHANISMS)
 def test_every_mechanism_says_whether_it_can_be_confined(name):
-    model = build.sketch(config(name))
+    model = config(name).sketch
     how = confine.by(model)
     if name in ("sdpa", "softmax", "mega", "mega_chunk"):
         assert how == "mask"
@@ -129,17 +129,17 @@ def test_runs_are_probed_once_drawn_and_swapped(data_root, tmp_path, capfd):
         train.__wrapped__(config(name, f"runs={runs}", "seeds=[0]"))
     folders = ",".join(str(runs / "paper-smoke/listops" / name) for name in names)
     words = [f"run=[{folders}]", f"runs={runs}", "examples=20", "derived=2", "rows=2", "threads=1"]
-    probe.__wrapped__(compose("probes", words))
+    probe.__wrapped__(compose(ProbesOptions, words))
     made = probes.load(home / "sdpa/seed-0/probes.json")
     assert made.by == "mask" and made.reaches[-1] == 128 and made.scores[-1] == made.score and made.examples == 20
     assert made.beyond == sorted(made.beyond, reverse=True) and made.beyond[-1] == 0
     assert (home / "probes.png").stat().st_size > 1000
-    probe.__wrapped__(compose("probes", words))
+    probe.__wrapped__(compose(ProbesOptions, words))
     assert "sdpa seed 0: test" in (err := capfd.readouterr().err) and "done before" in err
     for more in ("rows=3", "derived=3"):  # other derivatives than before
-        probe.__wrapped__(compose("probes", [*words, more]))
+        probe.__wrapped__(compose(ProbesOptions, [*words, more]))
         assert "done before" not in capfd.readouterr().err
-    probe.__wrapped__(compose("probes", [*words, "swaps=[sdpa,nystrom]"]))
+    probe.__wrapped__(compose(ProbesOptions, [*words, "swaps=[sdpa,nystrom]"]))
     with open(home / "swaps.csv", newline="") as file:
         table = {row["trained with"]: row for row in csv.DictReader(file)}
     assert table["nystrom"]["sdpa"] == "" and table["sdpa"]["nystrom"]
@@ -152,6 +152,7 @@ def test_what_is_swapped_in_keeps_as_much_as_the_run(data_root, tmp_path):
     runs = tmp_path / "runs"
     train.__wrapped__(config("cur_abs", f"runs={runs}", "seeds=[0]", "attn.count=5"))
     (run,) = finished(runs / "paper-smoke/listops/cur_abs-count=5", None)
-    kept = lambda name, *words: _asked(run, compose("probes", [f"run={run.folder}", *words]), name).attn
-    assert kept("cur_step").count == kept("nystrom").landmarks == 5 and kept("cur_step", "kept=9").count == 9
-    assert kept("mean") == compose("transfer", [f"run={run.folder}", "attn=mean"]).attn
+    kept = lambda name, *words: _asked(run, compose(ProbesOptions, [f"run={run.folder}", *words]), name).attn
+    assert kept("cur_step").get("count") == kept("nystrom").get("landmarks") == 5
+    assert kept("cur_step", "kept=9").get("count") == 9
+    assert kept("mean") == compose(TransferOptions, [f"run={run.folder}", "attn=mean"]).attn

@@ -11,7 +11,6 @@ import pytest
 import torch
 import yaml
 from conftest import config, session_data
-from omegaconf import OmegaConf
 
 from lra.attention.base import Sizes
 from lra.attention.softmax import Softmax
@@ -25,7 +24,8 @@ from lra.studies.transfer.__main__ import transfer
 from lra.studies.transfer.compare import calls, layers
 from lra.studies.transfer.control import MeanControl, ZeroControl
 from lra.studies.transfer.figures import draw
-from lra.studies.transfer.graft import configs, graft, mechanisms
+from lra.studies.transfer.graft import experiments, graft, mechanisms
+from lra.studies.transfer.options import TransferOptions
 from lra.studies.transfer.show import show
 from lra.studies.transfer.tables import curves, markdown, points
 from lra.train.__main__ import train
@@ -49,19 +49,18 @@ def trained(runs, attn="softmax"):
 
 
 def words(runs, *more, run=None):
-    return compose("transfer", [f'run="{run or trained(runs)}"', f"runs={runs}", *FEW, *more])
+    return compose(TransferOptions, [f'run="{run or trained(runs)}"', f"runs={runs}", *FEW, *more])
 
 
 def models(runs, *more, run=None):
     (one, *_), cfg = finished(Path(run or trained(runs))), words(runs, *more, run=run)
-    return graft(one, *configs(one, cfg))
+    return graft(one, *experiments(one, cfg))
 
 
 def batches(runs, count=2):
-    from lra.train import build
 
     (one, *_), cfg = finished(trained(runs)), words(runs, "attn=sdpa")
-    data = build.task_data(configs(one, cfg)[0])
+    data = experiments(one, cfg)[0].task_data()
     data.setup()
     return [data.gather("val", np.arange(6 * i, 6 * i + 6)) for i in range(count)]
 
@@ -164,12 +163,11 @@ def test_mega_cur_is_the_trained_mega(mega):
     home = trained(mega, "mega")
     true = ["attn.count=128", "attn.pinv._target_=lra.ops.pinv.exact", "~attn.pinv.steps", "~attn.pinv.init"]
     (one,) = finished(home)
-    source, target = configs(one, words(mega, "attn=mega_cur_step", run=home))
-    assert target.block == source.block and target.block.truncation == 7 and not target.block.prenorm
-    assert configs(one, words(mega, "attn=mega_cur_step", "block.truncation=9", run=home))[1].block.truncation == 9
-    assert configs(one, words(mega, "attn=mega_chunk", run=home))[1].block == OmegaConf.merge(
-        source.block, {"chunk": 128}
-    )
+    source, target = experiments(one, words(mega, "attn=mega_cur_step", run=home))
+    assert target.block == source.block and target.block.get("truncation") == 7 and not target.block.get("prenorm")
+    other = words(mega, "attn=mega_cur_step", "block.truncation=9", run=home)
+    assert experiments(one, other)[1].block.get("truncation") == 9
+    assert experiments(one, words(mega, "attn=mega_chunk", run=home))[1].block == source.block.changed(chunk=128)
     exact, grafted = (model.double() for model in models(mega, "attn=mega_cur_step", *true, run=home))
     batch = torch.randint(0, 15, (2, 1, 128), generator=torch.manual_seed(0))
     out = exact(batch)
@@ -276,7 +274,7 @@ def test_a_mechanism_with_weights_of_its_own_has_them_refused(runs, copy):
     """And a folder whose name has an equals sign can be named."""
     home = copy.rename(copy.with_name("nystrom-landmarks=8"))
     (one,), cfg = finished(home), words(runs, "attn=nystrom", "attn.landmarks=8", run=home)
-    source, target = configs(one, cfg)
+    source, target = experiments(one, cfg)
     torch.save(graft(one, source, target)[1].state_dict(), home / "best.ckpt")
     rewrite(home, identity.choices(target, {}))
     with pytest.raises(ValueError, match=r"cur_step has no place for blocks.0.mixer.attention.conv.weight, blocks.1"):

@@ -15,10 +15,12 @@ from conftest import MECHANISMS
 
 from lra.config import CONF
 from lra.config.compose import compose
+from lra.config.experiment import Experiment
 from lra.runs import record
 from lra.sweep import __main__ as leader
 from lra.sweep import job
 from lra.sweep.board import label_keys
+from lra.sweep.options import SweepOptions
 from lra.sweep.search import decide
 
 RATES, FURTHER = (3e-4, 1e-3, 3e-3, 1e-2), (3e-5, 1e-4, 3e-2, 1e-1)
@@ -78,13 +80,13 @@ def test_without_further_rates_the_best_of_the_edge_is_chosen():
 
 def test_the_board_lists_every_mechanism_that_runs_on_a_cpu_once():
     """custom needs a class of the user's; the flashcur_* need a GPU."""
-    named = compose("sweep", ["sweep=board"]).mechanisms
+    named = compose(SweepOptions, ["sweep=board"]).mechanisms
     assert len(set(named)) == len(named)
     assert {words.split()[0] for words in named} == {name for name in MECHANISMS if not name.startswith("flashcur_")}
     labels = set()
     for attn, *words in filter(lambda words: len(words) > 1, map(str.split, named)):
         keys = ",".join(label_keys(words))
-        labels.add(compose("train", ["task=recall", f"attn={attn}", *words, f"label_keys=[{keys}]"]).label)
+        labels.add(compose(Experiment, ["task=recall", f"attn={attn}", *words, f"label_keys=[{keys}]"]).label)
     assert labels == {"s4d_lin-block=glu", "s5-block=glu", "lru-block=glu", "mean-block=mega"}
 
 
@@ -210,7 +212,7 @@ def test_a_mechanism_of_the_users_own_and_the_number_of_its_runs(board):
 @pytest.mark.parametrize("words", ["mechanisms=[mean]", "attn=mean"])
 def test_other_sweeps_have_grids(words):
     with pytest.raises(ValueError, match=r"of sweep=board; other sweeps have sweep.grids"):
-        compose("sweep", ["sweep=selection", words])
+        compose(SweepOptions, ["sweep=selection", words])
 
 
 def test_a_record_of_another_configuration_is_refused(board, tmp_path):

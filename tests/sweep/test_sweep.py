@@ -11,16 +11,17 @@ import time
 import pytest
 import yaml
 from conftest import MECHANISMS
-from hydra.utils import instantiate
 from support.commands import run as entry
 from test_report import RECORD
 
 from lra.config import CONF
 from lra.config.compose import compose
+from lra.config.experiment import Experiment
 from lra.disk import lock
 from lra.runs import identity, record
 from lra.sweep import __main__ as leader
 from lra.sweep import job, plan, progress
+from lra.sweep.options import SweepOptions
 from lra.train.machine import device_name
 from lra.train.plan import resolve
 
@@ -29,7 +30,7 @@ SMOKE = ["budget=smoke", "tasks=[listops]", "measure=0"]
 
 
 def config(name, *words):
-    return compose("sweep", [f"sweep={name}", *words])
+    return compose(SweepOptions, [f"sweep={name}", *words])
 
 
 def expand(name, *words, runs="unused"):
@@ -52,7 +53,7 @@ def finish(run, **changes):
 def test_selection_is_table_4_of_curformer():
     made = config("selection", "measure=0")
     assert list(made.tasks) == ["listops", "text", "retrieval", "image", "pathfinder"]
-    made.tasks = ["listops"]
+    made = made.changed(tasks=["listops"])
     runs, skipped = plan.expand(made, threads=None)
     methods = ("cur_sum", "cur_abs", "cur_embed", "cur_step", "cur_random")
     table = {(run.task, run.label, run.seed) for run in runs}
@@ -79,12 +80,12 @@ def test_every_value_of_every_axis_is_a_run_with_a_name_of_its_own(name):
         axes["attn"] = axes["attn"][:1]
         for axis, values in axes.items():
             one = {other: some[:1] for other, some in axes.items()} | {axis: values}
-            small.sweep.grids = {key: one}
-            assert len(plan.expand(small, threads=None)[0]) == len(values)
+            swept = small.changed(sweep=small.sweep.changed(grids={key: one}))
+            assert len(plan.expand(swept, threads=None)[0]) == len(values)
 
 
 def test_baselines_are_mechanisms_and_lr_gives_each_the_same_rates():
-    names = list(config("baselines").sweep.grids.methods.attn)
+    names = list(config("baselines").sweep.grids["methods"]["attn"])
     assert set(names) <= set(MECHANISMS) and len(set(names)) == len(names)
     rates = {}
     for point in plan.points(config("lr").sweep.grids):
@@ -100,9 +101,8 @@ def test_axes_outside_the_mechanism_are_part_of_the_label():
 
 
 def test_a_mechanism_that_cannot_run_here_is_left_out_with_a_line(monkeypatch):
-    monkeypatch.setattr(
-        plan.build, "unavailable", lambda c: f"attn={c.label} needs a GPU" if "sum" in c.label else None
-    )
+    missing = property(lambda made: f"attn={made.label} needs a GPU" if "sum" in made.label else None)
+    monkeypatch.setattr(Experiment, "unavailable", missing)
     runs, skipped = plan.expand(config("selection", *SMOKE), threads=None)
     assert skipped == ["listops: attn=cur_sum needs a GPU"] and "cur_sum" not in {run.label for run in runs}
 
@@ -120,7 +120,7 @@ def test_what_a_task_is_too_short_for_is_left_out_with_a_line():
 def test_options_of_the_protocol_are_those_of_the_runs():
     runs = expand("selection", "protocol.mean_over=real", "protocol=clean")
     assert {"protocol=clean", "protocol.mean_over=real"} <= set(runs[0].overrides)
-    assert compose("train", runs[0].overrides).protocol.mean_over == "real"
+    assert compose(Experiment, runs[0].overrides).protocol.mean_over == "real"
 
 
 WRONG = {
@@ -168,8 +168,8 @@ def test_plan_counts_what_is_left_and_says_what_its_time_is_based_on(four, tmp_p
     assert "4 runs in" in text and "0 of them finished" in text and "4 left of 6 steps each, time unknown" in text
     assert f"about {max(1, round(4 * 16 * 86922 / 2**20))} MB" in text
 
-    planned = resolve(compose("train", list(runs[0].overrides)))
-    written = identity.choices(planned.config, planned.data.source.provenance)
+    planned = resolve(compose(Experiment, list(runs[0].overrides)))
+    written = identity.choices(planned.experiment, planned.data.source.provenance)
     finish(runs[0], device=device_name("cpu"), step_ms=100.0, n_val=64)
     (runs[0].folder / "config.yaml").write_text(yaml.safe_dump(written | {"optim.lr": 0.001}))
     again = plan.expand(made, threads=None)[0]
@@ -181,7 +181,7 @@ def test_plan_counts_what_is_left_and_says_what_its_time_is_based_on(four, tmp_p
 
     finish(runs[0], device="NVIDIA X", step_ms=100.0, n_val=64)
     assert plan.expand(made, threads=None)[0][1].seconds is None
-    made.measure = 60
+    made = made.changed(measure=60)
     measured = plan.expand(made, threads=None)[0]
     assert measured[3].basis == "measured" and 0 < measured[3].seconds < 600
 
@@ -200,7 +200,7 @@ def test_plan_counts_what_is_left_and_says_what_its_time_is_based_on(four, tmp_p
     ],
 )
 def test_the_size_of_dev_is_known_before_the_data(words, dev_size):
-    assert instantiate(compose("train", [*words, "attn=mean"]).source).dev_size == dev_size
+    assert compose(Experiment, [*words, "attn=mean"]).data_source().dev_size == dev_size
 
 
 def test_states_and_lines(four, capfd, monkeypatch):
@@ -333,9 +333,9 @@ def test_the_free_space_is_that_of_the_folder_of_the_runs(four, tmp_path, monkey
     looked = []
     usage = plan.shutil.disk_usage(tmp_path)
     monkeypatch.setattr(plan.shutil, "disk_usage", lambda path: looked.append(path) or usage)
-    list(plan.describe(*four, 1))
-    four[1].runs = str(tmp_path / "not" / "there")
-    list(plan.describe(*four, 1))
+    runs, options = four
+    list(plan.describe(runs, options, 1))
+    list(plan.describe(runs, options.changed(runs=tmp_path / "not" / "there"), 1))
     assert looked == [tmp_path, tmp_path]
 
 

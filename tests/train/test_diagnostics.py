@@ -10,7 +10,7 @@ from test_train import result, seed_folder, smoke, train_config
 
 from lra.model.classifier import Head
 from lra.runs import record
-from lra.train import build, diagnostics
+from lra.train import diagnostics
 from lra.train import fit as fitting
 
 FIELDS = {"val_loss", "output_std", "live_units", "collapsed"}
@@ -75,7 +75,7 @@ def test_a_record_holds_the_diagnostics_of_the_best_weights(kind, data_root, tmp
     config = smoke(tmp_path, head, "optim.steps=12", "optim.eval_every=3", "optim.lr=0.01", attn="sdpa")
     train_config(config)
     folder = next(tmp_path.rglob("record.json")).parent
-    made, model, data = record.load(folder / "record.json"), build.classifier(config), build.task_data(config)
+    made, model, data = record.load(folder / "record.json"), config.classifier(), config.task_data()
     model.load_state_dict(torch.load(folder / "best.ckpt", weights_only=True))
     data.setup()
     batches = list(data.evaluation_batches("val"))

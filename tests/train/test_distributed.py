@@ -169,14 +169,14 @@ def test_phase_one_has_the_gradient_of_one_process():
     from conftest import config
 
     from lra.data.datamodule import Batch
-    from lra.train import build, pretrain
+    from lra.train import pretrain
 
     words = ("attn.causal=true", "pretrain=next", "model.dropout=0")
     ids, mask = torch.randint(1, 16, (4, 1, 128)), torch.arange(128) < torch.tensor([128, 3, 60, 2])[:, None, None]
 
     def gradient(rows):
         torch.manual_seed(0)
-        module = pretrain.lit_pretrainer(made := config("linear", *words), build.pretrainer(made).double(), 0)
+        module = pretrain.lit_pretrainer(made := config("linear", *words), made.pretrainer().double(), 0)
         value = module.batch_loss(Batch(ids[rows], mask[rows], torch.zeros(len(rows))))
         value.backward()
         return value.item(), torch.cat([p.grad.flatten() for p in module.parameters() if p.grad is not None])
@@ -253,7 +253,6 @@ def test_a_process_that_is_gone_is_one_line_in_the_other(tmp_path):
 @pytest.mark.parametrize("world", [2, 3])
 def test_shares_are_the_whole_batches(data_root, world):
     """Rows of a micro-batch as wide as one process has them; every row of dev in one process."""
-    from lra.train import build
 
     class Place:
         def __init__(self, rank):
@@ -261,7 +260,7 @@ def test_shares_are_the_whole_batches(data_root, world):
             self.strategy = type("", (), {"root_device": torch.device("cpu")})
 
     words = ["optim.batch=12", "data.eval_batch=7"]
-    whole, *parts = (build.task_data(smoke("unused", *words), seed=1) for _ in range(world + 1))
+    whole, *parts = (smoke("unused", *words).task_data(seed=1) for _ in range(world + 1))
     for rank, part in enumerate(parts):
         part.trainer = Place(rank)
         part.setup()

@@ -3,7 +3,8 @@
 import pytest
 
 from lra.config.compose import compose
-from lra.train import build
+from lra.config.experiment import Experiment
+from lra.train import data_check
 
 
 @pytest.mark.parametrize(
@@ -15,10 +16,10 @@ from lra.train import build
     ],
 )
 def test_a_label_that_is_no_class_is_refused(label, message):
-    config = compose("train", ["task=recall", "attn=mean", "budget=smoke"])
-    data = build.task_data(config)
+    config = compose(Experiment, ["task=recall", "attn=mean", "budget=smoke"])
+    data = config.task_data()
     data.setup()
-    build.fits(config, data)
+    data_check.check(config, data)
     data.splits["train"].labels[3] = label
     with pytest.raises(ValueError, match=message):
-        build.fits(config, data)
+        data_check.check(config, data)

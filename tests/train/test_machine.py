@@ -20,10 +20,10 @@ def test_bf16_on_a_cpu_needs_amx_or_force(monkeypatch, amx, asked, force):
     made = config("cur_abs", f"trainer.precision={asked}", f"trainer.force_bf16={force}", "trainer.device=cpu")
     plan = resolve(made)
     used = "bf16" if asked == "bf16" and (amx or force) else "fp32"
-    assert plan.config.trainer.precision == used and plan.widened == (used != asked)
+    assert plan.experiment.trainer.precision == used and plan.widened == (used != asked)
     assert made.trainer.precision == asked  # the caller's own is not changed
     plain = resolve(config("cur_abs", f"trainer.precision={used}", "trainer.force_bf16=true", "trainer.device=cpu"))
-    prints = [identity.fingerprint(identity.choices(made.config, {})) for made in (plan, plain)]
+    prints = [identity.fingerprint(identity.choices(made.experiment, {})) for made in (plan, plain)]
     assert prints[0] == prints[1]
 
 

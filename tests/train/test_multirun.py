@@ -11,9 +11,9 @@ def test_a_failing_run_of_several_stops_no_other_and_is_listed(data_root, tmp_pa
     ended = []
 
     def seed(plan, seed, choices):
-        if plan.config.label == "linear":
+        if plan.experiment.label == "linear":
             raise RuntimeError("out of\nmemory")
-        ended.append(plan.config.label)
+        ended.append(plan.experiment.label)
 
     monkeypatch.setattr("lra.train.__main__.run_seed", seed)
     words = ["task=listops", "budget=smoke", "seeds=[0]", f"runs={tmp_path}"]

@@ -8,7 +8,7 @@ import torch
 from conftest import config
 from torch import nn
 
-from lra.train import build, optim
+from lra.train import optim
 
 OPTIONS = {
     "lr": 0.004,
@@ -94,13 +94,13 @@ def test_a_constant_rate_may_have_a_warm_up():
 
 
 def test_without_rates_there_is_one_group_as_before():
-    model = build.classifier(config("sdpa"))
+    model = config("sdpa").classifier()
     (group,) = optim.adamw(model, OPTIONS).param_groups
     assert [id(p) for p in group["params"]] == [id(p) for p in model.parameters()]
 
 
 def test_the_states_of_s4d_learn_at_their_own_rate():
-    model = build.classifier(config("s4d_lin", "attn.rate=0.25"))
+    model = config("s4d_lin", "attn.rate=0.25").classifier()
     main, slow = optim.adamw(model, OPTIONS).param_groups
     names = {id(p): name for name, p in model.named_parameters()}
     last = {names[id(p)].rpartition(".")[2] for p in slow["params"]}
@@ -112,7 +112,7 @@ def test_the_states_of_s4d_learn_at_their_own_rate():
 def test_rates_of_their_own_are_at_most_own_lr_max(lr, factor):
     """The same as a factor of min(1, 1e-3 / lr); the other parameters keep their rate."""
     capped = OPTIONS | {"lr": lr, "own_lr_max": 1e-3}
-    main, slow = optim.adamw(build.classifier(config("s4d_lin")), capped).param_groups
+    main, slow = optim.adamw(config("s4d_lin").classifier(), capped).param_groups
     assert main["lr"] == lr and slow["lr"] == pytest.approx(factor * lr)
-    _, same = optim.adamw(build.classifier(config("s4d_lin", f"attn.rate={factor}")), OPTIONS | {"lr": lr}).param_groups
+    _, same = optim.adamw(config("s4d_lin", f"attn.rate={factor}").classifier(), OPTIONS | {"lr": lr}).param_groups
     assert slow["lr"] == pytest.approx(same["lr"])

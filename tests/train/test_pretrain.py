@@ -11,9 +11,10 @@ from conftest import config, session_data
 from test_train import result, start
 
 from lra.config.compose import compose
+from lra.config.experiment import Experiment
 from lra.data.datamodule import Batch
 from lra.runs import checkpoint, identity, pretraining, record
-from lra.train import build, pretrain
+from lra.train import pretrain
 from lra.train.__main__ import train
 from lra.train.callbacks import Checkpoints
 from lra.train.plan import resolve
@@ -126,7 +127,7 @@ def test_phase_one_of_another_run_is_taken_if_it_is_the_same(whole, data_root, t
 def test_fine_tuning_starts_from_the_best_encoder_and_a_new_head(whole, data_root):
     made = smoke(whole, *WORDS)
     torch.manual_seed(0)
-    model = build.classifier(made)
+    model = made.classifier()
     head = {key: value.clone() for key, value in model.head.state_dict().items()}
     pretrain.load_encoder(model, whole)
     best = checkpoint.read(whole / "pretrain/best.ckpt")
@@ -135,7 +136,7 @@ def test_fine_tuning_starts_from_the_best_encoder_and_a_new_head(whole, data_roo
 
 
 def test_the_record_says_what_both_phases_cost(whole, data_root):
-    made, data = record.load(whole / "record.json"), build.task_data(smoke(whole, *WORDS), 0)
+    made, data = record.load(whole / "record.json"), smoke(whole, *WORDS).task_data(0)
     data.setup()
     lengths = data.splits["train"].lengths.sum(1)
     order = np.random.default_rng((0, 0)).permutation(len(lengths))  # fewer steps than a pass
@@ -189,16 +190,16 @@ REFUSED = {
 def test_refused_in_one_line(words):
     overrides = words.split() if "pretrain=" in words else ["pretrain=masked", *words.split()]
     with pytest.raises(ValueError, match=REFUSED[words]):
-        resolve(compose("train", ["budget=smoke", *overrides]))
+        resolve(compose(Experiment, ["budget=smoke", *overrides]))
 
 
 @pytest.mark.parametrize("task", ["listops", "recall", "temporal_order", "adding", "image protocol=clean"])
 def test_every_kind_of_task_has_a_phase_one(task):
-    made = compose("train", ["attn=sdpa", "budget=smoke", "pretrain=masked", *f"task={task}".split()])
+    made = compose(Experiment, ["attn=sdpa", "budget=smoke", "pretrain=masked", *f"task={task}".split()])
     resolve(made)
-    model = build.pretrainer(made)
+    model = made.pretrainer()
     shape = (2, 1, made.task.length)
-    inputs = torch.rand(*shape, made.task.features) if "features" in made.task else torch.randint(0, 6, shape)
+    inputs = torch.rand(*shape, made.task.features) if made.task.features is not None else torch.randint(0, 6, shape)
     total, count = model.error(inputs, None, torch.rand(shape) < made.pretrain.ratio)
     assert count and total.isfinite()
     assert made.pretrain.ratio == (0.5 if made.task.name == "image" else 0.1 if made.task.name == "listops" else 0.15)
@@ -214,7 +215,7 @@ def test_next_token_runs(name, option, data_root, tmp_path):
 
 def test_dev_holes_are_those_of_the_example_whatever_the_batch():
     made = smoke("runs", *WORDS)
-    lit = pretrain.lit_pretrainer(made, build.pretrainer(made), 0)
+    lit = pretrain.lit_pretrainer(made, made.pretrainer(), 0)
 
     class Trainer:
         world_size = 1

@@ -6,8 +6,8 @@ import torch
 from conftest import KERNELS, MECHANISMS, config
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from lra.config.experiment import ON_A_GPU
 from lra.data.datamodule import Batch
-from lra.train import build
 from lra.train.lit_module import LitClassifier, seed_device
 from lra.train.optim import adamw
 
@@ -32,11 +32,11 @@ class NoWaiting(TorchDispatchMode):
 
 def module_and_data(name, device, data_root, *words):
     made = config(name, f"data.root={data_root}", "task.masked_id=5", "model.pool=cls", *words)
-    data = build.task_data(made)
+    data = made.task_data()
     data.setup()
     data.splits = {key: split.to(device) for key, split in data.splits.items()}
     with torch.device(device):
-        model = build.classifier(made)
+        model = made.classifier()
     module = LitClassifier(model, metric="accuracy", loss="cross_entropy", seed=0, optim={}, cycle_momentum=False)
     module.on_fit_start()
     module.bad_step, module.loss_sum = module.bad_step.to(device), module.loss_sum.to(device)
@@ -78,7 +78,7 @@ def test_waiting_is_noticed():
 @pytest.mark.parametrize("name", FEW)
 def test_a_step_does_not_wait_for_a_gpu(name, pad, data_root):
     module, data, made = module_and_data(name, "cuda", data_root, f"data.pad={pad}")
-    optimiser = adamw(module.model, made.optim)
+    optimiser = adamw(module.model, dict(made.optim))
     for number in range(3):
         torch.cuda.set_sync_debug_mode("error" if number else "default")  # the first step loads kernels
         try:
@@ -129,10 +129,10 @@ def test_evaluation_goes_on_with_half_the_rows_if_memory_runs_out():
 
 def test_more_rows_are_evaluated_on_a_gpu_unless_they_mix(monkeypatch):
     def rows(name, *words):
-        return build.eval_batch(config(name, "optim.batch=8", *words))
+        return config(name, "optim.batch=8", *words).eval_batch
 
     assert rows("cur_abs") == 8
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    assert rows("cur_abs") == build.ON_A_GPU and rows("cur_abs", "optim.batch=600") == 600
+    assert rows("cur_abs") == ON_A_GPU and rows("cur_abs", "optim.batch=600") == 600
     assert rows("cur_abs", "trainer.device=cpu") == 8 and rows("cur_abs", "data.eval_batch=7") == 7
     assert rows("nystrom_original") == 8

@@ -8,8 +8,8 @@ from typing import Annotated
 
 from lightning.pytorch.loggers import WandbLogger
 from lightning.pytorch.utilities import rank_zero_only
-from omegaconf import DictConfig, OmegaConf
 
+from ...config.experiment import Experiment
 from ...ops.options import Range
 from ...runs import evaluations
 from ...runs.record import RunRecord, git_commit
@@ -29,7 +29,7 @@ class WandB(WandbLogger):
     Args:
         folder: folder of the seed.
         first_step: step from which the seed resumes.
-        config: configuration of the run.
+        experiment: experiment of the run.
         seed: seed of the run.
         fingerprint: fingerprint of the run.
         project, entity, mode: options of W&B.
@@ -42,7 +42,7 @@ class WandB(WandbLogger):
         *,
         folder: Path,
         first_step: int,
-        config: DictConfig,
+        experiment: Experiment,
         seed: int,
         fingerprint: str,
         project: str,
@@ -52,15 +52,15 @@ class WandB(WandbLogger):
         timeout: Annotated[int | float, Range(0)] = 20,
     ):
         check(mode)
-        group = f"{config.study}/{config.task.name}/{config.label}"
-        shown = {k: v for k, v in OmegaConf.to_container(config, resolve=True).items() if k not in MACHINERY}
-        words = (config.study, config.task.name, config.label, config.protocol.name, config.budget)
+        group = f"{experiment.study}/{experiment.task.name}/{experiment.label}"
+        shown = {k: v for k, v in experiment.plain().items() if k not in MACHINERY}
+        words = (experiment.study, experiment.task.name, experiment.label, experiment.protocol.name, experiment.budget)
         super().__init__(
             save_dir=folder,
             project=project,
             entity=entity,
             id=hashlib.sha256(f"{group}/{fingerprint}".encode()).hexdigest()[:16],
-            name=f"{config.task.name} {config.label} seed {seed}",
+            name=f"{experiment.task.name} {experiment.label} seed {seed}",
             group=group,
             job_type="train",
             tags=list(dict.fromkeys((*words, *tags))),

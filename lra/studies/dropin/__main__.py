@@ -9,7 +9,6 @@ from pathlib import Path
 from statistics import mean, stdev
 
 import torch
-from omegaconf import DictConfig
 from rich import box
 from rich.console import Console
 from rich.table import Table
@@ -21,31 +20,32 @@ from ...disk import atomic, checksums
 from ...runs import record, typed_json
 from .baselines import softmax
 from .candidates import CANDIDATES, Function
+from .options import DropinOptions
 from .qkv_sources import QKVSource, sources
 from .table import BASE, COST, FILE, Errors, load, load_cost, markdown, rows, save
 
 REPEATS = 3  # of the timing
 
 
-@main("dropin")
-def dropin(config: DictConfig) -> None:
+@main(DropinOptions)
+def dropin(options: DropinOptions) -> None:
     """Measure the candidates and add the results to those in runs/dropin.
 
     Raises:
         ValueError: a candidate, a run or a file does not exist, or a number is out of range.
     """
-    names = named(config)
-    torch.set_num_threads(config.threads)
-    home = Path(config.runs) / "dropin"
-    for source in list(sources(config)):  # all are loaded before the first is measured
+    names = named(options)
+    torch.set_num_threads(options.threads)
+    home = options.runs / "dropin"
+    for source in list(sources(options)):  # all are loaded before the first is measured
         shortest = min(layer[0].shape[2] for example in source.examples for layer in example)
-        if shortest < max(config.counts):
-            raise ValueError(f"counts: {max(config.counts)} is more than the {shortest} tokens of {source.name}")
-        save(merged(errors(source, names, config), home), home)
-        log(f"{source.name}: {len(names)} candidates, n = {config.n}")
-    if config.cost:
+        if shortest < max(options.counts):
+            raise ValueError(f"counts: {max(options.counts)} is more than the {shortest} tokens of {source.name}")
+        save(merged(errors(source, names, options), home), home)
+        log(f"{source.name}: {len(names)} candidates, n = {options.n}")
+    if options.cost:
         home.mkdir(parents=True, exist_ok=True)
-        measured, old = cost(names, config), saved_cost(home)
+        measured, old = cost(names, options), saved_cost(home)
         if old.get("about") == measured["about"]:
             measured["values"] = old["values"] | measured["values"]
         checksums.save(home / COST, json.dumps(measured, indent=1) + "\n")
@@ -64,29 +64,29 @@ def dropin(config: DictConfig) -> None:
     print(f"written to {home}/dropin.md")
 
 
-def named(config: DictConfig) -> list[str]:
+def named(options: DropinOptions) -> list[str]:
     """List the names of the candidates, BASE first. Raises ValueError for an unknown name."""
-    names = list(CANDIDATES) if config.candidates == ["all"] else [str(name) for name in config.candidates]
+    names = list(CANDIDATES) if options.candidates == ["all"] else options.candidates
     if unknown := [name for name in names if name not in CANDIDATES]:
         raise ValueError(f"candidates: {', '.join(unknown)} is not one of all, {', '.join(CANDIDATES)}")
     return [BASE, *(name for name in names if name != BASE)]
 
 
 @torch.no_grad()
-def errors(source: QKVSource, names: list[str], config: DictConfig) -> Errors:
+def errors(source: QKVSource, names: list[str], options: DropinOptions) -> Errors:
     """Measure the error of each candidate and count: mean and deviation over the examples of a source.
 
     Args:
         source: source of queries, keys and values.
         names: names of candidates.
-        config: configuration with n, seed and counts.
+        options: options with n, seed and counts.
     """
     exact = [[softmax(*layer) for layer in example] for example in source.examples]
-    measured = Errors(source.name, source.about, config.n, config.seed, record.git_commit())
+    measured = Errors(source.name, source.about, options.n, options.seed, record.git_commit())
     for name in names:
         measured.values[name] = {}
-        for count in config.counts:
-            torch.manual_seed(config.seed)  # random numbers do not depend on earlier candidates
+        for count in options.counts:
+            torch.manual_seed(options.seed)  # random numbers do not depend on earlier candidates
             each = [
                 mean(
                     distance(CANDIDATES[name].function, layer, out, count)
@@ -128,17 +128,17 @@ def saved_cost(home: Path) -> dict:
 
 
 @torch.no_grad()
-def cost(names: list[str], config: DictConfig) -> dict:
+def cost(names: list[str], options: DropinOptions) -> dict:
     """Measure milliseconds and MiB of one call of each candidate and count, and of exact attention."""
-    draw = torch.Generator().manual_seed(config.seed)
-    qkv = [torch.randn(1, config.heads, config.cost, config.head_dim, generator=draw) for _ in range(3)]
-    keys = [(name, count) for name in names for count in config.counts if count <= config.cost]
+    draw = torch.Generator().manual_seed(options.seed)
+    qkv = [torch.randn(1, options.heads, options.cost, options.head_dim, generator=draw) for _ in range(3)]
+    keys = [(name, count) for name in names for count in options.counts if count <= options.cost]
     steps = {key: partial(CANDIDATES[key[0]].function, *qkv, key[1]) for key in keys}
     steps["exact"] = lambda: torch.nn.functional.scaled_dot_product_attention(*qkv)
     measurements = measure(steps, repeats=REPEATS)
     price = lambda m: (m.ms, m.peak_bytes / 2**20)
-    sizes = f"{config.cost} tokens, {config.heads} heads of {config.head_dim}"
-    about = f"{sizes}, {config.threads} CPU thread(s), median of {REPEATS}"
+    sizes = f"{options.cost} tokens, {options.heads} heads of {options.head_dim}"
+    about = f"{sizes}, {options.threads} CPU thread(s), median of {REPEATS}"
     results = {"about": about, "exact": price(measurements.pop("exact"))}
     values: dict[str, dict[str, tuple]] = {}
     for (name, count), m in measurements.items():

@@ -1,21 +1,19 @@
 """Sources of queries, keys and values: generated, a trained run of the suite, a pretrained encoder."""
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import torch
-from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
 
 from ...attention.sdpa import SDPA
 from ...attention.softmax import Softmax
 from ...runs.open import Run, finished
-from ...train import build
 from ...train.restore import best
 from ..transfer.compare import calls
 from ..transfer.graft import mechanisms
+from .options import DropinOptions
 
 Layer = tuple[Tensor, Tensor, Tensor]  # q, k (1,H,L,D), v (1,H,L,E), all tokens real
 CLUSTERS, SPREAD, NOISE = 24, 1.5, 0.5  # of ``clustered``: deviations of the centres, and around them
@@ -29,15 +27,17 @@ class QKVSource(NamedTuple):
     examples: list[list[Layer]]
 
 
-def generated(kind: str, config: DictConfig) -> QKVSource:
+def generated(kind: str, *, n: int, heads: int, length: int, head_dim: int, seed: int) -> QKVSource:
     """Generate a source.
 
     Args:
         kind: ``gaussian``, independent normal numbers; ``clustered``, q and k around the same centres, v normal.
-        config: configuration with seed, sizes and n.
+        n: examples.
+        heads, length, head_dim: sizes of an example.
+        seed: seed of the numbers.
     """
-    draw = torch.Generator().manual_seed(config.seed)
-    H, L, D = config.heads, config.length, config.head_dim
+    draw = torch.Generator().manual_seed(seed)
+    H, L, D = heads, length, head_dim
     normal = lambda *shape: torch.randn(1, H, *shape, generator=draw)
 
     def layer() -> Layer:
@@ -52,31 +52,31 @@ def generated(kind: str, config: DictConfig) -> QKVSource:
     about = f"{H} heads of {D}"
     if kind == "clustered":
         about += f", {CLUSTERS} clusters, deviation {SPREAD} between them and {NOISE} within"
-    return QKVSource(f"{kind}-{L}", about, [[layer()] for _ in range(config.n)])
+    return QKVSource(f"{kind}-{L}", about, [[layer()] for _ in range(n)])
 
 
-def trained(run: Run, config: DictConfig) -> QKVSource:
+def trained(run: Run, options: DropinOptions) -> QKVSource:
     """Record dev examples with more tokens than the largest count in the run's best model.
 
     Args:
         run: finished.
-        config: configuration with counts, n, seed and data.root.
+        options: options with counts, n, seed and data.root.
 
     Raises:
         ValueError: the mechanism is not exact softmax attention, or there are too few such examples.
     """
-    source, r = run.configuration(config.data.root), run.record
-    data = build.task_data(source)
+    experiment, r = run.configuration(options.data.root), run.record
+    data = experiment.task_data()
     data.setup()
     run.check_data(data.source.provenance)
-    model = best(run, source)
+    model = best(run, experiment)
     if not all(type(m) in (SDPA, Softmax) for m in mechanisms(model).values()):
         raise ValueError(f"run={run.folder} has attn={r.label}; name a run of sdpa or softmax")
-    long = (data.row_lengths["val"] > max(config.counts)).nonzero()[:, 0].numpy()
-    if len(long) < config.n:
-        most = max(config.counts)
-        raise ValueError(f"n={config.n}: {run.folder} has {len(long)} dev examples of more than {most} tokens")
-    chosen = np.random.default_rng(config.seed).choice(long, config.n, replace=False)
+    long = (data.row_lengths["val"] > max(options.counts)).nonzero()[:, 0].numpy()
+    if len(long) < options.n:
+        most = max(options.counts)
+        raise ValueError(f"n={options.n}: {run.folder} has {len(long)} dev examples of more than {most} tokens")
+    chosen = np.random.default_rng(options.seed).choice(long, options.n, replace=False)
     examples = []
     for index in chosen:
         with torch.no_grad():
@@ -99,7 +99,7 @@ def without_padding(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None,
     return q[:1, :, real], k[:1, :, real], v[:1, :, real]
 
 
-def pretrained(config: DictConfig) -> QKVSource:
+def pretrained(options: DropinOptions) -> QKVSource:
     """Record test examples in an encoder of transformers: images, or texts that fill ``length``.
 
     Raises:
@@ -110,31 +110,31 @@ def pretrained(config: DictConfig) -> QKVSource:
         from ..pretrained.capture import captured
         from ..pretrained.encoder import load
     except ImportError as error:
-        raise ValueError(f"model={config.model}: {error}") from None
+        raise ValueError(f"model={options.model}: {error}") from None
 
-    named = {key: config[key] for key in ("model", "length", "size")}
-    encoder = load(OmegaConf.create({**named, "pool": "mean", "device": "cpu"}))
-    contents, _ = examples(Path(config.examples), "test", config.drawn, config.seed)
+    encoder = load(options.model, pool="mean", length=options.length, size=options.size, device="cpu")
+    contents, _ = examples(options.examples, "test", options.drawn, options.seed)
     layers, recorded = [], []
-    for index in np.random.default_rng(config.seed).permutation(len(contents)):  # examples are sorted by class
+    for index in np.random.default_rng(options.seed).permutation(len(contents)):  # examples are sorted by class
         layers = captured(encoder, contents[index])
-        if encoder.tokenizer is None or layers[0][0].shape[2] == config.length:
+        if encoder.tokenizer is None or layers[0][0].shape[2] == options.length:
             recorded.append(layers)
-        if len(recorded) == config.n:
+        if len(recorded) == options.n:
             break
     else:
-        description = "images" if encoder.tokenizer is None else f"texts that fill length={config.length}"
-        raise ValueError(f"{len(recorded)} of drawn={config.drawn} are {description}, and n={config.n}")
+        description = "images" if encoder.tokenizer is None else f"texts that fill length={options.length}"
+        raise ValueError(f"{len(recorded)} of drawn={options.drawn} are {description}, and n={options.n}")
     H, L = layers[0][0].shape[1:3]
-    about = f"{Path(config.examples).name}, {len(layers)} layers of {H} heads, {L} tokens"
-    return QKVSource(f"{Path(config.model).name}-{L}", about, recorded)
+    about = f"{options.examples.name}, {len(layers)} layers of {H} heads, {L} tokens"
+    return QKVSource(f"{options.model.name}-{L}", about, recorded)
 
 
-def sources(config: DictConfig) -> Iterator[QKVSource]:
+def sources(options: DropinOptions) -> Iterator[QKVSource]:
     """Yield every source that the configuration names."""
-    for kind in config.sources:
-        yield generated(kind, config)
-    for run in finished(Path(config.run), config.trust) if config.run else []:
-        yield trained(run, config)
-    if config.model:
-        yield pretrained(config)
+    for kind in options.sources:
+        shape = {"heads": options.heads, "length": options.length, "head_dim": options.head_dim}
+        yield generated(kind, n=options.n, seed=options.seed, **shape)
+    for run in finished(options.run, options.trust) if options.run else []:
+        yield trained(run, options)
+    if options.model:
+        yield pretrained(options)

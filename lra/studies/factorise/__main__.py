@@ -3,15 +3,18 @@
 import hashlib
 import json
 from pathlib import Path
+from typing import ClassVar, Literal
 
 import numpy as np
 import torch
-from omegaconf import DictConfig
 from rich.console import Console
 
 from ...config.entry import main
+from ...config.options import Options
+from ...config.sections import Some
 from ...console import log
 from ...disk import atomic
+from ...ops.options import Positive, Whole
 from . import chord
 from .matrices import EXTRA, KINDS
 from .table import Result, markdown, picture, terminal
@@ -19,22 +22,33 @@ from .table import Result, markdown, picture, terminal
 FIT = ("iterations", "init", "seed", "impl")  # arguments of chord.fit
 
 
-@main("factorise")
-def factorise(config: DictConfig) -> None:
+class FactoriseOptions(Options):
+    conf: ClassVar[str] = "factorise"
+
+    kinds: Some[str]
+    iterations: Positive
+    init: Literal["code", "paper"]
+    seed: Whole
+    impl: Literal["compiled", "torch"]
+    runs: Path
+
+
+@main(FactoriseOptions)
+def factorise(options: FactoriseOptions) -> None:
     """Fit the matrices that have no result yet, then write the table and a figure for each kind of matrix.
 
     Raises:
         ValueError: a kind is unknown, or a package with matrices is missing.
     """
-    kinds = list(KINDS) if config.kinds == ["all"] else list(config.kinds)
+    kinds = list(KINDS) if options.kinds == ["all"] else list(options.kinds)
     if unknown := [kind for kind in kinds if kind not in KINDS]:
         raise ValueError(f"kinds: {', '.join(map(str, unknown))} is not one of all, {', '.join(KINDS)}")
-    home = Path(config.runs) / "factorise"
+    home = options.runs / "factorise"
     results = []
     for kind in kinds:
         try:
             for name, x in KINDS[kind]():
-                results.append(result(kind, name, x, config, home / kind / f"{name}.npz"))
+                results.append(result(kind, name, x, options, home / kind / f"{name}.npz"))
         except ImportError as error:
             raise ValueError(f"kinds={kind} needs {error.name}: {EXTRA}") from None
         picture([r for r in results if r.kind == kind], home / f"{kind}.png")
@@ -46,25 +60,25 @@ def factorise(config: DictConfig) -> None:
     print(f"written to {home}/factorise.md")
 
 
-def result(kind: str, name: str, x: np.ndarray, config: DictConfig, path: Path) -> Result:
+def result(kind: str, name: str, x: np.ndarray, options: FactoriseOptions, path: Path) -> Result:
     """Fit a matrix, or read the result if the same matrix was fitted with the same options before.
 
     Args:
         kind, name: kind and name of the matrix.
         x: (n,n).
-        config: configuration with the options of ``chord.fit``.
+        options: options with the options of ``chord.fit``.
         path: path of the result.
     """
-    options = {key: config[key] for key in FIT}
-    options["sha256"] = hashlib.sha256(np.ascontiguousarray(x)).hexdigest()
+    fit = {key: getattr(options, key) for key in FIT}
+    asked = fit | {"sha256": hashlib.sha256(np.ascontiguousarray(x)).hexdigest()}
     if path.exists():
         with np.load(path) as file:
-            if json.loads(str(file["asked"])) == options:
+            if json.loads(str(file["asked"])) == asked:
                 return judge(kind, name, x, file["factors"], file["errors"], str(file["stopped"]))
-    factors, fell, stopped = chord.fit(x, **{key: config[key] for key in FIT})
+    factors, fell, stopped = chord.fit(x, **fit)
     path.parent.mkdir(parents=True, exist_ok=True)
     with atomic.replacing(path) as part, open(part, "wb") as file:
-        np.savez(file, factors=factors, errors=fell, stopped=stopped, asked=json.dumps(options))
+        np.savez(file, factors=factors, errors=fell, stopped=stopped, asked=json.dumps(asked))
     fitted = judge(kind, name, x, factors, fell, stopped)
     errors = f"SF {fitted.sparse:.4g}, SVD {fitted.svd['paper']:.4g}, with as many numbers {fitted.svd['equal']:.4g}"
     log(f"{kind} {name}: {errors}; {fitted.iterations} iterations")

@@ -9,24 +9,24 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
-from omegaconf import DictConfig
 from torch import Tensor, nn
 
 from ...attention.base import Attention, Sizes
 from ...attention.cur import CUR
 from ...attention.nystrom import Nystrom
 from ...attention.soft import Soft
+from ...config.experiment import Experiment
 from ...data.datamodule import Batch
 from ...maps.maps import WIDTH
 from ...ops.pinv import newton
 from ...runs import checkpoint
 from ...runs.open import Run
-from ...train import build
 from ...train.restore import trained
 from ..dropin.qkv_sources import generated
 from ..probes.measure import batches
 from ..transfer.compare import calls
 from ..transfer.graft import mechanisms
+from .options import InversesOptions
 
 PUBLISHED = {  # the inverses of conf/attn/soft.yaml and softpp.yaml
     "SOFT": partial(newton, steps=20, init="soft", ridge=0.01),
@@ -60,16 +60,18 @@ class InvertedLayer:
     norms: dict[str, list[float]]
 
 
-def random_tokens(config: DictConfig) -> Iterator[InvertedLayer]:
+def random_tokens(options: InversesOptions) -> Iterator[InvertedLayer]:
     """Yield the matrices of SOFT, Nystromformer and CUR on random tokens for every kind and m.
 
     Raises:
         ValueError: m is larger than the number of tokens.
     """
-    sizes = Sizes(heads=config.heads, head_dim=config.head_dim, value_dim=config.head_dim, length=config.length)
-    for kind in config.kinds:
-        examples = [{"q": q, "k": k, "v": v} for ((q, k, v),) in generated(kind, config).examples]
-        for m in config.counts:
+    shape = {"heads": options.heads, "head_dim": options.head_dim, "length": options.length}
+    sizes = Sizes(**shape, value_dim=options.head_dim)
+    for kind in options.kinds:
+        drawn = generated(kind, n=options.n, seed=options.seed, **shape).examples
+        examples = [{"q": q, "k": k, "v": v} for ((q, k, v),) in drawn]
+        for m in options.counts:
             some = {
                 "soft": Soft(sizes, count=m),
                 "nystrom": Nystrom(sizes, landmarks=m, kernel=0),
@@ -79,21 +81,21 @@ def random_tokens(config: DictConfig) -> Iterator[InvertedLayer]:
                 yield layer(attention.eval(), examples, place=f"{kind} tokens", label=label, weights="random", at=m)
 
 
-def of_run(run: Run, config: DictConfig) -> Iterator[InvertedLayer]:
+def of_run(run: Run, options: InversesOptions) -> Iterator[InvertedLayer]:
     """Yield the matrices of every layer of a run on test examples, before, within and after its training.
 
     Raises:
         ValueError: the mechanism inverts nothing, or weights or data are missing, damaged or of another model.
     """
-    choices, r = run.configuration(config.data.root), run.record
-    if not any(hasattr(attention, "pinv") for attention in mechanisms(build.sketch(choices)).values()):
+    experiment, r = run.configuration(options.data.root), run.record
+    if not any(hasattr(attention, "pinv") for attention in mechanisms(experiment.sketch).values()):
         raise ValueError(
             f"run={run.folder} has attn={r.label}, which inverts no matrix; name one of soft, nystrom, cur_*"
         )
-    best, data = trained(run, choices)
+    best, data = trained(run, experiment)
     run.check_data(data.source.provenance)
-    some = [real(batch) for batch in batches(data, config.n, 1, "cpu")]
-    for weights, at, model in checkpoints(run, choices, best):
+    some = [real(batch) for batch in batches(data, options.n, 1, "cpu")]
+    for weights, at, model in checkpoints(run, experiment, best):
         recorded: dict[str, list[dict]] = {}
         with torch.no_grad():
             for batch in some:
@@ -105,19 +107,19 @@ def of_run(run: Run, config: DictConfig) -> Iterator[InvertedLayer]:
                 yield layer(attention, arguments, place=f"layer {place}", label=r.label, weights=weights, at=at)
 
 
-def checkpoints(run: Run, choices: DictConfig, best: nn.Module) -> Iterator[tuple[str, int, nn.Module]]:
+def checkpoints(run: Run, experiment: Experiment, best: nn.Module) -> Iterator[tuple[str, int, nn.Module]]:
     """Yield name, step and model of every set of weights that a run has.
 
     The initial ones are drawn from the seed again, unless pretraining came before. ``last`` is left out if it is not
     there, as in a published run, or is ``best``.
     """
-    if choices.pretrain.objective == "none":
+    if not experiment.pretrained:
         torch.manual_seed(run.record.seed)
-        yield "initial", 0, build.classifier(choices).eval()
+        yield "initial", 0, experiment.classifier().eval()
     yield "best", run.record.best_step, best
     state = checkpoint.state(run.folder)
     if state and state["global_step"] != run.record.best_step:
-        last = build.classifier(choices)
+        last = experiment.classifier()
         last.load_state_dict({key.removeprefix("model."): value for key, value in state["state_dict"].items()})
         yield "last", state["global_step"], last.eval()
 

@@ -14,7 +14,6 @@ from pathlib import Path
 import numpy as np
 import torch
 import torch.nn.functional as F
-from omegaconf import DictConfig
 from rich import box
 from rich.console import Console
 from rich.table import Table
@@ -23,6 +22,7 @@ from torch import Tensor
 from ...config.entry import main
 from ...integrations import needs
 from .figures import draw
+from .options import PretrainedOptions
 
 with needs("hf", __name__):
     from ...integrations.huggingface import SELECTIONS
@@ -136,32 +136,32 @@ def nearest(features: Tensor, labels: Tensor, queries: Tensor, k: int) -> Tensor
     return votes.sum(1).argmax(-1)
 
 
-def distil(encoder: Encoder, contents: list[bytes], targets: Tensor, config: DictConfig) -> None:
+def distil(encoder: Encoder, contents: list[bytes], targets: Tensor, options: PretrainedOptions) -> None:
     """Train an encoder to increase the cosine of its embeddings with the exact model's.
 
     Args:
         encoder: trained in place.
         contents: contents of files.
         targets: exact embeddings (n,d).
-        config: configuration with steps, batch, lr and seed.
+        options: options with steps, batch, lr and seed.
     """
-    optimiser = torch.optim.AdamW(encoder.model.parameters(), lr=config.lr, weight_decay=0.0)
-    draw = np.random.default_rng(config.seed)
-    for _ in range(config.steps):
-        some = draw.choice(len(contents), config.batch, replace=False)
+    optimiser = torch.optim.AdamW(encoder.model.parameters(), lr=options.lr, weight_decay=0.0)
+    draw = np.random.default_rng(options.seed)
+    for _ in range(options.steps):
+        some = draw.choice(len(contents), options.batch, replace=False)
         optimiser.zero_grad()
         cosine = (encoder([contents[i] for i in some]) * targets[some].to(encoder.device)).sum(-1)
         (1 - cosine).mean().backward()
         optimiser.step()
 
 
-def study(config: DictConfig) -> list[EncoderResult]:
+def study(options: PretrainedOptions) -> list[EncoderResult]:
     """Measure the exact model, then every selection and count, each before and after distillation."""
-    encoder = load(config)
+    encoder = load(options.model, pool=options.pool, length=options.length, size=options.size, device=options.device)
     (texts, labels), (unseen, truth) = (
-        examples(Path(config.examples), split, config[split], config.seed) for split in ("train", "test")
+        examples(options.examples, split, getattr(options, split), options.seed) for split in ("train", "test")
     )
-    train_embeddings, exact = (encoder.embed(some, config.batch) for some in (texts, unseen))
+    train_embeddings, exact = (encoder.embed(some, options.batch) for some in (texts, unseen))
     linear = probe(train_embeddings, labels)
 
     def result(attention: str, count: int | None, tuned: int, embeddings: Tensor) -> EncoderResult:
@@ -181,31 +181,31 @@ def study(config: DictConfig) -> list[EncoderResult]:
         )
 
     def knn(embeddings: Tensor) -> Tensor:
-        return nearest(train_embeddings, labels, embeddings, config.neighbours)
+        return nearest(train_embeddings, labels, embeddings, options.neighbours)
 
     results = [result("exact", None, 0, exact)]
-    for score in config.selections:
-        for count in config.counts:
-            torch.manual_seed(config.seed)
-            other = encoder.with_cur(**SELECTIONS[score], count=count, pairing=config.pairing, steps=config.inverse)
-            results.append(result(score, count, 0, other.embed(unseen, config.batch)))
-            if config.steps:
+    for score in options.selections:
+        for count in options.counts:
+            torch.manual_seed(options.seed)
+            other = encoder.with_cur(**SELECTIONS[score], count=count, pairing=options.pairing, steps=options.inverse)
+            results.append(result(score, count, 0, other.embed(unseen, options.batch)))
+            if options.steps:
                 other.model = copy.deepcopy(other.model)
-                distil(other, texts, train_embeddings, config)
-                results.append(result(score, count, config.steps, other.embed(unseen, config.batch)))
+                distil(other, texts, train_embeddings, options)
+                results.append(result(score, count, options.steps, other.embed(unseen, options.batch)))
     return results
 
 
-@main("pretrained")
-def pretrained(config: DictConfig) -> None:
+@main(PretrainedOptions)
+def pretrained(options: PretrainedOptions) -> None:
     """Print the table and write it with its figure.
 
     Raises:
         ValueError: the model or a file cannot be used, or an option is not valid.
     """
-    if wrong := [score for score in config.selections if score not in SELECTIONS]:
+    if wrong := [score for score in options.selections if score not in SELECTIONS]:
         raise ValueError(f"selections must be of {', '.join(SELECTIONS)}, not {', '.join(map(str, wrong))}")
-    results = study(config)
+    results = study(options)
     table = Table("attention", "count", "tuned", "cosine", "probe %", "k-NN %", box=box.SIMPLE_HEAD, show_edge=False)
     for r in results:
         scores = [f"{p:.1f} ± {(p * (100 - p) / r.n) ** 0.5:.1f}" for p in (r.probe, r.knn)]
@@ -214,12 +214,12 @@ def pretrained(config: DictConfig) -> None:
     console = Console(highlight=False, width=None if Console().is_terminal else 120)
     console.print(table)
     print(
-        f"{config.model}: {config.train} train and {config.test} test examples; cosine ± deviation over "
+        f"{options.model}: {options.train} train and {options.test} test examples; cosine ± deviation over "
         "examples; accuracies ± binomial standard error, probe and k-NN fitted to exact embeddings"
     )
-    if config.out:
-        Path(config.out).write_text(json.dumps([asdict(r) for r in results], indent=1) + "\n")
-        draw(results, config.model, Path(config.out).with_suffix(".png"))
+    if options.out:
+        options.out.write_text(json.dumps([asdict(r) for r in results], indent=1) + "\n")
+        draw(results, options.model, options.out.with_suffix(".png"))
 
 
 if __name__ == "__main__":

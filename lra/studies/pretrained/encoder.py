@@ -3,12 +3,12 @@
 import copy
 import io
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from omegaconf import DictConfig
 from PIL import Image
 from torch import Tensor, nn
 
@@ -77,16 +77,27 @@ class Encoder:
         return ((torch.from_numpy(np.array(image)) / 255 - MEAN) / DEVIATION).permute(2, 0, 1)
 
 
-def load(config: DictConfig) -> Encoder:
-    """Load the encoder that ``config`` names. Raises ValueError if the model or the device is not available."""
+def load(path: Path, *, pool: str, length: int, size: int, device: str) -> Encoder:
+    """Load an encoder of transformers.
+
+    Args:
+        path: folder of the model, or its name on the hub.
+        pool: mean | cls.
+        length: most tokens of a text.
+        size: pixels of a side of an image.
+        device: auto | cpu | cuda.
+
+    Raises:
+        ValueError: the model or the device is not available.
+    """
     available = "cuda" if torch.cuda.is_available() else "cpu"
-    if config.device not in ("auto", "cpu", available):
-        raise ValueError(f"device must be auto or {available}, not {config.device!r}")
+    if device not in ("auto", "cpu", available):
+        raise ValueError(f"device must be auto or {available}, not {device!r}")
     try:
-        model = AutoModel.from_pretrained(config.model, attn_implementation="sdpa")
+        model = AutoModel.from_pretrained(str(path), attn_implementation="sdpa")
         text = model.main_input_name == "input_ids"
-        tokenizer = AutoTokenizer.from_pretrained(config.model) if text else None
+        tokenizer = AutoTokenizer.from_pretrained(str(path)) if text else None
     except OSError as error:
-        raise ValueError(f"model={config.model} cannot be loaded: {' '.join(str(error).split())[:200]}") from None
-    device = available if config.device == "auto" else config.device
-    return Encoder(model.eval().to(device), tokenizer, config.pool, config.length, config.size, device)
+        raise ValueError(f"model={path} cannot be loaded: {' '.join(str(error).split())[:200]}") from None
+    device = available if device == "auto" else device
+    return Encoder(model.eval().to(device), tokenizer, pool, length, size, device)

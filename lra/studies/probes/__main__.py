@@ -1,65 +1,87 @@
 """python -m lra.studies.probes run=<folder of a run>: how far its layers look, and what others make of its weights."""
 
 from pathlib import Path
+from typing import Annotated, ClassVar
 
 import torch
-from omegaconf import DictConfig
+from pydantic import Field
 
 from ...config.compose import compose
 from ...config.entry import main
+from ...config.options import Options
+from ...config.sections import BatchSize, Device, Root, Some, Threads, Trust
 from ...console import log
 from ...disk import atomic
+from ...ops.options import Positive, Whole
 from ...runs import probes, record
 from ...runs.open import Run, finished
 from ...runs.probes import Probes
 from ...train.restore import trained
-from ..transfer.graft import configs, graft
+from ..transfer.graft import experiments, graft
+from ..transfer.options import TransferOptions
 from . import confine, measure
 from .show import draw, matrix
 
 KEPT = ("count", "landmarks")  # options of the mechanisms that keep rows and columns
 
 
-@main("probes")
-def probe(config: DictConfig) -> None:
+class ProbesOptions(Options):
+    conf: ClassVar[str] = "probes"
+
+    run: Annotated[Some[Path], Field(description="a finished run, or a list of them: run=runs/<study>/<task>/<label>")]
+    trust: Trust
+    swaps: list[str]
+    kept: Positive | None
+    examples: Positive
+    rows: Positive
+    derived: Whole
+    batch: BatchSize
+    device: Device
+    threads: Threads | None
+    runs: Path
+    data: Root
+
+
+@main(ProbesOptions)
+def probe(options: ProbesOptions) -> None:
     """Probe every finished seed of the runs, or score them with other mechanisms.
 
     Raises ValueError for a folder that is no run, or weights that do not fit a mechanism.
     """
-    if config.threads:
-        torch.set_num_threads(config.threads)
-    device = "cuda" if config.device != "cpu" and torch.cuda.is_available() else "cpu"
-    if config.device == "cuda" and device == "cpu":
+    if options.threads:
+        torch.set_num_threads(options.threads)
+    device = "cuda" if options.device != "cpu" and torch.cuda.is_available() else "cpu"
+    if options.device == "cuda" and device == "cpu":
         raise ValueError("device=cuda, but torch sees no GPU; use device=cpu")
-    runs = [run for folder in config.run for run in finished(Path(folder), config.trust)]
+    runs = [run for folder in options.run for run in finished(folder, options.trust)]
     for run in runs:
-        if config.swaps:
-            swapped(run, config, device)
+        if options.swaps:
+            swapped(run, options, device)
         else:
-            probed(run, config, device)
+            probed(run, options, device)
     for study, task in dict.fromkeys((run.record.study, run.record.task) for run in runs):
-        home = Path(config.runs) / probes.FOLDER / study / task
-        made = matrix(home) if config.swaps else draw(home)
+        home = options.runs / probes.FOLDER / study / task
+        made = matrix(home) if options.swaps else draw(home)
         print(f"written: {', '.join(map(str, made))}")
 
 
-def probed(run: Run, config: DictConfig, device: str) -> Probes:
+def probed(run: Run, options: ProbesOptions, device: str) -> Probes:
     """Measure one seed, unless it is there already."""
     r = run.record
-    home = probes.folder(Path(config.runs), r.study, r.task, r.label, r.seed)
+    home = probes.folder(options.runs, r.study, r.task, r.label, r.seed)
     title = f"{r.task} {r.label} seed {r.seed}"
     if (home / probes.NAME).exists():
         before = probes.load(home / probes.NAME)
-        same = (before.fingerprint, before.examples) == (r.fingerprint, min(config.examples, r.n_test))
-        if same and (not config.derived or (before.derived, before.rows) == (config.derived, config.rows)):
+        same = (before.fingerprint, before.examples) == (r.fingerprint, min(options.examples, r.n_test))
+        if same and (not options.derived or (before.derived, before.rows) == (options.derived, options.rows)):
             log(f"{title}: {told(before)}, done before")
             return before
-    choices = run.configuration(config.data.root)
-    model, data = trained(run, choices)
+    experiment = run.configuration(options.data.root)
+    model, data = trained(run, experiment)
     run.check_data(data.source.provenance)
-    model, reaches = model.to(device), measure.reaches(choices.task.length)
-    some = measure.batches(data, config.examples, config.batch, device)
-    few = measure.batches(data, config.derived, config.batch, device) if config.derived else []
+    model, reaches = model.to(device), measure.reaches(experiment.task.length)
+    some = measure.batches(data, options.examples, options.batch, device)
+    few = measure.batches(data, options.derived, options.batch, device) if options.derived else []
     how = confine.by(model)
     made = Probes(
         study=r.study,
@@ -74,9 +96,9 @@ def probed(run: Run, config: DictConfig, device: str) -> Probes:
         by=how,
         reaches=reaches,
         scores=measure.over_reach(model, some, r.metric, reaches) if how else None,
-        beyond=measure.beyond(model, few, reaches, config.rows) if few else None,
-        derived=config.derived,
-        rows=config.rows,
+        beyond=measure.beyond(model, few, reaches, options.rows) if few else None,
+        derived=options.derived,
+        rows=options.rows,
     )
     probes.save(made, home)
     log(f"{title}: {told(made)}")
@@ -88,15 +110,15 @@ def told(made: Probes) -> str:
     return f"test {made.score:.2f} on {made.examples}; within {made.reaches}: {scores}"
 
 
-def swapped(run: Run, config: DictConfig, device: str) -> None:
+def swapped(run: Run, options: ProbesOptions, device: str) -> None:
     """Score one seed with its own mechanism and each one of ``swaps`` in its place, and save the line of the matrix."""
     r = run.record
-    model, data = trained(run, run.configuration(config.data.root))
+    model, data = trained(run, run.configuration(options.data.root))
     run.check_data(data.source.provenance)
-    some = measure.batches(data, config.examples, config.batch, device)
+    some = measure.batches(data, options.examples, options.batch, device)
     line = {"own": measure.score(model.to(device), some, r.metric)}
-    for name in config.swaps:
-        source, target = configs(run, _asked(run, config, name))
+    for name in options.swaps:
+        source, target = experiments(run, _asked(run, options, name))
         try:
             grafted = graft(run, source, target)[1]
         except ValueError as error:  # it has weights that the other mechanism has no place for: an empty cell
@@ -104,20 +126,20 @@ def swapped(run: Run, config: DictConfig, device: str) -> None:
             continue
         line[name] = measure.score(grafted.to(device), some, r.metric)
         log(f"{r.task} {r.label} -> {name} seed {r.seed}: {line['own']:.2f} -> {line[name]:.2f}")
-    home = probes.folder(Path(config.runs), r.study, r.task, r.label, r.seed)
+    home = probes.folder(options.runs, r.study, r.task, r.label, r.seed)
     home.mkdir(parents=True, exist_ok=True)
     atomic.write(
         home / probes.SWAPS, "".join(f"{name},{value}\n" for name, value in {"scored with": "score", **line}.items())
     )
 
 
-def _asked(run: Run, config: DictConfig, name: str) -> DictConfig:
+def _asked(run: Run, options: ProbesOptions, name: str) -> TransferOptions:
     """The transfer of a run to a mechanism, with ``kept`` or as many kept rows as the run has."""
-    words = [f"run={run.folder}", f"attn={name}", f"data.root={config.data.root}"]
-    asked, own = compose("transfer", words), run.configuration(config.data.root).attn
-    number = config.kept or next((own[key] for key in KEPT if key in own), None)
-    keys = [key for key in KEPT if key in asked.attn]
-    return compose("transfer", [*words, f"attn.{keys[0]}={number}"]) if keys and number else asked
+    words = [f"run={run.folder}", f"attn={name}", f"data.root={options.data.root}"]
+    asked, own = compose(TransferOptions, words), run.configuration(options.data.root).attn
+    number = options.kept or next((own.options[key] for key in KEPT if key in own.options), None)
+    keys = [key for key in KEPT if key in asked.attn.options]
+    return compose(TransferOptions, [*words, f"attn.{keys[0]}={number}"]) if keys and number else asked
 
 
 if __name__ == "__main__":

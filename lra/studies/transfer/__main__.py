@@ -1,12 +1,11 @@
 """python -m lra.studies.transfer run=<folder of a run> attn=cur_step: the run's weights in another mechanism."""
 
 import hashlib
-from pathlib import Path
 
 import numpy as np
 import torch
-from omegaconf import DictConfig, OmegaConf
 
+from ...config import blocks
 from ...config.entry import main
 from ...config.label import flatten
 from ...console import log
@@ -15,45 +14,45 @@ from ...model.classifier import Classifier
 from ...runs import identity, record
 from ...runs.folder import claim, writing
 from ...runs.open import Run, finished
-from ...train import build
 from ...train import plan as plans
 from ...train.fit import fit
 from ...train.trainer import evaluate
 from .compare import Layer, layers
-from .graft import configs, graft
+from .graft import experiments, graft
+from .options import TransferOptions
 from .record import FILE, TransferRecord, load, save
 
 
-@main("transfer")
-def transfer(config: DictConfig) -> None:
+@main(TransferOptions)
+def transfer(options: TransferOptions) -> None:
     """Measure every finished seed of a run in another mechanism.
 
     Raises:
         ValueError: the weights do not fit the mechanism, or it cannot run here.
     """
-    if reason := build.unavailable(config):
+    if reason := blocks.unavailable(options.attn, options.label):
         raise ValueError(reason)
-    if config.trainer.threads:
-        torch.set_num_threads(config.trainer.threads)
-    for run in finished(Path(config.run), config.trust):
-        exchange(run, config)
+    if options.trainer.threads:
+        torch.set_num_threads(options.trainer.threads)
+    for run in finished(options.run, options.trust):
+        exchange(run, options)
 
 
-def exchange(run: Run, config: DictConfig) -> None:
+def exchange(run: Run, options: TransferOptions) -> None:
     """Measure one seed in the other mechanism, unless its result exists."""
-    source, target = configs(run, config)
+    source, target = experiments(run, options)
     plan = plans.resolve(target)
     if plan.processes.count > 1:
         raise ValueError(f"trainer.devices must be 1 here, not {plan.processes.count}: a transfer is one process")
     plan.data.setup()
     run.check_data(plan.data.source.provenance)
-    choices = identity.choices(plan.config, plan.data.source.provenance)
+    choices = identity.choices(plan.experiment, plan.data.source.provenance)
     exact, grafted = graft(run, source, target)
     weights = hashlib.sha256(run.weights.read_bytes()).hexdigest()[:16]
-    choices |= {"weights": weights, "steps": config.steps, "examples": config.examples, "spectrum": config.spectrum}
+    choices |= {"weights": weights, "steps": options.steps, "examples": options.examples, "spectrum": options.spectrum}
     r = run.record
-    place = target.label + (f"-tuned={config.steps}" if config.steps else "")
-    folder = Path(config.runs) / "transfer" / target.study / r.task / r.label / place / run.folder.name
+    place = target.label + (f"-tuned={options.steps}" if options.steps else "")
+    folder = options.runs / "transfer" / target.study / r.task / r.label / place / run.folder.name
     title = f"{r.task} {r.label} -> {place} seed {r.seed}"
     with claim(folder, title, choices) as claimed:
         if claimed is None:
@@ -64,13 +63,13 @@ def exchange(run: Run, config: DictConfig) -> None:
             return
         tuning = plans.Run(seed=r.seed, folder=folder, title=title, fingerprints=fingerprints)
         with writing(folder):
-            measured = measure(run, plan, tuning, (exact, grafted), config)
+            measured = measure(run, plan, tuning, (exact, grafted), options)
             save(measured, folder)
     log(f"{title}: {describe(measured)}")
 
 
 def measure(
-    run: Run, plan: plans.Plan, tuning: plans.Run, models: tuple[Classifier, Classifier], config: DictConfig
+    run: Run, plan: plans.Plan, tuning: plans.Run, models: tuple[Classifier, Classifier], options: TransferOptions
 ) -> TransferRecord:
     """Score the other mechanism, compare it with the exact one layer by layer, and fine-tune it if configured.
 
@@ -79,13 +78,13 @@ def measure(
         plan: plan of its configuration with the other mechanism.
         tuning: the seed of the fine-tuning.
         models: exact and grafted.
-        config: configuration of the transfer.
+        options: options of the transfer.
     """
-    r, target, (exact, grafted) = run.record, plan.config, models
+    r, target, (exact, grafted) = run.record, plan.experiment, models
     n_val, n_test = (len(plan.data.splits[name]) for name in ("val", "test"))
-    val, test = evaluate(plan, grafted, build.task_data(target))
-    distances = compared(exact, grafted, plan, config)
-    tuned = fit(plan, tuning, grafted) if config.steps else None
+    val, test = evaluate(plan, grafted, target.task_data())
+    distances = compared(exact, grafted, plan, options)
+    tuned = fit(plan, tuning, grafted) if options.steps else None
     return TransferRecord(
         study=target.study,
         task=r.task,
@@ -96,7 +95,7 @@ def measure(
         seed=r.seed,
         fingerprint=tuning.fingerprint,
         git=record.git_commit(),
-        attn=flatten(OmegaConf.to_container(target.attn, resolve=True)),
+        attn=flatten(target.attn.plain()),
         metric=r.metric,
         constant_baseline=r.constant_baseline,
         n_val=n_val,
@@ -105,34 +104,34 @@ def measure(
         exact_test=r.test,
         direct_val=val,
         direct_test=test,
-        steps=config.steps,
+        steps=options.steps,
         tuned_val=tuned and tuned.val,
         tuned_test=tuned and tuned.test,
         status=tuned.status if tuned else "done",
-        examples=min(config.examples, n_val),
-        spectrum_examples=min(config.spectrum, config.examples, n_val),
+        examples=min(options.examples, n_val),
+        spectrum_examples=min(options.spectrum, options.examples, n_val),
         layers=distances,
         device=plan.device,
     )
 
 
-def compared(exact: Classifier, grafted: Classifier, plan: plans.Plan, config: DictConfig) -> list[Layer]:
+def compared(exact: Classifier, grafted: Classifier, plan: plans.Plan, options: TransferOptions) -> list[Layer]:
     """Compare the layers of two models on dev examples that are spread evenly over their lengths.
 
     Args:
         exact: the run's model.
         grafted: the model with the other mechanism.
         plan: plan with the data.
-        config: configuration of the transfer.
+        options: options of the transfer.
     """
     data, device = plan.data, plan.device
     order = data.row_lengths["val"].argsort(stable=True).numpy()
-    chosen = order[np.linspace(0, len(order) - 1, min(config.examples, len(order))).round().astype(int)]
+    chosen = order[np.linspace(0, len(order) - 1, min(options.examples, len(order))).round().astype(int)]
     # Spread over batches as well: the first batch, which gives the singular values, gets examples of all lengths.
     count = -(-len(chosen) // 8)
     gathered = (data.gather("val", chosen[i::count]) for i in range(count))
     batches = (Batch(*(part if part is None else part.to(device) for part in batch)) for batch in gathered)
-    return layers(exact.to(device), grafted.to(device), batches, config.spectrum)
+    return layers(exact.to(device), grafted.to(device), batches, options.spectrum)
 
 
 def describe(r: TransferRecord) -> str:

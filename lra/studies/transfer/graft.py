@@ -1,69 +1,76 @@
-"""The configuration and the weights of a finished run with another mechanism."""
+"""The experiment and the weights of a finished run with another mechanism."""
 
 import torch
-from omegaconf import DictConfig, OmegaConf
 from torch import nn
 
 from ...attention.base import Attention
+from ...config.calls import Call
+from ...config.experiment import Experiment
 from ...config.sections import Optim
 from ...runs.open import Run
-from ...train import build
 from ...train.restore import best
+from .options import TransferOptions
 
 
-def configs(run: Run, config: DictConfig) -> tuple[DictConfig, DictConfig]:
-    """Restore the run's configuration, and derive that with the mechanism and the fine-tuning of ``config``.
+def experiments(run: Run, options: TransferOptions) -> tuple[Experiment, Experiment]:
+    """Restore the run's experiment, and derive the experiment with the mechanism and the fine-tuning of a transfer.
 
     Args:
         run: finished.
-        config: configuration of the transfer.
+        options: options of the transfer.
 
     Returns:
-        Both configurations.
+        Both experiments.
 
     Raises:
         ValueError: the run has other attention weights than the mechanism, and no override chooses one.
     """
-    source, r = run.configuration(config.data.root), run.record
-    source = OmegaConf.merge(
-        source,
-        {"runs": config.runs, "logger": config.logger, "multirun": config.multirun, "trainer": config.trainer},
-        {"data": {"eval_batch": config.data.eval_batch or source.optim.batch}},
+    source = run.configuration(options.data.root)
+    source = source.changed(
+        runs=options.runs,
+        logger=options.logger,
+        multirun=options.multirun,
+        trainer=options.trainer,
+        data=source.data.changed(eval_batch=options.data.eval_batch or source.optim.batch),
     )
-    target = source.copy()
-    target.attn, target.label = config.attn, config.label
-    if target.attn.get("class_token", False) is None:  # it follows the pooling, which is the run's
-        target.attn.class_token = target.model.pool in ("cls", "class")
-    target.study = config.study or r.study
-    overrides = [override.lstrip("+~") for override in config.command_overrides]
-    if config.get("block"):
-        target.block = _block(source.block, config, overrides)
-    own, new = (some.attn.get("weights") for some in (source, target))
+    attn, overrides = options.attn, [override.lstrip("+~") for override in options.command_overrides]
+    if attn.get("class_token", False) is None:  # it follows the pooling, which is the run's
+        attn = attn.changed(class_token=source.model.pool in ("cls", "class"))
+    own, new = source.attn.get("weights"), attn.get("weights")
     if None not in (own, new) and own != new and not any(line.startswith("attn.weights=") for line in overrides):
-        raise ValueError(f"{run.folder} has attn.weights={own} and attn={target.label} {new}; say attn.weights={own}")
-    steps, o = config.steps, target.optim
-    for key in ("lr", "batch"):
-        o[key] = o[key] if config.optim[key] is None else config.optim[key]
-    if steps:
-        o.steps = steps
-        o.eval_every = config.optim.eval_every or steps
-        o.warmup = 2 * (steps // 20) if config.optim.warmup is None else config.optim.warmup
-    Optim.parse(OmegaConf.to_container(o), "optim")
+        raise ValueError(f"{run.folder} has attn.weights={own} and attn={options.label} {new}; say attn.weights={own}")
+    target = source.changed(
+        attn=attn,
+        label=options.label,
+        study=options.study or run.record.study,
+        block=_block(source.block, options.block, overrides) if options.block else source.block,
+        optim=_optim(source.optim, options),
+    )
     return source, target
 
 
-def _block(own: DictConfig, config: DictConfig, overrides: list[str]) -> DictConfig:
+def _optim(own: Optim, options: TransferOptions) -> Optim:
+    """The run's optimiser with the rate, the batch and the schedule of the fine-tuning."""
+    tuning, steps = options.optim, options.steps
+    changes = {key: getattr(tuning, key) for key in ("lr", "batch") if getattr(tuning, key) is not None}
+    if steps:
+        warmup = 2 * (steps // 20) if tuning.warmup is None else tuning.warmup
+        changes |= {"steps": steps, "eval_every": tuning.eval_every or steps, "warmup": warmup}
+    return own.changed(**changes)
+
+
+def _block(own: Call, asked: Call, overrides: list[str]) -> Call:
     """The run's block with the options of the overrides, since an attn brings the defaults of its block.
 
     A chunk is not a default but the meaning of ``mega_chunk``, so it is taken over. A block of another class replaces
     the run's.
     """
-    if own._target_ != config.block._target_ or any(line.startswith("block=") for line in overrides):
-        return config.block
+    if own.path != asked.path or any(line.startswith("block=") for line in overrides):
+        return asked
     keys = {line.partition("=")[0].removeprefix("block.") for line in overrides if line.startswith("block.")}
-    if config.block.get("chunk"):
+    if asked.get("chunk"):
         keys.add("chunk")
-    return OmegaConf.merge(own, {key: config.block[key] for key in keys})
+    return own.changed(**{key: asked.options[key] for key in keys})
 
 
 def mechanisms(model: nn.Module) -> dict[str, Attention]:
@@ -75,12 +82,12 @@ def mechanisms(model: nn.Module) -> dict[str, Attention]:
     return by_path
 
 
-def graft(run: Run, source: DictConfig, target: DictConfig) -> tuple[nn.Module, nn.Module]:
+def graft(run: Run, source: Experiment, target: Experiment) -> tuple[nn.Module, nn.Module]:
     """Load the run's best model, and put its weights into a model with the other mechanism.
 
     Args:
         run: finished.
-        source, target: configurations as of ``configs``.
+        source, target: result of ``experiments``.
 
     Returns:
         The exact and the grafted model; the mechanism's own weights are drawn from the run's seed.
@@ -91,7 +98,7 @@ def graft(run: Run, source: DictConfig, target: DictConfig) -> tuple[nn.Module, 
     exact = best(run, source)
     weights = exact.state_dict()
     torch.manual_seed(run.record.seed)
-    grafted = build.classifier(target)
+    grafted = target.classifier()
     shares = [{type(m).shares_qk for m in mechanisms(model).values()} for model in (exact, grafted)]
     if all(shares) and shares[0] != shares[1]:
         one, two = (r.label for r in ((source, target) if True in shares[0] else (target, source)))

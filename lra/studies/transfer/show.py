@@ -1,31 +1,39 @@
 """python -m lra.studies.transfer.show: tables and figures of every transfer."""
 
 from pathlib import Path
+from typing import ClassVar
 
-from omegaconf import DictConfig
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
 from ...config.entry import main
+from ...config.options import Options
 from ...console import log
 from ...disk import atomic
 from .record import scan
 from .tables import HEAD, LEGEND, about, markdown, points
 
 
-@main("transfer_show")
-def show(config: DictConfig) -> None:
+class TransferShowOptions(Options):
+    conf: ClassVar[str] = "transfer_show"
+
+    runs: Path
+    out: Path | None
+
+
+@main(TransferShowOptions)
+def show(options: TransferShowOptions) -> None:
     """Print and write the tables and figures. Raises ValueError if there is no transfer."""
     from .figures import draw  # matplotlib takes a second to import
 
-    runs = Path(config.runs)
+    runs = options.runs
     transfers, damaged = scan(runs)
     for line in damaged:
         log(f"skipped: {line}")
     if not transfers:
         raise ValueError(f"{runs} has no transfer; python -m lra.studies.transfer run=<folder> attn=<name> makes them")
-    groups, out = points(transfers), Path(config.out or runs / "transfer")
+    groups, out = points(transfers), options.out or runs / "transfer"
     try:
         out.mkdir(parents=True, exist_ok=True)
         pictures = {group: draw(group, some, out) for group, some in groups.items()}

@@ -1,0 +1,50 @@
+"""The options of the benchmark, conf/bench.yaml."""
+
+from pathlib import Path
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field
+
+from ..config.options import Options
+from ..config.sections import Device, Least, Name, Number, Precision, Some, Threads
+from ..ops.options import Positive, Whole
+
+Pad = Annotated[
+    str,
+    Field(
+        pattern=r"^(fixed|batch|none|compact)(/[1-9]\d{0,5})?$",
+        description="fixed, batch, none, compact or batch/<rows of a micro-batch>",
+    ),
+]
+
+
+class BenchOptions(Options):
+    conf: ClassVar[str] = "bench"
+
+    name: Name
+    what: Some[Literal["attention", "block", "step", "error"]] | Literal["profile"]
+    modes: Some[Literal["inference", "training"]]
+    mechanisms: Some[str]
+    reference: str | None
+    n: Some[Positive]
+    batch: Some[Positive]
+    heads: Some[Positive]
+    head_dim: Some[Positive]
+    dtype: Some[Precision]
+    tasks: Some[str]
+    budget: Name
+    batches: Literal["random", "data"]
+    pads: Some[Pad]
+    overrides: list[str]
+    device: Device
+    threads: Threads | None
+    compile: bool
+    repeats: Positive
+    warmup: Whole
+    sample_ms: Least
+    clock: Literal["wall", "cpu"]
+    limit: Least | None
+    budget_s: Least | None
+    steps: Positive
+    runs: Path
+    claims: dict[str, Number]

@@ -1,0 +1,191 @@
+"""One experiment: a configuration of ``lra.train`` as a value, and the model and the data that it stands for."""
+
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import torch
+from pydantic import Field
+
+from ..data.datamodule import TaskData
+from ..model.classifier import Classifier
+from ..model.embed import FeatureEmbedding, TokenEmbedding
+from ..model.initial import lecun_normal_
+from ..model.pretrainer import Pretrainer
+from . import blocks, sections
+from .options import TaskOptions
+from .sections import Attn, Block, Loggers, Name, Seeds
+
+ON_A_GPU = 512  # examples of a forward pass in evaluation; halved if memory runs out
+_OF_MODEL = {"task", "protocol", "model", "block", "attn"}  # sections that decide the sketch
+
+
+class Experiment(TaskOptions):
+    """All seeds of one configuration.
+
+    A section has the name of its key in ``conf``; what is made of several of them is a method.
+    """
+
+    conf: ClassVar[str] = "train"
+
+    seeds: Seeds
+    study: Name
+    label_keys: list[str] = Field([])
+    runs: Path
+    model: sections.Model
+    optim: sections.Optim
+    data: sections.Data
+    block: Block
+    attn: Attn
+    pretrain: sections.Pretrain
+    trainer: sections.Trainer
+    logger: Loggers = Field({})
+
+    def check(self) -> None:
+        if self.trainer.compile and self.data.pad == "none":
+            raise ValueError(
+                "data.pad=none has a shape for each batch, too many to compile; use data.pad=batch or fixed"
+            )
+
+    def settled(self) -> Self:
+        pretrain, optim = sections.settled(self.pretrain, self.optim)
+        return self.changed(pretrain=pretrain, optim=optim)
+
+    def changed(self, **options: Any) -> Self:
+        made = super().changed(**options)
+        if _OF_MODEL & options.keys():
+            made.__dict__.pop("sketch", None)
+        return made
+
+    @property
+    def home(self) -> Path:
+        """The folder of the seeds."""
+        return self.runs / self.study / self.task.name / self.label
+
+    @property
+    def unavailable(self) -> str | None:
+        """The reason why the mechanism cannot run here, None if it can."""
+        return blocks.unavailable(self.attn, self.label)
+
+    @property
+    def pretrained(self) -> bool:
+        """Whether the encoder has a phase one."""
+        return self.pretrain.objective != "none"
+
+    def block_factory(self):
+        """A factory of the encoder's blocks, see ``blocks.block_factory``."""
+        length = self.task.length + (self.model.pool == "class")  # room for the class token
+        return blocks.block_factory(model=self.model, attn=self.attn, block=self.block, length=length)
+
+    def classifier(self) -> Classifier:
+        """Make the model, with weights of torch's current seed.
+
+        Raises:
+            ValueError: options of model, block and attn do not go together.
+        """
+        model, task = self.model, self.task
+        if model.embed is not None:
+            embed = model.embed.factory
+        elif task.vocab is None:
+            embed = partial(FeatureEmbedding, features=task.features, positions=model.positions == "learned")
+        else:
+            positions = model.positions == "learned"
+            embed = partial(TokenEmbedding, vocab=task.vocab, std=model.embed_std, positions=positions)
+        place = {"length": task.length, "dim": model.dim, "dropout": model.dropout}
+        made = Classifier(
+            embed=embed(**place | embed.keywords),
+            block=self.block_factory(),
+            layers=model.layers,
+            dim=model.dim,
+            length=task.length,
+            vocab=task.vocab,
+            hidden=model.hidden,
+            outputs=task.outputs,
+            towers=task.towers,
+            pool=model.pool,
+            class_std=model.embed_std,
+            mean_over=self.protocol.mean_over,
+            norm=model.norm,
+            head=model.head,
+            packed=self.data.pad == "none",
+        )
+        if model.init == "lecun":
+            lecun_normal_(made)
+        return made
+
+    def pretrainer(self) -> Pretrainer:
+        """Make the encoder of the classifier with the head of phase one, see ``lra.train.pretrain``."""
+        task, own = self.task, self.pretrain
+        return Pretrainer(
+            self.classifier(),
+            dim=self.model.dim,
+            outputs=task.vocab if own.loss == "cross_entropy" else task.features or 1,
+            loss=own.loss,
+            objective=own.objective,
+            mask_id=own.mask_id,
+        )
+
+    @cached_property
+    def sketch(self) -> Classifier:
+        """The classifier without memory for its weights, made once.
+
+        Raises:
+            ValueError: options do not go together, or a constructor lacks arguments.
+        """
+        try:
+            try:
+                with torch.device("meta"):
+                    return self.classifier()
+            except NotImplementedError:  # some constructors read values, which meta tensors do not have
+                return self.classifier().to("meta")
+        except (TypeError, RuntimeError, OverflowError) as error:
+            raise ValueError(f"attn={self.label} cannot be built: {str(error).splitlines()[0]}") from error
+
+    def task_data(self, seed: int = 0) -> TaskData:
+        """The batches of the task, not yet set up.
+
+        Args:
+            seed: of the order of the training examples.
+
+        Raises:
+            ValueError: options that the source does not take together.
+        """
+        return TaskData(
+            source=self.data_source(),
+            root=str(self.data.root),
+            length=self.task.length,
+            limit=self.task.limit,
+            shift=self.task.shift,
+            masked_id=self.task.masked_id,
+            batch=self.optim.batch,
+            micro_batch=self.optim.micro_batch,
+            eval_batch=self.eval_batch,
+            pad=self.padding,
+            mask=self.data.mask,
+            seed=seed,
+        )
+
+    @property
+    def eval_batch(self) -> int:
+        """Examples of a forward pass in evaluation: ``data.eval_batch``, or that of training, on a GPU at least 512.
+
+        It is that of training everywhere if the examples of a batch change each other's result, and with a
+        pretraining, whose outputs for every position take more memory.
+        """
+        batch = self.optim.batch
+        if self.data.eval_batch or self.trainer.device == "cpu" or not torch.cuda.is_available():
+            return self.data.eval_batch or batch
+        return batch if self.pretrained or self.sketch.by_tower else max(batch, ON_A_GPU)
+
+    @property
+    def padding(self) -> str:
+        """The padding that is used: ``compact`` only for a model that it leaves as it is, ``auto`` if it is shorter."""
+        pad = self.data.pad
+        if pad == "auto" and self.task.masked_id is None:
+            return "batch"
+        return ("batch" if self._keeps_holes else "compact") if pad in ("auto", "compact") else pad
+
+    @property
+    def _keeps_holes(self) -> bool:
+        """Whether rows have holes, masked tokens between others, and the result or a pretraining depends on them."""
+        return self.task.masked_id is not None and (self.pretrained or not self.sketch.hole_free)

@@ -1,0 +1,89 @@
+"""The options of a command, parsed from its configuration."""
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, Self
+
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf
+from pydantic import Field
+
+from data_prep.base import Source as DataSource
+
+from . import sections
+from .label import label
+from .section import Section
+from .wording import shown
+
+_OF_DATA = ("task=", "task.", "budget=", "budgets.", "source.", "data.root=", "protocol=", "protocol.")
+
+
+class Options(Section):
+    """The options of a command as one value.
+
+    Args:
+        command_overrides: words of the command line.
+        data_overrides: words among them that ``data_prep`` needs for the same data.
+        multirun: whether the command is one of several of ``-m``.
+        label: folder of a run, and its name in tables; empty for a command without ``attn``.
+    """
+
+    conf: ClassVar[str]  # name of the yaml in the folder conf
+    unread: ClassVar[tuple[str, ...]] = ()  # keys of it that are no options of the command itself
+
+    command_overrides: list[str] = Field([], repr=False)  # repr=False: no option
+    data_overrides: list[str] = Field([], repr=False)
+    multirun: bool = Field(False, repr=False)
+    label: str = Field("", repr=False)
+
+    @classmethod
+    def check_unresolved(cls, tree: Mapping[str, Any]) -> None:
+        """Raise ValueError for options on which the interpolations of others rely."""
+        if "budgets" in tree:
+            budget, budgets = tree.get("budget"), tree["budgets"]
+            if not isinstance(budgets, Mapping):
+                raise ValueError(f"budgets must be keys with their values, not {shown(budgets)}")
+            if not isinstance(budget, str) or budget not in budgets:
+                raise ValueError(f"budget must be one of {', '.join(map(str, budgets))}, not {shown(budget)}")
+
+    @classmethod
+    def from_config(cls, config: DictConfig, choices: DictConfig) -> Self:
+        """Parse a composed configuration.
+
+        Args:
+            config: as hydra composed it.
+            choices: hydra's own configuration, with the overrides and the chosen groups.
+
+        Raises:
+            ValueError: an option is unknown or missing, or does not take its value.
+        """
+        cls.check_unresolved(OmegaConf.to_container(config))
+        words, groups = list(choices.overrides.task), choices.runtime.choices
+        read = OmegaConf.masked_copy(config, [key for key in config if key not in cls.unread])
+        made = cls.parse(OmegaConf.to_container(read, resolve=True)).settled()
+        of_data = [line for line in words if line.lstrip("+~").startswith(_OF_DATA)]
+        if (task := groups.get("task")) and f"task={task}" not in of_data:
+            of_data.insert(0, f"task={task}")  # named by an experiment
+        multirun = choices.mode is RunMode.MULTIRUN
+        made = made.changed(command_overrides=words, data_overrides=of_data, multirun=multirun)
+        return made.changed(label=label(made.plain(), words, groups)) if "attn" in cls.model_fields else made
+
+
+class TaskOptions(Options):
+    """The options that commands on the data of a task share."""
+
+    task: sections.Task
+    source: sections.Source
+    protocol: sections.Protocol
+    budget: sections.Name
+    budgets: dict[str, dict[str, sections.Number | list[sections.Number] | None]] = Field({})
+    masking: sections.Masking = sections.Masking()
+
+    def data_source(self) -> DataSource:
+        """Make the source of the data, which knows the command that prepares it.
+
+        Raises:
+            ValueError: the source does not take its options together.
+        """
+        made = self.source()
+        made.command = f"python -m data_prep {' '.join(self.data_overrides)}"
+        return made

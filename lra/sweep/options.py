@@ -1,0 +1,59 @@
+"""The options of a sweep, conf/sweep.yaml."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+from pydantic import Field
+
+from ..config.options import Options
+from ..config.section import Section
+from ..config.sections import Above, Least, Name, Protocol, Seeds, Some
+from ..ops.options import Whole
+
+
+class Search(Section):
+    """The learning rates of sweep=board."""
+
+    seed: Whole
+    rates: Some[Above]
+    further: list[Above]
+
+
+class Grid(Section):
+    """The keys of conf/sweep/*.yaml."""
+
+    name: Name
+    tasks: Some[str]
+    seeds: Seeds
+    grids: dict[str, dict[str, Some[Any]]] = Field({})
+    shown: list[str] = Field([])  # axes that need no place in the label, since the names of the tasks show them
+    search: Search | None = None
+    mechanisms: list[str] = Field([])
+
+
+class SweepOptions(Options):
+    conf: ClassVar[str] = "sweep"
+    unread: ClassVar[tuple[str, ...]] = ("attn", "block")  # words for the runs of sweep=board
+
+    sweep: Grid
+    protocol: Protocol
+    plan: bool
+    tasks: Some[str]
+    mechanisms: list[str]
+    seeds: Seeds
+    budget: Name
+    study: Name | None
+    runs: Path
+    overrides: list[str]
+    measure: Least
+    minutes: Above | None
+
+    @classmethod
+    def check_unresolved(cls, tree: Mapping[str, Any]) -> None:
+        if tree.get("attn") and "search" not in tree["sweep"]:
+            raise ValueError("attn is an option of sweep=board; other sweeps have sweep.grids")
+
+    def check(self) -> None:
+        if self.mechanisms and not self.sweep.search:
+            raise ValueError("mechanisms is an option of sweep=board; other sweeps have sweep.grids")

@@ -1,0 +1,44 @@
+"""An experiment: one frozen value, from which model and data are made once."""
+
+import pytest
+from conftest import config
+from pydantic import ValidationError
+
+from lra.config.experiment import Experiment
+from lra.train.__main__ import train
+
+
+@pytest.fixture
+def built(monkeypatch):
+    """Whether each model that is made has memory for its weights, in order."""
+    made = []
+    whole = Experiment.classifier
+
+    def classifier(experiment):
+        model = whole(experiment)
+        made.append(not next(model.parameters()).is_meta)
+        return model
+
+    monkeypatch.setattr(Experiment, "classifier", classifier)
+    return made
+
+
+def test_a_training_sketches_the_model_once_and_makes_it_once_for_each_seed(built, data_root, tmp_path):
+    words = ["protocol.masked_pixel=null", f"runs={tmp_path}", "seeds=[0,1]", "model.layers=1", "task.masked_id=3"]
+    train.__wrapped__(config("cur_abs", *words).changed())  # padding asks the sketch too, if tokens are masked
+    assert built == [False, True, True]
+
+
+def test_what_the_model_depends_on_makes_a_new_sketch(built):
+    made = config("sdpa", "model.dim=32")
+    wider = made.changed(model=made.model.changed(dim=64))
+    assert made.sketch is made.changed(data=made.data.changed(pad="batch")).sketch
+    assert made.sketch.encoded_width == 32 and wider.sketch.encoded_width == 64 and built == [False, False]
+
+
+def test_values_are_frozen_and_a_change_is_checked():
+    made = config("sdpa")
+    with pytest.raises(ValidationError, match="frozen"):
+        made.optim.lr = 1.0
+    with pytest.raises(ValueError, match=r"^optim\.eval_every must divide optim\.steps 7, not 3$"):
+        made.optim.changed(steps=7)
