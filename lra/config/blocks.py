@@ -43,7 +43,7 @@ def block_factory(*, model: Model, attn: Call, block: Call, length: int) -> Call
         model: options of the encoder. A Block has ``model.dropout`` unless ``attn.dropout`` is given.
         attn: the mechanism.
         block: the shell around it.
-        length: of the longest row.
+        length: longest row.
 
     Returns:
         The factory. Its argument tells whether the block is the encoder's first; a Block that takes ``first`` gets it,
@@ -97,9 +97,9 @@ def _said_as(section: str, constructor: Callable, **sections: str) -> Iterator[N
     """Say options in a ValueError as the command line does: ``count must be ...`` becomes ``attn.count must be ...``.
 
     Args:
-        section: of the constructor's own options.
-        constructor: that may raise.
-        sections: of what it is handed.
+        section: section of the constructor's own options.
+        constructor: class or function that may raise.
+        sections: section of each argument that it is handed.
     """
     try:
         yield

@@ -28,7 +28,7 @@ class Call:
         path: dotted name of the function.
         function: the class or function itself; None if the command line is still to name one (``attn=custom``).
         options: keyword arguments, typed; a value may be another call.
-        partial: whether further arguments are needed, which are known later.
+        partial: True if further arguments are needed, which are known later.
     """
 
     path: str
@@ -72,8 +72,8 @@ def parse(value: Any, *, name: str, partial: bool = True, given: Collection[str]
 
     Args:
         value: plain, with ``_target_`` and options.
-        name: of the section, for messages.
-        partial: whether the call is completed later, once the rest of its arguments is known.
+        name: name of the section, for messages.
+        partial: True if the call is completed later, once the rest of its arguments is known.
         given: arguments that are passed at that time and hence are no options.
         also: options that the function does not take, with their types.
 
@@ -114,7 +114,7 @@ def constructor(name: str, **rules: Any) -> Any:
     """The annotation of a section that is a call.
 
     Args:
-        name: of the section.
+        name: name of the section.
         rules: further arguments of ``parse``.
     """
     return Annotated[Call, PlainValidator(functools.partial(parse, name=name, **rules)), PlainSerializer(Call.plain)]
@@ -137,7 +137,7 @@ def target(path: Any, name: str) -> Any:
 
     Args:
         path: the value of ``_target_``.
-        name: of the section, for the message.
+        name: name of the section, for the message.
 
     Raises:
         ValueError: it cannot be imported or called.

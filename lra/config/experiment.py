@@ -145,7 +145,7 @@ class Experiment(TaskOptions):
         """The batches of the task, not yet set up.
 
         Args:
-            seed: of the order of the training examples.
+            seed: seed of the order of the training examples.
 
         Raises:
             ValueError: options that the source does not take together.

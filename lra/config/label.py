@@ -18,7 +18,7 @@ def label(tree: dict[str, Any], words: list[str], groups: Mapping[str, str]) -> 
 
     Args:
         tree: options, plain and resolved.
-        words: of the command line.
+        words: words of the command line.
         groups: choices of hydra.
 
     Raises:

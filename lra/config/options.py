@@ -23,7 +23,7 @@ class Options(Section):
     Args:
         command_overrides: words of the command line.
         data_overrides: words among them that ``data_prep`` needs for the same data.
-        multirun: whether the command is one of several of ``-m``.
+        multirun: True if the command is one of several of ``-m``.
         label: folder of a run, and its name in tables; empty for a command without ``attn``.
     """
 
@@ -50,7 +50,7 @@ class Options(Section):
         """Parse a composed configuration.
 
         Args:
-            config: as hydra composed it.
+            config: what hydra composed.
             choices: hydra's own configuration, with the overrides and the chosen groups.
 
         Raises:

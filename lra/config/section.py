@@ -66,7 +66,7 @@ class Section(BaseModel):
 
         Args:
             tree: plain values.
-            name: of the section, for messages; empty for a whole configuration.
+            name: name of the section, for messages; empty for a whole configuration.
 
         Raises:
             ValueError: an option is unknown or missing, or does not take its value.
@@ -98,7 +98,7 @@ def typed(kind: Any, value: Any, name: str) -> Any:
     Args:
         kind: an annotation.
         value: plain.
-        name: of the option, for the message.
+        name: name of the option, for the message.
 
     Raises:
         ValueError: the option does not take the value; the message names the option, the valid values and this one.

@@ -20,10 +20,10 @@ def refusal(error: ValidationError, kind: Any, value: Any, name: str) -> str:
     """Describe the first error of a validation.
 
     Args:
-        error: of pydantic.
+        error: pydantic's errors.
         kind: annotation that the value was validated by.
         value: given.
-        name: of the option; empty for a whole configuration.
+        name: name of the option; empty for a whole configuration.
     """
     first = min(error.errors(), key=lambda found: found["type"] != "extra_forbidden")
     if first["type"] == "value_error":

@@ -126,7 +126,7 @@ def test_a_resumed_online_run_is_sent_the_rows_that_it_lacks(service, data_root,
 
     service.setattr(logger, "open_run", open_run)
     made = config("sdpa", f"runs={tmp_path}", *WORDS)
-    logger.WandB(folder=at, first_step=4, config=made, seed=0, fingerprint="f", project="lra")
+    logger.WandB(folder=at, first_step=4, experiment=made, seed=0, fingerprint="f", project="lra")
     assert opened == [True] and sent == [row for row in rows(at) if row["step"] >= 3] and len(sent) == 2
 
 
