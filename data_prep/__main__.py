@@ -3,14 +3,16 @@
 import hashlib
 from collections.abc import Iterable
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Self
 
 from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf
 
 from lra.config import CONF, sections
 from lra.config.compose import compose
 from lra.config.entry import main
 from lra.config.errors import explain
+from lra.config.experiment import Experiment
 from lra.config.options import TaskOptions
 from lra.console import log, without_login
 from lra.data.store import META, StoreError, load, verify
@@ -22,6 +24,9 @@ TASKS = sorted(path.stem for path in (CONF / "task").glob("*.yaml"))
 
 class PrepareOptions(TaskOptions):
     conf: ClassVar[str] = "data"
+    unread: ClassVar[tuple[str, ...]] = tuple(
+        Experiment.model_fields.keys() - TaskOptions.model_fields.keys() - {"data"}
+    )
 
     task: sections.Task = None  # of the list of all data
     source: sections.Source = None
@@ -29,6 +34,12 @@ class PrepareOptions(TaskOptions):
     workers: sections.Threads | None
     force: bool
     verify: bool
+
+    @classmethod
+    def from_config(cls, config: DictConfig, choices: DictConfig) -> Self:
+        if choices.runtime.choices.get("experiment"):  # which says how a training reads the data, too
+            config = OmegaConf.create(OmegaConf.to_container(config) | {"data": {"root": config.data.root}})
+        return super().from_config(config, choices)
 
 
 @main(PrepareOptions)

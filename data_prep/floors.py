@@ -1,4 +1,4 @@
-"""python -m data_prep.floors task=recall: the scores that need no attention; task=all for every task.
+"""python -m data_prep.floors task=recall: the scores that need no attention; task=all for every task, or experiment=.
 
 The columns are test scores in percent: the best constant answer, the score that is known to need nothing of what the
 task asks for, the larger of both (the floor), and a classifier on the counts of tokens, which is fitted once.
@@ -7,6 +7,7 @@ task asks for, the larger of both (the floor), and a classifier on the counts of
 from functools import partial
 
 from lra.config.entry import main
+from lra.config.experiment import Experiment
 from lra.console import log
 from lra.data import bag
 from lra.data.datamodule import TaskData
@@ -32,7 +33,7 @@ def floors(options: PrepareOptions) -> None:
     lines = {}
     for one in [options] if options.source is not None else [of_task(options, task) for task in TASKS]:
         try:
-            lines[one.task.name] = of(one)
+            lines[one.task.name] = of(one, force=options.force)
         except StoreError as error:
             if options.source is not None:
                 raise
@@ -43,8 +44,13 @@ def floors(options: PrepareOptions) -> None:
         print(" ".join([f"{task:<{width}}", *(f"{'-' if score is None else f'{score:.2f}':>8}" for score in scores)]))
 
 
-def of(options: PrepareOptions) -> tuple[float, float | None, float, float | None]:
-    """The scores of a task: constant, analytic and floor, and the bag of tokens, None for real features."""
+def of(options: PrepareOptions | Experiment, *, force: bool = False) -> tuple[float, float | None, float, float | None]:
+    """Compute the scores of a task: constant, analytic and floor, and the bag of tokens, None for real features.
+
+    Args:
+        options: options with a task and its source.
+        force: whether a bag of tokens that was fitted before is fitted anew.
+    """
     task, metric = options.task, getattr(metrics, options.task.metric)
     data = TaskData(
         source=options.data_source(),
@@ -58,7 +64,7 @@ def of(options: PrepareOptions) -> tuple[float, float | None, float, float | Non
     data.setup()
     constant, analytic = data.baseline("test", metric), data.source.floor
     file = bag.path(data, task.metric)
-    if task.vocab is not None and (options.force or bag.read(file) is None):
+    if task.vocab is not None and (force or bag.read(file) is None):
         loss = partial(loss_of, kind=task.loss)
         bag.write(file, bag.fit(data, metric, vocab=task.vocab, outputs=task.outputs, loss=loss))
     return constant, analytic, max(constant, analytic or 0.0), bag.read(file)

@@ -14,7 +14,7 @@ from .label import label
 from .section import Section
 from .wording import shown
 
-_OF_DATA = ("task=", "task.", "budget=", "budgets.", "source.", "data.root=", "protocol=", "protocol.")
+_OF_DATA = ("experiment=", "task=", "task.", "budget=", "budgets.", "source.", "data.root=", "protocol=", "protocol.")
 
 
 class Options(Section):

@@ -83,26 +83,6 @@ def find(folder: Path) -> Published | None:
     return below(folder).get(folder)
 
 
-def finished(
-    study: str, task: str, label: str, seed: int, fingerprints: Iterable[str], home: Path = HOME
-) -> RunRecord | None:
-    """The record of a run that is published already, so that it need not be run again.
-
-    Args:
-        study: name of the study.
-        task: name of the task.
-        label: label of the run.
-        seed: seed of the run.
-        fingerprints: fingerprints of the run (``identity.fingerprints``), of which the published one must have one.
-        home: folder of all studies.
-
-    Returns:
-        The record; None if no such run is published, or another configuration made the published one.
-    """
-    found = find(home / study / task / label / f"seed-{seed}")
-    return found.record if found and found.record.fingerprint in fingerprints else None
-
-
 def save(study: Path, runs: Iterable[Published]) -> None:
     """Write the tables of a study, ``runs.csv`` last.
 

@@ -65,9 +65,10 @@ def carry_out(options: SweepOptions) -> str | None:
         torch.set_num_threads(threads)  # for the measurement of a step
     if options.sweep.search:
         board = Board(options, threads=threads)
-        skipped, lines, rounds = board.skipped, board.describe(at_once), board.rounds(at_once)
+        skipped, same = board.skipped, board.same
+        lines, rounds = board.describe(at_once), board.rounds(at_once)
     else:
-        runs, skipped = expand(options, threads=threads)
+        (runs, skipped), same = expand(options, threads=threads), []
         lines, rounds = describe(runs, options, at_once), [runs]
     for line in skipped:
         log(f"skipped: {line}")
@@ -95,6 +96,8 @@ def carry_out(options: SweepOptions) -> str | None:
         log(f"{len(left)} runs left, the same command goes on{f' with {begun}' if begun else ''}")
     where = "" if options.runs == Path("runs") else f" runs={options.runs}"
     log(f"{study(options)}: {watch.summary()}; python -m lra.report study={study(options)}{where}")
+    for line in same:
+        log(line)
     for run, status in ended.items():
         if status == "diverged":
             log(f"{run}: {outcome(run)}")

@@ -1,7 +1,7 @@
 """sweep=board: for every mechanism and task a search over learning rates, then seeds at the chosen rate.
 
-Everything is read from the folders of the runs, so that any process may go on at any time. Phase one has the study
-``<study>-rates`` and the rate in its labels, phase two has the study itself.
+Everything is read from the folders of the runs and from the published runs, so that any process on any machine may go
+on at any time. Phase one has the study ``<study>-rates`` and the rate in its labels, phase two has the study itself.
 """
 
 import itertools
@@ -11,10 +11,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from data_prep import floors
+
 from ..config.compose import compose, quoted
 from ..config.experiment import Experiment
-from ..runs import record
+from ..console import log
+from ..data import bag
+from ..data.store import StoreError
+from ..runs import identity, record, tables
 from ..runs.folder import settle
+from ..train.aliases import aliases
 from .estimate import records
 from .options import SweepOptions
 from .plan import Run, disk, planned, seconds, study
@@ -35,6 +41,7 @@ class Entry:
         run: seed of phase two without a rate.
         keys: outside attn that are part of the label.
         choices: of the run, see ``identity.choices``.
+        options: of the run.
     """
 
     mechanism: str
@@ -42,6 +49,7 @@ class Entry:
     run: Run
     keys: tuple[str, ...]
     choices: dict[str, Any]
+    options: Experiment
 
     def at(self, rate: float, seed: int, *, search: bool) -> Run:
         """The run of a seed at a rate, in phase one if ``search``, else in phase two."""
@@ -76,29 +84,58 @@ class Board:
         self.skipped: list[str] = []
         self.known, self.deadline = records(options.runs), time.monotonic() + options.measure
         self.settled: set[Path] = set()
+        homes = (study(options), f"{study(options)}-rates")
+        self.published = {path: run for name in homes for path, run in tables.below(tables.HOME / name).items()}
+        self.foreign: dict[Path, str] = {}  # published runs of another configuration, with what differs
         for mechanism in mechanisms(options):
             self.entries[mechanism] = list(filter(None, (self._entry(mechanism, task) for task in options.tasks)))
         if not any(self.entries.values()):
             raise ValueError(self.skipped[0] if self.skipped else "mechanisms must be names of conf/attn, not []")
+        self.same = [line for task in options.tasks for line in self._merge(task)]
 
     def _entry(self, mechanism: str, experiment: str) -> Entry | None:
         """One mechanism on one task; None, with a line in ``skipped``, if it cannot run there."""
+        words, keys, composed = self._composed(mechanism, experiment)
+        if not (reason := composed.unavailable):
+            try:
+                (run,), choices = planned(composed, words, self.known, self.deadline)
+                run = replace(run, overrides=tuple(words))
+                return Entry(
+                    mechanism=mechanism, experiment=experiment, run=run, keys=keys, choices=choices, options=composed
+                )
+            except ValueError as error:
+                reason = str(error)
+        self.skipped.append(f"{experiment} {mechanism}: {reason}")
+        return None
+
+    def _composed(self, mechanism: str, experiment: str) -> tuple[list[str], tuple[str, ...], Experiment]:
+        """The overrides of ``lra.train`` for a mechanism on a task, the keys of its label, and its options."""
         asked, attn, *own = self.options, *mechanism.split()
         given = [word for word in asked.command_overrides if word.startswith(("budget=", "protocol=", "protocol."))]
         words = [f"experiment={experiment}", f"attn={attn}", *own, *given]
         words += [f"runs={quoted(asked.runs)}", f"trainer.threads={self.threads}", *asked.overrides]
         keys = label_keys(own)
         named = [f"study={study(asked)}", f"label_keys=[{','.join(keys)}]", "seeds=[0]"]
-        composed = compose(Experiment, [*words, *named])
-        if not (reason := composed.unavailable):
-            try:
-                (run,), choices = planned(composed, words, self.known, self.deadline)
-                run = replace(run, overrides=tuple(words))
-                return Entry(mechanism=mechanism, experiment=experiment, run=run, keys=keys, choices=choices)
-            except ValueError as error:
-                reason = str(error)
-        self.skipped.append(f"{experiment} {mechanism}: {reason}")
-        return None
+        return words, keys, compose(Experiment, [*words, *named])
+
+    def _merge(self, experiment: str) -> Iterator[str]:
+        """Leave out each mechanism that computes on a task what an earlier one, or sdpa, computes; yield a line each.
+
+        Mechanisms with different options outside attn are not compared.
+        """
+        groups: dict[tuple[str, ...], dict[str, Experiment]] = {}
+        for entry in self._all():
+            if entry.experiment == experiment:
+                outside = tuple(word for word in entry.mechanism.split()[1:] if not word.startswith("attn."))
+                groups.setdefault(outside, {})[entry.mechanism] = entry.options
+        if () in groups:
+            sdpa = groups[()].get("sdpa") or self._composed("sdpa", experiment)[2]
+            groups[()] = {"sdpa": sdpa} | groups[()]
+        for group in groups.values():
+            for mechanism, first in aliases(group).items() if len(group) > 1 else ():
+                kept = [entry for entry in self.entries[mechanism] if entry.experiment != experiment]
+                self.entries[mechanism] = kept
+                yield f"{mechanism} on {experiment}: = {first} here"
 
     def scores(self, entry: Entry) -> dict[float, float | None]:
         """Read the dev scores of phase one by rate, None for a run that diverged or collapsed.
@@ -108,20 +145,31 @@ class Board:
         """
         search, scores = self.options.sweep.search, {}
         for rate in {*search.rates, *search.further}:
-            run = entry.at(rate, search.seed, search=True)
-            if self.finished(entry, run, rate):
-                result = record.load(run.folder / record.NAME)
+            if result := self.result(entry, entry.at(rate, search.seed, search=True), rate):
                 scores[rate] = None if result.status == "diverged" or result.collapsed else result.val
         return scores
 
-    def finished(self, entry: Entry, run: Run, rate: float) -> bool:
-        """Whether a run has ended with a record. Raises ValueError if another configuration made it."""
-        if state(run) not in FINISHED:
-            return False
-        if run.folder not in self.settled:
-            settle(run.folder, entry.choices | {"optim.lr": rate})
-            self.settled.add(run.folder)
-        return True
+    def result(self, entry: Entry, run: Run, rate: float) -> record.RunRecord | None:
+        """The record of a run that has ended, here or where its published record comes from; None if there is none.
+
+        A published run of another configuration counts as none.
+
+        Raises:
+            ValueError: another configuration made the run here.
+        """
+        choices = entry.choices | {"optim.lr": rate}
+        if state(run) in FINISHED:
+            if run.folder not in self.settled:
+                settle(run.folder, choices)
+                self.settled.add(run.folder)
+            return record.load(run.folder / record.NAME)
+        path = tables.HOME / run.folder.relative_to(self.options.runs)
+        if not (found := self.published.get(path)):
+            return None
+        if found.record.fingerprint in identity.fingerprints(choices | {"seed": run.seed}):
+            return found.record
+        self.foreign[path] = identity.difference(found.choices, choices)
+        return None
 
     def progress(self, entry: Entry) -> tuple[list[Run], float | None]:
         """What is left of one mechanism on one task.
@@ -134,7 +182,7 @@ class Board:
         if chosen is None:
             return [entry.at(rate, search.seed, search=True) for rate in rates], None
         seeds = [entry.at(chosen, seed, search=False) for seed in self.options.seeds]
-        return [run for run in seeds if not self.finished(entry, run, chosen)], chosen
+        return [run for run in seeds if not self.result(entry, run, chosen)], chosen
 
     def rounds(self, at_once: int | None) -> Iterator[list[Run]]:
         """Yield the runs to launch next, mechanism by mechanism, until none is left.
@@ -146,6 +194,7 @@ class Board:
             at_once: number of runs at once, None if a cluster decides.
         """
         tried: set[Path] = set()
+        self._fit_bags()
         while True:
             runs: list[Run] = []
             for entries in self.entries.values():
@@ -159,6 +208,21 @@ class Board:
             tried |= {run.folder for run in runs}
             yield runs
 
+    def _fit_bags(self) -> None:
+        """Fit the bag of tokens of each task with runs left that lacks it, so that their records have its score."""
+        left = {entry.experiment: entry.options for entry in self._all() if self.progress(entry)[0]}
+        for name, options in left.items():
+            task = options.task
+            if task.vocab is not None and bag.read(bag.path(options.task_data(), task.metric)) is None:
+                log(f"{name}: fitting the bag of tokens")
+                try:
+                    floors.of(options)
+                except StoreError as error:
+                    log(f"{name}: no bag of tokens, {error}")
+
+    def _all(self) -> Iterator[Entry]:
+        return itertools.chain(*self.entries.values())
+
     def describe(self, at_once: int | None) -> Iterable[str]:
         """Describe in lines what is finished and what is left, its time and its disk space.
 
@@ -166,9 +230,8 @@ class Board:
             at_once: number of runs at once, None if a cluster decides.
         """
         options, search, home = self.options, self.options.sweep.search, study(self.options)
-        entries = list(itertools.chain(*self.entries.values()))
         lines, left = [], []
-        for entry in entries:
+        for entry in self._all():
             scores, (now, chosen) = self.scores(entry), self.progress(entry)
             later = [] if chosen else [entry.at(0.0, seed, search=False) for seed in options.seeds]
             left += now + later
@@ -183,6 +246,13 @@ class Board:
             f"{', '.join(map(str, options.seeds))}"
         )
         yield from lines
+        yield from (f"  {line}" for line in self.same)
+        if self.foreign:
+            path, difference = next(iter(self.foreign.items()))
+            yield (
+                f"  published runs of another configuration, which do not count: {len(self.foreign)}, such as "
+                f"{path.relative_to(tables.HOME)} ({difference})"
+            )
         if left:
             yield (
                 f"  left: {len(rates)} runs for the rates and {len(left) - len(rates)} at the chosen ones, more if a "

@@ -120,7 +120,7 @@ def test_an_experiment_replaces_the_defaults():
     o = cfg.optim
     assert (cfg.study, o.lr, o.steps, o.warmup) == ("curformer_listops-paper-paper", 7e-4, 20000, 1500)
     assert (o.batch, o.micro_batch, o.eval_every) == (128, 32, 100)
-    assert cfg.data_source().command == "python -m data_prep task=listops"
+    assert cfg.data_source().command == "python -m data_prep task=listops experiment=curformer_listops"
 
 
 def test_an_experiment_has_the_last_word():

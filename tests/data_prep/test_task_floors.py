@@ -8,6 +8,7 @@ from data_prep.__main__ import PrepareOptions
 from data_prep.adding import Adding
 from data_prep.recall import Recall
 from lra.config.compose import compose
+from lra.config.experiment import Experiment
 from lra.runs import record
 from lra.train.__main__ import train
 
@@ -42,3 +43,12 @@ def test_real_features_have_no_bag_and_no_task_is_refused(data_root, tmp_path, c
     assert capsys.readouterr().out.splitlines()[1].split()[2::2] == ["-", "-"]
     with pytest.raises(ValueError, match=r"task must be one of all, adding"):
         command(compose(PrepareOptions, []))
+
+
+@pytest.mark.parametrize("name", ["board_recall", "psf_listops", "spt_listops"])
+def test_the_data_of_an_experiment_are_those_of_its_training(name):
+    attn = ["attn=none"] * name.startswith("board")
+    data, training = compose(PrepareOptions, [f"experiment={name}"]), compose(Experiment, [f"experiment={name}", *attn])
+    assert data.task == training.task and data.source == training.source
+    assert data.data_overrides == training.data_overrides
+    assert compose(PrepareOptions, training.data_overrides).source == data.source

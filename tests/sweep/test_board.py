@@ -8,20 +8,23 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import pytest
 import yaml
 from conftest import MECHANISMS
 
+from data_prep import floors
 from lra.config import CONF
 from lra.config.compose import compose
 from lra.config.experiment import Experiment
-from lra.runs import record
+from lra.runs import identity, record, tables
 from lra.sweep import __main__ as leader
 from lra.sweep import job
-from lra.sweep.board import label_keys
+from lra.sweep.board import Board, label_keys
 from lra.sweep.options import SweepOptions
 from lra.sweep.search import decide
+from lra.train.__main__ import train
 
 RATES, FURTHER = (3e-4, 1e-3, 3e-3, 1e-2), (3e-5, 1e-4, 3e-2, 1e-1)
 LADDER = sorted(RATES + FURTHER)
@@ -95,10 +98,11 @@ def test_keys_of_a_label():
 
 
 @pytest.fixture
-def board(tmp_path, monkeypatch, capfd):
+def board(tmp_path, monkeypatch, capfd, data_root):
     """A function that runs the command with other words and launch, for two tiny tasks; returns its last line, stdout
     and stderr."""
     monkeypatch.setattr(leader, "EVERY", 0.01)
+    monkeypatch.setattr(floors.bag, "EPOCHS", 1)
 
     def start(launch, *words):
         monkeypatch.setattr(leader, "launch", lambda runs, *_: launch(runs))
@@ -222,6 +226,79 @@ def test_a_record_of_another_configuration_is_refused(board, tmp_path):
     (folder / "config.yaml").write_text(yaml.safe_dump({"optim.lr": 0.5}))
     stop, *_ = board(pytest.fail, *words)
     assert stop.startswith(f"lra: {folder} was made by another configuration (") and "optim.lr: 0.5 -> 0.001" in stop
+
+
+def test_what_an_earlier_label_computes_is_not_run_and_the_task_s_length_decides(board):
+    tried = set()
+
+    def launch(runs):
+        for run in runs:
+            tried.add((run.task, run.label.split("-optim")[0]))
+            end(run, val=50.0)
+
+    plain = "overrides=['model.dropout=0']"
+    words = ("mechanisms=['local attn.block=64','mean block=glu','none block=glu',mean]", plain)
+    line = "local attn.block=64 on tiny_recall: = sdpa here"
+    stop, out, _ = board(launch, *words, "plan=true")
+    assert stop is None and out.count(" here\n") == 1 and f"  {line}\n" in out and not tried
+    stop, _, err = board(launch, *words)
+    assert stop is None and err.endswith(f"{line}\n")
+    others = {
+        (task, label) for task in ("recall_N64_K4", "listops") for label in ("mean", "mean-block=glu", "none-block=glu")
+    }
+    assert tried == others | {("listops", "local-block=64")}
+    stop, out, _ = board(pytest.fail, "mechanisms=['local attn.block=64']", plain, "tasks=[tiny_recall]")
+    assert stop is None and line in out
+
+
+def test_published_runs_of_the_same_configuration_count_as_finished(board, tmp_path, monkeypatch):
+    monkeypatch.setattr(tables, "HOME", tmp_path / "published")
+    words = ("tasks=[curformer_listops]", "budget=smoke", "mechanisms=[mean]")
+    (entry,) = Board(
+        compose(SweepOptions, ["sweep=board", f"runs={tmp_path}", "measure=0", *words]), threads=1
+    ).entries["mean"]
+    first = entry.at(1e-3, 100, search=True)
+    train.__wrapped__(compose(Experiment, first.overrides))  # as another machine does
+    made = record.load(first.folder / record.NAME)
+
+    def publish(changes=None):
+        runs = []
+        for lr, seed in [*((lr, 100) for lr in RATES), (3e-3, 0)]:
+            run, val = entry.at(lr, seed, search=seed == 100), 90.0 - 1000 * abs(lr - 3e-3)
+            choices = entry.choices | {"optim.lr": lr} | (changes or {}).get((lr, seed), {})
+            fields = {"study": run.folder.parts[-4], "label": run.label, "seed": seed, "lr": lr, "val": val}
+            fingerprint = identity.fingerprint(choices | {"seed": seed})
+            assert run != first or (fingerprint == made.fingerprint) == (not changes)
+            runs.append(
+                tables.Published(replace(made, **fields, fingerprint=fingerprint, collapsed=False), choices, [])
+            )
+        for study in ("board-smoke", "board-smoke-rates"):
+            tables.save(tables.HOME / study, [run for run in runs if run.record.study == study])
+
+    launched = []
+    launch = lambda runs: [(launched.append((rate(run), run.seed)), end(run, val=1.0)) for run in runs] and None
+    publish()
+    stop, out, _ = board(launch, *words)
+    assert stop is None and "4 rates done, 0.003 chosen; 1 of 2 seeds done" in out and "do not count" not in out
+    assert launched == [(3e-3, 1)]
+    launched.clear()
+    publish({(1e-3, 100): {"model.dim": 32}})
+    stop, out, _ = board(launch, *words)
+    told = "do not count: 1, such as board-smoke-rates/listops/mean-optim.lr=0.001/seed-100 (model.dim"
+    assert stop is None and told in out and launched == [(1e-3, 100)]
+
+
+def test_the_bag_of_tokens_is_fitted_before_the_first_run_of_a_task_and_once(board, tmp_path):
+    words = ("mechanisms=[mean]", "tasks=[tiny_recall]", f"overrides=['data.root={tmp_path / 'data'}']")
+    bags = lambda: list((tmp_path / "data" / "bags").glob("recall*.json"))
+    board(pytest.fail, *words, "plan=true")
+    assert not bags()
+    found = []
+    launch = lambda runs: [(found.append(len(bags())), end(run, val=1.0)) for run in runs] and None
+    stop, _, err = board(launch, *words)
+    assert stop is None and set(found) == {1} and err.count("fitting the bag of tokens") == 1
+    (tmp_path / "runs" / "board" / "recall_N64_K4" / "mean" / "seed-0" / record.NAME).unlink()
+    assert "fitting" not in board(launch, *words)[2]
 
 
 @pytest.mark.slow
