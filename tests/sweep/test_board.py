@@ -316,7 +316,7 @@ def test_killed_it_goes_on_from_the_folders(tmp_path, data_root):
     assert again.returncode == 0, err
     after = finished()
     assert before.items() <= after.items() and 2 <= len(before) < len(after) == 5
-    scores = {record.load(path).label: record.load(path).val for path in after if record.load(path).seed == 100}
-    chosen = decide({float(label.partition("=")[2]): val for label, val in scores.items()}, RATES)[1]
+    searched = [result for result in map(record.load, after) if result.seed == 100]
+    chosen = decide({result.lr: None if result.collapsed else result.val for result in searched}, RATES)[1]
     (seed,) = (path.parent for path in after if path.parent.name == "seed-0")
     assert yaml.safe_load((seed / "config.yaml").read_text())["optim.lr"] == chosen
