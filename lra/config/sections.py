@@ -218,6 +218,8 @@ class Task(Section):
     def check(self) -> None:
         if self.metric in ("roc_auc", "balanced_accuracy") and self.outputs != 2:
             raise ValueError(f"task.outputs must be 2 with task.metric={self.metric}, not {self.outputs}")
+        if self.features is not None and self.masked_id is not None:
+            raise ValueError(f"task.masked_id must be null with task.features, not {self.masked_id}")
         if (self.metric == "within_tolerance") != (self.loss == "mse"):
             raise ValueError(
                 f"task.metric must be within_tolerance if task.loss is mse, and only then, not {self.metric}"

@@ -260,6 +260,7 @@ WRONG = {
     "task=listops attn=cur_abs source.release=/nowhere": "/nowhere/basic_train.tsv is missing",
     "task=listops attn=cur_abs runs=/proc/nowhere": "cannot write to /proc/nowhere",
     "task=adding attn=cur_abs task.length=1000": "adding needs a length among 128, 256, 512",
+    "task=adding attn=performer task.masked_id=0": "task.masked_id must be null with task.features, not 0",
     "task=adding attn=cur_abs task.loss=l1": "task.loss must be one of cross_entropy, mse, not 'l1'",
     "task=adding attn=cur_abs task.metric=accuracy": "task.metric must be within_tolerance if task.loss is mse",
     "task=listops attn=cur_abs task.metric=within_tolerance": "task.loss is mse, and only then, not within_tolerance",

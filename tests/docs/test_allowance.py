@@ -23,4 +23,4 @@ def test_table_of_allowances_is_that_of_conf():
     for name in {name for name, _, _ in there}:
         made = [config(name, "task=adding", "budget=quick", f"+budgets.quick.allowance={c}") for c in (16, 32)]
         for _, section, key in (place for place in there if place[0] == name):
-            assert said[name, section, key] == tuple(one[section][key] for one in made)
+            assert said[name, section, key] == tuple(getattr(one, section).get(key) for one in made)
