@@ -2,6 +2,7 @@
 
 import math
 from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -359,7 +360,7 @@ COUNTS = {
 @pytest.mark.parametrize("task", COUNTS)
 def test_parameter_counts_of_the_published_configurations(task):
     cfg = compose(Experiment, [f"experiment=mega_{task}"])
-    m, b, t = cfg.model, cfg.block, cfg.task
+    m, b, t = cfg.model, SimpleNamespace(**cfg.block.options), cfg.task
     d, h, z, per_norm = m.dim, m.hidden, b.z, {"layer": 2 * m.dim, "scale": 1, "batch": 2 * m.dim}[b.norm]
     average = 2 * 4 * d * b.ndim + d
     gated = (d + 1) * h + (d + 1) * (2 * d + z + h) + (h + 1) * d + 4 * z + 2 * t.length - 1

@@ -98,7 +98,7 @@ def test_model_is_the_published_formula(task, pool):
             v = v + first if cfg.attn.get("residuals") else v
         rows.append(v[0] if pool == "cls" else v.flatten())
     pooled = torch.stack(rows)
-    if cfg.model.head.kind == "gelu":
+    if cfg.model.head.get("kind") == "gelu":
         want = mlp("head.mlp", pooled)
     else:
         want = pooled @ state["head.mlp.0.weight"].T + state["head.mlp.0.bias"]

@@ -3,7 +3,6 @@
 import pytest
 import torch
 from conftest import config
-from hydra.utils import instantiate
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -308,7 +307,7 @@ def test_parameters_of_the_protocol_model(word, count):
 
 
 def built(word, length):
-    made = instantiate(config(word).attn)
+    made = config(word).attn.factory
     return made(Sizes(heads=H, head_dim=D, value_dim=D, length=length))
 
 
