@@ -71,15 +71,6 @@ def test_a_table_older_than_a_field_gives_its_default(study):
     assert {getattr(run.record, last.name) for run in tables.read(study).values()} == {last.default}
 
 
-def test_a_run_is_finished_if_its_fingerprint_is_in_the_tables(study):
-    r = RUNS[1].record
-    asked = (r.study, r.task, r.label)
-    assert tables.finished(*asked, 1, (r.fingerprint, "other"), study.parent) == r
-    assert tables.finished(*asked, 1, ("other",), study.parent) is None
-    assert tables.finished(*asked, 7, (r.fingerprint,), study.parent) is None
-    assert tables.finished("nothing", *asked[1:], 1, (r.fingerprint,), study.parent) is None
-
-
 def cell(name, value):
     def change(study):
         head, first, *rest = (study / tables.RUNS).read_text().splitlines()
