@@ -120,3 +120,12 @@ def test_triton_is_imported_in_one_folder_only():
 def test_omegaconf_is_known_to_the_configuration_alone():
     knowing = {path for path in (ROOT / "lra").rglob("*.py") if re.search(r"(from|import) omegaconf", path.read_text())}
     assert {path.parent for path in knowing} == {ROOT / "lra/config"}
+
+
+def test_the_core_names_no_study():
+    studies = sorted(path.parent.name for path in (ROOT / "lra/studies").glob("*/__init__.py"))
+    assert len(studies) > 1
+    names = re.compile(rf"studies[./]({'|'.join(studies)})\b|[\"']({'|'.join(studies)})[./]")
+    for path in (path for top in ("lra", "data_prep") for path in (ROOT / top).rglob("*.py")):
+        if not path.is_relative_to(ROOT / "lra/studies"):
+            assert path.stem not in studies and not names.search(path.read_text()), path

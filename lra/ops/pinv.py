@@ -134,7 +134,7 @@ def tikhonov(m: Tensor, *, ridge: float) -> Tensor:
     """Tikhonov's regularised inverse (mᵀ m + (ridge s)² I)⁻¹ mᵀ, s the largest singular value (Tikhonov 1963).
 
     A singular value σ is inverted to σ / (σ² + (ridge s)²), which is at most 1 / (2 ridge s). With ridge=0.1 the error
-    against trained softmax attention is that of 4 steps of ``cubic``, see ``lra.studies.dropin``.
+    against trained softmax attention is that of 4 steps of ``cubic``.
 
     Args:
         m: (...,r,c).

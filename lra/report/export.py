@@ -6,12 +6,11 @@ from pathlib import Path
 from ..disk.atomic import write
 from . import artifacts, figures, page, paper_tables, plots, published, results
 from .artifacts import Artifacts
-from .locality import within
+from .extensions import extensions
 from .palette import Palette
 from .pretraining import pretraining
 from .rates import rates
 from .summary import Row
-from .swaps import swaps
 from .table import Chapter, Table, stem
 
 LEGEND = (
@@ -78,8 +77,8 @@ def study(name: str, rows: list[Row], runs: dict[Path, Artifacts]) -> page.Study
 
 def overall(name: str, rows: list[Row]) -> list[Table]:
     """Make the tables of a study over all of its tasks."""
-    main = (results.results(name, rows), results.over_control(name, rows), rates(name, rows))
-    return [*filter(None, (*main, pretraining(name, rows), within(name, rows))), *swaps(name, rows)]
+    main = (results.results(name, rows), results.over_control(name, rows), rates(name, rows), pretraining(name, rows))
+    return [*filter(None, main), *(table for extension in extensions() for table in extension.tables(name, rows))]
 
 
 def markdown(studies: list[page.Study], chapters: Sequence[Chapter]) -> str:

@@ -7,7 +7,7 @@ from statistics import mean
 from typing import NamedTuple
 
 from . import published
-from .locality import ABOUT, locality
+from .extensions import extensions
 from .rates import untuned
 from .significance import APART, MARKS, difference, mark, score
 from .summary import FACTS, SEPARATOR, Row, joined, number, task_order
@@ -151,13 +151,12 @@ def details(study: str, rows: list[Row]) -> list[Table]:
     tables = []
     for task, group in itertools.groupby(rows, key=lambda row: row.task):
         lines, same = [], list(group)
-        reaches = [locality(row, next((other for other in same if other.label == CONTROL), None)) for row in same]
-        probed = any(reach.text for reach in reaches)
-        for row, reach in zip(same, reaches, strict=True):
+        columns = [column for extension in extensions() for column in extension.columns(same)]
+        for row, *further in zip(same, *(column.cells for column in columns), strict=True):
             values = [(value.source, value.text) for value in row.published]
-            lines.append(Line(row.label, _cells(row) + [reach] * probed, row.facts, row.remarks, values))
-        head = (*HEAD[1:], *["locality"] * probed)
-        tables.append(_table(study, task, head, lines, about=ABOUT * probed))
+            lines.append(Line(row.label, _cells(row) + further, row.facts, row.remarks, values))
+        head = (*HEAD[1:], *(column.name for column in columns))
+        tables.append(_table(study, task, head, lines, about=" ".join(column.about for column in columns)))
     return tables + _averages(study, rows)
 
 

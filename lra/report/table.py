@@ -144,6 +144,14 @@ class Table:
         return table
 
 
+class Column(NamedTuple):
+    """A further column of the table of one task: its name, a sentence about it and a cell for each line."""
+
+    name: str
+    about: str
+    cells: list[Cell]
+
+
 class Chapter(NamedTuple):
     """A part of the report besides the studies: tables, and paths of PNG files with an SVG beside each."""
 

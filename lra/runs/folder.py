@@ -11,10 +11,10 @@ import yaml
 from ..console import log
 from ..disk import checksums, lock
 from ..disk.atomic import NO_ROOM
-from . import config_file, identity, record
+from . import config_file, identity
 
 TEMPORARY = ".*.part"
-MADE = ("metrics.csv", "last.ckpt", "best.ckpt", record.NAME, "transfer.json", "pretrain/best.ckpt")
+MADE = ("metrics.csv", "last.ckpt", "best.ckpt", "*.json", "pretrain/best.ckpt")
 # Errors of a disk that can be mended without loss, so that the same command can be repeated.
 PASSING = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.ESTALE)
 
@@ -85,7 +85,7 @@ def _leave_nothing(folder: Path) -> None:
 
 def begun(folder: Path) -> bool:
     """Whether a run has written anything besides its configuration and its log."""
-    return any((folder / name).exists() for name in MADE)
+    return any(any(folder.glob(name)) for name in MADE)
 
 
 def settle(folder: Path, choices: dict[str, Any]) -> dict[str, Any]:

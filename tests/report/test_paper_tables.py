@@ -12,7 +12,7 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 from scipy import stats
-from test_report import RECORD, TESTS, add, diverged
+from support.records import RECORD, TESTS, add, diverged
 
 from lra.report import artifacts, paper_tables, plots, published, results, summary
 from lra.report.export import export

@@ -1,7 +1,7 @@
 """Scratch, pretrained and compute-matched side by side: which run stands where, and what it cost."""
 
 import pytest
-from test_report import RECORD, add
+from support.records import RECORD, add
 
 from lra.report import results, summary
 from lra.report.pretraining import pretraining

@@ -1,7 +1,7 @@
 """The best of several learning rates is chosen by dev, and stands beside the result at the budget's rate."""
 
 import pytest
-from test_report import add, diverged
+from support.records import add, diverged
 
 from lra.report import results, summary
 from lra.report.export import overall

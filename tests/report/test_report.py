@@ -1,6 +1,5 @@
 """The tables: numbers against the statistics module, published values against the papers, nothing left out."""
 
-import dataclasses
 import json
 import re
 import statistics
@@ -12,65 +11,12 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
+from support.records import TESTS, add, diverged, rows, table, texts
 
 from lra.config import CONF
-from lra.report import paper_tables, published, rates, results, summary, swaps
+from lra.report import paper_tables, published, rates, results, summary
 from lra.report.export import export
 from lra.report.table import Cell, Table, frame, stem
-from lra.runs import record
-
-RECORD = record.RunRecord(
-    study="paper-paper",
-    task="listops",
-    protocol="paper",
-    budget="paper",
-    label="cur_abs",
-    seed=0,
-    fingerprint="f",
-    git="0123456789ab",
-    params=214410,
-    metric="accuracy",
-    val=38.0,
-    test=37.0,
-    constant_baseline=17.35,
-    n_val=2000,
-    n_test=2000,
-    best_step=100,
-    steps=5000,
-    step_ms=10.0,
-    peak_bytes=1,
-    device="NVIDIA H200",
-    status="done",
-)
-TESTS = (37.1, 38.4, 39.95, 36.6)
-
-
-def add(runs, **changes):
-    made = dataclasses.replace(RECORD, **changes)
-    folder = runs / changes.pop("folder", "") / made.study / made.task / made.label / f"seed-{made.seed}"
-    folder.mkdir(parents=True)
-    record.save(made, folder)
-    return folder / "record.json"
-
-
-def diverged(runs, step, **changes):
-    return add(runs, status="diverged", test=None, val=None, best_step=None, steps=step, **changes)
-
-
-def rows(runs, study="paper-paper"):
-    return {(row.task, row.label): row for row in summary.collect(runs, study)[0][study]}
-
-
-def table(runs, study="paper-paper"):
-    return {table.title: table for table in results.details(study, summary.collect(runs, study)[0][study])}
-
-
-def texts(table):
-    """The text of each column by label."""
-    return {
-        label: dict(zip(table.head, (cell.text for cell in cells), strict=True))
-        for (_, label, _), cells in table.rows()
-    }
 
 
 def markdown(runs, out):
@@ -307,18 +253,6 @@ def test_small_numbers_are_not_rounded_away_in_csv():
     cells = frame(("mechanism", "error"), [["a", Cell(text="3.2e-07", value=3.2e-7, std=6.4e-8, n=2)]])
     made = Table(name="x", title="x", about="x", cells=cells, errors=("error",))
     assert made.csv() == "mechanism,error,error se,error n\na,3.2e-07,6.4e-08,2\n"
-
-
-@pytest.mark.parametrize(
-    "text", ["", "abc\n", "trained with,own\na\n", "trained with,own,own\na,1,2\n", "x,own\na,b\n"]
-)
-def test_a_damaged_table_of_swaps_is_skipped_with_a_line(tmp_path, text, capfd):
-    add(tmp_path)
-    path = tmp_path / "probes/paper-paper/listops/swaps.csv"
-    path.parent.mkdir(parents=True)
-    path.write_text(text)
-    assert swaps.swaps("paper-paper", list(rows(tmp_path).values())) == []
-    assert f"skipped: {path} is not a table of swaps" in capfd.readouterr().err
 
 
 def test_the_best_memory_is_the_lowest():

@@ -5,7 +5,7 @@ import json
 from xml.etree import ElementTree
 
 import pytest
-from test_report import RECORD
+from support.records import RECORD
 
 from lra.config import CONF
 from lra.report import repository

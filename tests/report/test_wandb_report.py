@@ -9,7 +9,7 @@ import sys
 import pytest
 import wandb_files
 from PIL import Image
-from test_report import RECORD, TESTS, add, diverged
+from support.records import RECORD, TESTS, add, diverged
 
 from lra.config.compose import compose
 from lra.report import published, summary, wandb

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from support.bench import made, row
 from support.commands import run
-from test_report import RECORD, add
+from support.records import RECORD, add
 
 from lra.disk import checksums
 from lra.report import artifacts

@@ -4,7 +4,7 @@ import dataclasses
 import json
 
 import pytest
-from test_report import RECORD
+from support.records import RECORD
 
 from lra.runs import tables
 from lra.runs.open import scan

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 from support.commands import run as entry
-from test_report import RECORD
+from support.records import RECORD
 from test_sweep import finish
 
 from lra.config import CONF

@@ -9,9 +9,8 @@ from conftest import MECHANISMS, config
 
 from lra.config.compose import compose
 from lra.data.datamodule import Batch
-from lra.runs import probes
 from lra.runs.open import finished
-from lra.studies.probes import confine, measure
+from lra.studies.probes import confine, measure, record
 from lra.studies.probes.__main__ import ProbesOptions, _asked, probe
 from lra.studies.transfer.options import TransferOptions
 from lra.train.__main__ import train
@@ -130,7 +129,7 @@ def test_runs_are_probed_once_drawn_and_swapped(data_root, tmp_path, capfd):
     folders = ",".join(str(runs / "paper-smoke/listops" / name) for name in names)
     words = [f"run=[{folders}]", f"runs={runs}", "examples=20", "derived=2", "rows=2", "threads=1"]
     probe.__wrapped__(compose(ProbesOptions, words))
-    made = probes.load(home / "sdpa/seed-0/probes.json")
+    made = record.load(home / "sdpa/seed-0/probes.json")
     assert made.by == "mask" and made.reaches[-1] == 128 and made.scores[-1] == made.score and made.examples == 20
     assert made.beyond == sorted(made.beyond, reverse=True) and made.beyond[-1] == 0
     assert (home / "probes.png").stat().st_size > 1000
@@ -144,7 +143,7 @@ def test_runs_are_probed_once_drawn_and_swapped(data_root, tmp_path, capfd):
         table = {row["trained with"]: row for row in csv.DictReader(file)}
     assert table["nystrom"]["sdpa"] == "" and table["sdpa"]["nystrom"]
     for name in names:
-        assert table[name]["own"] == table[name][name] == str(probes.load(home / name / "seed-0/probes.json").score)
+        assert table[name]["own"] == table[name][name] == str(record.load(home / name / "seed-0/probes.json").score)
     assert "| trained with | own | nystrom | sdpa |" in (home / "swaps.md").read_text()
 
 

@@ -12,7 +12,7 @@ import pytest
 import yaml
 from conftest import MECHANISMS
 from support.commands import run as entry
-from test_report import RECORD
+from support.records import RECORD
 
 from lra.config import CONF
 from lra.config.compose import compose

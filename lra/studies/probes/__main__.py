@@ -13,13 +13,13 @@ from ...config.sections import BatchSize, Device, Root, Some, Threads, Trust
 from ...console import log
 from ...disk import atomic
 from ...ops.options import Positive, Whole
-from ...runs import probes, record
 from ...runs.open import Run, finished
-from ...runs.probes import Probes
+from ...runs.record import git_commit
 from ...train.restore import trained
 from ..transfer.graft import experiments, graft
 from ..transfer.options import TransferOptions
-from . import confine, measure
+from . import confine, measure, record
+from .record import Probes
 from .show import draw, matrix
 
 KEPT = ("count", "landmarks")  # options of the mechanisms that keep rows and columns
@@ -60,7 +60,7 @@ def probe(options: ProbesOptions) -> None:
         else:
             probed(run, options, device)
     for study, task in dict.fromkeys((run.record.study, run.record.task) for run in runs):
-        home = options.runs / probes.FOLDER / study / task
+        home = options.runs / record.FOLDER / study / task
         made = matrix(home) if options.swaps else draw(home)
         print(f"written: {', '.join(map(str, made))}")
 
@@ -68,10 +68,10 @@ def probe(options: ProbesOptions) -> None:
 def probed(run: Run, options: ProbesOptions, device: str) -> Probes:
     """Measure one seed, unless it is there already."""
     r = run.record
-    home = probes.folder(options.runs, r.study, r.task, r.label, r.seed)
+    home = record.folder(options.runs, r.study, r.task, r.label, r.seed)
     title = f"{r.task} {r.label} seed {r.seed}"
-    if (home / probes.NAME).exists():
-        before = probes.load(home / probes.NAME)
+    if (home / record.NAME).exists():
+        before = record.load(home / record.NAME)
         same = (before.fingerprint, before.examples) == (r.fingerprint, min(options.examples, r.n_test))
         if same and (not options.derived or (before.derived, before.rows) == (options.derived, options.rows)):
             log(f"{title}: {told(before)}, done before")
@@ -89,7 +89,7 @@ def probed(run: Run, options: ProbesOptions, device: str) -> Probes:
         label=r.label,
         seed=r.seed,
         fingerprint=r.fingerprint,
-        git=record.git_commit(),
+        git=git_commit(),
         metric=r.metric,
         examples=sum(len(batch.label) for batch in some),
         score=measure.score(model, some, r.metric),
@@ -100,7 +100,7 @@ def probed(run: Run, options: ProbesOptions, device: str) -> Probes:
         derived=options.derived,
         rows=options.rows,
     )
-    probes.save(made, home)
+    record.save(made, home)
     log(f"{title}: {told(made)}")
     return made
 
@@ -126,10 +126,10 @@ def swapped(run: Run, options: ProbesOptions, device: str) -> None:
             continue
         line[name] = measure.score(grafted.to(device), some, r.metric)
         log(f"{r.task} {r.label} -> {name} seed {r.seed}: {line['own']:.2f} -> {line[name]:.2f}")
-    home = probes.folder(options.runs, r.study, r.task, r.label, r.seed)
+    home = record.folder(options.runs, r.study, r.task, r.label, r.seed)
     home.mkdir(parents=True, exist_ok=True)
     atomic.write(
-        home / probes.SWAPS, "".join(f"{name},{value}\n" for name, value in {"scored with": "score", **line}.items())
+        home / record.SWAPS, "".join(f"{name},{value}\n" for name, value in {"scored with": "score", **line}.items())
     )
 
 

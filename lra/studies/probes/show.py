@@ -12,8 +12,8 @@ import pandas as pd
 
 from ...disk import atomic
 from ...report.palette import COLOURS, Palette
-from ...runs import probes
-from ...runs.probes import Probes
+from . import record
+from .record import Probes
 
 # Percent of MEGA's accuracy that networks of convolutions of width 61 have (docs/formulas.md, short convolutions).
 PUBLISHED = {"listops": 83.51, "text": 94.45, "retrieval": 97.58, "image": 92.46, "pathfinder": 75.28}
@@ -27,8 +27,8 @@ def draw(home: Path) -> list[Path]:
         The picture.
     """
     found: dict[str, list[Probes]] = {}
-    for path in sorted(home.glob(f"*/seed-*/{probes.NAME}")):
-        made = probes.load(path)
+    for path in sorted(home.glob(f"*/seed-*/{record.NAME}")):
+        made = record.load(path)
         found.setdefault(made.label, []).append(made)
     palette = Palette(found)
     figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4), layout="constrained")
@@ -67,7 +67,7 @@ def matrix(home: Path) -> list[Path]:
         The table as Markdown and as CSV.
     """
     lines: dict[str, dict[str, list[float]]] = {}
-    for path in sorted(home.glob(f"*/seed-*/{probes.SWAPS}")):
+    for path in sorted(home.glob(f"*/seed-*/{record.SWAPS}")):
         line = lines.setdefault(path.parents[1].name, {})
         with open(path, newline="", encoding="utf-8") as file:
             for row in csv.DictReader(file):
@@ -75,9 +75,9 @@ def matrix(home: Path) -> list[Path]:
     table = pd.DataFrame({label: {name: mean(v) for name, v in line.items()} for label, line in lines.items()}).T
     table.index.name = "trained with"
     atomic.write(home / "swaps.md", f"Test scores of trained weights, by the mechanism in use.\n\n{_markdown(table)}\n")
-    atomic.write(home / probes.SWAPS, table.to_csv(lineterminator="\n"))
+    atomic.write(home / record.SWAPS, table.to_csv(lineterminator="\n"))
     print(table.to_string(float_format="{:.2f}".format))
-    return [home / "swaps.md", home / probes.SWAPS]
+    return [home / "swaps.md", home / record.SWAPS]
 
 
 def _markdown(table: pd.DataFrame) -> str:

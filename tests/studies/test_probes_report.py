@@ -1,16 +1,16 @@
-"""The report on probes: the smallest reach that keeps a gain, scores within reaches, and swaps."""
+"""The probes in the report: the smallest reach that keeps a gain, scores within reaches, and swaps."""
 
-from test_report import add, rows, table, texts
+import pytest
+from support.records import add, rows, table, texts
 
-from lra.report.locality import smallest, within
-from lra.report.swaps import swaps
-from lra.runs import probes
+from lra.studies.probes import record
+from lra.studies.probes.report import smallest, swaps, within
 
 REACHES = [1, 2, 4, 8]
 
 
 def probed(runs, label, scores, seed=0, fingerprint="f"):
-    made = probes.Probes(
+    made = record.Probes(
         study="paper-paper",
         task="listops",
         label=label,
@@ -25,7 +25,7 @@ def probed(runs, label, scores, seed=0, fingerprint="f"):
         scores=scores,
         beyond=None,
     )
-    probes.save(made, probes.folder(runs, made.study, made.task, label, seed))
+    record.save(made, record.folder(runs, made.study, made.task, label, seed))
     return made
 
 
@@ -55,21 +55,34 @@ def test_scores_within_each_reach_are_means_over_the_seeds_that_were_probed(tmp_
     for seed in (0, 1):
         add(tmp_path, label="sdpa", seed=seed, test=40.0)
     add(tmp_path, label="mean", test=20.0)
-    assert within("paper-paper", [*rows(tmp_path).values()]) is None
+    assert within("paper-paper", [*rows(tmp_path).values()]) == []
     for seed, scores in enumerate(([20.0, 25.0, 39.5, 40.0], [20.0, 20.0, 20.0, 41.0])):
         probed(tmp_path, "sdpa", scores, seed)
     probed(tmp_path, "mean", [1.0] * 4, fingerprint="another run")
-    ((_, cells),) = within("paper-paper", [*rows(tmp_path).values()]).rows()
+    (made,) = within("paper-paper", [*rows(tmp_path).values()])
+    ((_, cells),) = made.rows()
     assert [cell.text for cell in cells] == ["sdpa", "listops", "2", "20.00", "22.50", "29.75", "40.50"]
 
 
 def test_a_table_of_swaps_for_each_task_that_has_them(tmp_path):
     add(tmp_path, label="sdpa", test=40.0)
-    home = tmp_path / probes.FOLDER / "paper-paper" / "listops"
+    home = tmp_path / record.FOLDER / "paper-paper" / "listops"
     home.mkdir(parents=True)
     assert swaps("paper-paper", [*rows(tmp_path).values()]) == []
-    (home / probes.SWAPS).write_text("trained with,own,sdpa,mean\nnystrom,41.0,,12.345\n")
+    (home / record.SWAPS).write_text("trained with,own,sdpa,mean\nnystrom,41.0,,12.345\n")
     (made,) = swaps("paper-paper", [*rows(tmp_path).values()])
     assert made.title == "Swapped mechanisms: listops" and made.head == ["trained with", "own", "sdpa", "mean"]
     ((_, cells),) = made.rows()
     assert [cell.text for cell in cells] == ["nystrom", "41.00", "", "12.35"]
+
+
+@pytest.mark.parametrize(
+    "text", ["", "abc\n", "trained with,own\na\n", "trained with,own,own\na,1,2\n", "x,own\na,b\n"]
+)
+def test_a_damaged_table_of_swaps_is_skipped_with_a_line(tmp_path, text, capfd):
+    add(tmp_path)
+    path = tmp_path / "probes/paper-paper/listops/swaps.csv"
+    path.parent.mkdir(parents=True)
+    path.write_text(text)
+    assert swaps("paper-paper", list(rows(tmp_path).values())) == []
+    assert f"skipped: {path} is not a table of swaps" in capfd.readouterr().err

@@ -1,4 +1,4 @@
-"""The record of the probes of a run: probes.json, which the report reads too."""
+"""The record of the probes of a run: probes.json."""
 
 import json
 from dataclasses import asdict, dataclass
@@ -7,9 +7,9 @@ from typing import Literal
 
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
 
-from ..disk import checksums
-from . import typed_json
-from .typed_json import Percent
+from ...disk import checksums
+from ...runs import typed_json
+from ...runs.typed_json import Percent
 
 FOLDER, NAME = "probes", "probes.json"
 SWAPS = "swaps.csv"  # a line of the matrix in the folder of a seed, the matrix in that of the task

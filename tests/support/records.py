@@ -1,0 +1,59 @@
+"""Records of runs as files, and what the report shows of them."""
+
+import dataclasses
+
+from lra.report import results, summary
+from lra.runs import record
+
+RECORD = record.RunRecord(
+    study="paper-paper",
+    task="listops",
+    protocol="paper",
+    budget="paper",
+    label="cur_abs",
+    seed=0,
+    fingerprint="f",
+    git="0123456789ab",
+    params=214410,
+    metric="accuracy",
+    val=38.0,
+    test=37.0,
+    constant_baseline=17.35,
+    n_val=2000,
+    n_test=2000,
+    best_step=100,
+    steps=5000,
+    step_ms=10.0,
+    peak_bytes=1,
+    device="NVIDIA H200",
+    status="done",
+)
+TESTS = (37.1, 38.4, 39.95, 36.6)
+
+
+def add(runs, **changes):
+    made = dataclasses.replace(RECORD, **changes)
+    folder = runs / changes.pop("folder", "") / made.study / made.task / made.label / f"seed-{made.seed}"
+    folder.mkdir(parents=True)
+    record.save(made, folder)
+    return folder / "record.json"
+
+
+def diverged(runs, step, **changes):
+    return add(runs, status="diverged", test=None, val=None, best_step=None, steps=step, **changes)
+
+
+def rows(runs, study="paper-paper"):
+    return {(row.task, row.label): row for row in summary.collect(runs, study)[0][study]}
+
+
+def table(runs, study="paper-paper"):
+    return {table.title: table for table in results.details(study, summary.collect(runs, study)[0][study])}
+
+
+def texts(table):
+    """The text of each column by label."""
+    return {
+        label: dict(zip(table.head, (cell.text for cell in cells), strict=True))
+        for (_, label, _), cells in table.rows()
+    }
