@@ -122,9 +122,12 @@ def test_omegaconf_is_known_to_the_configuration_alone():
     assert {path.parent for path in knowing} == {ROOT / "lra/config"}
 
 
-def test_the_core_names_no_study():
+def test_a_study_is_known_to_itself_alone():
     studies = sorted(path.parent.name for path in (ROOT / "lra/studies").glob("*/__init__.py"))
     assert len(studies) > 1
+    for source, target in edges():
+        study = target.removeprefix("lra.studies.").partition(".")[0]
+        assert study not in studies or source.startswith(f"lra.studies.{study}."), f"{source} imports {target}"
     names = re.compile(rf"studies[./]({'|'.join(studies)})\b|[\"']({'|'.join(studies)})[./]")
     for path in (path for top in ("lra", "data_prep") for path in (ROOT / top).rglob("*.py")):
         if not path.is_relative_to(ROOT / "lra/studies"):

@@ -13,8 +13,7 @@ from lra.config.compose import compose
 from lra.ops import cur
 from lra.runs import identity
 from lra.runs.open import Run, unflatten
-from lra.studies.transfer.graft import experiments
-from lra.studies.transfer.options import TransferOptions
+from lra.studies.graft import TransferOptions, experiments
 
 WORDS = [name for name in MECHANISMS if "cur_" in name]
 

@@ -6,7 +6,8 @@ from conftest import config
 
 from lra.data.datamodule import Batch
 from lra.maps import maps
-from lra.studies.transfer.compare import calls, layers
+from lra.studies.calls import calls
+from lra.studies.transfer.compare import layers
 
 B, L = 3, 64
 SMALL = ("attn.landmarks=8", "attn.kernel=5")

@@ -38,8 +38,9 @@ from lra.studies.dropin.cur_variants import (
     weights,
 )
 from lra.studies.dropin.options import DropinOptions
-from lra.studies.dropin.qkv_sources import generated, sources
+from lra.studies.dropin.qkv_sources import sources
 from lra.studies.dropin.table import Errors, error_text, ratio
+from lra.studies.qkv import generated
 
 N, H, L, D, E = 2, 3, 24, 5, 4
 INEXACT = ("nystrom", "nystrom_kmeans", "performer", "mean")  # with everything kept too

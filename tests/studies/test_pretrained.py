@@ -15,9 +15,10 @@ from lra.config import CONF
 
 pytestmark = pytest.mark.peers
 transformers = pytest.importorskip("transformers", "5.0", reason="transformers 5 is not installed: make test-peers")
+from lra.studies.dropin.capture import captured  # noqa: E402
+from lra.studies.encoder import load  # noqa: E402
+from lra.studies.examples import labelled  # noqa: E402
 from lra.studies.pretrained import __main__  # noqa: E402 behind the skip
-from lra.studies.pretrained.capture import captured  # noqa: E402
-from lra.studies.pretrained.encoder import load  # noqa: E402
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "good", "bad", "film", "plot", "the"]
 
@@ -53,15 +54,15 @@ def bert(tmp_path_factory):
 
 
 def test_examples_are_balanced_and_labelled_by_folder(reviews):
-    contents, labels = __main__.examples(reviews, "train", 10, 0)
+    contents, labels = labelled(reviews, "train", 10, 0)
     assert labels.bincount().tolist() == [5, 5] and len(set(contents)) == 10
     assert [b"good" in content for content in contents] == labels.bool().tolist()
-    assert __main__.examples(reviews, "train", 10, 0)[0] == contents != __main__.examples(reviews, "train", 10, 1)[0]
+    assert labelled(reviews, "train", 10, 0)[0] == contents != labelled(reviews, "train", 10, 1)[0]
     for n in (9, 26, 0):
         with pytest.raises(ValueError, match=f"2 classes of 12 or more files in train/<class>/; train={n} must be"):
-            __main__.examples(reviews, "train", n, 0)
+            labelled(reviews, "train", n, 0)
     with pytest.raises(ValueError, match="0 classes"):
-        __main__.examples(reviews, "dev", 10, 0)
+        labelled(reviews, "dev", 10, 0)
 
 
 def test_probe_is_the_minimum_and_neighbours_are_those_of_numpy():
@@ -113,7 +114,7 @@ def test_command_before_and_after_distillation(bert, reviews, tmp_path):
 
 def test_captured_queries_and_keys_give_the_model_s_attention(bert, reviews):
     encoder = load(bert, pool="mean", length=9, size=0, device="cpu")
-    (text, *_), _ = __main__.examples(reviews, "test", 2, 0)
+    (text, *_), _ = labelled(reviews, "test", 2, 0)
     layers = captured(encoder, text)
     words = encoder.tokenizer(text.decode(), truncation=True, max_length=9, return_tensors="pt")
     encoder.model.set_attn_implementation("eager")

@@ -10,9 +10,9 @@ from conftest import MECHANISMS, config
 from lra.config.compose import compose
 from lra.data.datamodule import Batch
 from lra.runs.open import finished
+from lra.studies.graft import TransferOptions
 from lra.studies.probes import confine, measure, record
 from lra.studies.probes.__main__ import ProbesOptions, _asked, probe
-from lra.studies.transfer.options import TransferOptions
 from lra.train.__main__ import train
 
 L = 24

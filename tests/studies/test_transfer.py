@@ -18,14 +18,14 @@ from lra.config.compose import compose
 from lra.report import summary as report_tables
 from lra.runs import identity, record
 from lra.runs.open import finished, scan
+from lra.studies.calls import calls, mechanisms
+from lra.studies.graft import TransferOptions, experiments, graft
 from lra.studies.transfer import figures
 from lra.studies.transfer import record as records
 from lra.studies.transfer.__main__ import transfer
-from lra.studies.transfer.compare import calls, layers
+from lra.studies.transfer.compare import layers
 from lra.studies.transfer.control import MeanControl, ZeroControl
 from lra.studies.transfer.figures import draw
-from lra.studies.transfer.graft import experiments, graft, mechanisms
-from lra.studies.transfer.options import TransferOptions
 from lra.studies.transfer.show import show
 from lra.studies.transfer.tables import curves, markdown, points
 from lra.train.__main__ import train

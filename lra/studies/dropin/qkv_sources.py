@@ -1,7 +1,6 @@
 """Sources of queries, keys and values: generated, a trained run of the suite, a pretrained encoder."""
 
 from collections.abc import Iterator
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -11,48 +10,10 @@ from ...attention.sdpa import SDPA
 from ...attention.softmax import Softmax
 from ...runs.open import Run, finished
 from ...train.restore import best
-from ..transfer.compare import calls
-from ..transfer.graft import mechanisms
+from ..calls import calls, mechanisms
+from ..examples import labelled
+from ..qkv import Layer, QKVSource, generated
 from .options import DropinOptions
-
-Layer = tuple[Tensor, Tensor, Tensor]  # q, k (1,H,L,D), v (1,H,L,E), all tokens real
-CLUSTERS, SPREAD, NOISE = 24, 1.5, 0.5  # of ``clustered``: deviations of the centres, and around them
-
-
-class QKVSource(NamedTuple):
-    """A source: the name of its column and folder, a description, and the layers of each example."""
-
-    name: str
-    about: str
-    examples: list[list[Layer]]
-
-
-def generated(kind: str, *, n: int, heads: int, length: int, head_dim: int, seed: int) -> QKVSource:
-    """Generate a source.
-
-    Args:
-        kind: ``gaussian``, independent normal numbers; ``clustered``, q and k around the same centres, v normal.
-        n: examples.
-        heads, length, head_dim: sizes of an example.
-        seed: seed of the numbers.
-    """
-    draw = torch.Generator().manual_seed(seed)
-    H, L, D = heads, length, head_dim
-    normal = lambda *shape: torch.randn(1, H, *shape, generator=draw)
-
-    def layer() -> Layer:
-        if kind == "gaussian":
-            return normal(L, D), normal(L, D), normal(L, D)
-        centres = SPREAD * normal(CLUSTERS, D)
-        near = lambda: (
-            centres[0, torch.arange(H)[:, None], torch.randint(CLUSTERS, (H, L), generator=draw)] + NOISE * normal(L, D)
-        )
-        return near(), near(), normal(L, D)
-
-    about = f"{H} heads of {D}"
-    if kind == "clustered":
-        about += f", {CLUSTERS} clusters, deviation {SPREAD} between them and {NOISE} within"
-    return QKVSource(f"{kind}-{L}", about, [[layer()] for _ in range(n)])
 
 
 def trained(run: Run, options: DropinOptions) -> QKVSource:
@@ -106,14 +67,13 @@ def pretrained(options: DropinOptions) -> QKVSource:
         ValueError: the encoder cannot be loaded, or there are too few such examples.
     """
     try:
-        from ..pretrained.__main__ import examples
-        from ..pretrained.capture import captured
-        from ..pretrained.encoder import load
+        from ..encoder import load
+        from .capture import captured
     except ImportError as error:
         raise ValueError(f"model={options.model}: {error}") from None
 
     encoder = load(options.model, pool="mean", length=options.length, size=options.size, device="cpu")
-    contents, _ = examples(options.examples, "test", options.drawn, options.seed)
+    contents, _ = labelled(options.examples, "test", options.drawn, options.seed)
     layers, recorded = [], []
     for index in np.random.default_rng(options.seed).permutation(len(contents)):  # examples are sorted by class
         layers = captured(encoder, contents[index])

@@ -22,10 +22,9 @@ from ...ops.pinv import newton
 from ...runs import checkpoint
 from ...runs.open import Run
 from ...train.restore import trained
-from ..dropin.qkv_sources import generated
-from ..probes.measure import batches
-from ..transfer.compare import calls
-from ..transfer.graft import mechanisms
+from ..calls import calls, mechanisms
+from ..examples import batches
+from ..qkv import generated
 from .options import InversesOptions
 
 PUBLISHED = {  # the inverses of conf/attn/soft.yaml and softpp.yaml

@@ -7,9 +7,7 @@ embeddings of the test examples by the model with CUR in place of its attention.
 
 import copy
 import json
-import tarfile
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -21,12 +19,13 @@ from torch import Tensor
 
 from ...config.entry import main
 from ...integrations import needs
+from ..examples import labelled
 from .figures import draw
 from .options import PretrainedOptions
 
 with needs("hf", __name__):
     from ...integrations.huggingface import SELECTIONS
-    from .encoder import Encoder, load
+    from ..encoder import Encoder, load
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,49 +50,6 @@ class EncoderResult:
     probe: float
     knn: float
     n: int
-
-
-def examples(path: Path, split: str, n: int, seed: int) -> tuple[list[bytes], Tensor]:
-    """Draw files of <split>/<class>/<file> from a tar file, the same number of each class.
-
-    The classes are those of test: IMDb's train has a folder of texts without a label too.
-
-    Args:
-        path: path of the tar file.
-        split: folder in it.
-        n: files, a multiple of the number of classes.
-        seed: seed of the draw.
-
-    Returns:
-        Contents, and labels (n,) that number the classes in alphabetical order.
-
-    Raises:
-        ValueError: the file is not a tar file or does not have enough examples.
-    """
-    try:
-        with tarfile.open(path) as archive:
-            found: dict[str, dict[str, list[str]]] = {"test": {}, split: {}}
-            for member in archive:
-                parts = member.name.split("/")
-                if member.isfile() and len(parts) > 2 and parts[-3] in found:
-                    found[parts[-3]].setdefault(parts[-2], []).append(member.name)
-            names = {kind: same for kind, same in found[split].items() if kind in found["test"]}
-            smallest = min((len(same) for same in names.values()), default=0)
-            if len(names) < 2 or n % len(names) or not 0 < n // len(names) <= smallest:
-                raise ValueError(
-                    f"{path} has {len(names)} classes of {smallest} or more files in {split}/<class>/; "
-                    f"{split}={n} must be a multiple of the one, and no more than that of each"
-                )
-            draw = np.random.default_rng(seed)
-            chosen = {
-                name: label
-                for label, kind in enumerate(sorted(names))
-                for name in draw.choice(sorted(names[kind]), n // len(names), replace=False).tolist()
-            }
-            labelled = [(archive.extractfile(m).read(), chosen[m.name]) for m in archive if m.name in chosen]
-    except tarfile.TarError as error:
-        raise ValueError(f"{path} cannot be read as a tar file: {error}") from None
-    return [content for content, _ in labelled], torch.tensor([label for _, label in labelled])
 
 
 def probe(features: Tensor, labels: Tensor, decay: float = 1e-3) -> torch.nn.Linear:
@@ -159,7 +115,7 @@ def study(options: PretrainedOptions) -> list[EncoderResult]:
     """Measure the exact model, then every selection and count, each before and after distillation."""
     encoder = load(options.model, pool=options.pool, length=options.length, size=options.size, device=options.device)
     (texts, labels), (unseen, truth) = (
-        examples(options.examples, split, getattr(options, split), options.seed) for split in ("train", "test")
+        labelled(options.examples, split, getattr(options, split), options.seed) for split in ("train", "test")
     )
     train_embeddings, exact = (encoder.embed(some, options.batch) for some in (texts, unseen))
     linear = probe(train_embeddings, labels)

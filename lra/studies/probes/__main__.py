@@ -16,8 +16,8 @@ from ...ops.options import Positive, Whole
 from ...runs.open import Run, finished
 from ...runs.record import git_commit
 from ...train.restore import trained
-from ..transfer.graft import experiments, graft
-from ..transfer.options import TransferOptions
+from ..examples import batches
+from ..graft import TransferOptions, experiments, graft
 from . import confine, measure, record
 from .record import Probes
 from .show import draw, matrix
@@ -80,8 +80,8 @@ def probed(run: Run, options: ProbesOptions, device: str) -> Probes:
     model, data = trained(run, experiment)
     run.check_data(data.source.provenance)
     model, reaches = model.to(device), measure.reaches(experiment.task.length)
-    some = measure.batches(data, options.examples, options.batch, device)
-    few = measure.batches(data, options.derived, options.batch, device) if options.derived else []
+    some = batches(data, options.examples, options.batch, device)
+    few = batches(data, options.derived, options.batch, device) if options.derived else []
     how = confine.by(model)
     made = Probes(
         study=r.study,
@@ -115,7 +115,7 @@ def swapped(run: Run, options: ProbesOptions, device: str) -> None:
     r = run.record
     model, data = trained(run, run.configuration(options.data.root))
     run.check_data(data.source.provenance)
-    some = measure.batches(data, options.examples, options.batch, device)
+    some = batches(data, options.examples, options.batch, device)
     line = {"own": measure.score(model.to(device), some, r.metric)}
     for name in options.swaps:
         source, target = experiments(run, _asked(run, options, name))

@@ -15,7 +15,7 @@ from ...attention.sdpa import SDPA
 from ...attention.softmax import Softmax
 from ...maps.maps import WIDTH
 from ...ops.blocks import FLOOR
-from ..transfer.graft import mechanisms
+from ..calls import mechanisms
 
 By = Literal["mask", "map", "kernel"]
 

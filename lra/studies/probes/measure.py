@@ -3,21 +3,12 @@
 import contextlib
 from collections.abc import Iterable, Iterator
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ...data.datamodule import Batch, TaskData
+from ...data.datamodule import Batch
 from ...ops import metrics
 from .confine import confined
-
-
-def batches(data: TaskData, examples: int, size: int, device: str) -> list[Batch]:
-    """Test examples spread evenly over their lengths, short ones first."""
-    order = data.row_lengths["test"].argsort(stable=True).numpy()
-    chosen = order[np.linspace(0, len(order) - 1, min(examples, len(order))).round().astype(int)]
-    parts = (data.gather("test", chosen[i : i + size]) for i in range(0, len(chosen), size))
-    return [Batch(*(x if x is None else x.to(device) for x in part)) for part in parts]
 
 
 @torch.no_grad()

@@ -20,15 +20,16 @@ class Probes:
     """The reach of a trained model.
 
     Args:
-        fingerprint: of the run.
-        examples: test examples that were scored.
-        score: of the model as it is on these.
-        by: mask | map | kernel: by what its layers are confined; None if they cannot be.
-        reaches: k.
-        scores: with each layer confined to k; None if it cannot be.
-        beyond: share of the squared derivatives of the last rows that is of inputs further away than k; None if they
-            were not taken.
-        derived, rows: examples, and rows of each, of which they were; None if a record does not say.
+        fingerprint: fingerprint of the run.
+        examples: number of test examples that were scored.
+        score: score of the model on these examples.
+        by: mask | map | kernel: means by which the layers are confined; None if they cannot be.
+        reaches: values of k.
+        scores: scores with each layer confined to k; None if it cannot be.
+        beyond: share of the squared derivatives of the last rows that belongs to inputs further away than k; None if
+            no derivatives were taken.
+        derived, rows: number of examples for the derivatives, and of rows of each example; None if a record does not
+            say.
     """
 
     __pydantic_config__ = typed_json.STRICT

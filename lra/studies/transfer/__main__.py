@@ -2,14 +2,12 @@
 
 import hashlib
 
-import numpy as np
 import torch
 
 from ...config import blocks
 from ...config.entry import main
 from ...config.label import flatten
 from ...console import log
-from ...data.datamodule import Batch
 from ...model.classifier import Classifier
 from ...runs import identity, record
 from ...runs.folder import claim, writing
@@ -17,9 +15,9 @@ from ...runs.open import Run, finished
 from ...train import plan as plans
 from ...train.fit import fit
 from ...train.trainer import evaluate
+from ..examples import gathered, spread
+from ..graft import TransferOptions, experiments, graft
 from .compare import Layer, layers
-from .graft import experiments, graft
-from .options import TransferOptions
 from .record import FILE, TransferRecord, load, save
 
 
@@ -124,14 +122,11 @@ def compared(exact: Classifier, grafted: Classifier, plan: plans.Plan, options: 
         plan: plan with the data.
         options: options of the transfer.
     """
-    data, device = plan.data, plan.device
-    order = data.row_lengths["val"].argsort(stable=True).numpy()
-    chosen = order[np.linspace(0, len(order) - 1, min(options.examples, len(order))).round().astype(int)]
+    chosen = spread(plan.data, "val", options.examples)
     # Spread over batches as well: the first batch, which gives the singular values, gets examples of all lengths.
     count = -(-len(chosen) // 8)
-    gathered = (data.gather("val", chosen[i::count]) for i in range(count))
-    batches = (Batch(*(part if part is None else part.to(device) for part in batch)) for batch in gathered)
-    return layers(exact.to(device), grafted.to(device), batches, options.spectrum)
+    batches = gathered(plan.data, "val", (chosen[i::count] for i in range(count)), plan.device)
+    return layers(exact.to(plan.device), grafted.to(plan.device), batches, options.spectrum)
 
 
 def describe(r: TransferRecord) -> str:

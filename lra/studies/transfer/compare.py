@@ -3,17 +3,15 @@
 N examples, H heads, L length, E value size. All models are in evaluation mode, and no gradients are computed.
 """
 
-import inspect
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from ...data.datamodule import Batch
 from ...model.classifier import Classifier
-from .graft import mechanisms
+from ..calls import Intercepted, calls, mechanisms
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,19 +35,6 @@ class Layer:
     stack_mean_abs: float
     stack_relative: float
     spectrum: list[float]
-
-
-class Intercepted(NamedTuple):
-    """One call of a mechanism with its output (N,H,L,E)."""
-
-    arguments: dict
-    out: Tensor
-
-    @property
-    def real(self) -> Tensor:
-        """Bool, broadcastable to (N,H,L,E): whether an entry of the output belongs to a real token."""
-        mask = self.arguments.get("mask")
-        return torch.ones_like(self.out[:1, :1, :1, :1], dtype=torch.bool) if mask is None else mask[:, None, :, None]
 
 
 class Gap:
@@ -110,35 +95,6 @@ def layers(exact: Classifier, other: Classifier, batches: Iterable[Batch], spect
         )
         for path in places
     ]
-
-
-def calls(model: Classifier, batch: Batch, by_tower: bool = False) -> dict[str, list[Intercepted]]:
-    """Record the calls of every mechanism of a model on a batch, by path.
-
-    Args:
-        model: model in evaluation mode.
-        batch: batch of examples.
-        by_tower: whether to make a call for each tower even if the model does not require it.
-    """
-    recorded: dict[str, list[Intercepted]] = {}
-
-    def watch(path: str, module: nn.Module):
-        signature = inspect.signature(module.forward)
-
-        def keep(_, args, kwargs, out):
-            recorded.setdefault(path, []).append(Intercepted(signature.bind(*args, **kwargs).arguments, out))
-
-        return module.register_forward_hook(keep, with_kwargs=True)
-
-    hooks = [watch(path, module) for path, module in mechanisms(model).items()]
-    model_by_tower, model.by_tower = model.by_tower, model.by_tower or by_tower
-    try:
-        model(batch.inputs, batch.mask)
-    finally:
-        model.by_tower = model_by_tower
-        for hook in hooks:
-            hook.remove()
-    return recorded
 
 
 def singular_values(module: nn.Module, call: Intercepted, most: int) -> Tensor:

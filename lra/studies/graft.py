@@ -1,15 +1,58 @@
-"""The experiment and the weights of a finished run with another mechanism."""
+"""The experiment and the weights of a finished run with another mechanism, and the options that choose it."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
 
 import torch
+from pydantic import Field
 from torch import nn
 
-from ...attention.base import Attention
-from ...config.calls import Call
-from ...config.experiment import Experiment
-from ...config.sections import Optim
-from ...runs.open import Run
-from ...train.restore import best
-from .options import TransferOptions
+from ..config.calls import Call
+from ..config.experiment import Experiment
+from ..config.options import Options
+from ..config.section import Section
+from ..config.sections import Above, Attn, BatchSize, Block, Loggers, Name, Optim, Root, Trainer, Trust
+from ..ops.options import Positive, Whole
+from ..runs.open import Run
+from ..train.restore import best
+from .calls import mechanisms
+
+
+class Tuning(Section):
+    lr: Above | None
+    batch: BatchSize | None
+    warmup: Whole | None
+    eval_every: Positive | None
+
+
+class Moved(Root):
+    eval_batch: BatchSize | None
+
+
+class TransferOptions(Options):
+    """The options of conf/transfer.yaml."""
+
+    conf: ClassVar[str] = "transfer"
+
+    run: Annotated[Path, Field(description="a finished run: run=runs/<study>/<task>/<label>")]
+    trust: Trust
+    attn: Attn
+    block: Block = None
+    trainer: Trainer
+    logger: Loggers = Field({})
+    steps: Whole
+    examples: Positive
+    spectrum: Whole
+    optim: Tuning
+    study: Name | None
+    runs: Path
+    data: Moved
+
+    @classmethod
+    def check_unresolved(cls, tree: Mapping[str, Any]) -> None:
+        if "task" in tree:
+            raise ValueError("a transfer has the task of its run; leave out task=")
 
 
 def experiments(run: Run, options: TransferOptions) -> tuple[Experiment, Experiment]:
@@ -71,15 +114,6 @@ def _block(own: Call, asked: Call, overrides: list[str]) -> Call:
     if asked.get("chunk"):
         keys.add("chunk")
     return own.changed(**{key: asked.options[key] for key in keys})
-
-
-def mechanisms(model: nn.Module) -> dict[str, Attention]:
-    """List the mechanisms of a model by path, in order; a mechanism inside another one is part of it."""
-    by_path: dict[str, Attention] = {}
-    for path, module in model.named_modules():
-        if isinstance(module, Attention) and not any(path.startswith(f"{outer}.") for outer in by_path):
-            by_path[path] = module
-    return by_path
 
 
 def graft(run: Run, source: Experiment, target: Experiment) -> tuple[nn.Module, nn.Module]:

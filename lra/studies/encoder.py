@@ -12,8 +12,8 @@ import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor, nn
 
-from ...integrations import needs
-from ...integrations.huggingface import register
+from ..integrations import needs
+from ..integrations.huggingface import register
 
 with needs("hf", __name__):
     from transformers import AutoModel, AutoTokenizer

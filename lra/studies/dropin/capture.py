@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ...integrations import needs
 from ...integrations.huggingface import padding
-from .encoder import Encoder
+from ..encoder import Encoder
 
 with needs("hf", __name__):
     from transformers import AttentionInterface, AttentionMaskInterface
