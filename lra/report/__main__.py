@@ -12,7 +12,7 @@ from ..config.sections import Loggers, Name
 from ..console import log
 from ..runs import bench_record
 from ..runs import open as runs_on_disk
-from . import bench_plots, bench_tables, repository
+from . import bench_plots, bench_tables, board, repository
 from .export import LEGEND, export, overall
 from .results import details
 from .summary import collect
@@ -54,6 +54,8 @@ def report(options: ReportOptions) -> None:
         if measured:
             pictures = bench_plots.pictures(measured, out / "efficiency", trained.values())
             chapters = [Chapter("Efficiency", bench_tables.LEGEND, bench_tables.tables(measured), pictures)]
+        boards = board.chapters(studies)
+        chapters += boards
         damaged += broken
         damaged += export(out, studies, damaged, chapters)
     except OSError as error:
@@ -68,6 +70,10 @@ def report(options: ReportOptions) -> None:
     for study, rows in studies.items():
         for table in (*details(study, rows), *overall(study, rows)):
             console.print(f"{study}: {table.title}", style="bold underline")
+            console.print(table.about, table.terminal(), "", sep="\n")
+    for chapter in boards:
+        for table in chapter.tables:
+            console.print(table.title, style="bold underline")
             console.print(table.about, table.terminal(), "", sep="\n")
     console.print(LEGEND)
     if measured:

@@ -1,0 +1,104 @@
+"""The admission of the tasks of a study of ``sweep=board``: whether a task measures mixing of tokens."""
+
+import numpy as np
+
+from .rates import base
+from .standings import CONTROLS, EXACT, floor, percent, shares
+from .statistics import SOLVED, normalised
+from .summary import Row
+from .table import Cell, Table, frame, stem
+
+NEAR = 0.2  # share of the way that a control may go on an admitted task
+LEAD = 15  # points between exact attention and the best control, for a task that is not solved
+CEILING, WITHIN = 100, 2  # points below the ceiling at which a task is saturated
+SATURATED = 1 / 3  # share of the mechanisms that may be there
+LED = "listops"  # the task that nothing solves within minutes, hence admitted by the lead
+ADMISSION = (
+    "Shares of the way from floor to 100 in percent. A task is admitted if the controls and the classifier on counts "
+    f"of tokens (bag) stay within {NEAR:.0%} of the way, {EXACT} goes {SOLVED:.0%} of it with each seed, and at most a "
+    f"third of the mechanisms end within {WITHIN} points of 100. On {LED}, which nothing solves within minutes, "
+    f"{EXACT} has to lead the best control and the bag by {LEAD} points instead. (rates): the best rate of the search, "
+    "n = 1, since the seeds are not finished."
+)
+
+
+def admission_table(study: str, rows: list[Row], search: list[Row]) -> Table:
+    """Make the table that says for each task of a board whether it measures mixing.
+
+    Args:
+        study: its name.
+        rows: its results at the chosen rates.
+        search: results of its search over rates.
+    """
+    tasks = list(dict.fromkeys(row.task for row in [*search, *rows]))
+    lines = []
+    for task in tasks:
+        chosen = {row.label: row for row in rows if row.task == task and floor(row) is not None}
+        tried = _best_rates([row for row in search if row.task == task and floor(row) is not None])
+        both = tried | {label: row for label, row in chosen.items() if len(row.scores) + row.lost > 1}
+        exact, low = both.get(EXACT), next((floor(row) for row in both.values()), None)
+        controls = {name: both[name] for name in CONTROLS if name in both}
+        bag = next((r.bag for row in both.values() for r in row.runs.values() if r.bag is not None), None)
+        at_top = [row.label for row in both.values() if row.test is not None and row.test >= CEILING - WITHIN]
+        lines.append(
+            [
+                task,
+                Cell(text=f"{low:.2f}" if low is not None else "-", value=low),
+                *(_share(controls.get(name), name in chosen) for name in CONTROLS),
+                Cell(text="-") if bag is None or low is None else percent(np.array([normalised(bag, low)])),
+                _share(exact, EXACT in chosen),
+                Cell(text=_solved(exact)),
+                Cell(text=f"{len(at_top)}/{len(both)}", value=len(at_top) / max(len(both), 1)),
+                Cell(text=_decision(task, exact, controls, bag, low, len(at_top) / max(len(both), 1))),
+            ]
+        )
+    head = ("task", "floor", *CONTROLS, "bag", EXACT, f"{EXACT} solved", f"within {WITHIN} of 100", "admitted")
+    return Table(
+        name=stem(f"admission-{study}"),
+        title=f"{study}: tasks",
+        about=ADMISSION,
+        cells=frame(head, lines),
+        words=("task", "admitted"),
+    )
+
+
+def _best_rates(rows: list[Row]) -> dict[str, Row]:
+    """The row with the highest dev score of each mechanism, whatever its rate."""
+    found: dict[str, Row] = {}
+    for row in rows:
+        label = base(row)
+        if row.dev is not None and (label not in found or row.dev > found[label].dev):
+            found[label] = row
+    return found
+
+
+def _decision(
+    task: str, exact: Row | None, controls: dict[str, Row], bag: float | None, low: float | None, at_top: float
+) -> str:
+    """Say "yes", "no" with the reasons, or what is lacking."""
+    lacking = [name for name in CONTROLS if name not in controls] + [EXACT] * (exact is None)
+    if low is None or lacking:
+        return f"open: {', '.join(lacking)} not run"
+    near = {name: float(shares(row).mean()) for name, row in controls.items()}
+    near |= {"bag": normalised(bag, low)} if bag is not None else {}
+    reasons = []
+    if task == LED:
+        lead = exact.test - max([row.test for row in controls.values()] + [bag] * (bag is not None))
+        reasons += [f"{EXACT} leads by {lead:.1f} points"] * (lead < LEAD)
+    else:
+        reasons += [f"{name} at {share:.0%}" for name, share in near.items() if share > NEAR]
+        unsolved = int((shares(exact) < SOLVED).sum())
+        reasons += [f"{EXACT} below {SOLVED:.0%} with {unsolved} of {len(shares(exact))} seeds"] * (unsolved > 0)
+    reasons += [f"{at_top:.0%} of the mechanisms at the ceiling"] * (at_top > SATURATED)
+    return f"no: {', '.join(reasons)}" if reasons else "yes"
+
+
+def _share(row: Row | None, chosen: bool) -> Cell:
+    if row is None:
+        return Cell(text="-")
+    made = percent(shares(row))
+    return made if chosen else Cell(text=f"{made.text} (rates)", value=made.value, n=made.n)
+
+
+def _solved(row: Row | None) -> str:
+    return "-" if row is None else f"{int((shares(row) >= SOLVED).sum())}/{len(shares(row))}"

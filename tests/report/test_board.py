@@ -1,0 +1,121 @@
+"""The tables of a board: floors, admission of a task, standings of mechanisms."""
+
+import pytest
+from support.records import add, diverged
+
+from lra.report import board, summary
+
+FLOOR = 20.0
+CONTROLS = {"none": 20.0, "mean": 22.0, "conv": 30.0}
+
+
+def seeds(runs, label, tests, task="recall", study="board", **changes):
+    for seed, test in enumerate(tests):
+        add(runs, study=study, task=task, label=label, seed=seed, test=test, val=test, floor=FLOOR, bag=24.0, **changes)
+
+
+@pytest.fixture
+def runs(tmp_path):
+    """A whole board of one task: three controls, exact attention and two mechanisms between."""
+    for label, test in CONTROLS.items():
+        seeds(tmp_path, label, [test] * 5)
+    seeds(tmp_path, "sdpa", [93.0, 94.0, 95.0, 96.0, 99.0])
+    seeds(tmp_path, "linear", [50.0, 52.0, 54.0, 56.0, 58.0])
+    seeds(tmp_path, "cur", [60.0, 60.0, 60.0, 60.0, 60.0])
+    for rate, test in ((0.001, 60.0), (0.01, 55.0)):
+        add(tmp_path, study="board-rates", task="recall", label=f"cur-optim.lr={rate}", seed=100, test=test, val=test,
+            floor=FLOOR, bag=24.0)  # fmt: skip
+    return tmp_path
+
+
+def tables(runs):
+    (chapter,) = board.chapters(summary.collect(runs)[0])
+    return chapter.tables
+
+
+def lines(table):
+    return {
+        cells[0].text: dict(zip(table.head, (cell.text for cell in cells), strict=True)) for _, cells in table.rows()
+    }
+
+
+def test_a_task_whose_controls_stay_low_and_that_sdpa_solves_is_admitted(runs):
+    admission, _ = tables(runs)
+    line = lines(admission)["recall"]
+    assert (line["floor"], line["none"], line["conv"]) == ("20.00", "0.0 ± 0.0", "12.5 ± 0.0")
+    assert (line["bag"], line["sdpa solved"], line["within 2 of 100"]) == ("5.0", "5/5", "0/6")
+    assert line["admitted"] == "yes"
+
+
+@pytest.mark.parametrize(
+    ("label", "tests", "reason"),
+    [
+        ("mean", [40.0] * 5, "no: mean at 25%"),
+        ("sdpa", [91.0, 95.0, 95.0, 95.0, 95.0], "no: sdpa below 90% with 1 of 5 seeds"),
+        ("linear", [99.0] * 5, "yes"),  # one of five mechanisms
+    ],
+)
+def test_what_decides_the_admission(tmp_path, label, tests, reason):
+    scores = {name: [test] * 5 for name, test in CONTROLS.items()} | {"sdpa": [95.0] * 5, label: tests}
+    for name, values in scores.items():
+        seeds(tmp_path, name, values)
+    add(tmp_path, study="board-rates", task="recall", label="mean-optim.lr=0.001", floor=FLOOR)
+    assert lines(tables(tmp_path)[0])["recall"]["admitted"] == reason
+
+
+def test_a_saturated_task_is_not_admitted(runs):
+    for label in ("cosformer", "luna", "dba", "performer"):
+        seeds(runs, label, [99.0] * 5)
+    assert lines(tables(runs)[0])["recall"]["admitted"] == "no: 40% of the mechanisms at the ceiling"
+
+
+def test_listops_is_admitted_by_the_lead_of_sdpa(tmp_path):
+    for name, value in (CONTROLS | {"conv": 50.0, "sdpa": 69.0}).items():
+        seeds(tmp_path, name, [value] * 5, task="listops")
+    add(tmp_path, study="board-rates", task="listops", label="mean-optim.lr=0.001", floor=FLOOR)
+    assert lines(tables(tmp_path)[0])["listops"]["admitted"] == "yes"
+    seeds(tmp_path / "more", "conv", [55.0] * 5, task="listops")
+    for name, value in (CONTROLS | {"sdpa": 69.0}).items():
+        if name != "conv":
+            seeds(tmp_path / "more", name, [value] * 5, task="listops")
+    add(tmp_path / "more", study="board-rates", task="listops", label="mean-optim.lr=0.001", floor=FLOOR)
+    assert lines(tables(tmp_path / "more")[0])["listops"]["admitted"] == "no: sdpa leads by 14.0 points"
+
+
+def test_the_best_rates_of_the_search_stand_in_for_seeds_that_are_not_finished(tmp_path):
+    for rate, dev, test in ((0.001, 30.0, 31.0), (0.01, 40.0, 36.0)):
+        add(tmp_path, study="board-rates", task="recall", label=f"mean-optim.lr={rate}", seed=100, val=dev, test=test,
+            floor=FLOOR)  # fmt: skip
+    line = lines(tables(tmp_path)[0])["recall"]
+    assert line["mean"] == "20.0 (rates)"  # (36 - 20) / 80, chosen by dev
+    assert line["admitted"] == "open: none, conv, sdpa not run"
+
+
+def test_standings_are_in_the_order_of_the_interquartile_means(runs):
+    diverged(runs, 7, study="board", task="recall", label="linear", seed=5, floor=FLOOR)
+    _, standing = tables(runs)
+    found = lines(standing)
+    assert list(found) == ["sdpa", "cur", "linear", "conv", "mean", "none"]
+    assert found["sdpa"]["mean"] == f"{(92.5 + 93.75 + 95) / 3:.1f}"  # the middle three of five
+    assert found["cur"]["interval"] == "50.0 to 50.0"
+    assert (found["sdpa"]["solved"], found["linear"]["solved"]) == ("5/5", "0/6")
+    # six seeds of linear with the lost one at the floor: 0, 37.5, 40, 42.5, 45, 47.5; the middle four
+    assert found["linear"]["mean"] == "41.2"
+    assert found["sdpa"]["p (sdpa)"] == "-" and float(found["none"]["p (sdpa)"]) < 0.05
+    assert found["conv"]["p (conv)"] == "-"
+
+
+def test_a_mechanism_without_every_task_has_no_mean(runs):
+    seeds(runs, "sdpa", [95.0] * 5, task="chain")
+    found = lines(tables(runs)[1])
+    assert found["sdpa"]["mean"] != "-" and found["cur"]["mean"] == "-" and found["cur"]["chain"] == "-"
+
+
+def test_collapsed_seeds_are_counted(runs):
+    seeds(runs, "rfa", [20.0, 20.0, 30.0], collapsed=True)
+    assert lines(tables(runs)[1])["rfa"]["collapsed"] == "3/3"
+
+
+def test_other_studies_have_no_chapter(tmp_path):
+    add(tmp_path)
+    assert board.chapters(summary.collect(tmp_path)[0]) == []
