@@ -33,6 +33,7 @@ from hydra._internal.hydra import Hydra
 from hydra.types import RunMode
 
 from lra.config.entry import main
+from lra.studies.pretrained.options import PretrainedOptions
 
 SYSTEM = ("apt-get install chromium",)
 LAUNCHED = {"srun": {"--nodes", "--ntasks-per-node"}}
@@ -53,7 +54,7 @@ class Entry(NamedTuple):
 # python -m lra.new: a line here. Every one of ``starts`` is replaced by the end of the check.
 ENTRIES = {
     "lra.train": Entry("lra.train.__main__", "train", ()),
-    "lra.sweep": Entry("lra.sweep.__main__", "sweep", ("lra.sweep.__main__.describe",)),
+    "lra.sweep": Entry("lra.sweep.__main__", "sweep", ("lra.sweep.__main__.describe", "lra.sweep.__main__.Board")),
     "lra.report": Entry("lra.report.__main__", "report", ("lra.report.__main__.collect", "lra.report.repository.save")),
     "lra.runs.publish": Entry("lra.runs.publish", "publish", ("lra.runs.publish.scan",)),
     "lra.maps": Entry("lra.maps.__main__", "show", ("lra.maps.__main__.open_run",)),
@@ -121,7 +122,7 @@ def call(name: str, words: list[str], patch: pytest.MonkeyPatch) -> None:
             function = importlib.import_module(entry.module).train
             reached = as_far_as_training(inside)
         elif name == "lra.studies.pretrained":  # importing it needs transformers, reading its words does not
-            function = main("pretrained")(start)
+            function = main(PretrainedOptions)(start)
         else:
             function = getattr(importlib.import_module(entry.module), entry.function)
         for place in entry.starts:

@@ -252,10 +252,9 @@ def test_the_example_s_rows_are_what_its_docstring_says(own):
         assert len(answers) == 3 and words[6] == "?" and answers[words[7]] == str(label)
 
 
-def laws(name, patch, folder):
-    """Every law of test_laws.py on a word of the examples' tree."""
-    words = f"hydra.searchpath=[file://{folder}/tree/conf]"
-    patch.setattr(test_laws, "config", lambda attn, *others: conftest.config(attn, words, *others))
+def laws(name):
+    """Every law of test_laws.py on a class, composed anew."""
+    conftest.composed.cache_clear()
     for key, law in vars(test_laws).items():
         if key.startswith("test_"):
             takes_pattern = "pattern" in inspect.signature(law).parameters
@@ -263,15 +262,12 @@ def laws(name, patch, folder):
                 law(*given)
 
 
-def test_the_example_is_lawful_and_without_its_mask_it_is_not(own, monkeypatch):
-    laws("aft", monkeypatch, own)
-    file = own / "tree/lra/attention/aft.py"
-    file.write_text(file.read_text().replace("if mask is not None", "if False"))
-    forget("lra.attention.aft")
-    importlib.invalidate_caches()
-    Path(importlib.util.cache_from_source(str(file))).unlink(missing_ok=True)
+def test_the_example_is_lawful_and_without_its_mask_it_is_not(own):
+    laws("mine.AFT")
+    file = own / "mine.py"
+    file.with_name("blind.py").write_text(file.read_text().replace("if mask is not None", "if False"))
     with pytest.raises(AssertionError):
-        laws("aft", monkeypatch, own)
+        laws("blind.AFT")
 
 
 @pytest.mark.slow
