@@ -1,10 +1,12 @@
 """The chapter of the report on a board: its tasks and its mechanisms."""
 
 from .admission import admission_table
+from .agreement import agreement_table
 from .standings import standing_table
 from .summary import Row
 from .table import Chapter
 
+ABOUT = "Small tasks that need mixing of tokens, each mechanism at its own best rate."
 RATES = "-rates"  # of the name of the study of a search
 
 
@@ -14,13 +16,11 @@ def chapters(studies: dict[str, list[Row]]) -> list[Chapter]:
     Args:
         studies: their rows by name.
     """
-    boards = {name.removesuffix(RATES): rows for name, rows in studies.items() if name.endswith(RATES)}
-    return [
-        Chapter(
-            f"Board {name}",
-            "Small tasks that need mixing of tokens, each mechanism at its own best rate.",
-            [admission_table(name, studies.get(name, []), search)]
-            + [standing_table(name, studies[name]) for _ in range(name in studies)],
-        )
-        for name, search in boards.items()
-    ]
+    made = []
+    for name in (name.removesuffix(RATES) for name in studies if name.endswith(RATES)):
+        rows = studies.get(name, [])
+        tables = [admission_table(name, rows, studies[f"{name}{RATES}"])]
+        if rows:
+            tables += filter(None, (standing_table(name, rows), agreement_table(name, rows)))
+        made.append(Chapter(f"Board {name}", ABOUT, tables))
+    return made

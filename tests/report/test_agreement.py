@@ -1,0 +1,54 @@
+"""The rank correlation of a board with published scores."""
+
+import pytest
+from support.records import add
+
+from lra.report import published, summary
+from lra.report.agreement import agreement_table, by_source, interval
+
+ORDER = ("reformer", "linformer", "performer", "linear", "sdpa")
+PRINTED = {"softmax": 64.0, "linear": 63.0, "performer": 62.0, "linformer": 61.0, "reformer": 60.0}
+
+
+@pytest.fixture
+def papers(monkeypatch):
+    """One source that prints two tasks, of which it lacks one for reformer."""
+    row = lambda model, task, value: published.Published(
+        paper="Paper (2020)", table="Table 1", model=model, task=task, metric="accuracy_percent", value=str(value),
+        std="", note="", attn=model)  # fmt: skip
+    rows = [row(model, "listops", value) for model, value in PRINTED.items()]
+    rows += [row(model, "text", 10.0) for model in PRINTED if model != "reformer"]
+    rows += [row("sinkhorn", "listops", "FAIL")]
+    monkeypatch.setattr(published, "read", lambda: tuple(rows))
+
+
+def study(runs, tests):
+    for label, test in tests.items():
+        for seed in range(2):
+            add(runs, study="board", label=label, seed=seed, test=test, floor=10.0)
+    return summary.collect(runs)[0]["board"]
+
+
+def test_only_tasks_that_a_source_prints_for_all_are_averaged(papers):
+    found = by_source([*ORDER, "sinkhorn"], ("listops", "text"))
+    assert found == {"Paper T1": {"sdpa": 64.0, "linear": 63.0, "performer": 62.0, "linformer": 61.0, "reformer": 60.0}}
+
+
+@pytest.mark.parametrize(("order", "correlation"), [(ORDER, 1.0), (ORDER[::-1], -1.0)])
+def test_the_same_order_is_1_and_the_opposite_one_is_minus_1(papers, tmp_path, order, correlation):
+    rows = study(tmp_path, {label: 20.0 + 5 * place for place, label in enumerate(order)})
+    table = agreement_table("board", rows)
+    for _, (source, _, n, value, _) in table.rows():
+        assert (source.text, n.value, value.value) == ("Paper T1", 5, pytest.approx(correlation))
+    assert [cells[1].text for _, cells in table.rows()] == ["all", "listops"]
+
+
+def test_few_mechanisms_give_no_table(papers, tmp_path):
+    assert agreement_table("board", study(tmp_path, dict.fromkeys(ORDER[:4], 30.0))) is None
+
+
+def test_the_interval_holds_the_correlation_and_widens_with_fewer_mechanisms():
+    many = interval(list(range(40)), [x + 10 * (x % 3) for x in range(40)])
+    few = interval(list(range(6)), [x + 10 * (x % 3) for x in range(6)])
+    assert few[1] - few[0] > many[1] - many[0]
+    assert interval([0.0, 1, 2, 3, 4], [0.0, 1, 2, 3, 4]) == pytest.approx((1.0, 1.0))
