@@ -1,4 +1,4 @@
-"""The log of commands: lines on stderr."""
+"""The log of commands: lines on stderr, and text that a stranger may have written."""
 
 import re
 import sys
@@ -11,7 +11,12 @@ def log(line: str) -> None:
     """Print a line on stderr without buffering; of several processes of one run only the first prints."""
     dist = sys.modules.get("torch.distributed")  # unless it was imported, this process belongs to no group
     if not (dist and dist.is_available() and dist.is_initialized()) or dist.get_rank() == 0:
-        print(line, file=sys.stderr, flush=True)
+        print(visible(line), file=sys.stderr, flush=True)
+
+
+def visible(text: str) -> str:
+    """Escape what a terminal would act on: control characters, marks of writing direction, halves of characters."""
+    return "".join(c if c.isprintable() or c == "\n" else repr(c)[1:-1] for c in text)
 
 
 def without_login(text: str) -> str:

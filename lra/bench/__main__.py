@@ -4,10 +4,10 @@ import itertools
 import time
 
 import torch
-from rich.console import Console
 
 from ..config.entry import main
 from ..report import bench_tables
+from ..report.table import show, stdout
 from ..runs import bench_record, record
 from . import contestants, profile, run
 from .options import BenchOptions
@@ -23,9 +23,6 @@ def bench(options: BenchOptions) -> None:
     Raises:
         ValueError: a name is unknown, a number out of range, or the record cannot be written.
     """
-    console = Console(highlight=False, markup=False, emoji=False)
-    if not console.is_terminal:
-        console.width = 200
     device = choose(options.device)
     if options.threads:
         torch.set_num_threads(options.threads)
@@ -37,7 +34,7 @@ def bench(options: BenchOptions) -> None:
         contestants.experiment(name, [f"task={task}", f"budget={options.budget}", *options.overrides])
     if profiled:
         for name in options.mechanisms:
-            console.print(profile.table(options, name, device))
+            stdout().print(profile.table(options, name, device))
         return
     began = time.monotonic()
     machine = bench_record.machine(device, speed := run.rates(device, list(options.dtype)))
@@ -56,7 +53,7 @@ def bench(options: BenchOptions) -> None:
             path = bench_record.save(measured, options.runs)
         except OSError as error:
             raise ValueError(f"cannot write to {options.runs}: {error.strerror}; choose a folder with runs=") from None
-    bench_tables.show(console, [measured])
+    show(bench_tables.tables([measured]), bench_tables.LEGEND)
     print(f"written to {path}")
 
 

@@ -17,7 +17,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 
 from .. import __version__
-from ..console import log, without_login
+from ..console import log, visible, without_login
 from ..startup import interruptible
 from . import CONF
 from .compose import escape, refuse_lists
@@ -81,7 +81,7 @@ def main(kind: type[Options]) -> Callable:
                 if sys.stdout:  # None if it was closed before the start
                     sys.stdout.flush()  # not at the process's end, which would print a traceback for a closed pipe
                 if failed:
-                    sys.exit("\n  ".join([f"lra: {len(failed)} failed, the others ended well", *failed]))
+                    sys.exit(visible("\n  ".join([f"lra: {len(failed)} failed, the others ended well", *failed])))
             except KeyboardInterrupt as stop:
                 sys.exit(f"lra: {stop}" if str(stop) else "lra: interrupted")
             except Exception as error:
@@ -99,7 +99,7 @@ def _end(error: Exception) -> NoReturn:
     if isinstance(error, BrokenPipeError) and sys.stdout:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at the process's end
         sys.exit(1)
-    sys.exit(without_login(f"lra: {explain(error)}"))
+    sys.exit(visible(without_login(f"lra: {explain(error)}")))
 
 
 def follow(overrides: list[str]) -> list[str]:

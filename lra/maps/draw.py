@@ -112,7 +112,9 @@ def tokens(view: View, words: list[str]) -> Figure:
         axes.set_title(_named(at), fontsize=9, loc="left")
         axes.set_axis_off()
         top -= height + 0.4
-    figure.text(0.3 / (width + 1.4), 1 - 0.3 / total, view.title, fontsize=10, weight="bold", va="center")
+    figure.text(
+        0.3 / (width + 1.4), 1 - 0.3 / total, view.title, fontsize=10, weight="bold", va="center", parse_math=False
+    )
     if square:
         _whole(figure, _place(figure, 0.75, 0.45, square, square), view.whole)
     return figure
@@ -168,7 +170,7 @@ def _panels(count: int) -> tuple[Figure, list[Axes]]:
 
 
 def _finish(figure: Figure, panels: list[Axes], view: View) -> Figure:
-    figure.suptitle(view.title, fontsize=10, weight="bold")
+    figure.suptitle(view.title, fontsize=10, weight="bold", parse_math=False)
     if view.whole is not None:
         _whole(figure, panels[-1], view.whole)
     return figure

@@ -1,10 +1,10 @@
 """python -m lra.report: tables and figures of the records of every study, beside the published values."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
 from pydantic import Field
-from rich.console import Console
 
 from ..config.entry import main
 from ..config.options import Options
@@ -16,7 +16,7 @@ from . import bench_plots, bench_tables, board, repository
 from .export import LEGEND, export, overall
 from .results import details
 from .summary import collect
-from .table import Chapter
+from .table import Chapter, show
 from .wandb import publish
 
 
@@ -64,20 +64,14 @@ def report(options: ReportOptions) -> None:
         ) from None
     for line in damaged:
         log(f"skipped: {line}")
-    console = Console(highlight=False, markup=False, emoji=False)
-    if not console.is_terminal:
-        console.width = 1000  # no line is wrapped in a pipe
-    for study, rows in studies.items():
-        for table in (*details(study, rows), *overall(study, rows)):
-            console.print(f"{study}: {table.title}", style="bold underline")
-            console.print(table.about, table.terminal(), "", sep="\n")
-    for chapter in boards:
-        for table in chapter.tables:
-            console.print(table.title, style="bold underline")
-            console.print(table.about, table.terminal(), "", sep="\n")
-    console.print(LEGEND)
+    tables = [
+        replace(table, title=f"{study}: {table.title}")
+        for study, rows in studies.items()
+        for table in (*details(study, rows), *overall(study, rows))
+    ]
+    show([*tables, *(table for chapter in boards for table in chapter.tables)], LEGEND)
     if measured:
-        bench_tables.show(console, measured)
+        show(chapters[0].tables, chapters[0].about)
     print(f"written to {out}: index.html, report.md, tables, figures{', efficiency' if measured else ''}")
     if "wandb" in options.logger:
         publish(options.logger["wandb"].options, studies, trained.values(), out)

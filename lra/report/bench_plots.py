@@ -6,6 +6,7 @@ from pathlib import Path
 from statistics import mean, stdev
 
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter
 
 from ..runs.bench_record import BenchRecord, Row
 from ..runs.record import RunRecord
@@ -77,6 +78,7 @@ def _lines(figure, group: Group):
         left.plot([], [], color="0.85", label=f"{rest} slower ones")
     for axes, unit in ((left, "ms"), (right, "MB")):
         axes.set(xscale="log", yscale="log", xlabel="n", ylabel=unit)
+        axes.yaxis.set_major_formatter(FuncFormatter(plots.short))
         axes.set_xticks(group.lengths, [f"{n:,}" for n in group.lengths])
         axes.minorticks_off()
         axes.grid(alpha=0.3)

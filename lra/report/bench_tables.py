@@ -6,8 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from rich.console import Console
-
+from ..console import visible
 from ..runs.bench_record import BenchRecord, Row
 from . import published
 from .table import Cell, Table, frame, stem
@@ -76,7 +75,7 @@ def groups(records: Iterable[BenchRecord]) -> list[Group]:
 
 def label(row: Row) -> str:
     """Name a contestant: its mechanism and, for batches of real data, its padding."""
-    return row.mechanism if row.pad is None else f"{row.mechanism}, {row.pad} padding"
+    return visible(row.mechanism if row.pad is None else f"{row.mechanism}, {row.pad} padding")
 
 
 def growth(points: Sequence[tuple[int, float | None]]) -> float | None:
@@ -197,18 +196,7 @@ def _spread(row: Row) -> float:
 
 def markdown(tables: Iterable[Table]) -> str:
     """Format the tables as Markdown, below one heading."""
-    out = ["# Efficiency", LEGEND]
-    for table in tables:
-        out += [f"## {table.title}", table.about, table.markdown()]
-    return "\n\n".join(out) + "\n"
-
-
-def show(console: Console, records: Sequence[BenchRecord]) -> None:
-    """Print the tables and the meaning of their columns."""
-    for table in tables(records):
-        console.print(table.title, style="bold underline")
-        console.print(table.about, table.terminal(), "", sep="\n")
-    console.print(LEGEND)
+    return "\n\n".join(["# Efficiency", LEGEND, *(table.section(2) for table in tables)]) + "\n"
 
 
 def _table(title: str, about: str, head: Sequence[str], rows: list[tuple[str, ...]]) -> Table:

@@ -86,13 +86,9 @@ def markdown(studies: list[page.Study], chapters: Sequence[Chapter]) -> str:
     out = ["# Results", LEGEND]
     for part in studies:
         first, *others = *part.results, *part.details
-        out += [f"## {part.name}", first.about, first.markdown()]
-        for table in others:
-            out += [f"### {table.title}", table.about, table.markdown()]
+        out += [first.section(2), *(table.section() for table in others)]
     for chapter in chapters:
-        out += [f"## {chapter.title}", chapter.about]
-        for table in chapter.tables:
-            out += [f"### {table.title}", table.about, table.markdown()]
+        out += [f"## {chapter.title}", chapter.about, *(table.section() for table in chapter.tables)]
         out += [f"![{picture.stem}]({picture.parent.name}/{picture.name})" for picture in chapter.pictures]
     values = [v for part in studies for row in part.rows for v in row.published]
     values += [value for paper in paper_tables.PAPERS for value in paper_tables.printed(paper)]

@@ -11,8 +11,10 @@ from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.text import Text
 from matplotlib.ticker import FuncFormatter, StrMethodFormatter
 
+from ..console import visible
 from ..disk.atomic import replacing
 from .palette import COLOURS, GROUND, INK, RULE, SOFT, VARIABLES, Palette
 from .plots import FONT, SERIES, dashes, learning, short, ticks
@@ -51,9 +53,9 @@ def save(
     figure = Figure(figsize=(width / 72, height / 72))
     for i, (title, content) in enumerate(panels.items()):
         axes = _axes(figure, i % across * WIDTH, height - (i // across + 1) * (HEIGHT + TITLE))
-        axes.set_title(title, fontsize=FONT + 1, loc="left", color=INK, parse_math=False)
+        axes.set_title(title, fontsize=FONT + 1, loc="left", color=INK)
         draw(axes, content, palette)
-    legend = figure.legend(
+    figure.legend(
         [_handle(label, draw, palette) for label in labels],
         labels,
         loc="lower center",
@@ -61,8 +63,6 @@ def save(
         frameon=False,
         fontsize=FONT - 1,
     )
-    for text in legend.get_texts():
-        text.set_parse_math(False)
     write(figure, path, kinds, about)
 
 
@@ -76,6 +76,7 @@ def write(figure: Figure, path: Path, kinds: Sequence[str], about: str | None = 
         about: a description that an SVG file carries.
         options: of matplotlib's ``savefig``.
     """
+    _literal(figure)
     for kind in kinds:
         metadata = DATELESS[kind] | ({"Description": about} if about and kind == "svg" else {})
         with replacing(path.with_name(f"{path.name}.{kind}")) as part, rc_context({"svg.hashsalt": path.name}):
@@ -96,6 +97,7 @@ def svg(title: str, draw: Callable, content: Sequence | dict, palette: Palette, 
     """
     figure = Figure(figsize=(WIDTH / 72, HEIGHT / 72))
     notes = draw(_axes(figure), content, palette)
+    _literal(figure)
     file = io.StringIO()
     with rc_context({"svg.fonttype": "none"}):
         figure.savefig(file, format="svg", transparent=True)
@@ -118,6 +120,12 @@ def svg(title: str, draw: Callable, content: Sequence | dict, palette: Palette, 
     axes.attrib |= {"role": "img", "aria-label": title, "viewBox": f"0 0 {WIDTH} {HEIGHT}"}
     axes.tag = "svg"
     return ElementTree.tostring(axes, encoding="unicode")
+
+
+def _literal(figure: Figure) -> None:
+    """Show all texts of a figure as they are: two dollars are no formula, a control character is no glyph."""
+    for text in figure.findobj(Text):
+        text.set(text=visible(text.get_text()), parse_math=False)
 
 
 def _restyle(element: ElementTree.Element) -> None:

@@ -10,6 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Circle
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
+from ..console import visible
 from .palette import COLOURS, GROUND, INK, Palette
 from .summary import Row
 
@@ -140,10 +141,10 @@ def trade(axes: Axes, group: Sequence[Bubble], palette: Palette) -> dict[str, st
         look = {"transform": inches, "gid": f"{SERIES}{len(notes)}", **ABOVE}
         face, edge, width = (GROUND, colour, 2.5) if palette.turn(b.label) else (colour, GROUND, 1.5)
         axes.add_patch(Circle((x / 72, y / 72), r / 72, fc=face, ec=edge, lw=width, alpha=0.9, **look))
-        text = "".join(c for c in " ".join(b.label.split()) if c.isprintable())
+        text = visible(" ".join(b.label.split()))
         if place := _beside(text, x, y, r, room, occupied):
             side, x, y = place
-            axes.text(x / 72, y / 72, text, ha=side, va="center_baseline", size=FONT, c=INK, parse_math=False, **look)
+            axes.text(x / 72, y / 72, text, ha=side, va="center_baseline", size=FONT, c=INK, **look)
         memory = f", {b.peak / 2**30:.2f} GiB" if b.peak else ""
         spread = "" if b.std is None else f" ± {b.std:.2f}"
         notes[b.label] = f"{b.label}: {b.test:.2f}{spread} (n = {b.n}), {b.ms:.1f} ms a step{memory}"

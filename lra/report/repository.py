@@ -121,8 +121,5 @@ def _long(name: str, rows: list[Row], about: dict) -> str:
     some = ", of some mechanisms" if "figure" in about else ""
     spread = "mean ± sample standard deviation over seeds"
     parts.append(f"![dev scores of {name} over steps{some}, {spread}]({_figure(name)})")
-    for table in overall(name, rows):
-        parts += [f"### {table.title}", table.about, table.markdown()]
-    for table in results.details(name, rows):
-        parts += [f"### {table.title}", table.about, table.markdown()]
-    return "\n\n".join(parts)
+    tables = *overall(name, rows), *results.details(name, rows)
+    return "\n\n".join([*parts, *(table.section() for table in tables)])

@@ -8,8 +8,11 @@ from typing import NamedTuple
 
 import pandas as pd
 from rich import box
+from rich.console import Console
 from rich.padding import Padding
 from rich.table import Table as RichTable
+
+from ..console import visible
 
 KEY = ("study", "label", "aliases")
 LONGEST = 120  # letters of a file name without its ending
@@ -86,23 +89,28 @@ class Table:
 
     def markdown(self) -> str:
         """Format as GitHub's Markdown: numbers on the right, the best in bold, our mechanisms as code."""
-        escape = lambda text: text.replace("|", "\\|").replace("\n", "<br>")
-        lines = [map(escape, self.head), ["---" if name in self.words else "---:" for name in self.head]]
+        inside = lambda text: "<br>".join(in_markdown(line) for line in text.split("\n")).replace("|", "\\|")
+        lines = [map(inside, self.head), ["---" if name in self.words else "---:" for name in self.head]]
         for (_, label, _), (first, *others) in self.rows():
-            name = f"`{escape(first.text)}`" if label else escape(first.text)
-            lines.append([name, *(_marked(escape(cell.text), cell.mark, "**{}**") for cell in others)])
+            name = f"`{_code(first.text)}`" if label else inside(first.text)
+            lines.append([name, *(_marked(inside(cell.text), cell.mark, "**{}**") for cell in others)])
         return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
+
+    def section(self, level: int = 3) -> str:
+        """Format as Markdown below a heading of a level."""
+        heading = f"{'#' * level} {in_markdown(' '.join(self.title.split()))}"
+        return "\n\n".join([heading, in_markdown(self.about), self.markdown()])
 
     def latex(self) -> str:
         """Format as a tabular of booktabs, without a caption."""
         cells = self.cells.reset_index(drop=True)
         bold = cells.map(lambda cell: "textbf: --rwrap;" if cell.mark == "best" else "")
         texts = cells.map(lambda cell: _marked(cell.text, cell.mark, "{}"))
-        symbols = lambda text: " ".join(text.split()).replace("±", r"$\pm$").replace("≈", r"$\approx$")
+        symbols = lambda text: " ".join(visible(text).split()).replace("±", r"$\pm$").replace("≈", r"$\approx$")
         style = texts.style.apply(lambda _: bold, axis=None).hide(axis="index")
         style = style.format(symbols, escape="latex").format_index(symbols, escape="latex", axis="columns")
         columns = "".join("l" if name in self.words else "r" for name in self.head)
-        title = f"% {' '.join(self.title.split())}. Needs \\usepackage{{booktabs}}.\n"
+        title = f"% {' '.join(visible(self.title).split())}. Needs \\usepackage{{booktabs}}.\n"
         return title + style.to_latex(hrules=True, column_format=columns)
 
     def numbers(self) -> pd.DataFrame:
@@ -134,9 +142,9 @@ class Table:
         table = RichTable(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
         shown = [name for name in self.head if name not in self.below]
         for name in shown:
-            table.add_column(name, overflow="fold", justify="left" if name in self.words else "right")
+            table.add_column(visible(name), overflow="fold", justify="left" if name in self.words else "right")
         for _, cells in self.rows():
-            texts = {name: cell.text for name, cell in zip(self.head, cells, strict=True)}
+            texts = {name: visible(cell.text) for name, cell in zip(self.head, cells, strict=True)}
             table.add_row(*(texts[name] for name in shown), style="bold" if self.below else None)
             for line in filter(None, "\n".join(texts[name] for name in self.below).split("\n")):
                 text, _, value = line.partition(": ")
@@ -159,6 +167,33 @@ class Chapter(NamedTuple):
     about: str
     tables: list[Table]
     pictures: tuple = ()
+
+
+def stdout() -> Console:
+    """The console of tables, which takes all text as it is; in a pipe it wraps no line."""
+    console = Console(highlight=False, markup=False, emoji=False)
+    if not console.is_terminal:
+        console.width = 1000
+    return console
+
+
+def show(tables: Iterable[Table], legend: str, console: Console | None = None) -> None:
+    """Print tables and the meaning of their columns."""
+    console = console or stdout()
+    for table in tables:
+        console.print(visible(table.title), style="bold underline")
+        console.print(visible(table.about), table.terminal(), "", sep="\n")
+    console.print(legend)
+
+
+def in_markdown(text: str) -> str:
+    """Escape what Markdown and HTML would act on: tags, links and code."""
+    return re.sub(r"[][`]", r"\\\g<0>", visible(text)).replace("<", "&lt;")
+
+
+def _code(text: str) -> str:
+    """A text between backticks in a cell, where nothing but another backtick and a bar is acted on."""
+    return " ".join(visible(text).split()).replace("`", "'").replace("|", "\\|")
 
 
 def stem(text: str) -> str:

@@ -2,15 +2,17 @@
 
 import dataclasses
 import io
+import re
 
 import pytest
 from PIL import Image
 from rich.console import Console
-from support.bench import MB, made, row
+from support.bench import MACHINE, MB, made, row
 
 from lra.report import bench_plots, bench_tables
 from lra.report.__main__ import ReportOptions
 from lra.report.bench_tables import growth
+from lra.report.table import show
 from lra.runs import bench_record
 from lra.runs.record import RunRecord
 
@@ -152,9 +154,28 @@ def test_markdown_and_terminal_hold_every_cell():
     cells = [cell for _, row in table.rows() for cell in row]
     assert {"cur_abs", "out of memory"} <= {cell.text for cell in cells} and cells[1].value == 64
     console = Console(record=True, width=200, file=io.StringIO())
-    bench_tables.show(console, [made(STEPS)])
+    show([table], bench_tables.LEGEND, console)
     shown = console.export_text()
     assert all(word in shown for word in ("cur_abs", "out of memory", "6.65"))
+
+
+def test_what_a_stranger_names_is_shown_as_it_is(tmp_path, capfd):
+    """On every way out: no escape reaches the terminal, no tag the Markdown, no formula a picture."""
+    from lra.config.compose import compose
+    from lra.report.__main__ import report
+
+    bad = "\x1b[31m<script>alert(1)</script> [x](javascript:1) `$a_{$ \u202e|"
+    rows = [row(f"{i}{bad}", n, n, status=bad) for n in (16, 32, 64) for i in range(2)]
+    rows += [dataclasses.replace(one, what="step", task=bad) for one in rows if one.n == 16]
+    machine = dataclasses.replace(MACHINE, hardware=bad, allocator={bad: bad})
+    bench_record.save(made(rows, machine=machine), tmp_path)
+    report.__wrapped__(compose(ReportOptions, [f"runs={tmp_path}"]))
+    text = (tmp_path / "report" / "report.md").read_text()
+    for shown in (text, *capfd.readouterr(), *(path.read_text() for path in tmp_path.rglob("*.tex"))):
+        assert not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e]", shown)
+    assert "0\\x1b[31m<script>" in re.sub("[`]", "", text.replace("&lt;", "<").replace("\\[", "["))
+    assert not re.search(r"(^|[^`\\])<script|[^\\]\[x|^#.*<", text, re.MULTILINE)
+    assert len(list((tmp_path / "report" / "efficiency").glob("*.png"))) == 3
 
 
 def test_report_of_benchmarks_alone(tmp_path, capfd):
