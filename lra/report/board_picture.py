@@ -1,0 +1,109 @@
+"""The picture of a board: score of each mechanism over its cost, families by colour and marker, controls as lines."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import median
+
+from adjustText import adjust_text
+from matplotlib.figure import Figure
+
+from ..runs.bench_record import BenchRecord
+from . import figures
+from .families import CONTROL, FAMILIES, OTHER, family
+from .palette import COLOURS, INK, SOFT
+from .standings import Standing
+from .statistics import interquartile_mean, interval
+from .summary import Row
+
+N = 4096  # tokens at which mechanisms are timed
+MARKERS = "os^vDP*Xh"
+KINDS = ("png", "svg", "pdf")
+SIZE = (7.2, 4.6)  # inches, two columns of a paper
+
+
+def costs(rows: Sequence[Row], measured: Sequence[BenchRecord]) -> tuple[dict[str, float], str]:
+    """The milliseconds of each label and what they are.
+
+    Args:
+        rows: of the board.
+        measured: benchmarks; the first that timed two of the labels at 4,096 tokens in training is taken.
+
+    Returns:
+        Milliseconds by label, and the name of the axis: of a benchmark, else the median step of the runs themselves.
+    """
+    labels = {row.label for row in rows}
+    for record in measured:
+        for what in ("block", "attention"):
+            timed = {
+                r.mechanism: r.ms
+                for r in record.rows
+                if (r.n, r.what, r.mode) == (N, what, "training") and r.ms and r.mechanism in labels
+            }
+            if len(timed) > 1:
+                return timed, f"ms, forward and backward of {what} at {N:,} tokens ({record.machine.hardware})"
+    times: dict[str, list[float]] = {}
+    for row in rows:
+        if row.ms is not None:
+            times.setdefault(row.label, []).append(row.ms)
+    return {
+        label: median(values) for label, values in times.items()
+    }, "ms a step of the board's tasks, median over tasks"
+
+
+def draw(standings: Sequence[Standing], ms: Mapping[str, float], axis: str) -> Figure:
+    """Draw the picture.
+
+    Args:
+        standings: mechanisms with runs on every task.
+        ms: cost of each label; one without a cost is left out.
+        axis: name of the cost.
+    """
+    figure = Figure(figsize=SIZE, layout="constrained")
+    axes, texts, points = figure.subplots(), [], []
+    kinds = [kind for kind in (*FAMILIES, OTHER) if kind != CONTROL]
+    for s in standings:
+        scores = list(s.shares.values())
+        middle, (low, high) = (100 * interquartile_mean(scores), (100 * end for end in interval(scores)))
+        kind = family(s.label)
+        if kind == CONTROL:
+            axes.axhline(middle, color=SOFT, lw=0.8, ls=":", zorder=1)
+            axes.annotate(s.label, (0, middle), xycoords=("axes fraction", "data"), xytext=(3, 2), color=SOFT,
+                          textcoords="offset points", ha="left", size=7, parse_math=False)  # fmt: skip
+        elif s.label in ms:
+            place = kinds.index(kind)
+            axes.errorbar(ms[s.label], middle, yerr=[[max(0, middle - low)], [max(0, high - middle)]], capsize=2, lw=1,
+                          ms=6, marker=MARKERS[place], color=[*(light for light, _ in COLOURS), INK][place],
+                          linestyle="none", label=kind)  # fmt: skip
+            texts.append(axes.text(ms[s.label], middle, s.label, size=8, color=INK, parse_math=False))
+            points.append((ms[s.label], middle))
+    axes.set(xscale="log", xlabel=axis, ylabel="score: share of the way from floor to 100, %")
+    axes.spines[["top", "right"]].set_visible(False)
+    if texts:
+        found = dict(zip(*axes.get_legend_handles_labels()[::-1], strict=True))  # one handle for each family
+        shown = [kind for kind in kinds if kind in found]
+        figure.legend(
+            [found[kind] for kind in shown], shown, loc="outside lower center", ncols=4, frameon=False, fontsize=8
+        )
+        figure.draw_without_rendering()  # the layout is settled before labels are moved
+        x, y = zip(*points, strict=True)
+        adjust_text(texts, x, y, ax=axes, expand=(1.3, 1.7), arrowprops={"arrowstyle": "-", "color": SOFT, "lw": 0.5})
+    return figure
+
+
+def save(standings: Sequence[Standing], rows: Sequence[Row], measured: Sequence[BenchRecord], path: Path) -> Path:
+    """Write the picture as PNG, SVG and PDF.
+
+    Args:
+        standings: of the board; those without runs on every task are left out.
+        rows: of the board.
+        measured: benchmarks.
+        path: of the files, without a suffix.
+
+    Returns:
+        The path of the PNG file.
+    """
+    tasks = {row.task for row in rows}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    whole = [s for s in standings if s.shares.keys() == tasks]
+    figures.write(draw(whole, *costs(rows, measured)), path, KINDS)
+    return path.with_name(f"{path.name}.png")
