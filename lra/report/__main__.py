@@ -54,7 +54,7 @@ def report(options: ReportOptions) -> None:
         if measured:
             pictures = bench_plots.pictures(measured, out / "efficiency", trained.values())
             chapters = [Chapter("Efficiency", bench_tables.LEGEND, bench_tables.tables(measured), pictures)]
-        boards = board.chapters(studies)
+        boards = board.chapters(studies, measured, out / "board")
         chapters += boards
         damaged += broken
         damaged += export(out, studies, damaged, chapters)

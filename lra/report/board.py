@@ -1,26 +1,34 @@
 """The chapter of the report on a board: its tasks and its mechanisms."""
 
+from collections.abc import Sequence
+from pathlib import Path
+
+from ..runs.bench_record import BenchRecord
+from . import board_picture
 from .admission import admission_table
 from .agreement import agreement_table
-from .standings import standing_table
+from .standings import standing_table, standings
 from .summary import Row
-from .table import Chapter
+from .table import Chapter, stem
 
 ABOUT = "Small tasks that need mixing of tokens, each mechanism at its own best rate."
 RATES = "-rates"  # of the name of the study of a search
 
 
-def chapters(studies: dict[str, list[Row]]) -> list[Chapter]:
+def chapters(studies: dict[str, list[Row]], measured: Sequence[BenchRecord], folder: Path) -> list[Chapter]:
     """Make a chapter of each board among studies: of each search over rates, with the seeds at the chosen rates.
 
     Args:
         studies: their rows by name.
+        measured: benchmarks, for the costs.
+        folder: folder of the pictures.
     """
     made = []
     for name in (name.removesuffix(RATES) for name in studies if name.endswith(RATES)):
-        rows = studies.get(name, [])
+        rows, pictures = studies.get(name, []), []
         tables = [admission_table(name, rows, studies[f"{name}{RATES}"])]
         if rows:
             tables += filter(None, (standing_table(name, rows), agreement_table(name, rows)))
-        made.append(Chapter(f"Board {name}", ABOUT, tables))
+            pictures = [board_picture.save(standings(rows), rows, measured, folder / stem(name))]
+        made.append(Chapter(f"Board {name}", ABOUT, tables, tuple(pictures)))
     return made

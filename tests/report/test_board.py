@@ -29,7 +29,7 @@ def runs(tmp_path):
 
 
 def tables(runs):
-    (chapter,) = board.chapters(summary.collect(runs)[0])
+    (chapter,) = board.chapters(summary.collect(runs)[0], [], runs / "pictures")
     return chapter.tables
 
 
@@ -118,4 +118,4 @@ def test_collapsed_seeds_are_counted(runs):
 
 def test_other_studies_have_no_chapter(tmp_path):
     add(tmp_path)
-    assert board.chapters(summary.collect(tmp_path)[0]) == []
+    assert board.chapters(summary.collect(tmp_path)[0], [], tmp_path) == []
