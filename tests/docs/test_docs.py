@@ -21,7 +21,7 @@ BLOCKS = [block for page, text in TEXTS.items() for block in blocks(page, text)]
 EXAMPLES = {block.file: block for block in BLOCKS if block.file}  # files that a page writes down in full
 SNIPPETS = [block for block in BLOCKS if block.language == "python" and not block.file]
 HEAVY = ("transformers", "data_prep.tfds")  # take seconds to import, or are not installed
-OWN = ("docs/mechanism.md", "docs/task.md")  # pages whose commands use their own examples
+OWN = ("README.md", "docs/mechanism.md", "docs/task.md")  # pages whose commands use their own examples
 ONCE = {(c.page in OWN, *c.words): c for c in COMMANDS}.values()
 TINY = {  # what makes a command take a second
     "lra.train": ("budget=smoke", "seeds=[0]", "trainer.threads=1"),
@@ -111,8 +111,8 @@ def forget(name):
 
 def in_own_tree(command: Command, folder: Path) -> Command:
     """The command as it would be with the examples' files in place: hydra is told of their folder."""
-    _, m, name, *words = command.words
-    if name not in ENTRIES or "--config-dir" in words:
+    _, m, name, *words = (*command.words, "")[: max(3, len(command.words))]
+    if command.words[0] != "python" or name not in ENTRIES or "--config-dir" in words:
         return command
     return command._replace(words=("python", m, name, "--config-dir", str(folder / "tree" / "conf"), *words))
 
@@ -202,9 +202,10 @@ def test_commands_are_found_wherever_they_stand():
 
 
 @pytest.mark.first
-def test_the_readme_from_top_to_bottom(work, monkeypatch):
+def test_the_first_pages_from_top_to_bottom(work, monkeypatch):
     """One command after the other, in one folder, to its end."""
-    done = {c.words: c for c in COMMANDS if c.page == "README.md" and c.words[0] == "python"}
+    pages = ("docs/train.md", "docs/report.md")
+    done = {c.words: c for page in pages for c in COMMANDS if c.page == page and c.words[0] == "python"}
     for command in (c for c in done.values() if not {"attn=glob(*)", "runs=runs/published"} & set(c.words)):
         run_to_its_end(command, monkeypatch)
     runs = work / "runs"
@@ -212,7 +213,7 @@ def test_the_readme_from_top_to_bottom(work, monkeypatch):
     assert labels >= {"paper-paper/listops/cur_abs", "paper-quick/listops/nystrom", "mine/listops/cur_step-count=32"}
     assert (runs / "report" / "index.html").stat().st_size > 10_000 and (work / "mine" / "report.md").exists()
     assert len(list(runs.glob("paper-quick/listops/cur_abs/seed-0/maps/*.png"))) == 2
-    assert (work / "pathfinder.png").exists() and len(done) > 10
+    assert len(done) > 9
 
 
 def test_transfer_from_top_to_bottom(work, monkeypatch):
@@ -229,12 +230,17 @@ def test_transfer_from_top_to_bottom(work, monkeypatch):
 
 @pytest.mark.first
 def test_the_examples_train(own, monkeypatch):
-    ran = [c for c in COMMANDS if c.page in OWN and c.words[2] in TINY and "-m" not in c.words[3:]]
+    ran = [
+        c
+        for c in COMMANDS
+        if c.page in OWN and c.words[0] == "python" and c.words[2] in TINY and "-m" not in c.words[3:]
+    ]
     for command in ran:
         run_to_its_end(in_own_tree(command, own), monkeypatch)
     assert {path.parent.name for path in own.glob("runs/*/*/*/seed-0")} == {
         "aft-temperature=0.5",
         "aft",
+        "AFT",
         "AFT-temperature=0.5",
         "softmax",
     }

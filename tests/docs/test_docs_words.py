@@ -39,19 +39,19 @@ def yamls(group):
 
 @pytest.mark.parametrize("key", ["task", "protocol", "pretrain", "block", "trainer", "logger", "experiment"])
 def test_keys_list_every_value_and_no_other(key):
-    (row,) = (row for row in cells("README.md") if row[0] == f"`{key}`")
+    (row,) = (row for row in cells("docs/train.md") if row[0] == f"`{key}`")
     assert words(row[1]) == yamls(key)
 
 
 def test_budgets_are_those_of_every_task():
-    (row,) = (row for row in cells("README.md") if row[0] == "`budget`")
+    (row,) = (row for row in cells("docs/train.md") if row[0] == "`budget`")
     for path in (CONF / "task").glob("*.yaml"):
         task = yaml.safe_load(path.read_text())
         assert set(task["budgets"]) == words(row[1]) or "defaults" in task
 
 
 def test_mechanisms_are_in_conf_attn():
-    rows = list(cells("README.md"))
+    rows = list(cells("docs/mechanisms.md"))
     (start,) = (i for i, row in enumerate(rows) if row[0] == "`attn=`")
     listed = [word for row in rows[start + 1 :] for word in re.findall(r"`(\w+)`", row[0])]
     assert set(listed) <= yamls("attn") - {"custom"} and len(set(listed)) == len(listed)
