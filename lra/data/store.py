@@ -204,6 +204,8 @@ def _meta(folder: Path) -> Iterator[dict[str, Any]]:
             raise StoreError(f"{folder} has format {meta['format']!r}, this version reads format {FORMAT}")
         if sorted(meta["files"]) != sorted(f"{split}.{part}.bin" for split in meta["splits"] for part in PARTS):
             raise ValueError("other files than those of its splits")
+        if meta["towers"] not in (1, 2):
+            raise ValueError(f"{meta['towers']} rows an example")
         for name, entry in meta["files"].items():
             if Path(name).name != name:
                 raise ValueError(f"{name} is not a file of the folder")
@@ -217,7 +219,7 @@ def _meta(folder: Path) -> Iterator[dict[str, Any]]:
         raise StoreError(f"{error.filename} cannot be read: {error.strerror}") from None
     except Unreadable as error:
         raise StoreError(f"{folder / META} is damaged: {error}") from None
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError, ArithmeticError, MemoryError):
         raise StoreError(f"{folder / META} is damaged") from None
 
 

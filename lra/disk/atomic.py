@@ -33,6 +33,7 @@ def replacing(path: Path) -> Iterator[Path]:
         The temporary path, beside ``path``.
     """
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    part.unlink(missing_ok=True)
     try:
         yield part
         with open(part, "rb+") as file:
@@ -46,6 +47,25 @@ def replacing(path: Path) -> Iterator[Path]:
         raise
     finally:
         part.unlink(missing_ok=True)
+
+
+def below(folder: Path, *names: str) -> Path:
+    """The path of a file or folder that is written inside another folder, whose folders in between are made.
+
+    Args:
+        folder: a folder that may be a stranger's.
+        names: names of the folders below it, then that of the file or folder.
+
+    Raises:
+        ValueError: one of the names is a link, through which a file elsewhere would be written.
+    """
+    path = folder
+    for name in names:
+        path.mkdir(parents=True, exist_ok=True)
+        path = path / name
+        if path.is_symlink():
+            raise ValueError(f"{path} is a link, and nothing is written through links; delete it")
+    return path
 
 
 @contextlib.contextmanager

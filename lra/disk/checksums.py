@@ -8,6 +8,7 @@ of a folder that is older than the list.
 import contextlib
 import hashlib
 import re
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -70,6 +71,16 @@ def save(path: Path, text: str) -> None:
     """Replace a file by a text as ``atomic.write`` does and enter its sum in the list."""
     with replaced(path) as part:
         part.write_text(text, encoding="utf-8")
+
+
+def copy(source: Path, target: Path) -> None:
+    """Copy a regular file and verify the sum of the copy, if the source is listed. Raises Unreadable or Damaged."""
+    sums = entries(source.parent).get(source.name)
+    with replaced(target) as part, opened(source) as file:
+        with open(part, "wb") as into:
+            shutil.copyfileobj(file, into)
+        if sums is not None and digest(part) not in sums:
+            raise Unreadable(f"{source}: {MISMATCH}")
 
 
 def expected(path: Path) -> bool:

@@ -40,8 +40,8 @@ def show(options: MapsOptions) -> None:
     if options.head is not None:
         name += f"-head-{options.head}"
     # Nothing is written beside a published run.
-    default = Path("runs", "maps", *run.folder.absolute().parts[-4:]) if run.published else run.folder / "maps"
-    out = options.out or default
+    beside = Path("runs", "maps", *run.folder.absolute().parts[-4:]) if run.published else None
+    out = options.out or beside or atomic.below(run.folder, "maps")
     for tower, view in enumerate(drawn):
         path = out / f"{name}{f'-tower-{tower}' if len(drawn) > 1 else ''}.png"
         try:

@@ -10,6 +10,7 @@ from ..config.entry import main
 from ..config.options import Options
 from ..config.sections import Loggers, Name
 from ..console import log
+from ..disk.atomic import below
 from ..runs import bench_record
 from ..runs import open as runs_on_disk
 from . import bench_plots, bench_tables, board, repository
@@ -48,11 +49,11 @@ def report(options: ReportOptions) -> None:
         if not measured:
             raise
         studies, damaged = {}, []
-    out, trained = options.out or runs / "report", runs_on_disk.scan(runs)[0]
+    out, trained = options.out or below(runs, "report"), runs_on_disk.scan(runs)[0]
     try:
         chapters = []
         if measured:
-            pictures = bench_plots.pictures(measured, out / "efficiency", trained.values())
+            pictures = bench_plots.pictures(measured, below(out, "efficiency"), trained.values())
             chapters = [Chapter("Efficiency", bench_tables.LEGEND, bench_tables.tables(measured), pictures)]
         boards = board.chapters(studies, measured, out / "board")
         chapters += boards

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..disk.atomic import write
+from ..disk.atomic import below, write
 from . import artifacts, figures, page, paper_tables, plots, published, results
 from .artifacts import Artifacts
 from .extensions import extensions
@@ -43,7 +43,7 @@ def export(out: Path, studies: dict[str, list[Row]], damaged: list[str], chapter
     about = "Lines as printed, in their order; below each the runs of the mechanism that it names."
     chapters = [*chapters, Chapter("Published tables", about, paper_tables.tables(studies))]
     for name in ("tables", "figures"):
-        (out / name).mkdir(parents=True, exist_ok=True)
+        below(out, name).mkdir(exist_ok=True)
     tables = [table for part in parts for table in (*part.results, *part.details)]
     for table in tables + [table for chapter in chapters for table in chapter.tables]:
         write(out / "tables" / f"{table.name}.csv", table.csv())

@@ -62,16 +62,30 @@ def _check_crc(file: BinaryIO) -> None:
     file.seek(0)
 
 
+def weights(path: Path) -> dict[str, Tensor]:
+    """Read the weights of a best.ckpt or best.safetensors. Raises ValueError if it holds anything else."""
+    held = read(path)
+    if not _are_weights(held):
+        raise ValueError(f"{path} does not hold weights by their names; {_AGAIN}")
+    return held
+
+
+def _are_weights(held: Any) -> bool:
+    """Whether an object is a dict of tensors with values, by name."""
+    whole = lambda value: isinstance(value, Tensor) and value.device.type == "cpu" and value.layout is torch.strided
+    return isinstance(held, dict) and all(isinstance(name, str) and whole(value) for name, value in held.items())
+
+
 def load_weights(model: nn.Module, path: Path) -> None:
     """Load the weights of a best.ckpt or best.safetensors into a model.
 
     Raises:
         ValueError: they cannot be read or do not fit.
     """
-    weights = read(path)
+    held = weights(path)
     try:
-        model.load_state_dict(weights)
-    except (RuntimeError, TypeError, AttributeError, ValueError) as error:
+        model.load_state_dict(held)
+    except RuntimeError as error:
         raise ValueError(f"{path} does not hold the weights of this model ({_brief(error)}); {_AGAIN}") from None
 
 
@@ -81,7 +95,8 @@ def state(folder: Path) -> dict | None:
     if not path.exists() and not path.is_symlink():
         return None
     contents = read(path)
-    if not isinstance(contents, dict) or any(not isinstance(contents.get(name), kind) for name, kind in _PARTS.items()):
+    there = isinstance(contents, dict) and all(isinstance(contents.get(name), kind) for name, kind in _PARTS.items())
+    if not there or not _are_weights(contents["state_dict"]):
         raise ValueError(f"{path} is not the state of a run; {_AGAIN}")
     return contents
 
@@ -104,8 +119,8 @@ def first_step(folder: Path, model: nn.Module, fingerprints: tuple[str, ...]) ->
         raise ValueError(f"{folder / LAST} was written by another run; {_AGAIN}")
     shapes = {name: value.shape for name, value in model.state_dict().items()}
     last_weights = {name.removeprefix("model."): value for name, value in last["state_dict"].items()}
-    for path, weights in ((folder / LAST, last_weights), (folder / BEST, read(folder / BEST))):
-        if not isinstance(weights, dict) or shapes != {k: v.shape for k, v in weights.items() if isinstance(v, Tensor)}:
+    for path, held in ((folder / LAST, last_weights), (folder / BEST, weights(folder / BEST))):
+        if shapes != {name: value.shape for name, value in held.items()}:
             raise ValueError(f"{path} does not hold the weights of this model; {_AGAIN}")
     return last["global_step"]
 

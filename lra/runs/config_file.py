@@ -3,6 +3,7 @@
 import functools
 import importlib
 import inspect
+import itertools
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -39,11 +40,7 @@ def read(path: Path) -> dict[str, Any]:
     """Read the flat choices of a run. Raises ValueError for a file that does not hold any."""
     try:
         choices = yaml.load(checksums.read(path, MOST), _Loader)
-        if not isinstance(choices, dict):
-            raise Unreadable("it is no mapping")
-        for key, value in _items(choices):
-            if not _KEY.fullmatch(key) or not isinstance(value, _PLAIN) or "${" in str(value):
-                raise Unreadable(f"{key}: {value} is no plain value")
+        _check_plain(choices)
         return choices
     except checksums.Damaged:
         raise
@@ -52,6 +49,20 @@ def read(path: Path) -> dict[str, Any]:
     except (yaml.YAMLError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         reason = " ".join(str(error).split())[:200] or type(error).__name__  # all of them are PyYAML's, for bad YAML
     raise ValueError(f"{path} is not the configuration of a run ({reason}); delete its folder to run that seed again")
+
+
+def _check_plain(choices: Any) -> None:
+    """Raise Unreadable unless choices are dotted keys with plain values, or lists of them."""
+    if not isinstance(choices, dict):
+        raise Unreadable("it is no mapping")
+    for key, value in _items(choices):
+        plain = isinstance(value, _PLAIN) and not (isinstance(value, int) and value.bit_length() > 63)
+        if not plain or not _KEY.fullmatch(key) or "${" in str(value):
+            raise Unreadable(f"{key}: {str(value)[:60]} is no plain value")
+    for key, value in choices.items():
+        owners = [*itertools.accumulate(key.split("."), "{}.{}".format)][:-1]
+        if isinstance(value, dict) or not choices.keys().isdisjoint(owners):
+            raise Unreadable(f"{key} is in a section that has a value itself")
 
 
 def present(choices: dict[str, Any]) -> dict[str, Any]:
@@ -92,7 +103,7 @@ def check_trust(choices: dict[str, Any], path: Path, trust: str | Iterable[str] 
     Args:
         choices: flat.
         path: of the file, for the message.
-        trust: further modules, all of whose classes and functions may be called.
+        trust: modules outside the suite, all of whose classes and functions may be called.
 
     Raises:
         ValueError: the choices call something else.
@@ -108,6 +119,8 @@ def check_trust(choices: dict[str, Any], path: Path, trust: str | Iterable[str] 
 
 def _items(choices: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Yield (dotted key, value), also of the elements of lists, since hydra instantiates inside lists."""
+    if isinstance(choices, dict) and not all(isinstance(key, str) for key in choices):
+        raise Unreadable("a key is no text")
     if isinstance(choices, dict | list):
         for key, value in choices.items() if isinstance(choices, dict) else enumerate(choices):
             yield from _items(value, f"{prefix}.{key}" if prefix else str(key))
@@ -126,9 +139,8 @@ def _check_target(key: str, target: Any, path: Path, trust: tuple[str, ...]) -> 
     except (ImportError, AttributeError):
         raise ValueError(f"{path}: {key}: there is no {target}") from None
     home = getattr(callable_, "__module__", None)
-    trusted = (
-        isinstance(home, str) and _inside(home, trust) and (inspect.isclass(callable_) or inspect.isfunction(callable_))
-    )
+    kind = inspect.isclass(callable_) or inspect.isfunction(callable_)
+    trusted = isinstance(home, str) and _inside(home, trust) and not _inside(home, SUITE) and kind
     part = inspect.isclass(callable_) and issubclass(callable_, nn.Module | Source) and _inside(home, SUITE)
     inverse = inspect.isfunction(callable_) and home == pinv.__name__
     if not (trusted or part or inverse):

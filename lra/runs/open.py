@@ -10,6 +10,7 @@ import yaml
 from ..config import CONF
 from ..config.experiment import Experiment
 from ..config.label import flatten
+from ..console import log
 from ..disk import checksums
 from . import checkpoint, config_file, evaluations, identity, record, tables, typed_json
 from .canonical import bare_name, canonical
@@ -182,16 +183,18 @@ def curves(folder: Path) -> dict[str, dict[int, float]]:
 
 
 def history(root: Path) -> list[tuple[RunRecord, dict[str, Any]]]:
-    """List the readable records below a folder with the canonical choices of their runs.
+    """List the readable records below a folder with the canonical choices of their runs; log the others.
 
     The choices are for comparison only: they may name anything, and nothing is built from them.
     """
-    past = []
-    for folder, run_record in scan(root)[0].items():
+    past, (records, damaged) = [], scan(root)
+    for folder, run_record in records.items():
         try:
-            past.append((run_record, canonical(config_file.read(folder / config_file.NAME))))
-        except ValueError:
-            continue
+            past.append((run_record, canonical(choices(folder))))
+        except ValueError as error:
+            damaged.append(str(error))
+    for line in damaged:
+        log(f"skipped: {line}")
     return past
 
 

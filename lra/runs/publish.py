@@ -90,7 +90,7 @@ def contents(run: Run) -> tables.Published:
 
 def copy_weights(run: Run, folder: Path) -> None:
     """Write the weights with the best dev score as safetensors. Raises ValueError if they cannot be read."""
-    weights = checkpoint.read(run.weights)
+    weights = checkpoint.weights(run.weights)
     folder.mkdir(parents=True, exist_ok=True)
     with checksums.replaced(folder / checkpoint.SAFE) as part:
         part.write_bytes(safetensors.torch.save(weights))

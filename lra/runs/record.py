@@ -11,19 +11,16 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import torch
-from annotated_types import Predicate
 from pydantic import Field, NonNegativeFloat, NonNegativeInt
 
 from .. import __version__
-from ..config.sections import is_name
+from ..config.sections import Metric
 from ..console import without_login
 from ..disk import checksums
-from .typed_json import STRICT, Percent, parse, renamed
+from .typed_json import STRICT, FolderName, Percent, parse, renamed
 
 NAME = "record.json"
 Status = Literal["done", "diverged"]
-# What a record names becomes a folder, and a word of a configuration: no path, and nothing to interpolate.
-FolderName = Annotated[str, Predicate(lambda text: is_name(text) and "${" not in text)]
 Baseline = Annotated[Percent, renamed("constant_baseline", "majority")]
 Share = Annotated[float, Field(ge=0, le=1)]
 _OF_THE_MACHINE = ("runs=", "data.root=", "hydra.", "hydra/")  # overrides that no result depends on
@@ -97,7 +94,7 @@ class RunRecord:
     fingerprint: str
     git: str | None
     params: NonNegativeInt
-    metric: str
+    metric: Metric
     val: Percent | None
     test: Percent | None
     constant_baseline: Baseline

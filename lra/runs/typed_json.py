@@ -6,14 +6,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, TypeVar
 
+from annotated_types import Predicate
 from pydantic import AliasChoices, ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
+from ..config.sections import is_name
 from ..disk import checksums
 from ..disk.atomic import Unreadable
 
 T = TypeVar("T")
 STRICT = ConfigDict(strict=True, allow_inf_nan=False)  # of dataclasses that are read
+# What a record names becomes a folder, and a word of a configuration: no path, and nothing to interpolate.
+FolderName = Annotated[str, Predicate(lambda text: is_name(text) and "${" not in text)]
 Percent = Annotated[float, Field(ge=0, le=100)]
 
 

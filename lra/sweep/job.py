@@ -46,7 +46,7 @@ def job(
     if gpus:
         env["CUDA_VISIBLE_DEVICES"] = gpus[hydra.job.num % len(gpus)]
     (folder / FAILED).unlink(missing_ok=True)
-    with open(folder / LOG, "ab+") as log:
+    with open(atomic.below(folder, LOG), "ab+") as log:
         before = log.seek(0, os.SEEK_END)
         run = subprocess.Popen(
             [sys.executable, "-m", "lra.sweep.job", *folders(), *hydra.overrides.task],

@@ -1,6 +1,5 @@
 """Phase one of a pretrained run: its encoder on the task's own inputs, in the folder ``pretrain`` of the run."""
 
-import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from ..config.experiment import Experiment
 from ..console import log
 from ..data.datamodule import Batch
 from ..disk import checksums
+from ..disk.atomic import below
 from ..model.pretrainer import Pretrainer, draw_holes
 from ..runs import checkpoint, config_file, evaluations, identity, pretraining
 from ..runs.record import Pretraining
@@ -60,6 +60,7 @@ def before(experiment: Experiment, folder: Path, choices: dict) -> Pretraining |
 
     The folder is made.
     """
+    folder = below(folder.parent, folder.name)
     folder.mkdir(exist_ok=True)
     path = folder / pretraining.NAME
     if not path.exists() and (other := experiment.pretrain.from_):
@@ -79,17 +80,19 @@ def _take(other: Path, folder: Path, choices: dict) -> None:
         same = pretraining.choices_of(theirs | {"seed": choices["seed"]}), pretraining.choices_of(choices)
         difference = identity.difference(*same) or "seed"
         raise ValueError(f"pretrain.from={other} was pretrained in another way ({difference})")
+    there = run / pretraining.FOLDER
+    if found.status == "done":
+        evaluations.read(there)
+        checkpoint.weights(there / checkpoint.BEST)
     for name in (evaluations.NAME, checkpoint.BEST, pretraining.NAME):
-        source = run / pretraining.FOLDER / name
-        checksums.check(source)
-        with checksums.replaced(folder / name) as part:
-            shutil.copyfile(source, part)
+        if checksums.expected(there / name):  # a phase one may diverge before its first evaluation
+            checksums.copy(there / name, folder / name)
 
 
 def load_encoder(model: nn.Module, run: Path) -> None:
     """Put the encoder of phase one into a classifier, whose pooling and head stay. Raises ValueError if it is none."""
     path = run / pretraining.FOLDER / checkpoint.BEST
-    encoder = {name: value for name, value in checkpoint.read(path).items() if name in model.state_dict()}
+    encoder = {name: value for name, value in checkpoint.weights(path).items() if name in model.state_dict()}
     try:
         missing = model.load_state_dict(encoder, strict=False).missing_keys
     except RuntimeError:

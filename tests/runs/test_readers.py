@@ -248,12 +248,3 @@ def test_a_record_is_read_under_the_names_that_its_fields_had_before(tmp_path):
     tree["majority"] = tree.pop("constant_baseline")
     (tmp_path / record.NAME).write_text(json.dumps(tree))
     assert record.load(tmp_path / record.NAME) == RECORD
-
-
-@pytest.mark.parametrize("key", ["study", "task", "protocol", "budget", "label"])
-@pytest.mark.parametrize("value", ["../../x", "/etc/x", "a\\b", "..", "", "${oc.env:HOME}", "x" * 151, "\x1b[2J"])
-def test_what_names_a_folder_is_a_name(tmp_path, key, value):
-    """Commands write below a folder of these names."""
-    record.save(dataclasses.replace(RECORD, **{key: value}), tmp_path)
-    with pytest.raises(ValueError, match=rf"record.json is not .*{key}"):
-        record.load(tmp_path / record.NAME)

@@ -27,7 +27,7 @@ class Errors:
     """The errors of one source; ``values`` by candidate, then by count as text: mean and deviation over n examples."""
 
     __pydantic_config__ = STRICT
-    source: str
+    source: typed_json.FolderName
     about: str
     n: int
     seed: int

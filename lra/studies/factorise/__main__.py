@@ -71,10 +71,8 @@ def result(kind: str, name: str, x: np.ndarray, options: FactoriseOptions, path:
     """
     fit = {key: getattr(options, key) for key in FIT}
     asked = fit | {"sha256": hashlib.sha256(np.ascontiguousarray(x)).hexdigest()}
-    if path.exists():
-        with np.load(path) as file:
-            if json.loads(str(file["asked"])) == asked:
-                return judge(kind, name, x, file["factors"], file["errors"], str(file["stopped"]))
+    if path.exists() and (found := saved(path, asked)):
+        return judge(kind, name, x, *found)
     factors, fell, stopped = chord.fit(x, **fit)
     path.parent.mkdir(parents=True, exist_ok=True)
     with atomic.replacing(path) as part, open(part, "wb") as file:
@@ -83,6 +81,25 @@ def result(kind: str, name: str, x: np.ndarray, options: FactoriseOptions, path:
     errors = f"SF {fitted.sparse:.4g}, SVD {fitted.svd['paper']:.4g}, with as many numbers {fitted.svd['equal']:.4g}"
     log(f"{kind} {name}: {errors}; {fitted.iterations} iterations")
     return fitted
+
+
+def saved(path: Path, asked: dict) -> tuple[np.ndarray, np.ndarray, str] | None:
+    """Read the factors, their errors and the reason of the stop; None if something else was asked for.
+
+    Args:
+        path: path of the result.
+        asked: options of the fit, and the sum of the matrix.
+
+    Raises:
+        ValueError: the file does not hold a result.
+    """
+    try:
+        with atomic.opened(path) as file, np.load(file) as arrays:
+            if json.loads(str(arrays["asked"])) == asked:
+                return arrays["factors"], arrays["errors"], str(arrays["stopped"])
+    except Exception as error:  # zipfile and numpy raise exceptions of any class for damaged files
+        raise ValueError(f"{path} is not a result of this study ({type(error).__name__}: {error}); delete it") from None
+    return None
 
 
 def judge(kind: str, name: str, x: np.ndarray, factors: np.ndarray, fell: np.ndarray, stopped: str) -> Result:

@@ -7,9 +7,10 @@ from typing import Literal
 
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
 
+from ...config.sections import Metric
 from ...disk import checksums
 from ...runs import typed_json
-from ...runs.typed_json import Percent
+from ...runs.typed_json import FolderName, Percent
 
 FOLDER, NAME = "probes", "probes.json"
 SWAPS = "swaps.csv"  # a line of the matrix in the folder of a seed, the matrix in that of the task
@@ -34,13 +35,13 @@ class Probes:
 
     __pydantic_config__ = typed_json.STRICT
     kind: str = "probes"
-    study: str
-    task: str
-    label: str
+    study: FolderName
+    task: FolderName
+    label: FolderName
     seed: NonNegativeInt
     fingerprint: str
     git: str | None
-    metric: str
+    metric: Metric
     examples: PositiveInt
     score: Percent
     by: Literal["mask", "map", "kernel"] | None

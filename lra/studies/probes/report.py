@@ -1,11 +1,12 @@
 """The probes in the report: the reach that keeps a mechanism's gain, scores within each reach, and swaps."""
 
-import contextlib
 import csv
+import io
 from pathlib import Path
 from statistics import mean, median
 
 from ...console import log
+from ...disk import atomic
 from ...report.results import CONTROL
 from ...report.summary import Row
 from ...report.table import Cell, Column, Table, frame, stem
@@ -52,9 +53,13 @@ def within(study: str, rows: list[Row]) -> list[Table]:
     """Make the table of scores within each reach, none if no run of the study was probed."""
     found = []
     for row in rows:
-        with contextlib.suppress(ValueError):  # its cell in the table of the task says so
-            if made := _probes(row):
-                found.append((row, [one for one in made if one.reaches == made[0].reaches]))
+        try:
+            made = _probes(row)
+        except ValueError as error:
+            log(f"skipped: {error}")
+            continue
+        if made:
+            found.append((row, [one for one in made if one.reaches == made[0].reaches]))
     if not found:
         return []
     reaches = sorted({reach for _, made in found for reach in made[0].reaches})
@@ -102,8 +107,7 @@ def swaps(study: str, rows: list[Row]) -> list[Table]:
 
 def _swaps(study: str, path: Path) -> Table:
     task = path.parent.name
-    with open(path, newline="", encoding="utf-8") as file:
-        (first, *names), *lines = csv.reader(file, strict=True)
+    (first, *names), *lines = csv.reader(io.StringIO(atomic.content(path).decode(), newline=""), strict=True)
     if not 0 < len(set(names)) == len(names) or any(len(line) != 1 + len(names) for line in lines):
         raise ValueError("columns are missing or there twice")
     score = lambda text: _score(float(text)) if text else Cell()

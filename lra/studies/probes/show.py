@@ -1,6 +1,7 @@
 """The picture of a task: scores and derivatives over the reach; and the matrix of swapped mechanisms."""
 
 import csv
+import io
 from pathlib import Path
 from statistics import mean
 
@@ -69,9 +70,13 @@ def matrix(home: Path) -> list[Path]:
     lines: dict[str, dict[str, list[float]]] = {}
     for path in sorted(home.glob(f"*/seed-*/{record.SWAPS}")):
         line = lines.setdefault(path.parents[1].name, {})
-        with open(path, newline="", encoding="utf-8") as file:
-            for row in csv.DictReader(file):
+        try:
+            for row in csv.DictReader(io.StringIO(atomic.content(path).decode(), newline=""), strict=True):
                 line.setdefault(row["scored with"], []).append(float(row["score"]))
+        except (ValueError, KeyError, TypeError, csv.Error):
+            raise ValueError(
+                f"{path} is not a line of swapped mechanisms; delete it to score that seed again"
+            ) from None
     table = pd.DataFrame({label: {name: mean(v) for name, v in line.items()} for label, line in lines.items()}).T
     table.index.name = "trained with"
     atomic.write(home / "swaps.md", f"Test scores of trained weights, by the mechanism in use.\n\n{_markdown(table)}\n")

@@ -7,10 +7,11 @@ from typing import Any, Literal
 
 from pydantic import NonNegativeInt
 
+from ...config.sections import Metric
 from ...disk import checksums
 from ...runs import typed_json
 from ...runs.record import Baseline
-from ...runs.typed_json import Percent
+from ...runs.typed_json import FolderName, Percent
 from .compare import Layer
 
 FILE = "transfer.json"
@@ -30,17 +31,17 @@ class TransferRecord:
 
     __pydantic_config__ = typed_json.STRICT
     kind: str = "transfer"
-    study: str
-    task: str
-    protocol: str
-    budget: str
-    source: str
-    label: str
+    study: FolderName
+    task: FolderName
+    protocol: FolderName
+    budget: FolderName
+    source: FolderName
+    label: FolderName
     seed: NonNegativeInt
     fingerprint: str
     git: str | None
     attn: dict[str, Any]
-    metric: str
+    metric: Metric
     constant_baseline: Baseline
     n_val: NonNegativeInt
     n_test: NonNegativeInt
