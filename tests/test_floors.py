@@ -15,7 +15,7 @@ FLOORS = [
     {"startup", "console", "ops", "disk", "data.store"},
     {"attention", "model", "data", "data_prep"},
     {"config", "runs", "train"},
-    {"sweep", "bench", "maps", "report", "integrations"},
+    {"sweep", "bench", "maps", "report", "integrations", "laws"},
     {"studies"},
 ]
 FLOOR = {folder: number for number, folders in enumerate(FLOORS) for folder in folders}

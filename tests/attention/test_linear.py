@@ -5,10 +5,11 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
-from test_laws import block
+from conftest import LAWFUL, config
 
 from lra.attention.base import Sizes
 from lra.attention.linear import RFA, Linear, Performer, RandomFeatures
+from lra.laws.laws import block
 
 H, D, E, L = 2, 4, 3, 12
 SIZES = Sizes(heads=H, head_dim=D, value_dim=E, length=16)
@@ -167,7 +168,7 @@ def test_rows_are_drawn_anew_while_training_only(made):
 @pytest.mark.parametrize("name", ["performer", "performer_relu", "rfa", "linear"])
 def test_huge_padding_does_no_harm(name):
     """A padded key far beyond the real ones must neither move the stabiliser nor overflow."""
-    mechanism = block(name).mixer.attention
+    mechanism = block(config(name, *LAWFUL)).mixer.attention
     q, k, v = (torch.randn(2, 2, 8, 8, dtype=torch.float64) for _ in range(3))
     real = torch.arange(8)[None] < torch.tensor([[8], [5]])
     out = mechanism(q, k, v, real)

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 import torch
-from conftest import config
-from test_laws import block, holes, inputs, same
+from conftest import LAWFUL, config
 
 from lra.attention.base import Sizes
 from lra.attention.psf import PSF
+from lra.laws.laws import block, inputs, same, with_holes
 
 DIM, L = 6, 11
 SIZES = Sizes(heads=2, head_dim=3, value_dim=3, length=16)
@@ -131,8 +131,9 @@ def test_every_real_token_reaches_every_other(tokens):
 
 
 def test_original_is_the_same_where_nothing_is_padded():
-    ours, original = block("psf"), block("psf_original")
-    assert torch.equal(ours(inputs()[0], None)[0], original(inputs()[0], None)[0])
+    psf = config("psf", *LAWFUL)
+    ours, original = block(psf), block(config("psf_original", *LAWFUL))
+    assert torch.equal(ours(inputs(psf)[0], None)[0], original(inputs(psf)[0], None)[0])
 
 
 def test_dropout_acts_on_the_values_while_training():
@@ -146,12 +147,13 @@ PLAIN = ("block=plain", "attn.channels=8", "attn.project=false", "attn.residuals
 
 @pytest.mark.parametrize("pattern", ["suffix", "holes"])
 def test_plain_block_is_the_mixer_alone_and_keeps_the_laws(pattern):
-    made, (x, mask) = block("psf", *PLAIN), inputs()
-    mask = mask if pattern == "suffix" else holes(mask)
+    psf = config("psf", *LAWFUL, *PLAIN)
+    made, (x, mask) = block(psf), inputs(psf)
+    mask = mask if pattern == "suffix" else with_holes(mask)
     out, memory = made(x, mask)
     assert memory is None and out.shape == (*x.shape[:2], 8)
     assert torch.equal(out, made.mixer(x, mask))
-    assert same(out[mask], made(torch.where(mask[..., None], x, 7 * inputs(seed=3)[0]), mask)[0][mask])
+    assert same(out[mask], made(torch.where(mask[..., None], x, 7 * inputs(psf, seed=3)[0]), mask)[0][mask])
     for i in range(len(x)):
         n = int(mask[i].nonzero().max()) + 1
         assert same(out[i, :n][mask[i, :n]], made(x[i : i + 1, :n], mask[i : i + 1, :n])[0][0][mask[i, :n]])

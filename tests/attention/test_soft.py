@@ -3,10 +3,11 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from test_laws import block, holes, inputs, same
+from conftest import LAWFUL, config
 
 from lra.attention.base import Sizes
 from lra.attention.soft import Soft
+from lra.laws.laws import block, inputs, same, with_holes
 from lra.ops.pinv import exact, newton
 
 H, D, E, L = 2, 4, 3, 23
@@ -143,10 +144,11 @@ def test_all_tokens_as_bottleneck_is_the_full_gaussian_kernel(pattern, pinv):
 @pytest.mark.parametrize("sample", ["random", "first", "conv", "pool"])
 @pytest.mark.parametrize("pattern", ["suffix", "holes"])
 def test_every_sample_keeps_the_laws_of_padding(sample, pattern):
-    made, (x, mask) = block("soft", f"attn.sample={sample}"), inputs()
-    mask = mask if pattern == "suffix" else holes(mask)
+    soft = config("soft", *LAWFUL, f"attn.sample={sample}")
+    made, (x, mask) = block(soft), inputs(soft)
+    mask = mask if pattern == "suffix" else with_holes(mask)
     out = made(x, mask)[0]
-    assert same(out[mask], made(torch.where(mask[..., None], x, 7 * inputs(seed=3)[0]), mask)[0][mask])
+    assert same(out[mask], made(torch.where(mask[..., None], x, 7 * inputs(soft, seed=3)[0]), mask)[0][mask])
     for i in range(len(x)):
         n = int(mask[i].nonzero().max()) + 1
         assert same(out[i, :n][mask[i, :n]], made(x[i : i + 1, :n], mask[i : i + 1, :n])[0][0][mask[i, :n]])

@@ -39,7 +39,7 @@ SYSTEM = ("apt-get install chromium",)
 LAUNCHED = {"srun": {"--nodes", "--ntasks-per-node"}}
 
 
-class Reached(Exception):
+class Reached(BaseException):
     """The function that does the work of an entry point."""
 
 
@@ -57,6 +57,7 @@ ENTRIES = {
     "lra.sweep": Entry("lra.sweep.__main__", "sweep", ("lra.sweep.__main__.describe", "lra.sweep.__main__.Board")),
     "lra.report": Entry("lra.report.__main__", "report", ("lra.report.__main__.collect", "lra.report.repository.save")),
     "lra.runs.publish": Entry("lra.runs.publish", "publish", ("lra.runs.publish.scan",)),
+    "lra.laws": Entry("lra.laws.__main__", "laws", ("lra.laws.laws.block",)),
     "lra.maps": Entry("lra.maps.__main__", "show", ("lra.maps.__main__.open_run",)),
     "lra.studies.transfer": Entry(
         "lra.studies.transfer.__main__", "transfer", ("lra.studies.transfer.__main__.finished",)
