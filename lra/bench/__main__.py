@@ -27,9 +27,7 @@ def bench(options: BenchOptions) -> None:
     if options.threads:
         torch.set_num_threads(options.threads)
     profiled = options.what == "profile"
-    options = options.changed(
-        what=["step"] if profiled else options.what, mechanisms=contestants.names(options.mechanisms)
-    )
+    options = contestants.asked(options.changed(what=["step"] if profiled else options.what))
     for name, task in itertools.product(options.mechanisms, options.tasks):  # refuse wrong names first
         contestants.experiment(name, [f"task={task}", f"budget={options.budget}", *options.overrides])
     if profiled:

@@ -1,7 +1,7 @@
 """The experiments of contestants by their names.
 
-A name is a label: a file of conf/attn or conf/attn/bench, then its changed options, as in
-``cur_step-count=32-pinv.steps=6``.
+A name is a label: a file of attn in conf or in a folder of --config-dir, or of conf/attn/bench, then its changed
+options, as in ``cur_step-count=32-pinv.steps=6`` and ``custom-_target_=mine.Foo``.
 """
 
 import re
@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from ..config import CONF
-from ..config.compose import compose
+from ..config.compose import compose, further, mechanism
 from ..config.experiment import Experiment
 from .options import BenchOptions
 
@@ -34,12 +34,27 @@ def benchmark_only() -> list[str]:
     return sorted(path.stem for path in (CONF / "attn" / "bench").glob("*.yaml"))
 
 
+def asked(options: BenchOptions) -> BenchOptions:
+    """The options with the names of all contestants: ``attn=`` and ``block=`` of the command line become one.
+
+    Raises:
+        ValueError: a name is unknown.
+    """
+    if own := mechanism(options.command_overrides):
+        plain = [word.lstrip("+").removeprefix("attn.") for word in own if word.lstrip("+").startswith("attn.")]
+        blocks = [word for word in own if word.lstrip("+").startswith("block")]
+        name = "-".join([own[0].removeprefix("attn="), *plain])
+        options = options.changed(mechanisms=[name], overrides=[*options.overrides, *blocks])
+    return options.changed(mechanisms=names(options.mechanisms))
+
+
 def names(wanted: str | Sequence[str]) -> list[str]:
     """Expand ``all`` and remove repetitions. Raises ValueError for an unknown name."""
     expanded = []
     for name in [wanted] if isinstance(wanted, str) else wanted:
         expanded += mechanisms() if name == "all" else [str(name)]
-    known = [*mechanisms(), *benchmark_only()]
+    own = [path.stem for folder in further() for path in sorted((folder / "attn").glob("*.yaml"))]
+    known = [*mechanisms(), *benchmark_only(), *own, "custom"]
     if unknown := [name for name in expanded if _parts(name)[0] not in known]:
         raise ValueError(f"mechanisms: {', '.join(unknown)} is not one of all, {', '.join(known)}")
     if not expanded:
@@ -55,8 +70,10 @@ def experiment(name: str, overrides: Iterable[str]) -> Experiment:
         overrides: besides those of its name.
     """
     attn, *changes = _parts(name)
-    folder = "bench/" if attn in benchmark_only() else ""
-    made = compose(Experiment, [f"attn={folder}{attn}", *(f"attn.{change}" for change in changes), *overrides])
+    place = "bench/" if attn in benchmark_only() else ""
+    made = compose(Experiment, [f"attn={place}{attn}", *(f"++attn.{change}" for change in changes), *overrides])
+    if made.attn.function is None:
+        raise ValueError(made.unavailable)
     return made.changed(label=name)
 
 

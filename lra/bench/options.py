@@ -20,6 +20,7 @@ Pad = Annotated[
 
 class BenchOptions(Options):
     conf: ClassVar[str] = "bench"
+    unread: ClassVar[tuple[str, ...]] = ("attn", "block")  # of one contestant
 
     name: Name
     what: Some[Literal["attention", "block", "step", "error"]] | Literal["profile"]

@@ -3,6 +3,7 @@
 import contextlib
 import re
 from collections.abc import Iterable
+from pathlib import Path
 from typing import TypeVar
 
 import hydra
@@ -53,10 +54,28 @@ def quoted(value: object) -> str:
     return "'" + re.sub(r"(\\*)(?='|$)", r"\1\1", text).replace("'", "\\'") + "'"
 
 
-def folders() -> list[str]:
-    """The option of a command line that names further folders of yamls, as given to this process."""
+def further() -> list[Path]:
+    """The further folders of yamls that this process was given with --config-dir."""
     sources = HydraConfig.get().runtime.config_sources if HydraConfig.initialized() else []
-    return [word for s in sources if s.provider == "command-line" for word in ("--config-dir", s.path)]
+    return [Path(s.path) for s in sources if s.provider == "command-line"]
+
+
+def folders() -> list[str]:
+    """The words of a command line that name the further folders."""
+    return [word for folder in further() for word in ("--config-dir", str(folder))]
+
+
+def mechanism(words: Iterable[str]) -> list[str]:
+    """The words of a command line that choose a mechanism and its block, ``attn=`` first; empty without.
+
+    Raises:
+        ValueError: there is an option of a mechanism, and none is named.
+    """
+    own = [word for word in words if word.lstrip("+").startswith(("attn=", "attn.", "block"))]
+    named = [word for word in own if word.startswith("attn=")]
+    if own and not named:
+        raise ValueError(f"{own[0]} needs attn=<name>; attn is a name of conf/attn, or custom with attn._target_=")
+    return [*named[-1:], *(word for word in own if word not in named)]
 
 
 def class_pooled(*, _root_: DictConfig) -> bool | None:

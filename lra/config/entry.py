@@ -99,7 +99,7 @@ def _end(error: Exception) -> NoReturn:
     if isinstance(error, BrokenPipeError) and sys.stdout:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at the process's end
         sys.exit(1)
-    sys.exit(visible(without_login(f"lra: {explain(error)}")))
+    sys.exit(visible(without_login(f"lra: {explain(error, sys.argv[1:])}")))
 
 
 def follow(overrides: list[str]) -> list[str]:

@@ -1,11 +1,18 @@
 """A user's mistake in one line."""
 
+import contextlib
+import difflib
+import re
+from collections.abc import Iterable, Mapping
+
 import torch
 from hydra.errors import HydraException, MissingConfigException
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 
 from ..console import pip_install
 from ..disk.atomic import NO_ROOM
+from . import calls
+from .wording import no_such_key
 
 
 class Told(ValueError):
@@ -22,16 +29,19 @@ def refusal(error: Exception) -> bool:
     return isinstance(error, REFUSALS) or failure(error) == OUT_OF_MEMORY
 
 
-def explain(error: BaseException) -> str:
-    """Describe a user's mistake in one line: the offending option or name and the valid ones."""
+def explain(error: BaseException, words: Iterable[str] = ()) -> str:
+    """Describe a user's mistake in one line: the offending option or name and the valid ones.
+
+    Args:
+        error: error that the mistake led to.
+        words: words of the command line, among which a misspelt group is looked for.
+    """
     chain = [error]
     while (cause := _cause(chain[-1])) is not None:
         chain.append(cause)
     for cause in reversed(chain):
         if isinstance(cause, ConfigAttributeError | ConfigKeyError) and cause.full_key:
-            parent = cause.full_key.rpartition(".")[0] or "the configuration"
-            keys = sorted(str(key) for key in cause.parent_node or [])
-            return f"{cause.full_key}: no such key; {parent} has {', '.join(keys)}"
+            return _no_such_key(cause.full_key, cause.parent_node or {})
         if isinstance(cause, MissingConfigException) and cause.options:
             group, _, name = cause.missing_cfg_file.rpartition("/")
             if group == "hydra/launcher" and name in EXTRAS:
@@ -43,11 +53,33 @@ def explain(error: BaseException) -> str:
         place = error.filename or "a file"
         return f"{place} cannot be written: {error.strerror}; make room, then the same command goes on"
     text = " ".join(str(error).split()) or type(error).__name__
+    if missing := re.match(r"You must specify '(.*?)'.* Available options: (.*)", text):
+        return _missing(missing[1], missing[2].split(), words)
     if failure(error) == OUT_OF_MEMORY:
         return f"{OUT_OF_MEMORY}: {text.rpartition('] ')[2]}"
     if text.startswith("Ambiguous value for argument"):
         return f"{text.split(chr(39))[1]}: several values need -m, one run each"
     return text
+
+
+def _no_such_key(key: str, parent: Mapping) -> str:
+    """Describe a key that a section lacks; its constructor may have an option of that name with a default."""
+    section, _, name = key.rpartition(".")
+    keys = {str(known) for known in parent} - {calls.TARGET, calls.PARTIAL}
+    if path := parent.get(calls.TARGET):
+        with contextlib.suppress(ValueError):  # of a target that cannot be imported
+            keys |= calls.options(calls.target(path, section))[0].keys()
+        if name in keys:
+            return f"{key} is not in the yaml of {section}, but an option of {path}: add it by +{key}=<value>"
+    return no_such_key(name, keys, section)
+
+
+def _missing(group: str, choices: list[str], words: Iterable[str]) -> str:
+    """Describe a group that the command line does not choose, or one of its words that looks like that."""
+    given = [word.lstrip("+").partition("=")[0] for word in words]
+    if group not in given and (near := difflib.get_close_matches(group, given, n=1)):
+        return f"{near[0]}: no such key; did you mean {group}=?"
+    return f"{group} is missing; it must be one of {', '.join(choices)}"
 
 
 def _cause(error: BaseException) -> BaseException | None:

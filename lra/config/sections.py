@@ -1,5 +1,6 @@
 """The options of each part of a configuration. Defaults are in ``conf``; a field with one here may be absent there."""
 
+import math
 import re
 from pathlib import Path
 from typing import Annotated, Literal, TypeVar
@@ -94,6 +95,12 @@ class Model(Section):
             raise ValueError(f"model.heads must divide model.dim {self.dim}, not {self.heads}; or set model.head_dim")
 
 
+def divisor(number: int, *, near: int) -> int:
+    """The divisor of a number with the least ratio to ``near``; the search ends at a million."""
+    small = [k for k in range(1, min(math.isqrt(number), 10**6) + 1) if number % k == 0]
+    return min((*small, *(number // k for k in small)), key=lambda k: abs(math.log(k / near)))
+
+
 class Optim(Section):
     lr: Above
     steps: Positive
@@ -112,15 +119,18 @@ class Optim(Section):
     warmup_power: Annotated[Number, Range(above=0)]
 
     def check(self) -> None:
-        if self.steps % self.eval_every:
-            raise ValueError(f"optim.eval_every must divide optim.steps {self.steps}, not {self.eval_every}")
         if self.batch % (self.micro_batch or self.batch):
             raise ValueError(f"optim.micro_batch must divide optim.batch {self.batch}, not {self.micro_batch}")
+        faults, words = [], []
+        if self.steps % self.eval_every:
+            faults.append(f"optim.eval_every must divide optim.steps {self.steps}, not {self.eval_every}")
+            words.append(f"optim.eval_every={divisor(self.steps, near=self.eval_every)}")
         # torch's one-cycle schedule divides by warmup - 1 and steps - warmup
         if self.warmup and not 2 <= self.warmup < self.steps:
-            raise ValueError(
-                f"optim.warmup must be 0 or from 2 to optim.steps - 1 ({self.steps - 1}), not {self.warmup}"
-            )
+            faults.append(f"optim.warmup must be 0 or from 2 to optim.steps - 1 ({self.steps - 1}), not {self.warmup}")
+            words.append(f"optim.warmup={self.steps // 10 if self.steps >= 20 else 0}")
+        if faults:
+            raise ValueError(f"{'; '.join(faults)}: add {' '.join(words)}")
 
 
 class Masking(Section):

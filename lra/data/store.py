@@ -10,12 +10,13 @@ A data set is a folder. Each split has three plain binary files; `meta.json`, wr
 Shapes: n examples, T towers (rows of one example, 2 for Retrieval, else 1), B batch, F features.
 """
 
+import glob
 import hashlib
 import json
 import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
@@ -107,12 +108,8 @@ class _Column:
         if not self.length:
             raise ValueError(f"{self.file.name}: there is nothing to write")
         dtype, tail = self.kind
-        return {
-            "dtype": dtype,
-            "shape": [self.length, *tail],
-            "bytes": self.file.tell(),
-            "sha256": self.sha.hexdigest(),
-        }
+        about = {"dtype": dtype, "shape": [self.length, *tail]}
+        return about | {"bytes": self.file.tell(), "sha256": self.sha.hexdigest()}
 
 
 def _write_split(work: Path, split: str, chunks: Iterable[ExampleChunk], towers: int) -> dict[str, dict]:
@@ -237,12 +234,10 @@ def load(folder: Path | str, provenance: dict | None = None, towers: int | None 
         StoreError: the folder is not the complete data set of this provenance.
     """
     folder = Path(folder)
+    if provenance is not None and not folder.exists():
+        raise StoreError(f"there is no data set at {folder}{''.join(_others(folder, provenance))}")
     with _meta(folder) as meta:
-        found = meta["provenance"]
-        expected = found if provenance is None else json.loads(json.dumps(provenance))
-        keys = [key for key in sorted(expected | found) if expected.get(key) != found.get(key)]
-        if keys:
-            clash = ", ".join(f"{key} {found.get(key)!r} instead of {expected.get(key)!r}" for key in keys)
+        if provenance is not None and (clash := _difference(meta["provenance"], provenance)):
             raise StoreError(f"{folder} is another data set: {clash}")
         if towers not in (None, meta["towers"]):
             raise StoreError(f"{folder} is another data set: {meta['towers']} rows an example instead of {towers}")
@@ -251,6 +246,20 @@ def load(folder: Path | str, provenance: dict | None = None, towers: int | None 
             splits[split] = Split(*(_column(folder, meta, split, part) for part in PARTS), meta["towers"])
             _check_rows(splits[split], folder / f"{split}.offsets.bin")
         return splits
+
+
+def _difference(found: dict, provenance: dict) -> str:
+    """Name the arguments in which two data sets differ; "" if there are none."""
+    expected = json.loads(json.dumps(provenance))
+    keys = [key for key in sorted(expected | found) if expected.get(key) != found.get(key)]
+    return ", ".join(f"{key} {found.get(key)!r} instead of {expected.get(key)!r}" for key in keys)
+
+
+def _others(folder: Path, provenance: dict) -> Iterator[str]:
+    """Describe the data sets of the same source beside a folder, by what differs in them."""
+    for other in sorted(folder.parent.glob(f"{glob.escape(folder.name.rpartition('-')[0])}-????????")):
+        with suppress(ValueError), _meta(other) as meta:
+            yield f"; {other} has {_difference(meta['provenance'], provenance)}"
 
 
 def _column(folder: Path, meta: dict[str, Any], split: str, part: str) -> Tensor:

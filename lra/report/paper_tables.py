@@ -1,4 +1,4 @@
-"""The papers' tables as printed, with our runs below each line that has a mechanism of ours."""
+"""The papers' tables as printed, with comparable runs of ours below each line that has a mechanism of ours."""
 
 from dataclasses import replace
 from statistics import geometric_mean
@@ -36,9 +36,11 @@ def table(paper: Paper, studies: dict[str, list[Row]]) -> Table:
     ratios = values[0].metric in NAMES
     key = (lambda v: v.metric) if ratios else (lambda v: v.task)
     columns = list(dict.fromkeys(map(key, values)))
-    if not ratios:
-        fits = lambda row: row.task in columns and row.facts["metric"] == paper.metric and not row.facts["data"]
-        studies = {study: [row for row in rows if fits(row)] for study, rows in studies.items()}
+    left_out = _unequal(studies)
+    fits = lambda row: (
+        not published.unlike([row.facts]) and (ratios or (row.task in columns and row.facts["metric"] == paper.metric))
+    )
+    studies = {study: [row for row in rows if fits(row)] for study, rows in studies.items()}
     by_line = {(v.source, v.model, key(v)): v for v in values}
     attn = {(v.source, v.model): v.attn for v in values}
     lower = [column == "peak_memory_ratio_vs_transformer" for column in columns]
@@ -64,7 +66,7 @@ def table(paper: Paper, studies: dict[str, list[Row]]) -> Table:
     return Table(
         name=paper.name,
         title=paper.title,
-        about=f"Published: {paper.protocol} Ours: {paper.unlike} {_unequal(studies)}{MARKS}",
+        about=f"Published: {paper.protocol} Ours: {paper.unlike} {left_out}{MARKS}",
         cells=frame(("mechanism", "run", *(NAMES.get(column, column) for column in columns)), lines, keys),
         words=("mechanism", "run"),
     )
@@ -135,9 +137,9 @@ def _ratio(values: dict[str, float]) -> Cell:
 
 
 def _unequal(studies: dict[str, list[Row]]) -> str:
-    """Name the studies that cannot be compared with published numbers."""
+    """Name the studies with runs that cannot be compared with published numbers, which the tables leave out."""
     lines = []
     for study, rows in studies.items():
         if words := published.unlike(row.facts for row in rows):
-            lines.append(f"Study {study} does not compare with them ({words}). ")
+            lines.append(f"Runs of {study} that do not compare with them are left out ({words}). ")
     return "".join(lines)

@@ -14,6 +14,7 @@ from typing import Any
 from data_prep import floors
 
 from ..config.compose import compose, quoted
+from ..config.compose import mechanism as chosen
 from ..config.experiment import Experiment
 from ..console import log
 from ..data import bag
@@ -263,13 +264,8 @@ class Board:
 
 def mechanisms(options: SweepOptions) -> list[str]:
     """The mechanisms of a sweep with their options: those of ``attn=`` and ``block=`` on the command line, if given."""
-    own = [word for word in options.command_overrides if word.lstrip("+").startswith(("attn=", "attn.", "block"))]
-    if not own:
-        return list(dict.fromkeys(options.mechanisms))
-    named = [word for word in own if word.startswith("attn=")]
-    if not named:
-        raise ValueError(f"{own[0]} needs attn=<name>; attn is a name of conf/attn, or custom with attn._target_=")
-    return [" ".join([named[-1].removeprefix("attn="), *(word for word in own if word not in named)])]
+    own = chosen(options.command_overrides)
+    return [" ".join(own).removeprefix("attn=")] if own else list(dict.fromkeys(options.mechanisms))
 
 
 def label_keys(options: Iterable[str]) -> tuple[str, ...]:

@@ -17,6 +17,7 @@ from ..train.machine import device_name
 from ..train.plan import Plan
 
 ROWS, TOKENS = 8, 2**13  # rows of the batch for the measurement of a step on a CPU, more of them if they are short
+START = 15.0  # seconds of the process of a run before its first step: imports, data, the model
 SHARE = 1 / 3  # time of the forward pass of an evaluation, relative to a step on as many rows
 
 
@@ -42,7 +43,8 @@ def estimate(plan: Plan, choices: dict, known: list, deadline: float) -> tuple[f
         deadline: on the clock of ``time.monotonic``, after which no step is measured.
 
     Returns:
-        Seconds of a seed with its evaluations, and the source of a step's time: record | measured | unknown.
+        Seconds of a seed's steps and evaluations, without the start of its process, and the source of a step's time:
+        record | measured | unknown.
     """
     experiment, name = plan.experiment, device_name(plan.device)
     same = [r for r, cost in known if r.device == name and r.step_ms and cost == _cost(choices)]

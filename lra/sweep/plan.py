@@ -16,7 +16,7 @@ from ..runs import checkpoint, identity, record
 from ..runs.folder import settle
 from ..train.callbacks import clock
 from ..train.plan import resolve
-from .estimate import estimate, records
+from .estimate import START, estimate, records
 from .options import SweepOptions
 
 
@@ -188,7 +188,7 @@ def describe(runs: list[Run], options: SweepOptions, at_once: int | None) -> Ite
     if left:
         if total := seconds(left):
             together = f", {clock(total / at_once)} with {at_once} at once" if at_once else ""
-            yield f"  time: training and scoring about {clock(total)} one after the other{together}"
+            yield f"  time: start, training and scoring about {clock(total)} one after the other{together}"
         yield disk(left, options)
 
 
@@ -202,7 +202,7 @@ def disk(runs: list[Run], options: SweepOptions) -> str:
 
 
 def seconds(runs: list[Run]) -> float | None:
-    """The time of runs one after the other; None if a task has no estimate.
+    """The time of runs one after the other, each a process of its own; None if a task has no estimate.
 
     A run without an estimate counts as the mean of the other runs of its task.
     """
@@ -212,7 +212,7 @@ def seconds(runs: list[Run]) -> float | None:
         known = [value for value in estimates if value is not None]
         if not known:
             return None
-        total += mean(known) * len(estimates)
+        total += (START + mean(known)) * len(estimates)
     return total
 
 

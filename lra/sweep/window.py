@@ -5,10 +5,10 @@ import signal
 import threading
 import time
 
+from .estimate import START
 from .plan import Run
 from .progress import EVERY, state, steps
 
-START = 15.0  # seconds of a run before its first step
 ENDING = 15.0, 0.2  # seconds, and the share of a short window, for runs to stop and for what is written then
 
 

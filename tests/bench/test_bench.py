@@ -7,6 +7,7 @@ import sys
 import pytest
 import torch
 from conftest import config as train_config
+from support.commands import run as entry
 from torch import nn
 
 from lra.attention.base import Sizes
@@ -304,7 +305,32 @@ def test_same_choices_same_folder(tmp_path):
     assert len(list(tmp_path.rglob(bench_record.FILE))) == 2
 
 
+OWN = {
+    "mine.yaml": ["mechanisms=[mine,naive]"],
+    "an option of it": ['mechanisms=["mine-dropout=0.5","naive"]'],
+    "as in lra.train": ["attn=mine", "attn.dropout=0.5"],
+    "a class": ["mechanisms=['custom-_target_=lra.attention.sdpa.SDPA-dropout=0.5']"],
+    "a class, as in lra.train": ["attn=custom", "attn._target_=lra.attention.sdpa.SDPA", "+attn.dropout=0.5"],
+}
+
+
+@pytest.mark.parametrize("words", OWN.values(), ids=OWN)
+def test_a_mechanism_of_ones_own_is_measured(words, tmp_path, monkeypatch, capfd):
+    """From a yaml in a folder of --config-dir, or by its class: what lra.train takes."""
+    (tmp_path / "conf" / "attn").mkdir(parents=True)
+    mine = "_target_: lra.attention.sdpa.SDPA\n_partial_: true\ndropout: 0.0\n"
+    (tmp_path / "conf" / "attn" / "mine.yaml").write_text(mine)
+    small = ["what=attention", "modes=inference", "n=16", "batch=1", "repeats=1", "warmup=0", "device=cpu"]
+    words = ["--config-dir", str(tmp_path / "conf"), f"runs={tmp_path}", *small, *words]
+    assert entry(bench, *words, patch=monkeypatch, capfd=capfd)[0] is None
+    rows = {row.mechanism: row for row in written(tmp_path).rows}
+    assert all(row.status == "ok" and row.ms for row in rows.values())
+    assert any(name.startswith(("mine", "custom-_target_=lra.attention.sdpa.SDPA")) for name in rows)
+
+
 WRONG = {
+    "attn.count=3": "attn: no such key",
+    "attn=custom": "attn=custom names no mechanism; say which with attn._target_=",
     "mechanisms=[cur_best]": "mechanisms: cur_best is not one of all,",
     "mechanisms=[]": "mechanisms must be text, or a list of such, not []",
     "what=speed": "what must be one of attention, block, step, error, or a list of such, profile, not 'speed'",

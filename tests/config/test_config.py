@@ -270,7 +270,7 @@ WRONG = {
     "task=temporal_order task.length=128 attn=sdpa model.pool=cls task.vocab=6": "largest id of train, 6, the class",
     "task=adding attn=cur_abs model.pool=cls": "model.pool=cls needs a task with token ids",
     "task=genome attn=cur_abs": "source.dog=<path> source.donkey=<path>",
-    "attn=cur_abs": "You must specify 'task'",
+    "attn=cur_abs": "task is missing; it must be one of adding, ",
 }
 
 

@@ -40,5 +40,7 @@ def test_values_are_frozen_and_a_change_is_checked():
     made = config("sdpa")
     with pytest.raises(ValidationError, match="frozen"):
         made.optim.lr = 1.0
-    with pytest.raises(ValueError, match=r"^optim\.eval_every must divide optim\.steps 7, not 3$"):
+    with pytest.raises(
+        ValueError, match=r"^optim\.eval_every must divide optim\.steps 7, not 3: add optim\.eval_every=7$"
+    ):
         made.optim.changed(steps=7)

@@ -7,6 +7,11 @@ from pathlib import Path
 
 import pytest
 import wrong_words
+from support.commands import run
+
+from lra.config.compose import compose
+from lra.config.experiment import Experiment
+from lra.train.__main__ import train
 
 SEED, CASES = 0, 2
 QUICK = tuple(value for value in wrong_words.VALUES if "000000" not in value)  # nothing that could go on for long
@@ -41,6 +46,33 @@ def test_the_driver_sees_what_does_not_hold(home, monkeypatch):
     monkeypatch.setattr(wrong_words.Entry, "load", lambda self: entry)
     whys = {word: wrong_words.tried("bench", word, home).why for word in ("a=1", "b=1", "c=1", "d=1")}
     assert whys == {"a=1": "TypeError: no line", "b=1": "wrote left: lra: refused", "c=1": "said 'refused'", "d=1": ""}
+
+
+LISTOPS = "task=listops attn=sdpa "
+REMEDIES = {
+    LISTOPS + "optim.steps=120": "optim.eval_every must divide optim.steps 120, not 50; optim.warmup must be 0 or from "
+    "2 to optim.steps - 1 (119), not 1000: add optim.eval_every=60 optim.warmup=12",
+    "task=recall attn=sdpa optim.steps=120": "not 500: add optim.eval_every=120 optim.warmup=12",
+    LISTOPS + "optim.steps=7 optim.warmup=0": "optim.steps 7, not 50: add optim.eval_every=7",
+    LISTOPS + "pretrain=masked pretrain.steps=120 pretrain.warmup=0": "add pretrain.eval_every=60",
+    "task=listops attn=custom attn._target_=lra.attention.sdpa.SDPA attn.dropout=0.5": "attn.dropout is not in the "
+    "yaml of attn, but an option of lra.attention.sdpa.SDPA: add it by +attn.dropout=<value>",
+    LISTOPS + "attn.droput=0.5": "attn.droput: no such key; attn has causal, dropout",
+    "task=listops atn=sdpa": "atn: no such key; did you mean attn=?",
+    "tsk=listops attn=sdpa": "tsk: no such key; did you mean task=?",
+    "task=listops": "attn is missing; it must be one of bigbird, conv, ",
+}
+
+
+@pytest.mark.parametrize("words", REMEDIES)
+def test_the_line_says_what_to_write_instead(words, tmp_path, monkeypatch, capfd):
+    stop, _ = run(train, *words.split(), f"runs={tmp_path / 'runs'}", patch=monkeypatch, capfd=capfd)
+    assert REMEDIES[words] in stop and "\n" not in stop and not (tmp_path / "runs").exists()
+
+
+def test_the_corrected_words_are_taken(tmp_path):
+    made = compose(Experiment, [*LISTOPS.split(), "optim.steps=120", "optim.eval_every=60", "optim.warmup=12"])
+    assert made.optim.steps == 120
 
 
 @pytest.mark.slow

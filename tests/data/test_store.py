@@ -178,6 +178,17 @@ def test_a_bit_of_the_description_that_still_fits_the_files_is_seen(folder):
         load(folder, PROVENANCE)
 
 
+def test_a_missing_data_set_names_those_that_exist_and_what_differs(tmp_path):
+    kept = tmp_path / "rows-00000000"
+    write(kept, {"train": [chunk(0, 3)]}, provenance={"name": "rows", "version": "1", "sha256": "abc"})
+    (tmp_path / "rows-11111111").mkdir()
+    told = f"no data set at {tmp_path}/rows-22222222; {kept} has sha256 'abc' instead of None"
+    with pytest.raises(StoreError, match=f"{re.escape(told)}$"):
+        load(tmp_path / "rows-22222222", {"name": "rows", "version": "1", "sha256": None})
+    with pytest.raises(StoreError, match=r"no data set at .*/other-22222222$"):
+        load(tmp_path / "other-22222222", {"name": "other"})
+
+
 def test_rows_an_example_are_those_of_the_source(tmp_path):
     write(tmp_path / "set", {"train": [chunk(3, 40, 2)]}, provenance={}, towers=2)
     load(tmp_path / "set", {}, 2)

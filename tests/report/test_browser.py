@@ -103,7 +103,7 @@ def test_one_study_is_chosen(visit):
     page.get_by_label("Study").select_option("other")
     assert column(page, "study-other", 0) == ["cur_abs"] and column(page, "study-paper-paper", 0) == []
     runs = column(page, "curformer-table-1", 1)
-    assert "other" in runs and "paper-paper" not in runs and "published" in runs
+    assert set(runs) == {"published"}  # its budget does not compare
 
 
 def test_a_key_takes_its_series_away(visit):
