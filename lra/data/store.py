@@ -31,11 +31,7 @@ from ..disk.atomic import Unreadable, opened
 FORMAT = 1
 META = "meta.json"
 PARTS = ("tokens", "offsets", "labels")
-DTYPES = {
-    "tokens": ("|u1", "<u2", "<i2", "<i4", "<i8", "<f4"),
-    "offsets": ("<i8",),
-    "labels": ("<i8", "<f4"),
-}
+DTYPES = {"tokens": ("|u1", "<u2", "<i2", "<i4", "<i8", "<f4"), "offsets": ("<i8",), "labels": ("<i8", "<f4")}
 HASHED = 2**26  # bytes of a file up to which its sha256 is compared whenever it is opened, in a fifth of a second
 
 
