@@ -15,9 +15,8 @@ from lra.config.errors import explain
 from lra.config.experiment import Experiment
 from lra.config.options import TaskOptions
 from lra.console import log, without_login
+from lra.data.source import Source
 from lra.data.store import META, StoreError, load, verify
-
-from .base import Source
 
 TASKS = sorted(path.stem for path in (CONF / "task").glob("*.yaml"))
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from posixpath import normpath
 from typing import Any, BinaryIO
 
-from .base import Progress
+from lra.data.source import Progress
 
 ENDS = 2**24  # bytes at either end of a file that identify it
 

@@ -9,10 +9,10 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import torch
 
+from lra.data.source import cores
 from lra.data.store import Split
 
 from .adding import Adding
-from .base import cores
 from .listops import ListOps
 from .synthetic import Synthetic
 from .temporal_order import TemporalOrder

@@ -14,9 +14,9 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from lra.console import log, pip_install, without_login
+from lra.data.source import Progress, alone
 
 from .archive import fingerprint
-from .base import Progress, alone
 
 PROGRAM = Path(__file__).with_name("tfds_download.py")
 POLL = 0.2  # seconds between checks of a download

@@ -11,9 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from lra.data.source import Progress, Source
 from lra.data.store import ExampleChunk
-
-from .base import Progress, Source
 
 LETTERS = "agctn"  # ids 1..5; 0 is padding (PSF-Attn: 0..4, padding 5)
 CHUNK = 256  # sequences of a chunk

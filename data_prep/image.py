@@ -8,10 +8,10 @@ from typing import Any, Literal
 
 import numpy as np
 
+from lra.data.source import Progress, Source, first_of
 from lra.data.store import ExampleChunk
 
 from .archive import members, reading
-from .base import Progress, Source, first_of
 from .download import Download
 
 # Address, checksum and size as in TFDS's cifar10.

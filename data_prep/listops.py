@@ -16,9 +16,9 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from lra.data.source import Progress, Source, in_order
 from lra.data.store import ExampleChunk
 
-from .base import Progress, Source, in_order
 from .compiled import compiled
 from .counter_rng import HALF, STEP, below, mix
 from .release import Release

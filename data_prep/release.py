@@ -5,10 +5,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from lra.data.source import Progress
 from lra.data.store import ExampleChunk
 
 from .archive import fingerprint, members, reading
-from .base import Progress
 from .download import Download
 
 # No checksum is published. The address has been reported to answer with HTTP code 403; a mirror may be needed.

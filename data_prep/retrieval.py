@@ -10,9 +10,9 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from lra.data.source import Progress, Source
 from lra.data.store import ExampleChunk
 
-from .base import Progress, Source
 from .release import OFFICIAL, Release
 
 FILES = {split: f"new_aan_pairs.{name}.tsv" for split, name in (("train", "train"), ("val", "eval"), ("test", "test"))}

@@ -18,9 +18,8 @@ from lra.config.entry import main
 from lra.config.options import TaskOptions
 from lra.config.sections import Root
 from lra.console import log
-from lra.ops.options import Positive
-
-from .base import Source
+from lra.data.source import Source
+from lra.options import Positive
 
 COLUMNS, LINES = 100, 12  # of text in a panel
 CURVE = (600, 120)  # pixels of a series

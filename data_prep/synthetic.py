@@ -14,7 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .base import Source
+from lra.data.source import Source
+
 from .compiled import compiled
 from .counter_rng import STEP, below, mix
 

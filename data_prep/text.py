@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from lra.data.source import Progress, Source, first_of
 from lra.data.store import ExampleChunk, Split
 
 from .archive import members, reading
-from .base import Progress, Source, first_of
 from .download import Download
 
 # Address, checksum and size as in TFDS's imdb_reviews.

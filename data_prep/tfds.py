@@ -19,10 +19,10 @@ import tensorflow_datasets as tfds
 import torch
 from torch import Tensor
 
+from lra.data.source import Source
 from lra.data.store import Split
 
 from .adding import Adding
-from .base import Source
 from .image import Image
 from .listops import ListOps, decode
 from .pathfinder.generator import Pathfinder

@@ -1,29 +1,16 @@
-"""Imports between folders: none runs upward, and inside a floor only along the listed edges."""
+"""Imports between folders: none runs upward, inside a floor only along the listed edges, and chains are short."""
 
 import ast
 import re
 from collections import defaultdict
-from functools import cache
 from graphlib import TopologicalSorter
 
 import pytest
+from support.floors import FLOOR, ROOT, chain, folder, imports
 
-from lra.config import CONF
-
-ROOT = CONF.parent
-FLOORS = [
-    {"startup", "console", "ops", "disk", "data.store"},
-    {"attention", "model", "data", "data_prep"},
-    {"config", "runs", "train"},
-    {"sweep", "bench", "maps", "report", "integrations", "laws"},
-    {"studies"},
-]
-FLOOR = {folder: number for number, folders in enumerate(FLOORS) for folder in folders}
+MOST = 7  # folders in a chain, see ``support.floors.chain``
 LEVEL = {  # edges inside a floor
-    ("data.store", "disk"),
     ("model", "attention"),  # the contract only
-    ("runs", "config"),
-    ("train", "config"),
     ("train", "runs"),
     ("sweep", "bench"),  # measures a step where no record tells its time
     ("bench", "report"),  # prints its own tables
@@ -33,46 +20,18 @@ LEVEL = {  # edges inside a floor
 ENTRIES = {"data_prep.__main__", "data_prep.bench", "data_prep.floors", "data_prep.show"}
 
 
-def folder(module: str) -> str:
-    """lra.attention.cur -> attention; the store and the command line of data_prep count apart."""
-    if module.startswith("data_prep"):
-        return "data_prep"
-    name = module.removeprefix("lra.")
-    return "startup" if name == "__init__" else name if name in FLOOR else name.split(".")[0]
-
-
-def imports(path):
-    """(module, imported module) for every import of this repository's modules in a file, functions included."""
-    module = ".".join(path.relative_to(ROOT).with_suffix("").parts)
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.ImportFrom):
-            base = module.split(".")[: -node.level] if node.level else []
-            whole = ".".join([*base, *filter(None, [node.module])])
-            for name in dict.fromkeys([whole, *(f"{whole}.{alias.name}" for alias in node.names)]):
-                file = ROOT / name.replace(".", "/")
-                if file.with_suffix(".py").exists() or (file / "__init__.py").exists():
-                    yield module, name
-        elif isinstance(node, ast.Import):
-            yield from ((module, alias.name) for alias in node.names)
-
-
-@cache
 def edges() -> list[tuple[str, str]]:
-    files = [path for top in ("lra", "data_prep") for path in sorted((ROOT / top).rglob("*.py"))]
-    ours = ("lra.", "data_prep.")
-    return [edge for path in files for edge in imports(path) if edge[1].startswith(ours)]
+    return [(module, target) for module, targets in imports().items() for target in targets]
 
 
 def test_every_folder_has_a_floor():
-    assert {folder(module) for edge in edges() for module in edge} - {"lra"} <= set(FLOOR)
+    assert {folder(module) for module in imports()} == set(FLOOR)
 
 
 def test_no_import_runs_upward_and_floors_are_crossed_on_listed_edges():
     level = set()
     for source, target in edges():
         here, there = folder(source), folder(target)
-        if source in ENTRIES:
-            continue
         assert FLOOR[there] <= FLOOR[here], f"{source} imports {target}, which is above it"
         if here != there and FLOOR[there] == FLOOR[here]:
             level.add((here, there))
@@ -82,9 +41,37 @@ def test_no_import_runs_upward_and_floors_are_crossed_on_listed_edges():
 def test_no_folder_depends_on_itself_through_another():
     graph = defaultdict(set)
     for source, target in edges():
-        if folder(source) != folder(target) and source not in ENTRIES:
+        if folder(source) != folder(target):
             graph[folder(source)].add(folder(target))
     list(TopologicalSorter(graph).static_order())  # raises CycleError
+
+
+def test_chains_of_imports_are_short():
+    """From module to module, each import that leads into another folder counts; ``lra`` itself is the last folder."""
+    longest = chain()
+    assert 4 < len(longest) <= MOST, " > ".join(longest)
+
+
+def test_what_a_module_imports_is_found(tmp_path, monkeypatch):
+    for name, text in {
+        "lra/__init__": "from .low import one",
+        "lra/low": "",
+        "lra/a/__init__": "",
+        "lra/a/x": "from ..b import y",
+        "lra/b/__init__": "",
+        "lra/b/y": "def late():\n    import data_prep.z\n    from ..low import name",
+        "data_prep/__init__": "",
+        "data_prep/z": "from torch import lra",
+    }.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / f"{name}.py").write_text(text)
+    monkeypatch.setattr("support.floors.ROOT", tmp_path)
+    found = imports.__wrapped__()
+    monkeypatch.setattr("support.floors.imports", lambda: found)
+    assert found["lra"] == {"lra.low"} and found["data_prep.z"] == {"data_prep"}
+    assert found["lra.a.x"] == {"lra", "lra.a", "lra.b", "lra.b.y"}
+    assert found["lra.b.y"] == {"lra", "lra.b", "lra.low", "data_prep.z"}
+    assert chain()[0] == "lra.a.x" and len(chain()) == 3
 
 
 @pytest.mark.parametrize(
@@ -93,17 +80,16 @@ def test_no_folder_depends_on_itself_through_another():
         "attention": ("lra.ops", "lra.attention.base"),
         "model": ("lra.ops", "lra.attention.base", "lra.model"),
         "data": ("lra.data", "lra.disk"),
-        "data_prep": ("lra.console", "lra.data.store", "lra.disk", "data_prep"),
-        "data.store": ("lra.disk",),
-        "disk": ("lra.console", "lra.disk"),
+        "data_prep": ("lra.data.source", "lra.data.store", "data_prep"),
+        "disk": ("lra.disk",),
         "ops": ("lra.ops",),
     }.items(),
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_the_lower_floors_know_only(here, only):
     for source, target in edges():
-        if folder(source) == here and source not in ENTRIES and not source.endswith("__init__"):
-            inside = any(target == name or target.startswith(f"{name}.") for name in only)
+        if folder(source) == here and source not in ENTRIES and folder(target) != "lra":
+            inside = any(f"{target}.".startswith(f"{name}.") or name.startswith(f"{target}.") for name in only)
             assert inside, f"{source} imports {target}"
 
 

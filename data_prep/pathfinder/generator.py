@@ -22,9 +22,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from lra.console import log
+from lra.data.source import Progress, Source, in_order
 from lra.data.store import ExampleChunk
 
-from ..base import Progress, Source, in_order
 from ..compiled import compiled
 from ..counter_rng import mix
 from .curves import below, draw_distractor, draw_targets

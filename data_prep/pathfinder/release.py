@@ -16,8 +16,9 @@ from typing import Any, BinaryIO
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
+from lra.data.source import Progress, no_room
+
 from ..archive import fingerprint, members, reading
-from ..base import Progress, no_room
 
 FOLDERS = {6: "curv_baseline", 9: "curv_contour_length_9", 14: "curv_contour_length_14"}
 

@@ -1,3 +1,1 @@
-from ..ops.cur import cur_attention
-
-__all__ = ["cur_attention"]
+"""The mechanisms, a class each, and the contract that they keep (``base``)."""

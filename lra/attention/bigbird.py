@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from ..ops.blocks import attend, blocks, full_width, gather_blocks
-from ..ops.options import Range, in_range
+from ..options import Range, in_range
 from .base import Attention, Sizes
 
 

@@ -7,8 +7,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..ops.convolution import convolve_rows
-from ..ops.options import Range
 from ..ops.precision import full_precision
+from ..options import Range
 from .base import Mixer, Sizes
 
 Width = Annotated[int, Range(1)]

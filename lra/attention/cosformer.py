@@ -8,8 +8,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..ops.kernel_features import attend
-from ..ops.options import Range, in_range
 from ..ops.precision import full_precision
+from ..options import Range, in_range
 from .base import Attention, Sizes
 
 

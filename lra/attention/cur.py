@@ -7,11 +7,11 @@ import torch
 from ..ops import triton as kernels
 from ..ops.cur import cur, cur_packed
 from ..ops.cur_naive import CUROptions, Pairing, Score
-from ..ops.options import Range, in_range, one_of
 from ..ops.pinv import cubic, mixes_batch
 from ..ops.scores import Weights
 from ..ops.selection import Resample
 from ..ops.three_factor import Impl, Inverse
+from ..options import Range, in_range, one_of
 from .base import Attention, Sizes
 
 

@@ -5,8 +5,8 @@ import torch
 from ..ops.cells import Impl
 from ..ops.cur import cur_plus
 from ..ops.cur_naive import CUROptions, Pairing, Score
-from ..ops.options import Range, in_range, one_of
 from ..ops.selection import Resample
+from ..options import Range, in_range, one_of
 from .base import Attention, Sizes
 
 

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..ops.options import Range, in_range, one_of
+from ..options import Range, in_range, one_of
 from .base import Attention, Sizes
 
 Scale = Literal["one", "sqrt"]

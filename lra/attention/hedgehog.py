@@ -6,8 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from ..ops.kernel_features import attend
-from ..ops.options import one_of
 from ..ops.precision import at_least_float32, full_precision
+from ..options import one_of
 from .base import Attention, Sizes
 
 Softmax = Literal["halves", "joint"]

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from ..ops.blocks import blocks
 from ..ops.kernel_features import attend, zero_padding
-from ..ops.options import Range, in_range, one_of
 from ..ops.precision import at_least_float32, full_precision
+from ..options import Range, in_range, one_of
 from .base import Attention, Sizes
 
 Kernel = Literal["exp", "relu"]

@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..ops.options import Range, in_range
+from ..options import Range, in_range
 from .base import Attention, Sizes
 
 

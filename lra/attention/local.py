@@ -5,7 +5,7 @@ from typing import Literal
 from torch import Tensor
 
 from ..ops.blocks import attend, blocks, real_blocks
-from ..ops.options import Range, in_range, one_of
+from ..options import Range, in_range, one_of
 from .base import Attention, Sizes
 
 Grouping = Literal["contiguous", "strided"]

@@ -6,8 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..ops.options import Range, in_range
 from ..ops.ssm import both_ways, long_conv
+from ..options import Range, in_range
 from .base import Mixer, Sizes
 
 Squash = Annotated[float, Range(0)]

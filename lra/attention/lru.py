@@ -6,9 +6,9 @@ from typing import Annotated
 import torch
 from torch import Tensor, nn
 
-from ..ops.options import Positive, Range, Share, in_range
 from ..ops.precision import full_precision
 from ..ops.ssm import diagonal_ssm
+from ..options import Positive, Range, Share, in_range
 from .base import Mixer, Sizes
 
 Rate = Annotated[float, Range(above=0)]

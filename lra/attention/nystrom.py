@@ -9,10 +9,10 @@ from torch import Tensor, nn
 
 from ..ops import triton as kernels
 from ..ops.convolution import convolve_rows
-from ..ops.options import Range, in_range
 from ..ops.pinv import cubic, mixes_batch
 from ..ops.segments import segment_means
 from ..ops.three_factor import Impl, Inverse, check_impl, three_factor
+from ..options import Range, in_range
 from .base import Attention, Sizes
 
 

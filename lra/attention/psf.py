@@ -6,9 +6,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..ops.options import Range, in_range, one_of
 from ..ops.precision import full_precision
 from ..ops.segments import real_first
+from ..options import Range, in_range, one_of
 from .base import Mixer, Sizes
 
 Ring = Literal["real", "row"]

@@ -7,8 +7,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..ops.blocks import Part, blocks, gather_blocks, merge, weigh
-from ..ops.options import Range, in_range, one_of
 from ..ops.precision import full_precision
+from ..options import Range, in_range, one_of
 from .base import Attention, Sizes
 
 Scope = Literal["chunk", "bucket"]

@@ -6,8 +6,8 @@ from typing import Annotated, Literal
 import torch
 from torch import Tensor, nn
 
-from ..ops.options import Range, in_range, one_of
 from ..ops.ssm import Discretisation, both_ways, hippo_legs, long_conv, s4d_kernel
+from ..options import Range, in_range, one_of
 from .base import Mixer, Sizes
 
 Init = Literal["lin", "inv", "legs"]

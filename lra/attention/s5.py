@@ -7,9 +7,9 @@ import torch
 from torch import Tensor, nn
 
 from ..ops.initial import truncated_normal_
-from ..ops.options import Positive, Range, in_range, one_of
 from ..ops.precision import full_precision
 from ..ops.ssm import Discretisation, diagonal_ssm, discretise, hippo_legs
+from ..options import Positive, Range, in_range, one_of
 from .base import Mixer, Sizes
 
 CInit = Literal["lecun_normal", "trunc_standard_normal", "complex_normal"]

@@ -4,8 +4,8 @@ import torch
 from torch import Tensor, nn
 
 from ..ops.blocks import FLOOR, attend, blocks, real_blocks
-from ..ops.options import Range, in_range
 from ..ops.precision import full_precision
+from ..options import Range, in_range
 from .base import Attention, Sizes
 
 

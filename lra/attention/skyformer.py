@@ -7,13 +7,13 @@ import torch
 from torch import Tensor
 
 from ..ops.kernel_features import zero_padding
-from ..ops.options import Range, in_range, one_of
 from ..ops.pinv import cubic, mixes_batch
 from ..ops.precision import full_precision
 from ..ops.scores import gaussian
 from ..ops.segments import real_first
 from ..ops.selection import Resample, gather_kept
 from ..ops.three_factor import Inverse
+from ..options import Range, in_range, one_of
 from .base import Attention, Sizes
 
 

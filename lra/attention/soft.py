@@ -7,12 +7,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..ops.options import Range, in_range, one_of
 from ..ops.pinv import newton
 from ..ops.precision import at_least_float32, full_precision
 from ..ops.scores import gaussian
 from ..ops.segments import real_first, segment_means
 from ..ops.three_factor import Inverse
+from ..options import Range, in_range, one_of
 from .base import Attention, Sizes
 
 Sample = Literal["pool", "conv", "random", "first"]

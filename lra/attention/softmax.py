@@ -7,9 +7,9 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint as recompute
 
-from ..ops.options import one_of
 from ..ops.precision import full_precision
 from ..ops.scores import Weights, scale, weigh
+from ..options import one_of
 from .base import Attention, Sizes
 
 

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from ..ops.blocks import Part, attend, blocks, merge, real_blocks, weigh, windows
-from ..ops.options import Range, in_range, one_of
 from ..ops.precision import full_precision
+from ..options import Range, in_range, one_of
 from .base import Attention, Sizes
 
 Pattern = Literal["strided", "fixed"]

@@ -10,8 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..ops.options import Range, in_range
 from ..ops.precision import full_precision
+from ..options import Range, in_range
 from .base import Mixer, Sizes
 
 

@@ -5,8 +5,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..ops.convolution import convolve_rows
-from ..ops.options import Range, in_range
 from ..ops.precision import full_precision
+from ..options import Range, in_range
 from .base import Mixer, Sizes
 
 

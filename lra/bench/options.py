@@ -7,7 +7,7 @@ from pydantic import Field
 
 from ..config.options import Options
 from ..config.sections import Device, Least, Name, Number, Precision, Some, Threads
-from ..ops.options import Positive, Whole
+from ..options import Positive, Whole
 
 Pad = Annotated[
     str,

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ..attention.base import Attention, Sizes
-from ..ops.options import Range, Whole, in_range, one_of
+from ..options import Range, Whole, in_range, one_of
 
 Score = Literal["sum", "abs", "embed", "step", "random"]
 

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ..attention.base import Attention, Sizes
-from ..ops.options import one_of
+from ..options import one_of
 
 BACKENDS = {
     "flash": SDPBackend.FLASH_ATTENTION,

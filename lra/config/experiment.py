@@ -13,11 +13,27 @@ from ..model.embed import FeatureEmbedding, TokenEmbedding
 from ..model.initial import lecun_normal_
 from ..model.pretrainer import Pretrainer
 from . import blocks, sections
+from .label import flatten
 from .options import TaskOptions
 from .sections import Attn, Block, Loggers, Name, Seeds
 
 ON_A_GPU = 512  # examples of a forward pass in evaluation; halved if memory runs out
 _OF_MODEL = {"task", "protocol", "model", "block", "attn"}  # sections that decide the sketch
+
+# Sections that decide a result; the others (logger, folders, other seeds) do not.
+_CHOICES = ("task", "source", "model", "block", "attn", "protocol", "pretrain", "optim", "data", "trainer")
+# Several devices share the same batches; only dropout and random selection draw other numbers on them.
+_INDIFFERENT = (
+    "task.display",
+    "data.root",
+    "data.eval_batch",
+    "trainer.device",
+    "trainer.devices",
+    "trainer.compile",
+    "trainer.threads",
+    "trainer.force_bf16",  # trainer.precision is the one that was used
+    "pretrain.from",
+)
 
 
 class Experiment(TaskOptions):
@@ -189,3 +205,13 @@ class Experiment(TaskOptions):
     def _keeps_holes(self) -> bool:
         """Whether rows have holes, masked tokens between others, and the result or a pretraining depends on them."""
         return self.task.masked_id is not None and (self.pretrained or not self.sketch.hole_free)
+
+    def choices(self, provenance: dict[str, Any]) -> dict[str, Any]:
+        """The choices that decide the result of a seed, flat.
+
+        Args:
+            provenance: provenance of the data.
+        """
+        plain = self.plain()
+        flat = flatten({key: plain[key] for key in _CHOICES} | {"provenance": provenance})
+        return {key: value for key, value in flat.items() if key not in _INDIFFERENT}

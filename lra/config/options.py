@@ -7,8 +7,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from pydantic import Field
 
-from data_prep.base import Source as DataSource
-
+from ..data.source import Source as DataSource
 from . import sections
 from .label import label
 from .section import Section

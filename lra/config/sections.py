@@ -13,8 +13,8 @@ from ..model.embed import Positions
 from ..model.initial import Init
 from ..model.norm import Norm
 from ..model.pretrainer import Loss, MaskId
-from ..ops import metrics as metric
-from ..ops.options import Positive, Range, Share, Whole
+from ..ops.metrics import Metric
+from ..options import Positive, Range, Share, Whole, is_name
 from .calls import constructor, constructors
 from .section import Section
 
@@ -29,12 +29,6 @@ Masked = Annotated[float, Range(above=0, below=1)]  # share of positions
 Threads = Annotated[int, Range(1, 1024)]
 Device = Literal["auto", "cpu", "cuda"]
 Precision = Literal["fp32", "bf16", "fp16"]
-
-
-def is_name(text: str) -> bool:
-    """Whether a text can be the name of a folder on every system."""
-    plain = re.fullmatch(r"[^/\\\x00-\x1f\x7f]{1,150}", text)
-    return plain is not None and text.strip(". ") != "" and text.strip() == text
 
 
 def distinct(values: list) -> bool:
@@ -61,7 +55,6 @@ Cosine = Annotated[
     Predicate(lambda steps: len(steps) == 2 and steps[0] < steps[1]),
     Field(description="two steps, [0,90]"),
 ]
-Metric = Literal[tuple(name for name, f in vars(metric).items() if getattr(f, "__module__", "") == metric.__name__)]
 # ``given``: arguments that ``blocks``, ``experiment`` and ``lra.train.phase`` pass to constructors, hence no options.
 Attn = constructor(
     "attn",

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 from annotated_types import MinLen
 from pydantic import BaseModel, ValidationError
 
-from ..ops.options import Range
+from ..options import Range
 
 LONGEST = 60  # characters of a value
 WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text", Path: "a path"}

@@ -54,7 +54,7 @@ class TaskData(L.LightningDataModule):
     batches r, r + w, ... of dev and test.
 
     Args:
-        source: a ``data_prep.base.Source``; it prepares itself if it can be generated.
+        source: a ``lra.data.source.Source``; it prepares itself if it can be generated.
         root: the folder of all data sets.
         length: positions of the model.
         limit: tokens read of a row.

@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from ..config.options import Options
 from ..config.sections import Root, Trust
-from ..ops.options import Whole
+from ..options import Whole
 
 
 class MapsOptions(Options):

@@ -1,0 +1,1 @@
+"""The encoder around a mechanism: embedding, projections, blocks, heads, pretraining."""

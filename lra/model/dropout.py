@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..ops.options import Range, in_range
+from ..options import Range, in_range
 
 LEVELS = 2**16
 PIECE = 2**19  # entries for each stream of random numbers

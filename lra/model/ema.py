@@ -4,9 +4,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..ops.options import Range, in_range
 from ..ops.precision import full_precision
 from ..ops.ssm import fft_conv
+from ..options import Range, in_range
 
 
 class EMA(nn.Module):

@@ -1,6 +1,6 @@
 """Embeddings of tokens.
 
-``positions`` are those of the tokens: (T,) of packed rows (1,T), see ``lra.ops.varlen``, or (N,L) of rows without their
+``positions`` are those of the tokens: (T,) of packed rows (1,T), see ``lra.varlen``, or (N,L) of rows without their
 holes; None for 0 .. L-1.
 """
 
@@ -9,7 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from ..ops.options import one_of
+from ..options import one_of
 from .dropout import Dropout
 
 Padding = Literal["learned", "constant", "zero"]

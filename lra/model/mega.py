@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from ..attention.base import Attention, Sizes
 from ..ops.blocks import blocks, real_blocks
-from ..ops.options import Range, in_range
+from ..options import Range, in_range
 from .ema import EMA
 from .norm import Norm
 from .norm import norm as make_norm

@@ -7,8 +7,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.nn.functional import all_reduce
 
-from ..ops.options import one_of
 from ..ops.precision import at_least_float32
+from ..options import one_of
 
 
 class LayerNorm(nn.LayerNorm):

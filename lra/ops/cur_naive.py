@@ -10,7 +10,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from .options import one_of
+from ..options import one_of
 from .pinv import cubic
 from .scores import Weights, laplace
 from .three_factor import Impl, Inverse, check_impl

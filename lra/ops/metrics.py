@@ -1,6 +1,10 @@
 """Scores of a whole split in percent: functions of all outputs and labels at once, not means over batches."""
 
+from typing import Literal
+
 from torch import Tensor
+
+Metric = Literal["accuracy", "within_tolerance", "balanced_accuracy", "roc_auc"]
 
 
 def accuracy(outputs: Tensor, labels: Tensor) -> float:

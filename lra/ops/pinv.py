@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 import torch
 from torch import Tensor
 
-from .options import Range, Whole, in_range, one_of
+from ..options import Range, Whole, in_range, one_of
 from .precision import full_precision
 
 CubicInit = Literal["per_matrix", "batch", "two_norms"]

@@ -11,7 +11,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from .options import one_of
+from ..options import one_of
 from .precision import full_precision
 
 Discretisation = Literal["zoh", "bilinear"]

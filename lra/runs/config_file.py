@@ -12,9 +12,8 @@ from typing import Any
 import yaml
 from torch import nn
 
-from data_prep.base import Source
-
 from ..config import CONF
+from ..data.source import Source
 from ..disk import checksums
 from ..disk.atomic import Unreadable
 from ..ops import pinv

@@ -28,7 +28,7 @@ def claim(folder: Path, title: str, choices: dict[str, Any]) -> Iterator[dict[st
     Args:
         folder: of the seed.
         title: of the seed, for the log line about another process.
-        choices: flat, see ``identity.choices``.
+        choices: flat, see ``Experiment.choices``.
 
     Yields:
         The choices as ``config.yaml`` has them, which an earlier version of the suite may have written; None, after a
@@ -93,7 +93,7 @@ def settle(folder: Path, choices: dict[str, Any]) -> dict[str, Any]:
 
     Args:
         folder: of the seed.
-        choices: flat, see ``identity.choices``.
+        choices: flat, see ``Experiment.choices``.
 
     Raises:
         ValueError: a run began there with a ``config.yaml`` that cannot be read or has another canonical form.

@@ -4,37 +4,8 @@ import hashlib
 import json
 from pathlib import Path
 
-from ..config.experiment import Experiment
-from ..config.label import flatten
 from . import record
 from .canonical import canonical
-
-# Sections that decide a result; the others (logger, folders, other seeds) do not.
-_CHOICES = ("task", "source", "model", "block", "attn", "protocol", "pretrain", "optim", "data", "trainer")
-# Several devices share the same batches; only dropout and random selection draw other numbers on them.
-_INDIFFERENT = (
-    "task.display",
-    "data.root",
-    "data.eval_batch",
-    "trainer.device",
-    "trainer.devices",
-    "trainer.compile",
-    "trainer.threads",
-    "trainer.force_bf16",  # trainer.precision is the one that was used
-    "pretrain.from",
-)
-
-
-def choices(experiment: Experiment, provenance: dict) -> dict:
-    """The choices of an experiment that decide the result of a seed, flat.
-
-    Args:
-        experiment: with all seeds.
-        provenance: of the data.
-    """
-    plain = experiment.plain()
-    flat = flatten({key: plain[key] for key in _CHOICES} | {"provenance": provenance})
-    return {key: value for key, value in flat.items() if key not in _INDIFFERENT}
 
 
 def digest(values: dict) -> str:

@@ -11,7 +11,7 @@ from ..config.entry import main
 from ..config.options import Options
 from ..console import log
 from ..disk import checksums
-from ..ops.options import Whole
+from ..options import Whole
 from . import checkpoint, evaluations, tables
 from .open import Run, open_run, scan
 

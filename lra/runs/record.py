@@ -14,9 +14,9 @@ import torch
 from pydantic import Field, NonNegativeFloat, NonNegativeInt
 
 from .. import __version__
-from ..config.sections import Metric
 from ..console import without_login
 from ..disk import checksums
+from ..ops.metrics import Metric
 from .typed_json import STRICT, FolderName, Percent, parse, renamed
 
 NAME = "record.json"

@@ -10,9 +10,9 @@ from annotated_types import Predicate
 from pydantic import AliasChoices, ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
-from ..config.sections import is_name
 from ..disk import checksums
 from ..disk.atomic import Unreadable
+from ..options import is_name
 
 T = TypeVar("T")
 STRICT = ConfigDict(strict=True, allow_inf_nan=False)  # of dataclasses that are read

@@ -13,7 +13,7 @@ from ..config.experiment import Experiment
 from ..config.options import Options
 from ..config.section import Section
 from ..config.sections import Above, Attn, BatchSize, Block, Loggers, Name, Optim, Root, Trainer, Trust
-from ..ops.options import Positive, Whole
+from ..options import Positive, Whole
 from ..runs.open import Run
 from ..train.restore import best
 from .calls import mechanisms

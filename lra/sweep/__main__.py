@@ -14,12 +14,11 @@ from hydra.core.plugins import Plugins
 from hydra.core.utils import JobStatus
 from hydra.types import HydraContext, RunMode
 
-from data_prep.base import cores
-
 from ..config.compose import quoted
 from ..config.entry import main
 from ..config.errors import explain
 from ..console import log
+from ..data.source import cores
 from .board import Board
 from .job import FAILED, fail, job
 from .options import SweepOptions

@@ -11,8 +11,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from data_prep import floors
-
 from ..config.compose import compose, quoted
 from ..config.compose import mechanism as chosen
 from ..config.experiment import Experiment
@@ -22,6 +20,7 @@ from ..data.store import StoreError
 from ..runs import identity, record, tables
 from ..runs.folder import settle
 from ..train.aliases import aliases
+from ..train.floors import floors_of
 from .estimate import records
 from .options import SweepOptions
 from .plan import Run, disk, planned, seconds, study
@@ -41,7 +40,7 @@ class Entry:
         experiment: name of conf/experiment.
         run: seed of phase two without a rate.
         keys: outside attn that are part of the label.
-        choices: of the run, see ``identity.choices``.
+        choices: of the run, see ``Experiment.choices``.
         options: of the run.
     """
 
@@ -217,7 +216,7 @@ class Board:
             if task.vocab is not None and bag.read(bag.path(options.task_data(), task.metric)) is None:
                 log(f"{name}: fitting the bag of tokens")
                 try:
-                    floors.of(options)
+                    floors_of(options)
                 except StoreError as error:
                     log(f"{name}: no bag of tokens, {error}")
 

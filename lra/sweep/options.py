@@ -9,7 +9,7 @@ from pydantic import Field
 from ..config.options import Options
 from ..config.section import Section
 from ..config.sections import Above, Least, Name, Protocol, Seeds, Some
-from ..ops.options import Whole
+from ..options import Whole
 
 
 class Search(Section):

@@ -12,7 +12,7 @@ from typing import Any
 
 from ..config.compose import compose, folders, quoted
 from ..config.experiment import Experiment
-from ..runs import checkpoint, identity, record
+from ..runs import checkpoint, record
 from ..runs.folder import settle
 from ..train.callbacks import clock
 from ..train.plan import resolve
@@ -141,13 +141,13 @@ def planned(
         deadline: of measurements, see ``estimate``.
 
     Returns:
-        A run for each seed, and their choices, see ``identity.choices``.
+        A run for each seed, and their choices, see ``Experiment.choices``.
 
     Raises:
         ValueError: no model or source can be made of the options.
     """
     plan = resolve(composed)
-    choices = identity.choices(plan.experiment, plan.data.source.provenance)
+    choices = plan.experiment.choices(plan.data.source.provenance)
     left = not all((plan.folder(seed) / record.NAME).exists() for seed in composed.seeds)
     seconds, basis = estimate(plan, choices, known, deadline) if left else (None, "unknown")
     runs = [

@@ -42,7 +42,7 @@ def run_seeds(plan: Plan) -> None:
         log(f"{plan.title}: this processor has no AMX, hence trainer.precision=fp32; trainer.force_bf16=true for bf16")
     if experiment.data.pad == "compact" and data.pad != "compact":
         log(f"{plan.title}: rows keep their padding, because the result depends on where it is: data.pad=batch")
-    choices = identity.choices(experiment, data.source.provenance)
+    choices = experiment.choices(data.source.provenance)
     for seed in experiment.seeds:
         run_seed(plan, int(seed), choices)
 

@@ -21,11 +21,10 @@ from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-from data_prep.base import cores
-
 from ..config.compose import folders
 from ..config.errors import Told
 from ..config.experiment import Experiment
+from ..data.source import cores
 
 T = TypeVar("T")
 GLOO = "gloo/transport"  # of a plain RuntimeError of gloo, whose peer is gone

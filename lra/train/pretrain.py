@@ -27,7 +27,7 @@ def phase_one(plan: Plan, run: Run) -> Pretraining:
     Raises:
         ValueError: a checkpoint or record cannot be used, or ``pretrain.from`` is of another phase one.
     """
-    choices = identity.choices(plan.experiment, plan.data.source.provenance) | {"seed": run.seed}
+    choices = plan.experiment.choices(plan.data.source.provenance) | {"seed": run.seed}
     folder, fingerprint = run.folder / pretraining.FOLDER, pretraining.fingerprint(choices)
     done = distributed.on_rank_zero(lambda: before(plan.experiment, folder, choices))
     if done:

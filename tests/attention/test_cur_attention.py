@@ -8,10 +8,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from lra.attention import cur_attention
 from lra.attention.base import Sizes
 from lra.attention.cur import CUR
 from lra.attention.cur_plus import CURPlus
+from lra.ops.cur import cur_attention
 from lra.ops.pinv import cubic
 
 N, H, L, D, E = 3, 2, 24, 8, 6

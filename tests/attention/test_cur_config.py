@@ -11,7 +11,6 @@ from lra.attention.cur import CUR
 from lra.attention.cur_plus import CURPlus
 from lra.config.compose import compose
 from lra.ops import cur
-from lra.runs import identity
 from lra.runs.open import Run, unflatten
 from lra.studies.graft import TransferOptions, experiments
 
@@ -58,14 +57,14 @@ def test_what_is_said_holds_and_is_part_of_the_label_if_it_changes_anything(pool
 @pytest.mark.parametrize("pool", ["mean", "cls"])
 def test_choices_hold_what_it_comes_to(pool):
     said = config("cur_abs", f"model.pool={pool}", f"attn.class_token={str(pool == 'cls').lower()}")
-    follows = identity.choices(config("cur_abs", f"model.pool={pool}"), {})
-    assert follows == identity.choices(said, {}) and follows["attn.class_token"] is (pool == "cls")
+    follows = config("cur_abs", f"model.pool={pool}").choices({})
+    assert follows == said.choices({}) and follows["attn.class_token"] is (pool == "cls")
 
 
 def test_a_transfer_follows_its_run_and_old_runs_stay_what_they_were():
     told = {"study": "s", "task": "listops", "protocol": "paper", "budget": "smoke", "label": "x", "seed": 0}
     for pool in ("mean", "cls"):
-        choices = identity.choices(config("cur_abs", f"model.pool={pool}"), {}) | {"attn.class_token": False}
+        choices = config("cur_abs", f"model.pool={pool}").choices({}) | {"attn.class_token": False}
         run = Run(Path("x"), choices, SimpleNamespace(**told))
         assert run.configuration("data").attn.get("class_token") is False
         assert unflatten(choices)["attn"]["class_token"] is False

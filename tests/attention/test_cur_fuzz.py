@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from lra.attention import cur_attention
+from lra.ops.cur import cur_attention
 from lra.ops.precision import at_least_float32
 from lra.ops.selection import PAIRINGS, SCORES
 

@@ -25,7 +25,7 @@ from lra.config.experiment import Experiment
 from lra.config.help import manual
 from lra.data.datamodule import Batch
 from lra.disk import atomic
-from lra.runs import evaluations, identity
+from lra.runs import evaluations
 from lra.runs.folder import settle
 from lra.train import lit_module as module
 from lra.train.__main__ import train
@@ -168,7 +168,7 @@ def test_two_classes_of_one_name_are_two_configurations(tmp_path, data_root, mon
     home = first.home / "seed-0"
     assert home == second.home / "seed-0"
     home.mkdir(parents=True)
-    choices = [identity.choices(made, made.task_data().source.provenance) for made in (first, second)]
+    choices = [made.choices(made.task_data().source.provenance) for made in (first, second)]
     atomic.write(home / "config.yaml", yaml.safe_dump(choices[0]))
     (home / evaluations.NAME).touch()  # something was made
     settle(home, choices[0])

@@ -15,9 +15,9 @@ from lra.config.calls import options
 from lra.config.compose import compose
 from lra.config.experiment import Experiment
 from lra.config.section import typed
-from lra.ops.options import Positive, Range, one_of
 from lra.ops.pinv import cubic
 from lra.ops.selection import Score
+from lra.options import Positive, Range, one_of
 from lra.runs import identity
 from lra.runs.folder import claim
 from lra.train.plan import resolve
@@ -37,24 +37,22 @@ def test_what_is_of_its_type_stays_as_it_is(words):
 def test_the_fingerprint_of_a_default_configuration():
     """Of the data's provenance as well, which is why a change of either is a change here."""
     made = compose(Experiment, ["task=listops", "attn=cur_abs", "data.pad=none"])
-    choices = identity.choices(made, made.task_data().source.provenance)
+    choices = made.choices(made.task_data().source.provenance)
     assert identity.fingerprint(choices | {"seed": 0}) == "56ccfbe935ff439e"
 
 
 def test_words_for_no_and_yes_are_truth_values():
     no, false = (config("cur_abs", f"attn.copy_rv={word}", "attn.class_token=off") for word in ("no", "false"))
     assert no.attn.get("copy_rv") is False and no.attn.get("class_token") is False
-    assert no.label == false.label == "cur_abs-copy_rv=False" and identity.choices(no, {}) == identity.choices(
-        false, {}
-    )
+    assert no.label == false.label == "cur_abs-copy_rv=False" and no.choices({}) == false.choices({})
     yes, default = config("cur_abs", "attn.copy_rv=yes"), config("cur_abs")
-    assert yes.label == default.label == "cur_abs" and identity.choices(yes, {}) == identity.choices(default, {})
+    assert yes.label == default.label == "cur_abs" and yes.choices({}) == default.choices({})
 
 
 def test_whole_numbers_for_real_ones_become_real():
     one, other = (config("sinkhorn", f"attn.temperature={word}", f"optim.lr={word}") for word in ("2", "2.0"))
     assert one.label == other.label == "sinkhorn-temperature=2.0" and type(one.optim.lr) is float
-    assert json.dumps(identity.choices(one, {})) == json.dumps(identity.choices(other, {}))
+    assert json.dumps(one.choices({})) == json.dumps(other.choices({}))
     assert type(config("cur_abs", "optim.warmup_power=2").optim.warmup_power) is int
 
 

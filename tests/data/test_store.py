@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 import torch
 
-from data_prep.base import Source
 from lra.data import store
+from lra.data.source import Source
 from lra.data.store import ExampleChunk, Split, StoreError, load, verify, write
 from lra.disk import checksums
 

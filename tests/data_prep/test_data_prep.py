@@ -7,8 +7,8 @@ import sys
 import pytest
 
 from data_prep import __main__ as command
-from data_prep.base import Source
 from data_prep.listops import ListOps
+from lra.data.source import Source
 
 
 @pytest.fixture

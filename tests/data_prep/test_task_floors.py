@@ -23,12 +23,12 @@ def test_a_task_has_its_floors_and_a_record_those_that_are_there(data_root, tmp_
     words = ["task=recall", "budget=smoke", f"data.root={tmp_path}"]
     run = lambda study: train.__wrapped__(config("none", *words, f"runs={tmp_path}", f"study={study}", "seeds=[0]"))
     run("before")
-    monkeypatch.setattr(floors.bag, "EPOCHS", 2)
+    monkeypatch.setattr("lra.data.bag.EPOCHS", 2)
     command(compose(PrepareOptions, words))
     head, line = capsys.readouterr().out.splitlines()
     constant, analytic, floor, bag = map(float, line.split()[1:])
     assert head.split() == list(floors.HEAD) and analytic == 25 and floor == max(constant, 25)
-    monkeypatch.setattr(floors.bag, "fit", lambda *_, **__: pytest.fail("it is fitted once"))
+    monkeypatch.setattr("lra.data.bag.fit", lambda *_, **__: pytest.fail("it is fitted once"))
     command(compose(PrepareOptions, words))
     assert capsys.readouterr().out.splitlines() == [head, line]
     run("after")

@@ -81,8 +81,8 @@ ENTRIES = {
     ),
     "lra.studies.pretrained": Entry("lra.studies.pretrained.__main__", "pretrained", ()),
     "data_prep": Entry("data_prep.__main__", "prepare", ("data_prep.__main__.make", "data_prep.__main__.overview")),
-    "data_prep.floors": Entry("data_prep.floors", "floors", ("data_prep.floors.of",)),
-    "data_prep.show": Entry("data_prep.show", "show", ("data_prep.base.Source.open",)),
+    "data_prep.floors": Entry("data_prep.floors", "floors", ("lra.train.floors.floors_of",)),
+    "data_prep.show": Entry("data_prep.show", "show", ("lra.data.source.Source.open",)),
     "data_prep.bench": Entry("data_prep.bench", "main", ("data_prep.bench.seconds_of_first_call",)),
 }
 

@@ -5,7 +5,7 @@ import copy
 import pytest
 import torch
 
-from lra.attention import cur_attention
+from lra.ops.cur import cur_attention
 from lra.ops.selection import SCORES
 
 pytestmark = pytest.mark.peers

@@ -14,7 +14,7 @@ import wandb_files
 from conftest import config
 
 from lra.integrations.wandb import logger
-from lra.runs import identity, record
+from lra.runs import record
 from lra.train.__main__ import train
 from lra.train.callbacks import Checkpoints
 
@@ -100,7 +100,7 @@ def test_what_a_run_holds(service, data_root, tmp_path):
 
 
 def test_the_logger_is_no_part_of_the_fingerprint():
-    assert identity.choices(config("sdpa", *WORDS), {}) == identity.choices(config("sdpa", *WORDS[2:]), {})
+    assert config("sdpa", *WORDS).choices({}) == config("sdpa", *WORDS[2:]).choices({})
 
 
 @needs_wandb

@@ -21,7 +21,7 @@ EARLIER_FINGERPRINT = "7ad317364123cc0b"
 
 
 def choices(*overrides, attn="cur_abs"):
-    return identity.choices(config(attn, *overrides), {"name": "listops"})
+    return config(attn, *overrides).choices({"name": "listops"})
 
 
 def test_a_move_changes_nothing():
@@ -108,7 +108,7 @@ FINGERPRINTS = {
 
 @pytest.mark.parametrize("overrides", FINGERPRINTS)
 def test_fingerprints_stay(overrides):
-    made = identity.choices(resolve(compose(Experiment, overrides.split())).experiment, {})
+    made = resolve(compose(Experiment, overrides.split())).experiment.choices({})
     assert identity.fingerprint(made | {"seed": 0}) == FINGERPRINTS[overrides]
 
 
@@ -134,7 +134,7 @@ def test_a_run_from_before_is_opened_built_and_not_run_again(earlier):
     assert sum(p.numel() for p in restored.sketch.parameters()) == 209802
     made = compose(Experiment, ["task=listops", "attn=cur_abs", "data.pad=none"])
     data = made.task_data()
-    today = identity.choices(made, data.source.provenance)
+    today = made.choices(data.source.provenance)
     run.check_data(data.source.provenance)
     assert settle(earlier, today) == old != today
     assert record.load(earlier / record.NAME, identity.fingerprints(old | {"seed": 0})) == run.record

@@ -50,7 +50,7 @@ REFUSED = {
     "lra.train.fit.nn.Module": "there is no",
     "lra.data.datamodule.TaskData": "is no part of a model",
     "lra.disk.lock.Owner": "is no part of a model",
-    "data_prep.base.partial": "is no part of a model",
+    "lra.data.source.partial": "is no part of a model",
 }
 
 
@@ -85,7 +85,7 @@ def test_trust_is_of_the_module_that_a_class_was_written_in():
 
 def kept(made, folder):
     """The configuration of a run as it comes back from its config.yaml."""
-    before = identity.choices(made, made.task_data().source.provenance)
+    before = made.choices(made.task_data().source.provenance)
     (folder / "config.yaml").write_text(yaml.safe_dump(before))
     after = config_file.read(folder / "config.yaml")
     assert after == before and identity.fingerprint(after) == identity.fingerprint(before)

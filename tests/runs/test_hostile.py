@@ -122,7 +122,7 @@ def test_a_configuration_is_refused_in_a_line_and_ends_no_sweep(reason, tmp_path
 
 @pytest.mark.parametrize("trust", ["lra", "lra.disk.atomic", "data_prep", ["os", "lra.disk"]])
 def test_no_trust_opens_the_whole_suite(trust):
-    for target in ("lra.disk.atomic.write", "data_prep.base.Source.__init__", "lra.sweep.job.fail"):
+    for target in ("lra.disk.atomic.write", "lra.data.source.Source.__init__", "lra.sweep.job.fail"):
         with pytest.raises(ValueError, match=r"is no part of a model|is not of this suite|there is no"):
             config_file.check_trust({"attn._target_": target}, "config.yaml", trust)
 

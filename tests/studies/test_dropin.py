@@ -291,7 +291,7 @@ def finished(tmp_path, data_root):
         data.setup()
         folder = tmp_path / "runs" / attn / "seed-0"
         folder.mkdir(parents=True)
-        choices = identity.choices(cfg, data.source.provenance)
+        choices = cfg.choices(data.source.provenance)
         (folder / "config.yaml").write_text(OmegaConf.to_yaml(OmegaConf.create(dict(choices))))
         torch.manual_seed(0)
         torch.save(cfg.classifier().state_dict(), folder / "best.ckpt")

@@ -276,7 +276,7 @@ def test_a_mechanism_with_weights_of_its_own_has_them_refused(runs, copy):
     (one,), cfg = finished(home), words(runs, "attn=nystrom", "attn.landmarks=8", run=home)
     source, target = experiments(one, cfg)
     torch.save(graft(one, source, target)[1].state_dict(), home / "best.ckpt")
-    rewrite(home, identity.choices(target, {}))
+    rewrite(home, target.choices({}))
     with pytest.raises(ValueError, match=r"cur_step has no place for blocks.0.mixer.attention.conv.weight, blocks.1"):
         models(runs, "attn=cur_step", run=home)
 

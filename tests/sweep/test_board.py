@@ -14,7 +14,6 @@ import pytest
 import yaml
 from conftest import MECHANISMS
 
-from data_prep import floors
 from lra.config import CONF
 from lra.config.compose import compose
 from lra.config.experiment import Experiment
@@ -102,7 +101,7 @@ def board(tmp_path, monkeypatch, capfd, data_root):
     """A function that runs the command with other words and launch, for two tiny tasks; returns its last line, stdout
     and stderr."""
     monkeypatch.setattr(leader, "EVERY", 0.01)
-    monkeypatch.setattr(floors.bag, "EPOCHS", 1)
+    monkeypatch.setattr("lra.data.bag.EPOCHS", 1)
 
     def start(launch, *words):
         monkeypatch.setattr(leader, "launch", lambda runs, *_: launch(runs))

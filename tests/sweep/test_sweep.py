@@ -18,7 +18,7 @@ from lra.config import CONF
 from lra.config.compose import compose
 from lra.config.experiment import Experiment
 from lra.disk import lock
-from lra.runs import identity, record
+from lra.runs import record
 from lra.sweep import __main__ as leader
 from lra.sweep import job, plan, progress
 from lra.sweep.estimate import START
@@ -170,7 +170,7 @@ def test_plan_counts_what_is_left_and_says_what_its_time_is_based_on(four, tmp_p
     assert f"about {max(1, round(4 * 16 * 86922 / 2**20))} MB" in text
 
     planned = resolve(compose(Experiment, list(runs[0].overrides)))
-    written = identity.choices(planned.experiment, planned.data.source.provenance)
+    written = planned.experiment.choices(planned.data.source.provenance)
     finish(runs[0], device=device_name("cpu"), step_ms=100.0, n_val=64)
     (runs[0].folder / "config.yaml").write_text(yaml.safe_dump(written | {"optim.lr": 0.001}))
     again = plan.expand(made, threads=None)[0]

@@ -23,7 +23,7 @@ def test_bf16_on_a_cpu_needs_amx_or_force(monkeypatch, amx, asked, force):
     assert plan.experiment.trainer.precision == used and plan.widened == (used != asked)
     assert made.trainer.precision == asked  # the caller's own is not changed
     plain = resolve(config("cur_abs", f"trainer.precision={used}", "trainer.force_bf16=true", "trainer.device=cpu"))
-    prints = [identity.fingerprint(identity.choices(made.experiment, {})) for made in (plan, plain)]
+    prints = [identity.fingerprint(made.experiment.choices({})) for made in (plan, plain)]
     assert prints[0] == prints[1]
 
 

@@ -243,9 +243,9 @@ def test_a_loss_that_is_not_finite_in_phase_one_ends_the_seed(data_root, tmp_pat
 
 def test_another_objective_is_another_run_and_none_is_the_run_from_before():
     def made(*words):
-        return identity.fingerprint(identity.choices(smoke("runs", *words), {}))
+        return identity.fingerprint(smoke("runs", *words).choices({}))
 
-    plain = identity.choices(smoke("runs"), {})
+    plain = smoke("runs").choices({})
     assert plain["pretrain.objective"] == "none"
     assert made() == identity.fingerprint({k: v for k, v in plain.items() if not k.startswith("pretrain.")})
     prints = {made(), *(made("pretrain=masked", *more) for more in ((), ("pretrain.ratio=0.2",), ("pretrain.lr=0.1",)))}

@@ -10,7 +10,7 @@ from lightning.pytorch.loggers import WandbLogger
 from lightning.pytorch.utilities import rank_zero_only
 
 from ...config.experiment import Experiment
-from ...ops.options import Range
+from ...options import Range
 from ...runs import evaluations
 from ...runs.record import RunRecord, git_commit
 from .run import Mode, check, close_service, first_line, open_run, tell

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ...console import log, pip_install
-from ...ops.options import one_of
+from ...options import one_of
 
 Mode = Literal["online", "offline", "disabled"]
 

@@ -7,7 +7,7 @@ from annotated_types import MinLen
 
 from ...config.options import Options
 from ...config.sections import Root, Some, Threads, Trust, listed
-from ...ops.options import Positive, Range, Whole
+from ...options import Positive, Range, Whole
 
 
 class DropinOptions(Options):

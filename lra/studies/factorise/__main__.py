@@ -14,7 +14,7 @@ from ...config.options import Options
 from ...config.sections import Some
 from ...console import log
 from ...disk import atomic
-from ...ops.options import Positive, Whole
+from ...options import Positive, Whole
 from . import chord
 from .matrices import EXTRA, KINDS
 from .table import Result, markdown, picture, terminal

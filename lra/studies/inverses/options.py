@@ -5,7 +5,7 @@ from typing import Annotated, ClassVar, Literal
 
 from ...config.options import Options
 from ...config.sections import Root, Some, Threads, Trust
-from ...ops.options import Positive, Range, Whole
+from ...options import Positive, Range, Whole
 
 
 class InversesOptions(Options):

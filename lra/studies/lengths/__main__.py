@@ -10,7 +10,7 @@ from ...config.entry import main
 from ...config.options import Options
 from ...config.sections import Least, Name, Number, Protocol, Seeds, Some, distinct
 from ...console import log
-from ...ops.options import Range
+from ...options import Range
 from ...runs.open import scan
 from ...sweep.__main__ import carry_out
 from ...sweep.options import Grid, SweepOptions

@@ -5,8 +5,8 @@ from typing import ClassVar, Literal
 
 from ...config.options import Options
 from ...config.sections import Above, Device, Some
-from ...ops.options import Positive, Whole
 from ...ops.selection import Pairing
+from ...options import Positive, Whole
 
 
 class PretrainedOptions(Options):

@@ -12,7 +12,7 @@ from ...config.options import Options
 from ...config.sections import BatchSize, Device, Root, Some, Threads, Trust
 from ...console import log
 from ...disk import atomic
-from ...ops.options import Positive, Whole
+from ...options import Positive, Whole
 from ...runs.open import Run, finished
 from ...runs.record import git_commit
 from ...train.restore import trained

@@ -7,8 +7,8 @@ from typing import Literal
 
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
 
-from ...config.sections import Metric
 from ...disk import checksums
+from ...ops.metrics import Metric
 from ...runs import typed_json
 from ...runs.typed_json import FolderName, Percent
 

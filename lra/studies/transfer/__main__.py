@@ -44,7 +44,7 @@ def exchange(run: Run, options: TransferOptions) -> None:
         raise ValueError(f"trainer.devices must be 1 here, not {plan.processes.count}: a transfer is one process")
     plan.data.setup()
     run.check_data(plan.data.source.provenance)
-    choices = identity.choices(plan.experiment, plan.data.source.provenance)
+    choices = plan.experiment.choices(plan.data.source.provenance)
     exact, grafted = graft(run, source, target)
     weights = hashlib.sha256(run.weights.read_bytes()).hexdigest()[:16]
     choices |= {"weights": weights, "steps": options.steps, "examples": options.examples, "spectrum": options.spectrum}

@@ -7,8 +7,8 @@ from typing import Any, Literal
 
 from pydantic import NonNegativeInt
 
-from ...config.sections import Metric
 from ...disk import checksums
+from ...ops.metrics import Metric
 from ...runs import typed_json
 from ...runs.record import Baseline
 from ...runs.typed_json import FolderName, Percent

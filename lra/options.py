@@ -1,5 +1,6 @@
 """Choices and ranges of options: ``Literal`` lists choices, ``Annotated`` with a ``Range`` bounds numbers."""
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any, get_args
@@ -64,3 +65,9 @@ def in_range(name: str, value: float, bounds: Range, most: str = "") -> None:
     if value not in bounds:
         what = f" ({most})" if most else ""
         raise ValueError(f"{name} must be {str(bounds).removeprefix('of ')}{what}, not {value}")
+
+
+def is_name(text: str) -> bool:
+    """Whether a text can be the name of a folder on every system."""
+    plain = re.fullmatch(r"[^/\\\x00-\x1f\x7f]{1,150}", text)
+    return plain is not None and text.strip(". ") != "" and text.strip() == text

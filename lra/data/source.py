@@ -19,10 +19,10 @@ import numpy as np
 import rich.progress
 from rich.console import Console
 
-from lra.console import log, without_login
-from lra.data.store import ExampleChunk, Split, StoreError, load, write
-from lra.disk import lock
-from lra.disk.atomic import NO_ROOM
+from ..console import log, without_login
+from ..disk import lock
+from ..disk.atomic import NO_ROOM
+from .store import ExampleChunk, Split, StoreError, load, write
 
 Progress = Callable[[str, int, int | None], None]  # (name of the work, number done, total number or None)
 SECONDS_BETWEEN_LINES = 10

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from lra.config import CONF
-from lra.ops.options import Positive, Range, in_range
+from lra.options import Positive, Range, in_range
 
 FILES = sorted((CONF.parent / "lra/ops").rglob("*.py"))
 

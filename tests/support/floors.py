@@ -1,0 +1,95 @@
+"""python -m tests.support.floors: the folders of the suite by floor, what each imports, and the longest chain.
+
+A node is a folder of ``lra`` with all folders below it, ``data_prep``, or ``lra``: the package's own files, which
+every module imports by being in the package. Imports inside functions count as all others do.
+"""
+
+import ast
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+FLOORS = [
+    {"lra"},
+    {"ops", "disk"},
+    {"attention", "model", "data"},
+    {"config"},
+    {"runs", "train"},
+    {"sweep", "bench", "maps", "report", "integrations", "laws", "data_prep"},
+    {"studies"},
+]
+FLOOR = {folder: number for number, folders in enumerate(FLOORS) for folder in folders}
+
+
+def folder(module: str) -> str:
+    """The node of a module: lra.attention.cur -> attention, lra.console -> lra."""
+    top, *rest = module.split(".")
+    return rest[0] if top == "lra" and rest and (ROOT / "lra" / rest[0]).is_dir() else top
+
+
+@cache
+def imports() -> dict[str, set[str]]:
+    """Module -> the modules of the suite that it imports, and the packages that it lies in, which Python imports."""
+    paths = {_name(path): path for top in ("lra", "data_prep") for path in sorted((ROOT / top).rglob("*.py"))}
+    found = {}
+    for module, path in paths.items():
+        parts = module.split(".")
+        named = {".".join(parts[:end]) for end in range(1, len(parts))}
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                named |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                package = parts if path.stem == "__init__" else parts[:-1]
+                base = package[: len(package) + 1 - node.level] if node.level else []
+                whole = ".".join([*base, *filter(None, [node.module])])
+                named |= {whole, *(f"{whole}.{alias.name}" for alias in node.names)}
+        found[module] = (named & paths.keys()) - {module}
+    return found
+
+
+def _name(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def chain() -> list[str]:
+    """The modules at which the longest chain of imports enters another folder.
+
+    A chain goes from module to module. Its length is the number of folders that it enters, its first included; a
+    folder that it leaves and enters again counts twice.
+
+    Raises:
+        ValueError: modules of several folders import each other in a circle.
+    """
+    depth, then = dict.fromkeys(imports(), 1), {}
+    grown = True
+    while grown:
+        grown = False
+        for module, targets in imports().items():
+            for target in sorted(targets):
+                found = depth[target] + (folder(target) != folder(module))
+                if found > len(depth):
+                    raise ValueError(f"{module} and {target} are in a circle")
+                if found > depth[module]:
+                    depth[module], then[module], grown = found, target, True
+    module = max(depth, key=depth.get)
+    entered = [module]
+    while module := then.get(module):
+        if folder(module) != folder(entered[-1]):
+            entered.append(module)
+    return entered
+
+
+def picture() -> str:
+    """A line for each folder, the highest floor first: its floor, its name and the folders that it imports."""
+    reached = {name: set() for name in FLOOR}
+    for module, targets in imports().items():
+        reached[folder(module)] |= {folder(target) for target in targets} - {folder(module), "lra"}
+    order = sorted(FLOOR, key=lambda name: (-FLOOR[name], name))
+    lines = [f"{FLOOR[name]}  {name:<14}{'  '.join(filter(reached[name].__contains__, order))}" for name in order]
+    lines += ["", f"longest chain: {len(chain())} folders", *(f"   {module}" for module in chain())]
+    return "\n".join(map(str.rstrip, lines))
+
+
+if __name__ == "__main__":
+    print(picture())
