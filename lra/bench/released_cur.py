@@ -11,7 +11,7 @@ from ..options import Range, Whole, in_range, one_of
 Score = Literal["sum", "abs", "embed", "step", "random"]
 
 
-class Published(Attention):
+class ReleasedCUR(Attention):
     """CURformer's released formulation (Francois et al. 2025): every factor is dense, U is taken from the softmaxed C.
 
     Positions are kept by a full sort of the scores (``sum``, ``abs``, ``embed``, ``random``) or at a fixed stride

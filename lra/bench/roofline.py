@@ -24,7 +24,7 @@ from ..attention.cur import CUR
 from ..attention.nystrom import Nystrom
 from ..attention.sdpa import SDPA
 from ..attention.softmax import Softmax
-from .released_cur import Published
+from .released_cur import ReleasedCUR
 from .sdpa_backends import Exact
 
 
@@ -46,7 +46,7 @@ def flops(attention: nn.Module, G: int, n: int, d: int, *, backward: bool) -> in
     if isinstance(attention, Exact | SDPA | Softmax):
         return (14 if backward else 4) * G * n * n * d
     match attention:
-        case Published():
+        case ReleasedCUR():
             m, steps = attention.count, attention.steps
         case CUR() | Nystrom():
             m = attention.options.count if isinstance(attention, CUR) else attention.landmarks

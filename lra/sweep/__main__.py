@@ -22,7 +22,7 @@ from ..data.source import cores
 from .board import Board
 from .job import FAILED, fail, job
 from .options import SweepOptions
-from .plan import Run, describe, expand, study
+from .plan import PlannedRun, describe, expand, study
 from .progress import ENDED, EVERY, Watch, outcome, state, steps
 from .window import Window
 
@@ -125,7 +125,9 @@ def workers() -> tuple[int | None, int | None]:
     return wanted, max(1, cores() // wanted)
 
 
-def complete(runs: list[Run], options: SweepOptions, at_once: int | None, threads: int | None, window: Window) -> None:
+def complete(
+    runs: list[PlannedRun], options: SweepOptions, at_once: int | None, threads: int | None, window: Window
+) -> None:
     """Launch the remaining runs until all have ended.
 
     Runs of another sweep are waited for, and launched if that sweep dies.
@@ -151,7 +153,7 @@ def complete(runs: list[Run], options: SweepOptions, at_once: int | None, thread
 
 
 def launch(
-    runs: list[Run], options: SweepOptions, at_once: int | None, threads: int | None, window: Window
+    runs: list[PlannedRun], options: SweepOptions, at_once: int | None, threads: int | None, window: Window
 ) -> str | None:
     """Hand runs to hydra's launcher, as hydra does for -m.
 

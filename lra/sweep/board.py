@@ -23,7 +23,7 @@ from ..train.aliases import aliases
 from ..train.floors import floors_of
 from .estimate import records
 from .options import SweepOptions
-from .plan import Run, disk, planned, seconds, study
+from .plan import PlannedRun, disk, planned, seconds, study
 from .progress import state
 from .search import decide
 
@@ -46,12 +46,12 @@ class Entry:
 
     mechanism: str
     experiment: str
-    run: Run
+    run: PlannedRun
     keys: tuple[str, ...]
     choices: dict[str, Any]
     options: Experiment
 
-    def at(self, rate: float, seed: int, *, search: bool) -> Run:
+    def at(self, rate: float, seed: int, *, search: bool) -> PlannedRun:
         """The run of a seed at a rate, in phase one if ``search``, else in phase two."""
         home, label = self.run.folder.parents[2], self.run.label
         keys = self.keys
@@ -149,7 +149,7 @@ class Board:
                 scores[rate] = None if result.status == "diverged" or result.collapsed else result.val
         return scores
 
-    def result(self, entry: Entry, run: Run, rate: float) -> record.RunRecord | None:
+    def result(self, entry: Entry, run: PlannedRun, rate: float) -> record.RunRecord | None:
         """The record of a run that has ended, here or where its published record comes from; None if there is none.
 
         A published run of another configuration counts as none.
@@ -171,7 +171,7 @@ class Board:
         self.foreign[path] = identity.difference(found.choices, choices)
         return None
 
-    def progress(self, entry: Entry) -> tuple[list[Run], float | None]:
+    def progress(self, entry: Entry) -> tuple[list[PlannedRun], float | None]:
         """What is left of one mechanism on one task.
 
         Returns:
@@ -184,7 +184,7 @@ class Board:
         seeds = [entry.at(chosen, seed, search=False) for seed in self.options.seeds]
         return [run for run in seeds if not self.result(entry, run, chosen)], chosen
 
-    def rounds(self, at_once: int | None) -> Iterator[list[Run]]:
+    def rounds(self, at_once: int | None) -> Iterator[list[PlannedRun]]:
         """Yield the runs to launch next, mechanism by mechanism, until none is left.
 
         A round has runs of the first mechanisms that have any left: of as many mechanisms as give each worker
@@ -196,7 +196,7 @@ class Board:
         tried: set[Path] = set()
         self._fit_bags()
         while True:
-            runs: list[Run] = []
+            runs: list[PlannedRun] = []
             for entries in self.entries.values():
                 left = [run for entry in entries for run in self.progress(entry)[0] if run.folder not in tried]
                 # phase one first, since phase two of the same task waits for it
@@ -274,7 +274,7 @@ def label_keys(options: Iterable[str]) -> tuple[str, ...]:
     return tuple(k for k in keys if k != "attn" and not within(k, "attn") and not any(within(k, g) for g in keys))
 
 
-def _time(runs: list[Run], threads: int) -> str:
+def _time(runs: list[PlannedRun], threads: int) -> str:
     """The time of runs on one core."""
     if (total := seconds(runs)) is None:
         return "time unknown"
@@ -282,7 +282,7 @@ def _time(runs: list[Run], threads: int) -> str:
     return f"about {minutes:.0f} core-minutes" if minutes < 600 else f"about {minutes / 60:.1f} core-hours"
 
 
-def _together(runs: list[Run], at_once: int | None) -> str:
+def _together(runs: list[PlannedRun], at_once: int | None) -> str:
     if not at_once or (total := seconds(runs)) is None:
         return ""
     return f", {total / at_once / 3600:.1f} hours with {at_once} at once"

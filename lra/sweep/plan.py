@@ -21,7 +21,7 @@ from .options import SweepOptions
 
 
 @dataclass(frozen=True, kw_only=True)
-class Run:
+class PlannedRun:
     """One seed of one configuration.
 
     Args:
@@ -85,7 +85,7 @@ def _literal(value: object) -> str:
     return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def expand(options: SweepOptions, *, threads: int | None) -> tuple[list[Run], list[str]]:
+def expand(options: SweepOptions, *, threads: int | None) -> tuple[list[PlannedRun], list[str]]:
     """List the runs of a sweep.
 
     Args:
@@ -131,7 +131,7 @@ def expand(options: SweepOptions, *, threads: int | None) -> tuple[list[Run], li
 
 def planned(
     composed: Experiment, overrides: Sequence[str], known: list, deadline: float
-) -> tuple[list[Run], dict[str, Any]]:
+) -> tuple[list[PlannedRun], dict[str, Any]]:
     """Plan the seeds of one configuration.
 
     Args:
@@ -151,7 +151,7 @@ def planned(
     left = not all((plan.folder(seed) / record.NAME).exists() for seed in composed.seeds)
     seconds, basis = estimate(plan, choices, known, deadline) if left else (None, "unknown")
     runs = [
-        Run(
+        PlannedRun(
             overrides=(*overrides, f"seeds=[{seed}]"),
             task=composed.task.name,
             label=composed.label,
@@ -168,7 +168,7 @@ def planned(
     return runs, choices
 
 
-def describe(runs: list[Run], options: SweepOptions, at_once: int | None) -> Iterable[str]:
+def describe(runs: list[PlannedRun], options: SweepOptions, at_once: int | None) -> Iterable[str]:
     """Describe the plan in lines: finished and remaining runs, their time and its basis, their disk space.
 
     Args:
@@ -192,7 +192,7 @@ def describe(runs: list[Run], options: SweepOptions, at_once: int | None) -> Ite
         yield disk(left, options)
 
 
-def disk(runs: list[Run], options: SweepOptions) -> str:
+def disk(runs: list[PlannedRun], options: SweepOptions) -> str:
     """Describe the disk space that runs take, and the free space, in one line."""
     runs_folder = options.runs.absolute()
     free = shutil.disk_usage(next(p for p in (runs_folder, *runs_folder.parents) if p.exists())).free
@@ -201,7 +201,7 @@ def disk(runs: list[Run], options: SweepOptions) -> str:
     return f"  disk: about {max(1, round(size / 2**20)):,} MB, {free / 2**30:,.1f} GB free{short}"
 
 
-def seconds(runs: list[Run]) -> float | None:
+def seconds(runs: list[PlannedRun]) -> float | None:
     """The time of runs one after the other, each a process of its own; None if a task has no estimate.
 
     A run without an estimate counts as the mean of the other runs of its task.
@@ -216,7 +216,7 @@ def seconds(runs: list[Run]) -> float | None:
     return total
 
 
-def _time(runs: list[Run]) -> str:
+def _time(runs: list[PlannedRun]) -> str:
     if not runs:
         return "nothing to do"
     if (total := seconds(runs)) is None:

@@ -15,14 +15,14 @@ from ..disk.atomic import Unreadable, content
 from ..runs import evaluations, record
 from ..train.callbacks import clock
 from .job import FAILED
-from .plan import Run
+from .plan import PlannedRun
 
 EVERY = 1.0  # seconds between reads
 LINE_EVERY = 60.0  # seconds after which the summary is logged again if the output is no terminal
 ENDED = ("done", "diverged", "failed")
 
 
-def state(run: Run) -> str:
+def state(run: PlannedRun) -> str:
     """Read the state of a run: done | diverged | failed | running | left."""
     if (run.folder / record.NAME).exists():
         try:
@@ -34,7 +34,7 @@ def state(run: Run) -> str:
     return "running" if lock.holder(run.folder / lock.NAME) else "left"
 
 
-def outcome(run: Run) -> str:
+def outcome(run: PlannedRun) -> str:
     """Describe the result of a run that ended, or the reason why it has none."""
     if (run.folder / record.NAME).exists():
         try:
@@ -48,7 +48,7 @@ def outcome(run: Run) -> str:
         return f"failed, {run.folder / FAILED} does not hold the reason: {error}"
 
 
-def steps(run: Run) -> int:
+def steps(run: PlannedRun) -> int:
     """Read the number of steps up to the last evaluation."""
     with contextlib.suppress(ValueError, IndexError):
         return int(content(run.folder / evaluations.NAME).splitlines()[-1].split(b",")[0])
@@ -58,7 +58,7 @@ def steps(run: Run) -> int:
 class Watch:
     """A progress display while the block runs: a bar in a terminal, log lines elsewhere."""
 
-    def __init__(self, runs: list[Run]):
+    def __init__(self, runs: list[PlannedRun]):
         self.console, self.bar = Console(file=sys.stderr), None
         self.states = {}
         self.add(runs)
@@ -75,7 +75,7 @@ class Watch:
         self.thread.start()
         return self
 
-    def add(self, runs: list[Run]) -> None:
+    def add(self, runs: list[PlannedRun]) -> None:
         """Display further runs."""
         self.states = self.states | {run: state(run) for run in runs}
         self.work = self._work()
@@ -131,5 +131,5 @@ class Watch:
         )
 
 
-def _weight(run: Run) -> float:
+def _weight(run: PlannedRun) -> float:
     return run.seconds or 1.0

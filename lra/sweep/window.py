@@ -6,7 +6,7 @@ import threading
 import time
 
 from .estimate import START
-from .plan import Run
+from .plan import PlannedRun
 from .progress import EVERY, state, steps
 
 ENDING = 15.0, 0.2  # seconds, and the share of a short window, for runs to stop and for what is written then
@@ -43,17 +43,17 @@ class Window:
         self.over = True
         os.kill(os.getpid(), signal.SIGINT)
 
-    def settle(self, runs: list[Run]) -> None:
+    def settle(self, runs: list[PlannedRun]) -> None:
         """Wait, not for long, for runs that were told to stop and end after their step."""
         last = time.monotonic() + ENDING[0]
         while any(state(run) == "running" for run in runs) and time.monotonic() < last:
             time.sleep(EVERY)
 
-    def latest(self, run: Run) -> float | None:
+    def latest(self, run: PlannedRun) -> float | None:
         """The time at which a run has to start to reach its next checkpoint, None for any; unknown runs take none."""
         return None if self.end is None else self.end - START - (run.seconds or 0.0) * run.eval_every / run.steps
 
-    def worth(self, runs: list[Run]) -> list[Run]:
+    def worth(self, runs: list[PlannedRun]) -> list[PlannedRun]:
         """Those to start now, in their order, those that reach their end first."""
         if self.end is None:
             return runs

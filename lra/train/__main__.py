@@ -7,7 +7,7 @@ from ..runs import checkpoint, identity, record
 from ..runs.folder import claim, writing
 from . import data_check, diagnostics, distributed
 from .fit import fit
-from .plan import Plan, Run, resolve
+from .plan import Plan, SeedPlan, resolve
 
 
 @main(Experiment)
@@ -53,7 +53,9 @@ def run_seed(plan: Plan, seed: int, choices: dict) -> None:
     with distributed.within_rank_zero(claim(folder, title, choices)) as claimed:
         if claimed is None:
             return
-        run = Run(seed=seed, folder=folder, title=title, fingerprints=identity.fingerprints(claimed | {"seed": seed}))
+        run = SeedPlan(
+            seed=seed, folder=folder, title=title, fingerprints=identity.fingerprints(claimed | {"seed": seed})
+        )
         if distributed.on_rank_zero(lambda: done_before(run)):
             return
         with writing(folder):
@@ -65,7 +67,7 @@ def run_seed(plan: Plan, seed: int, choices: dict) -> None:
         log(f"{title}: {diagnostics.COLLAPSED}")
 
 
-def done_before(run: Run) -> bool:
+def done_before(run: SeedPlan) -> bool:
     """Whether a run has its record. Raises ValueError if that is damaged or of another run."""
     path = run.folder / record.NAME
     if not path.exists():

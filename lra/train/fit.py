@@ -10,11 +10,11 @@ from ..runs import checkpoint, record
 from . import diagnostics, machine, pretrain
 from .lit_module import LitClassifier
 from .phase import NOT_BEGUN, run_phase
-from .plan import Plan, Run
+from .plan import Plan, SeedPlan
 from .trainer import lit_classifier
 
 
-def fit(plan: Plan, run: Run, model: nn.Module | None = None) -> record.RunRecord:
+def fit(plan: Plan, run: SeedPlan, model: nn.Module | None = None) -> record.RunRecord:
     """Train, or resume, one seed and score its best dev checkpoint on the test set once.
 
     Args:
@@ -69,7 +69,7 @@ def fit(plan: Plan, run: Run, model: nn.Module | None = None) -> record.RunRecor
     return result
 
 
-def seeded(plan: Plan, run: Run, model: nn.Module | None) -> nn.Module:
+def seeded(plan: Plan, run: SeedPlan, model: nn.Module | None) -> nn.Module:
     """The model in training mode, compiled if so configured; a new one has the weights of the seed."""
     torch.manual_seed(run.seed)
     model = plan.experiment.classifier() if model is None else model.train()
@@ -78,14 +78,14 @@ def seeded(plan: Plan, run: Run, model: nn.Module | None) -> nn.Module:
     return model
 
 
-def test(fitter: L.Trainer, module: LitClassifier, data: TaskData, run: Run) -> float:
+def test(fitter: L.Trainer, module: LitClassifier, data: TaskData, run: SeedPlan) -> float:
     """Test score of the weights of the best dev score."""
     checkpoint.load_weights(module.model, run.folder / checkpoint.BEST)
     fitter.test(module, data, verbose=False)
     return module.score
 
 
-def origin(plan: Plan, run: Run) -> dict:
+def origin(plan: Plan, run: SeedPlan) -> dict:
     """The fields of a record that do not come from the training."""
     experiment = plan.experiment
     return {

@@ -10,7 +10,7 @@ from ..runs import checkpoint, record
 from . import distributed
 from .callbacks import Checkpoints, Diverged, Divergence, Report, Stopwatch
 from .lit_module import LitModule
-from .plan import Plan, Run
+from .plan import Plan, SeedPlan
 from .trainer import trainer
 
 
@@ -41,7 +41,7 @@ NOT_BEGUN = Phase(
 )
 
 
-def run_phase(plan: Plan, run: Run, module: LitModule, data: TaskData) -> Phase:
+def run_phase(plan: Plan, run: SeedPlan, module: LitModule, data: TaskData) -> Phase:
     """Train a module in the folder of ``run`` by ``plan.experiment.optim``, from its last checkpoint if there is one.
 
     Raises:
@@ -84,14 +84,14 @@ def schedule(plan: Plan) -> dict:
     }
 
 
-def loggers(plan: Plan, run: Run, first_step: int) -> list:
+def loggers(plan: Plan, run: SeedPlan, first_step: int) -> list:
     """The configured loggers, which go on after ``first_step``."""
     about = {"folder": run.folder, "first_step": first_step, "experiment": plan.experiment}
     about |= {"seed": run.seed, "fingerprint": run.fingerprint}
     return [logger(**about) for logger in plan.experiment.logger.values()]
 
 
-def callbacks(plan: Plan, run: Run, stopwatch: Stopwatch, checkpoints: Checkpoints) -> list[L.Callback]:
+def callbacks(plan: Plan, run: SeedPlan, stopwatch: Stopwatch, checkpoints: Checkpoints) -> list[L.Callback]:
     """In an order in which saving is not part of a step; the first process alone reports."""
     made = [Divergence(), checkpoints, stopwatch]
     if distributed.rank() == 0:
@@ -99,7 +99,9 @@ def callbacks(plan: Plan, run: Run, stopwatch: Stopwatch, checkpoints: Checkpoin
     return made
 
 
-def train(fitter: L.Trainer, module: LitModule, data: TaskData, run: Run, first_step: int) -> tuple[int, record.Status]:
+def train(
+    fitter: L.Trainer, module: LitModule, data: TaskData, run: SeedPlan, first_step: int
+) -> tuple[int, record.Status]:
     """Train to the end, or to the first step whose loss is not finite: (that step, done | diverged)."""
     last = run.folder / checkpoint.LAST if first_step else None
     try:

@@ -11,7 +11,7 @@ from .distributed import Processes, processes
 
 
 @dataclass(frozen=True, kw_only=True)
-class Run:
+class SeedPlan:
     """One seed.
 
     Args:

@@ -18,10 +18,10 @@ from ..runs.record import Pretraining
 from . import distributed
 from .lit_module import LitModule
 from .phase import run_phase
-from .plan import Plan, Run
+from .plan import Plan, SeedPlan
 
 
-def phase_one(plan: Plan, run: Run) -> Pretraining:
+def phase_one(plan: Plan, run: SeedPlan) -> Pretraining:
     """Train the encoder of a run, or resume it, or read the record of it if it is done.
 
     Raises:

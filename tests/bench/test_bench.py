@@ -17,7 +17,7 @@ from lra.bench import contestants, profile, roofline, workloads
 from lra.bench import run as run_module
 from lra.bench.__main__ import bench
 from lra.bench.options import BenchOptions
-from lra.bench.released_cur import Published
+from lra.bench.released_cur import ReleasedCUR
 from lra.bench.sdpa_backends import Exact
 from lra.config import CONF
 from lra.config.compose import compose
@@ -50,7 +50,7 @@ def both_passes(attention, tensors, mask=None):
 @pytest.mark.parametrize("copy_rv", [True, False])
 def test_published_is_the_same_function_as_cur(impl, score, copy_rv):
     cur = CUR(SIZES, count=16, score=score, copy_rv=copy_rv, impl=impl)
-    published = Published(SIZES, count=16, score=score, copy_rv=copy_rv)
+    published = ReleasedCUR(SIZES, count=16, score=score, copy_rv=copy_rv)
     masks = [None] if score == "step" else [None, torch.arange(96) < torch.tensor([[96], [40]])]
     for mask in masks:
         exact = both_passes(published, qkv(torch.float64), mask)
@@ -64,11 +64,11 @@ def test_published_is_the_same_function_as_cur(impl, score, copy_rv):
 
 def test_published_refuses_and_draws():
     with pytest.raises(ValueError, match=r"score must be one of .*, not 'best'"):
-        Published(SIZES, score="best")
+        ReleasedCUR(SIZES, score="best")
     with pytest.raises(ValueError, match=r"count must be from 1 to 96 \(length\), not 97"):
-        Published(SIZES, count=97)
+        ReleasedCUR(SIZES, count=97)
     torch.manual_seed(0)
-    drawn = Published(SIZES, count=16, score="random")
+    drawn = ReleasedCUR(SIZES, count=16, score="random")
     assert not torch.equal(drawn(*qkv(torch.float64)), drawn(*qkv(torch.float64)))
 
 
@@ -150,7 +150,7 @@ def test_names():
     assert contestants.names(["naive", "all", "sdpa"])[0] == "naive" and "custom" not in contestants.names("all")
     made = contestants.experiment("cur_step-count=16-pinv.steps=6", ["task=text"])
     assert (made.attn.get("count"), made.attn.get("pinv").get("steps"), made.attn.get("score")) == (16, 6, "step")
-    assert contestants.experiment("published-count=16", ["task=text"]).attn.path == "lra.bench.released_cur.Published"
+    assert contestants.experiment("published-count=16", ["task=text"]).attn.path == "lra.bench.released_cur.ReleasedCUR"
     for wrong in (["cur_best"], ["cur_abs", "soft_max-count=3"]):
         with pytest.raises(ValueError, match=rf"mechanisms: {wrong[-1]} is not one of all, .*cur_abs.*published"):
             contestants.names(wrong)
@@ -360,7 +360,7 @@ def test_floor_by_hand():
     cur = CUR(SIZES, count=16)  # q kᵀ, r v, q kᵀ, c w: 2 n m d each; u, z rv: 2 m² d each; 4 steps of 4 products
     by_hand = 3 * (4 * 2 * 96 * 16 * 8 + 2 * 2 * 16 * 16 * 8 + 4 * 4 * 2 * 16**3)
     assert roofline.flops(cur, 3, 96, 8, backward=False) == by_hand
-    assert roofline.flops(Published(SIZES, count=16), 3, 96, 8, backward=True) == 3 * by_hand
+    assert roofline.flops(ReleasedCUR(SIZES, count=16), 3, 96, 8, backward=True) == 3 * by_hand
     assert roofline.flops(Exact(SIZES), 3, 96, 8, backward=False) == 4 * 3 * 96 * 96 * 8
     assert roofline.flops(torch.nn.Identity(), 3, 96, 8, backward=False) is None
 
@@ -370,8 +370,8 @@ def test_counted_flops_are_the_formula():
     from torch.utils.flop_counter import FlopCounterMode
 
     with FlopCounterMode(display=False) as counter:
-        Published(SIZES, count=16)(*qkv(torch.float32))
-    formula = roofline.flops(Published(SIZES, count=16), 4, 96, 8, backward=False)
+        ReleasedCUR(SIZES, count=16)(*qkv(torch.float32))
+    formula = roofline.flops(ReleasedCUR(SIZES, count=16), 4, 96, 8, backward=False)
     assert counter.get_total_flops() == formula - 4 * 2 * 16 * 16 * 8
     with FlopCounterMode(display=False) as counter:
         both_passes(Exact(SIZES), qkv(torch.float32))

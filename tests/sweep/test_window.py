@@ -12,7 +12,7 @@ from lra.sweep.window import Window
 
 
 def run(name, seconds, steps=100, eval_every=10):
-    return plan.Run(
+    return plan.PlannedRun(
         overrides=(), task="t", label=name, seed=0, folder=Path("none", name), steps=steps, eval_every=eval_every,
         disk=0, seconds=seconds,
     )  # fmt: skip
