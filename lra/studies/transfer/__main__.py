@@ -59,7 +59,7 @@ def exchange(run: Run, options: TransferOptions) -> None:
         if (folder / FILE).exists():
             log(f"{title}: {describe(load(folder / FILE, fingerprints))}, done before")
             return
-        tuning = plans.Run(seed=r.seed, folder=folder, title=title, fingerprints=fingerprints)
+        tuning = plans.SeedPlan(seed=r.seed, folder=folder, title=title, fingerprints=fingerprints)
         with writing(folder):
             measured = measure(run, plan, tuning, (exact, grafted), options)
             save(measured, folder)
@@ -67,7 +67,7 @@ def exchange(run: Run, options: TransferOptions) -> None:
 
 
 def measure(
-    run: Run, plan: plans.Plan, tuning: plans.Run, models: tuple[Classifier, Classifier], options: TransferOptions
+    run: Run, plan: plans.Plan, tuning: plans.SeedPlan, models: tuple[Classifier, Classifier], options: TransferOptions
 ) -> TransferRecord:
     """Score the other mechanism, compare it with the exact one layer by layer, and fine-tune it if configured.
 
