@@ -48,7 +48,9 @@ def test_a_file_is_short_and_its_name_says_what_is_in_it():
     assert not [path for path in SOURCES + TESTS if path.stem in ("utils", "util", "helpers", "common", "misc")]
 
 
-def test_no_test_module_imports_another():
+def test_no_test_module_imports_another_and_no_two_have_one_name():
+    names = Counter(path.stem for path in TESTS if path.stem.startswith("test_"))
+    assert not [name for name, count in names.items() if count > 1]  # pytest would refuse the second one
     modules = {path.stem for path in TESTS if path.stem.startswith("test_")}
     for path in TESTS:
         for node in ast.walk(ast.parse(path.read_text())) if path.parent.name not in TANGLED else ():
