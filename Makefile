@@ -4,6 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+DEV := $(VENV)/.installed-dev
 ATTN ?= cur_abs
 TASK ?= listops
 BUDGET ?= quick
@@ -22,36 +23,40 @@ export MALLOC_TRIM_THRESHOLD_ ?= 99999999999
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
 
-setup: $(STAMP) ## make .venv and install (TORCH_INDEX=<url> for another build of torch)
+setup: $(DEV) ## make .venv and install, with what the tests need (TORCH_INDEX=<url> for another build of torch)
 
 $(STAMP): pyproject.toml constraints.txt
 	@echo "installing into $(VENV)"
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Python 3.11 or later is needed: make setup PYTHON=<path>")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) torch
+	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e .
+	@touch $@
+
+$(DEV): $(STAMP)
 	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@
 
-quickstart: setup data ## install, ListOps data, five seeds of CUR and of its control at a small budget, the table
-	$(BIN)/python -m lra.train -m task=$(TASK) attn=$(ATTN),mean budget=$(BUDGET)
+quickstart: $(STAMP) ## install, ListOps data, five seeds of CUR and of its control side by side at a small budget, the table
+	$(BIN)/python -m lra.train -m task=$(TASK) attn=$(ATTN),mean budget=$(BUDGET) hydra/launcher=joblib trainer.threads=1
 	$(BIN)/python -m lra.report
 
-data: setup ## prepare the data of TASK at BUDGET
+data: $(STAMP) ## prepare the data of TASK at BUDGET
 	$(BIN)/python -m data_prep task=$(TASK) budget=$(BUDGET)
 
-train: setup ## train ATTN on TASK at BUDGET, five seeds
+train: $(STAMP) ## train ATTN on TASK at BUDGET, five seeds
 	$(BIN)/python -m lra.train task=$(TASK) attn=$(ATTN) budget=$(BUDGET)
 
 sweep: BUDGET := $(if $(filter file,$(origin BUDGET)),paper,$(BUDGET))
-sweep: setup ## SWEEP over TASKS (all of its tasks) at BUDGET (paper) with LAUNCHER; stopped, it goes on; PLAN=true looks ahead
+sweep: $(STAMP) ## SWEEP over TASKS (all of its tasks) at BUDGET (paper) with LAUNCHER; stopped, it goes on; PLAN=true looks ahead
 	$(BIN)/python -m lra.sweep sweep=$(SWEEP) budget=$(BUDGET) hydra/launcher=$(LAUNCHER) \
 		$(if $(TASKS),'tasks=[$(TASKS)]') $(if $(PLAN),plan=$(PLAN))
 
-report: setup ## every run beside the papers' numbers: tables here, a page in runs/report
+report: $(STAMP) ## every run beside the papers' numbers: tables here, a page in runs/report
 	$(BIN)/python -m lra.report
 
 test: setup lint ## the tests, in parallel, without the slow ones
-	$(BIN)/python -m pytest -q -n auto --dist worksteal -m "not slow and not gpu and not peers and not browser" --durations=10
+	$(BIN)/python -m pytest -q -n auto --dist worksteal -m "not slow and not gpu and not peers and not browser" --timeout=120 --durations=10
 
 test-fast: setup ## mathematics, mechanisms and models alone, on short rows, without triton's interpreter
 	$(BIN)/python -m pytest -q -n auto --dist worksteal -m "not slow and not gpu and not peers" tests/ops tests/attention tests/model \
