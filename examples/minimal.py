@@ -76,10 +76,10 @@ def main(mechanism: str = "cur", steps: str = "300") -> float:
         loss.backward()
         optimiser.step()
         if step % 50 == 0:
-            print(f"step {step}: loss {loss.item():.3f}, dev {accuracy(model.eval(), data, 'val'):.1f}")
+            print(f"step {step}: loss {loss.item():.3f}, dev {accuracy(model.eval(), data, 'val'):.2f}")
             model.train()
     score = accuracy(model.eval(), data, "test")
-    print(f"{mechanism}: test {score:.1f}")
+    print(f"{mechanism}: test {score:.2f}")
     return score
 
 

@@ -9,9 +9,8 @@ from lra.config import CONF
 ROOT = CONF.parent
 SOURCES = sorted(path for top in ("lra", "data_prep") for path in (ROOT / top).rglob("*.py"))
 TESTS = sorted((ROOT / "tests").rglob("*.py"))
-UNMENDED = ("lra/report/", "lra/runs/", "lra/sweep/", "lra/train/")  # may only shrink
+UNMENDED = ("lra/runs/", "lra/train/")  # may only shrink
 TANGLED = ("attention", "docs", "model", "report", "runs", "studies", "sweep", "train")  # test folders; may only shrink
-DOUBLED = {"Published", "Row"}  # names of two classes each, of the report and of runs; may only shrink
 PREPOSITION = re.compile(
     r"(after|among|as|at|before|between|by|for|from|in|into|of|on|over|per|to|under|with|within|without)\b"
 )
@@ -64,4 +63,4 @@ def test_one_noun_names_one_class():
     trees = [ast.parse(path.read_text()) for path in SOURCES]
     names = Counter(node.name for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ClassDef))
     doubled = {name for name, count in names.items() if count > 1 and not name.startswith("_")}
-    assert len(names) > 200 and doubled <= DOUBLED
+    assert len(names) > 200 and not doubled

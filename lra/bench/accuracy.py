@@ -29,10 +29,7 @@ def errors(experiment: Experiment, inputs: Inputs, mode: str) -> tuple[float, ..
     exact = copy.deepcopy(part).double()
     doubles = {id(x): x.detach().double().requires_grad_() for x in given}
     outputs = []
-    for module, values, dtype in (
-        (part, given, inputs.shape.dtype),
-        (exact, [doubles[id(x)] for x in given], "fp32"),
-    ):
+    for module, values, dtype in ((part, given, inputs.shape.dtype), (exact, [doubles[id(x)] for x in given], "fp32")):
         torch.manual_seed(0)
         with torch.set_grad_enabled(mode == "training"), workloads.autocast(inputs.device, dtype):
             out = module(*values, None)

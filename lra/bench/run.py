@@ -13,7 +13,7 @@ from ..attention.base import Attention
 from ..config.errors import OUT_OF_MEMORY, failure
 from ..config.experiment import Experiment
 from ..console import log
-from ..runs.bench_record import Row
+from ..runs.bench_record import BenchRow
 from . import accuracy, contestants, roofline, workloads
 from .contestants import Shape
 from .measure import LEFT_OUT, Measurement, measure
@@ -35,7 +35,7 @@ def rates(device: str, dtypes: list[str]) -> tuple[float, dict[str, float]]:
     return roofline.copy_rate(device), {dtype: roofline.matmul_rate(device, DTYPES[dtype]) for dtype in dtypes}
 
 
-def run(options: BenchOptions, device: str, speed: tuple[float, dict[str, float]]) -> Iterator[list[Row]]:
+def run(options: BenchOptions, device: str, speed: tuple[float, dict[str, float]]) -> Iterator[list[BenchRow]]:
     """Measure every shape.
 
     Args:
@@ -47,7 +47,7 @@ def run(options: BenchOptions, device: str, speed: tuple[float, dict[str, float]
         All rows so far, after each shape.
     """
     deadline = time.monotonic() + (options.budget_s or math.inf)
-    rows: list[Row] = []
+    rows: list[BenchRow] = []
     for what in options.what:
         lengths = [None] if what == "step" and options.batches == "data" else options.n
         tasks = options.tasks if what == "step" else options.tasks[:1]
@@ -82,7 +82,7 @@ class RowGroup:
         self.pads = list(options.pads) if what == "step" and options.batches == "data" else [None]
         self.length = shape.n or self._experiment(options.mechanisms[0], self.pads[0]).task.length
 
-    def rows(self, before: list[Row], deadline: float) -> list[Row]:
+    def rows(self, before: list[BenchRow], deadline: float) -> list[BenchRow]:
         """Measure the shape.
 
         Args:
@@ -121,7 +121,7 @@ class RowGroup:
             torch.cuda.empty_cache()
         return [self._row(entry, measurements[entry], flops.get(entry)) for entry in entries]
 
-    def _errors(self, entry: BenchEntry, inputs: Inputs, deadline: float) -> Row:
+    def _errors(self, entry: BenchEntry, inputs: Inputs, deadline: float) -> BenchRow:
         """Measure the rounding error of a contestant; there is no time in its row."""
         if time.monotonic() >= deadline:
             return self._row(entry, Measurement(status=LEFT_OUT), None)
@@ -155,12 +155,7 @@ class RowGroup:
             step = workloads.block(contestant, inputs, entry.mode, compiled)
         else:
             step = workloads.model_step(
-                contestant,
-                self.device,
-                entry.dtype,
-                entry.mode,
-                source=self.options.batches,
-                compiled=compiled,
+                contestant, self.device, entry.dtype, entry.mode, source=self.options.batches, compiled=compiled
             )
         return step, flops
 
@@ -170,7 +165,7 @@ class RowGroup:
             self.made[name, pad] = contestants.experiment(name, chosen)
         return self.made[name, pad]
 
-    def _left_out(self, entry: BenchEntry, before: list[Row], deadline: float) -> str | None:
+    def _left_out(self, entry: BenchEntry, before: list[BenchRow], deadline: float) -> str | None:
         """The reason for not building a contestant: no time is left, or shorter lengths predict more than the limit."""
         if time.monotonic() >= deadline:
             return LEFT_OUT
@@ -199,13 +194,13 @@ class RowGroup:
 
     def _row(
         self, entry: BenchEntry, m: Measurement, flops: int | None, errors: tuple[float, ...] | None = None
-    ) -> Row:
+    ) -> BenchRow:
         _, batch, heads, head_dim, _ = self.shape
         size = None
         if self.what == "attention" and self._takes_qkv(entry):
             moved = roofline.elements(batch * heads, self.length, head_dim, backward=entry.mode == "training")
             size = moved * DTYPES[entry.dtype].itemsize
-        return Row(
+        return BenchRow(
             what=self.what,
             mode=entry.mode,
             mechanism=entry.name,

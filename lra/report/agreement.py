@@ -1,4 +1,4 @@
-"""How well the order of mechanisms on a board agrees with that of published scores of the Long Range Arena."""
+"""The agreement of the order of mechanisms on a board with that of published scores of the Long Range Arena."""
 
 from collections import defaultdict
 from statistics import mean
@@ -56,7 +56,7 @@ def by_source(labels: list[str], wanted: tuple[str, ...]) -> dict[str, dict[str,
     """Average the accuracies that each source prints for labels over the tasks that it prints for all of them.
 
     Args:
-        labels: of the board.
+        labels: labels on the board.
         wanted: tasks that count.
 
     Returns:

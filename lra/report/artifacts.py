@@ -22,7 +22,7 @@ def read(folder: Path) -> tuple[Artifacts, list[str]]:
     """Read the files of a run.
 
     Args:
-        folder: of the seed.
+        folder: folder of the seed.
 
     Returns:
         The files, each part empty if the folder never had it, and one line for each file that cannot be shown.

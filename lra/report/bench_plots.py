@@ -8,7 +8,7 @@ from statistics import mean, stdev
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
-from ..runs.bench_record import BenchRecord, Row
+from ..runs.bench_record import BenchRecord, BenchRow
 from ..runs.record import RunRecord
 from . import figures, plots
 from .bench_tables import Group, groups, growth, label, number
@@ -26,8 +26,8 @@ def pictures(records: Sequence[BenchRecord], folder: Path, trained: Iterable[Run
     each study whose mechanisms a benchmark timed.
 
     Args:
-        records: of benchmarks.
-        folder: of the files.
+        records: records of benchmarks.
+        folder: folder of the files.
         trained: records of runs, for the test scores.
 
     Returns:
@@ -138,13 +138,13 @@ def _bubbles(records: Sequence[BenchRecord], trained: Sequence[RunRecord]) -> di
     return panels
 
 
-def _costs(records: Sequence[BenchRecord], task: str, labels: Collection[str]) -> tuple[dict[str, Row], str]:
+def _costs(records: Sequence[BenchRecord], task: str, labels: Collection[str]) -> tuple[dict[str, BenchRow], str]:
     """Choose the group of training steps that has the most labels, preferably of the same task.
 
     Returns:
         Its row for each label and its name; both empty if no group has two of the labels.
     """
-    best: dict[str, Row] = {}
+    best: dict[str, BenchRow] = {}
     source, most = "", (False, 1)
     for group in groups(records):
         if (group.rows[0].what, group.rows[0].mode) != ("step", "training"):

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from ..console import visible
-from ..runs.bench_record import BenchRecord, Row
+from ..runs.bench_record import BenchRecord, BenchRow
 from . import published
 from .table import Cell, Table, frame, stem
 
@@ -26,22 +26,22 @@ class Group(NamedTuple):
 
     source: BenchRecord
     title: str
-    rows: list[Row]
+    rows: list[BenchRow]
 
     @property
     def lengths(self) -> list[int]:
         """Every n, in order."""
         return sorted({row.n for row in self.rows})
 
-    def over_n(self) -> dict[str, list[Row]]:
+    def over_n(self) -> dict[str, list[BenchRow]]:
         """The rows of each contestant that have a time, in order of length."""
-        timed: dict[str, list[Row]] = {label(row): [] for row in self.rows}
+        timed: dict[str, list[BenchRow]] = {label(row): [] for row in self.rows}
         for row in sorted(self.rows, key=lambda row: row.n):
             if row.ms is not None:
                 timed[label(row)].append(row)
         return timed
 
-    def reference(self, n: int) -> Row | None:
+    def reference(self, n: int) -> BenchRow | None:
         """The reference row of a length, that of fixed padding if there are several; None without one."""
         same = [row for row in self.rows if row.n == n and row.mechanism == self.source.choices.get("reference")]
         return min((row for row in same if row.ms), key=lambda row: row.pad != "fixed", default=None)
@@ -53,7 +53,7 @@ def groups(records: Iterable[BenchRecord]) -> list[Group]:
     Steps in several dtypes were measured in turn and are one group; those that are not in the first have it in the name
     of their mechanism.
     """
-    grouped: dict[tuple, list[Row]] = defaultdict(list)
+    grouped: dict[tuple, list[BenchRow]] = defaultdict(list)
     listed = list(records)
     for i, bench_record in enumerate(listed):
         dtypes = bench_record.choices.get("dtype", [])
@@ -73,7 +73,7 @@ def groups(records: Iterable[BenchRecord]) -> list[Group]:
     ]
 
 
-def label(row: Row) -> str:
+def label(row: BenchRow) -> str:
     """Name a contestant: its mechanism and, for batches of real data, its padding."""
     return visible(row.mechanism if row.pad is None else f"{row.mechanism}, {row.pad} padding")
 
@@ -141,7 +141,7 @@ def _over_lengths(group: Group) -> Table:
 
 def _errors(group: Group) -> Table:
     """Make a table of rounding errors, with a line for each contestant and columns for each length."""
-    by_contestant: dict[str, dict[int, Row]] = defaultdict(dict)
+    by_contestant: dict[str, dict[int, BenchRow]] = defaultdict(dict)
     for row in group.rows:
         by_contestant[label(row)][row.n] = row
     parts = ("output", "gradients") if group.rows[0].mode == "training" else ("output",)
@@ -190,7 +190,7 @@ def _paper() -> dict[tuple[str, str], str]:
     }
 
 
-def _spread(row: Row) -> float:
+def _spread(row: BenchRow) -> float:
     return (max(row.samples) - min(row.samples)) / row.ms
 
 

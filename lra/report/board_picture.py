@@ -25,7 +25,7 @@ def costs(rows: Sequence[Row], measured: Sequence[BenchRecord]) -> tuple[dict[st
     """The milliseconds of each label and what they are.
 
     Args:
-        rows: of the board.
+        rows: results on the board.
         measured: benchmarks; the first that timed two of the labels at 4,096 tokens in training is taken.
 
     Returns:
@@ -94,10 +94,10 @@ def save(standings: Sequence[Standing], rows: Sequence[Row], measured: Sequence[
     """Write the picture as PNG, SVG and PDF.
 
     Args:
-        standings: of the board; those without runs on every task are left out.
-        rows: of the board.
+        standings: standings of the board; those without runs on every task are left out.
+        rows: results on the board.
         measured: benchmarks.
-        path: of the files, without a suffix.
+        path: path of the files, without a suffix.
 
     Returns:
         The path of the PNG file.

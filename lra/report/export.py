@@ -57,8 +57,7 @@ def export(out: Path, studies: dict[str, list[Row]], damaged: list[str], chapter
     write(out / "report.md", markdown(parts, chapters))
     notes = published.notes(value for paper in paper_tables.PAPERS for value in paper_tables.printed(paper))
     write(
-        out / "index.html",
-        page.render(parts, chapters, legend=LEGEND, notes=notes, damaged=damaged + unread, out=out),
+        out / "index.html", page.render(parts, chapters, legend=LEGEND, notes=notes, damaged=damaged + unread, out=out)
     )
     return unread
 
@@ -67,7 +66,7 @@ def study(name: str, rows: list[Row], runs: dict[Path, Artifacts]) -> page.Study
     """Compute the tables of a study and the numbers of its figures.
 
     Args:
-        name: of the study.
+        name: name of the study.
         rows: its results.
         runs: the files of its runs by their folders.
     """

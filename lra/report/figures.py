@@ -36,7 +36,7 @@ def save(
     """Draw charts of one kind side by side, three in a line, under one legend.
 
     Args:
-        path: of the files, without a suffix.
+        path: path of the files, without a suffix.
         panels: the contents of each chart by its title.
         draw: a function of ``plots``.
         palette: colours and dashes of the labels.
@@ -70,11 +70,11 @@ def write(figure: Figure, path: Path, kinds: Sequence[str], about: str | None = 
     """Write a figure in several formats without a date, so that the same figure gives the same bytes.
 
     Args:
-        figure: to write.
-        path: of the files, without a suffix.
+        figure: figure to write.
+        path: path of the files, without a suffix.
         kinds: file formats.
         about: a description that an SVG file carries.
-        options: of matplotlib's ``savefig``.
+        options: options of matplotlib's ``savefig``.
     """
     _literal(figure)
     for kind in kinds:
@@ -91,7 +91,7 @@ def svg(title: str, draw: Callable, content: Sequence | dict, palette: Palette, 
     Args:
         title: text for screen readers.
         draw: ``learning``, ``seeds`` or ``trade``.
-        content: of the chart, as ``draw`` takes it.
+        content: content of the chart, as ``draw`` takes it.
         palette: colours and dashes of the labels.
         study: value of the groups' ``data-study``.
     """

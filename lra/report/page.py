@@ -3,6 +3,7 @@
 import base64
 import os
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
@@ -34,13 +35,7 @@ class Study(NamedTuple):
 
 
 def render(
-    studies: list[Study],
-    chapters: Sequence[Chapter],
-    *,
-    legend: str,
-    notes: list[str],
-    damaged: list[str],
-    out: Path,
+    studies: list[Study], chapters: Sequence[Chapter], *, legend: str, notes: list[str], damaged: list[str], out: Path
 ) -> str:
     """Render the page.
 
@@ -68,7 +63,10 @@ def render(
         script=Markup((WEB / "page.js").read_text(encoding="utf-8")),
         colours=COLOURS,
         palette=palette,
-        studies=[_study(study, palette, out) for study in studies],
+        studies=studies,
+        chart=lambda *parts: Markup(svg(*parts)),
+        plots=plots,
+        run=partial(_run, out),
         chapters=chapters,
         damaged=damaged,
         notes=notes,
@@ -78,35 +76,14 @@ def render(
     )
 
 
-def _study(study: Study, palette: Palette, out: Path) -> dict[str, Any]:
-    return {
-        "name": study.name,
-        "results": study.results,
-        "details": study.details,
-        "labels": sorted({row.label for row in study.rows}),
-        "learning": {
-            task: Markup(svg(f"{task}: dev score over steps", plots.learning, curves, palette, study.name))
-            for task, curves in study.curves.items()
-        },
-        "trade": {
-            place: Markup(
-                svg(f"{' on '.join(place)}: test score over time of a step", plots.trade, group, palette, study.name)
-            )
-            for place, group in study.bubbles.items()
-        },
-        "runs": [_runs(study, row, palette, out) for row in study.rows],
-    }
-
-
-def _runs(study: Study, row: Row, palette: Palette, out: Path) -> dict[str, Any]:
+def _run(out: Path, study: Study, row: Row) -> dict[str, Any]:
     """The contents of one mechanism on one task: seeds with links to their files, curves, configuration, pictures."""
     charts = {}
     for column, name in (("val", "dev score"), ("train_loss", "train loss")):
         curves = {r.seed: study.runs[folder].curves.get(column) for folder, r in row.runs.items()}
         if curves := {seed: curve for seed, curve in curves.items() if curve}:
-            charts[name] = Markup(svg(f"{row.label} on {row.task}: {name}", plots.seeds, curves, palette))
+            charts[name] = curves
     return {
-        "row": row,
         "seeds": [
             {"record": r, "files": {name: _link(folder / name, out) for name in FILES if (folder / name).exists()}}
             for folder, r in row.runs.items()

@@ -1,12 +1,14 @@
 """The papers' tables as printed, with comparable runs of ours below each line that has a mechanism of ours."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from pathlib import Path
 from statistics import geometric_mean
 
+import yaml
+
 from . import published
-from .papers import PAPERS, Paper
-from .published import Published
-from .results import average, cell, over_tasks
+from .published import PrintedValue
+from .results import scores
 from .significance import MARKS, mark
 from .summary import Row
 from .table import Cell, Table, frame
@@ -15,14 +17,29 @@ AVERAGE = "average"
 NAMES = {"speedup_vs_transformer": "speed-up", "peak_memory_ratio_vs_transformer": "memory"}
 
 
+@dataclass(frozen=True, kw_only=True)
+class Paper:
+    """A table that papers print; papers.yaml explains the fields."""
+
+    name: str
+    title: str
+    sources: list[list[str]]
+    protocol: str
+    unlike: str
+    metric: str = "accuracy"
+
+
+PAPERS = [Paper(**entry) for entry in yaml.safe_load(Path(__file__).with_name("papers.yaml").read_text("utf-8"))]
+
+
 def tables(studies: dict[str, list[Row]]) -> list[Table]:
     """Make every table of ``PAPERS`` with the rows of the studies."""
     return [table(paper, studies) for paper in PAPERS]
 
 
-def printed(paper: Paper) -> list[Published]:
+def printed(paper: Paper) -> list[PrintedValue]:
     """The values of a paper's table, in the order of its sources, within each in that of print."""
-    return [v for source in paper.sources for v in published.read() if (v.name, v.table) == source]
+    return [v for source in paper.sources for v in published.read() if [v.name, v.table] == source]
 
 
 def table(paper: Paper, studies: dict[str, list[Row]]) -> Table:
@@ -76,7 +93,7 @@ def _has(rows: list[Row], word: str) -> bool:
     return any(row.label == word for row in rows)
 
 
-def _printed(value: Published | None) -> Cell:
+def _printed(value: PrintedValue | None) -> Cell:
     if value is None:
         return Cell()
     return Cell(text=value.text, value=value.number, std=float(value.std) if value.std else None, note=value.note)
@@ -86,8 +103,8 @@ def _best(lines: list[list[Cell]], lower: list[bool]) -> list[list[Cell]]:
     """Mark the best published cell of each column; there is no test, since single runs are not published.
 
     Args:
-        lines: of the table.
-        lower: for each column, whether the lowest number is the best.
+        lines: cells of each line.
+        lower: True for each column in which the lowest number is the best.
     """
     columns = []
     for column, least in zip(zip(*lines, strict=True), lower, strict=True):
@@ -99,20 +116,10 @@ def _best(lines: list[list[Cell]], lower: list[bool]) -> list[list[Cell]]:
 
 def _scores(rows: list[Row], labels: list[str], columns: list[str]) -> list[list[Cell]]:
     """Make a line of cells for each label, with the best and tied ones of the study marked."""
-    by_label_and_task = {(row.label, row.task): row for row in rows}
     # The benchmark's averages leave Path-X out, since hardly any mechanism learns it.
-    tasks = [task for task in columns if task not in (AVERAGE, "pathfinder_x")]
-    cells = []
-    for column in columns:
-        lines = [
-            [by_label_and_task.get((label, task)) for task in (tasks if column == AVERAGE else [column])]
-            for label in labels
-        ]
-        if column == AVERAGE:
-            cells.append(mark([average(line) for line in lines], [over_tasks(line) for line in lines]))
-        else:
-            cells.append(mark([cell(row) for (row,) in lines], [row.scores if row else {} for (row,) in lines]))
-    return [list(line) for line in zip(*cells, strict=True)]
+    averaged = [task for task in columns if task not in (AVERAGE, "pathfinder_x")]
+    made = scores(rows, labels, [task for task in columns if task != AVERAGE], {AVERAGE: averaged})
+    return [list(line) for line in zip(*(made[column] for column in columns), strict=True)]
 
 
 def _ratios(rows: list[Row], labels: list[str], columns: list[str]) -> list[list[Cell]]:

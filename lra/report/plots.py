@@ -45,7 +45,7 @@ def over_seeds(row: Row, runs: dict[Path, dict[str, dict[int, float]]]) -> Curve
     """Average the dev scores of a row's finished seeds at the steps that all of them have.
 
     Args:
-        row: of the report.
+        row: row of the report.
         runs: curves of each run by its folder, then by column.
 
     Returns:
@@ -66,7 +66,7 @@ def by_task(rows: list[Row], runs: dict[Path, dict[str, dict[int, float]]]) -> d
     """Group the curves of rows by task.
 
     Args:
-        rows: of a study.
+        rows: rows of a study.
         runs: curves of each run by its folder, then by column.
     """
     curves: dict[str, list[Curve]] = {}

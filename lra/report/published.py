@@ -19,7 +19,7 @@ _LINKS = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Published:
+class PrintedValue:
     """One printed number, a row of published.csv; every column is text, as printed.
 
     ``table`` is LRA if the number of the paper's table is not known.
@@ -68,18 +68,18 @@ class Published:
 
 
 @functools.cache
-def read() -> tuple[Published, ...]:
+def read() -> tuple[PrintedValue, ...]:
     """Read every row of published.csv, in its order."""
     with open(Path(__file__).with_name("published.csv"), newline="", encoding="utf-8") as file:
-        return tuple(Published(**row) for row in csv.DictReader(file))
+        return tuple(PrintedValue(**row) for row in csv.DictReader(file))
 
 
-def accuracies(label: str, tasks: Collection[str] = TASKS) -> list[Published]:
+def accuracies(label: str, tasks: Collection[str] = TASKS) -> list[PrintedValue]:
     """List the published accuracies of a label on LRA tasks, in percent.
 
     Args:
-        label: of a run; only a name of conf/attn without changed options has published values.
-        tasks: to list.
+        label: label of a run; only a name of conf/attn without changed options has published values.
+        tasks: tasks to list.
     """
     wanted = set(tasks) & set(TASKS)
     return [
@@ -91,7 +91,7 @@ def unlike(facts: Iterable[Mapping[str, str]]) -> str:
     """Name the choices that set runs apart from published values: budget quick, protocol clean; "" if there are none.
 
     Args:
-        facts: of rows, with the keys protocol, budget and data, which is empty for the official data.
+        facts: facts of rows, with the keys protocol, budget and data, which is empty for the official data.
     """
     words = {f"{key} {one[key]}" for one in facts for key in ("protocol", "budget", "data") if one[key]}
     return ", ".join(sorted(words - COMPARABLE))
@@ -109,8 +109,8 @@ def averages(label: str, tasks: Collection[str]) -> list[tuple[str, float]]:
     The averages that the papers print are not used, since they are over different sets of tasks.
 
     Args:
-        label: of a run.
-        tasks: to average over.
+        label: label of a run.
+        tasks: tasks to average over.
 
     Returns:
         (source, mean) for each source that prints a number for every one of the tasks.
@@ -122,7 +122,7 @@ def averages(label: str, tasks: Collection[str]) -> list[tuple[str, float]]:
     return [(source, mean(values)) for source, values in sources.items() if len(values) == len(tasks)]
 
 
-def notes(shown: Iterable[Published]) -> list[str]:
+def notes(shown: Iterable[PrintedValue]) -> list[str]:
     """List each source in full as a Markdown item, and below it the notes on its values that are shown."""
     tree: dict[str, dict[str, list[str]]] = {}
     for row in dict.fromkeys(shown):

@@ -36,7 +36,7 @@ def pages(root: Path = CONF.parent, home: Path = HOME) -> dict[Path, str]:
 
     Args:
         root: folder of README.md and docs.
-        home: of the runs.
+        home: folder of the runs.
 
     Returns:
         Path -> text.
@@ -70,7 +70,7 @@ def curves(root: Path = CONF.parent, home: Path = HOME) -> dict[Path, dict[str, 
 
     Args:
         root: folder of docs.
-        home: of the runs.
+        home: folder of the runs.
 
     Returns:
         Path of a study's figure -> task -> curves.

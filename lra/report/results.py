@@ -2,6 +2,7 @@
 
 import itertools
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from statistics import mean
 from typing import NamedTuple
@@ -36,15 +37,9 @@ def results(study: str, rows: list[Row]) -> Table:
     rows = untuned(rows)
     tasks = list(dict.fromkeys(row.task for row in rows))
     labels = sorted({row.label for row in rows})
-    by_label_and_task = {(row.label, row.task): row for row in rows}
-    columns = {}
-    for task in tasks:
-        of_task = [by_label_and_task.get((label, task)) for label in labels]
-        columns[task] = mark([cell(row) for row in of_task], [row.scores if row else {} for row in of_task])
+    averaged = len(tasks) > 1 and {row.facts["metric"] for row in rows} == {"accuracy"}
+    columns = scores(rows, labels, tasks, {"mean": tasks} if averaged else {})
     dead = COLLAPSED if any(row.collapsed for row in rows) else ""
-    if len(tasks) > 1 and {row.facts["metric"] for row in rows} == {"accuracy"}:
-        lines = [[by_label_and_task.get((label, task)) for task in tasks] for label in labels]
-        columns["mean"] = mark([average(line) for line in lines], [over_tasks(line) for line in lines])
     treatment = sorted({f"{key} {row.facts[key]}" for row in rows for key in ("protocol", "budget")})
     counts = sorted({cell.n for column in columns.values() for cell in column if cell.n})
     seeds = f"n = {counts[0]}" if len(counts) == 1 else f"n = {counts[0]} to {counts[-1]}" if counts else "no seed done"
@@ -57,6 +52,28 @@ def results(study: str, rows: list[Row]) -> Table:
             ("mechanism", *columns), zip(labels, *columns.values(), strict=True), [(study, name, "") for name in labels]
         ),
     )
+
+
+def scores(
+    rows: list[Row], labels: Sequence[str], tasks: Sequence[str], means: Mapping[str, Sequence[str]]
+) -> dict[str, list[Cell]]:
+    """Make the columns of a table of test scores, with the best cells of each column and those tied with them marked.
+
+    Args:
+        rows: results of a study.
+        labels: labels of the lines.
+        tasks: tasks with a column of their own.
+        means: tasks of each column of means over tasks, by its name.
+    """
+    found = {(row.label, row.task): row for row in rows}
+    columns = {}
+    for task in tasks:
+        column = [found.get((label, task)) for label in labels]
+        columns[task] = mark([cell(row) for row in column], [row.scores if row else {} for row in column])
+    for name, over in means.items():
+        lines = [[found.get((label, task)) for task in over] for label in labels]
+        columns[name] = mark([average(line) for line in lines], [over_tasks(line) for line in lines])
+    return columns
 
 
 def _pretrained(rows: list[Row]) -> str:

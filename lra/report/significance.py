@@ -27,7 +27,7 @@ def score(scores: Mapping[int, float], lost: int = 0, collapsed: Collection[int]
     trains. The text says how many of them collapsed, and the note has the mean of the others.
 
     Args:
-        scores: by seed.
+        scores: scores by seed.
         lost: number of seeds without a result, for the note.
         collapsed: seeds that give every example the same answer.
     """
@@ -71,8 +71,8 @@ def mark(cells: Sequence[Cell], scores: Sequence[Mapping[int, float]]) -> list[C
     Equal means are all the best. A column with fewer than two values has no best.
 
     Args:
-        cells: of the column.
-        scores: by seed, of each cell; empty for a cell without seeds, which is never tied.
+        cells: cells of the column.
+        scores: scores by seed of each cell; empty for a cell without seeds, which is never tied.
     """
     present = [cell.value is not None for cell in cells]
     if sum(present) < 2:
@@ -96,8 +96,8 @@ def difference(scores: Mapping[int, float], control: Mapping[int, float]) -> Cel
     than two seeds on either side there is neither error nor mark.
 
     Args:
-        scores: by seed.
-        control: scores by seed.
+        scores: scores by seed.
+        control: scores of the control by seed.
     """
     if not scores or not control:
         return Cell()

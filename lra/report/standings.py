@@ -25,7 +25,7 @@ class Standing:
 
     Args:
         label: its name.
-        shares: for each task the shares of the way from floor to ceiling, one for each seed.
+        shares: shares by task of the way from floor to ceiling, one for each seed.
         collapsed: number of seeds that give every example the same answer.
     """
 

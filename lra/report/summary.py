@@ -9,7 +9,7 @@ from ..runs import open as runs_on_disk
 from ..runs import record
 from ..runs.record import Pretraining, RunRecord
 from . import published
-from .published import Published
+from .published import PrintedValue
 
 SEPARATOR = " / "
 # Stated once for a table if its rows agree, else in each row.
@@ -66,7 +66,7 @@ class Row:
         return number(self.test) + (f" ± {self.std:.2f}" if self.std is not None else "")
 
     @property
-    def published(self) -> list[Published]:
+    def published(self) -> list[PrintedValue]:
         """The accuracies printed for the label on the task; none beside runs on other data than the official."""
         return [] if self.facts["data"] else published.accuracies(self.label, [self.task])
 

@@ -49,8 +49,8 @@ def frame(
     Args:
         head: names of the columns.
         rows: cells of each line; a string becomes a cell without a number.
-        keys: for each line the study and label of its runs, both empty for a published line, and aliases: further
-            names by which the page's filter finds it.
+        keys: study and label of the runs of each line, both empty for a published line, and aliases: further names
+            by which the page's filter finds it.
     """
     cells = [[cell if isinstance(cell, Cell) else Cell(text=cell) for cell in row] for row in rows]
     index = pd.MultiIndex.from_tuples(list(keys) or [("", "", "")] * len(cells), names=KEY)
@@ -65,7 +65,7 @@ class Table:
         name: stem of its files.
         title: heading.
         about: one or more sentences.
-        cells: as ``frame`` makes them.
+        cells: cells of ``frame``.
         words: columns of text; all others hold numbers.
         below: columns of text that a terminal shows below each line.
         errors: columns of numbers whose ± is a standard error, in CSV ``se``; elsewhere it is a standard deviation.

@@ -1,6 +1,7 @@
 """python -m lra.report logger=wandb: the report's tables and figures as a run and a Report of Weights & Biases."""
 
 import hashlib
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,8 @@ from ..integrations.wandb.run import first_line, open_run, tell
 from ..runs.record import RunRecord, git_commit
 from . import paper_tables, published
 from .export import LEGEND
-from .published import Published
-from .summary import Row
+from .published import PrintedValue
+from .summary import Row, summarise
 
 SELECTION = "curformer-table-4"  # the published table of ways to select rows and columns
 WIDTH = 24  # columns of W&B's grid
@@ -28,10 +29,10 @@ def publish(
     The same studies are sent to the same run again. A failure of W&B is logged in one line.
 
     Args:
-        options: of W&B: project, entity, tags, mode, timeout.
+        options: options of W&B: project, entity, tags, mode, timeout.
         studies: their rows by name.
-        records: of the runs.
-        folder: of the report.
+        records: records of the runs.
+        folder: folder of the report.
 
     Raises:
         ValueError: as ``open_run`` does.
@@ -85,7 +86,7 @@ def tables(studies: dict[str, list[Row]], records: Iterable[RunRecord]) -> dict[
 
     Args:
         studies: their rows by name.
-        records: of the runs.
+        records: records of the runs.
     """
     (selection,) = (table for table in paper_tables.tables(studies) if table.name == SELECTION)
     frames = {
@@ -120,38 +121,21 @@ def efficiency(records: Iterable[RunRecord]) -> pd.DataFrame:
 
     A copy of a result counts once.
     """
-    columns = [
-        "study",
-        "task",
-        "label",
-        "device",
-        "seed",
-        "fingerprint",
-        "status",
-        "step_ms",
-        "peak_bytes",
-        "params",
-        "test",
-    ]
-    seeds = pd.DataFrame([[getattr(r, name) for name in columns] for r in records], columns=columns)
-    seeds = seeds[seeds.status == "done"].drop_duplicates(
-        ["study", "task", "label", "device", "seed", "fingerprint"], keep="last"
-    )
-    numbers = ["step_ms", "peak_bytes", "params", "test"]
-    seeds = seeds.astype(dict.fromkeys(numbers, float))
-    groups = seeds.groupby(["study", "task", "label", "device"], as_index=False)
-    summary = groups.agg(
-        n=("seed", "size"),
-        ms=("step_ms", "median"),
-        peak=("peak_bytes", "max"),
-        params=("params", "first"),
-        test=("test", "mean"),
-    )
-    summary["peak"] /= 2**20
-    return summary.rename(columns={"label": "mechanism", "ms": "ms a step", "peak": "peak MiB"})
+    groups: dict[tuple, dict[Path, RunRecord]] = defaultdict(dict)
+    for i, r in enumerate(records):
+        if r.status == "done":
+            groups[r.study, r.task, r.label, r.device][Path(str(i))] = r
+    lines = []
+    for key, runs in sorted(groups.items()):
+        row = summarise(runs)
+        done = list(row.runs.values())
+        peak = max((r.peak_bytes / 2**20 for r in done if r.peak_bytes), default=None)
+        lines.append([*key, len(done), row.ms, peak, done[0].params, row.test])
+    head = ["study", "task", "mechanism", "device", "n", "ms a step", "peak MiB", "params", "test"]
+    return pd.DataFrame(lines, columns=head)
 
 
-def beside(studies: dict[str, list[Row]]) -> list[Published]:
+def beside(studies: dict[str, list[Row]]) -> list[PrintedValue]:
     """List every published value that is shown beside one of ours."""
     values = (v for rows in studies.values() for row in rows for v in row.published)
     return list(dict.fromkeys(values))
@@ -163,8 +147,8 @@ def dashboard(
     """Build a Report of W&B without a connection; None if wandb_workspaces is not installed.
 
     Args:
-        project: of W&B.
-        entity: of W&B, "" for the default one.
+        project: project of W&B.
+        entity: entity of W&B, "" for the default one.
         run: name of the run that holds ``tables`` and ``pictures``.
         studies: their rows by name.
         tables, pictures: keys in the run.

@@ -30,7 +30,7 @@ ALLOCATOR = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
+class BenchRow:
     """One contestant at one shape. Times in milliseconds, sizes in bytes.
 
     Args:
@@ -113,7 +113,7 @@ class BenchRecord:
     choices: dict
     machine: Machine
     seconds: float
-    rows: list[Row]
+    rows: list[BenchRow]
 
 
 def machine(device: str, rates: tuple[float, dict[str, float]]) -> Machine:

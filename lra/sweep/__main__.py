@@ -23,7 +23,7 @@ from .board import Board
 from .job import FAILED, fail, job
 from .options import SweepOptions
 from .plan import PlannedRun, describe, expand, study
-from .progress import ENDED, EVERY, Watch, outcome, state, steps
+from .progress import ENDED, EVERY, Watch, outcome, results, state, steps
 from .window import Window
 
 ON_A_GPU = 2  # runs that share a GPU, unless hydra.launcher.n_jobs is given
@@ -44,7 +44,7 @@ def carry_out(options: SweepOptions) -> str | None:
     """Print the plan of a sweep and, unless it is all that is wanted, run what is left of it.
 
     Args:
-        options: of the sweep, in an entry point whose hydra configuration has a launcher.
+        options: options of the sweep, in an entry point whose hydra configuration has a launcher.
 
     Returns:
         One line if runs failed, else None.
@@ -93,6 +93,8 @@ def carry_out(options: SweepOptions) -> str | None:
     if left := [run for run, status in ended.items() if status not in ENDED]:
         begun = ", ".join(f"{run} (step {steps(run):,} of {run.steps:,})" for run in left if steps(run))
         log(f"{len(left)} runs left, the same command goes on{f' with {begun}' if begun else ''}")
+    for line in results(runs) if not options.sweep.search else ():
+        log(line)
     where = "" if options.runs == Path("runs") else f" runs={options.runs}"
     log(f"{study(options)}: {watch.summary()}; python -m lra.report study={study(options)}{where}")
     for line in same:
@@ -133,9 +135,9 @@ def complete(
     Runs of another sweep are waited for, and launched if that sweep dies.
 
     Args:
-        runs: of the sweep.
-        options: of the sweep.
-        at_once, threads: as ``workers`` returns them.
+        runs: runs of the sweep.
+        options: options of the sweep.
+        at_once, threads: the numbers that ``workers`` returns.
         window: a run that no longer fits into it is not launched.
     """
     while open_ := [run for run in runs if state(run) not in ENDED]:
@@ -158,9 +160,9 @@ def launch(
     """Hand runs to hydra's launcher, as hydra does for -m.
 
     Args:
-        runs: to launch.
-        options: of the sweep.
-        at_once, threads: as ``workers`` returns them.
+        runs: runs to launch.
+        options: options of the sweep.
+        at_once, threads: the numbers that ``workers`` returns.
         window: its end is that of the runs.
 
     Returns:

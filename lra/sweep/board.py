@@ -40,8 +40,8 @@ class Entry:
         experiment: name of conf/experiment.
         run: seed of phase two without a rate.
         keys: outside attn that are part of the label.
-        choices: of the run, see ``Experiment.choices``.
-        options: of the run.
+        choices: choices of the run, see ``Experiment.choices``.
+        options: options of the run.
     """
 
     mechanism: str
@@ -71,7 +71,7 @@ class Board:
     """The runs of sweep=board.
 
     Args:
-        options: of the sweep.
+        options: options of the sweep.
         threads: CPU threads of each run.
 
     Raises:
@@ -172,7 +172,7 @@ class Board:
         return None
 
     def progress(self, entry: Entry) -> tuple[list[PlannedRun], float | None]:
-        """What is left of one mechanism on one task.
+        """Find what is left of one mechanism on one task.
 
         Returns:
             Runs that can start now, and the chosen rate if the search is over.

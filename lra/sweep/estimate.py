@@ -37,10 +37,10 @@ def estimate(plan: Plan, choices: dict, known: list, deadline: float) -> tuple[f
     """Estimate the time of a seed.
 
     Args:
-        plan: of the configuration.
+        plan: plan of the configuration.
         choices: flat.
         known: ``records`` of earlier runs.
-        deadline: on the clock of ``time.monotonic``, after which no step is measured.
+        deadline: time on the clock of ``time.monotonic``, after which no step is measured.
 
     Returns:
         Seconds of a seed's steps and evaluations, without the start of its process, and the source of a step's time:

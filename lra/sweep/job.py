@@ -29,12 +29,12 @@ def job(
     The output of the run goes to train.log, and the reason of a failure to failed.txt.
 
     Args:
-        hydra_config: of the run, not read: hydra's own is asked for everything.
+        hydra_config: configuration of the run, not read: hydra's own is asked for everything.
         cwd: working directory of the run.
         threads: CPU threads of the run, None for torch's own number.
         gpus: that runs on this machine take in turn.
         sweep: pid of the sweep; if it is the parent of this process, the run ends with it.
-        latest: by folder, the time after which a run is not started.
+        latest: time by folder after which a run is not started.
     """
     hydra = HydraConfig.get()
     folder = Path(hydra.runtime.output_dir)
@@ -82,8 +82,8 @@ def reason(status: int, output: str) -> str:
     """Explain an exit status other than 0: the signal, or the last line of the output.
 
     Args:
-        status: of the process, negative for a signal.
-        output: of the process.
+        status: exit status of the process, negative for a signal.
+        output: output of the process.
     """
     if status < 0:
         return f"ended by {signal.Signals(-status).name}" + (", perhaps for want of memory" if status == -9 else "")

@@ -25,13 +25,13 @@ class PlannedRun:
     """One seed of one configuration.
 
     Args:
-        overrides: of lra.train.
-        task, label, seed: of the run.
-        folder: of the run.
-        steps: of training.
+        overrides: overrides of lra.train.
+        task, label, seed: names of the run.
+        folder: folder of the run.
+        steps: steps of training.
         disk: bytes.
         seconds: estimated, None if unknown.
-        basis: of the estimate.
+        basis: source of the estimate.
     """
 
     overrides: tuple[str, ...]
@@ -89,7 +89,7 @@ def expand(options: SweepOptions, *, threads: int | None) -> tuple[list[PlannedR
     """List the runs of a sweep.
 
     Args:
-        options: of the sweep.
+        options: options of the sweep.
         threads: CPU threads of each run, None for torch's own number.
 
     Returns:
@@ -135,10 +135,10 @@ def planned(
     """Plan the seeds of one configuration.
 
     Args:
-        composed: with the seeds.
+        composed: experiment with the seeds.
         overrides: that give it, without the seeds.
         known: records of earlier runs, see ``estimate``.
-        deadline: of measurements, see ``estimate``.
+        deadline: time after which no step is measured, see ``estimate``.
 
     Returns:
         A run for each seed, and their choices, see ``Experiment.choices``.
@@ -172,8 +172,8 @@ def describe(runs: list[PlannedRun], options: SweepOptions, at_once: int | None)
     """Describe the plan in lines: finished and remaining runs, their time and its basis, their disk space.
 
     Args:
-        runs: of the sweep.
-        options: of the sweep.
+        runs: runs of the sweep.
+        options: options of the sweep.
         at_once: number of runs at once, None if a cluster decides.
     """
     done = [run for run in runs if (run.folder / record.NAME).exists()]

@@ -4,7 +4,9 @@ import contextlib
 import sys
 import threading
 import time
-from collections import Counter
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
+from statistics import mean, stdev
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
@@ -20,6 +22,7 @@ from .plan import PlannedRun
 EVERY = 1.0  # seconds between reads
 LINE_EVERY = 60.0  # seconds after which the summary is logged again if the output is no terminal
 ENDED = ("done", "diverged", "failed")
+CONTROL = "mean"  # label of the mechanism without attention
 
 
 def state(run: PlannedRun) -> str:
@@ -46,6 +49,19 @@ def outcome(run: PlannedRun) -> str:
         return f"failed, {content(run.folder / FAILED).decode(errors='replace').strip()}"
     except Unreadable as error:
         return f"failed, {run.folder / FAILED} does not hold the reason: {error}"
+
+
+def results(runs: Iterable[PlannedRun]) -> Iterator[str]:
+    """Describe the test scores of each label over its finished seeds, beside those of the control on the same task."""
+    scores: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for run in runs:
+        if state(run) == "done":
+            scores[run.task][run.label].append(record.load(run.folder / record.NAME).test)
+    for task, by_label in scores.items():
+        for label, tests in by_label.items():
+            spread = f" ± {stdev(tests):.2f}" if len(tests) > 1 else ""
+            beside = f", {mean(tests) - mean(by_label[CONTROL]):+.2f} over {CONTROL}" if CONTROL in by_label else ""
+            yield f"{task} {label}: test {mean(tests):.2f}{spread} (n = {len(tests)}){beside * (label != CONTROL)}"
 
 
 def steps(run: PlannedRun) -> int:

@@ -19,7 +19,7 @@ class Window:
     its next one. Runs that reach their end come first.
 
     Args:
-        minutes: from now on.
+        minutes: length from now on.
     """
 
     def __init__(self, minutes: float | None):

@@ -8,29 +8,21 @@ import pytest
 from PIL import Image
 from rich.console import Console
 from support.bench import MACHINE, MB, made, row
+from support.records import RECORD
 
+from lra.config.compose import compose
 from lra.report import bench_plots, bench_tables
-from lra.report.__main__ import ReportOptions
+from lra.report.__main__ import ReportOptions, report
 from lra.report.bench_tables import growth
 from lra.report.table import show
 from lra.runs import bench_record
-from lra.runs.record import RunRecord
 
 OVER_N = [row(name, n, n**power) for n in (16, 32, 64) for name, power in (("naive", 2.0), ("cur_abs", 1.0))]
+STEP = {"what": "step", "task": "text", "roofline_ms": None, "roofline_bytes": None, "flops": None}
 STEPS = [
-    row("naive", 64, 8.0, what="step", task="text", roofline_ms=None, roofline_bytes=None, flops=None),
-    row(
-        "cur_abs",
-        64,
-        2.0,
-        what="step",
-        task="text",
-        peak_bytes=16 * MB,
-        roofline_ms=None,
-        roofline_bytes=None,
-        flops=None,
-    ),
-    row("psf", 64, None, what="step", task="text", status="out of memory"),
+    row("naive", 64, 8.0, **STEP),
+    row("cur_abs", 64, 2.0, **STEP, peak_bytes=16 * MB),
+    row("psf", 64, None, **STEP, status="out of memory"),
 ]
 
 
@@ -107,26 +99,14 @@ def test_nothing_measured_is_a_table_and_no_picture(tmp_path):
     assert bench_plots.pictures([made(nothing)], tmp_path) == []
 
 
-def run_record(label, seed, test, **changes):
-    base = dict.fromkeys(field.name for field in dataclasses.fields(RunRecord)) | {
-        "kind": "train",
-        "study": "paper-paper",
-        "task": "text",
-        "label": label,
-        "seed": seed,
-        "metric": "accuracy",
-        "test": test,
-        "step_ms": 5.0,
-        "peak_bytes": MB,
-        "status": "done",
-    }
-    return RunRecord(**base | changes)
+def trained(label, seed, test, **changes):
+    return dataclasses.replace(RECORD, task="text", label=label, seed=seed, test=test, **changes)
 
 
 def test_pictures_are_written_and_not_empty(tmp_path):
-    trained = [run_record(label, seed, 60 + seed) for label in ("naive", "cur_abs") for seed in (0, 1)]
-    trained.append(run_record("psf", 0, None, status="diverged"))
-    drawn = bench_plots.pictures([made(OVER_N), made(STEPS)], tmp_path, trained)
+    runs = [trained(label, seed, 60.0 + seed) for label in ("naive", "cur_abs") for seed in (0, 1)]
+    runs.append(trained("psf", 0, None, status="diverged"))
+    drawn = bench_plots.pictures([made(OVER_N), made(STEPS)], tmp_path, runs)
     assert len(drawn) == len(set(drawn)) == 4  # over n, growth, bars, speed against accuracy
     assert sorted([*drawn, *(path.with_suffix(".svg") for path in drawn)]) == sorted(tmp_path.iterdir())
     for path in drawn:
@@ -136,9 +116,9 @@ def test_pictures_are_written_and_not_empty(tmp_path):
 
 def test_speed_against_accuracy_needs_a_benchmark(tmp_path):
     """Without one the times are those of the training, of which each study has its own picture."""
-    trained = [run_record(label, 0, 60.0) for label in ("naive", "cur_abs")]
-    assert bench_plots.pictures([], tmp_path, trained) == []
-    drawn = bench_plots.pictures([made(STEPS)], tmp_path, trained)
+    runs = [trained(label, 0, 60.0) for label in ("naive", "cur_abs")]
+    assert bench_plots.pictures([], tmp_path, runs) == []
+    drawn = bench_plots.pictures([made(STEPS)], tmp_path, runs)
     assert drawn[-1].name == "speed-and-accuracy-paper-paper.png"
 
 
@@ -148,9 +128,9 @@ def test_many_lines_keep_a_few_colours(tmp_path):
 
 
 def test_markdown_and_terminal_hold_every_cell():
-    text = bench_tables.markdown(bench_tables.tables([made(STEPS)]))
-    assert "| cur_abs | 64 | 2 |" in text and "out of memory" in text
     (table,) = bench_tables.tables([made(STEPS)])
+    text = bench_tables.markdown([table])
+    assert "| cur_abs | 64 | 2 |" in text and "out of memory" in text
     cells = [cell for _, row in table.rows() for cell in row]
     assert {"cur_abs", "out of memory"} <= {cell.text for cell in cells} and cells[1].value == 64
     console = Console(record=True, width=200, file=io.StringIO())
@@ -161,9 +141,6 @@ def test_markdown_and_terminal_hold_every_cell():
 
 def test_what_a_stranger_names_is_shown_as_it_is(tmp_path, capfd):
     """On every way out: no escape reaches the terminal, no tag the Markdown, no formula a picture."""
-    from lra.config.compose import compose
-    from lra.report.__main__ import report
-
     bad = "\x1b[31m<script>alert(1)</script> [x](javascript:1) `$a_{$ \u202e|"
     rows = [row(f"{i}{bad}", n, n, status=bad) for n in (16, 32, 64) for i in range(2)]
     rows += [dataclasses.replace(one, what="step", task=bad) for one in rows if one.n == 16]
@@ -179,9 +156,6 @@ def test_what_a_stranger_names_is_shown_as_it_is(tmp_path, capfd):
 
 
 def test_report_of_benchmarks_alone(tmp_path, capfd):
-    from lra.config.compose import compose
-    from lra.report.__main__ import report
-
     bench_record.save(made(STEPS), tmp_path)
     report.__wrapped__(compose(ReportOptions, [f"runs={tmp_path}"]))
     out = capfd.readouterr().out

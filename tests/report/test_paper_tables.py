@@ -65,8 +65,8 @@ def test_published_tables_are_whole_and_in_the_order_of_print(tmp_path):
     add(tmp_path, label="cur_abs", task="image")
     for paper in paper_tables.PAPERS:
         table = made(tmp_path)[paper.name]
-        values = [v for source in paper.sources for v in published.read() if (v.name, v.table) == source]
-        assert {(v.name, v.table) for v in values} == set(paper.sources)
+        values = [v for source in paper.sources for v in published.read() if [v.name, v.table] == source]
+        assert {(v.name, v.table) for v in values} == set(map(tuple, paper.sources))
         printed = [cells for (_, label, _), cells in table.rows() if not label]
         assert [cells[0].text for cells in printed] == [
             model for _, model in dict.fromkeys((v.source, v.model) for v in values)

@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from lra.runs.bench_record import BenchRecord, Machine, Row
+from lra.runs.bench_record import BenchRecord, BenchRow, Machine
 
 MB = 2**20
 MACHINE = Machine(
@@ -23,7 +23,7 @@ def row(mechanism, n, ms, **changes):
     """ms doubled and halved are the other samples; memory n MB; as fast as 1 GB/s and 2 TFLOP/s."""
     known = {} if ms is None else {"samples": (ms / 2, ms, 2 * ms), "peak_bytes": n * MB, "roofline_ms": ms / 4}
     known |= {} if ms is None else {"roofline_bytes": int(ms * 1e6), "flops": int(ms * 2e9)}
-    base = dict.fromkeys([field.name for field in dataclasses.fields(Row)]) | {
+    base = dict.fromkeys([field.name for field in dataclasses.fields(BenchRow)]) | {
         "what": "attention",
         "mode": "training",
         "mechanism": mechanism,
@@ -37,7 +37,7 @@ def row(mechanism, n, ms, **changes):
         "claimed": 1.0,
         "status": "ok",
     }
-    return Row(**base | known | changes)
+    return BenchRow(**base | known | changes)
 
 
 def made(rows, **changes):

@@ -277,6 +277,18 @@ def test_failed_runs_stop_no_other_and_are_listed_with_their_reason(tmp_path, mo
     assert stop is None and [(run.label, run.seed) for run in again] == [("cur_sum", 0), ("cur_sum", 1)]
 
 
+def test_the_end_gives_means_deviations_and_the_gain_over_the_control(tmp_path, monkeypatch, capfd):
+    def launch(runs, *_):
+        for run in runs:
+            finish(run, test=20.0 + 2 * run.seed + 15 * (run.label == "cur_abs"), status="done")
+
+    grid = "sweep.grids.methods.attn=[cur_abs,mean]"
+    stop, said = sweep(monkeypatch, capfd, launch, f"runs={tmp_path}", grid)
+    assert stop is None
+    assert "listops cur_abs: test 36.00 ± 1.41 (n = 2), +15.00 over mean\n" in said
+    assert "listops mean: test 21.00 ± 1.41 (n = 2)\n" in said
+
+
 def test_what_another_sweep_is_at_is_waited_for_and_launched_when_that_dies(tmp_path, monkeypatch, capfd):
     rounds, other = [], threading.Event()
 
