@@ -1,5 +1,6 @@
 """Normalisations by their names: each takes x (N,L,d) and a mask (N,L), which only the batch norm uses."""
 
+from collections.abc import Callable
 from typing import Literal
 
 import torch
@@ -47,23 +48,31 @@ class BatchNorm(nn.BatchNorm1d):
     """
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        if mask is None:
-            return self._normed(x.flatten(0, 1)).view_as(x)
-        return x.masked_scatter(mask[..., None], self._normed(x[mask]).to(x.dtype))
+        shared = dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
+        # A mask that selects rows would wait for the GPU to count them; sums that leave out padded ones do not.
+        rows = x if mask is None else x.masked_fill(~mask[..., None], 0)
+        if self.training and (shared or mask is not None):
+            normed = self._normed(rows, mask, all_reduce if shared else lambda sums: sums)
+        else:
+            normed = super().forward(rows.flatten(0, 1)).view_as(x)
+        return normed if mask is None else torch.where(mask[..., None], normed.to(x.dtype), x)
 
-    def _normed(self, rows: Tensor) -> Tensor:
-        """(T,d) -> (T,d)."""
-        if not (self.training and dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1):
-            return super().forward(rows)
+    def _normed(self, rows: Tensor, mask: Tensor | None, total: Callable[[Tensor], Tensor]) -> Tensor:
+        """Normalise rows (N,L,d), zero where the mask is False; ``total`` sums over processes.
+
+        A single real token has variance 0, and so have the running averages.
+        """
         (rows,) = at_least_float32(rows)
-        n, total = all_reduce(torch.cat([rows.new_tensor([len(rows)]), rows.sum(0)])).split([1, rows.shape[1]])
-        mean = total / n
-        variance = all_reduce((rows - mean).square().sum(0)) / n
+        real = rows.new_ones(rows.shape[:2]) if mask is None else mask.to(rows.dtype)
+        n, sums = total(torch.cat([real.sum()[None], rows.sum((0, 1))])).split([1, rows.shape[-1]])
+        n = n.clamp(min=1)
+        apart = rows - sums / n
+        variance = total((apart * real[..., None]).square().sum((0, 1))) / n
         with torch.no_grad():
             self.num_batches_tracked += 1
-            self.running_mean.lerp_(mean, self.momentum)
-            self.running_var.lerp_(variance * n / (n - 1), self.momentum)
-        return (rows - mean) * torch.rsqrt(variance + self.eps) * self.weight + self.bias
+            self.running_mean.lerp_(sums / n, self.momentum)
+            self.running_var.lerp_(variance * n / (n - 1).clamp(min=1), self.momentum)
+        return apart * torch.rsqrt(variance + self.eps) * self.weight + self.bias
 
 
 NORMS = {"layer": LayerNorm, "scale": ScaleNorm, "rms": RMSNorm, "batch": BatchNorm}

@@ -310,19 +310,6 @@ def test_no_tensor_grows_faster_than_the_row(attention, options, weights):
     assert largest(Softmax, 256) == 256**2
 
 
-@pytest.mark.parametrize("real", [(9, 9), (9, 4)])
-def test_batch_norm_is_over_the_real_tokens(real):
-    torch.manual_seed(0)
-    layer, plain = norm("batch", DIM), torch.nn.BatchNorm1d(DIM)
-    x, mask = torch.randn(2, 9, DIM), torch.arange(9) < torch.tensor(real)[:, None]
-    for _ in range(2):
-        expected = plain(x[mask])
-        torch.testing.assert_close(layer(x, mask)[mask], expected)
-    torch.testing.assert_close(layer.running_var, plain.running_var)
-    if mask.all():
-        torch.testing.assert_close(layer(x)[mask], plain(x[mask]))
-
-
 def test_pixels_are_numbers():
     embed = PixelEmbedding(length=4, dim=3, dropout=0.0, mean=0.48, std=0.24)
     out = embed(torch.tensor([[0, 255, 51]]))
