@@ -72,7 +72,6 @@ def test_the_picture_has_what_was_measured_and_what_is_published():
     assert list(published.get_xdata()) == [2048] and list(published.get_ydata()) == [84.48]
     assert published.get_color() == lines["sdpa"].get_color() and published.get_markerfacecolor() == "none"
     assert "n = 1 to 2 a point" in show.caption(some) and "1 run diverged" in show.caption(some)
-    show.plt.close(figure)
 
 
 def swept(monkeypatch, capfd, launch, runs, *words):

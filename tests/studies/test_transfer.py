@@ -27,7 +27,7 @@ from lra.studies.transfer.compare import layers
 from lra.studies.transfer.control import MeanControl, ZeroControl
 from lra.studies.transfer.figures import draw
 from lra.studies.transfer.show import show
-from lra.studies.transfer.tables import curves, markdown, points
+from lra.studies.transfer.tables import curves, points, tables
 from lra.train.__main__ import train
 from lra.train.lit_module import LitClassifier
 
@@ -360,7 +360,7 @@ def test_points_join_seeds_and_curves_what_differs_in_one_option(swept):
     assert [[p.tests for _, p in line] for name, line in by_count.items() if name == "score=abs, tuned=0 (n = 1)"] == [
         [[28.0], [36.0]]
     ]
-    assert "| cur_step-count=16 | 16 | 10 |" in markdown(points(swept), {})
+    assert "| cur_step-count=16 | 16 | 10 |" in tables(points(swept))[0].markdown()
 
 
 def test_a_legend_says_what_tells_mechanisms_apart_and_no_more(swept):
@@ -390,7 +390,9 @@ def test_pictures_are_made_for_what_varies(swept, tmp_path):
 def test_errors_stand_beside_scores_unless_fine_tuning_came_between(swept, tmp_path, monkeypatch):
     ((group, some),) = points(swept).items()
     seen = {}
-    monkeypatch.setattr(figures, "_save", lambda figure, name, folder: seen.update({name: len(figure.axes)}))
+    monkeypatch.setattr(
+        figures, "save", lambda figure, path, *_, **__: seen.update({path.stem: len(figure.axes)}) or path
+    )
     draw(group, some, tmp_path)
     assert {name.rpartition("-")[2]: panels for name, panels in seen.items()} == {
         "count": 2,

@@ -4,25 +4,24 @@ Every candidate of ``lra.studies.dropin.candidates`` gets the same queries, keys
 """
 
 import json
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from statistics import mean, stdev
 
 import torch
-from rich import box
-from rich.console import Console
-from rich.table import Table
 
 from ...bench.measure import measure
 from ...config.entry import main
 from ...console import log
 from ...disk import atomic, checksums
+from ...report.table import show
 from ...runs import record, typed_json
 from .baselines import softmax
 from .candidates import CANDIDATES, Function
 from .options import DropinOptions
 from .qkv_sources import QKVSource, sources
-from .table import BASE, COST, FILE, Errors, load, load_cost, markdown, rows, save
+from .table import BASE, COST, FILE, Errors, load, load_cost, save, table
 
 REPEATS = 3  # of the timing
 
@@ -52,15 +51,10 @@ def dropin(options: DropinOptions) -> None:
     loaded, damaged = typed_json.scan(home, FILE, load)
     for line in damaged:
         log(f"skipped: {line}")
-    every, price, about = list(loaded.values()), saved_cost(home), {name: c.about for name, c in CANDIDATES.items()}
-    atomic.write(home / "dropin.md", markdown(every, price, about))
-    head, lines = rows(every, price, {})
-    table = Table(*head[:-1], box=box.SIMPLE_HEAD, show_edge=False)
-    for cells in lines:
-        table.add_row(*cells[:-1])
-    console = Console(highlight=False)
-    console.width = console.width if console.is_terminal else 200  # no line is wrapped in a pipe
-    console.print(table)
+    about = {name: candidate.about for name, candidate in CANDIDATES.items()}
+    made = table(list(loaded.values()), saved_cost(home), about)
+    atomic.write(home / "dropin.md", made.section(1) + "\n")
+    show([replace(made, cells=made.cells.drop(columns="what"))], "")
     print(f"written to {home}/dropin.md")
 
 

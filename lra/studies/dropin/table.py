@@ -10,6 +10,7 @@ from typing import Annotated
 from pydantic import ConfigDict, Field
 
 from ...disk import checksums
+from ...report.table import Table, frame
 from ...runs import typed_json
 
 FILE, COST, BASE = "errors.json", "cost.json", "cur_step"
@@ -126,12 +127,11 @@ def error_text(value: tuple[float, float] | None) -> str:
     return f"{mean:.{digits}f} ± {deviation:.{digits}f}"
 
 
-def markdown(all: list[Errors], cost: dict, about: dict[str, str]) -> str:
-    """Format the table as Markdown; arguments as for ``rows``."""
-    head, lines = rows(all, cost, about)
-    line = lambda cells: "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
-    facts = [f"* {e.source}: {e.about}; n = {e.n}, seed {e.seed}, commit {e.git or 'unknown'}" for e in all]
+def table(all: list[Errors], cost: dict, about: dict[str, str]) -> Table:
+    """Make the table; arguments as for ``rows``."""
+    facts = [f"{e.source}: {e.about}; n = {e.n}, seed {e.seed}, commit {e.git or 'unknown'}" for e in all]
     if cost:
-        facts.append(f"* ms (MiB): {cost['about']}; exact attention (sdpa) {price_text(cost['exact'])}")
-    table = [line(head), line(["---"] * len(head)), *map(line, lines)]
-    return "\n\n".join(["# Candidates for a drop-in", LEGEND, "\n".join(facts), "\n".join(table)]) + "\n"
+        facts.append(f"ms (MiB): {cost['about']}; exact attention (sdpa) {price_text(cost['exact'])}")
+    cells, words = frame(*rows(all, cost, about)), ("candidate", "what")
+    text = "\n* ".join([f"{LEGEND}\n", *facts])
+    return Table(name="dropin", title="Candidates for a drop-in", about=text, cells=cells, words=words)

@@ -7,7 +7,6 @@ from typing import ClassVar, Literal
 
 import numpy as np
 import torch
-from rich.console import Console
 
 from ...config.entry import main
 from ...config.options import Options
@@ -15,9 +14,10 @@ from ...config.sections import Some
 from ...console import log
 from ...disk import atomic
 from ...options import Positive, Whole
+from ...report.table import show
 from . import chord
 from .matrices import EXTRA, KINDS
-from .table import Result, markdown, picture, terminal
+from .table import Result, picture, tables
 
 FIT = ("iterations", "init", "seed", "impl")  # arguments of chord.fit
 
@@ -52,11 +52,9 @@ def factorise(options: FactoriseOptions) -> None:
         except ImportError as error:
             raise ValueError(f"kinds={kind} needs {error.name}: {EXTRA}") from None
         picture([r for r in results if r.kind == kind], home / f"{kind}.png")
-    atomic.write(home / "factorise.md", markdown(results))
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console.width = 160  # no line is wrapped in a pipe
-    console.print(*terminal(results))
+    made = tables(results)
+    atomic.write(home / "factorise.md", "\n\n".join(table.section(1 + at) for at, table in enumerate(made)) + "\n")
+    show(made, "")
     print(f"written to {home}/factorise.md")
 
 

@@ -6,17 +6,18 @@ from pathlib import Path
 from statistics import median
 
 import numpy as np
-from rich import box
-from rich.table import Table
 
+from ...report.table import Cell, Table, frame
+from ..figures import panels, save
 from . import chord
 
 HEAD = ("kind", "matrix", "n", "numbers", "SF", "SVD, paper's rank", "SVD, equal numbers", "iterations", "SF half way")
-SUMMARY = ("kind", "matrices", "SF nearer, paper's rank", "SF / SVD", "SF nearer, equal numbers", "SF / SVD")
+RANKS = ("paper's rank", "equal numbers")
+SUMMARY = ("kind", "matrices", *(f"{what}, {rank}" for rank in RANKS for what in ("SF nearer", "SF / SVD")))
 ABOUT = (
     "Frobenius errors. SF: product of sparse Chord factors, fitted by L-BFGS. SVD: truncated at the paper's rank "
     "ceil(M²/2), and at the largest rank that holds no more numbers than the factors. The smaller error is bold; if "
-    "`iterations` is the limit, SF was still falling, see its error after half of them."
+    "iterations is the limit, SF was still falling, see its error after half of them."
 )
 ABOUT_SUMMARY = "SF / SVD: median (smallest to largest) over the matrices of a kind of the ratio of the errors."
 
@@ -52,11 +53,11 @@ class Result:
         """The number of iterations of the fit."""
         return len(self.fell)
 
-    def cells(self, bold: str) -> tuple[str, ...]:
-        """Format a text for each column of HEAD; ``bold`` is the format of the smallest error."""
+    def cells(self) -> tuple[Cell | str, ...]:
+        """The cell of each column of HEAD."""
         rank, best = chord.ranks(self.n), min(self.sparse, *self.svd.values())
-        error = lambda value: (bold if value == best else "{}").format(f"{value:.3g}")
-        svd = [f"{error(self.svd[key])} (r = {rank[key]})" for key in ("paper", "equal")]
+        error = lambda value, more="": Cell(text=f"{value:.3g}{more}", value=value, mark="best" * (value == best))
+        svd = [error(self.svd[key], f" (r = {rank[key]})") for key in ("paper", "equal")]
         numbers = f"{chord.numbers(self.n):,}"
         half = f"{self.fell[self.iterations // 2]:.3g}" if self.iterations else ""
         return self.kind, self.name, str(self.n), numbers, error(self.sparse), *svd, f"{self.iterations:,}", half
@@ -83,41 +84,37 @@ def summary(results: list[Result]) -> list[tuple[str, ...]]:
     return rows
 
 
-def markdown(results: list[Result]) -> str:
-    """Format both tables as Markdown."""
-    line = lambda cells: "| " + " | ".join(cells) + " |"
-    out = [line(HEAD), line(["---"] * len(HEAD)), *(line(r.cells("**{}**")) for r in results)]
-    kinds = [line(SUMMARY), line(["---"] * len(SUMMARY)), *map(line, summary(results))]
-    parts = ["# Sparse factors against truncated SVD", ABOUT, "\n".join(out), ABOUT_SUMMARY, "\n".join(kinds)]
-    return "\n\n".join(parts) + "\n"
-
-
-def terminal(results: list[Result]) -> list[Table]:
-    """Format both tables for a terminal."""
-    table = Table(*HEAD, box=box.SIMPLE_HEAD, caption=ABOUT.replace("`", ""))
-    for r in results:
-        table.add_row(*r.cells("[bold]{}[/bold]"))
-    kinds = Table(*SUMMARY, box=box.SIMPLE_HEAD, caption=ABOUT_SUMMARY)
-    for row in summary(results):
-        kinds.add_row(*row)
-    return [table, kinds]
+def tables(results: list[Result]) -> list[Table]:
+    """Make the table of matrices and that of kinds."""
+    return [
+        Table(
+            name="factorise",
+            title="Sparse factors against truncated SVD",
+            about=ABOUT,
+            cells=frame(HEAD, [r.cells() for r in results]),
+            words=("kind", "matrix"),
+        ),
+        Table(
+            name="kinds",
+            title="Ratios of the errors",
+            about=ABOUT_SUMMARY,
+            cells=frame(SUMMARY, summary(results)),
+            words=("kind",),
+        ),
+    ]
 
 
 def picture(results: list[Result], path: Path) -> None:
     """Draw each matrix, its truncated SVD and the product of sparse factors, in grey levels of the matrix's range."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(6.4, 2.3 * len(results)), layout="constrained")
-    rows = figure.subplots(len(results), 3, squeeze=False)
-    for row, r in zip(rows, results, strict=True):
+    figure, grid = panels(3 * len(results), width=2.15, height=2.3)
+    for at, r in enumerate(results):
         shown = (
             (r.matrix, r.name),
             (r.truncated["equal"], f"SVD, r = {chord.ranks(r.n)['equal']}: {r.svd['equal']:.3g}"),
             (r.product, f"sparse factors: {r.sparse:.3g}"),
         )
-        for axes, (image, title) in zip(row, shown, strict=True):
+        for axes, (image, title) in zip(grid[3 * at : 3 * at + 3], shown, strict=True):
             axes.imshow(image, cmap="gray", vmin=r.matrix.min(), vmax=r.matrix.max(), interpolation="nearest")
             axes.set_title(title, fontsize=9)
             axes.set_axis_off()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=130)
+    save(figure, path)

@@ -7,18 +7,17 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-import matplotlib
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 
 from ...disk import atomic
 from ...report.palette import COLOURS, Palette
+from .. import figures
 from .measure import Error, Norm
 
 T = TypeVar("T")
-LINES, COLUMNS = ("-", "--", ":", "-."), 3
+LINES = ("-", "--", ":", "-.")
+SIZE = {"width": 4.3, "height": 3.9, "sharey": True}  # of panels
+BELOW = {"loc": "outside lower center", "ncols": 4, "frameon": False}  # place of the legend
 FLOOR, CEILING = 1e-8, 1e4  # of errors that are drawn
 
 
@@ -34,14 +33,10 @@ def save(home: Path, title: str, errors: list[Error], norms: list[Norm]) -> list
         "convergence.csv": as_csv(("iteration", "steps", "measure"), errors),
         "norms.csv": as_csv(("matrix",), norms),
     }
-    home.mkdir(parents=True, exist_ok=True)
+    pictures = [convergence(errors, title, home), spectral(norms, title, home)]
     for name, text in files.items():
         atomic.write(home / name, text)
-    for name, figure in (("convergence", convergence(errors, title)), ("norms", spectral(norms, title))):
-        with atomic.replacing(home / f"{name}.png") as part:
-            figure.savefig(part, format="png", dpi=130)
-        plt.close(figure)
-    return [home / name for name in ("convergence.png", "norms.png", *files)]
+    return [*pictures, *(home / name for name in files)]
 
 
 def as_csv(columns: Sequence[str], rows: Iterable[Error | Norm]) -> str:
@@ -56,14 +51,14 @@ def as_csv(columns: Sequence[str], rows: Iterable[Error | Norm]) -> str:
     return text.getvalue()
 
 
-def convergence(errors: list[Error], title: str) -> plt.Figure:
+def convergence(errors: list[Error], title: str, home: Path) -> Path:
     """Draw ||A X A - A|| / ||A|| over steps, a panel for each place and mechanism, a dash for each m."""
     shown = [e for e in errors if e.measure == "AXA"]
     highest, weights = max(e.high for e in shown), shown[0].layer.weights
     panels = _grouped(shown, _panel)
-    figure, grid = _grid(len(panels))
+    figure, grid = figures.panels(len(panels), **SIZE)
     palette = Palette(e.iteration for e in shown)
-    for axes, (name, some) in zip(grid, panels.items(), strict=False):
+    for axes, (name, some) in zip(grid, panels.items(), strict=True):
         dashes = dict(zip(sorted({e.layer.at for e in some}, reverse=True), itertools.cycle(LINES), strict=False))
         for (at, iteration), line in _grouped(some, lambda e: (e.layer.at, e.iteration)).items():
             _line(axes, [e.steps for e in line], line, COLOURS[palette.colour(iteration)][0], dashes[at], iteration)
@@ -77,16 +72,16 @@ def convergence(errors: list[Error], title: str) -> plt.Figure:
         axes.set_ylabel("||A X A - A|| / ||A||")
         axes.set_title(f"{name}: {_sizes(some)}", fontsize=9)
     at = "" if weights == "random" else f" at the {weights} weights"
-    _finish(figure, grid, f"{title}\nError of iterative inverses X of A{at}: median and range over n matrices")
-    return figure
+    about = f"{title}\nError of iterative inverses X of A{at}: median and range over n matrices"
+    return figures.save(figure, home / "convergence.png", about, **BELOW)
 
 
-def spectral(norms: list[Norm], title: str) -> plt.Figure:
+def spectral(norms: list[Norm], title: str, home: Path) -> Path:
     """Draw the spectral norms, a panel for each place and mechanism, over m of random tokens or training steps."""
     panels = _grouped(norms, _panel)
-    figure, grid = _grid(len(panels))
+    figure, grid = figures.panels(len(panels), **SIZE)
     palette = Palette(row.matrix for row in norms)
-    for axes, (name, some) in zip(grid, panels.items(), strict=False):
+    for axes, (name, some) in zip(grid, panels.items(), strict=True):
         for matrix, line in _grouped(some, lambda row: row.matrix).items():
             line.sort(key=lambda row: row.layer.at)
             _line(axes, [row.layer.at for row in line], line, COLOURS[palette.colour(matrix)][0], "-", matrix, "o")
@@ -98,8 +93,8 @@ def spectral(norms: list[Norm], title: str) -> plt.Figure:
         axes.set_xticks(list(ticks), list(ticks.values()), fontsize=8)
         axes.minorticks_off()
         axes.set_title(f"{name}: n = {some[0].n}", fontsize=9)
-    _finish(figure, grid, f"{title}\nSpectral norms: median and range over n matrices")
-    return figure
+    about = f"{title}\nSpectral norms: median and range over n matrices"
+    return figures.save(figure, home / "norms.png", about, **BELOW)
 
 
 def _panel(row: Error | Norm) -> str:
@@ -123,25 +118,7 @@ def _grouped(rows: Iterable[T], key: Callable[[T], object]) -> dict:
     return groups
 
 
-def _grid(n: int) -> tuple[plt.Figure, list[Axes]]:
-    columns = min(n, COLUMNS)
-    rows = -(-n // columns)
-    size = (max(6.5, 4.3 * columns), 3.6 * rows + 1.2)
-    figure, grid = plt.subplots(rows, columns, figsize=size, layout="constrained", squeeze=False, sharey=True)
-    for axes in grid.flat[n:]:
-        axes.set_visible(False)
-    return figure, list(grid.flat)
-
-
 def _line(axes: Axes, x: list[int], rows: list, colour: str, style: str, label: str, marker: str = "") -> None:
     axes.plot(x, [row.median for row in rows], color=colour, linestyle=style, marker=marker, markersize=4, label=label)
     low, high = ([min(getattr(row, end), 1e30) for row in rows] for end in ("low", "high"))
     axes.fill_between(x, low, high, color=colour, alpha=0.12, linewidth=0)
-    axes.grid(alpha=0.3)
-
-
-def _finish(figure: plt.Figure, grid: list[Axes], title: str) -> None:
-    handles = {name: line for axes in grid for line, name in zip(*axes.get_legend_handles_labels(), strict=True)}
-    names = dict(sorted(handles.items(), key=lambda pair: pair[0].startswith("m = ")))  # dashes last
-    figure.legend(names.values(), names.keys(), loc="outside lower center", ncols=4, fontsize=8, frameon=False)
-    figure.suptitle(title, fontsize=10)

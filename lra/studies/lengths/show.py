@@ -5,16 +5,14 @@ import io
 from pathlib import Path
 from statistics import mean
 
-import matplotlib
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from ...disk import atomic
 from ...report.palette import COLOURS, Palette
+from ..figures import panels, save
 from .points import TASKS, Point, Printed, printed
 
 SAME = {"softmax": "sdpa"}  # exact attention, however it is computed
@@ -39,9 +37,8 @@ def show(points: list[Point], home: Path) -> list[Path]:
     files = [home / "lengths.png", home / "lengths.csv"]
     atomic.write(files[1], as_csv(points, printed()))
     figure = draw(points, printed())
-    with atomic.replacing(files[0]) as part:
-        figure.savefig(part, format="png", dpi=130)
-    plt.close(figure)
+    columns = 1 + 2 * len(figure.axes)
+    save(figure, files[0], caption(points), loc="outside lower center", ncols=columns, frameon=False)
     return files
 
 
@@ -57,21 +54,15 @@ def as_csv(points: list[Point], known: list[Printed]) -> str:
     return text.getvalue()
 
 
-def draw(points: list[Point], known: list[Printed]) -> plt.Figure:
+def draw(points: list[Point], known: list[Printed]) -> Figure:
     """Draw a panel for each task: a line for each mechanism with the range over its seeds, published numbers hollow."""
     tasks = [task for task in TASKS if any(p.task == task for p in points)]
-    figure, grid = plt.subplots(1, len(tasks), figsize=(1.5 + 5 * len(tasks), 5.2), layout="constrained", squeeze=False)
+    figure, grid = panels(len(tasks), width=5.5, height=5.2)
     labels = sorted({p.label for p in points})
     palette = Palette([*labels, *(_own(number.attn, labels) for number in known)])
-    for task, axes in zip(tasks, grid[0], strict=True):
+    for task, axes in zip(tasks, grid, strict=True):
         _panel(axes, [p for p in points if p.task == task], [n for n in known if n.task == task], labels, palette)
         axes.set_title(task.replace("_", " "))
-    handles = {name: line for axes in grid[0] for line, name in zip(*axes.get_legend_handles_labels(), strict=True)}
-    columns = 1 + 2 * len(tasks)
-    figure.legend(
-        handles.values(), handles.keys(), loc="outside lower center", ncols=columns, fontsize=8, frameon=False
-    )
-    figure.suptitle(caption(points), fontsize=9)
     return figure
 
 
@@ -124,4 +115,3 @@ def _panel(axes: Axes, points: list[Point], known: list[Printed], labels: list[s
     axes.set_ylim(-3, 103)
     axes.set_xlabel("length, tokens")
     axes.set_ylabel("test error, %")
-    axes.grid(alpha=0.3)

@@ -12,13 +12,11 @@ from dataclasses import asdict, dataclass
 import numpy as np
 import torch
 import torch.nn.functional as F
-from rich import box
-from rich.console import Console
-from rich.table import Table
 from torch import Tensor
 
 from ...config.entry import main
 from ...integrations import needs
+from ...report.table import Table, frame, show
 from ..examples import labelled
 from .figures import draw
 from .options import PretrainedOptions
@@ -26,6 +24,11 @@ from .options import PretrainedOptions
 with needs("hf", __name__):
     from ...integrations.huggingface import SELECTIONS
     from ..encoder import Encoder, load
+
+HEAD = ("attention", "count", "tuned", "cosine", "probe %", "k-NN %")
+LEGEND = (
+    "cosine ± deviation over examples; accuracies ± binomial standard error, probe and k-NN fitted to exact embeddings"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,17 +165,12 @@ def pretrained(options: PretrainedOptions) -> None:
     if wrong := [score for score in options.selections if score not in SELECTIONS]:
         raise ValueError(f"selections must be of {', '.join(SELECTIONS)}, not {', '.join(map(str, wrong))}")
     results = study(options)
-    table = Table("attention", "count", "tuned", "cosine", "probe %", "k-NN %", box=box.SIMPLE_HEAD, show_edge=False)
+    lines = []
     for r in results:
         scores = [f"{p:.1f} ± {(p * (100 - p) / r.n) ** 0.5:.1f}" for p in (r.probe, r.knn)]
-        cosine = f"{r.cosine:.4f} ± {r.cosine_std:.4f}"
-        table.add_row(r.attention, str(r.count or "-"), str(r.tuned), cosine, *scores)
-    console = Console(highlight=False, width=None if Console().is_terminal else 120)
-    console.print(table)
-    print(
-        f"{options.model}: {options.train} train and {options.test} test examples; cosine ± deviation over "
-        "examples; accuracies ± binomial standard error, probe and k-NN fitted to exact embeddings"
-    )
+        lines.append([r.attention, str(r.count or "-"), str(r.tuned), f"{r.cosine:.4f} ± {r.cosine_std:.4f}", *scores])
+    about = f"{options.train} train and {options.test} test examples"
+    show([Table(name="pretrained", title=str(options.model), about=about, cells=frame(HEAD, lines))], LEGEND)
     if options.out:
         options.out.write_text(json.dumps([asdict(r) for r in results], indent=1) + "\n")
         draw(results, options.model, options.out.with_suffix(".png"))

@@ -2,7 +2,9 @@
 
 from pathlib import Path
 
-from matplotlib.figure import Figure
+from ..figures import panels, save
+
+METRICS = {"cosine": "cosine", "probe": "linear probe, %", "knn": "k-NN, %"}
 
 
 def draw(results: list, model: str, file: Path) -> None:
@@ -26,11 +28,8 @@ def draw(results: list, model: str, file: Path) -> None:
         if r is not exact:
             lines.setdefault((r.attention, r.tuned), []).append(r)
     words = list(dict.fromkeys(word for word, _ in lines))
-    figure = Figure(figsize=(11, 3.6), layout="constrained")
-    panels = figure.subplots(1, 3)
-    for axes, metric, label in zip(
-        panels, ("cosine", "probe", "knn"), ("cosine", "linear probe, %", "k-NN, %"), strict=True
-    ):
+    figure, grid = panels(3, width=3.7, height=3.6)
+    for axes, (metric, label) in zip(grid, METRICS.items(), strict=True):
         axes.axhline(getattr(exact, metric), color="grey", linestyle=":", linewidth=1, label="exact")
         for (word, tuned), some in lines.items():
             some = sorted(some, key=lambda r: r.count)
@@ -44,10 +43,8 @@ def draw(results: list, model: str, file: Path) -> None:
         counts = sorted({r.count for some in lines.values() for r in some})
         axes.set_xticks(counts, map(str, counts))
         axes.set(xlabel="rows and columns kept", ylabel=label)
-        axes.grid(alpha=0.3)
-    figure.suptitle(f"{model.rstrip('/').rpartition('/')[2]}, n = {exact.n}", fontsize=10)
-    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside right upper", fontsize=7)
-    figure.savefig(file, dpi=120)
+    title = f"{model.rstrip('/').rpartition('/')[2]}, n = {exact.n}"
+    save(figure, file, title, loc="outside right upper")
 
 
 def _error(result, metric: str) -> float:

@@ -99,13 +99,14 @@ def swaps(study: str, rows: list[Row]) -> list[Table]:
     made = []
     for path in sorted(paths):
         try:
-            made.append(_swaps(study, path))
+            made.append(matrix_of_swaps(study, path))
         except (ValueError, OSError, csv.Error):
             log(f"skipped: {path} is not a table of swaps; python -m lra.studies.probes makes it again")
     return made
 
 
-def _swaps(study: str, path: Path) -> Table:
+def matrix_of_swaps(study: str, path: Path) -> Table:
+    """Read the table of a task's swaps. Raises ValueError if the file holds none."""
     task = path.parent.name
     (first, *names), *lines = csv.reader(io.StringIO(atomic.content(path).decode(), newline=""), strict=True)
     if not 0 < len(set(names)) == len(names) or any(len(line) != 1 + len(names) for line in lines):

@@ -5,16 +5,13 @@ import io
 from pathlib import Path
 from statistics import mean
 
-import matplotlib
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
-import pandas as pd
-
 from ...disk import atomic
 from ...report.palette import COLOURS, Palette
+from ...report.table import show
+from ..figures import panels, save
 from . import record
 from .record import Probes
+from .report import matrix_of_swaps
 
 # Percent of MEGA's accuracy that networks of convolutions of width 61 have (docs/formulas.md, short convolutions).
 PUBLISHED = {"listops": 83.51, "text": 94.45, "retrieval": 97.58, "image": 92.46, "pathfinder": 75.28}
@@ -32,7 +29,7 @@ def draw(home: Path) -> list[Path]:
         made = record.load(path)
         found.setdefault(made.label, []).append(made)
     palette = Palette(found)
-    figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4), layout="constrained")
+    figure, (left, right) = panels(2, width=5, height=4)
     for label, some in found.items():
         style = {"color": COLOURS[palette.colour(label)][0], "marker": "o", "markersize": 3, "linewidth": 1.2}
         style["linestyle"] = ("-", "--", ":", "-.")[palette.turn(label) % 4]
@@ -53,12 +50,7 @@ def draw(home: Path) -> list[Path]:
         note = f"convolutions of width {WIDTH}:\n{share} % of MEGA's (published)"
         left.annotate(note, (WIDTH // 2, 0.02), xycoords=("data", "axes fraction"), fontsize=7, color="grey")
     left.legend(fontsize=7)
-    figure.suptitle(f"{some.study}: {some.task}, {some.examples} test examples", fontsize=10)
-    path = home / "probes.png"
-    with atomic.replacing(path) as part:
-        figure.savefig(part, format="png", dpi=130)
-    plt.close(figure)
-    return [path]
+    return [save(figure, home / "probes.png", f"{some.study}: {some.task}, {some.examples} test examples")]
 
 
 def matrix(home: Path) -> list[Path]:
@@ -77,15 +69,13 @@ def matrix(home: Path) -> list[Path]:
             raise ValueError(
                 f"{path} is not a line of swapped mechanisms; delete it to score that seed again"
             ) from None
-    table = pd.DataFrame({label: {name: mean(v) for name, v in line.items()} for label, line in lines.items()}).T
-    table.index.name = "trained with"
-    atomic.write(home / "swaps.md", f"Test scores of trained weights, by the mechanism in use.\n\n{_markdown(table)}\n")
-    atomic.write(home / record.SWAPS, table.to_csv(lineterminator="\n"))
-    print(table.to_string(float_format="{:.2f}".format))
+    names = list(dict.fromkeys(name for line in lines.values() for name in line))
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(("trained with", *names))
+    writer.writerows((label, *(mean(line[n]) if n in line else "" for n in names)) for label, line in lines.items())
+    atomic.write(home / record.SWAPS, text.getvalue())
+    table = matrix_of_swaps(home.parent.name, home / record.SWAPS)
+    atomic.write(home / "swaps.md", table.section() + "\n")
+    show([table], "")
     return [home / "swaps.md", home / record.SWAPS]
-
-
-def _markdown(table: pd.DataFrame) -> str:
-    rows = [[table.index.name, *table.columns], ["---", *["---:"] * len(table.columns)]]
-    rows += [[name, *("" if pd.isna(x) else f"{x:.2f}" for x in row)] for name, *row in table.itertuples()]
-    return "\n".join("| " + " | ".join(row) + " |" for row in rows)

@@ -3,11 +3,9 @@
 from pathlib import Path
 from statistics import mean, stdev
 
-import matplotlib
+from matplotlib.figure import Figure
 
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
-
+from ..figures import panels, save
 from .tables import TransferPoint, curves, natural
 
 # name -> label of the axis, value of a point, options that the axis stands for
@@ -32,24 +30,26 @@ def draw(group: tuple[str, str, str], some: list[TransferPoint], folder: Path) -
     Returns:
         The names of the files.
     """
+    name = lambda axis: f"{'-'.join((*group, axis))}.png".replace("/", "_")
+    keep = lambda figure, axis, title="", **legend: save(figure, folder / name(axis), title, **legend).name
     names = []
     for axis, (label, value, hidden) in AXES.items():
         if lines := curves(some, value, hidden):
             figure = _against(
                 lines, label, some, group, errors=axis != "tuned"
             )  # errors are measured before fine-tuning
-            names.append(_save(figure, "-".join((*group, axis)), folder))
+            title = f"{group[1]}, weights of {group[2]};\nmean ± standard deviation over seeds"
+            names.append(keep(figure, axis, title, loc="outside right upper"))
     if any(r.spectrum_examples for point in some for r in point.records):
-        names.append(_save(_spectra(some, group), "-".join((*group, "spectrum")), folder))
+        names.append(keep(_spectra(some, group), "spectrum", loc="outside right upper"))
     return names
 
 
-def _against(lines, label: str, some: list[TransferPoint], group, *, errors: bool) -> plt.Figure:
+def _against(lines, label: str, some: list[TransferPoint], group, *, errors: bool) -> Figure:
     """Draw scores and, on their right, errors, with equal distances between the values of the axis."""
-    longest = max(map(len, lines))  # width of the legend, in characters of 7 points
-    size = 4.5 * (1 + errors) + 0.055 * longest, max(4, 0.8 + 0.15 * len(lines))
-    figure, grid = plt.subplots(1, 1 + errors, figsize=size, layout="constrained", squeeze=False)
-    left, *right = grid[0]
+    longest = max(map(len, lines))  # width of the legend, in characters of 8 points
+    width = 4.5 + 0.065 * longest / (1 + errors)
+    figure, (left, *right) = panels(1 + errors, width=width, height=max(4, 0.8 + 0.17 * len(lines)))
     places = sorted({x for line in lines.values() for x, _ in line})
     for i, name in enumerate(sorted(lines, key=natural)):
         style = {"color": f"C{i % 10}", "marker": "o^sv"[i // 10 % 4], "markersize": 4, "capsize": 2, "linewidth": 1.2}
@@ -70,10 +70,6 @@ def _against(lines, label: str, some: list[TransferPoint], group, *, errors: boo
     for axes in (left, *right):
         axes.set_xlabel(label)
         axes.set_xticks(range(len(places)), map(str, places))
-        axes.grid(alpha=0.3)
-    title = f"{group[1]}, weights of {group[2]};\nmean ± standard deviation over seeds"
-    figure.suptitle(title, x=0.01, ha="left", fontsize=9)
-    figure.legend(*left.get_legend_handles_labels(), loc="outside right upper", fontsize=7)
     return figure
 
 
@@ -82,9 +78,9 @@ def _bars(axes, x: list[float], values: list[list[float]], **style) -> None:
     axes.errorbar(x, [mean(v) for v in values], deviations, **style)
 
 
-def _spectra(some: list[TransferPoint], group) -> plt.Figure:
+def _spectra(some: list[TransferPoint], group) -> Figure:
     """Draw the spectra of the exact maps, which depend on the seed but not on the other mechanism."""
-    figure, axes = plt.subplots(figsize=(6, 4), layout="constrained")
+    figure, (axes,) = panels(1, width=6, height=4)
     seeds = {r.seed: r for point in some for r in point.records if r.spectrum_examples}
     for i, same in enumerate(zip(*(r.layers for r in seeds.values()), strict=True)):
         for j, layer in enumerate(same):
@@ -94,16 +90,7 @@ def _spectra(some: list[TransferPoint], group) -> plt.Figure:
     axes.set(xscale="log", yscale="log", ylim=(1e-5, 1.5), xlabel="i", ylabel="singular value i / largest")
     n = max(r.spectrum_examples for r in seeds.values())
     axes.set_title(f"{group[1]}: attention maps of {group[2]},\nmean of {n} dev examples and all heads", fontsize=9)
-    axes.grid(alpha=0.3)
-    axes.legend(fontsize=7)
     return figure
-
-
-def _save(figure: plt.Figure, name: str, folder: Path) -> str:
-    file = f"{name}.png".replace("/", "_")
-    figure.savefig(folder / file, dpi=120)
-    plt.close(figure)
-    return file
 
 
 def _word(value: bool | None) -> str | None:

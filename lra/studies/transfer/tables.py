@@ -8,6 +8,7 @@ from statistics import mean, stdev
 from typing import Any
 
 from ...report.summary import joined, number
+from ...report.table import Table, frame, stem
 from ...runs.canonical import canonical
 from .record import TransferRecord
 
@@ -192,19 +193,17 @@ def legend(options: list[tuple[str, str]], line: list[tuple[Any, TransferPoint]]
     return ", ".join(shown) or line[0][1].label.partition("-")[0]
 
 
-def markdown(
-    groups: dict[tuple[str, str, str], list[TransferPoint]], pictures: dict[tuple[str, str, str], list[str]]
-) -> str:
-    """Format the tables as Markdown, with the figures of each group by file name."""
-    out = ["# Transfers", LEGEND]
-    for group, some in groups.items():
-        study, task, source = group
-        facts = about(some)
-        rows = [HEAD, ("---",) * len(HEAD), *(point.cells for point in some)]
-        lines = ["| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |" for cells in rows]
-        shown = [f"![{name}]({name})" for name in pictures.get(group, [])]
-        out += [f"## {study}: {task}, {source}", facts, "\n".join(lines), *shown]
-    return "\n\n".join(out) + "\n"
+def tables(groups: dict[tuple[str, str, str], list[TransferPoint]]) -> list[Table]:
+    """Make a table of each group of points."""
+    return [
+        Table(
+            name=stem(f"transfer-{study}-{task}-{source}"),
+            title=f"{study}: {task}, {source}",
+            about=about(some),
+            cells=frame(HEAD, [point.cells for point in some]),
+        )
+        for (study, task, source), some in groups.items()
+    ]
 
 
 def about(some: list[TransferPoint]) -> str:

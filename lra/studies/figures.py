@@ -1,0 +1,51 @@
+"""Figures of studies: panels of one size, grids, one legend for all panels, and PNG files."""
+
+from pathlib import Path
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from ..report.figures import write
+
+
+def panels(count: int, *, across: int = 3, width: float, height: float, **options) -> tuple[Figure, list[Axes]]:
+    """Make a figure with a number of panels, line by line.
+
+    Args:
+        count: number of panels.
+        across: largest number of panels in a line.
+        width, height: size of a panel in inches.
+        options: options of matplotlib's ``subplots``.
+    """
+    columns = min(count, across)
+    rows = -(-count // columns)
+    figure = Figure(figsize=(width * columns, height * rows), layout="constrained")
+    grid = figure.subplots(rows, columns, squeeze=False, **options)
+    for axes in grid.flat:
+        axes.grid(alpha=0.3)
+    for axes in grid.flat[count:]:
+        axes.set_visible(False)
+    return figure, list(grid.flat[:count])
+
+
+def save(figure: Figure, path: Path, title: str = "", **legend) -> Path:
+    """Write a figure as PNG.
+
+    Args:
+        figure: figure that is written.
+        path: path of the file.
+        title: text above the panels.
+        legend: options of one legend of the lines of all panels; none for no legend.
+
+    Returns:
+        The path.
+    """
+    if title:
+        figure.suptitle(title, fontsize=10)
+    if legend:
+        parts = [zip(*axes.get_legend_handles_labels(), strict=True) for axes in figure.axes]
+        handles = {name: line for part in parts for line, name in part}
+        figure.legend(handles.values(), handles.keys(), fontsize=8, **legend)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write(figure, path.with_suffix(""), (path.suffix[1:],))
+    return path
