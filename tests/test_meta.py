@@ -1,0 +1,92 @@
+"""Steps on device meta, which has no memory: what reads a number there fails, as on a GPU it waits for all work.
+
+So does a selection by a mask, whose result's size is such a number, and a tensor made on another device. Not tried:
+triton's kernels, which have no form for it, and what is read once a step or an evaluation on purpose
+(``Pretrainer.error`` selects the positions that count, ``LitClassifier`` scores all outputs).
+"""
+
+import contextlib
+
+import pytest
+import torch
+from conftest import CONF, KERNELS, MECHANISMS, config
+from torch import nn
+
+from lra.config.compose import compose
+from lra.config.experiment import Experiment
+from lra.data.datamodule import Batch
+from lra.model.pretrainer import draw_holes
+from lra.train.lit_module import LitClassifier
+from lra.train.optim import adamw, schedule
+
+EXPERIMENTS = sorted(path.stem for path in (CONF / "experiment").glob("*.yaml"))
+
+
+@pytest.fixture(autouse=True)
+def without_autocast(monkeypatch):
+    """``full_precision`` switches autocast off for the device of its tensors, and meta has none."""
+    monkeypatch.setattr(torch, "autocast", lambda *_, **__: contextlib.nullcontext())
+
+
+def batch(experiment: Experiment, rows: int = 2) -> Batch:
+    task = experiment.task
+    made = lambda *shape, dtype=torch.float32: torch.empty(shape, dtype=dtype, device="meta")
+    shape = rows, task.towers, task.length
+    inputs = made(*shape, dtype=torch.int64) if task.vocab else made(*shape, task.features or 1)
+    label = made(rows, dtype=torch.int64 if task.loss == "cross_entropy" else torch.float32)
+    return Batch(inputs, made(*shape, dtype=torch.bool), label, None)
+
+
+def step(experiment: Experiment, model: nn.Module) -> None:
+    optim = dict(experiment.optim) | {
+        "clip_norm": 1.0
+    }  # AdamW of one launch, which clipping excludes, has no meta form
+    optimiser = adamw(model, optim)
+    rates = schedule(optimiser, optim, cycle_momentum=False)
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimiser.step()
+    if rates is not None:
+        rates.step()
+
+
+def trained_and_evaluated(experiment: Experiment) -> None:
+    model, some = experiment.sketch, batch(experiment)
+    lit = LitClassifier(
+        model.train(), metric=experiment.task.metric, loss=experiment.task.loss, seed=0, optim={}, cycle_momentum=False
+    )
+    lit.batch_loss(some).backward()
+    assert all(parameter.grad is not None for parameter in model.parameters())
+    model.eval()
+    with torch.no_grad():
+        lit.validation_step(some, 0)
+
+
+@pytest.mark.parametrize("attn", [name for name in MECHANISMS if name not in KERNELS])
+def test_no_mechanism_waits(attn):
+    trained_and_evaluated(config(attn))
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_no_experiment_waits(name):
+    words = [f"experiment={name}"]
+    try:
+        experiment = compose(Experiment, words)
+    except Exception as error:  # one of the board's, which have no mechanism of their own
+        assert "attn" in str(error)
+        experiment = compose(Experiment, [*words, "attn=cur_abs"])
+    # A third layer would do what the second does.
+    experiment = experiment.changed(model=experiment.model.changed(layers=min(2, experiment.model.layers)))
+    trained_and_evaluated(experiment)
+    step(experiment, experiment.sketch)
+    if experiment.pretrained:
+        with torch.device("meta"):
+            model = experiment.pretrainer()
+        some, ratio = batch(experiment), experiment.pretrain.ratio
+        holes = draw_holes(ratio, some.inputs, some.mask) if ratio else None
+        model.predict(model(some.inputs, some.mask, holes)).sum().backward()
+
+
+@pytest.mark.parametrize("wait", [torch.Tensor.nonzero, torch.Tensor.tolist, torch.Tensor.item, lambda x: x[x > 0]])
+def test_a_wait_is_seen(wait):
+    with pytest.raises((RuntimeError, NotImplementedError)):
+        wait(torch.empty((), device="meta"))
