@@ -3,8 +3,6 @@
 import functools
 import gc
 import os
-import pickle
-import re
 import signal
 
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")  # the CPU is the reference; tests marked gpu ask for more
@@ -14,11 +12,9 @@ if not os.environ["CUDA_VISIBLE_DEVICES"]:
 
 from importlib.util import find_spec
 
-import hydra
 import pytest
 import torch
-from hydra.core.override_parser.overrides_parser import OverridesParser
-from omegaconf import OmegaConf, open_dict
+from support.faster import interpret_faster, read_yamls_once, share_compositions
 
 from lra.config import CONF
 from lra.config.compose import compose
@@ -51,59 +47,33 @@ def pytest_collection_finish():
     gc.freeze()  # what was imported lives to the end: looking at it again takes a sixth of composing's time
 
 
-def interpret_faster():
-    """A function of a kernel that calls another goes over all of triton's language anew; once is enough."""
-    from triton.runtime.interpreter import InterpretedFunction
-
-    known, first = set(), InterpretedFunction.__call__
-
-    def call(self, *args, **options):
-        names = id(self.fn.__globals__)
-        if names in known:
-            return self.rewrite()(*args, **options)
-        known.add(names)
-        return first(self, *args, **options)
-
-    InterpretedFunction.__call__ = call
-
-
 if KERNELS and os.environ.get("TRITON_INTERPRET") == "1":
     interpret_faster()
+read_yamls_once()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def compositions(tmp_path_factory):
+    folder = of_session(tmp_path_factory, "compositions")
+    folder.mkdir(exist_ok=True)
+    share_compositions(folder)
+
+
+def experiment(*words: str) -> Experiment:
+    """The experiment of a command line, composed once for all tests."""
+    return composed(os.environ.get("LRA_DATA"), *words)
+
+
+@functools.cache
+def composed(data_root: str | None, *words: str) -> Experiment:
+    return compose(Experiment, words)
 
 
 def config(attn: str, *overrides: str) -> Experiment:
     """attn: a word of conf/attn, or a class by its path and words after it."""
     word, *words = attn.split()
     chosen = [f"attn={word}"] if "." not in word else ["attn=custom", f"attn._target_={word}"]
-    return composed(os.environ.get("LRA_DATA"), *SMOKE, *chosen, *words, *overrides)
-
-
-@functools.cache
-def composed(data_root: str | None, *overrides: str) -> Experiment:
-    """``compose(Experiment, overrides)``: groups are read once, and values are set in what was read."""
-    values = [word for word in overrides if re.fullmatch(r"(attn|model|task|optim|data)\.[a-z_.]+=[\w.-]+", word)]
-    try:
-        config, hydra_config = pickle.loads(groups(*(w for w in overrides if w not in values)))
-        for word in values:
-            override = OverridesParser.create().parse_override(word)
-            OmegaConf.update(config, override.key_or_group, override.value())
-        hydra_config.overrides.task = list(overrides)
-        with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
-            return Experiment.from_config(config, hydra_config)
-    except Exception:  # in hydra's own words
-        return compose(Experiment, list(overrides))
-
-
-@functools.cache
-def groups(*overrides: str) -> bytes:
-    """A configuration as hydra composes it and the part of hydra's own that ``from_config`` asks for, pickled."""
-    with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
-        config = hydra.compose("train", list(overrides), return_hydra_config=True)
-    with open_dict(config):
-        own = config.pop("hydra")
-    choices = OmegaConf.to_container(own.runtime.choices)
-    own = OmegaConf.create({"mode": own.mode, "overrides": {"task": []}, "runtime": {"choices": choices}})
-    return pickle.dumps((config, own))
+    return experiment(*SMOKE, *chosen, *words, *overrides)
 
 
 def p_value(observed, expected=None) -> float:
@@ -115,10 +85,15 @@ def p_value(observed, expected=None) -> float:
     return torch.special.gammaincc(freedom, statistic / 2).item()
 
 
+def of_session(tmp_path_factory, name):
+    """A folder of all the processes of a session of tests."""
+    own = tmp_path_factory.getbasetemp()  # of a worker of xdist; the one above is that of all of them
+    return (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / name
+
+
 def session_data(tmp_path_factory):
     """One data folder for all the tests of a session, so that the smoke data set is generated once."""
-    own = tmp_path_factory.getbasetemp()  # of a worker of xdist; the one above is that of all of them
-    return (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "lra-data"
+    return of_session(tmp_path_factory, "lra-data")
 
 
 @pytest.fixture

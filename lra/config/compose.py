@@ -1,20 +1,26 @@
 """Compose the options of a command from words."""
 
 import contextlib
+import functools
+import os
+import pickle
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from glob import glob
 from pathlib import Path
 from typing import TypeVar
 
 import hydra
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from . import CONF
 from .options import Options
 
 O = TypeVar("O", bound=Options)
+_VALUE = re.compile(r"\+*(?!hydra)([\w.]+)=")  # a word that may be a value and not the choice of a group
 
 
 def refuse_lists(overrides: Iterable[str]) -> None:
@@ -34,16 +40,50 @@ def escape(override: str) -> str:
 
 
 def compose(kind: type[O], overrides: Iterable[str] = ()) -> O:
-    """Parse the options of a command as the command line ``*overrides`` does, for tests and notebooks."""
+    """Parse the options of a command as the command line ``*overrides`` does, for tests, notebooks and sweeps."""
     overrides = list(map(escape, overrides))
     refuse_lists(overrides)
     inside = GlobalHydra.instance().is_initialized()
     with contextlib.nullcontext() if inside else hydra.initialize_config_dir(str(CONF), version_base="1.3"):
-        config = hydra.compose(kind.conf, overrides, return_hydra_config=True)
-        choices = config.hydra
-        with open_dict(config):
-            del config["hydra"]
-        return kind.from_config(config, choices)
+        return kind.from_config(*composed(kind.conf, overrides))
+
+
+def composed(name: str, overrides: Sequence[str]) -> tuple[DictConfig, DictConfig]:
+    """Compose a configuration inside of an initialized hydra.
+
+    Hydra takes most of its time to read and merge groups, hence each choice of groups is read once in a process; plain
+    values are set in what was read.
+
+    Args:
+        name: name of a yaml of the folder conf.
+        overrides: words of a command line.
+
+    Returns:
+        The configuration, and the part of hydra's own that ``from_config`` asks for.
+    """
+    values = [word for word in overrides if (key := _VALUE.match(word)) and not (CONF / key[1]).is_dir()]
+    places = [place.path for place in GlobalHydra.instance().config_loader().get_search_path().get_path()]
+    yamls = [yaml for place in places for yaml in glob(f"{place.removeprefix('file://')}/**/*.yaml", recursive=True)]
+    state = tuple((yaml, os.stat(yaml).st_mtime_ns) for yaml in yamls)
+    try:
+        config, own = pickle.loads(_read(name, tuple(word for word in overrides if word not in values), state))
+        for word in map(OverridesParser.create().parse_override, values):
+            if word.is_add() and OmegaConf.select(config, word.key_or_group) is not None:
+                raise ValueError
+            OmegaConf.update(config, word.key_or_group, word.value(), force_add=word.is_add() or word.is_force_add())
+    except Exception:  # once more, for hydra's own words
+        config, own = pickle.loads(_read(name, tuple(overrides), state))
+    own.overrides.task = list(overrides)
+    return config, own
+
+
+@functools.lru_cache(256)
+def _read(name: str, overrides: tuple[str, ...], state: tuple[tuple[str, int], ...]) -> bytes:
+    config = hydra.compose(name, list(overrides), return_hydra_config=True)
+    with open_dict(config):
+        own = config.pop("hydra")
+    runtime = {"choices": OmegaConf.to_container(own.runtime.choices)}
+    return pickle.dumps((config, OmegaConf.create({"mode": own.mode, "overrides": {"task": []}, "runtime": runtime})))
 
 
 def quoted(value: object) -> str:

@@ -2,12 +2,11 @@
 
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import torch
 from pydantic import Field
 
-from ..data.datamodule import TaskData
 from ..model.classifier import Classifier
 from ..model.embed import FeatureEmbedding, TokenEmbedding
 from ..model.initial import lecun_normal_
@@ -16,6 +15,9 @@ from . import blocks, sections
 from .label import flatten
 from .options import TaskOptions
 from .sections import Attn, Block, Loggers, Name, Seeds
+
+if TYPE_CHECKING:
+    from ..data.datamodule import TaskData
 
 ON_A_GPU = 512  # examples of a forward pass in evaluation; halved if memory runs out
 _OF_MODEL = {"task", "protocol", "model", "block", "attn"}  # sections that decide the sketch
@@ -157,7 +159,7 @@ class Experiment(TaskOptions):
         except (TypeError, RuntimeError, OverflowError) as error:
             raise ValueError(f"attn={self.label} cannot be built: {str(error).splitlines()[0]}") from error
 
-    def task_data(self, seed: int = 0) -> TaskData:
+    def task_data(self, seed: int = 0) -> "TaskData":
         """The batches of the task, not yet set up.
 
         Args:
@@ -166,6 +168,8 @@ class Experiment(TaskOptions):
         Raises:
             ValueError: options that the source does not take together.
         """
+        from ..data.datamodule import TaskData  # with Lightning, half of the start of a command that reads no batches
+
         return TaskData(
             source=self.data_source(),
             root=str(self.data.root),

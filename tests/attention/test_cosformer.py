@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from test_linear import PATTERNS, SIZES, H, L, masks, qkv
+from support.features import PATTERNS, SIZES, H, L, masks, qkv
 
 from lra.attention.cosformer import CosFormer
 

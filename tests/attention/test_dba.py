@@ -3,7 +3,7 @@
 import pytest
 import torch
 from conftest import config
-from test_luna import DIM, HEADS, L, N, mask, x
+from support.packed import DIM, HEADS, L, N, mask, x
 
 from lra.attention.base import Sizes
 from lra.attention.dba import DBA

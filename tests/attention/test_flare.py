@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from test_linear import PATTERNS, SIZES, D, H, L, masks, qkv
+from support.features import PATTERNS, SIZES, D, H, L, masks, qkv
 
 from lra.attention.flare import FLARE
 

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from test_linear import PATTERNS, SIZES, D, H, check, masks
+from support.features import PATTERNS, SIZES, D, H, check, masks
 
 from lra.attention.hedgehog import Hedgehog
 

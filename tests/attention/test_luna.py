@@ -3,27 +3,16 @@
 import pytest
 import torch
 from conftest import config
+from support.packed import DIM, HEADS, ROWS, L, N, mask, x
 
 from lra.attention.base import Sizes
 from lra.attention.luna import Luna
-
-N, L, DIM, HEADS, ROWS = 2, 9, 8, 2, 3
 
 
 def made(head_dim=DIM // HEADS, **options):
     torch.manual_seed(0)
     sizes = Sizes(heads=HEADS, head_dim=head_dim, value_dim=head_dim, length=16, dropout=0.1)
     return Luna(sizes, dim=DIM, hidden=12, **({"rows": ROWS} | options)).double().eval()
-
-
-def x(seed=1):
-    return torch.randn(N, L, DIM, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
-
-
-def mask():
-    real = torch.ones(N, L, dtype=torch.bool)
-    real[0, [0, 4]], real[1, 6:] = False, False
-    return real
 
 
 def attend(queries, keys, values, real):

@@ -9,6 +9,7 @@ from functools import partial
 
 import pytest
 import torch
+from support.peers import DIM, SIZES, D, H, L, N, merge, package, same, split
 
 from lra.attention.base import Sizes
 from lra.attention.linformer import Linformer
@@ -19,14 +20,6 @@ from lra.ops.pinv import cubic
 
 pytestmark = pytest.mark.peers
 
-N, L, H, D = 3, 48, 2, 8
-DIM = H * D
-SIZES = {"heads": H, "head_dim": D, "value_dim": D}
-
-
-def package(name):
-    return pytest.importorskip(name, reason=f"{name.split('.')[0]} is not installed: make test-peers")
-
 
 def tokens(length=L):
     return torch.randn(N, length, DIM, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
@@ -34,27 +27,6 @@ def tokens(length=L):
 
 def suffix_mask():
     return torch.arange(L) < torch.tensor([L, 30, 5])[:, None]
-
-
-def split(*projected):
-    """(N,L,H D) -> (N,H,L,D)"""
-    return [t.unflatten(-1, (H, D)).transpose(1, 2) for t in projected]
-
-
-def merge(mixed):
-    return mixed.transpose(1, 2).flatten(2)
-
-
-def same(ours, theirs, rtol=1e-11, atol=1e-12):
-    torch.testing.assert_close(ours, theirs, rtol=rtol, atol=atol)
-
-
-def same_with_gradients(ours, theirs, x, rtol=1e-11, atol=1e-12):
-    """Outputs and, for a random sum of them, the gradients of x."""
-    same(ours, theirs, rtol, atol)
-    weight = torch.randn(ours.shape, dtype=ours.dtype, generator=torch.Generator().manual_seed(2))
-    grads = [torch.autograd.grad((out * weight).sum(), x, retain_graph=True)[0] for out in (ours, theirs)]
-    same(*grads, 10 * rtol, 10 * atol)
 
 
 def additive(mask):

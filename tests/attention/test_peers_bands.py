@@ -3,7 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from test_peers import DIM, SIZES, H, merge, package, same_with_gradients, split
+from support.peers import DIM, SIZES, H, N, first_real, merge, package, same_with_gradients, split, tokens
 
 from lra.attention.base import Sizes
 from lra.attention.bigbird import BigBird
@@ -11,17 +11,6 @@ from lra.attention.local import Local
 from lra.attention.longformer import Longformer
 
 pytestmark = pytest.mark.peers
-
-N = 3
-
-
-def tokens(length):
-    generator = torch.Generator().manual_seed(1)
-    return torch.randn(N, length, DIM, dtype=torch.float64, generator=generator).requires_grad_()
-
-
-def first_real(length, *real):
-    return torch.arange(length) < torch.tensor(real)[:, None]
 
 
 @pytest.mark.parametrize("global_tokens", [0, 1, 5])

@@ -4,8 +4,7 @@ from functools import partial
 
 import pytest
 import torch
-from test_peers import DIM, SIZES, D, H, merge, package, same, same_with_gradients, split
-from test_peers_bands import N, first_real, tokens
+from support.peers import DIM, SIZES, D, H, N, first_real, merge, package, same, same_with_gradients, split, tokens
 
 from lra.attention.base import Sizes
 from lra.attention.linear import Performer
@@ -121,10 +120,7 @@ def lsh(chunk, hashes, scope):
     peers = package("reformer_pytorch.reformer_pytorch")
     paper = scope == "bucket"
     peer = peers.LSHAttention(
-        bucket_size=chunk,
-        n_hashes=hashes,
-        attend_across_buckets=not paper,
-        allow_duplicate_attention=not paper,
+        bucket_size=chunk, n_hashes=hashes, attend_across_buckets=not paper, allow_duplicate_attention=not paper
     )
     ours = (
         Reformer(Sizes(**SIZES, length=L), hashes=hashes, chunk=chunk, buckets=L // chunk, scope=scope).double().eval()

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from test_blocks import LENGTH, D, H, N, make, masks, qkv
+from support.bands import LENGTH, D, H, N, make, masks, qkv
 
 from lra.attention.reformer import Reformer
 

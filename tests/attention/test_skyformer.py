@@ -4,7 +4,7 @@ from functools import partial
 
 import pytest
 import torch
-from test_linear import PATTERNS, SIZES, D, H, L, masks, qkv
+from support.features import PATTERNS, SIZES, D, H, L, masks, qkv
 
 from lra.attention.skyformer import Skyformer
 from lra.ops.pinv import cubic, exact

@@ -9,37 +9,38 @@ from pathlib import Path
 
 import pytest
 import torch
+from conftest import config
 
-from lra.bench import gpu_check
+from lra.bench import gpu_check, run
+from lra.bench.__main__ import bench
 from lra.bench.gpu_check import CheckPart
+from lra.bench.options import BenchOptions
+from lra.config.compose import compose
 from lra.runs import record
+from lra.train.__main__ import train
 
-PYTHON = [sys.executable, "-m"]
 SMALL = ["n=64", "batch=1", "heads=1", "head_dim=16", "repeats=1", "warmup=0", "device=cpu", "modes=inference"]
-RUN = ["task=listops", "attn=sdpa", "budget=smoke", "seeds=[0]", "study=gpu-check"]
 
 
 def check(minutes, home, *parts):
     return gpu_check.check(minutes, home, list(parts), dict(os.environ), "some-cpu")
 
 
-def test_tests_a_benchmark_and_a_training_to_the_packed_end(data_root, tmp_path):
-    home = tmp_path / "runs" / gpu_check.STUDY
+def test_tests_a_benchmark_and_a_training_to_the_packed_end(data_root, tmp_path, monkeypatch):
+    """The benchmark and the training were made before; their parts copy them."""
+    home, made = tmp_path / "runs" / gpu_check.STUDY, tmp_path / "made"
+    monkeypatch.setattr(run, "rates", lambda device, dtypes: (1e9, dict.fromkeys(dtypes, 1e9)))
+    words = ["what=attention", "mechanisms=[naive]", *SMALL]
+    bench.__wrapped__(compose(BenchOptions, [*words, f"runs={made / gpu_check.STUDY}"]))
+    train.__wrapped__(config("sdpa", "seeds=[0]", "study=gpu-check", f"runs={made}"))
     (tmp_path / "test_two.py").write_text(
         "def test_one(record_property):\n    record_property('measured', 'err 1e-3')\ndef test_other(): assert 0\n"
     )
     report = f"--junitxml={home / 'parts' / gpu_check.REPORT}"
-    bench = ["lra.bench", "what=attention", "mechanisms=[naive]", *SMALL, f"runs={home}", "budget_s={seconds}"]
+    tests = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", report, str(tmp_path / "test_two.py")]
+    copy = ["cp", "-r", *map(str, made.iterdir()), str(home.parent)]
     path = check(
-        20,
-        home,
-        CheckPart(
-            "tests", [*PYTHON, "pytest", "-q", "-p", "no:cacheprovider", report, str(tmp_path / "test_two.py")], 0.4
-        ),
-        CheckPart("figure4", [*PYTHON, *bench], 0.4),
-        CheckPart(
-            "trainings", [*PYTHON, "lra.train", *RUN, "optim.steps=4", "optim.eval_every=4", f"runs={home.parent}"], 1
-        ),
+        20, home, CheckPart("tests", tests, 0.4), CheckPart("figure4", copy, 0.4), CheckPart("trainings", copy, 1)
     )
     found = json.loads((home / "some-cpu.json").read_text())
     assert found["ended"] == {"figure4": 0, "tests": 1, "trainings": 0}
@@ -58,16 +59,16 @@ def test_a_part_that_is_cut_leaves_its_results_and_is_run_again_elsewhere(tmp_pa
     write = "import time, pathlib; print('begun', flush=True); pathlib.Path({!r}).write_text({!r}); time.sleep({})"
     python = lambda name, text, seconds: [sys.executable, "-c", write.format(str(here / name), text, seconds)]
     slow = lambda seconds: CheckPart("slow", python("b.json", "half", seconds), 0.2)
-    path = check(0.5, here, CheckPart("quick", python("a.json", "{seconds}", 0), 0.5), slow(100))
+    path = check(0.3, here, CheckPart("quick", python("a.json", "{seconds}", 0), 0.5), slow(100))
     told = capfd.readouterr().err
-    assert "gpu-check: quick, exit status 0" in told and "gpu-check: slow, stopped after 6 s" in told
+    assert "gpu-check: quick, exit status 0" in told and "gpu-check: slow, stopped after 4 s" in told
     with tarfile.open(path) as archive:
         archive.extractall(tmp_path / "elsewhere", filter="data")
     there = tmp_path / "elsewhere" / gpu_check.STUDY
-    assert (there / "a.json").read_text() == "15" and (there / "b.json").read_text() == "half"
+    assert (there / "a.json").read_text() == "9" and (there / "b.json").read_text() == "half"
     assert sorted(path.name for path in (there / "parts").iterdir()) == ["quick.done", "quick.log", "slow.log"]
     assert (there / "parts" / "slow.log").read_text().startswith("begun\n")
-    check(0.5, there, CheckPart("quick", ["no such program"], 0.5), slow(0))
+    check(0.3, there, CheckPart("quick", ["no such program"], 0.5), slow(0))
     assert capfd.readouterr().err == "gpu-check: slow, exit status 0\n"
 
 

@@ -4,9 +4,8 @@ import csv
 from pathlib import Path
 
 import pytest
+from conftest import experiment
 
-from lra.config.compose import compose
-from lra.config.experiment import Experiment
 from lra.runs import identity
 
 with Path(__file__).with_name("choices.csv").open() as _file:
@@ -14,10 +13,9 @@ with Path(__file__).with_name("choices.csv").open() as _file:
 
 
 @pytest.mark.parametrize(
-    "row",
-    [pytest.param(row, id=row["words"], marks=[pytest.mark.slow] * (i % 10 > 0)) for i, row in enumerate(TABLE)],
+    "row", [pytest.param(row, id=row["words"], marks=[pytest.mark.slow] * (i % 10 > 0)) for i, row in enumerate(TABLE)]
 )
 def test_label_and_choices_are_those_of_the_table(row):
     """In canonical form, so that an option that is added with the value in effect before changes no line."""
-    made = compose(Experiment, row["words"].split())
+    made = experiment(*row["words"].split())
     assert (made.label, identity.fingerprint(made.choices({}))) == (row["label"], row["fingerprint"])

@@ -1,16 +1,18 @@
-"""Every yaml composes, builds and takes a training step; the tree's rules; what a wrong word gets."""
+"""Every yaml composes, builds and takes a training step; labels; what a wrong word gets."""
 
 import errno
 import os
+import re
 import subprocess
 import sys
 from functools import partial
 from types import SimpleNamespace
 
+import hydra
 import pytest
 import torch
 import yaml
-from conftest import KERNELS, MECHANISMS, SMOKE, config
+from conftest import KERNELS, MECHANISMS, SMOKE, config, experiment
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf
@@ -18,9 +20,9 @@ from support.commands import run
 
 from data_prep.__main__ import PrepareOptions, prepare
 from lra.config import CONF
-from lra.config.compose import compose, folders, quoted
-from lra.config.entry import follow
-from lra.config.errors import explain
+from lra.config.compose import compose, composed, folders, quoted
+from lra.config.entry import follow, main
+from lra.config.errors import REFUSALS, explain
 from lra.config.experiment import Experiment
 from lra.config.help import manual
 from lra.data.datamodule import Batch
@@ -48,35 +50,27 @@ def batch(cfg, width, rows=4, seed=0):
 
 @pytest.mark.parametrize("name", MECHANISMS)
 def test_every_mechanism_builds_and_takes_a_step(name):
-    cfg = config(name)
+    cfg, steps = config(name), 1 if name in KERNELS else 5
     resolve(cfg)
     torch.manual_seed(0)
     model = cfg.classifier()
-    example = batch(cfg, cfg.task.length, rows=1 if name in KERNELS else 4)
+    example = batch(cfg, 128, rows=1 if name in KERNELS else 4)
     optimiser = torch.optim.AdamW(model.parameters(), lr=1e-3)
     before = module.loss(model.eval(), example)
-    for _ in range(1 if name in KERNELS else 5):
+    for _ in range(steps):
         optimiser.zero_grad()
         module.loss(model.train(), example).backward()
         optimiser.step()
     assert module.loss(model.eval(), example) < before
 
 
-@pytest.mark.parametrize(
-    "protocol,budget", [("paper", "paper"), ("paper", "quick"), ("paper", "smoke"), ("clean", "paper")]
-)
-@pytest.mark.parametrize("task", TASKS)
-def test_every_task_composes_and_builds(task, protocol, budget):
-    cfg = compose(Experiment, [f"task={task}", "attn=cur_abs", f"protocol={protocol}", f"budget={budget}"])
-    resolve(cfg)
-    cfg.task_data()
-    cfg.classifier()
-
-
 @pytest.mark.parametrize("protocol", ["paper", "clean"])
 @pytest.mark.parametrize("task", TASKS)
-def test_every_smoke_schedule_runs_to_its_end(task, protocol):
-    cfg = compose(Experiment, [f"task={task}", "attn=cur_step", f"protocol={protocol}", "budget=smoke"])
+def test_every_task_builds_and_its_smoke_schedule_runs_to_its_end(task, protocol):
+    for budget in ("paper", "quick", "smoke"):
+        cfg = experiment(f"task={task}", "attn=cur_abs", f"protocol={protocol}", f"budget={budget}")
+        resolve(cfg)
+        cfg.task_data()
     training = module.LitClassifier(
         cfg.classifier(),
         metric=cfg.task.metric,
@@ -94,38 +88,45 @@ def test_every_smoke_schedule_runs_to_its_end(task, protocol):
     assert max(rates) <= cfg.optim.lr * (1 + 1e-9) and min(rates) > 0
 
 
-@pytest.mark.parametrize("experiment", EXPERIMENTS)
-def test_every_experiment_composes_builds_and_takes_a_step(experiment):
-    words = [f"experiment={experiment}"]
-    if experiment.startswith(("curformer", "board")):  # the others choose their own
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_every_experiment_composes_builds_and_takes_a_step(name):
+    words = [f"experiment={name}"]
+    if name.startswith(("curformer", "board")):  # the others choose their own
         words.append("attn=cur_abs")
     for smaller in ((), ("budget=smoke", "model.layers=1")):
-        cfg = compose(Experiment, [*words, *smaller])
+        cfg = experiment(*words, *smaller)
         resolve(cfg)
     model = cfg.classifier()
-    module.loss(model, batch(cfg, min(cfg.task.length, 256), rows=2), cfg.task.loss).backward()
+    module.loss(model, batch(cfg, min(cfg.task.length, 128), rows=2), cfg.task.loss).backward()
     assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
 
 
 @pytest.mark.parametrize(
-    "words", ["attn.count=8 model.pool=cls", "attn.pinv.steps=3 optim.lr=1 data.pad=none", "task.length=64"]
+    "words",
+    [
+        "attn.count=8 model.pool=cls seeds=[3,4]",
+        "attn.pinv.steps=3 optim.lr=1 data.pad=none study=2026",
+        "task.length=64 budget=paper block=plain attn.count=null +attn.eps=0.5",
+        "experiment=curformer_listops optim.lr=${optim.eps} runs='a b' data.root=${runs}",
+    ],
 )
-def test_the_tests_own_way_to_compose_is_that_of_the_commands(words):
-    whole = compose(Experiment, [*SMOKE, "attn=cur_abs", *words.split()])
-    assert config("cur_abs", *words.split()) == whole
+def test_groups_and_then_values_are_what_hydra_composes_at_once(words):
+    words = [*SMOKE, "attn=cur_abs", *re.findall(r"(?:'.*?'|\S)+", words)]
+    with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
+        whole = hydra.compose("train", words, return_hydra_config=True)
+        for _ in range(2):
+            config, own = composed("train", words)
+            assert config == OmegaConf.masked_copy(whole, [key for key in whole if key != "hydra"])
+            assert own.overrides.task == whole.hydra.overrides.task and own.mode == whole.hydra.mode
+            assert own.runtime.choices == whole.hydra.runtime.choices
 
 
 def test_an_experiment_replaces_the_defaults():
-    cfg = compose(Experiment, ["experiment=curformer_listops", "attn=cur_abs"])
+    cfg = experiment("experiment=curformer_listops", "attn=cur_abs")
     o = cfg.optim
     assert (cfg.study, o.lr, o.steps, o.warmup) == ("curformer_listops-paper-paper", 7e-4, 20000, 1500)
     assert (o.batch, o.micro_batch, o.eval_every) == (128, 32, 100)
     assert cfg.data_source().command == "python -m data_prep task=listops experiment=curformer_listops"
-
-
-def test_an_experiment_has_the_last_word():
-    cfg = compose(Experiment, ["experiment=curformer_listops", "attn=cur_abs"])
-    assert (cfg.optim.steps, cfg.optim.batch, cfg.study) == (20_000, 128, "curformer_listops-paper-paper")
 
 
 def test_label_is_the_word_plus_what_changed():
@@ -177,9 +178,7 @@ def test_two_classes_of_one_name_are_two_configurations(tmp_path, data_root, mon
 
 
 def test_custom_mechanism_needs_no_fork():
-    cfg = compose(Experiment, ["task=listops", "budget=smoke", "attn=custom", "attn._target_=lra.attention.sdpa.SDPA"])
-    model = cfg.classifier()
-    assert type(model.blocks[0].mixer.attention).__name__ == "SDPA"
+    assert type(config("lra.attention.sdpa.SDPA").classifier().blocks[0].mixer.attention).__name__ == "SDPA"
 
 
 def test_a_mechanism_that_cannot_run_here_is_refused_or_skipped(tmp_path, monkeypatch, capfd):
@@ -275,28 +274,28 @@ WRONG = {
 
 
 @pytest.mark.parametrize("words", WRONG)
-def test_a_wrong_word_gets_one_line(words, data_root, monkeypatch, capfd):
+def test_a_wrong_word_gets_one_line(words, data_root):
     budget = [] if "budget" in words else ["budget=smoke"]
-    stop, printed = run(train, *words.split(), *budget, patch=monkeypatch, capfd=capfd)
-    assert stop.startswith("lra: ") and WRONG[words] in stop and "\n" not in stop
-    assert "Traceback" not in printed
+    with pytest.raises(REFUSALS) as refused:
+        train.__wrapped__(compose(Experiment, [*words.split(), *budget]))
+    told = explain(refused.value)
+    assert WRONG[words] in told and "\n" not in told
 
 
-def test_a_traceback_is_shown_if_it_is_asked_for():
-    words = ["task=listops", "budget=smoke", "source.train=many"]
-    for value, shown in (("0", False), ("1", True)):
-        env = os.environ | {"LRA_TRACEBACK": value}
-        got = subprocess.run(
-            [sys.executable, "-m", "data_prep", *words], capture_output=True, text=True, cwd=ROOT, env=env
-        )
-        assert got.returncode == 1 and ("Traceback" in got.stderr) == shown
+@pytest.mark.parametrize("value, ending", [("0", SystemExit), ("1", ValueError)])
+def test_a_traceback_is_shown_if_it_is_asked_for(value, ending, monkeypatch):
+    monkeypatch.setenv("LRA_TRACEBACK", value)
+    monkeypatch.setattr(sys, "argv", ["lra", "task=listops", "budget=smoke", "source.train=many"])
+    with pytest.raises(ending, match=r"source\.train must be"):
+        main(PrepareOptions)(prepare.__wrapped__)()
 
 
-def test_a_wrong_word_ends_a_process_with_status_1():
+def test_a_wrong_word_ends_a_process_with_status_1_and_one_line_though_it_has_no_stdout():
+    """As a service has none: descriptor 1 is closed before Python starts."""
     words = ["task=listops", "budget=smoke", "source.train=many"]  # of the entry point that starts the soonest
-    got = subprocess.run([sys.executable, "-m", "data_prep", *words], capture_output=True, text=True, cwd=ROOT)
-    assert got.returncode == 1 and got.stdout == ""
-    assert got.stderr.splitlines()[-1].startswith("lra: source.train must be") and "Traceback" not in got.stderr
+    command = ["bash", "-c", 'exec "$@" >&-', "_", sys.executable, "-m", "data_prep", *words]
+    got = subprocess.run(command, stderr=subprocess.PIPE, text=True, cwd=ROOT)
+    assert got.returncode == 1 and got.stderr.startswith("lra: source.train must be") and got.stderr.count("\n") == 1
 
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in CONF.glob("*.yaml")))
@@ -317,6 +316,12 @@ def test_help_needs_no_other_word(monkeypatch, capfd):
     assert "task= adding chain" in printed and "attn= bigbird" in printed
 
 
+def test_help_needs_no_stdout(monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["lra", "--help"])
+    monkeypatch.setattr(sys, "stdout", None)
+    train()
+
+
 def test_a_closed_pipe_ends_a_command_without_a_line():
     reader, writer = os.pipe()
     os.close(reader)
@@ -324,15 +329,6 @@ def test_a_closed_pipe_ends_a_command_without_a_line():
     got = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, cwd=ROOT)
     os.close(writer)
     assert (got.stderr, got.returncode) == ("", 1)
-
-
-@pytest.mark.parametrize("words", [["--help"], ["runs=/nowhere"]])
-def test_a_command_needs_no_stdout(words):
-    """As a service has none: descriptor 1 is closed before Python starts."""
-    command = ["bash", "-c", 'exec "$@" >&-', "_", sys.executable, "-m", "lra.report", *words]
-    got = subprocess.run(command, stderr=subprocess.PIPE, text=True, cwd=ROOT)
-    assert "Traceback" not in got.stderr and "NoneType" not in got.stderr, got.stderr
-    assert got.returncode == (words != ["--help"])
 
 
 @pytest.mark.parametrize("text", ["/a (1)/r", "/a,b", "it's", "a\\'b", "end\\", "x=[1]", "${y}", "2026", "plain/x-1.2"])
@@ -343,7 +339,7 @@ def test_a_quoted_value_is_read_as_it_is(text):
 
 @pytest.mark.parametrize("words", ["protocol.hold_out=9", "budgets.smoke.train=100", "source.train=99"])
 def test_the_command_for_missing_data_makes_those_of_the_run(words):
-    run = compose(Experiment, ["task=text", "attn=sdpa", "budget=smoke", words])
+    run = experiment("task=text", "attn=sdpa", "budget=smoke", words)
     assert compose(PrepareOptions, run.data_overrides).source == run.source
 
 

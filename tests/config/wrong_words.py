@@ -47,10 +47,7 @@ VALUES = (
     *("-1", "0", "1", "-0.5", "1.5", "nan", "inf", "-inf", "1e400", "1000000000", "1000000000000000000000000000000"),
     *("[]", "[1,2]", "[[1]]", "[abc]", "{a:1}", "{}", "/proc/nowhere", "x/y"),
 )
-SMALL = (
-    *("budget=smoke", "source.train=16", "source.val=8", "source.test=8"),
-    *("data.root=data",),
-)
+SMALL = (*("budget=smoke", "source.train=16", "source.val=8", "source.test=8"), *("data.root=data",))
 TRAIN = (
     *("task=listops", *SMALL, "optim.steps=2", "optim.eval_every=1", "optim.warmup=0", "optim.batch=4", "seeds=[0]"),
     *("model.layers=1", "trainer.threads=1", "runs=runs"),

@@ -1,21 +1,13 @@
-"""Adding: labels from the inputs alone, uniform draws (chi-square on fixed seeds, p > 1e-4), batches, a run."""
-
-import hashlib
-import time
+"""Adding: labels from the inputs alone, uniform draws (chi-square on fixed seeds, p > 1e-4), batches."""
 
 import numpy as np
 import pytest
 import torch
-from conftest import p_value
+from conftest import experiment, p_value
 
 from data_prep.adding import Adding
-from data_prep.synthetic import LENGTHS
-from lra.config.compose import compose
-from lra.config.experiment import Experiment
 from lra.data.store import Split
 from lra.ops import metrics
-from lra.runs import record
-from lra.train.__main__ import train
 
 LEVEL = 1e-4
 N = 128
@@ -77,25 +69,6 @@ def test_labels_have_the_triangular_distribution_of_a_sum(drawn):
     assert p_value(np.histogram(drawn[1], edges)[0], np.diff(area) * len(drawn[1])) > LEVEL
 
 
-@pytest.mark.parametrize("length", LENGTHS)
-def test_a_row_is_a_function_of_seed_split_and_index(length):
-    splits = Adding(length=length, train=300, seed=5).open("nowhere")
-    whole = splits["train"].gather(torch.arange(300), length)[0]
-    order = torch.randperm(300, generator=torch.Generator().manual_seed(0))
-    for part in order.split(7):
-        assert torch.equal(splits["train"].gather(part, length)[0], whole[part])
-    other = Adding(length=length, train=200, seed=5).open("elsewhere")
-    assert torch.equal(other["train"].labels, splits["train"].labels[:200])
-    for changed in (Adding(length=length, seed=6).open("nowhere")["train"], splits["val"], splits["test"]):
-        assert not torch.equal(changed.gather(torch.arange(7), length)[0], whole[:7])
-
-
-def test_no_row_twice():
-    source = Adding(length=N, train=20_000)
-    seen = [row.tobytes() for split in source.sizes for row in rows(source, split)[0].numpy()]
-    assert len(set(seen)) == len(seen) == 30_000
-
-
 @pytest.mark.parametrize(("width", "limit"), [(128, None), (192, None), (64, None), (128, 100), (192, 50), (64, 100)])
 def test_gathers_what_a_stored_split_gathers(width, limit):
     source = Adding(length=N, train=30)
@@ -108,52 +81,11 @@ def test_gathers_what_a_stored_split_gathers(width, limit):
     assert torch.equal(drawn.to("cpu").labels, stored.to("cpu").labels)
 
 
-def test_made_faster_than_read():
-    """A batch of 40 at the greatest length: medians of interleaved calls, a tenth to a quarter when measured."""
-    source = Adding(length=16384, train=200)
-    drawn = source.open("nowhere")["train"]
-    stored = Split(rows(source)[0].flatten(0, 1), torch.arange(201) * 16384, drawn.labels)
-    index, seconds = torch.arange(40) * 5, ([], [])
-    for _ in range(15):
-        for split, times in zip((drawn, stored), seconds, strict=True):
-            start = time.perf_counter()
-            split.gather(index, 16384)
-            times.append(time.perf_counter() - start)
-    assert np.median(seconds[0]) < np.median(seconds[1])
-
-
-def test_the_rows_belong_to_the_version():
-    """Records name the version: other rows for the same arguments take a new Adding.version."""
-    tokens, labels = rows(Adding(), n=100)[0], Adding().open("nowhere")["train"].labels[:100]
-    sha = hashlib.sha256(tokens.numpy().tobytes() + labels.numpy().tobytes())
-    assert (Adding.version, sha.hexdigest()[:16]) == ("1.0.0", "f81c315abf14f1d2")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [({"length": 100}, "adding needs a length among 128, "), ({"val": 0}, "at least one"), ({"seed": -1}, "seed")],
-)
-def test_invalid_arguments(arguments, message):
-    with pytest.raises(ValueError, match=message) as caught:
-        Adding(**arguments)
-    assert "\n" not in str(caught.value)
-
-
 def test_batches_are_real_numbers(data_root):
-    data = compose(Experiment, ["task=adding", "attn=sdpa", "budget=smoke", "optim.batch=5"]).task_data()
+    data = experiment("task=adding", "attn=sdpa", "budget=smoke", "optim.batch=5").task_data()
     data.setup()
     batch = next(iter(data.train_dataloader()))
     assert batch.inputs.shape == (5, 1, 128, 2) and batch.inputs.dtype == batch.label.dtype == torch.float32
     labels = data.splits["test"].labels
     within = sum(abs(label - labels.mean().item()) < 0.04 for label in labels.tolist())
     assert data.baseline("test", metrics.within_tolerance) == 100 * within / len(labels)
-
-
-def test_a_run_trains_by_squared_error_and_stores_nothing(data_root, tmp_path, monkeypatch):
-    monkeypatch.setenv("LRA_DATA", str(tmp_path / "data"))
-    words = ["task=adding", "attn=sdpa", "budget=smoke", "seeds=[0]", f"runs={tmp_path / 'runs'}"]
-    train.__wrapped__(compose(Experiment, words))
-    (made,) = (tmp_path / "runs").rglob("record.json")
-    result = record.load(made)
-    assert (result.task, result.metric, result.status) == ("adding_N128", "within_tolerance", "done")
-    assert 0 <= result.test <= 100 and not (tmp_path / "data").exists()

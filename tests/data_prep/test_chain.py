@@ -1,6 +1,4 @@
-"""Links and a question of several hops: labels from the words of a row, uniform draws (p > 1e-4), refusals."""
-
-import hashlib
+"""Links and a question of several hops: labels from the words of a row, uniform draws (p > 1e-4)."""
 
 import numpy as np
 import pytest
@@ -8,8 +6,6 @@ import torch
 from conftest import p_value
 
 from data_prep.chain import Chain
-from lra.config.compose import compose
-from lra.config.experiment import Experiment
 
 LEVEL = 1e-4
 SIZES = {"train": 300, "val": 40, "test": 40}
@@ -59,41 +55,3 @@ def test_sizes_hops_names_and_places_are_uniform():
     )
     assert p_value(np.bincount((others == labels[fewest, None]).argmax(1), minlength=3)) > LEVEL
     assert source.floor == pytest.approx(100 * (1 / 2 + 1 / 3 + 1 / 5) / 3)
-
-
-def test_a_row_is_a_function_of_seed_split_and_index():
-    source = Chain(**SIZES, seed=5)
-    drawn = source.open("nowhere")["train"]
-    whole = drawn.gather(torch.arange(300), 64)[0]
-    for part in torch.randperm(300, generator=torch.Generator().manual_seed(0)).split(7):
-        assert torch.equal(drawn.gather(part, 64)[0], whole[part])
-    short, _ = drawn.gather(torch.arange(300), 64, 9)
-    assert torch.equal(short[..., :9], whole[..., :9]) and not short[..., 9:].any()
-    assert not np.array_equal(read(Chain(**SIZES, seed=6))[0], whole[:, 0].numpy())
-
-
-def test_the_rows_belong_to_the_version():
-    """Records name the version: other rows for the same arguments take a new Chain.version."""
-    rows, labels = read(Chain(train=100, val=1, test=1))
-    sha = hashlib.sha256(rows.astype(np.int16).tobytes() + labels.tobytes()).hexdigest()[:16]
-    assert (Chain.version, sha) == ("1.0.0", "75cbafdcefcd667f")
-
-
-@pytest.mark.parametrize(
-    ("options", "reason"),
-    [
-        ({"links": []}, "source.links from 3 to 32"),
-        ({"links": [2]}, "source.links from 3 to 32"),
-        ({"links": [40]}, "source.links from 3 to 32"),
-        ({"hops": 0}, "at least one hop"),
-        ({"names": 190}, "below 32,767"),
-    ],
-)
-def test_refusals(options, reason):
-    with pytest.raises(ValueError, match=reason):
-        Chain(**options)
-
-
-def test_the_task_holds_its_tokens():
-    config = compose(Experiment, ["task=chain", "attn=sdpa", "budget=smoke"])
-    assert config.task.vocab == len(Chain().alphabet) + 1 and config.task.outputs == 32

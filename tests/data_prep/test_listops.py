@@ -201,13 +201,7 @@ def test_the_bytes_belong_to_the_version():
 
 @pytest.mark.parametrize(
     ("text", "answer"),
-    [
-        ("7", 7),
-        ("[MED 4 7 ]", 5),
-        ("[MED 9 1 3 ]", 3),
-        ("[SM 9 9 [MAX 2 3 ] ]", 1),
-        ("( ( ( [MIN 4 ) 2 ) ] )", 2),
-    ],
+    [("7", 7), ("[MED 4 7 ]", 5), ("[MED 9 1 3 ]", 3), ("[SM 9 9 [MAX 2 3 ] ]", 1), ("( ( ( [MIN 4 ) 2 ) ] )", 2)],
 )
 def test_encode_decode_evaluate(text, answer):
     ids = encode(text)

@@ -110,9 +110,7 @@ def test_curves_grow_by_the_rules(size, margin):
             patch = slow.paddle(slow.shape, start, direction(table, paddle), 1.0)[1]
             if i == 0:
                 pivots[snake] = move(
-                    move(start, slow.length, table.theta[paddle]),
-                    slow.length + margin,
-                    opposite(table.theta[paddle]),
+                    move(start, slow.length, table.theta[paddle]), slow.length + margin, opposite(table.theta[paddle])
                 )
                 if snake == 0:
                     assert start in slow.free(frame, table.theta[paddle]).tolist()

@@ -1,7 +1,5 @@
 """Associative recall: labels from the row alone, uniform draws and the published law of gaps (chi-square on fixed
-seeds, p > 1e-4), batches, what a bag of the values can know, a run."""
-
-import hashlib
+seeds, p > 1e-4), what a bag of the values can know."""
 
 import numpy as np
 import pytest
@@ -9,11 +7,6 @@ import torch
 from conftest import p_value
 
 from data_prep.recall import Recall
-from lra.config.compose import compose
-from lra.config.experiment import Experiment
-from lra.runs import record
-from lra.train import data_check
-from lra.train.__main__ import train
 
 LEVEL = 1e-4
 
@@ -91,60 +84,6 @@ def test_the_bag_of_the_values_is_worth_one_in_pairs_and_no_more():
     assert p_value(np.bincount(place, minlength=4)) > LEVEL and p_value(np.bincount(rank, minlength=4)) > LEVEL
 
 
-def test_a_row_is_a_function_of_seed_split_and_index():
-    source = Recall(length=128, train=300, seed=5)
-    splits = source.open("nowhere")
-    whole = splits["train"].gather(torch.arange(300), 128)[0]
-    for part in torch.randperm(300, generator=torch.Generator().manual_seed(0)).split(7):
-        assert torch.equal(splits["train"].gather(part, 128)[0], whole[part])
-    short, mask = splits["train"].gather(torch.arange(300), 128, 3)  # a limit cuts
-    assert torch.equal(short[..., :3], whole[..., :3]) and not short[..., 3:].any() and (mask.sum(-1) == 3).all()
-    assert not np.array_equal(read(Recall(length=128, train=300, seed=6))[0], whole[:, 0].numpy())
-    assert not np.array_equal(read(source, "val", 300)[0], read(source, "test", 300)[0])
-    longer = Recall(length=256, train=300, seed=5)  # the same pairs and questions in longer rows
-    assert np.array_equal(read(longer)[0][:, :4], whole[:, 0, :4].numpy())
-    assert np.array_equal(read(longer)[1], splits["train"].labels.numpy())
-
-
-def test_the_rows_belong_to_the_version():
-    """Records name the version: other rows for the same arguments take a new Recall.version."""
-    rows, labels = read(Recall(), n=100)
-    sha = hashlib.sha256(rows.astype(np.int16).tobytes() + labels.tobytes())
-    assert (Recall.version, sha.hexdigest()[:16]) == ("1.0.0", "98208e31283b9405")
-
-
-@pytest.mark.parametrize(
-    ("options", "reason"),
-    [
-        ({"pairs": 9}, "pairs from 1 to the keys, the values"),
-        ({"pairs": 0}, "pairs from 1"),
-        ({"values": 1, "pairs": 1}, "at least one key and two values"),
-        ({"power": 0}, "a power above 0, not 0"),
-        ({"length": 2048}, "a length among 64, 128, 256, 512, 1024, not 2048"),
-        ({"keys": 200, "values": 200}, "fewer tokens"),
-    ],
-)
-def test_options_that_make_no_row(options, reason):
-    with pytest.raises(ValueError, match=f"recall needs {reason}"):
-        Recall(**options)
-
-
-@pytest.mark.parametrize("length", [64, 1024])
-def test_batches_and_parameters(length):
-    config = compose(
-        Experiment, ["task=recall", "attn=sdpa", "budget=smoke", f"task.length={length}", "source.power=1"]
-    )
-    data = config.task_data()
-    data.setup()
-    data_check.check(config, data)
-    batch = next(iter(data.train_dataloader()))
-    assert batch.inputs.shape == (8, 1, length) and batch.inputs.dtype == torch.int64
-    assert config.classifier()(batch.inputs, batch.mask).shape == (8, 8)
-
-
-def test_a_run_names_its_length_and_its_pairs(tmp_path, monkeypatch):
-    monkeypatch.setenv("LRA_DATA", str(tmp_path / "data"))
-    words = ["task=recall", "attn=sdpa", "budget=smoke", "source.pairs=2", "seeds=[0]", f"runs={tmp_path / 'runs'}"]
-    train.__wrapped__(compose(Experiment, words))
-    (made,) = (tmp_path / "runs").rglob("record.json")
-    assert record.load(made).task == "recall_N64_K2" and not (tmp_path / "data").exists()
+def test_longer_rows_have_the_same_pairs_and_questions():
+    short, long = (read(Recall(length=length, train=300, seed=5)) for length in (128, 256))
+    assert np.array_equal(long[0][:, :4], short[0][:, :4]) and np.array_equal(long[1], short[1])

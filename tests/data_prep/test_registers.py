@@ -1,6 +1,4 @@
-"""Writes to registers and a read: labels from the words of a row, uniform draws (chi-square, p > 1e-4), refusals."""
-
-import hashlib
+"""Writes to registers and a read: labels from the words of a row, uniform draws (chi-square, p > 1e-4)."""
 
 import numpy as np
 import pytest
@@ -8,8 +6,6 @@ import torch
 from conftest import p_value
 
 from data_prep.registers import Registers
-from lra.config.compose import compose
-from lra.config.experiment import Experiment
 from lra.model.embed import PairEmbedding
 
 LEVEL = 1e-4
@@ -75,42 +71,6 @@ def test_every_write_of_distinct_registers_is_as_likely_to_be_asked_for():
     assert source.floor == 25 and Registers().floor is None
 
 
-def test_a_row_is_a_function_of_seed_split_and_index():
-    source = Registers(**SIZES, seed=5)
-    drawn = source.open("nowhere")["train"]
-    whole = drawn.gather(torch.arange(300), 256)[0]
-    for part in torch.randperm(300, generator=torch.Generator().manual_seed(0)).split(7):
-        assert torch.equal(drawn.gather(part, 256)[0], whole[part])
-    short, mask = drawn.gather(torch.arange(300), 256, 9)  # a limit cuts, the read first of all
-    assert torch.equal(short[..., :9], whole[..., :9]) and not short[..., 9:].any() and (mask.sum(-1) == 9).all()
-    assert not np.array_equal(read(Registers(**SIZES, seed=6))[0], whole[:, 0].numpy())
-
-
-def test_the_rows_belong_to_the_version():
-    """Records name the version: other rows for the same arguments take a new Registers.version."""
-    shas = []
-    for options in ({}, RECALL):
-        rows, labels = read(Registers(**options, train=100, val=1, test=1))
-        shas.append(hashlib.sha256(rows.astype(np.int16).tobytes() + labels.tobytes()).hexdigest()[:16])
-    assert (Registers.version, shas) == ("1.0.0", ["6d390923b93ecf7a", "c6407601b006c576"])
-
-
-@pytest.mark.parametrize(
-    ("options", "reason"),
-    [
-        ({"writes": []}, "source.writes from 1 to 255"),
-        ({"writes": [256]}, "source.writes from 1 to 255"),
-        ({"writes": [9], "overwrite": False}, "source.writes from 1 to 8"),
-        ({"values": 1}, "one register and two values"),
-        ({"registers": 200, "values": 200}, "below 32,768"),
-        ({"length": 100}, "a length among 64, 128"),
-    ],
-)
-def test_refusals(options, reason):
-    with pytest.raises(ValueError, match=reason):
-        Registers(**options)
-
-
 def test_the_embedding_gives_a_pair_the_sum_of_its_parts():
     embed = PairEmbedding(firsts=3, seconds=5, length=40, dim=8, dropout=0.0, positions=False)
     first, second = embed.first.weight, embed.second.weight
@@ -122,8 +82,3 @@ def test_the_embedding_gives_a_pair_the_sum_of_its_parts():
     at = torch.tensor([[7, 3]])
     step = placed(at, torch.tensor([[30, 2]])) - placed(at)
     assert torch.allclose(step[0], placed.position.weight[[30, 2]] - placed.position.weight[:2], atol=1e-6)
-
-
-def test_the_task_holds_its_tokens():
-    config = compose(Experiment, ["task=registers", "attn=sdpa", "budget=smoke"])
-    assert config.task.vocab == len(Registers().alphabet) + 1 and config.task.outputs == 8

@@ -147,10 +147,7 @@ def test_smaller_sizes_are_the_first_of_either_label(tmp_path):
     ("changes", "message"),
     [
         ({"val": None}, r"new_aan_pairs.eval.tsv is missing: source.release must be the folder of new_aan_pairs.train"),
-        (
-            {"val": b"1.0\ta\tb\tc\td\n1.0\ta\tb\tc\n"},
-            r"eval.tsv, line 2: 4 fields instead of label, id, id, te",
-        ),
+        ({"val": b"1.0\ta\tb\tc\td\n1.0\ta\tb\tc\n"}, r"eval.tsv, line 2: 4 fields instead of label, id, id, te"),
         ({"val": b"1.0\ta\tb\tc\td\te\n"}, r"eval.tsv, line 1: 6 fields"),
         ({"val": b"1.0\ta\tb\tc\td\n\n"}, r"eval.tsv, line 2: 1 fields"),
         ({"test": b"2.0\ta\tb\tc\td\n"}, r"test.tsv, line 1: the label is '2.0', not 0.0 or 1.0"),

@@ -90,8 +90,7 @@ def test_pathfinder(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("builder", "kind"),
-    [(AddingProblem, Adding), (TemporalOrderProblem, TemporalOrder), (AssociativeRecall, Recall)],
+    ("builder", "kind"), [(AddingProblem, Adding), (TemporalOrderProblem, TemporalOrder), (AssociativeRecall, Recall)]
 )
 def test_rows_that_are_made_as_they_are_read(tmp_path, builder, kind):
     source = kind(train=5, val=3, test=2)

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from conftest import config
+from conftest import config, experiment
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -16,8 +16,6 @@ from lra.attention.cur import CUR
 from lra.attention.linear import Linear
 from lra.attention.local import Local
 from lra.attention.softmax import Softmax
-from lra.config.compose import compose
-from lra.config.experiment import Experiment
 from lra.data.datamodule import Batch
 from lra.model.classifier import Classifier
 from lra.model.ema import EMA
@@ -346,7 +344,7 @@ COUNTS = {
 
 @pytest.mark.parametrize("task", COUNTS)
 def test_parameter_counts_of_the_published_configurations(task):
-    cfg = compose(Experiment, [f"experiment=mega_{task}"])
+    cfg = experiment(f"experiment=mega_{task}")
     m, b, t = cfg.model, SimpleNamespace(**cfg.block.options), cfg.task
     d, h, z, per_norm = m.dim, m.hidden, b.z, {"layer": 2 * m.dim, "scale": 1, "batch": 2 * m.dim}[b.norm]
     average = 2 * 4 * d * b.ndim + d
@@ -362,7 +360,7 @@ def test_parameter_counts_of_the_published_configurations(task):
 
 @pytest.mark.parametrize("task,attn", [("listops", "mega_chunk"), ("image", "mega"), ("pathfinder", "mega_cur_abs")])
 def test_published_configurations_take_a_step(task, attn):
-    cfg = compose(Experiment, [f"experiment=mega_{task}", f"attn={attn}", "task.length=128", "model.layers=1"])
+    cfg = experiment(f"experiment=mega_{task}", f"attn={attn}", "task.length=128", "model.layers=1")
     torch.manual_seed(0)
     model = cfg.classifier().train()
     ids = torch.randint(1, 16, (2, 1, 128))

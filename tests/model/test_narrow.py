@@ -42,8 +42,7 @@ def made(name, *words):
 
 @pytest.mark.parametrize("pad", ["batch", "none"])
 @pytest.mark.parametrize(
-    "name",
-    [pytest.param(n, marks=[] if n in FEW else pytest.mark.slow) for n in MECHANISMS if n not in KERNELS],
+    "name", [pytest.param(n, marks=[] if n in FEW else pytest.mark.slow) for n in MECHANISMS if n not in KERNELS]
 )
 def test_a_step_is_close_to_that_of_float32(name, pad):
     try:

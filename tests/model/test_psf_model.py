@@ -5,9 +5,8 @@ import csv
 import pytest
 import torch
 import torch.nn.functional as F
+from conftest import experiment
 
-from lra.config.compose import compose
-from lra.config.experiment import Experiment
 from lra.train.__main__ import train
 
 # As in the released configurations: rows of the embedding, its width, positions, M, K, hidden of f, hidden of g,
@@ -24,8 +23,8 @@ SIZES = {
 }
 
 
-def experiment(task, *words):
-    return compose(Experiment, [f"experiment=psf_{task}", *words])
+def published(task, *words):
+    return experiment(f"experiment=psf_{task}", *words)
 
 
 @pytest.mark.parametrize("task", SIZES)
@@ -34,7 +33,7 @@ def test_parameters_are_those_of_the_protocol(task):
     mlp = lambda i, h, o: (i + 1) * h + (h + 1) * o
     head = mlp(inputs, hidden, outputs) if hidden else (inputs + 1) * outputs
     want = (rows + positions) * d + mlp(d, g, channels) + M * mlp(d, f, K) + head
-    assert sum(p.numel() for p in experiment(task).classifier().parameters()) == want
+    assert sum(p.numel() for p in published(task).classifier().parameters()) == want
 
 
 @pytest.mark.parametrize(
@@ -50,7 +49,7 @@ def test_parameters_are_those_of_the_protocol(task):
     ],
 )
 def test_training_is_that_of_the_protocol(task, dropouts, rate, steps):
-    cfg = experiment(task)
+    cfg = published(task)
     model = cfg.classifier()
     assert (model.embed.dropout.p, model.blocks[0].mixer.values[1].p, model.head.dropout.p) == dropouts
     assert (cfg.optim.lr, cfg.optim.steps, cfg.optim.schedule, cfg.optim.weight_decay) == (rate, steps, "constant", 0)
@@ -58,8 +57,8 @@ def test_training_is_that_of_the_protocol(task, dropouts, rate, steps):
 
 
 def test_genome_is_scored_as_published():
-    assert experiment("genome").task.metric == "balanced_accuracy"
-    assert compose(Experiment, ["task=genome", "attn=psf"]).task.metric == "roc_auc"
+    assert published("genome").task.metric == "balanced_accuracy"
+    assert experiment("task=genome", "attn=psf").task.metric == "roc_auc"
 
 
 def dense(w, offsets):
@@ -74,7 +73,7 @@ def dense(w, offsets):
     "task, pool", [("listops", "cls"), ("text", "cls"), ("image", "flatten"), ("adding", "flatten")]
 )
 def test_model_is_the_published_formula(task, pool):
-    cfg = experiment(task, "budget=smoke", "task.length=64")
+    cfg = published(task, "budget=smoke", "task.length=64")
     torch.manual_seed(0)
     model = cfg.classifier().double().eval()
     state = model.state_dict()
@@ -107,7 +106,7 @@ def test_model_is_the_published_formula(task, pool):
 
 @pytest.mark.parametrize("task, padding", [("listops", "zero"), ("text", "constant"), ("image", "learned")])
 def test_padding_vector(task, padding):
-    model = experiment(task, "budget=smoke").classifier().eval()
+    model = published(task, "budget=smoke").classifier().eval()
     table, ids = model.embed.token.weight, torch.tensor([[0, 5, 0, 9]])
     model.embed(ids).sum().backward()
     assert (table[0] == 0).all() == (padding == "zero")
@@ -117,7 +116,7 @@ def test_padding_vector(task, padding):
 
 
 def test_trains_at_a_constant_rate(data_root, tmp_path):
-    train.__wrapped__(experiment("adding", "budget=smoke", "seeds=[0]", f"runs={tmp_path}"))
+    train.__wrapped__(published("adding", "budget=smoke", "seeds=[0]", f"runs={tmp_path}"))
     (metrics,) = tmp_path.glob("psf-paper-smoke/adding_N128/psf/seed-0/metrics.csv")
     rows = list(csv.DictReader(metrics.open()))
     assert [row["step"] for row in rows] == ["3", "6"] and {float(row["lr"]) for row in rows} == {1e-3}

@@ -8,14 +8,14 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from conftest import CONF, compose
+from conftest import experiment
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from lra.attention.base import Sizes
 from lra.attention.s5 import S5
 from lra.bench.measure import peak_bytes
-from lra.config.experiment import Experiment
+from lra.config import CONF
 from lra.data.datamodule import Batch
 from lra.model.blocks import GLU
 from lra.model.dropout import Dropout
@@ -46,21 +46,21 @@ def count(cfg) -> int:
 @pytest.mark.parametrize("name", COUNTED)
 def test_sizes_are_those_of_the_released_models(name):
     """Their tokens go through a Dense layer, which has d biases more than an embedding."""
-    cfg = compose(Experiment, [f"experiment={name}"])
+    cfg = experiment(f"experiment={name}")
     biases = cfg.model.dim if "Token" in cfg.model.embed.path else 0
     assert count(cfg) == COUNTED[name] - biases
 
 
 def test_sizes_of_s4d_on_image_are_the_printed_ones():
     """267K and 3.96M parameters in configs/experiment/mega/lra-image/README.md of state-spaces/s4."""
-    assert round(count(compose(Experiment, ["experiment=s4d_image_small"])) / 1e3) == 267
+    assert round(count(experiment("experiment=s4d_image_small")) / 1e3) == 267
     large = ("attn=s4d_lin", "attn.shared=false", "block.prenorm=true", "model.norm=batch")
-    assert round(count(compose(Experiment, ["experiment=s4d_image", *large])) / 1e6, 2) == 3.96
+    assert round(count(experiment("experiment=s4d_image", *large)) / 1e6, 2) == 3.96
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_sizes_are_those_of_the_formulas(name):
-    cfg = compose(Experiment, [f"experiment={name}"])
+    cfg = experiment(f"experiment={name}")
     d, a, towers = cfg.model.dim, SimpleNamespace(**cfg.attn.options), cfg.task.towers
     directions = 2 if a.bidirectional else 1
     if name.startswith("s4d"):
@@ -77,7 +77,7 @@ def test_sizes_are_those_of_the_formulas(name):
 
 
 def test_bidirectional_lru_is_on_paths_alone():
-    both = {name for name in EXPERIMENTS if compose(Experiment, [f"experiment={name}"]).attn.get("bidirectional")}
+    both = {name for name in EXPERIMENTS if experiment(f"experiment={name}").attn.get("bidirectional")}
     assert both == {name for name in EXPERIMENTS if "pathfinder" in name or not name.startswith("lru")}
 
 
@@ -100,7 +100,7 @@ RATES = {  # learning rates of the eigenvalues, of B, of the steps and of C, as 
 
 @pytest.mark.parametrize("name", RATES)
 def test_states_learn_at_the_released_rates(name):
-    cfg = compose(Experiment, [f"experiment={name}", "model.layers=1"])
+    cfg = experiment(f"experiment={name}", "model.layers=1")
     model = cfg.classifier()
     groups = {id(p): group for group in optim.adamw(model, dict(cfg.optim)).param_groups for p in group["params"]}
     mixer = model.blocks[0].mixer
@@ -111,7 +111,7 @@ def test_states_learn_at_the_released_rates(name):
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_biases_and_norms_of_an_s4d_have_no_decay_and_those_of_others_have(name):
-    cfg = compose(Experiment, [f"experiment={name}", "model.layers=1"])
+    cfg = experiment(f"experiment={name}", "model.layers=1")
     model = cfg.classifier()
     groups = optim.adamw(model, dict(cfg.optim)).param_groups
     decay = {id(p): group["weight_decay"] for group in groups for p in group["params"]}
@@ -136,7 +136,7 @@ DROPOUTS = {
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_dropouts_stand_where_the_released_code_has_them(name):
-    model = compose(Experiment, [f"experiment={name}", "model.layers=1"]).sketch
+    model = experiment(f"experiment={name}", "model.layers=1").sketch
     found = {key: (part.p, part.tied) for key, part in model.named_modules() if isinstance(part, Dropout) and part.p}
     p, tied = DROPOUTS.get(name, (0.0, True))
     both = {"blocks.0.inner.1": (p, tied), "blocks.0.dropout": (p, tied)}
@@ -160,7 +160,7 @@ def test_dropout_of_the_mixer_acts_before_the_gelu():
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_gelu_and_batch_norm_are_those_of_the_released_code(name):
-    block = compose(Experiment, [f"experiment={name}", "model.layers=1"]).sketch.blocks[0]
+    block = experiment(f"experiment={name}", "model.layers=1").sketch.blocks[0]
     momentum = {"s4d": 0.1, "s5": 0.1 if "pathfinder" in name else 0.05, "lru": 0.01}[name.split("_")[0]]
     assert block.inner[0].approximate == ("none" if name.startswith("s4d") else "tanh")
     assert block.norm.momentum == momentum
@@ -169,7 +169,7 @@ def test_gelu_and_batch_norm_are_those_of_the_released_code(name):
 @pytest.mark.parametrize("name", ["s5_image", "s5_retrieval", "lru_text"])
 def test_linear_maps_start_as_flax_starts_them(name):
     """Truncated at two deviations of the normal distribution that is cut, which has 1.137 of those that are left."""
-    model = compose(Experiment, [f"experiment={name}", "model.layers=1"]).classifier()
+    model = experiment(f"experiment={name}", "model.layers=1").classifier()
     maps = [(part.weight, part.in_features**-0.5) for part in model.modules() if isinstance(part, nn.Linear)]
     embed = model.embed
     maps.append((embed.scale, 1.0) if hasattr(embed, "scale") else (embed.token.weight, embed.std))
@@ -187,7 +187,7 @@ def test_linear_maps_start_as_flax_starts_them(name):
 
 def test_pixels_of_s4d_on_paths_are_from_0_to_1():
     for name, ends in {"s4d_pathfinder": [0, 1], "s4d_pathfinder_x": [0, 1], "s5_pathfinder": [-1, 1]}.items():
-        embed = compose(Experiment, [f"experiment={name}", "model.layers=1"]).classifier().embed
+        embed = experiment(f"experiment={name}", "model.layers=1").classifier().embed
         with torch.no_grad():
             embed.scale.fill_(1), embed.shift.fill_(0)
         assert embed(torch.tensor([[0, 255]]))[0, :, 0].tolist() == ends
@@ -196,7 +196,7 @@ def test_pixels_of_s4d_on_paths_are_from_0_to_1():
 @pytest.mark.parametrize("name", [name for name in EXPERIMENTS if name.startswith("s5")])
 def test_s5_has_the_released_rates_at_every_step(name):
     """linear_warmup and cosine_annealing of its train_helpers.py, whose step is the number of those that were made."""
-    o = compose(Experiment, [f"experiment={name}"]).optim
+    o = experiment(f"experiment={name}").optim
     length = o.steps - o.warmup
     for step in [1, *range(0, o.steps, 997), o.warmup, o.warmup + 1, length - 1, length, o.steps - 1]:
         released = o.lr * step / o.warmup if step <= o.warmup and o.warmup else None
@@ -206,7 +206,7 @@ def test_s5_has_the_released_rates_at_every_step(name):
 
 
 def test_s4d_on_retrieval_ends_before_its_cosine():
-    o = compose(Experiment, ["experiment=s4d_retrieval"]).optim
+    o = experiment("experiment=s4d_retrieval").optim
     assert (o.steps, o.warmup) == (45_960, 5_000)  # 20 epochs of 2,298 batches of 64
     for step in (5_000, 20_000, 45_960):
         cosine = o.lr * (1 + math.cos(math.pi * (step - 5_000) / 45_000)) / 2
@@ -271,7 +271,7 @@ def told() -> dict[str, str]:
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_one_step_of_the_whole_model_at_full_length(name, record_property, monkeypatch):
     """Two examples; and the memory of the full batch, counted, is that of docs/ssm.md, moments included."""
-    cfg = compose(Experiment, [f"experiment={name}"])
+    cfg = experiment(f"experiment={name}")
     torch.manual_seed(0)
     model, batch = cfg.classifier().train(), rows(cfg, 2)
     optimiser = optim.adamw(model, dict(cfg.optim))

@@ -2,50 +2,14 @@
 
 import pytest
 import torch
-from conftest import config
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
+from support.bands import LENGTH, D, H, N, make, masks, qkv
 
-from lra.attention.base import Sizes
 from lra.attention.bigbird import BigBird
 from lra.attention.local import Local
 from lra.attention.longformer import Longformer
 from lra.attention.sinkhorn import Sinkhorn
 from lra.attention.sparse import Sparse
 from lra.ops import blocks
-
-WORDS = {  # attn word -> parameters of the LRA protocol model on ListOps; softmax has 209,802
-    "local": 209_802,
-    "local_strided": 209_802,
-    "sparse": 209_802,
-    "sparse_fixed": 209_802,
-    "longformer": 209_802,
-    "bigbird": 209_802,
-    "sinkhorn": 209_802 + 2 * 2 * 33 * 41,  # layers x heads x (D weights and a bias) x blocks
-    "reformer": 209_802 - 2 * (64 * 64 + 64),  # one projection for queries and keys
-    "reformer_official": 209_802 - 2 * (64 * 64 + 64),
-}
-N, H, D, LENGTH = 3, 2, 8, 48
-REAL = (37, 20, 2)  # real tokens of the examples of a batch
-
-
-def make(kind, value_dim=D, length=LENGTH, **knobs):
-    torch.manual_seed(0)
-    return kind(Sizes(heads=H, head_dim=D, value_dim=value_dim, length=length), **knobs).double().eval()
-
-
-def qkv(L=37, value_dim=D, seed=1):
-    generator = torch.Generator().manual_seed(seed)
-    sizes = D, D, value_dim
-    return [torch.randn(N, H, L, d, dtype=torch.float64, generator=generator).requires_grad_() for d in sizes]
-
-
-def masks(L=37):
-    """No mask, a suffix of padding, padding anywhere."""
-    suffix = torch.arange(L) < torch.tensor(REAL)[:, None]
-    holes = suffix & (torch.rand(suffix.shape, generator=torch.Generator().manual_seed(2)) < 0.6)
-    holes[:, 1] = True
-    return [None, suffix, holes]
 
 
 def dense(q, k, v, sees, mask=None, weight=1.0):
@@ -293,64 +257,8 @@ def test_the_limit_is_exact_attention(kind, knobs):
     check(make(kind, **knobs), EVERY)
 
 
-# Every word of the family
-
-
 def test_rounded_square_root_is_the_default_stride():
     assert [make(Sparse, length=n).stride for n in (128, 1024, 2048, 4096)] == [11, 32, 45, 64]
-
-
-@pytest.mark.parametrize(("word", "count"), WORDS.items())
-def test_parameters_of_the_protocol_model(word, count):
-    model = config(word, "budget=paper").classifier()
-    assert sum(p.numel() for p in model.parameters()) == count
-
-
-def built(word, length):
-    made = config(word).attn.factory
-    return made(Sizes(heads=H, head_dim=D, value_dim=D, length=length))
-
-
-class NoSquare(TorchDispatchMode):
-    """Fails on a tensor with two dimensions of ``length`` or more."""
-
-    def __init__(self, length):
-        super().__init__()
-        self.length, self.seen = length, set()
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        out = function(*args, **(kwargs or {}))
-        self.seen.add(str(function))
-        for t in tree_leaves(out):
-            if isinstance(t, torch.Tensor):
-                assert sum(size >= self.length for size in t.shape) < 2, (function, t.shape)
-        return out
-
-
-@pytest.mark.parametrize("word", WORDS)
-@pytest.mark.parametrize("masked", [False, True])
-def test_nothing_of_size_n_by_n(word, masked):
-    L = 1024
-    made = built(word, L).train()
-    q, k, v = (torch.randn(1, H, L, D, requires_grad=True) for _ in range(3))
-    mask = torch.arange(L)[None] < 900 if masked else None
-    with NoSquare(L) as watch:
-        made(q, q if made.shares_qk else k, v, mask).sum().backward()
-    assert any("backward" in name for name in watch.seen)
-
-
-QUADRATIC = ("sparse_fixed", "reformer_official")  # with a small constant; too slow at 16384
-AT_LENGTHS = [(word, n) for n in (128, 1024, 2048, 4096, 16384) for word in WORDS if n < 16384 or word not in QUADRATIC]
-
-
-@pytest.mark.parametrize(("word", "length"), AT_LENGTHS)
-def test_runs_at_every_task_length(word, length):
-    made = built(word, length).eval()
-    x = torch.randn(1, H, length, D)
-    mask = torch.arange(length)[None] < length - 60
-    with torch.no_grad():
-        out = made(x, x, x, mask)
-    assert out.shape == x.shape and out.isfinite().all()
 
 
 @pytest.mark.parametrize(

@@ -73,10 +73,7 @@ def test_what_fills_a_row_is_never_selected(score, class_token):
     g = torch.Generator().manual_seed(2)
     q, k = (torch.randn(4, 2, 13, 3, generator=g) for _ in range(2))
     rule = CUROptions(count=5, score=score, class_token=class_token)
-    for one, other in zip(
-        *(select_packed(r.pack(q, 2), r.pack(k, 2), rule, r) for r in (rows, plain)),
-        strict=True,
-    ):
+    for one, other in zip(*(select_packed(r.pack(q, 2), r.pack(k, 2), rule, r) for r in (rows, plain)), strict=True):
         assert torch.equal(rows.positions[one].sort(-1).values, plain.positions[other].sort(-1).values)
         assert rows.filled[0][one].all()
 

@@ -1,7 +1,6 @@
 """Sweeps: what they run, what they say before and meanwhile, what becomes of runs that fail, die or are held."""
 
 import errno
-import json
 import os
 import re
 import sys
@@ -12,30 +11,19 @@ import pytest
 import yaml
 from conftest import MECHANISMS
 from support.commands import run as entry
-from support.records import RECORD
+from support.sweeps import SMOKE, config, expand, finish, sweep
 
 from lra.config import CONF
 from lra.config.compose import compose
 from lra.config.experiment import Experiment
 from lra.disk import lock
-from lra.runs import record
 from lra.sweep import __main__ as leader
 from lra.sweep import job, plan, progress
 from lra.sweep.estimate import START
-from lra.sweep.options import SweepOptions
 from lra.train.machine import device_name
 from lra.train.plan import resolve
 
 SWEEPS = sorted(path.stem for path in (CONF / "sweep").glob("*.yaml"))
-SMOKE = ["budget=smoke", "tasks=[listops]", "measure=0"]
-
-
-def config(name, *words):
-    return compose(SweepOptions, [f"sweep={name}", *words])
-
-
-def expand(name, *words, runs="unused"):
-    return plan.expand(config(name, f"runs={runs}", *SMOKE, *words), threads=None)[0]
 
 
 @pytest.fixture
@@ -43,12 +31,6 @@ def four(tmp_path):
     """Two methods, two seeds."""
     words = ["seeds=[0,1]", "sweep.grids.methods.attn=[cur_sum,cur_abs]"]
     return expand("selection", *words, runs=tmp_path), config("selection", f"runs={tmp_path}", *SMOKE, *words)
-
-
-def finish(run, **changes):
-    run.folder.mkdir(parents=True, exist_ok=True)
-    values = record.asdict(RECORD) | {"task": run.task, "label": run.label, "seed": run.seed, "steps": run.steps}
-    (run.folder / record.NAME).write_text(json.dumps(values | changes))
 
 
 def test_selection_is_table_4_of_curformer():
@@ -245,14 +227,6 @@ def test_reasons():
     assert job.reason(1, "Traceback\nRuntimeError: no\n") == "RuntimeError: no"
     assert job.reason(-9, "step 3") == "ended by SIGKILL, perhaps for want of memory"
     assert job.reason(-11, "") == "ended by SIGSEGV" and job.reason(3, "") == "exit status 3, no output"
-
-
-def sweep(monkeypatch, capfd, launch, *words):
-    """The sweep with another way to launch: what it ended with, what it said."""
-    monkeypatch.setattr(leader, "launch", launch)
-    monkeypatch.setattr(leader, "EVERY", 0.01)
-    few = ["seeds=[0,1]", "sweep.grids.methods.attn=[cur_sum,cur_abs]"]
-    return entry(leader.sweep, "sweep=selection", *SMOKE, *few, *words, patch=monkeypatch, capfd=capfd)
 
 
 def test_failed_runs_stop_no_other_and_are_listed_with_their_reason(tmp_path, monkeypatch, capfd):

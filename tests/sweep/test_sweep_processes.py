@@ -9,7 +9,7 @@ import time
 from collections import Counter
 
 import pytest
-from test_sweep import SMOKE
+from support.sweeps import SMOKE
 
 from lra.config import CONF
 from lra.disk import lock

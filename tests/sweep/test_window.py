@@ -5,7 +5,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from test_sweep import finish, four, sweep  # noqa: F401 a fixture
+from support.sweeps import finish, sweep
 
 from lra.sweep import job, plan, window
 from lra.sweep.window import Window

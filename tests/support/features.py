@@ -1,0 +1,47 @@
+"""Queries, keys and values, masks, and the kernel form that a mechanism of features is compared with."""
+
+import pytest
+import torch
+
+from lra.attention.base import Sizes
+
+H, D, E, L = 2, 4, 3, 12
+SIZES = Sizes(heads=H, head_dim=D, value_dim=E, length=16)
+
+
+def qkv(seed=0, n=3, spread=1.0):
+    generator = torch.Generator().manual_seed(seed)
+    normal = lambda e: torch.randn(n, H, L, e, generator=generator, dtype=torch.float64)
+    return tuple(x.requires_grad_() for x in (spread * normal(D), spread * normal(D), normal(E)))
+
+
+def masks():
+    suffix = torch.arange(L) < torch.tensor([L, 7, 1])[:, None]
+    scattered = suffix & (torch.rand(3, L, generator=torch.Generator().manual_seed(9)) < 0.6)
+    scattered[:, 0] = True
+    return {"none": None, "suffix": suffix, "holes": scattered}
+
+
+def check(made, kernel, mask, normalise=True, spread=1.0):
+    """The mechanism against sum_j kernel(q_i, k_j) v_j / sum_j kernel(q_i, k_j), one example, head and query at a time.
+
+    kernel(h, q (D,), k (n,D), queries' features see every real key of the example) -> (n,)
+    """
+    q, k, v = qkv(spread=spread)
+    out, rows, got = made(q, k, v, mask), [], []
+    for n in range(3):
+        real = torch.arange(L) if mask is None else mask[n].nonzero().flatten()
+        for h in range(H):
+            for i in real:
+                weights = kernel(h, q[n, h, i], k[n, h, real])
+                rows.append((weights / weights.sum() if normalise else weights) @ v[n, h, real])
+                got.append(out[n, h, i])
+    got, want = torch.stack(got), torch.stack(rows)
+    torch.testing.assert_close(got, want, rtol=1e-9, atol=1e-10)
+    weight = torch.randn(want.shape, generator=torch.Generator().manual_seed(1), dtype=want.dtype)
+    leaves = [q, k, v, *made.parameters()]
+    for a, b in zip(*(torch.autograd.grad((x * weight).sum(), leaves) for x in (got, want)), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-7, atol=1e-9)
+
+
+PATTERNS = pytest.mark.parametrize("pattern", ["none", "suffix", "holes"])

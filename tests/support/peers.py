@@ -1,0 +1,42 @@
+"""Public implementations, and comparisons with them."""
+
+import pytest
+import torch
+
+N, L, H, D = 3, 48, 2, 8
+DIM = H * D
+SIZES = {"heads": H, "head_dim": D, "value_dim": D}
+
+
+def package(name):
+    return pytest.importorskip(name, reason=f"{name.split('.')[0]} is not installed: make test-peers")
+
+
+def split(*projected):
+    """(N,L,H D) -> (N,H,L,D)"""
+    return [t.unflatten(-1, (H, D)).transpose(1, 2) for t in projected]
+
+
+def merge(mixed):
+    return mixed.transpose(1, 2).flatten(2)
+
+
+def same(ours, theirs, rtol=1e-11, atol=1e-12):
+    torch.testing.assert_close(ours, theirs, rtol=rtol, atol=atol)
+
+
+def same_with_gradients(ours, theirs, x, rtol=1e-11, atol=1e-12):
+    """Outputs and, for a random sum of them, the gradients of x."""
+    same(ours, theirs, rtol, atol)
+    weight = torch.randn(ours.shape, dtype=ours.dtype, generator=torch.Generator().manual_seed(2))
+    grads = [torch.autograd.grad((out * weight).sum(), x, retain_graph=True)[0] for out in (ours, theirs)]
+    same(*grads, 10 * rtol, 10 * atol)
+
+
+def tokens(length):
+    generator = torch.Generator().manual_seed(1)
+    return torch.randn(N, length, DIM, dtype=torch.float64, generator=generator).requires_grad_()
+
+
+def first_real(length, *real):
+    return torch.arange(length) < torch.tensor(real)[:, None]

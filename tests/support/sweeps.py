@@ -1,0 +1,36 @@
+"""Sweeps, and records in place of their runs."""
+
+import json
+
+from support.commands import run as entry
+from support.records import RECORD
+
+from lra.config.compose import compose
+from lra.runs import record
+from lra.sweep import __main__ as leader
+from lra.sweep import plan
+from lra.sweep.options import SweepOptions
+
+SMOKE = ["budget=smoke", "tasks=[listops]", "measure=0"]
+
+
+def config(name, *words):
+    return compose(SweepOptions, [f"sweep={name}", *words])
+
+
+def expand(name, *words, runs="unused"):
+    return plan.expand(config(name, f"runs={runs}", *SMOKE, *words), threads=None)[0]
+
+
+def finish(run, **changes):
+    run.folder.mkdir(parents=True, exist_ok=True)
+    values = record.asdict(RECORD) | {"task": run.task, "label": run.label, "seed": run.seed, "steps": run.steps}
+    (run.folder / record.NAME).write_text(json.dumps(values | changes))
+
+
+def sweep(monkeypatch, capfd, launch, *words):
+    """The sweep with another way to launch: what it ended with, what it said."""
+    monkeypatch.setattr(leader, "launch", launch)
+    monkeypatch.setattr(leader, "EVERY", 0.01)
+    few = ["seeds=[0,1]", "sweep.grids.methods.attn=[cur_sum,cur_abs]"]
+    return entry(leader.sweep, "sweep=selection", *SMOKE, *few, *words, patch=monkeypatch, capfd=capfd)
