@@ -52,8 +52,3 @@ def test_constant_values_of_one_sign_stay_as_they_are():
     model.filters.data.abs_()
     ones = torch.ones(1, L, DIM, dtype=torch.float64)
     assert torch.allclose(model._mix(ones, torch.arange(L)[None] < 5)[:, :5], ones[:, :5])
-
-
-def test_an_even_width_is_refused():
-    with pytest.raises(ValueError, match=r"width must be odd, not 4"):
-        make(width=4)

@@ -2,7 +2,6 @@
 
 import math
 
-import pytest
 import torch
 from support.features import PATTERNS, SIZES, H, L, masks, qkv
 
@@ -43,8 +42,3 @@ def test_weights_do_not_depend_on_what_a_batch_is_padded_to():
     mask = torch.arange(L)[None] < torch.tensor([5, 5, 5])[:, None]
     long = CosFormer(SIZES)(q, k, v, mask)[:, :, :5]
     torch.testing.assert_close(CosFormer(SIZES)(q[:, :, :5], k[:, :, :5], v[:, :, :5]), long, rtol=1e-12, atol=1e-12)
-
-
-def test_wrong_options_are_named():
-    with pytest.raises(ValueError, match=r"eps must be above 0, not 0.0"):
-        CosFormer(SIZES, eps=0.0)

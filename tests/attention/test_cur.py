@@ -339,19 +339,3 @@ def test_a_random_mechanism_draws_anew_while_training_and_in_evaluation_if_told(
     assert torch.equal(train(q, k, v), train(q, k, v)) and not torch.equal(always(q, k, v), always(q, k, v))
     train.train()
     assert not torch.equal(train(q, k, v), train(q, k, v))
-
-
-@pytest.mark.parametrize(
-    "options,message",
-    [
-        ({"count": 0}, "count must be from 1 to 40 \\(length\\), not 0"),
-        ({"count": 41}, "from 1 to 40 \\(length\\), not 41"),
-        ({"score": "best"}, "score must be one of sum, abs, embed, step, random, farthest, not 'best'"),
-        ({"pairing": "both"}, "pairing must be one of separate, same_k, same_q, swapped"),
-        ({"impl": "triton2"}, "impl must be one of"),
-        ({"resample": "never"}, "resample must be one of train, always"),
-    ],
-)
-def test_wrong_options_are_named(options, message):
-    with pytest.raises(ValueError, match=message):
-        make(CUR, **{"count": 5, **options})

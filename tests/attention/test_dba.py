@@ -73,13 +73,3 @@ def test_a_later_layer_reads_the_latents_of_the_one_before():
     block = made(first=False)
     memory = torch.randn(2, N, LATENTS, DIM, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
     assert not torch.allclose(block(x(), None, memory[0])[0], block(x(), None, memory[1])[0])
-
-
-def test_wrong_options_are_named():
-    for options, message in (
-        ({"latents": 0}, "latents must be 1 or more, not 0"),
-        ({"width": 5}, "width must be a multiple of heads 2, not 5"),
-        ({"head_dim": 3}, "head_dim must be 4, dim / heads, with DBA, not 3"),
-    ):
-        with pytest.raises(ValueError, match=f"^{message}"):
-            made(**options)

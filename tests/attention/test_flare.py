@@ -1,7 +1,5 @@
 """FLARE against its map written out as an n x n matrix, in float64."""
 
-from dataclasses import replace
-
 import pytest
 import torch
 from support.features import PATTERNS, SIZES, D, H, L, masks, qkv
@@ -44,20 +42,3 @@ def test_rank_is_the_number_of_latents_at_most():
 
 def test_keys_and_queries_are_one_projection():
     assert FLARE.shares_qk
-
-
-def test_dropout_acts_while_training_only():
-    torch.manual_seed(0)
-    flare = FLARE(replace(SIZES, dropout=0.5)).double()
-    _, k, v = (x.detach() for x in qkv())
-    assert not torch.equal(flare(k, k, v), flare(k, k, v))
-    assert torch.equal(flare.eval()(k, k, v), flare(k, k, v))
-
-
-def test_wrong_options_are_named():
-    for options, message in (
-        ({"latents": 0}, "latents must be 1 or more, not 0"),
-        ({"scale": "none"}, "scale must be one of one, sqrt, not 'none'"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            FLARE(SIZES, **options)

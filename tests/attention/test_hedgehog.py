@@ -50,8 +50,3 @@ def test_large_features_neither_overflow_nor_vanish(softmax):
     out = Hedgehog(SIZES, softmax=softmax)(q, k, v)
     out.sum().backward()
     assert out.isfinite().all() and q.grad.isfinite().all()
-
-
-def test_wrong_options_are_named():
-    with pytest.raises(ValueError, match="softmax must be one of halves, joint, not 'both'"):
-        Hedgehog(SIZES, softmax="both")

@@ -134,19 +134,3 @@ def test_huge_padding_does_no_harm(name):
     for big in (1e3, -1e3):
         k[1, :, 5:] = big
         assert torch.equal(mechanism(q, k, v, real)[:, :, :5], out[:, :, :5])
-
-
-@pytest.mark.parametrize(
-    "made, options, message",
-    [
-        (Performer, {"kernel": "elu"}, "kernel must be one of exp, relu, not 'elu'"),
-        (Performer, {"scalings": 3}, "scalings must be one of 1, 2, not 3"),
-        (Performer, {"redraw": "always"}, "redraw must be one of train, never, not 'always'"),
-        (Performer, {"features": 0}, "features must be 1 or more, not 0"),
-        (RFA, {"floor": 0.0}, "floor must be above 0, not 0.0"),
-        (RFA, {"redraw": "always"}, "redraw must be one of train, never, not 'always'"),
-    ],
-)
-def test_refuses_what_it_does_not_know(made, options, message):
-    with pytest.raises(ValueError, match=message):
-        made(SIZES, **options)

@@ -58,12 +58,3 @@ def test_the_kernel_learns_at_its_own_rate():
     main, slow = optim.adamw(model, options).param_groups
     assert {id(p) for p in slow["params"]} == {id(block.mixer.weights) for block in model.blocks}
     assert slow["lr"] == pytest.approx(0.001) and slow["weight_decay"] == 0 and main["weight_decay"] == 0.05
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [({"squash": -0.1}, "squash must be 0 or more, not -0.1"), ({"scale": 0.0}, "scale must be above 0, not 0.0")],
-)
-def test_wrong_options_are_named(options, message):
-    with pytest.raises(ValueError, match=message):
-        make(**options)

@@ -77,10 +77,3 @@ def test_a_later_layer_listens_to_the_memory():
     block = made(first=False)
     memory = torch.randn(2, N, ROWS, DIM, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
     assert not torch.allclose(block(x(), None, memory[0])[0], block(x(), None, memory[1])[0])
-
-
-def test_wrong_options_are_refused():
-    with pytest.raises(ValueError, match=r"^rows must be 1 or more, not 0"):
-        made(rows=0)
-    with pytest.raises(ValueError, match=r"^head_dim must be 4, dim / heads, with Luna, not 3"):
-        made(head_dim=3)

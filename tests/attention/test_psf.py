@@ -14,7 +14,6 @@ from lra.laws.laws import block, inputs, same, with_holes
 
 DIM, L = 6, 11
 SIZES = Sizes(heads=2, head_dim=3, value_dim=3, length=16)
-BAD = {"links": ("all", 0), "ring": ("mask",), "factors": (0,), "channels": (0,), "hidden": (0,), "value_hidden": (0,)}
 
 
 def masks():
@@ -165,9 +164,3 @@ def test_plain_block_has_the_published_parameters():
     made = config("psf", "block=plain", *sizes, "attn.hidden=128", "attn.value_hidden=128").block_factory()()
     mlp = lambda i, h, o: (i + 1) * h + (h + 1) * o
     assert sum(p.numel() for p in made.parameters()) == mlp(32, 128, 32) + 11 * mlp(32, 128, 12)
-
-
-@pytest.mark.parametrize("key, value", [(key, value) for key, values in BAD.items() for value in values])
-def test_refuses_what_it_does_not_know(key, value):
-    with pytest.raises(ValueError, match=f"{key} must be .*not {value!r}"):
-        PSF(SIZES, dim=DIM, **{key: value})

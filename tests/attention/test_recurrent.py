@@ -216,25 +216,3 @@ def test_states_learn_at_their_own_rate(words, state, decayed):
         groups[group["weight_decay"]] |= {names[id(p)] for p in group["params"]}
     assert groups == {0.0: state, 0.07: decayed} and main["weight_decay"] == 0.07
     assert not (state | decayed) & {names[id(p)] for p in main["params"]}
-
-
-@pytest.mark.parametrize(
-    ("kind", "options", "message"),
-    [
-        (S5, {"states": 12, "blocks": 4}, "states must be a multiple of 2 x blocks = 8, not 12"),
-        (S5, {"c_init": "normal"}, "c_init must be one of lecun_normal, trunc_standard_normal, complex_normal, not"),
-        (S5, {"b_optim": "fast"}, "b_optim must be one of state, state_decay, main, not 'fast'"),
-        (S5, {"step_optim": "fast"}, "step_optim must be one of state, main, not 'fast'"),
-        (S5, {"discretisation": "euler"}, "discretisation must be one of zoh, bilinear"),
-        (S5, {"step_max": 1e-4}, r"step_max must be 0.001 or more \(step_min\), not 0.0001"),
-        (LRU, {"states": 0}, "states must be 1 or more, not 0"),
-        (LRU, {"r_max": 1.1}, "r_max must be from 0.0 to 1"),
-        (LRU, {"r_max": 0.0}, "r_max must be above 0 to 1"),
-        (LRU, {"r_min": 1.0}, "r_min must be from 0 below 1"),
-        (LRU, {"r_min": 0.9, "r_max": 0.5}, r"r_max must be from 0.9 to 1 \(r_min\), not 0.5"),
-        (LRU, {"max_phase": 7.0}, "max_phase must be above 0 to 6.28318"),
-    ],
-)
-def test_wrong_options_are_named(kind, options, message):
-    with pytest.raises(ValueError, match=message):
-        make(kind, **options)

@@ -117,19 +117,3 @@ def test_chunks_and_buckets_default_to_each_other():
     assert (made.chunk, made.buckets) == (64, 64)  # the mean bucket holds half a chunk
     made = make(Reformer, length=2048, chunk=None, buckets=10)
     assert (made.chunk, made.buckets) == (205, 10)
-
-
-@pytest.mark.parametrize(
-    ("knobs", "message"),
-    [
-        ({"hashes": 0}, "hashes must be 1 or more, not 0"),
-        ({"chunk": None}, "chunk and buckets must not both be null"),
-        ({"chunk": 0}, "chunk must be 1 or more, or null for length / buckets, not 0"),
-        ({"buckets": 7}, "buckets must be 1, even, or null for 2 length / chunk, not 7"),
-        ({"buckets": 0}, "buckets must be 1, even, or null for 2 length / chunk, not 0"),
-        ({"scope": "row"}, "scope must be one of chunk, bucket, not 'row'"),
-    ],
-)
-def test_a_wrong_option_is_named(knobs, message):
-    with pytest.raises(ValueError, match=message):
-        make(Reformer, **knobs)

@@ -69,19 +69,3 @@ def test_legs_starts_with_the_inputs_of_hippo():
     b = torch.view_as_complex(model.b)[0]
     norm = (2 * b.abs().square().sum()).sqrt().item()
     assert b.imag.abs().max() <= 2 and norm <= math.sqrt(sum(2 * i + 1 for i in range(STATES))) + 1e-5
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"states": 7}, "states must be even, not 7"),
-        ({"states": 0}, "states must be 2 or more, not 0"),
-        ({"init": "rand"}, "init must be one of lin, inv, legs, not 'rand'"),
-        ({"discretisation": "euler"}, "discretisation must be one of zoh, bilinear"),
-        ({"step_min": 0.0}, "step_min must be above 0, not 0.0"),
-        ({"step_max": 1e-4}, r"step_max must be 0.001 or more \(step_min\), not 0.0001"),
-    ],
-)
-def test_wrong_options_are_named(options, message):
-    with pytest.raises(ValueError, match=message):
-        S4D(SIZES, dim=DIM, **options)

@@ -76,13 +76,3 @@ def test_one_start_for_the_batch_is_announced():
     assert batch.mixes_batch and not made().mixes_batch
     alone = torch.cat([batch(*(t[n : n + 1] for t in x)) for n in range(3)])  # one of them has the largest sum
     assert not torch.allclose(batch(*x), alone)
-
-
-def test_wrong_options_are_named():
-    for options, message in (
-        ({"samples": 0}, "samples must be 1 or more, not 0"),
-        ({"ridge": -0.1}, "ridge must be 0 or more, not -0.1"),
-        ({"resample": "never"}, "resample must be one of train, always, not 'never'"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            made(**options)

@@ -254,21 +254,6 @@ def test_pool_is_average_pooling_where_windows_divide_the_row():
 @pytest.mark.parametrize(
     "options, message",
     [
-        ({"sample": "topk"}, "sample must be one of pool, conv, random, first, not 'topk'"),
-        ({"window": 0}, "window must be from 1 to 32 \\(length\\), not 0"),
-        ({"count": 33}, "count must be from 1 to 32 \\(length\\), not 33"),
-        ({"count": 0}, "count must be from 1"),
-        ({"count": 4, "sample": "conv"}, "count must be null with sample=conv"),
-    ],
-)
-def test_refuses_what_it_does_not_know(options, message):
-    with pytest.raises(ValueError, match=message):
-        Soft(SIZES, **options)
-
-
-@pytest.mark.parametrize(
-    "options, message",
-    [
         ({"steps": -1}, "steps must be 0 or more, not -1"),
         ({"init": "code"}, "init must be one of soft, paper, softpp, not 'code'"),
         ({"grad": "exact"}, "grad must be one of implicit, unroll, not 'exact'"),

@@ -112,8 +112,3 @@ def test_dropout_acts_on_the_weights_while_training(kind):
         draws = torch.stack([mixer(x(), mask()) for _ in range(1000)])
     assert not torch.allclose(draws[0], draws[1])
     assert (draws.mean(0) - exact).norm() < 0.1 * exact.norm()
-
-
-def test_rank_below_one_is_refused():
-    with pytest.raises(ValueError, match=r"^rank must be 1 or more, not 0"):
-        made("factorised", rank=0)

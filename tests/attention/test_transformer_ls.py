@@ -112,11 +112,3 @@ def test_dropout_acts_on_the_weights_while_training():
         draws = torch.stack([mixer(x(), mask()) for _ in range(1000)])
     assert not torch.allclose(draws[0], draws[1])
     assert (draws.mean(0) - exact).norm() < 0.1 * exact.norm()
-
-
-def test_wrong_options_are_refused():
-    for key in ("rank", "window"):
-        with pytest.raises(ValueError, match=rf"^{key} must be 1 or more, not 0"):
-            made(**{key: 0})
-    with pytest.raises(ValueError, match=r"^kernel must be odd, or 0 for no convolution, not 4"):
-        made(kernel=4)

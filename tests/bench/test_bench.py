@@ -6,7 +6,6 @@ import sys
 
 import pytest
 import torch
-from conftest import config as train_config
 from support.commands import run as entry
 from torch import nn
 
@@ -405,14 +404,3 @@ def test_profile_sums_to_the_step(capfd):
         "element-wise and reductions",
         "selection and random numbers",
     ]
-
-
-def test_trainer_for_a_gpu_composes():
-    assert dict(train_config("cur_abs", "trainer=gpu").trainer) == {
-        "device": "cuda",
-        "precision": "bf16",
-        "force_bf16": False,
-        "compile": True,
-        "devices": 1,
-        "threads": None,
-    }

@@ -2,11 +2,10 @@
 
 import pytest
 import torch
-from conftest import KERNELS, MECHANISMS, config
+from conftest import KERNELS, MECHANISMS, config, experiment
 
 LENGTH, ALLOWANCE = 128, 16
 BOARD = (
-    "task=adding",
     "budget=quick",
     f"task.length={LENGTH}",
     f"+budgets.quick.allowance={ALLOWANCE}",
@@ -31,8 +30,10 @@ FADED = {  # in reach, but with a gradient below 1e-6 of the class output
 
 def model(name, *words):
     torch.manual_seed(0)
+    adding = experiment("task=adding", "attn=sdpa", *BOARD, *(word for word in words if word.startswith("model.")))
     bias = ["block.bias=false"] if name.startswith("mega_cur") else []
-    return config(name, *BOARD, *bias, *words).classifier().eval()
+    made = config(name, *BOARD, *bias, *words)  # composed for other tests too, with another task
+    return made.changed(task=adding.task, model=adding.model).classifier().eval()
 
 
 @pytest.mark.parametrize("name", [name for name in MECHANISMS if name not in KERNELS])

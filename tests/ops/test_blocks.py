@@ -259,27 +259,3 @@ def test_the_limit_is_exact_attention(kind, knobs):
 
 def test_rounded_square_root_is_the_default_stride():
     assert [make(Sparse, length=n).stride for n in (128, 1024, 2048, 4096)] == [11, 32, 45, 64]
-
-
-@pytest.mark.parametrize(
-    ("kind", "knobs", "message"),
-    [
-        (Local, {"block": 0}, "block must be 1 or more, not 0"),
-        (Local, {"grouping": "dilated"}, "grouping must be one of contiguous, strided, not 'dilated'"),
-        (Sparse, {"pattern": "axial"}, "pattern must be one of strided, fixed, not 'axial'"),
-        (Sparse, {"stride": 0}, "stride must be 1 or more, or null for the square root of length, not 0"),
-        (Sparse, {"block": 0}, "block must be 1 or more, not 0"),
-        (Sparse, {"summary": 51}, "summary must be from 1 to 50 \\(block\\), not 51"),
-        (Longformer, {"window": 0}, "window must be 1 or more, not 0"),
-        (Longformer, {"global_tokens": 49}, "global_tokens must be from 0 to 48 \\(length\\), not 49"),
-        (BigBird, {"block": 0}, "block must be 1 or more, not 0"),
-        (BigBird, {"window": 2}, "window must be odd, in blocks, not 2"),
-        (BigBird, {"random": -1}, "random must be 0 or more, not -1"),
-        (Sinkhorn, {"block": 0}, "block must be 1 or more, not 0"),
-        (Sinkhorn, {"iterations": -1}, r"iterations must be 0 or more, not -1"),
-        (Sinkhorn, {"temperature": 0}, "temperature must be above 0, not 0"),
-    ],
-)
-def test_a_wrong_option_is_named(kind, knobs, message):
-    with pytest.raises(ValueError, match=message):
-        make(kind, **knobs)
