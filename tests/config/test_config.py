@@ -52,7 +52,7 @@ def batch(cfg, width, rows=4, seed=0):
 
 @pytest.mark.parametrize("name", MECHANISMS)
 def test_every_mechanism_builds_and_takes_a_step(name):
-    cfg, steps = config(name), 1 if name in KERNELS else 5
+    cfg, steps = config(name), 1 if name in KERNELS else 3
     resolve(cfg)
     torch.manual_seed(0)
     model = cfg.classifier()
@@ -224,7 +224,8 @@ def imported():
         importlib.import_module(f"lra.{name}.__main__")
     for path in (ROOT / "lra/attention").glob("[a-z]*.py"):
         importlib.import_module(f"lra.attention.{path.stem}")
-    importlib.import_module("data_prep.listops")
+    for name in ("download", "image", "listops", "retrieval", "text"):
+        importlib.import_module(f"data_prep.{name}")
 
 
 def test_imports_need_no_optional_package():

@@ -1,12 +1,11 @@
 """The packed store and the preparation around it: round trip, gather, damage, and processes that meet or die."""
 
 import json
+import multiprocessing
 import os
 import re
 import resource
-import signal
 import subprocess
-import sys
 import time
 
 import numpy as np
@@ -272,10 +271,9 @@ class Foreign(Slow):
 
 def start(root, **arguments):
     """A process that prepares Slow."""
-    code = f"from test_store import Slow; Slow(**{arguments!r}).prepare({str(root)!r}, workers=1)"
-    return subprocess.Popen(
-        [sys.executable, "-c", code], cwd=os.path.dirname(__file__), stderr=subprocess.PIPE, text=True
-    )
+    process = multiprocessing.get_context("fork").Process(target=Slow(**arguments).prepare, args=(root,))
+    process.start()
+    return process
 
 
 def wait_for(root, pattern):
@@ -285,17 +283,21 @@ def wait_for(root, pattern):
         time.sleep(0.02)
 
 
-def test_two_processes_prepare_once(tmp_path):
+def test_two_processes_prepare_once(tmp_path, capfd):
     root, made = tmp_path / "data", str(tmp_path / "made")
-    gate = tmp_path / "gate"
+    gate, said, end = tmp_path / "gate", "", time.monotonic() + 60
     first = start(root, gate=str(gate), made=made)
     wait_for(root, "slow-*.tmp-*")
     second = start(root, made=made)
-    assert "another process is preparing" in second.stderr.readline()
+    while "another process is preparing" not in said:
+        assert time.monotonic() < end
+        said += capfd.readouterr().err
+        time.sleep(0.02)
     gate.touch()
-    messages = [process.communicate(timeout=60)[1] for process in (first, second)]
-    assert first.returncode == second.returncode == 0, messages
-    assert "another process" not in messages[0]
+    for process in (first, second):
+        process.join(60)
+    assert first.exitcode == second.exitcode == 0
+    assert (said + capfd.readouterr().err).count("another process") == 1
     assert (tmp_path / "made").read_text() == "made\n"
     assert len(Slow().load(root)["train"]) == 100
 
@@ -303,8 +305,8 @@ def test_two_processes_prepare_once(tmp_path):
 def test_a_killed_preparation_leaves_nothing_and_the_next_works(tmp_path):
     process = start(tmp_path, gate=str(tmp_path / "never"))
     wait_for(tmp_path, "slow-*.tmp-*/train.tokens.bin")
-    process.send_signal(signal.SIGKILL)
-    process.communicate(timeout=60)
+    process.kill()
+    process.join(60)
     assert not Slow().folder(tmp_path).exists() and list(tmp_path.glob("*.tmp-*"))
     folder = Slow().prepare(tmp_path)
     verify(folder)
