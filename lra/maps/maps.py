@@ -4,8 +4,9 @@ N rows (towers count as rows), H heads, L length, R readings. A reading is a set
 one position, a mean for the pooling.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -35,16 +36,27 @@ def attention_map(model: nn.Module, batch: Batch, layer: int) -> Tensor | None:
         N, L = _inputs(model, batch, block)[0].shape[:2]
         towers = []  # one call, or one for each tower
         for (q, k, v, mask), options in _calls(model, batch, attention):
-            eye = torch.eye(v.shape[2], dtype=v.dtype, device=v.device).expand(*v.shape[:2], -1, -1)
             with torch.no_grad():
-                parts = [attention(q, k, values, mask, **options) for values in eye.split(WIDTH, -1)]
-            towers.append(_whole(torch.cat(parts, -1), N)[..., :L, :L])
+                found = matrix(attention, {"q": q, "k": k, "v": v, "mask": mask} | options)
+            towers.append(_whole(found, N)[..., :L, :L])
         return torch.stack(towers, 1).flatten(0, 1)
     if not isinstance(mixer, Mixer):
         return None
     x, mask = _inputs(model, batch, mixer)
     with torch.no_grad():
         return mixer.attention_map(x, mask)
+
+
+def matrix(attention: Callable[..., Tensor], arguments: dict[str, Any]) -> Tensor:
+    """Compute the matrix (N,H,L,L) that multiplies the values in a call of a mechanism: its result for the identity.
+
+    Args:
+        attention: the mechanism.
+        arguments: arguments of the call by name.
+    """
+    v = arguments["v"]
+    eye = torch.eye(v.shape[2], dtype=v.dtype, device=v.device).expand(*v.shape[:2], -1, -1)
+    return torch.cat([attention(**arguments | {"v": part}) for part in eye.split(WIDTH, -1)], -1)
 
 
 def _whole(maps: Tensor, rows: int) -> Tensor:

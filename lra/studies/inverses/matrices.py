@@ -17,7 +17,7 @@ from ...attention.nystrom import Nystrom
 from ...attention.soft import Soft
 from ...config.experiment import Experiment
 from ...data.datamodule import Batch
-from ...maps.maps import WIDTH
+from ...maps.maps import matrix
 from ...ops.pinv import newton
 from ...runs import checkpoint
 from ...runs.open import Run
@@ -140,8 +140,8 @@ def layer(attention: Attention, examples: list[dict], **about) -> InvertedLayer:
     for arguments in examples:
         for name, one in variants(attention).items():
             a, x, whole = taken(one, arguments)
-            for what, matrix in (("inverse in use", x), ("map", whole)):
-                values = torch.linalg.matrix_norm(matrix.float(), ord=2).flatten().tolist()
+            for what, found in (("inverse in use", x), ("map", whole)):
+                values = torch.linalg.matrix_norm(found.float(), ord=2).flatten().tolist()
                 norms.setdefault(f"{name} {what}".strip(), []).extend(values)
         singular = torch.linalg.svdvals(a.double()).flatten(0, 1)  # (H,m)
         norms.setdefault("A, the inverted matrix", []).extend(singular[:, 0].tolist())
@@ -187,9 +187,7 @@ def taken(attention: Attention, arguments: dict) -> tuple[Tensor, Tensor, Tensor
         attention.options = replace(attention.options, pinv=inverse)
     else:
         attention.pinv = inverse
-    v = arguments["v"]
-    eye = torch.eye(v.shape[2], dtype=v.dtype).expand(*v.shape[:2], -1, -1)
-    whole = torch.cat([attention(**arguments | {"v": part}) for part in eye.split(WIDTH, -1)], -1)
+    whole = matrix(attention, arguments)
     a, x = kept
     if isinstance(attention, Soft) and attention.normalise:
         d = a.sum(-1, keepdim=True).rsqrt()

@@ -13,7 +13,7 @@ from ...attention.conv import Conv
 from ...attention.s4d import S4D
 from ...attention.sdpa import SDPA
 from ...attention.softmax import Softmax
-from ...maps.maps import WIDTH
+from ...maps.maps import matrix
 from ...ops.blocks import FLOOR
 from ..calls import mechanisms
 
@@ -96,8 +96,7 @@ def _written_out(part: Softmax, forward: Callable, reach: int) -> Callable:
 
 def _mapped(part: Attention, forward: Callable, reach: int) -> Callable:
     def attend(q, k, v, mask=None, **options):
-        eye = torch.eye(v.shape[2], dtype=v.dtype, device=v.device).expand(*v.shape[:2], -1, -1)
-        found = torch.cat([forward(q, k, values, mask, **options) for values in eye.split(WIDTH, -1)], -1)
+        found = matrix(forward, {"q": q, "k": k, "v": v, "mask": mask} | options)
         return found * _band(v.shape[2], reach, v.device) @ v.to(found.dtype)
 
     return attend

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ...data.datamodule import Batch
+from ...maps.maps import matrix
 from ...model.classifier import Classifier
 from ..calls import Intercepted, calls, mechanisms
 
@@ -111,12 +112,8 @@ def singular_values(module: nn.Module, call: Intercepted, most: int) -> Tensor:
     rows = []
     for i in range(min(most, len(call.out))):
         arguments = {k: v[i : i + 1] if isinstance(v, Tensor) else v for k, v in call.arguments.items()}
-        L = call.out.shape[2]
-        identity = torch.eye(L, dtype=arguments["v"].dtype, device=arguments["v"].device).expand(
-            *arguments["v"].shape[:2], L, L
-        )
         rows_real = Intercepted(arguments, call.out[i : i + 1]).real
-        a = module(**arguments | {"v": identity}) * rows_real  # (1,H,L,L), zero in padded rows and columns
+        a = matrix(module, arguments) * rows_real  # (1,H,L,L), zero in padded rows and columns
         rows.append(torch.linalg.svdvals(a.float()).mean((0, 1)).cpu())
     return torch.stack(rows)
 
