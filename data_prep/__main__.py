@@ -38,7 +38,10 @@ class PrepareOptions(TaskOptions):
     def from_config(cls, config: DictConfig, choices: DictConfig) -> Self:
         if choices.runtime.choices.get("experiment"):  # which says how a training reads the data, too
             config = OmegaConf.create(OmegaConf.to_container(config) | {"data": {"root": config.data.root}})
-        return super().from_config(config, choices)
+        made, task = super().from_config(config, choices), choices.runtime.choices.get("task")
+        if made.source is None and task not in (None, "null", "all"):
+            raise ValueError(f"task={task}: no such choice; task is one of all, {', '.join(TASKS)}")
+        return made
 
 
 @main(PrepareOptions)
@@ -46,18 +49,15 @@ def prepare(options: PrepareOptions) -> None:
     """List, prepare or verify data.
 
     Raises:
-        ValueError: a task is unknown, cannot be prepared or, at the end of task=all, failed.
+        ValueError: a task cannot be prepared or, at the end of task=all, failed.
     """
-    chosen = [line.partition("=")[2] for line in options.data_overrides if line.startswith("task=")]
     if options.source is not None:
         make(options, options.data_source())
-    elif not chosen:
-        for line in overview(options):
-            print(line)
-    elif chosen[-1] == "all":
+    elif "task=all" in options.data_overrides:
         make_all(options)
     else:
-        raise ValueError(f"task={chosen[-1]}: no such choice; task is one of all, {', '.join(TASKS)}")
+        for line in overview(options):
+            print(line)
 
 
 def of_task(options: PrepareOptions, task: str) -> PrepareOptions:

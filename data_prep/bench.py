@@ -54,13 +54,17 @@ def ms_per_batch(source: Synthetic, repeats: int, batch: int = 40, stored: int =
     return median(times[0]), median(times[1])
 
 
-def main() -> None:
+def arguments(words: list[str] | None = None) -> argparse.Namespace:
+    """Parse the words of a command line, by default those of this process."""
     parser = argparse.ArgumentParser(prog="python -m data_prep.bench", description="How long the data takes to make.")
     parser.add_argument("--examples", type=int, default=20_000, help="ListOps examples per repeat")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--workers", type=int, default=cores(), help="for the whole preparation")
-    options = parser.parse_args()
+    return parser.parse_args(words)
 
+
+def main() -> None:
+    options = arguments()
     print(f"listops: first call {seconds_of_first_call():.2f} s (compiles unless the compiled code is cached)")
     times = [ms_per_example(options.examples, seed) for seed in range(options.repeats)]
     print(

@@ -104,6 +104,17 @@ def data_root(tmp_path_factory, monkeypatch):
 
 
 @pytest.fixture
+def work(tmp_path, data_root, monkeypatch):
+    """An empty working directory with the files that commands of the manuals name."""
+    release = [f"lra_release/new_aan_pairs.{split}.tsv" for split in ("train", "eval", "test")]
+    for name in ("dog.fa.gz", "donkey.fa.gz", "aclImdb_v1.tar.gz", *release):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
 def service(tmp_path, monkeypatch):
     """No key, no settings, an empty working directory that stays empty, and a session of wandb for this test alone."""
     import wandb

@@ -1,250 +1,187 @@
 """The requirements of each class of command in README.md and docs/.
 
-``checked`` finds the class of a command and raises AssertionError where something in it is wrong:
+``checked`` finds the class of a command and raises AssertionError if something in it is wrong. Nothing is started:
 
-    python -m <entry>   called in this process up to where its work starts (ENTRIES): the same parser, the same
-                        configuration, every word and key; test_docs.py runs those that take seconds to their end
+    python -m <entry>   its words compose to the entry's options, and these to what they name (``meant``)
     python -m pytest    its options and files
     make                make -n, and every variable is one of the Makefile
     pip install         the extras are in pyproject.toml
     torchrun, srun      their options, then lra.train as above, as one of the processes that they start
     wandb               the subcommand and its options
-    source, export      what the Makefile says
-    apt-get             is in SYSTEM
+    source, export      the Makefile's
+    apt-get             one of SYSTEM
 """
 
 import argparse
 import contextlib
-import importlib.util
-import os
 import re
 import shlex
 import subprocess
-import sys
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from importlib.util import find_spec
+from itertools import cycle
 from pathlib import Path
-from typing import NamedTuple
+from pkgutil import resolve_name
+from unittest import mock
 
 import pytest
 import torch
 from docs_pages import ROOT, Command
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra._internal.hydra import Hydra
-from hydra.types import RunMode
+from hydra._internal.utils import create_config_search_path, get_args_parser
+from hydra.core.config_search_path import SearchPathQuery
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.overrides_parser import OverridesParser
 
-from lra.config.entry import main
-from lra.studies.pretrained.options import PretrainedOptions
+from lra.bench import contestants
+from lra.bench.options import BenchOptions
+from lra.config import CONF
+from lra.config.compose import compose, escape
+from lra.config.errors import explain, refusal
+from lra.config.experiment import Experiment
+from lra.config.options import Options
+from lra.studies.dropin.__main__ import DropinOptions, named
+from lra.studies.lengths.__main__ import LengthsOptions, grid
+from lra.sweep.board import Board
+from lra.sweep.options import SweepOptions
+from lra.sweep.plan import expand
+from lra.train.plan import resolve
 
 SYSTEM = ("apt-get install chromium",)
-LAUNCHED = {"srun": {"--nodes", "--ntasks-per-node"}}
-
-
-class Reached(BaseException):
-    """The function that does the work of an entry point."""
-
-
-class Entry(NamedTuple):
-    """``function`` of ``module`` is what ``python -m`` calls; at each of ``starts`` its work starts."""
-
-    module: str
-    function: str
-    starts: tuple[str, ...]
-
-
-# python -m lra.new: a line here. Every one of ``starts`` is replaced by the end of the check.
-ENTRIES = {
-    "lra.train": Entry("lra.train.__main__", "train", ()),
-    "lra.sweep": Entry("lra.sweep.__main__", "sweep", ("lra.sweep.__main__.describe", "lra.sweep.__main__.Board")),
-    "lra.report": Entry("lra.report.__main__", "report", ("lra.report.__main__.collect", "lra.report.repository.save")),
-    "lra.runs.publish": Entry("lra.runs.publish", "publish", ("lra.runs.publish.scan",)),
-    "lra.laws": Entry("lra.laws.__main__", "laws", ("lra.laws.laws.block",)),
-    "lra.maps": Entry("lra.maps.__main__", "show", ("lra.maps.__main__.open_run",)),
-    "lra.studies.transfer": Entry(
-        "lra.studies.transfer.__main__", "transfer", ("lra.studies.transfer.__main__.finished",)
-    ),
-    "lra.studies.transfer.show": Entry("lra.studies.transfer.show", "show", ("lra.studies.transfer.show.scan",)),
-    "lra.bench": Entry("lra.bench.__main__", "bench", ("lra.bench.run.rates", "lra.bench.profile.table")),
-    "lra.studies.dropin": Entry("lra.studies.dropin.__main__", "dropin", ("lra.studies.dropin.__main__.sources",)),
-    "lra.studies.factorise": Entry(
-        "lra.studies.factorise.__main__", "factorise", ("lra.studies.factorise.__main__.result",)
-    ),
-    "lra.studies.probes": Entry("lra.studies.probes.__main__", "probe", ("lra.studies.probes.__main__.finished",)),
-    "lra.studies.lengths": Entry("lra.studies.lengths.__main__", "lengths", ("lra.sweep.__main__.describe",)),
-    "lra.studies.inverses": Entry(
-        "lra.studies.inverses.__main__",
-        "inverses",
-        ("lra.studies.inverses.__main__.finished", "lra.studies.inverses.__main__.random_tokens"),
-    ),
-    "lra.bench.gpu_check": Entry("lra.bench.gpu_check", "main", ("torch.cuda.is_available",)),
-    "lra.ops.triton.resources": Entry(
-        "lra.ops.triton.resources", "main", ("lra.ops.triton.resources.ProcessPoolExecutor",)
-    ),
-    "lra.studies.pretrained": Entry("lra.studies.pretrained.__main__", "pretrained", ()),
-    "data_prep": Entry("data_prep.__main__", "prepare", ("data_prep.__main__.make", "data_prep.__main__.overview")),
-    "data_prep.floors": Entry("data_prep.floors", "floors", ("lra.train.floors.floors_of",)),
-    "data_prep.show": Entry("data_prep.show", "show", ("lra.data.source.Source.open",)),
-    "data_prep.bench": Entry("data_prep.bench", "main", ("data_prep.bench.seconds_of_first_call",)),
+OPTIONS = {  # python -m <entry>: its options
+    "data_prep": "data_prep.__main__:PrepareOptions",
+    "data_prep.floors": "data_prep.__main__:PrepareOptions",
+    "data_prep.show": "data_prep.show:ShowOptions",
+    "lra.bench": "lra.bench.options:BenchOptions",
+    "lra.laws": "lra.laws.__main__:Lawful",
+    "lra.maps": "lra.maps.options:MapsOptions",
+    "lra.report": "lra.report.__main__:ReportOptions",
+    "lra.runs.publish": "lra.runs.publish:PublishOptions",
+    "lra.studies.dropin": "lra.studies.dropin.options:DropinOptions",
+    "lra.studies.factorise": "lra.studies.factorise.__main__:FactoriseOptions",
+    "lra.studies.inverses": "lra.studies.inverses.options:InversesOptions",
+    "lra.studies.lengths": "lra.studies.lengths.__main__:LengthsOptions",
+    "lra.studies.pretrained": "lra.studies.pretrained.options:PretrainedOptions",
+    "lra.studies.probes": "lra.studies.probes.__main__:ProbesOptions",
+    "lra.studies.transfer": "lra.studies.graft:TransferOptions",
+    "lra.studies.transfer.show": "lra.studies.transfer.show:TransferShowOptions",
+    "lra.sweep": "lra.sweep.options:SweepOptions",
+    "lra.train": "lra.config.experiment:Experiment",
+}
+PARSERS = {  # entries without a yaml: their function of the words
+    "data_prep.bench": "data_prep.bench:arguments",
+    "lra.ops.triton.resources": "lra.ops.triton.resources:chosen",
+}
+FORMS = {  # the pattern of the words
+    "lra.bench.gpu_check": r"(minutes=[\d.]+)?",
+    "lra.studies.pretrained.dinov2_onnx": r"\S+\.onnx \S+",
+    "tests.support.floors": "",
+}
+LAUNCHERS = {  # options, first the nodes and the processes on each
+    "torchrun": ("--nnodes", "--nproc-per-node", "--rdzv-backend", "--rdzv-endpoint"),
+    "srun": ("--nodes", "--ntasks-per-node"),
 }
 
 
 def checked(command: Command, patch: pytest.MonkeyPatch, config: pytest.Config) -> None:
     """AssertionError, with what the program says, for a command that would be refused."""
     program, *words = command.words
-    if program == "python":
-        assert words[0] == "-m", f"{command}: python -m"
-        if words[1] == "pytest":
-            run_by_pytest(words[2:], config)
-        else:
-            call(words[1], words[2:], patch)
+    kinds = {"make": made, "pip": installed, "wandb": known_to_wandb, "source": sourced, "export": exported}
+    if words[0] == "-m" and program == "python":
+        run_by_pytest(words[2:], config) if words[1] == "pytest" else parsed(words[1], words[2:])
     elif program in ("torchrun", "srun"):
         launched(program, words, patch)
+    elif program in kinds:
+        kinds[program](words)
     else:
-        kinds = {"make": made, "pip": installed, "wandb": known_to_wandb, "source": sourced, "export": exported}
-        if program in kinds:
-            kinds[program](words)
-        else:
-            assert shlex.join(command.words) in SYSTEM, f"{command}: belongs to no class of tests/docs/docs_commands.py"
+        assert shlex.join(command.words) in SYSTEM, f"{command}: belongs to no class of tests/docs/docs_commands.py"
 
 
-def call(name: str, words: list[str], patch: pytest.MonkeyPatch) -> None:
-    """An entry point up to where its work starts."""
-    if name == "lra.studies.pretrained.dinov2_onnx":
-        assert len(words) == 2, f"usage: python -m {name} <model.onnx> <folder>"
-        return
-    assert name in ENTRIES, f"python -m {name}: belongs to no class of tests/docs/docs_commands.py"
-    entry, reached = ENTRIES[name], []
-
-    def start(*_, **__):
-        reached.append(name)
-        raise Reached
-
-    with patch.context() as inside:
-        if name == "lra.train":
-            function = importlib.import_module(entry.module).train
-            reached = as_far_as_training(inside)
-        elif name == "lra.studies.pretrained":  # importing it needs transformers, reading its words does not
-            function = main(PretrainedOptions)(start)
-        else:
-            function = getattr(importlib.import_module(entry.module), entry.function)
-        for place in entry.starts:
-            inside.setattr(place, start)
-        if name in ("lra.sweep", "lra.studies.lengths"):
-            words = sweep_in_short(words, inside)
-        elif name == "lra.bench":
-            bench_in_short(inside)
-        elif name == "lra.ops.triton.resources":
-            inside.delenv("TRITON_INTERPRET", raising=False)
-        with contextlib.suppress(Reached):
-            try:
-                enter(function, words, inside)
-            except AssertionError:  # with -m hydra has composed every run before the first one starts
-                if not reached or "-m" not in words:
-                    raise
-    assert reached, f"python -m {name} {shlex.join(words)}: never came to its work"
-
-
-def enter(function: Callable[[], None], words: list[str], patch: pytest.MonkeyPatch) -> None:
-    """An entry point as a command calls it, in this process; AssertionError with its last word where it refuses."""
-    patch.setattr(sys, "argv", ["lra", *words])
-    if "-m" not in words:  # which hydra otherwise finds out by composing everything once more
-        patch.setattr(Hydra, "get_mode", lambda *_, **__: RunMode.RUN)
+def parsed(entry: str, words: list[str]) -> None:
+    """The words of an entry point, of several runs (-m) each."""
+    line = shlex.join(words)
     try:
-        function()
+        if entry in OPTIONS:
+            if "hydra/launcher=submitit_slurm" in words and not find_spec("submitit"):
+                words = [word for word in words if not word.startswith(("hydra/launcher=", "hydra.launcher."))]
+            given = get_args_parser().parse_args(words)
+            with searched(given.config_dir) as loader:
+                for run in runs(given.overrides, loader) if given.multirun else [given.overrides]:
+                    meant(compose(resolve_name(OPTIONS[entry]), run))
+        elif entry in PARSERS:
+            resolve_name(PARSERS[entry])(words)
+        else:
+            assert entry in FORMS, f"python -m {entry}: belongs to no class of tests/docs/docs_commands.py"
+            assert re.fullmatch(FORMS[entry], line), f"{line}: is not {FORMS[entry]}"
     except SystemExit as stop:
-        assert not stop.code, f"{shlex.join(words)}: {stop.code}"
+        raise AssertionError(f"{line}: {stop.code}") from None
+    except Exception as error:
+        if not refusal(error):
+            raise
+        raise AssertionError(f"{line}: {explain(error)}") from None
 
 
-def as_far_as_training(patch: pytest.MonkeyPatch) -> list[str]:
-    """lra.train checks everything and builds its model, as if there were four GPUs; of several runs the first and last.
-
-    Returns the list of the labels of what was built.
-    """
-    from hydra._internal.core_plugins.basic_launcher import BasicLauncher
-    from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
-
-    from lra.train import __main__, distributed
-
-    built, launch, legal = [], BasicLauncher.launch, BasicSweeper.validate_batch_is_legal
-
-    def run_seeds(plan):
-        plan.experiment.classifier()
-        built.append(plan.experiment.label)
-
-    def between(self, jobs):  # of a glob there are many, and none can be wrong
-        legal(self, jobs[1:-1] if len(jobs) < 9 else [])
-
-    def two(self, jobs, **others):
-        return launch(self, [*jobs[:1], *jobs[1:][-1:]], **others)
-
-    patch.setattr(BasicLauncher, "launch", two)
-    patch.setattr(BasicSweeper, "validate_batch_is_legal", between)
-    patch.setattr(torch.cuda, "is_available", lambda: True)
-    patch.setattr(torch.cuda, "device_count", lambda: 4)
-    patch.setattr(__main__, "run_seeds", run_seeds)
-    patch.setattr(distributed.Processes, "to_launch", False)
-    patch.setattr(distributed, "group", lambda processes: contextlib.nullcontext())
-    return built
-
-
-def sweep_in_short(words: list[str], patch: pytest.MonkeyPatch) -> list[str]:
-    """The first point of each task; a launcher that is not installed is said to be, its options are not looked at."""
-    from lra.sweep import plan
-
-    points = plan.points
-    patch.setattr(plan, "points", lambda *given: points(*given)[:1])
-    missing = {"submitit_slurm": "hydra_plugins.hydra_submitit_launcher", "ray": "hydra_plugins.hydra_ray_launcher"}
-    for launcher, package in missing.items():
-        if f"hydra/launcher={launcher}" in words and not found(package):
-            words = [w for w in words if not w.startswith(("hydra/launcher=", "hydra.launcher."))]
-    return [*words, "measure=0"]
-
-
-def bench_in_short(patch: pytest.MonkeyPatch) -> None:
-    """Names are looked up one and all; composed are the first few with changed keys, and one with every task."""
-    from lra.bench import contestants
-
-    compose, done = contestants.experiment, set()
-
-    def experiment(name, words):
-        task = next(word for word in words if word.startswith("task="))
-        if task not in done or ("=" in name and len(done) < 5):
-            compose(name, words)
-        done.update((name, task))
-
-    patch.setattr(contestants, "experiment", experiment)
-
-
-def found(module: str) -> bool:
+@contextlib.contextmanager
+def searched(folder: str | None) -> Iterator[ConfigLoaderImpl]:
+    """Hydra over conf and, as with --config-dir, over another folder."""
+    path = create_config_search_path(str(CONF))
+    if folder:
+        path.prepend("command-line", f"file://{Path(folder).absolute()}", anchor=SearchPathQuery(provider="schema"))
+    Hydra.create_main_hydra2("lra", path)
     try:
-        return importlib.util.find_spec(module) is not None
-    except ModuleNotFoundError:
-        return False
+        yield GlobalHydra.instance().config_loader()
+    finally:
+        GlobalHydra.instance().clear()
+
+
+def runs(words: list[str], loader: ConfigLoaderImpl) -> list[list[str]]:
+    """The words of runs of -m, so that each word is in one; of a glob, in which none can be wrong, the ends."""
+    overrides = OverridesParser.create(loader).parse_overrides(list(map(escape, words)))
+    (every,) = BasicSweeper.split_arguments(overrides, None)
+    if any("glob(" in word for word in words):
+        return [every[0], every[-1]]
+    known: set[str] = set()
+    return [run for run in every if set(run) - known and (known.update(run) or True)]
+
+
+def meant(options: Options) -> None:
+    """ValueError if options name something that does not exist or does not go together."""
+    match options:
+        case Experiment() if not options.unavailable:  # with four GPUs
+            with mock.patch.multiple(torch.cuda, is_available=lambda: True, device_count=lambda: 4):
+                resolve(options)
+        case BenchOptions():  # every name is known; every task with one of those that change options
+            asked = contestants.asked(options)
+            names = [name for name in asked.mechanisms if "=" in name][:3] or asked.mechanisms[:1]
+            pairs = zip(cycle(names), cycle(asked.tasks), range(max(len(names), len(asked.tasks))), strict=False)
+            for name, task, _ in pairs:
+                contestants.experiment(name, [f"task={task}", f"budget={asked.budget}", *asked.overrides])
+        case DropinOptions():
+            named(options)
+        case LengthsOptions():
+            meant(grid(options))
+        case SweepOptions(sweep=sweep) if sweep.search:
+            Board(options.changed(mechanisms=options.mechanisms[:1], measure=0), threads=1)
+        case SweepOptions(sweep=sweep):  # the first value of each axis, on every task
+            grids = {name: {key: values[:1] for key, values in axes.items()} for name, axes in sweep.grids.items()}
+            expand(options.changed(sweep=sweep.changed(grids=grids), measure=0), threads=1)
 
 
 def launched(program: str, words: list[str], patch: pytest.MonkeyPatch) -> None:
-    if program == "torchrun":
-        from torch.distributed.run import get_args_parser
-
-        try:
-            given = get_args_parser().parse_args(words)
-        except SystemExit:
-            raise AssertionError(f"torchrun {shlex.join(words)}: refused by torchrun") from None
-        assert given.module and given.rdzv_endpoint
-        name, rest = given.training_script, given.training_script_args
-        nodes, local = int(given.nnodes), int(given.nproc_per_node)
-        patch.setenv("TORCHELASTIC_RUN_ID", "1")
-    else:
-        options = dict(word.split("=") for word in words if word.startswith("--"))
-        assert options.keys() <= LAUNCHED[program], f"{program}: {options}"
-        python, m, name, *rest = [word for word in words if not word.startswith("--")]
-        assert (python, m) == ("python", "-m")
-        nodes, local = int(options["--nodes"]), int(options["--ntasks-per-node"])
-        for key, value in {"NTASKS": nodes * local, "JOB_NAME": "lra", "NTASKS_PER_NODE": local, "PROCID": 0}.items():
-            patch.setenv(f"SLURM_{key}", str(value))
-        patch.setenv("SLURM_NNODES", str(nodes))
-    for key, value in {"WORLD_SIZE": nodes * local, "RANK": 0, "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": local}.items():
+    """An entry point in the first of the processes that a launcher starts."""
+    at = words.index("-m")
+    given = dict(word.split("=") for word in words[:at] if word != "python")
+    assert given.keys() <= set(LAUNCHERS[program]), f"{program} {shlex.join(words)}: options are {LAUNCHERS[program]}"
+    nodes, local = (int(given[option]) for option in LAUNCHERS[program][:2])
+    both = {"WORLD_SIZE": nodes * local, "RANK": 0, "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": local}
+    slurm = {"NTASKS": nodes * local, "NTASKS_PER_NODE": local, "NNODES": nodes, "PROCID": 0, "JOB_NAME": "lra"}
+    own = {"TORCHELASTIC_RUN_ID": 1} if program == "torchrun" else {f"SLURM_{key}": slurm[key] for key in slurm}
+    for key, value in {**both, **own}.items():
         patch.setenv(key, str(value))
-    call(name, rest, patch)
+    parsed(words[at + 1], words[at + 2 :])
 
 
 def run_by_pytest(words: list[str], config: pytest.Config) -> None:
@@ -267,11 +204,9 @@ def made(words: list[str]) -> None:
 
 
 def installed(words: list[str]) -> None:
-    with open(ROOT / "pyproject.toml", "rb") as file:
-        extras = tomllib.load(file)["project"]["optional-dependencies"]
-    assert words[0] == "install" and len(words) == 2
-    for extra in re.fullmatch(r"\.\[([\w,]+)\]", words[1])[1].split(","):
-        assert extra in extras, f"pip install {words[1]}: extras are {', '.join(extras)}"
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    wanted = re.fullmatch(r"install \.\[([\w,]+)\]", " ".join(words))[1].split(",")
+    assert set(wanted) <= extras.keys(), f"pip {shlex.join(words)}: extras are {', '.join(extras)}"
 
 
 def known_to_wandb(words: list[str]) -> None:
@@ -290,13 +225,3 @@ def sourced(words: list[str]) -> None:
 def exported(words: list[str]) -> None:
     said = dict(re.findall(r"^export (\w+) \?= (.+)$", (ROOT / "Makefile").read_text(), re.M))
     assert dict(word.split("=") for word in words) == said, words
-
-
-@contextlib.contextmanager
-def inside(folder: Path) -> Iterator[None]:
-    before = Path.cwd()
-    os.chdir(folder)
-    try:
-        yield
-    finally:
-        os.chdir(before)

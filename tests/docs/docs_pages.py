@@ -6,6 +6,7 @@ A command is a line of a ``sh`` block, or inline code that begins with the name 
 import re
 import shlex
 from collections.abc import Iterator
+from pathlib import Path
 from typing import NamedTuple
 
 from lra.config import CONF
@@ -17,6 +18,7 @@ PAGES = [
     *sorted((ROOT / "lra/studies").glob("*/README.md")),
 ]
 LANGUAGES = ("sh", "python", "yaml", "text")
+OWN = ("README.md", "docs/mechanism.md", "docs/task.md")  # pages whose commands use their own examples
 PROGRAMS = ("python", "make", "pip", "torchrun", "srun", "wandb", "source", "export", "apt-get", "git", "cd", "curl")
 
 
@@ -73,3 +75,24 @@ def commands(page: str, text: str) -> Iterator[Command]:
         words = span.split(maxsplit=1)
         if len(words) > 1 and words[0] in PROGRAMS:
             yield Command(page, number, tuple(shlex.split(span)))
+
+
+TEXTS = {path.relative_to(ROOT).as_posix(): path.read_text() for path in PAGES}
+COMMANDS = [c for page, text in TEXTS.items() for c in commands(page, text)]
+BLOCKS = [block for page, text in TEXTS.items() for block in blocks(page, text)]
+EXAMPLES = {block.file: block for block in BLOCKS if block.file}  # files that a page writes down in full
+
+
+def write_examples(folder: Path, *pages: str) -> None:
+    """Write the examples as their pages say: files of this repository, mine.py and myconf."""
+    files = {file: block.text for file, block in EXAMPLES.items() if block.page in (pages or OWN)}
+    (mechanism,) = (file for file in EXAMPLES if file.startswith("lra/attention/"))
+    package = f"lra.attention.{Path(mechanism).stem}"
+    for file, text in list(files.items()):
+        if file == mechanism:
+            files["mine.py"] = text.replace("from .base", "from lra.attention.base")
+        elif file.startswith("conf/"):
+            files[f"my{file}"] = text.replace(package, "mine")
+    for file, text in files.items():
+        (folder / file).parent.mkdir(parents=True, exist_ok=True)
+        (folder / file).write_text(text)

@@ -1,16 +1,14 @@
 """Words, links, paths and extras of README.md and docs/: docs name only existing things, and every existing thing."""
 
 import dataclasses
-import importlib
 import re
-import runpy
 import subprocess
 import sys
-import zipfile
 
 import pytest
 import yaml
-from docs_pages import PAGES, ROOT, blocks, spans
+from docs_pages import EXAMPLES, PAGES, ROOT, TEXTS, spans
+from omegaconf import OmegaConf
 
 from lra.config import CONF
 from lra.config.compose import compose
@@ -18,9 +16,6 @@ from lra.config.errors import EXTRAS
 from lra.config.experiment import Experiment
 from lra.config.label import flatten
 from lra.runs.record import RunRecord
-
-TEXTS = {path.relative_to(ROOT).as_posix(): path.read_text() for path in PAGES}
-EXAMPLES = {block.file for page, text in TEXTS.items() for block in blocks(page, text) if block.file}
 
 
 def cells(page):
@@ -90,6 +85,19 @@ def test_tables_of_the_protocol_are_the_yamls():
         assert told == values
 
 
+def test_the_table_of_allowances_is_that_of_conf():
+    row = re.compile(r"(?m)^\| (\w+) \| `(attn|block)\.(\w+)` \| (\d+) \| (\d+) \|$")
+    said = {
+        (name, section, key): (int(a), int(b)) for name, section, key, a, b in row.findall(TEXTS["docs/protocol.md"])
+    }
+    there = {}
+    for path in (*(CONF / "attn").glob("*.yaml"), *(CONF / "block").glob("*.yaml")):
+        for key in re.findall(r"(?m)^(\w+): \$\{allowance:", path.read_text()):
+            trees = [{"budget": "b", "budgets": {"b": {"allowance": c}}, "it": OmegaConf.load(path)} for c in (16, 32)]
+            there[path.stem, path.parent.name, key] = tuple(OmegaConf.create(tree).it[key] for tree in trees)
+    assert said == there
+
+
 def test_keys_in_the_text_exist():
     known = {"attn._target_", "attn.temperature", "source.pairs", "task.length"}
     for path in (path for path in CONF.rglob("*.yaml") if path.parent.name != "experiment"):
@@ -129,8 +137,8 @@ def test_links_and_paths_lead_somewhere():
 
 
 def test_a_page_has_at_most_200_lines():
-    lines = {page: len(text.splitlines()) for page, text in TEXTS.items()}
-    assert not {page: n for page, n in lines.items() if n > (250 if page in ("README.md", "docs/results.md") else 200)}
+    longer = ("README.md", "docs/results.md")
+    assert not [page for page, text in TEXTS.items() if len(text.splitlines()) > (250 if page in longer else 200)]
 
 
 def test_the_site_lists_every_page_once():
@@ -157,46 +165,3 @@ def test_the_issue_asks_for_fields_of_a_record():
     asked = {entry["id"]: entry["attributes"] for entry in form["body"] if "id" in entry}
     fields = words(asked["record"]["description"]) | words(asked["seeds"]["description"])
     assert {"test", "val", "git"} <= fields <= {field.name for field in dataclasses.fields(RunRecord)}
-
-
-@pytest.mark.parametrize(
-    "module", ["studies.pretrained.__main__", "studies.pretrained.dinov2_onnx", "integrations.huggingface"]
-)
-def test_a_missing_package_is_one_line_that_names_the_extra(module, monkeypatch):
-    for name in [name for name in sys.modules if name.startswith(("lra.integrations.", "lra.studies.pretrained."))]:
-        monkeypatch.delitem(sys.modules, name)
-    for package in ("transformers", "onnx"):
-        monkeypatch.setitem(sys.modules, package, None)
-    package, extra = ("onnx", "onnx") if module.endswith("dinov2_onnx") else ("transformers", "hf")
-    line = re.escape(f"{package} is not installed, or too old: pip install '.[{extra}]'")
-    if module.startswith("studies"):
-        with pytest.raises(SystemExit, match=f"^lra: {line}$"):
-            runpy.run_module(f"lra.{module}", run_name="__main__")
-    with pytest.raises(ImportError, match=f"^{line}$"):
-        importlib.import_module(f"lra.{module}")
-
-
-@pytest.mark.slow
-def test_a_wheel_carries_what_is_read_at_run_time(tmp_path):
-    line = [
-        sys.executable,
-        "-m",
-        "pip",
-        "wheel",
-        "-q",
-        "--no-deps",
-        "--disable-pip-version-check",
-        ".",
-        "-w",
-        str(tmp_path),
-    ]
-    subprocess.run(line, cwd=ROOT, check=True)
-    (wheel,) = tmp_path.glob("*.whl")
-    held = set(zipfile.ZipFile(wheel).namelist())
-    read = [*(ROOT / "lra/report/web").iterdir(), ROOT / "lra/report/published.csv"]
-    tracked = subprocess.run(
-        ["git", "ls-files", "lra", "data_prep"], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    assert {path.relative_to(ROOT).as_posix() for path in read} <= held
-    assert {f"lra/conf/{path.relative_to(CONF).as_posix()}" for path in CONF.rglob("*.yaml")} <= held
-    assert set(tracked.stdout.split()) <= held

@@ -106,15 +106,21 @@ def _compile(kernel, args, constants, arch, warps, stages) -> tuple[int, int, in
     return count("REG"), max(count("STACK"), count("LOCAL")), made.metadata.shared
 
 
-def main() -> None:
+def chosen(words: list[str]) -> dict[str, tuple[str, ...]]:
+    """Read the values of each axis from the words of a command line; exit with a line for an unknown one."""
     choices = dict(CHOICES)
-    for word in sys.argv[1:]:
+    for word in words:
         key, _, values = word.partition("=")
         wrong = [value for value in values.split(",") if value not in CHOICES.get(key, ())]
         if wrong:
             valid = " ".join(f"{key}={','.join(values)}" for key, values in CHOICES.items())
             sys.exit(f"lra: {word}: no such choice; there are {valid}")
         choices[key] = tuple(values.split(","))
+    return choices
+
+
+def main() -> None:
+    choices = chosen(sys.argv[1:])
     if interpreted():
         sys.exit("lra: TRITON_INTERPRET=1 interprets kernels; unset it to compile them")
     print(*(f"{name:>{width(name)}}" for name in COLUMNS), flush=True)

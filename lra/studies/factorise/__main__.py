@@ -32,17 +32,19 @@ class FactoriseOptions(Options):
     impl: Literal["compiled", "torch"]
     runs: Path
 
+    def check(self) -> None:
+        if unknown := [kind for kind in self.kinds if kind not in ("all", *KINDS)]:
+            raise ValueError(f"kinds: {', '.join(unknown)} is not one of all, {', '.join(KINDS)}")
+
 
 @main(FactoriseOptions)
 def factorise(options: FactoriseOptions) -> None:
     """Fit the matrices that have no result yet, then write the table and a figure for each kind of matrix.
 
     Raises:
-        ValueError: a kind is unknown, or a package with matrices is missing.
+        ValueError: a package with matrices is missing.
     """
-    kinds = list(KINDS) if options.kinds == ["all"] else list(options.kinds)
-    if unknown := [kind for kind in kinds if kind not in KINDS]:
-        raise ValueError(f"kinds: {', '.join(map(str, unknown))} is not one of all, {', '.join(KINDS)}")
+    kinds = KINDS if "all" in options.kinds else options.kinds
     home = options.runs / "factorise"
     results = []
     for kind in kinds:

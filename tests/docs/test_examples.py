@@ -1,0 +1,72 @@
+"""A mechanism or a task needs a class, a yaml and nothing else: the pages' examples in a copy of this repository."""
+
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+from docs_pages import COMMANDS, ROOT, write_examples
+
+MECHANISM, TASK = "docs/mechanism.md", "docs/task.md"
+SHORT = {
+    "data_prep": ("budget=smoke",),
+    "data_prep.show": ("budget=smoke",),
+    "lra.bench": (*("n=[64]", "batch=1", "heads=1", "head_dim=16"), *("repeats=1", "warmup=0", "device=cpu")),
+    "lra.laws": (),
+    "lra.train": ("budget=smoke", "seeds=[0]", "trainer.threads=1"),
+    "pytest": ("-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-m", "not slow and not gpu and not peers"),
+}
+EACH = (
+    *("tests/attention/test_laws.py", "tests/config", "tests/maps", "tests/model/test_model.py"),
+    *("tests/studies/test_probes.py", "tests/train/test_step.py", "-k", "efficient"),
+)
+LISTS = ("tests/docs/test_docs_words.py", "tests/runs/test_published.py", "tests/report/test_repository.py")
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def copy(request, tmp_path_factory):
+    """A copy of this repository with the examples of a page."""
+    folder = tmp_path_factory.mktemp("copy")
+    tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    for name in tracked.splitlines():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, folder / name)
+    write_examples(folder, request.param)
+    return folder
+
+
+def run(folder, entry, *words, status=0):
+    env = os.environ | {"PYTHONPATH": str(folder), "LRA_DATA": str(folder / "data")}
+    line = [sys.executable, "-m", entry, *words, *SHORT[entry]]
+    done = subprocess.run(line, cwd=folder, env=env, capture_output=True, text=True)
+    assert done.returncode == status, (done.stdout + done.stderr)[-5000:]
+    return done.stderr
+
+
+@pytest.mark.parametrize(
+    ("copy", "command"),
+    [
+        (c.page, c)
+        for c in COMMANDS
+        if c.page in (MECHANISM, TASK) and c.words[0] == "python" and "-m" not in c.words[3:]
+    ],
+    indirect=["copy"],
+    ids=str,
+)
+def test_the_commands_of_a_page_run_to_their_end(copy, command):
+    run(copy, *command.words[2:])
+
+
+@pytest.mark.parametrize("copy", [MECHANISM], indirect=True)
+@pytest.mark.parametrize("tests", [EACH, LISTS], ids=["each", "lists"])
+def test_tests_pass_with_one_more_mechanism(tests, copy):
+    run(copy, "pytest", *tests)
+
+
+@pytest.mark.parametrize("copy", [MECHANISM], indirect=True)
+def test_without_its_mask_the_example_breaks_the_laws(copy):
+    (copy / "blind.py").write_text((copy / "mine.py").read_text().replace("if mask is not None", "if False"))
+    told = run(copy, "lra.laws", "attn=custom", "attn._target_=blind.Efficient", status=1)
+    assert told.startswith("lra: Efficient breaks ") and "padding changes no real row" in told
