@@ -4,8 +4,9 @@ import math
 import statistics
 import time
 import weakref
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -74,41 +75,36 @@ def measure(
         The measurements by name. The status of a step that raised says so; the others continue.
     """
     measurements: dict[str, Measurement] = {}
+
+    @contextmanager
+    def recorded(name: str) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            measurements[name] = Measurement(status=failure(error))
+            if device == "cuda":
+                torch.cuda.empty_cache()
+
     for name, step in steps.items():
         if time.monotonic() >= deadline:
             measurements[name] = Measurement(status=LEFT_OUT)
             continue
-        try:
+        with recorded(name):
             for _ in range(warmup):
                 step()
             peak = peak_bytes(step, device)
             calls = math.ceil(sample_ms / max(_milliseconds(step, 1, device, clock), 1e-3)) if sample_ms else 1
             measurements[name] = Measurement(calls=max(1, calls), peak_bytes=peak)
-        except Exception as error:
-            measurements[name] = Measurement(status=failure(error))
-            _release(device)
-    samples: dict[str, list[float]] = {name: [] for name, m in measurements.items() if m.status == "ok"}
     for round_number in range(-1 if device == "cuda" else 0, repeats):
         if round_number > 0 and time.monotonic() >= deadline:
             break
-        for name in list(samples):
-            try:
-                ms = _milliseconds(steps[name], measurements[name].calls, device, clock)
-                if round_number >= 0:
-                    samples[name].append(ms)
-            except Exception as error:
-                del samples[name]
-                measurements[name] = Measurement(status=failure(error))
-                _release(device)
-    for name, times in samples.items():
-        m = measurements[name]
-        measurements[name] = Measurement(samples=tuple(times), calls=m.calls, peak_bytes=m.peak_bytes)
+        for name, m in list(measurements.items()):
+            if m.status == "ok":
+                with recorded(name):
+                    ms = _milliseconds(steps[name], m.calls, device, clock)
+                    if round_number >= 0:
+                        measurements[name] = replace(m, samples=(*m.samples, ms))
     return measurements
-
-
-def _release(device: str) -> None:
-    if device == "cuda":
-        torch.cuda.empty_cache()
 
 
 def _milliseconds(step: Callable[[], object], calls: int, device: str, clock: Clock) -> float:

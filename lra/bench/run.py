@@ -145,19 +145,16 @@ class RowGroup:
     def _build(self, entry: BenchEntry, inputs: Inputs) -> tuple[Callable[[], None], int | None]:
         """Build the step and compute its FLOPs. Raises ValueError for a mechanism that cannot run here."""
         contestant = self._contestant(entry)
-        flops, compiled = None, self.options.compile
+        last = entry.mode, self.options.compile
         torch.manual_seed(0)
-        if self.what == "attention":
-            step, mechanism = workloads.attention(contestant, inputs, entry.mode, compiled)
-            G, d = self.shape.batch * self.shape.heads, self.shape.head_dim
-            flops = roofline.flops(mechanism, G, self.shape.n, d, backward=entry.mode == "training")
-        elif self.what == "block":
-            step = workloads.block(contestant, inputs, entry.mode, compiled)
-        else:
-            step = workloads.model_step(
-                contestant, self.device, entry.dtype, entry.mode, source=self.options.batches, compiled=compiled
-            )
-        return step, flops
+        if self.what == "step":
+            return workloads.model_step(contestant, self.device, entry.dtype, self.options.batches, *last), None
+        if self.what == "block":
+            return workloads.step(contestant.block_factory()(), (inputs.x,), inputs, *last), None
+        part, given = workloads.mechanism(contestant, inputs)
+        G, d = self.shape.batch * self.shape.heads, self.shape.head_dim
+        flops = roofline.flops(part, G, self.shape.n, d, backward=entry.mode == "training")
+        return workloads.step(part, given, inputs, *last), flops
 
     def _experiment(self, name: str, pad: str | None) -> Experiment:
         if (name, pad) not in self.made:

@@ -72,30 +72,16 @@ def mechanism(experiment: Experiment, inputs: Inputs) -> tuple[nn.Module, tuple[
     return attention, (q, q if attention.shares_qk else k, v)
 
 
-def attention(
-    experiment: Experiment, inputs: Inputs, mode: str, compiled: bool
-) -> tuple[Callable[[], None], nn.Module]:
-    """Build the step of a mechanism alone.
+def step(part: nn.Module, given: tuple[Tensor, ...], inputs: Inputs, mode: str, compiled: bool) -> Callable[[], None]:
+    """Build the step of a mechanism alone, or of an encoder block with its norms, projections and MLP.
 
     Args:
-        experiment: experiment of the contestant.
+        part: mechanism or block.
+        given: its inputs.
         inputs: tensors of the shape.
         mode: ``inference`` or ``training``.
         compiled: whether to use torch.compile.
-
-    Returns:
-        The step and the mechanism.
     """
-    part, given = mechanism(experiment, inputs)
-    return _step(part, given, inputs, mode, compiled), part
-
-
-def block(experiment: Experiment, inputs: Inputs, mode: str, compiled: bool) -> Callable[[], None]:
-    """Build the step of an encoder block with its norms, projections and MLP; arguments as for ``attention``."""
-    return _step(experiment.block_factory()(), (inputs.x,), inputs, mode, compiled)
-
-
-def _step(part: nn.Module, given: tuple[Tensor, ...], inputs: Inputs, mode: str, compiled: bool) -> Callable[[], None]:
     part.to(inputs.device).train(mode == "training")
     if compiled:
         part.compile(dynamic=False)
@@ -116,7 +102,7 @@ def _step(part: nn.Module, given: tuple[Tensor, ...], inputs: Inputs, mode: str,
 
 
 def model_step(
-    experiment: Experiment, device: str, dtype: str, mode: str, *, source: str, compiled: bool
+    experiment: Experiment, device: str, dtype: str, source: str, mode: str, compiled: bool
 ) -> Callable[[], None]:
     """Build the step of the whole classifier on a batch: its forward pass, or forward, backward and optimiser.
 
@@ -124,8 +110,8 @@ def model_step(
         experiment: experiment of the contestant.
         device: ``cpu`` or ``cuda``.
         dtype: dtype of autocast.
-        mode: ``inference`` or ``training``.
         source: ``random``, one batch of full rows, which needs no data; ``data``, eight batches of the task in turn.
+        mode: ``inference`` or ``training``.
         compiled: whether to use torch.compile.
     """
     torch.manual_seed(0)

@@ -45,9 +45,9 @@ def report(options: ReportOptions) -> None:
     measured, broken = bench_record.scan(runs) if options.study is None else ([], [])
     try:
         studies, damaged = collect(runs, options.study)
-    except ValueError:
+    except ValueError as error:
         if not measured:
-            raise
+            raise ValueError("; ".join([str(error), *broken])) from None
         studies, damaged = {}, []
     out, trained = options.out or below(runs, "report"), runs_on_disk.scan(runs)[0]
     try:

@@ -42,15 +42,7 @@ class Bubble(NamedTuple):
 
 
 def over_seeds(row: Row, runs: dict[Path, dict[str, dict[int, float]]]) -> Curve | None:
-    """Average the dev scores of a row's finished seeds at the steps that all of them have.
-
-    Args:
-        row: row of the report.
-        runs: curves of each run by its folder, then by column.
-
-    Returns:
-        The curve, None if no finished seed has one.
-    """
+    """Average the dev scores of a row's finished seeds at the steps that all of them have; None without any."""
     seeds = [runs[folder]["val"] for folder, r in row.runs.items() if r.status == "done" and runs[folder].get("val")]
     steps = sorted(set.intersection(*map(set, seeds))) if seeds else []
     if not steps:

@@ -12,13 +12,15 @@ from pathlib import Path
 from typing import Annotated
 
 import torch
-from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import Field, NonNegativeFloat, PositiveFloat
 
 from ..disk import checksums
 from . import identity, typed_json
 from .record import processor
 
 FILE = "bench.json"
+Size = Annotated[int, Field(ge=0, lt=2**63)]  # what a figure can have on an axis
+Count = Annotated[int, Field(gt=0, lt=2**63)]
 # Environment variables that decide how memory is allocated: by glibc, a preloaded allocator, or torch on a GPU.
 ALLOCATOR = (
     "MALLOC_MMAP_MAX_",
@@ -51,16 +53,16 @@ class BenchRow:
     mechanism: str
     task: str | None
     pad: str | None
-    n: PositiveInt
-    batch: PositiveInt
-    heads: PositiveInt
-    head_dim: PositiveInt
+    n: Count
+    batch: Count
+    heads: Count
+    head_dim: Count
     dtype: str
     samples: tuple[PositiveFloat, ...]
-    calls: NonNegativeInt
-    peak_bytes: int | None
-    roofline_bytes: Annotated[NonNegativeInt | None, typed_json.renamed("roofline_bytes", "floor_bytes")]
-    flops: NonNegativeInt | None
+    calls: Size
+    peak_bytes: Size | None
+    roofline_bytes: Annotated[Size | None, typed_json.renamed("roofline_bytes", "floor_bytes")]
+    flops: Size | None
     roofline_ms: Annotated[NonNegativeFloat | None, typed_json.renamed("roofline_ms", "floor_ms")]
     claimed: float
     status: str

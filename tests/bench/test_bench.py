@@ -261,7 +261,7 @@ def test_training_step_trains(tmp_path):
         patch.setattr(
             workloads.lit_module, "loss", lambda *a, f=workloads.lit_module.loss: (seen.append(f(*a)), seen[-1])[1]
         )
-        step = workloads.model_step(made, "cpu", "fp32", "training", source="random", compiled=False)
+        step = workloads.model_step(made, "cpu", "fp32", "random", "training", False)
         for _ in range(8):
             step()
     assert seen[-1] < seen[0] and all(p.grad is None for p in model.parameters())

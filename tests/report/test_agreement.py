@@ -13,7 +13,7 @@ PRINTED = {"softmax": 64.0, "linear": 63.0, "performer": 62.0, "linformer": 61.0
 @pytest.fixture
 def papers(monkeypatch):
     """One source that prints two tasks, of which it lacks one for reformer."""
-    row = lambda model, task, value: published.Published(
+    row = lambda model, task, value: published.PrintedValue(
         paper="Paper (2020)", table="Table 1", model=model, task=task, metric="accuracy_percent", value=str(value),
         std="", note="", attn=model)  # fmt: skip
     rows = [row(model, "listops", value) for model, value in PRINTED.items()]

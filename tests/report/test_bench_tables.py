@@ -155,6 +155,14 @@ def test_what_a_stranger_names_is_shown_as_it_is(tmp_path, capfd):
     assert len(list((tmp_path / "report" / "efficiency").glob("*.png"))) == 3
 
 
+@pytest.mark.parametrize("field", ["n", "peak_bytes", "flops"])
+def test_a_number_that_no_figure_can_show_is_a_line_about_its_file(field, tmp_path):
+    rows = [dataclasses.replace(row("a", n, 1.0), **{field: n * 10**300}) for n in (16, 32, 64)]
+    path = bench_record.save(made(rows), tmp_path)
+    with pytest.raises(ValueError, match=rf"no record of a training run; .*{path} is not .*{field}"):
+        report.__wrapped__(compose(ReportOptions, [f"runs={tmp_path}"]))
+
+
 def test_report_of_benchmarks_alone(tmp_path, capfd):
     bench_record.save(made(STEPS), tmp_path)
     report.__wrapped__(compose(ReportOptions, [f"runs={tmp_path}"]))

@@ -7,7 +7,7 @@ import os
 import shutil
 
 import pytest
-from test_paper_tables import written  # noqa: F401 a fixture
+from support import reports
 
 pytestmark = pytest.mark.browser
 NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
@@ -27,8 +27,13 @@ def browser():
         made.close()
 
 
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    return reports.written(tmp_path_factory.mktemp("runs"))
+
+
 @pytest.fixture
-def visit(browser, written, request):  # noqa: F811
+def visit(browser, written, request):
     """Opens the page; at the end nothing may have been said on the console and nothing asked of a network."""
     said, asked, pages = [], [], []
 

@@ -12,7 +12,8 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 from scipy import stats
-from support.records import RECORD, TESTS, add, diverged
+from support import reports
+from support.records import RECORD, TESTS, add, diverged, metrics
 
 from lra.report import artifacts, paper_tables, plots, published, results, summary
 from lra.report.export import export
@@ -303,11 +304,6 @@ def test_links_to_the_files_of_a_run_are_relative_whatever_its_name(tmp_path):
         assert (tmp_path / unquote(urlsplit(link).path)).exists()
 
 
-def metrics(path, values, every=10):
-    lines = [f"{every * (i + 1)},1.0,{value},1e-4" for i, value in enumerate(values)]
-    (path.parent / "metrics.csv").write_text("\n".join(["step,train_loss,val,lr", *lines]) + "\n")
-
-
 def test_curves_are_means_over_finished_seeds_at_shared_steps(tmp_path):
     for seed, values in enumerate(([1.0, 2.0, 3.0], [3.0, 6.0])):
         metrics(add(tmp_path, seed=seed), values)
@@ -318,21 +314,9 @@ def test_curves_are_means_over_finished_seeds_at_shared_steps(tmp_path):
     assert curve.high == pytest.approx([2 + math.sqrt(2), 4 + 2 * math.sqrt(2)])
 
 
-LOST = ["lost/record.json is no record"]
-
-
 @pytest.fixture(scope="module")
 def written(tmp_path_factory):
-    """A report over two studies, with a script in a name, a damaged record and a damaged metrics.csv."""
-    runs = tmp_path_factory.mktemp("runs")
-    for label, gain in (("cur_abs", 1.0), ("softmax", 0.0), ("cur_abs-note=<script>alert(1)<script>", 0.5)):
-        for seed in range(3):
-            path = add(runs, label=label, seed=seed, test=37 + gain + seed, step_ms=10 + gain, peak_bytes=2**30)
-            metrics(path, [20.0, 30.0 + seed, 35.0 + gain])
-            (path.parent / "config.yaml").write_text("optim.lr: 0.0001\n")
-    path = add(runs, study="other", budget="quick", label="cur_abs")
-    (path.parent / "metrics.csv").write_text("step,val\nten,1\n")
-    return runs, export(runs / "report", summary.collect(runs)[0], LOST)
+    return reports.written(tmp_path_factory.mktemp("runs"))
 
 
 def test_everything_is_written_and_read_back(written):
@@ -361,7 +345,7 @@ def test_the_page_needs_nothing_else_and_escapes_what_it_shows(written):
 
 def test_the_same_runs_give_the_same_page(written):
     runs, _ = written
-    export(runs / "again", summary.collect(runs)[0], LOST)
+    export(runs / "again", summary.collect(runs)[0], reports.LOST)
     for name in ("index.html", "report.md", "figures/paper-paper-curves.pdf"):
         assert (runs / "again" / name).read_bytes() == (runs / "report" / name).read_bytes()
 

@@ -7,7 +7,7 @@ import sys
 import pytest
 from support.commands import run as entry
 from support.records import RECORD
-from test_sweep import finish
+from support.sweeps import finish
 
 from lra.config import CONF
 from lra.config.compose import compose

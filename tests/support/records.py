@@ -57,3 +57,9 @@ def texts(table):
         label: dict(zip(table.head, (cell.text for cell in cells), strict=True))
         for (_, label, _), cells in table.rows()
     }
+
+
+def metrics(path, values, every=10):
+    """Write the evaluations of a run beside its record."""
+    lines = [f"{every * (i + 1)},1.0,{value},1e-4" for i, value in enumerate(values)]
+    (path.parent / "metrics.csv").write_text("\n".join(["step,train_loss,val,lr", *lines]) + "\n")
