@@ -5,6 +5,7 @@ from support.records import add, rows, table, texts
 
 from lra.studies.probes import record
 from lra.studies.probes.report import smallest, swaps, within
+from lra.studies.records import save
 
 REACHES = [1, 2, 4, 8]
 
@@ -25,7 +26,7 @@ def probed(runs, label, scores, seed=0, fingerprint="f"):
         scores=scores,
         beyond=None,
     )
-    record.save(made, record.folder(runs, made.study, made.task, label, seed))
+    save(made, record.folder(runs, made.study, made.task, label, seed) / record.NAME)
     return made
 
 

@@ -20,6 +20,7 @@ from lra.runs import identity, record
 from lra.runs.open import finished, scan
 from lra.studies.calls import calls, mechanisms
 from lra.studies.graft import TransferOptions, experiments, graft
+from lra.studies.records import save
 from lra.studies.transfer import figures
 from lra.studies.transfer import record as records
 from lra.studies.transfer.__main__ import transfer
@@ -407,7 +408,7 @@ def test_show_command(runs, swept, tmp_path, monkeypatch, capfd):
     with pytest.raises(SystemExit) as stop:
         show()
     assert stop.value.code.startswith(f"lra: {tmp_path} has no transfer; python -m lra.studies.transfer")
-    records.save(swept[0], tmp_path)
+    save(swept[0], tmp_path / records.FILE)
     (tmp_path / "x").mkdir()
     (tmp_path / "x" / records.FILE).write_text("{}")
     capfd.readouterr()

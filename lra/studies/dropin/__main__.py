@@ -3,7 +3,6 @@
 Every candidate of ``lra.studies.dropin.candidates`` gets the same queries, keys and values of every source.
 """
 
-import json
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -14,14 +13,15 @@ import torch
 from ...bench.measure import measure
 from ...config.entry import main
 from ...console import log
-from ...disk import atomic, checksums
+from ...disk import atomic
 from ...report.table import show
 from ...runs import record, typed_json
+from ..records import load, save
 from .baselines import softmax
 from .candidates import CANDIDATES, Function
 from .options import DropinOptions
 from .qkv_sources import QKVSource, sources
-from .table import BASE, COST, FILE, Errors, load, load_cost, save, table
+from .table import BASE, COST, FILE, Cost, Errors, table
 
 REPEATS = 3  # of the timing
 
@@ -40,15 +40,14 @@ def dropin(options: DropinOptions) -> None:
         shortest = min(layer[0].shape[2] for example in source.examples for layer in example)
         if shortest < max(options.counts):
             raise ValueError(f"counts: {max(options.counts)} is more than the {shortest} tokens of {source.name}")
-        save(merged(errors(source, names, options), home), home)
+        save(merged(errors(source, names, options), home), home / source.name / FILE)
         log(f"{source.name}: {len(names)} candidates, n = {options.n}")
     if options.cost:
-        home.mkdir(parents=True, exist_ok=True)
         measured, old = cost(names, options), saved_cost(home)
-        if old.get("about") == measured["about"]:
-            measured["values"] = old["values"] | measured["values"]
-        checksums.save(home / COST, json.dumps(measured, indent=1) + "\n")
-    loaded, damaged = typed_json.scan(home, FILE, load)
+        if old and old.about == measured.about:
+            measured.values = old.values | measured.values
+        save(measured, home / COST)
+    loaded, damaged = typed_json.scan(home, FILE, partial(load, Errors))
     for line in damaged:
         log(f"skipped: {line}")
     about = {name: candidate.about for name, candidate in CANDIDATES.items()}
@@ -108,21 +107,21 @@ def merged(new: Errors, home: Path) -> Errors:
     """Add the candidates and counts that were measured on the same examples before."""
     path = home / new.source / FILE
     if path.exists():
-        old = load(path)
+        old = load(Errors, path)
         if (old.about, old.n, old.seed) == (new.about, new.n, new.seed):
             for name, values in old.values.items():
                 new.values[name] = {**values, **new.values.get(name, {})}
     return new
 
 
-def saved_cost(home: Path) -> dict:
-    """Read earlier results of ``cost``, empty without any."""
+def saved_cost(home: Path) -> Cost | None:
+    """Read earlier results of ``cost``, if there are any."""
     path = home / COST
-    return load_cost(path) if path.exists() else {}
+    return load(Cost, path) if path.exists() else None
 
 
 @torch.no_grad()
-def cost(names: list[str], options: DropinOptions) -> dict:
+def cost(names: list[str], options: DropinOptions) -> Cost:
     """Measure milliseconds and MiB of one call of each candidate and count, and of exact attention."""
     draw = torch.Generator().manual_seed(options.seed)
     qkv = [torch.randn(1, options.heads, options.cost, options.head_dim, generator=draw) for _ in range(3)]
@@ -133,11 +132,11 @@ def cost(names: list[str], options: DropinOptions) -> dict:
     price = lambda m: (m.ms, m.peak_bytes / 2**20)
     sizes = f"{options.cost} tokens, {options.heads} heads of {options.head_dim}"
     about = f"{sizes}, {options.threads} CPU thread(s), median of {REPEATS}"
-    results = {"about": about, "exact": price(measurements.pop("exact"))}
+    exact = price(measurements.pop("exact"))
     values: dict[str, dict[str, tuple]] = {}
     for (name, count), m in measurements.items():
         values.setdefault(name, {})[str(count)] = price(m)
-    return results | {"values": values}
+    return Cost(about, exact, values)
 
 
 if __name__ == "__main__":

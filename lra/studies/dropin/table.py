@@ -1,15 +1,12 @@
 """The measured errors and times, as JSON and as one table of all sources."""
 
-import json
 import math
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
+from dataclasses import dataclass, field
 from statistics import geometric_mean
 from typing import Annotated
 
 from pydantic import ConfigDict, Field
 
-from ...disk import checksums
 from ...report.table import Table, frame
 from ...runs import typed_json
 
@@ -46,23 +43,6 @@ class Cost:
     values: dict[str, dict[Count, tuple[float, float]]]
 
 
-def save(errors: Errors, home: Path) -> None:
-    """Write the errors of a source into its folder below ``home``."""
-    folder = home / errors.source
-    folder.mkdir(parents=True, exist_ok=True)
-    checksums.save(folder / FILE, json.dumps(asdict(errors), indent=1) + "\n")
-
-
-def load(path: Path) -> Errors:
-    """Read the errors of a source. Raises ValueError if the file does not hold any."""
-    return typed_json.parse(Errors, path, "of this study", "delete it")
-
-
-def load_cost(path: Path) -> dict:
-    """Read the fields of Cost. Raises ValueError if the file does not hold them."""
-    return asdict(typed_json.parse(Cost, path, "of this study", "delete it"))
-
-
 def ratio(name: str, all: list[Errors]) -> float:
     """The geometric mean of the error over that of BASE in the same column; infinite if an error is not finite.
 
@@ -87,12 +67,12 @@ def all_finite(pairs: list[tuple[float, float]]) -> bool:
     return all(math.isfinite(x) for pair in pairs for x in pair)
 
 
-def rows(all: list[Errors], cost: dict, about: dict[str, str]) -> tuple[list[str], list[list[str]]]:
+def rows(all: list[Errors], cost: Cost | None, about: dict[str, str]) -> tuple[list[str], list[list[str]]]:
     """Make the head and the lines of the table, the best candidate first.
 
     Args:
         all: errors of every source.
-        cost: fields of Cost, empty without any.
+        cost: costs, if they were measured.
         about: descriptions of the candidates.
     """
     columns = [
@@ -100,7 +80,7 @@ def rows(all: list[Errors], cost: dict, about: dict[str, str]) -> tuple[list[str
         for errors in all
         for count in sorted({count for by_count in errors.values.values() for count in by_count}, key=int)
     ]
-    prices = cost.get("values", {})
+    prices = cost.values if cost else {}
     timed = sorted({count for by_count in prices.values() for count in by_count}, key=int)
     head = ["candidate", "ratio", *(f"ms (MiB) c={count}" for count in timed)]
     head += [*(f"{e.source} c={count}" for e, count in columns), "what"]
@@ -127,11 +107,11 @@ def error_text(value: tuple[float, float] | None) -> str:
     return f"{mean:.{digits}f} ± {deviation:.{digits}f}"
 
 
-def table(all: list[Errors], cost: dict, about: dict[str, str]) -> Table:
+def table(all: list[Errors], cost: Cost | None, about: dict[str, str]) -> Table:
     """Make the table; arguments as for ``rows``."""
     facts = [f"{e.source}: {e.about}; n = {e.n}, seed {e.seed}, commit {e.git or 'unknown'}" for e in all]
     if cost:
-        facts.append(f"ms (MiB): {cost['about']}; exact attention (sdpa) {price_text(cost['exact'])}")
+        facts.append(f"ms (MiB): {cost.about}; exact attention (sdpa) {price_text(cost.exact)}")
     cells, words = frame(*rows(all, cost, about)), ("candidate", "what")
     text = "\n* ".join([f"{LEGEND}\n", *facts])
     return Table(name="dropin", title="Candidates for a drop-in", about=text, cells=cells, words=words)

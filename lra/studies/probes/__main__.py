@@ -16,6 +16,7 @@ from ...options import Positive, Whole
 from ...runs.open import Run, finished
 from ...runs.record import git_commit
 from ...train.restore import trained
+from .. import records
 from ..examples import batches
 from ..graft import TransferOptions, experiments, graft
 from . import confine, measure, record
@@ -100,7 +101,7 @@ def probed(run: Run, options: ProbesOptions, device: str) -> Probes:
         derived=options.derived,
         rows=options.rows,
     )
-    record.save(made, home)
+    records.save(made, home / record.NAME)
     log(f"{title}: {told(made)}")
     return made
 

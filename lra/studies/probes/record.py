@@ -1,16 +1,15 @@
 """The record of the probes of a run: probes.json."""
 
-import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
 
-from ...disk import checksums
 from ...ops.metrics import Metric
 from ...runs import typed_json
 from ...runs.typed_json import FolderName, Percent
+from .. import records
 
 FOLDER, NAME = "probes", "probes.json"
 SWAPS = "swaps.csv"  # a line of the matrix in the folder of a seed, the matrix in that of the task
@@ -57,15 +56,9 @@ def folder(runs: Path, study: str, task: str, label: str, seed: int) -> Path:
     return runs / FOLDER / study / task / label / f"seed-{seed}"
 
 
-def save(made: Probes, home: Path) -> None:
-    home.mkdir(parents=True, exist_ok=True)
-    checksums.save(home / NAME, json.dumps(asdict(made), indent=1) + "\n")
-
-
 def load(path: Path) -> Probes:
     """Read a record. Raises ValueError if the file is not one."""
-    remedy = "delete it to make it again"
-    found = typed_json.parse(Probes, path, "a record of probes", remedy)
-    if any(values is not None and len(values) != len(found.reaches) for values in (found.scores, found.beyond)):
-        raise ValueError(f"{path} is not a record of probes (a value for each reach is missing); {remedy}")
-    return found
+    whole = lambda made: all(
+        len(values) == len(made.reaches) for values in (made.scores, made.beyond) if values is not None
+    )
+    return records.load(Probes, path, "probes", whole)

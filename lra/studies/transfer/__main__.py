@@ -17,8 +17,9 @@ from ...train.fit import fit
 from ...train.trainer import evaluate
 from ..examples import gathered, spread
 from ..graft import TransferOptions, experiments, graft
+from ..records import save
 from .compare import Layer, layers
-from .record import FILE, TransferRecord, load, save
+from .record import FILE, TransferRecord, load
 
 
 @main(TransferOptions)
@@ -62,7 +63,7 @@ def exchange(run: Run, options: TransferOptions) -> None:
         tuning = plans.SeedPlan(seed=r.seed, folder=folder, title=title, fingerprints=fingerprints)
         with writing(folder):
             measured = measure(run, plan, tuning, (exact, grafted), options)
-            save(measured, folder)
+            save(measured, folder / FILE)
     log(f"{title}: {describe(measured)}")
 
 

@@ -1,17 +1,16 @@
 """The record of a transfer: transfer.json, separate from the record.json of training."""
 
-import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import NonNegativeInt
 
-from ...disk import checksums
 from ...ops.metrics import Metric
 from ...runs import typed_json
 from ...runs.record import Baseline
 from ...runs.typed_json import FolderName, Percent
+from .. import records
 from .compare import Layer
 
 FILE = "transfer.json"
@@ -68,11 +67,6 @@ class TransferRecord:
         return sum(getattr(layer, name) for layer in self.layers) / len(self.layers)
 
 
-def save(transfer: TransferRecord, folder: Path) -> None:
-    """Write ``transfer.json`` with its checksum."""
-    checksums.save(folder / FILE, json.dumps(asdict(transfer), indent=1) + "\n")
-
-
 def load(path: Path, fingerprints: tuple[str, ...] | None = None) -> TransferRecord:
     """Read a record.
 
@@ -83,12 +77,9 @@ def load(path: Path, fingerprints: tuple[str, ...] | None = None) -> TransferRec
     Raises:
         ValueError: the file is not the record of a transfer, or it is that of another one.
     """
-    remedy = "delete it to make it again"
-    transfer = typed_json.parse(TransferRecord, path, "a record of a transfer", remedy)
-    if not transfer.layers:
-        raise ValueError(f"{path} is not a record of a transfer (no layers); {remedy}")
+    transfer = records.load(TransferRecord, path, "a transfer", lambda record: record.layers != [])
     if fingerprints is not None and transfer.fingerprint not in fingerprints:
-        raise ValueError(f"{path} is the record of another transfer; {remedy}")
+        raise ValueError(f"{path} is the record of another transfer; delete it to make it again")
     return transfer
 
 
