@@ -19,11 +19,11 @@ LONGER = {  # a minute each; tests/ops/test_triton_resources.py runs lra.ops.tri
     "data_prep.bench": ("--examples", "50", "--repeats", "1", "--workers", "1"),
     "lra.bench": (*BENCH, "budget=quick", "budget_s=30"),
     "lra.studies.factorise": ("iterations=1",),
-    "lra.sweep": ("seeds=[0]", "measure=0", "plan=true"),
+    "lra.sweep": ("seeds=[0]", "measure=0"),
     "lra.train": TINY["lra.train"],
 }
-ELSEWHERE = {  # downloads, files, GPUs, other hosts, packages that are not there; data that other tests share
-    *("preset=figure4", "preset=table2", "force=true"),
+ELSEWHERE = {  # downloads, files, GPUs, other hosts, packages that are not there; hours; data that other tests share
+    *("preset=figure4", "preset=table2", "sweep=board", "force=true"),
     *("experiment=s4d_image_small", "experiment=s4d_text", "experiment=lru_text"),
     *("task=all", "task=text", "task=text_2k", "task=image", "task=retrieval", "task=genome", "verify=true"),
     *("trainer=gpu", "trainer=ddp", "trainer=ddp_multinode", "logger=wandb", "hydra/launcher=submitit_slurm"),
