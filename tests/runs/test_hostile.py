@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from dataclasses import asdict, replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from lra.disk import atomic, checksums
 from lra.report.__main__ import report
 from lra.runs import checkpoint, config_file, evaluations, pretraining, record
 from lra.runs.open import history
+from lra.studies import records as study_records
 from lra.studies.dropin import table
 from lra.studies.factorise.__main__ import saved
 from lra.studies.probes import record as probes
@@ -45,7 +47,7 @@ RECORDS = {  # reader, content, keys that name a folder
     "record.json": (record.load, RUN, (*PLACES, "protocol", "budget")),
     "probes.json": (probes.load, PROBES, PLACES),
     "transfer.json": (transfers.load, TRANSFER, (*PLACES, "protocol", "budget", "source")),
-    "errors.json": (table.load, ERRORS, ("source",)),
+    "errors.json": (partial(study_records.load, table.Errors), ERRORS, ("source",)),
 }
 
 

@@ -5,6 +5,7 @@ import dataclasses
 import json
 import os
 import random
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from lra.report.__main__ import report
 from lra.runs import bench_record as bench
 from lra.runs import evaluations, folder, record
 from lra.runs.open import scan
+from lra.studies import records as study_records
 from lra.studies.dropin import table
 from lra.studies.transfer import record as transfers
 from lra.studies.transfer.compare import Layer
@@ -39,15 +41,16 @@ def written(kind: str, home: Path) -> tuple[Path, object, str]:
         record.save(RECORD, home)
         return home / kind, record.load, "constant_baseline"
     if kind == "transfer.json":
-        transfers.save(transfers.TransferRecord(**TRANSFER), home)
+        study_records.save(transfers.TransferRecord(**TRANSFER), home / kind)
         return home / kind, transfers.load, "direct_test"
     if kind == "bench.json":
         return bench.save(made([row("sdpa", 128, 3.0)]), home), bench.load, "seconds"
     if kind == "errors.json":
-        table.save(table.Errors("a", "", 2, 0, None, {"cur_step": {"4": (0.1, float("nan"))}}), home)
-        return home / "a" / kind, table.load, "n"
+        values = {"cur_step": {"4": (0.1, float("nan"))}}
+        study_records.save(table.Errors("a", "", 2, 0, None, values), home / "a" / kind)
+        return home / "a" / kind, partial(study_records.load, table.Errors), "n"
     checksums.save(home / kind, json.dumps({"about": "", "exact": [1.0, 2], "values": {"mean": {"4": [1.0, 2.0]}}}))
-    return home / kind, table.load_cost, "exact"
+    return home / kind, partial(study_records.load, table.Cost), "exact"
 
 
 def with_value(value):
