@@ -127,9 +127,8 @@ def fit(
         return loss.item(), gradient.numpy().ravel()
 
     errors = []
-    keep = lambda intermediate_result: errors.append(
-        math.sqrt(2 * intermediate_result.fun)
-    )  # SciPy passes it by this name
+    # SciPy passes it by this name.
+    keep = lambda intermediate_result: errors.append(math.sqrt(2 * intermediate_result.fun))
     options = {"maxiter": iterations, "maxfun": 10 * iterations, "maxcor": 20, "ftol": 1e-12, "gtol": 1e-10}
     solution = minimize(objective, first.numpy().ravel(), jac=True, method="L-BFGS-B", callback=keep, options=options)
     return solution.x.reshape(first.shape), np.array(errors), str(solution.message)

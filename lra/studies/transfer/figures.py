@@ -35,9 +35,8 @@ def draw(group: tuple[str, str, str], some: list[TransferPoint], folder: Path) -
     names = []
     for axis, (label, value, hidden) in AXES.items():
         if lines := curves(some, value, hidden):
-            figure = _against(
-                lines, label, some, group, errors=axis != "tuned"
-            )  # errors are measured before fine-tuning
+            # Errors are measured before fine-tuning.
+            figure = _against(lines, label, some, group, errors=axis != "tuned")
             title = f"{group[1]}, weights of {group[2]};\nmean ± standard deviation over seeds"
             names.append(keep(figure, axis, title, loc="outside right upper"))
     if any(r.spectrum_examples for point in some for r in point.records):
@@ -53,9 +52,8 @@ def _against(lines, label: str, some: list[TransferPoint], group, *, errors: boo
     places = sorted({x for line in lines.values() for x, _ in line})
     for i, name in enumerate(sorted(lines, key=natural)):
         style = {"color": f"C{i % 10}", "marker": "o^sv"[i // 10 % 4], "markersize": 4, "capsize": 2, "linewidth": 1.2}
-        line = [
-            (places.index(x) + 0.02 * i, point) for x, point in lines[name]
-        ]  # shifted, so that no bar hides another
+        # Shifted, so that no bar hides another.
+        line = [(places.index(x) + 0.02 * i, point) for x, point in lines[name]]
         scored = [(x, point) for x, point in line if point.tests]
         _bars(left, [x for x, _ in scored], [point.tests for _, point in scored], label=name, **style)
         for axes in right:
