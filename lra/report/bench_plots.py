@@ -1,7 +1,7 @@
 """Figures of the cost of mechanisms: time and memory over n, growth, speed against accuracy."""
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from statistics import mean, stdev
 
@@ -36,22 +36,24 @@ def pictures(records: Sequence[BenchRecord], folder: Path, trained: Iterable[Run
     folder.mkdir(parents=True, exist_ok=True)
     paths, trained = [], [r for r in trained if r.kind == "train" and r.status == "done"]
 
-    def save(figure: Figure, name: str) -> None:
+    def save(draw: Callable[[Figure, Group], None], group: Group, width: float, height: float, name: str) -> None:
+        figure = Figure(figsize=(width, height), layout="constrained")
+        draw(figure, group)
+        at = f", n {group.lengths[0]:,}" if len(group.lengths) == 1 else ""
+        figure.suptitle(f"{group.title}{at}\n{group.source.machine.hardware}", fontsize=10)
         paths.append(folder / f"{stem(name)}.png")
         figures.write(figure, folder / stem(name), KINDS, bbox_inches="tight")
 
     for group in groups(records):
         if not any(group.over_n().values()):
             continue
-        name = f"{group.title} {group.source.fingerprint[:6]}"
+        name, high = f"{group.title} {group.source.fingerprint[:6]}", 1.5 + 0.22 * len(group.over_n())
         if len(group.lengths) > 1:
-            save(_lines(Figure(figsize=(12, 4.8), layout="constrained"), group), name)
+            save(_lines, group, 12, 4.8, name)
         else:
-            height = 1.5 + 0.22 * len(group.over_n())
-            save(_bars(Figure(figsize=(11, height), layout="constrained"), group), name)
+            save(_bars, group, 11, high, name)
         if len(group.lengths) > 2:
-            height = 1.5 + 0.22 * len(group.over_n())
-            save(_exponents(Figure(figsize=(8, height), layout="constrained"), group), f"{name} growth")
+            save(_exponents, group, 8, high, f"{name} growth")
     for study in sorted({r.study for r in trained}):
         if panels := _bubbles(records, [r for r in trained if r.study == study]):
             paths.append(folder / f"{stem(f'speed and accuracy {study}')}.png")
@@ -60,7 +62,7 @@ def pictures(records: Sequence[BenchRecord], folder: Path, trained: Iterable[Run
     return paths
 
 
-def _lines(figure, group: Group):
+def _lines(figure: Figure, group: Group) -> None:
     """Time and memory over n, both axes logarithmic, as in CURformer's Figure 4."""
     left, right = figure.subplots(1, 2)
     timed = {name: mine for name, mine in group.over_n().items() if mine}
@@ -85,11 +87,9 @@ def _lines(figure, group: Group):
     handles, names = left.get_legend_handles_labels()
     order = sorted(range(len(names)), key=lambda i: by_time.index(names[i]) if names[i] in timed else len(timed))
     figure.legend([handles[i] for i in order], [names[i] for i in order], loc="outside right upper", fontsize=8)
-    figure.suptitle(f"{group.title}\n{group.source.machine.hardware}", fontsize=10)
-    return figure
 
 
-def _bars(figure, group: Group):
+def _bars(figure: Figure, group: Group) -> None:
     timed = sorted(((mine[0], name) for name, mine in group.over_n().items() if mine), key=lambda pair: -pair[0].ms)
     panels = figure.subplots(1, 2, sharey=True)
     for axes, unit, value in zip(panels, ("ms", "MB"), (lambda r: r.ms, lambda r: r.peak_bytes / 2**20), strict=True):
@@ -98,11 +98,9 @@ def _bars(figure, group: Group):
         axes.set(xlabel=unit)
         axes.tick_params(labelsize=8)
         axes.margins(x=0.12, y=0.01)
-    figure.suptitle(f"{group.title}, n {group.lengths[0]:,}\n{group.source.machine.hardware}", fontsize=10)
-    return figure
 
 
-def _exponents(figure, group: Group):
+def _exponents(figure: Figure, group: Group) -> None:
     exponents = {name: growth([(row.n, row.ms) for row in mine]) for name, mine in group.over_n().items()}
     exponents = dict(sorted(((k, v) for k, v in exponents.items() if v is not None), key=lambda pair: -pair[1]))
     claimed = {label(row): row.claimed for row in group.rows}
@@ -115,8 +113,6 @@ def _exponents(figure, group: Group):
     axes.tick_params(labelsize=8)
     axes.margins(y=0.02)
     axes.legend(fontsize=8)
-    figure.suptitle(f"{group.title}\n{group.source.machine.hardware}", fontsize=10)
-    return figure
 
 
 def _bubbles(records: Sequence[BenchRecord], trained: Sequence[RunRecord]) -> dict[str, list[plots.Bubble]]:

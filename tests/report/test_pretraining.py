@@ -1,7 +1,7 @@
 """Scratch, pretrained and compute-matched side by side: which run stands where, and what it cost."""
 
 import pytest
-from support.records import RECORD, add
+from support.records import RECORD, add, cells, texts
 
 from lra.report import results, summary
 from lra.report.pretraining import pretraining
@@ -39,9 +39,8 @@ def test_rows_of_another_budget_are_not_compared_with_published_ones(tmp_path):
 
 def test_each_run_stands_in_its_column(runs):
     table = pretraining("paper-paper", rows(runs))
-    ((_, label, _), cells), *others = table.rows()
-    assert not others and label == "sdpa+masked"
-    line = dict(zip(table.head, cells, strict=True))
+    ((label, line),) = cells(table).items()
+    assert label == "sdpa+masked" and len(table.rows()) == 1
     assert [line[name].value for name in ("scratch", "pretrained", "matched")] == [41.0, 52.0, 45.0]
     assert table.about.endswith("of other sizes.")
     # s² of (40, 42), (50, 54) and (44, 46): 2, 8 and 2; the gain's error is the root of the sum of s² / 2
@@ -59,8 +58,7 @@ def test_a_run_with_label_keys_is_compared_with_the_one_from_scratch_that_has_th
     for keys in ("-model.dim=128", "-pretrain.steps=50-model.dim=128", "-model.dim=128-pretrain.lr=1e-3"):
         make(tmp_path, f"sdpa+masked{keys}", (61.0,), 1_000_000, pretrain=PHASE)
         make(tmp_path, f"sdpa+masked-matched{keys}", (58.0,), 400_000, pretrain=PHASE)
-    table = pretraining("paper-paper", rows(tmp_path))
-    lines = [dict(zip(table.head, cells, strict=True)) for _, cells in table.rows()]
+    lines = list(cells(pretraining("paper-paper", rows(tmp_path))).values())
     assert len(lines) == 3 and lines[0]["mechanism"].text == "sdpa+masked-model.dim=128"
     for line in lines:
         assert [line[name].value for name in ("scratch", "gain", "gain matched")] == [60.0, 1.0, -2.0]
@@ -70,9 +68,7 @@ def test_a_run_with_label_keys_is_compared_with_the_one_from_scratch_that_has_th
 def test_a_run_of_another_cost_is_not_matched(tmp_path):
     make(tmp_path, "sdpa", (40.0, 42.0), 1_000_000)
     make(tmp_path, "sdpa+masked-matched", (44.0, 46.0), 500_000, pretrain=PHASE)
-    table = pretraining("paper-paper", rows(tmp_path))
-    ((_, cells),) = table.rows()
-    line = dict(zip(table.head, cells, strict=True))
+    (line,) = cells(pretraining("paper-paper", rows(tmp_path))).values()
     assert line["matched"].value is None and line["pretrained"].value == 45.0
 
 
@@ -87,6 +83,5 @@ def test_every_table_says_the_cost(runs):
     table = results.results("paper-paper", rows(runs))
     assert "sdpa+masked on listops 0.6 + 1 M tokens, 3 s" in table.about
     (details,) = results.details("paper-paper", rows(runs))
-    texts = {label: [cell.text for cell in cells] for (_, label, _), cells in details.rows()}
-    assert "pretrained (masked) 100 steps, 0.6 M tokens, 2 s" in texts["sdpa+masked"][-2]
-    assert "pretrained" not in texts["sdpa"][-2]
+    assert "pretrained (masked) 100 steps, 0.6 M tokens, 2 s" in texts(details)["sdpa+masked"]["details"]
+    assert "pretrained" not in texts(details)["sdpa"]["details"]

@@ -1,7 +1,7 @@
 """The best of several learning rates is chosen by dev, and stands beside the result at the budget's rate."""
 
 import pytest
-from support.records import add, diverged
+from support.records import add, cells, diverged
 
 from lra.report import results, summary
 from lra.report.export import overall
@@ -18,8 +18,7 @@ def rows(runs):
 
 
 def lines(runs):
-    table = rates("paper-paper", rows(runs))
-    return {label: dict(zip(table.head, cells, strict=True)) for (_, label, _), cells in table.rows()}
+    return cells(rates("paper-paper", rows(runs)))
 
 
 @pytest.fixture

@@ -51,12 +51,14 @@ def table(runs, study="paper-paper"):
     return {table.title: table for table in results.details(study, summary.collect(runs, study)[0][study])}
 
 
+def cells(table):
+    """The cell of each column by label."""
+    return {label: dict(zip(table.head, found, strict=True)) for (_, label, _), found in table.rows()}
+
+
 def texts(table):
     """The text of each column by label."""
-    return {
-        label: dict(zip(table.head, (cell.text for cell in cells), strict=True))
-        for (_, label, _), cells in table.rows()
-    }
+    return {label: {name: cell.text for name, cell in line.items()} for label, line in cells(table).items()}
 
 
 def metrics(path, values, every=10):
