@@ -170,7 +170,14 @@ def pretrained(options: PretrainedOptions) -> None:
         scores = [f"{p:.1f} ± {(p * (100 - p) / r.n) ** 0.5:.1f}" for p in (r.probe, r.knn)]
         lines.append([r.attention, str(r.count or "-"), str(r.tuned), f"{r.cosine:.4f} ± {r.cosine_std:.4f}", *scores])
     about = f"{options.train} train and {options.test} test examples"
-    show([Table(name="pretrained", title=str(options.model), about=about, cells=frame(HEAD, lines))], LEGEND)
+    show(
+        [
+            Table(
+                name="pretrained", title=str(options.model), about=about, cells=frame(HEAD, lines), words=("attention",)
+            )
+        ],
+        LEGEND,
+    )
     if options.out:
         options.out.write_text(json.dumps([asdict(r) for r in results], indent=1) + "\n")
         draw(results, options.model, options.out.with_suffix(".png"))
