@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.text import Text
-from matplotlib.ticker import FuncFormatter, StrMethodFormatter
+from matplotlib.ticker import FuncFormatter, LogFormatter, StrMethodFormatter
 
 from ..console import visible
 from ..disk.atomic import replacing
@@ -123,8 +123,13 @@ def svg(title: str, draw: Callable, content: Sequence | dict, palette: Palette, 
 
 
 def _literal(figure: Figure) -> None:
-    """Show all texts of a figure as they are: two dollars are no formula, a control character is no glyph."""
-    for text in figure.findobj(Text):
+    """Show all texts of a figure as they are: two dollars are no formula, a control character is no glyph.
+
+    The powers of ten at logarithmic axes are matplotlib's own formulas.
+    """
+    axes = [axis for axes in figure.axes for axis in (axes.xaxis, axes.yaxis)]
+    powers = [a.get_ticklabels(which="both") for a in axes if isinstance(a.get_major_formatter(), LogFormatter)]
+    for text in set(figure.findobj(Text)).difference(*powers):
         text.set(text=visible(text.get_text()), parse_math=False)
 
 
