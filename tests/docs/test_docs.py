@@ -69,7 +69,7 @@ WRONG = {
     "python -m data_prep.show task=listops counts=3": "counts: no such key",
     "python -m data_prep.bench --reps 3": "--reps 3: 2",
     "python -m lra.laws attn=cur_best": "attn=cur_best: no such choice",
-    "python -m pytest tests/attention/test_laws.py --atn mine.Efficient": "unrecognized arguments: --atn",
+    "python -m pytest tests/attention/test_laws.py --atn mine.EfficientAttention": "unrecognized arguments: --atn",
     "python -m pytest tests/test_law.py": "tests/test_law.py",
     "python train.py": "belongs to no class",
     "make tset": "No rule to make target",
@@ -142,7 +142,7 @@ def test_the_example_of_a_mechanism_needs_its_mask(masked, own):
     exec(text if masked else text.replace("if mask is not None", "if False"), names := {})
     q, k, v = torch.randn(3, 2, 2, 6, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     v, mask = v[..., :3], (torch.arange(6) < 4).expand(2, 6)
-    made = names["Efficient"](Sizes(heads=2, head_dim=4, value_dim=3, length=6))
+    made = names["EfficientAttention"](Sizes(heads=2, head_dim=4, value_dim=3, length=6))
     out, alone = made(q, k, v, mask), made(*(x[:, :, :4] for x in (q, k, v)))
     assert out.shape == v.shape and torch.allclose(out[:, :, :4], alone) == masked
 

@@ -19,7 +19,7 @@ SHORT = {
 }
 EACH = (
     *("tests/attention/test_laws.py", "tests/config", "tests/maps", "tests/model/test_model.py"),
-    *("tests/studies/test_probes.py", "tests/train/test_step.py", "-k", "efficient"),
+    *("tests/studies/test_probes.py", "tests/train/test_step.py", "-k", "efficient_attention"),
 )
 LISTS = ("tests/docs/test_docs_words.py", "tests/runs/test_published.py", "tests/report/test_repository.py")
 pytestmark = pytest.mark.slow
@@ -68,5 +68,5 @@ def test_tests_pass_with_one_more_mechanism(tests, copy):
 @pytest.mark.parametrize("copy", [MECHANISM], indirect=True)
 def test_without_its_mask_the_example_breaks_the_laws(copy):
     (copy / "blind.py").write_text((copy / "mine.py").read_text().replace("if mask is not None", "if False"))
-    told = run(copy, "lra.laws", "attn=custom", "attn._target_=blind.Efficient", status=1)
-    assert told.startswith("lra: Efficient breaks ") and "padding changes no real row" in told
+    told = run(copy, "lra.laws", "attn=custom", "attn._target_=blind.EfficientAttention", status=1)
+    assert told.startswith("lra: EfficientAttention breaks ") and "padding changes no real row" in told
