@@ -86,6 +86,6 @@ def test_dropout_acts_on_the_weights_while_training():
     exact = attention(*qkv())
     attention.train()
     torch.manual_seed(2)
-    draws = torch.stack([attention(*qkv()) for _ in range(2000)])
+    draws = torch.stack([attention(*qkv()) for _ in range(500)])
     assert not torch.allclose(draws[0], draws[1])
     assert (draws.mean(0) - exact).norm() < 0.1 * exact.norm()

@@ -112,9 +112,7 @@ def rates(monkeypatch):
 def test_rates_of_this_machine(rates, monkeypatch):
     taken = []
     monkeypatch.setattr(roofline, "_seconds", lambda call, device: (call(), taken.append(device), 0.5)[2])
-    copy, matmul = rates("cpu", ["fp32", "bf16"])
-    assert copy == 2 * 2**27 / 0.5 and matmul == {"fp32": 2 * 1024**3 / 0.5, "bf16": 2 * 1024**3 / 0.5}
-    assert taken == ["cpu"] * 3
+    assert rates("cpu", ["fp32"]) == (2 * 2**27 / 0.5, {"fp32": 2 * 1024**3 / 0.5}) and taken == ["cpu"] * 2
 
 
 def written(runs):
