@@ -28,3 +28,11 @@ def pip_install(extra: str) -> str:
     """The command that installs an extra of pyproject.toml, in a checkout or beside an installed package."""
     checkout = (Path(__file__).parents[1] / "pyproject.toml").exists()
     return f"pip install '{'.' if checkout else 'lra-suite'}[{extra}]'"
+
+
+def clock(seconds: float) -> str:
+    """Write a time as 4:05, 13:04:05 or, from two days on, as 3 days."""
+    if seconds >= 2 * 86400:
+        return f"{seconds / 86400:,.0f} days"
+    minutes, seconds = divmod(round(seconds), 60)
+    return f"{minutes // 60}:{minutes % 60:02d}:{seconds:02d}" if minutes >= 60 else f"{minutes}:{seconds:02d}"

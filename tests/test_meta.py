@@ -16,7 +16,7 @@ from lra.config import CONF
 from lra.config.experiment import Experiment
 from lra.data.datamodule import Batch
 from lra.model.pretrainer import draw_holes
-from lra.train.lit_module import LitClassifier
+from lra.train.lit import LitClassifier
 from lra.train.optim import adamw, schedule
 
 EXPERIMENTS = sorted(path.stem for path in (CONF / "experiment").glob("*.yaml"))

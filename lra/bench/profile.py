@@ -12,8 +12,7 @@ from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
 from ..config.experiment import Experiment
-from ..train.callbacks import Divergence, Stopwatch
-from ..train.trainer import PRECISIONS, lit_classifier, quiet
+from ..train.trainer import PRECISIONS, Divergence, Stopwatch, lit_classifier, quiet
 from . import contestants
 from .contestants import Shape
 from .options import BenchOptions

@@ -12,7 +12,7 @@ from ..config.experiment import Experiment
 from ..data.datamodule import Batch
 from ..model.dropout import Dropout
 from ..model.multihead import Multihead
-from ..train import lit_module
+from ..train import lit
 from ..train.optim import adamw
 from .contestants import Shape
 
@@ -136,7 +136,7 @@ def model_step(
     def training() -> None:
         for batch in islice(batches, parts):
             with rounded():
-                value = lit_module.loss(model, batch, kind) / parts
+                value = lit.loss(model, batch, kind) / parts
             value.backward()
         if o.clip_norm:
             torch.nn.utils.clip_grad_norm_(model.parameters(), o.clip_norm)

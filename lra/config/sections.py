@@ -55,7 +55,7 @@ Cosine = Annotated[
     Predicate(lambda steps: len(steps) == 2 and steps[0] < steps[1]),
     Field(description="two steps, [0,90]"),
 ]
-# ``given``: arguments that ``blocks``, ``experiment`` and ``lra.train.phase`` pass to constructors, hence no options.
+# ``given``: arguments that ``blocks``, ``experiment`` and ``lra.train.trainer`` pass to constructors, hence no options.
 Attn = constructor(
     "attn",
     given=("dim", "heads", "head_dim", "value_dim", "length", "first"),

@@ -1,7 +1,7 @@
 """One packed on-disk form of a data set.
 
-A data set is a folder. Each split has three plain binary files; `meta.json`, written last, describes them, and
-`SHA256SUMS` is for it as it is for the files of a run:
+A data set is a folder. Each split has three plain binary files; `meta.json` describes them, and `SHA256SUMS` has the
+sums of all, in the format of `sha256sum -c`:
 
     <split>.tokens.bin    every row after the other, (total,) ids or (total, F) float features
     <split>.offsets.bin   int64 (n * T + 1,), row r is tokens[offsets[r] : offsets[r + 1]]
@@ -25,11 +25,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..disk import checksums
-from ..disk.atomic import Unreadable, opened
+from ..disk.atomic import Unreadable, content, digest, sync
 
 FORMAT = 1
-META = "meta.json"
+META, SUMS = "meta.json", "SHA256SUMS"
 PARTS = ("tokens", "offsets", "labels")
 DTYPES = {"tokens": ("|u1", "<u2", "<i2", "<i4", "<i8", "<f4"), "offsets": ("<i8",), "labels": ("<i8", "<f4")}
 HASHED = 2**26  # bytes of a file up to which its sha256 is compared whenever it is opened, in a fifth of a second
@@ -125,12 +124,9 @@ def _write_split(work: Path, split: str, chunks: Iterable[ExampleChunk], towers:
         return {name: column.entry() for name, column in zip(names, columns, strict=True)}
 
 
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+def _sums(folder: Path, files: Mapping[str, dict]) -> bytes:
+    sums = {name: entry["sha256"] for name, entry in files.items()} | {META: digest(folder / META)}
+    return "".join(f"{sums[name]}  {name}\n" for name in sorted(sums)).encode()
 
 
 def write(
@@ -169,15 +165,14 @@ def write(
             files |= _write_split(work, split, chunks, towers)
         meta = {"format": FORMAT, "provenance": provenance, "towers": towers, "splits": list(splits), "files": files}
         (work / META).write_text(json.dumps(meta, indent=1), encoding="utf-8")
-        sums = {name: [entry["sha256"]] for name, entry in files.items()} | {META: [checksums.digest(work / META)]}
-        (work / checksums.NAME).write_text(checksums.listing(sums), encoding="utf-8")
+        (work / SUMS).write_bytes(_sums(work, files))
         for path in (*work.iterdir(), work):
-            _sync(path)
+            sync(path)
         old = work.with_name(f"{work.name}-old")
         if folder.exists():
             folder.rename(old)
         work.rename(folder)
-        _sync(folder.parent)
+        sync(folder.parent)
         shutil.rmtree(old, ignore_errors=True)
     except BaseException:
         shutil.rmtree(work, ignore_errors=True)
@@ -192,7 +187,9 @@ def _meta(folder: Path) -> Iterator[dict[str, Any]]:
     if not (folder / META).is_file():
         raise StoreError(f"{folder} is not a data set: it has no {META}")
     try:
-        meta = json.loads(checksums.read(folder / META))
+        meta = json.loads(content(folder / META))
+        if (folder / SUMS).is_file() and content(folder / SUMS) != _sums(folder, meta["files"]):
+            raise Unreadable(f"its sha256 is not the one in {SUMS} beside it")
         if meta["format"] != FORMAT:
             raise StoreError(f"{folder} has format {meta['format']!r}, this version reads format {FORMAT}")
         if sorted(meta["files"]) != sorted(f"{split}.{part}.bin" for split in meta["splits"] for part in PARTS):
@@ -206,12 +203,12 @@ def _meta(folder: Path) -> Iterator[dict[str, Any]]:
             if size != entry["bytes"]:
                 raise StoreError(f"{folder / name} is damaged: {size} bytes instead of {entry['bytes']}")
         yield meta
-    except (StoreError, checksums.Damaged) as error:
-        raise StoreError(str(error)) from None
     except OSError as error:
         raise StoreError(f"{error.filename} cannot be read: {error.strerror}") from None
     except Unreadable as error:
         raise StoreError(f"{folder / META} is damaged: {error}") from None
+    except StoreError:
+        raise
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError, ArithmeticError, MemoryError):
         raise StoreError(f"{folder / META} is damaged") from None
 
@@ -283,9 +280,8 @@ def _check_rows(split: Split, path: Path) -> None:
 
 def _check_sha(path: Path, entry: dict[str, Any]) -> None:
     try:
-        with opened(path) as file:
-            if hashlib.file_digest(file, "sha256").hexdigest() == entry["sha256"]:
-                return
+        if digest(path) == entry["sha256"]:
+            return
     except Unreadable as error:
         raise StoreError(f"{path} is damaged: {error}") from None
     raise StoreError(f"{path} is damaged: its sha256 is not the one written")

@@ -1,1 +1,1 @@
-"""Files on the disk: atomic replacement, checksums, locks."""
+"""Files on the disk: atomic replacement, locks."""

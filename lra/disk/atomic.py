@@ -2,9 +2,11 @@
 
 import contextlib
 import errno
+import hashlib
 import os
+import shutil
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
@@ -36,17 +38,23 @@ def replacing(path: Path) -> Iterator[Path]:
     part.unlink(missing_ok=True)
     try:
         yield part
-        with open(part, "rb+") as file:
-            os.fsync(file.fileno())
+        sync(part)
         part.replace(path)
-        folder = os.open(path.parent, os.O_RDONLY)
-        os.fsync(folder)
-        os.close(folder)
+        sync(path.parent)
     except OSError as error:
         error.filename = error.filename or str(path)
         raise
     finally:
         part.unlink(missing_ok=True)
+
+
+def sync(path: Path) -> None:
+    """Wait until a file or folder is on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def below(folder: Path, *names: str) -> Path:
@@ -90,6 +98,29 @@ def opened(path: Path) -> Iterator[BinaryIO]:
             yield file
         except OSError as error:
             raise Unreadable(f"it cannot be read: {error.strerror}") from None
+
+
+def digest(path: Path) -> str:
+    """The sha256 of a regular file in hexadecimal digits. Raises Unreadable."""
+    with opened(path) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def copy(source: Path, target: Path, check: Callable[[Path], None]) -> None:
+    """Copy a regular file.
+
+    Args:
+        source: path of the file.
+        target: path of the copy.
+        check: called with the copy before it stands at ``target``; raises for a copy that must not.
+
+    Raises:
+        Unreadable: the source is missing, not a regular file, or cannot be read.
+    """
+    with replacing(target) as part, opened(source) as file:
+        with open(part, "wb") as into:
+            shutil.copyfileobj(file, into)
+        check(part)
 
 
 def content(path: Path, most: int = MOST) -> bytes:

@@ -6,8 +6,8 @@ import numpy as np
 
 from ..config.entry import main
 from ..disk import atomic
-from ..runs.open import open_run
-from ..train.restore import trained
+from ..runs.folder import RunFolder
+from ..runs.restore import configuration, trained
 from .draw import DISPLAYS
 from .options import MapsOptions
 from .views import views, whole_number
@@ -22,10 +22,10 @@ def show(options: MapsOptions) -> None:
     """
     if options.run is None:
         raise ValueError("name the folder of a seed: run=runs/<study>/<task>/<label>/seed-<k>")
-    run = open_run(options.run, options.trust)
-    experiment = run.configuration(options.data.root)
+    run = RunFolder.open(options.run, options.trust)
+    experiment = configuration(run, options.data.root)
     if experiment.task.display is None:
-        raise ValueError(f"{run.folder}: no task of conf/task has the source {experiment.source.path} and its display")
+        raise ValueError(f"{run.path}: no task of conf/task has the source {experiment.source.path} and its display")
     model, data = trained(run, experiment)
     if options.split not in data.splits:
         raise ValueError(f"split must be one of {', '.join(data.splits)}, not {options.split!r}")
@@ -40,8 +40,8 @@ def show(options: MapsOptions) -> None:
     if options.head is not None:
         name += f"-head-{options.head}"
     # Nothing is written beside a published run.
-    beside = Path("runs", "maps", *run.folder.absolute().parts[-4:]) if run.published else None
-    out = options.out or beside or atomic.below(run.folder, "maps")
+    beside = Path("runs", "maps", *run.path.absolute().parts[-4:]) if run.published else None
+    out = options.out or beside or atomic.below(run.path, "maps")
     for tower, view in enumerate(drawn):
         path = out / f"{name}{f'-tower-{tower}' if len(drawn) > 1 else ''}.png"
         try:

@@ -6,8 +6,7 @@ from pathlib import Path
 from ..config import CONF
 from ..disk.atomic import write
 from ..runs import open as runs_on_disk
-from ..runs.publish import ABOUT
-from ..runs.tables import HOME
+from ..runs.tables import HOME, About, about
 from . import figures, plots, results
 from .export import LEGEND, overall
 from .palette import Palette
@@ -52,10 +51,8 @@ def pages(root: Path = CONF.parent, home: Path = HOME) -> dict[Path, str]:
     _, end, after = rest.partition(END)
     if not (begin and end):
         raise ValueError(f"README.md must have the lines {BEGIN} and {END}, between which the table goes")
-    abouts = {name: _about(home, name) for name in studies}
-    table = "\n\n".join(
-        _short(name, rows, tasks) for name, rows in studies.items() if (tasks := abouts[name]["readme"])
-    )
+    abouts = {name: about(home / name) for name in studies}
+    table = "\n\n".join(_short(name, rows, tasks) for name, rows in studies.items() if (tasks := abouts[name].readme))
     texts = [INTRO, *(_long(name, rows, abouts[name]) for name, rows in studies.items()), LEGEND]
     return {
         root / "docs" / "results.md": "\n\n".join(texts) + "\n",
@@ -78,7 +75,7 @@ def curves(root: Path = CONF.parent, home: Path = HOME) -> dict[Path, dict[str, 
     studies, _ = collect(home)
     drawn = {}
     for name, rows in studies.items():
-        if labels := _about(home, name).get("figure"):
+        if labels := about(home / name).figure:
             rows = [row for row in rows if row.label in labels]
         runs = {folder: runs_on_disk.curves(folder) for row in rows for folder in row.runs}
         drawn[root / "docs" / _figure(name)] = plots.by_task(rows, runs)
@@ -101,10 +98,6 @@ def save() -> list[Path]:
     return [*texts, *drawn]
 
 
-def _about(home: Path, study: str) -> dict:
-    return json.loads((home / study / ABOUT).read_text(encoding="utf-8"))
-
-
 def _figure(study: str) -> str:
     return f"results-{study}.svg"
 
@@ -115,10 +108,10 @@ def _short(name: str, rows: list[Row], tasks: list[str]) -> str:
     return f"{about}.\n\n{table.markdown()}"
 
 
-def _long(name: str, rows: list[Row], about: dict) -> str:
-    notes = "\n".join(f"* {note}" for note in about["notes"])
-    parts = [f"## {name}", notes, f"Hardware: {about['hardware']}.", f"```text\n{about['command']}\n```"]
-    some = ", of some mechanisms" if "figure" in about else ""
+def _long(name: str, rows: list[Row], about: About) -> str:
+    notes = "\n".join(f"* {note}" for note in about.notes)
+    parts = [f"## {name}", notes, f"Hardware: {about.hardware}.", f"```text\n{about.command}\n```"]
+    some = ", of some mechanisms" if about.figure else ""
     spread = "mean ± sample standard deviation over seeds"
     parts.append(f"![dev scores of {name} over steps{some}, {spread}]({_figure(name)})")
     tables = *overall(name, rows), *results.details(name, rows)

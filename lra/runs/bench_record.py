@@ -1,12 +1,11 @@
 """The record of a benchmark: one file per run of it, with a row for every contestant, shape and pass."""
 
 import importlib.util
-import json
 import os
 import platform
 import statistics
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated
@@ -14,7 +13,6 @@ from typing import Annotated
 import torch
 from pydantic import Field, NonNegativeFloat, PositiveFloat
 
-from ..disk import checksums
 from . import identity, typed_json
 from .record import processor
 
@@ -38,12 +36,12 @@ class BenchRow:
     Args:
         what: attention | block | step | error.
         mode: inference | training.
-        pad: of batches of real data, else None.
+        pad: padding of batches of real data, else None.
         samples: each the mean of ``calls`` calls.
-        peak_bytes: above those allocated before, hence without parameters, optimiser state and inputs.
+        peak_bytes: bytes above those allocated before, hence without parameters, optimiser state and inputs.
         roofline_bytes, flops, roofline_ms: see ``lra.bench.roofline``; None if no formula is known.
         claimed: growth of the time with n that the authors claim.
-        errors: of what=error, relative to float64: of the output and, in training, of the gradients by the inputs.
+        errors: errors of what=error relative to float64: of the output and, in training, of the input gradients.
         status: ok, or the reason why there is no number.
     """
 
@@ -61,9 +59,9 @@ class BenchRow:
     samples: tuple[PositiveFloat, ...]
     calls: Size
     peak_bytes: Size | None
-    roofline_bytes: Annotated[Size | None, typed_json.renamed("roofline_bytes", "floor_bytes")]
+    roofline_bytes: Size | None
     flops: Size | None
-    roofline_ms: Annotated[NonNegativeFloat | None, typed_json.renamed("roofline_ms", "floor_ms")]
+    roofline_ms: NonNegativeFloat | None
     claimed: float
     status: str
     errors: tuple[NonNegativeFloat, ...] | None = None
@@ -123,7 +121,7 @@ def machine(device: str, rates: tuple[float, dict[str, float]]) -> Machine:
 
     Args:
         device: ``cpu`` or ``cuda``.
-        rates: of a copy in bytes/s and, by dtype, of a matrix product in FLOP/s.
+        rates: rates of a copy in bytes/s and, by dtype, of a matrix product in FLOP/s.
     """
     allocator = {key: os.environ[key] for key in ALLOCATOR if os.environ.get(key)}
     if "LD_PRELOAD" in allocator:
@@ -150,14 +148,14 @@ def fingerprint(choices: Mapping, machine: Machine) -> str:
     Code and load are left out: a measurement after a change of either replaces the record in the same folder.
     """
     relevant = {key: getattr(machine, key) for key in ("hardware", "threads", "torch", "triton", "allocator")}
-    return identity.digest({"choices": dict(choices)} | relevant)
+    return identity.fingerprint({"choices": dict(choices)} | relevant)
 
 
 def save(bench_record: BenchRecord, runs: Path) -> Path:
     """Write runs/bench/<name>/<fingerprint>/bench.json. Raises OSError if that cannot be written."""
     folder = runs / "bench" / bench_record.name / bench_record.fingerprint
     folder.mkdir(parents=True, exist_ok=True)
-    checksums.save(folder / FILE, json.dumps(asdict(bench_record), indent=1) + "\n")
+    typed_json.save(bench_record, folder / FILE)
     return folder / FILE
 
 

@@ -1,20 +1,17 @@
-"""The checkpoints of a seed, verified when read: last.ckpt to resume from, best.ckpt with the best dev score."""
+"""Checkpoint files, verified when read: the CRC-32 that torch writes beside each tensor, and the sum in the record."""
 
 import zipfile
 from pathlib import Path
 from typing import Any, BinaryIO
 
-import safetensors.torch
 import torch
 from torch import Tensor, nn
 
-from ..disk import checksums
 from ..disk.atomic import Unreadable, opened
+from .typed_json import FORM, verify
 
-LAST, BEST = "last.ckpt", "best.ckpt"
-SAFE = "best.safetensors"  # of a published run
-OWNER = "fingerprint"  # of the run that wrote last.ckpt, in the state of the callback of this name
-CALLBACK = "Checkpoints"
+LAST, BEST = "last.ckpt", "best.ckpt"  # state of the training; weights with the best dev score
+CALLBACK = "Checkpoints"  # the callback in whose state last.ckpt has what is ours
 _PARTS = {
     "callbacks": dict,
     "global_step": int,
@@ -23,33 +20,22 @@ _PARTS = {
     "optimizer_states": list,
     "state_dict": dict,
 }
-_AGAIN = "delete its folder to run that seed again"
+_OURS = {"form": int, "fingerprint": str, "curve": list, "best_score": float, "best_step": int, "train_loss": float}
+AGAIN = "delete its folder to run that seed again"
 
 
 def read(path: Path) -> Any:
-    """Read a checkpoint onto the CPU.
-
-    A file without an entry in the list of checksums is older than the list; it is checked by the CRC-32 that torch
-    stores beside each tensor and does not verify.
-
-    Raises:
-        ValueError: the file is missing, damaged or no checkpoint.
-    """
+    """Read a checkpoint onto the CPU. Raises ValueError if the file is missing, damaged or no checkpoint."""
     try:
-        listed = checksums.check(path)
+        verify(path)
         with opened(path) as file:
-            if not listed and path.suffix == ".ckpt":
-                _check_crc(file)
-            if path.suffix == ".safetensors":
-                return safetensors.torch.load(file.read())
+            _check_crc(file)
             return torch.load(file, map_location="cpu", weights_only=True)
-    except checksums.Damaged:
-        raise
     except Unreadable as error:
         reason = str(error)
     except Exception as error:  # zipfile and torch raise exceptions of any class for damaged files
         reason = f"it is damaged or no checkpoint: {_brief(error)}"
-    raise ValueError(f"{path} cannot be used ({reason}); {_AGAIN}")
+    raise ValueError(f"{path} cannot be used ({reason}); {AGAIN}")
 
 
 def _check_crc(file: BinaryIO) -> None:
@@ -63,11 +49,29 @@ def _check_crc(file: BinaryIO) -> None:
 
 
 def weights(path: Path) -> dict[str, Tensor]:
-    """Read the weights of a best.ckpt or best.safetensors. Raises ValueError if it holds anything else."""
+    """Read the weights of a best.ckpt. Raises ValueError if it holds anything else."""
     held = read(path)
     if not _are_weights(held):
-        raise ValueError(f"{path} does not hold weights by their names; {_AGAIN}")
+        raise ValueError(f"{path} does not hold weights by their names; {AGAIN}")
     return held
+
+
+def state(path: Path) -> dict | None:
+    """Read a last.ckpt; None without one. Raises ValueError if it is not the state of a run."""
+    if not path.exists() and not path.is_symlink():
+        return None
+    held = read(path)
+    ours = held["callbacks"].get(CALLBACK) if _has(held, _PARTS) else None
+    rows = ours["curve"] if _has(ours, _OURS) else []
+    if not rows or not all(isinstance(row, dict) for row in rows) or not _are_weights(held["state_dict"]):
+        raise ValueError(f"{path} is not the state of a run of this version; {AGAIN}")
+    if ours["form"] != FORM:
+        raise ValueError(f"{path} has form {ours['form']} instead of {FORM}: another version made it; {AGAIN}")
+    return held
+
+
+def _has(held: Any, parts: dict[str, type]) -> bool:
+    return isinstance(held, dict) and all(isinstance(held.get(name), kind) for name, kind in parts.items())
 
 
 def _are_weights(held: Any) -> bool:
@@ -77,52 +81,36 @@ def _are_weights(held: Any) -> bool:
 
 
 def load_weights(model: nn.Module, path: Path) -> None:
-    """Load the weights of a best.ckpt or best.safetensors into a model.
-
-    Raises:
-        ValueError: they cannot be read or do not fit.
-    """
+    """Load the weights of a best.ckpt into a model. Raises ValueError if they cannot be read or do not fit."""
     held = weights(path)
     try:
         model.load_state_dict(held)
     except RuntimeError as error:
-        raise ValueError(f"{path} does not hold the weights of this model ({_brief(error)}); {_AGAIN}") from None
+        raise ValueError(f"{path} does not hold the weights of this model ({_brief(error)}); {AGAIN}") from None
 
 
-def state(folder: Path) -> dict | None:
-    """Read last.ckpt; None without one. Raises ValueError if it cannot be read."""
-    path = folder / LAST
-    if not path.exists() and not path.is_symlink():
-        return None
-    contents = read(path)
-    there = isinstance(contents, dict) and all(isinstance(contents.get(name), kind) for name, kind in _PARTS.items())
-    if not there or not _are_weights(contents["state_dict"]):
-        raise ValueError(f"{path} is not the state of a run; {_AGAIN}")
-    return contents
-
-
-def first_step(folder: Path, model: nn.Module, fingerprints: tuple[str, ...]) -> int:
-    """The step from which a seed resumes, 0 without last.ckpt.
+def check_resumable(folder: Path, model: nn.Module, fingerprint: str) -> dict | None:
+    """Read the state from which a seed resumes; None without last.ckpt.
 
     Args:
-        folder: of the seed.
-        model: both checkpoints must have its weights' names and shapes.
-        fingerprints: of the run; last.ckpt must carry one of them.
+        folder: folder of the seed.
+        model: model of the seed; both checkpoints must have its weights' names and shapes.
+        fingerprint: fingerprint of the run.
 
     Raises:
         ValueError: last.ckpt or best.ckpt cannot be read or is of another run, so the result would not be that of an
             uninterrupted seed.
     """
-    if (last := state(folder)) is None:
-        return 0
-    if last["callbacks"].get(CALLBACK, {}).get(OWNER, fingerprints[0]) not in fingerprints:
-        raise ValueError(f"{folder / LAST} was written by another run; {_AGAIN}")
+    if (last := state(folder / LAST)) is None:
+        return None
+    if last["callbacks"][CALLBACK]["fingerprint"] != fingerprint:
+        raise ValueError(f"{folder / LAST} was written by another run; {AGAIN}")
     shapes = {name: value.shape for name, value in model.state_dict().items()}
     last_weights = {name.removeprefix("model."): value for name, value in last["state_dict"].items()}
     for path, held in ((folder / LAST, last_weights), (folder / BEST, weights(folder / BEST))):
         if shapes != {name: value.shape for name, value in held.items()}:
-            raise ValueError(f"{path} does not hold the weights of this model; {_AGAIN}")
-    return last["global_step"]
+            raise ValueError(f"{path} does not hold the weights of this model; {AGAIN}")
+    return last
 
 
 def _brief(error: Exception) -> str:

@@ -1,6 +1,5 @@
 """The config.yaml of a run, read as untrusted input: it holds plain values and names only callables of an allowlist."""
 
-import functools
 import importlib
 import inspect
 import itertools
@@ -12,14 +11,13 @@ from typing import Any
 import yaml
 from torch import nn
 
-from ..config import CONF
 from ..data.source import Source
-from ..disk import checksums
-from ..disk.atomic import Unreadable
+from ..disk.atomic import Unreadable, content
 from ..ops import pinv
-from .canonical import SUITE, bare_name, completed
+from .typed_json import verify
 
 NAME = "config.yaml"
+SUITE = ("lra", "data_prep")  # packages
 MOST = 2**17  # bytes, which PyYAML parses in about a second
 _PLAIN = str | int | float | bool | None
 _KEY = re.compile(r"[\w-]+(\.[\w-]+)*")  # a[b] would be a.b to OmegaConf
@@ -38,11 +36,10 @@ class _Loader(yaml.SafeLoader):
 def read(path: Path) -> dict[str, Any]:
     """Read the flat choices of a run. Raises ValueError for a file that does not hold any."""
     try:
-        choices = yaml.load(checksums.read(path, MOST), _Loader)
+        verify(path)
+        choices = yaml.load(content(path, MOST), _Loader)
         _check_plain(choices)
         return choices
-    except checksums.Damaged:
-        raise
     except Unreadable as error:
         reason = str(error)
     except (yaml.YAMLError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
@@ -64,44 +61,12 @@ def _check_plain(choices: Any) -> None:
             raise Unreadable(f"{key} is in a section that has a value itself")
 
 
-def present(choices: dict[str, Any]) -> dict[str, Any]:
-    """Bring choices of an earlier version up to date.
-
-    Args:
-        choices: flat, as an earlier version of the suite may have written them.
-
-    Returns:
-        The choices with today's paths for targets that moved, and with the options that were added since.
-    """
-    moved = {key: _moved(value) if key.rpartition(".")[2] == "_target_" else value for key, value in choices.items()}
-    return completed(moved)
-
-
-def _moved(target: Any) -> Any:
-    owner, _, name = str(target).rpartition(".")
-    if not _inside(owner, SUITE) or not _PATH.fullmatch(str(target)):
-        return target
-    try:
-        getattr(importlib.import_module(owner), name)
-    except (ImportError, AttributeError):
-        return _targets().get(name, target)
-    return target
-
-
-@functools.cache
-def _targets() -> dict[str, str]:
-    """Bare name -> path of every target of the suite in conf."""
-    texts = [path.read_text(encoding="utf-8") for path in CONF.rglob("*.yaml")]
-    paths = {path for text in texts for path in re.findall(r"_target_: *([\w.]+)", text)}
-    return {bare_name(path): path for path in paths if _inside(path, SUITE)}
-
-
 def check_trust(choices: dict[str, Any], path: Path, trust: str | Iterable[str] | None = None) -> None:
     """Check that a run's choices call only parts of a model, sources and inverses of the suite.
 
     Args:
         choices: flat.
-        path: of the file, for the message.
+        path: path of the file, for the message.
         trust: modules outside the suite, all of whose classes and functions may be called.
 
     Raises:

@@ -6,8 +6,8 @@ import itertools
 import math
 from pathlib import Path
 
-from ..disk import checksums
-from ..disk.atomic import Unreadable
+from ..disk.atomic import Unreadable, content
+from .typed_json import verify
 
 NAME = "metrics.csv"
 
@@ -16,7 +16,8 @@ def read(folder: Path) -> list[dict[str, float]]:
     """Read the rows of metrics.csv. Raises ValueError if it is not a table of evaluations."""
     path = folder / NAME
     try:
-        table = csv.DictReader(io.StringIO(checksums.read(path).decode(), newline=""), strict=True)
+        verify(path)
+        table = csv.DictReader(io.StringIO(content(path).decode(), newline=""), strict=True)
         rows = [{name: float(cell) for name, cell in row.items()} for row in table]
         if not all(math.isfinite(value) for row in rows for value in row.values()):
             raise Unreadable("a cell is no finite number")
@@ -25,11 +26,18 @@ def read(folder: Path) -> list[dict[str, float]]:
         if any(row["step"] % 1 for row in rows) or any(b["step"] <= a["step"] for a, b in itertools.pairwise(rows)):
             raise Unreadable("its steps are no whole numbers that rise")
         return [row | {"step": int(row["step"])} for row in rows]
-    except checksums.Damaged:
-        raise
     except (ValueError, KeyError, TypeError, csv.Error) as error:
         reason = str(error) if isinstance(error, Unreadable) else f"{type(error).__name__}: {error}"
         raise ValueError(f"{path} is not a table of evaluations ({reason})") from None
+
+
+def text(rows: list[dict[str, float]]) -> str:
+    """Format rows as metrics.csv."""
+    table = io.StringIO()
+    writer = csv.DictWriter(table, list(rows[-1]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return table.getvalue()
 
 
 def by_column(rows: list[dict[str, float]]) -> dict[str, dict[int, float]]:

@@ -1,61 +1,193 @@
-"""The folder of a run: claimed by one process at a time and tied to one configuration."""
+"""The folder of a seed, and the only reader and writer of its files."""
 
 import contextlib
 import errno
-from collections.abc import Iterator
+import io
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
+import torch
 import yaml
+from torch import Tensor
 
 from ..console import log
-from ..disk import checksums, lock
+from ..disk import atomic, lock
 from ..disk.atomic import NO_ROOM
-from . import config_file, identity
+from . import checkpoint, config_file, evaluations, identity, record, tables
+from .checkpoint import BEST, LAST
+from .record import RunRecord
 
 TEMPORARY = ".*.part"
-MADE = ("metrics.csv", "last.ckpt", "best.ckpt", "*.json", "pretrain/best.ckpt")
+MADE = (evaluations.NAME, LAST, BEST, "*.json", f"pretrain/{BEST}")
 # Errors of a disk that can be mended without loss, so that the same command can be repeated.
 PASSING = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.ESTALE)
+Trust = str | Iterable[str] | None  # modules besides the suite's whose classes a config.yaml may name
 
 
-@contextlib.contextmanager
-def claim(folder: Path, title: str, choices: dict[str, Any]) -> Iterator[dict[str, Any] | None]:
-    """Make a run's folder, lock it and write ``config.yaml``.
+@dataclass(frozen=True, kw_only=True)
+class RunFolder:
+    """One seed and its files.
 
-    At the end ``config.yaml`` is removed if the run wrote nothing else.
+    config.yaml    choices that decide the result, from the start
+    last.ckpt      state of the training at the last evaluation, with the rows of metrics.csv
+    best.ckpt      weights with the best dev score
+    metrics.csv    a row for each evaluation
+    record.json    the result, written last, with the sums of the other files
 
     Args:
-        folder: of the seed.
-        title: of the seed, for the log line about another process.
-        choices: flat, see ``Experiment.choices``.
-
-    Yields:
-        The choices as ``config.yaml`` has them, which an earlier version of the suite may have written; None, after a
-        log line, if another process holds the folder.
-
-    Raises:
-        ValueError: the folder was made by other choices, is damaged or cannot be written.
+        path: ``runs/<study>/<task>/<label>/seed-<k>``.
+        choices: choices as ``config.yaml`` has them, flat.
+        seed: seed of the weights, the order of the data, dropout and random selection.
+        record: result; None before the end of the run.
+        published: whether the tables of its study hold the run, and its folder at most the weights.
+        title: title of its log lines while the run is trained.
+        curve: rows of ``metrics.csv`` while the run is trained.
     """
-    with contextlib.ExitStack() as stack:
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            stack.enter_context(lock.hold(folder / lock.NAME))
-        except lock.Held as other:
-            log(f"{title}: skipped, {other} is running it")
-            yield None
-            return
-        except OSError as error:
-            reason = f"{error.strerror}; choose another folder with runs=..."
-            raise ValueError(f"cannot write to {folder}: {reason}") from None
-        settled = settle(folder, choices)
-        stack.callback(_leave_nothing, folder)
-        for part in (*folder.glob(TEMPORARY), *folder.glob(f"pretrain/{TEMPORARY}")):
-            part.unlink()
-        if not (folder / config_file.NAME).exists() or not begun(folder):
-            with writing(folder):
-                checksums.save(folder / config_file.NAME, yaml.dump(choices, Dumper=_Dumper))
-        yield settled
+
+    path: Path
+    choices: dict[str, Any]
+    seed: int
+    record: RunRecord | None = None
+    published: bool = False
+    title: str = ""
+    curve: list[dict[str, float]] = field(default_factory=list)
+
+    @classmethod
+    def open(cls, path: Path, trust: Trust = None) -> Self:
+        """Read the configuration and the record of a seed.
+
+        Args:
+            path: path of the folder.
+            trust: modules outside the suite whose classes its configuration may name.
+
+        Raises:
+            ValueError: the folder is not that of a seed, its files are damaged or do not belong together, or its
+                configuration names a class that is not allowed.
+        """
+        config, result = path / config_file.NAME, path / record.NAME
+        if published := tables.find(path):
+            choices, made = published.choices, published.record
+        elif config.exists() or result.exists():
+            made = record.load(result) if result.exists() else None
+            choices = config_file.read(config)
+        else:
+            reason = "has no config.yaml" if path.is_dir() else "is not a folder"
+            raise ValueError(f"{path} {reason}; run must be the folder of a seed, runs/<study>/<task>/<label>/seed-<k>")
+        number = path.absolute().name.partition("-")[2][:9]
+        seed = made.seed if made else int(number) if number.isdecimal() else 0
+        run = cls(path=path, choices=choices, seed=seed, record=made, published=published is not None)
+        if made and made.fingerprint != run.fingerprint:
+            reason = f"config.yaml and {record.NAME} are not of one run"
+            raise ValueError(f"{path}: {reason}; delete it to run that seed again")
+        config_file.check_trust(choices, config, trust)
+        return run
+
+    @classmethod
+    @contextlib.contextmanager
+    def claim(cls, path: Path, title: str, choices: dict[str, Any], seed: int) -> Iterator[Self | None]:
+        """Make the folder of a seed, lock it and write ``config.yaml``.
+
+        At the end ``config.yaml`` is removed if the run wrote nothing else.
+
+        Args:
+            path: path of the folder.
+            title: title of the seed, for the log line about another process.
+            choices: choices, flat, see ``Experiment.choices``.
+            seed: the seed.
+
+        Yields:
+            The folder; None, after a log line, if another process holds it.
+
+        Raises:
+            ValueError: the folder was made by other choices, is damaged or cannot be written.
+        """
+        with contextlib.ExitStack() as stack:
+            try:
+                path.mkdir(parents=True, exist_ok=True)
+                stack.enter_context(lock.hold(path / lock.NAME))
+            except lock.Held as other:
+                log(f"{title}: skipped, {other} is running it")
+                yield None
+                return
+            except OSError as error:
+                reason = f"{error.strerror}; choose another folder with runs=..."
+                raise ValueError(f"cannot write to {path}: {reason}") from None
+            settle(path, choices)
+            stack.callback(_leave_nothing, path)
+            for part in (*path.glob(TEMPORARY), *path.glob(f"pretrain/{TEMPORARY}")):
+                part.unlink()
+            if not begun(path) or not (path / config_file.NAME).exists():
+                with writing(path):
+                    atomic.write(path / config_file.NAME, yaml.dump(choices, Dumper=_Dumper))
+            yield cls(path=path, choices=choices, seed=seed, title=title)
+
+    @property
+    def fingerprint(self) -> str:
+        return identity.fingerprint(self.choices | {"seed": self.seed})
+
+    @property
+    def weights(self) -> Path:
+        """Path of the weights with the best dev score, if they are there."""
+        return self.path / BEST
+
+    def done(self) -> RunRecord | None:
+        """Read the record; None without one. Raises ValueError if it is damaged or of another run."""
+        path = self.path / record.NAME
+        return record.load(path, self.fingerprint) if path.exists() else None
+
+    def resume(self, model: torch.nn.Module) -> int:
+        """Restore the curve of the last checkpoint.
+
+        Args:
+            model: model of the run.
+
+        Returns:
+            The step from which training goes on, 0 without a checkpoint.
+
+        Raises:
+            ValueError: a checkpoint cannot be read, or is of another run or model.
+        """
+        last = checkpoint.check_resumable(self.path, model, self.fingerprint)
+        if last is None:
+            return 0
+        self.curve[:] = last["callbacks"][checkpoint.CALLBACK]["curve"]
+        atomic.write(self.path / evaluations.NAME, evaluations.text(self.curve))
+        return last["global_step"]
+
+    def append_metrics(self, row: dict[str, float]) -> None:
+        """Add a row to ``metrics.csv``, which is replaced as a whole, so that a kill leaves no half row."""
+        self.curve.append(row)
+        atomic.write(self.path / evaluations.NAME, evaluations.text(self.curve))
+
+    @contextlib.contextmanager
+    def save_checkpoint(self, weights: Mapping[str, Tensor] | None) -> Iterator[Path]:
+        """Write ``best.ckpt``, then ``last.ckpt``.
+
+        A kill between the two repeats the steps since the older last.ckpt and writes best.ckpt again.
+
+        Args:
+            weights: weights with the best dev score so far; None if the last evaluation did not give them.
+
+        Yields:
+            A path for the state of the training, which becomes ``last.ckpt`` at the end of the block.
+        """
+        if weights is not None:
+            buffer = io.BytesIO()  # torch's own file raises no OSError on a full disk
+            torch.save(weights, buffer)
+            with atomic.replacing(self.path / BEST) as part:
+                part.write_bytes(buffer.getbuffer())
+        with atomic.replacing(self.path / LAST) as part:
+            yield part
+
+    def finish(self, result: RunRecord) -> None:
+        """Write ``record.json``."""
+        record.save(result, self.path)
+
+    def evaluations(self) -> list[dict[str, float]]:
+        """Read the rows of ``metrics.csv``. Raises ValueError if it is not a table of evaluations."""
+        return tables.find(self.path).evaluations if self.published else evaluations.read(self.path)
 
 
 class _Dumper(yaml.SafeDumper):
@@ -64,7 +196,7 @@ class _Dumper(yaml.SafeDumper):
 
 
 @contextlib.contextmanager
-def writing(folder: Path) -> Iterator[None]:
+def writing(path: Path) -> Iterator[None]:
     """Turn an OSError of a folder that can no longer be written into a ValueError of one line."""
     try:
         yield
@@ -73,38 +205,28 @@ def writing(folder: Path) -> Iterator[None]:
             raise
         room = "make room, then " if error.errno in NO_ROOM else ""
         reason = f"{error.strerror}; {room}the same command goes on from the last checkpoint"
-        raise ValueError(f"{folder} cannot be written: {reason}") from error
+        raise ValueError(f"{path} cannot be written: {reason}") from error
 
 
-def _leave_nothing(folder: Path) -> None:
-    """Remove the configuration of a run that wrote nothing else, since it may have been refused."""
-    if not begun(folder):
-        for name in (config_file.NAME, checksums.NAME):
-            (folder / name).unlink(missing_ok=True)
-
-
-def begun(folder: Path) -> bool:
+def begun(path: Path) -> bool:
     """Whether a run has written anything besides its configuration and its log."""
-    return any(any(folder.glob(name)) for name in MADE)
+    return any(any(path.glob(name)) for name in MADE)
 
 
-def settle(folder: Path, choices: dict[str, Any]) -> dict[str, Any]:
-    """Return the choices that a folder belongs to: those of a run that began there, else the given ones.
-
-    Args:
-        folder: of the seed.
-        choices: flat, see ``Experiment.choices``.
-
-    Raises:
-        ValueError: a run began there with a ``config.yaml`` that cannot be read or has another canonical form.
-    """
-    path = folder / config_file.NAME
-    if not begun(folder) or not (path.exists() or path.is_symlink()):
-        return choices
-    before = config_file.read(path)
+def settle(path: Path, choices: dict[str, Any]) -> None:
+    """Raise ValueError if a run began in a folder with other choices, or its ``config.yaml`` cannot be read."""
+    config = path / config_file.NAME
+    if not begun(path) or not (config.exists() or config.is_symlink()):
+        return
+    before = config_file.read(config)
     if difference := identity.difference(before, choices):
         raise ValueError(
-            f"{folder} was made by another configuration ({difference}); "
-            f"start a new study with study=<name> or delete that folder"
+            f"{path} was made by another configuration ({difference}); start a new study with study=<name> or delete "
+            f"that folder, whose {config_file.NAME} says so"
         )
-    return before
+
+
+def _leave_nothing(path: Path) -> None:
+    """Remove the configuration of a run that wrote nothing else, since it may have been refused."""
+    if not begun(path):
+        (path / config_file.NAME).unlink(missing_ok=True)

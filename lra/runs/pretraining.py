@@ -1,13 +1,10 @@
 """The record of phase one, ``pretrain/pretrain.json`` in the folder of a run, and the choices that decide it."""
 
-import json
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ..disk import checksums
 from . import identity, typed_json
-from .record import Pretraining
+from .record import FILES, Pretraining
 
 FOLDER, NAME = "pretrain", "pretrain.json"
 # Phase one depends neither on these keys of a run nor on its head.
@@ -30,15 +27,15 @@ def fingerprint(choices: dict[str, Any]) -> str:
 
 
 def save(pretraining: Pretraining, folder: Path) -> None:
-    """Write ``pretrain.json`` with its checksum."""
-    checksums.save(folder / NAME, json.dumps(asdict(pretraining), indent=2) + "\n")
+    """Write ``pretrain.json``, with the sums of the files beside it."""
+    typed_json.save(pretraining, folder / NAME, FILES)
 
 
 def load(path: Path, wanted: str | None = None) -> Pretraining:
     """Read a record.
 
     Args:
-        path: of the file.
+        path: path of the file.
         wanted: its fingerprint, if it must have a certain one.
 
     Raises:

@@ -4,18 +4,16 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Annotated, ClassVar
 
-import safetensors.torch
 from pydantic import Field
 
 from ..config.entry import main
 from ..config.options import Options
 from ..console import log
-from ..disk import checksums
+from ..disk import atomic
 from ..options import Whole
 from . import checkpoint, evaluations, tables
-from .open import Run, open_run, scan
-
-ABOUT = "about.json"  # of a study, written by hand, see docs/numbers.md
+from .folder import RunFolder
+from .open import scan
 
 
 class PublishOptions(Options):
@@ -39,30 +37,31 @@ def publish(options: PublishOptions) -> None:
         log(f"skipped: {line}")
     if not records:
         raise ValueError(f"there is no finished run below {options.runs}")
-    runs = {tables.place(options.out, run.record): run for run in map(open_run, sorted(records))}
+    runs = {tables.place(options.out, run.record): run for run in map(RunFolder.open, sorted(records))}
     if len(runs) < len(records):
         raise ValueError(f"two of the runs below {options.runs} have the same study, task, label and seed")
-    by_study: dict[Path, dict[Path, Run]] = defaultdict(dict)
+    by_study: dict[Path, dict[Path, RunFolder]] = defaultdict(dict)
     for path, run in runs.items():
         by_study[path.parents[2]][path] = run
     before = {study: tables.read(study) if tables.studies(study) else {} for study in by_study}
     new = {path: contents(run) for path, run in runs.items() if not published(path, run, before[path.parents[2]])}
     for study, some in by_study.items():
         added = {path: new[path] for path in some if path in new}
+        described = (study / tables.ABOUT).exists()
         try:
             if added:
                 tables.save(study, [*before[study].values(), *added.values()])
             for path, run in some.items():
-                if run.record.seed in options.weights and not (path / checkpoint.SAFE).exists():
+                if run.seed in options.weights and not (path / checkpoint.BEST).exists():
                     copy_weights(run, path)
         except OSError as error:
             raise ValueError(f"{study} cannot be written: {error.strerror}") from None
         print(f"{study}: {len(added)} added, {len(some) - len(added)} there already")
-        if not (about := study / ABOUT).exists():
-            print(f'write {about}: {{"command": ..., "hardware": ..., "notes": [...], "readme": [tasks]}}')
+        if not described:
+            print(f"fill in {study / tables.ABOUT}: command, hardware, notes, readme (tasks in the README's table)")
 
 
-def published(path: Path, run: Run, there: dict[Path, tables.Published]) -> bool:
+def published(path: Path, run: RunFolder, there: dict[Path, tables.Published]) -> bool:
     """Whether a run is in the tables already.
 
     Args:
@@ -76,24 +75,23 @@ def published(path: Path, run: Run, there: dict[Path, tables.Published]) -> bool
     if path in there:
         if there[path].record == run.record:
             return True
-        raise ValueError(f"{path} is another run than {run.folder}; delete one of them")
+        raise ValueError(f"{path} is another run than {run.path}; delete one of them")
     if run.record.git is None or run.record.git.endswith("-dirty"):
-        raise ValueError(f"{run.folder} was made by code that is not committed, {run.record.git}")
+        raise ValueError(f"{run.path} was made by code that is not committed, {run.record.git}")
     return False
 
 
-def contents(run: Run) -> tables.Published:
-    """What the tables hold of a finished run. Raises ValueError if its evaluations cannot be read."""
-    evaluated = run.published or checksums.expected(run.folder / evaluations.NAME)  # a run may diverge before the first
+def contents(run: RunFolder) -> tables.Published:
+    """Make the lines of a finished run. Raises ValueError if its evaluations cannot be read."""
+    evaluated = run.published or (run.path / evaluations.NAME).exists()  # a run may diverge before the first
     return tables.Published(run.record, run.choices, run.evaluations() if evaluated else [])
 
 
-def copy_weights(run: Run, folder: Path) -> None:
-    """Write the weights with the best dev score as safetensors. Raises ValueError if they cannot be read."""
-    weights = checkpoint.weights(run.weights)
+def copy_weights(run: RunFolder, folder: Path) -> None:
+    """Copy the weights with the best dev score. Raises ValueError if they cannot be read."""
+    checkpoint.weights(run.weights)
     folder.mkdir(parents=True, exist_ok=True)
-    with checksums.replaced(folder / checkpoint.SAFE) as part:
-        part.write_bytes(safetensors.torch.save(weights))
+    atomic.copy(run.weights, folder / checkpoint.BEST, checkpoint.weights)
 
 
 if __name__ == "__main__":

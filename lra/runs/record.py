@@ -1,11 +1,10 @@
 """The record of a run: its result, what it cost and what made it."""
 
-import json
 import re
 import shlex
 import subprocess
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Literal
@@ -15,13 +14,13 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt
 
 from .. import __version__
 from ..console import without_login
-from ..disk import checksums
 from ..ops.metrics import Metric
-from .typed_json import STRICT, FolderName, Percent, parse, renamed
+from . import typed_json
+from .typed_json import STRICT, FolderName, Percent
 
 NAME = "record.json"
+FILES = ("config.yaml", "metrics.csv", "best.ckpt", "last.ckpt")  # beside it
 Status = Literal["done", "diverged"]
-Baseline = Annotated[Percent, renamed("constant_baseline", "majority")]
 Share = Annotated[float, Field(ge=0, le=1)]
 _OF_THE_MACHINE = ("runs=", "data.root=", "hydra.", "hydra/")  # overrides that no result depends on
 _PATH = re.compile(r"(?<![\w.:/])(/|~)")  # the start of an absolute path, which in a URL does not stand here
@@ -33,10 +32,10 @@ class Pretraining:
 
     Args:
         objective: masked | next.
-        fingerprint: of the choices that decide it.
+        fingerprint: digest of the choices that decide it.
         loss: mean over the positions of dev that count, at ``best_step``, whose weights the fine-tuning starts from.
-        steps: that were made.
-        tokens: of the rows in the batches of these steps, masked pixels among them.
+        steps: number of steps that were made.
+        tokens: tokens of the rows in the batches of these steps, masked pixels among them.
         step_ms: median, a measurement.
         status: done | diverged.
     """
@@ -63,8 +62,8 @@ class RunRecord:
     ``pretrain`` is the phase before, whose cost is not in the other fields; ``data`` names a file that was read in
     place of the official one, by the start of its sha256.
 
-    Fields with a default are missing in records of earlier versions. Those about the training say whether it took place
-    (``lra.train.diagnostics``) and are None for a run that diverged.
+    Fields about the training say whether it took place (``lra.train.diagnostics``) and are None for a run that
+    diverged.
 
     Args:
         train_loss: mean loss of the training since the evaluation before the last one, that is at the end.
@@ -97,7 +96,7 @@ class RunRecord:
     metric: Metric
     val: Percent | None
     test: Percent | None
-    constant_baseline: Baseline
+    constant_baseline: Percent
     n_val: NonNegativeInt
     n_test: NonNegativeInt
     best_step: NonNegativeInt | None
@@ -125,26 +124,28 @@ class RunRecord:
 
 
 def save(record: RunRecord, folder: Path) -> None:
-    """Write ``record.json`` with its checksum."""
-    checksums.save(folder / NAME, json.dumps(asdict(record), indent=2) + "\n")
+    """Write ``record.json``, with the sums of the files beside it."""
+    typed_json.save(record, folder / NAME, FILES)
 
 
-def load(path: Path, fingerprints: tuple[str, ...] | None = None) -> RunRecord:
+def load(path: Path, fingerprint: str | None = None) -> RunRecord:
     """Read a record.
 
     Args:
-        path: of the file.
-        fingerprints: of which the record must have one, if any are given.
+        path: path of the file.
+        fingerprint: fingerprint that the record must have, if one is given.
 
     Raises:
         ValueError: the file is not a record, or it is that of another run.
     """
-    remedy = "delete it to run that seed again"
-    run_record = parse(RunRecord, path, "a record of a run", remedy)
+    remedy = "run that seed again, or publish it with the version that made it"
+    run_record = typed_json.parse(RunRecord, path, "a record of a run", f"delete it to {remedy}")
     if run_record.status == "done" and None in (run_record.val, run_record.test):
-        raise ValueError(f"{path} is not a record of a run (done without a score); {remedy}")
-    if fingerprints is not None and run_record.fingerprint not in fingerprints:
-        raise ValueError(f"{path} is the record of another run, seed {run_record.seed}; {remedy}")
+        raise ValueError(f"{path} is not a record of a run (done without a score); delete it to {remedy}")
+    if fingerprint is not None and run_record.fingerprint != fingerprint:
+        raise ValueError(
+            f"{path} is the record of another run, seed {run_record.seed}; delete it to run that seed again"
+        )
     return run_record
 
 
@@ -157,7 +158,7 @@ def provenance(overrides: Iterable[str]) -> dict[str, str | None]:
     """The fields of a record that say when, by which command, with which versions and on which processor it was made.
 
     Args:
-        overrides: those of the command line of ``lra.train``.
+        overrides: words of the command line of ``lra.train``.
     """
     return {
         "git": git_commit(),
@@ -176,7 +177,7 @@ def command(overrides: Iterable[str]) -> str:
     its user:password@.
 
     Args:
-        overrides: those of the command line.
+        overrides: words of the command line.
     """
     words = []
     for override in overrides:

@@ -1,14 +1,15 @@
-"""Published runs as tables, three files in the folder of a study.
+"""Published runs as tables, four files in the folder of a study.
 
 ``runs.csv`` has a line for each run with the fields of its record, ``curves.csv`` a line for each evaluation, and
-``configs.jsonl`` a line for each distinct configuration with the labels and fingerprints of its runs. The path of a run
-is that of its folder before, ``<study>/<task>/<label>/seed-<k>``; only weights lie there.
+``configs.jsonl`` a line for each distinct configuration with the labels and fingerprints of its runs. ``about.json``
+says how the runs were made. The path of a run is that of its folder before, ``<study>/<task>/<label>/seed-<k>``; only
+weights lie there.
 """
 
 import functools
 import json
 from collections.abc import Iterable
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import NoneType
 from typing import Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
@@ -16,16 +17,38 @@ from typing import Any, Literal, NamedTuple, get_args, get_origin, get_type_hint
 import pandas as pd
 
 from ..config import CONF
-from ..disk.atomic import Unreadable, write
+from ..disk.atomic import Unreadable, content, write
 from . import typed_json
 from .record import RunRecord
 
 HOME = CONF.parent / "runs" / "published"
-RUNS, CURVES, CONFIGS = "runs.csv", "curves.csv", "configs.jsonl"
+RUNS, CURVES, CONFIGS, ABOUT = "runs.csv", "curves.csv", "configs.jsonl", "about.json"
 RUN = ["task", "label", "seed"]  # columns of curves.csv that name the run
 _LITERALLY = {"keep_default_na": False, "dtype": {"task": str, "label": str}}  # a label "NA" is no missing value
 _TYPES = {name: (hint, *get_args(hint)) for name, hint in get_type_hints(RunRecord).items()}
 _TEXT = {name for name, types in _TYPES.items() if str in types or any(get_origin(t) is Literal for t in types)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class About:
+    """The description of a published study, ``about.json``.
+
+    Args:
+        form: number of the form of the tables.
+        command: command line of the runs.
+        hardware: machine of the runs.
+        notes: sentences for the page of results.
+        readme: tasks that the README's table shows.
+        figure: labels that the figure shows; all if empty.
+    """
+
+    __pydantic_config__ = typed_json.STRICT
+    form: Literal[2]
+    command: str = ""
+    hardware: str = ""
+    notes: list[str] = field(default_factory=list)
+    readme: list[str] = field(default_factory=list)
+    figure: list[str] = field(default_factory=list)
 
 
 class Published(NamedTuple):
@@ -46,8 +69,31 @@ def studies(root: Path) -> list[Path]:
     return [path for path in (root, *sorted(root.glob("*"))) if (path / RUNS).exists()]
 
 
+def about(study: Path) -> About:
+    """Read the description of a study. Raises ValueError if it cannot be read or has another form."""
+    path = study / ABOUT
+    try:
+        return typed_json.validated(About, content(path))
+    except Unreadable as error:
+        remedy = f"python -m lra.runs.migrate folder={study} turns tables of a version below 0.2 into those of form 2"
+        raise ValueError(f"{path} is not the description of a study of form 2 ({error}); {remedy}") from None
+
+
+def save_about(study: Path, description: dict[str, Any]) -> None:
+    """Write ``about.json`` with the number of the form, and empty fields for those that the description lacks."""
+    empty = {"command": "", "hardware": "", "notes": [], "readme": []}
+    text = json.dumps({"form": typed_json.FORM} | empty | description, indent=2, ensure_ascii=False)
+    write(study / ABOUT, text + "\n")
+
+
 def read(study: Path) -> dict[Path, Published]:
     """Read the runs of a study by their paths. Raises ValueError for tables that cannot be read."""
+    about(study)
+    return contents(study)
+
+
+def contents(study: Path) -> dict[Path, Published]:
+    """Read the runs of a study of any form, as ``read``."""
     try:
         return _read(study, tuple((study / name).stat().st_mtime_ns for name in (RUNS, CURVES, CONFIGS)))
     except (ValueError, KeyError, TypeError, AttributeError, OSError, Unreadable) as error:
@@ -84,7 +130,7 @@ def find(folder: Path) -> Published | None:
 
 
 def save(study: Path, runs: Iterable[Published]) -> None:
-    """Write the tables of a study, ``runs.csv`` last.
+    """Write the tables of a study, ``runs.csv`` last, and an empty description if there is none.
 
     Args:
         study: folder of the study.
@@ -101,6 +147,8 @@ def save(study: Path, runs: Iterable[Published]) -> None:
     rows = [{name: getattr(run.record, name) for name in RUN} | row for run in runs for row in run.evaluations]
     cells = [{name: _cell(value) for name, value in asdict(run.record).items()} for run in runs]
     study.mkdir(parents=True, exist_ok=True)
+    if not (study / ABOUT).exists():
+        save_about(study, {})
     write(study / CONFIGS, "".join(f"{json.dumps(config)}\n" for config in configs.values()))
     write(study / CURVES, pd.DataFrame(rows, columns=None if rows else [*RUN, "step"]).to_csv(index=False))
     write(study / RUNS, pd.DataFrame(cells).to_csv(index=False))

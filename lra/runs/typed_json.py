@@ -1,45 +1,64 @@
-"""JSON files with the fields of a dataclass: one read strictly, or all below a folder."""
+"""Dataclasses as JSON files that hold the sums of themselves and of files beside them: written, read strictly, listed.
+
+A file has, besides the fields of its dataclass, ``form``, the number of the on-disk form; ``files``, the sha256 of each
+file beside it that belongs to it; and ``sha256``, the digest of all the rest. A file that was changed on purpose is
+read once its ``sha256`` is deleted.
+"""
 
 import functools
-import os
-from collections.abc import Callable
+import hashlib
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from annotated_types import Predicate
-from pydantic import AliasChoices, ConfigDict, Field, TypeAdapter, ValidationError
-from pydantic.fields import FieldInfo
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
-from ..disk import checksums
+from ..disk import atomic
 from ..disk.atomic import Unreadable
 from ..options import is_name
 
 T = TypeVar("T")
+FORM = 2
+RECORDS = ("record.json", "pretrain.json")  # that hold the sums of the files beside them
 STRICT = ConfigDict(strict=True, allow_inf_nan=False)  # of dataclasses that are read
 # What a record names becomes a folder, and a word of a configuration: no path, and nothing to interpolate.
 FolderName = Annotated[str, Predicate(lambda text: is_name(text) and "${" not in text)]
 Percent = Annotated[float, Field(ge=0, le=100)]
 
 
-def renamed(field: str, before: str) -> FieldInfo:
-    """Let an ``Annotated`` field of a record also be read under its former name."""
-    return Field(validation_alias=AliasChoices(field, before))
+def save(made: Any, path: Path, files: Iterable[str] = ()) -> None:
+    """Write a dataclass.
+
+    Args:
+        made: instance of the dataclass.
+        path: path of the file.
+        files: names of files beside it whose sums it holds; those that are missing are left out.
+    """
+    sums = {name: atomic.digest(path.with_name(name)) for name in files if path.with_name(name).exists()}
+    tree = json.loads(json.dumps({"form": FORM} | asdict(made) | ({"files": sums} if sums else {})))
+    atomic.write(path, json.dumps(tree | {"sha256": _digest(tree)}, indent=1) + "\n")
 
 
 def parse(kind: type[T], path: Path, name: str, remedy: str) -> T:
-    """Read a dataclass from a JSON file.
+    """Read a dataclass.
 
     Args:
         kind: the dataclass.
-        path: of the file.
-        name: of the kind of file, for the message.
-        remedy: for the message.
+        path: path of the file.
+        name: name of the kind of file, for the message.
+        remedy: remedy for the message.
 
     Raises:
-        ValueError: the file cannot be read, or a value does not have the type of its field; the first one is named.
+        ValueError: the file cannot be read, has another form or sum, or a value does not have the type of its field;
+            the first one is named.
     """
     try:
-        return validated(kind, checksums.read(path))
+        text = atomic.content(path)
+        _tree(text)
+        return validated(kind, text)
     except Unreadable as error:
         raise ValueError(f"{path} is not {name} ({error}); {remedy}") from None
 
@@ -53,9 +72,24 @@ def validated(kind: type[T], text: bytes) -> T:
         raise Unreadable(": ".join([*filter(None, [".".join(map(str, first["loc"]))]), first["msg"]])) from None
 
 
-@functools.cache
-def _adapter(kind: type) -> TypeAdapter:
-    return TypeAdapter(kind)
+def verify(path: Path, copy: Path | None = None) -> None:
+    """Compare a file, or a copy of it, with its sum in the record beside it, if there is one.
+
+    Raises:
+        Unreadable: the sum is another one, or the record cannot be read.
+    """
+    if (expected := listed(path)) and atomic.digest(copy or path) != expected:
+        raise Unreadable("its sha256 is not the one in the record beside it")
+
+
+def listed(path: Path) -> str | None:
+    """The sum of a file in the record beside it; None without one. Raises Unreadable if the record cannot be read."""
+    for record in filter(Path.exists, map(path.with_name, RECORDS)):
+        try:
+            return _tree(atomic.content(record)).get("files", {}).get(path.name)
+        except (Unreadable, AttributeError) as error:
+            raise Unreadable(f"{record} holds no sums: {error}") from None
+    return None
 
 
 def scan(runs: Path, name: str, load: Callable[[Path], T]) -> tuple[dict[Path, T], list[str]]:
@@ -63,20 +97,38 @@ def scan(runs: Path, name: str, load: Callable[[Path], T]) -> tuple[dict[Path, T
 
     Args:
         runs: the folder.
-        name: of the files.
+        name: name of the files.
         load: reads one; raises ValueError or OSError for a file that it refuses.
 
     Returns:
-        The loaded files by their folders, and one line for each that ``load`` refused or that is missing although the
-        list of checksums has it.
+        The loaded files by their folders, and one line for each that ``load`` refused.
     """
     records, damaged = {}, []
-    for path in sorted({path.with_name(name) for kind in (name, checksums.NAME) for path in runs.rglob(kind)}):
+    for path in sorted(runs.rglob(name)):
         try:
-            if os.path.lexists(path):
-                records[path.parent] = load(path)
-            elif checksums.expected(path):
-                damaged.append(f"{path} is missing, {checksums.NAME} beside it has it")
+            records[path.parent] = load(path)
         except (ValueError, OSError) as error:
             damaged.append(str(error))
     return records, damaged
+
+
+def _tree(text: bytes) -> dict[str, Any]:
+    try:
+        tree = json.loads(text)
+        form = tree.get("form")
+    except (ValueError, AttributeError, RecursionError) as error:
+        raise Unreadable(f"it is no JSON object: {str(error)[:100]}") from None
+    if type(form) is not int or form != FORM:
+        raise Unreadable(f"form {str(form)[:20]} instead of {FORM}: another version made it, below 0.2 without a form")
+    if tree.pop("sha256", None) not in (None, _digest(tree)):
+        raise Unreadable("its sha256 is not the one in it")
+    return tree
+
+
+def _digest(tree: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(tree, sort_keys=True).encode()).hexdigest()
+
+
+@functools.cache
+def _adapter(kind: type) -> TypeAdapter:
+    return TypeAdapter(kind)

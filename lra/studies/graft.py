@@ -14,8 +14,8 @@ from ..config.options import Options
 from ..config.section import Section
 from ..config.sections import Above, Attn, BatchSize, Block, Loggers, Name, Optim, Root, Trainer, Trust
 from ..options import Positive, Whole
-from ..runs.open import Run
-from ..train.restore import best
+from ..runs.folder import RunFolder
+from ..runs.restore import best, configuration
 from .calls import mechanisms
 
 
@@ -55,7 +55,7 @@ class TransferOptions(Options):
             raise ValueError("a transfer has the task of its run; leave out task=")
 
 
-def experiments(run: Run, options: TransferOptions) -> tuple[Experiment, Experiment]:
+def experiments(run: RunFolder, options: TransferOptions) -> tuple[Experiment, Experiment]:
     """Restore the run's experiment, and derive the experiment with the mechanism and the fine-tuning of a transfer.
 
     Args:
@@ -68,7 +68,7 @@ def experiments(run: Run, options: TransferOptions) -> tuple[Experiment, Experim
     Raises:
         ValueError: the run has other attention weights than the mechanism, and no override chooses one.
     """
-    source = run.configuration(options.data.root)
+    source = configuration(run, options.data.root)
     source = source.changed(
         runs=options.runs,
         logger=options.logger,
@@ -81,7 +81,7 @@ def experiments(run: Run, options: TransferOptions) -> tuple[Experiment, Experim
         attn = attn.changed(class_token=source.model.pool in ("cls", "class"))
     own, new = source.attn.get("weights"), attn.get("weights")
     if None not in (own, new) and own != new and not any(line.startswith("attn.weights=") for line in overrides):
-        raise ValueError(f"{run.folder} has attn.weights={own} and attn={options.label} {new}; say attn.weights={own}")
+        raise ValueError(f"{run.path} has attn.weights={own} and attn={options.label} {new}; say attn.weights={own}")
     target = source.changed(
         attn=attn,
         label=options.label,
@@ -116,7 +116,7 @@ def _block(own: Call, asked: Call, overrides: list[str]) -> Call:
     return own.changed(**{key: asked.options[key] for key in keys})
 
 
-def graft(run: Run, source: Experiment, target: Experiment) -> tuple[nn.Module, nn.Module]:
+def graft(run: RunFolder, source: Experiment, target: Experiment) -> tuple[nn.Module, nn.Module]:
     """Load the run's best model, and put its weights into a model with the other mechanism.
 
     Args:
@@ -146,7 +146,7 @@ def graft(run: Run, source: Experiment, target: Experiment) -> tuple[nn.Module, 
     }
     if any(problems.values()):
         reasons = "; ".join(f"{problem} {_some(keys)}" for problem, keys in problems.items() if keys)
-        raise ValueError(f"the weights of {run.folder} ({source.label}) do not fit attn={target.label}: {reasons}")
+        raise ValueError(f"the weights of {run.path} ({source.label}) do not fit attn={target.label}: {reasons}")
     grafted.load_state_dict(weights, strict=False)
     return exact, grafted.eval()
 

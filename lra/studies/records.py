@@ -1,19 +1,16 @@
-"""The records of studies: dataclasses as JSON files with checksums."""
+"""The records of studies: dataclasses as JSON files, see ``lra.runs.typed_json``."""
 
-import json
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ..disk import checksums
 from ..runs import typed_json
 
 
 def save(record: Any, path: Path) -> None:
     """Write a dataclass, and the folders above its file."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    checksums.save(path, json.dumps(asdict(record), indent=1) + "\n")
+    typed_json.save(record, path)
 
 
 def load(kind: type[typed_json.T], path: Path, of: str = "this study", valid: Callable[..., bool] | None = None):

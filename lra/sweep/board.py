@@ -19,8 +19,8 @@ from ..data import bag
 from ..data.store import StoreError
 from ..runs import identity, record, tables
 from ..runs.folder import settle
-from ..train.aliases import aliases
 from ..train.floors import floors_of
+from .aliases import aliases
 from .estimate import records
 from .options import SweepOptions
 from .plan import PlannedRun, disk, planned, seconds, study
@@ -166,7 +166,7 @@ class Board:
         path = tables.HOME / run.folder.relative_to(self.options.runs)
         if not (found := self.published.get(path)):
             return None
-        if found.record.fingerprint in identity.fingerprints(choices | {"seed": run.seed}):
+        if found.record.fingerprint == identity.fingerprint(choices | {"seed": run.seed}):
             return found.record
         self.foreign[path] = identity.difference(found.choices, choices)
         return None

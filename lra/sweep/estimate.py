@@ -9,10 +9,9 @@ import torch
 
 from ..bench.measure import measure
 from ..data.datamodule import Batch
-from ..runs.canonical import canonical
 from ..runs.open import history
 from ..runs.record import RunRecord
-from ..train import lit_module
+from ..train import lit
 from ..train.machine import device_name
 from ..train.plan import Plan
 
@@ -27,10 +26,10 @@ def records(root: Path) -> list[tuple[RunRecord, dict]]:
 
 
 def _cost(choices: dict) -> dict:
-    """The choices on which the time of a step depends, in canonical form."""
+    """The choices on which the time of a step depends."""
     sizes = ("optim.batch", "optim.micro_batch")
     apart = ("optim.", "pretrain.")
-    return {key: value for key, value in canonical(choices).items() if not key.startswith(apart) or key in sizes}
+    return {key: value for key, value in choices.items() if not key.startswith(apart) or key in sizes}
 
 
 def estimate(plan: Plan, choices: dict, known: list, deadline: float) -> tuple[float | None, str]:
@@ -84,7 +83,7 @@ def measured(plan: Plan) -> float | None:
     def step() -> None:
         optimiser.zero_grad()
         with torch.autocast(device, narrow, enabled=narrow is not None):
-            value = lit_module.loss(model, batch, task.loss)
+            value = lit.loss(model, batch, task.loss)
         value.backward()
         optimiser.step()
 

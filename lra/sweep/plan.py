@@ -12,9 +12,9 @@ from typing import Any
 
 from ..config.compose import compose, folders, quoted
 from ..config.experiment import Experiment
+from ..console import clock
 from ..runs import checkpoint, record
 from ..runs.folder import settle
-from ..train.callbacks import clock
 from ..train.plan import resolve
 from .estimate import START, estimate, records
 from .options import SweepOptions

@@ -11,11 +11,10 @@ from statistics import mean, stdev
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-from ..console import log
+from ..console import clock, log
 from ..disk import lock
 from ..disk.atomic import Unreadable, content
 from ..runs import evaluations, record
-from ..train.callbacks import clock
 from .job import FAILED
 from .plan import PlannedRun
 

@@ -1,13 +1,19 @@
 """python -m lra.train task=listops attn=cur_abs: every seed of one configuration, skipped, resumed or run."""
 
+import torch
+from torch import nn
+
 from ..config.entry import main
 from ..config.experiment import Experiment
 from ..console import log
-from ..runs import checkpoint, identity, record
-from ..runs.folder import claim, writing
-from . import data_check, diagnostics, distributed
-from .fit import fit
-from .plan import Plan, SeedPlan, resolve
+from ..data import bag
+from ..data.datamodule import TaskData
+from ..runs import checkpoint, record
+from ..runs.folder import RunFolder, writing
+from . import diagnostics, distributed, machine, pretrain
+from .lit import LitClassifier, lit_classifier
+from .plan import Plan, check_data, resolve
+from .trainer import Phase, run_phase
 
 
 @main(Experiment)
@@ -31,7 +37,7 @@ def run_seeds(plan: Plan) -> None:
     experiment, data = plan.experiment, plan.data
     distributed.on_rank_zero(data.setup)  # generated data is made once
     data.setup()
-    data_check.check(experiment, data)
+    check_data(experiment, data)
     o, number = experiment.optim, f"{len(experiment.seeds)} seed{'s' if len(experiment.seeds) > 1 else ''}"
     log(
         f"{plan.title}: {number} of {o.steps:,} steps of {o.batch}, "
@@ -49,32 +55,95 @@ def run_seeds(plan: Plan) -> None:
 
 def run_seed(plan: Plan, seed: int, choices: dict) -> None:
     """Run one seed, unless its folder holds its record already or another process has it."""
-    folder, title = plan.folder(seed), f"{plan.title} seed {seed}"
-    with distributed.within_rank_zero(claim(folder, title, choices)) as claimed:
-        if claimed is None:
+    title = f"{plan.title} seed {seed}"
+    with distributed.within_rank_zero(RunFolder.claim(plan.folder(seed), title, choices, seed)) as run:
+        if run is None:
             return
-        run = SeedPlan(
-            seed=seed, folder=folder, title=title, fingerprints=identity.fingerprints(claimed | {"seed": seed})
-        )
-        if distributed.on_rank_zero(lambda: done_before(run)):
+        if done := distributed.on_rank_zero(run.done):
+            log(f"{title}: {done.status} before, test {done.test}, skipped")
             return
-        with writing(folder):
+        with writing(run.path):
             result = fit(plan, run)
             if distributed.rank() == 0:
-                record.save(result, folder)
+                run.finish(result)
     log(f"{title}: {result.status}, test {result.test}, dev {result.val} at step {result.best_step}")
     if result.collapsed:
         log(f"{title}: {diagnostics.COLLAPSED}")
 
 
-def done_before(run: SeedPlan) -> bool:
-    """Whether a run has its record. Raises ValueError if that is damaged or of another run."""
-    path = run.folder / record.NAME
-    if not path.exists():
-        return False
-    done = record.load(path, run.fingerprints)
-    log(f"{run.title}: {done.status} before, test {done.test}, skipped")
-    return True
+def fit(plan: Plan, run: RunFolder, model: nn.Module | None = None) -> record.RunRecord:
+    """Train, or resume, one seed and score its best dev checkpoint on the test set once.
+
+    Args:
+        plan: plan of the configuration.
+        run: folder of the seed.
+        model: model to start from; None for a new classifier, whose encoder ``plan.experiment.pretrain`` trains first.
+
+    Raises:
+        ValueError: a checkpoint cannot be used.
+        KeyboardInterrupt: with the step that the same command resumes from.
+    """
+    experiment = plan.experiment
+    machine.prepare(plan.device, experiment.trainer.threads)
+    first = pretrain.phase_one(plan, run) if model is None and experiment.pretrained else None
+    torch.manual_seed(run.seed)
+    model = experiment.classifier() if model is None else model.train()
+    if compiled := experiment.trainer.compile:
+        model.compile(mode=None if compiled is True else compiled)
+    if first and first.status == "done":
+        pretrain.load_encoder(model, run.path)
+    data, module = experiment.task_data(run.seed), lit_classifier(experiment, model, seed=run.seed)
+    if first and first.status == "diverged":
+        data.setup()
+        phase = Phase()
+    else:
+        phase = run_phase(plan, run, module, data)
+    score, diagnosed = None, {}
+    if phase.status == "done":
+        score = test(phase, module, data, run)
+        diagnosed = diagnostics.of_best(phase.trainer, module, data, experiment.trainer.precision)
+    constant = data.baseline("test", module.metric)
+    result = record.RunRecord(
+        study=experiment.study,
+        task=experiment.task.name,
+        protocol=experiment.protocol.name,
+        budget=experiment.budget,
+        label=experiment.label,
+        seed=run.seed,
+        fingerprint=run.fingerprint,
+        params=sum(p.numel() for p in model.parameters()),
+        metric=experiment.task.metric,
+        val=phase.best_score,
+        test=score,
+        constant_baseline=constant,
+        floor=max(constant, data.source.floor or 0.0),
+        bag=bag.read(bag.path(data, experiment.task.metric)),
+        n_val=len(data.splits["val"]),
+        n_test=len(data.splits["test"]),
+        best_step=phase.best_step,
+        steps=phase.steps,
+        tokens=data.tokens(phase.steps),
+        step_ms=phase.step_ms,
+        peak_bytes=machine.peak_bytes(plan.device),
+        device=machine.device_name(plan.device, plan.processes.count),
+        status=phase.status,
+        pretrain=first,
+        data=data.source.substitute,
+        train_loss=diagnostics.finite(phase.train_loss),
+        lr=experiment.optim.lr,
+        **diagnosed,
+        **record.provenance(experiment.command_overrides),
+    )
+    for logger in phase.trainer.loggers if phase.trainer else ():
+        logger.log_record(result)
+    return result
+
+
+def test(phase: Phase, module: LitClassifier, data: TaskData, run: RunFolder) -> float:
+    """Score the weights of the best dev score on the test set."""
+    checkpoint.load_weights(module.model, run.weights)
+    phase.trainer.test(module, data, verbose=False)
+    return module.score
 
 
 if __name__ == "__main__":

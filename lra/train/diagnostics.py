@@ -9,7 +9,7 @@ from torch import Tensor
 from ..data.datamodule import TaskData
 from ..model.classifier import Head
 from . import distributed
-from .lit_module import LitClassifier, loss_of
+from .lit import LitClassifier, loss_of
 
 COLLAPSED = (
     "warning: collapsed, every dev example gets the same answer; a lower or a higher optim.lr usually helps, or "
@@ -30,8 +30,8 @@ def of_best(fitter: L.Trainer, module: LitClassifier, data: TaskData, precision:
 
     Args:
         fitter: trainer of the run, after the test.
-        module: with the best weights.
-        data: of the run, set up.
+        module: module with the best weights.
+        data: data of the run, set up.
         precision: fp32 | bf16 | fp16, the computation's.
 
     Returns:

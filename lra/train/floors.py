@@ -6,7 +6,7 @@ from ..config.options import TaskOptions
 from ..data import bag
 from ..data.datamodule import TaskData
 from ..ops import metrics
-from .lit_module import loss_of
+from .lit import loss_of
 
 
 def floors_of(options: TaskOptions, *, force: bool = False) -> tuple[float, float | None, float, float | None]:

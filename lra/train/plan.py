@@ -1,46 +1,27 @@
-"""The plan of a configuration on this machine: computed once at the start and handed down."""
+"""The plan of a configuration on this machine, and what it refuses before anything is written."""
 
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
+
 from ..config.experiment import Experiment
 from ..data.datamodule import TaskData
 from ..runs import config_file
-from . import machine, pretrain_check
+from . import machine
 from .distributed import Processes, processes
 
 
 @dataclass(frozen=True, kw_only=True)
-class SeedPlan:
-    """One seed.
-
-    Args:
-        seed: of the weights, the order of the data, dropout and random selection.
-        folder: where everything of it is written.
-        title: of its lines on stderr.
-        fingerprints: its own, and those that an earlier version of the suite gave it.
-    """
-
-    seed: int
-    folder: Path
-    title: str
-    fingerprints: tuple[str, ...]
-
-    @property
-    def fingerprint(self) -> str:
-        return self.fingerprints[0]
-
-
-@dataclass(frozen=True, kw_only=True)
 class Plan:
-    """All seeds of one configuration.
+    """All seeds of one configuration, computed once at the start and handed down.
 
     Args:
-        experiment: with the precision and, instead of ``auto``, the padding in use.
+        experiment: experiment with the precision and, instead of ``auto``, the padding in use.
         device: cpu | cuda.
-        processes: that share each batch.
-        data: of the task, not yet set up; a seed has its own order of it.
-        params: parameters of the model.
+        processes: processes that share each batch.
+        data: data of the task, not yet set up; a seed has its own order of it.
+        params: number of parameters of the model.
         home: folder of the seeds.
         title: task and label.
         widened: whether fp32 is used in place of bf16, see ``machine.settled``.
@@ -65,7 +46,7 @@ class Plan:
 
 
 def resolve(experiment: Experiment) -> Plan:
-    """Compute the plan of a configuration, before anything is written.
+    """Compute the plan of a configuration.
 
     Raises:
         ValueError: this machine lacks a device, or no model or source can be made of the options.
@@ -75,11 +56,12 @@ def resolve(experiment: Experiment) -> Plan:
     if (o.micro_batch or o.batch) % shared.count:  # auto and launched are known only here
         key = "optim.micro_batch" if o.micro_batch else "optim.batch"
         raise ValueError(f"trainer.devices must divide {key} {o.micro_batch or o.batch}, not {shared.count}")
-    if experiment.pretrain.objective != "none" and not o.micro_batch and experiment.pretrain.batch % shared.count:
+    if experiment.pretrained and not o.micro_batch and experiment.pretrain.batch % shared.count:
         raise ValueError(f"trainer.devices must divide pretrain.batch {experiment.pretrain.batch}, not {shared.count}")
     params = sum(p.numel() for p in experiment.sketch.parameters())
     machine.check_memory(params)
-    pretrain_check.check(experiment)
+    if experiment.pretrained:
+        check_pretraining(experiment)
     return Plan(
         experiment=experiment,
         device=device,
@@ -107,3 +89,72 @@ def _begun_padding(path: Path) -> str | None:
     except ValueError:  # the seed of that folder says so
         return None
     return pad if pad in ("batch", "compact") else None
+
+
+def check_data(experiment: Experiment, data: TaskData) -> None:
+    """Check that the model and the loss of a task are made for its data.
+
+    Args:
+        experiment: experiment of the run.
+        data: data, set up.
+
+    Raises:
+        ValueError: labels or tokens do not fit the options of the task.
+    """
+    task, kind = experiment.task, experiment.task.loss
+    real_rows = task.features is not None
+    for name, split in data.splits.items():
+        real = split.labels.is_floating_point()
+        if real != (kind == "mse"):
+            wanted, labels = ("mse", "real numbers") if real else ("cross_entropy", "classes")
+            raise ValueError(f"task.loss must be {wanted} for labels that are {labels}, as those of {name}, not {kind}")
+        if not real and int(split.labels.max()) >= task.outputs:
+            raise ValueError(f"task.outputs must be above the largest label of {name}, {int(split.labels.max())}")
+        if not real and int(split.labels.min()) < 0:
+            raise ValueError(f"labels must be 0 or more, not {int(split.labels.min())}, the least of {name}")
+        tokens = split.tokens if hasattr(split, "tokens") else split.gather(torch.arange(min(64, len(split))), 64)[0]
+        if tokens.is_floating_point() != real_rows or real_rows == (task.vocab is not None):
+            raise ValueError(f"task={task.name} needs {'features' if tokens.is_floating_point() else 'vocab'} alone")
+        if real_rows and tokens.shape[-1] != task.features:
+            raise ValueError(f"task.features must be {tokens.shape[-1]}, not {task.features}")
+        own = experiment.model.pool == "cls"  # the last id is that of the class token
+        if task.vocab is not None and (last := int(tokens.max()) + task.shift) >= task.vocab - own:
+            above = f"{last + own}, the class token's" if own else f"{last} with task.shift={task.shift}"
+            raise ValueError(f"task.vocab must be above the largest id of {name}, {above}")
+
+
+def check_pretraining(experiment: Experiment) -> None:
+    """Check that phase one can be made as a configuration says.
+
+    Raises:
+        ValueError: inputs are masked for good, there is a class token, the loss or mask id is none of the task's, or
+            the mechanism sees the next token.
+    """
+    task, own = experiment.task, experiment.pretrain
+    said, pixels = f"pretrain={own.objective}", task.display == "pixels"
+    if task.masked_id is not None:
+        reason = "which pixels are masked would tell the picture"
+        raise ValueError(
+            f"protocol.masked_pixel must be null with {said}, not {experiment.protocol.masked_pixel}: {reason}"
+        )
+    if experiment.model.pool in ("cls", "class"):
+        raise ValueError(f"model.pool must be mean, last or flatten with {said}, not {experiment.model.pool}")
+    if task.features is not None and own.loss != "l1":
+        raise ValueError(f"pretrain.loss must be l1 with task={task.name}, whose inputs are real numbers")
+    if task.vocab is not None and own.loss == "l1" and not pixels:
+        raise ValueError(f"pretrain.loss must be cross_entropy with task={task.name}, whose inputs are no grey levels")
+    if own.mask_id == "padding" and (pixels or task.features is not None):
+        raise ValueError(f"pretrain.mask_id must be own with task={task.name}, which has no id of padding")
+    # A block that is more than a mixer may pass something from a token to those before it.
+    causal = (getattr(getattr(block, "mixer", None), "causal", False) for block in experiment.sketch.blocks)
+    if own.objective == "next" and not all(causal):
+        raise ValueError(f"pretrain=next: {experiment.label} sees the tokens ahead; {_remedy(experiment)}")
+
+
+def _remedy(experiment: Experiment) -> str:
+    if experiment.attn.get("causal") is False:
+        return "say attn.causal=true"
+    if experiment.attn.get("bidirectional"):
+        return "say attn.bidirectional=false"
+    causal = "sdpa, linear, conv, sparse with attn.causal=true"
+    return f"{causal} and s4d_*, s5, lru, long_conv with attn.bidirectional=false do not"

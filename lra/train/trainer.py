@@ -1,46 +1,116 @@
-"""Lightning's Trainer and module for a plan, and the evaluation of a model by them."""
+"""The loop: Lightning's Trainer, what it does at every evaluation, and one phase trained or resumed by it."""
 
+import contextlib
 import logging
+import statistics
+import sys
+import time
 import warnings
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import lightning as L
 from lightning.pytorch.strategies import DDPStrategy
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import nn
 
-from ..config.experiment import Experiment
+from ..console import clock, log
 from ..data.datamodule import TaskData
+from ..runs import checkpoint, record, typed_json
+from ..runs.folder import RunFolder
+from . import distributed
 from .heap import Trim
-from .lit_module import LitClassifier
+from .lit import LitModule, lit_classifier
 from .plan import Plan
 
 PRECISIONS = {"fp32": "32-true", "bf16": "bf16-mixed", "fp16": "16-mixed"}
+CHECK_EVERY = 50  # optimiser steps between looks at the loss; each look waits for the device
+LINE_EVERY = 5.0  # seconds between progress lines where output is no terminal
 _INTENDED = (  # warnings about things that are meant to be so
     "does not have many workers|Starting from v1.9|length of `list`|LeafSpec|broadcast_buffers|no `val_dataloader`"
 )
 
 
-def quiet() -> None:
-    """Silence Lightning's tips, and warnings about things that are meant to be so."""
-    logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
-    warnings.filterwarnings("ignore", message=f".*({_INTENDED}).*")
-    warnings.filterwarnings("ignore", message=".*lr_scheduler.step\\(\\).*before.*optimizer.step\\(\\).*")
+@dataclass(frozen=True, kw_only=True)
+class Phase:
+    """The end of a phase.
+
+    Args:
+        steps: number of steps that were made, or the first one whose loss was not finite.
+        status: done | diverged.
+        best_score, best_step: best evaluation on dev; None if the phase diverged.
+        train_loss: mean training loss since the evaluation before the last one; None if the phase diverged.
+        step_ms: median time of a step.
+        trainer: trainer of the phase; None if the phase did not begin.
+    """
+
+    steps: int = 0
+    status: record.Status = "diverged"
+    best_score: float | None = None
+    best_step: int | None = None
+    train_loss: float | None = None
+    step_ms: float | None = None
+    trainer: L.Trainer | None = None
 
 
-def lit_classifier(experiment: Experiment, model: nn.Module, *, seed: int) -> LitClassifier:
-    """A classifier with the metric, the loss, the optimiser and the schedule of an experiment."""
-    return LitClassifier(
-        model,
-        metric=experiment.task.metric,
-        loss=experiment.task.loss,
-        seed=seed,
-        optim=dict(experiment.optim),
-        cycle_momentum=experiment.protocol.cycle_momentum,
+def run_phase(plan: Plan, run: RunFolder, module: LitModule, data: TaskData) -> Phase:
+    """Train a module in a folder by ``plan.experiment.optim``, from its last checkpoint if there is one.
+
+    Raises:
+        ValueError: a checkpoint cannot be used.
+        KeyboardInterrupt: with the step that the same command resumes from.
+    """
+    first_step = distributed.on_rank_zero(lambda: run.resume(module.model))
+    about = {"folder": run.path, "first_step": first_step, "experiment": plan.experiment}
+    about |= {"seed": run.seed, "fingerprint": run.fingerprint}
+    stopwatch, checkpoints = Stopwatch(), Checkpoints(run)
+    callbacks = [Divergence(), checkpoints, stopwatch]  # in an order in which saving is not part of a step
+    if distributed.rank() == 0:
+        callbacks.append(Report(run.title, plan.more_seeds(run.seed), stopwatch, checkpoints))
+    o = plan.experiment.optim
+    micro_batches = o.batch // (o.micro_batch or o.batch)
+    fitter = trainer(
+        plan,
+        callbacks,
+        logger=[logger(**about) for logger in plan.experiment.logger.values()],
+        max_steps=o.steps,
+        max_epochs=-1,
+        accumulate_grad_batches=micro_batches,
+        gradient_clip_val=o.clip_norm,
+        val_check_interval=o.eval_every * micro_batches,
+        check_val_every_n_epoch=None,
+        num_sanity_val_steps=0,
+    )
+    last = run.path / checkpoint.LAST if first_step else None
+    try:
+        fitter.fit(module, data, ckpt_path=last, weights_only=True)
+    except Diverged as stop:
+        log(f"{run.title}: the loss was not finite at step {stop.step}")
+        return Phase(steps=stop.step, step_ms=stopwatch.median, trainer=fitter)
+    except SystemExit:  # what Lightning makes of Ctrl-C and SIGTERM
+        saved = (checkpoint.state(run.path / checkpoint.LAST) or {"global_step": 0})["global_step"]
+        stopped = f"stopped at step {fitter.global_step}; the same command resumes from step {saved}"
+        raise KeyboardInterrupt(stopped) from None
+    return Phase(
+        steps=o.steps,
+        status="done",
+        best_score=checkpoints.best_score,
+        best_step=checkpoints.best_step,
+        train_loss=checkpoints.train_loss,
+        step_ms=stopwatch.median,
+        trainer=fitter,
     )
 
 
 def trainer(plan: Plan, callbacks: Sequence[L.Callback] = (), **options) -> L.Trainer:
-    """A Trainer on the plan's processes that neither logs nor saves by itself; options: further ones of L.Trainer."""
+    """Make a Trainer on the plan's processes that neither logs nor saves by itself.
+
+    Args:
+        plan: plan of the configuration.
+        callbacks: callbacks.
+        options: further options of L.Trainer.
+    """
     quiet()
     several = plan.processes.count > 1
     return L.Trainer(
@@ -60,6 +130,13 @@ def trainer(plan: Plan, callbacks: Sequence[L.Callback] = (), **options) -> L.Tr
     )
 
 
+def quiet() -> None:
+    """Silence Lightning's tips, and warnings about things that are meant to be so."""
+    logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
+    warnings.filterwarnings("ignore", message=f".*({_INTENDED}).*")
+    warnings.filterwarnings("ignore", message=".*lr_scheduler.step\\(\\).*before.*optimizer.step\\(\\).*")
+
+
 def evaluate(plan: Plan, model: nn.Module, data: TaskData) -> tuple[float, float]:
     """Score a model on every example of dev, and of test."""
     module, tester = lit_classifier(plan.experiment, model, seed=0), trainer(plan, logger=False)
@@ -67,3 +144,132 @@ def evaluate(plan: Plan, model: nn.Module, data: TaskData) -> tuple[float, float
     val = module.score
     tester.test(module, data, verbose=False)
     return val, module.score
+
+
+class Diverged(Exception):
+    def __init__(self, step: int):
+        super().__init__(step)
+        self.step = step
+
+
+class Divergence(L.Callback):
+    """Ends a run whose loss was not finite, with the first such step."""
+
+    def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx) -> None:
+        if trainer.global_step % CHECK_EVERY == 0:
+            self._check(module)
+
+    def on_validation_start(self, trainer, module) -> None:
+        self._check(module)
+
+    def _check(self, module) -> None:
+        if (step := module.first_bad_step()) is not None:
+            raise Diverged(step)
+
+
+class Stopwatch(L.Callback):
+    """Milliseconds per optimiser step between evaluations, evaluations apart."""
+
+    def __init__(self):
+        self.step_ms: list[float] = []
+
+    def on_train_start(self, trainer, module) -> None:
+        self._mark(trainer)
+
+    def on_validation_end(self, trainer, module) -> None:
+        self._mark(trainer)
+
+    def on_validation_start(self, trainer, module) -> None:
+        if steps := trainer.global_step - self._step:
+            self.step_ms.append(1000 * (time.perf_counter() - self._time) / steps)
+
+    def _mark(self, trainer) -> None:
+        self._time, self._step = time.perf_counter(), trainer.global_step
+
+    @property
+    def median(self) -> float | None:
+        return round(statistics.median(self.step_ms), 3) if self.step_ms else None
+
+
+class Checkpoints(L.Callback):
+    """At every evaluation a row of metrics.csv and the checkpoints, the weights only if the dev score is higher."""
+
+    def __init__(self, run: RunFolder):
+        self.run = run
+        self.best_score, self.best_step, self.train_loss = None, None, None
+
+    def on_validation_end(self, trainer, module) -> None:
+        better = self.best_score is None or module.score > self.best_score
+        if better:
+            self.best_score, self.best_step = module.score, trainer.global_step
+        self.train_loss = module.mean_loss()
+        row = {"train_loss": self.train_loss, "val": module.score, "lr": module.rate}
+        for logger in trainer.loggers:
+            logger.log_metrics(row, trainer.global_step)
+        saving = contextlib.nullcontext(self.run.path / checkpoint.LAST)
+        if trainer.is_global_zero:
+            self.run.append_metrics({"step": trainer.global_step, **row})
+            saving = self.run.save_checkpoint(module.model.state_dict() if better else None)
+        with saving as path:  # every process takes part, the first one writes
+            trainer.save_checkpoint(path)
+        trainer.strategy.barrier()  # a signal that comes while the first one writes finds all at the same step
+
+    def state_dict(self) -> dict:
+        best = {"best_score": self.best_score, "best_step": self.best_step, "train_loss": self.train_loss}
+        return best | {"form": typed_json.FORM, "fingerprint": self.run.fingerprint, "curve": self.run.curve}
+
+    @property
+    def state_key(self) -> str:
+        return checkpoint.CALLBACK
+
+    def load_state_dict(self, state: dict) -> None:
+        self.best_score, self.best_step, self.train_loss = (
+            state[name] for name in ("best_score", "best_step", "train_loss")
+        )
+
+
+class Report(L.Callback):
+    """A bar with the time left in a terminal, plain lines elsewhere."""
+
+    def __init__(self, title: str, more_seeds: int, stopwatch: Stopwatch, checkpoints: Checkpoints):
+        self.title, self.more_seeds, self.stopwatch, self.checkpoints = title, more_seeds, stopwatch, checkpoints
+        self.console = Console(file=sys.stderr)
+        self.bar = None
+        self._last_line = 0.0
+
+    def on_train_start(self, trainer, module) -> None:
+        self._start, self._first_step = time.monotonic(), trainer.global_step
+        if self.console.is_terminal:
+            columns = [TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()]
+            self.bar = Progress(*columns, TextColumn("{task.fields[text]}"), console=self.console, transient=True)
+            self.bar.start()
+            self.line = self.bar.add_task(self.title, total=trainer.max_steps, completed=trainer.global_step, text="")
+
+    def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx) -> None:
+        if self.bar:
+            self.bar.update(self.line, completed=trainer.global_step)
+
+    def on_validation_end(self, trainer, module) -> None:
+        best = self.checkpoints
+        score = f"dev {module.score:.2f}, best {best.best_score:.2f} at {best.best_step}"
+        if self.bar:
+            self.bar.update(self.line, text=f"{score}; {self._left(trainer)}")
+        elif time.monotonic() - self._last_line > LINE_EVERY or trainer.global_step == trainer.max_steps:
+            self._last_line = time.monotonic()
+            log(
+                f"{self.title}  step {trainer.global_step}/{trainer.max_steps}  {score}  "
+                f"{self.stopwatch.step_ms[-1]:.1f} ms/step  {self._left(trainer)}"
+            )
+
+    def _left(self, trainer) -> str:
+        """Time for the rest of this seed, evaluations included, and for the seeds after it."""
+        per_step = (time.monotonic() - self._start) / (trainer.global_step - self._first_step)
+        seed = per_step * (trainer.max_steps - trainer.global_step)
+        if not self.more_seeds:
+            return f"{clock(seed)} left"
+        return f"{clock(seed)} left, {clock(seed + self.more_seeds * per_step * trainer.max_steps)} with all seeds"
+
+    def teardown(self, trainer, module, stage: str) -> None:
+        if self.bar:
+            self.bar.stop()
+            self.bar = None

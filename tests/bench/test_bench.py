@@ -256,9 +256,7 @@ def test_training_step_trains(tmp_path):
     seen = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Experiment, "classifier", lambda experiment: model)
-        patch.setattr(
-            workloads.lit_module, "loss", lambda *a, f=workloads.lit_module.loss: (seen.append(f(*a)), seen[-1])[1]
-        )
+        patch.setattr(workloads.lit, "loss", lambda *a, f=workloads.lit.loss: (seen.append(f(*a)), seen[-1])[1])
         step = workloads.model_step(made, "cpu", "fp32", "random", "training", False)
         for _ in range(8):
             step()

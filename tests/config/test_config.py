@@ -31,7 +31,7 @@ from lra.data.datamodule import Batch
 from lra.disk import atomic
 from lra.runs import evaluations
 from lra.runs.folder import settle
-from lra.train import lit_module as module
+from lra.train import lit as module
 from lra.train.__main__ import train
 from lra.train.plan import resolve
 

@@ -21,7 +21,7 @@ from lra.ops.pinv import cubic
 from lra.ops.selection import Score
 from lra.options import Positive, Range, one_of
 from lra.runs import identity
-from lra.runs.folder import claim
+from lra.runs.folder import RunFolder
 from lra.train.plan import resolve
 
 WORDS = ("data.pad=none", "block=mega_chunk", "protocol=clean")
@@ -209,8 +209,8 @@ def test_a_sketch_has_the_parameters_of_the_model_and_no_memory():
 
 def test_a_run_that_made_nothing_binds_nobody_to_its_configuration(tmp_path):
     def start(choices):
-        with claim(tmp_path, "a run", choices) as claimed:
-            assert claimed == choices
+        with RunFolder.claim(tmp_path, "a run", choices, 0) as run:
+            assert run.choices == choices
             return (tmp_path / "config.yaml").read_text()
 
     assert start({"x": 1}) == "x: 1\n" and start({"x": 2}) == "x: 2\n"

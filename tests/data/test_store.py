@@ -15,7 +15,7 @@ import torch
 from lra.data import store
 from lra.data.source import Source
 from lra.data.store import ExampleChunk, Split, StoreError, load, verify, write
-from lra.disk import checksums
+from lra.disk import atomic
 
 PROVENANCE = {"name": "toy", "version": "1.0.0", "sizes": [3, 2]}
 
@@ -161,7 +161,7 @@ def test_rows_that_are_not_the_tokens_are_refused_whatever_the_sums_say(folder, 
     ROWS[rows](np.fromfile(path, np.int64)).tofile(path)
     files = json.loads((folder / "meta.json").read_text())["files"]
     size = path.stat().st_size
-    files[path.name] |= {"sha256": checksums.digest(path), "bytes": size, "shape": [size // 8]}
+    files[path.name] |= {"sha256": atomic.digest(path), "bytes": size, "shape": [size // 8]}
     rewrite_meta(folder, files=files)
     with pytest.raises(StoreError, match=r"train.offsets.bin is damaged: (its rows|34 rows)"):
         load(folder, PROVENANCE)

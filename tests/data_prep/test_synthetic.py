@@ -14,8 +14,8 @@ from data_prep.registers import Registers
 from data_prep.synthetic import LENGTHS
 from data_prep.temporal_order import TemporalOrder
 from lra.runs import record
-from lra.train import data_check
 from lra.train.__main__ import train
+from lra.train.plan import check_data
 
 LONE = {"train": 100, "val": 1, "test": 1}
 RECALL = {"length": 128, "writes": [4, 8, 16, 32], "registers": 64, "values": 64, "overwrite": False}
@@ -112,7 +112,7 @@ def test_the_model_of_a_task_takes_its_batches(words, outputs):
     made = experiment(*words.split(), "attn=sdpa", "budget=smoke")
     data = made.task_data()
     data.setup()
-    data_check.check(made, data)
+    check_data(made, data)
     batch = next(iter(data.train_dataloader()))
     assert batch.inputs.shape == (8, 1, made.task.length) and batch.inputs.dtype == torch.int64
     assert made.classifier()(batch.inputs, batch.mask).shape == (8, outputs)

@@ -16,7 +16,7 @@ from conftest import config
 from lra.integrations.wandb import logger
 from lra.runs import record
 from lra.train.__main__ import train
-from lra.train.callbacks import Checkpoints
+from lra.train.trainer import Checkpoints
 
 train_config = train.__wrapped__
 needs_wandb = pytest.mark.skipif(importlib.util.find_spec("wandb") is None, reason="pip install '.[wandb]'")

@@ -9,13 +9,14 @@ import torch
 from conftest import KERNELS, MECHANISMS, config
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from support.commands import run
+from support.records import unseal
 
 from data_prep.pathfinder.generator import trace
 from lra.attention.base import Mixer, Sizes
 from lra.data.datamodule import Batch
 from lra.maps import draw, maps, views
 from lra.maps.__main__ import show
-from lra.runs.open import unflatten
+from lra.runs.restore import unflatten
 from lra.train.__main__ import train
 
 LENGTH = 24
@@ -209,8 +210,8 @@ def test_damaged_folders_are_told(trained, monkeypatch, capfd):
     weights = trained / "best.ckpt"
     whole = weights.read_bytes()
     weights.write_bytes(whole[: len(whole) // 2])
-    assert "best.ckpt cannot be used (its sha256 is not the one in SHA256SUMS beside it)" in call()
-    (trained / "SHA256SUMS").unlink()
+    assert "best.ckpt cannot be used (its sha256 is not the one in the record beside it)" in call()
+    unseal(trained / "record.json")
     assert "best.ckpt cannot be used (it is damaged or no checkpoint" in call()
     torch.save({"head": torch.zeros(1)}, weights)
     assert "best.ckpt does not hold the weights of this model" in call()

@@ -24,7 +24,7 @@ from lra.model.mega import Mega, MegaHead, RelativeBias
 from lra.model.norm import NORMS, norm
 from lra.ops.pinv import cubic, exact
 from lra.ops.scores import WEIGHTS, laplace
-from lra.train import lit_module
+from lra.train import lit
 
 N, L, DIM, HIDDEN, Z, NDIM = 3, 23, 6, 10, 4, 3
 LENGTHS = (23, 15, 4)
@@ -438,7 +438,7 @@ def test_laplace_cur_trains_at_a_high_learning_rate_if_its_inverse_knows_the_row
     for step in range(250):
         for group in optimiser.param_groups:
             group["lr"] = 0.05 * min(1, (step + 1) / 20)
-        loss = lit_module.loss(model, repeats(generator, 16, 128))
+        loss = lit.loss(model, repeats(generator, 16, 128))
         losses.append(loss.item())
         optimiser.zero_grad()
         loss.backward()

@@ -6,7 +6,7 @@ from conftest import KERNELS, MECHANISMS, config
 
 from lra.data.datamodule import Batch
 from lra.model.classifier import Head
-from lra.train import lit_module
+from lra.train import lit
 
 # docs/sources.md, Nystromformer: vocabulary, length, classes, towers -> parameters of softmax and CUR
 PUBLISHED = {
@@ -55,7 +55,7 @@ def test_loss_is_the_same_however_far_the_batch_is_padded(name, pool, divisor):
     short, whole = examples(cfg, [64, 128], [64, 33, 7])
     outputs = [model(b.inputs, b.mask) for b in (short, whole)]
     torch.testing.assert_close(*outputs, rtol=1e-9, atol=1e-11)
-    torch.testing.assert_close(lit_module.loss(model, short), lit_module.loss(model, whole), rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(lit.loss(model, short), lit.loss(model, whole), rtol=1e-6, atol=1e-6)
 
 
 def test_paper_mean_divides_by_the_length_and_clean_by_the_real_tokens():
@@ -128,7 +128,7 @@ def test_checkpointed_softmax_has_the_same_gradients():
         cfg = config("softmax", f"attn.checkpoint={checkpoint}")
         model = cfg.classifier().train()
         torch.manual_seed(1)
-        lit_module.loss(model, examples(cfg, [64], [64, 30])[0]).backward()
+        lit.loss(model, examples(cfg, [64], [64, 30])[0]).backward()
         grads.append([p.grad for p in model.parameters()])
     for a, b in zip(*grads, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-8)  # dropout is drawn again alike

@@ -19,7 +19,7 @@ from lra.config import CONF
 from lra.data.datamodule import Batch
 from lra.model.blocks import GLU
 from lra.model.dropout import Dropout
-from lra.train import lit_module, optim
+from lra.train import lit, optim
 
 FAMILIES = ("s4d", "s5", "lru")
 EXPERIMENTS = sorted(p.stem for p in (CONF / "experiment").glob("*.yaml") if p.stem.split("_")[0] in FAMILIES)
@@ -258,7 +258,7 @@ def counted(cfg, size: int) -> int:
                 setattr(module, key, nn.Parameter(mode.from_tensor(parameter.data)))
             for key, buffer in module.named_buffers(recurse=False):
                 setattr(module, key, mode.from_tensor(buffer))
-        return peak_bytes(lambda: lit_module.loss(model, rows(cfg, size)).backward())
+        return peak_bytes(lambda: lit.loss(model, rows(cfg, size)).backward())
 
 
 def told() -> dict[str, str]:
@@ -279,7 +279,7 @@ def test_one_step_of_the_whole_model_at_full_length(name, record_property, monke
     losses = []
 
     def step():
-        losses.append(lit_module.loss(model, batch))
+        losses.append(lit.loss(model, batch))
         losses[0].backward()
 
     peak = peak_bytes(step)

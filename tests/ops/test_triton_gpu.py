@@ -10,7 +10,7 @@ from triton_reference import case, check, fused, line
 from lra.data.datamodule import Batch
 from lra.model.dropout import Dropout
 from lra.ops import triton as kernels
-from lra.train import lit_module
+from lra.train import lit
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")]
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]
@@ -132,7 +132,7 @@ def losses(attn: str, steps: int = 200) -> torch.Tensor:
         label = (ids * mask).sum((1, 2)) % 2  # the curves are compared, not the accuracy
         batch = Batch((ids * mask).cuda(), mask.cuda(), label.cuda())
         optimiser.zero_grad()
-        loss = lit_module.loss(model.train(), batch)
+        loss = lit.loss(model.train(), batch)
         loss.backward()
         optimiser.step()
         found.append(loss.detach())

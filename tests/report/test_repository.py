@@ -28,8 +28,8 @@ def test_the_figures_are_drawn_from_the_tables():
 
 def test_every_study_says_its_command_and_hardware():
     for study in tables.studies(tables.HOME):
-        about = json.loads((study / repository.ABOUT).read_text())
-        assert about.keys() - {"figure"} == {"command", "hardware", "notes", "readme"}
+        about = json.loads((study / "about.json").read_text())
+        assert about.keys() - {"figure"} == {"form", "command", "hardware", "notes", "readme"}
         assert about["command"].startswith("python -m lra.")
 
 
@@ -53,7 +53,7 @@ def home(tmp_path):
 
 def about(home, study, **changes):
     says = {"command": "python -m lra.train", "hardware": "a CPU", "notes": ["a note"], "readme": ["listops"]} | changes
-    (home / "published" / study / repository.ABOUT).write_text(json.dumps(says))
+    (home / "published" / study / "about.json").write_text(json.dumps({"form": 2} | says))
 
 
 def pages(home):

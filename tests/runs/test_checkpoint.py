@@ -1,4 +1,4 @@
-"""Checkpoints: a flipped bit is seen with and without sums, a foreign one is refused; training goes on from none."""
+"""Checkpoints: a flipped bit is seen before and after the end, a foreign one is refused; training goes on from none."""
 
 import os
 import pickle
@@ -9,14 +9,12 @@ from pathlib import Path
 
 import pytest
 import torch
-import yaml
 from conftest import session_data
-from test_train import result, seed_folder, smoke, train_config
+from support.training import result, seed_folder, smoke, train_config
 
-from lra.disk import checksums
-from lra.runs import checkpoint, identity
-from lra.runs.open import open_run
-from lra.train.callbacks import Checkpoints
+from lra.runs import checkpoint, evaluations
+from lra.runs.folder import RunFolder
+from lra.train.trainer import Checkpoints
 
 WORDS = ("optim.steps=6", "optim.eval_every=3")
 
@@ -112,12 +110,18 @@ def flip(path, share=0.4):
     path.write_bytes(data)
 
 
+def change(home, old, new):
+    config = home / "config.yaml"
+    assert old in config.read_text()
+    config.write_text(config.read_text().replace(old, new))
+
+
 HARM = {
-    "last.ckpt cannot be used (its sha256 is not": lambda home, other: flip(home / "last.ckpt"),
-    "best.ckpt cannot be used (its sha256 is not": lambda home, other: flip(home / "best.ckpt"),
+    "last.ckpt cannot be used (its part": lambda home, other: flip(home / "last.ckpt"),
+    "best.ckpt cannot be used (its part": lambda home, other: flip(home / "best.ckpt"),
     "best.ckpt cannot be used (it is missing); delete its folder": lambda home, other: (home / "best.ckpt").unlink(),
-    "metrics.csv is not a table of evaluations (its sha256 is not": lambda home, other: flip(home / "metrics.csv"),
-    "config.yaml is not the configuration of a run (its sha256": lambda home, other: flip(home / "config.yaml"),
+    "config.yaml is not the configuration of a run": lambda home, other: flip(home / "config.yaml", 0.0),
+    "was made by another configuration (model.dim: 63 -> 64)": lambda home, other: change(home, "dim: 64", "dim: 63"),
     "last.ckpt was written by another run": lambda home, other: shutil.copytree(other, home, dirs_exist_ok=True),
 }
 
@@ -133,40 +137,41 @@ def test_training_does_not_go_on_from_what_was_changed(halves, tmp_path, data_ro
     assert not (home / "record.json").exists()
 
 
-def test_a_flipped_bit_without_sums_is_no_other_score(halves, tmp_path, data_root):
-    home = shutil.copytree(halves[0], seed_folder(tmp_path))
-    (home / checksums.NAME).unlink()
-    flip(home / "last.ckpt")
-    with pytest.raises(ValueError, match=r"last.ckpt cannot be used \(its part .* is damaged\)"):
-        train_config(smoke(tmp_path, *WORDS))
-
-
 @pytest.mark.parametrize("held", [[], {"global_step": 3}, {"callbacks": 1, "state_dict": 2, "global_step": 3}])
 def test_other_contents_are_no_state(tmp_path, held):
     torch.save(held, tmp_path / "last.ckpt")
-    with pytest.raises(ValueError, match=r"last.ckpt is not the state of a run; delete its folder"):
-        checkpoint.first_step(tmp_path, torch.nn.Linear(1, 1), ("f",))
+    with pytest.raises(ValueError, match=r"last.ckpt is not the state of a run of this version; delete its folder"):
+        checkpoint.check_resumable(tmp_path, torch.nn.Linear(1, 1), "f")
 
 
-def test_a_folder_from_before_there_were_sums_goes_on(halves, tmp_path, data_root):
+@pytest.mark.parametrize("harm", [lambda path: path.unlink(), flip, lambda path: path.write_text("step\n")])
+def test_a_lost_metrics_csv_costs_nothing(halves, tmp_path, data_root, harm):
+    """last.ckpt has its rows."""
     home = shutil.copytree(halves[0], seed_folder(tmp_path))
-    (home / checksums.NAME).unlink()
+    harm(home / "metrics.csv")
+    train_config(smoke(tmp_path, *WORDS))
+    assert result(home) == result(halves[2])
+    assert (home / "metrics.csv").read_bytes() == (halves[2] / "metrics.csv").read_bytes()
+
+
+def test_a_checkpoint_of_another_form_is_refused(halves, tmp_path, data_root):
+    home = shutil.copytree(halves[0], seed_folder(tmp_path))
     state = torch.load(home / "last.ckpt", weights_only=True)
-    del state["callbacks"]["Checkpoints"]["fingerprint"]
+    state["callbacks"]["Checkpoints"]["form"] = 3
     torch.save(state, home / "last.ckpt")
-    train_config(smoke(tmp_path, *WORDS))
-    assert result(home) == result(halves[2])
-    assert checksums.entries(home).keys() >= {"last.ckpt", "metrics.csv", "record.json"}
+    with pytest.raises(ValueError, match=r"last.ckpt has form 3 instead of 2: another version made it; delete its fol"):
+        train_config(smoke(tmp_path, *WORDS))
 
 
-def test_the_curve_is_all_that_a_lost_metrics_csv_costs(halves, tmp_path, data_root, capfd):
-    home = shutil.copytree(halves[0], seed_folder(tmp_path))
-    (home / "metrics.csv").unlink()
-    train_config(smoke(tmp_path, *WORDS))
-    assert "metrics.csv is missing: the curve begins after step 3" in capfd.readouterr().err
-    assert result(home) == result(halves[2])
-    whole, rest = ((folder / "metrics.csv").read_text().splitlines() for folder in (halves[2], home))
-    assert rest == [whole[0], whole[2]]
+@pytest.mark.parametrize("name", ["last.ckpt", "best.ckpt", "metrics.csv", "config.yaml"])
+def test_a_finished_run_has_the_sums_of_its_files(halves, tmp_path, name):
+    home = shutil.copytree(halves[2], tmp_path / "seed-0")
+    readers = {"metrics.csv": evaluations.read, "config.yaml": RunFolder.open}
+    read = readers.get(name, lambda home: checkpoint.read(home / name))
+    read(home)
+    flip(home / name)
+    with pytest.raises(ValueError, match=rf"{name} .* \(its sha256 is not the one in the record beside it"):
+        read(home)
 
 
 def test_the_record_of_another_seed_is_not_taken_for_done(halves, tmp_path, data_root):
@@ -212,19 +217,4 @@ def test_a_kill_at_any_file_of_an_evaluation_costs_nothing(tmp_path, data_root):
         one, two = (torch.load(folder / "best.ckpt", weights_only=True) for folder in (home, whole))
         assert all(torch.equal(one[name], two[name]) for name in one | two)
         files += 1
-    assert status == 0 and files > 6
-
-
-def test_a_run_that_an_earlier_version_began_goes_on(halves, tmp_path, data_root):
-    """Its mechanism was in another module, and its fingerprint was made of the module's path."""
-    home = shutil.copytree(halves[0], seed_folder(tmp_path))
-    (home / checksums.NAME).unlink()
-    choices = yaml.safe_load((home / "config.yaml").read_text()) | {"attn._target_": "lra.mechanisms.CUR"}
-    (home / "config.yaml").write_text(yaml.safe_dump(choices))
-    state = torch.load(home / "last.ckpt", weights_only=True)
-    state["callbacks"]["Checkpoints"]["fingerprint"] = identity.digest(choices | {"seed": 0})
-    torch.save(state, home / "last.ckpt")
-    train_config(smoke(tmp_path, *WORDS))
-    assert result(home) == result(halves[2])
-    assert (home / "metrics.csv").read_bytes() == (halves[2] / "metrics.csv").read_bytes()
-    assert open_run(home).configuration("data").attn.path == "lra.attention.cur.CUR"
+    assert status == 0 and files > 2

@@ -3,6 +3,7 @@
 import os  # noqa: F401
 import re
 import time  # noqa: F401 named by a configuration below
+from dataclasses import asdict
 
 import pytest
 import yaml
@@ -42,12 +43,12 @@ REFUSED = {
     "lra.runs.record.subprocess.run": "there is no lra.runs.record.subprocess.run",
     "lra.nothing.Here": "there is no",
     "lra.attention.cur.Nothing": "there is no",
-    "lra.train.callbacks.time": "is no part of a model, no source and no inverse",
+    "lra.train.trainer.time": "is no part of a model, no source and no inverse",
     "lra.config.calls.get_object": "is no part of a model",
     "lra.runs.record.Path": "is no part of a model",
     "lra.disk.atomic.write": "is no part of a model",
     "lra.sweep.job.fail": "is no part of a model",
-    "lra.train.fit.nn.Module": "there is no",
+    "lra.train.trainer.nn.Module": "there is no",
     "lra.data.datamodule.TaskData": "is no part of a model",
     "lra.disk.lock.Owner": "is no part of a model",
     "lra.data.source.partial": "is no part of a model",
@@ -158,7 +159,7 @@ def test_no_entry_point_runs_what_a_folder_names(runs, tmp_path, data_root, monk
     made |= {"attn._target_": "setuptools._distutils.spawn.spawn", "attn._args_": [["touch", str(trace)]]}
     (home / "config.yaml").write_text(yaml.safe_dump(made))
     done = record.load(runs / "paper-smoke" / "listops" / "sdpa" / "seed-0" / "record.json")
-    values = record.asdict(done) | {"fingerprint": identity.fingerprint(made | {"seed": 0})}
+    values = asdict(done) | {"fingerprint": identity.fingerprint(made | {"seed": 0})}
     record.save(record.RunRecord(**values), home)
     for entry, words in entries(home, tmp_path / "out"):
         stop, _ = run(entry, *words, patch=monkeypatch, capfd=capfd)

@@ -18,7 +18,7 @@ from lra.report.__main__ import report
 from lra.studies.transfer.__main__ import transfer
 from lra.studies.transfer.show import show as tables
 from lra.train.__main__ import train
-from lra.train.callbacks import Checkpoints
+from lra.train.trainer import Checkpoints
 
 SMOKE = ["task=listops", "budget=smoke", "attn=sdpa", "trainer.device=cpu"]
 RUN = "runs/paper-smoke/listops/sdpa/seed-0"

@@ -16,11 +16,11 @@ from support.commands import run
 from support.records import RECORD, add
 
 from lra.data import store
-from lra.disk import atomic, checksums
+from lra.disk import atomic
 from lra.report.__main__ import report
 from lra.runs import checkpoint, config_file, evaluations, pretraining, record
 from lra.runs.open import history
-from lra.studies import records as study_records
+from lra.studies import records
 from lra.studies.dropin import table
 from lra.studies.factorise.__main__ import saved
 from lra.studies.probes import record as probes
@@ -47,7 +47,7 @@ RECORDS = {  # reader, content, keys that name a folder
     "record.json": (record.load, RUN, (*PLACES, "protocol", "budget")),
     "probes.json": (probes.load, PROBES, PLACES),
     "transfer.json": (transfers.load, TRANSFER, (*PLACES, "protocol", "budget", "source")),
-    "errors.json": (partial(study_records.load, table.Errors), ERRORS, ("source",)),
+    "errors.json": (partial(records.load, table.Errors), ERRORS, ("source",)),
 }
 
 
@@ -55,11 +55,11 @@ RECORDS = {  # reader, content, keys that name a folder
 def test_what_names_a_folder_is_a_name_and_a_metric_is_known(kind, tmp_path):
     load, content, keys = RECORDS[kind]
     path = tmp_path / kind
-    path.write_text(json.dumps(content))
+    path.write_text(json.dumps(content | {"form": 2}))
     load(path)
     wrong = [(key, value) for key in keys for value in NO_NAMES]
     for key, value in [*wrong, *[("metric", "__class__")] * ("metric" in content)]:
-        path.write_text(json.dumps(content | {key: value}))
+        path.write_text(json.dumps(content | {"form": 2, key: value}))
         with pytest.raises(ValueError, match=rf"{kind} is not .*{key}"):
             load(path)
 
@@ -143,13 +143,17 @@ HELD = {
 def test_a_checkpoint_holds_weights_by_name(held, tmp_path):
     model = torch.nn.Linear(1, 1)
     torch.save(HELD[held], tmp_path / "best.ckpt")
-    parts = {"callbacks": {}, "global_step": 1, "loops": {}, "lr_schedulers": [], "optimizer_states": []}
+    ours = {"form": 2, "fingerprint": "f", "curve": [{}], "best_score": 1.0, "best_step": 1, "train_loss": 1.0}
+    parts = {"callbacks": {"Checkpoints": ours}, "global_step": 1, "loops": {}}
+    parts |= {"lr_schedulers": [], "optimizer_states": []}
+    torch.save(parts | {"state_dict": WEIGHTS}, tmp_path / "last.ckpt")
+    assert checkpoint.state(tmp_path / "last.ckpt")["global_step"] == 1
     for load in (checkpoint.weights, lambda path: checkpoint.load_weights(model, path)):
         with pytest.raises(ValueError, match=r"best.ckpt does not hold weights by their names; delete its folder"):
             load(tmp_path / "best.ckpt")
     torch.save(parts | {"state_dict": HELD[held]}, tmp_path / "last.ckpt")
     with pytest.raises(ValueError, match=r"last.ckpt is not the state of a run"):
-        checkpoint.state(tmp_path)
+        checkpoint.state(tmp_path / "last.ckpt")
 
 
 VALUES = [None, 0, -1, 2**70, 1.5, "x", "../x", [], [-1], ["3"], [2**70], [1.5], [None], {}, True, [[1]]]
@@ -159,7 +163,7 @@ def test_a_data_set_is_described_by_its_meta_json_or_refused(tmp_path):
     rows = store.ExampleChunk(np.arange(1, 7, dtype=np.uint8), np.array([2, 4]), np.array([0, 1]))
     store.write(tmp_path / "set", {"train": [rows]}, provenance={"name": "toy"})
     path = tmp_path / "set" / "meta.json"
-    (tmp_path / "set" / checksums.NAME).unlink()
+    (tmp_path / "set" / store.SUMS).unlink()
     meta, refused = json.loads(path.read_text()), 0
     name = "train.tokens.bin"
     changes = [meta | {key: value} for key in meta for value in VALUES]
@@ -196,11 +200,8 @@ TAKEN = {
         home / "best.ckpt", lambda path: path.symlink_to("/dev/zero")
     ),
     r"best.ckpt cannot be used \(its sha256": lambda home: (home / "best.ckpt").write_bytes(b"x"),
-    r"best.ckpt does not hold weights": lambda home: torch.save({1: 2}, home / "best.ckpt"),
-    r"metrics.csv is not a table of evaluations \(it is not a reg": lambda home: instead(
-        home / "metrics.csv", os.mkfifo
-    ),
-    r"metrics.csv is not a table of evaluations \(its sha256": lambda home: (home / "metrics.csv").write_text("a\n1\n"),
+    r"metrics.csv cannot be used \(it is not a regular": lambda home: instead(home / "metrics.csv", os.mkfifo),
+    r"metrics.csv cannot be used \(its sha256": lambda home: (home / "metrics.csv").write_text("a\n1\n"),
 }
 
 
@@ -208,26 +209,24 @@ TAKEN = {
 def test_a_pretraining_is_taken_from_regular_files_that_are_whole(told, tmp_path):
     made = config("sdpa", "pretrain=masked", f"pretrain.from={tmp_path / 'theirs'}", f"runs={tmp_path}")
     choices, (home, mine) = {"seed": 0}, (tmp_path / name / "pretrain" for name in ("theirs", "mine"))
-    (home.parent / "config.yaml").parent.mkdir()
+    home.mkdir(parents=True), mine.parent.mkdir()
     (home.parent / "config.yaml").write_text(yaml.safe_dump(choices))
-    home.mkdir(), mine.parent.mkdir()
-    with checksums.replaced(home / "best.ckpt") as part:
-        torch.save(WEIGHTS, part)
-    checksums.save(home / "metrics.csv", "step,train_loss,val\n1,0.5,3.0\n")
+    torch.save(WEIGHTS, home / "best.ckpt")
+    (home / "metrics.csv").write_text("step,train_loss,val\n1,0.5,3.0\n")
+    whole = {name: (home / name).read_bytes() for name in ("best.ckpt", "metrics.csv")}
     pretraining.save(replace(PHASE, fingerprint=pretraining.fingerprint(choices)), home)
-    whole = (home / "best.ckpt").read_bytes()
-    if told.endswith("weights"):
-        (home / checksums.NAME).unlink()
     TAKEN[told](home)
     with pytest.raises(ValueError, match=f"{home}/{told}"):
         pretrain.before(made, mine, choices)
-    assert not (mine / "pretrain.json").exists() and not (mine / "best.ckpt").exists()
-    for name in ("best.ckpt", "metrics.csv", checksums.NAME):
+    assert not (mine / "pretrain.json").exists() and not list(mine.glob(".*"))
+    for name, content in whole.items():
         (home / name).unlink(missing_ok=True)
-    (home / "best.ckpt").write_bytes(whole)
-    (home / "metrics.csv").write_text("step,train_loss,val\n1,0.5,3.0\n")
+        (home / name).write_bytes(content)
     assert pretrain.before(made, mine, choices).status == "done" and evaluations.read(mine)
-    assert (mine / "best.ckpt").read_bytes() == whole
+    assert all((mine / name).read_bytes() == content for name, content in whole.items())
+    (mine / "metrics.csv").write_text("step,train_loss,val\n1,0.5,4.0\n")
+    with pytest.raises(ValueError, match=r"metrics.csv is not .* \(its sha256 is not the one in the record beside it"):
+        evaluations.read(mine)
 
 
 @pytest.mark.parametrize("content", [b"", b"\xff\x00", b"PK\x03\x04", b"asked"])

@@ -7,12 +7,11 @@ import sys
 import pytest
 from support import runs_as_folders
 
-from lra.disk import checksums
 from lra.runs import checkpoint, evaluations, record, tables
-from lra.runs.open import open_run
+from lra.runs.folder import RunFolder
 from lra.runs.publish import publish
 
-WEIGHTS = min(tables.HOME.rglob(checkpoint.SAFE))
+WEIGHTS = min(tables.HOME.rglob(checkpoint.BEST))
 LABEL = WEIGHTS.parents[1]
 SOURCES = dict(list(tables.below(LABEL).items())[:2])  # seeds 0 and 1
 
@@ -49,9 +48,14 @@ def test_runs_are_whole_and_are_added_once(home, capsys):
     publish()
     assert list(published(home).values()) == list(SOURCES.values())
     for path, run in published(home).items():
-        found = open_run(path)
+        found = RunFolder.open(path)
         assert (found.record, found.choices, found.evaluations()) == run
-    assert {path.name for path in (home / "out").rglob("*.*")} == {tables.RUNS, tables.CURVES, tables.CONFIGS}
+    assert {path.name for path in (home / "out").rglob("*.*")} == {
+        tables.RUNS,
+        tables.CURVES,
+        tables.CONFIGS,
+        tables.ABOUT,
+    }
     assert "2 added, 0 there already" in (told := capsys.readouterr().out) and "about.json" in told
     before = files(home / "out")
     publish()
@@ -85,19 +89,14 @@ def test_weights_of_named_seeds_are_copied_bit_for_bit_and_follow_later(home, mo
     before = files(home / "out")
     monkeypatch.setattr(sys, "argv", [*sys.argv, "weights=[0]"])
     publish()
-    (copy,) = (home / "out").rglob(checkpoint.SAFE)
-    weights, expected = checkpoint.read(copy), checkpoint.read(WEIGHTS)
-    assert copy.parent.name == "seed-0" and weights.keys() == expected.keys()
-    assert all(weights[name].equal(value) for name, value in expected.items())
-    assert open_run(copy.parent).weights == copy and checkpoint.SAFE in checksums.entries(copy.parent)
+    (copy,) = (home / "out").rglob(checkpoint.BEST)
+    assert copy.parent.name == "seed-0" and copy.read_bytes() == WEIGHTS.read_bytes()
+    assert RunFolder.open(copy.parent).weights == copy
     assert all(files(home / "out")[path] == time for path, time in before.items() if path.is_file())
 
 
 def test_a_run_that_diverged_before_its_first_evaluation_is_added(home):
     run = home / "runs" / "mine" / "seed-1"
-    sums = checksums.entries(run)
-    del sums[evaluations.NAME]
-    (run / checksums.NAME).write_text(checksums.listing(sums))
     (run / evaluations.NAME).unlink()
     change(run, status="diverged", val=None, test=None, best_step=None, steps=7)
     publish()

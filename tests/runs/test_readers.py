@@ -1,7 +1,6 @@
 """Records and tables from disk: what is no such thing is one line with its name, and stops nothing else."""
 
 import base64
-import dataclasses
 import json
 import os
 import random
@@ -11,15 +10,14 @@ from pathlib import Path
 import pytest
 from support.bench import made, row
 from support.commands import run
-from support.records import RECORD, add
+from support.records import RECORD, add, unseal
 
-from lra.disk import checksums
 from lra.report import artifacts
 from lra.report.__main__ import report
 from lra.runs import bench_record as bench
-from lra.runs import evaluations, folder, record
+from lra.runs import evaluations, folder, record, typed_json
 from lra.runs.open import scan
-from lra.studies import records as study_records
+from lra.studies import records
 from lra.studies.dropin import table
 from lra.studies.transfer import record as transfers
 from lra.studies.transfer.compare import Layer
@@ -41,16 +39,15 @@ def written(kind: str, home: Path) -> tuple[Path, object, str]:
         record.save(RECORD, home)
         return home / kind, record.load, "constant_baseline"
     if kind == "transfer.json":
-        study_records.save(transfers.TransferRecord(**TRANSFER), home / kind)
+        typed_json.save(transfers.TransferRecord(**TRANSFER), home / kind)
         return home / kind, transfers.load, "direct_test"
     if kind == "bench.json":
         return bench.save(made([row("sdpa", 128, 3.0)]), home), bench.load, "seconds"
     if kind == "errors.json":
-        values = {"cur_step": {"4": (0.1, float("nan"))}}
-        study_records.save(table.Errors("a", "", 2, 0, None, values), home / "a" / kind)
-        return home / "a" / kind, partial(study_records.load, table.Errors), "n"
-    checksums.save(home / kind, json.dumps({"about": "", "exact": [1.0, 2], "values": {"mean": {"4": [1.0, 2.0]}}}))
-    return home / kind, partial(study_records.load, table.Cost), "exact"
+        typed_json.save(table.Errors("a", "", 2, 0, None, {"cur_step": {"4": (0.1, float("nan"))}}), home / kind)
+        return home / kind, partial(records.load, table.Errors), "n"
+    typed_json.save(table.Cost("", (1.0, 2.0), {"mean": {"4": (1.0, 2.0)}}), home / kind)
+    return home / kind, partial(records.load, table.Cost), "exact"
 
 
 def with_value(value):
@@ -79,19 +76,12 @@ CHANGES = {
 }
 
 
-def test_a_record_of_an_earlier_version_has_no_diagnostics(tmp_path):
-    made = json.loads(written("record.json", tmp_path)[0].read_text())
-    later = ("train_loss", "val_loss", "output_std", "live_units", "collapsed", "lr", "date", "command", "torch")
-    checksums.save(tmp_path / "record.json", json.dumps({k: v for k, v in made.items() if k not in later}))
-    assert record.load(tmp_path / "record.json") == RECORD and {getattr(RECORD, key) for key in later} == {None}
-
-
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("kind", ["record.json", "transfer.json", "bench.json", "errors.json", "cost.json"])
 def test_what_is_no_record_is_told_in_a_line(tmp_path, kind, change):
     path, load, key = written(kind, tmp_path)
     load(path)
-    (path.parent / checksums.NAME).unlink()
+    unseal(path)
     CHANGES[change](path, key)
     with pytest.raises(ValueError, match=r"delete it") as caught:
         load(path)
@@ -102,9 +92,9 @@ def test_what_is_no_record_is_told_in_a_line(tmp_path, kind, change):
 def test_another_number_in_a_record_is_seen(tmp_path, kind):
     path, load, _ = written(kind, tmp_path)
     text = path.read_text()
-    at = text.rindex("0")
+    at = text.rindex("0", 0, text.index('"sha256"'))
     path.write_text(text[:at] + "1" + text[at + 1 :])
-    with pytest.raises(ValueError, match=r"its sha256 is not the one in SHA256SUMS beside it"):
+    with pytest.raises(ValueError, match=r"its sha256 is not the one in it"):
         load(path)
 
 
@@ -112,7 +102,7 @@ def test_another_number_in_a_record_is_seen(tmp_path, kind):
                                        ("status", "well"), ("seed", -1), ("step_ms", -2.0)])  # fmt: skip
 def test_values_that_no_run_has(tmp_path, key, value):
     path, load, _ = written("record.json", tmp_path)
-    (tmp_path / checksums.NAME).unlink()
+    unseal(path)
     with_value(value)(path, key)
     with pytest.raises(ValueError, match=r"record.json is not a record of a run \("):
         load(path)
@@ -131,12 +121,25 @@ def test_one_bad_record_is_skipped_and_the_others_are_shown(tmp_path, monkeypatc
     assert "| 41.50 | 1 |" in (tmp_path / "report" / "report.md").read_text()
 
 
-def test_a_record_that_is_gone_is_told(tmp_path):
+def test_a_run_that_is_not_finished_is_told(tmp_path):
     add(tmp_path, seed=0)
-    add(tmp_path, seed=1).unlink()
+    path = add(tmp_path, seed=1)
+    path.with_name("config.yaml").write_text("a: 1\n")
+    path.unlink()
     found, told = scan(tmp_path)
     assert [folder.name for folder in found] == ["seed-0"]
-    assert len(told) == 1 and told[0].endswith("seed-1/record.json is missing, SHA256SUMS beside it has it")
+    assert told == [f"{path.parent} has no record.json: the run is not finished"]
+
+
+@pytest.mark.parametrize("form", [None, 1, 3, True, "2"])
+def test_another_form_is_one_line_that_says_what_to_do(tmp_path, form):
+    path, load, _ = written("record.json", tmp_path)
+    tree = {key: value for key, value in json.loads(path.read_text()).items() if key != "form"}
+    path.write_text(json.dumps(tree if form is None else tree | {"form": form}))
+    with pytest.raises(
+        ValueError, match=rf"form {form} instead of 2: .* below 0.2 .*; delete it to run that seed again, or"
+    ):
+        load(path)
 
 
 GOOD = "step,train_loss,val,lr\n3,2.5,10.0,0.001\n6,2.25,12.5,0.0\n"
@@ -168,8 +171,9 @@ def test_what_is_no_table_of_evaluations_is_told_and_not_drawn(tmp_path, rows):
 
 def test_what_a_folder_had_and_has_no_more_is_told(tmp_path):
     assert artifacts.read(tmp_path) == (artifacts.Artifacts({}, {}, {}), [])
-    checksums.save(tmp_path / "metrics.csv", GOOD)
-    checksums.save(tmp_path / "config.yaml", "a: 1\n")
+    (tmp_path / "metrics.csv").write_text(GOOD)
+    (tmp_path / "config.yaml").write_text("a: 1\n")
+    record.save(RECORD, tmp_path)
     assert artifacts.read(tmp_path)[1] == []
     for name in ("metrics.csv", "config.yaml"):
         (tmp_path / name).unlink()
@@ -239,15 +243,3 @@ def test_only_what_mends_itself_is_said_to_go_on(tmp_path):
         raise OSError(28, "No space left on device")
     with pytest.raises(FileNotFoundError), folder.writing(tmp_path):
         (tmp_path / "best.ckpt").read_bytes()
-
-
-def test_a_record_of_before_there_were_sums_is_read(tmp_path):
-    (tmp_path / "record.json").write_text(json.dumps(dataclasses.asdict(RECORD) | {"more": 1}))
-    assert record.load(tmp_path / "record.json") == RECORD
-
-
-def test_a_record_is_read_under_the_names_that_its_fields_had_before(tmp_path):
-    tree = dataclasses.asdict(RECORD)
-    tree["majority"] = tree.pop("constant_baseline")
-    (tmp_path / record.NAME).write_text(json.dumps(tree))
-    assert record.load(tmp_path / record.NAME) == RECORD

@@ -64,13 +64,6 @@ def test_every_field_of_a_record_is_a_column_and_every_configuration_one_line(st
     assert sorted(name for line in lines for name in line["fingerprints"]) == sorted(r.record.fingerprint for r in RUNS)
 
 
-def test_a_table_older_than_a_field_gives_its_default(study):
-    lines = [line.rpartition(",")[0] for line in (study / tables.RUNS).read_text().splitlines()]
-    last = dataclasses.fields(RunRecord)[-1]
-    (study / tables.RUNS).write_text("\n".join(lines) + "\n")
-    assert {getattr(run.record, last.name) for run in tables.read(study).values()} == {last.default}
-
-
 def cell(name, value):
     def change(study):
         head, first, *rest = (study / tables.RUNS).read_text().splitlines()

@@ -16,6 +16,7 @@ from lra.config.compose import compose
 from lra.data.datamodule import Batch
 from lra.ops.pinv import newton
 from lra.runs.open import finished
+from lra.runs.restore import configuration
 from lra.studies.inverses import matrices, measure
 from lra.studies.inverses.__main__ import inverses
 from lra.studies.inverses.options import InversesOptions
@@ -146,13 +147,13 @@ def test_a_run_is_measured_at_its_initial_best_and_last_weights(data_root, tmp_p
         for a, b in zip(made.inner, same.inner, strict=True):
             torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
     words = ["n=1", "steps=[0,1]", "threads=1", f"runs={runs}"]
-    stop, said = entry(inverses, *words, f"run={run.folder}", patch=monkeypatch, capfd=capfd)
+    stop, said = entry(inverses, *words, f"run={run.path}", patch=monkeypatch, capfd=capfd)
     assert stop is None and "weights: initial at step 0, best at step 3, last at step 6" in said
     home = runs / "inverses/paper-smoke/listops/soft/seed-3"
     with open(home / "convergence.csv", newline="") as file:
         assert {row["weights"] for row in csv.DictReader(file)} == {"best"}
-    (run.folder / "last.ckpt").unlink()
-    weights = [name for name, *_ in matrices.checkpoints(run, run.configuration(str(data_root)), None)]
+    (run.path / "last.ckpt").unlink()
+    weights = [name for name, *_ in matrices.checkpoints(run, configuration(run, str(data_root)), None)]
     assert weights == ["initial", "best"]
 
 

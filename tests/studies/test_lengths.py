@@ -3,6 +3,7 @@
 import csv
 import subprocess
 import sys
+from dataclasses import asdict
 
 import pytest
 from support.commands import run as entry
@@ -22,7 +23,7 @@ FEW = ("lengths=[128,256]", "mechanisms=[mean,linear]", "seeds=[0]", "tasks=[tem
 
 def made(task, label="mean", seed=0, test=40.0, **changes):
     values = {"task": task, "label": label, "seed": seed, "test": test, "constant_baseline": 25.0}
-    return record.RunRecord(**record.asdict(RECORD) | values | changes)
+    return record.RunRecord(**asdict(RECORD) | values | changes)
 
 
 def test_every_length_is_a_task_and_no_part_of_the_label(tmp_path):

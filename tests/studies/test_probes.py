@@ -151,7 +151,7 @@ def test_what_is_swapped_in_keeps_as_much_as_the_run(data_root, tmp_path):
     runs = tmp_path / "runs"
     train.__wrapped__(config("cur_abs", f"runs={runs}", "seeds=[0]", "attn.count=5"))
     (run,) = finished(runs / "paper-smoke/listops/cur_abs-count=5", None)
-    kept = lambda name, *words: _asked(run, compose(ProbesOptions, [f"run={run.folder}", *words]), name).attn
+    kept = lambda name, *words: _asked(run, compose(ProbesOptions, [f"run={run.path}", *words]), name).attn
     assert kept("cur_step").get("count") == kept("nystrom").get("landmarks") == 5
     assert kept("cur_step", "kept=9").get("count") == 9
-    assert kept("mean") == compose(TransferOptions, [f"run={run.folder}", "attn=mean"]).attn
+    assert kept("mean") == compose(TransferOptions, [f"run={run.path}", "attn=mean"]).attn

@@ -11,6 +11,7 @@ import pytest
 import torch
 import yaml
 from conftest import config, session_data
+from support.records import unseal
 
 from lra.attention.base import Sizes
 from lra.attention.softmax import Softmax
@@ -30,7 +31,7 @@ from lra.studies.transfer.figures import draw
 from lra.studies.transfer.show import show
 from lra.studies.transfer.tables import curves, points, tables
 from lra.train.__main__ import train
-from lra.train.lit_module import LitClassifier
+from lra.train.lit import LitClassifier
 
 FEW = ("examples=12", "spectrum=3", "trainer.device=cpu")
 
@@ -241,6 +242,7 @@ def copy(runs, tmp_path):
     home.mkdir()
     for name in ("config.yaml", "record.json", "best.ckpt"):
         (home / name).write_bytes((trained(runs) / "seed-0" / name).read_bytes())
+    unseal(home / "record.json")
     return home
 
 

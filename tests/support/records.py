@@ -1,6 +1,7 @@
 """Records of runs as files, and what the report shows of them."""
 
 import dataclasses
+import json
 
 from lra.report import results, summary
 from lra.runs import record
@@ -28,6 +29,14 @@ RECORD = record.RunRecord(
     device="NVIDIA H200",
     status="done",
 )
+
+
+def unseal(path):
+    """Take the sums out of a record, so that it and the files beside it can be changed."""
+    tree = json.loads(path.read_text())
+    path.write_text(json.dumps({key: value for key, value in tree.items() if key not in ("files", "sha256")}))
+
+
 TESTS = (37.1, 38.4, 39.95, 36.6)
 
 

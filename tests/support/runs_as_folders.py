@@ -1,13 +1,10 @@
 """Published runs as the folders that training writes."""
 
-import csv
+import shutil
 from pathlib import Path
 
-import safetensors.torch
-import torch
 import yaml
 
-from lra.disk import checksums
 from lra.runs import checkpoint, config_file, evaluations, record, tables
 
 
@@ -17,17 +14,13 @@ def write(run: tables.Published, folder: Path, weights: Path | None = None) -> P
     Args:
         run: published run.
         folder: folder of the seed.
-        weights: best.safetensors that becomes best.ckpt.
+        weights: best.ckpt that is copied.
     """
     folder.mkdir(parents=True)
-    checksums.save(folder / config_file.NAME, yaml.dump(run.choices))
+    (folder / config_file.NAME).write_text(yaml.dump(run.choices))
     if run.evaluations:
-        with checksums.replaced(folder / evaluations.NAME) as part, open(part, "w", newline="") as file:
-            rows = csv.DictWriter(file, run.evaluations[0])
-            rows.writeheader()
-            rows.writerows(run.evaluations)
+        (folder / evaluations.NAME).write_text(evaluations.text(run.evaluations))
     if weights:
-        with checksums.replaced(folder / checkpoint.BEST) as part:
-            torch.save(safetensors.torch.load_file(weights), part)
+        shutil.copy(weights, folder / checkpoint.BEST)
     record.save(run.record, folder)
     return folder

@@ -1,6 +1,7 @@
 """Sweeps, and records in place of their runs."""
 
 import json
+from dataclasses import asdict
 
 from support.commands import run as entry
 from support.records import RECORD
@@ -24,8 +25,8 @@ def expand(name, *words, runs="unused"):
 
 def finish(run, **changes):
     run.folder.mkdir(parents=True, exist_ok=True)
-    values = record.asdict(RECORD) | {"task": run.task, "label": run.label, "seed": run.seed, "steps": run.steps}
-    (run.folder / record.NAME).write_text(json.dumps(values | changes))
+    values = asdict(RECORD) | {"task": run.task, "label": run.label, "seed": run.seed, "steps": run.steps}
+    (run.folder / record.NAME).write_text(json.dumps({"form": 2} | values | changes))
 
 
 def sweep(monkeypatch, capfd, launch, *words):

@@ -135,7 +135,7 @@ def rate(run):
 def end(run, val, **changes):
     run.folder.mkdir(parents=True, exist_ok=True)
     values = VALUES | {"kind": "train", "seed": run.seed, "steps": run.steps, "val": val, "status": "done"}
-    (run.folder / record.NAME).write_text(json.dumps(values | changes))
+    (run.folder / record.NAME).write_text(json.dumps({"form": 2} | values | changes))
 
 
 def test_rates_first_then_seeds_at_the_best_mechanism_by_mechanism(board, tmp_path):

@@ -6,12 +6,12 @@ from dataclasses import asdict
 import pytest
 import torch
 import torch.nn.functional as F
-from test_train import result, seed_folder, smoke, train_config
+from support.training import result, seed_folder, smoke, train_config
 
 from lra.model.classifier import Head
 from lra.runs import record
+from lra.train import __main__ as training
 from lra.train import diagnostics
-from lra.train import fit as fitting
 
 FIELDS = {"val_loss", "output_std", "live_units", "collapsed"}
 LABELS = torch.arange(4).repeat(250)
@@ -126,7 +126,7 @@ def test_a_run_that_ends_after_its_last_evaluation_has_the_same_diagnostics(data
     words = ["optim.steps=6", "optim.eval_every=3", "optim.lr=0.01"]
     train_config(smoke(tmp_path / "whole", *words, attn="sdpa"))
     with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="power cut"):
-        patch.setattr(fitting, "test", lambda *_: (_ for _ in ()).throw(RuntimeError("power cut")))
+        patch.setattr(training, "test", lambda *_: (_ for _ in ()).throw(RuntimeError("power cut")))
         train_config(smoke(tmp_path / "cut", *words, attn="sdpa"))
     train_config(smoke(tmp_path / "cut", *words, attn="sdpa"))
     cut, whole = (result(seed_folder(tmp_path / name, "sdpa")) for name in ("cut", "whole"))

@@ -13,7 +13,7 @@ from functools import partial
 
 import pytest
 import torch
-from test_train import result, seed_folder, smoke, train_config
+from support.training import result, seed_folder, smoke, train_config
 
 from lra.config import CONF
 from lra.disk.lock import holder
@@ -21,8 +21,8 @@ from lra.model.norm import norm
 from lra.ops import metrics
 from lra.runs import record
 from lra.train import distributed, trainer
-from lra.train.callbacks import Checkpoints
-from lra.train.lit_module import LitClassifier
+from lra.train.lit import LitClassifier
+from lra.train.trainer import Checkpoints
 
 CURVE = ["model.dropout=0", "optim.steps=8", "optim.eval_every=1", "trainer.device=cpu"]
 TWO = ["trainer=ddp_multinode"]

@@ -4,7 +4,7 @@ import pytest
 
 from lra.config.compose import compose
 from lra.config.experiment import Experiment
-from lra.train import data_check
+from lra.train.plan import check_data
 
 
 @pytest.mark.parametrize(
@@ -19,7 +19,7 @@ def test_a_label_that_is_no_class_is_refused(label, message):
     config = compose(Experiment, ["task=recall", "attn=mean", "budget=smoke"])
     data = config.task_data()
     data.setup()
-    data_check.check(config, data)
+    check_data(config, data)
     data.splits["train"].labels[3] = label
     with pytest.raises(ValueError, match=message):
-        data_check.check(config, data)
+        check_data(config, data)

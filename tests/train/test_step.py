@@ -8,7 +8,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from lra.config.experiment import ON_A_GPU
 from lra.data.datamodule import Batch
-from lra.train.lit_module import LitClassifier, seed_device
+from lra.train.lit import LitClassifier, seed_device
 from lra.train.optim import adamw
 
 FEW = ("cur_abs", "sdpa", "nystrom", "luna", "performer")

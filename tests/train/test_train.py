@@ -4,39 +4,19 @@ import os
 import resource
 import signal
 import subprocess
-import sys
 import time
-from dataclasses import asdict
 from types import SimpleNamespace
 
 import pytest
 import torch
 from conftest import config
 from omegaconf import OmegaConf
+from support.training import LONGER, result, seed_folder, smoke, start, train_config
 
-from lra.config import CONF
 from lra.disk.lock import hold
 from lra.runs import record
-from lra.train.__main__ import train
-from lra.train.callbacks import Checkpoints, Stopwatch
-from lra.train.lit_module import LitClassifier
-
-MEASURED = {"step_ms", "peak_bytes", "date", "command"}  # differ between runs of one result
-
-train_config = train.__wrapped__  # the function of a configuration under the entry point
-
-
-def seed_folder(runs, label="cur_random", seed=0):
-    return runs / "paper-smoke" / "listops" / label / f"seed-{seed}"
-
-
-def result(folder):
-    values = asdict(record.load(folder / "record.json"))
-    return {key: value for key, value in values.items() if key not in MEASURED}
-
-
-def smoke(runs, *overrides, attn="cur_random"):
-    return config(attn, f"runs={runs}", "seeds=[0]", "data.pad=batch", *overrides)
+from lra.train.lit import LitClassifier
+from lra.train.trainer import Checkpoints, Stopwatch
 
 
 def test_run_resumed_after_a_crash_equals_an_uninterrupted_one(data_root, tmp_path, monkeypatch):
@@ -103,7 +83,7 @@ def test_the_weights_of_the_first_best_dev_score_are_those_that_are_tested(data_
 
 def test_the_time_of_a_step_leaves_evaluations_out(monkeypatch):
     clock = iter((10.0, 10.5, 20.0, 22.0, 30.0))  # begun, 5 steps in 0.5 s, an evaluation, 10 steps in 2 s, another
-    monkeypatch.setattr("lra.train.callbacks.time.perf_counter", lambda: next(clock))
+    monkeypatch.setattr("lra.train.trainer.time.perf_counter", lambda: next(clock))
     watch, trainer = Stopwatch(), SimpleNamespace(global_step=0)
     watch.on_train_start(trainer, None)
     for step in (5, 15):
@@ -204,19 +184,6 @@ def test_seed_that_another_process_runs_is_skipped(data_root, tmp_path, capfd):
         train_config(smoke(tmp_path))
     assert f"seed 0: skipped, process {os.getpid()} on " in capfd.readouterr().err
     assert not (folder / "record.json").exists()
-
-
-LONGER = ("trainer.threads=1", "optim.steps=60", "optim.eval_every=5")
-
-
-def start(runs, *words):
-    command = [sys.executable, "-m", "lra.train", "task=listops", "attn=cur_abs", "budget=smoke", "seeds=[0]"]
-    return subprocess.Popen(
-        [*command, *LONGER, f"runs={runs}", *words],
-        cwd=CONF.parent,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
 
 
 @pytest.mark.first

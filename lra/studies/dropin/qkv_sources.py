@@ -8,15 +8,16 @@ from torch import Tensor
 
 from ...attention.sdpa import SDPA
 from ...attention.softmax import Softmax
-from ...runs.open import Run, finished
-from ...train.restore import best
+from ...runs.folder import RunFolder
+from ...runs.open import finished
+from ...runs.restore import best, check_data, configuration
 from ..calls import calls, mechanisms
 from ..examples import labelled
 from ..qkv import Layer, QKVSource, generated
 from .options import DropinOptions
 
 
-def trained(run: Run, options: DropinOptions) -> QKVSource:
+def trained(run: RunFolder, options: DropinOptions) -> QKVSource:
     """Record dev examples with more tokens than the largest count in the run's best model.
 
     Args:
@@ -26,17 +27,17 @@ def trained(run: Run, options: DropinOptions) -> QKVSource:
     Raises:
         ValueError: the mechanism is not exact softmax attention, or there are too few such examples.
     """
-    experiment, r = run.configuration(options.data.root), run.record
+    experiment, r = configuration(run, options.data.root), run.record
     data = experiment.task_data()
     data.setup()
-    run.check_data(data.source.provenance)
+    check_data(run, data.source.provenance)
     model = best(run, experiment)
     if not all(type(m) in (SDPA, Softmax) for m in mechanisms(model).values()):
-        raise ValueError(f"run={run.folder} has attn={r.label}; name a run of sdpa or softmax")
+        raise ValueError(f"run={run.path} has attn={r.label}; name a run of sdpa or softmax")
     long = (data.row_lengths["val"] > max(options.counts)).nonzero()[:, 0].numpy()
     if len(long) < options.n:
         most = max(options.counts)
-        raise ValueError(f"n={options.n}: {run.folder} has {len(long)} dev examples of more than {most} tokens")
+        raise ValueError(f"n={options.n}: {run.path} has {len(long)} dev examples of more than {most} tokens")
     chosen = np.random.default_rng(options.seed).choice(long, options.n, replace=False)
     examples = []
     for index in chosen:
@@ -44,8 +45,8 @@ def trained(run: Run, options: DropinOptions) -> QKVSource:
             recorded = calls(model, data.gather("val", np.array([index])))
         examples.append([without_padding(**call.arguments) for (call, *_) in recorded.values()])
     lengths = [layers[0][0].shape[2] for layers in examples]
-    about = f"{r.task} {r.label} {run.folder.name}, test {r.test:.1f}, {min(lengths)} to {max(lengths)} tokens"
-    return QKVSource(f"{r.study}-{r.label}-{run.folder.name}", about, examples)
+    about = f"{r.task} {r.label} {run.path.name}, test {r.test:.1f}, {min(lengths)} to {max(lengths)} tokens"
+    return QKVSource(f"{r.study}-{r.label}-{run.path.name}", about, examples)
 
 
 def without_padding(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, bias=None) -> Layer:

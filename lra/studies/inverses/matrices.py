@@ -20,8 +20,8 @@ from ...data.datamodule import Batch
 from ...maps.maps import matrix
 from ...ops.pinv import newton
 from ...runs import checkpoint
-from ...runs.open import Run
-from ...train.restore import trained
+from ...runs.folder import RunFolder
+from ...runs.restore import check_data, configuration, trained
 from ..calls import calls, mechanisms
 from ..examples import batches
 from ..qkv import generated
@@ -80,19 +80,19 @@ def random_tokens(options: InversesOptions) -> Iterator[InvertedLayer]:
                 yield layer(attention.eval(), examples, place=f"{kind} tokens", label=label, weights="random", at=m)
 
 
-def of_run(run: Run, options: InversesOptions) -> Iterator[InvertedLayer]:
+def of_run(run: RunFolder, options: InversesOptions) -> Iterator[InvertedLayer]:
     """Yield the matrices of every layer of a run on test examples, before, within and after its training.
 
     Raises:
         ValueError: the mechanism inverts nothing, or weights or data are missing, damaged or of another model.
     """
-    experiment, r = run.configuration(options.data.root), run.record
+    experiment, r = configuration(run, options.data.root), run.record
     if not any(hasattr(attention, "pinv") for attention in mechanisms(experiment.sketch).values()):
         raise ValueError(
-            f"run={run.folder} has attn={r.label}, which inverts no matrix; name one of soft, nystrom, cur_*"
+            f"run={run.path} has attn={r.label}, which inverts no matrix; name one of soft, nystrom, cur_*"
         )
     best, data = trained(run, experiment)
-    run.check_data(data.source.provenance)
+    check_data(run, data.source.provenance)
     some = [real(batch) for batch in batches(data, options.n, 1, "cpu")]
     for weights, at, model in checkpoints(run, experiment, best):
         recorded: dict[str, list[dict]] = {}
@@ -106,7 +106,7 @@ def of_run(run: Run, options: InversesOptions) -> Iterator[InvertedLayer]:
                 yield layer(attention, arguments, place=f"layer {place}", label=r.label, weights=weights, at=at)
 
 
-def checkpoints(run: Run, experiment: Experiment, best: nn.Module) -> Iterator[tuple[str, int, nn.Module]]:
+def checkpoints(run: RunFolder, experiment: Experiment, best: nn.Module) -> Iterator[tuple[str, int, nn.Module]]:
     """Yield name, step and model of every set of weights that a run has.
 
     The initial ones are drawn from the seed again, unless pretraining came before. ``last`` is left out if it is not
@@ -116,7 +116,7 @@ def checkpoints(run: Run, experiment: Experiment, best: nn.Module) -> Iterator[t
         torch.manual_seed(run.record.seed)
         yield "initial", 0, experiment.classifier().eval()
     yield "best", run.record.best_step, best
-    state = checkpoint.state(run.folder)
+    state = checkpoint.state(run.path / checkpoint.LAST)
     if state and state["global_step"] != run.record.best_step:
         last = experiment.classifier()
         last.load_state_dict({key.removeprefix("model."): value for key, value in state["state_dict"].items()})

@@ -13,9 +13,10 @@ from ...config.sections import BatchSize, Device, Root, Some, Threads, Trust
 from ...console import log
 from ...disk import atomic
 from ...options import Positive, Whole
-from ...runs.open import Run, finished
+from ...runs.folder import RunFolder
+from ...runs.open import finished
 from ...runs.record import git_commit
-from ...train.restore import trained
+from ...runs.restore import check_data, configuration, trained
 from .. import records
 from ..examples import batches
 from ..graft import TransferOptions, experiments, graft
@@ -66,7 +67,7 @@ def probe(options: ProbesOptions) -> None:
         print(f"written: {', '.join(map(str, made))}")
 
 
-def probed(run: Run, options: ProbesOptions, device: str) -> Probes:
+def probed(run: RunFolder, options: ProbesOptions, device: str) -> Probes:
     """Measure one seed, unless it is there already."""
     r = run.record
     home = record.folder(options.runs, r.study, r.task, r.label, r.seed)
@@ -77,9 +78,9 @@ def probed(run: Run, options: ProbesOptions, device: str) -> Probes:
         if same and (not options.derived or (before.derived, before.rows) == (options.derived, options.rows)):
             log(f"{title}: {told(before)}, done before")
             return before
-    experiment = run.configuration(options.data.root)
+    experiment = configuration(run, options.data.root)
     model, data = trained(run, experiment)
-    run.check_data(data.source.provenance)
+    check_data(run, data.source.provenance)
     model, reaches = model.to(device), measure.reaches(experiment.task.length)
     some = batches(data, options.examples, options.batch, device)
     few = batches(data, options.derived, options.batch, device) if options.derived else []
@@ -111,11 +112,11 @@ def told(made: Probes) -> str:
     return f"test {made.score:.2f} on {made.examples}; within {made.reaches}: {scores}"
 
 
-def swapped(run: Run, options: ProbesOptions, device: str) -> None:
+def swapped(run: RunFolder, options: ProbesOptions, device: str) -> None:
     """Score one seed with its own mechanism and each one of ``swaps`` in its place, and save the line of the matrix."""
     r = run.record
-    model, data = trained(run, run.configuration(options.data.root))
-    run.check_data(data.source.provenance)
+    model, data = trained(run, configuration(run, options.data.root))
+    check_data(run, data.source.provenance)
     some = batches(data, options.examples, options.batch, device)
     line = {"own": measure.score(model.to(device), some, r.metric)}
     for name in options.swaps:
@@ -134,10 +135,10 @@ def swapped(run: Run, options: ProbesOptions, device: str) -> None:
     )
 
 
-def _asked(run: Run, options: ProbesOptions, name: str) -> TransferOptions:
+def _asked(run: RunFolder, options: ProbesOptions, name: str) -> TransferOptions:
     """The transfer of a run to a mechanism, with ``kept`` or as many kept rows as the run has."""
-    words = [f"run={run.folder}", f"attn={name}", f"data.root={options.data.root}"]
-    asked, own = compose(TransferOptions, words), run.configuration(options.data.root).attn
+    words = [f"run={run.path}", f"attn={name}", f"data.root={options.data.root}"]
+    asked, own = compose(TransferOptions, words), configuration(run, options.data.root).attn
     number = options.kept or next((own.options[key] for key in KEPT if key in own.options), None)
     keys = [key for key in KEPT if key in asked.attn.options]
     return compose(TransferOptions, [*words, f"attn.{keys[0]}={number}"]) if keys and number else asked

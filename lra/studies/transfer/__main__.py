@@ -9,11 +9,12 @@ from ...config.entry import main
 from ...config.label import flatten
 from ...console import log
 from ...model.classifier import Classifier
-from ...runs import identity, record
-from ...runs.folder import claim, writing
-from ...runs.open import Run, finished
+from ...runs import record
+from ...runs.folder import RunFolder, writing
+from ...runs.open import finished
+from ...runs.restore import check_data
 from ...train import plan as plans
-from ...train.fit import fit
+from ...train.__main__ import fit
 from ...train.trainer import evaluate
 from ..examples import gathered, spread
 from ..graft import TransferOptions, experiments, graft
@@ -37,30 +38,28 @@ def transfer(options: TransferOptions) -> None:
         exchange(run, options)
 
 
-def exchange(run: Run, options: TransferOptions) -> None:
+def exchange(run: RunFolder, options: TransferOptions) -> None:
     """Measure one seed in the other mechanism, unless its result exists."""
     source, target = experiments(run, options)
     plan = plans.resolve(target)
     if plan.processes.count > 1:
         raise ValueError(f"trainer.devices must be 1 here, not {plan.processes.count}: a transfer is one process")
     plan.data.setup()
-    run.check_data(plan.data.source.provenance)
+    check_data(run, plan.data.source.provenance)
     choices = plan.experiment.choices(plan.data.source.provenance)
     exact, grafted = graft(run, source, target)
     weights = hashlib.sha256(run.weights.read_bytes()).hexdigest()[:16]
     choices |= {"weights": weights, "steps": options.steps, "examples": options.examples, "spectrum": options.spectrum}
     r = run.record
     place = target.label + (f"-tuned={options.steps}" if options.steps else "")
-    folder = options.runs / "transfer" / target.study / r.task / r.label / place / run.folder.name
+    folder = options.runs / "transfer" / target.study / r.task / r.label / place / run.path.name
     title = f"{r.task} {r.label} -> {place} seed {r.seed}"
-    with claim(folder, title, choices) as claimed:
-        if claimed is None:
+    with RunFolder.claim(folder, title, choices, r.seed) as tuning:
+        if tuning is None:
             return
-        fingerprints = identity.fingerprints(claimed | {"seed": r.seed})
         if (folder / FILE).exists():
-            log(f"{title}: {describe(load(folder / FILE, fingerprints))}, done before")
+            log(f"{title}: {describe(load(folder / FILE, tuning.fingerprint))}, done before")
             return
-        tuning = plans.SeedPlan(seed=r.seed, folder=folder, title=title, fingerprints=fingerprints)
         with writing(folder):
             measured = measure(run, plan, tuning, (exact, grafted), options)
             save(measured, folder / FILE)
@@ -68,14 +67,14 @@ def exchange(run: Run, options: TransferOptions) -> None:
 
 
 def measure(
-    run: Run, plan: plans.Plan, tuning: plans.SeedPlan, models: tuple[Classifier, Classifier], options: TransferOptions
+    run: RunFolder, plan: plans.Plan, tuning: RunFolder, models: tuple[Classifier, Classifier], options: TransferOptions
 ) -> TransferRecord:
     """Score the other mechanism, compare it with the exact one layer by layer, and fine-tune it if configured.
 
     Args:
         run: the finished run.
         plan: plan of its configuration with the other mechanism.
-        tuning: the seed of the fine-tuning.
+        tuning: folder of the fine-tuning.
         models: exact and grafted.
         options: options of the transfer.
     """

@@ -8,7 +8,6 @@ from pydantic import NonNegativeInt
 
 from ...ops.metrics import Metric
 from ...runs import typed_json
-from ...runs.record import Baseline
 from ...runs.typed_json import FolderName, Percent
 from .. import records
 from .compare import Layer
@@ -41,7 +40,7 @@ class TransferRecord:
     git: str | None
     attn: dict[str, Any]
     metric: Metric
-    constant_baseline: Baseline
+    constant_baseline: Percent
     n_val: NonNegativeInt
     n_test: NonNegativeInt
     exact_val: Percent
@@ -67,18 +66,18 @@ class TransferRecord:
         return sum(getattr(layer, name) for layer in self.layers) / len(self.layers)
 
 
-def load(path: Path, fingerprints: tuple[str, ...] | None = None) -> TransferRecord:
+def load(path: Path, fingerprint: str | None = None) -> TransferRecord:
     """Read a record.
 
     Args:
         path: path of the file.
-        fingerprints: fingerprints of which the record must have one, if any are given.
+        fingerprint: fingerprint that the record must have, if one is given.
 
     Raises:
         ValueError: the file is not the record of a transfer, or it is that of another one.
     """
     transfer = records.load(TransferRecord, path, "a transfer", lambda record: record.layers != [])
-    if fingerprints is not None and transfer.fingerprint not in fingerprints:
+    if fingerprint is not None and transfer.fingerprint != fingerprint:
         raise ValueError(f"{path} is the record of another transfer; delete it to make it again")
     return transfer
 

@@ -9,7 +9,6 @@ from typing import Any
 
 from ...report.summary import joined, number
 from ...report.table import Table, frame, stem
-from ...runs.canonical import canonical
 from .record import TransferRecord
 
 HEAD = ("mechanism", "kept", "tuned", "exact", "test", "change", "n", "mean |O - O'|", "relative", "stacked")
@@ -99,12 +98,6 @@ class TransferPoint:
         )
 
 
-def _options(r: TransferRecord) -> dict[str, Any]:
-    """The mechanism's options in canonical form, which does not depend on the version of the suite."""
-    flat = canonical({f"attn.{key}": value for key, value in r.attn.items()})
-    return {key.removeprefix("attn."): value for key, value in flat.items()}
-
-
 def natural(text: str) -> list:
     """Sort key of a text by which count=8 comes before count=16."""
     return [(int(part), "") if part.isdigit() else (0, part) for part in re.split(r"(\d+)", text)]
@@ -131,7 +124,7 @@ def points(records: list[TransferRecord]) -> dict[tuple[str, str, str], list[Tra
         group: sorted(
             (
                 TransferPoint(
-                    group[1], group[2], label, _options(seeds[min(seeds)]) | {"tuned": tuned}, list(seeds.values())
+                    group[1], group[2], label, seeds[min(seeds)].attn | {"tuned": tuned}, list(seeds.values())
                 )
                 for (tuned, label), seeds in same.items()
             ),

@@ -1,4 +1,4 @@
-"""The LightningModules: optimiser, schedule and random numbers of a step; loss and evaluation of a classifier."""
+"""The LightningModules: optimiser, schedule and random numbers of a step; loss and evaluation of both phases."""
 
 from abc import abstractmethod
 from itertools import repeat
@@ -9,7 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ..config.experiment import Experiment
 from ..data.datamodule import Batch
+from ..model.pretrainer import Pretrainer, draw_holes
 from ..ops import metrics
 from . import distributed
 from . import optim as optimisers
@@ -140,3 +142,72 @@ class LitClassifier(LitModule):
         validation_step,
         on_validation_epoch_end,
     )
+
+
+def lit_classifier(experiment: Experiment, model: nn.Module, *, seed: int) -> LitClassifier:
+    """Make a classifier with the metric, the loss, the optimiser and the schedule of an experiment."""
+    return LitClassifier(
+        model,
+        metric=experiment.task.metric,
+        loss=experiment.task.loss,
+        seed=seed,
+        optim=dict(experiment.optim),
+        cycle_momentum=experiment.protocol.cycle_momentum,
+    )
+
+
+def lit_pretrainer(experiment: Experiment, model: Pretrainer, seed: int) -> "LitPretrainer":
+    return LitPretrainer(
+        model,
+        ratio=experiment.pretrain.ratio,
+        length=experiment.task.length,
+        seed=seed,
+        optim=dict(experiment.optim),
+        cycle_momentum=experiment.protocol.cycle_momentum,
+    )
+
+
+class LitPretrainer(LitModule):
+    """The loss of a ``Pretrainer``; ``score`` is the negative mean of it over the positions of dev that count.
+
+    The holes of a training step are functions of (seed, step), those of dev of (seed, example), whatever the batch.
+
+    Args:
+        model: model to train.
+        ratio: share of masked positions; None without any.
+        length: length of the longest row.
+        shared: seed, optim and cycle_momentum, see ``LitModule``.
+    """
+
+    def __init__(self, model: Pretrainer, *, ratio: float | None, length: int, **shared):
+        super().__init__(model, **shared)
+        self.ratio, self.length = ratio, length
+
+    def batch_loss(self, batch: Batch) -> Tensor:
+        holes = draw_holes(self.ratio, batch.inputs, batch.mask) if self.ratio else None
+        total, count = self.model.error(batch.inputs, batch.mask, holes)
+        # Gradients are averaged over the processes, whose shares have different numbers of positions that count.
+        positions = distributed.total(torch.tensor(count, device=total.device))
+        return total * distributed.count() / positions.clamp(min=1)
+
+    def on_validation_epoch_start(self) -> None:
+        self._sums = np.zeros(2)
+
+    def validation_step(self, batch: Batch, batch_idx: int) -> None:
+        total, count = self.model.error(batch.inputs, batch.mask, self._dev_holes(batch, batch_idx))
+        self._sums += (float(total), count)
+
+    def _dev_holes(self, batch: Batch, batch_idx: int) -> Tensor | None:
+        if not self.ratio:
+            return None
+        rows, towers, width = batch.inputs.shape[:3]
+        trainer = self.trainer
+        first = (batch_idx * trainer.world_size + self.global_rank) * trainer.datamodule.eval_batch
+        generators = (np.random.default_rng((self.seed, first + row)) for row in range(rows))
+        drawn = np.stack([g.random((towers, self.length), np.float32)[:, :width] for g in generators]) < self.ratio
+        holes = torch.from_numpy(drawn).to(batch.inputs.device)
+        return holes if batch.mask is None else holes & batch.mask
+
+    def on_validation_epoch_end(self) -> None:
+        total, count = np.sum(distributed.gather(self._sums), 0)
+        self.score = -float(total / max(count, 1))

@@ -18,8 +18,8 @@ def aliases(experiments: Mapping[str, Experiment]) -> dict[str, str]:
     the same name and shape have the same weights.
 
     Args:
-        experiments: by label, of one task and with the same sizes of model. Those that
-            cannot run here are left out.
+        experiments: experiments of one task by label, with the same sizes of model; those that cannot run here are
+            left out.
 
     Returns:
         The first label with the same outputs, for each label that is not itself the first.

@@ -2,7 +2,7 @@
 
 from conftest import config
 
-from lra.train.aliases import aliases
+from lra.sweep.aliases import aliases
 
 WORDS = ("task=adding", "budget=quick", "task.length=64", "model.pool=class", "model.dropout=0")
 

@@ -1,0 +1,112 @@
+"""The experiment, the model and the data of a run, from its folder."""
+
+from typing import Any
+
+import yaml
+
+from ..config import CONF
+from ..config.experiment import Experiment
+from ..config.label import flatten
+from ..data.datamodule import TaskData
+from ..model.classifier import Classifier
+from . import checkpoint, identity
+from .config_file import NAME
+from .folder import RunFolder
+
+OF_MACHINE = {"device": "auto", "devices": 1, "force_bf16": False, "compile": False, "threads": None}
+
+
+def configuration(run: RunFolder, root: str) -> Experiment:
+    """Restore the experiment from which ``lra.train`` built the model and the data, for padded rows.
+
+    Args:
+        run: the run.
+        root: folder of the data, which ``config.yaml`` does not hold.
+
+    Returns:
+        The experiment with this seed alone. ``task.display`` is None if no task of conf has the source; options that
+        ``config.yaml`` does not hold, such as the device, are those of conf.
+
+    Raises:
+        ValueError: the choices are not those of a run.
+    """
+    try:
+        study, _, label = run.path.absolute().parts[-4:-1]
+        tree = unflatten({key: value for key, value in run.choices.items() if not key.startswith("provenance.")})
+        task, display = _task(tree["source"]["_target_"]) or (tree["task"]["name"], None)
+        tree["task"]["display"] = display
+        tree["data"] |= {"root": root, "eval_batch": tree["optim"]["batch"]}
+        if tree["data"]["pad"] in ("none", "compact"):
+            tree["data"]["pad"] = "batch"
+        tree["trainer"] |= OF_MACHINE
+        arguments = {key: value for key, value in tree["source"].items() if key[0] != "_" and value is not None}
+        tree["data_overrides"] = [f"task={task}", *(f"source.{key}={value}" for key, value in arguments.items())]
+        names = (run.record.label, run.record.study, run.record.budget) if run.record else (label, study, "unknown")
+        tree |= dict(zip(("label", "study", "budget"), names, strict=True)) | {
+            "runs": str(run.path),
+            "seeds": [run.seed],
+        }
+        return Experiment.parse(tree)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise ValueError(
+            f"{run.path / NAME} is not the configuration of a run ({type(error).__name__}: {error})"
+        ) from None
+
+
+def check_data(run: RunFolder, provenance: dict) -> None:
+    """Raise ValueError if the provenance is not that of the data on which a run was trained."""
+    own = {key: value for key, value in run.choices.items() if key.startswith("provenance.")}
+    if difference := identity.difference(own, flatten({"provenance": provenance})):
+        raise ValueError(f"{run.path} was trained on other data ({difference})")
+
+
+def best(run: RunFolder, experiment: Experiment) -> Classifier:
+    """Make the model with the weights of the best dev score, in eval mode on the CPU.
+
+    Args:
+        run: run with the weights.
+        experiment: experiment of the model, see ``configuration``.
+
+    Raises:
+        ValueError: the weights are missing, damaged or of another model.
+    """
+    model = experiment.classifier()
+    checkpoint.load_weights(model, run.weights)
+    return model.eval()
+
+
+def trained(run: RunFolder, experiment: Experiment) -> tuple[Classifier, TaskData]:
+    """Make the best model of a run and its data.
+
+    Raises:
+        ValueError: the mechanism cannot run here, or weights or data are missing, damaged or of another model.
+    """
+    if reason := experiment.unavailable:
+        raise ValueError(reason)
+    if not run.weights.exists():
+        reason = "it has not reached its first evaluation, or was copied without it"
+        raise ValueError(f"{run.path} has no {run.weights.name}: {reason}")
+    data = experiment.task_data()
+    data.setup()
+    return best(run, experiment), data
+
+
+def unflatten(flat: dict[str, Any]) -> dict[str, Any]:
+    """Build a tree from dotted keys: {"a.b": 1} -> {"a": {"b": 1}}."""
+    tree: dict[str, Any] = {}
+    for key, value in flat.items():
+        *path, name = key.split(".")
+        node = tree
+        for part in path:
+            node = node.setdefault(part, {})
+        node[name] = value
+    return tree
+
+
+def _task(target: str) -> tuple[str, str] | None:
+    """The first task of conf whose source is of this class, and its ``display``."""
+    for path in sorted((CONF / "task").glob("*.yaml")):
+        tree = yaml.safe_load(path.read_text(encoding="utf-8"))
+        if tree.get("source", {}).get("_target_") == target:
+            return path.stem, tree["task"]["display"]
+    return None

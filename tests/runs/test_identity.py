@@ -1,0 +1,62 @@
+"""Fingerprints: every choice decides, and a folder belongs to the choices of its record."""
+
+from dataclasses import replace
+
+import pytest
+import yaml
+from conftest import config
+from support.records import RECORD
+
+from lra.config.compose import compose
+from lra.config.experiment import Experiment
+from lra.runs import identity, record
+from lra.runs.folder import RunFolder, settle
+from lra.runs.restore import check_data, configuration
+
+
+@pytest.mark.parametrize("attn", ["cur_abs", "mega", "psf"])
+def test_every_other_value_is_another_run(attn):
+    made = config(attn).choices({"name": "listops"})
+    changed = [made | {key: "another"} for key in made] + [{k: v for k, v in made.items() if k != key} for key in made]
+    prints = {identity.fingerprint(choices) for choices in [made, *changed]}
+    assert len(prints) == 2 * len(made) + 1 > 80
+    assert all(identity.difference(made, choices) for choices in changed) and not identity.difference(made, dict(made))
+
+
+def test_values_of_two_types_are_two_runs():
+    assert len({identity.fingerprint({"optim.x": value}) for value in (0, 0.0, False, None, "0")}) == 5
+
+
+@pytest.fixture
+def finished(tmp_path):
+    """The folder of a finished run and its choices."""
+    home = tmp_path / "cur_abs" / "seed-0"
+    home.mkdir(parents=True)
+    made = compose(Experiment, ["task=listops", "attn=cur_abs", "data.pad=none"])
+    choices = made.choices(made.task_data().source.provenance)
+    (home / "config.yaml").write_text(yaml.safe_dump(choices))
+    record.save(replace(RECORD, fingerprint=identity.fingerprint(choices | {"seed": 0})), home)
+    return home, choices
+
+
+def test_a_run_is_opened_built_and_not_run_again(finished):
+    home, choices = finished
+    run = RunFolder.open(home)
+    restored = configuration(run, "data")
+    assert restored.attn.get("pinv").path == "lra.ops.pinv.cubic" and restored.task.display == "expression"
+    assert sum(p.numel() for p in restored.sketch.parameters()) == 209802
+    check_data(run, {key.partition(".")[2]: value for key, value in choices.items() if key.startswith("provenance.")})
+    assert run.choices == choices and run.done() == run.record
+    settle(home, choices)
+    with pytest.raises(ValueError, match=r"another configuration \(attn.count: 64 -> 8\); start a new study"):
+        settle(home, choices | {"attn.count": 8})
+
+
+def test_a_configuration_that_was_changed_is_not_that_of_its_record(finished):
+    home, choices = finished
+    (home / "config.yaml").write_text(yaml.safe_dump(choices | {"attn.count": 65}))
+    with pytest.raises(ValueError, match=r"config.yaml is not .* \(its sha256 is not the one in the record"):
+        RunFolder.open(home)
+    record.save(record.load(home / record.NAME), home)
+    with pytest.raises(ValueError, match=r"config.yaml and record.json are not of one run"):
+        RunFolder.open(home)
