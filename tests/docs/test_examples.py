@@ -25,10 +25,12 @@ LISTS = ("tests/docs/test_docs_words.py", "tests/runs/test_published.py", "tests
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def copy(request, tmp_path_factory):
-    """A copy of this repository with the examples of a page."""
-    folder = tmp_path_factory.mktemp("copy")
+    """A copy of this repository with the examples of a page, made once."""
+    folder = tmp_path_factory.getbasetemp() / request.param.replace("/", "-")
+    if folder.exists():
+        return folder
     tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     for name in tracked.splitlines():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
