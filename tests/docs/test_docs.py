@@ -3,6 +3,7 @@
 import ast
 import importlib
 import re
+import sys
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -26,6 +27,7 @@ def own(work, monkeypatch):
         module = importlib.import_module(package)
         monkeypatch.setattr(module, "__path__", [*module.__path__, str(work / package.replace(".", "/"))])
     monkeypatch.syspath_prepend(str(work))
+    monkeypatch.delitem(sys.modules, "mine", raising=False)  # the README's
     monkeypatch.setattr(contestants, "further", lambda: [work / "conf"])  # --config-dir
 
 
