@@ -9,7 +9,7 @@ from .admission import admission_table
 from .agreement import agreement_table
 from .standings import standing_table, standings
 from .summary import Row
-from .table import Chapter, stem
+from .table import Chapter, Table, stem
 
 ABOUT = "Small tasks that need mixing of tokens, each mechanism at its own best rate."
 RATES = "-rates"  # of the name of the study of a search
@@ -25,10 +25,20 @@ def chapters(studies: dict[str, list[Row]], measured: Sequence[BenchRecord], fol
     """
     made = []
     for name in (name.removesuffix(RATES) for name in studies if name.endswith(RATES)):
-        rows, pictures = studies.get(name, []), []
-        tables = [admission_table(name, rows, studies[f"{name}{RATES}"])]
+        rows, pictures = studies.get(name, []), ()
         if rows:
-            tables += filter(None, (standing_table(name, rows), agreement_table(name, rows)))
-            pictures = [board_picture.save(standings(rows), rows, measured, folder / stem(name))]
-        made.append(Chapter(f"Board {name}", ABOUT, tables, tuple(pictures)))
+            pictures = (board_picture.save(standings(rows), rows, measured, folder / stem(name)),)
+        made.append(Chapter(f"Board {name}", ABOUT, tables(name, studies), pictures))
     return made
+
+
+def tables(name: str, studies: dict[str, list[Row]]) -> list[Table]:
+    """Make the tables of a board: its tasks and, if seeds at the chosen rates are there, its mechanisms.
+
+    Args:
+        name: name of the board.
+        studies: the rows of each study.
+    """
+    rows = studies.get(name, [])
+    made = [admission_table(name, rows, studies[f"{name}{RATES}"])]
+    return made + list(filter(None, (standing_table(name, rows), agreement_table(name, rows)))) if rows else made

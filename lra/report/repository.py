@@ -7,9 +7,10 @@ from ..config import CONF
 from ..disk.atomic import write
 from ..runs import open as runs_on_disk
 from ..runs.tables import HOME, About, about
-from . import figures, plots, results
+from . import board, figures, plots, results
 from .export import LEGEND, overall
 from .palette import Palette
+from .rates import rates
 from .summary import Row, collect
 
 BEGIN, END = "<!-- results: python -m lra.report published=true -->", "<!-- end of results -->"
@@ -53,7 +54,8 @@ def pages(root: Path = CONF.parent, home: Path = HOME) -> dict[Path, str]:
         raise ValueError(f"README.md must have the lines {BEGIN} and {END}, between which the table goes")
     abouts = {name: about(home / name) for name in studies}
     table = "\n\n".join(_short(name, rows, tasks) for name, rows in studies.items() if (tasks := abouts[name].readme))
-    texts = [INTRO, *(_long(name, rows, abouts[name]) for name, rows in studies.items()), LEGEND]
+    long = lambda name: _searched if name.endswith(board.RATES) else _long
+    texts = [INTRO, *(long(name)(name, studies, abouts[name]) for name in studies), LEGEND]
     return {
         root / "docs" / "results.md": "\n\n".join(texts) + "\n",
         root / "README.md": f"{before}{begin}\n{table}\n{end}{after}",
@@ -75,6 +77,8 @@ def curves(root: Path = CONF.parent, home: Path = HOME) -> dict[Path, dict[str, 
     studies, _ = collect(home)
     drawn = {}
     for name, rows in studies.items():
+        if name.endswith(board.RATES):  # a search shows its best rates alone
+            continue
         if labels := about(home / name).figure:
             rows = [row for row in rows if row.label in labels]
         runs = {folder: runs_on_disk.curves(folder) for row in rows for folder in row.runs}
@@ -108,9 +112,19 @@ def _short(name: str, rows: list[Row], tasks: list[str]) -> str:
     return f"{about}.\n\n{table.markdown()}"
 
 
-def _long(name: str, rows: list[Row], about: About) -> str:
+def _head(name: str, about: About) -> list[str]:
     notes = "\n".join(f"* {note}" for note in about.notes)
-    parts = [f"## {name}", notes, f"Hardware: {about.hardware}.", f"```text\n{about.command}\n```"]
+    return [f"## {name}", notes, f"Hardware: {about.hardware}.", f"```text\n{about.command}\n```"]
+
+
+def _searched(name: str, studies: dict[str, list[Row]], about: About) -> str:
+    """Render a search over rates: the tables of its board, and the best rates."""
+    tables = [*board.tables(name.removesuffix(board.RATES), studies), rates(name, studies[name])]
+    return "\n\n".join([*_head(name, about), *(table.section() for table in tables if table)])
+
+
+def _long(name: str, studies: dict[str, list[Row]], about: About) -> str:
+    parts, rows = _head(name, about), studies[name]
     some = ", of some mechanisms" if about.figure else ""
     spread = "mean ± sample standard deviation over seeds"
     parts.append(f"![dev scores of {name} over steps{some}, {spread}]({_figure(name)})")
