@@ -7,14 +7,14 @@ from ..figures import panels, save
 METRICS = {"cosine": "cosine", "probe": "linear probe, %", "knn": "k-NN, %"}
 
 
-def draw(results: list, model: str, file: Path) -> None:
+def draw(results: list, model: Path, file: Path) -> None:
     """Draw cosine with the exact embeddings, probe and k-NN accuracy over counts.
 
     There is a line for each attention and tuning; bars are standard errors over the n test examples.
 
     Args:
         results: results of the study.
-        model: its name, for the title.
+        model: folder or name of the model, whose last part is in the title.
         file: file to write.
 
     Raises:
@@ -43,7 +43,7 @@ def draw(results: list, model: str, file: Path) -> None:
         counts = sorted({r.count for some in lines.values() for r in some})
         axes.set_xticks(counts, map(str, counts))
         axes.set(xlabel="rows and columns kept", ylabel=label)
-    title = f"{model.rstrip('/').rpartition('/')[2]}, n = {exact.n}"
+    title = f"{model.name}, n = {exact.n}"
     save(figure, file, title, loc="outside right upper")
 
 
