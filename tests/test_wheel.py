@@ -1,4 +1,4 @@
-"""What an installation holds."""
+"""The files of an installation."""
 
 import subprocess
 import sys

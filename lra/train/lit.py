@@ -157,6 +157,7 @@ def lit_classifier(experiment: Experiment, model: nn.Module, *, seed: int) -> Li
 
 
 def lit_pretrainer(experiment: Experiment, model: Pretrainer, seed: int) -> "LitPretrainer":
+    """Make phase one with the objective, the optimiser and the schedule of an experiment."""
     return LitPretrainer(
         model,
         ratio=experiment.pretrain.ratio,

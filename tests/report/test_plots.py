@@ -1,4 +1,4 @@
-"""What the report's charts draw: positions, areas, colours and keys are those of the numbers."""
+"""The charts of the report: positions, areas, colours and keys are those of the numbers."""
 
 import math
 

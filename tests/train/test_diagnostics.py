@@ -145,7 +145,7 @@ def test_a_diverged_run_has_no_diagnostics(data_root, tmp_path):
         ("task=listops", "task=listops"),
         ("runs=/home/me/runs", None),
         ("data.root=~/data", None),
-        ("hydra.run.dir=/tmp/a", None),
+        ("hydra.run.dir=/home/me/a", None),
         ("source.file=/home/me/my data/lra.gz", "source.file=lra.gz"),
         ("source.url=https://me:secret@host/lra.gz", "source.url=https://host/lra.gz"),
         ("model.head={kind:gelu}", "'model.head={kind:gelu}'"),
