@@ -1,6 +1,6 @@
 """The papers' tables as printed, with comparable runs of ours below each line that has a mechanism of ours."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import geometric_mean
 
@@ -9,7 +9,7 @@ import yaml
 from . import published
 from .published import PrintedValue
 from .results import scores
-from .significance import MARKS, mark
+from .significance import MARKS
 from .summary import Row
 from .table import Cell, Table, frame
 
@@ -60,8 +60,7 @@ def table(paper: Paper, studies: dict[str, list[Row]]) -> Table:
     studies = {study: [row for row in rows if fits(row)] for study, rows in studies.items()}
     by_line = {(v.source, v.model, key(v)): v for v in values}
     attn = {(v.source, v.model): v.attn for v in values}
-    lower = [column == "peak_memory_ratio_vs_transformer" for column in columns]
-    printed_cells = _best([[_printed(by_line.get((*line, column))) for column in columns] for line in attn], lower)
+    printed_cells = [[_printed(by_line.get((*line, column))) for column in columns] for line in attn]
     ours = {
         line: [(study, word) for study, rows in studies.items() for word in words.split() if _has(rows, word)]
         for line, words in attn.items()
@@ -97,21 +96,6 @@ def _printed(value: PrintedValue | None) -> Cell:
     if value is None:
         return Cell()
     return Cell(text=value.text, value=value.number, std=float(value.std) if value.std else None, note=value.note)
-
-
-def _best(lines: list[list[Cell]], lower: list[bool]) -> list[list[Cell]]:
-    """Mark the best published cell of each column; there is no test, since single runs are not published.
-
-    Args:
-        lines: cells of each line.
-        lower: True for each column in which the lowest number is the best.
-    """
-    columns = []
-    for column, least in zip(zip(*lines, strict=True), lower, strict=True):
-        turned = [replace(cell, value=cell.value and -cell.value) for cell in column] if least else column
-        marks = (cell.mark for cell in mark(turned, [{} for _ in column]))
-        columns.append([replace(cell, mark=word) for cell, word in zip(column, marks, strict=True)])
-    return [list(line) for line in zip(*columns, strict=True)]
 
 
 def _scores(rows: list[Row], labels: list[str], columns: list[str]) -> list[list[Cell]]:

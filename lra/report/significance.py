@@ -1,22 +1,21 @@
 """Scores over seeds, the test between two sets of them, the marks of a column, and gains over a control."""
 
 import math
-import warnings
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from itertools import compress
 from statistics import mean, stdev, variance
 
 from scipy import stats
 
+from .statistics import holm
 from .table import Cell
 
 LEVEL = 0.05
 APART = 2  # standard errors
 MARKS = (
-    f"Bold: the highest mean. ≈: not told apart from it at {LEVEL:.0%} by a two-sided t-test, paired if both have "
-    "the same seeds, else Welch's, without correction for the number of comparisons; no mark: worse, or too few seeds "
-    "for a test."
+    f"Bold: the highest mean, if Welch's two-sided test at {LEVEL:.0%} with Holm's correction tells it apart from "
+    "every other mean of the column. ≈: the highest mean and those not told apart from it. No mark: lower, or too few "
+    "seeds for a test."
 )
 
 
@@ -45,7 +44,9 @@ def score(scores: Mapping[int, float], lost: int = 0, collapsed: Collection[int]
 
 
 def p_value(a: Mapping[int, float], b: Mapping[int, float]) -> float | None:
-    """Test whether two sets of scores differ: a two-sided t-test, paired for the same seeds, else Welch's.
+    """Test whether two sets of scores differ: Welch's two-sided t-test.
+
+    Seeds are not paired: the same seed of two mechanisms has nothing in common but the order of the examples.
 
     Args:
         a, b: scores by seed.
@@ -55,38 +56,30 @@ def p_value(a: Mapping[int, float], b: Mapping[int, float]) -> float | None:
     """
     if min(len(a), len(b)) < 2:
         return None
-    paired = a.keys() == b.keys()
-    samples = [[a[seed] - b[seed] for seed in a]] if paired else [list(a.values()), list(b.values())]
-    if not any(map(variance, samples)):  # t is infinite, or 0 / 0
-        return 1.0 if mean(a.values()) == mean(b.values()) else 0.0
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # for differences that hardly vary
-        test = stats.ttest_1samp(*samples, 0) if paired else stats.ttest_ind(*samples, equal_var=False)
-    return float(test.pvalue)
+    x, y = list(a.values()), list(b.values())
+    if not variance(x) + variance(y):  # t is infinite, or 0 / 0
+        return 1.0 if x[0] == y[0] else 0.0
+    sides = [part for side in (x, y) for part in (mean(side), stdev(side), len(side))]
+    return float(stats.ttest_ind_from_stats(*sides, equal_var=False).pvalue)
 
 
 def mark(cells: Sequence[Cell], scores: Sequence[Mapping[int, float]]) -> list[Cell]:
-    """Mark the best cell of a column, and those that the test does not tell apart from it as tied.
-
-    Equal means are all the best. A column with fewer than two values has no best.
+    """Mark the highest cell of a column as best if it is told apart from all others, else those near it as tied.
 
     Args:
         cells: cells of the column.
-        scores: scores by seed of each cell; empty for a cell without seeds, which is never tied.
+        scores: scores by seed of each cell; empty for a cell without seeds, which is told apart from nothing.
     """
-    present = [cell.value is not None for cell in cells]
-    if sum(present) < 2:
+    present = [i for i, cell in enumerate(cells) if cell.value is not None]
+    if len(present) < 2:
         return list(cells)
-    top = max(cell.value for cell in compress(cells, present))
-    best = next(s for cell, s in zip(cells, scores, strict=True) if cell.value == top)
-    marked = []
-    for cell, own_scores, has_value in zip(cells, scores, present, strict=True):
-        if has_value and cell.value == top:
-            cell = replace(cell, mark="best")
-        elif has_value and (p := p_value(own_scores, best)) is not None:
-            cell = replace(cell, mark="tied" if p >= LEVEL else "", note=f"{cell.note}; p = {p:.2g} against the best")
-        marked.append(cell)
-    return marked
+    top = max(present, key=lambda i: cells[i].value)
+    tests = {i: p_value(scores[i], scores[top]) for i in present if i != top}
+    p = holm({i: value for i, value in tests.items() if value is not None})
+    near = [i for i in p if p[i] >= LEVEL]
+    marks = dict.fromkeys([top, *near], "tied") if near else {top: "best"} if p.keys() == tests.keys() else {}
+    noted = {i: f"{cells[i].note}; p = {p[i]:.2g} against the highest" for i in p}
+    return [replace(cell, mark=marks.get(i, ""), note=noted.get(i, cell.note)) for i, cell in enumerate(cells)]
 
 
 def difference(scores: Mapping[int, float], control: Mapping[int, float]) -> Cell:

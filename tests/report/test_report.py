@@ -253,11 +253,3 @@ def test_small_numbers_are_not_rounded_away_in_csv():
     cells = frame(("mechanism", "error"), [["a", Cell(text="3.2e-07", value=3.2e-7, std=6.4e-8, n=2)]])
     made = Table(name="x", title="x", about="x", cells=cells, errors=("error",))
     assert made.csv() == "mechanism,error,error se,error n\na,3.2e-07,6.4e-08,2\n"
-
-
-def test_the_best_memory_is_the_lowest():
-    paper = next(paper for paper in paper_tables.PAPERS if paper.name == "curformer-table-2")
-    columns = paper_tables.table(paper, {}).cells
-    for name, best in (("speed-up", max), ("memory", min)):
-        values = [cell.value for cell in columns[name] if cell.value is not None]
-        assert {cell.value for cell in columns[name] if cell.mark == "best"} == {best(values)}
