@@ -8,13 +8,16 @@
     model.config.cur = {"count": 32}            # options of one model, see lra.ops.cur.cur_attention
     register("mine", count=16, pairing="same_k")  # or under another name
 
-A saved model keeps ``config.cur`` but not ``attn_implementation``, which transformers does not save: name it again, or
-the model is loaded with exact attention.
+transformers does not save ``attn_implementation``. Name it again when the model is loaded, or keep it in the saved model:
+
+    model.config.attn_implementation = "cur_abs"
+    model.save_pretrained(folder)               # after register(), from_pretrained(folder) has CUR attention again
 
 Supports every encoder with attention by transformers' AttentionInterface: ViT, DINOv2, BERT, RoBERTa and more.
 """
 
 import inspect
+import warnings
 from collections.abc import Callable
 from functools import partial
 from importlib.util import find_spec
@@ -58,6 +61,9 @@ def register(name: str | None = None, **options) -> None:
         chosen = _checked({"class_token": True} | own | options, "register")
         AttentionInterface.register(key, partial(attend, chosen))
         AttentionMaskInterface.register(key, padding)
+    exact = AttentionInterface()["sdpa"]
+    if getattr(exact, "func", None) is not attend_exactly:
+        AttentionInterface.register("sdpa", partial(attend_exactly, exact))
 
 
 def attend(
@@ -100,6 +106,23 @@ def attend(
     chosen = options | _checked(getattr(getattr(module, "config", None), "cur", None) or {}, "config.cur")
     out = cur_attention(query, key, value, _keys(attention_mask, kind), scale=scaling, **chosen)
     return out.transpose(1, 2).contiguous(), None
+
+
+def attend_exactly(exact: Callable, module: nn.Module, *args, **kwargs) -> tuple[Tensor, Tensor | None]:
+    """Compute transformers' sdpa, with a warning if the model's configuration asks for CUR attention.
+
+    Args:
+        exact: function of transformers.
+        module: the attention layer.
+        args, kwargs: further arguments of ``exact``.
+    """
+    if not torch.compiler.is_compiling() and getattr(getattr(module, "config", None), "cur", None):
+        warnings.warn(
+            "config.cur is set but the model computes exact attention: "
+            "call model.set_attn_implementation('cur'), or delete model.config.cur",
+            stacklevel=2,
+        )
+    return exact(module, *args, **kwargs)
 
 
 def padding(*, mask_function: Callable, attention_mask: Tensor | None = None, config=None, **_) -> Tensor | None:

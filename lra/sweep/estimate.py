@@ -16,7 +16,7 @@ from ..train.machine import device_name
 from ..train.plan import Plan
 
 ROWS, TOKENS = 8, 2**13  # rows of the batch for the measurement of a step on a CPU, more of them if they are short
-START = 15.0  # seconds of the process of a run before its first step: imports, data, the model
+START = time.process_time()  # seconds until here, of the imports that every run begins with; its data take more
 SHARE = 1 / 3  # time of the forward pass of an evaluation, relative to a step on as many rows
 
 

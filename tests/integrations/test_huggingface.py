@@ -1,6 +1,7 @@
 """CUR in tiny randomly initialised encoders of transformers, against their own exact attention."""
 
 import copy
+import warnings
 
 import pytest
 import torch
@@ -141,6 +142,25 @@ def test_saved_and_loaded_by_its_name(tmp_path):
     made.save_pretrained(tmp_path)
     again = transformers.AutoModel.from_pretrained(tmp_path, attn_implementation="cur_8").double().eval()
     torch.testing.assert_close(states(again, given), states(made, given))
+
+
+def test_saved_with_its_name_and_warned_without(tmp_path):
+    made, given = model("bert", "cur_abs"), inputs("bert")
+    made.config.cur = {"count": 8}
+    made.save_pretrained(tmp_path)
+    again = transformers.AutoModel.from_pretrained(tmp_path).double().eval()
+    with pytest.warns(UserWarning, match=r"config.cur is set but the model computes exact attention"):
+        states(again, given)
+    made.config.attn_implementation = "cur_abs"
+    made.save_pretrained(tmp_path)
+    again = transformers.AutoModel.from_pretrained(tmp_path).double().eval()
+    torch.testing.assert_close(states(again, given), states(made, given))
+    again.set_attn_implementation("sdpa")
+    del again.config.cur
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        exact = states(again, given)
+    torch.testing.assert_close(exact, states(model("bert", "sdpa"), given))
 
 
 def test_decoders_are_refused():
