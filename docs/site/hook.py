@@ -12,8 +12,7 @@ from pymdownx.slugs import slugify
 
 ROOT = Path(__file__).parents[2]
 OUTSIDE = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
-STUDIES = sorted(path.parent.name for path in ROOT.glob("lra/studies/*/README.md"))
-OUTSIDE |= {f"lra/studies/{name}/README.md": f"studies/{name}.md" for name in STUDIES}
+OUTSIDE |= {"lra/studies/README.md": "studies.md"}
 LINK = re.compile(r'(\]\(|<img src=")([^)"#:]+)(?=[)"#])')
 LANGUAGES = {".py": "python", ".yaml": "yaml", ".toml": "toml", ".csv": "text"}
 

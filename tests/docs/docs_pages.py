@@ -15,7 +15,7 @@ ROOT = CONF.parent
 PAGES = [
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")),
     *sorted((ROOT / "docs").glob("*.md")),
-    *sorted((ROOT / "lra/studies").glob("*/README.md")),
+    ROOT / "lra/studies/README.md",
 ]
 LANGUAGES = ("sh", "python", "yaml", "text")
 OWN = ("README.md", "docs/mechanism.md", "docs/task.md")  # pages whose commands use their own examples

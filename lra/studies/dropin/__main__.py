@@ -80,13 +80,8 @@ def errors(source: QKVSource, names: list[str], options: DropinOptions) -> Error
         measured.values[name] = {}
         for count in options.counts:
             torch.manual_seed(options.seed)  # random numbers do not depend on earlier candidates
-            each = [
-                mean(
-                    distance(CANDIDATES[name].function, layer, out, count)
-                    for layer, out in zip(layers, outs, strict=True)
-                )
-                for layers, outs in zip(source.examples, exact, strict=True)
-            ]
+            far = partial(distance, CANDIDATES[name].function, count=count)
+            each = [mean(map(far, *pair)) for pair in zip(source.examples, exact, strict=True)]
             measured.values[name][str(count)] = (mean(each), stdev(each))
     return measured
 
@@ -110,14 +105,13 @@ def merged(new: Errors, home: Path) -> Errors:
         old = load(Errors, path)
         if (old.about, old.n, old.seed) == (new.about, new.n, new.seed):
             for name, values in old.values.items():
-                new.values[name] = {**values, **new.values.get(name, {})}
+                new.values[name] = values | new.values.get(name, {})
     return new
 
 
 def saved_cost(home: Path) -> Cost | None:
     """Read earlier results of ``cost``, if there are any."""
-    path = home / COST
-    return load(Cost, path) if path.exists() else None
+    return load(Cost, home / COST) if (home / COST).exists() else None
 
 
 @torch.no_grad()
@@ -129,14 +123,11 @@ def cost(names: list[str], options: DropinOptions) -> Cost:
     steps = {key: partial(CANDIDATES[key[0]].function, *qkv, key[1]) for key in keys}
     steps["exact"] = lambda: torch.nn.functional.scaled_dot_product_attention(*qkv)
     measurements = measure(steps, repeats=REPEATS)
-    price = lambda m: (m.ms, m.peak_bytes / 2**20)
+    prices = {key: (m.ms, m.peak_bytes / 2**20) for key, m in measurements.items()}
     sizes = f"{options.cost} tokens, {options.heads} heads of {options.head_dim}"
     about = f"{sizes}, {options.threads} CPU thread(s), median of {REPEATS}"
-    exact = price(measurements.pop("exact"))
-    values: dict[str, dict[str, tuple]] = {}
-    for (name, count), m in measurements.items():
-        values.setdefault(name, {})[str(count)] = price(m)
-    return Cost(about, exact, values)
+    values = {name: {str(count): prices[name, count] for named, count in keys if named == name} for name in names}
+    return Cost(about, prices["exact"], values)
 
 
 if __name__ == "__main__":

@@ -1,33 +1,24 @@
-"""Variants of ``cur_plus`` (``lra.ops.cells``): cells of keys alone, and other corrections of their error.
+"""Variants of ``cur_plus`` (``lra.ops.cells``): cells of keys alone, formed anew, and with heavy keys taken exactly.
 
 O = C v̄ + S e: C = softmax(q k̄ᵀ / √D + log n) over means k̄, v̄ of cells of n keys, e = R v - U v̄ the error of that
-in the kept rows, S a smoother with the rounds of ``lra.ops.cells.boosted``. Each function here omits or replaces a
-part. Shapes as in ``cur_variants``.
+in the kept rows, S the smoother of ``lra.ops.cells``. Shapes as in ``cur_variants``.
 """
 
-from collections.abc import Callable
-
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from ...ops.cells import ROUNDS, bandwidth, boosted, cells, nearest
+from ...ops.cells import bandwidth, boosted, cells, nearest
 from ...ops.selection import gather_kept
-from .cur_variants import Inverse, KeptFactors, weights
-
-Smoother = Callable[[Tensor, Tensor], Tensor]  # queries (N,H,L,D) and kept ones (N,H,r,D) -> S (N,H,L,r)
+from .cur_variants import KeptFactors, weights
 
 
-def over_cells(x: KeptFactors, lloyd: int = 0, averaged: bool = True) -> tuple[Tensor, Tensor, Tensor]:
+def over_cells(x: KeptFactors, lloyd: int = 0) -> tuple[Tensor, Tensor, Tensor]:
     """Compute C (N,H,L,c), U (N,H,r,c) and v̄ (N,H,c,E).
 
     Args:
         x: kept rows and columns.
         lloyd: number of times that the cells are formed again around their means (Lloyd 1982).
-        averaged: False for the kept keys and values themselves, all of one size, in place of means.
     """
-    if not averaged:
-        return x.C, x.U, x.v_cols
     keys = x.k_cols
     for _ in range(lloyd):
         keys = means(x.k, keys)
@@ -42,22 +33,16 @@ def means(x: Tensor, centres: Tensor) -> Tensor:
     return torch.where(sizes[..., None] > 0, means_, centres)
 
 
-def cells_alone(x: KeptFactors, lloyd: int = 0) -> Tensor:
+def cells_alone(x: KeptFactors) -> Tensor:
     """C v̄ without correction (proportional attention of ToMe: Bolya et al. 2023, equation 1)."""
-    C, _, values = over_cells(x, lloyd)
+    C, _, values = over_cells(x)
     return C @ values
 
 
-def smoothed(x: KeptFactors, smoother: Smoother, lloyd: int = 0, averaged: bool = True) -> Tensor:
-    """C v̄ + S e with another S; the arguments after it as in ``over_cells``."""
-    C, U, values = over_cells(x, lloyd, averaged)
-    return C @ values + smoother(x.q, x.q_rows) @ (x.exact - U @ values)
-
-
-def inverted(x: KeptFactors, inverse: Inverse) -> Tensor:
-    """C (v̄ + Z e), with CUR's inverse in place of the smoothing: ``values_first`` over cells."""
-    C, U, values = over_cells(x)
-    return C @ (values + inverse(U) @ (x.exact - U @ values))
+def smoothed(x: KeptFactors, lloyd: int = 0) -> Tensor:
+    """C v̄ + S e, ``cur_plus`` itself without ``lloyd``."""
+    C, U, values = over_cells(x, lloyd)
+    return C @ values + kernel(x.q, x.q_rows) @ (x.exact - U @ values)
 
 
 def heavy_keys(x: KeptFactors, share: float) -> Tensor:
@@ -90,27 +75,8 @@ def heavy_keys(x: KeptFactors, share: float) -> Tensor:
     return out(x.q, gather_kept(heavy, own)) + kernel(x.q, x.q_rows) @ error
 
 
-def kernel(q: Tensor, q_rows: Tensor, width: float = 1.0, rounds: int = ROUNDS) -> Tensor:
-    """softmax(-|q - q_rows|² / (width h)) (1 + (1 - T) + (1 - T)² + ...), h and T as in ``lra.ops.cells``."""
-    h = width * bandwidth(q, q_rows, None, None)
-    own = (-apart(q_rows, q_rows) / h).softmax(-1)
-    return (-apart(q, q_rows) / h).softmax(-1) @ boosted(torch.eye(own.shape[-1], dtype=own.dtype), own, rounds)
-
-
-def nearest_row(q: Tensor, q_rows: Tensor) -> Tensor:
-    """The error of the nearest kept row, as in clustered attention."""
-    return F.one_hot(nearest(q, q_rows, None).squeeze(-1), q_rows.shape[2]).to(q.dtype)
-
-
-def ridge(q: Tensor, q_rows: Tensor, width: float = 0.5, noise: float = 0.1) -> Tensor:
-    """K (K_rows + noise I)⁻¹, K = exp(-|q - q_rows|² / h), h = width times the mean: the mean of a Gaussian process
-    (Rasmussen and Williams 2006, equation 2.25)."""
-    square = apart(q, q_rows)
-    h = width * square.mean((-1, -2), keepdim=True)
-    own = (-apart(q_rows, q_rows) / h).exp() + noise * torch.eye(q_rows.shape[2], dtype=q.dtype)
-    return torch.linalg.solve(own, (-square / h).exp(), left=False)
-
-
-def apart(x: Tensor, y: Tensor) -> Tensor:
-    """Squared distances, (N,H,i,D), (N,H,j,D) -> (N,H,i,j)."""
-    return torch.cdist(x, y).square()
+def kernel(q: Tensor, q_rows: Tensor) -> Tensor:
+    """softmax(-|q - q_rows|² / h) (1 + (1 - T) + (1 - T)² + ...), h and T as in ``lra.ops.cells``."""
+    h = bandwidth(q, q_rows, None, None)
+    own, all = ((-torch.cdist(x, q_rows).square() / h).softmax(-1) for x in (q_rows, q))
+    return all @ boosted(torch.eye(own.shape[-1], dtype=own.dtype), own)

@@ -80,32 +80,17 @@ def missing_mass(x: KeptFactors, inverse: Inverse) -> Tensor:
     return x.C @ (z @ (x.exact - mean)) + mean
 
 
-def values_first(x: KeptFactors, inverse: Inverse) -> Tensor:
-    """C (v_J + Z (R v - U v_J)): the inverse is applied to the part that the kept values v_J do not explain.
-
-    This is Tikhonov's regularisation towards a first guess (Hansen, Rank-deficient and discrete ill-posed problems,
-    1998).
-    """
-    return x.C @ (x.v_cols + inverse(x.U) @ (x.exact - x.U @ x.v_cols))
-
-
 def row_sums(x: KeptFactors, inverse: Inverse) -> Tensor:
     """C Z R v / (C Z 1): rows divided by their sums, as Performer does (Choromanski et al. 2021, equation 4)."""
     z = inverse(x.U)
     return x.C @ (z @ x.exact) / (x.C @ z.sum(-1, keepdim=True))
 
 
-def least_squares(x: KeptFactors, rows: Tensor | None = None, inverse: Inverse = partial(exact, rtol=1e-6)) -> Tensor:
-    """C M R v with M = (S C)⁺ S A R⁺, which minimises |S (A - C M R)|.
+def least_squares(x: KeptFactors) -> Tensor:
+    """C M R v with M = C⁺ A R⁺, which minimises |A - C M R| (Stewart 1999; Boutsidis and Woodruff 2014).
 
-    With all rows M is optimal for this C and R (Stewart 1999; Boutsidis and Woodruff 2014) and needs the whole of A;
-    with s rows it costs O(s L). Up to rounding, which rtol removes, C and R have rank below c.
-
-    Args:
-        x: kept rows and columns.
-        rows: (N,H,s), those that S selects; None for all.
-        inverse: inverse of both factors.
+    It needs the whole of A. Up to rounding, which rtol removes, C and R have rank below c.
     """
-    q, C = (x.q, x.C) if rows is None else (gather_kept(x.q, rows), gather_kept(x.C, rows))
+    inverse = partial(exact, rtol=1e-6)
     right = inverse(x.R.double()) @ x.exact.double()  # R⁺ R v
-    return (x.C.double() @ (inverse(C.double()) @ (weights(q, x.k).double() @ right))).to(x.v.dtype)
+    return (x.C.double() @ (inverse(x.C.double()) @ (weights(x.q, x.k).double() @ right))).to(x.v.dtype)

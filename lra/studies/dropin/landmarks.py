@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ...ops import selection
 from ...ops.cur_naive import CUROptions
-from ...ops.selection import every, farthest, gather_kept
+from ...ops.selection import gather_kept
 from .cur_variants import weights
 
 Choice = Callable[[Tensor, Tensor, Tensor, int], tuple[Tensor, Tensor]]
@@ -19,11 +19,6 @@ Choice = Callable[[Tensor, Tensor, Tensor, int], tuple[Tensor, Tensor]]
 def select(score: str) -> Choice:
     """Make a rule of ``lra.ops.selection``, applied to queries for rows and to keys for columns."""
     return lambda q, k, v, count: selection.select(q, k, CUROptions(count=count, score=score))
-
-
-def by_position(x: Tensor, count: int) -> Tensor:
-    """Choose rows at equal distances, the same in all heads: (N,H,L,D) -> (N,H,count)."""
-    return every(x.shape[0], x.shape[2], count, None, x.device)[:, None].expand(-1, x.shape[1], -1)
 
 
 def alike(one: Callable[[Tensor, int], Tensor]) -> Choice:
@@ -59,39 +54,7 @@ def leverage(x: Tensor, count: int, ridge: float = 1e-3) -> Tensor:
     return (torch.linalg.solve(gram, x.mT).mT * x).sum(-1).topk(count).indices
 
 
-def segments(x: Tensor, count: int) -> Tensor:
-    """Choose the row with the largest sum of absolute values in each of count consecutive segments."""
-    L = x.shape[2]
-    segment = torch.arange(L) * count // L
-    scores = x.abs().sum(-1)[:, :, None].expand(-1, -1, count, -1)  # (N,H,count,L)
-    return scores.masked_fill(segment != torch.arange(count)[:, None], float("-inf")).argmax(-1)
-
-
-def value_norm(q: Tensor, k: Tensor, v: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Rows at equal distances; columns with the largest |k| |v| (norm sampling: Drineas, Kannan and Mahoney 2006)."""
-    rows = by_position(q, count)
-    return rows, (k.norm(dim=-1) * v.norm(dim=-1)).topk(count).indices
-
-
 def received(q: Tensor, k: Tensor, v: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """Rows at equal distances; columns to which those rows pay the most attention (H2O: Zhang et al. 2023)."""
-    rows = by_position(q, count)
+    rows, _ = select("step")(q, k, v, count)
     return rows, weights(gather_kept(q, rows), k).sum(2).topk(count).indices
-
-
-def spread_and_received(q: Tensor, k: Tensor, v: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Farthest rows; half of the columns farthest, the others those that get the most attention of these rows."""
-    rows, first = farthest(q, count, None), farthest(k, max(1, count // 2), None)
-    mass = weights(gather_kept(q, rows), k).sum(2)
-    return rows, mass.scatter(-1, first, float("inf")).topk(count).indices
-
-
-def uneven(choose: Choice, share: float) -> Choice:
-    """Choose ``share`` times as many rows, and columns so that the sum of both stays 2 count."""
-
-    def chosen(q, k, v, count):
-        L = q.shape[2]
-        rows = min(max(1, round(share * count)), L)
-        return choose(q, k, v, rows)[0], choose(q, k, v, min(2 * count - rows, L))[1]
-
-    return chosen

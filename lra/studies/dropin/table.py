@@ -13,6 +13,8 @@ from ...runs import typed_json
 FILE, COST, BASE = "errors.json", "cost.json", "cur_step"
 STRICT = ConfigDict(strict=True)  # nan and infinity are valid results here
 Count = Annotated[str, Field(pattern=r"^[1-9]\d{0,8}$")]
+Pairs = dict[str, dict[Count, tuple[float, float]]]  # by candidate, then by count as text
+TINY = 1e-12  # the error of an exact result
 LEGEND = (
     "Relative error |O - O'| / |O| (Frobenius, heads together) of the attention output, mean over layers ± sample "
     "standard deviation over examples. ratio: geometric mean over the columns of the error over that of cur_step, the "
@@ -22,7 +24,7 @@ LEGEND = (
 
 @dataclass
 class Errors:
-    """The errors of one source; ``values`` by candidate, then by count as text: mean and deviation over n examples."""
+    """The errors of one source: mean and deviation over n examples."""
 
     __pydantic_config__ = STRICT
     source: typed_json.FolderName
@@ -30,7 +32,7 @@ class Errors:
     n: int
     seed: int
     git: str | None
-    values: dict[str, dict[Count, tuple[float, float]]] = field(default_factory=dict)
+    values: Pairs = field(default_factory=dict)
 
 
 @dataclass
@@ -40,57 +42,57 @@ class Cost:
     __pydantic_config__ = STRICT
     about: str
     exact: tuple[float, float]
-    values: dict[str, dict[Count, tuple[float, float]]]
+    values: Pairs
 
 
-def ratio(name: str, all: list[Errors]) -> float:
+def counts(values: Pairs) -> list[str]:
+    """The counts of any candidate, in order."""
+    return sorted({count for by_count in values.values() for count in by_count}, key=int)
+
+
+def ratio(name: str, some: list[Errors]) -> float:
     """The geometric mean of the error over that of BASE in the same column; infinite if an error is not finite.
 
     Args:
         name: name of the candidate.
-        all: errors of every source.
+        some: errors of every source.
     """
     pairs = [
         (value[0], errors.values[BASE][count][0])
-        for errors in all
+        for errors in some
         for count, value in errors.values.get(name, {}).items()
         if count in errors.values.get(BASE, {})
     ]
-    if not pairs or not all_finite(pairs):
+    if not pairs or not all(math.isfinite(x) for pair in pairs for x in pair):
         return math.inf
-    tiny = 1e-12  # an exact result
-    return geometric_mean([max(own, tiny) / max(base, tiny) for own, base in pairs])
+    return geometric_mean([max(own, TINY) / max(base, TINY) for own, base in pairs])
 
 
-def all_finite(pairs: list[tuple[float, float]]) -> bool:
-    """Whether all numbers are finite."""
-    return all(math.isfinite(x) for pair in pairs for x in pair)
-
-
-def rows(all: list[Errors], cost: Cost | None, about: dict[str, str]) -> tuple[list[str], list[list[str]]]:
-    """Make the head and the lines of the table, the best candidate first.
+def table(some: list[Errors], cost: Cost | None, about: dict[str, str]) -> Table:
+    """Make the table, the best candidate first.
 
     Args:
-        all: errors of every source.
+        some: errors of every source.
         cost: costs, if they were measured.
         about: descriptions of the candidates.
     """
-    columns = [
-        (errors, count)
-        for errors in all
-        for count in sorted({count for by_count in errors.values.values() for count in by_count}, key=int)
-    ]
     prices = cost.values if cost else {}
-    timed = sorted({count for by_count in prices.values() for count in by_count}, key=int)
-    head = ["candidate", "ratio", *(f"ms (MiB) c={count}" for count in timed)]
-    head += [*(f"{e.source} c={count}" for e, count in columns), "what"]
-    ratios = {name: ratio(name, all) for errors in all for name in errors.values}
-    lines = []
-    for name in sorted(ratios, key=lambda name: (ratios[name], name)):
-        price = [price_text(prices.get(name, {}).get(count)) for count in timed]
-        cells = [error_text(errors.values.get(name, {}).get(count)) for errors, count in columns]
-        lines.append([name, f"{ratios[name]:.3g}", *price, *cells, about.get(name, "")])
-    return head, lines
+    ratios = {name: ratio(name, some) for errors in some for name in errors.values}
+    names = sorted(ratios, key=lambda name: (ratios[name], name))
+    column = lambda values, count, form: [form(values.get(name, {}).get(count)) for name in names]
+    columns = {
+        "candidate": names,
+        "ratio": [f"{ratios[name]:.3g}" for name in names],
+        **{f"ms (MiB) c={count}": column(prices, count, price_text) for count in counts(prices)},
+        **{f"{e.source} c={count}": column(e.values, count, error_text) for e in some for count in counts(e.values)},
+        "what": [about.get(name, "") for name in names],
+    }
+    facts = [f"{e.source}: {e.about}; n = {e.n}, seed {e.seed}, commit {e.git or 'unknown'}" for e in some]
+    if cost:
+        facts.append(f"ms (MiB): {cost.about}; exact attention (sdpa) {price_text(cost.exact)}")
+    cells, words = frame(columns, zip(*columns.values(), strict=True)), ("candidate", "what")
+    text = "\n* ".join([f"{LEGEND}\n", *facts])
+    return Table(name="dropin", title="Candidates for a drop-in", about=text, cells=cells, words=words)
 
 
 def price_text(price: tuple[float, float] | None) -> str:
@@ -105,13 +107,3 @@ def error_text(value: tuple[float, float] | None) -> str:
     mean, deviation = value
     digits = 3 if mean < 10 else 0
     return f"{mean:.{digits}f} ± {deviation:.{digits}f}"
-
-
-def table(all: list[Errors], cost: Cost | None, about: dict[str, str]) -> Table:
-    """Make the table; arguments as for ``rows``."""
-    facts = [f"{e.source}: {e.about}; n = {e.n}, seed {e.seed}, commit {e.git or 'unknown'}" for e in all]
-    if cost:
-        facts.append(f"ms (MiB): {cost.about}; exact attention (sdpa) {price_text(cost.exact)}")
-    cells, words = frame(*rows(all, cost, about)), ("candidate", "what")
-    text = "\n* ".join([f"{LEGEND}\n", *facts])
-    return Table(name="dropin", title="Candidates for a drop-in", about=text, cells=cells, words=words)
