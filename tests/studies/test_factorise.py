@@ -9,7 +9,7 @@ import torch
 from lra.studies.factorise import chord, compiled
 from lra.studies.factorise.__main__ import factorise
 from lra.studies.factorise.matrices import KINDS
-from lra.studies.factorise.table import Result, ratios, summary
+from lra.studies.factorise.table import Result, summary
 
 
 def dense(w):
@@ -23,7 +23,7 @@ def dense(w):
 
 
 @pytest.mark.parametrize("n", [10, 13, 16, 30])
-@pytest.mark.parametrize("init", chord.INITS)
+@pytest.mark.parametrize("init", ["code", "paper"])
 def test_product_and_gradient_are_those_of_dense_matrices(n, init):
     w = chord.start(n, seed=n, init=init).requires_grad_()
     x = torch.randn(n, n, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
@@ -49,18 +49,14 @@ def test_compiled_loops_are_the_same_function(n):
     eps = np.finfo(np.float64).eps
     assert loss == pytest.approx(expected.item(), rel=n * n * eps)
     np.testing.assert_allclose(found, gradient, rtol=0, atol=n * eps * gradient.abs().max().item())
-    one, two = (chord.fit(x.numpy(), iterations=3, impl=impl)[0] for impl in chord.IMPLS)
+    one, two = (chord.fit(x.numpy(), iterations=3, impl=impl)[0] for impl in ("compiled", "torch"))
     np.testing.assert_allclose(one, two, rtol=1e-9, atol=1e-9)
-    with pytest.raises(ValueError, match="impl must be one of compiled, torch, not 'cuda'"):
-        chord.fit(x.numpy(), iterations=1, impl="cuda")
 
 
 def test_start_values():
     assert (chord.start(64, seed=1, init="paper") >= 1 / 7).all()
     noise = chord.start(64, seed=1) - 1 / 7
     assert (noise > 0).all() and noise.sum(-1).max() < 0.01
-    with pytest.raises(ValueError, match="init must be one of code, paper"):
-        chord.start(64, seed=1, init="zero")
 
 
 def test_numbers_and_ranks():
@@ -125,16 +121,14 @@ def test_matrices_are_square_and_finite(kind):
 
 def test_the_summary_counts_by_kind_and_rank():
     def made(kind, sparse, paper, equal):
-        x = np.ones((8, 8))
-        svd = {"paper": paper, "equal": equal}
-        rest = {"n": 8, "matrix": x, "product": x, "truncated": {}, "fell": np.array([4.0, 3.0]), "stopped": ""}
-        return Result(kind=kind, name="x", sparse=sparse, svd=svd, **rest)
+        result = Result(kind=kind, name="x", matrix=np.ones((8, 8)), factors=None, fell=np.array([4.0, 3.0]))
+        vars(result).update(sparse=sparse, svd={"paper": paper, "equal": equal})
+        return result
 
     results = [made("mesh", 1.0, 2.0, 0.5), made("mesh", 3.0, 2.0, 1.0), made("mesh", 1.0, 4.0, 2.0)]
     results.append(made("image", 1.0, 1.0, 2.0))
-    assert ratios(results)["mesh"] == {"paper": [0.5, 1.5, 0.25], "equal": [2.0, 3.0, 0.5]}
     assert summary(results) == [
-        ("mesh", "3", "2 of 3", "0.5 (0.25 to 1.5)", "1 of 3", "2 (0.5 to 3)"),
-        ("image", "1", "0 of 1", "1 (1 to 1)", "1 of 1", "0.5 (0.5 to 0.5)"),
+        ["mesh", "3", "2 of 3", "0.5 (0.25 to 1.5)", "1 of 3", "2 (0.5 to 3)"],
+        ["image", "1", "0 of 1", "1 (1 to 1)", "1 of 1", "0.5 (0.5 to 0.5)"],
     ]
     assert summary([]) == [] and results[0].cells()[-2:] == ("2", "3")

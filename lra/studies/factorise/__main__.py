@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import ClassVar, Literal
 
 import numpy as np
-import torch
 
 from ...config.entry import main
 from ...config.options import Options
@@ -72,19 +71,19 @@ def result(kind: str, name: str, x: np.ndarray, options: FactoriseOptions, path:
     fit = {key: getattr(options, key) for key in FIT}
     asked = fit | {"sha256": hashlib.sha256(np.ascontiguousarray(x)).hexdigest()}
     if path.exists() and (found := saved(path, asked)):
-        return judge(kind, name, x, *found)
+        return Result(kind=kind, name=name, matrix=x, **found)
     factors, fell, stopped = chord.fit(x, **fit)
     path.parent.mkdir(parents=True, exist_ok=True)
     with atomic.replacing(path) as part, open(part, "wb") as file:
         np.savez(file, factors=factors, errors=fell, stopped=stopped, asked=json.dumps(asked))
-    fitted = judge(kind, name, x, factors, fell, stopped)
+    fitted = Result(kind=kind, name=name, matrix=x, factors=factors, fell=fell)
     errors = f"SF {fitted.sparse:.4g}, SVD {fitted.svd['paper']:.4g}, with as many numbers {fitted.svd['equal']:.4g}"
-    log(f"{kind} {name}: {errors}; {fitted.iterations} iterations")
+    log(f"{kind} {name}: {errors}; {len(fell)} iterations")
     return fitted
 
 
-def saved(path: Path, asked: dict) -> tuple[np.ndarray, np.ndarray, str] | None:
-    """Read the factors, their errors and the reason of the stop; None if something else was asked for.
+def saved(path: Path, asked: dict) -> dict[str, np.ndarray] | None:
+    """Read the factors and their errors; None if something else was asked for.
 
     Args:
         path: path of the result.
@@ -96,28 +95,10 @@ def saved(path: Path, asked: dict) -> tuple[np.ndarray, np.ndarray, str] | None:
     try:
         with atomic.opened(path) as file, np.load(file) as arrays:
             if json.loads(str(arrays["asked"])) == asked:
-                return arrays["factors"], arrays["errors"], str(arrays["stopped"])
+                return {"factors": arrays["factors"], "fell": arrays["errors"]}
     except Exception as error:  # zipfile and numpy raise exceptions of any class for damaged files
         raise ValueError(f"{path} is not a result of this study ({type(error).__name__}: {error}); delete it") from None
     return None
-
-
-def judge(kind: str, name: str, x: np.ndarray, factors: np.ndarray, fell: np.ndarray, stopped: str) -> Result:
-    """Frobenius errors of the factors and of the SVD truncated at both ranks; fell: the factors', by iteration."""
-    product = chord.product(torch.from_numpy(factors)).numpy()
-    truncated = {key: chord.truncated(x, rank) for key, rank in chord.ranks(len(x)).items()}
-    return Result(
-        kind=kind,
-        name=name,
-        n=len(x),
-        matrix=x,
-        product=product,
-        truncated=truncated,
-        sparse=float(np.linalg.norm(x - product)),
-        svd={key: float(np.linalg.norm(x - near)) for key, near in truncated.items()},
-        fell=fell,
-        stopped=stopped,
-    )
 
 
 if __name__ == "__main__":

@@ -16,9 +16,6 @@ from torch import Tensor
 
 from . import compiled
 
-INITS = ("code", "paper")
-IMPLS = ("compiled", "torch")
-
 
 def offsets(n: int) -> list[int]:
     """The offsets of links: 0, 1, 2, 4, ..., the largest at most n / 2."""
@@ -38,12 +35,7 @@ def start(n: int, *, seed: int, init: str = "code") -> Tensor:
         seed: seed of the draw.
         init: ``code``, 1/K plus 0.01 of uniform noise whose rows of n sum to one; ``paper``, uniform in
             [1/K, 1/K + 0.01].
-
-    Raises:
-        ValueError: ``init`` is unknown.
     """
-    if init not in INITS:
-        raise ValueError(f"init must be one of {', '.join(INITS)}, not {init!r}")
     M, K, random = factors(n), len(offsets(n)), np.random.default_rng(seed)
     if init == "paper":
         return torch.from_numpy(random.uniform(1 / K, 1 / K + 0.01, (M, n, K)))
@@ -110,12 +102,7 @@ def fit(
 
     Returns:
         The factors (M,n,K), |x - W_1 ... W_M| after each iteration, and SciPy's reason for stopping.
-
-    Raises:
-        ValueError: ``impl`` is unknown.
     """
-    if impl not in IMPLS:
-        raise ValueError(f"impl must be one of {', '.join(IMPLS)}, not {impl!r}")
     target = np.ascontiguousarray(x, np.float64)
     first, links = start(len(x), seed=seed, init=init), np.array(offsets(len(x)))
 

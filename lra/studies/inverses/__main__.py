@@ -7,13 +7,12 @@ import torch
 
 from ...config.entry import main
 from ...console import log
+from ...disk import atomic
 from ...runs.open import finished
 from .matrices import InvertedLayer, of_run, random_tokens
 from .measure import errors, norms
 from .options import InversesOptions
-from .show import save
-
-FOLDER = "inverses"
+from .show import convergence, spectral
 
 
 @main(InversesOptions)
@@ -25,7 +24,7 @@ def inverses(options: InversesOptions) -> None:
     """
     if options.threads:
         torch.set_num_threads(options.threads)
-    home = options.runs / FOLDER
+    home = options.runs / "inverses"
     if options.run is None:
         sizes = f"{options.length} tokens, {options.heads} heads of {options.head_dim}"
         measured(random_tokens(options), home / "random", f"Random tokens, {sizes}", options)
@@ -37,17 +36,23 @@ def inverses(options: InversesOptions) -> None:
 
 
 def measured(found: Iterable[InvertedLayer], home: Path, title: str, options: InversesOptions) -> None:
-    """Measure layers and save the results. Errors over steps are those of random tokens or of the best weights."""
+    """Measure layers and save tables and pictures. Errors over steps are of random tokens or of the best weights."""
     layers = list(found)
-    weights = list(
-        dict.fromkeys(f"{layer.weights} at step {layer.at}" for layer in layers if layer.weights != "random")
-    )
-    if weights:
-        log(f"{title}: weights: {', '.join(weights)}")
+    trained = dict.fromkeys(f"{layer.weights} at step {layer.at}" for layer in layers if layer.weights != "random")
+    if trained:
+        log(f"{title}: weights: {', '.join(trained)}")
     some = [layer for layer in layers if layer.weights in ("random", "best")]
-    steps = sorted(set(options.steps))
-    files = save(home, title, list(errors(some, steps, getattr(torch, options.dtype))), list(norms(layers)))
-    print(f"written: {', '.join(map(str, files))}")
+    tables = {
+        "convergence": errors(some, sorted(set(options.steps)), getattr(torch, options.dtype)),
+        "norms": norms(layers),
+    }
+    pictures = [
+        convergence(tables["convergence"], some, title, home / "convergence.png"),
+        spectral(tables["norms"], title, home / "norms.png"),
+    ]
+    for name, table in tables.items():
+        atomic.write(home / f"{name}.csv", table.to_csv(index=False, float_format="%.6g", lineterminator="\n"))
+    print(f"written: {', '.join(map(str, (*pictures, *(home / f'{name}.csv' for name in tables))))}")
 
 
 if __name__ == "__main__":

@@ -58,6 +58,11 @@ class InvertedLayer:
     inner: list[Tensor]
     norms: dict[str, list[float]]
 
+    @property
+    def about(self) -> dict[str, str | int]:
+        """The first columns of a table."""
+        return {"place": self.place, "mechanism": self.label, "weights": self.weights, "at": self.at}
+
 
 def random_tokens(options: InversesOptions) -> Iterator[InvertedLayer]:
     """Yield the matrices of SOFT, Nystromformer and CUR on random tokens for every kind and m.

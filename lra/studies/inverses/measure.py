@@ -1,10 +1,10 @@
-"""Errors of iterative inverses over their steps, and the rows of the tables."""
+"""Errors of iterative inverses over their steps and spectral norms, as tables with a row for each summary."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from functools import partial
 from statistics import median
-from typing import NamedTuple
 
+import pandas as pd
 import torch
 from torch import Tensor
 
@@ -24,45 +24,27 @@ OTHER: dict[str, Iteration] = {  # Newton's iteration of SOFT begins with A itse
 }
 
 
-class Error(NamedTuple):
-    """The relative error of an iteration after some steps over n matrices: median, smallest and largest."""
-
-    layer: InvertedLayer
-    iteration: str
-    steps: int
-    measure: str  # AXA: ||A X A - A|| / ||A|| | XAX: ||X A X - X|| / ||X||, Frobenius norms
-    median: float
-    low: float
-    high: float
-    n: int
-
-
-class Norm(NamedTuple):
-    """A spectral norm over n matrices: median, smallest and largest."""
-
-    layer: InvertedLayer
-    matrix: str
-    median: float
-    low: float
-    high: float
-    n: int
-
-
 @torch.no_grad()
-def errors(layers: Iterable[InvertedLayer], steps: list[int], dtype: torch.dtype) -> Iterator[Error]:
+def errors(layers: Iterable[InvertedLayer], steps: list[int], dtype: torch.dtype) -> pd.DataFrame:
     """Run every iteration that is defined for a layer's matrices.
 
     Args:
         layers: layers of matrices.
         steps: numbers of steps after which the error is measured, in double precision.
         dtype: dtype of the iteration.
+
+    Returns:
+        A row for each layer, iteration, steps and measure: AXA is ||A X A - A|| / ||A||, XAX is ||X A X - X|| / ||X||
+        in Frobenius norms; median, smallest and largest over n matrices.
     """
+    rows = []
     for layer in layers:
         for name, iteration in (SYMMETRIC if layer.symmetric else OTHER).items():
             for k in steps:
                 both = [residuals(a.double(), iteration(a.to(dtype), steps=k).double()) for a in layer.inner]
                 for measure, values in zip(("AXA", "XAX"), zip(*both, strict=True), strict=True):
-                    yield Error(layer, name, k, measure, *spread(values))
+                    rows.append(layer.about | {"iteration": name, "steps": k, "measure": measure} | spread(values))
+    return pd.DataFrame(rows)
 
 
 def residuals(a: Tensor, x: Tensor) -> tuple[float, float]:
@@ -73,14 +55,13 @@ def residuals(a: Tensor, x: Tensor) -> tuple[float, float]:
     return first.item(), second.item()
 
 
-def norms(layers: Iterable[InvertedLayer]) -> Iterator[Norm]:
-    """Summarise the norms of each layer."""
-    for layer in layers:
-        for matrix, values in layer.norms.items():
-            yield Norm(layer, matrix, *spread(values))
+def norms(layers: Iterable[InvertedLayer]) -> pd.DataFrame:
+    """Summarise the norms of each layer: a row for each kind of matrix, with the columns of ``errors``."""
+    rows = [x.about | {"matrix": name} | spread(values) for x in layers for name, values in x.norms.items()]
+    return pd.DataFrame(rows)
 
 
-def spread(values: Iterable[float]) -> tuple[float, float, float, int]:
+def spread(values: Iterable[float]) -> dict[str, float]:
     """Median, smallest and largest of values, and their number; infinite ones count."""
     found = torch.tensor(list(values), dtype=torch.float64).nan_to_num(nan=torch.inf)
-    return median(found.tolist()), found.min().item(), found.max().item(), len(found)
+    return {"median": median(found.tolist()), "low": found.min().item(), "high": found.max().item(), "n": len(found)}
