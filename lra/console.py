@@ -9,9 +9,14 @@ _LOGIN = re.compile(r"(?<=//)[^/?#\s]*@")  # user:password@ of a URL
 
 def log(line: str) -> None:
     """Print a line on stderr without buffering; of several processes of one run only the first prints."""
-    dist = sys.modules.get("torch.distributed")  # unless it was imported, this process belongs to no group
-    if not (dist and dist.is_available() and dist.is_initialized()) or dist.get_rank() == 0:
+    if speaks():
         print(visible(line), file=sys.stderr, flush=True)
+
+
+def speaks() -> bool:
+    """Whether this process is the first or the only one of its run."""
+    dist = sys.modules.get("torch.distributed")  # unless it was imported, this process belongs to no group
+    return not (dist and dist.is_available() and dist.is_initialized()) or dist.get_rank() == 0
 
 
 def visible(text: str) -> str:

@@ -16,12 +16,11 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
-import rich.progress
-from rich.console import Console
 
 from ..console import log, without_login
 from ..disk import lock
 from ..disk.atomic import NO_ROOM
+from ..live import live_line
 from .store import ExampleChunk, Split, StoreError, load, write
 
 Progress = Callable[[str, int, int | None], None]  # (name of the work, number done, total number or None)
@@ -31,23 +30,16 @@ SECONDS_BETWEEN_LINES = 10
 @contextmanager
 def reporter(name: str) -> Iterator[Progress]:
     """Report progress by a bar for each kind of work in a terminal, elsewhere by a line every ten seconds."""
-    console = Console(stderr=True)
-    if console.is_terminal:
-        with rich.progress.Progress(console=console) as bars:
-            bar: dict[str, Any] = {}
-
-            def report(what: str, done: int, total: int | None) -> None:
-                if what not in bar:
-                    bar[what] = bars.add_task(f"{name} {what}", total=total)
-                bars.update(bar[what], completed=done, total=total)
-
-            yield report
-    else:
+    with live_line() as bars:
+        bar: dict[str, Any] = {}
         last = time.monotonic()
 
         def report(what: str, done: int, total: int | None) -> None:
             nonlocal last
-            if done == total or time.monotonic() - last > SECONDS_BETWEEN_LINES:
+            if what not in bar:
+                bar[what] = bars.add_task(f"{name} {what}", total=total, text="")
+            bars.update(bar[what], completed=done, total=total)
+            if bars.disable and (done == total or time.monotonic() - last > SECONDS_BETWEEN_LINES):
                 last = time.monotonic()
                 log(f"{name} {what}: {done}" + (f" of {total}" if total else ""))
 

@@ -122,6 +122,13 @@ class RunRecord:
     floor: Percent | None = None
     bag: Percent | None = None
 
+    @property
+    def outcome(self) -> str:
+        """The scores of the seed, or the step at which it diverged."""
+        if self.status == "diverged":
+            return f"diverged at step {self.steps:,}"
+        return f"test {self.test:.2f}, dev {self.val:.2f} at step {self.best_step:,}"
+
 
 def save(record: RunRecord, folder: Path) -> None:
     """Write ``record.json``, with the sums of the files beside it."""

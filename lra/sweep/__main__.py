@@ -19,11 +19,12 @@ from ..config.entry import main
 from ..config.errors import explain
 from ..console import log
 from ..data.source import cores
+from ..runs import scores
 from .board import Board
 from .job import FAILED, fail, job
 from .options import SweepOptions
 from .plan import PlannedRun, describe, expand, study
-from .progress import ENDED, EVERY, Watch, outcome, results, state, steps
+from .progress import ENDED, EVERY, Watch, outcome, state, steps
 from .window import Window
 
 ON_A_GPU = 2  # runs that share a GPU, unless hydra.launcher.n_jobs is given
@@ -93,10 +94,10 @@ def carry_out(options: SweepOptions) -> str | None:
     if left := [run for run, status in ended.items() if status not in ENDED]:
         begun = ", ".join(f"{run} (step {steps(run):,} of {run.steps:,})" for run in left if steps(run))
         log(f"{len(left)} runs left, the same command goes on{f' with {begun}' if begun else ''}")
-    for line in results(runs) if not options.sweep.search else ():
-        log(line)
-    where = "" if options.runs == Path("runs") else f" runs={options.runs}"
-    log(f"{study(options)}: {watch.summary()}; python -m lra.report study={study(options)}{where}")
+    for home in dict.fromkeys(run.folder.parent for run in runs) if not options.sweep.search else ():
+        if line := scores.summary(home):
+            log(line)
+    log(f"{study(options)}: {watch.summary()}; {scores.report_command(study(options), options.runs)}")
     for line in same:
         log(line)
     for run, status in ended.items():

@@ -1,19 +1,14 @@
 """The states of a sweep's runs, read from their folders, so that any process or host may run them."""
 
 import contextlib
-import sys
 import threading
 import time
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
-from statistics import mean, stdev
-
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from collections import Counter
 
 from ..console import clock, log
 from ..disk import lock
 from ..disk.atomic import Unreadable, content
+from ..live import live_line
 from ..runs import evaluations, record
 from .job import FAILED
 from .plan import PlannedRun
@@ -21,7 +16,6 @@ from .plan import PlannedRun
 EVERY = 1.0  # seconds between reads
 LINE_EVERY = 60.0  # seconds after which the summary is logged again if the output is no terminal
 ENDED = ("done", "diverged", "failed")
-CONTROL = "mean"  # label of the mechanism without attention
 
 
 def state(run: PlannedRun) -> str:
@@ -43,24 +37,11 @@ def outcome(run: PlannedRun) -> str:
             r = record.load(run.folder / record.NAME)
         except ValueError as error:
             return str(error)
-        return f"diverged at step {r.steps}" if r.status == "diverged" else f"test {r.test:.2f}"
+        return r.outcome
     try:
         return f"failed, {content(run.folder / FAILED).decode(errors='replace').strip()}"
     except Unreadable as error:
         return f"failed, {run.folder / FAILED} does not hold the reason: {error}"
-
-
-def results(runs: Iterable[PlannedRun]) -> Iterator[str]:
-    """Describe the test scores of each label over its finished seeds, beside those of the control on the same task."""
-    scores: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for run in runs:
-        if state(run) == "done":
-            scores[run.task][run.label].append(record.load(run.folder / record.NAME).test)
-    for task, by_label in scores.items():
-        for label, tests in by_label.items():
-            spread = f" ± {stdev(tests):.2f}" if len(tests) > 1 else ""
-            beside = f", {mean(tests) - mean(by_label[CONTROL]):+.2f} over {CONTROL}" if CONTROL in by_label else ""
-            yield f"{task} {label}: test {mean(tests):.2f}{spread} (n = {len(tests)}){beside * (label != CONTROL)}"
 
 
 def steps(run: PlannedRun) -> int:
@@ -74,18 +55,15 @@ class Watch:
     """A progress display while the block runs: a bar in a terminal, log lines elsewhere."""
 
     def __init__(self, runs: list[PlannedRun]):
-        self.console, self.bar = Console(file=sys.stderr), None
+        self.line = live_line()
+        self.task = self.line.add_task("runs", total=0, text="")
         self.states = {}
         self.add(runs)
         self.begin = time.monotonic()
         self.end, self.last_line = threading.Event(), time.monotonic()
 
     def __enter__(self) -> "Watch":
-        if self.console.is_terminal:
-            columns = [BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[text]}")]
-            self.bar = Progress(*columns, console=self.console, transient=True)
-            self.bar.start()
-            self.line = self.bar.add_task("", total=len(self.states), text="")
+        self.line.start()
         self.thread = threading.Thread(target=self._watch, daemon=True)
         self.thread.start()
         return self
@@ -94,16 +72,14 @@ class Watch:
         """Display further runs."""
         self.states = self.states | {run: state(run) for run in runs}
         self.work = self._work()
-        if self.bar:
-            self.bar.update(self.line, total=len(self.states))
+        self.line.update(self.task, total=len(self.states))
 
     def __exit__(self, *error) -> None:
         self.end.set()
         self.thread.join()
         if error[0] is None:
             self._look()
-        if self.bar:
-            self.bar.stop()
+        self.line.stop()
 
     def _watch(self) -> None:
         while not self.end.wait(EVERY):
@@ -115,18 +91,14 @@ class Watch:
                 self.states[run] = now
                 if now in ENDED:
                     self._tell(f"{run}: {outcome(run)}; {self.summary()}")
-        if self.bar:
-            ended = sum(s in ENDED for s in self.states.values())
-            self.bar.update(self.line, completed=ended, text=self.summary())
-        elif time.monotonic() - self.last_line > LINE_EVERY:
+        ended = sum(s in ENDED for s in self.states.values())
+        self.line.update(self.task, completed=ended, text=self.summary())
+        if self.line.disable and time.monotonic() - self.last_line > LINE_EVERY:
             self._tell(self.summary())
 
     def _tell(self, line: str) -> None:
         self.last_line = time.monotonic()
-        if self.bar:
-            self.bar.console.print(line, markup=False, highlight=False)
-        else:
-            log(line)
+        log(line)
 
     def summary(self) -> str:
         """Count the runs by state and estimate the remaining time."""

@@ -8,7 +8,7 @@ from ..config.experiment import Experiment
 from ..console import log
 from ..data import bag
 from ..data.datamodule import TaskData
-from ..runs import checkpoint, record
+from ..runs import checkpoint, record, scores
 from ..runs.folder import RunFolder, writing
 from . import diagnostics, distributed, machine, pretrain
 from .lit import LitClassifier, lit_classifier
@@ -51,6 +51,8 @@ def run_seeds(plan: Plan) -> None:
     choices = experiment.choices(data.source.provenance)
     for seed in experiment.seeds:
         run_seed(plan, int(seed), choices)
+    if line := scores.summary(plan.home):
+        log(f"{line}; {scores.report_command(experiment.study, experiment.runs)}")
 
 
 def run_seed(plan: Plan, seed: int, choices: dict) -> None:
@@ -60,13 +62,13 @@ def run_seed(plan: Plan, seed: int, choices: dict) -> None:
         if run is None:
             return
         if done := distributed.on_rank_zero(run.done):
-            log(f"{title}: {done.status} before, test {done.test}, skipped")
+            log(f"{title}: {done.status} before, skipped")
             return
         with writing(run.path):
             result = fit(plan, run)
             if distributed.rank() == 0:
                 run.finish(result)
-    log(f"{title}: {result.status}, test {result.test}, dev {result.val} at step {result.best_step}")
+    log(f"{title}: {result.outcome}")
     if result.collapsed:
         log(f"{title}: {diagnostics.COLLAPSED}")
 

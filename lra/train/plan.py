@@ -7,7 +7,7 @@ import torch
 
 from ..config.experiment import Experiment
 from ..data.datamodule import TaskData
-from ..runs import config_file
+from ..runs import config_file, record
 from . import machine
 from .distributed import Processes, processes
 
@@ -40,9 +40,9 @@ class Plan:
         return self.home / f"seed-{seed}"
 
     def more_seeds(self, seed: int) -> int:
-        """The number of seeds after this one."""
-        seeds = list(self.experiment.seeds)
-        return len(seeds) - 1 - seeds.index(seed)
+        """The number of seeds after this one that have no record yet."""
+        after = self.experiment.seeds[self.experiment.seeds.index(seed) + 1 :]
+        return sum(not (self.folder(later) / record.NAME).exists() for later in after)
 
 
 def resolve(experiment: Experiment) -> Plan:

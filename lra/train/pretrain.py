@@ -49,7 +49,8 @@ def phase_one(plan: Plan, run: RunFolder) -> Pretraining:
     )
     if distributed.rank() == 0:
         pretraining.save(made, path)
-        log(f"{here.title}: {made.status}, dev loss {made.loss} at step {made.best_step}")
+        found = "" if made.loss is None else f", dev loss {made.loss:.4f} at step {made.best_step:,}"
+        log(f"{here.title}: {made.status}{found}")
     return made
 
 

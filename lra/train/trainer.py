@@ -3,7 +3,6 @@
 import contextlib
 import logging
 import statistics
-import sys
 import time
 import warnings
 from collections.abc import Sequence
@@ -11,12 +10,12 @@ from dataclasses import dataclass
 
 import lightning as L
 from lightning.pytorch.strategies import DDPStrategy
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import Progress
 from torch import nn
 
 from ..console import clock, log
 from ..data.datamodule import TaskData
+from ..live import live_line
 from ..runs import checkpoint, record, typed_json
 from ..runs.folder import RunFolder
 from . import distributed
@@ -26,7 +25,6 @@ from .plan import Plan
 
 PRECISIONS = {"fp32": "32-true", "bf16": "bf16-mixed", "fp16": "16-mixed"}
 CHECK_EVERY = 50  # optimiser steps between looks at the loss; each look waits for the device
-LINE_EVERY = 5.0  # seconds between progress lines where output is no terminal
 _INTENDED = (  # warnings about things that are meant to be so
     "does not have many workers|Starting from v1.9|length of `list`|LeafSpec|broadcast_buffers|no `val_dataloader`"
 )
@@ -65,9 +63,9 @@ def run_phase(plan: Plan, run: RunFolder, module: LitModule, data: TaskData) -> 
     about = {"folder": run.path, "first_step": first_step, "experiment": plan.experiment}
     about |= {"seed": run.seed, "fingerprint": run.fingerprint}
     stopwatch, checkpoints = Stopwatch(), Checkpoints(run)
-    callbacks = [Divergence(), checkpoints, stopwatch]  # in an order in which saving is not part of a step
-    if distributed.rank() == 0:
-        callbacks.append(Report(run.title, plan.more_seeds(run.seed), stopwatch, checkpoints))
+    line = live_line()
+    # In an order in which saving is not part of a step.
+    callbacks = [Divergence(), checkpoints, stopwatch, Report(run.title, plan.more_seeds(run.seed), checkpoints, line)]
     o = plan.experiment.optim
     micro_batches = o.batch // (o.micro_batch or o.batch)
     fitter = trainer(
@@ -84,9 +82,10 @@ def run_phase(plan: Plan, run: RunFolder, module: LitModule, data: TaskData) -> 
     )
     last = run.path / checkpoint.LAST if first_step else None
     try:
-        fitter.fit(module, data, ckpt_path=last, weights_only=True)
+        with line:
+            fitter.fit(module, data, ckpt_path=last, weights_only=True)
     except Diverged as stop:
-        log(f"{run.title}: the loss was not finite at step {stop.step}")
+        log(f"{run.title}: the loss was not finite at step {stop.step:,}")
         return Phase(steps=stop.step, step_ms=stopwatch.median, trainer=fitter)
     except SystemExit:  # what Lightning makes of Ctrl-C and SIGTERM
         saved = (checkpoint.state(run.path / checkpoint.LAST) or {"global_step": 0})["global_step"]
@@ -229,47 +228,36 @@ class Checkpoints(L.Callback):
 
 
 class Report(L.Callback):
-    """A bar with the time left in a terminal, plain lines elsewhere."""
+    """Says how far a seed is: on a live line, or without one in a line at every evaluation.
 
-    def __init__(self, title: str, more_seeds: int, stopwatch: Stopwatch, checkpoints: Checkpoints):
-        self.title, self.more_seeds, self.stopwatch, self.checkpoints = title, more_seeds, stopwatch, checkpoints
-        self.console = Console(file=sys.stderr)
-        self.bar = None
-        self._last_line = 0.0
+    Args:
+        title: title of the run.
+        more_seeds: number of seeds that come after this one.
+        checkpoints: callback that has the best score.
+        line: live line.
+    """
+
+    def __init__(self, title: str, more_seeds: int, checkpoints: Checkpoints, line: Progress):
+        self.title, self.more_seeds, self.checkpoints, self.line = title, more_seeds, checkpoints, line
 
     def on_train_start(self, trainer, module) -> None:
         self._start, self._first_step = time.monotonic(), trainer.global_step
-        if self.console.is_terminal:
-            columns = [TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()]
-            self.bar = Progress(*columns, TextColumn("{task.fields[text]}"), console=self.console, transient=True)
-            self.bar.start()
-            self.line = self.bar.add_task(self.title, total=trainer.max_steps, completed=trainer.global_step, text="")
+        self.line.add_task(self.title, total=trainer.max_steps, completed=trainer.global_step, text="")
 
     def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx) -> None:
-        if self.bar:
-            self.bar.update(self.line, completed=trainer.global_step)
+        if not self.line.disable and trainer.global_step > self._first_step:
+            best = self.checkpoints.best_score
+            text = ("" if best is None else f"best {best:.2f}, ") + self._pace(trainer)
+            self.line.update(self.line.task_ids[0], completed=trainer.global_step, text=text)
 
     def on_validation_end(self, trainer, module) -> None:
-        best = self.checkpoints
-        score = f"dev {module.score:.2f}, best {best.best_score:.2f} at {best.best_step}"
-        if self.bar:
-            self.bar.update(self.line, text=f"{score}; {self._left(trainer)}")
-        elif time.monotonic() - self._last_line > LINE_EVERY or trainer.global_step == trainer.max_steps:
-            self._last_line = time.monotonic()
-            log(
-                f"{self.title}  step {trainer.global_step}/{trainer.max_steps}  {score}  "
-                f"{self.stopwatch.step_ms[-1]:.1f} ms/step  {self._left(trainer)}"
-            )
+        if self.line.disable:
+            best = f"best {self.checkpoints.best_score:.2f} at step {self.checkpoints.best_step:,}"
+            step = f"step {trainer.global_step:,}/{trainer.max_steps:,}"
+            log(f"{self.title}: {step}, dev {module.score:.2f}, {best}, {self._pace(trainer)}")
 
-    def _left(self, trainer) -> str:
-        """Time for the rest of this seed, evaluations included, and for the seeds after it."""
-        per_step = (time.monotonic() - self._start) / (trainer.global_step - self._first_step)
-        seed = per_step * (trainer.max_steps - trainer.global_step)
-        if not self.more_seeds:
-            return f"{clock(seed)} left"
-        return f"{clock(seed)} left, {clock(seed + self.more_seeds * per_step * trainer.max_steps)} with all seeds"
-
-    def teardown(self, trainer, module, stage: str) -> None:
-        if self.bar:
-            self.bar.stop()
-            self.bar = None
+    def _pace(self, trainer) -> str:
+        """Steps a second and the time left over all seeds, evaluations included in both."""
+        rate = (trainer.global_step - self._first_step) / (time.monotonic() - self._start)
+        steps = trainer.max_steps * (1 + self.more_seeds) - trainer.global_step
+        return f"{rate:.2f} steps/s, {clock(steps / rate)} left"

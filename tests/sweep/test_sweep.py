@@ -207,7 +207,9 @@ def test_states_and_lines(four, capfd, monkeypatch):
     err = capfd.readouterr().err
     assert "cur_sum seed 1: diverged at step 4; 1 of 4 done, 1 diverged" in err
     assert "cur_abs seed 0: failed, no memory; " in err and "cur_sum seed 0" not in err
-    assert err.splitlines()[-1].startswith("listops cur_abs seed 1: test 37.00; 2 of 4 done, 1 diverged, 1 failed")
+    assert err.splitlines()[-1].startswith(
+        "listops cur_abs seed 1: test 37.00, dev 38.00 at step 100; 2 of 4 done, 1 diverged, 1 failed"
+    )
 
 
 def _made(run):
@@ -259,7 +261,7 @@ def test_the_end_gives_means_deviations_and_the_gain_over_the_control(tmp_path, 
     grid = "sweep.grids.methods.attn=[cur_abs,mean]"
     stop, said = sweep(monkeypatch, capfd, launch, f"runs={tmp_path}", grid)
     assert stop is None
-    assert "listops cur_abs: test 36.00 ± 1.41 (n = 2), +15.00 over mean\n" in said
+    assert "listops cur_abs: test 36.00 ± 1.41 (n = 2), +15.00 over mean (n = 2)\n" in said
     assert "listops mean: test 21.00 ± 1.41 (n = 2)\n" in said
 
 

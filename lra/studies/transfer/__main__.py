@@ -131,7 +131,7 @@ def compared(exact: Classifier, grafted: Classifier, plan: plans.Plan, options: 
 
 def describe(r: TransferRecord) -> str:
     """Summarise a transfer in one line: its scores and the mean difference of each layer."""
-    tuned = f", after {r.steps} steps {r.tuned_test}" if r.steps else ""
+    tuned = f", after {r.steps:,} steps {r.tuned_test:.2f}" if r.steps else ""
     return f"test {r.exact_test:.2f} -> {r.direct_test:.2f}{tuned}; mean |O - O'| " + ", ".join(
         f"{layer.mean_abs:.3g}" for layer in r.layers
     )

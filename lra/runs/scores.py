@@ -1,0 +1,46 @@
+"""The test scores of the seeds of a run, beside those of the control, in a line."""
+
+from pathlib import Path
+from statistics import mean, stdev
+
+from . import record, typed_json
+
+CONTROL = "mean"  # label of the mechanism without attention: every query gets the mean of the values
+
+
+def summary(home: Path) -> str | None:
+    """Describe the finished seeds of one configuration: mean, sample standard deviation, number, gain over the control.
+
+    Args:
+        home: folder of the seeds, runs/<study>/<task>/<label>. The control is the one beside it, if it has a finished
+            seed of the same protocol and budget.
+
+    Returns:
+        "listops cur_abs: test 35.60 ± 0.14 (n = 5), +17.60 over mean (n = 5)"; None without a finished seed.
+    """
+    done = _done(home)
+    if not done:
+        return None
+    one = done[0]
+    control = [r for r in _done(home.parent / CONTROL) if (r.protocol, r.budget) == (one.protocol, one.budget)]
+    line = f"{one.task} {one.label}: test {_mean(done):.2f}"
+    if len(done) > 1:
+        line += f" ± {stdev(r.test for r in done):.2f}"
+    line += f" (n = {len(done)})"
+    if control and one.label != CONTROL:
+        line += f", {_mean(done) - _mean(control):+.2f} over {CONTROL} (n = {len(control)})"
+    return line
+
+
+def report_command(study: str, runs: Path) -> str:
+    """The command that prints the tables of a study."""
+    return f"python -m lra.report study={study}" + ("" if runs == Path("runs") else f" runs={runs}")
+
+
+def _done(home: Path) -> list[record.RunRecord]:
+    records, _ = typed_json.scan(home, record.NAME, record.load)
+    return [r for r in records.values() if r.status == "done"]
+
+
+def _mean(records: list[record.RunRecord]) -> float:
+    return mean(r.test for r in records)
