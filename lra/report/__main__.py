@@ -75,7 +75,7 @@ def report(options: ReportOptions) -> None:
         show(chapters[0].tables, chapters[0].about)
     print(f"written to {out}: index.html, report.md, tables, figures{', efficiency' if measured else ''}")
     if "wandb" in options.logger:
-        publish(options.logger["wandb"].options, studies, trained.values(), out)
+        publish(options.logger["wandb"].options, studies, chapters, out)
 
 
 if __name__ == "__main__":

@@ -1,18 +1,19 @@
 """The published comparison: its numbers against the records and the papers, read back from the offline run."""
 
-import dataclasses
 import importlib.util
 import json
+import re
 import statistics
 import sys
 
+import pandas as pd
 import pytest
 import wandb_files
 from PIL import Image
 from support.records import RECORD, TESTS, add, diverged
 
 from lra.config.compose import compose
-from lra.report import published, summary, wandb
+from lra.report import board, paper_tables, published, summary, wandb
 from lra.report.__main__ import ReportOptions, report
 
 needs_wandb = pytest.mark.skipif(importlib.util.find_spec("wandb") is None, reason="pip install '.[wandb]'")
@@ -23,7 +24,7 @@ needs_workspaces = pytest.mark.skipif(
 
 @pytest.fixture
 def runs(tmp_path):
-    """Five seeds of a mechanism with a diverged one, a second way to select on two tasks, one of a kind elsewhere."""
+    """Five seeds of a mechanism with a diverged one, a second one on two tasks, a control, another study, a board."""
     folder = tmp_path / "runs"
     for seed, test in enumerate(TESTS):
         add(folder, seed=seed, test=test, step_ms=10.0 + seed, peak_bytes=(seed + 1) << 20)
@@ -31,52 +32,60 @@ def runs(tmp_path):
     add(folder, label="cur_step", test=35.5)
     add(folder, label="cur_step", task="text", test=60.25)
     add(folder, label="local", task="pathfinder_x", test=50.0, study="other", device="x86_64 CPU, 2 threads")
+    add(folder, label="mean", test=18.0)
+    for label, test in {"none": 20.0, "mean": 22.0, "conv": 30.0, "sdpa": 95.0}.items():
+        for seed in range(2):
+            add(folder, study="board", task="recall", label=label, seed=seed, test=test, val=test, floor=20.0, bag=24.0)
+    add(folder, study="board-rates", task="recall", label="sdpa-optim.lr=0.001", seed=100, floor=20.0, bag=24.0)
     return folder
 
 
+def tables(runs):
+    studies = summary.collect(runs)[0]
+    return wandb.tables(studies, board.chapters(studies, [], runs / "report" / "board"))
+
+
 def lines(runs, key):
-    return wandb.tables(summary.collect(runs)[0], [])[key].to_dict("records")
+    frame = wandb.numbers(tables(runs)[key])
+    return {line["mechanism"]: line for line in frame.to_dict("records")}
 
 
-def test_accuracy_stands_beside_the_papers(runs):
-    found = lines(runs, "accuracy")
-    ours = {(line["study"], line["task"], line["mechanism"]): line for line in found}
-    assert len(ours) == len(found) == 4
-    line = ours["paper-paper", "listops", "cur_abs"]
-    assert line["test"] == pytest.approx(statistics.fmean(TESTS)) and line["n"] == 4 and line["lost"] == 1
-    assert line["std"] == pytest.approx(statistics.stdev(TESTS))
-    assert (line["CURformer T1"], line["CURformer T4"]) == (39.62, 39.62)
-    assert line["links"] == "https://doi.org/10.1007/s10994-025-06768-3"
-    assert line["remarks"] == "1 diverged at step 9" and line["budget"] == "paper"
-    failed = ours["other", "pathfinder_x", "local"]
-    assert failed["leaderboard"] is None and failed["CURformer T1"] is None  # printed as FAIL; not printed
-    assert "https://github.com/google-research/long-range-arena" in failed["links"]
+def test_a_column_holds_numbers_or_texts(runs):
+    for key, table in tables(runs).items():
+        assert re.fullmatch(r"[A-Za-z_]\w*", key)
+        for name, column in wandb.numbers(table).items():
+            assert {type(value) for value in column} - {type(None)} in ({str}, {float}, {int}, {int, float}), name
 
 
-def test_selection_is_table_4(runs):
-    found = lines(runs, "selection")
-    printed = {(v.model, v.task): float(v.value) for v in published.read() if v.source == "CURformer T4"}
-    for line in found:
-        if line["run"] == "published":
-            assert all(line[task] == printed[line["mechanism"], task] for task in ("listops", "text"))
-    abs_, step = (line for line in found if line["run"] == "paper-paper")
-    place = found.index(abs_) - 1
-    assert (found[place]["run"], found[place]["mechanism"]) == ("published", "CURformer select=abs")
+def test_scores_and_gains_over_the_control(runs):
+    found = lines(runs, "study_paper_paper")["cur_abs"]
+    assert found["listops"] == pytest.approx(statistics.fmean(TESTS)) and found["listops n"] == 4
+    assert found["listops std"] == pytest.approx(statistics.stdev(TESTS)) and found["text"] is None
+    gain = lines(runs, "over_mean_paper_paper")
+    assert gain["cur_abs"]["listops"] == pytest.approx(statistics.fmean(TESTS) - 18) and "mean" not in gain
+    assert gain["cur_step"]["listops"] == pytest.approx(35.5 - 18)
+    detail = lines(runs, "paper_paper_listops")["cur_abs"]
+    assert detail["n"] == 4 and detail["params"] == RECORD.params and detail["ms"] == 11.5
+    assert detail["details"].startswith("1 diverged at step 9") and "CURformer T1: 39.62" in detail["published"]
+
+
+def test_the_tables_of_a_board(runs):
+    standing, admission = lines(runs, "board_board"), wandb.numbers(tables(runs)["admission_board"])
+    assert standing["sdpa"]["recall"] == pytest.approx(100 * (95 - 20) / 80)
+    assert 0 < standing["sdpa"]["p (conv)"] <= 1 and standing["sdpa"]["p (sdpa)"] is None
+    assert admission.loc[0, "floor"] == 20.0 and admission.loc[0, "admitted"] == "yes"
+
+
+def test_the_papers_tables_that_have_runs_of_ours(runs):
+    found = tables(runs)
+    frame = wandb.numbers(found["curformer_table_4"])
+    step = frame[frame["run"] == "paper-paper"].set_index("mechanism").loc["cur_step"]
     assert (step["text"], step["text n"], step["text std"]) == (60.25, 1, None)
-    assert (abs_["text"], abs_["text n"], abs_["listops n"]) == ("", None, 4)
-
-
-def test_efficiency_is_over_finished_seeds_and_copies_count_once(runs):
-    again = dataclasses.replace(RECORD, step_ms=1000.0)
-    records = [
-        again,
-        *(dataclasses.replace(RECORD, seed=i, step_ms=t, peak_bytes=i << 20) for i, t in enumerate((5, 7))),
-    ]
-    records.append(dataclasses.replace(RECORD, seed=9, status="diverged", test=None, step_ms=9e9))
-    records.append(dataclasses.replace(RECORD, device="x86_64 CPU, 2 threads", step_ms=None, peak_bytes=None))
-    gpu, cpu = wandb.tables({RECORD.study: []}, records)["efficiency"].to_dict("records")
-    assert (gpu["n"], gpu["ms a step"], gpu["peak MiB"], gpu["params"]) == (2, 6.0, 1.0, RECORD.params)
-    assert (cpu["n"], cpu["ms a step"], cpu["peak MiB"], cpu["test"]) == (1, None, None, RECORD.test)
+    failed = {cell.text for table in found.values() for cell in table.cells.get("pathfinder_x", ())}
+    assert "FAIL" in failed  # as printed: no number
+    assert all("FAIL" not in wandb.numbers(table).get("pathfinder_x", pd.Series()).tolist() for table in found.values())
+    others = {table.name for table in paper_tables.tables({})} - {table.name for table in found.values()}
+    assert others
 
 
 def test_every_paper_has_a_link():
@@ -92,7 +101,8 @@ def test_report_publishes_offline(service, runs, capfd):
     report.__wrapped__(compose(ReportOptions, [f"runs={runs}", "logger=wandb", "logger.wandb.mode=offline"]))
     out, err = capfd.readouterr()
     drawn = list((runs / "report" / "figures").glob("*.png"))
-    sent = f"W&B: 4 tables and {len(drawn) + 1} pictures in {runs / 'report' / 'wandb'}\n"
+    expected = tables(runs)
+    sent = f"W&B: {len(expected)} tables and {len(drawn) + 2} pictures in {runs / 'report' / 'wandb'}\n"
     assert err == sent + "W&B: the dashboard needs a login and a connection, skipped\n" and "W&B" not in out
 
     found = wandb_files.read(runs / "report")
@@ -101,33 +111,27 @@ def test_report_publishes_offline(service, runs, capfd):
     (files,) = (runs / "report" / "wandb").glob("offline-run-*/files")
     for path in [*drawn, runs / "report" / "efficiency" / "costs.png"]:
         assert (files / row[f"figures/{path.stem}"]["path"]).read_bytes() == path.read_bytes()
-    studies = summary.collect(runs)[0]
-    expected = wandb.tables(studies, [])
-    assert {"accuracy", "selection", "published"} == expected.keys()
-    for key in ("accuracy", "selection", "efficiency", "published"):
-        assert row[key]["_type"] == "table-file"
-        table = json.loads((files / row[key]["path"]).read_text())
-        assert key not in expected or (table["columns"], table["data"]) == (
-            list(expected[key]),
-            expected[key].values.tolist(),
-        )
+    assert {"study_paper_paper", "over_mean_paper_paper", "board_board", "curformer_table_4"} < expected.keys()
+    for key, table in expected.items():
+        sent = json.loads((files / row[key]["path"]).read_text())
+        assert sent["columns"] == list(wandb.numbers(table))
+        assert sent["data"] == wandb.numbers(table).to_numpy(dtype=object).tolist()
 
 
 @needs_workspaces
 def test_dashboard_shows_every_table_picture_and_curve(runs):
     studies = summary.collect(runs)[0]
-    made = wandb.dashboard("lra", "", "report of it's", studies, ["accuracy", "published"], ["figures/curves"])
+    made = wandb.dashboard("lra", "", "report of it's", studies, tables(runs), ["figures/curves"])
     made._to_model()  # W&B's own form of it, which refuses what does not fit
     grids = [block for block in made.blocks if type(block).__name__ == "PanelGrid"]
     panels = [panel for grid in grids for panel in grid.panels]
-    assert [p.table_name for p in panels if hasattr(p, "table_name")] == ["accuracy", "published"]
+    assert [p.table_name for p in panels if hasattr(p, "table_name")] == list(tables(runs))
     assert [p.media_keys for p in panels if hasattr(p, "media_keys")] == [["figures/curves"]]
     curves = [grid.runsets[0].filters for grid in grids if len(grid.panels) == 2]
-    assert [("paper-paper" in text, "other" in text) for text in curves] == [
-        (False, True),
-        (True, False),
-        (True, False),
-    ]
+    wanted = [(study, row.task) for study, rows in studies.items() for row in rows]
+    assert len(curves) == len(set(wanted)) and all(
+        any(f"[{study!r}]" in text and f"[{task!r}]" in text for text in curves) for study, task in wanted
+    )
     assert "https://doi.org/10.1007/s10994-025-06768-3" in made.blocks[-1].text
 
 
