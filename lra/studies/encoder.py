@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor, nn
 
+from ..bench.__main__ import choose
 from ..integrations import needs
 from ..integrations.huggingface import register
 
@@ -90,14 +91,11 @@ def load(path: Path, *, pool: str, length: int, size: int, device: str) -> Encod
     Raises:
         ValueError: the model or the device is not available.
     """
-    available = "cuda" if torch.cuda.is_available() else "cpu"
-    if device not in ("auto", "cpu", available):
-        raise ValueError(f"device must be auto or {available}, not {device!r}")
+    device = choose(device)
     try:
         model = AutoModel.from_pretrained(str(path), attn_implementation="sdpa")
         text = model.main_input_name == "input_ids"
         tokenizer = AutoTokenizer.from_pretrained(str(path)) if text else None
     except OSError as error:
         raise ValueError(f"model={path} cannot be loaded: {' '.join(str(error).split())[:200]}") from None
-    device = available if device == "auto" else device
     return Encoder(model.eval().to(device), tokenizer, pool, length, size, device)

@@ -53,8 +53,8 @@ def lengths(options: LengthsOptions) -> None:
         records, damaged = scan(home)
         for line in damaged:
             log(f"skipped: {line}")
-        if points := measured(records.values()):
-            print(f"written: {', '.join(map(str, show(points, home)))}")
+        if len(runs := measured(records.values())):
+            print(f"written: {', '.join(map(str, show(runs, home)))}")
     if failures:
         raise ValueError(failures)
 

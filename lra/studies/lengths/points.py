@@ -1,8 +1,9 @@
-"""Errors in percent over the length of a task: those of finished runs, and the published ones."""
+"""Errors in percent over the length of a task: of finished runs, and the published ones."""
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+import pandas as pd
 
 from ...report import published
 from ...runs.record import RunRecord
@@ -12,72 +13,36 @@ FIGURE = ("PSF-Attn", "text of Section 5.2 (Fig. 5)")  # paper and table of publ
 _NAME = re.compile(rf"({'|'.join(TASKS)})_N(\d+)(?:_to_N(\d+))?")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Point:
-    """One mechanism at one length.
+def measured(records: Iterable[RunRecord]) -> pd.DataFrame:
+    """List the runs of tasks of ``TASKS`` by task, length, mechanism and seed, in this order; others are left out.
 
-    Args:
-        errors: 100 less the test score, by seed; seeds that diverged have none.
-        constant: error of the best constant answer on the same test examples.
-        diverged: number of such seeds.
+    Returns:
+        A row for each run: its error is 100 less its test score, NaN if it diverged; ``constant`` is the error of the
+        best constant answer on the same test examples.
     """
-
-    task: str
-    length: int
-    label: str
-    errors: dict[int, float]
-    constant: float
-    diverged: int
-    budget: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class Printed:
-    """A number of the paper, which may hold for several lengths.
-
-    Args:
-        model: the paper's name of the mechanism.
-        attn: the name of conf/attn that corresponds to it.
-        error: error in percent.
-    """
-
-    task: str
-    lengths: tuple[int, ...]
-    model: str
-    attn: str
-    error: float
-
-
-def measured(records: Iterable[RunRecord]) -> list[Point]:
-    """Group the runs of tasks of ``TASKS`` by task, length and mechanism, in this order; other runs are left out."""
-    groups: dict[tuple[str, int, str], list[RunRecord]] = {}
-    for r in records:
-        if (found := _NAME.fullmatch(r.task)) and not found[3]:
-            groups.setdefault((found[1], int(found[2]), r.label), []).append(r)
-    return [
-        Point(
-            task=task,
-            length=length,
-            label=label,
-            errors={r.seed: 100 - r.test for r in some if r.status == "done"},
-            constant=100 - some[0].constant_baseline,
-            diverged=sum(r.status == "diverged" for r in some),
-            budget=some[0].budget,
-        )
-        for (task, length, label), some in sorted(groups.items())
+    columns = ["task", "length", "mechanism", "seed", "budget", "constant", "error"]
+    rows = [
+        (found[1], int(found[2]), r.label, r.seed, r.budget, r.constant_baseline, r.test)
+        for r in records
+        if (found := _NAME.fullmatch(r.task)) and not found[3]
     ]
+    table = pd.DataFrame(rows, columns=columns).astype({"error": float})
+    table[["constant", "error"]] = 100 - table[["constant", "error"]]
+    return table.sort_values(["task", "length", "mechanism", "seed"], ignore_index=True)
 
 
-def printed() -> list[Printed]:
+def printed() -> pd.DataFrame:
     """List the numbers that the paper gives for its Figure 5 in the text, the only ones that are not read off a curve.
 
-    A number for a range of lengths counts for every power of two in it.
+    Returns:
+        A row for each number and length: the paper's name of the mechanism, ``attn``, the corresponding name of
+        conf/attn, and the error. A number for a range of lengths counts for every power of two in it.
     """
     found = []
     for row in published.read():
         if (row.name, row.table) == FIGURE:
             task, first, last = _NAME.fullmatch(row.task).groups()
-            lengths = tuple(2**i for i in range(20) if int(first) <= 2**i <= int(last or first))
             error = row.number if row.metric == "error_percent" else round(100 - row.number, 2)
-            found.append(Printed(task=task, lengths=lengths, model=row.model, attn=row.attn, error=error))
-    return found
+            lengths = [2**i for i in range(20) if int(first) <= 2**i <= int(last or first)]
+            found += [(task, length, row.model, row.attn, error) for length in lengths]
+    return pd.DataFrame(found, columns=["task", "length", "mechanism", "attn", "error"])

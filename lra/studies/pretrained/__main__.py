@@ -125,22 +125,10 @@ def study(options: PretrainedOptions) -> list[EncoderResult]:
 
     def result(attention: str, count: int | None, tuned: int, embeddings: Tensor) -> EncoderResult:
         cosine = (embeddings * exact).sum(-1)
-        right = [
-            (guess == truth).float().mean().item() * 100 for guess in (linear(embeddings).argmax(-1), knn(embeddings))
-        ]
-        return EncoderResult(
-            attention=attention,
-            count=count,
-            tuned=tuned,
-            cosine=cosine.mean().item(),
-            cosine_std=cosine.std().item(),
-            probe=right[0],
-            knn=right[1],
-            n=len(truth),
-        )
-
-    def knn(embeddings: Tensor) -> Tensor:
-        return nearest(train_embeddings, labels, embeddings, options.neighbours)
+        guesses = linear(embeddings).argmax(-1), nearest(train_embeddings, labels, embeddings, options.neighbours)
+        probed, near = ((guess == truth).float().mean().item() * 100 for guess in guesses)
+        own = {"attention": attention, "count": count, "tuned": tuned, "n": len(truth)}
+        return EncoderResult(**own, cosine=cosine.mean().item(), cosine_std=cosine.std().item(), probe=probed, knn=near)
 
     results = [result("exact", None, 0, exact)]
     for score in options.selections:
@@ -169,15 +157,8 @@ def pretrained(options: PretrainedOptions) -> None:
     for r in results:
         scores = [f"{p:.1f} ± {(p * (100 - p) / r.n) ** 0.5:.1f}" for p in (r.probe, r.knn)]
         lines.append([r.attention, str(r.count or "-"), str(r.tuned), f"{r.cosine:.4f} ± {r.cosine_std:.4f}", *scores])
-    about = f"{options.train} train and {options.test} test examples"
-    show(
-        [
-            Table(
-                name="pretrained", title=str(options.model), about=about, cells=frame(HEAD, lines), words=("attention",)
-            )
-        ],
-        LEGEND,
-    )
+    cells, about = frame(HEAD, lines), f"{options.train} train and {options.test} test examples"
+    show([Table(name="pretrained", title=str(options.model), about=about, cells=cells, words=("attention",))], LEGEND)
     if options.out:
         options.out.write_text(json.dumps([asdict(r) for r in results], indent=1) + "\n")
         draw(results, options.model, options.out.with_suffix(".png"))

@@ -6,6 +6,7 @@ from typing import Annotated, ClassVar
 import torch
 from pydantic import Field
 
+from ...bench.__main__ import choose
 from ...config.compose import compose
 from ...config.entry import main
 from ...config.options import Options
@@ -52,9 +53,7 @@ def probe(options: ProbesOptions) -> None:
     """
     if options.threads:
         torch.set_num_threads(options.threads)
-    device = "cuda" if options.device != "cpu" and torch.cuda.is_available() else "cpu"
-    if options.device == "cuda" and device == "cpu":
-        raise ValueError("device=cuda, but torch sees no GPU; use device=cpu")
+    device = choose(options.device)
     runs = [run for folder in options.run for run in finished(folder, options.trust)]
     for run in runs:
         if options.swaps:

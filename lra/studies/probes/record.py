@@ -1,11 +1,15 @@
 """The record of the probes of a run: probes.json."""
 
+import csv
+import io
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+import pandas as pd
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
 
+from ...disk import atomic
 from ...ops.metrics import Metric
 from ...runs import typed_json
 from ...runs.typed_json import FolderName, Percent
@@ -58,7 +62,13 @@ def folder(runs: Path, study: str, task: str, label: str, seed: int) -> Path:
 
 def load(path: Path) -> Probes:
     """Read a record. Raises ValueError if the file is not one."""
-    whole = lambda made: all(
-        len(values) == len(made.reaches) for values in (made.scores, made.beyond) if values is not None
-    )
-    return records.load(Probes, path, "probes", whole)
+    full = lambda made: all(len(x) == len(made.reaches) for x in (made.scores, made.beyond) if x is not None)
+    return records.load(Probes, path, "probes", full)
+
+
+def table(path: Path) -> pd.DataFrame:
+    """Read a table of swaps as texts. Raises ValueError if the file holds none."""
+    head, *lines = csv.reader(io.StringIO(atomic.content(path).decode(), newline=""))
+    if not 1 < len(set(head)) == len(head) or any(len(line) != len(head) for line in lines):
+        raise ValueError("columns are missing or there twice")
+    return pd.DataFrame(lines, columns=head)

@@ -1,12 +1,11 @@
 """The probes in the report: the reach that keeps a mechanism's gain, scores within each reach, and swaps."""
 
-import csv
-import io
 from pathlib import Path
-from statistics import mean, median
+from statistics import median
+
+import numpy as np
 
 from ...console import log
-from ...disk import atomic
 from ...report.results import CONTROL
 from ...report.summary import Row
 from ...report.table import Cell, Column, Table, frame, stem
@@ -65,11 +64,11 @@ def within(study: str, rows: list[Row]) -> list[Table]:
     reaches = sorted({reach for _, made in found for reach in made[0].reaches})
     lines = []
     for row, made in found:
-        scores = dict(zip(made[0].reaches, zip(*(one.scores for one in made), strict=True), strict=True))
-        cells = [_score(mean(scores[reach])) if reach in scores else Cell() for reach in reaches]
+        scores = dict(zip(made[0].reaches, np.mean([one.scores for one in made], 0).tolist(), strict=True))
+        cells = [_score(scores[reach]) if reach in scores else Cell() for reach in reaches]
         lines.append([row.label, row.task, Cell(text=str(len(made)), value=len(made)), *cells])
     head = ("mechanism", "task", "n", *(f"k = {reach}" for reach in reaches))
-    made = Table(
+    table = Table(
         name=stem(f"locality-{study}"),
         title="Scores within a reach",
         about="Test score of the trained weights if every layer is confined to tokens at most k positions away, mean "
@@ -77,7 +76,7 @@ def within(study: str, rows: list[Row]) -> list[Table]:
         cells=frame(head, lines, [(study, row.label, "") for row, _ in found]),
         words=("mechanism", "task"),
     )
-    return [made]
+    return [table]
 
 
 def _probes(row: Row) -> list[record.Probes]:
@@ -100,25 +99,24 @@ def swaps(study: str, rows: list[Row]) -> list[Table]:
     for path in sorted(paths):
         try:
             made.append(matrix_of_swaps(study, path))
-        except (ValueError, OSError, csv.Error):
+        except (ValueError, OSError):
             log(f"skipped: {path} is not a table of swaps; python -m lra.studies.probes makes it again")
     return made
 
 
 def matrix_of_swaps(study: str, path: Path) -> Table:
     """Read the table of a task's swaps. Raises ValueError if the file holds none."""
-    task = path.parent.name
-    (first, *names), *lines = csv.reader(io.StringIO(atomic.content(path).decode(), newline=""), strict=True)
-    if not 0 < len(set(names)) == len(names) or any(len(line) != 1 + len(names) for line in lines):
-        raise ValueError("columns are missing or there twice")
+    task, swapped = path.parent.name, record.table(path)
+    first, *names = swapped.columns
     score = lambda text: _score(float(text)) if text else Cell()
+    lines = [[label, *map(score, values)] for label, *values in swapped.itertuples(index=False)]
     return Table(
         name=stem(f"swaps-{study}-{task}"),
         title=f"Swapped mechanisms: {task}",
         about="Test score of the weights of a run (row) with each mechanism in the place of its own (column), without "
         "training, mean over seeds, on the examples that were scored. own: the run as it is. Empty: the weights do not "
         "fit.",
-        cells=frame((first, *names), [[label, *map(score, values)] for label, *values in lines]),
+        cells=frame((first, *names), lines),
         words=(first,),
     )
 

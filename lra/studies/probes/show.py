@@ -1,9 +1,9 @@
 """The picture of a task: scores and derivatives over the reach; and the matrix of swapped mechanisms."""
 
-import csv
-import io
 from pathlib import Path
-from statistics import mean
+
+import numpy as np
+import pandas as pd
 
 from ...disk import atomic
 from ...report.palette import COLOURS, Palette
@@ -36,12 +36,10 @@ def draw(home: Path) -> list[Path]:
         same = [made for made in some if made.reaches == some[0].reaches]
         for axes, values in ((left, [made.scores for made in same]), (right, [made.beyond for made in same])):
             if None not in values:
-                name = f"{label} (n = {len(same)})"
-                axes.plot(same[0].reaches, [mean(column) for column in zip(*values, strict=True)], label=name, **style)
+                axes.plot(same[0].reaches, np.mean(values, 0), label=f"{label} (n = {len(same)})", **style)
     some = next(iter(found.values()))[0]
     left.set_ylabel(f"test {some.metric} within the reach, %")
-    right.set_ylabel("squared derivatives beyond the reach, share")
-    right.set_ylim(0, 1)
+    right.set(ylabel="squared derivatives beyond the reach, share", ylim=(0, 1))
     for axes in (left, right):
         axes.set_xscale("log", base=2)
         axes.set_xlabel("reach k: each layer sees |i - j| <= k")
@@ -59,23 +57,17 @@ def matrix(home: Path) -> list[Path]:
     Returns:
         The table as Markdown and as CSV.
     """
-    lines: dict[str, dict[str, list[float]]] = {}
+    lines = []
     for path in sorted(home.glob(f"*/seed-*/{record.SWAPS}")):
-        line = lines.setdefault(path.parents[1].name, {})
         try:
-            for row in csv.DictReader(io.StringIO(atomic.content(path).decode(), newline=""), strict=True):
-                line.setdefault(row["scored with"], []).append(float(row["score"]))
-        except (ValueError, KeyError, TypeError, csv.Error):
+            lines.append(record.table(path).set_index("scored with").score.astype(float).rename(path.parents[1].name))
+        except (ValueError, KeyError):
             raise ValueError(
                 f"{path} is not a line of swapped mechanisms; delete it to score that seed again"
             ) from None
-    names = list(dict.fromkeys(name for line in lines.values() for name in line))
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(("trained with", *names))
-    writer.writerows((label, *(mean(line[n]) if n in line else "" for n in names)) for label, line in lines.items())
-    atomic.write(home / record.SWAPS, text.getvalue())
-    table = matrix_of_swaps(home.parent.name, home / record.SWAPS)
-    atomic.write(home / "swaps.md", table.section() + "\n")
-    show([table], "")
+    table = pd.DataFrame(lines).rename_axis("trained with").groupby(level=0, sort=False).mean()
+    atomic.write(home / record.SWAPS, table.to_csv(lineterminator="\n"))
+    shown = matrix_of_swaps(home.parent.name, home / record.SWAPS)
+    atomic.write(home / "swaps.md", shown.section() + "\n")
+    show([shown], "")
     return [home / "swaps.md", home / record.SWAPS]
