@@ -8,12 +8,13 @@
     model.config.cur = {"count": 32}            # options of one model, see lra.ops.cur.cur_attention
     register("mine", count=16, pairing="same_k")  # or under another name
 
-transformers does not save ``attn_implementation``. Name it again when the model is loaded, or keep it in the saved model:
+transformers does not save ``attn_implementation``. Name it again when the model is loaded, or keep it in the saved one:
 
     model.config.attn_implementation = "cur_abs"
     model.save_pretrained(folder)               # after register(), from_pretrained(folder) has CUR attention again
 
-Supports every encoder with attention by transformers' AttentionInterface: ViT, DINOv2, BERT, RoBERTa and more.
+Supports every encoder with attention by transformers' AttentionInterface: ViT, DINOv2, BERT, RoBERTa and more; of
+ModernBERT the models whose layers are all global.
 """
 
 import inspect
@@ -125,19 +126,34 @@ def attend_exactly(exact: Callable, module: nn.Module, *args, **kwargs) -> tuple
     return exact(module, *args, **kwargs)
 
 
-def padding(*, mask_function: Callable, attention_mask: Tensor | None = None, config=None, **_) -> Tensor | None:
+def padding(
+    *,
+    mask_function: Callable,
+    attention_mask: Tensor | None = None,
+    config=None,
+    local_size: int | None = None,
+    **_,
+) -> Tensor | None:
     """Shape the tokenizer's mask (N,L) as (N,1,1,L), without the (N,1,L,L) of other implementations.
 
     Args:
         mask_function: mask function of the model; only the bidirectional one is supported.
         attention_mask: (N,L), None if all tokens are real.
-        config: configuration of the model, for the message.
+        config: configuration of the model.
+        local_size: window of ``mask_function``, None for all tokens. ModernBERT asks for a window's mask even if none
+            of its layers uses it.
 
     Raises:
-        ValueError: the mask is causal, a window, or depends on the query in another way.
+        ValueError: the mask is causal, the window of a layer, or depends on the query in another way.
     """
-    if mask_function is not bidirectional_mask_function:
-        kind = getattr(config, "model_type", "this model")
+    kind = getattr(config, "model_type", "this model")
+    if local_size is not None:
+        if "sliding_attention" in (getattr(config, "layer_types", None) or ["sliding_attention"]):
+            raise ValueError(
+                f"{kind} has layers of local attention, in which a token attends to a window; CUR attention is for "
+                "layers that attend to all tokens, in ModernBERT global_attn_every_n_layers=1"
+            )
+    elif mask_function is not bidirectional_mask_function:
         raise ValueError(f"{kind} is a decoder or masks keys query by query; CUR attention is for encoders that do not")
     if attention_mask is None:
         return None

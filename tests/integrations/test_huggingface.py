@@ -16,12 +16,20 @@ from lra.integrations.huggingface import register  # noqa: E402 behind the skip
 WIDTH = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
 PICTURE = {**WIDTH, "image_size": 24, "patch_size": 4}
 TRUE = {"steps": None, "copy_rv": False, "count": 64}  # every row and column, true inverse: exact attention
-KINDS = ["bert", "roberta", "vit", "dinov2"]
+KINDS = ["bert", "roberta", "modernbert", "vit", "dinov2"]
 
 register()
 register("cur_true", **TRUE)
 register("cur_8", count=8)
 register("cur_plus_8", count=8, columns="cells", score="farthest")
+
+
+def modernbert(every):
+    """The configuration of a ModernBERT with global attention in every so many layers and local attention elsewhere."""
+    ids = {f"{name}_token_id": 0 for name in ("pad", "bos", "eos", "cls", "sep")}
+    return transformers.ModernBertConfig(
+        **WIDTH, **ids, intermediate_size=64, vocab_size=50, local_attention=8, global_attn_every_n_layers=every
+    )
 
 
 def model(kind, attention="eager"):
@@ -31,6 +39,7 @@ def model(kind, attention="eager"):
         "roberta": lambda: transformers.RobertaModel(
             transformers.RobertaConfig(**WIDTH, intermediate_size=64, vocab_size=50)
         ),
+        "modernbert": lambda: transformers.ModernBertModel(modernbert(1)),
         "vit": lambda: transformers.ViTModel(transformers.ViTConfig(**PICTURE, intermediate_size=64)),
         "dinov2": lambda: transformers.Dinov2Model(transformers.Dinov2Config(**PICTURE)),
     }[kind]()
@@ -70,7 +79,7 @@ def test_keeping_everything_is_exact_attention_and_less_is_not(kind):
     assert not near(states(made, given), expected)
 
 
-@pytest.mark.parametrize("kind", ["bert", "roberta"])
+@pytest.mark.parametrize("kind", ["bert", "roberta", "modernbert"])
 @pytest.mark.parametrize("attention", ["cur_8", "cur_abs", "cur_true", "cur_plus_8"])
 def test_padding_never_changes_a_real_row(kind, attention):
     made, given = model(kind, attention), inputs(kind)
@@ -133,7 +142,7 @@ def test_the_class_token_is_kept():
 def test_every_parameter_of_the_attention_gets_a_gradient(kind):
     made = model(kind, "cur_8")
     made(**inputs(kind)).last_hidden_state.square().sum().backward()
-    own = {name: p for name, p in made.named_parameters() if "attention" in name}
+    own = {name: p for name, p in made.named_parameters() if "attention" in name or "attn." in name}
     assert own and all(p.grad is not None and p.grad.isfinite().all() and p.grad.any() for p in own.values())
 
 
@@ -176,6 +185,14 @@ def test_decoders_are_refused():
     layer = copy.deepcopy(gpt.h[0].attn).eval()
     with pytest.raises(ValueError, match="GPT2Attention is causal; CUR attention is for encoders"):
         layer(torch.randn(1, 4, 32))
+
+
+def test_local_layers_are_refused():
+    local = transformers.ModernBertModel(modernbert(2)).double().eval()
+    states(local, inputs("bert"))
+    local.set_attn_implementation("cur")
+    with pytest.raises(ValueError, match=r"modernbert has layers of local attention.*global_attn_every_n_layers=1"):
+        local(**inputs("bert"))
 
 
 def test_dropout_and_unknown_arguments_are_refused():
