@@ -1,9 +1,10 @@
-"""Settings made before torch is imported: waiting threads, and Ctrl-C."""
+"""Settings made before torch is imported, waiting threads and Ctrl-C, and the files of an installation."""
 
 import os
 import signal
 import subprocess
 import sys
+import zipfile
 
 import pytest
 
@@ -86,3 +87,16 @@ def test_past_the_imports_an_interrupt_is_an_exception(monkeypatch):
         assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.slow
+def test_a_wheel_carries_what_is_read_at_run_time(tmp_path):
+    line = (sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--disable-pip-version-check", ".", "-w")
+    subprocess.run([*line, str(tmp_path)], cwd=ROOT, check=True)
+    (wheel,) = tmp_path.glob("*.whl")
+    held = set(zipfile.ZipFile(wheel).namelist())
+    read = [*(ROOT / "lra/report/web").iterdir(), ROOT / "lra/report/published.csv"]
+    tracked = subprocess.run(["git", "ls-files", "lra", "data_prep"], cwd=ROOT, capture_output=True, text=True)
+    assert {path.relative_to(ROOT).as_posix() for path in read} <= held
+    assert {f"lra/conf/{path.relative_to(CONF).as_posix()}" for path in CONF.rglob("*.yaml")} <= held
+    assert set(tracked.stdout.split()) <= held and not tracked.returncode

@@ -9,8 +9,7 @@ from ..disk import atomic
 from ..runs.folder import RunFolder
 from ..runs.restore import configuration, trained
 from .draw import DISPLAYS
-from .options import MapsOptions
-from .views import views, whole_number
+from .views import MapsOptions, views, whole_number
 
 
 @main(MapsOptions)

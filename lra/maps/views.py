@@ -1,15 +1,33 @@
 """The contents of figures from a model and an example: the row, the chosen positions, the weights."""
 
 from math import isqrt
+from pathlib import Path
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from ..config.experiment import Experiment
+from ..config.options import Options
+from ..config.sections import Root, Trust
 from ..data.datamodule import Batch, TaskData
+from ..options import Whole
 from . import maps
 from .draw import View, markers
-from .options import MapsOptions
+
+
+class MapsOptions(Options):
+    conf: ClassVar[str] = "maps"
+
+    run: Path | None
+    split: str
+    example: Whole
+    layer: Whole | None
+    head: Whole | None
+    at: Whole | list[Whole | list[Whole]] | None
+    out: Path | None
+    trust: Trust
+    data: Root
 
 
 def views(options: MapsOptions, experiment: Experiment, model: nn.Module, data: TaskData, batch: Batch) -> list[View]:

@@ -16,7 +16,7 @@ from ..config.sections import Above, Attn, BatchSize, Block, Loggers, Name, Opti
 from ..options import Positive, Whole
 from ..runs.folder import RunFolder
 from ..runs.restore import best, configuration
-from .calls import mechanisms
+from .qkv import mechanisms
 
 
 class Tuning(Section):

@@ -1,11 +1,13 @@
-"""FNet against its double sum over positions and features, in float64."""
+"""FNet and its Fourier transforms of rows of several lengths, against sums written out and torch's transform."""
 
 import cmath
 
+import pytest
 import torch
 
 from lra.attention.base import Sizes
 from lra.attention.fnet import FNet
+from lra.ops.fourier import dft
 
 N, L, DIM = 3, 9, 4
 MASK = torch.arange(L) < torch.tensor([L, 6, 1])[:, None]
@@ -40,3 +42,28 @@ def test_has_no_parameters_and_keeps_dtypes():
     x = torch.randn(N, L, DIM).bfloat16()
     for mask in (None, MASK):
         assert made()(x, mask).dtype is torch.bfloat16
+
+
+@pytest.mark.parametrize("kind", [torch.float64, torch.complex128])
+def test_is_the_transform_of_each_row_over_its_own_length(kind):
+    lengths = torch.tensor([16, 13, 8, 1, 0])
+    x = torch.randn(5, 16, 3, dtype=kind, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    got, want = dft(x, lengths), torch.zeros(5, 16, 3, dtype=torch.complex128)
+    for row, n in enumerate(lengths.tolist()):
+        if n:
+            want[row, :n] = torch.fft.fft(x[row, :n], dim=0)
+    torch.testing.assert_close(got, want, rtol=1e-12, atol=1e-12)
+    weight = torch.randn(want.shape, dtype=torch.complex128, generator=torch.Generator().manual_seed(1))
+    grads = [torch.autograd.grad((y * weight).real.sum(), x)[0] for y in (got, want)]
+    torch.testing.assert_close(*grads, rtol=1e-12, atol=1e-12)
+    assert (grads[0][1, 13:] == 0).all()
+
+
+def test_long_rows_are_as_exact_in_float32_as_a_transform_is():
+    """Three transforms of twice the length in place of one: a few times its error, whatever the length."""
+    x = torch.randn(2, 16384, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    lengths = torch.tensor([16384, 9973])  # a power of two and a prime
+    for row, n in enumerate(lengths.tolist()):
+        want = torch.fft.fft(x[row, :n], dim=0)
+        plain = (torch.fft.fft(x[row, :n].float(), dim=0) - want).norm()
+        assert (dft(x.float(), lengths)[row, :n] - want).norm() < 10 * plain

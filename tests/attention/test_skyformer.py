@@ -4,7 +4,7 @@ from functools import partial
 
 import pytest
 import torch
-from support.features import PATTERNS, SIZES, D, H, L, masks, qkv
+from support.features import PATTERNS, SIZES, D, H, L, masks, qkv, same_with_gradients
 
 from lra.attention.skyformer import Skyformer
 from lra.ops.pinv import cubic, exact
@@ -49,10 +49,7 @@ def test_is_its_definition(pattern, pinv, inverse):
     skyformer, mask, x = made(pinv=pinv), masks()[pattern], qkv()
     got, want = skyformer(*x, mask), oracle(skyformer, *x, mask, inverse)
     real = torch.ones(3, H, L, dtype=torch.bool) if mask is None else mask[:, None].expand(-1, H, -1)
-    torch.testing.assert_close(got[real], want[real], rtol=1e-9, atol=1e-10)
-    weight = torch.randn(got[real].shape, generator=torch.Generator().manual_seed(1), dtype=got.dtype)
-    for a, b in zip(*(torch.autograd.grad((o[real] * weight).sum(), x) for o in (got, want)), strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-7, atol=1e-9)
+    same_with_gradients(got[real], want[real], x)
 
 
 def test_all_tokens_as_landmarks_are_gaussian_kernel_attention():

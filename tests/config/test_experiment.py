@@ -1,10 +1,17 @@
-"""An experiment: one frozen value, from which model and data are made once."""
+"""An experiment: one frozen value, from which model and data are made once; its choices are those of a table."""
+
+import csv
+from pathlib import Path
 
 import pytest
-from conftest import config
+from conftest import config, experiment
 from pydantic import ValidationError
 
+from lra.config import CONF
+from lra.config.compose import compose
 from lra.config.experiment import Experiment
+from lra.runs import identity
+from lra.sweep.options import SweepOptions
 from lra.train.__main__ import train
 
 
@@ -44,3 +51,31 @@ def test_values_are_frozen_and_a_change_is_checked():
         ValueError, match=r"^optim\.eval_every must divide optim\.steps 7, not 3: add optim\.eval_every=7$"
     ):
         made.optim.changed(steps=7)
+
+
+with Path(__file__).with_name("choices.csv").open() as _file:
+    TABLE = list(csv.DictReader(_file))
+
+
+@pytest.mark.parametrize(
+    "row", [pytest.param(row, id=row["words"], marks=[pytest.mark.slow] * (i % 10 > 0)) for i, row in enumerate(TABLE)]
+)
+def test_label_and_choices_are_those_of_the_table(row):
+    made = experiment(*row["words"].split())
+    assert (made.label, identity.fingerprint(made.choices({}))) == (row["label"], row["fingerprint"])
+
+
+TASKS = sorted(path.stem for path in (CONF / "experiment").glob("board_*.yaml"))
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_a_task_of_the_board(name):
+    made = experiment(f"experiment={name}", "attn=cur_abs")
+    assert (made.study, made.budget, made.protocol.name) == ("board", "board", "clean")
+    assert f"board_{made.task.name}" == name and made.model.dropout == 0 and made.optim.own_lr_max == 1e-3
+    assert made.attn.get("count") == made.task.length // 8
+    assert type(made.classifier().head.mlp[1]).__name__ == "GELU"
+
+
+def test_the_sweep_has_every_task_of_the_board():
+    assert sorted(compose(SweepOptions, ["sweep=board"]).tasks) == TASKS

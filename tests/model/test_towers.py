@@ -6,7 +6,7 @@ from conftest import config
 
 from lra.data.datamodule import Batch
 from lra.maps import maps
-from lra.studies.calls import calls
+from lra.studies.qkv import calls
 from lra.studies.transfer.compare import layers
 
 B, L = 3, 64

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from lra.ops.cur_naive import CUROptions
+from lra.ops.segments import real_first
 from lra.ops.selection import select_packed
 from lra.ops.varlen_tiles import attend_from_kept, attend_to_kept
 from lra.varlen import VarlenLayout
@@ -98,3 +99,19 @@ def test_a_few_lengths_of_all_rows_together():
     lengths = [torch.randint(500, 2001, (32,), generator=g).tolist() for _ in range(20)]
     found = {len(layout(some, tile=64, whole=1024).positions) for some in lengths}
     assert len(found) <= 10 and all(T % 1024 == 0 for T in found)
+
+
+def test_real_tokens_come_first_in_their_order():
+    mask = torch.rand(50, 17, generator=torch.Generator().manual_seed(0)) < torch.linspace(0, 1, 50)[:, None]
+    expected = (~mask).to(torch.uint8).argsort(dim=-1, stable=True)
+    assert mask.any() and not mask[0].any() and torch.equal(real_first(mask), expected)
+
+
+def test_no_sort_is_part_of_it():
+    """The exporter to ONNX has none that is stable."""
+
+    class Order(torch.nn.Module):
+        forward = staticmethod(real_first)
+
+    graph = torch.export.export(Order(), (torch.ones(2, 5, dtype=torch.bool),)).graph
+    assert not [node for node in graph.nodes if "sort" in str(node.target)]

@@ -5,9 +5,9 @@ import shutil
 import sys
 
 import pytest
-from support import runs_as_folders
+import yaml
 
-from lra.runs import checkpoint, evaluations, record, tables
+from lra.runs import checkpoint, config_file, evaluations, record, tables
 from lra.runs.folder import RunFolder
 from lra.runs.publish import publish
 
@@ -16,13 +16,24 @@ LABEL = WEIGHTS.parents[1]
 SOURCES = dict(list(tables.below(LABEL).items())[:2])  # seeds 0 and 1
 
 
+def as_folder(run, folder, weights=None):
+    """Write the files of a finished run as training does."""
+    folder.mkdir(parents=True)
+    (folder / config_file.NAME).write_text(yaml.dump(run.choices))
+    if run.evaluations:
+        (folder / evaluations.NAME).write_text(evaluations.text(run.evaluations))
+    if weights:
+        shutil.copy(weights, folder / checkpoint.BEST)
+    record.save(run.record, folder)
+
+
 @pytest.fixture
 def home(tmp_path, monkeypatch):
     """A working directory with two finished runs in runs/mine."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["publish", "runs=runs/mine", "out=out"])
     for number, run in enumerate(SOURCES.values()):
-        runs_as_folders.write(run, tmp_path / "runs" / "mine" / f"seed-{number}", None if number else WEIGHTS)
+        as_folder(run, tmp_path / "runs" / "mine" / f"seed-{number}", None if number else WEIGHTS)
     return tmp_path
 
 

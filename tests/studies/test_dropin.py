@@ -14,13 +14,12 @@ from lra.config.compose import compose
 from lra.ops.cells import cells
 from lra.ops.pinv import cubic, exact
 from lra.runs import identity, record
-from lra.studies.dropin import baselines, landmarks
+from lra.studies.dropin import baselines, cur_variants
 from lra.studies.dropin.__main__ import distance, dropin
 from lra.studies.dropin.candidates import CANDIDATES, CHOICES, far, made, step
 from lra.studies.dropin.cell_variants import cells_alone, heavy_keys, kernel, means, smoothed
 from lra.studies.dropin.cur_variants import KeptFactors, least_squares, missing_mass, product, row_sums, weights
-from lra.studies.dropin.options import DropinOptions
-from lra.studies.dropin.qkv_sources import sources
+from lra.studies.dropin.qkv_sources import DropinOptions, sources
 from lra.studies.dropin.table import Errors, error_text, ratio
 from lra.studies.qkv import generated
 
@@ -158,12 +157,12 @@ def test_landmarks():
     a = k[1, 2].numpy()
     gram = a.T @ a
     scores = np.diag(a @ np.linalg.inv(gram + 1e-3 * np.diag(gram).mean() * np.eye(D)) @ a.T)
-    assert set(landmarks.leverage(k, 7)[1, 2].tolist()) == set(np.argsort(-scores)[:7])
-    rows, cols = landmarks.received(q, k, v, 7)
+    assert set(cur_variants.leverage(k, 7)[1, 2].tolist()) == set(np.argsort(-scores)[:7])
+    rows, cols = cur_variants.received(q, k, v, 7)
     mass = np_softmax(q[1, 2].numpy()[rows[1, 2].numpy()] @ a.T / D**0.5).sum(0)
     assert set(cols[1, 2].tolist()) == set(np.argsort(-mass)[:7])
     far_away = torch.cat([k, k[:, :, :1] + 1e4], 2)
-    assert (landmarks.kmeans_pp(far_away, 2) == L).any(-1).all()  # it is drawn second, unless it was first
+    assert (cur_variants.kmeans_pp(far_away, 2) == L).any(-1).all()  # it is drawn second, unless it was first
 
 
 def run(monkeypatch, capfd, tmp_path, *words):

@@ -36,10 +36,13 @@ def check(made, kernel, mask, normalise=True, spread=1.0):
                 weights = kernel(h, q[n, h, i], k[n, h, real])
                 rows.append((weights / weights.sum() if normalise else weights) @ v[n, h, real])
                 got.append(out[n, h, i])
-    got, want = torch.stack(got), torch.stack(rows)
+    same_with_gradients(torch.stack(got), torch.stack(rows), [q, k, v, *made.parameters()])
+
+
+def same_with_gradients(got, want, leaves):
+    """Results and, for a random sum of them, the gradients of leaves."""
     torch.testing.assert_close(got, want, rtol=1e-9, atol=1e-10)
     weight = torch.randn(want.shape, generator=torch.Generator().manual_seed(1), dtype=want.dtype)
-    leaves = [q, k, v, *made.parameters()]
     for a, b in zip(*(torch.autograd.grad((x * weight).sum(), leaves) for x in (got, want)), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-7, atol=1e-9)
 

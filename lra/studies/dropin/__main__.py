@@ -19,8 +19,7 @@ from ...runs import record, typed_json
 from ..records import load, save
 from .baselines import softmax
 from .candidates import CANDIDATES, Function
-from .options import DropinOptions
-from .qkv_sources import QKVSource, sources
+from .qkv_sources import DropinOptions, QKVSource, sources
 from .table import BASE, COST, FILE, Cost, Errors, table
 
 REPEATS = 3  # of the timing

@@ -14,9 +14,21 @@ from torch import Tensor
 from ...attention.cur import CUR
 from ...attention.cur_plus import CURPlus
 from ...ops.pinv import cubic, exact, tikhonov
-from . import baselines, landmarks
+from . import baselines
 from .cell_variants import cells_alone, heavy_keys, smoothed
-from .cur_variants import KeptFactors, least_squares, missing_mass, product, row_sums
+from .cur_variants import (
+    Choice,
+    KeptFactors,
+    alike,
+    kmeans_pp,
+    least_squares,
+    leverage,
+    missing_mass,
+    product,
+    received,
+    row_sums,
+    select,
+)
 
 Function = Callable[[Tensor, Tensor, Tensor, int], Tensor]
 
@@ -36,7 +48,7 @@ def plus(**options) -> Function:
     return lambda q, k, v, count: CURPlus(baselines.sizes(q, v), count=count, **options)(q, k, v)
 
 
-def made(choose: landmarks.Choice, combine: Callable[..., Tensor], **options) -> Function:
+def made(choose: Choice, combine: Callable[..., Tensor], **options) -> Function:
     """Make a candidate that combines the rows and columns that a rule keeps.
 
     Args:
@@ -52,12 +64,12 @@ def made(choose: landmarks.Choice, combine: Callable[..., Tensor], **options) ->
     return function
 
 
-step, far = landmarks.select("step"), landmarks.select("farthest")
+step, far = select("step"), select("farthest")
 paper = partial(cubic, steps=4)
 CHOICES = {
-    "kmeans_pp": (landmarks.alike(landmarks.kmeans_pp), "seeds of k-means++ (Arthur and Vassilvitskii 2007)"),
-    "leverage": (landmarks.alike(landmarks.leverage), "largest ridge leverage scores (Mahoney and Drineas 2009)"),
-    "received": (landmarks.received, "rows by position, columns by attention received (H2O: Zhang et al. 2023)"),
+    "kmeans_pp": (alike(kmeans_pp), "seeds of k-means++ (Arthur and Vassilvitskii 2007)"),
+    "leverage": (alike(leverage), "largest ridge leverage scores (Mahoney and Drineas 2009)"),
+    "received": (received, "rows by position, columns by attention received (H2O: Zhang et al. 2023)"),
 }
 CANDIDATES = {
     "cur_step": (cur(), "the paper's: cubic inverse of 4 steps, rows and columns by position"),

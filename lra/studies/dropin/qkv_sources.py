@@ -1,20 +1,53 @@
-"""Sources of queries, keys and values: generated, a trained run of the suite, a pretrained encoder."""
+"""Sources of queries, keys and values, and the options of the study: generated, a trained run, a pretrained encoder."""
 
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 import torch
+from annotated_types import MinLen
 from torch import Tensor
 
 from ...attention.sdpa import SDPA
 from ...attention.softmax import Softmax
+from ...config.options import Options
+from ...config.sections import Root, Some, Threads, Trust, listed
+from ...options import Positive, Range, Whole
 from ...runs.folder import RunFolder
 from ...runs.open import finished
 from ...runs.restore import best, check_data, configuration
-from ..calls import calls, mechanisms
 from ..examples import labelled
-from ..qkv import Layer, QKVSource, generated
-from .options import DropinOptions
+from ..qkv import Layer, QKVSource, calls, generated, mechanisms
+
+
+class DropinOptions(Options):
+    conf: ClassVar[str] = "dropin"
+
+    candidates: Some[str]
+    counts: Some[Annotated[int, Range(2)]]
+    n: Annotated[int, Range(2)]
+    seed: Whole
+    sources: Annotated[list[Literal["gaussian", "clustered"]], listed, MinLen(0)]
+    heads: Positive
+    head_dim: Positive
+    length: Positive
+    run: Path | None
+    trust: Trust
+    data: Root
+    model: Path | None
+    examples: Path | None
+    drawn: Positive
+    size: Positive
+    cost: Whole
+    threads: Threads
+    runs: Path
+
+    def check(self) -> None:
+        if not (self.sources or self.run or self.model):
+            raise ValueError("nothing to measure: name sources, run= or model=")
+        if bool(self.model) != bool(self.examples):
+            raise ValueError("model= and examples= go together: an encoder, and a .tar file that it reads")
 
 
 def trained(run: RunFolder, options: DropinOptions) -> QKVSource:

@@ -22,9 +22,8 @@ from ...ops.pinv import newton
 from ...runs import checkpoint
 from ...runs.folder import RunFolder
 from ...runs.restore import check_data, configuration, trained
-from ..calls import calls, mechanisms
 from ..examples import batches
-from ..qkv import generated
+from ..qkv import calls, generated, mechanisms
 from .options import InversesOptions
 
 PUBLISHED = {  # the inverses of conf/attn/soft.yaml and softpp.yaml

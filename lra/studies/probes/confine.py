@@ -15,7 +15,7 @@ from ...attention.sdpa import SDPA
 from ...attention.softmax import Softmax
 from ...maps.maps import matrix
 from ...ops.blocks import FLOOR
-from ..calls import mechanisms
+from ..qkv import mechanisms
 
 By = Literal["mask", "map", "kernel"]
 

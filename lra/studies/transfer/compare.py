@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from ...data.datamodule import Batch
 from ...maps.maps import matrix
 from ...model.classifier import Classifier
-from ..calls import Intercepted, calls, mechanisms
+from ..qkv import Intercepted, calls, mechanisms
 
 
 @dataclass(frozen=True, kw_only=True)

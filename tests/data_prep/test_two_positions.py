@@ -1,4 +1,4 @@
-"""Adding: labels from the inputs alone, uniform draws (chi-square on fixed seeds, p > 1e-4), batches."""
+"""Adding and temporal order: labels from the inputs alone, uniform draws (chi-square on fixed seeds, p > 1e-4)."""
 
 import numpy as np
 import pytest
@@ -6,6 +6,7 @@ import torch
 from conftest import experiment, p_value
 
 from data_prep.adding import Adding
+from data_prep.temporal_order import TemporalOrder
 from lra.data.store import Split
 from lra.ops import metrics
 
@@ -89,3 +90,44 @@ def test_batches_are_real_numbers(data_root):
     labels = data.splits["test"].labels
     within = sum(abs(label - labels.mean().item()) < 0.04 for label in labels.tolist())
     assert data.baseline("test", metrics.within_tolerance) == 100 * within / len(labels)
+
+
+def texts(source, split="train"):
+    drawn_order = source.open("nowhere")[split]
+    tokens, mask = drawn_order.gather(torch.arange(len(drawn_order)), source.length)
+    assert tokens.dtype == torch.uint8 and mask.all() and tokens.shape[1] == 1
+    return ["".join("abcdXY"[id] for id in row) for row in tokens[:, 0].tolist()], drawn_order.labels.tolist()
+
+
+@pytest.fixture(scope="module")
+def drawn_order():
+    """60,000 rows (n, 128) and their labels."""
+    split = TemporalOrder(length=N, train=60_000, seed=3).open("nowhere")["train"]
+    return split.gather(torch.arange(60_000), N)[0][:, 0].numpy(), split.labels.numpy()
+
+
+@pytest.mark.parametrize("length", [128, 1024, 16384])
+def test_label_is_the_order_of_the_two_signals(length):
+    source = TemporalOrder(length=length, train=40, val=20, test=20)
+    for split in source.sizes:
+        for text, label in zip(*texts(source, split), strict=True):
+            signals = text.translate(str.maketrans("", "", "abcd"))
+            assert len(text) == length and label == ["XX", "XY", "YX", "YY"].index(signals)
+            assert TemporalOrder.classes[label] == f"({','.join(signals)})"
+
+
+def test_symbols_positions_and_classes_are_uniform(drawn_order):
+    ids, labels = drawn_order
+    assert p_value(np.bincount(labels, minlength=4)) > LEVEL
+    signal = ids >= 4
+    assert (signal.sum(1) == 2).all()
+    assert p_value(np.bincount(ids[~signal], minlength=4)) > LEVEL
+    assert p_value(np.bincount(ids[signal] - 4)) > LEVEL
+    noise = ~(signal[:, ::2] | signal[:, 1::2])
+    neighbours = 4 * ids[:, ::2].astype(int) + ids[:, 1::2]
+    assert p_value(np.bincount(neighbours[noise], minlength=16)) > LEVEL
+    marked = np.nonzero(signal)[1].reshape(-1, 2)
+    pairs = np.bincount(marked[:, 0] * N + marked[:, 1], minlength=N * N).reshape(N, N)[np.triu_indices(N, 1)]
+    assert p_value(pairs) > LEVEL
+    for quarter in range(4):  # where the signals are says nothing about the class
+        assert p_value(np.bincount(labels[marked[:, 0] // 32 == quarter], minlength=4)) > LEVEL

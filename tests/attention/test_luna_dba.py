@@ -1,0 +1,99 @@
+"""Luna and DBA, whole blocks with a memory, against their products written out, in float64."""
+
+import pytest
+import torch
+from conftest import config
+
+from lra.attention.base import Sizes
+from lra.attention.dba import DBA
+from lra.attention.luna import Luna
+
+N, L, DIM, HEADS, ROWS, WIDTH = 2, 9, 8, 2, 3, 6
+OPTIONS = {Luna: {"rows": ROWS}, DBA: {"latents": ROWS, "width": WIDTH}}
+
+
+def x(seed=1):
+    return torch.randn(N, L, DIM, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+def mask():
+    real = torch.ones(N, L, dtype=torch.bool)
+    real[0, [0, 4]], real[1, 6:] = False, False
+    return real
+
+
+def made(kind, **options):
+    torch.manual_seed(0)
+    sizes = Sizes(heads=HEADS, head_dim=DIM // HEADS, value_dim=DIM // HEADS, length=16, dropout=0.1)
+    return kind(sizes, dim=DIM, hidden=12, **(OPTIONS[kind] | options)).double().eval()
+
+
+def attend(queries, keys, values, real):
+    """(i,r), (j,r), (j,d), (j,) -> (i,d), head by head."""
+    parts = []
+    for q, k, v in zip(*(t.chunk(HEADS, -1) for t in (queries, keys, values)), strict=True):
+        weights = (q @ k.T / q.shape[1] ** 0.5).exp() * real
+        parts.append(weights / weights.sum(-1, keepdim=True) @ v)
+    return torch.cat(parts, 1)
+
+
+def luna(block, x, tokens, memory, real):
+    both = lambda layer, c: (layer(c)[:, :DIM], layer(c)[:, -DIM:])  # tied: the same columns twice
+    q = attend(block.pack_query(block.packed_norm(memory)), *both(block.pack_context, tokens), real)
+    y = attend(block.unpack_query(tokens), *both(block.unpack_context, q), torch.ones(ROWS))
+    return y, memory + q
+
+
+def dba(block, x, tokens, memory, real):
+    both = lambda context: (context[:, :WIDTH], context[:, WIDTH:])
+    z = attend(block.compress_query(memory), *both(block.compress_context(tokens)), real)
+    o = block.latent_norm(attend(block.latent_query(z), *both(block.latent_context(z)), torch.ones(ROWS)))
+    weights = (scores.exp() for scores in block.expand(tokens).chunk(HEADS, -1))
+    parts = [w / w.sum(1, keepdim=True) @ e for w, e in zip(weights, o.chunk(HEADS, -1), strict=True)]
+    return torch.cat(parts, 1), z
+
+
+def oracle(block, x, real, memory):
+    out, packed = torch.zeros_like(x), torch.zeros_like(memory)
+    for n in range(N):
+        formula = luna if isinstance(block, Luna) else dba
+        y, packed[n] = formula(block, x[n], block.token_norm(x[n]), memory[n], real[n])
+        hidden = x[n] + block.output(y)
+        out[n] = hidden + block.mlp(block.mlp_norm(hidden))
+    return out, packed
+
+
+@pytest.mark.parametrize("kind, options", [(Luna, {"tie_kv": True}), (Luna, {"tie_kv": False}), (DBA, {})])
+@pytest.mark.parametrize("masked", [False, True])
+def test_is_its_definition_over_two_layers(kind, options, masked):
+    one, two = made(kind, **options), made(kind, **options, first=False)
+    real = mask() if masked else torch.ones(N, L, dtype=torch.bool)
+    tokens = x().requires_grad_()
+    middle, memory = one(tokens, real if masked else None, None)
+    out, last = two(middle, real if masked else None, memory)
+    expected, packed = oracle(one, tokens, real, one.start.expand(N, -1, -1))
+    torch.testing.assert_close((middle[real], memory), (expected[real], packed), rtol=1e-12, atol=1e-12)
+    expected, packed = oracle(two, expected, real, packed)
+    torch.testing.assert_close((out[real], last), (expected[real], packed), rtol=1e-12, atol=1e-12)
+    leaves = [tokens, *one.parameters(), *two.parameters()]
+    grads = [torch.autograd.grad(y[real].square().sum(), leaves) for y in (out, expected)]
+    for a, b in zip(*grads, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-10)
+
+
+def test_one_row_of_luna_says_the_same_to_every_token():
+    block = made(Luna, rows=1)
+    hidden = []
+    block.mlp_norm.register_forward_pre_hook(lambda _, args: hidden.append(args[0]))
+    block(x(), mask())
+    told = hidden[0] - x()
+    torch.testing.assert_close(told, told[:, :1].expand_as(told), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("words", [("luna", "attn.rows=4"), ("dba",)])
+def test_only_the_first_layer_learns_where_the_memory_starts(words):
+    model = config(*words, "task.length=32").classifier()
+    assert [name for name, _ in model.named_parameters() if name.endswith("start")] == ["blocks.0.start"]
+    model(torch.randint(31, (2, 1, 32))).square().sum().backward()
+    for name, parameter in model.named_parameters():
+        assert parameter.grad is not None and parameter.grad.isfinite().all() and parameter.grad.any(), name
