@@ -223,7 +223,11 @@ def test_ratio_and_cells_of_the_table():
     ids=str,
 )
 def test_what_cannot_be_is_refused(tmp_path, monkeypatch, words, reason):
-    for name in [name for name in sys.modules if name.startswith(("lra.integrations.", "lra.studies.pretrained."))]:
+    for name in [
+        name
+        for name in sys.modules
+        if name.startswith(("lra.integrations.", "lra.studies.encoder", "lra.studies.dropin.capture"))
+    ]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(ValueError, match=re.escape(reason)):

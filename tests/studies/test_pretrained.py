@@ -2,19 +2,17 @@
 
 import io
 import json
-import subprocess
-import sys
 import tarfile
 
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-
-from lra.config import CONF
+from support.commands import run as entry
 
 pytestmark = pytest.mark.peers
 transformers = pytest.importorskip("transformers", "5.0", reason="transformers 5 is not installed: make test-peers")
+from lra.studies.dropin.__main__ import dropin  # noqa: E402
 from lra.studies.dropin.capture import captured  # noqa: E402
 from lra.studies.encoder import load  # noqa: E402
 from lra.studies.examples import labelled  # noqa: E402
@@ -82,24 +80,17 @@ def test_probe_is_the_minimum_and_neighbours_are_those_of_numpy():
     assert __main__.nearest(features, labels, queries, 7).tolist() == expected
 
 
-def command(bert, reviews, *words):
-    line = [sys.executable, "-m", "lra.studies.pretrained", f"model={bert}", f"examples={reviews}", *words]
-    return subprocess.run(line, capture_output=True, text=True, cwd=CONF.parent)
+@pytest.fixture
+def command(bert, reviews, monkeypatch, capfd):
+    """The study of this BERT on these reviews: exit message and what it printed on stderr."""
+    few = ("train=20", "test=10", "batch=10", "neighbours=5", f"model={bert}", f"examples={reviews}")
+    return lambda *words: entry(__main__.pretrained, *few, *words, patch=monkeypatch, capfd=capfd)
 
 
-def test_command_before_and_after_distillation(bert, reviews, tmp_path):
-    words = [
-        "train=20",
-        "test=10",
-        "length=40",
-        "selections=[step,plus]",
-        "counts=[3,40]",
-        "steps=30",
-        "lr=1e-3",
-        "batch=10",
-    ]
-    done = command(bert, reviews, *words, f"out={tmp_path / 'results.json'}")
-    assert done.returncode == 0, done.stderr
+def test_command_before_and_after_distillation(command, tmp_path):
+    words = ["length=40", "selections=[step,plus]", "counts=[3,40]", "steps=30", "lr=1e-3"]
+    stop, said = command(*words, f"out={tmp_path / 'results.json'}")
+    assert stop is None, said
     results = [__main__.EncoderResult(**row) for row in json.loads((tmp_path / "results.json").read_text())]
     named = [(r.attention, r.count, r.tuned) for r in results]
     words = [(word, count, tuned) for word in ("step", "plus") for count in (3, 40) for tuned in (0, 30)]
@@ -108,7 +99,6 @@ def test_command_before_and_after_distillation(bert, reviews, tmp_path):
     assert results[7].attention == "plus" and results[7].cosine == pytest.approx(1, abs=1e-5)  # it keeps everything
     assert exact.cosine == pytest.approx(1, abs=1e-5) and {r.n for r in results} == {10}
     assert few.cosine < tuned.cosine < 1
-    assert "20 train and 10 test examples" in done.stdout
     assert (tmp_path / "results.png").read_bytes().startswith(b"\x89PNG")
 
 
@@ -125,30 +115,28 @@ def test_captured_queries_and_keys_give_the_model_s_attention(bert, reviews):
         torch.testing.assert_close((q @ k.mT / 4).softmax(-1), expected)
 
 
-def test_candidates_on_a_pretrained_encoder(bert, reviews, tmp_path):
+def test_candidates_on_a_pretrained_encoder(bert, reviews, tmp_path, monkeypatch, capfd):
     words = [f"model={bert}", f"examples={reviews}", f"runs={tmp_path}", "drawn=24", "cost=0", "sources=[]", "n=3"]
-    line = [sys.executable, "-m", "lra.studies.dropin", *words, "counts=[4]", "candidates=[cur_plus]"]
-    run = lambda *more: subprocess.run([*line, *more], capture_output=True, text=True, cwd=CONF.parent)
-    done = run("length=12")
-    assert done.returncode == 0, done.stderr
+    run = lambda *more: entry(
+        dropin, *words, "counts=[4]", "candidates=[cur_plus]", *more, patch=monkeypatch, capfd=capfd
+    )
+    assert run("length=12")[0] is None
     made = json.loads((tmp_path / "dropin" / f"{bert.name}-12" / "errors.json").read_text())
     assert made["n"] == 3 and made["about"] == "reviews.tar.gz, 2 layers of 2 heads, 12 tokens"
     assert 0 < made["values"]["cur_plus"]["4"][0] < made["values"]["cur_step"]["4"][0]
-    done = run("length=500")
-    assert done.returncode == 1 and "0 of drawn=24 are texts that fill length=500, and n=3" in done.stderr
+    assert "0 of drawn=24 are texts that fill length=500, and n=3" in run("length=500")[0]
 
 
-@pytest.mark.parametrize(
-    "words,reason",
-    [
-        (["selections=[best]"], "selections must be of sum, abs, embed, step, random, farthest, plus, not best"),
-        (["out=cur.png"], "out=cur.png is the path of the figure; name a .json file"),
-        (["model=/nowhere"], "model=/nowhere cannot be loaded"),
-        (["pool=max"], "pool must be one of mean, cls, not 'max'"),
-        (["train=7"], "train=7 must be a multiple"),
-    ],
-    ids=str,
-)
-def test_one_line_for_mistakes(bert, reviews, words, reason):
-    done = command(bert, reviews, "train=20", "test=10", "batch=5", "neighbours=5", *words)
-    assert done.returncode == 1 and reason in done.stderr.splitlines()[-1] and "Traceback" not in done.stderr
+WRONG = {
+    "selections=[best]": "selections must be of sum, abs, embed, step, random, farthest, plus, not best",
+    "out=cur.png": "out=cur.png is the path of the figure; name a .json file",
+    "model=/nowhere": "model=/nowhere cannot be loaded",
+    "pool=max": "pool must be one of mean, cls, not 'max'",
+    "train=7": "train=7 must be a multiple",
+}
+
+
+@pytest.mark.parametrize("word", WRONG)
+def test_one_line_for_mistakes(command, word):
+    stop, said = command("batch=5", word)
+    assert WRONG[word] in stop and "\n" not in stop and "Traceback" not in said
