@@ -33,7 +33,6 @@ _INDIFFERENT = (
     "trainer.devices",
     "trainer.compile",
     "trainer.threads",
-    "trainer.force_bf16",  # trainer.precision is the one that was used
     "pretrain.from",
 )
 

@@ -241,6 +241,5 @@ class Trainer(Section):
     device: Device
     devices: Positive | Literal["auto", "launched"]
     precision: Precision
-    force_bf16: bool
     compile: bool | Literal["reduce-overhead"]
     threads: Threads | None

@@ -13,7 +13,7 @@ from . import checkpoint, identity
 from .config_file import NAME
 from .folder import RunFolder
 
-OF_MACHINE = {"device": "auto", "devices": 1, "force_bf16": False, "compile": False, "threads": None}
+OF_MACHINE = {"device": "auto", "devices": 1, "compile": False, "threads": None}
 
 
 def configuration(run: RunFolder, root: str) -> Experiment:

@@ -44,8 +44,8 @@ def run_seeds(plan: Plan) -> None:
         f"dev ({len(data.splits['val']):,} examples) every {o.eval_every}; {plan.params:,} parameters; "
         f"about {max(1, round(checkpoint.disk_bytes(plan.params) / 2**20))} MB a seed in {plan.home}"
     )
-    if plan.widened:
-        log(f"{plan.title}: this processor has no AMX, hence trainer.precision=fp32; trainer.force_bf16=true for bf16")
+    if plan.device == "cpu" and experiment.trainer.precision == "bf16" and not machine.multiplies_bf16():
+        log(f"{plan.title}: this processor has no products of 16-bit numbers; trainer.precision=fp32 is faster here")
     if experiment.data.pad == "compact" and data.pad != "compact":
         log(f"{plan.title}: rows keep their padding, because the result depends on where it is: data.pad=batch")
     choices = experiment.choices(data.source.provenance)

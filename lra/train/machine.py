@@ -25,17 +25,6 @@ def device(experiment: Experiment) -> str:
     return found
 
 
-def settled(experiment: Experiment, device: str) -> Experiment:
-    """The experiment with the precision that is used: fp32 instead of bf16 on a processor without AMX.
-
-    There 16 bits gain little (``lra.bench preset=bf16``). ``trainer.force_bf16`` keeps bf16.
-    """
-    own = experiment.trainer
-    if device == "cuda" or own.precision != "bf16" or own.force_bf16 or has_amx():
-        return experiment
-    return experiment.changed(trainer=own.changed(precision="fp32"))
-
-
 def check_memory(params: int) -> None:
     """Raise ValueError for a model whose weights, gradients and two moments are more than this machine's memory."""
     needed, there = disk_bytes(params) / 2**30, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30
@@ -43,9 +32,9 @@ def check_memory(params: int) -> None:
         raise ValueError(f"{params:,} parameters take {needed:,.0f} GB to train, this machine has {there:,.0f}")
 
 
-def has_amx() -> bool:
-    """Whether the processor has Intel's Advanced Matrix Extensions, which multiply tiles of 16-bit numbers."""
-    return torch.cpu._is_amx_tile_supported()
+def multiplies_bf16() -> bool:
+    """Whether the processor has instructions for products of 16-bit numbers, by AMX or AVX-512."""
+    return torch.cpu._is_amx_tile_supported() or torch.cpu._is_avx512_bf16_supported()
 
 
 def prepare(device: str, threads: int | None) -> None:

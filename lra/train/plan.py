@@ -17,14 +17,13 @@ class Plan:
     """All seeds of one configuration, computed once at the start and handed down.
 
     Args:
-        experiment: experiment with the precision and, instead of ``auto``, the padding in use.
+        experiment: experiment with the padding in use instead of ``auto``.
         device: cpu | cuda.
         processes: processes that share each batch.
         data: data of the task, not yet set up; a seed has its own order of it.
         params: number of parameters of the model.
         home: folder of the seeds.
         title: task and label.
-        widened: whether fp32 is used in place of bf16, see ``machine.settled``.
     """
 
     experiment: Experiment
@@ -34,7 +33,6 @@ class Plan:
     params: int
     home: Path
     title: str
-    widened: bool = False
 
     def folder(self, seed: int) -> Path:
         return self.home / f"seed-{seed}"
@@ -52,7 +50,7 @@ def resolve(experiment: Experiment) -> Plan:
         ValueError: this machine lacks a device, or no model or source can be made of the options.
     """
     device, shared, o = machine.device(experiment), processes(experiment), experiment.optim
-    asked, experiment = experiment.trainer.precision, _padded(machine.settled(experiment, device))
+    experiment = _padded(experiment)
     if (o.micro_batch or o.batch) % shared.count:  # auto and launched are known only here
         key = "optim.micro_batch" if o.micro_batch else "optim.batch"
         raise ValueError(f"trainer.devices must divide {key} {o.micro_batch or o.batch}, not {shared.count}")
@@ -70,7 +68,6 @@ def resolve(experiment: Experiment) -> Plan:
         params=params,
         home=experiment.home,
         title=f"{experiment.task.name} {experiment.label}",
-        widened=experiment.trainer.precision != asked,
     )
 
 
