@@ -12,13 +12,15 @@ PEERS := transformers nystrom-attention linformer local-attention performer-pyto
 	opencv-python-headless
 SWEEP ?= selection
 LAUNCHER ?= basic
+RUNS ?= runs
+WIDTH ?= 6.75
 
 # glibc otherwise gives every large tensor back to the system and clears its pages anew at the next step.
 export MALLOC_MMAP_MAX_ ?= 0
 export MALLOC_TRIM_THRESHOLD_ ?= 99999999999
 
 .DEFAULT_GOAL := help
-.PHONY: help setup quickstart data train sweep report test test-fast test-all test-peers test-browser docs lint bench gpu-check clean
+.PHONY: help setup quickstart data train sweep report print test test-fast test-all test-peers test-browser docs lint bench gpu-check clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -54,6 +56,10 @@ sweep: $(STAMP) ## SWEEP over TASKS (all of its tasks) at BUDGET (paper) with LA
 
 report: $(STAMP) ## every run beside the papers' numbers: tables here, a page in runs/report
 	$(BIN)/python -m lra.report
+
+print: $(STAMP) ## tables and figures as runs/print/main.pdf by pdflatex (RUNS, STUDY, WIDTH in inches, SHOW=<names of tables and figures>)
+	$(BIN)/python -m lra.report runs=$(RUNS) out=runs/print width=$(WIDTH) $(if $(STUDY),study=$(STUDY)) $(if $(SHOW),'show=[$(SHOW)]')
+	cd runs/print && pdflatex -interaction=batchmode main.tex && pdflatex -interaction=batchmode main.tex
 
 test: setup lint ## the tests, in parallel, without the slow ones
 	$(BIN)/python -m pytest -q -n auto --dist worksteal -m "not slow and not gpu and not peers and not browser" --timeout=120 --durations=10

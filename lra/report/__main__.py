@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 from pydantic import Field
 
@@ -11,6 +11,7 @@ from ..config.options import Options
 from ..config.sections import Loggers, Name
 from ..console import log
 from ..disk.atomic import below
+from ..options import Range
 from ..runs import bench_record
 from ..runs import open as runs_on_disk
 from . import bench_plots, bench_tables, board, repository
@@ -28,6 +29,8 @@ class ReportOptions(Options):
     published: bool
     study: Name | None
     out: Path | None
+    width: Annotated[float, Range(2, 20)]
+    show: list[str] | None
     logger: Loggers = Field({})
 
 
@@ -53,12 +56,12 @@ def report(options: ReportOptions) -> None:
     try:
         chapters = []
         if measured:
-            pictures = bench_plots.pictures(measured, below(out, "efficiency"), trained.values())
+            pictures = bench_plots.pictures(measured, below(out, "efficiency"), trained.values(), options.width)
             chapters = [Chapter("Efficiency", bench_tables.LEGEND, bench_tables.tables(measured), pictures)]
-        boards = board.chapters(studies, measured, out / "board")
+        boards = board.chapters(studies, measured, out / "board", options.width)
         chapters += boards
         damaged += broken
-        damaged += export(out, studies, damaged, chapters)
+        damaged += export(out, studies, damaged, chapters, width=options.width, show=options.show)
     except OSError as error:
         raise ValueError(
             f"cannot write {error.filename or out}: {error.strerror}; name a folder with out=<folder>"
@@ -73,7 +76,7 @@ def report(options: ReportOptions) -> None:
     show([*tables, *(table for chapter in boards for table in chapter.tables)], LEGEND)
     if measured:
         show(chapters[0].tables, chapters[0].about)
-    print(f"written to {out}: index.html, report.md, tables, figures{', efficiency' if measured else ''}")
+    print(f"written to {out}: index.html, report.md, main.tex, tables, figures{', efficiency' if measured else ''}")
     if "wandb" in options.logger:
         publish(options.logger["wandb"].options, studies, chapters, out)
 

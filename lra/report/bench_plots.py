@@ -5,6 +5,8 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from statistics import mean, stdev
 
+from matplotlib import rc_context
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
@@ -12,14 +14,16 @@ from ..runs.bench_record import BenchRecord, BenchRow
 from ..runs.record import RunRecord
 from . import figures, plots
 from .bench_tables import Group, groups, growth, label, number
-from .palette import Palette
+from .palette import COLOURS, Palette
 from .table import stem
 
-KINDS = ("png", "svg")
+KINDS = ("png", "svg", "pdf")
 COLOURED = 12  # lines of a figure with a colour of their own
 
 
-def pictures(records: Sequence[BenchRecord], folder: Path, trained: Iterable[RunRecord] = ()) -> list[Path]:
+def pictures(
+    records: Sequence[BenchRecord], folder: Path, trained: Iterable[RunRecord] = (), width: float = figures.TEXT
+) -> list[Path]:
     """Draw the figures of benchmarks as PNG files, each with an SVG beside it.
 
     These are time and memory of each group over n, or as bars if there is one n; growth; and speed against accuracy of
@@ -29,6 +33,7 @@ def pictures(records: Sequence[BenchRecord], folder: Path, trained: Iterable[Run
         records: records of benchmarks.
         folder: folder of the files.
         trained: records of runs, for the test scores.
+        width: width in inches; two panels of less than two columns of a paper stand one below the other.
 
     Returns:
         The paths of the PNG files.
@@ -36,44 +41,45 @@ def pictures(records: Sequence[BenchRecord], folder: Path, trained: Iterable[Run
     folder.mkdir(parents=True, exist_ok=True)
     paths, trained = [], [r for r in trained if r.kind == "train" and r.status == "done"]
 
-    def save(draw: Callable[[Figure, Group], None], group: Group, width: float, height: float, name: str) -> None:
-        figure = Figure(figsize=(width, height), layout="constrained")
-        draw(figure, group)
-        at = f", n {group.lengths[0]:,}" if len(group.lengths) == 1 else ""
-        figure.suptitle(f"{group.title}{at}\n{group.source.machine.hardware}", fontsize=10)
-        paths.append(folder / f"{stem(name)}.png")
-        figures.write(figure, folder / stem(name), KINDS, bbox_inches="tight")
+    def save(draw: Callable[[Figure, Group], None], group: Group, height: float, name: str) -> None:
+        with rc_context(figures.PRINT):
+            figure = Figure(figsize=(width, height), layout="constrained")
+            draw(figure, group)
+            at = f", n {group.lengths[0]:,}" if len(group.lengths) == 1 else ""
+            figure.suptitle(f"{group.title}{at}\n{group.source.machine.hardware}", fontsize="medium")
+            paths.append(folder / f"{stem(name)}.png")
+            figures.write(figure, folder / stem(name), KINDS)
 
     for group in groups(records):
         if not any(group.over_n().values()):
             continue
-        name, high = f"{group.title} {group.source.fingerprint[:6]}", 1.5 + 0.22 * len(group.over_n())
+        name, high = f"{group.title} {group.source.fingerprint[:6]}", 1 + 0.16 * len(group.over_n())
         if len(group.lengths) > 1:
-            save(_lines, group, 12, 4.8, name)
+            save(_lines, group, 2.8, name)
         else:
-            save(_bars, group, 11, high, name)
+            save(_bars, group, high, name)
         if len(group.lengths) > 2:
-            save(_exponents, group, 8, high, f"{name} growth")
+            save(_exponents, group, high, f"{name} growth")
     for study in sorted({r.study for r in trained}):
         if panels := _bubbles(records, [r for r in trained if r.study == study]):
             paths.append(folder / f"{stem(f'speed and accuracy {study}')}.png")
             palette = Palette(sorted({bubble.label for group in panels.values() for bubble in group}))
-            figures.save(paths[-1].with_suffix(""), panels, plots.trade, palette, KINDS)
+            figures.save(paths[-1].with_suffix(""), panels, plots.trade, palette, KINDS, width=width)
     return paths
 
 
 def _lines(figure: Figure, group: Group) -> None:
     """Time and memory over n, both axes logarithmic, as in CURformer's Figure 4."""
-    left, right = figure.subplots(1, 2)
+    left, right = _pair(figure)
     timed = {name: mine for name, mine in group.over_n().items() if mine}
     by_time = sorted(timed, key=lambda name: (-timed[name][-1].n, timed[name][-1].ms))
     coloured = by_time if len(by_time) <= COLOURED + 1 else by_time[:COLOURED]
+    palette = Palette(coloured)
     for name in by_time[::-1]:
         n = [row.n for row in timed[name]]
         style = {"color": "0.85", "lw": 0.8, "zorder": 1}
         if name in coloured:
-            at = coloured.index(name)
-            style = {"color": f"C{at % 10}", "ls": ("-", "--")[at // 10], "marker": "os^vD<>pP*"[at % 10], "ms": 4}
+            style = palette.line(name) | palette.marker(name) | {"ms": 3}
         left.plot(n, [row.ms for row in timed[name]], **style, label=name if name in coloured else None)
         right.plot(n, [max(row.peak_bytes or 0, 1) / 2**20 for row in timed[name]], **style)
     if rest := len(timed) - len(coloured):
@@ -83,21 +89,35 @@ def _lines(figure: Figure, group: Group) -> None:
         axes.yaxis.set_major_formatter(FuncFormatter(plots.short))
         axes.set_xticks(group.lengths, [f"{n:,}" for n in group.lengths])
         axes.minorticks_off()
-        axes.grid(alpha=0.3)
     handles, names = left.get_legend_handles_labels()
     order = sorted(range(len(names)), key=lambda i: by_time.index(names[i]) if names[i] in timed else len(timed))
-    figure.legend([handles[i] for i in order], [names[i] for i in order], loc="outside right upper", fontsize=8)
+    figure.legend(
+        [handles[i] for i in order],
+        [names[i] for i in order],
+        loc="outside right upper" if _wide(figure) else "outside lower center",
+    )
 
 
 def _bars(figure: Figure, group: Group) -> None:
     timed = sorted(((mine[0], name) for name, mine in group.over_n().items() if mine), key=lambda pair: -pair[0].ms)
-    panels = figure.subplots(1, 2, sharey=True)
+    panels = _pair(figure, sharey=True)
     for axes, unit, value in zip(panels, ("ms", "MB"), (lambda r: r.ms, lambda r: r.peak_bytes / 2**20), strict=True):
-        bars = axes.barh([name for _, name in timed], [value(row) for row, _ in timed], color="C0")
-        axes.bar_label(bars, [number(value(row)) for row, _ in timed], fontsize=8, padding=2)
+        bars = axes.barh([name for _, name in timed], [value(row) for row, _ in timed], color=COLOURS[0][0])
+        axes.bar_label(bars, [number(value(row)) for row, _ in timed], padding=2)
+        axes.xaxis.set_major_formatter(FuncFormatter(plots.short))
         axes.set(xlabel=unit)
-        axes.tick_params(labelsize=8)
+        axes.grid(visible=False)
         axes.margins(x=0.12, y=0.01)
+
+
+def _wide(figure: Figure) -> bool:
+    return figure.get_figwidth() > 1.5 * figures.COLUMN
+
+
+def _pair(figure: Figure, **options) -> Sequence[Axes]:
+    if not _wide(figure):
+        figure.set_figheight(2 * figure.get_figheight())
+    return figure.subplots(*((1, 2) if _wide(figure) else (2, 1)), **options)
 
 
 def _exponents(figure: Figure, group: Group) -> None:
@@ -107,12 +127,11 @@ def _exponents(figure: Figure, group: Group) -> None:
     axes = figure.subplots()
     names = list(exponents)
     axes.scatter([claimed[name] for name in names], names, marker="|", color="0.5", s=90, label="claimed")
-    axes.scatter(list(exponents.values()), names, color="C0", s=22, label="measured")
+    axes.scatter(list(exponents.values()), names, color=COLOURS[0][0], s=22, label="measured")
     axes.set(xlabel=f"exponent of n in the time, up to n = {group.lengths[-1]:,}")
-    axes.grid(axis="x", alpha=0.3)
-    axes.tick_params(labelsize=8)
+    axes.grid(axis="x")
     axes.margins(y=0.02)
-    axes.legend(fontsize=8)
+    axes.legend()
 
 
 def _bubbles(records: Sequence[BenchRecord], trained: Sequence[RunRecord]) -> dict[str, list[plots.Bubble]]:

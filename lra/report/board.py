@@ -7,6 +7,7 @@ from ..runs.bench_record import BenchRecord
 from . import board_picture
 from .admission import admission_table
 from .agreement import agreement_table
+from .figures import TEXT
 from .standings import standing_table, standings
 from .summary import Row
 from .table import Chapter, Table, stem
@@ -15,19 +16,22 @@ ABOUT = "Small tasks that need mixing of tokens, each mechanism at its own best 
 RATES = "-rates"  # of the name of the study of a search
 
 
-def chapters(studies: dict[str, list[Row]], measured: Sequence[BenchRecord], folder: Path) -> list[Chapter]:
+def chapters(
+    studies: dict[str, list[Row]], measured: Sequence[BenchRecord], folder: Path, width: float = TEXT
+) -> list[Chapter]:
     """Make a chapter of each board among studies: of each search over rates, with the seeds at the chosen rates.
 
     Args:
         studies: their rows by name.
         measured: benchmarks, for the costs.
         folder: folder of the pictures.
+        width: width of the pictures in inches.
     """
     made = []
     for name in (name.removesuffix(RATES) for name in studies if name.endswith(RATES)):
         rows, pictures = studies.get(name, []), ()
         if rows:
-            pictures = (board_picture.save(standings(rows), rows, measured, folder / stem(name)),)
+            pictures = (board_picture.save(standings(rows), rows, measured, folder / stem(name), width),)
         made.append(Chapter(f"Board {name}", ABOUT, tables(name, studies), pictures))
     return made
 

@@ -4,21 +4,20 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import median
 
-from adjustText import adjust_text
+from matplotlib import rc_context
 from matplotlib.figure import Figure
 
 from ..runs.bench_record import BenchRecord
 from . import figures
 from .families import CONTROL, FAMILIES, OTHER, family
-from .palette import COLOURS, INK, SOFT
+from .palette import COLOURS, INK, MARKERS, SOFT
 from .standings import Standing
 from .statistics import interquartile_mean, interval
 from .summary import Row
 
 N = 4096  # tokens at which mechanisms are timed
-MARKERS = "os^vDP*Xh"
 KINDS = ("png", "svg", "pdf")
-SIZE = (7.2, 4.6)  # inches, two columns of a paper
+HEIGHT = 4.3  # inches
 
 
 def costs(rows: Sequence[Row], measured: Sequence[BenchRecord]) -> tuple[dict[str, float], str]:
@@ -50,16 +49,19 @@ def costs(rows: Sequence[Row], measured: Sequence[BenchRecord]) -> tuple[dict[st
     }, "ms a step of the board's tasks, median over tasks"
 
 
-def draw(standings: Sequence[Standing], ms: Mapping[str, float], axis: str) -> Figure:
+@rc_context(figures.PRINT)
+def draw(standings: Sequence[Standing], ms: Mapping[str, float], axis: str, width: float = figures.TEXT) -> Figure:
     """Draw the picture.
 
     Args:
         standings: mechanisms with runs on every task.
         ms: cost of each label; one without a cost is left out.
         axis: name of the cost.
+        width: width in inches.
     """
-    figure = Figure(figsize=SIZE, layout="constrained")
-    axes, texts, points = figure.subplots(), [], []
+    figure = Figure(figsize=(width, HEIGHT), layout="constrained")
+    axes = figure.subplots()
+    axes.margins(0.08)
     kinds = [kind for kind in (*FAMILIES, OTHER) if kind != CONTROL]
     for s in standings:
         scores = list(s.shares.values())
@@ -74,23 +76,24 @@ def draw(standings: Sequence[Standing], ms: Mapping[str, float], axis: str) -> F
             axes.errorbar(ms[s.label], middle, yerr=[[max(0, middle - low)], [max(0, high - middle)]], capsize=2, lw=1,
                           ms=6, marker=MARKERS[place], color=[*(light for light, _ in COLOURS), INK][place],
                           linestyle="none", label=kind)  # fmt: skip
-            texts.append(axes.text(ms[s.label], middle, s.label, size=8, color=INK, parse_math=False))
-            points.append((ms[s.label], middle))
+            axes.text(ms[s.label], middle, s.label, color=INK, parse_math=False)
     axes.set(xscale="log", xlabel=axis, ylabel="score: share of the way from floor to 100, %")
-    axes.spines[["top", "right"]].set_visible(False)
-    if texts:
-        found = dict(zip(*axes.get_legend_handles_labels()[::-1], strict=True))  # one handle for each family
-        shown = [kind for kind in kinds if kind in found]
-        figure.legend(
-            [found[kind] for kind in shown], shown, loc="outside lower center", ncols=4, frameon=False, fontsize=8
-        )
-        figure.draw_without_rendering()  # the layout is settled before labels are moved
-        x, y = zip(*points, strict=True)
-        adjust_text(texts, x, y, ax=axes, expand=(1.3, 1.7), arrowprops={"arrowstyle": "-", "color": SOFT, "lw": 0.5})
+    handles, names = axes.get_legend_handles_labels()
+    found = dict(zip(names, handles, strict=True))  # one handle for each family
+    shown = [kind for kind in kinds if kind in found]
+    handles = [found[kind] for kind in shown]
+    figure.legend(handles, shown, loc="outside lower center", ncols=round(width / 1.6))
+    figures.settle(figure, arrowstyle="-", color=SOFT, lw=0.5)
     return figure
 
 
-def save(standings: Sequence[Standing], rows: Sequence[Row], measured: Sequence[BenchRecord], path: Path) -> Path:
+def save(
+    standings: Sequence[Standing],
+    rows: Sequence[Row],
+    measured: Sequence[BenchRecord],
+    path: Path,
+    width: float = figures.TEXT,
+) -> Path:
     """Write the picture as PNG, SVG and PDF.
 
     Args:
@@ -98,6 +101,7 @@ def save(standings: Sequence[Standing], rows: Sequence[Row], measured: Sequence[
         rows: results on the board.
         measured: benchmarks.
         path: path of the files, without a suffix.
+        width: width in inches.
 
     Returns:
         The path of the PNG file.
@@ -105,5 +109,5 @@ def save(standings: Sequence[Standing], rows: Sequence[Row], measured: Sequence[
     tasks = {row.task for row in rows}
     path.parent.mkdir(parents=True, exist_ok=True)
     whole = [s for s in standings if s.shares.keys() == tasks]
-    figures.write(draw(whole, *costs(rows, measured)), path, KINDS)
+    figures.write(draw(whole, *costs(rows, measured), width), path, KINDS)
     return path.with_name(f"{path.name}.png")

@@ -1,10 +1,11 @@
-"""The report's folder: index.html, report.md, tables/*.csv and *.tex, figures/*.png and *.pdf."""
+"""The report's folder: index.html, report.md, main.tex, tables/*.csv and *.tex, figures/*.png and *.pdf."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from ..disk.atomic import below, write
-from . import artifacts, figures, page, paper_tables, plots, published, results
+from . import artifacts, figures, latex, page, paper_tables, plots, published, results
 from .artifacts import Artifacts
 from .extensions import extensions
 from .palette import Palette
@@ -19,8 +20,21 @@ LEGEND = (
     "ms: median milliseconds a step. Published values come from the papers' own settings."
 )
 
+CAPTIONS = {
+    "curves": "dev score over steps, mean and a band of one sample standard deviation over seeds",
+    "speed": "test score over milliseconds of a training step; the area is the peak memory, if a GPU counted it",
+}
 
-def export(out: Path, studies: dict[str, list[Row]], damaged: list[str], chapters: Sequence[Chapter] = ()) -> list[str]:
+
+def export(
+    out: Path,
+    studies: dict[str, list[Row]],
+    damaged: list[str],
+    chapters: Sequence[Chapter] = (),
+    *,
+    width: float = figures.TEXT,
+    show: Sequence[str] | None = None,
+) -> list[str]:
     """Write every file of the report.
 
     Args:
@@ -28,11 +42,14 @@ def export(out: Path, studies: dict[str, list[Row]], damaged: list[str], chapter
         studies: their rows by name.
         damaged: lines on records that could not be read, for the page.
         chapters: further chapters; the files of their pictures are already written.
+        width: width of the tables of LaTeX and of the figures, in inches.
+        show: names of the tables and figures in main.tex; None for all.
 
     Returns:
         One line for each file beside a record that could not be read.
 
     Raises:
+        ValueError: ``show`` has a name that no table and no figure has.
         OSError: the folder cannot be written.
     """
     runs, unread = {}, []
@@ -44,16 +61,29 @@ def export(out: Path, studies: dict[str, list[Row]], damaged: list[str], chapter
     chapters = [*chapters, Chapter("Published tables", about, paper_tables.tables(studies))]
     for name in ("tables", "figures"):
         below(out, name).mkdir(exist_ok=True)
-    tables = [table for part in parts for table in (*part.results, *part.details)]
-    for table in tables + [table for chapter in chapters for table in chapter.tables]:
+    tables = [
+        replace(table, title=table.title if table.title == part.name else f"{part.name}: {table.title}")
+        for part in parts
+        for table in (*part.results, *part.details)
+    ] + [table for chapter in chapters for table in chapter.tables]
+    for table in tables:
         write(out / "tables" / f"{table.name}.csv", table.csv())
-        write(out / "tables" / f"{table.name}.tex", table.latex())
+        write(out / "tables" / f"{table.name}.tex", latex.table(table, width))
+    drawn = {path.with_suffix(".pdf"): f"{c.title}: {path.stem}" for c in chapters for path in c.pictures}
     for part in parts:
         palette = Palette(sorted({row.label for row in studies[part.name]}))
         trades = {" on ".join(place): group for place, group in part.bubbles.items()}
         for kind, panels, draw in (("curves", part.curves, plots.learning), ("speed", trades, plots.trade)):
             if panels:
-                figures.save(out / "figures" / stem(f"{part.name}-{kind}"), panels, draw, palette)
+                path = out / "figures" / stem(f"{part.name}-{kind}")
+                figures.save(path, panels, draw, palette, width=width)
+                drawn[path.with_name(f"{path.name}.pdf")] = f"{part.name}: {CAPTIONS[kind]}"
+    names = [*(table.name for table in tables), *(path.stem for path in drawn)]
+    if unknown := set(show or ()) - set(names):
+        raise ValueError(f"show: there is no {', '.join(sorted(unknown))}; there is {', '.join(names)}")
+    floats = [table.name for table in tables if show is None or table.name in show]
+    pictures = {path.relative_to(out): text for path, text in drawn.items() if show is None or path.stem in show}
+    write(out / "main.tex", latex.document(floats, pictures, width))
     write(out / "report.md", markdown(parts, chapters))
     notes = published.notes(value for paper in paper_tables.PAPERS for value in paper_tables.printed(paper))
     write(

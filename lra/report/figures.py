@@ -7,63 +7,111 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from xml.etree import ElementTree
 
+import numpy as np
+from adjustText import adjust_text
 from matplotlib import rc_context
-from matplotlib.axes import Axes
+from matplotlib.collections import PathCollection
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.text import Text
-from matplotlib.ticker import FuncFormatter, LogFormatter, StrMethodFormatter
+from matplotlib.ticker import LogFormatter
 
 from ..console import visible
 from ..disk.atomic import replacing
-from .palette import COLOURS, GROUND, INK, RULE, SOFT, VARIABLES, Palette
-from .plots import FONT, SERIES, dashes, learning, short, ticks
+from .palette import INK, RULE, SOFT, VARIABLES, Palette
+from .plots import SERIES, learning
 
-WIDTH, HEIGHT, TITLE = 380, 250, 24  # of a chart, points: pixels of the page at its full size
-LEFT, RIGHT, TOP, BOTTOM = 40, 12, 10, 34
-HANDLE, LETTER = 48, 6  # of a legend: the line with its margins, the mean width of a letter
+COLUMN, TEXT = 3.25, 6.75  # inches: a column of a paper in two columns, and both
+CHART = 2.1  # inches: height of a chart of a file
+PAGE = (380 / 72, 250 / 72)  # inches of a chart of the page: 380 x 250 of its pixels at its full size
+LETTER = 0.6  # mean width of a letter in sizes of the font; a line of a legend is six letters
+CORNERS = np.array([(-1, -1), (-1, 1), (1, -1), (1, 1)])  # of the square around a bubble
+FONTS = {"pdf.fonttype": 42, "ps.fonttype": 42}  # TrueType, as publishers ask
+STYLE = {
+    **{f"axes.spines.{side}": False for side in ("top", "right", "left")},
+    "axes.edgecolor": SOFT,
+    "axes.grid": True,
+    "axes.grid.axis": "y",
+    "axes.labelcolor": SOFT,
+    "axes.titlecolor": INK,
+    "axes.titlelocation": "left",
+    "axes.titlesize": "medium",
+    "grid.color": RULE,
+    "legend.frameon": False,
+    "xaxis.labellocation": "right",
+    "xtick.bottom": False,
+    "xtick.labelcolor": SOFT,
+    "ytick.labelcolor": SOFT,
+    "ytick.left": False,
+}
+PRINT = STYLE | {"font.size": 8, "lines.linewidth": 1.2}
 DATELESS = {"png": {}, "pdf": {"CreationDate": None}, "svg": {"Date": None, "Creator": None}}
 
 
+@rc_context(PRINT)
 def save(
     path: Path,
     panels: dict[str, Sequence],
     draw: Callable,
     palette: Palette,
     kinds: Sequence[str] = ("png", "pdf"),
+    *,
+    width: float = TEXT,
     about: str | None = None,
 ) -> None:
-    """Draw charts of one kind side by side, three in a line, under one legend.
+    """Draw charts of one kind under one legend, as many side by side as the width has columns of a paper.
 
     Args:
         path: path of the files, without a suffix.
         panels: the contents of each chart by its title.
         draw: a function of ``plots``.
-        palette: colours and dashes of the labels.
+        palette: colours and forms of the labels.
         kinds: file formats.
+        width: width of the figure in inches.
         about: a description that an SVG file carries.
     """
     labels = sorted({item.label for content in panels.values() for item in content})
-    across, down = min(3, len(panels)), math.ceil(len(panels) / 3)
-    width = across * WIDTH
-    longest = HANDLE + LETTER * max(map(len, labels), default=0)
-    columns = max(1, min(2 * across, int(width / longest)))
-    below = 20 + 16 * math.ceil(len(labels) / columns)
-    height = down * (HEIGHT + TITLE) + below
-    figure = Figure(figsize=(width / 72, height / 72))
-    for i, (title, content) in enumerate(panels.items()):
-        axes = _axes(figure, i % across * WIDTH, height - (i // across + 1) * (HEIGHT + TITLE))
-        axes.set_title(title, fontsize=FONT + 1, loc="left", color=INK)
+    across = max(1, min(len(panels), round(width / COLUMN)))
+    down = math.ceil(len(panels) / across)
+    line = 6 + max(map(len, labels), default=0)
+    columns = max(1, int(width * 72 / (LETTER * PRINT["font.size"] * line)))
+    size = width, CHART * down + 0.18 * math.ceil(len(labels) / columns)
+    figure = Figure(figsize=size, layout="constrained")
+    grid = figure.subplots(down, across, squeeze=False).flat
+    for axes, (title, content) in zip(grid, panels.items(), strict=False):
+        axes.set_title(title)
         draw(axes, content, palette)
-    figure.legend(
-        [_handle(label, draw, palette) for label in labels],
-        labels,
-        loc="lower center",
-        ncols=columns,
-        frameon=False,
-        fontsize=FONT - 1,
-    )
+    for axes in grid[len(panels) :]:
+        axes.remove()
+    look = palette.line if draw is learning else lambda label: palette.marker(label) | {"linestyle": "none"}
+    handles = [Line2D([], [], **look(label)) for label in labels]
+    figure.legend(handles, labels, loc="outside lower center", ncols=columns)
+    settle(figure)
     write(figure, path, kinds, about)
+
+
+def settle(figure: Figure, **arrows) -> None:
+    """Move the labels of charts apart, and remove those without space, unless lines lead to their points.
+
+    Args:
+        figure: figure with everything in it.
+        arrows: options of the lines from labels to points; none for no lines.
+    """
+    figure.draw_without_rendering()  # the layout comes first
+    for axes in figure.axes:
+        if texts := [text for text in axes.texts if type(text) is Text]:
+            points = [axes.transData.transform([text.get_position() for text in texts])]
+            for bubble in axes.collections:
+                if isinstance(bubble, PathCollection):
+                    radius = bubble.get_sizes()[0] ** 0.5 / 2 * figure.dpi / 72
+                    points.append(axes.transData.transform(bubble.get_offsets()) + radius * CORNERS)
+            x, y = axes.transData.inverted().transform(np.concatenate(points)).T
+            adjust_text(texts, x, y, ax=axes, expand=(1.2, 1.6), iter_lim=100, arrowprops=arrows or None)
+        boxes = []
+        for text in texts if not arrows else ():
+            if (box := text.get_window_extent()).count_overlaps(boxes):
+                text.remove()
+            boxes.append(box)
 
 
 def write(figure: Figure, path: Path, kinds: Sequence[str], about: str | None = None, **options) -> None:
@@ -79,8 +127,8 @@ def write(figure: Figure, path: Path, kinds: Sequence[str], about: str | None = 
     _literal(figure)
     for kind in kinds:
         metadata = DATELESS[kind] | ({"Description": about} if about and kind == "svg" else {})
-        with replacing(path.with_name(f"{path.name}.{kind}")) as part, rc_context({"svg.hashsalt": path.name}):
-            figure.savefig(part, format=kind, dpi=120, metadata=metadata, **options)
+        with replacing(path.with_name(f"{path.name}.{kind}")) as part, rc_context({**FONTS, "svg.hashsalt": path.name}):
+            figure.savefig(part, format=kind, dpi=200, metadata=metadata, **options)
 
 
 def svg(title: str, draw: Callable, content: Sequence | dict, palette: Palette, study: str = "") -> str:
@@ -95,11 +143,12 @@ def svg(title: str, draw: Callable, content: Sequence | dict, palette: Palette, 
         palette: colours and dashes of the labels.
         study: value of the groups' ``data-study``.
     """
-    figure = Figure(figsize=(WIDTH / 72, HEIGHT / 72))
-    notes = draw(_axes(figure), content, palette)
-    _literal(figure)
     file = io.StringIO()
-    with rc_context({"svg.fonttype": "none"}):
+    with rc_context(STYLE | {"font.size": 11, "lines.linewidth": 1.8, "svg.fonttype": "none"}):
+        figure = Figure(figsize=PAGE, layout="constrained")
+        notes = draw(figure.subplots(), content, palette)
+        settle(figure)
+        _literal(figure)
         figure.savefig(file, format="svg", transparent=True)
     text = file.getvalue()
     axes = ElementTree.fromstring(text[text.index('<g id="axes_1">') : text.rindex("</g>")])
@@ -117,7 +166,11 @@ def svg(title: str, draw: Callable, content: Sequence | dict, palette: Palette, 
     for group, (label, note) in zip(groups.values(), notes.items(), strict=True):
         group[0].text = note
         group.attrib |= {"class": "series", "data-label": label, "data-study": study}
-    axes.attrib |= {"role": "img", "aria-label": title, "viewBox": f"0 0 {WIDTH} {HEIGHT}"}
+    axes.attrib |= {
+        "role": "img",
+        "aria-label": title,
+        "viewBox": "0 0 {:.0f} {:.0f}".format(*figure.get_size_inches() * 72),
+    }
     axes.tag = "svg"
     return ElementTree.tostring(axes, encoding="unicode")
 
@@ -134,8 +187,8 @@ def _literal(figure: Figure) -> None:
 
 
 def _restyle(element: ElementTree.Element) -> None:
-    """Replace colours by variables of the style sheet; drop ids, fonts, blanks, and digits after the first decimal."""
-    for name in ("id", "transform"):
+    """Replace colours by variables of the style sheet; drop ids, clips, fonts, blanks, and digits after the first."""
+    for name in ("id", "transform", "clip-path"):
         element.attrib.pop(name, None)
     element.tail, element.text = None, (element.text or "").strip() or None
     for name in {"d", "x", "y"} & set(element.keys()):
@@ -144,28 +197,3 @@ def _restyle(element: ElementTree.Element) -> None:
     if style := element.get("style"):
         style = re.sub(r"#[0-9a-f]{6}", lambda colour: VARIABLES[colour[0]], style)
         element.set("style", re.sub(r"font[\w-]*: [^;]*; ?", "", style))
-
-
-def _axes(figure: Figure, x: float = 0, y: float = 0) -> Axes:
-    """Add the axes of a chart whose lower left corner is at x, y, in points from that of the figure."""
-    width, height = 72 * figure.get_size_inches()
-    inner = (WIDTH - LEFT - RIGHT) / width, (HEIGHT - TOP - BOTTOM) / height
-    axes = figure.add_axes(((x + LEFT) / width, (y + BOTTOM) / height, *inner))
-    axes.spines[["top", "right", "left"]].set_visible(False)
-    axes.spines.bottom.set(color=SOFT, linewidth=1)
-    axes.grid(axis="y", color=RULE, linewidth=1, clip_on=False)
-    axes.tick_params(which="both", bottom=False, left=False, labelsize=FONT, labelcolor=SOFT)
-    axes.xaxis.label.set(color=SOFT, size=FONT)
-    axes.xaxis.labelpad = 3
-    for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_locator(ticks())
-    axes.xaxis.set_major_formatter(FuncFormatter(short))
-    axes.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
-    return axes
-
-
-def _handle(label: str, draw: Callable, palette: Palette) -> Line2D:
-    colour = COLOURS[palette.colour(label)][0]
-    if draw is learning:
-        return Line2D([], [], color=colour, ls=dashes(palette.dash(label)))
-    return Line2D([], [], color=colour, marker="o", ls="", markerfacecolor=GROUND if palette.turn(label) else colour)

@@ -63,6 +63,7 @@ def render(
         script=Markup((WEB / "page.js").read_text(encoding="utf-8")),
         colours=COLOURS,
         palette=palette,
+        Palette=Palette,
         studies=studies,
         chart=lambda *parts: Markup(svg(*parts)),
         plots=plots,

@@ -1,19 +1,19 @@
-"""The colours of all figures: one colour and dash for each mechanism."""
+"""The colours of all figures, and a look for each label of a picture: no two have both colour and form in common."""
 
 from collections.abc import Iterable
 
-# (on a light ground, on a dark ground); neighbours can be told apart by colour-blind readers.
+# (on a light ground, on a dark ground); they differ in lightness, and in hue for colour-blind readers too.
 COLOURS = (
-    ("#2a78d6", "#5598e7"),
-    ("#eb6834", "#e8784a"),
-    ("#1baf7a", "#27b585"),
-    ("#4a3aa7", "#9085e9"),
-    ("#eda100", "#d9a032"),
-    ("#d1477a", "#e87ba4"),
-    ("#008300", "#4aa84a"),
-    ("#7a5a3a", "#b08a63"),
+    ("#0182ea", "#86b9fd"),
+    ("#03522d", "#15bc8d"),
+    ("#d37d89", "#ee723c"),
+    ("#7c6d00", "#24f68d"),
+    ("#2c3dee", "#4369fc"),
+    ("#0cbae5", "#21949d"),
+    ("#043858", "#fedff5"),
+    ("#c2c91b", "#edc202"),
 )
-DASHES = ("", "6 3", "2 3", "8 3 2 3")
+MARKERS = "osD^vP*X<>hpd8"
 GROUND, INK, SOFT, RULE = "#ffffff", "#1b1b1a", "#66655f", "#e4e3de"
 # The page's style sheet gives each variable another value on a dark ground.
 VARIABLES = {light: f"var(--c{i})" for i, (light, _) in enumerate(COLOURS)}
@@ -21,7 +21,7 @@ VARIABLES |= {GROUND: "var(--ground)", INK: "var(--ink)", SOFT: "var(--soft)", R
 
 
 class Palette:
-    """The colour and dash of each label; the ninth label has the first colour, dashed."""
+    """The look of each label; the ninth label has the first colour again, with another dash and marker."""
 
     def __init__(self, labels: Iterable[str]):
         self.place = {label: i for i, label in enumerate(dict.fromkeys(labels))}
@@ -35,5 +35,15 @@ class Palette:
         return self.place[label] // len(COLOURS)
 
     def dash(self, label: str) -> str:
-        """The dash of a label, as in SVG."""
-        return DASHES[self.turn(label) % len(DASHES)]
+        """The dash of a label, as in SVG: none, then dashes with ever more dots between them."""
+        turn = self.turn(label)
+        return "6 3" + " 2 3" * (turn - 1) if turn else ""
+
+    def line(self, label: str) -> dict[str, object]:
+        """The colour and dash of a label as options of matplotlib."""
+        lengths = [float(length) / 1.8 for length in self.dash(label).split()]
+        return {"color": COLOURS[self.colour(label)][0], "linestyle": (0, lengths) if lengths else "-"}
+
+    def marker(self, label: str) -> dict[str, object]:
+        """The colour and marker of a label as options of matplotlib."""
+        return {"color": COLOURS[self.colour(label)][0], "marker": MARKERS[self.turn(label) % len(MARKERS)]}

@@ -8,7 +8,8 @@ import yaml
 
 from . import published
 from .published import PrintedValue
-from .results import scores
+from .rates import base, untuned
+from .results import scores, seeds
 from .significance import MARKS
 from .summary import Row
 from .table import Cell, Table, frame
@@ -33,8 +34,24 @@ PAPERS = [Paper(**entry) for entry in yaml.safe_load(Path(__file__).with_name("p
 
 
 def tables(studies: dict[str, list[Row]]) -> list[Table]:
-    """Make every table of ``PAPERS`` with the rows of the studies."""
-    return [table(paper, studies) for paper in PAPERS]
+    """Make every table of ``PAPERS`` with the rows of the studies, then the list of mechanisms that no paper names."""
+    listed = [(study, label, rows) for study, rows in studies.items() for label in unnamed(rows)]
+    tasks = [", ".join(row.task for row in rows if row.label == label) for _, label, rows in listed]
+    lines = [[label, study, on] for (study, label, _), on in zip(listed, tasks, strict=True)]
+    own = Table(
+        name="own-mechanisms",
+        title="Mechanisms that no paper names",
+        about="They stand last in the tables of papers that have one of their tasks.",
+        cells=frame(("mechanism", "run", "tasks"), lines, [(study, label, "") for study, label, _ in listed]),
+        words=("mechanism", "run", "tasks"),
+    )
+    return [table(paper, studies) for paper in PAPERS] + [own] * bool(listed)
+
+
+def unnamed(rows: list[Row]) -> list[str]:
+    """The labels of rows, whatever their learning rate, that no line of a paper names."""
+    named = {word for value in published.read() for word in value.attn.split()}
+    return sorted({row.label for row in untuned(rows) if base(row) not in named})
 
 
 def printed(paper: Paper) -> list[PrintedValue]:
@@ -43,7 +60,7 @@ def printed(paper: Paper) -> list[PrintedValue]:
 
 
 def table(paper: Paper, studies: dict[str, list[Row]]) -> Table:
-    """Make a paper's table: its lines in the order of print, ours directly below, one for each study and label.
+    """Make a paper's table: its lines in the order of print, ours below, then ours that no paper names.
 
     Args:
         paper: the table.
@@ -60,36 +77,33 @@ def table(paper: Paper, studies: dict[str, list[Row]]) -> Table:
     studies = {study: [row for row in rows if fits(row)] for study, rows in studies.items()}
     by_line = {(v.source, v.model, key(v)): v for v in values}
     attn = {(v.source, v.model): v.attn for v in values}
-    printed_cells = [[_printed(by_line.get((*line, column))) for column in columns] for line in attn]
-    ours = {
-        line: [(study, word) for study, rows in studies.items() for word in words.split() if _has(rows, word)]
-        for line, words in attn.items()
-    }
-    measured: dict[tuple[str, str], list[Cell]] = {}
+    words = {word for line in attn.values() for word in line.split()}
+    measured: dict[str, dict[str, list[Cell]]] = {}
     for study, rows in studies.items():
-        labels = sorted({label for pairs in ours.values() for s, label in pairs if s == study})
-        cells_of = _ratios if ratios else _scores
-        measured |= {
-            (study, label): cells for label, cells in zip(labels, cells_of(rows, labels, columns), strict=True)
-        }
-    lines, keys = [], []
-    for (source, model), cells in zip(attn, printed_cells, strict=True):
-        lines.append([model, "published" if len(paper.sources) == 1 else source, *cells])
-        keys.append(("", "", attn[source, model]))
-        for study, label in ours[source, model]:
-            lines.append([label, study, *measured[study, label]])
-            keys.append((study, label, ""))
+        labels = [label for label in sorted({row.label for row in rows}) if label in {*words, *unnamed(rows)}]
+        found = (_ratios if ratios else _scores)(rows, labels, columns)
+        measured[study] = dict(zip(labels, found, strict=True))
+    own = lambda labels: [
+        ((study, label, ""), [label, study, *found[label]])
+        for study, found in measured.items()
+        for label in labels
+        if label in found
+    ]
+    lines = []
+    for (source, model), names in attn.items():
+        cells = [_printed(by_line.get((source, model, column))) for column in columns]
+        lines.append((("", "", names), [model, "published" if len(paper.sources) == 1 else source, *cells]))
+        lines += own(names.split())
+    lines += own(sorted({label for rows in studies.values() for label in unnamed(rows)}))
+    keys, rows = zip(*lines, strict=True)
+    n = "" if ratios else f"mean ± sample standard deviation over seeds ({seeds(rows)}). "
     return Table(
         name=paper.name,
         title=paper.title,
-        about=f"Published: {paper.protocol} Ours: {paper.unlike} {left_out}{MARKS}",
-        cells=frame(("mechanism", "run", *(NAMES.get(column, column) for column in columns)), lines, keys),
+        about=f"Published: {paper.protocol} Ours: {n}{paper.unlike} {left_out}{MARKS}",
+        cells=frame(("mechanism", "run", *(NAMES.get(column, column) for column in columns)), rows, keys),
         words=("mechanism", "run"),
     )
-
-
-def _has(rows: list[Row], word: str) -> bool:
-    return any(row.label == word for row in rows)
 
 
 def _printed(value: PrintedValue | None) -> Cell:

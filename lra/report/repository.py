@@ -98,7 +98,7 @@ def save() -> list[Path]:
         write(path, text)
     for path, panels in drawn.items():
         palette = Palette(sorted({curve.label for lines in panels.values() for curve in lines}))
-        figures.save(path.with_suffix(""), panels, plots.learning, palette, ["svg"], about_figure(panels))
+        figures.save(path.with_suffix(""), panels, plots.learning, palette, ["svg"], about=about_figure(panels))
     return [*texts, *drawn]
 
 

@@ -2,7 +2,7 @@
 
 import itertools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from statistics import mean
 from typing import NamedTuple
@@ -41,17 +41,23 @@ def results(study: str, rows: list[Row]) -> Table:
     columns = scores(rows, labels, tasks, {"mean": tasks} if averaged else {})
     dead = COLLAPSED if any(row.collapsed for row in rows) else ""
     treatment = sorted({f"{key} {row.facts[key]}" for row in rows for key in ("protocol", "budget")})
-    counts = sorted({cell.n for column in columns.values() for cell in column if cell.n})
-    seeds = f"n = {counts[0]}" if len(counts) == 1 else f"n = {counts[0]} to {counts[-1]}" if counts else "no seed done"
     return Table(
         name=stem(f"study-{study}"),
         title=study,
-        about=f"Test scores, mean ± sample standard deviation over seeds ({seeds}); {', '.join(treatment)}. "
-        f"{_pretrained(rows)}{dead}{MARKS}",
+        about=f"Test scores, mean ± sample standard deviation over seeds ({seeds(columns.values())}); "
+        f"{', '.join(treatment)}. {_pretrained(rows)}{dead}{MARKS}",
         cells=frame(
             ("mechanism", *columns), zip(labels, *columns.values(), strict=True), [(study, name, "") for name in labels]
         ),
     )
+
+
+def seeds(lines: Iterable[Iterable[Cell | str]]) -> str:
+    """State the numbers of seeds of all cells of a table: n = 1 to 5."""
+    counts = sorted({cell.n for line in lines for cell in line if isinstance(cell, Cell) and cell.n})
+    if not counts:
+        return "no seed done"
+    return f"n = {counts[0]}" if len(counts) == 1 else f"n = {counts[0]} to {counts[-1]}"
 
 
 def scores(

@@ -1,4 +1,4 @@
-"""The report's tables: a DataFrame of cells with a caption, written as Markdown, LaTeX, CSV or text for a terminal."""
+"""The report's tables: a DataFrame of cells with a caption, written as Markdown, CSV or text for a terminal."""
 
 import hashlib
 import re
@@ -100,18 +100,6 @@ class Table:
         """Format as Markdown below a heading of a level."""
         heading = f"{'#' * level} {in_markdown(' '.join(self.title.split()))}"
         return "\n\n".join([heading, in_markdown(self.about), self.markdown()])
-
-    def latex(self) -> str:
-        """Format as a tabular of booktabs, without a caption."""
-        cells = self.cells.reset_index(drop=True)
-        bold = cells.map(lambda cell: "textbf: --rwrap;" if cell.mark == "best" else "")
-        texts = cells.map(lambda cell: _marked(cell.text, cell.mark, "{}"))
-        symbols = lambda text: " ".join(visible(text).split()).replace("±", r"$\pm$").replace("≈", r"$\approx$")
-        style = texts.style.apply(lambda _: bold, axis=None).hide(axis="index")
-        style = style.format(symbols, escape="latex").format_index(symbols, escape="latex", axis="columns")
-        columns = "".join("l" if name in self.words else "r" for name in self.head)
-        title = f"% {' '.join(visible(self.title).split())}. Needs \\usepackage{{booktabs}}.\n"
-        return title + style.to_latex(hrules=True, column_format=columns)
 
     def numbers(self) -> pd.DataFrame:
         """Give the numbers in full: for each column of numbers its values and, if there are any, spread and n."""

@@ -50,7 +50,10 @@ from lra.sweep.options import SweepOptions
 from lra.sweep.plan import expand
 from lra.train.plan import resolve
 
-SYSTEM = ("apt-get install chromium",)
+SYSTEM = (
+    "apt-get install chromium",
+    "apt-get install texlive-latex-recommended texlive-fonts-recommended texlive-science",
+)
 OPTIONS = {  # python -m <entry>: its options
     "data_prep": "data_prep.__main__:PrepareOptions",
     "data_prep.floors": "data_prep.__main__:PrepareOptions",

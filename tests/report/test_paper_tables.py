@@ -149,7 +149,6 @@ def test_ours_stand_below_the_line_they_belong_to(tmp_path):
             add(tmp_path, seed=seed, test=test, task=task)
             add(tmp_path, seed=seed, test=test + 2 + 0.1 * seed, task=task, label="nystrom", study="mine")
             add(tmp_path, seed=seed, test=99.0, task=task, label="nystrom", study="short", budget="quick")
-    add(tmp_path, label="cur_abs-count=32")
     grid = made(tmp_path)["curformer-table-1"]
     order = [(cells[0].text, study) for (study, _, _), cells in grid.rows()]
     assert order[order.index(("CURformer", "")) + 1] == ("cur_abs", "paper-paper")
@@ -173,6 +172,25 @@ def test_a_table_shows_the_metric_that_it_prints(tmp_path):
     assert {key: cells["text"].value for key, cells in ours(made(tmp_path)["psf-table-3"]).items()} == {
         ("psf", "paper-paper"): 70.0
     }
+
+
+def test_mechanisms_that_no_paper_names_stand_last_and_are_listed(tmp_path):
+    for label in ("mine", "cur_abs", "cur_abs-count=32", "linear-optim.lr=0.01"):
+        add(tmp_path, label=label, study="mine")
+    add(tmp_path, label="mine", study="short", budget="quick")
+    add(tmp_path, label="mine", study="mine", task="adding", metric="within_tolerance")
+    tables = made(tmp_path)
+    own = [[cell.text for cell in cells] for _, cells in tables["own-mechanisms"].rows()]
+    assert own == [
+        ["cur_abs-count=32", "mine", "listops"],
+        ["mine", "mine", "listops, adding"],
+        ["mine", "short", "listops"],
+    ]
+    grid = tables["curformer-table-1"]
+    order = [cells[0].text for _, cells in grid.rows()]
+    assert order[-2:] == ["cur_abs-count=32", "mine"] and order[order.index("CURformer") + 1] == "cur_abs"
+    assert ours(grid)["mine", "mine"]["listops"].value == RECORD.test and "over seeds (n = 1)" in grid.about
+    assert "own-mechanisms" not in {table.name for table in paper_tables.tables({})}
 
 
 def test_an_average_needs_every_task_of_the_table(tmp_path):
@@ -256,9 +274,9 @@ ROWS = [
 ]
 
 
-def table(head=HEAD, rows=ROWS, title="A & B"):
+def table(head=HEAD, rows=ROWS):
     keys = [("s", "cur_abs", ""), ("", "", "")][-len(rows) :]
-    return Table(name="g", title=title, about="", cells=frame(head, rows, keys), words=(head[0],))
+    return Table(name="g", title="A & B", about="", cells=frame(head, rows, keys), words=(head[0],))
 
 
 def test_markdown():
@@ -278,15 +296,6 @@ def test_csv_holds_the_numbers():
     assert rows[1]["listops"] == "FAIL" and rows[1]["text"] == "1.0"
 
 
-def test_latex_is_balanced_and_escaped():
-    tex = table().latex()
-    assert r"cur\_abs & \textbf{38.01 $\pm$ 1.50} &  \\" in tex
-    assert r"a|b \& 50\% & FAIL & 1.00 $\approx$ \\" in tex
-    assert tex.count("\\begin") == tex.count("\\end") == 1 and r"\begin{tabular}{lrr}" in tex
-    body = [line for line in tex.splitlines() if line.endswith(r"\\")]
-    assert {len(re.findall(r"(?<!\\)&", line)) for line in body} == {2}
-
-
 @pytest.mark.parametrize("text", ["=1+1", "+1+1", "-1+1", "@sum(a1)", "\t=1", "\r=1", "\n=1"])
 def test_csv_holds_no_formula(text):
     hostile = table((text, "listops"), [[text, text]])
@@ -295,12 +304,6 @@ def test_csv_holds_no_formula(text):
     assert rows == [[told, "listops"], [told, told]]
     plain = table(("a", "b"), [["-", Cell(text="-1.5", value=-1.5)]])
     assert list(csv.reader(io.StringIO(plain.csv())))[1] == ["-", "-1.5"]
-
-
-def test_a_newline_ends_no_comment_and_no_line_of_latex():
-    lines = table(("mechanism", "list\n\nops", "text"), title="one\ntwo").latex().splitlines()
-    assert lines[0].startswith("% one two. Needs") and lines[1].startswith(r"\begin{tabular}")
-    assert lines[3] == r"mechanism & list ops & text \\"
 
 
 def test_links_to_the_files_of_a_run_are_relative_whatever_its_name(tmp_path):

@@ -1,8 +1,10 @@
 """The charts of the report: positions, areas, colours and keys are those of the numbers."""
 
+import itertools
 import math
 
 import pytest
+from matplotlib import rcParams
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
@@ -35,15 +37,23 @@ def test_a_curve_is_the_mean_and_its_band_the_deviation(axes):
 def test_a_bubble_stands_at_its_time_and_score_and_its_area_is_the_memory(axes):
     group = [Bubble("small", 10.0, 60.0, 1.0, 5, 1 * 2**30), Bubble("large", 100.0, 80.0, None, 1, 4 * 2**30)]
     plots.trade(axes, group, Palette(["large", "small"]))
-    large, small = axes.patches  # the larger ones are behind
-    for patch, bubble in ((large, group[1]), (small, group[0])):
-        at = [inch * axes.figure.dpi for inch in patch.center]
-        assert axes.transData.inverted().transform(at) == pytest.approx((bubble.ms, bubble.test))
-    areas = [(72 * patch.radius - 5) ** 2 for patch in (large, small)]
-    assert areas[0] / areas[1] == pytest.approx(4) and large.get_facecolor() != small.get_facecolor()
-    named = {text.get_text(): text.get_position() for text in axes.texts}
-    for name, patch in (("large", large), ("small", small)):
-        assert math.dist(named[name], patch.center) < 1  # an inch
+    large, small = axes.collections  # the larger ones are behind
+    assert [mark.get_offsets()[0].tolist() for mark in (large, small)] == [[100.0, 80.0], [10.0, 60.0]]
+    most, least = (mark.get_sizes()[0] - 0.4 * rcParams["font.size"] ** 2 for mark in (large, small))
+    assert most / least == pytest.approx(4) and to_hex(large.get_facecolor()[0]) != to_hex(small.get_facecolor()[0])
+    figures.settle(axes.figure)
+    shown = {text.get_text(): axes.transData.transform(text.get_position()) for text in axes.texts}
+    for name, mark in (("large", large), ("small", small)):
+        at = axes.transData.transform(mark.get_offsets()[0])
+        assert math.dist(shown[name], at) < axes.figure.dpi  # an inch
+
+
+def test_a_label_without_space_is_left_out(axes):
+    group = [Bubble(f"a long name, {i:02}", 10.0 + i / 1e3, 60.0 + i % 2, None, 1, None) for i in range(60)]
+    plots.trade(axes, group, Palette(bubble.label for bubble in group))
+    figures.settle(axes.figure)
+    boxes = [text.get_window_extent() for text in axes.texts]
+    assert 1 < len(boxes) < 60 and not any(a.overlaps(b) for a, b in itertools.combinations(boxes, 2))
 
 
 def test_the_key_of_a_figure_names_each_line_and_its_charts(tmp_path, monkeypatch):

@@ -238,7 +238,7 @@ def test_command(tmp_path):
     assert done.stderr.startswith(f"skipped: {damaged} is not a record") and done.stderr.count("\n") == 1
     out = tmp_path / "report"
     assert "39.62 ± 0.62" in done.stdout
-    assert done.stdout.endswith(f"written to {out}: index.html, report.md, tables, figures\n")
+    assert done.stdout.endswith(f"written to {out}: index.html, report.md, main.tex, tables, figures\n")
     assert (out / "report.md").read_text() == markdown(tmp_path, tmp_path / "again")
     assert f"<li>{escape(str(damaged))} is not a record" in (out / "index.html").read_text()
 
