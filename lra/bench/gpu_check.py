@@ -6,8 +6,6 @@ again and a run goes on from its last checkpoint, so the same command goes on, a
 """
 
 import contextlib
-import io
-import json
 import os
 import re
 import signal
@@ -16,7 +14,6 @@ import sys
 import tarfile
 import time
 import xml.etree.ElementTree as xml
-from dataclasses import asdict
 from pathlib import Path
 from typing import NamedTuple
 
@@ -88,7 +85,7 @@ def check(minutes: float, home: Path, todo: list[CheckPart], env: dict[str, str]
         name: name of the hardware.
 
     Returns:
-        The archive <home>.tar, which is made anew after each part, as are <home>/<name>.json and .md.
+        The archive <home>.tar, which is made anew after each part, as is <home>/<name>.md.
     """
     end = time.monotonic() + 60 * minutes
     (home / "parts").mkdir(parents=True, exist_ok=True)
@@ -134,35 +131,25 @@ def limited(command: list[str], seconds: float, **options) -> int | None:
         process.wait()
 
 
-def tests(report: Path) -> dict:
-    """Read pytest's report: its counts, the names of failed tests and the values that tests measured."""
+def tests(report: Path) -> list[str]:
+    """Summarise pytest's report in lines: its counts, the failed tests and the values that tests measured."""
     if not report.exists():
-        return {"failed": [], "measured": []}
+        return ["No test has ended."]
     suite = xml.parse(report).getroot().find("testsuite")
-    failed = [
-        f"{case.get('classname')}.{case.get('name')}"
-        for case in suite.iter("testcase")
-        if case.find("failure") is not None or case.find("error") is not None
-    ]
+    cases = {f"{case.get('classname')}.{case.get('name')}": case for case in suite.iter("testcase")}
+    failed = [name for name, case in cases.items() if {"failure", "error"} & {part.tag for part in case}]
+    counts = ", ".join(f"{suite.get(key)} {key}" for key in ("tests", "failures", "errors", "skipped"))
     measured = [entry.get("value") for entry in suite.iter("property") if entry.get("name") == "measured"]
-    counts = {key: int(suite.get(key, 0)) for key in ("tests", "failures", "errors", "skipped")}
-    return counts | {"failed": failed, "measured": measured}
+    return [f"Tests: {counts}.", *(f"Failed: {name}." for name in failed), "\n".join(f"* {line}" for line in measured)]
 
 
-def write(home: Path, name: str) -> Path:
-    """Write the results so far, with the tables of all benchmarks in the folder; returns the path of the .md file."""
+def write(home: Path, name: str) -> None:
+    """Write the results so far as <home>/<name>.md, with the tables of all benchmarks in the folder."""
     records, damaged = bench_record.scan(home)
-    found = tests(home / "parts" / REPORT)
     ended = {path.stem: int(path.read_text()) for path in sorted((home / "parts").glob("*.done"))}
-    complete = {"ended": ended, "damaged": damaged, "tests": found, "benchmarks": [asdict(r) for r in records]}
-    atomic.write(home / f"{name}.json", json.dumps(complete, indent=1) + "\n")
-    counts = ", ".join(f"{count} {key}" for key, count in found.items() if isinstance(count, int))
-    lines = [f"Parts that ended, with their exit status: {ended}. Tests: {counts or 'no report'}.", *damaged]
-    lines += [f"Failed: {test}." for test in found["failed"]]
-    measured = "\n".join(f"* {line}" for line in found["measured"])
-    tables = bench_tables.markdown(bench_tables.tables(records)) if records else "No benchmark left a record."
-    atomic.write(home / f"{name}.md", "\n\n".join(["# GPU check", *lines, measured, tables]))
-    return home / f"{name}.md"
+    tables = bench_tables.markdown(bench_tables.tables(records)) if records else "No benchmark left a record.\n"
+    lines = [f"Parts that ended, with their exit status: {ended}.", *damaged, *tests(home / "parts" / REPORT)]
+    atomic.write(home / f"{name}.md", "\n\n".join(["# GPU check", *lines, tables]))
 
 
 def pack(home: Path) -> Path:
@@ -172,11 +159,7 @@ def pack(home: Path) -> Path:
         for file in sorted(home.rglob("*")):
             ended = file.suffix == ".ckpt" and (file.parent / record.NAME).exists()
             if file.is_file() and not file.name.startswith(".") and not ended:
-                with contextlib.suppress(FileNotFoundError), open(file, "rb") as read:  # a run may still be ending
-                    content = read.read()
-                    info = archive.gettarinfo(arcname=str(file.relative_to(home.parent)), fileobj=read)
-                    info.size = len(content)
-                    archive.addfile(info, io.BytesIO(content))
+                archive.add(file, file.relative_to(home.parent))
     return path
 
 

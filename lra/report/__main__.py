@@ -13,7 +13,6 @@ from ..console import log
 from ..disk.atomic import below
 from ..options import Range
 from ..runs import bench_record
-from ..runs import open as runs_on_disk
 from . import bench_plots, bench_tables, board, repository
 from .export import LEGEND, export, overall
 from .results import details
@@ -52,11 +51,11 @@ def report(options: ReportOptions) -> None:
         if not measured:
             raise ValueError("; ".join([str(error), *broken])) from None
         studies, damaged = {}, []
-    out, trained = options.out or below(runs, "report"), runs_on_disk.scan(runs)[0]
+    out = options.out or below(runs, "report")
     try:
         chapters = []
         if measured:
-            pictures = bench_plots.pictures(measured, below(out, "efficiency"), trained.values(), options.width)
+            pictures = bench_plots.pictures(measured, below(out, "efficiency"), studies, options.width)
             chapters = [Chapter("Efficiency", bench_tables.LEGEND, bench_tables.tables(measured), pictures)]
         boards = board.chapters(studies, measured, out / "board", options.width)
         chapters += boards

@@ -1,20 +1,18 @@
 """Figures of the cost of mechanisms: time and memory over n, growth, speed against accuracy."""
 
-from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from statistics import mean, stdev
 
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
-from ..runs.bench_record import BenchRecord, BenchRow
-from ..runs.record import RunRecord
+from ..runs.bench_record import BenchRecord
 from . import figures, plots
 from .bench_tables import Group, groups, growth, label, number
 from .palette import COLOURS, Palette
+from .summary import Row
 from .table import stem
 
 KINDS = ("png", "svg", "pdf")
@@ -22,9 +20,9 @@ COLOURED = 12  # lines of a figure with a colour of their own
 
 
 def pictures(
-    records: Sequence[BenchRecord], folder: Path, trained: Iterable[RunRecord] = (), width: float = figures.TEXT
+    records: Sequence[BenchRecord], folder: Path, studies: Mapping[str, list[Row]], width: float = figures.TEXT
 ) -> list[Path]:
-    """Draw the figures of benchmarks as PNG files, each with an SVG beside it.
+    """Draw the figures of benchmarks as PNG files, each with an SVG and a PDF beside it.
 
     These are time and memory of each group over n, or as bars if there is one n; growth; and speed against accuracy of
     each study whose mechanisms a benchmark timed.
@@ -32,14 +30,14 @@ def pictures(
     Args:
         records: records of benchmarks.
         folder: folder of the files.
-        trained: records of runs, for the test scores.
+        studies: rows of each study, for the test scores.
         width: width in inches; two panels of less than two columns of a paper stand one below the other.
 
     Returns:
         The paths of the PNG files.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    paths, trained = [], [r for r in trained if r.kind == "train" and r.status == "done"]
+    paths = []
 
     def save(draw: Callable[[Figure, Group], None], group: Group, height: float, name: str) -> None:
         with rc_context(figures.PRINT):
@@ -60,8 +58,8 @@ def pictures(
             save(_bars, group, high, name)
         if len(group.lengths) > 2:
             save(_exponents, group, high, f"{name} growth")
-    for study in sorted({r.study for r in trained}):
-        if panels := _bubbles(records, [r for r in trained if r.study == study]):
+    for study, rows in studies.items():
+        if panels := _bubbles(records, rows):
             paths.append(folder / f"{stem(f'speed and accuracy {study}')}.png")
             palette = Palette(sorted({bubble.label for group in panels.values() for bubble in group}))
             figures.save(paths[-1].with_suffix(""), panels, plots.trade, palette, KINDS, width=width)
@@ -134,39 +132,25 @@ def _exponents(figure: Figure, group: Group) -> None:
     axes.legend()
 
 
-def _bubbles(records: Sequence[BenchRecord], trained: Sequence[RunRecord]) -> dict[str, list[plots.Bubble]]:
-    """Combine the test scores of a study with the times and memory of a benchmark, by task and benchmark."""
-    scores: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for r in trained:
-        scores[r.task][r.label].append(r.test)
-    panels = {}
-    for task, tests in scores.items():
-        costs, source = _costs(records, task, tests.keys())
-        if costs:
-            panels[f"{task}; times of {source}"] = [
-                plots.Bubble(
-                    name, row.ms, mean(test), stdev(test) if len(test) > 1 else None, len(test), row.peak_bytes
-                )
-                for name, row in costs.items()
-                for test in (tests[name],)
-            ]
-    return panels
+def _bubbles(records: Sequence[BenchRecord], rows: Sequence[Row]) -> dict[str, list[plots.Bubble]]:
+    """Combine the test scores of a study with times and memory, by task and the benchmark that they are from.
 
-
-def _costs(records: Sequence[BenchRecord], task: str, labels: Collection[str]) -> tuple[dict[str, BenchRow], str]:
-    """Choose the group of training steps that has the most labels, preferably of the same task.
-
-    Returns:
-        Its row for each label and its name; both empty if no group has two of the labels.
+    Of each task the benchmark of training steps counts that timed most of its labels, preferably on the same task.
     """
-    best: dict[str, BenchRow] = {}
-    source, most = "", (False, 1)
-    for group in groups(records):
-        if (group.rows[0].what, group.rows[0].mode) != ("step", "training"):
-            continue
-        for n, pad in {(row.n, row.pad): None for row in group.rows}:
-            same = [r for r in group.rows if (r.n, r.pad) == (n, pad) and r.ms and r.mechanism in labels]
-            if len(same) > 1 and (quality := (group.rows[0].task == task, len(same))) > most:
-                most, best = quality, {row.mechanism: row for row in same}
-                source = f"{group.source.name}, {group.rows[0].dtype}, n {n:,}" + (f", {pad} padding" if pad else "")
-    return best, source
+    panels = {}
+    for task in dict.fromkeys(row.task for row in rows):
+        scored = {row.label: row for row in rows if row.task == task and row.test is not None}
+        best, most = {}, (False, 1)
+        for group in groups(records):
+            if (group.rows[0].what, group.rows[0].mode) != ("step", "training"):
+                continue
+            for n, pad in {(row.n, row.pad): None for row in group.rows}:
+                timed = [r for r in group.rows if (r.n, r.pad) == (n, pad) and r.ms and r.mechanism in scored]
+                if len(timed) > 1 and (quality := (group.rows[0].task == task, len(timed))) > most:
+                    padding = f", {pad} padding" if pad else ""
+                    source = f"{task}; times of {group.source.name}, {timed[0].dtype}, n {n:,}{padding}"
+                    most, best = quality, {source: timed}
+        for source, timed in best.items():
+            pairs = [(scored[r.mechanism], r) for r in timed]
+            panels[source] = [plots.Bubble(s.label, r.ms, s.test, s.std, s.n, r.peak_bytes) for s, r in pairs]
+    return panels

@@ -19,6 +19,8 @@ LEGEND = (
     "take at the machine's measured copy bandwidth and matmul rate; growth: exponent of n over the last two doublings."
 )
 PAPER = {"speedup_vs_transformer": "paper: speed", "peak_memory_ratio_vs_transformer": "paper: memory"}
+KIND = ("what", "mode", "task", "batch", "heads", "head_dim")  # fields that the rows of a group share
+NONE = Cell(text="-")
 
 
 class Group(NamedTuple):
@@ -53,24 +55,20 @@ def groups(records: Iterable[BenchRecord]) -> list[Group]:
     Steps in several dtypes were measured in turn and are one group; those that are not in the first have it in the name
     of their mechanism.
     """
-    grouped: dict[tuple, list[BenchRow]] = defaultdict(list)
-    listed = list(records)
-    for i, bench_record in enumerate(listed):
-        dtypes = bench_record.choices.get("dtype", [])
-        for row in bench_record.rows:
-            kind = row.dtype
-            if row.what == "step" and row.dtype in dtypes[1:]:
-                kind, row = dtypes[0], replace(row, mechanism=f"{row.mechanism} in {row.dtype}")
-            grouped[i, row.what, row.mode, row.task, row.batch, row.heads, row.head_dim, kind].append(row)
-    return [
-        Group(
-            listed[i],
-            f"{listed[i].name}: {' of '.join(filter(None, (what, task)))}, {mode}, batch {batch}, "
-            f"{heads} heads of {head_dim}, {dtype}",
-            rows,
-        )
-        for (i, what, mode, task, batch, heads, head_dim, dtype), rows in grouped.items()
-    ]
+    made = []
+    for source in records:
+        grouped: dict[tuple, list[BenchRow]] = defaultdict(list)
+        dtypes = source.choices.get("dtype", [])
+        for row in source.rows:
+            dtype = row.dtype
+            if row.what == "step" and dtype in dtypes[1:]:
+                dtype, row = dtypes[0], replace(row, mechanism=f"{row.mechanism} in {dtype}")
+            grouped[*(getattr(row, field) for field in KIND), dtype].append(row)
+        for (what, mode, task, batch, heads, head_dim, dtype), rows in grouped.items():
+            subject = f"{what} of {task}" if task else what
+            title = f"{source.name}: {subject}, {mode}, batch {batch}, {heads} heads of {head_dim}, {dtype}"
+            made.append(Group(source, title, rows))
+    return made
 
 
 def label(row: BenchRow) -> str:
@@ -87,25 +85,23 @@ def growth(points: Sequence[tuple[int, float | None]]) -> float | None:
     return math.log(y / x) / math.log(b / a)
 
 
-def number(value: float | None) -> str:
-    """Format a number with three significant digits below 100; "-" for None."""
-    if value is None:
-        return "-"
+def number(value: float) -> str:
+    """Format a number with three significant digits below 100."""
     return f"{value:,.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.3g}"
 
 
 def tables(records: Iterable[BenchRecord]) -> list[Table]:
     """Make a table over lengths for each group with several, and one of every number."""
-    made_tables = []
+    made = []
     for group in groups(records):
         if group.rows[0].what == "error":
-            made_tables.append(_errors(group))
+            made.append(_errors(group))
             continue
         if len(group.lengths) > 1:
-            made_tables.append(_over_lengths(group))
+            made.append(_over_lengths(group))
         if len(group.lengths) == 1 or len(group.rows) <= DETAILED:
-            made_tables.append(_details(group))
-    return [replace(table, name=stem(f"efficiency-{i}-{table.title}")) for i, table in enumerate(made_tables)]
+            made.append(_details(group))
+    return [replace(table, name=stem(f"efficiency-{i}-{table.title}")) for i, table in enumerate(made)]
 
 
 def _about(source: BenchRecord) -> str:
@@ -120,23 +116,24 @@ def _about(source: BenchRecord) -> str:
 
 
 def _over_lengths(group: Group) -> Table:
-    rows = []
-    for name, mine in group.over_n().items():
-        cells = {row.n: number(row.ms) for row in mine}
-        claimed = next(row.claimed for row in group.rows if label(row) == name)
-        grown = [growth([(row.n, value(row)) for row in mine]) for value in (lambda r: r.ms, lambda r: r.peak_bytes)]
-        rows.append(
-            (
+    claimed = {label(row): row.claimed for row in group.rows}
+    lines = []
+    for name, rows in group.over_n().items():
+        ms = {row.n: _cell(row.ms) for row in rows}
+        last = rows[-1].peak_bytes if rows else None
+        grown = [growth([(row.n, value(row)) for row in rows]) for value in (lambda r: r.ms, lambda r: r.peak_bytes)]
+        lines.append(
+            [
                 name,
-                *(cells.get(n, "-") for n in group.lengths),
-                f"{max(map(_spread, mine)):.0%}" if mine else "-",
-                number(mine[-1].peak_bytes / 2**20) if mine and mine[-1].peak_bytes is not None else "-",
-                *("-" if g is None else f"{g:.2f}" for g in grown),
-                f"{claimed:g}",
-            )
+                *(ms.get(n, NONE) for n in group.lengths),
+                _cell(max(map(_spread, rows), default=None), "{:.0%}"),
+                _cell(None if last is None else last / 2**20),
+                *(_cell(exponent, "{:.2f}") for exponent in grown),
+                _cell(claimed[name], "{:g}"),
+            ]
         )
     head = ("mechanism", *map("{:,}".format, group.lengths), "spread", "MB", "growth", "MB growth", "claimed")
-    return _table(f"{group.title}: ms over n", _about(group.source), head, rows)
+    return _table(f"{group.title}: ms over n", _about(group.source), head, lines)
 
 
 def _errors(group: Group) -> Table:
@@ -147,51 +144,58 @@ def _errors(group: Group) -> Table:
     parts = ("output", "gradients") if group.rows[0].mode == "training" else ("output",)
     lines = []
     for name, rows in by_contestant.items():
-        at = [rows[n].errors or () for n in group.lengths]
-        cells = [f"{found[i]:.1e}" if found else "-" for found in at for i in range(len(parts))]
-        lines.append((name, *cells, "; ".join(sorted({row.status for row in rows.values()} - {"ok"}))))
+        found = [error for n in group.lengths for error in rows[n].errors or [None] * len(parts)]
+        states = sorted({row.status for row in rows.values()} - {"ok"})
+        lines.append([name, *(_cell(error, "{:.1e}") for error in found), "; ".join(states)])
     head = ("mechanism", *(f"{part}, n = {n:,}" for n in group.lengths for part in parts), "status")
     about = f"||x - y|| / ||y|| in the 2-norm, y in float64 with the same weights and inputs; {_about(group.source)}"
     return _table(f"{group.title}: rounding error", about, head, lines)
 
 
 def _details(group: Group) -> Table:
-    printed = _paper() if (group.rows[0].what, group.rows[0].mode) == ("step", "training") else {}
-    head = ("mechanism", "n", "ms", "spread", "samples", "MB", "GB/s", "TFLOP/s", "roofline ms", "x roofline")
-    head += ("speed", "memory", *PAPER.values(), "status")
-    rows = []
+    """Make a table of every number; columns that no row has are left out."""
+    compared = (group.rows[0].what, group.rows[0].mode) == ("step", "training")
+    printed = {(word, v.metric): v.number for v in published.read() if v.metric in PAPER for word in v.attn.split()}
+    lines = []
     for row in sorted(group.rows, key=lambda row: row.n):
-        cells = [label(row), f"{row.n:,}"] + ["-"] * (len(head) - 3) + ["" if row.status == "ok" else row.status]
+        line = {"mechanism": label(row), "n": _cell(row.n, "{:,}")}
         if row.ms is not None:
-            seconds, base = row.ms / 1000, group.reference(row.n)
-            cells[2:6] = number(row.ms), f"{_spread(row):.0%}", str(len(row.samples)), number(row.peak_bytes / 2**20)
+            line |= {"ms": _cell(row.ms), "spread": _cell(_spread(row), "{:.0%}")}
+            line |= {"samples": _cell(len(row.samples), "{}"), "MB": _cell(row.peak_bytes / 2**20)}
             if row.roofline_bytes:
-                cells[6] = number(row.roofline_bytes / seconds / 1e9)
-                cells[8:10] = number(row.roofline_ms), number(row.ms / row.roofline_ms)
+                line["GB/s"] = _cell(row.roofline_bytes / row.ms / 1e6)
+                line |= {"roofline ms": _cell(row.roofline_ms), "x roofline": _cell(row.ms / row.roofline_ms)}
             if row.flops:
-                cells[7] = number(row.flops / seconds / 1e12)
-            if base:
-                cells[10:12] = number(base.ms / row.ms), f"{row.peak_bytes / max(base.peak_bytes, 1):.2f}"
-        for at, metric in enumerate(PAPER, 12):
-            cells[at] = printed.get((row.mechanism, metric), "-")
-        rows.append(tuple(cells))
-    shown = [i for i in range(len(head)) if i < 3 or any(row[i] not in ("-", "") for row in rows)]
+                line["TFLOP/s"] = _cell(row.flops / row.ms / 1e9)
+            if base := group.reference(row.n):
+                line["speed"] = _cell(base.ms / row.ms)
+                line["memory"] = _cell(row.peak_bytes / max(base.peak_bytes, 1), "{:.2f}")
+        for metric, name in PAPER.items():
+            if compared and (row.mechanism, metric) in printed:
+                line[name] = _cell(printed[row.mechanism, metric], "{:g}")
+        lines.append(line | ({"status": row.status} if row.status != "ok" else {}))
+    every = ("mechanism", "n", "ms", "spread", "samples", "MB", "GB/s", "TFLOP/s", "roofline ms", "x roofline")
+    every += ("speed", "memory", *PAPER.values(), "status")
+    head = [name for name in every if name == "ms" or any(name in line for line in lines)]
     about = _about(group.source)
-    if group.source.choices.get("reference"):
-        about += f"; speed and memory relative to {group.source.choices['reference']}"
-    pick = lambda cells: tuple(cells[i] for i in shown)
-    return _table(group.title, about, pick(head), [pick(row) for row in rows])
-
-
-def _paper() -> dict[tuple[str, str], str]:
-    """Values of CURformer's Table 2 by name of conf/attn and metric."""
-    return {
-        (word, row.metric): row.value for row in published.read() if row.metric in PAPER for word in row.attn.split()
-    }
+    if reference := group.source.choices.get("reference"):
+        about += f"; speed and memory relative to {reference}"
+    return _table(
+        group.title,
+        about,
+        head,
+        [[line.get(name, "" if name == "status" else NONE) for name in head] for line in lines],
+    )
 
 
 def _spread(row: BenchRow) -> float:
     return (max(row.samples) - min(row.samples)) / row.ms
+
+
+def _cell(value: float | None, form: str = "") -> Cell:
+    if value is None:
+        return NONE
+    return Cell(text=form.format(value) if form else number(value), value=value)
 
 
 def markdown(tables: Iterable[Table]) -> str:
@@ -199,15 +203,5 @@ def markdown(tables: Iterable[Table]) -> str:
     return "\n\n".join(["# Efficiency", LEGEND, *(table.section(2) for table in tables)]) + "\n"
 
 
-def _table(title: str, about: str, head: Sequence[str], rows: list[tuple[str, ...]]) -> Table:
-    lines = [[name, *(Cell(text=text, value=_value(text)) for text in others)] for name, *others in rows]
+def _table(title: str, about: str, head: Sequence[str], lines: list[list[Cell | str]]) -> Table:
     return Table(name="", title=title, about=f"{about}.", cells=frame(head, lines), words=("mechanism", "status"))
-
-
-def _value(text: str) -> float | None:
-    """Parse the number in the text of a cell, a percentage as a fraction; None if it has none."""
-    plain = text.replace(",", "")
-    try:
-        return float(plain[:-1]) / 100 if plain.endswith("%") else float(plain)
-    except ValueError:
-        return None

@@ -2,16 +2,17 @@
 
 import dataclasses
 import io
+import itertools
 import re
 
 import pytest
 from PIL import Image
 from rich.console import Console
 from support.bench import MACHINE, MB, made, row
-from support.records import RECORD
+from support.records import add, diverged
 
 from lra.config.compose import compose
-from lra.report import bench_plots, bench_tables
+from lra.report import bench_plots, bench_tables, summary
 from lra.report.__main__ import ReportOptions, report
 from lra.report.bench_tables import growth
 from lra.report.table import show
@@ -96,19 +97,21 @@ def test_nothing_measured_is_a_table_and_no_picture(tmp_path):
     nothing = [row("naive", n, None, status="left out: no time") for n in (16, 32)]
     over, details = bench_tables.tables([made(nothing)])
     assert cells(over, "naive")["16"] == "-" and cells(details, "naive", "16")["status"] == "left out: no time"
-    assert bench_plots.pictures([made(nothing)], tmp_path) == []
+    assert bench_plots.pictures([made(nothing)], tmp_path, {}) == []
 
 
-def trained(label, seed, test, **changes):
-    return dataclasses.replace(RECORD, task="text", label=label, seed=seed, test=test, **changes)
+def trained(runs, labels, seeds):
+    for label, seed in itertools.product(labels, range(seeds)):
+        add(runs, task="text", label=label, seed=seed, test=60.0 + seed)
+    return summary.collect(runs)[0]
 
 
 def test_pictures_are_written_and_not_empty(tmp_path):
-    runs = [trained(label, seed, 60.0 + seed) for label in ("naive", "cur_abs") for seed in (0, 1)]
-    runs.append(trained("psf", 0, None, status="diverged"))
-    drawn = bench_plots.pictures([made(OVER_N), made(STEPS)], tmp_path, runs)
+    diverged(tmp_path / "runs", 3, task="text", label="psf")
+    studies, out = trained(tmp_path / "runs", ("naive", "cur_abs"), 2), tmp_path / "out"
+    drawn = bench_plots.pictures([made(OVER_N), made(STEPS)], out, studies)
     assert len(drawn) == len(set(drawn)) == 4  # over n, growth, bars, speed against accuracy
-    assert {path.with_suffix(kind) for path in drawn for kind in (".png", ".svg", ".pdf")} == set(tmp_path.iterdir())
+    assert {path.with_suffix(kind) for path in drawn for kind in (".png", ".svg", ".pdf")} == set(out.iterdir())
     for path in drawn:
         with Image.open(path) as image:
             assert min(image.size) > 100 and len(image.convert("L").getcolors(256)) > 10
@@ -116,15 +119,15 @@ def test_pictures_are_written_and_not_empty(tmp_path):
 
 def test_speed_against_accuracy_needs_a_benchmark(tmp_path):
     """Without one the times are those of the training, of which each study has its own picture."""
-    runs = [trained(label, 0, 60.0) for label in ("naive", "cur_abs")]
-    assert bench_plots.pictures([], tmp_path, runs) == []
-    drawn = bench_plots.pictures([made(STEPS)], tmp_path, runs)
+    studies = trained(tmp_path / "runs", ("naive", "cur_abs"), 1)
+    assert bench_plots.pictures([], tmp_path, studies) == []
+    drawn = bench_plots.pictures([made(STEPS)], tmp_path, studies)
     assert drawn[-1].name == "speed-and-accuracy-paper-paper.png"
 
 
 def test_many_lines_keep_a_few_colours(tmp_path):
     rows = [row(f"m{i}", n, i + n) for i in range(30) for n in (16, 32)]
-    assert len(bench_plots.pictures([made(rows)], tmp_path)) == 1
+    assert len(bench_plots.pictures([made(rows)], tmp_path, {})) == 1
 
 
 def test_markdown_and_terminal_hold_every_cell():
