@@ -107,7 +107,7 @@ def _option(kind: Any, value: Any, name: str) -> Any:
     if get_origin(kind) is collections.abc.Callable:
         return parse(value, name=name)
     made = typed(kind, value, name)
-    return value if isinstance(made, Path) else made  # a path is a choice as it was written
+    return str(value) if isinstance(made, Path) else made  # a path is a choice as it was written
 
 
 def constructor(name: str, **rules: Any) -> Any:

@@ -1,51 +1,141 @@
-"""Wrong words over every entry point: each ends with one line and leaves nothing behind, see ``wrong_words``."""
+"""Wrong words over every entry point: each ends with one line and leaves nothing behind."""
 
-import re
-import subprocess
-import sys
+import contextlib
+import random
+import shutil
 from pathlib import Path
+from pkgutil import resolve_name
 
+import hydra
 import pytest
-import wrong_words
+from omegaconf import DictConfig, OmegaConf
 from support.commands import run
 
+from lra.config import CONF
 from lra.config.compose import compose
 from lra.config.experiment import Experiment
 from lra.train.__main__ import train
 
-SEED, CASES = 0, 1
-QUICK = tuple(value for value in wrong_words.VALUES if "000000" not in value)  # nothing that could go on for long
-HERE = Path(__file__).parent
+VALUES = (
+    *(
+        "abc",
+        "no",
+        "on",
+        "true",
+        "null",
+        "''",
+        "'a b'",
+        "é",
+        "???",
+        "2026",
+        "${nope}",
+        "../../x",
+        "/proc/nowhere",
+        "x/y",
+    ),
+    *("-1", "0", "1", "-0.5", "1.5", "nan", "inf", "1e400", "[]", "[1,2]", "[[1]]", "[abc]", "{a:1}", "{}"),
+)
+DATA = "budget=smoke source.train=16 source.val=8 source.test=8 data.root=data"
+STEPS = "optim.steps=2 optim.eval_every=1 optim.warmup=0 optim.batch=4 seeds=[0] model.layers=1 trainer.threads=1"
+TRAIN = f"task=listops {DATA} {STEPS} runs=runs"
+RUN = "run=runs/paper-smoke/listops/sdpa/seed-0"
+HERE = "runs=runs data.root=data"
+SMALL = "heads=1 head_dim=8 length=16"
+PREPARE = f"task=listops {DATA} workers=1"
+# The function of an entry point, its yaml, and words that make it quick.
+ENTRIES = {
+    "train": ("lra.train.__main__:train", "train", f"{TRAIN} attn=cur_abs attn.count=4"),
+    "train soft": ("lra.train.__main__:train", "train", f"{TRAIN} attn=soft attn.count=4"),
+    "train mega": ("lra.train.__main__:train", "train", f"{TRAIN} attn=mega model.heads=1"),
+    "train psf": ("lra.train.__main__:train", "train", f"{TRAIN} experiment=psf_listops model.dim=16 attn=psf"),
+    "train reformer": ("lra.train.__main__:train", "train", f"{TRAIN} attn=reformer"),
+    "train adding": ("lra.train.__main__:train", "train", f"{TRAIN} task=adding attn=performer"),
+    "sweep": (
+        "lra.sweep.__main__:sweep",
+        "sweep",
+        "sweep=copy_rv tasks=[listops] seeds=[0] budget=smoke plan=true measure=0 runs=runs",
+    ),
+    "bench": (
+        "lra.bench.__main__:bench",
+        "bench",
+        "mechanisms=[sdpa] what=attention modes=inference n=[32] batch=1 heads=1 head_dim=8 repeats=1 warmup=0 "
+        "threads=1 runs=runs device=cpu reference=sdpa",
+    ),
+    "report": ("lra.report.__main__:report", "report", "runs=runs out=out"),
+    "maps": ("lra.maps.__main__:show", "maps", f"{RUN} data.root=data out=out"),
+    "data_prep": ("data_prep.__main__:prepare", "data", PREPARE),
+    "data_prep.show": ("data_prep.show:show", "show", f"task=listops {DATA} count=2 out=out.png"),
+    "transfer": (
+        "lra.studies.transfer.__main__:transfer",
+        "transfer",
+        f"{RUN} attn=cur_abs attn.count=4 examples=4 spectrum=1 trainer.threads=1 steps=0 {HERE}",
+    ),
+    "transfer.show": ("lra.studies.transfer.show:show", "transfer_show", "runs=runs out=out"),
+    "probes": (
+        "lra.studies.probes.__main__:probe",
+        "probes",
+        f"{RUN} examples=2 derived=1 rows=1 threads=1 {HERE}",
+    ),
+    "lengths": (
+        "lra.studies.lengths.__main__:lengths",
+        "lengths",
+        "tasks=temporal_order lengths=128 mechanisms=mean seeds=[0] budget=smoke plan=true measure=0 runs=runs",
+    ),
+    "inverses": (
+        "lra.studies.inverses.__main__:inverses",
+        "inverses",
+        f"n=1 steps=[0,2] counts=[4] kinds=gaussian threads=1 {SMALL} {HERE}",
+    ),
+    "dropin": (
+        "lra.studies.dropin.__main__:dropin",
+        "dropin",
+        f"candidates=[cur_abs] counts=[4] n=2 sources=[gaussian] cost=0 {SMALL} {HERE}",
+    ),
+}
 
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory):
+    """A folder with the data of the entries and a run of sdpa."""
     made = tmp_path_factory.mktemp("wrong") / "home"
-    wrong_words.prepared(made)
+    made.mkdir()
+    with contextlib.chdir(made), pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LRA_DATA", "data")
+        train.__wrapped__(compose(Experiment, [*TRAIN.split(), "attn=sdpa"]))
     return made
 
 
-@pytest.mark.parametrize("name", [name for name in wrong_words.ENTRIES if name not in ("pretrained", "factorise")])
-def test_wrong_words_end_in_one_line_and_leave_nothing(name, home):
-    words = wrong_words.drawn(name, SEED, CASES, QUICK)
-    cases = [wrong_words.tried(name, word, home) for word in words]
-    assert not [(case.word, case.why) for case in cases if case.why]
+def options(config, words):
+    """Every key of the composed configuration, sections too, and its groups."""
+
+    def keys(node, prefix=""):
+        for key in node:
+            yield f"{prefix}{key}"
+            if isinstance(child := node._get_node(key), DictConfig) and OmegaConf.is_dict(child):
+                yield from keys(child, f"{prefix}{key}.")
+
+    with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
+        made = hydra.compose(config, words)
+    return sorted(key for key in keys(made) if not key.startswith(("hydra", "budgets.paper", "budgets.quick", "plan")))
 
 
-def test_the_driver_sees_what_does_not_hold(home, monkeypatch):
-    """A traceback, a file that is left behind, and a line without ``lra:``."""
+def files(folder):
+    return {path: path.lstat().st_mtime_ns for path in folder.rglob("*") if not path.is_dir()}
 
-    def entry():
-        word = sys.argv[-1]
-        if word == "a=1":
-            raise TypeError("no line")
-        if word == "b=1":
-            Path("left").touch()
-        sys.exit("lra: refused" if word in ("b=1", "d=1") else "refused")
 
-    monkeypatch.setattr(wrong_words.Entry, "load", lambda self: entry)
-    whys = {word: wrong_words.tried("bench", word, home).why for word in ("a=1", "b=1", "c=1", "d=1")}
-    assert whys == {"a=1": "TypeError: no line", "b=1": "wrote left: lra: refused", "c=1": "said 'refused'", "d=1": ""}
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 6))])
+@pytest.mark.parametrize("name", ENTRIES)
+def test_a_wrong_word_ends_in_one_line_and_leaves_nothing(name, seed, home, tmp_path, monkeypatch, capfd):
+    function, config, words = ENTRIES[name][0], ENTRIES[name][1], ENTRIES[name][2].split()
+    draw = random.Random(f"{seed} {name}")
+    key, value = draw.choice(options(config, words)), draw.choice(VALUES)
+    place = Path(shutil.copytree(home, tmp_path / "a/b/c/d"))  # ../../x stays inside
+    monkeypatch.chdir(place)
+    before, words = files(tmp_path), [word for word in words if word.partition("=")[0] != key]
+    stop, told = run(resolve_name(function), *words, f"{key}={value}", patch=monkeypatch, capfd=capfd)
+    assert "Traceback" not in told and "Error:" not in told, (key, value, told)
+    if stop is not None:
+        assert stop.startswith("lra: ") and "\n" not in stop and files(tmp_path) == before, (key, value, stop)
 
 
 LISTOPS = "task=listops attn=sdpa "
@@ -73,13 +163,3 @@ def test_the_line_says_what_to_write_instead(words, tmp_path, monkeypatch, capfd
 def test_the_corrected_words_are_taken(tmp_path):
     made = compose(Experiment, [*LISTOPS.split(), "optim.steps=120", "optim.eval_every=60", "optim.warmup=12"])
     assert made.optim.steps == 120
-
-
-@pytest.mark.slow
-def test_many_wrong_words():
-    """In a process of its own, whose memory is bounded; it prints how many were tried and held."""
-    command = [sys.executable, "wrong_words.py", "--seed", "1", "--cases", "60"]
-    got = subprocess.run(command, cwd=HERE, capture_output=True, text=True)
-    print(got.stdout)
-    *_, tried, held = (int(word) for word in re.findall(r"\d+", got.stdout.splitlines()[-1]))
-    assert got.returncode == 0 and tried == held > 0, got.stdout
