@@ -12,8 +12,10 @@ from ..runs import bench_record, record
 from . import contestants, profile, run
 from .options import BenchOptions
 
-# Options on the machine and the duration of the measurement, which are not part of a benchmark's fingerprint.
-INDIFFERENT = ("runs", "device", "threads", "budget_s", "steps", "command_overrides", "data_overrides", "multirun")
+# Options on the machine and the duration of the measurement are not part of a benchmark's fingerprint; what ``trainer``
+# says stands in other options.
+INDIFFERENT = ("runs", "device", "threads", "trainer", "budget_s", "steps")
+INDIFFERENT += ("command_overrides", "data_overrides", "multirun")
 
 
 @main(BenchOptions)

@@ -1,8 +1,9 @@
 """python -m lra.bench.gpu_check minutes=25: use a GPU for so many minutes, the most wanted first, and pack what came.
 
-The parts are the tests marked gpu, the speed tests ``preset=figure4`` and ``preset=table2``, a profile, and trainings
-at the paper's budget (conf/sweep/window.yaml). A part that is stopped leaves what it has. A part that ended is not run
-again and a run goes on from its last checkpoint, so the same command goes on, also where the archive is unpacked.
+The parts are the tests marked gpu, the speed tests ``preset=figure4`` and ``preset=table2``, steps by ``trainer=gpu``,
+a profile, and trainings at the paper's budget (conf/sweep/window.yaml). A part that is stopped leaves what it has. A
+part that ended is not run again and a run goes on from its last checkpoint, so the same command goes on, also where
+the archive is unpacked.
 """
 
 import contextlib
@@ -54,13 +55,22 @@ def parts(home: Path) -> list[CheckPart]:
     report = f"--junitxml={home / 'parts' / REPORT}"
     tests = [*python, "pytest", "-q", "-m", "gpu", report, f"--rootdir={CONF.parent}", *map(str, gpu_test_files())]
     bench = [*python, "lra.bench", "device=cuda", f"runs={quoted(home)}"]
-    profile = ["what=profile", "mechanisms=cur_abs", "tasks=listops", "n=2048", "batch=32"]
+    listops = ["tasks=listops", "n=2048", "batch=32"]
+    step = [
+        "what=step",
+        "trainer=gpu",
+        "modes=training",
+        "mechanisms=[sdpa,cur_abs,nystrom]",
+        "reference=sdpa",
+        *listops,
+    ]
     sweep = ["sweep=window", f"study={STUDY}", f"runs={quoted(home.parent)}", "measure=20", "minutes={minutes}"]
     return [
         CheckPart("tests", tests, 0.35),
         CheckPart("figure4", [*bench, "preset=figure4", "budget_s={seconds}"], 0.2),
         CheckPart("table2", [*bench, "preset=table2", "budget_s={seconds}"], 0.2),
-        CheckPart("profile", [*bench, *profile], 0.1),
+        CheckPart("step", [*bench, *step, "budget_s={seconds}"], 0.1),
+        CheckPart("profile", [*bench, "what=profile", "mechanisms=cur_abs", *listops], 0.05),
         CheckPart(
             "trainings",
             [*python, "lra.sweep", *sweep, "hydra/launcher=joblib", f"hydra.launcher.n_jobs={AT_ONCE}"],

@@ -1,12 +1,12 @@
 """The options of the benchmark, conf/bench.yaml."""
 
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field
 
 from ..config.options import Options
-from ..config.sections import Device, Least, Name, Number, Precision, Some, Threads
+from ..config.sections import Compile, Device, Least, Name, Number, Precision, Some, Threads, Trainer
 from ..options import Positive, Whole
 
 Pad = Annotated[
@@ -39,7 +39,8 @@ class BenchOptions(Options):
     overrides: list[str]
     device: Device
     threads: Threads | None
-    compile: bool
+    compile: Compile
+    trainer: Trainer | None = None
     repeats: Positive
     warmup: Whole
     sample_ms: Least
@@ -49,3 +50,9 @@ class BenchOptions(Options):
     steps: Positive
     runs: Path
     claims: dict[str, Number]
+
+    def settled(self) -> Self:
+        """The options with those of ``trainer=`` in place of their own."""
+        if own := self.trainer:
+            return self.changed(device=own.device, dtype=[own.precision], compile=own.compile, threads=own.threads)
+        return self

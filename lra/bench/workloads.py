@@ -13,6 +13,7 @@ from ..data.datamodule import Batch
 from ..model.dropout import Dropout
 from ..model.multihead import Multihead
 from ..train import lit
+from ..train.compiling import GRAPHS
 from ..train.optim import adamw
 from .contestants import Shape
 
@@ -102,7 +103,7 @@ def step(part: nn.Module, given: tuple[Tensor, ...], inputs: Inputs, mode: str, 
 
 
 def model_step(
-    experiment: Experiment, device: str, dtype: str, source: str, mode: str, compiled: bool
+    experiment: Experiment, device: str, dtype: str, source: str, mode: str, compiled: bool | str
 ) -> Callable[[], None]:
     """Build the step of the whole classifier on a batch: its forward pass, or forward, backward and optimiser.
 
@@ -112,14 +113,14 @@ def model_step(
         dtype: dtype of autocast.
         source: ``random``, one batch of full rows, which needs no data; ``data``, eight batches of the task in turn.
         mode: ``inference`` or ``training``.
-        compiled: whether to use torch.compile.
+        compiled: whether to use torch.compile; ``auto`` and ``reduce-overhead``: with CUDA graphs, unless a step has
+            several micro-batches.
     """
     torch.manual_seed(0)
-    model = classifier(experiment).to(device).train(mode == "training")
-    if compiled:
-        model.compile(dynamic=False)
-    o = experiment.optim
+    model, o = classifier(experiment).to(device).train(mode == "training"), experiment.optim
     parts = o.batch // (o.micro_batch or o.batch) if source == "data" else 1
+    if compiled:
+        model.compile(dynamic=False, mode=GRAPHS if isinstance(compiled, str) and parts == 1 else None)
     batches = cycle(_batches(experiment, source, device, parts))
     rounded, kind = partial(autocast, device, dtype), experiment.task.loss
 

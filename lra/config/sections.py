@@ -237,9 +237,12 @@ class Protocol(Section):
     hold_out: Whole
 
 
+Compile = bool | Literal["auto", "reduce-overhead"]
+
+
 class Trainer(Section):
     device: Device
     devices: Positive | Literal["auto", "launched"]
     precision: Precision
-    compile: bool | Literal["reduce-overhead"]
+    compile: Compile
     threads: Threads | None

@@ -1,5 +1,6 @@
 """Batches of a task: gathered by index, in an order that is a function of (seed, step)."""
 
+import itertools
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
@@ -12,6 +13,7 @@ from torch.utils.data import DataLoader, IterableDataset
 
 MULTIPLE = 64  # rows padded to the batch's longest one are rounded up to this, so that few shapes occur
 CHUNK = 4096  # examples whose real tokens are counted at a time
+AHEAD = 256  # steps whose indices lie on the device
 
 
 class Batch(NamedTuple):
@@ -113,14 +115,21 @@ class TaskData(L.LightningDataModule):
         """(rank of this process, number of processes)."""
         return (self.trainer.global_rank, self.trainer.world_size) if self.trainer else (0, 1)
 
-    def gather(self, split: str, index: np.ndarray, share: slice = slice(None)) -> Batch:
-        """Return the examples of a split at index (B,), or a share of them, as wide as all of them together."""
+    def gather(self, split: str, index: np.ndarray, share: slice = slice(None), here: Tensor | None = None) -> Batch:
+        """Return the examples of a split, or a share of them, as wide as all of them together.
+
+        Args:
+            split: name of the split.
+            index: indices (B,) of the examples.
+            share: share of them that is returned.
+            here: ``index`` on the device of the rows, None if it is not there yet.
+        """
         rows, index, width = self.splits[split], torch.from_numpy(index), self.length
         if self.pad != "fixed":
             longest = max(int(self.row_lengths[split][index].max()), 1)
             width = min(width, -(-longest // MULTIPLE) * MULTIPLE)
         shortest = int(self.shortest[split][index].min())
-        index = without_waiting(index[share], rows.labels.device)
+        index = (without_waiting(index, rows.labels.device) if here is None else here)[share]
         tokens, mask = rows.gather(index, self.limit if self.compact else width, self.limit)
         if self.masked_id is not None:
             mask = mask & (tokens != self.masked_id)
@@ -177,19 +186,32 @@ class TaskData(L.LightningDataModule):
         share = slice(self.place[0], None, self.place[1])
         lengths = self.row_lengths["train"].numpy()
         while True:
-            index = order[first : first + self.batch]
+            steps = order[first : first + AHEAD * self.batch].reshape(AHEAD, self.batch)
             if self.micro_batch < self.batch:
-                index = index[lengths[index].argsort(kind="stable")]
-            for i in range(0, self.batch, self.micro_batch):
-                yield self.gather("train", index[i : i + self.micro_batch], share)
-            first += self.batch
+                steps = np.take_along_axis(steps, lengths[steps].argsort(1, kind="stable"), 1)
+            here = without_waiting(torch.from_numpy(steps), self.splits["train"].labels.device)
+            for step, i in itertools.product(range(AHEAD), range(0, self.batch, self.micro_batch)):
+                part = step, slice(i, i + self.micro_batch)
+                yield self.gather("train", steps[part], share, here[part])
+            first += AHEAD * self.batch
 
     def evaluation_batches(self, split: str) -> Iterator[Batch]:
         """Yield this process's batches of a split; over all processes every example comes once."""
         index = self.row_lengths[split].argsort(stable=True).numpy()
+        here = without_waiting(torch.from_numpy(index), self.splits[split].labels.device)
         rank, world = self.place
         for first in range(rank * self.eval_batch, len(index), world * self.eval_batch):
-            yield self.gather(split, index[first : first + self.eval_batch])
+            part = slice(first, first + self.eval_batch)
+            yield self.gather(split, index[part], here=here[part])
+
+    def widths(self) -> int:
+        """Count the different widths of the training batches of the first pass."""
+        if self.pad == "fixed":
+            return 1
+        lengths = self.row_lengths["train"].numpy()
+        whole = len(lengths) // self.batch * self.batch
+        longest = lengths[Order(len(lengths), self.seed)[0:whole]].reshape(-1, self.batch).max(1)
+        return len(np.unique(-(-longest // MULTIPLE)))
 
     def state_dict(self) -> dict:
         return {"step": self.trainer.global_step}

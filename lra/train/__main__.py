@@ -90,8 +90,6 @@ def fit(plan: Plan, run: RunFolder, model: nn.Module | None = None) -> record.Ru
     first = pretrain.phase_one(plan, run) if model is None and experiment.pretrained else None
     torch.manual_seed(run.seed)
     model = experiment.classifier() if model is None else model.train()
-    if compiled := experiment.trainer.compile:
-        model.compile(mode=None if compiled is True else compiled)
     if first and first.status == "done":
         pretrain.load_encoder(model, run.path)
     data, module = experiment.task_data(run.seed), lit_classifier(experiment, model, seed=run.seed)

@@ -34,8 +34,6 @@ def phase_one(plan: Plan, run: RunFolder) -> Pretraining:
     here = RunFolder(path=path, choices=own, seed=run.seed, title=f"{run.title} {pretraining.FOLDER}")
     torch.manual_seed(run.seed)
     model, data = one.experiment.pretrainer(), one.experiment.task_data(run.seed)
-    if compiled := plan.experiment.trainer.compile:
-        model.compile(mode=None if compiled is True else compiled)
     phase = run_phase(one, here, lit_pretrainer(one.experiment, model, run.seed), data)
     made = Pretraining(
         objective=plan.experiment.pretrain.objective,

@@ -19,6 +19,7 @@ from ..live import live_line
 from ..runs import checkpoint, record, typed_json
 from ..runs.folder import RunFolder
 from . import distributed
+from .compiling import Compile
 from .heap import Trim
 from .lit import LitModule, lit_classifier
 from .plan import Plan
@@ -66,6 +67,8 @@ def run_phase(plan: Plan, run: RunFolder, module: LitModule, data: TaskData) -> 
     line = live_line()
     # In an order in which saving is not part of a step.
     callbacks = [Divergence(), checkpoints, stopwatch, Report(run.title, plan.more_seeds(run.seed), checkpoints, line)]
+    if compiled := plan.experiment.trainer.compile:
+        callbacks.insert(0, Compile(run.title, compiled))
     o = plan.experiment.optim
     micro_batches = o.batch // (o.micro_batch or o.batch)
     fitter = trainer(

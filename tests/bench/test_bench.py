@@ -120,6 +120,23 @@ def written(runs):
     return bench_record.load(path)
 
 
+def test_the_trainer_of_a_gpu_says_device_precision_and_compile(tmp_path, monkeypatch):
+    """Run on the CPU, with a compiler that only traces."""
+    made = compose(BenchOptions, ["what=step", "trainer=gpu"])
+    assert (made.device, made.dtype, made.compile) == ("cuda", ["bf16"], "auto")
+    compiled, modes = torch.compile, []
+
+    def traced(function, dynamic, mode):
+        modes.append(mode)
+        return compiled(function, dynamic=dynamic, backend="eager")
+
+    monkeypatch.setattr(torch, "compile", traced)
+    step = ["what=step", "tasks=listops", "budget=smoke", "mechanisms=[mean]", "reference=null", "modes=training"]
+    run(small(tmp_path, *step, "trainer=gpu", "trainer.device=cpu"))
+    (row,) = written(tmp_path).rows
+    assert modes == ["reduce-overhead"] and (row.status, row.dtype) == ("ok", "bf16")
+
+
 @pytest.fixture(scope="module")
 def presets():
     found = {preset: compose(BenchOptions, [f"preset={preset}"]) for preset in PRESETS}

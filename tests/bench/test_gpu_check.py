@@ -89,7 +89,7 @@ def test_a_part_that_takes_too_long_is_stopped():
 
 def test_the_parts_are_the_commands_of_the_suite(tmp_path):
     names = [part.name for part in gpu_check.parts(tmp_path)]
-    assert names == ["tests", "figure4", "table2", "profile", "trainings"]
+    assert names == ["tests", "figure4", "table2", "step", "profile", "trainings"]
     assert "test_triton_gpu.py" in {path.name for path in gpu_check.gpu_test_files()}
 
 

@@ -267,7 +267,7 @@ WRONG = {
     "not 'never'",
     "task=listops attn=cur_abs data.pad=none trainer.compile=true": "data.pad=none has a shape for each batch",
     "task=listops attn=cur_abs trainer.precision=fp16 trainer.device=cpu": "fp16 needs a GPU",
-    "task=listops attn=cur_abs trainer.compile=fast": "trainer.compile must be one of true, false, reduce-overhead",
+    "task=listops attn=cur_abs trainer.compile=fast": "compile must be one of true, false, auto, reduce-overhead",
     "task=listops attn=cur_abs trainer.precision=fp8": "trainer.precision must be one of fp32, bf16, fp16",
     "task=listops attn=cur_abs source.release=/nowhere": "/nowhere/basic_train.tsv is missing",
     "task=listops attn=cur_abs runs=/proc/nowhere": "cannot write to /proc/nowhere",

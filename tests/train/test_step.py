@@ -64,6 +64,14 @@ def test_a_step_does_not_wait_for_the_device(name, pad, data_root, monkeypatch):
     assert mode.copies == 1  # the indices of the examples
 
 
+def test_the_order_of_many_steps_lies_on_the_device(data_root):
+    _, data, _ = module_and_data("sdpa", "meta", data_root, "optim.micro_batch=4")
+    batches = iter(data._stream())
+    with NoWaiting() as mode:
+        some = [next(batches) for _ in range(10)]
+    assert mode.copies == 1 and {batch.inputs.device.type for batch in some} == {"meta"}
+
+
 def test_waiting_is_noticed():
     x = torch.ones(3, device="meta")
     for wait in (lambda: x.sum().item(), lambda: x.nonzero(), lambda: x[x > 0], lambda: x.cpu()):
