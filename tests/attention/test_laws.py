@@ -60,6 +60,29 @@ def test_dropout_acts_in_training_or_is_refused(name):
     assert not torch.equal(trained(made), trained(without))
 
 
+@pytest.mark.parametrize(
+    "name", ["linformer", "synthesizer", "synthesizer_dense", "synthesizer_random", "transformer_ls"]
+)
+def test_dropped_weights_are_in_the_mean_those_of_evaluation(name):
+    mixer = laws.block(config(name, "task.length=16", "model.dim=16", "++attn.dropout=0.5"), 16).mixer
+    x, mask = laws.inputs(config(name, "model.dim=16"), lengths=(16, 9), length=16)
+    exact = mixer(x, mask)[mask]
+    torch.manual_seed(2)
+    with torch.no_grad():
+        draws = torch.stack([mixer.train()(x, mask)[mask] for _ in range(500)])
+    assert not torch.allclose(draws[0], draws[1]) and (draws.mean(0) - exact).norm() < 0.1 * exact.norm()
+
+
+VARIANTS = [("soft", f"attn.sample={sample}") for sample in ("random", "first", "conv")]
+VARIANTS.append(("psf", "block=plain", "attn.channels=8", "attn.project=false", "attn.residuals=true"))
+
+
+@pytest.mark.parametrize("words", VARIANTS, ids=str)
+@pytest.mark.parametrize("law", laws.LAWS[:4], ids=lambda law: law.__name__)
+def test_laws_of_padding_hold_for_further_options(law, words):
+    assert law(config(*words, *LAWFUL))
+
+
 def told(words, monkeypatch, capsys):
     monkeypatch.setattr("sys.argv", ["lra", *words])
     try:

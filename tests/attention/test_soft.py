@@ -3,11 +3,10 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from conftest import LAWFUL, config
+from support.features import same_with_gradients
 
 from lra.attention.base import Sizes
 from lra.attention.soft import Soft
-from lra.laws.laws import block, inputs, same, with_holes
 from lra.ops.pinv import exact, newton
 
 H, D, E, L = 2, 4, 3, 23
@@ -124,10 +123,7 @@ def test_equals_the_definition_with_its_gradients(pattern, options, normalise):
     (q, v), mask = qkv(), masks()[pattern]
     got = flat_real(soft(q, q, v, mask), mask)
     want = oracle(soft, q, v, mask, lambda a: oracle_newton(a, 8, init, ridge))
-    torch.testing.assert_close(got, want, rtol=1e-9, atol=1e-10)
-    weight = torch.randn(want.shape, generator=torch.Generator().manual_seed(1), dtype=want.dtype)
-    for a, b in zip(*(torch.autograd.grad((x * weight).sum(), (q, v)) for x in (got, want)), strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-7, atol=1e-8)
+    same_with_gradients(got, want, (q, v))
 
 
 @pytest.mark.parametrize("pattern", ["none", "suffix", "holes"])
@@ -139,19 +135,6 @@ def test_all_tokens_as_bottleneck_is_the_full_gaussian_kernel(pattern, pinv):
     real = torch.ones(3, L, dtype=torch.bool) if mask is None else mask
     want = [oracle_kernel(q[n, h, real[n]], q[n, h, real[n]]) @ v[n, h, real[n]] for n in range(3) for h in range(H)]
     torch.testing.assert_close(flat_real(soft(q, q, v, mask), mask), torch.cat(want), rtol=1e-8, atol=1e-8)
-
-
-@pytest.mark.parametrize("sample", ["random", "first", "conv", "pool"])
-@pytest.mark.parametrize("pattern", ["suffix", "holes"])
-def test_every_sample_keeps_the_laws_of_padding(sample, pattern):
-    soft = config("soft", *LAWFUL, f"attn.sample={sample}")
-    made, (x, mask) = block(soft), inputs(soft)
-    mask = mask if pattern == "suffix" else with_holes(mask)
-    out = made(x, mask)[0]
-    assert same(out[mask], made(torch.where(mask[..., None], x, 7 * inputs(soft, seed=3)[0]), mask)[0][mask])
-    for i in range(len(x)):
-        n = int(mask[i].nonzero().max()) + 1
-        assert same(out[i, :n][mask[i, :n]], made(x[i : i + 1, :n], mask[i : i + 1, :n])[0][0][mask[i, :n]])
 
 
 def test_random_tokens_are_drawn_anew_while_training_only():

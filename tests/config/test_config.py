@@ -179,10 +179,6 @@ def test_two_classes_of_one_name_are_two_configurations(tmp_path, data_root, mon
         settle(home, choices[1])
 
 
-def test_custom_mechanism_needs_no_fork():
-    assert type(config("lra.attention.sdpa.SDPA").classifier().blocks[0].mixer.attention).__name__ == "SDPA"
-
-
 def test_a_mechanism_that_cannot_run_here_is_refused_or_skipped(tmp_path, monkeypatch, capfd):
     missing, gpu = "names no mechanism; say which with attn._target_", "needs a GPU, torch sees none; attn=cur_sum is"
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)

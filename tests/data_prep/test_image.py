@@ -138,24 +138,6 @@ def test_the_order_of_tfds(cifar10):
     assert shuffled(50_000, "train")[:5].tolist() == [16399, 1680, 47917, 17307, 27051]
 
 
-def test_another_order_is_another_data_set(tmp_path, keys):
-    sources = [Image(**keys, order=order) for order in ("tfds", "archive")]
-    for source in sources:
-        source.prepare(tmp_path / "data")
-    held = [{tuple(row) for row in s.load(tmp_path / "data")["val"].tokens.view(-1, 1024).tolist()} for s in sources]
-    assert sources[0].folder("data") != sources[1].folder("data") and held[0] != held[1]
-
-
-def test_the_other_grey_is_another_data_set(tmp_path, keys):
-    sources = [Image(**keys, grey=grey) for grey in ("tensorflow", "pillow")]
-    for source in sources:
-        source.prepare(tmp_path / "data")
-    tokens = [source.load(tmp_path / "data")["test"].tokens for source in sources]
-    assert sources[0].folder("data") != sources[1].folder("data")
-    difference = tokens[0].int() - tokens[1].int()
-    assert 0 < (difference != 0).float().mean() < 1 and difference.abs().max() == 1
-
-
 def test_smaller_sizes_are_parts_of_the_whole(tmp_path, keys):
     few, whole = Image(**keys, train=8, val=4, test=3), Image(**keys)
     images = {}

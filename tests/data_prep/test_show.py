@@ -9,7 +9,6 @@ from PIL import Image
 
 from data_prep import show
 from data_prep.listops import ListOps
-from data_prep.temporal_order import TemporalOrder
 from lra.data.store import Split
 
 
@@ -99,10 +98,6 @@ def test_command_writes_a_png(task, data_root, tmp_path, monkeypatch, capfd):
     assert "3 examples of train" in capfd.readouterr().err
     with Image.open(tmp_path / "made.png") as made:
         assert made.format == "PNG" and min(made.size) > 50
-
-
-def test_classes_and_alphabets_have_the_sizes_of_their_ids():
-    assert len(TemporalOrder.alphabet) == 6 and len(TemporalOrder.classes) == 4 and len(ListOps.alphabet) == 16
 
 
 @pytest.mark.parametrize(

@@ -16,15 +16,12 @@ from lra.attention.cur import CUR
 from lra.attention.linear import Linear
 from lra.attention.local import Local
 from lra.attention.softmax import Softmax
-from lra.data.datamodule import Batch
-from lra.model.classifier import Classifier
 from lra.model.ema import EMA
 from lra.model.embed import PixelEmbedding, TokenEmbedding
 from lra.model.mega import Mega, MegaHead, RelativeBias
 from lra.model.norm import NORMS, norm
 from lra.ops.pinv import cubic, exact
 from lra.ops.scores import WEIGHTS, laplace
-from lra.train import lit
 
 N, L, DIM, HIDDEN, Z, NDIM = 3, 23, 6, 10, 4, 3
 LENGTHS = (23, 15, 4)
@@ -358,19 +355,6 @@ def test_parameter_counts_of_the_published_configurations(task):
     assert cfg.optim.eval_every == -(-steps_per_epoch // cfg.optim.batch)
 
 
-@pytest.mark.parametrize("task,attn", [("listops", "mega_chunk"), ("image", "mega"), ("pathfinder", "mega_cur_abs")])
-def test_published_configurations_take_a_step(task, attn):
-    cfg = experiment(f"experiment=mega_{task}", f"attn={attn}", "task.length=128", "model.layers=1")
-    torch.manual_seed(0)
-    model = cfg.classifier().train()
-    ids = torch.randint(1, 16, (2, 1, 128))
-    out = model(ids)
-    assert isinstance(model.embed, TokenEmbedding if task == "listops" else PixelEmbedding)
-    out.square().sum().backward()
-    for name, parameter in model.named_parameters():
-        assert parameter.grad is not None and parameter.grad.isfinite().all() and parameter.grad.any(), name
-
-
 def test_wrong_choices_are_named():
     block = mega(lambda sizes, weights: Linear(sizes), bias=False)
     assert isinstance(block.attention, Linear) and block.bias is None
@@ -391,57 +375,3 @@ def test_wrong_choices_are_named():
             mega(**{key: 0})
     with pytest.raises(ValueError, match=r"count must be from 1 to 6 \(length\), not 7"):
         mega(partial(CUR, count=7, impl="eager"), chunk=6)
-
-
-def repeats(generator, size, length):
-    """Grey noise with two runs of six pixels, both black or both white (label 1) or one of each (0)."""
-    ids = torch.randint(0, 256, (size, 1, length), generator=generator)
-    label, colour = torch.randint(0, 2, (2, size), generator=generator)
-    first, second = (torch.randint(at, at + length // 2 - 8, (size,), generator=generator) for at in (0, length // 2))
-    for i in range(size):
-        ids[i, 0, first[i] : first[i] + 6] = 255 * colour[i]
-        ids[i, 0, second[i] : second[i] + 6] = 255 * (colour[i] if label[i] else 1 - colour[i])
-    return Batch(ids, None, label)
-
-
-@pytest.mark.slow
-def test_laplace_cur_trains_at_a_high_learning_rate_if_its_inverse_knows_the_row_sums():
-    """m times its inverse is symmetric, and with both norms its eigenvalues, hence its numbers, stay within [-1, 1].
-
-    The control, one norm, depends on the row sums that a run happens to reach: `test_row_sums_*` of tests/ops has it.
-    """
-    largest = []
-
-    def pinv(m):
-        inverse = cubic(m, steps=4, init="two_norms")
-        largest.append((m @ inverse).detach().abs().max())
-        return inverse
-
-    torch.manual_seed(0)
-    attention = partial(CUR, count=32, score="step", weights="laplace", impl="eager", pinv=pinv)
-    sizes = {"dim": 16, "hidden": 32, "dropout": 0.0, "length": 128}
-    model = Classifier(
-        embed=PixelEmbedding(length=128, dim=16, dropout=0.0, mean=0.5, std=0.5),
-        block=lambda first: Mega(attention, **sizes, z=16, ndim=4, truncation=64, norm="batch"),
-        layers=2,
-        dim=16,
-        hidden=32,
-        outputs=2,
-        length=128,
-        vocab=256,
-        mean_over="real",
-        norm="batch",
-        head=MegaHead,
-    )
-    optimiser = torch.optim.AdamW(model.parameters(), betas=(0.9, 0.98), weight_decay=0.01)
-    generator, losses = torch.Generator().manual_seed(1), []
-    for step in range(250):
-        for group in optimiser.param_groups:
-            group["lr"] = 0.05 * min(1, (step + 1) / 20)
-        loss = lit.loss(model, repeats(generator, 16, 128))
-        losses.append(loss.item())
-        optimiser.zero_grad()
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimiser.step()
-    assert max(largest) < 1.01 and sum(losses[-50:]) / 50 < 0.3

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 import torch
-from conftest import config
 
 from lra.ops.cur import cur_attention
 from lra.ops.pinv import cubic, exact, tikhonov
@@ -205,14 +204,6 @@ def test_exact_with_a_cut_off_is_numpys():
         expected = np.linalg.pinv(m[i, j].numpy(), rcond=0.3)
         np.testing.assert_allclose(exact(m, rtol=0.3)[i, j], expected, rtol=1e-9, atol=1e-11)
     assert torch.linalg.matrix_rank(exact(m, rtol=0.3)).min() < 5
-
-
-def test_tikhonov_is_an_option_of_cur():
-    words = ["attn.pinv._target_=lra.ops.pinv.tikhonov", "+attn.pinv.ridge=0.1", "~attn.pinv.steps", "~attn.pinv.init"]
-    model = config("cur_abs", *words, "attn.count=8").classifier()
-    inputs = torch.randint(1, 15, (2, 1, 30), generator=torch.manual_seed(0))
-    model(inputs).sum().backward()
-    assert all(p.grad.isfinite().all() for p in model.parameters() if p.grad is not None)
 
 
 def test_a_matrix_that_is_not_finite_has_no_inverse_and_harms_no_other():

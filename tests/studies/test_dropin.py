@@ -8,12 +8,10 @@ import numpy as np
 import pytest
 import torch
 from conftest import config
-from omegaconf import OmegaConf
 
 from lra.config.compose import compose
 from lra.ops.cells import cells
 from lra.ops.pinv import cubic, exact
-from lra.runs import identity, record
 from lra.studies.dropin import baselines, cur_variants
 from lra.studies.dropin.__main__ import distance, dropin
 from lra.studies.dropin.candidates import CANDIDATES, CHOICES, far, made, step
@@ -22,6 +20,7 @@ from lra.studies.dropin.cur_variants import KeptFactors, least_squares, missing_
 from lra.studies.dropin.qkv_sources import DropinOptions, sources
 from lra.studies.dropin.table import Errors, error_text, ratio
 from lra.studies.qkv import generated
+from lra.train.__main__ import train
 
 N, H, L, D, E = 2, 3, 24, 5, 4
 INEXACT = ("nystrom", "nystrom_kmeans", "performer", "mean")  # with everything kept too
@@ -239,40 +238,13 @@ def test_a_mistake_is_one_line(tmp_path, monkeypatch, capfd):
         run(monkeypatch, capfd, tmp_path, *TINY, "cuont=3")
 
 
-@pytest.fixture
-def finished(tmp_path, data_root):
-    """Folders as training leaves them, of models as they are built."""
-
-    def make(attn):
-        cfg = config(attn)
-        data = cfg.task_data()
-        data.prepare_data()
-        data.setup()
-        folder = tmp_path / "runs" / attn / "seed-0"
-        folder.mkdir(parents=True)
-        choices = cfg.choices(data.source.provenance)
-        (folder / "config.yaml").write_text(OmegaConf.to_yaml(OmegaConf.create(dict(choices))))
-        torch.manual_seed(0)
-        torch.save(cfg.classifier().state_dict(), folder / "best.ckpt")
-        numbers = dict.fromkeys(("best_step", "step_ms", "peak_bytes"), None) | {"val": 1.0, "test": 2.0}
-        sizes = dict.fromkeys(("params", "n_val", "n_test", "steps", "seed"), 0) | {"constant_baseline": 0.0}
-        words = {"study": "s", "task": "listops", "protocol": "paper", "budget": "smoke", "label": attn, "device": "x"}
-        words |= {
-            "fingerprint": identity.fingerprint(choices | {"seed": 0}),
-            "git": None,
-            "metric": "accuracy",
-            "status": "done",
-        }
-        record.save(record.RunRecord(**numbers, **sizes, **words), folder)
-        return folder.parent
-
-    return make
-
-
-def test_queries_keys_and_values_of_a_run(finished):
-    cfg = lambda folder, *more: compose(DropinOptions, ["sources=[]", f"run={folder}", "n=3", "counts=[4]", *more])
-    folder = finished("sdpa")
-    (source,) = sources(cfg(folder))
+def test_queries_keys_and_values_of_a_run(data_root, tmp_path):
+    cfg = lambda name, *more: compose(
+        DropinOptions, ["sources=[]", f"run={tmp_path}/s/listops/{name}", "n=3", "counts=[4]", *more]
+    )
+    for name in ("sdpa", "cur_abs"):
+        train.__wrapped__(config(name, f"runs={tmp_path}", "study=s", "seeds=[0]"))
+    (source,) = sources(cfg("sdpa"))
     assert source.name == "s-sdpa-seed-0" and len(source.examples) == 3 and len(source.examples[0]) == 2
     lengths = [layers[0][0].shape[2] for layers in source.examples]
     assert min(lengths) > 4 and len(set(lengths)) > 1
@@ -281,6 +253,6 @@ def test_queries_keys_and_values_of_a_run(finished):
             x.shape[:3] == (1, *layers[0][0].shape[1:3]) and x.isfinite().all() for layer in layers for x in layer
         )
     with pytest.raises(ValueError, match=r"n=65: .* has 64 dev examples of more than 4 tokens"):
-        list(sources(cfg(folder, "n=65")))
+        list(sources(cfg("sdpa", "n=65")))
     with pytest.raises(ValueError, match="has attn=cur_abs; name a run of sdpa or softmax"):
-        list(sources(cfg(finished("cur_abs"))))
+        list(sources(cfg("cur_abs")))

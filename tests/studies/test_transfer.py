@@ -379,30 +379,23 @@ def test_a_legend_says_what_tells_mechanisms_apart_and_no_more(swept):
     assert [point.label for point in some] == [*words, "nystrom-landmarks=8", "nystrom-landmarks=16"]
 
 
-def test_pictures_are_made_for_what_varies(swept, tmp_path):
+def test_pictures_are_made_for_what_varies(swept, tmp_path, monkeypatch):
+    """Errors stand beside scores unless fine-tuning came between."""
     ((group, some),) = points(swept).items()
+    panels, save = {}, figures.save
+
+    def seen(figure, path, *args, **legend):
+        panels[path.name] = len(figure.axes)
+        return save(figure, path, *args, **legend)
+
+    monkeypatch.setattr(figures, "save", seen)
     names = draw(group, some, tmp_path)
-    stem = "paper-smoke-listops-softmax"
-    assert names == [f"{stem}-{axis}.png" for axis in ("count", "selection", "tuned", "spectrum")]
-    assert all((tmp_path / name).read_bytes().startswith(b"\x89PNG") for name in names)
+    axes = {"count": 2, "selection": 2, "tuned": 1, "spectrum": 1}
+    assert panels == {f"paper-smoke-listops-softmax-{axis}.png": count for axis, count in axes.items()}
+    assert names == list(panels) and all((tmp_path / name).read_bytes().startswith(b"\x89PNG") for name in names)
     bare = [dataclasses.replace(layer, spectrum=[]) for layer in some[0].records[0].layers]
     some[0].records[:] = [dataclasses.replace(r, layers=bare, spectrum_examples=0) for r in some[0].records]
     assert draw(group, some, tmp_path) == names  # made without singular values, the others have them
-
-
-def test_errors_stand_beside_scores_unless_fine_tuning_came_between(swept, tmp_path, monkeypatch):
-    ((group, some),) = points(swept).items()
-    seen = {}
-    monkeypatch.setattr(
-        figures, "save", lambda figure, path, *_, **__: seen.update({path.stem: len(figure.axes)}) or path
-    )
-    draw(group, some, tmp_path)
-    assert {name.rpartition("-")[2]: panels for name, panels in seen.items()} == {
-        "count": 2,
-        "selection": 2,
-        "tuned": 1,
-        "spectrum": 1,
-    }
 
 
 def test_show_command(runs, swept, tmp_path, monkeypatch, capfd):
