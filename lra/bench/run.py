@@ -89,23 +89,23 @@ class RowGroup:
             before: rows of smaller shapes, from which the times of contestants are predicted.
             deadline: time on the clock of ``time.monotonic``.
         """
-        inputs = Inputs(self.shape, self.device)
-        axes = self.options.mechanisms, self.options.modes, self.pads, self.dtypes
-        entries = [BenchEntry(*e) for e in itertools.product(*axes)]
-        if self.what == "error":
-            return [self._errors(entry, inputs, deadline) for entry in entries]
+        inputs, options = Inputs(self.shape, self.device), self.options
+        entries = [BenchEntry(*e) for e in itertools.product(options.mechanisms, options.modes, self.pads, self.dtypes)]
         steps: dict[BenchEntry, Callable[[], None]] = {}
         measurements: dict[BenchEntry, Measurement] = {}
-        flops: dict[BenchEntry, int | None] = {}
+        known: dict[BenchEntry, dict[str, object]] = {entry: {} for entry in entries}
         for entry in entries:
             if reason := self._left_out(entry, before, deadline):
                 measurements[entry] = Measurement(status=reason)
                 continue
-            try:
-                steps[entry], flops[entry] = self._build(entry, inputs)
-            except Exception as error:  # a contestant that cannot be built at this shape gets a row too
+            try:  # a contestant that cannot be built at this shape gets a row too
+                if self.what == "error":
+                    known[entry]["errors"] = accuracy.errors(self._contestant(entry), inputs, entry.mode)
+                    measurements[entry] = Measurement()
+                else:
+                    steps[entry], known[entry]["flops"] = self._build(entry, inputs)
+            except Exception as error:
                 measurements[entry] = Measurement(status=failure(error))
-        options = self.options
         measurements |= measure(
             steps,
             repeats=options.repeats,
@@ -119,21 +119,7 @@ class RowGroup:
         gc.collect()
         if self.device == "cuda":
             torch.cuda.empty_cache()
-        return [self._row(entry, measurements[entry], flops.get(entry)) for entry in entries]
-
-    def _errors(self, entry: BenchEntry, inputs: Inputs, deadline: float) -> BenchRow:
-        """Measure the rounding error of a contestant; there is no time in its row."""
-        if time.monotonic() >= deadline:
-            return self._row(entry, Measurement(status=LEFT_OUT), None)
-        try:
-            found = accuracy.errors(self._contestant(entry), inputs, entry.mode)
-        except Exception as error:  # as for a time, every contestant gets a row
-            return self._row(entry, Measurement(status=failure(error)), None)
-        return self._row(entry, Measurement(), None, found)
-
-    def _takes_qkv(self, entry: BenchEntry) -> bool:
-        """Whether a contestant moves what the roofline counts; one of token vectors moves something else."""
-        return issubclass(self._experiment(entry.name, entry.pad).attn.function, Attention)
+        return [self._row(entry, measurements[entry], **known[entry]) for entry in entries]
 
     def _contestant(self, entry: BenchEntry) -> Experiment:
         """The experiment of a contestant. Raises ValueError for a mechanism that cannot run here."""
@@ -166,35 +152,30 @@ class RowGroup:
         """The reason for not building a contestant: no time is left, or shorter lengths predict more than the limit."""
         if time.monotonic() >= deadline:
             return LEFT_OUT
-        _, *same, _ = self.shape
-        shorter = [
-            row
-            for row in before
-            if (row.what, row.mechanism, row.mode, row.pad, row.dtype) == (self.what, *entry)
-            and row.task in (None, self.task)
-            and [row.batch, row.heads, row.head_dim] == same
-            and self.shape.n is not None
-            and row.n < self.shape.n
-        ]
+        own = self._row(entry, Measurement())
+        same = ("what", "mode", "mechanism", "task", "pad", "batch", "heads", "head_dim", "dtype")
+        shorter = sorted(
+            (row for row in before if all(getattr(row, key) == getattr(own, key) for key in same) and row.n < own.n),
+            key=lambda row: row.n,
+        )
         if not shorter:
             return None
-        shorter.sort(key=lambda row: row.n)
         last = shorter[-1]
         if last.ms is None:
             return last.status if last.status == OUT_OF_MEMORY or last.status.startswith("left out") else None
-        ratio = self.shape.n / last.n
         power = 2.0  # of the length, or the measured one if that is more
         if len(shorter) > 1 and shorter[-2].ms:
             power = max(power, math.log(last.ms / shorter[-2].ms) / math.log(last.n / shorter[-2].n))
-        expected = last.ms * ratio**power / 1000
+        expected = last.ms * (own.n / last.n) ** power / 1000
         return f"left out: about {expected:.0f} s" if expected > (self.options.limit or math.inf) else None
 
     def _row(
-        self, entry: BenchEntry, m: Measurement, flops: int | None, errors: tuple[float, ...] | None = None
+        self, entry: BenchEntry, m: Measurement, flops: int | None = None, errors: tuple[float, ...] | None = None
     ) -> BenchRow:
         _, batch, heads, head_dim, _ = self.shape
         size = None
-        if self.what == "attention" and self._takes_qkv(entry):
+        # a Mixer of token vectors moves something else than the roofline counts
+        if self.what == "attention" and issubclass(self._experiment(entry.name, entry.pad).attn.function, Attention):
             moved = roofline.elements(batch * heads, self.length, head_dim, backward=entry.mode == "training")
             size = moved * DTYPES[entry.dtype].itemsize
         return BenchRow(
