@@ -349,7 +349,7 @@ def test_points_join_seeds_and_curves_what_differs_in_one_option(swept):
     (one,) = (point for point in some if (point.label, point.tuned) == ("cur_abs-count=8", 0))
     assert one.cells[1:3] == ("8", "0") and one.cells[6] == "2"
     assert one.cells[4] == f"28.50 ± {statistics.stdev([28, 29]):.2f}"
-    assert one.changes == [pytest.approx(test - one.records[0].exact_test) for test in (28, 29)]
+    assert one.scored == [(test, one.records[0].exact_test) for test in (28, 29)]
     by_count = curves(some, lambda point: point.options["count"], {"count"})
     assert {name: [(x, p.tests[0]) for x, p in line] for name, line in by_count.items()} == {
         "score=abs, tuned=0 (n = 2)": [(8, 28.0), (16, 36.0)],

@@ -38,28 +38,11 @@ class Layer:
     spectrum: list[float]
 
 
-class Gap:
-    """The sums for the mean absolute and the relative difference."""
-
-    def __init__(self):
-        self.absolute = self.squared = self.norm = 0.0
-        self.count = 0
-
-    def add(self, exact: Tensor, other: Tensor, real: Tensor) -> None:
-        """Add two outputs (N,H,L,E); ``real`` as in ``Intercepted``."""
-        exact, difference = exact.double() * real, (exact.double() - other.double()) * real
-        self.absolute += difference.abs().sum().item()
-        self.squared += difference.square().sum().item()
-        self.norm += exact.square().sum().item()
-        self.count += int(real.expand_as(exact).sum())
-
-    @property
-    def mean_abs(self) -> float:
-        return self.absolute / self.count
-
-    @property
-    def relative(self) -> float:
-        return (self.squared / self.norm) ** 0.5
+def sums(exact: Tensor, other: Tensor, real: Tensor) -> Tensor:
+    """Sum |O - O'|, |O - O'|², |O|² and the number of entries (4) of two outputs; ``real`` as in ``Intercepted``."""
+    exact, difference = exact.double() * real, (exact.double() - other.double()) * real
+    parts = difference.abs().sum(), difference.square().sum(), exact.square().sum(), real.expand_as(exact).sum()
+    return torch.stack([part.cpu().double() for part in parts])
 
 
 @torch.no_grad()
@@ -72,7 +55,7 @@ def layers(exact: Classifier, other: Classifier, batches: Iterable[Batch], spect
         spectrum: number of examples over which singular values are averaged.
     """
     places = [path for path in mechanisms(exact) if path in mechanisms(other)]
-    alone, stacked = ({path: Gap() for path in places} for _ in range(2))
+    alone, stacked = ({path: torch.zeros(4, dtype=torch.float64) for path in places} for _ in range(2))
     spectra = {path: [] for path in places}
     by_tower = exact.by_tower or other.by_tower
     for batch in batches:
@@ -80,18 +63,19 @@ def layers(exact: Classifier, other: Classifier, batches: Iterable[Batch], spect
         for path in places:
             swapped = mechanisms(other)[path]
             for ours, theirs in zip(first[path], second[path], strict=True):
-                alone[path].add(ours.out, swapped(**ours.arguments), ours.real)
-                stacked[path].add(ours.out, theirs.out, ours.real)
-                missing = max(0, spectrum - sum(map(len, spectra[path])))
-                if missing:
+                alone[path] += sums(ours.out, swapped(**ours.arguments), ours.real)
+                stacked[path] += sums(ours.out, theirs.out, ours.real)
+                if (missing := spectrum - sum(map(len, spectra[path]))) > 0:
                     spectra[path].append(singular_values(mechanisms(exact)[path], ours, missing))
+    mean_abs = lambda gap: (gap[0] / gap[3]).item()
+    relative = lambda gap: (gap[1] / gap[2]).sqrt().item()
     return [
         Layer(
             path=path,
-            mean_abs=alone[path].mean_abs,
-            relative=alone[path].relative,
-            stack_mean_abs=stacked[path].mean_abs,
-            stack_relative=stacked[path].relative,
+            mean_abs=mean_abs(alone[path]),
+            relative=relative(alone[path]),
+            stack_mean_abs=mean_abs(stacked[path]),
+            stack_relative=relative(stacked[path]),
             spectrum=average(spectra[path]),
         )
         for path in places
@@ -99,21 +83,12 @@ def layers(exact: Classifier, other: Classifier, batches: Iterable[Batch], spect
 
 
 def singular_values(module: nn.Module, call: Intercepted, most: int) -> Tensor:
-    """Compute the singular values of the maps of a call's first examples, averaged over heads.
-
-    Args:
-        module: the mechanism.
-        call: call of the mechanism.
-        most: number of examples.
-
-    Returns:
-        (at most ``most``, L).
-    """
+    """Compute the singular values (at most ``most``,L) of the maps of a call's first examples, averaged over heads."""
     rows = []
     for i in range(min(most, len(call.out))):
         arguments = {k: v[i : i + 1] if isinstance(v, Tensor) else v for k, v in call.arguments.items()}
-        rows_real = Intercepted(arguments, call.out[i : i + 1]).real
-        a = matrix(module, arguments) * rows_real  # (1,H,L,L), zero in padded rows and columns
+        real = Intercepted(arguments, call.out[i : i + 1]).real
+        a = matrix(module, arguments) * real  # (1,H,L,L), zero in padded rows and columns
         rows.append(torch.linalg.svdvals(a.float()).mean((0, 1)).cpu())
     return torch.stack(rows)
 

@@ -14,7 +14,11 @@ AXES = {
     "selection": ("selection", lambda point: point.options.get("score"), {"score"}),
     "inverse": ("steps of the inverse", lambda point: point.options.get("pinv.steps"), {"pinv.steps"}),
     "pairing": ("pairing", lambda point: point.options.get("pairing"), {"pairing"}),
-    "class_token": ("class token kept", lambda point: _word(point.options.get("class_token")), {"class_token"}),
+    "class_token": (
+        "class token kept",
+        lambda point: {True: "yes", False: "no"}.get(point.options.get("class_token")),
+        {"class_token"},
+    ),
     "tuned": ("steps of fine-tuning", lambda point: point.tuned, {"tuned"}),
 }
 
@@ -89,7 +93,3 @@ def _spectra(some: list[TransferPoint], group) -> Figure:
     n = max(r.spectrum_examples for r in seeds.values())
     axes.set_title(f"{group[1]}: attention maps of {group[2]},\nmean of {n} dev examples and all heads", fontsize=9)
     return figure
-
-
-def _word(value: bool | None) -> str | None:
-    return None if value is None else "yes" if value else "no"

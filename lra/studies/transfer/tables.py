@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 from statistics import mean, stdev
 from typing import Any
 
+import numpy as np
+
 from ...report.summary import joined, number
 from ...report.table import Table, frame, stem
 from .record import TransferRecord
@@ -26,23 +28,19 @@ class TransferPoint:
     """The seeds of one mechanism with one number of fine-tuning steps.
 
     Args:
-        task: task of the run.
-        source: label of the run.
         label: label of the transfer.
-        options: options of the mechanism, and ``tuned``.
+        tuned: steps of fine-tuning.
         records: records of the seeds.
     """
 
-    task: str
-    source: str
     label: str
-    options: dict[str, Any]
+    tuned: int
     records: list[TransferRecord]
 
     @property
-    def tuned(self) -> int:
-        """Steps of fine-tuning."""
-        return self.options["tuned"]
+    def options(self) -> dict[str, Any]:
+        """Options of the mechanism, and ``tuned``."""
+        return self.records[0].attn | {"tuned": self.tuned}
 
     @property
     def kept(self) -> int | None:
@@ -56,19 +54,15 @@ class TransferPoint:
         return self.tuned, name, natural(rest.replace(f"count={self.kept}", "")), self.kept or 0, self.label
 
     @property
-    def tests(self) -> list[float]:
-        """The test scores of the seeds that have one."""
-        return [score for score, _ in self._scored]
-
-    @property
-    def changes(self) -> list[float]:
-        """The same scores, each less that of the exact model of its seed."""
-        return [score - exact for score, exact in self._scored]
-
-    @property
-    def _scored(self) -> list[tuple[float, float]]:
+    def scored(self) -> list[tuple[float, float]]:
+        """Test score and the exact model's, for each seed that has one."""
         scores = [(r.tuned_test if self.tuned else r.direct_test, r.exact_test) for r in self.records]
         return [pair for pair in scores if pair[0] is not None]
+
+    @property
+    def tests(self) -> list[float]:
+        """The test scores of the seeds that have one."""
+        return [score for score, _ in self.scored]
 
     def values(self, name: str) -> list[float]:
         """A value of Layer for each seed, averaged over layers."""
@@ -77,24 +71,19 @@ class TransferPoint:
     @property
     def cells(self) -> tuple[str, ...]:
         """The text for each column of HEAD."""
-        lost = len(self.records) - len(self.tests)
+        lost = len(self.records) - len(self.scored)
         layer = lambda name: ", ".join(
-            f"{mean(values):.3g}"
-            for values in zip(*([getattr(x, name) for x in r.layers] for r in self.records), strict=True)
+            f"{value:.3g}" for value in np.mean([[getattr(x, name) for x in r.layers] for r in self.records], 0)
         )
-        n = f"{len(self.tests)} (+{lost})" if lost else str(len(self.tests))
-        exact = spread([r.exact_test for r in self.records])
         return (
             self.label,
             str(self.kept or ""),
             str(self.tuned),
-            exact,
+            spread([r.exact_test for r in self.records]),
             spread(self.tests),
-            spread(self.changes),
-            n,
-            layer("mean_abs"),
-            layer("relative"),
-            layer("stack_relative"),
+            spread([score - exact for score, exact in self.scored]),
+            f"{len(self.scored)} (+{lost})" if lost else str(len(self.scored)),
+            *map(layer, ("mean_abs", "relative", "stack_relative")),
         )
 
 
@@ -117,21 +106,11 @@ def points(records: list[TransferRecord]) -> dict[tuple[str, str, str], list[Tra
     groups: dict[tuple, dict[tuple, dict[int, TransferRecord]]] = {}
     for r in records:
         for tuned in {0, r.steps}:
-            seeds = groups.setdefault((r.study, r.task, r.source), {}).setdefault((tuned, r.label), {})
+            seeds = groups.setdefault((r.study, r.task, r.source), {}).setdefault((r.label, tuned), {})
             if tuned or r.seed not in seeds or r.steps == 0:
                 seeds[r.seed] = r
-    return {
-        group: sorted(
-            (
-                TransferPoint(
-                    group[1], group[2], label, seeds[min(seeds)].attn | {"tuned": tuned}, list(seeds.values())
-                )
-                for (tuned, label), seeds in same.items()
-            ),
-            key=lambda point: point.order,
-        )
-        for group, same in sorted(groups.items())
-    }
+    made = lambda same: [TransferPoint(*key, [seeds[k] for k in sorted(seeds)]) for key, seeds in same.items()]
+    return {group: sorted(made(same), key=lambda point: point.order) for group, same in sorted(groups.items())}
 
 
 def curves(
@@ -147,13 +126,14 @@ def curves(
         hidden: options that the axis stands for.
 
     Returns:
-        (value, point) in order, by a legend that names the options that differ and the number of seeds.
+        (value, point) in order, by a legend that names the options that differ and the number of seeds: the class if
+        there are several, and within a class the options that not all of its curves share.
     """
     groups: dict[tuple, list[tuple[Any, TransferPoint]]] = {}
     for point in some:
         if (value := axis(point)) is not None:
-            rest = tuple(sorted((k, v) for k, v in point.options.items() if k not in hidden))
-            groups.setdefault(tuple((k, str(v)) for k, v in rest), []).append((value, point))
+            rest = tuple((k, str(v)) for k, v in sorted(point.options.items()) if k not in hidden)
+            groups.setdefault(rest, []).append((value, point))
     lines = {rest: _shared(sorted(line, key=lambda pair: pair[0])) for rest, line in groups.items()}
     lines = {rest: line for rest, line in lines.items() if len(line) > 1 and line[0][1].records}
     kind = lambda rest: dict(rest).get("_target_")
@@ -161,11 +141,11 @@ def curves(
     shared = Counter((kind(rest), option) for rest in lines for option in rest)
     named = {}
     for rest, line in lines.items():
-        # A legend names the class if there are several, and within a class the options that differ.
-        differ = [
-            o for o in rest if (len(kinds) > 1 if o[0] == "_target_" else shared[kind(rest), o] < kinds[kind(rest)])
-        ]
-        named[f"{legend(differ, line)} (n = {len(line[0][1].records)})"] = line
+        words = [kind(rest).rpartition(".")[2]] if len(kinds) > 1 else []
+        own = [option for option in rest if option[0] != "_target_" and shared[kind(rest), option] < kinds[kind(rest)]]
+        words += [f"{key}={value}" for key, value in own]
+        name = ", ".join(words) or line[0][1].label.partition("-")[0]
+        named[f"{name} (n = {len(line[0][1].records)})"] = line
     return named
 
 
@@ -173,17 +153,6 @@ def _shared(line: list[tuple[Any, TransferPoint]]) -> list[tuple[Any, TransferPo
     """Restrict points to the seeds that all of them have."""
     seeds = set.intersection(*({r.seed for r in point.records} for _, point in line))
     return [(value, replace(point, records=[r for r in point.records if r.seed in seeds])) for value, point in line]
-
-
-def legend(options: list[tuple[str, str]], line: list[tuple[Any, TransferPoint]]) -> str:
-    """Name a curve by options, such as score=step, count=64, with the bare name of a class.
-
-    Args:
-        options: that differ.
-        line: the curve, whose label is the name without options.
-    """
-    shown = [f"{value.rpartition('.')[2]}" if key == "_target_" else f"{key}={value}" for key, value in options]
-    return ", ".join(shown) or line[0][1].label.partition("-")[0]
 
 
 def tables(groups: dict[tuple[str, str, str], list[TransferPoint]]) -> list[Table]:
