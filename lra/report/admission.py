@@ -1,5 +1,7 @@
 """The admission of the tasks of a study of ``sweep=board``: whether a task measures mixing of tokens."""
 
+from dataclasses import replace
+
 import numpy as np
 
 from .rates import base
@@ -43,13 +45,13 @@ def admission_table(study: str, rows: list[Row], search: list[Row]) -> Table:
         lines.append(
             [
                 task,
-                Cell(text=f"{low:.2f}" if low is not None else "-", value=low),
+                Cell.of(low),
                 *(_share(controls.get(name), name in chosen) for name in CONTROLS),
-                Cell(text="-") if bag is None or low is None else percent(np.array([normalised(bag, low)])),
+                Cell.of(None) if bag is None or low is None else percent(np.array([normalised(bag, low)])),
                 _share(exact, EXACT in chosen),
-                Cell(text=_solved(exact)),
+                _solved(exact),
                 Cell(text=f"{len(at_top)}/{len(both)}", value=len(at_top) / max(len(both), 1)),
-                Cell(text=_decision(task, exact, controls, bag, low, len(at_top) / max(len(both), 1))),
+                _decision(task, exact, controls, bag, low, len(at_top) / max(len(both), 1)),
             ]
         )
     head = ("task", "floor", *CONTROLS, "bag", EXACT, f"{EXACT} solved", f"within {WITHIN} of 100", "admitted")
@@ -95,9 +97,9 @@ def _decision(
 
 def _share(row: Row | None, chosen: bool) -> Cell:
     if row is None:
-        return Cell(text="-")
+        return Cell.of(None)
     made = percent(shares(row))
-    return made if chosen else Cell(text=f"{made.text} (rates)", value=made.value, n=made.n)
+    return made if chosen else replace(made, text=f"{made.text} (rates)", std=None)
 
 
 def _solved(row: Row | None) -> str:

@@ -80,8 +80,8 @@ def _line(source: str, wanted: tuple[str, ...], ours: list[float], theirs: list[
     return [
         source,
         "all" if wanted == ALL else ", ".join(wanted),
-        Cell(text=str(len(ours)), value=len(ours)),
-        Cell(text=f"{value:.2f}", value=float(value), n=len(ours)),
+        Cell.of(len(ours), str),
+        Cell.of(float(value), n=len(ours)),
         Cell(text=f"{low:.2f} to {high:.2f}"),
     ]
 

@@ -20,7 +20,7 @@ LEGEND = (
 )
 PAPER = {"speedup_vs_transformer": "paper: speed", "peak_memory_ratio_vs_transformer": "paper: memory"}
 KIND = ("what", "mode", "task", "batch", "heads", "head_dim")  # fields that the rows of a group share
-NONE = Cell(text="-")
+NONE = Cell.of(None)
 
 
 class Group(NamedTuple):
@@ -119,17 +119,17 @@ def _over_lengths(group: Group) -> Table:
     claimed = {label(row): row.claimed for row in group.rows}
     lines = []
     for name, rows in group.over_n().items():
-        ms = {row.n: _cell(row.ms) for row in rows}
+        ms = {row.n: Cell.of(row.ms, number) for row in rows}
         last = rows[-1].peak_bytes if rows else None
         grown = [growth([(row.n, value(row)) for row in rows]) for value in (lambda r: r.ms, lambda r: r.peak_bytes)]
         lines.append(
             [
                 name,
                 *(ms.get(n, NONE) for n in group.lengths),
-                _cell(max(map(_spread, rows), default=None), "{:.0%}"),
-                _cell(None if last is None else last / 2**20),
-                *(_cell(exponent, "{:.2f}") for exponent in grown),
-                _cell(claimed[name], "{:g}"),
+                Cell.of(max(map(_spread, rows), default=None), "{:.0%}".format),
+                Cell.of(None if last is None else last / 2**20, number),
+                *(Cell.of(exponent, "{:.2f}".format) for exponent in grown),
+                Cell.of(claimed[name], "{:g}".format),
             ]
         )
     head = ("mechanism", *map("{:,}".format, group.lengths), "spread", "MB", "growth", "MB growth", "claimed")
@@ -146,7 +146,7 @@ def _errors(group: Group) -> Table:
     for name, rows in by_contestant.items():
         found = [error for n in group.lengths for error in rows[n].errors or [None] * len(parts)]
         states = sorted({row.status for row in rows.values()} - {"ok"})
-        lines.append([name, *(_cell(error, "{:.1e}") for error in found), "; ".join(states)])
+        lines.append([name, *(Cell.of(error, "{:.1e}".format) for error in found), "; ".join(states)])
     head = ("mechanism", *(f"{part}, n = {n:,}" for n in group.lengths for part in parts), "status")
     about = f"||x - y|| / ||y|| in the 2-norm, y in float64 with the same weights and inputs; {_about(group.source)}"
     return _table(f"{group.title}: rounding error", about, head, lines)
@@ -158,21 +158,24 @@ def _details(group: Group) -> Table:
     printed = {(word, v.metric): v.number for v in published.read() if v.metric in PAPER for word in v.attn.split()}
     lines = []
     for row in sorted(group.rows, key=lambda row: row.n):
-        line = {"mechanism": label(row), "n": _cell(row.n, "{:,}")}
+        line = {"mechanism": label(row), "n": Cell.of(row.n, "{:,}".format)}
         if row.ms is not None:
-            line |= {"ms": _cell(row.ms), "spread": _cell(_spread(row), "{:.0%}")}
-            line |= {"samples": _cell(len(row.samples), "{}"), "MB": _cell(row.peak_bytes / 2**20)}
+            line |= {"ms": Cell.of(row.ms, number), "spread": Cell.of(_spread(row), "{:.0%}".format)}
+            line |= {"samples": Cell.of(len(row.samples), str), "MB": Cell.of(row.peak_bytes / 2**20, number)}
             if row.roofline_bytes:
-                line["GB/s"] = _cell(row.roofline_bytes / row.ms / 1e6)
-                line |= {"roofline ms": _cell(row.roofline_ms), "x roofline": _cell(row.ms / row.roofline_ms)}
+                line["GB/s"] = Cell.of(row.roofline_bytes / row.ms / 1e6, number)
+                line |= {
+                    "roofline ms": Cell.of(row.roofline_ms, number),
+                    "x roofline": Cell.of(row.ms / row.roofline_ms, number),
+                }
             if row.flops:
-                line["TFLOP/s"] = _cell(row.flops / row.ms / 1e9)
+                line["TFLOP/s"] = Cell.of(row.flops / row.ms / 1e9, number)
             if base := group.reference(row.n):
-                line["speed"] = _cell(base.ms / row.ms)
-                line["memory"] = _cell(row.peak_bytes / max(base.peak_bytes, 1), "{:.2f}")
+                line["speed"] = Cell.of(base.ms / row.ms, number)
+                line["memory"] = Cell.of(row.peak_bytes / max(base.peak_bytes, 1), "{:.2f}".format)
         for metric, name in PAPER.items():
             if compared and (row.mechanism, metric) in printed:
-                line[name] = _cell(printed[row.mechanism, metric], "{:g}")
+                line[name] = Cell.of(printed[row.mechanism, metric], "{:g}".format)
         lines.append(line | ({"status": row.status} if row.status != "ok" else {}))
     every = ("mechanism", "n", "ms", "spread", "samples", "MB", "GB/s", "TFLOP/s", "roofline ms", "x roofline")
     every += ("speed", "memory", *PAPER.values(), "status")
@@ -190,12 +193,6 @@ def _details(group: Group) -> Table:
 
 def _spread(row: BenchRow) -> float:
     return (max(row.samples) - min(row.samples)) / row.ms
-
-
-def _cell(value: float | None, form: str = "") -> Cell:
-    if value is None:
-        return NONE
-    return Cell(text=form.format(value) if form else number(value), value=value)
 
 
 def markdown(tables: Iterable[Table]) -> str:

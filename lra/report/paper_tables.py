@@ -135,10 +135,8 @@ def _ratios(rows: list[Row], labels: list[str], columns: list[str]) -> list[list
 
 
 def _ratio(values: dict[str, float]) -> Cell:
-    if not values:
-        return Cell()
-    value = geometric_mean(values.values())
-    return Cell(text=f"{value:.2f}", value=value, note="; ".join(f"{task} {x:.2f}" for task, x in values.items()))
+    note = "; ".join(f"{task} {x:.2f}" for task, x in values.items())
+    return Cell.of(geometric_mean(values.values()), note=note) if values else Cell()
 
 
 def _unequal(studies: dict[str, list[Row]]) -> str:

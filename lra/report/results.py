@@ -1,7 +1,6 @@
 """The tables of a study: mechanisms by tasks, the details of each task, and means over tasks."""
 
 import itertools
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from statistics import mean
@@ -148,7 +147,7 @@ def average(rows: list[Row | None]) -> Cell:
         made = score(scores)
     else:
         value = mean(row.test for row in rows)
-        made = Cell(text=f"{value:.2f}", value=value, note="the tasks have different seeds")
+        made = Cell.of(value, note="the tasks have different seeds")
     if dead := sum(len(row.collapsed) for row in rows):
         made = replace(made, text=f"{made.text} (collapsed {dead}/{sum(row.n for row in rows)})", collapsed=dead)
     return made
@@ -184,21 +183,16 @@ def details(study: str, rows: list[Row]) -> list[Table]:
 
 
 def _cells(row: Row) -> list[Cell]:
+    first = min(row.runs.values(), key=lambda r: (r.constant_baseline, r.params))
     test, n = score(row.scores, collapsed=row.collapsed), f"{row.n} (+{row.lost})" if row.lost else str(row.n)
     return [
         replace(test, text=test.text or number(None), n=None),
         Cell(text=n, value=row.n),
-        Cell(text=number(row.dev), value=row.dev),
-        Cell(text=row.constant_baseline, value=_leading(row.constant_baseline)),
-        Cell(text=number(row.ms, 1), value=row.ms),
-        Cell(text=row.params, value=_leading(row.params)),
+        Cell.of(row.dev),
+        Cell(text=row.constant_baseline, value=first.constant_baseline),
+        Cell.of(row.ms, "{:.1f}".format),
+        Cell(text=row.params, value=first.params),
     ]
-
-
-def _leading(text: str) -> float | None:
-    """Parse the number at the start of a text, with thousands separators; None if there is none."""
-    match = re.match(r"-?\d[\d,]*(\.\d+)?", text)
-    return float(match[0].replace(",", "")) if match else None
 
 
 def _averages(study: str, rows: list[Row]) -> list[Table]:
@@ -220,7 +214,7 @@ def _averages(study: str, rows: list[Row]) -> list[Table]:
             missing += [f"no finished seed on {row.task}" for row in of_label if row.test is None]
             means = [] if facts["data"] else published.averages(label, scores)
             values = [(source, number(value)) for source, value in means]
-            line = Line(label, [Cell(text=number(value), value=value)], facts, missing, values)
+            line = Line(label, [Cell.of(value)], facts, missing, values)
             sets.setdefault(tuple(scores), []).append(line)
     ordered = sorted(sets, key=lambda tasks: (-len(tasks), [task_order(task) for task in tasks]))
     return [_table(study, f"mean of {', '.join(s)}", ("mean",), sets[s], about=AVERAGED) for s in ordered]

@@ -95,16 +95,13 @@ def standing_table(study: str, rows: list[Row]) -> Table:
     for s in found:
         by_task = [s.shares.get(task) for task in tasks]
         cells = [percent(values) for values in by_task]
-        summary = [Cell(text="-")] * 2
+        summary = [Cell.of(None)] * 2
         if s.label in whole:
             middle, (low, high) = interquartile_mean(by_task), interval(by_task)
-            summary = [
-                Cell(text=f"{100 * middle:.1f}", value=100 * middle, n=s.n),
-                Cell(text=f"{100 * low:.1f} to {100 * high:.1f}"),
-            ]
+            summary = [Cell.of(100 * middle, "{:.1f}".format, n=s.n), f"{100 * low:.1f} to {100 * high:.1f}"]
         solved = Cell(text=f"{s.solved}/{s.n}", value=s.solved / s.n)
         dead = Cell(text=f"{s.collapsed}/{s.n}" if s.collapsed else "0", value=s.collapsed)
-        tests = [_p(over.get(other, {}).get(s.label)) for other in (EXACT, best)]
+        tests = [Cell.of(over.get(other, {}).get(s.label), "{:.3f}".format) for other in (EXACT, best)]
         lines.append([s.label, *summary, *cells, solved, dead, *tests])
     head = ("mechanism", "mean", "interval", *tasks, "solved", "collapsed", f"p ({EXACT})", f"p ({best or 'control'})")
     return Table(
@@ -130,11 +127,7 @@ def _p_values(whole: Mapping[str, Standing], other: str) -> dict[str, float]:
 def percent(values: np.ndarray | None) -> Cell:
     """Make a cell of the mean of shares, ± their sample standard deviation, in percent."""
     if values is None:
-        return Cell(text="-")
+        return Cell.of(None)
     mean, n = 100 * float(values.mean()), len(values)
     std = 100 * float(values.std(ddof=1)) if n > 1 else None
     return Cell(text=f"{mean:.1f}" + (f" ± {std:.1f}" if n > 1 else ""), value=mean, std=std, n=n)
-
-
-def _p(value: float | None) -> Cell:
-    return Cell(text="-") if value is None else Cell(text=f"{value:.3f}", value=value)

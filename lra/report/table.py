@@ -2,7 +2,7 @@
 
 import hashlib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -39,6 +39,17 @@ class Cell:
     mark: str = ""
     note: str = ""
     link: str = ""
+
+    @classmethod
+    def of(cls, value: float | None, form: Callable[[float], str] = "{:.2f}".format, **fields) -> "Cell":
+        """Make a cell of a number, "-" for None.
+
+        Args:
+            value: the number.
+            form: a function that formats it.
+            fields: further fields of the cell.
+        """
+        return cls(text="-") if value is None else cls(text=form(value), value=value, **fields)
 
 
 def frame(
