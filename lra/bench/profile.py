@@ -2,6 +2,7 @@
 
 import re
 import time
+from collections import Counter
 from itertools import repeat
 
 import lightning as L
@@ -79,7 +80,6 @@ def table(options: BenchOptions, name: str, device: str) -> Table:
     contestant = contestants.experiment(name, contestants.overrides(options, options.tasks[0], shape, pad))
     steps = max(contestant.optim.steps, WARMUP + options.steps)  # of the schedule
     contestant = contestant.changed(optim=contestant.optim.model_copy(update={"steps": steps}))
-    dtype = shape.dtype
     if reason := contestant.unavailable:
         raise ValueError(reason)
     quiet()
@@ -92,7 +92,7 @@ def table(options: BenchOptions, name: str, device: str) -> Table:
     total = 1000 * seconds / options.steps
     out = Table(
         title=f"{contestant.task.name} {name}: {1000 * bare / options.steps:.1f} ms a training step, "
-        f"{total:.1f} profiled; batch {shape.batch}, n {contestant.task.length}, {dtype}, {device}, "
+        f"{total:.1f} profiled; batch {shape.batch}, n {contestant.task.length}, {shape.dtype}, {device}, "
         f"{torch.get_num_threads()} threads, {options.steps} steps",
         title_justify="left",
         box=box.SIMPLE_HEAD,
@@ -102,23 +102,19 @@ def table(options: BenchOptions, name: str, device: str) -> Table:
     for key in sorted(ms, key=lambda key: -ms[key])[:TOP]:
         out.add_row(key, kind(key), f"{ms[key]:.2f}", f"{ms[key] / total:.1%}", f"{calls[key]:.0f}")
     out.add_section()
-    sums: dict[str, float] = {}
+    sums = Counter({PYTHON: total - sum(ms.values())})
     for key, value in ms.items():
-        sums[kind(key)] = sums.get(kind(key), 0) + value
-    sums[PYTHON] = sums.get(PYTHON, 0) + total - sum(ms.values())
-    for what, value in sorted(sums.items(), key=lambda pair: -pair[1]):
+        sums[kind(key)] += value
+    rest = total - sum(sums[what] for what in ARITHMETIC)
+    for what, value in [*sums.most_common(), ("not arithmetic", rest)]:
         out.add_row("all", what, f"{value:.2f}", f"{value / total:.1%}", "")
-    rest = total - sum(sums.get(what, 0) for what in ARITHMETIC)
-    out.add_row("all", "not arithmetic", f"{rest:.2f}", f"{rest / total:.1%}", "")
     return out
 
 
 def kind(operator: str) -> str:
     """The kind of an operator, a key of KINDS or "element-wise and reductions"."""
-    for name, pattern in KINDS.items():
-        if re.search(pattern, operator):
-            return name
-    return "element-wise and reductions"
+    found = (name for name, pattern in KINDS.items() if re.search(pattern, operator))
+    return next(found, "element-wise and reductions")
 
 
 def _run(contestant: Experiment, options: BenchOptions, device: str, *, profiled: bool) -> tuple[float, profile | None]:

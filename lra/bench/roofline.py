@@ -14,7 +14,6 @@ each product of the forward pass; that of exact attention also recomputes the sc
                             iteration at four products each
 """
 
-import time
 from collections.abc import Callable
 
 import torch
@@ -24,6 +23,7 @@ from ..attention.cur import CUR
 from ..attention.nystrom import Nystrom
 from ..attention.sdpa import SDPA
 from ..attention.softmax import Softmax
+from .measure import measure
 from .released_cur import ReleasedCUR
 from .sdpa_backends import Exact
 
@@ -72,15 +72,6 @@ def matmul_rate(device: str, dtype: torch.dtype) -> float:
     return 2 * size**3 / _seconds(lambda: a @ b, device)
 
 
-def _seconds(call: Callable[[], object], device: str, repeats: int = 10) -> float:
-    """Time the fastest of ``repeats`` calls after two for warm-up."""
-    times = []
-    for _ in range(repeats + 2):
-        if device == "cuda":
-            torch.cuda.synchronize()
-        start = time.perf_counter()
-        call()
-        if device == "cuda":
-            torch.cuda.synchronize()
-        times.append(time.perf_counter() - start)
-    return min(times[2:])
+def _seconds(call: Callable[[], object], device: str) -> float:
+    """Time the fastest of ten calls."""
+    return min(measure({"call": call}, repeats=10, warmup=2, device=device)["call"].samples) / 1000
