@@ -79,7 +79,8 @@ def trained(run: RunFolder, experiment: Experiment) -> tuple[Classifier, TaskDat
     """Make the best model of a run and its data.
 
     Raises:
-        ValueError: the mechanism cannot run here, or weights or data are missing, damaged or of another model.
+        ValueError: the mechanism cannot run here, weights or data are missing, damaged or of another model, or the
+            data are not those on which the run was trained.
     """
     if reason := experiment.unavailable:
         raise ValueError(reason)
@@ -88,6 +89,7 @@ def trained(run: RunFolder, experiment: Experiment) -> tuple[Classifier, TaskDat
         raise ValueError(f"{run.path} has no {run.weights.name}: {reason}")
     data = experiment.task_data()
     data.setup()
+    check_data(run, data.source.provenance)
     return best(run, experiment), data
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 from conftest import LAWFUL, config
+from support.features import masks
 
 from lra.attention.base import Sizes
 from lra.attention.psf import PSF
@@ -14,13 +15,6 @@ from lra.laws.laws import block, inputs
 
 DIM, L = 6, 11
 SIZES = Sizes(heads=2, head_dim=3, value_dim=3, length=16)
-
-
-def masks():
-    suffix = torch.arange(L) < torch.tensor([L, 7, 1])[:, None]
-    scattered = suffix & (torch.rand(3, L, generator=torch.Generator().manual_seed(9)) < 0.6)
-    scattered[:, 0] = True
-    return {"none": None, "suffix": suffix, "holes": scattered}
 
 
 def factor(w, offsets):
@@ -58,7 +52,7 @@ def oracle(psf, x, offsets):
 )
 def test_equals_the_product_of_dense_factors_with_its_gradients(pattern, ring, options, offsets):
     torch.manual_seed(0)
-    psf, mask = PSF(SIZES, dim=DIM, **options, ring=ring).double(), masks()[pattern]
+    psf, mask = PSF(SIZES, dim=DIM, **options, ring=ring).double(), masks(L)[pattern]
     assert len(psf.weights) == options.get("factors", 4)
     x = torch.randn(3, L, DIM, dtype=torch.float64, requires_grad=True)
     real = torch.ones(3, L, dtype=torch.bool) if mask is None or ring == "row" else mask

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import config, experiment
+from scipy.special import erf, expit, softmax
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -24,6 +25,7 @@ from lra.ops.pinv import cubic, exact
 from lra.ops.scores import WEIGHTS, laplace
 
 N, L, DIM, HIDDEN, Z, NDIM = 3, 23, 6, 10, 4, 3
+np_softmax = partial(softmax, axis=-1)
 LENGTHS = (23, 15, 4)
 
 
@@ -50,21 +52,12 @@ def mega(attention=Softmax, weights="softmax", seed=0, length=L + 2, **options):
     return made.double().eval()
 
 
-def sigmoid(x):
-    return 0.5 * (1 + np.tanh(x / 2))
-
-
 def silu(x):
-    return x * sigmoid(x)
+    return x * expit(x)
 
 
 def np_laplace(x):
-    return 0.5 * (1 + np.vectorize(math.erf)((x - math.sqrt(0.5)) / (math.sqrt(1 / (4 * math.pi)) * math.sqrt(2))))
-
-
-def np_softmax(x):
-    x = np.exp(x - x.max(-1, keepdims=True))
-    return x / x.sum(-1, keepdims=True)
+    return 0.5 * (1 + erf((x - math.sqrt(0.5)) / (math.sqrt(1 / (4 * math.pi)) * math.sqrt(2))))
 
 
 def np_ema(ema, x):
@@ -76,8 +69,8 @@ def np_ema(ema, x):
     y = np.zeros_like(x)
     for way, order in enumerate((range(n), reversed(range(n)))):
         h = np.zeros((d, delta.shape[-1]))
-        p = sigmoid(delta[way])
-        q = 1 - p * sigmoid(alpha[way])
+        p = expit(delta[way])
+        q = 1 - p * expit(alpha[way])
         for t in order:
             h = q * h + p * beta[way] * x[t][:, None]
             y[t] += (gamma[way] * h).sum(-1) / math.sqrt(delta.shape[-1])
@@ -120,7 +113,7 @@ def literal(block, x, weights, chunk=None):
         scores = np_scores(q[part], k[part], weights, block.bias.weight.detach().numpy())
         mixed[part] = np_weights(scores, weights) @ v[part]
     h = silu(h + linear(block.output, mixed * silu(r)))
-    x = x + sigmoid(u) * (h - x)
+    x = x + expit(u) * (h - x)
     x = x if block.prenorm else np_norm(block.norm, x)
     y = np_norm(block.mlp_norm, x) if block.prenorm else x
     x = x + linear(block.mlp[2], silu(linear(block.mlp[0], y)))

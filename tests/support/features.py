@@ -15,7 +15,7 @@ def qkv(seed=0, n=3, spread=1.0):
     return tuple(x.requires_grad_() for x in (spread * normal(D), spread * normal(D), normal(E)))
 
 
-def masks():
+def masks(L=L):
     suffix = torch.arange(L) < torch.tensor([L, 7, 1])[:, None]
     scattered = suffix & (torch.rand(3, L, generator=torch.Generator().manual_seed(9)) < 0.6)
     scattered[:, 0] = True

@@ -14,9 +14,9 @@ from ...attention.softmax import Softmax
 from ...config.options import Options
 from ...config.sections import Root, Some, Threads, Trust, listed
 from ...options import Positive, Range, Whole
+from ...runs import restore
 from ...runs.folder import RunFolder
 from ...runs.open import finished
-from ...runs.restore import best, check_data, configuration
 from ..examples import labelled
 from ..qkv import Layer, QKVSource, calls, generated, mechanisms
 
@@ -60,11 +60,8 @@ def trained(run: RunFolder, options: DropinOptions) -> QKVSource:
     Raises:
         ValueError: the mechanism is not exact softmax attention, or there are too few such examples.
     """
-    experiment, r = configuration(run, options.data.root), run.record
-    data = experiment.task_data()
-    data.setup()
-    check_data(run, data.source.provenance)
-    model = best(run, experiment)
+    r = run.record
+    model, data = restore.trained(run, restore.configuration(run, options.data.root))
     if not all(type(m) in (SDPA, Softmax) for m in mechanisms(model).values()):
         raise ValueError(f"run={run.path} has attn={r.label}; name a run of sdpa or softmax")
     long = (data.row_lengths["val"] > max(options.counts)).nonzero()[:, 0].numpy()

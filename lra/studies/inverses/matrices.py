@@ -21,7 +21,7 @@ from ...maps.maps import matrix
 from ...ops.pinv import newton
 from ...runs import checkpoint
 from ...runs.folder import RunFolder
-from ...runs.restore import check_data, configuration, trained
+from ...runs.restore import configuration, trained
 from ..examples import batches
 from ..qkv import calls, generated, mechanisms
 from .options import InversesOptions
@@ -96,7 +96,6 @@ def of_run(run: RunFolder, options: InversesOptions) -> Iterator[InvertedLayer]:
             f"run={run.path} has attn={r.label}, which inverts no matrix; name one of soft, nystrom, cur_*"
         )
     best, data = trained(run, experiment)
-    check_data(run, data.source.provenance)
     some = [real(batch) for batch in batches(data, options.n, 1, "cpu")]
     for weights, at, model in checkpoints(run, experiment, best):
         recorded: dict[str, list[dict]] = {}

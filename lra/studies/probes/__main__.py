@@ -17,7 +17,7 @@ from ...options import Positive, Whole
 from ...runs.folder import RunFolder
 from ...runs.open import finished
 from ...runs.record import git_commit
-from ...runs.restore import check_data, configuration, trained
+from ...runs.restore import configuration, trained
 from .. import records
 from ..examples import batches
 from ..graft import TransferOptions, experiments, graft
@@ -79,19 +79,13 @@ def probed(run: RunFolder, options: ProbesOptions, device: str) -> Probes:
             return before
     experiment = configuration(run, options.data.root)
     model, data = trained(run, experiment)
-    check_data(run, data.source.provenance)
     model, reaches = model.to(device), measure.reaches(experiment.task.length)
     some = batches(data, options.examples, options.batch, device)
     few = batches(data, options.derived, options.batch, device) if options.derived else []
     how = confine.by(model)
     made = Probes(
-        study=r.study,
-        task=r.task,
-        label=r.label,
-        seed=r.seed,
-        fingerprint=r.fingerprint,
+        **{key: getattr(r, key) for key in ("study", "task", "label", "seed", "fingerprint", "metric")},
         git=git_commit(),
-        metric=r.metric,
         examples=sum(len(batch.label) for batch in some),
         score=measure.score(model, some, r.metric),
         by=how,
@@ -115,7 +109,6 @@ def swapped(run: RunFolder, options: ProbesOptions, device: str) -> None:
     """Score one seed with its own mechanism and each one of ``swaps`` in its place, and save the line of the matrix."""
     r = run.record
     model, data = trained(run, configuration(run, options.data.root))
-    check_data(run, data.source.provenance)
     some = batches(data, options.examples, options.batch, device)
     line = {"own": measure.score(model.to(device), some, r.metric)}
     for name in options.swaps:

@@ -84,18 +84,13 @@ def measure(
     distances = compared(exact, grafted, plan, options)
     tuned = fit(plan, tuning, grafted) if options.steps else None
     return TransferRecord(
+        **{key: getattr(r, key) for key in ("task", "protocol", "budget", "seed", "metric", "constant_baseline")},
         study=target.study,
-        task=r.task,
-        protocol=r.protocol,
-        budget=r.budget,
         source=r.label,
         label=target.label,
-        seed=r.seed,
         fingerprint=tuning.fingerprint,
         git=record.git_commit(),
         attn=flatten(target.attn.plain()),
-        metric=r.metric,
-        constant_baseline=r.constant_baseline,
         n_val=n_val,
         n_test=n_test,
         exact_val=r.val,
