@@ -98,8 +98,8 @@ class LitModule(L.LightningModule):
 class LitClassifier(LitModule):
     """The loss of a task, and the ``metric`` over all examples of a split."""
 
-    def __init__(self, model: nn.Module, *, metric: str, loss: str, seed: int, optim: dict, cycle_momentum: bool):
-        super().__init__(model, seed=seed, optim=optim, cycle_momentum=cycle_momentum)
+    def __init__(self, model: nn.Module, *, metric: str, loss: str, **shared):
+        super().__init__(model, **shared)
         self.metric, self.loss = getattr(metrics, metric), loss
         self.eval_rows: int | None = None  # of a forward pass in evaluation, after memory ran out with more
         self._outputs: list[tuple[Tensor, Tensor]] = []
@@ -147,25 +147,19 @@ class LitClassifier(LitModule):
 def lit_classifier(experiment: Experiment, model: nn.Module, *, seed: int) -> LitClassifier:
     """Make a classifier with the metric, the loss, the optimiser and the schedule of an experiment."""
     return LitClassifier(
-        model,
-        metric=experiment.task.metric,
-        loss=experiment.task.loss,
-        seed=seed,
-        optim=dict(experiment.optim),
-        cycle_momentum=experiment.protocol.cycle_momentum,
+        model, metric=experiment.task.metric, loss=experiment.task.loss, **_optimisation(experiment, seed)
     )
 
 
 def lit_pretrainer(experiment: Experiment, model: Pretrainer, seed: int) -> "LitPretrainer":
     """Make phase one with the objective, the optimiser and the schedule of an experiment."""
     return LitPretrainer(
-        model,
-        ratio=experiment.pretrain.ratio,
-        length=experiment.task.length,
-        seed=seed,
-        optim=dict(experiment.optim),
-        cycle_momentum=experiment.protocol.cycle_momentum,
+        model, ratio=experiment.pretrain.ratio, length=experiment.task.length, **_optimisation(experiment, seed)
     )
+
+
+def _optimisation(experiment: Experiment, seed: int) -> dict:
+    return {"seed": seed, "optim": dict(experiment.optim), "cycle_momentum": experiment.protocol.cycle_momentum}
 
 
 class LitPretrainer(LitModule):

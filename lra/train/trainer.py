@@ -27,7 +27,8 @@ from .plan import Plan
 PRECISIONS = {"fp32": "32-true", "bf16": "bf16-mixed", "fp16": "16-mixed"}
 CHECK_EVERY = 50  # optimiser steps between looks at the loss; each look waits for the device
 _INTENDED = (  # warnings about things that are meant to be so
-    "does not have many workers|Starting from v1.9|length of `list`|LeafSpec|broadcast_buffers|no `val_dataloader`"
+    "does not have many workers|Starting from v1.9|length of `list`|LeafSpec|broadcast_buffers|no `val_dataloader`|"
+    r"lr_scheduler.step\(\).*before.*optimizer.step\(\)"
 )
 
 
@@ -94,15 +95,7 @@ def run_phase(plan: Plan, run: RunFolder, module: LitModule, data: TaskData) -> 
         saved = (checkpoint.state(run.path / checkpoint.LAST) or {"global_step": 0})["global_step"]
         stopped = f"stopped at step {fitter.global_step}; the same command resumes from step {saved}"
         raise KeyboardInterrupt(stopped) from None
-    return Phase(
-        steps=o.steps,
-        status="done",
-        best_score=checkpoints.best_score,
-        best_step=checkpoints.best_step,
-        train_loss=checkpoints.train_loss,
-        step_ms=stopwatch.median,
-        trainer=fitter,
-    )
+    return Phase(steps=o.steps, status="done", step_ms=stopwatch.median, trainer=fitter, **checkpoints.best)
 
 
 def trainer(plan: Plan, callbacks: Sequence[L.Callback] = (), **options) -> L.Trainer:
@@ -136,7 +129,6 @@ def quiet() -> None:
     """Silence Lightning's tips, and warnings about things that are meant to be so."""
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
     warnings.filterwarnings("ignore", message=f".*({_INTENDED}).*")
-    warnings.filterwarnings("ignore", message=".*lr_scheduler.step\\(\\).*before.*optimizer.step\\(\\).*")
 
 
 def evaluate(plan: Plan, model: nn.Module, data: TaskData) -> tuple[float, float]:
@@ -198,14 +190,15 @@ class Checkpoints(L.Callback):
 
     def __init__(self, run: RunFolder):
         self.run = run
-        self.best_score, self.best_step, self.train_loss = None, None, None
+        self.best = {"best_score": None, "best_step": None, "train_loss": None}  # as in ``Phase``
 
     def on_validation_end(self, trainer, module) -> None:
-        better = self.best_score is None or module.score > self.best_score
+        score, loss = self.best["best_score"], module.mean_loss()
+        better = score is None or module.score > score
         if better:
-            self.best_score, self.best_step = module.score, trainer.global_step
-        self.train_loss = module.mean_loss()
-        row = {"train_loss": self.train_loss, "val": module.score, "lr": module.rate}
+            self.best |= {"best_score": module.score, "best_step": trainer.global_step}
+        self.best["train_loss"] = loss
+        row = {"train_loss": loss, "val": module.score, "lr": module.rate}
         for logger in trainer.loggers:
             logger.log_metrics(row, trainer.global_step)
         saving = contextlib.nullcontext(self.run.path / checkpoint.LAST)
@@ -217,17 +210,14 @@ class Checkpoints(L.Callback):
         trainer.strategy.barrier()  # a signal that comes while the first one writes finds all at the same step
 
     def state_dict(self) -> dict:
-        best = {"best_score": self.best_score, "best_step": self.best_step, "train_loss": self.train_loss}
-        return best | {"form": typed_json.FORM, "fingerprint": self.run.fingerprint, "curve": self.run.curve}
+        return self.best | {"form": typed_json.FORM, "fingerprint": self.run.fingerprint, "curve": self.run.curve}
 
     @property
     def state_key(self) -> str:
         return checkpoint.CALLBACK
 
     def load_state_dict(self, state: dict) -> None:
-        self.best_score, self.best_step, self.train_loss = (
-            state[name] for name in ("best_score", "best_step", "train_loss")
-        )
+        self.best = {name: state[name] for name in self.best}
 
 
 class Report(L.Callback):
@@ -249,13 +239,13 @@ class Report(L.Callback):
 
     def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx) -> None:
         if not self.line.disable and trainer.global_step > self._first_step:
-            best = self.checkpoints.best_score
+            best = self.checkpoints.best["best_score"]
             text = ("" if best is None else f"best {best:.2f}, ") + self._pace(trainer)
             self.line.update(self.line.task_ids[0], completed=trainer.global_step, text=text)
 
     def on_validation_end(self, trainer, module) -> None:
         if self.line.disable:
-            best = f"best {self.checkpoints.best_score:.2f} at step {self.checkpoints.best_step:,}"
+            best = "best {best_score:.2f} at step {best_step:,}".format_map(self.checkpoints.best)
             step = f"step {trainer.global_step:,}/{trainer.max_steps:,}"
             log(f"{self.title}: {step}, dev {module.score:.2f}, {best}, {self._pace(trainer)}")
 

@@ -1,14 +1,19 @@
 """Trainings of a few steps, in this process and in one of their own, and their results."""
 
+import contextlib
 import subprocess
 import sys
+import time
 from dataclasses import asdict
 
+import pytest
+import torch
 from conftest import config
 
 from lra.config import CONF
 from lra.runs import record
 from lra.train.__main__ import train
+from lra.train.trainer import Checkpoints
 
 MEASURED = {"step_ms", "peak_bytes", "date", "command"}  # differ between runs of one result
 
@@ -39,3 +44,36 @@ def start(runs, *words):
         stderr=subprocess.PIPE,
         text=True,
     )
+
+
+def wait(process, happened):
+    """Wait until something has happened or the process has ended; fail after five minutes."""
+    deadline = time.monotonic() + 300
+    while not happened() and process.poll() is None:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+@contextlib.contextmanager
+def power_cut(step, cut=lambda run: True):
+    """The training of the block ends after the evaluation of a step of a run for which ``cut`` is true."""
+    saved = Checkpoints.on_validation_end
+
+    def crash(self, trainer, module):
+        saved(self, trainer, module)
+        if trainer.global_step == step and cut(self.run):
+            raise RuntimeError("power cut")
+
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(RuntimeError, match="power cut"):
+        patch.setattr(Checkpoints, "on_validation_end", crash)
+        yield
+
+
+def assert_same_files(one, two, curves, checkpoints):
+    """Two folders have the same bytes in their curves and the same tensors in their checkpoints."""
+    for name in curves:
+        assert (one / name).read_bytes() == (two / name).read_bytes()
+    for name in checkpoints:
+        a, b = (torch.load(folder / name, weights_only=True) for folder in (one, two))
+        a, b = (x.get("state_dict", x) for x in (a, b))
+        assert all(torch.equal(a[key], b[key]) for key in a | b), name

@@ -7,12 +7,12 @@ import random
 import signal
 import subprocess
 import sys
-import time
 from dataclasses import replace
 
 import pytest
 import yaml
 from conftest import MECHANISMS
+from support.training import wait
 
 from lra.config import CONF
 from lra.config.compose import compose
@@ -305,9 +305,7 @@ def test_killed_it_goes_on_from_the_folders(tmp_path, data_root):
     words = command(tmp_path, "mechanisms=[mean]", "tasks=[tiny_recall]", "seeds=[0]", "sweep.search.further=[]")
     start = lambda: subprocess.Popen(words, cwd=CONF.parent, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     finished = lambda: {path: path.stat().st_mtime_ns for path in (tmp_path / "runs").rglob(record.NAME)}
-    first, deadline = start(), time.monotonic() + 300
-    while len(finished()) < 2 and first.poll() is None and time.monotonic() < deadline:
-        time.sleep(0.05)
+    wait(first := start(), lambda: len(finished()) >= 2)
     os.kill(first.pid, signal.SIGKILL)
     first.communicate(timeout=90)
     before = finished()

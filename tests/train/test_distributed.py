@@ -8,12 +8,11 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from functools import partial
 
 import pytest
 import torch
-from support.training import result, seed_folder, smoke, train_config
+from support.training import result, seed_folder, smoke, train_config, wait
 
 from lra.config import CONF
 from lra.disk.lock import holder
@@ -321,16 +320,14 @@ def test_the_command_starts_the_processes_and_resumes_after_a_kill(data_root, tm
     start = partial(subprocess.Popen, cwd=CONF.parent, stderr=subprocess.PIPE, text=True)
     two = [*command, "trainer=ddp", "trainer.devices=2"]
     first, folder = start(two), seed_folder(tmp_path, "cur_abs")
-    deadline = time.monotonic() + 120
-    while not (folder / "last.ckpt").exists() and first.poll() is None and time.monotonic() < deadline:
-        time.sleep(0.05)
+    wait(first, (folder / "last.ckpt").exists)
     os.kill(holder(folder / ".owner").pid if kill == signal.SIGKILL else first.pid, kill)
     _, err = first.communicate(timeout=60)
     assert first.returncode != 0 and "Traceback" not in err and not (folder / "record.json").exists()
     assert holder(folder / ".owner") is None
     again = start(two)
     _, err = again.communicate(timeout=240)
-    assert again.returncode == 0 and err.count("seed 0: done") == 1, err
+    assert again.returncode == 0 and err.count("seed 0: test") == 1, err
     assert result(folder)["status"] == "done" and result(folder)["device"].startswith("2 x ")
     wrong = start([*two, "optim.lr=7"])
     _, err = wrong.communicate(timeout=120)

@@ -2,29 +2,21 @@
 
 import os
 import signal
-import time
 
 import numpy as np
 import pytest
 import torch
-from conftest import config, session_data
-from support.training import result, start
+from conftest import session_data
+from support.training import assert_same_files, power_cut, result, smoke, start, train_config, wait
 
 from lra.config.compose import compose
 from lra.config.experiment import Experiment
 from lra.data.datamodule import Batch
 from lra.runs import checkpoint, identity, pretraining, record
 from lra.train import pretrain
-from lra.train.__main__ import train
 from lra.train.plan import resolve
-from lra.train.trainer import Checkpoints
 
-train_config = train.__wrapped__
 WORDS = ("pretrain=masked", "pretrain.steps=9", "pretrain.lr=0.01", "optim.steps=12", "optim.eval_every=3")
-
-
-def smoke(runs, *overrides, attn="cur_random"):
-    return config(attn, f"runs={runs}", "seeds=[0]", *overrides)
 
 
 def seed_folder(runs, label="cur_random+masked"):
@@ -40,12 +32,8 @@ def comparable(folder):
 
 def assert_same(one, two):
     assert comparable(one) == comparable(two)
-    for name in ("metrics.csv", "pretrain/metrics.csv"):
-        assert (one / name).read_bytes() == (two / name).read_bytes()
-    for name in ("last.ckpt", "best.ckpt", "pretrain/last.ckpt", "pretrain/best.ckpt"):
-        a, b = (torch.load(folder / name, weights_only=True) for folder in (one, two))
-        a, b = (x.get("state_dict", x) for x in (a, b))
-        assert all(torch.equal(a[key], b[key]) for key in a | b), name
+    files = ["last.ckpt", "best.ckpt", "pretrain/last.ckpt", "pretrain/best.ckpt"]
+    assert_same_files(one, two, ["metrics.csv", "pretrain/metrics.csv"], files)
 
 
 @pytest.fixture(scope="module")
@@ -66,19 +54,9 @@ def whole(tmp_path_factory):
         pytest.param("fine-tuning", 9, marks=pytest.mark.slow),
     ],
 )
-def test_run_resumed_after_a_crash_in_either_phase_equals_an_uninterrupted_one(
-    phase, step, whole, data_root, tmp_path, monkeypatch
-):
+def test_run_resumed_after_a_crash_in_either_phase_equals_an_uninterrupted_one(phase, step, whole, data_root, tmp_path):
     words = (*WORDS, "optim.micro_batch=4")
-    saved = Checkpoints.on_validation_end
-
-    def crash(self, trainer, module):
-        saved(self, trainer, module)
-        if trainer.global_step == step and (self.run.path.name == "pretrain") == (phase == "pretrain"):
-            raise RuntimeError("power cut")
-
-    with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="power cut"):
-        patch.setattr(Checkpoints, "on_validation_end", crash)
+    with power_cut(step, lambda run: (run.path.name == "pretrain") == (phase == "pretrain")):
         train_config(smoke(tmp_path, *words))
     cut = seed_folder(tmp_path)
     assert (cut / "pretrain/pretrain.json").exists() == (phase == "fine-tuning")
@@ -88,9 +66,7 @@ def test_run_resumed_after_a_crash_in_either_phase_equals_an_uninterrupted_one(
 
 def killed_once(process, path):
     """Kill a process as soon as it has written a file."""
-    deadline = time.monotonic() + 240
-    while not path.exists() and process.poll() is None and time.monotonic() < deadline:
-        time.sleep(0.02)
+    wait(process, path.exists)
     os.kill(process.pid, signal.SIGKILL)
     process.communicate(timeout=60)
     assert path.exists()

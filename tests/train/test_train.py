@@ -4,34 +4,35 @@ import os
 import resource
 import signal
 import subprocess
-import time
 from types import SimpleNamespace
 
 import pytest
 import torch
 from conftest import config
 from omegaconf import OmegaConf
-from support.training import LONGER, result, seed_folder, smoke, start, train_config
+from support.training import (
+    LONGER,
+    assert_same_files,
+    power_cut,
+    result,
+    seed_folder,
+    smoke,
+    start,
+    train_config,
+    wait,
+)
 
 from lra.disk.lock import hold
 from lra.runs import record
 from lra.train.lit import LitClassifier
-from lra.train.trainer import Checkpoints, Stopwatch
+from lra.train.trainer import Stopwatch
 
 
 def test_run_resumed_after_a_crash_equals_an_uninterrupted_one(data_root, tmp_path, monkeypatch):
     words = ["optim.steps=12", "optim.eval_every=3", "optim.micro_batch=4", "optim.lr=0.01"]
     train_config(smoke(tmp_path / "whole", *words))
 
-    saved = Checkpoints.on_validation_end
-
-    def crash(self, trainer, module):
-        saved(self, trainer, module)
-        if trainer.global_step == 6:
-            raise RuntimeError("power cut")
-
-    with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="power cut"):
-        patch.setattr(Checkpoints, "on_validation_end", crash)
+    with power_cut(6):
         train_config(smoke(tmp_path / "cut", *words))
     cut = seed_folder(tmp_path / "cut")
     assert torch.load(cut / "last.ckpt", weights_only=True)["global_step"] == 6
@@ -49,11 +50,7 @@ def test_run_resumed_after_a_crash_equals_an_uninterrupted_one(data_root, tmp_pa
     assert sorted(set(steps)) == list(range(6, 12))  # none is done again
     whole = seed_folder(tmp_path / "whole")
     assert result(cut) == result(whole)
-    assert (cut / "metrics.csv").read_bytes() == (whole / "metrics.csv").read_bytes()
-    for name in ("last.ckpt", "best.ckpt"):
-        a, b = (torch.load(folder / name, weights_only=True) for folder in (whole, cut))
-        a, b = (x.get("state_dict", x) for x in (a, b))
-        assert all(torch.equal(a[key], b[key]) for key in a | b)
+    assert_same_files(cut, whole, ["metrics.csv"], ["last.ckpt", "best.ckpt"])
 
 
 def test_the_weights_of_the_first_best_dev_score_are_those_that_are_tested(data_root, tmp_path, monkeypatch):
@@ -195,9 +192,7 @@ def test_killed_process_resumes(data_root, tmp_path, kill, capfd):
     runs = tmp_path / "runs"
     folder = seed_folder(runs, "cur_abs")
     process = start(runs)
-    deadline = time.monotonic() + 120
-    while not (folder / "last.ckpt").exists() and process.poll() is None and time.monotonic() < deadline:
-        time.sleep(0.05)
+    wait(process, (folder / "last.ckpt").exists)
     os.kill(process.pid, kill)
     _, err = process.communicate(timeout=60)
     assert process.returncode != 0 and "Traceback" not in err
