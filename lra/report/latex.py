@@ -165,7 +165,7 @@ def document(tables: Sequence[str], figures: Mapping[Path, str], width: float) -
         width: their width in inches.
     """
     kind = "figure*" if width > 1.25 * COLUMN else "figure"
-    floats = [f"\\input{{tables/{name}}}" for name in tables]
+    floats = [f"\\input{{tables/{name}.tex}}" for name in tables]
     for path, text in figures.items():
         caption = f"\\caption{{{tex(text)}.}}\\label{{fig:{path.stem}}}"
         picture = f"\\includegraphics{{{path.as_posix()}}}"

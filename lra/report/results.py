@@ -6,6 +6,8 @@ from dataclasses import replace
 from statistics import mean
 from typing import NamedTuple
 
+import pandas as pd
+
 from . import published
 from .extensions import extensions
 from .rates import untuned
@@ -45,10 +47,14 @@ def results(study: str, rows: list[Row]) -> Table:
         title=study,
         about=f"Test scores, mean ± sample standard deviation over seeds ({seeds(columns.values())}); "
         f"{', '.join(treatment)}. {_pretrained(rows)}{dead}{MARKS}",
-        cells=frame(
-            ("mechanism", *columns), zip(labels, *columns.values(), strict=True), [(study, name, "") for name in labels]
-        ),
+        cells=_grid(study, labels, columns),
     )
+
+
+def _grid(study: str, labels: list[str], columns: dict[str, list[Cell]]) -> pd.DataFrame:
+    """Make the cells of a table of mechanisms by tasks."""
+    lines = zip(labels, *columns.values(), strict=True)
+    return frame(("mechanism", *columns), lines, [(study, label, "") for label in labels])
 
 
 def seeds(lines: Iterable[Iterable[Cell | str]]) -> str:
@@ -109,9 +115,7 @@ def over_control(study: str, rows: list[Row]) -> Table | None:
         about=f"Test score less that of attn={CONTROL}, the control without attention, of the same study and task, ± "
         f"standard error from the seeds of both. ≈: not told apart from it, below {APART} standard errors."
         + "".join(f" {task}: this task at this budget does not tell mechanisms apart." for task in alike),
-        cells=frame(
-            ("mechanism", *columns), zip(labels, *columns.values(), strict=True), [(study, name, "") for name in labels]
-        ),
+        cells=_grid(study, labels, columns),
         errors=tuple(columns),
     )
 
@@ -154,13 +158,13 @@ def average(rows: list[Row | None]) -> Cell:
 
 
 class Line(NamedTuple):
-    """A line of a mechanism: cells, facts by the keys of FACTS, further remarks, published (source, value)."""
+    """A line of a mechanism: cells, facts by the keys of FACTS, further remarks, a line for each published value."""
 
     label: str
     cells: list[Cell]
     facts: dict[str, str]
     details: list[str]
-    published: list[tuple[str, str]]
+    published: list[str]
 
 
 def details(study: str, rows: list[Row]) -> list[Table]:
@@ -175,7 +179,7 @@ def details(study: str, rows: list[Row]) -> list[Table]:
         lines, same = [], list(group)
         columns = [column for extension in extensions() for column in extension.columns(same)]
         for row, *further in zip(same, *(column.cells for column in columns), strict=True):
-            values = [(value.source, value.text) for value in row.published]
+            values = [f"{value.source}: {value.text}" for value in row.published]
             lines.append(Line(row.label, _cells(row) + further, row.facts, row.remarks, values))
         head = (*HEAD[1:], *(column.name for column in columns))
         tables.append(_table(study, task, head, lines, about=" ".join(column.about for column in columns)))
@@ -213,9 +217,8 @@ def _averages(study: str, rows: list[Row]) -> list[Table]:
             missing = [f"{row.task}: collapsed {len(row.collapsed)}/{row.n}" for row in of_label if row.collapsed]
             missing += [f"no finished seed on {row.task}" for row in of_label if row.test is None]
             means = [] if facts["data"] else published.averages(label, scores)
-            values = [(source, number(value)) for source, value in means]
-            line = Line(label, [Cell.of(value)], facts, missing, values)
-            sets.setdefault(tuple(scores), []).append(line)
+            values = [f"{source}: {number(average)}" for source, average in means]
+            sets.setdefault(tuple(scores), []).append(Line(label, [Cell.of(value)], facts, missing, values))
     ordered = sorted(sets, key=lambda tasks: (-len(tasks), [task_order(task) for task in tasks]))
     return [_table(study, f"mean of {', '.join(s)}", ("mean",), sets[s], about=AVERAGED) for s in ordered]
 
@@ -233,8 +236,7 @@ def _table(study: str, title: str, head: tuple[str, ...], lines: list[Line], *, 
     texts = []
     for line in lines:
         facts = [FACTS[key].format(line.facts[key]) for key in own if line.facts[key]]
-        printed = "\n".join(f"{source}: {value}" for source, value in line.published)
-        texts.append([line.label, *line.cells, "; ".join(line.details + facts), printed])
+        texts.append([line.label, *line.cells, "; ".join(line.details + facts), "\n".join(line.published)])
     return Table(
         name=stem(f"{study}-{title}"),
         title=title,

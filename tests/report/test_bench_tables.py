@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 from rich.console import Console
 from support.bench import MACHINE, MB, made, row
-from support.records import add, diverged
+from support.records import add, diverged, texts
 
 from lra.config.compose import compose
 from lra.report import bench_plots, bench_tables, summary
@@ -27,31 +27,25 @@ STEPS = [
 ]
 
 
-def cells(table, name, n=None):
-    rows = [dict(zip(table.head, (cell.text for cell in cells), strict=True)) for _, cells in table.rows()]
-    (found,) = [row for row in rows if row["mechanism"] == name and (n is None or row["n"] == n)]
-    return found
-
-
 def test_over_lengths_and_details():
     over, details = bench_tables.tables([made(OVER_N)])
     assert over.head == ["mechanism", "16", "32", "64", "spread", "MB", "growth", "MB growth", "claimed"]
-    assert cells(over, "naive")["growth"] == "2.00" and cells(over, "cur_abs")["growth"] == "1.00"
-    assert cells(over, "naive")["64"] == "4,096" and cells(over, "naive")["spread"] == "150%"
-    assert cells(over, "naive")["MB"] == "64.0" and cells(over, "naive")["MB growth"] == "1.00"
-    found = cells(details, "cur_abs", "32")
-    assert (found["ms"], found["samples"], found["GB/s"], found["TFLOP/s"]) == ("32.0", "3", "1", "2")
-    assert (found["roofline ms"], found["x roofline"], found["speed"], found["memory"]) == ("8", "4", "32.0", "1.00")
+    assert texts(over)["naive"]["growth"] == "2.00" and texts(over)["cur_abs"]["growth"] == "1.00"
+    assert texts(over)["naive"]["64"] == "4,096" and texts(over)["naive"]["spread"] == "150%"
+    assert texts(over)["naive"]["MB"] == "64.0" and texts(over)["naive"]["MB growth"] == "1.00"
+    found = texts(details)["cur_abs"]  # the last of three lengths
+    assert (found["ms"], found["samples"], found["GB/s"], found["TFLOP/s"]) == ("64.0", "3", "1", "2")
+    assert (found["roofline ms"], found["x roofline"], found["speed"], found["memory"]) == ("16.0", "4", "64.0", "1.00")
     assert "status" not in details.head and "A machine, 2 threads" in over.about and "MALLOC_MMAP_MAX_=0" in over.about
 
 
 def test_relative_to_the_reference_beside_the_paper():
     (table,) = bench_tables.tables([made(STEPS)])
     assert table.title.startswith("bench: step of text, training, batch 4, 2 heads of 32")
-    found = cells(table, "cur_abs")
+    found = texts(table)["cur_abs"]
     assert (found["speed"], found["memory"]) == ("4", "0.25")
     assert (found["paper: speed"], found["paper: memory"]) == ("6.65", "0.09")
-    assert cells(table, "psf")["status"] == "out of memory" and cells(table, "psf")["ms"] == "-"
+    assert texts(table)["psf"]["status"] == "out of memory" and texts(table)["psf"]["ms"] == "-"
     assert "GB/s" not in table.head and "relative to naive" in table.about
     inference = [dataclasses.replace(r, mode="inference") for r in STEPS]
     assert "paper: speed" not in bench_tables.tables([made(inference)])[0].head
@@ -60,8 +54,8 @@ def test_relative_to_the_reference_beside_the_paper():
 def test_the_reference_is_the_fixed_padding():
     rows = [dataclasses.replace(STEPS[0], pad=pad, samples=(ms,)) for pad, ms in (("batch", 3.0), ("fixed", 12.0))]
     (table,) = bench_tables.tables([made(rows)])
-    assert cells(table, "naive, batch padding")["speed"] == "4"
-    assert cells(table, "naive, fixed padding")["speed"] == "1"
+    assert texts(table)["naive, batch padding"]["speed"] == "4"
+    assert texts(table)["naive, fixed padding"]["speed"] == "1"
 
 
 def test_groups_do_not_mix_what_does_not_compare():
@@ -73,7 +67,7 @@ def test_steps_in_several_dtypes_are_one_group():
     rows = [STEPS[0], dataclasses.replace(STEPS[0], dtype="bf16", samples=(STEPS[0].ms / 2,))]
     choices = {"reference": STEPS[0].mechanism, "dtype": [STEPS[0].dtype, "bf16"], "clock": "cpu"}
     (table,) = bench_tables.tables([made(rows, choices=choices)])
-    assert cells(table, f"{STEPS[0].mechanism} in bf16")["speed"] == "2" and "CPU time" in table.about
+    assert texts(table)[f"{STEPS[0].mechanism} in bf16"]["speed"] == "2" and "CPU time" in table.about
     alone = [dataclasses.replace(r, what="attention", task=None) for r in rows]
     assert len(bench_tables.tables([made(alone, choices=choices)])) == 2
 
@@ -96,7 +90,7 @@ def test_growth_is_of_the_last_two_doublings():
 def test_nothing_measured_is_a_table_and_no_picture(tmp_path):
     nothing = [row("naive", n, None, status="left out: no time") for n in (16, 32)]
     over, details = bench_tables.tables([made(nothing)])
-    assert cells(over, "naive")["16"] == "-" and cells(details, "naive", "16")["status"] == "left out: no time"
+    assert texts(over)["naive"]["16"] == "-" and texts(details)["naive"]["status"] == "left out: no time"
     assert bench_plots.pictures([made(nothing)], tmp_path, {}) == []
 
 

@@ -1,7 +1,7 @@
 """The tables of a board: floors, admission of a task, standings of mechanisms."""
 
 import pytest
-from support.records import add, diverged
+from support.records import add, diverged, texts
 
 from lra.report import board, summary
 
@@ -33,15 +33,9 @@ def tables(runs):
     return chapter.tables
 
 
-def lines(table):
-    return {
-        cells[0].text: dict(zip(table.head, (cell.text for cell in cells), strict=True)) for _, cells in table.rows()
-    }
-
-
 def test_a_task_whose_controls_stay_low_and_that_sdpa_solves_is_admitted(runs):
     admission, _ = tables(runs)
-    line = lines(admission)["recall"]
+    line = texts(admission)["recall"]
     assert (line["floor"], line["none"], line["conv"]) == ("20.00", "0.0 ± 0.0", "12.5 ± 0.0")
     assert (line["bag"], line["sdpa solved"], line["within 2 of 100"]) == ("5.0", "5/5", "0/6")
     assert line["admitted"] == "yes"
@@ -60,33 +54,33 @@ def test_what_decides_the_admission(tmp_path, label, tests, reason):
     for name, values in scores.items():
         seeds(tmp_path, name, values)
     add(tmp_path, study="board-rates", task="recall", label="mean-optim.lr=0.001", floor=FLOOR)
-    assert lines(tables(tmp_path)[0])["recall"]["admitted"] == reason
+    assert texts(tables(tmp_path)[0])["recall"]["admitted"] == reason
 
 
 def test_a_saturated_task_is_not_admitted(runs):
     for label in ("cosformer", "luna", "dba", "performer"):
         seeds(runs, label, [99.0] * 5)
-    assert lines(tables(runs)[0])["recall"]["admitted"] == "no: 40% of the mechanisms at the ceiling"
+    assert texts(tables(runs)[0])["recall"]["admitted"] == "no: 40% of the mechanisms at the ceiling"
 
 
 def test_listops_is_admitted_by_the_lead_of_sdpa(tmp_path):
     for name, value in (CONTROLS | {"conv": 50.0, "sdpa": 69.0}).items():
         seeds(tmp_path, name, [value] * 5, task="listops")
     add(tmp_path, study="board-rates", task="listops", label="mean-optim.lr=0.001", floor=FLOOR)
-    assert lines(tables(tmp_path)[0])["listops"]["admitted"] == "yes"
+    assert texts(tables(tmp_path)[0])["listops"]["admitted"] == "yes"
     seeds(tmp_path / "more", "conv", [55.0] * 5, task="listops")
     for name, value in (CONTROLS | {"sdpa": 69.0}).items():
         if name != "conv":
             seeds(tmp_path / "more", name, [value] * 5, task="listops")
     add(tmp_path / "more", study="board-rates", task="listops", label="mean-optim.lr=0.001", floor=FLOOR)
-    assert lines(tables(tmp_path / "more")[0])["listops"]["admitted"] == "no: sdpa leads by 14.0 points"
+    assert texts(tables(tmp_path / "more")[0])["listops"]["admitted"] == "no: sdpa leads by 14.0 points"
 
 
 def test_the_best_rates_of_the_search_stand_in_for_seeds_that_are_not_finished(tmp_path):
     for rate, dev, test in ((0.001, 30.0, 31.0), (0.01, 40.0, 36.0)):
         add(tmp_path, study="board-rates", task="recall", label=f"mean-optim.lr={rate}", seed=100, val=dev, test=test,
             floor=FLOOR)  # fmt: skip
-    line = lines(tables(tmp_path)[0])["recall"]
+    line = texts(tables(tmp_path)[0])["recall"]
     assert line["mean"] == "20.0 (rates)"  # (36 - 20) / 80, chosen by dev
     assert line["admitted"] == "open: none, conv, sdpa not run"
 
@@ -94,7 +88,7 @@ def test_the_best_rates_of_the_search_stand_in_for_seeds_that_are_not_finished(t
 def test_standings_are_in_the_order_of_the_interquartile_means(runs):
     diverged(runs, 7, study="board", task="recall", label="linear", seed=5, floor=FLOOR)
     _, standing = tables(runs)
-    found = lines(standing)
+    found = texts(standing)
     assert list(found) == ["sdpa", "cur", "linear", "conv", "mean", "none"]
     assert found["sdpa"]["mean"] == f"{(92.5 + 93.75 + 95) / 3:.1f}"  # the middle three of five
     assert found["cur"]["interval"] == "50.0 to 50.0"
@@ -107,13 +101,13 @@ def test_standings_are_in_the_order_of_the_interquartile_means(runs):
 
 def test_a_mechanism_without_every_task_has_no_mean(runs):
     seeds(runs, "sdpa", [95.0] * 5, task="chain")
-    found = lines(tables(runs)[1])
+    found = texts(tables(runs)[1])
     assert found["sdpa"]["mean"] != "-" and found["cur"]["mean"] == "-" and found["cur"]["chain"] == "-"
 
 
 def test_collapsed_seeds_are_counted(runs):
     seeds(runs, "rfa", [20.0, 20.0, 30.0], collapsed=True)
-    assert lines(tables(runs)[1])["rfa"]["collapsed"] == "3/3"
+    assert texts(tables(runs)[1])["rfa"]["collapsed"] == "3/3"
 
 
 def test_other_studies_have_no_chapter(tmp_path):

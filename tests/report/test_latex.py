@@ -122,7 +122,7 @@ def test_a_newline_ends_no_line():
 def written(request, tmp_path):
     """The report of ``support.reports`` at a width, with a mechanism that no paper names."""
     runs, _ = reports.written(tmp_path)
-    add(runs, label="mine", study="mine")
+    add(runs, label="mine", study="my_own.1é")
     export(tmp_path / "paper", summary.collect(runs)[0], [], width=request.param)
     return tmp_path / "paper"
 
@@ -131,7 +131,7 @@ def test_every_file_is_whole_and_in_the_document(written):
     names = [path.stem for path in (written / "tables").glob("*.tex")]
     document = (written / "main.tex").read_text()
     environments(document)
-    assert sorted(re.findall(r"\\input\{tables/(.*?)\}", document)) == sorted(names)
+    assert sorted(re.findall(r"\\input\{tables/(.*?)\.tex\}", document)) == sorted(names)
     assert all((written / path).exists() for path in re.findall(r"\\includegraphics\{(.*?)\}", document))
     for name in names:
         for body in environments((written / "tables" / f"{name}.tex").read_text()):

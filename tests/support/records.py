@@ -61,12 +61,12 @@ def table(runs, study="paper-paper"):
 
 
 def cells(table):
-    """The cell of each column by label."""
-    return {label: dict(zip(table.head, found, strict=True)) for (_, label, _), found in table.rows()}
+    """The cell of each column by the text of the first one."""
+    return {found[0].text: dict(zip(table.head, found, strict=True)) for _, found in table.rows()}
 
 
 def texts(table):
-    """The text of each column by label."""
+    """The text of each column by that of the first one."""
     return {label: {name: cell.text for name, cell in line.items()} for label, line in cells(table).items()}
 
 
