@@ -30,13 +30,14 @@ Percent = Annotated[float, Field(ge=0, le=100)]
 
 
 def save(made: Any, path: Path, files: Iterable[str] = ()) -> None:
-    """Write a dataclass.
+    """Write a dataclass, and the folders above its file.
 
     Args:
         made: instance of the dataclass.
         path: path of the file.
         files: names of files beside it whose sums it holds; those that are missing are left out.
     """
+    path.parent.mkdir(parents=True, exist_ok=True)
     sums = {name: atomic.digest(path.with_name(name)) for name in files if path.with_name(name).exists()}
     tree = json.loads(json.dumps({"form": FORM} | asdict(made) | ({"files": sums} if sums else {})))
     atomic.write(path, json.dumps(tree | {"sha256": _digest(tree)}, indent=1) + "\n")

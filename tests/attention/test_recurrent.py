@@ -17,7 +17,7 @@ from lra.train import optim
 
 DIM, STATES, L = 3, 8, 13
 SIZES = Sizes(heads=1, head_dim=DIM, value_dim=DIM, length=L)
-RELEASED = json.loads(Path(__file__).with_name("released_ssm.json").read_text())
+RELEASED = json.loads(Path(__file__).with_name("released.json").read_text())
 
 
 def make(kind, seed=0, dim=DIM, **options):

@@ -1,6 +1,6 @@
 """Outputs of the authors' modules, run as released, on inputs and parameters that are sines of their index.
 
-`released_attention.json` has one list of numbers a case, from OpenNLPLab/cosFormer 8e12da1 (`CosformerAttention`),
+`released.json` has one list of numbers a case, from OpenNLPLab/cosFormer 8e12da1 (`CosformerAttention`),
 HazyResearch/lolcats 375df84 (`FeatureMap`, `quadratic_attention`), vpuri3/FLARE.py 4e05378 (`FLARE` with linear
 projections), BrightQin/DBA-Time-Series 1b9dcd6 (`dba_attention`, two layers), pkuzengqi/Skyformer 1a677cb (`Skyformer`
 with given draws) and HazyResearch/safari 02220c6 (`LongConv` before its activation).
@@ -24,7 +24,7 @@ from lra.attention.long_conv import LongConv
 from lra.attention.skyformer import Skyformer
 from lra.ops.pinv import cubic
 
-RELEASED = json.loads((Path(__file__).parent / "released_attention.json").read_text())
+RELEASED = json.loads((Path(__file__).parent / "released.json").read_text())
 N, H, L, D = 2, 2, 7, 4
 SIZES = Sizes(heads=H, head_dim=D, value_dim=D, length=L)
 SUFFIX = torch.arange(L) < torch.tensor([L, 4])[:, None]

@@ -5,8 +5,7 @@ import os
 import tarfile
 
 import pytest
-from archives import imdb, write_tar
-from server import DATA, silent
+from server import DATA, imdb, silent, write_tar
 
 from data_prep.archive import fingerprint, members, reading
 from data_prep.text import Text

@@ -9,8 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-from archives import imdb
-from server import DATA, SHA256, needs_tfds, partial, refused, served, silent, start
+from server import DATA, SHA256, imdb, needs_tfds, partial, refused, served, silent, start
 
 from data_prep import download
 from data_prep.download import Download

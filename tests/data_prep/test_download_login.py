@@ -9,8 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from archives import imdb
-from server import DATA, SHA256, Server, basic, needs_tfds, refused, served, silent, start
+from server import DATA, SHA256, Server, basic, imdb, needs_tfds, refused, served, silent, start
 
 from data_prep.download import Download
 from data_prep.text import OFFICIAL as IMDB

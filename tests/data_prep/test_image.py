@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from archives import cifar, records, write_tar
+from server import cifar, records, write_tar
 
 from data_prep.image import Image, pillow_grey, shuffled, tensorflow_grey
 from lra.config.compose import compose

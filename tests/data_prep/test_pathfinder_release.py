@@ -4,8 +4,8 @@ import io
 
 import numpy as np
 import pytest
-from archives import write_tar
 from PIL import Image
+from server import write_tar
 
 from data_prep.pathfinder.generator import Pathfinder, generate
 from data_prep.pathfinder.release import FOLDERS

@@ -7,7 +7,7 @@ import tarfile
 from pathlib import Path
 
 import pytest
-from archives import write_tar
+from server import write_tar
 
 from data_prep.listops import ListOps
 from data_prep.retrieval import Retrieval, unwrap

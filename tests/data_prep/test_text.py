@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from archives import imdb, write_tar
+from server import imdb, write_tar
 
 from data_prep.text import Text
 from lra.data.store import verify

@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import pytest
 import torch
-from archives import cifar, imdb
+from server import cifar, imdb
 
 from data_prep.adding import Adding
 from data_prep.image import Image

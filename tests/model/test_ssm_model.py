@@ -23,7 +23,7 @@ from lra.train import lit, optim
 
 FAMILIES = ("s4d", "s5", "lru")
 EXPERIMENTS = sorted(p.stem for p in (CONF / "experiment").glob("*.yaml") if p.stem.split("_")[0] in FAMILIES)
-RELEASED = json.loads((Path(__file__).parents[1] / "attention" / "released_ssm.json").read_text())
+RELEASED = json.loads((Path(__file__).parents[1] / "attention" / "released.json").read_text())
 
 # Parameters of lindermanlab/S5's and minimal-LRU's own models at our vocabularies and classes, counted there.
 COUNTED = {

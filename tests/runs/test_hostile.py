@@ -5,7 +5,6 @@ import os
 import subprocess
 import sys
 from dataclasses import asdict, replace
-from functools import partial
 
 import numpy as np
 import pytest
@@ -20,7 +19,6 @@ from lra.disk import atomic
 from lra.report.__main__ import report
 from lra.runs import checkpoint, config_file, evaluations, pretraining, record
 from lra.runs.open import history
-from lra.studies import records
 from lra.studies.dropin import table
 from lra.studies.factorise.__main__ import saved
 from lra.studies.probes import record as probes
@@ -47,7 +45,7 @@ RECORDS = {  # reader, content, keys that name a folder
     "record.json": (record.load, RUN, (*PLACES, "protocol", "budget")),
     "probes.json": (probes.load, PROBES, PLACES),
     "transfer.json": (transfers.load, TRANSFER, (*PLACES, "protocol", "budget", "source")),
-    "errors.json": (partial(records.load, table.Errors), ERRORS, ("source",)),
+    "errors.json": (table.load_errors, ERRORS, ("source",)),
 }
 
 

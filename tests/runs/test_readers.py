@@ -4,7 +4,6 @@ import base64
 import json
 import os
 import random
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -17,7 +16,6 @@ from lra.report.__main__ import report
 from lra.runs import bench_record as bench
 from lra.runs import evaluations, folder, record, typed_json
 from lra.runs.open import scan
-from lra.studies import records
 from lra.studies.dropin import table
 from lra.studies.transfer import record as transfers
 from lra.studies.transfer.compare import Layer
@@ -45,9 +43,9 @@ def written(kind: str, home: Path) -> tuple[Path, object, str]:
         return bench.save(made([row("sdpa", 128, 3.0)]), home), bench.load, "seconds"
     if kind == "errors.json":
         typed_json.save(table.Errors("a", "", 2, 0, None, {"cur_step": {"4": (0.1, float("nan"))}}), home / kind)
-        return home / kind, partial(records.load, table.Errors), "n"
+        return home / kind, table.load_errors, "n"
     typed_json.save(table.Cost("", (1.0, 2.0), {"mean": {"4": (1.0, 2.0)}}), home / kind)
-    return home / kind, partial(records.load, table.Cost), "exact"
+    return home / kind, lambda path: typed_json.parse(table.Cost, path, *table.KIND), "exact"
 
 
 def with_value(value):

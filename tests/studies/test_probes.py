@@ -11,11 +11,11 @@ from support.records import add, rows, table, texts
 from lra.config.compose import compose
 from lra.data.datamodule import Batch
 from lra.runs.open import finished
+from lra.runs.typed_json import save
 from lra.studies.graft import TransferOptions
 from lra.studies.probes import confine, measure, record
 from lra.studies.probes.__main__ import ProbesOptions, _asked, probe
 from lra.studies.probes.report import smallest, swaps, within
-from lra.studies.records import save
 from lra.train.__main__ import train
 
 L = 24

@@ -19,9 +19,9 @@ from lra.config.compose import compose
 from lra.report import summary as report_tables
 from lra.runs import identity, record
 from lra.runs.open import finished, scan
+from lra.runs.typed_json import save
 from lra.studies.graft import TransferOptions, experiments, graft
 from lra.studies.qkv import calls, mechanisms
-from lra.studies.records import save
 from lra.studies.transfer import figures
 from lra.studies.transfer import record as records
 from lra.studies.transfer.__main__ import transfer

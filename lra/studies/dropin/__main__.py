@@ -16,11 +16,10 @@ from ...console import log
 from ...disk import atomic
 from ...report.table import show
 from ...runs import record, typed_json
-from ..records import load, save
 from .baselines import softmax
 from .candidates import CANDIDATES, Function
 from .qkv_sources import DropinOptions, QKVSource, sources
-from .table import BASE, COST, FILE, Cost, Errors, table
+from .table import BASE, COST, FILE, KIND, Cost, Errors, load_errors, table
 
 REPEATS = 3  # of the timing
 
@@ -39,14 +38,14 @@ def dropin(options: DropinOptions) -> None:
         shortest = min(layer[0].shape[2] for example in source.examples for layer in example)
         if shortest < max(options.counts):
             raise ValueError(f"counts: {max(options.counts)} is more than the {shortest} tokens of {source.name}")
-        save(merged(errors(source, names, options), home), home / source.name / FILE)
+        typed_json.save(merged(errors(source, names, options), home), home / source.name / FILE)
         log(f"{source.name}: {len(names)} candidates, n = {options.n}")
     if options.cost:
         measured, old = cost(names, options), saved_cost(home)
         if old and old.about == measured.about:
             measured.values = old.values | measured.values
-        save(measured, home / COST)
-    loaded, damaged = typed_json.scan(home, FILE, partial(load, Errors))
+        typed_json.save(measured, home / COST)
+    loaded, damaged = typed_json.scan(home, FILE, load_errors)
     for line in damaged:
         log(f"skipped: {line}")
     about = {name: candidate.about for name, candidate in CANDIDATES.items()}
@@ -101,7 +100,7 @@ def merged(new: Errors, home: Path) -> Errors:
     """Add the candidates and counts that were measured on the same examples before."""
     path = home / new.source / FILE
     if path.exists():
-        old = load(Errors, path)
+        old = load_errors(path)
         if (old.about, old.n, old.seed) == (new.about, new.n, new.seed):
             for name, values in old.values.items():
                 new.values[name] = values | new.values.get(name, {})
@@ -110,7 +109,7 @@ def merged(new: Errors, home: Path) -> Errors:
 
 def saved_cost(home: Path) -> Cost | None:
     """Read earlier results of ``cost``, if there are any."""
-    return load(Cost, home / COST) if (home / COST).exists() else None
+    return typed_json.parse(Cost, home / COST, *KIND) if (home / COST).exists() else None
 
 
 @torch.no_grad()

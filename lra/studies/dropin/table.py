@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass, field
+from pathlib import Path
 from statistics import geometric_mean
 from typing import Annotated
 
@@ -11,6 +12,7 @@ from ...report.table import Table, frame
 from ...runs import typed_json
 
 FILE, COST, BASE = "errors.json", "cost.json", "cur_step"
+KIND = "a record of this study", "delete it to make it again"
 STRICT = ConfigDict(strict=True)  # nan and infinity are valid results here
 Count = Annotated[str, Field(pattern=r"^[1-9]\d{0,8}$")]
 Pairs = dict[str, dict[Count, tuple[float, float]]]  # by candidate, then by count as text
@@ -43,6 +45,11 @@ class Cost:
     about: str
     exact: tuple[float, float]
     values: Pairs
+
+
+def load_errors(path: Path) -> Errors:
+    """Read the errors of a source. Raises ValueError if the file does not hold them."""
+    return typed_json.parse(Errors, path, *KIND)
 
 
 def counts(values: Pairs) -> list[str]:

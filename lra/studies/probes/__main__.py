@@ -14,11 +14,11 @@ from ...config.sections import BatchSize, Device, Root, Some, Threads, Trust
 from ...console import log
 from ...disk import atomic
 from ...options import Positive, Whole
+from ...runs import typed_json
 from ...runs.folder import RunFolder
 from ...runs.open import finished
 from ...runs.record import git_commit
 from ...runs.restore import configuration, trained
-from .. import records
 from ..examples import batches
 from ..graft import TransferOptions, experiments, graft
 from . import confine, measure, record
@@ -95,7 +95,7 @@ def probed(run: RunFolder, options: ProbesOptions, device: str) -> Probes:
         derived=options.derived,
         rows=options.rows,
     )
-    records.save(made, home / record.NAME)
+    typed_json.save(made, home / record.NAME)
     log(f"{title}: {told(made)}")
     return made
 

@@ -13,9 +13,8 @@ from ...disk import atomic
 from ...ops.metrics import Metric
 from ...runs import typed_json
 from ...runs.typed_json import FolderName, Percent
-from .. import records
 
-FOLDER, NAME = "probes", "probes.json"
+FOLDER, NAME, KIND = "probes", "probes.json", "a record of probes"
 SWAPS = "swaps.csv"  # a line of the matrix in the folder of a seed, the matrix in that of the task
 
 
@@ -62,8 +61,10 @@ def folder(runs: Path, study: str, task: str, label: str, seed: int) -> Path:
 
 def load(path: Path) -> Probes:
     """Read a record. Raises ValueError if the file is not one."""
-    full = lambda made: all(len(x) == len(made.reaches) for x in (made.scores, made.beyond) if x is not None)
-    return records.load(Probes, path, "probes", full)
+    made = typed_json.parse(Probes, path, KIND, "delete it to make it again")
+    if any(len(x) != len(made.reaches) for x in (made.scores, made.beyond) if x is not None):
+        raise ValueError(f"{path} is not {KIND} (values are missing); delete it to make it again")
+    return made
 
 
 def table(path: Path) -> pd.DataFrame:

@@ -9,7 +9,7 @@ from ...config.entry import main
 from ...config.label import flatten
 from ...console import log
 from ...model.classifier import Classifier
-from ...runs import record
+from ...runs import record, typed_json
 from ...runs.folder import RunFolder, writing
 from ...runs.open import finished
 from ...runs.restore import check_data
@@ -18,7 +18,6 @@ from ...train.__main__ import fit
 from ...train.trainer import evaluate
 from ..examples import gathered, spread
 from ..graft import TransferOptions, experiments, graft
-from ..records import save
 from .compare import Layer, layers
 from .record import FILE, TransferRecord, load
 
@@ -62,7 +61,7 @@ def exchange(run: RunFolder, options: TransferOptions) -> None:
             return
         with writing(folder):
             measured = measure(run, plan, tuning, (exact, grafted), options)
-            save(measured, folder / FILE)
+            typed_json.save(measured, folder / FILE)
     log(f"{title}: {describe(measured)}")
 
 

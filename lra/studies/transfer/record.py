@@ -9,7 +9,6 @@ from pydantic import NonNegativeInt
 from ...ops.metrics import Metric
 from ...runs import typed_json
 from ...runs.typed_json import FolderName, Percent
-from .. import records
 from .compare import Layer
 
 FILE = "transfer.json"
@@ -76,7 +75,9 @@ def load(path: Path, fingerprint: str | None = None) -> TransferRecord:
     Raises:
         ValueError: the file is not the record of a transfer, or it is that of another one.
     """
-    transfer = records.load(TransferRecord, path, "a transfer", lambda record: record.layers != [])
+    transfer = typed_json.parse(TransferRecord, path, "a record of a transfer", "delete it to make it again")
+    if not transfer.layers:
+        raise ValueError(f"{path} is not a record of a transfer (values are missing); delete it to make it again")
     if fingerprint is not None and transfer.fingerprint != fingerprint:
         raise ValueError(f"{path} is the record of another transfer; delete it to make it again")
     return transfer
