@@ -137,4 +137,4 @@ def test_as_a_user_starts_it_and_again(data_root, tmp_path):
         assert made.returncode == 0 and line in made.stderr, made.stderr
         assert (tmp_path / "sweep-lengths-smoke" / "lengths.png").exists()
     logs = list(tmp_path.rglob(job.LOG))
-    assert len(logs) == 1 and logs[0].read_text().count(": done, test") == 1
+    assert len(logs) == 1 and logs[0].read_text().count(": 1 seed of 6 steps") == 1
