@@ -46,35 +46,21 @@ def test_arguments_that_overlap_have_torchs_names_order_and_defaults():
     assert (got - expected).transpose(1, 2)[mask].abs().max() < 1e-9
 
 
-@pytest.mark.parametrize("score", ["step", "abs"])
-def test_it_is_the_mechanism(score):
-    q, k, v, mask = qkv()
-    options = {"count": 6, "score": score, "pairing": "same_k", "class_token": True}
-    made = CUR(Sizes(heads=H, head_dim=D, value_dim=E, length=L), pinv=partial(cubic, steps=3), **options)
-    got = cur_attention(q, k, v, mask, steps=3, **options)
-    torch.testing.assert_close(got, made(q, k, v, mask), rtol=0, atol=0)
-    assert cur_attention(q.bfloat16(), k.bfloat16(), v.bfloat16(), mask, **options).dtype is torch.bfloat16
+MODULES = [
+    (partial(CUR, pinv=partial(cubic, steps=3)), {"steps": 3}, {"score": "step", "pairing": "same_k"}),
+    (partial(CUR, pinv=partial(cubic, steps=3)), {"steps": 3}, {"score": "abs", "pairing": "same_k"}),
+    (CURPlus, {"columns": "cells"}, {"score": "farthest"}),
+]
 
 
-def test_cells_are_the_mechanism_without_an_inverse():
+@pytest.mark.parametrize("module, own, options", MODULES, ids=["step", "abs", "cells"])
+def test_it_is_the_mechanism(module, own, options):
     q, k, v, mask = qkv()
-    options = {"count": 6, "score": "farthest", "class_token": True}
-    made = CURPlus(Sizes(heads=H, head_dim=D, value_dim=E, length=L), **options)
-    got = cur_attention(q, k, v, mask, columns="cells", **options)
-    torch.testing.assert_close(got, made(q, k, v, mask), rtol=0, atol=0)
+    options |= {"count": 6, "class_token": True}
+    made = module(Sizes(heads=H, head_dim=D, value_dim=E, length=L), **options)
+    torch.testing.assert_close(cur_attention(q, k, v, mask, **own, **options), made(q, k, v, mask), rtol=0, atol=0)
     half = [x.bfloat16() for x in (q, k, v)]
-    assert cur_attention(*half, mask, columns="cells", **options).dtype is torch.bfloat16
-
-
-def test_a_padded_class_token_is_not_kept():
-    q, k, v, mask = qkv()
-    mask = mask.roll(2, 1)
-    got, expected = (
-        cur_attention(q, k, v, mask, count=1, class_token=kept, score="abs", steps=2) for kept in (True, False)
-    )
-    assert got.isfinite().all()
-    without = ~mask[:, 0]
-    assert without.any() and torch.equal(got[without], expected[without])
+    assert cur_attention(*half, mask, **own, **options).dtype is torch.bfloat16
 
 
 @pytest.mark.parametrize("two", [np.int64(2), np.array(2), torch.tensor(2)], ids=["np.int64", "np.array", "tensor"])
