@@ -23,7 +23,7 @@ from ..train.floors import floors_of
 from .aliases import aliases
 from .estimate import records
 from .options import SweepOptions
-from .plan import PlannedRun, disk, planned, seconds, study
+from .plan import PlannedRun, disk, duration, planned, study
 from .progress import state
 from .search import decide
 
@@ -237,7 +237,7 @@ class Board:
             left += now + later
             rates = f"{len(scores)} rates done" + (f", {chosen} chosen" if chosen else f", {len(now)} left")
             seeds = f"{len(options.seeds) - len(now + later if chosen else later)} of {len(options.seeds)} seeds done"
-            time_ = f"; {_time(now + later, self.threads)} left" if now + later else ""
+            time_ = f"; time left {duration(now + later)}" if now + later else ""
             lines.append(f"  {entry.run.label} {entry.experiment}: {rates}; {seeds}{time_}")
         rates = [run for run in left if run.folder.parents[2].name != home]
         yield (
@@ -256,7 +256,7 @@ class Board:
         if left:
             yield (
                 f"  left: {len(rates)} runs for the rates and {len(left) - len(rates)} at the chosen ones, more if a "
-                f"search goes on outside; {_time(left, self.threads)}{_together(left, at_once)}"
+                f"search goes on outside; time one after the other {duration(left, at_once)}"
             )
             yield disk(left, options)
 
@@ -272,17 +272,3 @@ def label_keys(options: Iterable[str]) -> tuple[str, ...]:
     keys = [option.lstrip("+~").split("=")[0] for option in options]
     within = lambda key, group: key.startswith(f"{group}.")
     return tuple(k for k in keys if k != "attn" and not within(k, "attn") and not any(within(k, g) for g in keys))
-
-
-def _time(runs: list[PlannedRun], threads: int) -> str:
-    """The time of runs on one core."""
-    if (total := seconds(runs)) is None:
-        return "time unknown"
-    minutes = total * threads / 60
-    return f"about {minutes:.0f} core-minutes" if minutes < 600 else f"about {minutes / 60:.1f} core-hours"
-
-
-def _together(runs: list[PlannedRun], at_once: int | None) -> str:
-    if not at_once or (total := seconds(runs)) is None:
-        return ""
-    return f", {total / at_once / 3600:.1f} hours with {at_once} at once"

@@ -186,9 +186,7 @@ def describe(runs: list[PlannedRun], options: SweepOptions, at_once: int | None)
         yield f"  {task}: {', '.join(labels)}; seeds {', '.join(dict.fromkeys(str(run.seed) for run in of_task))}"
         yield f"    {len(todo)} left of {of_task[0].steps:,} steps each, {_time(todo)}"
     if left:
-        if total := seconds(left):
-            together = f", {clock(total / at_once)} with {at_once} at once" if at_once else ""
-            yield f"  time: start, training and scoring about {clock(total)} one after the other{together}"
+        yield f"  time: start, training and scoring one after the other {duration(left, at_once)}"
         yield disk(left, options)
 
 
@@ -216,10 +214,17 @@ def seconds(runs: list[PlannedRun]) -> float | None:
     return total
 
 
+def duration(runs: list[PlannedRun], at_once: int | None = None) -> str:
+    """Describe the time of runs one after the other, and of ``at_once`` of them at a time if that is given."""
+    if (total := seconds(runs)) is None:
+        return "unknown"
+    return f"about {clock(total)}" + (f", {clock(total / at_once)} with {at_once} at once" if at_once else "")
+
+
 def _time(runs: list[PlannedRun]) -> str:
     if not runs:
         return "nothing to do"
-    if (total := seconds(runs)) is None:
+    if seconds(runs) is None:
         return "time unknown: no records on this machine and no step measured (measure=<seconds>)"
     texts = {
         "record": "{} by records of this kind of device",
@@ -228,4 +233,4 @@ def _time(runs: list[PlannedRun]) -> str:
     }
     counts = {basis: sum(run.basis == basis for run in runs) for basis in texts}
     sources = ", ".join(text.format(counts[basis]) for basis, text in texts.items() if counts[basis])
-    return f"about {clock(total)} ({sources})"
+    return f"{duration(runs)} ({sources})"

@@ -202,8 +202,8 @@ def test_diverged_and_collapsed_runs_count_as_the_worst_and_failed_ones_leave_th
 def test_a_mechanism_of_the_users_own_and_the_number_of_its_runs(board):
     words = ("attn=custom", "attn._target_=lra.attention.controls.Mean", "tasks=[tiny_recall]", "plan=true")
     stop, out, _ = board(pytest.fail, *words, "measure=60")
-    assert stop is None and "  Mean tiny_recall: 0 rates done, 4 left; 0 of 2 seeds done; about" in out
-    assert "left: 4 runs for the rates and 2 at the chosen ones" in out and "core-minutes" in out
+    assert stop is None and "  Mean tiny_recall: 0 rates done, 4 left; 0 of 2 seeds done; time left about" in out
+    assert "left: 4 runs for the rates and 2 at the chosen ones" in out and "time one after the other about" in out
     stop, *_ = board(pytest.fail, "block=glu")
     assert stop.startswith("lra: block=glu needs attn=<name>")
     stop, *_ = board(pytest.fail, "mechanisms=[nope]")
