@@ -5,6 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 DEV := $(VENV)/.installed-dev
+INSTALL := $(if $(shell command -v uv),uv pip install -q --python $(BIN)/python,$(BIN)/python -m pip install -q --disable-pip-version-check) -c constraints.txt
 ATTN ?= cur_abs
 TASK ?= listops
 BUDGET ?= quick
@@ -31,17 +32,18 @@ $(STAMP): pyproject.toml constraints.txt
 	@echo "installing into $(VENV)"
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Python 3.11 or later is needed: make setup PYTHON=<path>")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) torch
-	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e .
+	$(INSTALL) $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) torch
+	$(INSTALL) -e .
 	@touch $@
 
 $(DEV): $(STAMP)
-	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(INSTALL) -e '.[dev]'
 	@touch $@
 
+quickstart: BUDGET := $(if $(filter file,$(origin BUDGET)),quickstart,$(BUDGET))
 quickstart: $(STAMP) ## install, ListOps data, five seeds of CUR and of its control side by side at a small budget, the table
 	$(BIN)/python -m lra.train -m task=$(TASK) attn=$(ATTN),mean budget=$(BUDGET) hydra/launcher=joblib trainer.threads=1
-	$(BIN)/python -m lra.report
+	@$(BIN)/python -m lra.report
 
 data: $(STAMP) ## prepare the data of TASK at BUDGET
 	$(BIN)/python -m data_prep task=$(TASK) budget=$(BUDGET)
@@ -72,18 +74,18 @@ test-all: setup lint ## every test that needs no other package and no GPU
 	$(BIN)/python -m pytest -q -n auto --dist worksteal -m "not gpu and not peers and not browser"
 
 test-peers: setup ## mechanisms and Pathfinder against public implementations, which are installed into .venv
-	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[hf]' $(PEERS)
+	$(INSTALL) -e '.[hf]' $(PEERS)
 	$(BIN)/python -m pytest -q -m peers
 	$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps --upgrade --target $(VENV)/mega-peer \
 		transformers==4.57.6 huggingface-hub==0.36.2 tokenizers==0.22.2
 	PYTHONPATH=$(VENV)/mega-peer $(BIN)/python -m pytest -q -m peers -k mega
 
 test-browser: setup ## the report's page in a headless Chromium (LRA_CHROMIUM=<path>), driven by playwright
-	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt playwright
+	$(INSTALL) playwright
 	$(BIN)/python -m pytest -q -rs -m browser tests/report/test_browser.py
 
 docs: setup ## the manuals and the API as a site with a search, dist/site/index.html
-	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	$(INSTALL) -e '.[docs]'
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 lint: setup ## ruff

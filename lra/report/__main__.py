@@ -15,7 +15,7 @@ from ..options import Range
 from ..runs import bench_record
 from . import bench_plots, bench_tables, board, repository
 from .export import LEGEND, export, overall
-from .results import details
+from .results import details, finding
 from .summary import collect
 from .table import Chapter, show
 from .wandb import publish
@@ -72,6 +72,9 @@ def report(options: ReportOptions) -> None:
         for study, rows in studies.items()
         for table in (*details(study, rows), *overall(study, rows))
     ]
+    for study, rows in studies.items():
+        if line := finding(rows):
+            print(f"{study}, {rows[0].task}: {line}")
     show([*tables, *(table for chapter in boards for table in chapter.tables)], LEGEND)
     if measured:
         show(chapters[0].tables, chapters[0].about)

@@ -120,6 +120,22 @@ def over_control(study: str, rows: list[Row]) -> Table | None:
     )
 
 
+def finding(rows: list[Row]) -> str:
+    """Say in one sentence what a study of one task, one mechanism and the control found; empty for other studies.
+
+    Args:
+        rows: results of the study.
+    """
+    scored = {row.label: row for row in rows if row.scores}
+    control = scored.pop(CONTROL, None)
+    if not control or len(scored) != 1 or len({row.task for row in rows}) > 1:
+        return ""
+    (row,) = scored.values()
+    gain = _gain(row, control)
+    told = ", not told apart from it" if gain.mark == "tied" else ""
+    return f"{row.label} scores {gain.text} points over {CONTROL}, the control without attention{told} ({gain.note})"
+
+
 def _gain(row: Row | None, control: Row) -> Cell:
     """Make a cell of a row's gain, with the collapsed seeds of the row and of the control."""
     made = difference(row.scores, control.scores) if row else Cell()
@@ -179,7 +195,7 @@ def details(study: str, rows: list[Row]) -> list[Table]:
         lines, same = [], list(group)
         columns = [column for extension in extensions() for column in extension.columns(same)]
         for row, *further in zip(same, *(column.cells for column in columns), strict=True):
-            values = [f"{value.source}: {value.text}" for value in row.published]
+            values = [] if published.caution([row.facts]) else [f"{p.source}: {p.text}" for p in row.published]
             lines.append(Line(row.label, _cells(row) + further, row.facts, row.remarks, values))
         head = (*HEAD[1:], *(column.name for column in columns))
         tables.append(_table(study, task, head, lines, about=" ".join(column.about for column in columns)))
@@ -216,7 +232,7 @@ def _averages(study: str, rows: list[Row]) -> list[Table]:
             }
             missing = [f"{row.task}: collapsed {len(row.collapsed)}/{row.n}" for row in of_label if row.collapsed]
             missing += [f"no finished seed on {row.task}" for row in of_label if row.test is None]
-            means = [] if facts["data"] else published.averages(label, scores)
+            means = [] if facts["data"] or published.caution([facts]) else published.averages(label, scores)
             values = [f"{source}: {number(average)}" for source, average in means]
             sets.setdefault(tuple(scores), []).append(Line(label, [Cell.of(value)], facts, missing, values))
     ordered = sorted(sets, key=lambda tasks: (-len(tasks), [task_order(task) for task in tasks]))

@@ -42,7 +42,7 @@ def test_budgets_are_those_of_every_task():
     (row,) = (row for row in cells("docs/train.md") if row[0] == "`budget`")
     for path in (CONF / "task").glob("*.yaml"):
         task = yaml.safe_load(path.read_text())
-        assert set(task["budgets"]) == words(row[1]) or "defaults" in task
+        assert words(row[1]) <= set(task["budgets"]) or "defaults" in task
 
 
 def test_mechanisms_are_in_conf_attn():

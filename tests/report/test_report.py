@@ -185,14 +185,34 @@ def test_tasks_come_in_the_order_of_the_benchmark(tmp_path):
 
 
 def test_markdown_is_repeatable_and_has_the_notes(tmp_path):
-    add(tmp_path, study="mine|b", label="cur_abs", task="retrieval", budget="quick")
-    diverged(tmp_path, 7, seed=1, study="mine|b", label="cur_abs", task="retrieval", budget="quick")
+    add(tmp_path, study="mine|b", label="cur_abs", task="retrieval")
+    diverged(tmp_path, 7, seed=1, study="mine|b", label="cur_abs", task="retrieval")
     first, second = (markdown(tmp_path, tmp_path / name) for name in ("first", "second"))
     assert first == second
-    assert "budget quick" in first and "1 diverged at step 7" in first
+    assert "1 diverged at step 7" in first
     assert "| CURformer T1: 78.58<br>CURformer T4: 78.85 ± 0.64 |" in first
     assert "- CURformer T1: CURformer (Francois et al. 2025, Machine Learning 114:139), Table 1\n" in first
     assert "  - mean and spread over 5 runs; Table 1 prints 78.58 (CURformer select=abs: retrieval)\n" in first
+
+
+def test_published_values_stand_beside_comparable_runs_alone(tmp_path):
+    for budget in ("paper", "quick"):
+        add(tmp_path, study=budget, label="cur_abs", task="retrieval", budget=budget)
+    studies = summary.collect(tmp_path)[0]
+    (paper,), (quick,) = (results.details(name, studies[name]) for name in ("paper", "quick"))
+    assert "CURformer T1: 78.58" in texts(paper)["cur_abs"]["published"]
+    assert texts(quick)["cur_abs"]["published"] == "" and "Not comparable" in quick.about
+
+
+def test_a_study_of_one_mechanism_and_the_control_has_a_finding(tmp_path):
+    for seed, (own, control) in enumerate([(60.0, 50.0), (62.0, 51.0)]):
+        add(tmp_path, study="mine", label="cur_abs", seed=seed, test=own)
+        add(tmp_path, study="mine", label="mean", seed=seed, test=control)
+    found = lambda: results.finding(summary.collect(tmp_path)[0]["mine"])
+    line = "cur_abs scores +10.50 ± 1.12 points over mean, the control without attention (n = 2 and 2)"
+    assert found() == line  # sqrt(2 / 2 + 0.5 / 2)
+    add(tmp_path, study="mine", label="sdpa")
+    assert found() == ""
 
 
 @pytest.mark.parametrize("width", [80, 50])
