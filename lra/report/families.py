@@ -20,11 +20,6 @@ FAMILIES = {  # names of conf/attn; a later version of a name, nystrom_original,
 
 def family(label: str) -> str:
     """The family of a label: of the longest name of ``FAMILIES`` that it begins with, ``other`` without one."""
-    starts = {
-        name: kind for kind, names in FAMILIES.items() for name in names if label == name or _goes_on(label, name)
-    }
-    return starts[max(starts, key=len)] if starts else OTHER
-
-
-def _goes_on(label: str, name: str) -> bool:
-    return label.startswith((f"{name}_", f"{name}-"))
+    kinds = {name: kind for kind, names in FAMILIES.items() for name in names}
+    starts = [name for name in kinds if label == name or label.startswith((f"{name}_", f"{name}-"))]
+    return kinds[max(starts, key=len)] if starts else OTHER

@@ -92,12 +92,10 @@ def _published(label: str, objective: str, task: str) -> str:
     """Scores of the same mechanism from scratch and pretrained, of every paper that prints both."""
     name = re.split(r"[-+]", label)[0]
     names = {name, "softmax"} if name == "sdpa" else {name}  # the same function
-    rows = [row for row in published.read() if row.task == task and row.metric == "accuracy_percent"]
+    found = {(v.paper, v.model): v for v in published.read() if (v.task, v.metric) == (task, "accuracy_percent")}
     pairs = [
-        (one, two)
-        for one in rows
-        for two in rows
+        (one, found.get((paper, f"{model}, {PUBLISHED[objective]} self-pretraining")))
+        for (paper, model), one in found.items()
         if names & set(one.attn.split())
-        and (one.paper, f"{one.model}, {PUBLISHED[objective]} self-pretraining") == (two.paper, two.model)
     ]
-    return "; ".join(f"{two.source}: {one.text}, {two.text}" for one, two in pairs)
+    return "; ".join(f"{two.source}: {one.text}, {two.text}" for one, two in pairs if two)
