@@ -7,7 +7,7 @@ from collections import Counter
 
 from ..console import clock, log
 from ..disk import lock
-from ..disk.atomic import Unreadable, content
+from ..disk.atomic import content
 from ..live import live_line
 from ..runs import evaluations, record
 from .job import FAILED
@@ -32,16 +32,12 @@ def state(run: PlannedRun) -> str:
 
 def outcome(run: PlannedRun) -> str:
     """Describe the result of a run that ended, or the reason why it has none."""
-    if (run.folder / record.NAME).exists():
-        try:
-            r = record.load(run.folder / record.NAME)
-        except ValueError as error:
-            return str(error)
-        return r.outcome
     try:
+        if (run.folder / record.NAME).exists():
+            return record.load(run.folder / record.NAME).outcome
         return f"failed, {content(run.folder / FAILED).decode(errors='replace').strip()}"
-    except Unreadable as error:
-        return f"failed, {run.folder / FAILED} does not hold the reason: {error}"
+    except ValueError as error:
+        return f"failed, {error}"
 
 
 def steps(run: PlannedRun) -> int:

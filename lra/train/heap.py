@@ -49,26 +49,16 @@ class Trim(L.Callback):
         self.trim = _libc("malloc_trim")
         self.needed: int | None = None  # resident after the first batch since the heap was trimmed
 
-    def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx) -> None:
-        self._bound()
-
-    def on_validation_batch_end(self, trainer, module, outputs, batch, batch_idx, dataloader_idx=0) -> None:
-        self._bound()
-
-    def on_test_batch_end(self, trainer, module, outputs, batch, batch_idx, dataloader_idx=0) -> None:
-        self._bound()
-
-    def on_validation_end(self, trainer, module) -> None:
-        self._trim()
-
-    def _bound(self) -> None:
+    def on_train_batch_end(self, *_) -> None:
         now = resident()
         if self.needed is None:
             self.needed = now
         elif now > self.needed + GROWTH:
-            self._trim()
+            self.on_validation_end()
 
-    def _trim(self) -> None:
+    on_validation_batch_end = on_test_batch_end = on_train_batch_end
+
+    def on_validation_end(self, *_) -> None:
         if self.trim:
             self.trim(0)
         self.needed = None
