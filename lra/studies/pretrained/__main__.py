@@ -7,7 +7,7 @@ embeddings of the test examples by the model with CUR in place of its attention.
 
 import copy
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 
 import numpy as np
 import torch
@@ -18,7 +18,7 @@ from ...config.entry import main
 from ...integrations import needs
 from ...report.table import Table, frame, show
 from ..examples import labelled
-from .figures import draw
+from .figures import EncoderResult, draw
 from .options import PretrainedOptions
 
 with needs("hf", __name__):
@@ -29,30 +29,6 @@ HEAD = ("attention", "count", "tuned", "cosine", "probe %", "k-NN %")
 LEGEND = (
     "cosine ± deviation over examples; accuracies ± binomial standard error, probe and k-NN fitted to exact embeddings"
 )
-
-
-@dataclass(frozen=True, kw_only=True)
-class EncoderResult:
-    """The result of one attention.
-
-    Args:
-        attention: exact, a selection or plus.
-        count: rows and columns kept, None for exact.
-        tuned: steps of distillation.
-        cosine, cosine_std: cosine of its embeddings with the exact ones, mean and standard deviation over test
-            examples.
-        probe, knn: accuracy in percent.
-        n: test examples.
-    """
-
-    attention: str
-    count: int | None
-    tuned: int
-    cosine: float
-    cosine_std: float
-    probe: float
-    knn: float
-    n: int
 
 
 def probe(features: Tensor, labels: Tensor, decay: float = 1e-3) -> torch.nn.Linear:
@@ -155,7 +131,7 @@ def pretrained(options: PretrainedOptions) -> None:
     results = study(options)
     lines = []
     for r in results:
-        scores = [f"{p:.1f} ± {(p * (100 - p) / r.n) ** 0.5:.1f}" for p in (r.probe, r.knn)]
+        scores = [f"{getattr(r, name):.1f} ± {r.error(name):.1f}" for name in ("probe", "knn")]
         lines.append([r.attention, str(r.count or "-"), str(r.tuned), f"{r.cosine:.4f} ± {r.cosine_std:.4f}", *scores])
     cells, about = frame(HEAD, lines), f"{options.train} train and {options.test} test examples"
     show([Table(name="pretrained", title=str(options.model), about=about, cells=cells, words=("attention",))], LEGEND)
