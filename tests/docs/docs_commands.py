@@ -66,7 +66,7 @@ OPTIONS = {  # python -m <entry>: its options
     "lra.runs.publish": "lra.runs.publish:PublishOptions",
     "lra.studies.dropin": "lra.studies.dropin.qkv_sources:DropinOptions",
     "lra.studies.factorise": "lra.studies.factorise.__main__:FactoriseOptions",
-    "lra.studies.inverses": "lra.studies.inverses.options:InversesOptions",
+    "lra.studies.inverses": "lra.studies.inverses.matrices:InversesOptions",
     "lra.studies.lengths": "lra.studies.lengths.__main__:LengthsOptions",
     "lra.studies.pretrained": "lra.studies.pretrained.options:PretrainedOptions",
     "lra.studies.probes": "lra.studies.probes.__main__:ProbesOptions",

@@ -20,7 +20,7 @@ from lra.runs.restore import configuration
 from lra.studies.figures import panels, save
 from lra.studies.inverses import matrices, measure
 from lra.studies.inverses.__main__ import inverses
-from lra.studies.inverses.options import InversesOptions
+from lra.studies.inverses.matrices import InversesOptions
 from lra.train.__main__ import train
 
 SIZES = Sizes(heads=2, head_dim=8, value_dim=8, length=24)
@@ -40,7 +40,7 @@ def layer(inner, symmetric=True):
         "steps": None,
         "norms": {"map": [3.0, 1.0]},
     }
-    return matrices.InvertedLayer(symmetric=symmetric, inner=inner, **about)
+    return measure.InvertedLayer(symmetric=symmetric, inner=inner, **about)
 
 
 def test_residuals_are_those_of_penrose():

@@ -9,9 +9,8 @@ from ...config.entry import main
 from ...console import log
 from ...disk import atomic
 from ...runs.open import finished
-from .matrices import InvertedLayer, of_run, random_tokens
-from .measure import errors, norms
-from .options import InversesOptions
+from .matrices import InversesOptions, of_run, random_tokens
+from .measure import InvertedLayer, errors, norms
 from .show import convergence, spectral
 
 

@@ -1,12 +1,14 @@
-"""The matrices that mechanisms invert, and the spectral norms of what they make of them.
+"""The options of the study; the matrices that mechanisms invert, and the spectral norms of what they make of them.
 
 N examples, H heads, L tokens, m rows of the inverted matrix.
 """
 
 import copy
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
+from pathlib import Path
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -16,15 +18,18 @@ from ...attention.cur import CUR
 from ...attention.nystrom import Nystrom
 from ...attention.soft import Soft
 from ...config.experiment import Experiment
+from ...config.options import Options
+from ...config.sections import Root, Some, Threads, Trust
 from ...data.datamodule import Batch
 from ...maps.maps import matrix
 from ...ops.pinv import newton
+from ...options import Positive, Range, Whole
 from ...runs import checkpoint
 from ...runs.folder import RunFolder
 from ...runs.restore import configuration, trained
 from ..examples import batches
 from ..qkv import calls, generated, mechanisms
-from .options import InversesOptions
+from .measure import InvertedLayer
 
 PUBLISHED = {  # the inverses of conf/attn/soft.yaml and softpp.yaml
     "SOFT": partial(newton, steps=20, init="soft", ridge=0.01),
@@ -33,34 +38,23 @@ PUBLISHED = {  # the inverses of conf/attn/soft.yaml and softpp.yaml
 ROUNDING = 1e-7  # relative; smaller singular values of a matrix in float32 are not told from zero
 
 
-@dataclass(frozen=True, kw_only=True)
-class InvertedLayer:
-    """The matrices of one layer, or of one kind of random tokens.
+class InversesOptions(Options):
+    conf: ClassVar[str] = "inverses"
 
-    Args:
-        place: the layer's path in the model, or the kind of tokens.
-        label: label of the mechanism.
-        weights: initial | best | last, or random.
-        at: step of the training, or m of random tokens.
-        symmetric: whether the matrices are those of a Gaussian kernel; else rows of a softmax or of Laplace weights.
-        steps: number of steps of the mechanism's own iteration, None if it has another inverse.
-        inner: matrices (m,m) before their inverse, one for each example and head.
-        norms: spectral norms by the name of what they are of, one for each example and head.
-    """
-
-    place: str
-    label: str
-    weights: str
-    at: int
-    symmetric: bool
-    steps: int | None
-    inner: list[Tensor]
-    norms: dict[str, list[float]]
-
-    @property
-    def about(self) -> dict[str, str | int]:
-        """The first columns of a table."""
-        return {"place": self.place, "mechanism": self.label, "weights": self.weights, "at": self.at}
+    run: Some[Path] | None
+    trust: Trust
+    n: Positive
+    steps: Some[Whole]
+    dtype: Literal["float32", "float64"]
+    kinds: Some[Literal["gaussian", "clustered"]]
+    counts: Some[Annotated[int, Range(2)]]
+    heads: Positive
+    head_dim: Positive
+    length: Positive
+    seed: Whole
+    threads: Threads | None
+    runs: Path
+    data: Root
 
 
 def random_tokens(options: InversesOptions) -> Iterator[InvertedLayer]:

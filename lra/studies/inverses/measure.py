@@ -1,6 +1,7 @@
 """Errors of iterative inverses over their steps and spectral norms, as tables with a row for each summary."""
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from functools import partial
 from statistics import median
 
@@ -9,7 +10,6 @@ import torch
 from torch import Tensor
 
 from ...ops.pinv import cubic, newton
-from .matrices import InvertedLayer
 
 Iteration = Callable[..., Tensor]
 SYMMETRIC: dict[str, Iteration] = {  # for the matrices of a Gaussian kernel
@@ -22,6 +22,36 @@ OTHER: dict[str, Iteration] = {  # Newton's iteration of SOFT begins with A itse
     "cubic, start by column sum": partial(cubic, init="per_matrix"),
     "cubic, start by two norms": SYMMETRIC["cubic, start by two norms"],
 }
+
+
+@dataclass(frozen=True, kw_only=True)
+class InvertedLayer:
+    """The matrices of one layer, or of one kind of random tokens.
+
+    Args:
+        place: the layer's path in the model, or the kind of tokens.
+        label: label of the mechanism.
+        weights: initial | best | last, or random.
+        at: step of the training, or m of random tokens.
+        symmetric: whether the matrices are those of a Gaussian kernel; else rows of a softmax or of Laplace weights.
+        steps: number of steps of the mechanism's own iteration, None if it has another inverse.
+        inner: matrices (m,m) before their inverse, one for each example and head.
+        norms: spectral norms by the name of what they are of, one for each example and head.
+    """
+
+    place: str
+    label: str
+    weights: str
+    at: int
+    symmetric: bool
+    steps: int | None
+    inner: list[Tensor]
+    norms: dict[str, list[float]]
+
+    @property
+    def about(self) -> dict[str, str | int]:
+        """The first columns of a table."""
+        return {"place": self.place, "mechanism": self.label, "weights": self.weights, "at": self.at}
 
 
 @torch.no_grad()

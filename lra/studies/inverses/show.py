@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 
 from ...report.palette import COLOURS, Palette
 from .. import figures
-from .matrices import InvertedLayer
+from .measure import InvertedLayer
 
 LINES = ("-", "--", ":", "-.")
 SIZE = {"width": 4.3, "height": 3.9, "sharey": True}  # of panels
