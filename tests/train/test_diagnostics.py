@@ -6,7 +6,7 @@ from dataclasses import asdict
 import pytest
 import torch
 import torch.nn.functional as F
-from support.training import result, seed_folder, smoke, train_config
+from support.training import assert_same_files, result, seed_folder, smoke, train_config
 
 from lra.model.classifier import Head
 from lra.runs import record
@@ -115,11 +115,7 @@ def test_diagnostics_change_nothing_of_a_run(data_root, tmp_path, monkeypatch):
         one, other = (seed_folder(tmp_path / name, seed=seed) for name in ("with", "without"))
         a, b = result(one), result(other)
         assert {key for key in a if a[key] != b[key]} == FIELDS and None not in (a[key] for key in FIELDS)
-        assert (one / "metrics.csv").read_bytes() == (other / "metrics.csv").read_bytes()
-        for name in ("last.ckpt", "best.ckpt"):
-            states = [torch.load(folder / name, weights_only=True) for folder in (one, other)]
-            one_state, other_state = (state.get("state_dict", state) for state in states)
-            assert all(torch.equal(one_state[key], other_state[key]) for key in one_state | other_state)
+        assert_same_files(one, other, ["metrics.csv"], ["last.ckpt", "best.ckpt"])
 
 
 def test_a_run_that_ends_after_its_last_evaluation_has_the_same_diagnostics(data_root, tmp_path, monkeypatch):
