@@ -291,5 +291,7 @@ def verify(folder: Path | str) -> None:
     """Compare the sha256 of every file; raise StoreError that names the first damaged one."""
     folder = Path(folder)
     with _meta(folder) as meta:
+        if not (folder / SUMS).is_file():
+            raise StoreError(f"{folder / SUMS} is not there or not a file")
         for name, entry in meta["files"].items():
             _check_sha(folder / name, entry)

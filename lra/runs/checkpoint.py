@@ -7,6 +7,7 @@ from typing import Any, BinaryIO
 import torch
 from torch import Tensor, nn
 
+from ..disk import atomic
 from ..disk.atomic import Unreadable, opened
 from .typed_json import FORM, verify
 
@@ -20,7 +21,15 @@ _PARTS = {
     "optimizer_states": list,
     "state_dict": dict,
 }
-_OURS = {"form": int, "fingerprint": str, "curve": list, "best_score": float, "best_step": int, "train_loss": float}
+_OURS = {
+    "form": int,
+    "fingerprint": str,
+    "curve": list,
+    "best_score": float,
+    "best_step": int,
+    "train_loss": float,
+    "digest": str,
+}
 AGAIN = "delete its folder to run that seed again"
 
 
@@ -75,13 +84,26 @@ def _has(held: Any, parts: dict[str, type]) -> bool:
 
 
 def _are_weights(held: Any) -> bool:
-    """Whether an object is a dict of tensors with values, by name."""
-    whole = lambda value: isinstance(value, Tensor) and value.device.type == "cpu" and value.layout is torch.strided
-    return isinstance(held, dict) and all(isinstance(name, str) and whole(value) for name, value in held.items())
+    """Whether an object is a dict of finite tensors by name. A run whose weights are not finite saves none."""
+    if not isinstance(held, dict) or not all(isinstance(name, str) for name in held):
+        return False
+    there = lambda value: isinstance(value, Tensor) and value.device.type == "cpu" and value.layout is torch.strided
+    return all(there(value) and bool(value.isfinite().all()) for value in held.values())
 
 
-def load_weights(model: nn.Module, path: Path) -> None:
-    """Load the weights of a best.ckpt into a model. Raises ValueError if they cannot be read or do not fit."""
+def load_weights(model: nn.Module, path: Path, digest: str | None = None) -> None:
+    """Load the weights of a best.ckpt into a model.
+
+    Args:
+        model: the model.
+        path: path of the file.
+        digest: sha256 that it must have, if one is given.
+
+    Raises:
+        ValueError: the weights cannot be read, are others or do not fit.
+    """
+    if digest and atomic.digest(path) != digest:
+        raise ValueError(f"{path} cannot be used (this training wrote another one); {AGAIN}")
     held = weights(path)
     try:
         model.load_state_dict(held)

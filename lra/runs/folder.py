@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import hashlib
 import io
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -161,25 +162,23 @@ class RunFolder:
         self.curve.append(row)
         atomic.write(self.path / evaluations.NAME, evaluations.text(self.curve))
 
-    @contextlib.contextmanager
-    def save_checkpoint(self, weights: Mapping[str, Tensor] | None) -> Iterator[Path]:
-        """Write ``best.ckpt``, then ``last.ckpt``.
+    def save_best(self, weights: Mapping[str, Tensor]) -> str:
+        """Write ``best.ckpt``, before the ``last.ckpt`` of the same step, and return its sha256.
 
         A kill between the two repeats the steps since the older last.ckpt and writes best.ckpt again.
 
         Args:
-            weights: weights with the best dev score so far; None if the last evaluation did not give them.
-
-        Yields:
-            A path for the state of the training, which becomes ``last.ckpt`` at the end of the block.
+            weights: weights with the best dev score so far.
         """
-        if weights is not None:
-            buffer = io.BytesIO()  # torch's own file raises no OSError on a full disk
-            torch.save(weights, buffer)
-            with atomic.replacing(self.path / BEST) as part:
-                part.write_bytes(buffer.getbuffer())
-        with atomic.replacing(self.path / LAST) as part:
-            yield part
+        buffer = io.BytesIO()  # torch's own file raises no OSError on a full disk
+        torch.save(weights, buffer)
+        with atomic.replacing(self.path / BEST) as part:
+            part.write_bytes(buffer.getbuffer())
+        return hashlib.sha256(buffer.getbuffer()).hexdigest()
+
+    def save_last(self) -> contextlib.AbstractContextManager[Path]:
+        """Yield a path for the state of the training, which becomes ``last.ckpt`` at the end of the block."""
+        return atomic.replacing(self.path / LAST)
 
     def finish(self, result: RunRecord) -> None:
         """Write ``record.json``."""

@@ -149,6 +149,7 @@ def load(path: Path, fingerprint: str | None = None) -> RunRecord:
     run_record = typed_json.parse(RunRecord, path, "a record of a run", f"delete it to {remedy}")
     if run_record.status == "done" and None in (run_record.val, run_record.test):
         raise ValueError(f"{path} is not a record of a run (done without a score); delete it to {remedy}")
+    typed_json.check_seed(path, run_record.seed)
     if fingerprint is not None and run_record.fingerprint != fingerprint:
         raise ValueError(
             f"{path} is the record of another run, seed {run_record.seed}; delete it to run that seed again"

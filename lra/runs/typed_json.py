@@ -64,6 +64,12 @@ def parse(kind: type[T], path: Path, name: str, remedy: str) -> T:
         raise ValueError(f"{path} is not {name} ({error}); {remedy}") from None
 
 
+def check_seed(path: Path, seed: int) -> None:
+    """Raise ValueError if a file that says which seed it is of lies in the folder of another seed."""
+    if (folder := path.absolute().parent.name).startswith("seed-") and folder != f"seed-{seed}":
+        raise ValueError(f"{path} is of seed {seed}; move it to its own folder, or delete it to make it again")
+
+
 def validated(kind: type[T], text: bytes) -> T:
     """Read a dataclass from JSON. Raises Unreadable, which names the first value without the type of its field."""
     try:
@@ -80,7 +86,7 @@ def verify(path: Path, copy: Path | None = None) -> None:
         Unreadable: the sum is another one, or the record cannot be read.
     """
     if (expected := listed(path)) and atomic.digest(copy or path) != expected:
-        raise Unreadable("its sha256 is not the one in the record beside it")
+        raise Unreadable("its sha256 is not the one in the record.json or pretrain.json beside it")
 
 
 def listed(path: Path) -> str | None:

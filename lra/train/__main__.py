@@ -141,7 +141,7 @@ def fit(plan: Plan, run: RunFolder, model: nn.Module | None = None) -> record.Ru
 
 def test(phase: Phase, module: LitClassifier, data: TaskData, run: RunFolder) -> float:
     """Score the weights of the best dev score on the test set."""
-    checkpoint.load_weights(module.model, run.weights)
+    checkpoint.load_weights(module.model, run.weights, phase.digest)
     phase.trainer.test(module, data, verbose=False)
     return module.score
 

@@ -40,6 +40,7 @@ class Phase:
         steps: number of steps that were made, or the first one whose loss was not finite.
         status: done | diverged.
         best_score, best_step: best evaluation on dev; None if the phase diverged.
+        digest: sha256 of its weights as this process, or the one before it, wrote them; None in other processes.
         train_loss: mean training loss since the evaluation before the last one; None if the phase diverged.
         step_ms: median time of a step.
         trainer: trainer of the phase; None if the phase did not begin.
@@ -49,6 +50,7 @@ class Phase:
     status: record.Status = "diverged"
     best_score: float | None = None
     best_step: int | None = None
+    digest: str | None = None
     train_loss: float | None = None
     step_ms: float | None = None
     trainer: L.Trainer | None = None
@@ -190,7 +192,7 @@ class Checkpoints(L.Callback):
 
     def __init__(self, run: RunFolder):
         self.run = run
-        self.best = {"best_score": None, "best_step": None, "train_loss": None}  # as in ``Phase``
+        self.best = dict.fromkeys(["best_score", "best_step", "digest", "train_loss"])  # as in ``Phase``
 
     def on_validation_end(self, trainer, module) -> None:
         score, loss = self.best["best_score"], module.mean_loss()
@@ -204,7 +206,9 @@ class Checkpoints(L.Callback):
         saving = contextlib.nullcontext(self.run.path / checkpoint.LAST)
         if trainer.is_global_zero:
             self.run.append_metrics({"step": trainer.global_step, **row})
-            saving = self.run.save_checkpoint(module.model.state_dict() if better else None)
+            if better:
+                self.best["digest"] = self.run.save_best(module.model.state_dict())
+            saving = self.run.save_last()
         with saving as path:  # every process takes part, the first one writes
             trainer.save_checkpoint(path)
         trainer.strategy.barrier()  # a signal that comes while the first one writes finds all at the same step

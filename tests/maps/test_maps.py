@@ -210,7 +210,9 @@ def test_damaged_folders_are_told(trained, monkeypatch, capfd):
     weights = trained / "best.ckpt"
     whole = weights.read_bytes()
     weights.write_bytes(whole[: len(whole) // 2])
-    assert "best.ckpt cannot be used (its sha256 is not the one in the record beside it)" in call()
+    assert (
+        "best.ckpt cannot be used (its sha256 is not the one in the record.json or pretrain.json beside it)" in call()
+    )
     unseal(trained / "record.json")
     assert "best.ckpt cannot be used (it is damaged or no checkpoint" in call()
     torch.save({"head": torch.zeros(1)}, weights)

@@ -163,7 +163,9 @@ def test_a_finished_run_has_the_sums_of_its_files(halves, tmp_path, name):
     read = readers.get(name, lambda home: checkpoint.read(home / name))
     read(home)
     flip(home / name)
-    with pytest.raises(ValueError, match=rf"{name} .* \(its sha256 is not the one in the record beside it"):
+    with pytest.raises(
+        ValueError, match=rf"{name} .* \(its sha256 is not the one in the record.json or pretrain.json beside it"
+    ):
         read(home)
 
 

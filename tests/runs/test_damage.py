@@ -24,7 +24,7 @@ SMOKE = ["task=listops", "budget=smoke", "attn=sdpa", "trainer.device=cpu"]
 RUN = "runs/paper-smoke/listops/sdpa/seed-0"
 MOVED = f"runs/transfer/{RUN.removeprefix('runs/').replace('sdpa', 'sdpa/mean')}"
 GRAFT = [f"run={RUN}", "attn=mean", "examples=4", "spectrum=0", "trainer.device=cpu"]
-MEASURED = {"step_ms", "peak_bytes", "git", "date", "command"}  # differ from run to run
+MEASURED = {"step_ms", "peak_bytes", "git", "date", "command", "sha256"}  # differ from run to run
 
 
 def middle(path):
@@ -75,13 +75,19 @@ COMMANDS = {
     "data": (train, [*SMOKE, "seeds=[9]", "optim.steps=4", "optim.eval_every=4"], "data/*", "**/seed-9/record.json"),
     "verify": (prepare, [*SMOKE[:2], "verify=true"], "data/*", ""),
 }
+UNKNOWABLE = {("bench", "missing"), ("tables", "missing")}  # nothing else says that the file was there
 QUICK = {("again", "a pipe"), ("verify", "a flipped bit"), ("transfer again", "half of it"), ("tables", "not a number")}
 
 
 def results(pattern):
     """Read the files of a pattern below the working directory, without the numbers that differ from run to run."""
     found = {path: path.read_bytes() for path in sorted(Path().glob(pattern)) if path.is_file()} if pattern else {}
-    plain = lambda text: {key: value for key, value in json.loads(text).items() if key not in MEASURED}
+
+    def plain(text):
+        tree = {key: value for key, value in json.loads(text).items() if key not in MEASURED}
+        tree.get("files", {}).pop("last.ckpt", None)  # Lightning counts batches from the start of a process
+        return tree
+
     return {path: plain(data) if path.suffix == ".json" else data for path, data in found.items()}
 
 
@@ -118,7 +124,7 @@ def whole(tmp_path_factory):
         pytest.param(name, damage, marks=[] if (name, damage) in QUICK else pytest.mark.slow)
         for name, (_, _, place, _) in COMMANDS.items()
         for damage in DAMAGE
-        if damage != "of another seed" or "seed-0" in place
+        if (damage != "of another seed" or "seed-0" in place) and (name, damage) not in UNKNOWABLE
     ],
 )
 def test_damage_changes_no_result_without_a_word(name, damage, whole, tmp_path, monkeypatch, capfd):

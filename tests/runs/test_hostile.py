@@ -223,7 +223,10 @@ def test_a_pretraining_is_taken_from_regular_files_that_are_whole(told, tmp_path
     assert pretrain.before(made, mine, choices).status == "done" and evaluations.read(mine)
     assert all((mine / name).read_bytes() == content for name, content in whole.items())
     (mine / "metrics.csv").write_text("step,train_loss,val\n1,0.5,4.0\n")
-    with pytest.raises(ValueError, match=r"metrics.csv is not .* \(its sha256 is not the one in the record beside it"):
+    with pytest.raises(
+        ValueError,
+        match=r"metrics.csv is not .* \(its sha256 is not the one in the record.json or pretrain.json beside it",
+    ):
         evaluations.read(mine)
 
 

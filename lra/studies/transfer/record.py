@@ -78,6 +78,7 @@ def load(path: Path, fingerprint: str | None = None) -> TransferRecord:
     transfer = typed_json.parse(TransferRecord, path, "a record of a transfer", "delete it to make it again")
     if not transfer.layers:
         raise ValueError(f"{path} is not a record of a transfer (values are missing); delete it to make it again")
+    typed_json.check_seed(path, transfer.seed)
     if fingerprint is not None and transfer.fingerprint != fingerprint:
         raise ValueError(f"{path} is the record of another transfer; delete it to make it again")
     return transfer
