@@ -61,7 +61,7 @@ def weights(path: Path) -> dict[str, Tensor]:
     """Read the weights of a best.ckpt. Raises ValueError if it holds anything else."""
     held = read(path)
     if not _are_weights(held):
-        raise ValueError(f"{path} does not hold weights by their names; {AGAIN}")
+        raise ValueError(f"{path} does not hold finite weights by their names; {AGAIN}")
     return held
 
 

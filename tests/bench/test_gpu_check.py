@@ -36,7 +36,8 @@ def test_tests_a_benchmark_and_a_training_to_the_packed_end(data_root, tmp_path,
         "def test_one(record_property):\n    record_property('measured', 'err 1e-3')\ndef test_other(): assert 0\n"
     )
     report = f"--junitxml={home / 'parts' / gpu_check.REPORT}"
-    tests = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", report, str(tmp_path / "test_two.py")]
+    tests = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--rootdir={tmp_path}", report]
+    tests.append(str(tmp_path / "test_two.py"))
     copy = ["cp", "-r", *map(str, made.iterdir()), str(home.parent)]
     path = check(
         20, home, CheckPart("tests", tests, 0.4), CheckPart("figure4", copy, 0.4), CheckPart("trainings", copy, 1)

@@ -238,7 +238,7 @@ WRONG = {
     "task=listops attn=cur_abs +attn.cuont=3": "attn.cuont: no such key; attn has",
     "task=listops attn=[cur_abs,sdpa]": "attn takes one name, not a list; for several runs: -m attn=cur_abs,sdpa",
     "task=listops attn=cur_abs,sdpa": "attn=cur_abs,sdpa: several values need -m",
-    "task=listops attn=cur_abs budget=huge": "budget must be one of paper, quick, smoke, not 'huge'",
+    "task=listops attn=cur_abs budget=huge": "budget must be one of paper, quick, quickstart, smoke, not 'huge'",
     "task=listops attn=cur_abs attn.count=0": "attn.count must be from 1 to",
     "task=listops attn=cur_abs attn.count=4096": "attn.count must be from 1 to",
     "task=listops attn=cur_abs model.heads=3": "model.heads must divide model.dim 64, not 3",

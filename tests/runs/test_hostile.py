@@ -133,6 +133,7 @@ HELD = {
     "meta tensors": {name: value.to("meta") for name, value in WEIGHTS.items()},
     "sparse tensors": {name: value.to_sparse() for name, value in WEIGHTS.items()},
     "numbers": dict.fromkeys(WEIGHTS, 1.0),
+    "a value that is not finite": WEIGHTS | {"bias": torch.full((1,), float("nan"))},
     "a list": list(WEIGHTS),
 }
 
@@ -142,12 +143,15 @@ def test_a_checkpoint_holds_weights_by_name(held, tmp_path):
     model = torch.nn.Linear(1, 1)
     torch.save(HELD[held], tmp_path / "best.ckpt")
     ours = {"form": 2, "fingerprint": "f", "curve": [{}], "best_score": 1.0, "best_step": 1, "train_loss": 1.0}
+    ours |= {"digest": "d"}
     parts = {"callbacks": {"Checkpoints": ours}, "global_step": 1, "loops": {}}
     parts |= {"lr_schedulers": [], "optimizer_states": []}
     torch.save(parts | {"state_dict": WEIGHTS}, tmp_path / "last.ckpt")
     assert checkpoint.state(tmp_path / "last.ckpt")["global_step"] == 1
     for load in (checkpoint.weights, lambda path: checkpoint.load_weights(model, path)):
-        with pytest.raises(ValueError, match=r"best.ckpt does not hold weights by their names; delete its folder"):
+        with pytest.raises(
+            ValueError, match=r"best.ckpt does not hold finite weights by their names; delete its folder"
+        ):
             load(tmp_path / "best.ckpt")
     torch.save(parts | {"state_dict": HELD[held]}, tmp_path / "last.ckpt")
     with pytest.raises(ValueError, match=r"last.ckpt is not the state of a run"):
