@@ -4,6 +4,7 @@ import multiprocessing
 import os
 import pty
 import re
+import select
 import signal
 import subprocess
 import sys
@@ -28,7 +29,14 @@ def terminal(monkeypatch):
 
         def begin():  # pytest sets its own stderr after the fixtures
             monkeypatch.setattr(sys, "stderr", stream)
-            return lambda: os.read(ours, 2**16)
+            return whole
+
+        def whole():
+            """All that was written; a terminal hands it over in parts."""
+            read = b""
+            while select.select([ours], [], [], 0.5)[0]:
+                read += os.read(ours, 2**16)
+            return read
 
         yield begin
     os.close(ours)
