@@ -1,6 +1,9 @@
-"""Settings made before torch is imported, waiting threads and Ctrl-C, and the files of an installation."""
+"""Settings made before torch is imported, waiting threads and Ctrl-C, the files of an installation and its extras."""
 
+import importlib
 import os
+import re
+import runpy
 import signal
 import subprocess
 import sys
@@ -38,6 +41,23 @@ def test_an_extra_is_installed_from_the_checkout_or_by_the_name_of_the_package(t
     assert console.pip_install("slurm") == "pip install '.[slurm]'"
     monkeypatch.setattr(console, "__file__", str(tmp_path / "site-packages" / "lra" / "console.py"))
     assert console.pip_install("slurm") == "pip install 'lra-suite[slurm]'"
+
+
+@pytest.mark.parametrize(
+    "module", ["studies.pretrained.__main__", "studies.pretrained.dinov2_onnx", "integrations.huggingface"]
+)
+def test_a_missing_package_is_one_line_that_names_the_extra(module, monkeypatch):
+    for name in [name for name in sys.modules if name.startswith(("lra.integrations.", "lra.studies.pretrained."))]:
+        monkeypatch.delitem(sys.modules, name)
+    for package in ("transformers", "onnx"):
+        monkeypatch.setitem(sys.modules, package, None)
+    package, extra = ("onnx", "onnx") if module.endswith("dinov2_onnx") else ("transformers", "hf")
+    line = re.escape(f"{package} is not installed, or too old: pip install '.[{extra}]'")
+    if module.startswith("studies"):
+        with pytest.raises(SystemExit, match=f"^lra: {line}$"):
+            runpy.run_module(f"lra.{module}", run_name="__main__")
+    with pytest.raises(ImportError, match=f"^{line}$"):
+        importlib.import_module(f"lra.{module}")
 
 
 def test_the_openmp_runtime_hears_of_it():

@@ -1,5 +1,7 @@
-"""What a run takes from its machine: threads, and products of 16-bit numbers."""
+"""What a run takes from its machine: threads, products of 16-bit numbers, and memory, which it gives back."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -8,6 +10,31 @@ from conftest import config
 
 from lra.train import machine
 from lra.train.__main__ import train
+
+# Small blocks that stay, between large ones that go, fragment a heap. Printed: MB before and after each trimming.
+PROGRAM = """
+import random
+import torch
+from lra.train import heap
+heap.keep_pages()
+heap.GROWTH = 1
+trim, kept = heap.Trim(), []
+def fragment():
+    for step in range(24):
+        kept.append([(torch.empty(random.randrange(2**16, 2**20)), torch.ones(64))[1] for _ in range(20)])
+        parts = [torch.ones(random.randrange(2**16, 2**20)) for _ in range(20)]
+        del parts
+    return heap.resident() >> 20
+def step(phase):
+    getattr(trim, f"on_{phase}_batch_end")(None, None, None, None, 0)
+    return heap.resident() >> 20
+random.seed(0)
+print(fragment(), trim.on_validation_end(None, None) or heap.resident() >> 20)
+for phase in ("train", "validation", "test"):
+    step(phase)
+    print(fragment(), step(phase))
+    assert trim.needed is None
+"""
 
 
 def test_a_run_without_a_number_of_threads_has_that_of_the_process(monkeypatch):
@@ -19,6 +46,7 @@ def test_a_run_without_a_number_of_threads_has_that_of_the_process(monkeypatch):
     assert told == [before + 2, before]
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc is Linux's")
 def test_this_processor_says_whether_it_multiplies_16_bit_numbers():
     flags = Path("/proc/cpuinfo").read_text()
     assert machine.multiplies_bf16() == ("amx_tile" in flags or "avx512_bf16" in flags)
@@ -31,3 +59,10 @@ def test_bf16_is_used_and_recorded_and_its_slowness_is_said(monkeypatch, tmp_pat
     assert capfd.readouterr().err.count("no products of 16-bit numbers; trainer.precision=fp32 is faster") == said
     (path,) = tmp_path.rglob("config.yaml")
     assert "trainer.precision: bf16\n" in path.read_text()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="mallopt and malloc_trim are glibc's")
+def test_free_pages_are_given_back_after_an_evaluation_and_when_memory_has_grown():
+    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True)
+    for before, after in (map(int, line.split()) for line in done.stdout.splitlines()):
+        assert after < before - 10, done.stdout

@@ -22,9 +22,12 @@ from support.training import (
     wait,
 )
 
+from lra.config.compose import compose
+from lra.config.experiment import Experiment
 from lra.disk.lock import hold
 from lra.runs import record
 from lra.train.lit import LitClassifier
+from lra.train.plan import check_data
 from lra.train.trainer import Stopwatch
 
 
@@ -215,3 +218,21 @@ def test_config_file_holds_every_choice_and_no_path(data_root, tmp_path):
     saved = OmegaConf.load(seed_folder(tmp_path) / "config.yaml")
     assert saved["attn.score"] == "random" and saved["optim.steps"] == 6 and saved["provenance.name"] == "listops"
     assert str(tmp_path) not in (seed_folder(tmp_path) / "config.yaml").read_text()
+
+
+@pytest.mark.parametrize(
+    ("label", "message"),
+    [
+        (-100, "labels must be 0 or more, not -100, the least of train"),  # the cross entropy would ignore it
+        (-1, "labels must be 0 or more, not -1, the least of train"),
+        (8, "task.outputs must be above the largest label of train, 8"),
+    ],
+)
+def test_a_label_that_is_no_class_is_refused(label, message):
+    config = compose(Experiment, ["task=recall", "attn=mean", "budget=smoke"])
+    data = config.task_data()
+    data.setup()
+    check_data(config, data)
+    data.splits["train"].labels[3] = label
+    with pytest.raises(ValueError, match=message):
+        check_data(config, data)
