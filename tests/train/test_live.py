@@ -1,4 +1,4 @@
-"""What a run says while it goes on: a live line in a terminal, plain lines elsewhere, and its end."""
+"""The messages of a run: a live line in a terminal, plain lines elsewhere, and its last line."""
 
 import multiprocessing
 import os

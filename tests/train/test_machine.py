@@ -1,4 +1,4 @@
-"""What a run takes from its machine: threads, products of 16-bit numbers, and memory, which it gives back."""
+"""Threads, products of 16-bit numbers and memory: the resources that a run takes from its machine, or gives back."""
 
 import subprocess
 import sys
