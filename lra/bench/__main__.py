@@ -9,6 +9,7 @@ from ..config.entry import main
 from ..report import bench_tables
 from ..report.table import show, stdout
 from ..runs import bench_record, record
+from ..train import machine
 from . import contestants, profile, run
 from .options import BenchOptions
 
@@ -25,7 +26,7 @@ def bench(options: BenchOptions) -> None:
     Raises:
         ValueError: a name is unknown, a number out of range, or the record cannot be written.
     """
-    device = choose(options.device)
+    device = machine.chosen(options.device)
     if options.threads:
         torch.set_num_threads(options.threads)
     profiled = options.what == "profile"
@@ -37,15 +38,15 @@ def bench(options: BenchOptions) -> None:
             stdout().print(profile.table(options, name, device))
         return
     began = time.monotonic()
-    machine = bench_record.machine(device, speed := run.rates(device, list(options.dtype)))
+    on = bench_record.machine(device, speed := run.rates(device, list(options.dtype)))
     choices = {k: v for k, v in options.plain().items() if k not in INDIFFERENT}
     for rows in run.run(options, device, speed):  # saved after each shape, so that an interrupt loses one shape
         measured = bench_record.BenchRecord(
             name=options.name,
-            fingerprint=bench_record.fingerprint(choices, machine),
+            fingerprint=bench_record.fingerprint(choices, on),
             git=record.git_commit(),
             choices=choices,
-            machine=machine,
+            machine=on,
             seconds=round(time.monotonic() - began, 1),
             rows=rows,
         )
@@ -55,13 +56,6 @@ def bench(options: BenchOptions) -> None:
             raise ValueError(f"cannot write to {options.runs}: {error.strerror}; choose a folder with runs=") from None
     show(bench_tables.tables([measured]), bench_tables.LEGEND)
     print(f"written to {path}")
-
-
-def choose(wanted: str) -> str:
-    """Return cpu or cuda; raise ValueError for a device that this machine does not have."""
-    if wanted == "cuda" and not torch.cuda.is_available():
-        raise ValueError("device=cuda, but torch sees no GPU; use device=cpu")
-    return wanted if wanted != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
 
 
 if __name__ == "__main__":

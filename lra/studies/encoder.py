@@ -1,4 +1,4 @@
-"""A pretrained encoder of transformers as a function from contents of files to embeddings of length 1."""
+"""A pretrained encoder of transformers: embeddings of length 1 of contents of files, and what its attention gets."""
 
 import copy
 import io
@@ -12,13 +12,14 @@ import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor, nn
 
-from ..bench.__main__ import choose
 from ..integrations import needs
-from ..integrations.huggingface import register
+from ..integrations.huggingface import padding, register
+from ..train import machine
 
 with needs("hf", __name__):
-    from transformers import AutoModel, AutoTokenizer
+    from transformers import AttentionInterface, AttentionMaskInterface, AutoModel, AutoTokenizer
 
+RECORDING = "lra_recording"  # name of the attention of ``qkv``
 # Of ImageNet's colours, with which most models like ViT are trained.
 MEAN, DEVIATION = torch.tensor([0.485, 0.456, 0.406]), torch.tensor([0.229, 0.224, 0.225])
 
@@ -72,6 +73,36 @@ class Encoder:
         model.config.cur = options
         return Encoder(model, self.tokenizer, self.pool, self.length, self.size, self.device)
 
+    @torch.no_grad()
+    def qkv(self, content: bytes) -> list[tuple[Tensor, Tensor, Tensor]]:
+        """Record q, k and v (1,H,L,D) of every layer for one example, scaled so that scores are q kᵀ / √D.
+
+        Raises:
+            ValueError: the scores of a layer are not q kᵀ, or it has another number of keys than of queries.
+        """
+        recorded = []
+
+        def attend(module, query, key, value, attention_mask, scaling=None, **others):
+            kind = type(module).__name__
+            if attention_mask is not None or query.shape != key.shape or others.get("position_bias") is not None:
+                raise ValueError(
+                    f"{kind} has a mask, position bias or other keys than queries, which is not softmax(q kᵀ)"
+                )
+            if scaling is not None:
+                query = query * (scaling * query.shape[-1] ** 0.5)
+            recorded.append((query.cpu(), key.cpu(), value.cpu()))
+            return F.scaled_dot_product_attention(query, key, value).transpose(1, 2).contiguous(), None
+
+        before = self.model.config._attn_implementation
+        AttentionInterface.register(RECORDING, attend)
+        AttentionMaskInterface.register(RECORDING, padding)
+        self.model.set_attn_implementation(RECORDING)
+        try:
+            self([content])
+        finally:
+            self.model.set_attn_implementation(before)
+        return recorded
+
     def _picture(self, content: bytes) -> Tensor:
         """Decode and normalise an image: (3, size, size)."""
         image = Image.open(io.BytesIO(content)).convert("RGB").resize((self.size, self.size), Image.Resampling.BICUBIC)
@@ -91,7 +122,7 @@ def load(path: Path, *, pool: str, length: int, size: int, device: str) -> Encod
     Raises:
         ValueError: the model or the device is not available.
     """
-    device = choose(device)
+    device = machine.chosen(device)
     try:
         model = AutoModel.from_pretrained(str(path), attn_implementation="sdpa")
         text = model.main_input_name == "input_ids"

@@ -16,13 +16,25 @@ THREADS = torch.get_num_threads()  # of this process before any run
 
 def device(experiment: Experiment) -> str:
     """cpu or cuda. Raises ValueError for a device or precision that this machine does not have."""
-    wanted = experiment.trainer.device
-    if wanted == "cuda" and not torch.cuda.is_available():
-        raise ValueError("trainer.device=cuda, but torch sees no GPU; use trainer.device=cpu")
-    found = wanted if wanted != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
+    found = chosen(experiment.trainer.device, "trainer.device")
     if found == "cpu" and experiment.trainer.precision == "fp16":
         raise ValueError("trainer.precision=fp16 needs a GPU; on a CPU use fp32 or bf16")
     return found
+
+
+def chosen(wanted: str, option: str = "device") -> str:
+    """Return cpu or cuda.
+
+    Args:
+        wanted: ``auto``, ``cpu`` or ``cuda``.
+        option: name of the option, for the message.
+
+    Raises:
+        ValueError: this machine has no GPU.
+    """
+    if wanted == "cuda" and not torch.cuda.is_available():
+        raise ValueError(f"{option}=cuda, but torch sees no GPU; use {option}=cpu")
+    return wanted if wanted != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def check_memory(params: int) -> None:

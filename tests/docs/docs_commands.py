@@ -43,7 +43,6 @@ from lra.config.compose import compose, escape
 from lra.config.errors import explain, refusal
 from lra.config.experiment import Experiment
 from lra.config.options import Options
-from lra.studies.dropin.__main__ import DropinOptions, named
 from lra.studies.lengths.__main__ import LengthsOptions, grid
 from lra.sweep.board import Board
 from lra.sweep.options import SweepOptions
@@ -163,8 +162,6 @@ def meant(options: Options) -> None:
             pairs = zip(cycle(names), cycle(asked.tasks), range(max(len(names), len(asked.tasks))), strict=False)
             for name, task, _ in pairs:
                 contestants.experiment(name, [f"task={task}", f"budget={asked.budget}", *asked.overrides])
-        case DropinOptions():
-            named(options)
         case LengthsOptions():
             meant(grid(options))
         case SweepOptions(sweep=sweep) if sweep.search:

@@ -31,12 +31,9 @@ def test_product_and_gradient_are_those_of_dense_matrices(n, init):
     torch.testing.assert_close(chord.product(w.detach()), expected.detach(), rtol=1e-12, atol=1e-14)
     loss = (x - expected).square().sum() / 2
     loss.backward()
-    found, gradient = chord.loss_and_gradient(w.detach(), x)
-    torch.testing.assert_close(found, loss.detach(), rtol=1e-12, atol=0)
-    torch.testing.assert_close(gradient, w.grad, rtol=1e-10, atol=1e-12)
-    batch = chord.loss_and_gradient(torch.stack([w.detach(), 2 * w.detach()]), torch.stack([x, x]))
-    torch.testing.assert_close(batch[1][0], gradient, rtol=1e-12, atol=1e-14)
-    assert batch[0].shape == (2,)
+    found, gradient = chord.loss_and_gradient(w.detach().numpy(), x.numpy())
+    assert found == pytest.approx(loss.item(), rel=1e-12)
+    np.testing.assert_allclose(gradient, w.grad, rtol=1e-10, atol=1e-12)
 
 
 @pytest.mark.parametrize("n", [5, 16, 63, 64, 65, 130])
@@ -44,11 +41,11 @@ def test_compiled_loops_are_the_same_function(n):
     """Also where the last strip of columns is narrower than the others; errors of both grow with the terms added."""
     w = chord.start(n, seed=n) + 0.1 * torch.randn(1, n, 1, dtype=torch.float64, generator=torch.manual_seed(n))
     x = torch.randn(n, n, dtype=torch.float64)
-    expected, gradient = chord.loss_and_gradient(w, x)
+    expected, gradient = chord.loss_and_gradient(w.numpy(), x.numpy())
     loss, found = compiled.loss_and_gradient(w.numpy(), x.numpy(), np.array(chord.offsets(n)))
     eps = np.finfo(np.float64).eps
-    assert loss == pytest.approx(expected.item(), rel=n * n * eps)
-    np.testing.assert_allclose(found, gradient, rtol=0, atol=n * eps * gradient.abs().max().item())
+    assert loss == pytest.approx(expected, rel=n * n * eps)
+    np.testing.assert_allclose(found, gradient, rtol=0, atol=n * eps * np.abs(gradient).max())
     one, two = (chord.fit(x.numpy(), iterations=3, impl=impl)[0] for impl in ("compiled", "torch"))
     np.testing.assert_allclose(one, two, rtol=1e-9, atol=1e-9)
 
@@ -94,7 +91,7 @@ def test_the_command(tmp_path, monkeypatch, capfd):
     again = run("kinds=[network]", "iterations=3")
     assert again.err == "" and (home / "factorise.md").read_text() == table
     for words, message in (
-        (["kinds=[photo]"], "kinds: photo is not one of all, image, gradient"),
+        (["kinds=[photo]"], "kinds must be one of all, image, gradient"),
         (["iterations=0"], "iterations must be a whole number"),
         (["kinds=[network]", "init=zero"], "init must be one of code, paper"),
     ):

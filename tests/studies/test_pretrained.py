@@ -3,6 +3,7 @@
 import io
 import json
 import tarfile
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,7 +14,6 @@ from support.commands import run as entry
 pytestmark = pytest.mark.peers
 transformers = pytest.importorskip("transformers", "5.0", reason="transformers 5 is not installed: make test-peers")
 from lra.studies.dropin.__main__ import dropin  # noqa: E402
-from lra.studies.dropin.capture import captured  # noqa: E402
 from lra.studies.encoder import load  # noqa: E402
 from lra.studies.examples import labelled  # noqa: E402
 from lra.studies.pretrained import __main__  # noqa: E402 behind the skip
@@ -91,7 +91,7 @@ def test_command_before_and_after_distillation(command, tmp_path):
     words = ["length=40", "selections=[step,plus]", "counts=[3,40]", "steps=30", "lr=1e-3"]
     stop, said = command(*words, f"out={tmp_path / 'results.json'}")
     assert stop is None, said
-    results = [__main__.EncoderResult(**row) for row in json.loads((tmp_path / "results.json").read_text())]
+    results = [SimpleNamespace(**row) for row in json.loads((tmp_path / "results.json").read_text())]
     named = [(r.attention, r.count, r.tuned) for r in results]
     words = [(word, count, tuned) for word in ("step", "plus") for count in (3, 40) for tuned in (0, 30)]
     assert named == [("exact", None, 0), *words]
@@ -105,7 +105,7 @@ def test_command_before_and_after_distillation(command, tmp_path):
 def test_captured_queries_and_keys_give_the_model_s_attention(bert, reviews):
     encoder = load(bert, pool="mean", length=9, size=0, device="cpu")
     (text, *_), _ = labelled(reviews, "test", 2, 0)
-    layers = captured(encoder, text)
+    layers = encoder.qkv(text)
     words = encoder.tokenizer(text.decode(), truncation=True, max_length=9, return_tensors="pt")
     encoder.model.set_attn_implementation("eager")
     seen = encoder.model(**words, output_attentions=True).attentions
@@ -128,7 +128,7 @@ def test_candidates_on_a_pretrained_encoder(bert, reviews, tmp_path, monkeypatch
 
 
 WRONG = {
-    "selections=[best]": "selections must be of sum, abs, embed, step, random, farthest, plus, not best",
+    "selections=[best]": "selections must be one of sum, abs, embed, step, random, farthest, plus, or a list of such",
     "out=cur.png": "out=cur.png is the path of the figure; name a .json file",
     "model=/nowhere": "model=/nowhere cannot be loaded",
     "pool=max": "pool must be one of mean, cls, not 'max'",

@@ -31,36 +31,37 @@ def dropin(options: DropinOptions) -> None:
     Raises:
         ValueError: a candidate, a run or a file does not exist, or a number is out of range.
     """
-    names = named(options)
+    chosen = CANDIDATES if "all" in options.candidates else options.candidates
+    names = list(dict.fromkeys([BASE, *chosen]))
     torch.set_num_threads(options.threads)
     home = options.runs / "dropin"
     for source in list(sources(options)):  # all are loaded before the first is measured
         shortest = min(layer[0].shape[2] for example in source.examples for layer in example)
         if shortest < max(options.counts):
             raise ValueError(f"counts: {max(options.counts)} is more than the {shortest} tokens of {source.name}")
-        typed_json.save(merged(errors(source, names, options), home), home / source.name / FILE)
+        save(errors(source, names, options), home / source.name / FILE)
         log(f"{source.name}: {len(names)} candidates, n = {options.n}")
     if options.cost:
-        measured, old = cost(names, options), saved_cost(home)
-        if old and old.about == measured.about:
-            measured.values = old.values | measured.values
-        typed_json.save(measured, home / COST)
+        save(cost(names, options), home / COST)
     loaded, damaged = typed_json.scan(home, FILE, load_errors)
     for line in damaged:
         log(f"skipped: {line}")
     about = {name: candidate.about for name, candidate in CANDIDATES.items()}
-    made = table(list(loaded.values()), saved_cost(home), about)
+    prices = typed_json.parse(Cost, home / COST, *KIND) if (home / COST).exists() else None
+    made = table(list(loaded.values()), prices, about)
     atomic.write(home / "dropin.md", made.section(1) + "\n")
     show([replace(made, cells=made.cells.drop(columns="what"))], "")
     print(f"written to {home}/dropin.md")
 
 
-def named(options: DropinOptions) -> list[str]:
-    """List the names of the candidates, BASE first. Raises ValueError for an unknown name."""
-    names = list(CANDIDATES) if options.candidates == ["all"] else options.candidates
-    if unknown := [name for name in names if name not in CANDIDATES]:
-        raise ValueError(f"candidates: {', '.join(unknown)} is not one of all, {', '.join(CANDIDATES)}")
-    return [BASE, *(name for name in names if name != BASE)]
+def save(new: Errors | Cost, path: Path) -> None:
+    """Write results, with the candidates and counts that an earlier file of the same examples or sizes has besides."""
+    if path.exists():
+        old = typed_json.parse(type(new), path, *KIND)
+        if old.subject == new.subject:
+            for name, values in old.values.items():
+                new.values[name] = values | new.values.get(name, {})
+    typed_json.save(new, path)
 
 
 @torch.no_grad()
@@ -94,22 +95,6 @@ def distance(function: Function, layer: tuple, out: torch.Tensor, count: int) ->
         count: rows and columns kept.
     """
     return ((function(*layer, count) - out).norm() / out.norm()).item()
-
-
-def merged(new: Errors, home: Path) -> Errors:
-    """Add the candidates and counts that were measured on the same examples before."""
-    path = home / new.source / FILE
-    if path.exists():
-        old = load_errors(path)
-        if (old.about, old.n, old.seed) == (new.about, new.n, new.seed):
-            for name, values in old.values.items():
-                new.values[name] = values | new.values.get(name, {})
-    return new
-
-
-def saved_cost(home: Path) -> Cost | None:
-    """Read earlier results of ``cost``, if there are any."""
-    return typed_json.parse(Cost, home / COST, *KIND) if (home / COST).exists() else None
 
 
 @torch.no_grad()

@@ -19,12 +19,13 @@ from ...runs.folder import RunFolder
 from ...runs.open import finished
 from ..examples import labelled
 from ..qkv import Layer, QKVSource, calls, generated, mechanisms
+from .candidates import CANDIDATES
 
 
 class DropinOptions(Options):
     conf: ClassVar[str] = "dropin"
 
-    candidates: Some[str]
+    candidates: Some[Literal["all", *CANDIDATES]]
     counts: Some[Annotated[int, Range(2)]]
     n: Annotated[int, Range(2)]
     seed: Whole
@@ -99,7 +100,6 @@ def pretrained(options: DropinOptions) -> QKVSource:
     """
     try:
         from ..encoder import load
-        from .capture import captured
     except ImportError as error:
         raise ValueError(f"model={options.model}: {error}") from None
 
@@ -107,7 +107,7 @@ def pretrained(options: DropinOptions) -> QKVSource:
     contents, _ = labelled(options.examples, "test", options.drawn, options.seed)
     layers, recorded = [], []
     for index in np.random.default_rng(options.seed).permutation(len(contents)):  # examples are sorted by class
-        layers = captured(encoder, contents[index])
+        layers = encoder.qkv(contents[index])
         if encoder.tokenizer is None or layers[0][0].shape[2] == options.length:
             recorded.append(layers)
         if len(recorded) == options.n:

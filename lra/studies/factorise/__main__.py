@@ -24,16 +24,12 @@ FIT = ("iterations", "init", "seed", "impl")  # arguments of chord.fit
 class FactoriseOptions(Options):
     conf: ClassVar[str] = "factorise"
 
-    kinds: Some[str]
+    kinds: Some[Literal["all", *KINDS]]
     iterations: Positive
     init: Literal["code", "paper"]
     seed: Whole
     impl: Literal["compiled", "torch"]
     runs: Path
-
-    def check(self) -> None:
-        if unknown := [kind for kind in self.kinds if kind not in ("all", *KINDS)]:
-            raise ValueError(f"kinds: {', '.join(unknown)} is not one of all, {', '.join(KINDS)}")
 
 
 @main(FactoriseOptions)

@@ -4,7 +4,7 @@ Khalitov et al., Neural Networks 2022, section 5.1: the numbers are free paramet
 is a bound for any network that computes them. Every factor has the K = 1 + floor(log2 n) entries i, i + 1, i + 2,
 i + 4, ... (mod n) of row i; M = ceil(log2 n).
 
-Shapes: ... batch, n rows, M factors, K links; numbers are float64.
+Shapes: n rows, M factors, K links; numbers are float64.
 """
 
 import math
@@ -45,45 +45,21 @@ def start(n: int, *, seed: int, init: str = "code") -> Tensor:
     return torch.from_numpy(1 / K + 0.01 * np.take_along_axis(noise, columns[None], -1))
 
 
-def apply(w: Tensor, s: Tensor) -> Tensor:
-    """Multiply one factor by a matrix: sum_k w[i,k] s[i + offset_k], w (...,n,K), s (...,n,c) -> (...,n,c)."""
-    n = s.shape[-2]
-    around = torch.cat([s, s], -2)  # offsets are below n, so that indices need no modulus
-    out = w[..., :1] * s
-    for k, o in enumerate(offsets(n)[1:], start=1):
-        out.addcmul_(w[..., k, None], around[..., o : o + n, :])
-    return out
-
-
 def product(w: Tensor) -> Tensor:
-    """The product W_1 ... W_M, (...,M,n,K) -> (...,n,n)."""
-    n = w.shape[-2]
-    out = torch.eye(n, dtype=w.dtype, device=w.device).expand(*w.shape[:-3], n, n)
-    for m in reversed(range(w.shape[-3])):
-        out = apply(w[..., m, :, :], out)
+    """Multiply the factors: W_1 ... W_M, (M,n,K) -> (n,n). Row i of W s is sum_k w[i,k] s[i + offset_k]."""
+    n = w.shape[1]
+    out = torch.eye(n, dtype=w.dtype)
+    for factor in w.flip(0):
+        out = sum(factor[:, k, None] * out.roll(-o, 0) for k, o in enumerate(offsets(n)))
     return out
 
 
-def loss_and_gradient(w: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
-    """Compute |x - W_1 ... W_M|² / 2 of each matrix and its gradient, w (...,M,n,K), x (...,n,n) -> (...), (...,M,n,K).
-
-    With L and R the products left and right of W_m, its gradient is Lᵀ (W_1 ... W_M - x) Rᵀ at its own entries. Lᵀ is
-    updated from factor to factor, and all R are stored.
-    """
-    n, M = w.shape[-2], w.shape[-3]
-    right = [torch.eye(n, dtype=w.dtype, device=w.device).expand(*w.shape[:-3], n, n)]
-    for m in reversed(range(M)):
-        right.append(apply(w[..., m, :, :], right[-1]))
-    left = right.pop() - x  # Lᵀ (W_1 ... W_M - x), L = 1
-    loss, gradient = left.square().sum((-2, -1)) / 2, torch.empty_like(w)
-    for m in range(M):
-        r = right.pop()
-        around, back = torch.cat([r, r], -2), torch.zeros(*left.shape[:-2], 2 * n, n, dtype=w.dtype, device=w.device)
-        for k, o in enumerate(offsets(n)):
-            gradient[..., m, :, k] = (left * around[..., o : o + n, :]).sum(-1)
-            back[..., o : o + n, :].addcmul_(w[..., m, :, k, None], left)
-        left = back[..., :n, :] + back[..., n:, :]
-    return loss, gradient
+def loss_and_gradient(w: np.ndarray, x: np.ndarray) -> tuple[float, np.ndarray]:
+    """Compute |x - W_1 ... W_M|² / 2 and its gradient by torch, w (M,n,K), x (n,n) -> number, (M,n,K)."""
+    parameters = torch.from_numpy(w).requires_grad_()
+    loss = (torch.from_numpy(x) - product(parameters)).square().sum() / 2
+    loss.backward()
+    return loss.item(), parameters.grad.numpy()
 
 
 def fit(
@@ -104,20 +80,18 @@ def fit(
         The factors (M,n,K), |x - W_1 ... W_M| after each iteration, and SciPy's reason for stopping.
     """
     target = np.ascontiguousarray(x, np.float64)
-    first, links = start(len(x), seed=seed, init=init), np.array(offsets(len(x)))
+    first, links = start(len(x), seed=seed, init=init).numpy(), np.array(offsets(len(x)))
 
     def objective(flat: np.ndarray) -> tuple[float, np.ndarray]:
-        if impl == "compiled":
-            loss, gradient = compiled.loss_and_gradient(flat.reshape(first.shape), target, links)
-            return loss, gradient.ravel()
-        loss, gradient = loss_and_gradient(torch.from_numpy(flat).view_as(first), torch.from_numpy(target))
-        return loss.item(), gradient.numpy().ravel()
+        w = flat.reshape(first.shape)
+        compute = compiled.loss_and_gradient(w, target, links) if impl == "compiled" else loss_and_gradient(w, target)
+        return compute[0], compute[1].ravel()
 
     errors = []
     # SciPy passes it by this name.
     keep = lambda intermediate_result: errors.append(math.sqrt(2 * intermediate_result.fun))
     options = {"maxiter": iterations, "maxfun": 10 * iterations, "maxcor": 20, "ftol": 1e-12, "gtol": 1e-10}
-    solution = minimize(objective, first.numpy().ravel(), jac=True, method="L-BFGS-B", callback=keep, options=options)
+    solution = minimize(objective, first.ravel(), jac=True, method="L-BFGS-B", callback=keep, options=options)
     return solution.x.reshape(first.shape), np.array(errors), str(solution.message)
 
 

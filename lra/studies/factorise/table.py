@@ -9,7 +9,7 @@ from statistics import median
 import numpy as np
 import torch
 
-from ...report.table import Cell, Table, frame
+from ...report.table import Table, frame
 from ..figures import panels, save
 from . import chord
 
@@ -18,8 +18,8 @@ RANKS = {"paper": "paper's rank", "equal": "equal numbers"}  # keys of chord.ran
 SUMMARY = ("kind", "matrices", *(f"{what}, {rank}" for rank in RANKS.values() for what in ("SF nearer", "SF / SVD")))
 ABOUT = (
     "Frobenius errors. SF: product of sparse Chord factors, fitted by L-BFGS. SVD: truncated at the paper's rank "
-    "ceil(M²/2), and at the largest rank that holds no more numbers than the factors. The smaller error is bold; if "
-    "iterations is the limit, SF was still falling, see its error after half of them."
+    "ceil(M²/2), and at the largest rank that holds no more numbers than the factors. If iterations is the limit, "
+    "SF was still falling, see its error after half of them."
 )
 ABOUT_SUMMARY = "SF / SVD: median (smallest to largest) over the matrices of a kind of the ratio of the errors."
 
@@ -65,14 +65,12 @@ class Result:
         """The error of the truncated SVD at each rank."""
         return {key: float(np.linalg.norm(self.matrix - near)) for key, near in self.truncated.items()}
 
-    def cells(self) -> tuple[Cell | str, ...]:
-        """The cell of each column of HEAD."""
-        rank, best = chord.ranks(self.n), min(self.sparse, *self.svd.values())
-        error = lambda value, more="": Cell(text=f"{value:.3g}{more}", value=value, mark="best" * (value == best))
-        svd = [error(self.svd[key], f" (r = {rank[key]})") for key in RANKS]
-        numbers, steps = f"{chord.numbers(self.n):,}", len(self.fell)
-        half = f"{self.fell[steps // 2]:.3g}" if steps else ""
-        return self.kind, self.name, str(self.n), numbers, error(self.sparse), *svd, f"{steps:,}", half
+    def cells(self) -> tuple[str, ...]:
+        """The text of each column of HEAD."""
+        rank, steps = chord.ranks(self.n), len(self.fell)
+        svd = [f"{self.svd[key]:.3g} (r = {rank[key]})" for key in RANKS]
+        numbers, half = f"{chord.numbers(self.n):,}", f"{self.fell[steps // 2]:.3g}" if steps else ""
+        return self.kind, self.name, str(self.n), numbers, f"{self.sparse:.3g}", *svd, f"{steps:,}", half
 
 
 def summary(results: list[Result]) -> list[list[str]]:

@@ -7,9 +7,9 @@ embeddings of the test examples by the model with CUR in place of its attention.
 
 import copy
 import json
-from dataclasses import asdict
 
 import numpy as np
+import pandas as pd
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -18,7 +18,7 @@ from ...config.entry import main
 from ...integrations import needs
 from ...report.table import Table, frame, show
 from ..examples import labelled
-from .figures import EncoderResult, draw
+from .figures import draw, error
 from .options import PretrainedOptions
 
 with needs("hf", __name__):
@@ -90,8 +90,15 @@ def distil(encoder: Encoder, contents: list[bytes], targets: Tensor, options: Pr
         optimiser.step()
 
 
-def study(options: PretrainedOptions) -> list[EncoderResult]:
-    """Measure the exact model, then every selection and count, each before and after distillation."""
+def study(options: PretrainedOptions) -> list[dict]:
+    """Measure the exact model, then every selection and count, each before and after distillation.
+
+    Returns:
+        A row for each attention: ``attention``, exact, a selection or plus; ``count``, the rows and columns kept, None
+        for exact; ``tuned``, the steps of distillation; ``cosine`` and ``cosine_std`` of its embeddings with the exact
+        ones, mean and standard deviation over test examples; ``probe`` and ``knn``, the accuracies in percent; ``n``,
+        the number of test examples.
+    """
     encoder = load(options.model, pool=options.pool, length=options.length, size=options.size, device=options.device)
     (texts, labels), (unseen, truth) = (
         labelled(options.examples, split, getattr(options, split), options.seed) for split in ("train", "test")
@@ -99,12 +106,13 @@ def study(options: PretrainedOptions) -> list[EncoderResult]:
     train_embeddings, exact = (encoder.embed(some, options.batch) for some in (texts, unseen))
     linear = probe(train_embeddings, labels)
 
-    def result(attention: str, count: int | None, tuned: int, embeddings: Tensor) -> EncoderResult:
+    def result(attention: str, count: int | None, tuned: int, embeddings: Tensor) -> dict:
         cosine = (embeddings * exact).sum(-1)
         guesses = linear(embeddings).argmax(-1), nearest(train_embeddings, labels, embeddings, options.neighbours)
         probed, near = ((guess == truth).float().mean().item() * 100 for guess in guesses)
-        own = {"attention": attention, "count": count, "tuned": tuned, "n": len(truth)}
-        return EncoderResult(**own, cosine=cosine.mean().item(), cosine_std=cosine.std().item(), probe=probed, knn=near)
+        own = {"attention": attention, "count": count, "tuned": tuned}
+        own |= {"cosine": cosine.mean().item(), "cosine_std": cosine.std().item()}
+        return own | {"probe": probed, "knn": near, "n": len(truth)}
 
     results = [result("exact", None, 0, exact)]
     for score in options.selections:
@@ -126,18 +134,17 @@ def pretrained(options: PretrainedOptions) -> None:
     Raises:
         ValueError: the model or a file cannot be used, or an option is not valid.
     """
-    if wrong := [score for score in options.selections if score not in SELECTIONS]:
-        raise ValueError(f"selections must be of {', '.join(SELECTIONS)}, not {', '.join(map(str, wrong))}")
     results = study(options)
     lines = []
     for r in results:
-        scores = [f"{getattr(r, name):.1f} ± {r.error(name):.1f}" for name in ("probe", "knn")]
-        lines.append([r.attention, str(r.count or "-"), str(r.tuned), f"{r.cosine:.4f} ± {r.cosine_std:.4f}", *scores])
+        scores = [f"{r[name]:.1f} ± {error(r, name):.1f}" for name in ("probe", "knn")]
+        cosine = f"{r['cosine']:.4f} ± {r['cosine_std']:.4f}"
+        lines.append([r["attention"], str(r["count"] or "-"), str(r["tuned"]), cosine, *scores])
     cells, about = frame(HEAD, lines), f"{options.train} train and {options.test} test examples"
     show([Table(name="pretrained", title=str(options.model), about=about, cells=cells, words=("attention",))], LEGEND)
     if options.out:
-        options.out.write_text(json.dumps([asdict(r) for r in results], indent=1) + "\n")
-        draw(results, options.model, options.out.with_suffix(".png"))
+        options.out.write_text(json.dumps(results, indent=1) + "\n")
+        draw(pd.DataFrame(results), options.model, options.out.with_suffix(".png"))
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ from typing import ClassVar, Literal
 
 from ...config.options import Options
 from ...config.sections import Above, Device, Some
-from ...ops.selection import Pairing
+from ...ops.cur_naive import Pairing, Score
 from ...options import Positive, Whole
 
 
@@ -19,7 +19,7 @@ class PretrainedOptions(Options):
     length: Positive
     size: Positive
     pool: Literal["mean", "cls"]
-    selections: Some[str]
+    selections: Some[Literal[Score, "plus"]]
     counts: Some[Positive]
     pairing: Pairing
     inverse: Whole

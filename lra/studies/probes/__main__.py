@@ -6,7 +6,6 @@ from typing import Annotated, ClassVar
 import torch
 from pydantic import Field
 
-from ...bench.__main__ import choose
 from ...config.compose import compose
 from ...config.entry import main
 from ...config.options import Options
@@ -19,6 +18,7 @@ from ...runs.folder import RunFolder
 from ...runs.open import finished
 from ...runs.record import git_commit
 from ...runs.restore import configuration, trained
+from ...train import machine
 from ..examples import batches
 from ..graft import TransferOptions, experiments, graft
 from . import confine, measure, record
@@ -53,7 +53,7 @@ def probe(options: ProbesOptions) -> None:
     """
     if options.threads:
         torch.set_num_threads(options.threads)
-    device = choose(options.device)
+    device = machine.chosen(options.device)
     runs = [run for folder in options.run for run in finished(folder, options.trust)]
     for run in runs:
         if options.swaps:
