@@ -42,7 +42,7 @@ $(DEV): $(STAMP)
 
 quickstart: BUDGET := $(if $(filter file,$(origin BUDGET)),quickstart,$(BUDGET))
 quickstart: $(STAMP) ## install, ListOps data, five seeds of CUR and of its control side by side at a small budget, the table
-	$(BIN)/python -m lra.train -m task=$(TASK) attn=$(ATTN),mean 'seeds=[0,1,2],[3,4]' budget=$(BUDGET) hydra/launcher=joblib trainer.threads=1
+	$(BIN)/python -m lra.train -m task=$(TASK) attn=$(ATTN),mean 'seeds=[0,1,2],[3,4]' budget=$(BUDGET) hydra/launcher=joblib trainer.threads=1 data.pad=none
 	@$(BIN)/python -m lra.report
 
 data: $(STAMP) ## prepare the data of TASK at BUDGET

@@ -116,7 +116,7 @@ def test_one_row_and_keeping_everything_are_exact():
     torch.testing.assert_close(CUR(sizes, count=12).varlen(q, k, v, rows), exact, rtol=1e-12, atol=1e-13)
 
 
-@pytest.mark.parametrize("name", ["psf", "luna", "mega"])
-def test_a_mixer_of_token_vectors_is_refused(name):
-    with pytest.raises(ValueError, match=r"data.pad=none needs a mechanism of queries, keys and values"):
-        config(name, "data.pad=none").classifier()
+@pytest.mark.parametrize("name", ["psf", "luna", "mega", "s4d_lin"])
+def test_blocks_that_compute_whole_rows_keep_the_padding(name):
+    assert not config(name, "data.pad=none").classifier().packed
+    assert config("nystrom", "data.pad=none").classifier().packed

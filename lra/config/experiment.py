@@ -58,12 +58,6 @@ class Experiment(TaskOptions):
     trainer: sections.Trainer
     logger: Loggers = Field({})
 
-    def check(self) -> None:
-        if self.trainer.compile and self.data.pad == "none":
-            raise ValueError(
-                "data.pad=none has a shape for each batch, too many to compile; use data.pad=batch or fixed"
-            )
-
     def settled(self) -> Self:
         pretrain, optim = sections.settled(self.pretrain, self.optim)
         return self.changed(pretrain=pretrain, optim=optim)

@@ -42,8 +42,8 @@ class Classifier(nn.Module):
             of ``real`` tokens.
         norm: normalisation of the last block's output, see ``lra.model.norm``, None for none.
         head: a factory like ``Head``.
-        packed: whether to compute only real tokens, side by side in one row, see ``lra.varlen``; needs blocks
-            around Multihead.
+        packed: whether to compute only real tokens, side by side in one row, see ``lra.varlen``, if every block can,
+            because it has ``varlen`` and Multihead.
 
     Raises:
         ValueError: options do not go together.
@@ -79,11 +79,8 @@ class Classifier(nn.Module):
         self.blocks = nn.ModuleList(block(layer == 0) for layer in range(layers))
         self.by_tower = any(getattr(part, "mixes_batch", False) for part in self.blocks.modules())
         self.hole_free = not self.by_tower and all(getattr(block, "hole_free", False) for block in self.blocks)
-        self.packed = packed
-        if packed and not all(isinstance(getattr(block, "mixer", None), Multihead) for block in self.blocks):
-            raise ValueError("data.pad=none needs a mechanism of queries, keys and values; use data.pad=batch")
-        if packed and (without := next((block for block in self.blocks if not hasattr(block, "varlen")), None)):
-            raise ValueError(f"data.pad=none is not for {type(without).__name__}; use data.pad=batch or block=prenorm")
+        packable = (hasattr(part, "varlen") and isinstance(part.mixer, Multihead) for part in self.blocks)
+        self.packed = packed and all(packable)
         widths = [dim, *(getattr(block, "width", dim) for block in self.blocks)]
         if any(width != dim for width in widths[:-1]):
             raise ValueError(f"model.layers must be 1 if a block makes rows of {widths[-1]} from {dim}, not {layers}")

@@ -48,6 +48,8 @@ def run_seeds(plan: Plan) -> None:
         log(f"{plan.title}: this processor has no products of 16-bit numbers; trainer.precision=fp32 is faster here")
     if experiment.data.pad == "compact" and data.pad != "compact":
         log(f"{plan.title}: rows keep their padding, because the result depends on where it is: data.pad=batch")
+    if experiment.data.pad == "none" and not experiment.sketch.packed:
+        log(f"{plan.title}: rows keep their padding, because the blocks compute whole rows: data.pad=batch")
     choices = experiment.choices(data.source.provenance)
     for seed in experiment.seeds:
         run_seed(plan, int(seed), choices)

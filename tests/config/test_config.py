@@ -261,7 +261,6 @@ WRONG = {
     "experiment=psf_listops attn=sdpa": "attn.project: no such key; attn has",
     "task=listops attn=cur_abs data.pad=never": "data.pad must be one of auto, batch, fixed, none, compact, "
     "not 'never'",
-    "task=listops attn=cur_abs data.pad=none trainer.compile=true": "data.pad=none has a shape for each batch",
     "task=listops attn=cur_abs trainer.precision=fp16 trainer.device=cpu": "fp16 needs a GPU",
     "task=listops attn=cur_abs trainer.compile=fast": "compile must be one of true, false, auto, reduce-overhead",
     "task=listops attn=cur_abs trainer.precision=fp8": "trainer.precision must be one of fp32, bf16, fp16",
@@ -273,7 +272,6 @@ WRONG = {
     "task=adding attn=cur_abs task.metric=accuracy": "task.metric must be within_tolerance if task.loss is mse",
     "task=listops attn=cur_abs task.metric=within_tolerance": "task.loss is mse, and only then, not within_tolerance",
     "task=listops attn=cur_abs task.metric=balanced_accuracy": "task.outputs must be 2 with task.metric=balanced_acc",
-    "task=listops attn=sdpa block=glu data.pad=none": "data.pad=none is not for GLU; use data.pad=batch or block=pre",
     "task=listops attn=luna block=glu": "block must be prenorm with Luna, which is a block of its own",
     "task=temporal_order task.length=128 attn=sdpa model.pool=cls task.vocab=6": "largest id of train, 6, the class",
     "task=adding attn=cur_abs model.pool=cls": "model.pool=cls needs a task with token ids",

@@ -89,10 +89,8 @@ def made(name, *words):
     "name", [pytest.param(n, marks=[] if n in FEW else pytest.mark.slow) for n in MECHANISMS if n not in KERNELS]
 )
 def test_a_step_is_close_to_that_of_float32(name, pad):
-    try:
-        model = made(name, f"data.pad={pad}")
-    except ValueError as error:
-        assert pad == "none" and "data.pad=none needs" in str(error)  # a Mixer takes padded rows only
+    model = made(name, f"data.pad={pad}")
+    if pad == "none" and not model.packed:
         return
     (loss, grad), (rough, other) = (step(model, narrow) for narrow in (False, True))
     assert other.isfinite().all() and other.dtype == torch.float32

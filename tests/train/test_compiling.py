@@ -54,6 +54,11 @@ def test_what_cannot_be_compiled_goes_on_with_a_line(graphs, plain, tmp_path, mo
     assert [line.startswith(f"{title} torch.compile: ") for line in lines[1:]] == [True] * (not graphs)
 
 
+def test_rows_without_padding_are_not_compiled(data_root, tmp_path, capfd):
+    train_config(smoke(tmp_path, *WORDS, "trainer.compile=auto", "data.pad=none", attn="cur_abs"))
+    assert "goes on without torch.compile: data.pad=none has a shape for each batch" in capfd.readouterr().err
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("pad", ["fixed", "batch"])
 @pytest.mark.parametrize("name", ["cur_abs", "sdpa", "nystrom"])
