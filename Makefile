@@ -5,7 +5,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 DEV := $(VENV)/.installed-dev
-INSTALL := $(if $(shell command -v uv),uv pip install -q --python $(BIN)/python,$(BIN)/python -m pip install -q --disable-pip-version-check) -c constraints.txt
+INSTALL := $(if $(shell command -v uv),uv pip install -q --python $(BIN)/python,$(BIN)/python -m pip install -q --disable-pip-version-check --no-compile) -c constraints.txt
+# Bytecode is made on all cores, where pip would take one; some packages have files that are no Python.
+COMPILE := $(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true
 ATTN ?= cur_abs
 TASK ?= listops
 BUDGET ?= quick
@@ -32,12 +34,14 @@ $(STAMP): pyproject.toml constraints.txt
 	@echo "installing into $(VENV)"
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Python 3.11 or later is needed: make setup PYTHON=<path>")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(INSTALL) $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) torch
-	$(INSTALL) -e .
+	$(if $(TORCH_INDEX),$(INSTALL) --index-url $(TORCH_INDEX) torch)
+	$(INSTALL) torch -e .
+	$(COMPILE)
 	@touch $@
 
 $(DEV): $(STAMP)
 	$(INSTALL) -e '.[dev]'
+	$(COMPILE)
 	@touch $@
 
 quickstart: BUDGET := $(if $(filter file,$(origin BUDGET)),quickstart,$(BUDGET))
