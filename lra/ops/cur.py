@@ -11,9 +11,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from .. import varlen
 from ..options import one_of
-from . import cells
+from . import cells, varlen
 from . import triton as kernels
 from .cur_naive import CUROptions, Pairing, Score
 from .pinv import cubic, exact
