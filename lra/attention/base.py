@@ -16,8 +16,8 @@ from typing import ClassVar
 
 from torch import Tensor, nn
 
-from ..ops.varlen import VarlenLayout
 from ..options import Range, Share, in_range
+from ..varlen import VarlenLayout
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,7 @@ those of queries and keys get a gradient of zero.
 import torch
 from torch import Tensor
 
-from ..ops.varlen import VarlenLayout
+from ..varlen import VarlenLayout
 from .base import Attention
 
 

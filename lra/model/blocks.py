@@ -11,8 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..attention.base import Mixer
-from ..ops.varlen import VarlenLayout
 from ..options import Range, Share, in_range, one_of
+from ..varlen import VarlenLayout
 from .dropout import Dropout
 from .norm import Norm
 from .norm import norm as make_norm

@@ -8,8 +8,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..ops.precision import at_least_float32, narrow, stream
-from ..ops.varlen import VarlenLayout
 from ..options import Share, one_of
+from ..varlen import VarlenLayout
 from .multihead import Multihead
 from .norm import Norm
 from .norm import norm as make_norm
@@ -42,8 +42,8 @@ class Classifier(nn.Module):
             of ``real`` tokens.
         norm: normalisation of the last block's output, see ``lra.model.norm``, None for none.
         head: a factory like ``Head``.
-        packed: whether to compute only real tokens, side by side in one row, see ``lra.ops.varlen``, if every block
-            has ``varlen`` and Multihead.
+        packed: whether to compute only real tokens, side by side in one row, see ``lra.varlen``, if every block can,
+            because it has ``varlen`` and Multihead.
 
     Raises:
         ValueError: options do not go together.

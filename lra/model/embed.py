@@ -1,6 +1,6 @@
 """Embeddings of tokens.
 
-``positions`` are those of the tokens: (T,) of packed rows (1,T), see ``lra.ops.varlen``, or (N,L) of rows without their
+``positions`` are those of the tokens: (T,) of packed rows (1,T), see ``lra.varlen``, or (N,L) of rows without their
 holes; None for 0 .. L-1.
 """
 

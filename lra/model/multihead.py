@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from ..attention.base import Attention, Mixer, Sizes
 from ..ops.rotary import rotate
-from ..ops.varlen import VarlenLayout
+from ..varlen import VarlenLayout
 
 
 class Multihead(Mixer):

@@ -11,14 +11,15 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from .. import varlen
 from ..options import one_of
-from . import cells, varlen
+from ..varlen import VarlenLayout
+from . import cells
 from . import triton as kernels
 from .cur_naive import CUROptions, Pairing, Score
 from .pinv import cubic, exact
 from .selection import gather_kept, no_row_empty, put_kept, select, select_packed
 from .three_factor import NO_BIAS, Impl, three_factor, three_factor_packed
-from .varlen import VarlenLayout
 
 Bias = Callable[[Tensor, Tensor], Tensor]  # positions of rows (..., i) and columns (..., j) -> (..., i, j)
 Columns = Literal["kept", "cells"]

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from ..options import one_of
+from ..varlen import VarlenLayout
 from . import triton as kernels
 from .cur_naive import CUROptions, Pairing, Score
 from .precision import to_unit
 from .segments import real_first
-from .varlen import VarlenLayout
 
 PackedScore = Literal["sum", "abs", "embed", "step", "random"]
 Resample = Literal["train", "always"]

@@ -8,12 +8,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..options import one_of
+from ..varlen import VarlenLayout
 from . import triton as kernels
 from . import varlen_tiles
 from .pinv import unbounded
 from .precision import full_precision
 from .scores import Weights, scale, weigh
-from .varlen import VarlenLayout
 
 Impl = Literal["eager", "sdpa", "triton", "triton_rounded"]
 IMPLS = get_args(Impl)

@@ -8,7 +8,7 @@ row beside it.
 import torch
 from torch import Tensor
 
-from .varlen import VarlenLayout
+from ..varlen import VarlenLayout
 
 
 def attend_from_kept(q: Tensor, k: Tensor, v: Tensor, layout: VarlenLayout) -> Tensor:

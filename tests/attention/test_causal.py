@@ -9,7 +9,7 @@ from lra.attention.controls import Identity, Mean
 from lra.attention.linear import Linear
 from lra.attention.sdpa import SDPA
 from lra.attention.softmax import Softmax
-from lra.ops.varlen import VarlenLayout
+from lra.varlen import VarlenLayout
 
 L = 130  # more than two blocks
 CAUSAL = [

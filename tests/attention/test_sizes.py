@@ -6,7 +6,7 @@ from conftest import config
 
 from lra.attention.base import Attention, Mixer, Sizes
 from lra.attention.luna import Luna
-from lra.ops.varlen import VarlenLayout
+from lra.varlen import VarlenLayout
 
 SIZES = {"heads": 2, "head_dim": 4, "value_dim": 4, "length": 16}
 

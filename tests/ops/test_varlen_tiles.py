@@ -6,8 +6,8 @@ import torch
 from lra.ops.cur_naive import CUROptions
 from lra.ops.segments import real_first
 from lra.ops.selection import select_packed
-from lra.ops.varlen import VarlenLayout
 from lra.ops.varlen_tiles import attend_from_kept, attend_to_kept
+from lra.varlen import VarlenLayout
 
 LENGTHS = [13, 4, 8, 1]
 

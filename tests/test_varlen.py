@@ -10,7 +10,7 @@ from lra.attention.sdpa import SDPA
 from lra.model.multihead import Multihead
 from lra.ops.cur_naive import CUROptions
 from lra.ops.selection import select, select_packed
-from lra.ops.varlen import VarlenLayout
+from lra.varlen import VarlenLayout
 
 CUR_WORDS = ["attn.count=8"]
 CASES = {
