@@ -7,7 +7,7 @@ import torch
 
 from ..config.entry import main
 from ..report import bench_tables
-from ..report.table import show, stdout
+from ..report.table import show
 from ..runs import bench_record, record
 from ..train import machine
 from . import contestants, profile, run
@@ -34,8 +34,7 @@ def bench(options: BenchOptions) -> None:
     for name, task in itertools.product(options.mechanisms, options.tasks):  # refuse wrong names first
         contestants.experiment(name, [f"task={task}", f"budget={options.budget}", *options.overrides])
     if profiled:
-        for name in options.mechanisms:
-            stdout().print(profile.table(options, name, device))
+        show((profile.table(options, name, device) for name in options.mechanisms), "")
         return
     began = time.monotonic()
     on = bench_record.machine(device, speed := run.rates(device, list(options.dtype)))

@@ -37,20 +37,14 @@ def errors(experiment: Experiment, inputs: Inputs, mode: str) -> tuple[float, ..
     measured = [_distance(outputs[:1], outputs[1:])]
     if mode == "training":
         weights, leaves = inputs.gradient(outputs[0]), {id(x): x for x in given}
-        gradients = _gradients(outputs[0], leaves.values(), weights)
-        reference = _gradients(outputs[1], doubles.values(), weights.double())
-        measured.append(_distance(gradients, reference))
+        gradients = [  # 0 for an input on which the output does not depend
+            torch.autograd.grad(out, list(by.values()), weights, allow_unused=True, materialize_grads=True)
+            for out, by, weights in zip(outputs, (leaves, doubles), (weights, weights.double()), strict=True)
+        ]
+        measured.append(_distance(*gradients))
     return tuple(measured)
 
 
-def _gradients(out: Tensor, inputs: Iterable[Tensor], weights: Tensor) -> tuple[Tensor, ...]:
-    """The gradients by inputs, 0 for one on which the output does not depend."""
-    return torch.autograd.grad(out, list(inputs), weights, allow_unused=True, materialize_grads=True)
-
-
 def _distance(values: Iterable[Tensor], exact: Iterable[Tensor]) -> float:
-    difference = size = 0.0
-    for x, y in zip(values, exact, strict=True):
-        difference += (x.detach().double() - y.detach()).square().sum().item()
-        size += y.detach().square().sum().item()
-    return (difference / size) ** 0.5
+    x, y = (torch.cat([part.detach().double().flatten() for part in parts]) for parts in (values, exact))
+    return ((x - y).norm() / y.norm()).item()

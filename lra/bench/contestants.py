@@ -48,17 +48,13 @@ def asked(options: BenchOptions) -> BenchOptions:
     return options.changed(mechanisms=names(options.mechanisms))
 
 
-def names(wanted: str | Sequence[str]) -> list[str]:
+def names(wanted: Sequence[str]) -> list[str]:
     """Expand ``all`` and remove repetitions. Raises ValueError for an unknown name."""
-    expanded = []
-    for name in [wanted] if isinstance(wanted, str) else wanted:
-        expanded += mechanisms() if name == "all" else [str(name)]
+    expanded = [name for word in wanted for name in (mechanisms() if word == "all" else [word])]
     own = [path.stem for folder in further() for path in sorted((folder / "attn").glob("*.yaml"))]
     known = [*mechanisms(), *benchmark_only(), *own, "custom"]
     if unknown := [name for name in expanded if _parts(name)[0] not in known]:
         raise ValueError(f"mechanisms: {', '.join(unknown)} is not one of all, {', '.join(known)}")
-    if not expanded:
-        raise ValueError(f"mechanisms is empty; name some of all, {', '.join(known)}")
     return list(dict.fromkeys(expanded))
 
 

@@ -36,11 +36,6 @@ class Measurement:
     status: str = "ok"
 
     @property
-    def n(self) -> int:
-        """The number of samples."""
-        return len(self.samples)
-
-    @property
     def ms(self) -> float | None:
         """The median, None without a sample."""
         return statistics.median(self.samples) if self.samples else None

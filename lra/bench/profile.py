@@ -7,13 +7,12 @@ from itertools import repeat
 
 import lightning as L
 import torch
-from rich import box
-from rich.table import Table
 from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
-from ..config.experiment import Experiment
-from ..train.trainer import PRECISIONS, Divergence, Stopwatch, lit_classifier, quiet
+from ..report.table import Table, frame
+from ..train.plan import Plan, resolve
+from ..train.trainer import Divergence, Stopwatch, lit_classifier, trainer
 from . import contestants
 from .contestants import Shape
 from .options import BenchOptions
@@ -21,6 +20,7 @@ from .workloads import classifier, random_batch
 
 WARMUP = 3
 TOP = 15
+HEAD = ("operator", "kind", "ms", "share", "calls")
 PYTHON = "Python and the trainer, or the device idle"
 # Kinds of operators by patterns of their names, of which the first match counts; others are element-wise or reductions.
 KINDS = {
@@ -79,36 +79,36 @@ def table(options: BenchOptions, name: str, device: str) -> Table:
         shape, pad = shape._replace(n=None), options.pads[0]
     contestant = contestants.experiment(name, contestants.overrides(options, options.tasks[0], shape, pad))
     steps = max(contestant.optim.steps, WARMUP + options.steps)  # of the schedule
-    contestant = contestant.changed(optim=contestant.optim.model_copy(update={"steps": steps}))
+    contestant = contestant.changed(
+        optim=contestant.optim.model_copy(update={"steps": steps}),
+        trainer=contestant.trainer.changed(device=device, devices=1, precision=options.dtype[0]),
+    )
     if reason := contestant.unavailable:
         raise ValueError(reason)
-    quiet()
-    runs = [_run(contestant, options, device, profiled=profiled) for profiled in (False, True)]
+    plan = resolve(contestant)
+    runs = [_run(plan, options, profiled=profiled) for profiled in (False, True)]
     (bare, _), (seconds, profiler) = runs
     own = "self_device_time_total" if device == "cuda" else "self_cpu_time_total"
     events = [event for event in profiler.key_averages() if event.device_type == DeviceType.CPU]
     ms = {event.key: getattr(event, own) / 1000 / options.steps for event in events}
     calls = {event.key: event.count / options.steps for event in events}
     total = 1000 * seconds / options.steps
-    out = Table(
-        title=f"{contestant.task.name} {name}: {1000 * bare / options.steps:.1f} ms a training step, "
-        f"{total:.1f} profiled; batch {shape.batch}, n {contestant.task.length}, {shape.dtype}, {device}, "
-        f"{torch.get_num_threads()} threads, {options.steps} steps",
-        title_justify="left",
-        box=box.SIMPLE_HEAD,
-    )
-    for head in ("operator", "kind", "ms", "share", "calls"):
-        out.add_column(head, justify="left" if head in ("operator", "kind") else "right")
-    for key in sorted(ms, key=lambda key: -ms[key])[:TOP]:
-        out.add_row(key, kind(key), f"{ms[key]:.2f}", f"{ms[key] / total:.1%}", f"{calls[key]:.0f}")
-    out.add_section()
+    row = lambda name, kind, value, calls: [name, kind, f"{value:.2f}", f"{value / total:.1%}", calls]
+    lines = [row(key, kind(key), ms[key], f"{calls[key]:.0f}") for key in sorted(ms, key=lambda key: -ms[key])[:TOP]]
     sums = Counter({PYTHON: total - sum(ms.values())})
     for key, value in ms.items():
         sums[kind(key)] += value
     rest = total - sum(sums[what] for what in ARITHMETIC)
-    for what, value in [*sums.most_common(), ("not arithmetic", rest)]:
-        out.add_row("all", what, f"{value:.2f}", f"{value / total:.1%}", "")
-    return out
+    lines += [row("all", what, value, "") for what, value in [*sums.most_common(), ("not arithmetic", rest)]]
+    return Table(
+        name="profile",
+        title=f"{contestant.task.name} {name}: {1000 * bare / options.steps:.1f} ms a training step, "
+        f"{total:.1f} profiled",
+        about=f"Batch {shape.batch}, n {contestant.task.length}, {shape.dtype}, {device}, {torch.get_num_threads()} "
+        f"threads, {options.steps} steps.",
+        cells=frame(HEAD, lines),
+        words=("operator", "kind"),
+    )
 
 
 def kind(operator: str) -> str:
@@ -117,34 +117,19 @@ def kind(operator: str) -> str:
     return next(found, "element-wise and reductions")
 
 
-def _run(contestant: Experiment, options: BenchOptions, device: str, *, profiled: bool) -> tuple[float, profile | None]:
+def _run(plan: Plan, options: BenchOptions, *, profiled: bool) -> tuple[float, profile | None]:
     """Seconds of ``options.steps`` steps after the warm-up, and the profiler."""
     torch.manual_seed(0)
-    model = classifier(contestant)
+    model = classifier(plan.experiment)
     if options.compile:
         model.compile()
-    watch = _Watch(device, profiled)
-    trainer = L.Trainer(
-        accelerator=device,
-        devices=1,
-        precision=PRECISIONS[options.dtype[0]],
-        max_steps=WARMUP + options.steps,
-        gradient_clip_val=contestant.optim.clip_norm,
-        limit_val_batches=0,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        logger=False,
-        callbacks=[Divergence(), Stopwatch(), watch],
-    )
-    module = lit_classifier(contestant, model, seed=0)
-    trainer.fit(module, _batches(contestant, options, device))
+    watch = _Watch(plan.device, profiled)
+    limits = {"max_steps": WARMUP + options.steps, "gradient_clip_val": plan.experiment.optim.clip_norm}
+    fitter = trainer(plan, [Divergence(), Stopwatch(), watch], limit_val_batches=0, logger=False, **limits)
+    if options.batches == "data":
+        plan.data.setup()
+        batches = plan.data.train_dataloader()
+    else:
+        batches = repeat(random_batch(plan.experiment, plan.device))
+    fitter.fit(lit_classifier(plan.experiment, model, seed=0), batches)
     return watch.seconds, watch.profiler
-
-
-def _batches(contestant: Experiment, options: BenchOptions, device: str):
-    if options.batches == "random":
-        return repeat(random_batch(contestant, device))
-    data = contestant.task_data()
-    data.setup()
-    return data.train_dataloader()

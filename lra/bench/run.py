@@ -5,7 +5,7 @@ import itertools
 import math
 import time
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from dataclasses import asdict, replace
 
 import torch
 
@@ -16,18 +16,9 @@ from ..console import log
 from ..runs.bench_record import BenchRow
 from . import accuracy, contestants, roofline, workloads
 from .contestants import Shape
-from .measure import LEFT_OUT, Measurement, measure
+from .measure import LEFT_OUT, measure
 from .options import BenchOptions
 from .workloads import DTYPES, Inputs
-
-
-class BenchEntry(NamedTuple):
-    """One contestant of a group that is measured together; ``pad`` is None except for steps on data."""
-
-    name: str
-    mode: str
-    pad: str | None
-    dtype: str
 
 
 def rates(device: str, dtypes: list[str]) -> tuple[float, dict[str, float]]:
@@ -90,23 +81,26 @@ class RowGroup:
             deadline: time on the clock of ``time.monotonic``.
         """
         inputs, options = Inputs(self.shape, self.device), self.options
-        entries = [BenchEntry(*e) for e in itertools.product(options.mechanisms, options.modes, self.pads, self.dtypes)]
-        steps: dict[BenchEntry, Callable[[], None]] = {}
-        measurements: dict[BenchEntry, Measurement] = {}
-        known: dict[BenchEntry, dict[str, object]] = {entry: {} for entry in entries}
-        for entry in entries:
-            if reason := self._left_out(entry, before, deadline):
-                measurements[entry] = Measurement(status=reason)
+        rows = [
+            self._row(*entry) for entry in itertools.product(options.mechanisms, options.modes, self.pads, self.dtypes)
+        ]
+        steps: dict[int, Callable[[], None]] = {}
+        for i, row in enumerate(rows):
+            if reason := self._left_out(row, before, deadline):
+                rows[i] = replace(row, status=reason)
                 continue
             try:  # a contestant that cannot be built at this shape gets a row too
+                contestant = self._experiment(row.mechanism, row.pad)
+                if reason := contestant.unavailable:
+                    raise ValueError(reason)
                 if self.what == "error":
-                    known[entry]["errors"] = accuracy.errors(self._contestant(entry), inputs, entry.mode)
-                    measurements[entry] = Measurement()
+                    rows[i] = replace(row, errors=accuracy.errors(contestant, inputs, row.mode))
                 else:
-                    steps[entry], known[entry]["flops"] = self._build(entry, inputs)
+                    steps[i], flops = self._build(contestant, row, inputs)
+                    rows[i] = replace(row, flops=flops)
             except Exception as error:
-                measurements[entry] = Measurement(status=failure(error))
-        measurements |= measure(
+                rows[i] = replace(row, status=failure(error))
+        measurements = measure(
             steps,
             repeats=options.repeats,
             warmup=options.warmup,
@@ -119,27 +113,54 @@ class RowGroup:
         gc.collect()
         if self.device == "cuda":
             torch.cuda.empty_cache()
-        return [self._row(entry, measurements[entry], **known[entry]) for entry in entries]
+        rows = [replace(row, **asdict(measurements[i])) if i in measurements else row for i, row in enumerate(rows)]
+        return [replace(row, roofline_ms=self._floor(row)) for row in rows]
 
-    def _contestant(self, entry: BenchEntry) -> Experiment:
-        """The experiment of a contestant. Raises ValueError for a mechanism that cannot run here."""
-        contestant = self._experiment(entry.name, entry.pad)
-        if reason := contestant.unavailable:
-            raise ValueError(reason)
-        return contestant
+    def _row(self, mechanism: str, mode: str, pad: str | None, dtype: str) -> BenchRow:
+        """The row of a contestant before it is measured; ``pad`` is None except for steps on data."""
+        _, batch, heads, head_dim, _ = self.shape
+        size = None
+        # a Mixer of token vectors moves something else than the roofline counts
+        if self.what == "attention" and issubclass(self._experiment(mechanism, pad).attn.function, Attention):
+            moved = roofline.elements(batch * heads, self.length, head_dim, backward=mode == "training")
+            size = moved * DTYPES[dtype].itemsize
+        return BenchRow(
+            what=self.what,
+            mode=mode,
+            mechanism=mechanism,
+            task=self.task if self.what == "step" else None,
+            pad=pad,
+            n=self.length,
+            batch=batch,
+            heads=heads,
+            head_dim=head_dim,
+            dtype=dtype,
+            samples=(),
+            calls=1,
+            peak_bytes=None,
+            roofline_bytes=size,
+            flops=None,
+            roofline_ms=None,
+            claimed=contestants.claim(mechanism, self.options.claims),
+            status="ok",
+        )
 
-    def _build(self, entry: BenchEntry, inputs: Inputs) -> tuple[Callable[[], None], int | None]:
-        """Build the step and compute its FLOPs. Raises ValueError for a mechanism that cannot run here."""
-        contestant = self._contestant(entry)
-        last = entry.mode, self.options.compile
+    def _floor(self, row: BenchRow) -> float | None:
+        """The least milliseconds of a row by the rates of this machine."""
+        size = row.roofline_bytes
+        return size and 1000 * max(size / self.copy, (row.flops or 0) / self.matmul[row.dtype])
+
+    def _build(self, contestant: Experiment, row: BenchRow, inputs: Inputs) -> tuple[Callable[[], None], int | None]:
+        """Build the step and compute its FLOPs."""
+        last = row.mode, self.options.compile
         torch.manual_seed(0)
         if self.what == "step":
-            return workloads.model_step(contestant, self.device, entry.dtype, self.options.batches, *last), None
+            return workloads.model_step(contestant, self.device, row.dtype, self.options.batches, *last), None
         if self.what == "block":
             return workloads.step(contestant.block_factory()(), (inputs.x,), inputs, *last), None
         part, given = workloads.mechanism(contestant, inputs)
         G, d = self.shape.batch * self.shape.heads, self.shape.head_dim
-        flops = roofline.flops(part, G, self.shape.n, d, backward=entry.mode == "training")
+        flops = roofline.flops(part, G, self.shape.n, d, backward=row.mode == "training")
         return workloads.step(part, given, inputs, *last), flops
 
     def _experiment(self, name: str, pad: str | None) -> Experiment:
@@ -148,11 +169,10 @@ class RowGroup:
             self.made[name, pad] = contestants.experiment(name, chosen)
         return self.made[name, pad]
 
-    def _left_out(self, entry: BenchEntry, before: list[BenchRow], deadline: float) -> str | None:
+    def _left_out(self, own: BenchRow, before: list[BenchRow], deadline: float) -> str | None:
         """The reason for not building a contestant: no time is left, or shorter lengths predict more than the limit."""
         if time.monotonic() >= deadline:
             return LEFT_OUT
-        own = self._row(entry, Measurement())
         same = ("what", "mode", "mechanism", "task", "pad", "batch", "heads", "head_dim", "dtype")
         shorter = sorted(
             (row for row in before if all(getattr(row, key) == getattr(own, key) for key in same) and row.n < own.n),
@@ -168,34 +188,3 @@ class RowGroup:
             power = max(power, math.log(last.ms / shorter[-2].ms) / math.log(last.n / shorter[-2].n))
         expected = last.ms * (own.n / last.n) ** power / 1000
         return f"left out: about {expected:.0f} s" if expected > (self.options.limit or math.inf) else None
-
-    def _row(
-        self, entry: BenchEntry, m: Measurement, flops: int | None = None, errors: tuple[float, ...] | None = None
-    ) -> BenchRow:
-        _, batch, heads, head_dim, _ = self.shape
-        size = None
-        # a Mixer of token vectors moves something else than the roofline counts
-        if self.what == "attention" and issubclass(self._experiment(entry.name, entry.pad).attn.function, Attention):
-            moved = roofline.elements(batch * heads, self.length, head_dim, backward=entry.mode == "training")
-            size = moved * DTYPES[entry.dtype].itemsize
-        return BenchRow(
-            what=self.what,
-            mode=entry.mode,
-            mechanism=entry.name,
-            task=self.task if self.what == "step" else None,
-            pad=entry.pad,
-            n=self.length,
-            batch=batch,
-            heads=heads,
-            head_dim=head_dim,
-            dtype=entry.dtype,
-            samples=m.samples,
-            calls=m.calls,
-            peak_bytes=m.peak_bytes,
-            roofline_bytes=size,
-            flops=flops,
-            roofline_ms=size and 1000 * max(size / self.copy, (flops or 0) / self.matmul[entry.dtype]),
-            claimed=contestants.claim(entry.name, self.options.claims),
-            errors=errors,
-            status=m.status,
-        )

@@ -1,6 +1,5 @@
 """The benchmark: what is compared computes the same, every preset's names resolve, what fails is a row."""
 
-import json
 import re
 import sys
 
@@ -160,8 +159,8 @@ def test_every_name_of_a_preset_resolves(presets):
 
 
 def test_names():
-    assert contestants.names("cur_abs") == ["cur_abs"]
-    assert contestants.names(["naive", "all", "sdpa"])[0] == "naive" and "custom" not in contestants.names("all")
+    assert contestants.names(["cur_abs"]) == ["cur_abs"]
+    assert contestants.names(["naive", "all", "sdpa"])[0] == "naive" and "custom" not in contestants.names(["all"])
     made = contestants.experiment("cur_step-count=16-pinv.steps=6", ["task=text"])
     assert (made.attn.get("count"), made.attn.get("pinv").get("steps"), made.attn.get("score")) == (16, 6, "step")
     assert contestants.experiment("published-count=16", ["task=text"]).attn.path == "lra.bench.released_cur.ReleasedCUR"
@@ -294,25 +293,13 @@ def test_a_length_that_would_take_too_long_is_left_out(tmp_path):
     assert short.status == "ok" and long.status.startswith("left out: about") and long.samples == ()
 
 
-def test_records_survive_a_round_trip_and_training_reports_ignore_them(tmp_path):
-    run(small(tmp_path, "what=attention", "mechanisms=[naive]", "modes=inference"))
-    found = written(tmp_path)
-    path = bench_record.save(found, tmp_path / "again")
-    assert bench_record.load(path) == found
-    assert not any(scan(tmp_path))
-    assert found.choices["mechanisms"] == ["naive"] and "runs" not in found.choices
-    assert found.machine.threads == torch.get_num_threads() and found.machine.copy > 0
-    assert not [key for key in found.machine.allocator if key not in bench_record.ALLOCATOR]
-    path.write_text(json.dumps({"kind": "bench"}))
-    records, damaged = bench_record.scan(tmp_path)
-    assert records == [found] and len(damaged) == 1 and "is not a record of a benchmark" in damaged[0]
-
-
-def test_same_choices_same_folder(tmp_path):
+def test_same_choices_same_folder_which_training_reports_ignore(tmp_path):
     words = ["what=attention", "mechanisms=[naive]", "modes=inference"]
     for more in ([], ["budget_s=100"]):
         run(small(tmp_path, *words, *more))
-    written(tmp_path)  # one file
+    found = written(tmp_path)  # one file
+    assert found.choices["mechanisms"] == ["naive"] and "runs" not in found.choices
+    assert found.machine.threads == torch.get_num_threads() and not any(scan(tmp_path))
     run(small(tmp_path, *words, "repeats=2"))
     assert len(list(tmp_path.rglob(bench_record.FILE))) == 2
 
@@ -344,17 +331,9 @@ WRONG = {
     "attn.count=3": "attn: no such key",
     "attn=custom": "attn=custom names no mechanism; say which with attn._target_=",
     "mechanisms=[cur_best]": "mechanisms: cur_best is not one of all,",
-    "mechanisms=[]": "mechanisms must be text, or a list of such, not []",
     "what=speed": "what must be one of attention, block, step, error, or a list of such, profile, not 'speed'",
-    "modes=[training,test]": "modes must be one of inference, training, or a list of such, not ['training', 'test']",
-    "dtype=fp8": "dtype must be one of fp32, bf16, fp16, or a list of such, not 'fp8'",
-    "n=[0]": "n must be a whole number of 1 or more, or a list of such, not [0]",
-    "repeats=0": "repeats must be a whole number of 1 or more, not 0",
     "pads=[batch/0]": "pads must be fixed, batch, none, compact or batch/<rows of a micro-batch>, or a list of such",
-    "batches=all": "batches must be one of random, data, not 'all'",
-    "device=tpu": "device must be one of auto, cpu, cuda, not 'tpu'",
     'mechanisms=["cur_abs-cuont=3"]': "attn.cuont: no such key; attn has",
-    "preset=figure5": "preset=figure5: no such choice; preset is one of bf16, cpu, error, figure4",
     "tasks=nope": "task=nope: no such choice; task is one of",
 }
 
@@ -397,13 +376,10 @@ def test_the_bytes_of_the_roofline_are_those_of_queries_keys_and_values(tmp_path
     assert rows["linear"].roofline_bytes and rows["fnet"].roofline_bytes is None and rows["fnet"].ms
 
 
-def test_a_profile_may_be_longer_than_the_budget(capfd):
-    run(compose(BenchOptions, ["what=profile", "mechanisms=mean", "n=64", "batch=2", "tasks=listops", "budget=smoke"]))
-    assert "listops mean" in capfd.readouterr().out
-
-
 def test_profile_sums_to_the_step(capfd):
-    run(compose(BenchOptions, ["what=profile", "mechanisms=cur_abs", "n=64", "batch=2", "steps=2", "tasks=listops"]))
+    """Its steps are more than the budget has."""
+    words = ["what=profile", "mechanisms=cur_abs", "n=64", "batch=2", "steps=4", "tasks=listops", "budget=smoke"]
+    run(compose(BenchOptions, words))
     out = capfd.readouterr().out
     assert "listops cur_abs" in out and "not arithmetic" in out and "matrix products" in out
     *parts, rest = [float(share) for share in re.findall(r"^ *all .*?(-?[\d.]+)%", out, re.MULTILINE)]

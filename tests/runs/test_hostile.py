@@ -32,6 +32,7 @@ NO_NAMES = ["../../x", "/etc/x", "a\\b", "..", "", "${oc.env:HOME}", "x" * 151, 
 RUN = asdict(RECORD)
 PROBES = {key: RUN[key] for key in ("study", "task", "label", "seed", "fingerprint", "git", "metric")}
 PROBES |= {"examples": 4, "score": 30.0, "by": None, "reaches": [1], "scores": [30.0], "beyond": None}
+PROBES |= {"derived": 0, "rows": 8}
 LAYER = {"path": "a", **dict.fromkeys(("mean_abs", "relative", "stack_mean_abs", "stack_relative"), 0.1)}
 TRANSFER = {
     key: RUN[key] for key in (*PROBES, "protocol", "budget", "constant_baseline", "device", "status") if key in RUN
@@ -246,7 +247,9 @@ def test_a_foreign_npz_is_a_line(content, tmp_path):
             saved(path, {})
 
 
-@pytest.mark.parametrize("content", [b"\xff\x00", b"a,b\n1\n", b'"', b"scored with,score\nown,x\n"])
+@pytest.mark.parametrize(
+    "content", [b"", b"\xff\x00", b"a,b\n1\n", b'"', b"a,b,b\n1,2,3\n", b"scored with,score\nown,x\n"]
+)
 def test_damaged_swaps_are_a_line(content, tmp_path, capfd):
     seed = tmp_path / "probes" / "s" / "listops" / "sdpa" / "seed-0"
     seed.mkdir(parents=True)

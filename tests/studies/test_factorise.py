@@ -90,13 +90,8 @@ def test_the_command(tmp_path, monkeypatch, capfd):
     assert table.count("| network |") == 7 and "of 6 |" in table and (home / "network.png").stat().st_size > 10_000
     again = run("kinds=[network]", "iterations=3")
     assert again.err == "" and (home / "factorise.md").read_text() == table
-    for words, message in (
-        (["kinds=[photo]"], "kinds must be one of all, image, gradient"),
-        (["iterations=0"], "iterations must be a whole number"),
-        (["kinds=[network]", "init=zero"], "init must be one of code, paper"),
-    ):
-        with pytest.raises(SystemExit, match=message):
-            run(*words)
+    with pytest.raises(SystemExit, match="kinds must be one of all, image, gradient"):
+        run("kinds=[photo]")
     monkeypatch.setitem(sys.modules, "networkx", None)
     with pytest.raises(SystemExit, match="kinds=network needs networkx: pip install"):
         run("kinds=[network]")

@@ -116,7 +116,6 @@ def test_ctrl_c_ends_with_one_line(tmp_path, monkeypatch, capfd):
 
 WRONG = {
     "mechanisms=[mean,nope]": "attn=nope: no such choice; attn is one of bigbird",
-    "tasks=[listops]": "tasks must be one of adding, temporal_order",
     "lengths=[100]": "needs a length among 128, 256",
     "lengths=[128,128]": "lengths must be a list of different lengths, such as [128,256]",
     "mechanisms=[mean,mean]": "has the same run twice",

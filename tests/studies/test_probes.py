@@ -178,6 +178,8 @@ def probed(runs, label, scores, seed=0, fingerprint="f"):
         reaches=REACHES,
         scores=scores,
         beyond=None,
+        derived=0,
+        rows=8,
     )
     save(made, record.folder(runs, made.study, made.task, label, seed) / record.NAME)
     return made
@@ -228,15 +230,3 @@ def test_a_table_of_swaps_for_each_task_that_has_them(tmp_path):
     assert made.title == "Swapped mechanisms: listops" and made.head == ["trained with", "own", "sdpa", "mean"]
     ((_, cells),) = made.rows()
     assert [cell.text for cell in cells] == ["nystrom", "41.00", "", "12.35"]
-
-
-@pytest.mark.parametrize(
-    "text", ["", "abc\n", "trained with,own\na\n", "trained with,own,own\na,1,2\n", "x,own\na,b\n"]
-)
-def test_a_damaged_table_of_swaps_is_skipped_with_a_line(tmp_path, text, capfd):
-    add(tmp_path)
-    path = tmp_path / "probes/paper-paper/listops/swaps.csv"
-    path.parent.mkdir(parents=True)
-    path.write_text(text)
-    assert swaps("paper-paper", list(rows(tmp_path).values())) == []
-    assert f"skipped: {path} is not a table of swaps" in capfd.readouterr().err

@@ -1,9 +1,9 @@
 """Errors of iterative inverses over their steps and spectral norms, as tables with a row for each summary."""
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
-from statistics import median
 
 import pandas as pd
 import torch
@@ -67,14 +67,16 @@ def errors(layers: Iterable[InvertedLayer], steps: list[int], dtype: torch.dtype
         A row for each layer, iteration, steps and measure: AXA is ||A X A - A|| / ||A||, XAX is ||X A X - X|| / ||X||
         in Frobenius norms; median, smallest and largest over n matrices.
     """
-    rows = []
-    for layer in layers:
-        for name, iteration in (SYMMETRIC if layer.symmetric else OTHER).items():
-            for k in steps:
-                both = [residuals(a.double(), iteration(a.to(dtype), steps=k).double()) for a in layer.inner]
-                for measure, values in zip(("AXA", "XAX"), zip(*both, strict=True), strict=True):
-                    rows.append(layer.about | {"iteration": name, "steps": k, "measure": measure} | spread(values))
-    return pd.DataFrame(rows)
+    return summary(
+        layer.about | {"iteration": name, "steps": k, "measure": measure, "value": value}
+        for layer in layers
+        for name, iteration in (SYMMETRIC if layer.symmetric else OTHER).items()
+        for k in steps
+        for a in layer.inner
+        for measure, value in zip(
+            ("AXA", "XAX"), residuals(a.double(), iteration(a.to(dtype), steps=k).double()), strict=True
+        )
+    )
 
 
 def residuals(a: Tensor, x: Tensor) -> tuple[float, float]:
@@ -87,11 +89,13 @@ def residuals(a: Tensor, x: Tensor) -> tuple[float, float]:
 
 def norms(layers: Iterable[InvertedLayer]) -> pd.DataFrame:
     """Summarise the norms of each layer: a row for each kind of matrix, with the columns of ``errors``."""
-    rows = [x.about | {"matrix": name} | spread(values) for x in layers for name, values in x.norms.items()]
-    return pd.DataFrame(rows)
+    return summary(
+        x.about | {"matrix": name, "value": value} for x in layers for name, some in x.norms.items() for value in some
+    )
 
 
-def spread(values: Iterable[float]) -> dict[str, float]:
-    """Median, smallest and largest of values, and their number; infinite ones count."""
-    found = torch.tensor(list(values), dtype=torch.float64).nan_to_num(nan=torch.inf)
-    return {"median": median(found.tolist()), "low": found.min().item(), "high": found.max().item(), "n": len(found)}
+def summary(rows: Iterable[dict]) -> pd.DataFrame:
+    """Summarise ``value`` over rows that are alike in all else: median, smallest, largest, number; NaN is infinite."""
+    table = pd.DataFrame(rows).fillna({"value": math.inf})
+    groups = table.groupby([name for name in table if name != "value"], sort=False)
+    return groups["value"].agg(median="median", low="min", high="max", n="size").reset_index()

@@ -5,7 +5,6 @@ images. A linear probe and a k-NN classifier are fitted once to exact embeddings
 embeddings of the test examples by the model with CUR in place of its attention.
 """
 
-import copy
 import json
 
 import numpy as np
@@ -121,7 +120,6 @@ def study(options: PretrainedOptions) -> list[dict]:
             other = encoder.with_cur(**SELECTIONS[score], count=count, pairing=options.pairing, steps=options.inverse)
             results.append(result(score, count, 0, other.embed(unseen, options.batch)))
             if options.steps:
-                other.model = copy.deepcopy(other.model)
                 distil(other, texts, train_embeddings, options)
                 results.append(result(score, count, options.steps, other.embed(unseen, options.batch)))
     return results

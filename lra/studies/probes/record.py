@@ -31,8 +31,7 @@ class Probes:
         scores: scores with each layer confined to k; None if it cannot be.
         beyond: share of the squared derivatives of the last rows that belongs to inputs further away than k; None if
             no derivatives were taken.
-        derived, rows: number of examples for the derivatives, and of rows of each example; None if a record does not
-            say.
+        derived, rows: number of examples for the derivatives, and of rows of each example.
     """
 
     __pydantic_config__ = typed_json.STRICT
@@ -50,8 +49,8 @@ class Probes:
     reaches: list[PositiveInt]
     scores: list[Percent] | None
     beyond: list[NonNegativeFloat] | None
-    derived: NonNegativeInt | None = None
-    rows: PositiveInt | None = None
+    derived: NonNegativeInt
+    rows: PositiveInt
 
 
 def folder(runs: Path, study: str, task: str, label: str, seed: int) -> Path:

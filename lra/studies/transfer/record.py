@@ -2,8 +2,9 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
+from annotated_types import MinLen
 from pydantic import NonNegativeInt
 
 from ...ops.metrics import Metric
@@ -52,7 +53,7 @@ class TransferRecord:
     status: Literal["done", "diverged"]
     examples: NonNegativeInt
     spectrum_examples: NonNegativeInt
-    layers: list[Layer]
+    layers: Annotated[list[Layer], MinLen(1)]
     device: str
 
     @property
@@ -76,8 +77,6 @@ def load(path: Path, fingerprint: str | None = None) -> TransferRecord:
         ValueError: the file is not the record of a transfer, or it is that of another one.
     """
     transfer = typed_json.parse(TransferRecord, path, "a record of a transfer", "delete it to make it again")
-    if not transfer.layers:
-        raise ValueError(f"{path} is not a record of a transfer (values are missing); delete it to make it again")
     typed_json.check_seed(path, transfer.seed)
     if fingerprint is not None and transfer.fingerprint != fingerprint:
         raise ValueError(f"{path} is the record of another transfer; delete it to make it again")

@@ -10,7 +10,7 @@ from ...console import log
 from ...disk import atomic
 from ...report import table as report_table
 from .record import scan
-from .tables import LEGEND, points, tables
+from .tables import GROUP, LEGEND, points, tables
 
 
 class TransferShowOptions(Options):
@@ -31,11 +31,11 @@ def show(options: TransferShowOptions) -> None:
         log(f"skipped: {line}")
     if not transfers:
         raise ValueError(f"{runs} has no transfer; python -m lra.studies.transfer run=<folder> attn=<name> makes them")
-    groups, out = points(transfers), options.out or runs / "transfer"
-    made = tables(groups)
+    some, out = points(transfers), options.out or runs / "transfer"
+    made = tables(some)
     try:
         out.mkdir(parents=True, exist_ok=True)
-        pictures = [draw(group, some, out) for group, some in groups.items()]
+        pictures = [draw(group, rows, out) for group, rows in some.groupby(GROUP)]
         parts = [
             [table.section(2), *map("![{0}]({0})".format, shown)] for table, shown in zip(made, pictures, strict=True)
         ]

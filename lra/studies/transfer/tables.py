@@ -2,17 +2,18 @@
 
 import re
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from statistics import mean, stdev
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
-from ...report.summary import joined, number
+from ...report.significance import score
+from ...report.summary import joined
 from ...report.table import Table, frame, stem
 from .record import TransferRecord
 
+GROUP, POINT = ["study", "task", "source"], ["label", "tuned"]
 HEAD = ("mechanism", "kept", "tuned", "exact", "test", "change", "n", "mean |O - O'|", "relative", "stacked")
 LEGEND = (
     "Test scores in percent, mean ± sample standard deviation over n seeds. kept: rows and columns of CUR, landmarks "
@@ -23,68 +24,32 @@ LEGEND = (
 )
 
 
-@dataclass(frozen=True)
-class TransferPoint:
-    """The seeds of one mechanism with one number of fine-tuning steps.
+def points(records: list[TransferRecord]) -> pd.DataFrame:
+    """List the seeds of each point, a mechanism with one number of fine-tuning steps.
 
-    Args:
-        label: label of the transfer.
-        tuned: steps of fine-tuning.
-        records: records of the seeds.
+    A fine-tuned transfer belongs to two points: before and after its fine-tuning.
+
+    Returns:
+        A row for each seed with the columns of ``GROUP``, ``POINT`` and ``seed``; ``options``, those of the mechanism,
+        and ``tuned``; ``exact`` and ``test``, the scores of the run and of the transfer, NaN if it diverged;
+        ``mean_abs``, the mean over layers; ``record``. Points are ordered by steps of fine-tuning, mechanism, other
+        changed options and count.
     """
+    seeds: dict[tuple, TransferRecord] = {}
+    for r in sorted(records, key=lambda r: -r.steps):  # before fine-tuning a transfer without it comes first
+        seeds |= {(r.study, r.task, r.source, r.label, tuned, r.seed): r for tuned in (0, r.steps)}
 
-    label: str
-    tuned: int
-    records: list[TransferRecord]
+    def order(item: tuple[tuple, TransferRecord]) -> tuple:
+        (*group, label, tuned, seed), r = item
+        name, _, rest = label.partition("-")
+        return *group, tuned, name, natural(rest.replace(f"count={r.kept}", "")), r.kept or 0, label, seed
 
-    @property
-    def options(self) -> dict[str, Any]:
-        """Options of the mechanism, and ``tuned``."""
-        return self.records[0].attn | {"tuned": self.tuned}
-
-    @property
-    def kept(self) -> int | None:
-        """Rows and columns that CUR keeps, or Nystrom's landmarks."""
-        return self.records[0].kept
-
-    @property
-    def order(self) -> tuple:
-        """Sort key: steps of fine-tuning, mechanism, other changed options, count."""
-        name, _, rest = self.label.partition("-")
-        return self.tuned, name, natural(rest.replace(f"count={self.kept}", "")), self.kept or 0, self.label
-
-    @property
-    def scored(self) -> list[tuple[float, float]]:
-        """Test score and the exact model's, for each seed that has one."""
-        scores = [(r.tuned_test if self.tuned else r.direct_test, r.exact_test) for r in self.records]
-        return [pair for pair in scores if pair[0] is not None]
-
-    @property
-    def tests(self) -> list[float]:
-        """The test scores of the seeds that have one."""
-        return [score for score, _ in self.scored]
-
-    def values(self, name: str) -> list[float]:
-        """A value of Layer for each seed, averaged over layers."""
-        return [r.mean(name) for r in self.records]
-
-    @property
-    def cells(self) -> tuple[str, ...]:
-        """The text for each column of HEAD."""
-        lost = len(self.records) - len(self.scored)
-        layer = lambda name: ", ".join(
-            f"{value:.3g}" for value in np.mean([[getattr(x, name) for x in r.layers] for r in self.records], 0)
-        )
-        return (
-            self.label,
-            str(self.kept or ""),
-            str(self.tuned),
-            spread([r.exact_test for r in self.records]),
-            spread(self.tests),
-            spread([score - exact for score, exact in self.scored]),
-            f"{len(self.scored)} (+{lost})" if lost else str(len(self.scored)),
-            *map(layer, ("mean_abs", "relative", "stack_relative")),
-        )
+    rows = []
+    for (*group, label, tuned, seed), r in sorted(seeds.items(), key=order):
+        test = r.tuned_test if tuned else r.direct_test
+        rows.append((*group, label, tuned, seed, r.attn | {"tuned": tuned}, r.exact_test, test, r.mean("mean_abs"), r))
+    columns = [*GROUP, *POINT, "seed", "options", "exact", "test", "mean_abs", "record"]
+    return pd.DataFrame(rows, columns=columns).astype({"test": float})
 
 
 def natural(text: str) -> list:
@@ -92,85 +57,80 @@ def natural(text: str) -> list:
     return [(int(part), "") if part.isdigit() else (0, part) for part in re.split(r"(\d+)", text)]
 
 
-def spread(values: list[float]) -> str:
-    """Format mean ± sample standard deviation; "-" without values."""
-    deviation = f" ± {stdev(values):.2f}" if len(values) > 1 else ""
-    return number(mean(values) if values else None) + deviation
-
-
-def points(records: list[TransferRecord]) -> dict[tuple[str, str, str], list[TransferPoint]]:
-    """Group transfers as points by (study, task, run's label).
-
-    A fine-tuned transfer gives two points: before and after its fine-tuning.
-    """
-    groups: dict[tuple, dict[tuple, dict[int, TransferRecord]]] = {}
-    for r in records:
-        for tuned in {0, r.steps}:
-            seeds = groups.setdefault((r.study, r.task, r.source), {}).setdefault((r.label, tuned), {})
-            if tuned or r.seed not in seeds or r.steps == 0:
-                seeds[r.seed] = r
-    made = lambda same: [TransferPoint(*key, [seeds[k] for k in sorted(seeds)]) for key, seeds in same.items()]
-    return {group: sorted(made(same), key=lambda point: point.order) for group, same in sorted(groups.items())}
-
-
-def curves(
-    some: list[TransferPoint], axis: Callable[[TransferPoint], Any], hidden: set[str]
-) -> dict[str, list[tuple[Any, TransferPoint]]]:
+def curves(some: pd.DataFrame, axis: Callable[[dict], Any], hidden: set[str]) -> pd.DataFrame:
     """Group points into curves, within which only the axis differs.
 
     A curve has the seeds that all of its points share; one with a single point or without such a seed is left out.
 
     Args:
-        some: points.
-        axis: value of a point, None if the point has none.
+        some: points of one group.
+        axis: value of a point from its options, None if the point has none.
         hidden: options that the axis stands for.
 
     Returns:
-        (value, point) in order, by a legend that names the options that differ and the number of seeds: the class if
-        there are several, and within a class the options that not all of its curves share.
+        The rows on curves with their ``value`` and ``curve``, a legend that names the options that differ and the
+        number of seeds: the class if there are several, and within a class the options that not all of its curves
+        share.
     """
-    groups: dict[tuple, list[tuple[Any, TransferPoint]]] = {}
-    for point in some:
-        if (value := axis(point)) is not None:
-            rest = tuple((k, str(v)) for k, v in sorted(point.options.items()) if k not in hidden)
-            groups.setdefault(rest, []).append((value, point))
-    lines = {rest: _shared(sorted(line, key=lambda pair: pair[0])) for rest, line in groups.items()}
-    lines = {rest: line for rest, line in lines.items() if len(line) > 1 and line[0][1].records}
+    rest = [tuple((k, str(v)) for k, v in sorted(o.items()) if k not in hidden) for o in some.options]
+    value = pd.Series([axis(o) for o in some.options], some.index, dtype=object)
+    some = some.assign(value=value, rest=rest).dropna(subset="value")
+    lines = {}
+    for rest, line in some.groupby("rest", sort=False):
+        line = line[line.groupby("seed").value.transform("count") == line.value.nunique()]
+        if line.value.nunique() > 1:
+            lines[rest] = line
     kind = lambda rest: dict(rest).get("_target_")
     kinds = Counter(map(kind, lines))
     shared = Counter((kind(rest), option) for rest in lines for option in rest)
-    named = {}
     for rest, line in lines.items():
         words = [kind(rest).rpartition(".")[2]] if len(kinds) > 1 else []
         own = [option for option in rest if option[0] != "_target_" and shared[kind(rest), option] < kinds[kind(rest)]]
         words += [f"{key}={value}" for key, value in own]
-        name = ", ".join(words) or line[0][1].label.partition("-")[0]
-        named[f"{name} (n = {len(line[0][1].records)})"] = line
-    return named
+        name = ", ".join(words) or line.label.iloc[0].partition("-")[0]
+        lines[rest] = line.assign(curve=f"{name} (n = {line.seed.nunique()})")
+    return pd.concat([some[:0].assign(curve=""), *lines.values()])
 
 
-def _shared(line: list[tuple[Any, TransferPoint]]) -> list[tuple[Any, TransferPoint]]:
-    """Restrict points to the seeds that all of them have."""
-    seeds = set.intersection(*({r.seed for r in point.records} for _, point in line))
-    return [(value, replace(point, records=[r for r in point.records if r.seed in seeds])) for value, point in line]
-
-
-def tables(groups: dict[tuple[str, str, str], list[TransferPoint]]) -> list[Table]:
+def tables(some: pd.DataFrame) -> list[Table]:
     """Make a table of each group of points."""
     return [
         Table(
             name=stem(f"transfer-{study}-{task}-{source}"),
             title=f"{study}: {task}, {source}",
-            about=about(some),
-            cells=frame(HEAD, [point.cells for point in some]),
+            about=about(group.record),
+            cells=frame(HEAD, [cells(*point, seeds) for point, seeds in group.groupby(POINT, sort=False)]),
         )
-        for (study, task, source), some in groups.items()
+        for (study, task, source), group in some.groupby(GROUP)
     ]
 
 
-def about(some: list[TransferPoint]) -> str:
-    """Summarise what the records of points share, in one sentence."""
-    records = [r for point in some for r in point.records]
+def cells(label: str, tuned: int, seeds: pd.DataFrame) -> tuple[str, ...]:
+    """Write a text for each column of HEAD.
+
+    Args:
+        label: label of the transfer.
+        tuned: steps of fine-tuning.
+        seeds: rows of the point.
+    """
+    scored = seeds.dropna(subset="test")
+    lost = len(seeds) - len(scored)
+    spread = lambda values: score(dict(enumerate(values))).text or "-"
+    layer = lambda name: ", ".join(
+        f"{value:.3g}" for value in np.mean([[getattr(x, name) for x in r.layers] for r in seeds.record], 0)
+    )
+    return (
+        label,
+        str(seeds.record.iloc[0].kept or ""),
+        str(tuned),
+        *map(spread, (seeds.exact, scored.test, scored.test - scored.exact)),
+        f"{len(scored)} (+{lost})" if lost else str(len(scored)),
+        *map(layer, ("mean_abs", "relative", "stack_relative")),
+    )
+
+
+def about(records: Iterable[TransferRecord]) -> str:
+    """Summarise what records share, in one sentence."""
     facts = {
         "protocol {}": joined(r.protocol for r in records),
         "budget {}": joined(r.budget for r in records),
