@@ -11,12 +11,11 @@ from matplotlib.ticker import FuncFormatter
 from ..runs.bench_record import BenchRecord
 from . import figures, plots
 from .bench_tables import Group, groups, growth, label, number
-from .palette import COLOURS, Palette
+from .palette import COLOURED, COLOURS, Palette
 from .summary import Row
 from .table import stem
 
 KINDS = ("png", "svg", "pdf")
-COLOURED = 12  # lines of a figure with a colour of their own
 
 
 def pictures(
@@ -62,7 +61,7 @@ def pictures(
         if panels := _bubbles(records, rows):
             paths.append(folder / f"{stem(f'speed and accuracy {study}')}.png")
             palette = Palette(sorted({bubble.label for group in panels.values() for bubble in group}))
-            figures.save(paths[-1].with_suffix(""), panels, plots.trade, palette, KINDS, width=width)
+            figures.write(figures.charts(panels, plots.trade, palette, width), paths[-1].with_suffix(""), KINDS)
     return paths
 
 
@@ -75,9 +74,7 @@ def _lines(figure: Figure, group: Group) -> None:
     palette = Palette(coloured)
     for name in by_time[::-1]:
         n = [row.n for row in timed[name]]
-        style = {"color": "0.85", "lw": 0.8, "zorder": 1}
-        if name in coloured:
-            style = palette.line(name) | palette.marker(name) | {"ms": 3}
+        style = palette.line(name) | (palette.marker(name) | {"ms": 3} if name in coloured else {})
         left.plot(n, [row.ms for row in timed[name]], **style, label=name if name in coloured else None)
         right.plot(n, [max(row.peak_bytes or 0, 1) / 2**20 for row in timed[name]], **style)
     if rest := len(timed) - len(coloured):

@@ -8,12 +8,12 @@ from . import board_picture
 from .admission import admission_table
 from .agreement import agreement_table
 from .figures import TEXT
+from .rates import RATES
 from .standings import standing_table, standings
 from .summary import Row
 from .table import Chapter, Table, stem
 
 ABOUT = "Small tasks that need mixing of tokens, each mechanism at its own best rate."
-RATES = "-rates"  # of the name of the study of a search
 
 
 def chapters(

@@ -9,15 +9,15 @@ from matplotlib.figure import Figure
 
 from ..runs.bench_record import BenchRecord
 from . import figures
-from .families import CONTROL, FAMILIES, OTHER, family
-from .palette import COLOURS, INK, MARKERS, SOFT
+from .families import CONTROL, family, key, look
+from .palette import INK, SOFT
 from .standings import Standing
 from .statistics import interquartile_mean, interval
 from .summary import Row
 
 N = 4096  # tokens at which mechanisms are timed
 KINDS = ("png", "svg", "pdf")
-HEIGHT = 4.3  # inches
+HEIGHT = 4  # inches, without the legend
 
 
 def costs(rows: Sequence[Row], measured: Sequence[BenchRecord]) -> tuple[dict[str, float], str]:
@@ -62,7 +62,6 @@ def draw(standings: Sequence[Standing], ms: Mapping[str, float], axis: str, widt
     figure = Figure(figsize=(width, HEIGHT), layout="constrained")
     axes = figure.subplots()
     axes.margins(0.08)
-    kinds = [kind for kind in (*FAMILIES, OTHER) if kind != CONTROL]
     for s in standings:
         scores = list(s.shares.values())
         middle, (low, high) = (100 * interquartile_mean(scores), (100 * end for end in interval(scores)))
@@ -72,17 +71,11 @@ def draw(standings: Sequence[Standing], ms: Mapping[str, float], axis: str, widt
             axes.annotate(s.label, (0, middle), xycoords=("axes fraction", "data"), xytext=(3, 2), color=SOFT,
                           textcoords="offset points", ha="left", size=7, parse_math=False)  # fmt: skip
         elif s.label in ms:
-            place = kinds.index(kind)
             axes.errorbar(ms[s.label], middle, yerr=[[max(0, middle - low)], [max(0, high - middle)]], capsize=2, lw=1,
-                          ms=6, marker=MARKERS[place], color=[*(light for light, _ in COLOURS), INK][place],
-                          linestyle="none", label=kind)  # fmt: skip
+                          ms=6, linestyle="none", **look(kind))  # fmt: skip
             axes.text(ms[s.label], middle, s.label, color=INK, parse_math=False)
     axes.set(xscale="log", xlabel=axis, ylabel="score: share of the way from floor to 100, %")
-    handles, names = axes.get_legend_handles_labels()
-    found = dict(zip(names, handles, strict=True))  # one handle for each family
-    shown = [kind for kind in kinds if kind in found]
-    handles = [found[kind] for kind in shown]
-    figure.legend(handles, shown, loc="outside lower center", ncols=round(width / 1.6))
+    key(figure, [s.label for s in standings if s.label in ms and family(s.label) != CONTROL])
     figures.settle(figure, arrowstyle="-", color=SOFT, lw=0.5)
     return figure
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ..disk.atomic import below, write
-from . import artifacts, figures, latex, page, paper_tables, plots, published, results
+from . import artifacts, figures, latex, page, paper_tables, plots, published, results, strips
 from .artifacts import Artifacts
 from .extensions import extensions
 from .palette import Palette
@@ -57,10 +57,14 @@ def export(
         runs[folder], lines = artifacts.read(folder)
         unread += lines
     parts = [study(name, rows, runs) for name, rows in studies.items()]
-    about = "Lines as printed, in their order; below each the runs of the mechanism that it names."
-    chapters = [*chapters, Chapter("Published tables", about, paper_tables.tables(studies))]
     for name in ("tables", "figures"):
         below(out, name).mkdir(exist_ok=True)
+    about = "Lines as printed, in their order; below each the runs of the mechanism that it names."
+    chapters = [
+        *chapters,
+        Chapter("Seeds and rates", strips.ABOUT, [], strips.save(studies, out / "figures", width)),
+        Chapter("Published tables", about, paper_tables.tables(studies)),
+    ]
     tables = [
         replace(table, title=table.title if table.title == part.name else f"{part.name}: {table.title}")
         for part in parts
@@ -76,7 +80,7 @@ def export(
         for kind, panels, draw in (("curves", part.curves, plots.learning), ("speed", trades, plots.trade)):
             if panels:
                 path = out / "figures" / stem(f"{part.name}-{kind}")
-                figures.save(path, panels, draw, palette, width=width)
+                figures.write(figures.charts(panels, draw, palette, width), path, ("png", "pdf"))
                 drawn[path.with_name(f"{path.name}.pdf")] = f"{part.name}: {CAPTIONS[kind]}"
     names = [*(table.name for table in tables), *(path.stem for path in drawn)]
     if unknown := set(show or ()) - set(names):

@@ -3,13 +3,14 @@
 import io
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from xml.etree import ElementTree
 
 import numpy as np
 from adjustText import adjust_text
 from matplotlib import rc_context
+from matplotlib.axes import Axes
 from matplotlib.collections import PathCollection
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -19,7 +20,7 @@ from matplotlib.ticker import LogFormatter
 from ..console import visible
 from ..disk.atomic import replacing
 from .palette import INK, RULE, SOFT, VARIABLES, Palette
-from .plots import SERIES, learning
+from .plots import SERIES, trade
 
 COLUMN, TEXT = 3.25, 6.75  # inches: a column of a paper in two columns, and both
 CHART = 2.1  # inches: height of a chart of a file
@@ -48,46 +49,54 @@ PRINT = STYLE | {"font.size": 8, "lines.linewidth": 1.2}
 DATELESS = {"png": {}, "pdf": {"CreationDate": None}, "svg": {"Date": None, "Creator": None}}
 
 
-@rc_context(PRINT)
-def save(
-    path: Path,
-    panels: dict[str, Sequence],
-    draw: Callable,
-    palette: Palette,
-    kinds: Sequence[str] = ("png", "pdf"),
-    *,
-    width: float = TEXT,
-    about: str | None = None,
-) -> None:
-    """Draw charts of one kind under one legend, as many side by side as the width has columns of a paper.
+def grid(
+    titles: Collection[str], width: float, wide: float = COLUMN, high: float = CHART, **options
+) -> tuple[Figure, list[Axes]]:
+    """Make a figure of charts with titles, as many side by side as the width has room for.
 
     Args:
-        path: path of the files, without a suffix.
+        titles: titles of the charts.
+        width: width of the figure in inches.
+        wide, high: size of a chart in inches.
+        options: options of matplotlib's ``subplots``.
+    """
+    across = max(1, min(len(titles), round(width / wide)))
+    down = math.ceil(len(titles) / across)
+    figure = Figure(figsize=(width, high * down), layout="constrained")
+    charts = list(figure.subplots(down, across, squeeze=False, **options).flat)
+    for axes, title in zip(charts, titles, strict=False):
+        axes.set_title(title)
+    for axes in charts[len(titles) :]:
+        axes.remove()
+    return figure, charts[: len(titles)]
+
+
+@rc_context(PRINT)
+def charts(panels: Mapping[str, Sequence], draw: Callable, palette: Palette, width: float = TEXT) -> Figure:
+    """Draw charts of one kind under one legend.
+
+    Args:
         panels: the contents of each chart by its title.
         draw: a function of ``plots``.
-        palette: colours and forms of the labels.
-        kinds: file formats.
+        palette: colours and forms of the labels; the lines of others are grey.
         width: width of the figure in inches.
-        about: a description that an SVG file carries.
     """
-    labels = sorted({item.label for content in panels.values() for item in content})
-    across = max(1, min(len(panels), round(width / COLUMN)))
-    down = math.ceil(len(panels) / across)
+    every = {item.label for content in panels.values() for item in content}
+    labels = sorted(every & palette.place.keys())
+    look = palette.line if draw is not trade else lambda label: palette.marker(label) | {"linestyle": "none"}
+    handles = [Line2D([], [], **look(label)) for label in labels]
+    if others := len(every) - len(labels):
+        labels.append(f"{others} others")
+        handles.append(Line2D([], [], color="0.85"))
     line = 6 + max(map(len, labels), default=0)
     columns = max(1, int(width * 72 / (LETTER * PRINT["font.size"] * line)))
-    size = width, CHART * down + 0.18 * math.ceil(len(labels) / columns)
-    figure = Figure(figsize=size, layout="constrained")
-    grid = figure.subplots(down, across, squeeze=False).flat
-    for axes, (title, content) in zip(grid, panels.items(), strict=False):
-        axes.set_title(title)
-        draw(axes, content, palette)
-    for axes in grid[len(panels) :]:
-        axes.remove()
-    look = palette.line if draw is learning else lambda label: palette.marker(label) | {"linestyle": "none"}
-    handles = [Line2D([], [], **look(label)) for label in labels]
+    figure, axes = grid(panels, width)
+    figure.set_figheight(figure.get_figheight() + 0.18 * math.ceil(len(labels) / columns))
+    for one, content in zip(axes, panels.values(), strict=True):
+        draw(one, content, palette)
     figure.legend(handles, labels, loc="outside lower center", ncols=columns)
     settle(figure)
-    write(figure, path, kinds, about)
+    return figure
 
 
 def settle(figure: Figure, **arrows) -> None:

@@ -13,6 +13,7 @@ COLOURS = (
     ("#043858", "#fedff5"),
     ("#c2c91b", "#edc202"),
 )
+COLOURED = 12  # lines of a figure with a colour of their own, if there are too many
 MARKERS = "osD^vP*X<>hpd8"
 GROUND, INK, SOFT, RULE = "#ffffff", "#1b1b1a", "#66655f", "#e4e3de"
 # The page's style sheet gives each variable another value on a dark ground.
@@ -21,7 +22,10 @@ VARIABLES |= {GROUND: "var(--ground)", INK: "var(--ink)", SOFT: "var(--soft)", R
 
 
 class Palette:
-    """The look of each label; the ninth label has the first colour again, with another dash and marker."""
+    """The look of each label; the ninth label has the first colour again, with another dash and marker.
+
+    The lines of other labels are thin and grey.
+    """
 
     def __init__(self, labels: Iterable[str]):
         self.place = {label: i for i, label in enumerate(dict.fromkeys(labels))}
@@ -41,6 +45,8 @@ class Palette:
 
     def line(self, label: str) -> dict[str, object]:
         """The colour and dash of a label as options of matplotlib."""
+        if label not in self.place:
+            return {"color": "0.85", "lw": 0.8, "zorder": 1}
         lengths = [float(length) / 1.8 for length in self.dash(label).split()]
         return {"color": COLOURS[self.colour(label)][0], "linestyle": (0, lengths) if lengths else "-"}
 

@@ -1,4 +1,4 @@
-"""Learning curves, and speed against accuracy, drawn into matplotlib's axes."""
+"""Learning curves, scores over learning rates, and speed against accuracy, drawn into matplotlib's axes."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -37,6 +37,14 @@ class Bubble(NamedTuple):
     std: float | None
     n: int
     peak: float | None
+
+
+class RateCurve(NamedTuple):
+    """The mean dev scores of a label on one task at each learning rate; None without a finished seed."""
+
+    label: str
+    rates: list[float]
+    dev: list[float | None]
 
 
 def over_seeds(row: Row, runs: dict[Path, dict[str, dict[int, float]]]) -> Curve | None:
@@ -88,12 +96,23 @@ def learning(axes: Axes, curves: Sequence[Curve], palette: Palette) -> dict[str,
         if curve.n > 1:
             band = [*curve.steps, *curve.steps[::-1]], [*curve.high, *curve.low[::-1]]
             axes.fill(*band, color=look["color"], alpha=0.13, lw=0, **own)
-        axes.plot(curve.steps, curve.mean, **look, **own)
+        axes.plot(curve.steps, curve.mean, **own | look)
         spread = f" ± {curve.high[-1] - curve.mean[-1]:.2f}" if curve.n > 1 else ""
         last = f"{curve.mean[-1]:.2f}{spread} at step {curve.steps[-1]:,}"
         notes[curve.label] = f"{curve.label}: {last}, n = {curve.n}"
     ticks(axes, "step")
     return notes
+
+
+def rates(axes: Axes, searches: Sequence[RateCurve], palette: Palette) -> None:
+    """Draw dev scores over learning rates, a line for each label, which a rate without a score interrupts."""
+    for search in searches:
+        axes.plot(search.rates, search.dev, marker="o", ms=2.5, **palette.line(search.label))
+    ticks(axes, "learning rate")
+    axes.set_xscale("log")
+    tried = sorted({rate for search in searches for rate in search.rates})
+    axes.set_xticks(tried, [f"{rate:g}" for rate in tried])
+    axes.minorticks_off()
 
 
 def seeds(axes: Axes, curves: dict[int, dict[int, float]], palette: Palette) -> dict[str, str]:

@@ -11,6 +11,7 @@ from .table import Cell, Table, frame, stem
 HEAD = ("mechanism", "task", "budget's rate", "best rate", "rate", "dev at each rate")
 RATE = re.compile(r"-optim\.lr=(\d[\d.]*(?:e-?\d+)?)")
 BUDGET = "budget's"  # of a label without a rate
+RATES = "-rates"  # end of the name of the study of a search
 
 
 def untuned(rows: list[Row]) -> list[Row]:
@@ -24,6 +25,15 @@ def base(row: Row) -> str:
     return RATE.sub("", row.label)
 
 
+def tried(rows: list[Row]) -> dict[tuple[str, str], dict[str, Row]]:
+    """Group rows by mechanism and task, then by learning rate."""
+    found: dict[tuple[str, str], dict[str, Row]] = defaultdict(dict)
+    for row in rows:
+        match = RATE.search(row.label)
+        found[base(row), row.task][match[1] if match else BUDGET] = row
+    return found
+
+
 def rates(study: str, rows: list[Row]) -> Table | None:
     """Make a line for each mechanism and task with several learning rates; None if the study has none.
 
@@ -31,12 +41,8 @@ def rates(study: str, rows: list[Row]) -> Table | None:
         study: its name.
         rows: its results.
     """
-    tried: dict[tuple[str, str], dict[str, Row]] = defaultdict(dict)
-    for row in rows:
-        match = RATE.search(row.label)
-        tried[base(row), row.task][match[1] if match else BUDGET] = row
     lines, keys = [], []
-    for (label, task), by_rate in tried.items():
+    for (label, task), by_rate in tried(rows).items():
         if len(by_rate) == 1:
             continue
         finished = {rate: row for rate, row in by_rate.items() if row.dev is not None}

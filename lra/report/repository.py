@@ -1,16 +1,20 @@
 """docs/results.md, its figures and the table of README.md, made from the runs in runs/published."""
 
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+
+from matplotlib.figure import Figure
 
 from ..config import CONF
 from ..disk.atomic import write
 from ..runs import open as runs_on_disk
 from ..runs.tables import HOME, About, about
-from . import board, figures, plots, results
+from . import board, figures, plots, results, strips
 from .export import LEGEND, overall
 from .palette import Palette
-from .rates import rates
+from .rates import RATES, rates
+from .strips import Picture
 from .summary import Row, collect
 
 BEGIN, END = "<!-- results: python -m lra.report published=true -->", "<!-- end of results -->"
@@ -54,56 +58,62 @@ def pages(root: Path = CONF.parent, home: Path = HOME) -> dict[Path, str]:
         raise ValueError(f"README.md must have the lines {BEGIN} and {END}, between which the table goes")
     abouts = {name: about(home / name) for name in studies}
     table = "\n\n".join(_short(name, rows, tasks) for name, rows in studies.items() if (tasks := abouts[name].readme))
-    long = lambda name: _searched if name.endswith(board.RATES) else _long
-    texts = [INTRO, *(long(name)(name, studies, abouts[name]) for name in studies), LEGEND]
+    texts = [INTRO, *(_section(name, studies, abouts[name]) for name in studies), LEGEND]
     return {
         root / "docs" / "results.md": "\n\n".join(texts) + "\n",
         root / "README.md": f"{before}{begin}\n{table}\n{end}{after}",
     }
 
 
-def curves(root: Path = CONF.parent, home: Path = HOME) -> dict[Path, dict[str, list[plots.Curve]]]:
-    """Compute the figures that docs/results.md shows: dev scores over steps, a chart for each task.
-
-    A study with more mechanisms than lines can be told apart names those of its figure in ``about.json``.
+def drawings(root: Path = CONF.parent, home: Path = HOME) -> dict[Path, Picture]:
+    """Compute the figures that docs/results.md shows, by their paths.
 
     Args:
         root: folder of docs.
         home: folder of the runs.
-
-    Returns:
-        Path of a study's figure -> task -> curves.
     """
-    studies, _ = collect(home)
-    drawn = {}
-    for name, rows in studies.items():
-        if name.endswith(board.RATES):  # a search shows its best rates alone
-            continue
-        if labels := about(home / name).figure:
-            rows = [row for row in rows if row.label in labels]
+    made = [picture for name, rows in collect(home)[0].items() for picture in _pictures(name, rows, about(home / name))]
+    return {root / "docs" / _figure(picture): picture for picture in made}
+
+
+def _pictures(name: str, rows: list[Row], about: About) -> list[Picture]:
+    """List the figures of a study: dev scores over steps, but of a search, test scores of seeds, and rates.
+
+    A study with more curves than can be told apart names the mechanisms of its first figure in ``about.json``.
+    """
+    made = strips.pictures(name, rows)
+    if not name.endswith(RATES):
+        rows = [row for row in rows if not about.figure or row.label in about.figure]
         runs = {folder: runs_on_disk.curves(folder) for row in rows for folder in row.runs}
-        drawn[root / "docs" / _figure(name)] = plots.by_task(rows, runs)
-    return drawn
+        some = ", of some mechanisms" if about.figure else ""
+        caption = f"dev scores of {name} over steps{some}, mean ± sample standard deviation over seeds"
+        made.insert(0, Picture(name, caption, _learning, plots.by_task(rows, runs)))
+    return made
 
 
-def about_figure(panels: dict[str, list[plots.Curve]]) -> str:
+def _learning(panels: Mapping[str, Sequence[plots.Curve]], width: float) -> Figure:
+    palette = Palette(sorted({curve.label for lines in panels.values() for curve in lines}))
+    return figures.charts(panels, plots.learning, palette, width)
+
+
+def about_figure(panels: dict[str, list]) -> str:
     """Render the numbers of a figure as the description in its file, by which it is compared with the records."""
-    return json.dumps({task: [curve._asdict() for curve in lines] for task, lines in panels.items()})
+    return json.dumps({task: [item._asdict() for item in content] for task, content in panels.items()})
 
 
 def save() -> list[Path]:
     """Write the files. Raises ValueError as ``pages`` does, OSError if one cannot be written."""
-    texts, drawn = pages(), curves()
+    texts, drawn = pages(), drawings()
     for path, text in texts.items():
         write(path, text)
-    for path, panels in drawn.items():
-        palette = Palette(sorted({curve.label for lines in panels.values() for curve in lines}))
-        figures.save(path.with_suffix(""), panels, plots.learning, palette, ["svg"], about=about_figure(panels))
+    for path, picture in drawn.items():
+        about = about_figure(picture.panels)
+        figures.write(picture.draw(picture.panels, figures.TEXT), path.with_suffix(""), ["svg"], about)
     return [*texts, *drawn]
 
 
-def _figure(study: str) -> str:
-    return f"results-{study}.svg"
+def _figure(picture: Picture) -> str:
+    return f"results-{picture.name}.svg"
 
 
 def _short(name: str, rows: list[Row], tasks: list[str]) -> str:
@@ -112,21 +122,14 @@ def _short(name: str, rows: list[Row], tasks: list[str]) -> str:
     return f"{about}.\n\n{table.markdown()}"
 
 
-def _head(name: str, about: About) -> list[str]:
+def _section(name: str, studies: dict[str, list[Row]], about: About) -> str:
+    """Render a study; a search over rates has the tables of its board and the best rates alone."""
+    rows = studies[name]
+    if name.endswith(RATES):
+        tables = *board.tables(name.removesuffix(RATES), studies), rates(name, rows)
+    else:
+        tables = *overall(name, rows), *results.details(name, rows)
     notes = "\n".join(f"* {note}" for note in about.notes)
-    return [f"## {name}", notes, f"Hardware: {about.hardware}.", f"```text\n{about.command}\n```"]
-
-
-def _searched(name: str, studies: dict[str, list[Row]], about: About) -> str:
-    """Render a search over rates: the tables of its board, and the best rates."""
-    tables = [*board.tables(name.removesuffix(board.RATES), studies), rates(name, studies[name])]
-    return "\n\n".join([*_head(name, about), *(table.section() for table in tables if table)])
-
-
-def _long(name: str, studies: dict[str, list[Row]], about: About) -> str:
-    parts, rows = _head(name, about), studies[name]
-    some = ", of some mechanisms" if about.figure else ""
-    spread = "mean ± sample standard deviation over seeds"
-    parts.append(f"![dev scores of {name} over steps{some}, {spread}]({_figure(name)})")
-    tables = *overall(name, rows), *results.details(name, rows)
-    return "\n\n".join([*parts, *(table.section() for table in tables)])
+    parts = [f"## {name}", notes, f"Hardware: {about.hardware}.", f"```text\n{about.command}\n```"]
+    parts += [f"![{picture.caption}]({_figure(picture)})" for picture in _pictures(name, rows, about)]
+    return "\n\n".join([*parts, *(table.section() for table in tables if table)])

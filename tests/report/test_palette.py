@@ -57,7 +57,8 @@ def test_no_two_labels_of_a_picture_have_one_look(look):
 
 def test_fonts_of_a_file_are_truetype(tmp_path):
     curves = [plots.Curve("a", [1, 2], [1.0, 2.0], [1.0, 2.0], [1.0, 2.0], 1)]
-    figures.save(tmp_path / "x", {"listops": curves}, plots.learning, Palette("a"), ("pdf",), width=figures.COLUMN)
+    figure = figures.charts({"listops": curves}, plots.learning, Palette("a"), figures.COLUMN)
+    figures.write(figure, tmp_path / "x", ["pdf"])
     written = (tmp_path / "x.pdf").read_bytes()
     assert b"/FontFile2" in written and b"/Type3" not in written
     box = written[written.index(b"/MediaBox") :].split(b"]")[0].split()

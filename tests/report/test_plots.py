@@ -56,18 +56,16 @@ def test_a_label_without_space_is_left_out(axes):
     assert 1 < len(boxes) < 60 and not any(a.overlaps(b) for a, b in itertools.combinations(boxes, 2))
 
 
-def test_the_key_of_a_figure_names_each_line_and_its_charts(tmp_path, monkeypatch):
-    written = []
-    monkeypatch.setattr(figures, "write", lambda figure, *_: written.append(figure))
+def test_the_key_of_a_figure_names_each_line_and_its_charts():
     curve = lambda label: Curve(label, [1, 2], [1.0, 2.0], [1.0, 2.0], [1.0, 2.0], 1)
     palette = Palette(["first", "second"])
-    panels = {"listops": [curve("second"), curve("first")], "text": [curve("second")]}
-    figures.save(tmp_path / "x", panels, plots.learning, palette)
-    (figure,) = written
+    panels = {"listops": [curve("second"), curve("first")], "text": [curve("second"), curve("third")]}
+    figure = figures.charts(panels, plots.learning, palette)
     assert [axes.get_title("left") for axes in figure.axes] == ["listops", "text"]
     (key,) = figure.legends
     shown = {
         text.get_text(): to_hex(line.get_color()) for text, line in zip(key.texts, key.legend_handles, strict=True)
     }
-    assert shown == {name: to_hex(COLOURS[palette.colour(name)][0]) for name in ("first", "second")}
+    coloured = {name: to_hex(COLOURS[palette.colour(name)][0]) for name in ("first", "second")}
+    assert shown == coloured | {"1 others": to_hex("0.85")}
     assert [to_hex(line.get_color()) for line in figure.axes[0].lines] == [shown["second"], shown["first"]]

@@ -18,11 +18,11 @@ def test_the_pages_are_those_of_the_tables():
 
 
 def test_the_figures_are_drawn_from_the_tables():
-    drawn = repository.curves()
-    for path, panels in drawn.items():
+    drawn = repository.drawings()
+    for path, picture in drawn.items():
         about = ElementTree.parse(path).find(".//{http://purl.org/dc/elements/1.1/}description")
         told = f"{path} differs: python -m lra.report published=true"
-        assert about is not None and about.text == repository.about_figure(panels), told
+        assert about is not None and about.text == repository.about_figure(picture.panels), told
     assert {path.name for path in drawn} == {path.name for path in (CONF.parent / "docs").glob("results-*.svg")}
 
 
@@ -61,10 +61,9 @@ def pages(home):
 
 
 def figures(home):
-    drawn = repository.curves(home, home / "published")
-    return {
-        path.name: {task: [curve.label for curve in lines] for task, lines in p.items()} for path, p in drawn.items()
-    }
+    drawn = repository.drawings(home, home / "published")
+    return {path.name: {task: [item.label for item in made] for task, made in p.panels.items()}
+            for path, p in drawn.items()}  # fmt: skip
 
 
 def change(home, study, alter):
@@ -81,9 +80,9 @@ def test_another_record_changes_the_pages(home):
 
 
 def test_another_evaluation_changes_the_figure_of_its_study(home):
-    before = repository.curves(home, home / "published")
+    before = repository.drawings(home, home / "published")
     change(home, "one", lambda run: run._replace(evaluations=[*run.evaluations, {"step": 9, "val": 1.0}]))
-    after = repository.curves(home, home / "published")
+    after = repository.drawings(home, home / "published")
     assert [path.name for path in before if before[path] != after[path]] == ["results-one.svg"]
 
 
@@ -91,6 +90,7 @@ def test_a_figure_shows_the_mechanisms_that_its_study_names_and_has(home):
     assert figures(home)["results-one.svg"] == {key: ["cur_abs", "mean"] for key in ("listops", "text")}
     about(home, "one", figure=["mean", "not run yet"])
     assert figures(home)["results-one.svg"] == {key: ["mean"] for key in ("listops", "text")}
+    assert figures(home)["results-one-seeds.svg"] == {key: ["cur_abs", "mean"] for key in ("listops", "text")}
     page = pages(home)[home / "docs" / "results.md"]
     assert "one over steps, of some mechanisms" in page and "two over steps, mean" in page and "`cur_abs`" in page
 

@@ -1,0 +1,120 @@
+"""Every seed of a study as a point, and dev scores over learning rates: a chart for each task."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from statistics import mean
+from typing import NamedTuple
+
+from matplotlib import rc_context
+from matplotlib.figure import Figure
+
+from . import figures, plots
+from .families import family, key, look
+from .palette import COLOURED, GROUND, INK, SOFT, Palette
+from .rates import BUDGET, RATE, RATES, tried, untuned
+from .standings import CONTROLS, EXACT
+from .summary import Row
+from .table import stem
+
+ABOUT = (
+    "Test score of each seed: one point a seed, one row a mechanism, best mean first; a cross at the floor (the dotted "
+    "line) is a seed without a result. Dev score over the learning rate, for mechanisms with several of them."
+)
+STRIP = (1.7, 0.135)  # inches: width of a chart, height of a row in it
+
+
+class Strip(NamedTuple):
+    """The test scores of a label's finished seeds on one task, the number of the other seeds, and the floor."""
+
+    label: str
+    scores: list[float]
+    lost: int
+    floor: float
+
+
+def seeds(rows: list[Row]) -> dict[str, list[Strip]]:
+    """List the strips of each task, without the runs of a search over rates, best mean over tasks first."""
+    strips: dict[str, list[Strip]] = {}
+    for row in untuned(rows):
+        if not RATE.search(row.label):
+            floors = (r.constant_baseline if r.floor is None else r.floor for r in row.runs.values())
+            strips.setdefault(row.task, []).append(Strip(row.label, [*row.scores.values()], row.lost, max(floors)))
+    return strips
+
+
+def searches(rows: list[Row]) -> dict[str, list[plots.RateCurve]]:
+    """List the curves over learning rates of each task, of labels with several rates."""
+    found: dict[str, list[plots.RateCurve]] = {}
+    for (label, task), by_rate in tried(rows).items():
+        at = lambda rate, row: next(iter(row.runs.values())).lr if rate == BUDGET else float(rate)
+        dev = {at(rate, row): row.dev for rate, row in by_rate.items()}
+        rates = sorted(dev.keys() - {None})  # a record may not say the budget's
+        if len(rates) > 1:
+            found.setdefault(task, []).append(plots.RateCurve(label, rates, [dev[rate] for rate in rates]))
+    return found
+
+
+class Picture(NamedTuple):
+    """A figure: its name and caption, the function that draws it, and the contents of its charts by their titles."""
+
+    name: str
+    caption: str
+    draw: Callable[[Mapping[str, list], float], Figure]
+    panels: Mapping[str, list]
+
+
+@rc_context(figures.PRINT)
+def draw_seeds(panels: Mapping[str, list[Strip]], width: float = figures.TEXT) -> Figure:
+    """Draw a point for each seed, in a row for each label that all charts share."""
+    scores: dict[str, list[float]] = {}
+    for strip in (strip for strips in panels.values() for strip in strips):
+        scores.setdefault(strip.label, []).append(mean(strip.scores or [strip.floor]))
+    labels = sorted(scores, key=lambda label: (-len(scores[label]), -mean(scores[label])))
+    figure, charts = figures.grid(panels, width, STRIP[0], 0.65 + STRIP[1] * len(labels), sharey=True)
+    for axes, strips in zip(charts, panels.values(), strict=True):
+        for strip in strips:
+            place = labels.index(strip.label)
+            at = {"y": [place] * len(strip.scores), "alpha": 0.7, "ec": GROUND, "lw": 0.4}
+            axes.scatter(strip.scores, s=16, **at, **look(family(strip.label)), **plots.ABOVE)
+            axes.scatter([strip.floor] * strip.lost, [place] * strip.lost, s=13, lw=0.8, marker="x", color=INK)
+        axes.axvline(max(strip.floor for strip in strips), color=SOFT, lw=0.8, ls=":")
+        plots.ticks(axes, "test score")
+        axes.set(ylim=(len(labels) - 0.5, -0.5), yticks=range(len(labels)), yticklabels=labels)
+    key(figure, labels)
+    return figure
+
+
+def draw_searches(panels: Mapping[str, list[plots.RateCurve]], width: float = figures.TEXT) -> Figure:
+    """Draw dev scores over rates; exact attention, controls and the best have a colour, the others are grey."""
+    best: dict[str, list[float]] = {}
+    for curve in (curve for curves in panels.values() for curve in curves):
+        best.setdefault(curve.label, []).append(max(dev or 0.0 for dev in curve.dev))
+    labels = sorted(best, key=lambda label: (label not in (EXACT, *CONTROLS), -mean(best[label])))
+    return figures.charts(panels, plots.rates, Palette(sorted(labels[:COLOURED])), width)
+
+
+def pictures(study: str, rows: list[Row]) -> list[Picture]:
+    """List the pictures of a study that have something to show."""
+    made = [
+        Picture(f"{study}-seeds", f"test scores of {study}, a point a seed, and the floor", draw_seeds, seeds(rows)),
+        Picture(f"{study.removesuffix(RATES)}-rates", "dev scores over learning rates", draw_searches, searches(rows)),
+    ]
+    return [picture for picture in made if picture.panels]
+
+
+def save(studies: Mapping[str, list[Row]], folder: Path, width: float = figures.TEXT) -> list[Path]:
+    """Write the pictures of studies as PNG, SVG and PDF.
+
+    Args:
+        studies: their rows by name.
+        folder: folder of the files.
+        width: width in inches.
+
+    Returns:
+        The paths of the PNG files.
+    """
+    paths = []
+    for picture in (picture for study in studies.items() for picture in pictures(*study)):
+        paths.append(folder / f"{stem(picture.name)}.png")
+        figures.write(picture.draw(picture.panels, width), folder / stem(picture.name), ("png", "svg", "pdf"))
+    return paths

@@ -1,0 +1,54 @@
+"""The pictures of seeds and of learning rates: a point a seed, a row a mechanism, a chart a task."""
+
+import pytest
+from matplotlib.colors import to_hex
+from support.records import add, diverged
+
+from lra.report import strips, summary
+from lra.report.palette import COLOURED
+
+
+@pytest.fixture
+def rows(tmp_path):
+    for seed, test in enumerate((60.0, 70.0)):
+        add(tmp_path, label="sdpa", seed=seed, test=test, floor=20.0, lr=1e-3)
+        add(tmp_path, label="sdpa", task="text", seed=seed, test=test + 1, floor=50.0)
+        add(tmp_path, label="mine", seed=seed, test=90.0, floor=20.0)
+    diverged(tmp_path, 7, label="sdpa", seed=2, floor=20.0)
+    for rate, dev in (("0.01", 40.0), ("0.0003", 30.0)):
+        add(tmp_path, label=f"sdpa-optim.lr={rate}", val=dev)
+    diverged(tmp_path, 7, label="sdpa-optim.lr=0.003")
+    return summary.collect(tmp_path)[0]["paper-paper"]
+
+
+def test_every_seed_is_a_point_in_the_row_of_its_mechanism(rows):
+    figure = strips.draw_seeds(strips.seeds(rows))
+    listops, text = figure.axes
+    assert [axes.get_title("left") for axes in figure.axes] == ["listops", "text"]
+    assert [label.get_text() for label in listops.get_yticklabels()] == ["sdpa", "mine"]  # first, since on both tasks
+    points = lambda axes: sorted(tuple(at) for marks in axes.collections for at in marks.get_offsets().tolist())
+    assert points(listops) == [(20.0, 0.0), (60.0, 0.0), (70.0, 0.0), (90.0, 1.0), (90.0, 1.0)]  # the lost one at 20
+    assert points(text) == [(61.0, 0.0), (71.0, 0.0)]
+    assert [line.get_xdata()[0] for line in (*listops.lines, *text.lines)] == [20.0, 50.0]
+
+
+def test_a_curve_over_rates_has_the_rate_of_the_budget_and_a_gap_where_it_diverged(rows):
+    (curve,) = strips.searches(rows)["listops"]
+    assert curve == ("sdpa", [3e-4, 1e-3, 3e-3, 1e-2], [30.0, 38.0, None, 40.0])
+    (axes,) = strips.draw_searches({"listops": [curve]}).axes
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["0.0003", "0.001", "0.003", "0.01"]
+
+
+def test_of_many_mechanisms_the_best_and_the_reference_have_a_colour():
+    search = lambda label, dev: strips.plots.RateCurve(label, [1e-3, 1e-2], [dev, None])
+    many = [search("sdpa", 1.0), *(search(f"m{i:02}", float(i)) for i in range(60))]
+    (axes,) = strips.draw_searches({"recall": many}).axes
+    coloured = [to_hex(line.get_color()) != to_hex("0.85") for line in axes.lines]
+    assert coloured == [True] + [False] * (61 - COLOURED) + [True] * (COLOURED - 1)
+
+
+def test_a_search_has_no_strips_and_a_study_of_one_rate_no_curves(rows):
+    assert not strips.seeds([row for row in rows if "lr=" in row.label])
+    assert [picture.name for picture in strips.pictures("x", rows)] == ["x-seeds", "x-rates"]
+    assert [picture.name for picture in strips.pictures("x", rows[:1])] == ["x-seeds"]
+    assert [picture.name for picture in strips.pictures("x-rates", rows)][1:] == ["x-rates"]
