@@ -72,7 +72,7 @@ def run_seed(plan: Plan, seed: int, choices: dict) -> None:
                 run.finish(result)
     log(f"{title}: {result.outcome}")
     if result.collapsed:
-        log(f"{title}: {diagnostics.COLLAPSED}")
+        log(f"{title}: {diagnostics.COLLAPSED}{diagnostics.DEAD if result.live_units == 0 else ''}")
 
 
 def fit(plan: Plan, run: RunFolder, model: nn.Module | None = None) -> record.RunRecord:

@@ -11,10 +11,8 @@ from ..model.classifier import Head
 from . import distributed
 from .lit import LitClassifier, loss_of
 
-COLLAPSED = (
-    "warning: collapsed, every dev example gets the same answer; a lower or a higher optim.lr usually helps, or "
-    "units that do not die: 'model.head={_target_:lra.model.classifier.Head,_partial_:true,kind:gelu}'"
-)
+COLLAPSED = "warning: collapsed, every dev example gets the same answer; a lower or a higher optim.lr usually helps"
+DEAD = ", or units that do not die: 'model.head={_target_:lra.model.classifier.Head,_partial_:true,kind:gelu}'"
 # Standard deviation over rows, as a share of the size of the outputs, up to which a value is taken as constant. Rows
 # with equal outputs in exact arithmetic differ by rounding, since batches have different shapes. Independent roundings
 # of eps / 2 add up as the root of their number. In 32 bits the longest sums, over 16,384 tokens, have 2^14 terms, hence

@@ -102,7 +102,7 @@ def test_a_dead_head_is_told(data_root, tmp_path, monkeypatch, capfd):
     train_config(smoke(tmp_path))
     made = record.load(seed_folder(tmp_path) / "record.json")
     assert (made.collapsed, made.live_units, made.output_std) == (True, 0.0, 0.0)
-    assert diagnostics.COLLAPSED in capfd.readouterr().err
+    assert diagnostics.COLLAPSED + diagnostics.DEAD in capfd.readouterr().err
 
 
 def test_diagnostics_change_nothing_of_a_run(data_root, tmp_path, monkeypatch):
