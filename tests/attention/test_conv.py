@@ -47,22 +47,6 @@ def test_sums_over_real_neighbours(options):
     torch.testing.assert_close(model(x), reference(model, x, torch.ones_like(mask)), rtol=1e-10, atol=1e-12)
 
 
-@pytest.mark.parametrize("causal", [False, True])
-def test_sees_its_width_and_no_further(causal):
-    model = make(width=7, causal=causal)
-    x = torch.randn(1, L, DIM, dtype=torch.float64, requires_grad=True)
-    model(x)[0, 30].sum().backward()
-    seen = x.grad[0].abs().sum(-1).nonzero()[:, 0].tolist()
-    assert seen == (list(range(24, 31)) if causal else list(range(27, 34)))
-
-
-def test_constant_values_of_one_sign_stay_as_they_are():
-    model = make(width=11)
-    model.filters.data.abs_()
-    ones = torch.ones(1, L, DIM, dtype=torch.float64)
-    assert torch.allclose(model._mix(ones, torch.arange(L)[None] < 5)[:, :5], ones[:, :5])
-
-
 UNIT = torch.finfo(torch.float32).eps / 2  # unit roundoff
 # Lengths for which torch's own convolution ends the process or gives another gradient.
 ONE_HEAD = """

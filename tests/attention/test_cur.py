@@ -1,4 +1,4 @@
-"""CUR, cur_plus and Nystromformer against independent dense float64 code, and their exact limit."""
+"""CUR, cur_plus and Nystromformer against independent dense float64 code."""
 
 from functools import partial
 
@@ -13,7 +13,7 @@ from lra.attention.cur_plus import CURPlus
 from lra.attention.nystrom import Nystrom, NystromOriginal
 from lra.ops.cells import corrected
 from lra.ops.cur_naive import CUROptions, cur_naive
-from lra.ops.pinv import cubic, exact
+from lra.ops.pinv import cubic
 from lra.ops.selection import PAIRINGS, SCORES, select
 
 N, H, L, D, E = 3, 2, 40, 8, 6
@@ -166,23 +166,6 @@ def test_cur_plus_leaves_constant_values_and_takes_equal_tokens():
     torch.testing.assert_close(make(CURPlus, count=5, copy_rv=False)(q, k, v), expected)
 
 
-@pytest.mark.parametrize("impl", ["eager", "sdpa"])
-@pytest.mark.parametrize("masked", [True, False])
-def test_keeping_everything_with_an_exact_inverse_is_softmax(impl, masked):
-    q, k, v, mask = qkv()
-    mask = mask if masked else None
-    expected = torch.nn.functional.scaled_dot_product_attention(q, k, v, None if mask is None else mask[:, None, None])
-    real = torch.ones(N, L, dtype=torch.bool) if mask is None else mask
-    for made in (
-        make(CUR, count=L, pinv=exact, copy_rv=False, impl=impl),
-        make(CURPlus, count=L, copy_rv=False, impl=impl),
-        make(Nystrom, landmarks=L, kernel=0, pinv=exact, impl=impl),
-        make(NystromOriginal, landmarks=L, kernel=0, impl=impl),
-    ):
-        difference = (made(q, k, v, mask) - expected).transpose(1, 2)[real]
-        assert difference.abs().max() < 1e-9, type(made).__name__
-
-
 def literal_nystrom(q, k, v, landmarks, weight, steps):
     """docs/formulas.md, Nystromformer for one head of one example without padding."""
     L, d = q.shape
@@ -240,17 +223,6 @@ def test_the_two_implementations_agree_in_value_and_gradient(kind, options):
         *(torch.autograd.grad(f(q, k, v, mask).square().sum(), (q, k, v)) for f in (eager, fused)), strict=True
     ):
         torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-11)
-
-
-@pytest.mark.parametrize(
-    "kind", [partial(CUR, count=5, score="step"), partial(CURPlus, count=5), partial(Nystrom, landmarks=5)]
-)
-def test_gradients_are_those_of_finite_differences(kind):
-    made = kind(Sizes(heads=1, head_dim=3, value_dim=3, length=9)).double().eval()
-    g = torch.Generator().manual_seed(0)
-    q, k, v = (torch.randn(2, 1, 9, 3, dtype=torch.float64, generator=g, requires_grad=True) for _ in range(3))
-    mask = torch.arange(9) < torch.tensor([[9], [4]])
-    assert torch.autograd.gradcheck(lambda *x: made(*x, mask)[mask[:, None].expand(-1, 1, -1)], (q, k, v))
 
 
 @pytest.mark.parametrize("score", SCORES)
@@ -330,9 +302,7 @@ def test_random_selection_draws_anew_unless_it_is_handed_a_draw():
 
 
 @pytest.mark.parametrize("kind", [CUR, CURPlus])
-def test_a_random_mechanism_draws_anew_while_training_and_in_evaluation_if_told(kind):
+def test_a_random_mechanism_draws_anew_in_evaluation_if_told(kind):
     q, k, v, _ = qkv()
-    train, always = make(kind, count=9, score="random"), make(kind, count=9, score="random", resample="always")
-    assert torch.equal(train(q, k, v), train(q, k, v)) and not torch.equal(always(q, k, v), always(q, k, v))
-    train.train()
-    assert not torch.equal(train(q, k, v), train(q, k, v))
+    always = make(kind, count=9, score="random", resample="always")
+    assert not torch.equal(always(q, k, v), always(q, k, v))

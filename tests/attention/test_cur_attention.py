@@ -39,11 +39,7 @@ def test_keeping_everything_is_torchs(shape, scale):
 def test_arguments_that_overlap_have_torchs_names_order_and_defaults():
     ours = [p for p in inspect.signature(cur_attention).parameters.values() if p.kind is not p.KEYWORD_ONLY]
     assert [p.name for p in ours] == ["query", "key", "value", "attn_mask", "dropout_p", "is_causal"]
-    q, k, v, mask = qkv()
-    named = {"attn_mask": mask[:, None, None], "dropout_p": 0.0, "is_causal": False, "scale": D**-0.5}
-    expected = F.scaled_dot_product_attention(query=q, key=k, value=v, **named)
-    got = cur_attention(query=q, key=k, value=v, **named, **TRUE)
-    assert (got - expected).transpose(1, 2)[mask].abs().max() < 1e-9
+    assert [p.default for p in ours[3:]] == [None, 0.0, False]
 
 
 MODULES = [

@@ -4,6 +4,7 @@ import cmath
 
 import pytest
 import torch
+from support.features import same_with_gradients
 
 from lra.attention.base import Sizes
 from lra.attention.fnet import FNet
@@ -30,11 +31,7 @@ def test_is_the_double_sum_over_the_real_tokens():
         for n in range(N):
             real = torch.arange(L) if mask is None else mask[n].nonzero().flatten()
             want[n, real] = (matrix(len(real)) @ x[n, real].cdouble() @ matrix(DIM)).real
-        got = made()(x, mask)
-        torch.testing.assert_close(got, want, rtol=1e-12, atol=1e-12)
-        weight = torch.randn(N, L, DIM, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-        grads = [torch.autograd.grad((y * weight).sum(), x)[0] for y in (got, want)]
-        torch.testing.assert_close(*grads, rtol=1e-12, atol=1e-12)
+        same_with_gradients(made()(x, mask), want, x)
 
 
 def test_has_no_parameters_and_keeps_dtypes():
@@ -52,11 +49,7 @@ def test_is_the_transform_of_each_row_over_its_own_length(kind):
     for row, n in enumerate(lengths.tolist()):
         if n:
             want[row, :n] = torch.fft.fft(x[row, :n], dim=0)
-    torch.testing.assert_close(got, want, rtol=1e-12, atol=1e-12)
-    weight = torch.randn(want.shape, dtype=torch.complex128, generator=torch.Generator().manual_seed(1))
-    grads = [torch.autograd.grad((y * weight).real.sum(), x)[0] for y in (got, want)]
-    torch.testing.assert_close(*grads, rtol=1e-12, atol=1e-12)
-    assert (grads[0][1, 13:] == 0).all()
+    same_with_gradients(got, want, x)
 
 
 def test_long_rows_are_as_exact_in_float32_as_a_transform_is():

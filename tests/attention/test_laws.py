@@ -60,6 +60,19 @@ def test_dropout_acts_in_training_or_is_refused(name):
     assert not torch.equal(trained(made), trained(without))
 
 
+DRAWING = ("bigbird", "cur_random", "mega_cur_random", "performer", "performer_relu", "reformer", "reformer_official")
+DRAWING += ("rfa", "skyformer")
+
+
+@pytest.mark.parametrize("name", [name for name in MECHANISMS if name not in KERNELS])
+def test_random_mechanisms_draw_anew_in_training_and_no_other_does(name):
+    """In evaluation they do not, by a law."""
+    words = ["attn.block=2", "attn.random=1"] * (name == "bigbird")  # otherwise every block is kept
+    x, mask = laws.inputs(config(name, *LAWFUL))
+    made = laws.block(config(name, *LAWFUL, "model.dropout=0", "++attn.dropout=0", *words)).train()
+    assert torch.equal(made(x, mask)[0], made(x, mask)[0]) == (name not in DRAWING)
+
+
 @pytest.mark.parametrize(
     "name", ["linformer", "synthesizer", "synthesizer_dense", "synthesizer_random", "transformer_ls"]
 )

@@ -38,6 +38,7 @@ SQUARE = ("soft", "softpp", "synthesizer_random")  # quadratic in memory
 QUADRATIC = (*SQUARE, "synthesizer", "synthesizer_dense", "sparse_fixed", "reformer_official")  # too slow at 16384
 LONG = [name for name in PARAMETERS if name not in SQUARE]
 FURTHER = ("synthesizer attn.dot_product=true", "synthesizer_dense attn.dot_product=true", "luna attn.tie_kv=false")
+FURTHER += ("mega_chunk", "mega_chunk attn.weights=laplace", "mega_cur_step", "mega_cur_abs attn.weights=laplace")
 FURTHER += ("linformer attn.share_kv=false attn.share_heads=true", "transformer_ls attn.kernel=35")
 
 

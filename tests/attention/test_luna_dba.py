@@ -3,6 +3,7 @@
 import pytest
 import torch
 from conftest import config
+from support.features import same_with_gradients
 
 from lra.attention.base import Sizes
 from lra.attention.dba import DBA
@@ -74,20 +75,8 @@ def test_is_its_definition_over_two_layers(kind, options, masked):
     expected, packed = oracle(one, tokens, real, one.start.expand(N, -1, -1))
     torch.testing.assert_close((middle[real], memory), (expected[real], packed), rtol=1e-12, atol=1e-12)
     expected, packed = oracle(two, expected, real, packed)
-    torch.testing.assert_close((out[real], last), (expected[real], packed), rtol=1e-12, atol=1e-12)
-    leaves = [tokens, *one.parameters(), *two.parameters()]
-    grads = [torch.autograd.grad(y[real].square().sum(), leaves) for y in (out, expected)]
-    for a, b in zip(*grads, strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-10)
-
-
-def test_one_row_of_luna_says_the_same_to_every_token():
-    block = made(Luna, rows=1)
-    hidden = []
-    block.mlp_norm.register_forward_pre_hook(lambda _, args: hidden.append(args[0]))
-    block(x(), mask())
-    told = hidden[0] - x()
-    torch.testing.assert_close(told, told[:, :1].expand_as(told), rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(last, packed, rtol=1e-12, atol=1e-12)
+    same_with_gradients(out[real], expected[real], [tokens, *one.parameters(), *two.parameters()])
 
 
 @pytest.mark.parametrize("words", [("luna", "attn.rows=4"), ("dba",)])

@@ -6,14 +6,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import config
+from support.features import same_with_gradients
 
 from lra.attention.base import Sizes
 from lra.attention.lru import LRU
 from lra.attention.s4d import S4D
 from lra.attention.s5 import S5
 from lra.ops.ssm import hippo_legs
-from lra.train import optim
 
 DIM, STATES, L = 3, 8, 13
 SIZES = Sizes(heads=1, head_dim=DIM, value_dim=DIM, length=L)
@@ -72,12 +71,8 @@ def test_is_the_recurrence(kind, options):
         model.decay.data[1] = 0.3
     g = torch.Generator().manual_seed(1)
     x, mask = torch.randn(2, L, DIM, generator=g, dtype=torch.float64), torch.rand(2, L, generator=g) < 0.7
-    given, weight = [x.requires_grad_(), *model.parameters()], torch.randn(2, L, DIM, generator=g, dtype=torch.float64)
-    outs = [model(x, mask), recurrence(model, x, mask)]
-    torch.testing.assert_close(*outs, rtol=1e-10, atol=1e-10)
-    grads = [torch.autograd.grad((out * weight).sum(), given) for out in outs]
-    for ours, theirs in zip(*grads, strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-10)
+    given = [x.requires_grad_(), *model.parameters()]
+    same_with_gradients(model(x, mask), recurrence(model, x, mask), given)
 
 
 def tensor(values):
@@ -192,27 +187,3 @@ def test_lru_starts_on_its_ring():
     torch.testing.assert_close(model.gamma.exp() ** 2, 1 - radius**2, rtol=1e-5, atol=1e-6)
     assert model.b.std().item() == pytest.approx((2 * DIM) ** -0.5, rel=0.05)
     assert model.c.std().item() == pytest.approx(4000**-0.5, rel=0.05)
-
-
-OPTIM = {"lr": 0.01, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.07, "clip_norm": None}
-
-
-@pytest.mark.parametrize(
-    ("words", "state", "decayed"),
-    [
-        ("s5", {"decay", "frequency", "log_step", "b"}, set()),
-        ("s5 attn.b_optim=state_decay", {"decay", "frequency", "log_step"}, {"b"}),
-        ("s5 attn.b_optim=main attn.step_optim=main", {"decay", "frequency"}, set()),
-        ("lru", {"nu", "theta", "gamma", "b"}, set()),
-    ],
-)
-def test_states_learn_at_their_own_rate(words, state, decayed):
-    model = config(words, "attn.rate=0.25").classifier()
-    names = {id(p): name.rpartition(".")[2] for name, p in model.named_parameters()}
-    main, *rest = optim.adamw(model, OPTIM).param_groups
-    groups = {decay: set() for decay in (0.0, 0.07)}
-    for group in rest:
-        assert group["lr"] == 0.0025
-        groups[group["weight_decay"]] |= {names[id(p)] for p in group["params"]}
-    assert groups == {0.0: state, 0.07: decayed} and main["weight_decay"] == 0.07
-    assert not (state | decayed) & {names[id(p)] for p in main["params"]}

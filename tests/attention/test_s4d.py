@@ -4,12 +4,10 @@ import math
 
 import pytest
 import torch
-from conftest import config
 
 from lra.attention.base import Sizes
 from lra.attention.long_conv import LongConv
 from lra.attention.s4d import S4D
-from lra.train import optim
 
 DIM, STATES, L = 3, 8, 13
 SIZES = Sizes(heads=1, head_dim=DIM, value_dim=DIM, length=L)
@@ -113,11 +111,3 @@ def test_dropout_is_of_the_kernel_and_in_training_only():
     # standard deviation of a share of 24,000 draws: 0.0028
     assert abs((kept == 0).double().mean() - 0.25) < 0.012
     assert torch.equal(model.eval().kernel(4000)[:, :4000], model.weights[0])
-
-
-def test_the_kernel_learns_at_its_own_rate():
-    model = config("long_conv", "attn.rate=0.1").classifier()
-    options = {"lr": 0.01, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.05, "clip_norm": None}
-    main, slow = optim.adamw(model, options).param_groups
-    assert {id(p) for p in slow["params"]} == {id(block.mixer.weights) for block in model.blocks}
-    assert slow["lr"] == pytest.approx(0.001) and slow["weight_decay"] == 0 and main["weight_decay"] == 0.05

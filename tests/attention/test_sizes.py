@@ -4,7 +4,7 @@ import pytest
 import torch
 from conftest import config
 
-from lra.attention.base import Attention, Mixer, Sizes
+from lra.attention.base import Attention, Sizes
 from lra.attention.luna import Luna
 from lra.varlen import VarlenLayout
 
@@ -46,16 +46,6 @@ def test_a_mechanism_without_a_constructor_is_told_the_sizes_and_takes_dropout()
     assert [part.sizes for part in mechanisms(model)] == [told] * 2
 
 
-@pytest.mark.parametrize("name", ["softmax", "linformer", "psf", "transformer_ls", "synthesizer"])
-def test_dropout_is_an_option_of_the_mechanisms_that_have_one_and_is_converted(name):
-    made = config(name, "++attn.dropout=1")
-    assert type(made.attn.get("dropout")) is float
-    parts = mechanisms(made.classifier()) or mechanisms(made.classifier(), Mixer)
-    assert [part.sizes.dropout for part in parts] == [1.0] * 2
-    with pytest.raises(ValueError, match=r"^attn.dropout must be a number from 0 to 1, not 2"):
-        config(name, "++attn.dropout=2")
-
-
 def test_a_whole_block_has_the_dropout_of_the_model_or_its_own():
     for words, dropout in (((), 0.3), (("+attn.dropout=0.2",), 0.2)):
         model = config("luna", "model.dropout=0.3", *words).classifier()
@@ -65,10 +55,8 @@ def test_a_whole_block_has_the_dropout_of_the_model_or_its_own():
 @pytest.mark.parametrize(
     "name, word, message",
     [
-        ("cur_abs", "attn.count=0", r"attn.count must be from 1 to 128 \(length\), not 0"),
         ("cur_plus", "attn.count=129", r"attn.count must be from 1 to 128 \(length\), not 129"),
         ("cur_abs", "attn.weights=laplace", "attn.weights=laplace needs impl=eager, not sdpa"),
-        ("psf", "attn.hidden=0", "attn.hidden must be 1 or more, not 0"),
         ("luna", "attn.rows=0", "attn.rows must be 1 or more, not 0"),
         ("luna", "model.head_dim=3", "model.head_dim must be 32, dim / heads, with Luna, not 3"),
         ("nystrom_original", "attn.landmarks=63", "attn.landmarks must divide length 128, not 63"),

@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-import torch.nn.functional as F
 
 from lra.attention.base import Sizes
 from lra.attention.transformer_ls import TransformerLS
@@ -20,8 +19,8 @@ def made(**options):
     return mixer
 
 
-def x(length=L):
-    return torch.randn(N, length, DIM, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+def x():
+    return torch.randn(N, L, DIM, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
 
 
 def mask():
@@ -80,24 +79,3 @@ def test_convolution_of_the_values(kernel):
     with torch.no_grad():
         out, expected = mixer(x(), mask()), oracle(mixer, x(), mask(), 4)
     torch.testing.assert_close(out, expected, rtol=1e-11, atol=1e-12)
-
-
-def test_a_window_over_the_row_and_shut_out_compressed_keys_are_exact_attention():
-    mixer = made(window=16)
-    width = H * D
-    with torch.no_grad():
-        mixer.inputs.bias[:width] = 100.0  # every query has a large component along the vector of ones ...
-        mixer.compressed_norm.weight.zero_()
-        mixer.compressed_norm.bias.fill_(-100.0)  # ... to which the compressed keys are opposed
-    q, k, v = mixer.inputs(x()).chunk(3, -1)
-    q, k, v = (t.unflatten(-1, (H, D)).transpose(1, 2) for t in (q, mixer.token_norm(k), mixer.token_norm(v)))
-    exact = F.scaled_dot_product_attention(q, k, v, mask()[:, None, None]).transpose(1, 2).flatten(2)
-    out = mixer(x(), mask())
-    torch.testing.assert_close(out[mask()], mixer.output(exact)[mask()], rtol=1e-11, atol=1e-12)
-
-
-def test_every_parameter_gets_a_gradient():
-    mixer = made(kernel=3)
-    mixer(x(), mask()).square().sum().backward()
-    for name, parameter in mixer.named_parameters():
-        assert parameter.grad.isfinite().all() and parameter.grad.any(), name

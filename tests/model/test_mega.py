@@ -9,13 +9,10 @@ import pytest
 import torch
 from conftest import config, experiment
 from scipy.special import erf, expit, softmax
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from lra.attention.base import Sizes
 from lra.attention.cur import CUR
 from lra.attention.linear import Linear
-from lra.attention.local import Local
 from lra.attention.softmax import Softmax
 from lra.model.ema import EMA
 from lra.model.embed import PixelEmbedding, TokenEmbedding
@@ -166,26 +163,6 @@ def test_moving_average_in_float32_errs_no_more_than_the_recurrence_does():
     assert (ema(x)[0] - truth).abs().max() < 8 * (recurrence - truth).abs().max()
 
 
-@pytest.mark.parametrize("weights", WEIGHTS)
-def test_a_chunk_as_long_as_the_row_is_no_chunk(weights):
-    whole, x, mask = mega(weights=weights, length=L), *x_and_mask()
-    for chunk in (L, L + 9):
-        made = mega(weights=weights, length=L, chunk=chunk)
-        assert torch.equal(made(x, mask)[0][mask], whole(x, mask)[0][mask])
-
-
-def test_chunked_softmax_is_local_attention():
-    g = torch.Generator().manual_seed(0)
-    q, k, v = (torch.randn(N, 1, L, Z, dtype=torch.float64, generator=g) for _ in range(3))
-    block = mega(bias=False, chunk=5)
-    local = Local(Sizes(heads=1, head_dim=Z, value_dim=Z, length=L), block=5)
-    _, mask = x_and_mask()
-    for m in (mask, None):
-        ours, theirs = block._attend(q, k, v, m), local(q, k, v, m)
-        real = mask if m is not None else torch.ones_like(mask)
-        torch.testing.assert_close(ours[:, 0][real], theirs[:, 0][real], rtol=1e-10, atol=1e-12)
-
-
 def literal_cur(q, k, v, rows, cols, weights, bias, copy_rv=True):
     A = np_scores(q, k, weights, bias)
     C, R = np_weights(A[:, cols], weights), np_weights(A[rows], weights)
@@ -238,22 +215,6 @@ def test_keeping_everything_with_an_exact_inverse_is_mega(weights):
     assert difference.abs().max() < 1e-6 * whole(x, mask)[0][mask].abs().max()
 
 
-@pytest.mark.parametrize("attention", [Softmax, partial(CUR, count=4, score="step", impl="eager")])
-@pytest.mark.parametrize("weights", WEIGHTS)
-def test_gradients_are_those_of_finite_differences(attention, weights):
-    block = mega(attention, weights=weights, chunk=6)
-    x, mask = x_and_mask()
-    names, values = zip(*((name, p.detach().requires_grad_()) for name, p in block.named_parameters()), strict=True)
-    probe = torch.randn(N, L, DIM, dtype=torch.float64, generator=torch.Generator().manual_seed(5))
-
-    def run(x, *parameters):
-        out = torch.func.functional_call(block, dict(zip(names, parameters, strict=True)), (x, mask))[0]
-        return (out * probe)[mask].sum()
-
-    # in one random direction through all of the parameters at once, and in one through each of x's examples
-    torch.autograd.gradcheck(run, (x.requires_grad_(), *values), fast_mode=True)
-
-
 def test_laplace_touches_the_squared_relu():
     at = torch.tensor(math.sqrt(0.5), dtype=torch.float64, requires_grad=True)
     value = laplace(at)
@@ -262,40 +223,6 @@ def test_laplace_touches_the_squared_relu():
     x = np.linspace(-6, 6, 99)
     np.testing.assert_allclose(laplace(torch.from_numpy(x)), np_laplace(x), rtol=0, atol=1e-15)
     assert 0 < laplace(torch.tensor(-1.0)) < 1e-8  # 1 + erf would have lost it
-
-
-class Largest(TorchDispatchMode):
-    """The most numbers in one tensor that an operator returned."""
-
-    numbers = 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        out = func(*args, **(kwargs or {}))
-        self.numbers = max([self.numbers, *(t.numel() for t in tree_leaves(out) if isinstance(t, torch.Tensor))])
-        return out
-
-
-def largest(attention, n, **options):
-    block = Mega(attention, dim=4, hidden=4, dropout=0.0, length=n, **({"z": 4, "ndim": 2, "truncation": 8} | options))
-    x = torch.randn(1, n, 4, requires_grad=True)
-    with Largest() as mode:
-        block(x, torch.arange(n)[None] < n - 7)[0].sum().backward()
-    return mode.numbers
-
-
-@pytest.mark.parametrize("weights", WEIGHTS)
-@pytest.mark.parametrize(
-    "attention,options",
-    [
-        (Softmax, {"chunk": 16}),
-        (partial(CUR, count=16, score="step", impl="eager"), {}),
-        (partial(CUR, count=16, score="abs", impl="eager"), {}),
-    ],
-)
-def test_no_tensor_grows_faster_than_the_row(attention, options, weights):
-    small, large = (largest(partial(attention, weights=weights), n, **options) for n in (256, 512))
-    assert large <= 2.1 * small and large < 512**2 / 8
-    assert largest(Softmax, 256) == 256**2
 
 
 def test_pixels_are_numbers():

@@ -6,6 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from conftest import experiment
+from support.features import dense_factor
 
 from lra.train.__main__ import train
 
@@ -61,14 +62,6 @@ def test_genome_is_scored_as_published():
     assert experiment("task=genome", "attn=psf").task.metric == "roc_auc"
 
 
-def dense(w, offsets):
-    """w (n,K) -> W (n,n), W[i, (i + offset) mod n] += w[i, k]."""
-    n, W = len(w), torch.zeros(len(w), len(w), dtype=w.dtype)
-    for k, offset in enumerate(offsets):
-        W[torch.arange(n), (torch.arange(n) + offset) % n] += w[:, k]
-    return W
-
-
 @pytest.mark.parametrize(
     "task, pool", [("listops", "cls"), ("text", "cls"), ("image", "flatten"), ("adding", "flatten")]
 )
@@ -93,7 +86,7 @@ def test_model_is_the_published_formula(task, pool):
         first = v = mlp("blocks.0.mixer.values.0", x)
         for m in range(len(model.blocks[0].mixer.weights)):
             w = mlp(f"blocks.0.mixer.weights.{m}", x)
-            v = dense(w, [0, *(2**k for k in range(w.shape[1] - 1))]) @ v
+            v = dense_factor(w, [0, *(2**k for k in range(w.shape[1] - 1))]) @ v
             v = v + first if cfg.attn.get("residuals") else v
         rows.append(v[0] if pool == "cls" else v.flatten())
     pooled = torch.stack(rows)

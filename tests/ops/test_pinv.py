@@ -16,47 +16,9 @@ def stochastic(n=5, shape=(3, 2), seed=0, sharpness=3.0):
     return (sharpness * torch.randn(*shape, n, n, dtype=torch.float64, generator=g)).softmax(-1)
 
 
-@pytest.mark.parametrize("steps", [0, 1, 4, 6])
-@pytest.mark.parametrize("init", ["per_matrix", "batch", "two_norms"])
-def test_cubic_is_its_recurrence(steps, init):
-    m = stochastic() * (3.0 if init == "two_norms" else 1.0)
-    got = cubic(m, steps=steps, init=init)
-    for i, j in np.ndindex(3, 2):
-        a = m[i, j].numpy()
-        scale = (m if init == "batch" else m[i, j]).sum(-2).max().item()
-        scale *= a.sum(1).max() if init == "two_norms" else 1
-        z, one = a.T / scale, np.eye(5)
-        for _ in range(steps):
-            z = 0.25 * z @ (13 * one - a @ z @ (15 * one - a @ z @ (7 * one - a @ z)))
-        np.testing.assert_allclose(got[i, j], z, rtol=1e-11, atol=1e-12)
-
-
-def test_cubic_converges_to_the_inverse_of_a_well_conditioned_matrix():
-    m = 0.8 * torch.eye(6, dtype=torch.float64) + 0.2 * stochastic(6)
-    torch.testing.assert_close(cubic(m, steps=12), torch.linalg.inv(m), rtol=1e-10, atol=1e-10)
-
-
-@pytest.mark.parametrize("row_sum", [2.0, 8.0, 30.0])
-def test_row_sums_above_those_of_a_softmax_need_both_norms(row_sum):
-    """Kept matrices as Laplace weights make them: positive, with row sums of more than one."""
-    m = stochastic(32) * row_sum
-    bounded = m @ cubic(m, steps=4, init="two_norms")
-    assert torch.linalg.matrix_norm(bounded, 2).max() <= 1 + 1e-9
-    unbounded = (m @ cubic(m, steps=4)).abs().max()
-    assert unbounded > 100 if row_sum > 4.4 else unbounded < 2
-
-
-def test_gradients():
-    m = stochastic(4, (2,)).requires_grad_()
-    assert torch.autograd.gradcheck(lambda x: cubic(x, steps=4), m)
-    assert torch.autograd.gradcheck(lambda x: cubic(x, steps=2, init="batch"), m)
-    m = torch.rand(2, 4, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).requires_grad_()
-    assert torch.autograd.gradcheck(lambda x: cubic(x, steps=4, init="two_norms"), m)
-
-
 @pytest.mark.parametrize("init", ["per_matrix", "batch", "two_norms"])
 @pytest.mark.parametrize("steps", [0, 1, 4, 6])
-def test_gradient_is_that_of_the_recurrence(init, steps):
+def test_is_the_recurrence_with_its_gradient(init, steps):
     """The hand-written backward against autograd through the recurrence as it is printed.
 
     Both sum the same products in another order: some hundred roundings, each of at most the largest number.
@@ -74,14 +36,14 @@ def test_gradient_is_that_of_the_recurrence(init, steps):
             z = 0.25 * z @ (13 * one - x @ z @ (15 * one - x @ z @ (7 * one - x @ z)))
         return z
 
-    got, expected = (
-        torch.autograd.grad(f(x := m.clone().requires_grad_()), x, pull)[0]
-        for f in (lambda x: cubic(x, steps=steps, init=init), recurrence)
-    )
+    x = m.clone().requires_grad_()
+    values = cubic(x, steps=steps, init=init), recurrence(x)
+    gradients = [torch.autograd.grad(z, x, pull)[0] for z in values]
     if init == "batch":  # the others divide the zero matrix by the smallest normal number
-        assert got[0, 0].isfinite().all()
-    got, expected = got.flatten(0, 1)[init != "batch" :], expected.flatten(0, 1)[init != "batch" :]
-    torch.testing.assert_close(got, expected, rtol=0, atol=1e-13 * expected.abs().max().item())
+        assert gradients[0][0, 0].isfinite().all()
+    for pair in (values, gradients):
+        got, expected = (x.flatten(0, 1)[init != "batch" :] for x in pair)
+        torch.testing.assert_close(got, expected, rtol=0, atol=1e-13 * expected.abs().max().item())
 
 
 def test_gradient_of_the_gradient():

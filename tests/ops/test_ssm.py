@@ -69,17 +69,6 @@ def test_kernel_in_single_precision(discretisation):
     assert (found - exact).abs().max() < 2e-5 * exact.abs().max()
 
 
-def test_kernel_of_path_x_needs_no_tensor_of_channels_by_states_by_length():
-    channels, states, length = 8, 32, 16_384
-    step = torch.full((channels,), -5.0, requires_grad=True)
-    decay, frequency = torch.zeros(1, states), torch.arange(states).float()[None]
-    c = torch.ones(channels, states, dtype=torch.complex64, requires_grad=True)
-    sizes = []
-    with torch.autograd.graph.saved_tensors_hooks(lambda x: sizes.append(x.numel()) or x, lambda x: x):
-        s4d_kernel(step, decay, frequency, c, length).sum().backward()
-    assert max(sizes) <= channels * length < channels * states * length
-
-
 def test_kernel_of_path_x_takes_an_eighth_of_what_all_powers_would():
     """256 channels, 32 states, 16,384 lags: exp(l Δ A) alone is 1.07 GB of complex64."""
     channels, states, length = 256, 32, 16_384
@@ -201,14 +190,3 @@ def test_a_long_convolution_reads_before_and_ahead_and_skips(ways):
     with torch.autocast("cpu", torch.bfloat16):
         inside = long_conv(*given, mask)
     torch.testing.assert_close(inside, long_conv(given[0].float(), *given[1:], mask), rtol=0, atol=0)
-
-
-def test_kernel_and_scan_are_one_model():
-    """The convolution with S4D's kernel is twice the real part of the scan's states, weighted."""
-    step, decay, frequency, c = parameters()
-    u = torch.randn(2, H, 40, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
-    by_kernel = fft_conv(u, s4d_kernel(step, decay, frequency, c, 40))
-    A = torch.complex(-decay.exp(), frequency)
-    z = (step.exp()[:, None] * A).exp()
-    states = torch.stack([diagonal_scan(z[h], (u[:, h, :, None] * ((z - 1) / A)[h])) for h in range(H)], 1)
-    torch.testing.assert_close(by_kernel, 2 * (states * c[:, None]).sum(-1).real, rtol=1e-10, atol=1e-10)

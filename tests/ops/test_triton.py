@@ -22,7 +22,7 @@ from lra.ops import triton as kernels
 from lra.ops.cur_naive import CUROptions
 from lra.ops.pinv import cubic, exact
 from lra.ops.selection import PAIRINGS, select
-from lra.ops.triton import core_library, launch, op, tiles
+from lra.ops.triton import core_library, op, tiles
 
 WIDE, HALF, BRAIN = torch.float32, torch.float16, torch.bfloat16
 
@@ -93,23 +93,6 @@ def test_rounded_factors_of_float32_are_those_that_are_not():
     tensors, rows, cols, mask, dout = case(n=90, m=16, d=8, e=6, dtype=WIDE, masked=True)
     call = lambda impl: run(lambda *x: fused(*x, rows, cols, mask, True, 2, impl), tensors, dout, WIDE)
     assert all(a.equal(b) for a, b in zip(*map(call, kernels.IMPLS), strict=True))
-
-
-@pytest.mark.parametrize("m,dtype,inverse", [(64, BRAIN, "beside"), (64, WIDE, "own"), (128, BRAIN, "library")])
-def test_launches_of_both_passes(m, dtype, inverse):
-    (q, k, v), rows, cols, mask, dout = case(n=150, m=m, d=16, e=16, dtype=dtype, masked=True)
-    q, k, v, dout = (x.to(dtype) for x in (q, k, v, dout))
-    near, names = launch.kept(q, k, None, None, rows, cols, mask, None, None), []
-
-    def record(kernel, grid, *args, warps, stages, **constants):
-        names.append(kernel.__name__)
-
-    _, *saved = launch.forward(q, k, v, near, mask, 2, True, True, run=record)
-    assert names == [*(["inverse"] if inverse == "own" else []), "rv_kernel", "out_kernel"]
-    names.clear()
-    launch.backward(dout, q, k, v, near, mask, *saved, 2, True, True, run=record)
-    own = ["inverse_backward"] if inverse == "own" else []
-    assert names == ["c_backward_kernel", *own, "r_backward_kernel", "scatter_kernel"]
 
 
 LARGE = [

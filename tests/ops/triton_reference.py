@@ -100,7 +100,7 @@ def check(spec, copy=True, steps=4, factor=2.0, floor=8.0, impl="triton"):
     return found
 
 
-def line(spec, found, impl):
+def line(spec, found, impl="triton"):
     """Relative errors against float64, the kernel's and in brackets the naive code's own."""
     values = ", ".join(f"{name} {b / x:.1e} ({a / x:.1e})" for name, (x, a, b) in zip(NAMES, found, strict=True))
     return f"{str(spec['dtype']).removeprefix('torch.')} n={spec['n']} m={spec['m']} d={spec['d']} {impl}: {values}"

@@ -1,4 +1,4 @@
-"""Queries, keys and values, masks, and the kernel form that a mechanism of features is compared with."""
+"""Queries, keys and values, masks, and the dense forms that mechanisms are compared with."""
 
 import pytest
 import torch
@@ -22,6 +22,12 @@ def masks(L=L):
     return {"none": None, "suffix": suffix, "holes": scattered}
 
 
+def real_rows(x, mask):
+    """(N,H,L,E) -> (real,H,E), all rows without a mask."""
+    rows = x.transpose(1, 2)
+    return rows.flatten(0, 1) if mask is None else rows[mask]
+
+
 def check(made, kernel, mask, normalise=True, spread=1.0):
     """The mechanism against sum_j kernel(q_i, k_j) v_j / sum_j kernel(q_i, k_j), one example, head and query at a time.
 
@@ -43,8 +49,16 @@ def same_with_gradients(got, want, leaves):
     """Results and, for a random sum of them, the gradients of leaves."""
     torch.testing.assert_close(got, want, rtol=1e-9, atol=1e-10)
     weight = torch.randn(want.shape, generator=torch.Generator().manual_seed(1), dtype=want.dtype)
-    for a, b in zip(*(torch.autograd.grad((x * weight).sum(), leaves) for x in (got, want)), strict=True):
+    for a, b in zip(*(torch.autograd.grad((x * weight).real.sum(), leaves) for x in (got, want)), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-7, atol=1e-9)
+
+
+def dense_factor(w, offsets):
+    """A factor of PSF: w (n,K) -> W (n,n), W[i, (i + offset) mod n] += w[i, k]."""
+    n, W = len(w), torch.zeros(len(w), len(w), dtype=w.dtype)
+    for k, offset in enumerate(offsets):
+        W[torch.arange(n), (torch.arange(n) + offset) % n] += w[:, k]
+    return W
 
 
 PATTERNS = pytest.mark.parametrize("pattern", ["none", "suffix", "holes"])

@@ -1,6 +1,5 @@
 """Learning rates, by group and step."""
 
-import math
 from functools import partial
 
 import pytest
@@ -99,13 +98,27 @@ def test_without_rates_there_is_one_group_as_before():
     assert [id(p) for p in group["params"]] == [id(p) for p in model.parameters()]
 
 
-def test_the_states_of_s4d_learn_at_their_own_rate():
-    model = config("s4d_lin", "attn.rate=0.25").classifier()
-    main, slow = optim.adamw(model, OPTIONS).param_groups
-    names = {id(p): name for name, p in model.named_parameters()}
-    last = {names[id(p)].rpartition(".")[2] for p in slow["params"]}
-    assert last == {"log_step", "log_decay", "frequency", "b"} and slow["lr"] == 0.001
-    assert math.isclose(main["lr"], 0.004)
+@pytest.mark.parametrize(
+    ("words", "own", "decayed"),
+    [
+        ("s4d_lin", {"log_step", "log_decay", "frequency", "b"}, set()),
+        ("s5", {"decay", "frequency", "log_step", "b"}, set()),
+        ("s5 attn.b_optim=state_decay", {"decay", "frequency", "log_step"}, {"b"}),
+        ("s5 attn.b_optim=main attn.step_optim=main", {"decay", "frequency"}, set()),
+        ("lru", {"nu", "theta", "gamma", "b"}, set()),
+        ("long_conv", {"weights"}, set()),
+    ],
+)
+def test_states_learn_at_their_own_rate(words, own, decayed):
+    model = config(words, "attn.rate=0.25").classifier()
+    names = {id(p): name.rpartition(".")[2] for name, p in model.named_parameters()}
+    main, *rest = optim.adamw(model, OPTIONS).param_groups
+    groups = {decay: set() for decay in (0, 0.1)}
+    for group in rest:
+        assert group["lr"] == 0.001
+        groups[group["weight_decay"]] |= {names[id(p)] for p in group["params"]}
+    assert groups == {0: own, 0.1: decayed} and (main["lr"], main["weight_decay"]) == (0.004, 0.1)
+    assert not (own | decayed) & {names[id(p)] for p in main["params"]}
 
 
 @pytest.mark.parametrize(("lr", "factor"), [(3e-4, 1), (1e-3, 1), (4e-3, 1 / 4), (1e-2, 1 / 10)])
