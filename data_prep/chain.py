@@ -80,13 +80,11 @@ class Chain(Synthetic):
     ):
         super().__init__(length=length, train=train, val=val, test=test, seed=seed)
         most = min(length - 1, names)
-        for valid, what in (
+        self.need(
             (hops >= 1, "at least one hop"),
             (len(links) > 0 and all(hops < n <= most for n in links), f"source.links from {hops + 1} to {most}"),
             (names * (names + hops) < 2**15 - 1, "source.names times source.names + source.hops to be below 32,767"),
-        ):
-            if not valid:
-                raise ValueError(f"{self.name} needs {what}")
+        )
         self.links, self.names, self.hops = list(links), names, hops
         words = [chr(ord("a") + k) if names <= 26 else f"n{k}" for k in range(names)]
         ends = lambda a: (*(f"{a}>{b}" for b in words), *(f"?{a}+{h}" for h in range(1, hops + 1)))

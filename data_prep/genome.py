@@ -11,11 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from lra.data.source import Progress, Source
+from lra.data.source import Progress, Source, chunks
 from lra.data.store import ExampleChunk
 
 LETTERS = "agctn"  # ids 1..5; 0 is padding (PSF-Attn: 0..4, padding 5)
-CHUNK = 256  # sequences of a chunk
 _IDS = bytes((LETTERS.find(chr(byte).lower()) + 1) if byte < 128 else 0 for byte in range(256))
 
 
@@ -126,17 +125,6 @@ class Genome(Source):
             labels += [label] * len(kept)
         if len(rows) < 3:
             raise ValueError(f"genome finds {len(rows)} sequences of more than {self.longer_than} bases, too few")
+        chosen = lambda index: (((rows[i],), labels[i]) for i in index.tolist())
         splits = split_indices(len(rows), self.seed)
-        return {name: _chunks(rows, labels, index, name, progress) for name, index in splits.items()}
-
-
-def _chunks(
-    rows: list[np.ndarray], labels: list[int], index: np.ndarray, split: str, progress: Progress
-) -> Iterator[ExampleChunk]:
-    for first in range(0, len(index), CHUNK):
-        chosen = index[first : first + CHUNK].tolist()
-        ids = [rows[i] for i in chosen]
-        yield ExampleChunk(
-            np.concatenate(ids), np.array([len(row) for row in ids]), np.array([labels[i] for i in chosen])
-        )
-        progress(split, first + len(chosen), len(index))
+        return {name: chunks(chosen(index), name, len(index), progress) for name, index in splits.items()}

@@ -2,13 +2,13 @@
 
 import hashlib
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
-from lra.data.source import Progress, Source, first_of
+from lra.data.source import Progress, Source, chunks, first_of
 from lra.data.store import ExampleChunk
 
 from .archive import members, reading
@@ -24,7 +24,7 @@ MEMBER = re.compile(r"cifar-10-batches-bin/(data_batch_[1-5]|test_batch)\.bin")
 TRAIN, TEST = tuple(f"data_batch_{number}" for number in range(1, 6)), ("test_batch",)
 PIXELS = 1024
 RECORD = 1 + 3 * PIXELS  # label, then the planes R, G, B, each row by row
-CHUNK = 1000  # images of a chunk
+CHUNK = 1000  # images that are converted at a time
 SEED = 0  # of the smaller sizes
 
 
@@ -77,13 +77,6 @@ def shuffled(n: int, split: str) -> np.ndarray:
     """
     digest = lambda place: hashlib.md5(f"{split}{place}".encode(), usedforsecurity=False).digest()
     return np.array(sorted(range(n), key=digest))
-
-
-def _chunks(images: Images, index: np.ndarray, split: str, progress: Progress) -> Iterator[ExampleChunk]:
-    for first in range(0, len(index), CHUNK):
-        rows = index[first : first + CHUNK]
-        yield ExampleChunk(images[0][rows].reshape(-1), np.full(len(rows), PIXELS), images[1][rows])
-        progress(split, first + len(rows), len(index))
 
 
 class Image(Source):
@@ -166,9 +159,11 @@ class Image(Source):
         if self.order == "tfds":
             places["train"] = shuffled(len(places["train"]), "train")
         places["train"], places["val"] = np.split(places["train"], [-self.hold_out])
-        chunks = {}
+        chosen = lambda part, index: (((images[part][0][i],), images[part][1][i]) for i in index)
+        splits = {}
         for split in self.sizes:
             # RandomState's stream is frozen, that of numpy's newer generators may change from version to version.
             index = first_of(np.random.RandomState(SEED).permutation(places[split]), self.sizes[split], split)
-            chunks[split] = _chunks(images["test" if split == "test" else "train"], index, split, progress)
-        return chunks
+            examples = chosen("test" if split == "test" else "train", index)
+            splits[split] = chunks(examples, split, len(index), progress)
+        return splits

@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from lra.data.source import Progress, Source, in_order
+from lra.data.source import Progress, Source, chunks, in_order
 from lra.data.store import ExampleChunk
 
 from .compiled import compiled
@@ -29,7 +29,6 @@ IDS = {token: id for id, token in enumerate(TOKENS, start=1)}
 DIGIT, OPERATOR, CLOSE = IDS["0"], IDS["[MIN"], IDS["]"]
 
 Example = tuple[np.ndarray, int]  # ids (length,) uint8, answer 0..9
-CHUNK = 1024  # examples of a chunk
 BLOCK_TREES, BLOCK_BYTES = 2**14, 2**25  # trees of one task of a worker, and the bound of its buffer
 HOPELESS, HOPELESS_NEW = 100_000, 20  # give up if HOPELESS max_length nodes hold fewer than HOPELESS_NEW new trees
 
@@ -165,15 +164,6 @@ def read_tsv(lines: Iterable[bytes], name: str) -> Iterator[Example]:
             raise ValueError(f"{name}, line {number}: {error}") from None
 
 
-def _chunks(examples: Iterator[Example], split: str, total: int | None, progress: Progress) -> Iterator[ExampleChunk]:
-    done = 0
-    while chunk := list(islice(examples, CHUNK)):
-        ids, answers = zip(*chunk, strict=True)
-        yield ExampleChunk(np.concatenate(ids), np.array([len(row) for row in ids]), np.array(answers, np.int64))
-        done += len(chunk)
-        progress(split, done, total)
-
-
 class ListOps(Source):
     """Digits under nested MIN, MAX, MED (median, x.5 becomes x) and SM (sum modulo 10); the answer is one digit.
 
@@ -237,11 +227,11 @@ class ListOps(Source):
         if self.release is not None:
 
             def read(file: BinaryIO, name: str, split: str) -> Iterator[ExampleChunk]:
-                return _chunks(read_tsv(file, name), split, None, progress)
+                return chunks((((ids,), answer) for ids, answer in read_tsv(file, name)), split, None, progress)
 
             return self.release.splits(read, progress)
-        trees = self.examples(workers=workers)
-        return {split: _chunks(islice(trees, n), split, n, progress) for split, n in self.sizes.items()}
+        trees = (((ids,), answer) for ids, answer in self.examples(workers=workers))
+        return {split: chunks(islice(trees, n), split, n, progress) for split, n in self.sizes.items()}
 
     def examples(self, *, workers: int = 1) -> Iterator[Example]:
         """Yield distinct kept trees without end. Raises ValueError if there are (almost) no new ones any more."""

@@ -65,14 +65,12 @@ class Recall(Synthetic):
         seed: int = 0,
     ):
         super().__init__(length=length, train=train, val=val, test=test, seed=seed)
-        for valid, what in (
+        self.need(
             (keys >= 1 and values >= 2, "at least one key and two values"),
             (keys * (values + 1) < 2**15, "fewer tokens: source.keys times source.values + 1 must be below 32,768"),
             (1 <= pairs <= min(keys, values, length - 1), "pairs from 1 to the keys, the values and the length - 1"),
             (power > 0, f"a power above 0, not {power}"),
-        ):
-            if not valid:
-                raise ValueError(f"{self.name} needs {what}")
+        )
         self.pairs, self.keys, self.values, self.power = pairs, keys, values, power
         weights = np.arange(1, length - pairs + 1, dtype=np.float64) ** (power - 1)
         self.ends: NDArray[np.float64] = np.cumsum(weights) / weights.sum()  # of each gap's share of [0, 1)

@@ -97,7 +97,7 @@ class Registers(Synthetic):
     ):
         super().__init__(length=length, train=train, val=val, test=test, seed=seed)
         most = length - 1 if overwrite else min(length - 1, registers, values)
-        for valid, what in (
+        self.need(
             (registers >= 1 and values >= 2, "at least one register and two values"),
             (registers * (values + 1) < 2**15, "source.registers times source.values + 1 to be below 32,768"),
             (
@@ -105,9 +105,7 @@ class Registers(Synthetic):
                 f"source.writes from 1 to {most}"
                 + ("" if overwrite else ", the registers, values and places there are"),
             ),
-        ):
-            if not valid:
-                raise ValueError(f"{self.name} needs {what}")
+        )
         self.writes, self.registers, self.values, self.overwrite = list(writes), registers, values, overwrite
         names = [chr(ord("a") + r) if registers <= 26 else f"r{r}:" for r in range(registers)]
         self.alphabet = (

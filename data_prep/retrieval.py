@@ -4,24 +4,20 @@ import ast
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
-from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO
 
-import numpy as np
-
-from lra.data.source import Progress, Source
+from lra.data.source import Progress, Source, chunks
 from lra.data.store import ExampleChunk
 
 from .release import OFFICIAL, Release
 
 FILES = {split: f"new_aan_pairs.{name}.tsv" for split, name in (("train", "train"), ("val", "eval"), ("test", "test"))}
 KEPT = 10_000  # bytes of a text, as in the official pipeline; the task reads fewer
-CHUNK = 256  # pairs of a chunk
 VAL = 18_090  # official pairs of dev
 LABELS = {b"0.0": 0, b"1.0": 1, b"0": 0, b"1": 1}
 
-Pair = tuple[bytes, bytes, int]
+Pair = tuple[tuple[bytes, bytes], int]  # both texts, label
 
 
 def unwrap(text: bytes) -> bytes:
@@ -59,15 +55,15 @@ def read_pairs(lines: Iterable[bytes], name: str, literals: bool = False) -> Ite
             first, second = ((unwrap(text) if literals else text)[:KEPT] for text in texts)
         except ValueError as error:
             raise ValueError(f"{name}, line {number}: {error}") from None
-        yield first, second, LABELS[label]
+        yield (first, second), LABELS[label]
 
 
 def balanced(pairs: Iterable[Pair], size: int, name: str) -> Iterator[Pair]:
     """Take the first size / 2 pairs of each label, an odd one of label 0, in order. Raises ValueError for fewer."""
     left = Counter({0: size - size // 2, 1: size // 2})
     for pair in pairs:
-        if left[pair[2]]:
-            left[pair[2]] -= 1
+        if left[pair[1]]:
+            left[pair[1]] -= 1
             yield pair
         if not left.total():
             return
@@ -133,18 +129,6 @@ class Retrieval(Source):
     def splits(self, *, workers: int, progress: Progress) -> Mapping[str, Iterable[ExampleChunk]]:
         def read(file: BinaryIO, name: str, split: str) -> Iterator[ExampleChunk]:
             pairs, size = read_pairs(file, name, self.literals), self.sizes[split]
-            return _chunks(pairs if size is None else balanced(pairs, size, name), split, size, progress)
+            return chunks(pairs if size is None else balanced(pairs, size, name), split, size, progress)
 
         return self.opened.splits(read, progress)
-
-
-def _chunks(pairs: Iterator[Pair], split: str, total: int | None, progress: Progress) -> Iterator[ExampleChunk]:
-    done = 0
-    while chunk := list(islice(pairs, CHUNK)):
-        texts = [text for pair in chunk for text in pair[:2]]
-        tokens = np.frombuffer(b"".join(texts), np.uint8)
-        yield ExampleChunk(
-            tokens, np.array([len(text) for text in texts]), np.array([pair[2] for pair in chunk], np.int64)
-        )
-        done += len(chunk)
-        progress(split, done, total)

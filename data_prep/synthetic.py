@@ -101,15 +101,19 @@ class Synthetic(Source):
     lengths: ClassVar[tuple[int, ...]] = LENGTHS
 
     def __init__(self, *, length: int = 128, train: int = 200_000, val: int = 5_000, test: int = 5_000, seed: int = 0):
-        for valid, what in (
+        self.need(
             (length in self.lengths, f"a length among {', '.join(map(str, self.lengths))}, not {length}"),
             (min(train, val, test) >= 1, "at least one example in train, val and test"),
             (0 <= seed < 2**63, "seed in 0..2**63 - 1"),
-        ):
-            if not valid:
-                raise ValueError(f"{self.name} needs {what}")
+        )
         self.length, self.seed = length, seed
         self.sizes = {"train": train, "val": val, "test": test}
+
+    def need(self, *rules: tuple[bool, str]) -> None:
+        """Raise ValueError for the first of the rules, each with what it needs, that does not hold."""
+        for holds, what in rules:
+            if not holds:
+                raise ValueError(f"{self.name} needs {what}")
 
     @abstractmethod
     def fill(self, key: np.uint64, index: np.ndarray, length: int, kept: int, tokens: np.ndarray) -> None:

@@ -1,13 +1,13 @@
 """Text: IMDb reviews (Maas et al. 2011) byte by byte, as in the Long Range Arena (Tay et al. 2020)."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from lra.data.source import Progress, Source, first_of
+from lra.data.source import Progress, Source, chunks, first_of
 from lra.data.store import ExampleChunk, Split
 
 from .archive import members, reading
@@ -21,11 +21,10 @@ OFFICIAL = Download(
 )
 MEMBER = re.compile(r"aclImdb/(train|test)/(neg|pos)/\d+_\d+\.txt")
 LABELS = {"neg": 0, "pos": 1}
-CHUNK = 1024  # examples of a chunk
 TEST = 25_000  # official reviews of test
 SEED = 0  # of hold_out and of the smaller sizes
 
-Review = tuple[bytes, int]
+Review = tuple[tuple[bytes], int]  # text, label
 
 
 def read(path: Path, progress: Progress) -> dict[str, list[Review]]:
@@ -38,20 +37,12 @@ def read(path: Path, progress: Progress) -> dict[str, list[Review]]:
     for name, file in members(path, MEMBER.fullmatch, progress):
         split, label = MEMBER.fullmatch(name).groups()
         with reading(path):
-            reviews[name] = split, (file.read().strip(), LABELS[label])  # as TFDS's imdb_reviews does
+            reviews[name] = split, ((file.read().strip(),), LABELS[label])  # as TFDS's imdb_reviews does
     for folder in ("train/neg", "train/pos", "test/neg", "test/pos"):
         if not any(name.startswith(f"aclImdb/{folder}/") for name in reviews):
             raise ValueError(f"{path} is not the IMDb archive: it holds no aclImdb/{folder}/<id>_<rating>.txt")
     names = sorted(reviews)
     return {split: [reviews[name][1] for name in names if reviews[name][0] == split] for split in ("train", "test")}
-
-
-def _chunks(reviews: list[Review], index: np.ndarray, split: str, progress: Progress) -> Iterator[ExampleChunk]:
-    for first in range(0, len(index), CHUNK):
-        texts, labels = zip(*(reviews[i] for i in index[first : first + CHUNK]), strict=True)
-        tokens = np.frombuffer(b"".join(texts), np.uint8)
-        yield ExampleChunk(tokens, np.array([len(text) for text in texts]), np.array(labels, np.int64))
-        progress(split, first + len(texts), len(index))
 
 
 class Text(Source):
@@ -112,8 +103,8 @@ class Text(Source):
         if self.hold_out:
             index["val"] = first_of(held, self.val, "val")
         index["test"] = first_of(order["test"], self.test, "test")
-        origin = {"train": reviews["train"], "val": reviews["train"], "test": reviews["test"]}
-        return {split: _chunks(origin[split], rows, split, progress) for split, rows in index.items()}
+        chosen = lambda split: map(reviews["test" if split == "test" else "train"].__getitem__, index[split])
+        return {split: chunks(chosen(split), split, len(rows), progress) for split, rows in index.items()}
 
     def load(self, root: Path | str) -> dict[str, Split]:
         splits = super().load(root)

@@ -5,7 +5,7 @@
     builder.download_and_prepare()
     train = builder.as_data_source("train")
 
-Another source needs a subclass of SourceBuilder with VERSION, BUILDER_CONFIGS, KEYS, `features` and `example`.
+Another source needs a subclass of SourceBuilder with VERSION, BUILDER_CONFIGS, KEYS and `features`.
 """
 
 from abc import abstractmethod
@@ -50,18 +50,18 @@ class SourceBuilder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
         super().__init__(file_format=file_format, **options)
 
     @abstractmethod
-    def features(self) -> dict[str, Any]:
-        """Features of an example, by name."""
+    def features(self) -> tuple[Any, Any]:
+        """The features of KEYS."""
 
-    @abstractmethod
-    def example(self, rows: list[Tensor], label: int | float) -> dict[str, Any]:
-        """The features of one example from its T rows of stored tokens, (length,) or (length, F) each."""
+    def value(self, rows: list[Tensor]) -> Any:
+        """The input of an example from its T rows of stored tokens, (length,) or (length, F) each; here it has one."""
+        return rows[0].view(self.info.features[self.KEYS[0]].shape).numpy()
 
     def _info(self) -> tfds.core.DatasetInfo:
         return tfds.core.DatasetInfo(
             builder=self,
             description=type(self).__doc__,
-            features=tfds.features.FeaturesDict(self.features()),
+            features=tfds.features.FeaturesDict(dict(zip(self.KEYS, self.features(), strict=True))),
             supervised_keys=self.KEYS,
             disable_shuffling=True,  # keeps the order of the store
         )
@@ -76,7 +76,8 @@ class SourceBuilder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
         widths = split.lengths.amax(1).tolist()
         for number, (width, label) in enumerate(zip(widths, split.labels.tolist(), strict=True)):
             tokens, mask = split.gather(torch.tensor([number]), width)  # (1,T,width[,F]), (1,T,width)
-            yield number, self.example([row[real] for row, real in zip(tokens[0], mask[0], strict=True)], label)
+            value = self.value([row[real] for row, real in zip(tokens[0], mask[0], strict=True)])
+            yield number, dict(zip(self.KEYS, (value, label), strict=True))
 
 
 class Listops(SourceBuilder):
@@ -86,11 +87,11 @@ class Listops(SourceBuilder):
     BUILDER_CONFIGS: ClassVar = [SourceConfig(name="lra", description="The paper's sizes.", source=ListOps())]
     KEYS = ("source", "target")
 
-    def features(self) -> dict[str, Any]:
-        return {"source": tfds.features.Text(), "target": tfds.features.ClassLabel(num_classes=10)}
+    def features(self) -> tuple[Any, Any]:
+        return tfds.features.Text(), tfds.features.ClassLabel(num_classes=10)
 
-    def example(self, rows: list[Tensor], label: int) -> dict[str, Any]:
-        return {"source": decode(rows[0]), "target": label}
+    def value(self, rows: list[Tensor]) -> str:
+        return decode(rows[0])
 
 
 class LraText(SourceBuilder):
@@ -103,11 +104,11 @@ class LraText(SourceBuilder):
     ]
     KEYS = ("text", "label")
 
-    def features(self) -> dict[str, Any]:
-        return {"text": tfds.features.Text(), "label": tfds.features.ClassLabel(names=["neg", "pos"])}
+    def features(self) -> tuple[Any, Any]:
+        return tfds.features.Text(), tfds.features.ClassLabel(names=["neg", "pos"])
 
-    def example(self, rows: list[Tensor], label: int) -> dict[str, Any]:
-        return {"text": rows[0].numpy().tobytes(), "label": label}
+    def value(self, rows: list[Tensor]) -> bytes:
+        return rows[0].numpy().tobytes()
 
 
 class LraImage(SourceBuilder):
@@ -117,14 +118,8 @@ class LraImage(SourceBuilder):
     BUILDER_CONFIGS: ClassVar = [SourceConfig(name="lra", description="45,000, 5,000, 10,000.", source=Image())]
     KEYS = ("image", "label")
 
-    def features(self) -> dict[str, Any]:
-        return {
-            "image": tfds.features.Tensor(shape=(32, 32), dtype=np.uint8),
-            "label": tfds.features.ClassLabel(num_classes=10),
-        }
-
-    def example(self, rows: list[Tensor], label: int) -> dict[str, Any]:
-        return {"image": rows[0].view(32, 32).numpy(), "label": label}
+    def features(self) -> tuple[Any, Any]:
+        return tfds.features.Tensor(shape=(32, 32), dtype=np.uint8), tfds.features.ClassLabel(num_classes=10)
 
 
 class LraRetrieval(SourceBuilder):
@@ -134,14 +129,11 @@ class LraRetrieval(SourceBuilder):
     BUILDER_CONFIGS: ClassVar = [SourceConfig(name="lra", description="The release's pairs.", source=Retrieval())]
     KEYS = ("texts", "label")
 
-    def features(self) -> dict[str, Any]:
-        return {
-            "texts": tfds.features.Sequence(tfds.features.Text(), length=2),
-            "label": tfds.features.ClassLabel(num_classes=2),
-        }
+    def features(self) -> tuple[Any, Any]:
+        return tfds.features.Sequence(tfds.features.Text(), length=2), tfds.features.ClassLabel(num_classes=2)
 
-    def example(self, rows: list[Tensor], label: int) -> dict[str, Any]:
-        return {"texts": [row.numpy().tobytes() for row in rows], "label": label}
+    def value(self, rows: list[Tensor]) -> list[bytes]:
+        return [row.numpy().tobytes() for row in rows]
 
 
 class LraPathfinder(SourceBuilder):
@@ -154,16 +146,9 @@ class LraPathfinder(SourceBuilder):
     ]
     KEYS = ("image", "label")
 
-    def features(self) -> dict[str, Any]:
+    def features(self) -> tuple[Any, Any]:
         size = self.builder_config.source.size
-        return {
-            "image": tfds.features.Tensor(shape=(size, size), dtype=np.uint8),
-            "label": tfds.features.ClassLabel(num_classes=2),
-        }
-
-    def example(self, rows: list[Tensor], label: int) -> dict[str, Any]:
-        size = self.builder_config.source.size
-        return {"image": rows[0].view(size, size).numpy(), "label": label}
+        return tfds.features.Tensor(shape=(size, size), dtype=np.uint8), tfds.features.ClassLabel(num_classes=2)
 
 
 class AddingProblem(SourceBuilder):
@@ -175,12 +160,9 @@ class AddingProblem(SourceBuilder):
     ]
     KEYS = ("pairs", "target")
 
-    def features(self) -> dict[str, Any]:
+    def features(self) -> tuple[Any, Any]:
         shape = (self.builder_config.source.length, 2)
-        return {"pairs": tfds.features.Tensor(shape=shape, dtype=np.float32), "target": np.float32}
-
-    def example(self, rows: list[Tensor], label: float) -> dict[str, Any]:
-        return {"pairs": rows[0].numpy(), "target": label}
+        return tfds.features.Tensor(shape=shape, dtype=np.float32), np.float32
 
 
 class TemporalOrderProblem(SourceBuilder):
@@ -192,14 +174,9 @@ class TemporalOrderProblem(SourceBuilder):
     ]
     KEYS = ("symbols", "label")
 
-    def features(self) -> dict[str, Any]:
-        return {
-            "symbols": tfds.features.Tensor(shape=(self.builder_config.source.length,), dtype=np.uint8),
-            "label": tfds.features.ClassLabel(names=list(TemporalOrder.classes)),
-        }
-
-    def example(self, rows: list[Tensor], label: int) -> dict[str, Any]:
-        return {"symbols": rows[0].numpy(), "label": label}
+    def features(self) -> tuple[Any, Any]:
+        shape, classes = (self.builder_config.source.length,), list(TemporalOrder.classes)
+        return tfds.features.Tensor(shape=shape, dtype=np.uint8), tfds.features.ClassLabel(names=classes)
 
 
 class AssociativeRecall(SourceBuilder):
@@ -211,12 +188,7 @@ class AssociativeRecall(SourceBuilder):
     ]
     KEYS = ("tokens", "label")
 
-    def features(self) -> dict[str, Any]:
+    def features(self) -> tuple[Any, Any]:
         source = self.builder_config.source
-        return {
-            "tokens": tfds.features.Tensor(shape=(source.length,), dtype=np.int16),
-            "label": tfds.features.ClassLabel(num_classes=source.values),
-        }
-
-    def example(self, rows: list[Tensor], label: int) -> dict[str, Any]:
-        return {"tokens": rows[0].numpy(), "label": label}
+        tokens = tfds.features.Tensor(shape=(source.length,), dtype=np.int16)
+        return tokens, tfds.features.ClassLabel(num_classes=source.values)

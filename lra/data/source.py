@@ -25,6 +25,7 @@ from .store import ExampleChunk, Split, StoreError, load, write
 
 Progress = Callable[[str, int, int | None], None]  # (name of the work, number done, total number or None)
 SECONDS_BETWEEN_LINES = 10
+CHUNK = 1024  # examples of a chunk
 
 
 @contextmanager
@@ -91,6 +92,26 @@ def first_of(order: np.ndarray, count: int | None, what: str) -> np.ndarray:
     if not len(order) or (count or 0) > len(order):
         raise ValueError(f"{what}: {count or 'all'} examples asked for, there are {len(order)}")
     return np.sort(order[:count])
+
+
+def chunks(
+    examples: Iterable[tuple[Sequence, int]], split: str, total: int | None, progress: Progress
+) -> Iterator[ExampleChunk]:
+    """Collect examples in chunks.
+
+    Args:
+        examples: rows of each example, bytes or arrays (length,) uint8, and its label.
+        split: name of the split, for the progress.
+        total: number of examples, None if it is unknown.
+        progress: reports the examples.
+    """
+    examples, done = iter(examples), 0
+    while some := list(islice(examples, CHUNK)):
+        rows = [row for of_example, _ in some for row in of_example]
+        lengths, labels = np.array([len(row) for row in rows]), np.array([label for _, label in some], np.int64)
+        yield ExampleChunk(np.frombuffer(b"".join(rows), np.uint8), lengths, labels)
+        done += len(some)
+        progress(split, done, total)
 
 
 @contextmanager

@@ -1,12 +1,10 @@
-"""Record what the original Pathfinder generator draws, by running its authors' own code.
+"""What the original Pathfinder generator draws, by running its authors' own code.
 
     git clone https://github.com/drewlinsley/pathfinder && git -C pathfinder checkout ab9c130
-    PATHFINDER_AUTHOR=pathfinder python tests/data_prep/pathfinder_author.py draw 64 14 SEED images.jsonl
-    python tests/data_prep/pathfinder_author.py merge images.jsonl
+    PATHFINDER_AUTHOR=pathfinder make test-peers
 
-`draw` appends one line per image until it is stopped; it needs opencv-python-headless. `merge` adds the lines to
-`pathfinder_original.json`, in the bins that are there; use every file once. The code is of 2018: what numpy and scipy
-have dropped since (np.float, np.round_, scipy.misc) is handed to its modules, and nothing else of it is changed.
+`pathfinder_original.json` was recorded by it. It needs opencv-python-headless. The code is of 2018: what numpy and
+scipy have dropped since (np.float, np.round_, scipy.misc) is handed to its modules, and nothing else of it is changed.
 Distractors are drawn into an image of their own, which alters none of them, as the code only takes maxima of images.
 """
 
@@ -14,9 +12,7 @@ import contextlib
 import functools
 import importlib
 import io
-import json
 import math
-import os
 import random
 import sys
 import tempfile
@@ -26,10 +22,8 @@ from types import SimpleNamespace
 
 import numpy as np
 from pathfinder_reference import DEFAULTS, PARAMETERS, SCALE, Drawing, shrink, stretch
+from pathfinder_stats import measure
 
-from data_prep.pathfinder.stats import measure
-
-RECORD = Path(__file__).parent / "pathfinder_original.json"
 SETTINGS = {
     "antialias_scale": SCALE,
     "max_paddle_retrial": 2,
@@ -180,7 +174,7 @@ class Author:
         layers = np.stack([made["targets"], made["distractors"], np.maximum(*made["circles"])])
         placed = len(made["orientations"])
         drawing = Drawing(
-            made["image"], made["label"], layers, made["turns of targets"], made["tips"], 0, made["discarded"], placed
+            made["image"], made["label"], layers, made["turns of targets"], made["tips"], made["discarded"], placed
         )
         values = {name: value[0].tolist() for name, value in measure([drawing]).items() if "histogram" not in name}
         degrees = lambda thetas: [round(math.degrees(theta)) for theta in thetas]
@@ -192,56 +186,7 @@ class Author:
         }
 
 
-def draw(size: int, contour: int, seed: int, out: Path) -> None:
-    with open(out, "a") as file:
-        for values in Author(Path(os.environ["PATHFINDER_AUTHOR"])).draw(size=size, contour=contour, seed=seed):
-            file.write(json.dumps({"kind": f"{size} {contour}", "seed": seed, "values": values}) + "\n")
-            file.flush()
-
-
 def counted(edges: list[float], values: list) -> list[int]:
     """The number of values between the edges, below and above them."""
     flat = np.round(np.hstack([np.asarray(value, float) for value in values]), 6)
     return np.histogram(flat, [-np.inf, *edges, np.inf])[0].tolist()
-
-
-def merge(recorded: dict, kind: str, images: list[dict]) -> None:
-    """Add the statistics of images to the record of their kind."""
-    statistics, size = recorded["statistics"][kind], int(kind.split()[0])
-    n, more = statistics["images"], len(images)
-    of = {"mean distractors": (3, "distractors", 1), "mean share of lit pixels": (4, "lit pixels", size**2)}
-    for name, (digits, source, unit) in of.items():
-        total = n * statistics[name] + sum(image[source] for image in images) / unit
-        statistics[name] = round(total / (n + more), digits)
-    for name, bins in statistics.items():
-        if isinstance(bins, dict):
-            added = counted(bins["edges"], [image[name] for image in images])
-            bins["counts"] = [a + b for a, b in zip(bins["counts"], added, strict=True)]
-    statistics["images"] = n + more
-
-
-def text(value, depth: int = 0) -> str:
-    """JSON in which a statistic, and any list, stands on one line."""
-    if not isinstance(value, dict) or "edges" in value:
-        return json.dumps(value)
-    pad = " " * (depth + 1)
-    inner = ",\n".join(f"{pad}{json.dumps(key)}: {text(part, depth + 1)}" for key, part in value.items())
-    return f"{{\n{inner}\n{' ' * depth}}}"
-
-
-def main(command: str, *arguments: str) -> None:
-    if command == "draw":
-        *numbers, out = arguments
-        return draw(*map(int, numbers), Path(out))
-    recorded, drawn = json.loads(RECORD.read_text()), {}
-    for path in arguments:
-        for line in Path(path).read_text().splitlines():
-            image = json.loads(line)
-            drawn.setdefault(image["kind"], []).append(image["values"])
-    for kind, images in drawn.items():
-        merge(recorded, kind, images)
-    RECORD.write_text(text(recorded) + "\n")
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

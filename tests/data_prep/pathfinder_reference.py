@@ -10,6 +10,7 @@ from the same distribution, if it is right. Patches are memoised because 300 ima
 
 import functools
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -73,9 +74,8 @@ class Drawing(NamedTuple):
     image: np.ndarray  # (size, size) uint8
     label: int
     layers: np.ndarray  # (3, size, size) targets, distractors, markers before their maximum is taken
-    turns: list[float]  # radians in [0, pi], between consecutive paddles of both targets
+    turns: Sequence[float]  # radians in [0, pi], between consecutive paddles of both targets
     tips: tuple  # the two marked points
-    margin: int
     discarded: int  # pairs of targets thrown away
     placed: int  # distractors
 
@@ -307,4 +307,4 @@ class Generator:
         layers = np.stack([target, distractors, markers])
         turns = [abs(b - a) for s in snakes for a, b in zip(s.thetas, s.thetas[1:], strict=False)]
         turns = [min(t, 2 * math.pi - t) for t in turns]
-        return Drawing(stretch(layers.max(0)), label, layers, turns, tips, self.margin, discarded, placed)
+        return Drawing(stretch(layers.max(0)), label, layers, turns, tips, discarded, placed)

@@ -1,39 +1,16 @@
-"""Statistics of Pathfinder images, in numbers and in a picture:
+"""Statistics of Pathfinder images, of the fast generator and of the slow transcription alike."""
 
-    python -m data_prep.pathfinder.stats size=32 count=500 [contour=14] [seed=0] [void=true] [out=a.png] [reference=50]
-
-With reference=n, n images of the slow transcription (tests/data_prep/pathfinder_reference.py, so
-PYTHONPATH=tests/data_prep) are measured too. A number is given as mean +- standard error over images.
-"""
-
-import sys
-import time
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
 
 import numpy as np
-from omegaconf import OmegaConf
-from PIL import Image
+from pathfinder_reference import Drawing
 
-from .generator import trace
-from .paddles import BEYOND, paddle_table
-from .patches import paint
+from data_prep.pathfinder.generator import trace
+from data_prep.pathfinder.paddles import BEYOND, paddle_table
+from data_prep.pathfinder.patches import paint
 
 ROLES = ("target", "distractor", "marker")
-DEFAULTS = {"size": 32, "count": 500, "contour": 14, "seed": 0, "void": True, "reference": 0, "out": ""}
 BINS = np.linspace(0, 256, 9)
-
-
-class Drawing(NamedTuple):
-    """One image and its parts; `pathfinder_reference` has a tuple with the same fields and more."""
-
-    image: np.ndarray  # (size, size) uint8
-    label: int
-    layers: np.ndarray  # (3, size, size) brightness of each role's paddles alone
-    turns: np.ndarray  # radians in [0, pi], between consecutive paddles of the two targets
-    tips: tuple  # (y, x) of the two markers
-    discarded: int
-    placed: int
 
 
 def drawings(*, size: int, count: int, seed: int, contour: int, void: bool = True) -> Iterator[Drawing]:
@@ -73,55 +50,3 @@ def measure(sample: Iterable[Drawing]) -> dict[str, np.ndarray]:
         row["discarded pairs"], row["distractors"] = d.discarded, d.placed
         rows.append(row)
     return {name: np.array([row[name] for row in rows]) for name in rows[0]}
-
-
-def report(measured: dict[str, dict[str, np.ndarray]]) -> str:
-    """Format a table with a column for each generator."""
-    lines = [f"{'':22}" + "".join(f"{who} n={len(m['label'])}".rjust(26) for who, m in measured.items())]
-    for name in next(iter(measured.values())):
-        if name.endswith("histogram"):
-            shares = [100 * m[name].sum(0) / m[name].sum() for m in measured.values()]
-            lines += [
-                f"{name + ' %':22}{who:>12}" + "".join(f"{v:7.2f}" for v in part)
-                for who, part in zip(measured, shares, strict=True)
-            ]
-        else:
-            cells = [
-                f"{m[name].mean():.3f} +- {m[name].std(ddof=1) / len(m[name]) ** 0.5:.3f}" for m in measured.values()
-            ]
-            lines.append(f"{name:22}" + "".join(f"{cell:>26}" for cell in cells))
-    return "\n".join(lines)
-
-
-def grid(images: np.ndarray, columns: int = 8) -> Image.Image:
-    """Arrange images (count, size, size) in a grid, one grey pixel between them."""
-    tiles = np.pad(images, ((0, -len(images) % columns), (0, 1), (0, 1)), constant_values=128)
-    rows = tiles.reshape(-1, columns, *tiles.shape[1:]).transpose(0, 2, 1, 3)
-    return Image.fromarray(rows.reshape(rows.shape[0] * rows.shape[1], -1))
-
-
-def main(arguments: list[str]) -> None:
-    options = DEFAULTS | dict(OmegaConf.from_dotlist(arguments))
-    if unknown := set(options) - set(DEFAULTS):
-        raise ValueError(f"{', '.join(sorted(unknown))}: choose among {', '.join(f'{key}=' for key in DEFAULTS)}")
-    count, reference, out = (options.pop(key) for key in ("count", "reference", "out"))
-    trace(**options, count=1)  # compiles
-    begin = time.process_time()
-    images = trace(**options, count=count)[0]
-    print(f"{1e3 * (time.process_time() - begin) / count:.3f} ms per image (n={count}, one core)")
-    measured = {"generator": measure(drawings(**options, count=count))}
-    if reference:
-        from pathfinder_reference import Generator
-
-        slow = Generator(**options)
-        begin = time.process_time()
-        sample = [slow.draw() for _ in range(reference)]
-        print(f"{1e3 * (time.process_time() - begin) / reference:.0f} ms per image of the reference (n={reference})")
-        measured["reference"] = measure(sample)
-    print(report(measured))
-    if out:
-        grid(images[:40]).save(out)
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

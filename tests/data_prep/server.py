@@ -104,6 +104,15 @@ def start(work, *arguments):
     return process
 
 
+def dripping(request, folder: Path):
+    """A process whose download has begun and does not end."""
+    process, end = start(request.fetch, folder, silent), time.monotonic() + 60
+    while not list(folder.glob("*.tmp-*/*.tmp.*/drip")):
+        assert time.monotonic() < end
+        time.sleep(0.02)
+    return process
+
+
 def served(folder: Path, monkeypatch) -> Iterator[Server]:
     """For a fixture: a running server of folder/served, which holds DATA as file.tar.gz."""
     monkeypatch.setenv("NO_PROXY", "*")

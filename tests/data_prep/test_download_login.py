@@ -4,12 +4,11 @@ import base64
 import os
 import signal
 import sys
-import time
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from server import DATA, SHA256, Server, basic, imdb, needs_tfds, refused, served, silent, start
+from server import DATA, SHA256, Server, basic, dripping, imdb, needs_tfds, refused, served, silent
 
 from data_prep.download import Download
 from data_prep.text import OFFICIAL as IMDB
@@ -70,12 +69,7 @@ def test_a_wrong_login_is_one_line_without_it(server, tmp_path, capfd):
 @needs_tfds
 def test_a_killed_download_leaves_no_login(server, tmp_path):
     folder, request = tmp_path / "downloads", Download(url=server.url("drip", WRITTEN), sha256=SHA256)
-    process = start(request.fetch, folder, silent)
-    end = time.monotonic() + 60
-    while not list(folder.glob("*.tmp-*/*.tmp.*/drip")):
-        assert time.monotonic() < end
-        time.sleep(0.02)
-    lines = command_lines()
+    process, lines = dripping(request, folder), command_lines()
     os.kill(process.pid, signal.SIGKILL)
     process.join(20)
     assert all(map(no_secret, lines)) and (not lines or any(b"tfds_download" in line for line in lines))

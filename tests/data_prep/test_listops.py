@@ -127,18 +127,6 @@ def test_a_mistake_would_be_noticed(drawn, mistake):
     assert min(compare(statistic, drawn[0], wrong) for statistic in STATISTICS) < LEVEL
 
 
-def test_operators_and_digits_are_uniform(drawn):
-    words = Counter(word for text, _ in drawn[0] for word in text.split())
-    assert words["]"] == sum(words[name] for name in OPERATORS)
-    # Not exactly uniform, as duplicates of the shortest trees are dropped alike: the reference decides the share.
-    reference_words = Counter(word for text, _ in drawn[1] for word in text.split())
-    for names in (OPERATORS, [str(digit) for digit in range(10)]):
-        shares = np.array([words[name] for name in names]) / sum(words[name] for name in names)
-        expected = np.array([reference_words[name] for name in names]) / sum(reference_words[name] for name in names)
-        np.testing.assert_allclose(shares, expected, atol=0.01)
-        np.testing.assert_allclose(shares, 1 / len(names), atol=0.01)
-
-
 def test_bounds_hold(drawn):
     lengths = [len(text.split()) for text, _ in drawn[0]]
     assert min(lengths) == SMALL["min_length"] + 1 and max(lengths) == SMALL["max_length"] - 1

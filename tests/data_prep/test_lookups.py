@@ -74,17 +74,6 @@ def test_the_gap_has_the_published_law(power):
     assert counts[~often].sum() <= 60 and p_value(counts[often], expected[often]) > LEVEL
 
 
-def test_the_bag_of_the_values_is_worth_one_in_pairs_and_no_more():
-    """Every value of a row is as likely to be asked for, so 1 / K is the best without the binding of key and value."""
-    source = Recall(length=64, train=40_000, seed=5)
-    rows, labels = read(source)
-    values = parts(rows, source)[1]
-    assert (values == labels[:, None]).sum() == len(labels)
-    place = (values == labels[:, None]).argmax(1)
-    rank = (np.sort(values, 1) == labels[:, None]).argmax(1)
-    assert p_value(np.bincount(place, minlength=4)) > LEVEL and p_value(np.bincount(rank, minlength=4)) > LEVEL
-
-
 def test_longer_rows_have_the_same_pairs_and_questions():
     short, long = (read(Recall(length=length, train=300, seed=5)) for length in (128, 256))
     assert np.array_equal(long[0][:, :4], short[0][:, :4]) and np.array_equal(long[1], short[1])

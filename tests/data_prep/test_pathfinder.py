@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from numba import njit
 from pathfinder_reference import Generator, marker, move, opposite
+from pathfinder_stats import drawings, measure
 from scipy.ndimage import grey_dilation, label
 from scipy.stats import chisquare, ks_2samp
 
@@ -11,7 +12,6 @@ from data_prep.pathfinder.curves import draw_tail, draw_targets
 from data_prep.pathfinder.generator import generate, trace
 from data_prep.pathfinder.paddles import BEYOND, SEEDS, SETTINGS, paddle_table
 from data_prep.pathfinder.patches import fits, paste_marker
-from data_prep.pathfinder.stats import drawings, measure
 
 KINDS = [(size, margin) for size, setting in SETTINGS.items() for margin in setting.margins]
 INNER = slice(BEYOND, -BEYOND)

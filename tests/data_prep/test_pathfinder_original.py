@@ -1,6 +1,5 @@
 """Pathfinder against the original generator: numbers recorded by running it, and the OpenCV that it dilates with."""
 
-import copy
 import itertools
 import json
 import os
@@ -8,8 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from pathfinder_author import RECORD, Author, counted, merge, text
+from pathfinder_author import Author, counted
 from pathfinder_reference import Generator, dilate, disk
+from pathfinder_stats import drawings, measure
 from scipy.stats import chi2_contingency
 
 from data_prep.pathfinder import paddles
@@ -17,9 +17,8 @@ from data_prep.pathfinder.curves import free_pixels
 from data_prep.pathfinder.generator import Pathfinder, generate, trace
 from data_prep.pathfinder.paddles import BEYOND, SEEDS, SETTINGS, is_void, paddle_table
 from data_prep.pathfinder.patches import stretch
-from data_prep.pathfinder.stats import drawings, measure
 
-ORIGINAL = json.loads(RECORD.read_text())
+ORIGINAL = json.loads((Path(__file__).parent / "pathfinder_original.json").read_text())
 KINDS = [(size, margin) for size, setting in SETTINGS.items() for margin in setting.margins]
 COUNTS = {32: 3000, 64: 300, 128: 300, 256: 300}
 every_kind = pytest.mark.parametrize(("size", "margin"), KINDS)
@@ -77,25 +76,6 @@ def test_greys_are_those_of_bytescale(size, role):
         x = np.max([part * c if c != 1 else part for part, c in zip(whole, contrast, strict=True)], axis=0)
         scale = 255.0 / (x.max() - x.min())
         np.testing.assert_array_equal(image, (((x - x.min()) * scale).clip(0, 255) + 0.5).astype(np.uint8))
-
-
-def test_images_are_merged_into_the_bins_of_the_record():
-    """Of 64 x 64 pixels: two more images, of which one has no distractor and the other two."""
-    names = [name for name, value in ORIGINAL["statistics"]["64 9"].items() if isinstance(value, dict)]
-    images = [dict.fromkeys(names, 0.0) | {"lit pixels": lit, "distractors": n} for lit, n in ((0, 0), (4096, 2))]
-    images[0]["orientation of the distractor"], images[1]["orientation of the distractor"] = [], [-100, 170]
-    before, after = ORIGINAL["statistics"]["64 9"], copy.deepcopy(ORIGINAL)
-    merge(after, "64 9", images)
-    made = after["statistics"]["64 9"]
-    assert made["images"] == before["images"] + 2
-    for name in names:
-        assert np.subtract(made[name]["counts"], before[name]["counts"]).sum() == 2, name
-    assert np.subtract(made["lit pixels"]["counts"], before["lit pixels"]["counts"])[[0, -1]].tolist() == [1, 1]
-    expected = (before["images"] * before["mean distractors"] + 2) / made["images"]
-    assert made["mean distractors"] == pytest.approx(expected, abs=5e-4)
-    expected = (before["images"] * before["mean share of lit pixels"] + 1) / made["images"]
-    assert made["mean share of lit pixels"] == pytest.approx(expected, abs=5e-5)
-    assert text(ORIGINAL) + "\n" == RECORD.read_text()
 
 
 def test_an_image_of_32_holds_a_quarter_of_the_distractors_unless_void_is_false():

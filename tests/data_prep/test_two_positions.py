@@ -64,12 +64,6 @@ def test_every_pair_of_positions_is_equally_likely(drawn):
     assert p_value(gaps, weights / weights.sum() * len(marked)) > LEVEL
 
 
-def test_labels_have_the_triangular_distribution_of_a_sum(drawn):
-    edges = np.linspace(0, 1, 21)
-    area = np.where(edges < 0.5, 2 * edges**2, 1 - 2 * (1 - edges) ** 2)
-    assert p_value(np.histogram(drawn[1], edges)[0], np.diff(area) * len(drawn[1])) > LEVEL
-
-
 @pytest.mark.parametrize(("width", "limit"), [(128, None), (192, None), (64, None), (128, 100), (192, 50), (64, 100)])
 def test_gathers_what_a_stored_split_gathers(width, limit):
     source = Adding(length=N, train=30)
