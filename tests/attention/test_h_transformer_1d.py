@@ -2,28 +2,11 @@
 
 import pytest
 import torch
-from support.features import real_rows, same_with_gradients
+from support.features import PATTERNS, D, H, all_real, masks, qkv, real_rows, same_with_gradients, sized
 
-from lra.attention.base import Sizes
 from lra.attention.h_transformer_1d import HTransformer1D
 
-N, H, D, E, BLOCK = 2, 2, 4, 3, 4
-
-
-def made():
-    return HTransformer1D(Sizes(heads=H, head_dim=D, value_dim=E, length=64), block=BLOCK)
-
-
-def qkv(L, spread=1.5):
-    g = torch.Generator().manual_seed(0)
-    normal = lambda e: torch.randn(N, H, L, e, dtype=torch.float64, generator=g)
-    return spread * normal(D), spread * normal(D), normal(E)
-
-
-def mask_of(L):
-    mask = torch.rand(N, L, generator=torch.Generator().manual_seed(1)) < 0.6
-    mask[0, L - L // 3 :], mask[:, 0] = False, True
-    return mask
+BLOCK = 4
 
 
 def level(i, j):
@@ -37,7 +20,7 @@ def level(i, j):
 def oracle(q, k, v, mask):
     """Scores of the means of both cells, one pair of positions after the other."""
     out, L = torch.zeros_like(v), q.shape[2]
-    for n in range(N):
+    for n in range(len(q)):
         real = [i for i in range(L) if mask[n, i]]
         mean = lambda x, i, size: x[[j for j in real if j // size == i // size]].mean(0)  # noqa: B023
         for h in range(H):
@@ -48,17 +31,16 @@ def oracle(q, k, v, mask):
     return out
 
 
+@PATTERNS
 @pytest.mark.parametrize("L", [3, 8, 9, 45, 64])
-@pytest.mark.parametrize("masked", [False, True])
-def test_is_its_definition(L, masked):
-    mask = mask_of(L) if masked else torch.ones(N, L, dtype=torch.bool)
-    x = [t.requires_grad_() for t in qkv(L)]
-    got, want = made()(*x, mask if masked else None), oracle(*x, mask)
+def test_is_its_definition(pattern, L):
+    x, mask = qkv(L, spread=1.5), masks(L)[pattern]
+    got, want = sized(HTransformer1D, length=64, block=BLOCK)(*x, mask), oracle(*x, all_real(mask, L))
     same_with_gradients(real_rows(got, mask), real_rows(want, mask), x)
 
 
 def test_large_scores_of_one_level_do_not_overflow_another():
-    q, k, v = (x.float().requires_grad_() for x in qkv(64, spread=60.0))
-    out = made()(q, k, v)
+    q, k, v = (x.detach().float().requires_grad_() for x in qkv(64, spread=60.0))
+    out = sized(HTransformer1D, length=64, block=BLOCK)(q, k, v)
     out.sum().backward()
     assert out.isfinite().all() and all(x.grad.isfinite().all() for x in (q, k, v))

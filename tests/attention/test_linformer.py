@@ -2,28 +2,11 @@
 
 import pytest
 import torch
-from support.features import same_with_gradients
+from support.features import PATTERNS, SIZES, D, H, all_real, masks, qkv, same_with_gradients
 
-from lra.attention.base import Sizes
 from lra.attention.linformer import Linformer
 
-N, H, L, D, LENGTH, RANK = 2, 3, 10, 4, 16, 5
-
-
-def made(**options):
-    torch.manual_seed(0)
-    return Linformer(Sizes(heads=H, head_dim=D, value_dim=D, length=LENGTH), rank=RANK, **options).double().eval()
-
-
-def qkv():
-    generator = torch.Generator().manual_seed(1)
-    return torch.randn(3, N, H, L, D, dtype=torch.float64, generator=generator)
-
-
-def mask():
-    real = torch.ones(N, L, dtype=torch.bool)
-    real[0, [0, 4]], real[1, 6:] = False, False
-    return real
+RANK = 5
 
 
 def oracle(attention, q, k, v, real):
@@ -41,13 +24,13 @@ def oracle(attention, q, k, v, real):
 
 @pytest.mark.parametrize("share_heads", [False, True])
 @pytest.mark.parametrize("share_kv", [False, True])
-@pytest.mark.parametrize("masked", [False, True])
-def test_is_its_definition(share_heads, share_kv, masked):
-    attention = made(share_heads=share_heads, share_kv=share_kv)
-    real = mask() if masked else torch.ones(N, L, dtype=torch.bool)
-    x = [t.requires_grad_() for t in qkv()]
-    out, expected = attention(*x, real if masked else None), oracle(attention, *x, real)
+@PATTERNS
+def test_is_its_definition(pattern, share_heads, share_kv):
+    torch.manual_seed(0)
+    attention = Linformer(SIZES, rank=RANK, share_heads=share_heads, share_kv=share_kv).double()
+    mask, x = masks()[pattern], qkv()
+    out, expected = attention(*x, mask), oracle(attention, *x, all_real(mask))
     same_with_gradients(out, expected, [*x, *attention.parameters()])
     names = {name: tuple(p.shape) for name, p in attention.named_parameters()}
-    shape = (1 if share_heads else H, RANK, LENGTH)
+    shape = (1 if share_heads else H, RANK, SIZES.length)
     assert names == {"compress_k": shape} | ({} if share_kv else {"compress_v": shape})

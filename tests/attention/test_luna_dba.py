@@ -3,24 +3,14 @@
 import pytest
 import torch
 from conftest import config
-from support.features import same_with_gradients
+from support.features import PATTERNS, all_real, masks, same_with_gradients, tokens
 
 from lra.attention.base import Sizes
 from lra.attention.dba import DBA
 from lra.attention.luna import Luna
 
-N, L, DIM, HEADS, ROWS, WIDTH = 2, 9, 8, 2, 3, 6
+L, DIM, HEADS, ROWS, WIDTH = 9, 8, 2, 3, 6
 OPTIONS = {Luna: {"rows": ROWS}, DBA: {"latents": ROWS, "width": WIDTH}}
-
-
-def x(seed=1):
-    return torch.randn(N, L, DIM, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
-
-
-def mask():
-    real = torch.ones(N, L, dtype=torch.bool)
-    real[0, [0, 4]], real[1, 6:] = False, False
-    return real
 
 
 def made(kind, **options):
@@ -56,7 +46,7 @@ def dba(block, x, tokens, memory, real):
 
 def oracle(block, x, real, memory):
     out, packed = torch.zeros_like(x), torch.zeros_like(memory)
-    for n in range(N):
+    for n in range(len(x)):
         formula = luna if isinstance(block, Luna) else dba
         y, packed[n] = formula(block, x[n], block.token_norm(x[n]), memory[n], real[n])
         hidden = x[n] + block.output(y)
@@ -65,18 +55,18 @@ def oracle(block, x, real, memory):
 
 
 @pytest.mark.parametrize("kind, options", [(Luna, {"tie_kv": True}), (Luna, {"tie_kv": False}), (DBA, {})])
-@pytest.mark.parametrize("masked", [False, True])
-def test_is_its_definition_over_two_layers(kind, options, masked):
+@PATTERNS
+def test_is_its_definition_over_two_layers(kind, options, pattern):
     one, two = made(kind, **options), made(kind, **options, first=False)
-    real = mask() if masked else torch.ones(N, L, dtype=torch.bool)
-    tokens = x().requires_grad_()
-    middle, memory = one(tokens, real if masked else None, None)
-    out, last = two(middle, real if masked else None, memory)
-    expected, packed = oracle(one, tokens, real, one.start.expand(N, -1, -1))
+    x, mask = tokens(DIM, L), masks(L)[pattern]
+    real = all_real(mask, L)
+    middle, memory = one(x, mask, None)
+    out, last = two(middle, mask, memory)
+    expected, packed = oracle(one, x, real, one.start.expand(3, -1, -1))
     torch.testing.assert_close((middle[real], memory), (expected[real], packed), rtol=1e-12, atol=1e-12)
     expected, packed = oracle(two, expected, real, packed)
     torch.testing.assert_close(last, packed, rtol=1e-12, atol=1e-12)
-    same_with_gradients(out[real], expected[real], [tokens, *one.parameters(), *two.parameters()])
+    same_with_gradients(out[real], expected[real], [x, *one.parameters(), *two.parameters()])
 
 
 @pytest.mark.parametrize("words", [("luna", "attn.rows=4"), ("dba",)])

@@ -2,8 +2,7 @@
 
 import pytest
 import torch
-from support.bands import LENGTH, D, make, masks, qkv
-from support.features import real_rows, same_with_gradients
+from support.features import LENGTH, D, masks, qkv, real_rows, same_with_gradients, sized
 
 from lra.attention.reformer import Reformer
 
@@ -42,8 +41,8 @@ def oracle(made, x, v, mask, scope, power, unit_keys=True, own_last=True):
 
 
 def check(made, **rules):
-    for mask in masks():
-        x, _, v = qkv(value_dim=5)
+    for mask in masks(37).values():
+        x, _, v = qkv(37)
         got, want = made(x, x, v, mask), oracle(made, x, v, mask, **rules)
         assert got.isfinite().all()
         same_with_gradients(real_rows(got, mask), real_rows(want, mask), (x, v))
@@ -53,7 +52,7 @@ def check(made, **rules):
 @pytest.mark.parametrize("hashes", [1, 2, 4])
 @pytest.mark.parametrize(("chunk", "buckets"), [(4, None), (5, 6), (16, 2), (3, 16), (LENGTH, 1), (None, 1)])
 def test_reformer(scope, hashes, chunk, buckets):
-    check(make(Reformer, hashes=hashes, chunk=chunk, buckets=buckets, scope=scope), scope=scope, power=-0.5)
+    check(sized(Reformer, hashes=hashes, chunk=chunk, buckets=buckets, scope=scope), scope=scope, power=-0.5)
 
 
 @pytest.mark.parametrize("power", [0, 0.5])
@@ -61,11 +60,11 @@ def test_reformer(scope, hashes, chunk, buckets):
 @pytest.mark.parametrize("own_last", [True, False])
 def test_scores(power, unit_keys, own_last):
     rules = {"power": power, "unit_keys": unit_keys, "own_last": own_last, "scope": "chunk"}
-    check(make(Reformer, chunk=6, **rules), **rules)
+    check(sized(Reformer, chunk=6, **rules), **rules)
 
 
 def test_chunks_and_buckets_default_to_each_other():
-    made = make(Reformer, length=2048)
+    made = sized(Reformer, length=2048)
     assert (made.chunk, made.buckets) == (64, 64)  # the mean bucket holds half a chunk
-    made = make(Reformer, length=2048, chunk=None, buckets=10)
+    made = sized(Reformer, length=2048, chunk=None, buckets=10)
     assert (made.chunk, made.buckets) == (205, 10)

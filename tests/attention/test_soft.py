@@ -2,33 +2,20 @@
 
 import pytest
 import torch
-from support.features import same_with_gradients
+from support.features import PATTERNS, D, H, masks, qkv, real_rows, same_with_gradients
 
 from lra.attention.base import Sizes
 from lra.attention.soft import Soft
 from lra.ops.pinv import newton
 
-H, D, E, L = 2, 4, 3, 23
-SIZES = Sizes(heads=H, head_dim=D, value_dim=E, length=32)
+L = 23
+SIZES = Sizes(heads=H, head_dim=D, value_dim=3, length=32)
 
 
 def spd(n, *batch, seed=0, spread=0.4):
     """A symmetric positive matrix with eigenvalues 1 and up."""
     x = torch.randn(*batch, n, n, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     return torch.eye(n, dtype=torch.float64) + spread * x @ x.mT / n
-
-
-def qkv(seed=0, n=3, spread=2.0):
-    generator = torch.Generator().manual_seed(seed)
-    q = spread * torch.randn(n, H, L, D, generator=generator, dtype=torch.float64)
-    return q.requires_grad_(), torch.randn(n, H, L, E, generator=generator, dtype=torch.float64).requires_grad_()
-
-
-def masks():
-    suffix = torch.arange(L) < torch.tensor([L, 14, 3])[:, None]
-    scattered = suffix & (torch.rand(3, L, generator=torch.Generator().manual_seed(9)) < 0.6)
-    scattered[:, 1] = True
-    return {"none": None, "suffix": suffix, "holes": scattered}
 
 
 # ---- the oracle: one example and head at a time, loops where the paper has sums
@@ -80,17 +67,13 @@ def oracle(soft, q, v, mask, pinv):
     rows = []
     for n in range(len(q)):
         real = list(range(L)) if mask is None else mask[n].nonzero().flatten().tolist()
+        rows.append([])
         for h in range(H):
             marks = oracle_marks(soft, q[n, h], real)
             p, a = oracle_kernel(marks, q[n, h, real]), oracle_kernel(marks, marks)
             d = torch.diag(a.sum(1) ** -0.5) if soft.normalise else torch.eye(len(a), dtype=a.dtype)
-            rows.append(p.T @ d @ pinv(a) @ d @ p @ v[n, h, real])
-    return torch.cat(rows)  # real rows only
-
-
-def flat_real(out, mask):
-    keep = torch.ones(out.shape[0], L, dtype=torch.bool) if mask is None else mask
-    return out[keep[:, None].expand(-1, H, -1)]
+            rows[-1].append(p.T @ d @ pinv(a) @ d @ p @ v[n, h, real])
+    return torch.cat([torch.stack(heads, 1) for heads in rows])  # (real,H,E)
 
 
 OPTIONS = [
@@ -106,7 +89,7 @@ OPTIONS = [
 ]
 
 
-@pytest.mark.parametrize("pattern", ["none", "suffix", "holes"])
+@PATTERNS
 @pytest.mark.parametrize("options", OPTIONS, ids=lambda o: "-".join(map(str, o.values())) or "pool")
 @pytest.mark.parametrize("normalise", [False, True])
 def test_equals_the_definition_with_its_gradients(pattern, options, normalise):
@@ -119,8 +102,8 @@ def test_equals_the_definition_with_its_gradients(pattern, options, normalise):
         pinv=lambda m: newton(m, steps=8, init=init, ridge=ridge, grad="unroll"),
     )
     soft = soft.double().eval()
-    (q, v), mask = qkv(), masks()[pattern]
-    got = flat_real(soft(q, q, v, mask), mask)
+    (q, _, v), mask = qkv(L, spread=2.0), masks(L)[pattern]
+    got = real_rows(soft(q, q, v, mask), mask)
     want = oracle(soft, q, v, mask, lambda a: oracle_newton(a, 8, init, ridge))
     same_with_gradients(got, want, (q, v))
 

@@ -2,29 +2,12 @@
 
 import pytest
 import torch
-from support.features import same_with_gradients
+from support.features import PATTERNS, TOKEN_SIZES, D, H, all_real, masks, same_with_gradients, tokens
 
-from lra.attention.base import Sizes
 from lra.attention.synthesizer import Dense, Factorised, Random
 
 KINDS = {"random": Random, "factorised": Factorised, "dense": Dense}
-N, L, LENGTH, DIM, H, D = 2, 9, 12, 8, 2, 4
-
-
-def made(kind, dot_product):
-    torch.manual_seed(0)
-    sizes = Sizes(heads=H, head_dim=D, value_dim=D, length=LENGTH)
-    return KINDS[kind](sizes, dim=DIM, dot_product=dot_product).double().eval()
-
-
-def x():
-    return torch.randn(N, L, DIM, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-
-
-def mask():
-    real = torch.ones(N, L, dtype=torch.bool)
-    real[0, [0, 4]], real[1, 6:] = False, False
-    return real
+DIM, L = 8, 9
 
 
 def score(kind, mixer, h, i, j, token):
@@ -42,9 +25,9 @@ def oracle(kind, mixer, x, real, dot_product):
     heads = lambda t: t.unflatten(-1, (H, D))  # (N,L,H,D)
     *qk, v = (heads(t) for t in mixer.inputs(x).chunk(3 if dot_product else 1, -1))
     mixed = torch.zeros_like(v)
-    for n in range(N):
+    for n in range(len(x)):
         for h in range(H):
-            for i in range(x.shape[1]):
+            for i in range(L):
                 total = 0
                 for j in real[n].nonzero()[:, 0]:
                     s = score(kind, mixer, h, i, j, x[n, i])
@@ -58,11 +41,12 @@ def oracle(kind, mixer, x, real, dot_product):
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("dot_product", [False, True])
-@pytest.mark.parametrize("masked", [False, True])
-def test_is_its_definition(kind, dot_product, masked):
-    mixer = made(kind, dot_product)
+@PATTERNS
+def test_is_its_definition(pattern, kind, dot_product):
+    torch.manual_seed(0)
+    mixer = KINDS[kind](TOKEN_SIZES, dim=DIM, dot_product=dot_product).double().eval()
     if kind == "dense":
         torch.nn.init.normal_(mixer.bias)
-    real = mask() if masked else torch.ones(N, L, dtype=torch.bool)
-    out, expected = mixer(x(), real if masked else None), oracle(kind, mixer, x(), real, dot_product)
-    same_with_gradients(out, expected, list(mixer.parameters()))
+    x, mask = tokens(DIM, L), masks(L)[pattern]
+    expected = oracle(kind, mixer, x, all_real(mask, L), dot_product)
+    same_with_gradients(mixer(x, mask), expected, [x, *mixer.parameters()])

@@ -2,37 +2,26 @@
 
 import pytest
 import torch
+from support.features import PATTERNS, TOKEN_SIZES, D, H, all_real, masks, tokens
 
-from lra.attention.base import Sizes
 from lra.attention.transformer_ls import TransformerLS
 
-N, L, DIM, H, D, RANK = 2, 11, 6, 2, 4, 3
+DIM, L, RANK = 6, 11, 3
 
 
 def made(**options):
     torch.manual_seed(0)
-    sizes = Sizes(heads=H, head_dim=D, value_dim=D, length=16)
-    mixer = TransformerLS(sizes, dim=DIM, **({"rank": RANK, "window": 4} | options)).double().eval()
+    mixer = TransformerLS(TOKEN_SIZES, dim=DIM, rank=RANK, **options).double().eval()
     for norm in (mixer.token_norm, mixer.compressed_norm):
         torch.nn.init.normal_(norm.weight)
         torch.nn.init.normal_(norm.bias)
     return mixer
 
 
-def x():
-    return torch.randn(N, L, DIM, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-
-
-def mask():
-    real = torch.ones(N, L, dtype=torch.bool)
-    real[0, [0, 4]], real[1, 6:] = False, False
-    return real
-
-
 def oracle(mixer, x, real, window):
     length, reach, width = x.shape[1], max(window // 2, 1), H * D
-    mixed = torch.zeros(N, length, width, dtype=x.dtype)
-    for n in range(N):
+    mixed = torch.zeros(len(x), length, width, dtype=x.dtype)
+    for n in range(len(x)):
         q, k, v = mixer.inputs(x[n]).split(width, -1)  # (L,H D)
         k, v = mixer.token_norm(k), mixer.token_norm(v)
         p = mixer.project(x[n]).exp() * real[n, :, None]  # (L,H rank)
@@ -60,22 +49,23 @@ def oracle(mixer, x, real, window):
     return mixer.output(mixed)
 
 
+@torch.no_grad()
+def check(mixer, pattern, window):
+    """Padded rows too: they are output(0)."""
+    x, mask = tokens(DIM, L), masks(L)[pattern]
+    torch.testing.assert_close(mixer(x, mask), oracle(mixer, x, all_real(mask, L), window), rtol=1e-11, atol=1e-12)
+
+
+@PATTERNS
 @pytest.mark.parametrize("window", [1, 2, 4, 5, 11, 16])
-@pytest.mark.parametrize("masked", [False, True])
-def test_is_its_definition(window, masked):
-    mixer = made(window=window)
-    real = mask() if masked else torch.ones(N, L, dtype=torch.bool)
-    with torch.no_grad():
-        out, expected = mixer(x(), real if masked else None), oracle(mixer, x(), real, window)
-    torch.testing.assert_close(out, expected, rtol=1e-11, atol=1e-12)  # padded rows too: they give output(0)
+def test_is_its_definition(pattern, window):
+    check(made(window=window), pattern, window)
 
 
+@PATTERNS
 @pytest.mark.parametrize("kernel", [1, 3, 5])
-def test_convolution_of_the_values(kernel):
-    mixer = made(kernel=kernel)
-    torch.testing.assert_close(mixer(x(), mask()), oracle(mixer, x(), mask(), 4), rtol=1e-11, atol=1e-12)
+def test_convolution_of_the_values(pattern, kernel):
+    mixer = made(window=4, kernel=kernel)
     assert not mixer.conv.weight.any()
     torch.nn.init.normal_(mixer.conv.weight)
-    with torch.no_grad():
-        out, expected = mixer(x(), mask()), oracle(mixer, x(), mask(), 4)
-    torch.testing.assert_close(out, expected, rtol=1e-11, atol=1e-12)
+    check(mixer, pattern, 4)

@@ -172,21 +172,11 @@ def test_fft_conv_is_the_sum_over_lags(length, wide, masked):
     assert torch.autograd.gradcheck(lambda u, k: fft_conv(u, k, mask), given)
 
 
-@pytest.mark.parametrize("ways", [1, 2])
-def test_a_long_convolution_reads_before_and_ahead_and_skips(ways):
-    """Lag l of the first kernel is of the token l before, lag l of the second of the token l + 1 ahead."""
-    g = torch.Generator().manual_seed(ways)
-    draw = lambda *shape: torch.randn(*shape, generator=g, dtype=torch.float64)
-    x, skip, kernels = draw(2, 9, H), draw(H), draw(ways, H, 9)
+def test_a_long_convolution_is_of_float32_inside_autocast():
+    g = torch.Generator().manual_seed(1)
+    x, skip, kernels = (torch.randn(*shape, generator=g) for shape in ((2, 9, H), (H,), (2, H, 9)))
     mask = torch.rand(2, 9, generator=g) < 0.7
-    expected = skip * x
-    for k, j in itertools.product(range(9), repeat=2):
-        if j <= k or ways == 2:
-            weight = kernels[0, :, k - j] if j <= k else kernels[1, :, j - k - 1]
-            expected[:, k] += weight * x[:, j] * mask[:, j, None]
-    given = long_conv(x, skip, lambda _: both_ways(kernels), mask)
-    torch.testing.assert_close(given, expected, rtol=1e-12, atol=1e-12)
-    given = x.bfloat16(), skip.float(), lambda _: both_ways(kernels.float())
+    given = x.bfloat16(), skip, lambda _: both_ways(kernels)
     with torch.autocast("cpu", torch.bfloat16):
         inside = long_conv(*given, mask)
     torch.testing.assert_close(inside, long_conv(given[0].float(), *given[1:], mask), rtol=0, atol=0)

@@ -7,19 +7,37 @@ from lra.attention.base import Sizes
 
 H, D, E, L = 2, 4, 3, 12
 SIZES = Sizes(heads=H, head_dim=D, value_dim=E, length=16)
+LENGTH = 48  # of mechanisms of bands and blocks
+TOKEN_SIZES = Sizes(heads=H, head_dim=D, value_dim=D, length=16)  # of mixers of token vectors
 
 
-def qkv(seed=0, n=3, spread=1.0):
-    generator = torch.Generator().manual_seed(seed)
-    normal = lambda e: torch.randn(n, H, L, e, generator=generator, dtype=torch.float64)
+def sized(kind, length=LENGTH, **options):
+    torch.manual_seed(0)
+    return kind(Sizes(heads=H, head_dim=D, value_dim=E, length=length), **options).double().eval()
+
+
+def qkv(L=L, E=E, spread=1.0):
+    generator = torch.Generator().manual_seed(0)
+    normal = lambda e: torch.randn(3, H, L, e, generator=generator, dtype=torch.float64)
     return tuple(x.requires_grad_() for x in (spread * normal(D), spread * normal(D), normal(E)))
 
 
+def tokens(dim, L=L):
+    x = torch.randn(3, L, dim, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    return x.requires_grad_()
+
+
 def masks(L=L):
-    suffix = torch.arange(L) < torch.tensor([L, 7, 1])[:, None]
+    """No mask, a suffix of padding, padding anywhere."""
+    suffix = torch.arange(L) < torch.tensor([L, L // 2 + 1, 1])[:, None]
     scattered = suffix & (torch.rand(3, L, generator=torch.Generator().manual_seed(9)) < 0.6)
     scattered[:, 0] = True
     return {"none": None, "suffix": suffix, "holes": scattered}
+
+
+def all_real(mask, L=L):
+    """The mask, or without one the mask of real tokens alone."""
+    return torch.ones(3, L, dtype=torch.bool) if mask is None else mask
 
 
 def real_rows(x, mask):

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from conftest import KERNELS, MECHANISMS, config
+from conftest import config
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from lra.config.experiment import ON_A_GPU
@@ -50,12 +50,9 @@ def step(module, data, number):
 
 
 @pytest.mark.parametrize("pad", PAD)
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(n, marks=[] if n in FEW else pytest.mark.slow) for n in MECHANISMS if n not in KERNELS],
-)
+@pytest.mark.parametrize("name", FEW)
 def test_a_step_does_not_wait_for_the_device(name, pad, data_root, monkeypatch):
-    """On the meta device, whose tensors have no numbers that a host could read."""
+    """On the meta device, whose tensors have no numbers that a host could read; tests/test_meta.py has all."""
     autocast = torch.autocast  # knows no meta device
     monkeypatch.setattr(torch, "autocast", lambda kind, **how: autocast("cpu" if kind == "meta" else kind, **how))
     module, data, _ = module_and_data(name, "meta", data_root, f"data.pad={pad}")
