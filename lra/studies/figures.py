@@ -7,17 +7,18 @@ from matplotlib.figure import Figure
 
 from ..report.figures import write
 
+ACROSS = 3  # panels in a line, at most
 
-def panels(count: int, *, across: int = 3, width: float, height: float, **options) -> tuple[Figure, list[Axes]]:
+
+def panels(count: int, *, width: float, height: float, **options) -> tuple[Figure, list[Axes]]:
     """Make a figure with a number of panels, line by line.
 
     Args:
         count: number of panels.
-        across: largest number of panels in a line.
         width, height: size of a panel in inches.
         options: options of matplotlib's ``subplots``.
     """
-    columns = min(count, across)
+    columns = min(count, ACROSS)
     rows = -(-count // columns)
     figure = Figure(figsize=(width * columns, height * rows), layout="constrained")
     grid = figure.subplots(rows, columns, squeeze=False, **options)

@@ -170,7 +170,7 @@ def test_a_run_that_inverts_nothing_or_is_not_there_gets_one_line(tmp_path, monk
 
 
 def test_a_figure_has_its_panels_one_legend_and_texts_as_they_are(tmp_path):
-    figure, grid = panels(4, across=3, width=3, height=2)
+    figure, grid = panels(4, width=3, height=2)
     assert len(grid) == 4 and [axes.get_visible() for axes in figure.axes] == [True] * 4 + [False] * 2
     for axes in grid:
         axes.plot([1, 10], [1, 1000], label="$x$ and $y$")

@@ -13,7 +13,7 @@ from support.sweeps import finish
 from lra.config import CONF
 from lra.config.compose import compose
 from lra.runs import record
-from lra.studies.lengths import points, show
+from lra.studies.lengths import show
 from lra.studies.lengths.__main__ import LengthsOptions, grid, lengths
 from lra.sweep import __main__ as leader
 from lra.sweep import job, plan
@@ -42,7 +42,7 @@ def test_points_are_by_task_length_and_mechanism():
         made("listops"),
         made("recall_N64_K4"),
     ]
-    found = points.measured(records)
+    found = show.measured(records)
     assert found[["task", "length", "mechanism", "seed", "constant"]].to_numpy().tolist() == [
         ["adding", 128, "mean", 2, 75.0],
         ["adding", 256, "mean", 0, 75.0],
@@ -53,7 +53,7 @@ def test_points_are_by_task_length_and_mechanism():
 
 
 def test_printed_numbers_are_errors_of_the_text():
-    known = {(n.task, n.attn, n.length): n.error for n in points.printed().itertuples()}
+    known = {(n.task, n.attn, n.length): n.error for n in show.printed().itertuples()}
     assert known["adding", "linformer", 512] == 0.48 and known["adding", "performer", 4096] == 28.24
     assert known["temporal_order", "softmax", 16384] == 8.38 and known["temporal_order", "psf", 16384] == 0.11
     psf = [length for task, attn, length in known if (task, attn) == ("adding", "psf")]
@@ -65,8 +65,8 @@ def test_the_picture_has_what_was_measured_and_what_is_published():
     tests = {("sdpa", 0): 90.0, ("sdpa", 1): 80.0, ("mean", 0): 30.0}
     records = [made(f"adding_N{n}", *run, test=test) for n in (128, 512) for run, test in tests.items()]
     records.append(made("adding_N512", "mean", 1, None, status="diverged"))
-    some = points.measured(records)
-    figure = show.draw(some, points.printed())
+    some = show.measured(records)
+    figure = show.draw(some, show.printed())
     (axes,) = figure.axes
     lines = {line.get_label(): line for line in axes.get_lines()}
     assert list(lines["sdpa"].get_ydata()) == [15.0, 15.0] and list(lines["mean"].get_ydata()) == [70.0, 70.0]

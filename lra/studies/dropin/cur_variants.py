@@ -39,10 +39,6 @@ class KeptFactors:
         return gather_kept(self.k, self.cols)
 
     @cached_property
-    def v_cols(self) -> Tensor:
-        return gather_kept(self.v, self.cols)
-
-    @cached_property
     def C(self) -> Tensor:
         return weights(self.q, self.k_cols)
 

@@ -36,11 +36,6 @@ class Errors:
     git: str | None
     values: Pairs = field(default_factory=dict)
 
-    @property
-    def subject(self) -> tuple:
-        """The examples."""
-        return self.about, self.n, self.seed
-
 
 @dataclass
 class Cost:
@@ -50,11 +45,6 @@ class Cost:
     about: str
     exact: tuple[float, float]
     values: Pairs
-
-    @property
-    def subject(self) -> str:
-        """The sizes of the call that is timed."""
-        return self.about
 
 
 def load_errors(path: Path) -> Errors:

@@ -15,8 +15,7 @@ from ...runs.open import scan
 from ...sweep.__main__ import carry_out
 from ...sweep.options import Grid, SweepOptions
 from ...sweep.plan import study
-from .points import measured
-from .show import show
+from .show import measured, show
 
 
 class LengthsOptions(Options):

@@ -89,7 +89,7 @@ def curves(some: pd.DataFrame, axis: Callable[[dict], Any], hidden: set[str]) ->
         words += [f"{key}={value}" for key, value in own]
         name = ", ".join(words) or line.label.iloc[0].partition("-")[0]
         lines[rest] = line.assign(curve=f"{name} (n = {line.seed.nunique()})")
-    return pd.concat([some[:0].assign(curve=""), *lines.values()])
+    return pd.concat(lines.values()) if lines else some[:0].assign(curve="")
 
 
 def tables(some: pd.DataFrame) -> list[Table]:
