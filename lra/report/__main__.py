@@ -1,6 +1,5 @@
 """python -m lra.report: tables and figures of the records of every study, beside the published values."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, ClassVar
 
@@ -14,8 +13,8 @@ from ..disk.atomic import below
 from ..options import Range
 from ..runs import bench_record
 from . import bench_plots, bench_tables, board, repository
-from .export import LEGEND, export, overall
-from .results import details, finding
+from .export import LEGEND, every_table, export
+from .results import finding
 from .summary import collect
 from .table import Chapter, show
 from .wandb import publish
@@ -67,15 +66,10 @@ def report(options: ReportOptions) -> None:
         ) from None
     for line in damaged:
         log(f"skipped: {line}")
-    tables = [
-        replace(table, title=f"{study}: {table.title}")
-        for study, rows in studies.items()
-        for table in (*details(study, rows), *overall(study, rows))
-    ]
     for study, rows in studies.items():
         if line := finding(rows):
             print(f"{study}, {rows[0].task}: {line}")
-    show([*tables, *(table for chapter in boards for table in chapter.tables)], LEGEND)
+    show(every_table(studies, boards), LEGEND)
     if measured:
         show(chapters[0].tables, chapters[0].about)
     print(f"written to {out}: index.html, report.md, main.tex, tables, figures{', efficiency' if measured else ''}")

@@ -1,10 +1,9 @@
 """Figures of the cost of mechanisms: time and memory over n, growth, speed against accuracy."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from matplotlib import rc_context
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
@@ -15,9 +14,8 @@ from .palette import COLOURED, COLOURS, Palette
 from .summary import Row
 from .table import stem
 
-KINDS = ("png", "svg", "pdf")
 
-
+@rc_context(figures.PRINT)
 def pictures(
     records: Sequence[BenchRecord], folder: Path, studies: Mapping[str, list[Row]], width: float = figures.TEXT
 ) -> list[Path]:
@@ -37,37 +35,28 @@ def pictures(
     """
     folder.mkdir(parents=True, exist_ok=True)
     paths = []
-
-    def save(draw: Callable[[Figure, Group], None], group: Group, height: float, name: str) -> None:
-        with rc_context(figures.PRINT):
-            figure = Figure(figsize=(width, height), layout="constrained")
-            draw(figure, group)
-            at = f", n {group.lengths[0]:,}" if len(group.lengths) == 1 else ""
-            figure.suptitle(f"{group.title}{at}\n{group.source.machine.hardware}", fontsize="medium")
-            paths.append(folder / f"{stem(name)}.png")
-            figures.write(figure, folder / stem(name), KINDS)
-
     for group in groups(records):
         if not any(group.over_n().values()):
             continue
-        name, high = f"{group.title} {group.source.fingerprint[:6]}", 1 + 0.16 * len(group.over_n())
-        if len(group.lengths) > 1:
-            save(_lines, group, 2.8, name)
-        else:
-            save(_bars, group, high, name)
+        name, several = f"{group.title} {group.source.fingerprint[:6]}", len(group.lengths) > 1
+        drawn = {name: (_lines if several else _bars)(group, width)}
         if len(group.lengths) > 2:
-            save(_exponents, group, high, f"{name} growth")
+            drawn[f"{name} growth"] = _exponents(group, width)
+        for called, figure in drawn.items():
+            at = "" if several else f", n {group.lengths[0]:,}"
+            figure.suptitle(f"{group.title}{at}\n{group.source.machine.hardware}", fontsize="medium")
+            paths.append(figures.write(figure, folder / stem(called)))
     for study, rows in studies.items():
         if panels := _bubbles(records, rows):
-            paths.append(folder / f"{stem(f'speed and accuracy {study}')}.png")
             palette = Palette(sorted({bubble.label for group in panels.values() for bubble in group}))
-            figures.write(figures.charts(panels, plots.trade, palette, width), paths[-1].with_suffix(""), KINDS)
+            figure = figures.charts(panels, plots.trade, palette, width)
+            paths.append(figures.write(figure, folder / stem(f"speed and accuracy {study}")))
     return paths
 
 
-def _lines(figure: Figure, group: Group) -> None:
+def _lines(group: Group, width: float) -> Figure:
     """Time and memory over n, both axes logarithmic, as in CURformer's Figure 4."""
-    left, right = _pair(figure)
+    figure, (left, right) = figures.grid(("", ""), width, high=2.8)
     timed = {name: mine for name, mine in group.over_n().items() if mine}
     by_time = sorted(timed, key=lambda name: (-timed[name][-1].n, timed[name][-1].ms))
     coloured = by_time if len(by_time) <= COLOURED + 1 else by_time[:COLOURED]
@@ -89,13 +78,18 @@ def _lines(figure: Figure, group: Group) -> None:
     figure.legend(
         [handles[i] for i in order],
         [names[i] for i in order],
-        loc="outside right upper" if _wide(figure) else "outside lower center",
+        loc="outside right upper" if width > 1.5 * figures.COLUMN else "outside lower center",
     )
+    return figure
 
 
-def _bars(figure: Figure, group: Group) -> None:
+def _high(group: Group) -> float:
+    return 1 + 0.16 * len(group.over_n())
+
+
+def _bars(group: Group, width: float) -> Figure:
     timed = sorted(((mine[0], name) for name, mine in group.over_n().items() if mine), key=lambda pair: -pair[0].ms)
-    panels = _pair(figure, sharey=True)
+    figure, panels = figures.grid(("", ""), width, high=_high(group), sharey=True)
     for axes, unit, value in zip(panels, ("ms", "MB"), (lambda r: r.ms, lambda r: r.peak_bytes / 2**20), strict=True):
         bars = axes.barh([name for _, name in timed], [value(row) for row, _ in timed], color=COLOURS[0][0])
         axes.bar_label(bars, [number(value(row)) for row, _ in timed], padding=2)
@@ -103,23 +97,14 @@ def _bars(figure: Figure, group: Group) -> None:
         axes.set(xlabel=unit)
         axes.grid(visible=False)
         axes.margins(x=0.12, y=0.01)
+    return figure
 
 
-def _wide(figure: Figure) -> bool:
-    return figure.get_figwidth() > 1.5 * figures.COLUMN
-
-
-def _pair(figure: Figure, **options) -> Sequence[Axes]:
-    if not _wide(figure):
-        figure.set_figheight(2 * figure.get_figheight())
-    return figure.subplots(*((1, 2) if _wide(figure) else (2, 1)), **options)
-
-
-def _exponents(figure: Figure, group: Group) -> None:
+def _exponents(group: Group, width: float) -> Figure:
     exponents = {name: growth([(row.n, row.ms) for row in mine]) for name, mine in group.over_n().items()}
     exponents = dict(sorted(((k, v) for k, v in exponents.items() if v is not None), key=lambda pair: -pair[1]))
     claimed = {label(row): row.claimed for row in group.rows}
-    axes = figure.subplots()
+    figure, (axes,) = figures.grid(("",), width, high=_high(group))
     names = list(exponents)
     axes.scatter([claimed[name] for name in names], names, marker="|", color="0.5", s=90, label="claimed")
     axes.scatter(list(exponents.values()), names, color=COLOURS[0][0], s=22, label="measured")
@@ -127,6 +112,7 @@ def _exponents(figure: Figure, group: Group) -> None:
     axes.grid(axis="x")
     axes.margins(y=0.02)
     axes.legend()
+    return figure
 
 
 def _bubbles(records: Sequence[BenchRecord], rows: Sequence[Row]) -> dict[str, list[plots.Bubble]]:

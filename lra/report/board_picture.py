@@ -16,7 +16,6 @@ from .statistics import interquartile_mean, interval
 from .summary import Row
 
 N = 4096  # tokens at which mechanisms are timed
-KINDS = ("png", "svg", "pdf")
 HEIGHT = 4  # inches, without the legend
 
 
@@ -102,5 +101,4 @@ def save(
     tasks = {row.task for row in rows}
     path.parent.mkdir(parents=True, exist_ok=True)
     whole = [s for s in standings if s.shares.keys() == tasks]
-    figures.write(draw(whole, *costs(rows, measured), width), path, KINDS)
-    return path.with_name(f"{path.name}.png")
+    return figures.write(draw(whole, *costs(rows, measured), width), path)

@@ -114,6 +114,16 @@ def overall(name: str, rows: list[Row]) -> list[Table]:
     return [*filter(None, main), *(table for extension in extensions() for table in extension.tables(name, rows))]
 
 
+def every_table(studies: dict[str, list[Row]], chapters: Sequence[Chapter]) -> list[Table]:
+    """List the tables of studies, titled by their names, then those of chapters."""
+    made = [
+        replace(table, title=f"{name}: {table.title}")
+        for name, rows in studies.items()
+        for table in (*results.details(name, rows), *overall(name, rows))
+    ]
+    return made + [table for chapter in chapters for table in chapter.tables]
+
+
 def markdown(studies: list[page.Study], chapters: Sequence[Chapter]) -> str:
     """Format the report as Markdown: the tables, and the sources of the published values."""
     out = ["# Results", LEGEND]

@@ -46,6 +46,7 @@ STYLE = {
     "ytick.left": False,
 }
 PRINT = STYLE | {"font.size": 8, "lines.linewidth": 1.2}
+KINDS = ("png", "svg", "pdf")
 DATELESS = {"png": {}, "pdf": {"CreationDate": None}, "svg": {"Date": None, "Creator": None}}
 
 
@@ -123,7 +124,7 @@ def settle(figure: Figure, **arrows) -> None:
             boxes.append(box)
 
 
-def write(figure: Figure, path: Path, kinds: Sequence[str], about: str | None = None, **options) -> None:
+def write(figure: Figure, path: Path, kinds: Sequence[str] = KINDS, about: str | None = None, **options) -> Path:
     """Write a figure in several formats without a date, so that the same figure gives the same bytes.
 
     Args:
@@ -132,12 +133,16 @@ def write(figure: Figure, path: Path, kinds: Sequence[str], about: str | None = 
         kinds: file formats.
         about: a description that an SVG file carries.
         options: options of matplotlib's ``savefig``.
+
+    Returns:
+        The path of the PNG file.
     """
     _literal(figure)
     for kind in kinds:
         metadata = DATELESS[kind] | ({"Description": about} if about and kind == "svg" else {})
         with replacing(path.with_name(f"{path.name}.{kind}")) as part, rc_context({**FONTS, "svg.hashsalt": path.name}):
             figure.savefig(part, format=kind, dpi=200, metadata=metadata, **options)
+    return path.with_name(f"{path.name}.png")
 
 
 def svg(title: str, draw: Callable, content: Sequence | dict, palette: Palette, study: str = "") -> str:

@@ -4,7 +4,6 @@ import re
 from dataclasses import replace
 
 from . import published
-from .results import cell
 from .significance import APART, difference
 from .summary import Row
 from .table import Cell, Table, frame, stem
@@ -34,7 +33,7 @@ def pretraining(study: str, rows: list[Row]) -> Table | None:
             [
                 label,
                 task,
-                cell(before),
+                before.cell if before else Cell(),
                 _cell(longer),
                 _gain(longer, before),
                 _cell(matched),
@@ -76,7 +75,7 @@ def _same_cost(row: Row, scratch: Row) -> bool:
 
 
 def _cell(row: Row | None) -> Cell:
-    return replace(cell(row), note=f"{cell(row).note}; {row.cost}") if row else Cell()
+    return replace(row.cell, note=f"{row.cell.note}; {row.cost}") if row else Cell()
 
 
 def _gain(row: Row | None, scratch: Row | None) -> Cell:

@@ -2,9 +2,7 @@
 
 import re
 from collections import defaultdict
-from dataclasses import replace
 
-from .significance import score
 from .summary import Row, number
 from .table import Cell, Table, frame, stem
 
@@ -54,7 +52,8 @@ def rates(study: str, rows: list[Row]) -> Table | None:
             + (f" (collapsed {len(row.collapsed)}/{row.n})" if row.collapsed else "")
             for rate, row in sorted(by_rate.items(), key=_order)
         )
-        lines.append([label, task, _cell(by_rate.get(BUDGET)), _cell(by_rate.get(best)), best, devs])
+        cells = [by_rate[rate].cell if rate in by_rate else Cell() for rate in (BUDGET, best)]
+        lines.append([label, task, *cells, best, devs])
         keys.append((study, next(iter(by_rate.values())).label, ""))
     if not lines:
         return None
@@ -71,7 +70,3 @@ def rates(study: str, rows: list[Row]) -> Table | None:
 
 def _order(pair: tuple[str, Row]) -> float:
     return 0.0 if pair[0] == BUDGET else float(pair[0])
-
-
-def _cell(row: Row | None) -> Cell:
-    return replace(score(row.scores, row.lost, row.collapsed), link=row.place) if row else Cell()

@@ -80,7 +80,9 @@ def scores(
     columns = {}
     for task in tasks:
         column = [found.get((label, task)) for label in labels]
-        columns[task] = mark([cell(row) for row in column], [row.scores if row else {} for row in column])
+        columns[task] = mark(
+            [row.cell if row else Cell() for row in column], [row.scores if row else {} for row in column]
+        )
     for name, over in means.items():
         lines = [[found.get((label, task)) for task in over] for label in labels]
         columns[name] = mark([average(line) for line in lines], [over_tasks(line) for line in lines])
@@ -142,14 +144,6 @@ def _gain(row: Row | None, control: Row) -> Cell:
     dead = [f"collapsed {len(r.collapsed)}/{r.n}" + " of the control" * (r is control)
             for r in (row, control) if r and r.collapsed]  # fmt: skip
     return replace(made, text=f"{made.text} ({', '.join(dead)})") if made.text and dead else made
-
-
-def cell(row: Row | None) -> Cell:
-    """Make a cell of a row's score, linked to its runs; the note says what pretraining it had."""
-    if not row:
-        return Cell()
-    scored = score(row.scores, row.lost, row.collapsed)
-    return replace(scored, link=row.place, note="; ".join(filter(None, [scored.note, row.facts["pretrained"]])))
 
 
 def over_tasks(rows: list[Row | None]) -> dict[int, float]:

@@ -28,26 +28,18 @@ def interquartile_mean(scores: Sequence[np.ndarray]) -> float:
     return float(trim_mean(np.concatenate(scores), 0.25))
 
 
-def interval(
-    scores: Sequence[np.ndarray], rows: Sequence[int | None] | None = None, *, seed: int = 0
-) -> tuple[float, float]:
+def interval(scores: Sequence[np.ndarray], *, seed: int = 0) -> tuple[float, float]:
     """Estimate the 95 % interval of the interquartile mean by a percentile bootstrap stratified by task.
 
     Args:
         scores: those of each task, (seeds,).
-        rows: number of test rows of each task whose drawing counts too, None for a task whose rows are taken as given.
         seed: seed of the resampling.
 
     Returns:
         The lower and the upper end.
     """
-    rng, drawn = np.random.default_rng(seed), []
-    for values, n in zip(scores, rows or [None] * len(scores), strict=True):
-        chosen = values[rng.integers(len(values), size=(RESAMPLES, len(values)))]
-        if n:  # an answer is right or wrong: the standard deviation of a share of n rows
-            share = chosen.clip(0, 1)
-            chosen = chosen + rng.standard_normal(chosen.shape) * np.sqrt(share * (1 - share) / n)
-        drawn.append(chosen)
+    rng = np.random.default_rng(seed)
+    drawn = [values[rng.integers(len(values), size=(RESAMPLES, len(values)))] for values in scores]
     means = trim_mean(np.concatenate(drawn, axis=1), 0.25, axis=1)
     low, high = np.quantile(means, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     return float(low), float(high)

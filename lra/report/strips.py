@@ -81,6 +81,7 @@ def draw_seeds(panels: Mapping[str, list[Strip]], width: float = figures.TEXT) -
         plots.ticks(axes, "test score")
         axes.set(ylim=(len(labels) - 0.5, -0.5), yticks=range(len(labels)), yticklabels=labels)
     key(figure, labels)
+    figure.draw_without_rendering()  # makes the ticks in this style
     return figure
 
 
@@ -113,8 +114,5 @@ def save(studies: Mapping[str, list[Row]], folder: Path, width: float = figures.
     Returns:
         The paths of the PNG files.
     """
-    paths = []
-    for picture in (picture for study in studies.items() for picture in pictures(*study)):
-        paths.append(folder / f"{stem(picture.name)}.png")
-        figures.write(picture.draw(picture.panels, width), folder / stem(picture.name), ("png", "svg", "pdf"))
-    return paths
+    made = [picture for study in studies.items() for picture in pictures(*study)]
+    return [figures.write(picture.draw(picture.panels, width), folder / stem(picture.name)) for picture in made]

@@ -1,7 +1,7 @@
 """Rows: the results of each mechanism on each task, from the records of a study."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import mean, median, stdev
 
@@ -10,6 +10,8 @@ from ..runs import record
 from ..runs.record import Pretraining, RunRecord
 from . import published
 from .published import PrintedValue
+from .significance import score
+from .table import Cell
 
 SEPARATOR = " / "
 # Stated once for a table if its rows agree, else in each row.
@@ -61,9 +63,10 @@ class Row:
         return {r.seed for r in self.runs.values() if r.collapsed}
 
     @property
-    def score(self) -> str:
-        """Mean ± sample standard deviation of the test scores."""
-        return number(self.test) + (f" ± {self.std:.2f}" if self.std is not None else "")
+    def cell(self) -> Cell:
+        """The cell of the score, linked to the runs; the note says what pretraining they had."""
+        made = score(self.scores, self.lost, self.collapsed)
+        return replace(made, link=self.place, note="; ".join(filter(None, [made.note, self.facts["pretrained"]])))
 
     @property
     def published(self) -> list[PrintedValue]:
@@ -193,12 +196,12 @@ def summarise(runs: dict[Path, RunRecord]) -> Row:
     )
 
 
-def _by_seed(results: Iterable[RunRecord], score: str) -> dict[int, float]:
+def _by_seed(results: Iterable[RunRecord], name: str) -> dict[int, float]:
     """A score of each finished seed, the mean of its different results."""
     found: dict[int, list[float]] = {}
     for r in results:
         if r.status == "done":
-            found.setdefault(r.seed, []).append(getattr(r, score))
+            found.setdefault(r.seed, []).append(getattr(r, name))
     return {seed: mean(values) for seed, values in found.items()}
 
 

@@ -104,7 +104,7 @@ class Table:
         lines = [map(inside, self.head), ["---" if name in self.words else "---:" for name in self.head]]
         for (_, label, _), (first, *others) in self.rows():
             name = f"`{_code(first.text)}`" if label else inside(first.text)
-            lines.append([name, *(_marked(inside(cell.text), cell.mark, "**{}**") for cell in others)])
+            lines.append([name, *(_marked(inside(cell.text), cell.mark) for cell in others)])
         return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
 
     def section(self, level: int = 3) -> str:
@@ -168,17 +168,11 @@ class Chapter(NamedTuple):
     pictures: tuple = ()
 
 
-def stdout() -> Console:
-    """The console of tables, which takes all text as it is; in a pipe it wraps no line."""
+def show(tables: Iterable[Table], legend: str) -> None:
+    """Print tables and the meaning of their columns, all text as it is; in a pipe no line is wrapped."""
     console = Console(highlight=False, markup=False, emoji=False)
     if not console.is_terminal:
         console.width = 1000
-    return console
-
-
-def show(tables: Iterable[Table], legend: str, console: Console | None = None) -> None:
-    """Print tables and the meaning of their columns."""
-    console = console or stdout()
     for table in tables:
         console.print(visible(table.title), style="bold underline")
         console.print(visible(table.about), table.terminal(), "", sep="\n")
@@ -206,8 +200,8 @@ def _plain(value: float) -> float:
     return value if isinstance(value, int) else float(f"{value:.8g}")
 
 
-def _marked(text: str, mark: str, bold: str) -> str:
-    return bold.format(text) if mark == "best" else text + " ≈" * (mark == "tied")
+def _marked(text: str, mark: str) -> str:
+    return f"**{text}**" if mark == "best" else text + " ≈" * (mark == "tied")
 
 
 def _inert(value):

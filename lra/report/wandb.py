@@ -3,7 +3,6 @@
 import hashlib
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +11,8 @@ import pandas as pd
 from ..console import pip_install
 from ..integrations.wandb.run import first_line, open_run, tell
 from ..runs.record import git_commit
-from . import paper_tables, published, results
-from .export import LEGEND, overall
+from . import paper_tables, published
+from .export import LEGEND, every_table
 from .summary import Row
 from .table import Chapter, Table
 
@@ -85,12 +84,7 @@ def tables(studies: dict[str, list[Row]], chapters: Sequence[Chapter]) -> dict[s
         studies: their rows by name.
         chapters: further chapters of the report.
     """
-    found = [
-        replace(table, title=f"{study}: {table.title}")
-        for study, rows in studies.items()
-        for table in (*overall(study, rows), *results.details(study, rows))
-    ]
-    found += [table for chapter in chapters for table in chapter.tables]
+    found = every_table(studies, chapters)
     found += [table for table in paper_tables.tables(studies) if any(study for study, *_ in table.cells.index)]
     return {re.sub(r"\W", "_", table.name): table for table in found}  # W&B's expressions know no other letters
 

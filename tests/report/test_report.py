@@ -74,7 +74,7 @@ def test_collapsed_seeds_are_told_beside_every_mean(tmp_path):
     assert over.startswith("+13.00 ± ") and over.endswith(" (collapsed 3/5)")
     tried = rates.rates("quick", studies)
     assert "1e-2 38.00 (collapsed 5/5)" in texts(tried)["cur_abs"]["dev at each rate"]
-    assert "over the 2 that did not collapse" in results.cell(rows(tmp_path)["listops", "cur_abs"]).note
+    assert "over the 2 that did not collapse" in rows(tmp_path)["listops", "cur_abs"].cell.note
 
 
 def test_a_copy_counts_once_and_another_result_of_a_seed_is_told(tmp_path):

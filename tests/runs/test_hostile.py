@@ -4,7 +4,7 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,55 +12,19 @@ import torch
 import yaml
 from conftest import config
 from support.commands import run
-from support.records import RECORD, add
+from support.records import add
 
 from lra.data import store
 from lra.disk import atomic
 from lra.report.__main__ import report
 from lra.runs import checkpoint, config_file, evaluations, pretraining, record
 from lra.runs.open import history
-from lra.studies.dropin import table
 from lra.studies.factorise.__main__ import saved
 from lra.studies.probes import record as probes
 from lra.studies.probes.report import swaps
 from lra.studies.probes.show import matrix
-from lra.studies.transfer import record as transfers
 from lra.sweep import job
 from lra.train import pretrain
-
-NO_NAMES = ["../../x", "/etc/x", "a\\b", "..", "", "${oc.env:HOME}", "x" * 151, "\x1b[2J"]
-RUN = asdict(RECORD)
-PROBES = {key: RUN[key] for key in ("study", "task", "label", "seed", "fingerprint", "git", "metric")}
-PROBES |= {"examples": 4, "score": 30.0, "by": None, "reaches": [1], "scores": [30.0], "beyond": None}
-PROBES |= {"derived": 0, "rows": 8}
-LAYER = {"path": "a", **dict.fromkeys(("mean_abs", "relative", "stack_mean_abs", "stack_relative"), 0.1)}
-TRANSFER = {
-    key: RUN[key] for key in (*PROBES, "protocol", "budget", "constant_baseline", "device", "status") if key in RUN
-}
-TRANSFER |= {"n_val": 4, "n_test": 4, "source": "sdpa", "attn": {}, "steps": 0, "tuned_val": None, "tuned_test": None}
-TRANSFER |= dict.fromkeys(("exact_val", "exact_test", "direct_val", "direct_test"), 30.0)
-TRANSFER |= {"examples": 4, "spectrum_examples": 0, "layers": [LAYER | {"spectrum": [1.0]}]}
-ERRORS = {"source": "normal", "about": "", "n": 2, "seed": 0, "git": None, "values": {}}
-PLACES = ("study", "task", "label")
-RECORDS = {  # reader, content, keys that name a folder
-    "record.json": (record.load, RUN, (*PLACES, "protocol", "budget")),
-    "probes.json": (probes.load, PROBES, PLACES),
-    "transfer.json": (transfers.load, TRANSFER, (*PLACES, "protocol", "budget", "source")),
-    "errors.json": (table.load_errors, ERRORS, ("source",)),
-}
-
-
-@pytest.mark.parametrize("kind", RECORDS)
-def test_what_names_a_folder_is_a_name_and_a_metric_is_known(kind, tmp_path):
-    load, content, keys = RECORDS[kind]
-    path = tmp_path / kind
-    path.write_text(json.dumps(content | {"form": 2}))
-    load(path)
-    wrong = [(key, value) for key in keys for value in NO_NAMES]
-    for key, value in [*wrong, *[("metric", "__class__")] * ("metric" in content)]:
-        path.write_text(json.dumps(content | {"form": 2, key: value}))
-        with pytest.raises(ValueError, match=rf"{kind} is not .*{key}"):
-            load(path)
 
 
 @pytest.mark.parametrize("names", [("maps",), ("pretrain", "best.ckpt"), ("train.log",)])
@@ -97,26 +61,11 @@ def test_a_report_is_not_written_elsewhere(linked, tmp_path, monkeypatch, capfd)
     assert f"{path} is a link" in stop and not list((tmp_path / "other").iterdir())
 
 
-CONFIGS = {
-    "a key is no text": "1: 2\nattn.count: 3\n",
-    "a key is no text(?#inside)": "a: [{1: 2}]\n",
-    "model.dim is in a section that has a value itself": "model: 3\nmodel.dim: 4\n",
-    "a.b.c.d is in a section": "a.b: 3\na.b.c.d: 4\n",
-    "a is in a section": "a: {b: 3}\n",
-    "a: 9999.* is no plain value": f"a: {'9' * 4000}\n",
-    "Exceeds the limit": f"a: {'9' * 5000}\n",
-}
-
-
-@pytest.mark.parametrize("reason", CONFIGS)
-def test_a_configuration_is_refused_in_a_line_and_ends_no_sweep(reason, tmp_path, capfd):
+def test_a_configuration_that_is_refused_ends_no_sweep(tmp_path, capfd):
     good, bad = (add(tmp_path, label=label).parent for label in ("good", "bad"))
     (good / "config.yaml").write_text("attn.count: 3\n")
-    (bad / "config.yaml").write_text(CONFIGS[reason])
-    with pytest.raises(ValueError, match=rf"config.yaml is not the configuration of a run \({reason}"):
-        config_file.read(bad / "config.yaml")
-    past = {r.label: choices for r, choices in history(tmp_path)}
-    assert past == {"good": {"attn.count": 3}}
+    (bad / "config.yaml").write_text("model: 3\nmodel.dim: 4\n")
+    assert {r.label: choices for r, choices in history(tmp_path)} == {"good": {"attn.count": 3}}
     told = capfd.readouterr().err
     assert str(bad / "config.yaml") in told and len(told.splitlines()) == 1 and len(told) < 400
 

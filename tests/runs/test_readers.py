@@ -17,9 +17,19 @@ from lra.runs import bench_record as bench
 from lra.runs import evaluations, folder, record, typed_json
 from lra.runs.open import scan
 from lra.studies.dropin import table
+from lra.studies.probes import record as probes
 from lra.studies.transfer import record as transfers
 from lra.studies.transfer.compare import Layer
 
+NO_NAMES = ["../../x", "/etc/x", "a\\b", "..", "", "${oc.env:HOME}", "x" * 151, "\x1b[2J"]
+PLACES = ("study", "task", "label")
+FOLDERS = {  # keys of a record that name a folder
+    "record.json": (*PLACES, "protocol", "budget"),
+    "probes.json": PLACES,
+    "transfer.json": (*PLACES, "protocol", "budget", "source"),
+    "errors.json": ("source",),
+}
+KINDS = [*FOLDERS, "bench.json", "cost.json"]
 LAYER = Layer(path="a", mean_abs=0.1, relative=0.2, stack_mean_abs=0.1, stack_relative=0.2, spectrum=[1.0])
 TRANSFER = {
     **{key: getattr(RECORD, key) for key in ("study", "task", "protocol", "budget", "label", "seed", "fingerprint")},
@@ -29,6 +39,9 @@ TRANSFER = {
     **{"source": "sdpa", "attn": {"count": 8}, "steps": 0, "tuned_val": None, "tuned_test": None, "layers": [LAYER]},
     **{"examples": 4, "spectrum_examples": 0},
 }  # fmt: skip
+PROBES = {key: getattr(RECORD, key) for key in (*PLACES, "seed", "fingerprint", "git", "metric")}
+PROBES |= {"examples": 4, "score": 30.0, "by": None, "reaches": [1], "scores": [30.0], "beyond": None}
+PROBES |= {"derived": 0, "rows": 8}
 
 
 def written(kind: str, home: Path) -> tuple[Path, object, str]:
@@ -36,6 +49,9 @@ def written(kind: str, home: Path) -> tuple[Path, object, str]:
     if kind == "record.json":
         record.save(RECORD, home)
         return home / kind, record.load, "constant_baseline"
+    if kind == "probes.json":
+        typed_json.save(probes.Probes(**PROBES), home / kind)
+        return home / kind, probes.load, "score"
     if kind == "transfer.json":
         typed_json.save(transfers.TransferRecord(**TRANSFER), home / kind)
         return home / kind, transfers.load, "direct_test"
@@ -75,7 +91,7 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("change", CHANGES)
-@pytest.mark.parametrize("kind", ["record.json", "transfer.json", "bench.json", "errors.json", "cost.json"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_what_is_no_record_is_told_in_a_line(tmp_path, kind, change):
     path, load, key = written(kind, tmp_path)
     load(path)
@@ -86,7 +102,20 @@ def test_what_is_no_record_is_told_in_a_line(tmp_path, kind, change):
     assert str(caught.value).startswith(str(path)) and "\n" not in str(caught.value) and len(str(caught.value)) < 400
 
 
-@pytest.mark.parametrize("kind", ["record.json", "transfer.json", "bench.json", "errors.json", "cost.json"])
+@pytest.mark.parametrize("kind", FOLDERS)
+def test_what_names_a_folder_is_a_name_and_a_metric_is_known(tmp_path, kind):
+    path, load, _ = written(kind, tmp_path)
+    unseal(path)
+    whole = path.read_text()
+    wrong = [(key, value) for key in FOLDERS[kind] for value in NO_NAMES]
+    for key, value in [*wrong, *[("metric", "__class__")] * ('"metric"' in whole)]:
+        path.write_text(whole)
+        with_value(value)(path, key)
+        with pytest.raises(ValueError, match=rf"{kind} is not .*{key}"):
+            load(path)
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_another_number_in_a_record_is_seen(tmp_path, kind):
     path, load, _ = written(kind, tmp_path)
     text = path.read_text()
@@ -221,16 +250,6 @@ def test_the_page_has_curves_configuration_and_maps_of_each_run(tmp_path, monkey
     assert stop is None and base64.b64encode(artifacts.PNG + b"pixels").decode() in shown
     assert "<dt>optim.lr</dt><dd>0.0123</dd>" in shown
     assert [shown.count(f'data-label="{seed}"') for seed in (0, 1)] == [2, 2]  # dev score and loss
-
-
-def test_a_link_in_a_run_is_not_in_the_page(tmp_path, monkeypatch, capfd):
-    home = add(tmp_path / "runs").parent
-    (home / "maps").mkdir()
-    (tmp_path / "secret").write_bytes(artifacts.PNG + b"x" * 30)
-    (home / "maps" / "a.png").symlink_to(tmp_path / "secret")
-    stop, told = run(report, f"runs={tmp_path / 'runs'}", patch=monkeypatch, capfd=capfd)
-    assert stop is None and f"skipped: {home}/maps/a.png is not shown: it is a link to another file" in told
-    assert "data:image/png" not in (tmp_path / "runs" / "report" / "index.html").read_text()
 
 
 def test_only_what_mends_itself_is_said_to_go_on(tmp_path):

@@ -139,12 +139,3 @@ def test_the_seeds_of_a_published_label_are_found():
     for label in {path.parent for path in PUBLISHED}:
         seeds = [path for path, run in PUBLISHED.items() if path.parent == label and run.record.status == "done"]
         assert [run.path for run in finished(label)] == sorted(seeds)
-
-
-def test_damaged_weights_are_refused(tmp_path):
-    path = tmp_path / checkpoint.BEST
-    data = bytearray((WEIGHTS[0] / checkpoint.BEST).read_bytes())
-    data[len(data) // 2] ^= 1
-    path.write_bytes(data)
-    with pytest.raises(ValueError, match=r"its part .* is damaged"):
-        checkpoint.read(path)
