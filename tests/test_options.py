@@ -19,6 +19,8 @@ FILES = sorted((CONF.parent / "lra/ops").rglob("*.py"))
         (9, Range(1, 8), "", "x must be from 1 to 8, not 9"),
         (9, Range(1, 8), "length", "x must be from 1 to 8 (length), not 9"),
         (0, Range(above=0), "", "x must be above 0, not 0"),
+        (1, Range(0, below=1), "", "x must be from 0 below 1, not 1"),
+        (4, Range(most=3), "", "x must be to 3, not 4"),
         (math.nan, Range(0, 1), "", "x must be from 0 to 1, not nan"),
     ],
 )

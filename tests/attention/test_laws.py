@@ -3,6 +3,7 @@
 import pytest
 import torch
 from conftest import KERNELS, LAWFUL, MECHANISMS, config
+from support.commands import printed
 
 from lra.attention.base import Attention, Mixer
 from lra.laws import __main__ as command
@@ -96,19 +97,10 @@ def test_laws_of_padding_hold_for_further_options(law, words):
     assert law(config(*words, *LAWFUL))
 
 
-def told(words, monkeypatch, capsys):
-    monkeypatch.setattr("sys.argv", ["lra", *words])
-    try:
-        command.laws()
-    except SystemExit as stop:
-        return capsys.readouterr().out, stop.code
-    return capsys.readouterr().out, None
-
-
-def test_command_says_which_laws_are_broken(monkeypatch, capsys):
-    out, code = told(["attn=cur_step"], monkeypatch, capsys)
+def test_command_says_which_laws_are_broken(monkeypatch, capfd):
+    code, out, _ = printed(command.laws, "attn=cur_step", patch=monkeypatch, capfd=capfd)
     assert code is None and out.count("holds") == len(laws.LAWS) and out.endswith("cur_step keeps all laws\n")
-    out, code = told(["attn=nystrom_original"], monkeypatch, capsys)
+    code, out, _ = printed(command.laws, "attn=nystrom_original", patch=monkeypatch, capfd=capfd)
     assert code == "lra: nystrom_original breaks 2 of 11 laws: alone as in a batch, fewer tokens than kept ones"
     assert out.count("BROKEN") == 2
 
@@ -120,7 +112,7 @@ class Broken(Attention):
         return v + v[:, :, 200:201]
 
 
-def test_an_error_of_the_mechanism_is_a_broken_law(monkeypatch, capsys):
-    monkeypatch.setattr("sys.modules", {**__import__("sys").modules, "mine": __import__("sys").modules[__name__]})
-    out, code = told(["attn=custom", "attn._target_=mine.Broken"], monkeypatch, capsys)
+def test_an_error_of_the_mechanism_is_a_broken_law(monkeypatch, capfd):
+    words = ["attn=custom", f"attn._target_={__name__}.Broken"]
+    code, out, _ = printed(command.laws, *words, patch=monkeypatch, capfd=capfd)
     assert "BROKEN  padding changes no real row: RuntimeError: " in out and code.startswith("lra: Broken breaks ")

@@ -9,7 +9,7 @@ from functools import partial
 
 import pytest
 import torch
-from support.peers import DIM, SIZES, D, H, L, N, merge, package, same, split
+from support.peers import DIM, SIZES, D, H, L, N, first_real, merge, package, same, split, tokens
 
 from lra.attention.base import Sizes
 from lra.attention.linformer import Linformer
@@ -21,12 +21,7 @@ from lra.ops.pinv import cubic
 pytestmark = pytest.mark.peers
 
 
-def tokens(length=L):
-    return torch.randn(N, length, DIM, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-
-
-def suffix_mask():
-    return torch.arange(L) < torch.tensor([L, 30, 5])[:, None]
+SUFFIX = first_real(L, L, 30, 5)
 
 
 def additive(mask):
@@ -41,7 +36,7 @@ def test_softmax_is_that_of_transformers_bert(masked):
 
     torch.manual_seed(0)
     peer = BertSelfAttention(BertConfig(hidden_size=DIM, num_attention_heads=H, attn_implementation="eager"))
-    peer, x, mask = peer.double().eval(), tokens(), suffix_mask()
+    peer, x, mask = peer.double().eval(), tokens(L), SUFFIX
     theirs = peer(x, additive(mask) if masked else None)[0]
     ours = Softmax(Sizes(**SIZES, length=L))(
         *split(peer.query(x), peer.key(x), peer.value(x)), mask if masked else None
@@ -73,7 +68,7 @@ def nystromformer(landmarks, kernel):
 @pytest.mark.parametrize("kernel", [5, 35])
 def test_nystrom_original_is_that_of_transformers(landmarks, kernel):
     ours, peer = nystromformer(landmarks, kernel)
-    x = tokens()
+    x = tokens(L)
     same(merge(ours(*split(peer.query(x), peer.key(x), peer.value(x)))), peer(x)[0])
 
 
@@ -85,8 +80,8 @@ def test_nystrom_original_with_padding_is_that_of_transformers_once_padding_is_z
     ours, peer = nystromformer(landmarks, kernel=5)
     for layer in (peer.query, peer.key, peer.value):
         torch.nn.init.zeros_(layer.bias)
-    mask = suffix_mask()
-    x = tokens() * mask[..., None]
+    mask = SUFFIX
+    x = tokens(L) * mask[..., None]
     theirs = peer(x, additive(mask))[0]
     ours = merge(ours(*split(peer.query(x), peer.key(x), peer.value(x)), mask))
     same(ours[mask], theirs[mask])
@@ -103,7 +98,7 @@ def test_nystrom_is_that_of_nystrom_attention(landmarks, kernel):
     peer = peers.NystromAttention(
         DIM, dim_head=D, heads=H, num_landmarks=landmarks, residual=kernel > 0, residual_conv_kernel=kernel or 1
     )
-    peer, x = peer.double().eval(), tokens()
+    peer, x = peer.double().eval(), tokens(L)
     pinv = partial(cubic, steps=6, init="batch")
     ours = Nystrom(Sizes(**SIZES, length=L), landmarks=landmarks, kernel=kernel, pinv=pinv).double().eval()
     if kernel:
@@ -204,7 +199,7 @@ def test_mega_is_that_of_transformers(monkeypatch, weights, chunk, norm, prenorm
         copied[key] = theirs.pop(source).reshape(tensor.shape)
     assert not theirs  # so the counts of parameters agree
     ours.load_state_dict(copied)
-    x, mask = tokens(), suffix_mask()
+    x, mask = tokens(L), SUFFIX
     expected = peer(x.transpose(0, 1), attention_mask=mask.long() if masked else None)[0].transpose(0, 1)
     out = ours(x, mask if masked else None)[0]
     same(out[mask], expected[mask])

@@ -2,10 +2,11 @@
 
 import hashlib
 import re
-import sys
+from functools import partial
 
 import pytest
 from conftest import config
+from support.commands import printed
 
 from data_prep import __main__ as command
 from data_prep import floors
@@ -22,20 +23,9 @@ from lra.train.__main__ import train
 
 @pytest.fixture
 def run(tmp_path, monkeypatch, capfd):
-    """Exit message (None where it ends well), stdout and stderr of the command over an empty data folder."""
+    """The command over an empty data folder: exit message, None where it ends well, stdout and stderr."""
     monkeypatch.setenv("LRA_DATA", str(tmp_path / "data"))
-
-    def call(*words):
-        capfd.readouterr()
-        monkeypatch.setattr(sys, "argv", ["data_prep", *words])
-        try:
-            command.prepare()
-            stop = None
-        except SystemExit as error:
-            stop = error.code
-        return stop, *capfd.readouterr()
-
-    return call
+    return partial(printed, command.prepare, patch=monkeypatch, capfd=capfd)
 
 
 def blocks(out):

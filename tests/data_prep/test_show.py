@@ -1,11 +1,10 @@
 """Pictures: what is drawn is what the split holds."""
 
-import sys
-
 import numpy as np
 import pytest
 import torch
 from PIL import Image
+from support.commands import run
 
 from data_prep import show
 from data_prep.listops import ListOps
@@ -83,19 +82,11 @@ def test_series_has_a_ring_at_each_mark():
     show.series(np.zeros((5, 2), np.float32), None)  # a constant is no division by zero
 
 
-def run(words, patch):
-    patch.setattr(sys, "argv", ["show", *words])
-    try:
-        show.show()
-    except SystemExit as error:
-        return error.code
-
-
 @pytest.mark.parametrize("task", ["listops", "adding", "temporal_order", "pathfinder"])
 def test_command_writes_a_png(task, data_root, tmp_path, monkeypatch, capfd):
     words = [f"task={task}", "budget=smoke", "count=3", f"out={tmp_path / 'made.png'}"]
-    assert run(words, monkeypatch) is None
-    assert "3 examples of train" in capfd.readouterr().err
+    stop, said = run(show.show, *words, patch=monkeypatch, capfd=capfd)
+    assert stop is None and "3 examples of train" in said
     with Image.open(tmp_path / "made.png") as made:
         assert made.format == "PNG" and min(made.size) > 50
 
@@ -109,6 +100,6 @@ def test_command_writes_a_png(task, data_root, tmp_path, monkeypatch, capfd):
         ("out=/nowhere/made.png", "/nowhere/made.png cannot be written"),
     ],
 )
-def test_a_wrong_word_gets_one_line(word, message, monkeypatch):
-    stop = run(["task=adding", "budget=smoke", word], monkeypatch)
+def test_a_wrong_word_gets_one_line(word, message, monkeypatch, capfd):
+    stop, _ = run(show.show, "task=adding", "budget=smoke", word, patch=monkeypatch, capfd=capfd)
     assert message in stop and "\n" not in stop

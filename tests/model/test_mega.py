@@ -17,7 +17,7 @@ from lra.attention.softmax import Softmax
 from lra.model.ema import EMA
 from lra.model.embed import PixelEmbedding, TokenEmbedding
 from lra.model.mega import Mega, MegaHead, RelativeBias
-from lra.model.norm import NORMS, norm
+from lra.model.norm import NORMS
 from lra.ops.pinv import cubic, exact
 from lra.ops.scores import WEIGHTS, laplace
 
@@ -278,18 +278,10 @@ def test_parameter_counts_of_the_published_configurations(task):
 def test_wrong_choices_are_named():
     block = mega(lambda sizes, weights: Linear(sizes), bias=False)
     assert isinstance(block.attention, Linear) and block.bias is None
-    with pytest.raises(ValueError, match=r"bias must be false around Linear, which takes no position bias"):
-        mega(lambda sizes, weights: Linear(sizes))
     with pytest.raises(ValueError, match="Mega needs a mechanism of queries, keys and values, not PSF"):
         config("psf", "block=mega").classifier()
     with pytest.raises(ValueError, match=r"norm must be one of layer, scale, rms, batch, not 'group'"):
         mega(norm="group")
-    with pytest.raises(ValueError, match=r"norm must be one of layer"):
-        norm("group", 3)
-    with pytest.raises(ValueError, match=r"weights must be one of softmax, laplace, not 'relu2'"):
-        mega(weights="relu2")
-    with pytest.raises(ValueError, match=r"weights=laplace needs impl=eager, not sdpa"):
-        mega(partial(CUR, count=4, impl="sdpa"), weights="laplace")
     for key in ("z", "ndim", "truncation", "chunk"):
         with pytest.raises(ValueError, match=rf"^{key} must be 1 or more, not 0"):
             mega(**{key: 0})

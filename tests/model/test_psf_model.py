@@ -1,14 +1,10 @@
 """PSF-Attn's own one-block models (conf/experiment/psf_*): their sizes, what they compute, how they are trained."""
 
-import csv
-
 import pytest
 import torch
 import torch.nn.functional as F
 from conftest import experiment
 from support.features import dense_factor
-
-from lra.train.__main__ import train
 
 # As in the released configurations: rows of the embedding, its width, positions, M, K, hidden of f, hidden of g,
 # channels, inputs of the head, hidden of the head, outputs. Text and Pathfinder have 258 bytes and 256 grey levels, not
@@ -106,11 +102,3 @@ def test_padding_vector(task, padding):
     assert (table.grad[0] == 0).all() == (padding != "learned") and (table.grad[5] != 0).all()
     if task == "text":
         assert 0.09 < table.abs().max() <= 0.1
-
-
-def test_trains_at_a_constant_rate(data_root, tmp_path):
-    train.__wrapped__(published("adding", "budget=smoke", "seeds=[0]", f"runs={tmp_path}"))
-    (metrics,) = tmp_path.glob("psf-paper-smoke/adding_N128/psf/seed-0/metrics.csv")
-    rows = list(csv.DictReader(metrics.open()))
-    assert [row["step"] for row in rows] == ["3", "6"] and {float(row["lr"]) for row in rows} == {1e-3}
-    assert (metrics.parent / "record.json").exists()

@@ -1,7 +1,6 @@
 """sweep=board: the choice of a learning rate, the order of runs, and going on from the folders alone."""
 
 import itertools
-import json
 import os
 import random
 import signal
@@ -12,6 +11,8 @@ from dataclasses import replace
 import pytest
 import yaml
 from conftest import MECHANISMS
+from support.commands import printed
+from support.sweeps import finish
 from support.training import wait
 
 from lra.config import CONF
@@ -28,11 +29,6 @@ from lra.train.__main__ import train
 RATES, FURTHER = (3e-4, 1e-3, 3e-3, 1e-2), (3e-5, 1e-4, 3e-2, 1e-1)
 LADDER = sorted(RATES + FURTHER)
 TASKS = {"tiny_recall": "recall", "tiny_listops": "listops"}
-VALUES = {
-    "study": "s", "task": "t", "protocol": "paper", "budget": "smoke", "label": "l", "fingerprint": "f", "git": None,
-    "params": 1, "metric": "accuracy", "test": 37.0, "constant_baseline": 10.0, "n_val": 64, "n_test": 64,
-    "best_step": 3, "step_ms": 1.0, "peak_bytes": 1, "device": "x86_64 CPU, 1 threads",
-}  # fmt: skip
 
 
 def searched(score):
@@ -105,14 +101,7 @@ def board(tmp_path, monkeypatch, capfd, data_root):
 
     def start(launch, *words):
         monkeypatch.setattr(leader, "launch", lambda runs, *_: launch(runs))
-        monkeypatch.setattr(sys, "argv", ["lra", *command(tmp_path, *words)[3:]])
-        capfd.readouterr()
-        try:
-            leader.sweep()
-            stop = None
-        except SystemExit as error:
-            stop = error.code
-        return stop, *capfd.readouterr()
+        return printed(leader.sweep, *command(tmp_path, *words)[3:], patch=monkeypatch, capfd=capfd)
 
     return start
 
@@ -132,12 +121,6 @@ def rate(run):
     return float(dict(word.split("=", 1) for word in run.overrides)["optim.lr"])
 
 
-def end(run, val, **changes):
-    run.folder.mkdir(parents=True, exist_ok=True)
-    values = VALUES | {"kind": "train", "seed": run.seed, "steps": run.steps, "val": val, "status": "done"}
-    (run.folder / record.NAME).write_text(json.dumps({"form": 2} | values | changes))
-
-
 def test_rates_first_then_seeds_at_the_best_mechanism_by_mechanism(board, tmp_path):
     rounds = []
 
@@ -145,7 +128,7 @@ def test_rates_first_then_seeds_at_the_best_mechanism_by_mechanism(board, tmp_pa
         rounds.append([(run.task, run.label, run.seed, rate(run)) for run in runs])
         for run in runs:
             peak = 1e-3 if "recall" in run.task else 1e-2  # the latter is at the edge
-            end(run, val=90.0 - 100 * abs(rate(run) - peak))
+            finish(run, val=90.0 - 100 * abs(rate(run) - peak))
 
     words = ("mechanisms=[mean,none]", "hydra.launcher.n_jobs=1")
     stop, out, _ = board(launch, *words)
@@ -184,11 +167,11 @@ def test_diverged_and_collapsed_runs_count_as_the_worst_and_failed_ones_leave_th
                 run.folder.mkdir(parents=True, exist_ok=True)
                 job.fail(run.folder, "no memory")
             elif rate(run) == 3e-3:
-                end(run, val=99.0, collapsed=True)
+                finish(run, val=99.0, collapsed=True)
             elif rate(run) > 5e-4:
-                end(run, val=None, test=None, status="diverged")
+                finish(run, val=None, test=None, status="diverged")
             else:
-                end(run, val=1.0)
+                finish(run, val=1.0)
 
     stop, _, err = board(launch, "mechanisms=[mean]")
     assert stop == "lra: 1 of 11 runs failed; the same command tries them again" and "failed, no memory" in err
@@ -220,7 +203,7 @@ def test_other_sweeps_have_grids(words):
 
 def test_a_record_of_another_configuration_is_refused(board, tmp_path):
     words = ("mechanisms=[mean]", "tasks=[tiny_recall]")
-    assert board(lambda runs: [end(run, val=1.0) for run in runs] and None, *words)[0] is None
+    assert board(lambda runs: [finish(run, val=1.0) for run in runs] and None, *words)[0] is None
     folder = tmp_path / "runs" / "board-rates" / "recall_N64_K4" / "mean-optim.lr=0.001" / "seed-100"
     (folder / "config.yaml").write_text(yaml.safe_dump({"optim.lr": 0.5}))
     stop, *_ = board(pytest.fail, *words)
@@ -233,7 +216,7 @@ def test_what_an_earlier_label_computes_is_not_run_and_the_task_s_length_decides
     def launch(runs):
         for run in runs:
             tried.add((run.task, run.label.split("-optim")[0]))
-            end(run, val=50.0)
+            finish(run, val=50.0)
 
     plain = "overrides=['model.dropout=0']"
     words = ("mechanisms=['local attn.block=64','mean block=glu','none block=glu',mean]", plain)
@@ -275,7 +258,7 @@ def test_published_runs_of_the_same_configuration_count_as_finished(board, tmp_p
             tables.save(tables.HOME / study, [run for run in runs if run.record.study == study])
 
     launched = []
-    launch = lambda runs: [(launched.append((rate(run), run.seed)), end(run, val=1.0)) for run in runs] and None
+    launch = lambda runs: [(launched.append((rate(run), run.seed)), finish(run, val=1.0)) for run in runs] and None
     publish()
     stop, out, _ = board(launch, *words)
     assert stop is None and "4 rates done, 0.003 chosen; 1 of 2 seeds done" in out and "do not count" not in out
@@ -293,7 +276,7 @@ def test_the_bag_of_tokens_is_fitted_before_the_first_run_of_a_task_and_once(boa
     board(pytest.fail, *words, "plan=true")
     assert not bags()
     found = []
-    launch = lambda runs: [(found.append(len(bags())), end(run, val=1.0)) for run in runs] and None
+    launch = lambda runs: [(found.append(len(bags())), finish(run, val=1.0)) for run in runs] and None
     stop, _, err = board(launch, *words)
     assert stop is None and set(found) == {1} and err.count("fitting the bag of tokens") == 1
     (tmp_path / "runs" / "board" / "recall_N64_K4" / "mean" / "seed-0" / record.NAME).unlink()
