@@ -11,7 +11,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from itertools import count, islice
 from pathlib import Path
-from statistics import median
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -23,8 +22,7 @@ from .compiled import compiled
 from .counter_rng import HALF, STEP, below, mix
 from .release import Release
 
-APPLY = {"[MIN": min, "[MAX": max, "[MED": lambda values: int(median(values)), "[SM": lambda values: sum(values) % 10}
-TOKENS = (*"0123456789", *APPLY, "]")  # ids 1..15; 0 is padding
+TOKENS = (*"0123456789", "[MIN", "[MAX", "[MED", "[SM", "]")  # ids 1..15; 0 is padding
 IDS = {token: id for id, token in enumerate(TOKENS, start=1)}
 DIGIT, OPERATOR, CLOSE = IDS["0"], IDS["[MIN"], IDS["]"]
 
@@ -123,25 +121,6 @@ def encode(text: str) -> np.ndarray:
 def decode(ids: Iterable[int]) -> str:
     """Decode ids (length,) to text, without padding."""
     return " ".join(TOKENS[id - 1] for id in map(int, ids) if id)
-
-
-def evaluate(ids: Iterable[int]) -> int:
-    """Evaluate the expression of ids (length,): 0..9. Raises ValueError unless it is one complete expression."""
-    operators, values = [], [[]]
-    try:
-        for token in decode(ids).split():
-            if token in APPLY:
-                operators.append(token)
-                values.append([])
-            elif token == "]":
-                value = APPLY[operators.pop()](values.pop())
-                values[-1].append(value)
-            else:
-                values[-1].append(int(token))
-        ((answer,),) = values
-    except (IndexError, ValueError):
-        raise ValueError("the tokens are not one complete expression") from None
-    return answer
 
 
 def read_tsv(lines: Iterable[bytes], name: str) -> Iterator[Example]:
