@@ -94,7 +94,7 @@ def charts(panels: Mapping[str, Sequence], draw: Callable, palette: Palette, wid
     figure, axes = grid(panels, width)
     figure.set_figheight(figure.get_figheight() + 0.18 * math.ceil(len(labels) / columns))
     for one, content in zip(axes, panels.values(), strict=True):
-        draw(one, content, palette)
+        draw(one, sorted(content, key=lambda item: item.label in palette.place), palette)  # grey ones behind
     figure.legend(handles, labels, loc="outside lower center", ncols=columns)
     settle(figure)
     return figure

@@ -93,7 +93,7 @@ def learning(axes: Axes, curves: Sequence[Curve], palette: Palette) -> dict[str,
     notes = {}
     for curve in curves:
         look, own = palette.line(curve.label), {"gid": f"{SERIES}{len(notes)}", **ABOVE}
-        if curve.n > 1:
+        if curve.n > 1 and curve.label in palette.place:
             band = [*curve.steps, *curve.steps[::-1]], [*curve.high, *curve.low[::-1]]
             axes.fill(*band, color=look["color"], alpha=0.13, lw=0, **own)
         axes.plot(curve.steps, curve.mean, **own | look)

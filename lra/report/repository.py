@@ -1,10 +1,7 @@
 """docs/results.md, its figures and the table of README.md, made from the runs in runs/published."""
 
 import json
-from collections.abc import Mapping, Sequence
 from pathlib import Path
-
-from matplotlib.figure import Figure
 
 from ..config import CONF
 from ..disk.atomic import write
@@ -12,8 +9,7 @@ from ..runs import open as runs_on_disk
 from ..runs.tables import HOME, About, about
 from . import board, figures, plots, results, strips
 from .export import LEGEND, overall
-from .palette import Palette
-from .rates import RATES, rates
+from .rates import RATES
 from .strips import Picture
 from .summary import Row, collect
 
@@ -87,13 +83,8 @@ def _pictures(name: str, rows: list[Row], about: About) -> list[Picture]:
         runs = {folder: runs_on_disk.curves(folder) for row in rows for folder in row.runs}
         some = ", of some mechanisms" if about.figure else ""
         caption = f"dev scores of {name} over steps{some}, mean ± sample standard deviation over seeds"
-        made.insert(0, Picture(name, caption, _learning, plots.by_task(rows, runs)))
-    return made
-
-
-def _learning(panels: Mapping[str, Sequence[plots.Curve]], width: float) -> Figure:
-    palette = Palette(sorted({curve.label for lines in panels.values() for curve in lines}))
-    return figures.charts(panels, plots.learning, palette, width)
+        made.insert(0, Picture(name, caption, strips.draw_curves, plots.by_task(rows, runs)))
+    return [picture for picture in made if picture.panels]
 
 
 def about_figure(panels: dict[str, list]) -> str:
@@ -123,13 +114,13 @@ def _short(name: str, rows: list[Row], tasks: list[str]) -> str:
 
 
 def _section(name: str, studies: dict[str, list[Row]], about: About) -> str:
-    """Render a study; a search over rates has the tables of its board and the best rates alone."""
-    rows = studies[name]
-    if name.endswith(RATES):
-        tables = *board.tables(name.removesuffix(RATES), studies), rates(name, rows)
+    """Render a study; a board, or its search as long as it is alone, has the tables over all tasks and no others."""
+    rows, searched = studies[name], name.removesuffix(RATES)
+    if f"{searched}{RATES}" in studies:
+        tables = () if name != searched and searched in studies else board.tables(searched, studies)
     else:
         tables = *overall(name, rows), *results.details(name, rows)
     notes = "\n".join(f"* {note}" for note in about.notes)
     parts = [f"## {name}", notes, f"Hardware: {about.hardware}.", f"```text\n{about.command}\n```"]
     parts += [f"![{picture.caption}]({_figure(picture)})" for picture in _pictures(name, rows, about)]
-    return "\n\n".join([*parts, *(table.section() for table in tables if table)])
+    return "\n\n".join([*parts, *(table.section() for table in tables)])

@@ -1,6 +1,6 @@
 """Every seed of a study as a point, and dev scores over learning rates: a chart for each task."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from statistics import mean
 from typing import NamedTuple
@@ -87,11 +87,27 @@ def draw_seeds(panels: Mapping[str, list[Strip]], width: float = figures.TEXT) -
 
 def draw_searches(panels: Mapping[str, list[plots.RateCurve]], width: float = figures.TEXT) -> Figure:
     """Draw dev scores over rates; exact attention, controls and the best have a colour, the others are grey."""
-    best: dict[str, list[float]] = {}
-    for curve in (curve for curves in panels.values() for curve in curves):
-        best.setdefault(curve.label, []).append(max(dev or 0.0 for dev in curve.dev))
-    labels = sorted(best, key=lambda label: (label not in (EXACT, *CONTROLS), -mean(best[label])))
-    return figures.charts(panels, plots.rates, Palette(sorted(labels[:COLOURED])), width)
+    best = [(curve.label, max(dev or 0.0 for dev in curve.dev)) for curves in panels.values() for curve in curves]
+    return figures.charts(panels, plots.rates, coloured(best), width)
+
+
+def draw_curves(panels: Mapping[str, list[plots.Curve]], width: float = figures.TEXT) -> Figure:
+    """Draw dev scores over steps, with the colours of ``draw_searches``."""
+    best = [(curve.label, max(curve.mean)) for curves in panels.values() for curve in curves]
+    return figures.charts(panels, plots.learning, coloured(best), width)
+
+
+def coloured(scores: Iterable[tuple[str, float]]) -> Palette:
+    """Give a colour to exact attention, controls and the labels with the best mean scores, as many as are told apart.
+
+    Args:
+        scores: scores of labels, one for each task.
+    """
+    found: dict[str, list[float]] = {}
+    for label, value in scores:
+        found.setdefault(label, []).append(value)
+    labels = sorted(found, key=lambda label: (label not in (EXACT, *CONTROLS), -mean(found[label])))
+    return Palette(sorted(labels[:COLOURED]))
 
 
 def pictures(study: str, rows: list[Row]) -> list[Picture]:

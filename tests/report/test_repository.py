@@ -51,6 +51,18 @@ def home(tmp_path):
     return tmp_path
 
 
+def test_a_board_of_many_mechanisms_is_two_tables_and_its_pictures(home):
+    before = pages(home)[home / "docs" / "results.md"]
+    for study, rates in (("board", [""]), ("board-rates", ["-optim.lr=0.01", "-optim.lr=0.1"])):
+        labels = [f"m{i}{rate}" for i in range(60) for rate in rates]
+        made = [dataclasses.replace(RECORD, study=study, task=task, label=label, fingerprint=label + task, floor=10.0)
+                for task in ("chain", "recall", "registers", "listops") for label in labels]  # fmt: skip
+        tables.save(home / "published" / study, [tables.Published(run, {}, []) for run in made])
+    after = pages(home)[home / "docs" / "results.md"]
+    assert 60 < len(after.splitlines()) - len(before.splitlines()) < 110 and after.count("| `m7` |") == 1
+    assert [name for name in ("seeds", "rates") if f"](results-board-{name}.svg)" in after] == ["seeds", "rates"]
+
+
 def about(home, study, **changes):
     says = {"command": "python -m lra.train", "hardware": "a CPU", "notes": ["a note"], "readme": ["listops"]} | changes
     (home / "published" / study / "about.json").write_text(json.dumps({"form": 2} | says))

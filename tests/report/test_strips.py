@@ -44,7 +44,8 @@ def test_of_many_mechanisms_the_best_and_the_reference_have_a_colour():
     many = [search("sdpa", 1.0), *(search(f"m{i:02}", float(i)) for i in range(60))]
     (axes,) = strips.draw_searches({"recall": many}).axes
     coloured = [to_hex(line.get_color()) != to_hex("0.85") for line in axes.lines]
-    assert coloured == [True] + [False] * (61 - COLOURED) + [True] * (COLOURED - 1)
+    assert coloured == [False] * (61 - COLOURED) + [True] * COLOURED
+    assert axes.lines[-COLOURED].get_ydata()[0] == 1.0
 
 
 def test_a_search_has_no_strips_and_a_study_of_one_rate_no_curves(rows):
