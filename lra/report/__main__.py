@@ -25,6 +25,7 @@ class ReportOptions(Options):
 
     runs: Path
     published: bool
+    board: bool
     study: Name | None
     out: Path | None
     width: Annotated[float, Range(2, 20)]
@@ -45,7 +46,7 @@ def report(options: ReportOptions) -> None:
     runs = options.runs
     measured, broken = bench_record.scan(runs) if options.study is None else ([], [])
     try:
-        studies, damaged = collect(runs, options.study)
+        studies, damaged = collect(runs, options.study, board.published() if options.board else ())
     except ValueError as error:
         if not measured:
             raise ValueError("; ".join([str(error), *broken])) from None

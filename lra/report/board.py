@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..runs.bench_record import BenchRecord
+from ..runs.tables import HOME
 from . import board_picture
 from .admission import admission_table
 from .agreement import agreement_table
@@ -13,7 +14,16 @@ from .standings import standing_table, standings
 from .summary import Row
 from .table import Chapter, Table, stem
 
+STUDY = "board"
 ABOUT = "Small tasks that need mixing of tokens, each mechanism at its own best rate."
+
+
+def published() -> list[Path]:
+    """List the folders of the published board. Raises ValueError if this installation has none."""
+    found = [path for name in (STUDY, f"{STUDY}{RATES}") if (path := HOME / name).is_dir()]
+    if not found:
+        raise ValueError(f"board=true needs the runs of the published board, and {HOME} does not have them")
+    return found
 
 
 def chapters(

@@ -1,6 +1,6 @@
 """Rows: the results of each mechanism on each task, from the records of a study."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import mean, median, stdev
@@ -123,12 +123,15 @@ def joined(values: Iterable) -> str:
     return SEPARATOR.join(dict.fromkeys(forms.get(type(value), str)(value) for value in sorted(set(values))))
 
 
-def collect(runs: Path, study: str | None = None) -> tuple[dict[str, list[Row]], list[str]]:
+def collect(
+    runs: Path, study: str | None = None, beside: Sequence[Path] = ()
+) -> tuple[dict[str, list[Row]], list[str]]:
     """Summarise the records below a folder.
 
     Args:
         runs: the folder.
         study: only this one, None for all.
+        beside: folders of further studies, whose records stand beside those of the same name.
 
     Returns:
         The rows of each study, and one line for each damaged record.
@@ -139,6 +142,8 @@ def collect(runs: Path, study: str | None = None) -> tuple[dict[str, list[Row]],
     if not runs.is_dir():
         raise ValueError(f"{runs} is not a folder; name the folder of the runs with runs=<folder>")
     records, damaged = runs_on_disk.scan(runs)
+    for folder in beside:
+        records |= runs_on_disk.scan(folder)[0]
     groups: dict[str, dict[tuple, dict[Path, RunRecord]]] = {}
     for folder, r in records.items():
         if r.kind == "train":

@@ -1,7 +1,10 @@
 """Image: CIFAR-10's binary layout becomes rows of grey levels; both conversions against independent ones."""
 
+import hashlib
+import os
 from fractions import Fraction
 from math import floor
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -184,3 +187,19 @@ def test_a_run_on_another_file_says_so(tmp_path):
     train.__wrapped__(config)
     (made,) = (tmp_path / "runs").rglob("record.json")
     assert record.load(made).data == f"sha256 {sha256[:12]}"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif("LRA_TEST_DATA" not in os.environ, reason="LRA_TEST_DATA: a folder with cifar-10-binary.tar.gz")
+def test_sixty_thousand_images(tmp_path):
+    path = Path(os.environ["LRA_TEST_DATA"]) / "cifar-10-binary.tar.gz"
+    if not path.exists():
+        pytest.skip(f"no {path}")
+    with open(path, "rb") as file:
+        source = Image(archive=path, sha256=hashlib.file_digest(file, "sha256").hexdigest())
+    source.prepare(tmp_path)
+    splits = source.load(tmp_path)
+    assert {name: len(split) for name, split in splits.items()} == {"train": 45_000, "val": 5_000, "test": 10_000}
+    assert splits["test"].labels.bincount().tolist() == [1000] * 10
+    # CIFAR-10's mean of R, G, B is 0.4914, 0.4822, 0.4465.
+    assert abs(splits["train"].tokens.float().mean() / 255.5 - 0.4808) < 0.003

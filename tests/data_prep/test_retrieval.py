@@ -2,7 +2,9 @@
 
 import gzip
 import os
+import sys
 import tarfile
+from pathlib import Path
 
 import pytest
 from server import write_tar
@@ -207,3 +209,18 @@ def test_the_data_set_is_told_by_the_files_or_the_address(tmp_path):
     assert Retrieval().arguments["release"] == {"url": "https://storage.googleapis.com/long-range-arena/lra_release.gz"}
     pinned = [Retrieval(sha256="0" * 64, url=url).folder("data") for url in (None, "http://127.0.0.1/mirror.gz")]
     assert pinned[0] == pinned[1] != Retrieval().folder("data")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif("LRA_TEST_DATA" not in os.environ, reason="LRA_TEST_DATA: a folder with aan_standin or tsv_data")
+def test_thousands_of_pairs(tmp_path):
+    root = Path(os.environ["LRA_TEST_DATA"])
+    release = next((root / name for name in ("tsv_data", "aan_standin") if (root / name).is_dir()), None)
+    if release is None:
+        pytest.skip(f"no tsv_data or aan_standin in {root}")
+    splits = prepared(tmp_path, release=release)
+    assert min(len(pairs) for pairs in splits.values()) > 500
+    for pairs in splits.values():
+        assert 0.4 < sum(label for label, _, _ in pairs) / len(pairs) < 0.6
+        assert all(max(len(a), len(b)) <= 10_000 for _, a, b in pairs)
+    print({name: len(pairs) for name, pairs in splits.items()}, file=sys.stderr)

@@ -1,7 +1,11 @@
 """Text: the reviews of an archive in the official layout become rows of bytes, and which of them a split gets."""
 
+import hashlib
+import os
 import tarfile
+from pathlib import Path
 
+import numpy as np
 import pytest
 from server import imdb, write_tar
 
@@ -120,3 +124,21 @@ def test_another_archive(tmp_path):
     sha256 = write_tar(tmp_path / "x.gz", {"aclImdb/train/neg/0_1.txt": b"bad", "aclImdb/train/pos/0_9.txt": b"good"})
     with pytest.raises(ValueError, match=r"x.gz is not the IMDb archive: it holds no aclImdb/test/neg/<id>_<rating>"):
         Text(archive=tmp_path / "x.gz", sha256=sha256).prepare(tmp_path / "data")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif("LRA_TEST_DATA" not in os.environ, reason="LRA_TEST_DATA: a folder with aclImdb_v1.tar.gz")
+def test_fifty_thousand_reviews(tmp_path):
+    path = Path(os.environ["LRA_TEST_DATA"]) / "aclImdb_v1.tar.gz"
+    if not path.exists():
+        pytest.skip(f"no {path}")
+    with open(path, "rb") as file:
+        source = Text(archive=path, sha256=hashlib.file_digest(file, "sha256").hexdigest(), hold_out=2500)
+    source.prepare(tmp_path)
+    splits = source.load(tmp_path)
+    assert {name: len(split) for name, split in splits.items()} == {"train": 22_500, "val": 2_500, "test": 25_000}
+    assert splits["test"].labels.bincount().tolist() == [12_500, 12_500]
+    assert abs(splits["val"].labels.float().mean() - 0.5) < 0.04  # four standard errors
+    lengths = np.concatenate([split.lengths.numpy().ravel() for split in splits.values()])
+    assert 1_250 < lengths.mean() < 1_370 and lengths.min() >= 10 and lengths.max() < 16_384
+    assert all(text.decode() for text, _ in rows(splits["val"]))

@@ -22,7 +22,7 @@ from lra.ops import triton as kernels
 from lra.ops.cur_naive import CUROptions
 from lra.ops.pinv import cubic, exact
 from lra.ops.selection import PAIRINGS, select
-from lra.ops.triton import core_library, op, tiles
+from lra.ops.triton import core_library, launch, op, tiles
 
 WIDE, HALF, BRAIN = torch.float32, torch.float16, torch.bfloat16
 
@@ -307,3 +307,20 @@ def test_float64_and_a_machine_without_a_gpu_are_refused(monkeypatch):
     ):
         with pytest.raises(ValueError, match="needs a GPU, the tensors are on cpu; impl=sdpa is the same without one"):
             call()
+
+
+@pytest.mark.parametrize("m,dtype,inverse", [(64, BRAIN, "beside"), (64, WIDE, "own"), (128, BRAIN, "library")])
+def test_launches_of_both_passes(m, dtype, inverse):
+    (q, k, v), rows, cols, mask, dout = case(n=150, m=m, d=16, e=16, dtype=dtype, masked=True)
+    q, k, v, dout = (x.to(dtype) for x in (q, k, v, dout))
+    near, names = launch.kept(q, k, None, None, rows, cols, mask, None, None), []
+
+    def record(kernel, grid, *args, warps, stages, **constants):
+        names.append(kernel.__name__)
+
+    _, *saved = launch.forward(q, k, v, near, mask, 2, True, True, run=record)
+    assert names == [*(["inverse"] if inverse == "own" else []), "rv_kernel", "out_kernel"]
+    names.clear()
+    launch.backward(dout, q, k, v, near, mask, *saved, 2, True, True, run=record)
+    own = ["inverse_backward"] if inverse == "own" else []
+    assert names == ["c_backward_kernel", *own, "r_backward_kernel", "scatter_kernel"]

@@ -1,9 +1,15 @@
 """The tables of a board: floors, admission of a task, standings of mechanisms."""
 
+import re
+
 import pytest
 from support.records import add, diverged, texts
 
+from lra.config.compose import compose
 from lra.report import board, summary
+from lra.report.__main__ import ReportOptions, report
+from lra.runs.open import scan
+from lra.runs.tables import Published, save
 
 FLOOR = 20.0
 CONTROLS = {"none": 20.0, "mean": 22.0, "conv": 30.0}
@@ -103,3 +109,18 @@ def test_collapsed_seeds_are_counted(runs):
 def test_other_studies_have_no_chapter(tmp_path):
     add(tmp_path)
     assert board.chapters(summary.collect(tmp_path)[0], [], tmp_path) == []
+
+
+def test_the_published_board_stands_beside_a_mechanism_of_ones_own(runs, tmp_path_factory, monkeypatch, capsys):
+    home, mine = tmp_path_factory.mktemp("published"), tmp_path_factory.mktemp("mine")
+    for name in ("board", "board-rates"):
+        study = {path: run for path, run in scan(runs)[0].items() if run.study == name}
+        save(home / name, [Published(record, {"optim.lr": 1.0}, []) for record in study.values()])
+    seeds(mine, "mine", [70.0, 71.0, 72.0, 73.0, 74.0])
+    monkeypatch.setattr("lra.report.board.HOME", home)
+    report.__wrapped__(compose(ReportOptions, ["board=true", f"runs={mine}"]))
+    told = capsys.readouterr().out
+    assert re.search(r"mine +72.00 ± 1.58", told) and re.search(r"sdpa +95.40 ± 2.30", told)
+    monkeypatch.setattr("lra.report.board.HOME", home / "none")
+    with pytest.raises(ValueError, match="board=true needs the runs of the published board"):
+        report.__wrapped__(compose(ReportOptions, ["board=true", f"runs={mine}"]))
