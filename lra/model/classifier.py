@@ -42,8 +42,8 @@ class Classifier(nn.Module):
             of ``real`` tokens.
         norm: normalisation of the last block's output, see ``lra.model.norm``, None for none.
         head: a factory like ``Head``.
-        packed: whether to compute only real tokens, side by side in one row, see ``lra.varlen``, if every block can,
-            because it has ``varlen`` and Multihead.
+        packed: whether to compute only real tokens, side by side in one row, see ``lra.varlen``, on a CPU and if every
+            block has ``varlen`` and Multihead.
 
     Raises:
         ValueError: options do not go together.
@@ -102,7 +102,7 @@ class Classifier(nn.Module):
         """Encode and pool rows: inputs (N,L[,F]), mask and positions (N,L) -> (N,d)."""
         if self.pool == "cls":
             inputs, mask, positions = self._with_class(inputs, mask, positions)
-        if self.packed and mask is not None:
+        if self.packed and mask is not None and inputs.device.type == "cpu":  # a GPU would wait for the lengths
             return self._encode_packed(inputs, mask)
         x, memory = stream(self.embed(inputs) if positions is None else self.embed(inputs, positions)), None
         if self.class_vector is not None:
