@@ -1,4 +1,4 @@
-"""Settings made before torch is imported, waiting threads and Ctrl-C, the files of an installation and its extras."""
+"""Settings made before torch is imported, Ctrl-C, the files and extras of an installation, and the minimal example."""
 
 import importlib
 import os
@@ -13,8 +13,10 @@ import pytest
 
 from lra import console, startup
 from lra.config import CONF
+from lra.startup import SPINS
 
 ROOT = CONF.parent
+MINIMAL = runpy.run_path(str(ROOT / "examples" / "minimal.py"))["main"]
 INTERRUPT = "import os, signal; os.kill(os.getpid(), signal.SIGINT)\n"
 
 
@@ -120,3 +122,31 @@ def test_a_wheel_carries_what_is_read_at_run_time(tmp_path):
     assert {path.relative_to(ROOT).as_posix() for path in read} <= held
     assert {f"lra/conf/{path.relative_to(CONF).as_posix()}" for path in CONF.rglob("*.yaml")} <= held
     assert set(tracked.stdout.split()) <= held and not tracked.returncode
+    assert {f"lra/runs/published/{name}/runs.csv" for name in ("board", "board-rates")} <= held
+
+
+def test_the_minimal_example_trains_and_scores(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert 0 <= MINIMAL("cur", "3") <= 100 and "cur: test" in capsys.readouterr().out
+    with pytest.raises(SystemExit, match="mechanism must be one of cur, softmax, mean, not 'best'"):
+        MINIMAL("best")
+
+
+def test_the_minimal_example_settles_threads_before_torch_is_imported():
+    code = (
+        "import os, runpy, sys\n"
+        "class Watch:\n"
+        "    def find_spec(self, name, *_):\n"
+        "        if name == 'torch': sys.exit(os.environ.get('GOMP_SPINCOUNT', 'not settled'))\n"
+        "sys.meta_path.insert(0, Watch())\n"
+        "runpy.run_path('examples/minimal.py')"
+    )
+    env = {key: value for key, value in os.environ.items() if key not in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")}
+    run = subprocess.run([sys.executable, "-c", code], env=env, cwd=CONF.parent, capture_output=True, text=True)
+    assert run.stderr.strip() == SPINS
+
+
+@pytest.mark.slow
+def test_attention_beats_its_control_in_the_minimal_example(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert MINIMAL("softmax", "100") > 50 + MINIMAL("mean", "100")

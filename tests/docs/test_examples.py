@@ -52,7 +52,7 @@ def run(folder, entry, *words, status=0):
     [
         (c.page, c)
         for c in COMMANDS
-        if c.page in (MECHANISM, TASK) and c.words[0] == "python" and "-m" not in c.words[3:]
+        if c.page in (MECHANISM, TASK) and c.words[0] == "python" and c.words[2] in SHORT and "-m" not in c.words[3:]
     ],
     indirect=["copy"],
     ids=str,

@@ -7,7 +7,7 @@ import os
 import shutil
 
 import pytest
-from support import reports
+from support import records
 
 pytestmark = pytest.mark.browser
 NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
@@ -29,7 +29,7 @@ def browser():
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory):
-    return reports.written(tmp_path_factory.mktemp("runs"))
+    return records.written(tmp_path_factory.mktemp("runs"))
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ import shutil
 import subprocess
 
 import pytest
-from support import reports
+from support import records
 from support.records import add
 
 from lra.report import latex, summary
@@ -120,8 +120,8 @@ def test_a_newline_ends_no_line():
 
 @pytest.fixture(params=[COLUMN, TEXT])
 def written(request, tmp_path):
-    """The report of ``support.reports`` at a width, with a mechanism that no paper names."""
-    runs, _ = reports.written(tmp_path)
+    """The report of ``support.records`` at a width, with a mechanism that no paper names."""
+    runs, _ = records.written(tmp_path)
     add(runs, label="mine", study="my_own.1é")
     export(tmp_path / "paper", summary.collect(runs)[0], [], width=request.param)
     return tmp_path / "paper"

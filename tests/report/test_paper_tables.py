@@ -12,7 +12,7 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 from scipy import stats
-from support import reports
+from support import records
 from support.records import RECORD, TESTS, add, diverged, metrics
 
 from lra.report import artifacts, paper_tables, plots, published, results, summary
@@ -329,7 +329,7 @@ def test_curves_are_means_over_finished_seeds_at_shared_steps(tmp_path):
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory):
-    return reports.written(tmp_path_factory.mktemp("runs"))
+    return records.written(tmp_path_factory.mktemp("runs"))
 
 
 def test_everything_is_written_and_read_back(written):
@@ -359,7 +359,7 @@ def test_the_page_needs_nothing_else_and_escapes_what_it_shows(written):
 
 def test_the_same_runs_give_the_same_page(written):
     runs, _ = written
-    export(runs / "again", summary.collect(runs)[0], reports.LOST)
+    export(runs / "again", summary.collect(runs)[0], records.LOST)
     for name in ("index.html", "report.md", "figures/paper-paper-curves.pdf"):
         assert (runs / "again" / name).read_bytes() == (runs / "report" / name).read_bytes()
 

@@ -4,6 +4,7 @@ import dataclasses
 import json
 
 from lra.report import results, summary
+from lra.report.export import export
 from lra.runs import record
 
 RECORD = record.RunRecord(
@@ -29,6 +30,7 @@ RECORD = record.RunRecord(
     device="NVIDIA H200",
     status="done",
 )
+LOST = ["lost/record.json is no record"]
 
 
 def unseal(path):
@@ -74,3 +76,15 @@ def metrics(path, values, every=10):
     """Write the evaluations of a run beside its record."""
     lines = [f"{every * (i + 1)},1.0,{value},1e-4" for i, value in enumerate(values)]
     (path.parent / "metrics.csv").write_text("\n".join(["step,train_loss,val,lr", *lines]) + "\n")
+
+
+def written(runs):
+    """A report over two studies, with a script in a name, a damaged record and a damaged metrics.csv."""
+    for label, gain in (("cur_abs", 1.0), ("softmax", 0.0), ("cur_abs-note=<script>alert(1)<script>", 0.5)):
+        for seed in range(3):
+            path = add(runs, label=label, seed=seed, test=37 + gain + seed, step_ms=10 + gain, peak_bytes=2**30)
+            metrics(path, [20.0, 30.0 + seed, 35.0 + gain])
+            (path.parent / "config.yaml").write_text("optim.lr: 0.0001\n")
+    path = add(runs, study="other", budget="quick", label="cur_abs")
+    (path.parent / "metrics.csv").write_text("step,val\nten,1\n")
+    return runs, export(runs / "report", summary.collect(runs)[0], LOST)

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 import yaml
-from conftest import MECHANISMS
+from conftest import MECHANISMS, config
 from support.commands import printed
 from support.sweeps import finish
 from support.training import wait
@@ -21,6 +21,7 @@ from lra.config.experiment import Experiment
 from lra.runs import identity, record, tables
 from lra.sweep import __main__ as leader
 from lra.sweep import job
+from lra.sweep.aliases import aliases
 from lra.sweep.board import Board, label_keys
 from lra.sweep.options import SweepOptions
 from lra.sweep.search import decide
@@ -28,6 +29,7 @@ from lra.train.__main__ import train
 
 RATES, FURTHER = (3e-4, 1e-3, 3e-3, 1e-2), (3e-5, 1e-4, 3e-2, 1e-1)
 LADDER = sorted(RATES + FURTHER)
+ALIKE = ("task=adding", "budget=quick", "task.length=64", "model.pool=class", "model.dropout=0")
 TASKS = {"tiny_recall": "recall", "tiny_listops": "listops"}
 
 
@@ -300,3 +302,22 @@ def test_killed_it_goes_on_from_the_folders(tmp_path, data_root):
     chosen = decide({result.lr: None if result.collapsed else result.val for result in searched}, RATES)[1]
     (seed,) = (path.parent for path in after if path.parent.name == "seed-0")
     assert yaml.safe_load((seed / "config.yaml").read_text())["optim.lr"] == chosen
+
+
+def test_labels_that_compute_exact_attention_at_a_length_are_found_by_their_outputs():
+    made = lambda name, *words: config(name, *ALIKE, *words)
+    configs = {
+        "sdpa": made("sdpa"),
+        "bigbird": made("bigbird", "attn.block=65"),
+        "sinkhorn": made("sinkhorn", "attn.block=65"),
+        "longformer": made("longformer", "attn.window=200"),
+        "local": made("local", "attn.block=64"),
+        "softmax": made("softmax", "attn.dropout=0"),
+        "dropped": made("softmax"),
+        "linear": made("linear"),
+        "mean": made("mean"),
+        "soft": made("soft", "attn.count=8"),
+        "soft_fixed": made("soft_fixed", "attn.count=8"),
+    }
+    exact = dict.fromkeys(("bigbird", "sinkhorn", "longformer", "softmax"), "sdpa")
+    assert aliases(configs) == exact | {"soft_fixed": "soft"}
