@@ -42,6 +42,7 @@ def test_a_run_on_several_devices_that_fails_stops_no_other_and_says_nothing_its
         return start
 
     monkeypatch.setattr(distributed, "elastic_launch", launches)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     words = [
         "task=listops",
         "budget=smoke",
