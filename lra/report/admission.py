@@ -79,18 +79,20 @@ def _decision(
 ) -> str:
     """Say "yes", "no" with the reasons, or what is lacking."""
     lacking = [name for name in CONTROLS if name not in controls] + [EXACT] * (exact is None)
-    if low is None or lacking:
+    if low is None or exact is None:
         return f"open: {', '.join(lacking)} not run"
     near = {name: float(shares(row).mean()) for name, row in controls.items()}
     near |= {"bag": normalised(bag, low)} if bag is not None else {}
     reasons = []
     if task == LED:
-        lead = exact.test - max([row.test for row in controls.values()] + [bag] * (bag is not None))
+        lead = exact.test - max([*(row.test for row in controls.values()), bag or low])
         reasons += [f"{EXACT} leads by {lead:.1f} points"] * (lead < LEAD)
     else:
         reasons += [f"{name} at {share:.0%}" for name, share in near.items() if share > NEAR]
         unsolved = int((shares(exact) < SOLVED).sum())
         reasons += [f"{EXACT} below {SOLVED:.0%} with {unsolved} of {len(shares(exact))} seeds"] * (unsolved > 0)
+    if lacking and not reasons:
+        return f"open: {', '.join(lacking)} not run"
     reasons += [f"{at_top:.0%} of the mechanisms at the ceiling"] * (at_top > SATURATED)
     return f"no: {', '.join(reasons)}" if reasons else "yes"
 

@@ -66,6 +66,13 @@ def test_what_decides_the_admission(tmp_path, task, label, tests, reason):
     assert texts(tables(tmp_path)[0])[task]["admitted"] == reason
 
 
+def test_a_control_that_goes_too_far_decides_before_the_others_are_run(tmp_path):
+    for label, tests in (("sdpa", [95.0] * 5), ("mean", [40.0] * 5)):
+        seeds(tmp_path, label, tests)
+    add(tmp_path, study="board-rates", task="recall", label="mean-optim.lr=0.001", floor=FLOOR)
+    assert texts(tables(tmp_path)[0])["recall"]["admitted"] == "no: mean at 25%"
+
+
 def test_a_saturated_task_is_not_admitted(runs):
     for label in ("cosformer", "luna", "dba", "performer"):
         seeds(runs, label, [99.0] * 5)
