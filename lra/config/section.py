@@ -11,7 +11,7 @@ from .wording import refusal
 
 ABSENT = "???"  # a value that the configuration leaves to the command line
 STRICT = ConfigDict(strict=True, frozen=True, extra="forbid", allow_inf_nan=False, protected_namespaces=())
-# What a command line can spell: no and yes are truth values, 2026 is text where text is wanted, integers have 64 bits.
+# Spellings of a command line: no and yes are truth values, 2026 is text where text is wanted, integers have 64 bits.
 _SPELLED = {
     "bool": {"strict": False},
     "str": {"strict": False, "coerce_numbers_to_str": True, "pattern": r"^[^\x00]*$"},

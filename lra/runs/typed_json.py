@@ -24,7 +24,7 @@ T = TypeVar("T")
 FORM = 2
 RECORDS = ("record.json", "pretrain.json")  # that hold the sums of the files beside them
 STRICT = ConfigDict(strict=True, allow_inf_nan=False)  # of dataclasses that are read
-# What a record names becomes a folder, and a word of a configuration: no path, and nothing to interpolate.
+# A name in a record becomes a folder, and a word of a configuration: no path, and nothing to interpolate.
 FolderName = Annotated[str, Predicate(lambda text: is_name(text) and "${" not in text)]
 Percent = Annotated[float, Field(ge=0, le=100)]
 

@@ -1,4 +1,4 @@
-"""What the original Pathfinder generator draws, by running its authors' own code.
+"""Drawings of the original Pathfinder generator, made by its authors' own code.
 
     git clone https://github.com/drewlinsley/pathfinder && git -C pathfinder checkout ab9c130
     PATHFINDER_AUTHOR=pathfinder make test-peers
