@@ -35,15 +35,16 @@ def _draw(state, sizes, values, overwrite, written, order):
 
 
 @compiled
-def _fill(key, index, length, kept, tokens, sizes, registers, values, overwrite, most):
+def _fill(key, index, length, kept, tokens, gap, sizes, registers, values, overwrite, most):
     written = np.empty((2, most), np.int64)
     order = (np.empty(registers, np.int64), np.empty(values, np.int64))
     for row, example in enumerate(index):
         state = state_of(key, example)
         n, asked, _ = _draw(state, sizes, values, overwrite, written, order)
         done = 0
-        for place in range(length - 1):  # each set of n places has the same probability (Knuth's algorithm S)
-            if below(word(state, _FIRST + 2 * most + place), length - 1 - place) < n - done:
+        places = length - 1 - gap
+        for place in range(places):  # each set of n places has the same probability (Knuth's algorithm S)
+            if below(word(state, _FIRST + 2 * most + place), places - place) < n - done:
                 if place < kept:
                     tokens[row, place] = 1 + written[0, done] * (values + 1) + written[1, done]
                 done += 1
@@ -90,14 +91,17 @@ class Registers(Synthetic):
         registers: int = 8,
         values: int = 8,
         overwrite: bool = True,
+        gap: int = 0,
         train: int = 200_000,
         val: int = 5_000,
         test: int = 5_000,
         seed: int = 0,
     ):
         super().__init__(length=length, train=train, val=val, test=test, seed=seed)
-        most = length - 1 if overwrite else min(length - 1, registers, values)
+        places = length - 1 - gap
+        most = places if overwrite else min(places, registers, values)
         self.need(
+            (0 <= gap < length - 1, f"source.gap from 0 to {length - 2}"),
             (registers >= 1 and values >= 2, "at least one register and two values"),
             (registers * (values + 1) < 2**15, "source.registers times source.values + 1 to be below 32,768"),
             (
@@ -107,6 +111,7 @@ class Registers(Synthetic):
             ),
         )
         self.writes, self.registers, self.values, self.overwrite = list(writes), registers, values, overwrite
+        self.gap = gap
         names = [chr(ord("a") + r) if registers <= 26 else f"r{r}:" for r in range(registers)]
         self.alphabet = (
             ".",
@@ -116,7 +121,8 @@ class Registers(Synthetic):
     @property
     def arguments(self) -> dict[str, Any]:
         chosen = {"writes": self.writes, "registers": self.registers, "values": self.values}
-        return {**super().arguments, **chosen, "overwrite": self.overwrite}
+        gap = {"gap": self.gap} if self.gap else {}  # left out if 0: runs without a gap keep their fingerprint
+        return {**super().arguments, **chosen, "overwrite": self.overwrite, **gap}
 
     @property
     def floor(self) -> float | None:
@@ -124,7 +130,7 @@ class Registers(Synthetic):
         return None if self.overwrite else 100 * float(np.mean([1 / n for n in self.writes]))
 
     def fill(self, key: np.uint64, index: np.ndarray, length: int, kept: int, tokens: np.ndarray) -> None:
-        _fill(key, index, length, kept, tokens, *self._drawn())
+        _fill(key, index, length, kept, tokens, self.gap, *self._drawn())
 
     def answers(self, key: np.uint64, n: int, length: int) -> np.ndarray:
         return _answers(key, n, *self._drawn())

@@ -75,8 +75,7 @@ def about(study: Path) -> About:
     try:
         return typed_json.validated(About, content(path))
     except Unreadable as error:
-        remedy = f"python -m lra.runs.migrate folder={study} turns tables of a version below 0.2 into those of form 2"
-        raise ValueError(f"{path} is not the description of a study of form 2 ({error}); {remedy}") from None
+        raise ValueError(f"{path} is not the description of a study of form 2 of version 0.2 ({error})") from None
 
 
 def save_about(study: Path, description: dict[str, Any]) -> None:
@@ -89,11 +88,6 @@ def save_about(study: Path, description: dict[str, Any]) -> None:
 def read(study: Path) -> dict[Path, Published]:
     """Read the runs of a study by their paths. Raises ValueError for tables that cannot be read."""
     about(study)
-    return contents(study)
-
-
-def contents(study: Path) -> dict[Path, Published]:
-    """Read the runs of a study of any form, as ``read``."""
     try:
         return _read(study, tuple((study / name).stat().st_mtime_ns for name in (RUNS, CURVES, CONFIGS)))
     except (ValueError, KeyError, TypeError, AttributeError, OSError, Unreadable) as error:

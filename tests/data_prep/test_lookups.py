@@ -1,4 +1,6 @@
-"""Recall, registers and chain: labels from the words of a row, uniform draws (chi-square on fixed seeds, p > 1e-4)."""
+"""Recall, registers, majority and chain: labels from the words of a row, uniform draws (chi-square, p > 1e-4)."""
+
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -6,6 +8,7 @@ import torch
 from conftest import p_value
 
 from data_prep.chain import Chain
+from data_prep.majority import Majority
 from data_prep.recall import Recall
 from data_prep.registers import Registers
 from lra.model.embed import PairEmbedding
@@ -90,7 +93,7 @@ def written(rows, source):
     return registers, np.where(registers < 0, -1, values)
 
 
-@pytest.mark.parametrize("options", [{}, RECALL, {"length": 64, "writes": [63, 1], "registers": 2, "values": 3}])
+@pytest.mark.parametrize("options", [{}, RECALL, {"length": 64, "writes": [43, 1], "registers": 2, "gap": 20}])
 def test_the_label_is_what_a_dictionary_holds_after_the_writes(options):
     source = Registers(**options, **SIZES)
     for split in SIZES:
@@ -104,7 +107,10 @@ def test_the_label_is_what_a_dictionary_holds_after_the_writes(options):
             assert source.overwrite or len(memory) == len(set(memory.values())) == len(writes)
 
 
-@pytest.mark.parametrize("options", [{"length": 64, "writes": [12, 24]}, {**RECALL, "writes": [4, 8]}])
+@pytest.mark.parametrize(
+    "options",
+    [{"length": 64, "writes": [12, 24]}, {**RECALL, "writes": [4, 8]}, {"length": 64, "writes": [12, 43], "gap": 20}],
+)
 def test_sizes_places_registers_and_values_are_uniform(options):
     source = Registers(**options, train=40_000, val=1, test=1, seed=3)
     rows, labels = read(source)
@@ -112,9 +118,11 @@ def test_sizes_places_registers_and_values_are_uniform(options):
     taken, counts = registers >= 0, (registers >= 0).sum(1)
     assert p_value(np.array([(counts == n).sum() for n in source.writes])) > LEVEL
     assert p_value(np.bincount(labels, minlength=source.values)) > LEVEL
+    places = taken.shape[1] - source.gap
+    assert not taken[:, places:].any()
     for n in source.writes:
         # Places of one row are drawn without replacement: their counts vary less than the law assumes, never more.
-        assert p_value(taken[counts == n].sum(0)) > LEVEL
+        assert p_value(taken[counts == n, :places].sum(0)) > LEVEL
     first = taken.argmax(1)
     for drawn in (registers, values):
         assert p_value(np.bincount(drawn[np.arange(len(rows)), first])) > LEVEL
@@ -131,6 +139,38 @@ def test_every_write_of_distinct_registers_is_as_likely_to_be_asked_for():
     asked = order[registers == (rows[:, -1:] - 1) // 65]
     assert len(asked) == len(rows) and p_value(np.bincount(asked, minlength=4)) > LEVEL
     assert source.floor == 25 and Registers().floor is None
+
+
+@pytest.mark.parametrize("options", [{}, {"length": 64, "present": 3, "groups": 4, "values": 2, "votes": 21, "gap": 0}])
+def test_the_label_is_the_value_with_most_votes_of_the_group(options):
+    source = Majority(**{"winning": 11 if options else 3, **options}, **SIZES)
+    for split in SIZES:
+        rows, labels = read(source, split)
+        for row, label in zip(rows.tolist(), labels.tolist(), strict=True):
+            *words, last = [source.alphabet[id] for id in row]
+            votes = {}
+            for group, value in (word.split("=") for word in words if word != "."):
+                votes.setdefault(group, []).append(int(value))
+            assert len(votes) == source.present and {len(cast) for cast in votes.values()} == {source.votes}
+            ((most, n),) = Counter(votes[last[1:]]).most_common(1)
+            assert last[0] == "?" and most == label and n == source.winning
+
+
+def test_groups_values_and_places_of_votes_are_uniform():
+    source = Majority(train=40_000, val=1, test=1, seed=3)
+    rows, labels = read(source)
+    groups, values = np.divmod(rows[:, :-1] - 1, source.values + 1)
+    taken, places = groups >= 0, rows.shape[1] - 1 - source.gap
+    assert not taken[:, places:].any() and p_value(taken[:, :places].sum(0)) > LEVEL
+    asked = rows[:, -1] // (source.values + 1) - 1
+    assert p_value(np.bincount(labels)) > LEVEL and p_value(np.bincount(asked, minlength=64)) > LEVEL
+    first = taken.argmax(1)
+    for drawn in (groups, values):
+        assert p_value(np.bincount(drawn[np.arange(len(rows)), first])) > LEVEL
+    against = (groups == asked[:, None]) & (values != labels[:, None])
+    distance = (values - labels[:, None])[against] % source.values - 1
+    assert (against.sum(1) == 2).all() and p_value(np.bincount(distance, minlength=15)) > LEVEL
+    assert source.floor == 12.5
 
 
 def test_the_embedding_gives_a_pair_the_sum_of_its_parts():

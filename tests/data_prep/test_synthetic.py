@@ -9,6 +9,7 @@ from conftest import experiment
 
 from data_prep.adding import Adding
 from data_prep.chain import Chain
+from data_prep.majority import Majority
 from data_prep.recall import Recall
 from data_prep.registers import Registers
 from data_prep.synthetic import LENGTHS
@@ -83,8 +84,16 @@ def test_the_rows_belong_to_the_version(source, sha):
         (Chain, {"links": [40]}, "source.links from 3 to 32"),
         (Chain, {"hops": 0}, "at least one hop"),
         (Chain, {"names": 190}, "below 32,767"),
+        (Majority, {"present": 22}, "at most 107 votes, not 110"),
+        (Majority, {"present": 65}, "source.present from 1 to source.groups=64"),
+        (Majority, {"votes": 6}, "source.winning above half of source.votes"),
+        (Majority, {"values": 1}, "one group and two values"),
+        (Majority, {"groups": 5000}, "below 32,768"),
+        (Majority, {"gap": 128}, "source.gap from 0 to 127"),
         (Registers, {"writes": []}, "source.writes from 1 to 255"),
         (Registers, {"writes": [256]}, "source.writes from 1 to 255"),
+        (Registers, {"gap": -1}, "source.gap from 0 to 254"),
+        (Registers, {"gap": 240}, "source.writes from 1 to 15"),
         (Registers, {"writes": [9], "overwrite": False}, "source.writes from 1 to 8"),
         (Registers, {"values": 1}, "one register and two values"),
         (Registers, {"registers": 200, "values": 200}, "below 32,768"),
@@ -106,6 +115,7 @@ def test_options_that_make_no_row(kind, options, reason):
         ("task=temporal_order task.length=2048", 4),
         ("task=chain", 32),
         ("task=registers", 8),
+        ("task=majority", 16),
     ],
 )
 def test_the_model_of_a_task_takes_its_batches(words, outputs):
@@ -116,7 +126,7 @@ def test_the_model_of_a_task_takes_its_batches(words, outputs):
     batch = next(iter(data.train_dataloader()))
     assert batch.inputs.shape == (8, 1, made.task.length) and batch.inputs.dtype == torch.int64
     assert made.classifier()(batch.inputs, batch.mask).shape == (8, outputs)
-    if made.task.name in ("chain", "registers"):
+    if made.task.name in ("chain", "registers", "majority"):
         assert made.task.vocab == len(data.source.alphabet) + 1
 
 

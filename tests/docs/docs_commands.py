@@ -61,7 +61,6 @@ OPTIONS = {  # python -m <entry>: its options
     "lra.laws": "lra.laws.__main__:Lawful",
     "lra.maps": "lra.maps.views:MapsOptions",
     "lra.report": "lra.report.__main__:ReportOptions",
-    "lra.runs.migrate": "lra.runs.migrate:MigrateOptions",
     "lra.runs.publish": "lra.runs.publish:PublishOptions",
     "lra.studies.dropin": "lra.studies.dropin.qkv_sources:DropinOptions",
     "lra.studies.factorise": "lra.studies.factorise.__main__:FactoriseOptions",

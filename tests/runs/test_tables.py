@@ -89,6 +89,13 @@ DAMAGES = {
 }
 
 
+def test_tables_of_another_form_are_one_line(study):
+    (study / tables.ABOUT).write_text('{"command": "c", "notes": []}')
+    with pytest.raises(ValueError, match=r"not the description of a study of form 2 of version 0.2 \(form: ") as told:
+        tables.read(study)
+    assert "\n" not in str(told.value)
+
+
 @pytest.mark.parametrize("reason", DAMAGES)
 def test_damaged_tables_are_one_line(study, reason):
     DAMAGES[reason](study)
