@@ -55,7 +55,6 @@ class Watch:
         self.task = self.line.add_task("runs", total=0, text="")
         self.states = {}
         self.add(runs)
-        self.begin = time.monotonic()
         self.end, self.last_line = threading.Event(), time.monotonic()
 
     def __enter__(self) -> "Watch":
@@ -65,9 +64,9 @@ class Watch:
         return self
 
     def add(self, runs: list[PlannedRun]) -> None:
-        """Display further runs."""
+        """Display further runs; the remaining time is estimated from the work that is done from now on."""
         self.states = self.states | {run: state(run) for run in runs}
-        self.work = self._work()
+        self.begin, self.work = time.monotonic(), self._work()
         self.line.update(self.task, total=len(self.states))
 
     def __exit__(self, *error) -> None:

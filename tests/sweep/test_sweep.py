@@ -200,6 +200,8 @@ def test_states_and_lines(four, capfd, monkeypatch):
             _until(lambda: watch.states[runs[1]] == "running")
             watch.begin = time.monotonic() - 10  # half a run in 10 s, two and a half to go
             assert re.fullmatch(r"1 of 4 done, 1 running, 2 left, (0:5\d|1:\d\d) to go", watch.summary())
+            watch.add([])  # a further round: the work of the earlier ones took none of its time
+            assert watch.summary() == "1 of 4 done, 1 running, 2 left"
         finish(runs[1], status="diverged", steps=4, test=None)
         job.fail(_made(runs[2]), "no memory")
         _until(lambda: watch.states[runs[2]] == "failed")
