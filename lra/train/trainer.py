@@ -37,7 +37,7 @@ class Phase:
     """The end of a phase.
 
     Args:
-        steps: number of steps that were made, or the first one whose loss was not finite.
+        steps: number of steps that were made, or the first one whose loss or weights were not finite.
         status: done | diverged.
         best_score, best_step: best evaluation on dev; None if the phase diverged.
         digest: sha256 of its weights as this process, or the one before it, wrote them; None in other processes.
@@ -91,7 +91,7 @@ def run_phase(plan: Plan, run: RunFolder, module: LitModule, data: TaskData) -> 
         with line:
             fitter.fit(module, data, ckpt_path=last, weights_only=True)
     except Diverged as stop:
-        log(f"{run.title}: the loss was not finite at step {stop.step:,}")
+        log(f"{run.title}: the loss or a weight was not finite at step {stop.step:,}")
         return Phase(steps=stop.step, step_ms=stopwatch.median, trainer=fitter)
     except SystemExit:  # what Lightning makes of Ctrl-C and SIGTERM
         saved = (checkpoint.state(run.path / checkpoint.LAST) or {"global_step": 0})["global_step"]
@@ -149,7 +149,7 @@ class Diverged(Exception):
 
 
 class Divergence(L.Callback):
-    """Ends a run whose loss was not finite, with the first such step."""
+    """Ends a run whose loss was not finite, with the first such step, or whose weights are not at an evaluation."""
 
     def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx) -> None:
         if trainer.global_step % CHECK_EVERY == 0:
@@ -157,6 +157,8 @@ class Divergence(L.Callback):
 
     def on_validation_start(self, trainer, module) -> None:
         self._check(module)
+        if not all(value.isfinite().all() for value in module.model.parameters()):
+            raise Diverged(trainer.global_step)  # no checkpoint holds such weights
 
     def _check(self, module) -> None:
         if (step := module.first_bad_step()) is not None:

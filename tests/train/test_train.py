@@ -25,7 +25,7 @@ from support.training import (
 from lra.config.compose import compose
 from lra.config.experiment import Experiment
 from lra.disk.lock import hold
-from lra.runs import record
+from lra.runs import checkpoint, record
 from lra.train.lit import LitClassifier
 from lra.train.plan import check_data
 from lra.train.trainer import Stopwatch
@@ -160,6 +160,19 @@ def test_infinite_loss_ends_one_seed_and_not_the_others(data_root, tmp_path, cap
         got = result(seed_folder(tmp_path, "softmax", seed))
         assert got["status"] == "diverged" and got["test"] is None and 0 < got["steps"] < 6
     assert "not finite at step" in capfd.readouterr().err
+
+
+def test_weights_that_a_last_step_broke_are_not_saved(data_root, tmp_path, monkeypatch):
+    """An update may overflow while its loss is finite: the next loss would tell, a kill before it would leave NaN."""
+
+    def broken(module, *_):
+        if module.global_step == 6:
+            next(module.model.parameters()).data.view(-1)[0] = torch.nan
+
+    monkeypatch.setattr(LitClassifier, "on_train_batch_end", broken)
+    train_config(smoke(tmp_path))
+    assert (got := result(seed_folder(tmp_path)))["status"] == "diverged" and got["steps"] == 6
+    assert checkpoint.state(seed_folder(tmp_path) / checkpoint.LAST)["global_step"] == 3
 
 
 @pytest.mark.parametrize("room", [100_000, 500_000], ids=["best.ckpt", "last.ckpt"])
