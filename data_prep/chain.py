@@ -1,6 +1,7 @@
 """Links between names and a question about several hops along them: composition of lookups."""
 
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -47,6 +48,7 @@ def _answers(key, n, sizes, names, hops):
     return answers
 
 
+@dataclass(kw_only=True, eq=False)
 class Chain(Synthetic):
     """Links that make a cycle of names, filler, and a question at the end; the label is the name some hops away.
 
@@ -66,34 +68,24 @@ class Chain(Synthetic):
     dtype = np.int16
     lengths = tuple(2**k for k in range(6, 11))
 
-    def __init__(
-        self,
-        *,
-        length: int = 64,
-        links: list[int] | tuple[int, ...] = (3, 4, 6),
-        names: int = 32,
-        hops: int = 2,
-        train: int = 200_000,
-        val: int = 5_000,
-        test: int = 5_000,
-        seed: int = 0,
-    ):
-        super().__init__(length=length, train=train, val=val, test=test, seed=seed)
-        most = min(length - 1, names)
+    length: int = 64
+    links: Sequence[int] = (3, 4, 6)
+    names: int = 32
+    hops: int = 2
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        links, names, hops = self.links, self.names, self.hops
+        most = min(self.length - 1, names)
         self.need(
             (hops >= 1, "at least one hop"),
             (len(links) > 0 and all(hops < n <= most for n in links), f"source.links from {hops + 1} to {most}"),
             (names * (names + hops) < 2**15 - 1, "source.names times source.names + source.hops to be below 32,767"),
         )
-        self.links, self.names, self.hops = list(links), names, hops
         words = [chr(ord("a") + k) if names <= 26 else f"n{k}" for k in range(names)]
         ends = lambda a: (*(f"{a}>{b}" for b in words), *(f"?{a}+{h}" for h in range(1, hops + 1)))
         self.alphabet = (".", *(word for a in words for word in ends(a)))
         self.floor = 100 * float(np.mean([1 / (n - 1) for n in links]))  # any name of the row but the one asked about
-
-    @property
-    def arguments(self) -> dict[str, Any]:
-        return {**super().arguments, "links": self.links, "names": self.names, "hops": self.hops}
 
     def fill(self, key: np.uint64, index: np.ndarray, length: int, kept: int, tokens: np.ndarray) -> None:
         _fill(key, index, length, kept, tokens, np.array(self.links), self.names, self.hops)

@@ -1,6 +1,6 @@
 """Votes of groups for values and a question about one group: a count over the tokens that a query selects."""
 
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -41,6 +41,7 @@ def _answers(key, n, present, values):
     return answers
 
 
+@dataclass(kw_only=True, eq=False)
 class Majority(Synthetic):
     """Votes of some groups for values among filler; the last token asks for a group, the label is the value it chose.
 
@@ -64,43 +65,33 @@ class Majority(Synthetic):
     dtype = np.int16
     lengths = tuple(2**k for k in range(6, 11))
 
-    def __init__(
-        self,
-        *,
-        length: int = 128,
-        present: int = 8,
-        groups: int = 64,
-        values: int = 16,
-        votes: int = 5,
-        winning: int = 3,
-        gap: int = 20,
-        train: int = 200_000,
-        val: int = 5_000,
-        test: int = 5_000,
-        seed: int = 0,
-    ):
-        super().__init__(length=length, train=train, val=val, test=test, seed=seed)
+    present: int = 8
+    groups: int = 64
+    values: int = 16
+    votes: int = 5
+    winning: int = 3
+    gap: int = 20
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        groups, values, number, places = self.groups, self.values, self.present * self.votes, self.length - 1 - self.gap
         self.need(
             (groups >= 1 and values >= 2, "at least one group and two values"),
             (groups * (values + 1) < 2**15, "source.groups times source.values + 1 to be below 32,768"),
-            (0 < winning <= votes < 2 * winning, "source.winning above half of source.votes, at most all"),
-            (1 <= present <= groups, f"source.present from 1 to source.groups={groups}"),
-            (0 <= gap < length, f"source.gap from 0 to {length - 1}"),
-            (present * votes < length - gap, f"at most {length - 1 - gap} votes, not {present * votes}"),
+            (
+                0 < self.winning <= self.votes < 2 * self.winning,
+                "source.winning above half of source.votes, at most all",
+            ),
+            (1 <= self.present <= groups, f"source.present from 1 to source.groups={groups}"),
+            (0 <= self.gap < self.length, f"source.gap from 0 to {self.length - 1}"),
+            (number <= places, f"at most {places} votes, not {number}"),
         )
-        self.present, self.groups, self.values = present, groups, values
-        self.votes, self.winning, self.gap = votes, winning, gap
-        self.floor = 100 / present  # of the choice of any group of the row
+        self.floor = 100 / self.present  # of the choice of any group of the row
         names = [chr(ord("a") + g) if groups <= 26 else f"g{g}:" for g in range(groups)]
         self.alphabet = (
             ".",
             *(word for name in names for word in (*(f"{name}={v}" for v in range(values)), f"?{name}")),
         )
-
-    @property
-    def arguments(self) -> dict[str, Any]:
-        chosen = {"present": self.present, "groups": self.groups, "values": self.values}
-        return {**super().arguments, **chosen, "votes": self.votes, "winning": self.winning, "gap": self.gap}
 
     def fill(self, key: np.uint64, index: np.ndarray, length: int, kept: int, tokens: np.ndarray) -> None:
         sizes = (self.present, self.groups, self.values, self.votes, self.winning, self.gap)

@@ -1,6 +1,6 @@
 """Associative recall with one query, after multi-query associative recall (Arora et al. 2023, Zoology)."""
 
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +35,7 @@ def _answers(key, n, values, pairs):
     return answers
 
 
+@dataclass(kw_only=True, eq=False)
 class Recall(Synthetic):
     """Pairs of a key and a value, filler, and somewhere in it one key again, as a query; the label is its value.
 
@@ -51,38 +52,30 @@ class Recall(Synthetic):
     dtype = np.int16
     lengths = tuple(2**k for k in range(6, 11))
 
-    def __init__(
-        self,
-        *,
-        length: int = 64,
-        pairs: int = 4,
-        keys: int = 8,
-        values: int = 8,
-        power: int | float = 0.01,
-        train: int = 200_000,
-        val: int = 5_000,
-        test: int = 5_000,
-        seed: int = 0,
-    ):
-        super().__init__(length=length, train=train, val=val, test=test, seed=seed)
+    length: int = 64
+    pairs: int = 4
+    keys: int = 8
+    values: int = 8
+    power: int | float = 0.01
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        pairs, keys, values, power = self.pairs, self.keys, self.values, self.power
         self.need(
             (keys >= 1 and values >= 2, "at least one key and two values"),
             (keys * (values + 1) < 2**15, "fewer tokens: source.keys times source.values + 1 must be below 32,768"),
-            (1 <= pairs <= min(keys, values, length - 1), "pairs from 1 to the keys, the values and the length - 1"),
+            (
+                1 <= pairs <= min(keys, values, self.length - 1),
+                "pairs from 1 to the keys, the values and the length - 1",
+            ),
             (power > 0, f"a power above 0, not {power}"),
         )
-        self.pairs, self.keys, self.values, self.power = pairs, keys, values, power
-        weights = np.arange(1, length - pairs + 1, dtype=np.float64) ** (power - 1)
+        weights = np.arange(1, self.length - pairs + 1, dtype=np.float64) ** (power - 1)
         self.ends: NDArray[np.float64] = np.cumsum(weights) / weights.sum()  # of each gap's share of [0, 1)
         self.ends[-1] = 1
         self.floor = 100 / pairs  # of any value of the row
         names = [chr(ord("a") + k) if keys <= 26 else f"k{k}" for k in range(keys)]
         self.alphabet = (".", *(f"?{key}" for key in names), *(f"{key}={v}" for key in names for v in range(values)))
-
-    @property
-    def arguments(self) -> dict[str, Any]:
-        chosen = {"pairs": self.pairs, "keys": self.keys, "values": self.values, "power": self.power}
-        return {**super().arguments, **chosen}
 
     def fill(self, key: np.uint64, index: np.ndarray, length: int, kept: int, tokens: np.ndarray) -> None:
         _fill(key, index, kept, tokens, self.keys, self.values, self.pairs, self.ends)

@@ -1,6 +1,7 @@
 """Writes to registers and one read: associative recall (Arora et al. 2023, Zoology) and memory that is overwritten."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -61,6 +62,7 @@ def _answers(key, n, sizes, registers, values, overwrite, most):
     return answers
 
 
+@dataclass(kw_only=True, eq=False)
 class Registers(Synthetic):
     """Writes of values to registers among filler; the last token reads a register, the label is the value it holds.
 
@@ -83,35 +85,27 @@ class Registers(Synthetic):
     dtype = np.int16
     lengths = tuple(2**k for k in range(6, 11))
 
-    def __init__(
-        self,
-        *,
-        length: int = 256,
-        writes: Sequence[int] = (64,),
-        registers: int = 8,
-        values: int = 8,
-        overwrite: bool = True,
-        gap: int = 0,
-        train: int = 200_000,
-        val: int = 5_000,
-        test: int = 5_000,
-        seed: int = 0,
-    ):
-        super().__init__(length=length, train=train, val=val, test=test, seed=seed)
-        places = length - 1 - gap
-        most = places if overwrite else min(places, registers, values)
+    length: int = 256
+    writes: Sequence[int] = (64,)
+    registers: int = 8
+    values: int = 8
+    overwrite: bool = True
+    gap: int = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        registers, values, places = self.registers, self.values, self.length - 1 - self.gap
+        most = places if self.overwrite else min(places, registers, values)
         self.need(
-            (0 <= gap < length - 1, f"source.gap from 0 to {length - 2}"),
+            (0 <= self.gap < self.length - 1, f"source.gap from 0 to {self.length - 2}"),
             (registers >= 1 and values >= 2, "at least one register and two values"),
             (registers * (values + 1) < 2**15, "source.registers times source.values + 1 to be below 32,768"),
             (
-                len(writes) > 0 and all(1 <= n <= most for n in writes),
+                len(self.writes) > 0 and all(1 <= n <= most for n in self.writes),
                 f"source.writes from 1 to {most}"
-                + ("" if overwrite else ", the registers, values and places there are"),
+                + ("" if self.overwrite else ", the registers, values and places there are"),
             ),
         )
-        self.writes, self.registers, self.values, self.overwrite = list(writes), registers, values, overwrite
-        self.gap = gap
         names = [chr(ord("a") + r) if registers <= 26 else f"r{r}:" for r in range(registers)]
         self.alphabet = (
             ".",
@@ -120,9 +114,10 @@ class Registers(Synthetic):
 
     @property
     def arguments(self) -> dict[str, Any]:
-        chosen = {"writes": self.writes, "registers": self.registers, "values": self.values}
-        gap = {"gap": self.gap} if self.gap else {}  # left out if 0: runs without a gap keep their fingerprint
-        return {**super().arguments, **chosen, "overwrite": self.overwrite, **gap}
+        chosen = super().arguments
+        if not self.gap:
+            del chosen["gap"]  # rows without a gap are those of before there was one, with their file of floors
+        return chosen
 
     @property
     def floor(self) -> float | None:

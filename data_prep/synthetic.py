@@ -6,7 +6,7 @@ position p. Hence a label needs four words instead of the row, and two lengths o
 """
 
 from abc import abstractmethod
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -90,8 +90,18 @@ class Drawn:
         return torch.from_numpy(tokens)[:, None].to(device), mask
 
 
+@dataclass(kw_only=True, eq=False)
 class Synthetic(Source):
-    """A source that stores nothing, since rows are made as fast as read; `dtype` and `features` (F,) of a token."""
+    """A source that stores nothing, since rows are made as fast as read; `dtype` and `features` (F,) of a token.
+
+    Args:
+        length: L.
+        train, val, test: numbers of examples.
+        seed: of the examples.
+
+    Raises:
+        ValueError: there are no such rows.
+    """
 
     generated = True
     stored = False
@@ -100,14 +110,22 @@ class Synthetic(Source):
     features: ClassVar[tuple[int, ...]] = ()
     lengths: ClassVar[tuple[int, ...]] = LENGTHS
 
-    def __init__(self, *, length: int = 128, train: int = 200_000, val: int = 5_000, test: int = 5_000, seed: int = 0):
+    length: int = 128
+    train: int = 200_000
+    val: int = 5_000
+    test: int = 5_000
+    seed: int = 0
+
+    def __post_init__(self) -> None:
         self.need(
-            (length in self.lengths, f"a length among {', '.join(map(str, self.lengths))}, not {length}"),
-            (min(train, val, test) >= 1, "at least one example in train, val and test"),
-            (0 <= seed < 2**63, "seed in 0..2**63 - 1"),
+            (self.length in self.lengths, f"a length among {', '.join(map(str, self.lengths))}, not {self.length}"),
+            (min(self.sizes.values()) >= 1, "at least one example in train, val and test"),
+            (0 <= self.seed < 2**63, "seed in 0..2**63 - 1"),
         )
-        self.length, self.seed = length, seed
-        self.sizes = {"train": train, "val": val, "test": test}
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        return {"train": self.train, "val": self.val, "test": self.test}
 
     def need(self, *rules: tuple[bool, str]) -> None:
         """Raise ValueError for the first of the rules, each with what it needs, that does not hold."""
@@ -125,7 +143,7 @@ class Synthetic(Source):
 
     @property
     def arguments(self) -> dict[str, Any]:
-        return {"length": self.length, **self.sizes, "seed": self.seed}
+        return {field.name: getattr(self, field.name) for field in fields(self)}
 
     def load(self, root: Path | str) -> dict[str, Drawn]:
         """Make the splits; nothing is read from `root`."""
