@@ -97,7 +97,7 @@ class Synthetic(Source):
     Args:
         length: L.
         train, val, test: numbers of examples.
-        seed: of the examples.
+        seed: seed of the examples.
 
     Raises:
         ValueError: there are no such rows.
