@@ -57,7 +57,7 @@ class Compile(L.Callback):
 
     def on_train_start(self, trainer, module) -> None:
         data = trainer.datamodule
-        if data.pad == "none" and module.device.type == "cpu":
+        if module.device.type == "cpu" and any(getattr(part, "packed", False) for part in module.model.modules()):
             log(f"{self.title}: goes on without torch.compile: data.pad=none has a shape for each batch")
             return
         batches = list(itertools.islice(data.train_dataloader(), 2)), next(iter(data.val_dataloader()), None)

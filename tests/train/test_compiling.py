@@ -59,6 +59,12 @@ def test_rows_without_padding_are_not_compiled(data_root, tmp_path, capfd):
     assert "goes on without torch.compile: data.pad=none has a shape for each batch" in capfd.readouterr().err
 
 
+def test_a_model_that_keeps_its_padding_is_compiled(data_root, tmp_path, monkeypatch, capfd):
+    tried = with_backend(monkeypatch, lambda mode: True)
+    train_config(smoke(tmp_path, *WORDS, "trainer.compile=auto", "data.pad=none", attn="s4d_lin"))
+    assert set(tried) == {None} and "goes on without" not in capfd.readouterr().err
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("pad", ["fixed", "batch"])
 @pytest.mark.parametrize("name", ["cur_abs", "sdpa", "nystrom"])
