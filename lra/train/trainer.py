@@ -200,7 +200,7 @@ class Checkpoints(L.Callback):
         score, loss = self.best["best_score"], module.mean_loss()
         better = score is None or module.score > score
         if better:
-            self.best |= {"best_score": module.score, "best_step": trainer.global_step}
+            self.best |= {"best_score": module.score, "best_step": trainer.global_step, "digest": None}
         self.best["train_loss"] = loss
         row = {"train_loss": loss, "val": module.score, "lr": module.rate}
         for logger in trainer.loggers:

@@ -28,7 +28,7 @@ from lra.disk.lock import hold
 from lra.runs import checkpoint, record
 from lra.train.lit import LitClassifier
 from lra.train.plan import check_data
-from lra.train.trainer import Stopwatch
+from lra.train.trainer import Checkpoints, Stopwatch
 
 
 def test_run_resumed_after_a_crash_equals_an_uninterrupted_one(data_root, tmp_path, monkeypatch):
@@ -160,6 +160,18 @@ def test_infinite_loss_ends_one_seed_and_not_the_others(data_root, tmp_path, cap
         got = result(seed_folder(tmp_path, "softmax", seed))
         assert got["status"] == "diverged" and got["test"] is None and 0 < got["steps"] < 6
     assert "not finite at step" in capfd.readouterr().err
+
+
+def test_a_process_that_does_not_write_forgets_the_digest_of_earlier_weights(tmp_path):
+    """After a resume every process has the digest of last.ckpt; a better score later makes it that of other weights."""
+    done = lambda *_: None
+    checkpoints = Checkpoints(SimpleNamespace(path=tmp_path))
+    checkpoints.load_state_dict({"best_score": 1.0, "best_step": 3, "digest": "d", "train_loss": 2.0})
+    trainer = SimpleNamespace(global_step=6, loggers=[], is_global_zero=False, save_checkpoint=done)
+    trainer.strategy = SimpleNamespace(barrier=done)
+    for score, digest in ((1.0, "d"), (2.0, None)):
+        checkpoints.on_validation_end(trainer, SimpleNamespace(score=score, mean_loss=lambda: 2.0, rate=0.1))
+        assert checkpoints.best["digest"] == digest
 
 
 def test_weights_that_a_last_step_broke_are_not_saved(data_root, tmp_path, monkeypatch):
