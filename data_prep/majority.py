@@ -6,7 +6,7 @@ import numpy as np
 
 from .compiled import compiled
 from .counter_rng import below
-from .synthetic import Synthetic, different, state_of, word
+from .synthetic import Synthetic, different, settings, state_of, word
 
 _ASKED, _FIRST = 1, 2  # words of an example: the question, then groups, their winners, places, and votes against them
 
@@ -87,11 +87,7 @@ class Majority(Synthetic):
             (number <= places, f"at most {places} votes, not {number}"),
         )
         self.floor = 100 / self.present  # of the choice of any group of the row
-        names = [chr(ord("a") + g) if groups <= 26 else f"g{g}:" for g in range(groups)]
-        self.alphabet = (
-            ".",
-            *(word for name in names for word in (*(f"{name}={v}" for v in range(values)), f"?{name}")),
-        )
+        self.alphabet = settings(groups, values, "g")
 
     def fill(self, key: np.uint64, index: np.ndarray, length: int, kept: int, tokens: np.ndarray) -> None:
         sizes = (self.present, self.groups, self.values, self.votes, self.winning, self.gap)

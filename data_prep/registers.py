@@ -8,7 +8,7 @@ import numpy as np
 
 from .compiled import compiled
 from .counter_rng import below
-from .synthetic import Synthetic, different, state_of, word
+from .synthetic import Synthetic, different, settings, state_of, word
 
 _SIZE, _ASKED, _FIRST = 1, 2, 3  # words of an example: number of writes, the write that is asked for, then the rest
 
@@ -106,11 +106,7 @@ class Registers(Synthetic):
                 + ("" if self.overwrite else ", the registers, values and places there are"),
             ),
         )
-        names = [chr(ord("a") + r) if registers <= 26 else f"r{r}:" for r in range(registers)]
-        self.alphabet = (
-            ".",
-            *(word for name in names for word in (*(f"{name}={v}" for v in range(values)), f"?{name}")),
-        )
+        self.alphabet = settings(registers, values, "r")
 
     @property
     def arguments(self) -> dict[str, Any]:

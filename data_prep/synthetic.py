@@ -52,6 +52,17 @@ def different(state, first, drawn, order):
         drawn[i], order[j] = order[j], order[i]
 
 
+def settings(names: int, values: int, name: str) -> tuple[str, ...]:
+    """The tokens of a task in which names are set to values, by their ids: filler, a=0, a=1, .., ?a, b=0, ..
+
+    Args:
+        names, values: numbers of names and of values.
+        name: what a number begins with if there are more names than letters.
+    """
+    words = [chr(ord("a") + k) if names <= 26 else f"{name}{k}:" for k in range(names)]
+    return (".", *(token for word in words for token in (*(f"{word}={v}" for v in range(values)), f"?{word}")))
+
+
 @compiled
 def two_positions(state, length):
     """Draw two distinct positions in [0, length), the smaller one first; every pair is equally likely."""

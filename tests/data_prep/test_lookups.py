@@ -93,7 +93,10 @@ def written(rows, source):
     return registers, np.where(registers < 0, -1, values)
 
 
-@pytest.mark.parametrize("options", [{}, RECALL, {"length": 64, "writes": [43, 1], "registers": 2, "gap": 20}])
+WRITTEN = {"length": 64, "writes": [63, 1], "registers": 2, "values": 3}
+
+
+@pytest.mark.parametrize("options", [{}, RECALL, WRITTEN, {**WRITTEN, "writes": [43, 1], "gap": 20}])
 def test_the_label_is_what_a_dictionary_holds_after_the_writes(options):
     source = Registers(**options, **SIZES)
     for split in SIZES:
