@@ -137,17 +137,18 @@ class Board:
                 self.entries[mechanism] = kept
                 yield f"{mechanism} on {experiment}: = {first} here"
 
-    def scores(self, entry: Entry) -> dict[float, float | None]:
-        """Read the dev scores of phase one by rate, None for a run that diverged or collapsed.
+    def searched(self, entry: Entry) -> dict[float, record.RunRecord]:
+        """Read the records of phase one by rate.
 
         Raises:
             ValueError: a run was made by another configuration.
         """
-        search, scores = self.options.sweep.search, {}
-        for rate in {*search.rates, *search.further}:
-            if result := self.result(entry, entry.at(rate, search.seed, search=True), rate):
-                scores[rate] = None if result.status == "diverged" or result.collapsed else result.val
-        return scores
+        search = self.options.sweep.search
+        found = {
+            rate: self.result(entry, entry.at(rate, search.seed, search=True), rate)
+            for rate in (*search.rates, *search.further)
+        }
+        return {rate: result for rate, result in found.items() if result}
 
     def result(self, entry: Entry, run: PlannedRun, rate: float) -> record.RunRecord | None:
         """The record of a run that has ended, here or where its published record comes from; None if there is none.
@@ -177,8 +178,10 @@ class Board:
         Returns:
             Runs that can start now, and the chosen rate if the search is over.
         """
-        search = self.options.sweep.search
-        rates, chosen = decide(self.scores(entry), search.rates, search.further)
+        search, found = self.options.sweep.search, self.searched(entry)
+        scores = {rate: None if r.status == "diverged" or r.collapsed else r.val for rate, r in found.items()}
+        examples = min((r.n_val for r in found.values()), default=1)
+        rates, chosen = decide(scores, search.rates, search.further, examples=examples)
         if chosen is None:
             return [entry.at(rate, search.seed, search=True) for rate in rates], None
         seeds = [entry.at(chosen, seed, search=False) for seed in self.options.seeds]
@@ -232,10 +235,10 @@ class Board:
         options, search, home = self.options, self.options.sweep.search, study(self.options)
         lines, left = [], []
         for entry in self._all():
-            scores, (now, chosen) = self.scores(entry), self.progress(entry)
+            searched, (now, chosen) = self.searched(entry), self.progress(entry)
             later = [] if chosen else [entry.at(0.0, seed, search=False) for seed in options.seeds]
             left += now + later
-            rates = f"{len(scores)} rates done" + (f", {chosen} chosen" if chosen else f", {len(now)} left")
+            rates = f"{len(searched)} rates done" + (f", {chosen} chosen" if chosen else f", {len(now)} left")
             seeds = f"{len(options.seeds) - len(now + later if chosen else later)} of {len(options.seeds)} seeds done"
             time_ = f"; time left {duration(now + later)}" if now + later else ""
             lines.append(f"  {entry.run.label} {entry.experiment}: {rates}; {seeds}{time_}")

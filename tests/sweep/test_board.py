@@ -29,6 +29,7 @@ from lra.train.__main__ import train
 
 RATES, FURTHER = (3e-4, 1e-3, 3e-3, 1e-2), (3e-5, 1e-4, 3e-2, 1e-1)
 LADDER = sorted(RATES + FURTHER)
+MANY = 10**6  # examples: a score has no error
 ALIKE = ("task=adding", "budget=quick", "task.length=64", "model.pool=class", "model.dropout=0")
 TASKS = {"tiny_recall": "recall", "tiny_listops": "listops"}
 
@@ -37,7 +38,7 @@ def searched(score):
     """Search with a function from rates to dev scores: the rates in the order in which they are tried, the choice."""
     scores, tried = {}, []
     while True:
-        left, chosen = decide(scores, RATES, FURTHER)
+        left, chosen = decide(scores, RATES, FURTHER, examples=MANY)
         if chosen is not None:
             assert not left
             return tried, chosen
@@ -74,8 +75,22 @@ def test_the_choice_is_the_best_and_inside_of_what_was_tried_unless_there_is_no_
 
 
 def test_without_further_rates_the_best_of_the_edge_is_chosen():
-    assert decide(dict(zip(RATES, (1.0, 2.0, 3.0, 4.0), strict=True)), RATES) == ([], 1e-2)
-    assert decide({1e-3: None}, [1e-3]) == ([], 1e-3)
+    assert decide(dict(zip(RATES, (1.0, 2.0, 3.0, 4.0), strict=True)), RATES, examples=MANY) == ([], 1e-2)
+    assert decide({1e-3: None}, [1e-3], examples=MANY) == ([], 1e-3)
+
+
+@pytest.mark.parametrize(
+    ("scores", "chosen"),
+    [
+        ((82.5, 99.0, 99.8, 99.9), 3e-3),  # the difference of 99.9 and 99.8 has an error of 0.17
+        ((97.3, 98.0, 99.2, 21.7), 3e-3),  # that of 99.2 and 98.0 one of 0.53
+        ((50.0, 52.0, 30.0, 20.0), 1e-3),
+        ((52.0, 50.0, 30.0, 20.0), 1e-3),  # 2.2, so that the lowest rate is no edge
+        ((5.0, 5.5, 5.2, 6.0), 1e-3),  # 1.0, so that the highest rate is no edge
+    ],
+)
+def test_scores_within_a_standard_error_are_equal_and_the_one_nearer_the_middle_counts(scores, chosen):
+    assert decide(dict(zip(RATES, scores, strict=True)), RATES, FURTHER, examples=1000) == ([], chosen)
 
 
 def test_the_board_lists_every_mechanism_that_runs_on_a_cpu_once():
@@ -130,7 +145,7 @@ def test_rates_first_then_seeds_at_the_best_mechanism_by_mechanism(board, tmp_pa
         rounds.append([(run.task, run.label, run.seed, rate(run)) for run in runs])
         for run in runs:
             peak = 1e-3 if "recall" in run.task else 1e-2  # the latter is at the edge
-            finish(run, val=90.0 - 100 * abs(rate(run) - peak))
+            finish(run, val=90.0 - 100 * abs(rate(run) - peak), n_val=MANY)
 
     words = ("mechanisms=[mean,none]", "hydra.launcher.n_jobs=1")
     stop, out, _ = board(launch, *words)
@@ -250,7 +265,14 @@ def test_published_runs_of_the_same_configuration_count_as_finished(board, tmp_p
         for lr, seed in [*((lr, 100) for lr in RATES), (3e-3, 0)]:
             run, val = entry.at(lr, seed, search=seed == 100), 90.0 - 1000 * abs(lr - 3e-3)
             choices = entry.choices | {"optim.lr": lr} | (changes or {}).get((lr, seed), {})
-            fields = {"study": run.folder.parts[-4], "label": run.label, "seed": seed, "lr": lr, "val": val}
+            fields = {
+                "study": run.folder.parts[-4],
+                "label": run.label,
+                "seed": seed,
+                "lr": lr,
+                "val": val,
+                "n_val": MANY,
+            }
             fingerprint = identity.fingerprint(choices | {"seed": seed})
             assert run != first or (fingerprint == made.fingerprint) == (not changes)
             runs.append(
@@ -299,7 +321,8 @@ def test_killed_it_goes_on_from_the_folders(tmp_path, data_root):
     after = finished()
     assert before.items() <= after.items() and 2 <= len(before) < len(after) == 5
     searched = [result for result in map(record.load, after) if result.seed == 100]
-    chosen = decide({result.lr: None if result.collapsed else result.val for result in searched}, RATES)[1]
+    scores = {result.lr: None if result.collapsed else result.val for result in searched}
+    chosen = decide(scores, RATES, examples=searched[0].n_val)[1]
     (seed,) = (path.parent for path in after if path.parent.name == "seed-0")
     assert yaml.safe_load((seed / "config.yaml").read_text())["optim.lr"] == chosen
 
