@@ -3,18 +3,26 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from ..runs import bench_record
 from ..runs.bench_record import BenchRecord
 from ..runs.tables import HOME
-from . import board_picture
+from . import board_picture, figures
 from .admission import admission_table
 from .agreement import agreement_table
+from .families import CONTROL, family
 from .figures import TEXT
 from .rates import RATES
-from .standings import standing_table, standings
+from .standings import standing_table
 from .summary import Row
-from .table import Chapter, Table, stem
+from .table import Cell, Chapter, Table, stem
 
 STUDY = "board"
+COSTS = "costs.json"  # in the folder of a published board: a record of lra.bench
+SHORT = (
+    "Exact attention, the best mechanism of each family so far, and controls, if they have runs on every task. mean: "
+    "interquartile mean over tasks and seeds of the share of the way from floor to 100, in percent, with a 95 % "
+    "bootstrap interval; tasks: mean ± sample standard deviation of this share; n: runs; ms: "
+)
 ABOUT = "Small tasks that need mixing of tokens, each mechanism at its own best rate."
 
 
@@ -40,10 +48,49 @@ def chapters(
     made = []
     for name in (name.removesuffix(RATES) for name in studies if name.endswith(RATES)):
         rows, pictures = studies.get(name, []), ()
-        if rows:
-            pictures = (board_picture.save(standings(rows), rows, measured, folder / stem(name), width),)
+        if (scores := board_picture.picture(name, rows, measured)).panels:
+            folder.mkdir(parents=True, exist_ok=True)
+            pictures = (figures.write(scores.draw(scores.panels, width), folder / stem(name)),)
         made.append(Chapter(f"Board {name}", ABOUT, tables(name, studies), pictures))
     return made
+
+
+def published_costs(home: Path = HOME) -> list[BenchRecord]:
+    """Read the benchmark that is published with the board, if there is one.
+
+    Args:
+        home: folder of the published runs.
+
+    Raises:
+        ValueError: it is damaged.
+    """
+    path = home / STUDY / COSTS
+    return [bench_record.load(path)] if path.is_file() else []
+
+
+def short(name: str, rows: list[Row], measured: Sequence[BenchRecord]) -> Table:
+    """Make the table of a board for the README: exact attention, the best mechanism of each family, and controls.
+
+    Args:
+        name: name of the board.
+        rows: its results at the chosen rates.
+        measured: benchmarks, for the costs.
+    """
+    whole = standing_table(name, rows).cells
+    whole = whole[[cell.value is not None for cell in whole["mean"]]]
+    ms, axis = board_picture.costs(rows, measured)
+    best: dict[str, str] = {}  # the table has the best first
+    for _, label, _ in whole.index:
+        best.setdefault(label if family(label) == CONTROL else family(label), label)
+    cells = whole[[label in best.values() for _, label, _ in whole.index]].drop(columns=whole.columns[-4:])
+    labels = [label for _, label, _ in cells.index]
+    cells = cells.assign(
+        n=[Cell.of(cell.n, str) for cell in cells["mean"]],
+        ms=[Cell.of(ms.get(label), "{:.1f}".format) for label in labels],
+    )
+    return Table(
+        name=stem(f"{name}-short"), title=name, about=f"{SHORT}{axis}.", cells=cells, words=("mechanism", "interval")
+    )
 
 
 def tables(name: str, studies: dict[str, list[Row]]) -> list[Table]:

@@ -1,8 +1,8 @@
 """The picture of a board: score of each mechanism over its cost, families by colour and marker, controls as lines."""
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from statistics import median
+from typing import NamedTuple
 
 from matplotlib import rc_context
 from matplotlib.figure import Figure
@@ -11,12 +11,23 @@ from ..runs.bench_record import BenchRecord
 from . import figures
 from .families import CONTROL, family, key, look
 from .palette import INK, SOFT
-from .standings import Standing
+from .standings import standings
 from .statistics import interquartile_mean, interval
+from .strips import Picture
 from .summary import Row
 
 N = 4096  # tokens at which mechanisms are timed
 HEIGHT = 4  # inches, without the legend
+
+
+class Point(NamedTuple):
+    """A mechanism: milliseconds, None if it was not timed, and its score with an interval, in percent."""
+
+    label: str
+    ms: float | None
+    score: float
+    low: float
+    high: float
 
 
 def costs(rows: Sequence[Row], measured: Sequence[BenchRecord]) -> tuple[dict[str, float], str]:
@@ -48,57 +59,48 @@ def costs(rows: Sequence[Row], measured: Sequence[BenchRecord]) -> tuple[dict[st
     }, "ms a step of the board's tasks, median over tasks"
 
 
-@rc_context(figures.PRINT)
-def draw(standings: Sequence[Standing], ms: Mapping[str, float], axis: str, width: float = figures.TEXT) -> Figure:
-    """Draw the picture.
+def picture(name: str, rows: Sequence[Row], measured: Sequence[BenchRecord]) -> Picture:
+    """Compute the picture of a board; it has no chart if no mechanism has runs on every task.
 
     Args:
-        standings: mechanisms with runs on every task.
-        ms: cost of each label; one without a cost is left out.
-        axis: name of the cost.
+        name: name of the board.
+        rows: its results.
+        measured: benchmarks.
+    """
+    ms, axis = costs(rows, measured)
+    tasks, points = {row.task for row in rows}, []
+    for s in standings(rows):
+        if s.shares.keys() == tasks:
+            scores = list(s.shares.values())
+            values = (100 * share for share in (interquartile_mean(scores), *interval(scores)))
+            points.append(Point(s.label, ms.get(s.label), *values))
+    caption = f"score of each mechanism of {name} over its cost, with 95 % intervals; controls are lines"
+    return Picture(f"{name}-scores", caption, draw, {axis: points} if points else {})
+
+
+@rc_context(figures.PRINT)
+def draw(panels: Mapping[str, Sequence[Point]], width: float = figures.TEXT) -> Figure:
+    """Draw the picture; a mechanism without a cost is left out, a control is a line.
+
+    Args:
+        panels: the mechanisms by the name of their cost.
         width: width in inches.
     """
+    ((axis, points),) = panels.items()
     figure = Figure(figsize=(width, HEIGHT), layout="constrained")
     axes = figure.subplots()
     axes.margins(0.08)
-    for s in standings:
-        scores = list(s.shares.values())
-        middle, (low, high) = (100 * interquartile_mean(scores), (100 * end for end in interval(scores)))
-        kind = family(s.label)
+    for point in points:
+        kind = family(point.label)
         if kind == CONTROL:
-            axes.axhline(middle, color=SOFT, lw=0.8, ls=":", zorder=1)
-            axes.annotate(s.label, (0, middle), xycoords=("axes fraction", "data"), xytext=(3, 2), color=SOFT,
+            axes.axhline(point.score, color=SOFT, lw=0.8, ls=":", zorder=1)
+            axes.annotate(point.label, (0, point.score), xycoords=("axes fraction", "data"), xytext=(3, 2), color=SOFT,
                           textcoords="offset points", ha="left", size=7, parse_math=False)  # fmt: skip
-        elif s.label in ms:
-            axes.errorbar(ms[s.label], middle, yerr=[[max(0, middle - low)], [max(0, high - middle)]], capsize=2, lw=1,
-                          ms=6, linestyle="none", **look(kind))  # fmt: skip
-            axes.text(ms[s.label], middle, s.label, color=INK, parse_math=False)
+        elif point.ms is not None:
+            reach = [[max(0, point.score - point.low)], [max(0, point.high - point.score)]]
+            axes.errorbar(point.ms, point.score, yerr=reach, capsize=2, lw=1, ms=6, linestyle="none", **look(kind))
+            axes.text(point.ms, point.score, point.label, color=INK, parse_math=False)
     axes.set(xscale="log", xlabel=axis, ylabel="score: share of the way from floor to 100, %")
-    key(figure, [s.label for s in standings if s.label in ms and family(s.label) != CONTROL])
+    key(figure, [point.label for point in points if point.ms is not None and family(point.label) != CONTROL])
     figures.settle(figure, arrowstyle="-", color=SOFT, lw=0.5)
     return figure
-
-
-def save(
-    standings: Sequence[Standing],
-    rows: Sequence[Row],
-    measured: Sequence[BenchRecord],
-    path: Path,
-    width: float = figures.TEXT,
-) -> Path:
-    """Write the picture as PNG, SVG and PDF.
-
-    Args:
-        standings: standings of the board; those without runs on every task are left out.
-        rows: results on the board.
-        measured: benchmarks.
-        path: path of the files, without a suffix.
-        width: width in inches.
-
-    Returns:
-        The path of the PNG file.
-    """
-    tasks = {row.task for row in rows}
-    path.parent.mkdir(parents=True, exist_ok=True)
-    whole = [s for s in standings if s.shares.keys() == tasks]
-    return figures.write(draw(whole, *costs(rows, measured), width), path)

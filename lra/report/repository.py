@@ -6,8 +6,9 @@ from pathlib import Path
 from ..config import CONF
 from ..disk.atomic import write
 from ..runs import open as runs_on_disk
+from ..runs.bench_record import BenchRecord
 from ..runs.tables import HOME, About, about
-from . import board, figures, plots, results, strips
+from . import board, board_picture, figures, plots, results, strips
 from .export import LEGEND, overall
 from .rates import RATES
 from .strips import Picture
@@ -53,8 +54,9 @@ def pages(root: Path = CONF.parent, home: Path = HOME) -> dict[Path, str]:
     if not (begin and end):
         raise ValueError(f"README.md must have the lines {BEGIN} and {END}, between which the table goes")
     abouts = {name: about(home / name) for name in studies}
-    table = "\n\n".join(_short(name, rows, tasks) for name, rows in studies.items() if (tasks := abouts[name].readme))
-    texts = [INTRO, *(_section(name, studies, abouts[name]) for name in studies), LEGEND]
+    costs = board.published_costs(home)
+    table = "\n\n".join(_short(name, studies, tasks, costs) for name in studies if (tasks := abouts[name].readme))
+    texts = [INTRO, *(_section(name, studies, abouts[name], costs) for name in studies), LEGEND]
     return {
         root / "docs" / "results.md": "\n\n".join(texts) + "\n",
         root / "README.md": f"{before}{begin}\n{table}\n{end}{after}",
@@ -68,15 +70,18 @@ def drawings(root: Path = CONF.parent, home: Path = HOME) -> dict[Path, Picture]
         root: folder of docs.
         home: folder of the runs.
     """
-    made = [picture for name, rows in collect(home)[0].items() for picture in _pictures(name, rows, about(home / name))]
+    studies, costs = collect(home)[0], board.published_costs(home)
+    made = [picture for name in studies for picture in _pictures(name, studies, about(home / name), costs)]
     return {root / "docs" / _figure(picture): picture for picture in made}
 
 
-def _pictures(name: str, rows: list[Row], about: About) -> list[Picture]:
+def _pictures(name: str, studies: dict[str, list[Row]], about: About, costs: list[BenchRecord]) -> list[Picture]:
     """List the figures of a study: dev scores over steps, but of a search, test scores of seeds, and rates.
 
-    A study with more curves than can be told apart names the mechanisms of its first figure in ``about.json``.
+    A board has its scores over costs first. A study with more curves than can be told apart names the mechanisms of its
+    figure of dev scores in ``about.json``.
     """
+    rows = studies[name]
     made = strips.pictures(name, rows)
     if not name.endswith(RATES):
         rows = [row for row in rows if not about.figure or row.label in about.figure]
@@ -84,6 +89,8 @@ def _pictures(name: str, rows: list[Row], about: About) -> list[Picture]:
         some = ", of some mechanisms" if about.figure else ""
         caption = f"dev scores of {name} over steps{some}, mean ± sample standard deviation over seeds"
         made.insert(0, Picture(name, caption, strips.draw_curves, plots.by_task(rows, runs)))
+    if f"{name}{RATES}" in studies:
+        made.insert(0, board_picture.picture(name, studies[name], costs))
     return [picture for picture in made if picture.panels]
 
 
@@ -107,13 +114,18 @@ def _figure(picture: Picture) -> str:
     return f"results-{picture.name}.svg"
 
 
-def _short(name: str, rows: list[Row], tasks: list[str]) -> str:
-    table = results.results(name, [row for row in rows if row.task in tasks])
+def _short(name: str, studies: dict[str, list[Row]], tasks: list[str], costs: list[BenchRecord]) -> str:
+    """Render a study for the README: a board as its picture, its table and what that says, others as a table."""
+    rows = [row for row in studies[name] if row.task in tasks]
+    if f"{name}{RATES}" in studies:
+        picture, table = board_picture.picture(name, rows, costs), board.short(name, rows, costs)
+        return f"![{picture.caption}](docs/{_figure(picture)})\n\n{table.markdown()}\n\n{table.about}"
+    table = results.results(name, rows)
     about = table.about.partition(". ")[0]
     return f"{about}.\n\n{table.markdown()}"
 
 
-def _section(name: str, studies: dict[str, list[Row]], about: About) -> str:
+def _section(name: str, studies: dict[str, list[Row]], about: About, costs: list[BenchRecord]) -> str:
     """Render a study; a board, or its search as long as it is alone, has the tables over all tasks and no others."""
     rows, searched = studies[name], name.removesuffix(RATES)
     if f"{searched}{RATES}" in studies:
@@ -122,5 +134,5 @@ def _section(name: str, studies: dict[str, list[Row]], about: About) -> str:
         tables = *overall(name, rows), *results.details(name, rows)
     notes = "\n".join(f"* {note}" for note in about.notes)
     parts = [f"## {name}", notes, f"Hardware: {about.hardware}.", f"```text\n{about.command}\n```"]
-    parts += [f"![{picture.caption}]({_figure(picture)})" for picture in _pictures(name, rows, about)]
+    parts += [f"![{picture.caption}]({_figure(picture)})" for picture in _pictures(name, studies, about, costs)]
     return "\n\n".join([*parts, *(table.section() for table in tables)])

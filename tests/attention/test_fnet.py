@@ -7,8 +7,7 @@ import torch
 from support.features import same_with_gradients
 
 from lra.attention.base import Sizes
-from lra.attention.fnet import FNet
-from lra.ops.fourier import dft
+from lra.attention.fnet import FNet, dft
 
 N, L, DIM = 3, 9, 4
 MASK = torch.arange(L) < torch.tensor([L, 6, 1])[:, None]

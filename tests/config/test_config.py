@@ -23,10 +23,9 @@ from support.commands import run
 from data_prep.__main__ import PrepareOptions, prepare
 from lra.config import CONF
 from lra.config.compose import compose, composed, folders, quoted
-from lra.config.entry import follow, main
+from lra.config.entry import follow, main, manual
 from lra.config.errors import REFUSALS, explain
 from lra.config.experiment import Experiment
-from lra.config.help import manual
 from lra.data.datamodule import Batch
 from lra.disk import atomic
 from lra.runs import evaluations

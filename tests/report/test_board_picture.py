@@ -8,9 +8,8 @@ from support.records import add
 
 from lra.config import CONF
 from lra.report import summary
-from lra.report.board_picture import costs, draw
+from lra.report.board_picture import Point, costs, draw
 from lra.report.families import CONTROL, FAMILIES, OTHER, family
-from lra.report.standings import Standing
 
 LABELS = "sdpa none mean conv cur_abs cur_step nystrom soft psf linear s4d_lin mega performer luna s5 longformer mine"
 
@@ -46,9 +45,10 @@ def test_without_a_benchmark_the_cost_is_the_median_step_of_the_tasks(tmp_path):
 
 def test_labels_overlap_neither_each_other_nor_the_edge_and_controls_are_lines():
     rng = np.random.default_rng(0)
-    share = lambda: {task: rng.uniform(0.2, 0.9) + rng.normal(0, 0.05, 5) for task in "abcd"}
-    board = [Standing(label=label, shares=share(), collapsed=0) for label in LABELS.split()]
-    figure = draw(board, {s.label: float(np.exp(rng.uniform(2, 6))) for s in board}, "ms")
+    board = []
+    for label, score in zip(LABELS.split(), rng.uniform(20, 90, 17), strict=True):
+        board.append(Point(label, np.exp(rng.uniform(2, 6)), score, score - 5, score + 5))
+    figure = draw({"ms": board})
     (axes,) = figure.axes
     figure.draw_without_rendering()
     texts = [text for text in axes.texts if text.get_text() in LABELS.split() and family(text.get_text()) != CONTROL]

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 from xml.etree import ElementTree
 
 import pytest
@@ -58,9 +59,11 @@ def test_a_board_of_many_mechanisms_is_two_tables_and_its_pictures(home):
         made = [dataclasses.replace(RECORD, study=study, task=task, label=label, fingerprint=label + task, floor=10.0)
                 for task in ("chain", "recall", "registers", "listops") for label in labels]  # fmt: skip
         tables.save(home / "published" / study, [tables.Published(run, {}, []) for run in made])
-    after = pages(home)[home / "docs" / "results.md"]
+    about(home, "board", readme=["chain"])
+    readme, after = (pages(home)[home / name] for name in ("README.md", "docs/results.md"))
+    assert len(re.findall(r"\| `m\d", readme)) == 1 and "](docs/results-board-scores.svg)" in readme
     assert 60 < len(after.splitlines()) - len(before.splitlines()) < 110 and after.count("| `m7` |") == 1
-    assert [name for name in ("seeds", "rates") if f"](results-board-{name}.svg)" in after] == ["seeds", "rates"]
+    assert re.findall(r"]\(results-board-(\w+).svg\)", after) == ["scores", "seeds", "rates"]
 
 
 def about(home, study, **changes):
