@@ -57,8 +57,7 @@ def report(options: ReportOptions) -> None:
         if measured:
             pictures = bench_plots.pictures(measured, below(out, "efficiency"), studies, options.width)
             chapters = [Chapter("Efficiency", bench_tables.LEGEND, bench_tables.tables(measured), pictures)]
-        costs = [*measured, *board.published_costs()] if options.board else measured
-        boards = board.chapters(studies, costs, out / "board", options.width)
+        boards = board.chapters(studies, measured, out / "board", options.width)
         chapters += boards
         damaged += broken
         damaged += export(out, studies, damaged, chapters, width=options.width, show=options.show)
