@@ -1,5 +1,6 @@
 """The picture of a board: score of each mechanism over its cost, families by colour and marker, controls as lines."""
 
+import itertools
 from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import NamedTuple
@@ -90,12 +91,13 @@ def draw(panels: Mapping[str, Sequence[Point]], width: float = figures.TEXT) -> 
     figure = Figure(figsize=(width, HEIGHT), layout="constrained")
     axes = figure.subplots()
     axes.margins(0.08)
+    places = itertools.count(0.0, 0.1)  # of the names of controls, side by side since their lines may be close
     for point in points:
         kind = family(point.label)
         if kind == CONTROL:
             axes.axhline(point.score, color=SOFT, lw=0.8, ls=":", zorder=1)
-            axes.annotate(point.label, (0, point.score), xycoords=("axes fraction", "data"), xytext=(3, 2), color=SOFT,
-                          textcoords="offset points", ha="left", size=7, parse_math=False)  # fmt: skip
+            axes.annotate(point.label, (next(places), point.score), xycoords=("axes fraction", "data"), xytext=(3, 2),
+                          color=SOFT, textcoords="offset points", ha="left", size=7, parse_math=False)  # fmt: skip
         elif point.ms is not None:
             reach = [[max(0, point.score - point.low)], [max(0, point.high - point.score)]]
             axes.errorbar(point.ms, point.score, yerr=reach, capsize=2, lw=1, ms=6, linestyle="none", **look(kind))

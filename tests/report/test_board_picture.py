@@ -47,6 +47,7 @@ def test_labels_overlap_neither_each_other_nor_the_edge_and_controls_are_lines()
     rng = np.random.default_rng(0)
     board = []
     for label, score in zip(LABELS.split(), rng.uniform(20, 90, 17), strict=True):
+        score = 10.0 if family(label) == CONTROL else score
         board.append(Point(label, np.exp(rng.uniform(2, 6)), score, score - 5, score + 5))
     figure = draw({"ms": board})
     (axes,) = figure.axes
@@ -56,4 +57,8 @@ def test_labels_overlap_neither_each_other_nor_the_edge_and_controls_are_lines()
     boxes = [text.get_window_extent() for text in texts]
     assert not [pair for pair in itertools.combinations(boxes, 2) if pair[0].overlaps(pair[1])]
     whole = figure.bbox
+    controls = [text.get_window_extent() for text in axes.texts if family(text.get_text()) == CONTROL]
+    assert len(controls) == 3 and not [
+        pair for pair in itertools.combinations(controls, 2) if pair[0].overlaps(pair[1])
+    ]
     assert all(whole.x0 <= box.x0 and box.x1 <= whole.x1 for box in boxes)
