@@ -36,8 +36,18 @@ def smoke(runs, *overrides, attn="cur_random"):
 LONGER = ("trainer.threads=1", "optim.steps=60", "optim.eval_every=5")
 
 
-def start(runs, *words):
-    command = [sys.executable, "-m", "lra.train", "task=listops", "attn=cur_abs", "budget=smoke", "seeds=[0]"]
+LIMITED = """
+import resource, runpy, sys
+size = int(sys.argv.pop(1))
+resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+runpy.run_module("lra.train", run_name="__main__", alter_sys=True)
+"""
+
+
+def start(runs, *words, limit=None):
+    """A training in a process of its own, which can write no file of more than ``limit`` bytes."""
+    program = ["-m", "lra.train"] if limit is None else ["-c", LIMITED, str(limit)]
+    command = [sys.executable, *program, "task=listops", "attn=cur_abs", "budget=smoke", "seeds=[0]"]
     return subprocess.Popen(
         [*command, *LONGER, f"runs={runs}", *words],
         cwd=CONF.parent,
