@@ -1,9 +1,10 @@
-"""Shared by the tests: the names of the mechanisms, and small builds of them."""
+"""Shared by the tests: the names of the mechanisms, small builds of them, and commands run in this process."""
 
 import functools
 import gc
 import os
 import signal
+import sys
 
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")  # the CPU is the reference; tests marked gpu ask for more
 
@@ -74,6 +75,24 @@ def config(attn: str, *overrides: str) -> Experiment:
     word, *words = attn.split()
     chosen = [f"attn={word}"] if "." not in word else ["attn=custom", f"attn._target_={word}"]
     return experiment(*SMOKE, *chosen, *words, *overrides)
+
+
+def printed(entry, *words, patch, capfd):
+    """Exit message of an entry point in this process, None where it ends well, and what it printed: stdout, stderr."""
+    capfd.readouterr()
+    patch.setattr(sys, "argv", ["lra", *words])
+    try:
+        entry()
+        stop = None
+    except SystemExit as error:
+        stop = error.code
+    return stop, *capfd.readouterr()
+
+
+def run(entry, *words, patch, capfd):
+    """Exit message of an entry point and what it printed on stderr."""
+    stop, _, said = printed(entry, *words, patch=patch, capfd=capfd)
+    return stop, said
 
 
 def p_value(observed, expected=None) -> float:

@@ -8,7 +8,7 @@ from scipy.stats import rankdata, spearmanr
 
 from . import published
 from .standings import EXACT, standings
-from .statistics import LEVEL, RESAMPLES, interquartile_mean
+from .statistics import LEVEL, RESAMPLES, mean_over_tasks
 from .summary import Row
 from .table import Cell, Table, frame, stem
 
@@ -16,7 +16,7 @@ FEWEST = 5  # mechanisms that a correlation needs
 ALL = published.TASKS[:5]  # without Path-X, which most sources leave out
 LED = "listops"
 ABOUT = (
-    "Spearman's rank correlation between the interquartile means of this board and the accuracies that one source "
+    "Spearman's rank correlation between the scores of this board and the accuracies that one source "
     "prints, over the mechanisms that both have, with a 95 % bootstrap interval over mechanisms. Published accuracies "
     f"are averaged over the tasks that the source prints for each of them, but Path-X; {LED}: that task alone on both "
     f"sides. Sources with fewer than {FEWEST} common mechanisms are left out. A low correlation means that the board "
@@ -33,7 +33,7 @@ def agreement_table(study: str, rows: list[Row]) -> Table | None:
     """
     found = standings(rows)
     tasks = {row.task for row in rows}
-    board = {s.label: interquartile_mean(list(s.shares.values())) for s in found if s.shares.keys() == tasks}
+    board = {s.label: float(mean_over_tasks(list(s.shares.values()))) for s in found if s.shares.keys() == tasks}
     alone = {s.label: float(s.shares[LED].mean()) for s in found if LED in s.shares}
     lines = []
     for ours, wanted in ((board, ALL), (alone, (LED,))):

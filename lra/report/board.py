@@ -11,6 +11,7 @@ from .admission import admission_table
 from .agreement import agreement_table
 from .families import CONTROL, family
 from .figures import TEXT
+from .plateaus import plateau_table
 from .rates import RATES
 from .standings import standing_table
 from .summary import Row
@@ -19,10 +20,10 @@ from .table import Cell, Chapter, Table, stem
 STUDY = "board"
 COSTS = "costs.json"  # in the folder of a published board: a record of lra.bench
 SHORT = (
-    "Exact attention, the best mechanism of each family so far, and controls, if they have runs on every task. mean: "
-    "interquartile mean over tasks and seeds of the share of the way from floor to 100, in percent, with a 95 % "
-    "bootstrap interval; tasks: mean ± sample standard deviation of this share; solved: runs that went 90 % of the "
-    "way. The interquartile mean leaves out the lowest quarter of the runs, which can be a whole task. ms: "
+    "Exact attention, the best mechanism of each family so far, and controls, if they have runs on every task. score: "
+    "the share of the way from floor to 100, in percent, mean over tasks and seeds, with a 95 % bootstrap interval; "
+    "IQM: the interquartile mean of the same runs, which leaves out the lowest quarter of them; tasks: mean ± sample "
+    "standard deviation; solved: runs that went 90 % of the way. ms: "
 )
 ABOUT = "Small tasks that need mixing of tokens, each mechanism at its own best rate."
 
@@ -78,7 +79,7 @@ def short(name: str, rows: list[Row], measured: Sequence[BenchRecord]) -> Table:
         measured: benchmarks, for the costs.
     """
     whole = standing_table(name, rows).cells
-    whole = whole[[cell.value is not None for cell in whole["mean"]]]
+    whole = whole[[cell.value is not None for cell in whole["score"]]]
     ms, axis = board_picture.costs(rows, measured)
     best: dict[str, str] = {}  # the table has the best first
     for _, label, _ in whole.index:
@@ -90,12 +91,11 @@ def short(name: str, rows: list[Row], measured: Sequence[BenchRecord]) -> Table:
         title=name,
         about=f"{SHORT}{axis.removeprefix('ms, ')}.",
         cells=cells,
-        words=("mechanism", "interval"),
     )
 
 
 def tables(name: str, studies: dict[str, list[Row]]) -> list[Table]:
-    """Make the tables of a board: its tasks and, if seeds at the chosen rates are there, its mechanisms.
+    """Make the tables of a board: its tasks and, if seeds at the chosen rates are there, those of its mechanisms.
 
     Args:
         name: name of the board.
@@ -103,4 +103,5 @@ def tables(name: str, studies: dict[str, list[Row]]) -> list[Table]:
     """
     rows = studies.get(name, [])
     made = [admission_table(name, rows, studies[f"{name}{RATES}"])]
-    return made + list(filter(None, (standing_table(name, rows), agreement_table(name, rows)))) if rows else made
+    more = (standing_table(name, rows), plateau_table(name, rows), agreement_table(name, rows)) if rows else ()
+    return made + list(filter(None, more))

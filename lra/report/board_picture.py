@@ -13,7 +13,7 @@ from . import figures
 from .families import CONTROL, family, key, look
 from .palette import INK, SOFT
 from .standings import standings
-from .statistics import interquartile_mean, interval
+from .statistics import interval, mean_over_tasks
 from .strips import Picture
 from .summary import Row
 
@@ -73,7 +73,7 @@ def picture(name: str, rows: Sequence[Row], measured: Sequence[BenchRecord]) -> 
     for s in standings(rows):
         if s.shares.keys() == tasks:
             scores = list(s.shares.values())
-            values = (100 * share for share in (interquartile_mean(scores), *interval(scores)))
+            values = (100 * share for share in (float(mean_over_tasks(scores)), *interval(scores, mean_over_tasks)))
             points.append(Point(s.label, ms.get(s.label), *values))
     caption = f"score of each mechanism of {name} over its cost, with 95 % intervals; controls are lines"
     return Picture(f"{name}-scores", caption, draw, {axis: points} if points else {})
@@ -102,7 +102,7 @@ def draw(panels: Mapping[str, Sequence[Point]], width: float = figures.TEXT) -> 
             reach = [[max(0, point.score - point.low)], [max(0, point.high - point.score)]]
             axes.errorbar(point.ms, point.score, yerr=reach, capsize=2, lw=1, ms=6, linestyle="none", **look(kind))
             axes.text(point.ms, point.score, point.label, color=INK, parse_math=False)
-    axes.set(xscale="log", xlabel=axis, ylabel="score: share of the way from floor to 100, %")
+    axes.set(xscale="log", xlabel=axis, ylabel="score: share of the way from floor to 100, mean over tasks, %")
     key(figure, [point.label for point in points if point.ms is not None and family(point.label) != CONTROL])
     figures.settle(figure, arrowstyle="-", color=SOFT, lw=0.5)
     return figure

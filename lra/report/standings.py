@@ -1,21 +1,24 @@
 """The standings of mechanisms on a study of ``sweep=board``."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
-from .statistics import SOLVED, holm, interquartile_mean, interval, normalised, permutation_test
+from .statistics import SOLVED, holm, interquartile_mean, interval, mean_over_tasks, normalised, permutation_test
 from .summary import Row
 from .table import Cell, Table, frame, stem
 
 EXACT = "sdpa"
 CONTROLS = ("none", "mean", "conv")  # mechanisms that cannot look anything up
+MEANS = {"score": mean_over_tasks, "IQM": interquartile_mean}
 STANDING = (
-    "Interquartile mean over tasks and seeds of the share of the way from floor to 100, in percent, with a 95 % "
-    "bootstrap interval stratified by task. A seed that diverged counts as the floor. solved: seeds that went "
-    f"{SOLVED:.0%} of the way. p: difference from {EXACT} and from the best control, permutations within each task, "
-    "corrected for the number of mechanisms (Holm). Only mechanisms with runs on every task have these values."
+    "score: the share of the way from floor to 100, in percent, mean over tasks and seeds, with a 95 % bootstrap "
+    "interval stratified by task. IQM: the interquartile mean of the same runs and its interval; it leaves out the "
+    "lowest quarter of them, which can be a whole task. A seed that diverged counts as the floor. solved: seeds that "
+    f"went {SOLVED:.0%} of the way. p: difference of the scores from {EXACT} and from the best control, permutations "
+    "within each task, corrected for the number of mechanisms (Holm). Only mechanisms with runs on every task have "
+    "these values."
 )
 
 
@@ -62,7 +65,7 @@ def shares(row: Row) -> np.ndarray:
 
 
 def standings(rows: list[Row]) -> list[Standing]:
-    """Collect the rows of each mechanism, in the order of their interquartile means, incomplete ones last."""
+    """Collect the rows of each mechanism, in the order of their means over tasks, incomplete ones last."""
     by_label: dict[str, list[Row]] = {}
     for row in rows:
         if floor(row) is not None and row.runs:
@@ -75,7 +78,7 @@ def standings(rows: list[Row]) -> list[Standing]:
         )
         for label, of_label in by_label.items()
     ]
-    return sorted(made, key=lambda s: (-len(s.shares), -interquartile_mean(list(s.shares.values()))))
+    return sorted(made, key=lambda s: (-len(s.shares), -mean_over_tasks(list(s.shares.values()))))
 
 
 def standing_table(study: str, rows: list[Row]) -> Table:
@@ -95,22 +98,27 @@ def standing_table(study: str, rows: list[Row]) -> Table:
     for s in found:
         by_task = [s.shares.get(task) for task in tasks]
         cells = [percent(values) for values in by_task]
-        summary = [Cell.of(None)] * 2
+        summary = [Cell.of(None)] * len(MEANS)
         if s.label in whole:
-            middle, (low, high) = interquartile_mean(by_task), interval(by_task)
-            summary = [Cell.of(100 * middle, "{:.1f}".format, n=s.n), f"{100 * low:.1f} to {100 * high:.1f}"]
+            summary = [_with_interval(by_task, statistic) for statistic in MEANS.values()]
         solved = Cell(text=f"{s.solved}/{s.n}", value=s.solved / s.n)
         dead = Cell(text=f"{s.collapsed}/{s.n}" if s.collapsed else "0", value=s.collapsed)
         tests = [Cell.of(over.get(other, {}).get(s.label), "{:.3f}".format) for other in (EXACT, best)]
         lines.append([s.label, *summary, *cells, solved, dead, *tests])
-    head = ("mechanism", "mean", "interval", *tasks, "solved", "collapsed", f"p ({EXACT})", f"p ({best or 'control'})")
+    head = ("mechanism", *MEANS, *tasks, "solved", "collapsed", f"p ({EXACT})", f"p ({best or 'control'})")
     return Table(
         name=stem(f"board-{study}"),
         title=f"{study}: mechanisms",
         about=STANDING,
         cells=frame(head, lines, [(study, s.label, "") for s in found]),
-        words=("mechanism", "interval"),
     )
+
+
+def _with_interval(scores: list[np.ndarray], statistic: Callable) -> Cell:
+    """A cell of a mean with its interval, in percent."""
+    value, low, high = (100 * share for share in (float(statistic(scores)), *interval(scores, statistic)))
+    n = sum(map(len, scores))
+    return Cell(text=f"{value:.1f} ({low:.1f} to {high:.1f})", value=value, low=low, high=high, n=n)
 
 
 def _p_values(whole: Mapping[str, Standing], other: str) -> dict[str, float]:

@@ -1,10 +1,10 @@
-"""Statistics over tasks and seeds: normalised scores, their interquartile mean with an interval, and comparisons.
+"""Statistics over tasks and seeds: normalised scores, their means with intervals, and comparisons.
 
 Scores of a mechanism are an array (tasks, seeds) of shares of the way from floor to ceiling. Agarwal et al. 2021, "Deep
 reinforcement learning at the edge of the statistical precipice", sections 4.1 and 4.3.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from scipy.stats import trim_mean
@@ -19,20 +19,38 @@ def normalised(score: float, floor: float, ceiling: float = 100.0) -> float:
     return (score - floor) / (ceiling - floor)
 
 
-def interquartile_mean(scores: Sequence[np.ndarray]) -> float:
+def mean_over_tasks(scores: Sequence[np.ndarray]) -> np.ndarray:
+    """The mean over tasks of the mean over seeds.
+
+    Args:
+        scores: those of each task, (..., seeds).
+
+    Returns:
+        (...).
+    """
+    return np.mean([values.mean(-1) for values in scores], axis=0)
+
+
+def interquartile_mean(scores: Sequence[np.ndarray]) -> np.ndarray:
     """The mean of the middle half of all scores.
 
     Args:
-        scores: those of each task, (seeds,).
+        scores: those of each task, (..., seeds).
+
+    Returns:
+        (...).
     """
-    return float(trim_mean(np.concatenate(scores), 0.25))
+    return trim_mean(np.concatenate(scores, axis=-1), 0.25, axis=-1)
 
 
-def interval(scores: Sequence[np.ndarray], *, seed: int = 0) -> tuple[float, float]:
-    """Estimate the 95 % interval of the interquartile mean by a percentile bootstrap stratified by task.
+def interval(
+    scores: Sequence[np.ndarray], statistic: Callable[[Sequence[np.ndarray]], np.ndarray], *, seed: int = 0
+) -> tuple[float, float]:
+    """Estimate the 95 % interval of a mean by a percentile bootstrap stratified by task.
 
     Args:
         scores: those of each task, (seeds,).
+        statistic: ``mean_over_tasks`` or ``interquartile_mean``.
         seed: seed of the resampling.
 
     Returns:
@@ -40,8 +58,7 @@ def interval(scores: Sequence[np.ndarray], *, seed: int = 0) -> tuple[float, flo
     """
     rng = np.random.default_rng(seed)
     drawn = [values[rng.integers(len(values), size=(RESAMPLES, len(values)))] for values in scores]
-    means = trim_mean(np.concatenate(drawn, axis=1), 0.25, axis=1)
-    low, high = np.quantile(means, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    low, high = np.quantile(statistic(drawn), [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     return float(low), float(high)
 
 

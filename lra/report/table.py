@@ -25,6 +25,7 @@ class Cell:
     Args:
         text: shown.
         value, std, n: the numbers behind it, for sorting and CSV.
+        low, high: ends of the interval of ``value``.
         collapsed: number of seeds among ``n`` that give every example the same answer; None if there are none.
         mark: ``best``, ``tied`` or empty.
         note: explains the text.
@@ -34,6 +35,8 @@ class Cell:
     text: str = ""
     value: float | None = None
     std: float | None = None
+    low: float | None = None
+    high: float | None = None
     n: int | None = None
     collapsed: int | None = None
     mark: str = ""
@@ -113,7 +116,7 @@ class Table:
         return "\n\n".join([heading, in_markdown(self.about), self.markdown()])
 
     def numbers(self) -> pd.DataFrame:
-        """Give the numbers in full: for each column of numbers its values and, if there are any, spread and n."""
+        """Give the numbers in full: of each column of numbers the values and, if there are any, spread, ends and n."""
         columns: dict[str, list] = {}
         for name, cells in self.cells.items():
             if name in self.words:
@@ -123,6 +126,8 @@ class Table:
             columns[name] = [cell.text if cell.value is None else _plain(cell.value) for cell in cells]
             for part, called in (
                 ("std", "se" if name in self.errors else "std"),
+                ("low", "low"),
+                ("high", "high"),
                 ("n", "n"),
                 ("collapsed", "collapsed"),
             ):

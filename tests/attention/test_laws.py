@@ -2,8 +2,7 @@
 
 import pytest
 import torch
-from conftest import KERNELS, LAWFUL, MECHANISMS, config
-from support.commands import printed
+from conftest import KERNELS, LAWFUL, MECHANISMS, config, printed
 
 from lra.attention.base import Attention, Mixer
 from lra.laws import __main__ as command

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 import torch
-from support.commands import run as entry
+from conftest import run as entry
 from torch import nn
 
 from lra.attention.base import Sizes

@@ -14,11 +14,10 @@ import hydra
 import pytest
 import torch
 import yaml
-from conftest import KERNELS, MECHANISMS, SMOKE, config, experiment
+from conftest import KERNELS, MECHANISMS, SMOKE, config, experiment, run
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf
-from support.commands import run
 
 from data_prep.__main__ import PrepareOptions, prepare
 from lra.config import CONF

@@ -8,8 +8,8 @@ from pkgutil import resolve_name
 
 import hydra
 import pytest
+from conftest import run
 from omegaconf import DictConfig, OmegaConf
-from support.commands import run
 
 from lra.config import CONF
 from lra.config.compose import compose

@@ -5,8 +5,7 @@ import re
 from functools import partial
 
 import pytest
-from conftest import config
-from support.commands import printed
+from conftest import config, printed
 
 from data_prep import __main__ as command
 from data_prep import floors

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 import torch
+from conftest import run
 from PIL import Image
-from support.commands import run
 
 from data_prep import show
 from data_prep.listops import ListOps

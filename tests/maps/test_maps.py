@@ -6,9 +6,8 @@ import shutil
 import numpy as np
 import pytest
 import torch
-from conftest import KERNELS, MECHANISMS, config
+from conftest import KERNELS, MECHANISMS, config, run
 from matplotlib.backends.backend_agg import FigureCanvasAgg
-from support.commands import run
 from support.records import unseal
 
 from data_prep.pathfinder.generator import trace

@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from support.records import add, diverged, texts
+from support.records import add, diverged, metrics, texts
 
 from lra.config.compose import compose
 from lra.report import board, summary
@@ -88,16 +88,17 @@ def test_the_best_rates_of_the_search_stand_in_for_seeds_that_are_not_finished(t
     assert line["admitted"] == "open: none, conv, sdpa not run"
 
 
-def test_standings_are_in_the_order_of_the_interquartile_means(runs):
+def test_standings_are_in_the_order_of_the_means(runs):
     diverged(runs, 7, study="board", task="recall", label="linear", seed=5, floor=FLOOR)
     _, standing = tables(runs)
     found = texts(standing)
     assert list(found) == ["sdpa", "cur", "linear", "conv", "mean", "none"]
-    assert found["sdpa"]["mean"] == f"{(92.5 + 93.75 + 95) / 3:.1f}"  # the middle three of five
-    assert found["cur"]["interval"] == "50.0 to 50.0"
+    assert found["sdpa"]["score"].startswith(f"{(91.25 + 92.5 + 93.75 + 95 + 98.75) / 5:.1f} (")
+    assert found["sdpa"]["IQM"].startswith(f"{(92.5 + 93.75 + 95) / 3:.1f} (")  # the middle three of five
+    assert found["cur"]["score"] == found["cur"]["IQM"] == "50.0 (50.0 to 50.0)"
     assert (found["sdpa"]["solved"], found["linear"]["solved"]) == ("5/5", "0/6")
     # six seeds of linear with the lost one at the floor: 0, 37.5, 40, 42.5, 45, 47.5; the middle four
-    assert found["linear"]["mean"] == "41.2"
+    assert found["linear"]["IQM"].startswith("41.2 (") and found["linear"]["score"].startswith("35.4 (")
     assert found["sdpa"]["p (sdpa)"] == "-" and float(found["none"]["p (sdpa)"]) < 0.05
     assert found["conv"]["p (conv)"] == "-"
 
@@ -105,7 +106,11 @@ def test_standings_are_in_the_order_of_the_interquartile_means(runs):
 def test_a_mechanism_without_every_task_has_no_mean(runs):
     seeds(runs, "sdpa", [95.0] * 5, task="chain")
     found = texts(tables(runs)[1])
-    assert found["sdpa"]["mean"] != "-" and found["cur"]["mean"] == "-" and found["cur"]["chain"] == "-"
+    assert (
+        found["sdpa"]["score"] != "-"
+        and found["cur"]["score"] == found["cur"]["IQM"] == "-"
+        and found["cur"]["chain"] == "-"
+    )
 
 
 def test_collapsed_seeds_are_counted(runs):
@@ -131,3 +136,13 @@ def test_the_published_board_stands_beside_a_mechanism_of_ones_own(runs, tmp_pat
     monkeypatch.setattr("lra.report.board.HOME", home / "none")
     with pytest.raises(ValueError, match="board=true needs the runs of the published board"):
         report.__wrapped__(compose(ReportOptions, ["board=true", f"runs={mine}"]))
+
+
+def test_plateaus_end_at_the_first_evaluation_a_fifth_of_the_way(runs, capsys):
+    """Floor 20, so a fifth of the way is 36; a seed that never gets there and one without a curve are counted."""
+    for seed, devs in enumerate([(20.0, 36.0, 30.0), (35.9, 35.9, 60.0), (20.0, 25.0, 20.0)]):
+        metrics(runs / "board" / "recall" / "sdpa" / f"seed-{seed}" / "record.json", devs)
+    (runs / "board" / "recall" / "cur" / "seed-0" / "metrics.csv").write_text("damaged")
+    plateaus = texts(tables(runs)[2])
+    assert plateaus["sdpa"]["recall, of 5,000"] == "25 (2/5)" and plateaus["cur"]["recall, of 5,000"] == "- (0/5)"
+    assert list(plateaus) == list(texts(tables(runs)[1]))

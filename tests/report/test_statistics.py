@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from lra.report.statistics import holm, interquartile_mean, interval, normalised, permutation_test
+from lra.report.statistics import holm, interquartile_mean, interval, mean_over_tasks, normalised, permutation_test
 
 
 def test_floor_is_0_and_ceiling_1():
@@ -18,27 +18,32 @@ def test_interquartile_mean_of_known_numbers():
     assert interquartile_mean([np.array([0.0, 1, 2, 3]), np.array([4.0, 5, 6, 700])]) == 3.5
 
 
+def test_mean_over_tasks_weighs_tasks_alike_whatever_their_seeds():
+    assert mean_over_tasks([np.array([0.0, 1.0]), np.array([3.0])]) == 1.75
+
+
 def made_up(rng, tasks=4, seeds=5, centre=0.5):
     return [centre + 0.2 * task + rng.normal(0, 0.1, seeds) for task in range(tasks)]
 
 
-def test_interval_covers_the_mean_of_many_seeds():
+@pytest.mark.parametrize("statistic", [mean_over_tasks, interquartile_mean])
+def test_interval_covers_the_mean_of_many_seeds(statistic):
     """The bootstrap of 20 seeds a task covers in 95 % of draws, less a little for so few; 3 standard errors allowed."""
-    truth = interquartile_mean(made_up(np.random.default_rng(1), seeds=100_000))
+    truth = statistic(made_up(np.random.default_rng(1), seeds=100_000))
     covered = 0
     for draw in range(200):
-        low, high = interval(made_up(np.random.default_rng(draw), seeds=20), seed=draw)
+        low, high = interval(made_up(np.random.default_rng(draw), seeds=20), statistic, seed=draw)
         covered += low <= truth <= high
     assert covered / 200 > 0.95 - 0.03 - 3 * (0.95 * 0.05 / 200) ** 0.5
 
 
 def test_equal_seeds_have_an_interval_without_width():
-    assert interval([np.full(5, 0.5)] * 2) == (0.5, 0.5)
+    assert interval([np.full(5, 0.5)] * 2, mean_over_tasks) == (0.5, 0.5)
 
 
 def test_intervals_are_those_of_scipy_for_one_task():
     scores = np.random.default_rng(3).normal(0.5, 0.1, 40)
-    ours = interval([scores])
+    ours = interval([scores], interquartile_mean)
     by_scipy = stats.bootstrap(
         (scores,), lambda x, axis: stats.trim_mean(x, 0.25, axis=axis), method="percentile", n_resamples=20_000, rng=0
     ).confidence_interval

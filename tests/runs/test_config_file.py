@@ -7,8 +7,7 @@ from dataclasses import asdict
 
 import pytest
 import yaml
-from conftest import config, session_data
-from support.commands import run
+from conftest import config, run, session_data
 
 from lra.attention.base import Attention
 from lra.config import CONF

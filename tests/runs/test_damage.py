@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from support.commands import run
+from conftest import run
 
 from data_prep.__main__ import prepare
 from lra.bench.__main__ import bench

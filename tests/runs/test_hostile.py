@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from conftest import config
-from support.commands import run
+from conftest import config, run
 from support.records import add
 
 from lra.data import store

@@ -7,8 +7,8 @@ import random
 from pathlib import Path
 
 import pytest
+from conftest import run
 from support.bench import made, row
-from support.commands import run
 from support.records import RECORD, add, unseal
 
 from lra.report import artifacts

@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 from conftest import config
-from support.commands import run as entry
+from conftest import run as entry
 
 from lra.attention.base import Sizes
 from lra.attention.nystrom import Nystrom

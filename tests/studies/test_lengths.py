@@ -6,7 +6,7 @@ import sys
 from dataclasses import asdict
 
 import pytest
-from support.commands import run as entry
+from conftest import run as entry
 from support.records import RECORD
 from support.sweeps import finish
 

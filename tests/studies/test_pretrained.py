@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from support.commands import run as entry
+from conftest import run as entry
 
 pytestmark = pytest.mark.peers
 transformers = pytest.importorskip("transformers", "5.0", reason="transformers 5 is not installed: make test-peers")

@@ -3,7 +3,7 @@
 import json
 from dataclasses import asdict
 
-from support.commands import run as entry
+from conftest import run as entry
 from support.records import RECORD
 
 from lra.config.compose import compose

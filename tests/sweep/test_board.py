@@ -10,8 +10,7 @@ from dataclasses import replace
 
 import pytest
 import yaml
-from conftest import MECHANISMS, config
-from support.commands import printed
+from conftest import MECHANISMS, config, printed
 from support.sweeps import finish
 from support.training import wait
 

@@ -10,7 +10,7 @@ import time
 import pytest
 import yaml
 from conftest import MECHANISMS
-from support.commands import run as entry
+from conftest import run as entry
 from support.sweeps import SMOKE, config, expand, finish, sweep
 
 from lra.config import CONF

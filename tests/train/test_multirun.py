@@ -1,6 +1,6 @@
 """Several runs with -m."""
 
-from support.commands import run
+from conftest import run
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
 from lra.train import distributed
