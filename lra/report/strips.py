@@ -100,14 +100,17 @@ def draw_curves(panels: Mapping[str, list[plots.Curve]], width: float = figures.
 def coloured(scores: Iterable[tuple[str, float]]) -> Palette:
     """Give a colour to exact attention, controls and the labels with the best mean scores, as many as are told apart.
 
+    The best have no colour in common.
+
     Args:
         scores: scores of labels, one for each task.
     """
     found: dict[str, list[float]] = {}
     for label, value in scores:
         found.setdefault(label, []).append(value)
-    labels = sorted(found, key=lambda label: (label not in (EXACT, *CONTROLS), -mean(found[label])))
-    return Palette(sorted(labels[:COLOURED]))
+    best = sorted(found, key=lambda label: -mean(found[label]))
+    chosen = sorted(best, key=lambda label: label not in (EXACT, *CONTROLS))[:COLOURED]
+    return Palette(sorted(chosen, key=lambda label: (label != EXACT, best.index(label))))
 
 
 def pictures(study: str, rows: list[Row]) -> list[Picture]:

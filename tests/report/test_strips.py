@@ -5,7 +5,7 @@ from matplotlib.colors import to_hex
 from support.records import add, diverged
 
 from lra.report import strips, summary
-from lra.report.palette import COLOURED
+from lra.report.palette import COLOURED, COLOURS
 
 
 @pytest.fixture
@@ -45,7 +45,9 @@ def test_of_many_mechanisms_the_best_and_the_reference_have_a_colour():
     (axes,) = strips.draw_searches({"recall": many}).axes
     coloured = [to_hex(line.get_color()) != to_hex("0.85") for line in axes.lines]
     assert coloured == [False] * (61 - COLOURED) + [True] * COLOURED
-    assert axes.lines[-COLOURED].get_ydata()[0] == 1.0
+    first, *best = axes.lines[-COLOURED:]
+    assert first.get_ydata()[0] == 1.0  # of sdpa
+    assert len({line.get_color() for line in (first, *best[1 - len(COLOURS) :])}) == len(COLOURS)
 
 
 def test_a_search_has_no_strips_and_a_study_of_one_rate_no_curves(rows):
