@@ -1,6 +1,7 @@
 """The plan of a sweep: its runs with their time and their disk space."""
 
 import itertools
+import math
 import shlex
 import shutil
 import time
@@ -149,7 +150,7 @@ def planned(
     plan = resolve(composed)
     choices = plan.experiment.choices(plan.data.source.provenance)
     left = not all((plan.folder(seed) / record.NAME).exists() for seed in composed.seeds)
-    seconds, basis = estimate(plan, choices, known, deadline) if left else (None, "unknown")
+    seconds, basis = estimate(plan, choices, known, deadline if left else -math.inf)
     runs = [
         PlannedRun(
             overrides=(*overrides, f"seeds=[{seed}]"),

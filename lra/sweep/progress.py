@@ -4,6 +4,7 @@ import contextlib
 import threading
 import time
 from collections import Counter
+from statistics import mean
 
 from ..console import clock, log
 from ..disk import lock
@@ -66,6 +67,7 @@ class Watch:
     def add(self, runs: list[PlannedRun]) -> None:
         """Display further runs; the remaining time is estimated from the work that is done from now on."""
         self.states = self.states | {run: state(run) for run in runs}
+        self.usual = mean([run.seconds for run in self.states if run.seconds] or [1.0])
         self.begin, self.work = time.monotonic(), self._work()
         self.line.update(self.task, total=len(self.states))
 
@@ -100,7 +102,7 @@ class Watch:
         count = Counter(self.states.values())
         parts = [f"{count['done']} of {len(self.states)} done"]
         parts += [f"{count[name]} {name}" for name in ("diverged", "failed", "running", "left") if count[name]]
-        whole, now = sum(map(_weight, self.states)), self._work()
+        whole, now = sum(map(self._weight, self.states)), self._work()
         if now > self.work and whole > now:
             parts.append(f"{clock((time.monotonic() - self.begin) * (whole - now) / (now - self.work))} to go")
         return ", ".join(parts)
@@ -108,10 +110,10 @@ class Watch:
     def _work(self) -> float:
         """The completed work of all runs; a run that ended early counts in full."""
         return sum(
-            _weight(run) * (1 if s in ENDED else min(1, steps(run) / run.steps) if s == "running" else 0)
+            self._weight(run) * (1 if s in ENDED else min(1, steps(run) / run.steps) if s == "running" else 0)
             for run, s in self.states.items()
         )
 
-
-def _weight(run: PlannedRun) -> float:
-    return run.seconds or 1.0
+    def _weight(self, run: PlannedRun) -> float:
+        """The estimated seconds of a run; one without an estimate counts as the mean of the others."""
+        return run.seconds or self.usual

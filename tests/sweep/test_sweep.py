@@ -6,6 +6,7 @@ import re
 import sys
 import threading
 import time
+from dataclasses import replace
 
 import pytest
 import yaml
@@ -169,6 +170,10 @@ def test_plan_counts_what_is_left_and_says_what_its_time_is_based_on(four, tmp_p
     measured = plan.expand(made, threads=None)[0]
     assert measured[3].basis == "measured" and 0 < measured[3].seconds < 600
 
+    for run in runs[:2]:
+        finish(run, device=device_name("cpu"), step_ms=100.0, n_val=64)
+    assert plan.expand(made, threads=None)[0][0].basis == "record"  # sweep=board makes further seeds of finished ones
+
 
 @pytest.mark.parametrize(
     ("words", "dev_size"),
@@ -212,6 +217,14 @@ def test_states_and_lines(four, capfd, monkeypatch):
     assert err.splitlines()[-1].startswith(
         "listops cur_abs seed 1: test 37.00, dev 38.00 at step 100; 2 of 4 done, 1 diverged, 1 failed"
     )
+
+
+def test_a_run_without_an_estimate_weighs_as_the_mean_of_the_others(four):
+    seconds = (100.0, None, 300.0, None)
+    runs = [replace(run, seconds=value) for run, value in zip(four[0], seconds, strict=True)]
+    watch = progress.Watch(runs)
+    watch.begin, watch.states[runs[0]] = time.monotonic() - 10, "done"  # 100 of 100 + 200 + 300 + 200 in 10 s
+    assert re.fullmatch(r"1 of 4 done, 3 left, 1:1\d to go", watch.summary())
 
 
 def _made(run):
