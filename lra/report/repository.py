@@ -1,5 +1,6 @@
 """docs/results.md, its figures and the table of README.md, made from the runs in runs/published."""
 
+import itertools
 import json
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from ..runs.bench_record import BenchRecord
 from ..runs.tables import HOME, About, about
 from . import board, board_picture, figures, plots, results, strips
 from .export import LEGEND, overall
+from .extensions import extensions
 from .rates import RATES
 from .strips import Picture
 from .summary import Row, collect
@@ -76,13 +78,13 @@ def drawings(root: Path = CONF.parent, home: Path = HOME) -> dict[Path, Picture]
 
 
 def _pictures(name: str, studies: dict[str, list[Row]], about: About, costs: list[BenchRecord]) -> list[Picture]:
-    """List the figures of a study: dev scores over steps, but of a search, test scores of seeds, and rates.
+    """List the figures of a study: dev scores over steps, but of a search.
 
-    A board has its scores over costs first. A study with more curves than can be told apart names the mechanisms of its
-    figure of dev scores in ``about.json``.
+    A board has its scores over costs first, then also test scores of seeds, and rates. A study with more curves than
+    can be told apart names the mechanisms of its figure of dev scores in ``about.json``.
     """
-    rows = studies[name]
-    made = strips.pictures(name, rows)
+    rows, of_board = studies[name], f"{name.removesuffix(RATES)}{RATES}" in studies
+    made = strips.pictures(name, rows) if of_board else []
     if not name.endswith(RATES):
         rows = [row for row in rows if not about.figure or row.label in about.figure]
         runs = {folder: runs_on_disk.curves(folder) for row in rows for folder in row.runs}
@@ -126,10 +128,13 @@ def _short(name: str, studies: dict[str, list[Row]], tasks: list[str], costs: li
 
 
 def _section(name: str, studies: dict[str, list[Row]], about: About, costs: list[BenchRecord]) -> str:
-    """Render a study; a board, or its search as long as it is alone, has the tables over all tasks and no others."""
+    """Render a study; a board, or its search as long as it is alone, has the tables of a board, not a study's."""
     rows, searched = studies[name], name.removesuffix(RATES)
-    if f"{searched}{RATES}" in studies:
-        tables = () if name != searched and searched in studies else board.tables(searched, studies)
+    if name != searched and searched in studies:
+        tables = ()
+    elif f"{searched}{RATES}" in studies:
+        further = (extension.tables(name, rows) for extension in extensions())
+        tables = *board.tables(searched, studies), *itertools.chain(*further)
     else:
         tables = *overall(name, rows), *results.details(name, rows)
     notes = "\n".join(f"* {note}" for note in about.notes)

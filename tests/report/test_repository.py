@@ -105,7 +105,6 @@ def test_a_figure_shows_the_mechanisms_that_its_study_names_and_has(home):
     assert figures(home)["results-one.svg"] == {key: ["cur_abs", "mean"] for key in ("listops", "text")}
     about(home, "one", figure=["mean", "not run yet"])
     assert figures(home)["results-one.svg"] == {key: ["mean"] for key in ("listops", "text")}
-    assert figures(home)["results-one-seeds.svg"] == {key: ["cur_abs", "mean"] for key in ("listops", "text")}
     page = pages(home)[home / "docs" / "results.md"]
     assert "one over steps, of some mechanisms" in page and "two over steps, mean" in page and "`cur_abs`" in page
 

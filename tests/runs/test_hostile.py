@@ -203,8 +203,8 @@ def test_damaged_swaps_are_a_line(content, tmp_path, capfd):
     seed.mkdir(parents=True)
     (seed / "swaps.csv").write_bytes(content)
     with pytest.raises(ValueError, match=r"swaps.csv is not a line of swapped mechanisms"):
-        matrix(seed.parents[1])
-    (seed.parents[1] / "swaps.csv").write_bytes(content)
+        matrix(seed.parents[2])
+    (seed.parents[2] / "swaps.csv").write_bytes(content)
     row = type("", (), {"runs": {tmp_path / "s" / "listops" / "sdpa" / "seed-0": None}})
     assert swaps("s", [row]) == [] and "swaps.csv is not a table of swaps" in capfd.readouterr().err
 

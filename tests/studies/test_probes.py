@@ -142,12 +142,12 @@ def test_runs_are_probed_once_drawn_and_swapped(data_root, tmp_path, capfd):
         probe.__wrapped__(compose(ProbesOptions, [*words, more]))
         assert "done before" not in capfd.readouterr().err
     probe.__wrapped__(compose(ProbesOptions, [*words, "swaps=[sdpa,nystrom]"]))
-    with open(home / "swaps.csv", newline="") as file:
-        table = {row["trained with"]: row for row in csv.DictReader(file)}
+    with open(home.parent / "swaps.csv", newline="") as file:
+        table = {row["trained with"]: row for row in csv.DictReader(file) if row["task"] == "listops"}
     assert table["nystrom"]["sdpa"] == "" and table["sdpa"]["nystrom"]
     for name in names:
         assert table[name]["own"] == table[name][name] == str(record.load(home / name / "seed-0/probes.json").score)
-    assert "| trained with | own | nystrom | sdpa |" in (home / "swaps.md").read_text()
+    assert "| task | trained with | own | nystrom | sdpa |" in (home.parent / "swaps.md").read_text()
 
 
 def test_what_is_swapped_in_keeps_as_much_as_the_run(data_root, tmp_path):
@@ -220,13 +220,13 @@ def test_scores_within_each_reach_are_means_over_the_seeds_that_were_probed(tmp_
     assert [cell.text for cell in cells] == ["sdpa", "listops", "2", "20.00", "22.50", "29.75", "40.50"]
 
 
-def test_a_table_of_swaps_for_each_task_that_has_them(tmp_path):
+def test_a_study_whose_runs_were_swapped_has_their_table(tmp_path):
     add(tmp_path, label="sdpa", test=40.0)
-    home = tmp_path / record.FOLDER / "paper-paper" / "listops"
+    home = tmp_path / record.FOLDER / "paper-paper"
     home.mkdir(parents=True)
     assert swaps("paper-paper", [*rows(tmp_path).values()]) == []
-    (home / record.SWAPS).write_text("trained with,own,sdpa,mean\nnystrom,41.0,,12.345\n")
+    (home / record.SWAPS).write_text("task,trained with,own,sdpa,mean\nlistops,nystrom,41.0,,12.345\n")
     (made,) = swaps("paper-paper", [*rows(tmp_path).values()])
-    assert made.title == "Swapped mechanisms: listops" and made.head == ["trained with", "own", "sdpa", "mean"]
+    assert made.head == ["task", "trained with", "own", "sdpa", "mean"]
     ((_, cells),) = made.rows()
-    assert [cell.text for cell in cells] == ["nystrom", "41.00", "", "12.35"]
+    assert [cell.text for cell in cells] == ["listops", "nystrom", "41.00", "", "12.35"]

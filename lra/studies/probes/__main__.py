@@ -60,8 +60,9 @@ def probe(options: ProbesOptions) -> None:
             swapped(run, options, device)
         else:
             probed(run, options, device)
-    for study, task in dict.fromkeys((run.record.study, run.record.task) for run in runs):
-        home = options.runs / record.FOLDER / study / task
+    studies = options.runs / record.FOLDER
+    parts = [(run.record.study,) if options.swaps else (run.record.study, run.record.task) for run in runs]
+    for home in dict.fromkeys(studies.joinpath(*names) for names in parts):
         made = matrix(home) if options.swaps else draw(home)
         print(f"written: {', '.join(map(str, made))}")
 

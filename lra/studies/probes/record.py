@@ -15,7 +15,7 @@ from ...runs import typed_json
 from ...runs.typed_json import FolderName, Percent
 
 FOLDER, NAME, KIND = "probes", "probes.json", "a record of probes"
-SWAPS = "swaps.csv"  # a line of the matrix in the folder of a seed, the matrix in that of the task
+SWAPS = "swaps.csv"  # a line of the matrix in the folder of a seed, the matrix in that of the study
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,7 +19,7 @@ ABOUT = (
 
 
 def tables(study: str, rows: list[Row]) -> list[Table]:
-    """Make the table of scores within each reach and, for each task, that of swapped mechanisms, if there are any."""
+    """Make the table of scores within each reach and that of swapped mechanisms, if there are any."""
     return [*within(study, rows), *swaps(study, rows)]
 
 
@@ -92,32 +92,30 @@ def _probes(row: Row) -> list[record.Probes]:
 
 
 def swaps(study: str, rows: list[Row]) -> list[Table]:
-    """Make a table for each task of a study whose runs were swapped; a damaged one is skipped with a line."""
-    roots = {_root(folder) for row in rows for folder in row.runs}
-    paths = {path for home in roots for path in (home / record.FOLDER / study).glob(f"*/{record.SWAPS}")}
+    """Make the table of a study's swapped runs, if there is one; a damaged one is skipped with a line."""
     made = []
-    for path in sorted(paths):
-        try:
-            made.append(matrix_of_swaps(study, path))
-        except (ValueError, OSError):
-            log(f"skipped: {path} is not a table of swaps; python -m lra.studies.probes makes it again")
+    for root in sorted({_root(folder) for row in rows for folder in row.runs}):
+        if (path := root / record.FOLDER / study / record.SWAPS).exists():
+            try:
+                made.append(matrix_of_swaps(study, path))
+            except (ValueError, OSError):
+                log(f"skipped: {path} is not a table of swaps; python -m lra.studies.probes makes it again")
     return made
 
 
 def matrix_of_swaps(study: str, path: Path) -> Table:
-    """Read the table of a task's swaps. Raises ValueError if the file holds none."""
-    task, swapped = path.parent.name, record.table(path)
-    first, *names = swapped.columns
+    """Read the table of a study's swaps. Raises ValueError if the file holds none."""
+    task, label, own, *names = (swapped := record.table(path)).columns
     score = lambda text: _score(float(text)) if text else Cell()
-    lines = [[label, *map(score, values)] for label, *values in swapped.itertuples(index=False)]
+    lines = [[of, by, *map(score, values)] for of, by, *values in swapped.itertuples(index=False)]
     return Table(
-        name=stem(f"swaps-{study}-{task}"),
-        title=f"Swapped mechanisms: {task}",
+        name=stem(f"swaps-{study}"),
+        title="Swapped mechanisms",
         about="Test score of the weights of a run (row) with each mechanism in the place of its own (column), without "
         "training, mean over seeds, on the examples that were scored. own: the run as it is. Empty: the weights do not "
         "fit.",
-        cells=frame((first, *names), lines),
-        words=(first,),
+        cells=frame((task, label, own, *names), lines),
+        words=(task, label),
     )
 
 

@@ -1,4 +1,4 @@
-"""The picture of a task: scores and derivatives over the reach; and the matrix of swapped mechanisms."""
+"""The picture of a task: scores and derivatives over the reach; and a study's matrix of swapped mechanisms."""
 
 from pathlib import Path
 
@@ -52,22 +52,26 @@ def draw(home: Path) -> list[Path]:
 
 
 def matrix(home: Path) -> list[Path]:
-    """Write the scores of each label, a row, with the mechanism of each column, means over seeds.
+    """Write the scores of each task and label, a row, with the mechanism of each column, means over seeds.
+
+    Args:
+        home: folder of the probes of a study.
 
     Returns:
         The table as Markdown and as CSV.
     """
     lines = []
-    for path in sorted(home.glob(f"*/seed-*/{record.SWAPS}")):
+    for path in sorted(home.glob(f"*/*/seed-*/{record.SWAPS}")):
+        names = (path.parents[2].name, path.parents[1].name)
         try:
-            lines.append(record.table(path).set_index("scored with").score.astype(float).rename(path.parents[1].name))
+            lines.append(record.table(path).set_index("scored with").score.astype(float).rename(names))
         except (ValueError, KeyError):
             raise ValueError(
                 f"{path} is not a line of swapped mechanisms; delete it to score that seed again"
             ) from None
-    table = pd.DataFrame(lines).rename_axis("trained with").groupby(level=0, sort=False).mean()
+    table = pd.DataFrame(lines).rename_axis(["task", "trained with"]).groupby(level=[0, 1], sort=False).mean()
     atomic.write(home / record.SWAPS, table.to_csv(lineterminator="\n"))
-    shown = matrix_of_swaps(home.parent.name, home / record.SWAPS)
+    shown = matrix_of_swaps(home.name, home / record.SWAPS)
     atomic.write(home / "swaps.md", shown.section() + "\n")
     show([shown], "")
     return [home / "swaps.md", home / record.SWAPS]
