@@ -10,7 +10,7 @@ from .artifacts import Artifacts
 from .extensions import extensions
 from .palette import Palette
 from .pretraining import pretraining
-from .rates import rates
+from .rates import RATES, rates
 from .summary import Row
 from .table import Chapter, Table, stem
 
@@ -76,7 +76,8 @@ def export(
     drawn = {path.with_suffix(".pdf"): f"{c.title}: {path.stem}" for c in chapters for path in c.pictures}
     for part in parts:
         palette = Palette(sorted({row.label for row in studies[part.name]}))
-        trades = {" on ".join(place): group for place, group in part.bubbles.items()}
+        # The labels of a search are rates of the same mechanisms, many at one place.
+        trades = {" on ".join(at): group for at, group in part.bubbles.items() if not part.name.endswith(RATES)}
         for kind, panels, draw in (("curves", part.curves, plots.learning), ("speed", trades, plots.trade)):
             if panels:
                 path = out / "figures" / stem(f"{part.name}-{kind}")
