@@ -76,8 +76,7 @@ def export(
     drawn = {path.with_suffix(".pdf"): f"{c.title}: {path.stem}" for c in chapters for path in c.pictures}
     for part in parts:
         palette = Palette(sorted({row.label for row in studies[part.name]}))
-        # The labels of a search are rates of the same mechanisms, many at one place.
-        trades = {" on ".join(at): group for at, group in part.bubbles.items() if not part.name.endswith(RATES)}
+        trades = {" on ".join(place): group for place, group in part.bubbles.items()}
         for kind, panels, draw in (("curves", part.curves, plots.learning), ("speed", trades, plots.trade)):
             if panels:
                 path = out / "figures" / stem(f"{part.name}-{kind}")
@@ -106,7 +105,9 @@ def study(name: str, rows: list[Row], runs: dict[Path, Artifacts]) -> page.Study
         runs: the files of its runs by their folders.
     """
     curves = plots.by_task(rows, {folder: runs[folder].curves for row in rows for folder in row.runs})
-    return page.Study(name, rows, overall(name, rows), results.details(name, rows), curves, plots.bubbles(rows), runs)
+    # The labels of a search are rates of the same mechanisms, too many at one place for a picture of their speed.
+    bubbles = {} if name.endswith(RATES) else plots.bubbles(rows)
+    return page.Study(name, rows, overall(name, rows), results.details(name, rows), curves, bubbles, runs)
 
 
 def overall(name: str, rows: list[Row]) -> list[Table]:

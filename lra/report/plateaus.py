@@ -2,7 +2,7 @@
 
 from statistics import median
 
-from . import artifacts
+from ..runs import open as runs_on_disk
 from .admission import NEAR
 from .standings import floor, standings
 from .statistics import normalised
@@ -48,7 +48,10 @@ def leaving(row: Row) -> list[int | None]:
     """Find for each run of a row the step at which it left the plateau; None for one that never did."""
     steps = []
     for folder, record in row.runs.items():
-        dev = artifacts.read(folder)[0].curves.get("val", {})
+        try:
+            dev = runs_on_disk.curves(folder).get("val", {})
+        except ValueError:  # the report names the damaged file
+            dev = {}
         steps.append(next((step for step, score in dev.items() if normalised(score, record.floor) >= NEAR), None))
     return steps
 

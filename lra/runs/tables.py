@@ -112,15 +112,18 @@ def _read(study: Path, _changed: tuple[int, ...]) -> dict[Path, Published]:
 
 def below(folder: Path) -> dict[Path, Published]:
     """List the published runs at a path or below it; empty if no study there has tables."""
-    for study in (folder, *folder.parents[:3]):
-        if (study / RUNS).exists():
-            return {path: run for path, run in read(study).items() if folder in (path, *path.parents)}
-    return {}
+    return {path: run for path, run in _around(folder).items() if folder in (path, *path.parents)}
 
 
 def find(folder: Path) -> Published | None:
     """The published run of a path, None if there is none."""
-    return below(folder).get(folder)
+    return _around(folder).get(folder)
+
+
+def _around(folder: Path) -> dict[Path, Published]:
+    """The runs of the study that a path is or lies in; empty if it has no tables."""
+    study = next((path for path in (folder, *folder.parents[:3]) if (path / RUNS).exists()), None)
+    return read(study) if study else {}
 
 
 def save(study: Path, runs: Iterable[Published]) -> None:

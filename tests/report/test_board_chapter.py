@@ -8,6 +8,7 @@ from support.records import add, diverged, metrics, texts
 from lra.config.compose import compose
 from lra.report import board, summary
 from lra.report.__main__ import ReportOptions, report
+from lra.report.export import export
 from lra.runs.open import scan
 from lra.runs.tables import Published, save
 
@@ -101,6 +102,12 @@ def test_standings_are_in_the_order_of_the_means(runs):
     assert found["linear"]["IQM"].startswith("41.2 (") and found["linear"]["score"].startswith("35.4 (")
     assert found["sdpa"]["p (sdpa)"] == "-" and float(found["none"]["p (sdpa)"]) < 0.05
     assert found["conv"]["p (conv)"] == "-"
+
+
+def test_a_search_has_no_picture_of_speed(runs, tmp_path_factory):
+    out = tmp_path_factory.mktemp("report")
+    export(out, summary.collect(runs)[0], [])
+    assert [path.name for path in (out / "figures").glob("*-speed.pdf")] == ["board-speed.pdf"]
 
 
 def test_a_mechanism_without_every_task_has_no_mean(runs):
