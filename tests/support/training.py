@@ -15,7 +15,8 @@ from lra.runs import record
 from lra.train.__main__ import train
 from lra.train.trainer import Checkpoints
 
-MEASURED = {"step_ms", "peak_bytes", "date", "command"}  # differ between runs of one result
+# What differs between runs of one result; bag depends on what another test fitted in the session's data before.
+MEASURED = {"step_ms", "peak_bytes", "date", "command", "bag"}
 
 train_config = train.__wrapped__  # the function of a configuration under the entry point
 
