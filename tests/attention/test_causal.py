@@ -12,20 +12,9 @@ from lra.attention.softmax import Softmax
 from lra.varlen import VarlenLayout
 
 L = 130  # more than two blocks
-CAUSAL = [
-    ("sdpa", "attn.causal=true"),
-    ("linear", "attn.causal=true"),
-    ("linear_unnormalised", "attn.causal=true"),
-    ("conv", "attn.causal=true"),
-    ("sparse", "attn.causal=true"),
-    ("sparse_fixed", "attn.causal=true"),
-    ("s4d_lin", "attn.bidirectional=false"),
-    ("s4d_inv", "attn.bidirectional=false"),
-    ("s4d_legs", "attn.bidirectional=false"),
-    ("s5", "attn.bidirectional=false"),
-    ("lru", "attn.bidirectional=false"),
-    ("long_conv", "attn.bidirectional=false"),
-]
+CAUSAL = ("sdpa", "linear", "linear_unnormalised", "conv", "sparse", "sparse_fixed")
+ONE_WAY = ("s4d_lin", "s4d_inv", "s4d_legs", "s5", "lru", "long_conv")
+OPTIONS = dict.fromkeys(CAUSAL, "attn.causal=true") | dict.fromkeys(ONE_WAY, "attn.bidirectional=false")
 
 
 def mixer(name, *overrides):
@@ -33,7 +22,7 @@ def mixer(name, *overrides):
     return config(name, f"task.length={L}", "model.dim=16", *overrides).block_factory()().mixer.double().eval()
 
 
-@pytest.mark.parametrize("name, option", CAUSAL)
+@pytest.mark.parametrize("name, option", OPTIONS.items())
 @pytest.mark.parametrize("holes", [False, True])
 def test_no_result_depends_on_a_token_ahead(name, option, holes):
     made = mixer(name, option)
@@ -48,7 +37,10 @@ def test_no_result_depends_on_a_token_ahead(name, option, holes):
     assert not mixer(name).causal
 
 
-def values():
+SIZES = Sizes(heads=2, head_dim=3, value_dim=5, length=L)
+
+
+def values(L=L):
     g = torch.Generator().manual_seed(0)
     q, k, v = (torch.randn(2, 2, L, d, generator=g).double() for d in (3, 3, 5))
     mask = torch.rand(2, L, generator=g) < 0.7
@@ -59,41 +51,32 @@ def values():
 @pytest.mark.parametrize("name", ["sdpa", "linear"])
 def test_a_query_has_the_result_of_the_row_that_ends_with_it(name):
     kind, full = {"sdpa": (SDPA, Softmax), "linear": (Linear, Linear)}[name]
-    sizes = Sizes(heads=2, head_dim=3, value_dim=5, length=L)
     q, k, v, mask = values()
-    out = kind(sizes, causal=True)(q, k, v, mask)
+    causal = kind(SIZES, causal=True)
+    out = causal(q, k, v, mask)
     for i in (0, 1, 63, 64, 129):
-        row = full(sizes)(*(t[:, :, : i + 1] for t in (q, k, v)), mask[:, : i + 1])[:, :, -1]
+        row = full(SIZES)(*(t[:, :, : i + 1] for t in (q, k, v)), mask[:, : i + 1])[:, :, -1]
         real = mask[:, i]
         torch.testing.assert_close(out[:, :, i][real], row[real], rtol=1e-9, atol=1e-11)
-    torch.testing.assert_close(kind(sizes, causal=True)(q, k, v), kind(sizes, causal=True)(q, k, v, mask | True))
+    torch.testing.assert_close(causal(q, k, v), causal(q, k, v, mask | True))
 
 
 def test_packed_rows_are_causal_too():
     q, k, v, _ = values()
     mask = torch.arange(L) < torch.tensor([L, 40])[:, None]
-    layout, attention = VarlenLayout(mask), SDPA(Sizes(heads=2, head_dim=3, value_dim=5, length=L), causal=True)
+    layout, attention = VarlenLayout(mask), SDPA(SIZES, causal=True)
     packed = attention.varlen(*(layout.pack(t, 2) for t in (q, k, v)), layout)
     torch.testing.assert_close(packed, layout.pack(attention(q, k, v, mask), 2))
 
 
-SIZES = Sizes(heads=2, head_dim=3, value_dim=5, length=6)
-
-
-def equal_inputs():
-    g = torch.Generator().manual_seed(0)
-    q, v = torch.randn(2, 2, 6, 3, generator=g).double(), torch.randn(2, 2, 6, 5, generator=g).double()
-    return q, v, torch.tensor([[True] * 6, [True, False, True, True, False, False]])
-
-
 def test_the_mean_is_softmax_attention_with_equal_scores():
-    q, v, mask = equal_inputs()
+    q, _, v, mask = values(6)
     for given in (mask, None):
         torch.testing.assert_close(Mean(SIZES)(q, q, v, given), Softmax(SIZES)(q * 0, q, v, given))
 
 
 def test_none_is_softmax_attention_of_each_token_to_itself():
-    _, v, mask = equal_inputs()
+    _, _, v, mask = values(6)
     far = 1e3 * torch.eye(6).double().expand(2, 2, 6, 6)
     exact = Softmax(Sizes(heads=2, head_dim=6, value_dim=5, length=6))(far, far, v, mask)
     torch.testing.assert_close(Identity(SIZES)(far, far, v, mask)[:, :, 0], exact[:, :, 0])

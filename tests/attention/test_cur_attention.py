@@ -7,21 +7,20 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from support.features import D, E, H, masks, sized
+from support.features import qkv as drawn
 
-from lra.attention.base import Sizes
 from lra.attention.cur import CUR
 from lra.attention.cur_plus import CURPlus
 from lra.ops.cur import cur_attention
 from lra.ops.pinv import cubic
 
-N, H, L, D, E = 3, 2, 24, 8, 6
+N, L = 3, 24
 TRUE = {"steps": None, "copy_rv": False, "count": L}
 
 
 def qkv():
-    g = torch.Generator().manual_seed(0)
-    mask = torch.arange(L) < torch.tensor([L, 15, 4])[:, None]
-    return *(torch.randn(N, H, L, size, dtype=torch.float64, generator=g) for size in (D, D, E)), mask
+    return *drawn(L), masks(L)["suffix"]
 
 
 @pytest.mark.parametrize("scale", [None, 0.1])
@@ -53,7 +52,7 @@ MODULES = [
 def test_it_is_the_mechanism(module, own, options):
     q, k, v, mask = qkv()
     options |= {"count": 6, "class_token": True}
-    made = module(Sizes(heads=H, head_dim=D, value_dim=E, length=L), **options)
+    made = sized(module, length=L, **options)
     torch.testing.assert_close(cur_attention(q, k, v, mask, **own, **options), made(q, k, v, mask), rtol=0, atol=0)
     half = [x.bfloat16() for x in (q, k, v)]
     assert cur_attention(*half, mask, **own, **options).dtype is torch.bfloat16
@@ -74,17 +73,12 @@ def test_no_example_or_no_head_is_an_empty_result(shape, columns):
     assert out.shape == v.shape and torch.autograd.grad(out.sum(), q)[0].shape == q.shape
 
 
-def test_a_count_above_the_length_keeps_all():
-    q, k, v, mask = qkv()
-    torch.testing.assert_close(cur_attention(q, k, v, mask, count=999), cur_attention(q, k, v, mask, count=L))
-
-
 @pytest.mark.parametrize(
     "changes,reason",
     [
         ({"is_causal": True}, "is_causal=True: .*no causal form"),
         ({"dropout_p": 0.1}, "dropout_p must be 0, not 0.1"),
-        ({"key": torch.zeros(N, H, L + 1, D)}, r"not \(3, 2, 24, 8\), \(3, 2, 25, 8\), \(3, 2, 24, 6\)"),
+        ({"key": torch.zeros(N, H, L + 1, D)}, r"not \(3, 2, 24, 4\), \(3, 2, 25, 4\), \(3, 2, 24, 3\)"),
         ({"value": torch.zeros(N, 1, L, E)}, r"query, key and value must be \(N,H,L,D\)"),
         ({"query": torch.zeros(L, D), "key": torch.zeros(L, D)}, r"query, key and value must be \(N,H,L,D\)"),
         ({"attn_mask": torch.zeros(N, 1, 1, L)}, r"attn_mask must be bool.*not torch.float32 \(3, 1, 1, 24\)"),
@@ -94,13 +88,8 @@ def test_a_count_above_the_length_keeps_all():
         ({"query": torch.zeros(N, H, L, 0), "key": torch.zeros(N, H, L, 0)}, "at least one token and one feature"),
         ({"count": 0}, "count must be 1 or more, not 0"),
         ({"count": 1.5}, "count must be a whole number of 1 or more, not 1.5"),
-        ({"count": "a"}, "count must be a whole number of 1 or more, not 'a'"),
-        ({"count": None}, "count must be a whole number of 1 or more, not None"),
         ({"count": True}, "count must be a whole number of 1 or more, not True"),
-        ({"count": np.float64(2)}, r"count must be a whole number of 1 or more, not .*2.0"),
         ({"count": np.bool_(True)}, r"count must be a whole number of 1 or more, not .*True"),
-        ({"count": torch.tensor(True)}, r"count must be a whole number of 1 or more, not tensor\(True\)"),
-        ({"count": torch.tensor([3, 4])}, r"count must be a whole number of 1 or more, not tensor\(\[3, 4\]\)"),
         ({"steps": 1.5}, "steps must be a whole number of 0 or more, not 1.5"),
         ({"steps": False}, "steps must be a whole number of 0 or more, not False"),
         ({"score": "best"}, "score must be one of sum, abs"),

@@ -73,12 +73,32 @@ def test_random_mechanisms_draw_anew_in_training_and_no_other_does(name):
     assert torch.equal(made(x, mask)[0], made(x, mask)[0]) == (name not in DRAWING)
 
 
-@pytest.mark.parametrize(
-    "name", ["linformer", "synthesizer", "synthesizer_dense", "synthesizer_random", "transformer_ls"]
-)
-def test_dropped_weights_are_in_the_mean_those_of_evaluation(name):
-    mixer = laws.block(config(name, "task.length=16", "model.dim=16", "++attn.dropout=0.5"), 16).mixer
-    x, mask = laws.inputs(config(name, "model.dim=16"), lengths=(16, 9), length=16)
+DRAWS = [  # words of a mechanism, whether it draws anew in training and in evaluation
+    ("performer attn.redraw=never", False, False),
+    ("rfa attn.redraw=never", False, False),
+    ("skyformer attn.resample=always", True, True),
+    ("cur_random attn.resample=always", True, True),
+    ("cur_plus attn.score=random attn.resample=always", True, True),
+]
+
+
+@pytest.mark.parametrize(("words", "training", "evaluation"), DRAWS)
+def test_options_say_when_to_draw_anew(words, training, evaluation):
+    experiment = config(*words.split(), *LAWFUL, "model.dropout=0")
+    made, (x, mask) = laws.block(experiment), laws.inputs(experiment)
+    for mode, drawn in ((True, training), (False, evaluation)):
+        made.train(mode)
+        assert torch.equal(made(x, mask)[0], made(x, mask)[0]) == (not drawn)
+
+
+DROPPING = ("linformer", "synthesizer", "synthesizer_dense", "synthesizer_random", "transformer_ls")
+DROPPING += ("long_conv attn.scale=0.5 attn.squash=0",)
+
+
+@pytest.mark.parametrize("words", DROPPING)
+def test_dropped_weights_are_in_the_mean_those_of_evaluation(words):
+    experiment = config(*words.split(), "task.length=16", "model.dim=16", "++attn.dropout=0.5")
+    mixer, (x, mask) = laws.block(experiment, 16).mixer, laws.inputs(experiment, lengths=(16, 9), length=16)
     exact = mixer(x, mask)[mask]
     torch.manual_seed(2)
     with torch.no_grad():

@@ -24,14 +24,16 @@ def performers(kernel, **options):
     return ours, peer, peers
 
 
-@pytest.mark.parametrize("spread", [0.3, 1.0, 3.0])
-def test_performer_is_that_of_performer_pytorch(spread):
+@pytest.mark.parametrize("spread, scalings", [(0.3, 1), (1.0, 1), (3.0, 1), (1.0, 2)])
+def test_performer_is_that_of_performer_pytorch(spread, scalings):
     """Without padding, for which the package has no argument, and up to the sign of its rows: its QR decomposition
-    keeps torch's signs, so that they are not uniform over rotations."""
-    ours, peer, _ = performers("exp")
+    keeps torch's signs, so that they are not uniform over rotations. Scaling twice is the package handed scaled queries
+    and keys, as the PyTorch LRA code calls it."""
+    ours, peer, _ = performers("exp", scalings=scalings)
     x = spread * tokens(L).detach()
     q, k, v = split(x, 2 * x.flip(1), x.cos())
-    same(ours(q, k, v), peer(q, k, v))
+    scale = D ** (-0.25 * (scalings - 1))
+    same(ours(q, k, v), peer(q * scale, k * scale, v))
 
 
 def test_performer_without_eps_has_the_gradient_of_performer_pytorch():
@@ -49,14 +51,6 @@ def test_performer_with_relu_features_is_that_of_performer_pytorch():
     x = tokens(L)
     q, k, v = split(x, 2 * x.flip(1), x.cos())
     same_with_gradients(ours(q, k, v), peer(q, k, v), x)
-
-
-def test_scaling_twice_is_performer_pytorch_handed_scaled_queries_and_keys():
-    """As the PyTorch LRA code calls it."""
-    ours, peer, _ = performers("exp", scalings=2)
-    x = tokens(L)
-    q, k, v = split(x, 2 * x.flip(1), x.cos())
-    same(ours(q, k, v), peer(q / D**0.25, k / D**0.25, v))
 
 
 def transformers_reformer(chunk, hashes, buckets):

@@ -1,4 +1,4 @@
-"""S5 and LRU against their recurrences, token by token, and against what the released modules put out."""
+"""S5 and LRU against their recurrences, token by token; they and S4D against what the released modules put out."""
 
 import json
 import math
@@ -45,8 +45,8 @@ def recurrence(model, x, mask):
     out = [model.skip * x]
     for reverse, read in enumerate(c):
         for n in range(len(x)):
-            state, order = torch.zeros(len(turn), dtype=torch.complex128), range(L)
-            rows = [None] * L
+            state, order = torch.zeros(len(turn), dtype=torch.complex128), range(x.shape[1])
+            rows = [None] * len(order)
             for t in reversed(order) if reverse else order:
                 state = turn @ state + gain @ (x[n, t] * mask[n, t]).to(gain)
                 rows[t] = (read @ state).real
@@ -64,13 +64,15 @@ VARIANTS = [
 
 
 @pytest.mark.parametrize(("kind", "options"), VARIANTS, ids=str)
-def test_is_the_recurrence(kind, options):
+@pytest.mark.parametrize("length", [1, 2, 13, 32])
+def test_is_the_recurrence(length, kind, options):
     """Outputs, and gradients of all parameters and of x."""
     model = make(kind, **options)
     if getattr(model, "clip", False):
         model.decay.data[1] = 0.3
     g = torch.Generator().manual_seed(1)
-    x, mask = torch.randn(2, L, DIM, generator=g, dtype=torch.float64), torch.rand(2, L, generator=g) < 0.7
+    x = torch.randn(2, length, DIM, generator=g, dtype=torch.float64)
+    mask = torch.rand(2, length, generator=g) < 0.7
     given = [x.requires_grad_(), *model.parameters()]
     same_with_gradients(model(x, mask), recurrence(model, x, mask), given)
 
@@ -88,19 +90,10 @@ def fill(model, **parts):
 
 def s5_parts(p):
     b, step = tensor(p["B"]), tensor(p["log_step"])[:, 0]
-    if "C1" in p:
-        c = torch.stack([tensor(p["C1"]), tensor(p["C2"])])
-    else:
-        c = tensor(p["C"])[None]
-        c = torch.stack([*c[0].chunk(c.shape[2] // len(b), 1)])
-    return {
-        "decay": tensor(p["Lambda_re"]),
-        "frequency": tensor(p["Lambda_im"]),
-        "log_step": step,
-        "b": b,
-        "c": c,
-        "skip": tensor(p["D"]),
-    }
+    parts = [p["C1"], p["C2"]] if "C1" in p else tensor(p["C"]).split(len(b), 1)
+    c = torch.stack([torch.as_tensor(part, dtype=torch.float64) for part in parts])
+    eigenvalues = {"decay": tensor(p["Lambda_re"]), "frequency": tensor(p["Lambda_im"])}
+    return eigenvalues | {"log_step": step, "b": b, "c": c, "skip": tensor(p["D"])}
 
 
 @pytest.mark.parametrize(
@@ -187,3 +180,10 @@ def test_lru_starts_on_its_ring():
     torch.testing.assert_close(model.gamma.exp() ** 2, 1 - radius**2, rtol=1e-5, atol=1e-6)
     assert model.b.std().item() == pytest.approx((2 * DIM) ** -0.5, rel=0.05)
     assert model.c.std().item() == pytest.approx(4000**-0.5, rel=0.05)
+
+
+def test_s4d_legs_starts_with_the_inputs_of_hippo():
+    """V B of the halves and their conjugates is HiPPO's B up to what is clipped."""
+    b = torch.view_as_complex(S4D(SIZES, dim=DIM, states=STATES, init="legs").b)[0]
+    norm = (2 * b.abs().square().sum()).sqrt().item()
+    assert b.imag.abs().max() <= 2 and norm <= math.sqrt(sum(2 * i + 1 for i in range(STATES))) + 1e-5

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from support.features import D, H, masks, qkv, real_rows, same_with_gradients, sized
+from support.features import D, H, check, mean, qkv, sized
 
 from lra.attention.bigbird import BigBird
 from lra.attention.local import Local
@@ -11,27 +11,20 @@ from lra.attention.sinkhorn import Sinkhorn
 from lra.attention.sparse import Sparse
 from lra.ops import blocks
 
-
-def dense(q, k, v, sees, mask=None):
-    """Σ_j exp(q_i·k_j / √D) v_j over the real keys j that i sees, normalised; sees (L,L) or (N,H,L,L)."""
-    real = torch.ones(len(q), q.shape[2], dtype=torch.bool) if mask is None else mask
-    weights = (q @ k.mT * D**-0.5).exp() * (sees & real[:, None, None])
-    return weights @ v / weights.sum(-1, keepdim=True).clamp(min=1e-300)
+L = 37
 
 
-def check(made, want, L=37):
-    """Output and gradients at real rows; want is a matrix of what each query sees, or a function of q, k, v, mask."""
-    for mask in masks(L).values():
-        x = qkv(L)
-        got = made(*x, mask)
-        assert got.isfinite().all()
-        expected = want(*x, mask) if callable(want) else dense(*x, want, mask)
-        same_with_gradients(real_rows(got, mask), real_rows(expected, mask), [*x, *made.parameters()])
+def check_pairs(made, sees):
+    """sees(i, j): whether query i sees key j; softmax attention to the real ones that it does."""
+    check(made, lambda h, at, q, k, v: mean(scores(q, k) * pairs(sees)[at][:, at], v), L)
 
 
-def pairs(rule, L=37):
-    """The matrix of rule(i, j)."""
-    return torch.tensor([[rule(i, j) for j in range(L)] for i in range(L)])
+def scores(q, k):
+    return (q @ k.mT * D**-0.5).exp()
+
+
+def pairs(sees):
+    return torch.tensor([[sees(i, j) for j in range(L)] for i in range(L)])
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (3, 1), (3, H)])
@@ -61,13 +54,13 @@ def test_merged_parts_are_one_softmax_however_far_apart_their_scores():
 
 @pytest.mark.parametrize("block", [1, 5, 8, 37])
 def test_local_contiguous(block):
-    check(sized(Local, block=block), pairs(lambda i, j: i // block == j // block))
+    check_pairs(sized(Local, block=block), lambda i, j: i // block == j // block)
 
 
 @pytest.mark.parametrize(("block", "stride"), [(5, 10), (8, 7), (7, 7), (12, 5)])
 def test_local_strided_as_released(block, stride):
     """length 48, filled up to 50, 56 (8 divides 48), 49, 60 (12 divides 48)."""
-    check(sized(Local, block=block, grouping="strided"), pairs(lambda i, j: i % stride == j % stride))
+    check_pairs(sized(Local, block=block, grouping="strided"), lambda i, j: i % stride == j % stride)
 
 
 @pytest.mark.parametrize("stride", [1, 4, 7, None])
@@ -80,7 +73,7 @@ def test_sparse_strided(stride, causal):
             return j <= i and (i - j < l or (i - j) % l == 0)
         return i - (l - 1) // 2 <= j <= i + l // 2 or (i - j) % l == 0
 
-    check(sized(Sparse, stride=stride, causal=causal), pairs(sees))
+    check_pairs(sized(Sparse, stride=stride, causal=causal), sees)
 
 
 @pytest.mark.parametrize(("block", "summary"), [(5, 1), (6, 2), (8, 8), (50, 10)])
@@ -90,7 +83,7 @@ def test_sparse_fixed(block, summary, causal):
         listed = i // block == j // block or j % block == 0 or j % block >= block - summary
         return listed and (j <= i or not causal)
 
-    check(sized(Sparse, pattern="fixed", block=block, summary=summary, causal=causal), pairs(sees))
+    check_pairs(sized(Sparse, pattern="fixed", block=block, summary=summary, causal=causal), sees)
 
 
 @pytest.mark.parametrize("window", [1, 2, 5, 12, 64])
@@ -99,62 +92,50 @@ def test_longformer(window, global_tokens):
     def sees(i, j):
         return i - (window - 1) // 2 <= j <= i + window // 2 or i < global_tokens or j < global_tokens
 
-    check(sized(Longformer, window=window, global_tokens=global_tokens), pairs(sees))
+    check_pairs(sized(Longformer, window=window, global_tokens=global_tokens), sees)
 
 
-def test_longformer_default_window_is_255_left_and_256_right():
-    made, L = sized(Longformer, length=600), 600
-    q, k, v = qkv(L)
-    i, j = torch.arange(L)[:, None], torch.arange(L)
-    torch.testing.assert_close(made(q, k, v), dense(q, k, v, (j >= i - 255) & (j <= i + 256)), rtol=1e-9, atol=1e-11)
-
-
-def bigbird_sees(made, block, window, random, mask, L=37):
-    sees = torch.zeros(3, H, L, L, dtype=torch.bool)
-    for n in range(3):
-        last = (L - 1 if mask is None else int(mask[n].nonzero().max())) // block
-        for h in range(H):
-            for i in range(last + 1):
-                near = {j for j in range(i - window // 2, i + window // 2 + 1) if 0 <= j <= last} | {0, last}
-                others = [j for j in range(last + 1) if j not in near]
-                chosen = near | set(sorted(others, key=lambda j: -made.draw[h, i, j])[:random])
-                chosen = set(range(last + 1)) if i in (0, last) else chosen
-                for j in chosen:
-                    sees[n, h, i * block : (i + 1) * block, j * block : (j + 1) * block] = True
+def bigbird_sees(made, h, last, block, window, random):
+    """Pairs of head h, ``last`` being the last block with a real token."""
+    sees = torch.zeros(L, L, dtype=torch.bool)
+    for i in range(last + 1):
+        near = {j for j in range(i - window // 2, i + window // 2 + 1) if 0 <= j <= last} | {0, last}
+        others = [j for j in range(last + 1) if j not in near]
+        chosen = near | set(sorted(others, key=lambda j: -made.draw[h, i, j])[:random])
+        for j in range(last + 1) if i in (0, last) else chosen:
+            sees[i * block : (i + 1) * block, j * block : (j + 1) * block] = True
     return sees
 
 
 @pytest.mark.parametrize(("block", "window", "random"), [(4, 3, 3), (4, 1, 2), (3, 5, 0), (10, 3, 3), (64, 3, 3)])
 def test_bigbird(block, window, random):
     made = sized(BigBird, block=block, window=window, random=random)
-    check(made, lambda q, k, v, mask: dense(q, k, v, bigbird_sees(made, block, window, random, mask), mask))
+
+    def oracle(h, at, q, k, v):
+        sees = bigbird_sees(made, h, int(at.max()) // block, block, window, random)
+        return mean(scores(q, k) * sees[at][:, at], v)
+
+    check(made, oracle, L)
 
 
-def sinkhorn_dense(made, q, k, v, mask, iterations, temperature, block):
-    L = q.shape[2]
-    out = torch.zeros_like(v)
-    for n in range(len(q)):
-        real = set(range(L)) if mask is None else set(mask[n].nonzero().flatten().tolist())
-        places = [[t for t in range(B * block, (B + 1) * block) if t in real] for B in range(-(-L // block))]
-        used = [B for B, tokens in enumerate(places) if tokens]
-        for h in range(q.shape[1]):
-            pooled = torch.stack([k[n, h, places[B]].sum(0) for B in used])
-            sort = (pooled @ made.weight[h, :, used] + made.bias[h, 0, used]) / temperature
-            sort = sort.softmax(1) if not iterations else sort.exp()
-            for _ in range(iterations):
-                sort = sort / sort.sum(1, keepdim=True)
-                sort = sort / sort.sum(0, keepdim=True)
-            for a, A in enumerate(used):
-                keys, values = [k[n, h, t] for t in places[A]], [v[n, h, t] for t in places[A]]
-                for t in range(block):
-                    sources = [(b, B * block + t) for b, B in enumerate(used) if B * block + t in real]
-                    if sources:
-                        keys.append(sum(sort[a, b] * k[n, h, s] for b, s in sources))
-                        values.append(sum(sort[a, b] * v[n, h, s] for b, s in sources))
-                keys, values = torch.stack(keys), torch.stack(values)
-                for t in places[A]:
-                    out[n, h, t] = (keys @ q[n, h, t] * D**-0.5).softmax(0) @ values
-    return out
+def sinkhorn(made, h, at, q, k, v, iterations, temperature, block):
+    used, local = (at // block).unique(return_inverse=True)  # blocks with a real token
+    pooled = torch.stack([k[local == b].sum(0) for b in range(len(used))])
+    sort = (pooled @ made.weight[h, :, used] + made.bias[h, 0, used]) / temperature
+    sort = sort.exp() if iterations else sort.softmax(1)
+    for _ in range(iterations):
+        sort = sort / sort.sum(1, keepdim=True)
+        sort = sort / sort.sum(0, keepdim=True)
+    rows = []
+    for i, a in enumerate(local.tolist()):
+        keys, values = [k[local == a]], [v[local == a]]
+        for place in (at % block).unique():  # a sorted key is the mixture of the keys at one place of the blocks
+            of_place = at % block == place
+            weights = sort[a, local[of_place]]
+            keys.append((weights @ k[of_place])[None])
+            values.append((weights @ v[of_place])[None])
+        rows.append((torch.cat(keys) @ q[i] * D**-0.5).softmax(0) @ torch.cat(values))
+    return torch.stack(rows)
 
 
 @pytest.mark.parametrize(
@@ -162,7 +143,7 @@ def sinkhorn_dense(made, q, k, v, mask, iterations, temperature, block):
 )
 def test_sinkhorn(iterations, temperature, block):
     made = sized(Sinkhorn, length=16, block=block, iterations=iterations, temperature=temperature)
-    check(made, lambda *x: sinkhorn_dense(made, *x, iterations, temperature, block), L=14)
+    check(made, lambda *head: sinkhorn(made, *head, iterations, temperature, block), 14)
 
 
 def test_rounded_square_root_is_the_default_stride():

@@ -46,21 +46,33 @@ def real_rows(x, mask):
     return rows.flatten(0, 1) if mask is None else rows[mask]
 
 
-def check(made, kernel, mask, normalise=True, spread=1.0):
-    """The mechanism against sum_j kernel(q_i, k_j) v_j / sum_j kernel(q_i, k_j), one example, head and query at a time.
+def check(made, oracle, L=L, *, shared=False, spread=1.0):
+    """The mechanism and its gradients against ``oracle`` of each head of an example, without padding and with it.
 
-    kernel(h, q (D,), k (n,D), queries' features see every real key of the example) -> (n,)
+    oracle(h, at, q, k, v) has the real tokens of one head, at positions ``at`` (n,): q, k (n,D), v (n,E) -> (n,E).
+    shared: one projection serves queries and keys.
     """
-    q, k, v = qkv(spread=spread)
-    out, rows, got = made(q, k, v, mask), [], []
-    for n in range(3):
-        real = torch.arange(L) if mask is None else mask[n].nonzero().flatten()
-        for h in range(H):
-            for i in real:
-                weights = kernel(h, q[n, h, i], k[n, h, real])
-                rows.append((weights / weights.sum() if normalise else weights) @ v[n, h, real])
-                got.append(out[n, h, i])
-    same_with_gradients(torch.stack(got), torch.stack(rows), [q, k, v, *made.parameters()])
+    for mask in masks(L).values():
+        q, k, v = qkv(L, spread=spread)
+        k = q if shared else k
+        out, want = made(q, k, v, mask), []
+        assert out.isfinite().all()
+        for n, real in enumerate(all_real(mask, L)):
+            at = real.nonzero()[:, 0]
+            heads = [oracle(h, at, q[n, h, at], k[n, h, at], v[n, h, at]) for h in range(H)]
+            want.append(torch.stack(heads, 1))
+        leaves = [q, v, *([] if shared else [k]), *made.parameters()]
+        same_with_gradients(real_rows(out, mask), torch.cat(want), leaves)
+
+
+def mean(weights, v):
+    """Rows of v (n,E) weighted by (n,n) in proportion; a query without a weight gets zero."""
+    return weights @ v / weights.sum(-1, keepdim=True).clamp(min=1e-300)
+
+
+def gaussian(x, y):
+    """exp(-|x_i - y_j|² / (2 √D)), pair by pair."""
+    return torch.stack([torch.stack([(-((a - b) ** 2).sum() / (2 * D**0.5)).exp() for b in y]) for a in x])
 
 
 def same_with_gradients(got, want, leaves):

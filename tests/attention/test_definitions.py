@@ -1,0 +1,149 @@
+"""FLARE, Linformer, Skyformer, H-Transformer-1D and the Synthesizers against their products written out, in float64."""
+
+from functools import partial
+
+import pytest
+import torch
+from support.features import (
+    PATTERNS,
+    TOKEN_SIZES,
+    D,
+    H,
+    all_real,
+    check,
+    gaussian,
+    masks,
+    mean,
+    qkv,
+    same_with_gradients,
+    sized,
+    tokens,
+)
+
+from lra.attention.flare import FLARE
+from lra.attention.h_transformer_1d import HTransformer1D
+from lra.attention.linformer import Linformer
+from lra.attention.skyformer import Skyformer
+from lra.attention.synthesizer import Dense, Factorised, Random
+from lra.ops.pinv import cubic, exact
+
+
+@pytest.mark.parametrize("scale", ["one", "sqrt"])
+def test_flare(scale):
+    flare = sized(FLARE, latents=5, scale=scale)
+    flare.latents.data *= 10  # far from the nearly uniform map of the start
+
+    def oracle(h, at, q, k, v):
+        scores = (k @ flare.latents[h].T / (1 if scale == "one" else D**0.5)).exp()  # (n,latents)
+        return mean(scores, mean(scores.T, v))
+
+    check(flare, oracle, shared=True)
+
+
+@pytest.mark.parametrize("share_heads", [False, True])
+@pytest.mark.parametrize("share_kv", [False, True])
+def test_linformer(share_heads, share_kv):
+    """softmax(q (E k)ᵀ / √D) (F v)"""
+    linformer = sized(Linformer, length=16, rank=5, share_heads=share_heads, share_kv=share_kv)
+    shape = (1 if share_heads else H, 5, 16)
+    names = {name: tuple(p.shape) for name, p in linformer.named_parameters()}
+    assert names == {"compress_k": shape} | ({} if share_kv else {"compress_v": shape})
+
+    def oracle(h, at, q, k, v):
+        e, f = (linformer.get_parameter(name)[min(h, shape[0] - 1)][:, at] for name in (min(names), max(names)))
+        return mean((q @ (e @ k).T / D**0.5).exp(), f @ v)
+
+    check(linformer, oracle)
+
+
+SAMPLES = 3  # queries of Skyformer, and as many keys
+
+
+def test_skyformer():
+    """With the true inverse; tests/ops/test_pinv.py compares the iteration with its recurrence."""
+    skyformer = sized(Skyformer, samples=SAMPLES, pinv=exact)
+
+    def oracle(h, at, q, k, v):
+        drawn = [int(u * len(at)) for u in skyformer.draw.tolist()]
+        s = torch.cat([q[drawn[:SAMPLES]], k[drawn[SAMPLES:]]])
+        m = gaussian(s, s) + skyformer.ridge * torch.eye(2 * SAMPLES, dtype=s.dtype)
+        r = torch.diag(m.sum(1) ** -0.5)
+        return gaussian(q, s) @ r @ torch.linalg.inv(r @ m @ r) @ r @ gaussian(s, k) @ v
+
+    check(skyformer, oracle)
+
+
+def test_one_start_of_skyformers_inverse_for_the_batch_is_announced():
+    batch, x = sized(Skyformer, samples=SAMPLES, pinv=partial(cubic, steps=1, init="batch")), qkv()
+    assert batch.mixes_batch and not sized(Skyformer).mixes_batch
+    alone = torch.cat([batch(*(t[n : n + 1] for t in x)) for n in range(3)])  # one of them has the largest sum
+    assert not torch.allclose(batch(*x), alone)
+
+
+BLOCK = 4
+
+
+def level(i, j):
+    """0 in the same block or its sibling, else the level of which their blocks are siblings."""
+    i, j, found = i // BLOCK, j // BLOCK, 0
+    while i // 2 != j // 2:
+        i, j, found = i // 2, j // 2, found + 1
+    return found
+
+
+@pytest.mark.parametrize("L", [3, 8, 9, 45, 64])
+def test_h_transformer_1d(L):
+    """Scores of the means of both cells, one pair of positions after the other."""
+
+    def oracle(h, at, q, k, v):
+        cell = lambda x, i, size: x[at // size == i // size].mean(0)
+        rows = []
+        for i in at.tolist():
+            cells = [(j, 2 ** level(i, j)) for j in at.tolist()]
+            scores = torch.stack([cell(q, i, size) @ cell(k, j, size) for j, size in cells])
+            rows.append((scores / D**0.5).softmax(0) @ v)
+        return torch.stack(rows)
+
+    check(sized(HTransformer1D, length=64, block=BLOCK), oracle, L, spread=1.5)
+
+
+def test_large_scores_of_one_level_of_h_transformer_1d_do_not_overflow_another():
+    q, k, v = (x.detach().float().requires_grad_() for x in qkv(64, spread=60.0))
+    out = sized(HTransformer1D, length=64, block=BLOCK)(q, k, v)
+    out.sum().backward()
+    assert out.isfinite().all() and all(x.grad.isfinite().all() for x in (q, k, v))
+
+
+KINDS = {"random": Random, "factorised": Factorised, "dense": Dense}
+DIM, L = 8, 9
+
+
+def synthesized(kind, mixer, h, x):
+    """S (n,n) of head h and the token vectors x (L,d)."""
+    if kind == "random":
+        return mixer.table[h, :L, :L]
+    if kind == "factorised":
+        return mixer.rows[h, :L] @ mixer.columns[h, :L].T
+    first = slice(h * D, (h + 1) * D)
+    hidden = torch.relu(x @ mixer.hidden.weight[first].T + mixer.hidden.bias[first])
+    return hidden @ mixer.scores[h, :L].T + mixer.bias[h, :L, 0]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("dot_product", [False, True])
+@PATTERNS
+def test_synthesizer(pattern, kind, dot_product):
+    """softmax(S) v, or softmax(S + q kᵀ / √D) v."""
+    torch.manual_seed(0)
+    mixer = KINDS[kind](TOKEN_SIZES, dim=DIM, dot_product=dot_product).double().eval()
+    if kind == "dense":
+        torch.nn.init.normal_(mixer.bias)
+    x, mask = tokens(DIM, L), masks(L)[pattern]
+    *qk, v = mixer.inputs(x).unflatten(-1, (-1, H, D)).permute(2, 0, 3, 1, 4)  # (N,H,L,D) each
+    mixed = torch.zeros_like(v)
+    for n, real in enumerate(all_real(mask, L)):
+        for h in range(H):
+            scores = synthesized(kind, mixer, h, x[n]) + (qk[0][n, h] @ qk[1][n, h].T / D**0.5 if qk else 0)
+            mixed[n, h] = mean(scores.exp() * real, v[n, h])
+    expected = mixer.output(mixed.transpose(1, 2).flatten(2))
+    same_with_gradients(mixer(x, mask), expected, [x, *mixer.parameters()])
