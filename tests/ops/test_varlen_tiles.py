@@ -3,53 +3,45 @@
 import pytest
 import torch
 
-from lra.ops.cur_naive import CUROptions
 from lra.ops.segments import real_first
-from lra.ops.selection import select_packed
 from lra.ops.varlen_tiles import attend_from_kept, attend_to_kept
 from lra.varlen import VarlenLayout
 
-LENGTHS = [13, 4, 8, 1]
 
-
-def layout(lengths=LENGTHS, **sizes):
+def layout(lengths=(13, 4, 8, 1), **sizes):
     return VarlenLayout(torch.arange(max(lengths)) < torch.tensor(lengths)[:, None], **sizes)
 
 
-def drawn(rows, c=3, dtype=torch.float64):
+def drawn(rows):
     """q, k, v of kept tokens and of all."""
     g, N, T = torch.Generator().manual_seed(0), len(rows.lengths), len(rows.positions)
-    kept = [torch.randn(N, 2, c, d, generator=g, dtype=torch.float64) for d in (5, 5, 6)]
+    kept = [torch.randn(N, 2, 3, d, generator=g, dtype=torch.float64) for d in (5, 5, 6)]
     real = [torch.randn(1, 2, int(rows.real.sum()), d, generator=g, dtype=torch.float64) for d in (5, 5, 6)]
     if rows.filled is not None:
         real = [x.new_full((1, 2, T, x.shape[3]), 7.0).index_copy(2, rows.filled[0].nonzero()[:, 0], x) for x in real]
-    return [x.to(dtype).requires_grad_() for x in (*kept, *real)]
+    return [x.requires_grad_() for x in (*kept, *real)]
 
 
-def both(rows, given, attend):
-    q, k, v, qs, ks, vs = given
-    first, second = attend
+def both(rows, first, second):
+    """Results of both products with the gradients of their real tokens, and the gradients of what fills rows."""
+    given = q, k, v, qs, ks, vs = drawn(rows)
     rv, out = first(q, ks, vs, rows), second(qs, k, v, rows)
-    out = out if rows.filled is None else out[:, :, rows.filled[0]]
+    real = torch.ones(len(rows.positions), dtype=torch.bool) if rows.filled is None else rows.filled[0]
+    out = out[:, :, real]
     weight = torch.linspace(-1, 1, out.numel(), dtype=out.dtype).view_as(out)
-    grads = torch.autograd.grad((rv.square().sum() + (out * weight).sum()), given)
-    real = [g if rows.filled is None or i < 3 else g[:, :, rows.filled[0]] for i, g in enumerate(grads)]
-    filled = [] if rows.filled is None else [g[:, :, ~rows.filled[0]] for g in grads[3:]]
-    return [rv, out, *real], filled
+    grads = torch.autograd.grad(rv.square().sum() + (out * weight).sum(), given)
+    return [rv, out, *grads[:3], *(g[:, :, real] for g in grads[3:])], [g[:, :, ~real] for g in grads[3:]]
 
 
 @pytest.mark.parametrize("sizes", [{"tile": 4}, {"tile": 4, "whole": 32}, {"tile": 16}], ids=str)
 def test_products_and_gradients_are_those_row_by_row(sizes):
-    plain, tiled = layout(), layout(**sizes)
-    fused = [lambda q, k, v, rows: rows.attend(q, k, v)] * 2
-    expected, _ = both(plain, drawn(plain), fused)
-    found, filled = both(tiled, drawn(tiled), [attend_from_kept, attend_to_kept])
-    for one, other in zip(found, expected, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-12)
-    assert len(filled) == 3 and not any(grad.any() for grad in filled)
-    by_rows, _ = both(tiled, drawn(tiled), fused)
-    for one, other in zip(by_rows, expected, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-12)
+    by_rows = [lambda q, k, v, rows: rows.attend(q, k, v)] * 2
+    expected, _ = both(layout(), *by_rows)
+    for attend in (by_rows, (attend_from_kept, attend_to_kept)):
+        found, filled = both(layout(**sizes), *attend)
+        for one, other in zip(found, expected, strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-12)
+        assert attend is by_rows or not any(grad.any() for grad in filled)
 
 
 def test_places_of_a_layout_with_tiles():
@@ -65,18 +57,6 @@ def test_places_of_a_layout_with_tiles():
     scores = torch.randn(4, 2, 13)
     tops = [each.positions[each.top(each.pack(scores, 2), 1)] for each in (rows, plain)]
     assert torch.equal(*tops)
-
-
-@pytest.mark.parametrize("score", ["abs", "step", "embed"])
-@pytest.mark.parametrize("class_token", [False, True])
-def test_what_fills_a_row_is_never_selected(score, class_token):
-    rows, plain = layout([13, 5, 8, 7], tile=8, whole=64), layout([13, 5, 8, 7])
-    g = torch.Generator().manual_seed(2)
-    q, k = (torch.randn(4, 2, 13, 3, generator=g) for _ in range(2))
-    rule = CUROptions(count=5, score=score, class_token=class_token)
-    for one, other in zip(*(select_packed(r.pack(q, 2), r.pack(k, 2), rule, r) for r in (rows, plain)), strict=True):
-        assert torch.equal(rows.positions[one].sort(-1).values, plain.positions[other].sort(-1).values)
-        assert rows.filled[0][one].all()
 
 
 def test_tiles_are_summed_in_float32():
