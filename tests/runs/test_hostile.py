@@ -20,7 +20,7 @@ from lra.runs import checkpoint, config_file, evaluations, pretraining, record
 from lra.runs.open import history
 from lra.studies.factorise.__main__ import saved
 from lra.studies.probes import record as probes
-from lra.studies.probes.report import swaps
+from lra.studies.probes.report import matrices
 from lra.studies.probes.show import matrix
 from lra.sweep import job
 from lra.train import pretrain
@@ -202,11 +202,11 @@ def test_damaged_swaps_are_a_line(content, tmp_path, capfd):
     seed = tmp_path / "probes" / "s" / "listops" / "sdpa" / "seed-0"
     seed.mkdir(parents=True)
     (seed / "swaps.csv").write_bytes(content)
-    with pytest.raises(ValueError, match=r"swaps.csv is not a line of swapped mechanisms"):
+    with pytest.raises(ValueError, match=r"swaps.csv is not a line of scores"):
         matrix(seed.parents[2])
     (seed.parents[2] / "swaps.csv").write_bytes(content)
     row = type("", (), {"runs": {tmp_path / "s" / "listops" / "sdpa" / "seed-0": None}})
-    assert swaps("s", [row]) == [] and "swaps.csv is not a table of swaps" in capfd.readouterr().err
+    assert matrices("s", [row]) == [] and "swaps.csv is not a matrix of scores" in capfd.readouterr().err
 
 
 def test_damaged_probes_are_a_line_of_the_report(tmp_path):

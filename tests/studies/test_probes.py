@@ -15,7 +15,7 @@ from lra.runs.typed_json import save
 from lra.studies.graft import TransferOptions
 from lra.studies.probes import confine, measure, record
 from lra.studies.probes.__main__ import ProbesOptions, _asked, probe
-from lra.studies.probes.report import smallest, swaps, within
+from lra.studies.probes.report import matrices, smallest, within
 from lra.train.__main__ import train
 
 L = 24
@@ -148,6 +148,23 @@ def test_runs_are_probed_once_drawn_and_swapped(data_root, tmp_path, capfd):
     for name in names:
         assert table[name]["own"] == table[name][name] == str(record.load(home / name / "seed-0/probes.json").score)
     assert "| task | trained with | own | nystrom | sdpa |" in (home.parent / "swaps.md").read_text()
+    probe.__wrapped__(compose(ProbesOptions, [*words, "filled=true"]))
+    with open(home.parent / "filled.csv", newline="") as file:
+        lines = {line["trained with"]: line for line in csv.DictReader(file)}
+    for name in names:
+        line = lines[name]
+        assert line.pop("own") == str(record.load(home / name / "seed-0/probes.json").score)
+        assert line.pop("task") == "listops" and line.keys() >= {"trained with", "16", "32"}
+
+
+def test_scores_over_the_tokens_of_a_row_leave_out_padding_and_filler():
+    rows = torch.tensor([[1, 0, 0, 0], [2, 5, 0, 0], [1, 0, 5, 5], [2, 5, 5, 5], [1, 5, 5, 5]])
+    mask = torch.tensor([4, 4, 4, 4, 3])[:, None, None] > torch.arange(4)  # the last row has three tokens
+    label = torch.tensor([1, 2, 0, 0, 1])
+    model = lambda inputs, mask: F.one_hot(inputs[:, 0, 0], 3)  # answers with the first token
+    some = [Batch(rows[:2, None], None, label[:2]), Batch(rows[2:, None], mask[2:], label[2:])]
+    found = measure.over_filled(model, some, "accuracy")
+    assert found == {"own": 60.0, "1": 100.0, "2": pytest.approx(200 / 3), "4": 0.0}
 
 
 def test_what_is_swapped_in_keeps_as_much_as_the_run(data_root, tmp_path):
@@ -224,9 +241,9 @@ def test_a_study_whose_runs_were_swapped_has_their_table(tmp_path):
     add(tmp_path, label="sdpa", test=40.0)
     home = tmp_path / record.FOLDER / "paper-paper"
     home.mkdir(parents=True)
-    assert swaps("paper-paper", [*rows(tmp_path).values()]) == []
+    assert matrices("paper-paper", [*rows(tmp_path).values()]) == []
     (home / record.SWAPS).write_text("task,trained with,own,sdpa,mean\nlistops,nystrom,41.0,,12.345\n")
-    (made,) = swaps("paper-paper", [*rows(tmp_path).values()])
+    (made,) = matrices("paper-paper", [*rows(tmp_path).values()])
     assert made.head == ["task", "trained with", "own", "sdpa", "mean"]
     ((_, cells),) = made.rows()
     assert [cell.text for cell in cells] == ["listops", "nystrom", "41.00", "", "12.35"]

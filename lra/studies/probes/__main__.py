@@ -34,6 +34,7 @@ class ProbesOptions(Options):
     run: Annotated[Some[Path], Field(description="a finished run, or a list of them: run=runs/<study>/<task>/<label>")]
     trust: Trust
     swaps: list[str]
+    filled: bool
     kept: Positive | None
     examples: Positive
     rows: Positive
@@ -47,7 +48,7 @@ class ProbesOptions(Options):
 
 @main(ProbesOptions)
 def probe(options: ProbesOptions) -> None:
-    """Probe every finished seed of the runs, or score them with other mechanisms.
+    """Probe every finished seed of the runs, or score them with other mechanisms or over the tokens of a row.
 
     Raises ValueError for a folder that is no run, or weights that do not fit a mechanism.
     """
@@ -55,15 +56,14 @@ def probe(options: ProbesOptions) -> None:
         torch.set_num_threads(options.threads)
     device = machine.chosen(options.device)
     runs = [run for folder in options.run for run in finished(folder, options.trust)]
+    name = record.SWAPS if options.swaps else record.FILLED if options.filled else None
+    score = {record.SWAPS: swapped, record.FILLED: over_filled, None: probed}[name]
     for run in runs:
-        if options.swaps:
-            swapped(run, options, device)
-        else:
-            probed(run, options, device)
+        score(run, options, device)
     studies = options.runs / record.FOLDER
-    parts = [(run.record.study,) if options.swaps else (run.record.study, run.record.task) for run in runs]
+    parts = [(run.record.study,) if name else (run.record.study, run.record.task) for run in runs]
     for home in dict.fromkeys(studies.joinpath(*names) for names in parts):
-        made = matrix(home) if options.swaps else draw(home)
+        made = matrix(home, name) if name else draw(home)
         print(f"written: {', '.join(map(str, made))}")
 
 
@@ -121,10 +121,32 @@ def swapped(run: RunFolder, options: ProbesOptions, device: str) -> None:
             continue
         line[name] = measure.score(grafted.to(device), some, r.metric)
         log(f"{r.task} {r.label} -> {name} seed {r.seed}: {line['own']:.2f} -> {line[name]:.2f}")
+    _save(line, run, options, record.SWAPS)
+
+
+def over_filled(run: RunFolder, options: ProbesOptions, device: str) -> None:
+    """Score one seed over the number of tokens of a row that are not filler, and save the line of the matrix.
+
+    Raises:
+        ValueError: the rows of the task have no tokens.
+    """
+    r, experiment = run.record, configuration(run, options.data.root)
+    if experiment.task.vocab is None:
+        raise ValueError(f"filled=true counts tokens, and rows of {r.task} hold numbers")
+    model, data = trained(run, experiment)
+    some = batches(data, options.examples, options.batch, device)
+    scores = measure.over_filled(model.to(device), some, r.metric)
+    log(f"{r.task} {r.label} seed {r.seed}: {', '.join(f'{n}: {score:.2f}' for n, score in scores.items())}")
+    _save(scores, run, options, record.FILLED)
+
+
+def _save(line: dict[str, float], run: RunFolder, options: ProbesOptions, name: str) -> None:
+    """Save a line of a matrix as columns and scores."""
+    r = run.record
     home = record.folder(options.runs, r.study, r.task, r.label, r.seed)
     home.mkdir(parents=True, exist_ok=True)
     atomic.write(
-        home / record.SWAPS, "".join(f"{name},{value}\n" for name, value in {"scored with": "score", **line}.items())
+        home / name, "".join(f"{column},{value}\n" for column, value in {"scored with": "score", **line}.items())
     )
 
 

@@ -11,12 +11,35 @@ from ...ops import metrics
 from .confine import confined
 
 
-@torch.no_grad()
 def score(model: nn.Module, some: Iterable[Batch], metric: str) -> float:
     """The metric over all of the examples at once."""
+    return getattr(metrics, metric)(*_answers(model, some))
+
+
+def over_filled(model: nn.Module, some: list[Batch], metric: str) -> dict[str, float]:
+    """The metric over the number of tokens of a row that are neither padding nor filler.
+
+    Args:
+        model: model in eval mode.
+        some: examples of tokens, of which 0 is filler.
+        metric: name in ``lra.ops.metrics``.
+
+    Returns:
+        ``own``, the metric over all examples, and by 2^i that over the rows of 2^i to 2^(i + 1) - 1 tokens.
+    """
+    real = (batch.inputs != 0 if batch.mask is None else (batch.inputs != 0) & batch.mask for batch in some)
+    group = torch.cat([part.flatten(1).sum(1) for part in real]).clamp(min=1).log2().long().cpu()
+    outputs, labels = _answers(model, some)
+    rows = {"own": group >= 0} | {str(2**i): group == i for i in group.unique().tolist()}
+    return {name: getattr(metrics, metric)(outputs[where], labels[where]) for name, where in rows.items()}
+
+
+@torch.no_grad()
+def _answers(model: nn.Module, some: Iterable[Batch]) -> tuple[Tensor, Tensor]:
+    """The outputs of all examples, and their labels."""
     pairs = [(model(batch.inputs, batch.mask).float(), batch.label) for batch in some]
     outputs, labels = (torch.cat(part).cpu() for part in zip(*pairs, strict=True))
-    return getattr(metrics, metric)(outputs, labels)
+    return outputs, labels
 
 
 def over_reach(model: nn.Module, some: list[Batch], metric: str, reaches: Iterable[int]) -> list[float]:

@@ -15,7 +15,7 @@ from ...runs import typed_json
 from ...runs.typed_json import FolderName, Percent
 
 FOLDER, NAME, KIND = "probes", "probes.json", "a record of probes"
-SWAPS = "swaps.csv"  # a line of the matrix in the folder of a seed, the matrix in that of the study
+SWAPS, FILLED = "swaps.csv", "filled.csv"  # a line of a matrix in the folder of a seed, the matrix in that of the study
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +67,7 @@ def load(path: Path) -> Probes:
 
 
 def table(path: Path) -> pd.DataFrame:
-    """Read a table of swaps as texts. Raises ValueError if the file holds none."""
+    """Read a matrix, or a line of it, as texts. Raises ValueError if the file holds none."""
     head, *lines = csv.reader(io.StringIO(atomic.content(path).decode(), newline=""))
     if not 1 < len(set(head)) == len(head) or any(len(line) != len(head) for line in lines):
         raise ValueError("columns are missing or there twice")

@@ -1,4 +1,4 @@
-"""The probes in the report: the reach that keeps a mechanism's gain, scores within each reach, and swaps."""
+"""The probes in the report: the reach that keeps a mechanism's gain, scores within each reach, and matrices."""
 
 from pathlib import Path
 from statistics import median
@@ -16,11 +16,24 @@ ABOUT = (
     "locality: the smallest reach k of every layer that keeps "
     f"{KEPT:.0%} of what the mechanism adds over attn=mean, median over seeds (lra.studies.probes)."
 )
+MATRICES = {
+    record.SWAPS: (
+        "Swapped mechanisms",
+        "Test score of the weights of a run (row) with each mechanism in the place of its own (column), without "
+        "training, mean over seeds, on the examples that were scored. own: the run as it is. Empty: the weights do not "
+        "fit.",
+    ),
+    record.FILLED: (
+        "Scores over the tokens of a row",
+        "Test score of the examples that have, besides padding and filler, as many tokens as the column says or more, "
+        "but less than twice as many; mean over seeds. own: all examples that were scored.",
+    ),
+}
 
 
 def tables(study: str, rows: list[Row]) -> list[Table]:
-    """Make the table of scores within each reach and that of swapped mechanisms, if there are any."""
-    return [*within(study, rows), *swaps(study, rows)]
+    """Make the table of scores within each reach and the matrices, if there are any."""
+    return [*within(study, rows), *matrices(study, rows)]
 
 
 def columns(rows: list[Row]) -> list[Column]:
@@ -91,29 +104,29 @@ def _probes(row: Row) -> list[record.Probes]:
     return found
 
 
-def swaps(study: str, rows: list[Row]) -> list[Table]:
-    """Make the table of a study's swapped runs, if there is one; a damaged one is skipped with a line."""
+def matrices(study: str, rows: list[Row]) -> list[Table]:
+    """Make the tables of a study's matrices, if there are any; a damaged one is skipped with a line."""
     made = []
-    for root in sorted({_root(folder) for row in rows for folder in row.runs}):
-        if (path := root / record.FOLDER / study / record.SWAPS).exists():
+    roots = sorted({_root(folder) for row in rows for folder in row.runs})
+    for path in (root / record.FOLDER / study / name for root in roots for name in MATRICES):
+        if path.exists():
             try:
-                made.append(matrix_of_swaps(study, path))
+                made.append(matrix_table(study, path))
             except (ValueError, OSError):
-                log(f"skipped: {path} is not a table of swaps; python -m lra.studies.probes makes it again")
+                log(f"skipped: {path} is not a matrix of scores; python -m lra.studies.probes makes it again")
     return made
 
 
-def matrix_of_swaps(study: str, path: Path) -> Table:
-    """Read the table of a study's swaps. Raises ValueError if the file holds none."""
-    task, label, own, *names = (swapped := record.table(path)).columns
+def matrix_table(study: str, path: Path) -> Table:
+    """Read a matrix of a study. Raises ValueError if the file holds none."""
+    title, about = MATRICES[path.name]
+    task, label, own, *names = (found := record.table(path)).columns
     score = lambda text: _score(float(text)) if text else Cell()
-    lines = [[of, by, *map(score, values)] for of, by, *values in swapped.itertuples(index=False)]
+    lines = [[of, by, *map(score, values)] for of, by, *values in found.itertuples(index=False)]
     return Table(
-        name=stem(f"swaps-{study}"),
-        title="Swapped mechanisms",
-        about="Test score of the weights of a run (row) with each mechanism in the place of its own (column), without "
-        "training, mean over seeds, on the examples that were scored. own: the run as it is. Empty: the weights do not "
-        "fit.",
+        name=stem(f"{path.stem}-{study}"),
+        title=title,
+        about=about,
         cells=frame((task, label, own, *names), lines),
         words=(task, label),
     )

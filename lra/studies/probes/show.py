@@ -1,4 +1,4 @@
-"""The picture of a task: scores and derivatives over the reach; and a study's matrix of swapped mechanisms."""
+"""The picture of a task: scores and derivatives over the reach; and a study's matrices."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from ...report.table import show
 from ..figures import panels, save
 from . import record
 from .record import Probes
-from .report import matrix_of_swaps
+from .report import matrix_table
 
 # Percent of MEGA's accuracy that networks of convolutions of width 61 have (docs/formulas.md, short convolutions).
 PUBLISHED = {"listops": 83.51, "text": 94.45, "retrieval": 97.58, "image": 92.46, "pathfinder": 75.28}
@@ -51,27 +51,27 @@ def draw(home: Path) -> list[Path]:
     return [save(figure, home / "probes.png", f"{some.study}: {some.task}, {some.examples} test examples")]
 
 
-def matrix(home: Path) -> list[Path]:
-    """Write the scores of each task and label, a row, with the mechanism of each column, means over seeds.
+def matrix(home: Path, name: str = record.SWAPS) -> list[Path]:
+    """Write the scores of each task and label, a row, in each column, means over seeds.
 
     Args:
         home: folder of the probes of a study.
+        name: name of the file of the matrix, and of the lines in the folders of its seeds.
 
     Returns:
         The table as Markdown and as CSV.
     """
     lines = []
-    for path in sorted(home.glob(f"*/*/seed-*/{record.SWAPS}")):
+    for path in sorted(home.glob(f"*/*/seed-*/{name}")):
         names = (path.parents[2].name, path.parents[1].name)
         try:
             lines.append(record.table(path).set_index("scored with").score.astype(float).rename(names))
         except (ValueError, KeyError):
-            raise ValueError(
-                f"{path} is not a line of swapped mechanisms; delete it to score that seed again"
-            ) from None
+            raise ValueError(f"{path} is not a line of scores; delete it to score that seed again") from None
     table = pd.DataFrame(lines).rename_axis(["task", "trained with"]).groupby(level=[0, 1], sort=False).mean()
-    atomic.write(home / record.SWAPS, table.to_csv(lineterminator="\n"))
-    shown = matrix_of_swaps(home.name, home / record.SWAPS)
-    atomic.write(home / "swaps.md", shown.section() + "\n")
+    path = home / name
+    atomic.write(path, table.to_csv(lineterminator="\n"))
+    shown = matrix_table(home.name, path)
+    atomic.write(path.with_suffix(".md"), shown.section() + "\n")
     show([shown], "")
-    return [home / "swaps.md", home / record.SWAPS]
+    return [path.with_suffix(".md"), path]
