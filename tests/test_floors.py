@@ -2,8 +2,6 @@
 
 import ast
 import re
-from collections import defaultdict
-from graphlib import TopologicalSorter
 
 import pytest
 from support.floors import FLOOR, ROOT, chain, folder, imports
@@ -36,14 +34,6 @@ def test_no_import_runs_upward_and_floors_are_crossed_on_listed_edges():
         if here != there and FLOOR[there] == FLOOR[here]:
             level.add((here, there))
     assert level == LEVEL
-
-
-def test_no_folder_depends_on_itself_through_another():
-    graph = defaultdict(set)
-    for source, target in edges():
-        if folder(source) != folder(target):
-            graph[folder(source)].add(folder(target))
-    list(TopologicalSorter(graph).static_order())  # raises CycleError
 
 
 def test_chains_of_imports_are_short():
@@ -93,19 +83,20 @@ def test_the_lower_floors_know_only(here, only):
             assert inside, f"{source} imports {target}"
 
 
-def test_triton_is_imported_in_one_folder_only():
-    for path in (ROOT / "lra").rglob("*.py"):
-        if path.is_relative_to(ROOT / "lra/ops/triton"):
-            continue
+def test_operators_are_no_modules_and_name_no_section_of_a_configuration():
+    for path in (ROOT / "lra/ops").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
-            names = [node.module or ""] if isinstance(node, ast.ImportFrom) and not node.level else []
-            names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-            assert not any(name.split(".")[0] == "triton" for name in names), path
+            bases = map(ast.unparse, node.bases) if isinstance(node, ast.ClassDef) else ()
+            assert not any("Module" in base or "nn." in base for base in bases), path
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                assert not re.search(r"(?<!\.)\b(attn|model|task)\.\w", node.value), path
 
 
-def test_omegaconf_is_known_to_the_configuration_alone():
-    knowing = {path for path in (ROOT / "lra").rglob("*.py") if re.search(r"(from|import) omegaconf", path.read_text())}
-    assert {path.parent for path in knowing} == {ROOT / "lra/config"}
+@pytest.mark.parametrize("library, place", [("triton", "lra/ops/triton"), ("omegaconf", "lra/config")])
+def test_a_library_is_known_to_one_folder_alone(library, place):
+    line = re.compile(rf"^\s*(from|import) {library}\b", re.MULTILINE)
+    knowing = {path.parent for path in (ROOT / "lra").rglob("*.py") if line.search(path.read_text())}
+    assert knowing == {ROOT / place}
 
 
 def test_a_study_is_known_to_itself_alone():

@@ -32,10 +32,34 @@ def test_threads_wait_briefly_unless_the_environment_says_how(said, spins, monke
     assert os.environ.get("GOMP_SPINCOUNT") == spins
 
 
+def python(code, **more):
+    """Run code in a process of its own, whose environment does not say how threads wait."""
+    env = {key: value for key, value in os.environ.items() if key not in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")} | more
+    return subprocess.run([sys.executable, "-c", code], env=env, cwd=ROOT, capture_output=True, text=True)
+
+
+def test_the_openmp_runtime_hears_of_it():
+    said = python("import lra.ops.pinv", OMP_DISPLAY_ENV="verbose").stderr
+    if "GOMP_" not in said:
+        pytest.skip("torch has another OpenMP runtime here")
+    assert "GOMP_SPINCOUNT = '1000'" in said
+
+
+def test_the_minimal_example_settles_threads_before_torch_is_imported():
+    code = (
+        "import os, runpy, sys\n"
+        "class Watch:\n"
+        "    def find_spec(self, name, *_):\n"
+        "        if name == 'torch': sys.exit(os.environ.get('GOMP_SPINCOUNT', 'not settled'))\n"
+        "sys.meta_path.insert(0, Watch())\n"
+        "runpy.run_path('examples/minimal.py')"
+    )
+    assert python(code).stderr.strip() == SPINS
+
+
 @pytest.mark.parametrize("system", ["Windows", "FreeBSD"])
 def test_another_system_gets_one_line(system):
-    code = f"import platform; platform.system = lambda: {system!r}; import lra"
-    run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    run = python(f"import platform; platform.system = lambda: {system!r}; import lra")
     assert run.stderr == f"lra: runs on Linux and macOS, not on {system}; on Windows use WSL\n" and run.returncode == 1
 
 
@@ -62,38 +86,24 @@ def test_a_missing_package_is_one_line_that_names_the_extra(module, monkeypatch)
         importlib.import_module(f"lra.{module}")
 
 
-def test_the_openmp_runtime_hears_of_it():
-    env = {key: value for key, value in os.environ.items() if key not in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")}
-    env["OMP_DISPLAY_ENV"] = "verbose"
-    run = subprocess.run(
-        [sys.executable, "-c", "import lra.ops.pinv"], env=env, cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    if "GOMP_" not in run.stderr:
-        pytest.skip("torch has another OpenMP runtime here")
-    assert "GOMP_SPINCOUNT = '1000'" in run.stderr
+LINE = (1, "lra: interrupted\n")
+SWALLOWED = f"try:\n    {INTERRUPT}except BaseException:\n    print('swallowed')\n"
+OTHER = "try:\n    import lra.ops.pinv\nexcept KeyboardInterrupt:\n    raise SystemExit(7)"
 
 
-def interrupted(tmp_path, code, *command):
-    """Runs a command whose first import of torch runs the code instead."""
+@pytest.mark.parametrize(
+    "code, command, ending",
+    [
+        *((INTERRUPT, ["-m", module], LINE) for module in ("lra.train", "lra.sweep", "data_prep")),
+        (SWALLOWED, ["-m", "lra.train"], LINE),
+        (INTERRUPT, ["-c", OTHER, "-m", "lra.train"], (7, "")),  # a program that imports lra keeps its interrupts
+    ],
+)
+def test_an_interrupt_while_a_command_imports_torch_is_one_line(code, command, ending, tmp_path):
     (tmp_path / "torch.py").write_text(code)
     env = os.environ | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
     run = subprocess.run([sys.executable, *command], env=env, cwd=tmp_path, capture_output=True, text=True, timeout=60)
-    return run.returncode, run.stderr
-
-
-@pytest.mark.parametrize("module", ["lra.train", "lra.sweep", "data_prep"])
-def test_an_interrupt_while_a_command_imports_is_one_line(module, tmp_path):
-    assert interrupted(tmp_path, INTERRUPT, "-m", module) == (1, "lra: interrupted\n")
-
-
-def test_an_interrupt_that_an_import_would_swallow_ends_the_command_too(tmp_path):
-    code = f"try:\n    {INTERRUPT}except BaseException:\n    print('swallowed')\n"
-    assert interrupted(tmp_path, code, "-m", "lra.train") == (1, "lra: interrupted\n")
-
-
-def test_a_program_that_imports_lra_keeps_its_interrupts(tmp_path):
-    code = "try:\n    import lra.ops.pinv\nexcept KeyboardInterrupt:\n    raise SystemExit(7)"
-    assert interrupted(tmp_path, INTERRUPT, "-c", code, "-m", "lra.train") == (7, "")
+    assert (run.returncode, run.stderr) == ending
 
 
 def test_past_the_imports_an_interrupt_is_an_exception(monkeypatch):
@@ -130,20 +140,6 @@ def test_the_minimal_example_trains_and_scores(tmp_path, monkeypatch, capsys):
     assert 0 <= MINIMAL("cur", "3") <= 100 and "cur: test" in capsys.readouterr().out
     with pytest.raises(SystemExit, match="mechanism must be one of cur, softmax, mean, not 'best'"):
         MINIMAL("best")
-
-
-def test_the_minimal_example_settles_threads_before_torch_is_imported():
-    code = (
-        "import os, runpy, sys\n"
-        "class Watch:\n"
-        "    def find_spec(self, name, *_):\n"
-        "        if name == 'torch': sys.exit(os.environ.get('GOMP_SPINCOUNT', 'not settled'))\n"
-        "sys.meta_path.insert(0, Watch())\n"
-        "runpy.run_path('examples/minimal.py')"
-    )
-    env = {key: value for key, value in os.environ.items() if key not in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")}
-    run = subprocess.run([sys.executable, "-c", code], env=env, cwd=CONF.parent, capture_output=True, text=True)
-    assert run.stderr.strip() == SPINS
 
 
 @pytest.mark.slow

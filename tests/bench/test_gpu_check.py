@@ -7,47 +7,43 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import config
+from support.bench import made, row
+from support.records import add
 
-from lra.bench import gpu_check, run
-from lra.bench.__main__ import bench
+from lra.bench import gpu_check
 from lra.bench.gpu_check import CheckPart
-from lra.bench.options import BenchOptions
-from lra.config.compose import compose
-from lra.runs import record
-from lra.train.__main__ import train
-
-SMALL = ["n=64", "batch=1", "heads=1", "head_dim=16", "repeats=1", "warmup=0", "device=cpu", "modes=inference"]
+from lra.runs import bench_record, record
 
 
 def check(minutes, home, *parts):
     return gpu_check.check(minutes, home, list(parts), dict(os.environ), "some-cpu")
 
 
-def test_tests_a_benchmark_and_a_training_to_the_packed_end(data_root, tmp_path, monkeypatch):
-    """The benchmark and the training were made before; their parts copy them."""
-    home, made = tmp_path / "runs" / gpu_check.STUDY, tmp_path / "made"
-    monkeypatch.setattr(run, "rates", lambda device, dtypes: (1e9, dict.fromkeys(dtypes, 1e9)))
-    words = ["what=attention", "mechanisms=[naive]", *SMALL]
-    bench.__wrapped__(compose(BenchOptions, [*words, f"runs={made / gpu_check.STUDY}"]))
-    train.__wrapped__(config("sdpa", "seeds=[0]", "study=gpu-check", f"runs={made}"))
-    (tmp_path / "test_two.py").write_text(
-        "def test_one(record_property):\n    record_property('measured', 'err 1e-3')\ndef test_other(): assert 0\n"
-    )
+TESTS = """
+def test_one(record_property): record_property('measured', 'err 1e-3')
+def test_other(): assert 0
+"""
+
+
+def test_tests_benchmarks_and_checkpoints_of_unfinished_runs_are_packed(tmp_path):
+    home = tmp_path / "runs" / gpu_check.STUDY
+    bench_record.save(made([row("naive", 64, 1.0)]), home)
+    ended, begun = add(home).parent, home / "begun"
+    begun.mkdir()
+    for file in (ended / "last.ckpt", ended / "best.ckpt", begun / "last.ckpt"):
+        file.touch()
+    (tmp_path / "test_two.py").write_text(TESTS)
     report = f"--junitxml={home / 'parts' / gpu_check.REPORT}"
-    tests = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--rootdir={tmp_path}", report]
-    tests.append(str(tmp_path / "test_two.py"))
-    copy = ["cp", "-r", *map(str, made.iterdir()), str(home.parent)]
-    path = check(
-        20, home, CheckPart("tests", tests, 0.4), CheckPart("figure4", copy, 0.4), CheckPart("trainings", copy, 1)
-    )
+    tests = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", f"--rootdir={tmp_path}", report, str(tmp_path)]
+    path = check(20, home, CheckPart("tests", tests, 0.4))
     text = (home / "some-cpu.md").read_text()
-    assert "exit status: {'figure4': 0, 'tests': 1, 'trainings': 0}." in text and "Tests: 2 tests, 1 failures" in text
+    assert "exit status: {'tests': 1}." in text and "Tests: 2 tests, 1 failures" in text
     assert "* err 1e-3" in text and "Failed: test_two.test_other." in text and "naive" in text
     with tarfile.open(path) as archive:
-        names = {Path(name).name for name in archive.getnames()}
-    assert {"bench.json", record.NAME, "tests.log", "trainings.done", "some-cpu.md"} <= names
-    assert not {"last.ckpt", "best.ckpt"} & names
+        names = {Path(name).relative_to(home.name) for name in archive.getnames()}
+    files = {file.relative_to(home) for file in (begun / "last.ckpt", ended / record.NAME, home / "some-cpu.md")}
+    assert files <= names and {"bench.json", "tests.log", "tests.done"} <= {name.name for name in names}
+    assert [name for name in names if name.suffix == ".ckpt"] == [Path("begun/last.ckpt")]
 
 
 def test_a_part_that_is_cut_leaves_its_results_and_is_run_again_elsewhere(tmp_path, monkeypatch, capfd):
@@ -69,19 +65,7 @@ def test_a_part_that_is_cut_leaves_its_results_and_is_run_again_elsewhere(tmp_pa
     assert capfd.readouterr().err == "gpu-check: slow, exit status 0\n"
 
 
-def test_the_archive_carries_the_checkpoints_of_unfinished_runs(tmp_path):
-    home = tmp_path / gpu_check.STUDY
-    for name, files in {"ended": ["last.ckpt", record.NAME], "begun": ["last.ckpt"]}.items():
-        (home / name).mkdir(parents=True)
-        for file in files:
-            (home / name / file).write_text(name)
-    with tarfile.open(gpu_check.pack(home)) as archive:
-        assert sorted(archive.getnames()) == ["gpu-check/begun/last.ckpt", f"gpu-check/ended/{record.NAME}"]
-
-
-def test_the_parts_are_the_commands_of_the_suite(tmp_path):
-    names = [part.name for part in gpu_check.parts(tmp_path)]
-    assert names == ["tests", "figure4", "table2", "step", "profile", "trainings"]
+def test_the_tests_of_a_gpu_are_found():
     assert "test_triton_gpu.py" in {path.name for path in gpu_check.gpu_test_files()}
 
 

@@ -1,6 +1,9 @@
 """Options and their types: what a value becomes, what is refused, and that nothing is left behind."""
 
+import contextlib
 import json
+import math
+import re
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -12,13 +15,11 @@ from omegaconf import OmegaConf
 
 from lra.attention.base import Attention
 from lra.config import CONF
-from lra.config.calls import options
 from lra.config.compose import composed
 from lra.config.experiment import Experiment
 from lra.config.section import typed
 from lra.config.sections import Name
-from lra.ops.pinv import cubic
-from lra.options import Positive, Range
+from lra.options import Positive, Range, in_range
 from lra.runs import identity
 from lra.runs.folder import RunFolder
 from lra.train.plan import resolve
@@ -43,19 +44,18 @@ def test_the_fingerprint_of_a_default_configuration():
     assert identity.fingerprint(choices | {"seed": 0}) == "9b1a53037b6d1a47"
 
 
-def test_words_for_no_and_yes_are_truth_values():
-    no, false = (config("cur_abs", f"attn.copy_rv={word}", "attn.class_token=off") for word in ("no", "false"))
-    assert no.attn.get("copy_rv") is False and no.attn.get("class_token") is False
-    assert no.label == false.label == "cur_abs-copy_rv=False" and no.choices({}) == false.choices({})
-    yes, default = config("cur_abs", "attn.copy_rv=yes"), config("cur_abs")
-    assert yes.label == default.label == "cur_abs" and yes.choices({}) == default.choices({})
-
-
-def test_whole_numbers_for_real_ones_become_real():
-    one, other = (config("sinkhorn", f"attn.temperature={word}", f"optim.lr={word}") for word in ("2", "2.0"))
-    assert one.label == other.label == "sinkhorn-temperature=2.0" and type(one.optim.lr) is float
-    assert json.dumps(one.choices({})) == json.dumps(other.choices({}))
-    assert type(config("cur_abs", "optim.warmup_power=2").optim.warmup_power) is int
+@pytest.mark.parametrize(
+    "attn, one, other, label",
+    [
+        ("cur_abs", "copy_rv=no class_token=off", "copy_rv=false class_token=false", "cur_abs-copy_rv=False"),
+        ("cur_abs", "copy_rv=yes", "copy_rv=true", "cur_abs"),
+        ("sinkhorn", "temperature=2", "temperature=2.0", "sinkhorn-temperature=2.0"),
+    ],
+)
+def test_two_spellings_of_a_value_are_one_configuration(attn, one, other, label):
+    made = [config(attn, *(f"attn.{word}" for word in words.split())) for words in (one, other)]
+    assert {each.label for each in made} == {label}
+    assert len({json.dumps(each.choices({})) for each in made}) == 1  # 1 and 1.0 apart
 
 
 @pytest.mark.parametrize(
@@ -107,6 +107,25 @@ def test_a_value_becomes_the_type_of_its_option_or_is_refused(kind, value, resul
         assert made == result and type(made) is type(result)
 
 
+@pytest.mark.parametrize(
+    "value, bounds, most, told",
+    [
+        (0, Range(1), "", "1 or more, not 0"),
+        (1, Range(1), "", None),
+        (9, Range(1, 8), "", "from 1 to 8, not 9"),
+        (9, Range(1, 8), "length", "from 1 to 8 (length), not 9"),
+        (8, Range(1, 8), "length", None),
+        (0, Range(above=0), "", "above 0, not 0"),
+        (1, Range(0, below=1), "", "from 0 below 1, not 1"),
+        (4, Range(most=3), "", "to 3, not 4"),
+        (math.nan, Range(0, 1), "", "from 0 to 1, not nan"),
+    ],
+)
+def test_a_value_outside_its_range_is_refused(value, bounds, most, told):
+    with pytest.raises(ValueError, match=f"^{re.escape(f'x must be {told}')}$") if told else contextlib.nullcontext():
+        in_range("x", value, bounds, most)
+
+
 class Own(Attention):
     """Of a user: annotations of any kind, and none."""
 
@@ -143,11 +162,6 @@ def test_a_class_of_the_users_own_is_typed_by_what_annotations_it_has():
         made.attn.get("free") == [1, {"a": "no"}] and made.attn.get("unknown") == "x"
     )  # an annotation that nobody can resolve
     assert type(made.classifier().blocks[0].mixer.attention).__name__ == "Inner"
-
-
-def test_options_of_a_function_are_its_keyword_only_arguments():
-    kinds, needed = options(cubic)
-    assert set(kinds) == {"steps", "init"} and needed == {"steps"}
 
 
 @pytest.mark.parametrize("name", ["../../x", "/abs", "a/b", ".", "..", "", [1], None, {"a": 1}, "a "], ids=str)

@@ -1,5 +1,6 @@
 """Files replaced as a whole, and locks: what a kill, a link, a damaged file and a second process leave."""
 
+import errno
 import fcntl
 import itertools
 import os
@@ -12,7 +13,9 @@ from pathlib import Path
 import pytest
 
 from lra.config import CONF
+from lra.config.errors import explain
 from lra.disk import atomic, lock
+from lra.sweep import job
 
 
 def killed_after(calls: int, write) -> bool:
@@ -68,6 +71,26 @@ def test_what_cannot_be_used_is_told_and_nothing_waits(tmp_path, reason):
     DAMAGE[reason](path)
     with pytest.raises(atomic.Unreadable, match=reason):
         atomic.content(path, 100)
+
+
+FULL = {
+    "a file": (lambda home: atomic.write(home / "report.md", "text"), "report.md"),
+    "a run of a sweep": (lambda home: job.fail(home, "no memory"), ""),
+}
+
+
+@pytest.mark.parametrize("written", FULL)
+def test_a_full_disk_names_the_place_and_what_to_do(written, tmp_path, monkeypatch):
+    def full(path, text, **_):
+        path.touch()
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Path, "write_text", full)
+    write, place = FULL[written]
+    with pytest.raises((OSError, ValueError)) as stop:
+        write(tmp_path)
+    told = f"{tmp_path / place} cannot be written: No space left on device; make room, then the same command goes on"
+    assert explain(stop.value).startswith(told) and not list(tmp_path.iterdir())
 
 
 def test_a_copy_that_is_refused_stands_nowhere(tmp_path):
@@ -128,12 +151,6 @@ def test_it_says_who_holds_it_and_since_when_and_is_gone_afterwards(path):
             pass
         assert [p.name for p in path.parent.iterdir()] == [".owner"]
     assert lock.holder(path) is None and not list(path.parent.iterdir())
-
-
-def test_it_is_released_after_an_error(path):
-    with pytest.raises(RuntimeError), lock.hold(path):
-        raise RuntimeError
-    assert not path.exists()
 
 
 @pytest.mark.parametrize("reaped", [True, False], ids=["gone", "zombie"])
