@@ -42,28 +42,6 @@ def test_chains_of_imports_are_short():
     assert 4 < len(longest) <= MOST, " > ".join(longest)
 
 
-def test_what_a_module_imports_is_found(tmp_path, monkeypatch):
-    for name, text in {
-        "lra/__init__": "from .low import one",
-        "lra/low": "",
-        "lra/a/__init__": "",
-        "lra/a/x": "from ..b import y",
-        "lra/b/__init__": "",
-        "lra/b/y": "def late():\n    import data_prep.z\n    from ..low import name",
-        "data_prep/__init__": "",
-        "data_prep/z": "from torch import lra",
-    }.items():
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / f"{name}.py").write_text(text)
-    monkeypatch.setattr("support.floors.ROOT", tmp_path)
-    found = imports.__wrapped__()
-    monkeypatch.setattr("support.floors.imports", lambda: found)
-    assert found["lra"] == {"lra.low"} and found["data_prep.z"] == {"data_prep"}
-    assert found["lra.a.x"] == {"lra", "lra.a", "lra.b", "lra.b.y"}
-    assert found["lra.b.y"] == {"lra", "lra.b", "lra.low", "data_prep.z"}
-    assert chain()[0] == "lra.a.x" and len(chain()) == 3
-
-
 @pytest.mark.parametrize(
     "here, only",
     {

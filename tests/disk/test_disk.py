@@ -104,17 +104,6 @@ def test_a_copy_that_is_refused_stands_nowhere(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["a"]
 
 
-def test_a_reader_beside_a_writer_sees_one_version_or_the_other(tmp_path):
-    path = tmp_path / "best.ckpt"
-    atomic.write(path, "0")
-    if (child := os.fork()) == 0:
-        for number in range(60):
-            atomic.write(path, str(number))
-        os._exit(0)
-    while os.waitpid(child, os.WNOHANG) == (0, 0):
-        assert atomic.content(path).isdigit()
-
-
 HOLD = """
 import sys, time, pathlib
 from lra.disk.lock import hold

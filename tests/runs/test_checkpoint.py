@@ -1,5 +1,6 @@
 """Checkpoints: a flipped bit is seen before and after the end, a foreign one is refused; training goes on from none."""
 
+import functools
 import os
 import pickle
 import random
@@ -10,7 +11,8 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import session_data
-from support.training import power_cut, result, seed_folder, smoke, train_config
+from support.records import flip, instead
+from support.training import assert_same_files, power_cut, result, seed_folder, smoke, train_config
 
 from lra.runs import checkpoint, evaluations
 from lra.runs.folder import RunFolder
@@ -52,10 +54,19 @@ def save_zip(path, compression=zipfile.ZIP_STORED):
         parts.writestr("a/data.pkl", bytes(10**6))
 
 
+WEIGHTS = {"weight": torch.zeros(8, 8), "bias": torch.zeros(8)}
+NO_WEIGHTS = {
+    "integer keys": WEIGHTS | {1: torch.zeros(1)},
+    "meta tensors": {name: value.to("meta") for name, value in WEIGHTS.items()},
+    "sparse tensors": {name: value.to_sparse() for name, value in WEIGHTS.items()},
+    "numbers": dict.fromkeys(WEIGHTS, 1.0),
+    "a value that is not finite": WEIGHTS | {"bias": torch.full((8,), float("nan"))},
+    "a list": list(WEIGHTS),
+}
 FOREIGN = {
     "it is missing": lambda path: path.unlink(),
-    "it is a folder": lambda path: (path.unlink(), path.mkdir()),
-    "it is not a regular file": lambda path: (path.unlink(), os.mkfifo(path)),
+    "it is a folder": lambda path: instead(path, Path.mkdir),
+    "it is not a regular file": lambda path: instead(path, os.mkfifo),
     "it is damaged or no checkpoint": lambda path: path.write_bytes(random.Random(1).randbytes(5000)),
     "it is damaged or no checkpoint(?#empty)": lambda path: path.write_bytes(b""),
     "it is damaged or no checkpoint(?#half)": lambda path: path.write_bytes(path.read_bytes()[:900]),
@@ -63,6 +74,11 @@ FOREIGN = {
     "it is damaged or no checkpoint(?#zip)": save_zip,
     "torch did not write its part": lambda path: save_zip(path, zipfile.ZIP_DEFLATED),
     "its part best/data/0 is damaged": lambda path: path.write_bytes(path.read_bytes().replace(b"\x3e", b"\x3f")),
+    "does not hold the weights of this model": lambda path: torch.save({"weight": torch.zeros(2)}, path),
+    **{
+        f"does not hold finite weights by their names(?#{name})": functools.partial(torch.save, held)
+        for name, held in NO_WEIGHTS.items()
+    },
 }
 
 
@@ -74,13 +90,6 @@ def test_a_file_that_is_none_is_told_in_a_line(weights, reason):
     with pytest.raises(ValueError, match=reason) as caught:
         checkpoint.load_weights(model, path)
     assert str(path) in str(caught.value) and "delete its folder" in str(caught.value) and "\n" not in str(caught.value)
-
-
-def test_weights_of_another_model_are_refused(weights):
-    model, path = weights
-    torch.save({"weight": torch.zeros(2)}, path)
-    with pytest.raises(ValueError, match=r"best.ckpt does not hold the weights of this model \("):
-        checkpoint.load_weights(model, path)
 
 
 @pytest.fixture(scope="module")
@@ -96,16 +105,16 @@ def halves(tmp_path_factory):
     return seed_folder(home / "cut"), seed_folder(home / "cut", seed=1), seed_folder(home / "whole")
 
 
-def flip(path, share=0.4):
-    data = bytearray(path.read_bytes())
-    data[int(share * len(data))] ^= 64
-    path.write_bytes(data)
-
-
 def change(home, old, new):
     config = home / "config.yaml"
     assert old in config.read_text()
     config.write_text(config.read_text().replace(old, new))
+
+
+def reform(path):
+    state = torch.load(path, weights_only=True)
+    state["callbacks"]["Checkpoints"]["form"] = 3
+    torch.save(state, path)
 
 
 HARM = {
@@ -114,6 +123,7 @@ HARM = {
     "best.ckpt cannot be used (it is missing); delete its folder": lambda home, other: (home / "best.ckpt").unlink(),
     "config.yaml is not the configuration of a run": lambda home, other: flip(home / "config.yaml", 0.0),
     "was made by another configuration (model.dim: 63 -> 64)": lambda home, other: change(home, "dim: 64", "dim: 63"),
+    "last.ckpt has form 3 instead of 2: another version made it": lambda home, other: reform(home / "last.ckpt"),
     "last.ckpt was written by another run": lambda home, other: shutil.copytree(other, home, dirs_exist_ok=True),
 }
 
@@ -129,9 +139,13 @@ def test_training_does_not_go_on_from_what_was_changed(halves, tmp_path, data_ro
     assert not (home / "record.json").exists()
 
 
-@pytest.mark.parametrize("held", [[], {"global_step": 3}, {"callbacks": 1, "state_dict": 2, "global_step": 3}])
-def test_other_contents_are_no_state(tmp_path, held):
-    torch.save(held, tmp_path / "last.ckpt")
+NO_STATE = [[], {"global_step": 3}, {"callbacks": 1, "state_dict": 2, "global_step": 3}]
+
+
+@pytest.mark.parametrize("held", [*NO_STATE, *({"state_dict": held} for held in NO_WEIGHTS.values())])
+def test_other_contents_are_no_state(halves, tmp_path, held):
+    whole = torch.load(halves[0] / "last.ckpt", weights_only=True)
+    torch.save(whole | held if "state_dict" in held else held, tmp_path / "last.ckpt")
     with pytest.raises(ValueError, match=r"last.ckpt is not the state of a run of this version; delete its folder"):
         checkpoint.check_resumable(tmp_path, torch.nn.Linear(1, 1), "f")
 
@@ -144,15 +158,6 @@ def test_a_lost_metrics_csv_costs_nothing(halves, tmp_path, data_root, harm):
     train_config(smoke(tmp_path, *WORDS))
     assert result(home) == result(halves[2])
     assert (home / "metrics.csv").read_bytes() == (halves[2] / "metrics.csv").read_bytes()
-
-
-def test_a_checkpoint_of_another_form_is_refused(halves, tmp_path, data_root):
-    home = shutil.copytree(halves[0], seed_folder(tmp_path))
-    state = torch.load(home / "last.ckpt", weights_only=True)
-    state["callbacks"]["Checkpoints"]["form"] = 3
-    torch.save(state, home / "last.ckpt")
-    with pytest.raises(ValueError, match=r"last.ckpt has form 3 instead of 2: another version made it; delete its fol"):
-        train_config(smoke(tmp_path, *WORDS))
 
 
 @pytest.mark.parametrize("name", ["last.ckpt", "best.ckpt", "metrics.csv", "config.yaml"])
@@ -206,9 +211,6 @@ def test_a_kill_at_any_file_of_an_evaluation_costs_nothing(tmp_path, data_root):
         train_config(smoke(runs, *words))
         home = seed_folder(runs)
         assert result(home) == result(whole)
-        for name in ("metrics.csv", "config.yaml"):
-            assert (home / name).read_bytes() == (whole / name).read_bytes()
-        one, two = (torch.load(folder / "best.ckpt", weights_only=True) for folder in (home, whole))
-        assert all(torch.equal(one[name], two[name]) for name in one | two)
+        assert_same_files(home, whole, ["metrics.csv", "config.yaml"], ["best.ckpt"])
         files += 1
     assert status == 0 and files > 2

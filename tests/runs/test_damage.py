@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import run
+from support.records import flip, instead
 
 from data_prep.__main__ import prepare
 from lra.bench.__main__ import bench
@@ -27,17 +28,6 @@ GRAFT = [f"run={RUN}", "attn=mean", "examples=4", "spectrum=0", "trainer.device=
 MEASURED = {"step_ms", "peak_bytes", "git", "date", "command", "sha256"}  # differ from run to run
 
 
-def middle(path):
-    data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 4
-    path.write_bytes(data)
-
-
-def instead(path, make):
-    path.unlink()
-    make(path)
-
-
 def not_a_number(path):
     """Replace a number by NaN; in a binary file, eight bytes by ones, which are a NaN."""
     if path.suffix == ".ckpt":
@@ -52,7 +42,7 @@ def not_a_number(path):
 
 
 DAMAGE = {
-    "a flipped bit": middle,
+    "a flipped bit": lambda path: flip(path, 0.5, bit=4),  # of a digit, it makes another digit
     "half of it": lambda path: os.truncate(path, path.stat().st_size // 2),
     "empty": lambda path: path.write_bytes(b""),
     "missing": lambda path: path.unlink(),

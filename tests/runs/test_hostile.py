@@ -2,8 +2,6 @@
 
 import json
 import os
-import subprocess
-import sys
 from dataclasses import replace
 
 import numpy as np
@@ -11,15 +9,14 @@ import pytest
 import torch
 import yaml
 from conftest import config, run
-from support.records import add
+from support.records import PHASE, add, instead
 
 from lra.data import store
 from lra.disk import atomic
 from lra.report.__main__ import report
-from lra.runs import checkpoint, config_file, evaluations, pretraining, record
+from lra.runs import evaluations, pretraining
 from lra.runs.open import history
 from lra.studies.factorise.__main__ import saved
-from lra.studies.probes import record as probes
 from lra.studies.probes.report import matrices
 from lra.studies.probes.show import matrix
 from lra.sweep import job
@@ -69,44 +66,6 @@ def test_a_configuration_that_is_refused_ends_no_sweep(tmp_path, capfd):
     assert str(bad / "config.yaml") in told and len(told.splitlines()) == 1 and len(told) < 400
 
 
-@pytest.mark.parametrize("trust", ["lra", "lra.disk.atomic", "data_prep", ["os", "lra.disk"]])
-def test_no_trust_opens_the_whole_suite(trust):
-    for target in ("lra.disk.atomic.write", "lra.data.source.Source.__init__", "lra.sweep.job.fail"):
-        with pytest.raises(ValueError, match=r"is no part of a model|is not of this suite|there is no"):
-            config_file.check_trust({"attn._target_": target}, "config.yaml", trust)
-
-
-WEIGHTS = {"weight": torch.zeros(1, 1), "bias": torch.zeros(1)}
-HELD = {
-    "integer keys": WEIGHTS | {1: torch.zeros(1)},
-    "meta tensors": {name: value.to("meta") for name, value in WEIGHTS.items()},
-    "sparse tensors": {name: value.to_sparse() for name, value in WEIGHTS.items()},
-    "numbers": dict.fromkeys(WEIGHTS, 1.0),
-    "a value that is not finite": WEIGHTS | {"bias": torch.full((1,), float("nan"))},
-    "a list": list(WEIGHTS),
-}
-
-
-@pytest.mark.parametrize("held", HELD)
-def test_a_checkpoint_holds_weights_by_name(held, tmp_path):
-    model = torch.nn.Linear(1, 1)
-    torch.save(HELD[held], tmp_path / "best.ckpt")
-    ours = {"form": 2, "fingerprint": "f", "curve": [{}], "best_score": 1.0, "best_step": 1, "train_loss": 1.0}
-    ours |= {"digest": "d"}
-    parts = {"callbacks": {"Checkpoints": ours}, "global_step": 1, "loops": {}}
-    parts |= {"lr_schedulers": [], "optimizer_states": []}
-    torch.save(parts | {"state_dict": WEIGHTS}, tmp_path / "last.ckpt")
-    assert checkpoint.state(tmp_path / "last.ckpt")["global_step"] == 1
-    for load in (checkpoint.weights, lambda path: checkpoint.load_weights(model, path)):
-        with pytest.raises(
-            ValueError, match=r"best.ckpt does not hold finite weights by their names; delete its folder"
-        ):
-            load(tmp_path / "best.ckpt")
-    torch.save(parts | {"state_dict": HELD[held]}, tmp_path / "last.ckpt")
-    with pytest.raises(ValueError, match=r"last.ckpt is not the state of a run"):
-        checkpoint.state(tmp_path / "last.ckpt")
-
-
 VALUES = [None, 0, -1, 2**70, 1.5, "x", "../x", [], [-1], ["3"], [2**70], [1.5], [None], {}, True, [[1]]]
 
 
@@ -135,16 +94,6 @@ def test_a_data_set_is_described_by_its_meta_json_or_refused(tmp_path):
     assert refused > 200
 
 
-PHASE = record.Pretraining(
-    objective="masked", fingerprint="", loss=0.1, best_step=1, steps=2, tokens=3, step_ms=None, status="done"
-)
-
-
-def instead(path, make):
-    path.unlink()
-    make(path)
-
-
 TAKEN = {
     r"best.ckpt cannot be used \(it is missing": lambda home: (home / "best.ckpt").unlink(),
     r"best.ckpt cannot be used \(it is not a regular": lambda home: instead(
@@ -162,7 +111,7 @@ def test_a_pretraining_is_taken_from_regular_files_that_are_whole(told, tmp_path
     choices, (home, mine) = {"seed": 0}, (tmp_path / name / "pretrain" for name in ("theirs", "mine"))
     home.mkdir(parents=True), mine.parent.mkdir()
     (home.parent / "config.yaml").write_text(yaml.safe_dump(choices))
-    torch.save(WEIGHTS, home / "best.ckpt")
+    torch.save({"weight": torch.zeros(1, 1)}, home / "best.ckpt")
     (home / "metrics.csv").write_text("step,train_loss,val\n1,0.5,3.0\n")
     whole = {name: (home / name).read_bytes() for name in ("best.ckpt", "metrics.csv")}
     pretraining.save(replace(PHASE, fingerprint=pretraining.fingerprint(choices)), home)
@@ -207,13 +156,3 @@ def test_damaged_swaps_are_a_line(content, tmp_path, capfd):
     (seed.parents[2] / "swaps.csv").write_bytes(content)
     row = type("", (), {"runs": {tmp_path / "s" / "listops" / "sdpa" / "seed-0": None}})
     assert matrices("s", [row]) == [] and "swaps.csv is not a matrix of scores" in capfd.readouterr().err
-
-
-def test_damaged_probes_are_a_line_of_the_report(tmp_path):
-    home = add(tmp_path).parent
-    path = probes.folder(tmp_path, *home.parts[-4:-1], 0) / probes.NAME
-    path.parent.mkdir(parents=True)
-    path.write_text("{")
-    command = [sys.executable, "-m", "lra.report", f"runs={tmp_path}"]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0 and f"skipped: {path} is not a record of probes" in done.stderr

@@ -1,6 +1,7 @@
 """Records and tables from disk: what is no such thing is one line with its name, and stops nothing else."""
 
 import base64
+import dataclasses
 import json
 import os
 import random
@@ -9,18 +10,18 @@ from pathlib import Path
 import pytest
 from conftest import run
 from support.bench import made, row
-from support.records import RECORD, add, unseal
+from support.records import RECORD, add, instead, unseal
 
 from lra.report import artifacts
 from lra.report.__main__ import report
 from lra.runs import bench_record as bench
 from lra.runs import evaluations, folder, record, typed_json
-from lra.runs.open import scan
 from lra.studies.dropin import table
 from lra.studies.probes import record as probes
 from lra.studies.transfer import record as transfers
 from lra.studies.transfer.compare import Layer
 
+GOOD = "step,train_loss,val,lr\n3,2.5,10.0,0.001\n6,2.25,12.5,0.0\n"
 NO_NAMES = ["../../x", "/etc/x", "a\\b", "..", "", "${oc.env:HOME}", "x" * 151, "\x1b[2J"]
 PLACES = ("study", "task", "label")
 FOLDERS = {  # keys of a record that name a folder
@@ -31,17 +32,15 @@ FOLDERS = {  # keys of a record that name a folder
 }
 KINDS = [*FOLDERS, "bench.json", "cost.json"]
 LAYER = Layer(path="a", mean_abs=0.1, relative=0.2, stack_mean_abs=0.1, stack_relative=0.2, spectrum=[1.0])
-TRANSFER = {
-    **{key: getattr(RECORD, key) for key in ("study", "task", "protocol", "budget", "label", "seed", "fingerprint")},
-    **{key: getattr(RECORD, key) for key in ("git", "metric", "constant_baseline", "n_val", "n_test")},
-    **{key: getattr(RECORD, key) for key in ("device", "status")},
-    **dict.fromkeys(("exact_val", "exact_test", "direct_val", "direct_test"), 30.0),
-    **{"source": "sdpa", "attn": {"count": 8}, "steps": 0, "tuned_val": None, "tuned_test": None, "layers": [LAYER]},
-    **{"examples": 4, "spectrum_examples": 0},
-}  # fmt: skip
-PROBES = {key: getattr(RECORD, key) for key in (*PLACES, "seed", "fingerprint", "git", "metric")}
-PROBES |= {"examples": 4, "score": 30.0, "by": None, "reaches": [1], "scores": [30.0], "beyond": None}
-PROBES |= {"derived": 0, "rows": 8}
+SCORES = ("exact_val", "exact_test", "direct_val", "direct_test", "tuned_val", "tuned_test")
+PROBES = {"by": None, "beyond": None, "examples": 4, "derived": 0, "rows": 8}
+TRANSFER = dict.fromkeys(SCORES, 30.0) | {"layers": [LAYER], "attn": {"count": 8}, "source": "sdpa"}
+
+
+def filled(kind, **values):
+    """A record with some values, the others those of a record of a run."""
+    shared = [field.name for field in dataclasses.fields(kind) if hasattr(RECORD, field.name)]
+    return kind(**{name: getattr(RECORD, name) for name in shared} | values)
 
 
 def written(kind: str, home: Path) -> tuple[Path, object, str]:
@@ -50,10 +49,12 @@ def written(kind: str, home: Path) -> tuple[Path, object, str]:
         record.save(RECORD, home)
         return home / kind, record.load, "constant_baseline"
     if kind == "probes.json":
-        typed_json.save(probes.Probes(**PROBES), home / kind)
+        known = filled(probes.Probes, **PROBES, score=30.0, scores=[30.0], reaches=[1])
+        typed_json.save(known, home / kind)
         return home / kind, probes.load, "score"
     if kind == "transfer.json":
-        typed_json.save(transfers.TransferRecord(**TRANSFER), home / kind)
+        known = filled(transfers.TransferRecord, **TRANSFER, steps=0, examples=4, spectrum_examples=0)
+        typed_json.save(known, home / kind)
         return home / kind, transfers.load, "direct_test"
     if kind == "bench.json":
         return bench.save(made([row("sdpa", 128, 3.0)]), home), bench.load, "seconds"
@@ -85,8 +86,8 @@ CHANGES = {
     "cut off": lambda path, _: path.write_bytes(path.read_bytes()[:-20]),
     "bytes": lambda path, _: path.write_bytes(random.Random(0).randbytes(300)),
     "a number of a million digits": lambda path, key: path.write_text(f'{{"{key}": {"9" * 10**6}}}'),
-    "a folder": lambda path, _: (path.unlink(), path.mkdir()),
-    "a FIFO": lambda path, _: (path.unlink(), os.mkfifo(path)),
+    "a folder": lambda path, _: instead(path, Path.mkdir),
+    "a FIFO": lambda path, _: instead(path, os.mkfifo),
 }
 
 
@@ -125,8 +126,10 @@ def test_another_number_in_a_record_is_seen(tmp_path, kind):
         load(path)
 
 
-@pytest.mark.parametrize("key,value", [("test", float("nan")), ("val", float("inf")), ("test", 101.0), ("test", None),
-                                       ("status", "well"), ("seed", -1), ("step_ms", -2.0)])  # fmt: skip
+NO_VALUES = [("test", float("nan")), ("val", float("inf")), ("test", 101.0), ("test", None), ("status", "well")]
+
+
+@pytest.mark.parametrize("key, value", [*NO_VALUES, ("seed", -1), ("step_ms", -2.0)])
 def test_values_that_no_run_has(tmp_path, key, value):
     path, load, _ = written("record.json", tmp_path)
     unseal(path)
@@ -135,27 +138,30 @@ def test_values_that_no_run_has(tmp_path, key, value):
         load(path)
 
 
-def test_one_bad_record_is_skipped_and_the_others_are_shown(tmp_path, monkeypatch, capfd):
-    for seed, change in enumerate(["null", "nested", "deep", "a folder", "a FIFO"]):
-        path = add(tmp_path, seed=seed)
-        CHANGES[change](path, "test")
-    with_value(float("nan"))(add(tmp_path, seed=5), "test")
-    add(tmp_path, seed=6, test=41.5)
+def test_the_report_shows_whole_runs_and_tells_of_the_others(tmp_path, monkeypatch, capfd):
+    for seed, change in enumerate(["null", "deep", "a folder", "a FIFO"]):
+        CHANGES[change](add(tmp_path, seed=seed), "test")
+    unfinished, one, other = (add(tmp_path, seed=seed, test=41.5).parent for seed in (4, 5, 6))
+    (unfinished / "record.json").unlink()
+    for home in (unfinished, one, other):
+        (home / "metrics.csv").write_text(GOOD)
+    for home in (unfinished, one):
+        (home / "config.yaml").write_text("optim.lr: 0.0123\n")
+    (one / "maps").mkdir()
+    (one / "maps" / "a.png").write_bytes(artifacts.PNG + b"pixels")
+    damaged = probes.folder(tmp_path, *one.parts[-4:-1], 5) / probes.NAME
+    damaged.parent.mkdir(parents=True)
+    damaged.write_text("{")
     stop, told = run(report, f"runs={tmp_path}", patch=monkeypatch, capfd=capfd)
-    assert stop is None and told.count("skipped: ") == 6
-    for seed in range(6):
+    assert stop is None and len({line for line in told.splitlines() if line.startswith("skipped: ")}) == 6, told
+    assert f"skipped: {damaged} is not a record of probes" in told
+    assert f"{unfinished} has no record.json: the run is not finished" in told
+    for seed in range(4):
         assert f"seed-{seed}/record.json is not a record of a run (" in told
-    assert "| 41.50 | 1 |" in (tmp_path / "report" / "report.md").read_text()
-
-
-def test_a_run_that_is_not_finished_is_told(tmp_path):
-    add(tmp_path, seed=0)
-    path = add(tmp_path, seed=1)
-    path.with_name("config.yaml").write_text("a: 1\n")
-    path.unlink()
-    found, told = scan(tmp_path)
-    assert [folder.name for folder in found] == ["seed-0"]
-    assert told == [f"{path.parent} has no record.json: the run is not finished"]
+    assert "| 41.50 ± 0.00 | 2 |" in (tmp_path / "report" / "report.md").read_text()
+    shown = (tmp_path / "report" / "index.html").read_text().partition('<section id="runs">')[2]
+    assert base64.b64encode(artifacts.PNG + b"pixels").decode() in shown and "<dt>optim.lr</dt><dd>0.0123</dd>" in shown
+    assert [shown.count(f'data-label="{seed}"') for seed in (4, 5, 6)] == [0, 2, 2]  # dev score and loss
 
 
 @pytest.mark.parametrize("form", [None, 1, 3, True, "2"])
@@ -163,25 +169,22 @@ def test_another_form_is_one_line_that_says_what_to_do(tmp_path, form):
     path, load, _ = written("record.json", tmp_path)
     tree = {key: value for key, value in json.loads(path.read_text()).items() if key != "form"}
     path.write_text(json.dumps(tree if form is None else tree | {"form": form}))
-    with pytest.raises(
-        ValueError, match=rf"form {form} instead of 2: .* below 0.2 .*; delete it to run that seed again, or"
-    ):
+    with pytest.raises(ValueError, match=rf"form {form} instead of 2: .* below 0.2 .*; delete it to run that seed"):
         load(path)
 
 
-GOOD = "step,train_loss,val,lr\n3,2.5,10.0,0.001\n6,2.25,12.5,0.0\n"
 ROWS = {
-    "nan": GOOD.replace("12.5", "nan"),
-    "inf": GOOD.replace("12.5", "inf"),
-    "a word": GOOD.replace("12.5", "twelve"),
-    "a cell too few": GOOD.replace(",0.0\n", "\n"),
-    "a cell too many": GOOD.replace(",0.0\n", ",0.0,1\n"),
-    "no step": GOOD.replace("step", "stop"),
-    "steps that fall": GOOD.replace("\n6", "\n2"),
-    "a step twice": GOOD.replace("\n6", "\n3"),
-    "half a step": GOOD.replace("\n6", "\n6.5"),
-    "a quote": GOOD.replace("12.5", '"12.5'),
-    "bytes": "\0\1\2",
+    "nan": ("12.5", "nan"),
+    "inf": ("12.5", "inf"),
+    "a word": ("12.5", "twelve"),
+    "a cell too few": (",0.0\n", "\n"),
+    "a cell too many": (",0.0\n", ",0.0,1\n"),
+    "no step": ("step", "stop"),
+    "steps that fall": ("\n6", "\n2"),
+    "a step twice": ("\n6", "\n3"),
+    "half a step": ("\n6", "\n6.5"),
+    "a quote": ("12.5", '"12.5'),
+    "bytes": (GOOD, "\0\1\2"),
 }
 
 
@@ -191,7 +194,7 @@ def test_what_is_no_table_of_evaluations_is_told_and_not_drawn(tmp_path, rows):
     path.write_text(GOOD)
     assert evaluations.read(tmp_path)[1] == {"step": 6, "train_loss": 2.25, "val": 12.5, "lr": 0.0}
     assert artifacts.read(tmp_path)[0].curves["val"] == {3: 10.0, 6: 12.5}
-    path.write_text(ROWS[rows])
+    path.write_text(GOOD.replace(*ROWS[rows]))
     found, (told,) = artifacts.read(tmp_path)
     assert found.curves == {} and told.startswith(f"{path} is not a table of evaluations (") and "\n" not in told
 
@@ -208,12 +211,13 @@ def test_what_a_folder_had_and_has_no_more_is_told(tmp_path):
     assert len(lines) == 2 and all("(it is missing)" in line for line in lines)
 
 
+LINK = "it is a link to another file"
+
+
 def test_a_picture_is_a_file_of_the_run_itself(tmp_path):
-    secret = tmp_path / "secret"
+    secret, first, second = tmp_path / "secret", *(tmp_path / f"seed-{seed}" / "maps" for seed in (0, 1))
     secret.write_bytes(artifacts.PNG + b"secret")
-    for seed in (0, 1):
-        (tmp_path / f"seed-{seed}" / "maps").mkdir(parents=True)
-    first, second = (tmp_path / f"seed-{seed}" / "maps" for seed in (0, 1))
+    first.mkdir(parents=True), second.parent.mkdir()
     (first / "a.png").write_bytes(artifacts.PNG + b"a")
     (first / "b.png").symlink_to(secret)
     (first / "c.png").symlink_to(first / "a.png")
@@ -222,41 +226,15 @@ def test_a_picture_is_a_file_of_the_run_itself(tmp_path):
     os.mkfifo(first / "f.png")
     found, told = artifacts.read(tmp_path / "seed-0")
     assert found.pictures == {"a": artifacts.PNG + b"a"}
-    assert [line.partition(" is not shown: ")[2] for line in told] == [
-        "it is a link to another file",
-        "it is a link to another file",
-        "it is no PNG",
-        "it is a folder",
-        "it is not a regular file",
-    ]
-    second.rmdir()
+    reasons = [LINK, LINK, "it is no PNG", "it is a folder", "it is not a regular file"]
+    assert [line.partition(" is not shown: ")[2] for line in told] == reasons
     second.symlink_to(first, target_is_directory=True)
     found, told = artifacts.read(tmp_path / "seed-1")
-    assert not found.pictures and all("it is a link to another file" in line for line in told)
+    assert not found.pictures and all(LINK in line for line in told)
     (tmp_path / "linked").symlink_to(tmp_path / "seed-0", target_is_directory=True)  # a whole run may be elsewhere
     assert artifacts.read(tmp_path / "linked")[0].pictures == {"a": artifacts.PNG + b"a"}
 
 
-def test_the_page_has_curves_configuration_and_maps_of_each_run(tmp_path, monkeypatch, capfd):
-    for seed in (0, 1):
-        home = add(tmp_path / "runs", seed=seed).parent
-        (home / "metrics.csv").write_text("step,train_loss,val,lr\n3,2.0,30.0,1e-3\n6,1.5,37.5,0.0\n")
-    (home / "config.yaml").write_text("optim.lr: 0.0123\n")
-    (home / "maps").mkdir()
-    (home / "maps" / "a.png").write_bytes(artifacts.PNG + b"pixels")
-    stop, _ = run(report, f"runs={tmp_path / 'runs'}", patch=monkeypatch, capfd=capfd)
-    page = (tmp_path / "runs" / "report" / "index.html").read_text()
-    shown = page[page.index('<section id="runs">') :]
-    assert stop is None and base64.b64encode(artifacts.PNG + b"pixels").decode() in shown
-    assert "<dt>optim.lr</dt><dd>0.0123</dd>" in shown
-    assert [shown.count(f'data-label="{seed}"') for seed in (0, 1)] == [2, 2]  # dev score and loss
-
-
 def test_only_what_mends_itself_is_said_to_go_on(tmp_path):
-    with (
-        pytest.raises(ValueError, match=r"cannot be written: No space.*the same command goes on"),
-        folder.writing(tmp_path),
-    ):
-        raise OSError(28, "No space left on device")
-    with pytest.raises(FileNotFoundError), folder.writing(tmp_path):
+    with pytest.raises(FileNotFoundError), folder.writing(tmp_path):  # a full disk is told in tests/disk
         (tmp_path / "best.ckpt").read_bytes()

@@ -5,17 +5,13 @@ import json
 
 import pytest
 import torch
-from support.records import RECORD
+from support.records import PHASE, RECORD
 
 from lra.runs import checkpoint, identity, tables
 from lra.runs.folder import RunFolder
 from lra.runs.open import finished, scan
-from lra.runs.record import Pretraining, RunRecord
 from lra.runs.restore import best, configuration
 
-PHASE = Pretraining(
-    objective="masked", fingerprint="0e1", loss=0.1, best_step=1, steps=2, tokens=3, step_ms=None, status="done"
-)
 FILLED = {
     "tokens": 10**12,
     "pretrain": PHASE,
@@ -49,19 +45,14 @@ def study(tmp_path):
 def test_runs_are_read_as_they_were_written(study):
     found = tables.read(study)
     assert found == {tables.place(study.parent, run.record): run for run in RUNS}
-    assert [type(value) for value in found[tables.place(study.parent, RUNS[0].record)].evaluations[0].values()] == [
-        int,
-        float,
-        float,
-    ]
+    row = found[tables.place(study.parent, RUNS[0].record)].evaluations[0]
+    assert [type(value) for value in row.values()] == [int, float, float]
     before = {path: path.read_bytes() for path in study.iterdir()}
     tables.save(study, found.values())
     assert {path: path.read_bytes() for path in study.iterdir()} == before
 
 
-def test_every_field_of_a_record_is_a_column_and_every_configuration_one_line(study):
-    head = (study / tables.RUNS).read_text().splitlines()[0].split(",")
-    assert head == [field.name for field in dataclasses.fields(RunRecord)]
+def test_every_configuration_is_one_line(study):
     lines = [json.loads(line) for line in (study / tables.CONFIGS).read_text().splitlines()]
     assert {tuple(line["labels"]) for line in lines} == {("cur_abs",), ("NA", "none", "sdpa-model.positions=x,y")}
     assert sorted(name for line in lines for name in line["fingerprints"]) == sorted(r.record.fingerprint for r in RUNS)
@@ -86,22 +77,16 @@ DAMAGES = {
     "FileNotFoundError": lambda study: (study / tables.CURVES).unlink(),
     "EmptyDataError": lambda study: (study / tables.CURVES).write_text(""),
     "KeyError: 'fingerprints'": lambda study: (study / tables.CONFIGS).write_text("{}\n"),
+    "of form 2 of version 0.2 (form: ": lambda study: (study / tables.ABOUT).write_text('{"command": "", "notes": []}'),
 }
-
-
-def test_tables_of_another_form_are_one_line(study):
-    (study / tables.ABOUT).write_text('{"command": "c", "notes": []}')
-    with pytest.raises(ValueError, match=r"not the description of a study of form 2 of version 0.2 \(form: ") as told:
-        tables.read(study)
-    assert "\n" not in str(told.value)
 
 
 @pytest.mark.parametrize("reason", DAMAGES)
 def test_damaged_tables_are_one_line(study, reason):
     DAMAGES[reason](study)
-    with pytest.raises(ValueError, match="does not hold tables of published runs") as told:
+    with pytest.raises(ValueError) as told:
         tables.read(study)
-    assert reason in str(told.value) and "\n" not in str(told.value)
+    assert str(told.value).startswith(str(study)) and reason in str(told.value) and "\n" not in str(told.value)
     records, (line,) = scan(study.parent)
     assert records == {} and line == str(told.value)
 

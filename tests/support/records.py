@@ -30,6 +30,9 @@ RECORD = record.RunRecord(
     device="NVIDIA H200",
     status="done",
 )
+PHASE = record.Pretraining(
+    objective="masked", fingerprint="0e1", loss=0.1, best_step=1, steps=2, tokens=3, step_ms=None, status="done"
+)
 LOST = ["lost/record.json is no record"]
 
 
@@ -37,6 +40,19 @@ def unseal(path):
     """Take the sums out of a record, so that it and the files beside it can be changed."""
     tree = json.loads(path.read_text())
     path.write_text(json.dumps({key: value for key, value in tree.items() if key not in ("files", "sha256")}))
+
+
+def flip(path, share=0.4, bit=64):
+    """Flip a bit of a byte of a file, so far into it."""
+    data = bytearray(path.read_bytes())
+    data[int(share * len(data))] ^= bit
+    path.write_bytes(data)
+
+
+def instead(path, make):
+    """Put something else, such as a folder or a pipe, in the place of a file."""
+    path.unlink()
+    make(path)
 
 
 TESTS = (37.1, 38.4, 39.95, 36.6)
