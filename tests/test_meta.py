@@ -2,7 +2,8 @@
 
 So does a selection by a mask, whose result's size is such a number, and a tensor made on another device. Not tried:
 triton's kernels, which have no form for it, and what is read once a step or an evaluation on purpose
-(``Pretrainer.error`` selects the positions that count, ``LitClassifier`` scores all outputs).
+(``Pretrainer.error`` selects the positions that count, ``LitClassifier`` scores all outputs). That a wait is noticed is
+tested in tests/train/test_step.py.
 """
 
 import contextlib
@@ -16,7 +17,7 @@ from lra.config import CONF
 from lra.config.experiment import Experiment
 from lra.data.datamodule import Batch
 from lra.model.pretrainer import draw_holes
-from lra.train.lit import LitClassifier
+from lra.train.lit import lit_classifier
 from lra.train.optim import adamw, schedule
 
 EXPERIMENTS = sorted(path.stem for path in (CONF / "experiment").glob("*.yaml"))
@@ -49,9 +50,7 @@ def step(experiment: Experiment, model: nn.Module) -> None:
 
 def trained_and_evaluated(experiment: Experiment) -> None:
     model, some = experiment.sketch, batch(experiment)
-    lit = LitClassifier(
-        model.train(), metric=experiment.task.metric, loss=experiment.task.loss, seed=0, optim={}, cycle_momentum=False
-    )
+    lit = lit_classifier(experiment, model.train(), seed=0)
     lit.batch_loss(some).backward()
     assert all(parameter.grad is not None for parameter in model.parameters())
     model.eval()
@@ -77,9 +76,3 @@ def test_no_experiment_waits(name):
         some, ratio = batch(made), made.pretrain.ratio
         holes = draw_holes(ratio, some.inputs, some.mask) if ratio else None
         model.predict(model(some.inputs, some.mask, holes)).sum().backward()
-
-
-@pytest.mark.parametrize("wait", [torch.Tensor.nonzero, torch.Tensor.tolist, torch.Tensor.item, lambda x: x[x > 0]])
-def test_a_wait_is_seen(wait):
-    with pytest.raises((RuntimeError, NotImplementedError)):
-        wait(torch.empty((), device="meta"))

@@ -20,14 +20,11 @@ MINIMAL = runpy.run_path(str(ROOT / "examples" / "minimal.py"))["main"]
 INTERRUPT = "import os, signal; os.kill(os.getpid(), signal.SIGINT)\n"
 
 
-@pytest.mark.parametrize(
-    "said, spins", [({}, "1000"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "active"}, None)]
-)
-def test_threads_wait_briefly_unless_the_environment_says_how(said, spins, monkeypatch):
-    for name in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY"):
-        monkeypatch.delenv(name, raising=False)
-    for name, value in said.items():
-        monkeypatch.setenv(name, value)
+@pytest.mark.parametrize("name, value, spins", [("GOMP_SPINCOUNT", "7", "7"), ("OMP_WAIT_POLICY", "active", None)])
+def test_threads_wait_as_the_environment_says(name, value, spins, monkeypatch):
+    for other in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY"):
+        monkeypatch.delenv(other, raising=False)
+    monkeypatch.setenv(name, value)
     startup.wait_briefly()
     assert os.environ.get("GOMP_SPINCOUNT") == spins
 
@@ -48,7 +45,7 @@ sys.meta_path.insert(0, Watch())
 
 
 @pytest.mark.parametrize("code", ["import lra.ops.pinv", "runpy.run_path('examples/minimal.py')"])
-def test_it_is_settled_before_torch_is_imported(code):
+def test_otherwise_they_wait_briefly_which_is_settled_before_torch_is_imported(code):
     assert python(WATCH + code).stderr.strip() == SPINS
 
 

@@ -1,6 +1,5 @@
 """Every yaml composes, builds and takes a training step; labels; what a wrong word gets."""
 
-import errno
 import importlib
 import multiprocessing
 import os
@@ -8,27 +7,22 @@ import re
 import subprocess
 import sys
 from functools import partial
-from types import SimpleNamespace
 
 import hydra
 import pytest
 import torch
-import yaml
 from conftest import KERNELS, MECHANISMS, SMOKE, config, experiment, run
-from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf
 
 from data_prep.__main__ import PrepareOptions, prepare
 from lra.config import CONF
-from lra.config.compose import compose, composed, folders, quoted
+from lra.config.compose import compose, composed, quoted
 from lra.config.entry import follow, main, manual
 from lra.config.errors import REFUSALS, explain
 from lra.config.experiment import Experiment
 from lra.data.datamodule import Batch
-from lra.disk import atomic
-from lra.runs import evaluations
-from lra.runs.folder import settle
+from lra.runs.identity import difference
 from lra.train import lit as module
 from lra.train.__main__ import train
 from lra.train.plan import resolve
@@ -71,14 +65,7 @@ def test_every_task_builds_and_its_smoke_schedule_runs_to_its_end(task, protocol
         cfg = experiment(f"task={task}", "attn=cur_abs", f"protocol={protocol}", f"budget={budget}")
         resolve(cfg)
         cfg.task_data()
-    training = module.LitClassifier(
-        cfg.classifier(),
-        metric=cfg.task.metric,
-        loss=cfg.task.loss,
-        seed=0,
-        optim=dict(cfg.optim),
-        cycle_momentum=cfg.protocol.cycle_momentum,
-    )
+    training = module.lit_classifier(cfg, cfg.classifier(), seed=0)
     made = training.configure_optimizers()
     rates = []
     for _ in range(cfg.optim.steps):
@@ -121,14 +108,6 @@ def test_groups_and_then_values_are_what_hydra_composes_at_once(words):
             assert own.runtime.choices == whole.hydra.runtime.choices
 
 
-def test_an_experiment_replaces_the_defaults():
-    cfg = experiment("experiment=curformer_listops", "attn=cur_abs")
-    o = cfg.optim
-    assert (cfg.study, o.lr, o.steps, o.warmup) == ("curformer_listops-paper-paper", 7e-4, 20000, 1500)
-    assert (o.batch, o.micro_batch, o.eval_every) == (128, 32, 100)
-    assert cfg.data_source().command == "python -m data_prep task=listops experiment=curformer_listops"
-
-
 def test_label_is_the_word_plus_what_changed():
     assert config("cur_abs").label == "cur_abs"
     assert config("cur_abs", "attn.count=64").label == "cur_abs"
@@ -145,36 +124,17 @@ class softmax(AFT): pass
 """
 
 
-def test_a_class_of_the_users_own_is_labelled_by_its_name(tmp_path, monkeypatch):
-    (tmp_path / "own_classes.py").write_text(OWN)
-    monkeypatch.syspath_prepend(tmp_path)
-
-    def label(*words):
-        return compose(Experiment, ["task=listops", "attn=custom", *words]).label
-
-    assert label("attn._target_=own_classes.AFT") == "AFT"
-    assert label("attn._target_=own_classes.AFT", "+attn.head_mix=2", "+attn.depth=3") == "AFT-depth=3-head_mix=2"
-    assert label("attn._target_=own_classes.softmax") == "custom-softmax"  # not the published mechanism
-    assert label() == "custom"
-
-
-def test_two_classes_of_one_name_are_two_configurations(tmp_path, data_root, monkeypatch):
+def test_classes_of_the_users_own_are_labelled_by_their_names_and_told_apart_by_their_modules(tmp_path, monkeypatch):
     for name in ("own_one", "own_other"):
         (tmp_path / f"{name}.py").write_text(OWN)
     monkeypatch.syspath_prepend(tmp_path)
-    words = ["task=listops", "budget=smoke", f"runs={tmp_path}", "seeds=[0]", f"data.root={data_root}", "attn=custom"]
-    first, second = (
-        compose(Experiment, [*words, f"attn._target_={path}"]) for path in ("own_one.AFT", "own_other.AFT")
-    )
-    home = first.home / "seed-0"
-    assert home == second.home / "seed-0"
-    home.mkdir(parents=True)
-    choices = [made.choices(made.task_data().source.provenance) for made in (first, second)]
-    atomic.write(home / "config.yaml", yaml.safe_dump(choices[0]))
-    (home / evaluations.NAME).touch()  # something was made
-    settle(home, choices[0])
-    with pytest.raises(ValueError, match=r"attn._target_: own_one.AFT -> own_other.AFT"):
-        settle(home, choices[1])
+    made = lambda path, *words: compose(Experiment, ["task=listops", "attn=custom", f"attn._target_={path}", *words])
+    assert made("own_one.AFT", "+attn.head_mix=2", "+attn.depth=3").label == "AFT-depth=3-head_mix=2"
+    assert made("own_one.softmax").label == "custom-softmax"  # not the published mechanism
+    assert experiment("task=listops", "attn=custom").label == "custom"
+    first, second = made("own_one.AFT"), made("own_other.AFT")
+    assert first.label == "AFT" and first.home == second.home
+    assert difference(first.choices({}), second.choices({})) == "attn._target_: own_one.AFT -> own_other.AFT"
 
 
 def test_a_mechanism_that_cannot_run_here_is_refused_or_skipped(tmp_path, monkeypatch, capfd):
@@ -234,6 +194,7 @@ WRONG = {
     "task=listops attn=cur_best": "attn=cur_best: no such choice; attn is one of",
     "task=listops attn=cur_abs attn.cuont=3": "attn.cuont: no such key; attn has",
     "task=listops attn=cur_abs +attn.cuont=3": "attn.cuont: no such key; attn has",
+    "task=listops attn=cur_abs +attn.pinv.stesp=3": "attn.pinv.stesp: no such key; attn.pinv has init, steps",
     "task=listops attn=[cur_abs,sdpa]": "attn takes one name, not a list; for several runs: -m attn=cur_abs,sdpa",
     "task=listops attn=cur_abs,sdpa": "attn=cur_abs,sdpa: several values need -m",
     "task=listops attn=cur_abs budget=huge": "budget must be one of paper, quick, quickstart, smoke, not 'huge'",
@@ -314,15 +275,10 @@ def test_help_shows_every_key_and_every_choice(name):
         assert choices and choices <= set(text.partition(f"\n{group}= ")[2].split())
 
 
-def test_help_needs_no_other_word(monkeypatch, capfd):
+def test_help_needs_neither_other_words_nor_a_stdout(monkeypatch, capfd):
     monkeypatch.setattr(sys, "argv", ["lra", "--help"])
     train()
-    printed = capfd.readouterr().out
-    assert "task= adding chain" in printed and "attn= bigbird" in printed
-
-
-def test_help_needs_no_stdout(monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["lra", "--help"])
+    assert "task= adding chain" in capfd.readouterr().out
     monkeypatch.setattr(sys, "stdout", None)
     train()
 
@@ -351,23 +307,6 @@ def test_the_command_for_missing_data_makes_those_of_the_run(words):
     assert compose(PrepareOptions, run.data_overrides).source == run.source
 
 
-def test_children_are_given_the_folders_of_the_command_line(monkeypatch):
-    sources = [SimpleNamespace(provider=name, path=f"/{name}") for name in ("hydra", "main", "command-line")]
-    monkeypatch.setattr(HydraConfig, "initialized", lambda: True)
-    monkeypatch.setattr(HydraConfig, "get", lambda: SimpleNamespace(runtime=SimpleNamespace(config_sources=sources)))
-    assert folders() == ["--config-dir", "/command-line"]
-
-
-def test_a_full_disk_names_the_file(tmp_path):
-    with pytest.raises(OSError) as full, atomic.replacing(tmp_path / "report.md") as part:
-        part.touch()
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-    told = (
-        f"{tmp_path / 'report.md'} cannot be written: No space left on device; make room, then the same command goes on"
-    )
-    assert explain(full.value) == told
-
-
 def test_damaged_data_names_the_command_that_mends_it(tmp_path, monkeypatch, capfd):
     words = ["task=listops", "budget=smoke", f"data.root={tmp_path}"]
     call = partial(run, patch=monkeypatch, capfd=capfd)
@@ -379,8 +318,3 @@ def test_damaged_data_names_the_command_that_mends_it(tmp_path, monkeypatch, cap
     assert command == [*words, "force=true"]
     assert call(prepare, *command)[0] is None
     assert "every checksum is right" in call(prepare, *words, "verify=true")[1]
-
-
-def test_a_wrong_key_of_a_nested_call_is_refused():
-    with pytest.raises(ValueError, match=r"attn.pinv.stesp: no such key; attn.pinv has init, steps"):
-        config("cur_abs", "+attn.pinv.stesp=3")

@@ -1,6 +1,5 @@
 """Options and their types: what a value becomes, what is refused, and that nothing is left behind."""
 
-import contextlib
 import json
 import math
 import re
@@ -9,7 +8,6 @@ from typing import Annotated, Literal
 
 import hydra
 import pytest
-import torch
 from conftest import MECHANISMS, SMOKE, config, experiment
 from omegaconf import OmegaConf
 
@@ -61,60 +59,57 @@ def test_two_spellings_of_a_value_are_one_configuration(attn, one, other, label)
 @pytest.mark.parametrize(
     "kind, value, result",
     [
-        (int, "3", None),
-        (int, True, None),
-        (int, 1.0, None),
-        (int, 2**63, None),
-        (int, "???", None),
-        (float, "${x}", None),
         (float, 1, 1.0),
-        (float, float("nan"), None),
-        (float, float("inf"), None),
-        (float, 10**400, None),
         (bool, "off", False),
-        (bool, 2, None),
         (str, 2026, "2026"),
-        (str, [1], None),
-        (str, None, None),
         (int | None, None, None),
         (int | float, 2, 2),
         (int | float, 2.5, 2.5),
         (int | str, "2", "2"),
         (int | str, 2, 2),
         (bool | Literal["reduce-overhead"], "reduce-overhead", "reduce-overhead"),
-        (bool | Literal["reduce-overhead"], "fast", None),
-        (Literal[1, 2], "2", None),
-        (Literal[1, 2], 3, None),
         (Path, 2026, Path("2026")),
-        (Path, " ", None),
         (Path | None, None, None),
-        (str, "a\0", None),
-        (Positive, 0, None),
-        (Annotated[float, Range(above=0)], 0, None),
-        (list[int], 3, None),
-        (list[Positive], [1, 0], None),
         (dict[str, int], {"a": 1}, {"a": 1}),
-        (dict[str, int], {"a": "1"}, None),
     ],
     ids=str,
 )
-def test_a_value_becomes_the_type_of_its_option_or_is_refused(kind, value, result):
-    if (result is None and value is not None) or (kind is str and value is None):
+def test_a_value_becomes_the_type_of_its_option(kind, value, result):
+    made = typed(kind, value, "x")
+    assert made == result and type(made) is type(result)
+
+
+@pytest.mark.parametrize(
+    "kind, values",
+    [
+        (int, ["3", True, 1.0, 2**63, "???"]),
+        (float, ["${x}", math.nan, math.inf, 10**400]),
+        (bool, [2]),
+        (str, [[1], None, "a\0"]),
+        (bool | Literal["reduce-overhead"], ["fast"]),
+        (Literal[1, 2], ["2", 3]),
+        (Path, [" "]),
+        (Positive, [0]),
+        (Annotated[float, Range(above=0)], [0]),
+        (list[int], [3]),
+        (list[Positive], [[1, 0]]),
+        (dict[str, int], [{"a": "1"}]),
+        (Name, ["../../x", "/abs", "a/b", ".", "..", "", [1], None, {"a": 1}, "a "]),
+    ],
+    ids=str,
+)
+def test_a_value_of_another_type_is_refused(kind, values):
+    for value in values:
         with pytest.raises(ValueError, match=r"^x(\.\w+)? must be .+, not .+$"):
             typed(kind, value, "x")
-    else:
-        made = typed(kind, value, "x")
-        assert made == result and type(made) is type(result)
 
 
 @pytest.mark.parametrize(
     "value, bounds, most, told",
     [
         (0, Range(1), "", "1 or more, not 0"),
-        (1, Range(1), "", None),
         (9, Range(1, 8), "", "from 1 to 8, not 9"),
         (9, Range(1, 8), "length", "from 1 to 8 (length), not 9"),
-        (8, Range(1, 8), "length", None),
         (0, Range(above=0), "", "above 0, not 0"),
         (1, Range(0, below=1), "", "from 0 below 1, not 1"),
         (4, Range(most=3), "", "to 3, not 4"),
@@ -122,7 +117,7 @@ def test_a_value_becomes_the_type_of_its_option_or_is_refused(kind, value, resul
     ],
 )
 def test_a_value_outside_its_range_is_refused(value, bounds, most, told):
-    with pytest.raises(ValueError, match=f"^{re.escape(f'x must be {told}')}$") if told else contextlib.nullcontext():
+    with pytest.raises(ValueError, match=f"^{re.escape(f'x must be {told}')}$"):
         in_range("x", value, bounds, most)
 
 
@@ -158,16 +153,9 @@ def test_a_class_of_the_users_own_is_typed_by_what_annotations_it_has():
         with pytest.raises(ValueError, match=said):
             own("Own", *words)
     made = own("Inner", "+attn.free=[1,{a: no}]", "+attn.unknown=x", "+attn.rate=3")
-    assert (
-        made.attn.get("free") == [1, {"a": "no"}] and made.attn.get("unknown") == "x"
-    )  # an annotation that nobody can resolve
+    assert made.attn.get("free") == [1, {"a": "no"}]
+    assert made.attn.get("unknown") == "x"  # an annotation that nobody can resolve
     assert type(made.classifier().blocks[0].mixer.attention).__name__ == "Inner"
-
-
-@pytest.mark.parametrize("name", ["../../x", "/abs", "a/b", ".", "..", "", [1], None, {"a": 1}, "a "], ids=str)
-def test_a_name_is_that_of_a_folder(name):
-    with pytest.raises(ValueError, match=r"^study must be a name"):
-        typed(Name, name, "study")
 
 
 def test_a_study_and_a_protocol_have_names():
@@ -191,13 +179,6 @@ def test_a_long_schedule_takes_no_memory_to_check():
 def test_a_model_larger_than_the_memory_is_refused_before_it_is_built():
     with pytest.raises(ValueError, match=r"parameters take .* GB to train, this machine has"):
         resolve(config("cur_abs", "model.dim=10000000", "model.heads=1"))
-
-
-def test_a_sketch_has_the_parameters_of_the_model_and_no_memory():
-    cfg = config("cur_abs")
-    sketch, model = cfg.sketch, cfg.classifier()
-    assert all(p.device == torch.device("meta") for p in sketch.parameters())
-    assert {k: v.shape for k, v in sketch.state_dict().items()} == {k: v.shape for k, v in model.state_dict().items()}
 
 
 def test_a_run_that_made_nothing_binds_nobody_to_its_configuration(tmp_path):

@@ -9,7 +9,7 @@ from support.records import RECORD
 from lra.config.compose import compose
 from lra.runs import record
 from lra.sweep import __main__ as leader
-from lra.sweep import plan
+from lra.sweep import job, plan
 from lra.sweep.options import SweepOptions
 
 SMOKE = ["budget=smoke", "tasks=[listops]", "measure=0"]
@@ -27,6 +27,11 @@ def finish(run, **changes):
     run.folder.mkdir(parents=True, exist_ok=True)
     values = asdict(RECORD) | {"task": run.task, "label": run.label, "seed": run.seed, "steps": run.steps}
     (run.folder / record.NAME).write_text(json.dumps({"form": 2} | values | changes))
+
+
+def fail(run, reason):
+    run.folder.mkdir(parents=True, exist_ok=True)
+    job.fail(run.folder, reason)
 
 
 def sweep(monkeypatch, capfd, launch, *words):

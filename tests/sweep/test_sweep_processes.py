@@ -33,15 +33,6 @@ def results(runs):
 
 
 @pytest.mark.slow
-def test_one_run_as_a_user_starts_it(data_root, tmp_path):
-    process = start(command(tmp_path, launcher="basic", attn="cur_sum", seeds="0"))
-    out, err = process.communicate(timeout=300)
-    assert process.returncode == 0, err
-    assert "1 runs in" in out and "seed 0: test " in err and "1 of 1 done" in err
-    assert list(results(tmp_path).values()) == [1]
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("kill", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("launcher", ["basic", "joblib"])
 def test_killed_sweep_goes_on_and_no_run_is_done_twice(data_root, tmp_path, launcher, kill):
