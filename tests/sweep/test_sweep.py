@@ -73,12 +73,6 @@ def test_lr_gives_each_of_the_baselines_the_same_rates():
     assert set(map(tuple, rates.values())) == {(1e-4, 3e-4, 1e-3, 3e-3)}
 
 
-def test_axes_outside_the_mechanism_are_part_of_the_label():
-    runs = expand("lr", "sweep.grids.methods.attn=[cur_abs]", "seeds=[0]")
-    assert [run.label for run in runs] == [f"cur_abs-optim.lr={lr}" for lr in (0.0001, 0.0003, 0.001, 0.003)]
-    assert "label_keys=[optim.lr]" in runs[0].overrides
-
-
 def test_a_mechanism_that_cannot_run_here_is_left_out_with_a_line(monkeypatch):
     missing = property(lambda made: f"attn={made.label} needs a GPU" if "sum" in made.label else None)
     monkeypatch.setattr(Experiment, "unavailable", missing)
