@@ -61,27 +61,24 @@ def test_the_last_token_reaches_the_class_token(name):
         assert reach > (0 if name in FADED else 1e-6)
 
 
-@pytest.mark.parametrize(
-    "words", [("attn=s4d_lin",), ("attn=s4d_lin", "block=glu"), ("attn=mean", "block=mega", "block.bias=false")]
-)
+@pytest.mark.parametrize("words", [("s4d_lin",), ("s4d_lin", "block=glu"), ("mean", "block=mega", "block.bias=false")])
 @pytest.mark.parametrize("pool", ["class", "last"])
 def test_blocks_of_other_mechanisms_take_the_readings_of_the_board(words, pool):
-    made = model(words[0].removeprefix("attn="), *words[1:], f"model.pool={pool}").train()
+    made = model(*words, f"model.pool={pool}").train()
     made(torch.randn(2, 1, LENGTH, 2)).sum().backward()
     got = {name for name, p in made.named_parameters() if p.grad is not None and p.grad.isfinite().all()}
     unused = {f"blocks.{i}.qk_{part}" for i in (0, 1) for part in ("scale", "shift")}  # a mean has no queries and keys
-    assert {name for name, _ in made.named_parameters()} - got == (unused if "attn=mean" in words else set())
+    assert {name for name, _ in made.named_parameters()} - got == (unused if "mean" in words else set())
 
 
 @pytest.mark.parametrize("pool", ["class", "last"])
 def test_a_reading_is_that_of_the_row_alone_padded_and_packed(pool):
     lengths, ids = (16, 9, 2), torch.randint(1, 30, (3, 1, 16), generator=torch.Generator().manual_seed(1))
     mask = torch.arange(16) < torch.tensor(lengths)[:, None, None]
-    words = ("task=listops", "budget=smoke", f"model.pool={pool}")
     made = {}
     for pad in ("batch", "none"):
         torch.manual_seed(0)
-        made[pad] = config("sdpa", *words, f"data.pad={pad}").classifier().double().eval()
+        made[pad] = config("sdpa", f"model.pool={pool}", f"data.pad={pad}").classifier().double().eval()
     together = made["batch"](ids, mask)
     alone = torch.cat([made["batch"](ids[i : i + 1, :, :n]) for i, n in enumerate(lengths)])
     torch.testing.assert_close(together, alone)
@@ -129,7 +126,5 @@ def test_a_transfer_follows_its_run_and_old_runs_stay_what_they_were():
             said = [f"attn.class_token={word}"] if word else []
             target = experiments(run, compose(TransferOptions, ["run=x", "attn=cur_plus", *said]))[1]
             assert target.attn.get("class_token") is expected
-    labels = [
-        compose(TransferOptions, ["run=x", "attn=cur_abs", f"attn.class_token={w}"]).label for w in ("true", "false")
-    ]
-    assert labels == ["cur_abs-class_token=True", "cur_abs-class_token=False"]
+    label = lambda said: compose(TransferOptions, ["run=x", "attn=cur_abs", f"attn.class_token={said}"]).label
+    assert [label("true"), label("false")] == ["cur_abs-class_token=True", "cur_abs-class_token=False"]

@@ -1,12 +1,11 @@
 """Rows without their masked tokens: the model and its gradients are those of rows with them."""
 
-import numpy as np
+from functools import partial
+
 import pytest
 import torch
 from conftest import config
 
-from lra.config.compose import compose
-from lra.config.experiment import Experiment
 from lra.data.datamodule import TaskData
 from lra.data.store import Split
 from lra.train.__main__ import run_seeds
@@ -51,6 +50,10 @@ def model(name, *words):
     return config(name, *WORDS, *words).classifier().double()
 
 
+def planned(name, *words):
+    return resolve(config(name, *words, "optim.steps=1", "optim.warmup=0", "optim.eval_every=1", "trainer.device=cpu"))
+
+
 @pytest.fixture
 def pair():
     """The same examples with their masked tokens and without."""
@@ -67,6 +70,7 @@ def test_real_tokens_come_first_in_order_with_their_positions(pair):
         assert torch.equal(compact.inputs[row, 0, : len(real)], padded.inputs[row, 0, real])
         assert compact.mask[row, 0].tolist() == [True] * len(real) + [False] * (compact.inputs.shape[-1] - len(real))
         assert len(compact.positions[row, 0].unique()) == compact.inputs.shape[-1]
+    assert compact.mask[..., 0].all()  # a row of masked tokens alone keeps its first
     assert torch.equal(padded.label, compact.label)
 
 
@@ -101,25 +105,15 @@ def test_a_token_at_the_last_position_is_dropped_for_a_class_token_only(pool):
 
 def test_evaluation_sees_every_example_once_and_sorts_by_real_tokens():
     compact, padded = (
-        [b.mask.sum(-1) for b in data(pad, eval_batch=7).evaluation_batches("test")] for pad in ("compact", "batch")
+        [n for b in data(pad, eval_batch=7).evaluation_batches("test") for n in b.mask.sum(-1).flatten().tolist()]
+        for pad in ("compact", "batch")
     )
-    assert sorted(torch.cat(compact).flatten().tolist()) == sorted(torch.cat(padded).flatten().tolist())
-    real = torch.cat(compact).flatten().tolist()
-    assert real == sorted(real) and len(real) == 40
+    assert compact == sorted(compact) == sorted(padded) and len(compact) == 40
 
 
-def test_a_row_of_masked_tokens_alone_keeps_its_first():
-    batch = data("compact").gather("train", np.array([0, 1]))
-    assert batch.mask[0, 0].sum() == 1 and batch.mask[0, 0, 0] and batch.positions[0, 0, 0] == 0
-
-
-@pytest.mark.parametrize("words", [("attn=nystrom",), ("attn=cur_abs", "model.positions=rotary"), ("attn=mega",)])
+@pytest.mark.parametrize("words", [("nystrom",), ("cur_abs", "model.positions=rotary"), ("mega",)])
 def test_what_looks_at_positions_keeps_padded_rows_and_says_so(words, data_root, tmp_path, capsys):
-    made = compose(Experiment,
-        ["task=listops", "budget=smoke", *WORDS, "data.pad=compact", *words, f"data.root={data_root}", "seeds=[0]",
-         f"runs={tmp_path}", "optim.steps=1", "optim.warmup=0", "optim.eval_every=1", "trainer.device=cpu"],
-    )  # fmt: skip
-    plan = resolve(made)
+    plan = planned(*words, *WORDS, "data.pad=compact", "seeds=[0]", f"runs={tmp_path}")
     assert plan.data.pad == "batch"
     run_seeds(plan)
     said = capsys.readouterr().err
@@ -129,30 +123,28 @@ def test_what_looks_at_positions_keeps_padded_rows_and_says_so(words, data_root,
 @pytest.mark.parametrize(
     ("words", "pad"),
     [
-        (("attn=cur_abs", *WORDS), "compact"),
-        (("attn=nystrom", *WORDS), "batch"),
-        (("attn=sdpa",), "batch"),
-        (("attn=sdpa", *WORDS, "data.pad=fixed"), "fixed"),
+        (("cur_abs", *WORDS), "compact"),
+        (("nystrom", *WORDS), "batch"),
+        (("sdpa",), "batch"),
+        (("sdpa", *WORDS, "data.pad=fixed"), "fixed"),
     ],
 )
 def test_the_default_is_compact_if_that_is_exact_and_shorter(words, pad, tmp_path):
-    plan = resolve(compose(Experiment, ["task=listops", "budget=smoke", *words, f"runs={tmp_path}"]))
+    plan = planned(*words, f"runs={tmp_path}")
     assert plan.experiment.data.pad == plan.data.pad == pad
 
 
 def test_begun_seeds_keep_their_padding_and_the_next_ones_have_it_too(data_root, tmp_path, capsys):
-    words = ["task=listops", "budget=smoke", *WORDS, "attn=cur_abs", f"data.root={data_root}", f"runs={tmp_path}",
-             "optim.steps=1", "optim.warmup=0", "optim.eval_every=1", "trainer.device=cpu"]  # fmt: skip
+    again = partial(planned, "cur_abs", *WORDS, f"runs={tmp_path}")
     for more in (["seeds=[0]", "data.pad=batch"], ["seeds=[0,1]"]):
-        run_seeds(resolve(compose(Experiment, [*words, *more])))
+        run_seeds(again(*more))
     assert "seed 0: done before" in capsys.readouterr().err
     written = [path.read_text() for path in tmp_path.glob("*/listops/cur_abs/seed-*/config.yaml")]
     assert len(written) == 2 and all("data.pad: batch\n" in text for text in written)
     with pytest.raises(ValueError, match=r"was made by another configuration \(data.pad"):
-        run_seeds(resolve(compose(Experiment, [*words, "seeds=[0]", "data.pad=compact"])))
-    damaged = next(tmp_path.glob("*/listops/cur_abs/seed-0/config.yaml"))
-    damaged.write_text("[")
-    assert resolve(compose(Experiment, [*words, "seeds=[2]"])).data.pad == "batch"  # seed 1 says so
+        run_seeds(again("seeds=[0]", "data.pad=compact"))
+    next(tmp_path.glob("*/listops/cur_abs/seed-0/config.yaml")).write_text("[")
+    assert again("seeds=[2]").data.pad == "batch"  # seed 1 says so
 
 
 def test_a_pretraining_is_of_padded_rows():

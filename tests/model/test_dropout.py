@@ -30,11 +30,6 @@ def test_neighbours_are_independent():
     assert p_value(pattern.bincount(minlength=16)) > 1e-3
 
 
-def test_function_of_the_generator():
-    draw = lambda seed: (torch.manual_seed(seed), Dropout(0.3)(torch.ones(5, 3)))[1]
-    assert torch.equal(draw(0), draw(0)) and not torch.equal(draw(0), draw(1))
-
-
 def test_threads_change_no_number_and_pieces_are_independent(monkeypatch):
     monkeypatch.setattr(dropout, "PIECE", 2**12)
     drawn = []
@@ -48,17 +43,11 @@ def test_threads_change_no_number_and_pieces_are_independent(monkeypatch):
     assert p_value(pairs.bincount(minlength=4)) > 1e-3
 
 
-@pytest.mark.parametrize("size", [(), (0,), (1,), (3, 5)])
-def test_any_shape_and_a_view(size):
-    x = torch.ones(size)
-    assert Dropout(0.1)(x).shape == x.shape
-    assert Dropout(0.1)(torch.ones(6, 4).t()).shape == (4, 6)
-
-
-def test_evaluation_and_the_ends():
-    x = torch.ones(100)
-    assert Dropout(0.5).eval()(x) is x and Dropout(0.0)(x) is x
-    assert not Dropout(1.0)(x).any()
+def test_any_shape_evaluation_and_the_ends():
+    for x in (torch.ones(()), torch.ones(0), torch.ones(6, 4).t()):
+        assert Dropout(0.1)(x).shape == x.shape
+        assert Dropout(0.5).eval()(x) is x and Dropout(0.0)(x) is x
+        assert not Dropout(1.0)(x).any()
     with pytest.raises(ValueError, match=r"dropout must be from 0 to 1, not 1\.5"):
         Dropout(1.5)
 
@@ -81,3 +70,10 @@ def test_16_bits_keep_or_drop_and_scale_once(dtype, tied):
     out.backward(grad)
     assert torch.equal(x.grad, torch.where(kept, grad.float() * scale, 0).to(dtype))
     assert saved.dtype == dtype and saved.unique().tolist() == [0, 1]
+
+
+def test_tied_dropout_zeroes_a_feature_at_all_positions_of_a_row():
+    torch.manual_seed(0)
+    out = Dropout(0.25, tied=True)(torch.ones(50, 9, 40))
+    assert torch.equal(out, out[:, :1].expand_as(out)) and set(out.unique().tolist()) == {0.0, out.max().item()}
+    assert out.max().item() == pytest.approx(4 / 3, rel=1e-4) and abs((out == 0).float().mean() - 0.25) < 0.05

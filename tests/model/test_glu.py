@@ -1,15 +1,18 @@
-"""The block of state-space models, dropout tied over positions, rotary positions in the encoder."""
+"""The block of state-space models: its formula, and the released layer of S5."""
+
+import json
+from pathlib import Path
 
 import pytest
 import torch
-from conftest import config
 from torch import nn
 
 from lra.attention.base import Mixer, Sizes
+from lra.attention.s5 import S5
 from lra.model.blocks import GLU
-from lra.model.dropout import Dropout
 
 DIM, SIZES = 6, Sizes(heads=1, head_dim=6, value_dim=6, length=9)
+RELEASED = json.loads((Path(__file__).parents[1] / "attention" / "released.json").read_text())
 
 
 class Shift(Mixer):
@@ -41,64 +44,47 @@ def test_batch_norm_is_over_real_tokens():
 
 
 def test_widths_must_agree():
-    class Wide(Shift):
-        width = 7
-
-        def __init__(self):
-            super().__init__(SIZES, dim=DIM)
-            self.width = 7
-
+    wide = Shift(SIZES, dim=DIM)
+    wide.width = 7
     with pytest.raises(ValueError, match="rows of 6 and of 7 from the mixer"):
-        GLU(Wide, dim=DIM, hidden=1, dropout=0.0)
+        GLU(lambda: wide, dim=DIM, hidden=1, dropout=0.0)
 
 
-def test_tied_dropout_zeroes_a_feature_at_all_positions_of_a_row():
-    torch.manual_seed(0)
-    out = Dropout(0.25, tied=True)(torch.ones(50, 9, 40))
-    assert torch.equal(out, out[:, :1].expand_as(out)) and set(out.unique().tolist()) == {0.0, out.max().item()}
-    assert out.max().item() == pytest.approx(4 / 3, rel=1e-4) and abs((out == 0).float().mean() - 0.25) < 0.05
+def test_dropout_of_the_mixer_acts_before_the_gelu():
+    made, seen = block(mixer_dropout=True).float(), []
+    made.mixer.forward = lambda x, mask: torch.ones_like(x)
+    made.inner.register_forward_pre_hook(lambda module, given: seen.append(given[0]))
+    made.train()(torch.randn(4, 50, DIM), None)
+    made.eval()(torch.randn(4, 50, DIM), None)
+    assert set(seen[0].unique().tolist()) == {0.0, 2.0} and bool((seen[1] == 1).all())
+    assert seen[0].std(1).min() > 0  # each position its own
 
 
-@pytest.mark.parametrize("name", ["sdpa", "cur_abs"])
-def test_rotary_scores_see_distances_only(name):
-    """Without a position table a row that is shifted behind padding gives the same vectors.
+@pytest.mark.parametrize("activation", RELEASED["layer"])
+def test_the_block_is_the_released_layer(activation):
+    """S5's SequenceLayer in evaluation.
 
-    CUR keeps all of these tokens: which ones it keeps may depend on where they stand. Feature maps (linear) do too.
+    The tolerance is float32's: the released BatchNorm keeps its statistics in it.
     """
-    model = config(name, "model.positions=rotary", "task.length=64").classifier().double().eval()
-    assert model.embed.position is None
-    g = torch.Generator().manual_seed(0)
-    ids = torch.randint(1, 15, (1, 1, 20), generator=g)
-    shifted = torch.cat([torch.zeros(1, 1, 13, dtype=torch.int64), ids], -1)
-    mask = torch.arange(33)[None, None] >= 13
-    torch.testing.assert_close(model(shifted, mask), model(ids, None), rtol=1e-9, atol=1e-9)
-    back = ids.flip(-1)
-    assert not torch.allclose(model(back, None), model(ids, None)), "the order of the tokens makes a difference"
-
-
-def test_rotary_and_packed_rows_agree():
-    models = []
-    for pad in ("batch", "none"):
-        torch.manual_seed(0)
-        words = ("model.positions=rotary", "task.length=64", "attn.count=4", f"data.pad={pad}")
-        models.append(config("cur_abs", *words).classifier().double().eval())
-    ids = torch.randint(1, 15, (3, 1, 40), generator=torch.Generator().manual_seed(0))
-    mask = torch.arange(40) < torch.tensor([40, 7, 25])[:, None, None]
-    torch.testing.assert_close(models[0](ids * mask, mask), models[1](ids * mask, mask), rtol=1e-9, atol=1e-9)
-
-
-def test_none_has_no_positions():
-    model = config("sdpa", "model.positions=none").classifier().double().eval()
-    ids = torch.randint(1, 15, (1, 1, 20))
-    torch.testing.assert_close(model(ids.flip(-1), None), model(ids, None))
-
-
-@pytest.mark.parametrize("name", ["s4d_lin", "luna", "mega", "psf"])
-def test_rotary_needs_queries_and_keys(name):
-    with pytest.raises(ValueError, match=r"model\.positions must be learned or none for"):
-        config(name, "model.positions=rotary").classifier()
-
-
-def test_rotary_needs_an_even_head_size():
-    with pytest.raises(ValueError, match=r"head_dim must be even for rotary positions, not 5"):
-        config("sdpa", "model.positions=rotary", "model.head_dim=5").classifier()
+    case = RELEASED["layer"][activation]
+    p, x = case["params"], torch.tensor(RELEASED["x"], dtype=torch.float64)
+    dim = x.shape[1]
+    mixer = S5(Sizes(heads=1, head_dim=dim, value_dim=dim, length=len(x)), dim=dim, states=4, blocks=1)
+    made = GLU(lambda: mixer, dim=dim, hidden=1, dropout=0.0, activation=activation, gelu="tanh").double().eval()
+    seq = {key: torch.tensor(value, dtype=torch.float64) for key, value in p["seq"].items()}
+    parts = {
+        "decay": seq["Lambda_re"],
+        "frequency": seq["Lambda_im"],
+        "log_step": seq["log_step"][:, 0],
+        "b": seq["B"],
+        "c": torch.stack([seq["C1"], seq["C2"]]),
+        "skip": seq["D"],
+    }
+    linear = [p[key] for key in ("out1", "out2") if key in p]
+    with torch.no_grad():
+        for key, value in parts.items():
+            getattr(mixer, key).copy_(value)
+        made.gate.weight.copy_(torch.cat([torch.tensor(one["kernel"], dtype=torch.float64).mT for one in linear]))
+        made.gate.bias.copy_(torch.cat([torch.tensor(one["bias"], dtype=torch.float64) for one in linear]))
+    expected = torch.tensor(case["y"], dtype=torch.float64)
+    torch.testing.assert_close(made(x[None], None)[0][0], expected, rtol=1e-7, atol=1e-7)

@@ -1,4 +1,4 @@
-"""Rotary positions: complex multiplication written out, and attention of rotated rows."""
+"""Rotary positions: complex multiplication written out, attention of rotated rows, and what can have them."""
 
 import cmath
 
@@ -45,20 +45,41 @@ def test_is_softmax_attention_of_turned_queries_and_keys():
     same_with_gradients(made(x, mask), oracle(made, x, mask), [x, *made.parameters()])
 
 
-def test_positions_may_be_any():
+def test_positions_may_be_any_and_dtypes_stay():
     x, positions = torch.randn(7, D, dtype=torch.float64), torch.tensor([0, 1, 5, 2, 9, 100, 3])
     expected = torch.stack([turned(row, place) for row, place in zip(x, positions.tolist(), strict=True)])
     torch.testing.assert_close(rotate(x, positions), expected, rtol=1e-12, atol=1e-12)
+    half = x.bfloat16()
+    torch.testing.assert_close(rotate(half), rotate(half.float()).bfloat16(), rtol=2**-8, atol=2**-8)
 
 
-def test_positions_default_to_places_and_dtypes_stay():
-    x = torch.randn(2, 5, 6)
-    assert torch.equal(rotate(x), rotate(x, torch.arange(5)))
-    half = rotate(x.bfloat16())
-    assert half.dtype is torch.bfloat16
-    torch.testing.assert_close(half.float(), rotate(x.bfloat16().float()), rtol=2**-8, atol=2**-8)
+def test_packed_rows_agree():
+    models = []
+    for pad in ("batch", "none"):
+        torch.manual_seed(0)
+        words = ("model.positions=rotary", "task.length=64", "attn.count=4", f"data.pad={pad}")
+        models.append(config("cur_abs", *words).classifier().double().eval())
+    ids = torch.randint(1, 15, (3, 1, 40), generator=torch.Generator().manual_seed(0))
+    mask = torch.arange(40) < torch.tensor([40, 7, 25])[:, None, None]
+    torch.testing.assert_close(models[0](ids * mask, mask), models[1](ids * mask, mask), rtol=1e-9, atol=1e-9)
 
 
-def test_odd_head_size_is_refused():
-    with pytest.raises(ValueError, match="even head size, not 5"):
-        rotate(torch.zeros(1, 2, 5))
+def test_no_table_of_positions_stands_beside_them_or_where_there_are_none():
+    rotary, none = (
+        config("sdpa", f"model.positions={kind}").classifier().double().eval() for kind in ("rotary", "none")
+    )
+    assert rotary.embed.position is none.embed.position is None
+    ids = torch.randint(1, 15, (1, 1, 20))
+    torch.testing.assert_close(none(ids.flip(-1)), none(ids))
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        *((name, r"model\.positions must be learned or none for") for name in ("s4d_lin", "luna", "mega", "psf")),
+        ("sdpa model.head_dim=5", "head_dim must be even for rotary positions, not 5"),
+    ],
+)
+def test_what_cannot_have_them_is_refused(words, message):
+    with pytest.raises(ValueError, match=message):
+        config(words, "model.positions=rotary").classifier()
