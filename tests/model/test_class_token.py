@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from conftest import KERNELS, MECHANISMS, config, experiment
+from support.features import padded_ids
 
 from lra.attention.cur import CUR
 from lra.attention.cur_plus import CURPlus
@@ -61,24 +62,13 @@ def test_the_last_token_reaches_the_class_token(name):
         assert reach > (0 if name in FADED else 1e-6)
 
 
-@pytest.mark.parametrize("words", [("s4d_lin",), ("s4d_lin", "block=glu"), ("mean", "block=mega", "block.bias=false")])
-@pytest.mark.parametrize("pool", ["class", "last"])
-def test_blocks_of_other_mechanisms_take_the_readings_of_the_board(words, pool):
-    made = model(*words, f"model.pool={pool}").train()
-    made(torch.randn(2, 1, LENGTH, 2)).sum().backward()
-    got = {name for name, p in made.named_parameters() if p.grad is not None and p.grad.isfinite().all()}
-    unused = {f"blocks.{i}.qk_{part}" for i in (0, 1) for part in ("scale", "shift")}  # a mean has no queries and keys
-    assert {name for name, _ in made.named_parameters()} - got == (unused if "mean" in words else set())
-
-
-@pytest.mark.parametrize("pool", ["class", "last"])
-def test_a_reading_is_that_of_the_row_alone_padded_and_packed(pool):
-    lengths, ids = (16, 9, 2), torch.randint(1, 30, (3, 1, 16), generator=torch.Generator().manual_seed(1))
-    mask = torch.arange(16) < torch.tensor(lengths)[:, None, None]
-    made = {}
+@pytest.mark.parametrize("word", ["model.pool=class", "model.pool=last", "model.positions=rotary"])
+def test_a_reading_is_that_of_the_row_alone_padded_and_packed(word):
+    lengths, made = (16, 9, 2), {}
+    ids, mask = padded_ids(lengths)
     for pad in ("batch", "none"):
         torch.manual_seed(0)
-        made[pad] = config("sdpa", f"model.pool={pool}", f"data.pad={pad}").classifier().double().eval()
+        made[pad] = config("sdpa", word, f"data.pad={pad}").classifier().double().eval()
     together = made["batch"](ids, mask)
     alone = torch.cat([made["batch"](ids[i : i + 1, :, :n]) for i, n in enumerate(lengths)])
     torch.testing.assert_close(together, alone)

@@ -1,6 +1,7 @@
 """The block of state-space models: its formula, and the released layer of S5."""
 
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -66,12 +67,12 @@ def test_the_block_is_the_released_layer(activation):
 
     The tolerance is float32's: the released BatchNorm keeps its statistics in it.
     """
-    case = RELEASED["layer"][activation]
-    p, x = case["params"], torch.tensor(RELEASED["x"], dtype=torch.float64)
+    case, tensor = RELEASED["layer"][activation], partial(torch.tensor, dtype=torch.float64)
+    p, x = case["params"], tensor(RELEASED["x"])
     dim = x.shape[1]
     mixer = S5(Sizes(heads=1, head_dim=dim, value_dim=dim, length=len(x)), dim=dim, states=4, blocks=1)
     made = GLU(lambda: mixer, dim=dim, hidden=1, dropout=0.0, activation=activation, gelu="tanh").double().eval()
-    seq = {key: torch.tensor(value, dtype=torch.float64) for key, value in p["seq"].items()}
+    seq = {key: tensor(value) for key, value in p["seq"].items()}
     parts = {
         "decay": seq["Lambda_re"],
         "frequency": seq["Lambda_im"],
@@ -84,7 +85,6 @@ def test_the_block_is_the_released_layer(activation):
     with torch.no_grad():
         for key, value in parts.items():
             getattr(mixer, key).copy_(value)
-        made.gate.weight.copy_(torch.cat([torch.tensor(one["kernel"], dtype=torch.float64).mT for one in linear]))
-        made.gate.bias.copy_(torch.cat([torch.tensor(one["bias"], dtype=torch.float64) for one in linear]))
-    expected = torch.tensor(case["y"], dtype=torch.float64)
-    torch.testing.assert_close(made(x[None], None)[0][0], expected, rtol=1e-7, atol=1e-7)
+        made.gate.weight.copy_(torch.cat([tensor(one["kernel"]).mT for one in linear]))
+        made.gate.bias.copy_(torch.cat([tensor(one["bias"]) for one in linear]))
+    torch.testing.assert_close(made(x[None], None)[0][0], tensor(case["y"]), rtol=1e-7, atol=1e-7)

@@ -2,7 +2,9 @@
 
 import pytest
 import torch
+import torch.nn.functional as F
 from conftest import KERNELS, MECHANISMS, config
+from support.features import padded_ids
 
 from lra.data.datamodule import Batch
 from lra.model.classifier import Head
@@ -27,15 +29,6 @@ def test_parameter_counts_are_the_published_ones(task, name, more):
     assert sum(p.numel() for p in model.parameters()) == count + more
 
 
-def examples(cfg, widths, lengths):
-    g = torch.Generator().manual_seed(0)
-    ids = torch.randint(1, 16, (len(lengths), cfg.task.towers, max(widths)), generator=g)
-    mask = torch.arange(max(widths)) < torch.tensor(lengths)[:, None, None]
-    mask = mask.expand(-1, cfg.task.towers, -1)
-    label = torch.randint(0, cfg.task.outputs, (len(lengths),), generator=g)
-    return [Batch((ids * mask)[..., :w], mask[..., :w], label) for w in widths]
-
-
 @pytest.mark.parametrize("name", [m for m in MECHANISMS if m != "psf_original" and m not in KERNELS])
 @pytest.mark.parametrize(
     "pool,divisor",
@@ -52,9 +45,9 @@ def test_loss_is_the_same_however_far_the_batch_is_padded(name, pool, divisor):
     cfg = cfg.changed(model=cfg.model.changed(pool=pool), protocol=protocol)
     torch.manual_seed(0)
     model = cfg.classifier().double().eval()
-    short, whole = examples(cfg, [64, 128], [64, 33, 7])
-    outputs = [model(b.inputs, b.mask) for b in (short, whole)]
-    torch.testing.assert_close(*outputs, rtol=1e-9, atol=1e-11)
+    ids, mask = padded_ids([64, 33, 7], towers=2)
+    short, whole = (Batch(F.pad(ids, (0, n)), F.pad(mask, (0, n)), torch.tensor([1, 2, 3])) for n in (0, 64))
+    torch.testing.assert_close(*(model(b.inputs, b.mask) for b in (short, whole)), rtol=1e-9, atol=1e-11)
     torch.testing.assert_close(lit.loss(model, short), lit.loss(model, whole), rtol=1e-6, atol=1e-6)
 
 
@@ -69,28 +62,6 @@ def test_paper_mean_divides_by_the_length_and_clean_by_the_real_tokens():
     torch.testing.assert_close(pooled["paper"] * 128, pooled["clean"] * 10)
 
 
-def test_cls_at_full_length_drops_the_last_token_only():
-    model = config("sdpa", "model.pool=cls").classifier().eval()
-    ids = torch.randint(1, 16, (2, 1, 128))
-    other = ids.clone()
-    other[..., -1] = 17
-    assert torch.equal(model(ids), model(other))
-    other[..., -2] = 17
-    assert not torch.equal(model(ids), model(other))
-
-
-def test_flatten_hands_every_position_to_the_head_and_padding_as_zeros():
-    model = config("sdpa", "model.pool=flatten").classifier().eval()
-    ids, mask = torch.randint(1, 16, (2, 1, 40)), torch.arange(40).expand(2, 1, 40) < 30
-    seen = []
-    model.head.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
-    model.norm.register_forward_hook(lambda _, inputs, rows: seen.append(rows))
-    model(ids, mask)
-    rows, pooled = seen
-    assert pooled.shape == (2, 1, 128 * 64)
-    assert torch.equal(pooled.view(2, 128, 64)[:, :30], rows[:, :30]) and not pooled.view(2, 128, 64)[:, 30:].any()
-
-
 def test_pair_head_sees_both_towers_their_product_and_difference():
     head = Head(dim=3, hidden=5, outputs=2, towers=2)
     a, b = torch.randn(4, 3), torch.randn(4, 3)
@@ -99,15 +70,10 @@ def test_pair_head_sees_both_towers_their_product_and_difference():
         Head(dim=3, hidden=5, outputs=2, towers=3)
 
 
-def test_real_features_take_a_linear_map_and_nothing_else_differs():
-    ids, real = config("sdpa").classifier(), config("sdpa", "~task.vocab", "+task.features=3").classifier()
-    assert {k: v.shape for k, v in real.state_dict().items() if not k.startswith("embed.feature.")} == {
-        k: v.shape for k, v in ids.state_dict().items() if k != "embed.token.weight"
-    }
-    assert real.embed.feature.weight.shape == (64, 3)
-    features = torch.randn(2, 1, 40, 3)
+def test_real_features_take_a_linear_map():
+    real, features = config("sdpa", "~task.vocab", "+task.features=3").classifier().eval(), torch.randn(2, 1, 40, 3)
     mask = torch.arange(40).expand(2, 1, 40) < 30
-    torch.testing.assert_close(real.eval()(features, mask), real(features[:, :, :30]), rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(real(features, mask), real(features[:, :, :30]), rtol=1e-4, atol=1e-6)
     x = real.embed(features[:, 0])
     torch.testing.assert_close(x[1, 7], real.embed.feature(features[1, 0, 7]) + real.embed.position.weight[7])
 
@@ -116,10 +82,9 @@ def test_checkpointed_softmax_has_the_same_gradients():
     grads = []
     for checkpoint in (False, True):
         torch.manual_seed(0)
-        cfg = config("softmax", f"attn.checkpoint={checkpoint}")
-        model = cfg.classifier().train()
+        model = config("softmax", f"attn.checkpoint={checkpoint}").classifier().train()
         torch.manual_seed(1)
-        lit.loss(model, examples(cfg, [64], [64, 30])[0]).backward()
+        lit.loss(model, Batch(*padded_ids([64, 30]), torch.tensor([1, 2]))).backward()
         grads.append([p.grad for p in model.parameters()])
     for a, b in zip(*grads, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-8)  # dropout is drawn again alike

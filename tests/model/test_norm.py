@@ -4,6 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from conftest import KERNELS, MECHANISMS, config
+from support.features import padded_ids
 
 from lra.model.norm import NORMS, norm
 from lra.ops.three_factor import attend_thin
@@ -55,8 +56,7 @@ FAR = dict.fromkeys(("cur_abs", "cur_embed", "cur_random", "cur_sum", "reformer"
 
 def step(model, narrow):
     """Loss and gradient of four rows of which two are padded."""
-    mask = (torch.arange(128) < torch.tensor([128, 70, 90, 128])[:, None])[:, None]
-    ids = torch.randint(1, 15, mask.shape, generator=torch.Generator().manual_seed(0)) * mask
+    ids, mask = padded_ids([128, 70, 90, 128])
     torch.manual_seed(1)
     with torch.autocast("cpu", HALF, enabled=narrow):
         loss = F.cross_entropy(model(ids, mask).float(), torch.tensor([1, 2, 3, 4]))

@@ -53,17 +53,6 @@ def test_positions_may_be_any_and_dtypes_stay():
     torch.testing.assert_close(rotate(half), rotate(half.float()).bfloat16(), rtol=2**-8, atol=2**-8)
 
 
-def test_packed_rows_agree():
-    models = []
-    for pad in ("batch", "none"):
-        torch.manual_seed(0)
-        words = ("model.positions=rotary", "task.length=64", "attn.count=4", f"data.pad={pad}")
-        models.append(config("cur_abs", *words).classifier().double().eval())
-    ids = torch.randint(1, 15, (3, 1, 40), generator=torch.Generator().manual_seed(0))
-    mask = torch.arange(40) < torch.tensor([40, 7, 25])[:, None, None]
-    torch.testing.assert_close(models[0](ids * mask, mask), models[1](ids * mask, mask), rtol=1e-9, atol=1e-9)
-
-
 def test_no_table_of_positions_stands_beside_them_or_where_there_are_none():
     rotary, none = (
         config("sdpa", f"model.positions={kind}").classifier().double().eval() for kind in ("rotary", "none")

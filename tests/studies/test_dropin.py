@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from conftest import config
+from conftest import config, printed
 from scipy.special import softmax
 
 from lra.config.compose import compose
@@ -29,9 +29,9 @@ np_softmax = partial(softmax, axis=-1)
 INEXACT = ("nystrom", "nystrom_kmeans", "performer", "mean")  # with everything kept too
 
 
-def qkv(seed=0, length=L):
-    g = torch.Generator().manual_seed(seed)
-    return [torch.randn(N, H, length, size, dtype=torch.float64, generator=g) for size in (D, D, E)]
+def qkv():
+    g = torch.Generator().manual_seed(0)
+    return [torch.randn(N, H, L, size, dtype=torch.float64, generator=g) for size in (D, D, E)]
 
 
 @pytest.mark.parametrize("name", CANDIDATES)
@@ -44,14 +44,10 @@ def test_every_candidate_is_finite_and_exact_where_it_keeps_everything(name):
     assert (distance(function, (q, k, v), baselines.softmax(q, k, v), L) < 1e-9) == (name not in INEXACT)
 
 
-@pytest.mark.parametrize(
-    "combine",
-    [
-        *(lambda x, f=f: f(x, exact) for f in (product, missing_mass, row_sums)),
-        *(least_squares, cells_alone, smoothed),
-        lambda x: heavy_keys(x, 0.5),
-    ],
-)
+INVERTING = [partial(combine, inverse=exact) for combine in (product, missing_mass, row_sums)]
+
+
+@pytest.mark.parametrize("combine", [*INVERTING, least_squares, cells_alone, smoothed, lambda x: heavy_keys(x, 0.5)])
 def test_before_rows_are_copied_too(combine):
     """Rows and columns in another order than the tokens; an inverse of a 24 x 24 softmax loses some digits."""
     q, k, v = qkv()
@@ -63,14 +59,9 @@ def test_before_rows_are_copied_too(combine):
 def test_constant_values_stay():
     """Mechanisms whose rows of the map sum to one for every number of kept rows."""
     q, k, v = qkv()
-    x = KeptFactors(q, k, torch.full_like(v, 3.0), *far(q, k, v, 5))
-    for out in (
-        missing_mass(x, lambda u: cubic(u, steps=2)),
-        row_sums(x, lambda u: cubic(u, steps=2)),
-        smoothed(x),
-        heavy_keys(x, 0.6),
-        baselines.clustered_improved(x.q, x.k, x.v, 5),
-    ):
+    x, rough = KeptFactors(q, k, torch.full_like(v, 3.0), *far(q, k, v, 5)), partial(cubic, steps=2)
+    found = [missing_mass(x, rough), row_sums(x, rough), smoothed(x), heavy_keys(x, 0.6)]
+    for out in (*found, baselines.clustered_improved(x.q, x.k, x.v, 5)):
         torch.testing.assert_close(out, x.v)
 
 
@@ -126,18 +117,9 @@ def test_improved_clustered_attention_is_the_papers():
             np.testing.assert_allclose(improved[n, h, i], row @ c, rtol=1e-9, atol=1e-12)
 
 
-def test_clustered_attention_of_repeated_queries_is_exact():
-    q, k, v = qkv()
-    q = q[:, :, :6].repeat(1, 1, L // 6, 1)
-    assert distance(baselines.clustered, (q, k, v), baselines.softmax(q, k, v), 6) < 1e-12
-
-
 def test_lloyd_steps_bring_keys_nearer_to_their_means():
     x = qkv()[0]
-
-    def within(centres):
-        return torch.cdist(x, centres).amin(-1).square().sum().item()
-
+    within = lambda centres: torch.cdist(x, centres).amin(-1).square().sum().item()
     first = x[:, :, :4]
     once = means(x, first)
     assert within(means(x, once)) <= within(once) < within(first)
@@ -162,27 +144,21 @@ def test_landmarks():
     assert (cur_variants.kmeans_pp(far_away, 2) == L).any(-1).all()  # it is drawn second, unless it was first
 
 
-def run(monkeypatch, capfd, tmp_path, *words):
-    monkeypatch.setattr(sys, "argv", ["lra", f"runs={tmp_path}", *words])
-    dropin()
-    return capfd.readouterr()
-
-
 TINY = ("n=2", "heads=1", "head_dim=4", "length=20", "counts=[4,6]", "cost=0")
 
 
 def test_the_command_adds_to_one_table(tmp_path, monkeypatch, capfd):
-    few = "candidates=[cur_plus,mean]"
-    out = run(monkeypatch, capfd, tmp_path, *TINY, "sources=gaussian", few)
+    command = partial(printed, dropin, f"runs={tmp_path}", *TINY, patch=monkeypatch, capfd=capfd)
+    _, out, _ = command("sources=gaussian", "candidates=[cur_plus,mean]")
     home = tmp_path / "dropin"
     made = json.loads((home / "gaussian-20/errors.json").read_text())
-    assert set(made["values"]) == {"cur_step", "cur_plus", "mean"} and made["n"] == 2 and "cur_plus" in out.out
+    assert set(made["values"]) == {"cur_step", "cur_plus", "mean"} and made["n"] == 2 and "cur_plus" in out
     o = compose(DropinOptions, TINY)
     drawn = generated("gaussian", n=o.n, seed=o.seed, heads=o.heads, length=o.length, head_dim=o.head_dim)
     layers = [layer for (layer,) in drawn.examples]
     own = [distance(baselines.mean, layer, baselines.softmax(*layer), 4) for layer in layers]
     assert made["values"]["mean"]["4"] == pytest.approx([np.mean(own), np.std(own, ddof=1)], rel=1e-6)
-    run(monkeypatch, capfd, tmp_path, *TINY, "sources=[gaussian,clustered]", "candidates=[clustered]", "cost=30")
+    command("sources=[gaussian,clustered]", "candidates=[clustered]", "cost=30")
     values = json.loads((home / "gaussian-20/errors.json").read_text())["values"]
     assert set(values) == {"cur_step", "cur_plus", "mean", "clustered"} and values["mean"] == made["values"]["mean"]
     table = (home / "dropin.md").read_text()
@@ -197,48 +173,43 @@ def test_ratio_and_cells_of_the_table():
     made = lambda name, **values: Errors(name, "", 2, 0, None, {k: {"4": (v, 0.1)} for k, v in values.items()})
     two = [made("a", cur_step=0.4, x=0.2, y=float("nan")), made("b", cur_step=0.5, x=1.0)]
     assert ratio("x", two) == pytest.approx(1.0) and ratio("cur_step", two) == 1 and ratio("y", two) == float("inf")
-    assert (
-        error_text((0.1234, 0.5)) == "0.123 ± 0.500"
-        and error_text((1234.5, 10.0)) == "1234 ± 10"
-        and error_text(None) == ""
-    )
+    found = [error_text(value) for value in ((0.1234, 0.5), (1234.5, 10.0), None)]
+    assert found == ["0.123 ± 0.500", "1234 ± 10", ""]
 
 
-@pytest.mark.parametrize(
-    "words,reason",
-    [
-        (["candidates=[cur_best]"], "candidates must be one of all, cur_step, "),
-        (["counts=[21]"], "counts: 21 is more than the 20 tokens of gaussian-20"),
-        (["sources=[]"], "nothing to measure: name sources, run= or model="),
-        (["sources=[]", "run=nowhere"], "run=nowhere is not a folder"),
-        (["model=x"], "model= and examples= go together"),
-        (["sources=[]", "model=x", "examples=y"], "model=x: transformers is not installed, or too old: pip install"),
-    ],
-    ids=str,
-)
-def test_what_cannot_be_is_refused(tmp_path, monkeypatch, words, reason):
+WRONG = {
+    "candidates=[cur_best]": "candidates must be one of all, cur_step, ",
+    "counts=[21]": "counts: 21 is more than the 20 tokens of gaussian-20",
+    "sources=[]": "nothing to measure: name sources, run= or model=",
+    "sources=[] run=nowhere": "run=nowhere is not a folder",
+    "model=x": "model= and examples= go together",
+    "sources=[] model=x examples=y": "model=x: transformers is not installed, or too old: pip install",
+}
+
+
+@pytest.mark.parametrize("words", WRONG)
+def test_what_cannot_be_is_refused(tmp_path, monkeypatch, words):
     for name in [name for name in sys.modules if name.startswith(("lra.integrations.", "lra.studies.encoder"))]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "transformers", None)
-    with pytest.raises(ValueError, match=re.escape(reason)):
-        dropin.__wrapped__(compose(DropinOptions, [*TINY, f"runs={tmp_path}", *words]))
+    with pytest.raises(ValueError, match=re.escape(WRONG[words])):
+        dropin.__wrapped__(compose(DropinOptions, [*TINY, f"runs={tmp_path}", *words.split()]))
 
 
 def test_queries_keys_and_values_of_a_run(data_root, tmp_path):
-    cfg = lambda name, *more: compose(
-        DropinOptions, ["sources=[]", f"run={tmp_path}/s/listops/{name}", "n=3", "counts=[4]", *more]
-    )
+    def taken(name, n=3):
+        words = ["sources=[]", f"run={tmp_path}/s/listops/{name}", f"n={n}", "counts=[4]"]
+        return list(sources(compose(DropinOptions, words)))
+
     for name in ("sdpa", "cur_abs"):
         train.__wrapped__(config(name, f"runs={tmp_path}", "study=s", "seeds=[0]"))
-    (source,) = sources(cfg("sdpa"))
+    (source,) = taken("sdpa")
     assert source.name == "s-sdpa-seed-0" and len(source.examples) == 3 and len(source.examples[0]) == 2
     lengths = [layers[0][0].shape[2] for layers in source.examples]
     assert min(lengths) > 4 and len(set(lengths)) > 1
-    for layers in source.examples:
-        assert all(
-            x.shape[:3] == (1, *layers[0][0].shape[1:3]) and x.isfinite().all() for layer in layers for x in layer
-        )
+    for layers, length in zip(source.examples, lengths, strict=True):
+        assert all(x.shape[:3] == (1, 2, length) and x.isfinite().all() for layer in layers for x in layer)
     with pytest.raises(ValueError, match=r"n=65: .* has 64 dev examples of more than 4 tokens"):
-        list(sources(cfg("sdpa", "n=65")))
+        taken("sdpa", n=65)
     with pytest.raises(ValueError, match="has attn=cur_abs; name a run of sdpa or softmax"):
-        list(sources(cfg("cur_abs")))
+        taken("cur_abs")

@@ -1,10 +1,13 @@
 """Chord factors without parameters: products and gradients against dense matrices, errors against NumPy's SVD."""
 
 import sys
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
+from conftest import printed
+from support.features import dense_factor
 
 from lra.studies.factorise import chord, compiled
 from lra.studies.factorise.__main__ import factorise
@@ -12,22 +15,12 @@ from lra.studies.factorise.matrices import KINDS
 from lra.studies.factorise.table import Result, summary
 
 
-def dense(w):
-    """The factors (M,n,K) as matrices (M,n,n)."""
-    M, n, K = w.shape
-    made = torch.zeros(M, n, n, dtype=w.dtype)
-    for i in range(n):
-        for k, o in enumerate([0, 1, 2, 4, 8, 16, 32, 64][:K]):
-            made[:, i, (i + o) % n] += w[:, i, k]
-    return made
-
-
 @pytest.mark.parametrize("n", [10, 13, 16, 30])
 @pytest.mark.parametrize("init", ["code", "paper"])
 def test_product_and_gradient_are_those_of_dense_matrices(n, init):
     w = chord.start(n, seed=n, init=init).requires_grad_()
     x = torch.randn(n, n, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    expected = torch.linalg.multi_dot(list(dense(w)))
+    expected = torch.linalg.multi_dot([dense_factor(factor, [0, 1, 2, 4, 8][: w.shape[2]]) for factor in w])
     torch.testing.assert_close(chord.product(w.detach()), expected.detach(), rtol=1e-12, atol=1e-14)
     loss = (x - expected).square().sum() / 2
     loss.backward()
@@ -50,16 +43,12 @@ def test_compiled_loops_are_the_same_function(n):
     np.testing.assert_allclose(one, two, rtol=1e-9, atol=1e-9)
 
 
-def test_start_values():
+def test_start_values_numbers_and_ranks():
     assert (chord.start(64, seed=1, init="paper") >= 1 / 7).all()
     noise = chord.start(64, seed=1) - 1 / 7
     assert (noise > 0).all() and noise.sum(-1).max() < 0.01
-
-
-def test_numbers_and_ranks():
     assert (chord.factors(256), len(chord.offsets(256)), chord.offsets(256)[-1]) == (8, 9, 128)
     assert chord.numbers(256) == 18432 and chord.ranks(256) == {"paper": 32, "equal": 35}
-    assert 2 * 256 * 32 + 32 == 16416
 
 
 def test_a_product_of_chord_factors_is_found_again():
@@ -78,23 +67,17 @@ def test_truncated_svd_is_the_best_of_its_rank():
 
 
 def test_the_command(tmp_path, monkeypatch, capfd):
-    def run(*words):
-        monkeypatch.setattr(sys, "argv", ["lra", f"runs={tmp_path}", *words])
-        factorise()
-        return capfd.readouterr()
-
-    first = run("kinds=[network]", "iterations=3")
-    assert first.err.count("network ") == 6 and "karate_club" in first.out
+    command = partial(printed, factorise, f"runs={tmp_path}", patch=monkeypatch, capfd=capfd)
+    few = ("kinds=[network]", "iterations=3")
+    _, out, err = command(*few)
+    assert err.count("network ") == 6 and "karate_club" in out
     home = tmp_path / "factorise"
     table = (home / "factorise.md").read_text()
     assert table.count("| network |") == 7 and "of 6 |" in table and (home / "network.png").stat().st_size > 10_000
-    again = run("kinds=[network]", "iterations=3")
-    assert again.err == "" and (home / "factorise.md").read_text() == table
-    with pytest.raises(SystemExit, match="kinds must be one of all, image, gradient"):
-        run("kinds=[photo]")
+    assert command(*few)[2] == "" and (home / "factorise.md").read_text() == table
+    assert "kinds must be one of all, image, gradient" in command("kinds=[photo]")[0]
     monkeypatch.setitem(sys.modules, "networkx", None)
-    with pytest.raises(SystemExit, match="kinds=network needs networkx: pip install"):
-        run("kinds=[network]")
+    assert "kinds=network needs networkx: pip install" in command("kinds=[network]")[0]
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -1,6 +1,8 @@
 """Trainings of a few steps, in this process and in one of their own, and their results."""
 
 import contextlib
+import os
+import signal
 import subprocess
 import sys
 import time
@@ -18,6 +20,7 @@ from lra.train.trainer import Checkpoints
 # What differs between runs of one result; bag depends on what another test fitted in the session's data before.
 MEASURED = {"step_ms", "peak_bytes", "date", "command", "bag"}
 
+DIAGNOSTICS = {"val_loss", "output_std", "live_units", "collapsed"}
 train_config = train.__wrapped__  # the function of a configuration under the entry point
 
 
@@ -45,16 +48,12 @@ runpy.run_module("lra.train", run_name="__main__", alter_sys=True)
 """
 
 
-def start(runs, *words, limit=None):
-    """A training in a process of its own, which can write no file of more than ``limit`` bytes."""
+def start(runs, *words, limit=None, **options):
+    """A training in a process of its own, with options of Popen, that writes no file of more than ``limit`` bytes."""
     program = ["-m", "lra.train"] if limit is None else ["-c", LIMITED, str(limit)]
     command = [sys.executable, *program, "task=listops", "attn=cur_abs", "budget=smoke", "seeds=[0]"]
-    return subprocess.Popen(
-        [*command, *LONGER, f"runs={runs}", *words],
-        cwd=CONF.parent,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    options = {"cwd": CONF.parent, "stderr": subprocess.PIPE, "text": True} | options
+    return subprocess.Popen([*command, *LONGER, f"runs={runs}", *words], **options)
 
 
 def wait(process, happened):
@@ -63,6 +62,15 @@ def wait(process, happened):
     while not happened() and process.poll() is None:
         assert time.monotonic() < deadline
         time.sleep(0.02)
+
+
+def killed(process, path, kill=signal.SIGKILL):
+    """Kill a process as soon as it has written a file, and return what it said."""
+    wait(process, path.exists)
+    os.kill(process.pid, kill)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode != 0 and "Traceback" not in err and path.exists()
+    return err
 
 
 @contextlib.contextmanager

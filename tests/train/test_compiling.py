@@ -54,15 +54,12 @@ def test_what_cannot_be_compiled_goes_on_with_a_line(graphs, plain, tmp_path, mo
     assert [line.startswith(f"{title} torch.compile: ") for line in lines[1:]] == [True] * (not graphs)
 
 
-def test_rows_without_padding_are_not_compiled(data_root, tmp_path, capfd):
-    train_config(smoke(tmp_path, *WORDS, "trainer.compile=auto", "data.pad=none", attn="cur_abs"))
-    assert "goes on without torch.compile: data.pad=none has a shape for each batch" in capfd.readouterr().err
-
-
-def test_a_model_that_keeps_its_padding_is_compiled(data_root, tmp_path, monkeypatch, capfd):
+@pytest.mark.parametrize("name, padded", [("cur_abs", False), ("s4d_lin", True)])  # which keeps its padding
+def test_rows_without_padding_are_not_compiled(name, padded, data_root, tmp_path, monkeypatch, capfd):
     tried = with_backend(monkeypatch, lambda mode: True)
-    train_config(smoke(tmp_path, *WORDS, "trainer.compile=auto", "data.pad=none", attn="s4d_lin"))
-    assert set(tried) == {None} and "goes on without" not in capfd.readouterr().err
+    train_config(smoke(tmp_path, *WORDS, "trainer.compile=auto", "data.pad=none", attn=name))
+    told = "goes on without torch.compile: data.pad=none has a shape for each batch" in capfd.readouterr().err
+    assert (set(tried), told) == (({None}, False) if padded else (set(), True))
 
 
 @pytest.mark.gpu

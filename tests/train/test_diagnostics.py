@@ -1,19 +1,17 @@
 """Whether a record says that its run trained: against oracles, at a dead head, without a change to the run."""
 
 import math
-from dataclasses import asdict
 
 import pytest
 import torch
 import torch.nn.functional as F
-from support.training import assert_same_files, result, seed_folder, smoke, train_config
+from support.training import DIAGNOSTICS, assert_same_files, result, seed_folder, smoke, train_config
 
 from lra.model.classifier import Head
 from lra.runs import record
 from lra.train import __main__ as training
 from lra.train import diagnostics
 
-FIELDS = {"val_loss", "output_std", "live_units", "collapsed"}
 LABELS = torch.arange(4).repeat(250)
 
 
@@ -57,15 +55,10 @@ def test_outputs_that_are_not_finite_are_no_collapse_and_no_number():
     assert diagnose(outputs) == {"val_loss": None, "output_std": None, "live_units": None, "collapsed": None}
 
 
-def test_the_numbers_are_those_of_their_definitions():
-    outputs, hidden = 2 + 3 * noise(1000, 4), noise(1000, 8).relu()
+def test_a_unit_lives_if_it_varies():
+    hidden = noise(1000, 8).relu()
     hidden[:, :3], hidden[:, 3] = 0, 7.0
-    told = diagnose(outputs, LABELS, hidden)
-    columns = [[row[i] for row in outputs.tolist()] for i in range(4)]
-    variances = [sum((x - sum(c) / 1000) ** 2 for x in c) / 1000 for c in columns]
-    assert told["output_std"] == pytest.approx(math.sqrt(sum(variances) / 4), rel=1e-9)
-    losses = [math.log(sum(map(math.exp, row))) - row[k] for row, k in zip(outputs.tolist(), LABELS, strict=True)]
-    assert told["val_loss"] == pytest.approx(sum(losses) / 1000, rel=1e-9)
+    told = diagnose(2 + 3 * noise(1000, 4), LABELS, hidden)
     assert told["live_units"] == 0.5 and not told["collapsed"]
 
 
@@ -114,7 +107,7 @@ def test_diagnostics_change_nothing_of_a_run(data_root, tmp_path, monkeypatch):
     for seed in (0, 1):
         one, other = (seed_folder(tmp_path / name, seed=seed) for name in ("with", "without"))
         a, b = result(one), result(other)
-        assert {key for key in a if a[key] != b[key]} == FIELDS and None not in (a[key] for key in FIELDS)
+        assert {key for key in a if a[key] != b[key]} == DIAGNOSTICS and None not in (a[key] for key in DIAGNOSTICS)
         assert_same_files(one, other, ["metrics.csv"], ["last.ckpt", "best.ckpt"])
 
 
@@ -126,13 +119,7 @@ def test_a_run_that_ends_after_its_last_evaluation_has_the_same_diagnostics(data
         train_config(smoke(tmp_path / "cut", *words, attn="sdpa"))
     train_config(smoke(tmp_path / "cut", *words, attn="sdpa"))
     cut, whole = (result(seed_folder(tmp_path / name, "sdpa")) for name in ("cut", "whole"))
-    assert cut == whole and None not in (cut[key] for key in (FIELDS | {"train_loss"}))
-
-
-def test_a_diverged_run_has_no_diagnostics(data_root, tmp_path):
-    train_config(smoke(tmp_path, "optim.lr=1e30", attn="softmax"))
-    made = asdict(record.load(seed_folder(tmp_path, "softmax") / "record.json"))
-    assert {made[key] for key in (*FIELDS, "train_loss")} == {None} and made["lr"] == 1e30
+    assert cut == whole and None not in (cut[key] for key in (DIAGNOSTICS | {"train_loss"}))
 
 
 @pytest.mark.parametrize(

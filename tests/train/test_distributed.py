@@ -1,25 +1,25 @@
 """Two processes that share every batch, against one process; what they tell each other; what they refuse."""
 
-import csv
 import multiprocessing
 import os
 import shutil
 import signal
 import socket
-import subprocess
-import sys
 from functools import partial
+from types import SimpleNamespace
 
+import pandas as pd
 import pytest
 import torch
-from support.training import result, seed_folder, smoke, train_config, wait
+from conftest import config
+from support.training import result, seed_folder, smoke, start, train_config, wait
 
-from lra.config import CONF
+from lra.data.datamodule import Batch
 from lra.disk.lock import holder
 from lra.model.norm import norm
 from lra.ops import metrics
 from lra.runs import record
-from lra.train import distributed, trainer
+from lra.train import distributed, pretrain, trainer
 from lra.train.lit import LitClassifier
 from lra.train.trainer import Checkpoints
 
@@ -51,8 +51,8 @@ def together(function, world=2):
 
 
 def curve(folder):
-    with open(folder / "metrics.csv", newline="") as file:
-        return torch.tensor([float(row["train_loss"]) for row in csv.DictReader(file)], dtype=torch.float64)
+    found = pd.read_csv(folder / "metrics.csv", float_precision="round_trip")
+    return torch.from_numpy(found.train_loss.to_numpy(copy=True))
 
 
 @pytest.mark.first
@@ -66,17 +66,15 @@ def test_two_processes_give_the_loss_curve_of_one(data_root, tmp_path, monkeypat
     wide = wide.changed(trainer=wide.trainer.changed(precision="fp64"))  # none of the words of a command line
     train_config(wide)
 
-    saves = tmp_path / "saves"
     saved = record.save
 
     def save(result, folder):
-        with open(saves, "a") as log:
-            log.write(f"{distributed.rank()}\n")
+        (tmp_path / f"saved by {distributed.rank()}").touch()
         saved(result, folder)
 
     monkeypatch.setattr(record, "save", save)
     assert together(lambda: train_config(smoke(tmp_path / "two", *words, *TWO, attn=attn))) == [0, 0]
-    assert saves.read_text() == "0\n"
+    assert [path.name for path in tmp_path.glob("saved by *")] == ["saved by 0"]
 
     one, two, exact = (curve(seed_folder(tmp_path / name, attn)) for name in ("one", "two", "exact"))
     assert len(one) == 8 and not torch.equal(one, two)  # a bit-equal curve would not have been shared
@@ -136,40 +134,35 @@ def in_group(world, function):
     return together(partial(in_this_group, function), world)
 
 
-def test_batch_norm_is_over_the_real_tokens_of_all_processes():
+@pytest.mark.parametrize("masked, shares", [(True, ([0, 1], [2, 3])), (False, ([0], [1, 2, 3]))])
+def test_batch_norm_is_over_the_real_tokens_of_all_processes(masked, shares):
     """Outputs, gradients and running statistics are those of one process with all rows; shares have different sizes."""
     g = torch.Generator().manual_seed(0)
     x = torch.randn(4, 5, 3, generator=g, dtype=torch.float64)
     mask, weights = torch.arange(5) < torch.tensor([5, 1, 3, 2])[:, None], torch.randn(4, 5, 3, generator=g).double()
 
-    def run(x, mask, weights):
+    def run(rows):
         module = norm("batch", 3).double()
         torch.nn.init.normal_(module.weight, generator=torch.Generator().manual_seed(1))
-        x = x.clone().requires_grad_()
-        out = module(x, mask)
-        (out * weights).sum().backward()
-        return out, x.grad, module.weight.grad, module.running_mean, module.running_var, module.num_batches_tracked
+        own = x[rows].requires_grad_()
+        out = module(own, mask[rows] if masked else None)
+        (out * weights[rows]).sum().backward()
+        return out, own.grad, module.weight.grad, [*module.buffers()]
 
-    for mask_, shares in ((mask, ([0, 1], [2, 3])), (None, ([0], [1, 2, 3]))):
-        out, grad, of_weight, *buffers = run(x, mask_, weights)
+    out, grad, of_weight, buffers = run([0, 1, 2, 3])
 
-        def share(rank, mask_=mask_, shares=shares, out=out, grad=grad, of_weight=of_weight, buffers=buffers):
-            mine = shares[rank]
-            got = run(x[mine], None if mask_ is None else mask_[mine], weights[mine])
-            torch.testing.assert_close(got[:2], (out[mine], grad[mine]))
-            torch.testing.assert_close(sum(distributed.gather(got[2])), of_weight)
-            torch.testing.assert_close(got[3:], tuple(buffers))
+    def share(rank):
+        mine = shares[rank]
+        got = run(mine)
+        torch.testing.assert_close(got[:2], (out[mine], grad[mine]))
+        torch.testing.assert_close(sum(distributed.gather(got[2])), of_weight)
+        torch.testing.assert_close(got[3], buffers)
 
-        assert in_group(2, share) == [0, 0]
+    assert in_group(2, share) == [0, 0]
 
 
 def test_phase_one_has_the_gradient_of_one_process():
     """Shares have different numbers of tokens, and the mean is over all of them."""
-    from conftest import config
-
-    from lra.data.datamodule import Batch
-    from lra.train import pretrain
-
     words = ("attn.causal=true", "pretrain=next", "model.dropout=0")
     ids, mask = torch.randint(1, 16, (4, 1, 128)), torch.arange(128) < torch.tensor([128, 3, 60, 2])[:, None, None]
 
@@ -198,9 +191,8 @@ def test_roc_auc_is_over_the_scores_of_all_processes_each_once(world):
     batches = list(zip(outputs.split(12), labels.split(12), strict=True))  # two: the third process has none
 
     def score(rank):
-        module = LitClassifier(
-            torch.nn.Linear(1, 1), metric="roc_auc", loss="mse", seed=0, optim={}, cycle_momentum=False
-        )
+        options = {"metric": "roc_auc", "loss": "mse", "seed": 0, "optim": {}, "cycle_momentum": False}
+        module = LitClassifier(torch.nn.Linear(1, 1), **options)
         module.on_validation_epoch_start()
         module._outputs += batches[rank::world]
         module.on_validation_epoch_end()
@@ -216,22 +208,15 @@ def test_what_the_first_process_refuses_ends_the_others_without_a_word(capfd):
     def work(rank):
         assert distributed.gather(rank) == [0, 1]
         assert distributed.on_rank_zero(lambda: rank + 5) == 5
-        try:
+        with pytest.raises(SystemExit if rank else ValueError) as refused:
             distributed.on_rank_zero(decide)
-        except ValueError as error:
-            assert rank == 0 and str(error) == "no such thing"
-        except SystemExit as stop:
-            assert rank == 1 and stop.code == 1
-        else:
-            raise AssertionError
+        assert refused.value.args == ((1,) if rank else ("no such thing",))
 
     assert in_group(2, work) == [0, 0]
     assert capfd.readouterr().err == ""
 
 
-def test_a_process_that_is_gone_is_one_line_in_the_other(tmp_path):
-    told = tmp_path / "told"
-
+def test_a_process_that_is_gone_is_one_line_in_the_other():
     def work(rank):
         distributed.gather(rank)
         if rank == 0:
@@ -239,29 +224,21 @@ def test_a_process_that_is_gone_is_one_line_in_the_other(tmp_path):
         distributed.gather(rank)
 
     def run():
-        try:
+        line = r"^another process of the run does not answer; the same command resumes: [^\n]*\Z"
+        with pytest.raises(ValueError, match=line):
             in_this_group(work)
-        except ValueError as error:
-            told.write_text(str(error))
 
     assert together(run) == [-signal.SIGKILL, 0]
-    assert told.read_text().startswith("another process of the run does not answer; the same command resumes: ")
-    assert "\n" not in told.read_text()
 
 
 @pytest.mark.parametrize("world", [2, 3])
 def test_shares_are_the_whole_batches(data_root, world):
     """Rows of a micro-batch as wide as one process has them; every row of dev in one process."""
-
-    class Place:
-        def __init__(self, rank):
-            self.global_rank, self.world_size = rank, world
-            self.strategy = type("", (), {"root_device": torch.device("cpu")})
-
+    strategy = SimpleNamespace(root_device=torch.device("cpu"))
     words = ["optim.batch=12", "data.eval_batch=7"]
     whole, *parts = (smoke("unused", *words).task_data(seed=1) for _ in range(world + 1))
     for rank, part in enumerate(parts):
-        part.trainer = Place(rank)
+        part.trainer = SimpleNamespace(global_rank=rank, world_size=world, strategy=strategy)
         part.setup()
     whole.setup()
     streams = [iter(part.train_dataloader()) for part in parts]
@@ -315,21 +292,18 @@ def test_slurm_says_how_many_where_it_is_asked(monkeypatch):
 @pytest.mark.slow
 @pytest.mark.parametrize("kill", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_the_command_starts_the_processes_and_resumes_after_a_kill(data_root, tmp_path, kill):
-    words = "task=listops attn=cur_abs budget=smoke seeds=[0] optim.steps=60 optim.eval_every=10 trainer.device=cpu"
-    command = [sys.executable, "-m", "lra.train", *words.split(), f"runs={tmp_path}"]
-    start = partial(subprocess.Popen, cwd=CONF.parent, stderr=subprocess.PIPE, text=True)
-    two = [*command, "trainer=ddp", "trainer.devices=2"]
-    first, folder = start(two), seed_folder(tmp_path, "cur_abs")
+    two = (tmp_path, "trainer=ddp", "trainer.devices=2", "trainer.device=cpu")
+    first, folder = start(*two), seed_folder(tmp_path, "cur_abs")
     wait(first, (folder / "last.ckpt").exists)
     os.kill(holder(folder / ".owner").pid if kill == signal.SIGKILL else first.pid, kill)
     _, err = first.communicate(timeout=60)
     assert first.returncode != 0 and "Traceback" not in err and not (folder / "record.json").exists()
     assert holder(folder / ".owner") is None
-    again = start(two)
+    again = start(*two)
     _, err = again.communicate(timeout=240)
     assert again.returncode == 0 and err.count("seed 0: test") == 1, err
     assert result(folder)["status"] == "done" and result(folder)["device"].startswith("2 x ")
-    wrong = start([*two, "optim.lr=7"])
+    wrong = start(*two, "optim.lr=7")
     _, err = wrong.communicate(timeout=120)
     assert wrong.returncode == 1 and "Traceback" not in err
     assert err.count("was made by another configuration") == 1

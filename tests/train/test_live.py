@@ -1,6 +1,5 @@
 """The messages of a run: a live line in a terminal, plain lines elsewhere, and its last line."""
 
-import multiprocessing
 import os
 import pty
 import re
@@ -11,11 +10,11 @@ import sys
 import time
 
 import pytest
-from support.training import LONGER, seed_folder, smoke, train_config
+from support.training import seed_folder, smoke, start, train_config
 
 from lra import console
-from lra.config import CONF
 from lra.live import live_line
+from lra.train.plan import resolve
 
 HIDDEN = b"\x1b[?25l"  # the cursor, which a killed process could not show again
 ERASED = b"\x1b[2K"
@@ -54,16 +53,18 @@ def test_a_live_line_leaves_the_cursor_and_other_lines_alone(terminal):
     assert ERASED in drawn[drawn.index(b"a word") :]  # what follows a line of the log is drawn anew, and then erased
 
 
-@pytest.mark.parametrize("whose", ["a launcher's worker", "the background", "a second process"])
+WHOSE = {
+    "of the background": ("os.tcgetpgrp", lambda _: os.getpgrp() + 1),
+    "of a second process": ("lra.live.speaks", lambda: False),
+    "of a launcher's worker": ("multiprocessing.parent_process", object),
+}
+
+
+@pytest.mark.parametrize("whose", WHOSE)
 def test_a_terminal_of_several_processes_gets_plain_lines(terminal, whose, monkeypatch):
     terminal()
     assert not live_line().disable
-    if whose == "the background":
-        monkeypatch.setattr(os, "tcgetpgrp", lambda _: os.getpgrp() + 1)
-    elif whose == "a second process":
-        monkeypatch.setattr("lra.live.speaks", lambda: False)
-    else:
-        monkeypatch.setattr(multiprocessing, "parent_process", lambda: object())
+    monkeypatch.setattr(*WHOSE[whose])
     assert live_line().disable
 
 
@@ -73,16 +74,9 @@ def test_a_terminal_of_several_processes_gets_plain_lines(terminal, whose, monke
 )
 def test_a_run_that_is_stopped_leaves_the_terminal_in_order(data_root, tmp_path, kill):
     ours, theirs = pty.openpty()
-    command = [sys.executable, "-m", "lra.train", "task=listops", "attn=cur_abs", "budget=smoke", "seeds=[0,1]"]
-    process = subprocess.Popen(
-        [*command, *LONGER, f"runs={tmp_path}"],
-        cwd=CONF.parent,
-        stdin=subprocess.DEVNULL,
-        stdout=theirs,
-        stderr=theirs,
-        env=os.environ | {"COLUMNS": "100", "TERM": "xterm"},
-        start_new_session=True,
-    )
+    streams = {"stdin": subprocess.DEVNULL, "stdout": theirs, "stderr": theirs, "start_new_session": True}
+    wide = os.environ | {"COLUMNS": "100", "TERM": "xterm"}
+    process = start(tmp_path, "seeds=[0,1]", env=wide, **streams)
     os.close(theirs)
     said, sent, deadline = b"", False, time.monotonic() + 120
     while time.monotonic() < deadline:
@@ -122,8 +116,6 @@ def test_lines_without_a_terminal_and_the_end_beside_the_control(data_root, tmp_
 
 
 def test_the_time_left_counts_the_seeds_without_a_record(tmp_path):
-    from lra.train.plan import resolve
-
     plan = resolve(smoke(tmp_path, "seeds=[0,1,2,3]"))
     seed_folder(tmp_path, seed=2).mkdir(parents=True)
     (seed_folder(tmp_path, seed=2) / "record.json").touch()

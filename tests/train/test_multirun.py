@@ -22,12 +22,10 @@ def test_a_failing_run_of_several_stops_no_other_and_is_listed(data_root, tmp_pa
     assert ended == ["sdpa", "luna"]
     first, *lines = stop.splitlines()
     assert first == "lra: 4 failed, the others ended well"
-    job = lambda heads, attn: f"  {' '.join(words)} model.heads={heads} attn={attn}: "
-    assert lines[:3] == [
-        job(3, name) + "model.heads must divide model.dim 64, not 3; or set model.head_dim"
-        for name in ("sdpa", "linear", "luna")
-    ]
-    assert lines[3:] == [job(2, "linear") + "out of memory"]
+    job = lambda heads, attn, why: f"  {' '.join(words)} model.heads={heads} attn={attn}: {why}"
+    refused = "model.heads must divide model.dim 64, not 3; or set model.head_dim"
+    expected = [job(3, name, refused) for name in ("sdpa", "linear", "luna")]
+    assert lines == [*expected, job(2, "linear", "out of memory")]
     assert error.count("lra: failed: ") == 4 and error.count("Traceback") == 1
 
 
@@ -43,14 +41,8 @@ def test_a_run_on_several_devices_that_fails_stops_no_other_and_says_nothing_its
 
     monkeypatch.setattr(distributed, "elastic_launch", launches)
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    words = [
-        "task=listops",
-        "budget=smoke",
-        f"runs={tmp_path}",
-        "trainer=ddp",
-        "trainer.devices=2",
-        "trainer.device=cpu",
-    ]
+    words = ["task=listops", "budget=smoke", f"runs={tmp_path}"]
+    words += ["trainer=ddp", "trainer.devices=2", "trainer.device=cpu"]
     stop, _ = run(train, "-m", *words, "attn=mean,sdpa", patch=monkeypatch, capfd=capfd)
     assert len(started) == 2 and stop.startswith("lra: 2 failed") and "attn=sdpa: one of its processes failed" in stop
     stop, error = run(train, *words, "attn=mean", patch=monkeypatch, capfd=capfd)

@@ -9,16 +9,8 @@ from torch import nn
 
 from lra.train import optim
 
-OPTIONS = {
-    "lr": 0.004,
-    "warmup": 100,
-    "steps": 1100,
-    "warmup_power": 1,
-    "betas": (0.9, 0.999),
-    "eps": 1e-8,
-    "weight_decay": 0.1,
-    "clip_norm": None,
-}
+OPTIONS = {"lr": 0.004, "warmup": 100, "steps": 1100, "warmup_power": 1}
+OPTIONS |= {"betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.1, "clip_norm": None}
 
 
 def test_linear():
@@ -39,16 +31,6 @@ def test_cosine_is_torchs_behind_the_warm_up():
         schedule.step()
 
 
-def test_a_cosine_may_have_ends_of_its_own():
-    early = OPTIONS | {"cosine": [0, 1000]}
-    assert optim.cosine(50, early) == optim.cosine(50, OPTIONS)  # the warm-up is the same
-    assert optim.cosine(500, early) == pytest.approx(0.002) and optim.cosine(1000, early) == 0 == optim.cosine(
-        1099, early
-    )
-    late = OPTIONS | {"cosine": [100, 2100]}
-    assert optim.cosine(100, late) == 0.004 and optim.cosine(1100, late) == pytest.approx(0.002)
-
-
 class Slow(nn.Module):
     def __init__(self):
         super().__init__()
@@ -63,39 +45,25 @@ def test_a_module_names_the_parameters_with_rates_of_their_own():
     assert (main["lr"], slow["lr"], half["lr"]) == (0.004, 0.0004, 0.002)
     assert (main["weight_decay"], slow["weight_decay"], half["weight_decay"]) == (0.1, 0, 0)
     assert {id(p) for p in main["params"]} == {id(p) for p in (*model[0].parameters(), model[1].d, model[2].d)}
+    assert len(optim.adamw(model[0], OPTIONS).param_groups) == 1
 
 
-@pytest.mark.parametrize("kind", ["one_cycle", "linear", "cosine"])
+@pytest.mark.parametrize("kind", ["one_cycle", "linear", "cosine", "constant"])
 def test_every_schedule_keeps_the_ratio_of_the_rates(kind):
     options = OPTIONS | {"schedule": kind, "steps": 20, "warmup": 5}
     optimiser = optim.adamw(nn.Sequential(nn.Linear(1, 1), Slow()), options)
     schedule = optim.schedule(optimiser, options, cycle_momentum=True)
-    for _ in range(19):
-        rates = [group["lr"] for group in optimiser.param_groups]
-        assert rates[1:] == pytest.approx([0.1 * rates[0], 0.5 * rates[0]], rel=1e-3)  # one-cycle ends at lr / 1e4 / 25
-        optimiser.step()
-        schedule.step()
-    constant = options | {"schedule": "constant", "warmup": 0}
-    assert optim.schedule(optimiser, constant, cycle_momentum=True) is None
-
-
-def test_a_constant_rate_may_have_a_warm_up():
-    options = OPTIONS | {"schedule": "constant", "steps": 20, "warmup": 5, "warmup_power": 1}
-    optimiser = optim.adamw(nn.Linear(1, 1), options)
-    schedule = optim.schedule(optimiser, options, cycle_momentum=True)
     rates = []
-    for _ in range(20):
-        rates.append(optimiser.param_groups[0]["lr"])
+    for _ in range(19):
+        main, *rest = (group["lr"] for group in optimiser.param_groups)
+        assert rest == pytest.approx([0.1 * main, 0.5 * main], rel=1e-3)  # one-cycle ends at lr / 1e4 / 25
+        rates.append(main)
         optimiser.step()
         schedule.step()
-    ramp = [1e-7 + (0.004 - 1e-7) * step / 5 for step in range(5)]
-    assert rates == pytest.approx([*ramp, *[0.004] * 15], rel=1e-6)
-
-
-def test_without_rates_there_is_one_group_as_before():
-    model = config("sdpa").classifier()
-    (group,) = optim.adamw(model, OPTIONS).param_groups
-    assert [id(p) for p in group["params"]] == [id(p) for p in model.parameters()]
+    if kind == "constant":
+        ramp = [1e-7 + (0.004 - 1e-7) * step / 5 for step in range(5)]
+        assert rates == pytest.approx([*ramp, *[0.004] * 14], rel=1e-6)
+        assert optim.schedule(optimiser, options | {"warmup": 0}, cycle_momentum=True) is None
 
 
 @pytest.mark.parametrize(
@@ -121,11 +89,8 @@ def test_states_learn_at_their_own_rate(words, own, decayed):
     assert not (own | decayed) & {names[id(p)] for p in main["params"]}
 
 
-@pytest.mark.parametrize(("lr", "factor"), [(3e-4, 1), (1e-3, 1), (4e-3, 1 / 4), (1e-2, 1 / 10)])
-def test_rates_of_their_own_are_at_most_own_lr_max(lr, factor):
-    """The same as a factor of min(1, 1e-3 / lr); the other parameters keep their rate."""
+@pytest.mark.parametrize("lr", [3e-4, 1e-3, 4e-3, 1e-2])
+def test_rates_of_their_own_are_at_most_own_lr_max(lr):
     capped = OPTIONS | {"lr": lr, "own_lr_max": 1e-3}
     main, slow = optim.adamw(config("s4d_lin").classifier(), capped).param_groups
-    assert main["lr"] == lr and slow["lr"] == pytest.approx(factor * lr)
-    _, same = optim.adamw(config("s4d_lin", f"attn.rate={factor}").classifier(), OPTIONS | {"lr": lr}).param_groups
-    assert slow["lr"] == pytest.approx(same["lr"])
+    assert main["lr"] == lr and slow["lr"] == min(lr, 1e-3)

@@ -1,13 +1,13 @@
 """Runs with pretraining: the same from wherever they are resumed, reused, refused, and what they cost."""
 
-import os
-import signal
+from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from conftest import session_data
-from support.training import assert_same_files, power_cut, result, smoke, start, train_config, wait
+from support.training import assert_same_files, killed, power_cut, result, smoke, start, train_config
 
 from lra.config.compose import compose
 from lra.config.experiment import Experiment
@@ -64,22 +64,14 @@ def test_run_resumed_after_a_crash_in_either_phase_equals_an_uninterrupted_one(p
     assert_same(cut, whole)
 
 
-def killed_once(process, path):
-    """Kill a process as soon as it has written a file."""
-    wait(process, path.exists)
-    os.kill(process.pid, signal.SIGKILL)
-    process.communicate(timeout=60)
-    assert path.exists()
-
-
 @pytest.mark.slow
 def test_killed_in_both_phases(data_root, tmp_path):
     """kill -9 in phase one, again in phase two, then to the end."""
     words = ("pretrain=masked", "pretrain.steps=60", "optim.steps=60")
     folder = seed_folder(tmp_path / "cut", "cur_abs+masked")
-    killed_once(start(tmp_path / "cut", *words), folder / "pretrain/last.ckpt")
+    killed(start(tmp_path / "cut", *words), folder / "pretrain/last.ckpt")
     assert not (folder / "last.ckpt").exists() and not (folder / "record.json").exists()
-    killed_once(start(tmp_path / "cut", *words), folder / "last.ckpt")
+    killed(start(tmp_path / "cut", *words), folder / "last.ckpt")
     assert not (folder / "record.json").exists()
     for runs in ("cut", "whole"):
         process = start(tmp_path / runs, *words)
@@ -115,34 +107,22 @@ def test_the_record_says_what_both_phases_cost(whole, data_root):
     made, data = record.load(whole / "record.json"), smoke(whole, *WORDS).task_data(0)
     data.setup()
     lengths = data.splits["train"].lengths.sum(1)
-    order = np.random.default_rng((0, 0)).permutation(len(lengths))  # fewer steps than a pass
-    assert made.tokens == lengths[order[: 12 * 8]].sum() and made.pretrain.tokens == lengths[order[: 9 * 8]].sum()
-    assert (made.steps, made.pretrain.steps) == (12, 9) and made.pretrain == pretraining.load(
-        whole / "pretrain/pretrain.json"
-    )
-    assert (
-        data.tokens(32 * 3 + 2)
-        == 3 * lengths.sum() + lengths[np.random.default_rng((0, 3)).permutation(len(lengths))[:16]].sum()
-    )
+    first = lambda n, epoch=0: lengths[np.random.default_rng((0, epoch)).permutation(len(lengths))[:n]].sum()
+    assert made.tokens == first(12 * 8) and made.pretrain.tokens == first(9 * 8)
+    assert data.tokens(32 * 3 + 2) == 3 * lengths.sum() + first(16, epoch=3)
+    assert (made.steps, made.pretrain.steps) == (12, 9)
+    assert made.pretrain == pretraining.load(whole / "pretrain/pretrain.json")
 
 
 def test_matched_takes_the_steps_of_phase_one_from_those_of_the_fine_tuning():
-    made = smoke("runs", "pretrain=masked", "pretrain.matched=true", "optim.steps=300", "optim.eval_every=75")
+    matched = partial(smoke, "runs", "pretrain=masked", "pretrain.matched=true")
+    made = matched("optim.steps=300", "optim.eval_every=75")
     assert (made.pretrain.steps, made.optim.steps, made.label) == (150, 150, "cur_random+masked-matched")
-    made = smoke(
-        "runs",
-        "pretrain=masked",
-        "pretrain.matched=true",
-        "pretrain.steps=2",
-        "pretrain.batch=16",
-        "pretrain.eval_every=1",
-        "pretrain.warmup=0",
-        "optim.eval_every=2",
-        "optim.warmup=0",
-    )
+    twice = ("pretrain.steps=2", "pretrain.batch=16", "pretrain.eval_every=1", "pretrain.warmup=0")
+    made = matched(*twice, "optim.eval_every=2", "optim.warmup=0")
     assert (made.pretrain.steps, made.optim.steps) == (2, 2)
     with pytest.raises(ValueError, match=r"pretrain.matched needs pretrain.steps · pretrain.batch 48 to be a multiple"):
-        smoke("runs", "pretrain=masked", "pretrain.matched=true", "pretrain.steps=6")
+        matched("pretrain.steps=6")
 
 
 REFUSED = {
@@ -169,18 +149,6 @@ def test_refused_in_one_line(words):
         resolve(compose(Experiment, ["budget=smoke", *overrides]))
 
 
-@pytest.mark.parametrize("task", ["listops", "recall", "temporal_order", "adding", "image protocol=clean"])
-def test_every_kind_of_task_has_a_phase_one(task):
-    made = compose(Experiment, ["attn=sdpa", "budget=smoke", "pretrain=masked", *f"task={task}".split()])
-    resolve(made)
-    model = made.pretrainer()
-    shape = (2, 1, made.task.length)
-    inputs = torch.rand(*shape, made.task.features) if made.task.features is not None else torch.randint(0, 6, shape)
-    total, count = model.error(inputs, None, torch.rand(shape) < made.pretrain.ratio)
-    assert count and total.isfinite()
-    assert made.pretrain.ratio == (0.5 if made.task.name == "image" else 0.1 if made.task.name == "listops" else 0.15)
-
-
 @pytest.mark.parametrize("name, option", [("sdpa", "causal=true"), ("s4d_lin", "bidirectional=false")])
 def test_next_token_runs(name, option, data_root, tmp_path):
     train_config(smoke(tmp_path, "pretrain=next", f"attn.{option}", attn=name))
@@ -193,19 +161,12 @@ def test_dev_holes_are_those_of_the_example_whatever_the_batch():
     made = smoke("runs", *WORDS)
     lit = pretrain.lit_pretrainer(made, made.pretrainer(), 0)
 
-    class Trainer:
-        world_size = 1
+    def drawn(rows, number, width):
+        lit._trainer = SimpleNamespace(world_size=1, global_rank=0, datamodule=SimpleNamespace(eval_batch=rows))
+        return lit._dev_holes(Batch(torch.ones(rows, 1, width, dtype=torch.long), None, torch.zeros(rows)), number)
 
-    def drawn(eval_batch, number, width):
-        lit._trainer = Trainer()
-        lit._trainer.datamodule = type("Data", (), {"eval_batch": eval_batch})
-        lit._trainer.global_rank = 0
-        inputs = torch.ones(eval_batch, 1, width, dtype=torch.long)
-        return lit._dev_holes(Batch(inputs, None, torch.zeros(eval_batch)), number)
-
-    assert torch.equal(drawn(8, 1, 64)[2], drawn(5, 2, 64)[0]) and torch.equal(
-        drawn(8, 1, 64), drawn(8, 1, 128)[..., :64]
-    )
+    assert torch.equal(drawn(8, 1, 64)[2], drawn(5, 2, 64)[0])
+    assert torch.equal(drawn(8, 1, 64), drawn(8, 1, 128)[..., :64])
     share = drawn(256, 0, 128).float().mean()
     assert abs(share - 0.1) < 4 * (0.1 * 0.9 / (256 * 128)) ** 0.5
 
@@ -218,9 +179,7 @@ def test_a_loss_that_is_not_finite_in_phase_one_ends_the_seed(data_root, tmp_pat
 
 
 def test_another_objective_is_another_run():
-    def made(*words):
-        return identity.fingerprint(smoke("runs", *words).choices({}))
-
+    made = lambda *words: identity.fingerprint(smoke("runs", *words).choices({}))
     assert smoke("runs").choices({})["pretrain.objective"] == "none"
     prints = {made(), *(made("pretrain=masked", *more) for more in ((), ("pretrain.ratio=0.2",), ("pretrain.lr=0.1",)))}
     assert len(prints) == 4

@@ -15,6 +15,10 @@ FEW = ("cur_abs", "sdpa", "nystrom", "luna", "performer")
 PAD = ("batch", "compact")
 
 
+def lit(model):
+    return LitClassifier(model, metric="accuracy", loss="cross_entropy", seed=0, optim={}, cycle_momentum=False)
+
+
 class NoWaiting(TorchDispatchMode):
     """Fails on a copy between CPU and device that the host waits for; a meta tensor itself refuses to be read."""
 
@@ -37,15 +41,14 @@ def module_and_data(name, device, data_root, *words):
     data.splits = {key: split.to(device) for key, split in data.splits.items()}
     with torch.device(device):
         model = made.classifier()
-    module = LitClassifier(model, metric="accuracy", loss="cross_entropy", seed=0, optim={}, cycle_momentum=False)
+    module = lit(model)
     module.on_fit_start()
     module.bad_step, module.loss_sum = module.bad_step.to(device), module.loss_sum.to(device)
     return module.train(), data, made
 
 
 def step(module, data, number):
-    share = slice(None)
-    batch = data.gather("train", np.arange(8 * number, 8 * number + 8), share)
+    batch = data.gather("train", np.arange(8 * number, 8 * number + 8), slice(None))
     module.training_step(batch, number).backward()
 
 
@@ -118,9 +121,7 @@ class Small(torch.nn.Module):
 
 
 def test_evaluation_goes_on_with_half_the_rows_if_memory_runs_out():
-    module = LitClassifier(
-        Small(3), metric="accuracy", loss="cross_entropy", seed=0, optim={}, cycle_momentum=False
-    ).eval()
+    module = lit(Small(3)).eval()
     inputs = torch.arange(14)[:, None, None]
     batch = Batch(inputs, torch.ones_like(inputs, dtype=torch.bool), torch.zeros(14))
     for _ in range(2):
@@ -133,9 +134,7 @@ def test_evaluation_goes_on_with_half_the_rows_if_memory_runs_out():
 
 
 def test_more_rows_are_evaluated_on_a_gpu_unless_they_mix(monkeypatch):
-    def rows(name, *words):
-        return config(name, "optim.batch=8", *words).eval_batch
-
+    rows = lambda name, *words: config(name, "optim.batch=8", *words).eval_batch
     assert rows("cur_abs") == 8
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     assert rows("cur_abs") == ON_A_GPU and rows("cur_abs", "optim.batch=600") == 600
