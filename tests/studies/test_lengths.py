@@ -8,12 +8,11 @@ from conftest import run as entry
 from support.records import RECORD
 from support.sweeps import finish
 
-from lra.config.compose import compose
 from lra.runs import record
 from lra.studies.lengths import show
-from lra.studies.lengths.__main__ import LengthsOptions, grid, lengths
+from lra.studies.lengths.__main__ import lengths
 from lra.sweep import __main__ as leader
-from lra.sweep import job, plan
+from lra.sweep import job
 
 FEW = ("lengths=[128,256]", "mechanisms=[mean,linear]", "seeds=[0]", "tasks=[temporal_order]", "budget=smoke")
 
@@ -21,14 +20,6 @@ FEW = ("lengths=[128,256]", "mechanisms=[mean,linear]", "seeds=[0]", "tasks=[tem
 def made(task, label="mean", seed=0, test=40.0, **changes):
     values = {"task": task, "label": label, "seed": seed, "test": test, "constant_baseline": 25.0}
     return record.RunRecord(**asdict(RECORD) | values | changes)
-
-
-def test_every_length_is_a_task_and_no_part_of_the_label(tmp_path):
-    runs, _ = plan.expand(grid(compose(LengthsOptions, [*FEW, "measure=0", f"runs={tmp_path}"])), threads=None)
-    assert [(run.task, run.label) for run in runs] == [
-        (f"temporal_order_N{length}", label) for length in (128, 256) for label in ("mean", "linear")
-    ]
-    assert {run.folder.parts[-4] for run in runs} == {"sweep-lengths-smoke"}
 
 
 def test_points_are_by_task_length_and_mechanism():
@@ -100,14 +91,6 @@ def test_runs_that_ended_are_drawn_though_another_failed(tmp_path, monkeypatch, 
         ("mean", length, 100 - RECORD.test) for length in ("128", "256")
     ]
     assert (home / "lengths.png").stat().st_size > 10_000
-
-
-def test_ctrl_c_ends_with_one_line(tmp_path, monkeypatch, capfd):
-    def launch(*_):
-        raise KeyboardInterrupt
-
-    stop, _ = swept(monkeypatch, capfd, launch, tmp_path)
-    assert stop.startswith("lra: stopped, 0 of 4 done") and stop.endswith("the same command goes on")
 
 
 WRONG = {
