@@ -120,15 +120,10 @@ def test_what_looks_at_positions_keeps_padded_rows_and_says_so(words, data_root,
     assert said.count("rows keep their padding, because the result depends on where it is: data.pad=batch") == 1
 
 
-@pytest.mark.parametrize(
-    ("words", "pad"),
-    [
-        (("cur_abs", *WORDS), "compact"),
-        (("nystrom", *WORDS), "batch"),
-        (("sdpa",), "batch"),
-        (("sdpa", *WORDS, "data.pad=fixed"), "fixed"),
-    ],
-)
+DEFAULTS = [(("cur_abs", *WORDS), "compact"), (("nystrom", *WORDS), "batch"), (("sdpa",), "batch")]
+
+
+@pytest.mark.parametrize(("words", "pad"), [*DEFAULTS, (("sdpa", *WORDS, "data.pad=fixed"), "fixed")])
 def test_the_default_is_compact_if_that_is_exact_and_shorter(words, pad, tmp_path):
     plan = planned(*words, f"runs={tmp_path}")
     assert plan.experiment.data.pad == plan.data.pad == pad

@@ -27,10 +27,10 @@ def tokens(dim, L=L):
     return x.requires_grad_()
 
 
-def padded_ids(lengths, towers=1, most=15):
-    """Token ids (B,T,L) from 1 to ``most``, zero behind the end of each row, and their mask."""
+def padded_ids(lengths, towers=1):
+    """Token ids (B,T,L) from 1 to 15, zero behind the end of each row, and their mask."""
     mask = (torch.arange(max(lengths)) < torch.tensor(lengths)[:, None, None]).expand(-1, towers, -1)
-    return torch.randint(1, most + 1, mask.shape, generator=torch.Generator().manual_seed(0)) * mask, mask
+    return torch.randint(1, 16, mask.shape, generator=torch.Generator().manual_seed(0)) * mask, mask
 
 
 def masks(L=L):
