@@ -21,8 +21,8 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
-from pathfinder_reference import DEFAULTS, PARAMETERS, SCALE, Drawing, shrink, stretch
-from pathfinder_stats import measure
+from pathfinder_reference import PARAMETERS, SCALE, shrink, stretch
+from pathfinder_stats import Drawing, measure
 
 SETTINGS = {
     "antialias_scale": SCALE,
@@ -96,16 +96,11 @@ class Author:
             (self.snakes2, "initialize_two_seeds"),
             (self.snakes2, "two_snakes"),
             (self.snakes2, "draw_circle"),
-            (self.snakes2, "accumulate_meta"),
         ):
             setattr(module, name, functools.partial(getattr(self, f"_{name}"), getattr(module, name)))
 
     def _imsave(self, path, array):
         self.image["image"] = _to_bytes(array)
-
-    def _accumulate_meta(self, original, array, label, *args, **options):
-        self.image["label"] = label
-        return original(array, label, *args, **options)
 
     def _initialize_two_seeds(self, original, *args, **options):
         made = original(*args, **options)
@@ -150,7 +145,7 @@ class Author:
 
     def draw(self, *, size: int, contour: int, seed: int) -> Iterator[dict]:
         """The statistics of one image after another, without end."""
-        settings = DEFAULTS | PARAMETERS[size] | SETTINGS
+        settings = PARAMETERS[size] | SETTINGS
         paddles, length = settings.pop("num_distractor_paddles"), contour // 3
         np.random.seed(seed)
         random.seed(seed)
@@ -172,11 +167,9 @@ class Author:
     def _statistics(self) -> dict:
         made = self.image
         layers = np.stack([made["targets"], made["distractors"], np.maximum(*made["circles"])])
-        placed = len(made["orientations"])
-        drawing = Drawing(
-            made["image"], made["label"], layers, made["turns of targets"], made["tips"], made["discarded"], placed
-        )
-        values = {name: value[0].tolist() for name, value in measure([drawing]).items() if "histogram" not in name}
+        counts = made["discarded"], len(made["orientations"])
+        drawing = Drawing(made["image"], layers, made["turns of targets"], made["tips"], *counts)
+        values = {name: value[0].tolist() for name, value in measure([drawing]).items()}
         degrees = lambda thetas: [round(math.degrees(theta)) for theta in thetas]
         first, second = degrees(made["first"])
         return values | {

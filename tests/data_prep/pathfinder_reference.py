@@ -1,91 +1,34 @@
-"""Pathfinder written down step by step, slow and whole-image: an oracle for `data_prep.pathfinder`.
+"""The steps of Pathfinder written down, slow and whole-image: an oracle for each piece of `data_prep.pathfinder`.
 
-It was written from reading the original, so that it can share a misreading; `pathfinder_original.json` was recorded by
-running it. The original dilates with OpenCV, and so does the peers test that `dilate` is held to.
+It was written from reading the original, so that it can share a misreading; `pathfinder_original.json`, to which whole
+images are compared, was recorded by running it. The original dilates with OpenCV, and so does the peers test that
+`dilate` is held to.
 
 Images and masks are float64 (size, size), points (y, x), angles radians. Every paddle is pasted into an image of its
-own, every dilation covers the whole image, and randomness comes from numpy: the fast generator draws other images
-from the same distribution, if it is right. Patches are memoised because 300 images would otherwise take a minute.
+own, and every dilation covers the whole image. Patches are memoised.
 """
 
 import functools
 import math
-from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
+import pytest
 from PIL import Image, ImageDraw
 
 SCALE = 2
-MAX_PADDLE_RETRIAL = 2
-MAX_DISTRACTOR_CONTOUR_RETRIAL = 4
-DEFAULTS = {"padding": 22, "seed_distance": 27, "paddle_length": 5, "paddle_contrast_list": [1.0]}
-PARAMETERS = {
-    32: {
-        "padding": 1,
-        "paddle_length": 2,
-        "paddle_thickness": 0.5,
-        "paddle_margin_list": [1],
-        "marker_radius": 1.5,
-        "seed_distance": 7,
-        "continuity": 1.0,
-        "num_distractor_paddles": 20,
-        "snake_contrast_list": [2],
-        "paddle_contrast_list": [0.75],
-    },
-    64: {
-        "padding": 1,
-        "paddle_thickness": 1,
-        "paddle_margin_list": [1],
-        "marker_radius": 2.5,
-        "seed_distance": 12,
-        "continuity": 1.8,
-        "num_distractor_paddles": 22,
-        "snake_contrast_list": [0.8],
-    },
-    128: {
-        "padding": 1,
-        "paddle_thickness": 1.5,
-        "paddle_margin_list": [2, 3],
-        "marker_radius": 3,
-        "seed_distance": 20,
-        "continuity": 1.8,
-        "num_distractor_paddles": 35,
-        "snake_contrast_list": [0.9],
-    },
-    256: {
-        "paddle_thickness": 2,
-        "paddle_margin_list": [3],
-        "marker_radius": 5,
-        "continuity": 1.8,
-        "num_distractor_paddles": 30,
-        "snake_contrast_list": [1.0],
-    },
+NAMES = (
+    *("padding", "paddle_length", "paddle_thickness", "paddle_margin_list", "marker_radius"),
+    *("seed_distance", "continuity", "num_distractor_paddles", "snake_contrast_list", "paddle_contrast_list"),
+)
+VALUES = {
+    32: (1, 2, 0.5, [1], 1.5, 7, 1.0, 20, [2], [0.75]),
+    64: (1, 5, 1, [1], 2.5, 12, 1.8, 22, [0.8], [1.0]),
+    128: (1, 5, 1.5, [2, 3], 3, 20, 1.8, 35, [0.9], [1.0]),
+    256: (22, 5, 2, [3], 5, 27, 1.8, 30, [1.0], [1.0]),
 }
-
-
-class Failure(Exception):
-    """A curve that cannot be started or continued."""
-
-
-class Drawing(NamedTuple):
-    """One image with what it is made of."""
-
-    image: np.ndarray  # (size, size) uint8
-    label: int
-    layers: np.ndarray  # (3, size, size) targets, distractors, markers before their maximum is taken
-    turns: Sequence[float]  # radians in [0, pi], between consecutive paddles of both targets
-    tips: tuple  # the two marked points
-    discarded: int  # pairs of targets thrown away
-    placed: int  # distractors
-
-
-class Snake:
-    """A curve under construction: its image, unwritten last mask, orientations, origin and terminal tip, pivot."""
-
-    def __init__(self, image, last_mask, theta, tail, head, pivot):
-        self.image, self.last_mask, self.thetas = image, last_mask, [theta]
-        self.origin, self.terminal, self.pivot = tail, head, pivot
+PARAMETERS = {size: dict(zip(NAMES, values, strict=True)) for size, values in VALUES.items()}
+KINDS = [(size, margin) for size, values in PARAMETERS.items() for margin in values["paddle_margin_list"]]
+every_kind = pytest.mark.parametrize(("size", "margin"), KINDS)
 
 
 def move(point, distance, theta):
@@ -153,16 +96,12 @@ def marker(size, radius, point):
     return shrink(stretch(inside.astype(float)), size)
 
 
-class Generator:
-    """Draws images of one size and contour length from a numpy random generator."""
+class Pieces:
+    """What images of one size and margin are made of, without the draws."""
 
-    def __init__(self, size, contour=14, seed=0, void=True):
-        self.void = void
-        self.random = np.random.default_rng([size, contour, seed])
-        self.shape, self.contour, self.distractor = (size, size), contour, contour // 3
-        self.set = DEFAULTS | PARAMETERS[size]
-        self.length, self.margin = self.set["paddle_length"], self.set["paddle_margin_list"][0]
-        self.distractors = self.set["num_distractor_paddles"] // self.distractor
+    def __init__(self, size, margin):
+        self.shape, self.margin, self.set = (size, size), margin, PARAMETERS[size]
+        self.length = self.set["paddle_length"]
 
     def paddle(self, shape, start, theta, contrast):
         """Line image times contrast, and mask image."""
@@ -178,39 +117,11 @@ class Generator:
         return mask
 
     def free(self, mask, theta):
-        """(n, 2) pixels where a paddle may start."""
+        """(n, 2) pixels where a paddle may start, void orientations aside."""
         side = 2 * (self.length + self.margin) + 1
         start = (self.length + self.margin + 1,) * 2
         element = self.paddle((side, side), start, theta, 1.0)[1].astype(int)
-        dilated = dilate(mask, element)
-        if self.void and dilated.min() < 0:
-            return np.empty((0, 2), int)
-        return np.argwhere(np.ceil(dilated - 0.3) == 0)
-
-    def inside(self, point):
-        return all(0 <= c < n for c, n in zip(point, self.shape, strict=True))
-
-    def start(self, draw_tail, contrast):
-        """A curve of one paddle; draw_tail(theta) gives its tail."""
-        for _ in range(MAX_PADDLE_RETRIAL + 1):
-            theta = radians(self.random.integers(-180, 180))
-            tail = draw_tail(theta)
-            head = move(tail, self.length, theta)
-            pivot = move(head, self.length + self.margin, opposite(theta))
-            if self.inside(head) and self.inside(pivot):
-                return Snake(*self.paddle(self.shape, tail, theta, contrast), theta, tail, head, pivot)
-        raise Failure
-
-    def free_tail(self, mask, theta):
-        free = self.free(mask, theta)
-        if not len(free):
-            raise Failure
-        return tuple(int(c) for c in free[self.random.integers(len(free))])
-
-    def second_tail(self, first):
-        phi = radians(self.random.integers(0, 360))
-        distance = self.set["seed_distance"]
-        return tuple(round(c + distance * d) for c, d in zip(first, (math.sin(phi), math.cos(phi)), strict=True))
+        return np.argwhere(np.ceil(dilate(mask, element) - 0.3) == 0)
 
     def candidates(self, mask, anchor, theta):
         """Candidate heads, their orientations and weights (1 - dilated mask) * continuity."""
@@ -234,77 +145,3 @@ class Generator:
 
     def anchor(self, pivot, theta):
         return move(pivot, self.length + 2 * self.margin, theta)
-
-    def extend(self, snake, mask, contrast):
-        """One more paddle; returns the new mask."""
-        anchor = self.anchor(snake.pivot, snake.thetas[-1])
-        points, alphas, weights = self.candidates(mask, anchor, snake.thetas[-1])
-        if weights.sum() < 1e-4:
-            raise Failure
-        cumulative = np.cumsum(weights / weights.sum())
-        for _ in range(MAX_PADDLE_RETRIAL + 1):
-            pick = int(np.argmax(cumulative > self.random.random() * cumulative[-1]))
-            image, patch = self.paddle(self.shape, points[pick], opposite(alphas[pick]), contrast)
-            # in whole 255ths, so that a sum of exactly 1.8 is refused whatever its rounding
-            if np.rint(255 * (mask + patch)).max() < 459:
-                break
-        else:
-            raise Failure
-        snake.image = np.maximum(snake.image, image)
-        mask = np.maximum(mask, snake.last_mask)
-        snake.last_mask, snake.pivot, snake.terminal = patch, anchor, points[pick]
-        snake.thetas.append(alphas[pick])
-        return mask
-
-    def targets(self):
-        """Two curves and the mask."""
-        mask = self.blank()
-        contrasts = self.random.permutation(self.set["snake_contrast_list"] * 2)[:2]
-        paddle_contrasts = self.set["paddle_contrast_list"]
-        framed = self.framed(mask, 2 * self.set["seed_distance"])
-        level = self.random.choice(paddle_contrasts)
-        one = self.start(lambda theta: self.free_tail(framed, theta), level * contrasts[0])
-        two = self.start(lambda theta: self.second_tail(one.origin), level * contrasts[1])
-        for _ in range(self.contour - 1):
-            level = self.random.choice(paddle_contrasts)
-            mask = self.extend(one, mask, level * contrasts[0])
-            mask = self.extend(two, mask, level * contrasts[1])
-        return one, two, np.maximum(mask, two.last_mask)
-
-    def add_distractor(self, image, mask):
-        framed = self.framed(mask, 1)
-        if np.mean(np.ceil(framed - 0.3) == 0) < 0.01:
-            raise Failure
-        contrasts = self.set["snake_contrast_list"]
-        snake = self.start(lambda theta: self.free_tail(framed, theta), self.random.choice(contrasts))
-        for _ in range(self.distractor - 1):
-            mask = self.extend(snake, mask, self.random.choice(contrasts))
-        return np.maximum(image, snake.image), np.maximum(mask, snake.last_mask)
-
-    def draw(self):
-        label = int(self.random.integers(2))
-        self.margin = int(self.random.choice(self.set["paddle_margin_list"]))
-        discarded = 0
-        while True:
-            try:
-                *snakes, mask = self.targets()
-                break
-            except Failure:
-                discarded += 1
-        target = np.maximum(snakes[0].image, snakes[1].image)
-        distractors, placed = np.zeros(self.shape), 0
-        for _ in range(self.distractors):
-            for _ in range(MAX_DISTRACTOR_CONTOUR_RETRIAL + 1):
-                try:
-                    distractors, mask = self.add_distractor(distractors, mask)
-                    placed += 1
-                    break
-                except Failure:
-                    pass
-        first = int(self.random.integers(2))
-        tips = snakes[first].origin, snakes[first if label else 1 - first].terminal
-        markers = np.maximum(*(marker(self.shape[0], self.set["marker_radius"], tip) for tip in tips))
-        layers = np.stack([target, distractors, markers])
-        turns = [abs(b - a) for s in snakes for a, b in zip(s.thetas, s.thetas[1:], strict=False)]
-        turns = [min(t, 2 * math.pi - t) for t in turns]
-        return Drawing(stretch(layers.max(0)), label, layers, turns, tips, discarded, placed)

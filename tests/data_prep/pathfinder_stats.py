@@ -1,22 +1,31 @@
-"""Statistics of Pathfinder images, of the fast generator and of the slow transcription alike."""
+"""Statistics of Pathfinder images, of the fast generator and of the authors' code alike."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
-from pathfinder_reference import Drawing
 
-from data_prep.pathfinder.generator import trace
+from data_prep.pathfinder.generator import Trace
 from data_prep.pathfinder.paddles import BEYOND, paddle_table
 from data_prep.pathfinder.patches import paint
 
 ROLES = ("target", "distractor", "marker")
-BINS = np.linspace(0, 256, 9)
 
 
-def drawings(*, size: int, count: int, seed: int, contour: int, void: bool = True) -> Iterator[Drawing]:
-    """Draw the fast generator's images, and paint them again role by role."""
-    images, labels, made = trace(size=size, count=count, seed=seed, contour=contour, void=void)
-    length = contour // 3
+class Drawing(NamedTuple):
+    """One image with what it is made of."""
+
+    image: np.ndarray  # (size, size) uint8
+    layers: np.ndarray  # (3, size, size) targets, distractors, markers before their maximum is taken
+    turns: Sequence[float]  # radians in [0, pi], between consecutive paddles of both targets
+    tips: Sequence  # the two marked points
+    discarded: int  # pairs of targets thrown away
+    placed: int  # distractors
+
+
+def drawings(images: np.ndarray, labels: np.ndarray, made: Trace) -> Iterator[Drawing]:
+    """Paint the fast generator's images again role by role."""
+    size, length = images.shape[1], made.targets.shape[1] // 3
     layers = np.empty((3, size + 2 * BEYOND, size + 2 * BEYOND), np.uint8)
     for n, targets in enumerate(made.targets):
         table = paddle_table(size, int(made.margin[n]))
@@ -27,22 +36,21 @@ def drawings(*, size: int, count: int, seed: int, contour: int, void: bool = Tru
         turns = abs(np.diff(table.theta[targets[:, :, 0]], axis=0)).ravel()
         turns = np.minimum(turns, 2 * np.pi - turns)
         tips = targets[0, start, 1:], targets[-1, end, 1:]
-        yield Drawing(images[n], int(labels[n]), roles, turns, tips, int(made.discarded[n]), int(made.placed[n]))
+        yield Drawing(images[n], roles, turns, tips, int(made.discarded[n]), int(made.placed[n]))
 
 
 def measure(sample: Iterable[Drawing]) -> dict[str, np.ndarray]:
-    """Measure one number for each image under each name, and 8 pixel counts by grey value under "<role> histogram".
+    """Measure one number for each image under each name.
 
     Lit pixels are those above 63; a role's grey is its part of the mean grey, over the pixels in which it is brightest.
     """
     rows = []
     for d in sample:
-        row = {"label": d.label, "lit pixels": np.count_nonzero(d.image > 63), "mean grey": d.image.mean()}
+        row = {"lit pixels": np.count_nonzero(d.image > 63), "mean grey": d.image.mean()}
         brightest = np.where(d.layers.max(0) > 0, d.layers.argmax(0), -1)
         for role, name in enumerate(ROLES):
             grey = d.image[brightest == role]
             row |= {f"{name} pixels": grey.size, f"{name} grey": grey.sum() / d.image.size}
-            row[f"{name} histogram"] = np.histogram(grey, BINS)[0]
         row["marker distance"] = np.hypot(*np.subtract(*d.tips, dtype=float))
         row["turn in degrees"] = np.degrees(d.turns).mean()
         row["largest turn"] = np.degrees(d.turns).max()
