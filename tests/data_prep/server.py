@@ -1,6 +1,7 @@
-"""Tiny archives in the layout of the official ones, and a server on this machine with what tests ask of it."""
+"""What tests of sources share: tiny archives in the official layouts, what a split holds, a server on this machine."""
 
 import base64
+import gzip
 import hashlib
 import http.server
 import importlib.util
@@ -15,9 +16,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from conftest import experiment
 
 from data_prep.download import Download
-from lra.data.store import StoreError
+from lra.data.store import Split, StoreError, verify
+from lra.runs import record
+from lra.train.__main__ import train
 
 DATA = os.urandom(200_000)
 SHA256 = hashlib.sha256(DATA).hexdigest()
@@ -104,12 +109,17 @@ def start(work, *arguments):
     return process
 
 
+def wait_for(folder: Path, pattern: str) -> None:
+    end = time.monotonic() + 60
+    while not list(folder.glob(pattern)):
+        assert time.monotonic() < end, f"no {pattern}"
+        time.sleep(0.02)
+
+
 def dripping(request, folder: Path):
     """A process whose download has begun and does not end."""
-    process, end = start(request.fetch, folder, silent), time.monotonic() + 60
-    while not list(folder.glob("*.tmp-*/*.tmp.*/drip")):
-        assert time.monotonic() < end
-        time.sleep(0.02)
+    process = start(request.fetch, folder, silent)
+    wait_for(folder, "*.tmp-*/*.tmp.*/drip")
     return process
 
 
@@ -136,6 +146,54 @@ def write_tar(
             member.size = len(data)
             tar.addfile(member, io.BytesIO(data))
     return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def write_folder(folder: Path, files: dict[str, bytes], *, packed: bool = False) -> Path:
+    """Writes the files, packed ones by gzip, and returns the folder."""
+    for name, data in files.items():
+        path = folder / (f"{name}.gz" if packed else name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(gzip.compress(data) if packed else data)
+    return folder
+
+
+def examples(split: Split) -> list[tuple]:
+    """Label and bytes of the rows of every example."""
+    rows = [split.tokens[a:b].numpy().tobytes() for a, b in split.offsets.unfold(0, 2, 1).tolist()]
+    return list(
+        zip(split.labels.tolist(), *(rows[tower :: split.towers] for tower in range(split.towers)), strict=True)
+    )
+
+
+def gathered(source, split: str = "train") -> tuple[np.ndarray, np.ndarray]:
+    """Whole rows (n, L) int64 or (n, L, F) float and labels (n,) of a split that is drawn as it is read."""
+    drawn = source.open("nowhere")[split]
+    tokens, mask = drawn.gather(torch.arange(len(drawn)), source.length)
+    rows = tokens[:, 0].numpy()
+    assert mask.all() and tokens.shape[1:3] == (1, source.length) and rows.dtype == source.dtype
+    return rows if tokens.is_floating_point() else rows.astype(np.int64), drawn.labels.numpy()
+
+
+def prepared(source, root: Path) -> dict[str, list[tuple]]:
+    """The examples of each split of a source that is prepared in `root`, whose checksums are right."""
+    verify(source.prepare(root))
+    return {name: examples(split) for name, split in source.load(root).items()}
+
+
+def official(*names: str) -> Path:
+    """The first of these in the folder that LRA_TEST_DATA names; where there is none, the test is skipped."""
+    found = [path for name in names if (path := Path(os.environ.get("LRA_TEST_DATA", "nowhere")) / name).exists()]
+    return found[0] if found else pytest.skip(f"LRA_TEST_DATA: a folder with {' or '.join(names)}")
+
+
+def trained(folder: Path, *words: str) -> record.RunRecord:
+    """The record of a smoke run on data that are prepared in folder/data."""
+    config = experiment(*words, "budget=smoke", "seeds=[0]", f"runs={folder / 'runs'}", f"data.root={folder / 'data'}")
+    if (source := config.task_data().source).stored:
+        source.prepare(folder / "data")
+    train.__wrapped__(config)
+    (made,) = (folder / "runs").rglob("record.json")
+    return record.load(made)
 
 
 def imdb(path: Path, n: int = 20, **options) -> str:

@@ -48,31 +48,23 @@ def test_members_in_order_whatever_the_compression(tmp_path, mode):
     assert found == [("a/2", b"two" * 999), ("a/1", b""), ("a/4", bytes(512))]
 
 
-def read_all(path):
-    with reading(path):
-        return [file.read() for _, file in members(path, lambda name: True, silent)]
-
-
-@pytest.mark.parametrize("share", [0, 0.1, 0.5, 0.9])
+@pytest.mark.parametrize("share", [0, 0.1, 0.5, 0.9, "changed"])
 @pytest.mark.parametrize("mode", ["w:gz", "w:xz", "w:bz2"])
-def test_a_cut_archive_never_ends_quietly(tmp_path, mode, share):
-    path = tmp_path / "some.tar"
-    write_tar(path, {f"a/{i}": os.urandom(3000) for i in range(20)}, mode=mode)
-    os.truncate(path, int(share * path.stat().st_size))
-    with pytest.raises(ValueError, match=r"some.tar is damaged or not an archive \(.*\): get it again") as caught:
-        read_all(path)
-    assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize("mode", ["w:gz", "w:xz", "w:bz2"])
-def test_a_changed_byte_is_noticed(tmp_path, mode):
+def test_an_archive_that_is_cut_or_changed_never_ends_quietly(tmp_path, mode, share):
     path = tmp_path / "some.tar"
     write_tar(path, {f"a/{i}": os.urandom(3000) for i in range(20)}, mode=mode)
     data = bytearray(path.read_bytes())
-    data[30_000] ^= 4
+    if share == "changed":
+        data[30_000] ^= 4
+    else:
+        del data[int(share * len(data)) :]
     path.write_bytes(data)
-    with pytest.raises(ValueError, match=r"some.tar is damaged"):
-        read_all(path)
+    with (
+        pytest.raises(ValueError, match=r"some.tar is damaged or not an archive \(.*\): get it again") as caught,
+        reading(path),
+    ):
+        [file.read() for _, file in members(path, lambda name: True, silent)]
+    assert "\n" not in str(caught.value)
 
 
 def test_fingerprint(tmp_path, monkeypatch):

@@ -5,14 +5,10 @@ import random
 
 import numpy as np
 import pytest
-import torch
+from server import prepared, trained
 
 from data_prep.genome import Genome, read_fasta, split_indices
-from lra.config.compose import compose
-from lra.config.experiment import Experiment
-from lra.data.store import StoreError, verify
-from lra.runs import record
-from lra.train.__main__ import train
+from lra.data.store import StoreError
 
 
 def fasta(path, lengths, seed):
@@ -38,25 +34,10 @@ def files(tmp_path):
 
 def test_every_long_sequence_is_in_one_split_with_its_species(files, tmp_path):
     arguments, kept = files
-    source = Genome(**arguments)
-    verify(source.prepare(tmp_path / "data"))
-    splits = source.open(tmp_path / "data")
-    assert {name: len(split) for name, split in splits.items()} == {"train": 12, "val": 4, "test": 4}
-    found = {}
-    for split in splits.values():
-        for (first, end), label in zip(split.offsets.unfold(0, 2, 1).tolist(), split.labels.tolist(), strict=True):
-            found["".join("_agctn"[id] for id in split.tokens[first:end])] = label
+    splits = prepared(Genome(**arguments), tmp_path / "data")
+    assert {name: len(rows) for name, rows in splits.items()} == {"train": 12, "val": 4, "test": 4}
+    found = {"".join("_agctn"[id] for id in row): label for rows in splits.values() for label, row in rows}
     assert found == kept and len(kept) == 20
-    tokens, mask = splits["test"].gather(torch.arange(4), 128)
-    assert tokens.shape == (4, 1, 128) and mask.sum(-1).ge(101).all() and ((tokens > 0) == mask).all()
-
-
-def test_bound_is_strict_and_5000_by_default(tmp_path):
-    fasta(tmp_path / "dog.fa", [5000, 5001, 5002], seed=1)
-    fasta(tmp_path / "donkey.fa", [5000, 5001], seed=2)
-    splits = Genome(dog=tmp_path / "dog.fa", donkey=tmp_path / "donkey.fa")
-    splits.prepare(tmp_path / "data")
-    assert sum(len(split) for split in splits.open(tmp_path / "data").values()) == 3
 
 
 @pytest.mark.parametrize("n", [3, 4, 10, 8586])
@@ -67,10 +48,8 @@ def test_split_is_a_partition_of_60_20_20(n):
     assert all((splits[name] == again).all() for name, again in split_indices(n, 1).items())
     if n > 4:
         assert (splits["test"] != split_indices(n, 2)["test"]).any()
-
-
-def test_first_cut_is_the_known_permutation_of_seed_1():
-    assert split_indices(10, 1)["test"].tolist() == [2, 9]
+    if n == 10:  # the frozen stream of RandomState
+        assert splits["test"].tolist() == [2, 9]
 
 
 @pytest.mark.parametrize(
@@ -134,11 +113,5 @@ def test_other_bytes_are_other_data(files, tmp_path):
 )
 def test_a_run(files, tmp_path, chosen, metric):
     arguments, _ = files
-    words = [*chosen.split(), "budget=smoke", "seeds=[0]", f"runs={tmp_path / 'runs'}"]
-    words += [f"source.{key}={value}" for key, value in arguments.items()] + [f"data.root={tmp_path / 'data'}"]
-    config = compose(Experiment, words)
-    config.task_data().source.prepare(tmp_path / "data")
-    train.__wrapped__(config)
-    (made,) = (tmp_path / "runs").rglob("record.json")
-    result = record.load(made)
+    result = trained(tmp_path, *chosen.split(), *(f"source.{key}={value}" for key, value in arguments.items()))
     assert (result.metric, result.constant_baseline, result.status) == (metric, 50, "done") and 0 <= result.test <= 100

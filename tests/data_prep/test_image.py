@@ -1,22 +1,14 @@
 """Image: CIFAR-10's binary layout becomes rows of grey levels; both conversions against independent ones."""
 
 import hashlib
-import os
 from fractions import Fraction
 from math import floor
-from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
-from server import cifar, records, write_tar
+from server import cifar, official, prepared, records, trained, write_tar
 
 from data_prep.image import Image, pillow_grey, shuffled, tensorflow_grey
-from lra.config.compose import compose
-from lra.config.experiment import Experiment
-from lra.data.store import verify
-from lra.runs import record
-from lra.train.__main__ import train
 
 N = 6  # images of each batch
 ORDER = {"data_batch_1": 1, "data_batch_2": 4, "data_batch_3": 3, "data_batch_4": 0, "data_batch_5": 5}  # name: seed
@@ -61,31 +53,18 @@ def test_pillow_grey_is_pillow(colours):
     assert pillow_grey(*colours).tolist() == np.asarray(pixels)[0].tolist()
 
 
-def expected(grey):
-    """The images of the whole archive, pixel by pixel: the 30 of train in the order of the batches' numbers, test."""
-    parts = [np.concatenate([records(N, seed) for seed in ORDER.values()]), records(N, 2)]
-    for part in parts:
-        planes = part[:, 1:].reshape(-1, 3, 32, 32)
-        pixels = [
-            [int(grey(*planes[i, :, y, x].astype(np.uint32))) for y in range(32) for x in range(32)]
-            for i in range(len(part))
-        ]
-        yield pixels, part[:, 0].tolist()
+def grey_bytes(colours):
+    """colours: (pixels, 3) uint8."""
+    return bytes(tensorflow_grey(*colours.T.astype(np.uint32)).tolist())
 
 
 def test_splits_in_the_order_of_the_batches(tmp_path, keys):
-    source = Image(**keys, order="archive")
-    verify(source.prepare(tmp_path / "data"))
-    splits = source.load(tmp_path / "data")
-    (train, train_labels), (test, test_labels) = expected(tensorflow_grey)
-    for name, pixels, labels in (
-        ("train", train[:20], train_labels[:20]),
-        ("val", train[20:], train_labels[20:]),
-        ("test", test, test_labels),
-    ):
-        split = splits[name]
-        assert split.tokens.dtype == torch.uint8 and (split.lengths == 1024).all()
-        assert split.tokens.view(-1, 1024).tolist() == pixels and split.labels.tolist() == labels
+    train, test = (
+        [(int(row[0]), grey_bytes(row[1:].reshape(3, 1024).T)) for seed in seeds for row in records(N, seed)]
+        for seeds in (ORDER.values(), [2])
+    )
+    splits = prepared(Image(**keys, order="archive"), tmp_path / "data")
+    assert splits == {"train": train[:20], "val": train[20:], "test": test}
 
 
 @pytest.fixture
@@ -113,16 +92,13 @@ def cifar10(tmp_path, monkeypatch):
 
 
 def test_the_dev_set_is_the_last_tenth_of_tfds(tmp_path, keys, cifar10):
-    source = Image(**keys | {"hold_out": 3})
-    source.prepare(tmp_path / "data")
-    splits = source.load(tmp_path / "data")
+    splits = prepared(Image(**keys | {"hold_out": 3}), tmp_path / "data")
     for name, part in (("train", "train[:90%]"), ("val", "train[90%:]"), ("test", "test")):
         found = [
-            (tensorflow_grey(*example["image"].reshape(1024, 3).T.astype(np.uint32)).tolist(), example["label"])
+            (example["label"], grey_bytes(example["image"].reshape(1024, 3)))
             for example in cifar10.as_data_source(part)
         ]
-        ours = zip(splits[name].tokens.view(-1, 1024).tolist(), splits[name].labels.tolist(), strict=True)
-        assert sorted(ours) == sorted(found)
+        assert sorted(splits[name]) == sorted(found)
 
 
 def test_the_order_of_tfds(cifar10):
@@ -134,16 +110,12 @@ def test_the_order_of_tfds(cifar10):
 
 
 def test_smaller_sizes_are_parts_of_the_whole(tmp_path, keys):
-    few, whole = Image(**keys, train=8, val=4, test=3), Image(**keys)
-    images = {}
-    for source in (few, whole):
-        source.prepare(tmp_path / "data")
-        loaded = source.load(tmp_path / "data")
-        images[source] = {name: split.tokens.view(-1, 1024).tolist() for name, split in loaded.items()}
-    assert [len(part) for part in images[few].values()] == [8, 4, 3]
-    for name, part in images[few].items():
-        assert [image for image in images[whole][name] if image in part] == part
-    assert images[few]["train"] != images[whole]["train"][:8]  # drawn, not the first
+    sources = Image(**keys, train=8, val=4, test=3), Image(**keys)
+    few, whole = (prepared(source, tmp_path / "data") for source in sources)
+    assert [len(part) for part in few.values()] == [8, 4, 3]
+    for name, part in few.items():
+        assert [image for image in whole[name] if image in part] == part
+    assert few["train"] != whole["train"][:8]  # drawn, not the first
 
 
 @pytest.mark.parametrize(
@@ -180,21 +152,14 @@ def test_another_archive(tmp_path, batch, message):
 
 def test_a_run_on_another_file_says_so(tmp_path):
     sha256 = cifar(tmp_path / "mine.gz")
-    words = [f"source.archive={tmp_path / 'mine.gz'}", f"source.sha256={sha256}", f"data.root={tmp_path / 'data'}"]
-    words += ["source.hold_out=4", "source.train=20", "source.val=4", "source.test=6", f"runs={tmp_path / 'runs'}"]
-    config = compose(Experiment, ["task=image", "attn=mean", "budget=smoke", "seeds=[0]", *words])
-    config.task_data().source.prepare(tmp_path / "data")
-    train.__wrapped__(config)
-    (made,) = (tmp_path / "runs").rglob("record.json")
-    assert record.load(made).data == f"sha256 {sha256[:12]}"
+    words = ["source.hold_out=4", "source.train=20", "source.val=4", "source.test=6", f"source.sha256={sha256}"]
+    result = trained(tmp_path, "task=image", "attn=mean", f"source.archive={tmp_path / 'mine.gz'}", *words)
+    assert result.data == f"sha256 {sha256[:12]}"
 
 
 @pytest.mark.slow
-@pytest.mark.skipif("LRA_TEST_DATA" not in os.environ, reason="LRA_TEST_DATA: a folder with cifar-10-binary.tar.gz")
 def test_sixty_thousand_images(tmp_path):
-    path = Path(os.environ["LRA_TEST_DATA"]) / "cifar-10-binary.tar.gz"
-    if not path.exists():
-        pytest.skip(f"no {path}")
+    path = official("cifar-10-binary.tar.gz")
     with open(path, "rb") as file:
         source = Image(archive=path, sha256=hashlib.file_digest(file, "sha256").hexdigest())
     source.prepare(tmp_path)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import p_value
+from server import gathered
 
 from data_prep.chain import Chain
 from data_prep.majority import Majority
@@ -16,12 +17,11 @@ from lra.model.embed import PairEmbedding
 LEVEL = 1e-4
 
 
-def read(source, split="train"):
-    """Rows (n, L) and labels (n,)."""
-    drawn = source.open("nowhere")[split]
-    tokens, mask = drawn.gather(torch.arange(len(drawn)), source.length)
-    assert tokens.dtype == torch.int16 and mask.all() and tokens.shape == (len(drawn), 1, source.length)
-    return tokens[:, 0].numpy().astype(int), drawn.labels.numpy()
+def words(source):
+    """Words and label of every example."""
+    for split in source.sizes:
+        for row, label in zip(*gathered(source, split), strict=True):
+            yield [source.alphabet[id] for id in row], label
 
 
 def parts(rows, source):
@@ -37,19 +37,16 @@ def parts(rows, source):
 @pytest.mark.parametrize(("length", "pairs", "keys", "values"), [(64, 4, 8, 8), (128, 1, 3, 2), (1024, 16, 20, 16)])
 def test_the_label_is_the_value_that_stands_with_the_asked_key(length, pairs, keys, values):
     source = Recall(length=length, pairs=pairs, keys=keys, values=values, power=0.5, train=60, val=30, test=30)
-    for split in source.sizes:
-        rows, labels = read(source, split)
-        for row, label in zip(rows.tolist(), labels.tolist(), strict=True):
-            words = [source.alphabet[id] for id in row]
-            memory = dict(word.split("=") for word in words if "=" in word)
-            (asked,) = (word[1:] for word in words if word.startswith("?"))
-            assert len(memory) == len(set(memory.values())) == pairs and words.count(".") == length - pairs - 1
-            assert label == int(memory[asked])
+    for row, label in words(source):
+        memory = dict(word.split("=") for word in row if "=" in word)
+        (asked,) = (word[1:] for word in row if word.startswith("?"))
+        assert len(memory) == len(set(memory.values())) == pairs and row.count(".") == length - pairs - 1
+        assert label == int(memory[asked])
 
 
 def test_keys_values_and_the_question_are_uniform():
     source = Recall(length=64, train=60_000, seed=3)
-    rows, labels = read(source)
+    rows, labels = gathered(source)
     keys, values, asked, _ = parts(rows, source)
     number = (keys == asked[:, None]).argmax(1)
     assert (keys[np.arange(len(keys)), number] == asked).all()
@@ -68,7 +65,7 @@ def test_keys_values_and_the_question_are_uniform():
 def test_the_gap_has_the_published_law(power):
     """Probability a i^(a-1) over slots i = 1, 2, ..., normalised, as in Zoology's code."""
     source = Recall(length=64, power=power, train=40_000, seed=4)
-    place = parts(read(source)[0], source)[3]
+    place = parts(gathered(source)[0], source)[3]
     weights = power * np.arange(1, 61.0) ** (power - 1)
     counts, expected = np.bincount(place - 4, minlength=60), len(place) * weights / weights.sum()
     rare = expected < 20  # too few for the chi-square law: one class of their own, left out where that is rare too
@@ -78,7 +75,7 @@ def test_the_gap_has_the_published_law(power):
 
 
 def test_longer_rows_have_the_same_pairs_and_questions():
-    short, long = (read(Recall(length=length, train=300, seed=5)) for length in (128, 256))
+    short, long = (gathered(Recall(length=length, train=300, seed=5)) for length in (128, 256))
     assert np.array_equal(long[0][:, :4], short[0][:, :4]) and np.array_equal(long[1], short[1])
 
 
@@ -99,15 +96,11 @@ WRITTEN = {"length": 64, "writes": [63, 1], "registers": 2, "values": 3}
 @pytest.mark.parametrize("options", [{}, RECALL, WRITTEN, {**WRITTEN, "writes": [43, 1], "gap": 20}])
 def test_the_label_is_what_a_dictionary_holds_after_the_writes(options):
     source = Registers(**options, **SIZES)
-    for split in SIZES:
-        rows, labels = read(source, split)
-        for row, label in zip(rows.tolist(), labels.tolist(), strict=True):
-            *words, last = [source.alphabet[id] for id in row]
-            memory, writes = {}, [word.split("=") for word in words if word != "."]
-            for register, value in writes:
-                memory[register] = int(value)
-            assert last[0] == "?" and memory[last[1:]] == label and len(writes) in source.writes
-            assert source.overwrite or len(memory) == len(set(memory.values())) == len(writes)
+    for (*row, last), label in words(source):
+        writes = [word.split("=") for word in row if word != "."]
+        memory = {register: int(value) for register, value in writes}
+        assert last[0] == "?" and memory[last[1:]] == label and len(writes) in source.writes
+        assert source.overwrite or len(memory) == len(set(memory.values())) == len(writes)
 
 
 @pytest.mark.parametrize(
@@ -116,7 +109,7 @@ def test_the_label_is_what_a_dictionary_holds_after_the_writes(options):
 )
 def test_sizes_places_registers_and_values_are_uniform(options):
     source = Registers(**options, train=40_000, val=1, test=1, seed=3)
-    rows, labels = read(source)
+    rows, labels = gathered(source)
     registers, values = written(rows, source)
     taken, counts = registers >= 0, (registers >= 0).sum(1)
     assert p_value(np.array([(counts == n).sum() for n in source.writes])) > LEVEL
@@ -136,7 +129,7 @@ def test_sizes_places_registers_and_values_are_uniform(options):
 
 def test_every_write_of_distinct_registers_is_as_likely_to_be_asked_for():
     source = Registers(**{**RECALL, "writes": [4]}, train=40_000, val=1, test=1, seed=5)
-    rows, _ = read(source)
+    rows, _ = gathered(source)
     registers, _ = written(rows, source)
     order = np.cumsum(registers >= 0, 1) - 1
     asked = order[registers == (rows[:, -1:] - 1) // 65]
@@ -147,21 +140,18 @@ def test_every_write_of_distinct_registers_is_as_likely_to_be_asked_for():
 @pytest.mark.parametrize("options", [{}, {"length": 64, "present": 3, "groups": 4, "values": 2, "votes": 21, "gap": 0}])
 def test_the_label_is_the_value_with_most_votes_of_the_group(options):
     source = Majority(**{"winning": 11 if options else 3, **options}, **SIZES)
-    for split in SIZES:
-        rows, labels = read(source, split)
-        for row, label in zip(rows.tolist(), labels.tolist(), strict=True):
-            *words, last = [source.alphabet[id] for id in row]
-            votes = {}
-            for group, value in (word.split("=") for word in words if word != "."):
-                votes.setdefault(group, []).append(int(value))
-            assert len(votes) == source.present and {len(cast) for cast in votes.values()} == {source.votes}
-            ((most, n),) = Counter(votes[last[1:]]).most_common(1)
-            assert last[0] == "?" and most == label and n == source.winning
+    for (*row, last), label in words(source):
+        votes = {}
+        for group, value in (word.split("=") for word in row if word != "."):
+            votes.setdefault(group, []).append(int(value))
+        assert len(votes) == source.present and {len(cast) for cast in votes.values()} == {source.votes}
+        ((most, n),) = Counter(votes[last[1:]]).most_common(1)
+        assert last[0] == "?" and most == label and n == source.winning
 
 
 def test_groups_values_and_places_of_votes_are_uniform():
     source = Majority(train=40_000, val=1, test=1, seed=3)
-    rows, labels = read(source)
+    rows, labels = gathered(source)
     groups, values = np.divmod(rows[:, :-1] - 1, source.values + 1)
     taken, places = groups >= 0, rows.shape[1] - 1 - source.gap
     assert not taken[:, places:].any() and p_value(taken[:, :places].sum(0)) > LEVEL
@@ -192,22 +182,19 @@ def test_the_embedding_gives_a_pair_the_sum_of_its_parts():
 @pytest.mark.parametrize("options", [{}, {"length": 128, "links": [5, 26], "names": 26, "hops": 4}])
 def test_the_label_is_where_a_dictionary_of_the_links_leads(options):
     source = Chain(**options, **SIZES)
-    for split in SIZES:
-        rows, labels = read(source, split)
-        for row, label in zip(rows.tolist(), labels.tolist(), strict=True):
-            *words, question = [source.alphabet[id] for id in row]
-            links = dict(word.split(">") for word in words if word != ".")
-            at, hops = question.removeprefix("?").split("+")
-            assert len(links) in source.links and set(links) == set(links.values()) and int(hops) <= source.hops
-            assert len(links) == sum(word != "." for word in words)
-            for _ in range(int(hops)):
-                at = links[at]
-            assert at == (chr(ord("a") + label) if source.names <= 26 else f"n{label}")
+    for (*row, question), label in words(source):
+        links = dict(word.split(">") for word in row if word != ".")
+        at, hops = question.removeprefix("?").split("+")
+        assert len(links) in source.links and set(links) == set(links.values()) and int(hops) <= source.hops
+        assert len(links) == sum(word != "." for word in row)
+        for _ in range(int(hops)):
+            at = links[at]
+        assert at == (chr(ord("a") + label) if source.names <= 26 else f"n{label}")
 
 
 def test_sizes_hops_names_and_places_are_uniform():
     source = Chain(train=40_000, val=1, test=1, seed=3)
-    rows, labels = read(source)
+    rows, labels = gathered(source)
     first, second = np.divmod(rows - 1, source.names + source.hops)
     counts = (rows[:, :-1] > 0).sum(1)
     assert p_value(np.array([(counts == n).sum() for n in source.links])) > LEVEL

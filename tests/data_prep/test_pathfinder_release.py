@@ -5,7 +5,7 @@ import io
 import numpy as np
 import pytest
 from PIL import Image
-from server import write_tar
+from server import prepared, write_folder, write_tar
 
 from data_prep.pathfinder.generator import Pathfinder, generate
 from data_prep.pathfinder.release import FOLDERS
@@ -32,13 +32,6 @@ def release(contour=14, **changes):
     return {name: data for name, data in (files | changes).items() if data is not None}, images, labels
 
 
-def write_folder(folder, files):
-    for name, data in files.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_bytes(data)
-    return folder
-
-
 def write_archive(path, files, top="lra_release/lra_release/", **options):
     """Images before and after the metadata, beside another contour, another size and another task."""
     other, _, _ = release(contour=9)
@@ -49,31 +42,14 @@ def write_archive(path, files, top="lra_release/lra_release/", **options):
     return path
 
 
-def prepared(root, path):
-    source = Pathfinder(release=path)
-    source.prepare(root, workers=2)
-    return source.load(root)
-
-
-def content(splits):
-    return {
-        name: [
-            (row.tobytes(), label)
-            for row, label in zip(split.tokens.view(-1, 1024).numpy(), split.labels.tolist(), strict=True)
-        ]
-        for name, split in splits.items()
-    }
-
-
 @pytest.mark.parametrize("inner", ["", FOLDERS[14], f"pathfinder32/{FOLDERS[14]}"])
 def test_every_image_of_a_folder_is_there_once(tmp_path, inner):
     files, images, labels = release()
     write_folder(tmp_path / "release" / inner, files)
-    made = content(prepared(tmp_path / "data", tmp_path / "release"))
+    made = prepared(Pathfinder(release=tmp_path / "release"), tmp_path / "data")
     assert {name: len(rows) for name, rows in made.items()} == SPLITS
-    assert sorted(row for rows in made.values() for row in rows) == sorted(
-        (image.tobytes(), int(label)) for image, label in zip(images, labels, strict=True)
-    )
+    expected = [(int(label), image.tobytes()) for image, label in zip(images, labels, strict=True)]
+    assert sorted(row for rows in made.values() for row in rows) == sorted(expected)
 
 
 @pytest.mark.parametrize("top", ["lra_release/lra_release/", "./lra_release/", ""])
@@ -81,8 +57,8 @@ def test_the_archive_gives_what_its_folder_gives(tmp_path, top):
     files, _, _ = release()
     folder = write_folder(tmp_path / "release", files)
     archive = write_archive(tmp_path / "lra_release.gz", files, top)
-    expected = content(prepared(tmp_path / "a", folder))
-    assert content(prepared(tmp_path / "b", archive)) == expected
+    expected = prepared(Pathfinder(release=folder), tmp_path / "a")
+    assert prepared(Pathfinder(release=archive), tmp_path / "b") == expected
     assert [path.name for path in (tmp_path / "b").iterdir() if path.suffix != ".lock"] == [
         Pathfinder(release=archive).folder("").name
     ]
@@ -93,12 +69,8 @@ def test_empty_unreadable_and_missing_images_are_skipped_and_counted(tmp_path, p
     small = png(np.zeros((16, 16), np.uint8))
     changes = {"imgs/8/sample_3.png": b"", "imgs/8/sample_4.png": b"PNG", "imgs/9/sample_30.png": small}
     files, _, _ = release(**changes, **{"imgs/10/sample_55.png": None})
-    path = (
-        write_archive(tmp_path / "lra_release.gz", files)
-        if packed
-        else write_folder(tmp_path / FOLDERS[14], files).parent
-    )
-    splits = prepared(tmp_path / "data", path)
+    path = write_archive(tmp_path / "lra_release.gz", files) if packed else write_folder(tmp_path / "release", files)
+    splits = prepared(Pathfinder(release=path), tmp_path / "data")
     assert sum(map(len, splits.values())) == COUNT - 4
     lines = [line for line in capfd.readouterr().err.splitlines() if "skipped" in line]
     assert sum(int(line.split()[1]) for line in lines) == 4
@@ -107,15 +79,9 @@ def test_empty_unreadable_and_missing_images_are_skipped_and_counted(tmp_path, p
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (
-            {"metadata/9.npy": b"imgs/9 sample_25.png 0\n"},
-            r"metadata/9.npy, line 1: not a folder, a file, a number and a",
-        ),
+        ({"metadata/9.npy": b"imgs/9 sample_25.png 0\n"}, r"metadata/9.npy, line 1: not a folder, a file, a number"),
         ({"metadata/9.npy": b"imgs/9 sample_25.png 0 2\n"}, r"metadata/9.npy, line 1: not a folder, a file"),
-        (
-            dict.fromkeys([f"metadata/{n}.npy" for n in (8, 9, 10)]),
-            r"has no metadata/\*.npy: release must be the folder",
-        ),
+        (dict.fromkeys([f"metadata/{n}.npy" for n in (8, 9, 10)]), r"has no metadata/\*.npy: release must be the"),
     ],
 )
 @pytest.mark.parametrize("packed", [False, True])
@@ -127,13 +93,9 @@ def test_damaged_releases(tmp_path, packed, changes, message):
     assert not [entry for entry in (tmp_path / "data").glob("*") if entry.suffix != ".lock"]
 
 
-def test_a_cut_archive_is_named(tmp_path):
+def test_a_cut_archive_and_a_folder_that_is_not_there_are_named(tmp_path):
     archive = write_archive(tmp_path / "lra_release.gz", release()[0])
     archive.write_bytes(archive.read_bytes()[:-2000])
-    with pytest.raises(ValueError, match=r"lra_release.gz is damaged or not an archive"):
-        Pathfinder(release=archive).prepare(tmp_path / "data")
-
-
-def test_a_folder_that_is_not_there_is_named(tmp_path):
-    with pytest.raises(ValueError, match=r"nowhere has no metadata"):
-        Pathfinder(release=tmp_path / "nowhere").prepare(tmp_path / "data")
+    for path, message in ((archive, r"lra_release.gz is damaged"), (tmp_path / "nowhere", r"nowhere has no metadata")):
+        with pytest.raises(ValueError, match=message):
+            Pathfinder(release=path).prepare(tmp_path / "data")

@@ -1,22 +1,21 @@
-"""Data that are drawn as they are read: rows, versions, refused options, batches and a run of every such task."""
+"""Data that are drawn as they are read: rows, versions, a run of every such task; options that no drawn data have."""
 
 import hashlib
 from functools import partial
 
 import pytest
 import torch
-from conftest import experiment
+from server import trained
 
 from data_prep.adding import Adding
 from data_prep.chain import Chain
+from data_prep.listops import ListOps
 from data_prep.majority import Majority
+from data_prep.pathfinder.generator import Pathfinder
 from data_prep.recall import Recall
 from data_prep.registers import Registers
 from data_prep.synthetic import LENGTHS
 from data_prep.temporal_order import TemporalOrder
-from lra.runs import record
-from lra.train.__main__ import train
-from lra.train.plan import check_data
 
 LONE = {"train": 100, "val": 1, "test": 1}
 RECALL = {"length": 128, "writes": [4, 8, 16, 32], "registers": 64, "values": 64, "overwrite": False}
@@ -37,15 +36,6 @@ def test_a_row_is_a_function_of_seed_split_and_index(kind, length):
     assert torch.equal(make(seed=5, train=200).open("elsewhere")["train"].labels, splits["train"].labels[:200])
     for changed in (make(seed=6).open("nowhere")["train"], splits["val"], splits["test"]):
         assert not torch.equal(changed.gather(torch.arange(7), length)[0], whole[:7])
-
-
-@pytest.mark.parametrize("source", [Adding(length=128, train=20_000), TemporalOrder(length=256, train=300, seed=5)])
-def test_no_row_twice(source):
-    splits = source.open("nowhere").values()
-    seen = [
-        row.tobytes() for drawn in splits for row in drawn.gather(torch.arange(len(drawn)), source.length)[0].numpy()
-    ]
-    assert len(set(seen)) == len(seen) == sum(source.sizes.values())
 
 
 @pytest.mark.parametrize(
@@ -98,6 +88,13 @@ def test_the_rows_belong_to_the_version(source, sha):
         (Registers, {"values": 1}, "one register and two values"),
         (Registers, {"registers": 200, "values": 200}, "below 32,768"),
         (Registers, {"length": 100}, "a length among 64, 128"),
+        (ListOps, {"min_length": 10, "max_length": 11}, "a length strictly between"),
+        (ListOps, {"max_args": 1}, "max_args >= 2"),
+        (ListOps, {"p_operator": 1.5}, "p_operator in 0..1"),
+        (ListOps, {"val": 0}, "at least one example"),
+        (ListOps, {"seed": -1}, "seed"),
+        (Pathfinder, {"size": 48}, "size=48: choose one of 32, 64, 128, 256"),
+        (Pathfinder, {"contour": 15}, "contour=15: choose one of 6, 9, 14"),
     ],
 )
 def test_options_that_make_no_row(kind, options, reason):
@@ -107,41 +104,17 @@ def test_options_that_make_no_row(kind, options, reason):
 
 
 @pytest.mark.parametrize(
-    ("words", "outputs"),
-    [
-        ("task=recall task.length=64 source.power=1", 8),
-        ("task=recall task.length=1024 source.power=1", 8),
-        ("task=temporal_order task.length=128", 4),
-        ("task=temporal_order task.length=2048", 4),
-        ("task=chain", 32),
-        ("task=registers", 8),
-        ("task=majority", 16),
-    ],
-)
-def test_the_model_of_a_task_takes_its_batches(words, outputs):
-    made = experiment(*words.split(), "attn=sdpa", "budget=smoke")
-    data = made.task_data()
-    data.setup()
-    check_data(made, data)
-    batch = next(iter(data.train_dataloader()))
-    assert batch.inputs.shape == (8, 1, made.task.length) and batch.inputs.dtype == torch.int64
-    assert made.classifier()(batch.inputs, batch.mask).shape == (8, outputs)
-    if made.task.name in ("chain", "registers", "majority"):
-        assert made.task.vocab == len(data.source.alphabet) + 1
-
-
-@pytest.mark.parametrize(
     ("words", "task", "metric"),
     [
         ("task=recall source.pairs=2", "recall_N64_K2", "accuracy"),
         ("task=temporal_order", "temporal_order_N128", "accuracy"),
         ("task=adding", "adding_N128", "within_tolerance"),
+        ("task=chain", "chain_N64", "accuracy"),
+        ("task=registers", "registers_N256", "accuracy"),
+        ("task=majority", "majority_N128", "accuracy"),
     ],
 )
-def test_a_run_names_its_length_and_stores_nothing(words, task, metric, tmp_path, monkeypatch):
-    monkeypatch.setenv("LRA_DATA", str(tmp_path / "data"))
-    train.__wrapped__(experiment(*words.split(), "attn=sdpa", "budget=smoke", "seeds=[0]", f"runs={tmp_path / 'runs'}"))
-    (made,) = (tmp_path / "runs").rglob("record.json")
-    result = record.load(made)
+def test_a_run_names_its_length_and_stores_nothing(words, task, metric, tmp_path):
+    result = trained(tmp_path, *words.split(), "attn=sdpa")
     assert (result.task, result.metric, result.status) == (task, metric, "done")
     assert 0 <= result.test <= 100 and not (tmp_path / "data").exists()

@@ -1,16 +1,13 @@
 """Text: the reviews of an archive in the official layout become rows of bytes, and which of them a split gets."""
 
 import hashlib
-import os
 import tarfile
-from pathlib import Path
 
 import numpy as np
 import pytest
-from server import imdb, write_tar
+from server import examples, imdb, official, prepared, write_tar
 
 from data_prep.text import Text
-from lra.data.store import verify
 
 N = 20  # reviews of each kind
 
@@ -20,17 +17,12 @@ def keys(tmp_path):
     return {"archive": tmp_path / "imdb.tar.gz", "sha256": imdb(tmp_path / "imdb.tar.gz", N)}
 
 
-def rows(split):
-    bounds, labels = split.offsets.unfold(0, 2, 1).tolist(), split.labels.tolist()
-    return [(split.tokens[a:b].numpy().tobytes(), label) for (a, b), label in zip(bounds, labels, strict=True)]
-
-
-def official(path, part):
-    """Stripped text and label of each review, unpacked by tarfile, in the order of the archive's names."""
+def unpacked(path, part):
+    """Label and stripped text of each review, unpacked by tarfile, in the order of the archive's names."""
     with tarfile.open(path) as tar:
         kinds = [(name, name.split("/")) for name in sorted(tar.getnames())]
         return [
-            (tar.extractfile(name).read().strip(), int(words[2] == "pos"))
+            (int(words[2] == "pos"), tar.extractfile(name).read().strip())
             for name, words in kinds
             if words[1:2] == [part] and len(words) == 4 and words[2] != "unsup"
         ]
@@ -38,12 +30,9 @@ def official(path, part):
 
 def test_the_papers_splits(tmp_path, keys):
     source = Text(**keys)
-    verify(source.prepare(tmp_path / "data"))
-    splits = source.load(tmp_path / "data")
-    assert list(splits) == ["train", "val", "test"]
-    assert rows(splits["train"]) == official(keys["archive"], "train")
-    assert rows(splits["test"]) == rows(splits["val"]) == official(keys["archive"], "test")
-    assert splits["train"].labels.bincount().tolist() == [N, N] and len(splits["train"]) == 2 * N
+    splits = prepared(source, tmp_path / "data")
+    train, test = (unpacked(keys["archive"], part) for part in ("train", "test"))
+    assert splits == {"train": train, "val": test, "test": test} and len(train) == len(test) == 2 * N
     stored = {path.name.split(".")[0] for path in source.folder(tmp_path / "data").iterdir()}
     assert stored == {"train", "test", "meta", "SHA256SUMS"}  # the dev set, being the test set, is not stored twice
 
@@ -51,51 +40,34 @@ def test_the_papers_splits(tmp_path, keys):
 def test_texts_are_those_of_tfds(tmp_path, keys):
     tfds = pytest.importorskip("tensorflow_datasets", reason="pip install '.[tfds]'")
     builder = tfds.builder_cls("imdb_reviews")(data_dir=tmp_path)
-    source = Text(**keys)
-    source.prepare(tmp_path / "data")
-    splits = source.load(tmp_path / "data")
+    splits = prepared(Text(**keys), tmp_path / "data")
     with tarfile.open(keys["archive"]) as tar:
         files = [(name, tar.extractfile(name)) for name in tar.getnames()]
         for part in ("train", "test"):
             found = dict(builder._generate_examples(files, f"aclImdb/{part}"))
-            texts = [(found[name]["text"], int(found[name]["label"] == "pos")) for name in sorted(found)]
-            assert rows(splits[part]) == texts and any(text.endswith(b"\xa0") for text, _ in texts)
+            texts = [(int(found[name]["label"] == "pos"), found[name]["text"]) for name in sorted(found)]
+            assert splits[part] == texts and any(text.endswith(b"\xa0") for _, text in texts)
 
 
 def test_held_out_reviews_are_a_part_of_train_that_never_changes(tmp_path, keys):
-    source = Text(**keys, hold_out=7)
-    source.prepare(tmp_path)
-    splits = {name: rows(split) for name, split in source.load(tmp_path).items()}
-    whole = official(keys["archive"], "train")
-    assert len(splits["val"]) == 7 and len(splits["train"]) == 2 * N - 7
+    splits = prepared(Text(**keys, hold_out=7), tmp_path)
+    whole = unpacked(keys["archive"], "train")
     assert sorted(splits["val"] + splits["train"]) == sorted(whole)
-    assert splits["test"] == official(keys["archive"], "test")
-    assert [row for row in whole if row in splits["val"]] == splits["val"]
-    labels = [int(words.startswith(b"train pos")) for words, _ in splits["val"]]
-    assert labels == [label for _, label in splits["val"]]
+    assert splits["test"] == unpacked(keys["archive"], "test")
     # By the archive's place: the frozen stream of RandomState(0), which no version of numpy may change.
     assert [whole.index(row) for row in splits["val"]] == [4, 10, 15, 20, 22, 25, 28]
 
 
 def test_smaller_sizes_are_parts_of_the_whole(tmp_path, keys):
     for hold_out, val in ((0, 8), (6, 4)):
-        source = Text(**keys, hold_out=hold_out, train=10, val=val, test=8)
-        source.prepare(tmp_path)
-        few = {name: rows(split) for name, split in source.load(tmp_path).items()}
+        few = prepared(Text(**keys, hold_out=hold_out, train=10, val=val, test=8), tmp_path)
         assert {name: len(split) for name, split in few.items()} == {"train": 10, "val": val, "test": 8}
-        whole = Text(**keys, hold_out=hold_out)
-        whole.prepare(tmp_path)
-        for name, split in whole.load(tmp_path).items():
-            assert set(few[name]) <= set(rows(split))
-            assert 0 < sum(label for _, label in few[name]) < len(few[name])
+        for name, split in prepared(Text(**keys, hold_out=hold_out), tmp_path).items():
+            assert set(few[name]) <= set(split)
+            assert 0 < sum(label for label, _ in few[name]) < len(few[name])
 
 
-def test_same_bytes_again_and_other_folders_for_other_arguments(tmp_path, keys):
-    source = Text(**keys, hold_out=7, train=9)
-    contents = [
-        {path.name: path.read_bytes() for path in source.prepare(tmp_path / place).iterdir()} for place in ("a", "b")
-    ]
-    assert contents[0] == contents[1]
+def test_other_folders_for_other_arguments(tmp_path, keys):
     others = [Text(), Text(hold_out=7), Text(train=9), Text(**keys), Text(**keys, hold_out=7, train=9)]
     assert len({other.folder(tmp_path) for other in others}) == 5
     mirror = Text(url="http://127.0.0.1/x.gz", sha256=keys["sha256"])
@@ -127,11 +99,8 @@ def test_another_archive(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif("LRA_TEST_DATA" not in os.environ, reason="LRA_TEST_DATA: a folder with aclImdb_v1.tar.gz")
 def test_fifty_thousand_reviews(tmp_path):
-    path = Path(os.environ["LRA_TEST_DATA"]) / "aclImdb_v1.tar.gz"
-    if not path.exists():
-        pytest.skip(f"no {path}")
+    path = official("aclImdb_v1.tar.gz")
     with open(path, "rb") as file:
         source = Text(archive=path, sha256=hashlib.file_digest(file, "sha256").hexdigest(), hold_out=2500)
     source.prepare(tmp_path)
@@ -141,4 +110,4 @@ def test_fifty_thousand_reviews(tmp_path):
     assert abs(splits["val"].labels.float().mean() - 0.5) < 0.04  # four standard errors
     lengths = np.concatenate([split.lengths.numpy().ravel() for split in splits.values()])
     assert 1_250 < lengths.mean() < 1_370 and lengths.min() >= 10 and lengths.max() < 16_384
-    assert all(text.decode() for text, _ in rows(splits["val"]))
+    assert all(text.decode() for _, text in examples(splits["val"]))

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import experiment, p_value
+from server import gathered
 
 from data_prep.adding import Adding
 from data_prep.temporal_order import TemporalOrder
@@ -14,34 +15,26 @@ LEVEL = 1e-4
 N = 128
 
 
-def rows(source, split="train", n=None, width=None, limit=None):
-    """Tokens (n, width[, F]) of the first n examples."""
-    drawn = source.open("nowhere")[split]
-    tokens, mask = drawn.gather(torch.arange(n or len(drawn)), width or source.length, limit)
-    return tokens[:, 0], mask[:, 0]
-
-
 @pytest.fixture(scope="module")
 def drawn():
-    """60,000 rows (n, 128, 2) and their labels."""
-    source = Adding(length=N, train=60_000, seed=3)
-    return rows(source)[0].numpy(), source.open("nowhere")["train"].labels.numpy()
+    """60,000 rows (n, 128, 2)."""
+    return gathered(Adding(length=N, train=60_000, seed=3))[0]
 
 
 @pytest.mark.parametrize("length", [128, 1024, 16384])
 def test_label_is_half_plus_a_quarter_of_the_sum_of_the_marked_values(length):
     source = Adding(length=length, train=50, val=20, test=20)
-    for name, split in source.open("nowhere").items():
-        tokens, mask = rows(source, name)
-        assert tokens.shape == (len(split), length, 2) and tokens.dtype == torch.float32 and mask.all()
-        for (values, marks), label in zip(tokens.double().transpose(1, 2).tolist(), split.labels.tolist(), strict=True):
+    for split in source.sizes:
+        rows, labels = gathered(source, split)
+        assert rows.shape[2] == 2 and rows.dtype == np.float32
+        for (values, marks), label in zip(rows.swapaxes(1, 2).tolist(), labels.tolist(), strict=True):
             assert sorted(set(marks)) == [0, 1] and marks.count(1) == 2
             expected = 0.5 + sum(value for value, mark in zip(values, marks, strict=True) if mark) / 4
             assert label == np.float32(expected) and 0 <= label <= 1
 
 
 def test_values_are_uniform_and_independent(drawn):
-    values = drawn[0][:, :, 0]
+    values = drawn[:, :, 0]
     assert values.min() > -1 and values.max() <= 1
     bins = np.minimum(((values.astype(np.float64) + 1) * 10).astype(int), 19)
     assert p_value(np.bincount(bins.ravel(), minlength=20)) > LEVEL
@@ -53,7 +46,7 @@ def test_values_are_uniform_and_independent(drawn):
 
 
 def test_every_pair_of_positions_is_equally_likely(drawn):
-    marked = np.nonzero(drawn[0][:, :, 1])[1].reshape(-1, 2)
+    marked = np.nonzero(drawn[:, :, 1])[1].reshape(-1, 2)
     counts = np.bincount(marked[:, 0] * N + marked[:, 1], minlength=N * N).reshape(N, N)
     pairs = counts[np.triu_indices(N, 1)]
     assert pairs.sum() == len(marked)
@@ -68,7 +61,7 @@ def test_every_pair_of_positions_is_equally_likely(drawn):
 def test_gathers_what_a_stored_split_gathers(width, limit):
     source = Adding(length=N, train=30)
     drawn = source.open("nowhere")["train"]
-    stored = Split(rows(source)[0].flatten(0, 1), torch.arange(31) * N, drawn.labels)
+    stored = Split(torch.from_numpy(gathered(source)[0]).flatten(0, 1), torch.arange(31) * N, drawn.labels)
     index = torch.tensor([4, 4, 29, 0])
     for ours, theirs in zip(drawn.gather(index, width, limit), stored.gather(index, width, limit), strict=True):
         assert torch.equal(ours, theirs) and ours.dtype == theirs.dtype
@@ -76,49 +69,34 @@ def test_gathers_what_a_stored_split_gathers(width, limit):
     assert torch.equal(drawn.to("cpu").labels, stored.to("cpu").labels)
 
 
-def test_batches_are_real_numbers(data_root):
-    data = experiment("task=adding", "attn=sdpa", "budget=smoke", "optim.batch=5").task_data()
+def test_the_best_constant_answer_is_the_mean_of_real_labels(data_root):
+    data = experiment("task=adding", "attn=sdpa", "budget=smoke").task_data()
     data.setup()
-    batch = next(iter(data.train_dataloader()))
-    assert batch.inputs.shape == (5, 1, 128, 2) and batch.inputs.dtype == batch.label.dtype == torch.float32
     labels = data.splits["test"].labels
     within = sum(abs(label - labels.mean().item()) < 0.04 for label in labels.tolist())
     assert data.baseline("test", metrics.within_tolerance) == 100 * within / len(labels)
-
-
-def texts(source, split="train"):
-    drawn_order = source.open("nowhere")[split]
-    tokens, mask = drawn_order.gather(torch.arange(len(drawn_order)), source.length)
-    assert tokens.dtype == torch.uint8 and mask.all() and tokens.shape[1] == 1
-    return ["".join("abcdXY"[id] for id in row) for row in tokens[:, 0].tolist()], drawn_order.labels.tolist()
-
-
-@pytest.fixture(scope="module")
-def drawn_order():
-    """60,000 rows (n, 128) and their labels."""
-    split = TemporalOrder(length=N, train=60_000, seed=3).open("nowhere")["train"]
-    return split.gather(torch.arange(60_000), N)[0][:, 0].numpy(), split.labels.numpy()
 
 
 @pytest.mark.parametrize("length", [128, 1024, 16384])
 def test_label_is_the_order_of_the_two_signals(length):
     source = TemporalOrder(length=length, train=40, val=20, test=20)
     for split in source.sizes:
-        for text, label in zip(*texts(source, split), strict=True):
+        for row, label in zip(*gathered(source, split), strict=True):
+            text = "".join("abcdXY"[id] for id in row)
             signals = text.translate(str.maketrans("", "", "abcd"))
             assert len(text) == length and label == ["XX", "XY", "YX", "YY"].index(signals)
             assert TemporalOrder.classes[label] == f"({','.join(signals)})"
 
 
-def test_symbols_positions_and_classes_are_uniform(drawn_order):
-    ids, labels = drawn_order
+def test_symbols_positions_and_classes_are_uniform():
+    ids, labels = gathered(TemporalOrder(length=N, train=60_000, seed=3))
     assert p_value(np.bincount(labels, minlength=4)) > LEVEL
     signal = ids >= 4
     assert (signal.sum(1) == 2).all()
     assert p_value(np.bincount(ids[~signal], minlength=4)) > LEVEL
     assert p_value(np.bincount(ids[signal] - 4)) > LEVEL
     noise = ~(signal[:, ::2] | signal[:, 1::2])
-    neighbours = 4 * ids[:, ::2].astype(int) + ids[:, 1::2]
+    neighbours = 4 * ids[:, ::2] + ids[:, 1::2]
     assert p_value(np.bincount(neighbours[noise], minlength=16)) > LEVEL
     marked = np.nonzero(signal)[1].reshape(-1, 2)
     pairs = np.bincount(marked[:, 0] * N + marked[:, 1], minlength=N * N).reshape(N, N)[np.triu_indices(N, 1)]
