@@ -1,8 +1,10 @@
 """Shared by the tests: the names of the mechanisms, small builds of them, and commands run in this process."""
 
+import contextlib
 import functools
 import gc
 import os
+import resource
 import signal
 import sys
 
@@ -102,6 +104,17 @@ def p_value(observed, expected=None) -> float:
     statistic = ((observed - expected) ** 2 / expected).sum()
     freedom = torch.tensor((len(observed) - 1) / 2, dtype=torch.float64)
     return torch.special.gammaincc(freedom, statistic / 2).item()
+
+
+@contextlib.contextmanager
+def small_disk():
+    """No file may have more than 10,000 bytes: the system refuses a write where it would for a full disk."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
 def of_session(tmp_path_factory, name):

@@ -22,7 +22,7 @@ from types import SimpleNamespace
 
 import numpy as np
 from pathfinder_reference import PARAMETERS, SCALE, shrink, stretch
-from pathfinder_stats import Drawing, measure
+from pathfinder_stats import measure
 
 SETTINGS = {
     "antialias_scale": SCALE,
@@ -88,16 +88,12 @@ class Author:
             module.scipy = SimpleNamespace(misc=SimpleNamespace(imresize=_imresize, imsave=self._imsave))
         self.snakes.save_metadata = lambda *_: None
         self.snakes.draw_line_n_mask = _memoised(self.snakes)
-        for module, name in (
-            (self.snakes, "seed_snake"),
-            (self.snakes, "make_snake"),
-            (self.snakes, "make_many_snakes"),
-            (self.snakes, "extend_snake"),
-            (self.snakes2, "initialize_two_seeds"),
-            (self.snakes2, "two_snakes"),
-            (self.snakes2, "draw_circle"),
+        for module, names in (
+            (self.snakes, ("seed_snake", "make_snake", "make_many_snakes", "extend_snake")),
+            (self.snakes2, ("initialize_two_seeds", "two_snakes", "draw_circle")),
         ):
-            setattr(module, name, functools.partial(getattr(self, f"_{name}"), getattr(module, name)))
+            for name in names:
+                setattr(module, name, functools.partial(getattr(self, f"_{name}"), getattr(module, name)))
 
     def _imsave(self, path, array):
         self.image["image"] = _to_bytes(array)
@@ -168,11 +164,9 @@ class Author:
         made = self.image
         layers = np.stack([made["targets"], made["distractors"], np.maximum(*made["circles"])])
         counts = made["discarded"], len(made["orientations"])
-        drawing = Drawing(made["image"], layers, made["turns of targets"], made["tips"], *counts)
-        values = {name: value[0].tolist() for name, value in measure([drawing]).items()}
         degrees = lambda thetas: [round(math.degrees(theta)) for theta in thetas]
         first, second = degrees(made["first"])
-        return values | {
+        return measure(made["image"], layers, made["turns of targets"], made["tips"], *counts) | {
             "orientation of the first target": [first],
             "orientation of the second target": [second],
             "orientation of the distractor": degrees(made["orientations"]),

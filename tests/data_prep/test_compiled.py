@@ -26,14 +26,17 @@ def copy(tmp_path):
     return tmp_path
 
 
+def output(code: str, folder: Path, **environment: str) -> list[str]:
+    """What a fresh process prints, which imports from the folder first and has its cache in there."""
+    clean = {key: value for key, value in os.environ.items() if not key.startswith("NUMBA_")}
+    paths = {"PYTHONPATH": os.pathsep.join([str(folder), str(ROOT)]), "XDG_CACHE_HOME": str(folder / "cache")}
+    options = {"env": clean | paths | environment, "cwd": folder, "capture_output": True, "text": True, "check": True}
+    return subprocess.run([sys.executable, "-c", code], **options).stdout.splitlines()
+
+
 def run(copy: Path, **environment: str) -> tuple[str, str]:
     """The labels that a fresh process draws by the copy, and how many functions it read from the cache and compiled."""
-    clean = {key: value for key, value in os.environ.items() if not key.startswith("NUMBA_")}
-    paths = {"PYTHONPATH": os.pathsep.join([str(copy), str(ROOT)]), "XDG_CACHE_HOME": str(copy / "cache")}
-    command = [sys.executable, "-c", PROGRAM]
-    options = {"env": clean | paths | environment, "cwd": copy, "capture_output": True, "text": True, "check": True}
-    done = subprocess.run(command, **options)
-    first, counts = done.stdout.splitlines()
+    first, counts = output(PROGRAM, copy, **environment)
     assert first.startswith(str(copy))
     return first, counts
 
@@ -66,10 +69,8 @@ def test_the_cache_is_where_numba_is_told_to_keep_it(copy, tmp_path):
 def test_the_package_holds_no_cache(tmp_path):
     """Else its folder stays behind when a wheel is removed, and data_prep can still be imported."""
     code = "from data_prep.compiled import PACKAGE, cache_folder as f; print(f(), PACKAGE in f().parents)"
-    env = {key: value for key, value in os.environ.items() if not key.startswith("NUMBA_")}
-    env |= {"PYTHONPATH": str(ROOT), "XDG_CACHE_HOME": str(tmp_path)}
-    out = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True).stdout
-    assert out.startswith(str(tmp_path / "lra-suite" / "numba-")) and out.endswith(" False\n")
+    (line,) = output(code, tmp_path)
+    assert line.startswith(str(tmp_path / "cache" / "lra-suite" / "numba-")) and line.endswith(" False")
 
 
 def test_nothing_is_compiled_past_this_cache():

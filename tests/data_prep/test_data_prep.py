@@ -15,7 +15,6 @@ from data_prep.listops import ListOps
 from data_prep.recall import Recall
 from lra.config.compose import compose
 from lra.config.experiment import Experiment
-from lra.data.source import Source
 from lra.runs import record
 from lra.train.__main__ import train
 
@@ -82,16 +81,9 @@ def test_an_unknown_task_is_named_with_the_others(run, word):
 def test_synthetic_data_has_nothing_to_store(run, tmp_path):
     stop, _, err = run("task=adding", "task.length=16384")
     assert stop is None and "adding_N16384: train 200,000, val 5,000, test 5,000 examples, made as they are read" in err
+    with pytest.raises(ValueError, match="adding is made as it is read, there is nothing to store"):
+        Adding().splits(workers=1, progress=None)
     assert not (tmp_path / "data").exists()
-
-
-def test_a_source_needs_to_say_nothing_about_itself():
-    class Plain(Source):
-        name, version, generated, arguments = "plain", "1", True, None
-
-    assert Plain().stored and not Plain().manual and Plain().licence == Plain().origin == "unknown"
-    with pytest.raises(ValueError, match="plain is made as it is read, there is nothing to store"):
-        Plain().splits(workers=1, progress=None)
 
 
 tell = floors.floors.__wrapped__

@@ -49,16 +49,6 @@ def test_any_partition_and_repetition_gives_the_same_bytes():
     assert not np.array_equal(generate(size=32, count=1, seed=4)[0], generate(size=32, count=1, seed=3)[0])
 
 
-@every_kind
-def test_shapes_are_those_of_the_reference(size, margin):
-    table, slow = paddle_table(size, margin), Pieces(size, margin)
-    side = table.paddles.mask.shape[1]
-    for paddle in (*range(0, SEEDS, 9), *range(SEEDS, len(table.theta))):
-        line, mask = slow.paddle((side, side), (side // 2,) * 2, direction(table, paddle), 1.0)
-        np.testing.assert_array_equal(table.line[paddle, :, :side] / 255, line)
-        np.testing.assert_array_equal(table.paddles.mask[paddle, :, :side] / 255, mask)
-
-
 @pytest.mark.parametrize("size", SETTINGS)
 def test_markers_at_edges_are_those_of_the_reference(size):
     table = paddle_table(size, SETTINGS[size].margins[0])
@@ -179,10 +169,3 @@ def test_images_are_painted_as_the_reference_paints_them(size, contour):
         # the image is exact, the canvas rounded: where it lies halfway between two grey values either may come out
         exact = (canvas - canvas.min()) * 255 / np.ptp(canvas)
         assert abs(image - exact).max() <= 0.5 + 1e-9
-
-
-def test_wrong_choices_are_named():
-    with pytest.raises(ValueError, match=r"size=48: choose one of 32, 64, 128, 256"):
-        generate(size=48, count=1, seed=0)
-    with pytest.raises(ValueError, match=r"contour=15: choose one of 6, 9, 14"):
-        generate(size=32, count=1, seed=0, contour=15)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from pathfinder_author import Author, counted
 from pathfinder_reference import Pieces, dilate, disk, every_kind
-from pathfinder_stats import drawings, measure
+from pathfinder_stats import drawn
 from scipy.stats import chi2_contingency
 
 from data_prep.pathfinder import paddles
@@ -22,18 +22,6 @@ ORIGINAL = json.loads((Path(__file__).parent / "pathfinder_original.json").read_
 COUNTS = {32: 3000, 64: 300, 128: 300, 256: 300}
 
 
-def found(size, contour, count):
-    """One array per statistic of the record."""
-    images, labels, made = trace(size=size, contour=contour, count=count, seed=11)
-    assert abs(labels.mean() - 0.5) < 4 * 0.5 / count**0.5
-    values = measure(drawings(images, labels, made))
-    first = [row[: n * (contour // 3) : contour // 3, 0] for row, n in zip(made.distractors, made.placed, strict=True)]
-    seeds = {"first target": made.targets[:, 0, 0, 0], "second target": made.targets[:, 0, 1, 0]}
-    for name, paddle in (seeds | {"distractor": np.concatenate(first)}).items():
-        values[f"orientation of the {name}"] = paddle - SEEDS // 2
-    return values
-
-
 @pytest.mark.parametrize(
     "kind",  # the sizes of the benchmark's two tasks, 32 and 128, are not slow
     [pytest.param(kind, marks=[pytest.mark.slow] * kind.startswith(("64", "256"))) for kind in ORIGINAL["statistics"]],
@@ -41,14 +29,17 @@ def found(size, contour, count):
 def test_images_are_distributed_as_the_originals(kind):
     """Chi-squared tests of two samples, none significant at 1 percent over all statistics of a kind (Bonferroni)."""
     size, contour = map(int, kind.split())
-    assert_alike(kind, found(size, contour, COUNTS[size]))
+    images, labels, made = trace(size=size, contour=contour, count=COUNTS[size], seed=11)
+    assert abs(labels.mean() - 0.5) < 4 * 0.5 / len(labels) ** 0.5
+    assert_alike(kind, list(drawn(images, labels, made)))
 
 
-def assert_alike(kind, values):
+def assert_alike(kind, images):
+    """images: statistics of each."""
     p = {}
     for name, recorded in ORIGINAL["statistics"][kind].items():
         if isinstance(recorded, dict):
-            table = np.array([recorded["counts"], counted(recorded["edges"], values[name])])
+            table = np.array([recorded["counts"], counted(recorded["edges"], [image[name] for image in images])])
             table = table[:, table.any(0)]
             p[name] = chi2_contingency(table).pvalue if table.shape[1] > 1 else 1.0
     assert len(p) == 17 and min(p.values()) > 0.01 / len(p), sorted(p.items(), key=lambda item: item[1])[:5]
@@ -105,8 +96,7 @@ def test_the_authors_code_draws_as_recorded(cv2):
     if "PATHFINDER_AUTHOR" not in os.environ:
         pytest.skip("PATHFINDER_AUTHOR is not the checkout that pathfinder_author.py names")
     author = Author(Path(os.environ["PATHFINDER_AUTHOR"]))
-    images = list(itertools.islice(author.draw(size=32, contour=14, seed=5), 60))
-    assert_alike("32 14", {name: [image[name] for image in images] for name in images[0]})
+    assert_alike("32 14", list(itertools.islice(author.draw(size=32, contour=14, seed=5), 60)))
 
 
 @pytest.mark.peers
