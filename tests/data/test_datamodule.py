@@ -44,9 +44,8 @@ def test_stream_is_the_order_and_micro_batches_go_from_short_to_long(data):
     by_length = sorted(zip(rows(large), large.label.tolist(), strict=True), key=lambda pair: len(pair[0]))
     assert by_length == [pair for b in small for pair in zip(rows(b), b.label.tolist(), strict=True)]
     assert small[0].inputs.shape[-1] < large.inputs.shape[-1]
-    order = Order(256, 1)[0:8]
-    for row, index in enumerate(order):
-        split = whole.splits["train"]
+    split = whole.splits["train"]
+    for row, index in enumerate(Order(256, 1)[0:8]):
         tokens = split.tokens[split.offsets[index] : split.offsets[index + 1]].long()
         assert torch.equal(large.inputs[row, 0][large.mask[row, 0]], tokens)
 
@@ -74,9 +73,8 @@ def test_width_is_the_longest_row_rounded_up_or_the_length(data):
 
 
 def test_padding_may_count_as_tokens(data):
-    masked, tokens = (
-        next(iter(data("data.pad=fixed", w).train_dataloader())) for w in ("data.mask=true", "data.mask=false")
-    )
+    first = lambda word: next(iter(data("data.pad=fixed", word).train_dataloader()))
+    masked, tokens = first("data.mask=true"), first("data.mask=false")
     assert tokens.mask is None and not masked.mask.all()
     assert torch.equal(tokens.inputs, masked.inputs) and torch.equal(tokens.label, masked.label)
 

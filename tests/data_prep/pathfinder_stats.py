@@ -14,17 +14,11 @@ ROLES = ("target", "distractor", "marker")
 def measure(
     image: np.ndarray, layers: np.ndarray, turns: Sequence[float], tips: Sequence, discarded: int, placed: int
 ) -> dict[str, float]:
-    """Measure one number of an image under each name.
+    """Measure one number of an image (size, size) under each name.
 
-    Lit pixels are those above 63; a role's grey is its part of the mean grey, over the pixels in which it is brightest.
-
-    Args:
-        image: (size, size) uint8.
-        layers: (3, size, size) targets, distractors, markers before their maximum is taken.
-        turns: radians in [0, pi], between consecutive paddles of both targets.
-        tips: the two marked points.
-        discarded: pairs of targets thrown away.
-        placed: distractors.
+    Layers (3, size, size) are targets, distractors and markers before their maximum is taken, turns radians in [0, pi]
+    between consecutive paddles of both targets, tips the two marked points. Lit pixels are those above 63; a role's
+    grey is its part of the mean grey, over the pixels in which it is brightest.
     """
     row = {"lit pixels": np.count_nonzero(image > 63), "mean grey": image.mean()}
     brightest = np.where(layers.max(0) > 0, layers.argmax(0), -1)

@@ -11,7 +11,6 @@ from data_prep.pathfinder.generator import Pathfinder, generate
 from data_prep.pathfinder.release import FOLDERS
 
 COUNT, BATCH = 60, 25  # images, and those of a metadata file
-SPLITS = {"train": 48, "val": 6, "test": 6}
 
 
 def png(pixels):
@@ -32,13 +31,13 @@ def release(contour=14, **changes):
     return {name: data for name, data in (files | changes).items() if data is not None}, images, labels
 
 
-def write_archive(path, files, top="lra_release/lra_release/", **options):
+def write_archive(path, files, top="lra_release/lra_release/"):
     """Images before and after the metadata, beside another contour, another size and another task."""
     other, _, _ = release(contour=9)
     inside = {f"{top}pathfinder32/{FOLDERS[9]}/{name}": data for name, data in other.items()}
     inside |= {f"{top}pathfinder64/{FOLDERS[14]}/{name}": data for name, data in other.items()}
     inside |= {f"{top}pathfinder32/{FOLDERS[14]}/{name}": files[name] for name in sorted(files, key=lambda n: n[::-1])}
-    write_tar(path, inside | {f"{top}tsv_data/new_aan_pairs.test.tsv": b"0.0"}, **options)
+    write_tar(path, inside | {f"{top}tsv_data/new_aan_pairs.test.tsv": b"0.0"})
     return path
 
 
@@ -47,7 +46,7 @@ def test_every_image_of_a_folder_is_there_once(tmp_path, inner):
     files, images, labels = release()
     write_folder(tmp_path / "release" / inner, files)
     made = prepared(Pathfinder(release=tmp_path / "release"), tmp_path / "data")
-    assert {name: len(rows) for name, rows in made.items()} == SPLITS
+    assert {name: len(rows) for name, rows in made.items()} == {"train": 48, "val": 6, "test": 6}
     expected = [(int(label), image.tobytes()) for image, label in zip(images, labels, strict=True)]
     assert sorted(row for rows in made.values() for row in rows) == sorted(expected)
 
@@ -59,9 +58,8 @@ def test_the_archive_gives_what_its_folder_gives(tmp_path, top):
     archive = write_archive(tmp_path / "lra_release.gz", files, top)
     expected = prepared(Pathfinder(release=folder), tmp_path / "a")
     assert prepared(Pathfinder(release=archive), tmp_path / "b") == expected
-    assert [path.name for path in (tmp_path / "b").iterdir() if path.suffix != ".lock"] == [
-        Pathfinder(release=archive).folder("").name
-    ]
+    (left,) = (path.name for path in (tmp_path / "b").iterdir() if path.suffix != ".lock")
+    assert left == Pathfinder(release=archive).folder("").name
 
 
 @pytest.mark.parametrize("packed", [False, True])

@@ -37,13 +37,13 @@ def files(literal=False, **changes):
     return {NAMES[split]: content for split, content in contents.items() if content is not None}
 
 
-def write_archive(path, contents, top="lra_release/lra_release/", **options):
+def write_archive(path, contents, top="lra_release/lra_release/"):
     """In the layout of the official archive, test before train before eval, among files of other tasks."""
     inside = {f"{top}listops-1000/{name}": b"Source\tTarget\n[MAX 2 9 ]\t9\n" for name in LISTOPS.values()}
     inside |= {f"{top}pathfinder32/imgs/{i}.png": bytes(i) for i in range(5)}
     order = (NAMES["test"], NAMES["train"], NAMES["val"])
     inside |= {f"{top}tsv_data/{name}": contents[name] for name in order if name in contents}
-    write_tar(path, inside | {f"{top}zz/last": b"last"}, **options)
+    write_tar(path, inside | {f"{top}zz/last": b"last"})
     return path
 
 

@@ -15,6 +15,8 @@ from data_prep.text import Text
 pytest.importorskip("tensorflow_datasets", reason="pip install '.[tfds]'")
 from data_prep import tfds
 
+SMALL = {"min_length": 10, "max_length": 60, "train": 30, "val": 7, "test": 5}
+
 
 def built(builder, source, folder):
     """Names of the labels, and label and input of the examples of each split."""
@@ -42,11 +44,7 @@ def retrieval(folder):
 @pytest.mark.parametrize(
     ("builder", "make", "stored"),  # stored: the bytes of the rows of an example's input
     [
-        (
-            tfds.Listops,
-            lambda folder: ListOps(min_length=10, max_length=60, train=30, val=7, test=5),
-            lambda words: [encode(words.decode()).tobytes()],
-        ),
+        (tfds.Listops, lambda _: ListOps(**SMALL), lambda words: [encode(words.decode()).tobytes()]),
         (tfds.LraText, text, lambda read: [read]),
         (tfds.LraImage, image, lambda pixels: [pixels.tobytes()]),
         (tfds.LraRetrieval, retrieval, list),
