@@ -35,24 +35,24 @@ def evaluate(text):
     return eval(code.rstrip(","), {name[1:]: function for name, function in OPERATORS.items()})
 
 
-def reference_node(draw, depth=1):
+def reference_node(draw, rule, depth=1):
     """Steps 1 to 4 and 7: the node's words and its value."""
-    r = draw.random() if depth < SMALL["max_depth"] else 1
-    if r > SMALL["p_operator"]:
+    r = draw.random() if depth < rule["max_depth"] else 1
+    if r > rule["p_operator"]:
         digit = draw.randint(0, 9)
         return [str(digit)], digit
-    children = [reference_node(draw, depth + 1) for _ in range(draw.randint(2, SMALL["max_args"]))]
+    children = [reference_node(draw, rule, depth + 1) for _ in range(draw.randint(2, rule["max_args"]))]
     operator = draw.choice(list(OPERATORS))
     value = OPERATORS[operator](*(value for _, value in children))
     return [operator, *(word for words, _ in children for word in words), "]"], value
 
 
-def reference(n):
+def reference(n, **mistake):
     """Steps 5 and 6: n distinct trees in the order in which they were drawn."""
-    draw, trees = random.Random(5), {}
+    draw, trees, rule = random.Random(5), {}, SMALL | mistake
     while len(trees) < n:
-        words, value = reference_node(draw)
-        if SMALL["min_length"] < len(words) < SMALL["max_length"]:
+        words, value = reference_node(draw, rule)
+        if rule["min_length"] < len(words) < rule["max_length"]:
             trees.setdefault(" ".join(words), value)
     return list(trees.items())
 
@@ -94,6 +94,13 @@ def p_value(observed: list[Counter]) -> float:
 @pytest.mark.parametrize("statistic", STATISTICS)
 def test_same_distribution_as_the_definition(drawn, statistic):
     assert p_value([Counter(STATISTICS[statistic](*tree) for tree in trees) for trees in drawn]) > LEVEL
+
+
+@pytest.mark.parametrize("option, value", [("max_args", 3), ("max_depth", 4), ("p_operator", 0.35), ("max_length", 57)])
+def test_a_mistake_would_be_noticed(drawn, option, value):
+    samples = drawn[0], reference(8_000, **{option: value})
+    found = [p_value([Counter(read(*tree) for tree in trees) for trees in samples]) for read in STATISTICS.values()]
+    assert min(found) < LEVEL
 
 
 def test_values_and_lengths_and_no_duplicates(drawn):
