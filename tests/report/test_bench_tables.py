@@ -13,7 +13,6 @@ from lra.config.compose import compose
 from lra.report import bench_plots, bench_tables, summary
 from lra.report.__main__ import ReportOptions, report
 from lra.report.bench_tables import growth
-from lra.report.table import show
 from lra.runs import bench_record
 
 OVER_N = [row(name, n, n**power) for n in (16, 32, 64) for name, power in (("naive", 2.0), ("cur_abs", 1.0))]
@@ -70,19 +69,23 @@ def test_steps_in_several_dtypes_are_one_group():
     assert len(bench_tables.tables([made(alone, choices=choices)])) == 2
 
 
-def test_many_rows_make_only_the_table_over_lengths():
+def test_many_rows_make_only_the_table_over_lengths_and_one_picture(tmp_path):
     rows = [row(f"m{i}", n, 1.0) for i in range(31) for n in (16, 32)]
     (table,) = bench_tables.tables([made(rows)])
     assert len(table.rows()) == 31 and table.head[1:3] == ["16", "32"]
+    assert len(bench_plots.pictures([made(rows)], tmp_path, {})) == 1
 
 
-@pytest.mark.parametrize("points", [[], [(8, 1.0), (16, 2.0)], [(8, 1.0), (16, None), (32, 2.0)]])
-def test_growth_needs_two_doublings(points):
-    assert growth(points) is None
-
-
-def test_growth_is_of_the_last_two_doublings():
-    assert growth([(4, 100.0), (8, 1.0), (16, 3.0), (32, 16.0)]) == pytest.approx(2)
+@pytest.mark.parametrize(
+    ("points", "exponent"),
+    [
+        ([(8, 1.0), (16, 2.0)], None),
+        ([(8, 1.0), (16, None), (32, 2.0)], None),
+        ([(4, 100.0), (8, 1.0), (16, 3.0), (32, 16.0)], pytest.approx(2)),
+    ],
+)
+def test_growth_is_of_the_last_two_doublings(points, exponent):
+    assert growth(points) == exponent
 
 
 def test_nothing_measured_is_a_table_and_no_picture(tmp_path):
@@ -92,45 +95,21 @@ def test_nothing_measured_is_a_table_and_no_picture(tmp_path):
     assert bench_plots.pictures([made(nothing)], tmp_path, {}) == []
 
 
-def trained(runs, labels, seeds):
-    for label, seed in itertools.product(labels, range(seeds)):
-        add(runs, task="text", label=label, seed=seed, test=60.0 + seed)
-    return summary.collect(runs)[0]
-
-
 def test_pictures_are_written_and_not_empty(tmp_path):
-    diverged(tmp_path / "runs", 3, task="text", label="psf")
-    studies, out = trained(tmp_path / "runs", ("naive", "cur_abs"), 2), tmp_path / "out"
+    """Without a benchmark the times are those of the training, of which each study has its own picture."""
+    runs, out = tmp_path / "runs", tmp_path / "out"
+    diverged(runs, 3, task="text", label="psf")
+    for label, seed in itertools.product(("naive", "cur_abs"), range(2)):
+        add(runs, task="text", label=label, seed=seed, test=60.0 + seed)
+    studies = summary.collect(runs)[0]
+    assert bench_plots.pictures([], out, studies) == []
     drawn = bench_plots.pictures([made(OVER_N), made(STEPS)], out, studies)
     assert len(drawn) == len(set(drawn)) == 4  # over n, growth, bars, speed against accuracy
+    assert drawn[-1].name == "speed-and-accuracy-paper-paper.png"
     assert {path.with_suffix(kind) for path in drawn for kind in (".png", ".svg", ".pdf")} == set(out.iterdir())
     for path in drawn:
         with Image.open(path) as image:
             assert min(image.size) > 100 and len(image.convert("L").getcolors(256)) > 10
-
-
-def test_speed_against_accuracy_needs_a_benchmark(tmp_path):
-    """Without one the times are those of the training, of which each study has its own picture."""
-    studies = trained(tmp_path / "runs", ("naive", "cur_abs"), 1)
-    assert bench_plots.pictures([], tmp_path, studies) == []
-    drawn = bench_plots.pictures([made(STEPS)], tmp_path, studies)
-    assert drawn[-1].name == "speed-and-accuracy-paper-paper.png"
-
-
-def test_many_lines_keep_a_few_colours(tmp_path):
-    rows = [row(f"m{i}", n, i + n) for i in range(30) for n in (16, 32)]
-    assert len(bench_plots.pictures([made(rows)], tmp_path, {})) == 1
-
-
-def test_markdown_and_terminal_hold_every_cell(capsys):
-    (table,) = bench_tables.tables([made(STEPS)])
-    text = bench_tables.markdown([table])
-    assert "| cur_abs | 64 | 2 |" in text and "out of memory" in text
-    cells = [cell for _, row in table.rows() for cell in row]
-    assert {"cur_abs", "out of memory"} <= {cell.text for cell in cells} and cells[1].value == 64
-    show([table], bench_tables.LEGEND)
-    shown = capsys.readouterr().out
-    assert all(word in shown for word in ("cur_abs", "out of memory", "6.65"))
 
 
 def test_what_a_stranger_names_is_shown_as_it_is(tmp_path, capfd):
@@ -161,10 +140,10 @@ def test_report_of_benchmarks_alone(tmp_path, capfd):
     bench_record.save(made(STEPS), tmp_path)
     report.__wrapped__(compose(ReportOptions, [f"runs={tmp_path}"]))
     out = capfd.readouterr().out
-    assert "bench: step of text" in out and "Efficiency" in (tmp_path / "report" / "report.md").read_text()
-    page = (tmp_path / "report" / "index.html").read_text()
-    assert "out of memory" in page and page.count("<svg xmlns") == len(
-        list((tmp_path / "report/efficiency").glob("*.png"))
-    )
+    assert all(word in out for word in ("bench: step of text", "cur_abs", "out of memory", "6.65"))
+    text, page = ((tmp_path / "report" / name).read_text() for name in ("report.md", "index.html"))
+    assert "# Efficiency" in text and "| cur_abs | 64 | 2 |" in text and "out of memory" in text
+    pictures = list((tmp_path / "report" / "efficiency").glob("*.png"))
+    assert "out of memory" in page and page.count("<svg xmlns") == len(pictures)
     with pytest.raises(ValueError, match="no record of a training run"):
         report.__wrapped__(compose(ReportOptions, [f"runs={tmp_path}", "study=paper-paper"]))

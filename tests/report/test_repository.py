@@ -1,6 +1,7 @@
 """docs/results.md and the README's table are what the published tables say."""
 
 import dataclasses
+import itertools
 import json
 import re
 from xml.etree import ElementTree
@@ -34,90 +35,87 @@ def test_every_study_says_its_command_and_hardware():
         assert about["command"].startswith("python -m lra.")
 
 
+def about(home, study, **changes):
+    says = {"command": "python -m lra.train", "hardware": "a CPU", "notes": ["a note"], "readme": ["listops"]} | changes
+    (home / "published" / study / "about.json").write_text(json.dumps({"form": 2} | says))
+
+
+def published(study, label, task, **changes):
+    made = dataclasses.replace(RECORD, study=study, task=task, label=label, fingerprint=label + task, **changes)
+    return tables.Published(made, {"attn": label}, [{"step": 5, "train_loss": 2.0, "val": made.val}])
+
+
+def pages(home):
+    """The README and docs/results.md."""
+    made = repository.pages(home, home / "published")
+    return made[home / "README.md"], made[home / "docs" / "results.md"]
+
+
 @pytest.fixture
 def home(tmp_path):
     """A repository with one mechanism and the control on two tasks of two studies."""
     (tmp_path / "docs").mkdir()
     (tmp_path / "README.md").write_text(f"# Title\n{repository.BEGIN}\nold\n{repository.END}\nend\n")
     for study in ("one", "two"):
-        runs = []
-        for task in ("listops", "text"):
-            for label, val in (("mean", 20.0), ("cur_abs", 30.0)):
-                made = dataclasses.replace(
-                    RECORD, study=study, task=task, label=label, val=val, fingerprint=label + task
-                )
-                runs.append(tables.Published(made, {"attn": label}, [{"step": 5, "train_loss": 2.0, "val": val}]))
+        cases = itertools.product(("listops", "text"), {"mean": 20.0, "cur_abs": 30.0}.items())
+        runs = [published(study, label, task, val=val) for task, (label, val) in cases]
         tables.save(tmp_path / "published" / study, runs)
         about(tmp_path, study)
     return tmp_path
 
 
 def test_a_board_of_many_mechanisms_is_two_tables_and_its_pictures(home):
-    before = pages(home)[home / "docs" / "results.md"]
+    _, before = pages(home)
     for study, rates in (("board", [""]), ("board-rates", ["-optim.lr=0.01", "-optim.lr=0.1"])):
-        labels = [f"m{i}{rate}" for i in range(60) for rate in rates]
-        made = [dataclasses.replace(RECORD, study=study, task=task, label=label, fingerprint=label + task, floor=10.0)
-                for task in ("chain", "recall", "registers", "listops") for label in labels]  # fmt: skip
-        tables.save(home / "published" / study, [tables.Published(run, {}, []) for run in made])
+        cases = itertools.product(range(60), rates, ("chain", "recall", "registers", "listops"))
+        runs = [published(study, f"m{i}{rate}", task, floor=10.0) for i, rate, task in cases]
+        tables.save(home / "published" / study, [run._replace(evaluations=[]) for run in runs])
     about(home, "board", readme=["chain"])
-    readme, after = (pages(home)[home / name] for name in ("README.md", "docs/results.md"))
+    readme, after = pages(home)
     assert len(re.findall(r"\| `m\d", readme)) == 1 and "](docs/results-board-scores.svg)" in readme
     assert 60 < len(after.splitlines()) - len(before.splitlines()) < 110 and after.count("| `m7` |") == 1
     assert re.findall(r"]\(results-board-(\w+).svg\)", after) == ["scores", "seeds", "rates"]
 
 
-def about(home, study, **changes):
-    says = {"command": "python -m lra.train", "hardware": "a CPU", "notes": ["a note"], "readme": ["listops"]} | changes
-    (home / "published" / study / "about.json").write_text(json.dumps({"form": 2} | says))
-
-
-def pages(home):
-    return repository.pages(home, home / "published")
-
-
-def figures(home):
-    drawn = repository.drawings(home, home / "published")
-    return {path.name: {task: [item.label for item in made] for task, made in p.panels.items()}
-            for path, p in drawn.items()}  # fmt: skip
-
-
-def change(home, study, alter):
-    path = home / "published" / study
+def change(home, alter):
+    path = home / "published" / "one"
     tables.save(path, [alter(run) for run in tables.read(path).values()])
 
 
 def test_another_record_changes_the_pages(home):
     before = pages(home)
-    assert before[home / "README.md"].startswith(f"# Title\n{repository.BEGIN}\nTest scores")
-    change(home, "one", lambda run: run._replace(record=dataclasses.replace(run.record, test=50.0)))
-    after = pages(home)
-    assert all(after[page] != text and "50.00" in after[page] for page, text in before.items()) and len(before) == 2
+    assert before[0].startswith(f"# Title\n{repository.BEGIN}\nTest scores")
+    change(home, lambda run: run._replace(record=dataclasses.replace(run.record, test=50.0)))
+    assert all(new != old and "50.00" in new for new, old in zip(pages(home), before, strict=True))
 
 
 def test_another_evaluation_changes_the_figure_of_its_study(home):
     before = repository.drawings(home, home / "published")
-    change(home, "one", lambda run: run._replace(evaluations=[*run.evaluations, {"step": 9, "val": 1.0}]))
+    change(home, lambda run: run._replace(evaluations=[*run.evaluations, {"step": 9, "val": 1.0}]))
     after = repository.drawings(home, home / "published")
     assert [path.name for path in before if before[path] != after[path]] == ["results-one.svg"]
 
 
 def test_a_figure_shows_the_mechanisms_that_its_study_names_and_has(home):
-    assert figures(home)["results-one.svg"] == {key: ["cur_abs", "mean"] for key in ("listops", "text")}
+    def shown():
+        panels = repository.drawings(home, home / "published")[home / "docs" / "results-one.svg"].panels
+        return {task: [item.label for item in made] for task, made in panels.items()}
+
+    assert shown() == {"listops": ["cur_abs", "mean"], "text": ["cur_abs", "mean"]}
     about(home, "one", figure=["mean", "not run yet"])
-    assert figures(home)["results-one.svg"] == {key: ["mean"] for key in ("listops", "text")}
-    page = pages(home)[home / "docs" / "results.md"]
+    assert shown() == {"listops": ["mean"], "text": ["mean"]}
+    _, page = pages(home)
     assert "one over steps, of some mechanisms" in page and "two over steps, mean" in page and "`cur_abs`" in page
 
 
 def test_the_readme_shows_the_tasks_that_a_study_names(home):
     about(home, "one", readme=["listops", "text"])
     about(home, "two", readme=[])
-    (readme, result) = (pages(home)[home / name] for name in ("README.md", "docs/results.md"))
+    readme, page = pages(home)
     assert "| mechanism | listops | text | mean |" in readme and readme.count("| mechanism |") == 1
     about(home, "one", readme=[])
-    assert (
-        "| mechanism |" not in pages(home)[home / "README.md"] and pages(home)[home / "docs" / "results.md"] == result
-    )
+    readme, same = pages(home)
+    assert "| mechanism |" not in readme and same == page
 
 
 def test_damaged_tables_and_a_readme_without_marks_are_refused(home):

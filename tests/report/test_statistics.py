@@ -1,24 +1,21 @@
 """Statistics over tasks and seeds: known answers, coverage of intervals and false positives on made-up scores."""
 
+import math
+import random
+
 import numpy as np
 import pytest
 from scipy import stats
 
+from lra.report.significance import difference, mark, p_value, score
 from lra.report.statistics import holm, interquartile_mean, interval, mean_over_tasks, normalised, permutation_test
 
 
-def test_floor_is_0_and_ceiling_1():
-    assert normalised(25, floor=25) == 0
-    assert normalised(100, floor=25) == 1
-    assert normalised(10, floor=25) == pytest.approx(-0.2)
-
-
-def test_interquartile_mean_of_known_numbers():
+def test_means_of_known_numbers():
+    assert [normalised(score, floor=25) for score in (25, 100, 10)] == [0, 1, pytest.approx(-0.2)]
     # the middle half of 0..7 is 2, 3, 4, 5; however far the outer ones are
     assert interquartile_mean([np.array([0.0, 1, 2, 3]), np.array([4.0, 5, 6, 700])]) == 3.5
-
-
-def test_mean_over_tasks_weighs_tasks_alike_whatever_their_seeds():
+    # tasks weigh alike whatever their seeds
     assert mean_over_tasks([np.array([0.0, 1.0]), np.array([3.0])]) == 1.75
 
 
@@ -35,10 +32,6 @@ def test_interval_covers_the_mean_of_many_seeds(statistic):
         low, high = interval(made_up(np.random.default_rng(draw), seeds=20), statistic, seed=draw)
         covered += low <= truth <= high
     assert covered / 200 > 0.95 - 0.03 - 3 * (0.95 * 0.05 / 200) ** 0.5
-
-
-def test_equal_seeds_have_an_interval_without_width():
-    assert interval([np.full(5, 0.5)] * 2, mean_over_tasks) == (0.5, 0.5)
 
 
 def test_intervals_are_those_of_scipy_for_one_task():
@@ -68,15 +61,57 @@ def test_false_positives_are_5_percent():
     assert abs(np.mean(found) - 0.05) < 3 * (0.05 * 0.95 / 1000) ** 0.5
 
 
-def test_a_difference_of_all_tasks_is_found():
+def test_a_difference_of_all_tasks_is_found_and_one_of_two_runs_never():
     rng = np.random.default_rng(0)
     assert permutation_test(made_up(rng), made_up(rng, centre=0.7)) < 1e-3
-
-
-def test_one_run_against_one_is_never_significant():
     assert permutation_test([np.array([0.0])], [np.array([1.0])]) > 0.9
 
 
 def test_holm_by_hand():
     assert holm({"a": 0.01, "b": 0.04, "c": 0.03}) == {"a": 0.03, "c": 0.06, "b": 0.06}
     assert holm({"a": 0.9, "b": 0.8}) == {"b": 1.0, "a": 1.0}
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_p_values_are_those_of_scipy(seed):
+    rng = random.Random(seed)
+    a = {k: rng.gauss(37, 1) for k in range(5)}
+    b = {k: rng.gauss(37.5, 2) for k in range(4)}
+    test = stats.ttest_ind(list(a.values()), list(b.values()), equal_var=False)
+    assert p_value(a, b) == pytest.approx(test.pvalue, rel=1e-9)
+    assert p_value(a, b) == pytest.approx(p_value(b, a), rel=1e-12)
+
+
+def test_p_values_at_the_edges():
+    assert p_value({0: 1.0}, {0: 2.0, 1: 3.0}) is None
+    assert p_value({0: 1.0, 1: 1.0}, {0: 2.0, 1: 2.0}) == 0.0
+    assert p_value({0: 1.0, 1: 1.0}, {2: 1.0, 3: 1.0}) == 1.0
+
+
+def marks(*columns):
+    return [cell.mark for cell in mark([score(s) for s in columns], columns)]
+
+
+def test_bold_is_told_apart_from_every_other():
+    high, low, close = ({k: level + (-1) ** k for k in range(4)} for level in (50, 30, 49.5))
+    assert marks(low, high, {}) == ["", "best", ""]
+    assert marks(low, high, close) == ["", "tied", "tied"]
+    assert marks(low, high, {0: 31.0}) == ["", "", ""]  # no test of one seed
+    assert marks({0: 50.0}, low) == marks(high, {}) == ["", ""]
+    assert marks(high, high) == ["tied", "tied"]
+
+
+def test_marks_are_corrected_for_the_number_of_comparisons():
+    high, near = {k: 50.0 + (-1) ** k for k in range(4)}, {k: 48.0 + (-1) ** k for k in range(4)}
+    p = stats.ttest_ind(list(high.values()), list(near.values()), equal_var=False).pvalue
+    assert p < 0.05 < 2 * p
+    assert marks(high, near) == ["best", ""]
+    assert marks(high, near, near) == ["tied", "tied", "tied"]
+
+
+@pytest.mark.parametrize("shift, mark", [(1.999, "tied"), (2.001, ""), (-2.001, ""), (-1.999, "tied")])
+def test_two_standard_errors_tell_a_gain_apart(shift, mark):
+    scores = {0: -1.0, 1: 1.0}  # variance 2, so that the error of the difference is sqrt(2)
+    moved = {seed: score + shift * math.sqrt(2) for seed, score in scores.items()}
+    assert difference(moved, scores).mark == mark
+    assert difference({0: 1.0, 1: 1.0}, {0: 1.0, 1: 1.0}).mark == "tied"

@@ -1,0 +1,103 @@
+"""The report's folder: its files, links and page, and the command that writes it."""
+
+import csv
+import json
+import re
+import subprocess
+import sys
+from html import escape
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import pytest
+from support import records
+from support.records import add, diverged, metrics
+
+from lra.report import summary
+from lra.report.export import export
+from lra.report.table import stem
+
+
+def exported(runs, out):
+    """The report's Markdown and page."""
+    export(out, *summary.collect(runs))
+    return (out / "report.md").read_text(), (out / "index.html").read_text()
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    return records.written(tmp_path_factory.mktemp("runs"))
+
+
+def test_everything_is_written_and_read_back(written):
+    runs, unread = written
+    assert len(unread) == 1 and "other/listops/cur_abs/seed-0/metrics.csv is not a table of evaluations" in unread[0]
+    out = runs / "report"
+    names = {path.relative_to(out).as_posix() for path in out.rglob("*.*")}
+    assert {"index.html", "report.md", "tables/leaderboard.tex", "tables/study-other.csv"} <= names
+    assert {f"figures/paper-paper-{name}" for name in ("curves.png", "speed.pdf", "seeds.svg")} <= names
+    assert not [name for name in names if name.endswith(".part")]
+    with open(out / "tables" / "study-paper-paper.csv", newline="") as file:
+        rows = {row["mechanism"]: row for row in csv.DictReader(file)}
+    assert float(rows["cur_abs"]["listops"]) == 39.0 and rows["cur_abs"]["listops n"] == "3"
+
+
+def test_the_page_needs_nothing_else_and_escapes_what_it_shows(written):
+    page = (written[0] / "report" / "index.html").read_text()
+    assert "alert(1)<" not in page and "lost/record.json is no record" in page
+    assert not re.findall(r"(?:src|href)=\"(?:https?:)?//", page) and "@import" not in page
+    assert not re.search(r"url\((?!#)", page)
+    assert {"results", "curves", "trade", "papers", "runs"} <= set(re.findall(r'id="([^"]+)"', page))
+
+
+def test_the_same_runs_give_the_same_page(written):
+    runs, _ = written
+    export(runs / "again", summary.collect(runs)[0], records.LOST)
+    for name in ("index.html", "report.md", "figures/paper-paper-curves.pdf"):
+        assert (runs / "again" / name).read_bytes() == (runs / "report" / name).read_bytes()
+
+
+def test_links_to_the_files_of_a_run_are_relative_whatever_its_name(tmp_path):
+    """As seen from the folder of the runs themselves a study is the first part of a link."""
+    for study in ("javascript:alert(1)", "https:", "a b#c?d%41"):
+        metrics(add(tmp_path, study=study), [1.0])
+    links = set(re.findall(r'href="([^#"][^"]*)"', exported(tmp_path, tmp_path)[1])) - {"data:,"}
+    assert len(links) == 3 * 2 and not any(urlsplit(link).scheme for link in links)
+    for link in links:
+        assert (tmp_path / unquote(urlsplit(link).path)).exists()
+
+
+def test_no_seed_finished_is_a_report_too(tmp_path):
+    diverged(tmp_path, 3)
+    _, page = exported(tmp_path, tmp_path / "report")
+    assert "No metrics.csv beside the records" in page and "no seed done" in page
+
+
+def test_published_values_have_their_sources_and_notes(tmp_path):
+    add(tmp_path, task="retrieval")
+    text, _ = exported(tmp_path, tmp_path / "report")
+    assert "| CURformer T1: 78.58<br>CURformer T4: 78.85 ± 0.64 |" in text
+    assert "- CURformer T1: CURformer (Francois et al. 2025, Machine Learning 114:139), Table 1\n" in text
+    assert "  - mean and spread over 5 runs; Table 1 prints 78.58 (CURformer select=abs: retrieval)\n" in text
+
+
+@pytest.mark.first
+def test_command(tmp_path):
+    add(tmp_path)
+    damaged = add(tmp_path, seed=1)
+    damaged.write_text(json.dumps({"kind": "train"}))
+    command = [sys.executable, "-m", "lra.report", f"runs={tmp_path}"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parents[2])
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.startswith(f"skipped: {damaged} is not a record") and done.stderr.count("\n") == 1
+    out = tmp_path / "report"
+    assert "39.62 ± 0.62" in done.stdout
+    assert done.stdout.endswith(f"written to {out}: index.html, report.md, main.tex, tables, figures\n")
+    assert (out / "report.md").read_text() == exported(tmp_path, tmp_path / "again")[0]
+    assert f"<li>{escape(str(damaged))} is not a record" in (out / "index.html").read_text()
+
+
+def test_a_file_name_has_an_end_and_names_stay_apart():
+    names = ["mean of " + ", ".join(f"temporal_order_N{n}" for n in range(k)) for k in (20, 21)]
+    stems = [stem(name) for name in names]
+    assert len(set(stems)) == 2 and all(len(one) == 120 for one in stems) and stem("a, b") == "a-b"
