@@ -49,31 +49,12 @@ from lra.sweep.options import SweepOptions
 from lra.sweep.plan import expand
 from lra.train.plan import resolve
 
+MAKEFILE = (ROOT / "Makefile").read_text()
 SYSTEM = (
     "apt-get install chromium",
     "apt-get install texlive-latex-recommended texlive-fonts-recommended texlive-science",
 )
-OPTIONS = {  # python -m <entry>: its options
-    "data_prep": "data_prep.__main__:PrepareOptions",
-    "data_prep.floors": "data_prep.__main__:PrepareOptions",
-    "data_prep.show": "data_prep.show:ShowOptions",
-    "lra.bench": "lra.bench.options:BenchOptions",
-    "lra.laws": "lra.laws.__main__:Lawful",
-    "lra.maps": "lra.maps.views:MapsOptions",
-    "lra.report": "lra.report.__main__:ReportOptions",
-    "lra.runs.publish": "lra.runs.publish:PublishOptions",
-    "lra.studies.dropin": "lra.studies.dropin.qkv_sources:DropinOptions",
-    "lra.studies.factorise": "lra.studies.factorise.__main__:FactoriseOptions",
-    "lra.studies.inverses": "lra.studies.inverses.matrices:InversesOptions",
-    "lra.studies.lengths": "lra.studies.lengths.__main__:LengthsOptions",
-    "lra.studies.pretrained": "lra.studies.pretrained.options:PretrainedOptions",
-    "lra.studies.probes": "lra.studies.probes.__main__:ProbesOptions",
-    "lra.studies.transfer": "lra.studies.graft:TransferOptions",
-    "lra.studies.transfer.show": "lra.studies.transfer.show:TransferShowOptions",
-    "lra.sweep": "lra.sweep.options:SweepOptions",
-    "lra.train": "lra.config.experiment:Experiment",
-}
-PARSERS = {  # entries without a yaml: their function of the words
+PARSERS = {  # entries without options: their function of the words
     "data_prep.bench": "data_prep.bench:arguments",
     "lra.ops.triton.resources": "lra.ops.triton.resources:chosen",
 }
@@ -106,24 +87,33 @@ def parsed(entry: str, words: list[str]) -> None:
     """The words of an entry point, of several runs (-m) each."""
     line = shlex.join(words)
     try:
-        if entry in OPTIONS:
+        if entry in PARSERS:
+            resolve_name(PARSERS[entry])(words)
+        elif entry in FORMS:
+            assert re.fullmatch(FORMS[entry], line), f"{line}: is not {FORMS[entry]}"
+        else:
+            options = options_of(entry)
             if "hydra/launcher=submitit_slurm" in words and not find_spec("submitit"):
                 words = [word for word in words if not word.startswith(("hydra/launcher=", "hydra.launcher."))]
             given = get_args_parser().parse_args(words)
             with searched(given.config_dir) as loader:
                 for run in runs(given.overrides, loader) if given.multirun else [given.overrides]:
-                    meant(compose(resolve_name(OPTIONS[entry]), run))
-        elif entry in PARSERS:
-            resolve_name(PARSERS[entry])(words)
-        else:
-            assert entry in FORMS, f"python -m {entry}: belongs to no class of tests/docs/docs_commands.py"
-            assert re.fullmatch(FORMS[entry], line), f"{line}: is not {FORMS[entry]}"
+                    meant(compose(options, run))
     except SystemExit as stop:
         raise AssertionError(f"{line}: {stop.code}") from None
     except Exception as error:
         if not refusal(error):
             raise
         raise AssertionError(f"{line}: {explain(error)}") from None
+
+
+def options_of(entry: str) -> type[Options]:
+    """The options that ``@main`` of an entry point names."""
+    spec = find_spec(entry)
+    assert spec, f"python -m {entry}: belongs to no class of tests/docs/docs_commands.py"
+    module = f"{entry}.__main__" if spec.submodule_search_locations else entry
+    (kind,) = re.findall(r"^@main\((\w+)\)$", Path(find_spec(module).origin).read_text(), re.M)
+    return resolve_name(f"{module}:{kind}")
 
 
 @contextlib.contextmanager
@@ -194,10 +184,9 @@ def run_by_pytest(words: list[str], config: pytest.Config) -> None:
 
 def made(words: list[str]) -> None:
     """make -n, without <placeholders>; a variable that the Makefile never reads would do nothing."""
-    text = (ROOT / "Makefile").read_text()
     for word in words:
         name, equals, _ = word.partition("=")
-        assert not equals or f"$({name})" in text or f"if $({name})" in text, f"make {word}: no such variable"
+        assert not equals or f"$({name})" in MAKEFILE, f"make {word}: no such variable"
     words = [word for word in words if "<" not in word]
     done = subprocess.run(["make", "-n", *words], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -205,15 +194,12 @@ def made(words: list[str]) -> None:
 
 def installed(words: list[str]) -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    if words in (["wheel", "--no-deps", "-w", "dist", "."], ["install", f"dist/{wheel(project)}"]):
+    wheel = f"dist/{project['name'].replace('-', '_')}-{project['version']}-py3-none-any.whl"
+    if words in (["wheel", "--no-deps", "-w", "dist", "."], ["install", wheel]):
         return
     extras = project["optional-dependencies"]
     wanted = re.fullmatch(r"install \.\[([\w,]+)\]", " ".join(words))[1].split(",")
     assert set(wanted) <= extras.keys(), f"pip {shlex.join(words)}: extras are {', '.join(extras)}"
-
-
-def wheel(project: dict) -> str:
-    return f"{project['name'].replace('-', '_')}-{project['version']}-py3-none-any.whl"
 
 
 def known_to_wandb(words: list[str]) -> None:
@@ -225,10 +211,10 @@ def known_to_wandb(words: list[str]) -> None:
 
 
 def sourced(words: list[str]) -> None:
-    venv = re.search(r"^VENV := (.+)$", (ROOT / "Makefile").read_text(), re.M)[1]
+    venv = re.search(r"^VENV := (.+)$", MAKEFILE, re.M)[1]
     assert words == [f"{venv}/bin/activate"], words
 
 
 def exported(words: list[str]) -> None:
-    said = dict(re.findall(r"^export (\w+) \?= (.+)$", (ROOT / "Makefile").read_text(), re.M))
+    said = dict(re.findall(r"^export (\w+) \?= (.+)$", MAKEFILE, re.M))
     assert dict(word.split("=") for word in words) == said, words

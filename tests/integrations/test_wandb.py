@@ -3,7 +3,6 @@
 import csv
 import http.server
 import importlib.util
-import socket
 import sys
 import threading
 from dataclasses import asdict
@@ -12,13 +11,12 @@ from types import SimpleNamespace
 import pytest
 import wandb_files
 from conftest import config
+from support.training import power_cut, seed_folder, train_config
 
 from lra.integrations.wandb import logger
 from lra.runs import record
-from lra.train.__main__ import train
 from lra.train.trainer import Checkpoints
 
-train_config = train.__wrapped__
 needs_wandb = pytest.mark.skipif(importlib.util.find_spec("wandb") is None, reason="pip install '.[wandb]'")
 WORDS = (
     *("logger=wandb", "logger.wandb.timeout=5", "seeds=[0]", "optim.steps=4", "optim.eval_every=1"),
@@ -32,32 +30,22 @@ pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExc
 def run(runs, *words):
     """Train one seed; its folder."""
     train_config(config("sdpa", f"runs={runs}", *WORDS, *words))
-    return folder(runs)
+    return seed_folder(runs, "sdpa")
 
 
-def folder(runs):
-    return runs / "paper-smoke" / "listops" / "sdpa" / "seed-0"
-
-
-def crash(patch, runs, *words, at=3, before_checkpoint=False):
-    """Train until the evaluation at step ``at``, before or after its checkpoint; then the process ends."""
+def crash(patch, runs, *words, before_checkpoint):
+    """Train until the evaluation at step 3, before or after its checkpoint; then the process ends."""
     import wandb
     from lightning import Trainer
 
-    original, save = Checkpoints.on_validation_end, Trainer.save_checkpoint
-
-    def evaluated(self, trainer, module):
-        original(self, trainer, module)
-        if trainer.global_step == at:
-            raise ZeroDivisionError
+    save = Trainer.save_checkpoint
 
     def saved(self, path):
-        if before_checkpoint and self.global_step == at:
-            raise ZeroDivisionError
+        if before_checkpoint and self.global_step == 3:
+            raise RuntimeError("power cut")
         save(self, path)
 
-    with patch.context() as only, pytest.raises(ZeroDivisionError):
-        only.setattr(Checkpoints, "on_validation_end", evaluated)
+    with patch.context() as only, power_cut(3):
         only.setattr(Trainer, "save_checkpoint", saved)
         run(runs, *words)
     wandb.teardown(exit_code=1)
@@ -107,7 +95,7 @@ def test_the_logger_is_no_part_of_the_fingerprint():
 @pytest.mark.parametrize("before_checkpoint", [False, True])
 def test_a_resumed_offline_run_is_whole(service, data_root, tmp_path, before_checkpoint):
     crash(service, tmp_path, "logger.wandb.mode=offline", before_checkpoint=before_checkpoint)
-    first = wandb_files.read(folder(tmp_path))
+    first = wandb_files.read(seed_folder(tmp_path, "sdpa"))
     assert [row["_step"] for row in first.history] == [1, 2, 3] and first.messages["exit"].exit_code == 1
     at = run(tmp_path, "logger.wandb.mode=offline")
     assert wandb_files.read(at).messages["run"].run_id == first.messages["run"].run_id
@@ -149,46 +137,43 @@ def test_a_service_that_ends_halfway_does_not_end_the_training(service, data_roo
     assert_complete(at)
 
 
-@needs_wandb
-def test_no_key_is_an_offline_run_with_a_hint(service, data_root, tmp_path, capfd):
-    at = run(tmp_path)
-    (line,) = lines(capfd)
-    assert line == f"W&B: no key (wandb login, or WANDB_API_KEY); kept offline in {at}/wandb; wandb sync uploads it"
-    assert_complete(at)
+class Broken(http.server.BaseHTTPRequestHandler):
+    """A service that only fails."""
+
+    def do_GET(self):
+        self.send_error(500)
+
+    do_POST = do_GET
+
+    def log_message(self, *_):
+        """Nothing on stderr."""
 
 
 @needs_wandb
-def test_no_connection_is_an_offline_run(service, data_root, tmp_path, capfd):
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        url = f"http://127.0.0.1:{free.getsockname()[1]}"
-    service.setenv("WANDB_API_KEY", KEY)
-    service.setenv("WANDB_BASE_URL", url)
-    at = run(tmp_path, "logger.wandb.mode=online")
+@pytest.mark.parametrize(
+    ("answers", "word", "told"),
+    [
+        (None, "logger.wandb.timeout=5", "no key (wandb login, or WANDB_API_KEY); kept offline in {at}/wandb"),
+        (False, "logger.wandb.mode=online", "{url} cannot be reached ("),
+        (True, "logger.wandb.timeout=1", ""),
+    ],
+    ids=["no key", "no connection", "only failures"],
+)
+def test_without_the_service_the_run_is_an_offline_one(service, data_root, tmp_path, capfd, answers, word, told):
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Broken) as server:
+        url = f"http://127.0.0.1:{server.server_port}"
+        if answers is not None:
+            service.setenv("WANDB_API_KEY", KEY)
+            service.setenv("WANDB_BASE_URL", url)
+        if answers:
+            threading.Thread(target=server.serve_forever, daemon=True).start()
+        else:
+            server.server_close()
+        at = run(tmp_path, word)
+        if answers:
+            server.shutdown()
     (line,) = lines(capfd)
-    assert line.startswith(f"W&B: {url} cannot be reached (") and "Connection refused" in line
-    assert_complete(at)
-
-
-@needs_wandb
-def test_service_that_only_fails_is_an_offline_run(service, data_root, tmp_path, capfd):
-    class Broken(http.server.BaseHTTPRequestHandler):
-        def do_GET(self):
-            self.send_error(500)
-
-        do_POST = do_GET
-
-        def log_message(self, *_):
-            """Nothing on stderr."""
-
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Broken)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    service.setenv("WANDB_API_KEY", KEY)
-    service.setenv("WANDB_BASE_URL", f"http://127.0.0.1:{server.server_port}")
-    at = run(tmp_path, "logger.wandb.timeout=1")
-    server.shutdown()
-    (line,) = lines(capfd)
-    assert line.startswith("W&B: ") and line.endswith("wandb sync uploads it")
+    assert line.startswith(f"W&B: {told.format(at=at, url=url)}") and line.endswith("; wandb sync uploads it")
     assert_complete(at)
 
 
