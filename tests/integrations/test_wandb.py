@@ -33,24 +33,6 @@ def run(runs, *words):
     return seed_folder(runs, "sdpa")
 
 
-def crash(patch, runs, *words, before_checkpoint):
-    """Train until the evaluation at step 3, before or after its checkpoint; then the process ends."""
-    import wandb
-    from lightning import Trainer
-
-    save = Trainer.save_checkpoint
-
-    def saved(self, path):
-        if before_checkpoint and self.global_step == 3:
-            raise RuntimeError("power cut")
-        save(self, path)
-
-    with patch.context() as only, power_cut(3):
-        only.setattr(Trainer, "save_checkpoint", saved)
-        run(runs, *words)
-    wandb.teardown(exit_code=1)
-
-
 def rows(at):
     with open(at / "metrics.csv", newline="") as file:
         return [{key: float(value) for key, value in row.items()} for row in csv.DictReader(file)]
@@ -94,7 +76,21 @@ def test_the_logger_is_no_part_of_the_fingerprint():
 @needs_wandb
 @pytest.mark.parametrize("before_checkpoint", [False, True])
 def test_a_resumed_offline_run_is_whole(service, data_root, tmp_path, before_checkpoint):
-    crash(service, tmp_path, "logger.wandb.mode=offline", before_checkpoint=before_checkpoint)
+    """The process ends at the evaluation of step 3, before or after its checkpoint."""
+    import wandb
+    from lightning import Trainer
+
+    save = Trainer.save_checkpoint
+
+    def saved(self, path):
+        if before_checkpoint and self.global_step == 3:
+            raise RuntimeError("power cut")
+        save(self, path)
+
+    with service.context() as only, power_cut(3):
+        only.setattr(Trainer, "save_checkpoint", saved)
+        run(tmp_path, "logger.wandb.mode=offline")
+    wandb.teardown(exit_code=1)
     first = wandb_files.read(seed_folder(tmp_path, "sdpa"))
     assert [row["_step"] for row in first.history] == [1, 2, 3] and first.messages["exit"].exit_code == 1
     at = run(tmp_path, "logger.wandb.mode=offline")

@@ -1,9 +1,9 @@
 """The rank correlation of a board with published scores."""
 
 import pytest
-from support.records import add
+from support.records import add_seeds, of_study
 
-from lra.report import published, summary
+from lra.report import published
 from lra.report.agreement import agreement_table, by_source, interval
 
 ORDER = ("reformer", "linformer", "performer", "linear", "sdpa")
@@ -24,9 +24,8 @@ def papers(monkeypatch):
 
 def study(runs, tests):
     for label, test in tests.items():
-        for seed in range(2):
-            add(runs, study="board", label=label, seed=seed, test=test, floor=10.0)
-    return summary.collect(runs)[0]["board"]
+        add_seeds(runs, label, [test] * 2, study="board", floor=10.0)
+    return of_study(runs, "board")
 
 
 def test_only_tasks_that_a_source_prints_for_all_are_averaged(papers):

@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from support.records import add, diverged, metrics, texts
+from support.records import add, add_seeds, diverged, metrics, texts
 
 from lra.config.compose import compose
 from lra.report import board, summary
@@ -13,12 +13,13 @@ from lra.runs.open import scan
 from lra.runs.tables import Published, save
 
 FLOOR = 20.0
+BOARD = {"study": "board", "task": "recall", "floor": FLOOR, "bag": 24.0}
+RATES = BOARD | {"study": "board-rates"}
 CONTROLS = {"none": 20.0, "mean": 22.0, "conv": 30.0}
 
 
-def seeds(runs, label, tests, task="recall", study="board", **changes):
-    for seed, test in enumerate(tests):
-        add(runs, study=study, task=task, label=label, seed=seed, test=test, val=test, floor=FLOOR, bag=24.0, **changes)
+def seeds(runs, label, tests, **changes):
+    add_seeds(runs, label, tests, **BOARD | changes)
 
 
 @pytest.fixture
@@ -30,8 +31,7 @@ def runs(tmp_path):
     seeds(tmp_path, "linear", [50.0, 52.0, 54.0, 56.0, 58.0])
     seeds(tmp_path, "cur", [60.0, 60.0, 60.0, 60.0, 60.0])
     for rate, test in ((0.001, 60.0), (0.01, 55.0)):
-        add(tmp_path, study="board-rates", task="recall", label=f"cur-optim.lr={rate}", seed=100, test=test, val=test,
-            floor=FLOOR, bag=24.0)  # fmt: skip
+        add(tmp_path, **RATES, label=f"cur-optim.lr={rate}", seed=100, test=test, val=test)
     return tmp_path
 
 
@@ -64,14 +64,13 @@ def test_what_decides_the_admission(tmp_path, task, changes, reason):
     exact = {"recall": 95.0, "listops": 69.0}[task]
     for name, values in ({label: [test] * 5 for label, test in (CONTROLS | {"sdpa": exact}).items()} | changes).items():
         seeds(tmp_path, name, values, task=task)
-    add(tmp_path, study="board-rates", task=task, label="mean-optim.lr=0.001", floor=FLOOR)
+    add(tmp_path, **RATES | {"task": task}, label="mean-optim.lr=0.001")
     assert texts(tables(tmp_path)[0])[task]["admitted"] == reason
 
 
 def test_the_best_rates_of_the_search_stand_in_for_seeds_that_are_not_finished(tmp_path):
     for rate, dev, test in ((0.001, 30.0, 31.0), (0.01, 40.0, 36.0)):
-        add(tmp_path, study="board-rates", task="recall", label=f"mean-optim.lr={rate}", seed=100, val=dev, test=test,
-            floor=FLOOR)  # fmt: skip
+        add(tmp_path, **RATES, label=f"mean-optim.lr={rate}", seed=100, val=dev, test=test)
     line = texts(tables(tmp_path)[0])["recall"]
     assert line["mean"] == "20.0 (rates)"  # (36 - 20) / 80, chosen by dev
     assert line["admitted"] == "open: none, conv, sdpa not run"

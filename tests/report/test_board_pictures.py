@@ -5,10 +5,10 @@ import itertools
 import numpy as np
 import pytest
 from matplotlib.colors import to_hex
-from support.records import add, diverged
+from support.records import add, add_seeds, diverged, of_study
 
 from lra.config import CONF
-from lra.report import strips, summary
+from lra.report import strips
 from lra.report.board_picture import Point, costs, draw
 from lra.report.families import CONTROL, FAMILIES, OTHER, family
 from lra.report.palette import COLOURED, COLOURS
@@ -29,7 +29,7 @@ def test_every_mechanism_has_a_family_and_every_name_one_alone():
 def test_without_a_benchmark_the_cost_is_the_median_step_of_the_tasks(tmp_path):
     for task, ms in (("chain", 10.0), ("recall", 30.0), ("listops", 11.0)):
         add(tmp_path, task=task, label="linear", step_ms=ms)
-    found, axis = costs(summary.collect(tmp_path)[0]["paper-paper"], [])
+    found, axis = costs(of_study(tmp_path), [])
     assert found == {"linear": 11.0} and "median over tasks" in axis
 
 
@@ -53,15 +53,14 @@ def test_labels_overlap_neither_each_other_nor_the_edge_and_controls_are_lines()
 
 @pytest.fixture
 def rows(tmp_path):
-    for seed, test in enumerate((60.0, 70.0)):
-        add(tmp_path, label="sdpa", seed=seed, test=test, floor=20.0, lr=1e-3)
-        add(tmp_path, label="sdpa", task="text", seed=seed, test=test + 1, floor=50.0)
-        add(tmp_path, label="mine", seed=seed, test=90.0, floor=20.0)
+    add_seeds(tmp_path, "sdpa", (60.0, 70.0), floor=20.0, lr=1e-3)
+    add_seeds(tmp_path, "sdpa", (61.0, 71.0), task="text", floor=50.0)
+    add_seeds(tmp_path, "mine", (90.0, 90.0), floor=20.0)
     diverged(tmp_path, 7, label="sdpa", seed=2, floor=20.0)
     for rate, dev in (("0.01", 40.0), ("0.0003", 30.0)):
         add(tmp_path, label=f"sdpa-optim.lr={rate}", val=dev)
     diverged(tmp_path, 7, label="sdpa-optim.lr=0.003")
-    return summary.collect(tmp_path)[0]["paper-paper"]
+    return of_study(tmp_path)
 
 
 def test_every_seed_is_a_point_in_the_row_of_its_mechanism(rows):

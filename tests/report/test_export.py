@@ -3,17 +3,16 @@
 import csv
 import json
 import re
-import subprocess
-import sys
 from html import escape
-from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import pytest
+from conftest import printed
 from support import records
 from support.records import add, diverged, metrics
 
 from lra.report import summary
+from lra.report.__main__ import report
 from lra.report.export import export
 from lra.report.table import stem
 
@@ -81,18 +80,14 @@ def test_published_values_have_their_sources_and_notes(tmp_path):
     assert "  - mean and spread over 5 runs; Table 1 prints 78.58 (CURformer select=abs: retrieval)\n" in text
 
 
-@pytest.mark.first
-def test_command(tmp_path):
+def test_command(tmp_path, monkeypatch, capfd):
     add(tmp_path)
-    damaged = add(tmp_path, seed=1)
+    damaged, out = add(tmp_path, seed=1), tmp_path / "report"
     damaged.write_text(json.dumps({"kind": "train"}))
-    command = [sys.executable, "-m", "lra.report", f"runs={tmp_path}"]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parents[2])
-    assert done.returncode == 0, done.stderr
-    assert done.stderr.startswith(f"skipped: {damaged} is not a record") and done.stderr.count("\n") == 1
-    out = tmp_path / "report"
-    assert "39.62 ± 0.62" in done.stdout
-    assert done.stdout.endswith(f"written to {out}: index.html, report.md, main.tex, tables, figures\n")
+    stop, shown, said = printed(report, f"runs={tmp_path}", patch=monkeypatch, capfd=capfd)
+    assert stop is None and said.startswith(f"skipped: {damaged} is not a record") and said.count("\n") == 1
+    assert "39.62 ± 0.62" in shown
+    assert shown.endswith(f"written to {out}: index.html, report.md, main.tex, tables, figures\n")
     assert (out / "report.md").read_text() == exported(tmp_path, tmp_path / "again")[0]
     assert f"<li>{escape(str(damaged))} is not a record" in (out / "index.html").read_text()
 

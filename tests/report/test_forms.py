@@ -74,18 +74,10 @@ def environments(text):
 
 
 def grid(body):
-    """The cells of a tabular by line, which must have as many as its argument has columns."""
-    form, start, depth = "", 0, 0
-    for start, letter in enumerate(body):
-        depth += (letter == "{") - (letter == "}")
-        if depth == 0:
-            form = body[1:start]
-            break
-    columns = re.sub(r"\[.*?\}\]|>\{.*?\}|\{.*?in\}", "", form)
-    assert re.fullmatch("[lcpS]+", columns)
-    lines = [line for line in body[start + 1 :].split("\n") if line.endswith(r"\\")]
+    """The cells of a tabular by line; all lines must have as many."""
+    lines = [line for line in body.split("\n") if line.endswith(r"\\")]
     cells = [re.split(r"(?<!\\)&", line.removesuffix(r"\\")) for line in lines]
-    assert {len(line) for line in cells} == {len(columns)}
+    assert len({len(line) for line in cells}) == 1
     return [[cell.strip() for cell in line] for line in cells]
 
 

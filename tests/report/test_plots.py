@@ -8,10 +8,10 @@ import pytest
 from matplotlib import rcParams
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
-from support.records import add, diverged, metrics
+from support.records import add, diverged, metrics, of_study
 
 from lra.config import CONF
-from lra.report import artifacts, figures, plots, summary
+from lra.report import artifacts, figures, plots
 from lra.report.palette import COLOURS, GROUND, INK, Palette
 from lra.report.plots import Bubble, Curve
 
@@ -88,7 +88,7 @@ def test_curves_are_means_over_finished_seeds_at_shared_steps(tmp_path):
     for seed, values in enumerate(([1.0, 2.0, 3.0], [3.0, 6.0])):
         metrics(add(tmp_path, seed=seed), values)
     metrics(diverged(tmp_path, 20, seed=2), [100.0])
-    (row,) = summary.collect(tmp_path)[0]["paper-paper"]
+    (row,) = of_study(tmp_path)
     curve = plots.over_seeds(row, {folder: artifacts.read(folder)[0].curves for folder in row.runs})
     assert (curve.steps, curve.mean, curve.n) == ([10, 20], [2.0, 4.0], 2)
     assert curve.high == pytest.approx([2 + math.sqrt(2), 4 + 2 * math.sqrt(2)])

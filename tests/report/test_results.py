@@ -3,20 +3,15 @@
 import math
 
 import pytest
-from support.records import add, cells, diverged, table, texts
+from support.records import add, add_seeds, cells, diverged, of_study, table, texts
 
-from lra.report import published, rates, results, summary
-
-
-def of_study(runs, name="paper-paper"):
-    return summary.collect(runs)[0][name]
+from lra.report import published, rates, results
 
 
 def test_a_mean_is_only_over_all_tasks(tmp_path):
-    for seed in range(3):
-        for task in ("listops", "text"):
-            add(tmp_path, seed=seed, test=30.0 + seed, task=task)
-        add(tmp_path, seed=seed, test=40.0, label="softmax")
+    for task in ("listops", "text"):
+        add_seeds(tmp_path, "cur_abs", (30.0, 31.0, 32.0), task=task)
+    add_seeds(tmp_path, "softmax", [40.0] * 3)
     diverged(tmp_path, 5, label="softmax", task="text")
     found = results.results("paper-paper", of_study(tmp_path))
     assert found.head == ["mechanism", "listops", "text", "mean"]
@@ -29,9 +24,9 @@ def test_a_mean_is_only_over_all_tasks(tmp_path):
 def test_gains_over_the_control_and_a_task_that_tells_nothing_apart(tmp_path):
     mean, near, far = (40.0, 41.0, 42.0), (40.0, 41.5, 43.0), (44.0, 45.0, 46.0, 47.0)
     for label, tests in (("mean", mean), ("near", near), ("far", far)):
-        for seed, test in enumerate(tests):
-            add(tmp_path, label=label, seed=seed, test=test)
-            add(tmp_path, label=label, seed=seed, test=test, task="text") if label != "far" else None
+        add_seeds(tmp_path, label, tests)
+    for label, tests in (("mean", mean), ("near", near)):
+        add_seeds(tmp_path, label, tests, task="text")
     add(tmp_path, label="once", test=41.5)
     diverged(tmp_path, 3, label="lost")
     add(tmp_path, label="near", task="image")  # no control
@@ -98,9 +93,8 @@ def test_published_average_needs_every_task():
 
 
 def test_a_study_of_one_mechanism_and_the_control_has_a_finding(tmp_path):
-    for seed, (own, control) in enumerate([(60.0, 50.0), (62.0, 51.0)]):
-        add(tmp_path, study="mine", label="cur_abs", seed=seed, test=own)
-        add(tmp_path, study="mine", label="mean", seed=seed, test=control)
+    add_seeds(tmp_path, "cur_abs", (60.0, 62.0), study="mine")
+    add_seeds(tmp_path, "mean", (50.0, 51.0), study="mine")
     line = "cur_abs scores +10.50 ± 1.12 points over mean, the control without attention (n = 2 and 2)"
     assert results.finding(of_study(tmp_path, "mine")) == line  # sqrt(2 / 2 + 0.5 / 2)
     add(tmp_path, study="mine", label="sdpa")

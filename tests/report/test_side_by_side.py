@@ -1,9 +1,9 @@
 """Runs of one mechanism side by side: at several learning rates, and from scratch, pretrained and compute-matched."""
 
 import pytest
-from support.records import add, cells, diverged, texts
+from support.records import add, add_seeds, cells, diverged, of_study, texts
 
-from lra.report import results, summary
+from lra.report import results
 from lra.report.export import overall
 from lra.report.pretraining import pretraining
 from lra.report.rates import rates
@@ -14,26 +14,17 @@ PHASE = Pretraining(
 )
 
 
-def make(runs, label, tests, **changes):
-    for seed, test in enumerate(tests):
-        add(runs, label=label, seed=seed, test=test, **changes)
-
-
-def rows(runs):
-    return summary.collect(runs)[0]["paper-paper"]
-
-
 def at_rates(runs):
-    return cells(rates("paper-paper", rows(runs)))
+    return cells(rates("paper-paper", of_study(runs)))
 
 
 @pytest.fixture
 def searched(tmp_path):
     """The best dev score does not have the best test score."""
-    make(tmp_path, "linear", (48.0, 50.0), val=50.0)
-    make(tmp_path, "linear-optim.lr=0.01", (59.0, 61.0), val=40.0)
-    make(tmp_path, "linear-optim.lr=3e-05", (51.0, 53.0), val=55.0)
-    make(tmp_path, "mean", (19.0, 21.0), val=20.0)
+    add_seeds(tmp_path, "linear", (48.0, 50.0), val=50.0)
+    add_seeds(tmp_path, "linear-optim.lr=0.01", (59.0, 61.0), val=40.0)
+    add_seeds(tmp_path, "linear-optim.lr=3e-05", (51.0, 53.0), val=55.0)
+    add_seeds(tmp_path, "mean", (19.0, 21.0), val=20.0)
     return tmp_path
 
 
@@ -48,7 +39,7 @@ def test_the_best_dev_score_decides(searched):
 
 
 def test_the_budgets_rate_may_be_the_best_and_a_rate_may_diverge(tmp_path):
-    make(tmp_path, "linear-count=8", (48.0, 50.0), val=50.0)
+    add_seeds(tmp_path, "linear-count=8", (48.0, 50.0), val=50.0)
     diverged(tmp_path, 7, label="linear-count=8-optim.lr=0.1")
     (line,) = at_rates(tmp_path).values()
     assert (line["mechanism"].text, line["rate"].text) == ("linear-count=8", "budget's")
@@ -56,26 +47,26 @@ def test_the_budgets_rate_may_be_the_best_and_a_rate_may_diverge(tmp_path):
 
 
 def test_other_tables_show_the_budgets_rate_or_all_if_there_is_none(searched):
-    found = {table.title: table for table in overall("paper-paper", rows(searched))}
-    assert "Best learning rate" in found
+    found = {table.title: table for table in overall("paper-paper", of_study(searched))}
+    assert "Best learning rate" in found and "Pretraining on the task's own inputs" not in found
     for title in ("paper-paper", "Over mean"):
         assert not any("optim.lr" in label for label in cells(found[title]))
-    make(searched, "psf-optim.lr=0.1", (29.0, 31.0))
-    assert list(cells(results.results("paper-paper", rows(searched)))) == ["linear", "mean", "psf-optim.lr=0.1"]
-    assert rates("paper-paper", [row for row in rows(searched) if row.label.startswith("psf")]) is None
+    add_seeds(searched, "psf-optim.lr=0.1", (29.0, 31.0))
+    assert list(cells(results.results("paper-paper", of_study(searched)))) == ["linear", "mean", "psf-optim.lr=0.1"]
+    assert rates("paper-paper", [row for row in of_study(searched) if row.label.startswith("psf")]) is None
 
 
 @pytest.fixture
 def pretrained(tmp_path):
-    make(tmp_path, "sdpa", (40.0, 42.0), tokens=1_000_000, steps=100)
-    make(tmp_path, "sdpa+masked", (50.0, 54.0), tokens=1_000_000, steps=100, pretrain=PHASE)
-    make(tmp_path, "sdpa+masked-matched", (44.0, 46.0), tokens=400_000, steps=100, pretrain=PHASE)
-    make(tmp_path, "mean", (20.0, 22.0), tokens=1_000_000, steps=100)
+    add_seeds(tmp_path, "sdpa", (40.0, 42.0), tokens=1_000_000, steps=100)
+    add_seeds(tmp_path, "sdpa+masked", (50.0, 54.0), tokens=1_000_000, steps=100, pretrain=PHASE)
+    add_seeds(tmp_path, "sdpa+masked-matched", (44.0, 46.0), tokens=400_000, steps=100, pretrain=PHASE)
+    add_seeds(tmp_path, "mean", (20.0, 22.0), tokens=1_000_000, steps=100)
     return tmp_path
 
 
 def test_each_run_stands_in_its_column(pretrained):
-    table = pretraining("paper-paper", rows(pretrained))
+    table = pretraining("paper-paper", of_study(pretrained))
     ((label, line),) = cells(table).items()
     assert label == "sdpa+masked" and table.about.endswith("of other sizes.")
     assert [line[name].value for name in ("scratch", "pretrained", "matched")] == [41.0, 52.0, 45.0]
@@ -88,12 +79,12 @@ def test_each_run_stands_in_its_column(pretrained):
 
 
 def test_a_run_with_label_keys_is_compared_with_the_one_from_scratch_that_has_them(tmp_path):
-    make(tmp_path, "sdpa", (40.0,), tokens=1_000_000)
-    make(tmp_path, "sdpa-model.dim=128", (60.0,), tokens=1_000_000)
+    add_seeds(tmp_path, "sdpa", (40.0,), tokens=1_000_000)
+    add_seeds(tmp_path, "sdpa-model.dim=128", (60.0,), tokens=1_000_000)
     for keys in ("-model.dim=128", "-pretrain.steps=50-model.dim=128", "-model.dim=128-pretrain.lr=1e-3"):
-        make(tmp_path, f"sdpa+masked{keys}", (61.0,), tokens=1_000_000, pretrain=PHASE)
-        make(tmp_path, f"sdpa+masked-matched{keys}", (58.0,), tokens=400_000, pretrain=PHASE)
-    lines = list(cells(pretraining("paper-paper", rows(tmp_path))).values())
+        add_seeds(tmp_path, f"sdpa+masked{keys}", (61.0,), tokens=1_000_000, pretrain=PHASE)
+        add_seeds(tmp_path, f"sdpa+masked-matched{keys}", (58.0,), tokens=400_000, pretrain=PHASE)
+    lines = list(cells(pretraining("paper-paper", of_study(tmp_path))).values())
     assert len(lines) == 3 and lines[0]["mechanism"].text == "sdpa+masked-model.dim=128"
     for line in lines:
         assert [line[name].value for name in ("scratch", "gain", "gain matched")] == [60.0, 1.0, -2.0]
@@ -101,24 +92,17 @@ def test_a_run_with_label_keys_is_compared_with_the_one_from_scratch_that_has_th
 
 
 def test_a_run_of_another_cost_is_not_matched_and_one_of_another_budget_not_published(tmp_path):
-    make(tmp_path, "sdpa", (40.0, 42.0), tokens=1_000_000)
-    make(tmp_path, "sdpa+masked-matched", (44.0, 46.0), tokens=500_000, budget="quick", pretrain=PHASE)
-    table = pretraining("paper-paper", rows(tmp_path))
+    add_seeds(tmp_path, "sdpa", (40.0, 42.0), tokens=1_000_000)
+    add_seeds(tmp_path, "sdpa+masked-matched", (44.0, 46.0), tokens=500_000, budget="quick", pretrain=PHASE)
+    table = pretraining("paper-paper", of_study(tmp_path))
     (line,) = cells(table).values()
     assert line["matched"].value is None and line["pretrained"].value == 45.0
     assert table.about.endswith(" Not comparable with the published values: budget quick.")
 
 
-def test_records_from_before_have_no_cost_and_no_table(tmp_path):
-    add(tmp_path)
-    (row,) = rows(tmp_path)
-    assert (row.cost, row.tokens, row.objective) == ("", None, "")
-    assert pretraining("paper-paper", [row]) is None
-
-
 def test_every_table_says_the_cost(pretrained):
-    table = results.results("paper-paper", rows(pretrained))
+    table = results.results("paper-paper", of_study(pretrained))
     assert "sdpa+masked on listops 0.6 + 1 M tokens, 3 s" in table.about
-    (details,) = results.details("paper-paper", rows(pretrained))
+    (details,) = results.details("paper-paper", of_study(pretrained))
     assert "pretrained (masked) 100 steps, 0.6 M tokens, 2 s" in texts(details)["sdpa+masked"]["details"]
     assert "pretrained" not in texts(details)["sdpa"]["details"]

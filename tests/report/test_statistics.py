@@ -1,7 +1,6 @@
 """Statistics over tasks and seeds: known answers, coverage of intervals and false positives on made-up scores."""
 
 import math
-import random
 
 import numpy as np
 import pytest
@@ -72,17 +71,11 @@ def test_holm_by_hand():
     assert holm({"a": 0.9, "b": 0.8}) == {"b": 1.0, "a": 1.0}
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_p_values_are_those_of_scipy(seed):
-    rng = random.Random(seed)
-    a = {k: rng.gauss(37, 1) for k in range(5)}
-    b = {k: rng.gauss(37.5, 2) for k in range(4)}
+def test_p_values_are_those_of_scipy_and_of_what_it_has_none_for():
+    rng = np.random.default_rng(0)
+    a, b = (dict(enumerate(rng.normal(mean, std, seeds))) for mean, std, seeds in ((37, 1, 5), (37.5, 2, 4)))
     test = stats.ttest_ind(list(a.values()), list(b.values()), equal_var=False)
     assert p_value(a, b) == pytest.approx(test.pvalue, rel=1e-9)
-    assert p_value(a, b) == pytest.approx(p_value(b, a), rel=1e-12)
-
-
-def test_p_values_at_the_edges():
     assert p_value({0: 1.0}, {0: 2.0, 1: 3.0}) is None
     assert p_value({0: 1.0, 1: 1.0}, {0: 2.0, 1: 2.0}) == 0.0
     assert p_value({0: 1.0, 1: 1.0}, {2: 1.0, 3: 1.0}) == 1.0

@@ -8,16 +8,14 @@ import statistics
 import pytest
 import wandb_files
 from PIL import Image
-from support.records import TESTS, add, diverged
+from support.records import TESTS, add, add_seeds, diverged
 
 from lra.config.compose import compose
 from lra.report import board, paper_tables, summary, wandb
 from lra.report.__main__ import ReportOptions, report
 
-needs_wandb = pytest.mark.skipif(importlib.util.find_spec("wandb") is None, reason="pip install '.[wandb]'")
-needs_workspaces = pytest.mark.skipif(
-    importlib.util.find_spec("wandb_workspaces") is None, reason="pip install '.[wandb]'"
-)
+there = importlib.util.find_spec("wandb_workspaces")  # which needs wandb
+needs_wandb = pytest.mark.skipif(there is None, reason="pip install '.[wandb]'")
 
 
 @pytest.fixture
@@ -31,10 +29,10 @@ def runs(tmp_path):
     add(folder, label="cur_step", task="text", test=60.25)
     add(folder, label="local", task="pathfinder_x", test=50.0, study="other", device="x86_64 CPU, 2 threads")
     add(folder, label="mean", test=18.0)
+    of_task = {"task": "recall", "floor": 20.0, "bag": 24.0}
     for label, test in {"none": 20.0, "mean": 22.0, "conv": 30.0, "sdpa": 95.0}.items():
-        for seed in range(2):
-            add(folder, study="board", task="recall", label=label, seed=seed, test=test, val=test, floor=20.0, bag=24.0)
-    add(folder, study="board-rates", task="recall", label="sdpa-optim.lr=0.001", seed=100, floor=20.0, bag=24.0)
+        add_seeds(folder, label, [test] * 2, study="board", **of_task)
+    add(folder, study="board-rates", label="sdpa-optim.lr=0.001", seed=100, **of_task)
     return folder
 
 
@@ -69,7 +67,6 @@ def test_numbers_are_those_of_the_records(runs):
 
 
 @needs_wandb
-@needs_workspaces
 def test_report_publishes_offline(service, runs, capfd):
     (runs / "report" / "efficiency").mkdir(parents=True)
     Image.new("RGB", (8, 4), "red").save(runs / "report" / "efficiency" / "costs.png")
@@ -93,7 +90,7 @@ def test_report_publishes_offline(service, runs, capfd):
         assert sent["data"] == wandb.numbers(table).to_numpy(dtype=object).tolist()
 
 
-@needs_workspaces
+@needs_wandb
 def test_dashboard_shows_every_table_picture_and_curve(runs):
     studies = summary.collect(runs)[0]
     made = wandb.dashboard("lra", "", "report of it's", studies, tables(runs), ["figures/curves"])

@@ -66,16 +66,25 @@ def add(runs, **changes):
     return folder / "record.json"
 
 
+def add_seeds(runs, label, tests, **changes):
+    for seed, test in enumerate(tests):
+        add(runs, label=label, seed=seed, test=test, **changes)
+
+
 def diverged(runs, step, **changes):
     return add(runs, status="diverged", test=None, val=None, best_step=None, steps=step, **changes)
 
 
+def of_study(runs, study="paper-paper"):
+    return summary.collect(runs, study)[0][study]
+
+
 def rows(runs, study="paper-paper"):
-    return {(row.task, row.label): row for row in summary.collect(runs, study)[0][study]}
+    return {(row.task, row.label): row for row in of_study(runs, study)}
 
 
 def table(runs, study="paper-paper"):
-    return {table.title: table for table in results.details(study, summary.collect(runs, study)[0][study])}
+    return {table.title: table for table in results.details(study, of_study(runs, study))}
 
 
 def cells(table):
