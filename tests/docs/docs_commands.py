@@ -5,11 +5,7 @@
     python -m <entry>   its words compose to the entry's options, and these to what they name (``meant``)
     python -m pytest    its options and files
     make                make -n, and every variable is one of the Makefile
-    pip install         the extras are in pyproject.toml
-    torchrun, srun      their options, then lra.train as above, as one of the processes that they start
-    wandb               the subcommand and its options
-    source, export      the Makefile's
-    apt-get             one of SYSTEM
+    others              programs of OTHERS, whose words are not read
 """
 
 import argparse
@@ -17,7 +13,6 @@ import contextlib
 import re
 import shlex
 import subprocess
-import tomllib
 from collections.abc import Iterator
 from importlib.util import find_spec
 from itertools import cycle
@@ -50,10 +45,7 @@ from lra.sweep.plan import expand
 from lra.train.plan import resolve
 
 MAKEFILE = (ROOT / "Makefile").read_text()
-SYSTEM = (
-    "apt-get install chromium",
-    "apt-get install texlive-latex-recommended texlive-fonts-recommended texlive-science",
-)
+OTHERS = ("torchrun", "srun", "pip", "wandb", "source", "export", "apt-get")
 PARSERS = {  # entries without options: their function of the words
     "data_prep.bench": "data_prep.bench:arguments",
     "lra.ops.triton.resources": "lra.ops.triton.resources:chosen",
@@ -63,24 +55,17 @@ FORMS = {  # the pattern of the words
     "lra.studies.pretrained.dinov2_onnx": r"\S+\.onnx \S+",
     "tests.support.floors": "",
 }
-LAUNCHERS = {  # options, first the nodes and the processes on each
-    "torchrun": ("--nnodes", "--nproc-per-node", "--rdzv-backend", "--rdzv-endpoint"),
-    "srun": ("--nodes", "--ntasks-per-node"),
-}
 
 
-def checked(command: Command, patch: pytest.MonkeyPatch, config: pytest.Config) -> None:
+def checked(command: Command, config: pytest.Config) -> None:
     """AssertionError, with what the program says, for a command that would be refused."""
     program, *words = command.words
-    kinds = {"make": made, "pip": installed, "wandb": known_to_wandb, "source": sourced, "export": exported}
     if words[0] == "-m" and program == "python":
         run_by_pytest(words[2:], config) if words[1] == "pytest" else parsed(words[1], words[2:])
-    elif program in ("torchrun", "srun"):
-        launched(program, words, patch)
-    elif program in kinds:
-        kinds[program](words)
+    elif program == "make":
+        made(words)
     else:
-        assert shlex.join(command.words) in SYSTEM, f"{command}: belongs to no class of tests/docs/docs_commands.py"
+        assert program in OTHERS, f"{command}: belongs to no class of tests/docs/docs_commands.py"
 
 
 def parsed(entry: str, words: list[str]) -> None:
@@ -160,20 +145,6 @@ def meant(options: Options) -> None:
             expand(options.changed(sweep=sweep.changed(grids=grids), measure=0), threads=1)
 
 
-def launched(program: str, words: list[str], patch: pytest.MonkeyPatch) -> None:
-    """An entry point in the first of the processes that a launcher starts."""
-    at = words.index("-m")
-    given = dict(word.split("=") for word in words[:at] if word != "python")
-    assert given.keys() <= set(LAUNCHERS[program]), f"{program} {shlex.join(words)}: options are {LAUNCHERS[program]}"
-    nodes, local = (int(given[option]) for option in LAUNCHERS[program][:2])
-    both = {"WORLD_SIZE": nodes * local, "RANK": 0, "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": local}
-    slurm = {"NTASKS": nodes * local, "NTASKS_PER_NODE": local, "NNODES": nodes, "PROCID": 0, "JOB_NAME": "lra"}
-    own = {"TORCHELASTIC_RUN_ID": 1} if program == "torchrun" else {f"SLURM_{key}": slurm[key] for key in slurm}
-    for key, value in {**both, **own}.items():
-        patch.setenv(key, str(value))
-    parsed(words[at + 1], words[at + 2 :])
-
-
 def run_by_pytest(words: list[str], config: pytest.Config) -> None:
     try:
         given = config._parser.parse(words, namespace=argparse.Namespace())
@@ -190,31 +161,3 @@ def made(words: list[str]) -> None:
     words = [word for word in words if "<" not in word]
     done = subprocess.run(["make", "-n", *words], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-
-
-def installed(words: list[str]) -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    wheel = f"dist/{project['name'].replace('-', '_')}-{project['version']}-py3-none-any.whl"
-    if words in (["wheel", "--no-deps", "-w", "dist", "."], ["install", wheel]):
-        return
-    extras = project["optional-dependencies"]
-    wanted = re.fullmatch(r"install \.\[([\w,]+)\]", " ".join(words))[1].split(",")
-    assert set(wanted) <= extras.keys(), f"pip {shlex.join(words)}: extras are {', '.join(extras)}"
-
-
-def known_to_wandb(words: list[str]) -> None:
-    cli = pytest.importorskip("wandb.cli.cli", reason="pip install '.[wandb]'").cli
-    command = cli.commands.get(words[0])
-    assert command is not None, f"wandb {words[0]}: no such command"
-    options = {option for parameter in command.params for option in parameter.opts}
-    assert {word.partition("=")[0] for word in words[1:] if word.startswith("-")} <= options, words
-
-
-def sourced(words: list[str]) -> None:
-    venv = re.search(r"^VENV := (.+)$", MAKEFILE, re.M)[1]
-    assert words == [f"{venv}/bin/activate"], words
-
-
-def exported(words: list[str]) -> None:
-    said = dict(re.findall(r"^export (\w+) \?= (.+)$", MAKEFILE, re.M))
-    assert dict(word.split("=") for word in words) == said, words
