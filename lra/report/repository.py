@@ -136,7 +136,8 @@ def _section(name: str, studies: dict[str, list[Row]], about: About, costs: list
         further = (extension.tables(name, rows) for extension in extensions())
         tables = *board.tables(searched, studies), *itertools.chain(*further)
     else:
-        tables = *overall(name, rows), *results.details(name, rows)
+        several = len({row.task for row in rows}) > 1  # the table of one task has the scores of all tasks too
+        tables = *overall(name, rows)[not several :], *results.details(name, rows)
     notes = "\n".join(f"* {note}" for note in about.notes)
     parts = [f"## {name}", notes, f"Hardware: {about.hardware}.", f"```text\n{about.command}\n```"]
     parts += [f"![{picture.caption}]({_figure(picture)})" for picture in _pictures(name, studies, about, costs)]
