@@ -9,38 +9,15 @@ from pydantic import ValidationError
 
 from lra.config import CONF
 from lra.config.compose import compose
-from lra.config.experiment import Experiment
 from lra.runs import identity
 from lra.sweep.options import SweepOptions
-from lra.train.__main__ import train
 
 
-@pytest.fixture
-def built(monkeypatch):
-    """Whether each model that is made has memory for its weights, in order."""
-    made = []
-    whole = Experiment.classifier
-
-    def classifier(experiment):
-        model = whole(experiment)
-        made.append(not next(model.parameters()).is_meta)
-        return model
-
-    monkeypatch.setattr(Experiment, "classifier", classifier)
-    return made
-
-
-def test_a_training_sketches_the_model_once_and_makes_it_once_for_each_seed(built, data_root, tmp_path):
-    words = ["protocol.masked_pixel=null", f"runs={tmp_path}", "seeds=[0,1]", "model.layers=1", "task.masked_id=3"]
-    train.__wrapped__(config("cur_abs", *words).changed())  # padding asks the sketch too, if tokens are masked
-    assert built == [False, True, True]
-
-
-def test_what_the_model_depends_on_makes_a_new_sketch(built):
+def test_what_the_model_depends_on_makes_a_new_sketch():
     made = config("sdpa", "model.dim=32")
     wider = made.changed(model=made.model.changed(dim=64))
     assert made.sketch is made.changed(data=made.data.changed(pad="batch")).sketch
-    assert made.sketch.encoded_width == 32 and wider.sketch.encoded_width == 64 and built == [False, False]
+    assert made.sketch.encoded_width == 32 and wider.sketch.encoded_width == 64
 
 
 def test_values_are_frozen_and_a_change_is_checked():

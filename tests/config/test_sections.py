@@ -6,33 +6,16 @@ import re
 from pathlib import Path
 from typing import Annotated, Literal
 
-import hydra
 import pytest
-from conftest import MECHANISMS, SMOKE, config, experiment
-from omegaconf import OmegaConf
+from conftest import config, experiment
 
 from lra.attention.base import Attention
-from lra.config import CONF
-from lra.config.compose import composed
-from lra.config.experiment import Experiment
 from lra.config.section import typed
 from lra.config.sections import Name
 from lra.options import Positive, Range, in_range
 from lra.runs import identity
 from lra.runs.folder import RunFolder
 from lra.train.plan import resolve
-
-WORDS = ("data.pad=none", "block=mega_chunk", "protocol=clean")
-
-
-@pytest.mark.parametrize("words", [*([f"attn={name}"] for name in MECHANISMS), ["attn=cur_abs", *WORDS]], ids=str)
-def test_what_is_of_its_type_stays_as_it_is(words):
-    """As JSON, 1 and 1.0 apart, or the fingerprints of runs would change with the schema."""
-    with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
-        given = OmegaConf.to_container(composed("train", [*SMOKE, *words])[0], resolve=True)
-    ours = Experiment.parse(given).settled().plain()
-    for key in ("task", "source", "model", "block", "attn", "protocol", "optim", "data", "trainer", "logger"):
-        assert json.dumps(ours[key], sort_keys=True) == json.dumps(given[key], sort_keys=True)
 
 
 def test_the_fingerprint_of_a_default_configuration():
@@ -46,7 +29,6 @@ def test_the_fingerprint_of_a_default_configuration():
     "attn, one, other, label",
     [
         ("cur_abs", "copy_rv=no class_token=off", "copy_rv=false class_token=false", "cur_abs-copy_rv=False"),
-        ("cur_abs", "copy_rv=yes", "copy_rv=true", "cur_abs"),
         ("sinkhorn", "temperature=2", "temperature=2.0", "sinkhorn-temperature=2.0"),
     ],
 )
@@ -59,8 +41,6 @@ def test_two_spellings_of_a_value_are_one_configuration(attn, one, other, label)
 @pytest.mark.parametrize(
     "kind, value, result",
     [
-        (float, 1, 1.0),
-        (bool, "off", False),
         (str, 2026, "2026"),
         (int | None, None, None),
         (int | float, 2, 2),
@@ -69,7 +49,6 @@ def test_two_spellings_of_a_value_are_one_configuration(attn, one, other, label)
         (int | str, 2, 2),
         (bool | Literal["reduce-overhead"], "reduce-overhead", "reduce-overhead"),
         (Path, 2026, Path("2026")),
-        (Path | None, None, None),
         (dict[str, int], {"a": 1}, {"a": 1}),
     ],
     ids=str,
@@ -158,27 +137,8 @@ def test_a_class_of_the_users_own_is_typed_by_what_annotations_it_has():
     assert type(made.classifier().blocks[0].mixer.attention).__name__ == "Inner"
 
 
-def test_a_study_and_a_protocol_have_names():
-    assert config("cur_abs", "study=2026").study == "2026"
-    for key in ("study", "protocol.name"):
-        with pytest.raises(ValueError, match=rf"^{key} must be a name"):
-            config("cur_abs", f"{key}=../../x")
-
-
-def test_a_label_key_must_be_there():
-    assert config("cur_abs", "label_keys=[block,optim.steps]").label == "cur_abs-block=prenorm-optim.steps=6"
-    assert config("cur_abs", "label_keys=[experiment]").label == "cur_abs-experiment=None"
-    with pytest.raises(ValueError, match=r"label_keys: optim.stepz: no such key"):
-        config("cur_abs", "label_keys=[optim.stepz]")
-
-
 def test_a_long_schedule_takes_no_memory_to_check():
     resolve(config("cur_abs", "optim.steps=1000000000", "optim.eval_every=1000000"))
-
-
-def test_a_model_larger_than_the_memory_is_refused_before_it_is_built():
-    with pytest.raises(ValueError, match=r"parameters take .* GB to train, this machine has"):
-        resolve(config("cur_abs", "model.dim=10000000", "model.heads=1"))
 
 
 def test_a_run_that_made_nothing_binds_nobody_to_its_configuration(tmp_path):

@@ -125,8 +125,3 @@ REMEDIES = {
 def test_the_line_says_what_to_write_instead(words, tmp_path, monkeypatch, capfd):
     stop, _ = run(train, *words.split(), f"runs={tmp_path / 'runs'}", patch=monkeypatch, capfd=capfd)
     assert REMEDIES[words] in stop and "\n" not in stop and not (tmp_path / "runs").exists()
-
-
-def test_the_corrected_words_are_taken(tmp_path):
-    made = compose(Experiment, [*LISTOPS.split(), "optim.steps=120", "optim.eval_every=60", "optim.warmup=12"])
-    assert made.optim.steps == 120

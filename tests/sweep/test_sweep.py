@@ -100,8 +100,6 @@ WRONG = {
     "sweep=nope": "sweep=nope: no such choice; sweep is one of baselines, board, copy_rv, count",
     "sweep=selection tasks=[listops,nope]": "task=nope: no such choice; task is one of",
     "sweep=selection +sweep.grids.mine={attn:[cur_abs],attn.cuont:[3]}": "attn.cuont: no such key; attn has",
-    "sweep=selection +sweep.grids.mine={attn:[cur_abs],optim.rate:[3]}": "optim.rate: no such key; optim has",
-    "sweep=selection tasks=[]": "tasks must be text, or a list of such, not []",
     "sweep=selection overrides=['optim.lr=-1']": "optim.lr must be a number above 0, not -1",
     "sweep=selection mechanisms=[mean]": "of sweep=board; other sweeps have sweep.grids",
     "sweep=selection attn=mean": "of sweep=board; other sweeps have sweep.grids",
