@@ -10,6 +10,7 @@ import hydra
 import pytest
 from conftest import run
 from omegaconf import DictConfig, OmegaConf
+from support.sweeps import SMOKE
 
 from data_prep.__main__ import prepare
 from data_prep.show import show as examples
@@ -105,23 +106,88 @@ def test_a_wrong_word_ends_in_one_line_and_leaves_nothing(entry, words, seed, ho
         assert stop.startswith("lra: ") and "\n" not in stop and files(tmp_path) == before, (key, value, stop)
 
 
-LISTOPS = "task=listops attn=sdpa "
-REMEDIES = {
-    LISTOPS + "optim.steps=120": "optim.eval_every must divide optim.steps 120, not 50; optim.warmup must be 0 or from "
-    "2 to optim.steps - 1 (119), not 1000: add optim.eval_every=60 optim.warmup=12",
-    "task=recall attn=sdpa optim.steps=120": "not 500: add optim.eval_every=120 optim.warmup=12",
-    LISTOPS + "optim.steps=7 optim.warmup=0": "optim.steps 7, not 50: add optim.eval_every=7",
-    LISTOPS + "pretrain=masked pretrain.steps=120 pretrain.warmup=0": "add pretrain.eval_every=60",
-    "task=listops attn=custom attn._target_=lra.attention.sdpa.SDPA attn.dropout=0.5": "attn.dropout is not in the "
-    "yaml of attn, but an option of lra.attention.sdpa.SDPA: add it by +attn.dropout=<value>",
-    LISTOPS + "attn.droput=0.5": "attn.droput: no such key; attn has causal, dropout",
-    "task=listops atn=sdpa": "atn: no such key; did you mean attn=?",
-    "tsk=listops attn=sdpa": "tsk: no such key; did you mean task=?",
-    "task=listops": "attn is missing; it must be one of bigbird, conv, ",
+PAPER = "budget=paper task=listops attn=sdpa "
+TOLD = {  # by the command, whose words are behind those of SHORT
+    train: {
+        PAPER + "optim.steps=120": "optim.steps - 1 (119), not 1000: add optim.eval_every=60 optim.warmup=12",
+        "budget=paper task=recall attn=sdpa optim.steps=120": "not 500: add optim.eval_every=120 optim.warmup=12",
+        PAPER + "optim.steps=7 optim.warmup=0": "optim.steps 7, not 50: add optim.eval_every=7",
+        PAPER + "pretrain=masked pretrain.steps=120 pretrain.warmup=0": "add pretrain.eval_every=60",
+        "task=listops attn=custom attn._target_=lra.attention.sdpa.SDPA attn.dropout=0.5": "attn.dropout is not in the "
+        "yaml of attn, but an option of lra.attention.sdpa.SDPA: add it by +attn.dropout=<value>",
+        PAPER + "attn.droput=0.5": "attn.droput: no such key; attn has causal, dropout",
+        "task=listops atn=sdpa": "atn: no such key; did you mean attn=?",
+        "tsk=listops attn=sdpa": "tsk: no such key; did you mean task=?",
+        "task=nope attn=cur_abs": "task=nope: no such choice; task is one of",
+        "task=listops attn=cur_best": "attn=cur_best: no such choice; attn is one of",
+        "task=listops attn=cur_abs +attn.cuont=3": "attn.cuont: no such key; attn has",
+        "task=listops attn=cur_abs +attn.pinv.stesp=3": "attn.pinv.stesp: no such key; attn.pinv has init, steps",
+        "task=listops attn=[cur_abs,sdpa]": "attn takes one name, not a list; for several runs: -m attn=cur_abs,sdpa",
+        "task=listops attn=cur_abs,sdpa": "attn=cur_abs,sdpa: several values need -m",
+        "task=listops attn=cur_abs budget=huge": "budget must be one of paper, quick, quickstart, smoke, not 'huge'",
+        "task=listops attn=cur_abs attn.count=4096": "attn.count must be from 1 to",
+        "task=listops attn=cur_abs model.heads=3": "model.heads must divide model.dim 64, not 3",
+        "task=listops attn=cur_abs seeds=[]": "seeds must be a list of different whole numbers",
+        "task=listops attn=cur_abs seeds=[1,1]": "seeds must be a list of different whole numbers",
+        "task=listops attn=cur_abs optim.steps=-5": "optim.steps must be a whole number of 1 or more, not -5",
+        "task=listops attn=cur_abs optim.warmup=1": "optim.warmup must be 0 or from 2 to optim.steps - 1 (5), not 1",
+        "task=listops attn=cur_abs optim.batch=8 optim.micro_batch=3": "optim.micro_batch must divide optim.batch 8",
+        "task=listops attn=cur_abs data.mask=false": "data.mask=false, padding as tokens, needs data.pad=fixed",
+        "task=listops attn=cur_abs model.norm=group": "model.norm must be one of layer, scale, rms, batch, or null",
+        "task=listops attn=psf attn.channels=8 attn.project=false": "rows of 64 and of 8 from the mixer do not add up",
+        "experiment=psf_listops model.layers=2": "model.layers must be 1 if a block makes rows of 128 from 512, not 2",
+        "experiment=psf_listops model.head.kind=tanh": "model.head.kind must be one of relu, gelu, linear, not 'tanh'",
+        "experiment=psf_listops attn=sdpa": "attn.project: no such key; attn has",
+        "task=listops attn=cur_abs data.pad=never": "data.pad must be one of auto, batch, fixed, none, compact, not",
+        "task=listops attn=cur_abs trainer.precision=fp16 trainer.device=cpu": "fp16 needs a GPU",
+        "task=listops attn=cur_abs trainer.compile=fast": "compile must be one of true, false, auto, reduce-overhead",
+        "task=listops attn=cur_abs source.release=/nowhere": "/nowhere/basic_train.tsv is missing",
+        "task=listops attn=cur_abs runs=/proc/nowhere": "cannot write to /proc/nowhere",
+        "task=adding attn=cur_abs task.length=1000": "adding needs a length among 128, 256, 512",
+        "task=adding attn=performer task.masked_id=0": "task.masked_id must be null with task.features, not 0",
+        "task=adding attn=cur_abs task.metric=accuracy": "task.metric must be within_tolerance if task.loss is mse",
+        "task=listops attn=cur_abs task.metric=within_tolerance": "task.loss is mse, and only then, not within_tol",
+        "task=listops attn=cur_abs task.metric=balanced_accuracy": "task.outputs must be 2 with task.metric=balanced_",
+        "task=listops attn=luna block=glu": "block must be prenorm with Luna, which is a block of its own",
+        "task=temporal_order task.length=128 attn=sdpa model.pool=cls task.vocab=6": "largest id of train, 6",
+        "task=adding attn=cur_abs model.pool=cls": "model.pool=cls needs a task with token ids",
+        "task=genome attn=cur_abs": "source.dog=<path> source.donkey=<path>",
+        "task=listops attn=cur_abs study=../../x": "study must be a name",
+        "task=listops attn=cur_abs protocol.name=../../x": "protocol.name must be a name",
+        "task=listops attn=cur_abs label_keys=[optim.stepz]": "label_keys: optim.stepz: no such key",
+        "task=listops attn=cur_abs model.dim=10000000 model.heads=1": "GB to train, this machine has",
+        "attn=cur_abs": "task is missing; it must be one of adding, ",
+        "task=listops": "attn is missing; it must be one of bigbird, conv, ",
+    },
+    sweep: {
+        "sweep=nope": "sweep=nope: no such choice; sweep is one of baselines, board, copy_rv, count",
+        "sweep=selection tasks=[listops,nope]": "task=nope: no such choice; task is one of",
+        "sweep=selection +sweep.grids.mine={attn:[cur_abs],attn.cuont:[3]}": "attn.cuont: no such key; attn has",
+        "sweep=selection overrides=['optim.lr=-1']": "optim.lr must be a number above 0, not -1",
+        "sweep=selection mechanisms=[mean]": "of sweep=board; other sweeps have sweep.grids",
+        "sweep=selection attn=mean": "of sweep=board; other sweeps have sweep.grids",
+        "sweep=board block=glu": "block=glu needs attn=<name>",
+        "sweep=board tasks=[board_recall] mechanisms=[nope]": "attn=nope: no such choice",
+        "sweep=board tasks=[board_recall] attn=custom attn._target_=mine.Foo": "mine.Foo cannot be imported",
+        "sweep=selection hydra/launcher=nope": "hydra/launcher=nope: no such choice; hydra/launcher is one of",
+    },
+    bench: {
+        "attn.count=3": "attn: no such key",
+        "attn=custom": "attn=custom names no mechanism; say which with attn._target_=",
+        "mechanisms=[cur_best]": "mechanisms: cur_best is not one of all,",
+        "what=speed": "what must be one of attention, block, step, error, or a list of such, profile, not 'speed'",
+        "pads=[batch/0]": "pads must be fixed, batch, none, compact or batch/<rows of a micro-batch>",
+        'mechanisms=["published-score=best"]': "attn.score must be one of sum, abs, ",
+        'mechanisms=["naive-backend=best"]': "attn.backend must be one of naive, flash, ",
+        'mechanisms=["cur_abs-cuont=3"]': "attn.cuont: no such key; attn has",
+    },
 }
+SHORT = {train: ["budget=smoke"], sweep: SMOKE, bench: ["mechanisms=[naive]"]}
 
 
-@pytest.mark.parametrize("words", REMEDIES)
-def test_the_line_says_what_to_write_instead(words, tmp_path, monkeypatch, capfd):
-    stop, _ = run(train, *words.split(), f"runs={tmp_path / 'runs'}", patch=monkeypatch, capfd=capfd)
-    assert REMEDIES[words] in stop and "\n" not in stop and not (tmp_path / "runs").exists()
+@pytest.mark.parametrize("entry, words", [(entry, words) for entry in TOLD for words in TOLD[entry]])
+def test_the_line_says_what_is_wrong_or_what_to_write_instead(entry, words, tmp_path, data_root, monkeypatch, capfd):
+    line = [*SHORT[entry], f"runs={tmp_path / 'runs'}", *words.split()]
+    stop, _ = run(entry, *line, patch=monkeypatch, capfd=capfd)
+    assert stop.startswith("lra: ") and TOLD[entry][words] in stop and "\n" not in stop
+    assert not files(tmp_path)

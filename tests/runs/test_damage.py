@@ -11,15 +11,17 @@ import pytest
 import torch
 from conftest import run
 from support.records import flip, instead
+from support.training import power_cut, train_config
 
 from data_prep.__main__ import prepare
 from lra.bench.__main__ import bench
+from lra.config.compose import compose
+from lra.config.experiment import Experiment
 from lra.maps.__main__ import show
 from lra.report.__main__ import report
 from lra.studies.transfer.__main__ import transfer
 from lra.studies.transfer.show import show as tables
 from lra.train.__main__ import train
-from lra.train.trainer import Checkpoints
 
 SMOKE = ["task=listops", "budget=smoke", "attn=sdpa", "trainer.device=cpu"]
 RUN = "runs/paper-smoke/listops/sdpa/seed-0"
@@ -94,17 +96,9 @@ def whole(tmp_path_factory):
         for entry, words in todo:
             patch.setattr(sys, "argv", ["lra", *words])
             entry()
-        saved = Checkpoints.on_validation_end
-
-        def cut(self, trainer, module):
-            saved(self, trainer, module)
-            raise SystemExit("power cut")
-
-        patch.setattr(Checkpoints, "on_validation_end", cut)
         for seed in (0, 1):
-            patch.setattr(sys, "argv", ["lra", *SMOKE, f"seeds=[{seed}]", "runs=cut"])
-            with pytest.raises(SystemExit, match="stopped at step"):
-                train()
+            with power_cut(3):
+                train_config(compose(Experiment, [*SMOKE, f"seeds=[{seed}]", "runs=cut"]))
     return place
 
 

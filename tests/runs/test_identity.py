@@ -55,8 +55,6 @@ def test_a_run_is_opened_built_and_not_run_again(finished):
 def test_a_configuration_that_was_changed_is_not_that_of_its_record(finished):
     home, choices = finished
     (home / "config.yaml").write_text(yaml.safe_dump(choices | {"attn.count": 65}))
-    with pytest.raises(ValueError, match=r"config.yaml is not .* \(its sha256 is not the one in the record"):
-        RunFolder.open(home)
     record.save(record.load(home / record.NAME), home)
     with pytest.raises(ValueError, match=r"config.yaml and record.json are not of one run"):
         RunFolder.open(home)

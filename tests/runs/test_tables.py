@@ -70,9 +70,7 @@ def cell(name, value):
 
 DAMAGES = {
     "test: Input should be": cell("test", "101"),
-    "seed: Input should be": cell("seed", "-1"),
     "JSONDecodeError": cell("steps", "many"),
-    "status: Input should be": cell("status", "perhaps"),
     "KeyError: 'f'": cell("fingerprint", "f"),
     "FileNotFoundError": lambda study: (study / tables.CURVES).unlink(),
     "EmptyDataError": lambda study: (study / tables.CURVES).write_text(""),

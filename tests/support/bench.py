@@ -23,20 +23,9 @@ def row(mechanism, n, ms, **changes):
     """ms doubled and halved are the other samples; memory n MB; as fast as 1 GB/s and 2 TFLOP/s."""
     known = {} if ms is None else {"samples": (ms / 2, ms, 2 * ms), "peak_bytes": n * MB, "roofline_ms": ms / 4}
     known |= {} if ms is None else {"roofline_bytes": int(ms * 1e6), "flops": int(ms * 2e9)}
-    base = dict.fromkeys([field.name for field in dataclasses.fields(BenchRow)]) | {
-        "what": "attention",
-        "mode": "training",
-        "mechanism": mechanism,
-        "n": n,
-        "batch": 4,
-        "heads": 2,
-        "head_dim": 32,
-        "dtype": "fp32",
-        "samples": (),
-        "calls": 1,
-        "claimed": 1.0,
-        "status": "ok",
-    }
+    base = dict.fromkeys([field.name for field in dataclasses.fields(BenchRow)])
+    base |= {"what": "attention", "mode": "training", "mechanism": mechanism, "n": n, "dtype": "fp32", "status": "ok"}
+    base |= {"batch": 4, "heads": 2, "head_dim": 32, "samples": (), "calls": 1, "claimed": 1.0}
     return BenchRow(**base | known | changes)
 
 

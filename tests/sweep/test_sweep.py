@@ -96,27 +96,6 @@ def test_options_of_the_protocol_are_those_of_the_runs():
     assert compose(Experiment, runs[0].overrides).protocol.mean_over == "real"
 
 
-WRONG = {
-    "sweep=nope": "sweep=nope: no such choice; sweep is one of baselines, board, copy_rv, count",
-    "sweep=selection tasks=[listops,nope]": "task=nope: no such choice; task is one of",
-    "sweep=selection +sweep.grids.mine={attn:[cur_abs],attn.cuont:[3]}": "attn.cuont: no such key; attn has",
-    "sweep=selection overrides=['optim.lr=-1']": "optim.lr must be a number above 0, not -1",
-    "sweep=selection mechanisms=[mean]": "of sweep=board; other sweeps have sweep.grids",
-    "sweep=selection attn=mean": "of sweep=board; other sweeps have sweep.grids",
-    "sweep=board block=glu": "block=glu needs attn=<name>",
-    "sweep=board tasks=[board_recall] mechanisms=[nope]": "attn=nope: no such choice",
-    "sweep=board tasks=[board_recall] attn=custom attn._target_=mine.Foo": "attn._target_=mine.Foo cannot be imported",
-    "sweep=selection hydra/launcher=nope": "hydra/launcher=nope: no such choice; hydra/launcher is one of",
-}
-
-
-@pytest.mark.parametrize("words", WRONG)
-def test_a_wrong_word_gets_one_line_before_anything_runs(words, tmp_path, monkeypatch, capfd):
-    stop, printed = entry(leader.sweep, *SMOKE, f"runs={tmp_path}", *words.split(), patch=monkeypatch, capfd=capfd)
-    assert stop.startswith("lra: ") and WRONG[words] in stop and "\n" not in stop
-    assert "Traceback" not in printed and not list(tmp_path.iterdir())
-
-
 @pytest.mark.parametrize(("word", "extra"), [("ray", "ray"), ("submitit_slurm", "slurm"), ("submitit_local", "slurm")])
 def test_a_launcher_that_is_not_installed_names_its_extra(word, extra, monkeypatch, capfd):
     from hydra.core.config_store import ConfigStore
