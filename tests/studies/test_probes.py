@@ -143,6 +143,8 @@ def test_runs_are_probed_once_drawn_and_swapped(data_root, tmp_path, capfd):
         assert table[name]["own"] == table[name][name] == str(record.load(home / name / "seed-0/probes.json").score)
     assert "| task | trained with | own | nystrom | sdpa |" in (home.parent / "swaps.md").read_text()
     probe.__wrapped__(compose(ProbesOptions, [*words, "filled=true"]))
+    with pytest.raises(ValueError, match="give one of them"):
+        probe.__wrapped__(compose(ProbesOptions, [*words, "filled=true", "swaps=[sdpa]"]))
     with open(home.parent / "filled.csv", newline="") as file:
         lines = {line["trained with"]: line for line in csv.DictReader(file)}
     for name in names:

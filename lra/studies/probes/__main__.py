@@ -50,8 +50,10 @@ class ProbesOptions(Options):
 def probe(options: ProbesOptions) -> None:
     """Probe every finished seed of the runs, or score them with other mechanisms or over the tokens of a row.
 
-    Raises ValueError for a folder that is no run, or weights that do not fit a mechanism.
+    Raises ValueError for a folder that is no run, weights that do not fit a mechanism, or ``swaps`` with ``filled``.
     """
+    if options.swaps and options.filled:
+        raise ValueError("swaps and filled=true are two ways to score a run; give one of them")
     if options.threads:
         torch.set_num_threads(options.threads)
     device = machine.chosen(options.device)
