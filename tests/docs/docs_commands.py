@@ -15,6 +15,7 @@ import shlex
 import subprocess
 from collections.abc import Iterator
 from importlib.util import find_spec
+from importlib.util import resolve_name as relative
 from itertools import cycle
 from pathlib import Path
 from pkgutil import resolve_name
@@ -97,8 +98,11 @@ def options_of(entry: str) -> type[Options]:
     spec = find_spec(entry)
     assert spec, f"python -m {entry}: belongs to no class of tests/docs/docs_commands.py"
     module = f"{entry}.__main__" if spec.submodule_search_locations else entry
-    (kind,) = re.findall(r"^@main\((\w+)\)$", Path(find_spec(module).origin).read_text(), re.M)
-    return resolve_name(f"{module}:{kind}")
+    source = Path(find_spec(module).origin).read_text()
+    (kind,) = re.findall(r"^@main\((\w+)\)$", source, re.M)
+    origin = re.search(rf"^from (\.[\w.]*) import .*\b{kind}\b", source, re.M)  # the entry may need an extra
+    package = module.rpartition(".")[0]
+    return resolve_name(f"{relative(origin[1], package) if origin else module}:{kind}")
 
 
 @contextlib.contextmanager
