@@ -88,10 +88,12 @@ def test_flex_is_exact_attention():
 STEP = ("what=step", "modes=training", "tasks=listops", "budget=smoke")
 
 
+SMALL = ["n=64", "batch=1", "head_dim=8", "repeats=1", "warmup=0", "device=cpu"]
+
+
 def small(runs, *words):
     """The smallest benchmark: one length, one sample."""
-    words = ["n=64", "batch=1", "head_dim=8", "repeats=1", "warmup=0", f"runs={runs}", "device=cpu", *words]
-    return compose(BenchOptions, words)
+    return compose(BenchOptions, [*SMALL, f"runs={runs}", *words])
 
 
 @pytest.fixture(autouse=True)
@@ -272,7 +274,6 @@ def test_same_choices_same_folder_which_training_reports_ignore(tmp_path):
 
 OWN = {
     "an option of it": ['mechanisms=["mine-dropout=0.5","naive"]'],
-    "as in lra.train": ["attn=mine", "attn.dropout=0.5"],
     "a class": ["mechanisms=['custom-_target_=lra.attention.sdpa.SDPA-dropout=0.5']"],
     "a class, as in lra.train": ["attn=custom", "attn._target_=lra.attention.sdpa.SDPA", "+attn.dropout=0.5"],
 }
@@ -284,8 +285,7 @@ def test_a_mechanism_of_ones_own_is_measured(words, tmp_path, monkeypatch, capfd
     (tmp_path / "conf" / "attn").mkdir(parents=True)
     mine = "_target_: lra.attention.sdpa.SDPA\n_partial_: true\ndropout: 0.0\n"
     (tmp_path / "conf" / "attn" / "mine.yaml").write_text(mine)
-    small = ["what=attention", "modes=inference", "n=16", "batch=1", "repeats=1", "warmup=0", "device=cpu"]
-    words = ["--config-dir", str(tmp_path / "conf"), f"runs={tmp_path}", *small, *words]
+    words = ["--config-dir", str(tmp_path / "conf"), f"runs={tmp_path}", *SMALL, "what=attention", *words]
     assert entry(bench, *words, patch=monkeypatch, capfd=capfd)[0] is None
     rows = {row.mechanism: row for row in written(tmp_path).rows}
     assert all(row.status == "ok" and row.ms for row in rows.values())

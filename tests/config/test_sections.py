@@ -1,6 +1,5 @@
 """Options and their types: what a value becomes, what is refused, and that nothing is left behind."""
 
-import json
 import math
 import re
 from pathlib import Path
@@ -26,21 +25,10 @@ def test_the_fingerprint_of_a_default_configuration():
 
 
 @pytest.mark.parametrize(
-    "attn, one, other, label",
-    [
-        ("cur_abs", "copy_rv=no class_token=off", "copy_rv=false class_token=false", "cur_abs-copy_rv=False"),
-        ("sinkhorn", "temperature=2", "temperature=2.0", "sinkhorn-temperature=2.0"),
-    ],
-)
-def test_two_spellings_of_a_value_are_one_configuration(attn, one, other, label):
-    made = [config(attn, *(f"attn.{word}" for word in words.split())) for words in (one, other)]
-    assert {each.label for each in made} == {label}
-    assert len({json.dumps(each.choices({})) for each in made}) == 1  # 1 and 1.0 apart
-
-
-@pytest.mark.parametrize(
     "kind, value, result",
     [
+        (float, 1, 1.0),
+        (bool, "off", False),
         (str, 2026, "2026"),
         (int | None, None, None),
         (int | float, 2, 2),
@@ -86,10 +74,7 @@ def test_a_value_of_another_type_is_refused(kind, values):
 @pytest.mark.parametrize(
     "value, bounds, most, told",
     [
-        (0, Range(1), "", "1 or more, not 0"),
         (9, Range(1, 8), "", "from 1 to 8, not 9"),
-        (9, Range(1, 8), "length", "from 1 to 8 (length), not 9"),
-        (0, Range(above=0), "", "above 0, not 0"),
         (1, Range(0, below=1), "", "from 0 below 1, not 1"),
         (4, Range(most=3), "", "to 3, not 4"),
         (math.nan, Range(0, 1), "", "from 0 to 1, not nan"),

@@ -78,18 +78,14 @@ def test_trust_is_of_the_module_that_a_class_was_written_in():
             config_file.check_trust({"attn._target_": f"{__name__}.{other}"}, "config.yaml", __name__)
 
 
-def kept(made, folder):
-    """The configuration of a run as it comes back from its config.yaml."""
-    before = made.choices(made.task_data().source.provenance)
-    (folder / "config.yaml").write_text(yaml.safe_dump(before))
-    after = config_file.read(folder / "config.yaml")
-    assert after == before and identity.fingerprint(after) == identity.fingerprint(before)
-    config_file.check_trust(after, folder / "config.yaml")
-
-
 def test_every_target_of_the_suite_passes(tmp_path):
     for words in (["task=listops", "attn=cur_abs"], ["experiment=psf_adding"], ["experiment=mega_image"]):
-        kept(compose(Experiment, [*words, "budget=smoke"]), tmp_path)
+        made = compose(Experiment, [*words, "budget=smoke"])
+        choices, path = made.choices(made.task_data().source.provenance), tmp_path / "config.yaml"
+        path.write_text(yaml.safe_dump(choices))
+        assert config_file.read(path) == choices
+        assert identity.fingerprint(config_file.read(path)) == identity.fingerprint(choices)
+        config_file.check_trust(choices, path)
     files = [path for path in CONF.rglob("*.yaml") if path.parent.name != "logger"]
     named = {word for path in files for word in re.findall(r"_target_: ([\w.]+)", path.read_text())}
     assert len(named) > 40

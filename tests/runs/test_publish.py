@@ -58,12 +58,8 @@ def refusal() -> str:
 def test_runs_are_whole_and_are_added_once(home, monkeypatch, capsys):
     publish()
     assert list(published(home).values()) == list(SOURCES.values())
-    assert {path.name for path in (home / "out").rglob("*.*")} == {
-        tables.RUNS,
-        tables.CURVES,
-        tables.CONFIGS,
-        tables.ABOUT,
-    }
+    files = {tables.RUNS, tables.CURVES, tables.CONFIGS, tables.ABOUT}
+    assert {path.name for path in (home / "out").rglob("*.*")} == files
     assert "2 added, 0 there already" in (told := capsys.readouterr().out) and "about.json" in told
     before = contents(home / "out")
     publish()

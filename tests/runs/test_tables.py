@@ -12,14 +12,7 @@ from lra.runs.folder import RunFolder
 from lra.runs.open import finished, scan
 from lra.runs.restore import best, configuration
 
-FILLED = {
-    "tokens": 10**12,
-    "pretrain": PHASE,
-    "data": "00",
-    "collapsed": True,
-    "live_units": 1 / 3,
-    "command": "a 'b,c'",
-}
+FILLED = {"tokens": 10**12, "pretrain": PHASE, "data": "00", "collapsed": True, "live_units": 1 / 3, "command": "'b,c'"}
 CHOICES = {"attn.count": 8, "optim.lr": 1e-3, "model.head": None, "optim.betas": [0.9, 0.999], "trainer.precision": "1"}
 
 

@@ -5,18 +5,9 @@ import dataclasses
 from lra.runs.bench_record import BenchRecord, BenchRow, Machine
 
 MB = 2**20
-MACHINE = Machine(
-    hardware="A machine",
-    device="cpu",
-    threads=2,
-    python="3.11",
-    torch="2.13",
-    triton=None,
-    allocator={"MALLOC_MMAP_MAX_": "0"},
-    load=0.5,
-    copy=1e10,
-    matmul={"fp32": 1e12},
-)
+SOFTWARE = {"python": "3.11", "torch": "2.13", "triton": None, "allocator": {"MALLOC_MMAP_MAX_": "0"}}
+RATES = {"copy": 1e10, "matmul": {"fp32": 1e12}}
+MACHINE = Machine(hardware="A machine", device="cpu", threads=2, load=0.5, **SOFTWARE, **RATES)
 
 
 def row(mechanism, n, ms, **changes):
@@ -30,13 +21,6 @@ def row(mechanism, n, ms, **changes):
 
 
 def made(rows, **changes):
-    base = BenchRecord(
-        name="bench",
-        fingerprint="0123456789ab",
-        git="abc",
-        choices={"reference": "naive"},
-        machine=MACHINE,
-        seconds=1.0,
-        rows=rows,
-    )
+    known = {"name": "bench", "fingerprint": "0123456789ab", "git": "abc", "choices": {"reference": "naive"}}
+    base = BenchRecord(**known, machine=MACHINE, seconds=1.0, rows=rows)
     return dataclasses.replace(base, **changes)

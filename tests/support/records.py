@@ -7,29 +7,10 @@ from lra.report import results, summary
 from lra.report.export import export
 from lra.runs import record
 
-RECORD = record.RunRecord(
-    study="paper-paper",
-    task="listops",
-    protocol="paper",
-    budget="paper",
-    label="cur_abs",
-    seed=0,
-    fingerprint="f",
-    git="0123456789ab",
-    params=214410,
-    metric="accuracy",
-    val=38.0,
-    test=37.0,
-    constant_baseline=17.35,
-    n_val=2000,
-    n_test=2000,
-    best_step=100,
-    steps=5000,
-    step_ms=10.0,
-    peak_bytes=1,
-    device="NVIDIA H200",
-    status="done",
-)
+NAMED = {"study": "paper-paper", "task": "listops", "protocol": "paper", "budget": "paper", "label": "cur_abs"}
+SCORED = {"metric": "accuracy", "val": 38.0, "test": 37.0, "constant_baseline": 17.35, "n_val": 2000, "n_test": 2000}
+TRAINED = {"params": 214410, "best_step": 100, "steps": 5000, "step_ms": 10.0, "peak_bytes": 1, "device": "NVIDIA H200"}
+RECORD = record.RunRecord(**NAMED, **SCORED, **TRAINED, seed=0, fingerprint="f", git="0123456789ab", status="done")
 PHASE = record.Pretraining(
     objective="masked", fingerprint="0e1", loss=0.1, best_step=1, steps=2, tokens=3, step_ms=None, status="done"
 )

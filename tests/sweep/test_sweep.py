@@ -5,6 +5,7 @@ import re
 import threading
 import time
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import yaml
@@ -30,16 +31,6 @@ def four(tmp_path):
     """Two methods, two seeds."""
     words = ["seeds=[0,1]", "sweep.grids.methods.attn=[cur_sum,cur_abs]"]
     return expand("selection", *words, runs=tmp_path), config("selection", f"runs={tmp_path}", *SMOKE, *words)
-
-
-def test_selection_is_table_4_of_curformer():
-    made = config("selection", "measure=0")
-    assert list(made.tasks) == ["listops", "text", "retrieval", "image", "pathfinder"]
-    runs, skipped = plan.expand(made.changed(tasks=["listops"]), threads=None)
-    methods = ("cur_sum", "cur_abs", "cur_embed", "cur_step", "cur_random")
-    assert {(run.label, run.seed) for run in runs} == {(m, seed) for m in methods for seed in range(5)}
-    assert len(runs) == 25 and not skipped and {run.steps for run in runs} == {5000}
-    assert {run.folder.parts[:2] for run in runs} == {("runs", "sweep-selection")}
 
 
 def test_study_says_what_is_not_the_papers():
@@ -266,8 +257,6 @@ def test_a_launcher_that_gives_up_is_asked_again_as_long_as_something_comes_of_i
 
 def test_the_free_space_is_that_of_the_folder_of_the_runs(four, tmp_path, monkeypatch):
     """The folder may be the root of a disk of its own."""
-    usage, looked = plan.shutil.disk_usage(tmp_path), []
-    monkeypatch.setattr(plan.shutil, "disk_usage", lambda path: looked.append(path) or usage)
+    monkeypatch.setattr(plan.shutil, "disk_usage", lambda path: {tmp_path: SimpleNamespace(free=2**30)}[path])
     for folder in (tmp_path, tmp_path / "not" / "there"):
-        plan.disk(four[0], four[1].changed(runs=folder))
-    assert looked == [tmp_path, tmp_path]
+        assert "1.0 GB free" in plan.disk(four[0], four[1].changed(runs=folder))
