@@ -70,7 +70,8 @@ def report(options: ReportOptions) -> None:
     for study, rows in studies.items():
         if line := finding(rows):
             print(f"{study}, {rows[0].task}: {line}")
-    show(every_table(studies, boards), LEGEND)
+    own = {name: rows for name, rows in studies.items() if not options.board or not board.is_published(rows)}
+    show(every_table(own, boards), LEGEND)
     if measured:
         show(chapters[0].tables, chapters[0].about)
     print(f"written to {out}: index.html, report.md, main.tex, tables, figures{', efficiency' if measured else ''}")

@@ -36,6 +36,11 @@ def published() -> list[Path]:
     return found
 
 
+def is_published(rows: list[Row]) -> bool:
+    """Whether all rows are of published runs only."""
+    return all(HOME in folder.parents for row in rows for folder in row.runs)
+
+
 def chapters(
     studies: dict[str, list[Row]], measured: Sequence[BenchRecord], folder: Path, width: float = TEXT
 ) -> list[Chapter]:
@@ -53,7 +58,7 @@ def chapters(
         if (scores := board_picture.picture(name, rows, measured)).panels:
             folder.mkdir(parents=True, exist_ok=True)
             pictures = (figures.write(scores.draw(scores.panels, width), folder / stem(name)),)
-        made.append(Chapter(f"Board {name}", ABOUT, tables(name, studies), pictures))
+        made.append(Chapter("Board" if name == STUDY else f"Board {name}", ABOUT, tables(name, studies), pictures))
     return made
 
 

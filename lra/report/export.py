@@ -1,5 +1,6 @@
 """The report's folder: index.html, report.md, main.tex, tables/*.csv and *.tex, figures/*.png and *.pdf."""
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -65,12 +66,12 @@ def export(
         Chapter("Seeds and rates", strips.ABOUT, [], strips.save(studies, out / "figures", width)),
         Chapter("Published tables", about, paper_tables.tables(studies)),
     ]
-    tables = [
+    every = [
         replace(table, title=table.title if table.title == part.name else f"{part.name}: {table.title}")
         for part in parts
         for table in (*part.results, *part.details)
     ] + [table for chapter in chapters for table in chapter.tables]
-    for table in tables:
+    for table in every:
         write(out / "tables" / f"{table.name}.csv", table.csv())
         write(out / "tables" / f"{table.name}.tex", latex.table(table, width))
     drawn = {path.with_suffix(".pdf"): f"{c.title}: {path.stem}" for c in chapters for path in c.pictures}
@@ -82,10 +83,10 @@ def export(
                 path = out / "figures" / stem(f"{part.name}-{kind}")
                 figures.write(figures.charts(panels, draw, palette, width), path, ("png", "pdf"))
                 drawn[path.with_name(f"{path.name}.pdf")] = f"{part.name}: {CAPTIONS[kind]}"
-    names = [*(table.name for table in tables), *(path.stem for path in drawn)]
+    names = [*(table.name for table in every), *(path.stem for path in drawn)]
     if unknown := set(show or ()) - set(names):
         raise ValueError(f"show: there is no {', '.join(sorted(unknown))}; there is {', '.join(names)}")
-    floats = [table.name for table in tables if show is None or table.name in show]
+    floats = [table.name for table in every if show is None or table.name in show]
     pictures = {path.relative_to(out): text for path, text in drawn.items() if show is None or path.stem in show}
     write(out / "main.tex", latex.document(floats, pictures, width))
     write(out / "report.md", markdown(parts, chapters))
@@ -107,13 +108,17 @@ def study(name: str, rows: list[Row], runs: dict[Path, Artifacts]) -> page.Study
     curves = plots.by_task(rows, {folder: runs[folder].curves for row in rows for folder in row.runs})
     # The labels of a search are rates of the same mechanisms, too many at one place for a picture of their speed.
     bubbles = {} if name.endswith(RATES) else plots.bubbles(rows)
-    return page.Study(name, rows, overall(name, rows), results.details(name, rows), curves, bubbles, runs)
+    return page.Study(name, rows, *tables(name, rows), curves, bubbles, runs)
 
 
-def overall(name: str, rows: list[Row]) -> list[Table]:
-    """Make the tables of a study over all of its tasks."""
-    main = (results.results(name, rows), results.over_control(name, rows), rates(name, rows), pretraining(name, rows))
-    return [*filter(None, main), *(table for extension in extensions() for table in extension.tables(name, rows))]
+def tables(name: str, rows: list[Row]) -> tuple[list[Table], list[Table]]:
+    """Make the tables of a study over all of its tasks, and those of each task; of a search only the best rates."""
+    searched = rates(name, rows)
+    if searched and name.endswith(RATES):
+        return [replace(searched, title=name)], []
+    main = (results.results(name, rows), results.over_control(name, rows), searched, pretraining(name, rows))
+    further = (extension.tables(name, rows) for extension in extensions())
+    return [*filter(None, main), *itertools.chain(*further)], results.details(name, rows)
 
 
 def every_table(studies: dict[str, list[Row]], chapters: Sequence[Chapter]) -> list[Table]:
@@ -121,7 +126,7 @@ def every_table(studies: dict[str, list[Row]], chapters: Sequence[Chapter]) -> l
     made = [
         replace(table, title=f"{name}: {table.title}")
         for name, rows in studies.items()
-        for table in (*results.details(name, rows), *overall(name, rows))
+        for table in itertools.chain(*reversed(tables(name, rows)))
     ]
     return made + [table for chapter in chapters for table in chapter.tables]
 

@@ -15,6 +15,7 @@ from . import plots
 from .artifacts import Artifacts
 from .figures import svg
 from .palette import COLOURS, Palette
+from .rates import base
 from .summary import Row
 from .table import Chapter, Table
 
@@ -51,10 +52,11 @@ def render(
         loader=FileSystemLoader(WEB), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     rows = [row for study in studies for row in study.rows]
-    palette = Palette(sorted({row.label for row in rows}))
+    found = {row.label: (base(row) != row.label, row.label) for row in rows}
+    palette = Palette(sorted(found, key=found.get))  # first colours for labels without a rate
     counts = {
         "runs": sum(len(row.runs) for row in rows),
-        "mechanisms": len({row.label for row in rows}),
+        "mechanisms": len({base(row) for row in rows}),
         "tasks": len({row.task for row in rows}),
         "studies": len(studies),
     }

@@ -9,8 +9,7 @@ from ..disk.atomic import write
 from ..runs import open as runs_on_disk
 from ..runs.bench_record import BenchRecord
 from ..runs.tables import HOME, About, about
-from . import board, board_picture, figures, plots, results, strips
-from .export import LEGEND, overall
+from . import board, board_picture, export, figures, plots, results, strips
 from .extensions import extensions
 from .rates import RATES
 from .strips import Picture
@@ -58,7 +57,7 @@ def pages(root: Path = CONF.parent, home: Path = HOME) -> dict[Path, str]:
     abouts = {name: about(home / name) for name in studies}
     costs = board.published_costs(home)
     table = "\n\n".join(_short(name, studies, tasks, costs) for name in studies if (tasks := abouts[name].readme))
-    texts = [INTRO, *(_section(name, studies, abouts[name], costs) for name in studies), LEGEND]
+    texts = [INTRO, *(_section(name, studies, abouts[name], costs) for name in studies), export.LEGEND]
     return {
         root / "docs" / "results.md": "\n\n".join(texts) + "\n",
         root / "README.md": f"{before}{begin}\n{table}\n{end}{after}",
@@ -137,7 +136,8 @@ def _section(name: str, studies: dict[str, list[Row]], about: About, costs: list
         tables = *board.tables(searched, studies), *itertools.chain(*further)
     else:
         several = len({row.task for row in rows}) > 1  # the table of one task has the scores of all tasks too
-        tables = *overall(name, rows)[not several :], *results.details(name, rows)
+        overall, details = export.tables(name, rows)
+        tables = *overall[not several :], *details
     notes = "\n".join(f"* {note}" for note in about.notes)
     parts = [f"## {name}", notes, f"Hardware: {about.hardware}.", f"```text\n{about.command}\n```"]
     parts += [f"![{picture.caption}]({_figure(picture)})" for picture in _pictures(name, studies, about, costs)]

@@ -134,7 +134,7 @@ def collect(
         beside: folders of further studies, whose records stand beside those of the same name.
 
     Returns:
-        The rows of each study, and one line for each damaged record.
+        The rows of each study, those of the folder first, and one line for each damaged record.
 
     Raises:
         ValueError: there is nothing to show.
@@ -142,6 +142,7 @@ def collect(
     if not runs.is_dir():
         raise ValueError(f"{runs} is not a folder; name the folder of the runs with runs=<folder>")
     records, damaged = runs_on_disk.scan(runs)
+    own = {str(r.study) for r in records.values()}
     for folder in beside:
         records |= runs_on_disk.scan(folder)[0]
     groups: dict[str, dict[tuple, dict[Path, RunRecord]]] = {}
@@ -153,7 +154,7 @@ def collect(
         raise ValueError(f"{runs} has no record of a training run{more}; python -m lra.train makes them")
     if study is not None and study not in groups:
         raise ValueError(f"no study {study!r} in {runs}; there is {', '.join(sorted(groups))}")
-    wanted = sorted(groups) if study is None else [study]
+    wanted = sorted(groups, key=lambda name: (name not in own, name)) if study is None else [study]
     return {name: [summarise(groups[name][key]) for key in sorted(groups[name])] for name in wanted}, damaged
 
 

@@ -91,10 +91,13 @@ def test_standings_are_in_the_order_of_the_means(runs):
     assert found["conv"]["p (conv)"] == "-"
 
 
-def test_a_search_has_no_picture_of_speed(runs, tmp_path_factory):
+def test_a_search_has_the_table_of_its_best_rates_and_no_picture_of_speed(runs, tmp_path_factory):
     out = tmp_path_factory.mktemp("report")
     export(out, summary.collect(runs)[0], [])
     assert [path.name for path in (out / "figures").glob("*-speed.pdf")] == ["board-speed.pdf"]
+    assert [path.name for path in (out / "tables").glob("*rates*.csv")] == ["rates-board-rates.csv"]
+    page = (out / "index.html").read_text()
+    assert "of 6 mechanisms on" in page and 'var(--c5)"></i><b>sdpa</b>' in page  # rates have the colours behind
 
 
 def test_a_mechanism_without_every_task_has_no_mean(runs):
@@ -118,8 +121,13 @@ def test_the_published_board_stands_beside_a_mechanism_of_ones_own(runs, tmp_pat
     for name in ("board", "board-rates"):
         study = {path: run for path, run in scan(runs)[0].items() if run.study == name}
         save(home / name, [Published(record, {"optim.lr": 1.0}, []) for record in study.values()])
-    seeds(mine, "mine", [70.0, 71.0, 72.0, 73.0, 74.0])
+    add_seeds(mine, "mine", [70.0, 71.0, 72.0, 73.0, 74.0], study="zoo")
     monkeypatch.setattr("lra.report.board.HOME", home)
+    report.__wrapped__(compose(ReportOptions, ["board=true", f"runs={mine}"]))
+    assert list(summary.collect(mine, beside=board.published())[0]) == ["zoo", "board", "board-rates"]  # own ones first
+    told = capsys.readouterr().out
+    assert "zoo" in told and "board: mechanisms" in told and "board: recall" not in told and "board-rates" not in told
+    seeds(mine, "mine", [70.0, 71.0, 72.0, 73.0, 74.0])
     report.__wrapped__(compose(ReportOptions, ["board=true", f"runs={mine}"]))
     told = capsys.readouterr().out
     assert re.search(r"mine +72.00 ± 1.58", told) and re.search(r"sdpa +95.40 ± 2.30", told)

@@ -4,7 +4,7 @@ import pytest
 from support.records import add, add_seeds, cells, diverged, of_study, texts
 
 from lra.report import results
-from lra.report.export import overall
+from lra.report.export import tables
 from lra.report.pretraining import pretraining
 from lra.report.rates import rates
 from lra.runs.record import Pretraining
@@ -47,7 +47,7 @@ def test_the_budgets_rate_may_be_the_best_and_a_rate_may_diverge(tmp_path):
 
 
 def test_other_tables_show_the_budgets_rate_or_all_if_there_is_none(searched):
-    found = {table.title: table for table in overall("paper-paper", of_study(searched))}
+    found = {table.title: table for table in tables("paper-paper", of_study(searched))[0]}
     assert "Best learning rate" in found and "Pretraining on the task's own inputs" not in found
     for title in ("paper-paper", "Over mean"):
         assert not any("optim.lr" in label for label in cells(found[title]))
