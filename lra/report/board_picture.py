@@ -61,7 +61,7 @@ def costs(rows: Sequence[Row], measured: Sequence[BenchRecord]) -> tuple[dict[st
 
 
 def picture(name: str, rows: Sequence[Row], measured: Sequence[BenchRecord]) -> Picture:
-    """Compute the picture of a board; it has no chart if no mechanism has runs on every task.
+    """Compute the picture of a board; it has no chart if no mechanism but controls has a cost and runs on every task.
 
     Args:
         name: name of the board.
@@ -76,7 +76,8 @@ def picture(name: str, rows: Sequence[Row], measured: Sequence[BenchRecord]) -> 
             values = (100 * share for share in (float(mean_over_tasks(scores)), *interval(scores, mean_over_tasks)))
             points.append(Point(s.label, ms.get(s.label), *values))
     caption = f"score of each mechanism of {name} over its cost, with 95 % intervals; controls are lines"
-    return Picture(f"{name}-scores", caption, draw, {axis: points} if points else {})
+    drawn = any(point.ms is not None and family(point.label) != CONTROL for point in points)
+    return Picture(f"{name}-scores", caption, draw, {axis: points} if drawn else {})
 
 
 @rc_context(figures.PRINT)

@@ -9,7 +9,7 @@ from support.records import add, add_seeds, diverged, of_study
 
 from lra.config import CONF
 from lra.report import strips
-from lra.report.board_picture import Point, costs, draw
+from lra.report.board_picture import Point, costs, draw, picture
 from lra.report.families import CONTROL, FAMILIES, OTHER, family
 from lra.report.palette import COLOURED, COLOURS
 
@@ -31,6 +31,13 @@ def test_without_a_benchmark_the_cost_is_the_median_step_of_the_tasks(tmp_path):
         add(tmp_path, task=task, label="linear", step_ms=ms)
     found, axis = costs(of_study(tmp_path), [])
     assert found == {"linear": 11.0} and "median over tasks" in axis
+
+
+def test_a_board_of_controls_alone_has_no_picture(tmp_path):
+    add_seeds(tmp_path, "mean", (20.0, 22.0), floor=20.0)
+    assert not picture("board", of_study(tmp_path), []).panels
+    add_seeds(tmp_path, "mine", (30.0, 32.0), floor=20.0)
+    assert picture("board", of_study(tmp_path), []).panels
 
 
 def test_labels_overlap_neither_each_other_nor_the_edge_and_controls_are_lines():
