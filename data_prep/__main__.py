@@ -14,7 +14,7 @@ from lra.config.entry import main
 from lra.config.errors import explain
 from lra.config.experiment import Experiment
 from lra.config.options import TaskOptions
-from lra.console import log, without_login
+from lra.console import log
 from lra.data.source import Source
 from lra.data.store import META, StoreError, load, verify
 
@@ -124,7 +124,7 @@ def overview(options: PrepareOptions) -> Iterable[str]:
         yield f"  source        {source.origin}"
         yield f"  licence       {source.licence}"
         if source.stored:
-            yield f"  to make it    {obstacles.get(task) or without_login(source.command)}"
+            yield f"  to make it    {obstacles.get(task) or source.command}"
 
 
 def described(folder: Path) -> str:

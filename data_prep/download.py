@@ -2,18 +2,17 @@
 
 import hashlib
 import importlib.util
-import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 import time
-from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 
-from lra.console import log, pip_install, without_login
+from lra.console import log, pip_install
 from lra.data.source import Progress, alone
 
 from .archive import fingerprint
@@ -28,12 +27,10 @@ class Download:
     """One file to download.
 
     Args:
-        url: its http(s) address. User and password are moved from it to `login`, so that they are neither printed nor
-            stored.
+        url: its http(s) address.
         sha256: its checksum, None if none is published; then the file is not checked.
         size: bytes, for the progress and the free space.
         archive: path of an existing copy, which must have the same checksum.
-        login: user and password for `url`.
         substitute: the start of the checksum if this file is read in place of the official one, which has another.
     """
 
@@ -41,20 +38,11 @@ class Download:
     sha256: str | None = None
     size: int | None = None
     archive: Path | None = None
-    login: tuple[str, str] | None = field(default=None, repr=False)
     substitute: str | None = None
 
     def __post_init__(self):
-        if not self.url.startswith(("http://", "https://")):
-            raise ValueError("source.url must start with http:// or https://")
-        try:
-            parts = urlsplit(self.url)
-            parts.port  # noqa: B018 for its check only
-        except ValueError:
-            raise ValueError("source.url must have a host; in a user or password write %2F for /, %3A for :") from None
-        if "@" in parts.netloc:
-            object.__setattr__(self, "login", (unquote(parts.username or ""), unquote(parts.password or "")))
-            object.__setattr__(self, "url", without_login(self.url))
+        if not re.fullmatch(r"https?://[^@/?#:\s]+(:\d+)?(/\S*)?", self.url):
+            raise ValueError("source.url must be http(s)://<host>/<path>; user and password are read from ~/.netrc")
         if self.sha256 is not None and (len(self.sha256) != 64 or set(self.sha256) - set("0123456789abcdef")):
             raise ValueError(f"source.sha256 must be 64 hexadecimal digits in lower case, not {self.sha256!r}")
 
@@ -64,10 +52,9 @@ class Download:
         """Copy with the given fields replaced; the size of another file is unknown."""
         other = self.sha256 is not None and sha256 not in (None, self.sha256)
         size = self.size if sha256 in (None, self.sha256) else None
-        login = self.login if url is None else None
         archive = self.archive if archive is None else Path(archive)
         changed = {"url": url or self.url, "sha256": sha256 or self.sha256, "size": size, "archive": archive}
-        return replace(self, **changed, login=login, substitute=f"sha256 {sha256[:12]}" if other else None)
+        return replace(self, **changed, substitute=f"sha256 {sha256[:12]}" if other else None)
 
     @property
     def identity(self) -> dict:
@@ -150,9 +137,6 @@ class Download:
         pipe = subprocess.PIPE
         with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as child:
             try:
-                with suppress(BrokenPipeError):  # the process has ended already; its reason is read below
-                    child.stdin.write(json.dumps(self.login) + "\n")  # other users can see arguments, but not pipes
-                    child.stdin.flush()
                 size, grown = 0, time.monotonic()
                 while child.poll() is None:
                     time.sleep(POLL)

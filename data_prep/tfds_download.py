@@ -1,13 +1,10 @@
 """Downloads one file by TFDS's download manager and prints its path: python -P tfds_download.py URL FOLDER.
 
-The first line on its standard input is [user, password] for the address, or null, as JSON.
-
 It is a separate program, since TFDS waits without a time limit and its threads outlive an interrupt.
 `download.Download` ends this process instead. It also ends when its standard input is closed, hence with the process
 that started it. The last line on stderr is the reason of a failure.
 """
 
-import json
 import os
 import sys
 import threading
@@ -39,16 +36,6 @@ def reason(error: Exception, url: str) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())}"
 
 
-def authenticate(url: str, login: tuple[str, str]) -> None:
-    """Send `login` to the host of `url` and to no other, as if ~/.netrc had it.
-
-    TFDS supports credentials only in the address, which it writes beside the file.
-    """
-    host, netrc = urlsplit(url)[:2], requests.sessions.get_netrc_auth
-    encoded = tuple(part.encode() for part in login)
-    requests.sessions.get_netrc_auth = lambda address: encoded if urlsplit(address)[:2] == host else netrc(address)
-
-
 def download(url: str, folder: Path) -> Path:
     """Download the file into `folder`. Its checksum is registered, not compared; the caller does that."""
     # TFDS doubles its pauses ten times, which takes minutes without a network.
@@ -63,11 +50,8 @@ def download(url: str, folder: Path) -> Path:
 
 
 if __name__ == "__main__":
-    login = json.loads(sys.stdin.readline())
     threading.Thread(target=lambda: (sys.stdin.read(), os._exit(1)), daemon=True).start()
     try:
-        if login is not None:
-            authenticate(sys.argv[1], login)
         print(download(sys.argv[1], Path(sys.argv[2])))
     except Exception as error:
         sys.exit(reason(error, sys.argv[1]))

@@ -1,10 +1,7 @@
 """The log of commands: lines on stderr, and text that a stranger may have written."""
 
-import re
 import sys
 from pathlib import Path
-
-_LOGIN = re.compile(r"(?<=//)[^/?#\s]*@")  # user:password@ of a URL
 
 
 def log(line: str) -> None:
@@ -22,11 +19,6 @@ def speaks() -> bool:
 def visible(text: str) -> str:
     """Escape what a terminal would act on: control characters, marks of writing direction, halves of characters."""
     return "".join(c if c.isprintable() or c == "\n" else repr(c)[1:-1] for c in text)
-
-
-def without_login(text: str) -> str:
-    """Remove user:password@ from all URLs in a text."""
-    return _LOGIN.sub("", text)
 
 
 def pip_install(extra: str) -> str:

@@ -19,7 +19,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 
 from .. import __version__
-from ..console import log, visible, without_login
+from ..console import log, visible
 from ..startup import interruptible
 from . import CONF
 from .compose import escape, refuse_lists
@@ -51,7 +51,7 @@ def main(kind: type[Options]) -> Callable:
                 if choices.mode is RunMode.MULTIRUN:
                     if unexpected:
                         traceback.print_exc()
-                    failed.append(without_login(f"{' '.join(choices.overrides.task)}: {explain(error)}"))
+                    failed.append(f"{' '.join(choices.overrides.task)}: {explain(error)}")
                     log(f"lra: failed: {failed[-1]}")
                     if os.getpid() == parent:  # listed at the end; hydra would print the overrides once more
                         return None
@@ -117,7 +117,7 @@ def _end(error: Exception) -> NoReturn:
     if isinstance(error, BrokenPipeError) and sys.stdout:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at the process's end
         sys.exit(1)
-    sys.exit(visible(without_login(f"lra: {explain(error, sys.argv[1:])}")))
+    sys.exit(visible(f"lra: {explain(error, sys.argv[1:])}"))
 
 
 def follow(overrides: list[str]) -> list[str]:

@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ..console import log, without_login
+from ..console import log
 from ..disk import lock
 from ..disk.atomic import NO_ROOM
 from ..live import live_line
@@ -189,18 +189,11 @@ class Source(ABC):
             return load(folder, self.provenance, self.towers)
         except StoreError as error:
             force = " force=true" if folder.exists() else ""
-            command = without_login(self.command or f"python -m data_prep task={self.name}")
+            command = self.command or f"python -m data_prep task={self.name}"
             raise StoreError(f"{error}; to make it: {command}{force}") from None
 
     def open(self, root: Path | str) -> dict[str, Split]:
-        """Open the splits as `load` does, and prepare a generated data set first if it is missing.
-
-        Raises:
-            ValueError: the address has user:password@, which a run would store with its other options.
-        """
-        if self.download is not None and self.download.login is not None:
-            remedy = f"prepare the data by python -m data_prep, then leave it out: source.url={self.download.url}"
-            raise ValueError(f"source.url has user:password@, which a run's config.yaml would keep: {remedy}")
+        """Open the splits as `load` does, and prepare a generated data set first if it is missing."""
         if self.generated and not self.folder(root).exists():
             log(f"{self.name}: no data at {self.folder(root)} yet, preparing it once")
             self.prepare(root)

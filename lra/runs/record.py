@@ -13,7 +13,6 @@ import torch
 from pydantic import Field, NonNegativeFloat, NonNegativeInt
 
 from .. import __version__
-from ..console import without_login
 from ..ops.metrics import Metric
 from . import typed_json
 from .typed_json import STRICT, FolderName, Percent
@@ -181,8 +180,7 @@ def provenance(overrides: Iterable[str]) -> dict[str, str | None]:
 def command(overrides: Iterable[str]) -> str:
     """The command line of a training, as a shell takes it.
 
-    Folders of runs and data are left out. A value with an absolute path becomes the name of the file, and a URL loses
-    its user:password@.
+    Folders of runs and data are left out. A value with an absolute path becomes the name of the file.
 
     Args:
         overrides: words of the command line.
@@ -191,7 +189,7 @@ def command(overrides: Iterable[str]) -> str:
     for override in overrides:
         key, _, value = override.partition("=")
         if not override.lstrip("+~").startswith(_OF_THE_MACHINE):
-            words.append(f"{key}={value.rpartition('/')[2]}" if _PATH.search(value) else without_login(override))
+            words.append(f"{key}={value.rpartition('/')[2]}" if _PATH.search(value) else override)
     return shlex.join(["python", "-m", "lra.train", *words])
 
 

@@ -32,23 +32,19 @@ needs_tfds = pytest.mark.skipif(not importlib.util.find_spec("tensorflow_dataset
 class Server(http.server.ThreadingHTTPServer):
     """Serves `folder`; /cut ends in the middle, /short too but without a length, /stall and /drip never end.
 
-    login: "user:password" that every request must bring, None for none. /moved/<url> leads elsewhere.
+    login: "user:password" that every request must bring, None for none.
     """
 
     daemon_threads = True
     login = None
 
     def __init__(self, folder):
-        self.folder, self.asked, self.brought, self.left = folder, [], [], threading.Event()
+        self.folder, self.asked, self.left = folder, [], threading.Event()
         super().__init__(("127.0.0.1", 0), Handler)
         threading.Thread(target=self.serve_forever, args=(0.02,), daemon=True).start()
 
-    def url(self, name, login=""):
-        return f"http://{login}127.0.0.1:{self.server_port}/{name}"
-
-
-def basic(login):
-    return f"Basic {base64.b64encode(login.encode()).decode()}"
+    def url(self, name):
+        return f"http://127.0.0.1:{self.server_port}/{name}"
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
@@ -57,13 +53,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
     def do_GET(self):
         self.server.asked.append(self.path)
-        self.server.brought.append(self.headers["Authorization"])
-        if self.server.login is not None and self.server.brought[-1] != basic(self.server.login):
+        login = self.server.login
+        if login is not None and self.headers["Authorization"] != f"Basic {base64.b64encode(login.encode()).decode()}":
             return self.send_error(401)
-        if self.path.startswith("/moved/"):
-            self.send_response(302)
-            self.send_header("Location", self.path.removeprefix("/moved/"))
-            return self.end_headers()
         name = self.path.lstrip("/")
         path = self.server.folder / name
         if name not in ("cut", "short", "stall", "drip") and not path.exists():

@@ -59,6 +59,15 @@ def test_a_stalled_download_is_given_up(server, tmp_path, monkeypatch):
 
 
 @needs_tfds
+def test_netrc_opens_an_address(server, tmp_path, monkeypatch):
+    server.login = "me:secret"
+    (tmp_path / "netrc").write_text("machine 127.0.0.1 login me password secret")
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    request = Download(url=server.url("file.tar.gz"), sha256=SHA256)
+    assert request.fetch(tmp_path / "downloads", silent).read_bytes() == DATA
+
+
+@needs_tfds
 def test_a_full_disk(server, tmp_path):
     request = Download(url=server.url("file.tar.gz"), sha256=SHA256)
     with small_disk():
@@ -99,10 +108,10 @@ def test_an_archive_that_is_there_already(tmp_path):
 
 @pytest.mark.parametrize(
     "wrong",
-    ["c0ffee", "Z" * 64, "ftp://me:secret@host/f", "me:secret@host/f", "https://me:se/cret@host/f"],
+    ["c0ffee", "Z" * 64, "ftp://host/f", "https:///f", "https://me:secret@host/f", "https://me:se/cret@host/f"],
 )
 def test_wrong_keys_are_named_without_the_password(wrong):
-    key = "url" if "@" in wrong else "sha256"
+    key = "url" if "/" in wrong else "sha256"
     with pytest.raises(ValueError, match=rf"source\.{key} must") as caught:
         IMDB.but(**{key: wrong})
     assert "cret" not in str(caught.value)
