@@ -2,6 +2,7 @@
 
 import itertools
 import json
+from dataclasses import replace
 from pathlib import Path
 
 from ..config import CONF
@@ -11,9 +12,11 @@ from ..runs.bench_record import BenchRecord
 from ..runs.tables import HOME, About, about
 from . import board, board_picture, export, figures, plots, results, strips
 from .extensions import extensions
+from .pretraining import pretraining
 from .rates import RATES
 from .strips import Picture
 from .summary import Row, collect
+from .table import Cell, Table
 
 BEGIN, END = "<!-- results: python -m lra.report published=true -->", "<!-- end of results -->"
 INTRO = """# Results of this repository
@@ -134,11 +137,27 @@ def _section(name: str, studies: dict[str, list[Row]], about: About, costs: list
     elif f"{searched}{RATES}" in studies:
         further = (extension.tables(name, rows) for extension in extensions())
         tables = *board.tables(searched, studies), *itertools.chain(*further)
+    elif compared := pretraining(name, rows):
+        tables = (compared,)
     else:
-        several = len({row.task for row in rows}) > 1  # the table of one task has the scores of all tasks too
         overall, details = export.tables(name, rows)
-        tables = *overall[not several :], *details
+        tables = *overall, *details
+        if len({row.task for row in rows}) == 1:  # its table has the scores of all tasks too
+            further = (table for table in overall[1:] if table.errors != (rows[0].task,))
+            tables = _with_gains(details[0], results.over_control(name, rows)), *further
     notes = "\n".join(f"* {note}" for note in about.notes)
     parts = [f"## {name}", notes, f"Hardware: {about.hardware}.", f"```text\n{about.command}\n```"]
     parts += [f"![{picture.caption}]({_figure(picture)})" for picture in _pictures(name, studies, about, costs)]
     return "\n\n".join([*parts, *(table.section() for table in tables)])
+
+
+def _with_gains(table: Table, gains: Table | None) -> Table:
+    """Add the gains over the control to the table of a task."""
+    if gains is None:
+        return table
+    (column,) = (gains.cells[task] for task in gains.errors)
+    cells = table.cells.copy()
+    cells.insert(2, "gain", [column.get(key, Cell()) for key in cells.index])
+    return replace(
+        table, cells=cells, about=f"{table.about} gain: {gains.about[0].lower()}{gains.about[1:]}", errors=("gain",)
+    )

@@ -7,7 +7,7 @@ import re
 from xml.etree import ElementTree
 
 import pytest
-from support.records import RECORD
+from support.records import PHASE, RECORD
 
 from lra.config import CONF
 from lra.report import repository
@@ -116,6 +116,17 @@ def test_the_readme_shows_the_tasks_that_a_study_names(home):
     about(home, "one", readme=[])
     readme, same = pages(home)
     assert "| mechanism |" not in readme and same == page
+
+
+def test_one_task_is_one_table_with_gains_and_pretraining_a_table_of_its_own(home):
+    runs = [published("one", label, "listops", test=test) for label, test in (("mean", 20.0), ("cur_abs", 30.0))]
+    tables.save(home / "published" / "one", runs)
+    section = pages(home)[1].partition("\n## two")[0]
+    assert "| `cur_abs` | 30.00 | +10.00 | 1 |" in section and section.count("| mechanism |") == 1
+    runs.append(published("one", "cur_abs+masked", "listops", test=36.0, pretrain=PHASE))
+    tables.save(home / "published" / "one", runs)
+    section = pages(home)[1].partition("\n## two")[0]
+    assert "| `cur_abs+masked` | listops | 30.00 | 36.00 | +6.00 |" in section and section.count("| mechanism |") == 1
 
 
 def test_damaged_tables_and_a_readme_without_marks_are_refused(home):
