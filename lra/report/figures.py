@@ -107,6 +107,8 @@ def settle(figure: Figure, **arrows) -> None:
         figure: figure with everything in it.
         arrows: options of the lines from labels to points; none for no lines.
     """
+    if not any(type(text) is Text for axes in figure.axes for text in axes.texts):
+        return
     figure.draw_without_rendering()  # the layout comes first
     for axes in figure.axes:
         if texts := [text for text in axes.texts if type(text) is Text]:

@@ -54,16 +54,20 @@ def rates(study: str, rows: list[Row]) -> Table | None:
         )
         cells = [by_rate[rate].cell if rate in by_rate else Cell() for rate in (BUDGET, best)]
         lines.append([label, task, *cells, best, devs])
-        keys.append((study, next(iter(by_rate.values())).label, ""))
+        keys.append((study, label, ""))
     if not lines:
         return None
+    cells = frame(HEAD, lines, keys)
+    if at_budget := any(not RATE.search(row.label) for row in rows):
+        where = "at the learning rate of the budget, and at the one"
+    else:
+        where, cells = "at the learning rate", cells.drop(columns=HEAD[2])
     return Table(
         name=stem(f"rates-{study}"),
         title="Best learning rate",
-        about="Test score at the learning rate of the budget, and at the one with the highest mean dev score among "
-        "those tried, with their numbers of seeds n if these differ. The tables of all tasks show the budget's rate, "
-        "if the study has it.",
-        cells=frame(HEAD, lines, keys),
+        about=f"Test score {where} with the highest mean dev score among those tried, with their numbers of seeds n if "
+        f"these differ.{' The tables of all tasks show the rate of the budget.' if at_budget else ''}",
+        cells=cells,
         words=("mechanism", "task", "rate", "dev at each rate"),
     )
 
