@@ -180,7 +180,7 @@ def test_weights_that_a_last_step_broke_are_not_saved(data_root, tmp_path, monke
     assert checkpoint.state(seed_folder(tmp_path) / checkpoint.LAST)["global_step"] == 3
 
 
-@pytest.mark.parametrize("room", [100_000, 500_000], ids=["best.ckpt", "last.ckpt"])
+@pytest.mark.parametrize("room", [pytest.param(100_000, id="best.ckpt", marks=pytest.mark.slow), 500_000])
 def test_a_full_disk_is_one_line_and_the_run_goes_on_later(room, data_root, tmp_path):
     """A file size limit of a process of its own stands in for the full disk: the write is refused in the same place."""
     few = ("optim.steps=6", "optim.eval_every=3")
