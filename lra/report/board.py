@@ -6,14 +6,14 @@ from pathlib import Path
 from ..runs import bench_record
 from ..runs.bench_record import BenchRecord
 from ..runs.tables import HOME
-from . import board_picture, figures
+from . import agreement, board_picture, figures
 from .admission import admission_table
-from .agreement import agreement_table
 from .families import CONTROL, family
 from .figures import TEXT
 from .plateaus import plateau_table
 from .rates import RATES
 from .standings import standing_table
+from .strips import Picture
 from .summary import Row
 from .table import Cell, Chapter, Table, stem
 
@@ -54,12 +54,19 @@ def chapters(
     """
     made = []
     for name in (name.removesuffix(RATES) for name in studies if name.endswith(RATES)):
-        rows, pictures = studies.get(name, []), ()
-        if (scores := board_picture.picture(name, rows, measured)).panels:
+        pictures = []
+        for picture in pictures_of(name, studies.get(name, []), measured):
             folder.mkdir(parents=True, exist_ok=True)
-            pictures = (figures.write(scores.draw(scores.panels, width), folder / stem(name)),)
+            file = folder / stem(picture.name.removesuffix("-scores"))
+            pictures.append(figures.write(picture.draw(picture.panels, width), file))
         made.append(Chapter("Board" if name == STUDY else f"Board {name}", ABOUT, tables(name, studies), pictures))
     return made
+
+
+def pictures_of(name: str, rows: list[Row], measured: Sequence[BenchRecord]) -> list[Picture]:
+    """List the pictures of a board that have something to show: scores over costs, and over published scores."""
+    made = board_picture.picture(name, rows, measured), agreement.picture(name, rows)
+    return [picture for picture in made if picture.panels]
 
 
 def published_costs(home: Path = HOME) -> list[BenchRecord]:
@@ -108,5 +115,6 @@ def tables(name: str, studies: dict[str, list[Row]]) -> list[Table]:
     """
     rows = studies.get(name, [])
     made = [admission_table(name, rows, studies[f"{name}{RATES}"])]
-    more = (standing_table(name, rows), plateau_table(name, rows), agreement_table(name, rows)) if rows else ()
-    return made + list(filter(None, more))
+    if rows:
+        made += [standing_table(name, rows), plateau_table(name, rows), agreement.agreement_table(name, rows)]
+    return list(filter(None, made))

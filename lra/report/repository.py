@@ -94,7 +94,7 @@ def _pictures(name: str, studies: dict[str, list[Row]], about: About, costs: lis
         caption = f"dev scores of {name} over steps{some}, mean ± sample standard deviation over seeds"
         made.insert(0, Picture(name, caption, strips.draw_curves, plots.by_task(rows, runs)))
     if f"{name}{RATES}" in studies:
-        made.insert(0, board_picture.picture(name, studies[name], costs))
+        made = board.pictures_of(name, studies[name], costs) + made
     return [picture for picture in made if picture.panels]
 
 

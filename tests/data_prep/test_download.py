@@ -106,10 +106,10 @@ def test_an_archive_that_is_there_already(tmp_path):
     assert unchecked.identity == {"archive": {"bytes": 200_000, "sha256": SHA256}}
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    ["c0ffee", "Z" * 64, "ftp://host/f", "https:///f", "https://me:secret@host/f", "https://me:se/cret@host/f"],
-)
+WRONG = ["c0ffee", "Z" * 64, "ftp://host/f", "https:///f", "https://me:secret@host/f", "https://me:se/cret@host/f"]
+
+
+@pytest.mark.parametrize("wrong", WRONG)
 def test_wrong_keys_are_named_without_the_password(wrong):
     key = "url" if "/" in wrong else "sha256"
     with pytest.raises(ValueError, match=rf"source\.{key} must") as caught:

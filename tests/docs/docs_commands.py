@@ -101,8 +101,7 @@ def options_of(entry: str) -> type[Options]:
     source = Path(find_spec(module).origin).read_text()
     (kind,) = re.findall(r"^@main\((\w+)\)$", source, re.M)
     origin = re.search(rf"^from (\.[\w.]*) import .*\b{kind}\b", source, re.M)  # the entry may need an extra
-    package = module.rpartition(".")[0]
-    return resolve_name(f"{relative(origin[1], package) if origin else module}:{kind}")
+    return resolve_name(f"{relative(origin[1], module.rpartition('.')[0]) if origin else module}:{kind}")
 
 
 @contextlib.contextmanager

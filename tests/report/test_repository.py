@@ -123,8 +123,8 @@ def test_one_task_is_one_table_with_gains_and_pretraining_a_table_of_its_own(hom
     tables.save(home / "published" / "one", runs)
     section = pages(home)[1].partition("\n## two")[0]
     assert "| `cur_abs` | 30.00 | +10.00 | 1 |" in section and section.count("| mechanism |") == 1
-    runs.append(published("one", "cur_abs+masked", "listops", test=36.0, pretrain=PHASE))
-    tables.save(home / "published" / "one", runs)
+    pretrained = published("one", "cur_abs+masked", "listops", test=36.0, pretrain=PHASE)
+    tables.save(home / "published" / "one", [*runs, pretrained])
     section = pages(home)[1].partition("\n## two")[0]
     assert "| `cur_abs+masked` | listops | 30.00 | 36.00 | +6.00 |" in section and section.count("| mechanism |") == 1
 

@@ -88,8 +88,7 @@ WEIGHTS = sorted(path.parent for path in tables.HOME.rglob(checkpoint.BEST))
 
 def test_published_tables_are_whole():
     for path, run in PUBLISHED.items():
-        assert run.record.study == path.parents[2].name
-        assert run.record.git and "dirty" not in run.record.git
+        assert run.record.study == path.parents[2].name and run.record.git and "dirty" not in run.record.git
         found = RunFolder.open(path)
         assert run.record.fingerprint == identity.fingerprint(run.choices | {"seed": run.record.seed})
         assert found.record == run.record
