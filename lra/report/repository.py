@@ -143,18 +143,17 @@ def _section(name: str, studies: dict[str, list[Row]], about: About, costs: list
         overall, details = export.tables(name, rows)
         tables = *overall, *details
         if len({row.task for row in rows}) == 1:  # its table has the scores of all tasks too
-            further = (table for table in overall[1:] if table.errors != (rows[0].task,))
-            tables = _with_gains(details[0], results.over_control(name, rows)), *further
+            gains = results.over_control(name, rows)
+            further = (table for table in overall[1:] if not gains or table.name != gains.name)
+            tables = _with_gains(details[0], gains) if gains else details[0], *further
     notes = "\n".join(f"* {note}" for note in about.notes)
     parts = [f"## {name}", notes, f"Hardware: {about.hardware}.", f"```text\n{about.command}\n```"]
     parts += [f"![{picture.caption}]({_figure(picture)})" for picture in _pictures(name, studies, about, costs)]
     return "\n\n".join([*parts, *(table.section() for table in tables)])
 
 
-def _with_gains(table: Table, gains: Table | None) -> Table:
+def _with_gains(table: Table, gains: Table) -> Table:
     """Add the gains over the control to the table of a task."""
-    if gains is None:
-        return table
     (column,) = (gains.cells[task] for task in gains.errors)
     cells = table.cells.copy()
     cells.insert(2, "gain", [column.get(key, Cell()) for key in cells.index])
