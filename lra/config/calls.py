@@ -5,13 +5,13 @@ A positional argument annotated with a dataclass, such as the ``Sizes`` of a mec
 
 import collections.abc
 import functools
+import importlib
 import inspect
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, is_dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, get_origin, get_type_hints
 
-from hydra.utils import get_object
 from pydantic import PlainSerializer, PlainValidator
 
 from .section import ABSENT, typed
@@ -143,9 +143,10 @@ def target(path: Any, name: str) -> Any:
         ValueError: it cannot be imported or called.
     """
     try:
-        function = get_object(path)
+        owner, _, attribute = path.rpartition(".")
+        function = getattr(importlib.import_module(owner), attribute)
     except Exception as error:  # the module is the user's own; its import may raise anything
-        reason = " ".join(str(error.__cause__ or error).split())
+        reason = " ".join(str(error).split())
         raise ValueError(f"{name}._target_={path} cannot be imported: {reason}") from None
     if not callable(function):
         raise ValueError(f"{name}._target_ must name a class or a function, not {shown(path)}")
