@@ -1,9 +1,11 @@
 """Choices and ranges of options: ``Literal`` lists choices, ``Annotated`` with a ``Range`` bounds numbers."""
 
+import inspect
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Annotated, Any, get_args
+from types import NoneType
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 from annotated_types import GroupedMetadata, Interval
 
@@ -39,6 +41,27 @@ class Range(GroupedMetadata):
 Positive = Annotated[int, Range(1)]
 Whole = Annotated[int, Range(0)]
 Share = Annotated[float, Range(0, 1)]
+Above = Annotated[float, Range(above=0)]
+
+
+class Checked:
+    """A class that refuses keyword arguments outside the choices or the range of their annotations by a ValueError."""
+
+    def __new__(cls, *arguments: Any, **options: Any):
+        for owner in cls.__mro__:
+            for name, kind in inspect.get_annotations(owner.__init__).items():
+                if name in options:
+                    _check(name, options[name], kind)
+        return super().__new__(cls)
+
+
+def _check(name: str, value: Any, kind: Any) -> None:
+    if get_origin(kind) is Literal:
+        one_of(name, value, kind)
+    elif get_origin(kind) is Annotated and isinstance(kind.__metadata__[0], Range):
+        in_range(name, value, kind.__metadata__[0])
+    elif value is not None and NoneType in get_args(kind) and len(get_args(kind)) == 2:
+        _check(name, value, get_args(kind)[0])
 
 
 def one_of(name: str, value: Any, words: Any) -> None:

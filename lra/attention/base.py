@@ -16,12 +16,12 @@ from typing import ClassVar
 
 from torch import Tensor, nn
 
-from ..options import Range, Share, in_range
+from ..options import Checked, Share
 from ..varlen import VarlenLayout
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sizes:
+class Sizes(Checked):
     """The sizes of a mechanism's place in a model, which its shell knows and ``Attention`` and ``Mixer`` share.
 
     ``length`` is that of the longest row the task can hand over. ``dropout`` is the mechanism's own, for those that
@@ -34,28 +34,40 @@ class Sizes:
     length: int
     dropout: Share = 0.0
 
-    def __post_init__(self):
-        in_range("dropout", self.dropout, Range(0, 1))
 
+class Mechanism(Checked, nn.Module):
+    """An ``Attention`` or a ``Mixer``. Its own options are keyword-only arguments of its constructor behind ``sizes``.
 
-class Attention(nn.Module):
-    """Mixes values by queries and keys: q, k (N,H,L,D), v (N,H,L,E), mask (N,L) -> (N,H,L,E).
+    A mechanism without options needs no constructor.
 
-    The projections around it live in ``lra.model.multihead``. A mechanism's own options are keyword-only arguments of
-    its constructor behind ``sizes``; one without options needs no constructor.
+    Raises:
+        ValueError: an option is outside the choices or the range of its annotation, or there is a dropout that the
+            mechanism lacks.
     """
 
-    shares_qk: ClassVar[bool] = False  # True: one projection serves q and k
     drops: ClassVar[bool] = False  # True: sizes.dropout acts in training; otherwise it must be 0
-    mixes_batch: bool = False  # True: examples of a batch change each other's result; each tower is then a batch
-    takes_bias: bool = False  # True: forward has an argument ``bias``, a function of positions (rows, cols)
     causal: bool = False  # True: no result depends on a token ahead
     hole_free: bool = False  # True: removing masked positions, the order kept, changes no real row (data.pad=compact)
 
     def __init__(self, sizes: Sizes):
         super().__init__()
-        _check_dropout(self, sizes)
+        if sizes.dropout and not self.drops:
+            name = type(self).__name__
+            raise ValueError(
+                f"dropout must be 0, not {sizes.dropout:g}: {name} has none; model.dropout acts on its result"
+            )
         self.sizes = sizes
+
+
+class Attention(Mechanism):
+    """Mixes values by queries and keys: q, k (N,H,L,D), v (N,H,L,E), mask (N,L) -> (N,H,L,E).
+
+    The projections around it live in ``lra.model.multihead``.
+    """
+
+    shares_qk: ClassVar[bool] = False  # True: one projection serves q and k
+    mixes_batch: bool = False  # True: examples of a batch change each other's result; each tower is then a batch
+    takes_bias: bool = False  # True: forward has an argument ``bias``, a function of positions (rows, cols)
 
     @abstractmethod
     def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor: ...
@@ -65,21 +77,16 @@ class Attention(nn.Module):
         return layout.pack(self(*(layout.unpack(x, 2) for x in (q, k, v)), layout.mask), 2)
 
 
-class Mixer(nn.Module):
+class Mixer(Mechanism):
     """Mixes token vectors: x (N,L,d), mask (N,L) -> (N,L,width). A block holds one, ``Multihead`` or a mechanism.
 
     A mixer, like any module, may have ``rates``: factors of the learning rate by the names of its own parameters, which
     then have no weight decay unless ``decayed`` has their names too (``lra.train.optim``).
     """
 
-    drops: ClassVar[bool] = False  # as in ``Attention``
-    causal: bool = False  # True: no result depends on a token ahead
-    hole_free: bool = False  # as in ``Attention``
-
     def __init__(self, sizes: Sizes, *, dim: int):
-        super().__init__()
-        _check_dropout(self, sizes)
-        self.sizes, self.dim = sizes, dim
+        super().__init__(sizes)
+        self.dim = dim
         self.width = dim  # of the rows it puts out
 
     @abstractmethod
@@ -91,9 +98,3 @@ class Mixer(nn.Module):
         None, unless a mechanism says otherwise: if values do not enter linearly there is no such map.
         """
         return None
-
-
-def _check_dropout(mechanism: Attention | Mixer, sizes: Sizes) -> None:
-    if sizes.dropout and not mechanism.drops:
-        name = type(mechanism).__name__
-        raise ValueError(f"dropout must be 0, not {sizes.dropout:g}: {name} has none; model.dropout acts on its result")

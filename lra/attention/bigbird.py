@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from ..ops.blocks import attend, blocks, full_width, gather_blocks
-from ..options import Range, in_range
+from ..options import Positive, Whole
 from .base import Attention, Sizes
 
 
@@ -18,22 +18,13 @@ class BigBird(Attention):
     Random blocks are drawn per head: anew at every call and for every example while training; in evaluation from one
     fixed draw, an order of preference over all blocks of ``length`` of which an example takes the first it has.
 
-    O(L block (window + random)) time. Raises ValueError for a block below 1, an even window or a negative random.
+    O(L block (window + random)) time. Raises ValueError for an even window.
     """
 
-    def __init__(
-        self,
-        sizes: Sizes,
-        *,
-        block: int = 64,
-        window: int = 3,
-        random: int = 3,
-    ):
+    def __init__(self, sizes: Sizes, *, block: Positive = 64, window: Positive = 3, random: Whole = 3):
         super().__init__(sizes)
-        in_range("block", block, Range(1))
-        if window < 1 or window % 2 == 0:
+        if window % 2 == 0:
             raise ValueError(f"window must be odd, in blocks, not {window}")
-        in_range("random", random, Range(0))
         self.block, self.window, self.random = block, window, random
         count = -(-sizes.length // block)
         self.register_buffer("draw", torch.rand(sizes.heads, count, count))

@@ -1,17 +1,13 @@
 """Control: a convolution of fixed width for each channel, so that no token sees further than its neighbours."""
 
-from typing import Annotated
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..ops.convolution import convolve_rows
 from ..ops.precision import full_precision
-from ..options import Range
+from ..options import Positive
 from .base import Mixer, Sizes
-
-Width = Annotated[int, Range(1)]
 
 
 class Conv(Mixer):
@@ -23,7 +19,6 @@ class Conv(Mixer):
     sizes keeps y at the scale of the values at every width, at the ends of a row and beside padding. O(L width d) time.
 
     Args:
-        sizes: not used.
         dim: channels d.
         width: tokens that one output sees, odd; with ``causal`` the token itself and the ``width - 1`` before it.
         causal: no token ahead.
@@ -34,7 +29,7 @@ class Conv(Mixer):
     Source: the short convolutions of Miralles-González et al. 2025 (docs/formulas.md), here inside this encoder.
     """
 
-    def __init__(self, sizes: Sizes, *, dim: int, width: Width = 11, causal: bool = False):
+    def __init__(self, sizes: Sizes, *, dim: int, width: Positive = 11, causal: bool = False):
         super().__init__(sizes, dim=dim)
         if not causal and width % 2 == 0:
             raise ValueError(f"width must be odd, not {width}")

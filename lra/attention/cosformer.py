@@ -1,7 +1,6 @@
 """cosFormer attention (Qin et al., ICLR 2022)."""
 
 import math
-from typing import Annotated
 
 import torch
 import torch.nn.functional as F
@@ -9,7 +8,7 @@ from torch import Tensor
 
 from ..ops.kernel_features import attend
 from ..ops.precision import full_precision
-from ..options import Range, in_range
+from ..options import Above
 from .base import Attention, Sizes
 
 
@@ -24,16 +23,11 @@ class CosFormer(Attention):
     The released code takes the length of the row it is handed. There is no scale: it would cancel. O(L D E) time.
 
     Args:
-        sizes: see ``Sizes``.
         eps: the least denominator, as a mean of w over the real keys: all w of a query can be 0. Released: of the sum.
-
-    Raises:
-        ValueError: eps is not positive.
     """
 
-    def __init__(self, sizes: Sizes, *, eps: Annotated[float, Range(above=0)] = 1e-6):
+    def __init__(self, sizes: Sizes, *, eps: Above = 1e-6):
         super().__init__(sizes)
-        in_range("eps", eps, Range(above=0))
         self.eps = eps
 
     @full_precision

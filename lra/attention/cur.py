@@ -11,7 +11,7 @@ from ..ops.pinv import cubic, mixes_batch
 from ..ops.scores import Weights
 from ..ops.selection import Resample
 from ..ops.three_factor import Impl, Inverse
-from ..options import Range, in_range, one_of
+from ..options import Range, in_range
 from .base import Attention, Sizes
 
 
@@ -42,7 +42,6 @@ class CUR(Attention):
     ):
         super().__init__(sizes)
         in_range("count", count, Range(1, sizes.length), "length")
-        one_of("resample", resample, Resample)
         rule = {"count": count, "score": score, "pairing": pairing, "class_token": bool(class_token)}
         self.options = CUROptions(**rule, pinv=pinv, copy_rv=copy_rv, weights=weights, impl=impl)
         if impl in kernels.IMPLS:

@@ -6,7 +6,7 @@ from ..ops.cells import Impl
 from ..ops.cur import cur_plus
 from ..ops.cur_naive import CUROptions, Pairing, Score
 from ..ops.selection import Resample
-from ..options import Range, in_range, one_of
+from ..options import Range, in_range
 from .base import Attention, Sizes
 
 
@@ -32,8 +32,6 @@ class CURPlus(Attention):
     ):
         super().__init__(sizes)
         in_range("count", count, Range(1, sizes.length), "length")
-        one_of("resample", resample, Resample)
-        one_of("impl", impl, Impl)
         rule = {"count": count, "score": score, "pairing": pairing, "class_token": bool(class_token)}
         self.options = CUROptions(**rule, copy_rv=copy_rv, impl=impl)
         self.resample = resample

@@ -4,11 +4,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..options import Range, in_range
+from ..options import Checked, Positive
 from .base import Sizes
 
 
-class DBA(nn.Module):
+class DBA(Checked, nn.Module):
     """A whole pre-norm layer over the tokens X (N,L,d) and latents P (N,p,d), after the released time-series code.
 
         Z = softmax(P W_1 (X W_2)ᵀ / √(r/H)) X W_3       compress the tokens into p latents
@@ -21,7 +21,7 @@ class DBA(nn.Module):
     one. Padding gets no weight where tokens are compressed. O(L p (r + d)) time.
 
     Args:
-        sizes: see ``Sizes``; its dropout is that of the softmaxes, of P and of what the halves of the layer add.
+        sizes: its dropout is that of the softmaxes, of P and of what the halves of the layer add.
         dim: d, which is heads * head_dim.
         hidden: width of the feed-forward layer.
         first: see above.
@@ -29,33 +29,36 @@ class DBA(nn.Module):
         width: r, 24 in the time-series code, likewise.
 
     Raises:
-        ValueError: latents below 1, a width that is no multiple of the heads, or heads * head_dim is not dim.
+        ValueError: width is no multiple of the heads, or heads * head_dim is not dim.
     """
 
     hole_free = True
 
-    def __init__(self, sizes: Sizes, *, dim: int, hidden: int, first: bool = True, latents: int = 16, width: int = 24):
+    def __init__(
+        self,
+        sizes: Sizes,
+        *,
+        dim: int,
+        hidden: int,
+        first: bool = True,
+        latents: Positive = 16,
+        width: Positive = 24,
+    ):
         super().__init__()
-        in_range("latents", latents, Range(1))
-        in_range("width", width, Range(1))
         if width % sizes.heads:
             raise ValueError(f"width must be a multiple of heads {sizes.heads}, not {width}")
         if sizes.heads * sizes.head_dim != dim:
             raise ValueError(f"head_dim must be {dim / sizes.heads:g}, dim / heads, with DBA, not {sizes.head_dim}")
-        self.heads, self.widths = sizes.heads, [width, dim]
+        self.heads, self.widths, dropout = sizes.heads, [width, dim], sizes.dropout
         self.start = nn.Parameter(torch.empty(latents, dim).normal_(std=dim**-0.5)) if first else None
         self.token_norm, self.latent_norm, self.mlp_norm = (nn.LayerNorm(dim) for _ in range(3))
         self.compress_query, self.compress_context = nn.Linear(dim, width), nn.Linear(dim, width + dim)
         self.latent_query, self.latent_context = nn.Linear(dim, width), nn.Linear(dim, width + dim)
         self.expand = nn.Linear(dim, sizes.heads * latents)
         self.output = nn.Linear(dim, dim)
-        self.dropout = nn.Dropout(sizes.dropout)
+        self.dropout = nn.Dropout(dropout)
         self.mlp = nn.Sequential(
-            nn.Linear(dim, hidden),
-            nn.GELU(),
-            nn.Dropout(sizes.dropout),
-            nn.Linear(hidden, dim),
-            nn.Dropout(sizes.dropout),
+            nn.Linear(dim, hidden), nn.GELU(), nn.Dropout(dropout), nn.Linear(hidden, dim), nn.Dropout(dropout)
         )
 
     def forward(self, x: Tensor, mask: Tensor | None, memory: Tensor | None = None) -> tuple[Tensor, Tensor]:

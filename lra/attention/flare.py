@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..options import Range, in_range, one_of
+from ..options import Positive
 from .base import Attention, Sizes
 
 Scale = Literal["one", "sqrt"]
@@ -21,22 +21,16 @@ class FLARE(Attention):
     both softmaxes. O(L latents (D + E)) time.
 
     Args:
-        sizes: see ``Sizes``.
         latents: rows of Λ.
         scale: factor of the scores: ``one``, or ``sqrt``, 1 / √D.
-
-    Raises:
-        ValueError: latents below 1, an unknown scale.
     """
 
     drops = True
     shares_qk = True
     hole_free = True
 
-    def __init__(self, sizes: Sizes, *, latents: int = 128, scale: Scale = "one"):
+    def __init__(self, sizes: Sizes, *, latents: Positive = 128, scale: Scale = "one"):
         super().__init__(sizes)
-        in_range("latents", latents, Range(1))
-        one_of("scale", scale, Scale)
         self.scale = 1.0 if scale == "one" else sizes.head_dim**-0.5
         self.latents = nn.Parameter(torch.empty(sizes.heads, latents, sizes.head_dim).normal_(std=0.1))
 

@@ -5,7 +5,7 @@ from torch import Tensor
 
 from ..ops.blocks import Part, blocks, merge, union, weigh
 from ..ops.precision import full_precision
-from ..options import Range, in_range
+from ..options import Positive
 from .base import Attention, Sizes
 
 
@@ -24,12 +24,11 @@ class HTransformer1D(Attention):
 
     The released code, with which others measured it, is another one: docs/released.md.
 
-    O(L block) time and memory. Raises ValueError for a block below 1.
+    O(L block) time and memory.
     """
 
-    def __init__(self, sizes: Sizes, *, block: int = 16):
+    def __init__(self, sizes: Sizes, *, block: Positive = 16):
         super().__init__(sizes)
-        in_range("block", block, Range(1))
         self.block = block
 
     @full_precision

@@ -7,7 +7,6 @@ from torch import Tensor, nn
 
 from ..ops.kernel_features import attend
 from ..ops.precision import at_least_float32, full_precision
-from ..options import one_of
 from .base import Attention, Sizes
 
 Softmax = Literal["halves", "joint"]
@@ -22,13 +21,9 @@ class Hedgehog(Attention):
     from softmax attention is left out. O(L D E) time.
 
     Args:
-        sizes: see ``Sizes``.
         softmax: the normalisation over features, for numerical range. ``halves``: [softmax(y), softmax(-y)], the
             authors' code. ``joint``: softmax([2y, -2y]), that of flash-linear-attention.
         tie_qk: queries and keys share W and b.
-
-    Raises:
-        ValueError: an unknown softmax.
 
     Source: the paper and the code named in docs/formulas.md.
     """
@@ -37,7 +32,6 @@ class Hedgehog(Attention):
 
     def __init__(self, sizes: Sizes, *, softmax: Softmax = "halves", tie_qk: bool = False):
         super().__init__(sizes)
-        one_of("softmax", softmax, Softmax)
         self.softmax = softmax
         H, D, maps = sizes.heads, sizes.head_dim, 1 if tie_qk else 2
         self.weight = nn.Parameter(torch.eye(D).repeat(maps, H, 1, 1))  # of queries, of keys

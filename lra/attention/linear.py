@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from ..ops.blocks import blocks
 from ..ops.kernel_features import attend, zero_padding
 from ..ops.precision import at_least_float32, full_precision
-from ..options import Range, in_range, one_of
+from ..options import Above, Positive
 from .base import Attention, Sizes
 
 Kernel = Literal["exp", "relu"]
@@ -55,7 +55,7 @@ class Performer(Attention):
     scalings: how often D^¼ divides; the PyTorch LRA code does it 2 times, which makes the logits q·k / D.
     redraw: ``train`` draws w anew at every call while training, ``never`` keeps the draw that evaluation uses.
 
-    O(L F (D + E)) time. Raises ValueError for unknown choices or features below 1.
+    O(L F (D + E)) time.
     """
 
     hole_free = True
@@ -64,15 +64,13 @@ class Performer(Attention):
         self,
         sizes: Sizes,
         *,
-        features: int = 256,
+        features: Positive = 256,
         kernel: Kernel = "exp",
         eps: float = 1e-4,
         scalings: Scalings = 1,
         redraw: Redraw = "train",
     ):
         super().__init__(sizes)
-        one_of("kernel", kernel, Kernel)
-        one_of("scalings", scalings, Scalings)
         self.kernel, self.eps, self.scale = kernel, eps, sizes.head_dim ** (-0.25 * scalings)
         self.rows = RandomFeatures(features, sizes.head_dim, redraw=redraw, orthogonal=True)
 
@@ -98,21 +96,13 @@ class RFA(Attention):
     negative: the denominator, the mean kernel over the keys, is kept at or above ``floor``. features: rows w; phi has
     twice as many entries. redraw: as in Performer. The gate of section 3.2 is causal and is left out.
 
-    O(L F (D + E)) time. Raises ValueError for unknown choices, features below 1 or a floor that is not positive.
+    O(L F (D + E)) time.
     """
 
     hole_free = True
 
-    def __init__(
-        self,
-        sizes: Sizes,
-        *,
-        features: int = 128,
-        floor: float = 0.01,
-        redraw: Redraw = "train",
-    ):
+    def __init__(self, sizes: Sizes, *, features: Positive = 128, floor: Above = 0.01, redraw: Redraw = "train"):
         super().__init__(sizes)
-        in_range("floor", floor, Range(above=0))
         self.floor = floor
         self.rows = RandomFeatures(features, sizes.head_dim, redraw=redraw, orthogonal=False)
         self.scale = nn.Parameter(torch.ones(sizes.heads, sizes.head_dim))
@@ -134,8 +124,6 @@ class RandomFeatures(nn.Module):
 
     def __init__(self, features: int, dim: int, *, redraw: Redraw, orthogonal: bool):
         super().__init__()
-        in_range("features", features, Range(1))
-        one_of("redraw", redraw, Redraw)
         self.redraw, self.orthogonal = redraw, orthogonal
         self.register_buffer("draw", self._draw(features, dim))
 

@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..options import Range, in_range
+from ..options import Positive
 from .base import Attention, Sizes
 
 
@@ -17,21 +17,13 @@ class Linformer(Attention):
     false, key-value true true; the PyTorch LRA code has false true and one map for all layers (layerwise), here each
     layer has its own. dropout acts on the weights.
 
-    O(L rank (D + E)) time. Raises ValueError for a rank below 1.
+    O(L rank (D + E)) time.
     """
 
     drops = True
 
-    def __init__(
-        self,
-        sizes: Sizes,
-        *,
-        rank: int = 256,
-        share_heads: bool = False,
-        share_kv: bool = True,
-    ):
+    def __init__(self, sizes: Sizes, *, rank: Positive = 256, share_heads: bool = False, share_kv: bool = True):
         super().__init__(sizes)
-        in_range("rank", rank, Range(1))
         shape = (1 if share_heads else sizes.heads, rank, sizes.length)
         self.compress_k = nn.Parameter(torch.empty(shape).normal_(std=0.02))
         self.compress_v = None if share_kv else nn.Parameter(torch.empty(shape).normal_(std=0.02))

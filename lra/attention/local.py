@@ -5,7 +5,7 @@ from typing import Literal
 from torch import Tensor
 
 from ..ops.blocks import attend, blocks, real_blocks
-from ..options import Range, in_range, one_of
+from ..options import Positive
 from .base import Attention, Sizes
 
 Grouping = Literal["contiguous", "strided"]
@@ -18,14 +18,10 @@ class Local(Attention):
     the released code: it fills ``length`` up to the next multiple of b above it (a whole extra block if b divides it)
     and folds the row the other way round, so a group is {j, j + s, j + 2 s, ...} with s = floor(length / b) + 1. The
     zeros that fill it up act as keys there, not here.
-
-    Raises ValueError for a block below 1 or an unknown grouping.
     """
 
-    def __init__(self, sizes: Sizes, *, block: int = 50, grouping: Grouping = "contiguous"):
+    def __init__(self, sizes: Sizes, *, block: Positive = 50, grouping: Grouping = "contiguous"):
         super().__init__(sizes)
-        in_range("block", block, Range(1))
-        one_of("grouping", grouping, Grouping)
         self.block, self.grouping = block, grouping
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:

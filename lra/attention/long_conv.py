@@ -7,11 +7,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..ops.ssm import both_ways, long_conv
-from ..options import Range, in_range
+from ..options import Above, Range
 from .base import Mixer, Sizes
-
-Squash = Annotated[float, Range(0)]
-Rate = Annotated[float, Range(above=0)]
 
 
 class LongConv(Mixer):
@@ -29,9 +26,6 @@ class LongConv(Mixer):
         scale: standard deviation that the parameters start with.
         rate: factor of the learning rate of the kernel, which has no weight decay.
 
-    Raises:
-        ValueError: a negative λ or a scale that is not positive.
-
     Source: the paper, section 3; defaults of the released code (docs/ssm.md).
     """
 
@@ -43,14 +37,12 @@ class LongConv(Mixer):
         *,
         dim: int,
         bidirectional: bool = True,
-        squash: Squash = 0.003,
-        scale: Rate = 0.002,
-        rate: Rate = 1.0,
+        squash: Annotated[float, Range(0)] = 0.003,
+        scale: Above = 0.002,
+        rate: Above = 1.0,
     ):
         super().__init__(sizes, dim=dim)
         self.causal = not bidirectional
-        in_range("squash", squash, Range(0))
-        in_range("scale", scale, Range(above=0))
         self.squash, self.rates = squash, {"weights": rate}
         self.weights = nn.Parameter(scale * torch.randn(1 + bidirectional, dim, sizes.length))
         self.skip = nn.Parameter(torch.randn(dim))

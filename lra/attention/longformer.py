@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from ..ops.blocks import attend, blocks, full_width, windows
-from ..options import Range, in_range
+from ..options import Positive, Range, in_range
 from .base import Attention, Sizes
 
 
@@ -15,12 +15,11 @@ class Longformer(Attention):
     ones, which are the first of the row. A global query sees every token (symmetric, section 3.1). The paper gives
     global attention projections of its own; here, as in the released LRA code, it shares those of the band.
 
-    O(L w) time. Raises ValueError for a window below 1 or global_tokens outside 0 .. length.
+    O(L w) time. Raises ValueError for global_tokens outside 0 .. length.
     """
 
-    def __init__(self, sizes: Sizes, *, window: int = 512, global_tokens: int = 0):
+    def __init__(self, sizes: Sizes, *, window: Positive = 512, global_tokens: int = 0):
         super().__init__(sizes)
-        in_range("window", window, Range(1))
         in_range("global_tokens", global_tokens, Range(0, sizes.length), "length")
         self.window, self.global_tokens = window, global_tokens
 

@@ -8,11 +8,8 @@ from torch import Tensor, nn
 
 from ..ops.precision import full_precision
 from ..ops.ssm import diagonal_ssm
-from ..options import Positive, Range, Share, in_range
+from ..options import Above, Positive, Range, in_range
 from .base import Mixer, Sizes
-
-Rate = Annotated[float, Range(above=0)]
-Phase = Annotated[float, Range(above=0)]
 
 
 class LRU(Mixer):
@@ -24,7 +21,6 @@ class LRU(Mixer):
     memory O(N L).
 
     Args:
-        sizes: its length alone is used, by nothing but the shell.
         dim: channels d.
         states: N.
         bidirectional: False: causal.
@@ -33,7 +29,7 @@ class LRU(Mixer):
         rate: factor of the learning rate of ν, θ, γ and B, which have no weight decay.
 
     Raises:
-        ValueError: no states, r_min outside [0, 1), r_max outside (0, 1] or below r_min, or a phase outside (0, 2π].
+        ValueError: r_max is below r_min.
 
     Source: the paper, sections 3.2 to 3.4 and appendix A.
     """
@@ -45,18 +41,14 @@ class LRU(Mixer):
         dim: int,
         states: Positive = 128,
         bidirectional: bool = True,
-        r_min: Share = 0.0,
-        r_max: Share = 1.0,
-        max_phase: Phase = 2 * math.pi,
-        rate: Rate = 1.0,
+        r_min: Annotated[float, Range(0, below=1)] = 0.0,
+        r_max: Annotated[float, Range(above=0, most=1)] = 1.0,
+        max_phase: Annotated[float, Range(above=0, most=2 * math.pi)] = 2 * math.pi,
+        rate: Above = 1.0,
     ):
         super().__init__(sizes, dim=dim)
         self.causal = not bidirectional
-        in_range("states", states, Range(1))
-        in_range("r_min", r_min, Range(0, below=1))
         in_range("r_max", r_max, Range(r_min, 1), "r_min")
-        in_range("r_max", r_max, Range(above=0, most=1))
-        in_range("max_phase", max_phase, Range(above=0, most=2 * math.pi))
         self.rates = dict.fromkeys(("nu", "theta", "gamma", "b"), rate)
         # Both ends of the interval are infinite logarithms.
         radius, phase = torch.rand(2, states, dtype=torch.float64).clamp(1e-6, 1 - 1e-6)

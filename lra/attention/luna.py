@@ -4,11 +4,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..options import Range, in_range
+from ..options import Checked, Positive
 from .base import Sizes
 
 
-class Luna(nn.Module):
+class Luna(Checked, nn.Module):
     """A whole pre-norm layer over the tokens X (N,L,d) and a packed sequence P (N,rows,d) (section 3.1).
 
         Q = Attn(P, X, X)   pack the tokens into ``rows`` vectors
@@ -22,16 +22,15 @@ class Luna(nn.Module):
     deviation d^-1/2, if ``first`` and memory is None; a later layer has no P of its own and is handed one. Memory is
     the same number of rows whatever a row's length.
 
-    O(L rows D) time. Raises ValueError for rows below 1, or if heads * head_dim is not dim.
+    O(L rows D) time. Raises ValueError if heads * head_dim is not dim.
     """
 
     hole_free = True
 
     def __init__(
-        self, sizes: Sizes, *, dim: int, hidden: int, first: bool = True, rows: int = 256, tie_kv: bool = True
+        self, sizes: Sizes, *, dim: int, hidden: int, first: bool = True, rows: Positive = 256, tie_kv: bool = True
     ):
         super().__init__()
-        in_range("rows", rows, Range(1))
         if sizes.heads * sizes.head_dim != dim:
             raise ValueError(f"head_dim must be {dim / sizes.heads:g}, dim / heads, with Luna, not {sizes.head_dim}")
         self.heads, dropout = sizes.heads, sizes.dropout

@@ -11,8 +11,8 @@ from ..ops import triton as kernels
 from ..ops.convolution import convolve_rows
 from ..ops.pinv import cubic, mixes_batch
 from ..ops.segments import segment_means
-from ..ops.three_factor import Impl, Inverse, check_impl, three_factor
-from ..options import Range, in_range
+from ..ops.three_factor import Impl, Inverse, three_factor
+from ..options import Range, Whole, in_range
 from .base import Attention, Sizes
 
 
@@ -31,7 +31,7 @@ class Nystrom(Attention):
         sizes: Sizes,
         *,
         landmarks: int = 64,
-        kernel: int = 35,
+        kernel: Whole = 35,
         pinv: Inverse = partial(cubic, steps=6),
         impl: Impl = "sdpa",
     ):
@@ -41,7 +41,6 @@ class Nystrom(Attention):
             raise ValueError(f"kernel must be odd, or 0 for no convolution, not {kernel}")
         if self.pools_padding and sizes.length % landmarks:
             raise ValueError(f"landmarks must divide length {sizes.length}, not {landmarks}")
-        check_impl(impl)
         if impl in kernels.IMPLS:
             kernels.check(kept=landmarks, head_dim=sizes.head_dim, value_dim=sizes.value_dim, pinv=pinv)
         self.landmarks, self.pinv, self.impl = landmarks, pinv, impl

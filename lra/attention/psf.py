@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from ..ops.precision import full_precision
 from ..ops.segments import real_first
-from ..options import Range, in_range, one_of
+from ..options import Positive
 from .base import Mixer, Sizes
 
 Ring = Literal["real", "row"]
@@ -29,7 +29,7 @@ class PSF(Mixer):
     either, but cuts every path through it: the last token would no longer reach the first.) ``row``: all positions of
     the padded row, padding taking part and the mask ignored, as published.
 
-    O(L M K channels) time and O(L M (K + channels)) memory. Raises ValueError for unknown choices or sizes below 1.
+    O(L M K channels) time and O(L M (K + channels)) memory.
     """
 
     drops = True
@@ -39,11 +39,11 @@ class PSF(Mixer):
         sizes: Sizes,
         *,
         dim: int,
-        factors: int | None = None,
+        factors: Positive | None = None,
         links: int | Literal["code", "paper"] = "code",
-        hidden: int = 16,
-        value_hidden: int = 64,
-        channels: int | None = None,
+        hidden: Positive = 16,
+        value_hidden: Positive = 64,
+        channels: Positive | None = None,
         residuals: bool = False,
         project: bool = True,
         ring: Ring = "real",
@@ -52,11 +52,6 @@ class PSF(Mixer):
         log = max((sizes.length - 1).bit_length(), 1)  # ceil(log2 length)
         if not (links in ("code", "paper") or (isinstance(links, int) and links >= 1)):
             raise ValueError(f"links must be code, paper or a number of at least 1, not {links!r}")
-        widths = {"factors": factors, "channels": channels, "hidden": hidden, "value_hidden": value_hidden}
-        for key, width in widths.items():
-            if width is not None:
-                in_range(key, width, Range(1))
-        one_of("ring", ring, Ring)
         K = {"code": log + 1, "paper": log}.get(links, links)
         channels = channels or dim
         self.residuals, self.ring, self.hole_free = residuals, ring, ring == "real"

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ..ops.blocks import Part, blocks, gather_blocks, merge, weigh
 from ..ops.precision import full_precision
-from ..options import Range, in_range, one_of
+from ..options import Positive
 from .base import Attention, Sizes
 
 Scope = Literal["chunk", "bucket"]
@@ -31,7 +31,7 @@ class Reformer(Attention):
     token's own key, both of which the official LRA code leaves out.
 
     R is drawn anew at every call while training; evaluation keeps one draw.
-    O(L chunk hashes) time. Raises ValueError for hashes, chunk or buckets out of range or an unknown scope.
+    O(L chunk hashes) time. Raises ValueError for odd buckets above 1, or if neither they nor a chunk are given.
     """
 
     shares_qk = True
@@ -41,23 +41,19 @@ class Reformer(Attention):
         self,
         sizes: Sizes,
         *,
-        hashes: int = 2,
-        chunk: int | None = 64,
-        buckets: int | None = None,
+        hashes: Positive = 2,
+        chunk: Positive | None = 64,
+        buckets: Positive | None = None,
         scope: Scope = "chunk",
         power: float = -0.5,
         unit_keys: bool = True,
         own_last: bool = True,
     ):
         super().__init__(sizes)
-        in_range("hashes", hashes, Range(1))
         if chunk is None and buckets is None:
             raise ValueError("chunk and buckets must not both be null")
-        if buckets is not None and (buckets < 1 or (buckets > 1 and buckets % 2)):
+        if buckets is not None and buckets > 1 and buckets % 2:
             raise ValueError(f"buckets must be 1, even, or null for 2 length / chunk, not {buckets}")
-        if chunk is not None and chunk < 1:
-            raise ValueError(f"chunk must be 1 or more, or null for length / buckets, not {chunk}")
-        one_of("scope", scope, Scope)
         self.hashes, self.scope, self.power = hashes, scope, power
         self.unit_keys, self.own_last = unit_keys, own_last
         self.chunk = -(-sizes.length // buckets) if chunk is None else chunk

@@ -7,11 +7,10 @@ import torch
 from torch import Tensor, nn
 
 from ..ops.ssm import Discretisation, both_ways, hippo_legs, long_conv, s4d_kernel
-from ..options import Range, in_range, one_of
+from ..options import Above, Range, in_range
 from .base import Mixer, Sizes
 
 Init = Literal["lin", "inv", "legs"]
-Step = Annotated[float, Range(above=0)]
 
 
 class S4D(Mixer):
@@ -21,7 +20,6 @@ class S4D(Mixer):
     token counts as zero. O(L log L + N L) time for each channel.
 
     Args:
-        sizes: its length alone is used, by nothing but the shell.
         dim: channels d.
         states: N, of which one of each conjugate pair is kept, M = N / 2.
         init: initialisation of A_m = -1/2 + i ω_m. ``lin``: ω_m = π m. ``inv``: ω_m = N/π (N / (2m + 1) - 1). ``legs``:
@@ -36,7 +34,7 @@ class S4D(Mixer):
         c_rate: factor of the learning rate of C, which keeps its weight decay; None: 1.
 
     Raises:
-        ValueError: an odd number of states, or steps that are not positive and in order.
+        ValueError: an odd number of states, or step_max is below step_min.
 
     Source: the paper, sections 3 and 4; its training configurations train B too (docs/ssm.md).
     """
@@ -46,24 +44,20 @@ class S4D(Mixer):
         sizes: Sizes,
         *,
         dim: int,
-        states: int = 64,
+        states: Annotated[int, Range(2)] = 64,
         init: Init = "lin",
         discretisation: Discretisation = "zoh",
         bidirectional: bool = True,
         shared: bool = False,
-        step_min: Step = 0.001,
-        step_max: Step = 0.1,
-        rate: Step = 1.0,
-        step_rate: Step | None = None,
-        c_rate: Step | None = None,
+        step_min: Above = 0.001,
+        step_max: Above = 0.1,
+        rate: Above = 1.0,
+        step_rate: Above | None = None,
+        c_rate: Above | None = None,
     ):
         super().__init__(sizes, dim=dim)
-        one_of("init", init, Init)
-        one_of("discretisation", discretisation, Discretisation)
-        in_range("states", states, Range(2))
         if states % 2:
             raise ValueError(f"states must be even, not {states}")
-        in_range("step_min", step_min, Range(above=0))
         in_range("step_max", step_max, Range(step_min), "step_min")
         self.discretisation, self.causal = discretisation, not bidirectional
         self.rates = dict.fromkeys(("log_decay", "frequency", "b"), rate) | {"log_step": step_rate or rate}

@@ -1,7 +1,7 @@
 """S5, one state-space model of many inputs and outputs (Smith, Warrington and Linderman, ICLR 2023)."""
 
 import math
-from typing import Annotated, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -9,13 +9,12 @@ from torch import Tensor, nn
 from ..ops.initial import truncated_normal_
 from ..ops.precision import full_precision
 from ..ops.ssm import Discretisation, diagonal_ssm, discretise, hippo_legs
-from ..options import Positive, Range, in_range, one_of
+from ..options import Above, Positive, Range, in_range
 from .base import Mixer, Sizes
 
 CInit = Literal["lecun_normal", "trunc_standard_normal", "complex_normal"]
 BOptim = Literal["state", "state_decay", "main"]
 StepOptim = Literal["state", "main"]
-Step = Annotated[float, Range(above=0)]
 
 
 class S5(Mixer):
@@ -27,7 +26,6 @@ class S5(Mixer):
     zero. Time O(P L log L) for the scan and O(P d L) for B and C; memory O(P L).
 
     Args:
-        sizes: sizes of the place in the model; S5 does not read them, the surrounding module reads ``length``.
         dim: channels d.
         states: P, of which one of each conjugate pair is kept.
         blocks: J, all alike; each has P / J states.
@@ -42,7 +40,7 @@ class S5(Mixer):
         step_optim: ``state`` | ``main``: the same for Δ.
 
     Raises:
-        ValueError: states that are not J even blocks, unknown choices, or steps that are not positive and in order.
+        ValueError: states that are not J even blocks, or step_max is below step_min.
 
     Source: the paper, section 3 and appendix B; the distributions of B and C are the released code's (docs/ssm.md).
     """
@@ -58,26 +56,16 @@ class S5(Mixer):
         discretisation: Discretisation = "zoh",
         bidirectional: bool = True,
         clip: bool = False,
-        step_min: Step = 0.001,
-        step_max: Step = 0.1,
-        rate: Step = 1.0,
+        step_min: Above = 0.001,
+        step_max: Above = 0.1,
+        rate: Above = 1.0,
         b_optim: BOptim = "state",
         step_optim: StepOptim = "state",
     ):
         super().__init__(sizes, dim=dim)
         self.causal = not bidirectional
-        for name, choice, words in (
-            ("c_init", c_init, CInit),
-            ("discretisation", discretisation, Discretisation),
-            ("b_optim", b_optim, BOptim),
-            ("step_optim", step_optim, StepOptim),
-        ):
-            one_of(name, choice, words)
-        in_range("blocks", blocks, Range(1))
-        in_range("states", states, Range(2))
         if states % (2 * blocks):
             raise ValueError(f"states must be a multiple of 2 x blocks = {2 * blocks}, not {states}")
-        in_range("step_min", step_min, Range(above=0))
         in_range("step_max", step_max, Range(step_min), "step_min")
         self.discretisation, self.clip = discretisation, clip
         alike = {"b": b_optim != "main", "log_step": step_optim != "main"}

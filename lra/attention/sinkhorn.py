@@ -5,7 +5,7 @@ from torch import Tensor, nn
 
 from ..ops.blocks import FLOOR, attend, blocks, real_blocks
 from ..ops.precision import full_precision
-from ..options import Range, in_range
+from ..options import Above, Positive, Whole
 from .base import Attention, Sizes
 
 
@@ -22,22 +22,11 @@ class Sinkhorn(Attention):
     Blocks without a real token take no part in R, padded tokens enter the mix as zeros, and a place of the mixed block
     counts as a key if some block has a real token there.
 
-    O(L block + (L / block)²) time. Raises ValueError for a block below 1, a negative iterations or a temperature that
-    is not positive.
+    O(L block + (L / block)²) time.
     """
 
-    def __init__(
-        self,
-        sizes: Sizes,
-        *,
-        block: int = 50,
-        iterations: int = 0,
-        temperature: float = 1.0,
-    ):
+    def __init__(self, sizes: Sizes, *, block: Positive = 50, iterations: Whole = 0, temperature: Above = 1.0):
         super().__init__(sizes)
-        in_range("block", block, Range(1))
-        in_range("iterations", iterations, Range(0))
-        in_range("temperature", temperature, Range(above=0))
         self.block, self.iterations, self.temperature = block, iterations, temperature
         H, D, count = sizes.heads, sizes.head_dim, -(-sizes.length // block)
         self.weight = nn.Parameter(torch.empty(H, D, count).uniform_(-1, 1) * D**-0.5)

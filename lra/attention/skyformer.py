@@ -13,7 +13,7 @@ from ..ops.scores import gaussian
 from ..ops.segments import real_first
 from ..ops.selection import Resample, gather_kept
 from ..ops.three_factor import Inverse
-from ..options import Range, in_range, one_of
+from ..options import Positive, Range
 from .base import Attention, Sizes
 
 
@@ -28,16 +28,12 @@ class Skyformer(Attention):
     every head. Nothing is normalised: rows of the weights do not sum to one. Time O(L m (D + E) + m³) for m landmarks.
 
     Args:
-        sizes: see ``Sizes``.
         samples: drawn queries, and as many keys.
         ridge: added to the diagonal of M, as released; M without it is singular if a token is drawn twice.
         resample: ``train`` draws anew at every call while training and keeps one draw, the same for every example, in
             evaluation; ``always`` draws anew in evaluation too, as released.
         pinv: (...,m,m) -> the same. Released: 6 steps of ``cubic`` with ``init="batch"``, one start of the iteration
             for the whole batch, which makes one example depend on the others.
-
-    Raises:
-        ValueError: no samples, a negative ridge, an unknown resample.
     """
 
     hole_free = True
@@ -46,15 +42,12 @@ class Skyformer(Attention):
         self,
         sizes: Sizes,
         *,
-        samples: int = 64,
+        samples: Positive = 64,
         ridge: Annotated[float, Range(0)] = 0.1,
         resample: Resample = "train",
         pinv: Inverse = partial(cubic, steps=6),
     ):
         super().__init__(sizes)
-        in_range("samples", samples, Range(1))
-        in_range("ridge", ridge, Range(0))
-        one_of("resample", resample, Resample)
         self.ridge, self.resample, self.pinv = ridge, resample, pinv
         self.mixes_batch = mixes_batch(pinv)
         self.register_buffer("draw", torch.rand(2 * samples))  # of evaluation

@@ -12,7 +12,7 @@ from ..ops.precision import at_least_float32, full_precision
 from ..ops.scores import gaussian
 from ..ops.segments import real_first, segment_means
 from ..ops.three_factor import Inverse
-from ..options import Range, in_range, one_of
+from ..options import Range, in_range
 from .base import Attention, Sizes
 
 Sample = Literal["pool", "conv", "random", "first"]
@@ -32,7 +32,7 @@ class Soft(Attention):
     inverse stays block diagonal, its start is that of the real block, whose largest column sum is at least the 1 of
     its diagonal, and the row of P v is zero, so that the result is that of the smaller problem.
 
-    O(L m (D + E) + m³) time. Raises ValueError for an unknown sample, a window or a count outside 1 .. length.
+    O(L m (D + E) + m³) time. Raises ValueError for a window or a count outside 1 .. length.
     """
 
     shares_qk = True
@@ -49,7 +49,6 @@ class Soft(Attention):
         pinv: Inverse = partial(newton, steps=20, init="soft", ridge=0.01),
     ):
         super().__init__(sizes)
-        one_of("sample", sample, Sample)
         in_range("window", window, Range(1, sizes.length), "length")
         if count is not None:
             in_range("count", count, Range(1, sizes.length), "length")

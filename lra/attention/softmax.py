@@ -9,7 +9,6 @@ from torch.utils.checkpoint import checkpoint as recompute
 
 from ..ops.precision import full_precision
 from ..ops.scores import Weights, scale, weigh
-from ..options import one_of
 from .base import Attention, Sizes
 
 
@@ -27,7 +26,6 @@ class Softmax(Attention):
 
     def __init__(self, sizes: Sizes, *, weights: Weights = "softmax", checkpoint: bool = False):
         super().__init__(sizes)
-        one_of("weights", weights, Weights)
         self.weights, self.checkpoint = weights, checkpoint
 
     def forward(self, q, k, v, mask=None, bias: Callable[[Tensor, Tensor], Tensor] | None = None):

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from ..ops.blocks import Part, attend, blocks, merge, real_blocks, weigh, windows
 from ..ops.precision import full_precision
-from ..options import Range, in_range, one_of
+from ..options import Positive, Range, in_range
 from .base import Attention, Sizes
 
 Pattern = Literal["strided", "fixed"]
@@ -25,7 +25,7 @@ class Sparse(Attention):
     causal: only keys at or before the query, as published (the strided band is then i - l + 1 .. i). The released LRA
     code is causal ``fixed`` with b = 50, c = 10.
 
-    Raises ValueError for an unknown pattern, a stride or block below 1, or a summary outside 1 .. block.
+    Raises ValueError for a summary outside 1 .. block.
     """
 
     def __init__(
@@ -33,17 +33,13 @@ class Sparse(Attention):
         sizes: Sizes,
         *,
         pattern: Pattern = "strided",
-        stride: int | None = None,
-        block: int = 50,
+        stride: Positive | None = None,
+        block: Positive = 50,
         summary: int = 10,
         causal: bool = False,
     ):
         super().__init__(sizes)
-        one_of("pattern", pattern, Pattern)
         stride = round(sizes.length**0.5) if stride is None else stride
-        if stride < 1:
-            raise ValueError(f"stride must be 1 or more, or null for the square root of length, not {stride}")
-        in_range("block", block, Range(1))
         in_range("summary", summary, Range(1, block), "block")
         self.pattern, self.stride, self.block, self.summary, self.causal = pattern, stride, block, summary, causal
 

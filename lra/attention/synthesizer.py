@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..ops.precision import full_precision
-from ..options import Range, in_range
+from ..options import Positive
 from .base import Mixer, Sizes
 
 
@@ -96,14 +96,10 @@ class Product(Synthesizer):
 
 
 class Factorised(Product):
-    """Factorized Random: S = A B with free A (H,length,rank) and B (H,rank,length), xavier-uniform.
+    """Factorized Random: S = A B with free A (H,length,rank) and B (H,rank,length), xavier-uniform."""
 
-    Raises ValueError for a rank below 1.
-    """
-
-    def __init__(self, sizes: Sizes, *, dim: int, dot_product: bool = False, rank: int = 32):
+    def __init__(self, sizes: Sizes, *, dim: int, dot_product: bool = False, rank: Positive = 32):
         super().__init__(sizes, dim=dim, dot_product=dot_product)
-        in_range("rank", rank, Range(1))
         self.rows, self.columns = (nn.Parameter(xavier(sizes.heads, sizes.length, rank)) for _ in range(2))  # A and Bᵀ
 
     def factors(self, x):

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from ..ops.convolution import convolve_rows
 from ..ops.precision import full_precision
-from ..options import Range, in_range
+from ..options import Positive, Whole
 from .base import Mixer, Sizes
 
 
@@ -23,23 +23,13 @@ class TransformerLS(Mixer):
     width of a depth-wise convolution of v, one filter per head, added to the result and initially zero; 0 for none, as
     on LRA. W_p has no bias: it would add the same to every token. dropout acts on the weights.
 
-    O(L (rank + window) D) time. Raises ValueError for a rank or window below 1 or an even kernel.
+    O(L (rank + window) D) time. Raises ValueError for an even kernel.
     """
 
     drops = True
 
-    def __init__(
-        self,
-        sizes: Sizes,
-        *,
-        dim: int,
-        rank: int = 32,
-        window: int = 8,
-        kernel: int = 0,
-    ):
+    def __init__(self, sizes: Sizes, *, dim: int, rank: Positive = 32, window: Positive = 8, kernel: Whole = 0):
         super().__init__(sizes, dim=dim)
-        in_range("rank", rank, Range(1))
-        in_range("window", window, Range(1))
         if kernel and kernel % 2 == 0:
             raise ValueError(f"kernel must be odd, or 0 for no convolution, not {kernel}")
         self.window, self.reach = window, max(window // 2, 1)

@@ -14,7 +14,7 @@ from ..model.initial import Init
 from ..model.norm import Norm
 from ..model.pretrainer import Loss, MaskId
 from ..ops.metrics import Metric
-from ..options import Positive, Range, Share, Whole, is_name
+from ..options import Above, Positive, Range, Share, Whole, is_name
 from .calls import constructor, constructors
 from .section import Section
 
@@ -23,7 +23,6 @@ listed = BeforeValidator(lambda value: value if isinstance(value, list) else [va
 Some = Annotated[list[T], listed, MinLen(1)]  # one or more; a single value is a list of one
 Number = int | float  # an int is not converted to a float
 Least = Annotated[Number, Range(0)]
-Above = Annotated[float, Range(above=0)]
 BatchSize = Annotated[int, Range(1, 10**6)]  # of a batch
 Masked = Annotated[float, Range(above=0, below=1)]  # share of positions
 Threads = Annotated[int, Range(1, 1024)]

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..attention.base import Mixer
-from ..options import Range, Share, in_range, one_of
+from ..options import Checked, Share
 from ..varlen import VarlenLayout
 from .dropout import Dropout
 from .norm import Norm
@@ -59,7 +59,7 @@ class PreNorm(nn.Module):
         return x + self.mlp(self.mlp_norm(x))
 
 
-class GLU(nn.Module):
+class GLU(Checked, nn.Module):
     """x + dropout(GLU(y)), y = mixer(norm(x)), without a feed-forward layer: the block of S4D, S5 and LRU.
 
     Args:
@@ -95,9 +95,6 @@ class GLU(nn.Module):
         mixer_dropout: bool = False,
     ):
         super().__init__()
-        one_of("activation", activation, Activation)
-        one_of("gelu", gelu, Gelu)
-        in_range("momentum", momentum, Range(0, 1))
         self.prenorm, self.activation = prenorm, activation
         self.norm = make_norm(norm, dim, momentum=momentum)
         self.mixer = mixer()

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..ops.precision import at_least_float32, narrow, stream
-from ..options import Share, one_of
+from ..options import Checked, Share
 from ..varlen import VarlenLayout
 from .multihead import Multihead
 from .norm import Norm
@@ -20,7 +20,7 @@ TILES = {"tile": 64, "whole": 1024}  # of packed rows in 16 bits on a CPU, whose
 HeadKind = Literal["relu", "gelu", "linear"]
 
 
-class Classifier(nn.Module):
+class Classifier(Checked, nn.Module):
     """The whole model: inputs (B,T,L[,F]), mask and positions (B,T,L) or None -> (B, outputs).
 
     ``positions`` are those of the tokens in rows without their holes (``lra.data.datamodule``), each once; None for
@@ -69,8 +69,6 @@ class Classifier(nn.Module):
         packed: bool = False,
     ):
         super().__init__()
-        one_of("pool", pool, Pool)
-        one_of("mean_over", mean_over, MeanOver)
         if pool == "cls" and vocab is None:
             raise ValueError("model.pool=cls needs a task with token ids, this one has real features")
         self.length, self.pool, self.mean_over = length, pool, mean_over
@@ -169,7 +167,7 @@ def last_real(mask: Tensor) -> Tensor:
     return mask.shape[1] - 1 - mask.flip(1).int().argmax(1)
 
 
-class Head(nn.Module):
+class Head(Checked, nn.Module):
     """Linear, ReLU, Linear on the pooled vector (B,T,d); two towers are compared by [a, b, a b, a - b].
 
     Args:
@@ -191,7 +189,6 @@ class Head(nn.Module):
         super().__init__()
         if towers not in (1, 2):
             raise ValueError(f"task.towers must be 1 or 2, not {towers}")
-        one_of("kind", kind, HeadKind)
         inputs = dim if towers == 1 else 4 * dim
         self.dropout = nn.Dropout(dropout)
         if kind == "linear":

@@ -6,10 +6,10 @@ from torch import Tensor, nn
 
 from ..ops.precision import full_precision
 from ..ops.ssm import fft_conv
-from ..options import Range, in_range
+from ..options import Checked, Positive
 
 
-class EMA(nn.Module):
+class EMA(Checked, nn.Module):
     """Multi-dimensional damped moving average in both directions: x (N,L,d), mask (N,L) -> (N,L,d).
 
     Each channel has ``ndim`` averages h with decay q = 1 - p sigmoid(α) and gain p = sigmoid(δ):
@@ -25,11 +25,8 @@ class EMA(nn.Module):
         truncation: T, the lags in each direction, lag 0 included; null for all.
     """
 
-    def __init__(self, dim: int, *, ndim: int = 16, truncation: int | None = None):
+    def __init__(self, dim: int, *, ndim: Positive = 16, truncation: Positive | None = None):
         super().__init__()
-        for key, value in {"ndim": ndim, "truncation": truncation}.items():
-            if value is not None:
-                in_range(key, value, Range(1))
         self.truncation = truncation
         self.delta, self.alpha, self.beta, self.gamma = (nn.Parameter(torch.empty(2, dim, ndim)) for _ in range(4))
         self.omega = nn.Parameter(torch.empty(dim))

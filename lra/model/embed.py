@@ -9,14 +9,14 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from ..options import one_of
+from ..options import Checked
 from .dropout import Dropout
 
 Padding = Literal["learned", "constant", "zero"]
 Positions = Literal["learned", "rotary", "none"]  # of a model: a table, rotated queries and keys, or none
 
 
-class TokenEmbedding(nn.Module):
+class TokenEmbedding(Checked, nn.Module):
     """The sum of learned token and position tables, then dropout: ids (N,L) int -> (N,L,d).
 
     Source: docs/sources.md, Nystromformer.
@@ -44,7 +44,6 @@ class TokenEmbedding(nn.Module):
         padding: Padding = "learned",
     ):
         super().__init__()
-        one_of("padding", padding, Padding)
         self.token = nn.Embedding(vocab, dim, padding_idx=None if padding == "learned" else 0)
         self.position = nn.Embedding(length, dim) if positions else None
         self.dropout = Dropout(dropout)

@@ -8,13 +8,13 @@ from torch import Tensor, nn
 
 from ..attention.base import Attention, Sizes
 from ..ops.blocks import blocks, real_blocks
-from ..options import Range, in_range
+from ..options import Checked, Positive
 from .ema import EMA
 from .norm import Norm
 from .norm import norm as make_norm
 
 
-class Mega(nn.Module):
+class Mega(Checked, nn.Module):
     """A whole layer: gated attention over a moving average, then a feed-forward layer.
 
         c = EMA(x̂)                  x̂ = norm(x), v = SiLU(W_v x̂)
@@ -36,7 +36,7 @@ class Mega(nn.Module):
             can be used.
 
     Raises:
-        ValueError: a size is below 1, or the mechanism takes no bias.
+        ValueError: the mechanism takes no bias.
     """
 
     def __init__(
@@ -47,18 +47,15 @@ class Mega(nn.Module):
         hidden: int,
         dropout: float,
         length: int,
-        z: int = 32,
-        ndim: int = 16,
-        truncation: int | None = 1024,
-        chunk: int | None = None,
+        z: Positive = 32,
+        ndim: Positive = 16,
+        truncation: Positive | None = 1024,
+        chunk: Positive | None = None,
         norm: Norm = "layer",
         prenorm: bool = True,
         bias: bool = True,
     ):
         super().__init__()
-        for key, value in {"z": z, "chunk": chunk}.items():
-            if value is not None:
-                in_range(key, value, Range(1))
         self.chunk, self.prenorm, self.widths = chunk, prenorm, [dim, z, hidden, dim]
         reach = min(chunk or length, length)
         self.attention = attention(Sizes(heads=1, head_dim=z, value_dim=hidden, length=reach))

@@ -50,7 +50,7 @@ def test_a_whole_block_has_the_dropout_of_the_model_or_its_own():
         ("luna", "model.head_dim=3", "model.head_dim must be 32, dim / heads, with Luna, not 3"),
         ("nystrom_original", "attn.landmarks=63", "attn.landmarks must divide length 128, not 63"),
         ("mega", "attn.weights=relu", "attn.weights must be one of softmax, laplace"),
-        ("mega", "block.ndim=0", "block.ndim must be 1 or more, not 0"),
+        ("mega", "block.ndim=0", "block.ndim must be a whole number of 1 or more, not 0"),
         ("linear", "block=mega", "block.bias must be false around Linear, which takes no position bias"),
     ],
 )
