@@ -53,14 +53,13 @@ def report(options: ReportOptions) -> None:
         studies, damaged = {}, []
     out = options.out or below(runs, "report")
     try:
-        chapters = []
+        efficiency = []
         if measured:
             pictures = bench_plots.pictures(measured, below(out, "efficiency"), studies, options.width)
-            chapters = [Chapter("Efficiency", bench_tables.LEGEND, bench_tables.tables(measured), pictures)]
+            efficiency = [Chapter("Efficiency", bench_tables.LEGEND, bench_tables.tables(measured), pictures)]
         boards = board.chapters(studies, measured, out / "board", options.width)
-        chapters += boards
         damaged += broken
-        damaged += export(out, studies, damaged, chapters, width=options.width, show=options.show)
+        damaged += export(out, studies, damaged, efficiency + boards, width=options.width, show=options.show)
     except OSError as error:
         raise ValueError(
             f"cannot write {error.filename or out}: {error.strerror}; name a folder with out=<folder>"
@@ -72,11 +71,11 @@ def report(options: ReportOptions) -> None:
             print(f"{study}, {rows[0].task}: {line}")
     own = {name: rows for name, rows in studies.items() if not options.board or not board.is_published(rows)}
     show(every_table(own, boards), LEGEND)
-    if measured:
-        show(chapters[0].tables, chapters[0].about)
+    for chapter in efficiency:
+        show(chapter.tables, chapter.about)
     print(f"written to {out}: index.html, report.md, main.tex, tables, figures{', efficiency' if measured else ''}")
     if "wandb" in options.logger:
-        publish(options.logger["wandb"].options, studies, chapters, out)
+        publish(options.logger["wandb"].options, studies, efficiency + boards, out)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,5 @@
 """The files beside a record that the report shows: curves, configuration and maps, read as untrusted input."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,23 +26,18 @@ def read(folder: Path) -> tuple[Artifacts, list[str]]:
     Returns:
         The files, each part empty if the folder never had it, and one line for each file that cannot be shown.
     """
-    lines: list[str] = []
-
-    def part(load: Callable[[Path], dict]) -> dict:
+    made, lines = Artifacts({}, {}, {}), []
+    for part, load in ((made.curves, runs_on_disk.curves), (made.config, runs_on_disk.choices)):
         try:
-            return load(folder)
+            part |= load(folder)
         except ValueError as error:
             lines.append(str(error))
-            return {}
-
-    pictures = {}
-    curves, config = part(runs_on_disk.curves), part(runs_on_disk.choices)
     for path in sorted((folder / "maps").glob("*.png")):
         try:
-            pictures[path.stem] = _picture(path, folder)
+            made.pictures[path.stem] = _picture(path, folder)
         except Unreadable as error:
             lines.append(f"{path} is not shown: {error}")
-    return Artifacts(curves, config, pictures), lines
+    return made, lines
 
 
 def _picture(path: Path, folder: Path) -> bytes:

@@ -20,6 +20,7 @@ LEGEND = (
 )
 PAPER = {"speedup_vs_transformer": "paper: speed", "peak_memory_ratio_vs_transformer": "paper: memory"}
 KIND = ("what", "mode", "task", "batch", "heads", "head_dim")  # fields that the rows of a group share
+NUMBERS = ("ms", "spread", "samples", "MB", "GB/s", "TFLOP/s", "roofline ms", "x roofline", "speed", "memory")
 NONE = Cell.of(None)
 
 
@@ -120,18 +121,12 @@ def _over_lengths(group: Group) -> Table:
     lines = []
     for name, rows in group.over_n().items():
         ms = {row.n: Cell.of(row.ms, number) for row in rows}
-        last = rows[-1].peak_bytes if rows else None
-        grown = [growth([(row.n, value(row)) for row in rows]) for value in (lambda r: r.ms, lambda r: r.peak_bytes)]
-        lines.append(
-            [
-                name,
-                *(ms.get(n, NONE) for n in group.lengths),
-                Cell.of(max(map(_spread, rows), default=None), "{:.0%}".format),
-                Cell.of(None if last is None else last / 2**20, number),
-                *(Cell.of(exponent, "{:.2f}".format) for exponent in grown),
-                Cell.of(claimed[name], "{:g}".format),
-            ]
-        )
+        grown = [growth([(row.n, getattr(row, of)) for row in rows]) for of in ("ms", "peak_bytes")]
+        lines.append([name, *(ms.get(n, NONE) for n in group.lengths)])
+        lines[-1].append(Cell.of(max(map(_spread, rows), default=None), "{:.0%}".format))
+        lines[-1].append(Cell.of(rows[-1].peak_bytes / 2**20 if rows else None, number))
+        lines[-1] += [Cell.of(exponent, "{:.2f}".format) for exponent in grown]
+        lines[-1].append(Cell.of(claimed[name], "{:g}".format))
     head = ("mechanism", *map("{:,}".format, group.lengths), "spread", "MB", "growth", "MB growth", "claimed")
     return _table(f"{group.title}: ms over n", _about(group.source), head, lines)
 
@@ -158,37 +153,27 @@ def _details(group: Group) -> Table:
     printed = {(word, v.metric): v.number for v in published.read() if v.metric in PAPER for word in v.attn.split()}
     lines = []
     for row in sorted(group.rows, key=lambda row: row.n):
-        line = {"mechanism": label(row), "n": Cell.of(row.n, "{:,}".format)}
+        line = {"mechanism": label(row), "n": Cell.of(row.n, "{:,}".format)} | dict.fromkeys(NUMBERS, NONE)
         if row.ms is not None:
             line |= {"ms": Cell.of(row.ms, number), "spread": Cell.of(_spread(row), "{:.0%}".format)}
             line |= {"samples": Cell.of(len(row.samples), str), "MB": Cell.of(row.peak_bytes / 2**20, number)}
             if row.roofline_bytes:
                 line["GB/s"] = Cell.of(row.roofline_bytes / row.ms / 1e6, number)
-                line |= {
-                    "roofline ms": Cell.of(row.roofline_ms, number),
-                    "x roofline": Cell.of(row.ms / row.roofline_ms, number),
-                }
+                line["roofline ms"] = Cell.of(row.roofline_ms, number)
+                line["x roofline"] = Cell.of(row.ms / row.roofline_ms, number)
             if row.flops:
                 line["TFLOP/s"] = Cell.of(row.flops / row.ms / 1e9, number)
             if base := group.reference(row.n):
                 line["speed"] = Cell.of(base.ms / row.ms, number)
                 line["memory"] = Cell.of(row.peak_bytes / max(base.peak_bytes, 1), "{:.2f}".format)
-        for metric, name in PAPER.items():
-            if compared and (row.mechanism, metric) in printed:
-                line[name] = Cell.of(printed[row.mechanism, metric], "{:g}".format)
-        lines.append(line | ({"status": row.status} if row.status != "ok" else {}))
-    every = ("mechanism", "n", "ms", "spread", "samples", "MB", "GB/s", "TFLOP/s", "roofline ms", "x roofline")
-    every += ("speed", "memory", *PAPER.values(), "status")
-    head = [name for name in every if name == "ms" or any(name in line for line in lines)]
+        for metric, name in PAPER.items() if compared else ():
+            line[name] = Cell.of(printed.get((row.mechanism, metric)), "{:g}".format)
+        lines.append(line | {"status": "" if row.status == "ok" else row.status})
+    head = [name for name in lines[0] if name == "ms" or any(line[name] not in (NONE, "") for line in lines)]
     about = _about(group.source)
     if reference := group.source.choices.get("reference"):
         about += f"; speed and memory relative to {reference}"
-    return _table(
-        group.title,
-        about,
-        head,
-        [[line.get(name, "" if name == "status" else NONE) for name in head] for line in lines],
-    )
+    return _table(group.title, about, head, [[line[name] for name in head] for line in lines])
 
 
 def _spread(row: BenchRow) -> float:

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from ..disk.atomic import below, write
 from . import artifacts, figures, latex, page, paper_tables, plots, published, results, strips
-from .artifacts import Artifacts
 from .extensions import extensions
 from .palette import Palette
 from .pretraining import pretraining
@@ -53,11 +52,16 @@ def export(
         ValueError: ``show`` has a name that no table and no figure has.
         OSError: the folder cannot be written.
     """
-    runs, unread = {}, []
-    for folder in (folder for rows in studies.values() for row in rows for folder in row.runs):
-        runs[folder], lines = artifacts.read(folder)
-        unread += lines
-    parts = [study(name, rows, runs) for name, rows in studies.items()]
+    parts, unread = [], []
+    for name, rows in studies.items():
+        runs = {}
+        for folder in (folder for row in rows for folder in row.runs):
+            runs[folder], lines = artifacts.read(folder)
+            unread += lines
+        curves = plots.by_task(rows, {folder: found.curves for folder, found in runs.items()})
+        # The labels of a search are rates of the same mechanisms, too many at one place for a picture of their speed.
+        bubbles = {} if name.endswith(RATES) else plots.bubbles(rows)
+        parts.append(page.Study(name, rows, *tables(name, rows), curves, bubbles, runs))
     for name in ("tables", "figures"):
         below(out, name).mkdir(exist_ok=True)
     about = "Lines as printed, in their order; below each the runs of the mechanism that it names."
@@ -89,26 +93,11 @@ def export(
     floats = [table.name for table in every if show is None or table.name in show]
     pictures = {path.relative_to(out): text for path, text in drawn.items() if show is None or path.stem in show}
     write(out / "main.tex", latex.document(floats, pictures, width))
-    write(out / "report.md", markdown(parts, chapters))
-    notes = published.notes(value for paper in paper_tables.PAPERS for value in paper_tables.printed(paper))
-    write(
-        out / "index.html", page.render(parts, chapters, legend=LEGEND, notes=notes, damaged=damaged + unread, out=out)
-    )
+    values = [value for paper in paper_tables.PAPERS for value in paper_tables.printed(paper)]
+    notes = published.notes(values + [value for rows in studies.values() for row in rows for value in row.published])
+    write(out / "report.md", markdown(parts, chapters, notes))
+    write(out / "index.html", page.render(parts, chapters, LEGEND, notes, damaged + unread, out))
     return unread
-
-
-def study(name: str, rows: list[Row], runs: dict[Path, Artifacts]) -> page.Study:
-    """Compute the tables of a study and the numbers of its figures.
-
-    Args:
-        name: name of the study.
-        rows: its results.
-        runs: the files of its runs by their folders.
-    """
-    curves = plots.by_task(rows, {folder: runs[folder].curves for row in rows for folder in row.runs})
-    # The labels of a search are rates of the same mechanisms, too many at one place for a picture of their speed.
-    bubbles = {} if name.endswith(RATES) else plots.bubbles(rows)
-    return page.Study(name, rows, *tables(name, rows), curves, bubbles, runs)
 
 
 def tables(name: str, rows: list[Row]) -> tuple[list[Table], list[Table]]:
@@ -131,15 +120,13 @@ def every_table(studies: dict[str, list[Row]], chapters: Sequence[Chapter]) -> l
     return made + [table for chapter in chapters for table in chapter.tables]
 
 
-def markdown(studies: list[page.Study], chapters: Sequence[Chapter]) -> str:
+def markdown(studies: list[page.Study], chapters: Sequence[Chapter], notes: list[str]) -> str:
     """Format the report as Markdown: the tables, and the sources of the published values."""
     out = ["# Results", LEGEND]
-    for part in studies:
-        first, *others = *part.results, *part.details
+    for study in studies:
+        first, *others = *study.results, *study.details
         out += [first.section(2), *(table.section() for table in others)]
     for chapter in chapters:
         out += [f"## {chapter.title}", chapter.about, *(table.section() for table in chapter.tables)]
         out += [f"![{picture.stem}]({picture.parent.name}/{picture.name})" for picture in chapter.pictures]
-    values = [v for part in studies for row in part.rows for v in row.published]
-    values += [value for paper in paper_tables.PAPERS for value in paper_tables.printed(paper)]
-    return "\n\n".join([*out, "## Notes on published values", "\n".join(published.notes(values))]) + "\n"
+    return "\n\n".join([*out, "## Notes on published values", "\n".join(notes)]) + "\n"

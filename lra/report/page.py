@@ -36,7 +36,7 @@ class Study(NamedTuple):
 
 
 def render(
-    studies: list[Study], chapters: Sequence[Chapter], *, legend: str, notes: list[str], damaged: list[str], out: Path
+    studies: list[Study], chapters: Sequence[Chapter], legend: str, notes: list[str], damaged: list[str], out: Path
 ) -> str:
     """Render the page.
 

@@ -1,6 +1,7 @@
 """The papers' tables as printed, with comparable runs of ours below each line that has a mechanism of ours."""
 
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 from statistics import geometric_mean
 
@@ -35,17 +36,17 @@ PAPERS = [Paper(**entry) for entry in yaml.safe_load(Path(__file__).with_name("p
 
 def tables(studies: dict[str, list[Row]]) -> list[Table]:
     """Make every table of ``PAPERS`` with the rows of the studies, then the list of mechanisms that no paper names."""
-    listed = [(study, label, rows) for study, rows in studies.items() for label in unnamed(rows)]
-    tasks = [", ".join(row.task for row in rows if row.label == label) for _, label, rows in listed]
-    lines = [[label, study, on] for (study, label, _), on in zip(listed, tasks, strict=True)]
+    keys = [(study, label, "") for study, rows in studies.items() for label in unnamed(rows)]
+    tasks = [", ".join(row.task for row in studies[study] if row.label == label) for study, label, _ in keys]
+    lines = [[label, study, on] for (study, label, _), on in zip(keys, tasks, strict=True)]
     own = Table(
         name="own-mechanisms",
         title="Mechanisms that no paper names",
         about="They stand last in the tables of papers that have one of their tasks.",
-        cells=frame(("mechanism", "run", "tasks"), lines, [(study, label, "") for study, label, _ in listed]),
+        cells=frame(("mechanism", "run", "tasks"), lines, keys),
         words=("mechanism", "run", "tasks"),
     )
-    return [table(paper, studies) for paper in PAPERS] + [own] * bool(listed)
+    return [table(paper, studies) for paper in PAPERS] + [own] * bool(keys)
 
 
 def unnamed(rows: list[Row]) -> list[str]:
@@ -68,33 +69,28 @@ def table(paper: Paper, studies: dict[str, list[Row]]) -> Table:
     """
     values = printed(paper)
     ratios = values[0].metric in NAMES
-    key = (lambda v: v.metric) if ratios else (lambda v: v.task)
-    columns = list(dict.fromkeys(map(key, values)))
-    left_out = _unequal(studies)
-    fits = lambda row: (
-        not published.unlike([row.facts]) and (ratios or (row.task in columns and row.facts["metric"] == paper.metric))
-    )
-    studies = {study: [row for row in rows if fits(row)] for study, rows in studies.items()}
-    by_line = {(v.source, v.model, key(v)): v for v in values}
+    column_of = attrgetter("metric" if ratios else "task")
+    columns = list(dict.fromkeys(map(column_of, values)))
+    by_place = {(v.source, v.model, column_of(v)): v for v in values}
     attn = {(v.source, v.model): v.attn for v in values}
-    words = {word for line in attn.values() for word in line.split()}
-    measured: dict[str, dict[str, list[Cell]]] = {}
+    words = set(" ".join(attn.values()).split())
+    left_out, ours, last = "", [], set()
     for study, rows in studies.items():
-        labels = [label for label in sorted({row.label for row in rows}) if label in {*words, *unnamed(rows)}]
-        found = (_ratios if ratios else _scores)(rows, labels, columns)
-        measured[study] = dict(zip(labels, found, strict=True))
-    own = lambda labels: [
-        ((study, label, ""), [label, study, *found[label]])
-        for study, found in measured.items()
-        for label in labels
-        if label in found
-    ]
+        if choices := published.unlike(row.facts for row in rows):
+            left_out += f"Runs of {study} that do not compare with them are left out ({choices}). "
+        rows = [row for row in rows if not published.unlike([row.facts])]
+        if not ratios:
+            rows = [row for row in rows if row.task in columns and row.facts["metric"] == paper.metric]
+        labels = sorted({row.label for row in rows if row.label in words} | set(own := unnamed(rows)))
+        last.update(own)
+        for label, cells in zip(labels, (_ratios if ratios else _scores)(rows, labels, columns), strict=True):
+            ours.append(((study, label, ""), [label, study, *cells]))
     lines = []
     for (source, model), names in attn.items():
-        cells = [_printed(by_line.get((source, model, column))) for column in columns]
+        cells = [_printed(by_place.get((source, model, column))) for column in columns]
         lines.append((("", "", names), [model, "published" if len(paper.sources) == 1 else source, *cells]))
-        lines += own(names.split())
-    lines += own(sorted({label for rows in studies.values() for label in unnamed(rows)}))
+        lines += [line for line in ours if line[0][1] in names.split()]
+    lines += [line for line in ours if line[0][1] in last]
     keys, rows = zip(*lines, strict=True)
     n = "" if ratios else f"mean ± sample standard deviation over seeds ({seeds(rows)}). "
     return Table(
@@ -116,8 +112,8 @@ def _scores(rows: list[Row], labels: list[str], columns: list[str]) -> list[list
     """Make a line of cells for each label, with the best and tied ones of the study marked."""
     # The benchmark's averages leave Path-X out, since hardly any mechanism learns it.
     averaged = [task for task in columns if task not in (AVERAGE, "pathfinder_x")]
-    made = scores(rows, labels, [task for task in columns if task != AVERAGE], {AVERAGE: averaged})
-    return [list(line) for line in zip(*(made[column] for column in columns), strict=True)]
+    over = {column: averaged if column == AVERAGE else [column] for column in columns}
+    return [list(line) for line in zip(*scores(rows, labels, over).values(), strict=True)]
 
 
 def _ratios(rows: list[Row], labels: list[str], columns: list[str]) -> list[list[Cell]]:
@@ -125,11 +121,10 @@ def _ratios(rows: list[Row], labels: list[str], columns: list[str]) -> list[list
     base = {(row.task, row.facts["device"]): row for row in rows if row.label == "softmax"}
     lines = []
     for label in labels:
-        comparable = [row for row in rows if row.label == label and (row.task, row.facts["device"]) in base]
-        pairs = [(row, base[row.task, row.facts["device"]]) for row in comparable]
-        times = {row.task: ref.ms / row.ms for row, ref in pairs if row.ms and ref.ms}
-        sizes = {row.task: row.peak / ref.peak for row, ref in pairs if row.peak and ref.peak}
-        ratios = {"speedup_vs_transformer": times, "peak_memory_ratio_vs_transformer": sizes}
+        pairs = [(row, base.get((row.task, row.facts["device"]))) for row in rows if row.label == label]
+        times = {row.task: ref.ms / row.ms for row, ref in pairs if ref and row.ms and ref.ms}
+        sizes = {row.task: row.peak / ref.peak for row, ref in pairs if ref and row.peak and ref.peak}
+        ratios = dict(zip(NAMES, (times, sizes), strict=True))
         lines.append([_ratio(ratios[column]) for column in columns])
     return lines
 
@@ -137,12 +132,3 @@ def _ratios(rows: list[Row], labels: list[str], columns: list[str]) -> list[list
 def _ratio(values: dict[str, float]) -> Cell:
     note = "; ".join(f"{task} {x:.2f}" for task, x in values.items())
     return Cell.of(geometric_mean(values.values()), note=note) if values else Cell()
-
-
-def _unequal(studies: dict[str, list[Row]]) -> str:
-    """Name the studies with runs that cannot be compared with published numbers, which the tables leave out."""
-    lines = []
-    for study, rows in studies.items():
-        if words := published.unlike(row.facts for row in rows):
-            lines.append(f"Runs of {study} that do not compare with them are left out ({words}). ")
-    return "".join(lines)

@@ -3,6 +3,7 @@
 import csv
 import functools
 import re
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -74,7 +75,7 @@ def read() -> tuple[PrintedValue, ...]:
         return tuple(PrintedValue(**row) for row in csv.DictReader(file))
 
 
-def accuracies(label: str, tasks: Collection[str] = TASKS) -> list[PrintedValue]:
+def accuracies(label: str, tasks: Collection[str]) -> list[PrintedValue]:
     """List the published accuracies of a label on LRA tasks, in percent.
 
     Args:
@@ -82,9 +83,7 @@ def accuracies(label: str, tasks: Collection[str] = TASKS) -> list[PrintedValue]
         tasks: tasks to list.
     """
     wanted = set(tasks) & set(TASKS)
-    return [
-        row for row in read() if label in row.attn.split() and row.metric == "accuracy_percent" and row.task in wanted
-    ]
+    return [v for v in read() if label in v.attn.split() and v.metric == "accuracy_percent" and v.task in wanted]
 
 
 def unlike(facts: Iterable[Mapping[str, str]]) -> str:
@@ -115,23 +114,21 @@ def averages(label: str, tasks: Collection[str]) -> list[tuple[str, float]]:
     Returns:
         (source, mean) for each source that prints a number for every one of the tasks.
     """
-    sources: dict[str, list[float]] = {}
+    sources: dict[str, list[float]] = defaultdict(list)
     for row in accuracies(label, tasks):
         if row.number is not None:
-            sources.setdefault(row.source, []).append(row.number)
+            sources[row.source].append(row.number)
     return [(source, mean(values)) for source, values in sources.items() if len(values) == len(tasks)]
 
 
 def notes(shown: Iterable[PrintedValue]) -> list[str]:
     """List each source in full as a Markdown item, and below it the notes on its values that are shown."""
-    tree: dict[str, dict[str, list[str]]] = {}
+    tree: dict[str, dict[tuple[str, str], list[str]]] = defaultdict(lambda: defaultdict(list))
     for row in dict.fromkeys(shown):
         table = "" if row.table == "leaderboard" else f", {row.table}"
-        below = tree.setdefault(f"- {row.source}: {row.paper}{table}", {})
-        if row.note:
-            below.setdefault(f"{row.note} ({row.model}: ", []).append(row.task)
+        tree[f"- {row.source}: {row.paper}{table}"][row.note, row.model].append(row.task)
     lines = []
-    for source in sorted(tree):
+    for source, below in sorted(tree.items()):
         lines.append(source)
-        lines += [f"  - {note}{', '.join(tasks)})" for note, tasks in tree[source].items()]
+        lines += [f"  - {note} ({model}: {', '.join(tasks)})" for (note, model), tasks in below.items() if note]
     return lines

@@ -10,7 +10,7 @@ from ..disk.atomic import write
 from ..runs import open as runs_on_disk
 from ..runs.bench_record import BenchRecord
 from ..runs.tables import HOME, About, about
-from . import board, board_picture, export, figures, plots, results, strips
+from . import board, export, figures, plots, results, strips
 from .extensions import extensions
 from .pretraining import pretraining
 from .rates import RATES
@@ -36,15 +36,15 @@ removed: that board measured heads whose ReLU units no row activates, one learni
 that need no mixing of tokens. It is built again as `sweep=board`."""
 
 
-def pages(root: Path = CONF.parent, home: Path = HOME) -> dict[Path, str]:
-    """Render the files that show the runs of the repository.
+def pages(root: Path = CONF.parent, home: Path = HOME) -> tuple[dict[Path, str], dict[Path, Picture]]:
+    """Render the files that show the runs of the repository, and compute the figures that docs/results.md shows.
 
     Args:
         root: folder of README.md and docs.
         home: folder of the runs.
 
     Returns:
-        Path -> text.
+        The texts and the figures by their paths.
 
     Raises:
         ValueError: there are no runs, a record is damaged, or README.md lacks the marks between which the table goes.
@@ -52,45 +52,36 @@ def pages(root: Path = CONF.parent, home: Path = HOME) -> dict[Path, str]:
     studies, damaged = collect(home)
     if damaged:
         raise ValueError("; ".join(damaged))
-    readme = (root / "README.md").read_text(encoding="utf-8")
-    before, begin, rest = readme.partition(BEGIN)
+    readme, docs = root / "README.md", root / "docs"
+    before, begin, rest = readme.read_text(encoding="utf-8").partition(BEGIN)
     _, end, after = rest.partition(END)
     if not (begin and end):
         raise ValueError(f"README.md must have the lines {BEGIN} and {END}, between which the table goes")
-    abouts = {name: about(home / name) for name in studies}
-    costs = board.published_costs(home)
-    table = "\n\n".join(_short(name, studies, tasks, costs) for name in studies if (tasks := abouts[name].readme))
-    texts = [INTRO, *(_section(name, studies, abouts[name], costs) for name in studies), export.LEGEND]
-    return {
-        root / "docs" / "results.md": "\n\n".join(texts) + "\n",
-        root / "README.md": f"{before}{begin}\n{table}\n{end}{after}",
-    }
+    costs, short, sections, drawn = board.published_costs(home), [], [INTRO], {}
+    for name in studies:
+        says = about(home / name)
+        pictures = {f"results-{picture.name}.svg": picture for picture in _pictures(name, studies, says, costs)}
+        drawn |= {docs / file: picture for file, picture in pictures.items()}
+        sections.append(_section(name, studies, says, pictures))
+        if says.readme:
+            short.append(_short(name, studies, says.readme, costs, pictures))
+    page = "\n\n".join([*sections, export.LEGEND]) + "\n"
+    table = "\n\n".join(short)
+    return {docs / "results.md": page, readme: f"{before}{begin}\n{table}\n{end}{after}"}, drawn
 
 
-def drawings(root: Path = CONF.parent, home: Path = HOME) -> dict[Path, Picture]:
-    """Compute the figures that docs/results.md shows, by their paths.
-
-    Args:
-        root: folder of docs.
-        home: folder of the runs.
-    """
-    studies, costs = collect(home)[0], board.published_costs(home)
-    made = [picture for name in studies for picture in _pictures(name, studies, about(home / name), costs)]
-    return {root / "docs" / _figure(picture): picture for picture in made}
-
-
-def _pictures(name: str, studies: dict[str, list[Row]], about: About, costs: list[BenchRecord]) -> list[Picture]:
+def _pictures(name: str, studies: dict[str, list[Row]], says: About, costs: list[BenchRecord]) -> list[Picture]:
     """List the figures of a study: dev scores over steps, but of a search.
 
     A board has its scores over costs first, then also test scores of seeds, and rates. A study with more curves than
     can be told apart names the mechanisms of its figure of dev scores in ``about.json``.
     """
-    rows, of_board = studies[name], f"{name.removesuffix(RATES)}{RATES}" in studies
-    made = strips.pictures(name, rows) if of_board else []
+    rows = studies[name]
+    made = strips.pictures(name, rows) if f"{name.removesuffix(RATES)}{RATES}" in studies else []
     if not name.endswith(RATES):
-        rows = [row for row in rows if not about.figure or row.label in about.figure]
+        rows = [row for row in rows if not says.figure or row.label in says.figure]
         runs = {folder: runs_on_disk.curves(folder) for row in rows for folder in row.runs}
-        some = ", of some mechanisms" if about.figure else ""
+        some = ", of some mechanisms" if says.figure else ""
         caption = f"dev scores of {name} over steps{some}, mean ± sample standard deviation over seeds"
         made.insert(0, Picture(name, caption, strips.draw_curves, plots.by_task(rows, runs)))
     if f"{name}{RATES}" in studies:
@@ -105,7 +96,7 @@ def about_figure(panels: dict[str, list]) -> str:
 
 def save() -> list[Path]:
     """Write the files. Raises ValueError as ``pages`` does, OSError if one cannot be written."""
-    texts, drawn = pages(), drawings()
+    texts, drawn = pages()
     for path, text in texts.items():
         write(path, text)
     for path, picture in drawn.items():
@@ -114,41 +105,42 @@ def save() -> list[Path]:
     return [*texts, *drawn]
 
 
-def _figure(picture: Picture) -> str:
-    return f"results-{picture.name}.svg"
-
-
-def _short(name: str, studies: dict[str, list[Row]], tasks: list[str], costs: list[BenchRecord]) -> str:
+def _short(
+    name: str, studies: dict[str, list[Row]], tasks: list[str], costs: list[BenchRecord], pictures: dict[str, Picture]
+) -> str:
     """Render a study for the README: a board as its picture, its table and what that says, others as a table."""
     rows = [row for row in studies[name] if row.task in tasks]
     if f"{name}{RATES}" in studies:
-        picture, table = board_picture.picture(name, rows, costs), board.short(name, rows, costs)
-        return f"![{picture.caption}](docs/{_figure(picture)})\n\n{table.markdown()}\n\n{table.about}"
+        file, table = f"results-{name}-scores.svg", board.short(name, rows, costs)
+        drawn = [f"![{pictures[file].caption}](docs/{file})"] if file in pictures else []
+        return "\n\n".join([*drawn, table.markdown(), table.about])
     table = results.results(name, rows)
     about = table.about.partition(". ")[0]
     return f"{about}.\n\n{table.markdown()}"
 
 
-def _section(name: str, studies: dict[str, list[Row]], about: About, costs: list[BenchRecord]) -> str:
+def _section(name: str, studies: dict[str, list[Row]], says: About, pictures: dict[str, Picture]) -> str:
     """Render a study; a board, or its search as long as it is alone, has the tables of a board, not a study's."""
     rows, searched = studies[name], name.removesuffix(RATES)
     if name != searched and searched in studies:
-        tables = ()
+        tables = []
     elif f"{searched}{RATES}" in studies:
         further = (extension.tables(name, rows) for extension in extensions())
-        tables = *board.tables(searched, studies), *itertools.chain(*further)
+        tables = [*board.tables(searched, studies), *itertools.chain(*further)]
     elif compared := pretraining(name, rows):
-        tables = (compared,)
+        tables = [compared]
     else:
-        overall, details = export.tables(name, rows)
-        tables = *overall, *details
-        if len({row.task for row in rows}) == 1:  # its table has the scores of all tasks too
-            gains = results.over_control(name, rows)
-            further = (table for table in overall[1:] if not gains or table.name != gains.name)
-            tables = _with_gains(details[0], gains) if gains else details[0], *further
-    notes = "\n".join(f"* {note}" for note in about.notes)
-    parts = [f"## {name}", notes, f"Hardware: {about.hardware}.", f"```text\n{about.command}\n```"]
-    parts += [f"![{picture.caption}]({_figure(picture)})" for picture in _pictures(name, studies, about, costs)]
+        (scores, *others), details = export.tables(name, rows)
+        gains = results.over_control(name, rows)
+        if len(details) > 1:
+            tables = [scores, *others, *details]
+        elif gains:  # the table of a task has the scores of all tasks too
+            tables = [_with_gains(details[0], gains), *others[1:]]
+        else:
+            tables = [*details, *others]
+    notes = "\n".join(f"* {note}" for note in says.notes)
+    parts = [f"## {name}", notes, f"Hardware: {says.hardware}.", f"```text\n{says.command}\n```"]
+    parts += [f"![{picture.caption}]({file})" for file, picture in pictures.items()]
     return "\n\n".join([*parts, *(table.section() for table in tables)])
 
 

@@ -1,6 +1,7 @@
 """The tables of a study: mechanisms by tasks, the details of each task, and means over tasks."""
 
 import itertools
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from statistics import mean
@@ -8,6 +9,7 @@ from typing import NamedTuple
 
 import pandas as pd
 
+from ..runs.scores import CONTROL
 from . import published
 from .extensions import extensions
 from .rates import untuned
@@ -15,8 +17,7 @@ from .significance import APART, MARKS, difference, mark, score
 from .summary import FACTS, SEPARATOR, Row, joined, number, task_order
 from .table import Cell, Table, frame, stem
 
-HEAD = ("mechanism", "test", "n", "dev", "constant", "ms", "params")
-CONTROL = "mean"  # without attention: every query gets the mean of the values
+HEAD = ("test", "n", "dev", "constant", "ms", "params")
 COLLAPSED = "Collapsed seeds give every example the same answer; the mean is over all seeds, with them. "
 BELOW = ("details", "published")
 AVERAGED = (
@@ -39,14 +40,16 @@ def results(study: str, rows: list[Row]) -> Table:
     tasks = list(dict.fromkeys(row.task for row in rows))
     labels = sorted({row.label for row in rows})
     averaged = len(tasks) > 1 and {row.facts["metric"] for row in rows} == {"accuracy"}
-    columns = scores(rows, labels, tasks, {"mean": tasks} if averaged else {})
+    columns = scores(rows, labels, {task: [task] for task in tasks} | ({"mean": tasks} if averaged else {}))
+    costs = [f"{row.label} on {row.task} {row.cost}" for row in rows if row.objective and row.cost]
+    pretrained = f"Pretrained first, tokens and time of both phases: {'; '.join(costs)}. " if costs else ""
     dead = COLLAPSED if any(row.collapsed for row in rows) else ""
     treatment = sorted({f"{key} {row.facts[key]}" for row in rows for key in ("protocol", "budget")})
     return Table(
         name=stem(f"study-{study}"),
         title=study,
         about=f"Test scores, mean ± sample standard deviation over seeds ({seeds(columns.values())}); "
-        f"{', '.join(treatment)}. {_pretrained(rows)}{dead}{MARKS}",
+        f"{', '.join(treatment)}. {pretrained}{dead}{MARKS}",
         cells=_grid(study, labels, columns),
     )
 
@@ -65,34 +68,20 @@ def seeds(lines: Iterable[Iterable[Cell | str]]) -> str:
     return f"n = {counts[0]}" if len(counts) == 1 else f"n = {counts[0]} to {counts[-1]}"
 
 
-def scores(
-    rows: list[Row], labels: Sequence[str], tasks: Sequence[str], means: Mapping[str, Sequence[str]]
-) -> dict[str, list[Cell]]:
+def scores(rows: list[Row], labels: Sequence[str], columns: Mapping[str, Sequence[str]]) -> dict[str, list[Cell]]:
     """Make the columns of a table of test scores, with the best cells of each column and those tied with them marked.
 
     Args:
         rows: results of a study.
         labels: labels of the lines.
-        tasks: tasks with a column of their own.
-        means: tasks of each column of means over tasks, by its name.
+        columns: tasks over which each column is the mean, by its name.
     """
     found = {(row.label, row.task): row for row in rows}
-    columns = {}
-    for task in tasks:
-        column = [found.get((label, task)) for label in labels]
-        columns[task] = mark(
-            [row.cell if row else Cell() for row in column], [row.scores if row else {} for row in column]
-        )
-    for name, over in means.items():
-        lines = [[found.get((label, task)) for task in over] for label in labels]
-        columns[name] = mark([average(line) for line in lines], [over_tasks(line) for line in lines])
-    return columns
-
-
-def _pretrained(rows: list[Row]) -> str:
-    """A sentence on the cost that pretrained rows have beyond that of the others."""
-    costs = [f"{row.label} on {row.task} {row.cost}" for row in rows if row.objective and row.cost]
-    return f"Pretrained first, tokens and time of both phases: {'; '.join(costs)}. " if costs else ""
+    made = {}
+    for name, tasks in columns.items():
+        lines = [[found.get((label, task)) for task in tasks] for label in labels]
+        made[name] = mark([average(line) for line in lines], [over_tasks(line) for line in lines])
+    return made
 
 
 def over_control(study: str, rows: list[Row]) -> Table | None:
@@ -102,13 +91,12 @@ def over_control(study: str, rows: list[Row]) -> Table | None:
         study: its name.
         rows: its results.
     """
-    rows = untuned(rows)
-    control = {row.task: row.scores for row in rows if row.label == CONTROL and row.scores}
-    labels = sorted({row.label for row in rows if row.task in control} - {CONTROL})
+    found = {(row.label, row.task): row for row in untuned(rows)}
+    control = {task: row for (label, task), row in found.items() if label == CONTROL and row.scores}
+    labels = sorted({label for label, task in found if task in control} - {CONTROL})
     if not labels:
         return None
-    found = {(row.label, row.task): row for row in rows}
-    columns = {task: [_gain(found.get((name, task)), found[CONTROL, task]) for name in labels] for task in control}
+    columns = {task: [_gain(found.get((name, task)), row) for name in labels] for task, row in control.items()}
     judged = {task: [cell.mark for cell in cells if cell.std is not None] for task, cells in columns.items()}
     alike = [task for task, marks in judged.items() if marks and set(marks) == {"tied"}]
     return Table(
@@ -154,14 +142,15 @@ def over_tasks(rows: list[Row | None]) -> dict[int, float]:
 
 
 def average(rows: list[Row | None]) -> Cell:
-    """Make a cell of the mean over tasks; empty if a task is missing."""
+    """Make a cell of the mean over tasks, empty if a task is missing; of one task it is the row's own."""
+    if len(rows) == 1 and rows[0]:
+        return rows[0].cell
     if not all(row and row.scores for row in rows):
         return Cell()
     if scores := over_tasks(rows):
         made = score(scores)
     else:
-        value = mean(row.test for row in rows)
-        made = Cell.of(value, note="the tasks have different seeds")
+        made = Cell.of(mean(row.test for row in rows), note="the tasks have different seeds")
     if dead := sum(len(row.collapsed) for row in rows):
         made = replace(made, text=f"{made.text} (collapsed {dead}/{sum(row.n for row in rows)})", collapsed=dead)
     return made
@@ -191,7 +180,7 @@ def details(study: str, rows: list[Row]) -> list[Table]:
         for row, *further in zip(same, *(column.cells for column in columns), strict=True):
             values = [] if published.caution([row.facts]) else [f"{p.source}: {p.text}" for p in row.published]
             lines.append(Line(row.label, _cells(row) + further, row.facts, row.remarks, values))
-        head = (*HEAD[1:], *(column.name for column in columns))
+        head = (*HEAD, *(column.name for column in columns))
         tables.append(_table(study, task, head, lines, about=" ".join(column.about for column in columns)))
     return tables + _averages(study, rows)
 
@@ -211,41 +200,40 @@ def _cells(row: Row) -> list[Cell]:
 
 def _averages(study: str, rows: list[Row]) -> list[Table]:
     """Make a table for each set of two or more tasks on which a mechanism has accuracies, the largest set first."""
-    labels: dict[str, list[Row]] = {}
-    for row in rows:
-        if row.facts["metric"] == "accuracy":
-            labels.setdefault(row.label, []).append(row)
-    sets: dict[tuple[str, ...], list[Line]] = {}
-    for label, of_label in sorted(labels.items()):
-        scores = {row.task: row.test for row in of_label if row.test is not None}
-        if len(scores) > 1:
-            value = mean(scores.values())
-            facts = {
-                key: joined(word for row in of_label for word in row.facts[key].split(SEPARATOR) if word)
-                for key in ("protocol", "budget", "data")
-            }
-            missing = [f"{row.task}: collapsed {len(row.collapsed)}/{row.n}" for row in of_label if row.collapsed]
-            missing += [f"no finished seed on {row.task}" for row in of_label if row.test is None]
-            means = [] if facts["data"] or published.caution([facts]) else published.averages(label, scores)
-            values = [f"{source}: {number(average)}" for source, average in means]
-            sets.setdefault(tuple(scores), []).append(Line(label, [Cell.of(value)], facts, missing, values))
+    accurate = sorted((row for row in rows if row.facts["metric"] == "accuracy"), key=lambda row: row.label)
+    sets: dict[tuple[str, ...], list[Line]] = defaultdict(list)
+    for label, group in itertools.groupby(accurate, key=lambda row: row.label):
+        of_label = list(group)
+        tests = {row.task: row.test for row in of_label if row.test is not None}
+        if len(tests) < 2:
+            continue
+        facts = {
+            key: joined(word for row in of_label for word in row.facts[key].split(SEPARATOR) if word)
+            for key in ("protocol", "budget", "data")
+        }
+        missing = [f"{row.task}: collapsed {len(row.collapsed)}/{row.n}" for row in of_label if row.collapsed]
+        missing += [f"no finished seed on {row.task}" for row in of_label if row.test is None]
+        means = [] if published.caution([facts]) else published.averages(label, tests)
+        values = [f"{source}: {number(average)}" for source, average in means]
+        sets[*tests].append(Line(label, [Cell.of(mean(tests.values()))], facts, missing, values))
     ordered = sorted(sets, key=lambda tasks: (-len(tasks), [task_order(task) for task in tasks]))
     return [_table(study, f"mean of {', '.join(s)}", ("mean",), sets[s], about=AVERAGED) for s in ordered]
 
 
 def _table(study: str, title: str, head: tuple[str, ...], lines: list[Line], *, about: str = "") -> Table:
     """Make a table; facts that all lines share are stated in ``about``, the others in their lines."""
-    values = {key: {line.facts[key] for line in lines} - {""} for key in lines[0].facts}
-    shared = [key for key in FACTS if len(values.get(key, ())) == 1 and SEPARATOR not in "".join(values[key])]
-    for key in ("pretrained", "data"):  # what some lines lack is not true of all
-        if key in shared and not all(line.facts.get(key) for line in lines):
-            shared.remove(key)
-    own = [key for key in FACTS if key in values and key not in shared]
-    common = "; ".join(FACTS[key].format(*values[key]) for key in shared)
+    shared = {}
+    for key in FACTS:
+        values = {line.facts.get(key, "") for line in lines}
+        if key not in ("pretrained", "data"):  # what some lines lack is not true of all
+            values -= {""}
+        if len(values) == 1 and SEPARATOR not in (value := values.pop()):
+            shared[key] = value
+    common = "; ".join(FACTS[key].format(value) for key, value in shared.items() if value)
     caution = published.caution(line.facts for line in lines)
     texts = []
     for line in lines:
-        facts = [FACTS[key].format(line.facts[key]) for key in own if line.facts[key]]
+        facts = [FACTS[key].format(line.facts[key]) for key in FACTS if key not in shared and line.facts.get(key)]
         texts.append([line.label, *line.cells, "; ".join(line.details + facts), "\n".join(line.published)])
     return Table(
         name=stem(f"{study}-{title}"),

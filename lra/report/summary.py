@@ -1,5 +1,6 @@
 """Rows: the results of each mechanism on each task, from the records of a study."""
 
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,41 +27,40 @@ FACTS = {
     "git": "commit {}",
     "data": "data of another file than the official one ({})",
 }
-OWN = ("steps", "pretrained", "git", "data")  # that are not fields of a record as they stand
 
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
     """The seeds of one task and label of a study.
 
-    Scores in percent and ``ms`` are over the ``n`` finished seeds, None without any; ``lost`` counts the other seeds
-    and ``remarks`` gives their outcomes. ``constant_baseline``, ``params`` and ``facts`` (by the keys of FACTS) hold
-    the value that the seeds share, or all their values joined by " / ". ``runs`` holds the records by their folders.
+    ``done`` holds the finished seeds, ``scores`` the test score in percent of each, ``collapsed`` those that give every
+    dev example the same answer. ``test``, ``std``, ``dev`` and the median ``ms`` are over them, None without any;
+    ``lost`` counts the other seeds and ``remarks`` gives their outcomes. ``constant_baseline``, ``params`` and
+    ``facts`` (by the keys of FACTS) hold the value that the seeds share, or all their values joined by " / ".
+    ``objective`` is that of pretraining, empty without one. ``runs`` holds the records by their folders.
     """
 
     task: str
     label: str
+    done: list[RunRecord]
+    scores: dict[int, float]
+    collapsed: set[int]
     test: float | None
     std: float | None
-    n: int
     lost: int
     remarks: list[str]
     dev: float | None
     ms: float | None
     constant_baseline: str
     params: str
+    objective: str
     facts: dict[str, str]
     runs: dict[Path, RunRecord]
 
     @property
-    def scores(self) -> dict[int, float]:
-        """The test score of each finished seed."""
-        return _by_seed(self.runs.values(), "test")
-
-    @property
-    def collapsed(self) -> set[int]:
-        """The finished seeds that give every dev example the same answer."""
-        return {r.seed for r in self.runs.values() if r.collapsed}
+    def n(self) -> int:
+        """The number of finished seeds."""
+        return len(self.scores)
 
     @property
     def cell(self) -> Cell:
@@ -74,31 +74,24 @@ class Row:
         return [] if self.facts["data"] else published.accuracies(self.label, [self.task])
 
     @property
-    def objective(self) -> str:
-        """That of the pretraining, empty without one."""
-        first = next(iter(self.runs.values())).pretrain
-        return first.objective if first else ""
-
-    @property
     def tokens(self) -> float | None:
         """Mean over finished seeds of the real tokens of all phases; None if a record does not say."""
-        done = [r for r in self.runs.values() if r.status == "done"]
-        if not done or any(r.tokens is None for r in done):
+        if not self.done or any(r.tokens is None for r in self.done):
             return None
-        return mean(r.tokens + (r.pretrain.tokens if r.pretrain else 0) for r in done)
+        return mean(r.tokens + (r.pretrain.tokens if r.pretrain else 0) for r in self.done)
 
     @property
     def cost(self) -> str:
         """Tokens of each phase and the time of all steps: "3.1 + 3.2 M tokens, 41 s"."""
-        done = [r for r in self.runs.values() if r.status == "done"]
         if self.tokens is None:
             return ""
-        phases = [[r.pretrain.tokens for r in done]] if self.objective else []
-        tokens = " + ".join(f"{mean(phase) / 1e6:.3g}" for phase in (*phases, [r.tokens for r in done]))
-        times = [(r.steps, r.step_ms) for r in done] + [(p.steps, p.step_ms) for r in done if (p := r.pretrain)]
+        first = [[r.pretrain for r in self.done]] if self.objective else []
+        phases = [*first, self.done]
+        tokens = " + ".join(f"{mean(one.tokens for one in phase) / 1e6:.3g}" for phase in phases)
+        times = [(one.steps, one.step_ms) for phase in phases for one in phase]
         if any(ms is None for _, ms in times):
             return f"{tokens} M tokens"
-        return f"{tokens} M tokens, {sum(steps * ms for steps, ms in times) / 1000 / len(done):.3g} s"
+        return f"{tokens} M tokens, {sum(steps * ms for steps, ms in times) / 1000 / len(self.done):.3g} s"
 
     @property
     def place(self) -> str:
@@ -108,13 +101,13 @@ class Row:
     @property
     def peak(self) -> float | None:
         """Median peak bytes on a GPU; None on a CPU, since a record has the peak of the whole process there."""
-        sizes = [r.peak_bytes for r in self.runs.values() if r.status == "done" and not record.on_cpu(r.device)]
+        sizes = [r.peak_bytes for r in self.done if not record.on_cpu(r.device)]
         return median(sizes) if sizes and None not in sizes else None
 
 
-def number(value: float | None, digits: int = 2) -> str:
-    """Format a number with a fixed number of digits; "-" for None."""
-    return "-" if value is None else f"{value:.{digits}f}"
+def number(value: float | None) -> str:
+    """Format a number with two digits; "-" for None."""
+    return "-" if value is None else f"{value:.2f}"
 
 
 def joined(values: Iterable) -> str:
@@ -142,13 +135,12 @@ def collect(
     if not runs.is_dir():
         raise ValueError(f"{runs} is not a folder; name the folder of the runs with runs=<folder>")
     records, damaged = runs_on_disk.scan(runs)
-    own = {str(r.study) for r in records.values()}
+    own = {r.study for r in records.values()}
     for folder in beside:
         records |= runs_on_disk.scan(folder)[0]
-    groups: dict[str, dict[tuple, dict[Path, RunRecord]]] = {}
+    groups: dict[str, dict[tuple, dict[Path, RunRecord]]] = defaultdict(lambda: defaultdict(dict))
     for folder, r in records.items():
-        if r.kind == "train":
-            groups.setdefault(str(r.study), {}).setdefault((task_order(r.task), r.label), {})[folder] = r
+        groups[r.study][task_order(r.task), r.label][folder] = r
     if not groups:
         more = f" that can be read ({'; '.join(damaged)})" if damaged else ""
         raise ValueError(f"{runs} has no record of a training run{more}; python -m lra.train makes them")
@@ -169,52 +161,53 @@ def summarise(runs: dict[Path, RunRecord]) -> Row:
     runs = {folder: runs[folder] for folder in sorted(folders.values(), key=lambda folder: runs[folder].seed)}
     results = list(runs.values())
     done = [r for r in results if r.status == "done"]
-    tests, devs = _by_seed(results, "test").values(), _by_seed(results, "val").values()
+    scores, devs = _by_seed(done, "test"), _by_seed(done, "val")
     times = [r.step_ms for r in done if r.step_ms is not None]
     remarks = []
-    for status in sorted({r.status for r in results} - {"done"}):
-        steps = sorted(r.steps for r in results if r.status == status)
-        remarks.append(f"{len(steps)} {status} at step{'s' if len(steps) > 1 else ''} {', '.join(map(str, steps))}")
-    if dead := {r.seed for r in done if r.collapsed}:
-        living = [value for seed, value in _by_seed(results, "test").items() if seed not in dead]
-        remarks.append(f"collapsed {len(dead)}/{len(tests)}" + (f", others {mean(living):.2f}" if living else ""))
-    seeds = [r.seed for r in results]
-    remarks += [f"{seeds.count(s)} different results of seed {s}" for s in sorted(set(seeds)) if seeds.count(s) > 1]
-    values = {key: joined(getattr(r, key) for r in results) for key in FACTS if key not in OWN}
-    data = joined(r.data or "the official" for r in results) if any(r.data for r in results) else ""
-    pretrained = _pretrained([r.pretrain for r in results if r.pretrain])
+    if steps := sorted(r.steps for r in results if r.status == "diverged"):
+        remarks.append(f"{len(steps)} diverged at step{'s' * (len(steps) > 1)} {', '.join(map(str, steps))}")
+    if collapsed := {r.seed for r in done if r.collapsed}:
+        living = [value for seed, value in scores.items() if seed not in collapsed]
+        remarks.append(f"collapsed {len(collapsed)}/{len(scores)}" + (f", others {mean(living):.2f}" if living else ""))
+    seeds = Counter(r.seed for r in results)
+    remarks += [f"{count} different results of seed {seed}" for seed, count in sorted(seeds.items()) if count > 1]
+    phases = [r.pretrain for r in results if r.pretrain]
+    facts = {
+        "steps": joined(r.steps for r in done),
+        "pretrained": _pretrained(phases) if phases else "",
+        "git": joined(r.git or "unknown" for r in results),
+        "data": joined(r.data or "the official" for r in results) if any(r.data for r in results) else "",
+    }
     return Row(
         task=results[0].task,
         label=results[0].label,
-        test=mean(tests) if tests else None,
-        std=stdev(tests) if len(tests) > 1 else None,
-        n=len(tests),
+        done=done,
+        scores=scores,
+        collapsed=collapsed,
+        test=mean(scores.values()) if scores else None,
+        std=stdev(scores.values()) if len(scores) > 1 else None,
         lost=len(results) - len(done),
         remarks=remarks,
-        dev=mean(devs) if devs else None,
+        dev=mean(devs.values()) if devs else None,
         ms=median(times) if times else None,
         constant_baseline=joined(float(r.constant_baseline) for r in results),
         params=joined(r.params for r in results),
-        facts=values
-        | {"steps": joined(r.steps for r in done), "pretrained": pretrained}
-        | {"git": joined(r.git or "unknown" for r in results), "data": data},
+        objective=results[0].pretrain.objective if results[0].pretrain else "",
+        facts=facts | {key: joined(getattr(r, key) for r in results) for key in FACTS if key not in facts},
         runs=runs,
     )
 
 
-def _by_seed(results: Iterable[RunRecord], name: str) -> dict[int, float]:
+def _by_seed(done: list[RunRecord], name: str) -> dict[int, float]:
     """A score of each finished seed, the mean of its different results."""
-    found: dict[int, list[float]] = {}
-    for r in results:
-        if r.status == "done":
-            found.setdefault(r.seed, []).append(getattr(r, name))
+    found = defaultdict(list)
+    for r in done:
+        found[r.seed].append(getattr(r, name))
     return {seed: mean(values) for seed, values in found.items()}
 
 
 def _pretrained(phases: list[Pretraining]) -> str:
-    """Objective, steps, and means of tokens and time of phase one over the seeds; empty without one."""
-    if not phases:
-        return ""
+    """Objective, steps, and means of tokens and time of phase one over the seeds."""
     times = [phase.steps * phase.step_ms / 1000 for phase in phases if phase.step_ms is not None]
     time = f", {mean(times):.3g} s" if times else ""
     what, steps = joined(phase.objective for phase in phases), joined(phase.steps for phase in phases)

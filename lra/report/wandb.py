@@ -40,22 +40,10 @@ def publish(
     drawn = [path for place in ("figures", "efficiency", "board") for path in sorted(folder.glob(f"{place}/*.png"))]
     pictures = {f"figures/{path.stem}": path for path in drawn}
     name = f"report of {', '.join(studies)}"
-    run = open_run(
-        {
-            "project": options["project"],
-            "entity": options["entity"],
-            "id": hashlib.sha256(name.encode()).hexdigest()[:16],
-            "name": name,
-            "group": "report",
-            "job_type": "report",
-            "tags": list(options["tags"]),
-            "config": {"studies": list(studies), "git": git_commit()},
-        },
-        folder=folder,
-        mode=options["mode"],
-        timeout=options["timeout"],
-        resume=True,
-    )
+    about = {key: options[key] for key in ("project", "entity", "tags")}
+    about |= {"id": hashlib.sha256(name.encode()).hexdigest()[:16], "name": name, "group": "report"}
+    about |= {"job_type": "report", "config": {"studies": list(studies), "git": git_commit()}}
+    run = open_run(about, folder=folder, mode=options["mode"], timeout=options["timeout"], resume=True)
     if run is None:
         return
     try:

@@ -124,10 +124,8 @@ def machine(device: str, rates: tuple[float, dict[str, float]]) -> Machine:
         rates: rates of a copy in bytes/s and, by dtype, of a matrix product in FLOP/s.
     """
     allocator = {key: os.environ[key] for key in ALLOCATOR if os.environ.get(key)}
-    if "LD_PRELOAD" in allocator:
-        allocator["LD_PRELOAD"] = " ".join(
-            Path(path).name for path in allocator["LD_PRELOAD"].replace(":", " ").split()
-        )
+    if preloaded := allocator.get("LD_PRELOAD"):
+        allocator["LD_PRELOAD"] = " ".join(Path(path).name for path in preloaded.replace(":", " ").split())
     return Machine(
         hardware=torch.cuda.get_device_name() if device == "cuda" else processor() or platform.machine(),
         device=device,

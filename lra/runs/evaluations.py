@@ -6,6 +6,8 @@ import itertools
 import math
 from pathlib import Path
 
+import pandas as pd
+
 from ..disk.atomic import Unreadable, content
 from .typed_json import verify
 
@@ -32,12 +34,8 @@ def read(folder: Path) -> list[dict[str, float]]:
 
 
 def text(rows: list[dict[str, float]]) -> str:
-    """Format rows as metrics.csv."""
-    table = io.StringIO()
-    writer = csv.DictWriter(table, list(rows[-1]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return table.getvalue()
+    """Format rows as metrics.csv, with the columns of the last one."""
+    return pd.DataFrame(rows, columns=list(rows[-1])).to_csv(index=False, lineterminator="\n")
 
 
 def by_column(rows: list[dict[str, float]]) -> dict[str, dict[int, float]]:

@@ -40,23 +40,28 @@ def publish(options: PublishOptions) -> None:
     runs = {tables.place(options.out, run.record): run for run in map(RunFolder.open, sorted(records))}
     if len(runs) < len(records):
         raise ValueError(f"two of the runs below {options.runs} have the same study, task, label and seed")
-    by_study: dict[Path, dict[Path, RunFolder]] = defaultdict(dict)
+    studies = dict.fromkeys(path.parents[2] for path in runs)
+    before = {study: tables.read(study) if tables.studies(study) else {} for study in studies}
+    new: dict[Path, dict[Path, tables.Published]] = defaultdict(dict)
     for path, run in runs.items():
-        by_study[path.parents[2]][path] = run
-    before = {study: tables.read(study) if tables.studies(study) else {} for study in by_study}
-    new = {path: contents(run) for path, run in runs.items() if not published(path, run, before[path.parents[2]])}
-    for study, some in by_study.items():
-        added = {path: new[path] for path in some if path in new}
+        if not published(path, run, before[path.parents[2]]):
+            evaluated = run.published or (run.path / evaluations.NAME).exists()  # a run may diverge before the first
+            added = tables.Published(run.record, run.choices, run.evaluations() if evaluated else [])
+            new[path.parents[2]][path] = added
+    for study in studies:
+        some = {path: run for path, run in runs.items() if study in path.parents}
         described = (study / tables.ABOUT).exists()
         try:
-            if added:
-                tables.save(study, [*before[study].values(), *added.values()])
+            if new[study]:
+                tables.save(study, [*before[study].values(), *new[study].values()])
             for path, run in some.items():
                 if run.seed in options.weights and not (path / checkpoint.BEST).exists():
-                    copy_weights(run, path)
+                    checkpoint.weights(run.weights)  # read before the folder is made
+                    path.mkdir(parents=True, exist_ok=True)
+                    atomic.copy(run.weights, path / checkpoint.BEST, checkpoint.weights)
         except OSError as error:
             raise ValueError(f"{study} cannot be written: {error.strerror}") from None
-        print(f"{study}: {len(added)} added, {len(some) - len(added)} there already")
+        print(f"{study}: {len(new[study])} added, {len(some) - len(new[study])} there already")
         if not described:
             print(f"fill in {study / tables.ABOUT}: command, hardware, notes, readme (tasks in the README's table)")
 
@@ -79,19 +84,6 @@ def published(path: Path, run: RunFolder, there: dict[Path, tables.Published]) -
     if run.record.git is None or run.record.git.endswith("-dirty"):
         raise ValueError(f"{run.path} was made by code that is not committed, {run.record.git}")
     return False
-
-
-def contents(run: RunFolder) -> tables.Published:
-    """Make the lines of a finished run. Raises ValueError if its evaluations cannot be read."""
-    evaluated = run.published or (run.path / evaluations.NAME).exists()  # a run may diverge before the first
-    return tables.Published(run.record, run.choices, run.evaluations() if evaluated else [])
-
-
-def copy_weights(run: RunFolder, folder: Path) -> None:
-    """Copy the weights with the best dev score. Raises ValueError if they cannot be read."""
-    checkpoint.weights(run.weights)
-    folder.mkdir(parents=True, exist_ok=True)
-    atomic.copy(run.weights, folder / checkpoint.BEST, checkpoint.weights)
 
 
 if __name__ == "__main__":

@@ -21,14 +21,12 @@ def summary(home: Path) -> str | None:
     done = _done(home)
     if not done:
         return None
-    one = done[0]
-    control = [r for r in _done(home.parent / CONTROL) if (r.protocol, r.budget) == (one.protocol, one.budget)]
-    line = f"{one.task} {one.label}: test {_mean(done):.2f}"
-    if len(done) > 1:
-        line += f" ± {stdev(r.test for r in done):.2f}"
-    line += f" (n = {len(done)})"
-    if control and one.label != CONTROL:
-        line += f", {_mean(done) - _mean(control):+.2f} over {CONTROL} (n = {len(control)})"
+    one, tests = done[0], [r.test for r in done]
+    spread = f" ± {stdev(tests):.2f}" if len(tests) > 1 else ""
+    line = f"{one.task} {one.label}: test {mean(tests):.2f}{spread} (n = {len(tests)})"
+    beside = _done(home.parent / CONTROL) if one.label != CONTROL else []
+    if control := [r.test for r in beside if (r.protocol, r.budget) == (one.protocol, one.budget)]:
+        line += f", {mean(tests) - mean(control):+.2f} over {CONTROL} (n = {len(control)})"
     return line
 
 
@@ -40,7 +38,3 @@ def report_command(study: str, runs: Path) -> str:
 def _done(home: Path) -> list[record.RunRecord]:
     records, _ = typed_json.scan(home, record.NAME, record.load)
     return [r for r in records.values() if r.status == "done"]
-
-
-def _mean(records: list[record.RunRecord]) -> float:
-    return mean(r.test for r in records)

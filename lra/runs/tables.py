@@ -78,13 +78,6 @@ def about(study: Path) -> About:
         raise ValueError(f"{path} is not the description of a study of form 2 of version 0.2 ({error})") from None
 
 
-def save_about(study: Path, description: dict[str, Any]) -> None:
-    """Write ``about.json`` with the number of the form, and empty fields for those that the description lacks."""
-    empty = {"command": "", "hardware": "", "notes": [], "readme": []}
-    text = json.dumps({"form": typed_json.FORM} | empty | description, indent=2, ensure_ascii=False)
-    write(study / ABOUT, text + "\n")
-
-
 def read(study: Path) -> dict[Path, Published]:
     """Read the runs of a study by their paths. Raises ValueError for tables that cannot be read."""
     about(study)
@@ -145,7 +138,8 @@ def save(study: Path, runs: Iterable[Published]) -> None:
     cells = [{name: _cell(value) for name, value in asdict(run.record).items()} for run in runs]
     study.mkdir(parents=True, exist_ok=True)
     if not (study / ABOUT).exists():
-        save_about(study, {})
+        empty = {"form": typed_json.FORM, "command": "", "hardware": "", "notes": [], "readme": []}
+        write(study / ABOUT, json.dumps(empty, indent=2) + "\n")
     write(study / CONFIGS, "".join(f"{json.dumps(config)}\n" for config in configs.values()))
     write(study / CURVES, pd.DataFrame(rows, columns=None if rows else [*RUN, "step"]).to_csv(index=False))
     write(study / RUNS, pd.DataFrame(cells).to_csv(index=False))

@@ -15,12 +15,12 @@ from lra.runs import tables
 
 
 def test_the_pages_are_those_of_the_tables():
-    for path, text in repository.pages().items():
+    for path, text in repository.pages()[0].items():
         assert path.read_text(encoding="utf-8") == text, f"{path} differs: python -m lra.report published=true"
 
 
 def test_the_figures_are_drawn_from_the_tables():
-    drawn = repository.drawings()
+    _, drawn = repository.pages()
     for path, picture in drawn.items():
         about = ElementTree.parse(path).find(".//{http://purl.org/dc/elements/1.1/}description")
         told = f"{path} differs: python -m lra.report published=true"
@@ -47,7 +47,7 @@ def published(study, label, task, **changes):
 
 def pages(home):
     """The README and docs/results.md."""
-    made = repository.pages(home, home / "published")
+    made, _ = repository.pages(home, home / "published")
     return made[home / "README.md"], made[home / "docs" / "results.md"]
 
 
@@ -90,15 +90,15 @@ def test_another_record_changes_the_pages(home):
 
 
 def test_another_evaluation_changes_the_figure_of_its_study(home):
-    before = repository.drawings(home, home / "published")
+    before = repository.pages(home, home / "published")[1]
     change(home, lambda run: run._replace(evaluations=[*run.evaluations, {"step": 9, "val": 1.0}]))
-    after = repository.drawings(home, home / "published")
+    after = repository.pages(home, home / "published")[1]
     assert [path.name for path in before if before[path] != after[path]] == ["results-one.svg"]
 
 
 def test_a_figure_shows_the_mechanisms_that_its_study_names_and_has(home):
     def shown():
-        panels = repository.drawings(home, home / "published")[home / "docs" / "results-one.svg"].panels
+        panels = repository.pages(home, home / "published")[1][home / "docs" / "results-one.svg"].panels
         return {task: [item.label for item in made] for task, made in panels.items()}
 
     assert shown() == {"listops": ["cur_abs", "mean"], "text": ["cur_abs", "mean"]}
