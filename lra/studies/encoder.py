@@ -2,7 +2,7 @@
 
 import copy
 import io
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -71,7 +71,7 @@ class Encoder:
         model = copy.deepcopy(self.model)
         model.set_attn_implementation("cur")
         model.config.cur = options
-        return Encoder(model, self.tokenizer, self.pool, self.length, self.size, self.device)
+        return replace(self, model=model)
 
     @torch.no_grad()
     def qkv(self, content: bytes) -> list[tuple[Tensor, Tensor, Tensor]]:
@@ -83,11 +83,9 @@ class Encoder:
         recorded = []
 
         def attend(module, query, key, value, attention_mask, scaling=None, **others):
-            kind = type(module).__name__
             if attention_mask is not None or query.shape != key.shape or others.get("position_bias") is not None:
-                raise ValueError(
-                    f"{kind} has a mask, position bias or other keys than queries, which is not softmax(q kᵀ)"
-                )
+                reason = "a mask, position bias or other keys than queries, which is not softmax(q kᵀ)"
+                raise ValueError(f"{type(module).__name__} has {reason}")
             if scaling is not None:
                 query = query * (scaling * query.shape[-1] ** 0.5)
             recorded.append((query.cpu(), key.cpu(), value.cpu()))
@@ -114,9 +112,7 @@ def load(path: Path, *, pool: str, length: int, size: int, device: str) -> Encod
 
     Args:
         path: folder of the model, or its name on the hub.
-        pool: mean | cls.
-        length: most tokens of a text.
-        size: pixels of a side of an image.
+        pool, length, size: see ``Encoder``.
         device: auto | cpu | cuda.
 
     Raises:

@@ -5,7 +5,7 @@ from pathlib import Path
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from ..report.figures import write
+from ..report.figures import grid, write
 
 ACROSS = 3  # panels in a line, at most
 
@@ -18,15 +18,10 @@ def panels(count: int, *, width: float, height: float, **options) -> tuple[Figur
         width, height: size of a panel in inches.
         options: options of matplotlib's ``subplots``.
     """
-    columns = min(count, ACROSS)
-    rows = -(-count // columns)
-    figure = Figure(figsize=(width * columns, height * rows), layout="constrained")
-    grid = figure.subplots(rows, columns, squeeze=False, **options)
-    for axes in grid.flat:
+    figure, charts = grid([""] * count, width * min(count, ACROSS), width, height, **options)
+    for axes in charts:
         axes.grid(alpha=0.3)
-    for axes in grid.flat[count:]:
-        axes.set_visible(False)
-    return figure, list(grid.flat[:count])
+    return figure, charts
 
 
 def save(figure: Figure, path: Path, title: str = "", **legend) -> Path:

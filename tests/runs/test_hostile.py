@@ -17,8 +17,7 @@ from lra.report.__main__ import report
 from lra.runs import evaluations, pretraining
 from lra.runs.open import history
 from lra.studies.factorise.__main__ import saved
-from lra.studies.probes.report import matrices
-from lra.studies.probes.show import matrix
+from lra.studies.probes.report import matrices, matrix
 from lra.sweep import job
 from lra.train import pretrain
 

@@ -51,12 +51,12 @@ KINDS = {  # a record, its reader and a number in it
     "bench.json": (made([row("sdpa", 128, 3.0)]), bench.load, "seconds"),
     "errors.json": (
         table.Errors("a", "", 2, 0, None, {"mean": {"4": (0.1, float("nan"))}}),
-        table.load_errors,
+        table.load,
         "n",
     ),
     "cost.json": (
         table.Cost("", (1.0, 2.0), {"mean": {"4": (1.0, 2.0)}}),
-        lambda path: typed_json.parse(table.Cost, path, *table.KIND),
+        lambda path: table.load(path, table.Cost),
         "exact",
     ),
 }

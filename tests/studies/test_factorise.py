@@ -9,7 +9,7 @@ import torch
 from conftest import printed
 from support.features import dense_factor
 
-from lra.studies.factorise import chord, compiled
+from lra.studies.factorise import chord
 from lra.studies.factorise.__main__ import factorise
 from lra.studies.factorise.matrices import KINDS
 from lra.studies.factorise.table import Result, summary
@@ -35,7 +35,7 @@ def test_compiled_loops_are_the_same_function(n):
     w = chord.start(n, seed=n) + 0.1 * torch.randn(1, n, 1, dtype=torch.float64, generator=torch.manual_seed(n))
     x = torch.randn(n, n, dtype=torch.float64)
     expected, gradient = chord.loss_and_gradient(w.numpy(), x.numpy())
-    loss, found = compiled.loss_and_gradient(w.numpy(), x.numpy(), np.array(chord.offsets(n)))
+    loss, found = chord.compiled(w.numpy(), x.numpy(), np.array(chord.offsets(n)))
     eps = np.finfo(np.float64).eps
     assert loss == pytest.approx(expected, rel=n * n * eps)
     np.testing.assert_allclose(found, gradient, rtol=0, atol=n * eps * np.abs(gradient).max())

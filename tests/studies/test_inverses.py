@@ -32,7 +32,7 @@ def call():
 
 
 def layer(inner, symmetric=True):
-    about = {"place": "here", "label": "soft", "weights": "random", "at": 1, "steps": None, "norms": {"map": [3.0]}}
+    about = {"place": "here", "mechanism": "soft", "weights": "random", "at": 1, "steps": None, "norms": {"map": [3.0]}}
     return measure.InvertedLayer(symmetric=symmetric, inner=inner, **about)
 
 
@@ -43,10 +43,10 @@ def table(path):
 
 def test_residuals_are_those_of_penrose():
     a, x = torch.diag(torch.tensor([2.0, 2.0])), torch.diag(torch.tensor([0.25, 0.25]))
-    assert measure.residuals(a, x) == pytest.approx((0.5, 0.5))
+    assert measure.residuals(a, x) == pytest.approx({"AXA": 0.5, "XAX": 0.5})
     a = torch.randn(6, 3).double() @ torch.randn(3, 6).double()
-    assert max(measure.residuals(a, torch.linalg.pinv(a))) < 1e-12
-    assert measure.residuals(a, torch.linalg.pinv(a) + torch.eye(6)) > (1e-3, 1e-3)
+    assert max(measure.residuals(a, torch.linalg.pinv(a)).values()) < 1e-12
+    assert min(measure.residuals(a, torch.linalg.pinv(a) + torch.eye(6)).values()) > 1e-3
 
 
 def test_newton_s_error_on_the_identity_squares_with_every_step():
@@ -81,7 +81,7 @@ def test_what_soft_inverts_and_multiplies_is_its_definition():
     d = torch.diag_embed(a.sum(-1).rsqrt())
     inverse = {"SOFT": newton(a, steps=20, ridge=0.01), "SOFT++": newton(a, steps=20, init="softpp")}
     inverse["SOFT++"] = d @ inverse["SOFT++"] @ d
-    made = matrices.layer(attention, [arguments], place="x", label="soft", weights="random", at=6)
+    made = matrices.layer(attention, [arguments], place="x", mechanism="soft", weights="random", at=6)
     torch.testing.assert_close(torch.stack(made.inner), a[0])
     for name, x in inverse.items():
         for what, matrix in (("inverse in use", x), ("map", p.mT @ x @ p)):
@@ -165,7 +165,7 @@ def test_a_run_that_inverts_nothing_or_is_not_there_gets_one_line(tmp_path, monk
 
 def test_a_figure_has_its_panels_one_legend_and_texts_as_they_are(tmp_path):
     figure, grid = panels(4, width=3, height=2)
-    assert len(grid) == 4 and [axes.get_visible() for axes in figure.axes] == [True] * 4 + [False] * 2
+    assert figure.axes == grid and len(grid) == 4
     for axes in grid:
         axes.plot([1, 10], [1, 1000], label="$x$ and $y$")
         axes.set_yscale("log")

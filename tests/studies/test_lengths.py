@@ -9,7 +9,7 @@ from support.records import RECORD
 from support.sweeps import finish
 
 from lra.runs import record
-from lra.studies.lengths import show
+from lra.studies.lengths import __main__ as show
 from lra.studies.lengths.__main__ import lengths
 from lra.sweep import __main__ as leader
 from lra.sweep import job

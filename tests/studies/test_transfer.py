@@ -29,8 +29,7 @@ from lra.studies.transfer import record as records
 from lra.studies.transfer.__main__ import transfer
 from lra.studies.transfer.compare import layers
 from lra.studies.transfer.control import MeanControl, ZeroControl
-from lra.studies.transfer.figures import draw
-from lra.studies.transfer.show import show
+from lra.studies.transfer.show import draw, show
 from lra.studies.transfer.tables import curves, points, tables
 from lra.train.__main__ import train
 from lra.train.lit import LitClassifier
@@ -292,9 +291,9 @@ def swept(runs):
     return made
 
 
-def lines(some, *hidden):
-    """Means of the test scores over seeds by curve and value of the first of the hidden options."""
-    found = curves(some, lambda o: next((o[key] for key in hidden if key in o), None), set(hidden))
+def lines(some, *options):
+    """Means of the test scores over seeds by curve and value of the first of the options that a point has."""
+    found = curves(some, options)
     scores = found.groupby(["curve", "value"]).test.mean().to_dict()
     return {name: {value: scores[name, value] for name_, value in scores if name_ == name} for name, _ in scores}
 

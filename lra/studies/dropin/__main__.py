@@ -16,10 +16,9 @@ from ...console import log
 from ...disk import atomic
 from ...report.table import show
 from ...runs import record, typed_json
-from .baselines import softmax
-from .candidates import CANDIDATES, Function
+from .candidates import CANDIDATES, Function, softmax
 from .qkv_sources import DropinOptions, QKVSource, sources
-from .table import BASE, COST, FILE, KIND, Cost, Errors, load_errors, table
+from .table import BASE, COST, FILE, Cost, Errors, load, table
 
 REPEATS = 3  # of the timing
 
@@ -43,11 +42,11 @@ def dropin(options: DropinOptions) -> None:
         log(f"{source.name}: {len(names)} candidates, n = {options.n}")
     if options.cost:
         save(cost(names, options), home / COST)
-    loaded, damaged = typed_json.scan(home, FILE, load_errors)
+    loaded, damaged = typed_json.scan(home, FILE, load)
     for line in damaged:
         log(f"skipped: {line}")
     about = {name: candidate.about for name, candidate in CANDIDATES.items()}
-    prices = typed_json.parse(Cost, home / COST, *KIND) if (home / COST).exists() else None
+    prices = load(home / COST, Cost) if (home / COST).exists() else None
     made = table(list(loaded.values()), prices, about)
     atomic.write(home / "dropin.md", made.section(1) + "\n")
     show([replace(made, cells=made.cells.drop(columns="what"))], "")
@@ -57,7 +56,7 @@ def dropin(options: DropinOptions) -> None:
 def save(new: Errors | Cost, path: Path) -> None:
     """Write results, with the candidates and counts that an earlier file of the same examples or sizes has besides."""
     if path.exists():
-        old = typed_json.parse(type(new), path, *KIND)
+        old = load(path, type(new))
         if all(getattr(old, key, None) == getattr(new, key, None) for key in ("about", "n", "seed")):
             for name, values in old.values.items():
                 new.values[name] = values | new.values.get(name, {})
@@ -86,14 +85,7 @@ def errors(source: QKVSource, names: list[str], options: DropinOptions) -> Error
 
 
 def distance(function: Function, layer: tuple, out: torch.Tensor, count: int) -> float:
-    """The relative Frobenius error of a candidate on one layer, over all heads.
-
-    Args:
-        function: the candidate.
-        layer: q, k, v.
-        out: output of exact attention.
-        count: rows and columns kept.
-    """
+    """The relative Frobenius error of a candidate on a layer q, k, v with the exact output ``out``, over all heads."""
     return ((function(*layer, count) - out).norm() / out.norm()).item()
 
 
@@ -102,14 +94,13 @@ def cost(names: list[str], options: DropinOptions) -> Cost:
     """Measure milliseconds and MiB of one call of each candidate and count, and of exact attention."""
     draw = torch.Generator().manual_seed(options.seed)
     qkv = [torch.randn(1, options.heads, options.cost, options.head_dim, generator=draw) for _ in range(3)]
-    keys = [(name, count) for name in names for count in options.counts if count <= options.cost]
-    steps = {key: partial(CANDIDATES[key[0]].function, *qkv, key[1]) for key in keys}
+    counts = [count for count in options.counts if count <= options.cost]
+    steps = {(name, count): partial(CANDIDATES[name].function, *qkv, count) for name in names for count in counts}
     steps["exact"] = lambda: torch.nn.functional.scaled_dot_product_attention(*qkv)
-    measurements = measure(steps, repeats=REPEATS)
-    prices = {key: (m.ms, m.peak_bytes / 2**20) for key, m in measurements.items()}
+    prices = {key: (m.ms, m.peak_bytes / 2**20) for key, m in measure(steps, repeats=REPEATS).items()}
     sizes = f"{options.cost} tokens, {options.heads} heads of {options.head_dim}"
     about = f"{sizes}, {options.threads} CPU thread(s), median of {REPEATS}"
-    values = {name: {str(count): prices[name, count] for named, count in keys if named == name} for name in names}
+    values = {name: {str(count): prices[name, count] for count in counts} for name in names}
     return Cost(about, prices["exact"], values)
 
 

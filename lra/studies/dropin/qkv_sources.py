@@ -65,13 +65,12 @@ def trained(run: RunFolder, options: DropinOptions) -> QKVSource:
     model, data = restore.trained(run, restore.configuration(run, options.data.root))
     if not all(type(m) in (SDPA, Softmax) for m in mechanisms(model).values()):
         raise ValueError(f"run={run.path} has attn={r.label}; name a run of sdpa or softmax")
-    long = (data.row_lengths["val"] > max(options.counts)).nonzero()[:, 0].numpy()
+    most = max(options.counts)
+    long = (data.row_lengths["val"] > most).nonzero()[:, 0].numpy()
     if len(long) < options.n:
-        most = max(options.counts)
         raise ValueError(f"n={options.n}: {run.path} has {len(long)} dev examples of more than {most} tokens")
-    chosen = np.random.default_rng(options.seed).choice(long, options.n, replace=False)
     examples = []
-    for index in chosen:
+    for index in np.random.default_rng(options.seed).choice(long, options.n, replace=False):
         with torch.no_grad():
             recorded = calls(model, data.gather("val", np.array([index])))
         examples.append([without_padding(**call.arguments) for (call, *_) in recorded.values()])

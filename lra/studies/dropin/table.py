@@ -12,7 +12,6 @@ from ...report.table import Table, frame
 from ...runs import typed_json
 
 FILE, COST, BASE = "errors.json", "cost.json", "cur_step"
-KIND = "a record of this study", "delete it to make it again"
 STRICT = ConfigDict(strict=True)  # nan and infinity are valid results here
 Count = Annotated[str, Field(pattern=r"^[1-9]\d{0,8}$")]
 Pairs = dict[str, dict[Count, tuple[float, float]]]  # by candidate, then by count as text
@@ -47,14 +46,9 @@ class Cost:
     values: Pairs
 
 
-def load_errors(path: Path) -> Errors:
-    """Read the errors of a source. Raises ValueError if the file does not hold them."""
-    return typed_json.parse(Errors, path, *KIND)
-
-
-def counts(values: Pairs) -> list[str]:
-    """The counts of any candidate, in order."""
-    return sorted({count for by_count in values.values() for count in by_count}, key=int)
+def load(path: Path, kind: type = Errors) -> Errors | Cost:
+    """Read the errors of a source, or the cost. Raises ValueError if the file does not hold them."""
+    return typed_json.parse(kind, path, "a record of this study", "delete it to make it again")
 
 
 def ratio(name: str, some: list[Errors]) -> float:
@@ -83,34 +77,29 @@ def table(some: list[Errors], cost: Cost | None, about: dict[str, str]) -> Table
         cost: costs, if they were measured.
         about: descriptions of the candidates.
     """
-    prices = cost.values if cost else {}
     ratios = {name: ratio(name, some) for errors in some for name in errors.values}
     names = sorted(ratios, key=lambda name: (ratios[name], name))
-    column = lambda values, count, form: [form(values.get(name, {}).get(count)) for name in names]
-    columns = {
-        "candidate": names,
-        "ratio": [f"{ratios[name]:.3g}" for name in names],
-        **{f"ms (MiB) c={count}": column(prices, count, price_text) for count in counts(prices)},
-        **{f"{e.source} c={count}": column(e.values, count, error_text) for e in some for count in counts(e.values)},
-        "what": [about.get(name, "") for name in names],
-    }
+
+    def columns(title: str, values: Pairs, form) -> dict[str, list[str]]:
+        counts = sorted({count for by_count in values.values() for count in by_count}, key=int)
+        text = lambda name, count: form(*values[name][count]) if count in values.get(name, {}) else ""
+        return {f"{title} c={count}": [text(name, count) for name in names] for count in counts}
+
+    shown = {"candidate": names, "ratio": [f"{ratios[name]:.3g}" for name in names]}
     facts = [f"{e.source}: {e.about}; n = {e.n}, seed {e.seed}, commit {e.git or 'unknown'}" for e in some]
     if cost:
-        facts.append(f"ms (MiB): {cost.about}; exact attention (sdpa) {price_text(cost.exact)}")
-    cells, words = frame(columns, zip(*columns.values(), strict=True)), ("candidate", "what")
+        price = "{:.3g} ({:.3g})".format
+        shown |= columns("ms (MiB)", cost.values, price)
+        facts.append(f"ms (MiB): {cost.about}; exact attention (sdpa) {price(*cost.exact)}")
+    for errors in some:
+        shown |= columns(errors.source, errors.values, error_text)
+    shown["what"] = [about.get(name, "") for name in names]
+    cells, words = frame(shown, zip(*shown.values(), strict=True)), ("candidate", "what")
     text = "\n* ".join([f"{LEGEND}\n", *facts])
     return Table(name="dropin", title="Candidates for a drop-in", about=text, cells=cells, words=words)
 
 
-def price_text(price: tuple[float, float] | None) -> str:
-    """Format milliseconds and MiB; empty for None."""
-    return "" if price is None else f"{price[0]:.3g} ({price[1]:.3g})"
-
-
-def error_text(value: tuple[float, float] | None) -> str:
-    """Format mean ± deviation; empty for None."""
-    if value is None:
-        return ""
-    mean, deviation = value
+def error_text(mean: float, deviation: float) -> str:
+    """Format mean ± deviation."""
     digits = 3 if mean < 10 else 0
     return f"{mean:.{digits}f} ± {deviation:.{digits}f}"

@@ -56,14 +56,7 @@ def factorise(options: FactoriseOptions) -> None:
 
 
 def result(kind: str, name: str, x: np.ndarray, options: FactoriseOptions, path: Path) -> Result:
-    """Fit a matrix, or read the result if the same matrix was fitted with the same options before.
-
-    Args:
-        kind, name: kind and name of the matrix.
-        x: (n,n).
-        options: options with the options of ``chord.fit``.
-        path: path of the result.
-    """
+    """Fit a matrix x (n,n), or read the result at a path if it was fitted with the same options before."""
     fit = {key: getattr(options, key) for key in FIT}
     asked = fit | {"sha256": hashlib.sha256(np.ascontiguousarray(x)).hexdigest()}
     if path.exists() and (found := saved(path, asked)):
@@ -79,11 +72,7 @@ def result(kind: str, name: str, x: np.ndarray, options: FactoriseOptions, path:
 
 
 def saved(path: Path, asked: dict) -> dict[str, np.ndarray] | None:
-    """Read the factors and their errors; None if something else was asked for.
-
-    Args:
-        path: path of the result.
-        asked: options of the fit, and the sum of the matrix.
+    """Read the factors and their errors; None for other options of the fit or another sum of the matrix than ``asked``.
 
     Raises:
         ValueError: the file does not hold a result.

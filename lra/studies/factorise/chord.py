@@ -11,10 +11,11 @@ import math
 
 import numpy as np
 import torch
+from numba import njit
 from scipy.optimize import minimize
 from torch import Tensor
 
-from . import compiled
+WIDTH = 64
 
 
 def offsets(n: int) -> list[int]:
@@ -62,6 +63,48 @@ def loss_and_gradient(w: np.ndarray, x: np.ndarray) -> tuple[float, np.ndarray]:
     return loss.item(), parameters.grad.numpy()
 
 
+@njit(nogil=True, fastmath={"reassoc", "contract"}, cache=True)
+def compiled(w, x, links):
+    """``loss_and_gradient`` as one compiled loop, about ten times as fast on one core; links (K,) are ``offsets(n)``.
+
+    The columns of W_1 ... W_M - x do not depend on each other, nor do those of the products for the gradient. A strip
+    of WIDTH columns passes through all factors in both directions, and its (M + 1) n WIDTH numbers stay in the cache.
+    """
+    M, n, K = w.shape
+    right = np.empty((M + 1, n, WIDTH))  # columns of W_m ... W_M, of the identity at M
+    left, back, row = np.empty((n, WIDTH)), np.empty((n, WIDTH)), np.empty(WIDTH)
+    loss, gradient = 0.0, np.zeros(w.shape)
+    for first in range(0, n, WIDTH):
+        width = min(WIDTH, n - first)
+        right[M] = 0.0
+        for c in range(width):
+            right[M, first + c, c] = 1.0
+        for m in range(M - 1, -1, -1):
+            for i in range(n):
+                row[:] = 0.0
+                for k in range(K):
+                    j, number = (i + links[k]) % n, w[m, i, k]
+                    for c in range(WIDTH):
+                        row[c] += number * right[m + 1, j, c]
+                right[m, i] = row
+        left[:, width:] = 0.0
+        for i in range(n):
+            for c in range(width):
+                left[i, c] = right[0, i, c] - x[i, first + c]
+                loss += left[i, c] ** 2
+        for m in range(M):  # left: columns of (W_1 ... W_(m-1))ᵀ (W_1 ... W_M - x)
+            back[:] = 0.0
+            for i in range(n):
+                for k in range(K):
+                    j, number, slope = (i + links[k]) % n, w[m, i, k], 0.0
+                    for c in range(WIDTH):
+                        slope += left[i, c] * right[m + 1, j, c]
+                        back[j, c] += number * left[i, c]
+                    gradient[m, i, k] += slope
+            left, back = back, left
+    return loss / 2, gradient
+
+
 def fit(
     x: np.ndarray, *, iterations: int, seed: int = 1, init: str = "code", impl: str = "compiled"
 ) -> tuple[np.ndarray, np.ndarray, str]:
@@ -84,8 +127,8 @@ def fit(
 
     def objective(flat: np.ndarray) -> tuple[float, np.ndarray]:
         w = flat.reshape(first.shape)
-        compute = compiled.loss_and_gradient(w, target, links) if impl == "compiled" else loss_and_gradient(w, target)
-        return compute[0], compute[1].ravel()
+        loss, gradient = compiled(w, target, links) if impl == "compiled" else loss_and_gradient(w, target)
+        return loss, gradient.ravel()
 
     errors = []
     # SciPy passes it by this name.

@@ -26,24 +26,13 @@ ABOUT_SUMMARY = "SF / SVD: median (smallest to largest) over the matrices of a k
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """One matrix (n,n) and its sparse factors (M,n,K).
-
-    Args:
-        kind, name: kind and name of the matrix.
-        matrix: itself.
-        factors: sparse factors.
-        fell: error |x - x^|_F of their product after each iteration.
-    """
+    """A matrix (n,n), its sparse factors (M,n,K), and the error |x - x^|_F of their product after each iteration."""
 
     kind: str
     name: str
     matrix: np.ndarray
     factors: np.ndarray
     fell: np.ndarray
-
-    @property
-    def n(self) -> int:
-        return len(self.matrix)
 
     @cached_property
     def product(self) -> np.ndarray:
@@ -53,7 +42,7 @@ class Result:
     @cached_property
     def truncated(self) -> dict[str, np.ndarray]:
         """The SVD truncated at each rank."""
-        return {key: chord.truncated(self.matrix, rank) for key, rank in chord.ranks(self.n).items()}
+        return {key: chord.truncated(self.matrix, rank) for key, rank in chord.ranks(len(self.matrix)).items()}
 
     @cached_property
     def sparse(self) -> float:
@@ -67,10 +56,11 @@ class Result:
 
     def cells(self) -> tuple[str, ...]:
         """The text of each column of HEAD."""
-        rank, steps = chord.ranks(self.n), len(self.fell)
+        n, steps = len(self.matrix), len(self.fell)
+        rank = chord.ranks(n)
         svd = [f"{self.svd[key]:.3g} (r = {rank[key]})" for key in RANKS]
-        numbers, half = f"{chord.numbers(self.n):,}", f"{self.fell[steps // 2]:.3g}" if steps else ""
-        return self.kind, self.name, str(self.n), numbers, f"{self.sparse:.3g}", *svd, f"{steps:,}", half
+        numbers, half = f"{chord.numbers(n):,}", f"{self.fell[steps // 2]:.3g}" if steps else ""
+        return self.kind, self.name, str(n), numbers, f"{self.sparse:.3g}", *svd, f"{steps:,}", half
 
 
 def summary(results: list[Result]) -> list[list[str]]:
@@ -89,28 +79,24 @@ def summary(results: list[Result]) -> list[list[str]]:
 
 def tables(results: list[Result]) -> list[Table]:
     """Make the table of matrices and that of kinds."""
-    made = {"name": "factorise", "title": "Sparse factors against truncated SVD", "about": ABOUT}
-    kinds = {"name": "kinds", "title": "Ratios of the errors", "about": ABOUT_SUMMARY}
+    matrices, kinds = frame(HEAD, [r.cells() for r in results]), frame(SUMMARY, summary(results))
+    title = "Sparse factors against truncated SVD"
     return [
-        Table(**made, cells=frame(HEAD, [r.cells() for r in results]), words=("kind", "matrix")),
-        Table(**kinds, cells=frame(SUMMARY, summary(results)), words=("kind",)),
+        Table(name="factorise", title=title, about=ABOUT, cells=matrices, words=("kind", "matrix")),
+        Table(name="kinds", title="Ratios of the errors", about=ABOUT_SUMMARY, cells=kinds, words=("kind",)),
     ]
 
 
 def picture(results: list[Result], path: Path) -> None:
     """Draw each matrix, its truncated SVD and the product of sparse factors, in grey levels of the matrix's range."""
     figure, grid = panels(3 * len(results), width=2.15, height=2.3)
-    shown = [
-        image
-        for r in results
-        for image in (
-            (r, r.matrix, r.name),
-            (r, r.truncated["equal"], f"SVD, r = {chord.ranks(r.n)['equal']}: {r.svd['equal']:.3g}"),
-            (r, r.product, f"sparse factors: {r.sparse:.3g}"),
-        )
-    ]
-    for axes, (r, image, title) in zip(grid, shown, strict=True):
-        axes.imshow(image, cmap="gray", vmin=r.matrix.min(), vmax=r.matrix.max(), interpolation="nearest")
-        axes.set_title(title, fontsize=9)
-        axes.set_axis_off()
+    places = iter(grid)
+    for r in results:
+        svd = f"SVD, r = {chord.ranks(len(r.matrix))['equal']}: {r.svd['equal']:.3g}"
+        titles = r.name, svd, f"sparse factors: {r.sparse:.3g}"
+        for title, image in zip(titles, (r.matrix, r.truncated["equal"], r.product), strict=True):
+            axes = next(places)
+            axes.imshow(image, cmap="gray", vmin=r.matrix.min(), vmax=r.matrix.max(), interpolation="nearest")
+            axes.set_title(title, fontsize=9)
+            axes.set_axis_off()
     save(figure, path)

@@ -75,7 +75,7 @@ def random_tokens(options: InversesOptions) -> Iterator[InvertedLayer]:
                 "cur_abs": CUR(sizes, count=m),
             }
             for label, attention in some.items():
-                yield layer(attention.eval(), examples, place=f"{kind} tokens", label=label, weights="random", at=m)
+                yield layer(attention.eval(), examples, place=f"{kind} tokens", mechanism=label, weights="random", at=m)
 
 
 def of_run(run: RunFolder, options: InversesOptions) -> Iterator[InvertedLayer]:
@@ -100,7 +100,7 @@ def of_run(run: RunFolder, options: InversesOptions) -> Iterator[InvertedLayer]:
         for place, (path, arguments) in enumerate(recorded.items()):
             attention = mechanisms(model)[path]
             if hasattr(attention, "pinv"):
-                yield layer(attention, arguments, place=f"layer {place}", label=r.label, weights=weights, at=at)
+                yield layer(attention, arguments, place=f"layer {place}", mechanism=r.label, weights=weights, at=at)
 
 
 def checkpoints(run: RunFolder, experiment: Experiment, best: nn.Module) -> Iterator[tuple[str, int, nn.Module]]:

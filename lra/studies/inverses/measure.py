@@ -29,8 +29,8 @@ class InvertedLayer:
     """The matrices of one layer, or of one kind of random tokens.
 
     Args:
-        place: the layer's path in the model, or the kind of tokens.
-        label: label of the mechanism.
+        place: the layer, or the kind of tokens.
+        mechanism: its label.
         weights: initial | best | last, or random.
         at: step of the training, or m of random tokens.
         symmetric: whether the matrices are those of a Gaussian kernel; else rows of a softmax or of Laplace weights.
@@ -40,7 +40,7 @@ class InvertedLayer:
     """
 
     place: str
-    label: str
+    mechanism: str
     weights: str
     at: int
     symmetric: bool
@@ -51,7 +51,7 @@ class InvertedLayer:
     @property
     def about(self) -> dict[str, str | int]:
         """The first columns of a table."""
-        return {"place": self.place, "mechanism": self.label, "weights": self.weights, "at": self.at}
+        return {name: getattr(self, name) for name in ("place", "mechanism", "weights", "at")}
 
 
 @torch.no_grad()
@@ -73,18 +73,15 @@ def errors(layers: Iterable[InvertedLayer], steps: list[int], dtype: torch.dtype
         for name, iteration in (SYMMETRIC if layer.symmetric else OTHER).items()
         for k in steps
         for a in layer.inner
-        for measure, value in zip(
-            ("AXA", "XAX"), residuals(a.double(), iteration(a.to(dtype), steps=k).double()), strict=True
-        )
+        for measure, value in residuals(a.double(), iteration(a.to(dtype), steps=k).double()).items()
     )
 
 
-def residuals(a: Tensor, x: Tensor) -> tuple[float, float]:
+def residuals(a: Tensor, x: Tensor) -> dict[str, float]:
     """Relative errors of the first two equations of Penrose (1955), A X A = A and X A X = X, of one matrix."""
     product = a @ x
-    first = (product @ a - a).norm() / a.norm()
-    second = (x @ product - x).norm() / x.norm()
-    return first.item(), second.item()
+    found = {"AXA": (product @ a - a).norm() / a.norm(), "XAX": (x @ product - x).norm() / x.norm()}
+    return {name: value.item() for name, value in found.items()}
 
 
 def norms(layers: Iterable[InvertedLayer]) -> pd.DataFrame:

@@ -6,6 +6,8 @@ embeddings of the test examples by the model with CUR in place of its attention.
 """
 
 import json
+from pathlib import Path
+from typing import ClassVar, Literal
 
 import numpy as np
 import pandas as pd
@@ -14,11 +16,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ...config.entry import main
+from ...config.options import Options
+from ...config.sections import Above, Device, Some
 from ...integrations import needs
+from ...ops.cur_naive import Pairing, Score
+from ...options import Positive, Whole
 from ...report.table import Table, frame, show
 from ..examples import labelled
 from .figures import draw, error
-from .options import PretrainedOptions
 
 with needs("hf", __name__):
     from ...integrations.huggingface import SELECTIONS
@@ -30,22 +35,45 @@ LEGEND = (
 )
 
 
-def probe(features: Tensor, labels: Tensor, decay: float = 1e-3) -> torch.nn.Linear:
-    """Fit a multinomial logistic regression by L-BFGS on all examples at once.
+class PretrainedOptions(Options):
+    conf: ClassVar[str] = "pretrained"
 
-    Args:
-        features: (n,d), of length 1.
-        labels: (n,).
-        decay: weight of the squared weights in the loss.
-    """
+    model: Path
+    examples: Path
+    train: Positive
+    test: Positive
+    length: Positive
+    size: Positive
+    pool: Literal["mean", "cls"]
+    selections: Some[Literal[Score, "plus"]]
+    counts: Some[Positive]
+    pairing: Pairing
+    inverse: Whole
+    steps: Whole
+    lr: Above
+    batch: Positive
+    neighbours: Positive
+    seed: Whole
+    device: Device
+    out: Path | None
+
+    def check(self) -> None:
+        if self.neighbours > self.train or self.batch > self.train:
+            raise ValueError(f"neighbours and batch must be at most train {self.train}")
+        if self.out and self.out.suffix == ".png":
+            raise ValueError(f"out={self.out} is the path of the figure; name a .json file")
+
+
+def probe(features: Tensor, labels: Tensor) -> torch.nn.Linear:
+    """Fit a multinomial logistic regression by L-BFGS to features (n,d) of length 1 with labels (n,), all at once."""
     linear = torch.nn.Linear(features.shape[1], int(labels.max()) + 1)
-    torch.nn.init.zeros_(linear.weight)
-    torch.nn.init.zeros_(linear.bias)
+    for parameter in linear.parameters():
+        torch.nn.init.zeros_(parameter)
     optimiser = torch.optim.LBFGS(linear.parameters(), max_iter=200, line_search_fn="strong_wolfe")
 
     def closure() -> Tensor:
         optimiser.zero_grad()
-        value = F.cross_entropy(linear(features), labels) + decay * linear.weight.square().sum()
+        value = F.cross_entropy(linear(features), labels) + 1e-3 * linear.weight.square().sum()
         value.backward()
         return value
 
@@ -109,9 +137,8 @@ def study(options: PretrainedOptions) -> list[dict]:
         cosine = (embeddings * exact).sum(-1)
         guesses = linear(embeddings).argmax(-1), nearest(train_embeddings, labels, embeddings, options.neighbours)
         probed, near = ((guess == truth).float().mean().item() * 100 for guess in guesses)
-        own = {"attention": attention, "count": count, "tuned": tuned}
-        own |= {"cosine": cosine.mean().item(), "cosine_std": cosine.std().item()}
-        return own | {"probe": probed, "knn": near, "n": len(truth)}
+        own = {"attention": attention, "count": count, "tuned": tuned, "cosine": cosine.mean().item()}
+        return own | {"cosine_std": cosine.std().item(), "probe": probed, "knn": near, "n": len(truth)}
 
     results = [result("exact", None, 0, exact)]
     for score in options.selections:
@@ -132,8 +159,7 @@ def pretrained(options: PretrainedOptions) -> None:
     Raises:
         ValueError: the model or a file cannot be used, or an option is not valid.
     """
-    results = study(options)
-    lines = []
+    lines, results = [], study(options)
     for r in results:
         scores = [f"{r[name]:.1f} ± {error(r, name):.1f}" for name in ("probe", "knn")]
         cosine = f"{r['cosine']:.4f} ± {r['cosine_std']:.4f}"

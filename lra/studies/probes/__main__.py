@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Annotated, ClassVar
 
+import pandas as pd
 import torch
 from pydantic import Field
 
@@ -23,7 +24,7 @@ from ..examples import batches
 from ..graft import TransferOptions, experiments, graft
 from . import confine, measure, record
 from .record import Probes
-from .show import draw, matrix
+from .report import draw, matrix
 
 KEPT = ("count", "landmarks")  # options of the mechanisms that keep rows and columns
 
@@ -143,13 +144,10 @@ def over_filled(run: RunFolder, options: ProbesOptions, device: str) -> None:
 
 
 def _save(line: dict[str, float], run: RunFolder, options: ProbesOptions, name: str) -> None:
-    """Save a line of a matrix as columns and scores."""
     r = run.record
     home = record.folder(options.runs, r.study, r.task, r.label, r.seed)
     home.mkdir(parents=True, exist_ok=True)
-    atomic.write(
-        home / name, "".join(f"{column},{value}\n" for column, value in {"scored with": "score", **line}.items())
-    )
+    atomic.write(home / name, pd.Series(line, name="score").to_csv(index_label="scored with", lineterminator="\n"))
 
 
 def _asked(run: RunFolder, options: ProbesOptions, name: str) -> TransferOptions:

@@ -17,19 +17,16 @@ from ...maps.maps import matrix
 from ...ops.blocks import FLOOR
 from ..qkv import mechanisms
 
-By = Literal["mask", "map", "kernel"]
 
-
-def by(model: nn.Module) -> By | None:
+def by(model: nn.Module) -> Literal["mask", "map", "kernel"] | None:
     """Return the confinement method of a model, or None if a layer has none.
 
     ``mask``: exact attention over the neighbours alone, one softmax over them. ``map``: the matrix that multiplies the
     values is set to zero elsewhere and not normalised anew, since weights of CUR have signs. ``kernel``: the lags of a
     convolution are set to zero beyond the reach.
     """
-    found = {_kind(part) for part in _parts(model)}
-    layers = sum(_part(block) is not None for block in model.blocks)
-    return found.pop() if len(found) == 1 and layers == len(model.blocks) else None
+    found = {part and _method(part)[0] for part in map(_part, model.blocks)}
+    return found.pop() if len(found) == 1 else None
 
 
 @contextlib.contextmanager
@@ -44,15 +41,11 @@ def confined(model: nn.Module, reach: int) -> Iterator[None]:
     if by(model) is None:
         raise ValueError("a layer of this model has no mask, map or kernel to confine")
     with contextlib.ExitStack() as stack:
-        for part in _parts(model):
-            name, confine = next(value for kind, value in _METHODS.items() if isinstance(part, kind))
+        for part in map(_part, model.blocks):
+            _, name, confine = _method(part)
             setattr(part, name, confine(part, getattr(part, name), reach))
             stack.callback(delattr, part, name)  # the method of the class is seen again
         yield
-
-
-def _parts(model: nn.Module) -> list[nn.Module]:
-    return [part for part in map(_part, model.blocks) if part is not None]
 
 
 def _part(block: nn.Module) -> nn.Module | None:
@@ -64,8 +57,8 @@ def _part(block: nn.Module) -> nn.Module | None:
     return mixer if isinstance(mixer, Conv | S4D) else None
 
 
-def _kind(part: nn.Module) -> By:
-    return "mask" if isinstance(part, SDPA | Softmax) else "kernel" if isinstance(part, Conv | S4D) else "map"
+def _method(part: nn.Module) -> tuple[str, str, Callable]:
+    return next(value for kind, value in _METHODS.items() if isinstance(part, kind))
 
 
 def _band(L: int, reach: int, device) -> Tensor:
@@ -86,9 +79,8 @@ def _fused(part: SDPA, forward: Callable, reach: int) -> Callable:
 
 def _written_out(part: Softmax, forward: Callable, reach: int) -> Callable:
     def attend(q, k, v, mask=None, bias=None):
-        far = torch.zeros(q.shape[2], q.shape[2], device=q.device).masked_fill(
-            ~_band(q.shape[2], reach, q.device), FLOOR
-        )
+        seen = _band(q.shape[2], reach, q.device)
+        far = torch.zeros(seen.shape, device=q.device).masked_fill(~seen, FLOOR)
         return forward(q, k, v, mask, lambda rows, cols: far + (0 if bias is None else bias(rows, cols)))
 
     return attend
@@ -116,26 +108,20 @@ def _filters(part: Conv, mix: Callable, reach: int) -> Callable:
     def cut(v: Tensor, mask: Tensor | None) -> Tensor:
         width = part.filters.shape[1]
         lag = (torch.arange(width, device=v.device) - (width - 1 if part.causal else width // 2)).abs()
-        with _weights(part.filters, part.filters * (lag <= reach)):
+        whole = part.filters.data
+        part.filters.data = whole * (lag <= reach)
+        try:
             return mix(v, mask)
+        finally:
+            part.filters.data = whole
 
     return cut
 
 
-@contextlib.contextmanager
-def _weights(parameter: nn.Parameter, other: Tensor) -> Iterator[None]:
-    before = parameter.data
-    parameter.data = other.detach()
-    try:
-        yield
-    finally:
-        parameter.data = before
-
-
-_METHODS = {  # the method of a mechanism that is exchanged, and for what
-    SDPA: ("forward", _fused),
-    Softmax: ("forward", _written_out),
-    Conv: ("_mix", _filters),
-    S4D: ("kernel", _kernel),
-    Attention: ("forward", _mapped),
+_METHODS = {  # how a mechanism is confined, its method that is exchanged, and for what
+    SDPA: ("mask", "forward", _fused),
+    Softmax: ("mask", "forward", _written_out),
+    Conv: ("kernel", "_mix", _filters),
+    S4D: ("kernel", "kernel", _kernel),
+    Attention: ("map", "forward", _mapped),
 }

@@ -14,7 +14,8 @@ from ...ops.metrics import Metric
 from ...runs import typed_json
 from ...runs.typed_json import FolderName, Percent
 
-FOLDER, NAME, KIND = "probes", "probes.json", "a record of probes"
+FOLDER, NAME = "probes", "probes.json"
+KIND = "a record of probes", "delete it to make it again"
 SWAPS, FILLED = "swaps.csv", "filled.csv"  # a line of a matrix in the folder of a seed, the matrix in that of the study
 
 
@@ -60,10 +61,15 @@ def folder(runs: Path, study: str, task: str, label: str, seed: int) -> Path:
 
 def load(path: Path) -> Probes:
     """Read a record. Raises ValueError if the file is not one."""
-    made = typed_json.parse(Probes, path, KIND, "delete it to make it again")
+    made = typed_json.parse(Probes, path, *KIND)
     if any(len(x) != len(made.reaches) for x in (made.scores, made.beyond) if x is not None):
-        raise ValueError(f"{path} is not {KIND} (values are missing); delete it to make it again")
+        raise ValueError(f"{path} is not {KIND[0]} (values are missing); {KIND[1]}")
     return made
+
+
+def means(made: list[Probes], values: str) -> pd.Series:
+    """Average ``scores`` or ``beyond`` of seeds by reach."""
+    return pd.DataFrame([dict(zip(one.reaches, getattr(one, values), strict=True)) for one in made]).mean()
 
 
 def table(path: Path) -> pd.DataFrame:

@@ -1,14 +1,17 @@
-"""The probes in the report: the reach that keeps a mechanism's gain, scores within each reach, and matrices."""
+"""The probes in the report: the reach that keeps a mechanism's gain, scores within each reach, matrices; pictures."""
 
 from pathlib import Path
 from statistics import median
 
-import numpy as np
+import pandas as pd
 
 from ...console import log
+from ...disk import atomic
+from ...report.palette import COLOURS, Palette
 from ...report.results import CONTROL
 from ...report.summary import Row
-from ...report.table import Cell, Column, Table, frame, stem
+from ...report.table import Cell, Column, Table, frame, show, stem
+from ..figures import panels, save
 from . import record
 
 KEPT = 0.95  # of what a mechanism adds over the control
@@ -29,6 +32,9 @@ MATRICES = {
         "but less than twice as many; mean over seeds. own: all examples that were scored.",
     ),
 }
+# Percent of MEGA's accuracy that networks of convolutions of width 61 have (docs/formulas.md, short convolutions).
+PUBLISHED = {"listops": 83.51, "text": 94.45, "retrieval": 97.58, "image": 92.46, "pathfinder": 75.28}
+WIDTH = 61
 
 
 def tables(study: str, rows: list[Row]) -> list[Table]:
@@ -66,27 +72,24 @@ def within(study: str, rows: list[Row]) -> list[Table]:
     found = []
     for row in rows:
         try:
-            made = _probes(row)
+            if made := _probes(row):
+                found.append((row, made, record.means(made, "scores")))
         except ValueError as error:
             log(f"skipped: {error}")
-            continue
-        if made:
-            found.append((row, [one for one in made if one.reaches == made[0].reaches]))
     if not found:
         return []
-    reaches = sorted({reach for _, made in found for reach in made[0].reaches})
-    lines = []
-    for row, made in found:
-        scores = dict(zip(made[0].reaches, np.mean([one.scores for one in made], 0).tolist(), strict=True))
-        cells = [_score(scores[reach]) if reach in scores else Cell() for reach in reaches]
-        lines.append([row.label, row.task, Cell(text=str(len(made)), value=len(made)), *cells])
+    reaches = sorted({reach for *_, scores in found for reach in scores.index})
+    lines = [
+        [row.label, row.task, Cell.of(len(made), str), *map(_cell, scores.reindex(reaches))]
+        for row, made, scores in found
+    ]
     head = ("mechanism", "task", "n", *(f"k = {reach}" for reach in reaches))
     table = Table(
         name=stem(f"locality-{study}"),
         title="Scores within a reach",
         about="Test score of the trained weights if every layer is confined to tokens at most k positions away, mean "
         "over n seeds, on the examples that were probed.",
-        cells=frame(head, lines, [(study, row.label, "") for row, _ in found]),
+        cells=frame(head, lines, [(study, row.label, "") for row, *_ in found]),
         words=("mechanism", "task"),
     )
     return [table]
@@ -121,21 +124,68 @@ def matrix_table(study: str, path: Path) -> Table:
     """Read a matrix of a study. Raises ValueError if the file holds none."""
     title, about = MATRICES[path.name]
     task, label, own, *names = (found := record.table(path)).columns
-    score = lambda text: _score(float(text)) if text else Cell()
-    lines = [[of, by, *map(score, values)] for of, by, *values in found.itertuples(index=False)]
-    return Table(
-        name=stem(f"{path.stem}-{study}"),
-        title=title,
-        about=about,
-        cells=frame((task, label, own, *names), lines),
-        words=(task, label),
-    )
+    lines = [[of, by, *(_cell(float(text or "nan")) for text in texts)] for of, by, *texts in found.to_numpy()]
+    cells = frame((task, label, own, *names), lines)
+    return Table(name=stem(f"{path.stem}-{study}"), title=title, about=about, cells=cells, words=(task, label))
 
 
-def _score(value: float) -> Cell:
-    return Cell(text=f"{value:.2f}", value=value)
+def _cell(value: float) -> Cell:
+    return Cell() if pd.isna(value) else Cell.of(value)
 
 
 def _root(folder: Path) -> Path:
     """The folder of all runs: a run is <root>/<study>/<task>/<label>/seed-<k>."""
     return folder.parents[3] if len(folder.parents) > 3 else folder
+
+
+def draw(home: Path) -> list[Path]:
+    """Draw every probe of a study and task, a line for each label, means over its seeds; returns the picture."""
+    found: dict[str, list[record.Probes]] = {}
+    for path in sorted(home.glob(f"*/seed-*/{record.NAME}")):
+        found.setdefault(path.parts[-3], []).append(record.load(path))
+    palette = Palette(found)
+    figure, (left, right) = panels(2, width=5, height=4)
+    for label, some in found.items():
+        style = {"color": COLOURS[palette.colour(label)][0], "marker": "o", "markersize": 3, "linewidth": 1.2}
+        style["linestyle"] = ("-", "--", ":", "-.")[palette.turn(label) % 4]
+        for axes, values in ((left, "scores"), (right, "beyond")):
+            if all(getattr(made, values) for made in some):
+                axes.plot(record.means(some, values), label=f"{label} (n = {len(some)})", **style)
+    some = next(iter(found.values()))[0]
+    left.set_ylabel(f"test {some.metric} within the reach, %")
+    right.set(ylabel="squared derivatives beyond the reach, share", ylim=(0, 1))
+    for axes in (left, right):
+        axes.set_xscale("log", base=2)
+        axes.set_xlabel("reach k: each layer sees |i - j| <= k")
+        axes.axvline(WIDTH // 2, color="grey", linestyle=":", linewidth=1)
+    if share := PUBLISHED.get(some.task):
+        note = f"convolutions of width {WIDTH}:\n{share} % of MEGA's (published)"
+        left.annotate(note, (WIDTH // 2, 0.02), xycoords=("data", "axes fraction"), fontsize=7, color="grey")
+    left.legend(fontsize=7)
+    return [save(figure, home / "probes.png", f"{some.study}: {some.task}, {some.examples} test examples")]
+
+
+def matrix(home: Path, name: str = record.SWAPS) -> list[Path]:
+    """Write the scores of each task and label, a row, in each column, means over seeds.
+
+    Args:
+        home: folder of the probes of a study.
+        name: name of the file of the matrix, and of the lines in the folders of its seeds.
+
+    Returns:
+        The table as Markdown and as CSV.
+    """
+    lines = []
+    for path in sorted(home.glob(f"*/*/seed-*/{name}")):
+        names = (path.parents[2].name, path.parents[1].name)
+        try:
+            lines.append(record.table(path).set_index("scored with").score.astype(float).rename(names))
+        except (ValueError, KeyError):
+            raise ValueError(f"{path} is not a line of scores; delete it to score that seed again") from None
+    table = pd.DataFrame(lines).rename_axis(["task", "trained with"]).groupby(level=[0, 1], sort=False).mean()
+    path = home / name
+    atomic.write(path, table.to_csv(lineterminator="\n"))
+    shown = matrix_table(home.name, path)
+    atomic.write(path.with_suffix(".md"), shown.section() + "\n")
+    show([shown], "")
+    return [path.with_suffix(".md"), path]

@@ -18,7 +18,7 @@ from ...train.__main__ import fit
 from ...train.trainer import evaluate
 from ..examples import gathered, spread
 from ..graft import TransferOptions, experiments, graft
-from .compare import Layer, layers
+from .compare import layers
 from .record import FILE, TransferRecord, load
 
 
@@ -80,7 +80,11 @@ def measure(
     r, target, (exact, grafted) = run.record, plan.experiment, models
     n_val, n_test = (len(plan.data.splits[name]) for name in ("val", "test"))
     val, test = evaluate(plan, grafted, target.task_data())
-    distances = compared(exact, grafted, plan, options)
+    chosen = spread(plan.data, "val", options.examples)
+    # Spread over batches as well: the first batch, which gives the singular values, gets examples of all lengths.
+    count = -(-len(chosen) // 8)
+    batches = gathered(plan.data, "val", (chosen[i::count] for i in range(count)), plan.device)
+    distances = layers(exact.to(plan.device), grafted.to(plan.device), batches, options.spectrum)
     tuned = fit(plan, tuning, grafted) if options.steps else None
     return TransferRecord(
         **{key: getattr(r, key) for key in ("task", "protocol", "budget", "seed", "metric", "constant_baseline")},
@@ -105,22 +109,6 @@ def measure(
         layers=distances,
         device=plan.device,
     )
-
-
-def compared(exact: Classifier, grafted: Classifier, plan: plans.Plan, options: TransferOptions) -> list[Layer]:
-    """Compare the layers of two models on dev examples that are spread evenly over their lengths.
-
-    Args:
-        exact: the run's model.
-        grafted: the model with the other mechanism.
-        plan: plan with the data.
-        options: options of the transfer.
-    """
-    chosen = spread(plan.data, "val", options.examples)
-    # Spread over batches as well: the first batch, which gives the singular values, gets examples of all lengths.
-    count = -(-len(chosen) // 8)
-    batches = gathered(plan.data, "val", (chosen[i::count] for i in range(count)), plan.device)
-    return layers(exact.to(plan.device), grafted.to(plan.device), batches, options.spectrum)
 
 
 def describe(r: TransferRecord) -> str:

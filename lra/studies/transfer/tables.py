@@ -2,8 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Iterable
 
 import numpy as np
 import pandas as pd
@@ -57,24 +56,23 @@ def natural(text: str) -> list:
     return [(int(part), "") if part.isdigit() else (0, part) for part in re.split(r"(\d+)", text)]
 
 
-def curves(some: pd.DataFrame, axis: Callable[[dict], Any], hidden: set[str]) -> pd.DataFrame:
+def curves(some: pd.DataFrame, axis: tuple[str, ...]) -> pd.DataFrame:
     """Group points into curves, within which only the axis differs.
 
     A curve has the seeds that all of its points share; one with a single point or without such a seed is left out.
 
     Args:
         some: points of one group.
-        axis: value of a point from its options, None if the point has none.
-        hidden: options that the axis stands for.
+        axis: options of the axis, one of which a point on a curve has.
 
     Returns:
         The rows on curves with their ``value`` and ``curve``, a legend that names the options that differ and the
         number of seeds: the class if there are several, and within a class the options that not all of its curves
         share.
     """
-    rest = [tuple((k, str(v)) for k, v in sorted(o.items()) if k not in hidden) for o in some.options]
-    value = pd.Series([axis(o) for o in some.options], some.index, dtype=object)
-    some = some.assign(value=value, rest=rest).dropna(subset="value")
+    rest = [tuple((k, str(v)) for k, v in sorted(o.items()) if k not in axis) for o in some.options]
+    value = [next((o[k] for k in axis if k in o), None) for o in some.options]
+    some = some.assign(value=pd.Series(value, some.index, dtype=object), rest=rest).dropna(subset="value")
     lines = {}
     for rest, line in some.groupby("rest", sort=False):
         line = line[line.groupby("seed").value.transform("count") == line.value.nunique()]
@@ -106,13 +104,7 @@ def tables(some: pd.DataFrame) -> list[Table]:
 
 
 def cells(label: str, tuned: int, seeds: pd.DataFrame) -> tuple[str, ...]:
-    """Write a text for each column of HEAD.
-
-    Args:
-        label: label of the transfer.
-        tuned: steps of fine-tuning.
-        seeds: rows of the point.
-    """
+    """Write a text for each column of HEAD: the point of a label and ``tuned`` steps of fine-tuning, and its rows."""
     scored = seeds.dropna(subset="test")
     lost = len(seeds) - len(scored)
     spread = lambda values: score(dict(enumerate(values))).text or "-"
@@ -131,15 +123,14 @@ def cells(label: str, tuned: int, seeds: pd.DataFrame) -> tuple[str, ...]:
 
 def about(records: Iterable[TransferRecord]) -> str:
     """Summarise what records share, in one sentence."""
-    facts = {
-        "protocol {}": joined(r.protocol for r in records),
-        "budget {}": joined(r.budget for r in records),
-        "{}": joined(r.metric for r in records),
-        "{} test examples": joined(r.n_test for r in records),
-        "a constant answer scores {}": joined(float(r.constant_baseline) for r in records),
-        "layers over {} dev examples": joined(r.examples for r in records),
-        "on {}": joined(r.device for r in records),
-        "commit {}": joined(r.git or "unknown" for r in records),
-    }
-    text = "; ".join(form.format(value) for form, value in facts.items())
-    return f"{text[0].upper()}{text[1:]}."
+    facts = [
+        f"Protocol {joined(r.protocol for r in records)}",
+        f"budget {joined(r.budget for r in records)}",
+        joined(r.metric for r in records),
+        f"{joined(r.n_test for r in records)} test examples",
+        f"a constant answer scores {joined(float(r.constant_baseline) for r in records)}",
+        f"layers over {joined(r.examples for r in records)} dev examples",
+        f"on {joined(r.device for r in records)}",
+        f"commit {joined(r.git or 'unknown' for r in records)}",
+    ]
+    return f"{'; '.join(facts)}."

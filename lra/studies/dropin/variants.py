@@ -1,4 +1,8 @@
-"""Kept rows and columns of an attention map: rules that choose them, and CUR's ways to combine them."""
+"""Variants of CUR and of ``cur_plus``: rules that choose rows and columns of an attention map, and their combinations.
+
+``cur_plus`` (``lra.ops.cells``) is O = C v̄ + S e: C = softmax(q k̄ᵀ / √D + log n) over means k̄, v̄ of cells of n keys,
+e = R v - U v̄ the error of C v̄ in the kept rows, S a smoother. Shapes: q, k (N,H,L,D), v (N,H,L,E).
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,11 +12,13 @@ import torch
 from torch import Tensor
 
 from ...ops import selection
+from ...ops.cells import bandwidth, boosted, cells, nearest
 from ...ops.cur_naive import CUROptions
 from ...ops.pinv import exact
 from ...ops.selection import gather_kept
 
 Inverse = Callable[[Tensor], Tensor]  # (N,H,r,c) -> (N,H,c,r)
+Choice = Callable[[Tensor, Tensor, Tensor, int], tuple[Tensor, Tensor]]  # q, k, v, count -> rows, columns
 
 
 def weights(q: Tensor, k: Tensor, bias: Tensor | float = 0.0) -> Tensor:
@@ -22,7 +28,7 @@ def weights(q: Tensor, k: Tensor, bias: Tensor | float = 0.0) -> Tensor:
 
 @dataclass(frozen=True)
 class KeptFactors:
-    """Kept rows and columns: q, k (N,H,L,D), v (N,H,L,E), rows (N,H,r) of queries and cols (N,H,c) of keys, int64."""
+    """Kept rows (N,H,r) of queries and cols (N,H,c) of keys, int64, and their factors, each computed if it is used."""
 
     q: Tensor
     k: Tensor
@@ -30,34 +36,12 @@ class KeptFactors:
     rows: Tensor
     cols: Tensor
 
-    @cached_property
-    def q_rows(self) -> Tensor:
-        return gather_kept(self.q, self.rows)
-
-    @cached_property
-    def k_cols(self) -> Tensor:
-        return gather_kept(self.k, self.cols)
-
-    @cached_property
-    def C(self) -> Tensor:
-        return weights(self.q, self.k_cols)
-
-    @cached_property
-    def U(self) -> Tensor:
-        return weights(self.q_rows, self.k_cols)
-
-    @cached_property
-    def R(self) -> Tensor:
-        return weights(self.q_rows, self.k)
-
-    @cached_property
-    def exact(self) -> Tensor:
-        """R v, the kept rows of the output (N,H,r,E)."""
-        return self.R @ self.v
-
-    def copied(self, out: Tensor) -> Tensor:
-        """Replace the kept rows of the output (N,H,L,E) by the exact ones."""
-        return out.scatter(2, self.rows[..., None].expand_as(self.exact), self.exact)
+    q_rows = cached_property(lambda x: gather_kept(x.q, x.rows))
+    k_cols = cached_property(lambda x: gather_kept(x.k, x.cols))
+    C = cached_property(lambda x: weights(x.q, x.k_cols))
+    U = cached_property(lambda x: weights(x.q_rows, x.k_cols))
+    R = cached_property(lambda x: weights(x.q_rows, x.k))
+    exact = cached_property(lambda x: x.R @ x.v)  # the kept rows of the output (N,H,r,E)
 
 
 def product(x: KeptFactors, inverse: Inverse) -> Tensor:
@@ -91,7 +75,62 @@ def least_squares(x: KeptFactors) -> Tensor:
     return (x.C.double() @ (inverse(x.C.double()) @ (weights(x.q, x.k).double() @ right))).to(x.v.dtype)
 
 
-Choice = Callable[[Tensor, Tensor, Tensor, int], tuple[Tensor, Tensor]]
+def smoothed(x: KeptFactors, lloyd: int = 0, corrected: bool = True) -> Tensor:
+    """C v̄ + S e, ``cur_plus`` itself by default.
+
+    Args:
+        x: kept rows and columns.
+        lloyd: number of times that the cells are formed again around their means (Lloyd 1982).
+        corrected: False leaves out S e (proportional attention of ToMe: Bolya et al. 2023, equation 1).
+    """
+    keys = x.k_cols
+    for _ in range(lloyd):
+        keys = means(x.k, keys)
+    keys, values, sizes = cells(x.k, x.v, keys, None, None)
+    bias = sizes.log()[:, :, None]  # -inf for an empty cell
+    out = weights(x.q, keys, bias) @ values
+    if corrected:
+        out = out + kernel(x.q, x.q_rows) @ (x.exact - weights(x.q_rows, keys, bias) @ values)
+    return out
+
+
+def heavy_keys(x: KeptFactors, share: float) -> Tensor:
+    """``smoothed`` with the heaviest keys of each query taken exactly instead of by their cells.
+
+    These are the ``share`` times c heaviest keys of the nearest kept row (heavy keys: Vyas et al. 2020; with a smooth
+    rest: Scatterbrain, Chen et al. 2021). A heavy key adds exp(its own score) less its share of its cell's weight to
+    numerator and denominator.
+    """
+    owner, own = nearest(x.k, x.k_cols, None).squeeze(-1), nearest(x.q, x.q_rows, None).squeeze(-1)
+    keys, values, sizes = cells(x.k, x.v, x.k_cols, None, None)
+    heavy = x.R.topk(max(1, round(share * x.cols.shape[2]))).indices  # (N,H,r,t)
+
+    def out(q: Tensor, heavy: Tensor) -> Tensor:  # (N,H,i,D), (N,H,i,t) -> (N,H,i,E)
+        k, v = (gather_kept(y, heavy.flatten(2)).unflatten(2, heavy.shape[2:]) for y in (x.k, x.v))  # (N,H,i,t,D)
+        cell = owner.gather(2, heavy.flatten(2)).view_as(heavy)
+        q = q * q.shape[-1] ** -0.5
+        rough, sharp = q @ keys.mT, (q[:, :, :, None] @ k.mT).squeeze(3)
+        most = torch.maximum(rough.amax(-1, keepdim=True), sharp.amax(-1, keepdim=True))
+        more = (sharp - most).exp() - (rough.gather(3, cell) - most).exp()
+        rough = (rough - most).exp() * sizes[:, :, None]
+        total = rough.sum(-1, keepdim=True) + more.sum(-1, keepdim=True)
+        return (rough @ values + (more[:, :, :, None] @ v).squeeze(3)) / total
+
+    error = x.exact - out(x.q_rows, heavy)
+    return out(x.q, gather_kept(heavy, own)) + kernel(x.q, x.q_rows) @ error
+
+
+def means(x: Tensor, centres: Tensor) -> Tensor:
+    """Take one step of Lloyd's algorithm: the mean of the keys nearest to each centre, or the centre without any."""
+    means_, _, sizes = cells(x, x, centres, None, None)
+    return torch.where(sizes[..., None] > 0, means_, centres)
+
+
+def kernel(q: Tensor, q_rows: Tensor) -> Tensor:
+    """softmax(-|q - q_rows|² / h) (1 + (1 - T) + (1 - T)² + ...), h and T as in ``lra.ops.cells``."""
+    h = bandwidth(q, q_rows, None, None)
+    own, all = ((-torch.cdist(x, q_rows).square() / h).softmax(-1) for x in (q_rows, q))
+    return all @ boosted(torch.eye(own.shape[-1], dtype=own.dtype), own)
 
 
 def select(score: str) -> Choice:
