@@ -1,9 +1,8 @@
 """Rows of different lengths side by side in one long row, without the padding between them."""
 
-from functools import cached_property
+from collections.abc import Callable
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 
@@ -21,7 +20,7 @@ class VarlenLayout:
     """
 
     def __init__(self, mask: Tensor, tile: int = 1, whole: int = 1):
-        self.mask, self.tile = mask, tile
+        self.mask = mask
         self.real = mask.sum(-1)
         self.lengths: list[int] = self.real.tolist()
         self.widths = [-(-length // tile) * tile for length in self.lengths]
@@ -61,17 +60,6 @@ class VarlenLayout:
         wide = torch.promote_types(x.dtype, torch.float32)
         return torch.cat([part.sum(1, dtype=wide) for part in self.split(x, 1)])
 
-    @cached_property
-    def spans(self) -> list[tuple[int, int, int]]:
-        """Of each row: where it begins, its real tokens and those with what fills it."""
-        return list(zip(self.starts.tolist(), self.lengths, self.widths, strict=True))
-
-    @cached_property
-    def row_of_tile(self) -> Tensor:
-        """(T / tile,): which of the N rows."""
-        tiles = torch.tensor(self.widths, device=self.mask.device) // self.tile
-        return torch.arange(len(self.widths), device=self.mask.device).repeat_interleave(tiles)
-
     def top(self, scores: Tensor, count: int) -> Tensor:
         """Find the ``count`` highest scores (1,H,T) of each row: int64 (N,H,count), places among the T.
 
@@ -80,21 +68,24 @@ class VarlenLayout:
         first = self.unpack(scores, 2, float("-inf")).topk(count, sorted=False).indices
         return self._place[:, None].expand(-1, first.shape[1], -1).gather(2, first)
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, dropout_p: float = 0.0) -> Tensor:
-        """Attend within each row by softmax; q, and k with v, are either packed (1,H,T,·) or kept (N,H,c,·)."""
-        parts = zip(self._rows(q, self.widths), self._rows(k), self._rows(v), strict=True)
-        rows = [F.scaled_dot_product_attention(*row, dropout_p=dropout_p).transpose(1, 2) for row in parts]
-        return torch.cat(rows, 1 if q.shape[2] == len(self.positions) else 0).transpose(1, 2)
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, attention: Callable[..., Tensor]) -> Tensor:
+        """Attend within each row; q, and k with v, are either packed (1,H,T,·) or kept (N,H,c,·).
 
-    def _rows(self, x: Tensor, widths: list[int] | None = None) -> list[Tensor]:
-        """Split rows in their layout in memory, (·,T,H,·), which makes the transposed rows free of copies.
-
-        widths: to split a packed x with what fills its rows; None for its real tokens.
+        Args:
+            q, k, v: queries, keys and values.
+            attention: called with q, k, v of a row (1,H,·,·) and the number of its real keys, which come first.
         """
+        T = len(self.positions)
+        real = self.lengths if k.shape[2] == T else [k.shape[2]] * len(k)
+        rows = zip(*map(self._rows, (q, k, v)), real, strict=True)
+        out = [attention(*row).transpose(1, 2) for row in rows]
+        return torch.cat(out, 1 if q.shape[2] == T else 0).transpose(1, 2)
+
+    def _rows(self, x: Tensor) -> list[Tensor]:
+        """Split rows in their layout in memory, (·,T,H,·), which makes the transposed rows free of copies."""
         x = x.transpose(1, 2)
-        if x.shape[1] != len(self.positions):
-            return [row.transpose(1, 2) for row in x.split(1)]
-        return [row.transpose(1, 2) for row in (x.split(widths, 1) if widths else self.split(x, 1))]
+        rows = x.split(self.widths, 1) if x.shape[1] == len(self.positions) else x.split(1)
+        return [row.transpose(1, 2) for row in rows]
 
 
 def gather_packed(x: Tensor, index: Tensor) -> Tensor:

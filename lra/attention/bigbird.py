@@ -1,9 +1,10 @@
 """BigBird attention, block-sparse form (Zaheer et al. 2020)."""
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from ..ops.blocks import attend, blocks, full_width, gather_blocks
+from ..ops.blocks import attend, blocks, gather_blocks
 from ..options import Positive, Whole
 from .base import Attention, Sizes
 
@@ -42,7 +43,9 @@ class BigBird(Attention):
         )  # (N,H,B,b,E)
 
         ends = torch.stack([torch.zeros_like(last), last], -1)[:, None].expand(-1, q.shape[1], -1)  # (N,H,2)
-        wide = full_width(gather_blocks(qb, ends).flatten(2, 3), k, v, mask).unflatten(2, (2, -1))  # (N,H,2,b,E)
+        keys = None if mask is None else mask[:, None, None]
+        wide = F.scaled_dot_product_attention(gather_blocks(qb, ends).flatten(2, 3), k, v, keys)
+        wide = wide.unflatten(2, (2, -1))  # (N,H,2,b,E)
         block = torch.arange(qb.shape[2], device=q.device)[:, None, None]
         out = torch.where(block == 0, wide[:, :, :1], out)
         out = torch.where(block == last[:, None, None, None, None], wide[:, :, 1:], out)

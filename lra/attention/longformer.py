@@ -1,9 +1,10 @@
 """Longformer attention (Beltagy et al. 2020)."""
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from ..ops.blocks import attend, blocks, full_width, windows
+from ..ops.blocks import attend, blocks, windows
 from ..options import Positive, Range, in_range
 from .base import Attention, Sizes
 
@@ -41,4 +42,7 @@ class Longformer(Attention):
             seen = real[:, None, None, None, :g].expand(-1, -1, B, size, -1)
             allowed = torch.cat([seen, allowed], -1)
         out = attend(queries, keys, values, allowed).flatten(2, 3)[:, :, :L]
-        return torch.cat([full_width(q[:, :, :g], k, v, mask), out[:, :, g:]], 2) if g else out
+        if not g:
+            return out
+        keys = None if mask is None else mask[:, None, None]
+        return torch.cat([F.scaled_dot_product_attention(q[:, :, :g], k, v, keys), out[:, :, g:]], 2)

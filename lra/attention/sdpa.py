@@ -31,7 +31,9 @@ class SDPA(Attention):
     def varlen(self, q, k, v, layout):
         if self.causal:
             return super().varlen(q, k, v, layout)
-        return layout.attend(q, k, v, dropout_p=self._dropout())
+        drop = self._dropout()
+        attend = lambda q, k, v, real: F.scaled_dot_product_attention(q, k[:, :, :real], v[:, :, :real], dropout_p=drop)
+        return layout.attend(q, k, v, attend)
 
     def _dropout(self) -> float:
         return self.sizes.dropout if self.training else 0.0

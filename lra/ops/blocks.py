@@ -116,20 +116,5 @@ def merge(parts: list[Part]) -> Tensor:
     return values / (total + (total == 0))
 
 
-def full_width(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
-    """Attend from global queries to every real key.
-
-    Args:
-        q: (N,H,i,D).
-        k: (N,H,L,D).
-        v: (N,H,L,E).
-        mask: (N,L).
-
-    Returns:
-        (N,H,i,E).
-    """
-    return F.scaled_dot_product_attention(q, k, v, None if mask is None else mask[:, None, None])
-
-
 def _fill(x: Tensor, dim: int, before: int, after: int) -> Tensor:
     return F.pad(x, [0, 0] * (x.dim() - 1 - dim) + [before, after]) if before or after else x

@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .precision import full_precision, to_unit
-from .scores import weigh
+from .scores import allowed, attend_written_out, weigh
 
 Impl = Literal["eager", "sdpa"]
 ROUNDS = 5  # of smoothing; more have hardly any effect
@@ -94,22 +94,18 @@ def corrected(
         (N,H,L,E) and (N,H,c,E).
     """
     keys, values, sizes = cells(k, v, k_cols, mask, col_mask)
-    bias = torch.where(sizes > 0, sizes, torch.finfo(sizes.dtype).tiny).log()[:, :, None]  # (N,H,1,c)
-    occupied = sizes > 0
+    bias = sizes.log()[:, :, None]  # (N,H,1,c), -inf for an empty cell
     factor = q.shape[-1] ** -0.5
     rv = _attend(q_rows, k, v, factor, None if mask is None else mask[:, None], None, impl)
-    fused = (keys, values, bias) if impl == "eager" else (keys.to(k.dtype), values.to(v.dtype), bias.to(q.dtype))
-    out = _attend(q, *fused[:2], factor, occupied, fused[2], impl)
-    correction = _correction(
-        q, q_rows, rv, keys, values, occupied, bias, mask, row_mask, torch.finfo(rv.dtype).eps, impl
-    )
+    out = _attend(q, keys, values, factor, None, bias, impl)
+    correction = _correction(q, q_rows, rv, keys, values, bias, mask, row_mask, torch.finfo(rv.dtype).eps, impl)
     return (out + correction).to(rv.dtype), rv
 
 
 @full_precision
-def _correction(q, q_rows, exact, keys, values, occupied, bias, mask, row_mask, eps: float, impl: Impl) -> Tensor:
+def _correction(q, q_rows, exact, keys, values, bias, mask, row_mask, eps: float, impl: Impl) -> Tensor:
     """Compute S g (N,H,L,E); ``eps`` is the rounding of ``exact``, R v, in the dtype in which it was computed."""
-    error = exact - weigh(q_rows * q.shape[-1] ** -0.5 @ keys.mT, occupied, "softmax", bias) @ values
+    error = exact - attend_written_out(q_rows, keys, values, None, bias, factor=q.shape[-1] ** -0.5)
     if row_mask is not None:
         error = error * row_mask[..., None]
     unit = to_unit(q)
@@ -139,15 +135,11 @@ def bandwidth(q: Tensor, q_rows: Tensor, mask: Tensor | None, row_mask: Tensor |
     """Compute the mean squared distance from a real query to the nearest kept one, bounded by rounding: (N,H,1,1)."""
     own = q_rows.gather(2, nearest(q, q_rows, row_mask).expand(-1, -1, -1, q.shape[-1]))
     apart = (q - own).square().sum(-1)  # (N,H,L)
-    lengths = q.detach().square().sum(-1)
-    if mask is None:
-        h, size = apart.mean(-1), lengths.mean(-1)
-    else:
-        real = mask[:, None]
-        count = real.sum(-1).clamp(min=1)
-        h, size = (apart * real).sum(-1) / count, (lengths * real).sum(-1) / count
+    real = None if mask is None else mask[:, None]
+    mean = lambda x: x.mean(-1) if real is None else (x * real).sum(-1) / real.sum(-1).clamp(min=1)
+    size = mean(q.detach().square().sum(-1))
     limits = torch.finfo(q.dtype)
-    return h.maximum(size * limits.eps).clamp(min=limits.tiny)[..., None, None]
+    return mean(apart).maximum(size * limits.eps).clamp(min=limits.tiny)[..., None, None]
 
 
 def alike(keys: Tensor, unit: Tensor, eps: float) -> Tensor:
@@ -169,13 +161,6 @@ def alike(keys: Tensor, unit: Tensor, eps: float) -> Tensor:
 def _attend(q, k, v, factor: float, keys: Tensor | None, bias: Tensor | None, impl: Impl) -> Tensor:
     """Compute softmax(factor q kᵀ + bias) v, with real keys (N,H,j) or broadcastable and bias (N,H,1,j)."""
     if impl == "eager":
-        return _written_out(q, k, v, factor, keys, bias)
-    if keys is not None:
-        keys = keys[:, :, None]
-        bias = keys if bias is None else bias.masked_fill(~keys, float("-inf"))
-    return F.scaled_dot_product_attention(q, k, v, bias, scale=factor)
-
-
-@full_precision
-def _written_out(q, k, v, factor: float, keys: Tensor | None, bias: Tensor | None) -> Tensor:
-    return weigh(q * factor @ k.mT, keys, "softmax", bias) @ v
+        return attend_written_out(q, k, v, keys, bias, factor=factor)
+    bias = None if bias is None else bias.to(q.dtype)
+    return F.scaled_dot_product_attention(q, k.to(q.dtype), v.to(q.dtype), allowed(keys, bias), scale=factor)

@@ -3,7 +3,7 @@
 All of them compute in full precision, and gradients flow through the iterations.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Annotated, Literal
 
@@ -59,43 +59,48 @@ def unbounded(pinv: Callable[[Tensor], Tensor]) -> bool:
     return (pinv.func if isinstance(pinv, partial) else pinv) is exact
 
 
-def cubic_factors(m: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
-    """Compute P = m Z and T = P (15 I - P (7 I - P)) of one step of ``cubic``, (G,c,c), by fused multiply-adds."""
-    p = m @ z
-    t = torch.baddbmm(p, p, p, beta=7, alpha=-1)
-    return p, torch.baddbmm(p, p, t, beta=15, alpha=-1)
+def cubic_chain(m: Tensor, z: Tensor, steps: int, kept: list[Tensor] | None = None) -> Tensor:
+    """Compute Z after the steps from the initial one, (G,c,c), by fused multiply-adds.
 
-
-def cubic_pull(m: Tensor, z: Tensor, p: Tensor, t: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:
-    """Compute the gradients of m and z from ``grad``, that of 13/4 Z - 1/4 Z T; p, t of ``cubic_factors``; (G,c,c).
-
-    dT = -1/4 Zᵀ G,   A = Pᵀ dT,   B = A + dT Pᵀ,   dP = 15 dT - 7 B + B Pᵀ + Pᵀ A
-    dm = dP Zᵀ,   dZ = 13/4 G - 1/4 G Tᵀ + mᵀ dP
+    ``kept`` collects Z, P = m Z and T = P (15 I - P (7 I - P)) of each step.
     """
-    dt = z.mT @ (grad * (-1 / 4))
-    a = p.mT @ dt
-    b = torch.baddbmm(a, dt, p.mT)
-    dp = torch.baddbmm(b, b, p.mT, beta=-7).baddbmm_(p.mT, a).add_(dt, alpha=15)
-    return dp @ z.mT, torch.baddbmm(grad, grad, t.mT, beta=13 / 4, alpha=-1 / 4).baddbmm_(m.mT, dp)
-
-
-def _cubic(m: Tensor, z: Tensor, steps: int, kept: list[Tensor] | None = None) -> Tensor:
-    """Compute Z after the steps; ``kept`` collects Z, P and T of each step."""
     for _ in range(steps):
-        p, t = cubic_factors(m, z)
+        p = m @ z
+        t = torch.baddbmm(p, p, p, beta=7, alpha=-1)
+        t = torch.baddbmm(p, p, t, beta=15, alpha=-1)
         if kept is not None:
             kept += z, p, t
         z = torch.baddbmm(z, z, t, beta=13 / 4, alpha=-1 / 4)
     return z
 
 
+def cubic_chain_backward(m: Tensor, kept: Sequence[Tensor], grad: Tensor) -> tuple[Tensor, Tensor]:
+    """Compute the gradients of m and of the initial Z from that of the last one, ``kept`` by ``cubic_chain``.
+
+    For the gradient G of Z' = 13/4 Z - 1/4 Z T,
+
+        dT = -1/4 Zᵀ G,   A = Pᵀ dT,   B = A + dT Pᵀ,   dP = 15 dT - 7 B + B Pᵀ + Pᵀ A
+        dm = dP Zᵀ,   dZ = 13/4 G - 1/4 G Tᵀ + mᵀ dP
+    """
+    dm = torch.zeros_like(m)
+    for k in reversed(range(0, len(kept), 3)):
+        z, p, t = kept[k : k + 3]
+        dt = z.mT @ (grad * (-1 / 4))
+        a = p.mT @ dt
+        b = torch.baddbmm(a, dt, p.mT)
+        dp = torch.baddbmm(b, b, p.mT, beta=-7).baddbmm_(p.mT, a).add_(dt, alpha=15)
+        dm += dp @ z.mT
+        grad = torch.baddbmm(grad, grad, t.mT, beta=13 / 4, alpha=-1 / 4).baddbmm_(m.mT, dp)
+    return dm, grad
+
+
 class _Cubic(torch.autograd.Function):
-    """``_cubic`` with a backward of half as many operations as autograd's own."""
+    """``cubic_chain`` with a backward of half as many operations as autograd's own."""
 
     @staticmethod
     def forward(ctx, m, z, steps):
         kept = [] if any(ctx.needs_input_grad) else None
-        out = _cubic(m, z, steps, kept)
+        out = cubic_chain(m, z, steps, kept)
         ctx.steps = steps
         ctx.save_for_backward(m, *kept or ())
         return out
@@ -106,12 +111,8 @@ class _Cubic(torch.autograd.Function):
         with torch.autocast(grad.device.type, enabled=False):
             if torch.is_grad_enabled():  # for second derivatives, since the saved tensors have no history
                 z, kept = kept[0], []
-                _cubic(m, z, ctx.steps, kept)
-            dm = torch.zeros_like(m)
-            for k in reversed(range(0, len(kept), 3)):
-                more, grad = cubic_pull(m, *kept[k : k + 3], grad)
-                dm += more
-        return dm, grad, None
+                cubic_chain(m, z, ctx.steps, kept)
+            return *cubic_chain_backward(m, kept, grad), None
 
 
 @full_precision
@@ -145,11 +146,8 @@ def tikhonov(m: Tensor, *, ridge: float) -> Tensor:
     """
     damping = (ridge * torch.linalg.matrix_norm(m.detach(), ord=2)).square()
     damping = damping.clamp(min=torch.finfo(m.dtype).tiny)[..., None, None]  # a matrix of zeros has zero
-    size = min(m.shape[-2:])
-    ridge_matrix = damping * torch.eye(size, dtype=m.dtype, device=m.device)
-    if m.shape[-2] < m.shape[-1]:  # the same inverse from the smaller system
-        return torch.linalg.solve(m @ m.mT + ridge_matrix, m).mT
-    return torch.linalg.solve(m.mT @ m + ridge_matrix, m.mT)
+    one = torch.eye(m.shape[-1], dtype=m.dtype, device=m.device)
+    return torch.linalg.solve(m.mT @ m + damping * one, m.mT)
 
 
 @full_precision

@@ -9,6 +9,8 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
+from .precision import full_precision
+
 Weights = Literal["softmax", "laplace"]
 WEIGHTS = get_args(Weights)
 
@@ -43,6 +45,19 @@ def weigh(scores: Tensor, keys: Tensor | None, kind: str, bias: Tensor | None = 
     if keys is not None:
         scores = scores.masked_fill(~keys[:, :, None], float("-inf"))
     return scores.softmax(-1)
+
+
+@full_precision
+def attend_written_out(q, k, v, keys: Tensor | None, bias: Tensor | None, *, factor, weights: Weights = "softmax"):
+    """Compute f(factor q kᵀ + bias) v by ``weigh``, f of ``weights``: q (N,H,i,D), k, v (N,H,j,·) -> (N,H,i,E)."""
+    return weigh(q * factor @ k.mT, keys, weights, bias) @ v
+
+
+def allowed(keys: Tensor | None, bias: Tensor | None) -> Tensor | None:
+    """Combine real keys, (N,H,j) or broadcastable, and the bias (N,H,i,j) into torch's attn_mask."""
+    if keys is None:
+        return bias
+    return keys[:, :, None] if bias is None else bias.masked_fill(~keys[:, :, None], float("-inf"))
 
 
 def laplace(x: Tensor) -> Tensor:

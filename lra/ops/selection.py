@@ -3,19 +3,18 @@
 No gradient flows through a selection. Kept positions are distinct and real tokens always come before padded ones.
 """
 
+from collections.abc import Callable
 from typing import Literal, get_args
 
 import torch
 from torch import Tensor
 
-from ..options import one_of
 from ..varlen import VarlenLayout
 from . import triton as kernels
 from .cur_naive import CUROptions, Pairing, Score
 from .precision import to_unit
 from .segments import real_first
 
-PackedScore = Literal["sum", "abs", "embed", "step", "random"]
 Resample = Literal["train", "always"]
 SCORES, PAIRINGS = get_args(Score), get_args(Pairing)
 FUSED = ("sum", "abs", "embed")
@@ -43,30 +42,27 @@ def select(
     Returns:
         rows, cols, each int64 (N,H,c) with c = min(count, L).
     """
-    score, (rows, cols) = options.score, _sources(q, k, options.pairing)
     N, H, L, _ = q.shape
     count = min(options.count, L)
-    if score == "step":
+    if options.score == "step":
         kept = every(N, L, count, mask, q.device)[:, None].expand(-1, H, -1)
         return kept, kept
-    if fused and score in FUSED:
-        front = options.class_token
-        scores = kernels.row_scores(rows, None if rows is cols else cols, mask, score=score, class_token=front)
+    if fused and options.score in FUSED:
+        rows, cols = _sources(q, k, options.pairing)
+        rule = {"score": options.score, "class_token": options.class_token}
+        scores = kernels.row_scores(rows, None if rows is cols else cols, mask, **rule)
         kept = scores.topk(count, sorted=False).indices  # (1 or 2,N,H,c)
         return kept[0], kept[-1]
 
-    def top(x: Tensor, side: int) -> Tensor:
-        if score == "farthest":
+    def best(x: Tensor, draw: Tensor | None) -> Tensor:
+        if options.score == "farthest":
             return farthest(x, count, mask)
-        scores = _scores(x, score, None if draw is None else draw[side, :, :L])
-        if options.class_token:
-            scores[..., 0] = float("inf")
+        scores = _scores(x, options, draw, torch.arange(L, device=x.device))
         if mask is not None:
             scores = scores.masked_fill(~mask[:, None], float("-inf"))
         return scores.topk(count, sorted=False).indices
 
-    kept = top(rows, 0)
-    return kept, kept if rows is cols else top(cols, 1)
+    return _of_both(best, q, k, options, draw)
 
 
 @torch.no_grad()
@@ -84,21 +80,13 @@ def select_packed(
     Returns:
         rows, cols, each int64 (N,H,count), places among the T.
     """
-    one_of("score", options.score, PackedScore)
-    score, count, (rows, cols) = options.score, options.count, _sources(q, k, options.pairing)
-    if score == "step":
+    if options.score == "step":
+        count = options.count
         kept = layout.starts[:, None] + torch.arange(count, device=q.device) * layout.real[:, None] // count
         kept = kept[:, None].expand(-1, q.shape[1], -1)
         return kept, kept
-
-    def top(x: Tensor, side: int) -> Tensor:
-        scores = _scores(x, score, None if draw is None else draw[side, :, layout.positions])
-        if options.class_token:
-            scores = scores.masked_fill(layout.positions == 0, float("inf"))
-        return layout.top(scores, count)
-
-    kept = top(rows, 0)
-    return kept, kept if rows is cols else top(cols, 1)
+    best = lambda x, draw: layout.top(_scores(x, options, draw, layout.positions), options.count)
+    return _of_both(best, q, k, options, draw)
 
 
 def _sources(q: Tensor, k: Tensor, pairing: Pairing) -> tuple[Tensor, Tensor]:
@@ -106,20 +94,29 @@ def _sources(q: Tensor, k: Tensor, pairing: Pairing) -> tuple[Tensor, Tensor]:
     return {"separate": (q, k), "same_k": (k, k), "same_q": (q, q), "swapped": (k, q)}[pairing]
 
 
-def _scores(x: Tensor, score: str, draw: Tensor | None) -> Tensor:
-    """Score x (N,H,L,D), with draw (H,L) for score=random: (N,H,L), a new tensor."""
+def _of_both(best: Callable, q: Tensor, k: Tensor, options: CUROptions, draw: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Call best(vectors, random numbers) for rows and for columns, once if the vectors are the same."""
+    rows, cols = _sources(q, k, options.pairing)
+    first, second = (None, None) if draw is None else draw
+    kept = best(rows, first)
+    return kept, kept if rows is cols else best(cols, second)
+
+
+def _scores(x: Tensor, options: CUROptions, draw: Tensor | None, positions: Tensor) -> Tensor:
+    """Score x (N,H,L,D) at positions (L,), with draw (H,length) for score=random: (N,H,L)."""
     wide = torch.promote_types(x.dtype, torch.float32)  # 16 bits have many equal sums
-    match score:
+    match options.score:
         case "sum":
-            return x.sum(-1, dtype=wide)
+            scores = x.sum(-1, dtype=wide)
         case "abs":
-            return x.abs().sum(-1, dtype=wide)
+            scores = x.abs().sum(-1, dtype=wide)
         case "embed":
-            return x[..., 0].clone()
+            scores = x[..., 0]
         case "random" if draw is None:
-            return torch.rand(x.shape[:3], device=x.device)
+            scores = torch.rand(x.shape[:3], device=x.device)
         case "random":
-            return draw.repeat(len(x), 1, 1)
+            scores = draw[:, positions].expand(len(x), -1, -1)
+    return scores.masked_fill(positions == 0, float("inf")) if options.class_token else scores
 
 
 def every(N: int, L: int, count: int, mask: Tensor | None, device) -> Tensor:
@@ -148,9 +145,8 @@ def farthest(x: Tensor, count: int, mask: Tensor | None) -> Tensor:
         x = x.masked_fill(~mask[..., None], 0)
     x = x * to_unit(x)
     across, squared = x.mT.contiguous(), x.square().sum(-1)
-    apart = torch.full_like(
-        squared, float("inf")
-    )  # to the nearest selected one; padding comes after real tokens, selected ones last
+    # to the nearest selected one; padding comes after real tokens, selected ones last
+    apart = torch.full_like(squared, float("inf"))
     at = torch.zeros(N * H, 1, dtype=torch.int64, device=x.device)
     if mask is not None:
         apart.masked_fill_(~mask, torch.finfo(x.dtype).min)

@@ -78,7 +78,7 @@ def s4d_kernel(
     return 2 * (coarse.mT @ fine).real.flatten(1)[:, :length]
 
 
-def diagonal_scan(decay: Tensor, inputs: Tensor, *, mask: Tensor | None = None, reverse: bool = False) -> Tensor:
+def diagonal_scan(decay: Tensor, inputs: Tensor, *, reverse: bool = False) -> Tensor:
     """Compute the states x_k = decay x_(k-1) + u_k of every position, all at once.
 
     Doubling (Hillis and Steele 1986): after round r a position holds the sum over its last 2^r inputs, so ceil(log2 L)
@@ -88,14 +88,11 @@ def diagonal_scan(decay: Tensor, inputs: Tensor, *, mask: Tensor | None = None, 
     Args:
         decay: (P,) complex, |decay| <= 1.
         inputs: u, (B,L,P) complex.
-        mask: (B,L), True = real; a masked input counts as 0 and the decay goes on.
         reverse: x_k = decay x_(k+1) + u_k.
 
     Returns:
         (B,L,P) complex.
     """
-    if mask is not None:
-        inputs = inputs.masked_fill(~mask[..., None], 0)
     return _Scan.apply(decay, inputs, reverse)
 
 
@@ -136,15 +133,17 @@ def diagonal_ssm(u: Tensor, decay: Tensor, b: Tensor, c: Tensor, mask: Tensor | 
         b: (P,H,2) real, the parts of B.
         c: (1 or 2,H,P,2) real, the parts of C; the second one reads the states of a scan from the row's end, which
             include the token's own input as the first does.
-        mask: (B,L), True = real; a masked input counts as 0.
+        mask: (B,L), True = real; a masked input counts as 0 and the decay goes on.
 
     Returns:
         (B,L,H) real.
     """
+    if mask is not None:
+        u = u.masked_fill(~mask[..., None], 0)
     inputs = torch.view_as_complex((u @ b.permute(1, 0, 2).flatten(1)).unflatten(-1, (-1, 2)))  # (B,L,P)
     out = torch.zeros_like(u)
     for reverse, part in enumerate(c):
-        states = diagonal_scan(decay, inputs, mask=mask, reverse=bool(reverse))
+        states = diagonal_scan(decay, inputs, reverse=bool(reverse))
         # Re(C x) = Re C Re x - Im C Im x, as one product of real matrices
         out = out + torch.view_as_real(states).flatten(-2) @ (part * part.new_tensor([1, -1])).flatten(-2).mT
     return out

@@ -1,7 +1,8 @@
 """The three-factor product that CUR and Nystromformer share: C · pinv(U) · (R v)."""
 
 from collections.abc import Callable
-from typing import Literal, get_args
+from functools import partial
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -10,13 +11,11 @@ from torch import Tensor
 from ..options import one_of
 from ..varlen import VarlenLayout
 from . import triton as kernels
-from . import varlen_tiles
 from .pinv import unbounded
 from .precision import full_precision
-from .scores import Weights, scale, weigh
+from .scores import Weights, allowed, attend_written_out, scale, weigh
 
 Impl = Literal["eager", "sdpa", "triton", "triton_rounded"]
-IMPLS = get_args(Impl)
 Inverse = Callable[[Tensor], Tensor]  # (..., c, c) -> (..., c, c)
 NO_BIAS = (None, None, None)
 
@@ -55,22 +54,23 @@ def three_factor(
     Returns:
         The product (N,H,L,E) and R v (N,H,c,E).
     """
+    marks = {"mask": mask, "row_mask": row_mask, "col_mask": col_mask}
     if impl in kernels.IMPLS:
-        marks = {"q_kept": q_rows, "k_kept": k_cols, "row_mask": row_mask, "col_mask": col_mask}
-        return kernels.three_factor(q, k, v, pinv=pinv, mask=mask, **marks, impl=impl), None
-    if v.dtype == torch.float16 and impl == "sdpa" and unbounded(pinv):  # U⁺ R V leaves its range, the result does not
-        marks = {"mask": mask, "row_mask": row_mask, "col_mask": col_mask, "bias": bias}
-        out, rv = full_precision(three_factor)(q, k, v, q_rows, k_cols, pinv=pinv, **marks)
-        return out.to(v.dtype), rv
+        return kernels.three_factor(q, k, v, pinv=pinv, q_kept=q_rows, k_kept=k_cols, **marks, impl=impl), None
+    factor, written_out = scale(weights, q, mask), impl == "eager"
+    overflows = v.dtype == torch.float16 and unbounded(pinv)  # U⁺ R v leaves its range, the result does not
+    product = full_precision(_product) if written_out or overflows else _product
+    attend = partial(attend_written_out, factor=factor, weights=weights) if written_out else attend_thin
+    out, rv = product(q, k, v, q_rows, k_cols, factor, pinv, attend, **marks, weights=weights, bias=bias)
+    return (out if written_out else out.to(v.dtype)), rv
+
+
+def _product(q, k, v, q_rows, k_cols, factor, pinv, attend, *, mask, row_mask, col_mask, weights, bias):
     outer_bias, inner_bias, rows_bias = bias
-    factor = scale(weights, q, mask)
-    keys = None if mask is None else mask[:, None]  # (N,1,L)
-    if impl == "eager":
-        return _written_out(q, k, v, q_rows, k_cols, factor, pinv, keys, row_mask, col_mask, weights, bias)
     inverse = _inverse(q_rows, k_cols, factor, pinv, row_mask, col_mask, weights, inner_bias)
-    rv = attend_thin(q_rows, k, v, keys, rows_bias)
+    rv = attend(q_rows, k, v, None if mask is None else mask[:, None], rows_bias)
     w = (inverse @ rv.to(inverse.dtype)).to(v.dtype)
-    return attend_thin(q, k_cols, w, col_mask, outer_bias), rv
+    return attend(q, k_cols, w, col_mask, outer_bias), rv
 
 
 def attend_thin(q: Tensor, k: Tensor, v: Tensor, keys: Tensor | None = None, bias: Tensor | None = None) -> Tensor:
@@ -90,11 +90,24 @@ def attend_thin(q: Tensor, k: Tensor, v: Tensor, keys: Tensor | None = None, bia
         (N,H,i,E).
     """
     if not writes_out(q):
-        return F.scaled_dot_product_attention(q, k, v, _allowed(keys, bias))
-    factor = q.shape[-1] ** -0.5
+        return F.scaled_dot_product_attention(q, k, v, allowed(keys, bias))
     with torch.autocast("cpu", enabled=False):  # or the softmax would be one of float32
-        few, many = (q * factor, k) if q.shape[2] < k.shape[2] else (q, k * factor)
-        return weigh(few @ many.mT, keys, "softmax", bias) @ v
+        return weigh(_scores(q, k), keys, "softmax", bias) @ v
+
+
+def attend_first(q: Tensor, k: Tensor, v: Tensor, real: int) -> Tensor:
+    """Compute ``attend_thin`` over the first ``real`` keys; a map that is written out has all of them in its shape."""
+    if not writes_out(q):
+        return F.scaled_dot_product_attention(q, k[:, :, :real], v[:, :, :real])
+    scores = _scores(q, k)
+    scores.detach()[..., real:] = float("-inf")  # a weight of zero has no gradient
+    return scores.softmax(-1) @ v
+
+
+def _scores(q: Tensor, k: Tensor) -> Tensor:
+    """q kᵀ / √D, by which the fewer of q and k are divided."""
+    factor = q.shape[-1] ** -0.5
+    return q * factor @ k.mT if q.shape[2] < k.shape[2] else q @ (k * factor).mT
 
 
 def writes_out(x: Tensor) -> bool:
@@ -131,13 +144,11 @@ def three_factor_packed(
     Returns:
         The product (1,H,T,E) and R v (N,H,c,E).
     """
-    inverse = _inverse(q_rows, k_cols, scale("softmax", q, None), pinv)
-    if layout.tile > 1:
-        with torch.autocast(q.device.type, enabled=False):
-            rv = varlen_tiles.attend_from_kept(q_rows, k, v, layout)
-            return varlen_tiles.attend_to_kept(q, k_cols, (inverse @ rv).to(v.dtype), layout), rv
-    rv = layout.attend(q_rows, k, v)
-    return layout.attend(q, k_cols, (inverse @ rv.to(inverse.dtype)).to(v.dtype)), rv
+    with torch.autocast(q.device.type, enabled=False):
+        inverse = _inverse(q_rows, k_cols, scale("softmax", q, None), pinv)
+        rv = layout.attend(q_rows, k, v, attend_first)
+        w = (inverse @ rv.to(inverse.dtype)).to(v.dtype)
+        return layout.attend(q, k_cols, w, attend_first), rv
 
 
 @full_precision
@@ -145,18 +156,3 @@ def _inverse(rows, cols, factor, pinv, row_mask=None, col_mask=None, weights="so
     """Compute pinv(U) (N,H,c,c), U the kept rows of the first factor."""
     inner = weigh(rows * factor @ cols.mT, col_mask, weights, bias)
     return pinv(inner if row_mask is None else inner * row_mask[..., None])
-
-
-@full_precision
-def _written_out(q, k, v, q_rows, k_cols, factor, pinv, keys, row_mask, col_mask, weights, bias):
-    outer_bias, inner_bias, rows_bias = bias
-    inverse = _inverse(q_rows, k_cols, factor, pinv, row_mask, col_mask, weights, inner_bias)
-    rv = weigh(q_rows * factor @ k.mT, keys, weights, rows_bias) @ v
-    return weigh(q * factor @ k_cols.mT, col_mask, weights, outer_bias) @ (inverse @ rv), rv
-
-
-def _allowed(keys: Tensor | None, bias: Tensor | None) -> Tensor | None:
-    """Combine real keys, (N,H,j) or broadcastable, and the bias (N,H,i,j) into one attn_mask."""
-    if keys is None:
-        return bias
-    return keys[:, :, None] if bias is None else bias.masked_fill(~keys[:, :, None], float("-inf"))

@@ -17,7 +17,7 @@ BESIDE = ("rv", "r_backward", "r_backward-dv")  # launches that have programs fo
 TRAP = 16  # registers that a kernel which the compiler found to be unreachable stays below
 # Matrices of float32 that the library products of a step read and write (``core_library``): 3 for a product, 4 for one
 # that is added to something. The backward pass computes the forward one again.
-MOVED = {"forward": 15, "backward": 63}
+MOVED = {"forward": 15, "backward": 52}
 SHARED = {"80": 163 * 1024, "90": 227 * 1024, "100": 227 * 1024}  # bytes that a block can have
 
 

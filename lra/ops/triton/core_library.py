@@ -34,15 +34,9 @@ def backward(a, b, a_real, b_real, rv: Tensor, dw: Tensor, steps: int) -> tuple[
     u = inner_matrix(a, b, a_real, b_real)
     s, first = u.sum(-2).max(-1)
     s = s[:, None, None]
-    z = [u.mT / s]
-    for _ in range(steps - 1):
-        _, t = pinv.cubic_factors(u, z[-1])
-        z.append(torch.baddbmm(z[-1], z[-1], t, beta=13 / 4, alpha=-1 / 4))
-    grad = dw @ rv.mT
-    du = torch.zeros_like(u)
-    for last in reversed(z[:steps]):
-        more, grad = pinv.cubic_pull(u, last, *pinv.cubic_factors(u, last), grad)
-        du += more
+    kept = []
+    pinv.cubic_chain(u, u.mT / s, steps, kept)
+    du, grad = pinv.cubic_chain_backward(u, kept, dw @ rv.mT)
     column = torch.arange(u.shape[-1], device=u.device) == first[:, None]
     pull = (grad * u.mT).sum((-2, -1)) / s[:, 0, 0] ** 2
     du = du + grad.mT / s - (column * pull[:, None])[:, None]

@@ -121,7 +121,7 @@ def on_chip(m: int, arch: int) -> bool:
     """Whether programs of the streaming launches compute the inverse; library products do otherwise.
 
     64 rows need more registers than there are; some spill to caches, which costs less than the matrices that library
-    products move through device memory for each step, 15 forward and 63 backward. For sm_100 triton 3.7 compiles the
+    products move through device memory for each step, 15 forward and 52 backward. For sm_100 triton 3.7 compiles the
     kernels of 64 rows, whose products use tensor memory, to a single trap instruction.
     """
     return m <= (64 if arch < 100 else 32)

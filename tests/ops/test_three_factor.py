@@ -1,10 +1,11 @@
-"""Packed rows in tiles: the same numbers as row by row, whatever fills a row, and sums in float32."""
+"""Thin products of packed rows whose lengths are filled up: the numbers of real tokens alone, sums in float32."""
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 from lra.ops.segments import real_first
-from lra.ops.varlen_tiles import attend_from_kept, attend_to_kept
+from lra.ops.three_factor import attend_first
 from lra.varlen import VarlenLayout
 
 
@@ -22,10 +23,14 @@ def drawn(rows):
     return [x.requires_grad_() for x in (*kept, *real)]
 
 
-def both(rows, first, second):
+def real_keys(q, k, v, real):
+    return F.scaled_dot_product_attention(q, k[:, :, :real], v[:, :, :real])
+
+
+def both(rows, attend):
     """Results of both products with the gradients of their real tokens, and the gradients of what fills rows."""
     given = q, k, v, qs, ks, vs = drawn(rows)
-    rv, out = first(q, ks, vs, rows), second(qs, k, v, rows)
+    rv, out = rows.attend(q, ks, vs, attend), rows.attend(qs, k, v, attend)
     real = torch.ones(len(rows.positions), dtype=torch.bool) if rows.filled is None else rows.filled[0]
     out = out[:, :, real]
     weight = torch.linspace(-1, 1, out.numel(), dtype=out.dtype).view_as(out)
@@ -35,20 +40,19 @@ def both(rows, first, second):
 
 @pytest.mark.parametrize("sizes", [{"tile": 4}, {"tile": 4, "whole": 32}, {"tile": 16}], ids=str)
 def test_products_and_gradients_are_those_row_by_row(sizes):
-    by_rows = [lambda q, k, v, rows: rows.attend(q, k, v)] * 2
-    expected, _ = both(layout(), *by_rows)
-    for attend in (by_rows, (attend_from_kept, attend_to_kept)):
-        found, filled = both(layout(**sizes), *attend)
+    expected, _ = both(layout(), real_keys)
+    for attend in (real_keys, attend_first):
+        found, filled = both(layout(**sizes), attend)
         for one, other in zip(found, expected, strict=True):
             torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-12)
-        assert attend is by_rows or not any(grad.any() for grad in filled)
+        assert not any(grad.any() for grad in filled)
 
 
 def test_places_of_a_layout_with_tiles():
     rows, plain = layout(tile=4, whole=32), layout()
     assert rows.widths == [16, 4, 8, 4] and rows.starts.tolist() == [0, 16, 20, 28]
     assert layout([13, 4, 8, 5], tile=4, whole=32).widths == [16, 4, 8, 36]
-    assert rows.row_of_tile.tolist() == [0, 0, 0, 0, 1, 2, 2, 3] and layout([4, 8], tile=4).filled is None
+    assert layout([4, 8], tile=4).filled is None
     x = torch.randn(4, 2, 13, 5) * rows.mask[:, None, :, None]
     flat = rows.pack(x, 2)
     assert flat.shape == (1, 2, 32, 5) and torch.equal(rows.unpack(flat, 2), x)
@@ -59,19 +63,15 @@ def test_places_of_a_layout_with_tiles():
     assert torch.equal(*tops)
 
 
-def test_tiles_are_summed_in_float32():
-    """In bfloat16 1/2 + 2^-10 is 1/2, and the sum of 32 times 64.5 would lose half of every other one."""
-    rows = layout([128], tile=64)
-    q, k = torch.zeros(1, 1, 1, 4).bfloat16(), torch.zeros(1, 1, 128, 4).bfloat16()
-    v = torch.ones_like(k).index_fill(2, torch.arange(64, 128), 2**-9)
-    found = attend_from_kept(q, k, v, rows)  # 128 weights of 2^-7
-    assert found.dtype == torch.float32 and found.unique().tolist() == [0.5 + 2**-10]
+def test_rows_are_summed_in_float32():
+    """In bfloat16 the sum of 2048 times 2^-11 would stop at 1/8, and that of 1 + 2^-7 before 256."""
     rows = layout([2048], tile=64)
-    q, k = torch.zeros(1, 1, 2048, 4).bfloat16(), torch.zeros(1, 1, 1, 4).bfloat16()
-    v = torch.zeros(1, 1, 1, 4).bfloat16().requires_grad_()
-    out = attend_to_kept(q, k, v, rows)  # the only weight of each token is 1
+    few, many = torch.zeros(1, 1, 1, 4).bfloat16(), torch.zeros(1, 1, 2048, 4).bfloat16()
+    assert rows.attend(few, many, torch.ones_like(many), attend_first).unique().tolist() == [1]
+    v = torch.zeros_like(few).requires_grad_()
+    out = rows.attend(many, few, v, attend_first)  # the only weight of each token is 1
     out.backward(torch.full_like(out, 1 + 2**-7))
-    assert v.grad.unique().tolist() == [32 * 64.5]
+    assert v.grad.unique().tolist() == [2048 + 16]
 
 
 def test_a_few_lengths_of_all_rows_together():
