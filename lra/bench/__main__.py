@@ -10,7 +10,7 @@ from ..report import bench_tables
 from ..report.table import show
 from ..runs import bench_record, record
 from ..train import machine
-from . import contestants, profile, run
+from . import contestants, profile, roofline, run
 from .options import BenchOptions
 
 # Options on the machine and the duration of the measurement are not part of a benchmark's fingerprint; what ``trainer``
@@ -37,7 +37,7 @@ def bench(options: BenchOptions) -> None:
         show((profile.table(options, name, device) for name in options.mechanisms), "")
         return
     began = time.monotonic()
-    on = bench_record.machine(device, speed := run.rates(device, list(options.dtype)))
+    on = bench_record.machine(device, speed := roofline.rates(device, list(options.dtype)))
     choices = {k: v for k, v in options.plain().items() if k not in INDIFFERENT}
     for rows in run.run(options, device, speed):  # saved after each shape, so that an interrupt loses one shape
         measured = bench_record.BenchRecord(

@@ -16,7 +16,7 @@ from ..train.trainer import Divergence, Stopwatch, lit_classifier, trainer
 from . import contestants
 from .contestants import Shape
 from .options import BenchOptions
-from .workloads import classifier, random_batch
+from .workloads import classifier
 
 WARMUP = 3
 TOP = 15
@@ -130,6 +130,6 @@ def _run(plan: Plan, options: BenchOptions, *, profiled: bool) -> tuple[float, p
         plan.data.setup()
         batches = plan.data.train_dataloader()
     else:
-        batches = repeat(random_batch(plan.experiment, plan.device))
+        batches = repeat(plan.experiment.random_batch(plan.device))
     fitter.fit(lit_classifier(plan.experiment, model, seed=0), batches)
     return watch.seconds, watch.profiler

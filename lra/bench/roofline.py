@@ -26,11 +26,7 @@ from ..attention.softmax import Softmax
 from .measure import measure
 from .released_cur import ReleasedCUR
 from .sdpa_backends import Exact
-
-
-def elements(G: int, n: int, d: int, *, backward: bool) -> int:
-    """The number of elements that any attention moves, by the formula above."""
-    return (11 if backward else 4) * G * n * d
+from .workloads import DTYPES
 
 
 def flops(attention: nn.Module, G: int, n: int, d: int, *, backward: bool) -> int | None:
@@ -58,20 +54,21 @@ def flops(attention: nn.Module, G: int, n: int, d: int, *, backward: bool) -> in
     return (3 if backward else 1) * G * (8 * n * m * d + 4 * m * m * d + 8 * steps * m**3)
 
 
-def copy_rate(device: str) -> float:
-    """Measure the bytes read and written per second by a copy larger than any cache, the best of several."""
-    size = 2**30 if device == "cuda" else 2**27
+def rates(device: str, dtypes: list[str]) -> tuple[float, dict[str, float]]:
+    """Measure this machine, each rate by the fastest of ten calls.
+
+    Returns:
+        The bytes read and written per second by a copy larger than any cache, and by dtype the FLOP/s of a large square
+        matrix product.
+    """
+    size, width = (2**30, 8192) if device == "cuda" else (2**27, 1024)
     source, target = (torch.ones(size, dtype=torch.uint8, device=device) for _ in range(2))
-    return 2 * size / _seconds(lambda: target.copy_(source), device)
-
-
-def matmul_rate(device: str, dtype: torch.dtype) -> float:
-    """Measure the FLOP/s of a large square matrix product, the best of several."""
-    size = 8192 if device == "cuda" else 1024
-    a, b = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
-    return 2 * size**3 / _seconds(lambda: a @ b, device)
+    copy, matmul = 2 * size / _seconds(lambda: target.copy_(source), device), {}
+    for dtype in dtypes:
+        a, b = (torch.randn(width, width, device=device).to(DTYPES[dtype]) for _ in range(2))
+        matmul[dtype] = 2 * width**3 / _seconds(lambda a=a, b=b: a @ b, device)
+    return copy, matmul
 
 
 def _seconds(call: Callable[[], object], device: str) -> float:
-    """Time the fastest of ten calls."""
     return min(measure({"call": call}, repeats=10, warmup=2, device=device)["call"].samples) / 1000

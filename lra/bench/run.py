@@ -1,11 +1,13 @@
 """The measurement of every contestant at every shape: from the configuration of a benchmark to its rows."""
 
+import functools
 import gc
 import itertools
 import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
+from operator import attrgetter
 
 import torch
 
@@ -21,18 +23,13 @@ from .options import BenchOptions
 from .workloads import DTYPES, Inputs
 
 
-def rates(device: str, dtypes: list[str]) -> tuple[float, dict[str, float]]:
-    """Measure the machine's bytes/s of a copy and, by dtype, FLOP/s of a matrix product."""
-    return roofline.copy_rate(device), {dtype: roofline.matmul_rate(device, DTYPES[dtype]) for dtype in dtypes}
-
-
 def run(options: BenchOptions, device: str, speed: tuple[float, dict[str, float]]) -> Iterator[list[BenchRow]]:
     """Measure every shape.
 
     Args:
         options: options of the benchmark, with a list for every axis.
         device: ``cpu`` or ``cuda``.
-        speed: result of ``rates``.
+        speed: result of ``roofline.rates``.
 
     Yields:
         All rows so far, after each shape.
@@ -68,10 +65,11 @@ class RowGroup:
     ):
         self.options, self.what, self.task, self.shape, self.device = options, what, task, shape, device
         self.dtypes = dtypes
-        self.made: dict[tuple[str, str | None], Experiment] = {}
+        of_shape = lambda pad: contestants.overrides(options, task, shape, pad)
+        self.experiment = functools.cache(lambda name, pad: contestants.experiment(name, of_shape(pad)))
         self.copy, self.matmul = speed
         self.pads = list(options.pads) if what == "step" and options.batches == "data" else [None]
-        self.length = shape.n or self._experiment(options.mechanisms[0], self.pads[0]).task.length
+        self.length = shape.n or self.experiment(options.mechanisms[0], self.pads[0]).task.length
 
     def rows(self, before: list[BenchRow], deadline: float) -> list[BenchRow]:
         """Measure the shape.
@@ -90,7 +88,7 @@ class RowGroup:
                 rows[i] = replace(row, status=reason)
                 continue
             try:  # a contestant that cannot be built at this shape gets a row too
-                contestant = self._experiment(row.mechanism, row.pad)
+                contestant = self.experiment(row.mechanism, row.pad)
                 if reason := contestant.unavailable:
                     raise ValueError(reason)
                 if self.what == "error":
@@ -121,9 +119,9 @@ class RowGroup:
         _, batch, heads, head_dim, _ = self.shape
         size = None
         # a Mixer of token vectors moves something else than the roofline counts
-        if self.what == "attention" and issubclass(self._experiment(mechanism, pad).attn.function, Attention):
-            moved = roofline.elements(batch * heads, self.length, head_dim, backward=mode == "training")
-            size = moved * DTYPES[dtype].itemsize
+        if self.what == "attention" and issubclass(self.experiment(mechanism, pad).attn.function, Attention):
+            elements = (11 if mode == "training" else 4) * batch * heads * self.length * head_dim
+            size = elements * DTYPES[dtype].itemsize
         return BenchRow(
             what=self.what,
             mode=mode,
@@ -163,21 +161,13 @@ class RowGroup:
         flops = roofline.flops(part, G, self.shape.n, d, backward=row.mode == "training")
         return workloads.step(part, given, inputs, *last), flops
 
-    def _experiment(self, name: str, pad: str | None) -> Experiment:
-        if (name, pad) not in self.made:
-            chosen = contestants.overrides(self.options, self.task, self.shape, pad)
-            self.made[name, pad] = contestants.experiment(name, chosen)
-        return self.made[name, pad]
-
     def _left_out(self, own: BenchRow, before: list[BenchRow], deadline: float) -> str | None:
         """The reason for not building a contestant: no time is left, or shorter lengths predict more than the limit."""
         if time.monotonic() >= deadline:
             return LEFT_OUT
-        same = ("what", "mode", "mechanism", "task", "pad", "batch", "heads", "head_dim", "dtype")
-        shorter = sorted(
-            (row for row in before if all(getattr(row, key) == getattr(own, key) for key in same) and row.n < own.n),
-            key=lambda row: row.n,
-        )
+        kind = attrgetter("what", "mode", "mechanism", "task", "pad", "batch", "heads", "head_dim", "dtype")
+        shorter = [row for row in before if kind(row) == kind(own) and row.n < own.n]
+        shorter.sort(key=attrgetter("n"))
         if not shorter:
             return None
         last = shorter[-1]

@@ -165,23 +165,8 @@ def autocast(device: str, dtype: str) -> torch.autocast:
 
 def _batches(experiment: Experiment, source: str, device: str, parts: int) -> list[Batch]:
     if source == "random":
-        return [random_batch(experiment, device)]
+        return [experiment.random_batch(device)]
     data = experiment.task_data()
     data.setup()
     on_device = lambda x: None if x is None else x.to(device)
     return [Batch(*map(on_device, batch)) for batch in islice(data.train_dataloader(), 8 * parts)]
-
-
-def random_batch(experiment: Experiment, device: str) -> Batch:
-    """Make a batch of full rows of random tokens or features, with random labels."""
-    task, generator = experiment.task, torch.Generator().manual_seed(0)
-    shape = (experiment.optim.batch, task.towers, task.length)
-    if task.vocab is None:
-        inputs = torch.randn(*shape, task.features, generator=generator)
-    else:
-        inputs = torch.randint(1, task.vocab, shape, generator=generator)
-    if experiment.task.loss == "mse":
-        label = torch.rand(shape[0], generator=generator)
-    else:
-        label = torch.randint(task.outputs, shape[:1], generator=generator)
-    return Batch(inputs.to(device), None, label.to(device))

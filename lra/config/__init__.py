@@ -1,7 +1,7 @@
 """From the command line to a checked configuration.
 
-``entry`` makes a function a command, ``compose`` reads, checks and completes its configuration, ``label`` names it,
-``errors`` says in one line what a user can mend.
+``entry`` makes a function a command, ``compose`` reads its configuration, ``options`` parses and names it, ``errors``
+says in one line what a user can mend.
 """
 
 from pathlib import Path

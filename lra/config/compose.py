@@ -23,17 +23,16 @@ O = TypeVar("O", bound=Options)
 _VALUE = re.compile(r"\+*(?!hydra)([\w.]+)=")  # a word that may be a value and not the choice of a group
 
 
-def refuse_lists(overrides: Iterable[str]) -> None:
-    """Raise ValueError for a group with a list as its value, which hydra would read as something else."""
-    for override in overrides:
-        group, _, value = override.lstrip("+~").partition("=")
-        if value.startswith("[") and (CONF / group).is_dir():
-            raise ValueError(f"{group} takes one name, not a list; for several runs: -m {group}={value.strip('[]')}")
-
-
 def escape(override: str) -> str:
-    """Escape "=" in a value, as hydra requires: run=runs/cur_abs-count=32 -> run=runs/cur_abs-count\\=32."""
+    """Escape "=" in a value, as hydra requires: run=runs/cur_abs-count=32 -> run=runs/cur_abs-count\\=32.
+
+    Raises:
+        ValueError: a group has a list as its value, which hydra would read as something else.
+    """
     key, _, value = override.partition("=")
+    group = key.lstrip("+~")
+    if value.startswith("[") and (CONF / group).is_dir():
+        raise ValueError(f"{group} takes one name, not a list; for several runs: -m {group}={value.strip('[]')}")
     call = re.match(r"\w+\(", value)  # of hydra's grammar: glob(*,exclude=psf*)
     plain = "=" in value and "\\=" not in value and value[0] not in "[{'\"" and not call
     return f"{key}={value.replace('=', chr(92) + '=')}" if plain else override
@@ -42,7 +41,6 @@ def escape(override: str) -> str:
 def compose(kind: type[O], overrides: Iterable[str] = ()) -> O:
     """Parse the options of a command as the command line ``*overrides`` does, for tests, notebooks and sweeps."""
     overrides = list(map(escape, overrides))
-    refuse_lists(overrides)
     inside = GlobalHydra.instance().is_initialized()
     with contextlib.nullcontext() if inside else hydra.initialize_config_dir(str(CONF), version_base="1.3"):
         return kind.from_config(*composed(kind.conf, overrides))

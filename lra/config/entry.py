@@ -22,7 +22,7 @@ from .. import __version__
 from ..console import log, visible
 from ..startup import interruptible
 from . import CONF
-from .compose import escape, refuse_lists
+from .compose import escape
 from .errors import Told, explain, refusal
 from .options import Options
 
@@ -74,7 +74,6 @@ def main(kind: type[Options]) -> Callable:
                     return print(manual(kind.conf), flush=True)
                 if "--version" in sys.argv:
                     return print(f"lra-suite {__version__}", flush=True)
-                refuse_lists(sys.argv[1:])
                 sys.argv[1:] = map(escape, sys.argv[1:])
                 if {"-m", "--multirun"} & set(sys.argv):
                     sys.argv[1:] = follow(sys.argv[1:])

@@ -12,12 +12,11 @@ from ..model.embed import FeatureEmbedding, TokenEmbedding
 from ..model.initial import lecun_normal_
 from ..model.pretrainer import Pretrainer
 from . import blocks, sections
-from .label import flatten
-from .options import TaskOptions
+from .options import TaskOptions, flatten
 from .sections import Attn, Block, Loggers, Name, Seeds
 
 if TYPE_CHECKING:
-    from ..data.datamodule import TaskData
+    from ..data.datamodule import Batch, TaskData
 
 ON_A_GPU = 512  # examples of a forward pass in evaluation; halved if memory runs out
 _OF_MODEL = {"task", "protocol", "model", "block", "attn"}  # sections that decide the sketch
@@ -177,6 +176,22 @@ class Experiment(TaskOptions):
             mask=self.data.mask,
             seed=seed,
         )
+
+    def random_batch(self, device: str) -> "Batch":
+        """Make a training batch of full rows of random tokens or features, with random labels."""
+        from ..data.datamodule import Batch
+
+        task, generator = self.task, torch.Generator().manual_seed(0)
+        shape = (self.optim.batch, task.towers, task.length)
+        if task.vocab is None:
+            inputs = torch.randn(*shape, task.features, generator=generator)
+        else:
+            inputs = torch.randint(1, task.vocab, shape, generator=generator)
+        if task.loss == "mse":
+            label = torch.rand(shape[0], generator=generator)
+        else:
+            label = torch.randint(task.outputs, shape[:1], generator=generator)
+        return Batch(inputs.to(device), None, label.to(device))
 
     @property
     def eval_batch(self) -> int:

@@ -1,16 +1,17 @@
-"""The options of a command, parsed from its configuration."""
+"""The options of a command, parsed from its configuration, and the label of its run."""
 
+import functools
 from collections.abc import Mapping
 from typing import Any, ClassVar, Self
 
+from hydra.core.global_hydra import GlobalHydra
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from pydantic import Field
 
 from ..data.source import Source as DataSource
-from . import sections
-from .label import label
-from .section import Section
+from . import CONF, sections
+from .section import ABSENT, Section, typed
 from .wording import shown
 
 _OF_DATA = ("experiment=", "task=", "task.", "budget=", "budgets.", "source.", "data.root=", "protocol=", "protocol.")
@@ -53,7 +54,7 @@ class Options(Section):
             choices: hydra's own configuration, with the overrides and the chosen groups.
 
         Raises:
-            ValueError: an option is unknown or missing, or does not take its value.
+            ValueError: an option is unknown or missing, or does not take its value, or the label is no valid name.
         """
         cls.check_unresolved(OmegaConf.to_container(config))
         words, groups = list(choices.overrides.task), choices.runtime.choices
@@ -64,7 +65,7 @@ class Options(Section):
             of_data.insert(0, f"task={task}")  # named by an experiment
         multirun = choices.mode is RunMode.MULTIRUN
         made = made.changed(command_overrides=words, data_overrides=of_data, multirun=multirun)
-        return made.changed(label=label(made.plain(), words, groups)) if "attn" in cls.model_fields else made
+        return made.changed(label=_label(made.plain(), words, groups)) if "attn" in cls.model_fields else made
 
 
 class TaskOptions(Options):
@@ -86,3 +87,49 @@ class TaskOptions(Options):
         made = self.source()
         made.command = f"python -m data_prep {' '.join(self.data_overrides)}"
         return made
+
+
+def _label(tree: dict[str, Any], words: list[str], groups: Mapping[str, str]) -> str:
+    """Name the folder of a run: attn, its changed options, the pretraining and the ``label_keys``."""
+    text = groups["attn"]
+    changed = {line.split("=", 1)[0].lstrip("+~") for line in words if line.lstrip("+~").startswith("attn.")}
+    default = {}
+    if changed:  # attn without overrides, with its interpolations into the rest of the options resolved
+        whole = OmegaConf.create(tree | {"attn": _load_attn(text)})
+        default = flatten(OmegaConf.to_container(whole.attn, resolve=True))
+    flat = flatten(tree)
+    options = flatten(tree["attn"])
+    if text == "custom" and options["_target_"] != ABSENT:
+        text = options.pop("_target_").rpartition(".")[2]
+        if (CONF / "attn" / f"{text}.yaml").exists():
+            text = f"custom-{text}"
+    for key, value in sorted(options.items()):
+        if any(f"attn.{key}.".startswith(f"{c}.") for c in changed) and default.get(key) != value:
+            text += f"-{key}={value}"
+    if (pretrain := tree.get("pretrain")) and pretrain["objective"] != "none":
+        text += f"+{pretrain['objective']}" + "-matched" * pretrain["matched"]
+    for key in tree.get("label_keys", []):
+        if key not in groups and key not in flat:
+            raise ValueError(
+                f"label_keys: {key}: no such key; name groups, such as block, or options, such as optim.lr"
+            )
+        text += f"-{key}={groups.get(key) or flat.get(key)}"
+    return typed(sections.Name, text.replace("/", "_"), "the label of a run")
+
+
+@functools.cache
+def _load_attn(name: str) -> DictConfig:
+    loader = GlobalHydra.instance().config_loader()
+    # A file of conf/attn may override the block, which has to exist for that.
+    return loader.load_configuration(None, ["+block=prenorm", f"+attn={name}"], RunMode.RUN).attn
+
+
+def flatten(tree: dict, prefix: str = "") -> dict[str, Any]:
+    """Flatten a tree to dotted keys: {"a": {"b": 1}} -> {"a.b": 1}."""
+    flat = {}
+    for key, value in tree.items():
+        if isinstance(value, dict):
+            flat |= flatten(value, f"{prefix}{key}.")
+        else:
+            flat[f"{prefix}{key}"] = value
+    return flat

@@ -4,7 +4,7 @@ import functools
 from collections.abc import Mapping
 from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, TypeAdapter, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, TypeAdapter, ValidationError
 from pydantic_core import CoreSchema
 
 from .wording import refusal
@@ -55,10 +55,8 @@ class Section(BaseModel):
     def check(self) -> None:
         """Raise ValueError if options do not go together."""
 
-    @model_validator(mode="after")
-    def _checked(self) -> Self:
+    def model_post_init(self, context: Any) -> None:
         self.check()
-        return self
 
     @classmethod
     def parse(cls, tree: Mapping[str, Any], name: str = "") -> Self:

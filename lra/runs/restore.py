@@ -6,7 +6,7 @@ import yaml
 
 from ..config import CONF
 from ..config.experiment import Experiment
-from ..config.label import flatten
+from ..config.options import flatten
 from ..data.datamodule import TaskData
 from ..model.classifier import Classifier
 from . import checkpoint, identity

@@ -80,16 +80,17 @@ class Board:
 
     def __init__(self, options: SweepOptions, *, threads: int):
         self.options, self.threads = options, threads
-        self.entries: dict[str, list[Entry]] = {}
         self.skipped: list[str] = []
         self.known, self.deadline = records(options.runs), time.monotonic() + options.measure
         self.settled: set[Path] = set()
         homes = (study(options), f"{study(options)}-rates")
         self.published = {path: run for name in homes for path, run in tables.below(tables.HOME / name).items()}
         self.foreign: dict[Path, str] = {}  # published runs of another configuration, with what differs
-        for mechanism in mechanisms(options):
-            self.entries[mechanism] = list(filter(None, (self._entry(mechanism, task) for task in options.tasks)))
-        if not any(self.entries.values()):
+        own = chosen(options.command_overrides)
+        self.mechanisms = [" ".join(own).removeprefix("attn=")] if own else list(dict.fromkeys(options.mechanisms))
+        pairs = itertools.product(self.mechanisms, options.tasks)
+        self.entries = list(filter(None, (self._entry(*pair) for pair in pairs)))
+        if not self.entries:
             raise ValueError(self.skipped[0] if self.skipped else "mechanisms must be names of conf/attn, not []")
         self.same = [line for task in options.tasks for line in self._merge(task)]
 
@@ -124,7 +125,7 @@ class Board:
         Mechanisms with different options outside attn are not compared.
         """
         groups: dict[tuple[str, ...], dict[str, Experiment]] = {}
-        for entry in self._all():
+        for entry in self.entries:
             if entry.experiment == experiment:
                 outside = tuple(word for word in entry.mechanism.split()[1:] if not word.startswith("attn."))
                 groups.setdefault(outside, {})[entry.mechanism] = entry.options
@@ -133,22 +134,9 @@ class Board:
             groups[()] = {"sdpa": sdpa} | groups[()]
         for group in groups.values():
             for mechanism, first in aliases(group).items() if len(group) > 1 else ():
-                kept = [entry for entry in self.entries[mechanism] if entry.experiment != experiment]
-                self.entries[mechanism] = kept
+                same = (mechanism, experiment)
+                self.entries = [entry for entry in self.entries if (entry.mechanism, entry.experiment) != same]
                 yield f"{mechanism} on {experiment}: = {first} here"
-
-    def searched(self, entry: Entry) -> dict[float, record.RunRecord]:
-        """Read the records of phase one by rate.
-
-        Raises:
-            ValueError: a run was made by another configuration.
-        """
-        search = self.options.sweep.search
-        found = {
-            rate: self.result(entry, entry.at(rate, search.seed, search=True), rate)
-            for rate in (*search.rates, *search.further)
-        }
-        return {rate: result for rate, result in found.items() if result}
 
     def result(self, entry: Entry, run: PlannedRun, rate: float) -> record.RunRecord | None:
         """The record of a run that has ended, here or where its published record comes from; None if there is none.
@@ -172,20 +160,25 @@ class Board:
         self.foreign[path] = identity.difference(found.choices, choices)
         return None
 
-    def progress(self, entry: Entry) -> tuple[list[PlannedRun], float | None]:
+    def progress(self, entry: Entry) -> tuple[list[PlannedRun], float | None, int]:
         """Find what is left of one mechanism on one task.
 
         Returns:
-            Runs that can start now, and the chosen rate if the search is over.
+            Runs that can start now, the chosen rate if the search is over, and the number of rates that are done.
+
+        Raises:
+            ValueError: a run was made by another configuration.
         """
-        search, found = self.options.sweep.search, self.searched(entry)
+        search = self.options.sweep.search
+        tried = {rate: entry.at(rate, search.seed, search=True) for rate in (*search.rates, *search.further)}
+        found = {rate: result for rate, run in tried.items() if (result := self.result(entry, run, rate))}
         scores = {rate: None if r.status == "diverged" or r.collapsed else r.val for rate, r in found.items()}
         examples = min((r.n_val for r in found.values()), default=1)
         rates, chosen = decide(scores, search.rates, search.further, examples=examples)
         if chosen is None:
-            return [entry.at(rate, search.seed, search=True) for rate in rates], None
+            return [tried[rate] for rate in rates], None, len(found)
         seeds = [entry.at(chosen, seed, search=False) for seed in self.options.seeds]
-        return [run for run in seeds if not self.result(entry, run, chosen)], chosen
+        return [run for run in seeds if not self.result(entry, run, chosen)], chosen, len(found)
 
     def rounds(self, at_once: int | None) -> Iterator[list[PlannedRun]]:
         """Yield the runs to launch next, mechanism by mechanism, until none is left.
@@ -200,7 +193,7 @@ class Board:
         self._fit_bags()
         while True:
             runs: list[PlannedRun] = []
-            for entries in self.entries.values():
+            for _, entries in itertools.groupby(self.entries, key=lambda entry: entry.mechanism):
                 left = [run for entry in entries for run in self.progress(entry)[0] if run.folder not in tried]
                 # phase one first, since phase two of the same task waits for it
                 runs += sorted(left, key=lambda run: run.seed != self.options.sweep.search.seed)
@@ -213,7 +206,7 @@ class Board:
 
     def _fit_bags(self) -> None:
         """Fit the bag of tokens of each task with runs left that lacks it, so that their records have its score."""
-        left = {entry.experiment: entry.options for entry in self._all() if self.progress(entry)[0]}
+        left = {entry.experiment: entry.options for entry in self.entries if self.progress(entry)[0]}
         for name, options in left.items():
             task = options.task
             if task.vocab is not None and bag.read(bag.path(options.task_data(), task.metric)) is None:
@@ -223,9 +216,6 @@ class Board:
                 except StoreError as error:
                     log(f"{name}: no bag of tokens, {error}")
 
-    def _all(self) -> Iterator[Entry]:
-        return itertools.chain(*self.entries.values())
-
     def describe(self, at_once: int | None) -> Iterable[str]:
         """Describe in lines what is finished and what is left, its time and its disk space.
 
@@ -234,17 +224,17 @@ class Board:
         """
         options, search, home = self.options, self.options.sweep.search, study(self.options)
         lines, left = [], []
-        for entry in self._all():
-            searched, (now, chosen) = self.searched(entry), self.progress(entry)
+        for entry in self.entries:
+            now, chosen, searched = self.progress(entry)
             later = [] if chosen else [entry.at(0.0, seed, search=False) for seed in options.seeds]
             left += now + later
-            rates = f"{len(searched)} rates done" + (f", {chosen} chosen" if chosen else f", {len(now)} left")
+            rates = f"{searched} rates done" + (f", {chosen} chosen" if chosen else f", {len(now)} left")
             seeds = f"{len(options.seeds) - len(now + later if chosen else later)} of {len(options.seeds)} seeds done"
             time_ = f"; time left {duration(now + later)}" if now + later else ""
             lines.append(f"  {entry.run.label} {entry.experiment}: {rates}; {seeds}{time_}")
         rates = [run for run in left if run.folder.parents[2].name != home]
         yield (
-            f"{home}: {len(self.entries)} mechanisms on {len(options.tasks)} tasks in {options.runs / home} and "
+            f"{home}: {len(self.mechanisms)} mechanisms on {len(options.tasks)} tasks in {options.runs / home} and "
             f"{home}-rates; rates {', '.join(map(str, search.rates))} with seed {search.seed}, then seeds "
             f"{', '.join(map(str, options.seeds))}"
         )
@@ -262,12 +252,6 @@ class Board:
                 f"search goes on outside; time one after the other {duration(left, at_once)}"
             )
             yield disk(left, options)
-
-
-def mechanisms(options: SweepOptions) -> list[str]:
-    """The mechanisms of a sweep with their options: those of ``attn=`` and ``block=`` on the command line, if given."""
-    own = chosen(options.command_overrides)
-    return [" ".join(own).removeprefix("attn=")] if own else list(dict.fromkeys(options.mechanisms))
 
 
 def label_keys(options: Iterable[str]) -> tuple[str, ...]:

@@ -8,7 +8,6 @@ from statistics import median
 import torch
 
 from ..bench.measure import measure
-from ..data.datamodule import Batch
 from ..runs.open import history
 from ..runs.record import RunRecord
 from ..train import lit
@@ -67,25 +66,20 @@ def measured(plan: Plan) -> float | None:
 
     In the precision of the run, shared by its processes, without their communication and without compilation.
     """
-    experiment, task, device = plan.experiment, plan.experiment.task, plan.device
-    rows = experiment.optim.micro_batch or experiment.optim.batch
-    rows = min(rows, max(ROWS, TOKENS // task.length)) if device == "cpu" else rows
-    shape = (rows, task.towers, task.length)
-    vocab = task.vocab
-    inputs = torch.randn(*shape, task.features) if vocab is None else torch.randint(1, vocab - 1, shape)
-    label = torch.rand(rows) if task.loss == "mse" else torch.randint(task.outputs, (rows,))
-    batch = Batch(inputs.to(device), None, label.to(device))
-    model = experiment.classifier().to(device).train()
+    experiment, o, device = plan.experiment, plan.experiment.optim, plan.device
+    rows = o.micro_batch or o.batch
+    rows = min(rows, max(ROWS, TOKENS // experiment.task.length)) if device == "cpu" else rows
+    smaller = experiment.changed(optim=o.changed(batch=rows, micro_batch=None))
+    model, batch = smaller.classifier().to(device).train(), smaller.random_batch(device)
     optimiser = torch.optim.AdamW(model.parameters())
-
     narrow = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(experiment.trainer.precision)
 
     def step() -> None:
         optimiser.zero_grad()
         with torch.autocast(device, narrow, enabled=narrow is not None):
-            value = lit.loss(model, batch, task.loss)
+            value = lit.loss(model, batch, experiment.task.loss)
         value.backward()
         optimiser.step()
 
     ms = measure({"step": step}, repeats=1, device=device)["step"].ms
-    return ms and ms * experiment.optim.batch / rows / plan.processes.count
+    return ms and ms * o.batch / rows / plan.processes.count

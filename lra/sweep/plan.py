@@ -1,6 +1,7 @@
 """The plan of a sweep: its runs with their time and their disk space."""
 
 import itertools
+import json
 import math
 import shlex
 import shutil
@@ -77,13 +78,10 @@ def points(grids: Mapping[str, Mapping[str, list]], shown: Sequence[str] = ()) -
     for grid in grids.values():
         outside = [key for key in grid if key.split(".")[0] != "attn" and key not in (*IN_LABEL, *shown)]
         naming = [f"label_keys=[{','.join(outside)}]"] if outside else []
-        axes = [[f"{key}={_literal(value)}" for value in values] for key, values in grid.items()]
+        literal = lambda value: value if isinstance(value, str) else json.dumps(value)
+        axes = [[f"{key}={literal(value)}" for value in values] for key, values in grid.items()]
         listed += [[*point, *naming] for point in itertools.product(*axes)]
     return listed
-
-
-def _literal(value: object) -> str:
-    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def expand(options: SweepOptions, *, threads: int | None) -> tuple[list[PlannedRun], list[str]]:

@@ -6,10 +6,9 @@ import time
 from collections import Counter
 from statistics import mean
 
-from ..console import clock, log
+from ..console import clock, live_line, log
 from ..disk import lock
 from ..disk.atomic import content
-from ..live import live_line
 from ..runs import evaluations, record
 from .job import FAILED
 from .plan import PlannedRun
@@ -65,9 +64,14 @@ class Watch:
         return self
 
     def add(self, runs: list[PlannedRun]) -> None:
-        """Display further runs; the remaining time is estimated from the work that is done from now on."""
-        self.states = self.states | {run: state(run) for run in runs}
-        self.usual = mean([run.seconds for run in self.states if run.seconds] or [1.0])
+        """Display further runs; the remaining time is estimated from the work that is done from now on.
+
+        A run without an estimate weighs as the mean of the others.
+        """
+        states = self.states | {run: state(run) for run in runs}
+        usual = mean([run.seconds for run in states if run.seconds] or [1.0])
+        self.weights = {run: run.seconds or usual for run in states}
+        self.states = states  # last, for the thread that looks
         self.begin, self.work = time.monotonic(), self._work()
         self.line.update(self.task, total=len(self.states))
 
@@ -102,18 +106,14 @@ class Watch:
         count = Counter(self.states.values())
         parts = [f"{count['done']} of {len(self.states)} done"]
         parts += [f"{count[name]} {name}" for name in ("diverged", "failed", "running", "left") if count[name]]
-        whole, now = sum(map(self._weight, self.states)), self._work()
+        whole, now = sum(self.weights.values()), self._work()
         if now > self.work and whole > now:
             parts.append(f"{clock((time.monotonic() - self.begin) * (whole - now) / (now - self.work))} to go")
         return ", ".join(parts)
 
     def _work(self) -> float:
-        """The completed work of all runs; a run that ended early counts in full."""
+        """The completed work of all runs in estimated seconds; a run that ended early counts in full."""
         return sum(
-            self._weight(run) * (1 if s in ENDED else min(1, steps(run) / run.steps) if s == "running" else 0)
+            self.weights[run] * (1 if s in ENDED else min(1, steps(run) / run.steps) if s == "running" else 0)
             for run, s in self.states.items()
         )
-
-    def _weight(self, run: PlannedRun) -> float:
-        """The estimated seconds of a run; one without an estimate counts as the mean of the others."""
-        return run.seconds or self.usual

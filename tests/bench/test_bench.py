@@ -12,7 +12,6 @@ from lra.attention.base import Sizes
 from lra.attention.cur import CUR
 from lra.attention.sdpa import SDPA
 from lra.bench import contestants, roofline, workloads
-from lra.bench import run as run_module
 from lra.bench.__main__ import bench
 from lra.bench.options import BenchOptions
 from lra.bench.released_cur import ReleasedCUR
@@ -99,8 +98,8 @@ def small(runs, *words):
 @pytest.fixture(autouse=True)
 def rates(monkeypatch):
     """A machine of 1 GB/s and 1 GFLOP/s, known at once; the test of the real rates has its own."""
-    real = run_module.rates
-    monkeypatch.setattr(run_module, "rates", lambda device, dtypes: (1e9, dict.fromkeys(dtypes, 1e9)))
+    real = roofline.rates
+    monkeypatch.setattr(roofline, "rates", lambda device, dtypes: (1e9, dict.fromkeys(dtypes, 1e9)))
     return real
 
 
@@ -237,7 +236,7 @@ def test_steps_in_several_dtypes_are_measured_in_turn(tmp_path, monkeypatch):
 def test_training_step_trains(monkeypatch):
     made = contestants.experiment("cur_abs", ["task=listops", "budget=smoke", "optim.lr=0.01"])
     torch.manual_seed(0)
-    model, batch = made.classifier(), workloads.random_batch(made, "cpu")
+    model, batch = made.classifier(), made.random_batch("cpu")
     assert batch.inputs.shape == (8, 1, 128) and batch.mask is None and batch.inputs.min() >= 1
     monkeypatch.setattr(Experiment, "classifier", lambda experiment: model)
     before = workloads.lit.loss(model.eval(), batch)

@@ -14,7 +14,7 @@ from lra.config import CONF
 from lra.config.compose import compose
 from lra.config.errors import EXTRAS
 from lra.config.experiment import Experiment
-from lra.config.label import flatten
+from lra.config.options import flatten
 from lra.runs.record import RunRecord
 
 

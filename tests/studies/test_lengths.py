@@ -11,8 +11,8 @@ from support.sweeps import finish
 from lra.runs import record
 from lra.studies.lengths import __main__ as show
 from lra.studies.lengths.__main__ import lengths
-from lra.sweep import __main__ as leader
 from lra.sweep import job
+from lra.sweep.launcher import Launcher
 
 FEW = ("lengths=[128,256]", "mechanisms=[mean,linear]", "seeds=[0]", "tasks=[temporal_order]", "budget=smoke")
 
@@ -67,7 +67,7 @@ def test_the_picture_has_what_was_measured_and_what_is_published():
 
 
 def swept(monkeypatch, capfd, launch, runs, *words):
-    monkeypatch.setattr(leader, "launch", launch)
+    monkeypatch.setattr(Launcher, "launch", lambda _, runs: launch(runs))
     return entry(lengths, *FEW, "measure=0", f"runs={runs}", *words, patch=monkeypatch, capfd=capfd)
 
 

@@ -9,7 +9,7 @@ from support.records import RECORD
 from lra.config.compose import compose
 from lra.runs import record
 from lra.sweep import __main__ as leader
-from lra.sweep import job, plan
+from lra.sweep import job, launcher, plan
 from lra.sweep.options import SweepOptions
 
 SMOKE = ["budget=smoke", "tasks=[listops]", "measure=0"]
@@ -36,7 +36,7 @@ def fail(run, reason):
 
 def sweep(monkeypatch, capfd, launch, *words):
     """The sweep with another way to launch: what it ended with, what it said."""
-    monkeypatch.setattr(leader, "launch", launch)
-    monkeypatch.setattr(leader, "EVERY", 0.01)
+    monkeypatch.setattr(launcher.Launcher, "launch", lambda self, runs: launch(runs, self))
+    monkeypatch.setattr(launcher, "EVERY", 0.01)
     few = ["seeds=[0,1]", "sweep.grids.methods.attn=[cur_sum,cur_abs]"]
     return entry(leader.sweep, "sweep=selection", *SMOKE, *few, *words, patch=monkeypatch, capfd=capfd)

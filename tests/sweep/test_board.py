@@ -19,6 +19,7 @@ from lra.config import CONF
 from lra.config.compose import compose
 from lra.runs import identity, record, tables
 from lra.sweep import __main__ as leader
+from lra.sweep import launcher
 from lra.sweep.aliases import aliases
 from lra.sweep.board import Board
 from lra.sweep.options import SweepOptions
@@ -86,11 +87,11 @@ def test_the_board_lists_every_mechanism_that_runs_on_a_cpu_once():
 def board(tmp_path, monkeypatch, capfd, data_root):
     """A function that runs the command with other words and launch, for two tiny tasks; returns its last line, stdout
     and stderr."""
-    monkeypatch.setattr(leader, "EVERY", 0.01)
+    monkeypatch.setattr(launcher, "EVERY", 0.01)
     monkeypatch.setattr("lra.data.bag.EPOCHS", 1)
 
     def start(launch, *words):
-        monkeypatch.setattr(leader, "launch", lambda runs, *_: launch(runs))
+        monkeypatch.setattr(launcher.Launcher, "launch", lambda _, runs: launch(runs))
         return printed(leader.sweep, *command(tmp_path, *words)[3:], patch=monkeypatch, capfd=capfd)
 
     return start
@@ -208,7 +209,7 @@ def test_published_runs_of_the_same_configuration_count_as_finished(board, tmp_p
     monkeypatch.setattr(tables, "HOME", tmp_path / "published")
     words = ("tasks=[curformer_listops]", "budget=smoke", "mechanisms=[mean]")
     options = compose(SweepOptions, ["sweep=board", f"runs={tmp_path}", "measure=0", *words])
-    (entry,) = Board(options, threads=1).entries["mean"]
+    (entry,) = Board(options, threads=1).entries
 
     def publish(**changes):
         """The search and a seed at the best rate, with changes of the choices at another rate."""

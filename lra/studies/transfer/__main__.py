@@ -6,7 +6,7 @@ import torch
 
 from ...config import blocks
 from ...config.entry import main
-from ...config.label import flatten
+from ...config.options import flatten
 from ...console import log
 from ...model.classifier import Classifier
 from ...runs import record, typed_json

@@ -1,5 +1,6 @@
 """A sweep with a limit of time: what is started, and what is left."""
 
+import math
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -7,8 +8,8 @@ from types import SimpleNamespace
 import pytest
 from support.sweeps import finish, sweep
 
-from lra.sweep import job, plan, window
-from lra.sweep.window import Window
+from lra.sweep import job, launcher, plan
+from lra.sweep.launcher import Launcher
 
 
 def run(name, seconds, steps=100, eval_every=10):
@@ -19,15 +20,15 @@ def run(name, seconds, steps=100, eval_every=10):
 
 
 def test_what_reaches_its_end_comes_first_and_what_reaches_no_checkpoint_is_left(monkeypatch):
-    monkeypatch.setattr(window, "START", 0.0)
+    monkeypatch.setattr(launcher, "START", 0.0)
     long, short, unknown, endless = run("long", 900), run("short", 100), run("unknown", None), run("endless", 90_000)
-    limited = Window(10)  # 585 seconds before the end
+    limited = Launcher(SimpleNamespace(minutes=10), 1, None)  # 585 seconds before the end
     assert limited.worth([long, short, unknown, endless]) == [short, unknown, long]
     assert limited.end - limited.latest(long) == pytest.approx(90) and limited.latest(unknown) == limited.end
-    monkeypatch.setattr(window, "steps", lambda run: 50)
+    monkeypatch.setattr(launcher, "steps", lambda run: 50)
     assert limited.worth([long, short]) == [long, short]
-    forever = Window(None)
-    assert forever.worth([endless]) == [endless] and forever.latest(endless) is None
+    forever = Launcher(SimpleNamespace(minutes=None), 1, None)
+    assert forever.worth([endless, short]) == [endless, short] and forever.latest(endless) == math.inf
 
 
 def test_the_sweep_stops_at_the_end_of_its_window_and_says_what_is_left(tmp_path, monkeypatch, capfd):

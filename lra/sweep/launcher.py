@@ -1,0 +1,159 @@
+"""Starting the runs of a sweep by one of hydra's launchers, again until all have ended or the time is over."""
+
+import functools
+import math
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+
+import torch
+from hydra._internal.callbacks import Callbacks
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.core.plugins import Plugins
+from hydra.core.utils import JobStatus
+from hydra.types import HydraContext, RunMode
+
+from ..config.compose import quoted
+from ..config.errors import explain
+from ..console import log
+from ..data.source import cores
+from .estimate import START
+from .job import fail, job
+from .options import SweepOptions
+from .plan import PlannedRun
+from .progress import ENDED, EVERY, state, steps
+
+ON_A_GPU = 2  # runs that share a GPU, unless hydra.launcher.n_jobs is given
+ENDING = 15.0, 0.2  # seconds, and the share of a short time, for runs to stop and for what is written then
+
+
+def workers() -> tuple[int | None, int | None]:
+    """Decide how many runs go on at once.
+
+    Returns:
+        The number of runs at once, None if a cluster decides, and the threads of each, None for torch's own number.
+    """
+    choices = HydraConfig.get()
+    launcher = choices.runtime.choices["hydra/launcher"]
+    if launcher == "basic":
+        return 1, None
+    if launcher != "joblib":
+        return None, None
+    wanted = choices.launcher.n_jobs
+    if wanted < 1:
+        wanted = ON_A_GPU * torch.cuda.device_count() or cores()
+    return wanted, max(1, cores() // wanted)
+
+
+class Launcher:
+    """Launches runs. In its block it ends a sweep after ``minutes`` as Ctrl-C does, without a number never.
+
+    A run goes on from its last checkpoint, which it writes at every evaluation, so it is worth starting if it reaches
+    its next one. Runs that reach their end come first.
+
+    Args:
+        options: options of the sweep, whose ``minutes`` begin now.
+        at_once: number of runs at once, None if a cluster decides.
+        threads: CPU threads of each run, None for torch's own number.
+
+    Raises:
+        ValueError: there are ``minutes``, and a cluster decides.
+    """
+
+    def __init__(self, options: SweepOptions, at_once: int | None, threads: int | None):
+        if options.minutes and at_once is None:
+            raise ValueError(
+                "minutes is for runs on this machine, hydra/launcher=basic or joblib; a cluster has limits of its own"
+            )
+        self.options, self.at_once, self.threads = options, at_once, threads
+        left = 60 * (options.minutes or math.inf)
+        self.end = time.time() + left - min(ENDING[0], ENDING[1] * left)
+        self.over = False  # ended by the clock
+
+    def __enter__(self) -> "Launcher":
+        self.timer = threading.Timer(min(self.end - time.time(), threading.TIMEOUT_MAX), self._stop)
+        self.timer.daemon = True
+        self.timer.start()
+        return self
+
+    def __exit__(self, *error) -> None:
+        self.timer.cancel()
+
+    def _stop(self) -> None:
+        self.over = True
+        os.kill(os.getpid(), signal.SIGINT)
+
+    def settle(self, runs: list[PlannedRun]) -> None:
+        """Wait, not for long, for runs that were told to stop and end after their step."""
+        last = time.monotonic() + ENDING[0]
+        while any(state(run) == "running" for run in runs) and time.monotonic() < last:
+            time.sleep(EVERY)
+
+    def latest(self, run: PlannedRun) -> float:
+        """The time at which a run has to start to reach its next checkpoint; unknown runs take none."""
+        return self.end - START - (run.seconds or 0.0) * run.eval_every / run.steps
+
+    def worth(self, runs: list[PlannedRun]) -> list[PlannedRun]:
+        """Those to start now, in their order, those that reach their end first."""
+        left = self.end - time.time()
+        some = [run for run in runs if time.time() <= self.latest(run)]
+        return sorted(some, key=lambda run: START + (run.seconds or 0.0) * (1 - steps(run) / run.steps) > left)
+
+    def complete(self, runs: list[PlannedRun]) -> None:
+        """Launch the remaining runs until all have ended, or none that is left is worth starting.
+
+        Runs of another sweep are waited for, and launched if that sweep dies.
+        """
+        while open_ := [run for run in runs if state(run) not in ENDED]:
+            free = [run for run in open_ if state(run) == "left"]
+            if free and not (free := self.worth(free)):
+                return
+            if not free:
+                time.sleep(EVERY)
+                continue
+            reason = self.launch(free)
+            if not any(state(run) in (*ENDED, "running") for run in free) and len(self.worth(free)) == len(free):
+                for run in free:
+                    run.folder.mkdir(parents=True, exist_ok=True)
+                    fail(run.folder, reason or "ended without a result and without a line")
+
+    def launch(self, runs: list[PlannedRun]) -> str | None:
+        """Hand runs to hydra's launcher, as hydra does for -m; returns the reason if it stopped before the end."""
+        choices = HydraConfig.get()
+        name = choices.runtime.choices["hydra/launcher"]  # sweep=board names one by itself
+        ours = ("hydra.mode=", "hydra/launcher=")
+        overrides = [override for override in choices.overrides.hydra if not override.startswith(ours)]
+        overrides.append(f"hydra/launcher={name}")
+        overrides.append(f"hydra.sweep.dir={quoted(os.path.abspath(self.options.runs))}")
+        if name == "joblib":
+            overrides += [f"hydra.launcher.n_jobs={self.at_once}", "hydra.launcher.batch_size=1"]
+        loader = GlobalHydra.instance().config_loader()
+        gpus, count = [], torch.cuda.device_count()
+        if self.at_once and count > 1:  # on this machine, in turn; a cluster assigns its own
+            gpus = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(count)))).split(",")
+        task = functools.partial(
+            job,
+            cwd=str(Path.cwd()),
+            threads=self.threads,
+            gpus=gpus,
+            sweep=os.getpid(),
+            latest={os.path.abspath(run.folder): self.latest(run) for run in runs},
+        )
+        launcher = Plugins.instance().instantiate_launcher(
+            hydra_context=HydraContext(config_loader=loader, callbacks=Callbacks()),
+            task_function=task,
+            config=loader.load_configuration("train", overrides, RunMode.MULTIRUN),
+        )
+        place = lambda run: quoted(run.folder.relative_to(self.options.runs))
+        try:
+            ended = launcher.launch([[*run.overrides, f"hydra.sweep.subdir={place(run)}"] for run in runs], 0)
+        except Exception as error:  # from a scheduler or a killed worker; the remaining runs are launched again
+            log(f"lra: the launcher stopped: {explain(error)}")
+            return explain(error)
+        for run, end in zip(runs, ended, strict=True):
+            if end.status is JobStatus.FAILED and state(run) == "left":
+                fail(run.folder, explain(end._return_value))
+        return None
