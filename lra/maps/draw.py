@@ -8,7 +8,6 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
-from matplotlib.font_manager import FontProperties
 from scipy import ndimage
 
 SHADES = LinearSegmentedColormap.from_list("shades", ["#ffffff", "#8cbcf2", "#1d5fb4"])
@@ -16,6 +15,7 @@ SIGNED = LinearSegmentedColormap.from_list("signed", ["#1d5fb4", "#8cbcf2", "#ff
 COLUMNS, LINES = 96, 40  # characters of a text
 SIZE = 8  # points of its font
 ADVANCE, LEADING = 0.602 * SIZE / 72, 1.6 * SIZE / 72  # inches of a character of DejaVu Sans Mono, and of a line
+WORD = {"family": "DejaVu Sans Mono", "size": SIZE, "ha": "center", "va": "center_baseline", "color": "#16161a"}
 MARK = {"marker": "o", "s": 90, "facecolors": "none", "edgecolors": "#d1242f", "linewidths": 1.6}
 
 
@@ -56,7 +56,9 @@ def pixels(view: View) -> Figure:
     """Draw the image with the chosen points, each reading as an image, and the whole map."""
     side = isqrt(len(view.row))
     image = view.row[: side * side].reshape(side, side)
-    figure, panels = _panels(1 + len(view.at) + (view.whole is not None))
+    count = 1 + len(view.at) + (view.whole is not None)
+    figure = Figure(figsize=(3.1 * count, 3.4), layout="constrained")
+    panels = figure.subplots(1, count, squeeze=False)[0]
     panels[0].imshow(image, cmap="gray")
     panels[0].set_title("image", fontsize=9)
     chosen = [at for at in view.at if at is not None]
@@ -97,7 +99,6 @@ def tokens(view: View, words: list[str]) -> Figure:
     total = 0.75 + len(view.at) * (height + 0.4) + (square + 0.6 if square else 0)
     figure = Figure(figsize=(width + 1.4, total))
     top = total - 0.75
-    font = FontProperties(family="DejaVu Sans Mono", size=SIZE)
     for at, weights in zip(view.at, view.weights, strict=True):
         axes = _place(figure, 0.3, top - height, width, height)
         shades = np.full((lines, COLUMNS), np.nan)
@@ -106,15 +107,12 @@ def tokens(view: View, words: list[str]) -> Figure:
         _shade(figure, axes, shades, weights, _place(figure, width + 0.45, top - height, 0.12, min(height, 1.6)))
         for (line, column), word in zip(places, words, strict=False):
             if text := word.rstrip():  # each at its own place: a character's width depends on matplotlib's version
-                middle = column + (len(text) - 1) / 2
-                look = {"ha": "center", "va": "center_baseline", "color": "#16161a", "parse_math": False}
-                axes.text(middle, line, text, font=font, **look)
+                axes.text(column + (len(text) - 1) / 2, line, text, parse_math=False, **WORD)
         axes.set_title(_named(at), fontsize=9, loc="left")
         axes.set_axis_off()
         top -= height + 0.4
-    figure.text(
-        0.3 / (width + 1.4), 1 - 0.3 / total, view.title, fontsize=10, weight="bold", va="center", parse_math=False
-    )
+    title = {"fontsize": 10, "weight": "bold", "va": "center", "parse_math": False}
+    figure.text(0.3 / (width + 1.4), 1 - 0.3 / total, view.title, **title)
     if square:
         _whole(figure, _place(figure, 0.75, 0.45, square, square), view.whole)
     return figure
@@ -147,7 +145,7 @@ def series(view: View) -> Figure:
         axes.bar(x, weights, width=1.0, color="#2a78d6")
         axes.set_title(_named(at), fontsize=9, loc="left")
         axes.set_xlim(panels[0].get_xlim())
-    return _finish(figure, list(panels), view)
+    return _finish(figure, panels, view)
 
 
 DISPLAYS: dict[str, Callable[[View], Figure]] = {
@@ -164,12 +162,7 @@ def _named(at: int | None, side: int | None = None) -> str:
     return f"position {at}" if side is None else f"pixel {at // side}, {at % side}"
 
 
-def _panels(count: int) -> tuple[Figure, list[Axes]]:
-    figure = Figure(figsize=(3.1 * count, 3.4), layout="constrained")
-    return figure, list(figure.subplots(1, count, squeeze=False)[0])
-
-
-def _finish(figure: Figure, panels: list[Axes], view: View) -> Figure:
+def _finish(figure: Figure, panels: Sequence[Axes], view: View) -> Figure:
     figure.suptitle(view.title, fontsize=10, weight="bold", parse_math=False)
     if view.whole is not None:
         _whole(figure, panels[-1], view.whole)

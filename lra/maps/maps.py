@@ -4,10 +4,10 @@ N rows (towers count as rows), H heads, L length, R readings. A reading is a set
 one position, a mean for the pooling.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -33,16 +33,17 @@ def attention_map(model: nn.Module, batch: Batch, layer: int) -> Tensor | None:
     mixer = getattr(block, "mixer", block)
     attention = getattr(mixer, "attention", None)
     if isinstance(attention, Attention):
-        N, L = _inputs(model, batch, block)[0].shape[:2]
+        (x, *_), _ = calls(model, batch, block)[0]
+        N, L = x.shape[:2]
         towers = []  # one call, or one for each tower
-        for (q, k, v, mask), options in _calls(model, batch, attention):
+        for (q, k, v, mask), options in calls(model, batch, attention):
             with torch.no_grad():
                 found = matrix(attention, {"q": q, "k": k, "v": v, "mask": mask} | options)
             towers.append(_whole(found, N)[..., :L, :L])
         return torch.stack(towers, 1).flatten(0, 1)
     if not isinstance(mixer, Mixer):
         return None
-    x, mask = _inputs(model, batch, mixer)
+    (x, mask), _ = calls(model, batch, mixer)[0]
     with torch.no_grad():
         return mixer.attention_map(x, mask)
 
@@ -61,10 +62,9 @@ def matrix(attention: Callable[..., Tensor], arguments: dict[str, Any]) -> Tenso
 
 def _whole(maps: Tensor, rows: int) -> Tensor:
     """Put maps (N B,H,c,c) of consecutive chunks of rows on the diagonal of (N,H,Bc,Bc); N = ``rows``."""
-    chunks = maps.unflatten(0, (rows, -1)).transpose(1, 2)  # (N,H,B,c,c)
-    B = chunks.shape[2]
-    diagonal = torch.eye(B, dtype=chunks.dtype, device=chunks.device)[:, None, :, None]  # (B,1,B,1)
-    return (chunks[..., None, :] * diagonal).flatten(4, 5).flatten(2, 3) if B > 1 else chunks[:, :, 0]
+    chunks = maps.unflatten(0, (rows, -1))  # (N,B,H,c,c)
+    diagonal = torch.eye(chunks.shape[1], dtype=chunks.dtype, device=chunks.device)  # (B,B)
+    return torch.einsum("nbhij,bd->nhbidj", chunks, diagonal).flatten(4, 5).flatten(2, 3)
 
 
 def jacobian(model: nn.Module, batch: Batch, layer: int, readings: Tensor) -> Tensor:
@@ -83,42 +83,23 @@ def jacobian(model: nn.Module, batch: Batch, layer: int, readings: Tensor) -> Te
     """
     block = model.blocks[layer]
     part = getattr(block, "mixer", block)
-    x, *rest = _inputs(model, batch, part)
+    (x, *rest), _ = calls(model, batch, part)[0]
     x = x.detach().requires_grad_()
     with torch.enable_grad():
         out = part(x, *rest)
         out = out[0] if isinstance(out, tuple) else out  # (N,L,d)
         read = readings.to(out.dtype) @ out  # (N,R,d)
-        squares = torch.stack([_squares(read[:, r], x) for r in range(read.shape[1])], 1)  # (N,R,L)
+        squares = x.new_zeros(read.shape[:2] + x.shape[1:2])  # (N,R,L)
+        for r, c in np.ndindex(read.shape[1:]):
+            (gradient,) = torch.autograd.grad(read[:, r, c].sum(), x, retain_graph=True)  # (N,L,d)
+            squares[:, r] += gradient.square().sum(-1)
     return squares.sqrt()[:, None]
 
 
-def _squares(read: Tensor, x: Tensor) -> Tensor:
-    """Sum the squared derivatives of read (N,d) by x (N,L,d) over both widths: (N,L)."""
-    gradients = (torch.autograd.grad(read[:, c].sum(), x, retain_graph=True)[0] for c in range(read.shape[1]))
-    return sum(gradient.square().sum(-1) for gradient in gradients)
-
-
-def _inputs(model: nn.Module, batch: Batch, part: nn.Module) -> tuple:
-    """The arguments with which the model calls a part of it on a batch."""
-    return _call(model, batch, part)[0]
-
-
-def _call(model: nn.Module, batch: Batch, part: nn.Module) -> tuple[tuple, dict]:
-    return _calls(model, batch, part)[0]
-
-
-def _calls(model: nn.Module, batch: Batch, part: nn.Module) -> list[tuple[tuple, dict]]:
-    with _recording(part) as calls, torch.no_grad():
+def calls(model: nn.Module, batch: Batch, part: nn.Module) -> list[tuple[tuple, dict[str, Any]]]:
+    """Record the arguments of every call of a part of a model on a batch, by position and by name."""
+    made: list[tuple[tuple, dict[str, Any]]] = []
+    hook = lambda _, *arguments: made.append(arguments)
+    with part.register_forward_pre_hook(hook, with_kwargs=True), torch.no_grad():
         model(batch.inputs, batch.mask)
-    return calls
-
-
-@contextmanager
-def _recording(part: nn.Module) -> Iterator[list[tuple[tuple, dict]]]:
-    calls: list[tuple[tuple, dict]] = []
-    handle = part.register_forward_pre_hook(lambda _, *inputs: calls.append(inputs), with_kwargs=True)
-    try:
-        yield calls
-    finally:
-        handle.remove()
+    return made

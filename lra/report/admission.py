@@ -4,13 +4,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from .rates import base
-from .standings import CONTROLS, EXACT, floor, percent, shares
+from .rates import best, tried
+from .standings import CONTROLS, EXACT, NEAR, floor, percent, shares
 from .statistics import SOLVED, normalised
 from .summary import Row
 from .table import Cell, Table, frame, stem
 
-NEAR = 0.2  # share of the way that a control may go on an admitted task
 LEAD = 15  # points between exact attention and the best control, for a task that is not solved
 CEILING, WITHIN = 100, 2  # points below the ceiling at which a task is saturated
 SATURATED = 1 / 3  # share of the mechanisms that may be there
@@ -32,26 +31,26 @@ def admission_table(study: str, rows: list[Row], search: list[Row]) -> Table:
         rows: its results at the chosen rates.
         search: results of its search over rates.
     """
-    tasks = list(dict.fromkeys(row.task for row in [*search, *rows]))
     lines = []
-    for task in tasks:
-        chosen = {row.label: row for row in rows if row.task == task and floor(row) is not None}
-        tried = _best_rates([row for row in search if row.task == task and floor(row) is not None])
-        both = tried | {label: row for label, row in chosen.items() if len(row.scores) + row.lost > 1}
+    for task in dict.fromkeys(row.task for row in [*search, *rows]):
+        chosen = {row.label: row for row in rows if row.task == task}
+        searched = {label: best(by_rate.values()) for (label, on), by_rate in tried(search).items() if on == task}
+        both = {label: row for label, row in searched.items() if row}
+        both |= {label: row for label, row in chosen.items() if len(row.scores) + row.lost > 1}
         exact, low = both.get(EXACT), next((floor(row) for row in both.values()), None)
         controls = {name: both[name] for name in CONTROLS if name in both}
         bag = next((r.bag for row in both.values() for r in row.runs.values() if r.bag is not None), None)
-        at_top = [row.label for row in both.values() if row.test is not None and row.test >= CEILING - WITHIN]
+        at_top = sum(row.test is not None and row.test >= CEILING - WITHIN for row in both.values())
         lines.append(
             [
                 task,
                 Cell.of(low),
                 *(_share(controls.get(name), name in chosen) for name in CONTROLS),
-                Cell.of(None) if bag is None or low is None else percent(np.array([normalised(bag, low)])),
+                Cell.of(None) if bag is None else percent(np.array([normalised(bag, low)])),
                 _share(exact, EXACT in chosen),
-                _solved(exact),
-                Cell(text=f"{len(at_top)}/{len(both)}", value=len(at_top) / max(len(both), 1)),
-                _decision(task, exact, controls, bag, low, len(at_top) / max(len(both), 1)),
+                f"{(shares(exact) >= SOLVED).sum()}/{len(shares(exact))}" if exact else "-",
+                Cell(text=f"{at_top}/{len(both)}", value=at_top / max(len(both), 1)),
+                _decision(task, exact, controls, bag, low, at_top / max(len(both), 1)),
             ]
         )
     head = ("task", "floor", *CONTROLS, "bag", EXACT, f"{EXACT} solved", f"within {WITHIN} of 100", "admitted")
@@ -64,22 +63,12 @@ def admission_table(study: str, rows: list[Row], search: list[Row]) -> Table:
     )
 
 
-def _best_rates(rows: list[Row]) -> dict[str, Row]:
-    """The row with the highest dev score of each mechanism, whatever its rate."""
-    found: dict[str, Row] = {}
-    for row in rows:
-        label = base(row)
-        if row.dev is not None and (label not in found or row.dev > found[label].dev):
-            found[label] = row
-    return found
-
-
 def _decision(
-    task: str, exact: Row | None, controls: dict[str, Row], bag: float | None, low: float | None, at_top: float
+    task: str, exact: Row | None, controls: dict[str, Row], bag: float | None, low: float, at_top: float
 ) -> str:
     """Say "yes", "no" with the reasons, or what is lacking."""
     lacking = [name for name in CONTROLS if name not in controls] + [EXACT] * (exact is None)
-    if low is None or exact is None:
+    if exact is None:
         return f"open: {', '.join(lacking)} not run"
     near = {name: float(shares(row).mean()) for name, row in controls.items()}
     near |= {"bag": normalised(bag, low)} if bag is not None else {}
@@ -102,7 +91,3 @@ def _share(row: Row | None, chosen: bool) -> Cell:
         return Cell.of(None)
     made = percent(shares(row))
     return made if chosen else replace(made, text=f"{made.text} (rates)", std=None)
-
-
-def _solved(row: Row | None) -> str:
-    return "-" if row is None else f"{int((shares(row) >= SOLVED).sum())}/{len(shares(row))}"

@@ -1,21 +1,17 @@
 """The agreement of the order of mechanisms on a board with that of published scores of the Long Range Arena."""
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from statistics import mean
 from typing import NamedTuple
 
 import numpy as np
-from matplotlib import rc_context
-from matplotlib.figure import Figure
-from scipy.stats import rankdata, spearmanr
+import pandas as pd
+from scipy.stats import spearmanr
 
-from . import figures, published
-from .families import family, key, look
-from .palette import INK, SOFT
-from .standings import EXACT, standings
+from . import published
+from .standings import EXACT, complete, standings
 from .statistics import LEVEL, RESAMPLES, mean_over_tasks
-from .strips import Picture
 from .summary import Row
 from .table import Cell, Table, frame, stem
 
@@ -45,9 +41,8 @@ def pairs(rows: list[Row]) -> dict[tuple[str, str], list[Pair]]:
     Args:
         rows: results of the board at the chosen rates.
     """
-    found, tasks = standings(rows), {row.task for row in rows}
-    board = {s.label: float(mean_over_tasks(list(s.shares.values()))) for s in found if s.shares.keys() == tasks}
-    alone = {s.label: float(s.shares[LED].mean()) for s in found if LED in s.shares}
+    board = {label: float(mean_over_tasks(scores)) for label, scores in complete(rows).items()}
+    alone = {label: float(by_task[LED].mean()) for label, by_task in standings(rows).items() if LED in by_task}
     made = {}
     for name, ours, wanted in (("all", board, ALL), (LED, alone, (LED,))):
         for source, theirs in sorted(by_source(list(ours), wanted).items()):
@@ -64,7 +59,12 @@ def agreement_table(study: str, rows: list[Row]) -> Table | None:
         study: name of the board.
         rows: its results at the chosen rates.
     """
-    lines = [_line(*place, some) for place, some in pairs(rows).items()]
+    lines = []
+    for (source, tasks), some in pairs(rows).items():
+        _, theirs, ours = zip(*some, strict=True)
+        low, high = interval(ours, theirs)
+        value = Cell.of(float(spearmanr(ours, theirs).statistic), n=len(ours))
+        lines.append([source, tasks, Cell.of(len(ours), str), value, f"{low:.2f} to {high:.2f}"])
     if not lines:
         return None
     return Table(
@@ -74,26 +74,6 @@ def agreement_table(study: str, rows: list[Row]) -> Table | None:
         cells=frame(("source", "tasks", "mechanisms", "correlation", "interval"), lines),
         words=("source", "tasks", "interval"),
     )
-
-
-def picture(study: str, rows: list[Row]) -> Picture:
-    """Compute the picture of a board's scores over published ones, a chart a source."""
-    panels = {f"{source}, tasks: {tasks}": some for (source, tasks), some in pairs(rows).items()}
-    return Picture(f"{study}-agreement", f"scores of {study} over published accuracies", draw, panels)
-
-
-@rc_context(figures.PRINT)
-def draw(panels: Mapping[str, Sequence[Pair]], width: float = figures.TEXT) -> Figure:
-    """Draw a point for each mechanism."""
-    figure, charts = figures.grid(panels, width)
-    for axes, some in zip(charts, panels.values(), strict=True):
-        for pair in some:
-            axes.plot(pair.published, pair.board, linestyle="none", **look(family(pair.label)))
-            axes.text(pair.published, pair.board, pair.label, color=INK, parse_math=False)
-        axes.set(xlabel="published accuracy, %", ylabel="score on the board, %")
-    key(figure, [pair.label for some in panels.values() for pair in some])
-    figures.settle(figure, arrowstyle="-", color=SOFT, lw=0.5)
-    return figure
 
 
 def by_source(labels: list[str], wanted: tuple[str, ...]) -> dict[str, dict[str, float]]:
@@ -119,13 +99,6 @@ def by_source(labels: list[str], wanted: tuple[str, ...]) -> dict[str, dict[str,
     return averages
 
 
-def _line(source: str, tasks: str, some: list[Pair]) -> list[Cell | str]:
-    _, theirs, ours = zip(*some, strict=True)
-    value, (low, high) = spearmanr(ours, theirs).statistic, interval(ours, theirs)
-    ends = Cell(text=f"{low:.2f} to {high:.2f}")
-    return [source, tasks, Cell.of(len(ours), str), Cell.of(float(value), n=len(ours)), ends]
-
-
 def interval(ours: Sequence[float], theirs: Sequence[float], *, seed: int = 0) -> tuple[float, float]:
     """Estimate the 95 % interval of the rank correlation by a percentile bootstrap over mechanisms.
 
@@ -137,8 +110,6 @@ def interval(ours: Sequence[float], theirs: Sequence[float], *, seed: int = 0) -
         The lower and the upper end; resamples of one mechanism alone, which have no correlation, are left out.
     """
     chosen = np.random.default_rng(seed).integers(len(ours), size=(RESAMPLES, len(ours)))
-    x, y = (rankdata(np.array(scores)[chosen], axis=1) - (len(ours) + 1) / 2 for scores in (ours, theirs))
-    scale = np.sqrt((x * x).sum(1) * (y * y).sum(1))
-    drawn = (x * y).sum(1)[scale > 0] / scale[scale > 0]
-    low, high = np.quantile(drawn, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    return float(low), float(high)
+    x, y = (pd.DataFrame(np.array(scores)[chosen]).rank(axis=1) for scores in (ours, theirs))
+    low, high = x.corrwith(y, axis=1).quantile([(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    return low, high

@@ -61,25 +61,22 @@ def _lines(group: Group, width: float) -> Figure:
     by_time = sorted(timed, key=lambda name: (-timed[name][-1].n, timed[name][-1].ms))
     coloured = by_time if len(by_time) <= COLOURED + 1 else by_time[:COLOURED]
     palette = Palette(coloured)
+    lines = {}
     for name in by_time[::-1]:
         n = [row.n for row in timed[name]]
         style = palette.line(name) | (palette.marker(name) | {"ms": 3} if name in coloured else {})
-        left.plot(n, [row.ms for row in timed[name]], **style, label=name if name in coloured else None)
+        (lines[name],) = left.plot(n, [row.ms for row in timed[name]], **style)
         right.plot(n, [max(row.peak_bytes or 0, 1) / 2**20 for row in timed[name]], **style)
+    key = {name: lines[name] for name in coloured}
     if rest := len(timed) - len(coloured):
-        left.plot([], [], color="0.85", label=f"{rest} slower ones")
+        (key[f"{rest} slower ones"],) = left.plot([], [], color="0.85")
     for axes, unit in ((left, "ms"), (right, "MB")):
         axes.set(xscale="log", yscale="log", xlabel="n", ylabel=unit)
         axes.yaxis.set_major_formatter(FuncFormatter(plots.short))
         axes.set_xticks(group.lengths, [f"{n:,}" for n in group.lengths])
         axes.minorticks_off()
-    handles, names = left.get_legend_handles_labels()
-    order = sorted(range(len(names)), key=lambda i: by_time.index(names[i]) if names[i] in timed else len(timed))
-    figure.legend(
-        [handles[i] for i in order],
-        [names[i] for i in order],
-        loc="outside right upper" if width > 1.5 * figures.COLUMN else "outside lower center",
-    )
+    place = "outside right upper" if width > 1.5 * figures.COLUMN else "outside lower center"
+    figure.legend(key.values(), key.keys(), loc=place)
     return figure
 
 

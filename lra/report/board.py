@@ -6,14 +6,13 @@ from pathlib import Path
 from ..runs import bench_record
 from ..runs.bench_record import BenchRecord
 from ..runs.tables import HOME
-from . import agreement, board_picture, figures
+from . import board_picture, figures
 from .admission import admission_table
-from .families import CONTROL, family
+from .agreement import agreement_table
 from .figures import TEXT
-from .plateaus import plateau_table
+from .palette import CONTROL, family
 from .rates import RATES
-from .standings import standing_table
-from .strips import Picture
+from .standings import plateau_table, standing_table
 from .summary import Row
 from .table import Cell, Chapter, Table, stem
 
@@ -55,18 +54,12 @@ def chapters(
     made = []
     for name in (name.removesuffix(RATES) for name in studies if name.endswith(RATES)):
         pictures = []
-        for picture in pictures_of(name, studies.get(name, []), measured):
+        for picture in board_picture.pictures(name, studies.get(name, []), measured):
             folder.mkdir(parents=True, exist_ok=True)
             file = folder / stem(picture.name.removesuffix("-scores"))
             pictures.append(figures.write(picture.draw(picture.panels, width), file))
         made.append(Chapter("Board" if name == STUDY else f"Board {name}", ABOUT, tables(name, studies), pictures))
     return made
-
-
-def pictures_of(name: str, rows: list[Row], measured: Sequence[BenchRecord]) -> list[Picture]:
-    """List the pictures of a board that have something to show: scores over costs, and over published scores."""
-    made = board_picture.picture(name, rows, measured), agreement.picture(name, rows)
-    return [picture for picture in made if picture.panels]
 
 
 def published_costs(home: Path = HOME) -> list[BenchRecord]:
@@ -98,12 +91,7 @@ def short(name: str, rows: list[Row], measured: Sequence[BenchRecord]) -> Table:
         best.setdefault(label if family(label) == CONTROL else family(label), label)
     cells = whole[[label in best.values() for _, label, _ in whole.index]].drop(columns=whole.columns[-3:])
     cells = cells.assign(ms=[Cell.of(ms.get(label), "{:.1f}".format) for _, label, _ in cells.index])
-    return Table(
-        name=stem(f"{name}-short"),
-        title=name,
-        about=f"{SHORT}{axis.removeprefix('ms, ')}.",
-        cells=cells,
-    )
+    return Table(name=stem(f"{name}-short"), title=name, about=f"{SHORT}{axis.removeprefix('ms, ')}.", cells=cells)
 
 
 def tables(name: str, studies: dict[str, list[Row]]) -> list[Table]:
@@ -116,5 +104,5 @@ def tables(name: str, studies: dict[str, list[Row]]) -> list[Table]:
     rows = studies.get(name, [])
     made = [admission_table(name, rows, studies[f"{name}{RATES}"])]
     if rows:
-        made += [standing_table(name, rows), plateau_table(name, rows), agreement.agreement_table(name, rows)]
+        made += [standing_table(name, rows), plateau_table(name, rows), agreement_table(name, rows)]
     return list(filter(None, made))

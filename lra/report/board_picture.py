@@ -1,4 +1,4 @@
-"""The picture of a board: score of each mechanism over its cost, families by colour and marker, controls as lines."""
+"""The pictures of a board: the score of each mechanism over its cost, and over published scores."""
 
 import itertools
 from collections.abc import Mapping, Sequence
@@ -10,15 +10,16 @@ from matplotlib.figure import Figure
 
 from ..runs.bench_record import BenchRecord
 from . import figures
-from .families import CONTROL, family, key, look
-from .palette import INK, SOFT
-from .standings import standings
-from .statistics import interval, mean_over_tasks
+from .agreement import Pair, pairs
+from .palette import CONTROL, INK, SOFT, family, look
+from .standings import complete, with_interval
+from .statistics import mean_over_tasks
 from .strips import Picture
 from .summary import Row
 
 N = 4096  # tokens at which mechanisms are timed
 HEIGHT = 4  # inches, without the legend
+LEADER = {"arrowstyle": "-", "color": SOFT, "lw": 0.5}  # the line from a label to its point
 
 
 class Point(NamedTuple):
@@ -42,26 +43,32 @@ def costs(rows: Sequence[Row], measured: Sequence[BenchRecord]) -> tuple[dict[st
         Milliseconds by label, and the name of the axis: of a benchmark, else the median step of the runs themselves.
     """
     labels = {row.label for row in rows}
-    for record in measured:
-        for what in ("block", "attention"):
-            timed = {
-                r.mechanism: r.ms
-                for r in record.rows
-                if (r.n, r.what, r.mode) == (N, what, "training") and r.ms and r.mechanism in labels
-            }
-            if len(timed) > 1:
-                return timed, f"ms, forward and backward of {what} at {N:,} tokens ({record.machine.hardware})"
-    times: dict[str, list[float]] = {}
-    for row in rows:
-        if row.ms is not None:
-            times.setdefault(row.label, []).append(row.ms)
-    return {
-        label: median(values) for label, values in times.items()
-    }, "ms a step of the board's tasks, median over tasks"
+    for record, what in itertools.product(measured, ("block", "attention")):
+        case = [r for r in record.rows if (r.n, r.what, r.mode) == (N, what, "training")]
+        timed = {r.mechanism: r.ms for r in case if r.ms and r.mechanism in labels}
+        if len(timed) > 1:
+            return timed, f"ms, forward and backward of {what} at {N:,} tokens ({record.machine.hardware})"
+    times = {label: [row.ms for row in rows if row.label == label and row.ms is not None] for label in labels}
+    found = {label: median(values) for label, values in times.items() if values}
+    return found, "ms a step of the board's tasks, median over tasks"
+
+
+def pictures(name: str, rows: Sequence[Row], measured: Sequence[BenchRecord]) -> list[Picture]:
+    """List the pictures of a board that have something to show.
+
+    Args:
+        name: name of the board.
+        rows: its results.
+        measured: benchmarks, for the costs.
+    """
+    panels = {f"{source}, tasks: {tasks}": some for (source, tasks), some in pairs(rows).items()}
+    about = f"scores of {name} over published accuracies"
+    made = picture(name, rows, measured), Picture(f"{name}-agreement", about, draw_agreement, panels)
+    return [picture for picture in made if picture.panels]
 
 
 def picture(name: str, rows: Sequence[Row], measured: Sequence[BenchRecord]) -> Picture:
-    """Compute the picture of a board; it has no chart if no mechanism but controls has a cost and runs on every task.
+    """Compute the picture of scores over costs; it has no chart if no mechanism but controls is timed and complete.
 
     Args:
         name: name of the board.
@@ -69,20 +76,21 @@ def picture(name: str, rows: Sequence[Row], measured: Sequence[BenchRecord]) -> 
         measured: benchmarks.
     """
     ms, axis = costs(rows, measured)
-    tasks, points = {row.task for row in rows}, []
-    for s in standings(rows):
-        if s.shares.keys() == tasks:
-            scores = list(s.shares.values())
-            values = (100 * share for share in (float(mean_over_tasks(scores)), *interval(scores, mean_over_tasks)))
-            points.append(Point(s.label, ms.get(s.label), *values))
+    points = []
+    for label, scores in complete(rows).items():
+        cell = with_interval(scores, mean_over_tasks)
+        points.append(Point(label, ms.get(label), cell.value, cell.low, cell.high))
     caption = f"score of each mechanism of {name} over its cost, with 95 % intervals; controls are lines"
-    drawn = any(point.ms is not None and family(point.label) != CONTROL for point in points)
-    return Picture(f"{name}-scores", caption, draw, {axis: points} if drawn else {})
+    return Picture(f"{name}-scores", caption, draw, {axis: points} if _timed(points) else {})
+
+
+def _timed(points: Sequence[Point]) -> list[Point]:
+    return [point for point in points if point.ms is not None and family(point.label) != CONTROL]
 
 
 @rc_context(figures.PRINT)
 def draw(panels: Mapping[str, Sequence[Point]], width: float = figures.TEXT) -> Figure:
-    """Draw the picture; a mechanism without a cost is left out, a control is a line.
+    """Draw scores over costs; a mechanism without a cost is left out, a control is a line.
 
     Args:
         panels: the mechanisms by the name of their cost.
@@ -92,18 +100,31 @@ def draw(panels: Mapping[str, Sequence[Point]], width: float = figures.TEXT) -> 
     figure = Figure(figsize=(width, HEIGHT), layout="constrained")
     axes = figure.subplots()
     axes.margins(0.08)
-    places = itertools.count(0.0, 0.1)  # of the names of controls, side by side since their lines may be close
-    for point in points:
-        kind = family(point.label)
-        if kind == CONTROL:
-            axes.axhline(point.score, color=SOFT, lw=0.8, ls=":", zorder=1)
-            axes.annotate(point.label, (next(places), point.score), xycoords=("axes fraction", "data"), xytext=(3, 2),
-                          color=SOFT, textcoords="offset points", ha="left", size=7, parse_math=False)  # fmt: skip
-        elif point.ms is not None:
-            reach = [[max(0, point.score - point.low)], [max(0, point.high - point.score)]]
-            axes.errorbar(point.ms, point.score, yerr=reach, capsize=2, lw=1, ms=6, linestyle="none", **look(kind))
-            axes.text(point.ms, point.score, point.label, color=INK, parse_math=False)
+    for point in _timed(points):
+        reach = [[max(0, point.score - point.low)], [max(0, point.high - point.score)]]
+        style = {"capsize": 2, "lw": 1, "ms": 6, "linestyle": "none"}
+        axes.errorbar(point.ms, point.score, yerr=reach, **style, **look(family(point.label)))
+        axes.text(point.ms, point.score, point.label, color=INK, parse_math=False)
+    # The names of controls stand side by side, since their lines may be close.
+    for place, point in enumerate(point for point in points if family(point.label) == CONTROL):
+        axes.axhline(point.score, color=SOFT, lw=0.8, ls=":", zorder=1)
+        axes.annotate(point.label, (0.1 * place, point.score), xycoords=("axes fraction", "data"), xytext=(3, 2),
+                      color=SOFT, textcoords="offset points", ha="left", size=7, parse_math=False)  # fmt: skip
     axes.set(xscale="log", xlabel=axis, ylabel="score: share of the way from floor to 100, mean over tasks, %")
-    key(figure, [point.label for point in points if point.ms is not None and family(point.label) != CONTROL])
-    figures.settle(figure, arrowstyle="-", color=SOFT, lw=0.5)
+    figures.families(figure, [point.label for point in _timed(points)])
+    figures.settle(figure, **LEADER)
+    return figure
+
+
+@rc_context(figures.PRINT)
+def draw_agreement(panels: Mapping[str, Sequence[Pair]], width: float = figures.TEXT) -> Figure:
+    """Draw a point for each mechanism, its score on the board over the published accuracy, a chart for each source."""
+    figure, charts = figures.grid(panels, width)
+    for axes, some in zip(charts, panels.values(), strict=True):
+        for pair in some:
+            axes.plot(pair.published, pair.board, linestyle="none", **look(family(pair.label)))
+            axes.text(pair.published, pair.board, pair.label, color=INK, parse_math=False)
+        axes.set(xlabel="published accuracy, %", ylabel="score on the board, %")
+    figures.families(figure, [pair.label for some in panels.values() for pair in some])
+    figures.settle(figure, **LEADER)
     return figure

@@ -3,7 +3,7 @@
 import io
 import math
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -19,7 +19,7 @@ from matplotlib.ticker import LogFormatter
 
 from ..console import visible
 from ..disk.atomic import replacing
-from .palette import INK, RULE, SOFT, VARIABLES, Palette
+from .palette import INK, KINDS, RULE, SOFT, VARIABLES, Palette, family, look
 from .plots import SERIES, trade
 
 COLUMN, TEXT = 3.25, 6.75  # inches: a column of a paper in two columns, and both
@@ -46,8 +46,7 @@ STYLE = {
     "ytick.left": False,
 }
 PRINT = STYLE | {"font.size": 8, "lines.linewidth": 1.2}
-KINDS = ("png", "svg", "pdf")
-DATELESS = {"png": {}, "pdf": {"CreationDate": None}, "svg": {"Date": None, "Creator": None}}
+DATELESS = {"png": {}, "svg": {"Date": None, "Creator": None}, "pdf": {"CreationDate": None}}  # metadata by format
 
 
 def grid(
@@ -83,21 +82,30 @@ def charts(panels: Mapping[str, Sequence], draw: Callable, palette: Palette, wid
         width: width of the figure in inches.
     """
     every = {item.label for content in panels.values() for item in content}
-    labels = sorted(every & palette.place.keys())
-    look = palette.line if draw is not trade else lambda label: palette.marker(label) | {"linestyle": "none"}
-    handles = [Line2D([], [], **look(label)) for label in labels]
-    if others := len(every) - len(labels):
-        labels.append(f"{others} others")
-        handles.append(Line2D([], [], color="0.85"))
-    line = 6 + max(map(len, labels), default=0)
-    columns = max(1, int(width * 72 / (LETTER * PRINT["font.size"] * line)))
+    own = palette.line if draw is not trade else lambda label: palette.marker(label) | {"linestyle": "none"}
+    looks = {label: own(label) for label in sorted(every & palette.place.keys())}
+    if others := len(every) - len(looks):
+        looks[f"{others} others"] = {"color": "0.85"}
     figure, axes = grid(panels, width)
-    figure.set_figheight(figure.get_figheight() + 0.18 * math.ceil(len(labels) / columns))
     for one, content in zip(axes, panels.values(), strict=True):
         draw(one, sorted(content, key=lambda item: item.label in palette.place), palette)  # grey ones behind
-    figure.legend(handles, labels, loc="outside lower center", ncols=columns)
+    line = 6 + max(map(len, looks), default=0)
+    _key(figure, looks, int(width * 72 / (LETTER * PRINT["font.size"] * line)))
     settle(figure)
     return figure
+
+
+def families(figure: Figure, labels: Iterable[str]) -> None:
+    """Show the families of labels below a figure, which becomes higher."""
+    kinds = sorted(set(map(family, labels)), key=KINDS.index)
+    _key(figure, {kind: look(kind) | {"linestyle": "none"} for kind in kinds}, round(figure.get_figwidth() / 1.6))
+
+
+def _key(figure: Figure, looks: Mapping[str, dict], columns: int) -> None:
+    columns = max(1, columns)
+    figure.set_figheight(figure.get_figheight() + 0.18 * math.ceil(len(looks) / columns))
+    handles = [Line2D([], [], **look) for look in looks.values()]
+    figure.legend(handles, looks.keys(), loc="outside lower center", ncols=columns)
 
 
 def settle(figure: Figure, **arrows) -> None:
@@ -126,7 +134,9 @@ def settle(figure: Figure, **arrows) -> None:
             boxes.append(box)
 
 
-def write(figure: Figure, path: Path, kinds: Sequence[str] = KINDS, about: str | None = None, **options) -> Path:
+def write(
+    figure: Figure, path: Path, kinds: Iterable[str] = tuple(DATELESS), about: str | None = None, **options
+) -> Path:
     """Write a figure in several formats without a date, so that the same figure gives the same bytes.
 
     Args:

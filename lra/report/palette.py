@@ -1,4 +1,7 @@
-"""The colours of all figures, and a look for each label of a picture: no two have both colour and form in common."""
+"""The colours of all figures, a look for each label of a picture, and one for each family of mechanisms.
+
+No two labels of a picture have both colour and form in common.
+"""
 
 from collections.abc import Iterable
 
@@ -19,6 +22,24 @@ GROUND, INK, SOFT, RULE = "#ffffff", "#1b1b1a", "#66655f", "#e4e3de"
 # The page's style sheet gives each variable another value on a dark ground.
 VARIABLES = {light: f"var(--c{i})" for i, (light, _) in enumerate(COLOURS)}
 VARIABLES |= {GROUND: "var(--ground)", INK: "var(--ink)", SOFT: "var(--soft)", RULE: "var(--rule)"}
+
+OTHER = "other"
+CONTROL = "control"
+FAMILIES = {  # names of conf/attn; a later version of a name, nystrom_original, belongs to the family of its beginning
+    "exact": ("sdpa", "softmax"),
+    "CUR": ("cur", "flashcur"),
+    "low rank": ("nystrom", "soft", "softpp", "linformer", "skyformer", "flare", "luna", "dba"),
+    "kernel features": ("linear", "performer", "rfa", "cosformer", "hedgehog"),
+    "bands, blocks, hashes": (
+        *("local", "longformer", "bigbird", "sparse", "sinkhorn", "reformer"),
+        *("h_transformer", "transformer_ls"),
+    ),
+    "state space, convolution": ("s4d", "s5", "lru", "long_conv"),
+    "MEGA": ("mega",),
+    "fixed or learned pattern": ("psf", "fnet", "synthesizer"),
+    CONTROL: ("none", "mean", "conv"),
+}
+KINDS = [*(kind for kind in FAMILIES if kind != CONTROL), OTHER, CONTROL]
 
 
 class Palette:
@@ -53,3 +74,16 @@ class Palette:
     def marker(self, label: str) -> dict[str, object]:
         """The colour and marker of a label as options of matplotlib."""
         return {"color": COLOURS[self.colour(label)][0], "marker": MARKERS[self.turn(label) % len(MARKERS)]}
+
+
+def family(label: str) -> str:
+    """The family of a label: of the longest name of ``FAMILIES`` that it begins with, ``other`` without one."""
+    kinds = {name: kind for kind, names in FAMILIES.items() for name in names}
+    starts = [name for name in kinds if label == name or label.startswith((f"{name}_", f"{name}-"))]
+    return kinds[max(starts, key=len)] if starts else OTHER
+
+
+def look(kind: str) -> dict[str, str]:
+    """The colour and marker of a family as options of matplotlib."""
+    place = KINDS.index(kind)
+    return {"color": [*(light for light, _ in COLOURS), INK, SOFT][place], "marker": MARKERS[place]}

@@ -1,6 +1,7 @@
 """The table of each mechanism from scratch and after pretraining on its own inputs, and of both at equal cost."""
 
 import re
+from collections import defaultdict
 from dataclasses import replace
 
 from . import published
@@ -10,6 +11,7 @@ from .table import Cell, Table, frame, stem
 
 HEAD = ("mechanism", "task", "scratch", "pretrained", "gain", "matched", "gain matched", "cost", "published")
 WORDS = ("mechanism", "task", "cost", "published")
+OPTION = re.compile(r"-pretrain\.[\w.]+=.*?(?=-[a-z_]+[\w.]*=|$)")  # of the pretraining in a label
 PUBLISHED = {"masked": "masked", "next": "causal"}  # objective -> its name in the papers
 SAME = 0.02  # share of the tokens from scratch by which a matched run may differ, as rows differ in length
 
@@ -22,26 +24,21 @@ def pretraining(study: str, rows: list[Row]) -> Table | None:
         rows: its results.
     """
     scratch = {(row.label, row.task): row for row in rows if not row.objective}
+    found: dict[tuple[str, str, str], list[Row]] = defaultdict(list)
+    for row in rows:
+        if row.objective:
+            unmatched = row.label.replace(f"+{row.objective}-matched", f"+{row.objective}")
+            found[row.task, unmatched, row.objective].append(row)
     lines, keys = [], []
-    pairs = dict.fromkeys((unmatched(row), row.objective, row.task) for row in rows if row.objective)
-    for label, objective, task in sorted(pairs, key=lambda pair: (pair[2], pair[:2])):
-        mine = [row for row in rows if (unmatched(row), row.objective, row.task) == (label, objective, task)]
-        before = scratch.get((from_scratch(label, objective), task))
+    for (task, label, objective), mine in sorted(found.items()):
+        from_scratch = OPTION.sub("", label.replace(f"+{objective}", ""))
+        before = scratch.get((from_scratch, task))
         matched = next((row for row in mine if before and _same_cost(row, before)), None)
         longer = next((row for row in mine if row is not matched), None)
-        lines.append(
-            [
-                label,
-                task,
-                before.cell if before else Cell(),
-                _cell(longer),
-                _gain(longer, before),
-                _cell(matched),
-                _gain(matched, before),
-                _costs(before, longer, matched),
-                _published(label, objective, task),
-            ]
-        )
+        phases = {"scratch": before, "pretrained": longer, "matched": matched}
+        costs = "; ".join(f"{name} {row.cost}" for name, row in phases.items() if row and row.cost)
+        scores = [before.cell if before else Cell(), *_cells(longer, before), *_cells(matched, before)]
+        lines.append([label, task, *scores, costs, _published(label, objective, task)])
         keys.append((study, mine[0].label, ""))
     if not lines:
         return None
@@ -59,32 +56,17 @@ def pretraining(study: str, rows: list[Row]) -> Table | None:
     )
 
 
-def unmatched(row: Row) -> str:
-    """The label of a row, which is the same if both phases see as many tokens as a run from scratch."""
-    return row.label.replace(f"+{row.objective}-matched", f"+{row.objective}")
-
-
-def from_scratch(label: str, objective: str) -> str:
-    """The label of the run without pretraining that a label's is compared with."""
-    return re.sub(r"-pretrain\.[\w.]+=.*?(?=-[a-z_]+[\w.]*=|$)", "", label.replace(f"+{objective}", ""))
-
-
 def _same_cost(row: Row, scratch: Row) -> bool:
     own, theirs = row.tokens, scratch.tokens
     return bool(own and theirs) and abs(own - theirs) <= SAME * theirs
 
 
-def _cell(row: Row | None) -> Cell:
-    return replace(row.cell, note=f"{row.cell.note}; {row.cost}") if row else Cell()
-
-
-def _gain(row: Row | None, scratch: Row | None) -> Cell:
-    return difference(row.scores, scratch.scores) if row and scratch else Cell()
-
-
-def _costs(*rows: Row | None) -> str:
-    names = ("scratch", "pretrained", "matched")
-    return "; ".join(f"{name} {row.cost}" for name, row in zip(names, rows, strict=True) if row and row.cost)
+def _cells(row: Row | None, scratch: Row | None) -> list[Cell]:
+    """Make the cells of a pretrained row's score and of its gain."""
+    if row is None:
+        return [Cell(), Cell()]
+    score = replace(row.cell, note=f"{row.cell.note}; {row.cost}")
+    return [score, difference(row.scores, scratch.scores) if scratch else Cell()]
 
 
 def _published(label: str, objective: str, task: str) -> str:

@@ -2,6 +2,7 @@
 
 import re
 from collections import defaultdict
+from collections.abc import Iterable
 
 from .summary import Row, number
 from .table import Cell, Table, frame, stem
@@ -32,6 +33,11 @@ def tried(rows: list[Row]) -> dict[tuple[str, str], dict[str, Row]]:
     return found
 
 
+def best(rows: Iterable[Row]) -> Row | None:
+    """The row with the highest mean dev score; None if no row has one."""
+    return max((row for row in rows if row.dev is not None), key=lambda row: row.dev, default=None)
+
+
 def rates(study: str, rows: list[Row]) -> Table | None:
     """Make a line for each mechanism and task with several learning rates; None if the study has none.
 
@@ -43,17 +49,17 @@ def rates(study: str, rows: list[Row]) -> Table | None:
     for (label, task), by_rate in tried(rows).items():
         if len(by_rate) == 1:
             continue
-        finished = {rate: row for rate, row in by_rate.items() if row.dev is not None}
-        best = max(finished, key=lambda rate: finished[rate].dev, default="")
-        differ = len({row.n for row in finished.values()}) > 1
+        differ = len({row.n for row in by_rate.values() if row.dev is not None}) > 1
         devs = ", ".join(
             f"{rate} {number(row.dev)}"
-            + f" (n = {row.n})" * (differ and rate in finished)
-            + (f" (collapsed {len(row.collapsed)}/{row.n})" if row.collapsed else "")
-            for rate, row in sorted(by_rate.items(), key=_order)
+            + f" (n = {row.n})" * (differ and row.dev is not None)
+            + f" (collapsed {len(row.collapsed)}/{row.n})" * bool(row.collapsed)
+            for rate, row in sorted(by_rate.items(), key=lambda pair: 0.0 if pair[0] == BUDGET else float(pair[0]))
         )
-        cells = [by_rate[rate].cell if rate in by_rate else Cell() for rate in (BUDGET, best)]
-        lines.append([label, task, *cells, best, devs])
+        top = best(by_rate.values())
+        rate = next((rate for rate, row in by_rate.items() if row is top), "")
+        cells = [by_rate[at].cell if at in by_rate else Cell() for at in (BUDGET, rate)]
+        lines.append([label, task, *cells, rate, devs])
         keys.append((study, label, ""))
     if not lines:
         return None
@@ -70,7 +76,3 @@ def rates(study: str, rows: list[Row]) -> Table | None:
         cells=cells,
         words=("mechanism", "task", "rate", "dev at each rate"),
     )
-
-
-def _order(pair: tuple[str, Row]) -> float:
-    return 0.0 if pair[0] == BUDGET else float(pair[0])

@@ -85,7 +85,7 @@ def _pictures(name: str, studies: dict[str, list[Row]], says: About, costs: list
         caption = f"dev scores of {name} over steps{some}, mean ± sample standard deviation over seeds"
         made.insert(0, Picture(name, caption, strips.draw_curves, plots.by_task(rows, runs)))
     if f"{name}{RATES}" in studies:
-        made = board.pictures_of(name, studies[name], costs) + made
+        made = board_picture.pictures(name, studies[name], costs) + made
     return [picture for picture in made if picture.panels]
 
 

@@ -1,16 +1,19 @@
-"""The standings of mechanisms on a study of ``sweep=board``."""
+"""The tables of the mechanisms of a study of ``sweep=board``: their standings, and when they leave the plateau."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from statistics import median
 
 import numpy as np
 
+from ..runs import open as runs_on_disk
 from .statistics import SOLVED, holm, interquartile_mean, interval, mean_over_tasks, normalised, permutation_test
 from .summary import Row
 from .table import Cell, Table, frame, stem
 
 EXACT = "sdpa"
 CONTROLS = ("none", "mean", "conv")  # mechanisms that cannot look anything up
+NEAR = 0.2  # share of the way up to which a run is still near the floor
 MEANS = {"score": mean_over_tasks, "IQM": interquartile_mean}
 STANDING = (
     "score: the share of the way from floor to 100, in percent, mean over tasks and seeds, with a 95 % bootstrap "
@@ -20,65 +23,37 @@ STANDING = (
     "within each task, corrected for the number of mechanisms (Holm). Only mechanisms with runs on every task have "
     "these values."
 )
+PLATEAU = (
+    f"Step of the first evaluation whose dev score is {NEAR:.0%} of the way from floor to 100, median over the seeds "
+    "that get there; (k/n): k of n seeds do, if not all. Each mechanism at its own best rate. A mechanism that leaves "
+    "late may solve the task with a longer training; one without a number shows what this number of steps allows."
+)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Standing:
-    """A mechanism on the board.
-
-    Args:
-        label: its name.
-        shares: shares by task of the way from floor to ceiling, one for each seed.
-        collapsed: number of seeds that give every example the same answer.
-    """
-
-    label: str
-    shares: dict[str, np.ndarray]
-    collapsed: int
-
-    @property
-    def solved(self) -> int:
-        """Number of seeds that went nearly the whole way."""
-        return int(sum((values >= SOLVED).sum() for values in self.shares.values()))
-
-    @property
-    def n(self) -> int:
-        """Number of seeds over all tasks."""
-        return sum(map(len, self.shares.values()))
-
-
-def floor(row: Row) -> float | None:
-    """The floor that the records of a row share; None if one of them has none."""
-    floors = {record.floor for record in row.runs.values()}
-    return None if None in floors else max(floors)
+def floor(row: Row) -> float:
+    """The floor of a row: that of its records, which is the best constant answer in one that says none."""
+    return max(r.constant_baseline if r.floor is None else r.floor for r in row.runs.values())
 
 
 def shares(row: Row) -> np.ndarray:
-    """The share of the way that each seed of a row went; 0 for a seed that diverged.
-
-    Raises:
-        ValueError: a record says no floor.
-    """
-    if (low := floor(row)) is None:
-        raise ValueError(f"{row.task} {row.label}: a record without a floor is not of a board")
+    """The share of the way that each seed of a row went; 0 for a seed that diverged."""
+    low = floor(row)
     return np.array([normalised(score, low) for score in row.scores.values()] + [0.0] * row.lost)
 
 
-def standings(rows: list[Row]) -> list[Standing]:
-    """Collect the rows of each mechanism, in the order of their means over tasks, incomplete ones last."""
-    by_label: dict[str, list[Row]] = {}
+def standings(rows: Sequence[Row]) -> dict[str, dict[str, np.ndarray]]:
+    """Collect the shares of each mechanism by task, in the order of their means over tasks, incomplete ones last."""
+    found: dict[str, dict[str, np.ndarray]] = {}
     for row in rows:
-        if floor(row) is not None and row.runs:
-            by_label.setdefault(row.label, []).append(row)
-    made = [
-        Standing(
-            label=label,
-            shares={row.task: shares(row) for row in of_label},
-            collapsed=sum(len(row.collapsed) for row in of_label),
-        )
-        for label, of_label in by_label.items()
-    ]
-    return sorted(made, key=lambda s: (-len(s.shares), -mean_over_tasks(list(s.shares.values()))))
+        found.setdefault(row.label, {})[row.task] = shares(row)
+    place = lambda label: (-len(found[label]), -mean_over_tasks(list(found[label].values())))
+    return {label: found[label] for label in sorted(found, key=place)}
+
+
+def complete(rows: Sequence[Row]) -> dict[str, list[np.ndarray]]:
+    """List the shares on every task of the mechanisms that have runs on all of them, in the order of ``standings``."""
+    tasks = {row.task for row in rows}
+    return {label: list(by_task.values()) for label, by_task in standings(rows).items() if by_task.keys() == tasks}
 
 
 def standing_table(study: str, rows: list[Row]) -> Table:
@@ -88,48 +63,44 @@ def standing_table(study: str, rows: list[Row]) -> Table:
         study: its name.
         rows: its results at the chosen rates.
     """
-    found = standings(rows)
-    tasks = list(dict.fromkeys(row.task for row in rows))
-    whole = {s.label: s for s in found if s.shares.keys() == set(tasks)}
-    controls = [label for label in whole if label in CONTROLS]
-    best = next(iter(controls), None)  # the order is that of the means
+    found, whole, tasks = standings(rows), complete(rows), list(dict.fromkeys(row.task for row in rows))
+    best = next((label for label in whole if label in CONTROLS), None)  # the order is that of the means
     over = {other: _p_values(whole, other) for other in (EXACT, best) if other in whole}
     lines = []
-    for s in found:
-        by_task = [s.shares.get(task) for task in tasks]
-        cells = [percent(values) for values in by_task]
-        summary = [Cell.of(None)] * len(MEANS)
-        if s.label in whole:
-            summary = [_with_interval(by_task, statistic) for statistic in MEANS.values()]
-        solved = Cell(text=f"{s.solved}/{s.n}", value=s.solved / s.n)
-        dead = Cell(text=f"{s.collapsed}/{s.n}" if s.collapsed else "0", value=s.collapsed)
-        tests = [Cell.of(over.get(other, {}).get(s.label), "{:.3f}".format) for other in (EXACT, best)]
-        lines.append([s.label, *summary, *cells, solved, dead, *tests])
+    for label, by_task in found.items():
+        means = [Cell.of(None)] * len(MEANS)
+        if label in whole:
+            means = [with_interval(whole[label], statistic) for statistic in MEANS.values()]
+        every = np.concatenate(list(by_task.values()))
+        solved, dead = int((every >= SOLVED).sum()), sum(len(row.collapsed) for row in rows if row.label == label)
+        lines.append(
+            [
+                label,
+                *means,
+                *(percent(by_task.get(task)) for task in tasks),
+                Cell(text=f"{solved}/{len(every)}", value=solved / len(every)),
+                Cell(text=f"{dead}/{len(every)}" if dead else "0", value=dead),
+                *(Cell.of(over.get(other, {}).get(label), "{:.3f}".format) for other in (EXACT, best)),
+            ]
+        )
     head = ("mechanism", *MEANS, *tasks, "solved", "collapsed", f"p ({EXACT})", f"p ({best or 'control'})")
     return Table(
         name=stem(f"board-{study}"),
         title=f"{study}: mechanisms",
         about=STANDING,
-        cells=frame(head, lines, [(study, s.label, "") for s in found]),
+        cells=frame(head, lines, [(study, label, "") for label in found]),
     )
 
 
-def _with_interval(scores: list[np.ndarray], statistic: Callable) -> Cell:
-    """A cell of a mean with its interval, in percent."""
+def with_interval(scores: Sequence[np.ndarray], statistic: Callable) -> Cell:
+    """Make a cell of a mean of shares with its interval, in percent."""
     value, low, high = (100 * share for share in (float(statistic(scores)), *interval(scores, statistic)))
     n = sum(map(len, scores))
     return Cell(text=f"{value:.1f} ({low:.1f} to {high:.1f})", value=value, low=low, high=high, n=n)
 
 
-def _p_values(whole: Mapping[str, Standing], other: str) -> dict[str, float]:
-    against = list(whole[other].shares.items())
-    return holm(
-        {
-            label: permutation_test([s.shares[task] for task, _ in against], [values for _, values in against])
-            for label, s in whole.items()
-            if label != other
-        }
-    )
+def _p_values(whole: dict[str, list[np.ndarray]], other: str) -> dict[str, float]:
+    return holm({label: permutation_test(s, whole[other]) for label, s in whole.items() if label != other})
 
 
 def percent(values: np.ndarray | None) -> Cell:
@@ -139,3 +110,40 @@ def percent(values: np.ndarray | None) -> Cell:
     mean, n = 100 * float(values.mean()), len(values)
     std = 100 * float(values.std(ddof=1)) if n > 1 else None
     return Cell(text=f"{mean:.1f}" + (f" ± {std:.1f}" if n > 1 else ""), value=mean, std=std, n=n)
+
+
+def plateau_table(study: str, rows: list[Row]) -> Table | None:
+    """Make a line for each mechanism; None if no run left the plateau.
+
+    Args:
+        study: name of the board.
+        rows: its results at the chosen rates.
+    """
+    found = {(row.label, row.task): _plateau(row) for row in rows}
+    if not any(cell.value for cell in found.values()):
+        return None
+    steps: dict[str, int] = {}  # of the trainings of each task
+    for row in rows:
+        steps[row.task] = max([steps.get(row.task, 0), *(record.steps for record in row.runs.values())])
+    labels = list(standings(rows))
+    return Table(
+        name=stem(f"plateaus-{study}"),
+        title=f"{study}: steps until the plateau is left",
+        about=PLATEAU,
+        cells=frame(
+            ("mechanism", *(f"{task}, of {most:,}" for task, most in steps.items())),
+            [[label, *(found.get((label, task), Cell.of(None)) for task in steps)] for label in labels],
+            [(study, label, "") for label in labels],
+        ),
+    )
+
+
+def _plateau(row: Row) -> Cell:
+    """Make a cell of the median step at which the runs of a row leave the plateau."""
+    left, n, low = [], len(row.runs), floor(row)
+    for folder in row.runs:
+        with suppress(ValueError):  # the report names the damaged file
+            dev = runs_on_disk.curves(folder).get("val", {})
+            left += [step for step, score in dev.items() if normalised(score, low) >= NEAR][:1]
+    some = f" ({len(left)}/{n})" if len(left) < n else ""
+    return Cell(text=f"{median(left):,.0f}{some}" if left else f"-{some}", value=median(left) if left else None, n=n)

@@ -1,12 +1,13 @@
 """Statistics over tasks and seeds: normalised scores, their means with intervals, and comparisons.
 
-Scores of a mechanism are an array (tasks, seeds) of shares of the way from floor to ceiling. Agarwal et al. 2021, "Deep
+Scores of a mechanism are an array (tasks, seeds) of shares of the way from floor to 100. Agarwal et al. 2021, "Deep
 reinforcement learning at the edge of the statistical precipice", sections 4.1 and 4.3.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
+import pandas as pd
 from scipy.stats import trim_mean
 
 LEVEL = 0.95  # of an interval
@@ -14,9 +15,9 @@ RESAMPLES = 2000
 SOLVED = 0.9  # share of the way
 
 
-def normalised(score: float, floor: float, ceiling: float = 100.0) -> float:
-    """The share of the way from floor to ceiling that a score has gone; below 0 under the floor."""
-    return (score - floor) / (ceiling - floor)
+def normalised(score: float, floor: float) -> float:
+    """The share of the way from floor to 100 that a score has gone; below 0 under the floor."""
+    return (score - floor) / (100.0 - floor)
 
 
 def mean_over_tasks(scores: Sequence[np.ndarray]) -> np.ndarray:
@@ -98,8 +99,5 @@ def holm(p_values: Mapping[str, float]) -> dict[str, float]:
     Returns:
         The corrected values, never below an earlier one in the order of size, at most 1.
     """
-    corrected, largest = {}, 0.0
-    for rank, name in enumerate(sorted(p_values, key=p_values.get)):
-        largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[name]))
-        corrected[name] = largest
-    return corrected
+    p = pd.Series(p_values, dtype=float).sort_values(kind="stable")
+    return (p * range(len(p), 0, -1)).clip(upper=1.0).cummax().to_dict()

@@ -1,6 +1,7 @@
 """Every seed of a study as a point, and dev scores over learning rates: a chart for each task."""
 
-from collections.abc import Callable, Iterable, Mapping
+import itertools
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from statistics import mean
 from typing import NamedTuple
@@ -9,10 +10,9 @@ from matplotlib import rc_context
 from matplotlib.figure import Figure
 
 from . import figures, plots
-from .families import family, key, look
-from .palette import COLOURED, GROUND, INK, SOFT, Palette
+from .palette import COLOURED, GROUND, INK, SOFT, Palette, family, look
 from .rates import BUDGET, RATE, RATES, tried, untuned
-from .standings import CONTROLS, EXACT
+from .standings import CONTROLS, EXACT, floor
 from .summary import Row
 from .table import stem
 
@@ -37,8 +37,7 @@ def seeds(rows: list[Row]) -> dict[str, list[Strip]]:
     strips: dict[str, list[Strip]] = {}
     for row in untuned(rows):
         if not RATE.search(row.label):
-            floors = (r.constant_baseline if r.floor is None else r.floor for r in row.runs.values())
-            strips.setdefault(row.task, []).append(Strip(row.label, [*row.scores.values()], row.lost, max(floors)))
+            strips.setdefault(row.task, []).append(Strip(row.label, [*row.scores.values()], row.lost, floor(row)))
     return strips
 
 
@@ -67,7 +66,7 @@ class Picture(NamedTuple):
 def draw_seeds(panels: Mapping[str, list[Strip]], width: float = figures.TEXT) -> Figure:
     """Draw a point for each seed, in a row for each label that all charts share."""
     scores: dict[str, list[float]] = {}
-    for strip in (strip for strips in panels.values() for strip in strips):
+    for strip in itertools.chain(*panels.values()):
         scores.setdefault(strip.label, []).append(mean(strip.scores or [strip.floor]))
     labels = sorted(scores, key=lambda label: (-len(scores[label]), -mean(scores[label])))
     figure, charts = figures.grid(panels, width, STRIP[0], 0.65 + STRIP[1] * len(labels), sharey=True)
@@ -80,34 +79,34 @@ def draw_seeds(panels: Mapping[str, list[Strip]], width: float = figures.TEXT) -
         axes.axvline(max(strip.floor for strip in strips), color=SOFT, lw=0.8, ls=":")
         plots.ticks(axes, "test score")
         axes.set(ylim=(len(labels) - 0.5, -0.5), yticks=range(len(labels)), yticklabels=labels)
-    key(figure, labels)
+    figures.families(figure, labels)
     figure.draw_without_rendering()  # makes the ticks in this style
     return figure
 
 
 def draw_searches(panels: Mapping[str, list[plots.RateCurve]], width: float = figures.TEXT) -> Figure:
     """Draw dev scores over rates; exact attention, controls and the best have a colour, the others are grey."""
-    best = [(curve.label, max(dev or 0.0 for dev in curve.dev)) for curves in panels.values() for curve in curves]
-    return figures.charts(panels, plots.rates, coloured(best), width)
+    palette = coloured(panels, lambda curve: max(dev or 0.0 for dev in curve.dev))
+    return figures.charts(panels, plots.rates, palette, width)
 
 
 def draw_curves(panels: Mapping[str, list[plots.Curve]], width: float = figures.TEXT) -> Figure:
     """Draw dev scores over steps, with the colours of ``draw_searches``."""
-    best = [(curve.label, max(curve.mean)) for curves in panels.values() for curve in curves]
-    return figures.charts(panels, plots.learning, coloured(best), width)
+    return figures.charts(panels, plots.learning, coloured(panels, lambda curve: max(curve.mean)), width)
 
 
-def coloured(scores: Iterable[tuple[str, float]]) -> Palette:
+def coloured(panels: Mapping[str, list], score: Callable[..., float]) -> Palette:
     """Give a colour to exact attention, controls and the labels with the best mean scores, as many as are told apart.
 
     The best have no colour in common.
 
     Args:
-        scores: scores of labels, one for each task.
+        panels: curves of each task.
+        score: a function that gives the score of a curve.
     """
     found: dict[str, list[float]] = {}
-    for label, value in scores:
-        found.setdefault(label, []).append(value)
+    for curve in itertools.chain(*panels.values()):
+        found.setdefault(curve.label, []).append(score(curve))
     best = sorted(found, key=lambda label: -mean(found[label]))
     chosen = sorted(best, key=lambda label: label not in (EXACT, *CONTROLS))[:COLOURED]
     return Palette(sorted(chosen, key=lambda label: (label != EXACT, best.index(label))))

@@ -56,13 +56,13 @@ def test_the_map_times_the_values_is_the_output(name, monkeypatch):
     if found is None:
         return
     if hasattr(mixer, "attention"):
-        (q, k, v, mask), options = maps._call(model, batch, mixer.attention)
+        (q, k, v, mask), options = maps.calls(model, batch, mixer.attention)[0]
         out = mixer.attention(q, k, v, mask, **options)
         out, v = (t.unflatten(0, (2, -1)).transpose(1, 2).flatten(2, 3) for t in (out, v))  # chunks side by side
     else:
         seen = []
         mixer.output.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
-        x, mask = maps._inputs(model, batch, mixer)
+        (x, mask), _ = maps.calls(model, batch, mixer)[0]
         out = seen[0].unflatten(-1, (found.shape[1], -1)).transpose(1, 2)
         v = mixer.values(x)[:, None] if hasattr(mixer, "values") else mixer.project(x)[1]
     real = batch.mask[:, 0, None, :, None].expand_as(out)

@@ -3,8 +3,8 @@
 import pytest
 from support.records import add_seeds, of_study
 
-from lra.report import published
-from lra.report.agreement import agreement_table, by_source, draw, interval, picture
+from lra.report import board_picture, published
+from lra.report.agreement import agreement_table, by_source, interval
 
 ORDER = ("reformer", "linformer", "performer", "linear", "sdpa")
 PRINTED = {"softmax": 64.0, "linear": 63.0, "performer": 62.0, "linformer": 61.0, "reformer": 60.0}
@@ -41,13 +41,14 @@ def test_the_same_order_is_1_and_the_opposite_one_is_minus_1(papers, tmp_path, o
         assert (source.text, n.value, value.value) == ("Paper T1", 5, pytest.approx(correlation))
     assert [cells[1].text for _, cells in table.rows()] == ["all", "listops"]
     sdpa = ("sdpa", 64.0, pytest.approx(100 * (10.0 + 5 * order.index("sdpa")) / 90))
-    panels = picture("board", rows).panels
-    assert all(sdpa in some for some in panels.values()) and [len(axes.lines) for axes in draw(panels).axes] == [5, 5]
+    *_, made = board_picture.pictures("board", rows, [])
+    assert all(sdpa in some for some in made.panels.values())
+    assert [len(axes.lines) for axes in board_picture.draw_agreement(made.panels).axes] == [5, 5]
 
 
 def test_few_mechanisms_give_no_table(papers, tmp_path):
     rows = study(tmp_path, dict.fromkeys(ORDER[:4], 30.0))
-    assert agreement_table("board", rows) is None and not picture("board", rows).panels
+    assert agreement_table("board", rows) is None and len(board_picture.pictures("board", rows, [])) == 1
 
 
 def test_the_interval_holds_the_correlation_and_widens_with_fewer_mechanisms():

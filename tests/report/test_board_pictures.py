@@ -10,8 +10,7 @@ from support.records import add, add_seeds, diverged, of_study
 from lra.config import CONF
 from lra.report import strips
 from lra.report.board_picture import Point, costs, draw, picture
-from lra.report.families import CONTROL, FAMILIES, OTHER, family
-from lra.report.palette import COLOURED, COLOURS
+from lra.report.palette import COLOURED, COLOURS, CONTROL, FAMILIES, OTHER, family
 
 LABELS = "sdpa none mean conv cur_abs cur_step nystrom soft psf linear s4d_lin mega performer luna s5 longformer mine"
 
