@@ -10,7 +10,7 @@ from ..disk.atomic import write
 from ..runs import open as runs_on_disk
 from ..runs.bench_record import BenchRecord
 from ..runs.tables import HOME, About, about
-from . import board, export, figures, plots, results, strips
+from . import board, board_picture, export, figures, plots, results, strips
 from .extensions import extensions
 from .pretraining import pretraining
 from .rates import RATES
