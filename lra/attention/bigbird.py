@@ -38,9 +38,8 @@ class BigBird(Attention):
         index, listed = self._choose(qb, last)  # (N,H,B,m)
         here = blocks(real, self.block, 1)[torch.arange(N, device=q.device)[:, None, None, None], index]
         allowed = (here & listed[..., None]).flatten(3)[:, :, :, None]  # (N,H,B,1,m b)
-        out = attend(
-            qb, gather_blocks(kb, index).flatten(3, 4), gather_blocks(vb, index).flatten(3, 4), allowed
-        )  # (N,H,B,b,E)
+        keys, values = (gather_blocks(t, index).flatten(3, 4) for t in (kb, vb))  # (N,H,B,m b,D)
+        out = attend(qb, keys, values, allowed)  # (N,H,B,b,E)
 
         ends = torch.stack([torch.zeros_like(last), last], -1)[:, None].expand(-1, q.shape[1], -1)  # (N,H,2)
         keys = None if mask is None else mask[:, None, None]

@@ -24,7 +24,6 @@ class DBA(Checked, nn.Module):
         sizes: its dropout is that of the softmaxes, of P and of what the halves of the layer add.
         dim: d, which is heads * head_dim.
         hidden: width of the feed-forward layer.
-        first: see above.
         latents: p, 16 in the time-series code. That of the Long Range Arena is not known: no such code is public.
         width: r, 24 in the time-series code, likewise.
 
@@ -35,14 +34,7 @@ class DBA(Checked, nn.Module):
     hole_free = True
 
     def __init__(
-        self,
-        sizes: Sizes,
-        *,
-        dim: int,
-        hidden: int,
-        first: bool = True,
-        latents: Positive = 16,
-        width: Positive = 24,
+        self, sizes: Sizes, *, dim: int, hidden: int, first: bool = True, latents: Positive = 16, width: Positive = 24
     ):
         super().__init__()
         if width % sizes.heads:

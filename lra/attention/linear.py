@@ -1,7 +1,4 @@
-"""Kernel feature attention, phi(q) (phi(k)ᵀ v): linear attention, Performer, random feature attention.
-
-N examples, H heads, L length, D key size, E value size, F features.
-"""
+"""Kernel feature attention, phi(q) (phi(k)ᵀ v) with F features: linear, Performer, random feature attention."""
 
 from typing import Literal
 

@@ -8,7 +8,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..ops import triton as kernels
+from ..ops.blocks import full_width
 from ..ops.convolution import convolve_rows
+from ..ops.kernel_features import zero_padding
 from ..ops.pinv import cubic, mixes_batch
 from ..ops.segments import segment_means
 from ..ops.three_factor import Impl, Inverse, three_factor
@@ -50,16 +52,14 @@ class Nystrom(Attention):
         self.conv = nn.Conv2d(sizes.heads, sizes.heads, (kernel, 1), groups=sizes.heads, bias=False) if kernel else None
 
     def forward(self, q, k, v, mask=None):
+        out = self.product(q, k, v, mask)
+        return out if self.conv is None else out + convolve_rows(zero_padding(v, mask), self.conv.weight)
+
+    def product(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+        """The result without the convolution."""
         q_marks, k_marks, real = self.pool(q, k, mask)
         marks = {"mask": mask, "row_mask": real, "col_mask": real}
-        out, _ = three_factor(q, k, v, q_marks, k_marks, pinv=self.pinv, **marks, impl=self.impl)
-        return self._convolved(out, v, mask)
-
-    def _convolved(self, out: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
-        """out plus the convolution of v."""
-        if self.conv is None:
-            return out
-        return out + convolve_rows(v if mask is None else v * mask[:, None, :, None], self.conv.weight)
+        return three_factor(q, k, v, q_marks, k_marks, pinv=self.pinv, **marks, impl=self.impl)[0]
 
     def pool(self, q: Tensor, k: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
         """Landmarks (N,H,c,D) of q and of k, and which are real (N,1,c)."""
@@ -84,18 +84,14 @@ class NystromOriginal(Nystrom):
 
     pools_padding = True
 
-    def forward(self, q, k, v, mask=None):
+    def product(self, q, k, v, mask):
         if self.landmarks == self.sizes.length:
-            exact = F.scaled_dot_product_attention(q, k, v, None if mask is None else mask[:, None, None])
-            return self._convolved(exact, v, mask)
-        return super().forward(q, k, v, mask)
+            return full_width(q, k, v, mask)
+        return super().product(q, k, v, mask)
 
     def pool(self, q, k, mask):
-        def means(x):
-            x = x if mask is None else x * mask[:, None, :, None]
-            return _means(F.pad(x, (0, 0, 0, self.sizes.length - x.shape[2])), self.landmarks)
-
-        return means(q), means(k), None
+        q, k = (F.pad(zero_padding(x, mask), (0, 0, 0, self.sizes.length - x.shape[2])) for x in (q, k))
+        return _means(q, self.landmarks), _means(k, self.landmarks), None
 
 
 def _means(x: Tensor, c: int) -> Tensor:

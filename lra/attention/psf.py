@@ -25,9 +25,8 @@ class PSF(Mixer):
 
     ring: what the links wrap around. ``real``: the real tokens of each example in their order, token r of n_real being
     linked to token (r + offset) mod n_real, so that no padded position is read and the graph is a full Chord ring
-    however a row is padded. (Wrapping at the configured length with zeros for padding would not depend on padding
-    either, but cuts every path through it: the last token would no longer reach the first.) ``row``: all positions of
-    the padded row, padding taking part and the mask ignored, as published.
+    however a row is padded. ``row``: all positions of the padded row, padding taking part and the mask ignored, as
+    published.
 
     O(L M K channels) time and O(L M (K + channels)) memory.
     """
@@ -71,9 +70,8 @@ class PSF(Mixer):
         return chain(v, columns, *weights, residuals=self.residuals)
 
     def attention_map(self, x, mask=None):
-        return self.mix(x, torch.eye(x.shape[1], dtype=x.dtype, device=x.device).expand(x.shape[0], -1, -1), mask)[
-            :, None
-        ]
+        eye = torch.eye(x.shape[1], dtype=x.dtype, device=x.device).expand(x.shape[0], -1, -1)
+        return self.mix(x, eye, mask)[:, None]
 
     def columns(self, N: int, L: int, mask: Tensor | None) -> Tensor:
         """The positions that each row is linked to, int64 (N,L,K)."""

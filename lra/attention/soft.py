@@ -11,6 +11,7 @@ from ..ops.pinv import newton
 from ..ops.precision import at_least_float32, full_precision
 from ..ops.scores import gaussian
 from ..ops.segments import real_first, segment_means
+from ..ops.selection import gather_kept
 from ..ops.three_factor import Inverse
 from ..options import Range, in_range
 from .base import Attention, Sizes
@@ -83,20 +84,18 @@ class Soft(Attention):
 
     def bottleneck(self, q: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         """q (N,H,L,D), mask (N,L) -> bottleneck tokens (N,H,m,D) and which of them hold real tokens (N,m)."""
+        L, total = q.shape[2], mask.sum(-1, keepdim=True)  # (N,1)
         if self.count is None and self.sample in ("pool", "conv"):
             return self.windows(q, mask)
-        L, total = q.shape[2], mask.sum(-1, keepdim=True)  # (N,1)
+        if self.sample == "pool":
+            (marks,), real = segment_means(mask, min(self.count, L), q)
+            return marks, real
         if self.count is None:
             m, used = -(-L // self.window), -(-total // self.window)
         else:
             m, used = min(self.count, L), total.clamp(max=self.count)
-        mark = torch.arange(m, device=q.device)
-        real = mark < used  # (N,m)
-        if self.sample != "pool":
-            index = self.order(mask)[:, None, :m, None]
-            return q.gather(2, index.expand(-1, q.shape[1], -1, q.shape[3])), real
-        (marks,), real = segment_means(mask, m, q)
-        return marks, real
+        index = self.order(mask)[:, None, :m].expand(-1, q.shape[1], -1)
+        return gather_kept(q, index), torch.arange(m, device=q.device) < used
 
     def windows(self, q: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         tail = -q.shape[2] % self.window

@@ -5,7 +5,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from ..ops.blocks import Part, attend, blocks, merge, real_blocks, weigh, windows
+from ..ops.blocks import Part, attend, blocks, merge, weigh, windows
 from ..ops.precision import full_precision
 from ..options import Positive, Range, in_range
 from .base import Attention, Sizes
@@ -44,9 +44,8 @@ class Sparse(Attention):
         self.pattern, self.stride, self.block, self.summary, self.causal = pattern, stride, block, summary, causal
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
-        if self.pattern == "fixed":
-            return self._fixed(q, k, v, mask)
-        return self._strided(q, k, v, q.new_ones(1, q.shape[2], dtype=torch.bool) if mask is None else mask)
+        real = q.new_ones(1, q.shape[2], dtype=torch.bool) if mask is None else mask
+        return (self._fixed if self.pattern == "fixed" else self._strided)(q, k, v, real)
 
     @full_precision
     def _strided(self, q: Tensor, k: Tensor, v: Tensor, real: Tensor) -> Tensor:
@@ -72,12 +71,10 @@ class Sparse(Attention):
         allowed = others & blocks(real, size, 1).mT[:, None, :, None]  # (N,1,l,B,B)
         return Part(*(t.transpose(2, 3).flatten(2, 3) for t in weigh(q @ k.mT, v, allowed)))
 
-    def _fixed(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+    def _fixed(self, q: Tensor, k: Tensor, v: Tensor, real: Tensor) -> Tensor:
         L, b, device = q.shape[2], self.block, q.device
         q, k, v = (blocks(t, b) for t in (q, k, v))  # (N,H,B,b,D)
-        B = q.shape[2]
-        real = real_blocks(mask, L, b, device)
-        real = torch.ones(1, B, b, dtype=torch.bool, device=device) if real is None else real  # (N,B,b)
+        B, real = q.shape[2], blocks(real, b, 1)  # (N or 1,B,b)
         place = torch.arange(b, device=device)
         places = torch.cat([place[: min(1, b - self.summary)], place[b - self.summary :]])  # the first and the last
         own = real[:, None, :, None]  # (N,1,B,1,b)

@@ -64,15 +64,11 @@ class TransformerLS(Mixer):
         """q scaled, k, v (N,H,L,D), k_long, v_long (N,H,rank,D), real (N,L) -> (N,H,L,D)."""
         L, w, rank = q.shape[2], self.window, k_long.shape[2]
         k_near, v_near = self._windows(k), self._windows(v)  # (N,H,S,W,D), W = w + 2 reach
-        near = self._windows(real[:, None, :, None])[:, :, :, None, :, 0]  # (N,1,S,1,W)
+        seen = self._windows(real[:, None, :, None])[:, :, :, None, :, 0]  # (N,1,S,1,W)
         q = F.pad(q, (0, 0, 0, -L % w))  # (N,H,S w,D)
-        scores = torch.cat(
-            [
-                (q @ k_long.mT).unflatten(2, (-1, w)),
-                (q.unflatten(2, (-1, w)) @ k_near.mT).masked_fill(~near, float("-inf")),
-            ],
-            -1,
-        )  # (N,H,S,w,rank + W)
+        far = (q @ k_long.mT).unflatten(2, (-1, w))
+        near = (q.unflatten(2, (-1, w)) @ k_near.mT).masked_fill(~seen, float("-inf"))
+        scores = torch.cat([far, near], -1)  # (N,H,S,w,rank + W)
         weights = F.dropout(scores.softmax(-1), self.sizes.dropout, self.training)
         mixed = weights[..., :rank].flatten(2, 3) @ v_long + (weights[..., rank:] @ v_near).flatten(2, 3)
         return mixed[:, :, :L]

@@ -14,8 +14,7 @@ from ..attention.base import Mixer
 from ..options import Checked, Share
 from ..varlen import VarlenLayout
 from .dropout import Dropout
-from .norm import Norm
-from .norm import norm as make_norm
+from .norm import Norm, make_norm
 
 Activation = Literal["full_glu", "half_glu1", "half_glu2"]  # by S5's names
 Gelu = Literal["exact", "tanh"]

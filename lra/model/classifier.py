@@ -11,8 +11,7 @@ from ..ops.precision import at_least_float32, narrow, stream
 from ..options import Checked, Share
 from ..varlen import VarlenLayout
 from .multihead import Multihead
-from .norm import Norm
-from .norm import norm as make_norm
+from .norm import Norm, make_norm
 
 Pool = Literal["mean", "cls", "class", "last", "flatten"]
 MeanOver = Literal["length", "real"]
@@ -89,12 +88,7 @@ class Classifier(Checked, nn.Module):
         self.class_vector = nn.Parameter(class_std * torch.randn(dim)) if pool == "class" else None
 
     def forward(self, inputs: Tensor, mask: Tensor | None = None, positions: Tensor | None = None) -> Tensor:
-        given = (inputs, mask, positions)
-        if self.by_tower:
-            towers = ([None if x is None else x[:, tower] for x in given] for tower in range(inputs.shape[1]))
-            return self.head(torch.stack([self._encode(*tower) for tower in towers], 1))
-        pooled = self._encode(*(None if x is None else x.flatten(0, 1) for x in given))
-        return self.head(pooled.unflatten(0, inputs.shape[:2]))
+        return self.head(over_towers(self._encode, self.by_tower, inputs, mask, positions))
 
     def _encode(self, inputs: Tensor, mask: Tensor | None, positions: Tensor | None = None) -> Tensor:
         """Encode and pool rows: inputs (N,L[,F]), mask and positions (N,L) -> (N,d)."""
@@ -110,12 +104,8 @@ class Classifier(Checked, nn.Module):
             x, memory = block(x, mask, memory)
             x = stream(x)
         x = x if self.norm is None else self.norm(x, mask)
-        if self.pool in ("cls", "class"):
-            return x[:, 0]
-        if self.pool == "last":
-            return x[:, -1] if mask is None else x[torch.arange(len(x), device=x.device), last_real(mask)]
-        if self.pool == "flatten":
-            return self._flattened(x if mask is None else x * mask[..., None], positions)
+        if self.pool != "mean":
+            return self._pooled(x, mask, positions)
         (x,) = at_least_float32(x)  # thousands of terms are too many for a 16-bit sum
         return self._mean(x.sum(1) if mask is None else (x * mask[..., None].to(x.dtype)).sum(1), mask, x.shape[1])
 
@@ -140,16 +130,17 @@ class Classifier(Checked, nn.Module):
         for block in self.blocks:
             x = stream(block.varlen(x, layout))
         x = x if self.norm is None else self.norm(x, layout.filled)
-        if self.pool in ("cls", "class"):
-            return x[0, layout.starts]
-        if self.pool == "last":
-            return x[0, layout.starts + layout.real - 1]
-        if self.pool == "flatten":
-            return self._flattened(layout.unpack(x))
+        if self.pool != "mean":
+            return self._pooled(layout.unpack(x), layout.mask)
         return self._mean(layout.sum(x), layout.mask, inputs.shape[1])
 
-    def _flattened(self, x: Tensor, positions: Tensor | None = None) -> Tensor:
-        """Flatten rows (N,L,d), whose padded tokens are zero, to (N,length d)."""
+    def _pooled(self, x: Tensor, mask: Tensor | None, positions: Tensor | None = None) -> Tensor:
+        """Pool rows (N,L,d) by another rule than the mean: (N,d) or, flattened, (N,length d)."""
+        if self.pool in ("cls", "class"):
+            return x[:, 0]
+        if self.pool == "last":
+            return x[:, -1] if mask is None else x[torch.arange(len(x), device=x.device), last_real(mask)]
+        x = x if mask is None else x * mask[..., None]
         if positions is not None:
             wide = x.new_zeros(len(x), self.length, x.shape[2])
             return wide.scatter(1, positions[..., None].expand_as(x), x).flatten(1)
@@ -160,6 +151,15 @@ class Classifier(Checked, nn.Module):
         if self.mean_over == "length":
             return total / self.length
         return total / (L if mask is None else mask.sum(1, keepdim=True).clamp(min=1))
+
+
+def over_towers(encode: Callable[..., Tensor], apart: bool, inputs: Tensor, *more: Tensor | None) -> Tensor:
+    """Encode inputs (B,T,...) and what belongs to them as one batch of B T rows, or each tower ``apart``: (B,T,...)."""
+    given = (inputs, *more)
+    if apart:
+        towers = ([None if x is None else x[:, tower] for x in given] for tower in range(inputs.shape[1]))
+        return torch.stack([encode(*tower) for tower in towers], 1)
+    return encode(*(None if x is None else x.flatten(0, 1) for x in given)).unflatten(0, inputs.shape[:2])
 
 
 def last_real(mask: Tensor) -> Tensor:
@@ -182,13 +182,11 @@ class Head(Checked, nn.Module):
         dim: int,
         hidden: int,
         outputs: int,
-        towers: int,
+        towers: Literal[1, 2],
         kind: HeadKind = "relu",
         dropout: Share = 0.0,
     ):
         super().__init__()
-        if towers not in (1, 2):
-            raise ValueError(f"task.towers must be 1 or 2, not {towers}")
         inputs = dim if towers == 1 else 4 * dim
         self.dropout = nn.Dropout(dropout)
         if kind == "linear":

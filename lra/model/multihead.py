@@ -18,7 +18,6 @@ class Multihead(Mixer):
     Args:
         attention: a factory that takes ``Sizes``.
         dim, heads, head_dim, length: sizes.
-        value_dim: None for head_dim.
         rotary: whether queries and keys are rotated by their positions, see ``lra.ops.rotary``.
 
     Raises:
@@ -33,18 +32,16 @@ class Multihead(Mixer):
         heads: int,
         head_dim: int,
         length: int,
-        value_dim: int | None = None,
         rotary: bool = False,
     ):
-        super().__init__(Sizes(heads=heads, head_dim=head_dim, value_dim=value_dim or head_dim, length=length), dim=dim)
+        super().__init__(Sizes(heads=heads, head_dim=head_dim, value_dim=head_dim, length=length), dim=dim)
         if rotary and head_dim % 2:
             raise ValueError(f"head_dim must be even for rotary positions, not {head_dim}")
         self.rotary = rotary
         self.attention = attention(self.sizes)
         self.causal = self.attention.causal
         self.hole_free = self.attention.hole_free and not rotary  # whose angles are of places in the row
-        qk = [heads * head_dim] * (1 if self.attention.shares_qk else 2)
-        self.widths = [*qk, heads * self.sizes.value_dim]
+        self.widths = [heads * head_dim] * (2 if self.attention.shares_qk else 3)
         self.inputs = nn.Linear(dim, sum(self.widths))
         self.output = nn.Linear(self.widths[-1], dim)
 

@@ -9,7 +9,6 @@ from torch import Tensor, nn
 from torch.distributed.nn.functional import all_reduce
 
 from ..ops.precision import at_least_float32
-from ..options import one_of
 
 
 class LayerNorm(nn.LayerNorm):
@@ -48,7 +47,7 @@ class BatchNorm(nn.BatchNorm1d):
     """
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        shared = dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
+        shared = dist.is_initialized() and dist.get_world_size() > 1
         # A mask that selects rows would wait for the GPU to count them; sums that leave out padded ones do not.
         rows = x if mask is None else x.masked_fill(~mask[..., None], 0)
         if self.training and (shared or mask is not None):
@@ -79,16 +78,12 @@ NORMS = {"layer": LayerNorm, "scale": ScaleNorm, "rms": RMSNorm, "batch": BatchN
 Norm = Literal["layer", "scale", "rms", "batch"]
 
 
-def norm(kind: Norm, dim: int, *, momentum: float = 0.1) -> nn.Module:
+def make_norm(kind: Norm, dim: int, *, momentum: float = 0.1) -> nn.Module:
     """Make the normalisation of a name.
 
     Args:
         kind: name.
         dim: width of the rows.
         momentum: share of a batch in the running averages of ``batch``.
-
-    Raises:
-        ValueError: the name is unknown.
     """
-    one_of("norm", kind, Norm)
     return BatchNorm(dim, momentum=momentum) if kind == "batch" else NORMS[kind](dim)

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .classifier import Classifier
+from .classifier import Classifier, over_towers
 
 Objective = Literal["masked", "next"]
 Loss = Literal["cross_entropy", "l1"]
@@ -41,12 +41,7 @@ class Pretrainer(nn.Module):
 
     def forward(self, inputs: Tensor, mask: Tensor | None, holes: Tensor | None = None) -> Tensor:
         """Encode inputs (B,T,L[,F]), with mask and holes (B,T,L): vectors (B,T,L,d)."""
-        given = (inputs, mask, holes)
-        if self.by_tower:
-            towers = ([None if x is None else x[:, tower] for x in given] for tower in range(inputs.shape[1]))
-            return torch.stack([self._encode(*tower) for tower in towers], 1)
-        x = self._encode(*(None if x is None else x.flatten(0, 1) for x in given))
-        return x.unflatten(0, inputs.shape[:2])
+        return over_towers(self._encode, self.by_tower, inputs, mask, holes)
 
     def _encode(self, inputs: Tensor, mask: Tensor | None, holes: Tensor | None) -> Tensor:
         if holes is not None:
@@ -59,13 +54,7 @@ class Pretrainer(nn.Module):
         return x if self.norm is None else self.norm(x, mask)
 
     def error(self, inputs: Tensor, mask: Tensor | None, holes: Tensor | None = None) -> tuple[Tensor, int]:
-        """Sum the loss over the holes, or over all positions with a next token; returns the sum and their number.
-
-        Raises:
-            ValueError: masked inputs without holes.
-        """
-        if self.objective == "masked" and holes is None:
-            raise ValueError("holes are missing")
+        """Sum the loss over the holes, or over all positions with a next token; returns the sum and their number."""
         x = self(inputs, mask, holes)
         if self.objective == "masked":
             targets, counted = inputs, holes

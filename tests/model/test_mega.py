@@ -14,9 +14,8 @@ from lra.attention.base import Sizes
 from lra.attention.cur import CUR
 from lra.attention.linear import Linear
 from lra.attention.softmax import Softmax
-from lra.model.ema import EMA
 from lra.model.embed import PixelEmbedding, TokenEmbedding
-from lra.model.mega import Mega, MegaHead, RelativeBias
+from lra.model.mega import EMA, Mega, MegaHead, RelativeBias
 from lra.model.norm import NORMS
 from lra.ops.pinv import exact
 from lra.ops.scores import WEIGHTS, laplace

@@ -66,7 +66,7 @@ def test_pair_head_sees_both_towers_their_product_and_difference():
     head = Head(dim=3, hidden=5, outputs=2, towers=2)
     a, b = torch.randn(4, 3), torch.randn(4, 3)
     assert torch.equal(head(torch.stack([a, b], 1)), head.mlp(torch.cat([a, b, a * b, a - b], 1)))
-    with pytest.raises(ValueError, match=r"task.towers must be 1 or 2, not 3"):
+    with pytest.raises(ValueError, match=r"towers must be one of 1, 2, not 3"):
         Head(dim=3, hidden=5, outputs=2, towers=3)
 
 

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from conftest import KERNELS, MECHANISMS, config
 from support.features import padded_ids
 
-from lra.model.norm import NORMS, norm
+from lra.model.norm import NORMS, make_norm
 from lra.ops.three_factor import attend_thin
 
 DIM = 5
@@ -16,7 +16,7 @@ DIM = 5
 @pytest.mark.parametrize("real", [(9, 9), (9, 4), (0, 2)])
 def test_batch_norm_is_torchs_over_the_real_tokens(real, masked):
     torch.manual_seed(0)
-    layer, plain = norm("batch", DIM, momentum=0.3).double(), torch.nn.BatchNorm1d(DIM, momentum=0.3).double()
+    layer, plain = make_norm("batch", DIM, momentum=0.3).double(), torch.nn.BatchNorm1d(DIM, momentum=0.3).double()
     with torch.no_grad():
         plain.weight.normal_()
         plain.bias.normal_()
@@ -41,7 +41,7 @@ def test_batch_norm_is_torchs_over_the_real_tokens(real, masked):
 
 
 def test_a_batch_of_one_token_leaves_the_running_averages_finite():
-    layer = norm("batch", DIM)
+    layer = make_norm("batch", DIM)
     out = layer(torch.randn(1, 3, DIM), torch.tensor([[True, False, False]]))
     assert out.isfinite().all() and all(value.isfinite().all() for value in layer.state_dict().values())
 
@@ -104,7 +104,7 @@ def test_norms_sum_in_float32(kind):
     """4,096 terms, of which sums in bfloat16 end at 256; the kernels of two norms round their result."""
     torch.manual_seed(0)
     x = (torch.randint(2, (1, 4096, 1)) * 2 + 1).to(HALF).expand(-1, -1, 8)
-    made = norm(kind, 8 if kind == "batch" else 4096)
+    made = make_norm(kind, 8 if kind == "batch" else 4096)
     x = x if kind == "batch" else x.mT.contiguous()
     with torch.no_grad():
         rough, exact = made(x), made(x.float())

@@ -16,7 +16,7 @@ from support.training import result, seed_folder, smoke, start, train_config, wa
 
 from lra.data.datamodule import Batch
 from lra.disk.lock import holder
-from lra.model.norm import norm
+from lra.model.norm import make_norm
 from lra.ops import metrics
 from lra.runs import record
 from lra.train import distributed, pretrain, trainer
@@ -142,7 +142,7 @@ def test_batch_norm_is_over_the_real_tokens_of_all_processes(masked, shares):
     mask, weights = torch.arange(5) < torch.tensor([5, 1, 3, 2])[:, None], torch.randn(4, 5, 3, generator=g).double()
 
     def run(rows):
-        module = norm("batch", 3).double()
+        module = make_norm("batch", 3).double()
         torch.nn.init.normal_(module.weight, generator=torch.Generator().manual_seed(1))
         own = x[rows].requires_grad_()
         out = module(own, mask[rows] if masked else None)

@@ -13,7 +13,7 @@ from ...config.experiment import Experiment
 from ...options import Range
 from ...runs import evaluations
 from ...runs.record import RunRecord, git_commit
-from .run import Mode, check, close_service, first_line, open_run, tell
+from .run import Mode, check_installed, close_service, first_line, open_run, tell
 
 # Left out of the run's config.
 MACHINERY = ("budgets", "masking", "data_overrides", "multirun", "logger", "runs", "seeds")
@@ -51,21 +51,21 @@ class WandB(WandbLogger):
         tags: Sequence[str] = (),
         timeout: Annotated[int | float, Range(0)] = 20,
     ):
-        check(mode)
+        check_installed()
         group = f"{experiment.study}/{experiment.task.name}/{experiment.label}"
         shown = {k: v for k, v in experiment.plain().items() if k not in MACHINERY}
         words = (experiment.study, experiment.task.name, experiment.label, experiment.protocol.name, experiment.budget)
-        super().__init__(
-            save_dir=folder,
-            project=project,
-            entity=entity,
-            id=hashlib.sha256(f"{group}/{fingerprint}".encode()).hexdigest()[:16],
-            name=f"{experiment.task.name} {experiment.label} seed {seed}",
-            group=group,
-            job_type="train",
-            tags=list(dict.fromkeys((*words, *tags))),
-            config=shown | {"seed": seed, "fingerprint": fingerprint, "git": git_commit()},
-        )
+        self._about = {
+            "project": project,
+            "entity": entity,
+            "id": hashlib.sha256(f"{group}/{fingerprint}".encode()).hexdigest()[:16],
+            "name": f"{experiment.task.name} {experiment.label} seed {seed}",
+            "group": group,
+            "job_type": "train",
+            "tags": list(dict.fromkeys((*words, *tags))),
+            "config": shown | {"seed": seed, "fingerprint": fingerprint, "git": git_commit()},
+        }
+        super().__init__(save_dir=folder, **self._about)
         self._folder, self._mode, self._timeout = Path(folder), mode, timeout
         self._open(first_step)
 
@@ -77,13 +77,8 @@ class WandB(WandbLogger):
     @rank_zero_only
     def _open(self, last_step: int) -> None:
         """Start or resume the run and send what it lacks of the evaluations up to ``last_step``."""
-        names = ("id", "project", "entity", "name", "group", "job_type", "tags", "config")
         self._experiment = open_run(
-            {name: self._wandb_init[name] for name in names},
-            folder=self._folder,
-            mode=self._mode,
-            timeout=self._timeout,
-            resume=last_step > 0,
+            self._about, folder=self._folder, mode=self._mode, timeout=self._timeout, resume=last_step > 0
         )
         if last_step and (self._folder / evaluations.NAME).exists():
             for row in evaluations.read(self._folder):
@@ -115,6 +110,3 @@ class WandB(WandbLogger):
         except Exception as error:
             tell(f"{first_line(error)}; wandb sync --include-online {self._folder / 'wandb'} sends the rest")
         self._experiment = None
-
-    def log_hyperparams(self, *args, **kwargs) -> None:
-        """Do nothing: the run has its configuration from the start."""

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ...console import log, pip_install
-from ...options import one_of
 
 Mode = Literal["online", "offline", "disabled"]
 
@@ -26,10 +25,8 @@ def first_line(error: Exception) -> str:
     return (str(error) or type(error).__name__).splitlines()[0].rstrip(".")
 
 
-def check(mode: str | None) -> None:
-    """Raise ValueError for an unknown mode, or if wandb is not installed."""
-    if mode is not None:
-        one_of("mode", mode, Mode)
+def check_installed() -> None:
+    """Raise ValueError if wandb is not installed."""
     spec = importlib.util.find_spec("wandb")
     if spec is None or spec.origin is None:  # a folder named wandb in the working directory has no origin
         raise ValueError(f"logger=wandb needs a package that is not installed: {pip_install('wandb')}")
@@ -52,9 +49,9 @@ def open_run(about: dict[str, Any], *, folder: Path, mode: str | None, timeout: 
         The run, None if not even an offline one can be opened.
 
     Raises:
-        ValueError: as ``check``.
+        ValueError: as ``check_installed``.
     """
-    check(mode)
+    check_installed()
     import wandb
 
     logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)  # failures of W&B's telemetry are not shown
