@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 
 from .rates import best, tried
-from .standings import CONTROLS, EXACT, NEAR, floor, percent, shares
+from .standings import CONTROLS, EXACT, NEAR, BoardResults, floor, percent, shares
 from .statistics import SOLVED, normalised
 from .summary import Row
 from .table import Cell, Table, frame, stem
@@ -23,18 +23,12 @@ ADMISSION = (
 )
 
 
-def admission_table(study: str, rows: list[Row], search: list[Row]) -> Table:
-    """Make the table that says for each task of a board whether it measures mixing.
-
-    Args:
-        study: its name.
-        rows: its results at the chosen rates.
-        search: results of its search over rates.
-    """
-    lines = []
-    for task in dict.fromkeys(row.task for row in [*search, *rows]):
-        chosen = {row.label: row for row in rows if row.task == task}
-        searched = {label: best(by_rate.values()) for (label, on), by_rate in tried(search).items() if on == task}
+def admission_table(board: BoardResults) -> Table:
+    """Make the table that says for each task of a board whether it measures mixing."""
+    searches, lines = tried(board.search), []
+    for task in dict.fromkeys(row.task for row in [*board.search, *board.rows]):
+        chosen = {row.label: row for row in board.rows if row.task == task}
+        searched = {label: best(by_rate.values()) for (label, on), by_rate in searches.items() if on == task}
         both = {label: row for label, row in searched.items() if row}
         both |= {label: row for label, row in chosen.items() if len(row.scores) + row.lost > 1}
         exact, low = both.get(EXACT), next((floor(row) for row in both.values()), None)
@@ -55,8 +49,8 @@ def admission_table(study: str, rows: list[Row], search: list[Row]) -> Table:
         )
     head = ("task", "floor", *CONTROLS, "bag", EXACT, f"{EXACT} solved", f"within {WITHIN} of 100", "admitted")
     return Table(
-        name=stem(f"admission-{study}"),
-        title=f"{study}: tasks",
+        name=stem(f"admission-{board.name}"),
+        title=f"{board.name}: tasks",
         about=ADMISSION,
         cells=frame(head, lines),
         words=("task", "admitted"),

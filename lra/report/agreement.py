@@ -10,9 +10,8 @@ import pandas as pd
 from scipy.stats import spearmanr
 
 from . import published
-from .standings import EXACT, complete, standings
+from .standings import EXACT, BoardResults
 from .statistics import LEVEL, RESAMPLES, mean_over_tasks
-from .summary import Row
 from .table import Cell, Table, frame, stem
 
 FEWEST = 5  # mechanisms that a correlation needs
@@ -35,16 +34,12 @@ class Pair(NamedTuple):
     board: float
 
 
-def pairs(rows: list[Row]) -> dict[tuple[str, str], list[Pair]]:
-    """List the mechanisms that a board and a source have, by the source and its tasks (all, or ListOps alone).
-
-    Args:
-        rows: results of the board at the chosen rates.
-    """
-    board = {label: float(mean_over_tasks(scores)) for label, scores in complete(rows).items()}
-    alone = {label: float(by_task[LED].mean()) for label, by_task in standings(rows).items() if LED in by_task}
+def pairs(board: BoardResults) -> dict[tuple[str, str], list[Pair]]:
+    """List the mechanisms that a board and a source have, by the source and its tasks (all, or ListOps alone)."""
+    whole = {label: float(mean_over_tasks(scores)) for label, scores in board.complete.items()}
+    alone = {label: float(by_task[LED].mean()) for label, by_task in board.shares.items() if LED in by_task}
     made = {}
-    for name, ours, wanted in (("all", board, ALL), (LED, alone, (LED,))):
+    for name, ours, wanted in (("all", whole, ALL), (LED, alone, (LED,))):
         for source, theirs in sorted(by_source(list(ours), wanted).items()):
             common = [Pair(label, theirs[label], 100 * score) for label, score in ours.items() if label in theirs]
             if len(common) >= FEWEST:
@@ -52,15 +47,10 @@ def pairs(rows: list[Row]) -> dict[tuple[str, str], list[Pair]]:
     return made
 
 
-def agreement_table(study: str, rows: list[Row]) -> Table | None:
-    """Make the table of rank correlations with each published source; None if no source has enough mechanisms.
-
-    Args:
-        study: name of the board.
-        rows: its results at the chosen rates.
-    """
+def agreement_table(board: BoardResults) -> Table | None:
+    """Make the table of rank correlations with each published source; None if no source has enough mechanisms."""
     lines = []
-    for (source, tasks), some in pairs(rows).items():
+    for (source, tasks), some in pairs(board).items():
         _, theirs, ours = zip(*some, strict=True)
         low, high = interval(ours, theirs)
         value = Cell.of(float(spearmanr(ours, theirs).statistic), n=len(ours))
@@ -68,8 +58,8 @@ def agreement_table(study: str, rows: list[Row]) -> Table | None:
     if not lines:
         return None
     return Table(
-        name=stem(f"agreement-{study}"),
-        title=f"{study}: agreement with published scores",
+        name=stem(f"agreement-{board.name}"),
+        title=f"{board.name}: agreement with published scores",
         about=ABOUT,
         cells=frame(("source", "tasks", "mechanisms", "correlation", "interval"), lines),
         words=("source", "tasks", "interval"),
@@ -99,17 +89,16 @@ def by_source(labels: list[str], wanted: tuple[str, ...]) -> dict[str, dict[str,
     return averages
 
 
-def interval(ours: Sequence[float], theirs: Sequence[float], *, seed: int = 0) -> tuple[float, float]:
+def interval(ours: Sequence[float], theirs: Sequence[float]) -> tuple[float, float]:
     """Estimate the 95 % interval of the rank correlation by a percentile bootstrap over mechanisms.
 
     Args:
         ours, theirs: scores of the same mechanisms.
-        seed: seed of the resampling.
 
     Returns:
         The lower and the upper end; resamples of one mechanism alone, which have no correlation, are left out.
     """
-    chosen = np.random.default_rng(seed).integers(len(ours), size=(RESAMPLES, len(ours)))
+    chosen = np.random.default_rng(0).integers(len(ours), size=(RESAMPLES, len(ours)))
     x, y = (pd.DataFrame(np.array(scores)[chosen]).rank(axis=1) for scores in (ours, theirs))
     low, high = x.corrwith(y, axis=1).quantile([(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     return low, high

@@ -12,7 +12,7 @@ from .agreement import agreement_table
 from .figures import TEXT
 from .palette import CONTROL, family
 from .rates import RATES
-from .standings import plateau_table, standing_table
+from .standings import BoardResults, plateau_table, standing_table
 from .summary import Row
 from .table import Cell, Chapter, Table, stem
 
@@ -53,12 +53,13 @@ def chapters(
     """
     made = []
     for name in (name.removesuffix(RATES) for name in studies if name.endswith(RATES)):
+        board = BoardResults(name, studies.get(name, []), studies[f"{name}{RATES}"], measured)
         pictures = []
-        for picture in board_picture.pictures(name, studies.get(name, []), measured):
+        for picture in board_picture.pictures(board):
             folder.mkdir(parents=True, exist_ok=True)
             file = folder / stem(picture.name.removesuffix("-scores"))
             pictures.append(figures.write(picture.draw(picture.panels, width), file))
-        made.append(Chapter("Board" if name == STUDY else f"Board {name}", ABOUT, tables(name, studies), pictures))
+        made.append(Chapter("Board" if name == STUDY else f"Board {name}", ABOUT, tables(board), pictures))
     return made
 
 
@@ -75,34 +76,20 @@ def published_costs(home: Path = HOME) -> list[BenchRecord]:
     return [bench_record.load(path)] if path.is_file() else []
 
 
-def short(name: str, rows: list[Row], measured: Sequence[BenchRecord]) -> Table:
-    """Make the table of a board for the README: exact attention, the best mechanism of each family, and controls.
-
-    Args:
-        name: name of the board.
-        rows: its results at the chosen rates.
-        measured: benchmarks, for the costs.
-    """
-    whole = standing_table(name, rows).cells
-    whole = whole[[cell.value is not None for cell in whole["score"]]]
-    ms, axis = board_picture.costs(rows, measured)
-    best: dict[str, str] = {}  # the table has the best first
-    for _, label, _ in whole.index:
+def short(board: BoardResults) -> Table:
+    """Make the table of a board for the README: exact attention, the best mechanism of each family, and controls."""
+    best: dict[str, str] = {}  # the first of each family
+    for label in board.complete:
         best.setdefault(label if family(label) == CONTROL else family(label), label)
-    cells = whole[[label in best.values() for _, label, _ in whole.index]].drop(columns=whole.columns[-3:])
+    cells = standing_table(board).cells
+    cells = cells[cells.index.isin(best.values(), level="label")].iloc[:, :-3]
+    ms, axis = board_picture.costs(board)
     cells = cells.assign(ms=[Cell.of(ms.get(label), "{:.1f}".format) for _, label, _ in cells.index])
-    return Table(name=stem(f"{name}-short"), title=name, about=f"{SHORT}{axis.removeprefix('ms, ')}.", cells=cells)
+    about = f"{SHORT}{axis.removeprefix('ms, ')}."
+    return Table(name=stem(f"{board.name}-short"), title=board.name, about=about, cells=cells)
 
 
-def tables(name: str, studies: dict[str, list[Row]]) -> list[Table]:
-    """Make the tables of a board: its tasks and, if seeds at the chosen rates are there, those of its mechanisms.
-
-    Args:
-        name: name of the board.
-        studies: the rows of each study.
-    """
-    rows = studies.get(name, [])
-    made = [admission_table(name, rows, studies[f"{name}{RATES}"])]
-    if rows:
-        made += [standing_table(name, rows), plateau_table(name, rows), agreement_table(name, rows)]
-    return list(filter(None, made))
+def tables(board: BoardResults) -> list[Table]:
+    """Make the tables of a board: its tasks and, if seeds at the chosen rates are there, those of its mechanisms."""
+    made = (standing_table, plateau_table, agreement_table) if board.rows else ()
+    return [table for table in (admission_table(board), *(make(board) for make in made)) if table]

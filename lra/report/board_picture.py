@@ -8,14 +8,12 @@ from typing import NamedTuple
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
-from ..runs.bench_record import BenchRecord
 from . import figures
 from .agreement import Pair, pairs
 from .palette import CONTROL, INK, SOFT, family, look
-from .standings import complete, with_interval
+from .standings import BoardResults, with_interval
 from .statistics import mean_over_tasks
 from .strips import Picture
-from .summary import Row
 
 N = 4096  # tokens at which mechanisms are timed
 HEIGHT = 4  # inches, without the legend
@@ -32,56 +30,36 @@ class Point(NamedTuple):
     high: float
 
 
-def costs(rows: Sequence[Row], measured: Sequence[BenchRecord]) -> tuple[dict[str, float], str]:
+def costs(board: BoardResults) -> tuple[dict[str, float], str]:
     """The milliseconds of each label and what they are.
 
-    Args:
-        rows: results on the board.
-        measured: benchmarks; the first that timed two of the labels at 4,096 tokens in training is taken.
-
     Returns:
-        Milliseconds by label, and the name of the axis: of a benchmark, else the median step of the runs themselves.
+        Milliseconds by label, and the name of the axis: of the first benchmark that timed two of the labels at 4,096
+        tokens in training, else the median step of the runs themselves.
     """
-    labels = {row.label for row in rows}
-    for record, what in itertools.product(measured, ("block", "attention")):
+    for record, what in itertools.product(board.measured, ("block", "attention")):
         case = [r for r in record.rows if (r.n, r.what, r.mode) == (N, what, "training")]
-        timed = {r.mechanism: r.ms for r in case if r.ms and r.mechanism in labels}
+        timed = {r.mechanism: r.ms for r in case if r.ms and r.mechanism in board.shares}
         if len(timed) > 1:
             return timed, f"ms, forward and backward of {what} at {N:,} tokens ({record.machine.hardware})"
-    times = {label: [row.ms for row in rows if row.label == label and row.ms is not None] for label in labels}
+    times = {label: [r.ms for r in board.rows if r.label == label and r.ms is not None] for label in board.shares}
     found = {label: median(values) for label, values in times.items() if values}
     return found, "ms a step of the board's tasks, median over tasks"
 
 
-def pictures(name: str, rows: Sequence[Row], measured: Sequence[BenchRecord]) -> list[Picture]:
-    """List the pictures of a board that have something to show.
-
-    Args:
-        name: name of the board.
-        rows: its results.
-        measured: benchmarks, for the costs.
-    """
-    panels = {f"{source}, tasks: {tasks}": some for (source, tasks), some in pairs(rows).items()}
-    about = f"scores of {name} over published accuracies"
-    made = picture(name, rows, measured), Picture(f"{name}-agreement", about, draw_agreement, panels)
-    return [picture for picture in made if picture.panels]
-
-
-def picture(name: str, rows: Sequence[Row], measured: Sequence[BenchRecord]) -> Picture:
-    """Compute the picture of scores over costs; it has no chart if no mechanism but controls is timed and complete.
-
-    Args:
-        name: name of the board.
-        rows: its results.
-        measured: benchmarks.
-    """
-    ms, axis = costs(rows, measured)
+def pictures(board: BoardResults) -> list[Picture]:
+    """List the pictures of a board; none of scores over costs if no mechanism but controls is timed and complete."""
+    ms, axis = costs(board)
     points = []
-    for label, scores in complete(rows).items():
+    for label, scores in board.complete.items():
         cell = with_interval(scores, mean_over_tasks)
         points.append(Point(label, ms.get(label), cell.value, cell.low, cell.high))
-    caption = f"score of each mechanism of {name} over its cost, with 95 % intervals; controls are lines"
-    return Picture(f"{name}-scores", caption, draw, {axis: points} if _timed(points) else {})
+    caption = f"score of each mechanism of {board.name} over its cost, with 95 % intervals; controls are lines"
+    made = [Picture(f"{board.name}-scores", caption, draw, {axis: points})] if _timed(points) else []
+    if panels := {f"{source}, tasks: {tasks}": some for (source, tasks), some in pairs(board).items()}:
+        about = f"scores of {board.name} over published accuracies"
+        made.append(Picture(f"{board.name}-agreement", about, draw_agreement, panels))
+    return made
 
 
 def _timed(points: Sequence[Point]) -> list[Point]:

@@ -14,6 +14,7 @@ from . import board, board_picture, export, figures, plots, results, strips
 from .extensions import extensions
 from .pretraining import pretraining
 from .rates import RATES
+from .standings import BoardResults
 from .strips import Picture
 from .summary import Row, collect
 from .table import Cell, Table
@@ -85,7 +86,7 @@ def _pictures(name: str, studies: dict[str, list[Row]], says: About, costs: list
         caption = f"dev scores of {name} over steps{some}, mean ± sample standard deviation over seeds"
         made.insert(0, Picture(name, caption, strips.draw_curves, plots.by_task(rows, runs)))
     if f"{name}{RATES}" in studies:
-        made = board_picture.pictures(name, studies[name], costs) + made
+        made = board_picture.pictures(BoardResults(name, studies[name], measured=costs)) + made
     return [picture for picture in made if picture.panels]
 
 
@@ -111,7 +112,7 @@ def _short(
     """Render a study for the README: a board as its picture, its table and what that says, others as a table."""
     rows = [row for row in studies[name] if row.task in tasks]
     if f"{name}{RATES}" in studies:
-        file, table = f"results-{name}-scores.svg", board.short(name, rows, costs)
+        file, table = f"results-{name}-scores.svg", board.short(BoardResults(name, rows, measured=costs))
         drawn = [f"![{pictures[file].caption}](docs/{file})"] if file in pictures else []
         return "\n\n".join([*drawn, table.markdown(), table.about])
     table = results.results(name, rows)
@@ -126,7 +127,8 @@ def _section(name: str, studies: dict[str, list[Row]], says: About, pictures: di
         tables = []
     elif f"{searched}{RATES}" in studies:
         further = (extension.tables(name, rows) for extension in extensions())
-        tables = [*board.tables(searched, studies), *itertools.chain(*further)]
+        made = BoardResults(searched, studies.get(searched, []), studies[f"{searched}{RATES}"])
+        tables = [*board.tables(made), *itertools.chain(*further)]
     elif compared := pretraining(name, rows):
         tables = [compared]
     else:

@@ -2,11 +2,14 @@
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
 from statistics import median
 
 import numpy as np
 
 from ..runs import open as runs_on_disk
+from ..runs.bench_record import BenchRecord
 from .statistics import SOLVED, holm, interquartile_mean, interval, mean_over_tasks, normalised, permutation_test
 from .summary import Row
 from .table import Cell, Table, frame, stem
@@ -41,54 +44,70 @@ def shares(row: Row) -> np.ndarray:
     return np.array([normalised(score, low) for score in row.scores.values()] + [0.0] * row.lost)
 
 
-def standings(rows: Sequence[Row]) -> dict[str, dict[str, np.ndarray]]:
-    """Collect the shares of each mechanism by task, in the order of their means over tasks, incomplete ones last."""
-    found: dict[str, dict[str, np.ndarray]] = {}
-    for row in rows:
-        found.setdefault(row.label, {})[row.task] = shares(row)
-    place = lambda label: (-len(found[label]), -mean_over_tasks(list(found[label].values())))
-    return {label: found[label] for label in sorted(found, key=place)}
-
-
-def complete(rows: Sequence[Row]) -> dict[str, list[np.ndarray]]:
-    """List the shares on every task of the mechanisms that have runs on all of them, in the order of ``standings``."""
-    tasks = {row.task for row in rows}
-    return {label: list(by_task.values()) for label, by_task in standings(rows).items() if by_task.keys() == tasks}
-
-
-def standing_table(study: str, rows: list[Row]) -> Table:
-    """Make the table of mechanisms over all tasks of a board.
+@dataclass(frozen=True)
+class BoardResults:
+    """A study of ``sweep=board``.
 
     Args:
-        study: its name.
+        name: its name.
         rows: its results at the chosen rates.
+        search: results of its search over rates.
+        measured: benchmarks, for the costs of mechanisms.
     """
-    found, whole, tasks = standings(rows), complete(rows), list(dict.fromkeys(row.task for row in rows))
+
+    name: str
+    rows: Sequence[Row]
+    search: Sequence[Row] = ()
+    measured: Sequence[BenchRecord] = ()
+
+    @cached_property
+    def tasks(self) -> list[str]:
+        """The tasks of the results, in their order."""
+        return list(dict.fromkeys(row.task for row in self.rows))
+
+    @cached_property
+    def shares(self) -> dict[str, dict[str, np.ndarray]]:
+        """The shares of each mechanism by task, in the order of their means over tasks, incomplete ones last."""
+        found: dict[str, dict[str, np.ndarray]] = {}
+        for row in self.rows:
+            found.setdefault(row.label, {})[row.task] = shares(row)
+        place = lambda label: (-len(found[label]), -mean_over_tasks(list(found[label].values())))
+        return {label: found[label] for label in sorted(found, key=place)}
+
+    @cached_property
+    def complete(self) -> dict[str, list[np.ndarray]]:
+        """The shares on every task of the mechanisms that have runs on all of them, in the order of ``shares``."""
+        return {k: list(by_task.values()) for k, by_task in self.shares.items() if len(by_task) == len(self.tasks)}
+
+
+def standing_table(board: BoardResults) -> Table:
+    """Make the table of mechanisms over all tasks of a board."""
+    whole = board.complete
     best = next((label for label in whole if label in CONTROLS), None)  # the order is that of the means
     over = {other: _p_values(whole, other) for other in (EXACT, best) if other in whole}
     lines = []
-    for label, by_task in found.items():
+    for label, by_task in board.shares.items():
         means = [Cell.of(None)] * len(MEANS)
         if label in whole:
             means = [with_interval(whole[label], statistic) for statistic in MEANS.values()]
         every = np.concatenate(list(by_task.values()))
-        solved, dead = int((every >= SOLVED).sum()), sum(len(row.collapsed) for row in rows if row.label == label)
+        solved, dead = int((every >= SOLVED).sum()), sum(len(r.collapsed) for r in board.rows if r.label == label)
         lines.append(
             [
                 label,
                 *means,
-                *(percent(by_task.get(task)) for task in tasks),
+                *(percent(by_task.get(task)) for task in board.tasks),
                 Cell(text=f"{solved}/{len(every)}", value=solved / len(every)),
                 Cell(text=f"{dead}/{len(every)}" if dead else "0", value=dead),
                 *(Cell.of(over.get(other, {}).get(label), "{:.3f}".format) for other in (EXACT, best)),
             ]
         )
-    head = ("mechanism", *MEANS, *tasks, "solved", "collapsed", f"p ({EXACT})", f"p ({best or 'control'})")
+    head = ("mechanism", *MEANS, *board.tasks, "solved", "collapsed", f"p ({EXACT})", f"p ({best or 'control'})")
     return Table(
-        name=stem(f"board-{study}"),
-        title=f"{study}: mechanisms",
+        name=stem(f"board-{board.name}"),
+        title=f"{board.name}: mechanisms",
         about=STANDING,
-        cells=frame(head, lines, [(study, label, "") for label in found]),
+        cells=frame(head, lines, [(board.name, label, "") for label in board.shares]),
     )
 
 
@@ -112,28 +131,21 @@ def percent(values: np.ndarray | None) -> Cell:
     return Cell(text=f"{mean:.1f}" + (f" ± {std:.1f}" if n > 1 else ""), value=mean, std=std, n=n)
 
 
-def plateau_table(study: str, rows: list[Row]) -> Table | None:
-    """Make a line for each mechanism; None if no run left the plateau.
-
-    Args:
-        study: name of the board.
-        rows: its results at the chosen rates.
-    """
-    found = {(row.label, row.task): _plateau(row) for row in rows}
+def plateau_table(board: BoardResults) -> Table | None:
+    """Make a line for each mechanism; None if no run left the plateau."""
+    found = {(row.label, row.task): _plateau(row) for row in board.rows}
     if not any(cell.value for cell in found.values()):
         return None
-    steps: dict[str, int] = {}  # of the trainings of each task
-    for row in rows:
-        steps[row.task] = max([steps.get(row.task, 0), *(record.steps for record in row.runs.values())])
-    labels = list(standings(rows))
+    steps = {task: max(r.steps for row in board.rows if row.task == task for r in row.runs.values())
+             for task in board.tasks}  # fmt: skip
     return Table(
-        name=stem(f"plateaus-{study}"),
-        title=f"{study}: steps until the plateau is left",
+        name=stem(f"plateaus-{board.name}"),
+        title=f"{board.name}: steps until the plateau is left",
         about=PLATEAU,
         cells=frame(
             ("mechanism", *(f"{task}, of {most:,}" for task, most in steps.items())),
-            [[label, *(found.get((label, task), Cell.of(None)) for task in steps)] for label in labels],
-            [(study, label, "") for label in labels],
+            [[label, *(found.get((label, task), Cell.of(None)) for task in board.tasks)] for label in board.shares],
+            [(board.name, label, "") for label in board.shares],
         ),
     )
 

@@ -5,6 +5,7 @@ from support.records import add_seeds, of_study
 
 from lra.report import board_picture, published
 from lra.report.agreement import agreement_table, by_source, interval
+from lra.report.standings import BoardResults
 
 ORDER = ("reformer", "linformer", "performer", "linear", "sdpa")
 PRINTED = {"softmax": 64.0, "linear": 63.0, "performer": 62.0, "linformer": 61.0, "reformer": 60.0}
@@ -25,7 +26,7 @@ def papers(monkeypatch):
 def study(runs, tests):
     for label, test in tests.items():
         add_seeds(runs, label, [test] * 2, study="board", floor=10.0)
-    return of_study(runs, "board")
+    return BoardResults("board", of_study(runs, "board"))
 
 
 def test_only_tasks_that_a_source_prints_for_all_are_averaged(papers):
@@ -35,20 +36,20 @@ def test_only_tasks_that_a_source_prints_for_all_are_averaged(papers):
 
 @pytest.mark.parametrize(("order", "correlation"), [(ORDER, 1.0), (ORDER[::-1], -1.0)])
 def test_the_same_order_is_1_and_the_opposite_one_is_minus_1(papers, tmp_path, order, correlation):
-    rows = study(tmp_path, {label: 20.0 + 5 * place for place, label in enumerate(order)})
-    table = agreement_table("board", rows)
-    for _, (source, _, n, value, _) in table.rows():
+    board = study(tmp_path, {label: 20.0 + 5 * place for place, label in enumerate(order)})
+    lines = [cells for _, cells in agreement_table(board).rows()]
+    for source, _, n, value, _ in lines:
         assert (source.text, n.value, value.value) == ("Paper T1", 5, pytest.approx(correlation))
-    assert [cells[1].text for _, cells in table.rows()] == ["all", "listops"]
+    assert [tasks.text for _, tasks, *_ in lines] == ["all", "listops"]
     sdpa = ("sdpa", 64.0, pytest.approx(100 * (10.0 + 5 * order.index("sdpa")) / 90))
-    *_, made = board_picture.pictures("board", rows, [])
+    *_, made = board_picture.pictures(board)
     assert all(sdpa in some for some in made.panels.values())
     assert [len(axes.lines) for axes in board_picture.draw_agreement(made.panels).axes] == [5, 5]
 
 
 def test_few_mechanisms_give_no_table(papers, tmp_path):
-    rows = study(tmp_path, dict.fromkeys(ORDER[:4], 30.0))
-    assert agreement_table("board", rows) is None and len(board_picture.pictures("board", rows, [])) == 1
+    board = study(tmp_path, dict.fromkeys(ORDER[:4], 30.0))
+    assert agreement_table(board) is None and len(board_picture.pictures(board)) == 1
 
 
 def test_the_interval_holds_the_correlation_and_widens_with_fewer_mechanisms():

@@ -9,8 +9,9 @@ from support.records import add, add_seeds, diverged, of_study
 
 from lra.config import CONF
 from lra.report import strips
-from lra.report.board_picture import Point, costs, draw, picture
+from lra.report.board_picture import Point, costs, draw, pictures
 from lra.report.palette import COLOURED, COLOURS, CONTROL, FAMILIES, OTHER, family
+from lra.report.standings import BoardResults
 
 LABELS = "sdpa none mean conv cur_abs cur_step nystrom soft psf linear s4d_lin mega performer luna s5 longformer mine"
 
@@ -28,20 +29,19 @@ def test_every_mechanism_has_a_family_and_every_name_one_alone():
 def test_without_a_benchmark_the_cost_is_the_median_step_of_the_tasks(tmp_path):
     for task, ms in (("chain", 10.0), ("recall", 30.0), ("listops", 11.0)):
         add(tmp_path, task=task, label="linear", step_ms=ms)
-    found, axis = costs(of_study(tmp_path), [])
+    found, axis = costs(BoardResults("board", of_study(tmp_path)))
     assert found == {"linear": 11.0} and "median over tasks" in axis
 
 
 def test_a_board_of_controls_alone_has_no_picture(tmp_path):
     add_seeds(tmp_path, "mean", (20.0, 22.0), floor=20.0)
-    assert not picture("board", of_study(tmp_path), []).panels
+    assert not pictures(BoardResults("board", of_study(tmp_path)))
     add_seeds(tmp_path, "mine", (30.0, 32.0), floor=20.0)
-    assert picture("board", of_study(tmp_path), []).panels
+    assert pictures(BoardResults("board", of_study(tmp_path)))
 
 
 def test_labels_overlap_neither_each_other_nor_the_edge_and_controls_are_lines():
-    rng = np.random.default_rng(0)
-    board = []
+    rng, board = np.random.default_rng(0), []
     for label, score in zip(LABELS.split(), rng.uniform(20, 90, 17), strict=True):
         score = 10.0 if family(label) == CONTROL else score
         board.append(Point(label, np.exp(rng.uniform(2, 6)), score, score - 5, score + 5))
