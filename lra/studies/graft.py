@@ -117,11 +117,7 @@ def _block(own: Call, asked: Call, overrides: list[str]) -> Call:
 
 
 def graft(run: RunFolder, source: Experiment, target: Experiment) -> tuple[nn.Module, nn.Module]:
-    """Load the run's best model, and put its weights into a model with the other mechanism.
-
-    Args:
-        run: finished.
-        source, target: result of ``experiments``.
+    """Load the run's best model, and put its weights into the model of the other one of its ``experiments``.
 
     Returns:
         The exact and the grafted model; the mechanism's own weights are drawn from the run's seed.

@@ -1,6 +1,8 @@
 """Queries, keys and values of attention: recorded from the mechanisms of a model, or random."""
 
+import contextlib
 import inspect
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -34,31 +36,19 @@ class Intercepted(NamedTuple):
 
 
 def calls(model: Classifier, batch: Batch, by_tower: bool = False) -> dict[str, list[Intercepted]]:
-    """Record the calls of every mechanism of a model on a batch, by path.
-
-    Args:
-        model: model in evaluation mode.
-        batch: batch of examples.
-        by_tower: whether to make a call for each tower even if the model does not require it.
-    """
+    """Record the calls of every mechanism of a model on a batch, by path; ``by_tower`` makes one for each tower."""
     recorded: dict[str, list[Intercepted]] = {}
 
-    def watch(path: str, module: nn.Module):
-        signature = inspect.signature(module.forward)
+    def keep(path: str, module: nn.Module, args: tuple, kwargs: dict, out: Tensor) -> None:
+        arguments = inspect.signature(module.forward).bind(*args, **kwargs).arguments
+        recorded.setdefault(path, []).append(Intercepted(arguments, out))
 
-        def keep(_, args, kwargs, out):
-            recorded.setdefault(path, []).append(Intercepted(signature.bind(*args, **kwargs).arguments, out))
-
-        return module.register_forward_hook(keep, with_kwargs=True)
-
-    hooks = [watch(path, module) for path, module in mechanisms(model).items()]
-    model_by_tower, model.by_tower = model.by_tower, model.by_tower or by_tower
-    try:
+    with contextlib.ExitStack() as stack:
+        for path, module in mechanisms(model).items():
+            stack.enter_context(module.register_forward_hook(partial(keep, path), with_kwargs=True))
+        stack.callback(setattr, model, "by_tower", model.by_tower)
+        model.by_tower = model.by_tower or by_tower
         model(batch.inputs, batch.mask)
-    finally:
-        model.by_tower = model_by_tower
-        for hook in hooks:
-            hook.remove()
     return recorded
 
 

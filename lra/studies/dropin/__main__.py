@@ -65,13 +65,7 @@ def save(new: Errors | Cost, path: Path) -> None:
 
 @torch.no_grad()
 def errors(source: QKVSource, names: list[str], options: DropinOptions) -> Errors:
-    """Measure the error of each candidate and count: mean and deviation over the examples of a source.
-
-    Args:
-        source: source of queries, keys and values.
-        names: names of candidates.
-        options: options with n, seed and counts.
-    """
+    """Measure the error of each named candidate and count: mean and deviation over the examples of a source."""
     exact = [[softmax(*layer) for layer in example] for example in source.examples]
     measured = Errors(source.name, source.about, options.n, options.seed, record.git_commit())
     for name in names:

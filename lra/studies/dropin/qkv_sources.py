@@ -52,11 +52,7 @@ class DropinOptions(Options):
 
 
 def trained(run: RunFolder, options: DropinOptions) -> QKVSource:
-    """Record dev examples with more tokens than the largest count in the run's best model.
-
-    Args:
-        run: finished.
-        options: options with counts, n, seed and data.root.
+    """Record dev examples with more tokens than the largest count in the best model of a finished run.
 
     Raises:
         ValueError: the mechanism is not exact softmax attention, or there are too few such examples.

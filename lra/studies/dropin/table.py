@@ -52,21 +52,13 @@ def load(path: Path, kind: type = Errors) -> Errors | Cost:
 
 
 def ratio(name: str, some: list[Errors]) -> float:
-    """The geometric mean of the error over that of BASE in the same column; infinite if an error is not finite.
-
-    Args:
-        name: name of the candidate.
-        some: errors of every source.
-    """
-    pairs = [
-        (value[0], errors.values[BASE][count][0])
-        for errors in some
-        for count, value in errors.values.get(name, {}).items()
-        if count in errors.values.get(BASE, {})
-    ]
-    if not pairs or not all(math.isfinite(x) for pair in pairs for x in pair):
-        return math.inf
-    return geometric_mean([max(own, TINY) / max(base, TINY) for own, base in pairs])
+    """The geometric mean of a candidate's error over that of BASE in the same column; infinite if one is not finite."""
+    found = []
+    for values in (errors.values for errors in some):
+        for count in values.get(name, {}).keys() & values.get(BASE, {}).keys():
+            own, base = (values[label][count][0] for label in (name, BASE))
+            found.append(max(own, TINY) / max(base, TINY) if math.isfinite(own + base) else math.inf)
+    return geometric_mean(found) if found else math.inf
 
 
 def table(some: list[Errors], cost: Cost | None, about: dict[str, str]) -> Table:

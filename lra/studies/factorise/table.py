@@ -34,20 +34,13 @@ class Result:
     factors: np.ndarray
     fell: np.ndarray
 
-    @cached_property
-    def product(self) -> np.ndarray:
-        """The product of the sparse factors."""
-        return chord.product(torch.from_numpy(self.factors)).numpy()
+    product = cached_property(lambda r: chord.product(torch.from_numpy(r.factors)).numpy())
+    sparse = cached_property(lambda r: float(np.linalg.norm(r.matrix - r.product)))  # the error of the product
 
     @cached_property
     def truncated(self) -> dict[str, np.ndarray]:
         """The SVD truncated at each rank."""
         return {key: chord.truncated(self.matrix, rank) for key, rank in chord.ranks(len(self.matrix)).items()}
-
-    @cached_property
-    def sparse(self) -> float:
-        """The error of the product."""
-        return float(np.linalg.norm(self.matrix - self.product))
 
     @cached_property
     def svd(self) -> dict[str, float]:

@@ -6,6 +6,7 @@ embeddings of the test examples by the model with CUR in place of its attention.
 """
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar, Literal
 
@@ -23,12 +24,13 @@ from ...ops.cur_naive import Pairing, Score
 from ...options import Positive, Whole
 from ...report.table import Table, frame, show
 from ..examples import labelled
-from .figures import draw, error
+from ..figures import panels, save
 
 with needs("hf", __name__):
     from ...integrations.huggingface import SELECTIONS
     from ..encoder import Encoder, load
 
+METRICS = {"cosine": "cosine", "probe": "linear probe, %", "knn": "k-NN, %"}
 HEAD = ("attention", "count", "tuned", "cosine", "probe %", "k-NN %")
 LEGEND = (
     "cosine ± deviation over examples; accuracies ± binomial standard error, probe and k-NN fitted to exact embeddings"
@@ -82,31 +84,14 @@ def probe(features: Tensor, labels: Tensor) -> torch.nn.Linear:
 
 
 def nearest(features: Tensor, labels: Tensor, queries: Tensor, k: int) -> Tensor:
-    """Classify by the largest sum of cosines among the k nearest neighbours.
-
-    Args:
-        features: (n,d), of length 1.
-        labels: (n,).
-        queries: (m,d), of length 1.
-        k: neighbours.
-
-    Returns:
-        Classes (m,).
-    """
+    """Classify queries (m,d) by the largest sum of cosines with the k nearest features (n,d): labels (n,) -> (m,)."""
     near = (queries @ features.T).topk(k)
     votes = F.one_hot(labels[near.indices]).float() * near.values[..., None]  # (m,k,classes)
     return votes.sum(1).argmax(-1)
 
 
 def distil(encoder: Encoder, contents: list[bytes], targets: Tensor, options: PretrainedOptions) -> None:
-    """Train an encoder to increase the cosine of its embeddings with the exact model's.
-
-    Args:
-        encoder: trained in place.
-        contents: contents of files.
-        targets: exact embeddings (n,d).
-        options: options with steps, batch, lr and seed.
-    """
+    """Train an encoder in place to increase the cosine of its embeddings with the exact ones, ``targets`` (n,d)."""
     optimiser = torch.optim.AdamW(encoder.model.parameters(), lr=options.lr, weight_decay=0.0)
     draw = np.random.default_rng(options.seed)
     for _ in range(options.steps):
@@ -169,6 +154,36 @@ def pretrained(options: PretrainedOptions) -> None:
     if options.out:
         options.out.write_text(json.dumps(results, indent=1) + "\n")
         draw(pd.DataFrame(results), options.model, options.out.with_suffix(".png"))
+
+
+def error(result: Mapping, metric: str):
+    """The standard error of a metric of a row, or of rows as a DataFrame: of a mean, or of a proportion in percent."""
+    p = result[metric]
+    return result["cosine_std"] / result["n"] ** 0.5 if metric == "cosine" else (p * (100 - p) / result["n"]) ** 0.5
+
+
+def draw(results: pd.DataFrame, model: Path, file: Path) -> None:
+    """Draw the metrics of the rows of a study, first the exact model's, over counts.
+
+    There is a line for each attention and tuning; bars are standard errors over the n test examples.
+    """
+    exact, others = results.iloc[0], results[1:].astype({"count": int}).sort_values("count", kind="stable")
+    words, counts = list(others.attention.unique()), list(others["count"].unique())
+    figure, grid = panels(3, width=3.7, height=3.6)
+    for axes, (metric, label) in zip(grid, METRICS.items(), strict=True):
+        axes.axhline(exact[metric], color="grey", linestyle=":", linewidth=1, label="exact")
+        for (word, tuned), line in others.groupby(["attention", "tuned"], sort=False):
+            style = {"color": f"C{words.index(word) % 10}", "linestyle": "-", "marker": "o"}
+            if tuned:  # hollow markers, since a line of one count has no visible dashes
+                style |= {"linestyle": "--", "marker": "s", "markerfacecolor": "white"}
+            name = f"{word}, {tuned} steps of distillation" if tuned else word
+            axes.errorbar(
+                line["count"], line[metric], error(line, metric), label=name, markersize=4, capsize=2, **style
+            )
+        axes.set_xscale("log", base=2)
+        axes.set_xticks(counts, map(str, counts))
+        axes.set(xlabel="rows and columns kept", ylabel=label)
+    save(figure, file, f"{model.name}, n = {exact.n}", loc="outside right upper")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,6 @@
 """Scores of a model on some examples, and the distances over which its last rows depend on its inputs."""
 
-import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 import torch
 from torch import Tensor, nn
@@ -70,8 +69,19 @@ def beyond(model: nn.Module, some: Iterable[Batch], reaches: list[int], rows: in
     """
     generator = torch.Generator().manual_seed(0)
     sums = torch.zeros(max(reaches) + 2, dtype=torch.float64)  # by distance, the last one of all that are further away
+    last = model.blocks[-1] if model.norm is None else model.norm
+    inputs, outputs = [], []
+
+    def leaf(_, __, made: Tensor) -> Tensor:
+        inputs.append(made.detach().requires_grad_())
+        return inputs[-1]
+
+    def keep(_, __, made: Tensor | tuple) -> None:
+        outputs.append(made[0] if isinstance(made, tuple) else made)
+
     for batch in some:
-        with _ends(model) as (inputs, outputs):
+        del inputs[:], outputs[:]
+        with model.embed.register_forward_hook(leaf), last.register_forward_hook(keep), torch.enable_grad():
             model(batch.inputs, batch.mask)
         # A model whose mechanism mixes the batch encodes one tower after the other, others all of them at once.
         mask, apart = batch.mask, len(inputs) > 1
@@ -87,26 +97,3 @@ def beyond(model: nn.Module, some: Iterable[Batch], reaches: list[int], rows: in
                 sums.index_add_(0, distance.flatten(), slope.square().sum(-1).double().cpu().flatten())
     whole = sums.sum()
     return [float(sums[k + 1 :].sum() / whole) for k in reaches]
-
-
-@contextlib.contextmanager
-def _ends(model: nn.Module) -> Iterator[tuple[list[Tensor], list[Tensor]]]:
-    """The embedded inputs of the next call of a model, from which derivatives are taken, and the rows it pools."""
-    inputs: list[Tensor] = []
-    outputs: list[Tensor] = []
-
-    def leaf(_, __, made: Tensor) -> Tensor:
-        inputs.append(made.detach().requires_grad_())
-        return inputs[-1]
-
-    def keep(_, __, made) -> None:
-        outputs.append(made[0] if isinstance(made, tuple) else made)
-
-    handles = [model.embed.register_forward_hook(leaf)]
-    handles.append((model.blocks[-1] if model.norm is None else model.norm).register_forward_hook(keep))
-    try:
-        with torch.enable_grad():
-            yield inputs, outputs
-    finally:
-        for handle in handles:
-            handle.remove()

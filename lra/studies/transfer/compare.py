@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
 
 from ...data.datamodule import Batch
 from ...maps.maps import matrix
@@ -15,7 +16,7 @@ from ...model.classifier import Classifier
 from ..qkv import Intercepted, calls, mechanisms
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Layer:
     """The distance of a mechanism's output O' (N,H,L,E) from the exact O over the real tokens of one layer.
 
@@ -47,13 +48,7 @@ def sums(exact: Tensor, other: Tensor, real: Tensor) -> Tensor:
 
 @torch.no_grad()
 def layers(exact: Classifier, other: Classifier, batches: Iterable[Batch], spectrum: int = 0) -> list[Layer]:
-    """Compare the mechanisms at the same places of two models.
-
-    Args:
-        exact, other: models in evaluation mode.
-        batches: batches of examples.
-        spectrum: number of examples over which singular values are averaged.
-    """
+    """Compare the mechanisms at the same places of two models; singular values are those of ``spectrum`` examples."""
     places = [path for path in mechanisms(exact) if path in mechanisms(other)]
     alone, stacked = ({path: torch.zeros(4, dtype=torch.float64) for path in places} for _ in range(2))
     spectra = {path: [] for path in places}
@@ -65,36 +60,23 @@ def layers(exact: Classifier, other: Classifier, batches: Iterable[Batch], spect
             for ours, theirs in zip(first[path], second[path], strict=True):
                 alone[path] += sums(ours.out, swapped(**ours.arguments), ours.real)
                 stacked[path] += sums(ours.out, theirs.out, ours.real)
-                if (missing := spectrum - sum(map(len, spectra[path]))) > 0:
-                    spectra[path].append(singular_values(mechanisms(exact)[path], ours, missing))
-    mean_abs = lambda gap: (gap[0] / gap[3]).item()
-    relative = lambda gap: (gap[1] / gap[2]).sqrt().item()
-    return [
-        Layer(
-            path=path,
-            mean_abs=mean_abs(alone[path]),
-            relative=relative(alone[path]),
-            stack_mean_abs=mean_abs(stacked[path]),
-            stack_relative=relative(stacked[path]),
-            spectrum=average(spectra[path]),
-        )
-        for path in places
-    ]
+                spectra[path] += singular_values(mechanisms(exact)[path], ours, spectrum - len(spectra[path]))
+    gaps = lambda total: ((total[0] / total[3]).item(), (total[1] / total[2]).sqrt().item())
+    return [Layer(path, *gaps(alone[path]), *gaps(stacked[path]), average(spectra[path])) for path in places]
 
 
-def singular_values(module: nn.Module, call: Intercepted, most: int) -> Tensor:
-    """Compute the singular values (at most ``most``,L) of the maps of a call's first examples, averaged over heads."""
+def singular_values(module: nn.Module, call: Intercepted, most: int) -> list[Tensor]:
+    """Compute the singular values (L,) of the maps of a call's first examples, averaged over heads."""
     rows = []
     for i in range(min(most, len(call.out))):
         arguments = {k: v[i : i + 1] if isinstance(v, Tensor) else v for k, v in call.arguments.items()}
         real = Intercepted(arguments, call.out[i : i + 1]).real
         a = matrix(module, arguments) * real  # (1,H,L,L), zero in padded rows and columns
         rows.append(torch.linalg.svdvals(a.float()).mean((0, 1)).cpu())
-    return torch.stack(rows)
+    return rows
 
 
 def average(rows: list[Tensor]) -> list[float]:
-    """Average rows (n,L), whose L may differ from batch to batch, over all examples to four significant digits."""
-    longest = max((row.shape[1] for row in rows), default=0)
-    padded = [nn.functional.pad(row, (0, longest - row.shape[1])) for row in rows]
-    return [float(f"{value:.4g}") for value in torch.cat(padded).mean(0).tolist()] if rows else []
+    """Average rows (L,), whose L may differ from batch to batch, to four significant digits."""
+    mean = pad_sequence(rows, batch_first=True).mean(0).tolist() if rows else []
+    return [float(f"{value:.4g}") for value in mean]

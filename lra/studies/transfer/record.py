@@ -61,10 +61,6 @@ class TransferRecord:
         """Rows and columns that CUR keeps, or Nystrom's landmarks."""
         return self.attn.get("count", self.attn.get("landmarks"))
 
-    def mean(self, name: str) -> float:
-        """Mean of a value of Layer over the layers."""
-        return sum(getattr(layer, name) for layer in self.layers) / len(self.layers)
-
 
 def load(path: Path, fingerprint: str | None = None) -> TransferRecord:
     """Read a record.
@@ -81,9 +77,3 @@ def load(path: Path, fingerprint: str | None = None) -> TransferRecord:
     if fingerprint is not None and transfer.fingerprint != fingerprint:
         raise ValueError(f"{path} is the record of another transfer; delete it to make it again")
     return transfer
-
-
-def scan(runs: Path) -> tuple[list[TransferRecord], list[str]]:
-    """Read every transfer below a folder; returns them and one line for each that could not be read."""
-    records, damaged = typed_json.scan(runs, FILE, load)
-    return list(records.values()), damaged

@@ -15,8 +15,9 @@ from ...config.options import Options
 from ...console import log
 from ...disk import atomic
 from ...report import table as report_table
+from ...runs import typed_json
 from ..figures import panels, save
-from .record import scan
+from .record import FILE, load
 from .tables import GROUP, LEGEND, curves, natural, points, tables
 
 AXES = {  # name -> label of the axis, and its option, which has another name in some mechanisms
@@ -41,12 +42,12 @@ class TransferShowOptions(Options):
 def show(options: TransferShowOptions) -> None:
     """Print and write the tables and figures. Raises ValueError if there is no transfer."""
     runs = options.runs
-    transfers, damaged = scan(runs)
+    transfers, damaged = typed_json.scan(runs, FILE, load)
     for line in damaged:
         log(f"skipped: {line}")
     if not transfers:
         raise ValueError(f"{runs} has no transfer; python -m lra.studies.transfer run=<folder> attn=<name> makes them")
-    some, out = points(transfers), options.out or runs / "transfer"
+    some, out = points(transfers.values()), options.out or runs / "transfer"
     made = tables(some)
     try:
         out.mkdir(parents=True, exist_ok=True)

@@ -23,7 +23,7 @@ LEGEND = (
 )
 
 
-def points(records: list[TransferRecord]) -> pd.DataFrame:
+def points(records: Iterable[TransferRecord]) -> pd.DataFrame:
     """List the seeds of each point, a mechanism with one number of fine-tuning steps.
 
     A fine-tuned transfer belongs to two points: before and after its fine-tuning.
@@ -34,26 +34,22 @@ def points(records: list[TransferRecord]) -> pd.DataFrame:
         ``mean_abs``, the mean over layers; ``record``. Points are ordered by steps of fine-tuning, mechanism, other
         changed options and count.
     """
-    seeds: dict[tuple, TransferRecord] = {}
+    rows = {}  # by their order
     for r in sorted(records, key=lambda r: -r.steps):  # before fine-tuning a transfer without it comes first
-        seeds |= {(r.study, r.task, r.source, r.label, tuned, r.seed): r for tuned in (0, r.steps)}
-
-    def order(item: tuple[tuple, TransferRecord]) -> tuple:
-        (*group, label, tuned, seed), r = item
-        name, _, rest = label.partition("-")
-        return *group, tuned, name, natural(rest.replace(f"count={r.kept}", "")), r.kept or 0, label, seed
-
-    rows = []
-    for (*group, label, tuned, seed), r in sorted(seeds.items(), key=order):
-        test = r.tuned_test if tuned else r.direct_test
-        rows.append((*group, label, tuned, seed, r.attn | {"tuned": tuned}, r.exact_test, test, r.mean("mean_abs"), r))
+        name, _, rest = r.label.partition("-")
+        changed, mean_abs = natural(rest.replace(f"count={r.kept}", "")), np.mean([x.mean_abs for x in r.layers])
+        for tuned in (0, r.steps):
+            point = r.study, r.task, r.source, r.label, tuned, r.seed, r.attn | {"tuned": tuned}
+            test = r.tuned_test if tuned else r.direct_test
+            order = r.study, r.task, r.source, tuned, name, changed, r.kept or 0, r.label, r.seed
+            rows[order] = *point, r.exact_test, test, mean_abs, r
     columns = [*GROUP, *POINT, "seed", "options", "exact", "test", "mean_abs", "record"]
-    return pd.DataFrame(rows, columns=columns).astype({"test": float})
+    return pd.DataFrame([row for _, row in sorted(rows.items())], columns=columns).astype({"test": float})
 
 
-def natural(text: str) -> list:
+def natural(text: str) -> tuple:
     """Sort key of a text by which count=8 comes before count=16."""
-    return [(int(part), "") if part.isdigit() else (0, part) for part in re.split(r"(\d+)", text)]
+    return tuple((int(part), "") if part.isdigit() else (0, part) for part in re.split(r"(\d+)", text))
 
 
 def curves(some: pd.DataFrame, axis: tuple[str, ...]) -> pd.DataFrame:
