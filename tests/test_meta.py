@@ -17,7 +17,7 @@ from lra.config import CONF
 from lra.config.experiment import Experiment
 from lra.data.datamodule import Batch
 from lra.model.pretrainer import draw_holes
-from lra.train.lit import lit_classifier
+from lra.train.lit import LitClassifier
 from lra.train.optim import adamw, schedule
 
 EXPERIMENTS = sorted(path.stem for path in (CONF / "experiment").glob("*.yaml"))
@@ -50,7 +50,7 @@ def step(experiment: Experiment, model: nn.Module) -> None:
 
 def trained_and_evaluated(experiment: Experiment) -> None:
     model, some = experiment.sketch, batch(experiment)
-    lit = lit_classifier(experiment, model.train(), seed=0)
+    lit = LitClassifier(experiment, model.train(), seed=0)
     lit.batch_loss(some).backward()
     assert all(parameter.grad is not None for parameter in model.parameters())
     model.eval()

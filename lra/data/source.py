@@ -53,7 +53,7 @@ def alone(folder: Path) -> Iterator[None]:
     with ExitStack() as held:
         try:
             folder.parent.mkdir(parents=True, exist_ok=True)
-            held.enter_context(lock.wait(folder.with_name(f"{folder.name}{lock.NAME}"), waiting))
+            held.enter_context(lock.hold(folder.with_name(f"{folder.name}{lock.NAME}"), waiting))
         except OSError as error:
             reason = f"cannot be written ({error.strerror}): choose another data folder"
             raise ValueError(f"{folder.parent} {reason}") from None

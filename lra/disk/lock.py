@@ -10,23 +10,16 @@ import os
 import socket
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import BinaryIO, NamedTuple
 
 NAME = ".owner"  # in the folder of a run
 PAUSE = 0.1  # seconds between two attempts
 ATTEMPTS = 5  # until a lock counts as held; a process that only looks at it has it for an instant
 
 
-@dataclass(frozen=True, kw_only=True)
-class Owner:
-    """The process that holds a lock.
-
-    Args:
-        host: its name.
-        pid: number of the process.
-        since: when it took the lock.
-    """
+class Owner(NamedTuple):
+    """The process that holds a lock: the name of its host, its number and when it took the lock."""
 
     host: str
     pid: int
@@ -37,54 +30,39 @@ class Owner:
 
 
 class Held(Exception):
-    """Another process, ``owner``, holds the lock."""
-
-    def __init__(self, owner: Owner):
-        super().__init__(str(owner))
-        self.owner = owner
+    """Another process, an ``Owner``, holds the lock."""
 
 
 @contextlib.contextmanager
-def hold(path: Path) -> Iterator[Owner]:
+def hold(path: Path, waiting: Callable[[Owner], None] | None = None) -> Iterator[Owner]:
     """Hold the lock until the end of the block.
-
-    Raises:
-        Held: another process holds the lock.
-        OSError: the folder of the lock cannot be written.
-    """
-    mine = Owner(host=socket.gethostname(), pid=os.getpid(), since=time.strftime("%Y-%m-%d %H:%M:%S%z"))
-    with _locked(path) as descriptor:
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, json.dumps(asdict(mine)).encode(), 0)
-        try:
-            yield mine
-        finally:
-            path.unlink(missing_ok=True)
-
-
-@contextlib.contextmanager
-def wait(path: Path, waiting: Callable[[Owner], None]) -> Iterator[Owner]:
-    """Wait until the lock is free, then hold it until the end of the block.
 
     Args:
         path: path of the lock.
-        waiting: called once with the owner, before the first pause.
+        waiting: called once with the owner if another process holds the lock, which is then waited for.
 
     Raises:
+        Held: another process holds the lock, and ``waiting`` is None.
         OSError: the folder of the lock cannot be written.
     """
-    reported = False
-    with contextlib.ExitStack() as stack:
-        while True:
-            try:
-                mine = stack.enter_context(hold(path))
-                break
-            except Held as other:
-                if not reported:
-                    waiting(other.owner)
-                reported = True
-                time.sleep(PAUSE)
-        yield mine
+    mine = Owner(socket.gethostname(), os.getpid(), time.strftime("%Y-%m-%d %H:%M:%S%z"))
+    attempts = 0
+    while True:
+        with open(path, "ab", buffering=0) as file:
+            if _locked(file, path):
+                file.truncate(0)
+                file.write(json.dumps(mine._asdict()).encode())
+                try:
+                    yield mine
+                finally:
+                    path.unlink(missing_ok=True)
+                return
+        attempts += 1
+        if attempts == ATTEMPTS:
+            if waiting is None:
+                raise Held(_owner(path))
+            waiting(_owner(path))
+        time.sleep(PAUSE)
 
 
 def holder(path: Path) -> Owner | None:
@@ -97,36 +75,12 @@ def holder(path: Path) -> Owner | None:
     return None
 
 
-@contextlib.contextmanager
-def _locked(path: Path) -> Iterator[int]:
-    """Lock the file that is at ``path``, which the owner before may have removed since it was opened."""
-    attempts = 0
-    while True:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
-        try:
-            if not _try(descriptor):
-                if (attempts := attempts + 1) == ATTEMPTS:
-                    raise Held(_owner(path))
-                time.sleep(PAUSE)
-            elif _is_at(path, descriptor):
-                yield descriptor
-                return
-        finally:
-            os.close(descriptor)
-
-
-def _try(descriptor: int) -> bool:
+def _locked(file: BinaryIO, path: Path) -> bool:
+    """Lock a file, unless another process has it or the owner before removed it from ``path`` since it was opened."""
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
-def _is_at(path: Path, descriptor: int) -> bool:
-    try:
-        return os.path.samestat(os.fstat(descriptor), os.stat(path))
-    except FileNotFoundError:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return os.path.samestat(os.fstat(file.fileno()), os.stat(path))
+    except (BlockingIOError, FileNotFoundError):
         return False
 
 
@@ -134,4 +88,4 @@ def _owner(path: Path) -> Owner:
     try:
         return Owner(**json.loads(path.read_text()))
     except (OSError, ValueError, TypeError):  # released, or not yet written
-        return Owner(host="an unknown host", pid=0, since="an unknown time")
+        return Owner("an unknown host", 0, "an unknown time")

@@ -1,5 +1,7 @@
 """python -m lra.train task=listops attn=cur_abs: every seed of one configuration, skipped, resumed or run."""
 
+import contextlib
+
 import torch
 from torch import nn
 
@@ -11,7 +13,7 @@ from ..data.datamodule import TaskData
 from ..runs import checkpoint, record, scores
 from ..runs.folder import RunFolder, writing
 from . import diagnostics, distributed, machine, pretrain
-from .lit import LitClassifier, lit_classifier
+from .lit import LitClassifier
 from .plan import Plan, check_data, resolve
 from .trainer import Phase, run_phase
 
@@ -42,7 +44,7 @@ def run_seeds(plan: Plan) -> None:
     log(
         f"{plan.title}: {number} of {o.steps:,} steps of {o.batch}, "
         f"dev ({len(data.splits['val']):,} examples) every {o.eval_every}; {plan.params:,} parameters; "
-        f"about {max(1, round(checkpoint.disk_bytes(plan.params) / 2**20))} MB a seed in {plan.home}"
+        f"about {max(1, round(checkpoint.disk_bytes(plan.params) / 2**20))} MB a seed in {experiment.home}"
     )
     if plan.device == "cpu" and experiment.trainer.precision == "bf16" and not machine.multiplies_bf16():
         log(f"{plan.title}: this processor has no products of 16-bit numbers; trainer.precision=fp32 is faster here")
@@ -53,14 +55,16 @@ def run_seeds(plan: Plan) -> None:
     choices = experiment.choices(data.source.provenance)
     for seed in experiment.seeds:
         run_seed(plan, int(seed), choices)
-    if line := scores.summary(plan.home):
+    if line := scores.summary(experiment.home):
         log(f"{line}; {scores.report_command(experiment.study, experiment.runs)}")
 
 
 def run_seed(plan: Plan, seed: int, choices: dict) -> None:
     """Run one seed, unless its folder holds its record already or another process has it."""
     title = f"{plan.title} seed {seed}"
-    with distributed.within_rank_zero(RunFolder.claim(plan.folder(seed), title, choices, seed)) as run:
+    with contextlib.ExitStack() as held:
+        claim = RunFolder.claim(plan.folder(seed), title, choices, seed)
+        run = distributed.on_rank_zero(lambda: held.enter_context(claim))
         if run is None:
             return
         if done := distributed.on_rank_zero(run.done):
@@ -94,7 +98,7 @@ def fit(plan: Plan, run: RunFolder, model: nn.Module | None = None) -> record.Ru
     model = experiment.classifier() if model is None else model.train()
     if first and first.status == "done":
         pretrain.load_encoder(model, run.path)
-    data, module = experiment.task_data(run.seed), lit_classifier(experiment, model, seed=run.seed)
+    data, module = experiment.task_data(run.seed), LitClassifier(experiment, model, run.seed)
     if first and first.status == "diverged":
         data.setup()
         phase = Phase()

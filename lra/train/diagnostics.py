@@ -68,23 +68,22 @@ def diagnose(outputs: Tensor, labels: Tensor, hidden: Tensor | None, loss: str, 
     tolerance = _CONSTANT_16.get(precision, _CONSTANT)
     losses = loss_of(outputs, labels, loss, "none")
     spread = outputs.var(0, correction=0).mean().sqrt()
-    constant = bool(spread <= tolerance * _size(outputs)) or _uninformed(outputs, labels, losses)
+    collapsed = bool(spread <= tolerance * _size(outputs)) or _uninformed(outputs, labels, losses)
+    live = None
+    if hidden is not None:
+        hidden = hidden.double()
+        live = (hidden.std(0, correction=0) > tolerance * _size(hidden)).double().mean().item()
     return {
         "val_loss": finite(losses.mean().item()),
         "output_std": finite(spread.item()),
-        "live_units": None if hidden is None else _varying(hidden.double(), tolerance),
-        "collapsed": constant if outputs.isfinite().all() else None,
+        "live_units": live,
+        "collapsed": collapsed if outputs.isfinite().all() else None,
     }
 
 
 def finite(value: float | None) -> float | None:
     """The value, None if it is not finite."""
     return value if value is not None and math.isfinite(value) else None
-
-
-def _varying(values: Tensor, tolerance: float) -> float:
-    """The share of the columns of values (n, columns) whose standard deviation exceeds a share of the size of all."""
-    return (values.std(0, correction=0) > tolerance * _size(values)).double().mean().item()
 
 
 def _size(values: Tensor) -> Tensor:

@@ -3,14 +3,13 @@
 import contextlib
 import logging
 import os
-import sys
-import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
 import torch
 import torch.distributed as dist
+import torch.distributed.run as torchrun
 from lightning.fabric.plugins.environments import (
     ClusterEnvironment,
     LightningEnvironment,
@@ -19,7 +18,6 @@ from lightning.fabric.plugins.environments import (
 )
 from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from ..config.compose import folders
 from ..config.errors import Told
@@ -31,22 +29,6 @@ GLOO = "gloo/transport"  # of a plain RuntimeError of gloo, whose peer is gone
 LAUNCHERS = (
     "torchrun --nnodes=2 --nproc-per-node=4 -m lra.train ... or srun --nodes=2 --ntasks-per-node=4 python -m ..."
 )
-
-
-def environment(experiment: Experiment) -> ClusterEnvironment:
-    """Tell who started this process and its siblings; SLURM only if the configuration says that it did.
-
-    Raises:
-        ValueError: SLURM's tasks cannot be told apart by node.
-    """
-    if TorchElasticEnvironment.detect():
-        return TorchElasticEnvironment()
-    if experiment.trainer.devices == "launched" and SLURMEnvironment.detect():
-        try:
-            return SLURMEnvironment(auto_requeue=False)
-        except RuntimeError as error:  # srun's options do not say how many tasks a node has
-            raise ValueError(str(error)) from None
-    return LightningEnvironment()
 
 
 @dataclass(frozen=True)
@@ -65,12 +47,16 @@ class Processes:
 
 def processes(experiment: Experiment) -> Processes:
     """The processes that an experiment and the command around it mean. Raises ValueError if they cannot be had."""
-    there = environment(experiment)
+    there, nodes = LightningEnvironment(), 1
+    if TorchElasticEnvironment.detect():
+        there = TorchElasticEnvironment()
+    elif experiment.trainer.devices == "launched" and SLURMEnvironment.detect():
+        try:
+            there, nodes = SLURMEnvironment(auto_requeue=False), int(os.environ["SLURM_NNODES"])
+        except RuntimeError as error:  # srun's options do not say how many tasks a node has
+            raise ValueError(str(error)) from None
     count = _count(experiment, there.world_size() if there.creates_processes_externally else None)
-    if "LOCAL_WORLD_SIZE" in os.environ:
-        return Processes(count, int(os.environ["LOCAL_WORLD_SIZE"]), there)
-    nodes = int(os.environ["SLURM_NNODES"]) if isinstance(there, SLURMEnvironment) else 1
-    return Processes(count, count // nodes, there)
+    return Processes(count, int(os.environ.get("LOCAL_WORLD_SIZE", count // nodes)), there)
 
 
 def _count(experiment: Experiment, started: int | None) -> int:
@@ -98,35 +84,18 @@ def launch(number: int, overrides: Sequence[str]) -> None:
         KeyboardInterrupt: they were stopped.
     """
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
-    spec = LaunchConfig(
-        min_nodes=1,
-        max_nodes=1,
-        nproc_per_node=number,
-        rdzv_backend="c10d",
-        rdzv_endpoint="localhost:0",
-        run_id=uuid.uuid4().hex,
-        max_restarts=0,
-    )
+    threads = os.environ.get("OMP_NUM_THREADS")
+    os.environ["OMP_NUM_THREADS"] = threads or str(max(1, cores() // number))
+    words = ["--standalone", f"--nproc-per-node={number}", "--module", "lra.train", *folders(), *overrides]
     try:
-        with _threads(max(1, cores() // number)):
-            elastic_launch(spec, sys.executable)("-m", "lra.train", *folders(), *overrides)
+        torchrun.run(torchrun.parse_args(words))
     except ChildFailedError:
         raise Told("one of its processes failed and said why") from None
     except SignalException:
         raise KeyboardInterrupt("stopped; the same command resumes from the last checkpoint") from None
-
-
-@contextlib.contextmanager
-def _threads(number: int) -> Iterator[None]:
-    """Give processes started within the block so many OpenMP threads, unless the environment says another number."""
-    if "OMP_NUM_THREADS" in os.environ:
-        yield
-        return
-    os.environ["OMP_NUM_THREADS"] = str(number)
-    try:
-        yield
     finally:
-        del os.environ["OMP_NUM_THREADS"]
+        if threads is None:
+            del os.environ["OMP_NUM_THREADS"]
 
 
 @contextlib.contextmanager
@@ -192,10 +161,3 @@ def on_rank_zero(decide: Callable[[], T]) -> T:
     if said[1] is not None:
         raise said[1] if rank() == 0 else SystemExit(1)
     return said[0]
-
-
-@contextlib.contextmanager
-def within_rank_zero(context: contextlib.AbstractContextManager[T]) -> Iterator[T]:
-    """Enter a context on rank 0 alone, for the block of every rank; yields what it yields, to every rank."""
-    with contextlib.ExitStack() as held:
-        yield on_rank_zero(lambda: held.enter_context(context))

@@ -11,10 +11,10 @@ from torch import Tensor, nn
 
 from ..config.experiment import Experiment
 from ..data.datamodule import Batch
-from ..model.pretrainer import Pretrainer, draw_holes
+from ..model.pretrainer import draw_holes
 from ..ops import metrics
 from . import distributed
-from . import optim as optimisers
+from .optim import adamw, schedule
 
 
 def loss(model: nn.Module, batch: Batch, kind: str = "cross_entropy") -> Tensor:
@@ -43,19 +43,24 @@ class LitModule(L.LightningModule):
     it is, so a resumed run draws what an uninterrupted one would have drawn. ``train_loss`` adds up on the device;
     ``bad_step`` is the first optimiser step with a loss that is not finite. What is told is of all processes together.
     An evaluation sets ``score``, which is better if it is higher.
+
+    Args:
+        experiment: experiment with the loss, the optimiser and the schedule.
+        model: model to train.
+        seed: seed of the random numbers.
     """
 
-    def __init__(self, model: nn.Module, *, seed: int, optim: dict, cycle_momentum: bool):
+    def __init__(self, experiment: Experiment, model: nn.Module, seed: int):
         super().__init__()
-        self.model, self.seed, self.optim, self.cycle_momentum = model, seed, optim, cycle_momentum
-        self.score = float("nan")
+        self.experiment, self.model, self.seed, self.score = experiment, model, seed, float("nan")
 
     @abstractmethod
     def batch_loss(self, batch: Batch) -> Tensor: ...
 
     def configure_optimizers(self):
-        optimiser = optimisers.adamw(self.model, self.optim)
-        rates = optimisers.schedule(optimiser, self.optim, cycle_momentum=self.cycle_momentum)
+        optim = dict(self.experiment.optim)
+        optimiser = adamw(self.model, optim)
+        rates = schedule(optimiser, optim, cycle_momentum=self.experiment.protocol.cycle_momentum)
         if rates is None:
             return optimiser
         return {"optimizer": optimiser, "lr_scheduler": {"scheduler": rates, "interval": "step"}}
@@ -98,9 +103,9 @@ class LitModule(L.LightningModule):
 class LitClassifier(LitModule):
     """The loss of a task, and the ``metric`` over all examples of a split."""
 
-    def __init__(self, model: nn.Module, *, metric: str, loss: str, **shared):
-        super().__init__(model, **shared)
-        self.metric, self.loss = getattr(metrics, metric), loss
+    def __init__(self, experiment: Experiment, model: nn.Module, seed: int):
+        super().__init__(experiment, model, seed)
+        self.metric, self.loss = getattr(metrics, experiment.task.metric), experiment.task.loss
         self.eval_rows: int | None = None  # of a forward pass in evaluation, after memory ran out with more
         self._outputs: list[tuple[Tensor, Tensor]] = []
 
@@ -144,42 +149,15 @@ class LitClassifier(LitModule):
     )
 
 
-def lit_classifier(experiment: Experiment, model: nn.Module, *, seed: int) -> LitClassifier:
-    """Make a classifier with the metric, the loss, the optimiser and the schedule of an experiment."""
-    return LitClassifier(
-        model, metric=experiment.task.metric, loss=experiment.task.loss, **_optimisation(experiment, seed)
-    )
-
-
-def lit_pretrainer(experiment: Experiment, model: Pretrainer, seed: int) -> "LitPretrainer":
-    """Make phase one with the objective, the optimiser and the schedule of an experiment."""
-    return LitPretrainer(
-        model, ratio=experiment.pretrain.ratio, length=experiment.task.length, **_optimisation(experiment, seed)
-    )
-
-
-def _optimisation(experiment: Experiment, seed: int) -> dict:
-    return {"seed": seed, "optim": dict(experiment.optim), "cycle_momentum": experiment.protocol.cycle_momentum}
-
-
 class LitPretrainer(LitModule):
     """The loss of a ``Pretrainer``; ``score`` is the negative mean of it over the positions of dev that count.
 
     The holes of a training step are functions of (seed, step), those of dev of (seed, example), whatever the batch.
-
-    Args:
-        model: model to train.
-        ratio: share of masked positions; None without any.
-        length: length of the longest row.
-        shared: seed, optim and cycle_momentum, see ``LitModule``.
     """
 
-    def __init__(self, model: Pretrainer, *, ratio: float | None, length: int, **shared):
-        super().__init__(model, **shared)
-        self.ratio, self.length = ratio, length
-
     def batch_loss(self, batch: Batch) -> Tensor:
-        holes = draw_holes(self.ratio, batch.inputs, batch.mask) if self.ratio else None
+        ratio = self.experiment.pretrain.ratio
+        holes = draw_holes(ratio, batch.inputs, batch.mask) if ratio else None
         total, count = self.model.error(batch.inputs, batch.mask, holes)
         # Gradients are averaged over the processes, whose shares have different numbers of positions that count.
         positions = distributed.total(torch.tensor(count, device=total.device))
@@ -193,13 +171,14 @@ class LitPretrainer(LitModule):
         self._sums += (float(total), count)
 
     def _dev_holes(self, batch: Batch, batch_idx: int) -> Tensor | None:
-        if not self.ratio:
+        ratio, length = self.experiment.pretrain.ratio, self.experiment.task.length
+        if not ratio:
             return None
         rows, towers, width = batch.inputs.shape[:3]
         trainer = self.trainer
         first = (batch_idx * trainer.world_size + self.global_rank) * trainer.datamodule.eval_batch
         generators = (np.random.default_rng((self.seed, first + row)) for row in range(rows))
-        drawn = np.stack([g.random((towers, self.length), np.float32)[:, :width] for g in generators]) < self.ratio
+        drawn = np.stack([g.random((towers, length), np.float32)[:, :width] for g in generators]) < ratio
         holes = torch.from_numpy(drawn).to(batch.inputs.device)
         return holes if batch.mask is None else holes & batch.mask
 

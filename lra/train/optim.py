@@ -61,24 +61,19 @@ def adamw(model: nn.Module, optim: Mapping) -> torch.optim.AdamW:
 
 def schedule(optimiser: torch.optim.AdamW, optim: Mapping, *, cycle_momentum: bool) -> LRScheduler | None:
     """Make the schedule of ``optim.schedule`` for every group, each a multiple of its own rate; None without one."""
-    match optim["schedule"]:
-        case "constant" if not optim["warmup"]:
-            return None
-        case "constant":
-            return LambdaLR(optimiser, lambda step: warm_up(min(step, optim["warmup"]), optim) / optim["lr"])
-        case "one_cycle":
-            return OneCycleLR(
-                optimiser,
-                max_lr=[group["lr"] for group in optimiser.param_groups],
-                total_steps=optim["steps"],
-                pct_start=optim["warmup"] / optim["steps"],
-                anneal_strategy="linear",
-                cycle_momentum=cycle_momentum,
-            )
-        case "linear":
-            return LambdaLR(optimiser, lambda step: linear(step, optim) / optim["lr"])
-        case "cosine":
-            return LambdaLR(optimiser, lambda step: cosine(step, optim) / optim["lr"])
+    if optim["schedule"] == "one_cycle":
+        return OneCycleLR(
+            optimiser,
+            max_lr=[group["lr"] for group in optimiser.param_groups],
+            total_steps=optim["steps"],
+            pct_start=optim["warmup"] / optim["steps"],
+            anneal_strategy="linear",
+            cycle_momentum=cycle_momentum,
+        )
+    if optim["schedule"] == "constant" and not optim["warmup"]:
+        return None
+    rate = {"constant": warm_up, "linear": linear, "cosine": cosine}[optim["schedule"]]
+    return LambdaLR(optimiser, lambda step: rate(step, optim) / optim["lr"])
 
 
 def linear(step: int, optim: Mapping) -> float:
@@ -102,6 +97,6 @@ def cosine(step: int, optim: Mapping) -> float:
 
 
 def warm_up(step: int, optim: Mapping) -> float:
-    """Learning rate of a step of the warm-up, from 1e-7 to lr as step^warmup_power."""
+    """Learning rate of a step: from 1e-7 to lr as step^warmup_power in the warm-up, then lr."""
     lr, warmup, start = optim["lr"], optim["warmup"], 1e-7
-    return lr if not warmup else start + (lr - start) * (step / warmup) ** optim["warmup_power"]
+    return lr if not warmup else start + (lr - start) * (min(step, warmup) / warmup) ** optim["warmup_power"]

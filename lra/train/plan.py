@@ -22,7 +22,6 @@ class Plan:
         processes: processes that share each batch.
         data: data of the task, not yet set up; a seed has its own order of it.
         params: number of parameters of the model.
-        home: folder of the seeds.
         title: task and label.
     """
 
@@ -31,11 +30,10 @@ class Plan:
     processes: Processes
     data: TaskData
     params: int
-    home: Path
     title: str
 
     def folder(self, seed: int) -> Path:
-        return self.home / f"seed-{seed}"
+        return self.experiment.home / f"seed-{seed}"
 
     def more_seeds(self, seed: int) -> int:
         """The number of seeds after this one that have no record yet."""
@@ -66,7 +64,6 @@ def resolve(experiment: Experiment) -> Plan:
         processes=shared,
         data=experiment.task_data(),
         params=params,
-        home=experiment.home,
         title=f"{experiment.task.name} {experiment.label}",
     )
 

@@ -14,7 +14,7 @@ from ..runs import checkpoint, config_file, evaluations, identity, pretraining, 
 from ..runs.folder import RunFolder
 from ..runs.record import Pretraining
 from . import distributed
-from .lit import lit_pretrainer
+from .lit import LitPretrainer
 from .plan import Plan
 from .trainer import run_phase
 
@@ -29,12 +29,13 @@ def phase_one(plan: Plan, run: RunFolder) -> Pretraining:
     done = distributed.on_rank_zero(lambda: before(plan.experiment, path, choices))
     if done:
         return done
-    one = replace(plan, experiment=phase_experiment(plan.experiment))
+    own_optim = plan.experiment.pretrain.of(plan.experiment.optim)
+    one = replace(plan, experiment=plan.experiment.changed(optim=own_optim, logger={}))
     own = pretraining.choices_of(run.choices)
     here = RunFolder(path=path, choices=own, seed=run.seed, title=f"{run.title} {pretraining.FOLDER}")
     torch.manual_seed(run.seed)
     model, data = one.experiment.pretrainer(), one.experiment.task_data(run.seed)
-    phase = run_phase(one, here, lit_pretrainer(one.experiment, model, run.seed), data)
+    phase = run_phase(one, here, LitPretrainer(one.experiment, model, run.seed), data)
     made = Pretraining(
         objective=plan.experiment.pretrain.objective,
         fingerprint=here.fingerprint,
@@ -95,8 +96,3 @@ def load_encoder(model: nn.Module, run: Path) -> None:
         missing = ["shapes"]
     if any(not name.startswith("head.") for name in missing):
         raise ValueError(f"{path} does not hold the encoder of this model; delete its folder to run that seed again")
-
-
-def phase_experiment(experiment: Experiment) -> Experiment:
-    """The experiment of phase one: its own options of optim, and no logger."""
-    return experiment.changed(optim=experiment.pretrain.of(experiment.optim), logger={})

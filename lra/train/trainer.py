@@ -19,8 +19,8 @@ from ..runs import checkpoint, record, typed_json
 from ..runs.folder import RunFolder
 from . import distributed
 from .compiling import Compile
-from .heap import Trim
-from .lit import LitModule, lit_classifier
+from .lit import LitClassifier, LitModule
+from .machine import Trim
 from .plan import Plan
 
 PRECISIONS = {"fp32": "32-true", "bf16": "bf16-mixed", "fp16": "16-mixed"}
@@ -107,7 +107,8 @@ def trainer(plan: Plan, callbacks: Sequence[L.Callback] = (), **options) -> L.Tr
         callbacks: callbacks.
         options: further options of L.Trainer.
     """
-    quiet()
+    logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
+    warnings.filterwarnings("ignore", message=f".*({_INTENDED}).*")
     several = plan.processes.count > 1
     return L.Trainer(
         callbacks=[*([Trim()] if plan.device == "cpu" else []), *callbacks],
@@ -126,15 +127,9 @@ def trainer(plan: Plan, callbacks: Sequence[L.Callback] = (), **options) -> L.Tr
     )
 
 
-def quiet() -> None:
-    """Silence Lightning's tips, and warnings about things that are meant to be so."""
-    logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
-    warnings.filterwarnings("ignore", message=f".*({_INTENDED}).*")
-
-
 def evaluate(plan: Plan, model: nn.Module, data: TaskData) -> tuple[float, float]:
     """Score a model on every example of dev, and of test."""
-    module, tester = lit_classifier(plan.experiment, model, seed=0), trainer(plan, logger=False)
+    module, tester = LitClassifier(plan.experiment, model, seed=0), trainer(plan, logger=False)
     tester.validate(module, data, verbose=False)
     val = module.score
     tester.test(module, data, verbose=False)
@@ -171,17 +166,13 @@ class Stopwatch(L.Callback):
         self.step_ms: list[float] = []
 
     def on_train_start(self, trainer, module) -> None:
-        self._mark(trainer)
+        self._time, self._step = time.perf_counter(), trainer.global_step
 
-    def on_validation_end(self, trainer, module) -> None:
-        self._mark(trainer)
+    on_validation_end = on_train_start
 
     def on_validation_start(self, trainer, module) -> None:
         if steps := trainer.global_step - self._step:
             self.step_ms.append(1000 * (time.perf_counter() - self._time) / steps)
-
-    def _mark(self, trainer) -> None:
-        self._time, self._step = time.perf_counter(), trainer.global_step
 
     @property
     def median(self) -> float | None:

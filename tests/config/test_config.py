@@ -64,7 +64,7 @@ def test_every_task_builds_and_its_smoke_schedule_runs_to_its_end(task, protocol
         cfg = experiment(f"task={task}", "attn=cur_abs", f"protocol={protocol}", f"budget={budget}")
         resolve(cfg)
         cfg.task_data()
-    training = module.lit_classifier(cfg, cfg.classifier(), seed=0)
+    training = module.LitClassifier(cfg, cfg.classifier(), seed=0)
     made = training.configure_optimizers()
     rates = []
     for _ in range(cfg.optim.steps):

@@ -114,10 +114,10 @@ with hold(pathlib.Path(sys.argv[1])):
 # Waits for the common start and writes when it had the lock.
 RACE = """
 import pathlib, sys, time
-from lra.disk.lock import wait
+from lra.disk.lock import hold
 path, log, start = pathlib.Path(sys.argv[1]), sys.argv[2], float(sys.argv[3])
 while time.time() < start: pass
-with wait(path, lambda owner: None):
+with hold(path, lambda owner: None):
     begin = time.time(); time.sleep(0.05)
     open(log, "a").write(f"{begin} {time.time()}\\n")
 """
@@ -198,13 +198,13 @@ def test_waiting_ends_with_a_killed_owner_and_is_told_once(path):
         told.append(owner.pid)
         os.kill(owner.pid, signal.SIGKILL)
 
-    with lock.wait(path, waiting) as owner:
+    with lock.hold(path, waiting) as owner:
         assert told == [process.pid] and owner.pid == os.getpid() and lock.holder(path) == owner
     process.wait()
     assert not list(path.parent.iterdir())
 
 
 def test_what_the_block_refuses_is_no_reason_to_wait(path):
-    with pytest.raises(lock.Held), lock.wait(path, pytest.fail) as owner:
+    with pytest.raises(lock.Held), lock.hold(path, pytest.fail) as owner:
         raise lock.Held(owner)
     assert not path.exists()

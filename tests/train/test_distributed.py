@@ -168,7 +168,7 @@ def test_phase_one_has_the_gradient_of_one_process():
 
     def gradient(rows):
         torch.manual_seed(0)
-        module = pretrain.lit_pretrainer(made := config("linear", *words), made.pretrainer().double(), 0)
+        module = pretrain.LitPretrainer(made := config("linear", *words), made.pretrainer().double(), 0)
         value = module.batch_loss(Batch(ids[rows], mask[rows], torch.zeros(len(rows))))
         value.backward()
         return value.item(), torch.cat([p.grad.flatten() for p in module.parameters() if p.grad is not None])
@@ -191,8 +191,8 @@ def test_roc_auc_is_over_the_scores_of_all_processes_each_once(world):
     batches = list(zip(outputs.split(12), labels.split(12), strict=True))  # two: the third process has none
 
     def score(rank):
-        options = {"metric": "roc_auc", "loss": "mse", "seed": 0, "optim": {}, "cycle_momentum": False}
-        module = LitClassifier(torch.nn.Linear(1, 1), **options)
+        module = LitClassifier(config("mean"), torch.nn.Linear(1, 1), seed=0)
+        module.metric = metrics.roc_auc
         module.on_validation_epoch_start()
         module._outputs += batches[rank::world]
         module.on_validation_epoch_end()

@@ -15,21 +15,21 @@ from lra.train.__main__ import train
 PROGRAM = """
 import random
 import torch
-from lra.train import heap
-heap.keep_pages()
-heap.GROWTH = 1
-trim, kept = heap.Trim(), []
+from lra.train import machine
+machine.keep_pages()
+machine.GROWTH = 1
+trim, kept = machine.Trim(), []
 def fragment():
     for step in range(24):
         kept.append([(torch.empty(random.randrange(2**16, 2**20)), torch.ones(64))[1] for _ in range(20)])
         parts = [torch.ones(random.randrange(2**16, 2**20)) for _ in range(20)]
         del parts
-    return heap.resident() >> 20
+    return machine.resident() >> 20
 def step(phase):
     getattr(trim, f"on_{phase}_batch_end")(None, None, None, None, 0)
-    return heap.resident() >> 20
+    return machine.resident() >> 20
 random.seed(0)
-print(fragment(), trim.on_validation_end(None, None) or heap.resident() >> 20)
+print(fragment(), trim.on_validation_end(None, None) or machine.resident() >> 20)
 for phase in ("train", "validation", "test"):
     step(phase)
     print(fragment(), step(phase))

@@ -32,14 +32,11 @@ def test_a_failing_run_of_several_stops_no_other_and_is_listed(data_root, tmp_pa
 def test_a_run_on_several_devices_that_fails_stops_no_other_and_says_nothing_itself(tmp_path, monkeypatch, capfd):
     started = []
 
-    def launches(spec, _):
-        def start(*words):
-            started.append(words)
-            raise ChildFailedError.__new__(ChildFailedError)
+    def launch(arguments):
+        started.append(arguments.training_script_args)
+        raise ChildFailedError.__new__(ChildFailedError)
 
-        return start
-
-    monkeypatch.setattr(distributed, "elastic_launch", launches)
+    monkeypatch.setattr(distributed.torchrun, "run", launch)
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     words = ["task=listops", "budget=smoke", f"runs={tmp_path}"]
     words += ["trainer=ddp", "trainer.devices=2", "trainer.device=cpu"]

@@ -159,7 +159,7 @@ def test_next_token_runs(name, option, data_root, tmp_path):
 
 def test_dev_holes_are_those_of_the_example_whatever_the_batch():
     made = smoke("runs", *WORDS)
-    lit = pretrain.lit_pretrainer(made, made.pretrainer(), 0)
+    lit = pretrain.LitPretrainer(made, made.pretrainer(), 0)
 
     def drawn(rows, number, width):
         lit._trainer = SimpleNamespace(world_size=1, global_rank=0, datamodule=SimpleNamespace(eval_batch=rows))

@@ -15,10 +15,6 @@ FEW = ("cur_abs", "sdpa", "nystrom", "luna", "performer")
 PAD = ("batch", "compact")
 
 
-def lit(model):
-    return LitClassifier(model, metric="accuracy", loss="cross_entropy", seed=0, optim={}, cycle_momentum=False)
-
-
 class NoWaiting(TorchDispatchMode):
     """Fails on a copy between CPU and device that the host waits for; a meta tensor itself refuses to be read."""
 
@@ -41,7 +37,7 @@ def module_and_data(name, device, data_root, *words):
     data.splits = {key: split.to(device) for key, split in data.splits.items()}
     with torch.device(device):
         model = made.classifier()
-    module = lit(model)
+    module = LitClassifier(made, model, seed=0)
     module.on_fit_start()
     module.bad_step, module.loss_sum = module.bad_step.to(device), module.loss_sum.to(device)
     return module.train(), data, made
@@ -121,7 +117,7 @@ class Small(torch.nn.Module):
 
 
 def test_evaluation_goes_on_with_half_the_rows_if_memory_runs_out():
-    module = lit(Small(3)).eval()
+    module = LitClassifier(config("mean"), Small(3), seed=0).eval()
     inputs = torch.arange(14)[:, None, None]
     batch = Batch(inputs, torch.ones_like(inputs, dtype=torch.bool), torch.zeros(14))
     for _ in range(2):
