@@ -1,7 +1,9 @@
 """Batches of a task: gathered by index, in an order that is a function of (seed, step)."""
 
+import functools
 import itertools
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import lightning as L
@@ -28,23 +30,23 @@ class Batch(NamedTuple):
     positions: Tensor | None = None
 
 
+@dataclass(frozen=True)
 class Order:
     """An endless stream of indices 0 .. n-1: one permutation after the other, each a function of (seed, pass)."""
 
-    def __init__(self, n: int, seed: int):
-        self.n, self.seed = n, seed
-        self._passes: dict[int, np.ndarray] = {}
+    n: int
+    seed: int
 
     def __getitem__(self, positions: slice) -> np.ndarray:
         """Indices at positions start .. stop-1 of the stream."""
         at = np.arange(positions.start, positions.stop)
-        return np.concatenate([self._permutation(p)[at[at // self.n == p] % self.n] for p in np.unique(at // self.n)])
+        passes = [(p, at[at // self.n == p] % self.n) for p in np.unique(at // self.n)]
+        return np.concatenate([_permutation(self.n, self.seed, p)[places] for p, places in passes])
 
-    def _permutation(self, number: int) -> np.ndarray:
-        if number not in self._passes:
-            self._passes = {k: v for k, v in self._passes.items() if k == number - 1}
-            self._passes[number] = np.random.default_rng((self.seed, number)).permutation(self.n)
-        return self._passes[number]
+
+@functools.lru_cache(maxsize=2)  # a batch may lie in two passes
+def _permutation(n: int, seed: int, number: int) -> np.ndarray:
+    return np.random.default_rng((seed, number)).permutation(n)
 
 
 class TaskData(L.LightningDataModule):

@@ -215,26 +215,23 @@ class Source(ABC):
             StoreError: a damaged data set exists, and `force` is false.
             ValueError: the root cannot be written, or the disk is full.
         """
-        if workers is not None and workers < 1:
-            raise ValueError(f"workers must be at least 1, not {workers}")
         folder = self.folder(root)
-        if folder.exists() and not force:
-            self.load(root)
-            return folder
-        with alone(folder):
-            if folder.exists() and not force:
-                self.load(root)
-                return folder
-            for left in folder.parent.glob(
-                f"{folder.name}.tmp-*"
-            ):  # of a process that died, since a live one holds the lock
-                shutil.rmtree(left)
-            start = time.perf_counter()
-            with reporter(self.name) as progress:
-                self.fetch(folder.parent, progress)
-                splits = self.splits(workers=workers or cores(), progress=progress)
-                with no_room(folder):
-                    write(folder, splits, provenance=self.provenance, towers=self.towers, replace=force)
-            size = sum(file.stat().st_size for file in folder.iterdir()) / 1e6
-            log(f"{self.name}: {size:.1f} MB in {time.perf_counter() - start:.1f} s at {folder}")
+        if force or not folder.exists():
+            with alone(folder):
+                if force or not folder.exists():  # no other process has made it meanwhile
+                    self._make(folder, workers or cores(), force)
+                    return folder
+        self.load(root)
         return folder
+
+    def _make(self, folder: Path, workers: int, force: bool) -> None:
+        for left in folder.parent.glob(f"{folder.name}.tmp-*"):  # of a process that died: a live one holds the lock
+            shutil.rmtree(left)
+        start = time.perf_counter()
+        with reporter(self.name) as progress:
+            self.fetch(folder.parent, progress)
+            splits = self.splits(workers=workers, progress=progress)
+            with no_room(folder):
+                write(folder, splits, provenance=self.provenance, towers=self.towers, replace=force)
+        size = sum(file.stat().st_size for file in folder.iterdir()) / 1e6
+        log(f"{self.name}: {size:.1f} MB in {time.perf_counter() - start:.1f} s at {folder}")

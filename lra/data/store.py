@@ -11,15 +11,15 @@ Shapes: n examples, T towers (rows of one example, 2 for Retrieval, else 1), B b
 """
 
 import glob
-import hashlib
 import json
+import math
 import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -82,46 +82,34 @@ class Split:
         return tokens.masked_fill_(~mask.view(*mask.shape, *(1,) * (tokens.dim() - 3)), 0), mask
 
 
-class _Column:
-    """One binary file while it grows; its chunks agree in dtype and in every dimension but the first."""
-
-    def __init__(self, file: BinaryIO):
-        self.file, self.sha, self.length, self.kind = file, hashlib.sha256(), 0, None
-
-    def append(self, array: np.ndarray) -> None:
-        kind = array.dtype.str, array.shape[1:]
-        self.kind = self.kind or kind
-        if kind != self.kind:
-            raise ValueError(f"{self.file.name}: a chunk of {kind} follows one of {self.kind}")
-        data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-        self.file.write(data)
-        self.sha.update(data)
-        self.length += len(array)
-
-    def entry(self) -> dict[str, Any]:
-        """The entry of the file in meta.json."""
-        if not self.length:
-            raise ValueError(f"{self.file.name}: there is nothing to write")
-        dtype, tail = self.kind
-        about = {"dtype": dtype, "shape": [self.length, *tail]}
-        return about | {"bytes": self.file.tell(), "sha256": self.sha.hexdigest()}
-
-
 def _write_split(work: Path, split: str, chunks: Iterable[ExampleChunk], towers: int) -> dict[str, dict]:
-    names = [f"{split}.{part}.bin" for part in PARTS]
-    with ExitStack() as files:
-        columns = [_Column(files.enter_context(open(work / name, "wb"))) for name in names]
-        columns[1].append(np.zeros(1, np.int64))
-        end = 0
+    """Write the files of a split; all chunks of a file have one dtype, and one shape but for the first dimension."""
+    paths = [work / f"{split}.{part}.bin" for part in PARTS]
+    kinds, end = {}, 0
+    with ExitStack() as stack:
+        files = [stack.enter_context(open(path, "wb")) for path in paths]
+        files[1].write(np.zeros(1, np.int64))
         for tokens, lengths, labels in chunks:
             if lengths.sum() != len(tokens) or len(lengths) != towers * len(labels):
                 raise ValueError(f"{split}: {len(tokens)} tokens, {len(lengths)} lengths, {len(labels)} labels clash")
             if labels.dtype not in (np.int64, np.float32):
                 raise ValueError(f"{split}: labels must be int64 or float32, not {labels.dtype}")
-            for column, array in zip(columns, (tokens, end + np.cumsum(lengths, dtype=np.int64), labels), strict=True):
-                column.append(array)
+            for file, array in zip(files, (tokens, end + np.cumsum(lengths, dtype=np.int64), labels), strict=True):
+                kind = array.dtype, array.shape[1:]
+                if kinds.setdefault(file.name, kind) != kind:
+                    raise ValueError(f"{file.name}: a chunk of {kind} follows one of {kinds[file.name]}")
+                file.write(np.ascontiguousarray(array))
             end += len(tokens)
-        return {name: column.entry() for name, column in zip(names, columns, strict=True)}
+    if not end:
+        raise ValueError(f"{split}: there is nothing to write")
+    return {path.name: _entry(path, *kinds[str(path)]) for path in paths}
+
+
+def _entry(path: Path, dtype: np.dtype, tail: tuple[int, ...]) -> dict[str, Any]:
+    """The entry of a file in meta.json."""
+    size = path.stat().st_size
+    shape = [size // (dtype.itemsize * math.prod(tail)), *tail]
+    return {"dtype": dtype.str, "shape": shape, "bytes": size, "sha256": digest(path)}
 
 
 def _sums(folder: Path, files: Mapping[str, dict]) -> bytes:

@@ -13,23 +13,8 @@ from .typed_json import FORM, verify
 
 LAST, BEST = "last.ckpt", "best.ckpt"  # state of the training; weights with the best dev score
 CALLBACK = "Checkpoints"  # the callback in whose state last.ckpt has what is ours
-_PARTS = {
-    "callbacks": dict,
-    "global_step": int,
-    "loops": dict,
-    "lr_schedulers": list,
-    "optimizer_states": list,
-    "state_dict": dict,
-}
-_OURS = {
-    "form": int,
-    "fingerprint": str,
-    "curve": list,
-    "best_score": float,
-    "best_step": int,
-    "train_loss": float,
-    "digest": str,
-}
+_PARTS = {"callbacks", "global_step", "loops", "lr_schedulers", "optimizer_states", "state_dict"}
+_OURS = {"form", "fingerprint", "curve", "best_score", "best_step", "train_loss", "digest"}
 AGAIN = "delete its folder to run that seed again"
 
 
@@ -40,11 +25,9 @@ def read(path: Path) -> Any:
         with opened(path) as file:
             _check_crc(file)
             return torch.load(file, map_location="cpu", weights_only=True)
-    except Unreadable as error:
-        reason = str(error)
     except Exception as error:  # zipfile and torch raise exceptions of any class for damaged files
-        reason = f"it is damaged or no checkpoint: {_brief(error)}"
-    raise ValueError(f"{path} cannot be used ({reason}); {AGAIN}")
+        reason = str(error) if isinstance(error, Unreadable) else f"it is damaged or no checkpoint: {_brief(error)}"
+        raise ValueError(f"{path} cannot be used ({reason}); {AGAIN}") from None
 
 
 def _check_crc(file: BinaryIO) -> None:
@@ -70,17 +53,17 @@ def state(path: Path) -> dict | None:
     if not path.exists() and not path.is_symlink():
         return None
     held = read(path)
-    ours = held["callbacks"].get(CALLBACK) if _has(held, _PARTS) else None
-    rows = ours["curve"] if _has(ours, _OURS) else []
-    if not rows or not all(isinstance(row, dict) for row in rows) or not _are_weights(held["state_dict"]):
+    callbacks = held["callbacks"] if _has(held, _PARTS) else None
+    ours = callbacks[CALLBACK] if _has(callbacks, {CALLBACK}) else None
+    if not _has(ours, _OURS) or not _are_weights(held["state_dict"]):
         raise ValueError(f"{path} is not the state of a run of this version; {AGAIN}")
     if ours["form"] != FORM:
         raise ValueError(f"{path} has form {ours['form']} instead of {FORM}: another version made it; {AGAIN}")
     return held
 
 
-def _has(held: Any, parts: dict[str, type]) -> bool:
-    return isinstance(held, dict) and all(isinstance(held.get(name), kind) for name, kind in parts.items())
+def _has(held: Any, names: set[str]) -> bool:
+    return isinstance(held, dict) and names <= held.keys()
 
 
 def _are_weights(held: Any) -> bool:
@@ -109,30 +92,6 @@ def load_weights(model: nn.Module, path: Path, digest: str | None = None) -> Non
         model.load_state_dict(held)
     except RuntimeError as error:
         raise ValueError(f"{path} does not hold the weights of this model ({_brief(error)}); {AGAIN}") from None
-
-
-def check_resumable(folder: Path, model: nn.Module, fingerprint: str) -> dict | None:
-    """Read the state from which a seed resumes; None without last.ckpt.
-
-    Args:
-        folder: folder of the seed.
-        model: model of the seed; both checkpoints must have its weights' names and shapes.
-        fingerprint: fingerprint of the run.
-
-    Raises:
-        ValueError: last.ckpt or best.ckpt cannot be read or is of another run, so the result would not be that of an
-            uninterrupted seed.
-    """
-    if (last := state(folder / LAST)) is None:
-        return None
-    if last["callbacks"][CALLBACK]["fingerprint"] != fingerprint:
-        raise ValueError(f"{folder / LAST} was written by another run; {AGAIN}")
-    shapes = {name: value.shape for name, value in model.state_dict().items()}
-    last_weights = {name.removeprefix("model."): value for name, value in last["state_dict"].items()}
-    for path, held in ((folder / LAST, last_weights), (folder / BEST, weights(folder / BEST))):
-        if shapes != {name: value.shape for name, value in held.items()}:
-            raise ValueError(f"{path} does not hold the weights of this model; {AGAIN}")
-    return last
 
 
 def _brief(error: Exception) -> str:

@@ -17,7 +17,7 @@ from ..console import log
 from ..disk import atomic, lock
 from ..disk.atomic import NO_ROOM
 from . import checkpoint, config_file, evaluations, identity, record, tables
-from .checkpoint import BEST, LAST
+from .checkpoint import AGAIN, BEST, LAST
 from .record import RunRecord
 
 TEMPORARY = ".*.part"
@@ -148,12 +148,20 @@ class RunFolder:
             The step from which training goes on, 0 without a checkpoint.
 
         Raises:
-            ValueError: a checkpoint cannot be read, or is of another run or model.
+            ValueError: a checkpoint cannot be read or is of another run or model, so that the result would not be that
+                of an uninterrupted seed.
         """
-        last = checkpoint.check_resumable(self.path, model, self.fingerprint)
-        if last is None:
+        if (last := checkpoint.state(self.path / LAST)) is None:
             return 0
-        self.curve[:] = last["callbacks"][checkpoint.CALLBACK]["curve"]
+        ours = last["callbacks"][checkpoint.CALLBACK]
+        if ours["fingerprint"] != self.fingerprint:
+            raise ValueError(f"{self.path / LAST} was written by another run; {AGAIN}")
+        shapes = {name: value.shape for name, value in model.state_dict().items()}
+        last_weights = {name.removeprefix("model."): value for name, value in last["state_dict"].items()}
+        for path, held in ((self.path / LAST, last_weights), (self.weights, checkpoint.weights(self.weights))):
+            if shapes != {name: value.shape for name, value in held.items()}:
+                raise ValueError(f"{path} does not hold the weights of this model; {AGAIN}")
+        self.curve[:] = ours["curve"]
         atomic.write(self.path / evaluations.NAME, evaluations.text(self.curve))
         return last["global_step"]
 

@@ -5,14 +5,11 @@ import shlex
 import subprocess
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Literal
 
-import torch
 from pydantic import Field, NonNegativeFloat, NonNegativeInt
 
-from .. import __version__
 from ..ops.metrics import Metric
 from . import typed_json
 from .typed_json import STRICT, FolderName, Percent
@@ -159,22 +156,6 @@ def load(path: Path, fingerprint: str | None = None) -> RunRecord:
 def on_cpu(device: str) -> bool:
     """Whether the ``device`` of a record is a CPU: "x86_64 CPU, 2 threads"."""
     return " CPU, " in device
-
-
-def provenance(overrides: Iterable[str]) -> dict[str, str | None]:
-    """The fields of a record that say when, by which command, with which versions and on which processor it was made.
-
-    Args:
-        overrides: words of the command line of ``lra.train``.
-    """
-    return {
-        "git": git_commit(),
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "command": command(overrides),
-        "torch": torch.__version__,
-        "suite": __version__,
-        "processor": processor(),
-    }
 
 
 def command(overrides: Iterable[str]) -> str:

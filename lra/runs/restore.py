@@ -41,11 +41,9 @@ def configuration(run: RunFolder, root: str) -> Experiment:
         tree["trainer"] |= OF_MACHINE
         arguments = {key: value for key, value in tree["source"].items() if key[0] != "_" and value is not None}
         tree["data_overrides"] = [f"task={task}", *(f"source.{key}={value}" for key, value in arguments.items())]
-        names = (run.record.label, run.record.study, run.record.budget) if run.record else (label, study, "unknown")
-        tree |= dict(zip(("label", "study", "budget"), names, strict=True)) | {
-            "runs": str(run.path),
-            "seeds": [run.seed],
-        }
+        tree |= {"label": label, "study": study, "budget": "unknown", "runs": str(run.path), "seeds": [run.seed]}
+        if run.record:
+            tree |= {name: getattr(run.record, name) for name in ("label", "study", "budget")}
         return Experiment.parse(tree)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise ValueError(

@@ -1,10 +1,12 @@
 """python -m lra.train task=listops attn=cur_abs: every seed of one configuration, skipped, resumed or run."""
 
 import contextlib
+from datetime import UTC, datetime
 
 import torch
 from torch import nn
 
+from .. import __version__
 from ..config.entry import main
 from ..config.experiment import Experiment
 from ..console import log
@@ -138,7 +140,12 @@ def fit(plan: Plan, run: RunFolder, model: nn.Module | None = None) -> record.Ru
         train_loss=diagnostics.finite(phase.train_loss),
         lr=experiment.optim.lr,
         **diagnosed,
-        **record.provenance(experiment.command_overrides),
+        git=record.git_commit(),
+        date=datetime.now(UTC).isoformat(timespec="seconds"),
+        command=record.command(experiment.command_overrides),
+        torch=torch.__version__,
+        suite=__version__,
+        processor=record.processor(),
     )
     for logger in phase.trainer.loggers if phase.trainer else ():
         logger.log_record(result)

@@ -74,13 +74,7 @@ class Compile(L.Callback):
 
 
 def _try(module, steps: list[Batch], evaluation: Batch | None) -> None:
-    """Make steps and an evaluation without an optimiser, whatever becomes of them.
-
-    Args:
-        module: module of the run.
-        steps: batches of training.
-        evaluation: batch of dev, None if this process has none.
-    """
+    """Make steps and an evaluation, of None if this process has no batch of dev, without an optimiser."""
     model, buffers = module.model, [buffer.clone() for buffer in module.model.buffers()]
     try:
         for batch in [steps[0]] * REPEATS + steps[1:]:

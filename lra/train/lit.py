@@ -71,13 +71,10 @@ class LitModule(L.LightningModule):
         self.bad_step = torch.full((), torch.iinfo(torch.int64).max, device=self.device)
 
     def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
-        self.seed_step(self.global_step, batch_idx % self.trainer.accumulate_grad_batches)
-        self.rate = self.optimizers().param_groups[0]["lr"]
-
-    def seed_step(self, step: int, micro: int = 0) -> None:
-        """Seed the generators for a micro-batch of a step, in this process."""
-        key = np.random.SeedSequence((self.seed, step, micro, self.global_rank))
+        micro = batch_idx % self.trainer.accumulate_grad_batches
+        key = np.random.SeedSequence((self.seed, self.global_step, micro, self.global_rank))
         seed_device(int(key.generate_state(1, np.uint64)[0]), self.device)
+        self.rate = self.optimizers().param_groups[0]["lr"]
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         value = self.batch_loss(batch)
@@ -142,11 +139,8 @@ class LitClassifier(LitModule):
         self.score, self.scored = self.metric(self.outputs, self.labels), len(self.labels)
         self._outputs.clear()
 
-    on_test_epoch_start, test_step, on_test_epoch_end = (
-        on_validation_epoch_start,
-        validation_step,
-        on_validation_epoch_end,
-    )
+    test_step = validation_step
+    on_test_epoch_start, on_test_epoch_end = on_validation_epoch_start, on_validation_epoch_end
 
 
 class LitPretrainer(LitModule):

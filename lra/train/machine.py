@@ -5,7 +5,6 @@ import os
 import platform
 import resource
 import sys
-from collections.abc import Callable
 
 import lightning as L
 import torch
@@ -16,6 +15,7 @@ from ..runs.checkpoint import disk_bytes
 THREADS = torch.get_num_threads()  # of this process before any run
 GROWTH = 2 * 2**30  # bytes of resident memory beyond those after the first batch since the heap was trimmed
 _TRIM_THRESHOLD, _MMAP_MAX = -1, -4  # of mallopt(3)
+_LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
 def device(experiment: Experiment) -> str:
@@ -78,17 +78,13 @@ def device_name(device: str, number: int = 1) -> str:
     return f"{number} x {name}" if number > 1 else name
 
 
-def _libc(name: str) -> Callable[..., int] | None:
-    return getattr(ctypes.CDLL(None), name, None) if sys.platform == "linux" else None
-
-
 def keep_pages() -> None:
     """Serve large tensors from glibc's heap and keep what they leave there, for batches of tensors of many sizes.
 
     By default glibc maps each of them anew, and the kernel clears its pages at every step. What
     ``MALLOC_MMAP_MAX_`` or ``MALLOC_TRIM_THRESHOLD_`` say in the environment stays. Without glibc nothing happens.
     """
-    if mallopt := _libc("mallopt"):
+    if mallopt := getattr(_LIBC, "mallopt", None):
         for name, parameter, value in (("MMAP_MAX_", _MMAP_MAX, 0), ("TRIM_THRESHOLD_", _TRIM_THRESHOLD, -1)):
             if f"MALLOC_{name}" not in os.environ:
                 mallopt(parameter, value)
@@ -112,7 +108,7 @@ class Trim(L.Callback):
     """
 
     def __init__(self):
-        self.trim = _libc("malloc_trim")
+        self.trim = getattr(_LIBC, "malloc_trim", None)
         self.needed: int | None = None  # resident after the first batch since the heap was trimmed
 
     def on_train_batch_end(self, *_) -> None:

@@ -1,5 +1,6 @@
 """The plan of a configuration on this machine, and what it refuses before anything is written."""
 
+import contextlib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -72,17 +73,12 @@ def _padded(experiment: Experiment) -> Experiment:
     """The experiment with the padding of the seeds begun in its folder, or of its task and model, for ``auto``."""
     if experiment.data.pad != "auto":
         return experiment
-    begun = map(_begun_padding, sorted(experiment.home.glob(f"seed-*/{config_file.NAME}")))
-    pad = next(filter(None, begun), None) or experiment.padding
+    pads = [experiment.padding]
+    for path in sorted(experiment.home.glob(f"seed-*/{config_file.NAME}"), reverse=True):
+        with contextlib.suppress(ValueError):  # the seed of that folder says so
+            pads.append(config_file.read(path).get("data.pad"))
+    pad = [pad for pad in pads if pad in ("batch", "compact")][-1]
     return experiment.changed(data=experiment.data.changed(pad=pad))
-
-
-def _begun_padding(path: Path) -> str | None:
-    try:
-        pad = config_file.read(path).get("data.pad")
-    except ValueError:  # the seed of that folder says so
-        return None
-    return pad if pad in ("batch", "compact") else None
 
 
 def check_data(experiment: Experiment, data: TaskData) -> None:
@@ -142,13 +138,10 @@ def check_pretraining(experiment: Experiment) -> None:
     # A block that is more than a mixer may pass something from a token to those before it.
     causal = (getattr(getattr(block, "mixer", None), "causal", False) for block in experiment.sketch.blocks)
     if own.objective == "next" and not all(causal):
-        raise ValueError(f"pretrain=next: {experiment.label} sees the tokens ahead; {_remedy(experiment)}")
-
-
-def _remedy(experiment: Experiment) -> str:
-    if experiment.attn.get("causal") is False:
-        return "say attn.causal=true"
-    if experiment.attn.get("bidirectional"):
-        return "say attn.bidirectional=false"
-    causal = "sdpa, linear, conv, sparse with attn.causal=true"
-    return f"{causal} and s4d_*, s5, lru, long_conv with attn.bidirectional=false do not"
+        causal = "sdpa, linear, conv, sparse with attn.causal=true"
+        remedy = f"{causal} and s4d_*, s5, lru, long_conv with attn.bidirectional=false do not"
+        if experiment.attn.get("causal") is False:
+            remedy = "say attn.causal=true"
+        elif experiment.attn.get("bidirectional"):
+            remedy = "say attn.bidirectional=false"
+        raise ValueError(f"pretrain=next: {experiment.label} sees the tokens ahead; {remedy}")
