@@ -8,7 +8,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..ops import triton as kernels
-from ..ops.blocks import full_width
 from ..ops.convolution import convolve_rows
 from ..ops.kernel_features import zero_padding
 from ..ops.pinv import cubic, mixes_batch
@@ -86,7 +85,7 @@ class NystromOriginal(Nystrom):
 
     def product(self, q, k, v, mask):
         if self.landmarks == self.sizes.length:
-            return full_width(q, k, v, mask)
+            return F.scaled_dot_product_attention(q, k, v, None if mask is None else mask[:, None, None])
         return super().product(q, k, v, mask)
 
     def pool(self, q, k, mask):
