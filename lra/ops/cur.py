@@ -58,19 +58,9 @@ def cur(
         where = {"rows": rows, "cols": cols, "mask": mask}
         return kernels.three_factor(q, k, v, pinv=options.pinv, **where, copy_rv=options.copy_rv, impl=options.impl)
     every = torch.arange(q.shape[2], device=q.device)
-    out, rv = three_factor(
-        q,
-        k,
-        v,
-        gather_kept(q, rows),
-        gather_kept(k, cols),
-        pinv=options.pinv,
-        mask=mask,
-        **_real(mask, rows, cols),
-        weights=options.weights,
-        bias=NO_BIAS if bias is None else (bias(every, cols), bias(rows, cols), bias(rows, every)),
-        impl=options.impl,
-    )
+    biases = NO_BIAS if bias is None else (bias(every, cols), bias(rows, cols), bias(rows, every))
+    marks, rule = _marks(mask, rows, cols), {"pinv": options.pinv, "weights": options.weights, "impl": options.impl}
+    out, rv = three_factor(q, k, v, gather_kept(q, rows), gather_kept(k, cols), **marks, bias=biases, **rule)
     return put_kept(out, rows, rv) if options.copy_rv else out
 
 
@@ -95,14 +85,16 @@ def cur_plus(
     if mask is not None:  # distances to padding must not overflow
         q, k = (x.masked_fill(~mask[:, None, :, None], 0) for x in (q, k))
     rows, cols = select(q, k, options, mask, draw=draw)
-    kept, real = (gather_kept(q, rows), gather_kept(k, cols)), _real(mask, rows, cols)
-    out, rv = cells.corrected(q, k, v, *kept, mask=mask, **real, impl=options.impl)
+    marks = _marks(mask, rows, cols)
+    out, rv = cells.corrected(q, k, v, gather_kept(q, rows), gather_kept(k, cols), **marks, impl=options.impl)
     return put_kept(out, rows, rv) if options.copy_rv else out
 
 
-def _real(mask: Tensor | None, rows: Tensor, cols: Tensor) -> dict[str, Tensor]:
-    """Mark the real kept rows and columns for ``three_factor``."""
-    return {} if mask is None else {"row_mask": gather_kept(mask, rows), "col_mask": gather_kept(mask, cols)}
+def _marks(mask: Tensor | None, rows: Tensor, cols: Tensor) -> dict[str, Tensor]:
+    """Mark the real tokens, kept rows and kept columns for ``three_factor``."""
+    if mask is None:
+        return {}
+    return {"mask": mask, "row_mask": gather_kept(mask, rows), "col_mask": gather_kept(mask, cols)}
 
 
 def cur_attention(

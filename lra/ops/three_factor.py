@@ -8,7 +8,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..options import one_of
 from ..varlen import VarlenLayout
 from . import triton as kernels
 from .pinv import unbounded
@@ -120,14 +119,6 @@ def writes_out(x: Tensor) -> bool:
         bfloat16    fused  66, 96, 202    written out  22, 45,  92
     """
     return x.device.type == "cpu" and x.dtype == torch.bfloat16
-
-
-def check_impl(impl: Impl, weights: Weights = "softmax") -> None:
-    """Raise ValueError if a choice is unknown, or if choices do not go together."""
-    one_of("impl", impl, Impl)
-    one_of("weights", weights, Weights)
-    if weights != "softmax" and impl != "eager":
-        raise ValueError(f"weights={weights} needs impl=eager, not {impl}")
 
 
 def three_factor_packed(

@@ -162,14 +162,14 @@ def arguments(requires_grad=True):
 
 def test_operators_pass_opcheck():
     (q, k, v), rows, cols, mask, dout = arguments()
-    near = (None, None, rows, cols, mask, None, None)
-    torch.library.opcheck(op.three_factor, (q, k, v, *near, 2, True, True))
-    real = torch.ones(1, 1, 12, dtype=torch.bool)
-    marks = (q[:, :, :12].detach(), k[:, :, :12].detach(), None, None, None, real, real)
-    torch.library.opcheck(op.three_factor, (q, k, v, *marks, 2, False, False))
-    saved = [x.detach() for x in op.three_factor(q, k, v, *near, 2, True, True)[1:]]
     detached = [x.detach() for x in (q, k, v)]
-    torch.library.opcheck(op.three_factor_backward, (dout, *detached, *near, *saved, 2, True, True))
+    near = [*detached[:2], rows, cols, mask[:, None], mask[:, None]]
+    torch.library.opcheck(op.three_factor, (q, k, v, *near, mask, 2, True, True))
+    real = torch.ones(1, 1, 12, dtype=torch.bool)
+    marks = [*(x[:, :, :12] for x in detached[:2]), None, None, real, real]
+    torch.library.opcheck(op.three_factor, (q, k, v, *marks, None, 2, False, False))
+    saved = [x.detach() for x in op.three_factor(q, k, v, *near, mask, 2, True, True)[1:]]
+    torch.library.opcheck(op.three_factor_backward, (dout, *detached, *near, mask, *saved, 2, True, True))
     torch.library.opcheck(op.row_scores, (q.detach(), k.detach(), mask, "abs", True))
 
 
@@ -204,7 +204,7 @@ def test_autocast_and_repeatability(dtype):
     (q, k, v), rows, cols, mask, _ = arguments()
     with torch.autocast("cpu", dtype):
         out = fused(q, k, v, rows, cols, mask, True, 2)
-        alone = op.three_factor(q, k, v, None, None, rows, cols, mask, None, None, 2, True, True)[0]
+        alone = op.three_factor(q, k, v, q, k, rows, cols, *[mask[:, None]] * 2, mask, 2, True, True)[0]
     assert out.dtype == dtype and alone.dtype == BRAIN  # as the operator is registered
     narrow = [x.to(dtype) for x in (q, k, v)]
     assert torch.equal(out, fused(*narrow, rows, cols, mask, True, 2))

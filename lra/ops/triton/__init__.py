@@ -112,13 +112,14 @@ def three_factor(
         dtype = torch.get_autocast_dtype(kind)
     if dtype not in DTYPES:
         raise ValueError(f"impl=triton takes float32, float16 or bfloat16, not {dtype}; impl=sdpa takes any")
-    wide = lambda m: None if m is None else m.expand(q.shape[0], q.shape[1], -1).contiguous()
     q, k, v, q_kept, k_kept = (x if x is None else x.to(dtype) for x in (q, k, v, q_kept, k_kept))
     mask, rows, cols = (x if x is None else x.contiguous() for x in (mask, rows, cols))
+    if rows is not None:
+        q_kept, k_kept = q, k
+        row_mask = col_mask = None if mask is None else mask[:, None]
+    real = [x if x is None else x.expand(*q.shape[:2], -1) for x in (row_mask, col_mask)]
     with torch.autocast(kind, enabled=False):
-        return op.three_factor(
-            q, k, v, q_kept, k_kept, rows, cols, mask, wide(row_mask), wide(col_mask), steps, copy_rv, impl == "triton"
-        )[0]
+        return op.three_factor(q, k, v, q_kept, k_kept, rows, cols, *real, mask, steps, copy_rv, impl == "triton")[0]
 
 
 def row_scores(a: Tensor, b: Tensor | None, mask: Tensor | None, *, score: str, class_token: bool) -> Tensor:

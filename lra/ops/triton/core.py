@@ -70,7 +70,9 @@ def inverse(
         q, k, rows, cols, row_real, col_real, g, n, h,
         q_n, q_h, q_l, k_n, k_h, k_l, rr_n, rr_h, cr_n, cr_h, scale2, M, D, BM, BD, INNER,
     )  # fmt: skip
-    inv = core_symmetric.cubic(u, STEPS, INNER) if SYMMETRIC else core_classic.cubic(u, STEPS, INNER)
+    inv = (
+        core_symmetric.cubic(u, None, STEPS, BM, INNER) if SYMMETRIC else core_classic.cubic(u, None, STEPS, BM, INNER)
+    )
     j = tl.arange(0, BM)
     store(z + g.to(tl.int64) * M * M, j, M, j < M, inv, M, BM)
 
@@ -99,10 +101,10 @@ def inverse_backward(
     slot = g.to(tl.int64) * M
     if SYMMETRIC:
         at += scratch + g.to(tl.int64) * (4 + 4 * STEPS) * BM * BM
-        core_symmetric.rerun(u, at, STEPS, BM, INNER)
+        core_symmetric.cubic(u, at, STEPS, BM, INNER)
     else:
         at += scratch + g.to(tl.int64) * (4 + STEPS) * BM * BM
-        core_classic.rerun(u, at, STEPS, BM, INNER)
+        core_classic.cubic(u, at, STEPS, BM, INNER)
     dw = summed(dw_parts, j, g, G, S, M, E, BE)
     grad = dot(dw, tl.trans(load(rv + slot * E, j, E, j < M, E, BE)), INNER)
     if SYMMETRIC:

@@ -1,9 +1,7 @@
 """The cubic iteration of U (BM,BM) as published, on chip, and its backward pass.
 
-With P = U Z, one step is  Z' = 13/4 Z - 1/4 Z T,  T = 15 P - 7 P² + P³.  For a gradient G of Z',
-    dT = -1/4 Zᵀ G    A = Pᵀ dT    B = A + dT Pᵀ    dP = 15 dT - 7 B + B Pᵀ + Pᵀ A
-    dZ = 13/4 G - 1/4 G Tᵀ + Uᵀ dP      dU += dP Zᵀ
-and from Z_0 = Uᵀ / s, s the largest column sum, dU += Gᵀ / s and, in the first such column, - sum(G * Z_0) / s.
+Z, P, T and the gradients of a step are those of ``lra.ops.pinv.cubic_chain`` and ``cubic_chain_backward``. From
+Z_0 = Uᵀ / s, s the largest column sum, dU += Gᵀ / s and, in the first such column, - sum(G * Z_0) / s.
 """
 
 import triton
@@ -13,36 +11,28 @@ from .primitives import dot, first_column, largest_column
 
 
 @triton.jit
-def step(u, z, PRECISION: tl.constexpr):
-    """Z (13 I - UZ (15 I - UZ (7 I - UZ))) / 4."""
-    p = dot(u, z, PRECISION)
+def factor(p, PRECISION: tl.constexpr):
+    """Compute T of one step."""
     t = 7.0 * p - dot(p, p, PRECISION)
-    t = 15.0 * p - dot(p, t, PRECISION)
-    return 3.25 * z - 0.25 * dot(z, t, PRECISION)
+    return 15.0 * p - dot(p, t, PRECISION)
 
 
 @triton.jit
-def cubic(u, STEPS: tl.constexpr, PRECISION: tl.constexpr):
-    """Compute Z."""
+def cubic(u, at, STEPS: tl.constexpr, BM: tl.constexpr, PRECISION: tl.constexpr):
+    """Compute Z; store U at ``at``, and after dU, P and G the initial Z of each step, unless it is None."""
     z = tl.trans(u) / largest_column(u)
-    for _ in tl.range(STEPS, num_stages=1):
-        z = step(u, z, PRECISION)
+    if at is not None:
+        tl.store(at, u)
+    for k in tl.range(STEPS, num_stages=1):
+        if at is not None:
+            tl.store(at + (4 + k) * BM * BM, z)
+        z = 3.25 * z - 0.25 * dot(z, factor(dot(u, z, PRECISION), PRECISION), PRECISION)
     return z
 
 
 @triton.jit
-def rerun(u, at, STEPS: tl.constexpr, BM: tl.constexpr, PRECISION: tl.constexpr):
-    """Store U, and after dU, P and G the initial Z of each step."""
-    tl.store(at, u)
-    z = tl.trans(u) / largest_column(u)
-    for k in tl.range(STEPS, num_stages=1):
-        tl.store(at + (4 + k) * BM * BM, z)
-        z = step(u, z, PRECISION)
-
-
-@triton.jit
 def backward(grad, at, STEPS: tl.constexpr, BM: tl.constexpr, PRECISION: tl.constexpr):
-    """Compute U and its gradient from that of Z; ``at``: the matrices of ``rerun``."""
+    """Compute U and its gradient from that of Z; ``at``: the matrices of ``cubic``."""
     u_at, du_at, p_at, grad_at, z_at = at, at + BM * BM, at + 2 * BM * BM, at + 3 * BM * BM, at + 4 * BM * BM
     tl.store(du_at, tl.zeros((BM, BM), tl.float32))
     tl.store(grad_at, grad)
@@ -51,8 +41,7 @@ def backward(grad, at, STEPS: tl.constexpr, BM: tl.constexpr, PRECISION: tl.cons
         last = z_at + (STEPS - 1 - back) * BM * BM
         p = dot(tl.load(u_at), tl.load(last), PRECISION)
         tl.store(p_at, p)
-        t = 7.0 * p - dot(p, p, PRECISION)
-        t = 15.0 * p - dot(p, t, PRECISION)
+        t = factor(p, PRECISION)
         tl.debug_barrier()
         grad = tl.load(grad_at)
         dt = -0.25 * dot(tl.trans(tl.load(last)), grad, PRECISION)

@@ -19,7 +19,7 @@ def inner_matrix(a: Tensor, b: Tensor, a_real: Tensor | None, b_real: Tensor | N
     """Compute U of the kept queries a and keys b (G,M,D) in float32; a_real, b_real (G,M)."""
     s = a @ b.mT * a.shape[-1] ** -0.5
     if b_real is not None:
-        s = s.masked_fill(~b_real[:, None], float("-inf"))
+        s = s.masked_fill(b_real[:, None] == 0, float("-inf"))
     u = s.softmax(-1)
     return u if a_real is None else u * a_real[..., None]
 

@@ -28,38 +28,29 @@ def factor(p, y, PRECISION: tl.constexpr):
 
 
 @triton.jit
-def cubic(u, STEPS: tl.constexpr, PRECISION: tl.constexpr):
-    """Compute Z."""
+def cubic(u, at, STEPS: tl.constexpr, BM: tl.constexpr, PRECISION: tl.constexpr):
+    """Compute Z; store U at ``at``, and after G, H and S the matrices Z, P, Y and N of each step, unless it is None."""
     z = tl.trans(u) / largest_column(u)
     p = dot(u, z, PRECISION)
-    for _ in tl.range(STEPS, num_stages=1):
-        n = factor(p, dot(p, p, PRECISION), PRECISION)
+    if at is not None:
+        tl.store(at, u)
+    for k in tl.range(STEPS, num_stages=1):
+        y = dot(p, p, PRECISION)
+        n = factor(p, y, PRECISION)
+        if at is not None:
+            here = at + (4 + 4 * k) * BM * BM
+            tl.store(here, z)
+            tl.store(here + BM * BM, p)
+            tl.store(here + 2 * BM * BM, y)
+            tl.store(here + 3 * BM * BM, n)
         z = dot(z, n, PRECISION)
         p = dot(p, n, PRECISION)
     return z
 
 
 @triton.jit
-def rerun(u, at, STEPS: tl.constexpr, BM: tl.constexpr, PRECISION: tl.constexpr):
-    """Store U, and after G, H and S the matrices Z, P, Y and N of each step."""
-    tl.store(at, u)
-    z = tl.trans(u) / largest_column(u)
-    p = dot(u, z, PRECISION)
-    for k in tl.range(STEPS, num_stages=1):
-        here = at + (4 + 4 * k) * BM * BM
-        tl.store(here, z)
-        tl.store(here + BM * BM, p)
-        y = dot(p, p, PRECISION)
-        tl.store(here + 2 * BM * BM, y)
-        n = factor(p, y, PRECISION)
-        tl.store(here + 3 * BM * BM, n)
-        z = dot(z, n, PRECISION)
-        p = dot(p, n, PRECISION)
-
-
-@triton.jit
 def backward(grad, at, STEPS: tl.constexpr, BM: tl.constexpr, PRECISION: tl.constexpr):
-    """Compute U and its gradient from that of Z; ``at``: the matrices of ``rerun``."""
+    """Compute U and its gradient from that of Z; ``at``: the matrices of ``cubic``."""
     grad_at, h_at, s_at = at + BM * BM, at + 2 * BM * BM, at + 3 * BM * BM
     tl.store(grad_at, grad)
     tl.store(h_at, tl.zeros((BM, BM), tl.float32))

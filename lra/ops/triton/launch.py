@@ -1,8 +1,7 @@
 """The order of the launches. ``run`` launches a kernel; compilation ahead of time replaces it.
 
-N examples, H heads, G = N H, L length, M kept rows, D key size, E value size, S parts along the sequence. q_kept and
-k_kept (N,H,M,D) are landmarks; without them rows and cols (N,H,M) are the positions of the kept rows of q and k.
-row_real, col_real (N,H,M) mark real landmarks, mask (N,L) real tokens.
+N examples, H heads, G = N H, L length, M kept rows, D key size, E value size, S parts along the sequence. mask (N,L),
+bytes, marks real tokens.
 """
 
 import math
@@ -23,7 +22,10 @@ def run(kernel, grid, *args, warps: int, stages: int, **constants) -> None:
 
 
 class Kept(NamedTuple):
-    """The kept queries and keys for the kernels: rows of ``q`` at ``rows``, 0 .. M-1 for None."""
+    """Kept queries and keys: landmarks (N,H,M,D), or all of them (N,H,L,D) with the positions of the kept ones (N,H,M).
+
+    row_real and col_real, (N,H,M) or (N,H,L), mark the real ones by bytes.
+    """
 
     q: Tensor
     k: Tensor
@@ -38,21 +40,11 @@ class Kept(NamedTuple):
     def real_strides(self) -> tuple[int, ...]:
         return (*_pair(self.row_real), *_pair(self.col_real))
 
-    def gathered(self) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
+    def gathered(self) -> list[Tensor | None]:
         """Gather kept queries and keys (G,M,D) in float32, and whether each is real (G,M)."""
-        return (
-            _gather(self.q, self.rows).float().flatten(0, 1),
-            _gather(self.k, self.cols).float().flatten(0, 1),
-            _gather_real(self.row_real, self.rows, self.q.shape[1]),
-            _gather_real(self.col_real, self.cols, self.q.shape[1]),
-        )
-
-
-def kept(q, k, q_kept, k_kept, rows, cols, mask, row_real, col_real) -> Kept:
-    if rows is None:
-        return Kept(q_kept, k_kept, None, None, _bytes(row_real), _bytes(col_real))
-    real = None if mask is None else _bytes(mask)[:, None].expand(-1, q.shape[1], -1)
-    return Kept(q, k, rows, cols, real, real)
+        a, b = _gather(self.q, self.rows).float(), _gather(self.k, self.cols).float()
+        real = _gather(self.row_real, self.rows), _gather(self.col_real, self.cols)
+        return [x if x is None else x.flatten(0, 1) for x in (a, b, *real)]
 
 
 def sizes(q: Tensor, v: Tensor, m: int) -> dict[str, int]:
@@ -81,7 +73,6 @@ def forward(
     N, H, L, D = q.shape
     G, M, E = N * H, _count(near), v.shape[-1]
     size, scale2 = sizes(q, v, M), D**-0.5 / math.log(2)
-    mask = _bytes(mask)
     new = lambda *shape: q.new_empty(shape, dtype=torch.float32)
 
     area = size["BM"], max(size["BD"], size["BE"]), q.dtype, arch or tiles.arch(q.device)
@@ -135,7 +126,6 @@ def backward(
     G, M, E = N * H, _count(near), v.shape[-1]
     size, scale = sizes(q, v, M), D**-0.5
     scale2 = scale / math.log(2)
-    mask = _bytes(mask)
     new = lambda *shape: q.new_empty(shape, dtype=torch.float32)
 
     area = size["BM"], max(size["BD"], size["BE"]), q.dtype, arch or tiles.arch(q.device)
@@ -186,17 +176,15 @@ def backward(
         beside = False  # once
 
     given = near.rows is None
-    dq_kept, dk_kept = (
-        (torch.empty_like(near.q), torch.empty_like(near.k)) if given else (q.new_empty(0), k.new_empty(0))
-    )
-    to = (dq_kept, dk_kept) if given else (dq, dk)
+    landmarks = [torch.empty_like(x) if given else x.new_empty(0) for x in (near.q, near.k)]
+    to = landmarks if given else (dq, dk)
     run(
         back.scatter_kernel, (G,), near.rows, near.cols, dq_parts, dq_rows, dk_cols, *to,
         *to[0].stride()[:3], *to[1].stride()[:3], H, S,
         M=M, D=D, BM=size["BM"], BD=size["BD"], ADD=not given,
         warps=tiles.scatter_warps(size["BM"], size["BD"]), stages=2,
     )  # fmt: skip
-    return dq, dk, dv, dq_kept, dk_kept
+    return dq, dk, dv, *landmarks
 
 
 def row_scores(a: Tensor, b: Tensor | None, mask, score: str, class_token: bool, run=run) -> Tensor:
@@ -206,7 +194,7 @@ def row_scores(a: Tensor, b: Tensor | None, mask, score: str, class_token: bool,
     grid = (N * H, -(-L // 128))
     strides = (*a.stride()[:3], *((0, 0, 0) if b is None else b.stride()[:3]))
     run(
-        selection_scores.score_kernel, grid, a, b, _bytes(mask), scores, *strides, H, L,
+        selection_scores.score_kernel, grid, a, b, mask, scores, *strides, H, L,
         D=D, BD=tiles.padded(D), BN=128, SCORE=score, CLASS=class_token, warps=4, stages=2,
     )  # fmt: skip
     return scores
@@ -226,19 +214,12 @@ def _count(near: Kept) -> int:
     return (near.q if near.rows is None else near.rows).shape[2]
 
 
-def _bytes(mask: Tensor | None) -> Tensor | None:
-    return None if mask is None else mask.view(torch.uint8)
-
-
 def _pair(real: Tensor | None) -> tuple[int, int]:
     return (0, 0) if real is None else real.stride()[:2]
 
 
-def _gather(x: Tensor, index: Tensor | None) -> Tensor:
-    return x if index is None else x.gather(2, index[..., None].expand(-1, -1, -1, x.shape[-1]))
-
-
-def _gather_real(real: Tensor | None, index: Tensor | None, heads: int) -> Tensor | None:
-    if real is None:
-        return None
-    return (real if index is None else real.gather(2, index)).bool().expand(-1, heads, -1).flatten(0, 1)
+def _gather(x: Tensor | None, index: Tensor | None) -> Tensor | None:
+    """Gather rows of x (N,H,L,...) at index (N,H,M), all for None."""
+    if x is None or index is None:
+        return x
+    return x.take_along_dim(index[..., None] if x.dim() == 4 else index, 2)

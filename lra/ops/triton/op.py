@@ -3,73 +3,49 @@
 import torch
 from torch import Tensor
 
+# From q_kept to col_real the fields of ``launch.Kept``.
+TENSORS = """Tensor q, Tensor k, Tensor v, Tensor q_kept, Tensor k_kept, Tensor? rows, Tensor? cols,
+    Tensor? row_real, Tensor? col_real, Tensor? mask"""
+SAVED = "Tensor rv, Tensor w, Tensor lse, Tensor z"
+OPTIONS = "int steps, bool copy, bool split"
+FIVE = "(Tensor, Tensor, Tensor, Tensor, Tensor)"
 
-@torch.library.custom_op("lra::three_factor", mutates_args=())
-def three_factor(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    q_kept: Tensor | None,
-    k_kept: Tensor | None,
-    rows: Tensor | None,
-    cols: Tensor | None,
-    mask: Tensor | None,
-    row_real: Tensor | None,
-    col_real: Tensor | None,
-    steps: int,
-    copy: bool,
-    split: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+
+@torch.library.custom_op("lra::three_factor", mutates_args=(), schema=f"({TENSORS}, {OPTIONS}) -> {FIVE}")
+def three_factor(q, *given):
     from . import launch
 
-    q, k, v, q_kept, k_kept = (rows_adjoin(x) for x in (q, k, v, q_kept, k_kept))
-    near = launch.kept(q, k, q_kept, k_kept, rows, cols, mask, row_real, col_real)
+    *tensors, steps, copy, split = given
+    q, k, v, *near, mask = map(ready, (q, *tensors))
     with torch.cuda.device_of(q):
-        return launch.forward(q, k, v, near, mask, steps, copy, split)
+        return launch.forward(q, k, v, launch.Kept(*near), mask, steps, copy, split)
 
 
 @three_factor.register_fake
-def _(q, k, v, q_kept, k_kept, rows, cols, mask, row_real, col_real, steps, copy, split):
+def _(q, k, v, q_kept, k_kept, rows, *others):
     N, H = q.shape[:2]
     G, M, E = N * H, (q_kept if rows is None else rows).shape[2], v.shape[-1]
     new = lambda *shape: q.new_empty(shape, dtype=torch.float32)
     return _like(v), new(G, M, E), new(G, M, E), new(G, M), new(G, M, M)
 
 
-@torch.library.custom_op("lra::three_factor_backward", mutates_args=())
-def three_factor_backward(
-    dout: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    q_kept: Tensor | None,
-    k_kept: Tensor | None,
-    rows: Tensor | None,
-    cols: Tensor | None,
-    mask: Tensor | None,
-    row_real: Tensor | None,
-    col_real: Tensor | None,
-    rv: Tensor,
-    w: Tensor,
-    lse: Tensor,
-    z: Tensor,
-    steps: int,
-    copy: bool,
-    split: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+@torch.library.custom_op(
+    "lra::three_factor_backward", mutates_args=(), schema=f"(Tensor dout, {TENSORS}, {SAVED}, {OPTIONS}) -> {FIVE}"
+)
+def three_factor_backward(dout, *given):
     from . import launch
 
-    dout, q, k, v, q_kept, k_kept = (rows_adjoin(x) for x in (dout, q, k, v, q_kept, k_kept))
-    near = launch.kept(q, k, q_kept, k_kept, rows, cols, mask, row_real, col_real)
+    *tensors, rv, w, lse, z, steps, copy, split = given
+    dout, q, k, v, *near, mask = map(ready, (dout, *tensors))
     # A backward pass inside autocast would round the library's products of the inner matrix.
     with torch.cuda.device_of(q), torch.autocast(q.device.type, enabled=False):
-        return launch.backward(dout, q, k, v, near, mask, rv, w, lse, z, steps, copy, split)
+        return launch.backward(dout, q, k, v, launch.Kept(*near), mask, rv, w, lse, z, steps, copy, split)
 
 
 @three_factor_backward.register_fake
-def _(dout, q, k, v, q_kept, k_kept, rows, cols, mask, row_real, col_real, rv, w, lse, z, steps, copy, split):
-    kept = [q.new_empty(0), k.new_empty(0)] if rows is not None else [_like(x) for x in (q_kept, k_kept)]
-    return (*(_like(x) for x in (q, k, v)), *kept)
+def _(dout, q, k, v, q_kept, k_kept, rows, *others):
+    landmarks = [q.new_empty(0), k.new_empty(0)] if rows is not None else [_like(q_kept), _like(k_kept)]
+    return _like(q), _like(k), _like(v), *landmarks
 
 
 def _setup(ctx, inputs, output):
@@ -82,9 +58,9 @@ def _backward(ctx, dout, *unused):
     if dout is None:
         return (None,) * 13
     saved = ctx.saved_tensors
-    dq, dk, dv, dq_kept, dk_kept = three_factor_backward(dout, *saved, ctx.steps, ctx.copy, ctx.split)
-    given = saved[3] is not None
-    return (dq, dk, dv, dq_kept if given else None, dk_kept if given else None, *[None] * 8)
+    *grads, dq_kept, dk_kept = three_factor_backward(dout, *saved, ctx.steps, ctx.copy, ctx.split)
+    landmarks = saved[5] is None  # no rows
+    return *grads, dq_kept if landmarks else None, dk_kept if landmarks else None, *[None] * 8
 
 
 three_factor.register_autograd(_backward, setup_context=_setup)
@@ -95,7 +71,7 @@ def row_scores(a: Tensor, b: Tensor | None, mask: Tensor | None, score: str, cla
     from . import launch
 
     with torch.cuda.device_of(a):
-        return launch.row_scores(rows_adjoin(a), rows_adjoin(b), mask, score, class_token)
+        return launch.row_scores(ready(a), ready(b), ready(mask), score, class_token)
 
 
 @row_scores.register_fake
@@ -103,13 +79,16 @@ def _(a, b, mask, score, class_token):
     return a.new_empty(1 if b is None else 2, *a.shape[:3], dtype=torch.float32)
 
 
-def rows_adjoin(x: Tensor | None) -> Tensor | None:
-    """Copy a tensor whose rows are not contiguous; the kernels support any strides of the other dimensions."""
-    return x if x is None or x.stride(-1) == 1 else x.contiguous()
+def ready(x: Tensor | None) -> Tensor | None:
+    """Copy a tensor whose rows are not contiguous, since the kernels support any other strides; a mask is its bytes."""
+    if x is None:
+        return None
+    x = x.view(torch.uint8) if x.dtype == torch.bool else x
+    return x if x.stride(-1) == 1 else x.contiguous()
 
 
 def _like(x: Tensor) -> Tensor:
-    return torch.empty_like(rows_adjoin(x))
+    return torch.empty_like(ready(x))
 
 
 for _device in ("cuda", "cpu"):

@@ -66,8 +66,8 @@ def rows(arch: str, dtype: str, m: str, d: str, kernels: tuple[str, ...] = CHOIC
     N, H, L, M, D = 512, 2, 4096, int(m), int(d)
     with FakeTensorMode():
         q, k, v = (torch.empty(N, L, H, D, dtype=DTYPES[dtype]).transpose(1, 2) for _ in range(3))
-        index, mask = torch.empty(N, H, M, dtype=torch.int64), torch.empty(N, L, dtype=torch.bool)
-        near = launch.kept(q, k, None, None, index, index, mask, None, None)
+        index, mask = torch.empty(N, H, M, dtype=torch.int64), torch.empty(N, L, dtype=torch.uint8)
+        near = launch.Kept(q, k, index, index, *[mask[:, None].expand(-1, H, -1)] * 2)
         out, *saved = launch.forward(q, k, v, near, mask, 6, True, True, run=compile, arch=int(arch))
         launch.backward(out, q, k, v, near, mask, *saved, 6, True, True, run=compile, arch=int(arch))
         launch.row_scores(q, k, mask, "abs", False, run=compile)
