@@ -3,14 +3,16 @@
 import contextlib
 import inspect
 from functools import partial
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from ..attention.base import Attention
+from ..config.options import Options
 from ..data.datamodule import Batch
 from ..model.classifier import Classifier
+from ..options import Positive, Whole
 
 
 def mechanisms(model: nn.Module) -> dict[str, Attention]:
@@ -52,6 +54,16 @@ def calls(model: Classifier, batch: Batch, by_tower: bool = False) -> dict[str, 
     return recorded
 
 
+class RandomTokenOptions(Options):
+    """The options of commands that generate queries, keys and values: examples and their sizes."""
+
+    n: Positive
+    seed: Whole
+    heads: Positive
+    head_dim: Positive
+    length: Positive
+
+
 Layer = tuple[Tensor, Tensor, Tensor]  # q, k (1,H,L,D), v (1,H,L,E), all tokens real
 CLUSTERS, SPREAD, NOISE = 24, 1.5, 0.5  # of ``clustered``: deviations of the centres, and around them
 
@@ -64,17 +76,10 @@ class QKVSource(NamedTuple):
     examples: list[list[Layer]]
 
 
-def generated(kind: str, *, n: int, heads: int, length: int, head_dim: int, seed: int) -> QKVSource:
-    """Generate a source.
-
-    Args:
-        kind: ``gaussian``, independent normal numbers; ``clustered``, q and k around the same centres, v normal.
-        n: examples.
-        heads, length, head_dim: sizes of an example.
-        seed: seed of the numbers.
-    """
-    draw = torch.Generator().manual_seed(seed)
-    H, L, D = heads, length, head_dim
+def generated(kind: Literal["gaussian", "clustered"], options: RandomTokenOptions) -> QKVSource:
+    """Generate independent normal numbers, or q and k around the same centres and a normal v."""
+    draw = torch.Generator().manual_seed(options.seed)
+    H, L, D = options.heads, options.length, options.head_dim
     normal = lambda *shape: torch.randn(1, H, *shape, generator=draw)
 
     def layer() -> Layer:
@@ -89,4 +94,4 @@ def generated(kind: str, *, n: int, heads: int, length: int, head_dim: int, seed
     about = f"{H} heads of {D}"
     if kind == "clustered":
         about += f", {CLUSTERS} clusters, deviation {SPREAD} between them and {NOISE} within"
-    return QKVSource(f"{kind}-{L}", about, [[layer()] for _ in range(n)])
+    return QKVSource(f"{kind}-{L}", about, [[layer()] for _ in range(options.n)])

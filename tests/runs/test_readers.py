@@ -149,7 +149,7 @@ def test_the_report_shows_whole_runs_and_tells_of_the_others(tmp_path, monkeypat
     unfinished.unlink()
     (one.parent / "maps").mkdir()
     (one.parent / "maps" / "a.png").write_bytes(artifacts.PNG + b"pixels")
-    damaged = probes.folder(tmp_path, *one.parts[-5:-2], 5) / probes.NAME
+    damaged = tmp_path.joinpath(probes.FOLDER, *one.parts[-5:-2], "seed-5", probes.NAME)
     damaged.parent.mkdir(parents=True)
     damaged.write_text("{")
     stop, told = run(report, f"runs={tmp_path}", patch=monkeypatch, capfd=capfd)

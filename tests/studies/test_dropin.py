@@ -154,9 +154,7 @@ def test_the_command_adds_to_one_table(tmp_path, monkeypatch, capfd):
     home = tmp_path / "dropin"
     made = json.loads((home / "gaussian-20/errors.json").read_text())
     assert set(made["values"]) == {"cur_step", "cur_plus", "mean"} and made["n"] == 2 and "cur_plus" in out
-    o = compose(DropinOptions, TINY)
-    drawn = generated("gaussian", n=o.n, seed=o.seed, heads=o.heads, length=o.length, head_dim=o.head_dim)
-    layers = [layer for (layer,) in drawn.examples]
+    layers = [layer for (layer,) in generated("gaussian", compose(DropinOptions, TINY)).examples]
     own = [distance(candidates.mean, layer, candidates.softmax(*layer), 4) for layer in layers]
     assert made["values"]["mean"]["4"] == pytest.approx([np.mean(own), np.std(own, ddof=1)], rel=1e-6)
     command("sources=[gaussian,clustered]", "candidates=[clustered]", "cost=30")

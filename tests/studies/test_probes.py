@@ -177,7 +177,7 @@ def probed(runs, label, scores, seed=0, fingerprint="f"):
     about = {"study": "paper-paper", "task": "listops", "label": label, "seed": seed, "fingerprint": fingerprint}
     about |= {"git": None, "metric": "accuracy", "examples": 10, "by": "mask", "derived": 0, "rows": 8, "beyond": None}
     made = record.Probes(**about, reaches=[1, 2, 4, 8], scores=scores, score=scores[-1])
-    save(made, record.folder(runs, made.study, made.task, label, seed) / record.NAME)
+    save(made, record.folder(runs, made) / record.NAME)
     return made
 
 

@@ -45,9 +45,8 @@ def dropin(options: DropinOptions) -> None:
     loaded, damaged = typed_json.scan(home, FILE, load)
     for line in damaged:
         log(f"skipped: {line}")
-    about = {name: candidate.about for name, candidate in CANDIDATES.items()}
     prices = load(home / COST, Cost) if (home / COST).exists() else None
-    made = table(list(loaded.values()), prices, about)
+    made = table(list(loaded.values()), prices)
     atomic.write(home / "dropin.md", made.section(1) + "\n")
     show([replace(made, cells=made.cells.drop(columns="what"))], "")
     print(f"written to {home}/dropin.md")

@@ -11,28 +11,23 @@ from torch import Tensor
 
 from ...attention.sdpa import SDPA
 from ...attention.softmax import Softmax
-from ...config.options import Options
 from ...config.sections import Root, Some, Threads, Trust, listed
 from ...options import Positive, Range, Whole
 from ...runs import restore
 from ...runs.folder import RunFolder
 from ...runs.open import finished
 from ..examples import labelled
-from ..qkv import Layer, QKVSource, calls, generated, mechanisms
+from ..qkv import Layer, QKVSource, RandomTokenOptions, calls, generated, mechanisms
 from .candidates import CANDIDATES
 
 
-class DropinOptions(Options):
+class DropinOptions(RandomTokenOptions):
     conf: ClassVar[str] = "dropin"
 
     candidates: Some[Literal["all", *CANDIDATES]]
     counts: Some[Annotated[int, Range(2)]]
     n: Annotated[int, Range(2)]
-    seed: Whole
     sources: Annotated[list[Literal["gaussian", "clustered"]], listed, MinLen(0)]
-    heads: Positive
-    head_dim: Positive
-    length: Positive
     run: Path | None
     trust: Trust
     data: Root
@@ -118,8 +113,7 @@ def pretrained(options: DropinOptions) -> QKVSource:
 def sources(options: DropinOptions) -> Iterator[QKVSource]:
     """Yield every source that the configuration names."""
     for kind in options.sources:
-        shape = {"heads": options.heads, "length": options.length, "head_dim": options.head_dim}
-        yield generated(kind, n=options.n, seed=options.seed, **shape)
+        yield generated(kind, options)
     for run in finished(options.run, options.trust) if options.run else []:
         yield trained(run, options)
     if options.model:

@@ -10,6 +10,7 @@ from pydantic import ConfigDict, Field
 
 from ...report.table import Table, frame
 from ...runs import typed_json
+from .candidates import CANDIDATES
 
 FILE, COST, BASE = "errors.json", "cost.json", "cur_step"
 STRICT = ConfigDict(strict=True)  # nan and infinity are valid results here
@@ -61,14 +62,8 @@ def ratio(name: str, some: list[Errors]) -> float:
     return geometric_mean(found) if found else math.inf
 
 
-def table(some: list[Errors], cost: Cost | None, about: dict[str, str]) -> Table:
-    """Make the table, the best candidate first.
-
-    Args:
-        some: errors of every source.
-        cost: costs, if they were measured.
-        about: descriptions of the candidates.
-    """
+def table(some: list[Errors], cost: Cost | None) -> Table:
+    """Make the table of the errors of every source, and of the cost if it was measured, the best candidate first."""
     ratios = {name: ratio(name, some) for errors in some for name in errors.values}
     names = sorted(ratios, key=lambda name: (ratios[name], name))
 
@@ -85,7 +80,7 @@ def table(some: list[Errors], cost: Cost | None, about: dict[str, str]) -> Table
         facts.append(f"ms (MiB): {cost.about}; exact attention (sdpa) {price(*cost.exact)}")
     for errors in some:
         shown |= columns(errors.source, errors.values, error_text)
-    shown["what"] = [about.get(name, "") for name in names]
+    shown["what"] = [CANDIDATES[name].about if name in CANDIDATES else "" for name in names]
     cells, words = frame(shown, zip(*shown.values(), strict=True)), ("candidate", "what")
     text = "\n* ".join([f"{LEGEND}\n", *facts])
     return Table(name="dropin", title="Candidates for a drop-in", about=text, cells=cells, words=words)

@@ -80,9 +80,7 @@ def meshes() -> Named:
         ("torus", torus),
         ("plane", Delaunay(random.uniform(size=(n, 2))).simplices),
     ):
-        graph = nx.Graph()
-        for a, b in ((0, 1), (1, 2), (2, 0)):
-            graph.add_edges_from(triangles[:, [a, b]].tolist())
+        graph = nx.Graph(triangles[:, [0, 1, 1, 2, 2, 0]].reshape(-1, 2).tolist())
         yield name, nx.laplacian_matrix(graph, nodelist=range(n)).toarray().astype(float)
 
 

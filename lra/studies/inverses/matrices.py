@@ -18,17 +18,16 @@ from ...attention.cur import CUR
 from ...attention.nystrom import Nystrom
 from ...attention.soft import Soft
 from ...config.experiment import Experiment
-from ...config.options import Options
 from ...config.sections import Root, Some, Threads, Trust
 from ...data.datamodule import Batch
 from ...maps.maps import matrix
 from ...ops.pinv import newton
-from ...options import Positive, Range, Whole
+from ...options import Range, Whole
 from ...runs import checkpoint
 from ...runs.folder import RunFolder
 from ...runs.restore import configuration, trained
 from ..examples import batches
-from ..qkv import calls, generated, mechanisms
+from ..qkv import RandomTokenOptions, calls, generated, mechanisms
 from .measure import InvertedLayer
 
 PUBLISHED = {  # the inverses of conf/attn/soft.yaml and softpp.yaml
@@ -38,20 +37,15 @@ PUBLISHED = {  # the inverses of conf/attn/soft.yaml and softpp.yaml
 ROUNDING = 1e-7  # relative; smaller singular values of a matrix in float32 are not told from zero
 
 
-class InversesOptions(Options):
+class InversesOptions(RandomTokenOptions):
     conf: ClassVar[str] = "inverses"
 
     run: Some[Path] | None
     trust: Trust
-    n: Positive
     steps: Some[Whole]
     dtype: Literal["float32", "float64"]
     kinds: Some[Literal["gaussian", "clustered"]]
     counts: Some[Annotated[int, Range(2)]]
-    heads: Positive
-    head_dim: Positive
-    length: Positive
-    seed: Whole
     threads: Threads | None
     runs: Path
     data: Root
@@ -63,11 +57,10 @@ def random_tokens(options: InversesOptions) -> Iterator[InvertedLayer]:
     Raises:
         ValueError: m is larger than the number of tokens.
     """
-    shape = {"heads": options.heads, "head_dim": options.head_dim, "length": options.length}
-    sizes = Sizes(**shape, value_dim=options.head_dim)
+    D = options.head_dim
+    sizes = Sizes(heads=options.heads, head_dim=D, value_dim=D, length=options.length)
     for kind in options.kinds:
-        drawn = generated(kind, n=options.n, seed=options.seed, **shape).examples
-        examples = [{"q": q, "k": k, "v": v} for ((q, k, v),) in drawn]
+        examples = [{"q": q, "k": k, "v": v} for ((q, k, v),) in generated(kind, options).examples]
         for m in options.counts:
             some = {
                 "soft": Soft(sizes, count=m),

@@ -70,17 +70,16 @@ def probe(options: ProbesOptions) -> None:
         print(f"written: {', '.join(map(str, made))}")
 
 
-def probed(run: RunFolder, options: ProbesOptions, device: str) -> Probes:
+def probed(run: RunFolder, options: ProbesOptions, device: str) -> None:
     """Measure one seed, unless it is there already."""
     r = run.record
-    home = record.folder(options.runs, r.study, r.task, r.label, r.seed)
-    title = f"{r.task} {r.label} seed {r.seed}"
-    if (home / record.NAME).exists():
-        before = record.load(home / record.NAME)
+    path, title = record.folder(options.runs, r) / record.NAME, f"{r.task} {r.label} seed {r.seed}"
+    if path.exists():
+        before = record.load(path)
         same = (before.fingerprint, before.examples) == (r.fingerprint, min(options.examples, r.n_test))
         if same and (not options.derived or (before.derived, before.rows) == (options.derived, options.rows)):
             log(f"{title}: {told(before)}, done before")
-            return before
+            return
     experiment = configuration(run, options.data.root)
     model, data = trained(run, experiment)
     model, reaches = model.to(device), measure.reaches(experiment.task.length)
@@ -99,9 +98,8 @@ def probed(run: RunFolder, options: ProbesOptions, device: str) -> Probes:
         derived=options.derived,
         rows=options.rows,
     )
-    typed_json.save(made, home / record.NAME)
+    typed_json.save(made, path)
     log(f"{title}: {told(made)}")
-    return made
 
 
 def told(made: Probes) -> str:
@@ -144,10 +142,9 @@ def over_filled(run: RunFolder, options: ProbesOptions, device: str) -> None:
 
 
 def _save(line: dict[str, float], run: RunFolder, options: ProbesOptions, name: str) -> None:
-    r = run.record
-    home = record.folder(options.runs, r.study, r.task, r.label, r.seed)
-    home.mkdir(parents=True, exist_ok=True)
-    atomic.write(home / name, pd.Series(line, name="score").to_csv(index_label="scored with", lineterminator="\n"))
+    path = record.folder(options.runs, run.record) / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    atomic.write(path, pd.Series(line, name="score").to_csv(index_label="scored with", lineterminator="\n"))
 
 
 def _asked(run: RunFolder, options: ProbesOptions, name: str) -> TransferOptions:

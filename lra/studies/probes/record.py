@@ -12,6 +12,7 @@ from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
 from ...disk import atomic
 from ...ops.metrics import Metric
 from ...runs import typed_json
+from ...runs.record import RunRecord
 from ...runs.typed_json import FolderName, Percent
 
 FOLDER, NAME = "probes", "probes.json"
@@ -54,9 +55,9 @@ class Probes:
     rows: PositiveInt
 
 
-def folder(runs: Path, study: str, task: str, label: str, seed: int) -> Path:
+def folder(runs: Path, r: RunRecord | Probes) -> Path:
     """The folder of the probes of a seed."""
-    return runs / FOLDER / study / task / label / f"seed-{seed}"
+    return runs / FOLDER / r.study / r.task / r.label / f"seed-{r.seed}"
 
 
 def load(path: Path) -> Probes:

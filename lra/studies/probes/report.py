@@ -99,7 +99,7 @@ def _probes(row: Row) -> list[record.Probes]:
     """Read the probes of a row's finished runs that have scores. Raises ValueError for a damaged record."""
     found = []
     for folder, r in row.runs.items():
-        path = record.folder(_root(folder), r.study, r.task, r.label, r.seed) / record.NAME
+        path = record.folder(_root(folder), r) / record.NAME
         if r.status == "done" and path.exists():
             made = record.load(path)
             if made.fingerprint == r.fingerprint and made.scores:

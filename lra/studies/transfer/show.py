@@ -3,7 +3,6 @@
 The figures have the axes of CURformer's ViT study (section 7, Figures 5 to 7).
 """
 
-import itertools
 from pathlib import Path
 from typing import ClassVar
 
@@ -52,10 +51,10 @@ def show(options: TransferShowOptions) -> None:
     try:
         out.mkdir(parents=True, exist_ok=True)
         pictures = [draw(group, rows, out) for group, rows in some.groupby(GROUP)]
-        parts = [
-            [table.section(2), *map("![{0}]({0})".format, shown)] for table, shown in zip(made, pictures, strict=True)
-        ]
-        atomic.write(out / "transfer.md", "\n\n".join(["# Transfers", LEGEND, *itertools.chain(*parts)]) + "\n")
+        parts = ["# Transfers", LEGEND]
+        for table, shown in zip(made, pictures, strict=True):
+            parts += [table.section(2), *map("![{0}]({0})".format, shown)]
+        atomic.write(out / "transfer.md", "\n\n".join(parts) + "\n")
     except OSError as error:
         raise ValueError(f"cannot write to {out}: {error.strerror}; name another folder with out=<folder>") from None
     report_table.show(made, LEGEND)
