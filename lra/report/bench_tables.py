@@ -120,15 +120,14 @@ def _over_lengths(group: Group) -> Table:
     claimed = {label(row): row.claimed for row in group.rows}
     lines = []
     for name, rows in group.over_n().items():
-        ms = {row.n: Cell.of(row.ms, number) for row in rows}
-        grown = [growth([(row.n, getattr(row, of)) for row in rows]) for of in ("ms", "peak_bytes")]
-        lines.append([name, *(ms.get(n, NONE) for n in group.lengths)])
-        lines[-1].append(Cell.of(max(map(_spread, rows), default=None), "{:.0%}".format))
-        lines[-1].append(Cell.of(rows[-1].peak_bytes / 2**20 if rows else None, number))
-        lines[-1] += [Cell.of(exponent, "{:.2f}".format) for exponent in grown]
-        lines[-1].append(Cell.of(claimed[name], "{:g}".format))
-    head = ("mechanism", *map("{:,}".format, group.lengths), "spread", "MB", "growth", "MB growth", "claimed")
-    return _table(f"{group.title}: ms over n", _about(group.source), head, lines)
+        line = {"mechanism": name} | {f"{n:,}": NONE for n in group.lengths}
+        line |= {f"{row.n:,}": Cell.of(row.ms, number) for row in rows}
+        line["spread"] = Cell.of(max(map(_spread, rows), default=None), "{:.0%}".format)
+        line["MB"] = Cell.of(rows[-1].peak_bytes / 2**20 if rows else None, number)
+        for column, of in (("growth", "ms"), ("MB growth", "peak_bytes")):
+            line[column] = Cell.of(growth([(row.n, getattr(row, of)) for row in rows]), "{:.2f}".format)
+        lines.append(line | {"claimed": Cell.of(claimed[name], "{:g}".format)})
+    return _table(f"{group.title}: ms over n", _about(group.source), lines)
 
 
 def _errors(group: Group) -> Table:
@@ -139,12 +138,13 @@ def _errors(group: Group) -> Table:
     parts = ("output", "gradients") if group.rows[0].mode == "training" else ("output",)
     lines = []
     for name, rows in by_contestant.items():
-        found = [error for n in group.lengths for error in rows[n].errors or [None] * len(parts)]
-        states = sorted({row.status for row in rows.values()} - {"ok"})
-        lines.append([name, *(Cell.of(error, "{:.1e}".format) for error in found), "; ".join(states)])
-    head = ("mechanism", *(f"{part}, n = {n:,}" for n in group.lengths for part in parts), "status")
+        line = {"mechanism": name}
+        for n in group.lengths:
+            errors = zip(parts, rows[n].errors or [None] * len(parts), strict=True)
+            line |= {f"{part}, n = {n:,}": Cell.of(error, "{:.1e}".format) for part, error in errors}
+        lines.append(line | {"status": "; ".join(sorted({row.status for row in rows.values()} - {"ok"}))})
     about = f"||x - y|| / ||y|| in the 2-norm, y in float64 with the same weights and inputs; {_about(group.source)}"
-    return _table(f"{group.title}: rounding error", about, head, lines)
+    return _table(f"{group.title}: rounding error", about, lines)
 
 
 def _details(group: Group) -> Table:
@@ -173,7 +173,7 @@ def _details(group: Group) -> Table:
     about = _about(group.source)
     if reference := group.source.choices.get("reference"):
         about += f"; speed and memory relative to {reference}"
-    return _table(group.title, about, head, [[line[name] for name in head] for line in lines])
+    return _table(group.title, about, [{name: line[name] for name in head} for line in lines])
 
 
 def _spread(row: BenchRow) -> float:
@@ -185,5 +185,6 @@ def markdown(tables: Iterable[Table]) -> str:
     return "\n\n".join(["# Efficiency", LEGEND, *(table.section(2) for table in tables)]) + "\n"
 
 
-def _table(title: str, about: str, head: Sequence[str], lines: list[list[Cell | str]]) -> Table:
-    return Table(name="", title=title, about=f"{about}.", cells=frame(head, lines), words=("mechanism", "status"))
+def _table(title: str, about: str, lines: list[dict[str, Cell | str]]) -> Table:
+    cells = frame(list(lines[0]), [line.values() for line in lines])
+    return Table(name="", title=title, about=f"{about}.", cells=cells, words=("mechanism", "status"))

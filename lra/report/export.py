@@ -84,14 +84,15 @@ def export(
         trades = {" on ".join(place): group for place, group in part.bubbles.items()}
         for kind, panels, draw in (("curves", part.curves, plots.learning), ("speed", trades, plots.trade)):
             if panels:
-                path = out / "figures" / stem(f"{part.name}-{kind}")
-                figures.write(figures.charts(panels, draw, palette, width), path, ("png", "pdf"))
-                drawn[path.with_name(f"{path.name}.pdf")] = f"{part.name}: {CAPTIONS[kind]}"
+                figure = figures.charts(panels, draw, palette, width)
+                path = figures.write(figure, out / "figures" / stem(f"{part.name}-{kind}"), ("png", "pdf"))
+                drawn[path.with_suffix(".pdf")] = f"{part.name}: {CAPTIONS[kind]}"
     names = [*(table.name for table in every), *(path.stem for path in drawn)]
-    if unknown := set(show or ()) - set(names):
+    shown = names if show is None else show
+    if unknown := set(shown) - set(names):
         raise ValueError(f"show: there is no {', '.join(sorted(unknown))}; there is {', '.join(names)}")
-    floats = [table.name for table in every if show is None or table.name in show]
-    pictures = {path.relative_to(out): text for path, text in drawn.items() if show is None or path.stem in show}
+    floats = [table.name for table in every if table.name in shown]
+    pictures = {path.relative_to(out): text for path, text in drawn.items() if path.stem in shown}
     write(out / "main.tex", latex.document(floats, pictures, width))
     values = [value for paper in paper_tables.PAPERS for value in paper_tables.printed(paper)]
     notes = published.notes(values + [value for rows in studies.values() for row in rows for value in row.published])

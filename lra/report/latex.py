@@ -73,8 +73,7 @@ def table(made: Table, width: float = TEXT) -> str:
     long = made.cells.map(lambda cell: len(cell.text)).max() > LONG
     aside = [name for name in others if name in made.below or (name in made.words and long[name])]
     marks = {name: [] for name in made.head if name not in aside}
-    for (_, label, _), cells in made.rows():
-        line = dict(zip(made.head, cells, strict=True))
+    for (_, label, _), line in made.cells.iterrows():
         texts = [f"{name}: {', '.join(line[name].text.splitlines())}" for name in aside if line[name].text]
         marks[first].append(mark("; ".join(texts)))
         for name in list(marks)[1:]:
@@ -86,13 +85,16 @@ def table(made: Table, width: float = TEXT) -> str:
         columns[first] = PrintColumn(narrow, cells, WIDEST * width)
     floats, height = [[]], 0
     for block in _blocks(columns, made.words, width):
-        for start in range(0, max(len(made.cells), 1), LINES - HEAD):
-            lines = HEAD + len(made.cells[start : start + LINES - HEAD])
-            if height + lines > LINES and floats[-1]:
+        forms = "".join(columns[name].form for name in block)
+        whole = pd.DataFrame({tex(name): columns[name].cells for name in block})
+        for start in range(0, max(len(whole), 1), LINES - HEAD):
+            rows = whole[start : start + LINES - HEAD]
+            if height + HEAD + len(rows) > LINES and floats[-1]:
                 floats.append([])
                 height = 0
-            floats[-1].append(_tabular({name: columns[name] for name in block}, slice(start, start + LINES - HEAD)))
-            height += lines
+            style = rows.style.hide(axis="index")
+            floats[-1].append(style.to_latex(column_format=forms, hrules=True, siunitx=True).rstrip())
+            height += HEAD + len(rows)
     foot = sum(map(len, (made.about, *notes))) * 0.75 * LETTER / width
     if height + foot > PAGE_LINES and len(floats[-1]) > 1:
         floats.append([floats[-1].pop()])
@@ -101,9 +103,9 @@ def table(made: Table, width: float = TEXT) -> str:
 
 def _column(cells: Sequence[Cell], marks: Sequence[str], name: str, words: bool) -> PrintColumn:
     """Align numbers at their decimal point; what follows a number, and other texts, are not parsed."""
-    found = [None if words else NUMBER.fullmatch(cell.text) for cell in cells]
     numbers, behind, written = [], [], []
-    for cell, mark, match in zip(cells, marks, found, strict=True):
+    for cell, mark in zip(cells, marks, strict=True):
+        match = None if words else NUMBER.fullmatch(cell.text)
         sign, whole, part, power, rest = match.groups("") if match else ("", "", "", "", cell.text)
         bold, raised = r"\bfseries " * (cell.mark == "best"), r"\textsuperscript{%s}" if mark else "%s"
         more = "~" * (bool(match) and rest.startswith(" ")) + tex(rest) + r" $\approx$" * (cell.mark == "tied")
@@ -136,12 +138,6 @@ def _blocks(columns: dict[str, PrintColumn], words: Sequence[str], width: float)
             blocks.append(list(lead))
         blocks[-1].append(name)
     return blocks
-
-
-def _tabular(columns: dict[str, PrintColumn], rows: slice) -> str:
-    texts = pd.DataFrame({tex(name): column.cells[rows] for name, column in columns.items()})
-    forms = "".join(column.form for column in columns.values())
-    return texts.style.hide(axis="index").to_latex(column_format=forms, hrules=True, siunitx=True).rstrip()
 
 
 def _float(made: Table, tabulars: list[str], i: int, of: int, notes: dict[str, str], width: float) -> str:

@@ -3,7 +3,6 @@
 import base64
 import os
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
@@ -60,49 +59,30 @@ def render(
         "tasks": len({row.task for row in rows}),
         "studies": len(studies),
     }
+    environment.globals |= {"colours": COLOURS, "Palette": Palette, "plots": plots, "files": FILES, "inline": _inline}
+    link = lambda path: quote(Path(os.path.relpath(path, out)).as_posix())  # also the colon of a javascript:... folder
+    environment.globals |= {"run": _run, "chart": lambda *parts: Markup(svg(*parts)), "link": link}
     return environment.get_template("page.html").render(
-        css=Markup((WEB / "page.css").read_text(encoding="utf-8")),
-        script=Markup((WEB / "page.js").read_text(encoding="utf-8")),
-        colours=COLOURS,
-        palette=palette,
-        Palette=Palette,
-        studies=studies,
-        chart=lambda *parts: Markup(svg(*parts)),
-        plots=plots,
-        run=partial(_run, out),
-        chapters=chapters,
-        damaged=damaged,
-        notes=notes,
-        legend=legend,
-        counts=counts,
-        inline=_inline,
+        studies=studies, chapters=chapters, damaged=damaged, notes=notes, legend=legend, counts=counts, palette=palette
     )
 
 
-def _run(out: Path, study: Study, row: Row) -> dict[str, Any]:
-    """The contents of one mechanism on one task: seeds with links to their files, curves, configuration, pictures."""
+def _run(study: Study, row: Row) -> dict[str, Any]:
+    """The contents of one mechanism on one task: curves by seed, configuration, pictures."""
+    seeds = [(r, study.runs[folder]) for folder, r in row.runs.items()]
     charts = {}
     for column, name in (("val", "dev score"), ("train_loss", "train loss")):
-        curves = {r.seed: study.runs[folder].curves.get(column) for folder, r in row.runs.items()}
-        if curves := {seed: curve for seed, curve in curves.items() if curve}:
+        if curves := {r.seed: found.curves[column] for r, found in seeds if found.curves.get(column)}:
             charts[name] = curves
     return {
-        "seeds": [
-            {"record": r, "files": {name: _link(folder / name, out) for name in FILES if (folder / name).exists()}}
-            for folder, r in row.runs.items()
-        ],
         "curves": charts,
-        "config": next(filter(None, (study.runs[folder].config for folder in row.runs)), {}),
+        "config": next((found.config for _, found in seeds if found.config), {}),
         "pictures": [
             (f"seed {r.seed}, {name}", "data:image/png;base64," + base64.b64encode(picture).decode())
-            for folder, r in row.runs.items()
-            for name, picture in study.runs[folder].pictures.items()
+            for r, found in seeds
+            for name, picture in found.pictures.items()
         ],
     }
-
-
-def _link(path: Path, out: Path) -> str:
-    return quote(Path(os.path.relpath(path, out)).as_posix())  # quotes the colon of a folder named javascript:...
 
 
 def _inline(picture: Path) -> Markup:

@@ -17,7 +17,6 @@ from .significance import APART, MARKS, difference, mark, score
 from .summary import FACTS, SEPARATOR, Row, joined, number, task_order
 from .table import Cell, Table, frame, stem
 
-HEAD = ("test", "n", "dev", "constant", "ms", "params")
 COLLAPSED = "Collapsed seeds give every example the same answer; the mean is over all seeds, with them. "
 BELOW = ("details", "published")
 AVERAGED = (
@@ -79,8 +78,8 @@ def scores(rows: list[Row], labels: Sequence[str], columns: Mapping[str, Sequenc
     found = {(row.label, row.task): row for row in rows}
     made = {}
     for name, tasks in columns.items():
-        lines = [[found.get((label, task)) for task in tasks] for label in labels]
-        made[name] = mark([average(line) for line in lines], [over_tasks(line) for line in lines])
+        means = [over_tasks([found.get((label, task)) for task in tasks]) for label in labels]
+        made[name] = mark([cell for cell, _ in means], [by_seed for _, by_seed in means])
     return made
 
 
@@ -134,33 +133,27 @@ def _gain(row: Row | None, control: Row) -> Cell:
     return replace(made, text=f"{made.text} ({', '.join(dead)})") if made.text and dead else made
 
 
-def over_tasks(rows: list[Row | None]) -> dict[int, float]:
-    """Average over tasks for each seed; empty if a task is missing or has other seeds than the first."""
-    if not all(rows) or any(row.scores.keys() != rows[0].scores.keys() for row in rows):
-        return {}
-    return {seed: mean(row.scores[seed] for row in rows) for seed in rows[0].scores}
-
-
-def average(rows: list[Row | None]) -> Cell:
-    """Make a cell of the mean over tasks, empty if a task is missing; of one task it is the row's own."""
+def over_tasks(rows: list[Row | None]) -> tuple[Cell, dict[int, float]]:
+    """Average over tasks: a cell, and the mean of each seed, none if a task is missing or has other seeds."""
     if len(rows) == 1 and rows[0]:
-        return rows[0].cell
+        return rows[0].cell, rows[0].scores
     if not all(row and row.scores for row in rows):
-        return Cell()
-    if scores := over_tasks(rows):
-        made = score(scores)
+        return Cell(), {}
+    if all(row.scores.keys() == rows[0].scores.keys() for row in rows):
+        by_seed = {seed: mean(row.scores[seed] for row in rows) for seed in rows[0].scores}
+        made = score(by_seed)
     else:
-        made = Cell.of(mean(row.test for row in rows), note="the tasks have different seeds")
+        by_seed, made = {}, Cell.of(mean(row.test for row in rows), note="the tasks have different seeds")
     if dead := sum(len(row.collapsed) for row in rows):
         made = replace(made, text=f"{made.text} (collapsed {dead}/{sum(row.n for row in rows)})", collapsed=dead)
-    return made
+    return made, by_seed
 
 
 class Line(NamedTuple):
-    """A line of a mechanism: cells, facts by the keys of FACTS, further remarks, a line for each published value."""
+    """A line of a mechanism: cells by column, facts by the keys of FACTS, remarks, a line for each published value."""
 
     label: str
-    cells: list[Cell]
+    cells: dict[str, Cell]
     facts: dict[str, str]
     details: list[str]
     published: list[str]
@@ -177,25 +170,25 @@ def details(study: str, rows: list[Row]) -> list[Table]:
     for task, group in itertools.groupby(rows, key=lambda row: row.task):
         lines, same = [], list(group)
         columns = [column for extension in extensions() for column in extension.columns(same)]
-        for row, *further in zip(same, *(column.cells for column in columns), strict=True):
+        for i, row in enumerate(same):
+            cells = _cells(row) | {column.name: column.cells[i] for column in columns}
             values = [] if published.caution([row.facts]) else [f"{p.source}: {p.text}" for p in row.published]
-            lines.append(Line(row.label, _cells(row) + further, row.facts, row.remarks, values))
-        head = (*HEAD, *(column.name for column in columns))
-        tables.append(_table(study, task, head, lines, about=" ".join(column.about for column in columns)))
+            lines.append(Line(row.label, cells, row.facts, row.remarks, values))
+        tables.append(_table(study, task, lines, " ".join(column.about for column in columns)))
     return tables + _averages(study, rows)
 
 
-def _cells(row: Row) -> list[Cell]:
+def _cells(row: Row) -> dict[str, Cell]:
     first = min(row.runs.values(), key=lambda r: (r.constant_baseline, r.params))
-    test, n = score(row.scores, collapsed=row.collapsed), f"{row.n} (+{row.lost})" if row.lost else str(row.n)
-    return [
-        replace(test, text=test.text or number(None), n=None),
-        Cell(text=n, value=row.n),
-        Cell.of(row.dev),
-        Cell(text=row.constant_baseline, value=first.constant_baseline),
-        Cell.of(row.ms, "{:.1f}".format),
-        Cell(text=row.params, value=first.params),
-    ]
+    test = score(row.scores, collapsed=row.collapsed)
+    return {
+        "test": replace(test, text=test.text or number(None), n=None),
+        "n": Cell(text=f"{row.n} (+{row.lost})" if row.lost else str(row.n), value=row.n),
+        "dev": Cell.of(row.dev),
+        "constant": Cell(text=row.constant_baseline, value=first.constant_baseline),
+        "ms": Cell.of(row.ms, "{:.1f}".format),
+        "params": Cell(text=row.params, value=first.params),
+    }
 
 
 def _averages(study: str, rows: list[Row]) -> list[Table]:
@@ -215,12 +208,12 @@ def _averages(study: str, rows: list[Row]) -> list[Table]:
         missing += [f"no finished seed on {row.task}" for row in of_label if row.test is None]
         means = [] if published.caution([facts]) else published.averages(label, tests)
         values = [f"{source}: {number(average)}" for source, average in means]
-        sets[*tests].append(Line(label, [Cell.of(mean(tests.values()))], facts, missing, values))
+        sets[*tests].append(Line(label, {"mean": Cell.of(mean(tests.values()))}, facts, missing, values))
     ordered = sorted(sets, key=lambda tasks: (-len(tasks), [task_order(task) for task in tasks]))
-    return [_table(study, f"mean of {', '.join(s)}", ("mean",), sets[s], about=AVERAGED) for s in ordered]
+    return [_table(study, f"mean of {', '.join(s)}", sets[s], AVERAGED) for s in ordered]
 
 
-def _table(study: str, title: str, head: tuple[str, ...], lines: list[Line], *, about: str = "") -> Table:
+def _table(study: str, title: str, lines: list[Line], about: str) -> Table:
     """Make a table; facts that all lines share are stated in ``about``, the others in their lines."""
     shared = {}
     for key in FACTS:
@@ -234,12 +227,12 @@ def _table(study: str, title: str, head: tuple[str, ...], lines: list[Line], *, 
     texts = []
     for line in lines:
         facts = [FACTS[key].format(line.facts[key]) for key in FACTS if key not in shared and line.facts.get(key)]
-        texts.append([line.label, *line.cells, "; ".join(line.details + facts), "\n".join(line.published)])
+        texts.append([line.label, *line.cells.values(), "; ".join(line.details + facts), "\n".join(line.published)])
     return Table(
         name=stem(f"{study}-{title}"),
         title=title,
         about=" ".join(text for text in (common and f"{common[0].upper()}{common[1:]}.", about, caution) if text),
-        cells=frame(("mechanism", *head, *BELOW), texts, [(study, line.label, "") for line in lines]),
+        cells=frame(("mechanism", *lines[0].cells, *BELOW), texts, [(study, line.label, "") for line in lines]),
         words=("mechanism", *BELOW),
         below=BELOW,
     )

@@ -14,7 +14,6 @@ from rich.table import Table as RichTable
 
 from ..console import visible
 
-KEY = ("study", "label", "aliases")
 LONGEST = 120  # letters of a file name without its ending
 
 
@@ -67,7 +66,7 @@ def frame(
             by which the page's filter finds it.
     """
     cells = [[cell if isinstance(cell, Cell) else Cell(text=cell) for cell in row] for row in rows]
-    index = pd.MultiIndex.from_tuples(list(keys) or [("", "", "")] * len(cells), names=KEY)
+    index = pd.MultiIndex.from_tuples(list(keys) or [("", "", "")] * len(cells), names=("study", "label", "aliases"))
     return pd.DataFrame(cells, columns=list(head), index=index, dtype=object)
 
 
@@ -105,9 +104,10 @@ class Table:
         """Format as GitHub's Markdown: numbers on the right, the best in bold, our mechanisms as code."""
         inside = lambda text: "<br>".join(in_markdown(line) for line in text.split("\n")).replace("|", "\\|")
         lines = [map(inside, self.head), ["---" if name in self.words else "---:" for name in self.head]]
+        form = {"best": "**{}**", "tied": "{} ≈", "": "{}"}
         for (_, label, _), (first, *others) in self.rows():
             name = f"`{_code(first.text)}`" if label else inside(first.text)
-            lines.append([name, *(_marked(inside(cell.text), cell.mark) for cell in others)])
+            lines.append([name, *(form[cell.mark].format(inside(cell.text)) for cell in others)])
         return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
 
     def section(self, level: int = 3) -> str:
@@ -124,15 +124,10 @@ class Table:
                 continue
             # FAIL of the leaderboard is not a number
             columns[name] = [cell.text if cell.value is None else _plain(cell.value) for cell in cells]
-            for part, called in (
-                ("std", "se" if name in self.errors else "std"),
-                ("low", "low"),
-                ("high", "high"),
-                ("n", "n"),
-                ("collapsed", "collapsed"),
-            ):
+            for part in ("std", "low", "high", "n", "collapsed"):
                 values = [getattr(cell, part) for cell in cells]
                 if any(value is not None for value in values):
+                    called = "se" if part == "std" and name in self.errors else part
                     columns[f"{name} {called}"] = [None if value is None else _plain(value) for value in values]
         return pd.DataFrame(columns, dtype=object)
 
@@ -203,10 +198,6 @@ def stem(text: str) -> str:
 def _plain(value: float) -> float:
     """A number with eight significant digits, which small ones have too."""
     return value if isinstance(value, int) else float(f"{value:.8g}")
-
-
-def _marked(text: str, mark: str) -> str:
-    return f"**{text}**" if mark == "best" else text + " ≈" * (mark == "tied")
 
 
 def _inert(value):
