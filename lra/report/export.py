@@ -6,8 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ..disk.atomic import below, write
-from . import artifacts, figures, latex, page, paper_tables, plots, published, results, strips
-from .extensions import extensions
+from . import artifacts, extensions, figures, latex, page, paper_tables, plots, published, results, strips
 from .palette import Palette
 from .pretraining import pretraining
 from .rates import RATES, rates
@@ -107,8 +106,7 @@ def tables(name: str, rows: list[Row]) -> tuple[list[Table], list[Table]]:
     if searched and name.endswith(RATES):
         return [replace(searched, title=name)], []
     main = (results.results(name, rows), results.over_control(name, rows), searched, pretraining(name, rows))
-    further = (extension.tables(name, rows) for extension in extensions())
-    return [*filter(None, main), *itertools.chain(*further)], results.details(name, rows)
+    return [*filter(None, main), *extensions.tables(name, rows)], results.details(name, rows)
 
 
 def every_table(studies: dict[str, list[Row]], chapters: Sequence[Chapter]) -> list[Table]:

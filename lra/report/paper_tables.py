@@ -71,7 +71,8 @@ def table(paper: Paper, studies: dict[str, list[Row]]) -> Table:
     ratios = values[0].metric in NAMES
     column_of = attrgetter("metric" if ratios else "task")
     columns = list(dict.fromkeys(map(column_of, values)))
-    by_place = {(v.source, v.model, column_of(v)): v for v in values}
+    cell = lambda v: Cell(text=v.text, value=v.number, std=float(v.std) if v.std else None, note=v.note)
+    by_place = {(v.source, v.model, column_of(v)): cell(v) for v in values}
     attn = {(v.source, v.model): v.attn for v in values}
     words = set(" ".join(attn.values()).split())
     left_out, ours, last = "", [], set()
@@ -87,7 +88,7 @@ def table(paper: Paper, studies: dict[str, list[Row]]) -> Table:
             ours.append(((study, label, ""), [label, study, *cells]))
     lines = []
     for (source, model), names in attn.items():
-        cells = [_printed(by_place.get((source, model, column))) for column in columns]
+        cells = [by_place.get((source, model, column), Cell()) for column in columns]
         lines.append((("", "", names), [model, "published" if len(paper.sources) == 1 else source, *cells]))
         lines += [line for line in ours if line[0][1] in names.split()]
     lines += [line for line in ours if line[0][1] in last]
@@ -100,12 +101,6 @@ def table(paper: Paper, studies: dict[str, list[Row]]) -> Table:
         cells=frame(("mechanism", "run", *(NAMES.get(column, column) for column in columns)), rows, keys),
         words=("mechanism", "run"),
     )
-
-
-def _printed(value: PrintedValue | None) -> Cell:
-    if value is None:
-        return Cell()
-    return Cell(text=value.text, value=value.number, std=float(value.std) if value.std else None, note=value.note)
 
 
 def _scores(rows: list[Row], labels: list[str], columns: list[str]) -> list[list[Cell]]:

@@ -1,6 +1,5 @@
 """docs/results.md, its figures and the table of README.md, made from the runs in runs/published."""
 
-import itertools
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -10,8 +9,7 @@ from ..disk.atomic import write
 from ..runs import open as runs_on_disk
 from ..runs.bench_record import BenchRecord
 from ..runs.tables import HOME, About, about
-from . import board, board_picture, export, figures, plots, results, strips
-from .extensions import extensions
+from . import board, board_picture, export, extensions, figures, plots, results, strips
 from .pretraining import pretraining
 from .rates import RATES
 from .standings import BoardResults
@@ -126,9 +124,8 @@ def _section(name: str, studies: dict[str, list[Row]], says: About, pictures: di
     if name != searched and searched in studies:
         tables = []
     elif f"{searched}{RATES}" in studies:
-        further = (extension.tables(name, rows) for extension in extensions())
         made = BoardResults(searched, studies.get(searched, []), studies[f"{searched}{RATES}"])
-        tables = [*board.tables(made), *itertools.chain(*further)]
+        tables = board.tables(made) + extensions.tables(name, rows)
     elif compared := pretraining(name, rows):
         tables = [compared]
     else:

@@ -10,8 +10,7 @@ from typing import NamedTuple
 import pandas as pd
 
 from ..runs.scores import CONTROL
-from . import published
-from .extensions import extensions
+from . import extensions, published
 from .rates import untuned
 from .significance import APART, MARKS, difference, mark, score
 from .summary import FACTS, SEPARATOR, Row, joined, number, task_order
@@ -169,7 +168,7 @@ def details(study: str, rows: list[Row]) -> list[Table]:
     tables = []
     for task, group in itertools.groupby(rows, key=lambda row: row.task):
         lines, same = [], list(group)
-        columns = [column for extension in extensions() for column in extension.columns(same)]
+        columns = extensions.columns(same)
         for i, row in enumerate(same):
             cells = _cells(row) | {column.name: column.cells[i] for column in columns}
             values = [] if published.caution([row.facts]) else [f"{p.source}: {p.text}" for p in row.published]

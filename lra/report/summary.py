@@ -34,10 +34,11 @@ class Row:
     """The seeds of one task and label of a study.
 
     ``done`` holds the finished seeds, ``scores`` the test score in percent of each, ``collapsed`` those that give every
-    dev example the same answer. ``test``, ``std``, ``dev`` and the median ``ms`` are over them, None without any;
-    ``lost`` counts the other seeds and ``remarks`` gives their outcomes. ``constant_baseline``, ``params`` and
-    ``facts`` (by the keys of FACTS) hold the value that the seeds share, or all their values joined by " / ".
-    ``objective`` is that of pretraining, empty without one. ``runs`` holds the records by their folders.
+    dev example the same answer. ``test``, ``std``, ``dev``, the median ``ms`` and the median ``peak`` (bytes on a GPU;
+    of the whole process, hence None, on a CPU) are over the ``n`` finished seeds, None without any; ``lost`` counts the
+    others and ``remarks`` gives their outcomes. ``constant_baseline``, ``params`` and ``facts`` (by the keys of FACTS)
+    hold the value that the seeds share, or all their values joined by " / ". ``objective`` is that of pretraining,
+    empty without one. ``runs`` holds the records by their folders; ``place`` is their id in the page.
     """
 
     task: str
@@ -47,20 +48,18 @@ class Row:
     collapsed: set[int]
     test: float | None
     std: float | None
+    n: int
     lost: int
     remarks: list[str]
     dev: float | None
     ms: float | None
+    peak: float | None
     constant_baseline: str
     params: str
     objective: str
     facts: dict[str, str]
     runs: dict[Path, RunRecord]
-
-    @property
-    def n(self) -> int:
-        """The number of finished seeds."""
-        return len(self.scores)
+    place: str
 
     @property
     def cell(self) -> Cell:
@@ -92,17 +91,6 @@ class Row:
         if any(ms is None for _, ms in times):
             return f"{tokens} M tokens"
         return f"{tokens} M tokens, {sum(steps * ms for steps, ms in times) / 1000 / len(self.done):.3g} s"
-
-    @property
-    def place(self) -> str:
-        """The id of the runs in the page."""
-        return f"run-{next(iter(self.runs.values())).study}-{self.task}-{self.label}"
-
-    @property
-    def peak(self) -> float | None:
-        """Median peak bytes on a GPU; None on a CPU, since a record has the peak of the whole process there."""
-        sizes = [r.peak_bytes for r in self.done if not record.on_cpu(r.device)]
-        return median(sizes) if sizes and None not in sizes else None
 
 
 def number(value: float | None) -> str:
@@ -163,6 +151,7 @@ def summarise(runs: dict[Path, RunRecord]) -> Row:
     done = [r for r in results if r.status == "done"]
     scores, devs = _by_seed(done, "test"), _by_seed(done, "val")
     times = [r.step_ms for r in done if r.step_ms is not None]
+    peaks = [r.peak_bytes for r in done if not record.on_cpu(r.device)]
     remarks = []
     if steps := sorted(r.steps for r in results if r.status == "diverged"):
         remarks.append(f"{len(steps)} diverged at step{'s' * (len(steps) > 1)} {', '.join(map(str, steps))}")
@@ -186,15 +175,18 @@ def summarise(runs: dict[Path, RunRecord]) -> Row:
         collapsed=collapsed,
         test=mean(scores.values()) if scores else None,
         std=stdev(scores.values()) if len(scores) > 1 else None,
+        n=len(scores),
         lost=len(results) - len(done),
         remarks=remarks,
         dev=mean(devs.values()) if devs else None,
         ms=median(times) if times else None,
+        peak=median(peaks) if peaks and None not in peaks else None,
         constant_baseline=joined(float(r.constant_baseline) for r in results),
         params=joined(r.params for r in results),
         objective=results[0].pretrain.objective if results[0].pretrain else "",
         facts=facts | {key: joined(getattr(r, key) for r in results) for key in FACTS if key not in facts},
         runs=runs,
+        place=f"run-{results[0].study}-{results[0].task}-{results[0].label}",
     )
 
 

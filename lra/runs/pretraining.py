@@ -8,17 +8,15 @@ from .record import FILES, Pretraining
 
 FOLDER, NAME = "pretrain", "pretrain.json"
 # Phase one depends neither on these keys of a run nor on its head.
-_FINE_TUNING = (
-    *(f"optim.{key}" for key in ("lr", "steps", "warmup", "batch", "eval_every", "cosine")),
-    "pretrain.matched",
-)
+_FINE_TUNING = {f"optim.{key}" for key in ("lr", "steps", "warmup", "batch", "eval_every", "cosine")}
+_FINE_TUNING.add("pretrain.matched")
 _HEAD = ("model.head", "model.pool", "task.metric", "task.loss", "task.outputs", "protocol.mean_over", "protocol.name")
 
 
 def choices_of(choices: dict[str, Any]) -> dict[str, Any]:
     """The choices of a run, flat, that decide the result of its phase one."""
-    inside = lambda key: any(key == head or key.startswith(f"{head}.") for head in _HEAD)
-    return {key: value for key, value in choices.items() if key not in _FINE_TUNING and not inside(key)}
+    heads = tuple(f"{head}." for head in _HEAD)
+    return {key: v for key, v in choices.items() if key not in _FINE_TUNING and not f"{key}.".startswith(heads)}
 
 
 def fingerprint(choices: dict[str, Any]) -> str:

@@ -41,19 +41,20 @@ def publish(options: PublishOptions) -> None:
     if len(runs) < len(records):
         raise ValueError(f"two of the runs below {options.runs} have the same study, task, label and seed")
     studies = dict.fromkeys(path.parents[2] for path in runs)
-    before = {study: tables.read(study) if tables.studies(study) else {} for study in studies}
-    new: dict[Path, dict[Path, tables.Published]] = defaultdict(dict)
+    before = {study: tables.below(study) for study in studies}
+    new: dict[Path, list[tables.Published]] = defaultdict(list)
     for path, run in runs.items():
-        if not published(path, run, before[path.parents[2]]):
-            evaluated = run.published or (run.path / evaluations.NAME).exists()  # a run may diverge before the first
-            added = tables.Published(run.record, run.choices, run.evaluations() if evaluated else [])
-            new[path.parents[2]][path] = added
+        there = before[path.parents[2]].get(path)
+        if there and there.record != run.record:
+            raise ValueError(f"{path} is another run than {run.path}; delete one of them")
+        if not there:
+            new[path.parents[2]].append(contents(run))
     for study in studies:
         some = {path: run for path, run in runs.items() if study in path.parents}
         described = (study / tables.ABOUT).exists()
         try:
             if new[study]:
-                tables.save(study, [*before[study].values(), *new[study].values()])
+                tables.save(study, [*before[study].values(), *new[study]])
             for path, run in some.items():
                 if run.seed in options.weights and not (path / checkpoint.BEST).exists():
                     checkpoint.weights(run.weights)  # read before the folder is made
@@ -66,24 +67,12 @@ def publish(options: PublishOptions) -> None:
             print(f"fill in {study / tables.ABOUT}: command, hardware, notes, readme (tasks in the README's table)")
 
 
-def published(path: Path, run: RunFolder, there: dict[Path, tables.Published]) -> bool:
-    """Whether a run is in the tables already.
-
-    Args:
-        path: place of the run.
-        run: finished run.
-        there: runs in the tables.
-
-    Raises:
-        ValueError: it must not be: nobody can read the code that made it, or another run is in its place.
-    """
-    if path in there:
-        if there[path].record == run.record:
-            return True
-        raise ValueError(f"{path} is another run than {run.path}; delete one of them")
+def contents(run: RunFolder) -> tables.Published:
+    """Read a finished run. Raises ValueError if nobody can read the code that made it, or its evaluations."""
     if run.record.git is None or run.record.git.endswith("-dirty"):
         raise ValueError(f"{run.path} was made by code that is not committed, {run.record.git}")
-    return False
+    evaluated = run.published or (run.path / evaluations.NAME).exists()  # a run may diverge before the first
+    return tables.Published(run.record, run.choices, run.evaluations() if evaluated else [])
 
 
 if __name__ == "__main__":
