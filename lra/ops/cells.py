@@ -116,16 +116,15 @@ def _correction(q, q_rows, exact, keys, values, bias, mask, row_mask, eps: float
     return _attend(q * (2 / h), q_rows, g, 1.0, row_mask, near, impl)
 
 
-def boosted(error: Tensor, own: Tensor, rounds: int = ROUNDS) -> Tensor:
-    """Compute e + (1 - T) e + ... + (1 - T)^(rounds - 1) e.
+def boosted(error: Tensor, own: Tensor) -> Tensor:
+    """Compute e + (1 - T) e + ... + (1 - T)^(ROUNDS - 1) e.
 
     Args:
         error: e (N,H,c,E).
         own: T (N,H,c,c), without weight on padded rows.
-        rounds: terms.
     """
     left = total = error
-    for _ in range(rounds - 1):
+    for _ in range(ROUNDS - 1):
         left = left - own @ left
         total = total + left
     return total

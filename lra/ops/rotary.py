@@ -3,16 +3,17 @@
 import torch
 from torch import Tensor
 
+BASE = 10_000.0  # the slowest pair of features rotates by about 1/BASE for each position
 
-def rotate(x: Tensor, positions: Tensor | None = None, *, base: float = 10_000.0) -> Tensor:
+
+def rotate(x: Tensor, positions: Tensor | None = None) -> Tensor:
     """Rotate pairs of features by angles proportional to the position, so that q·k depends on the distance.
 
-    Features i and D/2 + i are one pair, rotated by position · base^(-2i/D).
+    Features i and D/2 + i are one pair, rotated by position · BASE^(-2i/D).
 
     Args:
         x: queries or keys, (...,L,D).
         positions: (L,), None for 0 to L - 1.
-        base: the slowest pair rotates by about 1/base for each position.
 
     Returns:
         (...,L,D), in the dtype of x; angles are computed in float32 or more.
@@ -26,7 +27,7 @@ def rotate(x: Tensor, positions: Tensor | None = None, *, base: float = 10_000.0
     kind = torch.promote_types(x.dtype, torch.float32)
     if positions is None:
         positions = torch.arange(L, device=x.device)
-    frequency = base ** (-torch.arange(0, D, 2, device=x.device, dtype=kind) / D)  # (D/2,)
+    frequency = BASE ** (-torch.arange(0, D, 2, device=x.device, dtype=kind) / D)  # (D/2,)
     angle = positions.to(kind)[:, None] * frequency  # (L,D/2)
     first, second = x.to(kind).chunk(2, -1)
     cos, sin = angle.cos(), angle.sin()

@@ -60,16 +60,16 @@ def three_factor(
     overflows = v.dtype == torch.float16 and unbounded(pinv)  # U⁺ R v leaves its range, the result does not
     product = full_precision(_product) if written_out or overflows else _product
     attend = partial(attend_written_out, factor=factor, weights=weights) if written_out else attend_thin
-    out, rv = product(q, k, v, q_rows, k_cols, factor, pinv, attend, **marks, weights=weights, bias=bias)
+    inverse = _inverse(q_rows, k_cols, factor, pinv, row_mask, col_mask, weights, bias[1])
+    keys = None if mask is None else mask[:, None]
+    out, rv = product(q, k, v, q_rows, k_cols, inverse, attend, keys, col_mask, bias)
     return (out if written_out else out.to(v.dtype)), rv
 
 
-def _product(q, k, v, q_rows, k_cols, factor, pinv, attend, *, mask, row_mask, col_mask, weights, bias):
-    outer_bias, inner_bias, rows_bias = bias
-    inverse = _inverse(q_rows, k_cols, factor, pinv, row_mask, col_mask, weights, inner_bias)
-    rv = attend(q_rows, k, v, None if mask is None else mask[:, None], rows_bias)
+def _product(q, k, v, q_rows, k_cols, inverse, attend, keys=None, col_mask=None, bias=NO_BIAS):
+    rv = attend(q_rows, k, v, keys, bias[2])
     w = (inverse @ rv.to(inverse.dtype)).to(v.dtype)
-    return attend(q, k_cols, w, col_mask, outer_bias), rv
+    return attend(q, k_cols, w, col_mask, bias[0]), rv
 
 
 def attend_thin(q: Tensor, k: Tensor, v: Tensor, keys: Tensor | None = None, bias: Tensor | None = None) -> Tensor:
@@ -135,11 +135,10 @@ def three_factor_packed(
     Returns:
         The product (1,H,T,E) and R v (N,H,c,E).
     """
+    inverse = _inverse(q_rows, k_cols, scale("softmax", q, None), pinv)
+    attend = lambda q, k, v, *_: layout.attend(q, k, v, attend_first)
     with torch.autocast(q.device.type, enabled=False):
-        inverse = _inverse(q_rows, k_cols, scale("softmax", q, None), pinv)
-        rv = layout.attend(q_rows, k, v, attend_first)
-        w = (inverse @ rv.to(inverse.dtype)).to(v.dtype)
-        return layout.attend(q, k_cols, w, attend_first), rv
+        return _product(q, k, v, q_rows, k_cols, inverse, attend)
 
 
 @full_precision

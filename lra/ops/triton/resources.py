@@ -29,13 +29,7 @@ CHOICES = {
     "kernel": ("rv", "out", "c_backward", "r_backward", "scatter", "score", "inverse", "inverse_backward"),
 }
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
-TYPES = {
-    torch.bfloat16: "*bf16",
-    torch.float16: "*fp16",
-    torch.float32: "*fp32",
-    torch.int64: "*i64",
-    torch.uint8: "*u8",
-}
+TYPES = {kind: f"*{name}" for name, kind in (DTYPES | {"i64": torch.int64, "u8": torch.uint8}).items()}
 COLUMNS = ("arch", "dtype", "m", "d", "kernel", "block", "warps", "stages", "registers", "spilled", "shared")
 
 
