@@ -20,10 +20,10 @@ class CosFormer(Attention):
         φ(x_i) = [relu(x_i) cos(π i / 2M), relu(x_i) sin(π i / 2M)]
 
     M is the configured length, whatever a batch is padded to; all differences are below it, so w is never negative.
-    The released code takes the length of the row it is handed. There is no scale: it would cancel. O(L D E) time.
+    There is no scale: it would cancel. O(L D E) time.
 
     Args:
-        eps: the least denominator, as a mean of w over the real keys: all w of a query can be 0. Released: of the sum.
+        eps: the least denominator, as a mean of w over the real keys: all w of a query can be 0.
     """
 
     def __init__(self, sizes: Sizes, *, eps: Above = 1e-6):

@@ -24,8 +24,8 @@ class DBA(Checked, nn.Module):
         sizes: its dropout is that of the softmaxes, of P and of what the halves of the layer add.
         dim: d, which is heads * head_dim.
         hidden: width of the feed-forward layer.
-        latents: p, 16 in the time-series code. That of the Long Range Arena is not known: no such code is public.
-        width: r, 24 in the time-series code, likewise.
+        latents: p.
+        width: r.
 
     Raises:
         ValueError: width is no multiple of the heads, or heads * head_dim is not dim.

@@ -16,9 +16,8 @@ class FLARE(Attention):
     """softmax(K Λᵀ) (softmax(Λ Kᵀ) V): L tokens encoded into ``latents`` and decoded again.
 
     Λ (H,latents,D) is learned, normal with standard deviation 0.1, each head with its own. There are no queries: keys
-    score both ways, so that the map is one of rank ``latents`` at most. Padding is masked where it is encoded. The
-    paper's residual MLPs in front of K and V are linear here, the projections of every mechanism. ``dropout`` acts on
-    both softmaxes. O(L latents (D + E)) time.
+    score both ways, so that the map is one of rank ``latents`` at most. Padding is masked where it is encoded.
+    ``dropout`` acts on both softmaxes. O(L latents (D + E)) time.
 
     Args:
         latents: rows of Λ.

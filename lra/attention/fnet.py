@@ -14,10 +14,8 @@ class FNet(Mixer):
     """Re(F_seq(F_hidden(x))), the real part of the transform along features and positions (section 3.2).
 
     It has no parameters, no projections and no normalisation. The transform along positions is that of the real tokens
-    alone, over their own number n, so that n rows hold the whole spectrum and padding is no part of it. The released
-    code knows no mask and transforms padding too, over the padded length; that is ``data.pad=fixed data.mask=false``.
-
-    O(L log L) time. Heads play no role.
+    alone, over their own number n, so that n rows hold the whole spectrum and padding is no part of it. Heads play no
+    role. O(L log L) time.
     """
 
     hole_free = True

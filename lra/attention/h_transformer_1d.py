@@ -22,8 +22,6 @@ class HTransformer1D(Attention):
     Since Z counts the tokens of a cell, values of one give one. The exponentials of all levels share one shift, that of
     ``lra.ops.blocks.union``. A row of up to ``2 block`` positions is exact softmax attention.
 
-    The released code, with which others measured it, is another one: docs/released.md.
-
     O(L block) time and memory.
     """
 

@@ -14,8 +14,7 @@ class Linformer(Attention):
     Position j of a row is compressed by column j of E and F (H,rank,length), normal with standard deviation 0.02, so a
     row shorter than ``length`` uses their first L columns, and padding is zero before it is compressed. rank may exceed
     the number of tokens. The paper's sharing (section 4): none is share_heads=false share_kv=false, headwise true
-    false, key-value true true; the PyTorch LRA code has false true and one map for all layers (layerwise), here each
-    layer has its own. dropout acts on the weights.
+    false, key-value true true; the PyTorch LRA code has false true. dropout acts on the weights.
 
     O(L rank (D + E)) time.
     """

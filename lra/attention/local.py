@@ -16,8 +16,7 @@ class Local(Attention):
 
     grouping: ``contiguous`` groups {j b, ..., j b + b - 1}, the published description. ``strided`` groups are those of
     the released code: it fills ``length`` up to the next multiple of b above it (a whole extra block if b divides it)
-    and folds the row the other way round, so a group is {j, j + s, j + 2 s, ...} with s = floor(length / b) + 1. The
-    zeros that fill it up act as keys there, not here.
+    and folds the row the other way round, so a group is {j, j + s, j + 2 s, ...} with s = floor(length / b) + 1.
     """
 
     def __init__(self, sizes: Sizes, *, block: Positive = 50, grouping: Grouping = "contiguous"):

@@ -16,11 +16,9 @@ class Luna(Checked, nn.Module):
         X + Y, then the feed-forward layer of the block; P + Q goes to the next layer as memory
 
     Attn projects queries, keys and values and scales by √D; only Y has an output projection, so that heads * head_dim
-    has to be ``dim``. With ``tie_kv`` keys and values of an Attn are one projection: the default of the released
-    module, switched off in its LRA model. LayerNorm comes before, one for X and one for P, as in the released code with
-    normalize_before; the packed Q that Y reads is taken before its residual. P is learned, normal with standard
-    deviation d^-1/2, if ``first`` and memory is None; a later layer has no P of its own and is handed one. Memory is
-    the same number of rows whatever a row's length.
+    has to be ``dim``. With ``tie_kv`` keys and values of an Attn are one projection. LayerNorm comes before, one for X
+    and one for P; the packed Q that Y reads is taken before its residual. P is learned, normal with standard deviation
+    d^-1/2, if ``first``; a later layer is handed one.
 
     O(L rows D) time. Raises ValueError if heads * head_dim is not dim.
     """

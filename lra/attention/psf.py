@@ -86,23 +86,17 @@ class PSF(Mixer):
 
 @full_precision
 def chain(v: Tensor, columns: Tensor, *weights: Tensor, residuals: bool) -> Tensor:
-    """W_M ... W_1 v: v (N,L,C), columns and the M weights (N,L,K) -> (N,L,C); residuals adds v after every factor."""
-    first = v
-    for w in weights:
-        v = sparse_product(w, columns, v)
-        v = v + first if residuals else v
-    return v
+    """W_M ... W_1 v: v (N,L,C), columns and the M weights (N,L,K) -> (N,L,C); residuals adds v after every factor.
 
-
-def sparse_product(w: Tensor, columns: Tensor, v: Tensor) -> Tensor:
-    """sum_k w[n,i,k] v[n, columns[n,i,k]]: w, columns (N,L,K), v (N,L,C) -> (N,L,C).
-
-    A row of the factor is a weighted bag of rows of v, which torch sums without keeping the K gathered copies of v.
+    A row of W_m v is a weighted bag of rows of v, which torch sums without keeping the K gathered copies of v.
     """
     N, L, _ = v.shape
-    bags = (columns + L * torch.arange(N, device=v.device)[:, None, None]).flatten(0, 1)  # (N L, K)
-    flat = F.embedding_bag(bags, v.flatten(0, 1), mode="sum", per_sample_weights=w.flatten(0, 1))
-    return flat.view_as(v)
+    bags = (columns + L * torch.arange(N, device=v.device)[:, None, None]).flatten(0, 1)  # (N L,K)
+    first = rows = v.flatten(0, 1)
+    for w in weights:
+        rows = F.embedding_bag(bags, rows, mode="sum", per_sample_weights=w.flatten(0, 1))
+        rows = rows + first if residuals else rows
+    return rows.view_as(v)
 
 
 def _mlp(inputs: int, hidden: int, outputs: int) -> nn.Sequential:

@@ -32,8 +32,7 @@ class Skyformer(Attention):
         ridge: added to the diagonal of M, as released; M without it is singular if a token is drawn twice.
         resample: ``train`` draws anew at every call while training and keeps one draw, the same for every example, in
             evaluation; ``always`` draws anew in evaluation too, as released.
-        pinv: (...,m,m) -> the same. Released: 6 steps of ``cubic`` with ``init="batch"``, one start of the iteration
-            for the whole batch, which makes one example depend on the others.
+        pinv: (...,m,m) -> the same.
     """
 
     hole_free = True

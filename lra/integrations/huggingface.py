@@ -8,13 +8,7 @@
     model.config.cur = {"count": 32}            # options of one model, see lra.ops.cur.cur_attention
     register("mine", count=16, pairing="same_k")  # or under another name
 
-transformers does not save ``attn_implementation``. Name it again when the model is loaded, or keep it in the saved one:
-
-    model.config.attn_implementation = "cur_abs"
-    model.save_pretrained(folder)               # after register(), from_pretrained(folder) has CUR attention again
-
-Supports every encoder with attention by transformers' AttentionInterface: ViT, DINOv2, BERT, RoBERTa and more; of
-ModernBERT the models whose layers are all global.
+docs/huggingface.md says how a model is saved with its attention, and which models are supported.
 """
 
 import inspect
