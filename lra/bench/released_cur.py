@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from ..attention.base import Attention, Sizes
+from ..ops.selection import gather_kept, put_kept
 from ..options import Range, Whole, in_range, one_of
 
 Score = Literal["sum", "abs", "embed", "step", "random"]
@@ -49,14 +50,14 @@ class ReleasedCUR(Attention):
         q = q / q.shape[-1] ** 0.5
         rows = self._keep(q, mask)
         cols = rows if self.score == "step" else self._keep(k, mask)  # (N,H,c)
-        c = (q @ _take(k, cols).mT).softmax(-1)  # (N,H,L,c)
-        scores = _take(q, rows) @ k.mT  # (N,H,c,L)
+        c = (q @ gather_kept(k, cols).mT).softmax(-1)  # (N,H,L,c)
+        scores = gather_kept(q, rows) @ k.mT  # (N,H,c,L)
         if mask is not None:
             scores = scores.masked_fill(~mask[:, None, None], torch.finfo(scores.dtype).min)
         rv = scores.softmax(-1) @ v
-        out = c @ (self._inverse(_take(c, rows)).to(rv.dtype) @ rv)
+        out = c @ (self._inverse(gather_kept(c, rows)).to(rv.dtype) @ rv)
         if self.copy_rv:
-            out = out.to(rv.dtype).scatter(2, rows[..., None].expand_as(rv), rv)
+            out = put_kept(out.to(rv.dtype), rows, rv)
         return out
 
     @torch.no_grad()
@@ -84,8 +85,3 @@ class ReleasedCUR(Attention):
                 uz = u @ z
                 z = 0.25 * z @ (13 * one - uz @ (15 * one - uz @ (7 * one - uz)))
             return z
-
-
-def _take(x: Tensor, index: Tensor) -> Tensor:
-    """Gather the rows of x (N,H,L,D) at index (N,H,c) as (N,H,c,D)."""
-    return x.gather(2, index[..., None].expand(-1, -1, -1, x.shape[-1]))

@@ -14,6 +14,7 @@ import hydra
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Quote, QuotedString
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from . import CONF
@@ -87,9 +88,7 @@ def _read(name: str, overrides: tuple[str, ...], state: tuple[tuple[str, int], .
 def quoted(value: object) -> str:
     """Write a value so that hydra reads it as one text, whatever is in it: a (1)/runs -> 'a (1)/runs'."""
     text = str(value)
-    if re.fullmatch(r"[\w./@+-]+", text):
-        return text
-    return "'" + re.sub(r"(\\*)(?='|$)", r"\1\1", text).replace("'", "\\'") + "'"
+    return text if re.fullmatch(r"[\w./@+-]+", text) else QuotedString(text, Quote.single).with_quotes()
 
 
 def further() -> list[Path]:
@@ -137,6 +136,5 @@ def allowance(default: int | None, share: int = 1, *, _root_: DictConfig) -> int
     return default if told is None else max(1, told // share)
 
 
-OmegaConf.register_new_resolver("allowance", allowance, replace=True)
-OmegaConf.register_new_resolver("class_pooled", class_pooled, replace=True)
-OmegaConf.register_new_resolver("of_budget", of_budget, replace=True)
+for _resolver in (allowance, class_pooled, of_budget):
+    OmegaConf.register_new_resolver(_resolver.__name__, _resolver, replace=True)

@@ -58,7 +58,27 @@ class Experiment(TaskOptions):
     logger: Loggers = Field({})
 
     def settled(self) -> Self:
-        pretrain, optim = sections.settled(self.pretrain, self.optim)
+        """The experiment with the steps of both phases; ``pretrain.matched`` takes those of phase one from ``optim``.
+
+        Raises:
+            ValueError: a phase gets none, or its evaluations or warm-up do not fit it.
+        """
+        pretrain, optim = self.pretrain, self.optim
+        if pretrain.objective == "none":  # an experiment may say more, for its phase one that is left out
+            return self.changed(pretrain=sections.Pretrain(objective="none"))
+        if pretrain.steps is None:
+            every = pretrain.eval_every
+            steps = max(1, optim.steps // 2 // every * every) if pretrain.matched else optim.steps
+            pretrain = pretrain.changed(steps=steps)
+        if pretrain.matched:
+            taken, rest = divmod(pretrain.steps * pretrain.batch, optim.batch)
+            if rest or taken >= optim.steps:
+                raise ValueError(
+                    f"pretrain.matched needs pretrain.steps · pretrain.batch {pretrain.steps * pretrain.batch} to be a "
+                    f"multiple of optim.batch {optim.batch} below that times optim.steps {optim.steps}"
+                )
+            optim = optim.changed(steps=optim.steps - taken)
+        pretrain.of(optim)
         return self.changed(pretrain=pretrain, optim=optim)
 
     def changed(self, **options: Any) -> Self:

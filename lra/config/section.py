@@ -59,12 +59,11 @@ class Section(BaseModel):
         self.check()
 
     @classmethod
-    def parse(cls, tree: Mapping[str, Any], name: str = "") -> Self:
-        """Convert the values of a tree.
+    def parse(cls, tree: Mapping[str, Any]) -> Self:
+        """Convert a whole configuration.
 
         Args:
             tree: plain values.
-            name: name of the section, for messages; empty for a whole configuration.
 
         Raises:
             ValueError: an option is unknown or missing, or does not take its value.
@@ -73,7 +72,7 @@ class Section(BaseModel):
         try:
             return cls.model_validate(tree)
         except ValidationError as error:
-            raise ValueError(refusal(error, cls, tree, name)) from None
+            raise ValueError(refusal(error, cls, tree, "")) from None
 
     def settled(self) -> Self:
         """The section with values that follow from several options."""

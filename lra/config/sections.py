@@ -160,31 +160,6 @@ class Pretrain(Section):
             raise ValueError(re.sub(rf"optim\.({'|'.join(own)})\b", r"pretrain.\1", str(error))) from None
 
 
-def settled(pretrain: Pretrain, optim: Optim) -> tuple[Pretrain, Optim]:
-    """Settle the steps of both phases: ``matched`` takes the steps of phase one from ``optim``.
-
-    Raises:
-        ValueError: a phase gets none, or its evaluations or warm-up do not fit it.
-    """
-    if pretrain.objective == "none":  # an experiment may say more, for its phase one that is left out
-        return Pretrain(objective="none"), optim
-    if pretrain.steps is None:
-        every = pretrain.eval_every
-        pretrain = pretrain.changed(
-            steps=max(1, optim.steps // 2 // every * every if pretrain.matched else optim.steps)
-        )
-    if pretrain.matched:
-        taken, rest = divmod(pretrain.steps * pretrain.batch, optim.batch)
-        if rest or taken >= optim.steps:
-            raise ValueError(
-                f"pretrain.matched needs pretrain.steps · pretrain.batch {pretrain.steps * pretrain.batch} to be a "
-                f"multiple of optim.batch {optim.batch} below that times optim.steps {optim.steps}"
-            )
-        optim = optim.changed(steps=optim.steps - taken)
-    pretrain.of(optim)
-    return pretrain, optim
-
-
 class Root(Section):
     root: Path
 

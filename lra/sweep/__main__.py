@@ -45,7 +45,7 @@ def carry_out(options: SweepOptions) -> str | None:
     if threads:
         torch.set_num_threads(threads)  # for the measurement of a step
     if options.sweep.search:
-        board = Board(options, threads=threads)
+        board = Board(options)
         skipped, same = board.skipped, board.same
         lines, rounds = board.describe(at_once), board.rounds(at_once)
     else:

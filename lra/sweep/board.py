@@ -5,7 +5,6 @@ on at any time. Phase one has the study ``<study>-rates`` and the rate in its la
 """
 
 import itertools
-import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,7 +20,7 @@ from ..runs import identity, record, tables
 from ..runs.folder import settle
 from ..train.floors import floors_of
 from .aliases import aliases
-from .estimate import records
+from .estimate import Estimates
 from .options import SweepOptions
 from .plan import PlannedRun, disk, duration, planned, study
 from .progress import state
@@ -68,20 +67,19 @@ class Entry:
 
 
 class Board:
-    """The runs of sweep=board.
+    """The runs of sweep=board, each of one CPU thread.
 
     Args:
         options: options of the sweep.
-        threads: CPU threads of each run.
 
     Raises:
         ValueError: no mechanism gives a run, or the options of one are wrong.
     """
 
-    def __init__(self, options: SweepOptions, *, threads: int):
-        self.options, self.threads = options, threads
+    def __init__(self, options: SweepOptions):
+        self.options = options
         self.skipped: list[str] = []
-        self.known, self.deadline = records(options.runs), time.monotonic() + options.measure
+        self.estimates = Estimates(options.runs, options.measure)
         self.settled: set[Path] = set()
         homes = (study(options), f"{study(options)}-rates")
         self.published = {path: run for name in homes for path, run in tables.below(tables.HOME / name).items()}
@@ -99,7 +97,7 @@ class Board:
         words, keys, composed = self._composed(mechanism, experiment)
         if not (reason := composed.unavailable):
             try:
-                (run,), choices = planned(composed, words, self.known, self.deadline)
+                (run,), choices = planned(composed, words, self.estimates)
                 run = replace(run, overrides=tuple(words))
                 return Entry(
                     mechanism=mechanism, experiment=experiment, run=run, keys=keys, choices=choices, options=composed
@@ -114,7 +112,7 @@ class Board:
         asked, attn, *own = self.options, *mechanism.split()
         given = [word for word in asked.command_overrides if word.startswith(("budget=", "protocol=", "protocol."))]
         words = [f"experiment={experiment}", f"attn={attn}", *own, *given]
-        words += [f"runs={quoted(asked.runs)}", f"trainer.threads={self.threads}", *asked.overrides]
+        words += [f"runs={quoted(asked.runs)}", "trainer.threads=1", *asked.overrides]
         keys = label_keys(own)
         named = [f"study={study(asked)}", f"label_keys=[{','.join(keys)}]", "seeds=[0]"]
         return words, keys, compose(Experiment, [*words, *named])

@@ -9,7 +9,6 @@ import torch
 
 from ..bench.measure import measure
 from ..runs.open import history
-from ..runs.record import RunRecord
 from ..train import lit
 from ..train.machine import device_name
 from ..train.plan import Plan
@@ -19,49 +18,54 @@ START = time.process_time()  # seconds until here, of the imports that every run
 SHARE = 1 / 3  # time of the forward pass of an evaluation, relative to a step on as many rows
 
 
-def records(root: Path) -> list[tuple[RunRecord, dict]]:
-    """List the finished runs below a folder with the choices on which the time of a step depends."""
-    return [(record, _cost(choices)) for record, choices in history(root)]
+class Estimates:
+    """Estimates of the time of a seed from earlier runs, or for some seconds from now on by measuring a step.
+
+    Args:
+        root: folder below which the runs are.
+        seconds: time for measuring.
+    """
+
+    def __init__(self, root: Path, seconds: float):
+        self.known = [(record, _cost(choices)) for record, choices in history(root)]
+        self.deadline = time.monotonic() + seconds
+
+    def of(self, plan: Plan, choices: dict, *, left: bool) -> tuple[float | None, str]:
+        """Estimate the time of a seed.
+
+        Args:
+            plan: plan of the configuration.
+            choices: flat.
+            left: whether a seed is left, so that a measurement is of use.
+
+        Returns:
+            Seconds of a seed's steps and evaluations, without the start of its process, and the source of a step's
+            time: record | measured | unknown.
+        """
+        experiment, name = plan.experiment, device_name(plan.device)
+        same = [r for r, cost in self.known if r.device == name and r.step_ms and cost == _cost(choices)]
+        if same:
+            ms, n_val, basis = median(r.step_ms for r in same), same[0].n_val, "record"
+        elif left and time.monotonic() < self.deadline and (ms := _measured(plan)):
+            n_val, basis = plan.data.source.dev_size or 0, "measured"
+        else:
+            return None, "unknown"
+        o = experiment.optim
+        rows = experiment.data.eval_batch or o.batch
+        per_evaluation = math.ceil(n_val / rows) * SHARE * rows / o.batch
+        phases = [(o.steps, o.eval_every, 1)]
+        if (p := experiment.pretrain).objective != "none":
+            phases.append((p.steps, p.eval_every, p.batch / o.batch))
+        return sum(ms / 1000 * (steps * size + steps / every * per_evaluation) for steps, every, size in phases), basis
 
 
 def _cost(choices: dict) -> dict:
     """The choices on which the time of a step depends."""
-    sizes = ("optim.batch", "optim.micro_batch")
-    apart = ("optim.", "pretrain.")
+    sizes, apart = ("optim.batch", "optim.micro_batch"), ("optim.", "pretrain.")
     return {key: value for key, value in choices.items() if not key.startswith(apart) or key in sizes}
 
 
-def estimate(plan: Plan, choices: dict, known: list, deadline: float) -> tuple[float | None, str]:
-    """Estimate the time of a seed.
-
-    Args:
-        plan: plan of the configuration.
-        choices: flat.
-        known: ``records`` of earlier runs.
-        deadline: time on the clock of ``time.monotonic``, after which no step is measured.
-
-    Returns:
-        Seconds of a seed's steps and evaluations, without the start of its process, and the source of a step's time:
-        record | measured | unknown.
-    """
-    experiment, name = plan.experiment, device_name(plan.device)
-    same = [r for r, cost in known if r.device == name and r.step_ms and cost == _cost(choices)]
-    if same:
-        ms, n_val, basis = median(r.step_ms for r in same), same[0].n_val, "record"
-    elif time.monotonic() < deadline and (ms := measured(plan)):
-        n_val, basis = plan.data.source.dev_size or 0, "measured"
-    else:
-        return None, "unknown"
-    o = experiment.optim
-    rows = experiment.data.eval_batch or o.batch
-    per_evaluation = math.ceil(n_val / rows) * SHARE * rows / o.batch
-    phases = [(o.steps, o.eval_every, 1)]
-    if (p := experiment.pretrain).objective != "none":
-        phases.append((p.steps, p.eval_every, p.batch / o.batch))
-    return sum(ms / 1000 * (steps * size + steps / every * per_evaluation) for steps, every, size in phases), basis
-
-
-def measured(plan: Plan) -> float | None:
+def _measured(plan: Plan) -> float | None:
     """Measure a training step on random rows of the task's full length, in milliseconds; None if memory is short.
 
     In the precision of the run, shared by its processes, without their communication and without compilation.

@@ -2,10 +2,8 @@
 
 import itertools
 import json
-import math
 import shlex
 import shutil
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +16,7 @@ from ..console import clock
 from ..runs import checkpoint, record
 from ..runs.folder import settle
 from ..train.plan import resolve
-from .estimate import START, estimate, records
+from .estimate import START, Estimates
 from .options import SweepOptions
 
 
@@ -99,7 +97,7 @@ def expand(options: SweepOptions, *, threads: int | None) -> tuple[list[PlannedR
         ValueError: no point gives a run, the overrides of one are wrong, or a folder was made by another configuration.
     """
     runs, skipped = [], []
-    known, deadline = records(options.runs), time.monotonic() + options.measure
+    estimates = Estimates(options.runs, options.measure)
     common = [f"budget={options.budget}", f"protocol={options.protocol.name}"]
     common += [line for line in options.command_overrides if line.startswith("protocol.")]
     common += [f"study={study(options)}", f"runs={quoted(options.runs)}"]
@@ -112,7 +110,7 @@ def expand(options: SweepOptions, *, threads: int | None) -> tuple[list[PlannedR
             skipped.append(f"{task}: {reason}")
             continue
         try:
-            seeds, choices = planned(composed, overrides, known, deadline)
+            seeds, choices = planned(composed, overrides, estimates)
         except ValueError as error:
             if not str(error).startswith(tuple(f"{word.split('=')[0]} " for word in point)):
                 raise
@@ -129,15 +127,14 @@ def expand(options: SweepOptions, *, threads: int | None) -> tuple[list[PlannedR
 
 
 def planned(
-    composed: Experiment, overrides: Sequence[str], known: list, deadline: float
+    composed: Experiment, overrides: Sequence[str], estimates: Estimates
 ) -> tuple[list[PlannedRun], dict[str, Any]]:
     """Plan the seeds of one configuration.
 
     Args:
         composed: experiment with the seeds.
         overrides: that give it, without the seeds.
-        known: records of earlier runs, see ``estimate``.
-        deadline: time after which no step is measured, see ``estimate``.
+        estimates: estimates of their time.
 
     Returns:
         A run for each seed, and their choices, see ``Experiment.choices``.
@@ -148,7 +145,7 @@ def planned(
     plan = resolve(composed)
     choices = plan.experiment.choices(plan.data.source.provenance)
     left = not all((plan.folder(seed) / record.NAME).exists() for seed in composed.seeds)
-    seconds, basis = estimate(plan, choices, known, deadline if left else -math.inf)
+    seconds, basis = estimates.of(plan, choices, left=left)
     runs = [
         PlannedRun(
             overrides=(*overrides, f"seeds=[{seed}]"),
