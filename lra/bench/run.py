@@ -18,7 +18,7 @@ from ..console import log
 from ..runs.bench_record import BenchRow
 from . import accuracy, contestants, roofline, workloads
 from .contestants import Shape
-from .measure import LEFT_OUT, measure
+from .measure import LEFT_OUT, Measurement, measure
 from .options import BenchOptions
 from .workloads import DTYPES, Inputs
 
@@ -116,11 +116,11 @@ class RowGroup:
 
     def _row(self, mechanism: str, mode: str, pad: str | None, dtype: str) -> BenchRow:
         """The row of a contestant before it is measured; ``pad`` is None except for steps on data."""
-        _, batch, heads, head_dim, _ = self.shape
+        shape = self.shape._replace(n=self.length, dtype=dtype)
         size = None
         # a Mixer of token vectors moves something else than the roofline counts
         if self.what == "attention" and issubclass(self.experiment(mechanism, pad).attn.function, Attention):
-            elements = (11 if mode == "training" else 4) * batch * heads * self.length * head_dim
+            elements = (11 if mode == "training" else 4) * shape.batch * shape.heads * shape.n * shape.head_dim
             size = elements * DTYPES[dtype].itemsize
         return BenchRow(
             what=self.what,
@@ -128,19 +128,12 @@ class RowGroup:
             mechanism=mechanism,
             task=self.task if self.what == "step" else None,
             pad=pad,
-            n=self.length,
-            batch=batch,
-            heads=heads,
-            head_dim=head_dim,
-            dtype=dtype,
-            samples=(),
-            calls=1,
-            peak_bytes=None,
+            **shape._asdict(),
+            **asdict(Measurement()),
             roofline_bytes=size,
             flops=None,
             roofline_ms=None,
             claimed=contestants.claim(mechanism, self.options.claims),
-            status="ok",
         )
 
     def _floor(self, row: BenchRow) -> float | None:

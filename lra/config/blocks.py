@@ -17,8 +17,6 @@ from ..ops import triton as kernels
 from .calls import Call, options
 from .sections import Model
 
-OF_MACHINE = ("requires", "otherwise")  # options of attn that say where it runs
-
 
 def unavailable(attn: Call, label: str) -> str | None:
     """The reason why a mechanism cannot run here, None if it can.
@@ -70,7 +68,8 @@ def block_factory(*, model: Model, attn: Call, block: Call, length: int) -> Call
         )
     sizes = Sizes(**place, value_dim=place["head_dim"])
     dropout = attn.get("dropout", model.dropout if whole else 0.0)
-    mechanism = attn.without(*OF_MACHINE, "dropout").factory
+    own = {key: value for key, value in attn.options.items() if key not in ("requires", "otherwise", "dropout")}
+    mechanism = replace(attn, options=own).factory
 
     @_said_as("attn", kind, heads="model", head_dim="model", dim="model")
     def made(sizes: Sizes, **more) -> nn.Module:

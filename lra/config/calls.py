@@ -53,10 +53,6 @@ class Call:
         """The call with further or other values of options."""
         return replace(self, options={**self.options, **options})
 
-    def without(self, *names: str) -> "Call":
-        """The call without some options."""
-        return replace(self, options={key: value for key, value in self.options.items() if key not in names})
-
     def plain(self) -> dict[str, Any]:
         """The call as a tree of plain values."""
         options = {key: value.plain() if isinstance(value, Call) else value for key, value in self.options.items()}

@@ -37,7 +37,6 @@ def main(kind: type[Options]) -> Callable:
     """
 
     def decorate(function: Callable[[Any], Any]) -> Callable[[], None]:
-        show = os.environ.get("LRA_TRACEBACK", "0") not in ("", "0")
         failed: list[str] = []  # runs of -m in this process, with their reason
         parent: int | None = None  # pid of the command itself; a launcher starts further processes
 
@@ -47,20 +46,15 @@ def main(kind: type[Options]) -> Callable:
             try:
                 return function(kind.from_config(config, choices))
             except Exception as error:
-                unexpected = show or not refusal(error)
-                if choices.mode is RunMode.MULTIRUN:
-                    if unexpected:
-                        traceback.print_exc()
-                    failed.append(f"{' '.join(choices.overrides.task)}: {explain(error)}")
-                    log(f"lra: failed: {failed[-1]}")
-                    if os.getpid() == parent:  # listed at the end; hydra would print the overrides once more
-                        return None
-                    raise  # in a launcher's process: hydra continues and raises the first error at the end
-                if unexpected:
-                    raise
-                if isinstance(error, Told):
-                    sys.exit(1)
-                _end(error)
+                if choices.mode is not RunMode.MULTIRUN:
+                    _end(error)
+                if _unexpected(error):
+                    traceback.print_exc()
+                failed.append(f"{' '.join(choices.overrides.task)}: {explain(error)}")
+                log(f"lra: failed: {failed[-1]}")
+                if os.getpid() == parent:  # listed at the end; hydra would print the overrides once more
+                    return None
+                raise  # in a launcher's process: hydra continues and raises the first error at the end
 
         @functools.wraps(function)
         def entry() -> None:
@@ -85,8 +79,6 @@ def main(kind: type[Options]) -> Callable:
             except KeyboardInterrupt as stop:
                 sys.exit(f"lra: {stop}" if str(stop) else "lra: interrupted")
             except Exception as error:
-                if show or not refusal(error):
-                    raise
                 _end(error)
 
         return entry
@@ -111,8 +103,16 @@ def manual(name: str) -> str:
     return "\n".join(lines)
 
 
+def _unexpected(error: Exception) -> bool:
+    return os.environ.get("LRA_TRACEBACK", "0") not in ("", "0") or not refusal(error)
+
+
 def _end(error: Exception) -> NoReturn:
     """End the process with status 1 and one line on stderr, or without the line if nobody reads stdout any more."""
+    if _unexpected(error):
+        raise error
+    if isinstance(error, Told):
+        sys.exit(1)
     if isinstance(error, BrokenPipeError) and sys.stdout:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at the process's end
         sys.exit(1)

@@ -229,14 +229,12 @@ class Experiment(TaskOptions):
     def padding(self) -> str:
         """The padding that is used: ``compact`` only for a model that it leaves as it is, ``auto`` if it is shorter."""
         pad = self.data.pad
-        if pad == "auto" and self.task.masked_id is None:
-            return "batch"
-        return ("batch" if self._keeps_holes else "compact") if pad in ("auto", "compact") else pad
-
-    @property
-    def _keeps_holes(self) -> bool:
-        """Whether rows have holes, masked tokens between others, and the result or a pretraining depends on them."""
-        return self.task.masked_id is not None and (self.pretrained or not self.sketch.hole_free)
+        if pad not in ("auto", "compact"):
+            return pad
+        if self.task.masked_id is None:
+            return "batch" if pad == "auto" else "compact"
+        # rows have holes, masked tokens between others, on which the result or a pretraining may depend
+        return "batch" if self.pretrained or not self.sketch.hole_free else "compact"
 
     def choices(self, provenance: dict[str, Any]) -> dict[str, Any]:
         """The choices that decide the result of a seed, flat.

@@ -20,27 +20,23 @@ _SPELLED = {
 }
 
 
-def spelled(schema: CoreSchema) -> CoreSchema:
-    """Let a strict schema take the words of a command line.
-
-    Args:
-        schema: changed in place; the rules that it has stay.
-    """
+def _spelled(schema: CoreSchema) -> CoreSchema:
+    """Let a strict schema, which is changed in place, take the words of a command line; the rules that it has stay."""
     if isinstance(schema, dict):
         for key, value in _SPELLED.get(schema.get("type"), {}).items():
             schema.setdefault(key, value)
         if schema.get("type") == "str" and schema.get("strict"):  # the text of a path
             schema.update(strict=False, coerce_numbers_to_str=True, pattern=r"^[^\x00]*[^\s\x00][^\x00]*$")
     for part in schema.values() if isinstance(schema, dict) else schema if isinstance(schema, list) else ():
-        spelled(part)
+        _spelled(part)
     return schema
 
 
-class Spelled:
+class _Spelled:
     """The mark of an ``Annotated`` type whose values come from a command line."""
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        return spelled(handler(source))
+        return _spelled(handler(source))
 
 
 class Section(BaseModel):
@@ -50,7 +46,7 @@ class Section(BaseModel):
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        return spelled(handler(source))
+        return _spelled(handler(source))
 
     def check(self) -> None:
         """Raise ValueError if options do not go together."""
@@ -109,7 +105,7 @@ def typed(kind: Any, value: Any, name: str) -> Any:
 @functools.cache
 def _adapter(kind: Any) -> TypeAdapter:
     config = ConfigDict(**STRICT, arbitrary_types_allowed=True)
-    return TypeAdapter(Annotated[kind, Spelled()], config=config)
+    return TypeAdapter(Annotated[kind, _Spelled()], config=config)
 
 
 def _present(tree: Any) -> Any:

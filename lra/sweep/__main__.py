@@ -12,7 +12,7 @@ from .job import FAILED
 from .launcher import Launcher, workers
 from .options import SweepOptions
 from .plan import describe, expand, study
-from .progress import ENDED, Watch, outcome, state, steps
+from .progress import Watch, outcome, state, steps
 
 
 @main(SweepOptions)
@@ -72,7 +72,8 @@ def carry_out(options: SweepOptions) -> str | None:
             launcher.settle(list(watch.states))
     runs = list(watch.states)
     ended = {run: state(run) for run in runs}
-    if left := [run for run, status in ended.items() if status not in ENDED]:
+    those = lambda *states: [run for run in runs if ended[run] in states]
+    if left := those("left", "running"):
         begun = ", ".join(f"{run} (step {steps(run):,} of {run.steps:,})" for run in left if steps(run))
         log(f"{len(left)} runs left, the same command goes on{f' with {begun}' if begun else ''}")
     for home in dict.fromkeys(run.folder.parent for run in runs) if not options.sweep.search else ():
@@ -81,14 +82,11 @@ def carry_out(options: SweepOptions) -> str | None:
     log(f"{study(options)}: {watch.summary()}; {scores.report_command(study(options), options.runs)}")
     for line in same:
         log(line)
-    for run, status in ended.items():
-        if status == "diverged":
-            log(f"{run}: {outcome(run)}")
-    if failed := [run for run, status in ended.items() if status == "failed"]:
-        for run in failed:
-            log(f"{run}: {outcome(run)}\n  {run.command}")
-        return f"{len(failed)} of {len(runs)} runs failed; the same command tries them again"
-    return None
+    for run in those("diverged"):
+        log(f"{run}: {outcome(run)}")
+    for run in (failed := those("failed")):
+        log(f"{run}: {outcome(run)}\n  {run.command}")
+    return f"{len(failed)} of {len(runs)} runs failed; the same command tries them again" if failed else None
 
 
 if __name__ == "__main__":

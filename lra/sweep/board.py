@@ -27,7 +27,6 @@ from .progress import state
 from .search import decide
 
 ROUND = 8  # runs for each worker that are launched together, so that few workers wait for the last ones
-FINISHED = ("done", "diverged")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,7 +144,7 @@ class Board:
             ValueError: another configuration made the run here.
         """
         choices = entry.choices | {"optim.lr": rate}
-        if state(run) in FINISHED:
+        if state(run) in ("done", "diverged"):
             if run.folder not in self.settled:
                 settle(run.folder, choices)
                 self.settled.add(run.folder)

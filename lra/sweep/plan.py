@@ -4,7 +4,7 @@ import itertools
 import json
 import shlex
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
@@ -17,7 +17,7 @@ from ..runs import checkpoint, record
 from ..runs.folder import settle
 from ..train.plan import resolve
 from .estimate import START, Estimates
-from .options import SweepOptions
+from .options import Grid, SweepOptions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,16 +65,11 @@ def study(options: SweepOptions) -> str:
 IN_LABEL = ("pretrain", "pretrain.matched")  # keys that a label shows by itself
 
 
-def points(grids: Mapping[str, Mapping[str, list]], shown: Sequence[str] = ()) -> list[list[str]]:
-    """List the overrides of every point of every grid; axes outside attn become part of the label.
-
-    Args:
-        grids: values by axis.
-        shown: further axes that need no place in the label, since the names of the tasks show them.
-    """
+def points(sweep: Grid) -> list[list[str]]:
+    """List the overrides of every point of every grid of a sweep; axes outside attn become part of the label."""
     listed = []
-    for grid in grids.values():
-        outside = [key for key in grid if key.split(".")[0] != "attn" and key not in (*IN_LABEL, *shown)]
+    for grid in sweep.grids.values():
+        outside = [key for key in grid if key.split(".")[0] != "attn" and key not in (*IN_LABEL, *sweep.shown)]
         naming = [f"label_keys=[{','.join(outside)}]"] if outside else []
         literal = lambda value: value if isinstance(value, str) else json.dumps(value)
         axes = [[f"{key}={literal(value)}" for value in values] for key, values in grid.items()]
@@ -103,7 +98,7 @@ def expand(options: SweepOptions, *, threads: int | None) -> tuple[list[PlannedR
     common += [f"study={study(options)}", f"runs={quoted(options.runs)}"]
     if threads:
         common.append(f"trainer.threads={threads}")
-    for task, point in itertools.product(options.tasks, points(options.sweep.grids, options.sweep.shown)):
+    for task, point in itertools.product(options.tasks, points(options.sweep)):
         overrides = [f"task={task}", *point, *common, *options.overrides]
         composed = compose(Experiment, [*overrides, f"seeds={list(options.seeds)}".replace(" ", "")])
         if reason := composed.unavailable:

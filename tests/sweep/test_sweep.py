@@ -42,7 +42,7 @@ def test_study_says_what_is_not_the_papers():
 def test_every_value_of_every_axis_is_a_run_with_a_name_of_its_own(name):
     """All points have different words; those along the axes are built, mechanisms apart, which have their own tests."""
     made = config(name)
-    points = plan.points(made.sweep.grids)
+    points = plan.points(made.sweep)
     assert len({tuple(point) for point in points}) == len(points)
     small = config(name, *SMOKE, "seeds=[3]")
     for key, grid in made.sweep.grids.items():
@@ -57,7 +57,7 @@ def test_every_value_of_every_axis_is_a_run_with_a_name_of_its_own(name):
 
 def test_lr_gives_each_of_the_baselines_the_same_rates():
     rates = {}
-    for point in plan.points(config("lr").sweep.grids):
+    for point in plan.points(config("lr").sweep):
         words = dict(word.split("=", 1) for word in point)
         rates.setdefault(words["attn"], []).append(float(words["optim.lr"]))
     assert list(rates) == list(config("baselines").sweep.grids["methods"]["attn"])
