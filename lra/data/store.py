@@ -118,7 +118,7 @@ def _sums(folder: Path, files: Mapping[str, dict]) -> bytes:
 
 
 def write(
-    folder: Path | str,
+    folder: Path,
     splits: Mapping[str, Iterable[ExampleChunk]],
     *,
     provenance: dict,
@@ -141,7 +141,6 @@ def write(
         OSError: the disk is full or cannot be written.
         ValueError: chunks do not fit together.
     """
-    folder = Path(folder)
     if folder.exists() and not replace:
         raise FileExistsError(f"{folder} exists already")
     # Not tempfile.mkdtemp: its mode 0700 would survive the rename and lock others out of a shared data folder.
@@ -201,7 +200,7 @@ def _meta(folder: Path) -> Iterator[dict[str, Any]]:
         raise StoreError(f"{folder / META} is damaged") from None
 
 
-def load(folder: Path | str, provenance: dict | None = None, towers: int | None = None) -> dict[str, Split]:
+def load(folder: Path, provenance: dict | None = None, towers: int | None = None) -> dict[str, Split]:
     """Return the splits of a folder, memory-mapped.
 
     Checksums of rows and labels are always compared, those of tokens up to ``HASHED`` bytes; ``verify`` compares all.
@@ -214,7 +213,6 @@ def load(folder: Path | str, provenance: dict | None = None, towers: int | None 
     Raises:
         StoreError: the folder is not the complete data set of this provenance.
     """
-    folder = Path(folder)
     if provenance is not None and not folder.exists():
         raise StoreError(f"there is no data set at {folder}{''.join(_others(folder, provenance))}")
     with _meta(folder) as meta:
@@ -275,9 +273,8 @@ def _check_sha(path: Path, entry: dict[str, Any]) -> None:
     raise StoreError(f"{path} is damaged: its sha256 is not the one written")
 
 
-def verify(folder: Path | str) -> None:
+def verify(folder: Path) -> None:
     """Compare the sha256 of every file; raise StoreError that names the first damaged one."""
-    folder = Path(folder)
     with _meta(folder) as meta:
         if not (folder / SUMS).is_file():
             raise StoreError(f"{folder / SUMS} is not there or not a file")

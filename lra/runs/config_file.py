@@ -40,11 +40,10 @@ def read(path: Path) -> dict[str, Any]:
         choices = yaml.load(content(path, MOST), _Loader)
         _check_plain(choices)
         return choices
-    except Unreadable as error:
-        reason = str(error)
-    except (yaml.YAMLError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-        reason = " ".join(str(error).split())[:200] or type(error).__name__  # all of them are PyYAML's, for bad YAML
-    raise ValueError(f"{path} is not the configuration of a run ({reason}); delete its folder to run that seed again")
+    except (yaml.YAMLError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:  # of PyYAML
+        reason = " ".join(str(error).split())[:200] or type(error).__name__
+        remedy = "delete its folder to run that seed again"
+        raise ValueError(f"{path} is not the configuration of a run ({reason}); {remedy}") from None
 
 
 def _check_plain(choices: Any) -> None:

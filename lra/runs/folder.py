@@ -4,6 +4,7 @@ import contextlib
 import errno
 import hashlib
 import io
+import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -120,8 +121,9 @@ class RunFolder:
             for part in (*path.glob(TEMPORARY), *path.glob(f"pretrain/{TEMPORARY}")):
                 part.unlink()
             if not begun(path) or not (path / config_file.NAME).exists():
+                apart = json.loads(json.dumps(choices))  # no list twice, of which YAML would make an alias
                 with writing(path):
-                    atomic.write(path / config_file.NAME, yaml.dump(choices, Dumper=_Dumper))
+                    atomic.write(path / config_file.NAME, yaml.safe_dump(apart))
             yield cls(path=path, choices=choices, seed=seed, title=title)
 
     @property
@@ -195,11 +197,6 @@ class RunFolder:
     def evaluations(self) -> list[dict[str, float]]:
         """Read the rows of ``metrics.csv``. Raises ValueError if it is not a table of evaluations."""
         return tables.find(self.path).evaluations if self.published else evaluations.read(self.path)
-
-
-class _Dumper(yaml.SafeDumper):
-    def ignore_aliases(self, data) -> bool:
-        return True  # the reader refuses aliases
 
 
 @contextlib.contextmanager

@@ -12,7 +12,6 @@ from ..data.datamodule import Batch, TaskData
 FEW = 8  # widths of batches up to which a CUDA graph for each is worth its memory
 GRAPHS = "reduce-overhead"
 REPEATS = 3  # of a step: the first compiles, the second records a graph, the third replays it
-LONGEST = 200  # letters of a reason
 NAMES = {GRAPHS: "CUDA graphs", None: "torch.compile"}
 
 
@@ -69,7 +68,7 @@ class Compile(L.Callback):
                 return
             except Exception as error:  # of the compiler, of a kernel, of the memory
                 del module.model.forward
-                reason = " ".join(f"{type(error).__name__} {error}".split())[:LONGEST]
+                reason = " ".join(f"{type(error).__name__} {error}".split())[:200]
                 log(f"{self.title}: goes on without {NAMES[mode]}: {reason}")
 
 

@@ -10,12 +10,7 @@ from typing import TypeVar
 import torch
 import torch.distributed as dist
 import torch.distributed.run as torchrun
-from lightning.fabric.plugins.environments import (
-    ClusterEnvironment,
-    LightningEnvironment,
-    SLURMEnvironment,
-    TorchElasticEnvironment,
-)
+from lightning.fabric.plugins import environments
 from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
@@ -37,7 +32,7 @@ class Processes:
 
     count: int
     local: int
-    environment: ClusterEnvironment
+    environment: environments.ClusterEnvironment
 
     @property
     def to_launch(self) -> bool:
@@ -47,12 +42,12 @@ class Processes:
 
 def processes(experiment: Experiment) -> Processes:
     """The processes that an experiment and the command around it mean. Raises ValueError if they cannot be had."""
-    there, nodes = LightningEnvironment(), 1
-    if TorchElasticEnvironment.detect():
-        there = TorchElasticEnvironment()
-    elif experiment.trainer.devices == "launched" and SLURMEnvironment.detect():
+    there, nodes = environments.LightningEnvironment(), 1
+    if environments.TorchElasticEnvironment.detect():
+        there = environments.TorchElasticEnvironment()
+    elif experiment.trainer.devices == "launched" and environments.SLURMEnvironment.detect():
         try:
-            there, nodes = SLURMEnvironment(auto_requeue=False), int(os.environ["SLURM_NNODES"])
+            there, nodes = environments.SLURMEnvironment(auto_requeue=False), int(os.environ["SLURM_NNODES"])
         except RuntimeError as error:  # srun's options do not say how many tasks a node has
             raise ValueError(str(error)) from None
     count = _count(experiment, there.world_size() if there.creates_processes_externally else None)

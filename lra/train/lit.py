@@ -1,7 +1,6 @@
 """The LightningModules: optimiser, schedule and random numbers of a step; loss and evaluation of both phases."""
 
 from abc import abstractmethod
-from itertools import repeat
 
 import lightning as L
 import numpy as np
@@ -122,10 +121,10 @@ class LitClassifier(LitModule):
             torch.OutOfMemoryError: one row is too many, or rows change each other's result.
         """
         rows = min(self.eval_rows or len(batch.label), len(batch.label))
-        given = (None if x is None else x.split(rows) for x in (batch.inputs, batch.mask, batch.positions))
-        parts = zip(*(repeat(None, -(-len(batch.label) // rows)) if x is None else x for x in given), strict=True)
-        try:
-            return torch.cat([self.model(*part).float().clone() for part in parts])  # a CUDA graph writes over its last
+        given, firsts = (batch.inputs, batch.mask, batch.positions), range(0, len(batch.label), rows)
+        cut = lambda first: [None if x is None else x[first : first + rows] for x in given]
+        try:  # clone: a CUDA graph writes over its last output
+            return torch.cat([self.model(*cut(first)).float().clone() for first in firsts])
         except torch.OutOfMemoryError:
             if rows == 1 or getattr(self.model, "by_tower", False):
                 raise

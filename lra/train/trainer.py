@@ -90,8 +90,9 @@ def run_phase(plan: Plan, run: RunFolder, module: LitModule, data: TaskData) -> 
         with line:
             fitter.fit(module, data, ckpt_path=last, weights_only=True)
     except Diverged as stop:
-        log(f"{run.title}: the loss or a weight was not finite at step {stop.step:,}")
-        return Phase(steps=stop.step, step_ms=stopwatch.median, trainer=fitter)
+        (step,) = stop.args
+        log(f"{run.title}: the loss or a weight was not finite at step {step:,}")
+        return Phase(steps=step, step_ms=stopwatch.median, trainer=fitter)
     except SystemExit:  # what Lightning makes of Ctrl-C and SIGTERM
         saved = (checkpoint.state(run.path / checkpoint.LAST) or {"global_step": 0})["global_step"]
         stopped = f"stopped at step {fitter.global_step}; the same command resumes from step {saved}"
@@ -137,9 +138,7 @@ def evaluate(plan: Plan, model: nn.Module, data: TaskData) -> tuple[float, float
 
 
 class Diverged(Exception):
-    def __init__(self, step: int):
-        super().__init__(step)
-        self.step = step
+    """A loss or a weight was not finite at the step that is the argument."""
 
 
 class Divergence(L.Callback):
