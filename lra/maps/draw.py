@@ -102,12 +102,11 @@ def tokens(view: View, words: list[str]) -> Figure:
     for at, weights in zip(view.at, view.weights, strict=True):
         axes = _place(figure, 0.3, top - height, width, height)
         shades = np.full((lines, COLUMNS), np.nan)
-        for (line, column), word, weight in zip(places, words, weights, strict=False):
-            shades[line, column : column + len(word.rstrip())] = weight
+        for (line, column), word, weight in zip(places, map(str.rstrip, words), weights, strict=False):
+            shades[line, column : column + len(word)] = weight
+            if word:  # each at its own place: a character's width depends on matplotlib's version
+                axes.text(column + (len(word) - 1) / 2, line, word, parse_math=False, **WORD)
         _shade(figure, axes, shades, weights, _place(figure, width + 0.45, top - height, 0.12, min(height, 1.6)))
-        for (line, column), word in zip(places, words, strict=False):
-            if text := word.rstrip():  # each at its own place: a character's width depends on matplotlib's version
-                axes.text(column + (len(text) - 1) / 2, line, text, parse_math=False, **WORD)
         axes.set_title(_named(at), fontsize=9, loc="left")
         axes.set_axis_off()
         top -= height + 0.4

@@ -79,7 +79,7 @@ def jacobian(model: nn.Module, batch: Batch, layer: int, readings: Tensor) -> Te
         readings: weights (N,R,L).
 
     Returns:
-        The norms (N,1,R,L).
+        The norms (N,R,L).
     """
     block = model.blocks[layer]
     part = getattr(block, "mixer", block)
@@ -93,7 +93,7 @@ def jacobian(model: nn.Module, batch: Batch, layer: int, readings: Tensor) -> Te
         for r, c in np.ndindex(read.shape[1:]):
             (gradient,) = torch.autograd.grad(read[:, r, c].sum(), x, retain_graph=True)  # (N,L,d)
             squares[:, r] += gradient.square().sum(-1)
-    return squares.sqrt()[:, None]
+    return squares.sqrt()
 
 
 def calls(model: nn.Module, batch: Batch, part: nn.Module) -> list[tuple[tuple, dict[str, Any]]]:

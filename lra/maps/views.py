@@ -35,7 +35,7 @@ def views(options: MapsOptions, experiment: Experiment, model: nn.Module, data: 
 
     Args:
         options: options of the command: split, example, layer, head, at.
-        experiment: experiment of the command: split, example, layer, head, at.
+        experiment: experiment of the run.
         model: model of the run.
         data: data of the run.
         batch: batch of the one example.
@@ -63,14 +63,12 @@ def views(options: MapsOptions, experiment: Experiment, model: nn.Module, data: 
             chosen.append([None])
     readings = torch.stack([reading(at, mask, first, width) for at, mask in zip(chosen, real, strict=True)])  # (T,R,L)
     whole, weights, description = _weights(model, batch, options.layer, options.head, readings)
-    title = _title(options, experiment, model, data, batch)
+    title = f"{_title(options, experiment, model, data, batch)}; {description}"
     drawn = []
     for tower, (row, at) in enumerate(zip(rows, chosen, strict=True)):
         keys = slice(first, first + len(row))
         square = None if whole is None else whole[tower, keys, keys].numpy()
-        drawn.append(
-            View(f"{title}; {description}", row, at, weights[tower, :, keys].numpy(), square, data.source.alphabet)
-        )
+        drawn.append(View(title, row, at, weights[tower, :, keys].numpy(), square, data.source.alphabet))
     return drawn
 
 
@@ -132,7 +130,7 @@ def _weights(model: nn.Module, batch: Batch, layer: int, head: int | None, readi
     if maps_of_heads is None:
         if head is not None:
             raise ValueError("this mechanism has no map of its values and so no head to choose: leave head out")
-        return None, maps.jacobian(model, batch, layer, readings)[:, 0], f"layer {layer}, norm of the derivative"
+        return None, maps.jacobian(model, batch, layer, readings), f"layer {layer}, norm of the derivative"
     heads = maps_of_heads.shape[1]
     if head is None:
         whole, description = maps_of_heads.mean(1), f", mean of {heads} heads" if heads > 1 else ""

@@ -17,7 +17,6 @@ from .strips import Picture
 
 N = 4096  # tokens at which mechanisms are timed
 HEIGHT = 4  # inches, without the legend
-LEADER = {"arrowstyle": "-", "color": SOFT, "lw": 0.5}  # the line from a label to its point
 
 
 class Point(NamedTuple):
@@ -90,7 +89,7 @@ def draw(panels: Mapping[str, Sequence[Point]], width: float = figures.TEXT) -> 
                       color=SOFT, textcoords="offset points", ha="left", size=7, parse_math=False)  # fmt: skip
     axes.set(xscale="log", xlabel=axis, ylabel="score: share of the way from floor to 100, mean over tasks, %")
     figures.families(figure, [point.label for point in _timed(points)])
-    figures.settle(figure, **LEADER)
+    figures.settle(figure, leaders=True)
     return figure
 
 
@@ -104,5 +103,5 @@ def draw_agreement(panels: Mapping[str, Sequence[Pair]], width: float = figures.
             axes.text(pair.published, pair.board, pair.label, color=INK, parse_math=False)
         axes.set(xlabel="published accuracy, %", ylabel="score on the board, %")
     figures.families(figure, [pair.label for some in panels.values() for pair in some])
-    figures.settle(figure, **LEADER)
+    figures.settle(figure, leaders=True)
     return figure

@@ -108,35 +108,35 @@ def _key(figure: Figure, looks: Mapping[str, dict], columns: int) -> None:
     figure.legend(handles, looks.keys(), loc="outside lower center", ncols=columns)
 
 
-def settle(figure: Figure, **arrows) -> None:
-    """Move the labels of charts apart, and remove those without space, unless lines lead to their points.
+def settle(figure: Figure, leaders: bool = False) -> None:
+    """Move the labels of charts apart, and remove those without space, unless leaders show where they belong.
 
     Args:
         figure: figure with everything in it.
-        arrows: options of the lines from labels to points; none for no lines.
+        leaders: whether lines lead from labels to their points.
     """
-    if not any(type(text) is Text for axes in figure.axes for text in axes.texts):
-        return
-    figure.draw_without_rendering()  # the layout comes first
-    for axes in figure.axes:
-        if texts := [text for text in axes.texts if type(text) is Text]:
-            points = [axes.transData.transform([text.get_position() for text in texts])]
-            for bubble in axes.collections:
-                if isinstance(bubble, PathCollection):
-                    radius = bubble.get_sizes()[0] ** 0.5 / 2 * figure.dpi / 72
-                    points.append(axes.transData.transform(bubble.get_offsets()) + radius * CORNERS)
-            x, y = axes.transData.inverted().transform(np.concatenate(points)).T
-            adjust_text(texts, x, y, ax=axes, expand=(1.2, 1.6), iter_lim=100, arrowprops=arrows or None)
+    labels = {axes: [text for text in axes.texts if type(text) is Text] for axes in figure.axes}
+    if any(labels.values()):
+        figure.draw_without_rendering()  # the layout comes first
+    for axes, texts in labels.items():
+        if not texts:
+            continue
+        points = [axes.transData.transform([text.get_position() for text in texts])]
+        for bubble in axes.collections:
+            if isinstance(bubble, PathCollection):
+                radius = bubble.get_sizes()[0] ** 0.5 / 2 * figure.dpi / 72
+                points.append(axes.transData.transform(bubble.get_offsets()) + radius * CORNERS)
+        x, y = axes.transData.inverted().transform(np.concatenate(points)).T
+        arrows = {"arrowstyle": "-", "color": SOFT, "lw": 0.5} if leaders else None
+        adjust_text(texts, x, y, ax=axes, expand=(1.2, 1.6), iter_lim=100, arrowprops=arrows)
         boxes = []
-        for text in texts if not arrows else ():
+        for text in () if leaders else texts:
             if (box := text.get_window_extent()).count_overlaps(boxes):
                 text.remove()
             boxes.append(box)
 
 
-def write(
-    figure: Figure, path: Path, kinds: Iterable[str] = tuple(DATELESS), about: str | None = None, **options
-) -> Path:
+def write(figure: Figure, path: Path, kinds: Iterable[str] = tuple(DATELESS), about: str | None = None) -> Path:
     """Write a figure in several formats without a date, so that the same figure gives the same bytes.
 
     Args:
@@ -144,7 +144,6 @@ def write(
         path: path of the files, without a suffix.
         kinds: file formats.
         about: a description that an SVG file carries.
-        options: options of matplotlib's ``savefig``.
 
     Returns:
         The path of the PNG file.
@@ -153,7 +152,7 @@ def write(
     for kind in kinds:
         metadata = DATELESS[kind] | ({"Description": about} if about and kind == "svg" else {})
         with replacing(path.with_name(f"{path.name}.{kind}")) as part, rc_context({**FONTS, "svg.hashsalt": path.name}):
-            figure.savefig(part, format=kind, dpi=200, metadata=metadata, **options)
+            figure.savefig(part, format=kind, dpi=200, metadata=metadata)
     return path.with_name(f"{path.name}.png")
 
 
