@@ -60,6 +60,11 @@ class VarlenLayout:
         wide = torch.promote_types(x.dtype, torch.float32)
         return torch.cat([part.sum(1, dtype=wide) for part in self.split(x, 1)])
 
+    def every(self, count: int) -> Tensor:
+        """Find ``count`` places among the T at equal distances in each row, (N,count)."""
+        i = torch.arange(count, device=self.real.device)
+        return self.starts[:, None] + i * self.real[:, None] // count
+
     def top(self, scores: Tensor, count: int) -> Tensor:
         """Find the ``count`` highest scores (1,H,T) of each row: int64 (N,H,count), places among the T.
 

@@ -6,7 +6,7 @@ from conftest import config
 
 from lra.model.multihead import Multihead
 from lra.ops.cur_naive import CUROptions
-from lra.ops.selection import select, select_packed
+from lra.ops.selection import select
 from lra.varlen import VarlenLayout
 
 CUR_WORDS = ["attn.count=8"]
@@ -86,10 +86,10 @@ def test_selection_is_that_of_padded_rows(score, class_token, sizes):
     rows, q, k = VarlenLayout(mask, **sizes), *torch.randn(2, 4, 2, 20, 4)
     rule = CUROptions(count=6, score=score, class_token=class_token)
     padded = select(q, k, rule, mask, draw=(draw := torch.rand(2, 2, 20)))
-    packed = select_packed(rows.pack(q, 2), rows.pack(k, 2), rule, rows, draw=draw)
+    packed = select(rows.pack(q, 2), rows.pack(k, 2), rule, layout=rows, draw=draw)
     for one, other in zip(padded, packed, strict=True):
         assert torch.equal(one.sort(-1).values, rows.positions[other].sort(-1).values)
-    drawn = select_packed(rows.pack(q, 2), rows.pack(k, 2), rule, rows)[0].sort(-1).values
+    drawn = select(rows.pack(q, 2), rows.pack(k, 2), rule, layout=rows)[0].sort(-1).values
     assert (drawn.diff(dim=-1) > 0).all()
     for found in (*packed, drawn):
         place = found - rows.starts[:, None, None]

@@ -64,7 +64,7 @@ def nearest(x: Tensor, centres: Tensor, real: Tensor | None) -> Tensor:
     squared = centres.square().sum(-1)
     if real is not None:
         squared = squared.masked_fill(~real, float("inf"))
-    x, centres, squared = x.flatten(0, 1), centres.flatten(0, 1), squared.flatten(0, 1)
+    x, centres, squared = (each.flatten(0, 1) for each in (x, centres, squared))
     apart = torch.baddbmm(squared[:, None], x, centres.mT, alpha=-2)  # |x|² is the same for all centres
     return apart.argmin(-1, keepdim=True).unflatten(0, (N, H))
 
@@ -110,7 +110,7 @@ def _correction(q, q_rows, exact, keys, values, bias, mask, row_mask, eps: float
         error = error * row_mask[..., None]
     unit = to_unit(q)
     q, q_rows = q * unit, q_rows * unit  # S is the same for any multiple of the queries
-    h = bandwidth(q, q_rows, mask, row_mask).maximum(alike(keys, unit, eps))
+    h = bandwidth(q, q_rows, mask, row_mask).maximum(_alike(keys, unit, eps))
     near = -q_rows.square().sum(-1)[:, :, None] / h  # (N,H,1,c): |q|² is the same for all of a row
     g = boosted(error, weigh(q_rows * (2 / h) @ q_rows.mT, row_mask, "softmax", near))
     return _attend(q * (2 / h), q_rows, g, 1.0, row_mask, near, impl)
@@ -141,15 +141,10 @@ def bandwidth(q: Tensor, q_rows: Tensor, mask: Tensor | None, row_mask: Tensor |
     return mean(apart).maximum(size * limits.eps).clamp(min=limits.tiny)[..., None, None]
 
 
-def alike(keys: Tensor, unit: Tensor, eps: float) -> Tensor:
+def _alike(keys: Tensor, unit: Tensor, eps: float) -> Tensor:
     """Compute eps D / max |k|², a squared distance at which scores of two queries differ by √eps at most: (N,H,1,1).
 
-    A smaller bandwidth would amplify the rounding of the errors in the gradient.
-
-    Args:
-        keys: (N,H,c,D).
-        unit: factor by which the queries were multiplied.
-        eps: rounding.
+    A smaller bandwidth would amplify the rounding of the errors in the gradient. ``unit`` is the queries' factor.
     """
     limits = torch.finfo(keys.dtype)
     own = to_unit(keys)

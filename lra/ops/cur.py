@@ -18,7 +18,7 @@ from . import cells
 from . import triton as kernels
 from .cur_naive import CUROptions, Pairing, Score
 from .pinv import cubic, exact
-from .selection import gather_kept, no_row_empty, put_kept, select, select_packed
+from .selection import gather_kept, no_row_empty, put_kept, select
 from .three_factor import NO_BIAS, Impl, three_factor, three_factor_packed
 
 Bias = Callable[[Tensor, Tensor], Tensor]  # positions of rows (..., i) and columns (..., j) -> (..., i, j)
@@ -68,7 +68,7 @@ def cur_packed(
     q: Tensor, k: Tensor, v: Tensor, layout: VarlenLayout, options: CUROptions, *, draw: Tensor | None = None
 ) -> Tensor:
     """Compute ``cur`` with impl=sdpa for packed rows, none shorter than ``count``: (1,H,T,·) -> (1,H,T,E)."""
-    rows, cols = select_packed(q, k, options, layout, draw=draw)  # (N,H,c), places among the T
+    rows, cols = select(q, k, options, layout=layout, draw=draw)  # (N,H,c), places among the T
     q_rows, k_cols = varlen.gather_packed(q, rows), varlen.gather_packed(k, cols)
     out, rv = three_factor_packed(q, k, v, q_rows, k_cols, layout, pinv=options.pinv)
     return varlen.put_packed(out, rows, rv) if options.copy_rv else out

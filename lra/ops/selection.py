@@ -3,7 +3,6 @@
 No gradient flows through a selection. Kept positions are distinct and real tokens always come before padded ones.
 """
 
-from collections.abc import Callable
 from typing import Literal, get_args
 
 import torch
@@ -27,79 +26,49 @@ def select(
     options: CUROptions,
     mask: Tensor | None = None,
     *,
+    layout: VarlenLayout | None = None,
     draw: Tensor | None = None,
     fused: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """Select rows and columns by the rules of CURformer (Francois et al. 2025, sections 4 and 6).
 
     Args:
-        q, k: (N,H,L,D). mask: (N,L).
+        q, k: (N,H,L,D), packed (1,H,T,D). mask: (N,L), not of packed rows.
         options: count, score, pairing and class_token of ``CUROptions``.
+        layout: places of packed rows, none of them shorter than count; not with score=farthest.
         draw: the random numbers of score=random, one for each side, head and position (2,H,length), the same for every
             example; None draws new ones.
         fused: ``sum``, ``abs`` and ``embed`` in one launch over queries and keys, in float32.
 
     Returns:
-        rows, cols, each int64 (N,H,c) with c = min(count, L).
+        rows, cols, each int64 (N,H,c) with c = min(count, L), of packed rows places among the T.
     """
     N, H, L, _ = q.shape
-    count = min(options.count, L)
-    if options.score == "step":
-        kept = every(N, L, count, mask, q.device)[:, None].expand(-1, H, -1)
+    score, count = options.score, min(options.count, L)
+    if score == "step":
+        kept = every(N, L, count, mask, q.device) if layout is None else layout.every(count)
+        kept = kept[:, None].expand(-1, H, -1)
         return kept, kept
-    if fused and options.score in FUSED:
-        rows, cols = _sources(q, k, options.pairing)
-        rule = {"score": options.score, "class_token": options.class_token}
-        scores = kernels.row_scores(rows, None if rows is cols else cols, mask, **rule)
+    rows, cols = {"separate": (q, k), "same_k": (k, k), "same_q": (q, q), "swapped": (k, q)}[options.pairing]
+    if fused and score in FUSED:
+        front = options.class_token
+        scores = kernels.row_scores(rows, None if rows is cols else cols, mask, score=score, class_token=front)
         kept = scores.topk(count, sorted=False).indices  # (1 or 2,N,H,c)
         return kept[0], kept[-1]
+    positions = torch.arange(L, device=q.device) if layout is None else layout.positions
 
-    def best(x: Tensor, draw: Tensor | None) -> Tensor:
-        if options.score == "farthest":
+    def best(x: Tensor, side: int) -> Tensor:
+        if score == "farthest":
             return farthest(x, count, mask)
-        scores = _scores(x, options, draw, torch.arange(L, device=x.device))
+        scores = _scores(x, options, None if draw is None else draw[side], positions)
+        if layout is not None:
+            return layout.top(scores, count)
         if mask is not None:
             scores = scores.masked_fill(~mask[:, None], float("-inf"))
         return scores.topk(count, sorted=False).indices
 
-    return _of_both(best, q, k, options, draw)
-
-
-@torch.no_grad()
-def select_packed(
-    q: Tensor, k: Tensor, options: CUROptions, layout: VarlenLayout, *, draw: Tensor | None = None
-) -> tuple[Tensor, Tensor]:
-    """Select rows and columns among packed tokens by the rules of ``select``.
-
-    Args:
-        q, k: (1,H,T,D).
-        options: see ``select``; no row may be shorter than count, and score=farthest is not supported.
-        layout: places of the rows.
-        draw: see ``select``.
-
-    Returns:
-        rows, cols, each int64 (N,H,count), places among the T.
-    """
-    if options.score == "step":
-        count = options.count
-        kept = layout.starts[:, None] + torch.arange(count, device=q.device) * layout.real[:, None] // count
-        kept = kept[:, None].expand(-1, q.shape[1], -1)
-        return kept, kept
-    best = lambda x, draw: layout.top(_scores(x, options, draw, layout.positions), options.count)
-    return _of_both(best, q, k, options, draw)
-
-
-def _sources(q: Tensor, k: Tensor, pairing: Pairing) -> tuple[Tensor, Tensor]:
-    """The vectors that score rows and columns."""
-    return {"separate": (q, k), "same_k": (k, k), "same_q": (q, q), "swapped": (k, q)}[pairing]
-
-
-def _of_both(best: Callable, q: Tensor, k: Tensor, options: CUROptions, draw: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Call best(vectors, random numbers) for rows and for columns, once if the vectors are the same."""
-    rows, cols = _sources(q, k, options.pairing)
-    first, second = (None, None) if draw is None else draw
-    kept = best(rows, first)
-    return kept, kept if rows is cols else best(cols, second)
+    kept = best(rows, 0)
+    return kept, kept if rows is cols else best(cols, 1)
 
 
 def _scores(x: Tensor, options: CUROptions, draw: Tensor | None, positions: Tensor) -> Tensor:

@@ -24,11 +24,6 @@ def inner_matrix(a: Tensor, b: Tensor, a_real: Tensor | None, b_real: Tensor | N
     return u if a_real is None else u * a_real[..., None]
 
 
-def inverse(a, b, a_real, b_real, steps: int) -> Tensor:
-    """Compute Z (G,M,M)."""
-    return pinv.cubic(inner_matrix(a, b, a_real, b_real), steps=steps)
-
-
 def backward(a, b, a_real, b_real, rv: Tensor, dw: Tensor, steps: int) -> tuple[Tensor, Tensor]:
     """Compute the parts of the gradients of a and b (G,M,D) that come from U."""
     u = inner_matrix(a, b, a_real, b_real)

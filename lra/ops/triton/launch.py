@@ -10,6 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from ..pinv import cubic
 from . import core, core_library, selection_scores, tiles
 from . import streaming_backward as back
 from . import streaming_forward as fore
@@ -99,7 +100,8 @@ def forward(
     if on_chip:
         rv, lse, w = new(G, M, E), new(G, M), new(G, M, E)
     else:
-        z, rv, lse = core_library.inverse(*near.gathered(), steps), rv_parts[0], lse_parts[0]
+        z = cubic(core_library.inner_matrix(*near.gathered()), steps=steps)
+        rv, lse = rv_parts[0], lse_parts[0]
         w = z @ rv
 
     out = torch.empty_like(v)  # in the layout of its operands, as gradients too: autograd copies any other
@@ -181,8 +183,8 @@ def backward(
     run(
         back.scatter_kernel, (G,), near.rows, near.cols, dq_parts, dq_rows, dk_cols, *to,
         *to[0].stride()[:3], *to[1].stride()[:3], H, S,
-        M=M, D=D, BM=size["BM"], BD=size["BD"], ADD=not given,
-        warps=tiles.scatter_warps(size["BM"], size["BD"]), stages=2,
+        M=M, D=D, BM=size["BM"], BD=size["BD"], ADD=not given, stages=2,
+        warps=8 if size["BM"] * size["BD"] > 8192 else 4,  # four lack the registers for 128 x 128 gradients
     )  # fmt: skip
     return dq, dk, dv, *landmarks
 

@@ -33,7 +33,7 @@ TYPES = {kind: f"*{name}" for name, kind in (DTYPES | {"i64": torch.int64, "u8":
 COLUMNS = ("arch", "dtype", "m", "d", "kernel", "block", "warps", "stages", "registers", "spilled", "shared")
 
 
-def rows(arch: str, dtype: str, m: str, d: str, kernels: tuple[str, ...] = CHOICES["kernel"]) -> list[tuple]:
+def rows(arch: str, dtype: str, m: str, d: str, kernels: tuple[str, ...]) -> list[tuple]:
     """Compile each launch of a forward and backward pass with a mask and copied rows.
 
     Args:

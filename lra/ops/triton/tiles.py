@@ -112,11 +112,6 @@ def passes(a: str, b: str, c: str, launches: int) -> list[dict[str, bool]]:
     return [{name: name in group for name in (a, b, c)} for group in groups]
 
 
-def scatter_warps(m: int, width: int) -> int:
-    """The warps of scatter: 128 x 128 gradients of kept rows in float32 need the registers of eight."""
-    return 8 if m * width > 8192 else 4
-
-
 def on_chip(m: int, arch: int) -> bool:
     """Whether programs of the streaming launches compute the inverse; library products do otherwise.
 
