@@ -5,7 +5,7 @@ from functools import partial
 import torch
 
 from ..ops import triton as kernels
-from ..ops.cur import cur, cur_packed
+from ..ops.cur import cur
 from ..ops.cur_naive import CUROptions, Pairing, Score
 from ..ops.pinv import cubic, mixes_batch
 from ..ops.scores import Weights
@@ -60,7 +60,7 @@ class CUR(Attention):
         options = self.options
         if options.impl != "sdpa" or options.score == "farthest" or min(layout.lengths) < options.count:
             return super().varlen(q, k, v, layout)
-        return cur_packed(q, k, v, layout, options, draw=self._draw())
+        return cur(q, k, v, None, options, layout=layout, draw=self._draw())
 
     @property
     def pinv(self) -> Inverse:

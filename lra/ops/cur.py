@@ -11,15 +11,14 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from .. import varlen
 from ..options import one_of
-from ..varlen import VarlenLayout
+from ..varlen import VarlenLayout, gather_packed, put_packed
 from . import cells
 from . import triton as kernels
 from .cur_naive import CUROptions, Pairing, Score
 from .pinv import cubic, exact
 from .selection import gather_kept, no_row_empty, put_kept, select
-from .three_factor import NO_BIAS, Impl, three_factor, three_factor_packed
+from .three_factor import NO_BIAS, Impl, three_factor
 
 Bias = Callable[[Tensor, Tensor], Tensor]  # positions of rows (..., i) and columns (..., j) -> (..., i, j)
 Columns = Literal["kept", "cells"]
@@ -32,19 +31,21 @@ def cur(
     mask: Tensor | None,
     options: CUROptions,
     *,
+    layout: VarlenLayout | None = None,
     draw: Tensor | None = None,
     bias: Bias | None = None,
 ) -> Tensor:
     """Compute softmax(q k_Jᵀ) · pinv(U) · softmax(q_I kᵀ) v with kept queries I and keys J, U = softmax(q_I k_Jᵀ).
 
     Args:
-        q, k: (N,H,L,D). v: (N,H,L,E). mask: (N,L).
+        q, k: (N,H,L,D), packed (1,H,T,D). v: (N,H,L,E), packed (1,H,T,E). mask: (N,L), not of packed rows.
         options: see ``CUROptions``.
+        layout: places of packed rows, none of them shorter than ``count``; with impl=sdpa, not with score=farthest.
         draw: random numbers of score=random, see ``lra.ops.selection.select``.
         bias: a position bias, evaluated only at the kept rows and columns; not with ``triton*``.
 
     Returns:
-        (N,H,L,E). O(L c (D + E) + c³) time.
+        (N,H,L,E), packed (1,H,T,E). O(L c (D + E) + c³) time.
 
     Raises:
         ValueError: choices do not go together.
@@ -53,25 +54,16 @@ def cur(
     if fused and bias is not None:
         raise ValueError(f"impl={options.impl} takes no position bias; use impl=sdpa or eager")
     mask = no_row_empty(mask)
-    rows, cols = select(q, k, options, mask, draw=draw, fused=fused)  # (N,H,c)
+    rows, cols = select(q, k, options, mask, layout=layout, draw=draw, fused=fused)  # (N,H,c)
     if fused:  # gathers, scatters and copies on the way
         where = {"rows": rows, "cols": cols, "mask": mask}
         return kernels.three_factor(q, k, v, pinv=options.pinv, **where, copy_rv=options.copy_rv, impl=options.impl)
     every = torch.arange(q.shape[2], device=q.device)
     biases = NO_BIAS if bias is None else (bias(every, cols), bias(rows, cols), bias(rows, every))
     marks, rule = _marks(mask, rows, cols), {"pinv": options.pinv, "weights": options.weights, "impl": options.impl}
-    out, rv = three_factor(q, k, v, gather_kept(q, rows), gather_kept(k, cols), **marks, bias=biases, **rule)
-    return put_kept(out, rows, rv) if options.copy_rv else out
-
-
-def cur_packed(
-    q: Tensor, k: Tensor, v: Tensor, layout: VarlenLayout, options: CUROptions, *, draw: Tensor | None = None
-) -> Tensor:
-    """Compute ``cur`` with impl=sdpa for packed rows, none shorter than ``count``: (1,H,T,·) -> (1,H,T,E)."""
-    rows, cols = select(q, k, options, layout=layout, draw=draw)  # (N,H,c), places among the T
-    q_rows, k_cols = varlen.gather_packed(q, rows), varlen.gather_packed(k, cols)
-    out, rv = three_factor_packed(q, k, v, q_rows, k_cols, layout, pinv=options.pinv)
-    return varlen.put_packed(out, rows, rv) if options.copy_rv else out
+    gather, put = (gather_kept, put_kept) if layout is None else (gather_packed, put_packed)
+    out, rv = three_factor(q, k, v, gather(q, rows), gather(k, cols), **marks, bias=biases, layout=layout, **rule)
+    return put(out, rows, rv) if options.copy_rv else out
 
 
 def cur_plus(

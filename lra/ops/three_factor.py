@@ -32,6 +32,7 @@ def three_factor(
     col_mask: Tensor | None = None,
     weights: Weights = "softmax",
     bias: tuple[Tensor | None, Tensor | None, Tensor | None] = NO_BIAS,
+    layout: VarlenLayout | None = None,
     impl: Impl = "sdpa",
 ) -> tuple[Tensor, Tensor | None]:
     """Multiply f(q k_colsᵀ) · pinv(f(q_rows k_colsᵀ)) · f(q_rows kᵀ) v from right to left, f the softmax.
@@ -45,28 +46,34 @@ def three_factor(
         mask: (N,L). row_mask, col_mask: real kept rows and columns, (N,H,c) or broadcastable.
         weights: ``softmax`` | ``laplace``, f and divisor of MEGA, see ``lra.ops.scores``.
         bias: added to the scores of the three factors, (N,H,L,c), (N,H,c,c) and (N,H,c,L) or broadcastable.
+        layout: places of packed rows q, k, v (1,H,T,·), without padded kept ones; with impl ``sdpa``.
         impl: ``eager`` writes every factor out in float32; ``sdpa`` is two fused calls around the inverse, O(L) memory
             without a bias, and for softmax only, or their products in 16 bits on a CPU, see ``attend_thin``; ``triton``
             is ``lra.ops.triton``, for softmax without a bias and the cubic inverse only, and returns None for R v;
             ``triton_rounded`` is that with fewer products and larger errors for 16-bit inputs.
 
     Returns:
-        The product (N,H,L,E) and R v (N,H,c,E).
+        The product (N,H,L,E), packed (1,H,T,E), and R v (N,H,c,E).
     """
     marks = {"mask": mask, "row_mask": row_mask, "col_mask": col_mask}
     if impl in kernels.IMPLS:
         return kernels.three_factor(q, k, v, pinv=pinv, q_kept=q_rows, k_kept=k_cols, **marks, impl=impl), None
-    factor, written_out = scale(weights, q, mask), impl == "eager"
-    overflows = v.dtype == torch.float16 and unbounded(pinv)  # U⁺ R v leaves its range, the result does not
-    product = full_precision(_product) if written_out or overflows else _product
-    attend = partial(attend_written_out, factor=factor, weights=weights) if written_out else attend_thin
+    factor = scale(weights, q, mask)
     inverse = _inverse(q_rows, k_cols, factor, pinv, row_mask, col_mask, weights, bias[1])
+    attend, product = attend_thin, _product
+    if impl == "eager":
+        attend, product = partial(attend_written_out, factor=factor, weights=weights), full_precision(_product)
+    elif layout is not None:
+        attend = lambda q, k, v, keys, bias: layout.attend(q, k, v, attend_first)
+        product = torch.autocast(q.device.type, enabled=False)(_product)
+    elif v.dtype == torch.float16 and unbounded(pinv):  # U⁺ R v leaves its range, the result does not
+        product = full_precision(_product)
     keys = None if mask is None else mask[:, None]
     out, rv = product(q, k, v, q_rows, k_cols, inverse, attend, keys, col_mask, bias)
-    return (out if written_out else out.to(v.dtype)), rv
+    return (out if impl == "eager" else out.to(v.dtype)), rv
 
 
-def _product(q, k, v, q_rows, k_cols, inverse, attend, keys=None, col_mask=None, bias=NO_BIAS):
+def _product(q, k, v, q_rows, k_cols, inverse, attend, keys, col_mask, bias):
     rv = attend(q_rows, k, v, keys, bias[2])
     w = (inverse @ rv.to(inverse.dtype)).to(v.dtype)
     return attend(q, k_cols, w, col_mask, bias[0]), rv
@@ -121,28 +128,8 @@ def writes_out(x: Tensor) -> bool:
     return x.device.type == "cpu" and x.dtype == torch.bfloat16
 
 
-def three_factor_packed(
-    q: Tensor, k: Tensor, v: Tensor, q_rows: Tensor, k_cols: Tensor, layout: VarlenLayout, *, pinv: Inverse
-) -> tuple[Tensor, Tensor]:
-    """Compute ``three_factor`` for packed rows, with impl ``sdpa`` and weights ``softmax``.
-
-    Args:
-        q, k, v: (1,H,T,·).
-        q_rows, k_cols: (N,H,c,D), all real.
-        layout: places of the rows.
-        pinv: (..., c, c) -> (..., c, c).
-
-    Returns:
-        The product (1,H,T,E) and R v (N,H,c,E).
-    """
-    inverse = _inverse(q_rows, k_cols, scale("softmax", q, None), pinv)
-    attend = lambda q, k, v, *_: layout.attend(q, k, v, attend_first)
-    with torch.autocast(q.device.type, enabled=False):
-        return _product(q, k, v, q_rows, k_cols, inverse, attend)
-
-
 @full_precision
-def _inverse(rows, cols, factor, pinv, row_mask=None, col_mask=None, weights="softmax", bias=None) -> Tensor:
+def _inverse(rows, cols, factor, pinv, row_mask, col_mask, weights, bias) -> Tensor:
     """Compute pinv(U) (N,H,c,c), U the kept rows of the first factor."""
     inner = weigh(rows * factor @ cols.mT, col_mask, weights, bias)
     return pinv(inner if row_mask is None else inner * row_mask[..., None])
