@@ -10,9 +10,8 @@ from conftest import printed
 from support.features import dense_factor
 
 from lra.studies.factorise import chord
-from lra.studies.factorise.__main__ import factorise
+from lra.studies.factorise.__main__ import Result, factorise, summary
 from lra.studies.factorise.matrices import KINDS
-from lra.studies.factorise.table import Result, summary
 
 
 @pytest.mark.parametrize("n", [10, 13, 16, 30])

@@ -1,6 +1,7 @@
 """Sources of queries, keys and values, and the options of the study: generated, a trained run, a pretrained encoder."""
 
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
@@ -95,18 +96,14 @@ def pretrained(options: DropinOptions) -> QKVSource:
 
     encoder = load(options.model, pool="mean", length=options.length, size=options.size, device="cpu")
     contents, _ = labelled(options.examples, "test", options.drawn, options.seed)
-    layers, recorded = [], []
-    for index in np.random.default_rng(options.seed).permutation(len(contents)):  # examples are sorted by class
-        layers = encoder.qkv(contents[index])
-        if encoder.tokenizer is None or layers[0][0].shape[2] == options.length:
-            recorded.append(layers)
-        if len(recorded) == options.n:
-            break
-    else:
+    order = np.random.default_rng(options.seed).permutation(len(contents))  # examples are sorted by class
+    fills = lambda layers: encoder.tokenizer is None or layers[0][0].shape[2] == options.length
+    recorded = list(islice(filter(fills, (encoder.qkv(contents[i]) for i in order)), options.n))
+    if len(recorded) < options.n:
         description = "images" if encoder.tokenizer is None else f"texts that fill length={options.length}"
         raise ValueError(f"{len(recorded)} of drawn={options.drawn} are {description}, and n={options.n}")
-    H, L = layers[0][0].shape[1:3]
-    about = f"{options.examples.name}, {len(layers)} layers of {H} heads, {L} tokens"
+    H, L = recorded[0][0][0].shape[1:3]
+    about = f"{options.examples.name}, {len(recorded[0])} layers of {H} heads, {L} tokens"
     return QKVSource(f"{options.model.name}-{L}", about, recorded)
 
 

@@ -78,7 +78,6 @@ def measure(
         options: options of the transfer.
     """
     r, target, (exact, grafted) = run.record, plan.experiment, models
-    n_val, n_test = (len(plan.data.splits[name]) for name in ("val", "test"))
     val, test = evaluate(plan, grafted, target.task_data())
     chosen = spread(plan.data, "val", options.examples)
     # Spread over batches as well: the first batch, which gives the singular values, gets examples of all lengths.
@@ -86,16 +85,15 @@ def measure(
     batches = gathered(plan.data, "val", (chosen[i::count] for i in range(count)), plan.device)
     distances = layers(exact.to(plan.device), grafted.to(plan.device), batches, options.spectrum)
     tuned = fit(plan, tuning, grafted) if options.steps else None
+    same = ("task", "protocol", "budget", "seed", "metric", "constant_baseline", "n_val", "n_test")
     return TransferRecord(
-        **{key: getattr(r, key) for key in ("task", "protocol", "budget", "seed", "metric", "constant_baseline")},
+        **{key: getattr(r, key) for key in same},
         study=target.study,
         source=r.label,
         label=target.label,
         fingerprint=tuning.fingerprint,
         git=record.git_commit(),
         attn=flatten(target.attn.plain()),
-        n_val=n_val,
-        n_test=n_test,
         exact_val=r.val,
         exact_test=r.test,
         direct_val=val,
@@ -104,8 +102,8 @@ def measure(
         tuned_val=tuned and tuned.val,
         tuned_test=tuned and tuned.test,
         status=tuned.status if tuned else "done",
-        examples=min(options.examples, n_val),
-        spectrum_examples=min(options.spectrum, options.examples, n_val),
+        examples=len(chosen),
+        spectrum_examples=min(options.spectrum, len(chosen)),
         layers=distances,
         device=plan.device,
     )
@@ -113,10 +111,10 @@ def measure(
 
 def describe(r: TransferRecord) -> str:
     """Summarise a transfer in one line: its scores and the mean difference of each layer."""
-    tuned = f", after {r.steps:,} steps {r.tuned_test:.2f}" if r.steps else ""
-    return f"test {r.exact_test:.2f} -> {r.direct_test:.2f}{tuned}; mean |O - O'| " + ", ".join(
-        f"{layer.mean_abs:.3g}" for layer in r.layers
-    )
+    score = "diverged" if r.tuned_test is None else f"{r.tuned_test:.2f}"
+    tuned = f", after {r.steps:,} steps {score}" if r.steps else ""
+    gaps = ", ".join(f"{layer.mean_abs:.3g}" for layer in r.layers)
+    return f"test {r.exact_test:.2f} -> {r.direct_test:.2f}{tuned}; mean |O - O'| {gaps}"
 
 
 if __name__ == "__main__":
