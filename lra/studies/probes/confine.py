@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Literal
 
 import torch
@@ -43,7 +44,7 @@ def confined(model: nn.Module, reach: int) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         for part in map(_part, model.blocks):
             _, name, confine = _method(part)
-            setattr(part, name, confine(part, getattr(part, name), reach))
+            setattr(part, name, partial(confine, part, getattr(part, name), reach))
             stack.callback(delattr, part, name)  # the method of the class is seen again
         yield
 
@@ -66,56 +67,40 @@ def _band(L: int, reach: int, device) -> Tensor:
     return (at[:, None] - at).abs() <= reach
 
 
-def _fused(part: SDPA, forward: Callable, reach: int) -> Callable:
-    def attend(q, k, v, mask=None):
-        seen = _band(q.shape[2], reach, q.device)
-        if part.causal:
-            seen = seen.tril()
-        itself = torch.eye(len(seen), dtype=torch.bool, device=q.device)  # padded queries may see nothing else
-        return F.scaled_dot_product_attention(q, k, v, seen if mask is None else seen & mask[:, None, None] | itself)
-
-    return attend
+def _fused(part: SDPA, forward: Callable, reach: int, q, k, v, mask=None) -> Tensor:
+    seen = _band(q.shape[2], reach, q.device)
+    if part.causal:
+        seen = seen.tril()
+    itself = torch.eye(len(seen), dtype=torch.bool, device=q.device)  # padded queries may see nothing else
+    return F.scaled_dot_product_attention(q, k, v, seen if mask is None else seen & mask[:, None, None] | itself)
 
 
-def _written_out(part: Softmax, forward: Callable, reach: int) -> Callable:
-    def attend(q, k, v, mask=None, bias=None):
-        seen = _band(q.shape[2], reach, q.device)
-        far = torch.zeros(seen.shape, device=q.device).masked_fill(~seen, FLOOR)
-        return forward(q, k, v, mask, lambda rows, cols: far + (0 if bias is None else bias(rows, cols)))
-
-    return attend
+def _written_out(part: Softmax, forward: Callable, reach: int, q, k, v, mask=None, bias=None) -> Tensor:
+    seen = _band(q.shape[2], reach, q.device)
+    far = torch.zeros(seen.shape, device=q.device).masked_fill(~seen, FLOOR)
+    return forward(q, k, v, mask, lambda rows, cols: far + (0 if bias is None else bias(rows, cols)))
 
 
-def _mapped(part: Attention, forward: Callable, reach: int) -> Callable:
-    def attend(q, k, v, mask=None, **options):
-        found = matrix(forward, {"q": q, "k": k, "v": v, "mask": mask} | options)
-        return found * _band(v.shape[2], reach, v.device) @ v.to(found.dtype)
-
-    return attend
+def _mapped(part: Attention, forward: Callable, reach: int, q, k, v, mask=None, **options) -> Tensor:
+    found = matrix(forward, {"q": q, "k": k, "v": v, "mask": mask} | options)
+    return found * _band(v.shape[2], reach, v.device) @ v.to(found.dtype)
 
 
-def _kernel(part: S4D, kernel: Callable, reach: int) -> Callable:
-    def cut(length: int) -> Tensor:
-        made = kernel(length)
-        at = torch.arange(made.shape[-1], device=made.device)
-        lag = at if part.causal else torch.minimum(at, made.shape[-1] - at)
-        return made * (lag <= reach)
-
-    return cut
+def _kernel(part: S4D, kernel: Callable, reach: int, length: int) -> Tensor:
+    made = kernel(length)
+    at = torch.arange(made.shape[-1], device=made.device)
+    lag = at if part.causal else torch.minimum(at, made.shape[-1] - at)
+    return made * (lag <= reach)
 
 
-def _filters(part: Conv, mix: Callable, reach: int) -> Callable:
-    def cut(v: Tensor, mask: Tensor | None) -> Tensor:
-        width = part.filters.shape[1]
-        lag = (torch.arange(width, device=v.device) - (width - 1 if part.causal else width // 2)).abs()
-        whole = part.filters.data
-        part.filters.data = whole * (lag <= reach)
-        try:
-            return mix(v, mask)
-        finally:
-            part.filters.data = whole
-
-    return cut
+def _filters(part: Conv, mix: Callable, reach: int, v: Tensor, mask: Tensor | None) -> Tensor:
+    width, whole = part.filters.shape[1], part.filters.data
+    lag = (torch.arange(width, device=v.device) - (width - 1 if part.causal else width // 2)).abs()
+    part.filters.data = whole * (lag <= reach)
+    try:
+        return mix(v, mask)
+    finally:
+        part.filters.data = whole
 
 
 _METHODS = {  # how a mechanism is confined, its method that is exchanged, and for what
