@@ -7,7 +7,7 @@ from torch import Tensor
 
 from ..attention.base import Attention, Sizes
 from ..ops.selection import gather_kept, put_kept
-from ..options import Range, Whole, in_range, one_of
+from ..options import Range, Whole, in_range
 
 Score = Literal["sum", "abs", "embed", "step", "random"]
 
@@ -41,7 +41,6 @@ class ReleasedCUR(Attention):
         torch_dropout: bool = False,
     ):
         super().__init__(sizes)
-        one_of("score", score, Score)
         in_range("count", count, Range(1, sizes.length), "length")
         self.count, self.score, self.steps, self.copy_rv = count, score, steps, copy_rv
         self.torch_dropout = torch_dropout

@@ -8,7 +8,6 @@ import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ..attention.base import Attention, Sizes
-from ..options import one_of
 
 BACKENDS = {
     "flash": SDPBackend.FLASH_ATTENTION,
@@ -32,7 +31,6 @@ class Exact(Attention):
 
     def __init__(self, sizes: Sizes, *, backend: Backend = "naive"):
         super().__init__(sizes)
-        one_of("backend", backend, Backend)
         self.backend = backend
 
     def forward(self, q, k, v, mask=None):

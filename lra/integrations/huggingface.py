@@ -121,12 +121,7 @@ def attend_exactly(exact: Callable, module: nn.Module, *args, **kwargs) -> tuple
 
 
 def padding(
-    *,
-    mask_function: Callable,
-    attention_mask: Tensor | None = None,
-    config=None,
-    local_size: int | None = None,
-    **_,
+    *, mask_function: Callable, attention_mask: Tensor | None = None, config=None, local_size: int | None = None, **_
 ) -> Tensor | None:
     """Shape the tokenizer's mask (N,L) as (N,1,1,L), without the (N,1,L,L) of other implementations.
 
