@@ -135,7 +135,7 @@ class LitClassifier(LitModule):
         mine = [torch.cat(parts).cpu() for parts in zip(*self._outputs, strict=True)]
         shares = [share for share in distributed.gather(mine) if share]  # a process may have had no batch
         self.outputs, self.labels = (torch.cat(parts) for parts in zip(*shares, strict=True))
-        self.score, self.scored = self.metric(self.outputs, self.labels), len(self.labels)
+        self.score = self.metric(self.outputs, self.labels)
         self._outputs.clear()
 
     test_step = validation_step

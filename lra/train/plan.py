@@ -138,8 +138,8 @@ def check_pretraining(experiment: Experiment) -> None:
     # A block that is more than a mixer may pass something from a token to those before it.
     causal = (getattr(getattr(block, "mixer", None), "causal", False) for block in experiment.sketch.blocks)
     if own.objective == "next" and not all(causal):
-        causal = "sdpa, linear, conv, sparse with attn.causal=true"
-        remedy = f"{causal} and s4d_*, s5, lru, long_conv with attn.bidirectional=false do not"
+        able = "sdpa, linear, conv, sparse with attn.causal=true"
+        remedy = f"{able} and s4d_*, s5, lru, long_conv with attn.bidirectional=false do not"
         if experiment.attn.get("causal") is False:
             remedy = "say attn.causal=true"
         elif experiment.attn.get("bidirectional"):

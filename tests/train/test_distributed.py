@@ -196,7 +196,7 @@ def test_roc_auc_is_over_the_scores_of_all_processes_each_once(world):
         module.on_validation_epoch_start()
         module._outputs += batches[rank::world]
         module.on_validation_epoch_end()
-        assert module.score == metrics.roc_auc(outputs, labels) and module.scored == 23
+        assert module.score == metrics.roc_auc(outputs, labels) and len(module.labels) == 23
 
     assert in_group(world, score) == [0] * world
 
