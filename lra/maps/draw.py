@@ -1,6 +1,6 @@
 """Figures of weights over a row: an expression or a text with shaded tokens, an image, a series."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from math import isqrt
 from typing import NamedTuple
 
@@ -147,12 +147,7 @@ def series(view: View) -> Figure:
     return _finish(figure, panels, view)
 
 
-DISPLAYS: dict[str, Callable[[View], Figure]] = {
-    "pixels": pixels,
-    "expression": expression,
-    "bytes": bytes_,
-    "series": series,
-}
+DISPLAYS = {"pixels": pixels, "expression": expression, "bytes": bytes_, "series": series}
 
 
 def _named(at: int | None, side: int | None = None) -> str:

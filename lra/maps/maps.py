@@ -17,6 +17,7 @@ from ..data.datamodule import Batch
 WIDTH = 128  # columns of the identity at a time, so that values are not too wide for any mechanism
 
 
+@torch.no_grad()
 def attention_map(model: nn.Module, batch: Batch, layer: int) -> Tensor | None:
     """Compute the matrix that multiplies the values of a layer: the result of the mechanism for the identity.
 
@@ -37,15 +38,15 @@ def attention_map(model: nn.Module, batch: Batch, layer: int) -> Tensor | None:
         N, L = x.shape[:2]
         towers = []  # one call, or one for each tower
         for (q, k, v, mask), options in calls(model, batch, attention):
-            with torch.no_grad():
-                found = matrix(attention, {"q": q, "k": k, "v": v, "mask": mask} | options)
-            towers.append(_whole(found, N)[..., :L, :L])
+            found = matrix(attention, {"q": q, "k": k, "v": v, "mask": mask} | options)
+            chunks = found.unflatten(0, (N, -1))  # (N,B,H,c,c), consecutive ones of a row, which go on the diagonal
+            whole = torch.einsum("nbhij,bd->nhbidj", chunks, torch.eye(chunks.shape[1]).to(chunks))
+            towers.append(whole.flatten(4, 5).flatten(2, 3)[..., :L, :L])
         return torch.stack(towers, 1).flatten(0, 1)
     if not isinstance(mixer, Mixer):
         return None
     (x, mask), _ = calls(model, batch, mixer)[0]
-    with torch.no_grad():
-        return mixer.attention_map(x, mask)
+    return mixer.attention_map(x, mask)
 
 
 def matrix(attention: Callable[..., Tensor], arguments: dict[str, Any]) -> Tensor:
@@ -58,13 +59,6 @@ def matrix(attention: Callable[..., Tensor], arguments: dict[str, Any]) -> Tenso
     v = arguments["v"]
     eye = torch.eye(v.shape[2], dtype=v.dtype, device=v.device).expand(*v.shape[:2], -1, -1)
     return torch.cat([attention(**arguments | {"v": part}) for part in eye.split(WIDTH, -1)], -1)
-
-
-def _whole(maps: Tensor, rows: int) -> Tensor:
-    """Put maps (N B,H,c,c) of consecutive chunks of rows on the diagonal of (N,H,Bc,Bc); N = ``rows``."""
-    chunks = maps.unflatten(0, (rows, -1))  # (N,B,H,c,c)
-    diagonal = torch.eye(chunks.shape[1], dtype=chunks.dtype, device=chunks.device)  # (B,B)
-    return torch.einsum("nbhij,bd->nhbidj", chunks, diagonal).flatten(4, 5).flatten(2, 3)
 
 
 def jacobian(model: nn.Module, batch: Batch, layer: int, readings: Tensor) -> Tensor:

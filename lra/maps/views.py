@@ -43,9 +43,8 @@ def views(options: MapsOptions, experiment: Experiment, model: nn.Module, data: 
     Raises:
         ValueError: the head or a position does not exist.
     """
-    stored, real_tokens = data.splits[options.split].gather(
-        torch.tensor([options.example]), batch.inputs.shape[2], data.limit
-    )
+    index = torch.tensor([options.example])
+    stored, real_tokens = data.splits[options.split].gather(index, batch.inputs.shape[2], data.limit)
     image = experiment.task.display == "pixels"
     first = int(experiment.model.pool in ("cls", "class"))  # position of the first token of the row
     width = min(stored.shape[2] + first, experiment.task.length + (experiment.model.pool == "class"))

@@ -24,7 +24,7 @@ from .plots import SERIES, trade
 
 COLUMN, TEXT = 3.25, 6.75  # inches: a column of a paper in two columns, and both
 CHART = 2.1  # inches: height of a chart of a file
-PAGE = (380 / 72, 250 / 72)  # inches of a chart of the page: 380 x 250 of its pixels at its full size
+PAGE = (380, 250)  # points of a chart of the page, which are its pixels at its full size
 LETTER = 0.6  # mean width of a letter in sizes of the font; a line of a legend is six letters
 CORNERS = np.array([(-1, -1), (-1, 1), (1, -1), (1, 1)])  # of the square around a bubble
 FONTS = {"pdf.fonttype": 42, "ps.fonttype": 42}  # TrueType, as publishers ask
@@ -170,7 +170,7 @@ def svg(title: str, draw: Callable, content: Sequence | dict, palette: Palette, 
     """
     file = io.StringIO()
     with rc_context(STYLE | {"font.size": 11, "lines.linewidth": 1.8, "svg.fonttype": "none"}):
-        figure = Figure(figsize=PAGE, layout="constrained")
+        figure = Figure(figsize=np.divide(PAGE, 72), layout="constrained")
         notes = draw(figure.subplots(), content, palette)
         settle(figure)
         _literal(figure)
@@ -191,11 +191,7 @@ def svg(title: str, draw: Callable, content: Sequence | dict, palette: Palette, 
     for group, (label, note) in zip(groups.values(), notes.items(), strict=True):
         group[0].text = note
         group.attrib |= {"class": "series", "data-label": label, "data-study": study}
-    axes.attrib |= {
-        "role": "img",
-        "aria-label": title,
-        "viewBox": "0 0 {:.0f} {:.0f}".format(*figure.get_size_inches() * 72),
-    }
+    axes.attrib |= {"role": "img", "aria-label": title, "viewBox": f"0 0 {PAGE[0]} {PAGE[1]}"}
     axes.tag = "svg"
     return ElementTree.tostring(axes, encoding="unicode")
 

@@ -47,21 +47,8 @@ class RateCurve(NamedTuple):
     dev: list[float | None]
 
 
-def over_seeds(row: Row, runs: dict[Path, dict[str, dict[int, float]]]) -> Curve | None:
-    """Average the dev scores of a row's finished seeds at the steps that all of them have; None without any."""
-    seeds = [runs[folder]["val"] for folder, r in row.runs.items() if r.status == "done" and runs[folder].get("val")]
-    steps = sorted(set.intersection(*map(set, seeds))) if seeds else []
-    if not steps:
-        return None
-    at = [[seed[step] for seed in seeds] for step in steps]
-    middle = [mean(values) for values in at]
-    spread = [stdev(values) if len(values) > 1 else 0.0 for values in at]
-    low, high = ([m + sign * s for m, s in zip(middle, spread, strict=True)] for sign in (-1, 1))
-    return Curve(row.label, steps, middle, low, high, len(seeds))
-
-
 def by_task(rows: list[Row], runs: dict[Path, dict[str, dict[int, float]]]) -> dict[str, list[Curve]]:
-    """Group the curves of rows by task.
+    """Average the dev scores of the finished seeds of each row at the steps that all of them have, by task.
 
     Args:
         rows: rows of a study.
@@ -69,8 +56,15 @@ def by_task(rows: list[Row], runs: dict[Path, dict[str, dict[int, float]]]) -> d
     """
     curves: dict[str, list[Curve]] = {}
     for row in rows:
-        if curve := over_seeds(row, runs):
-            curves.setdefault(row.task, []).append(curve)
+        seeds = [runs[folder].get("val", {}) for folder, r in row.runs.items() if r.status == "done"]
+        seeds = [seed for seed in seeds if seed]
+        steps = sorted(set.intersection(*map(set, seeds))) if seeds else []
+        at = [[seed[step] for seed in seeds] for step in steps]
+        middle = [mean(values) for values in at]
+        spread = [stdev(values) if len(values) > 1 else 0.0 for values in at]
+        low, high = ([m + sign * s for m, s in zip(middle, spread, strict=True)] for sign in (-1, 1))
+        if steps:
+            curves.setdefault(row.task, []).append(Curve(row.label, steps, middle, low, high, len(seeds)))
     return curves
 
 

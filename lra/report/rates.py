@@ -45,7 +45,7 @@ def rates(study: str, rows: list[Row]) -> Table | None:
         study: its name.
         rows: its results.
     """
-    lines, keys = [], []
+    lines = []
     for (label, task), by_rate in tried(rows).items():
         if len(by_rate) == 1:
             continue
@@ -60,10 +60,9 @@ def rates(study: str, rows: list[Row]) -> Table | None:
         rate = next((rate for rate, row in by_rate.items() if row is top), "")
         cells = [by_rate[at].cell if at in by_rate else Cell() for at in (BUDGET, rate)]
         lines.append([label, task, *cells, rate, devs])
-        keys.append((study, label, ""))
     if not lines:
         return None
-    cells = frame(HEAD, lines, keys)
+    cells = frame(HEAD, lines, [(study, label, "") for label, *_ in lines])
     if at_budget := any(not RATE.search(row.label) for row in rows):
         where = "at the learning rate of the budget, and at the one"
     else:

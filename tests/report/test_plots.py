@@ -89,7 +89,7 @@ def test_curves_are_means_over_finished_seeds_at_shared_steps(tmp_path):
         metrics(add(tmp_path, seed=seed), values)
     metrics(diverged(tmp_path, 20, seed=2), [100.0])
     (row,) = of_study(tmp_path)
-    curve = plots.over_seeds(row, {folder: artifacts.read(folder)[0].curves for folder in row.runs})
+    (curve,) = plots.by_task([row], {folder: artifacts.read(folder)[0].curves for folder in row.runs})["listops"]
     assert (curve.steps, curve.mean, curve.n) == ([10, 20], [2.0, 4.0], 2)
     assert curve.high == pytest.approx([2 + math.sqrt(2), 4 + 2 * math.sqrt(2)])
 
