@@ -11,13 +11,7 @@ ACROSS = 3  # panels in a line, at most
 
 
 def panels(count: int, *, width: float, height: float, **options) -> tuple[Figure, list[Axes]]:
-    """Make a figure with a number of panels, line by line.
-
-    Args:
-        count: number of panels.
-        width, height: size of a panel in inches.
-        options: options of matplotlib's ``subplots``.
-    """
+    """Make a figure of panels, line by line, each ``width`` x ``height`` inches; options are those of ``subplots``."""
     figure, charts = grid([""] * count, width * min(count, ACROSS), width, height, **options)
     for axes in charts:
         axes.grid(alpha=0.3)
@@ -25,17 +19,7 @@ def panels(count: int, *, width: float, height: float, **options) -> tuple[Figur
 
 
 def save(figure: Figure, path: Path, title: str = "", **legend) -> Path:
-    """Write a figure as PNG.
-
-    Args:
-        figure: figure that is written.
-        path: path of the file.
-        title: text above the panels.
-        legend: options of one legend of the lines of all panels; none for no legend.
-
-    Returns:
-        The path.
-    """
+    """Write a figure as PNG, with a title above the panels and, if it has options, one legend of all their lines."""
     if title:
         figure.suptitle(title, fontsize=10)
     if legend:

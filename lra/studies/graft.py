@@ -56,14 +56,7 @@ class TransferOptions(Options):
 
 
 def experiments(run: RunFolder, options: TransferOptions) -> tuple[Experiment, Experiment]:
-    """Restore the run's experiment, and derive the experiment with the mechanism and the fine-tuning of a transfer.
-
-    Args:
-        run: finished.
-        options: options of the transfer.
-
-    Returns:
-        Both experiments.
+    """Restore the experiment of a finished run, and derive the one with the mechanism and fine-tuning of a transfer.
 
     Raises:
         ValueError: the run has other attention weights than the mechanism, and no override chooses one.

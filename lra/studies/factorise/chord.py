@@ -31,11 +31,8 @@ def factors(n: int) -> int:
 def start(n: int, *, seed: int, init: str = "code") -> Tensor:
     """Draw initial factors (M,n,K).
 
-    Args:
-        n: rows of the matrix.
-        seed: seed of the draw.
-        init: ``code``, 1/K plus 0.01 of uniform noise whose rows of n sum to one; ``paper``, uniform in
-            [1/K, 1/K + 0.01].
+    With ``init=code`` they are 1/K plus 0.01 of uniform noise whose rows of n sum to one, with ``paper`` uniform in
+    [1/K, 1/K + 0.01].
     """
     M, K, random = factors(n), len(offsets(n)), np.random.default_rng(seed)
     if init == "paper":

@@ -156,11 +156,7 @@ def variants(attention: Attention) -> dict[str, Attention]:
 
 
 def taken(attention: Attention, arguments: dict) -> tuple[Tensor, Tensor, Tensor]:
-    """Call a mechanism with the identity as values, and keep what it inverts.
-
-    Args:
-        attention: a copy, whose ``pinv`` is exchanged.
-        arguments: arguments of a call.
+    """Call a copy of a mechanism, whose ``pinv`` is exchanged, with the identity as values; keep what it inverts.
 
     Returns:
         The inverted matrix A (N,H,m,m), its inverse X, that of SOFT++ as D^-½ X D^-½ with the row sums D of A, and the

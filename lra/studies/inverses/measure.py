@@ -56,16 +56,11 @@ class InvertedLayer:
 
 @torch.no_grad()
 def errors(layers: Iterable[InvertedLayer], steps: list[int], dtype: torch.dtype) -> pd.DataFrame:
-    """Run every iteration that is defined for a layer's matrices.
-
-    Args:
-        layers: layers of matrices.
-        steps: numbers of steps after which the error is measured, in double precision.
-        dtype: dtype of the iteration.
+    """Run every iteration that is defined for a layer's matrices in a dtype, for each number of steps.
 
     Returns:
         A row for each layer, iteration, steps and measure: AXA is ||A X A - A|| / ||A||, XAX is ||X A X - X|| / ||X||
-        in Frobenius norms; median, smallest and largest over n matrices.
+        in Frobenius norms and double precision; median, smallest and largest over n matrices.
     """
     return summary(
         layer.about | {"iteration": name, "steps": k, "measure": measure, "value": value}

@@ -40,11 +40,7 @@ def weights(graph: onnx.GraphProto) -> dict[str, np.ndarray]:
 
 
 def convert(file: Path, folder: Path) -> float:
-    """Write config.json and model.safetensors.
-
-    Args:
-        file: the ONNX model.
-        folder: folder of the files.
+    """Write config.json and model.safetensors of an ONNX model into a folder.
 
     Returns:
         The largest difference from the graph's last hidden state on one image.

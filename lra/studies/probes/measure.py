@@ -16,12 +16,7 @@ def score(model: nn.Module, some: Iterable[Batch], metric: str) -> float:
 
 
 def over_filled(model: nn.Module, some: list[Batch], metric: str) -> dict[str, float]:
-    """The metric over the number of tokens of a row that are neither padding nor filler.
-
-    Args:
-        model: model in eval mode.
-        some: examples of tokens, of which 0 is filler.
-        metric: name in ``lra.ops.metrics``.
+    """The metric over the number of tokens of a row that are neither padding nor filler, which is token 0.
 
     Returns:
         ``own``, the metric over all examples, and by 2^i that over the rows of 2^i to 2^(i + 1) - 1 tokens.
@@ -59,13 +54,8 @@ def beyond(model: nn.Module, some: Iterable[Batch], reaches: list[int], rows: in
     """Share of the squared derivatives of rows i by inputs j that has |i - j| > k, for each reach k.
 
     Rows are those before the pooling, inputs those behind the embedding, of which each is a vector; the Frobenius norm
-    of their Jacobian is the mean over random signs r of |Jᵀ r|², here one r for each row.
-
-    Args:
-        model: model in eval mode.
-        some: examples.
-        reaches: k.
-        rows: random real rows of each example.
+    of their Jacobian is the mean over random signs r of |Jᵀ r|², here one r for each of ``rows`` random real rows of an
+    example.
     """
     generator = torch.Generator().manual_seed(0)
     sums = torch.zeros(max(reaches) + 2, dtype=torch.float64)  # by distance, the last one of all that are further away

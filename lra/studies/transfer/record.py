@@ -62,18 +62,8 @@ class TransferRecord:
         return self.attn.get("count", self.attn.get("landmarks"))
 
 
-def load(path: Path, fingerprint: str | None = None) -> TransferRecord:
-    """Read a record.
-
-    Args:
-        path: path of the file.
-        fingerprint: fingerprint that the record must have, if one is given.
-
-    Raises:
-        ValueError: the file is not the record of a transfer, or it is that of another one.
-    """
+def load(path: Path) -> TransferRecord:
+    """Read a record. Raises ValueError if the file is not one, or lies in the folder of another seed."""
     transfer = typed_json.parse(TransferRecord, path, "a record of a transfer", "delete it to make it again")
     typed_json.check_seed(path, transfer.seed)
-    if fingerprint is not None and transfer.fingerprint != fingerprint:
-        raise ValueError(f"{path} is the record of another transfer; delete it to make it again")
     return transfer
