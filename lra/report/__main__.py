@@ -61,9 +61,8 @@ def report(options: ReportOptions) -> None:
         damaged += broken
         damaged += export(out, studies, damaged, efficiency + boards, width=options.width, show=options.show)
     except OSError as error:
-        raise ValueError(
-            f"cannot write {error.filename or out}: {error.strerror}; name a folder with out=<folder>"
-        ) from None
+        path = error.filename or out
+        raise ValueError(f"cannot write {path}: {error.strerror}; name a folder with out=<folder>") from None
     for line in damaged:
         log(f"skipped: {line}")
     for study, rows in studies.items():

@@ -34,17 +34,11 @@ def read(folder: Path) -> tuple[Artifacts, list[str]]:
             lines.append(str(error))
     for path in sorted((folder / "maps").glob("*.png")):
         try:
-            made.pictures[path.stem] = _picture(path, folder)
+            if path.resolve() != folder.resolve() / "maps" / path.name:  # its target would be published with the page
+                raise Unreadable("it is a link to another file")
+            if not (data := content(path)).startswith(PNG):
+                raise Unreadable("it is no PNG")
+            made.pictures[path.stem] = data
         except Unreadable as error:
             lines.append(f"{path} is not shown: {error}")
     return made, lines
-
-
-def _picture(path: Path, folder: Path) -> bytes:
-    """Read a picture of the run itself; a link is refused, since its target would be published with the page."""
-    if path.resolve() != folder.resolve() / "maps" / path.name:
-        raise Unreadable("it is a link to another file")
-    data = content(path)
-    if not data.startswith(PNG):
-        raise Unreadable("it is no PNG")
-    return data

@@ -59,9 +59,10 @@ def render(
         "tasks": len({row.task for row in rows}),
         "studies": len(studies),
     }
-    environment.globals |= {"colours": COLOURS, "Palette": Palette, "plots": plots, "files": FILES, "inline": _inline}
+    environment.globals |= {"colours": COLOURS, "Palette": Palette, "plots": plots, "files": FILES, "run": _run}
     link = lambda path: quote(Path(os.path.relpath(path, out)).as_posix())  # also the colon of a javascript:... folder
-    environment.globals |= {"run": _run, "chart": lambda *parts: Markup(svg(*parts)), "link": link}
+    inline = lambda picture: Markup("<svg" + picture.with_suffix(".svg").read_text("utf-8").partition("<svg")[2])
+    environment.globals |= {"link": link, "inline": inline, "chart": lambda *parts: Markup(svg(*parts))}
     return environment.get_template("page.html").render(
         studies=studies, chapters=chapters, damaged=damaged, notes=notes, legend=legend, counts=counts, palette=palette
     )
@@ -83,9 +84,3 @@ def _run(study: Study, row: Row) -> dict[str, Any]:
             for name, picture in found.pictures.items()
         ],
     }
-
-
-def _inline(picture: Path) -> Markup:
-    """Read the SVG beside a PNG, without the XML declaration."""
-    text = picture.with_suffix(".svg").read_text(encoding="utf-8")
-    return Markup(text[text.index("<svg") :])

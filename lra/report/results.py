@@ -95,8 +95,8 @@ def over_control(study: str, rows: list[Row]) -> Table | None:
     if not labels:
         return None
     columns = {task: [_gain(found.get((name, task)), row) for name in labels] for task, row in control.items()}
-    judged = {task: [cell.mark for cell in cells if cell.std is not None] for task, cells in columns.items()}
-    alike = [task for task, marks in judged.items() if marks and set(marks) == {"tied"}]
+    marks = lambda cells: {cell.mark for cell in cells if cell.std is not None}
+    alike = [task for task, cells in columns.items() if marks(cells) == {"tied"}]
     return Table(
         name=stem(f"over-{CONTROL}-{study}"),
         title=f"Over {CONTROL}",

@@ -103,10 +103,12 @@ class Table:
     def markdown(self) -> str:
         """Format as GitHub's Markdown: numbers on the right, the best in bold, our mechanisms as code."""
         inside = lambda text: "<br>".join(in_markdown(line) for line in text.split("\n")).replace("|", "\\|")
+        # between backticks nothing but another backtick and a bar is acted on
+        code = lambda text: " ".join(visible(text).split()).replace("`", "'").replace("|", "\\|")
         lines = [map(inside, self.head), ["---" if name in self.words else "---:" for name in self.head]]
         form = {"best": "**{}**", "tied": "{} ≈", "": "{}"}
         for (_, label, _), (first, *others) in self.rows():
-            name = f"`{_code(first.text)}`" if label else inside(first.text)
+            name = f"`{code(first.text)}`" if label else inside(first.text)
             lines.append([name, *(form[cell.mark].format(inside(cell.text)) for cell in others)])
         return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
 
@@ -142,8 +144,7 @@ class Table:
         shown = [name for name in self.head if name not in self.below]
         for name in shown:
             table.add_column(visible(name), overflow="fold", justify="left" if name in self.words else "right")
-        for _, cells in self.rows():
-            texts = {name: visible(cell.text) for name, cell in zip(self.head, cells, strict=True)}
+        for texts in self.cells.map(lambda cell: visible(cell.text)).to_dict("records"):
             table.add_row(*(texts[name] for name in shown), style="bold" if self.below else None)
             for line in filter(None, "\n".join(texts[name] for name in self.below).split("\n")):
                 text, _, value = line.partition(": ")
@@ -182,11 +183,6 @@ def show(tables: Iterable[Table], legend: str) -> None:
 def in_markdown(text: str) -> str:
     """Escape what Markdown and HTML would act on: tags, links and code."""
     return re.sub(r"[][`]", r"\\\g<0>", visible(text)).replace("<", "&lt;")
-
-
-def _code(text: str) -> str:
-    """A text between backticks in a cell, where nothing but another backtick and a bar is acted on."""
-    return " ".join(visible(text).split()).replace("`", "'").replace("|", "\\|")
 
 
 def stem(text: str) -> str:

@@ -151,10 +151,9 @@ def fingerprint(choices: Mapping, machine: Machine) -> str:
 
 def save(bench_record: BenchRecord, runs: Path) -> Path:
     """Write runs/bench/<name>/<fingerprint>/bench.json. Raises OSError if that cannot be written."""
-    folder = runs / "bench" / bench_record.name / bench_record.fingerprint
-    folder.mkdir(parents=True, exist_ok=True)
-    typed_json.save(bench_record, folder / FILE)
-    return folder / FILE
+    path = runs / "bench" / bench_record.name / bench_record.fingerprint / FILE
+    typed_json.save(bench_record, path)
+    return path
 
 
 def load(path: Path) -> BenchRecord:
