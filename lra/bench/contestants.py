@@ -13,6 +13,9 @@ from ..config.compose import compose, further, mechanism
 from ..config.experiment import Experiment
 from .options import BenchOptions
 
+MECHANISMS = sorted(path.stem for path in (CONF / "attn").glob("*.yaml") if path.stem != "custom")  # mechanisms=all
+BENCHMARK_ONLY = sorted(path.stem for path in (CONF / "attn" / "bench").glob("*.yaml"))
+
 
 class Shape(NamedTuple):
     """The shape of a measurement; ``n`` None stands for the task's own length."""
@@ -22,16 +25,6 @@ class Shape(NamedTuple):
     heads: int
     head_dim: int
     dtype: str
-
-
-def mechanisms() -> list[str]:
-    """Every mechanism of conf/attn: the meaning of ``mechanisms=all``."""
-    return sorted(path.stem for path in (CONF / "attn").glob("*.yaml") if path.stem != "custom")
-
-
-def benchmark_only() -> list[str]:
-    """Names of conf/attn/bench: exact attention by backend, CUR as published."""
-    return sorted(path.stem for path in (CONF / "attn" / "bench").glob("*.yaml"))
 
 
 def asked(options: BenchOptions) -> BenchOptions:
@@ -50,9 +43,9 @@ def asked(options: BenchOptions) -> BenchOptions:
 
 def names(wanted: Sequence[str]) -> list[str]:
     """Expand ``all`` and remove repetitions. Raises ValueError for an unknown name."""
-    expanded = [name for word in wanted for name in (mechanisms() if word == "all" else [word])]
+    expanded = [name for word in wanted for name in (MECHANISMS if word == "all" else [word])]
     own = [path.stem for folder in further() for path in sorted((folder / "attn").glob("*.yaml"))]
-    known = [*mechanisms(), *benchmark_only(), *own, "custom"]
+    known = [*MECHANISMS, *BENCHMARK_ONLY, *own, "custom"]
     if unknown := [name for name in expanded if _parts(name)[0] not in known]:
         raise ValueError(f"mechanisms: {', '.join(unknown)} is not one of all, {', '.join(known)}")
     return list(dict.fromkeys(expanded))
@@ -66,7 +59,7 @@ def experiment(name: str, overrides: Iterable[str]) -> Experiment:
         overrides: besides those of its name.
     """
     attn, *changes = _parts(name)
-    place = "bench/" if attn in benchmark_only() else ""
+    place = "bench/" if attn in BENCHMARK_ONLY else ""
     made = compose(Experiment, [f"attn={place}{attn}", *(f"++attn.{change}" for change in changes), *overrides])
     if made.attn.function is None:
         raise ValueError(made.unavailable)

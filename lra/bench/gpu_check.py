@@ -28,7 +28,6 @@ from ..report import bench_tables
 from ..runs import bench_record, record
 
 STUDY = "gpu-check"
-MARK = "pytest.mark.gpu"
 AT_ONCE = 4  # runs that share the GPU: with the rows of ListOps and Text one alone leaves it idle
 START = 20  # seconds that a benchmark takes beyond its budget: imports, rates, its last case
 GRACE = 10  # seconds for an interrupted process to write its results
@@ -71,7 +70,8 @@ def parts(home: Path) -> list[CheckPart]:
 
 def gpu_test_files() -> list[Path]:
     """List the files of tests/ with a test marked gpu."""
-    return [path for path in sorted((CONF.parent / "tests").rglob("test_*.py")) if MARK in path.read_text()]
+    files = sorted((CONF.parent / "tests").rglob("test_*.py"))
+    return [path for path in files if "pytest.mark.gpu" in path.read_text()]
 
 
 def check(minutes: float, home: Path, todo: list[CheckPart], env: dict[str, str], name: str) -> Path:

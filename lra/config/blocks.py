@@ -7,29 +7,13 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 
-import torch
 from torch import nn
 
 from ..attention.base import Attention, Mixer, Sizes
 from ..model.blocks import PreNorm
 from ..model.multihead import Multihead
-from ..ops import triton as kernels
 from .calls import Call, options
 from .sections import Model
-
-
-def unavailable(attn: Call, label: str) -> str | None:
-    """The reason why a mechanism cannot run here, None if it can.
-
-    Args:
-        attn: the mechanism.
-        label: its name, for the message.
-    """
-    if attn.function is None:
-        return f"attn={label} names no mechanism; say which with attn._target_=package.module.Class"
-    if attn.get("requires") == "gpu" and not (torch.cuda.is_available() or kernels.interpreted()):
-        return f"attn={label} needs a GPU, torch sees none; attn={attn.get('otherwise')} is the same without one"
-    return None
 
 
 def block_factory(*, model: Model, attn: Call, block: Call, length: int) -> Callable[..., nn.Module]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, is_dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, get_origin, get_type_hints
 
-from pydantic import PlainSerializer, PlainValidator
+from pydantic import AfterValidator, PlainSerializer, PlainValidator
 
 from .section import ABSENT, typed
 from .wording import expected, no_such_key, shown
@@ -118,14 +118,9 @@ def constructor(name: str, **rules: Any) -> Any:
 
 def constructors(name: str, **rules: Any) -> Any:
     """The annotation of a section of several calls, each with a name of its own."""
-
-    def convert(value: Any) -> dict[str, Call]:
-        if not isinstance(value, Mapping):
-            raise ValueError(f"{name} must be keys with their values, not {shown(value)}")
-        return {key: parse(item, name=f"{name}.{key}", **rules) for key, item in value.items()}
-
-    plain = PlainSerializer(lambda calls: {key: call.plain() for key, call in calls.items()})
-    return Annotated[dict[str, Call], PlainValidator(convert), plain]
+    convert = lambda tree: {key: parse(item, name=f"{name}.{key}", **rules) for key, item in tree.items()}
+    plain = lambda calls: {key: call.plain() for key, call in calls.items()}
+    return Annotated[dict[str, Any], AfterValidator(convert), PlainSerializer(plain)]
 
 
 def target(path: Any, name: str) -> Any:

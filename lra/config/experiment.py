@@ -93,11 +93,6 @@ class Experiment(TaskOptions):
         return self.runs / self.study / self.task.name / self.label
 
     @property
-    def unavailable(self) -> str | None:
-        """The reason why the mechanism cannot run here, None if it can."""
-        return blocks.unavailable(self.attn, self.label)
-
-    @property
     def pretrained(self) -> bool:
         """Whether the encoder has a phase one."""
         return self.pretrain.objective != "none"

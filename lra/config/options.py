@@ -4,12 +4,14 @@ import functools
 from collections.abc import Mapping
 from typing import Any, ClassVar, Self
 
+import torch
 from hydra.core.global_hydra import GlobalHydra
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from pydantic import Field
 
 from ..data.source import Source as DataSource
+from ..ops import triton as kernels
 from . import CONF, sections
 from .section import ABSENT, Section, typed
 from .wording import shown
@@ -34,6 +36,16 @@ class Options(Section):
     data_overrides: list[str] = Field([], repr=False)
     multirun: bool = Field(False, repr=False)
     label: str = Field("", repr=False)
+
+    @property
+    def unavailable(self) -> str | None:
+        """The reason why the mechanism of ``attn`` cannot run here, None if it can."""
+        if self.attn.function is None:
+            return f"attn={self.label} names no mechanism; say which with attn._target_=package.module.Class"
+        if self.attn.get("requires") == "gpu" and not (torch.cuda.is_available() or kernels.interpreted()):
+            other = self.attn.get("otherwise")
+            return f"attn={self.label} needs a GPU, torch sees none; attn={other} is the same without one"
+        return None
 
     @classmethod
     def check_unresolved(cls, tree: Mapping[str, Any]) -> None:

@@ -9,7 +9,7 @@ from ..console import log
 from ..runs import scores
 from .board import Board
 from .job import FAILED
-from .launcher import Launcher, workers
+from .launcher import Launcher
 from .options import SweepOptions
 from .plan import describe, expand, study
 from .progress import Watch, outcome, state, steps
@@ -38,19 +38,15 @@ def carry_out(options: SweepOptions) -> str | None:
     Raises:
         ValueError: the overrides do not give a run.
     """
-    at_once, threads = workers()
+    launcher = Launcher(options)
+    if launcher.threads:
+        torch.set_num_threads(launcher.threads)  # for the measurement of a step
     if options.sweep.search:
-        threads = 1
-    launcher = Launcher(options, at_once, threads)
-    if threads:
-        torch.set_num_threads(threads)  # for the measurement of a step
-    if options.sweep.search:
-        board = Board(options)
-        skipped, same = board.skipped, board.same
-        lines, rounds = board.describe(at_once), board.rounds(at_once)
+        board = Board(options, launcher.at_once)
+        skipped, same, lines, rounds = board.skipped, board.same, board.describe(), board.rounds()
     else:
-        (runs, skipped), same = expand(options, threads=threads), []
-        lines, rounds = describe(runs, options, at_once), [runs]
+        runs, skipped = expand(options, threads=launcher.threads)
+        same, lines, rounds = [], describe(runs, options, launcher.at_once), [runs]
     for line in skipped:
         log(f"skipped: {line}")
     print(*lines, sep="\n", flush=True)

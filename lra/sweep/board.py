@@ -70,13 +70,14 @@ class Board:
 
     Args:
         options: options of the sweep.
+        at_once: number of runs at once, None if a cluster decides.
 
     Raises:
         ValueError: no mechanism gives a run, or the options of one are wrong.
     """
 
-    def __init__(self, options: SweepOptions):
-        self.options = options
+    def __init__(self, options: SweepOptions, at_once: int | None):
+        self.options, self.at_once = options, at_once
         self.skipped: list[str] = []
         self.estimates = Estimates(options.runs, options.measure)
         self.settled: set[Path] = set()
@@ -177,14 +178,11 @@ class Board:
         seeds = [entry.at(chosen, seed, search=False) for seed in self.options.seeds]
         return [run for run in seeds if not self.result(entry, run, chosen)], chosen, len(found)
 
-    def rounds(self, at_once: int | None) -> Iterator[list[PlannedRun]]:
+    def rounds(self) -> Iterator[list[PlannedRun]]:
         """Yield the runs to launch next, mechanism by mechanism, until none is left.
 
         A round has runs of the first mechanisms that have any left: of as many mechanisms as give each worker
         ``ROUND`` runs. A run that fails is not yielded again.
-
-        Args:
-            at_once: number of runs at once, None if a cluster decides.
         """
         tried: set[Path] = set()
         self._fit_bags()
@@ -194,7 +192,7 @@ class Board:
                 left = [run for entry in entries for run in self.progress(entry)[0] if run.folder not in tried]
                 # phase one first, since phase two of the same task waits for it
                 runs += sorted(left, key=lambda run: run.seed != self.options.sweep.search.seed)
-                if at_once and len(runs) >= ROUND * at_once:
+                if self.at_once and len(runs) >= ROUND * self.at_once:
                     break
             if not runs:
                 return
@@ -213,12 +211,8 @@ class Board:
                 except StoreError as error:
                     log(f"{name}: no bag of tokens, {error}")
 
-    def describe(self, at_once: int | None) -> Iterable[str]:
-        """Describe in lines what is finished and what is left, its time and its disk space.
-
-        Args:
-            at_once: number of runs at once, None if a cluster decides.
-        """
+    def describe(self) -> Iterable[str]:
+        """Describe in lines what is finished and what is left, its time and its disk space."""
         options, search, home = self.options, self.options.sweep.search, study(self.options)
         lines, left = [], []
         for entry in self.entries:
@@ -246,7 +240,7 @@ class Board:
         if left:
             yield (
                 f"  left: {len(rates)} runs for the rates and {len(left) - len(rates)} at the chosen ones, more if a "
-                f"search goes on outside; time one after the other {duration(left, at_once)}"
+                f"search goes on outside; time one after the other {duration(left, self.at_once)}"
             )
             yield disk(left, options)
 

@@ -55,20 +55,22 @@ class Launcher:
     its next one. Runs that reach their end come first.
 
     Args:
-        options: options of the sweep, whose ``minutes`` begin now.
-        at_once: number of runs at once, None if a cluster decides.
-        threads: CPU threads of each run, None for torch's own number.
+        options: options of the sweep, in an entry point whose hydra configuration has a launcher; its ``minutes`` begin
+            now.
 
     Raises:
         ValueError: there are ``minutes``, and a cluster decides.
     """
 
-    def __init__(self, options: SweepOptions, at_once: int | None, threads: int | None):
-        if options.minutes and at_once is None:
+    def __init__(self, options: SweepOptions):
+        self.options = options
+        self.at_once, self.threads = workers()
+        if options.sweep.search:
+            self.threads = 1
+        if options.minutes and self.at_once is None:
             raise ValueError(
                 "minutes is for runs on this machine, hydra/launcher=basic or joblib; a cluster has limits of its own"
             )
-        self.options, self.at_once, self.threads = options, at_once, threads
         left = 60 * (options.minutes or math.inf)
         self.end = time.time() + left - min(ENDING[0], ENDING[1] * left)
         self.over = False  # ended by the clock

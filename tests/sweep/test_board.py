@@ -209,7 +209,7 @@ def test_published_runs_of_the_same_configuration_count_as_finished(board, tmp_p
     monkeypatch.setattr(tables, "HOME", tmp_path / "published")
     words = ("tasks=[curformer_listops]", "budget=smoke", "mechanisms=[mean]")
     options = compose(SweepOptions, ["sweep=board", f"runs={tmp_path}", "measure=0", *words])
-    (entry,) = Board(options).entries
+    (entry,) = Board(options, 1).entries
 
     def publish(**changes):
         """The search and a seed at the best rate, with changes of the choices at another rate."""

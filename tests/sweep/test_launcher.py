@@ -6,7 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from support.sweeps import finish, sweep
+from support.sweeps import config, finish, sweep
 
 from lra.sweep import job, launcher, plan
 from lra.sweep.launcher import Launcher
@@ -22,12 +22,13 @@ def run(name, seconds, steps=100, eval_every=10):
 def test_what_reaches_its_end_comes_first_and_what_reaches_no_checkpoint_is_left(monkeypatch):
     monkeypatch.setattr(launcher, "START", 0.0)
     long, short, unknown, endless = run("long", 900), run("short", 100), run("unknown", None), run("endless", 90_000)
-    limited = Launcher(SimpleNamespace(minutes=10), 1, None)  # 585 seconds before the end
+    monkeypatch.setattr(launcher, "workers", lambda: (1, None))
+    limited = Launcher(config("selection", "minutes=10"))  # 585 seconds before the end
     assert limited.worth([long, short, unknown, endless]) == [short, unknown, long]
     assert limited.end - limited.latest(long) == pytest.approx(90) and limited.latest(unknown) == limited.end
     monkeypatch.setattr(launcher, "steps", lambda run: 50)
     assert limited.worth([long, short]) == [long, short]
-    forever = Launcher(SimpleNamespace(minutes=None), 1, None)
+    forever = Launcher(config("selection"))
     assert forever.worth([endless, short]) == [endless, short] and forever.latest(endless) == math.inf
 
 
@@ -48,9 +49,7 @@ def test_the_sweep_stops_at_the_end_of_its_window_and_says_what_is_left(tmp_path
 
 
 def test_minutes_are_not_for_a_cluster(tmp_path, monkeypatch, capfd):
-    from lra.sweep import __main__ as leader
-
-    monkeypatch.setattr(leader, "workers", lambda: (None, None))
+    monkeypatch.setattr(launcher, "workers", lambda: (None, None))
     stop, _ = sweep(monkeypatch, capfd, None, f"runs={tmp_path}", "minutes=3")
     assert stop.startswith("lra: minutes is for runs on this machine")
 

@@ -4,7 +4,6 @@ import hashlib
 
 import torch
 
-from ...config import blocks
 from ...config.entry import main
 from ...config.options import flatten
 from ...console import log
@@ -29,7 +28,7 @@ def transfer(options: TransferOptions) -> None:
     Raises:
         ValueError: the weights do not fit the mechanism, or it cannot run here.
     """
-    if reason := blocks.unavailable(options.attn, options.label):
+    if reason := options.unavailable:
         raise ValueError(reason)
     if options.trainer.threads:
         torch.set_num_threads(options.trainer.threads)
