@@ -68,7 +68,8 @@ def _decision(
     near |= {"bag": normalised(bag, low)} if bag is not None else {}
     reasons = []
     if task == LED:
-        lead = exact.test - max([*(row.test for row in controls.values()), bag or low])
+        score = lambda row: low if row.test is None else row.test  # as of seeds that diverged
+        lead = score(exact) - max([*map(score, controls.values()), bag or low])
         reasons += [f"{EXACT} leads by {lead:.1f} points"] * (lead < LEAD)
     else:
         reasons += [f"{name} at {share:.0%}" for name, share in near.items() if share > NEAR]
