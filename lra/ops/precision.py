@@ -12,8 +12,8 @@ from torch import Tensor
 def full_precision(function: Callable) -> Callable:
     """Decorate a function or method to compute in float32 at least, with autocast off.
 
-    Arguments of dtype float16 or bfloat16 are converted to float32; float64, integers and bools are not. The first
-    tensor determines the device. The result keeps its dtype.
+    Arguments of dtype float16 or bfloat16, also in a tuple, are converted to float32; float64, integers and bools are
+    not. The first tensor determines the device. The result keeps its dtype.
     """
 
     @functools.wraps(function)
@@ -55,4 +55,6 @@ def to_unit(x: Tensor) -> Tensor:
 
 
 def _widened(x: Any) -> Any:
+    if isinstance(x, tuple):
+        return tuple(map(_widened, x))
     return at_least_float32(x)[0] if isinstance(x, Tensor) and x.is_floating_point() else x

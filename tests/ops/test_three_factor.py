@@ -1,11 +1,12 @@
-"""Thin products of packed rows whose lengths are filled up: the numbers of real tokens alone, sums in float32."""
+"""Thin products of packed rows: the numbers of real tokens alone, sums in float32; the product of three in float16."""
 
 import pytest
 import torch
 import torch.nn.functional as F
 
+from lra.ops.pinv import exact
 from lra.ops.segments import real_first
-from lra.ops.three_factor import attend_first
+from lra.ops.three_factor import attend_first, three_factor
 from lra.varlen import VarlenLayout
 
 
@@ -95,3 +96,13 @@ def test_no_sort_is_part_of_it():
 
     graph = torch.export.export(Order(), (torch.ones(2, 5, dtype=torch.bool),)).graph
     assert not [node for node in graph.nodes if "sort" in str(node.target)]
+
+
+def test_the_exact_inverse_in_float16_takes_a_position_bias():
+    q, k, v = torch.randn(3, 1, 2, 9, 4).half()
+    bias = torch.randn(9, 9).half()
+    kept = q[:, :, :5], k[:, :, :5]
+    out, _ = three_factor(q, k, v, *kept, pinv=exact, bias=(bias[:, :5], bias[:5, :5], bias[:5]))
+    wide = [x.float() for x in (q, k, v, *kept, bias)]
+    right, _ = three_factor(*wide[:5], pinv=exact, bias=(wide[5][:, :5], wide[5][:5, :5], wide[5][:5]))
+    torch.testing.assert_close(out, right.half())
