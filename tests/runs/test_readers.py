@@ -17,7 +17,7 @@ from lra.report import artifacts
 from lra.report.__main__ import report
 from lra.runs import bench_record as bench
 from lra.runs import evaluations, folder, record, typed_json
-from lra.studies.dropin import table
+from lra.studies.dropin import __main__ as dropin
 from lra.studies.probes import record as probes
 from lra.studies.transfer import record as transfers
 from lra.studies.transfer.compare import Layer
@@ -50,13 +50,13 @@ KINDS = {  # a record, its reader and a number in it
     "transfer.json": (filled(transfers.TransferRecord, **TRANSFER), transfers.load, "direct_test"),
     "bench.json": (made([row("sdpa", 128, 3.0)]), bench.load, "seconds"),
     "errors.json": (
-        table.Errors("a", "", 2, 0, None, {"mean": {"4": (0.1, float("nan"))}}),
-        table.load,
+        dropin.Errors("a", "", 2, 0, None, {"mean": {"4": (0.1, float("nan"))}}),
+        dropin.load,
         "n",
     ),
     "cost.json": (
-        table.Cost("", (1.0, 2.0), {"mean": {"4": (1.0, 2.0)}}),
-        lambda path: table.load(path, table.Cost),
+        dropin.Cost("", (1.0, 2.0), {"mean": {"4": (1.0, 2.0)}}),
+        lambda path: dropin.load(path, dropin.Cost),
         "exact",
     ),
 }

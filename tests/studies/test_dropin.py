@@ -15,10 +15,9 @@ from lra.config.compose import compose
 from lra.ops.cells import cells
 from lra.ops.pinv import cubic, exact
 from lra.studies.dropin import candidates, variants
-from lra.studies.dropin.__main__ import distance, dropin
+from lra.studies.dropin.__main__ import Errors, distance, dropin, error_text, ratio
 from lra.studies.dropin.candidates import CANDIDATES, CHOICES, far, made, step
 from lra.studies.dropin.qkv_sources import DropinOptions, sources
-from lra.studies.dropin.table import Errors, error_text, ratio
 from lra.studies.dropin.variants import KeptFactors, heavy_keys, missing_mass, product, row_sums, smoothed, weights
 from lra.studies.qkv import generated
 from lra.train.__main__ import train

@@ -25,9 +25,7 @@ class Probes:
     """The reach of a trained model.
 
     Args:
-        fingerprint: fingerprint of the run.
-        examples: number of test examples that were scored.
-        score: score of the model on these examples.
+        examples, score: number of test examples that were scored, and the score of the model on them.
         by: mask | map | kernel: means by which the layers are confined; None if they cannot be.
         reaches: values of k.
         scores: scores with each layer confined to k; None if it cannot be.
