@@ -104,19 +104,15 @@ def run_part(home: Path, part: CheckPart, seconds: float, env: dict[str, str]) -
     budget = {"{seconds}": f"{max(1.0, seconds - START):.0f}", "{minutes}": f"{seconds / 60:.2f}"}
     command = [re.sub(r"\{\w+\}", lambda found: budget[found[0]], word) for word in part.command]
     with open(home / "parts" / f"{part.name}.log", "ab") as output:
-        status = limited(command, seconds + START, stdout=output, stderr=subprocess.STDOUT, cwd=CONF.parent, env=env)
+        status = _limited(command, seconds + START, stdout=output, stderr=subprocess.STDOUT, cwd=CONF.parent, env=env)
     if status is None:
         return f"stopped after {seconds + START:.0f} s"
     atomic.write(_done(home, part.name), f"{status}\n")
     return f"exit status {status}"
 
 
-def limited(command: list[str], seconds: float, **options) -> int | None:
-    """Run a command for at most ``seconds``, then interrupt it and kill all processes that it started.
-
-    Returns:
-        The exit status, None if it was interrupted.
-    """
+def _limited(command: list[str], seconds: float, **options) -> int | None:
+    """Run a command; after ``seconds`` interrupt it, kill all processes that it started and return None."""
     process = subprocess.Popen(command, start_new_session=True, **options)
     try:
         return process.wait(max(seconds, 1))

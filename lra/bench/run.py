@@ -142,7 +142,6 @@ class RowGroup:
         return size and 1000 * max(size / self.copy, (row.flops or 0) / self.matmul[row.dtype])
 
     def _build(self, contestant: Experiment, row: BenchRow, inputs: Inputs) -> tuple[Callable[[], None], int | None]:
-        """Build the step and compute its FLOPs."""
         last = row.mode, self.options.compile
         torch.manual_seed(0)
         if self.what == "step":

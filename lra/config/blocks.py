@@ -79,10 +79,7 @@ def block_factory(*, model: Model, attn: Call, block: Call, length: int) -> Call
 def _said_as(section: str, constructor: Callable, **sections: str) -> Iterator[None]:
     """Say options in a ValueError as the command line does: ``count must be ...`` becomes ``attn.count must be ...``.
 
-    Args:
-        section: section of the constructor's own options.
-        constructor: class or function that may raise.
-        sections: section of each argument that it is handed.
+    ``section`` is that of the constructor's own options, ``sections`` are those of the arguments that it is handed.
     """
     try:
         yield
