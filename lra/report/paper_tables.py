@@ -75,6 +75,9 @@ def table(paper: Paper, studies: dict[str, list[Row]]) -> Table:
     by_place = {(v.source, v.model, column_of(v)): cell(v) for v in values}
     attn = {(v.source, v.model): v.attn for v in values}
     words = set(" ".join(attn.values()).split())
+    # The benchmark's averages leave Path-X out, since hardly any mechanism learns it.
+    averaged = [task for task in columns if task not in (AVERAGE, "pathfinder_x")]
+    over = {column: averaged if column == AVERAGE else [column] for column in columns}
     left_out, ours, last = "", [], set()
     for study, rows in studies.items():
         if choices := published.unlike(row.facts for row in rows):
@@ -84,7 +87,8 @@ def table(paper: Paper, studies: dict[str, list[Row]]) -> Table:
             rows = [row for row in rows if row.task in columns and row.facts["metric"] == paper.metric]
         labels = sorted({row.label for row in rows if row.label in words} | set(own := unnamed(rows)))
         last.update(own)
-        for label, cells in zip(labels, (_ratios if ratios else _scores)(rows, labels, columns), strict=True):
+        found = _ratios(rows, labels, columns) if ratios else zip(*scores(rows, labels, over).values(), strict=True)
+        for label, cells in zip(labels, found, strict=True):
             ours.append(((study, label, ""), [label, study, *cells]))
     lines = []
     for (source, model), names in attn.items():
@@ -101,14 +105,6 @@ def table(paper: Paper, studies: dict[str, list[Row]]) -> Table:
         cells=frame(("mechanism", "run", *(NAMES.get(column, column) for column in columns)), rows, keys),
         words=("mechanism", "run"),
     )
-
-
-def _scores(rows: list[Row], labels: list[str], columns: list[str]) -> list[list[Cell]]:
-    """Make a line of cells for each label, with the best and tied ones of the study marked."""
-    # The benchmark's averages leave Path-X out, since hardly any mechanism learns it.
-    averaged = [task for task in columns if task not in (AVERAGE, "pathfinder_x")]
-    over = {column: averaged if column == AVERAGE else [column] for column in columns}
-    return [list(line) for line in zip(*scores(rows, labels, over).values(), strict=True)]
 
 
 def _ratios(rows: list[Row], labels: list[str], columns: list[str]) -> list[list[Cell]]:

@@ -11,22 +11,22 @@ import json
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from types import NoneType
-from typing import Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
+from typing import Any, Literal, NamedTuple, get_type_hints
 
 import pandas as pd
 
 from ..config import CONF
 from ..disk.atomic import Unreadable, content, write
+from ..ops.metrics import Metric
 from . import typed_json
-from .record import RunRecord
+from .record import RunRecord, Status
 
 HOME = CONF.parent / "runs" / "published"
 RUNS, CURVES, CONFIGS, ABOUT = "runs.csv", "curves.csv", "configs.jsonl", "about.json"
 RUN = ["task", "label", "seed"]  # columns of curves.csv that name the run
 _LITERALLY = {"keep_default_na": False, "dtype": {"task": str, "label": str}}  # a label "NA" is no missing value
-_TYPES = {name: (hint, *get_args(hint)) for name, hint in get_type_hints(RunRecord).items()}
-_TEXT = {name for name, types in _TYPES.items() if str in types or any(get_origin(t) is Literal for t in types)}
+# Fields whose cells are no JSON.
+_TEXT = {name for name, hint in get_type_hints(RunRecord).items() if hint in (str, str | None, Metric, Status)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,7 +95,7 @@ def _read(study: Path, _changed: tuple[int, ...]) -> dict[Path, Published]:
     rows = {run: group.drop(columns=RUN).to_dict("records") for run, group in curves.groupby(RUN)}
     found = {}
     for cells in pd.read_csv(study / RUNS, dtype=str, keep_default_na=False).to_dict("records"):
-        values = {name: _value(name, cell) for name, cell in cells.items()}
+        values = {name: (cell if name in _TEXT else json.loads(cell)) if cell else None for name, cell in cells.items()}
         record = typed_json.validated(RunRecord, json.dumps(values).encode())
         evaluations = rows.get((record.task, record.label, record.seed), [])
         evaluations = [{name: value for name, value in row.items() if value == value} for row in evaluations]
@@ -147,9 +147,3 @@ def save(study: Path, runs: Iterable[Published]) -> None:
 
 def _cell(value: Any) -> str:
     return "" if value is None else value if isinstance(value, str) else json.dumps(value)
-
-
-def _value(name: str, cell: str) -> Any:
-    if not cell and NoneType in _TYPES.get(name, (NoneType,)):
-        return None
-    return cell if name in _TEXT else json.loads(cell)
