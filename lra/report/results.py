@@ -178,15 +178,15 @@ def details(study: str, rows: list[Row]) -> list[Table]:
 
 
 def _cells(row: Row) -> dict[str, Cell]:
-    first = min(row.runs.values(), key=lambda r: (r.constant_baseline, r.params))
+    constants, params = ({getattr(r, name) for r in row.runs.values()} for name in ("constant_baseline", "params"))
     test = score(row.scores, collapsed=row.collapsed)
     return {
         "test": replace(test, text=test.text or number(None), n=None),
         "n": Cell(text=f"{row.n} (+{row.lost})" if row.lost else str(row.n), value=row.n),
         "dev": Cell.of(row.dev),
-        "constant": Cell(text=row.constant_baseline, value=first.constant_baseline),
+        "constant": Cell(text=joined(map(float, constants)), value=min(constants)),
         "ms": Cell.of(row.ms, "{:.1f}".format),
-        "params": Cell(text=row.params, value=first.params),
+        "params": Cell(text=joined(params), value=min(params)),
     }
 
 

@@ -36,9 +36,9 @@ class Row:
     ``done`` holds the finished seeds, ``scores`` the test score in percent of each, ``collapsed`` those that give every
     dev example the same answer. ``test``, ``std``, ``dev``, the median ``ms`` and the median ``peak`` (bytes on a GPU;
     of the whole process, hence None, on a CPU) are over the ``n`` finished seeds, None without any; ``lost`` counts the
-    others and ``remarks`` gives their outcomes. ``constant_baseline``, ``params`` and ``facts`` (by the keys of FACTS)
-    hold the value that the seeds share, or all their values joined by " / ". ``objective`` is that of pretraining,
-    empty without one. ``runs`` holds the records by their folders; ``place`` is their id in the page.
+    others and ``remarks`` gives their outcomes. ``facts`` has, by the keys of FACTS, the value that the seeds share, or
+    all their values joined by " / ". ``objective`` is that of pretraining, empty without one. ``runs`` holds the
+    records by their folders; ``place`` is their id in the page.
     """
 
     task: str
@@ -54,8 +54,6 @@ class Row:
     dev: float | None
     ms: float | None
     peak: float | None
-    constant_baseline: str
-    params: str
     objective: str
     facts: dict[str, str]
     runs: dict[Path, RunRecord]
@@ -181,8 +179,6 @@ def summarise(runs: dict[Path, RunRecord]) -> Row:
         dev=mean(devs.values()) if devs else None,
         ms=median(times) if times else None,
         peak=median(peaks) if peaks and None not in peaks else None,
-        constant_baseline=joined(float(r.constant_baseline) for r in results),
-        params=joined(r.params for r in results),
         objective=results[0].pretrain.objective if results[0].pretrain else "",
         facts=facts | {key: joined(getattr(r, key) for r in results) for key in FACTS if key not in facts},
         runs=runs,
