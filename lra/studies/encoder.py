@@ -26,15 +26,13 @@ MEAN, DEVIATION = torch.tensor([0.485, 0.456, 0.406]), torch.tensor([0.229, 0.22
 
 @dataclass
 class Encoder:
-    """A pretrained encoder.
+    """A pretrained model of transformers on a device.
 
     Args:
-        model: model of transformers.
         tokenizer: None for a model of images.
         pool: ``mean`` or ``cls``.
         length: most tokens of a text.
         size: pixels of an image's side.
-        device: device of the model.
     """
 
     model: nn.Module

@@ -4,6 +4,7 @@ N examples, H heads, L tokens, m rows of the inverted matrix.
 """
 
 import copy
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
@@ -85,11 +86,11 @@ def of_run(run: RunFolder, options: InversesOptions) -> Iterator[InvertedLayer]:
     best, data = trained(run, experiment)
     some = [real(batch) for batch in batches(data, options.n, 1, "cpu")]
     for weights, at, model in checkpoints(run, experiment, best):
-        recorded: dict[str, list[dict]] = {}
+        recorded: dict[str, list[dict]] = defaultdict(list)
         with torch.no_grad():
             for batch in some:
                 for path, made in calls(model, batch).items():
-                    recorded.setdefault(path, []).extend(call.arguments for call in made)
+                    recorded[path] += [call.arguments for call in made]
         for place, (path, arguments) in enumerate(recorded.items()):
             attention = mechanisms(model)[path]
             if hasattr(attention, "pinv"):
@@ -126,16 +127,15 @@ def real(batch: Batch) -> Batch:
 def layer(attention: Attention, examples: list[dict], **about) -> InvertedLayer:
     """Measure a mechanism on the arguments of its calls; ``about`` are further fields of ``InvertedLayer``."""
     inner: list[Tensor] = []
-    norms: dict[str, list[float]] = {}
+    norms: dict[str, list[float]] = defaultdict(list)
     for arguments in examples:
         for name, one in variants(attention).items():
             a, x, whole = taken(one, arguments)
             for what, found in (("inverse in use", x), ("map", whole)):
-                values = torch.linalg.matrix_norm(found.float(), ord=2).flatten().tolist()
-                norms.setdefault(f"{name} {what}".strip(), []).extend(values)
+                norms[f"{name} {what}".strip()] += torch.linalg.matrix_norm(found.float(), ord=2).flatten().tolist()
         singular = torch.linalg.svdvals(a.double()).flatten(0, 1)  # (H,m)
-        norms.setdefault("A, the inverted matrix", []).extend(singular[:, 0].tolist())
-        norms.setdefault("exact inverse of A", []).extend(1 / min(s[s > ROUNDING * s[0]]).item() for s in singular)
+        norms["A, the inverted matrix"] += singular[:, 0].tolist()
+        norms["exact inverse of A"] += [1 / min(s[s > ROUNDING * s[0]]).item() for s in singular]
         inner.extend(a.flatten(0, 1))
     steps = attention.pinv.keywords.get("steps") if isinstance(attention.pinv, partial) else None
     return InvertedLayer(symmetric=isinstance(attention, Soft), steps=steps, inner=inner, norms=norms, **about)

@@ -11,14 +11,13 @@ from torch import Tensor
 
 from ...ops.pinv import cubic, newton
 
-Iteration = Callable[..., Tensor]
-SYMMETRIC: dict[str, Iteration] = {  # for the matrices of a Gaussian kernel
+SYMMETRIC: dict[str, Callable[..., Tensor]] = {  # for the matrices of a Gaussian kernel
     "Newton, SOFT's code (ridge 0.01)": partial(newton, init="soft", ridge=0.01),
     "Newton, paper": partial(newton, init="paper"),
     "Newton, SOFT++'s code": partial(newton, init="softpp"),
     "cubic, start by two norms": partial(cubic, init="two_norms"),
 }
-OTHER: dict[str, Iteration] = {  # Newton's iteration of SOFT begins with A itself, not its transpose
+OTHER: dict[str, Callable[..., Tensor]] = {  # Newton's iteration of SOFT begins with A itself, not its transpose
     "cubic, start by column sum": partial(cubic, init="per_matrix"),
     "cubic, start by two norms": SYMMETRIC["cubic, start by two norms"],
 }
