@@ -26,7 +26,7 @@ from lra.runs.typed_json import save
 from lra.studies.graft import TransferOptions, experiments, graft
 from lra.studies.qkv import calls, mechanisms
 from lra.studies.transfer import record as records
-from lra.studies.transfer.__main__ import transfer
+from lra.studies.transfer.__main__ import describe, transfer
 from lra.studies.transfer.compare import layers
 from lra.studies.transfer.control import MeanControl, ZeroControl
 from lra.studies.transfer.show import draw, show
@@ -311,6 +311,8 @@ def test_points_join_seeds_and_curves_what_differs_in_one_option(swept):
     assert lines(some, "pinv.steps") == {}
     fewer = [r for r in swept if r.seed == 0 or r.attn["count"] == 8]  # a line compares the same seeds
     assert lines(points(fewer), "count")["score=abs, tuned=0 (n = 1)"] == {8: 28.0, 16: 36.0}
+    lost = dataclasses.replace(swept[-1], tuned_test=None, status="diverged")
+    assert "after 10 steps diverged; mean" in describe(lost)
 
 
 def test_a_legend_says_what_tells_mechanisms_apart_and_no_more(swept):
