@@ -19,14 +19,9 @@ from .record import processor
 FILE = "bench.json"
 Size = Annotated[int, Field(ge=0, lt=2**63)]  # what a figure can have on an axis
 Count = Annotated[int, Field(gt=0, lt=2**63)]
-# Environment variables that decide how memory is allocated: by glibc, a preloaded allocator, or torch on a GPU.
-ALLOCATOR = (
-    "MALLOC_MMAP_MAX_",
-    "MALLOC_TRIM_THRESHOLD_",
-    "LD_PRELOAD",
-    "PYTORCH_CUDA_ALLOC_CONF",
-    "PYTORCH_ALLOC_CONF",
-)
+# Environment variables that decide how memory is allocated: by glibc or a preloaded allocator, and by torch on a GPU.
+ALLOCATOR = ("MALLOC_MMAP_MAX_", "MALLOC_TRIM_THRESHOLD_", "LD_PRELOAD")
+ALLOCATOR += ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 
 
 @dataclass(frozen=True, kw_only=True)

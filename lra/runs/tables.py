@@ -129,9 +129,8 @@ def save(study: Path, runs: Iterable[Published]) -> None:
     runs = sorted(runs, key=lambda run: [getattr(run.record, name) for name in RUN])
     configs: dict[str, dict] = {}
     for record, choices, _ in runs:
-        line = configs.setdefault(
-            json.dumps(choices, sort_keys=True), {"labels": [], "fingerprints": [], "choices": choices}
-        )
+        key = json.dumps(choices, sort_keys=True)
+        line = configs.setdefault(key, {"labels": [], "fingerprints": [], "choices": choices})
         line["labels"] = sorted({*line["labels"], record.label})
         line["fingerprints"].append(record.fingerprint)
     rows = [{name: getattr(run.record, name) for name in RUN} | row for run in runs for row in run.evaluations]
