@@ -8,7 +8,6 @@ embeddings of the test examples by the model with CUR in place of its attention.
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import ClassVar, Literal
 
 import numpy as np
 import pandas as pd
@@ -17,14 +16,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ...config.entry import main
-from ...config.options import Options
-from ...config.sections import Above, Device, Some
 from ...integrations import needs
-from ...ops.cur_naive import Pairing, Score
-from ...options import Positive, Whole
 from ...report.table import Table, frame, show
 from ..examples import labelled
 from ..figures import panels, save
+from .options import PretrainedOptions
 
 with needs("hf", __name__):
     from ...integrations.huggingface import SELECTIONS
@@ -35,35 +31,6 @@ HEAD = ("attention", "count", "tuned", "cosine", "probe %", "k-NN %")
 LEGEND = (
     "cosine ± deviation over examples; accuracies ± binomial standard error, probe and k-NN fitted to exact embeddings"
 )
-
-
-class PretrainedOptions(Options):
-    conf: ClassVar[str] = "pretrained"
-
-    model: Path
-    examples: Path
-    train: Positive
-    test: Positive
-    length: Positive
-    size: Positive
-    pool: Literal["mean", "cls"]
-    selections: Some[Literal[Score, "plus"]]
-    counts: Some[Positive]
-    pairing: Pairing
-    inverse: Whole
-    steps: Whole
-    lr: Above
-    batch: Positive
-    neighbours: Positive
-    seed: Whole
-    device: Device
-    out: Path | None
-
-    def check(self) -> None:
-        if self.neighbours > self.train or self.batch > self.train:
-            raise ValueError(f"neighbours and batch must be at most train {self.train}")
-        if self.out and self.out.suffix == ".png":
-            raise ValueError(f"out={self.out} is the path of the figure; name a .json file")
 
 
 def probe(features: Tensor, labels: Tensor) -> torch.nn.Linear:

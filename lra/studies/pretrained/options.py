@@ -1,0 +1,38 @@
+"""The options of the study, conf/pretrained.yaml, which are read without its extra too."""
+
+from pathlib import Path
+from typing import ClassVar, Literal
+
+from ...config.options import Options
+from ...config.sections import Above, Device, Some
+from ...ops.cur_naive import Pairing, Score
+from ...options import Positive, Whole
+
+
+class PretrainedOptions(Options):
+    conf: ClassVar[str] = "pretrained"
+
+    model: Path
+    examples: Path
+    train: Positive
+    test: Positive
+    length: Positive
+    size: Positive
+    pool: Literal["mean", "cls"]
+    selections: Some[Literal[Score, "plus"]]
+    counts: Some[Positive]
+    pairing: Pairing
+    inverse: Whole
+    steps: Whole
+    lr: Above
+    batch: Positive
+    neighbours: Positive
+    seed: Whole
+    device: Device
+    out: Path | None
+
+    def check(self) -> None:
+        if self.neighbours > self.train or self.batch > self.train:
+            raise ValueError(f"neighbours and batch must be at most train {self.train}")
+        if self.out and self.out.suffix == ".png":
+            raise ValueError(f"out={self.out} is the path of the figure; name a .json file")
