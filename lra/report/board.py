@@ -12,7 +12,8 @@ from .agreement import agreement_table
 from .figures import TEXT
 from .palette import CONTROL, family
 from .rates import RATES
-from .standings import BoardResults, plateau_table, standing_table
+from .standings import BoardResults, plateau_table, standing_table, with_interval
+from .statistics import mean_over_tasks
 from .summary import Row
 from .table import Cell, Chapter, Table, stem
 
@@ -85,7 +86,9 @@ def short(board: BoardResults) -> Table:
     cells = cells[cells.index.isin(best.values(), level="label")].iloc[:, :-3]
     ms, axis = board_picture.costs(board)
     cells = cells.assign(ms=[Cell.of(ms.get(label), "{:.1f}".format) for _, label, _ in cells.index])
-    about = f"{SHORT}{axis.removeprefix('ms, ')}."
+    selections = {label: shares for label, shares in board.complete.items() if family(label) == family("cur")}
+    listed = ", ".join(f"`{k}` {with_interval(v, mean_over_tasks).text}" for k, v in selections.items())
+    about = f"{SHORT}{axis.removeprefix('ms, ')}. Scores of CUR by its selection: {listed}."
     return Table(name=stem(f"{board.name}-short"), title=board.name, about=about, cells=cells)
 
 

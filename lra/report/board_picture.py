@@ -85,8 +85,17 @@ def draw(panels: Mapping[str, Sequence[Point]], width: float = figures.TEXT) -> 
     # The names of controls stand side by side, since their lines may be close.
     for place, point in enumerate(point for point in points if family(point.label) == CONTROL):
         axes.axhline(point.score, color=SOFT, lw=0.8, ls=":", zorder=1)
-        axes.annotate(point.label, (0.1 * place, point.score), xycoords=("axes fraction", "data"), xytext=(3, 2),
-                      color=SOFT, textcoords="offset points", ha="left", size=7, parse_math=False)  # fmt: skip
+        axes.annotate(
+            point.label,
+            (0.1 * place, point.score),
+            xycoords=("axes fraction", "data"),
+            xytext=(3, 2),
+            color=SOFT,
+            textcoords="offset points",
+            ha="left",
+            size=7,
+            parse_math=False,
+        )
     axes.set(xscale="log", xlabel=axis, ylabel="score: share of the way from floor to 100, mean over tasks, %")
     figures.families(figure, [point.label for point in _timed(points)])
     figures.settle(figure, leaders=True)

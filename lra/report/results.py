@@ -127,8 +127,11 @@ def finding(rows: list[Row]) -> str:
 def _gain(row: Row | None, control: Row) -> Cell:
     """Make a cell of a row's gain, with the collapsed seeds of the row and of the control."""
     made = difference(row.scores, control.scores) if row else Cell()
-    dead = [f"collapsed {len(r.collapsed)}/{r.n}" + " of the control" * (r is control)
-            for r in (row, control) if r and r.collapsed]  # fmt: skip
+    dead = [
+        f"collapsed {len(r.collapsed)}/{r.n}" + " of the control" * (r is control)
+        for r in (row, control)
+        if r and r.collapsed
+    ]
     return replace(made, text=f"{made.text} ({', '.join(dead)})") if made.text and dead else made
 
 

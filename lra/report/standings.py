@@ -136,8 +136,9 @@ def plateau_table(board: BoardResults) -> Table | None:
     found = {(row.label, row.task): _plateau(row) for row in board.rows}
     if not any(cell.value for cell in found.values()):
         return None
-    steps = {task: max(r.steps for row in board.rows if row.task == task for r in row.runs.values())
-             for task in board.tasks}  # fmt: skip
+    steps = {
+        task: max(r.steps for row in board.rows if row.task == task for r in row.runs.values()) for task in board.tasks
+    }
     return Table(
         name=stem(f"plateaus-{board.name}"),
         title=f"{board.name}: steps until the plateau is left",
