@@ -23,7 +23,7 @@ LONGER = {  # a minute each; tests/ops/test_triton_resources.py runs lra.ops.tri
     "lra.train": TINY["lra.train"],
 }
 ELSEWHERE = {  # downloads, files, GPUs, other hosts, packages that are not there; hours; data that other tests share
-    *("preset=figure4", "preset=table2", "sweep=board", "force=true"),
+    *("preset=figure4", "preset=table2", "sweep=board", "optim.steps=6000", "force=true"),
     *("experiment=s4d_image_small", "experiment=s4d_text", "experiment=lru_text"),
     *("task=all", "task=text", "task=text_2k", "task=image", "task=retrieval", "task=genome", "verify=true"),
     *("trainer=gpu", "trainer=ddp", "trainer=ddp_multinode", "logger=wandb", "hydra/launcher=submitit_slurm"),
