@@ -17,9 +17,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ..console import live_line, log
+from ..console import log
 from ..disk import lock
 from ..disk.atomic import NO_ROOM
+from ..live import live_line
 from .store import ExampleChunk, Split, StoreError, load, write
 
 Progress = Callable[[str, int, int | None], None]  # (name of the work, number done, total number or None)

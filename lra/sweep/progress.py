@@ -6,9 +6,10 @@ import time
 from collections import Counter
 from statistics import mean
 
-from ..console import clock, live_line, log
+from ..console import clock, log
 from ..disk import lock
 from ..disk.atomic import content
+from ..live import live_line
 from ..runs import evaluations, record
 from .job import FAILED
 from .plan import PlannedRun

@@ -13,8 +13,9 @@ from lightning.pytorch.strategies import DDPStrategy
 from rich.progress import Progress
 from torch import nn
 
-from ..console import clock, live_line, log
+from ..console import clock, log
 from ..data.datamodule import TaskData
+from ..live import live_line
 from ..runs import checkpoint, record, typed_json
 from ..runs.folder import RunFolder
 from . import distributed

@@ -13,7 +13,7 @@ import pytest
 from support.training import seed_folder, smoke, start, train_config
 
 from lra import console
-from lra.console import live_line
+from lra.live import live_line
 from lra.train.plan import resolve
 
 HIDDEN = b"\x1b[?25l"  # the cursor, which a killed process could not show again
@@ -55,7 +55,7 @@ def test_a_live_line_leaves_the_cursor_and_other_lines_alone(terminal):
 
 WHOSE = {
     "of the background": ("os.tcgetpgrp", lambda _: os.getpgrp() + 1),
-    "of a second process": ("lra.console.speaks", lambda: False),
+    "of a second process": ("lra.live.speaks", lambda: False),
     "of a launcher's worker": ("multiprocessing.parent_process", object),
 }
 

@@ -1,0 +1,47 @@
+"""One live line on stderr, in a terminal that no other process writes to, or none."""
+
+import contextlib
+import multiprocessing
+import os
+import sys
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+from .console import speaks
+
+
+class _Stderr(Console):
+    def show_cursor(self, show: bool = True) -> bool:
+        """Leave the cursor as it is: a process that is killed could not show it again."""
+        return False
+
+
+def live_line() -> Progress:
+    """Make a progress display that is erased at its end; its tasks have a field ``text``, which stands behind the bar.
+
+    Returns:
+        The display, ``disable``d where the caller has to log lines instead: without a terminal, in a worker of a
+        launcher, whose siblings write to the same terminal, in the background of a shell, and in all processes of a
+        run but the first.
+    """
+    console = _Stderr(file=sys.stderr)
+    return Progress(
+        TextColumn("{task.description}", markup=False),
+        BarColumn(bar_width=None),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[text]}", markup=False),
+        console=console,
+        transient=True,
+        refresh_per_second=4,
+        redirect_stdout=False,  # stdout may be a file
+        disable=not (speaks() and console.is_interactive and _foreground()),
+    )
+
+
+def _foreground() -> bool:
+    if multiprocessing.parent_process():
+        return False
+    with contextlib.suppress(OSError, ValueError):  # a terminal of another session, a stream without a descriptor
+        return os.tcgetpgrp(sys.stderr.fileno()) == os.getpgrp()
+    return True
