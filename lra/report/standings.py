@@ -29,7 +29,8 @@ STANDING = (
 PLATEAU = (
     f"Step of the first evaluation whose dev score is {NEAR:.0%} of the way from floor to 100, median over the seeds "
     "that get there; (k/n): k of n seeds do, if not all. Each mechanism at its own best rate. A mechanism that leaves "
-    "late may solve the task with a longer training; one without a number shows what this number of steps allows."
+    "late may solve the task with a longer training; one without a number shows what this number of steps allows. "
+    "Mechanisms that leave no task's plateau are not listed."
 )
 
 
@@ -132,9 +133,10 @@ def percent(values: np.ndarray | None) -> Cell:
 
 
 def plateau_table(board: BoardResults) -> Table | None:
-    """Make a line for each mechanism; None if no run left the plateau."""
+    """Make a line for each mechanism that left the plateau of a task; None if no run did."""
     found = {(row.label, row.task): _plateau(row) for row in board.rows}
-    if not any(cell.value for cell in found.values()):
+    left = [label for label in board.shares if any(cell.value for (of, _), cell in found.items() if of == label)]
+    if not left:
         return None
     steps = {
         task: max(r.steps for row in board.rows if row.task == task for r in row.runs.values()) for task in board.tasks
@@ -145,8 +147,8 @@ def plateau_table(board: BoardResults) -> Table | None:
         about=PLATEAU,
         cells=frame(
             ("mechanism", *(f"{task}, of {most:,}" for task, most in steps.items())),
-            [[label, *(found.get((label, task), Cell.of(None)) for task in board.tasks)] for label in board.shares],
-            [(board.name, label, "") for label in board.shares],
+            [[label, *(found.get((label, task), Cell.of(None)) for task in board.tasks)] for label in left],
+            [(board.name, label, "") for label in left],
         ),
     )
 

@@ -142,5 +142,4 @@ def test_plateaus_end_at_the_first_evaluation_a_fifth_of_the_way(runs, capsys):
         metrics(runs / "board" / "recall" / "sdpa" / f"seed-{seed}" / "record.json", devs)
     (runs / "board" / "recall" / "cur" / "seed-0" / "metrics.csv").write_text("damaged")
     plateaus = texts(tables(runs)[2])
-    assert plateaus["sdpa"]["recall, of 5,000"] == "25 (2/5)" and plateaus["cur"]["recall, of 5,000"] == "- (0/5)"
-    assert list(plateaus) == list(texts(tables(runs)[1]))
+    assert plateaus == {"sdpa": plateaus["sdpa"]} and plateaus["sdpa"]["recall, of 5,000"] == "25 (2/5)"
