@@ -208,6 +208,11 @@ def test_direct_evaluation_and_its_record(runs, capfd):
     assert list(report_tables.collect(runs)[0]) == ["paper-smoke"]
     with pytest.raises(ValueError, match=r"examples: 12 -> 9.*study=<name>"):
         transfer.__wrapped__(words(runs, "attn=sdpa", "examples=9"))
+    config = next(runs.glob("transfer/*/*/*/sdpa/seed-0/config.yaml"))
+    kept = config.rename(config.with_name("kept.yaml"))
+    with pytest.raises(ValueError, match=r"transfer.json is the record of another transfer; delete it"):
+        transfer.__wrapped__(words(runs, "attn=sdpa", "examples=9"))
+    kept.rename(config)
 
 
 def test_fine_tuning_starts_from_the_weights_and_trains(runs, monkeypatch):
@@ -308,7 +313,9 @@ def test_points_join_seeds_and_curves_what_differs_in_one_option(swept):
         for score in ("abs", "step")
         for tuned, values in ((0, {8: 28.5, 16: 36.5}), (10, {8: 58.0, 16: 66.0}))
     }
-    assert lines(some, "pinv.steps") == {}
+    named = [dataclasses.replace(r, label=f"{r.label}-pinv.steps=4") for r in swept]  # the default
+    assert lines(points([*swept, *named]), "count") == lines(some, "count")
+    assert lines(some, "pinv.steps") == lines(some, "pairing") == {}
     fewer = [r for r in swept if r.seed == 0 or r.attn["count"] == 8]  # a line compares the same seeds
     assert lines(points(fewer), "count")["score=abs, tuned=0 (n = 1)"] == {8: 28.0, 16: 36.0}
     lost = dataclasses.replace(swept[-1], tuned_test=None, status="diverged")

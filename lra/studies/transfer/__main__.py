@@ -56,7 +56,7 @@ def exchange(run: RunFolder, options: TransferOptions) -> None:
         if tuning is None:
             return
         if (folder / FILE).exists():
-            log(f"{title}: {describe(load(folder / FILE))}, done before")
+            log(f"{title}: {describe(load(folder / FILE, tuning.fingerprint))}, done before")
             return
         with writing(folder):
             measured = measure(run, plan, tuning, (exact, grafted), options)

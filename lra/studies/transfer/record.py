@@ -62,8 +62,10 @@ class TransferRecord:
         return self.attn.get("count", self.attn.get("landmarks"))
 
 
-def load(path: Path) -> TransferRecord:
-    """Read a record. Raises ValueError if the file is not one, or lies in the folder of another seed."""
+def load(path: Path, fingerprint: str | None = None) -> TransferRecord:
+    """Read a record. Raises ValueError if the file is not one, or is of another seed or ``fingerprint``."""
     transfer = typed_json.parse(TransferRecord, path, "a record of a transfer", "delete it to make it again")
     typed_json.check_seed(path, transfer.seed)
+    if fingerprint not in (None, transfer.fingerprint):
+        raise ValueError(f"{path} is the record of another transfer; delete it to make it again")
     return transfer

@@ -63,16 +63,7 @@ def show(options: TransferShowOptions) -> None:
 
 
 def draw(group: tuple[str, str, str], some: pd.DataFrame, folder: Path) -> list[str]:
-    """Draw a figure for every axis with two or more values, and one of the spectra.
-
-    Args:
-        group: study, task and label of the run.
-        some: points of the group.
-        folder: folder of the files.
-
-    Returns:
-        The names of the files.
-    """
+    """Draw the points of a study, task and source over each axis with two values, and spectra; returns the names."""
     made = {}
     for axis, (label, options) in AXES.items():
         if len(lines := curves(some, options)):

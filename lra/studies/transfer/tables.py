@@ -69,11 +69,10 @@ def curves(some: pd.DataFrame, axis: tuple[str, ...]) -> pd.DataFrame:
     rest = [tuple((k, str(v)) for k, v in sorted(o.items()) if k not in axis) for o in some.options]
     value = [next((o[k] for k in axis if k in o), None) for o in some.options]
     some = some.assign(value=pd.Series(value, some.index, dtype=object), rest=rest).dropna(subset="value")
-    lines = {}
-    for rest, line in some.groupby("rest", sort=False):
-        line = line[line.groupby("seed").value.transform("count") == line.value.nunique()]
-        if line.value.nunique() > 1:
-            lines[rest] = line
+    some = some.drop_duplicates(["rest", "seed", "value"])  # a default that was named makes another label
+    values = some.groupby("rest").value.transform("nunique")
+    some = some[(values > 1) & (some.groupby(["rest", "seed"]).value.transform("count") == values)]
+    lines = dict(iter(some.groupby("rest", sort=False)))
     kind = lambda rest: dict(rest).get("_target_")
     kinds = Counter(map(kind, lines))
     shared = Counter((kind(rest), option) for rest in lines for option in rest)
@@ -83,7 +82,7 @@ def curves(some: pd.DataFrame, axis: tuple[str, ...]) -> pd.DataFrame:
         words += [f"{key}={value}" for key, value in own]
         name = ", ".join(words) or line.label.iloc[0].partition("-")[0]
         lines[rest] = line.assign(curve=f"{name} (n = {line.seed.nunique()})")
-    return pd.concat(lines.values()) if lines else some[:0].assign(curve="")
+    return pd.concat(lines.values()) if lines else some.assign(curve="")
 
 
 def tables(some: pd.DataFrame) -> list[Table]:
