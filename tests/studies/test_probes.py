@@ -136,8 +136,8 @@ def test_runs_are_probed_once_drawn_and_swapped(data_root, tmp_path, capfd):
         probe.__wrapped__(compose(ProbesOptions, [*words, *more]))
         assert ("done before" in capfd.readouterr().err) == again
     probe.__wrapped__(compose(ProbesOptions, [*words, "swaps=[sdpa,nystrom]"]))
-    with open(home.parent / "swaps.csv", newline="") as file:
-        table = {row["trained with"]: row for row in csv.DictReader(file) if row["task"] == "listops"}
+    saved = lambda name: csv.DictReader((home.parent / name).read_text().splitlines())
+    table = {row["trained with"]: row for row in saved("swaps.csv") if row["task"] == "listops"}
     assert table["nystrom"]["sdpa"] == "" and table["sdpa"]["nystrom"]
     for name in names:
         assert table[name]["own"] == table[name][name] == str(record.load(home / name / "seed-0/probes.json").score)
@@ -145,8 +145,7 @@ def test_runs_are_probed_once_drawn_and_swapped(data_root, tmp_path, capfd):
     probe.__wrapped__(compose(ProbesOptions, [*words, "filled=true"]))
     with pytest.raises(ValueError, match="give one of them"):
         probe.__wrapped__(compose(ProbesOptions, [*words, "filled=true", "swaps=[sdpa]"]))
-    with open(home.parent / "filled.csv", newline="") as file:
-        lines = {line["trained with"]: line for line in csv.DictReader(file)}
+    lines = {line["trained with"]: line for line in saved("filled.csv")}
     for name in names:
         line = lines[name]
         assert line.pop("own") == str(record.load(home / name / "seed-0/probes.json").score)
@@ -173,10 +172,10 @@ def test_what_is_swapped_in_keeps_as_much_as_the_run(data_root, tmp_path):
     assert kept("mean") == compose(TransferOptions, [f"run={run.path}", "attn=mean"]).attn
 
 
-def probed(runs, label, scores, seed=0, fingerprint="f"):
+def probed(runs, label, scores, seed=0, fingerprint="f", reaches=(1, 2, 4, 8)):
     about = {"study": "paper-paper", "task": "listops", "label": label, "seed": seed, "fingerprint": fingerprint}
     about |= {"git": None, "metric": "accuracy", "examples": 10, "by": "mask", "derived": 0, "rows": 8, "beyond": None}
-    made = record.Probes(**about, reaches=[1, 2, 4, 8], scores=scores, score=scores[-1])
+    made = record.Probes(**about, reaches=list(reaches), scores=scores, score=scores[-1])
     save(made, record.folder(runs, made) / record.NAME)
     return made
 
@@ -184,6 +183,8 @@ def probed(runs, label, scores, seed=0, fingerprint="f"):
 def test_the_smallest_reach_from_which_on_all_keep_95_percent_of_the_gain(tmp_path):
     made = probed(tmp_path, "sdpa", [20.0, 39.0, 30.0, 40.0])
     assert smallest(made, 20.0) == 8  # 39 keeps 95 %, and 30 behind it does not
+    shorter = probed(tmp_path, "sdpa", [10.0, 20.0, 30.0, 40.0], reaches=(1, 2, 4, 6))
+    assert record.means([made, shorter], "scores").to_dict() == {1: 15.0, 2: 29.5, 4: 30.0}
     assert smallest(probed(tmp_path, "sdpa", [20.0, 38.9, 39.0, 40.0]), 20.0) == 4
     assert smallest(probed(tmp_path, "sdpa", [40.0, 41.0, 40.0, 40.0]), 20.0) == 1
 

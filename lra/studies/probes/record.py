@@ -67,8 +67,9 @@ def load(path: Path) -> Probes:
 
 
 def means(made: list[Probes], values: str) -> pd.Series:
-    """Average ``scores`` or ``beyond`` of seeds by reach."""
-    return pd.DataFrame([dict(zip(one.reaches, getattr(one, values), strict=True)) for one in made]).mean()
+    """Average ``scores`` or ``beyond`` of seeds by reach, for the reaches that all of them have."""
+    curves = [dict(zip(one.reaches, getattr(one, values), strict=True)) for one in made]
+    return pd.DataFrame(curves).dropna(axis=1).mean()
 
 
 def table(path: Path) -> pd.DataFrame:

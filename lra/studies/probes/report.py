@@ -7,7 +7,7 @@ import pandas as pd
 
 from ...console import log
 from ...disk import atomic
-from ...report.palette import COLOURS, Palette
+from ...report.palette import Palette
 from ...report.results import CONTROL
 from ...report.summary import Row
 from ...report.table import Cell, Column, Table, frame, show, stem
@@ -146,8 +146,7 @@ def draw(home: Path) -> list[Path]:
     palette = Palette(found)
     figure, (left, right) = panels(2, width=5, height=4)
     for label, some in found.items():
-        style = {"color": COLOURS[palette.colour(label)][0], "marker": "o", "markersize": 3, "linewidth": 1.2}
-        style["linestyle"] = ("-", "--", ":", "-.")[palette.turn(label) % 4]
+        style = palette.line(label) | {"marker": "o", "markersize": 3, "linewidth": 1.2}
         for axes, values in ((left, "scores"), (right, "beyond")):
             if all(getattr(made, values) for made in some):
                 axes.plot(record.means(some, values), label=f"{label} (n = {len(some)})", **style)
@@ -165,16 +164,8 @@ def draw(home: Path) -> list[Path]:
     return [save(figure, home / "probes.png", f"{some.study}: {some.task}, {some.examples} test examples")]
 
 
-def matrix(home: Path, name: str = record.SWAPS) -> list[Path]:
-    """Write the scores of each task and label, a row, in each column, means over seeds.
-
-    Args:
-        home: folder of the probes of a study.
-        name: name of the file of the matrix, and of the lines in the folders of its seeds.
-
-    Returns:
-        The table as Markdown and as CSV.
-    """
+def matrix(home: Path, name: str) -> list[Path]:
+    """Average the lines of a name in the folder of a study over seeds; returns the table as Markdown and as CSV."""
     lines = []
     for path in sorted(home.glob(f"*/*/seed-*/{name}")):
         names = (path.parents[2].name, path.parents[1].name)
