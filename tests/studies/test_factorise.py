@@ -96,7 +96,7 @@ def test_matrices_are_square_and_finite(kind):
 def test_the_summary_counts_by_kind_and_rank():
     def made(kind, sparse, paper, equal):
         result = Result(kind=kind, name="x", matrix=np.ones((8, 8)), factors=None, fell=np.array([4.0, 3.0]))
-        vars(result).update(sparse=sparse, svd={"paper": paper, "equal": equal})
+        vars(result).update(errors={"SF": sparse, "paper": paper, "equal": equal})
         return result
 
     results = [made("mesh", 1.0, 2.0, 0.5), made("mesh", 3.0, 2.0, 1.0), made("mesh", 1.0, 4.0, 2.0)]

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
 from pathlib import Path
-from statistics import median
 from typing import ClassVar, Literal
 
 import numpy as np
+import pandas as pd
 import torch
 
 from ...config.entry import main
@@ -59,26 +59,23 @@ class Result:
     factors: np.ndarray
     fell: np.ndarray
 
-    product = cached_property(lambda r: chord.product(torch.from_numpy(r.factors)).numpy())
-    sparse = cached_property(lambda r: float(np.linalg.norm(r.matrix - r.product)))  # the error of the product
+    @cached_property
+    def near(self) -> dict[str, np.ndarray]:
+        """The approximations: the product of the factors, and the SVD truncated at each rank."""
+        svd = {key: chord.truncated(self.matrix, rank) for key, rank in chord.ranks(len(self.matrix)).items()}
+        return {"SF": chord.product(torch.from_numpy(self.factors)).numpy()} | svd
 
     @cached_property
-    def truncated(self) -> dict[str, np.ndarray]:
-        """The SVD truncated at each rank."""
-        return {key: chord.truncated(self.matrix, rank) for key, rank in chord.ranks(len(self.matrix)).items()}
-
-    @cached_property
-    def svd(self) -> dict[str, float]:
-        """The error of the truncated SVD at each rank."""
-        return {key: float(np.linalg.norm(self.matrix - near)) for key, near in self.truncated.items()}
+    def errors(self) -> dict[str, float]:
+        """The error of each approximation."""
+        return {key: float(np.linalg.norm(self.matrix - near)) for key, near in self.near.items()}
 
     def cells(self) -> tuple[str, ...]:
         """The text of each column of HEAD."""
         n, steps = len(self.matrix), len(self.fell)
-        rank = chord.ranks(n)
-        svd = [f"{self.svd[key]:.3g} (r = {rank[key]})" for key in RANKS]
+        svd = [f"{self.errors[key]:.3g} (r = {rank})" for key, rank in chord.ranks(n).items()]
         numbers, half = f"{chord.numbers(n):,}", f"{self.fell[steps // 2]:.3g}" if steps else ""
-        return self.kind, self.name, str(n), numbers, f"{self.sparse:.3g}", *svd, f"{steps:,}", half
+        return self.kind, self.name, str(n), numbers, f"{self.errors['SF']:.3g}", *svd, f"{steps:,}", half
 
 
 @main(FactoriseOptions)
@@ -120,7 +117,7 @@ def result(kind: str, name: str, x: np.ndarray, options: FactoriseOptions, path:
     with atomic.replacing(path) as part, open(part, "wb") as file:
         np.savez(file, factors=factors, errors=fell, stopped=stopped, asked=json.dumps(asked))
     fitted = Result(kind=kind, name=name, matrix=x, factors=factors, fell=fell)
-    errors = f"SF {fitted.sparse:.4g}, SVD {fitted.svd['paper']:.4g}, with as many numbers {fitted.svd['equal']:.4g}"
+    errors = "SF {SF:.4g}, SVD {paper:.4g}, with as many numbers {equal:.4g}".format(**fitted.errors)
     log(f"{kind} {name}: {errors}; {len(fell)} iterations")
     return fitted
 
@@ -144,12 +141,11 @@ def summary(results: list[Result]) -> list[list[str]]:
     """Format a line for each kind, with a text for each column of SUMMARY."""
     rows = []
     for kind, same in groupby(results, key=lambda r: r.kind):
-        of_kind = list(same)
-        row = [kind, str(len(of_kind))]
-        for key in RANKS:
-            values = [r.sparse / r.svd[key] for r in of_kind]
-            spread = f"{median(values):.3g} ({min(values):.3g} to {max(values):.3g})"
-            row += [f"{sum(value < 1 for value in values)} of {len(values)}", spread]
+        errors = pd.DataFrame([r.errors for r in same])
+        row = [kind, str(len(errors))]
+        for ratio in (errors.SF / errors[key] for key in RANKS):
+            spread = f"{ratio.median():.3g} ({ratio.min():.3g} to {ratio.max():.3g})"
+            row += [f"{(ratio < 1).sum()} of {len(ratio)}", spread]
         rows.append(row)
     return rows
 
@@ -159,9 +155,9 @@ def picture(results: list[Result], path: Path) -> None:
     figure, grid = panels(3 * len(results), width=2.15, height=2.3)
     places = iter(grid)
     for r in results:
-        svd = f"SVD, r = {chord.ranks(len(r.matrix))['equal']}: {r.svd['equal']:.3g}"
-        titles = r.name, svd, f"sparse factors: {r.sparse:.3g}"
-        for title, image in zip(titles, (r.matrix, r.truncated["equal"], r.product), strict=True):
+        svd = f"SVD, r = {chord.ranks(len(r.matrix))['equal']}: {r.errors['equal']:.3g}"
+        titles = r.name, svd, f"sparse factors: {r.errors['SF']:.3g}"
+        for title, image in zip(titles, (r.matrix, r.near["equal"], r.near["SF"]), strict=True):
             axes = next(places)
             axes.imshow(image, cmap="gray", vmin=r.matrix.min(), vmax=r.matrix.max(), interpolation="nearest")
             axes.set_title(title, fontsize=9)
