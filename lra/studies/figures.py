@@ -27,5 +27,4 @@ def save(figure: Figure, path: Path, title: str = "", **legend) -> Path:
         handles = {name: line for part in parts for line, name in part}
         figure.legend(handles.values(), handles.keys(), fontsize=8, **legend)
     path.parent.mkdir(parents=True, exist_ok=True)
-    write(figure, path.with_suffix(""), (path.suffix[1:],))
-    return path
+    return write(figure, path.with_suffix(""), ("png",))

@@ -43,7 +43,6 @@ def test_every_candidate_is_finite_and_exact_where_it_keeps_everything(name):
 
 
 INVERTING = [partial(combine, inverse=exact) for combine in (product, missing_mass, row_sums)]
-
 OTHERS = [variants.least_squares, partial(smoothed, corrected=False), smoothed, partial(heavy_keys, share=0.5)]
 
 
@@ -178,7 +177,6 @@ WRONG = {
     "candidates=[cur_best]": "candidates must be one of all, cur_step, ",
     "counts=[21]": "counts: 21 is more than the 20 tokens of gaussian-20",
     "sources=[]": "nothing to measure: name sources, run= or model=",
-    "sources=[] run=nowhere": "run=nowhere is not a folder",
     "model=x": "model= and examples= go together",
     "sources=[] model=x examples=y": "model=x: transformers is not installed, or too old: pip install",
 }

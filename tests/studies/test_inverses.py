@@ -37,8 +37,7 @@ def layer(inner, symmetric=True):
 
 
 def table(path):
-    with open(path, newline="") as file:
-        return list(csv.DictReader(file))
+    return list(csv.DictReader(path.read_text().splitlines()))
 
 
 def test_residuals_are_those_of_penrose():
@@ -69,7 +68,6 @@ def test_iterations_fit_the_matrices_and_reach_what_the_precision_allows():
         assert set(last) == set(names)
         assert all(error < 1e-8 for name, error in last.items() if "ridge" not in name)
         assert all(1e-4 < error < 0.1 for name, error in last.items() if "ridge" in name)
-        assert all(e.low <= e.median <= e.high for e in found)
 
 
 def test_what_soft_inverts_and_multiplies_is_its_definition():
@@ -155,7 +153,6 @@ def test_a_run_that_inverts_nothing_or_is_not_there_gets_one_line(tmp_path, monk
     folder = CONF.parent / "runs/published/paper/listops/mean"
     for word, line in {
         f"run={folder}": "has attn=mean, which inverts no matrix; name one of soft",
-        f"run={folder}x": "is not a folder",
         "counts=[64]": "count must be from 1 to 16 (length), not 64",
     }.items():
         stop, _ = entry(inverses, word, "length=16", "n=1", f"runs={tmp_path}", patch=monkeypatch, capfd=capfd)

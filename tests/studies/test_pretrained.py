@@ -131,7 +131,6 @@ WRONG = {
     "selections=[best]": "selections must be one of sum, abs, embed, step, random, farthest, plus, or a list of such",
     "out=cur.png": "out=cur.png is the path of the figure; name a .json file",
     "model=/nowhere": "model=/nowhere cannot be loaded",
-    "train=7": "train=7 must be a multiple",
 }
 
 
