@@ -89,9 +89,9 @@ def command(bert, reviews, monkeypatch, capfd):
 
 def test_command_before_and_after_distillation(command, tmp_path):
     words = ["length=40", "selections=[step,plus]", "counts=[3,40]", "steps=30", "lr=1e-3"]
-    stop, said = command(*words, f"out={tmp_path / 'results.json'}")
+    stop, said = command(*words, f"out={tmp_path / 'new' / 'results.json'}")
     assert stop is None, said
-    results = [SimpleNamespace(**row) for row in json.loads((tmp_path / "results.json").read_text())]
+    results = [SimpleNamespace(**row) for row in json.loads((tmp_path / "new/results.json").read_text())]
     named = [(r.attention, r.count, r.tuned) for r in results]
     words = [(word, count, tuned) for word in ("step", "plus") for count in (3, 40) for tuned in (0, 30)]
     assert named == [("exact", None, 0), *words]
@@ -99,7 +99,7 @@ def test_command_before_and_after_distillation(command, tmp_path):
     assert results[7].attention == "plus" and results[7].cosine == pytest.approx(1, abs=1e-5)  # it keeps everything
     assert exact.cosine == pytest.approx(1, abs=1e-5) and {r.n for r in results} == {10}
     assert few.cosine < tuned.cosine < 1
-    assert (tmp_path / "results.png").read_bytes().startswith(b"\x89PNG")
+    assert (tmp_path / "new/results.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_captured_queries_and_keys_give_the_model_s_attention(bert, reviews):

@@ -111,6 +111,8 @@ def pretrained(options: PretrainedOptions) -> None:
     Raises:
         ValueError: the model or a file cannot be used, or an option is not valid.
     """
+    if options.out:
+        options.out.parent.mkdir(parents=True, exist_ok=True)  # before anything is trained
     lines, results = [], study(options)
     for r in results:
         scores = [f"{r[name]:.1f} ± {error(r, name):.1f}" for name in ("probe", "knn")]
