@@ -48,7 +48,7 @@ def hold(path: Path, waiting: Callable[[Owner], None] | None = None) -> Iterator
     mine = Owner(socket.gethostname(), os.getpid(), time.strftime("%Y-%m-%d %H:%M:%S%z"))
     attempts = 0
     while True:
-        with open(path, "ab", buffering=0) as file:
+        with open(path, "r+b", buffering=0, opener=_opener) as file:
             if _locked(file, path):
                 file.truncate(0)
                 file.write(json.dumps(mine._asdict()).encode())
@@ -73,6 +73,10 @@ def holder(path: Path) -> Owner | None:
         except BlockingIOError:
             return _owner(path)
     return None
+
+
+def _opener(path: Path, flags: int) -> int:
+    return os.open(path, flags | os.O_CREAT | os.O_NOFOLLOW, 0o666)  # a link would have another file overwritten
 
 
 def _locked(file: BinaryIO, path: Path) -> bool:

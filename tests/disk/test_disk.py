@@ -180,6 +180,14 @@ def test_a_lock_whose_text_is_damaged_is_held_all_the_same(path):
         assert lock.holder(path).pid == 0
 
 
+@pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to(path.with_name("other"))])
+def test_a_pipe_and_a_link_are_no_lock(path, make):
+    make(path)
+    with pytest.raises(OSError), lock.hold(path):
+        pass
+    assert not path.with_name("other").exists()
+
+
 def test_a_look_at_a_lock_keeps_nobody_from_it(path, monkeypatch):
     path.touch()
     with open(path) as looking:
