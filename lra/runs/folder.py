@@ -194,10 +194,6 @@ class RunFolder:
         """Write ``record.json``."""
         record.save(result, self.path)
 
-    def evaluations(self) -> list[dict[str, float]]:
-        """Read the rows of ``metrics.csv``. Raises ValueError if it is not a table of evaluations."""
-        return tables.find(self.path).evaluations if self.published else evaluations.read(self.path)
-
 
 @contextlib.contextmanager
 def writing(path: Path) -> Iterator[None]:

@@ -41,7 +41,7 @@ def publish(options: PublishOptions) -> None:
     if len(runs) < len(records):
         raise ValueError(f"two of the runs below {options.runs} have the same study, task, label and seed")
     studies = dict.fromkeys(path.parents[2] for path in runs)
-    before = {study: tables.below(study) for study in studies}
+    before = {study: tables.read(study) if (study / tables.RUNS).exists() else {} for study in studies}
     new: dict[Path, list[tables.Published]] = defaultdict(list)
     for path, run in runs.items():
         there = before[path.parents[2]].get(path)
@@ -71,8 +71,9 @@ def contents(run: RunFolder) -> tables.Published:
     """Read a finished run. Raises ValueError if nobody can read the code that made it, or its evaluations."""
     if run.record.git is None or run.record.git.endswith("-dirty"):
         raise ValueError(f"{run.path} was made by code that is not committed, {run.record.git}")
-    evaluated = run.published or (run.path / evaluations.NAME).exists()  # a run may diverge before the first
-    return tables.Published(run.record, run.choices, run.evaluations() if evaluated else [])
+    evaluated = (run.path / evaluations.NAME).exists()  # a run may diverge before the first
+    rows = evaluations.read(run.path) if evaluated else []
+    return tables.find(run.path) or tables.Published(run.record, run.choices, rows)
 
 
 if __name__ == "__main__":

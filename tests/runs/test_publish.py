@@ -82,6 +82,8 @@ def test_runs_are_added_to_those_that_are_there(home, capsys):
 
 
 def test_weights_of_named_seeds_are_copied_bit_for_bit_and_follow_later(home, monkeypatch):
+    (home / "out").mkdir()
+    (home / "out" / tables.RUNS).touch()  # beside the studies, of somebody else
     publish()
     before = contents(home / "out")
     monkeypatch.setattr(sys, "argv", [*sys.argv, "weights=[0]"])
