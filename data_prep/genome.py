@@ -11,8 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from lra.data.source import Progress, Source, chunks
+from lra.data.source import Progress, Source
 from lra.data.store import ExampleChunk
+
+from .examples import chunks
 
 LETTERS = "agctn"  # ids 1..5; 0 is padding (PSF-Attn: 0..4, padding 5)
 _IDS = bytes((LETTERS.find(chr(byte).lower()) + 1) if byte < 128 else 0 for byte in range(256))

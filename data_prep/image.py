@@ -8,11 +8,12 @@ from typing import Any, Literal
 
 import numpy as np
 
-from lra.data.source import Progress, Source, chunks, first_of
+from lra.data.source import Progress, Source
 from lra.data.store import ExampleChunk
 
 from .archive import members, reading
 from .download import Download
+from .examples import chunks, first_of
 
 # Address, checksum and size as in TFDS's cifar10.
 OFFICIAL = Download(

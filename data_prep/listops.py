@@ -15,11 +15,12 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from lra.data.source import Progress, Source, chunks, in_order
+from lra.data.source import Progress, Source
 from lra.data.store import ExampleChunk
 
 from .compiled import compiled
 from .counter_rng import HALF, STEP, below, mix
+from .examples import chunks, in_order
 from .release import Release
 
 TOKENS = (*"0123456789", "[MIN", "[MAX", "[MED", "[SM", "]")  # ids 1..15; 0 is padding

@@ -7,9 +7,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from lra.data.source import Progress, Source, chunks
+from lra.data.source import Progress, Source
 from lra.data.store import ExampleChunk
 
+from .examples import chunks
 from .release import OFFICIAL, Release
 
 FILES = {split: f"new_aan_pairs.{name}.tsv" for split, name in (("train", "train"), ("val", "eval"), ("test", "test"))}

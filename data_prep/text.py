@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from lra.data.source import Progress, Source, chunks, first_of
+from lra.data.source import Progress, Source
 from lra.data.store import ExampleChunk, Split
 
 from .archive import members, reading
 from .download import Download
+from .examples import chunks, first_of
 
 # Address, checksum and size as in TFDS's imdb_reviews.
 OFFICIAL = Download(

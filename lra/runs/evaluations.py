@@ -36,9 +36,3 @@ def read(folder: Path) -> list[dict[str, float]]:
 def text(rows: list[dict[str, float]]) -> str:
     """Format rows as metrics.csv, with the columns of the last one."""
     return pd.DataFrame(rows, columns=list(rows[-1])).to_csv(index=False, lineterminator="\n")
-
-
-def by_column(rows: list[dict[str, float]]) -> dict[str, dict[int, float]]:
-    """Turn the rows of ``metrics.csv`` into a curve by step for each column."""
-    names = {name: None for row in rows for name in row if name != "step"}
-    return {name: {row["step"]: row[name] for row in rows if name in row} for name in names}

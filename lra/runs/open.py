@@ -69,14 +69,16 @@ def curves(folder: Path) -> dict[str, dict[int, float]]:
     Raises:
         ValueError: ``metrics.csv`` is not a table of evaluations.
     """
+    rows = []
     if published := tables.find(folder):
-        return evaluations.by_column(published.evaluations)
-    if not _expected(folder, evaluations.NAME):
-        return {}
-    try:
-        return evaluations.by_column(evaluations.read(folder))
-    except ValueError as error:
-        raise ValueError(f"{error}, no curve is drawn of it") from None
+        rows = published.evaluations
+    elif _expected(folder, evaluations.NAME):
+        try:
+            rows = evaluations.read(folder)
+        except ValueError as error:
+            raise ValueError(f"{error}, no curve is drawn of it") from None
+    names = {name: None for row in rows for name in row if name != "step"}
+    return {name: {row["step"]: row[name] for row in rows if name in row} for name in names}
 
 
 def _expected(folder: Path, name: str) -> bool:
