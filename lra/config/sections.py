@@ -147,6 +147,12 @@ class Pretrain(Section):
     eval_every: Positive = None
     from_: Path | None = Field(None, alias="from")
 
+    def check(self) -> None:
+        needed = ["loss", "lr", "warmup", "batch", "eval_every"] + ["ratio"] * (self.objective == "masked")
+        missing = [key for key in needed if getattr(self, key) is None]
+        if missing and self.objective != "none":
+            raise ValueError(f"pretrain.{missing[0]} is missing; pretrain={self.objective} needs it")
+
     def of(self, optim: Optim) -> Optim:
         """The optimiser of phase one: its own schedule, the rest as in phase two.
 
