@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
+from .atomic import Unreadable, opened
+
 NAME = ".owner"  # in the folder of a run
 PAUSE = 0.1  # seconds between two attempts
 ATTEMPTS = 5  # until a lock counts as held; a process that only looks at it has it for an instant
@@ -67,7 +69,7 @@ def hold(path: Path, waiting: Callable[[Owner], None] | None = None) -> Iterator
 
 def holder(path: Path) -> Owner | None:
     """The process that holds a lock, None without one."""
-    with contextlib.suppress(OSError), open(path, "rb") as file:
+    with contextlib.suppress(Unreadable), opened(path) as file:
         try:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
