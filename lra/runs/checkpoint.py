@@ -55,7 +55,9 @@ def state(path: Path) -> dict | None:
     held = read(path)
     callbacks = held["callbacks"] if _has(held, _PARTS) else None
     ours = callbacks[CALLBACK] if _has(callbacks, {CALLBACK}) else None
-    if not _has(ours, _OURS) or not _are_weights(held["state_dict"]):
+    rows = ours["curve"] if _has(ours, _OURS) else None
+    has_rows = isinstance(rows, list) and rows and all(isinstance(row, dict) for row in rows)
+    if not has_rows or not _are_weights(held["state_dict"]):
         raise ValueError(f"{path} is not the state of a run of this version; {AGAIN}")
     if ours["form"] != FORM:
         raise ValueError(f"{path} has form {ours['form']} instead of {FORM}: another version made it; {AGAIN}")

@@ -139,13 +139,13 @@ def test_training_does_not_go_on_from_what_was_changed(halves, tmp_path, data_ro
     assert not (home / "record.json").exists()
 
 
-NO_STATE = [[], {"global_step": 3}, {"callbacks": 1, "state_dict": 2, "global_step": 3}]
+NO_STATE = [{"callbacks": 1}, {"callbacks": {"Checkpoints": dict.fromkeys(checkpoint._OURS, ())}}]
 
 
-@pytest.mark.parametrize("held", [*NO_STATE, *({"state_dict": held} for held in NO_WEIGHTS.values())])
+@pytest.mark.parametrize("held", [[], {}, *NO_STATE, *({"state_dict": held} for held in NO_WEIGHTS.values())])
 def test_other_contents_are_no_state(halves, tmp_path, held):
     whole = torch.load(halves[0] / "last.ckpt", weights_only=True)
-    torch.save(whole | held if "state_dict" in held else held, tmp_path / "last.ckpt")
+    torch.save(whole | held if held else held, tmp_path / "last.ckpt")
     with pytest.raises(ValueError, match=r"last.ckpt is not the state of a run of this version; delete its folder"):
         checkpoint.state(tmp_path / "last.ckpt")
 
