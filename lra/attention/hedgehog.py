@@ -39,7 +39,7 @@ class Hedgehog(Attention):
 
     @full_precision
     def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
-        weight, bias = at_least_float32(self.weight, self.bias)
+        weight, bias = at_least_float32((self.weight, self.bias))
         q, k = self.features(q @ weight[0] + bias[0]), self.features(k @ weight[-1] + bias[-1])
         return attend(q, k, v, mask, floor=torch.finfo(q.dtype).tiny)  # positive features need no floor
 

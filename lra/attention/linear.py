@@ -106,8 +106,7 @@ class RFA(Attention):
 
     @full_precision
     def forward(self, q, k, v, mask=None):
-        (scale,) = at_least_float32(self.scale)
-        w = (self.rows().to(q.dtype) * scale[:, None]).mT  # (H,D,F)
+        w = (self.rows().to(q.dtype) * at_least_float32(self.scale)[:, None]).mT  # (H,D,F)
         q, k = (F.normalize(x, dim=-1) @ w for x in (q, k))
         q, k = (torch.cat([x.sin(), x.cos()], -1) * x.shape[-1] ** -0.5 for x in (q, k))  # (N,H,L,2F)
         return attend(q, k, v, mask, floor=self.floor)

@@ -66,8 +66,7 @@ class Soft(Attention):
     def forward(self, q, k, v, mask=None):
         if mask is None:
             mask = torch.ones(q.shape[0], q.shape[2], dtype=torch.bool, device=q.device)
-        (q,) = at_least_float32(q)
-        q = q * q.shape[-1] ** -0.25
+        q = at_least_float32(q) * q.shape[-1] ** -0.25
         return self._product(q, v, mask, *self.bottleneck(q, mask))
 
     @full_precision

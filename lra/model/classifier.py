@@ -106,7 +106,7 @@ class Classifier(Checked, nn.Module):
         x = x if self.norm is None else self.norm(x, mask)
         if self.pool != "mean":
             return self._pooled(x, mask, positions)
-        (x,) = at_least_float32(x)  # thousands of terms are too many for a 16-bit sum
+        x = at_least_float32(x)  # thousands of terms are too many for a 16-bit sum
         return self._mean(x.sum(1) if mask is None else (x * mask[..., None].to(x.dtype)).sum(1), mask, x.shape[1])
 
     def _with_class(self, inputs: Tensor, mask: Tensor | None, positions: Tensor | None) -> tuple[Tensor | None, ...]:

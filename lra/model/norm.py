@@ -25,7 +25,7 @@ class RMSNorm(nn.RMSNorm):
         super().__init__(dim, eps)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        return super().forward(*at_least_float32(x))
+        return super().forward(at_least_float32(x))
 
 
 class ScaleNorm(nn.Module):
@@ -36,7 +36,7 @@ class ScaleNorm(nn.Module):
         self.scale, self.eps = nn.Parameter(torch.ones(())), eps
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        (x,) = at_least_float32(x)
+        x = at_least_float32(x)
         return self.scale * x * torch.rsqrt(x.square().mean(-1, keepdim=True) + self.eps)
 
 
@@ -61,7 +61,7 @@ class BatchNorm(nn.BatchNorm1d):
 
         A single real token has variance 0, and so have the running averages.
         """
-        (rows,) = at_least_float32(rows)
+        rows = at_least_float32(rows)
         real = rows.new_ones(rows.shape[:2]) if mask is None else mask.to(rows.dtype)
         n, sums = total(torch.cat([real.sum()[None], rows.sum((0, 1))])).split([1, rows.shape[-1]])
         n = n.clamp(min=1)

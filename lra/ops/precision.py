@@ -20,7 +20,7 @@ def full_precision(function: Callable) -> Callable:
     def wide(*args: Any, **kwargs: Any) -> Any:
         device = next(x for x in (*args, *kwargs.values()) if isinstance(x, Tensor)).device.type
         with torch.autocast(device, enabled=False):
-            return function(*map(_widened, args), **{key: _widened(x) for key, x in kwargs.items()})
+            return function(*map(at_least_float32, args), **{key: at_least_float32(x) for key, x in kwargs.items()})
 
     return wide
 
@@ -39,9 +39,11 @@ def stream(x: Tensor) -> Tensor:
     return x.to(torch.get_autocast_dtype("cpu")) if narrow(x) and x.dtype == torch.float32 else x
 
 
-def at_least_float32(*tensors: Tensor) -> list[Tensor]:
-    """Convert tensors of every dtype but float64 to float32."""
-    return [t if t.dtype == torch.float64 else t.float() for t in tensors]
+def at_least_float32(x: Any) -> Any:
+    """Convert a tensor, or those in a tuple, from 16 bits to float32; everything else stays as it is."""
+    if isinstance(x, tuple):
+        return tuple(map(at_least_float32, x))
+    return x.float() if isinstance(x, Tensor) and x.dtype in (torch.float16, torch.bfloat16) else x
 
 
 def to_unit(x: Tensor) -> Tensor:
@@ -52,9 +54,3 @@ def to_unit(x: Tensor) -> Tensor:
     largest = x.detach().abs().amax((-2, -1), keepdim=True)
     most = -math.frexp(torch.finfo(x.dtype).tiny)[1]
     return torch.ldexp(torch.ones_like(largest), -largest.frexp().exponent.clamp(-most, most))
-
-
-def _widened(x: Any) -> Any:
-    if isinstance(x, tuple):
-        return tuple(map(_widened, x))
-    return at_least_float32(x)[0] if isinstance(x, Tensor) and x.is_floating_point() else x
