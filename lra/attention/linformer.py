@@ -4,6 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ..ops.kernel_features import zero_padding
 from ..options import Positive
 from .base import Attention, Sizes
 
@@ -28,8 +29,7 @@ class Linformer(Attention):
         self.compress_v = None if share_kv else nn.Parameter(torch.empty(shape).normal_(std=0.02))
 
     def forward(self, q, k, v, mask=None):
-        if mask is not None:
-            k, v = k * mask[:, None, :, None], v * mask[:, None, :, None]
+        k, v = zero_padding(k, mask), zero_padding(v, mask)
         k = compress(self.compress_k, k)  # (N,H,rank,D)
         v = compress(self.compress_k if self.compress_v is None else self.compress_v, v)  # (N,H,rank,E)
         return F.scaled_dot_product_attention(q, k, v, dropout_p=self.sizes.dropout if self.training else 0.0)

@@ -4,9 +4,10 @@ from functools import partial
 from typing import Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ..ops.blocks import blocks
+from ..ops.kernel_features import zero_padding
 from ..ops.pinv import newton
 from ..ops.precision import at_least_float32, full_precision
 from ..ops.scores import gaussian
@@ -75,7 +76,7 @@ class Soft(Attention):
         p = gaussian(marks, q)  # (N,H,m,L)
         pairs = (real[:, :, None] & real[:, None])[:, None]  # (N,1,m,m)
         a = gaussian(marks, marks).where(pairs, torch.eye(marks.shape[2], dtype=q.dtype, device=q.device))
-        w = p @ (v * mask[:, None, :, None]) * real[:, None, :, None]  # (N,H,m,E)
+        w = p @ zero_padding(v, mask) * real[:, None, :, None]  # (N,H,m,E)
         if self.normalise:
             d = a.sum(-1, keepdim=True).rsqrt()
             return p.mT @ (d * (self.pinv(a) @ (d * w)))
@@ -97,9 +98,8 @@ class Soft(Attention):
         return gather_kept(q, index), torch.arange(m, device=q.device) < used
 
     def windows(self, q: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        tail = -q.shape[2] % self.window
-        tokens = F.pad(q * mask[:, None, :, None], (0, 0, 0, tail)).unflatten(2, (-1, self.window))  # (N,H,m,window,D)
-        sizes = F.pad(mask, (0, tail)).unflatten(1, (-1, self.window)).sum(-1)  # (N,m)
+        tokens = blocks(zero_padding(q, mask), self.window)  # (N,H,m,window,D)
+        sizes = blocks(mask, self.window, 1).sum(-1)  # (N,m)
         if self.sample == "conv":
             return self.conv(tokens.flatten(3).to(self.conv[0].weight.dtype)), sizes > 0
         return tokens.sum(3) / sizes.clamp(min=1)[:, None, :, None], sizes > 0

@@ -4,6 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ..ops.blocks import blocks, windows
 from ..ops.convolution import convolve_rows
 from ..ops.precision import full_precision
 from ..options import Positive, Whole
@@ -63,20 +64,15 @@ class TransformerLS(Mixer):
     def _attend(self, q: Tensor, k: Tensor, v: Tensor, k_long: Tensor, v_long: Tensor, real: Tensor) -> Tensor:
         """q scaled, k, v (N,H,L,D), k_long, v_long (N,H,rank,D), real (N,L) -> (N,H,L,D)."""
         L, w, rank = q.shape[2], self.window, k_long.shape[2]
-        k_near, v_near = self._windows(k), self._windows(v)  # (N,H,S,W,D), W = w + 2 reach
-        seen = self._windows(real[:, None, :, None])[:, :, :, None, :, 0]  # (N,1,S,1,W)
-        q = F.pad(q, (0, 0, 0, -L % w))  # (N,H,S w,D)
-        far = (q @ k_long.mT).unflatten(2, (-1, w))
-        near = (q.unflatten(2, (-1, w)) @ k_near.mT).masked_fill(~seen, float("-inf"))
+        place = w, self.reach, self.reach  # of each of the S segments, which sees W = w + 2 reach positions
+        k_near, v_near = windows(k, *place), windows(v, *place)  # (N,H,S,W,D)
+        q, seen = blocks(q, w), windows(real, *place, 1)[:, None, :, None]  # (N,H,S,w,D), (N,1,S,1,W)
+        far = (q.flatten(2, 3) @ k_long.mT).unflatten(2, (-1, w))
+        near = (q @ k_near.mT).masked_fill(~seen, float("-inf"))
         scores = torch.cat([far, near], -1)  # (N,H,S,w,rank + W)
         weights = F.dropout(scores.softmax(-1), self.sizes.dropout, self.training)
         mixed = weights[..., :rank].flatten(2, 3) @ v_long + (weights[..., rank:] @ v_near).flatten(2, 3)
         return mixed[:, :, :L]
-
-    def _windows(self, x: Tensor) -> Tensor:
-        """(N,H,L,D) -> what each of the S segments sees (N,H,S,W,D), zero (or False) outside the row."""
-        x = F.pad(x, (0, 0, self.reach, self.reach + -x.shape[2] % self.window))
-        return x.unfold(2, self.window + 2 * self.reach, self.window).mT
 
     def _split(self, x: Tensor) -> Tensor:
         """(N,L,H D) -> (N,H,L,D)"""
