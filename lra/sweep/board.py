@@ -37,7 +37,6 @@ class Entry:
         mechanism: name of conf/attn with options of lra.train.
         experiment: name of conf/experiment.
         run: seed of phase two without a rate.
-        keys: outside attn that are part of the label.
         choices: choices of the run, see ``Experiment.choices``.
         options: options of the run.
     """
@@ -45,14 +44,12 @@ class Entry:
     mechanism: str
     experiment: str
     run: PlannedRun
-    keys: tuple[str, ...]
     choices: dict[str, Any]
     options: Experiment
 
     def at(self, rate: float, seed: int, *, search: bool) -> PlannedRun:
         """The run of a seed at a rate, in phase one if ``search``, else in phase two."""
-        home, label = self.run.folder.parents[2], self.run.label
-        keys = self.keys
+        home, label, keys = self.run.folder.parents[2], self.run.label, label_keys(self.mechanism)
         if search:
             home, label, keys = home.with_name(f"{home.name}-rates"), f"{label}-optim.lr={rate}", (*keys, "optim.lr")
         words = (f"study={home.name}", f"label_keys=[{','.join(keys)}]", f"optim.lr={rate}", f"seeds=[{seed}]")
@@ -94,28 +91,25 @@ class Board:
 
     def _entry(self, mechanism: str, experiment: str) -> Entry | None:
         """One mechanism on one task; None, with a line in ``skipped``, if it cannot run there."""
-        words, keys, composed = self._composed(mechanism, experiment)
+        words, composed = self._composed(mechanism, experiment)
         if not (reason := composed.unavailable):
             try:
                 (run,), choices = planned(composed, words, self.estimates)
                 run = replace(run, overrides=tuple(words))
-                return Entry(
-                    mechanism=mechanism, experiment=experiment, run=run, keys=keys, choices=choices, options=composed
-                )
+                return Entry(mechanism=mechanism, experiment=experiment, run=run, choices=choices, options=composed)
             except ValueError as error:
                 reason = str(error)
         self.skipped.append(f"{experiment} {mechanism}: {reason}")
         return None
 
-    def _composed(self, mechanism: str, experiment: str) -> tuple[list[str], tuple[str, ...], Experiment]:
-        """The overrides of ``lra.train`` for a mechanism on a task, the keys of its label, and its options."""
+    def _composed(self, mechanism: str, experiment: str) -> tuple[list[str], Experiment]:
+        """The overrides of ``lra.train`` for a mechanism on a task, and its options."""
         asked, attn, *own = self.options, *mechanism.split()
         given = [word for word in asked.command_overrides if word.startswith(("budget=", "protocol=", "protocol."))]
         words = [f"experiment={experiment}", f"attn={attn}", *own, *given]
         words += [f"runs={quoted(asked.runs)}", "trainer.threads=1", *asked.overrides]
-        keys = label_keys(own)
-        named = [f"study={study(asked)}", f"label_keys=[{','.join(keys)}]", "seeds=[0]"]
-        return words, keys, compose(Experiment, [*words, *named])
+        named = [f"study={study(asked)}", f"label_keys=[{','.join(label_keys(mechanism))}]", "seeds=[0]"]
+        return words, compose(Experiment, [*words, *named])
 
     def _merge(self, experiment: str) -> Iterator[str]:
         """Leave out each mechanism that computes on a task what an earlier one, or sdpa, computes; yield a line each.
@@ -128,7 +122,7 @@ class Board:
                 outside = tuple(word for word in entry.mechanism.split()[1:] if not word.startswith("attn."))
                 groups.setdefault(outside, {})[entry.mechanism] = entry.options
         if () in groups:
-            sdpa = groups[()].get("sdpa") or self._composed("sdpa", experiment)[2]
+            sdpa = groups[()].get("sdpa") or self._composed("sdpa", experiment)[1]
             groups[()] = {"sdpa": sdpa} | groups[()]
         for group in groups.values():
             for mechanism, first in aliases(group).items() if len(group) > 1 else ():
@@ -245,8 +239,8 @@ class Board:
             yield disk(left, options)
 
 
-def label_keys(options: Iterable[str]) -> tuple[str, ...]:
+def label_keys(mechanism: str) -> tuple[str, ...]:
     """The keys of options that a label needs: those outside attn, and not those of a group that is named too."""
-    keys = [option.lstrip("+~").split("=")[0] for option in options]
+    keys = [option.lstrip("+~").split("=")[0] for option in mechanism.split()[1:]]
     within = lambda key, group: key.startswith(f"{group}.")
     return tuple(k for k in keys if k != "attn" and not within(k, "attn") and not any(within(k, g) for g in keys))

@@ -11,7 +11,6 @@ from ..config.entry import main
 from ..config.experiment import Experiment
 from ..console import log
 from ..data import bag
-from ..data.datamodule import TaskData
 from ..runs import checkpoint, record, scores
 from ..runs.folder import RunFolder, writing
 from . import diagnostics, distributed, machine, pretrain
@@ -108,7 +107,9 @@ def fit(plan: Plan, run: RunFolder, model: nn.Module | None = None) -> record.Ru
         phase = run_phase(plan, run, module, data)
     score, diagnosed = None, {}
     if phase.status == "done":
-        score = test(phase, module, data, run)
+        checkpoint.load_weights(model, run.weights, phase.digest)  # of the best dev score
+        phase.trainer.test(module, data, verbose=False)
+        score = module.score
         diagnosed = diagnostics.of_best(phase.trainer, module, data, experiment.trainer.precision)
     constant = data.baseline("test", module.metric)
     result = record.RunRecord(
@@ -150,13 +151,6 @@ def fit(plan: Plan, run: RunFolder, model: nn.Module | None = None) -> record.Ru
     for logger in phase.trainer.loggers if phase.trainer else ():
         logger.log_record(result)
     return result
-
-
-def test(phase: Phase, module: LitClassifier, data: TaskData, run: RunFolder) -> float:
-    """Score the weights of the best dev score on the test set."""
-    checkpoint.load_weights(module.model, run.weights, phase.digest)
-    phase.trainer.test(module, data, verbose=False)
-    return module.score
 
 
 if __name__ == "__main__":
