@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from ..ops.precision import full_precision
+from ..ops.precision import at_least_float32
 from ..ops.segments import real_first
 from .base import Mixer
 
@@ -21,16 +21,12 @@ class FNet(Mixer):
     hole_free = True
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        return self._transform(x, mask).to(x.dtype)
-
-    @full_precision
-    def _transform(self, x: Tensor, mask: Tensor | None) -> Tensor:
-        hidden = torch.fft.fft(x, dim=-1)
+        hidden = torch.fft.fft(at_least_float32(x), dim=-1)
         if mask is None:
-            return torch.fft.fft(hidden, dim=1).real
+            return torch.fft.fft(hidden, dim=1).real.to(x.dtype)
         order = real_first(mask)[..., None].expand_as(hidden)  # real tokens side by side, and back to their places
         mixed = dft(hidden.gather(1, order), mask.sum(-1)).real
-        return torch.zeros_like(mixed).scatter(1, order, mixed)
+        return torch.zeros_like(mixed).scatter(1, order, mixed).to(x.dtype)
 
 
 def dft(x: Tensor, lengths: Tensor) -> Tensor:

@@ -6,7 +6,6 @@ from typing import Annotated
 import torch
 from torch import Tensor, nn
 
-from ..ops.precision import full_precision
 from ..ops.ssm import diagonal_ssm
 from ..options import Above, Positive, Range, in_range
 from .base import Mixer, Sizes
@@ -21,7 +20,6 @@ class LRU(Mixer):
     memory O(N L).
 
     Args:
-        dim: channels d.
         states: N.
         bidirectional: False: causal.
         r_min, r_max: |λ| is drawn between them, uniformly on the ring.
@@ -61,9 +59,6 @@ class LRU(Mixer):
         self.skip = nn.Parameter(torch.randn(dim))
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        return self._recur(x, mask).to(x.dtype)
-
-    @full_precision
-    def _recur(self, x: Tensor, mask: Tensor | None) -> Tensor:
         decay = torch.complex(-self.nu.exp(), self.theta.exp()).exp()
-        return diagonal_ssm(x, decay, self.gamma.exp()[:, None, None] * self.b, self.c, mask) + self.skip * x
+        b = self.gamma.exp()[:, None, None] * self.b
+        return (diagonal_ssm(x, decay, b, self.c, mask) + self.skip * x).to(x.dtype)

@@ -7,7 +7,6 @@ import torch
 from torch import Tensor, nn
 
 from ..ops.initial import truncated_normal_
-from ..ops.precision import full_precision
 from ..ops.ssm import Discretisation, diagonal_ssm, discretise, hippo_legs
 from ..options import Above, Positive, Range, in_range
 from .base import Mixer, Sizes
@@ -26,7 +25,6 @@ class S5(Mixer):
     zero. Time O(P L log L) for the scan and O(P d L) for B and C; memory O(P L).
 
     Args:
-        dim: channels d.
         states: P, of which one of each conjugate pair is kept.
         blocks: J, all alike; each has P / J states.
         c_init: initialisation of C before the product with V, d x P complex, by standard deviation of each part.
@@ -90,11 +88,7 @@ class S5(Mixer):
         self.skip = nn.Parameter(torch.randn(dim))
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        return self._recur(x, mask).to(x.dtype)
-
-    @full_precision
-    def _recur(self, x: Tensor, mask: Tensor | None) -> Tensor:
         decay = self.decay.clamp(max=-1e-4) if self.clip else self.decay
         log_z, gain = discretise(torch.complex(decay, self.frequency), self.log_step.exp(), self.discretisation)
         b = torch.view_as_real(gain[:, None] * torch.view_as_complex(self.b))
-        return diagonal_ssm(x, log_z.exp(), b, 2 * self.c, mask) + self.skip * x
+        return (diagonal_ssm(x, log_z.exp(), b, 2 * self.c, mask) + self.skip * x).to(x.dtype)

@@ -77,7 +77,7 @@ class Mega(Checked, nn.Module):
     def forward(self, x: Tensor, mask: Tensor | None, memory=None):
         y = self.norm(x, mask) if self.prenorm else x
         v = F.silu(self.values(y))  # (N,L,hidden)
-        u, z, r, h = self.gates(self.dropout(self.ema(y, mask))).split(self.widths, -1)
+        u, z, r, h = self.gates(self.dropout(self.ema(y, mask).to(y.dtype))).split(self.widths, -1)
         q, k = (F.silu(z)[..., None, :] * self.qk_scale + self.qk_shift).unbind(-2)  # (N,L,z)
         mixed = self._attend(*(t[:, None] for t in (q, k, v)), mask)[:, 0].to(v.dtype)
         h = self.dropout(F.silu(h + self.output(mixed * F.silu(r))))
@@ -103,7 +103,7 @@ class Mega(Checked, nn.Module):
 
 
 class EMA(Checked, nn.Module):
-    """Multi-dimensional damped moving average in both directions: x (N,L,d), mask (N,L) -> (N,L,d).
+    """Multi-dimensional damped moving average in both directions: x (N,L,d), mask (N,L) -> (N,L,d) in float32 at least.
 
     Each channel has ``ndim`` averages h with decay q = 1 - p sigmoid(α) and gain p = sigmoid(δ):
 
@@ -128,11 +128,8 @@ class EMA(Checked, nn.Module):
         with torch.no_grad():
             self.beta += (-1.0) ** torch.arange(ndim)
 
-    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        return self._average(x, mask).to(x.dtype)
-
     @full_precision
-    def _average(self, x: Tensor, mask: Tensor | None) -> Tensor:
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         L = x.shape[1]
         forth, back = self.kernel(min(self.truncation or L, L))  # (d,T)
         gap = forth.new_zeros(forth.shape[0], L - forth.shape[1] + 1)  # L + T lags, so that no end meets the other

@@ -124,8 +124,9 @@ def _scan(decay: Tensor, inputs: Tensor, reverse: bool) -> Tensor:
     return x
 
 
+@full_precision
 def diagonal_ssm(u: Tensor, decay: Tensor, b: Tensor, c: Tensor, mask: Tensor | None = None) -> Tensor:
-    """Compute y_k = Re(C x_k), x_k = decay x_(k-1) + B u_k, of one state-space model of many inputs and outputs.
+    """Compute y_k = Re(C x_k), x_k = decay x_(k-1) + B u_k, a model of many inputs and outputs, in float32 at least.
 
     Args:
         u: (B,L,H) real.
