@@ -78,15 +78,15 @@ class Attention(Mechanism):
 
 
 class Mixer(Mechanism):
-    """Mixes token vectors: x (N,L,d), mask (N,L) -> (N,L,width). A block holds one, ``Multihead`` or a mechanism.
+    """Mixes token vectors, d = ``dim``: x (N,L,d), mask (N,L) -> (N,L,width).
 
-    A mixer, like any module, may have ``rates``: factors of the learning rate by the names of its own parameters, which
-    then have no weight decay unless ``decayed`` has their names too (``lra.train.optim``).
+    A block holds one, ``Multihead`` or a mechanism. Like any module it may have ``rates``: factors of the learning rate
+    by the names of its own parameters, which then have no weight decay unless ``decayed`` has their names too
+    (``lra.train.optim``).
     """
 
     def __init__(self, sizes: Sizes, *, dim: int):
         super().__init__(sizes)
-        self.dim = dim
         self.width = dim  # of the rows it puts out
 
     @abstractmethod

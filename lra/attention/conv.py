@@ -19,7 +19,6 @@ class Conv(Mixer):
     sizes keeps y at the scale of the values at every width, at the ends of a row and beside padding. O(L width d) time.
 
     Args:
-        dim: channels d.
         width: tokens that one output sees, odd; with ``causal`` the token itself and the ``width - 1`` before it.
         causal: no token ahead.
 

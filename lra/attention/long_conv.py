@@ -20,7 +20,6 @@ class LongConv(Mixer):
 
     Args:
         sizes: its length is the kernel's; its dropout is that of the kernel's entries.
-        dim: channels d.
         bidirectional: False: causal.
         squash: λ.
         scale: standard deviation that the parameters start with.

@@ -20,7 +20,6 @@ class S4D(Mixer):
     token counts as zero. O(L log L + N L) time for each channel.
 
     Args:
-        dim: channels d.
         states: N, of which one of each conjugate pair is kept, M = N / 2.
         init: initialisation of A_m = -1/2 + i ω_m. ``lin``: ω_m = π m. ``inv``: ω_m = N/π (N / (2m + 1) - 1). ``legs``:
             the positive imaginary parts of the normal part of HiPPO-LegS, with its B, whose imaginary parts are clipped

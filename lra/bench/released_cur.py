@@ -21,7 +21,6 @@ class ReleasedCUR(Attention):
     the same function as ``lra.attention.cur.CUR`` with ``pairing=separate``.
 
     Args:
-        sizes: sizes of the tensors.
         count: rows and columns to keep.
         score: rule by which they are selected.
         steps: number of steps of the cubic iteration.

@@ -24,7 +24,6 @@ class Exact(Attention):
     torch raises RuntimeError if a backend has no kernel for the inputs.
 
     Args:
-        sizes: sizes of the tensors.
         backend: ``naive``, the formula as written; ``flex``, a compiled flex_attention; else the backend of
             scaled_dot_product_attention.
     """
