@@ -57,7 +57,7 @@ def report(options: ReportOptions) -> None:
         if measured:
             pictures = bench_plots.pictures(measured, below(out, "efficiency"), studies, options.width)
             efficiency = [Chapter("Efficiency", bench_tables.LEGEND, bench_tables.tables(measured), pictures)]
-        boards = board.chapters(studies, measured, out / "board", options.width)
+        boards = board.chapters(studies, measured, below(out, "board"), options.width)
         damaged += broken
         damaged += export(out, studies, damaged, efficiency + boards, width=options.width, show=options.show)
     except OSError as error:

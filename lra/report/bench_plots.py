@@ -132,5 +132,5 @@ def _bubbles(records: Sequence[BenchRecord], rows: Sequence[Row]) -> dict[str, l
                     most, best = quality, {source: timed}
         for source, timed in best.items():
             pairs = [(scored[r.mechanism], r) for r in timed]
-            panels[source] = [plots.Bubble(s.label, r.ms, s.test, s.std, s.n, r.peak_bytes) for s, r in pairs]
+            panels[source] = [plots.Bubble(s.label, r.ms, s.test, s.cell.std, s.n, r.peak_bytes) for s, r in pairs]
     return panels

@@ -41,10 +41,21 @@ def is_published(rows: list[Row]) -> bool:
     return all(HOME in folder.parents for row in rows for folder in row.runs)
 
 
+def boards(studies: dict[str, list[Row]], measured: Sequence[BenchRecord]) -> dict[str, BoardResults]:
+    """Find the boards among studies: each search over rates, with the seeds at the chosen rates.
+
+    Args:
+        studies: their rows by name.
+        measured: benchmarks, for the costs.
+    """
+    names = [name.removesuffix(RATES) for name in studies if name.endswith(RATES)]
+    return {name: BoardResults(name, studies.get(name, []), studies[f"{name}{RATES}"], measured) for name in names}
+
+
 def chapters(
     studies: dict[str, list[Row]], measured: Sequence[BenchRecord], folder: Path, width: float = TEXT
 ) -> list[Chapter]:
-    """Make a chapter of each board among studies: of each search over rates, with the seeds at the chosen rates.
+    """Make a chapter of each board among studies.
 
     Args:
         studies: their rows by name.
@@ -53,13 +64,9 @@ def chapters(
         width: width of the pictures in inches.
     """
     made = []
-    for name in (name.removesuffix(RATES) for name in studies if name.endswith(RATES)):
-        board = BoardResults(name, studies.get(name, []), studies[f"{name}{RATES}"], measured)
-        pictures = []
-        for picture in board_picture.pictures(board):
-            folder.mkdir(parents=True, exist_ok=True)
-            file = folder / stem(picture.name.removesuffix("-scores"))
-            pictures.append(figures.write(picture.draw(picture.panels, width), file))
+    for name, board in boards(studies, measured).items():
+        drawn = [one._replace(name=one.name.removesuffix("-scores")) for one in board_picture.pictures(board)]
+        pictures = figures.save(drawn, folder, width)
         made.append(Chapter("Board" if name == STUDY else f"Board {name}", ABOUT, tables(board), pictures))
     return made
 
@@ -88,7 +95,7 @@ def short(board: BoardResults) -> Table:
     cells = cells.assign(ms=[Cell.of(ms.get(label), "{:.1f}".format) for _, label, _ in cells.index])
     selections = {label: shares for label, shares in board.complete.items() if family(label) == family("cur")}
     listed = ", ".join(f"`{k}` {with_interval(v, mean_over_tasks).text}" for k, v in selections.items())
-    about = f"{SHORT}{axis.removeprefix('ms, ')}. Scores of CUR by its selection: {listed}."
+    about = f"{SHORT}{axis.removeprefix('ms, ')}." + f" Scores of CUR by its selection: {listed}." * bool(listed)
     return Table(name=stem(f"{board.name}-short"), title=board.name, about=about, cells=cells)
 
 

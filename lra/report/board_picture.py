@@ -10,10 +10,10 @@ from matplotlib.figure import Figure
 
 from . import figures
 from .agreement import Pair, pairs
+from .figures import Picture
 from .palette import CONTROL, INK, SOFT, family, look
 from .standings import BoardResults, with_interval
 from .statistics import mean_over_tasks
-from .strips import Picture
 
 N = 4096  # tokens at which mechanisms are timed
 HEIGHT = 4  # inches, without the legend

@@ -60,13 +60,14 @@ def export(
         curves = plots.by_task(rows, {folder: found.curves for folder, found in runs.items()})
         # The labels of a search are rates of the same mechanisms, too many at one place for a picture of their speed.
         bubbles = {} if name.endswith(RATES) else plots.bubbles(rows)
-        parts.append(page.Study(name, rows, *tables(name, rows), curves, bubbles, runs))
+        parts.append(page.Study(name, rows, *tables(rows), curves, bubbles, runs))
     for name in ("tables", "figures"):
         below(out, name).mkdir(exist_ok=True)
+    seeds = itertools.chain.from_iterable(map(strips.pictures, studies.values()))
     about = "Lines as printed, in their order; below each the runs of the mechanism that it names."
     chapters = [
         *chapters,
-        Chapter("Seeds and rates", strips.ABOUT, [], strips.save(studies, out / "figures", width)),
+        Chapter("Seeds and rates", strips.ABOUT, [], figures.save(seeds, out / "figures", width)),
         Chapter("Published tables", about, paper_tables.tables(studies)),
     ]
     every = [
@@ -100,13 +101,13 @@ def export(
     return unread
 
 
-def tables(name: str, rows: list[Row]) -> tuple[list[Table], list[Table]]:
+def tables(rows: list[Row]) -> tuple[list[Table], list[Table]]:
     """Make the tables of a study over all of its tasks, and those of each task; of a search only the best rates."""
-    searched = rates(name, rows)
-    if searched and name.endswith(RATES):
-        return [replace(searched, title=name)], []
-    main = (results.results(name, rows), results.over_control(name, rows), searched, pretraining(name, rows))
-    return [*filter(None, main), *extensions.tables(name, rows)], results.details(name, rows)
+    study, searched = rows[0].study, rates(rows)
+    if searched and study.endswith(RATES):
+        return [replace(searched, title=study)], []
+    main = (results.results(rows), results.over_control(rows), searched, pretraining(rows))
+    return [*filter(None, main), *extensions.tables(rows)], results.details(rows)
 
 
 def every_table(studies: dict[str, list[Row]], chapters: Sequence[Chapter]) -> list[Table]:
@@ -114,7 +115,7 @@ def every_table(studies: dict[str, list[Row]], chapters: Sequence[Chapter]) -> l
     made = [
         replace(table, title=f"{name}: {table.title}")
         for name, rows in studies.items()
-        for table in itertools.chain(*reversed(tables(name, rows)))
+        for table in itertools.chain(*reversed(tables(rows)))
     ]
     return made + [table for chapter in chapters for table in chapter.tables]
 

@@ -15,9 +15,9 @@ def _modules() -> list[ModuleType]:
     return [import_module(f"lra.studies.{path.parent.name}.report") for path in paths]
 
 
-def tables(study: str, rows: list[Row]) -> list[Table]:
+def tables(rows: list[Row]) -> list[Table]:
     """Make the further tables over all tasks of a study's runs."""
-    return [table for module in _modules() for table in module.tables(study, rows)]
+    return [table for module in _modules() for table in module.tables(rows[0].study, rows)]
 
 
 def columns(rows: list[Row]) -> list[Column]:

@@ -5,6 +5,7 @@ import math
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 from xml.etree import ElementTree
 
 import numpy as np
@@ -21,6 +22,7 @@ from ..console import visible
 from ..disk.atomic import replacing
 from .palette import INK, KINDS, RULE, SOFT, VARIABLES, Palette, family, look
 from .plots import SERIES, trade
+from .table import stem
 
 COLUMN, TEXT = 3.25, 6.75  # inches: a column of a paper in two columns, and both
 CHART = 2.1  # inches: height of a chart of a file
@@ -154,6 +156,21 @@ def write(figure: Figure, path: Path, kinds: Iterable[str] = tuple(DATELESS), ab
         with replacing(path.with_name(f"{path.name}.{kind}")) as part, rc_context({**FONTS, "svg.hashsalt": path.name}):
             figure.savefig(part, format=kind, dpi=200, metadata=metadata)
     return path.with_name(f"{path.name}.png")
+
+
+class Picture(NamedTuple):
+    """A figure: its name and caption, the function that draws it, and the contents of its charts by their titles."""
+
+    name: str
+    caption: str
+    draw: Callable[[Mapping[str, list], float], Figure]
+    panels: Mapping[str, list]
+
+
+def save(pictures: Iterable[Picture], folder: Path, width: float) -> list[Path]:
+    """Draw pictures, ``width`` inches wide, and write them as PNG, SVG and PDF; returns the paths of the PNG files."""
+    folder.mkdir(parents=True, exist_ok=True)
+    return [write(made.draw(made.panels, width), folder / stem(made.name)) for made in pictures]
 
 
 def svg(title: str, draw: Callable, content: Sequence | dict, palette: Palette, study: str = "") -> str:

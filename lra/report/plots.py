@@ -73,7 +73,7 @@ def bubbles(rows: list[Row]) -> dict[tuple[str, str], list[Bubble]]:
     groups: dict[tuple[str, str], list[Bubble]] = {}
     for row in rows:
         if row.ms and row.test is not None:
-            bubble = Bubble(row.label, row.ms, row.test, row.std, row.n, row.peak)
+            bubble = Bubble(row.label, row.ms, row.test, row.cell.std, row.n, row.peak)
             groups.setdefault((row.task, row.facts["device"]), []).append(bubble)
     return {place: group for place, group in groups.items() if len(group) > 1}
 

@@ -16,13 +16,8 @@ PUBLISHED = {"masked": "masked", "next": "causal"}  # objective -> its name in t
 SAME = 0.02  # share of the tokens from scratch by which a matched run may differ, as rows differ in length
 
 
-def pretraining(study: str, rows: list[Row]) -> Table | None:
-    """Make a line for each mechanism, objective and task with a pretrained run; None if the study has none.
-
-    Args:
-        study: its name.
-        rows: its results.
-    """
+def pretraining(rows: list[Row]) -> Table | None:
+    """Make a line for each mechanism, objective and task with a pretrained run; None if the study has none."""
     scratch = {(row.label, row.task): row for row in rows if not row.objective}
     found: dict[tuple[str, str, str], list[Row]] = defaultdict(list)
     for row in rows:
@@ -39,11 +34,11 @@ def pretraining(study: str, rows: list[Row]) -> Table | None:
         costs = "; ".join(f"{name} {row.cost}" for name, row in phases.items() if row and row.cost)
         scores = [before.cell if before else Cell(), *_cells(longer, before), *_cells(matched, before)]
         lines.append([label, task, *scores, costs, _published(label, objective, task)])
-        keys.append((study, mine[0].label, ""))
+        keys.append((mine[0].study, mine[0].label, ""))
     if not lines:
         return None
     return Table(
-        name=stem(f"pretraining-{study}"),
+        name=stem(f"pretraining-{rows[0].study}"),
         title="Pretraining on the task's own inputs",
         about="scratch: no pretraining; pretrained: phase one before the whole fine-tuning; matched: both phases "
         "together see as many tokens as a run from scratch. gain: over scratch, ± standard error from the seeds of "

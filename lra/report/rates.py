@@ -38,14 +38,9 @@ def best(rows: Iterable[Row]) -> Row | None:
     return max((row for row in rows if row.dev is not None), key=lambda row: row.dev, default=None)
 
 
-def rates(study: str, rows: list[Row]) -> Table | None:
-    """Make a line for each mechanism and task with several learning rates; None if the study has none.
-
-    Args:
-        study: its name.
-        rows: its results.
-    """
-    lines = []
+def rates(rows: list[Row]) -> Table | None:
+    """Make a line for each mechanism and task with several learning rates; None if the study has none."""
+    study, lines = rows[0].study, []
     for (label, task), by_rate in tried(rows).items():
         if len(by_rate) == 1:
             continue

@@ -7,13 +7,12 @@ from pathlib import Path
 from ..config import CONF
 from ..disk.atomic import write
 from ..runs import open as runs_on_disk
-from ..runs.bench_record import BenchRecord
 from ..runs.tables import HOME, About, about
 from . import board, board_picture, export, extensions, figures, plots, results, strips
+from .figures import Picture
 from .pretraining import pretraining
 from .rates import RATES
 from .standings import BoardResults
-from .strips import Picture
 from .summary import Row, collect
 from .table import Cell, Table
 
@@ -56,35 +55,35 @@ def pages(root: Path = CONF.parent, home: Path = HOME) -> tuple[dict[Path, str],
     _, end, after = rest.partition(END)
     if not (begin and end):
         raise ValueError(f"README.md must have the lines {BEGIN} and {END}, between which the table goes")
-    costs, short, sections, drawn = board.published_costs(home), [], [INTRO], {}
-    for name in studies:
+    boards, short, sections, drawn = board.boards(studies, board.published_costs(home)), [], [INTRO], {}
+    for name, rows in studies.items():
         says = about(home / name)
-        pictures = {f"results-{picture.name}.svg": picture for picture in _pictures(name, studies, says, costs)}
+        pictures = {f"results-{picture.name}.svg": picture for picture in _pictures(rows, says, boards)}
         drawn |= {docs / file: picture for file, picture in pictures.items()}
-        sections.append(_section(name, studies, says, pictures))
+        sections.append(_section(rows, says, boards, pictures))
         if says.readme:
-            short.append(_short(name, studies, says.readme, costs, pictures))
+            short.append(_short(rows, says.readme, boards, pictures))
     page = "\n\n".join([*sections, export.LEGEND]) + "\n"
     table = "\n\n".join(short)
     return {docs / "results.md": page, readme: f"{before}{begin}\n{table}\n{end}{after}"}, drawn
 
 
-def _pictures(name: str, studies: dict[str, list[Row]], says: About, costs: list[BenchRecord]) -> list[Picture]:
+def _pictures(rows: list[Row], says: About, boards: dict[str, BoardResults]) -> list[Picture]:
     """List the figures of a study: dev scores over steps, but of a search.
 
     A board has its scores over costs first, then also test scores of seeds, and rates. A study with more curves than
     can be told apart names the mechanisms of its figure of dev scores in ``about.json``.
     """
-    rows = studies[name]
-    made = strips.pictures(name, rows) if f"{name.removesuffix(RATES)}{RATES}" in studies else []
+    name = rows[0].study
+    made = strips.pictures(rows) if name.removesuffix(RATES) in boards else []
     if not name.endswith(RATES):
         rows = [row for row in rows if not says.figure or row.label in says.figure]
         runs = {folder: runs_on_disk.curves(folder) for row in rows for folder in row.runs}
         some = ", of some mechanisms" if says.figure else ""
         caption = f"dev scores of {name} over steps{some}, mean ± sample standard deviation over seeds"
         made.insert(0, Picture(name, caption, strips.draw_curves, plots.by_task(rows, runs)))
-    if f"{name}{RATES}" in studies:
-        made = board_picture.pictures(BoardResults(name, studies[name], measured=costs)) + made
+    if name in boards:
+        made = board_picture.pictures(boards[name]) + made
     return [picture for picture in made if picture.panels]
 
 
@@ -104,33 +103,31 @@ def save() -> list[Path]:
     return [*texts, *drawn]
 
 
-def _short(
-    name: str, studies: dict[str, list[Row]], tasks: list[str], costs: list[BenchRecord], pictures: dict[str, Picture]
-) -> str:
+def _short(rows: list[Row], tasks: list[str], boards: dict[str, BoardResults], pictures: dict[str, Picture]) -> str:
     """Render a study for the README: a board as its picture, its table and what that says, others as a table."""
-    rows = [row for row in studies[name] if row.task in tasks]
-    if f"{name}{RATES}" in studies:
-        file, table = f"results-{name}-scores.svg", board.short(BoardResults(name, rows, measured=costs))
+    name, rows = rows[0].study, [row for row in rows if row.task in tasks]
+    if name in boards:
+        file, table = f"results-{name}-scores.svg", board.short(replace(boards[name], rows=rows))
         drawn = [f"![{pictures[file].caption}](docs/{file})"] if file in pictures else []
         return "\n\n".join([*drawn, table.markdown(), table.about])
-    table = results.results(name, rows)
+    table = results.results(rows)
     about = table.about.partition(". ")[0]
     return f"{about}.\n\n{table.markdown()}"
 
 
-def _section(name: str, studies: dict[str, list[Row]], says: About, pictures: dict[str, Picture]) -> str:
+def _section(rows: list[Row], says: About, boards: dict[str, BoardResults], pictures: dict[str, Picture]) -> str:
     """Render a study; a board, or its search as long as it is alone, has the tables of a board, not a study's."""
-    rows, searched = studies[name], name.removesuffix(RATES)
-    if name != searched and searched in studies:
+    name = rows[0].study
+    made = boards.get(name.removesuffix(RATES))
+    if made and made.rows and name != made.name:
         tables = []
-    elif f"{searched}{RATES}" in studies:
-        made = BoardResults(searched, studies.get(searched, []), studies[f"{searched}{RATES}"])
-        tables = board.tables(made) + extensions.tables(name, rows)
-    elif compared := pretraining(name, rows):
+    elif made:
+        tables = board.tables(made) + extensions.tables(rows)
+    elif compared := pretraining(rows):
         tables = [compared]
     else:
-        (scores, *others), details = export.tables(name, rows)
-        gains = results.over_control(name, rows)
+        (scores, *others), details = export.tables(rows)
+        gains = results.over_control(rows)
         if len(details) > 1:
             tables = [scores, *others, *details]
         elif gains:  # the table of a task has the scores of all tasks too

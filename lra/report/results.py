@@ -24,17 +24,13 @@ AVERAGED = (
 )
 
 
-def results(study: str, rows: list[Row]) -> Table:
+def results(rows: list[Row]) -> Table:
     """Make the table of test scores, with a line for each label and a column for each task.
 
     The last column is the mean over tasks of the labels with a result on every task of the study; its deviation and
     test need the same seeds on all of them.
-
-    Args:
-        study: its name.
-        rows: its results.
     """
-    rows = untuned(rows)
+    study, rows = rows[0].study, untuned(rows)
     tasks = list(dict.fromkeys(row.task for row in rows))
     labels = sorted({row.label for row in rows})
     averaged = len(tasks) > 1 and {row.facts["metric"] for row in rows} == {"accuracy"}
@@ -82,13 +78,8 @@ def scores(rows: list[Row], labels: Sequence[str], columns: Mapping[str, Sequenc
     return made
 
 
-def over_control(study: str, rows: list[Row]) -> Table | None:
-    """Make the table of gains over the control, by task; None if the study has no finished run of the control.
-
-    Args:
-        study: its name.
-        rows: its results.
-    """
+def over_control(rows: list[Row]) -> Table | None:
+    """Make the table of gains over the control, by task; None if the study has no finished run of the control."""
     found = {(row.label, row.task): row for row in untuned(rows)}
     control = {task: row for (label, task), row in found.items() if label == CONTROL and row.scores}
     labels = sorted({label for label, task in found if task in control} - {CONTROL})
@@ -97,6 +88,7 @@ def over_control(study: str, rows: list[Row]) -> Table | None:
     columns = {task: [_gain(found.get((name, task)), row) for name in labels] for task, row in control.items()}
     marks = lambda cells: {cell.mark for cell in cells if cell.std is not None}
     alike = [task for task, cells in columns.items() if marks(cells) == {"tied"}]
+    study = rows[0].study
     return Table(
         name=stem(f"over-{CONTROL}-{study}"),
         title=f"Over {CONTROL}",
@@ -109,11 +101,7 @@ def over_control(study: str, rows: list[Row]) -> Table | None:
 
 
 def finding(rows: list[Row]) -> str:
-    """Say in one sentence what a study of one task, one mechanism and the control found; empty for other studies.
-
-    Args:
-        rows: results of the study.
-    """
+    """Say in one sentence what a study of one task, one mechanism and the control found; empty for other studies."""
     scored = {row.label: row for row in rows if row.scores}
     control = scored.pop(CONTROL, None)
     if not control or len(scored) != 1 or len({row.task for row in rows}) > 1:
@@ -161,14 +149,13 @@ class Line(NamedTuple):
     published: list[str]
 
 
-def details(study: str, rows: list[Row]) -> list[Table]:
+def details(rows: list[Row]) -> list[Table]:
     """Make a table for each task of a study and, if there are several tasks, one for each set of tasks averaged over.
 
     Args:
-        study: its name.
-        rows: its results, sorted by task.
+        rows: results of the study, sorted by task.
     """
-    tables = []
+    study, tables = rows[0].study, []
     for task, group in itertools.groupby(rows, key=lambda row: row.task):
         lines, same = [], list(group)
         columns = extensions.columns(same)
@@ -177,7 +164,7 @@ def details(study: str, rows: list[Row]) -> list[Table]:
             values = [] if published.caution([row.facts]) else [f"{p.source}: {p.text}" for p in row.published]
             lines.append(Line(row.label, cells, row.facts, row.remarks, values))
         tables.append(_table(study, task, lines, " ".join(column.about for column in columns)))
-    return tables + _averages(study, rows)
+    return tables + _averages(rows)
 
 
 def _cells(row: Row) -> dict[str, Cell]:
@@ -193,7 +180,7 @@ def _cells(row: Row) -> dict[str, Cell]:
     }
 
 
-def _averages(study: str, rows: list[Row]) -> list[Table]:
+def _averages(rows: list[Row]) -> list[Table]:
     """Make a table for each set of two or more tasks on which a mechanism has accuracies, the largest set first."""
     accurate = sorted((row for row in rows if row.facts["metric"] == "accuracy"), key=lambda row: row.label)
     sets: dict[tuple[str, ...], list[Line]] = defaultdict(list)
@@ -212,7 +199,7 @@ def _averages(study: str, rows: list[Row]) -> list[Table]:
         values = [f"{source}: {number(average)}" for source, average in means]
         sets[*tests].append(Line(label, {"mean": Cell.of(mean(tests.values()))}, facts, missing, values))
     ordered = sorted(sets, key=lambda tasks: (-len(tasks), [task_order(task) for task in tasks]))
-    return [_table(study, f"mean of {', '.join(s)}", sets[s], AVERAGED) for s in ordered]
+    return [_table(rows[0].study, f"mean of {', '.join(s)}", sets[s], AVERAGED) for s in ordered]
 
 
 def _table(study: str, title: str, lines: list[Line], about: str) -> Table:

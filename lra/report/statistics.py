@@ -16,8 +16,8 @@ SOLVED = 0.9  # share of the way
 
 
 def normalised(score: float, floor: float) -> float:
-    """The share of the way from floor to 100 that a score has gone; below 0 under the floor."""
-    return (score - floor) / (100.0 - floor)
+    """The share of the way from floor to 100 that a score has gone; below 0 under the floor, 0 without a way."""
+    return (score - floor) / (100.0 - floor) if floor < 100 else 0.0
 
 
 def mean_over_tasks(scores: Sequence[np.ndarray]) -> np.ndarray:

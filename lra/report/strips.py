@@ -2,7 +2,6 @@
 
 import itertools
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from statistics import mean
 from typing import NamedTuple
 
@@ -10,11 +9,11 @@ from matplotlib import rc_context
 from matplotlib.figure import Figure
 
 from . import figures, plots
+from .figures import Picture
 from .palette import COLOURED, GROUND, INK, SOFT, Palette, family, look
 from .rates import BUDGET, RATE, RATES, tried, untuned
 from .standings import CONTROLS, EXACT, floor
 from .summary import Row
-from .table import stem
 
 ABOUT = (
     "Test score of each seed: one point a seed, one row a mechanism, best mean first; a cross at the floor (the dotted "
@@ -51,15 +50,6 @@ def searches(rows: list[Row]) -> dict[str, list[plots.RateCurve]]:
         if len(rates) > 1:
             found.setdefault(task, []).append(plots.RateCurve(label, rates, [dev[rate] for rate in rates]))
     return found
-
-
-class Picture(NamedTuple):
-    """A figure: its name and caption, the function that draws it, and the contents of its charts by their titles."""
-
-    name: str
-    caption: str
-    draw: Callable[[Mapping[str, list], float], Figure]
-    panels: Mapping[str, list]
 
 
 @rc_context(figures.PRINT)
@@ -112,25 +102,11 @@ def coloured(panels: Mapping[str, list], score: Callable[..., float]) -> Palette
     return Palette(sorted(chosen, key=lambda label: (label != EXACT, best.index(label))))
 
 
-def pictures(study: str, rows: list[Row]) -> list[Picture]:
+def pictures(rows: list[Row]) -> list[Picture]:
     """List the pictures of a study that have something to show."""
+    study = rows[0].study
     made = [
         Picture(f"{study}-seeds", f"test scores of {study}, a point a seed, and the floor", draw_seeds, seeds(rows)),
         Picture(f"{study.removesuffix(RATES)}-rates", "dev scores over learning rates", draw_searches, searches(rows)),
     ]
     return [picture for picture in made if picture.panels]
-
-
-def save(studies: Mapping[str, list[Row]], folder: Path, width: float = figures.TEXT) -> list[Path]:
-    """Write the pictures of studies as PNG, SVG and PDF.
-
-    Args:
-        studies: their rows by name.
-        folder: folder of the files.
-        width: width in inches.
-
-    Returns:
-        The paths of the PNG files.
-    """
-    made = [picture for study in studies.items() for picture in pictures(*study)]
-    return [figures.write(picture.draw(picture.panels, width), folder / stem(picture.name)) for picture in made]

@@ -4,7 +4,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import mean, median, stdev
+from statistics import mean, median
 
 from ..runs import open as runs_on_disk
 from ..runs import record
@@ -34,20 +34,21 @@ class Row:
     """The seeds of one task and label of a study.
 
     ``done`` holds the finished seeds, ``scores`` the test score in percent of each, ``collapsed`` those that give every
-    dev example the same answer. ``test``, ``std``, ``dev``, the median ``ms`` and the median ``peak`` (bytes on a GPU;
-    of the whole process, hence None, on a CPU) are over the ``n`` finished seeds, None without any; ``lost`` counts the
-    others and ``remarks`` gives their outcomes. ``facts`` has, by the keys of FACTS, the value that the seeds share, or
-    all their values joined by " / ". ``objective`` is that of pretraining, empty without one. ``runs`` holds the
-    records by their folders; ``place`` is their id in the page.
+    dev example the same answer. ``cell`` shows the scores; it is linked to the runs and notes their pretraining.
+    ``test``, ``dev``, the median ``ms`` and the median ``peak`` (bytes on a GPU; of the whole process, hence None, on a
+    CPU) are over the ``n`` finished seeds, None without any; ``lost`` counts the others and ``remarks`` gives their
+    outcomes. ``facts`` has, by the keys of FACTS, the value that the seeds share, or all their values joined by " / ".
+    ``objective`` is that of pretraining, empty without one. ``runs`` holds the records by their folders.
     """
 
+    study: str
     task: str
     label: str
     done: list[RunRecord]
     scores: dict[int, float]
     collapsed: set[int]
+    cell: Cell
     test: float | None
-    std: float | None
     n: int
     lost: int
     remarks: list[str]
@@ -57,13 +58,6 @@ class Row:
     objective: str
     facts: dict[str, str]
     runs: dict[Path, RunRecord]
-    place: str
-
-    @property
-    def cell(self) -> Cell:
-        """The cell of the score, linked to the runs; the note says what pretraining they had."""
-        made = score(self.scores, self.lost, self.collapsed)
-        return replace(made, link=self.place, note="; ".join(filter(None, [made.note, self.facts["pretrained"]])))
 
     @property
     def published(self) -> list[PrintedValue]:
@@ -165,24 +159,27 @@ def summarise(runs: dict[Path, RunRecord]) -> Row:
         "git": joined(r.git or "unknown" for r in results),
         "data": joined(r.data or "the official" for r in results) if any(r.data for r in results) else "",
     }
+    first, lost = results[0], len(results) - len(done)
+    cell = score(scores, lost, collapsed)
+    link = f"run-{first.study}-{first.task}-{first.label}"
     return Row(
-        task=results[0].task,
-        label=results[0].label,
+        study=first.study,
+        task=first.task,
+        label=first.label,
         done=done,
         scores=scores,
         collapsed=collapsed,
-        test=mean(scores.values()) if scores else None,
-        std=stdev(scores.values()) if len(scores) > 1 else None,
+        cell=replace(cell, link=link, note="; ".join(filter(None, [cell.note, facts["pretrained"]]))),
+        test=cell.value,
         n=len(scores),
-        lost=len(results) - len(done),
+        lost=lost,
         remarks=remarks,
         dev=mean(devs.values()) if devs else None,
         ms=median(times) if times else None,
         peak=median(peaks) if peaks and None not in peaks else None,
-        objective=results[0].pretrain.objective if results[0].pretrain else "",
+        objective=first.pretrain.objective if first.pretrain else "",
         facts=facts | {key: joined(getattr(r, key) for r in results) for key in FACTS if key not in facts},
         runs=runs,
-        place=f"run-{results[0].study}-{results[0].task}-{results[0].label}",
     )
 
 

@@ -1,6 +1,7 @@
 """The pictures of a board: costs, families, labels that can be read; seeds and learning rates by mechanism and task."""
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -100,6 +101,6 @@ def test_of_many_mechanisms_the_best_and_the_reference_have_a_colour():
 
 def test_a_search_has_no_strips_and_a_study_of_one_rate_no_curves(rows):
     assert not strips.seeds([row for row in rows if "lr=" in row.label])
-    assert [picture.name for picture in strips.pictures("x", rows)] == ["x-seeds", "x-rates"]
-    assert [picture.name for picture in strips.pictures("x", rows[:1])] == ["x-seeds"]
-    assert [picture.name for picture in strips.pictures("x-rates", rows)][1:] == ["x-rates"]
+    names = lambda rows, study: [made.name for made in strips.pictures([replace(row, study=study) for row in rows])]
+    assert names(rows, "x") == ["x-seeds", "x-rates"] and names(rows[:1], "x") == ["x-seeds"]
+    assert names(rows, "x-rates")[1:] == ["x-rates"]

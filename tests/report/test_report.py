@@ -19,7 +19,7 @@ def test_mean_and_deviation_are_over_finished_seeds_and_the_others_are_told(tmp_
     add(tmp_path, label="once")
     row = rows(tmp_path)["listops", "cur_abs"]
     assert row.test == pytest.approx(sum(TESTS) / 4)
-    assert row.std == pytest.approx(statistics.variance(TESTS) ** 0.5)
+    assert row.cell.std == pytest.approx(statistics.variance(TESTS) ** 0.5)
     assert row.dev == pytest.approx(statistics.fmean(t + i for i, t in enumerate(TESTS)))
     assert (row.n, row.ms) == (4, 12.5)
     shown = {"test": "38.01 ± 1.50", "n": "4 (+1)", "dev": "39.51", "ms": "12.5"}

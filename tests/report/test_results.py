@@ -13,7 +13,7 @@ def test_a_mean_is_only_over_all_tasks(tmp_path):
         add_seeds(tmp_path, "cur_abs", (30.0, 31.0, 32.0), task=task)
     add_seeds(tmp_path, "softmax", [40.0] * 3)
     diverged(tmp_path, 5, label="softmax", task="text")
-    found = results.results("paper-paper", of_study(tmp_path))
+    found = results.results(of_study(tmp_path))
     assert found.head == ["mechanism", "listops", "text", "mean"]
     cur, softmax = (cells(found)[label] for label in ("cur_abs", "softmax"))
     assert cur["mean"].text == "31.00 ± 1.00" and cur["mean"].n == 3
@@ -30,7 +30,7 @@ def test_gains_over_the_control_and_a_task_that_tells_nothing_apart(tmp_path):
     add(tmp_path, label="once", test=41.5)
     diverged(tmp_path, 3, label="lost")
     add(tmp_path, label="near", task="image")  # no control
-    found = results.over_control("paper-paper", of_study(tmp_path))
+    found = results.over_control(of_study(tmp_path))
     lines = cells(found)
     assert found.head == ["mechanism", "listops", "text"] and lines.keys() == {"near", "far", "once", "lost"}
     cell, error = lines["far"]["listops"], math.sqrt(1 / 3 + (5 / 3) / 4)  # variances 1 and 5/3
@@ -41,7 +41,7 @@ def test_gains_over_the_control_and_a_task_that_tells_nothing_apart(tmp_path):
     assert lines["lost"]["listops"].text == lines["far"]["text"].text == ""
     assert "text: this task at this budget does not tell mechanisms apart." in found.about
     assert "listops: this task" not in found.about and "listops se" in found.numbers()
-    assert results.over_control("paper-paper", [row for row in of_study(tmp_path) if row.label != "mean"]) is None
+    assert results.over_control([row for row in of_study(tmp_path) if row.label != "mean"]) is None
 
 
 def test_collapsed_seeds_are_told_beside_every_mean(tmp_path):
@@ -54,14 +54,14 @@ def test_collapsed_seeds_are_told_beside_every_mean(tmp_path):
     assert lines["test"] == "35.00 ± 24.69 (collapsed 3/5)" and lines["n"] == "5"
     assert "collapsed 3/5, others 62.00" in lines["details"].split("; ")
     rows = of_study(tmp_path)
-    board = results.results("quick", rows)
+    board = results.results(rows)
     assert texts(board)["cur_abs"]["listops"] == "35.00 ± 24.69 (collapsed 3/5)"
     assert texts(board)["cur_abs"]["mean"].endswith(" (collapsed 3/10)")
     assert "collapsed" not in texts(board)["mean"]["listops"] and results.COLLAPSED in board.about
     assert board.numbers().set_index("mechanism").loc["cur_abs", "listops collapsed"] == 3
-    over = texts(results.over_control("quick", rows))["cur_abs"]["listops"]
+    over = texts(results.over_control(rows))["cur_abs"]["listops"]
     assert over.startswith("+13.00 ± ") and over.endswith(" (collapsed 3/5)")
-    tried = rates.rates("quick", rows)
+    tried = rates.rates(rows)
     assert "1e-2 38.00 (collapsed 5/5)" in texts(tried)["cur_abs"]["dev at each rate"]
     assert "over the 2 that did not collapse" in cells(board)["cur_abs"]["listops"].note
 

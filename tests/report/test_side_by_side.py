@@ -15,7 +15,7 @@ PHASE = Pretraining(
 
 
 def at_rates(runs):
-    return cells(rates("paper-paper", of_study(runs)))
+    return cells(rates(of_study(runs)))
 
 
 @pytest.fixture
@@ -47,13 +47,13 @@ def test_the_budgets_rate_may_be_the_best_and_a_rate_may_diverge(tmp_path):
 
 
 def test_other_tables_show_the_budgets_rate_or_all_if_there_is_none(searched):
-    found = {table.title: table for table in tables("paper-paper", of_study(searched))[0]}
+    found = {table.title: table for table in tables(of_study(searched))[0]}
     assert "Best learning rate" in found and "Pretraining on the task's own inputs" not in found
     for title in ("paper-paper", "Over mean"):
         assert not any("optim.lr" in label for label in cells(found[title]))
     add_seeds(searched, "psf-optim.lr=0.1", (29.0, 31.0))
-    assert list(cells(results.results("paper-paper", of_study(searched)))) == ["linear", "mean", "psf-optim.lr=0.1"]
-    assert rates("paper-paper", [row for row in of_study(searched) if row.label.startswith("psf")]) is None
+    assert list(cells(results.results(of_study(searched)))) == ["linear", "mean", "psf-optim.lr=0.1"]
+    assert rates([row for row in of_study(searched) if row.label.startswith("psf")]) is None
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ def pretrained(tmp_path):
 
 
 def test_each_run_stands_in_its_column(pretrained):
-    table = pretraining("paper-paper", of_study(pretrained))
+    table = pretraining(of_study(pretrained))
     ((label, line),) = cells(table).items()
     assert label == "sdpa+masked" and table.about.endswith("of other sizes.")
     assert [line[name].value for name in ("scratch", "pretrained", "matched")] == [41.0, 52.0, 45.0]
@@ -84,7 +84,7 @@ def test_a_run_with_label_keys_is_compared_with_the_one_from_scratch_that_has_th
     for keys in ("-model.dim=128", "-pretrain.steps=50-model.dim=128", "-model.dim=128-pretrain.lr=1e-3"):
         add_seeds(tmp_path, f"sdpa+masked{keys}", (61.0,), tokens=1_000_000, pretrain=PHASE)
         add_seeds(tmp_path, f"sdpa+masked-matched{keys}", (58.0,), tokens=400_000, pretrain=PHASE)
-    lines = list(cells(pretraining("paper-paper", of_study(tmp_path))).values())
+    lines = list(cells(pretraining(of_study(tmp_path))).values())
     assert len(lines) == 3 and lines[0]["mechanism"].text == "sdpa+masked-model.dim=128"
     for line in lines:
         assert [line[name].value for name in ("scratch", "gain", "gain matched")] == [60.0, 1.0, -2.0]
@@ -94,15 +94,15 @@ def test_a_run_with_label_keys_is_compared_with_the_one_from_scratch_that_has_th
 def test_a_run_of_another_cost_is_not_matched_and_one_of_another_budget_not_published(tmp_path):
     add_seeds(tmp_path, "sdpa", (40.0, 42.0), tokens=1_000_000)
     add_seeds(tmp_path, "sdpa+masked-matched", (44.0, 46.0), tokens=500_000, budget="quick", pretrain=PHASE)
-    table = pretraining("paper-paper", of_study(tmp_path))
+    table = pretraining(of_study(tmp_path))
     (line,) = cells(table).values()
     assert line["matched"].value is None and line["pretrained"].value == 45.0
     assert table.about.endswith(" Not comparable with the published values: budget quick.")
 
 
 def test_every_table_says_the_cost(pretrained):
-    table = results.results("paper-paper", of_study(pretrained))
+    table = results.results(of_study(pretrained))
     assert "sdpa+masked on listops 0.6 + 1 M tokens, 3 s" in table.about
-    (details,) = results.details("paper-paper", of_study(pretrained))
+    (details,) = results.details(of_study(pretrained))
     assert "pretrained (masked) 100 steps, 0.6 M tokens, 2 s" in texts(details)["sdpa+masked"]["details"]
     assert "pretrained" not in texts(details)["sdpa"]["details"]

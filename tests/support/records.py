@@ -65,7 +65,7 @@ def rows(runs, study="paper-paper"):
 
 
 def table(runs, study="paper-paper"):
-    return {table.title: table for table in results.details(study, of_study(runs, study))}
+    return {table.title: table for table in results.details(of_study(runs, study))}
 
 
 def cells(table):
