@@ -61,8 +61,8 @@ def pages(root: Path = CONF.parent, home: Path = HOME) -> tuple[dict[Path, str],
         pictures = {f"results-{picture.name}.svg": picture for picture in _pictures(rows, says, boards)}
         drawn |= {docs / file: picture for file, picture in pictures.items()}
         sections.append(_section(rows, says, boards, pictures))
-        if says.readme:
-            short.append(_short(rows, says.readme, boards, pictures))
+        if shown := [row for row in rows if row.task in says.readme]:
+            short.append(_short(shown, boards, pictures))
     page = "\n\n".join([*sections, export.LEGEND]) + "\n"
     table = "\n\n".join(short)
     return {docs / "results.md": page, readme: f"{before}{begin}\n{table}\n{end}{after}"}, drawn
@@ -103,9 +103,9 @@ def save() -> list[Path]:
     return [*texts, *drawn]
 
 
-def _short(rows: list[Row], tasks: list[str], boards: dict[str, BoardResults], pictures: dict[str, Picture]) -> str:
+def _short(rows: list[Row], boards: dict[str, BoardResults], pictures: dict[str, Picture]) -> str:
     """Render a study for the README: a board as its picture, its table and what that says, others as a table."""
-    name, rows = rows[0].study, [row for row in rows if row.task in tasks]
+    name = rows[0].study
     if name in boards:
         file, table = f"results-{name}-scores.svg", board.short(replace(boards[name], rows=rows))
         drawn = [f"![{pictures[file].caption}](docs/{file})"] if file in pictures else []

@@ -16,7 +16,7 @@ SOLVED = 0.9  # share of the way
 
 
 def normalised(score: float, floor: float) -> float:
-    """The share of the way from floor to 100 that a score has gone; below 0 under the floor, 0 without a way."""
+    """The share of the way from floor to 100 that a score has gone; below 0 under the floor, 0 for a floor of 100."""
     return (score - floor) / (100.0 - floor) if floor < 100 else 0.0
 
 

@@ -111,9 +111,11 @@ def test_collapsed_seeds_are_counted(runs):
     assert texts(tables(runs)[1])["rfa"]["collapsed"] == "3/3"
 
 
-def test_other_studies_have_no_chapter(tmp_path):
-    add(tmp_path)
-    assert board.chapters(summary.collect(tmp_path)[0], [], tmp_path) == []
+def test_a_board_is_not_drawn_elsewhere(runs):
+    (runs / "report").mkdir()
+    (runs / "report" / "board").symlink_to(runs / "board")
+    with pytest.raises(ValueError, match="report/board is a link, and nothing is written through links"):
+        report.__wrapped__(compose(ReportOptions, [f"runs={runs}"]))
 
 
 def test_the_published_board_stands_beside_a_mechanism_of_ones_own(runs, tmp_path_factory, monkeypatch, capsys):

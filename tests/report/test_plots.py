@@ -137,5 +137,3 @@ def test_fonts_of_a_file_are_truetype(tmp_path):
     assert b"/FontFile2" in written and b"/Type3" not in written
     box = written[written.index(b"/MediaBox") :].split(b"]")[0].split()
     assert float(box[-2]) == pytest.approx(72 * figures.COLUMN)
-    figures.write(Figure(), tmp_path / "y", ("pdf",))
-    assert b"/Type3" not in (tmp_path / "y.pdf").read_bytes()

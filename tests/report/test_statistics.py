@@ -11,8 +11,7 @@ from lra.report.statistics import holm, interquartile_mean, interval, mean_over_
 
 
 def test_means_of_known_numbers():
-    assert [normalised(score, floor=25) for score in (25, 100, 10)] == [0, 1, pytest.approx(-0.2)]
-    assert normalised(100, floor=100) == 0
+    assert [normalised(*case) for case in ((25, 25), (100, 25), (10, 25), (100, 100))] == [0, 1, pytest.approx(-0.2), 0]
     # the middle half of 0..7 is 2, 3, 4, 5; however far the outer ones are
     assert interquartile_mean([np.array([0.0, 1, 2, 3]), np.array([4.0, 5, 6, 700])]) == 3.5
     # tasks weigh alike whatever their seeds
