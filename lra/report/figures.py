@@ -169,8 +169,11 @@ class Picture(NamedTuple):
 
 def save(pictures: Iterable[Picture], folder: Path, width: float) -> list[Path]:
     """Draw pictures, ``width`` inches wide, and write them as PNG, SVG and PDF; returns the paths of the PNG files."""
-    folder.mkdir(parents=True, exist_ok=True)
-    return [write(made.draw(made.panels, width), folder / stem(made.name)) for made in pictures]
+    paths = []
+    for made in pictures:
+        folder.mkdir(parents=True, exist_ok=True)
+        paths.append(write(made.draw(made.panels, width), folder / stem(made.name)))
+    return paths
 
 
 def svg(title: str, draw: Callable, content: Sequence | dict, palette: Palette, study: str = "") -> str:
