@@ -151,7 +151,7 @@ def test_damaged_swaps_are_a_line(content, tmp_path, capfd):
     seed.mkdir(parents=True)
     (seed / "swaps.csv").write_bytes(content)
     with pytest.raises(ValueError, match=r"swaps.csv is not a line of scores"):
-        matrix(seed.parents[2])
+        matrix(seed.parents[2], "swaps.csv")
     (seed.parents[2] / "swaps.csv").write_bytes(content)
     row = type("", (), {"runs": {tmp_path / "s" / "listops" / "sdpa" / "seed-0": None}})
     assert matrices("s", [row]) == [] and "swaps.csv is not a matrix of scores" in capfd.readouterr().err
