@@ -87,7 +87,7 @@ def draw(panels: Mapping[str, Sequence[Point]], width: float = figures.TEXT) -> 
         axes.axhline(point.score, color=SOFT, lw=0.8, ls=":", zorder=1)
         axes.annotate(
             point.label,
-            (0.1 * place, point.score),
+            (0.16 * place, point.score),
             xycoords=("axes fraction", "data"),
             xytext=(3, 2),
             color=SOFT,
