@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from .compiled import compiled
+from lra.compiled import compiled
 
 STEP = np.uint64(0x9E3779B97F4A7C15)  # from one state to the next; a stream's words are mix(state)
 LOW, HALF = np.uint64(0xFFFFFFFF), np.uint64(32)

@@ -15,10 +15,10 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from lra.compiled import compiled
 from lra.data.source import Progress, Source
 from lra.data.store import ExampleChunk
 
-from .compiled import compiled
 from .counter_rng import HALF, STEP, below, mix
 from .examples import chunks, in_order
 from .release import Release

@@ -4,7 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .compiled import compiled
+from lra.compiled import compiled
+
 from .counter_rng import below
 from .synthetic import Synthetic, different, settings, state_of, word
 

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from .compiled import compiled
+from lra.compiled import compiled
+
 from .counter_rng import below
 from .synthetic import Synthetic, different, state_of, word
 

@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from .compiled import compiled
+from lra.compiled import compiled
+
 from .counter_rng import below
 from .synthetic import Synthetic, different, settings, state_of, word
 

@@ -14,9 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lra.compiled import compiled
 from lra.data.source import Source
 
-from .compiled import compiled
 from .counter_rng import STEP, below, mix
 
 LENGTHS = tuple(2**k for k in range(7, 15))  # 128 .. 16384, those of the PSF-Attn paper

@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from .compiled import compiled
+from lra.compiled import compiled
+
 from .synthetic import Synthetic, state_of, two_positions, word_at
 
 X = 4  # the id of X; that of Y is one more, those of the noise a, b, c, d are less

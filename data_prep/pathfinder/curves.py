@@ -11,7 +11,8 @@ import math
 
 import numpy as np
 
-from ..compiled import inlined
+from lra.compiled import inlined
+
 from ..counter_rng import STEP, mix
 from .paddles import BEYOND, SEEDS
 from .patches import fits, paste

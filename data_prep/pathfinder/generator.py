@@ -21,11 +21,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from lra.compiled import compiled
 from lra.console import log
 from lra.data.source import Progress, Source
 from lra.data.store import ExampleChunk
 
-from ..compiled import compiled
 from ..counter_rng import mix
 from ..examples import in_order
 from .curves import below, draw_distractor, draw_targets

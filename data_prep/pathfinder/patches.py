@@ -5,7 +5,8 @@ The functions are inlined, which halves the time of an image: passing the tables
 
 import numpy as np
 
-from ..compiled import inlined
+from lra.compiled import inlined
+
 from .paddles import BEYOND
 
 

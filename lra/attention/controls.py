@@ -4,7 +4,6 @@ Both keep the projections of every other Attention, so that weights, initial val
 those of queries and keys get a gradient of zero.
 """
 
-import torch
 from torch import Tensor
 
 from ..varlen import VarlenLayout
@@ -23,8 +22,7 @@ class Mean(Attention):
         return ((v * real).sum(2, keepdim=True) / real.sum(2, keepdim=True).clamp(min=1)).expand_as(v)
 
     def varlen(self, q: Tensor, k: Tensor, v: Tensor, layout: VarlenLayout) -> Tensor:
-        means = [row.mean(2, keepdim=True) for row in layout.split(v, 2)]
-        return torch.cat([x.expand(-1, -1, width, -1) for x, width in zip(means, layout.widths, strict=True)], 2)
+        return layout.join(row.mean(1, keepdim=True).expand_as(row) for row in layout.rows(v))
 
 
 class Identity(Attention):

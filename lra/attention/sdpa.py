@@ -3,6 +3,7 @@
 import torch
 import torch.nn.functional as F
 
+from ..ops import packed
 from .base import Attention, Sizes
 
 
@@ -31,9 +32,7 @@ class SDPA(Attention):
     def varlen(self, q, k, v, layout):
         if self.causal:
             return super().varlen(q, k, v, layout)
-        drop = self._dropout()
-        attend = lambda q, k, v, real: F.scaled_dot_product_attention(q, k[:, :, :real], v[:, :, :real], dropout_p=drop)
-        return layout.attend(q, k, v, attend)
+        return packed.attend(q, k, v, layout, dropout_p=self._dropout())
 
     def _dropout(self) -> float:
         return self.sizes.dropout if self.training else 0.0

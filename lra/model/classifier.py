@@ -15,7 +15,7 @@ from .norm import Norm, make_norm
 
 Pool = Literal["mean", "cls", "class", "last", "flatten"]
 MeanOver = Literal["length", "real"]
-TILES = {"tile": 64, "whole": 1024}  # of packed rows in 16 bits on a CPU, whose products are compiled for each shape
+WHOLE = 1024  # tokens: packed rows in 16 bits have a multiple, since products are compiled for each shape
 HeadKind = Literal["relu", "gelu", "linear"]
 
 
@@ -122,7 +122,7 @@ class Classifier(Checked, nn.Module):
     def _encode_packed(self, inputs: Tensor, mask: Tensor) -> Tensor:
         """Encode and pool rows as ``_encode`` does, with the real tokens side by side."""
         ahead = int(self.class_vector is not None)  # the place of the class vector, that of some token until then
-        layout = VarlenLayout(F.pad(mask, (ahead, 0), value=True), **TILES if narrow(inputs) else {})
+        layout = VarlenLayout(F.pad(mask, (ahead, 0), value=True), WHOLE if narrow(inputs) else 1)
         tokens = torch.cat([inputs[:, :ahead], inputs], 1)
         x = stream(self.embed(layout.pack(tokens), (layout.positions - ahead).clamp(min=0)))
         if self.class_vector is not None:

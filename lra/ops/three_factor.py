@@ -9,10 +9,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..varlen import VarlenLayout
+from . import packed
 from . import triton as kernels
 from .pinv import unbounded
-from .precision import full_precision
+from .precision import full_precision, writes_out
 from .scores import Weights, allowed, attend_written_out, scale, weigh
+from .solve import solve
 
 Impl = Literal["eager", "sdpa", "triton", "triton_rounded"]
 Inverse = Callable[[Tensor], Tensor]  # (..., c, c) -> (..., c, c)
@@ -59,24 +61,23 @@ def three_factor(
     if impl in kernels.IMPLS:
         return kernels.three_factor(q, k, v, pinv=pinv, q_kept=q_rows, k_kept=k_cols, **marks, impl=impl), None
     factor = scale(weights, q, mask)
-    inverse = _inverse(q_rows, k_cols, factor, pinv, row_mask, col_mask, weights, bias[1])
+    inner = _inner(q_rows, k_cols, factor, row_mask, col_mask, weights, bias[1])
     attend, product = attend_thin, _product
     if impl == "eager":
         attend, product = partial(attend_written_out, factor=factor, weights=weights), full_precision(_product)
     elif layout is not None:
-        attend = lambda q, k, v, keys, bias: layout.attend(q, k, v, attend_first)
+        attend = lambda q, k, v, keys, bias: packed.attend_thin(q, k, v, layout)
         product = torch.autocast(q.device.type, enabled=False)(_product)
     elif v.dtype == torch.float16 and unbounded(pinv):  # U⁺ R v leaves its range, the result does not
         product = full_precision(_product)
     keys = None if mask is None else mask[:, None]
-    out, rv = product(q, k, v, q_rows, k_cols, inverse, attend, keys, col_mask, bias)
+    out, rv = product(q, k, v, q_rows, k_cols, partial(solve, pinv, inner), attend, keys, col_mask, bias)
     return (out if impl == "eager" else out.to(v.dtype)), rv
 
 
-def _product(q, k, v, q_rows, k_cols, inverse, attend, keys, col_mask, bias):
+def _product(q, k, v, q_rows, k_cols, inverted, attend, keys, col_mask, bias):
     rv = attend(q_rows, k, v, keys, bias[2])
-    w = (inverse @ rv.to(inverse.dtype)).to(v.dtype)
-    return attend(q, k_cols, w, col_mask, bias[0]), rv
+    return attend(q, k_cols, inverted(rv).to(v.dtype), col_mask, bias[0]), rv
 
 
 def attend_thin(q: Tensor, k: Tensor, v: Tensor, keys: Tensor | None = None, bias: Tensor | None = None) -> Tensor:
@@ -97,39 +98,14 @@ def attend_thin(q: Tensor, k: Tensor, v: Tensor, keys: Tensor | None = None, bia
     """
     if not writes_out(q):
         return F.scaled_dot_product_attention(q, k, v, allowed(keys, bias))
+    factor = q.shape[-1] ** -0.5  # of the fewer of q and k
     with torch.autocast("cpu", enabled=False):  # or the softmax would be one of float32
-        return weigh(_scores(q, k), keys, "softmax", bias) @ v
-
-
-def attend_first(q: Tensor, k: Tensor, v: Tensor, real: int) -> Tensor:
-    """Compute ``attend_thin`` over the first ``real`` keys; a map that is written out has all of them in its shape."""
-    if not writes_out(q):
-        return F.scaled_dot_product_attention(q, k[:, :, :real], v[:, :, :real])
-    scores = _scores(q, k)
-    scores.detach()[..., real:] = float("-inf")  # a weight of zero has no gradient
-    return scores.softmax(-1) @ v
-
-
-def _scores(q: Tensor, k: Tensor) -> Tensor:
-    """q kᵀ / √D, by which the fewer of q and k are divided."""
-    factor = q.shape[-1] ** -0.5
-    return q * factor @ k.mT if q.shape[2] < k.shape[2] else q @ (k * factor).mT
-
-
-def writes_out(x: Tensor) -> bool:
-    """Whether ``attend_thin`` writes out the map of x: in bfloat16 on a CPU.
-
-    CPU time in ms of both passes of the two thin products, 32 x 2 heads of 32, c = 64, one thread of a processor with
-    avx512_bf16, medians of 9 interleaved rounds, for n = 512, 1024, 2048:
-
-        float32     fused  36, 73, 155    written out  42, 87, 173
-        bfloat16    fused  66, 96, 202    written out  22, 45,  92
-    """
-    return x.device.type == "cpu" and x.dtype == torch.bfloat16
+        scores = q * factor @ k.mT if q.shape[2] < k.shape[2] else q @ (k * factor).mT
+        return weigh(scores, keys, "softmax", bias) @ v
 
 
 @full_precision
-def _inverse(rows, cols, factor, pinv, row_mask, col_mask, weights, bias) -> Tensor:
-    """Compute pinv(U) (N,H,c,c), U the kept rows of the first factor."""
+def _inner(rows, cols, factor, row_mask, col_mask, weights, bias) -> Tensor:
+    """Compute U (N,H,c,c), the kept rows of the first factor."""
     inner = weigh(rows * factor @ cols.mT, col_mask, weights, bias)
-    return pinv(inner if row_mask is None else inner * row_mask[..., None])
+    return inner if row_mask is None else inner * row_mask[..., None]

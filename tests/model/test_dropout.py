@@ -1,5 +1,6 @@
 """Dropout: how much, how much it keeps in the mean, its gradient, independence, and when it does nothing."""
 
+import numpy as np
 import pytest
 import torch
 from conftest import p_value
@@ -30,15 +31,17 @@ def test_neighbours_are_independent():
     assert p_value(pattern.bincount(minlength=16)) > 1e-3
 
 
-def test_threads_change_no_number_and_pieces_are_independent(monkeypatch):
+def test_numbers_are_those_of_numpy_and_pieces_are_independent(monkeypatch):
     monkeypatch.setattr(dropout, "PIECE", 2**12)
-    drawn = []
-    for threads in (1, 2):
-        monkeypatch.setattr(torch, "get_num_threads", lambda threads=threads: threads)
-        torch.manual_seed(0)
-        drawn.append(Dropout(0.5)(torch.ones(2**16 + 7)))
-    assert torch.equal(*drawn)
-    pieces = drawn[0][: 2**16].view(16, -1).bool().long()
+    size = 2**16 + 2**11 + 7
+    torch.manual_seed(0)
+    seed = int(torch.empty((), dtype=torch.int64).random_())
+    torch.manual_seed(0)
+    kept = Dropout(0.5)(torch.ones(size)).bool()
+    streams = [np.random.Generator(np.random.SFC64((seed, first))) for first in range(0, size, 2**12)]
+    draws = np.concatenate([each.integers(2**64, size=2**10, dtype=np.uint64).view(np.uint16) for each in streams])
+    assert np.array_equal(kept, draws[:size] >= 2**15)
+    pieces = kept[: 2**16].view(16, -1).long()
     pairs = (2 * pieces[:-1] + pieces[1:]).flatten()
     assert p_value(pairs.bincount(minlength=4)) > 1e-3
 

@@ -2,15 +2,15 @@
 
 import pytest
 import torch
-import torch.nn.functional as F
 
+from lra.ops import packed
 from lra.ops.pinv import exact
 from lra.ops.segments import real_first
-from lra.ops.three_factor import attend_first, three_factor
+from lra.ops.three_factor import three_factor
 from lra.varlen import VarlenLayout
 
 
-def layout(lengths=(13, 4, 8, 1), **sizes):
+def layout(lengths=(13, 4, 8, 1, 7, 5, 13, 6, 2, 3), **sizes):
     return VarlenLayout(torch.arange(max(lengths)) < torch.tensor(lengths)[:, None], **sizes)
 
 
@@ -24,14 +24,10 @@ def drawn(rows):
     return [x.requires_grad_() for x in (*kept, *real)]
 
 
-def real_keys(q, k, v, real):
-    return F.scaled_dot_product_attention(q, k[:, :, :real], v[:, :, :real])
-
-
 def both(rows, attend):
-    """Results of both products with the gradients of their real tokens, and the gradients of what fills rows."""
+    """Results of both products with the gradients of their real tokens, and the gradients of what fills them up."""
     given = q, k, v, qs, ks, vs = drawn(rows)
-    rv, out = rows.attend(q, ks, vs, attend), rows.attend(qs, k, v, attend)
+    rv, out = attend(q, ks, vs, rows), attend(qs, k, v, rows)
     real = torch.ones(len(rows.positions), dtype=torch.bool) if rows.filled is None else rows.filled[0]
     out = out[:, :, real]
     weight = torch.linspace(-1, 1, out.numel(), dtype=out.dtype).view_as(out)
@@ -39,21 +35,21 @@ def both(rows, attend):
     return [rv, out, *grads[:3], *(g[:, :, real] for g in grads[3:])], [g[:, :, ~real] for g in grads[3:]]
 
 
-@pytest.mark.parametrize("sizes", [{"tile": 4}, {"tile": 4, "whole": 32}, {"tile": 16}], ids=str)
-def test_products_and_gradients_are_those_row_by_row(sizes):
-    expected, _ = both(layout(), real_keys)
-    for attend in (real_keys, attend_first):
-        found, filled = both(layout(**sizes), attend)
-        for one, other in zip(found, expected, strict=True):
-            torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-12)
-        assert not any(grad.any() for grad in filled)
+@pytest.mark.parametrize("written_out", [False, True])
+@pytest.mark.parametrize("sizes", [{}, {"whole": 32}], ids=str)
+def test_products_and_gradients_are_those_row_by_row(sizes, written_out, monkeypatch):
+    expected, _ = both(layout(), packed.attend)
+    monkeypatch.setattr(packed, "writes_out", lambda x: written_out)
+    found, filled = both(layout(**sizes), packed.attend_thin)
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-12)
+    assert not any(grad.any() for grad in filled)
 
 
-def test_places_of_a_layout_with_tiles():
-    rows, plain = layout(tile=4, whole=32), layout()
-    assert rows.widths == [16, 4, 8, 4] and rows.starts.tolist() == [0, 16, 20, 28]
-    assert layout([13, 4, 8, 5], tile=4, whole=32).widths == [16, 4, 8, 36]
-    assert layout([4, 8], tile=4).filled is None
+def test_places_of_a_layout_filled_up():
+    rows, plain = layout([13, 4, 8, 1], whole=32), layout([13, 4, 8, 1])
+    assert rows.starts.tolist() == [0, 13, 17, 25] and rows.tail == 6 and rows.filled.sum() == 26
+    assert layout([4, 8], whole=4).filled is None
     x = torch.randn(4, 2, 13, 5) * rows.mask[:, None, :, None]
     flat = rows.pack(x, 2)
     assert flat.shape == (1, 2, 32, 5) and torch.equal(rows.unpack(flat, 2), x)
@@ -66,11 +62,11 @@ def test_places_of_a_layout_with_tiles():
 
 def test_rows_are_summed_in_float32():
     """In bfloat16 the sum of 2048 times 2^-11 would stop at 1/8, and that of 1 + 2^-7 before 256."""
-    rows = layout([2048], tile=64)
+    rows = layout([2048])
     few, many = torch.zeros(1, 1, 1, 4).bfloat16(), torch.zeros(1, 1, 2048, 4).bfloat16()
-    assert rows.attend(few, many, torch.ones_like(many), attend_first).unique().tolist() == [1]
+    assert packed.attend_thin(few, many, torch.ones_like(many), rows).unique().tolist() == [1]
     v = torch.zeros_like(few).requires_grad_()
-    out = rows.attend(many, few, v, attend_first)  # the only weight of each token is 1
+    out = packed.attend_thin(many, few, v, rows)  # the only weight of each token is 1
     out.backward(torch.full_like(out, 1 + 2**-7))
     assert v.grad.unique().tolist() == [2048 + 16]
 
@@ -78,7 +74,7 @@ def test_rows_are_summed_in_float32():
 def test_a_few_lengths_of_all_rows_together():
     g = torch.Generator().manual_seed(0)
     lengths = [torch.randint(500, 2001, (32,), generator=g).tolist() for _ in range(20)]
-    found = {len(layout(some, tile=64, whole=1024).positions) for some in lengths}
+    found = {len(layout(some, whole=1024).positions) for some in lengths}
     assert len(found) <= 10 and all(T % 1024 == 0 for T in found)
 
 

