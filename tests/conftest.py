@@ -7,6 +7,7 @@ import os
 import resource
 import signal
 import sys
+import time
 
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")  # the CPU is the reference; tests marked gpu ask for more
 
@@ -106,6 +107,14 @@ def p_value(observed, expected=None) -> float:
     return torch.special.gammaincc(freedom, statistic / 2).item()
 
 
+def until(happened, seconds=60):
+    """Wait until something has happened."""
+    deadline = time.monotonic() + seconds
+    while not happened():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
 @contextlib.contextmanager
 def small_disk():
     """No file may have more than 10,000 bytes: the system refuses a write where it would for a full disk."""
@@ -123,16 +132,13 @@ def of_session(tmp_path_factory, name):
     return (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / name
 
 
-def session_data(tmp_path_factory):
+@pytest.fixture(scope="module")
+def data_root(tmp_path_factory):
     """One data folder for all the tests of a session, so that the smoke data set is generated once."""
-    return of_session(tmp_path_factory, "lra-data")
-
-
-@pytest.fixture
-def data_root(tmp_path_factory, monkeypatch):
-    root = session_data(tmp_path_factory)
-    monkeypatch.setenv("LRA_DATA", str(root))
-    return root
+    root = of_session(tmp_path_factory, "lra-data")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LRA_DATA", str(root))
+        yield root
 
 
 @pytest.fixture
@@ -149,8 +155,7 @@ def work(tmp_path, data_root, monkeypatch):
 @pytest.fixture
 def service(tmp_path, monkeypatch):
     """No key, no settings, an empty working directory that stays empty, and a session of wandb for this test alone."""
-    import wandb
-
+    wandb = pytest.importorskip("wandb", reason="pip install '.[wandb]'")
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     for name in ("WANDB_API_KEY", "WANDB_BASE_URL", "WANDB_MODE", "WANDB_PROJECT", "NETRC"):
         monkeypatch.delenv(name, raising=False)

@@ -1,5 +1,6 @@
-"""FLARE, Linformer, Skyformer, H-Transformer-1D and the Synthesizers against their products written out, in float64."""
+"""FLARE, Linformer, Skyformer, H-Transformer-1D, Synthesizers, FNet against products written out, in float64."""
 
+import cmath
 from functools import cache, partial
 
 import pytest
@@ -21,6 +22,7 @@ from support.features import (
 )
 
 from lra.attention.flare import FLARE
+from lra.attention.fnet import FNet, dft
 from lra.attention.h_transformer_1d import HTransformer1D
 from lra.attention.linformer import Linformer
 from lra.attention.skyformer import Skyformer
@@ -147,3 +149,33 @@ def test_synthesizer(pattern, kind, dot_product):
             mixed[n, h] = mean(scores.exp() * real, v[n, h])
     expected = mixer.output(mixed.transpose(1, 2).flatten(2))
     same_with_gradients(mixer(x, mask), expected, [x, *mixer.parameters()])
+
+
+MASK = torch.arange(L) < torch.tensor([L, 6, 1, 0])[:, None]
+MASK[0, 4] = MASK[1, 0] = False
+
+
+def fourier(n):
+    rows = [[cmath.exp(-2j * cmath.pi * j * k / n) for j in range(n)] for k in range(n)]
+    return torch.tensor(rows, dtype=torch.complex128).view(n, n)
+
+
+def test_fnet_is_the_double_sum_over_the_real_tokens():
+    x = torch.randn(4, L, DIM, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    made = FNet(TOKEN_SIZES, dim=DIM)
+    for mask in (None, MASK):
+        want = torch.zeros(4, L, DIM, dtype=torch.float64)
+        for n in range(4):
+            real = torch.arange(L) if mask is None else mask[n].nonzero().flatten()
+            want[n, real] = (fourier(len(real)) @ x[n, real].cdouble() @ fourier(DIM)).real
+        same_with_gradients(made(x, mask), want, x)
+
+
+def test_long_rows_of_fnet_are_as_exact_in_float32_as_a_transform_is():
+    """Three transforms of twice the length in place of one: a few times its error, whatever the length."""
+    x = torch.randn(2, 16384, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    lengths = torch.tensor([16384, 9973])  # a power of two and a prime
+    for row, n in enumerate(lengths.tolist()):
+        want = torch.fft.fft(x[row, :n], dim=0)
+        plain = (torch.fft.fft(x[row, :n].float(), dim=0) - want).norm()
+        assert (dft(x.float(), lengths)[row, :n] - want).norm() < 10 * plain

@@ -19,8 +19,6 @@ from lra.model.mega import Mega
 from lra.ops.pinv import cubic
 
 pytestmark = pytest.mark.peers
-
-
 SUFFIX = first_real(L, L, 30, 5)
 
 

@@ -51,8 +51,7 @@ def test_published_is_the_same_function_as_cur(impl, score, copy_rv):
     masks = [None] if score == "step" else [None, torch.arange(96) < torch.tensor([[96], [40]])]
     for mask in masks:
         exact = both_passes(published, qkv(torch.float64), mask)
-        for a, b in zip(both_passes(cur, qkv(torch.float64), mask), exact, strict=True):
-            torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-9)
+        torch.testing.assert_close(both_passes(cur, qkv(torch.float64), mask), exact, rtol=1e-9, atol=1e-9)
         single = both_passes(published, qkv(torch.float32), mask)
         for a, b, truth in zip(both_passes(cur, qkv(torch.float32), mask), single, exact, strict=True):
             # U comes from two different products: each may be as wrong as the published code's own rounding
@@ -71,9 +70,8 @@ def test_published_draws_anew():
 )
 def test_exact_backends_agree(backend, masked):
     mask = torch.arange(96) < torch.tensor([[96], [40]]) if masked else None
-    truth = both_passes(SDPA(SIZES), qkv(torch.float64), mask)
-    for a, b in zip(both_passes(Exact(SIZES, backend=backend), qkv(torch.float64), mask), truth, strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-9)
+    got, truth = (both_passes(f, qkv(torch.float64), mask) for f in (Exact(SIZES, backend=backend), SDPA(SIZES)))
+    torch.testing.assert_close(got, truth, rtol=1e-9, atol=1e-9)
 
 
 def test_flex_is_exact_attention():
@@ -85,14 +83,23 @@ def test_flex_is_exact_attention():
 
 
 STEP = ("what=step", "modes=training", "tasks=listops", "budget=smoke")
-
-
 SMALL = ["n=64", "batch=1", "head_dim=8", "repeats=1", "warmup=0", "device=cpu"]
 
 
-def small(runs, *words):
-    """The smallest benchmark: one length, one sample."""
-    return compose(BenchOptions, [*SMALL, f"runs={runs}", *words])
+def written(runs):
+    (path,) = runs.rglob(bench_record.FILE)
+    return bench_record.load(path)
+
+
+@pytest.fixture
+def measured(tmp_path):
+    """The record of the smallest benchmark, of one length and one sample, with further words."""
+
+    def call(*words):
+        run(compose(BenchOptions, [*SMALL, f"runs={tmp_path}", *words]))
+        return written(tmp_path)
+
+    return call
 
 
 @pytest.fixture(autouse=True)
@@ -109,12 +116,7 @@ def test_rates_of_this_machine(rates, monkeypatch):
     assert rates("cpu", ["fp32"]) == (2 * 2**27 / 0.5, {"fp32": 2 * 1024**3 / 0.5}) and taken == ["cpu"] * 2
 
 
-def written(runs):
-    (path,) = runs.rglob(bench_record.FILE)
-    return bench_record.load(path)
-
-
-def test_the_trainer_of_a_gpu_says_device_precision_and_compile(tmp_path, monkeypatch):
+def test_the_trainer_of_a_gpu_says_device_precision_and_compile(measured, monkeypatch):
     """Run on the CPU, with a compiler that only traces."""
     made = compose(BenchOptions, ["what=step", "trainer=gpu"])
     assert (made.device, made.dtype, made.compile) == ("cuda", ["bf16"], "auto")
@@ -125,8 +127,7 @@ def test_the_trainer_of_a_gpu_says_device_precision_and_compile(tmp_path, monkey
         return compiled(function, dynamic=dynamic, backend="eager")
 
     monkeypatch.setattr(torch, "compile", traced)
-    run(small(tmp_path, *STEP, "mechanisms=[mean]", "reference=null", "trainer=gpu", "trainer.device=cpu"))
-    (row,) = written(tmp_path).rows
+    (row,) = measured(*STEP, "mechanisms=[mean]", "reference=null", "trainer=gpu", "trainer.device=cpu").rows
     assert modes == ["reduce-overhead"] and (row.status, row.dtype) == ("ok", "bf16")
 
 
@@ -153,7 +154,7 @@ def test_names():
     assert (made.attn.get("count"), made.attn.get("pinv").get("steps"), made.attn.get("score")) == (16, 6, "step")
 
 
-def test_every_kind_of_row(tmp_path, monkeypatch, capfd):
+def test_every_kind_of_row(measured, monkeypatch, capfd):
     """All three subjects, both modes, a Mixer and a Block; out of memory, no GPU, too few tokens."""
 
     def full(*args):
@@ -169,9 +170,8 @@ def test_every_kind_of_row(tmp_path, monkeypatch, capfd):
         "published-count=65": "count must be from 1 to",
     }
     names = ",".join(f'"{name}"' for name in ["naive", "psf", "luna", *refused])
-    run(small(tmp_path, f"mechanisms=[{names}]", "what=[attention,block,step]", "tasks=listops"))
+    found = measured(f"mechanisms=[{names}]", "what=[attention,block,step]", "tasks=listops")
     assert "written to" in capfd.readouterr().out
-    found = written(tmp_path)
     assert found.kind == "bench" and len(found.rows) == 7 * 2 * 3
     rows = {(row.mechanism, row.what, row.mode): row for row in found.rows}
     for (name, *_), row in rows.items():
@@ -185,13 +185,12 @@ def test_every_kind_of_row(tmp_path, monkeypatch, capfd):
     )
 
 
-def test_errors_are_those_of_rounding(tmp_path, monkeypatch, capfd):
+def test_errors_are_those_of_rounding(measured, monkeypatch, capfd):
     """Oracle: softmax written out, in the dtype and in float64, by its own derivative; a mechanism can fail alone."""
     monkeypatch.setattr(SDPA, "forward", lambda *args: 1 / 0)
-    words = ("what=error", "n=[64,96]", "dtype=[fp32,bf16]", "mechanisms=[softmax,sdpa,psf,mean]")
-    run(small(tmp_path, *words))
+    found = measured("what=error", "n=[64,96]", "dtype=[fp32,bf16]", "mechanisms=[softmax,sdpa,psf,mean]")
     assert "gradients, n = 96" in capfd.readouterr().out
-    rows = {(r.mechanism, r.mode, r.n, r.dtype): r for r in written(tmp_path).rows}
+    rows = {(r.mechanism, r.mode, r.n, r.dtype): r for r in found.rows}
     assert len(rows) == 4 * 2 * 2 * 2 and not any(row.samples for row in rows.values())
     for (name, mode, n, dtype), row in rows.items():
         if name == "sdpa":
@@ -215,20 +214,19 @@ def test_errors_are_those_of_rounding(tmp_path, monkeypatch, capfd):
         assert own / 4 < error < 4 * own
 
 
-def test_steps_on_data_have_every_padding(tmp_path, data_root):
+def test_steps_on_data_have_every_padding(measured, data_root):
     pads = ["fixed", "batch", "batch/2", "none"]
     words = [*STEP, "mechanisms=[cur_step]", 'overrides=["attn.count=16"]', "batches=data", "batch=4"]
-    run(small(tmp_path, *words, f"pads=[{','.join(pads)}]"))
-    rows = written(tmp_path).rows
+    rows = measured(*words, f"pads=[{','.join(pads)}]").rows
     assert [(row.pad, row.n, row.status) for row in rows] == [(pad, 128, "ok") for pad in pads]
     assert max(rows[2].peak_bytes, rows[3].peak_bytes) < rows[1].peak_bytes <= rows[0].peak_bytes
 
 
-def test_steps_in_several_dtypes_are_measured_in_turn(tmp_path, monkeypatch):
+def test_steps_in_several_dtypes_are_measured_in_turn(measured, monkeypatch):
     seen = []
     monkeypatch.setattr(workloads, "model_step", lambda config, device, dtype, *more: lambda: seen.append(dtype))
-    run(small(tmp_path, *STEP, "mechanisms=mean", "reference=null", "dtype=[fp32,bf16]", "clock=cpu", "repeats=2"))
-    rows = written(tmp_path).rows
+    words = ("mechanisms=mean", "reference=null", "dtype=[fp32,bf16]", "clock=cpu", "repeats=2")
+    rows = measured(*STEP, *words).rows
     assert [(row.dtype, row.status, len(row.samples)) for row in rows] == [("fp32", "ok", 2), ("bf16", "ok", 2)]
     assert seen == ["fp32", "bf16"] * 3  # the memory pass, then two rounds
 
@@ -254,20 +252,19 @@ def test_the_published_step_with_torchs_dropout():
     assert counts == [[7, 0], [0, 7]]  # the embedding's; in each of two layers the mixer's and the MLP's two
 
 
-def test_a_length_that_would_take_too_long_is_left_out(tmp_path):
-    run(small(tmp_path, "what=attention", "modes=training", "n=[64,4096]", "limit=1e-9", "mechanisms=[naive]"))
-    short, long = written(tmp_path).rows
+def test_a_length_that_would_take_too_long_is_left_out(measured):
+    words = ("what=attention", "modes=training", "n=[64,4096]", "limit=1e-9", "mechanisms=[naive]")
+    short, long = measured(*words).rows
     assert short.status == "ok" and long.status.startswith("left out: about") and long.samples == ()
 
 
-def test_same_choices_same_folder_which_training_reports_ignore(tmp_path):
+def test_same_choices_same_folder_which_training_reports_ignore(measured, tmp_path):
     words = ["what=attention", "mechanisms=[naive]", "modes=inference"]
-    for more in ([], ["budget_s=100"]):
-        run(small(tmp_path, *words, *more))
-    found = written(tmp_path)  # one file
+    measured(*words)
+    found = measured(*words, "budget_s=100")  # one file
     assert found.choices["mechanisms"] == ["naive"] and "runs" not in found.choices
     assert found.machine.threads == torch.get_num_threads() and not any(scan(tmp_path))
-    run(small(tmp_path, *words, "repeats=2"))
+    run(compose(BenchOptions, [*SMALL, f"runs={tmp_path}", *words, "repeats=2"]))
     assert len(list(tmp_path.rglob(bench_record.FILE))) == 2
 
 

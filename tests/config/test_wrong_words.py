@@ -107,6 +107,8 @@ def test_a_wrong_word_ends_in_one_line_and_leaves_nothing(entry, words, seed, ho
 
 
 PAPER = "budget=paper task=listops attn=sdpa "
+DEVICES = "task=listops attn=mean trainer.devices="
+MASKED = "task=listops attn=sdpa pretrain=masked "
 TOLD = {  # by the command, whose words are behind those of SHORT
     train: {
         PAPER + "optim.steps=120": "optim.steps - 1 (119), not 1000: add optim.eval_every=60 optim.warmup=12",
@@ -148,6 +150,26 @@ TOLD = {  # by the command, whose words are behind those of SHORT
         "task=listops attn=cur_abs label_keys=[optim.stepz]": "label_keys: optim.stepz: no such key",
         "task=listops attn=cur_abs model.dim=10000000 model.heads=1": "GB to train, this machine has",
         "attn=cur_abs": "task is missing; it must be one of adding, ",
+        f"{DEVICES}0": "trainer.devices must be a whole number of 1 or more, auto, launched, not 0",
+        f"{DEVICES}two": "trainer.devices must be a whole number of 1 or more, auto, launched, not 'two'",
+        f"{DEVICES}3": "trainer.devices must divide optim.batch 8, not 3",
+        f"{DEVICES}4 optim.micro_batch=2": "trainer.devices must divide optim.micro_batch 2, not 4",
+        f"{DEVICES}2 pretrain=masked pretrain.batch=3": "must divide pretrain.batch 3, not 2",
+        "task=listops attn=mean trainer=ddp": "torch sees none; say how many: trainer.devices=2",
+        "task=listops attn=mean trainer=ddp_multinode": "nothing launched this process: torchrun",
+        "task=image attn=sdpa pretrain=masked": "protocol.masked_pixel must be null with pretrain=masked, not 0",
+        MASKED + "model.pool=cls": "model.pool must be mean, last or flatten with pretrain=masked, not cls",
+        MASKED + "task=adding pretrain.loss=cross_entropy": "pretrain.loss must be l1 with task=adding_N128",
+        MASKED + "pretrain.loss=l1": "pretrain.loss must be cross_entropy with task=listops",
+        MASKED + "task=adding pretrain.mask_id=padding": "pretrain.mask_id must be own with task=adding_N128",
+        MASKED + "pretrain.ratio=1": "pretrain.ratio must be",
+        MASKED + "pretrain.eval_every=4": "pretrain.eval_every must divide pretrain.steps 6, not 4",
+        MASKED + "pretrain.warmup=6": "pretrain.warmup must be 0 or from 2 to pretrain.steps - 1",
+        "task=listops attn=sdpa pretrain=next": "pretrain=next: sdpa+next sees the tokens ahead; say attn.causal=true",
+        "task=listops attn=s4d_lin pretrain=next": "say attn.bidirectional=false",
+        "task=listops attn=cur_abs pretrain=next": "cur_abs+next sees the tokens ahead; sdpa, linear, conv",
+        "task=listops attn=mega pretrain=next": "mega+next sees the tokens ahead",
+        "task=listops attn=luna pretrain=next": "luna+next sees the tokens ahead",
     },
     sweep: {
         "sweep=selection tasks=[listops,nope]": "task=nope: no such choice; task is one of",
@@ -168,13 +190,45 @@ TOLD = {  # by the command, whose words are behind those of SHORT
         'mechanisms=["published-score=best"]': "attn.score must be one of sum, abs, ",
         'mechanisms=["cur_abs-cuont=3"]': "attn.cuont: no such key; attn has",
     },
+    prepare: dict.fromkeys(("task=nope", "task=ALL"), ": no such choice; task is one of all, adding,"),
+    examples: {
+        "count=0": "count must be a whole number of 1 or more, not 0",
+        "split=dev": "split must be one of train, val, test, not 'dev'",
+        "task.display=words": "task.display must be one of pixels, expression, bytes, series, not 'words'",
+        "out=/nowhere/made.png": "/nowhere/made.png cannot be written",
+    },
+    lengths: {
+        "mechanisms=[mean,nope]": "attn=nope: no such choice; attn is one of bigbird",
+        "lengths=[100]": "needs a length among 128, 256",
+        "lengths=[128,128]": "lengths must be a list of different lengths, such as [128,256]",
+        "mechanisms=[mean,mean]": "has the same run twice",
+    },
+    inverses: {
+        f"run={CONF.parent}/runs/published/paper/listops/mean": "has attn=mean, which inverts no matrix; name one of",
+        "counts=[64]": "count must be from 1 to 16 (length), not 64",
+    },
+    dropin: {
+        "candidates=[cur_best]": "candidates must be one of all, cur_step, ",
+        "counts=[17]": "counts: 17 is more than the 16 tokens of gaussian-16",
+        "sources=[]": "nothing to measure: name sources, run= or model=",
+        "model=x": "model= and examples= go together",
+    },
 }
-SHORT = {train: ["budget=smoke"], sweep: SMOKE, bench: ["mechanisms=[naive]"]}
+SHORT = {
+    train: "budget=smoke runs=runs",
+    sweep: f"{' '.join(SMOKE)} runs=runs",
+    bench: "mechanisms=[naive] runs=runs",
+    prepare: "",
+    examples: "task=adding budget=smoke",
+    lengths: f"{LENGTHS} runs=runs",
+    inverses: "n=1 length=16 runs=runs",
+    dropin: f"n=2 counts=[4] cost=0 {SMALL} runs=runs",
+}
 
 
 @pytest.mark.parametrize("entry, words", [(entry, words) for entry in TOLD for words in TOLD[entry]])
 def test_the_line_says_what_is_wrong_or_what_to_write_instead(entry, words, tmp_path, data_root, monkeypatch, capfd):
-    line = [*SHORT[entry], f"runs={tmp_path / 'runs'}", *words.split()]
-    stop, _ = run(entry, *line, patch=monkeypatch, capfd=capfd)
+    monkeypatch.chdir(tmp_path)
+    stop, _ = run(entry, *SHORT[entry].split(), *words.split(), patch=monkeypatch, capfd=capfd)
     assert stop.startswith("lra: ") and TOLD[entry][words] in stop and "\n" not in stop
     assert not files(tmp_path)

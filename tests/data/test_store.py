@@ -9,8 +9,9 @@ import time
 import numpy as np
 import pytest
 import torch
-from conftest import small_disk
-from server import start, wait_for
+from conftest import small_disk, until
+from server import start
+from support.records import flip
 
 from lra.data import store
 from lra.data.source import Source
@@ -138,9 +139,7 @@ def test_a_flipped_bit_is_seen_by_load_but_in_many_tokens_by_verify(folder, part
     if not listed:
         (folder / "SHA256SUMS").unlink()
     path = folder / f"train.{part}.bin"
-    data = bytearray(path.read_bytes())
-    data[17] ^= 1 << 5
-    path.write_bytes(data)
+    flip(path)
     told = re.escape(f"{path} is damaged: its sha256")
     if large and part == "tokens":
         load(folder, PROVENANCE)
@@ -247,26 +246,24 @@ class Foreign(Slow):
 
 def test_two_processes_prepare_once(tmp_path, capfd):
     root, made = tmp_path / "data", str(tmp_path / "made")
-    gate, said, end = tmp_path / "gate", "", time.monotonic() + 60
+    gate, said = tmp_path / "gate", []
+    told = lambda: said.append(capfd.readouterr().err) or "".join(said)
     first = start(Slow(gate=str(gate), made=made).prepare, root)
-    wait_for(root, "slow-*.tmp-*")
+    until(lambda: [*root.glob("slow-*.tmp-*")])
     second = start(Slow(made=made).prepare, root)
-    while "another process is preparing" not in said:
-        assert time.monotonic() < end
-        said += capfd.readouterr().err
-        time.sleep(0.02)
+    until(lambda: "another process is preparing" in told())
     gate.touch()
     for process in (first, second):
         process.join(60)
     assert first.exitcode == second.exitcode == 0
-    assert (said + capfd.readouterr().err).count("another process") == 1
+    assert told().count("another process") == 1
     assert (tmp_path / "made").read_text() == "made\n"
     assert len(Slow().load(root)["train"]) == 100
 
 
 def test_a_killed_preparation_leaves_nothing_and_the_next_works(tmp_path):
     process = start(Slow(gate=str(tmp_path / "never")).prepare, tmp_path)
-    wait_for(tmp_path, "slow-*.tmp-*/train.tokens.bin")
+    until(lambda: [*tmp_path.glob("slow-*.tmp-*/train.tokens.bin")])
     process.kill()
     process.join(60)
     assert not Slow().folder(tmp_path).exists() and list(tmp_path.glob("*.tmp-*"))

@@ -4,7 +4,6 @@ import base64
 import gzip
 import hashlib
 import http.server
-import importlib.util
 import io
 import multiprocessing
 import os
@@ -17,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import experiment
+from conftest import experiment, until
 
 from data_prep.download import Download
 from lra.data.store import Split, StoreError, verify
@@ -26,7 +25,6 @@ from lra.train.__main__ import train
 
 DATA = os.urandom(200_000)
 SHA256 = hashlib.sha256(DATA).hexdigest()
-needs_tfds = pytest.mark.skipif(not importlib.util.find_spec("tensorflow_datasets"), reason="needs tensorflow-datasets")
 
 
 class Server(http.server.ThreadingHTTPServer):
@@ -101,17 +99,10 @@ def start(work, *arguments):
     return process
 
 
-def wait_for(folder: Path, pattern: str) -> None:
-    end = time.monotonic() + 60
-    while not list(folder.glob(pattern)):
-        assert time.monotonic() < end, f"no {pattern}"
-        time.sleep(0.02)
-
-
 def dripping(request, folder: Path):
     """A process whose download has begun and does not end."""
     process = start(request.fetch, folder, silent)
-    wait_for(folder, "*.tmp-*/*.tmp.*/drip")
+    until(lambda: [*folder.glob("*.tmp-*/*.tmp.*/drip")])
     return process
 
 
@@ -128,8 +119,8 @@ def served(folder: Path, monkeypatch) -> Iterator[Server]:
 
 def write_tar(
     path: Path, files: dict[str, bytes], *, hostile: tarfile.TarInfo | None = None, mode: str = "w:gz"
-) -> str:
-    """Writes the archive, its `hostile` member first, and returns its sha256."""
+) -> dict:
+    """Writes the archive, its `hostile` member first, and returns the arguments of a source that reads it."""
     with tarfile.open(path, mode) as tar:
         if hostile is not None:
             tar.addfile(hostile)
@@ -137,7 +128,11 @@ def write_tar(
             member = tarfile.TarInfo(name)
             member.size = len(data)
             tar.addfile(member, io.BytesIO(data))
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+    return of_archive(path)
+
+
+def of_archive(path: Path) -> dict:
+    return {"archive": path, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
 
 
 def write_folder(folder: Path, files: dict[str, bytes], *, packed: bool = False) -> Path:
@@ -188,7 +183,7 @@ def trained(folder: Path, *words: str) -> record.RunRecord:
     return record.load(made)
 
 
-def imdb(path: Path, n: int = 20, **options) -> str:
+def imdb(path: Path, n: int = 20, **options) -> dict:
     """n reviews of each kind, "<split> <label> <id>" and then bytes of every value; in no order, beside other files.
 
     Some have white space around them, all of them have it inside.
@@ -210,7 +205,7 @@ def records(n: int, seed: int) -> np.ndarray:
     return np.concatenate([rng.integers(0, 10, (n, 1)), rng.integers(0, 256, (n, 3072))], axis=1).astype(np.uint8)
 
 
-def cifar(path: Path, n: int = 6, **options) -> str:
+def cifar(path: Path, n: int = 6, **options) -> dict:
     """Batches of n images, not in the order of their numbers, as in the official archive."""
     names = ["data_batch_4", "data_batch_1", "test_batch", "data_batch_3", "data_batch_2", "data_batch_5"]
     files = {f"cifar-10-batches-bin/{name}.bin": records(n, seed).tobytes() for seed, name in enumerate(names)}

@@ -31,10 +31,10 @@ HOSTILE = {
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_hostile_archive_is_refused_by_the_name_of_its_member(tmp_path, name):
-    sha256 = imdb(tmp_path / "imdb.tar.gz", hostile=HOSTILE[name])
+    arguments = imdb(tmp_path / "imdb.tar.gz", hostile=HOSTILE[name])
     before = sorted(tmp_path.rglob("*"))
     with pytest.raises(ValueError, match=f"not to be trusted: its member '{name}' (lies outside|is a link|is not a)"):
-        Text(archive=tmp_path / "imdb.tar.gz", sha256=sha256).prepare(tmp_path / "data")
+        Text(**arguments).prepare(tmp_path / "data")
     assert {path for path in tmp_path.rglob("*") if path.suffix != ".lock"} <= {*before, tmp_path / "data"}
 
 

@@ -72,12 +72,6 @@ def test_all_goes_on_after_a_failure_and_ends_with_it(run, tmp_path, monkeypatch
     assert "listops: failed" in err and "temporal_order_N128: train 256" in err
 
 
-@pytest.mark.parametrize("word", ["task=nope", "task=ALL"])
-def test_an_unknown_task_is_named_with_the_others(run, word):
-    stop = run(word)[0]
-    assert f"{word}: no such choice; task is one of all, adding," in stop and "\n" not in stop
-
-
 def test_synthetic_data_has_nothing_to_store(run, tmp_path):
     stop, _, err = run("task=adding", "task.length=16384")
     assert stop is None and "adding_N16384: train 200,000, val 5,000, test 5,000 examples, made as they are read" in err

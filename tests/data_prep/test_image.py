@@ -1,12 +1,11 @@
 """Image: CIFAR-10's binary layout becomes rows of grey levels; both conversions against independent ones."""
 
-import hashlib
 from fractions import Fraction
 from math import floor
 
 import numpy as np
 import pytest
-from server import cifar, official, prepared, records, trained, write_tar
+from server import cifar, of_archive, official, prepared, records, trained, write_tar
 
 from data_prep.image import Image, pillow_grey, shuffled, tensorflow_grey
 
@@ -16,7 +15,7 @@ ORDER = {"data_batch_1": 1, "data_batch_2": 4, "data_batch_3": 3, "data_batch_4"
 
 @pytest.fixture
 def keys(tmp_path):
-    return {"archive": tmp_path / "cifar.tar.gz", "sha256": cifar(tmp_path / "cifar.tar.gz", N), "hold_out": 10}
+    return cifar(tmp_path / "cifar.tar.gz", N) | {"hold_out": 10}
 
 
 @pytest.fixture(scope="module")
@@ -145,23 +144,20 @@ def test_wrong_arguments(tmp_path, keys, arguments, message):
 )
 def test_another_archive(tmp_path, batch, message):
     files = {} if batch is None else {"cifar-10-batches-bin/data_batch_1.bin": batch}
-    sha256 = write_tar(tmp_path / "x.tar.gz", files | {"readme.html": b""})
+    other = write_tar(tmp_path / "x.tar.gz", files | {"readme.html": b""})
     with pytest.raises(ValueError, match=message):
-        Image(archive=tmp_path / "x.tar.gz", sha256=sha256).prepare(tmp_path / "data")
+        Image(**other).prepare(tmp_path / "data")
 
 
 def test_a_run_on_another_file_says_so(tmp_path):
-    sha256 = cifar(tmp_path / "mine.gz")
-    words = ["source.hold_out=4", "source.train=20", "source.val=4", "source.test=6", f"source.sha256={sha256}"]
-    result = trained(tmp_path, "task=image", "attn=mean", f"source.archive={tmp_path / 'mine.gz'}", *words)
-    assert result.data == f"sha256 {sha256[:12]}"
+    arguments = cifar(tmp_path / "mine.gz") | {"hold_out": 4, "train": 20, "val": 4, "test": 6}
+    words = [f"source.{key}={value}" for key, value in arguments.items()]
+    assert trained(tmp_path, "task=image", "attn=mean", *words).data == f"sha256 {arguments['sha256'][:12]}"
 
 
 @pytest.mark.slow
 def test_sixty_thousand_images(tmp_path):
-    path = official("cifar-10-binary.tar.gz")
-    with open(path, "rb") as file:
-        source = Image(archive=path, sha256=hashlib.file_digest(file, "sha256").hexdigest())
+    source = Image(**of_archive(official("cifar-10-binary.tar.gz")))
     source.prepare(tmp_path)
     splits = source.load(tmp_path)
     assert {name: len(split) for name, split in splits.items()} == {"train": 45_000, "val": 5_000, "test": 10_000}

@@ -79,17 +79,3 @@ def test_command_writes_a_png(task, data_root, tmp_path, monkeypatch, capfd):
     assert stop is None and "3 examples of train" in said
     with Image.open(tmp_path / "made.png") as made:
         assert made.format == "PNG" and min(made.size) > 50
-
-
-@pytest.mark.parametrize(
-    ("word", "message"),
-    [
-        ("count=0", "count must be a whole number of 1 or more, not 0"),
-        ("split=dev", "split must be one of train, val, test, not 'dev'"),
-        ("task.display=words", "task.display must be one of pixels, expression, bytes, series, not 'words'"),
-        ("out=/nowhere/made.png", "/nowhere/made.png cannot be written"),
-    ],
-)
-def test_a_wrong_word_gets_one_line(word, message, monkeypatch, capfd):
-    stop, _ = run(show.show, "task=adding", "budget=smoke", word, patch=monkeypatch, capfd=capfd)
-    assert message in stop and "\n" not in stop

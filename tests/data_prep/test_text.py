@@ -1,11 +1,10 @@
 """Text: the reviews of an archive in the official layout become rows of bytes, and which of them a split gets."""
 
-import hashlib
 import tarfile
 
 import numpy as np
 import pytest
-from server import examples, imdb, official, prepared, write_tar
+from server import examples, imdb, of_archive, official, prepared, write_tar
 
 from data_prep.text import Text
 
@@ -14,7 +13,7 @@ N = 20  # reviews of each kind
 
 @pytest.fixture
 def keys(tmp_path):
-    return {"archive": tmp_path / "imdb.tar.gz", "sha256": imdb(tmp_path / "imdb.tar.gz", N)}
+    return imdb(tmp_path / "imdb.tar.gz", N)
 
 
 def unpacked(path, part):
@@ -93,16 +92,14 @@ def test_wrong_arguments(tmp_path, keys, arguments, message):
 
 
 def test_another_archive(tmp_path):
-    sha256 = write_tar(tmp_path / "x.gz", {"aclImdb/train/neg/0_1.txt": b"bad", "aclImdb/train/pos/0_9.txt": b"good"})
+    other = write_tar(tmp_path / "x.gz", {"aclImdb/train/neg/0_1.txt": b"bad", "aclImdb/train/pos/0_9.txt": b"good"})
     with pytest.raises(ValueError, match=r"x.gz is not the IMDb archive: it holds no aclImdb/test/neg/<id>_<rating>"):
-        Text(archive=tmp_path / "x.gz", sha256=sha256).prepare(tmp_path / "data")
+        Text(**other).prepare(tmp_path / "data")
 
 
 @pytest.mark.slow
 def test_fifty_thousand_reviews(tmp_path):
-    path = official("aclImdb_v1.tar.gz")
-    with open(path, "rb") as file:
-        source = Text(archive=path, sha256=hashlib.file_digest(file, "sha256").hexdigest(), hold_out=2500)
+    source = Text(**of_archive(official("aclImdb_v1.tar.gz")), hold_out=2500)
     source.prepare(tmp_path)
     splits = source.load(tmp_path)
     assert {name: len(split) for name, split in splits.items()} == {"train": 22_500, "val": 2_500, "test": 25_000}

@@ -27,14 +27,6 @@ def built(builder, source, folder):
     return made.info.features[label], {name: read(name) for name in made.info.splits}
 
 
-def image(folder):
-    return Image(archive=folder / "cifar.gz", sha256=cifar(folder / "cifar.gz"), hold_out=4)
-
-
-def text(folder):
-    return Text(archive=folder / "imdb.gz", sha256=imdb(folder / "imdb.gz", 4))
-
-
 def retrieval(folder):
     pairs = "1.0\ta\tb\tthe text of {}\tanother ☕\n0.0\ta\tb\tc\td\n"
     files = {f"new_aan_pairs.{name}.tsv": pairs.format(name).encode() for name in ("train", "eval", "test")}
@@ -45,8 +37,8 @@ def retrieval(folder):
     ("builder", "make", "stored"),  # stored: the bytes of the rows of an example's input
     [
         (tfds.Listops, lambda _: ListOps(**SMALL), lambda words: [encode(words.decode()).tobytes()]),
-        (tfds.LraText, text, lambda read: [read]),
-        (tfds.LraImage, image, lambda pixels: [pixels.tobytes()]),
+        (tfds.LraText, lambda folder: Text(**imdb(folder / "imdb.gz", 4)), lambda read: [read]),
+        (tfds.LraImage, lambda folder: Image(**cifar(folder / "cifar.gz"), hold_out=4), lambda x: [x.tobytes()]),
         (tfds.LraRetrieval, retrieval, list),
         (tfds.LraPathfinder, lambda _: Pathfinder(train=6, val=2, test=2), lambda pixels: [pixels.tobytes()]),
     ],

@@ -2,7 +2,6 @@
 
 import csv
 import http.server
-import importlib.util
 import sys
 import threading
 from dataclasses import asdict
@@ -17,7 +16,6 @@ from lra.integrations.wandb import logger
 from lra.runs import record
 from lra.train.trainer import Checkpoints
 
-needs_wandb = pytest.mark.skipif(importlib.util.find_spec("wandb") is None, reason="pip install '.[wandb]'")
 WORDS = (
     *("logger=wandb", "logger.wandb.timeout=5", "seeds=[0]", "optim.steps=4", "optim.eval_every=1"),
     *("model.layers=1", "model.dim=16", "data.eval_batch=64", "trainer.threads=1"),
@@ -52,7 +50,6 @@ def lines(capfd):
     return [line for line in capfd.readouterr().err.splitlines() if "W&B" in line or "wandb" in line]
 
 
-@needs_wandb
 def test_what_a_run_holds(service, data_root, tmp_path):
     at = run(tmp_path / "runs", "logger.wandb.mode=offline", "logger.wandb.tags=[mine]", "optim.lr=0.002")
     found, saved = wandb_files.read(at), record.load(at / "record.json")
@@ -73,7 +70,6 @@ def test_the_logger_is_no_part_of_the_fingerprint():
     assert config("sdpa", *WORDS).choices({}) == config("sdpa", *WORDS[2:]).choices({})
 
 
-@needs_wandb
 @pytest.mark.parametrize("before_checkpoint", [False, True])
 def test_a_resumed_offline_run_is_whole(service, data_root, tmp_path, before_checkpoint):
     """The process ends at the evaluation of step 3, before or after its checkpoint."""
@@ -98,7 +94,6 @@ def test_a_resumed_offline_run_is_whole(service, data_root, tmp_path, before_che
     assert_complete(at)
 
 
-@needs_wandb
 def test_a_resumed_online_run_is_sent_the_rows_that_it_lacks(service, data_root, tmp_path):
     """The rows of an offline run, sent to a service that has the first two."""
     at = run(tmp_path, "logger.wandb.mode=offline")
@@ -114,7 +109,6 @@ def test_a_resumed_online_run_is_sent_the_rows_that_it_lacks(service, data_root,
     assert opened == [True] and sent == [row for row in rows(at) if row["step"] >= 3] and len(sent) == 2
 
 
-@needs_wandb
 def test_a_service_that_ends_halfway_does_not_end_the_training(service, data_root, tmp_path, capfd):
     psutil = pytest.importorskip("psutil", reason="looks for open connections: pip install psutil")
     original = Checkpoints.on_validation_end
@@ -145,7 +139,6 @@ class Broken(http.server.BaseHTTPRequestHandler):
         """Nothing on stderr."""
 
 
-@needs_wandb
 @pytest.mark.parametrize(
     ("answers", "word", "told"),
     [
@@ -173,7 +166,6 @@ def test_without_the_service_the_run_is_an_offline_one(service, data_root, tmp_p
     assert_complete(at)
 
 
-@needs_wandb
 def test_a_diverged_seed_is_a_failed_run(service, data_root, tmp_path):
     at = run(tmp_path, "logger.wandb.mode=offline", "optim.lr=1e30")
     found = wandb_files.read(at)

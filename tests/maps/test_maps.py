@@ -5,13 +5,13 @@ import shutil
 import numpy as np
 import pytest
 import torch
-from conftest import KERNELS, MECHANISMS, config, run
+from conftest import KERNELS, MECHANISMS, run
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from support.features import model_and_batch
 from support.records import unseal
 
 from data_prep.pathfinder.generator import trace
 from lra.attention.base import Mixer, Sizes
-from lra.data.datamodule import Batch
 from lra.maps import draw, maps, views
 from lra.maps.__main__ import show
 from lra.train.__main__ import train
@@ -21,33 +21,11 @@ LENGTH = 24
 WITHOUT = ("conv", "luna", "dba", "transformer_ls", "fnet", "s4d_inv", "s4d_legs", "s4d_lin", "s5", "lru", "long_conv")
 
 
-def model_and_batch(name, *overrides):
-    torch.manual_seed(0)
-    model = config(name, f"task.length={LENGTH}", *overrides).classifier().double().eval()
-    mask = torch.arange(LENGTH) < torch.tensor([LENGTH, 17])[:, None, None]
-    return model, Batch(torch.randint(1, 16, (2, 1, LENGTH)) * mask, mask, torch.tensor([0, 1]))
-
-
-SMALL = {
-    "cur_": "attn.count=8",
-    "flashcur_": "attn.count=8",
-    "mega_cur_": "attn.count=8",
-    "soft_fixed": "attn.count=8",
-    "nystrom": "attn.landmarks=8",
-    "linformer": "attn.rank=8",
-    "transformer_ls": "attn.rank=8",
-}
-
-
-def small(name):
-    return [word for start, word in SMALL.items() if name.startswith(start)]
-
-
 @pytest.mark.parametrize("name", [*MECHANISMS, "mega_chunk block.chunk=8"])
 def test_the_map_times_the_values_is_the_output(name, monkeypatch):
     monkeypatch.setattr(maps, "WIDTH", 10)
     name, *words = name.split()
-    model, batch = model_and_batch(name, *small(name), *words)
+    model, batch = model_and_batch(name, *words)
     if name in KERNELS:  # they take float32
         model = model.float()
     mixer = getattr(model.blocks[1], "mixer", model.blocks[1])

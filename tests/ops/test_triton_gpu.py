@@ -14,8 +14,6 @@ from lra.train import lit
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")]
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]
-
-
 CASES = [  # m, d, masked: of each kind of tile, and those of bench preset=figure4 and table2, which find them compiled
     *[(m, d, masked, dtype) for dtype in DTYPES for m, d, masked in ((16, 16, True), (64, 32, True), (128, 64, True))],
     *[(m, 64, False, torch.bfloat16) for m in (32, 64, 128)],

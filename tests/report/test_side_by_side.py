@@ -1,17 +1,17 @@
 """Runs of one mechanism side by side: at several learning rates, and from scratch, pretrained and compute-matched."""
 
+from dataclasses import replace
+
 import pytest
+from support import records
 from support.records import add, add_seeds, cells, diverged, of_study, texts
 
 from lra.report import results
 from lra.report.export import tables
 from lra.report.pretraining import pretraining
 from lra.report.rates import rates
-from lra.runs.record import Pretraining
 
-PHASE = Pretraining(
-    objective="masked", fingerprint="p", loss=1.5, best_step=100, steps=100, tokens=600_000, step_ms=20.0, status="done"
-)
+PHASE = replace(records.PHASE, steps=100, tokens=600_000, step_ms=20.0)
 
 
 def at_rates(runs):

@@ -7,7 +7,7 @@ from dataclasses import asdict
 
 import pytest
 import yaml
-from conftest import config, run, session_data
+from conftest import config, run
 
 from lra.attention.base import Attention
 from lra.config import CONF
@@ -133,12 +133,10 @@ def test_a_file_that_is_no_configuration_is_told_soon(tmp_path, reason):
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory):
+def runs(tmp_path_factory, data_root):
     folder = tmp_path_factory.mktemp("choices")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("LRA_DATA", str(session_data(tmp_path_factory)))
-        train.__wrapped__(config("sdpa", f"runs={folder}", "seeds=[0]"))
-        train.__wrapped__(config(f"{__name__}.Mine", f"runs={folder}", "seeds=[0]"))
+    for name in ("sdpa", f"{__name__}.Mine"):
+        train.__wrapped__(config(name, f"runs={folder}", "seeds=[0]"))
     return folder
 
 
@@ -149,7 +147,7 @@ def entries(home, out):
     yield dropin, [f"run={home}", "sources=[]", f"runs={out}", "cost=0", "n=2", "counts=[4]", "candidates=mean"]
 
 
-def test_no_entry_point_runs_what_a_folder_names(runs, tmp_path, data_root, monkeypatch, capfd):
+def test_no_entry_point_runs_what_a_folder_names(runs, tmp_path, monkeypatch, capfd):
     home = tmp_path / "seed-0"
     home.mkdir()
     made = config_file.read(runs / "paper-smoke" / "listops" / "sdpa" / "seed-0" / "config.yaml")
@@ -165,9 +163,7 @@ def test_no_entry_point_runs_what_a_folder_names(runs, tmp_path, data_root, monk
     assert not trace.exists()
 
 
-def test_a_mechanism_of_ones_own_is_shown_and_transferred_once_it_is_trusted(
-    runs, tmp_path, data_root, monkeypatch, capfd
-):
+def test_a_mechanism_of_ones_own_is_shown_and_transferred_once_it_is_trusted(runs, tmp_path, monkeypatch, capfd):
     (home,) = (runs / "paper-smoke" / "listops").glob("Mine*/seed-0")
     for entry, words in [*entries(home, tmp_path)][:2]:
         stop, _ = run(entry, *words, patch=monkeypatch, capfd=capfd)

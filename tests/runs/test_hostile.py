@@ -76,12 +76,9 @@ def test_a_data_set_is_described_by_its_meta_json_or_refused(tmp_path):
     meta, refused = json.loads(path.read_text()), 0
     name = "train.tokens.bin"
     changes = [meta | {key: value} for key in meta for value in VALUES]
-    changes += [meta | {"files": meta["files"] | {name: value}} for value in VALUES]
-    changes += [
-        meta | {"files": meta["files"] | {name: meta["files"][name] | {key: value}}}
-        for key in meta["files"][name]
-        for value in VALUES
-    ]
+    of_file = lambda value: meta | {"files": meta["files"] | {name: value}}
+    changes += map(of_file, VALUES)
+    changes += [of_file(meta["files"][name] | {key: value}) for key in meta["files"][name] for value in VALUES]
     for changed in [*changes, *VALUES]:
         path.write_text(json.dumps(changed))
         for call in (store.load, store.verify):
@@ -125,8 +122,7 @@ def test_a_pretraining_is_taken_from_regular_files_that_are_whole(told, tmp_path
     assert all((mine / name).read_bytes() == content for name, content in whole.items())
     (mine / "metrics.csv").write_text("step,train_loss,val\n1,0.5,4.0\n")
     with pytest.raises(
-        ValueError,
-        match=r"metrics.csv is not .* \(its sha256 is not the one in the record.json or pretrain.json beside it",
+        ValueError, match=r"metrics.csv .* \(its sha256 is not the one in the record.json or pretrain.json"
     ):
         evaluations.read(mine)
 

@@ -49,11 +49,7 @@ KINDS = {  # a record, its reader and a number in it
     "probes.json": (filled(probes.Probes, **PROBES, score=30.0, scores=[30.0], reaches=[1]), probes.load, "score"),
     "transfer.json": (filled(transfers.TransferRecord, **TRANSFER), transfers.load, "direct_test"),
     "bench.json": (made([row("sdpa", 128, 3.0)]), bench.load, "seconds"),
-    "errors.json": (
-        dropin.Errors("a", "", 2, 0, None, {"mean": {"4": (0.1, float("nan"))}}),
-        dropin.load,
-        "n",
-    ),
+    "errors.json": (dropin.Errors("a", "", 2, 0, None, {"mean": {"4": (0.1, float("nan"))}}), dropin.load, "n"),
     "cost.json": (
         dropin.Cost("", (1.0, 2.0), {"mean": {"4": (1.0, 2.0)}}),
         lambda path: dropin.load(path, dropin.Cost),

@@ -11,7 +11,6 @@ from conftest import run as entry
 from lra.attention.base import Sizes
 from lra.attention.nystrom import Nystrom
 from lra.attention.soft import Soft
-from lra.config import CONF
 from lra.config.compose import compose
 from lra.data.datamodule import Batch
 from lra.ops.pinv import newton
@@ -137,8 +136,7 @@ def test_a_run_is_measured_at_its_initial_best_and_last_weights(data_root, tmp_p
     ]
     for made in found[2:]:
         same = found[int(made.place == "layer 1")]
-        for a, b in zip(made.inner, same.inner, strict=True):
-            torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(made.inner, same.inner, rtol=1e-4, atol=1e-4)
     words = ["n=1", "steps=[0,1]", "threads=1", f"runs={runs}"]
     stop, said = entry(inverses, *words, f"run={run.path}", patch=monkeypatch, capfd=capfd)
     assert stop is None and "weights: initial at step 0, best at step 3, last at step 6" in said
@@ -147,17 +145,6 @@ def test_a_run_is_measured_at_its_initial_best_and_last_weights(data_root, tmp_p
     (run.path / "last.ckpt").unlink()
     weights = [name for name, *_ in matrices.checkpoints(run, configuration(run, str(data_root)), None)]
     assert weights == ["initial", "best"]
-
-
-def test_a_run_that_inverts_nothing_or_is_not_there_gets_one_line(tmp_path, monkeypatch, capfd):
-    folder = CONF.parent / "runs/published/paper/listops/mean"
-    for word, line in {
-        f"run={folder}": "has attn=mean, which inverts no matrix; name one of soft",
-        "counts=[64]": "count must be from 1 to 16 (length), not 64",
-    }.items():
-        stop, _ = entry(inverses, word, "length=16", "n=1", f"runs={tmp_path}", patch=monkeypatch, capfd=capfd)
-        assert stop.startswith("lra: ") and line in stop and "\n" not in stop, stop
-    assert not (tmp_path / "inverses").exists()
 
 
 def test_a_figure_has_its_panels_one_legend_and_texts_as_they_are(tmp_path):

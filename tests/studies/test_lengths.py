@@ -3,7 +3,6 @@
 import csv
 from dataclasses import asdict
 
-import pytest
 from conftest import run as entry
 from support.records import RECORD
 from support.sweeps import finish
@@ -91,17 +90,3 @@ def test_runs_that_ended_are_drawn_though_another_failed(tmp_path, monkeypatch, 
         ("mean", length, 100 - RECORD.test) for length in ("128", "256")
     ]
     assert (home / "lengths.png").stat().st_size > 10_000
-
-
-WRONG = {
-    "mechanisms=[mean,nope]": "attn=nope: no such choice; attn is one of bigbird",
-    "lengths=[100]": "needs a length among 128, 256",
-    "lengths=[128,128]": "lengths must be a list of different lengths, such as [128,256]",
-    "mechanisms=[mean,mean]": "has the same run twice",
-}
-
-
-@pytest.mark.parametrize("word", WRONG)
-def test_a_wrong_word_gets_one_line_before_anything_runs(word, tmp_path, monkeypatch, capfd):
-    stop, _ = swept(monkeypatch, capfd, None, tmp_path, word)
-    assert stop.startswith("lra: ") and WRONG[word] in stop and "\n" not in stop and not list(tmp_path.iterdir())

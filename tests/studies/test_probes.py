@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from conftest import MECHANISMS, config
-from support.features import padded_ids
+from support.features import model_and_batch
 from support.records import add, rows, table, texts
 
 from lra.config.compose import compose
@@ -20,14 +20,6 @@ from lra.studies.probes.report import matrices, smallest, within
 from lra.train.__main__ import train
 
 L = 24
-OPTIONS = {"cur_": "attn.count=8", "nystrom": "attn.landmarks=8", "flashcur_": "attn.count=8"}
-
-
-def model_and_batch(name, *overrides):
-    torch.manual_seed(0)
-    words = [word for start, word in OPTIONS.items() if name.startswith(start)]
-    model = config(name, f"task.length={L}", *words, *overrides).classifier().double().eval()
-    return model, Batch(*padded_ids((L, 17)), torch.tensor([0, 1]))
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from conftest import config, printed, run, session_data
+from conftest import config, printed, run
 from scipy.special import softmax
 from support.records import unseal
 
@@ -38,13 +38,11 @@ FEW = ("examples=12", "spectrum=3", "trainer.device=cpu")
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory):
+def runs(tmp_path_factory, data_root):
     """Two seeds of softmax, trained for six steps."""
     folder = tmp_path_factory.mktemp("transfer")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("LRA_DATA", str(session_data(tmp_path_factory)))
-        train.__wrapped__(config("softmax", f"runs={folder}", "seeds=[0,1]"))
-        yield folder
+    train.__wrapped__(config("softmax", f"runs={folder}", "seeds=[0,1]"))
+    return folder
 
 
 def trained(runs, attn="softmax"):

@@ -2,8 +2,10 @@
 
 import pytest
 import torch
+from conftest import config
 
 from lra.attention.base import Sizes
+from lra.data.datamodule import Batch
 
 H, D, E, L = 2, 4, 3, 12
 SIZES = Sizes(heads=H, head_dim=D, value_dim=E, length=16)
@@ -31,6 +33,21 @@ def padded_ids(lengths, towers=1):
     """Token ids (B,T,L) from 1 to 15, zero behind the end of each row, and their mask."""
     mask = (torch.arange(max(lengths)) < torch.tensor(lengths)[:, None, None]).expand(-1, towers, -1)
     return torch.randint(1, 16, mask.shape, generator=torch.Generator().manual_seed(0)) * mask, mask
+
+
+FITTING = {  # 24 tokens
+    **dict.fromkeys(("cur_", "flashcur_", "mega_cur_", "soft_fixed"), "attn.count=8"),
+    "nystrom": "attn.landmarks=8",
+    **dict.fromkeys(("linformer", "transformer_ls"), "attn.rank=8"),
+}
+
+
+def model_and_batch(name, *words):
+    """A classifier of rows of 24 tokens in float64, and two of them, the second padded."""
+    torch.manual_seed(0)
+    fitting = [word for start, word in FITTING.items() if name.startswith(start)]
+    model = config(name, "task.length=24", *fitting, *words).classifier().double().eval()
+    return model, Batch(*padded_ids((24, 17)), torch.tensor([0, 1]))
 
 
 def masks(L=L):
@@ -85,8 +102,8 @@ def same_with_gradients(got, want, leaves):
     """Results and, for a random sum of them, the gradients of leaves."""
     torch.testing.assert_close(got, want, rtol=1e-9, atol=1e-10)
     weight = torch.randn(want.shape, generator=torch.Generator().manual_seed(1), dtype=want.dtype)
-    for a, b in zip(*(torch.autograd.grad((x * weight).real.sum(), leaves) for x in (got, want)), strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-7, atol=1e-9)
+    gradients = (torch.autograd.grad((x * weight).real.sum(), leaves) for x in (got, want))
+    torch.testing.assert_close(*gradients, rtol=1e-7, atol=1e-9)
 
 
 def dense_factor(w, offsets):

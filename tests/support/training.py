@@ -5,12 +5,11 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from dataclasses import asdict
 
 import pytest
 import torch
-from conftest import config
+from conftest import config, until
 
 from lra.config import CONF
 from lra.runs import record
@@ -38,8 +37,6 @@ def smoke(runs, *overrides, attn="cur_random"):
 
 
 LONGER = ("trainer.threads=1", "optim.steps=60", "optim.eval_every=5")
-
-
 LIMITED = """
 import resource, runpy, sys
 size = int(sys.argv.pop(1))
@@ -58,10 +55,7 @@ def start(runs, *words, limit=None, **options):
 
 def wait(process, happened):
     """Wait until something has happened or the process has ended; fail after five minutes."""
-    deadline = time.monotonic() + 300
-    while not happened() and process.poll() is None:
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    until(lambda: happened() or process.poll() is not None, 300)
 
 
 def killed(process, path, kill=signal.SIGKILL):

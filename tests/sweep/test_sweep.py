@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 import yaml
-from conftest import MECHANISMS
+from conftest import MECHANISMS, until
 from conftest import run as entry
 from support.sweeps import SMOKE, config, expand, fail, finish, sweep
 
@@ -162,14 +162,14 @@ def test_states_and_lines(four, capfd, monkeypatch):
         runs[1].folder.mkdir(parents=True)
         with lock.hold(runs[1].folder / lock.NAME):
             (runs[1].folder / "metrics.csv").write_text("step,val\n3,9.0\n")
-            _until(lambda: watch.states[runs[1]] == "running")
+            until(lambda: watch.states[runs[1]] == "running")
             watch.begin = time.monotonic() - 10  # half a run in 10 s, two and a half to go
             assert re.fullmatch(r"1 of 4 done, 1 running, 2 left, (0:5\d|1:\d\d) to go", watch.summary())
             watch.add([])  # a further round: the work of the earlier ones took none of its time
             assert watch.summary() == "1 of 4 done, 1 running, 2 left"
         finish(runs[1], status="diverged", steps=4, test=None)
         fail(runs[2], "no memory")
-        _until(lambda: watch.states[runs[2]] == "failed")
+        until(lambda: watch.states[runs[2]] == "failed")
         finish(runs[3])
     err = capfd.readouterr().err
     assert "cur_sum seed 1: diverged at step 4; 1 of 4 done, 1 diverged" in err
@@ -185,13 +185,6 @@ def test_a_run_without_an_estimate_weighs_as_the_mean_of_the_others(four):
     watch = progress.Watch(runs)
     watch.begin, watch.states[runs[0]] = time.monotonic() - 10, "done"  # 100 of 100 + 200 + 300 + 200 in 10 s
     assert re.fullmatch(r"1 of 4 done, 3 left, 1:1\d to go", watch.summary())
-
-
-def _until(true):
-    deadline = time.monotonic() + 20
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def test_reasons():

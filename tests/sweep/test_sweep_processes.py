@@ -18,6 +18,8 @@ from lra.disk import lock
 from lra.runs import record
 from lra.sweep import job
 
+pytestmark = pytest.mark.slow
+
 
 def command(runs, *words, launcher="joblib", attn="cur_sum,cur_abs", seeds="0,1"):
     grid = [f"seeds=[{seeds}]", f"sweep.grids.methods.attn=[{attn}]", f"hydra/launcher={launcher}"]
@@ -32,7 +34,6 @@ def results(runs):
     return Counter({str(log.parent): len(re.findall(r"seed \d: test", log.read_text())) for log in runs.rglob(job.LOG)})
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kill", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("launcher", ["basic", "joblib"])
 def test_killed_sweep_goes_on_and_no_run_is_done_twice(data_root, tmp_path, launcher, kill):
@@ -57,7 +58,6 @@ def test_killed_sweep_goes_on_and_no_run_is_done_twice(data_root, tmp_path, laun
     assert silent <= {str(path.parent) for path in finished}
 
 
-@pytest.mark.slow
 def test_two_sweeps_at_once_share_the_runs(data_root, tmp_path):
     two = [start(command(tmp_path)) for _ in range(2)]
     for process in two:
@@ -66,7 +66,6 @@ def test_two_sweeps_at_once_share_the_runs(data_root, tmp_path):
     assert len(results(tmp_path)) == 4 and set(results(tmp_path).values()) == {1}
 
 
-@pytest.mark.slow
 def test_a_run_that_is_killed_is_listed_and_the_others_end(data_root, tmp_path):
     process = start(command(tmp_path, "overrides=['optim.steps=60','optim.eval_every=6']"))
     owner = None
@@ -80,7 +79,6 @@ def test_a_run_that_is_killed_is_listed_and_the_others_end(data_root, tmp_path):
     assert "3 of 4 done, 1 failed" in err and err.splitlines()[-1].startswith("lra: 1 of 4 runs failed")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("launcher", "package"), [("submitit_local", "submitit"), ("ray", "ray")])
 def test_other_launchers(launcher, package, data_root, tmp_path):
     pytest.importorskip(package, reason=f"{package} is in the extras slurm and ray")

@@ -6,21 +6,16 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from conftest import session_data
-from support.training import assert_same_files, killed, power_cut, result, smoke, start, train_config
+from support.training import assert_same_files, killed, power_cut, result, seed_folder, smoke, start, train_config
 
-from lra.config.compose import compose
-from lra.config.experiment import Experiment
 from lra.data.datamodule import Batch
 from lra.runs import checkpoint, identity, pretraining, record
 from lra.train import pretrain
-from lra.train.plan import resolve
 
 WORDS = ("pretrain=masked", "pretrain.steps=9", "pretrain.lr=0.01", "optim.steps=12", "optim.eval_every=3")
 
 
-def seed_folder(runs, label="cur_random+masked"):
-    return runs / "paper-smoke" / "listops" / label / "seed-0"
+folder_of = partial(seed_folder, label="cur_random+masked")
 
 
 def comparable(folder):
@@ -37,12 +32,11 @@ def assert_same(one, two):
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory):
+def whole(tmp_path_factory, data_root):
     """One run without interruption."""
-    root = session_data(tmp_path_factory)
     runs = tmp_path_factory.mktemp("whole")
-    train_config(smoke(runs, *WORDS, "optim.micro_batch=4", f"data.root={root}"))
-    return seed_folder(runs)
+    train_config(smoke(runs, *WORDS, "optim.micro_batch=4"))
+    return folder_of(runs)
 
 
 @pytest.mark.parametrize(
@@ -58,7 +52,7 @@ def test_run_resumed_after_a_crash_in_either_phase_equals_an_uninterrupted_one(p
     words = (*WORDS, "optim.micro_batch=4")
     with power_cut(step, lambda run: (run.path.name == "pretrain") == (phase == "pretrain")):
         train_config(smoke(tmp_path, *words))
-    cut = seed_folder(tmp_path)
+    cut = folder_of(tmp_path)
     assert (cut / "pretrain/pretrain.json").exists() == (phase == "fine-tuning")
     train_config(smoke(tmp_path, *words))
     assert_same(cut, whole)
@@ -83,8 +77,8 @@ def test_killed_in_both_phases(data_root, tmp_path):
 def test_phase_one_of_another_run_is_taken_if_it_is_the_same(whole, data_root, tmp_path):
     words = (*WORDS, "optim.micro_batch=4", f"pretrain.from={whole.parent}")
     train_config(smoke(tmp_path, *words))
-    assert not (seed_folder(tmp_path) / "pretrain/last.ckpt").exists()
-    assert comparable(seed_folder(tmp_path)) == comparable(whole)
+    assert not (folder_of(tmp_path) / "pretrain/last.ckpt").exists()
+    assert comparable(folder_of(tmp_path)) == comparable(whole)
     train_config(smoke(tmp_path, *words, "optim.lr=0.002", "study=other"))  # of the fine-tuning alone
     with pytest.raises(ValueError, match=r"pretrained in another way \(pretrain.lr: 0.01 -> 0.02\)"):
         train_config(smoke(tmp_path, *words, "pretrain.lr=0.02", "study=third"))
@@ -123,30 +117,6 @@ def test_matched_takes_the_steps_of_phase_one_from_those_of_the_fine_tuning():
     assert (made.pretrain.steps, made.optim.steps) == (2, 2)
     with pytest.raises(ValueError, match=r"pretrain.matched needs pretrain.steps · pretrain.batch 48 to be a multiple"):
         matched("pretrain.steps=6")
-
-
-REFUSED = {
-    "task=image attn=sdpa": r"protocol.masked_pixel must be null with pretrain=masked, not 0",
-    "task=listops attn=sdpa model.pool=cls": r"model.pool must be mean, last or flatten with pretrain=masked, not cls",
-    "task=adding attn=sdpa pretrain.loss=cross_entropy": r"pretrain.loss must be l1 with task=adding_N128",
-    "task=listops attn=sdpa pretrain.loss=l1": r"pretrain.loss must be cross_entropy with task=listops",
-    "task=adding attn=sdpa pretrain.mask_id=padding": r"pretrain.mask_id must be own with task=adding_N128",
-    "task=listops attn=sdpa pretrain=next": r"pretrain=next: sdpa\+next sees the tokens ahead; say attn.causal=true",
-    "task=listops attn=s4d_lin pretrain=next": r"say attn.bidirectional=false",
-    "task=listops attn=cur_abs pretrain=next": r"cur_abs\+next sees the tokens ahead; sdpa, linear, conv, sparse with",
-    "task=listops attn=mega pretrain=next": r"mega\+next sees the tokens ahead",
-    "task=listops attn=luna pretrain=next": r"luna\+next sees the tokens ahead",
-    "task=listops attn=sdpa pretrain.ratio=1": r"pretrain.ratio must be",
-    "task=listops attn=sdpa pretrain.eval_every=4": r"pretrain.eval_every must divide pretrain.steps 6, not 4",
-    "task=listops attn=sdpa pretrain.warmup=6": r"pretrain.warmup must be 0 or from 2 to pretrain.steps - 1",
-}
-
-
-@pytest.mark.parametrize("words", REFUSED)
-def test_refused_in_one_line(words):
-    overrides = words.split() if "pretrain=" in words else ["pretrain=masked", *words.split()]
-    with pytest.raises(ValueError, match=REFUSED[words]):
-        resolve(compose(Experiment, ["budget=smoke", *overrides]))
 
 
 @pytest.mark.parametrize("name, option", [("sdpa", "causal=true"), ("s4d_lin", "bidirectional=false")])
