@@ -14,12 +14,13 @@ from pathlib import Path
 import numba
 
 KEPT = 30 * 24 * 3600  # seconds that the machine code of other sources is kept without use
+ROOM = 2**20  # bytes, more than the machine code of a package
 DECORATING = threading.Lock()
 
 
 @cache
 def cache_folder(package: Path) -> Path | None:
-    """The folder of the machine code of a package's sources; None if nothing can be written.
+    """The folder of the machine code of a package's sources; None if nothing can be written or a disk is full.
 
     It is in $NUMBA_CACHE_DIR if that is set, else in the user's cache: not in the package, of which pip would leave
     the folder behind. Machine code includes functions and constants of other modules, but numba checks only the file of
@@ -41,7 +42,7 @@ def cache_folder(package: Path) -> Path | None:
         for other in folder.parent.glob("numba-*"):
             if time.time() - other.stat().st_mtime > KEPT:
                 shutil.rmtree(other, ignore_errors=True)
-    return folder if os.access(folder, os.W_OK) else None
+    return folder if os.access(folder, os.W_OK) and shutil.disk_usage(folder).free > ROOM else None
 
 
 def compiled(function: Callable, *, forceinline: bool = False) -> Callable:

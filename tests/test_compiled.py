@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import data_prep
+from lra import compiled
 
 PACKAGE = Path(data_prep.__file__).parent
 ROOT = PACKAGE.parent
@@ -72,6 +73,14 @@ def test_the_package_holds_no_cache(tmp_path):
     code = f"from pathlib import Path; from lra.compiled import cache_folder as f; print(f(Path({str(PACKAGE)!r})))"
     (line,) = output(code, tmp_path)
     assert line.startswith(str(tmp_path / "cache" / "lra-suite" / "numba-"))
+
+
+def test_a_full_disk_or_one_that_cannot_be_written_has_no_cache(tmp_path, monkeypatch):
+    monkeypatch.setattr(compiled, "ROOM", shutil.disk_usage(tmp_path).total)
+    assert compiled.cache_folder.__wrapped__(PACKAGE) is None
+    monkeypatch.undo()
+    monkeypatch.setattr(os, "access", lambda folder, mode: False)
+    assert compiled.cache_folder.__wrapped__(PACKAGE) is None
 
 
 def test_nothing_is_compiled_past_this_cache():
