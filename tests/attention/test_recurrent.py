@@ -116,15 +116,9 @@ def test_s5_is_the_released_module(case, options):
 
 def test_lru_is_the_minimal_implementation():
     p, x = {key: tensor(value) for key, value in RELEASED["lru"]["params"].items()}, tensor(RELEASED["x"])
-    model = fill(
-        make(LRU, states=5, bidirectional=False),
-        nu=p["nu_log"],
-        theta=p["theta_log"],
-        gamma=p["gamma_log"],
-        b=torch.stack([p["B_re"], p["B_im"]], -1),
-        c=torch.stack([p["C_re"], p["C_im"]], -1)[None],
-        skip=p["D"],
-    )
+    b, c = (torch.stack([p[f"{name}_re"], p[f"{name}_im"]], -1) for name in "BC")
+    model = fill(make(LRU, states=5, bidirectional=False), b=b, c=c[None], skip=p["D"])
+    fill(model, **{name: p[f"{name}_log"] for name in ("nu", "theta", "gamma")})
     torch.testing.assert_close(model(x[None])[0], tensor(RELEASED["lru"]["y"]), rtol=1e-10, atol=1e-10)
 
 

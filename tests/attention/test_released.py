@@ -7,6 +7,7 @@ with given draws) and HazyResearch/safari 02220c6 (`LongConv` before its activat
 """
 
 import json
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -119,11 +120,8 @@ def test_dba(case, mask):
 def test_skyformer(case, mask):
     """The first four features of each head; the released inverse starts from the largest sum of the batch."""
     width, samples = 32, 3  # its scale of queries and keys is 32^-1/4 whatever the head size
-    skyformer = Skyformer(
-        Sizes(heads=H, head_dim=width, value_dim=width, length=L),
-        samples=samples,
-        pinv=partial(cubic, steps=6, init="batch"),
-    ).double()
+    sizes, pinv = replace(SIZES, head_dim=width, value_dim=width), partial(cubic, steps=6, init="batch")
+    skyformer = Skyformer(sizes, samples=samples, pinv=pinv).double()
     skyformer.draw.copy_((waves(2 * samples, seed=14) + 1) / 2 * 0.999)
     out = skyformer.eval()(*qkv(11, width), mask)[..., :4]
     if mask is None:

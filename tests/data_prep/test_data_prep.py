@@ -18,6 +18,8 @@ from lra.config.experiment import Experiment
 from lra.runs import record
 from lra.train.__main__ import train
 
+tell = floors.floors.__wrapped__
+
 
 @pytest.fixture
 def run(tmp_path, monkeypatch, capfd):
@@ -78,9 +80,6 @@ def test_synthetic_data_has_nothing_to_store(run, tmp_path):
     with pytest.raises(ValueError, match="adding is made as it is read, there is nothing to store"):
         Adding().splits(workers=1, progress=None)
     assert not (tmp_path / "data").exists()
-
-
-tell = floors.floors.__wrapped__
 
 
 def test_the_floor_of_recall_is_any_value_of_the_row():

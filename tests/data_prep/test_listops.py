@@ -13,13 +13,13 @@ from statistics import median
 import numpy as np
 import pytest
 import torch
+from conftest import LEVEL
 from scipy.stats import chi2_contingency
 from server import examples, write_folder
 
 from data_prep.listops import ListOps, decode
 from lra.data.store import StoreError, verify
 
-LEVEL = 1e-4
 SMALL = {"min_length": 5, "max_length": 60, "max_depth": 5, "max_args": 4, "p_operator": 0.4}
 OPERATORS = {
     "[MIN": lambda *values: min(values),

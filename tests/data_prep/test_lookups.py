@@ -5,7 +5,7 @@ from collections import Counter
 import numpy as np
 import pytest
 import torch
-from conftest import p_value
+from conftest import LEVEL, p_value
 from server import gathered
 
 from data_prep.chain import Chain
@@ -13,8 +13,6 @@ from data_prep.majority import Majority
 from data_prep.recall import Recall
 from data_prep.registers import Registers
 from lra.model.embed import PairEmbedding
-
-LEVEL = 1e-4
 
 
 def words(source):

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from conftest import experiment, p_value
+from conftest import LEVEL, experiment, p_value
 from server import gathered
 
 from data_prep.adding import Adding
@@ -11,7 +11,6 @@ from data_prep.temporal_order import TemporalOrder
 from lra.data.store import Split
 from lra.ops import metrics
 
-LEVEL = 1e-4
 N = 128
 
 

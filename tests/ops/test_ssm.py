@@ -86,9 +86,8 @@ def convolution(u, kernel, mask):
 @pytest.mark.parametrize("length", [1, 5, 12])
 def test_fft_conv_is_the_sum_over_lags(length, wide, masked):
     g = torch.Generator().manual_seed(length)
-    u, kernel = (
-        torch.randn(*shape, generator=g, dtype=torch.float64) for shape in ((2, H, length), (H, wide * length))
-    )
+    draw = lambda *shape: torch.randn(*shape, generator=g, dtype=torch.float64)
+    u, kernel = draw(2, H, length), draw(H, wide * length)
     mask = torch.rand(2, length, generator=g) < 0.7 if masked else None
     torch.testing.assert_close(fft_conv(u, kernel, mask), convolution(u, kernel, mask), rtol=1e-12, atol=1e-12)
     given = u.requires_grad_(), kernel.requires_grad_()

@@ -3,7 +3,7 @@
 import os  # noqa: F401
 import re
 import time  # noqa: F401 named by a configuration below
-from dataclasses import asdict
+from dataclasses import replace
 
 import pytest
 import yaml
@@ -155,8 +155,7 @@ def test_no_entry_point_runs_what_a_folder_names(runs, tmp_path, monkeypatch, ca
     made |= {"attn._target_": "setuptools._distutils.spawn.spawn", "attn._args_": [["touch", str(trace)]]}
     (home / "config.yaml").write_text(yaml.safe_dump(made))
     done = record.load(runs / "paper-smoke" / "listops" / "sdpa" / "seed-0" / "record.json")
-    values = asdict(done) | {"fingerprint": identity.fingerprint(made | {"seed": 0})}
-    record.save(record.RunRecord(**values), home)
+    record.save(replace(done, fingerprint=identity.fingerprint(made | {"seed": 0})), home)
     for entry, words in entries(home, tmp_path / "out"):
         stop, _ = run(entry, *words, patch=monkeypatch, capfd=capfd)
         assert stop.startswith(f"lra: {home}/config.yaml: attn._") and "\n" not in stop

@@ -1,13 +1,12 @@
 """Errors over length: the runs of the grid, the points of runs and of the paper, the picture, failures."""
 
 import csv
-from dataclasses import asdict
+from dataclasses import replace
 
 from conftest import run as entry
 from support.records import RECORD
 from support.sweeps import finish
 
-from lra.runs import record
 from lra.studies.lengths import __main__ as show
 from lra.studies.lengths.__main__ import lengths
 from lra.sweep import job
@@ -18,7 +17,7 @@ FEW = ("lengths=[128,256]", "mechanisms=[mean,linear]", "seeds=[0]", "tasks=[tem
 
 def made(task, label="mean", seed=0, test=40.0, **changes):
     values = {"task": task, "label": label, "seed": seed, "test": test, "constant_baseline": 25.0}
-    return record.RunRecord(**asdict(RECORD) | values | changes)
+    return replace(RECORD, **values | changes)
 
 
 def test_points_are_by_task_length_and_mechanism():
