@@ -5,7 +5,6 @@ import sys
 import tarfile
 from pathlib import Path
 
-import pytest
 import torch
 from support.bench import made, row
 from support.records import add
@@ -67,13 +66,6 @@ def test_a_part_that_is_cut_leaves_its_results_and_is_run_again_elsewhere(tmp_pa
 
 def test_the_tests_of_a_gpu_are_found():
     assert "test_triton_gpu.py" in {path.name for path in gpu_check.gpu_test_files()}
-
-
-@pytest.mark.parametrize("words", [["25"], ["minutes=25m"], ["minutes=1", "x=2"]])
-def test_minutes_are_a_number(words, monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["gpu_check", *words])
-    with pytest.raises(SystemExit, match=r"^lra: python -m lra.bench.gpu_check minutes=25, or another number of min"):
-        gpu_check.main()
 
 
 def test_without_a_gpu_nothing_is_run(capfd, monkeypatch):

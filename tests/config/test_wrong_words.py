@@ -14,6 +14,7 @@ from support.sweeps import SMOKE
 
 from data_prep.__main__ import prepare
 from data_prep.show import show as examples
+from lra.bench import gpu_check
 from lra.bench.__main__ import bench
 from lra.config import CONF
 from lra.config.compose import compose
@@ -190,6 +191,7 @@ TOLD = {  # by the command, whose words are behind those of SHORT
         'mechanisms=["published-score=best"]': "attn.score must be one of sum, abs, ",
         'mechanisms=["cur_abs-cuont=3"]': "attn.cuont: no such key; attn has",
     },
+    gpu_check.main: dict.fromkeys(("25", "minutes=25m", "minutes=1 x=2"), "minutes=25, or another number of min"),
     prepare: dict.fromkeys(("task=nope", "task=ALL"), ": no such choice; task is one of all, adding,"),
     examples: {
         "count=0": "count must be a whole number of 1 or more, not 0",
@@ -218,6 +220,7 @@ SHORT = {
     train: "budget=smoke runs=runs",
     sweep: f"{' '.join(SMOKE)} runs=runs",
     bench: "mechanisms=[naive] runs=runs",
+    gpu_check.main: "",
     prepare: "",
     examples: "task=adding budget=smoke",
     lengths: f"{LENGTHS} runs=runs",
