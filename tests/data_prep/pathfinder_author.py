@@ -36,8 +36,6 @@ SETTINGS = {
     "batch_id": 0,
     "n_images": 1,
 }
-
-
 NUMPY = SimpleNamespace(**vars(np) | {"float": float, "round_": np.round})
 
 

@@ -13,8 +13,6 @@ from lra.runs import checkpoint, identity, pretraining, record
 from lra.train import pretrain
 
 WORDS = ("pretrain=masked", "pretrain.steps=9", "pretrain.lr=0.01", "optim.steps=12", "optim.eval_every=3")
-
-
 folder_of = partial(seed_folder, label="cur_random+masked")
 
 
