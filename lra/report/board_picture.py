@@ -77,27 +77,19 @@ def draw(panels: Mapping[str, Sequence[Point]], width: float = figures.TEXT) -> 
     figure = Figure(figsize=(width, HEIGHT), layout="constrained")
     axes = figure.subplots()
     axes.margins(0.08)
-    for point in _timed(points):
+    timed = _timed(points)
+    for point in timed:
         reach = [[max(0, point.score - point.low)], [max(0, point.high - point.score)]]
         style = {"capsize": 2, "lw": 1, "ms": 6, "linestyle": "none"}
         axes.errorbar(point.ms, point.score, yerr=reach, **style, **look(family(point.label)))
-        axes.text(point.ms, point.score, point.label, color=INK, parse_math=False)
+        axes.text(point.ms, point.score, point.label, color=INK)
     # The names of controls stand side by side, since their lines may be close.
     for place, point in enumerate(point for point in points if family(point.label) == CONTROL):
         axes.axhline(point.score, color=SOFT, lw=0.8, ls=":", zorder=1)
-        axes.annotate(
-            point.label,
-            (0.16 * place, point.score),
-            xycoords=("axes fraction", "data"),
-            xytext=(3, 2),
-            color=SOFT,
-            textcoords="offset points",
-            ha="left",
-            size=7,
-            parse_math=False,
-        )
+        at = {"xy": (0.16 * place, point.score), "xycoords": ("axes fraction", "data")}
+        axes.annotate(point.label, **at, xytext=(3, 2), textcoords="offset points", color=SOFT, size=7)
     axes.set(xscale="log", xlabel=axis, ylabel="score: share of the way from floor to 100, mean over tasks, %")
-    figures.families(figure, [point.label for point in _timed(points)])
+    figures.families(figure, [point.label for point in timed])
     figures.settle(figure, leaders=True)
     return figure
 
@@ -109,7 +101,7 @@ def draw_agreement(panels: Mapping[str, Sequence[Pair]], width: float = figures.
     for axes, some in zip(charts, panels.values(), strict=True):
         for pair in some:
             axes.plot(pair.published, pair.board, linestyle="none", **look(family(pair.label)))
-            axes.text(pair.published, pair.board, pair.label, color=INK, parse_math=False)
+            axes.text(pair.published, pair.board, pair.label, color=INK)
         axes.set(xlabel="published accuracy, %", ylabel="score on the board, %")
     figures.families(figure, [pair.label for some in panels.values() for pair in some])
     figures.settle(figure, leaders=True)

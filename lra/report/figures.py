@@ -117,12 +117,11 @@ def settle(figure: Figure, leaders: bool = False) -> None:
         figure: figure with everything in it.
         leaders: whether lines lead from labels to their points.
     """
-    labels = {axes: [text for text in axes.texts if type(text) is Text] for axes in figure.axes}
-    if any(labels.values()):
-        figure.draw_without_rendering()  # the layout comes first
+    every = {axes: [text for text in axes.texts if type(text) is Text] for axes in figure.axes}
+    labels = {axes: texts for axes, texts in every.items() if texts}
+    if labels:
+        lay_out(figure)
     for axes, texts in labels.items():
-        if not texts:
-            continue
         points = [axes.transData.transform([text.get_position() for text in texts])]
         for bubble in axes.collections:
             if isinstance(bubble, PathCollection):
@@ -214,6 +213,12 @@ def svg(title: str, draw: Callable, content: Sequence | dict, palette: Palette, 
     axes.attrib |= {"role": "img", "aria-label": title, "viewBox": f"0 0 {PAGE[0]} {PAGE[1]}"}
     axes.tag = "svg"
     return ElementTree.tostring(axes, encoding="unicode")
+
+
+def lay_out(figure: Figure) -> None:
+    """Place all parts of a figure; its texts are literal before, since a formula with an error has no size."""
+    _literal(figure)
+    figure.draw_without_rendering()
 
 
 def _literal(figure: Figure) -> None:

@@ -9,7 +9,6 @@ from matplotlib import rcParams
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator, StrMethodFormatter
 
-from ..console import visible
 from .palette import GROUND, INK, Palette
 from .summary import Row
 
@@ -132,7 +131,7 @@ def trade(axes: Axes, group: Sequence[Bubble], palette: Palette) -> dict[str, st
         area = size * (0.4 + 6 * b.peak / most if most and b.peak else 1)
         look = palette.marker(b.label) | {"ec": GROUND, "lw": (1.5, 1.5)}  # of one width SVG would refer to an id
         axes.scatter(b.ms, b.test, area, alpha=0.9, **look, **own)
-        axes.text(b.ms, b.test, visible(" ".join(b.label.split())), color=INK, **own | {"zorder": 4})
+        axes.text(b.ms, b.test, " ".join(b.label.split()), color=INK, **own | {"zorder": 4})
         memory = f", {b.peak / 2**30:.2f} GiB" if b.peak else ""
         spread = "" if b.std is None else f" ± {b.std:.2f}"
         notes[b.label] = f"{b.label}: {b.test:.2f}{spread} (n = {b.n}), {b.ms:.1f} ms a step{memory}"

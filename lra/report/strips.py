@@ -70,7 +70,7 @@ def draw_seeds(panels: Mapping[str, list[Strip]], width: float = figures.TEXT) -
         plots.ticks(axes, "test score")
         axes.set(ylim=(len(labels) - 0.5, -0.5), yticks=range(len(labels)), yticklabels=labels)
     figures.families(figure, labels)
-    figure.draw_without_rendering()  # makes the ticks in this style
+    figures.lay_out(figure)  # makes the ticks in this style
     return figure
 
 
