@@ -140,8 +140,9 @@ def _errors(group: Group) -> Table:
     for name, rows in by_contestant.items():
         line = {"mechanism": name}
         for n in group.lengths:
-            errors = zip(parts, rows[n].errors or [None] * len(parts), strict=True)
-            line |= {f"{part}, n = {n:,}": Cell.of(error, "{:.1e}".format) for part, error in errors}
+            errors = rows[n].errors if n in rows else None
+            pairs = zip(parts, errors or [None] * len(parts), strict=True)
+            line |= {f"{part}, n = {n:,}": Cell.of(error, "{:.1e}".format) for part, error in pairs}
         lines.append(line | {"status": "; ".join(sorted({row.status for row in rows.values()} - {"ok"}))})
     about = f"||x - y|| / ||y|| in the 2-norm, y in float64 with the same weights and inputs; {_about(group.source)}"
     return _table(f"{group.title}: rounding error", about, lines)
