@@ -32,19 +32,18 @@ def admission_table(board: BoardResults) -> Table:
         both = {label: row for label, row in searched.items() if row}
         both |= {label: row for label, row in chosen.items() if len(row.scores) + row.lost > 1}
         exact, low = both.get(EXACT), next((floor(row) for row in both.values()), None)
-        controls = {name: both[name] for name in CONTROLS if name in both}
         bag = next((r.bag for row in both.values() for r in row.runs.values() if r.bag is not None), None)
         at_top = sum(row.test is not None and row.test >= CEILING - WITHIN for row in both.values())
         lines.append(
             [
                 task,
                 Cell.of(low),
-                *(_share(controls.get(name), name in chosen) for name in CONTROLS),
+                *(_share(both.get(name), name in chosen) for name in CONTROLS),
                 Cell.of(None) if bag is None else percent(np.array([normalised(bag, low)])),
                 _share(exact, EXACT in chosen),
                 f"{(shares(exact) >= SOLVED).sum()}/{len(shares(exact))}" if exact else "-",
                 Cell(text=f"{at_top}/{len(both)}", value=at_top / max(len(both), 1)),
-                _decision(task, exact, controls, bag, low, at_top / max(len(both), 1)),
+                _decision(task, both, bag, low, at_top),
             ]
         )
     head = ("task", "floor", *CONTROLS, "bag", EXACT, f"{EXACT} solved", f"within {WITHIN} of 100", "admitted")
@@ -57,13 +56,12 @@ def admission_table(board: BoardResults) -> Table:
     )
 
 
-def _decision(
-    task: str, exact: Row | None, controls: dict[str, Row], bag: float | None, low: float, at_top: float
-) -> str:
+def _decision(task: str, rows: dict[str, Row], bag: float | None, low: float, at_top: int) -> str:
     """Say "yes", "no" with the reasons, or what is lacking."""
-    lacking = [name for name in CONTROLS if name not in controls] + [EXACT] * (exact is None)
+    controls, exact = {name: rows[name] for name in CONTROLS if name in rows}, rows.get(EXACT)
+    lacking = ", ".join(name for name in (*CONTROLS, EXACT) if name not in rows)
     if exact is None:
-        return f"open: {', '.join(lacking)} not run"
+        return f"open: {lacking} not run"
     near = {name: float(shares(row).mean()) for name, row in controls.items()}
     near |= {"bag": normalised(bag, low)} if bag is not None else {}
     reasons = []
@@ -76,8 +74,9 @@ def _decision(
         unsolved = int((shares(exact) < SOLVED).sum())
         reasons += [f"{EXACT} below {SOLVED:.0%} with {unsolved} of {len(shares(exact))} seeds"] * (unsolved > 0)
     if lacking and not reasons:
-        return f"open: {', '.join(lacking)} not run"
-    reasons += [f"{at_top:.0%} of the mechanisms at the ceiling"] * (at_top > SATURATED)
+        return f"open: {lacking} not run"
+    ceiling = at_top / len(rows)
+    reasons += [f"{ceiling:.0%} of the mechanisms at the ceiling"] * (ceiling > SATURATED)
     return f"no: {', '.join(reasons)}" if reasons else "yes"
 
 

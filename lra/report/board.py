@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..runs import bench_record
 from ..runs.bench_record import BenchRecord
 from ..runs.tables import HOME
 from . import board_picture, figures
@@ -69,19 +68,6 @@ def chapters(
         pictures = figures.save(drawn, folder, width)
         made.append(Chapter("Board" if name == STUDY else f"Board {name}", ABOUT, tables(board), pictures))
     return made
-
-
-def published_costs(home: Path = HOME) -> list[BenchRecord]:
-    """Read the benchmark that is published with the board, if there is one.
-
-    Args:
-        home: folder of the published runs.
-
-    Raises:
-        ValueError: it is damaged.
-    """
-    path = home / STUDY / COSTS
-    return [bench_record.load(path)] if path.is_file() else []
 
 
 def short(board: BoardResults) -> Table:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from ..config import CONF
 from ..disk.atomic import write
+from ..runs import bench_record
 from ..runs import open as runs_on_disk
 from ..runs.tables import HOME, About, about
 from . import board, board_picture, export, extensions, figures, plots, results, strips
@@ -55,7 +56,9 @@ def pages(root: Path = CONF.parent, home: Path = HOME) -> tuple[dict[Path, str],
     _, end, after = rest.partition(END)
     if not (begin and end):
         raise ValueError(f"README.md must have the lines {BEGIN} and {END}, between which the table goes")
-    boards, short, sections, drawn = board.boards(studies, board.published_costs(home)), [], [INTRO], {}
+    costs = home / board.STUDY / board.COSTS
+    boards = board.boards(studies, [bench_record.load(costs)] if costs.is_file() else [])
+    short, sections, drawn = [], [INTRO], {}
     for name, rows in studies.items():
         says = about(home / name)
         pictures = {f"results-{picture.name}.svg": picture for picture in _pictures(rows, says, boards)}

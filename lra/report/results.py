@@ -7,8 +7,6 @@ from dataclasses import replace
 from statistics import mean
 from typing import NamedTuple
 
-import pandas as pd
-
 from ..runs.scores import CONTROL
 from . import extensions, published
 from .rates import untuned
@@ -38,20 +36,15 @@ def results(rows: list[Row]) -> Table:
     costs = [f"{row.label} on {row.task} {row.cost}" for row in rows if row.objective and row.cost]
     pretrained = f"Pretrained first, tokens and time of both phases: {'; '.join(costs)}. " if costs else ""
     dead = COLLAPSED if any(row.collapsed for row in rows) else ""
+    lines = zip(labels, *columns.values(), strict=True)
     treatment = sorted({f"{key} {row.facts[key]}" for row in rows for key in ("protocol", "budget")})
     return Table(
         name=stem(f"study-{study}"),
         title=study,
         about=f"Test scores, mean ± sample standard deviation over seeds ({seeds(columns.values())}); "
         f"{', '.join(treatment)}. {pretrained}{dead}{MARKS}",
-        cells=_grid(study, labels, columns),
+        cells=frame(("mechanism", *columns), lines, [(study, label, "") for label in labels]),
     )
-
-
-def _grid(study: str, labels: list[str], columns: dict[str, list[Cell]]) -> pd.DataFrame:
-    """Make the cells of a table of mechanisms by tasks."""
-    lines = zip(labels, *columns.values(), strict=True)
-    return frame(("mechanism", *columns), lines, [(study, label, "") for label in labels])
 
 
 def seeds(lines: Iterable[Iterable[Cell | str]]) -> str:
@@ -88,14 +81,14 @@ def over_control(rows: list[Row]) -> Table | None:
     columns = {task: [_gain(found.get((name, task)), row) for name in labels] for task, row in control.items()}
     marks = lambda cells: {cell.mark for cell in cells if cell.std is not None}
     alike = [task for task, cells in columns.items() if marks(cells) == {"tied"}]
-    study = rows[0].study
+    study, lines = rows[0].study, zip(labels, *columns.values(), strict=True)
     return Table(
         name=stem(f"over-{CONTROL}-{study}"),
         title=f"Over {CONTROL}",
         about=f"Test score less that of attn={CONTROL}, the control without attention, of the same study and task, ± "
         f"standard error from the seeds of both. ≈: not told apart from it, below {APART} standard errors."
         + "".join(f" {task}: this task at this budget does not tell mechanisms apart." for task in alike),
-        cells=_grid(study, labels, columns),
+        cells=frame(("mechanism", *columns), lines, [(study, label, "") for label in labels]),
         errors=tuple(columns),
     )
 

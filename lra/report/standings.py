@@ -10,12 +10,13 @@ import numpy as np
 
 from ..runs import open as runs_on_disk
 from ..runs.bench_record import BenchRecord
+from .palette import CONTROL, FAMILIES
 from .statistics import SOLVED, holm, interquartile_mean, interval, mean_over_tasks, normalised, permutation_test
 from .summary import Row
 from .table import Cell, Table, frame, stem
 
 EXACT = "sdpa"
-CONTROLS = ("none", "mean", "conv")  # mechanisms that cannot look anything up
+CONTROLS = FAMILIES[CONTROL]  # mechanisms that cannot look anything up
 NEAR = 0.2  # share of the way up to which a run is still near the floor
 MEANS = {"score": mean_over_tasks, "IQM": interquartile_mean}
 STANDING = (

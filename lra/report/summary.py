@@ -76,8 +76,7 @@ class Row:
         """Tokens of each phase and the time of all steps: "3.1 + 3.2 M tokens, 41 s"."""
         if self.tokens is None:
             return ""
-        first = [[r.pretrain for r in self.done]] if self.objective else []
-        phases = [*first, self.done]
+        phases = [[r.pretrain for r in self.done], self.done] if self.objective else [self.done]
         tokens = " + ".join(f"{mean(one.tokens for one in phase) / 1e6:.3g}" for phase in phases)
         times = [(one.steps, one.step_ms) for phase in phases for one in phase]
         if any(ms is None for _, ms in times):
