@@ -29,17 +29,16 @@ def bench(options: BenchOptions) -> None:
     device = machine.chosen(options.device)
     if options.threads:
         torch.set_num_threads(options.threads)
-    profiled = options.what == "profile"
-    options = contestants.asked(options.changed(what=["step"] if profiled else options.what))
+    options = contestants.asked(options)
     for name, task in itertools.product(options.mechanisms, options.tasks):  # refuse wrong names first
         contestants.experiment(name, [f"task={task}", f"budget={options.budget}", *options.overrides])
-    if profiled:
+    if options.what == "profile":
         show((profile.table(options, name, device) for name in options.mechanisms), "")
         return
     began = time.monotonic()
-    on = bench_record.machine(device, speed := roofline.rates(device, list(options.dtype)))
+    on = bench_record.machine(device, *roofline.rates(device, list(options.dtype)))
     choices = {k: v for k, v in options.plain().items() if k not in INDIFFERENT}
-    for rows in run.run(options, device, speed):  # saved after each shape, so that an interrupt loses one shape
+    for rows in run.run(options, on):  # saved after each shape, so that an interrupt loses one shape
         measured = bench_record.BenchRecord(
             name=options.name,
             fingerprint=bench_record.fingerprint(choices, on),

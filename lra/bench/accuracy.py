@@ -27,19 +27,19 @@ def errors(experiment: Experiment, inputs: Inputs, mode: str) -> tuple[float, ..
     part, given = workloads.mechanism(experiment, inputs)
     part.to(inputs.device).eval()
     exact = copy.deepcopy(part).double()
-    doubles = {id(x): x.detach().double().requires_grad_() for x in given}
+    doubles = {x: x.detach().double().requires_grad_() for x in given}  # a tensor that is given twice stays one
     outputs = []
-    for module, values, dtype in ((part, given, inputs.shape.dtype), (exact, [doubles[id(x)] for x in given], "fp32")):
+    for module, values, dtype in ((part, given, inputs.shape.dtype), (exact, [doubles[x] for x in given], "fp32")):
         torch.manual_seed(0)
         with torch.set_grad_enabled(mode == "training"), workloads.autocast(inputs.device, dtype):
             out = module(*values, None)
         outputs.append(out[0] if isinstance(out, tuple) else out)
     measured = [_distance(outputs[:1], outputs[1:])]
     if mode == "training":
-        weights, leaves = inputs.gradient(outputs[0]), {id(x): x for x in given}
+        weights, leaves = inputs.gradient(outputs[0]), (list(doubles), list(doubles.values()))
         gradients = [  # 0 for an input on which the output does not depend
-            torch.autograd.grad(out, list(by.values()), weights, allow_unused=True, materialize_grads=True)
-            for out, by, weights in zip(outputs, (leaves, doubles), (weights, weights.double()), strict=True)
+            torch.autograd.grad(out, values, weights.to(out.dtype), allow_unused=True, materialize_grads=True)
+            for out, values in zip(outputs, leaves, strict=True)
         ]
         measured.append(_distance(*gradients))
     return tuple(measured)

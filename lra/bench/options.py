@@ -8,6 +8,7 @@ from pydantic import Field
 from ..config.options import Options
 from ..config.sections import Compile, Device, Least, Name, Number, Precision, Some, Threads, Trainer
 from ..options import Positive, Whole
+from .measure import Clock
 
 Pad = Annotated[
     str,
@@ -44,7 +45,7 @@ class BenchOptions(Options):
     repeats: Positive
     warmup: Whole
     sample_ms: Least
-    clock: Literal["wall", "cpu"]
+    clock: Clock
     limit: Least | None
     budget_s: Least | None
     steps: Positive

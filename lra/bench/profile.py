@@ -87,8 +87,8 @@ def table(options: BenchOptions, name: str, device: str) -> Table:
     if reason := contestant.unavailable:
         raise ValueError(reason)
     plan = resolve(contestant)
-    runs = [_run(plan, options, profiled=profiled) for profiled in (False, True)]
-    (bare, _), (seconds, profiler) = runs
+    bare, _ = _run(plan, options, profiled=False)
+    seconds, profiler = _run(plan, options, profiled=True)
     own = "self_device_time_total" if device == "cuda" else "self_cpu_time_total"
     events = [event for event in profiler.key_averages() if event.device_type == DeviceType.CPU]
     ms = {event.key: getattr(event, own) / 1000 / options.steps for event in events}

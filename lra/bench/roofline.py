@@ -41,16 +41,14 @@ def flops(attention: nn.Module, G: int, n: int, d: int, *, backward: bool) -> in
     """
     if isinstance(attention, Exact | SDPA | Softmax):
         return (14 if backward else 4) * G * n * n * d
-    match attention:
-        case ReleasedCUR():
-            m, steps = attention.count, attention.steps
-        case CUR() | Nystrom():
-            m = attention.options.count if isinstance(attention, CUR) else attention.landmarks
-            steps = getattr(attention.pinv, "keywords", {}).get("steps")
-            if steps is None:
-                return None
-        case _:
-            return None
+    steps = None
+    if isinstance(attention, ReleasedCUR):
+        m, steps = attention.count, attention.steps
+    elif isinstance(attention, CUR | Nystrom):
+        m = attention.options.count if isinstance(attention, CUR) else attention.landmarks
+        steps = getattr(attention.pinv, "keywords", {}).get("steps")
+    if steps is None:
+        return None
     return (3 if backward else 1) * G * (8 * n * m * d + 4 * m * m * d + 8 * steps * m**3)
 
 

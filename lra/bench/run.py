@@ -15,7 +15,7 @@ from ..attention.base import Attention
 from ..config.errors import OUT_OF_MEMORY, failure
 from ..config.experiment import Experiment
 from ..console import log
-from ..runs.bench_record import BenchRow
+from ..runs.bench_record import BenchRow, Machine
 from . import accuracy, contestants, roofline, workloads
 from .contestants import Shape
 from .measure import LEFT_OUT, Measurement, measure
@@ -23,13 +23,12 @@ from .options import BenchOptions
 from .workloads import DTYPES, Inputs
 
 
-def run(options: BenchOptions, device: str, speed: tuple[float, dict[str, float]]) -> Iterator[list[BenchRow]]:
+def run(options: BenchOptions, machine: Machine) -> Iterator[list[BenchRow]]:
     """Measure every shape.
 
     Args:
         options: options of the benchmark, with a list for every axis.
-        device: ``cpu`` or ``cuda``.
-        speed: result of ``roofline.rates``.
+        machine: this machine, with the device to measure on.
 
     Yields:
         All rows so far, after each shape.
@@ -45,7 +44,7 @@ def run(options: BenchOptions, device: str, speed: tuple[float, dict[str, float]
         ):
             began = time.monotonic()
             shape = Shape(*sizes, dtypes[0])
-            measured = RowGroup(options, what, task, shape, dtypes, device, speed).rows(rows, deadline)
+            measured = RowGroup(options, what, task, shape, dtypes, machine).rows(rows, deadline)
             rows += measured
             done = sum(row.status == "ok" for row in measured)
             at = shape._asdict() | {"dtype": ",".join(dtypes)}
@@ -60,14 +59,11 @@ class RowGroup:
     Steps are measured in all dtypes together; inputs alone are of the dtype of the shape.
     """
 
-    def __init__(
-        self, options: BenchOptions, what: str, task: str, shape: Shape, dtypes: list[str], device: str, speed: tuple
-    ):
-        self.options, self.what, self.task, self.shape, self.device = options, what, task, shape, device
-        self.dtypes = dtypes
+    def __init__(self, options: BenchOptions, what: str, task: str, shape: Shape, dtypes: list[str], machine: Machine):
+        self.options, self.what, self.task, self.shape, self.dtypes = options, what, task, shape, dtypes
+        self.machine, self.device = machine, machine.device
         of_shape = lambda pad: contestants.overrides(options, task, shape, pad)
         self.experiment = functools.cache(lambda name, pad: contestants.experiment(name, of_shape(pad)))
-        self.copy, self.matmul = speed
         self.pads = list(options.pads) if what == "step" and options.batches == "data" else [None]
         self.length = shape.n or self.experiment(options.mechanisms[0], self.pads[0]).task.length
 
@@ -139,7 +135,7 @@ class RowGroup:
     def _floor(self, row: BenchRow) -> float | None:
         """The least milliseconds of a row by the rates of this machine."""
         size = row.roofline_bytes
-        return size and 1000 * max(size / self.copy, (row.flops or 0) / self.matmul[row.dtype])
+        return size and 1000 * max(size / self.machine.copy, (row.flops or 0) / self.machine.matmul[row.dtype])
 
     def _build(self, contestant: Experiment, row: BenchRow, inputs: Inputs) -> tuple[Callable[[], None], int | None]:
         last = row.mode, self.options.compile

@@ -6,6 +6,7 @@ from typing import Literal
 import torch
 import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 from ..attention.base import Attention, Sizes
 
@@ -34,7 +35,7 @@ class Exact(Attention):
 
     def forward(self, q, k, v, mask=None):
         if self.backend == "flex":
-            return _flex()(q, k, v, block_mask=None if mask is None else _blocks(mask))
+            return _flex()(q, k, v, block_mask=None if mask is None else _block_mask(mask))
         keys = None if mask is None else mask[:, None, None]  # (N,1,1,L)
         if self.backend == "naive":
             with torch.autocast(q.device.type, enabled=False):
@@ -48,13 +49,9 @@ class Exact(Attention):
 
 @functools.cache
 def _flex():
-    from torch.nn.attention.flex_attention import flex_attention
-
     return torch.compile(flex_attention, dynamic=False)
 
 
-def _blocks(mask):
-    from torch.nn.attention.flex_attention import create_block_mask
-
+def _block_mask(mask):
     L = mask.shape[-1]
     return create_block_mask(lambda n, h, i, j: mask[n, j], len(mask), None, L, L, device=mask.device)

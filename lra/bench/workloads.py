@@ -5,6 +5,7 @@ from functools import cached_property, partial
 from itertools import cycle, islice
 
 import torch
+from lightning.fabric.utilities import move_data_to_device
 from torch import Tensor, nn
 
 from ..attention.base import Attention
@@ -168,5 +169,4 @@ def _batches(experiment: Experiment, source: str, device: str, parts: int) -> li
         return [experiment.random_batch(device)]
     data = experiment.task_data()
     data.setup()
-    on_device = lambda x: None if x is None else x.to(device)
-    return [Batch(*map(on_device, batch)) for batch in islice(data.train_dataloader(), 8 * parts)]
+    return [move_data_to_device(batch, device) for batch in islice(data.train_dataloader(), 8 * parts)]

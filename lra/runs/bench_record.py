@@ -111,13 +111,8 @@ class BenchRecord:
     rows: list[BenchRow]
 
 
-def machine(device: str, rates: tuple[float, dict[str, float]]) -> Machine:
-    """Describe this machine.
-
-    Args:
-        device: ``cpu`` or ``cuda``.
-        rates: rates of a copy in bytes/s and, by dtype, of a matrix product in FLOP/s.
-    """
+def machine(device: str, copy: float, matmul: dict[str, float]) -> Machine:
+    """Describe this machine; the arguments are fields of ``Machine``."""
     allocator = {key: os.environ[key] for key in ALLOCATOR if os.environ.get(key)}
     if preloaded := allocator.get("LD_PRELOAD"):
         allocator["LD_PRELOAD"] = " ".join(Path(path).name for path in preloaded.replace(":", " ").split())
@@ -130,8 +125,8 @@ def machine(device: str, rates: tuple[float, dict[str, float]]) -> Machine:
         triton=version("triton") if importlib.util.find_spec("triton") else None,
         allocator=allocator,
         load=round(os.getloadavg()[0], 2),
-        copy=rates[0],
-        matmul=rates[1],
+        copy=copy,
+        matmul=matmul,
     )
 
 
