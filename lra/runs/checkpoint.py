@@ -12,7 +12,7 @@ from ..disk.atomic import Unreadable, opened
 from .typed_json import FORM, verify
 
 LAST, BEST = "last.ckpt", "best.ckpt"  # state of the training; weights with the best dev score
-CALLBACK = "Checkpoints"  # the callback in whose state last.ckpt has what is ours
+CALLBACK = "Checkpoints"  # class of lra.train.trainer in whose state last.ckpt has what is ours
 _PARTS = {"callbacks", "global_step", "loops", "lr_schedulers", "optimizer_states", "state_dict"}
 _OURS = {"form", "fingerprint", "curve", "best_score", "best_step", "train_loss", "digest"}
 AGAIN = "delete its folder to run that seed again"

@@ -6,18 +6,18 @@ import subprocess
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Literal
 
-from pydantic import Field, NonNegativeFloat, NonNegativeInt
+from pydantic import NonNegativeFloat, NonNegativeInt
 
 from ..ops.metrics import Metric
+from ..options import Share
 from . import typed_json
 from .typed_json import STRICT, FolderName, Percent
 
 NAME = "record.json"
 FILES = ("config.yaml", "metrics.csv", "best.ckpt", "last.ckpt")  # beside it
 Status = Literal["done", "diverged"]
-Share = Annotated[float, Field(ge=0, le=1)]
 _OF_THE_MACHINE = ("runs=", "data.root=", "hydra.", "hydra/")  # overrides that no result depends on
 _PATH = re.compile(r"(?<![\w.:/])(/|~)")  # the start of an absolute path, which in a URL does not stand here
 

@@ -167,9 +167,9 @@ def describe(runs: list[PlannedRun], options: SweepOptions, at_once: int | None)
         options: options of the sweep.
         at_once: number of runs at once, None if a cluster decides.
     """
-    done = [run for run in runs if (run.folder / record.NAME).exists()]
-    left = [run for run in runs if run not in done]
-    yield f"{study(options)}: {len(runs)} runs in {options.runs / study(options)}, {len(done)} of them finished"
+    left = [run for run in runs if not (run.folder / record.NAME).exists()]
+    done = len(runs) - len(left)
+    yield f"{study(options)}: {len(runs)} runs in {options.runs / study(options)}, {done} of them finished"
     for task, group in itertools.groupby(runs, key=lambda run: run.task):
         of_task = list(group)
         todo = [run for run in of_task if run in left]

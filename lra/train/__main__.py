@@ -55,7 +55,7 @@ def run_seeds(plan: Plan) -> None:
         log(f"{plan.title}: rows keep their padding, because the blocks compute whole rows: data.pad=batch")
     choices = experiment.choices(data.source.provenance)
     for seed in experiment.seeds:
-        run_seed(plan, int(seed), choices)
+        run_seed(plan, seed, choices)
     if line := scores.summary(experiment.home):
         log(f"{line}; {scores.report_command(experiment.study, experiment.runs)}")
 
@@ -110,7 +110,7 @@ def fit(plan: Plan, run: RunFolder, model: nn.Module | None = None) -> record.Ru
         checkpoint.load_weights(model, run.weights, phase.digest)  # of the best dev score
         phase.trainer.test(module, data, verbose=False)
         score = module.score
-        diagnosed = diagnostics.of_best(phase.trainer, module, data, experiment.trainer.precision)
+        diagnosed = diagnostics.of_best(phase.trainer, module)
     constant = data.baseline("test", module.metric)
     result = record.RunRecord(
         study=experiment.study,

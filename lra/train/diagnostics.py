@@ -6,7 +6,6 @@ import lightning as L
 import torch
 from torch import Tensor
 
-from ..data.datamodule import TaskData
 from ..model.classifier import Head
 from . import distributed
 from .lit import LitClassifier, loss_of
@@ -23,14 +22,12 @@ _CONSTANT_16 = {"bf16": torch.finfo(torch.bfloat16).eps, "fp16": torch.finfo(tor
 _APART = 2  # standard errors
 
 
-def of_best(fitter: L.Trainer, module: LitClassifier, data: TaskData, precision: str) -> dict:
+def of_best(fitter: L.Trainer, module: LitClassifier) -> dict:
     """The diagnostics of the weights in a module, from one pass over dev.
 
     Args:
         fitter: trainer of the run, after the test.
         module: module with the best weights.
-        data: data of the run, set up.
-        precision: fp32 | bf16 | fp16, the computation's.
 
     Returns:
         The fields val_loss, output_std, live_units and collapsed of a record.
@@ -41,12 +38,13 @@ def of_best(fitter: L.Trainer, module: LitClassifier, data: TaskData, precision:
     torch.manual_seed(module.seed)  # for a random selection, which is then that of an uninterrupted run
     try:
         with torch.compiler.set_stance("force_eager"):  # a compiled model has no place for the hook
-            fitter.test(module, data.val_dataloader(), verbose=False)
+            fitter.test(module, fitter.datamodule.val_dataloader(), verbose=False)
     finally:
         if hook:
             hook.remove()
     shares = [share for share in distributed.gather(torch.cat(units) if units else None) if share is not None]
-    return diagnose(module.outputs, module.labels, torch.cat(shares) if shares else None, module.loss, precision)
+    hidden, precision = torch.cat(shares) if shares else None, module.experiment.trainer.precision
+    return diagnose(module.outputs, module.labels, hidden, module.loss, precision)
 
 
 def diagnose(outputs: Tensor, labels: Tensor, hidden: Tensor | None, loss: str, precision: str) -> dict:

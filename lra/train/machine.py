@@ -9,21 +9,12 @@ import sys
 import lightning as L
 import torch
 
-from ..config.experiment import Experiment
 from ..runs.checkpoint import disk_bytes
 
 THREADS = torch.get_num_threads()  # of this process before any run
 GROWTH = 2 * 2**30  # bytes of resident memory beyond those after the first batch since the heap was trimmed
 _TRIM_THRESHOLD, _MMAP_MAX = -1, -4  # of mallopt(3)
 _LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
-
-
-def device(experiment: Experiment) -> str:
-    """cpu or cuda. Raises ValueError for a device or precision that this machine does not have."""
-    found = chosen(experiment.trainer.device, "trainer.device")
-    if found == "cpu" and experiment.trainer.precision == "fp16":
-        raise ValueError("trainer.precision=fp16 needs a GPU; on a CPU use fp32 or bf16")
-    return found
 
 
 def chosen(wanted: str, option: str = "device") -> str:

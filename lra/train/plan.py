@@ -48,7 +48,10 @@ def resolve(experiment: Experiment) -> Plan:
     Raises:
         ValueError: this machine lacks a device, or no model or source can be made of the options.
     """
-    device, shared, o = machine.device(experiment), processes(experiment), experiment.optim
+    device = machine.chosen(experiment.trainer.device, "trainer.device")
+    if device == "cpu" and experiment.trainer.precision == "fp16":
+        raise ValueError("trainer.precision=fp16 needs a GPU; on a CPU use fp32 or bf16")
+    shared, o = processes(experiment), experiment.optim
     experiment = _padded(experiment)
     if (o.micro_batch or o.batch) % shared.count:  # auto and launched are known only here
         key = "optim.micro_batch" if o.micro_batch else "optim.batch"

@@ -89,7 +89,7 @@ def _take(other: Path, folder: Path, choices: dict[str, Any]) -> None:
 def load_encoder(model: nn.Module, run: Path) -> None:
     """Put the encoder of phase one into a classifier, whose pooling and head stay. Raises ValueError if it is none."""
     path = run / pretraining.FOLDER / checkpoint.BEST
-    encoder = {name: value for name, value in checkpoint.weights(path).items() if name in model.state_dict()}
+    encoder = checkpoint.weights(path)
     try:
         missing = model.load_state_dict(encoder, strict=False).missing_keys
     except RuntimeError:

@@ -208,10 +208,6 @@ class Checkpoints(L.Callback):
     def state_dict(self) -> dict:
         return self.best | {"form": typed_json.FORM, "fingerprint": self.run.fingerprint, "curve": self.run.curve}
 
-    @property
-    def state_key(self) -> str:
-        return checkpoint.CALLBACK
-
     def load_state_dict(self, state: dict) -> None:
         self.best = {name: state[name] for name in self.best}
 
