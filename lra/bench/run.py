@@ -154,8 +154,7 @@ class RowGroup:
         if time.monotonic() >= deadline:
             return LEFT_OUT
         kind = attrgetter("what", "mode", "mechanism", "task", "pad", "batch", "heads", "head_dim", "dtype")
-        shorter = [row for row in before if kind(row) == kind(own) and row.n < own.n]
-        shorter.sort(key=attrgetter("n"))
+        shorter = sorted((r for r in before if kind(r) == kind(own) and r.n < own.n), key=attrgetter("n"))
         if not shorter:
             return None
         last = shorter[-1]

@@ -88,7 +88,7 @@ def parse(value: Any, *, name: str, partial: bool = True, given: Collection[str]
             raise ValueError(no_such_key(key, known.keys(), name))
     if typed(bool, value.get(PARTIAL, False), f"{name}.{PARTIAL}") is not partial:
         raise ValueError(f"{name}.{PARTIAL} must be {str(partial).lower()}")
-    if missing := sorted(needed - named.keys()) if not given else []:
+    if not given and (missing := sorted(needed - named.keys())):
         raise ValueError(f"{name}.{missing[0]} is missing; {name} needs {', '.join(missing)}")
     kinds = {**also, **known}
     made = {key: _option(kinds[key], item, f"{name}.{key}") for key, item in named.items()}

@@ -76,7 +76,8 @@ def validated(kind: type[T], text: bytes) -> T:
         return _adapter(kind).validate_json(text)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-        raise Unreadable(": ".join([*filter(None, [".".join(map(str, first["loc"]))]), first["msg"]])) from None
+        place = ".".join(map(str, first["loc"]))
+        raise Unreadable(f"{place}: {first['msg']}" if place else first["msg"]) from None
 
 
 def verify(path: Path, copy: Path | None = None) -> None:

@@ -214,7 +214,7 @@ class Board:
             later = [] if chosen else [entry.at(0.0, seed, search=False) for seed in options.seeds]
             left += now + later
             rates = f"{searched} rates done" + (f", {chosen} chosen" if chosen else f", {len(now)} left")
-            seeds = f"{len(options.seeds) - len(now + later if chosen else later)} of {len(options.seeds)} seeds done"
+            seeds = f"{len(options.seeds) - len(now) if chosen else 0} of {len(options.seeds)} seeds done"
             time_ = f"; time left {duration(now + later)}" if now + later else ""
             lines.append(f"  {entry.run.label} {entry.experiment}: {rates}; {seeds}{time_}")
         rates = [run for run in left if run.folder.parents[2].name != home]
