@@ -71,6 +71,13 @@ def test_many_rows_make_only_the_table_over_lengths_and_one_picture(tmp_path):
     assert len(bench_plots.pictures([made(rows)], tmp_path, {})) == 1
 
 
+def test_an_error_that_was_not_measured_at_a_length_is_a_dash():
+    places = (("a", 16), ("a", 32), ("b", 16))
+    rows = [row(name, n, None, what="error", mode="inference", errors=(1e-7,)) for name, n in places]
+    (table,) = bench_tables.tables([made(rows)])
+    assert [texts(table)[name]["output, n = 32"] for name in "ab"] == ["1.0e-07", "-"]
+
+
 def test_growth_is_of_the_last_two_doublings():
     assert growth([(4, 100.0), (8, 1.0), (16, 3.0), (32, 16.0)]) == pytest.approx(2)
     assert [growth([(8, 1.0), (16, 2.0)]), growth([(8, 1.0), (16, None), (32, 2.0)])] == [None, None]
@@ -87,7 +94,7 @@ def test_pictures_are_written_and_not_empty(tmp_path):
     """Without a benchmark the times are those of the training, of which each study has its own picture."""
     runs, out = tmp_path / "runs", tmp_path / "out"
     diverged(runs, 3, task="text", label="psf")
-    for label, seed in itertools.product(("naive", "cur_abs"), range(2)):
+    for label, seed in itertools.product(("naive", "cur_abs", "a$_$"), range(2)):  # the last one is no formula
         add(runs, task="text", label=label, seed=seed, test=60.0 + seed)
     studies = summary.collect(runs)[0]
     assert bench_plots.pictures([], out, studies) == []
