@@ -62,7 +62,7 @@ def test_labels_overlap_neither_each_other_nor_the_edge_and_controls_are_lines()
 def rows(tmp_path):
     add_seeds(tmp_path, "sdpa", (60.0, 70.0), floor=20.0, lr=1e-3)
     add_seeds(tmp_path, "sdpa", (61.0, 71.0), task="text", floor=50.0)
-    add_seeds(tmp_path, "mine", (90.0, 90.0), floor=20.0)
+    add_seeds(tmp_path, "a$_$", (90.0, 90.0), floor=20.0)  # a wrong formula
     diverged(tmp_path, 7, label="sdpa", seed=2, floor=20.0)
     for rate, dev in (("0.01", 40.0), ("0.0003", 30.0)):
         add(tmp_path, label=f"sdpa-optim.lr={rate}", val=dev)
@@ -74,7 +74,7 @@ def test_every_seed_is_a_point_in_the_row_of_its_mechanism(rows):
     figure = strips.draw_seeds(strips.seeds(rows))
     listops, text = figure.axes
     assert [axes.get_title("left") for axes in figure.axes] == ["listops", "text"]
-    assert [label.get_text() for label in listops.get_yticklabels()] == ["sdpa", "mine"]  # first, since on both tasks
+    assert [label.get_text() for label in listops.get_yticklabels()] == ["sdpa", "a$_$"]  # first, since on both tasks
     points = lambda axes: sorted(tuple(at) for marks in axes.collections for at in marks.get_offsets().tolist())
     assert points(listops) == [(20.0, 0.0), (60.0, 0.0), (70.0, 0.0), (90.0, 1.0), (90.0, 1.0)]  # the lost one at 20
     assert points(text) == [(61.0, 0.0), (71.0, 0.0)]
