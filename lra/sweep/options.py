@@ -32,15 +32,11 @@ class Grid(Section):
     mechanisms: list[str] = Field([])
 
 
-class SweepOptions(Options):
-    conf: ClassVar[str] = "sweep"
-    unread: ClassVar[tuple[str, ...]] = ("attn", "block")  # words for the runs of sweep=board
+class ManyRunsOptions(Options):
+    """The options that commands on many runs share."""
 
-    sweep: Grid
     protocol: Protocol
     plan: bool
-    tasks: Some[str]
-    mechanisms: list[str]
     seeds: Seeds
     budget: Name
     study: Name | None
@@ -48,6 +44,15 @@ class SweepOptions(Options):
     overrides: list[str]
     measure: Least
     minutes: Above | None
+
+
+class SweepOptions(ManyRunsOptions):
+    conf: ClassVar[str] = "sweep"
+    unread: ClassVar[tuple[str, ...]] = ("attn", "block")  # words for the runs of sweep=board
+
+    sweep: Grid
+    tasks: Some[str]
+    mechanisms: list[str]
 
     @classmethod
     def check_unresolved(cls, tree: Mapping[str, Any]) -> None:

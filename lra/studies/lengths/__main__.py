@@ -13,8 +13,7 @@ from matplotlib.ticker import FixedLocator, NullLocator, StrMethodFormatter
 from pydantic import Field
 
 from ...config.entry import main
-from ...config.options import Options
-from ...config.sections import Least, Name, Number, Protocol, Seeds, Some, distinct
+from ...config.sections import Some, distinct
 from ...console import log
 from ...disk import atomic
 from ...options import Range
@@ -23,7 +22,7 @@ from ...report.palette import COLOURS, Palette
 from ...runs.open import scan
 from ...runs.record import RunRecord
 from ...sweep.__main__ import carry_out
-from ...sweep.options import Grid, SweepOptions
+from ...sweep.options import Grid, ManyRunsOptions, SweepOptions
 from ...sweep.plan import study
 from ..figures import panels, save
 
@@ -34,7 +33,7 @@ SAME = {"softmax": "sdpa"}  # exact attention, however it is computed
 MARKERS, APART = "osv^Dph*", 0.05  # of neighbours, and their distance in powers of two, so that none hides another
 
 
-class LengthsOptions(Options):
+class LengthsOptions(ManyRunsOptions):
     conf: ClassVar[str] = "lengths"
 
     tasks: Some[Literal[TASKS]]
@@ -44,15 +43,6 @@ class LengthsOptions(Options):
         Field(description="a list of different lengths, such as [128,256]"),
     ]
     mechanisms: Some[str]
-    seeds: Seeds
-    protocol: Protocol
-    budget: Name
-    study: Name | None
-    overrides: list[str]
-    plan: bool
-    minutes: Annotated[Number, Range(above=0)] | None
-    measure: Least
-    runs: Path
 
 
 @main(LengthsOptions)
@@ -77,11 +67,9 @@ def lengths(options: LengthsOptions) -> None:
 def grid(options: LengthsOptions) -> SweepOptions:
     """Write the study as a sweep over mechanisms and lengths, each length a task of its own."""
     axes = {"task.length": options.lengths, "attn": options.mechanisms}  # short rows first
-    swept = Grid(
-        name="lengths", tasks=options.tasks, seeds=options.seeds, grids={"lengths": axes}, shown=["task.length"]
-    )
-    shared = {key: getattr(options, key) for key in SweepOptions.model_fields.keys() - {"sweep", "mechanisms"}}
-    return SweepOptions(sweep=swept, mechanisms=[], **shared)
+    tasks, shared = options.tasks, {key: getattr(options, key) for key in ManyRunsOptions.model_fields}
+    swept = Grid(name="lengths", tasks=tasks, seeds=options.seeds, grids={"lengths": axes}, shown=["task.length"])
+    return SweepOptions(sweep=swept, tasks=tasks, mechanisms=[], **shared)
 
 
 def measured(records: Iterable[RunRecord]) -> pd.DataFrame:
