@@ -3,6 +3,7 @@
 import contextlib
 import inspect
 from functools import partial
+from pathlib import Path
 from typing import Literal, NamedTuple
 
 import torch
@@ -10,8 +11,10 @@ from torch import Tensor, nn
 
 from ..attention.base import Attention
 from ..config.options import Options
+from ..config.sections import Root, Trust
 from ..data.datamodule import Batch
 from ..model.classifier import Classifier
+from ..ops.selection import gather_kept
 from ..options import Positive, Whole
 
 
@@ -37,6 +40,7 @@ class Intercepted(NamedTuple):
         return torch.ones_like(self.out[:1, :1, :1, :1], dtype=torch.bool) if mask is None else mask[:, None, :, None]
 
 
+@torch.no_grad()
 def calls(model: Classifier, batch: Batch, by_tower: bool = False) -> dict[str, list[Intercepted]]:
     """Record the calls of every mechanism of a model on a batch, by path; ``by_tower`` makes one for each tower."""
     recorded: dict[str, list[Intercepted]] = {}
@@ -54,14 +58,17 @@ def calls(model: Classifier, batch: Batch, by_tower: bool = False) -> dict[str, 
     return recorded
 
 
-class RandomTokenOptions(Options):
-    """The options of commands that generate queries, keys and values: examples and their sizes."""
+class QKVOptions(Options):
+    """The options of commands that record queries, keys and values of runs, or generate them in sizes of their own."""
 
     n: Positive
     seed: Whole
     heads: Positive
     head_dim: Positive
     length: Positive
+    trust: Trust
+    data: Root
+    runs: Path
 
 
 Layer = tuple[Tensor, Tensor, Tensor]  # q, k (1,H,L,D), v (1,H,L,E), all tokens real
@@ -76,7 +83,7 @@ class QKVSource(NamedTuple):
     examples: list[list[Layer]]
 
 
-def generated(kind: Literal["gaussian", "clustered"], options: RandomTokenOptions) -> QKVSource:
+def generated(kind: Literal["gaussian", "clustered"], options: QKVOptions) -> QKVSource:
     """Generate independent normal numbers, or q and k around the same centres and a normal v."""
     draw = torch.Generator().manual_seed(options.seed)
     H, L, D = options.heads, options.length, options.head_dim
@@ -86,9 +93,7 @@ def generated(kind: Literal["gaussian", "clustered"], options: RandomTokenOption
         if kind == "gaussian":
             return normal(L, D), normal(L, D), normal(L, D)
         centres = SPREAD * normal(CLUSTERS, D)
-        near = lambda: (
-            centres[0, torch.arange(H)[:, None], torch.randint(CLUSTERS, (H, L), generator=draw)] + NOISE * normal(L, D)
-        )
+        near = lambda: gather_kept(centres, torch.randint(CLUSTERS, (1, H, L), generator=draw)) + NOISE * normal(L, D)
         return near(), near(), normal(L, D)
 
     about = f"{H} heads of {D}"

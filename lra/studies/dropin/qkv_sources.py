@@ -12,17 +12,17 @@ from torch import Tensor
 
 from ...attention.sdpa import SDPA
 from ...attention.softmax import Softmax
-from ...config.sections import Root, Some, Threads, Trust, listed
+from ...config.sections import Some, Threads, listed
 from ...options import Positive, Range, Whole
 from ...runs import restore
 from ...runs.folder import RunFolder
 from ...runs.open import finished
 from ..examples import labelled
-from ..qkv import Layer, QKVSource, RandomTokenOptions, calls, generated, mechanisms
+from ..qkv import Layer, QKVOptions, QKVSource, calls, generated, mechanisms
 from .candidates import CANDIDATES
 
 
-class DropinOptions(RandomTokenOptions):
+class DropinOptions(QKVOptions):
     conf: ClassVar[str] = "dropin"
 
     candidates: Some[Literal["all", *CANDIDATES]]
@@ -30,15 +30,12 @@ class DropinOptions(RandomTokenOptions):
     n: Annotated[int, Range(2)]
     sources: Annotated[list[Literal["gaussian", "clustered"]], listed, MinLen(0)]
     run: Path | None
-    trust: Trust
-    data: Root
     model: Path | None
     examples: Path | None
     drawn: Positive
     size: Positive
     cost: Whole
     threads: Threads
-    runs: Path
 
     def check(self) -> None:
         if not (self.sources or self.run or self.model):
@@ -63,8 +60,7 @@ def trained(run: RunFolder, options: DropinOptions) -> QKVSource:
         raise ValueError(f"n={options.n}: {run.path} has {len(long)} dev examples of more than {most} tokens")
     examples = []
     for index in np.random.default_rng(options.seed).choice(long, options.n, replace=False):
-        with torch.no_grad():
-            recorded = calls(model, data.gather("val", np.array([index])))
+        recorded = calls(model, data.gather("val", np.array([index])))
         examples.append([without_padding(**call.arguments) for (call, *_) in recorded.values()])
     lengths = [layers[0][0].shape[2] for layers in examples]
     about = f"{r.task} {r.label} {run.path.name}, test {r.test:.1f}, {min(lengths)} to {max(lengths)} tokens"

@@ -5,7 +5,7 @@ N examples, H heads, L tokens, m rows of the inverted matrix.
 
 import copy
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -19,7 +19,7 @@ from ...attention.cur import CUR
 from ...attention.nystrom import Nystrom
 from ...attention.soft import Soft
 from ...config.experiment import Experiment
-from ...config.sections import Root, Some, Threads, Trust
+from ...config.sections import Some, Threads
 from ...data.datamodule import Batch
 from ...maps.maps import matrix
 from ...ops.pinv import newton
@@ -28,7 +28,7 @@ from ...runs import checkpoint
 from ...runs.folder import RunFolder
 from ...runs.restore import configuration, trained
 from ..examples import batches
-from ..qkv import RandomTokenOptions, calls, generated, mechanisms
+from ..qkv import QKVOptions, calls, generated, mechanisms
 from .measure import InvertedLayer
 
 PUBLISHED = {  # the inverses of conf/attn/soft.yaml and softpp.yaml
@@ -38,18 +38,15 @@ PUBLISHED = {  # the inverses of conf/attn/soft.yaml and softpp.yaml
 ROUNDING = 1e-7  # relative; smaller singular values of a matrix in float32 are not told from zero
 
 
-class InversesOptions(RandomTokenOptions):
+class InversesOptions(QKVOptions):
     conf: ClassVar[str] = "inverses"
 
     run: Some[Path] | None
-    trust: Trust
     steps: Some[Whole]
     dtype: Literal["float32", "float64"]
     kinds: Some[Literal["gaussian", "clustered"]]
     counts: Some[Annotated[int, Range(2)]]
     threads: Threads | None
-    runs: Path
-    data: Root
 
 
 def random_tokens(options: InversesOptions) -> Iterator[InvertedLayer]:
@@ -87,10 +84,9 @@ def of_run(run: RunFolder, options: InversesOptions) -> Iterator[InvertedLayer]:
     some = [real(batch) for batch in batches(data, options.n, 1, "cpu")]
     for weights, at, model in checkpoints(run, experiment, best):
         recorded: dict[str, list[dict]] = defaultdict(list)
-        with torch.no_grad():
-            for batch in some:
-                for path, made in calls(model, batch).items():
-                    recorded[path] += [call.arguments for call in made]
+        for batch in some:
+            for path, made in calls(model, batch).items():
+                recorded[path] += [call.arguments for call in made]
         for place, (path, arguments) in enumerate(recorded.items()):
             attention = mechanisms(model)[path]
             if hasattr(attention, "pinv"):
@@ -162,13 +158,12 @@ def taken(attention: Attention, arguments: dict) -> tuple[Tensor, Tensor, Tensor
         The inverted matrix A (N,H,m,m), its inverse X, that of SOFT++ as D^-½ X D^-½ with the row sums D of A, and the
         matrix that multiplies the values (N,H,L,L).
     """
-    kept = []
+    own, kept = attention.pinv, []
 
-    def keep(inverse: Callable[[Tensor], Tensor], a: Tensor) -> Tensor:
-        kept[:] = [a, inverse(a)]
+    def inverse(a: Tensor) -> Tensor:
+        kept[:] = [a, own(a)]
         return kept[1]
 
-    inverse = partial(keep, attention.pinv)
     if isinstance(attention, CUR):
         attention.options = replace(attention.options, pinv=inverse)
     else:
