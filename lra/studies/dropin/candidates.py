@@ -9,7 +9,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
-import torch
 from torch import Tensor
 
 from ...attention.base import Attention, Sizes
@@ -19,14 +18,13 @@ from ...attention.linear import Performer
 from ...attention.nystrom import Nystrom
 from ...ops.cells import nearest
 from ...ops.pinv import cubic, exact, tikhonov
-from ...ops.selection import farthest, gather_kept
+from ...ops.selection import farthest, gather_kept, put_kept
 from . import variants
 from .variants import Choice, KeptFactors, alike, means, select, smoothed, weights
 
 Function = Callable[[Tensor, Tensor, Tensor, int], Tensor]
 
 
-@torch.no_grad()
 def softmax(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """Exact attention, the reference of every error."""
     return weights(q, k) @ v
@@ -53,7 +51,7 @@ def made(choose: Choice, combine: Callable[..., Tensor], **options) -> Function:
 
     def function(q, k, v, count):
         x = KeptFactors(q, k, v, *choose(q, k, v, count))
-        return combine(x, **options).scatter(2, x.rows[..., None].expand_as(x.exact), x.exact)
+        return put_kept(combine(x, **options), x.rows, x.exact)
 
     return function
 

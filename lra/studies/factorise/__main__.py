@@ -26,7 +26,6 @@ from ..figures import panels, save
 from . import chord
 from .matrices import EXTRA, KINDS
 
-FIT = ("iterations", "init", "seed", "impl")  # arguments of chord.fit
 HEAD = ("kind", "matrix", "n", "numbers", "SF", "SVD, paper's rank", "SVD, equal numbers", "iterations", "SF half way")
 RANKS = {"paper": "paper's rank", "equal": "equal numbers"}  # keys of chord.ranks
 SUMMARY = ("kind", "matrices", *(f"{what}, {rank}" for rank in RANKS.values() for what in ("SF nearer", "SF / SVD")))
@@ -108,7 +107,7 @@ def factorise(options: FactoriseOptions) -> None:
 
 def result(kind: str, name: str, x: np.ndarray, options: FactoriseOptions, path: Path) -> Result:
     """Fit a matrix x (n,n), or read the result at a path if it was fitted with the same options before."""
-    fit = {key: getattr(options, key) for key in FIT}
+    fit = options.model_dump(include={"iterations", "init", "seed", "impl"})
     asked = fit | {"sha256": hashlib.sha256(np.ascontiguousarray(x)).hexdigest()}
     if path.exists() and (found := saved(path, asked)):
         return Result(kind=kind, name=name, matrix=x, **found)

@@ -71,10 +71,9 @@ def meshes() -> Named:
     n, random = 128, np.random.default_rng(0)
     z, turn = 1 - (2 * np.arange(n) + 1) / n, np.pi * (1 + 5**0.5) * np.arange(n)
     sphere = np.stack([np.sqrt(1 - z**2) * np.cos(turn), np.sqrt(1 - z**2) * np.sin(turn), z], 1)
-    i, j = np.divmod(np.arange(n), 8)
-    right, down, both = (i * 8 + (j + 1) % 8, (i + 1) % 16 * 8 + j, (i + 1) % 16 * 8 + (j + 1) % 8)
-    here = np.arange(n)
-    torus = np.concatenate([np.stack([here, right, both], 1), np.stack([here, both, down], 1)])
+    here = np.arange(n).reshape(16, 8)
+    right, down, both = (np.roll(here, shift, (0, 1)) for shift in ((0, -1), (-1, 0), (-1, -1)))
+    torus = np.stack([here, right, both, here, both, down], -1).reshape(-1, 3)
     for name, triangles in (
         ("sphere", ConvexHull(sphere).simplices),
         ("torus", torus),

@@ -114,10 +114,9 @@ def spectral(norms: pd.DataFrame, title: str, path: Path) -> Path:
 
 
 def _line(axes: Axes, x: pd.Series, rows: pd.DataFrame, colour: int, style: str, label: str, marker: str = "") -> None:
-    look = {"color": COLOURS[colour][0], "linestyle": style, "marker": marker, "markersize": 4}
-    axes.plot(x.to_numpy(), rows["median"].to_numpy(), label=label, **look)
-    low, high = (rows[end].clip(upper=1e30).to_numpy() for end in ("low", "high"))
-    axes.fill_between(x.to_numpy(), low, high, color=COLOURS[colour][0], alpha=0.12, linewidth=0)
+    colour = COLOURS[colour][0]
+    axes.plot(x, rows["median"], color=colour, linestyle=style, marker=marker, markersize=4, label=label)
+    axes.fill_between(x, rows.low.clip(upper=1e30), rows.high.clip(upper=1e30), color=colour, alpha=0.12, linewidth=0)
 
 
 if __name__ == "__main__":

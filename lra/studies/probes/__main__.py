@@ -63,9 +63,8 @@ def probe(options: ProbesOptions) -> None:
     score = {record.SWAPS: swapped, record.FILLED: over_filled, None: probed}[name]
     for run in runs:
         score(run, options, device)
-    studies = options.runs / record.FOLDER
-    parts = [(run.record.study,) if name else (run.record.study, run.record.task) for run in runs]
-    for home in dict.fromkeys(studies.joinpath(*names) for names in parts):
+    above = 2 if name else 1  # a matrix is of a study, a picture of a task
+    for home in dict.fromkeys(record.folder(options.runs, run.record).parents[above] for run in runs):
         made = matrix(home, name) if name else draw(home)
         print(f"written: {', '.join(map(str, made))}")
 
