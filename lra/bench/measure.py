@@ -1,6 +1,7 @@
 """Time and peak memory of callables; out of memory is a status, not a crash."""
 
 import math
+import statistics
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping
@@ -33,6 +34,11 @@ class Measurement:
     calls: int = 1
     peak_bytes: int | None = None
     status: str = "ok"
+
+    @property
+    def ms(self) -> float | None:
+        """The median, None without a sample."""
+        return statistics.median(self.samples) if self.samples else None
 
 
 def measure(

@@ -5,9 +5,11 @@ import time
 from pathlib import Path
 from statistics import median
 
+import torch
+
 from ..bench.measure import measure
-from ..bench.workloads import model_step
 from ..runs.open import history
+from ..train import lit
 from ..train.machine import device_name
 from ..train.plan import Plan
 
@@ -72,6 +74,16 @@ def _measured(plan: Plan) -> float | None:
     rows = o.micro_batch or o.batch
     rows = min(rows, max(ROWS, TOKENS // experiment.task.length)) if device == "cpu" else rows
     smaller = experiment.changed(optim=o.changed(batch=rows, micro_batch=None))
-    step = model_step(smaller, device, experiment.trainer.precision, "random", "training", compiled=False)
-    samples = measure({"step": step}, repeats=1, device=device)["step"].samples
-    return samples[0] * o.batch / rows / plan.processes.count if samples else None
+    model, batch = smaller.classifier().to(device).train(), smaller.random_batch(device)
+    optimiser = torch.optim.AdamW(model.parameters())
+    narrow = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(experiment.trainer.precision)
+
+    def step() -> None:
+        optimiser.zero_grad()
+        with torch.autocast(device, narrow, enabled=narrow is not None):
+            value = lit.loss(model, batch, experiment.task.loss)
+        value.backward()
+        optimiser.step()
+
+    ms = measure({"step": step}, repeats=1, device=device)["step"].ms
+    return ms and ms * o.batch / rows / plan.processes.count
