@@ -31,7 +31,8 @@ class VarlenLayout:
         self.tail = -len(self._real) % whole
         self._padded = torch.cat([self._real, self._real[:1].expand(self.tail)])  # (T,) of N·L
         self.positions = self._padded % mask.shape[1]
-        self.filled = torch.arange(len(self._padded))[None] < len(self._real) if self.tail else None
+        place = torch.arange(len(self._padded), device=mask.device)
+        self.filled = place[None] < len(self._real) if self.tail else None
 
     def pack(self, x: Tensor, dim: int = 1) -> Tensor:
         """Pack (N,...,L,...), L at ``dim``, as (1,...,T,...)."""

@@ -14,7 +14,7 @@ from torch.autograd.function import once_differentiable
 from ..varlen import VarlenLayout
 from .precision import writes_out
 
-WHOLE = 64  # rows together are padded to a multiple, since products in 16 bits are compiled for each shape
+MULTIPLE = 64  # of the width of rows together, since products in 16 bits are compiled for each shape
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, layout: VarlenLayout, *, dropout_p: float = 0.0) -> Tensor:
@@ -81,7 +81,7 @@ def _together(x: Tensor, layout: VarlenLayout) -> list[Tensor]:
         return [x[group] for group in layout.groups]
     rows, out = layout.rows(x), []
     for group in layout.groups:
-        width = -(-max(layout.lengths[i] for i in group) // WHOLE) * WHOLE
+        width = -(-max(layout.lengths[i] for i in group) // MULTIPLE) * MULTIPLE
         out.append(x.new_zeros(len(group), x.shape[1], width, x.shape[3]))
         for place, i in zip(out[-1], group, strict=True):
             place[:, : layout.lengths[i]] = rows[i]

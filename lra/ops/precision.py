@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+NARROW = torch.float16, torch.bfloat16
+
 
 def full_precision(function: Callable) -> Callable:
     """Decorate a function or method to compute in float32 at least, with autocast off.
@@ -55,7 +57,7 @@ def at_least_float32(x: Any) -> Any:
     """Convert a tensor, or those in a tuple, from 16 bits to float32; everything else stays as it is."""
     if isinstance(x, tuple):
         return tuple(map(at_least_float32, x))
-    return x.float() if isinstance(x, Tensor) and x.dtype in (torch.float16, torch.bfloat16) else x
+    return x.float() if isinstance(x, Tensor) and x.dtype in NARROW else x
 
 
 def to_unit(x: Tensor) -> Tensor:

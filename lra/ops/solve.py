@@ -7,9 +7,8 @@ import torch
 from torch import Tensor
 
 from .pinv import cubic
-from .precision import at_least_float32
+from .precision import NARROW, at_least_float32
 
-NARROW = torch.float16, torch.bfloat16
 MOST = 6  # steps, after which rounding to float32 has become 1e-5 of the result: below that of 16 bits
 
 
