@@ -13,6 +13,7 @@ from typing import Annotated
 import torch
 from pydantic import Field, NonNegativeFloat, PositiveFloat
 
+from ..disk.search import find_files
 from . import identity, typed_json
 from .record import processor
 
@@ -158,6 +159,10 @@ def load(path: Path) -> BenchRecord:
 
 
 def scan(runs: Path) -> tuple[list[BenchRecord], list[str]]:
-    """Every record of a benchmark under a folder, and one line for each that could not be read."""
-    records, damaged = typed_json.scan(runs, FILE, load)
+    """Read every record of a benchmark under a folder, and return one message for each that could not be read.
+
+    Skipped links are not among the messages: ``lra.runs.reader.scan`` reads the same folder and reports them.
+    """
+    paths, _ = find_files(runs, {FILE})
+    records, damaged = typed_json.load_all(paths, load)
     return list(records.values()), damaged

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from ..console import log
+from ..disk.search import find_files
 from . import config_file, evaluations, record, tables, typed_json
 from .folder import RunFolder, Trust
 from .record import RunRecord
@@ -38,10 +39,14 @@ def scan(root: Path) -> tuple[dict[Path, RunRecord], list[str]]:
     """Read every training record below a folder, and those of published studies if it is theirs.
 
     Returns:
-        The records by their folders, and one line for each that could not be read and each seed without one.
+        The records by their folders, and one message for each that could not be read, each seed without one and each
+        link that was skipped (``lra.disk.search``).
     """
-    records, damaged = typed_json.scan(root, record.NAME, record.load)
-    for folder in sorted(path.parent for path in root.rglob(config_file.NAME)):
+    paths, skipped = find_files(root, {record.NAME, config_file.NAME})
+    results = [path for path in paths if path.name == record.NAME]
+    records, damaged = typed_json.load_all(results, record.load)
+    damaged = skipped + damaged
+    for folder in (path.parent for path in paths if path.name == config_file.NAME):
         if folder.name.startswith("seed-") and not any(folder.glob("*.json")):
             damaged.append(f"{folder} has no {record.NAME}: the run is not finished")
     for study in tables.studies(root):

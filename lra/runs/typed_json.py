@@ -18,6 +18,7 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from ..disk import atomic
 from ..disk.atomic import Unreadable
+from ..disk.search import find_files
 from ..options import is_name
 
 T = TypeVar("T")
@@ -101,18 +102,26 @@ def listed(path: Path) -> str | None:
 
 
 def scan(runs: Path, name: str, load: Callable[[Path], T]) -> tuple[dict[Path, T], list[str]]:
-    """Load every file of a name below a folder.
+    """Load every file of a name below a folder; links to folders are followed, see ``lra.disk.search``.
 
     Args:
         runs: the folder.
         name: name of the files.
-        load: reads one; raises ValueError or OSError for a file that it refuses.
+        load: reads one; raises ValueError or OSError for a file that it rejects.
 
     Returns:
-        The loaded files by their folders, and one line for each that ``load`` refused.
+        The loaded files by their folders, and one message for each link that was skipped and each file that ``load``
+        rejected.
     """
+    paths, messages = find_files(runs, {name})
+    records, damaged = load_all(paths, load)
+    return records, messages + damaged
+
+
+def load_all(paths: Iterable[Path], load: Callable[[Path], T]) -> tuple[dict[Path, T], list[str]]:
+    """Load files, and return them by their folders with the messages of the errors."""
     records, damaged = {}, []
-    for path in sorted(runs.rglob(name)):
+    for path in paths:
         try:
             records[path.parent] = load(path)
         except (ValueError, OSError) as error:

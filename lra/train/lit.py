@@ -12,7 +12,7 @@ from ..config.experiment import Experiment
 from ..data.datamodule import Batch
 from ..model.pretrainer import draw_holes
 from ..ops import metrics
-from . import distributed
+from . import distributed, machine
 from .optim import adamw, schedule
 
 
@@ -118,15 +118,17 @@ class LitClassifier(LitModule):
         """The outputs for a batch; if memory is short, of halves, and from then on of no more rows at a time.
 
         Raises:
-            torch.OutOfMemoryError: one row is too many, or rows change each other's result.
+            RuntimeError, MemoryError: the allocator's error, if one example is too many or examples change each
+                other's result; any other error of the model.
         """
         rows = min(self.eval_rows or len(batch.label), len(batch.label))
         given, firsts = (batch.inputs, batch.mask, batch.positions), range(0, len(batch.label), rows)
         cut = lambda first: [None if x is None else x[first : first + rows] for x in given]
         try:  # clone: a CUDA graph writes over its last output
             return torch.cat([self.model(*cut(first)).float().clone() for first in firsts])
-        except torch.OutOfMemoryError:
-            if rows == 1 or getattr(self.model, "by_tower", False):
+        except (RuntimeError, MemoryError) as error:
+            separate = getattr(self.model, "by_tower", False)
+            if rows == 1 or separate or not machine.is_out_of_memory(error):
                 raise
         self.eval_rows = rows // 2
         return self._evaluated(batch)

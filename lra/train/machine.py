@@ -14,6 +14,8 @@ from ..runs.checkpoint import disk_bytes
 THREADS = torch.get_num_threads()  # of this process before any run
 GROWTH = 2 * 2**30  # bytes of resident memory beyond those after the first batch since the heap was trimmed
 _TRIM_THRESHOLD, _MMAP_MAX = -1, -4  # of mallopt(3)
+# Texts of errors without memory: torch's CPU allocator, and operator new in C++.
+_CPU_ALLOCATOR_ERRORS = ("can't allocate memory", "not enough memory", "std::bad_alloc")
 _LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
@@ -37,6 +39,13 @@ def check_memory(params: int) -> None:
     needed, there = disk_bytes(params) / 2**30, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30
     if needed > there:
         raise ValueError(f"{params:,} parameters take {needed:,.0f} GB to train, this machine has {there:,.0f}")
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an error is an allocator's: CUDA's has a class of its own, the CPU's is a plain RuntimeError."""
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+        return True
+    return isinstance(error, RuntimeError) and any(text in str(error) for text in _CPU_ALLOCATOR_ERRORS)
 
 
 def multiplies_bf16() -> bool:
