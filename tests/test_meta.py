@@ -50,7 +50,7 @@ def step(experiment: Experiment, model: nn.Module) -> None:
 
 def trained_and_evaluated(experiment: Experiment) -> None:
     model, some = experiment.sketch, batch(experiment)
-    lit = LitClassifier(experiment, model.train(), seed=0)
+    lit = LitClassifier.of(experiment, model.train(), seed=0)
     lit.batch_loss(some).backward()
     assert all(parameter.grad is not None for parameter in model.parameters())
     model.eval()

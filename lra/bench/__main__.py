@@ -9,7 +9,7 @@ from ..config.entry import main
 from ..report import bench_tables
 from ..report.table import show
 from ..runs import bench_record, record
-from ..train import machine
+from ..train.device import select_device
 from . import contestants, profile, roofline, run
 from .options import BenchOptions
 
@@ -26,7 +26,7 @@ def bench(options: BenchOptions) -> None:
     Raises:
         ValueError: a name is unknown, a number out of range, or the record cannot be written.
     """
-    device = machine.chosen(options.device)
+    device = select_device(options.device)
     if options.threads:
         torch.set_num_threads(options.threads)
     options = contestants.asked(options)

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from ..model.classifier import Classifier
 from ..model.embed import FeatureEmbedding, TokenEmbedding
-from ..model.initial import lecun_normal_
+from ..model.init import lecun_normal_
 from ..model.pretrainer import Pretrainer
 from . import blocks, sections
 from .options import TaskOptions, flatten
@@ -210,7 +210,7 @@ class Experiment(TaskOptions):
         batch = self.optim.batch
         if self.data.eval_batch or self.trainer.device == "cpu" or not torch.cuda.is_available():
             return self.data.eval_batch or batch
-        return batch if self.pretrained or self.sketch.by_tower else max(batch, ON_A_GPU)
+        return batch if self.pretrained or self.sketch.encode_separately else max(batch, ON_A_GPU)
 
     @property
     def padding(self) -> str:

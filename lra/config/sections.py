@@ -10,7 +10,7 @@ from pydantic import BeforeValidator, Field
 
 from ..model.classifier import MeanOver, Pool
 from ..model.embed import Positions
-from ..model.initial import Init
+from ..model.init import Init
 from ..model.norm import Norm
 from ..model.pretrainer import Loss, MaskId
 from ..ops.metrics import Metric

@@ -26,7 +26,7 @@ class Classifier(Checked, nn.Module):
     0 .. L-1. ``hole_free`` is True if the outputs for such rows are those for the rows with their holes.
 
     The T towers share one encoder. They are one batch of B T rows or, if a mechanism mixes the examples of a batch,
-    separate batches (``by_tower``). The last block may put out rows of another ``width`` than d.
+    separate batches (``encode_separately``). The last block may put out rows of another ``width`` than d.
 
     Args:
         embed: (N,L[,F]) -> (N,L,d).
@@ -74,8 +74,8 @@ class Classifier(Checked, nn.Module):
         self.class_id = None if vocab is None else vocab - 1
         self.embed = embed
         self.blocks = nn.ModuleList(block(layer == 0) for layer in range(layers))
-        self.by_tower = any(getattr(part, "mixes_batch", False) for part in self.blocks.modules())
-        self.hole_free = not self.by_tower and all(getattr(block, "hole_free", False) for block in self.blocks)
+        self.encode_separately = any(getattr(part, "mixes_batch", False) for part in self.blocks.modules())
+        self.hole_free = not self.encode_separately and all(getattr(block, "hole_free", False) for block in self.blocks)
         packable = (hasattr(part, "varlen") and isinstance(part.mixer, Multihead) for part in self.blocks)
         self.packed = packed and all(packable)
         widths = [dim, *(getattr(block, "width", dim) for block in self.blocks)]
@@ -88,7 +88,7 @@ class Classifier(Checked, nn.Module):
         self.class_vector = nn.Parameter(class_std * torch.randn(dim)) if pool == "class" else None
 
     def forward(self, inputs: Tensor, mask: Tensor | None = None, positions: Tensor | None = None) -> Tensor:
-        return self.head(over_towers(self._encode, self.by_tower, inputs, mask, positions))
+        return self.head(over_towers(self._encode, self.encode_separately, inputs, mask, positions))
 
     def _encode(self, inputs: Tensor, mask: Tensor | None, positions: Tensor | None = None) -> Tensor:
         """Encode and pool rows: inputs (N,L[,F]), mask and positions (N,L) -> (N,d)."""

@@ -35,13 +35,13 @@ class Pretrainer(nn.Module):
     ):
         super().__init__()
         self.embed, self.blocks, self.norm = encoder.embed, encoder.blocks, encoder.norm
-        self.by_tower, self.loss, self.objective = encoder.by_tower, loss, objective
+        self.encode_separately, self.loss, self.objective = encoder.encode_separately, loss, objective
         self.hole = nn.Parameter(0.02 * torch.randn(dim)) if objective == "masked" and mask_id == "own" else None
         self.predict = nn.Linear(encoder.encoded_width, outputs)
 
     def forward(self, inputs: Tensor, mask: Tensor | None, holes: Tensor | None = None) -> Tensor:
         """Encode inputs (B,T,L[,F]), with mask and holes (B,T,L): vectors (B,T,L,d)."""
-        return over_towers(self._encode, self.by_tower, inputs, mask, holes)
+        return over_towers(self._encode, self.encode_separately, inputs, mask, holes)
 
     def _encode(self, inputs: Tensor, mask: Tensor | None, holes: Tensor | None) -> Tensor:
         if holes is not None:

@@ -14,8 +14,8 @@ from ..config.options import Options
 from ..config.section import Section
 from ..config.sections import Above, Attn, BatchSize, Block, Loggers, Name, Optim, Root, Trainer, Trust
 from ..options import Positive, Whole
-from ..runs.folder import RunFolder
 from ..runs.restore import best, configuration
+from ..runs.run_dir import RunDir
 from .qkv import mechanisms
 
 
@@ -55,7 +55,7 @@ class TransferOptions(Options):
             raise ValueError("a transfer has the task of its run; leave out task=")
 
 
-def experiments(run: RunFolder, options: TransferOptions) -> tuple[Experiment, Experiment]:
+def experiments(run: RunDir, options: TransferOptions) -> tuple[Experiment, Experiment]:
     """Restore the experiment of a finished run, and derive the one with the mechanism and fine-tuning of a transfer.
 
     Raises:
@@ -109,7 +109,7 @@ def _block(own: Call, asked: Call, overrides: list[str]) -> Call:
     return own.changed(**{key: asked.options[key] for key in keys})
 
 
-def graft(run: RunFolder, source: Experiment, target: Experiment) -> tuple[nn.Module, nn.Module]:
+def graft(run: RunDir, source: Experiment, target: Experiment) -> tuple[nn.Module, nn.Module]:
     """Load the run's best model, and put its weights into the model of the other one of its ``experiments``.
 
     Returns:

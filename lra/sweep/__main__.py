@@ -6,7 +6,7 @@ import torch
 
 from ..config.entry import main
 from ..console import log
-from ..runs import scores
+from ..runs import reader
 from .board import Board
 from .job import FAILED
 from .launcher import Launcher
@@ -73,9 +73,9 @@ def carry_out(options: SweepOptions) -> str | None:
         begun = ", ".join(f"{run} (step {steps(run):,} of {run.steps:,})" for run in left if steps(run))
         log(f"{len(left)} runs left, the same command goes on{f' with {begun}' if begun else ''}")
     for home in dict.fromkeys(run.folder.parent for run in runs) if not options.sweep.search else ():
-        if line := scores.summary(home):
+        if line := reader.summary(home):
             log(line)
-    log(f"{study(options)}: {watch.summary()}; {scores.report_command(study(options), options.runs)}")
+    log(f"{study(options)}: {watch.summary()}; {reader.report_command(study(options), options.runs)}")
     for line in same:
         log(line)
     for run in those("diverged"):

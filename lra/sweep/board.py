@@ -16,9 +16,9 @@ from ..config.experiment import Experiment
 from ..console import log
 from ..data import bag
 from ..data.store import StoreError
-from ..runs import identity, record, tables
-from ..runs.folder import settle
-from ..train.floors import floors_of
+from ..runs import config_file, published, record
+from ..runs.run_dir import check_choices
+from ..train.baselines import baselines_of
 from .aliases import aliases
 from .estimate import Estimates
 from .options import SweepOptions
@@ -79,7 +79,7 @@ class Board:
         self.estimates = Estimates(options.runs, options.measure)
         self.settled: set[Path] = set()
         homes = (study(options), f"{study(options)}-rates")
-        self.published = {path: run for name in homes for path, run in tables.below(tables.HOME / name).items()}
+        self.published = {path: run for name in homes for path, run in published.below(published.HOME / name).items()}
         self.foreign: dict[Path, str] = {}  # published runs of another configuration, with what differs
         own = chosen(options.command_overrides)
         self.mechanisms = [" ".join(own).removeprefix("attn=")] if own else list(dict.fromkeys(options.mechanisms))
@@ -141,15 +141,15 @@ class Board:
         choices = entry.choices | {"optim.lr": rate}
         if state(run) in ("done", "diverged"):
             if run.folder not in self.settled:
-                settle(run.folder, choices)
+                check_choices(run.folder, choices)
                 self.settled.add(run.folder)
             return record.load(run.folder / record.NAME)
-        path = tables.HOME / run.folder.relative_to(self.options.runs)
+        path = published.HOME / run.folder.relative_to(self.options.runs)
         if not (found := self.published.get(path)):
             return None
-        if found.record.fingerprint == identity.fingerprint(choices | {"seed": run.seed}):
+        if found.record.fingerprint == config_file.fingerprint(choices | {"seed": run.seed}):
             return found.record
-        self.foreign[path] = identity.difference(found.choices, choices)
+        self.foreign[path] = config_file.difference(found.choices, choices)
         return None
 
     def progress(self, entry: Entry) -> tuple[list[PlannedRun], float | None, int]:
@@ -201,7 +201,7 @@ class Board:
             if task.vocab is not None and bag.read(bag.path(options.task_data(), task.metric)) is None:
                 log(f"{name}: fitting the bag of tokens")
                 try:
-                    floors_of(options)
+                    baselines_of(options)
                 except StoreError as error:
                     log(f"{name}: no bag of tokens, {error}")
 
@@ -229,7 +229,7 @@ class Board:
             path, difference = next(iter(self.foreign.items()))
             yield (
                 f"  published runs of another configuration, which do not count: {len(self.foreign)}, such as "
-                f"{path.relative_to(tables.HOME)} ({difference})"
+                f"{path.relative_to(published.HOME)} ({difference})"
             )
         if left:
             yield (

@@ -8,9 +8,9 @@ from statistics import median
 import torch
 
 from ..bench.measure import measure
-from ..runs.open import history
+from ..runs.reader import history
 from ..train import lit
-from ..train.machine import device_name
+from ..train.device import device_name
 from ..train.plan import Plan
 
 ROWS, TOKENS = 8, 2**13  # rows of the batch for the measurement of a step on a CPU, more of them if they are short

@@ -14,7 +14,7 @@ from hydra.core.hydra_config import HydraConfig
 from ..config.compose import folders
 from ..disk import atomic, lock
 from ..runs import record
-from ..runs.folder import writing
+from ..runs.run_dir import explain_disk_errors
 
 LOG = "train.log"
 FAILED = "failed.txt"
@@ -74,7 +74,7 @@ def job(
 
 def fail(folder: Path, explanation: str) -> None:
     """Write the reason of a failure into a run's folder. Raises ValueError if that cannot be written."""
-    with writing(folder):
+    with explain_disk_errors(folder):
         atomic.write(folder / FAILED, explanation + "\n")
 
 

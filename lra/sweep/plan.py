@@ -14,7 +14,7 @@ from ..config.compose import compose, folders, quoted
 from ..config.experiment import Experiment
 from ..console import clock
 from ..runs import checkpoint, record
-from ..runs.folder import settle
+from ..runs.run_dir import check_choices
 from ..train.plan import resolve
 from .estimate import START, Estimates
 from .options import Grid, SweepOptions
@@ -112,7 +112,7 @@ def expand(options: SweepOptions, *, threads: int | None) -> tuple[list[PlannedR
             skipped.append(f"{task}: {error}")
             continue
         for run in seeds:
-            settle(run.folder, choices)
+            check_choices(run.folder, choices)
         runs += seeds
     if skipped and not runs:
         raise ValueError(skipped[0])

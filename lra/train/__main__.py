@@ -1,4 +1,7 @@
-"""python -m lra.train task=listops attn=cur_abs: every seed of one configuration, skipped, resumed or run."""
+"""python -m lra.train task=listops attn=cur_abs: train and score every seed of one configuration.
+
+Seeds that are finished are skipped; interrupted ones are resumed.
+"""
 
 import contextlib
 from datetime import UTC, datetime
@@ -11,9 +14,9 @@ from ..config.entry import main
 from ..config.experiment import Experiment
 from ..console import log
 from ..data import bag
-from ..runs import checkpoint, record, scores
-from ..runs.folder import RunFolder, writing
-from . import diagnostics, distributed, machine, pretrain
+from ..runs import reader, record
+from ..runs.run_dir import RunDir, explain_disk_errors
+from . import device, diagnostics, distributed, pretrain
 from .lit import LitClassifier
 from .plan import Plan, check_data, resolve
 from .trainer import Phase, run_phase
@@ -21,12 +24,13 @@ from .trainer import Phase, run_phase
 
 @main(Experiment)
 def train(experiment: Experiment) -> None:
-    """Run each seed in runs/<study>/<task>/<label>/seed-<k>; raises ValueError for a configuration that cannot run."""
-    if reason := experiment.unavailable:
-        if not experiment.multirun:
-            raise ValueError(reason)
+    """Train each seed in runs/<study>/<task>/<label>/seed-<k>. Raises ValueError if a configuration cannot run."""
+    reason = experiment.unavailable
+    if reason and experiment.multirun:
         log(f"skipped: {reason}")
         return
+    if reason:
+        raise ValueError(reason)
     plan = resolve(experiment)
     if plan.processes.to_launch:
         distributed.launch(plan.processes.count, experiment.command_overrides)
@@ -37,95 +41,98 @@ def train(experiment: Experiment) -> None:
 
 def run_seeds(plan: Plan) -> None:
     """Set up the data, check that it fits the model, and run one seed after the other."""
-    experiment, data = plan.experiment, plan.data
-    distributed.on_rank_zero(data.setup)  # generated data is made once
-    data.setup()
-    check_data(experiment, data)
-    o, number = experiment.optim, f"{len(experiment.seeds)} seed{'s' if len(experiment.seeds) > 1 else ''}"
-    log(
-        f"{plan.title}: {number} of {o.steps:,} steps of {o.batch}, "
-        f"dev ({len(data.splits['val']):,} examples) every {o.eval_every}; {plan.params:,} parameters; "
-        f"about {max(1, round(checkpoint.disk_bytes(plan.params) / 2**20))} MB a seed in {experiment.home}"
-    )
-    if plan.device == "cpu" and experiment.trainer.precision == "bf16" and not machine.multiplies_bf16():
-        log(f"{plan.title}: this processor has no products of 16-bit numbers; trainer.precision=fp32 is faster here")
-    if experiment.data.pad == "compact" and data.pad != "compact":
-        log(f"{plan.title}: rows keep their padding, because the result depends on where it is: data.pad=batch")
-    if experiment.data.pad == "none" and not experiment.sketch.packed:
-        log(f"{plan.title}: rows keep their padding, because the blocks compute whole rows: data.pad=batch")
-    choices = experiment.choices(data.source.provenance)
-    for seed in experiment.seeds:
+    # Rank 0 generates data that is not there yet.
+    distributed.on_rank_zero(plan.data.setup)
+    plan.data.setup()
+    check_data(plan.experiment, plan.data)
+    for message in plan.messages():
+        log(f"{plan.title}: {message}")
+    choices = plan.experiment.choices(plan.data.source.provenance)
+    for seed in plan.experiment.seeds:
         run_seed(plan, seed, choices)
-    if line := scores.summary(experiment.home):
-        log(f"{line}; {scores.report_command(experiment.study, experiment.runs)}")
+    summary = reader.summary(plan.experiment.home)
+    if summary:
+        log(f"{summary}; {reader.report_command(plan.experiment.study, plan.experiment.runs)}")
 
 
 def run_seed(plan: Plan, seed: int, choices: dict) -> None:
-    """Run one seed, unless its folder holds its record already or another process has it."""
+    """Run one seed, unless its record exists or another process runs it."""
     title = f"{plan.title} seed {seed}"
-    with contextlib.ExitStack() as held:
-        claim = RunFolder.claim(plan.folder(seed), title, choices, seed)
-        run = distributed.on_rank_zero(lambda: held.enter_context(claim))
-        if run is None:
+    path = plan.folder(seed)
+    with contextlib.ExitStack() as stack:
+        # Rank 0 holds the lock and writes; all ranks know the directory.
+        stack.enter_context(explain_disk_errors(path))
+        opening = RunDir.open(path, title, choices, seed)
+        run_dir = distributed.on_rank_zero(lambda: stack.enter_context(opening))
+        if run_dir is None:
             return
-        if done := distributed.on_rank_zero(run.done):
-            log(f"{title}: {done.status} before, skipped")
+        if run_dir.record is not None:
+            log(f"{title}: {run_dir.record.status} before, skipped")
             return
-        with writing(run.path):
-            result = fit(plan, run)
-            if distributed.rank() == 0:
-                run.finish(result)
+        result = fit(plan, run_dir)
+        if distributed.rank() == 0:
+            run_dir.finish(result)
     log(f"{title}: {result.outcome}")
     if result.collapsed:
-        log(f"{title}: {diagnostics.COLLAPSED}{diagnostics.DEAD if result.live_units == 0 else ''}")
+        log(f"{title}: {diagnostics.advice(result.live_units)}")
 
 
-def fit(plan: Plan, run: RunFolder, model: nn.Module | None = None) -> record.RunRecord:
-    """Train, or resume, one seed and score its best dev checkpoint on the test set once.
+def fit(plan: Plan, run_dir: RunDir, model: nn.Module | None = None) -> record.RunRecord:
+    """Train one seed, or resume it, and score its best weights on the test set.
 
     Args:
         plan: plan of the configuration.
-        run: folder of the seed.
+        run_dir: run directory of the seed.
         model: model to start from; None for a new classifier, whose encoder ``plan.experiment.pretrain`` trains first.
 
     Raises:
         ValueError: a checkpoint cannot be used.
-        KeyboardInterrupt: with the step that the same command resumes from.
+        KeyboardInterrupt: stopped; the message has the step from which the same command resumes.
     """
     experiment = plan.experiment
-    machine.prepare(plan.device, experiment.trainer.threads)
-    first = pretrain.phase_one(plan, run) if model is None and experiment.pretrained else None
-    torch.manual_seed(run.seed)
+    device.prepare_process(plan.device, experiment.trainer.threads)
+    pretraining = pretrain.run(plan, run_dir) if model is None and experiment.pretrained else None
+
+    # 1. Model and data.
+    torch.manual_seed(run_dir.seed)
     model = experiment.classifier() if model is None else model.train()
-    if first and first.status == "done":
-        pretrain.load_encoder(model, run.path)
-    data, module = experiment.task_data(run.seed), LitClassifier(experiment, model, run.seed)
-    if first and first.status == "diverged":
+    data = experiment.task_data(run_dir.seed)
+    module = LitClassifier.of(experiment, model, run_dir.seed)
+
+    # 2. Fit. A seed whose pretraining diverged ends here.
+    if pretraining and pretraining.status == "diverged":
         data.setup()
         phase = Phase()
     else:
-        phase = run_phase(plan, run, module, data)
-    score, diagnosed = None, {}
+        if pretraining:
+            pretrain.load_encoder(model, run_dir.path)
+        phase = run_phase(plan, run_dir, module, data)
+
+    # 3. Evaluate the weights with the best validation score.
+    test_score = None
+    diagnosis = {}
     if phase.status == "done":
-        checkpoint.load_weights(model, run.weights, phase.digest)  # of the best dev score
+        run_dir.load_best(model, phase.digest)
         phase.trainer.test(module, data, verbose=False)
-        score = module.score
-        diagnosed = diagnostics.of_best(phase.trainer, module)
-    constant = data.baseline("test", module.metric)
+        test_score = module.score
+        diagnosis = diagnostics.of_best(phase.trainer, module, experiment.trainer.precision)
+
+    # 4. The record.
+    constant_baseline = data.baseline("test", module.metric)
     result = record.RunRecord(
         study=experiment.study,
         task=experiment.task.name,
         protocol=experiment.protocol.name,
         budget=experiment.budget,
         label=experiment.label,
-        seed=run.seed,
-        fingerprint=run.fingerprint,
-        params=sum(p.numel() for p in model.parameters()),
+        seed=run_dir.seed,
+        fingerprint=run_dir.fingerprint,
+        params=sum(parameter.numel() for parameter in model.parameters()),
         metric=experiment.task.metric,
         val=phase.best_score,
-        test=score,
-        constant_baseline=constant,
-        floor=max(constant, data.source.floor or 0.0),
+        test=test_score,
+        constant_baseline=constant_baseline,
+        floor=max(constant_baseline, data.source.floor or 0.0),
         bag=bag.read(bag.path(data, experiment.task.metric)),
         n_val=len(data.splits["val"]),
         n_test=len(data.splits["test"]),
@@ -133,14 +140,14 @@ def fit(plan: Plan, run: RunFolder, model: nn.Module | None = None) -> record.Ru
         steps=phase.steps,
         tokens=data.tokens(phase.steps),
         step_ms=phase.step_ms,
-        peak_bytes=machine.peak_bytes(plan.device),
-        device=machine.device_name(plan.device, plan.processes.count),
+        peak_bytes=device.peak_bytes(plan.device),
+        device=device.device_name(plan.device, plan.processes.count),
         status=phase.status,
-        pretrain=first,
+        pretrain=pretraining,
         data=data.source.substitute,
         train_loss=diagnostics.finite(phase.train_loss),
         lr=experiment.optim.lr,
-        **diagnosed,
+        **diagnosis,
         git=record.git_commit(),
         date=datetime.now(UTC).isoformat(timespec="seconds"),
         command=record.command(experiment.command_overrides),

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from lra.config import CONF
 from lra.config.compose import compose
-from lra.runs import identity
+from lra.runs import config_file
 from lra.sweep.options import SweepOptions
 
 
@@ -37,7 +37,7 @@ with Path(__file__).with_name("choices.csv").open() as _file:
 )
 def test_label_and_choices_are_those_of_the_table(row):
     made = experiment(*row["words"].split())
-    assert (made.label, identity.fingerprint(made.choices({}))) == (row["label"], row["fingerprint"])
+    assert (made.label, config_file.fingerprint(made.choices({}))) == (row["label"], row["fingerprint"])
 
 
 TASKS = sorted(path.stem for path in (CONF / "experiment").glob("board_*.yaml"))

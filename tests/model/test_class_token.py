@@ -11,8 +11,8 @@ from support.features import padded_ids
 from lra.attention.cur import CUR
 from lra.attention.cur_plus import CURPlus
 from lra.config.compose import compose
-from lra.runs.folder import RunFolder
 from lra.runs.restore import configuration, unflatten
+from lra.runs.run_dir import RunDir
 from lra.studies.graft import TransferOptions, experiments
 
 LENGTH, ALLOWANCE = 128, 16
@@ -109,7 +109,7 @@ def test_a_transfer_follows_its_run_and_old_runs_stay_what_they_were():
     told = {"study": "s", "task": "listops", "protocol": "paper", "budget": "smoke", "label": "x", "seed": 0}
     for pool in ("mean", "cls"):
         choices = config("cur_abs", f"model.pool={pool}").choices({}) | {"attn.class_token": False}
-        run = RunFolder(path=Path("x"), choices=choices, seed=0, record=SimpleNamespace(**told))
+        run = RunDir(path=Path("x"), choices=choices, seed=0, record=SimpleNamespace(**told))
         assert configuration(run, "data").attn.get("class_token") is False
         assert unflatten(choices)["attn"]["class_token"] is False
         for word, expected in (None, pool == "cls"), ("true", True), ("false", False):

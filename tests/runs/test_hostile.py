@@ -14,8 +14,8 @@ from support.records import PHASE, add, instead
 from lra.data import store
 from lra.disk import atomic
 from lra.report.__main__ import report
-from lra.runs import evaluations, pretraining
-from lra.runs.open import history
+from lra.runs import metrics_file
+from lra.runs.reader import history
 from lra.studies.factorise.__main__ import saved
 from lra.studies.probes.report import matrices, matrix
 from lra.sweep import job
@@ -110,21 +110,21 @@ def test_a_pretraining_is_taken_from_regular_files_that_are_whole(told, tmp_path
     torch.save({"weight": torch.zeros(1, 1)}, home / "best.ckpt")
     (home / "metrics.csv").write_text("step,train_loss,val\n1,0.5,3.0\n")
     whole = {name: (home / name).read_bytes() for name in ("best.ckpt", "metrics.csv")}
-    pretraining.save(replace(PHASE, fingerprint=pretraining.fingerprint(choices)), home)
+    pretrain.save(replace(PHASE, fingerprint=pretrain.fingerprint(choices)), home)
     TAKEN[told](home)
     with pytest.raises(ValueError, match=f"{home}/{told}"):
-        pretrain.before(made, mine, choices)
+        pretrain.find_finished(made.pretrain.from_, mine, choices)
     assert not (mine / "pretrain.json").exists() and not list(mine.glob(".*"))
     for name, content in whole.items():
         (home / name).unlink(missing_ok=True)
         (home / name).write_bytes(content)
-    assert pretrain.before(made, mine, choices).status == "done" and evaluations.read(mine)
+    assert pretrain.find_finished(made.pretrain.from_, mine, choices).status == "done" and metrics_file.read(mine)
     assert all((mine / name).read_bytes() == content for name, content in whole.items())
     (mine / "metrics.csv").write_text("step,train_loss,val\n1,0.5,4.0\n")
     with pytest.raises(
         ValueError, match=r"metrics.csv .* \(its sha256 is not the one in the record.json or pretrain.json"
     ):
-        evaluations.read(mine)
+        metrics_file.read(mine)
 
 
 @pytest.mark.parametrize("content", [b"", b"\xff\x00", b"PK\x03\x04", b"asked"])

@@ -11,9 +11,9 @@ from support.records import RECORD, add
 
 from lra.disk.search import find_files
 from lra.report.__main__ import report
-from lra.runs import config_file, identity, record
-from lra.runs.open import finished, scan
+from lra.runs import config_file, record
 from lra.runs.publish import publish
+from lra.runs.reader import finished, scan
 
 
 def move(path, target):
@@ -114,7 +114,7 @@ def test_the_publisher_adds_every_linked_seed(runs, tmp_path, monkeypatch, capsy
     for seed in (0, 1):
         home = runs / LABEL / f"seed-{seed}"
         (home / config_file.NAME).write_text("a: 1\n")
-        made = dataclasses.replace(RECORD, seed=seed, fingerprint=identity.fingerprint({"a": 1, "seed": seed}))
+        made = dataclasses.replace(RECORD, seed=seed, fingerprint=config_file.fingerprint({"a": 1, "seed": seed}))
         record.save(made, home)
     unfinished = runs / LABEL / "seed-2"
     unfinished.mkdir()

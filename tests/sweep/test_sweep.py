@@ -20,7 +20,7 @@ from lra.disk import lock
 from lra.sweep import __main__ as leader
 from lra.sweep import job, plan, progress
 from lra.sweep.estimate import START
-from lra.train.machine import device_name
+from lra.train.device import device_name
 from lra.train.plan import resolve
 
 SWEEPS = sorted(path.stem for path in (CONF / "sweep").glob("*.yaml"))
@@ -175,7 +175,7 @@ def test_states_and_lines(four, capfd, monkeypatch):
     assert "cur_sum seed 1: diverged at step 4; 1 of 4 done, 1 diverged" in err
     assert "cur_abs seed 0: failed, no memory; " in err and "cur_sum seed 0" not in err
     assert err.splitlines()[-1].startswith(
-        "listops cur_abs seed 1: test 37.00, dev 38.00 at step 100; 2 of 4 done, 1 diverged, 1 failed"
+        "listops cur_abs seed 1: test 37.00, validation 38.00 at step 100; 2 of 4 done, 1 diverged, 1 failed"
     )
 
 

@@ -20,8 +20,8 @@ from lra.model.norm import make_norm
 from lra.ops import metrics
 from lra.runs import record
 from lra.train import distributed, pretrain, trainer
+from lra.train.callbacks import Checkpoints
 from lra.train.lit import LitClassifier
-from lra.train.trainer import Checkpoints
 
 CURVE = ["model.dropout=0", "optim.steps=8", "optim.eval_every=1", "trainer.device=cpu"]
 TWO = ["trainer=ddp_multinode"]
@@ -168,7 +168,7 @@ def test_phase_one_has_the_gradient_of_one_process():
 
     def gradient(rows):
         torch.manual_seed(0)
-        module = pretrain.LitPretrainer(made := config("linear", *words), made.pretrainer().double(), 0)
+        module = pretrain.LitPretrainer.of(made := config("linear", *words), made.pretrainer().double(), 0)
         value = module.batch_loss(Batch(ids[rows], mask[rows], torch.zeros(len(rows))))
         value.backward()
         return value.item(), torch.cat([p.grad.flatten() for p in module.parameters() if p.grad is not None])
@@ -191,7 +191,7 @@ def test_roc_auc_is_over_the_scores_of_all_processes_each_once(world):
     batches = list(zip(outputs.split(12), labels.split(12), strict=True))  # two: the third process has none
 
     def score(rank):
-        module = LitClassifier(config("mean"), torch.nn.Linear(1, 1), seed=0)
+        module = LitClassifier.of(config("mean"), torch.nn.Linear(1, 1), seed=0)
         module.metric = metrics.roc_auc
         module.on_validation_epoch_start()
         module._outputs += batches[rank::world]

@@ -42,7 +42,7 @@ def module_and_data(name, device, data_root, *words):
     data.splits = {key: split.to(device) for key, split in data.splits.items()}
     with torch.device(device):
         model = made.classifier()
-    module = LitClassifier(made, model, seed=0)
+    module = LitClassifier.of(made, model, seed=0)
     module.on_fit_start()
     module.bad_step, module.loss_sum = module.bad_step.to(device), module.loss_sum.to(device)
     return module.train(), data, made
@@ -121,7 +121,7 @@ class Small(torch.nn.Module):
 
     def __init__(self, most, error):
         super().__init__()
-        self.most, self.error, self.calls, self.by_tower = most, error, [], False
+        self.most, self.error, self.calls, self.encode_separately = most, error, [], False
 
     def forward(self, inputs, mask, positions):
         self.calls.append(len(inputs))
@@ -131,7 +131,7 @@ class Small(torch.nn.Module):
 
 
 def evaluation(model):
-    module = LitClassifier(config("mean"), model, seed=0).eval()
+    module = LitClassifier.of(config("mean"), model, seed=0).eval()
     inputs = torch.arange(14)[:, None, None]
     return module, Batch(inputs, torch.ones_like(inputs, dtype=torch.bool), torch.zeros(14))
 
@@ -142,9 +142,12 @@ def test_evaluation_continues_with_half_the_examples_if_memory_runs_out(error):
     for _ in range(2):
         module.validation_step(batch, 0)
     assert [out.flatten().tolist() for out, _ in module._outputs] == [list(range(14))] * 2
-    assert module.model.calls == [14, 7, 3, 3, 3, 3, 2, 3, 3, 3, 3, 2] and module.eval_rows == 3
-    for module.model.most, module.model.by_tower in ((3, True), (0, False)):  # examples interact; one is too many
-        module.eval_rows = None
+    assert module.model.calls == [14, 7, 3, 3, 3, 3, 2, 3, 3, 3, 3, 2] and module.eval_limit == 3
+    for module.model.most, module.model.encode_separately in (
+        (3, True),
+        (0, False),
+    ):  # examples interact; one is too many
+        module.eval_limit = None
         with pytest.raises(type(error)):
             module.validation_step(batch, 0)
 
