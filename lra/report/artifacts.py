@@ -27,7 +27,7 @@ def read(folder: Path) -> tuple[Artifacts, list[str]]:
         The files, each part empty if the folder never had it, and one line for each file that cannot be shown.
     """
     made, lines = Artifacts({}, {}, {}), []
-    for part, load in ((made.curves, reader.curves), (made.config, reader.choices)):
+    for part, load in ((made.curves, reader.read_curves), (made.config, reader.read_choices)):
         try:
             part |= load(folder)
         except ValueError as error:

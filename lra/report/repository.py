@@ -80,7 +80,7 @@ def _pictures(rows: list[Row], says: About, boards: dict[str, BoardResults]) -> 
     made = strips.pictures(rows) if name.removesuffix(RATES) in boards else []
     if not name.endswith(RATES):
         rows = [row for row in rows if not says.figure or row.label in says.figure]
-        runs = {folder: reader.curves(folder) for row in rows for folder in row.runs}
+        runs = {folder: reader.read_curves(folder) for row in rows for folder in row.runs}
         some = ", of some mechanisms" if says.figure else ""
         caption = f"dev scores of {name} over steps{some}, mean ± sample standard deviation over seeds"
         made.insert(0, Picture(name, caption, strips.draw_curves, plots.by_task(rows, runs)))

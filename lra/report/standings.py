@@ -159,7 +159,7 @@ def _plateau(row: Row) -> Cell:
     left, n, low = [], len(row.runs), floor(row)
     for folder in row.runs:
         with suppress(ValueError):  # the report names the damaged file
-            dev = reader.curves(folder).get("val", {})
+            dev = reader.read_curves(folder).get("val", {})
             left += [step for step, score in dev.items() if normalised(score, low) >= NEAR][:1]
     some = f" ({len(left)}/{n})" if len(left) < n else ""
     return Cell(text=f"{median(left):,.0f}{some}" if left else f"-{some}", value=median(left) if left else None, n=n)

@@ -52,8 +52,18 @@ def _check_crc(file: BinaryIO) -> None:
     file.seek(0)
 
 
-def weights(path: Path) -> dict[str, Tensor]:
-    """Read the weights of a best.ckpt. Raises ValueError if it holds anything else."""
+def weights(path: Path, digest: str | None = None) -> dict[str, Tensor]:
+    """Read the weights of a best.ckpt.
+
+    Args:
+        path: path of the file.
+        digest: sha256 that the file must have; None for any.
+
+    Raises:
+        ValueError: the file cannot be read, has another digest or holds anything else.
+    """
+    if digest and atomic.digest(path) != digest:
+        raise ValueError(f"{path} cannot be used (this training wrote another one); {REMEDY}")
     state_dict = read(path)
     if not _are_weights(state_dict):
         raise ValueError(f"{path} does not hold finite weights by their names; {REMEDY}")
@@ -105,19 +115,8 @@ def _is_finite_tensor(value: Any) -> bool:
     return bool(value.isfinite().all())
 
 
-def load_weights(model: nn.Module, path: Path, digest: str | None = None) -> None:
-    """Load the weights of a best.ckpt into a model.
-
-    Args:
-        model: the model.
-        path: path of the file.
-        digest: sha256 that the file must have; None for any.
-
-    Raises:
-        ValueError: the weights cannot be read, have another digest or do not fit the model.
-    """
-    if digest and atomic.digest(path) != digest:
-        raise ValueError(f"{path} cannot be used (this training wrote another one); {REMEDY}")
+def load_weights(model: nn.Module, path: Path) -> None:
+    """Load the weights of a best.ckpt into a model. Raises ValueError if they cannot be read or do not fit."""
     state_dict = weights(path)
     try:
         model.load_state_dict(state_dict)

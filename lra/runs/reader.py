@@ -70,7 +70,7 @@ def scan(root: Path) -> tuple[dict[Path, RunRecord], list[str]]:
     return records, messages
 
 
-def choices(seed_dir: Path) -> dict[str, Any]:
+def read_choices(seed_dir: Path) -> dict[str, Any]:
     """Read the flat choices of a run for display; empty for a seed that never had a ``config.yaml``.
 
     Raises:
@@ -84,7 +84,7 @@ def choices(seed_dir: Path) -> dict[str, Any]:
     return config_file.read(seed_dir / config_file.NAME)
 
 
-def curves(seed_dir: Path) -> dict[str, dict[int, float]]:
+def read_curves(seed_dir: Path) -> dict[str, dict[int, float]]:
     """Read the evaluations of a run as a curve by step for each column; empty for a seed that never had one.
 
     Raises:
@@ -122,7 +122,7 @@ def history(root: Path) -> list[tuple[RunRecord, dict[str, Any]]]:
     past_runs = []
     for seed_dir, result in records.items():
         try:
-            past_runs.append((result, choices(seed_dir)))
+            past_runs.append((result, read_choices(seed_dir)))
         except ValueError as error:
             messages.append(str(error))
     for message in messages:

@@ -15,6 +15,7 @@ from torch import Tensor
 from ..console import log
 from ..disk import atomic, lock
 from ..disk.atomic import NO_ROOM
+from ..ranks import on_rank_zero, rank
 from . import checkpoint, config_file, metrics_file, published, record
 from .checkpoint import BEST, LAST, REMEDY
 from .record import RunRecord
@@ -29,7 +30,7 @@ PASSING = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, e
 Trust = str | Iterable[str] | None
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class RunDir:
     """One seed and its files. No other module reads or writes them.
 
@@ -47,6 +48,7 @@ class RunDir:
         is_published: whether the tables of its study hold the run, and its directory at most the weights.
         title: title of its log messages during training.
         curve: evaluations so far, during training.
+        digest: sha256 of the best weights that this process wrote, or the process that it resumed; None on other ranks.
     """
 
     path: Path
@@ -56,6 +58,7 @@ class RunDir:
     is_published: bool = False
     title: str = ""
     curve: list[dict[str, float]] = field(default_factory=list)
+    digest: str | None = None
 
     @classmethod
     def read(cls, path: Path, trust: Trust = None) -> Self:
@@ -89,53 +92,48 @@ class RunDir:
         config_file.check_trust(choices, config_path, trust)
         return run_dir
 
-    @classmethod
     @contextlib.contextmanager
-    def open(cls, path: Path, title: str, choices: dict[str, Any], seed: int) -> Iterator[Self | None]:
-        """Create the directory of a seed, or open the one that is there, and lock it.
+    def open(self) -> Iterator[bool]:
+        """Create the directory if there is none, lock it and write ``config.yaml``.
 
-        A seed that is finished has its ``record`` set. ``config.yaml`` is removed at the end if the run wrote nothing
-        else, because its configuration may have been rejected.
-
-        Args:
-            path: path of the run directory.
-            title: title of the seed in log messages.
-            choices: flat choices, see ``Experiment.choices``.
-            seed: the seed.
+        All ranks call it; rank 0 holds the lock. A finished seed has its ``record`` set. At the end ``config.yaml`` is
+        removed if the run wrote nothing else, because its configuration may have been rejected.
 
         Yields:
-            The run directory; None, after a log message, if another process holds the lock.
+            True; False, after a log message, if another process holds the lock.
 
         Raises:
-            ValueError: the directory belongs to other choices, is damaged or cannot be written.
+            ValueError: the directory belongs to other choices, is damaged or can no longer be written.
         """
-        with contextlib.ExitStack() as stack:
-            # 1. Lock.
-            try:
-                path.mkdir(parents=True, exist_ok=True)
-                stack.enter_context(lock.hold(path / lock.NAME))
-            except lock.Held as owner:
-                log(f"{title}: skipped, {owner} is running it")
-                yield None
-                return
-            except OSError as error:
-                reason = f"{error.strerror}; choose another folder with runs=..."
-                raise ValueError(f"cannot write to {path}: {reason}") from None
+        with explain_disk_errors(self.path), contextlib.ExitStack() as stack:
+            is_open, self.record = on_rank_zero(lambda: self._open(stack))
+            yield is_open
 
-            # 2. Check that the files in it are of the same run.
-            check_choices(path, choices)
-            stack.callback(_remove_unused_config, path)
-            for part in (*path.glob(TEMPORARY), *path.glob(f"pretrain/{TEMPORARY}")):
-                part.unlink()
+    def _open(self, stack: contextlib.ExitStack) -> tuple[bool, RunRecord | None]:
+        """Open the directory on rank 0, and close it by a stack. Returns whether it is open, and the record."""
+        # 1. Lock.
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(lock.hold(self.path / lock.NAME))
+        except lock.Held as owner:
+            log(f"{self.title}: skipped, {owner} is running it")
+            return False, None
+        except OSError as error:
+            reason = f"{error.strerror}; choose another folder with runs=..."
+            raise ValueError(f"cannot write to {self.path}: {reason}") from None
 
-            # 3. Write the configuration, or read the result.
-            config_path = path / config_file.NAME
-            if not has_begun(path) or not config_path.exists():
-                with explain_disk_errors(path):
-                    atomic.write(config_path, config_file.dump(choices))
-            fingerprint = config_file.fingerprint(choices | {"seed": seed})
-            result = record.load(path / record.NAME, fingerprint) if (path / record.NAME).exists() else None
-            yield cls(path=path, choices=choices, seed=seed, record=result, title=title)
+        # 2. Check that the files in it belong to this run, and remove what a killed process left.
+        check_choices(self.path, self.choices)
+        stack.callback(_remove_unused_config, self.path)
+        for part in (*self.path.glob(TEMPORARY), *self.path.glob(f"pretrain/{TEMPORARY}")):
+            part.unlink()
+
+        # 3. Write the configuration, or read the result.
+        config_path = self.path / config_file.NAME
+        if not has_begun(self.path) or not config_path.exists():
+            atomic.write(config_path, config_file.dump(self.choices))
+        record_path = self.path / record.NAME
+        return True, record.load(record_path, self.fingerprint) if record_path.exists() else None
 
     @property
     def fingerprint(self) -> str:
@@ -156,6 +154,10 @@ class RunDir:
         state = checkpoint.state(self.last)
         return state["global_step"] if state else 0
 
+    def saved_choices(self) -> dict[str, Any]:
+        """Read the choices in ``config.yaml``. Raises ValueError if they cannot be read."""
+        return config_file.read(self.path / config_file.NAME)
+
     def resume(self, model: torch.nn.Module) -> int:
         """Restore the evaluations of the last checkpoint, and check that it fits the model.
 
@@ -169,6 +171,10 @@ class RunDir:
             ValueError: a checkpoint cannot be read or belongs to another run or model, so that the result would differ
                 from an uninterrupted run.
         """
+        shapes = {name: value.shape for name, value in model.state_dict().items()}
+        return on_rank_zero(lambda: self._resume(shapes))
+
+    def _resume(self, shapes: dict[str, torch.Size]) -> int:
         state = checkpoint.state(self.last)
         if state is None:
             return 0
@@ -178,10 +184,11 @@ class RunDir:
 
         # Both checkpoints must hold the parameters of this model.
         last_weights = {name.removeprefix("model."): value for name, value in state["state_dict"].items()}
-        _check_shapes(self.last, last_weights, model)
-        _check_shapes(self.weights, checkpoint.weights(self.weights), model)
+        _check_shapes(self.last, last_weights, shapes)
+        _check_shapes(self.weights, checkpoint.weights(self.weights), shapes)
 
         # metrics.csv may be newer than last.ckpt, or damaged: it is written from the evaluations in last.ckpt.
+        self.digest = callback["digest"]
         self.curve[:] = callback["curve"]
         self._write_curve()
         return state["global_step"]
@@ -205,32 +212,30 @@ class RunDir:
         Returns:
             The sha256 of the file.
         """
-        # Torch's own writer raises no OSError on a full disk, hence the buffer.
+        # Torch's own writer raises no OSError on a full disk, so the file is written from a buffer.
         buffer = io.BytesIO()
         torch.save(weights, buffer)
         with atomic.replacing(self.weights) as part:
             part.write_bytes(buffer.getbuffer())
-        return hashlib.sha256(buffer.getbuffer()).hexdigest()
+        self.digest = hashlib.sha256(buffer.getbuffer()).hexdigest()
+        return self.digest
+
+    def best_weights(self) -> dict[str, Tensor]:
+        """Read the weights with the best validation score.
+
+        Raises:
+            ValueError: the file cannot be read, or another process has replaced it.
+        """
+        return checkpoint.weights(self.weights, self.digest)
 
     def save_last(self) -> contextlib.AbstractContextManager[Path]:
         """Yield a path for the state of the training, which becomes ``last.ckpt`` at the end of the block."""
         return atomic.replacing(self.last)
 
-    def load_best(self, model: torch.nn.Module, digest: str | None) -> None:
-        """Load the weights with the best validation score into a model.
-
-        Args:
-            model: the model.
-            digest: sha256 that ``save_best`` returned; None on ranks that did not write the file.
-
-        Raises:
-            ValueError: the weights cannot be read, are not those that were written or do not fit the model.
-        """
-        checkpoint.load_weights(model, self.weights, digest)
-
-    def finish(self, result: RunRecord) -> None:
-        """Write ``record.json``."""
-        record.save(result, self.path)
+    def finish(self) -> None:
+        """Write the record to ``record.json``."""
+        if rank() == 0:
+            record.save(self.record, self.path)
 
 
 @contextlib.contextmanager
@@ -269,9 +274,8 @@ def check_choices(path: Path, choices: dict[str, Any]) -> None:
         )
 
 
-def _check_shapes(path: Path, weights: Mapping[str, Tensor], model: torch.nn.Module) -> None:
+def _check_shapes(path: Path, weights: Mapping[str, Tensor], shapes: Mapping[str, torch.Size]) -> None:
     """Raise ValueError unless weights have the names and shapes of a model's."""
-    shapes = {name: value.shape for name, value in model.state_dict().items()}
     if shapes != {name: value.shape for name, value in weights.items()}:
         raise ValueError(f"{path} does not hold the weights of this model; {REMEDY}")
 

@@ -3,7 +3,6 @@
 Seeds that are finished are skipped; interrupted ones are resumed.
 """
 
-import contextlib
 from datetime import UTC, datetime
 
 import torch
@@ -14,8 +13,9 @@ from ..config.entry import main
 from ..config.experiment import Experiment
 from ..console import log
 from ..data import bag
+from ..ranks import on_rank_zero
 from ..runs import reader, record
-from ..runs.run_dir import RunDir, explain_disk_errors
+from ..runs.run_dir import RunDir
 from . import device, diagnostics, distributed, pretrain
 from .lit import LitClassifier
 from .plan import Plan, check_data, resolve
@@ -42,7 +42,7 @@ def train(experiment: Experiment) -> None:
 def run_seeds(plan: Plan) -> None:
     """Set up the data, check that it fits the model, and run one seed after the other."""
     # Rank 0 generates data that is not there yet.
-    distributed.on_rank_zero(plan.data.setup)
+    on_rank_zero(plan.data.setup)
     plan.data.setup()
     check_data(plan.experiment, plan.data)
     for message in plan.messages():
@@ -57,24 +57,18 @@ def run_seeds(plan: Plan) -> None:
 
 def run_seed(plan: Plan, seed: int, choices: dict) -> None:
     """Run one seed, unless its record exists or another process runs it."""
-    title = f"{plan.title} seed {seed}"
-    path = plan.folder(seed)
-    with contextlib.ExitStack() as stack:
-        # Rank 0 holds the lock and writes; all ranks know the directory.
-        stack.enter_context(explain_disk_errors(path))
-        opening = RunDir.open(path, title, choices, seed)
-        run_dir = distributed.on_rank_zero(lambda: stack.enter_context(opening))
-        if run_dir is None:
+    run_dir = RunDir(path=plan.folder(seed), choices=choices, seed=seed, title=f"{plan.title} seed {seed}")
+    with run_dir.open() as is_open:
+        if not is_open:
             return
-        if run_dir.record is not None:
-            log(f"{title}: {run_dir.record.status} before, skipped")
+        if run_dir.record:
+            log(f"{run_dir.title}: {run_dir.record.status} before, skipped")
             return
-        result = fit(plan, run_dir)
-        if distributed.rank() == 0:
-            run_dir.finish(result)
-    log(f"{title}: {result.outcome}")
-    if result.collapsed:
-        log(f"{title}: {diagnostics.advice(result.live_units)}")
+        run_dir.record = fit(plan, run_dir)
+        run_dir.finish()
+    log(f"{run_dir.title}: {run_dir.record.outcome}")
+    if run_dir.record.collapsed:
+        log(f"{run_dir.title}: {diagnostics.advice(run_dir.record.live_units)}")
 
 
 def fit(plan: Plan, run_dir: RunDir, model: nn.Module | None = None) -> record.RunRecord:
@@ -112,7 +106,7 @@ def fit(plan: Plan, run_dir: RunDir, model: nn.Module | None = None) -> record.R
     test_score = None
     diagnosis = {}
     if phase.status == "done":
-        run_dir.load_best(model, phase.digest)
+        model.load_state_dict(run_dir.best_weights())
         phase.trainer.test(module, data, verbose=False)
         test_score = module.score
         diagnosis = diagnostics.of_best(phase.trainer, module, experiment.trainer.precision)

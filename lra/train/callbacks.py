@@ -72,7 +72,7 @@ class Stopwatch(L.Callback):
 class Checkpoints(L.Callback):
     """Saves at every evaluation: a line of metrics.csv, the best weights if the score is higher, and the state.
 
-    Its own state in the checkpoint has the best evaluation so far, in the fields of ``lra.train.trainer.Phase``.
+    Its own state in the checkpoint has the best evaluation so far and the sha256 of its weights.
 
     Args:
         run_dir: run directory of the phase.
@@ -107,6 +107,11 @@ class Checkpoints(L.Callback):
             trainer.save_checkpoint(path)
         # A signal that arrives while rank 0 writes finds all ranks at the same step.
         trainer.strategy.barrier()
+
+    @property
+    def result(self) -> dict:
+        """The fields of ``Phase`` that are known here."""
+        return {name: value for name, value in self.best.items() if name != "digest"}
 
     def state_dict(self) -> dict:
         return self.best | {"form": FORM, "fingerprint": self.run_dir.fingerprint, "curve": self.run_dir.curve}

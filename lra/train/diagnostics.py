@@ -6,8 +6,8 @@ import lightning as L
 import torch
 from torch import Tensor, nn
 
+from .. import ranks
 from ..model.classifier import Head
-from . import distributed
 from .lit import LitClassifier, loss_of
 
 COLLAPSED = (
@@ -60,7 +60,7 @@ def of_best(fitter: L.Trainer, module: LitClassifier, precision: str) -> dict:
             hook.remove()
 
     # Every rank has the units of its own batches; some have none.
-    rank_units = distributed.gather(torch.cat(hidden_parts) if hidden_parts else None)
+    rank_units = ranks.gather(torch.cat(hidden_parts) if hidden_parts else None)
     rank_units = [units for units in rank_units if units is not None]
     hidden = torch.cat(rank_units) if rank_units else None
     return diagnose(module.outputs, module.labels, hidden, module.loss_kind, precision)

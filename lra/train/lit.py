@@ -10,11 +10,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from .. import ranks
 from ..config.experiment import Experiment
 from ..data.datamodule import Batch
 from ..model.pretrainer import draw_holes
 from ..ops import metrics
-from . import distributed
 from .device import is_out_of_memory
 from .optim import adamw, schedule
 
@@ -115,12 +115,12 @@ class LitModule(L.LightningModule):
         rank_mean = float(self.loss_sum) / max(self.loss_count, 1)
         self.loss_sum.zero_()
         self.loss_count = 0
-        rank_means = distributed.gather(rank_mean)
+        rank_means = ranks.gather(rank_mean)
         return sum(rank_means) / len(rank_means)
 
     def first_bad_step(self) -> int | None:
         """Return the first step with a loss that is not finite on any rank, None if there is none."""
-        step = min(distributed.gather(int(self.bad_step)))
+        step = min(ranks.gather(int(self.bad_step)))
         return step if step < NO_STEP else None
 
 
@@ -202,7 +202,7 @@ class LitClassifier(LitModule):
     def on_validation_epoch_end(self) -> None:
         rank_parts = [torch.cat(parts).cpu() for parts in zip(*self._outputs, strict=True)]
         # A rank may have had no batch.
-        all_parts = [parts for parts in distributed.gather(rank_parts) if parts]
+        all_parts = [parts for parts in ranks.gather(rank_parts) if parts]
         outputs, labels = zip(*all_parts, strict=True)
         self.outputs = torch.cat(outputs)
         self.labels = torch.cat(labels)
@@ -256,8 +256,8 @@ class LitPretrainer(LitModule):
         loss_sum, count = self.model.error(batch.inputs, batch.mask, holes)
         # DDP averages gradients over ranks, which have different numbers of predicted positions. The sum divided by
         # the mean number per rank makes the average the mean over all positions.
-        positions = distributed.all_reduce_sum(torch.tensor(count, device=loss_sum.device))
-        return loss_sum * distributed.world_size() / positions.clamp(min=1)
+        positions = ranks.all_reduce_sum(torch.tensor(count, device=loss_sum.device))
+        return loss_sum * ranks.world_size() / positions.clamp(min=1)
 
     def on_validation_epoch_start(self) -> None:
         self._sums = np.zeros(2)
@@ -282,5 +282,5 @@ class LitPretrainer(LitModule):
         return holes if batch.mask is None else holes & batch.mask
 
     def on_validation_epoch_end(self) -> None:
-        loss_sum, count = np.sum(distributed.gather(self._sums), 0)
+        loss_sum, count = np.sum(ranks.gather(self._sums), 0)
         self.score = -float(loss_sum / max(count, 1))

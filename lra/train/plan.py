@@ -9,6 +9,7 @@ import torch
 from ..config.experiment import Experiment
 from ..data.datamodule import TaskData
 from ..runs import checkpoint, config_file, record
+from ..runs.run_dir import RunDir
 from . import device as devices
 from .distributed import Processes, processes
 
@@ -99,7 +100,8 @@ def _with_padding(experiment: Experiment) -> Experiment:
     for path in sorted(experiment.home.glob(f"seed-*/{config_file.NAME}"), reverse=True):
         # A configuration that cannot be read is reported when its seed is run.
         with contextlib.suppress(ValueError):
-            pads.append(config_file.read(path).get("data.pad"))
+            run_dir = RunDir(path=path.parent, choices={}, seed=0)
+            pads.append(run_dir.saved_choices().get("data.pad"))
     # The first seed in the folder decides.
     valid_pads = [pad for pad in pads if pad in ("batch", "compact")]
     return experiment.changed(data=experiment.data.changed(pad=valid_pads[-1]))

@@ -14,7 +14,6 @@ from ..data.datamodule import TaskData
 from ..live import live_line
 from ..runs import record
 from ..runs.run_dir import RunDir
-from . import distributed
 from .callbacks import Checkpoints, Diverged, Divergence, Report, Stopwatch
 from .compiling import Compile
 from .device import TrimHeap
@@ -39,8 +38,6 @@ class Phase:
         status: done | diverged.
         best_score: best validation score; None if the phase diverged.
         best_step: step of the best validation score; None if the phase diverged.
-        digest: sha256 of the best weights as this process wrote them, or the process that it resumed; None on other
-            ranks.
         train_loss: mean training loss since the last evaluation but one; None if the phase diverged.
         step_ms: median time per step in milliseconds.
         trainer: trainer of the phase; None if the phase did not begin.
@@ -50,7 +47,6 @@ class Phase:
     status: record.Status = "diverged"
     best_score: float | None = None
     best_step: int | None = None
-    digest: str | None = None
     train_loss: float | None = None
     step_ms: float | None = None
     trainer: L.Trainer | None = None
@@ -72,7 +68,7 @@ def run_phase(plan: Plan, run_dir: RunDir, module: LitModule, data: TaskData) ->
     experiment = plan.experiment
     optim = experiment.optim
     micro_batches = optim.batch // (optim.micro_batch or optim.batch)
-    first_step = distributed.on_rank_zero(lambda: run_dir.resume(module.model))
+    first_step = run_dir.resume(module.model)
     loggers = [
         make_logger(
             folder=run_dir.path,
@@ -114,7 +110,7 @@ def run_phase(plan: Plan, run_dir: RunDir, module: LitModule, data: TaskData) ->
     except SystemExit:
         reason = f"stopped at step {fitter.global_step}; the same command resumes from step {run_dir.saved_step()}"
         raise KeyboardInterrupt(reason) from None
-    return Phase(steps=optim.steps, status="done", step_ms=stopwatch.median, trainer=fitter, **checkpoints.best)
+    return Phase(steps=optim.steps, status="done", step_ms=stopwatch.median, trainer=fitter, **checkpoints.result)
 
 
 def trainer(plan: Plan, callbacks: Sequence[L.Callback] = (), **options) -> L.Trainer:

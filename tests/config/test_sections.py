@@ -126,8 +126,8 @@ def test_a_long_schedule_takes_no_memory_to_check():
 
 def test_a_run_that_made_nothing_binds_nobody_to_its_configuration(tmp_path):
     def start(choices):
-        with RunDir.open(tmp_path, "a run", choices, 0) as run:
-            assert run.choices == choices
+        with RunDir(path=tmp_path, choices=choices, seed=0).open() as is_open:
+            assert is_open
             return (tmp_path / "config.yaml").read_text()
 
     assert start({"x": 1}) == "x: 1\n" and start({"x": 2}) == "x: 2\n" and not list(tmp_path.iterdir())

@@ -136,7 +136,7 @@ def test_training_does_not_go_on_from_what_was_changed(halves, tmp_path, data_ro
     assert not (home / "record.json").exists()
 
 
-NO_STATE = [{"callbacks": 1}, {"callbacks": {"Checkpoints": dict.fromkeys(checkpoint._OURS, ())}}]
+NO_STATE = [{"callbacks": 1}, {"callbacks": {"Checkpoints": dict.fromkeys(checkpoint._CALLBACK_KEYS, ())}}]
 
 
 @pytest.mark.parametrize("held", [[], {}, *NO_STATE, *({"state_dict": held} for held in NO_WEIGHTS.values())])

@@ -12,7 +12,7 @@ from ...model.classifier import Classifier
 from ...runs import record
 from ...runs.reader import finished
 from ...runs.restore import check_data
-from ...runs.run_dir import RunDir, explain_disk_errors
+from ...runs.run_dir import RunDir
 from ...train import plan as plans
 from ...train.__main__ import fit
 from ...train.trainer import evaluate
@@ -53,15 +53,15 @@ def exchange(run: RunDir, options: TransferOptions) -> None:
     place = target.label + (f"-tuned={options.steps}" if options.steps else "")
     folder = options.runs / "transfer" / target.study / r.task / r.label / place / run.path.name
     title = f"{r.task} {r.label} -> {place} seed {r.seed}"
-    with RunDir.open(folder, title, choices, r.seed) as tuning:
-        if tuning is None:
+    tuning = RunDir(path=folder, choices=choices, seed=r.seed, title=title)
+    with tuning.open() as is_open:
+        if not is_open:
             return
         if (folder / FILE).exists():
             log(f"{title}: {describe(load(folder / FILE, tuning.fingerprint))}, done before")
             return
-        with explain_disk_errors(folder):
-            measured = measure(run, plan, tuning, (exact, grafted), options)
-            typed_json.save(measured, folder / FILE)
+        measured = measure(run, plan, tuning, (exact, grafted), options)
+        typed_json.save(measured, folder / FILE)
     log(f"{title}: {describe(measured)}")
 
 
