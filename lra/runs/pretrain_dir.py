@@ -63,17 +63,6 @@ class PretrainDir(RunDir):
 
     source: Path | None = None
 
-    @classmethod
-    def of(cls, run_dir: RunDir, source: Path | None) -> "PretrainDir":
-        """Make the directory of phase one of a run."""
-        return cls(
-            path=run_dir.path / FOLDER,
-            choices=choices_of(run_dir.choices),
-            seed=run_dir.seed,
-            title=f"{run_dir.title} {FOLDER}",
-            source=source,
-        )
-
     def find_finished(self) -> Pretraining | None:
         """Create the directory, and find the record of a finished phase one in it or in ``source``.
 

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from ..console import log
-from ..runs.pretrain_dir import PretrainDir, encoder
+from ..runs.pretrain_dir import FOLDER, PretrainDir, choices_of, encoder
 from ..runs.record import Pretraining
 from ..runs.run_dir import RunDir
 from .lit import LitPretrainer
@@ -22,7 +22,13 @@ def run(plan: Plan, run_dir: RunDir) -> Pretraining:
         ValueError: a checkpoint or record cannot be used, or ``pretrain.from`` is another phase one.
     """
     experiment = plan.experiment
-    pretrain_dir = PretrainDir.of(run_dir, experiment.pretrain.from_)
+    pretrain_dir = PretrainDir(
+        path=run_dir.path / FOLDER,
+        choices=choices_of(run_dir.choices),
+        seed=run_dir.seed,
+        title=f"{run_dir.title} {FOLDER}",
+        source=experiment.pretrain.from_,
+    )
     pretraining = pretrain_dir.find_finished()
     if pretraining:
         return pretraining

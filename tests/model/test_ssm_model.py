@@ -177,7 +177,7 @@ def test_one_step_of_the_whole_model_at_full_length(name, record_property, monke
     assert all(bool((p != old).any() and p.isfinite().all()) for p, old in zip(model.parameters(), before, strict=True))
     record_property("peak_mb", round(peak / 1e6))
     # numpy's numbers are none of torch's
-    monkeypatch.setattr(Dropout, "_drawn", lambda self, x, *_: torch.ones_like(x))
+    monkeypatch.setattr(Dropout, "_draw_mask", lambda self, x, *_: torch.ones_like(x))
     assert counted(cfg, 2) == pytest.approx(peak, rel=0.2)
     full = counted(cfg, cfg.optim.batch) + 8 * sum(p.numel() for p in model.parameters())
     print(f"{name}: {peak / 1e6:.0f} MB at 2, {full / 1e9:.1f} GB at {cfg.optim.batch}")

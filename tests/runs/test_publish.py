@@ -21,7 +21,7 @@ def as_folder(run, folder, weights=None):
     folder.mkdir(parents=True)
     (folder / config_file.NAME).write_text(yaml.dump(run.choices))
     if run.evaluations:
-        (folder / metrics_file.NAME).write_text(metrics_file.text(run.evaluations))
+        (folder / metrics_file.NAME).write_text(metrics_file.format_csv(run.evaluations))
     if weights:
         shutil.copy(weights, folder / checkpoint.BEST)
     record.save(run.record, folder)
