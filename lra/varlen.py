@@ -26,8 +26,8 @@ class VarlenLayout:
 
     Args:
         mask: real tokens (N,L).
-        multiple: T is padded to a multiple of this number, so that products have few shapes. The added tokens are copies
-            of the first real token; they change no other token and have no gradient.
+        multiple: T is padded to a multiple of this number, so that products have few shapes. The added tokens are
+            copies of the first real token; they change no other token and have no gradient.
     """
 
     def __init__(self, mask: Tensor, multiple: int = 1):

@@ -31,7 +31,7 @@ class Classifier(Checked, nn.Module):
     ``hole_free`` is True, the outputs with and without compaction are equal.
 
     The towers share one encoder. They are encoded as one batch of B T sequences or, if a mechanism depends on the other
-    examples of a batch, one after the other (``encode_separately``). The last block may change the width of the encoder.
+    examples of a batch, one after the other (``encode_separately``). The last block may change the width.
 
     Args:
         embed: embedding (N,L[,F]) -> (N,L,d).
@@ -43,10 +43,13 @@ class Classifier(Checked, nn.Module):
         hidden: hidden units of the head.
         outputs: number of classes, or 1 for a real number.
         towers: T.
-        pool: ``mean`` over positions | ``cls``, a class token with id ``vocab - 1`` in front of the sequence, which loses
-            its last token if it would exceed ``length`` | ``class``, a learned vector in front of the embedded sequence,
-            one position more | ``last``, the last real token | ``flatten``, all ``length`` positions concatenated, with
-            zeros for padding.
+        pool: one of the following.
+            ``mean``: mean over positions.
+            ``cls``: a class token, id ``vocab - 1``, in front of the sequence; a sequence of full length loses its last
+            token.
+            ``class``: a learned vector in front of the embedded sequence, which gets one position more.
+            ``last``: the last real token.
+            ``flatten``: all ``length`` positions concatenated, with zeros for padding.
         class_std: standard deviation of the initial ``class`` vector.
         mean_over: the divisor of the mean: the maximum ``length``, as published, or the number of ``real`` tokens.
         norm: normalisation of the last block's output, see ``lra.model.norm``; None for none.

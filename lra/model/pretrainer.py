@@ -75,10 +75,8 @@ class Pretrainer(nn.Module):
             # Position i predicts token i + 1.
             x = x[:, :, :-1]
             targets = inputs[:, :, 1:]
-            if mask is None:
-                is_counted = targets.new_ones(targets.shape[:3], dtype=torch.bool)
-            else:
-                is_counted = mask[:, :, 1:]
+            has_next = targets.new_ones(targets.shape[:3], dtype=torch.bool)
+            is_counted = has_next if mask is None else mask[:, :, 1:]
         predictions = self.predict(x[is_counted]).float()
         targets = targets[is_counted]
         if self.loss == "cross_entropy":
