@@ -84,7 +84,7 @@ def opened(path: Path) -> Iterator[BinaryIO]:
     """Open a regular file for reading.
 
     Raises:
-        Unreadable: it is missing, not a regular file, or cannot be read. A FIFO is refused without waiting for it.
+        Unreadable: it is missing, not a regular file, or cannot be read. A FIFO is rejected without waiting for it.
     """
     try:
         # Without O_NONBLOCK, opening a FIFO would wait for a writer.
@@ -127,10 +127,10 @@ def copy(source: Path, target: Path, check: Callable[[Path], None]) -> None:
         check(part)
 
 
-def content(path: Path, most: int = MOST) -> bytes:
-    """Read a regular file. Raises Unreadable, also for one of more than ``most`` bytes."""
+def content(path: Path, max_bytes: int = MOST) -> bytes:
+    """Read a regular file. Raises Unreadable, also for one of more than ``max_bytes`` bytes."""
     with opened(path) as file:
-        data = file.read(most + 1)
-    if len(data) > most:
-        raise Unreadable(f"it has more than {most:,} bytes")
+        data = file.read(max_bytes + 1)
+    if len(data) > max_bytes:
+        raise Unreadable(f"it has more than {max_bytes:,} bytes")
     return data

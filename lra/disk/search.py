@@ -74,7 +74,7 @@ def _search(
         for entry in entries:
             path = folder / entry.name
             if entry.name in names:
-                # A file, or something else in its place, which its reader reports.
+                # Its reader reports a folder or a pipe with this name.
                 paths.append(path)
             elif entry.is_symlink():
                 if os.path.isdir(path):

@@ -128,7 +128,7 @@ def _draw(states, threshold, values, out):
     """
     zero = values[0]
     other = values[1]
-    one = np.uint64(1)
+    increment = np.uint64(1)
     a_shift = np.uint64(11)
     b_shift = np.uint64(3)
     c_left = np.uint64(24)
@@ -143,7 +143,7 @@ def _draw(states, threshold, values, out):
         for i in range(BLOCK):
             for s in range(len(states)):
                 x = a[s] + b[s] + counter[s]
-                counter[s] += one
+                counter[s] += increment
                 a[s] = b[s] ^ (b[s] >> a_shift)
                 b[s] = c[s] + (c[s] << b_shift)
                 c[s] = (c[s] << c_left | c[s] >> c_right) + x

@@ -72,5 +72,5 @@ class Multihead(Mixer):
 
     def _join(self, mixed: Tensor, x: Tensor) -> Tensor:
         """Join heads and project: (N,H,L,E) -> (N,L,d), in the dtype of x."""
-        joined = mixed.transpose(1, 2).flatten(2)  # (N,L,H E)
-        return self.output(joined.to(x.dtype))
+        heads = mixed.transpose(1, 2).flatten(2)  # (N,L,H E)
+        return self.output(heads.to(x.dtype))

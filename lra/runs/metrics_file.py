@@ -31,12 +31,16 @@ def read(folder: Path) -> list[dict[str, float]]:
         verify(path)
         text = content(path).decode()
         table = csv.DictReader(io.StringIO(text, newline=""), strict=True)
-        evaluations = [{name: float(cell) for name, cell in line.items()} for line in table]
+        evaluations = [_parse_line(line) for line in table]
         _check(evaluations)
     except (ValueError, KeyError, TypeError, csv.Error) as error:
         reason = str(error) if isinstance(error, Unreadable) else f"{type(error).__name__}: {error}"
         raise ValueError(f"{path} is not a table of evaluations ({reason})") from None
     return [evaluation | {"step": int(evaluation["step"])} for evaluation in evaluations]
+
+
+def _parse_line(line: dict[str, str]) -> dict[str, float]:
+    return {name: float(cell) for name, cell in line.items()}
 
 
 def _check(evaluations: list[dict[str, float]]) -> None:

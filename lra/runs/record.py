@@ -204,10 +204,12 @@ def processor() -> str | None:
 
 def git_commit() -> str | None:
     """The commit of the checkout that the code runs from, with ``-dirty`` if it has changes; None outside one."""
-    here = Path(__file__).parent
+    package = Path(__file__).parent
 
     def git(*arguments: str) -> str:
-        return subprocess.run(["git", *arguments], cwd=here, capture_output=True, text=True, check=True).stdout.strip()
+        return subprocess.run(
+            ["git", *arguments], cwd=package, capture_output=True, text=True, check=True
+        ).stdout.strip()
 
     try:
         # Fails if the package is installed below another project's checkout.

@@ -26,7 +26,7 @@ TEMPORARY = ".*.part"
 RESULTS = (metrics_file.NAME, LAST, BEST, "*.json", f"pretrain/{BEST}")
 # Errors of a disk that can be mended without loss, so that the same command can be repeated.
 PASSING = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.ESTALE)
-# Modules besides the suite's whose classes a config.yaml may name.
+# Modules outside the suite whose classes a config.yaml may name.
 Trust = str | Iterable[str] | None
 
 
@@ -240,7 +240,7 @@ class RunDir:
 
 @contextlib.contextmanager
 def explain_disk_errors(path: Path) -> Iterator[None]:
-    """Turn an OSError of a directory that can no longer be written into a ValueError that says what to do."""
+    """Turn an OSError of a directory that can no longer be written into a ValueError with the remedy."""
     try:
         yield
     except OSError as error:

@@ -188,7 +188,7 @@ class LitClassifier(LitModule):
                 inputs = batch.inputs[part]
                 mask = None if batch.mask is None else batch.mask[part]
                 positions = None if batch.positions is None else batch.positions[part]
-                # A CUDA graph overwrites its last output, hence the clone.
+                # Cloned, because a CUDA graph overwrites its last output.
                 outputs.append(self.model(inputs, mask, positions).float().clone())
             return torch.cat(outputs)
         except (RuntimeError, MemoryError) as error:

@@ -141,17 +141,15 @@ def _check_labels(experiment: Experiment, name: str, labels: torch.Tensor) -> No
     is_regression = labels.is_floating_point()
     if is_regression != (task.loss == "mse"):
         expected, kind = ("mse", "real numbers") if is_regression else ("cross_entropy", "classes")
-        raise ValueError(
-            f"task.loss must be {expected} for labels that are {kind}, as those of {name}, not {task.loss}"
-        )
+        raise ValueError(f"task.loss must be {expected} for labels of {name} that are {kind}, not {task.loss}")
     if is_regression:
         return
     largest = int(labels.max())
-    least = int(labels.min())
+    smallest = int(labels.min())
     if largest >= task.outputs:
         raise ValueError(f"task.outputs must be above the largest label of {name}, {largest}")
-    if least < 0:
-        raise ValueError(f"labels must be 0 or more, not {least}, the least of {name}")
+    if smallest < 0:
+        raise ValueError(f"labels must be 0 or more, not {smallest}, the smallest of {name}")
 
 
 def _check_tokens(experiment: Experiment, name: str, tokens: torch.Tensor) -> None:

@@ -220,7 +220,7 @@ def test_killed_process_resumes(data_root, tmp_path, kill, capfd):
 @pytest.mark.parametrize(
     ("label", "message"),
     [
-        (-100, "labels must be 0 or more, not -100, the least of train"),  # the cross entropy would ignore it
+        (-100, "labels must be 0 or more, not -100, the smallest of train"),  # the cross entropy would ignore it
         (8, "task.outputs must be above the largest label of train, 8"),
     ],
 )
