@@ -128,9 +128,12 @@ class LitClassifier(LitModule):
     """A classifier with the loss of its task. ``score`` is the metric over all examples of a split.
 
     Args:
-        model: as in ``LitModule``, and so are seed, optim and cycle_momentum.
+        model: model to train.
+        seed: random seed, see ``LitModule``.
         loss_kind: ``cross_entropy`` | ``mse``.
         metric: function of all outputs and labels of a split.
+        optim: options of the optimiser and the schedule.
+        cycle_momentum: whether the one-cycle schedule also moves beta1.
     """
 
     def __init__(
@@ -220,9 +223,12 @@ class LitPretrainer(LitModule):
     Masked positions depend on (seed, step) in training and on (seed, example) in validation, not on the batch.
 
     Args:
-        model: as in ``LitModule``, and so are seed, optim and cycle_momentum.
+        model: model to train.
+        seed: random seed, see ``LitModule``.
         ratio: share of masked positions; None without masks.
         length: positions of the model.
+        optim: options of the optimiser and the schedule.
+        cycle_momentum: whether the one-cycle schedule also moves beta1.
     """
 
     def __init__(
