@@ -20,7 +20,7 @@ NAME = "record.json"
 FILES = ("config.yaml", "metrics.csv", "best.ckpt", "last.ckpt")
 Status = Literal["done", "diverged"]
 # Overrides on which no result depends.
-_MACHINE_OVERRIDES = ("runs=", "data.root=", "hydra.", "hydra/")
+_MACHINE_OVERRIDES = ("runs=", "data.root=", "data.release=", "hydra.", "hydra/")
 # The start of an absolute path. In a URL, the slash follows a colon or another slash.
 _ABSOLUTE_PATH = re.compile(r"(?<![\w.:/])(/|~)")
 
