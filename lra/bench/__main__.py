@@ -37,7 +37,7 @@ def bench(options: BenchOptions) -> None:
         return
     began = time.monotonic()
     on = bench_record.machine(device, *roofline.rates(device, list(options.dtype)))
-    choices = {k: v for k, v in options.plain().items() if k not in INDIFFERENT}
+    choices = {k: v for k, v in options.to_dict().items() if k not in INDIFFERENT}
     for rows in run.run(options, on):  # saved after each shape, so that an interrupt loses one shape
         measured = bench_record.BenchRecord(
             name=options.name,

@@ -81,9 +81,9 @@ def table(options: BenchOptions, name: str, device: str) -> Table:
         shape, pad = shape._replace(n=None), options.pads[0]
     contestant = contestants.experiment(name, contestants.overrides(options, options.tasks[0], shape, pad))
     steps = max(contestant.optim.steps, WARMUP + options.steps)  # of the schedule
-    contestant = contestant.changed(
+    contestant = contestant.replace(
         optim=contestant.optim.model_copy(update={"steps": steps}),
-        trainer=contestant.trainer.changed(device=device, devices=1, precision=options.dtype[0]),
+        trainer=contestant.trainer.replace(device=device, devices=1, precision=options.dtype[0]),
     )
     if reason := contestant.unavailable:
         raise ValueError(reason)

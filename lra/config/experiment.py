@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ..data.datamodule import Batch, TaskData
 
 ON_A_GPU = 512  # examples of a forward pass in evaluation; halved if memory runs out
-_OF_MODEL = {"task", "protocol", "model", "block", "attn"}  # sections that decide the sketch
+_OF_MODEL = {"task", "protocol", "model", "block", "attn"}  # sections that decide the meta model
 
 # Sections that decide a result; the others (logger, folders, other seeds) do not.
 _CHOICES = ("task", "source", "model", "block", "attn", "protocol", "pretrain", "optim", "data", "trainer")
@@ -49,7 +49,7 @@ class Experiment(TaskOptions):
     trainer: sections.Trainer
     logger: Loggers = Field({})
 
-    def settled(self) -> Self:
+    def resolve(self) -> Self:
         """The experiment with the steps of both phases; ``pretrain.matched`` takes those of phase one from ``optim``.
 
         Raises:
@@ -57,11 +57,11 @@ class Experiment(TaskOptions):
         """
         pretrain, optim = self.pretrain, self.optim
         if pretrain.objective == "none":  # an experiment may say more, for its phase one that is left out
-            return self.changed(pretrain=sections.Pretrain(objective="none"))
+            return self.replace(pretrain=sections.Pretrain(objective="none"))
         if pretrain.steps is None:
             every = pretrain.eval_every
             steps = max(1, optim.steps // 2 // every * every) if pretrain.matched else optim.steps
-            pretrain = pretrain.changed(steps=steps)
+            pretrain = pretrain.replace(steps=steps)
         if pretrain.matched:
             taken, rest = divmod(pretrain.steps * pretrain.batch, optim.batch)
             if rest or taken >= optim.steps:
@@ -69,14 +69,14 @@ class Experiment(TaskOptions):
                     f"pretrain.matched needs pretrain.steps · pretrain.batch {pretrain.steps * pretrain.batch} to be a "
                     f"multiple of optim.batch {optim.batch} below that times optim.steps {optim.steps}"
                 )
-            optim = optim.changed(steps=optim.steps - taken)
+            optim = optim.replace(steps=optim.steps - taken)
         pretrain.of(optim)
-        return self.changed(pretrain=pretrain, optim=optim)
+        return self.replace(pretrain=pretrain, optim=optim)
 
-    def changed(self, **options: Any) -> Self:
-        made = super().changed(**options)
+    def replace(self, **options: Any) -> Self:
+        made = super().replace(**options)
         if _OF_MODEL & options.keys():
-            made.__dict__.pop("sketch", None)
+            made.__dict__.pop("meta_model", None)
         return made
 
     @property
@@ -143,7 +143,7 @@ class Experiment(TaskOptions):
         )
 
     @cached_property
-    def sketch(self) -> Classifier:
+    def meta_model(self) -> Classifier:
         """The classifier without memory for its weights, made once.
 
         Raises:
@@ -210,7 +210,7 @@ class Experiment(TaskOptions):
         batch = self.optim.batch
         if self.data.eval_batch or self.trainer.device == "cpu" or not torch.cuda.is_available():
             return self.data.eval_batch or batch
-        return batch if self.pretrained or self.sketch.encode_separately else max(batch, ON_A_GPU)
+        return batch if self.pretrained or self.meta_model.encode_separately else max(batch, ON_A_GPU)
 
     @property
     def padding(self) -> str:
@@ -221,7 +221,7 @@ class Experiment(TaskOptions):
         if self.task.masked_id is None:
             return "batch" if pad == "auto" else "compact"
         # rows have holes, masked tokens between others, on which the result or a pretraining may depend
-        return "batch" if self.pretrained or not self.sketch.hole_free else "compact"
+        return "batch" if self.pretrained or not self.meta_model.hole_free else "compact"
 
     def choices(self, provenance: dict[str, Any]) -> dict[str, Any]:
         """The choices that decide the result of a seed, flat.
@@ -229,6 +229,6 @@ class Experiment(TaskOptions):
         Args:
             provenance: provenance of the data.
         """
-        plain = self.plain()
+        plain = self.to_dict()
         flat = flatten({key: plain[key] for key in _CHOICES} | {"provenance": provenance})
         return {key: value for key, value in flat.items() if key not in _INDIFFERENT}

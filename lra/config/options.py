@@ -71,13 +71,13 @@ class Options(Section):
         cls.check_unresolved(OmegaConf.to_container(config))
         words, groups = list(choices.overrides.task), choices.runtime.choices
         read = OmegaConf.masked_copy(config, [key for key in config if key not in cls.unread])
-        made = cls.parse(OmegaConf.to_container(read, resolve=True)).settled()
+        made = cls.parse(OmegaConf.to_container(read, resolve=True)).resolve()
         of_data = [line for line in words if line.lstrip("+~").startswith(_OF_DATA)]
         if (task := groups.get("task")) and f"task={task}" not in of_data:
             of_data.insert(0, f"task={task}")  # named by an experiment
         multirun = choices.mode is RunMode.MULTIRUN
-        made = made.changed(command_overrides=words, data_overrides=of_data, multirun=multirun)
-        return made.changed(label=_label(made.plain(), words, groups)) if "attn" in cls.model_fields else made
+        made = made.replace(command_overrides=words, data_overrides=of_data, multirun=multirun)
+        return made.replace(label=_label(made.to_dict(), words, groups)) if "attn" in cls.model_fields else made
 
 
 class TaskOptions(Options):

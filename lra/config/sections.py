@@ -161,7 +161,7 @@ class Pretrain(Section):
         """
         own = {key: getattr(self, key) for key in ("lr", "steps", "warmup", "batch", "eval_every")}
         try:
-            return optim.changed(**own, cosine=None)
+            return optim.replace(**own, cosine=None)
         except ValueError as error:
             raise ValueError(re.sub(rf"optim\.({'|'.join(own)})\b", r"pretrain.\1", str(error))) from None
 

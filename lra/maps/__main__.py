@@ -30,7 +30,7 @@ def show(options: MapsOptions) -> None:
         raise ValueError(f"split must be one of {', '.join(data.splits)}, not {options.split!r}")
     whole_number("example", options.example, len(data.splits[options.split]))
     last = len(model.blocks) - 1
-    options = options.changed(layer=whole_number("layer", last if options.layer is None else options.layer, last + 1))
+    options = options.replace(layer=whole_number("layer", last if options.layer is None else options.layer, last + 1))
     batch = data.gather(options.split, np.array([options.example]))
     drawn = views(options, experiment, model, data, batch)
     name = f"{options.split}-{options.example}-layer-{options.layer}"

@@ -73,7 +73,7 @@ def _measured(plan: Plan) -> float | None:
     experiment, o, device = plan.experiment, plan.experiment.optim, plan.device
     rows = o.micro_batch or o.batch
     rows = min(rows, max(ROWS, TOKENS // experiment.task.length)) if device == "cpu" else rows
-    smaller = experiment.changed(optim=o.changed(batch=rows, micro_batch=None))
+    smaller = experiment.replace(optim=o.replace(batch=rows, micro_batch=None))
     model, batch = smaller.classifier().to(device).train(), smaller.random_batch(device)
     optimiser = torch.optim.AdamW(model.parameters())
     narrow = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(experiment.trainer.precision)

@@ -92,8 +92,9 @@ def device_name(device: str, count: int = 1) -> str:
 def keep_pages() -> None:
     """Let glibc serve large tensors from its heap and keep their pages when they are freed.
 
-    By default glibc maps the memory of each large tensor again, and the kernel clears its pages at every step. The environment
-    variables ``MALLOC_MMAP_MAX_`` and ``MALLOC_TRIM_THRESHOLD_`` take precedence. Without glibc nothing happens.
+    By default glibc maps the memory of each large tensor again, and the kernel clears its pages at every step. The
+    environment variables ``MALLOC_MMAP_MAX_`` and ``MALLOC_TRIM_THRESHOLD_`` take precedence. Without glibc nothing
+    happens.
     """
     mallopt = getattr(_LIBC, "mallopt", None)
     if mallopt is None:

@@ -14,7 +14,7 @@ from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
 from ..config.compose import folders
-from ..config.errors import Told
+from ..config.errors import AlreadyReported
 from ..config.experiment import Experiment
 from ..data.source import cores
 
@@ -99,7 +99,7 @@ def launch(count: int, overrides: Sequence[str]) -> None:
         overrides: overrides of the command.
 
     Raises:
-        Told: one of the processes failed, and has reported the reason.
+        AlreadyReported: one of the processes failed, and has reported the reason.
         KeyboardInterrupt: they were stopped.
     """
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
@@ -109,7 +109,7 @@ def launch(count: int, overrides: Sequence[str]) -> None:
     try:
         torchrun.run(torchrun.parse_args(arguments))
     except ChildFailedError:
-        raise Told("one of its processes failed and said why") from None
+        raise AlreadyReported("one of its processes failed and said why") from None
     except SignalException:
         raise KeyboardInterrupt("stopped; the same command resumes from the last checkpoint") from None
     finally:

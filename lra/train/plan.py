@@ -61,7 +61,7 @@ class Plan:
             messages.append("this processor has no bfloat16 instructions; trainer.precision=fp32 is faster here")
         if experiment.data.pad == "compact" and self.data.pad != "compact":
             messages.append("sequences keep their padding, because the result depends on its positions: data.pad=batch")
-        if experiment.data.pad == "none" and not experiment.sketch.packed:
+        if experiment.data.pad == "none" and not experiment.meta_model.packed:
             messages.append("sequences keep their padding, because the blocks need padded batches: data.pad=batch")
         return messages
 
@@ -78,7 +78,7 @@ def resolve(experiment: Experiment) -> Plan:
     shared = processes(experiment)
     experiment = _with_padding(experiment)
     _check_batches(experiment, shared.count)
-    params = sum(parameter.numel() for parameter in experiment.sketch.parameters())
+    params = sum(parameter.numel() for parameter in experiment.meta_model.parameters())
     devices.check_memory(params)
     if experiment.pretrained:
         check_pretraining(experiment)
@@ -104,7 +104,7 @@ def _with_padding(experiment: Experiment) -> Experiment:
             pads.append(run_dir.saved_choices().get("data.pad"))
     # The first seed in the folder decides.
     valid_pads = [pad for pad in pads if pad in ("batch", "compact")]
-    return experiment.changed(data=experiment.data.changed(pad=valid_pads[-1]))
+    return experiment.replace(data=experiment.data.replace(pad=valid_pads[-1]))
 
 
 def _check_batches(experiment: Experiment, count: int) -> None:
@@ -201,7 +201,7 @@ def check_pretraining(experiment: Experiment) -> None:
 def _check_causal(experiment: Experiment) -> None:
     """Raise ValueError unless every block is causal."""
     # A block without a mixer may pass information to earlier tokens.
-    mixers = [getattr(block, "mixer", None) for block in experiment.sketch.blocks]
+    mixers = [getattr(block, "mixer", None) for block in experiment.meta_model.blocks]
     if all(getattr(mixer, "causal", False) for mixer in mixers):
         return
     if experiment.attn.get("causal") is False:

@@ -35,7 +35,7 @@ def run(plan: Plan, run_dir: RunDir) -> Pretraining:
 
     # 1. Phase one has its own schedule and no logger.
     optim = experiment.pretrain.of(experiment.optim)
-    plan = replace(plan, experiment=experiment.changed(optim=optim, logger={}))
+    plan = replace(plan, experiment=experiment.replace(optim=optim, logger={}))
 
     # 2. Model and data.
     torch.manual_seed(run_dir.seed)

@@ -44,7 +44,7 @@ def model(name):
     adding = experiment("task=adding", "attn=sdpa", *BOARD)
     bias = ["block.bias=false"] if name.startswith("mega_cur") else []
     made = config(name, *BOARD, *bias)  # composed for other tests too, with another task
-    return made.changed(task=adding.task, model=adding.model).classifier().eval()
+    return made.replace(task=adding.task, model=adding.model).classifier().eval()
 
 
 @pytest.mark.parametrize("name", [name for name in MECHANISMS if name not in KERNELS])

@@ -44,7 +44,7 @@ PUBLISHED = {
 
 
 def count(cfg) -> int:
-    return sum(p.numel() for p in cfg.sketch.parameters())
+    return sum(p.numel() for p in cfg.meta_model.parameters())
 
 
 @pytest.mark.parametrize("name", [name for name, (parameters, *_) in PUBLISHED.items() if parameters])
@@ -83,7 +83,7 @@ def test_rates_and_weight_decay_are_the_released_ones(name):
 def test_dropout_gelu_and_batch_norm_are_those_of_the_released_code(name):
     """No embedding has dropout."""
     model, p, s4d = (
-        experiment(f"experiment={name}", "model.layers=1").sketch,
+        experiment(f"experiment={name}", "model.layers=1").meta_model,
         PUBLISHED[name][2],
         name.startswith("s4d"),
     )

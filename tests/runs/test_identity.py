@@ -46,7 +46,7 @@ def test_a_run_is_opened_built_and_not_run_again(finished):
     run = RunDir.read(home)
     restored = configuration(run, "data")
     assert restored.attn.get("pinv").path == "lra.ops.pinv.cubic" and restored.task.display == "expression"
-    assert sum(p.numel() for p in restored.sketch.parameters()) == 209802
+    assert sum(p.numel() for p in restored.meta_model.parameters()) == 209802
     check_data(run, {key.partition(".")[2]: value for key, value in choices.items() if key.startswith("provenance.")})
     assert run.choices == choices and run.record.status == "done"
     check_choices(home, choices)

@@ -70,7 +70,7 @@ def test_a_map_is_not_normalised_anew():
 
 @pytest.mark.parametrize("name", MECHANISMS)
 def test_every_mechanism_says_whether_it_can_be_confined(name):
-    model = config(name).sketch
+    model = config(name).meta_model
     how = confine.by(model)
     if name in ("sdpa", "softmax", "mega", "mega_chunk"):
         assert how == "mask"

@@ -168,7 +168,7 @@ def test_mega_cur_is_the_trained_mega(mega):
     assert target.block == source.block and target.block.get("truncation") == 7 and not target.block.get("prenorm")
     other = words(mega, "attn=mega_cur_step", "block.truncation=9", run=home)
     assert experiments(one, other)[1].block.get("truncation") == 9
-    assert experiments(one, words(mega, "attn=mega_chunk", run=home))[1].block == source.block.changed(chunk=128)
+    assert experiments(one, words(mega, "attn=mega_chunk", run=home))[1].block == source.block.replace(chunk=128)
     exact, grafted = (
         model.double() for model in models(mega, "attn=mega_cur_step", "attn.count=128", *TRUE_INVERSE, run=home)
     )

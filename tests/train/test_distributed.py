@@ -64,7 +64,7 @@ def test_two_processes_give_the_loss_curve_of_one(data_root, tmp_path, monkeypat
     train_config(smoke(tmp_path / "one", *words, attn=attn))
     monkeypatch.setitem(trainer.PRECISIONS, "fp64", "64-true")
     wide = smoke(tmp_path / "exact", *words, attn=attn)
-    wide = wide.changed(trainer=wide.trainer.changed(precision="fp64"))  # none of the words of a command line
+    wide = wide.replace(trainer=wide.trainer.replace(precision="fp64"))  # none of the words of a command line
     train_config(wide)
 
     saved = record.save

@@ -55,7 +55,7 @@ def test_a_live_line_leaves_the_cursor_and_other_lines_alone(terminal):
 
 WHOSE = {
     "of the background": ("os.tcgetpgrp", lambda _: os.getpgrp() + 1),
-    "of a second process": ("lra.live.speaks", lambda: False),
+    "of a second process": ("lra.live.is_main_process", lambda: False),
     "of a launcher's worker": ("multiprocessing.parent_process", object),
 }
 

@@ -158,7 +158,7 @@ def test_infinite_loss_ends_one_seed_and_not_the_others(data_root, tmp_path, cap
 def test_a_process_that_does_not_write_forgets_the_digest_of_earlier_weights(tmp_path):
     """After a resume every process has the digest of last.ckpt; a better score later makes it that of other weights."""
     done = lambda *_: None
-    checkpoints = Checkpoints(SimpleNamespace(path=tmp_path))
+    checkpoints = Checkpoints(SimpleNamespace(last=tmp_path / "last.ckpt"))
     checkpoints.load_state_dict({"best_score": 1.0, "best_step": 3, "digest": "d", "train_loss": 2.0})
     trainer = SimpleNamespace(global_step=6, loggers=[], is_global_zero=False, save_checkpoint=done)
     trainer.strategy = SimpleNamespace(barrier=done)

@@ -53,7 +53,7 @@ class WandB(WandbLogger):
     ):
         check_installed()
         group = f"{experiment.study}/{experiment.task.name}/{experiment.label}"
-        shown = {k: v for k, v in experiment.plain().items() if k not in MACHINERY}
+        shown = {k: v for k, v in experiment.to_dict().items() if k not in MACHINERY}
         words = (experiment.study, experiment.task.name, experiment.label, experiment.protocol.name, experiment.budget)
         self._about = {
             "project": project,

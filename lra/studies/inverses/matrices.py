@@ -76,7 +76,7 @@ def of_run(run: RunDir, options: InversesOptions) -> Iterator[InvertedLayer]:
         ValueError: the mechanism inverts nothing, or weights or data are missing, damaged or of another model.
     """
     experiment, r = configuration(run, options.data.root), run.record
-    if not any(hasattr(attention, "pinv") for attention in mechanisms(experiment.sketch).values()):
+    if not any(hasattr(attention, "pinv") for attention in mechanisms(experiment.meta_model).values()):
         raise ValueError(
             f"run={run.path} has attn={r.label}, which inverts no matrix; name one of soft, nystrom, cur_*"
         )

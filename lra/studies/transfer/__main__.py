@@ -93,7 +93,7 @@ def measure(
         label=target.label,
         fingerprint=tuning.fingerprint,
         git=record.git_commit(),
-        attn=flatten(target.attn.plain()),
+        attn=flatten(target.attn.to_dict()),
         exact_val=r.val,
         exact_test=r.test,
         direct_val=val,
