@@ -32,6 +32,7 @@ class VarlenLayout:
 
     def __init__(self, mask: Tensor, multiple: int = 1):
         self.mask = mask
+        # Lengths, and groups of similar lengths.
         self.real = mask.sum(-1)
         self.lengths: list[int] = self.real.tolist()
         order = sorted(range(len(self.lengths)), key=self.lengths.__getitem__)
@@ -74,17 +75,21 @@ class VarlenLayout:
 
     def every(self, count: int) -> Tensor:
         """Return packed indices (N,count) at equal distances in each sequence."""
+        # Token i is at position floor(i length / count).
         i = torch.arange(count, device=self.real.device)
-        return self.starts[:, None] + i * self.real[:, None] // count
+        positions = i * self.real[:, None] // count
+        return self.starts[:, None] + positions
 
     def top(self, scores: Tensor, count: int) -> Tensor:
         """Return the packed indices (N,H,count) of the ``count`` highest scores (1,H,T) of each sequence.
 
         No sequence may be shorter than ``count``.
         """
+        # The highest scores per sequence, at padded positions -inf; then positions become packed indices.
         unpacked = self.unpack(scores, 2, float("-inf"))  # (N,H,L)
         positions = unpacked.topk(count, sorted=False).indices
-        return self._packed_index[:, None].expand(-1, positions.shape[1], -1).gather(2, positions)
+        packed_index = self._packed_index[:, None].expand(-1, positions.shape[1], -1)
+        return packed_index.gather(2, positions)
 
     def packs(self, x: Tensor) -> bool:
         """Whether x is packed (1,H,T,D), as opposed to selected tokens of each sequence (N,H,c,D)."""
@@ -97,6 +102,7 @@ class VarlenLayout:
     def join(self, rows: Iterable[Tensor]) -> Tensor:
         """Join sequences (H,·,D) to packed tokens (1,H,T,D), which are (1,T,H,D) in memory."""
         parts = [row.transpose(0, 1) for row in rows]
+        # The added tokens get zeros.
         if self.tail:
             parts.append(parts[0].new_zeros(self.tail, *parts[0].shape[1:]))
         return torch.cat(parts)[None].transpose(1, 2)

@@ -97,7 +97,7 @@ def verify(path: Path, copy: Path | None = None) -> None:
     """
     expected = listed(path)
     if expected and atomic.digest(copy or path) != expected:
-        raise Unreadable("its sha256 is not the one in the record.json or pretrain.json beside it")
+        raise Unreadable("its sha256 is not the one in the record.json or pretrain.json of its folder")
 
 
 def listed(path: Path) -> str | None:

@@ -38,6 +38,7 @@ class PreNorm(nn.Module):
 
     def __init__(self, mixer: Callable[[], Mixer], *, dim: int, hidden: int, dropout: float):
         super().__init__()
+        # Mixer, then MLP, each after a norm.
         self.mixer_norm = nn.LayerNorm(dim)
         self.mixer = mixer()
         self.hole_free = self.mixer.hole_free
@@ -98,6 +99,7 @@ class GLU(Checked, nn.Module):
         mixer_dropout: bool = False,
     ):
         super().__init__()
+        # Modules in the order of the random numbers of their weights.
         self.prenorm = prenorm
         self.activation = activation
         self.norm = make_norm(norm, dim, momentum=momentum)
@@ -110,6 +112,7 @@ class GLU(Checked, nn.Module):
         self.dropout = Dropout(dropout, tied=tied)
 
     def forward(self, x: Tensor, mask: Tensor | None, memory=None):
+        # y = mixer(norm(x)), then the residual connection around GLU(y).
         normed = self.norm(x, mask) if self.prenorm else x
         mixed = self.mixed_dropout(self.mixer(normed, mask))
         x = x + self.dropout(self._apply_gate(mixed))

@@ -46,10 +46,12 @@ class TokenEmbedding(Checked, nn.Module):
         padding: Padding = "learned",
     ):
         super().__init__()
+        # The vector of ``padding_idx`` has no gradient.
         self.token = nn.Embedding(vocab, dim, padding_idx=None if padding == "learned" else 0)
         self.position = nn.Embedding(length, dim) if positions else None
         self.dropout = Dropout(dropout)
         self.std = dim**-0.5 if std is None else std
+        # Both tables have the same distribution.
         for table in filter(None, (self.token, self.position)):
             if bound is None:
                 nn.init.normal_(table.weight, std=self.std)
@@ -93,6 +95,7 @@ class PairEmbedding(nn.Module):
         super().__init__()
         self.firsts = firsts
         self.seconds = seconds
+        # Filler and the class token have indices 0 and firsts + 1 of the first table, and both index 0 of the second.
         self.first = nn.Embedding(firsts + 2, dim)
         self.second = nn.Embedding(seconds + 1, dim)
         self.position = nn.Embedding(length, dim) if positions else None
@@ -126,6 +129,7 @@ class PixelEmbedding(nn.Module):
         self.dropout = Dropout(dropout)
 
     def forward(self, ids: Tensor, positions: Tensor | None = None) -> Tensor:
+        # Standardised grey levels.
         value = (ids.to(self.scale.dtype) / 255 - self.mean) / self.std
         return self.dropout(value[..., None] * self.scale + self.shift)
 

@@ -22,6 +22,7 @@ def lecun_normal_(model: nn.Module) -> None:
     Source: lindermanlab/S5, whose Dense layers have flax's defaults (docs/sources.md, S5).
     """
     for module in model.modules():
+        # Linear maps; then embeddings of pixels and of tokens.
         if isinstance(module, nn.Linear):
             truncated_normal_(module.weight, std=module.in_features**-0.5)
             if module.bias is not None:

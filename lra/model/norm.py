@@ -38,6 +38,7 @@ class ScaleNorm(nn.Module):
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         x = at_least_float32(x)
+        # rms(x)² over the width.
         mean_square = x.square().mean(-1, keepdim=True)
         return self.scale * x * torch.rsqrt(mean_square + self.eps)
 
@@ -73,10 +74,12 @@ class BatchNorm(nn.BatchNorm1d):
         sums = torch.cat([is_real.sum()[None], tokens.sum((0, 1))])
         count, token_sums = sum_over_ranks(sums).split([1, tokens.shape[-1]])
         count = count.clamp(min=1)
+        # Mean and biased variance over all real tokens.
         mean = token_sums / count
         centered = tokens - mean
         squares = (centered * is_real[..., None]).square().sum((0, 1))
         variance = sum_over_ranks(squares) / count
+        # Running averages, with the unbiased variance as in torch.
         with torch.no_grad():
             unbiased_variance = variance * count / (count - 1).clamp(min=1)
             self.num_batches_tracked += 1

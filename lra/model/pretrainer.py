@@ -50,6 +50,7 @@ class Pretrainer(nn.Module):
         return over_towers(self._encode, self.encode_separately, inputs, mask, holes)
 
     def _encode(self, inputs: Tensor, mask: Tensor | None, holes: Tensor | None) -> Tensor:
+        # Masked inputs are id 0 or zeros, plus the learned vector.
         if holes is not None:
             hidden = holes if inputs.dim() == 2 else holes[..., None]
             inputs = inputs.masked_fill(hidden, 0)
@@ -77,6 +78,7 @@ class Pretrainer(nn.Module):
             targets = inputs[:, :, 1:]
             has_next = targets.new_ones(targets.shape[:3], dtype=torch.bool)
             is_counted = has_next if mask is None else mask[:, :, 1:]
+        # Predictions and targets (n, ...) of the n counted positions.
         predictions = self.predict(x[is_counted]).float()
         targets = targets[is_counted]
         if self.loss == "cross_entropy":

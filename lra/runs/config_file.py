@@ -110,7 +110,7 @@ def check_trust(choices: dict[str, Any], path: Path, trust: str | Iterable[str] 
             _check_target(key, value, path, trusted_modules)
         # Other keys of hydra, such as _args_, could call anything.
         elif any(part.startswith("_") for part in key.split(".")) and not is_partial:
-            raise ValueError(f"{path}: {key}: {value} is refused; of such keys a run has _target_ and _partial_: true")
+            raise ValueError(f"{path}: {key}: {value} is rejected; of such keys a run has _target_ and _partial_: true")
 
 
 def _items(choices: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:

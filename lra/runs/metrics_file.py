@@ -28,6 +28,7 @@ def read(folder: Path) -> list[dict[str, float]]:
     """
     path = folder / NAME
     try:
+        # The file may come from somebody else: checksum, table, numbers, values.
         verify(path)
         text = content(path).decode()
         table = csv.DictReader(io.StringIO(text, newline=""), strict=True)
@@ -50,6 +51,7 @@ def _check(evaluations: list[dict[str, float]]) -> None:
             raise Unreadable("a cell is no finite number")
     if not evaluations or not {"train_loss", "val"} <= evaluations[0].keys():
         raise Unreadable("it has no scores")
+    # Steps are floats here, as all cells.
     steps = [evaluation["step"] for evaluation in evaluations]
     is_fractional = any(step % 1 for step in steps)
     if is_fractional or any(later <= earlier for earlier, later in itertools.pairwise(steps)):

@@ -75,6 +75,7 @@ class PretrainDir(RunDir):
         return on_rank_zero(self._find)
 
     def _find(self) -> Pretraining | None:
+        # A link instead of the folder would lead to another run.
         atomic.below(self.path.parent, self.path.name).mkdir(exist_ok=True)
         path = self.path / NAME
         if not path.exists() and self.source:

@@ -25,6 +25,7 @@ def finished(folder: Path, trust: Trust = None) -> list[RunDir]:
     Raises:
         ValueError: there is no such seed, or ``RunDir.read`` rejects one.
     """
+    # Published runs, or else run directories.
     seed_dirs = sorted(published.below(folder))
     if not (seed_dirs or folder.is_dir()):
         raise ValueError(f"run={folder} is not a folder; name one of runs/<study>/<task>/<label>")
@@ -90,6 +91,7 @@ def read_curves(seed_dir: Path) -> dict[str, dict[int, float]]:
     Raises:
         ValueError: ``metrics.csv`` is not a table of evaluations.
     """
+    # Evaluations by line, from the tables of a published study or from metrics.csv.
     evaluations = []
     published_run = published.find(seed_dir)
     if published_run:
@@ -99,6 +101,7 @@ def read_curves(seed_dir: Path) -> dict[str, dict[int, float]]:
             evaluations = metrics_file.read(seed_dir)
         except ValueError as error:
             raise ValueError(f"{error}, no curve is drawn of it") from None
+    # Curves by column.
     columns: dict[str, dict[int, float]] = {}
     for evaluation in evaluations:
         for name, value in evaluation.items():

@@ -152,6 +152,7 @@ def load(path: Path, fingerprint: str | None = None) -> RunRecord:
     """
     remedy = "run that seed again, or publish it with the version that made it"
     run_record = typed_json.parse(RunRecord, path, "a record of a run", f"delete it to {remedy}")
+    # What the types of the fields do not express.
     scores = (run_record.val, run_record.test)
     if run_record.status == "done" and None in scores:
         raise ValueError(f"{path} is not a record of a run (done without a score); delete it to {remedy}")

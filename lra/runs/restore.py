@@ -96,6 +96,7 @@ def trained(run: RunDir, experiment: Experiment) -> tuple[Classifier, TaskData]:
     if not run.weights.exists():
         reason = "it has not reached its first evaluation, or was copied without it"
         raise ValueError(f"{run.path} has no {run.weights.name}: {reason}")
+    # The data must have the provenance that the run recorded.
     data = experiment.task_data()
     data.setup()
     check_data(run, data.source.provenance)

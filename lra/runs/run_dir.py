@@ -270,7 +270,7 @@ def check_choices(path: Path, choices: dict[str, Any]) -> None:
     if difference:
         raise ValueError(
             f"{path} was made by another configuration ({difference}); start a new study with study=<name> or delete "
-            f"that folder, whose {config_file.NAME} says so"
+            f"that folder"
         )
 
 

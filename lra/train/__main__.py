@@ -31,6 +31,7 @@ def train(experiment: Experiment) -> None:
         return
     if reason:
         raise ValueError(reason)
+    # A process that launches the others takes no part in the run.
     plan = resolve(experiment)
     if plan.processes.to_launch:
         distributed.launch(plan.processes.count, experiment.command_overrides)
@@ -47,6 +48,7 @@ def run_seeds(plan: Plan) -> None:
     check_data(plan.experiment, plan.data)
     for message in plan.messages():
         log(f"{plan.title}: {message}")
+    # The choices decide the result; they are config.yaml and the fingerprint.
     choices = plan.experiment.choices(plan.data.source.provenance)
     for seed in plan.experiment.seeds:
         run_seed(plan, seed, choices)

@@ -30,6 +30,7 @@ def baselines_of(options: TaskOptions, *, force: bool = False) -> tuple[float, f
         batch=bag.CHUNK,
     )
     data.setup()
+    # Chance level: the best constant answer, or a higher score that is known for the source.
     constant = data.baseline("test", metric)
     analytic = data.source.floor
     chance = max(constant, analytic or 0.0)

@@ -59,7 +59,7 @@ def of_best(fitter: L.Trainer, module: LitClassifier, precision: str) -> dict:
         if hook:
             hook.remove()
 
-    # Every rank has the units of its own batches; some have none.
+    # Every rank has the units of the batches that it evaluated; some have none.
     rank_units = ranks.gather(torch.cat(hidden_parts) if hidden_parts else None)
     rank_units = [units for units in rank_units if units is not None]
     hidden = torch.cat(rank_units) if rank_units else None

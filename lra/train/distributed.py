@@ -51,6 +51,7 @@ def processes(experiment: Experiment) -> Processes:
     Raises:
         ValueError: this machine or the launcher does not provide them.
     """
+    # The launcher: torchrun, srun, or none.
     environment = environments.LightningEnvironment()
     nodes = 1
     if environments.TorchElasticEnvironment.detect():
@@ -62,6 +63,7 @@ def processes(experiment: Experiment) -> Processes:
         # The options of srun lack the number of tasks per node.
         except RuntimeError as error:
             raise ValueError(str(error)) from None
+    # The number of processes, and how many of them run on this machine.
     launched = environment.world_size() if environment.creates_processes_externally else None
     count = _count(experiment.trainer.devices, experiment.trainer.device, launched)
     local = int(os.environ.get("LOCAL_WORLD_SIZE", count // nodes))
@@ -82,7 +84,9 @@ def _count(devices: int | str, device: str, launched: int | None) -> int:
             raise ValueError(f"trainer.devices=launched, but nothing launched this process: {LAUNCHERS}")
         return launched
     if devices == "auto" and not gpus:
-        raise ValueError("trainer.devices=auto is every GPU and torch sees none; say how many: trainer.devices=2")
+        raise ValueError(
+            "trainer.devices=auto is every GPU and torch sees none; set their number, such as trainer.devices=2"
+        )
     count = gpus if devices == "auto" else devices
     if launched is not None and launched != count:
         raise ValueError(f"{launched} processes were launched, trainer.devices is {count}; use trainer=ddp_multinode")
@@ -103,6 +107,7 @@ def launch(count: int, overrides: Sequence[str]) -> None:
         KeyboardInterrupt: they were stopped.
     """
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
+    # The processes share the cores; torchrun would give each one thread.
     threads = os.environ.get("OMP_NUM_THREADS")
     os.environ["OMP_NUM_THREADS"] = threads or str(max(1, cores() // count))
     arguments = ["--standalone", f"--nproc-per-node={count}", "--module", "lra.train", *folders(), *overrides]
@@ -129,10 +134,12 @@ def group(processes: Processes) -> Iterator[None]:
         return
     environment = processes.environment
     os.environ |= {"MASTER_ADDR": environment.main_address, "MASTER_PORT": str(environment.main_port)}
+    # Gloo also gathers objects on the CPU of a GPU run.
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
     dist.init_process_group(backend, rank=environment.global_rank(), world_size=processes.count)
     try:
         yield
+    # NCCL raises a DistError, gloo a RuntimeError with its name.
     except RuntimeError as error:
         is_lost_peer = isinstance(error, dist.DistError) or GLOO in str(error)
         if not is_lost_peer:

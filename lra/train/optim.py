@@ -96,6 +96,7 @@ def schedule(optimiser: torch.optim.AdamW, optim: Mapping, *, cycle_momentum: bo
             anneal_strategy="linear",
             cycle_momentum=cycle_momentum,
         )
+    # Other schedules are functions of the step; LambdaLR multiplies the rate of each group by rate / lr.
     if optim["schedule"] == "constant" and not optim["warmup"]:
         return None
     rate: Callable[[int, Mapping], float] = {"constant": warm_up, "linear": linear, "cosine": cosine}[optim["schedule"]]

@@ -75,9 +75,11 @@ def resolve(experiment: Experiment) -> Plan:
     device = devices.select_device(experiment.trainer.device, "trainer.device")
     if device == "cpu" and experiment.trainer.precision == "fp16":
         raise ValueError("trainer.precision=fp16 needs a GPU; on a CPU use fp32 or bf16")
+    # The processes and the padding are known only on this machine.
     shared = processes(experiment)
     experiment = _with_padding(experiment)
     _check_batches(experiment, shared.count)
+    # Building the model without memory for its weights checks its options.
     params = sum(parameter.numel() for parameter in experiment.meta_model.parameters())
     devices.check_memory(params)
     if experiment.pretrained:

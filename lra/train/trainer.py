@@ -65,6 +65,7 @@ def run_phase(plan: Plan, run_dir: RunDir, module: LitModule, data: TaskData) ->
         ValueError: a checkpoint cannot be used.
         KeyboardInterrupt: stopped; the message has the step from which the same command resumes.
     """
+    # Resume. Loggers get the first step, to continue their curves.
     experiment = plan.experiment
     optim = experiment.optim
     micro_batches = optim.batch // (optim.micro_batch or optim.batch)

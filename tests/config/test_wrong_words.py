@@ -156,7 +156,7 @@ TOLD = {  # by the command, whose words are behind those of SHORT
         f"{DEVICES}3": "trainer.devices must divide optim.batch 8, not 3",
         f"{DEVICES}4 optim.micro_batch=2": "trainer.devices must divide optim.micro_batch 2, not 4",
         f"{DEVICES}2 pretrain=masked pretrain.batch=3": "must divide pretrain.batch 3, not 2",
-        "task=listops attn=mean trainer=ddp": "torch sees none; say how many: trainer.devices=2",
+        "task=listops attn=mean trainer=ddp": "torch sees none; set their number, such as trainer.devices=2",
         "task=listops attn=mean trainer=ddp_multinode": "nothing launched this process: torchrun",
         "task=image attn=sdpa pretrain=masked": "protocol.masked_pixel must be null with pretrain=masked, not 0",
         MASKED + "model.pool=cls": "model.pool must be mean, last or flatten with pretrain=masked, not cls",
