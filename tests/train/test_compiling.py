@@ -29,7 +29,7 @@ def with_backend(monkeypatch, works):
 
 
 @pytest.fixture
-def to_dict(data_root, tmp_path):
+def plain(data_root, tmp_path):
     train_config(smoke(tmp_path / "plain", *WORDS, attn="cur_abs"))
     return result(seed_folder(tmp_path / "plain", "cur_abs"))
 
