@@ -1,50 +1,85 @@
-"""Archives read as streams, without unpacking them to the disk."""
+"""Archives read as streams, without unpacking them to the disk, and what identifies files."""
 
+import functools
 import hashlib
 import lzma
 import os
 import tarfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from posixpath import normpath
 from typing import Any, BinaryIO
 
-from lra.data.source import Progress
+from lra.data.source import Progress, reporter
 
-ENDS = 2**24  # bytes at either end of a file that identify it
+BLOCK = 2**22  # bytes read at a time
+SLOW = 2**30  # bytes of a file from which hashing takes seconds and shows its progress
 
 
 def fingerprint(path: Path) -> dict[str, Any]:
-    """Identify a file by its size and a sha256: of the whole file up to twice ENDS bytes, else of its two ends.
-
-    It is computed at every start of a run, for which the minute that 10 GB take would be too long.
+    """Identify a file by its size and the sha256 of its content.
 
     Raises:
         ValueError: the file cannot be read.
     """
     try:
-        with open(path, "rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            sha = hashlib.sha256(file.read(ENDS))
-            file.seek(max(ENDS, size - ENDS))
-            sha.update(file.read(ENDS))
+        status = os.stat(path)
+        digest = _digest(str(path), status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino)
     except OSError as error:
         raise ValueError(f"{path} cannot be read: {error.strerror}") from None
-    return {"bytes": size, "sha256": sha.hexdigest()}
+    return {"bytes": status.st_size, "sha256": digest}
+
+
+@functools.lru_cache(256)
+def _digest(path: str, size: int, *version: int) -> str:
+    """Hash a file. The size and the other numbers, which change with the file, are keys of the cache."""
+    if size < SLOW:
+        with open(path, "rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    sha = hashlib.sha256()
+    position = 0
+    with open(path, "rb") as file, reporter(os.path.basename(path)) as progress:
+        for block in iter(lambda: file.read(BLOCK), b""):
+            sha.update(block)
+            position += len(block)
+            progress("checksum, MB", round(position / 1e6), round(size / 1e6))
+    return sha.hexdigest()
+
+
+def stamp(files: Iterable[tuple[str, os.stat_result]]) -> str:
+    """Summarise the state of files, as sizes and times of change, without reading them.
+
+    Equal stamps mean that no file has changed, at any path. The reverse does not hold: a copy has other times.
+
+    Args:
+        files: name and status of each file.
+    """
+    sha = hashlib.sha256()
+    for name, status in files:
+        line = f"{name} {status.st_size} {status.st_mtime_ns} {status.st_ctime_ns}\n"
+        sha.update(line.encode(errors="surrogateescape"))
+    return sha.hexdigest()
 
 
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Turn any error of a damaged compressed file or archive in the block into a ValueError of one line."""
+    """Turn any error of a damaged compressed file or archive in the block into a ValueError with the remedy."""
     try:
         yield
     except (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError, OSError) as error:
-        if isinstance(error, OSError) and error.errno is not None:  # the system's, not a decompressor's
+        # An errno means that the system failed, not a decompressor.
+        if isinstance(error, OSError) and error.errno is not None:
             raise
-        reason = str(error).partition(":\n")[0]  # tarfile appends a line for each compression that it tried
+        # tarfile appends a line for each compression that it tried.
+        reason = str(error).partition(":\n")[0]
         raise ValueError(f"{path} is damaged or not an archive ({reason}): get it again") from None
+
+
+def is_metadata(name: str) -> bool:
+    """Whether a path is one of the files in which macOS keeps attributes of others, such as ._a.tsv."""
+    return any(part.startswith("._") or part == "__MACOSX" for part in name.split("/"))
 
 
 def _check(member: tarfile.TarInfo, path: Path) -> None:
@@ -72,15 +107,22 @@ def members(path: Path, wanted: Callable[[str], Any], progress: Progress) -> Ite
         ValueError: the archive is damaged, or it has members outside of it, links or devices.
     """
     with reading(path), open(path, "rb") as raw, tarfile.open(fileobj=raw) as tar:
-        total, done = round(os.fstat(raw.fileno()).st_size / 1e6), 0
-        while (member := tar.next()) is not None:
+        total = round(os.fstat(raw.fileno()).st_size / 1e6)
+        reported = 0
+        while True:
+            member = tar.next()
+            if member is None:
+                break
             _check(member, path)
             name = normpath(member.name)
-            if not member.isdir() and wanted(name):
+            if not member.isdir() and not is_metadata(name) and wanted(name):
                 yield name, tar.extractfile(member)
-            tar.members.clear()  # tarfile keeps 1 KB for each of the release's millions of files
-            if (now := round(raw.tell() / 1e6)) > done:
-                done = now
-                progress("archive, MB", done, total)
-        while tar.fileobj.read(2**20):  # the compression's own checksum is at the end, after the last member
+            # tarfile keeps 1 KB for each of the release's millions of files.
+            tar.members.clear()
+            position = round(raw.tell() / 1e6)
+            if position > reported:
+                reported = position
+                progress("archive, MB", position, total)
+        # The checksum of the compression stands behind the last member.
+        while tar.fileobj.read(2**20):
             pass

@@ -15,7 +15,8 @@ from urllib.parse import urlsplit
 from lra.console import log, pip_install
 from lra.data.source import Progress, exclusive_lock
 
-from .archive import fingerprint
+from .archive import fingerprint, stamp
+from .locate import expand, subfolders
 
 PROGRAM = Path(__file__).with_name("tfds_download.py")
 POLL = 0.2  # seconds between checks of a download
@@ -31,7 +32,8 @@ class Download:
         sha256: its checksum, None if none is published; then the file is not checked.
         size: bytes, for the progress and the free space.
         archive: path of an existing copy, which must have the same checksum.
-        substitute: the start of the checksum if this file is read in place of the official one, which has another.
+        substitute: the start of the checksum if this file replaces the official one, which has another checksum.
+        alternatives: other ways to the same data, which the message of a failed download names.
     """
 
     url: str
@@ -39,6 +41,7 @@ class Download:
     size: int | None = None
     archive: Path | None = None
     substitute: str | None = None
+    alternatives: tuple[str, ...] = ()
 
     def __post_init__(self):
         if not re.fullmatch(r"https?://[^@/?#:\s]+(:\d+)?(/\S*)?", self.url):
@@ -50,11 +53,33 @@ class Download:
         self, *, url: str | None = None, sha256: str | None = None, archive: Path | str | None = None
     ) -> "Download":
         """Copy with the given fields replaced; the size of another file is unknown."""
-        other = self.sha256 is not None and sha256 not in (None, self.sha256)
-        size = self.size if sha256 in (None, self.sha256) else None
-        archive = self.archive if archive is None else Path(archive)
-        changed = {"url": url or self.url, "sha256": sha256 or self.sha256, "size": size, "archive": archive}
-        return replace(self, **changed, substitute=f"sha256 {sha256[:12]}" if other else None)
+        is_other = self.sha256 is not None and sha256 not in (None, self.sha256)
+        return replace(
+            self,
+            url=url or self.url,
+            sha256=sha256 or self.sha256,
+            size=self.size if sha256 in (None, self.sha256) else None,
+            archive=self.archive if archive is None else expand(archive),
+            substitute=f"sha256 {sha256[:12]}" if is_other else None,
+        )
+
+    def beside(self, root: Path) -> "Download":
+        """Copy with the archive that a folder, or a folder below it, holds; unchanged if there is none."""
+        for folder in subfolders(expand(root)):
+            if (folder / self.file).is_file():
+                return replace(self, archive=folder / self.file)
+        return self
+
+    def stamp(self) -> str | None:
+        """Summarise the state of `archive`, None if it does not exist; without one, the address."""
+        if self.archive is None:
+            return self.url
+        if not self.archive.is_file():
+            return None
+        return stamp([("archive", self.archive.stat())])
+
+    def location(self) -> str:
+        return self.url if self.archive is None else str(self.archive.absolute())
 
     @property
     def identity(self) -> dict:
@@ -121,7 +146,12 @@ class Download:
         return None if digest == self.sha256 else digest
 
     def _failure(self, reason: str) -> ValueError:
-        remedy = "get the file another way and add source.archive=<path>, or name a mirror by source.url="
+        remedies = [
+            f"source.archive=<path of {self.file}, copied from elsewhere>",
+            "source.url=<address of a mirror>",
+            *self.alternatives,
+        ]
+        remedy = f"try another way: {'; '.join(remedies)}"
         return ValueError(f"cannot download {self.file} from {self.url}: {reason}; {remedy}")
 
     def _load(self, work: Path, progress: Progress) -> Path:

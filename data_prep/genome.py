@@ -1,20 +1,22 @@
 """Genome (DDcDNA of PSF-Attn, Khalitov et al. 2022): dog or donkey, from two FASTA files of complementary DNA."""
 
 import gzip
-import hashlib
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
-from functools import cached_property
 from math import ceil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from lra.data.source import Progress, Source
+from lra.data.source import Progress
 from lra.data.store import ExampleChunk
 
+from .archive import fingerprint, stamp
 from .examples import chunks
+from .file_source import FileSource
+from .lines import BYTE_ORDER_MARK
+from .locate import expand
 
 LETTERS = "agctn"  # ids 1..5; 0 is padding (PSF-Attn: 0..4, padding 5)
 _IDS = bytes((LETTERS.find(chr(byte).lower()) + 1) if byte < 128 else 0 for byte in range(256))
@@ -22,24 +24,28 @@ _IDS = bytes((LETTERS.find(chr(byte).lower()) + 1) if byte < 128 else 0 for byte
 
 def read_fasta(path: Path) -> Iterator[np.ndarray]:
     """Read the ids (length,) uint8 of each sequence, plain or gzip. Raises ValueError for a line that is not FASTA."""
-    number = header = 0
+    number = 0
+    header = 0  # line of the sequence that is being read
     parts: list[bytes] = []
     try:
         with (gzip.open if path.suffix == ".gz" else open)(path, "rb") as file:
             for number, line in enumerate(file, start=1):
+                if number == 1:
+                    line = line.removeprefix(BYTE_ORDER_MARK)
                 line = line.strip()
-                if not line.startswith(b">"):
-                    if line and not header:
-                        raise ValueError(f"{path}, line {number}: a sequence without a > line before it")
-                    ids = line.translate(_IDS)
-                    if 0 in ids:
-                        letter = chr(line[ids.index(0)])
-                        raise ValueError(f"{path}, line {number}: unknown letter {letter!r}; the letters are {LETTERS}")
-                    parts.append(ids)
+                if line.startswith(b">"):
+                    if header:
+                        yield _sequence(parts, path, header)
+                    header = number
+                    parts = []
                     continue
-                if header:
-                    yield _sequence(parts, path, header)
-                header, parts = number, []
+                if line and not header:
+                    raise ValueError(f"{path}, line {number}: a sequence without a > line before it")
+                ids = line.translate(_IDS)
+                if 0 in ids:
+                    letter = chr(line[ids.index(0)])
+                    raise ValueError(f"{path}, line {number}: unknown letter {letter!r}; the letters are {LETTERS}")
+                parts.append(ids)
     except (OSError, EOFError, zlib.error) as error:
         reason = getattr(error, "strerror", None) or error
         raise ValueError(f"{path}, after line {number}: cannot be read ({reason})") from None
@@ -49,7 +55,8 @@ def read_fasta(path: Path) -> Iterator[np.ndarray]:
 
 
 def _sequence(parts: list[bytes], path: Path, header: int) -> np.ndarray:
-    if not (joined := b"".join(parts)):
+    joined = b"".join(parts)
+    if not joined:
         raise ValueError(f"{path}, line {header}: a > line without a sequence after it")
     return np.frombuffer(joined, np.uint8)
 
@@ -63,7 +70,7 @@ def split_indices(n: int, seed: int) -> dict[str, np.ndarray]:
     return {"train": train, "val": val, "test": test}
 
 
-class Genome(Source):
+class Genome(FileSource):
     """Complementary DNA over a, g, c, t and the unknown base n; the label is 0 for dog, 1 for donkey.
 
     Example: ATGGCN... of a dog is 1 4 2 2 3 5 ... with label 0. Sequences are stored whole and cut when they are read.
@@ -83,6 +90,8 @@ class Genome(Source):
     origin = "Ensembl complementary DNA of dog and donkey; Khalitov et al. 2022 (PSF-Attn)"
     alphabet = ("", *LETTERS)
     classes = ("dog", "donkey")
+    locations = ("dog", "donkey")
+    content_keys = ("dog", "donkey")
 
     def __init__(
         self,
@@ -95,38 +104,51 @@ class Genome(Source):
         if longer_than < 0 or not 0 <= seed < 2**32:
             raise ValueError("Genome needs longer_than >= 0 and a seed in 0..2**32 - 1")
         self.paths = {"dog": dog, "donkey": donkey}
-        self.longer_than, self.seed = longer_than, seed
+        self.longer_than = longer_than
+        self.seed = seed
 
     def files(self) -> dict[str, Path]:
         """The file of each species. Raises ValueError if one is not given or does not exist."""
         if None in self.paths.values():
             command = "python -m data_prep task=genome source.dog=<path> source.donkey=<path>"
             raise ValueError(f"genome needs the cDNA of both species as FASTA files (plain or .gz): {command}")
-        paths = {species: Path(path) for species, path in self.paths.items()}
+        paths = {species: expand(path) for species, path in self.paths.items()}
         for species, path in paths.items():
             if not path.is_file():
                 raise ValueError(f"source.{species}={path}: there is no such file")
         return paths
 
-    @cached_property
-    def arguments(self) -> dict[str, Any]:
-        files = {}
-        for species, path in self.files().items():
-            with open(path, "rb") as file:
-                digest = hashlib.file_digest(file, "sha256").hexdigest()
-            files[species] = {"bytes": path.stat().st_size, "sha256": digest}
-        return {**files, "longer_than": self.longer_than, "seed": self.seed}
+    @property
+    def choices(self) -> dict[str, Any]:
+        return {"longer_than": self.longer_than, "seed": self.seed}
+
+    def content(self) -> dict[str, Any]:
+        return {species: fingerprint(path) for species, path in self.files().items()}
+
+    def stamp(self) -> str | None:
+        if None in self.paths.values():
+            self.files()
+        paths = {species: expand(path) for species, path in self.paths.items()}
+        if not all(path.is_file() for path in paths.values()):
+            return None
+        return stamp((species, path.stat()) for species, path in paths.items())
+
+    def location(self) -> str:
+        return ", ".join(str(expand(path).absolute()) for path in self.paths.values())
 
     def splits(self, *, workers: int, progress: Progress) -> Mapping[str, Iterable[ExampleChunk]]:
-        rows, labels = [], []
+        sequences = []
+        labels = []
         for label, (species, path) in enumerate(self.files().items()):
-            kept = [row for row in read_fasta(path) if len(row) > self.longer_than]
-            if not kept:
+            selected = [ids for ids in read_fasta(path) if len(ids) > self.longer_than]
+            if not selected:
                 raise ValueError(f"{path}: no sequence of {species} has more than {self.longer_than} bases")
-            rows += kept
-            labels += [label] * len(kept)
-        if len(rows) < 3:
-            raise ValueError(f"genome finds {len(rows)} sequences of more than {self.longer_than} bases, too few")
-        chosen = lambda index: (((rows[i],), labels[i]) for i in index.tolist())
-        splits = split_indices(len(rows), self.seed)
-        return {name: chunks(chosen(index), name, len(index), progress) for name, index in splits.items()}
+            sequences += selected
+            labels += [label] * len(selected)
+        if len(sequences) < 3:
+            raise ValueError(f"genome finds {len(sequences)} sequences of more than {self.longer_than} bases, too few")
+        splits = {}
+        for split, index in split_indices(len(sequences), self.seed).items():
+            examples = (((sequences[i],), labels[i]) for i in index.tolist())
+            splits[split] = chunks(examples, split, len(index), progress)
+        return splits

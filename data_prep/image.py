@@ -2,7 +2,7 @@
 
 import hashlib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,16 +15,18 @@ from .archive import members, reading
 from .download import Download
 from .examples import chunks, first_of
 
+ALTERNATIVES = ("torchvision, TFDS and Hugging Face (uoft-cs/cifar10) distribute the same images",)
 # Address, checksum and size as in TFDS's cifar10.
 OFFICIAL = Download(
     url="https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
     sha256="c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
     size=170_052_171,
+    alternatives=ALTERNATIVES,
 )
 MEMBER = re.compile(r"cifar-10-batches-bin/(data_batch_[1-5]|test_batch)\.bin")
 TRAIN, TEST = tuple(f"data_batch_{number}" for number in range(1, 6)), ("test_batch",)
 PIXELS = 1024
-RECORD = 1 + 3 * PIXELS  # label, then the planes R, G, B, each row by row
+RECORD = 1 + 3 * PIXELS  # label, then the planes R, G, B, each line by line
 CHUNK = 1000  # images that are converted at a time
 SEED = 0  # of the smaller sizes
 
@@ -72,26 +74,29 @@ def convert(data: bytes, grey: str, name: str) -> Images:
 
 
 def shuffled(n: int, split: str) -> np.ndarray:
-    """Sort the archive's places 0 to n - 1 of a split in the order (n,) of TFDS's examples.
+    """Return the archive's positions 0 to n - 1 of a split in the order (n,) of TFDS's examples.
 
-    TFDS sorts by the MD5 of the split's name and the example's key, which is the place for cifar10.
+    TFDS sorts by the MD5 of the split's name and the example's key, which is the position for cifar10.
     """
-    digest = lambda place: hashlib.md5(f"{split}{place}".encode(), usedforsecurity=False).digest()
+
+    def digest(position: int) -> bytes:
+        return hashlib.md5(f"{split}{position}".encode(), usedforsecurity=False).digest()
+
     return np.array(sorted(range(n), key=digest))
 
 
 class Image(Source):
     """Class of a picture: airplane, automobile, bird, cat, deer, dog, frog, horse, ship or truck (0 to 9).
 
-    Example: 1024 grey levels 0 to 255, the 32 rows of an image one after the other, are 6 (frog).
+    Example: 1024 grey levels 0 to 255, an image of 32 x 32 pixels line by line, are 6 (frog).
 
     A split is stored in the order of the archive.
 
     Args:
         grey: weights of the colours, ``tensorflow`` (the Long Range Arena's) or ``pillow``.
-        order: order in which the dev set is the end of train, ``tfds`` (the Long Range Arena's, `shuffled`) or
+        order: order in which the validation set is the end of train, ``tfds`` (the Long Range Arena's, `shuffled`) or
             ``archive``.
-        hold_out: images of the dev set.
+        hold_out: images of the validation set.
         train, val, test: numbers of examples, drawn with a fixed seed; None for all.
         url, sha256, archive: see `download.Download`; None for the official address and checksum.
     """
@@ -102,6 +107,7 @@ class Image(Source):
     licence = "none stated; to be cited (Krizhevsky 2009)"
     origin = "CIFAR-10 binary version, www.cs.toronto.edu/~kriz/cifar.html"
     classes = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+    locations = ("url", "archive")
 
     def __init__(
         self,
@@ -122,14 +128,16 @@ class Image(Source):
             raise ValueError(f"source.order must be one of {', '.join(ORDERS)}, not {order!r}")
         if hold_out < 1 or any(size is not None and size < 1 for size in (train, val, test)):
             raise ValueError("Image needs hold_out of 1 or more and at least one example in train, val and test")
-        self.grey, self.order, self.hold_out = grey, order, hold_out
+        self.grey = grey
+        self.order = order
+        self.hold_out = hold_out
         self.sizes = {"train": train, "val": val, "test": test}
         self.download = OFFICIAL.but(url=url, sha256=sha256, archive=archive)
 
     @property
     def arguments(self) -> dict[str, Any]:
-        chosen = {"grey": self.grey, "order": self.order, "hold_out": self.hold_out}
-        return {"file": self.download.identity, **chosen, **self.sizes}
+        options = {"grey": self.grey, "order": self.order, "hold_out": self.hold_out}
+        return {"file": self.download.identity, **options, **self.sizes}
 
     @property
     def dev_size(self) -> int:
@@ -148,23 +156,36 @@ class Image(Source):
         for batch in (*TRAIN, *TEST):
             if batch not in batches:
                 raise ValueError(f"{self.path} is not the CIFAR-10 archive: it lacks cifar-10-batches-bin/{batch}.bin")
-        parts = {"train": TRAIN, "test": TEST}
-        return {
-            part: tuple(map(np.concatenate, zip(*(batches.pop(name) for name in names), strict=True)))
-            for part, names in parts.items()
-        }
+        splits = {}
+        for split, names in (("train", TRAIN), ("test", TEST)):
+            images = np.concatenate([batches[name][0] for name in names])
+            labels = np.concatenate([batches[name][1] for name in names])
+            splits[split] = (images, labels)
+        return splits
 
     def splits(self, *, workers: int, progress: Progress) -> Mapping[str, Iterable[ExampleChunk]]:
         images = self.read(progress)
-        places = {part: np.arange(len(labels)) for part, (_, labels) in images.items()}
+        positions = {split: np.arange(len(labels)) for split, (_, labels) in images.items()}
         if self.order == "tfds":
-            places["train"] = shuffled(len(places["train"]), "train")
-        places["train"], places["val"] = np.split(places["train"], [-self.hold_out])
-        chosen = lambda part, index: (((images[part][0][i],), images[part][1][i]) for i in index)
+            positions["train"] = shuffled(len(positions["train"]), "train")
+
+        # The validation images are the last ones of train.
+        positions["train"], positions["val"] = np.split(positions["train"], [-self.hold_out])
+
         splits = {}
-        for split in self.sizes:
-            # RandomState's stream is frozen, that of numpy's newer generators may change from version to version.
-            index = first_of(np.random.RandomState(SEED).permutation(places[split]), self.sizes[split], split)
-            examples = chosen("test" if split == "test" else "train", index)
+        for split, size in self.sizes.items():
+            # RandomState's stream is frozen; the streams of numpy's newer generators may change with the version.
+            order = np.random.RandomState(SEED).permutation(positions[split])
+            index = first_of(order, size, split)
+            examples = _examples(*images["test" if split == "test" else "train"], index)
             splits[split] = chunks(examples, split, len(index), progress)
         return splits
+
+    def serve(self, release: Path) -> None:
+        if self.download == OFFICIAL:
+            self.download = self.download.beside(release)
+
+
+def _examples(images: np.ndarray, labels: np.ndarray, index: np.ndarray) -> Iterator[tuple]:
+    for i in index:
+        yield (images[i],), labels[i]

@@ -8,24 +8,30 @@ and less than max_length tokens are kept.
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping
-from functools import cached_property
+from functools import partial
 from itertools import count, islice
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 
 from lra.compiled import compiled
-from lra.data.source import Progress, Source
+from lra.data.source import Progress
 from lra.data.store import ExampleChunk
 
 from .counter_rng import HALF, STEP, below, mix
 from .examples import chunks, in_order
-from .release import Release
+from .file_source import FileSource
+from .lines import text_lines
+from .release import Lines, Release, serving
 
 TOKENS = (*"0123456789", "[MIN", "[MAX", "[MED", "[SM", "]")  # ids 1..15; 0 is padding
 IDS = {token: id for id, token in enumerate(TOKENS, start=1)}
 DIGIT, OPERATOR, CLOSE = IDS["0"], IDS["[MIN"], IDS["]"]
+
+FILES = {"train": "basic_train.tsv", "val": "basic_val.tsv", "test": "basic_test.tsv"}
+OFFICIAL_TREE = {"min_length": 500, "max_length": 2000, "max_depth": 10, "max_args": 10, "p_operator": 0.25}
+OFFICIAL_SIZES = {"train": 96_000, "val": 2_000, "test": 2_000}
 
 Example = tuple[np.ndarray, int]  # ids (length,) uint8, answer 0..9
 BLOCK_TREES, BLOCK_BYTES = 2**14, 2**25  # trees of one task of a worker, and the bound of its buffer
@@ -128,10 +134,11 @@ def read_tsv(lines: Iterable[bytes], name: str) -> Iterator[Example]:
     """Read the examples of one official file.
 
     Raises:
-        ValueError: a line is not an expression, a tab and a digit.
+        ValueError: a line is not an expression, a tab and a digit, or there is none.
     """
-    for number, line in enumerate(lines, start=1):
-        source, _, target = line.decode(errors="replace").rstrip("\r\n").partition("\t")
+    is_empty = True
+    for number, line in text_lines(lines, name):
+        source, _, target = line.decode(errors="replace").partition("\t")
         if number == 1:
             if (source, target) != ("Source", "Target"):
                 raise ValueError(f"{name}: the first line must be Source, a tab, Target")
@@ -142,9 +149,17 @@ def read_tsv(lines: Iterable[bytes], name: str) -> Iterator[Example]:
             yield encode(source), int(target)
         except ValueError as error:
             raise ValueError(f"{name}, line {number}: {error}") from None
+        is_empty = False
+    if is_empty:
+        raise ValueError(f"{name} holds no example, only its first line")
 
 
-class ListOps(Source):
+def _read_release(lines: Lines, name: str, split: str, *, progress: Progress) -> Iterator[ExampleChunk]:
+    examples = (((ids,), answer) for ids, answer in read_tsv(lines, name))
+    return chunks(examples, split, None, progress)
+
+
+class ListOps(FileSource):
     """Digits under nested MIN, MAX, MED (median, x.5 becomes x) and SM (sum modulo 10); the answer is one digit.
 
     Example: [MED 3 [MIN [SM 3 6 1 2 ] 6 ] ] is 2: the sum is 12, so 2; the smaller of 2 and 6; 2.5 becomes 2.
@@ -156,8 +171,8 @@ class ListOps(Source):
         max_depth, max_args, p_operator: bounds and shares of the trees, see the module.
         train, val, test: numbers of examples.
         seed: seed of the trees.
-        release: the folder of the official basic_{train,val,test}.tsv, the one around its listops-1000, or the release
-            archive, to read those instead; their rows are kept whole.
+        release: the folder of the official basic_{train,val,test}.tsv, a folder up to four levels above it, or the
+            release archive, to read these files instead of generating; their sequences are kept whole.
     """
 
     name = "listops"
@@ -166,6 +181,8 @@ class ListOps(Source):
     licence = "generated here, MIT; the official files Apache-2.0, as google-research/long-range-arena"
     origin = "generated; Tay et al. 2020 after Nangia & Bowman 2018"
     alphabet = ("", *TOKENS)
+    locations = ("release",)
+    content_keys = ("release",)
 
     def __init__(
         self,
@@ -194,22 +211,36 @@ class ListOps(Source):
         self.tree = {**bounds, "max_depth": max_depth, "max_args": max_args, "p_operator": float(p_operator)}
         self.sizes = {"train": train, "val": val, "test": test}
         self.seed = seed
-        files = {split: f"basic_{split}.tsv" for split in self.sizes}
-        self.release = None if release is None else Release(path=Path(release), inner="listops-1000", files=files)
+        self.release = None if release is None else Release(path=release, files=FILES)
 
-    @cached_property
-    def arguments(self) -> dict[str, Any]:
-        if self.release is None:
-            return {**self.tree, **self.sizes, "seed": self.seed}
+    @property
+    def has_files(self) -> bool:
+        return self.release is not None
+
+    @property
+    def choices(self) -> dict[str, Any]:
+        if self.has_files or self._is_recorded():
+            return {}
+        return {**self.tree, **self.sizes, "seed": self.seed}
+
+    def content(self) -> dict[str, Any]:
         return {"release": self.release.identity}
+
+    def stamp(self) -> str | None:
+        return self.release.stamp()
+
+    def location(self) -> str:
+        return str(self.release.path.absolute())
+
+    def serve(self, release: Path) -> None:
+        # A release has the paper's sizes; smaller budgets are generated.
+        is_official = self.tree | self.sizes == OFFICIAL_TREE | OFFICIAL_SIZES
+        if self.release is None and is_official:
+            self.release = serving(Release(path=release, files=FILES), self.name)
 
     def splits(self, *, workers: int, progress: Progress) -> Mapping[str, Iterable[ExampleChunk]]:
         if self.release is not None:
-
-            def read(file: BinaryIO, name: str, split: str) -> Iterator[ExampleChunk]:
-                return chunks((((ids,), answer) for ids, answer in read_tsv(file, name)), split, None, progress)
-
-            return self.release.splits(read, progress)
+            return self.release.splits(partial(_read_release, progress=progress), progress)
         trees = (((ids,), answer) for ids, answer in self.examples(workers=workers))
         return {split: chunks(islice(trees, n), split, n, progress) for split, n in self.sizes.items()}
 

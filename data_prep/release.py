@@ -1,97 +1,284 @@
 """The files of google-research/long-range-arena: its release, a gzipped tar archive of 7.7 GB, or a folder of them."""
 
 import gzip
+import hashlib
+import io
+import os
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cached_property
 from pathlib import Path
+from posixpath import basename, dirname
 from typing import Any, BinaryIO
 
+from lra.console import log
 from lra.data.source import Progress
 from lra.data.store import ExampleChunk
 
-from .archive import fingerprint, members, reading
+from .archive import BLOCK, fingerprint, members, reading, stamp
 from .download import Download
+from .lines import bounded_lines
+from .locate import ARCHIVES, ambiguous, expand, inside_archive, split_files, subfolders
 
 # No checksum is published. The address has been reported to answer with HTTP code 403; a mirror may be needed.
-OFFICIAL = Download(url="https://storage.googleapis.com/long-range-arena/lra_release.gz", size=7_700_000_000)
+OFFICIAL = Download(
+    url="https://storage.googleapis.com/long-range-arena/lra_release.gz",
+    size=7_700_000_000,
+    alternatives=("source.release=<a copy of the release, or a folder above its tsv_data>",),
+)
 
-Read = Callable[[BinaryIO, str, str], Iterator[ExampleChunk]]  # (content, its name for errors, split)
+Lines = Iterable[bytes]
+Read = Callable[[Lines, str, str], Iterator[ExampleChunk]]  # (lines, file name for errors, split)
 
 
 class Release:
     """One file for each split, in a folder or in the release archive.
 
+    The files are found at any depth up to four. Several copies with the same content count as one.
+
     Args:
-        path: the folder, or the archive.
-        inner: subfolder that may hold the files, plain or .gz; in the archive a file is `inner`/name, at any depth.
-        files: names by split.
+        path: a folder that holds the files or is above them, the archive, or a folder in the archive, such as
+            lra_release.gz/lra_release.
+        files: file names by split.
     """
 
-    def __init__(self, *, path: Path, inner: str, files: Mapping[str, str]):
-        self.path, self.inner, self.files = path, inner, files
+    def __init__(self, *, path: Path | str, files: Mapping[str, str]):
+        self.path = expand(path)
+        self.files = files
 
-    @property
+    @cached_property
+    def archive(self) -> tuple[Path, str] | None:
+        """The archive and the folder inside it that holds the files, "" for any; None if the files are unpacked."""
+        archive, inner = inside_archive(self.path)
+        if archive.is_file():
+            return archive, inner
+        # A folder may hold the archive in place of its content.
+        if not self.candidates:
+            for name in ARCHIVES:
+                if (self.path / name).is_file():
+                    return self.path / name, ""
+        return None
+
+    @cached_property
+    def candidates(self) -> list[dict[str, Path]]:
+        """The paths of each split in every folder that has all of them, the nearest folder first."""
+        copies = []
+        for folder in subfolders(self.path):
+            paths = split_files(folder, self.files)
+            if len(paths) == len(self.files):
+                copies.append(paths)
+            # A folder that holds the files itself was chosen by its path.
+            if folder == self.path and copies:
+                break
+        return copies
+
+    @cached_property
     def identity(self) -> dict[str, Any]:
-        if self.path.is_file():
-            return {"archive": fingerprint(self.path)}
-        return {path.name: fingerprint(path) for path in self.paths().values()}
+        """The content of the files, whatever their place."""
+        if self.archive is None:
+            return _identity(self.paths)
+        archive, inner = self.archive
+        identity = {"archive": fingerprint(archive)}
+        return identity | {"inside": inner} if inner else identity
 
+    def stamp(self) -> str | None:
+        """Summarise the state of the files; None if their folder or archive does not exist."""
+        if self.archive is not None:
+            archive, inner = self.archive
+            return stamp([(inner, archive.stat())])
+        if not self.path.exists():
+            return None
+        names = []
+        for copy in self.candidates:
+            names += [(path.name, path.stat()) for path in copy.values()]
+        return stamp(names)
+
+    @cached_property
     def paths(self) -> dict[str, Path]:
-        """Find the file of each split in a folder. Raises ValueError for the first that is missing."""
-        inside = self.path / self.inner
-        folder = inside if inside.is_dir() else self.path
-        paths = {}
-        for split, name in self.files.items():
-            plain, packed = folder / name, folder / f"{name}.gz"
-            paths[split] = packed if packed.is_file() and not plain.is_file() else plain
-            if not paths[split].is_file():
-                all_ = ", ".join(self.files.values())
-                raise ValueError(f"{plain} is missing: source.release must be the folder of {all_}, or the archive")
-        return paths
+        """The file of each split in a folder.
+
+        Raises:
+            ValueError: a file is missing, or there are copies with different content.
+        """
+        if not self.candidates:
+            raise self._missing()
+        first, *others = self.candidates
+        if any(not _same_content(first, other) for other in others):
+            places = [str(next(iter(copy.values())).parent) for copy in self.candidates]
+            raise ambiguous("source.release", places)
+        return first
+
+    def _missing(self) -> ValueError:
+        """Describe the first file that is missing where most of the files are."""
+        nearest: dict[str, Path] = {}
+        folder = self.path
+        for candidate in subfolders(self.path):
+            paths = split_files(candidate, self.files)
+            if len(paths) > len(nearest):
+                folder = candidate
+                nearest = paths
+        missing = next(name for split, name in self.files.items() if split not in nearest)
+        names = ", ".join(self.files.values())
+        remedy = f"source.release must be the folder of {names}, a folder up to four levels above it, or the archive"
+        return ValueError(f"{folder / missing} is missing: {remedy}")
 
     def splits(self, read: Read, progress: Progress) -> Mapping[str, Iterable[ExampleChunk]]:
         """Read each file by `read`."""
-        if self.path.is_file():
-            return _Pass(self, read, progress)
-        return {split: _read(path, read, split) for split, path in self.paths().items()}
+        if self.archive is not None:
+            archive, inner = self.archive
+            return _Pass(archive, inner, self.files, read, progress)
+        folder = next(iter(self.paths.values())).parent
+        if folder != self.path:
+            log(f"reading {folder}")
+        return {split: _read(path, read, split, progress) for split, path in self.paths.items()}
 
 
-def _read(path: Path, read: Read, split: str) -> Iterator[ExampleChunk]:
-    with reading(path), (gzip.open if path.suffix == ".gz" else open)(path, "rb") as file:
-        yield from read(file, str(path), split)
+def serving(release: Release, task: str) -> Release | None:
+    """Return the files of a task in a release that serves all tasks; None, with a log line, if it has none of them.
+
+    Raises:
+        ValueError: the folder does not exist and no data were prepared from it.
+    """
+    if release.path.exists() and release.archive is None and not release.candidates:
+        log(f"{task}: data.release={release.path} holds none of {', '.join(release.files.values())}")
+        return None
+    return release
+
+
+def _identity(paths: Mapping[str, Path]) -> dict[str, Any]:
+    return {path.name: fingerprint(path) for path in paths.values()}
+
+
+def _same_content(first: Mapping[str, Path], second: Mapping[str, Path]) -> bool:
+    """Whether two copies hold the same bytes, compressed or not."""
+    if _identity(first) == _identity(second):
+        return True
+    # Only one of them may be compressed: compare what is inside.
+    if {path.suffix for path in first.values()} == {path.suffix for path in second.values()}:
+        return False
+    return all(_content_digest(path) == _content_digest(second[split]) for split, path in first.items())
+
+
+def _content_digest(path: Path) -> str:
+    with reading(path), open_plain(path) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def open_plain(path: Path) -> BinaryIO:
+    """Open a file, decompressed if its name ends in .gz."""
+    return gzip.open(path, "rb") if path.suffix == ".gz" else open(path, "rb")
+
+
+class _Measured(io.RawIOBase):
+    """A file that counts and hashes the bytes that are read from it.
+
+    Args:
+        file: file to read.
+        name: name for the log.
+        progress: called with the megabytes read so far.
+    """
+
+    def __init__(self, file: BinaryIO, name: str, progress: Callable[[int], None] | None = None):
+        self.file = file
+        self.name = name
+        self.progress = progress
+        self.sha = hashlib.sha256()
+        self.size = 0
+        self.start = time.perf_counter()
+
+    def readline(self, limit: int = -1) -> bytes:
+        return self._count(self.file.readline(limit))
+
+    def finish(self) -> str:
+        """Read the rest, log the speed and return the sha256 of the whole file."""
+        while self._count(self.file.read(BLOCK)):
+            pass
+        seconds = time.perf_counter() - self.start
+        megabytes = self.size / 1e6
+        log(f"{self.name}: {megabytes:,.1f} MB read at {megabytes / max(seconds, 1e-6):,.0f} MB/s")
+        return self.sha.hexdigest()
+
+    def _count(self, data: bytes) -> bytes:
+        before = self.size >> 20
+        self.sha.update(data)
+        self.size += len(data)
+        if self.progress is not None and self.size >> 20 > before:
+            self.progress(round(self.size / 1e6))
+        return data
+
+
+def _read(path: Path, read: Read, split: str, progress: Progress) -> Iterator[ExampleChunk]:
+    """Read the file of a split from the disk in constant memory."""
+    # The size of what is inside a compressed file is unknown.
+    total = None if path.suffix == ".gz" else round(os.path.getsize(path) / 1e6)
+    with reading(path), open_plain(path) as file:
+        measured = _Measured(file, str(path), lambda size: progress(f"{split} file, MB", size, total))
+        yield from read(bounded_lines(measured, str(path)), str(path), split)
+        measured.finish()
 
 
 class _Pass(Mapping):
-    """Splits in the archive's order, so that one pass over it, which takes minutes, reads all of them.
+    """Splits in the archive's order: one pass over it, which takes minutes, reads all of them.
 
+    The first folder with one of the files is read. Copies elsewhere in the archive must have the same content.
     The chunks of a split must be consumed before the next split is requested.
     """
 
-    def __init__(self, release: Release, read: Read, progress: Progress):
-        self.release, self.read, self.progress = release, read, progress
+    def __init__(self, archive: Path, inner: str, files: Mapping[str, str], read: Read, progress: Progress):
+        self.archive = archive
+        self.inner = inner
+        self.splits = {name: split for split, name in files.items()}
+        self.read = read
+        self.progress = progress
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self.release.files)
+        return iter(self.splits.values())
 
     def __len__(self) -> int:
-        return len(self.release.files)
+        return len(self.splits)
 
     def __getitem__(self, split: str) -> Iterator[ExampleChunk]:
-        for found, chunks in self.items():
-            if found == split:
-                yield from chunks  # not `return chunks`: the archive is closed when `items` is released
+        for name, chunks in self.items():
+            # Not `return chunks`: the archive is closed when `items` is released.
+            if name == split:
+                yield from chunks
                 return
 
     def items(self) -> Iterator[tuple[str, Iterator[ExampleChunk]]]:
-        path = self.release.path
-        missing = {f"/{self.release.inner}/{name}": split for split, name in self.release.files.items()}
-        place = lambda name: next((end for end in missing if f"/{name}".endswith(end)), None)
-        for name, file in members(path, place, self.progress):
-            split = missing.pop(place(name))
-            yield split, self._chunks(file, f"{path}: {name}", split)
-            if not missing:
-                return
-        raise ValueError(f"{path} is not the release archive or is damaged: it holds no {', '.join(missing)}")
+        digests: dict[str, dict[str, str]] = {}  # sha256 by folder and file
+        for name, file in members(self.archive, self._is_wanted, self.progress):
+            folder = dirname(name)
+            digests.setdefault(folder, {})
+            measured = _Measured(file, f"{self.archive}: {name}")
+            # The first folder is read, unless the same file comes once more.
+            is_read = folder == next(iter(digests)) and basename(name) not in digests[folder]
+            if is_read:
+                split = self.splits[basename(name)]
+                yield split, self._chunks(measured, split)
+            with reading(self.archive):
+                digest = measured.finish()
+            if digests[folder].setdefault(basename(name), digest) != digest:
+                remedy = "unpack it, which keeps the last copy, and set source.release to the folder"
+                raise ValueError(f"{self.archive} holds {name} twice with different content: {remedy}")
+        self._check(digests)
 
-    def _chunks(self, file: BinaryIO, name: str, split: str) -> Iterator[ExampleChunk]:
-        with reading(self.release.path):
-            yield from self.read(file, name, split)
+    def _is_wanted(self, name: str) -> bool:
+        prefix = f"{self.inner}/" if self.inner else ""
+        return basename(name) in self.splits and name.startswith(prefix)
+
+    def _check(self, digests: dict[str, dict[str, str]]) -> None:
+        """Raise ValueError if the folder that was read is incomplete or another one has other files."""
+        first = next(iter(digests), "")
+        present = digests.get(first, {})
+        missing = [name for name in self.splits if name not in present]
+        if missing:
+            where = f"{self.archive}/{first}".rstrip("/")
+            remedy = f"it must hold {', '.join(self.splits)} in one folder"
+            raise ValueError(f"{where} is not the release archive or is damaged: {missing[0]} is missing; {remedy}")
+        differing = any(present[name] != digest for copy in digests.values() for name, digest in copy.items())
+        if differing:
+            raise ambiguous("source.release", [f"{self.archive}/{folder}" for folder in digests])
+
+    def _chunks(self, file: _Measured, split: str) -> Iterator[ExampleChunk]:
+        with reading(self.archive):
+            yield from self.read(bounded_lines(file, file.name), file.name, split)

@@ -3,19 +3,21 @@
 import ast
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from functools import cached_property
+from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
-from lra.data.source import Progress, Source
+from lra.data.source import Progress
 from lra.data.store import ExampleChunk
 
 from .examples import chunks
-from .release import OFFICIAL, Release
+from .file_source import FileSource
+from .lines import text_lines
+from .release import OFFICIAL, Lines, Release, serving
 
-FILES = {split: f"new_aan_pairs.{name}.tsv" for split, name in (("train", "train"), ("val", "eval"), ("test", "test"))}
-KEPT = 10_000  # bytes of a text, as in the official pipeline; the task reads fewer
-VAL = 18_090  # official pairs of dev
+FILES = {"train": "new_aan_pairs.train.tsv", "val": "new_aan_pairs.eval.tsv", "test": "new_aan_pairs.test.tsv"}
+MAX_BYTES = 10_000  # per text, as in the official pipeline; the task reads fewer
+OFFICIAL_SIZES = {"train": 147_086, "val": 18_090, "test": 17_437}
 LABELS = {b"0.0": 0, b"1.0": 1, b"0": 0, b"1": 1}
 
 Pair = tuple[tuple[bytes, bytes], int]  # both texts, label
@@ -45,40 +47,44 @@ def read_pairs(lines: Iterable[bytes], name: str, literals: bool = False) -> Ite
     Raises:
         ValueError: a line does not have the official five fields.
     """
-    for number, line in enumerate(lines, start=1):
-        fields = line.rstrip(b"\r\n").split(b"\t")
+    for number, line in text_lines(lines, name):
+        fields = line.split(b"\t")
         if len(fields) != 5:
             raise ValueError(f"{name}, line {number}: {len(fields)} fields instead of label, id, id, text, text")
         label, _, _, *texts = fields
         if label not in LABELS:
             raise ValueError(f"{name}, line {number}: the label is {str(label[:20])[1:]}, not 0.0 or 1.0")
         try:
-            first, second = ((unwrap(text) if literals else text)[:KEPT] for text in texts)
+            if literals:
+                texts = [unwrap(text) for text in texts]
         except ValueError as error:
             raise ValueError(f"{name}, line {number}: {error}") from None
-        yield (first, second), LABELS[label]
+        first, second = texts
+        yield (first[:MAX_BYTES], second[:MAX_BYTES]), LABELS[label]
 
 
 def balanced(pairs: Iterable[Pair], size: int, name: str) -> Iterator[Pair]:
     """Take the first size / 2 pairs of each label, an odd one of label 0, in order. Raises ValueError for fewer."""
-    left = Counter({0: size - size // 2, 1: size // 2})
+    missing = Counter({0: size - size // 2, 1: size // 2})
     for pair in pairs:
-        if left[pair[1]]:
-            left[pair[1]] -= 1
+        label = pair[1]
+        if missing[label]:
+            missing[label] -= 1
             yield pair
-        if not left.total():
+        if not missing.total():
             return
-    raise ValueError(f"{name}: {size} examples asked for, {left[0]} of label 0 and {left[1]} of label 1 are missing")
+    counts = f"{missing[0]} of label 0 and {missing[1]} of label 1 are missing"
+    raise ValueError(f"{name}: {size} examples asked for, {counts}")
 
 
-class Retrieval(Source):
+class Retrieval(FileSource):
     """Pairs of texts of papers as bytes, up to 10,000 each; the label is 1 if one paper cites the other, else 0.
 
     Example: (b"A Maximum Entropy Approach to ...", b"The Mathematics of Statistical ...") is 1.
 
     Args:
-        release: the folder of new_aan_pairs.{train,eval,test}.tsv, plain or .gz, the one around its tsv_data, or the
-            release archive; None to download that.
+        release: the folder of new_aan_pairs.{train,eval,test}.tsv, plain or .gz, a folder up to four levels above it,
+            or the release archive; None to download that.
         literals: whether to evaluate texts that are Python bytes literals (b'...'), which the official pipeline reads
             as they are written.
         train, val, test: numbers of examples, the first ones with equal numbers of both labels; None for all.
@@ -91,6 +97,8 @@ class Retrieval(Source):
     licence = "ACL Anthology: CC BY-NC-SA 3.0 before 2016, CC BY 4.0 since; AAN to be cited (Radev et al. 2013)"
     origin = "new_aan_pairs of the Long Range Arena release"
     towers = 2
+    locations = ("release", "url", "archive")
+    content_keys = ("release",)
 
     def __init__(
         self,
@@ -107,29 +115,51 @@ class Retrieval(Source):
         if any(size is not None and size < 1 for size in (train, val, test)):
             raise ValueError("Retrieval needs at least one example in train, val and test")
         if release is not None and any((url, sha256, archive)):
-            raise ValueError("source.release says where the pairs are, so url, sha256 and archive must be left out")
-        self.literals, self.sizes = literals, {"train": train, "val": val, "test": test}
+            raise ValueError("source.release names the files, so source.url, sha256 and archive must be left out")
+        self.literals = literals
+        self.sizes = {"train": train, "val": val, "test": test}
         self.download = OFFICIAL.but(url=url, sha256=sha256, archive=archive)
-        self.release = None if release is None else self._release(Path(release))
+        self.release = None if release is None else Release(path=release, files=FILES)
 
-    @staticmethod
-    def _release(path: Path) -> Release:
-        return Release(path=path, inner="tsv_data", files=FILES)
+    @property
+    def choices(self) -> dict[str, Any]:
+        return {"literals": self.literals, **self.sizes}
 
-    @cached_property
-    def arguments(self) -> dict[str, Any]:
-        return {"release": (self.release or self.download).identity, "literals": self.literals, **self.sizes}
+    def content(self) -> dict[str, Any]:
+        files = self.download if self.release is None else self.release
+        return {"release": files.identity}
+
+    def stamp(self) -> str | None:
+        if self.release is not None:
+            return self.release.stamp()
+        return self.download.stamp()
+
+    def location(self) -> str:
+        if self.release is not None:
+            return str(self.release.path.absolute())
+        return self.download.location()
+
+    def serve(self, release: Path) -> None:
+        if self.release is None and self.download == OFFICIAL:
+            self.release = serving(Release(path=release, files=FILES), self.name)
 
     @property
     def dev_size(self) -> int:
-        return self.sizes["val"] or VAL
+        return self.sizes["val"] or OFFICIAL_SIZES["val"]
 
     def fetch(self, root: Path, progress: Progress) -> None:
-        self.opened = self.release or self._release(self.download.fetch(root / "downloads", progress))
+        if self.release is None:
+            archive = self.download.fetch(root / "downloads", progress)
+            self.files = Release(path=archive, files=FILES)
+        else:
+            self.files = self.release
 
     def splits(self, *, workers: int, progress: Progress) -> Mapping[str, Iterable[ExampleChunk]]:
-        def read(file: BinaryIO, name: str, split: str) -> Iterator[ExampleChunk]:
-            pairs, size = read_pairs(file, name, self.literals), self.sizes[split]
-            return chunks(pairs if size is None else balanced(pairs, size, name), split, size, progress)
+        return self.files.splits(partial(self._read, progress=progress), progress)
 
-        return self.opened.splits(read, progress)
+    def _read(self, lines: Lines, name: str, split: str, *, progress: Progress) -> Iterator[ExampleChunk]:
+        pairs = read_pairs(lines, name, self.literals)
+        size = self.sizes[split]
+        if size is not None:
+            pairs = balanced(pairs, size, name)
+        return chunks(pairs, split, size, progress)

@@ -14,11 +14,13 @@ from .archive import members, reading
 from .download import Download
 from .examples import chunks, first_of
 
+ALTERNATIVES = ("TFDS, torchtext and Hugging Face (stanfordnlp/imdb) distribute the same reviews",)
 # Address, checksum and size as in TFDS's imdb_reviews.
 OFFICIAL = Download(
     url="http://ai.stanford.edu/~amaas/data/sentiment/aclImdb_v1.tar.gz",
     sha256="c40f74a18d3b61f90feba1e17730e0d38e8b97c05fde7008942e91923d1658fe",
     size=84_125_825,
+    alternatives=ALTERNATIVES,
 )
 MEMBER = re.compile(r"aclImdb/(train|test)/(neg|pos)/\d+_\d+\.txt")
 LABELS = {"neg": 0, "pos": 1}
@@ -29,31 +31,34 @@ Review = tuple[tuple[bytes], int]  # text, label
 
 
 def read(path: Path, progress: Progress) -> dict[str, list[Review]]:
-    """Read the reviews of train and test, sorted by name, hence negative before positive.
+    """Read the reviews of train and test, sorted by name, so negative before positive.
 
     Raises:
         ValueError: one of the four kinds is missing.
     """
-    reviews: dict[str, tuple[str, Review]] = {}
+    reviews: dict[str, Review] = {}
     for name, file in members(path, MEMBER.fullmatch, progress):
-        split, label = MEMBER.fullmatch(name).groups()
+        label = LABELS[MEMBER.fullmatch(name)[2]]
         with reading(path):
-            reviews[name] = split, ((file.read().strip(),), LABELS[label])  # as TFDS's imdb_reviews does
+            # Without surrounding white space, as in TFDS's imdb_reviews.
+            reviews[name] = (file.read().strip(),), label
     for folder in ("train/neg", "train/pos", "test/neg", "test/pos"):
         if not any(name.startswith(f"aclImdb/{folder}/") for name in reviews):
             raise ValueError(f"{path} is not the IMDb archive: it holds no aclImdb/{folder}/<id>_<rating>.txt")
-    names = sorted(reviews)
-    return {split: [reviews[name][1] for name in names if reviews[name][0] == split] for split in ("train", "test")}
+    splits: dict[str, list[Review]] = {"train": [], "test": []}
+    for name in sorted(reviews):
+        splits[name.split("/")[1]].append(reviews[name])
+    return splits
 
 
 class Text(Source):
-    """Film reviews, negative (0) or positive (1). Rows are the bytes of a review without surrounding white space.
+    """Film reviews, negative (0) or positive (1), as the bytes of a review without surrounding white space.
 
     Example: b"This is a great film.<br /><br />..." is 1; nothing inside a review is changed.
 
     Args:
-        hold_out: number of reviews of train, drawn with a fixed seed, for the dev set; 0 if the test set is also the
-            dev set, as in the papers; it is stored once.
+        hold_out: number of reviews of train, drawn with a fixed seed, for the validation set; 0 if the test set is
+            also the validation set, as in the papers; it is stored once.
         train, val, test: numbers of examples, drawn with a fixed seed; None for all.
         url, sha256, archive: see `download.Download`; None for the official address and checksum.
     """
@@ -64,6 +69,7 @@ class Text(Source):
     licence = "none stated; offered for research, to be cited (Maas et al. 2011)"
     origin = "Large Movie Review Dataset v1.0, ai.stanford.edu/~amaas/data/sentiment"
     classes = ("negative", "positive")
+    locations = ("url", "archive")
 
     def __init__(
         self,
@@ -79,8 +85,13 @@ class Text(Source):
         if hold_out < 0 or any(size is not None and size < 1 for size in (train, val, test)):
             raise ValueError("Text needs hold_out of 0 or more and at least one example in train, val and test")
         if not hold_out and val != test:
-            raise ValueError(f"with hold_out=0 the test set is the dev set, so val must be {test} like test, not {val}")
-        self.hold_out, self.train, self.val, self.test = hold_out, train, val, test
+            raise ValueError(
+                f"with hold_out=0 the test set is the validation set, so val must be {test} like test, not {val}"
+            )
+        self.hold_out = hold_out
+        self.train = train
+        self.val = val
+        self.test = test
         self.download = OFFICIAL.but(url=url, sha256=sha256, archive=archive)
 
     @property
@@ -97,15 +108,27 @@ class Text(Source):
 
     def splits(self, *, workers: int, progress: Progress) -> Mapping[str, Iterable[ExampleChunk]]:
         reviews = read(self.path, progress)
-        # RandomState's stream is frozen, that of numpy's newer generators may change from version to version.
-        order = {split: np.random.RandomState(SEED).permutation(len(rows)) for split, rows in reviews.items()}
-        held, rest = np.split(order["train"], [self.hold_out])
-        index = {"train": first_of(rest, self.train, "train")}
+        # RandomState's stream is frozen; the streams of numpy's newer generators may change with the version.
+        order = {}
+        for split, examples in reviews.items():
+            order[split] = np.random.RandomState(SEED).permutation(len(examples))
+
+        # The validation reviews are the first ones of the order of train.
+        val, train = np.split(order["train"], [self.hold_out])
+        index = {"train": first_of(train, self.train, "train")}
         if self.hold_out:
-            index["val"] = first_of(held, self.val, "val")
+            index["val"] = first_of(val, self.val, "val")
         index["test"] = first_of(order["test"], self.test, "test")
-        chosen = lambda split: map(reviews["test" if split == "test" else "train"].__getitem__, index[split])
-        return {split: chunks(chosen(split), split, len(rows), progress) for split, rows in index.items()}
+
+        splits = {}
+        for split, numbers in index.items():
+            pool = reviews["test" if split == "test" else "train"]
+            splits[split] = chunks(map(pool.__getitem__, numbers), split, len(numbers), progress)
+        return splits
+
+    def serve(self, release: Path) -> None:
+        if self.download == OFFICIAL:
+            self.download = self.download.beside(release)
 
     def load(self, root: Path | str) -> dict[str, Split]:
         splits = super().load(root)

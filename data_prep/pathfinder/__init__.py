@@ -1,5 +1,5 @@
 """Pathfinder images."""
 
-from .generator import generate
+from .images import generate
 
 __all__ = ["generate"]

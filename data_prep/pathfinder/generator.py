@@ -1,138 +1,31 @@
-"""Pathfinder images with two round markers, labelled by whether both are on the same dashed curve.
+"""Pathfinder: are two round markers on the same dashed curve? Drawn images, see `images`, or those of the release."""
 
-An image holds two long curves ("targets", `contour` paddles each), shorter distractors of contour // 3 paddles, and
-two markers, one at the start of a target and one at the end of the same (label 1) or of the other target (label 0):
-
-    >>> images, labels = generate(size=32, count=2, seed=0)     # (2, 32, 32) uint8, (2,) uint8
-
-The distribution is that of the original generator (see `paddles` and `curves`), old image stretch included. Most
-orientations are void at sizes 32 and 64 (see `paddles.is_void`): neither a distractor nor the first target starts in
-them, so that an image of 32 x 32 holds 1.1 of 5 distractors on average. With void=False curves start in every
-orientation, and it holds 4.6.
-
-Image i depends only on (seed, size, contour, void, i): it has its own random stream, so any partition over workers
-gives the same bytes.
-"""
-
+import hashlib
 from collections.abc import Iterable, Iterator, Mapping
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from lra.compiled import compiled
 from lra.console import log
-from lra.data.source import Progress, Source
+from lra.data.source import Progress
 from lra.data.store import ExampleChunk
 
-from ..counter_rng import mix
 from ..examples import in_order
-from .curves import below, draw_distractor, draw_targets
-from .paddles import SETTINGS, paddle_table
-from .patches import paint, stretch
+from ..file_source import FileSource
+from ..locate import expand, inside_archive
+from .images import Trace, check, generate, trace
 from .release import Archive, Folder
 
-CONTOURS = (6, 9, 14)
-DISTRACTOR_RETRIALS = 4
+__all__ = ["Pathfinder", "Trace", "generate", "trace"]
+
+OFFICIAL_SIZES = {"train": 160_000, "val": 20_000, "test": 20_000}
 BLOCK = 512  # images of a task of a worker, and of a chunk
 
 
-class Trace(NamedTuple):
-    """Parts of images; a paddle is (number in the table, y, x) as pasted."""
-
-    targets: np.ndarray  # (count, contour, 2, 3) int16 paddles
-    distractors: np.ndarray  # (count, most, 3) int16 paddles, one distractor after the other
-    margin: np.ndarray  # (count,)
-    start: np.ndarray  # (count,) the target, 0 or 1, that has the marker at its start
-    discarded: np.ndarray  # (count,) pairs of targets thrown away
-    placed: np.ndarray  # (count,) distractors
-
-
-def check(size: int, contour: int) -> None:
-    if size not in SETTINGS:
-        raise ValueError(f"size={size!r}: choose one of {', '.join(map(str, SETTINGS))}")
-    if contour not in CONTOURS:
-        raise ValueError(f"contour={contour!r}: choose one of {', '.join(map(str, CONTOURS))}")
-
-
-def generate(
-    *, size: int, count: int, seed: int, contour: int = 14, first: int = 0, void: bool = True
-) -> tuple[np.ndarray, np.ndarray]:
-    """Draw images of a seed.
-
-    The interpreter lock is released while images are drawn, so threads are as fast as processes.
-
-    Args:
-        size: 32, 64, 128 or 256.
-        count: images.
-        seed: seed of all images.
-        contour: 6, 9 or 14 paddles of a target.
-        first: number of the first image.
-        void: False if curves may start in every orientation, see the module.
-
-    Returns:
-        Images uint8 (count, size, size) and labels uint8 (count,).
-
-    Raises:
-        ValueError: size or contour is another one.
-    """
-    return trace(size=size, count=count, seed=seed, contour=contour, first=first, void=void)[:2]
-
-
-def trace(
-    *, size: int, count: int, seed: int, contour: int = 14, first: int = 0, void: bool = True
-) -> tuple[np.ndarray, np.ndarray, Trace]:
-    """Draw images as `generate` does, with the record of their parts."""
-    check(size, contour)
-    length = contour // 3
-    most = SETTINGS[size].distractor_paddles // length * length
-    images = np.empty((count, size, size), np.uint8)
-    labels = np.empty(count, np.uint8)
-    paddles = np.zeros((count, contour, 2, 3), np.int16), np.zeros((count, most, 3), np.int16)
-    parts = Trace(*paddles, *np.zeros((4, count), np.int32))
-    margins, key = SETTINGS[size].margins, np.uint64(seed % 2**64)
-    for choice, margin in enumerate(margins):
-        table = paddle_table(size, margin, void)
-        _draw_images(table, margin, choice, len(margins), key, contour, first, images, labels, parts)
-    return images, labels, parts
-
-
-@compiled
-def _draw_images(table, margin, choice, choices, seed, contour, first, images, labels, parts):
-    """Draw the images with margin number `choice` of `choices`."""
-    size, length = images.shape[1], contour // 3
-    stream = np.zeros(1, np.uint64)
-    masks, attempt = table.blank.copy(), table.blank.copy()
-    layers = np.empty((3, *masks.shape[1:]), np.uint8)
-    canvas = np.empty((size, size))
-    for n in range(len(images)):
-        stream[0] = seed
-        for part in (size, contour, first + n):
-            stream[0] = mix(stream[0]) ^ np.uint64(part)
-        stream[0] = mix(stream[0])
-        label = below(stream, 2)
-        if below(stream, choices) != choice:
-            continue
-        discarded = draw_targets(table.paddles, table.seeds, table.blank, masks, parts.targets[n], stream)
-        placed = 0
-        for _ in range(parts.distractors.shape[1] // length):
-            record = parts.distractors[n, placed * length : (placed + 1) * length]
-            for _ in range(DISTRACTOR_RETRIALS + 1):
-                if draw_distractor(table.paddles, table.seeds, table.padding, masks, attempt, record, stream):
-                    masks, attempt = attempt, masks
-                    placed += 1
-                    break
-        start = below(stream, 2)
-        end = start if label else 1 - start
-        paint(table, parts.targets[n], parts.distractors[n, : placed * length], start, end, layers)
-        stretch(layers, table.contrast, canvas, images[n])
-        labels[n] = label
-        parts.margin[n], parts.start[n], parts.discarded[n], parts.placed[n] = margin, start, discarded, placed
-
-
-class Pathfinder(Source):
-    """Grey images (size, size) as rows of size**2 pixels, 0..255, and whether both markers lie on one curve.
+class Pathfinder(FileSource):
+    """Grey images (size, size) as sequences of size**2 pixels, 0..255, and whether both markers lie on one curve.
 
     Generated images are exchangeable, so the splits are the first `train` images of the seed, the next `val` and the
     next `test`.
@@ -143,9 +36,9 @@ class Pathfinder(Source):
         train, val, test: numbers of generated images.
         seed: seed of generated images.
         void: False for images with nearly all distractors of the original's settings, unlike the original.
-        release: the folder of the official images, one around it, or the release archive, to read those of this size
-            and contour instead: all of them, split 80 / 10 / 10 percent by a fixed seed of our own; empty and
-            unreadable images are skipped and counted.
+        release: the folder of the official images, a folder above it, or the release archive, to read the images of
+            this size and contour instead: all of them, split 80 / 10 / 10 percent by a fixed seed; empty and unreadable
+            images are skipped and counted.
     """
 
     name = "pathfinder"
@@ -153,6 +46,8 @@ class Pathfinder(Source):
     generated = True
     licence = "generated here, MIT"
     origin = "the generator of Linsley et al. 2018 with the settings of google-research/long-range-arena"
+    locations = ("release",)
+    content_keys = ("release",)
 
     def __init__(
         self,
@@ -169,63 +64,139 @@ class Pathfinder(Source):
         check(size, contour)
         if min(train, val, test) < 1:
             raise ValueError("Pathfinder needs at least one image in train, val and test")
-        self.size, self.contour, self.seed, self.void = size, contour, seed, void
+        self.size = size
+        self.contour = contour
+        self.seed = seed
+        self.void = void
         self.sizes = {"train": train, "val": val, "test": test}
-        kind = Archive if release is not None and Path(release).is_file() else Folder
-        self.release = None if release is None else kind(Path(release), size=size, contour=contour)
+        self.path = None
+        self.release = None
+        if release is not None:
+            self._read_from(expand(release))
 
-    @cached_property
-    def arguments(self) -> dict[str, Any]:
+    def _read_from(self, path: Path) -> None:
+        """Read the images of a folder or an archive."""
+        self.path = path
+        archive, inside = inside_archive(path)
+        if archive.is_file():
+            self.release = Archive(archive, inside=inside, size=self.size, contour=self.contour)
+        else:
+            self.release = Folder(path, size=self.size, contour=self.contour)
+
+    @property
+    def has_files(self) -> bool:
+        return self.release is not None
+
+    @property
+    def choices(self) -> dict[str, Any]:
         shape = {"size": self.size, "contour": self.contour}
-        if self.release is None:
-            return {**shape, **self.sizes, "seed": self.seed, "void": self.void}
-        return {**shape, "release": self.release.identity}
+        if self.has_files or self._is_recorded():
+            return shape
+        return {**shape, **self.sizes, "seed": self.seed, "void": self.void}
+
+    def content(self) -> dict[str, Any]:
+        return {"release": self.release.identity}
+
+    def stamp(self) -> str | None:
+        return self.release.stamp()
+
+    def location(self) -> str:
+        return str(self.path.absolute())
+
+    def serve(self, release: Path) -> None:
+        # A release has the paper's sizes; smaller budgets are generated.
+        if self.release is not None or self.sizes != OFFICIAL_SIZES:
+            return
+        folder = Folder(expand(release), size=self.size, contour=self.contour)
+        if not folder.path.is_dir() or folder.candidates:
+            self._read_from(folder.path)
+        else:
+            log(f"{self.name}: data.release={release} holds no images of {self.size} x {self.size} pixels")
 
     def fetch(self, root: Path, progress: Progress) -> None:
         if self.release is not None:
             self.release.fetch(root, progress)
 
     def splits(self, *, workers: int, progress: Progress) -> Mapping[str, Iterable[ExampleChunk]]:
-        starts = dict(zip(self.sizes, np.cumsum([0, *self.sizes.values()]), strict=False))
         if self.release is None:
-            return {
-                split: self._drawn(int(starts[split]), count, workers, partial(progress, split))
-                for split, count in self.sizes.items()
-            }
+            return self._drawn_splits(workers, progress)
+        # A permutation with a fixed seed: the release has no splits.
         order = np.random.default_rng(0).permutation(len(self.release.listed))
-        cuts = np.split(order, [len(order) * 8 // 10, len(order) * 9 // 10])
+        bounds = [len(order) * 8 // 10, len(order) * 9 // 10]
+        seen: set[bytes] = set()
         return {
-            split: self._read(index, workers, partial(progress, split))
-            for split, index in zip(self.sizes, cuts, strict=True)
+            split: self._read(index, workers, partial(progress, split), seen)
+            for split, index in zip(self.sizes, np.split(order, bounds), strict=True)
         }
 
+    def _drawn_splits(self, workers: int, progress: Progress) -> dict[str, Iterator[ExampleChunk]]:
+        splits = {}
+        first = 0
+        for split, count in self.sizes.items():
+            splits[split] = self._drawn(first, count, workers, partial(progress, split))
+            first += count
+        return splits
+
     def _drawn(self, first: int, count: int, workers: int, progress) -> Iterator[ExampleChunk]:
+        """Draw the images of a split in blocks, by threads."""
+
         def draw(start: int) -> ExampleChunk:
             number = min(BLOCK, first + count - start)
             options = {"size": self.size, "contour": self.contour, "seed": self.seed, "void": self.void}
-            return self._rows(*generate(**options, first=start, count=number))
+            images, labels = generate(**options, first=start, count=number)
+            return self._chunk(images, labels)
 
-        done = 0
-        for rows in in_order(draw, range(first, first + count, BLOCK), workers):
-            done += len(rows.labels)
-            progress(done, count)
-            yield rows
+        finished = 0
+        for chunk in in_order(draw, range(first, first + count, BLOCK), workers):
+            finished += len(chunk.labels)
+            progress(finished, count)
+            yield chunk
 
-    def _read(self, index: np.ndarray, workers: int, progress) -> Iterator[ExampleChunk]:
+    def _read(self, index: np.ndarray, workers: int, progress, seen: set[bytes]) -> Iterator[ExampleChunk]:
+        """Read the images of a split in blocks, by threads.
+
+        Args:
+            index: numbers of the images in the listing.
+            workers: threads.
+            progress: reports the images.
+            seen: digests of the images of all splits so far, which is extended.
+        """
+
         def read(start: int) -> tuple[ExampleChunk, int]:
-            chosen = [self.release.listed[i] for i in index[start : start + BLOCK]]
-            read = [(image, label) for name, label in chosen if (image := self.release.pixels(name)) is not None]
-            images = np.stack([image for image, _ in read]) if read else np.empty((0, self.size, self.size), np.uint8)
-            return self._rows(images, np.array([label for _, label in read])), len(chosen) - len(read)
+            entries = [self.release.listed[i] for i in index[start : start + BLOCK]]
+            images = []
+            labels = []
+            for name, label in entries:
+                pixels = self.release.pixels(name)
+                if pixels is not None:
+                    images.append(pixels)
+                    labels.append(label)
+            stacked = np.stack(images) if images else np.empty((0, self.size, self.size), np.uint8)
+            return self._chunk(stacked, np.array(labels)), len(entries) - len(images)
 
-        done = skipped = 0
-        for rows, missing in in_order(read, range(0, len(index), BLOCK), workers):
-            done, skipped = done + len(rows.labels), skipped + missing
-            progress(done + skipped, len(index))
-            yield rows
+        finished = 0
+        skipped = 0
+        for chunk, missing in in_order(read, range(0, len(index), BLOCK), workers):
+            finished += len(chunk.labels)
+            skipped += missing
+            for image in chunk.tokens.reshape(-1, self.size**2):
+                seen.add(hashlib.blake2b(image, digest_size=8).digest())
+            progress(finished + skipped, len(index))
+            yield chunk
+        self._check(finished, skipped, len(seen))
+
+    def _check(self, finished: int, skipped: int, distinct: int) -> None:
+        """Report skipped images. Raises ValueError if no image can be read or most of them are equal."""
         if skipped:
-            log(f"{self.name}: {skipped} of {len(index)} images are empty or unreadable and were skipped")
+            count = finished + skipped
+            advice = "complete the files and prepare again to read them"
+            log(f"{self.name}: {skipped} of {count} images are empty or unreadable and were skipped; {advice}")
+        if skipped and not finished:
+            raise ValueError(f"{self.path}: no image is a readable image of {self.size} x {self.size} pixels")
+        if 2 * distinct < finished:
+            reason = f"only {distinct} of {finished} images are different"
+            raise ValueError(f"{self.path}: {reason}, so these are not the images of the release; get them again")
 
-    def _rows(self, images: np.ndarray, labels: np.ndarray) -> ExampleChunk:
+    def _chunk(self, images: np.ndarray, labels: np.ndarray) -> ExampleChunk:
         lengths = np.full(len(images), self.size**2, np.int64)
         return ExampleChunk(images.reshape(-1), lengths, labels.astype(np.int64))

@@ -1,26 +1,34 @@
 """The official Pathfinder images, from a folder or streamed from the release archive.
 
 They are curv_contour_length_14/imgs/N/sample_i.png (curv_baseline and curv_contour_length_9 for the shorter curves),
-below pathfinder32, pathfinder64, pathfinder128 or pathfinder256. metadata/N.npy beside imgs are texts with a line for
+below pathfinder32, pathfinder64, pathfinder128 or pathfinder256. metadata/N.npy next to imgs are texts with a line for
 each image: folder, file, number, label and parameters.
 """
 
 import hashlib
 import os
+import re
 import tempfile
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
-from PIL import Image, UnidentifiedImageError
 
-from lra.data.source import Progress, no_room
+from lra.console import log
+from lra.data.source import Progress, cores, no_room
 
-from ..archive import fingerprint, members, reading
+from ..archive import fingerprint, is_metadata, members, reading, stamp
+from ..examples import in_order
+from ..lines import text_lines
+from ..locate import DEPTH, ambiguous, subfolders
+from .png import decode
 
 FOLDERS = {6: "curv_baseline", 9: "curv_contour_length_9", 14: "curv_contour_length_14"}
+BLOCK = 512  # files that a thread reads at a time
+REMEDY = "source.release must be the folder of pathfinder32 and others, a folder above it, or the archive"
 
 Listed = list[tuple[str, int]]  # (imgs/N/sample_i.png, label) of each image
 
@@ -28,51 +36,149 @@ Listed = list[tuple[str, int]]  # (imgs/N/sample_i.png, label) of each image
 def listing(metadata: dict[str, Iterable[bytes]], where: str) -> Listed:
     """List the images of metadata/<key>.npy in the order of the keys. Raises ValueError for a bad line or none."""
     if not metadata:
-        raise ValueError(f"{where} has no metadata/*.npy: release must be the folder around it or the release archive")
+        raise ValueError(f"{where} has no metadata/*.npy: {REMEDY}")
     entries = []
     for stem in sorted(metadata, key=lambda stem: (len(stem), stem)):
-        for number, line in enumerate(metadata[stem], start=1):
+        name = f"{where}/metadata/{stem}.npy"
+        for number, line in text_lines(metadata[stem], name):
             fields = line.decode(errors="replace").split()
             if len(fields) < 4 or fields[3] not in ("0", "1"):
-                bad = f"{where}/metadata/{stem}.npy, line {number}"
-                raise ValueError(f"{bad}: not a folder, a file, a number and a label")
+                raise ValueError(f"{name}, line {number}: not a folder, a file, a number and a label")
             entries.append((f"{fields[0]}/{fields[1]}", int(fields[3])))
     return entries
 
 
-def decode(file: BinaryIO | Path, size: int) -> np.ndarray | None:
-    """Decode grey pixels (size, size) uint8; None if the file holds no such image."""
-    try:
-        with Image.open(file) as image:
-            pixels = np.asarray(image.convert("L"))
-    except (OSError, UnidentifiedImageError, SyntaxError):
-        return None
-    return pixels if pixels.shape == (size, size) else None
-
-
 class Folder:
-    """The folder of one contour, or one around it."""
+    """The unpacked images of one contour.
+
+    Args:
+        path: the folder of imgs and metadata, or a folder above it.
+        size: side of an image in pixels.
+        contour: paddles of a target.
+    """
 
     def __init__(self, path: Path, *, size: int, contour: int):
-        inner = FOLDERS[contour]
-        around = (path / f"pathfinder{size}" / inner, path / inner, path)
-        self.path, self.size = next(folder for folder in around if folder.is_dir() or folder == path), size
+        self.path = path
+        self.size = size
+        self.inner = FOLDERS[contour]
 
-    @property
+    @cached_property
+    def candidates(self) -> list[Path]:
+        """Every folder of this contour and size at or below the path."""
+        if (self.path / "metadata").is_dir():
+            return [self.path]
+        named = [folder for folder in subfolders(self.path, DEPTH + 1) if folder.name == self.inner]
+        # Leave out the folders of other sizes; a folder whose parent has another name may hold any size.
+        sizes = [re.fullmatch(r"pathfinder(\d+)", folder.parent.name) for folder in named]
+        return [folder for folder, size in zip(named, sizes, strict=True) if not size or int(size[1]) == self.size]
+
+    @cached_property
+    def folder(self) -> Path:
+        """The folder that is read. Raises ValueError if there are copies with different content."""
+        if not self.candidates:
+            return self.path
+        first, *others = self.candidates
+        for other in others:
+            # Names, labels and sizes differ in most cases, so that no image has to be read.
+            if _outline(first) != _outline(other) or _identity(first) != _identity(other):
+                raise ambiguous("source.release", [str(folder) for folder in self.candidates])
+        return first
+
+    @cached_property
     def identity(self) -> dict[str, Any]:
-        listed = hashlib.sha256("\n".join(f"{name} {label}" for name, label in self.listed).encode()).hexdigest()
-        return {"images": len(self.listed), "sha256 of names and labels": listed}
+        """The content of the images, whatever their place; images that are missing are part of it."""
+        return _identity(self.folder)
 
     @cached_property
     def listed(self) -> Listed:
-        files = self.path.glob("metadata/*.npy")
-        return listing({path.stem: path.read_bytes().splitlines() for path in files}, str(self.path))
+        return _listing(self.folder)
+
+    def stamp(self) -> str | None:
+        """Summarise the state of the files; None if the folder does not exist."""
+        if not self.path.exists():
+            return None
+        states = []
+        for folder in self.candidates:
+            states += _states(folder)
+        return stamp(states)
 
     def fetch(self, root: Path, progress: Progress) -> None:
-        """Do nothing: images are read in place."""
+        """Report the folder; images are read in place."""
+        if self.folder != self.path:
+            log(f"reading {self.folder}")
 
     def pixels(self, name: str) -> np.ndarray | None:
-        return decode(self.path / name, self.size)
+        """Decode an image; None if it is empty, unreadable or missing."""
+        return decode(_content(self.folder / name), self.size)
+
+
+def _listing(folder: Path) -> Listed:
+    files = [path for path in folder.glob("metadata/*.npy") if not is_metadata(path.name)]
+    return listing({path.stem: path.read_bytes().splitlines() for path in files}, str(folder))
+
+
+def _states(folder: Path) -> list[tuple[str, os.stat_result]]:
+    """The name and the state of every file of a contour, sorted by name."""
+    states = []
+    places = [folder / "metadata", *sorted(folder.glob("imgs/*"))]
+    for place in places:
+        if place.is_dir():
+            with os.scandir(place) as entries:
+                files = sorted((entry for entry in entries if entry.is_file()), key=lambda entry: entry.name)
+                states += [(f"{place.name}/{entry.name}", entry.stat()) for entry in files]
+    return states
+
+
+def _outline(folder: Path) -> tuple[Listed, list[tuple[str, int]]]:
+    """The names and labels of all images, and the size of every file."""
+    return _listing(folder), [(name, status.st_size) for name, status in _states(folder)]
+
+
+def _content(path: Path) -> bytes | None:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return None
+
+
+def _identity(folder: Path) -> dict[str, Any]:
+    """Count the listed images that are there and hash all names, labels and contents."""
+    listed = _listing(folder)
+    blocks = [listed[first : first + BLOCK] for first in range(0, len(listed), BLOCK)]
+
+    def digests(block: Listed) -> list[tuple[str, bool]]:
+        lines = []
+        for name, label in block:
+            data = _content(folder / name)
+            digest = "missing" if data is None else hashlib.sha256(data).hexdigest()
+            lines.append((f"{name} {label} {digest}\n", bool(data)))
+        return lines
+
+    sha = hashlib.sha256()
+    images = 0
+    for lines in in_order(digests, blocks, cores()):
+        for line, is_there in lines:
+            sha.update(line.encode())
+            images += is_there
+    return {"images": images, "sha256": sha.hexdigest()}
+
+
+@dataclass
+class _Copy:
+    """The images of one folder of an archive: where their pixels are stored, and digests of all files."""
+
+    metadata: dict[str, list[bytes]] = field(default_factory=dict)
+    positions: dict[str, int] = field(default_factory=dict)
+    digests: dict[str, bytes] = field(default_factory=dict)
+
+    def add(self, name: str, data: bytes, where: str) -> bool:
+        """Note a file; False if it is a repetition. Raises ValueError if a repetition has another content."""
+        digest = hashlib.blake2b(data, digest_size=16).digest()
+        before = self.digests.setdefault(name, digest)
+        if before != digest:
+            remedy = "unpack it, which keeps the last copy, and set source.release to the folder"
+            raise ValueError(f"{where}/{name} is in the archive twice with different content: {remedy}")
+        return self.positions.get(name) is None
 
 
 class Archive:
@@ -80,35 +186,78 @@ class Archive:
 
     One pass over it, in `fetch`, stores the decoded images in an unnamed file in `root`, so that memory is bounded and
     a killed process leaves nothing behind.
+
+    Args:
+        path: the archive.
+        inside: folder in the archive that holds the images, at any depth; "" for the whole archive.
+        size: side of an image in pixels.
+        contour: paddles of a target.
     """
 
-    def __init__(self, path: Path, *, size: int, contour: int):
-        self.path, self.size, self.inner = path, size, f"/pathfinder{size}/{FOLDERS[contour]}/"
+    def __init__(self, path: Path, *, inside: str = "", size: int, contour: int):
+        self.path = path
+        self.inside = inside
+        self.size = size
+        self.member = re.compile(rf"((?:.*/)?pathfinder{size}/{FOLDERS[contour]})/((metadata|imgs)/.+)")
+        self.inner = f"pathfinder{size}/{FOLDERS[contour]}"
 
-    @property
+    @cached_property
     def identity(self) -> dict[str, Any]:
-        return {"archive": fingerprint(self.path)}
+        identity = {"archive": fingerprint(self.path)}
+        return identity | {"inside": self.inside} if self.inside else identity
+
+    def stamp(self) -> str | None:
+        return stamp([(self.inside, self.path.stat())])
 
     def fetch(self, root: Path, progress: Progress) -> None:
-        metadata, self.rows = {}, {}
+        copies: dict[str, _Copy] = {}
         root.mkdir(parents=True, exist_ok=True)
         self.images = tempfile.TemporaryFile(dir=root)  # noqa: SIM115 read by `pixels`, closed with this object
+        count = 0
         with reading(self.path), no_room(root):
-            for name, content in self._members(progress):
+            for folder, name, content in self._members(progress):
+                copy = copies.setdefault(folder, _Copy())
+                data = content.read()
+                is_new = copy.add(name, data, f"{self.path}/{folder}")
                 if name.startswith("metadata/") and name.endswith(".npy"):
-                    metadata[Path(name).stem] = content.read().splitlines()
-                elif name.startswith("imgs/") and (pixels := decode(content, self.size)) is not None:
-                    self.rows[name] = len(self.rows) * self.size**2
-                    self.images.write(pixels.tobytes())
+                    copy.metadata[Path(name).stem] = data.splitlines()
+                elif name.startswith("imgs/") and is_new:
+                    pixels = decode(data, self.size)
+                    if pixels is not None:
+                        # The position is a count of images written, not of names: names repeat in some archives.
+                        copy.positions[name] = count * self.size**2
+                        count += 1
+                        self.images.write(pixels.tobytes())
             self.images.flush()
-        self.listed = listing(metadata, f"{self.path}:{self.inner.rstrip('/')}")
+        self._choose(copies)
 
-    def _members(self, progress: Progress) -> Iterator[tuple[str, BinaryIO]]:
-        for name, content in members(self.path, lambda name: self.inner in f"/{name}", progress):
-            yield f"/{name}".partition(self.inner)[2], content
+    def _members(self, progress: Progress) -> Iterator[tuple[str, str, BinaryIO]]:
+        """Yield the folder of the contour, the name below it and the content of each file of this size and contour."""
+        inside = f"{self.inside}/" if self.inside else ""
+
+        def wanted(name: str) -> re.Match | None:
+            return self.member.fullmatch(name) if name.startswith(inside) else None
+
+        for name, content in members(self.path, wanted, progress):
+            folder, below, _ = self.member.fullmatch(name).groups()
+            yield folder, below, content
+
+    def _choose(self, copies: dict[str, _Copy]) -> None:
+        """Take the first folder of the archive. Raises ValueError if another one has other files."""
+        folders = list(copies)
+        if not folders:
+            raise ValueError(f"{self.path}:/{self.inner} has no metadata/*.npy: {REMEDY}")
+        first = copies[folders[0]]
+        if any(copy.digests != first.digests for copy in copies.values()):
+            raise ambiguous("source.release", [f"{self.path}/{folder}" for folder in folders])
+        self.listed = listing(first.metadata, f"{self.path}:/{folders[0]}")
+        self.positions = first.positions
+        if len(folders) > 1:
+            log(f"{self.path}: {' and '.join(folders)} are equal")
 
     def pixels(self, name: str) -> np.ndarray | None:
-        if name not in self.rows:
+        """Return an image; None if it was empty, unreadable or missing."""
+        if name not in self.positions:
             return None
-        stored = os.pread(self.images.fileno(), self.size**2, self.rows[name])
-        return np.frombuffer(stored, np.uint8).reshape(self.size, self.size)
+        data = os.pread(self.images.fileno(), self.size**2, self.positions[name])
+        return np.frombuffer(data, np.uint8).reshape(self.size, self.size)

@@ -136,5 +136,10 @@ def allowance(default: int | None, share: int = 1, *, _root_: DictConfig) -> int
     return default if told is None else max(1, told // share)
 
 
-for _resolver in (allowance, class_pooled, of_budget):
+def expanduser(path: str) -> str:
+    """Resolve ``${expanduser:path}``: the path with a leading ~ as the home folder."""
+    return os.path.expanduser(path)
+
+
+for _resolver in (allowance, class_pooled, expanduser, of_budget):
     OmegaConf.register_new_resolver(_resolver.__name__, _resolver, replace=True)

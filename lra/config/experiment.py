@@ -24,7 +24,7 @@ _OF_MODEL = {"task", "protocol", "model", "block", "attn"}  # sections that deci
 # Sections that decide a result; the others (logger, folders, other seeds) do not.
 _CHOICES = ("task", "source", "model", "block", "attn", "protocol", "pretrain", "optim", "data", "trainer")
 # Several devices share the same batches; only dropout and random selection draw other numbers on them.
-_INDIFFERENT = {"task.display", "data.root", "data.eval_batch", "pretrain.from"}
+_INDIFFERENT = {"task.display", "data.root", "data.release", "data.eval_batch", "pretrain.from"}
 _INDIFFERENT |= {f"trainer.{key}" for key in ("device", "devices", "compile", "threads")}
 
 
@@ -231,4 +231,8 @@ class Experiment(TaskOptions):
         """
         plain = self.to_dict()
         flat = flatten({key: plain[key] for key in _CHOICES} | {"provenance": provenance})
+        # Where files are decides nothing: their content is in the provenance.
+        for option in getattr(self.source.function, "locations", ()):
+            if f"source.{option}" in flat:
+                flat[f"source.{option}"] = None
         return {key: value for key, value in flat.items() if key not in _INDIFFERENT}

@@ -16,7 +16,10 @@ from . import CONF, sections
 from .section import ABSENT, Section, typed
 from .wording import shown
 
-_OF_DATA = ("experiment=", "task=", "task.", "budget=", "budgets.", "source.", "data.root=", "protocol=", "protocol.")
+_OF_DATA = (
+    *("experiment=", "task=", "task.", "budget=", "budgets.", "source.", "protocol=", "protocol."),
+    *("data.root=", "data.release="),
+)
 
 
 class Options(Section):
@@ -81,7 +84,11 @@ class Options(Section):
 
 
 class TaskOptions(Options):
-    """The options that commands on the data of a task share."""
+    """The options that commands on the data of a task share.
+
+    Args:
+        provenance: flat provenance of a restored run; None if the options choose the data.
+    """
 
     task: sections.Task
     source: sections.Source
@@ -89,16 +96,25 @@ class TaskOptions(Options):
     budget: sections.Name
     budgets: dict[str, dict[str, sections.Number | list[sections.Number] | None]] = Field({})
     masking: sections.Masking = sections.Masking()
+    provenance: dict[str, Any] | None = Field(None, repr=False)
 
     def data_source(self) -> DataSource:
-        """Make the source of the data, which knows the command that prepares it.
+        """Make the source of the data, which knows the command that prepares it and where prepared data are.
 
         Raises:
             ValueError: the source does not take its options together.
         """
-        made = self.source()
-        made.command = f"python -m data_prep {' '.join(self.data_overrides)}"
-        return made
+        source = self.source()
+        source.command = f"python -m data_prep {' '.join(self.data_overrides)}"
+        data = getattr(self, "data", None)
+        if data is not None:
+            source.at(data.root)
+        # A restored run has the data that it was trained on, whatever files there are now.
+        if self.provenance is not None:
+            source.recorded = self.provenance
+        elif data is not None and data.release is not None:
+            source.serve(data.release)
+        return source
 
 
 def _label(tree: dict[str, Any], words: list[str], groups: Mapping[str, str]) -> str:

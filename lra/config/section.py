@@ -1,11 +1,13 @@
 """Typed values of a configuration: a section is a frozen pydantic model, and a refused value is one line."""
 
 import functools
+import os
 from collections.abc import Mapping
 from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, TypeAdapter, ValidationError
 from pydantic_core import CoreSchema
+from pydantic_core.core_schema import no_info_after_validator_function
 
 from .wording import refusal
 
@@ -27,6 +29,11 @@ def _spelled(schema: CoreSchema) -> CoreSchema:
             schema.setdefault(key, value)
         if schema.get("type") == "str" and schema.get("strict"):  # the text of a path
             schema.update(strict=False, coerce_numbers_to_str=True, pattern=r"^[^\x00]*[^\s\x00][^\x00]*$")
+            # A leading ~ is the home folder, as a shell has it, which expands neither data.root=~/x nor $LRA_DATA.
+            text = dict(schema)
+            schema.clear()
+            schema.update(no_info_after_validator_function(os.path.expanduser, text))
+            return schema
     for part in schema.values() if isinstance(schema, dict) else schema if isinstance(schema, list) else ():
         _spelled(part)
     return schema

@@ -168,6 +168,7 @@ class Pretrain(Section):
 
 class Root(Section):
     root: Path
+    release: Path | None = None  # a folder with the files of several tasks
 
 
 class Data(Root):

@@ -1,5 +1,6 @@
 """The source of a data set: it makes the examples and stores them."""
 
+import glob
 import hashlib
 import json
 import os
@@ -24,30 +25,32 @@ SECONDS_BETWEEN_LINES = 10
 @contextmanager
 def reporter(name: str) -> Iterator[Progress]:
     """Report progress by a bar for each kind of work in a terminal, elsewhere by a line every ten seconds."""
-    with live_line() as bars:
-        bar: dict[str, Any] = {}
-        last = time.monotonic()
+    with live_line() as display:
+        bars: dict[str, Any] = {}
+        last_line = time.monotonic()
 
-        def report(what: str, done: int, total: int | None) -> None:
-            nonlocal last
-            if what not in bar:
-                bar[what] = bars.add_task(f"{name} {what}", total=total, text="")
-            bars.update(bar[what], completed=done, total=total)
-            if bars.disable and (done == total or time.monotonic() - last > SECONDS_BETWEEN_LINES):
-                last = time.monotonic()
-                log(f"{name} {what}: {done}" + (f" of {total}" if total else ""))
+        def report(work: str, done: int, total: int | None) -> None:
+            nonlocal last_line
+            if work not in bars:
+                bars[work] = display.add_task(f"{name} {work}", total=total, text="")
+            display.update(bars[work], completed=done, total=total)
+            # Without a terminal: log the end and, of longer work, a line every ten seconds.
+            is_due = time.monotonic() - last_line > SECONDS_BETWEEN_LINES
+            if display.disable and (done == total or is_due):
+                last_line = time.monotonic()
+                log(f"{name} {work}: {done} of {total}" if total else f"{name} {work}: {done}")
 
         yield report
 
 
 @contextmanager
 def exclusive_lock(folder: Path) -> Iterator[None]:
-    """Hold the lock beside a folder, after waiting for a live owner. Raises ValueError if it cannot be written."""
+    """Hold the lock next to a folder, after waiting for a live owner. Raises ValueError if it cannot be written."""
     waiting = lambda owner: log(f"another process is preparing {folder}, waiting for {owner}")
-    with ExitStack() as held:
+    with ExitStack() as stack:
         try:
             folder.parent.mkdir(parents=True, exist_ok=True)
-            held.enter_context(lock.hold(folder.with_name(f"{folder.name}{lock.NAME}"), waiting))
+            stack.enter_context(lock.hold(folder.with_name(f"{folder.name}{lock.NAME}"), waiting))
         except OSError as error:
             reason = f"cannot be written ({error.strerror}): choose another data folder"
             raise ValueError(f"{folder.parent} {reason}") from None
@@ -61,7 +64,7 @@ def cores() -> int:
 
 @contextmanager
 def no_room(folder: Path) -> Iterator[None]:
-    """Turn the error of a full disk in the block into a ValueError of one line."""
+    """Turn the error of a full disk in the block into a ValueError that names the remedy."""
     try:
         yield
     except OSError as error:
@@ -75,8 +78,12 @@ class Source(ABC):
     """One data set with its arguments.
 
     Attributes of a class: `version` changes whenever the same arguments give other bytes. `generated`: no download is
-    needed, so `open` prepares it if necessary. `stored`: False if rows are made when they are read, so that there is
-    nothing to prepare. `manual`: it needs files that the user has to provide.
+    needed, so `open` prepares it if necessary. `stored`: False if examples are generated when they are read, so that
+    there is nothing to prepare. `manual`: it needs files that the user has to provide. `locations`: constructor
+    arguments that say where files are; they are no part of a run's identity, which has the content of the files.
+
+    Attributes of an object: `root` is the folder of all data, where prepared data sets are looked for. `recorded` is
+    the flat provenance of a run that is restored. `command` prepares the data, if its arguments are not the defaults.
     """
 
     name: ClassVar[str]
@@ -89,15 +96,21 @@ class Source(ABC):
     origin: ClassVar[str] = "unknown"
     alphabet: ClassVar[Sequence[str]] = ()  # names of the ids 0, 1, ... unless they are bytes or grey levels
     classes: ClassVar[Sequence[str]] = ()  # names of the labels 0, 1, ... unless they are numbers themselves
-    download: Any = None  # the download.Download of a source that has one
+    locations: ClassVar[tuple[str, ...]] = ()
+    download: Any = None  # download.Download of a source that has one
     sizes: Mapping[str, int | None] = {}  # examples of each split, None for all
-    floor: float | None = None  # score in percent that is known to need nothing of what the task asks for
-    command: str | None = None  # to prepare it, if its arguments are not the default ones
+    floor: float | None = None  # baseline score in percent that needs nothing of what the task asks for
+    command: str | None = None
+    root: Path | None = None
+    recorded: Mapping[str, Any] | None = None
 
     @property
     @abstractmethod
     def arguments(self) -> dict[str, Any]:
         """Every argument that influences the bytes, as JSON values; the number of workers does not."""
+
+    def serve(self, release: Path) -> None:  # noqa: B027 most sources have no files there
+        """Read the files of a folder that serves all tasks, unless the source was given files of its own."""
 
     def fetch(self, root: Path, progress: Progress) -> None:  # noqa: B027 nothing to do for what is generated
         """Get the files that `splits` reads; downloads are kept in root/downloads. Raises ValueError on failure."""
@@ -108,14 +121,14 @@ class Source(ABC):
 
     @property
     def dev_size(self) -> int | None:
-        """The number of dev examples of the official data or of those asked for; None if only the data can tell."""
+        """The number of validation examples, official or as configured; None if only the data can tell."""
         return self.sizes.get("val")
 
     @property
     def substitute(self) -> str | None:
-        """The start of the checksum of a file read in place of the official one.
+        """The start of the checksum of a file that replaces the official one.
 
-        None if it is the official one, if no official checksum is published, and for what is generated.
+        None if it is the official one, if no official checksum is published, and for generated data.
         """
         return self.download.substitute if self.download is not None else None
 
@@ -123,9 +136,21 @@ class Source(ABC):
     def provenance(self) -> dict[str, Any]:
         return {"name": self.name, "version": self.version, **self.arguments}
 
+    @property
+    def raw(self) -> dict[str, Any] | None:
+        """The path and the state of the files that are read, which stand in meta.json; None for generated data."""
+        return None
+
+    def at(self, root: Path | str) -> Path:
+        """Set the folder of all data, with ~ expanded."""
+        self.root = Path(os.path.expanduser(root))
+        return self.root
+
     def folder(self, root: Path | str) -> Path:
+        """The folder of the data set, named by a checksum of its provenance."""
+        root = self.at(root)
         canonical = json.dumps(self.provenance, sort_keys=True, separators=(",", ":"), allow_nan=False)
-        return Path(root) / f"{self.name}-{hashlib.sha256(canonical.encode()).hexdigest()[:8]}"
+        return root / f"{self.name}-{hashlib.sha256(canonical.encode()).hexdigest()[:8]}"
 
     def load(self, root: Path | str) -> dict[str, Split]:
         """Open the prepared splits. Raises StoreError, with the remedy, if they are missing or damaged."""
@@ -133,9 +158,10 @@ class Source(ABC):
         try:
             return load(folder, self.provenance, self.towers)
         except StoreError as error:
-            force = " force=true" if folder.exists() else ""
             command = self.command or f"python -m data_prep task={self.name}"
-            raise StoreError(f"{error}; to make it: {command}{force}") from None
+            if folder.exists():
+                command += " force=true"
+            raise StoreError(f"{error}; to make it: {command}") from None
 
     def open(self, root: Path | str) -> dict[str, Split]:
         """Open the splits as `load` does, and prepare a generated data set first if it is missing."""
@@ -164,20 +190,24 @@ class Source(ABC):
         folder = self.folder(root)
         if force or not folder.exists():
             with exclusive_lock(folder):
-                if force or not folder.exists():  # no other process has made it meanwhile
+                # Another process may have prepared it while this one waited for the lock.
+                if force or not folder.exists():
                     self._make(folder, workers or cores(), force)
                     return folder
         self.load(root)
         return folder
 
     def _make(self, folder: Path, workers: int, force: bool) -> None:
-        for left in folder.parent.glob(f"{folder.name}.tmp-*"):  # of a process that died: a live one holds the lock
-            shutil.rmtree(left)
+        # Remove what a process left that died: a live one would hold the lock.
+        for leftover in folder.parent.glob(f"{glob.escape(folder.name)}.tmp-*"):
+            shutil.rmtree(leftover)
         start = time.perf_counter()
         with reporter(self.name) as progress:
+            # The state of the files before they are read.
+            raw = self.raw
             self.fetch(folder.parent, progress)
             splits = self.splits(workers=workers, progress=progress)
             with no_room(folder):
-                write(folder, splits, provenance=self.provenance, towers=self.towers, replace=force)
+                write(folder, splits, provenance=self.provenance, towers=self.towers, replace=force, raw=raw)
         size = sum(file.stat().st_size for file in folder.iterdir()) / 1e6
         log(f"{self.name}: {size:.1f} MB in {time.perf_counter() - start:.1f} s at {folder}")

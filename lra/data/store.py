@@ -3,113 +3,94 @@
 A data set is a folder. Each split has three plain binary files; `meta.json` describes them, and `SHA256SUMS` has the
 sums of all, in the format of `sha256sum -c`:
 
-    <split>.tokens.bin    every row after the other, (total,) ids or (total, F) float features
-    <split>.offsets.bin   int64 (n * T + 1,), row r is tokens[offsets[r] : offsets[r + 1]]
+    <split>.tokens.bin    all sequences concatenated, (total,) ids or (total, F) float features
+    <split>.offsets.bin   int64 (n * T + 1,), sequence r is tokens[offsets[r] : offsets[r + 1]]
     <split>.labels.bin    int64 or float32 (n,)
 
-Shapes: n examples, T towers (rows of one example, 2 for Retrieval, else 1), B batch, F features.
+Shapes: n examples, T towers (sequences of one example, 2 for Retrieval, else 1), F features.
 """
 
 import glob
+import hashlib
 import json
 import math
 import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from ..disk.atomic import Unreadable, content, digest, sync
+from .split import ExampleChunk, Split
 
 FORMAT = 1
 META, SUMS = "meta.json", "SHA256SUMS"
 PARTS = ("tokens", "offsets", "labels")
 DTYPES = {"tokens": ("|u1", "<u2", "<i2", "<i4", "<i8", "<f4"), "offsets": ("<i8",), "labels": ("<i8", "<f4")}
-HASHED = 2**26  # bytes of a file up to which its sha256 is compared whenever it is opened, in a fifth of a second
+# Bytes of a file up to which its sha256 is compared whenever it is opened, which takes a fifth of a second.
+HASHED = 2**26
 
 
 class StoreError(ValueError):
-    """The folder does not hold the data set that was asked for; one line says why."""
+    """The folder does not hold the expected data set; the message names the reason."""
 
 
-class ExampleChunk(NamedTuple):
-    """A chunk of n examples: tokens (total,) or (total, F), lengths (n * T,) int, labels (n,) int64 or float32."""
+class _Column:
+    """One file of a split that is being written and hashed; all its chunks have one dtype and one row shape."""
 
-    tokens: np.ndarray
-    lengths: np.ndarray
-    labels: np.ndarray
+    def __init__(self, path: Path):
+        self.path = path
+        self.file = open(path, "wb")  # noqa: SIM115 closed by `close`
+        self.sha = hashlib.sha256()
+        self.kind: tuple[np.dtype, tuple[int, ...]] | None = None
+        self.size = 0
 
+    def append(self, array: np.ndarray) -> None:
+        kind = (array.dtype, array.shape[1:])
+        if self.kind is None:
+            self.kind = kind
+        if kind != self.kind:
+            raise ValueError(f"{self.path}: a chunk of {kind} follows one of {self.kind}")
+        data = np.ascontiguousarray(array)
+        self.file.write(data)
+        self.sha.update(data)
+        self.size += data.nbytes
 
-@dataclass(frozen=True, eq=False)
-class Split:
-    """One split: tokens (total,) or (total, F), offsets (n * T + 1,) int64, labels (n,), T = towers."""
+    def entry(self) -> dict[str, Any]:
+        """The entry of the file in meta.json."""
+        dtype, tail = self.kind
+        shape = [self.size // (dtype.itemsize * math.prod(tail)), *tail]
+        return {"dtype": dtype.str, "shape": shape, "bytes": self.size, "sha256": self.sha.hexdigest()}
 
-    tokens: Tensor
-    offsets: Tensor
-    labels: Tensor
-    towers: int = 1
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    @property
-    def lengths(self) -> Tensor:
-        """Stored length of every row, (n, T) int64."""
-        return self.offsets.diff().view(-1, self.towers)
-
-    def to(self, device: torch.device | str) -> "Split":
-        return Split(self.tokens.to(device), self.offsets.to(device), self.labels.to(device), self.towers)
-
-    def gather(self, index: Tensor, width: int, limit: int | None = None) -> tuple[Tensor, Tensor]:
-        """Examples index (B,) as tokens (B, T, width[, F]) in the stored dtype and mask (B, T, width), True = real.
-
-        A row keeps its first min(limit, width) tokens; the rest of the width is zero.
-        """
-        index = index.to(self.offsets.device)
-        rows = index[:, None] * self.towers + torch.arange(self.towers, device=index.device)  # (B, T)
-        start = self.offsets[rows]
-        kept = (self.offsets[rows + 1] - start).clamp(max=width if limit is None else min(limit, width))
-        position = torch.arange(width, device=index.device)
-        mask = position < kept[..., None]  # (B, T, width)
-        source = (start[..., None] + position).masked_fill_(~mask, 0)
-        tokens = self.tokens.index_select(0, source.view(-1)).view(*source.shape, *self.tokens.shape[1:])
-        return tokens.masked_fill_(~mask.view(*mask.shape, *(1,) * (tokens.dim() - 3)), 0), mask
+    def close(self) -> None:
+        self.file.close()
 
 
 def _write_split(work: Path, split: str, chunks: Iterable[ExampleChunk], towers: int) -> dict[str, dict]:
-    """Write the files of a split; all chunks of a file have one dtype, and one shape but for the first dimension."""
-    paths = [work / f"{split}.{part}.bin" for part in PARTS]
-    kinds, end = {}, 0
+    """Write the files of a split and return their entries in meta.json."""
     with ExitStack() as stack:
-        files = [stack.enter_context(open(path, "wb")) for path in paths]
-        files[1].write(np.zeros(1, np.int64))
+        columns = {part: _Column(work / f"{split}.{part}.bin") for part in PARTS}
+        for column in columns.values():
+            stack.callback(column.close)
+        columns["offsets"].append(np.zeros(1, np.int64))
+        end = 0
         for tokens, lengths, labels in chunks:
             if lengths.sum() != len(tokens) or len(lengths) != towers * len(labels):
                 raise ValueError(f"{split}: {len(tokens)} tokens, {len(lengths)} lengths, {len(labels)} labels clash")
             if labels.dtype not in (np.int64, np.float32):
                 raise ValueError(f"{split}: labels must be int64 or float32, not {labels.dtype}")
-            for file, array in zip(files, (tokens, end + np.cumsum(lengths, dtype=np.int64), labels), strict=True):
-                kind = array.dtype, array.shape[1:]
-                if kinds.setdefault(file.name, kind) != kind:
-                    raise ValueError(f"{file.name}: a chunk of {kind} follows one of {kinds[file.name]}")
-                file.write(np.ascontiguousarray(array))
+            columns["tokens"].append(tokens)
+            columns["offsets"].append(end + np.cumsum(lengths, dtype=np.int64))
+            columns["labels"].append(labels)
             end += len(tokens)
     if not end:
-        raise ValueError(f"{split}: there is nothing to write")
-    return {path.name: _entry(path, *kinds[str(path)]) for path in paths}
-
-
-def _entry(path: Path, dtype: np.dtype, tail: tuple[int, ...]) -> dict[str, Any]:
-    """The entry of a file in meta.json."""
-    size = path.stat().st_size
-    shape = [size // (dtype.itemsize * math.prod(tail)), *tail]
-    return {"dtype": dtype.str, "shape": shape, "bytes": size, "sha256": digest(path)}
+        raise ValueError(f"{split}: there is nothing to write, no example has any token")
+    return {column.path.name: column.entry() for column in columns.values()}
 
 
 def _sums(folder: Path, files: Mapping[str, dict]) -> bytes:
@@ -124,17 +105,19 @@ def write(
     provenance: dict,
     towers: int = 1,
     replace: bool = False,
+    raw: dict | None = None,
 ) -> None:
     """Write the splits chunk by chunk; `folder` appears complete or not at all.
 
-    Until then the files stand beside it in `<folder>.tmp-*`, which is removed on every exception.
+    Until then the files stand next to it in `<folder>.tmp-*`, which is removed on every exception.
 
     Args:
         folder: the data set.
         splits: chunks by the name of their split, each consumed once and in order.
         provenance: the source's name, version and arguments, compared by ``load``.
-        towers: rows of an example.
+        towers: sequences of an example.
         replace: replace a folder that exists.
+        raw: path and state of the files that were read, which are no part of the provenance.
 
     Raises:
         FileExistsError: the folder exists and not `replace`.
@@ -151,6 +134,8 @@ def write(
         for split, chunks in splits.items():
             files |= _write_split(work, split, chunks, towers)
         meta = {"format": FORMAT, "provenance": provenance, "towers": towers, "splits": list(splits), "files": files}
+        if raw is not None:
+            meta["raw"] = raw
         (work / META).write_text(json.dumps(meta, indent=1), encoding="utf-8")
         (work / SUMS).write_bytes(_sums(work, files))
         for path in (*work.iterdir(), work):
@@ -168,7 +153,7 @@ def write(
 
 @contextmanager
 def _meta(folder: Path) -> Iterator[dict[str, Any]]:
-    """The description of a folder whose files have their full size; what goes wrong in the body is its damage."""
+    """Read the description of a folder whose files have their full size; an error of the body is a damaged file."""
     if not folder.is_dir():
         raise StoreError(f"there is no data set at {folder}")
     if not (folder / META).is_file():
@@ -176,13 +161,13 @@ def _meta(folder: Path) -> Iterator[dict[str, Any]]:
     try:
         meta = json.loads(content(folder / META))
         if (folder / SUMS).is_file() and content(folder / SUMS) != _sums(folder, meta["files"]):
-            raise Unreadable(f"its sha256 is not the one in {SUMS} beside it")
+            raise Unreadable(f"its sha256 is not the one in {SUMS}")
         if meta["format"] != FORMAT:
             raise StoreError(f"{folder} has format {meta['format']!r}, this version reads format {FORMAT}")
         if sorted(meta["files"]) != sorted(f"{split}.{part}.bin" for split in meta["splits"] for part in PARTS):
             raise ValueError("other files than those of its splits")
         if meta["towers"] not in (1, 2):
-            raise ValueError(f"{meta['towers']} rows an example")
+            raise ValueError(f"{meta['towers']} sequences per example")
         for name, entry in meta["files"].items():
             if Path(name).name != name:
                 raise ValueError(f"{name} is not a file of the folder")
@@ -200,15 +185,24 @@ def _meta(folder: Path) -> Iterator[dict[str, Any]]:
         raise StoreError(f"{folder / META} is damaged") from None
 
 
+def stored(folder: Path) -> dict[str, Any]:
+    """Return the description of a data set, with its `provenance`. Raises StoreError if it is missing or damaged."""
+    with _meta(folder) as meta:
+        if not isinstance(meta["provenance"], dict) or not isinstance(meta.get("raw", {}), dict):
+            raise ValueError("the provenance is not a mapping")
+        return meta
+
+
 def load(folder: Path, provenance: dict | None = None, towers: int | None = None) -> dict[str, Split]:
     """Return the splits of a folder, memory-mapped.
 
-    Checksums of rows and labels are always compared, those of tokens up to ``HASHED`` bytes; ``verify`` compares all.
+    Checksums of offsets and labels are always compared, checksums of tokens up to ``HASHED`` bytes; ``verify`` compares
+    all of them.
 
     Args:
         folder: the data set.
         provenance: provenance of the source; None: any.
-        towers: rows of an example of the source; None: any number.
+        towers: sequences of an example of the source; None: any number.
 
     Raises:
         StoreError: the folder is not the complete data set of this provenance.
@@ -216,32 +210,35 @@ def load(folder: Path, provenance: dict | None = None, towers: int | None = None
     if provenance is not None and not folder.exists():
         raise StoreError(f"there is no data set at {folder}{''.join(_others(folder, provenance))}")
     with _meta(folder) as meta:
-        if provenance is not None and (clash := _difference(meta["provenance"], provenance)):
-            raise StoreError(f"{folder} is another data set: {clash}")
+        difference = "" if provenance is None else _difference(meta["provenance"], provenance)
+        if difference:
+            raise StoreError(f"{folder} is another data set: {difference}")
         if towers not in (None, meta["towers"]):
-            raise StoreError(f"{folder} is another data set: {meta['towers']} rows an example instead of {towers}")
+            count = f"{meta['towers']} sequences per example"
+            raise StoreError(f"{folder} is another data set: {count} instead of {towers}")
         splits = {}
         for split in meta["splits"]:
-            splits[split] = Split(*(_column(folder, meta, split, part) for part in PARTS), meta["towers"])
-            _check_rows(splits[split], folder / f"{split}.offsets.bin")
+            columns = [_map_column(folder, meta, split, part) for part in PARTS]
+            splits[split] = Split(*columns, meta["towers"])
+            _check_offsets(splits[split], folder / f"{split}.offsets.bin")
         return splits
 
 
-def _difference(found: dict, provenance: dict) -> str:
+def _difference(actual: dict, provenance: dict) -> str:
     """Name the arguments in which two data sets differ; "" if there are none."""
     expected = json.loads(json.dumps(provenance))
-    keys = [key for key in sorted(expected | found) if expected.get(key) != found.get(key)]
-    return ", ".join(f"{key} {found.get(key)!r} instead of {expected.get(key)!r}" for key in keys)
+    keys = [key for key in sorted(expected | actual) if expected.get(key) != actual.get(key)]
+    return ", ".join(f"{key} {actual.get(key)!r} instead of {expected.get(key)!r}" for key in keys)
 
 
 def _others(folder: Path, provenance: dict) -> Iterator[str]:
-    """Describe the data sets of the same source beside a folder, by what differs in them."""
+    """Describe the other prepared data sets of the same source by what differs in them."""
     for other in sorted(folder.parent.glob(f"{glob.escape(folder.name.rpartition('-')[0])}-????????")):
         with suppress(ValueError), _meta(other) as meta:
             yield f"; {other} has {_difference(meta['provenance'], provenance)}"
 
 
-def _column(folder: Path, meta: dict[str, Any], split: str, part: str) -> Tensor:
+def _map_column(folder: Path, meta: dict[str, Any], split: str, part: str) -> Tensor:
     name = f"{split}.{part}.bin"
     entry, path = meta["files"][name], folder / name
     if entry["dtype"] not in DTYPES[part] or (part != "tokens" and len(entry["shape"]) != 1):
@@ -255,13 +252,13 @@ def _column(folder: Path, meta: dict[str, Any], split: str, part: str) -> Tensor
     return torch.from_numpy(array)
 
 
-def _check_rows(split: Split, path: Path) -> None:
-    """Raise StoreError if the rows of a split are not its tokens, one after the other."""
+def _check_offsets(split: Split, path: Path) -> None:
+    """Raise StoreError if the sequences of a split are not its tokens, one after the other."""
     offsets = split.offsets
     if len(offsets) != len(split) * split.towers + 1:
-        raise StoreError(f"{path} is damaged: {len(offsets) - 1} rows of {len(split)} examples of {split.towers}")
+        raise StoreError(f"{path} is damaged: {len(offsets) - 1} sequences for {len(split)} examples of {split.towers}")
     if offsets[0] != 0 or offsets[-1] != len(split.tokens) or (offsets[1:] < offsets[:-1]).any():
-        raise StoreError(f"{path} is damaged: its rows are not the {len(split.tokens)} tokens of the split")
+        raise StoreError(f"{path} is damaged: its offsets do not cover the {len(split.tokens)} tokens")
 
 
 def _check_sha(path: Path, entry: dict[str, Any]) -> None:

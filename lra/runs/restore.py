@@ -43,6 +43,10 @@ def configuration(run: RunDir, root: str) -> Experiment:
         source_overrides = [f"source.{key}={value}" for key, value in arguments.items()]
         tree["data_overrides"] = [f"task={task}", *source_overrides]
 
+        # The data that the run was trained on, wherever their files were.
+        provenance = {key: value for key, value in run.choices.items() if key.startswith("provenance.")}
+        tree["provenance"] = {key.partition(".")[2]: value for key, value in provenance.items()}
+
         # Options of the machine, and padded sequences.
         tree["data"] |= {"root": root, "eval_batch": tree["optim"]["batch"]}
         if tree["data"]["pad"] in ("none", "compact"):

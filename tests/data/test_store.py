@@ -117,7 +117,7 @@ DAMAGE = {
     "has format 99, this version reads format 1": lambda folder: rewrite_meta(folder, format=99),
     r"train.tokens.bin is damaged: 10 bytes instead of \d+": lambda f: os.truncate(f / "train.tokens.bin", 10),
     "val.labels.bin cannot be read: No such file": lambda folder: (folder / "val.labels.bin").unlink(),
-    "another data set: 1 rows an example instead of 2": lambda folder: None,
+    "another data set: 1 sequences per example instead of 2": lambda folder: None,
     r"another data set: sizes \[3, 2\] instead of \[4, 2\], version '1.0.0' instead of '1.1.0'": lambda folder: None,
 }
 
@@ -127,7 +127,7 @@ def test_damage_is_one_clear_line(folder, message):
     DAMAGE[message](folder)
     changed = {"version": "1.1.0", "sizes": [4, 2]} if "sizes" in message else {}
     with pytest.raises(StoreError, match=message) as caught:
-        load(folder, PROVENANCE | changed, 2 if "rows an example" in message else 1)
+        load(folder, PROVENANCE | changed, 2 if "sequences per example" in message else 1)
     assert "\n" not in str(caught.value) and str(folder) in str(caught.value)
 
 
@@ -166,7 +166,7 @@ def test_rows_that_are_not_the_tokens_are_refused_whatever_the_sums_say(folder, 
     size = path.stat().st_size
     files[path.name] |= {"sha256": atomic.digest(path), "bytes": size, "shape": [size // 8]}
     rewrite_meta(folder, files=files)
-    with pytest.raises(StoreError, match=r"train.offsets.bin is damaged: (its rows|34 rows)"):
+    with pytest.raises(StoreError, match=r"train.offsets.bin is damaged: (its offsets|34 sequences)"):
         load(folder, PROVENANCE)
 
 

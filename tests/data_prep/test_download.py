@@ -39,7 +39,7 @@ def test_a_download_is_checked_kept_and_not_repeated(server, tmp_path, capsys):
         ("file.tar.gz", rf"200,000 bytes with sha256 {SHA256} instead of {'0' * 64}"),
         pytest.param("short", "100,000 bytes with sha256", marks=pytest.mark.slow),
         pytest.param("cut", "the connection broke off", marks=pytest.mark.slow),
-        pytest.param("none", ": HTTP code 404; get the file another way", marks=pytest.mark.slow),
+        pytest.param("none", ": HTTP code 404; try another way: source.archive=", marks=pytest.mark.slow),
         ("http://127.0.0.1:1/closed", "no connection to 127.0.0.1:1"),
         ("http://no-such-host.invalid/file", "no connection to no-such-host.invalid"),
     ],
@@ -48,7 +48,7 @@ def test_a_failed_download_is_one_line_and_leaves_nothing(server, tmp_path, name
     url = name if "://" in name else server.url(name)
     message = refused(Download(url=url, sha256="0" * 64), tmp_path / "downloads")
     assert message.startswith(f"cannot download {Path(name).name} from {url}: ") and reason in message
-    assert message.endswith("add source.archive=<path>, or name a mirror by source.url=")
+    assert message.endswith("copied from elsewhere>; source.url=<address of a mirror>")
 
 
 def test_a_stalled_download_is_given_up(server, tmp_path, monkeypatch):

@@ -1,6 +1,7 @@
 """The official Pathfinder images, from folders and from the release archive."""
 
 import io
+import tarfile
 
 import numpy as np
 import pytest
@@ -79,7 +80,7 @@ def test_empty_unreadable_and_missing_images_are_skipped_and_counted(tmp_path, p
     [
         ({"metadata/9.npy": b"imgs/9 sample_25.png 0\n"}, r"metadata/9.npy, line 1: not a folder, a file, a number"),
         ({"metadata/9.npy": b"imgs/9 sample_25.png 0 2\n"}, r"metadata/9.npy, line 1: not a folder, a file"),
-        (dict.fromkeys([f"metadata/{n}.npy" for n in (8, 9, 10)]), r"has no metadata/\*.npy: release must be the"),
+        (dict.fromkeys([f"metadata/{n}.npy" for n in (8, 9, 10)]), r"has no metadata/\*.npy: source.release must be"),
     ],
 )
 @pytest.mark.parametrize("packed", [False, True])
@@ -97,3 +98,109 @@ def test_a_cut_archive_and_a_folder_that_is_not_there_are_named(tmp_path):
     for path, message in ((archive, r"lra_release.gz is damaged"), (tmp_path / "nowhere", r"nowhere has no metadata")):
         with pytest.raises(ValueError, match=message):
             Pathfinder(release=path).prepare(tmp_path / "data")
+
+
+def repeated(path, folders, files, mode="w:gz"):
+    """An archive whose folders come one after the other, each with these files."""
+    with tarfile.open(path, mode) as tar:
+        for folder, contents in zip(folders, files, strict=True):
+            for name, data in contents.items():
+                member = tarfile.TarInfo(f"{folder}/{name}")
+                member.size = len(data)
+                tar.addfile(member, io.BytesIO(data))
+    return path
+
+
+INNER = f"pathfinder32/{FOLDERS[14]}"
+TWICE = {
+    "an outer copy": ["lra_release", "lra_release/lra_release"],
+    "a copy next to it": ["a", "b"],
+    "a folder in a folder of the same name": ["pathfinder32", "pathfinder32/pathfinder32"],
+    "repeated names": ["lra_release", "lra_release"],
+    "three copies": ["", "a", "a/b"],
+}
+
+
+@pytest.mark.parametrize("case", TWICE)
+@pytest.mark.parametrize("packed", [False, True])
+def test_images_that_come_twice_are_read_once_and_right(tmp_path, case, packed):
+    files, images, labels = release()
+    tops = TWICE[case]
+    if packed:
+        path = repeated(tmp_path / "lra.gz", [f"{top}/{INNER}".lstrip("/") for top in tops], [files] * len(tops))
+    else:
+        path = tmp_path / "root"
+        for top in tops:
+            write_folder(path / top / INNER, files)
+    splits = prepared(Pathfinder(release=path), tmp_path / "data")
+    expected = [(int(label), image.tobytes()) for image, label in zip(images, labels, strict=True)]
+    assert sorted(row for rows in splits.values() for row in rows) == sorted(expected)
+
+
+CHANGED = {
+    "one label": {"metadata/8.npy": b"imgs/8 sample_0.png 0 0\n" * 25},
+    "one image": {"imgs/8/sample_3.png": png(np.eye(32, dtype=np.uint8))},
+    "an image is missing": {"imgs/8/sample_3.png": None},
+    "an image is empty": {"imgs/8/sample_3.png": b""},
+}
+
+
+@pytest.mark.parametrize("change", CHANGED)
+@pytest.mark.parametrize("packed", [False, True])
+def test_copies_with_other_images_are_an_error_that_lists_them(tmp_path, change, packed):
+    files, other = release()[0], release(**CHANGED[change])[0]
+    tops = ["lra_release", "lra_release/lra_release"]
+    if packed:
+        path = repeated(tmp_path / "lra.gz", [f"{top}/{INNER}" for top in tops], [files, other])
+    else:
+        path = tmp_path / "root"
+        for top, contents in zip(tops, (files, other), strict=True):
+            write_folder(path / top / INNER, contents)
+    with pytest.raises(ValueError, match=r"2 copies with different content were found; choose one: ") as caught:
+        Pathfinder(release=path).prepare(tmp_path / "data")
+    choices = [part.partition("=")[2] for part in str(caught.value).partition("choose one: ")[2].split("; ")]
+    assert choices == [f"{path}/{top}/{INNER}" for top in tops]
+    first, second = (Pathfinder(release=choice) for choice in choices)
+    assert len(prepared(first, tmp_path / "data")["train"]) == 48
+    second.prepare(tmp_path / "data")
+    assert first.folder(tmp_path / "data") != second.folder(tmp_path / "data")
+
+
+def test_a_name_with_two_contents_in_an_archive_is_named(tmp_path):
+    files, other = release()[0], release(**CHANGED["one image"])[0]
+    path = repeated(tmp_path / "lra.gz", [INNER, INNER], [files, other])
+    with pytest.raises(ValueError, match=r"imgs/8/sample_3.png is in the archive twice with different content"):
+        Pathfinder(release=path).prepare(tmp_path / "data")
+
+
+def test_a_set_of_mostly_equal_images_is_refused(tmp_path):
+    image = release()[0]["imgs/8/sample_3.png"]
+    names = [name for name in release()[0] if name.startswith("imgs/")]
+    files, _, _ = release(**dict.fromkeys(names[:40], image))
+    for path in (write_folder(tmp_path / "root", files), write_archive(tmp_path / "lra.gz", files)):
+        with pytest.raises(ValueError, match=r"only 1[0-9] of 48 images are different, so these are not the images"):
+            Pathfinder(release=path).prepare(tmp_path / "data")
+    assert not list(tmp_path.glob("data/*/"))
+
+
+STEPS = {  # what happens to the folder between two preparations, and how many images there are then
+    "completed": (dict.fromkeys(["imgs/8/sample_3.png", "imgs/9/sample_30.png"]), {}, COUNT - 2, COUNT),
+    "an empty file is replaced": ({"imgs/8/sample_3.png": b""}, {}, COUNT - 1, COUNT),
+    "one image is inverted": ({}, {"imgs/8/sample_3.png": png(255 - np.eye(32, dtype=np.uint8))}, COUNT, COUNT),
+    "one label is changed": ({}, {"metadata/10.npy": b"imgs/10 sample_50.png 50 1\n"}, COUNT, 51),
+    "files of macOS": ({}, {"metadata/._8.npy": b"\0\5", "imgs/8/._sample_3.png": b"\0"}, COUNT, COUNT),
+    "blank last lines": ({"metadata/10.npy": None}, {"metadata/10.npy": b"imgs/10 sample_50.png 50 1\n\n"}, 50, 51),
+}
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_folder_is_identified_by_its_pixels(tmp_path, step):
+    before, after, first, second = STEPS[step]
+    root = write_folder(tmp_path / "root", release(**before)[0])
+    counts, folders = [], []
+    for changes in ({}, release()[0] | after):
+        write_folder(root, changes)
+        source = Pathfinder(release=root)
+        counts.append(sum(map(len, prepared(source, tmp_path / "data").values())))
+        folders.append(source.folder(tmp_path / "data"))
+    assert counts == [first, second] and (folders[0] == folders[1]) == (step == "files of macOS")

@@ -78,7 +78,7 @@ def test_other_folders_for_other_arguments(tmp_path, keys):
     [
         ({"hold_out": -1}, "hold_out of 0 or more"),
         ({"train": 0}, "at least one example"),
-        ({"test": 5}, "with hold_out=0 the test set is the dev set, so val must be 5 like test, not None"),
+        ({"test": 5}, "with hold_out=0 the test set is the validation set, so val must be 5 like test, not None"),
         ({"train": 41}, "train: 41 examples asked for, there are 40"),
         ({"hold_out": 40}, "train: all examples asked for, there are 0"),
         ({"hold_out": 10, "val": 11}, "val: 11 examples asked for, there are 10"),

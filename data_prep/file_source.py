@@ -1,0 +1,138 @@
+"""Sources that read files of the user: the content of the files identifies the data, wherever the files are."""
+
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, ClassVar
+
+from lra.console import log
+from lra.data.source import Source
+from lra.data.store import StoreError, stored
+
+from .locate import expand
+
+
+class FileSource(Source):
+    """A source whose arguments are choices and the content of files.
+
+    Reading all files takes minutes, so their content is computed once. Data that are prepared remember a stamp of the
+    files: as long as the stamp is the same, the content is the one that was stored. If the files do not exist any more,
+    the prepared data are found by the other arguments; if a run is restored, by the provenance in its config.yaml.
+
+    Attributes of a class: `content_keys` names the arguments that identify the files.
+    """
+
+    content_keys: ClassVar[tuple[str, ...]]
+    _content: dict[str, Any] | None = None
+
+    @property
+    @abstractmethod
+    def choices(self) -> dict[str, Any]:
+        """The arguments that do not depend on files."""
+
+    @property
+    def has_files(self) -> bool:
+        """Whether files are read, for sources that generate their data otherwise."""
+        return True
+
+    @abstractmethod
+    def content(self) -> dict[str, Any]:
+        """Identify the files: a value for each key of `content_keys`. Raises ValueError if a file is missing."""
+
+    @abstractmethod
+    def stamp(self) -> str | None:
+        """Summarise the state of the files without reading them; None if they do not exist."""
+
+    @abstractmethod
+    def location(self) -> str:
+        """The path or paths of the files, for messages and to find data that were prepared from them."""
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        if not (self.has_files or self._is_recorded()):
+            return self.choices
+        if self._content is None:
+            self._content = self._find_content()
+        return {**self.choices, **self._content}
+
+    @property
+    def raw(self) -> dict[str, Any] | None:
+        if not self.has_files:
+            return None
+        return {"path": self.location(), "stamp": self.stamp()}
+
+    def at(self, root: Path | str) -> Path:
+        if expand(root) != self.root:
+            self._content = None
+        return super().at(root)
+
+    def _is_recorded(self) -> bool:
+        """Whether a run was trained on files, by the flat provenance in its configuration."""
+        names = {key.partition(".")[0] for key in self.recorded or ()}
+        return not names.isdisjoint(self.content_keys)
+
+    def _find_content(self) -> dict[str, Any]:
+        if self._is_recorded():
+            return self._recorded_content()
+        # The stamp is computed before the files are read, so that a change meanwhile is noticed at the next start.
+        current = self.stamp()
+        prepared = list(self._prepared())
+        if current is not None:
+            for _, content, raw in prepared:
+                if raw.get("stamp") == current:
+                    return content
+        elif prepared:
+            return self._content_without_files(prepared)
+        return self.content()
+
+    def _recorded_content(self) -> dict[str, Any]:
+        """The content that a restored run was trained on, from the prepared data with its provenance."""
+        for folder in self._folders():
+            with suppress(StoreError):
+                provenance = stored(folder)["provenance"]
+                if flatten(provenance) == dict(self.recorded):
+                    return {key: provenance[key] for key in self.content_keys}
+        path = " ".join(f"source.{key}=<path>" for key in self.locations)
+        command = f"{self.command or f'python -m data_prep task={self.name}'} {path}"
+        raise StoreError(f"the data of this run are not in {self.root}; to make them from the same files: {command}")
+
+    def _content_without_files(self, prepared: list[tuple[Path, dict, dict]]) -> dict[str, Any]:
+        """The content of the only data set prepared from these files, which do not exist any more."""
+        same_path = [entry for entry in prepared if entry[2].get("path") == self.location()]
+        candidates = same_path if same_path else prepared
+        if len(candidates) > 1:
+            folders = ", ".join(str(folder) for folder, _, _ in candidates)
+            raise StoreError(
+                f"{self.location()} does not exist, and several data sets may have been prepared from it: {folders}; "
+                "restore the files or delete the other data sets"
+            )
+        ((folder, content, _),) = candidates
+        log(f"{self.name}: {self.location()} does not exist; using the data prepared at {folder}")
+        return content
+
+    def _folders(self) -> list[Path]:
+        return sorted(self.root.glob(f"{self.name}-????????")) if self.root is not None else []
+
+    def _prepared(self) -> Iterator[tuple[Path, dict[str, Any], dict[str, Any]]]:
+        """Yield folder, content and raw files of each prepared data set that differs in nothing but its files."""
+        expected = {"name": self.name, "version": self.version, **self.choices}
+        for folder in self._folders():
+            with suppress(StoreError):
+                meta = stored(folder)
+                provenance = meta["provenance"]
+                others = {key: value for key, value in provenance.items() if key not in self.content_keys}
+                if others == expected and all(key in provenance for key in self.content_keys):
+                    content = {key: provenance[key] for key in self.content_keys}
+                    yield folder, content, meta.get("raw") or {}
+
+
+def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Flatten a tree to dotted keys: {"a": {"b": 1}} -> {"a.b": 1}."""
+    flat: dict[str, Any] = {}
+    for key, value in tree.items():
+        if isinstance(value, Mapping):
+            flat |= flatten(value, f"{prefix}{key}.")
+        else:
+            flat[f"{prefix}{key}"] = value
+    return flat

@@ -1,0 +1,78 @@
+"""Lines of text files from elsewhere: harmless differences are tolerated, everything else is named."""
+
+from collections.abc import Iterable, Iterator
+from typing import BinaryIO
+
+LONGEST = 2**26  # bytes of a line; a longer one is not text, and reading it would fill the memory
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+
+# The first bytes of files that are often found instead of the expected one, and what to do about each.
+IMPOSTORS = {
+    b"<!doctype html": "is a web page (HTML), not the file: get it again from another address",
+    b"<html": "is a web page (HTML), not the file: get it again from another address",
+    b"<?xml": "is an XML page, as servers send for an error: get it again from another address",
+    b"version https://git-lfs": "is a pointer of Git LFS, not the file: run git lfs pull where it comes from",
+    b"\x1f\x8b": "is compressed by gzip: rename it to end in .gz",
+    b"pk\x03\x04": "is a zip archive: unpack it first",
+    b"\xff\xfe": "is UTF-16 text: convert it to UTF-8",
+    b"\xfe\xff": "is UTF-16 text: convert it to UTF-8",
+}
+
+
+def impostor(start: bytes) -> str | None:
+    """Return what a file is instead of a text table, judged by its first bytes; None if they look like text."""
+    start = start.removeprefix(BYTE_ORDER_MARK).lstrip()[:32].lower()
+    for magic, description in IMPOSTORS.items():
+        if start.startswith(magic):
+            return description
+    return None
+
+
+def bounded_lines(file: BinaryIO, name: str) -> Iterator[bytes]:
+    """Read lines in constant memory. Raises ValueError for a line of more than LONGEST bytes."""
+    number = 0
+    while True:
+        line = file.readline(LONGEST)
+        if not line:
+            return
+        number += 1
+        if len(line) == LONGEST:
+            raise ValueError(f"{name}, line {number}: more than {LONGEST:,} bytes without a line end, not a text file")
+        yield line
+
+
+def text_lines(lines: Iterable[bytes], name: str) -> Iterator[tuple[int, bytes]]:
+    """Number the lines of a text file from 1 and remove their ends.
+
+    A byte order mark, blank lines at the end of the file and line ends of Windows are tolerated.
+
+    Args:
+        lines: raw lines, such as an open file.
+        name: name of the file, for messages.
+
+    Yields:
+        The number of a line and the line without its end.
+
+    Raises:
+        ValueError: the file is empty or something else than text.
+    """
+    blank: list[int] = []
+    is_empty = True
+    for number, line in enumerate(lines, start=1):
+        if number == 1:
+            description = impostor(line)
+            if description is not None:
+                raise ValueError(f"{name} {description}")
+            line = line.removeprefix(BYTE_ORDER_MARK)
+        line = line.rstrip(b"\r\n")
+        # A blank line counts only if another line follows: the last lines of an edited file may be blank.
+        if not line.strip():
+            blank.append(number)
+            continue
+        for earlier in blank:
+            yield earlier, b""
+        blank.clear()
+        is_empty = False
+        yield number, line
+    if is_empty:
+        raise ValueError(f"{name} is empty")

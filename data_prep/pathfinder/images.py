@@ -1,0 +1,122 @@
+"""Pathfinder images with two round markers, labelled by whether both are on the same dashed curve.
+
+An image holds two long curves ("targets", `contour` paddles each), shorter distractors of contour // 3 paddles, and
+two markers, one at the start of a target and one at the end of the same (label 1) or of the other target (label 0):
+
+    >>> images, labels = generate(size=32, count=2, seed=0)     # (2, 32, 32) uint8, (2,) uint8
+
+The distribution is that of the original generator (see `paddles` and `curves`), old image stretch included. Most
+orientations are void at sizes 32 and 64 (see `paddles.is_void`): neither a distractor nor the first target starts in
+them, so that an image of 32 x 32 holds 1.1 of 5 distractors on average. With void=False curves start in every
+orientation, and it holds 4.6.
+
+Image i depends only on (seed, size, contour, void, i): it has its own random stream, so any partition over workers
+gives the same bytes.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from lra.compiled import compiled
+
+from ..counter_rng import mix
+from .curves import below, draw_distractor, draw_targets
+from .paddles import SETTINGS, paddle_table
+from .patches import paint, stretch
+
+CONTOURS = (6, 9, 14)
+DISTRACTOR_RETRIALS = 4
+
+
+class Trace(NamedTuple):
+    """Parts of images; a paddle is (number in the table, y, x) as pasted."""
+
+    targets: np.ndarray  # (count, contour, 2, 3) int16 paddles
+    distractors: np.ndarray  # (count, most, 3) int16 paddles, one distractor after the other
+    margin: np.ndarray  # (count,)
+    start: np.ndarray  # (count,) the target, 0 or 1, that has the marker at its start
+    discarded: np.ndarray  # (count,) pairs of targets thrown away
+    placed: np.ndarray  # (count,) distractors
+
+
+def check(size: int, contour: int) -> None:
+    if size not in SETTINGS:
+        raise ValueError(f"size={size!r}: choose one of {', '.join(map(str, SETTINGS))}")
+    if contour not in CONTOURS:
+        raise ValueError(f"contour={contour!r}: choose one of {', '.join(map(str, CONTOURS))}")
+
+
+def generate(
+    *, size: int, count: int, seed: int, contour: int = 14, first: int = 0, void: bool = True
+) -> tuple[np.ndarray, np.ndarray]:
+    """Draw images of a seed.
+
+    The interpreter lock is released while images are drawn, so threads are as fast as processes.
+
+    Args:
+        size: 32, 64, 128 or 256.
+        count: images.
+        seed: seed of all images.
+        contour: 6, 9 or 14 paddles of a target.
+        first: number of the first image.
+        void: False if curves may start in every orientation, see the module.
+
+    Returns:
+        Images uint8 (count, size, size) and labels uint8 (count,).
+
+    Raises:
+        ValueError: size or contour is another one.
+    """
+    return trace(size=size, count=count, seed=seed, contour=contour, first=first, void=void)[:2]
+
+
+def trace(
+    *, size: int, count: int, seed: int, contour: int = 14, first: int = 0, void: bool = True
+) -> tuple[np.ndarray, np.ndarray, Trace]:
+    """Draw images as `generate` does, with the record of their parts."""
+    check(size, contour)
+    length = contour // 3
+    most = SETTINGS[size].distractor_paddles // length * length
+    images = np.empty((count, size, size), np.uint8)
+    labels = np.empty(count, np.uint8)
+    paddles = np.zeros((count, contour, 2, 3), np.int16), np.zeros((count, most, 3), np.int16)
+    parts = Trace(*paddles, *np.zeros((4, count), np.int32))
+    margins, key = SETTINGS[size].margins, np.uint64(seed % 2**64)
+    for choice, margin in enumerate(margins):
+        table = paddle_table(size, margin, void)
+        _draw_images(table, margin, choice, len(margins), key, contour, first, images, labels, parts)
+    return images, labels, parts
+
+
+@compiled
+def _draw_images(table, margin, choice, choices, seed, contour, first, images, labels, parts):
+    """Draw the images with margin number `choice` of `choices`."""
+    size, length = images.shape[1], contour // 3
+    stream = np.zeros(1, np.uint64)
+    masks, attempt = table.blank.copy(), table.blank.copy()
+    layers = np.empty((3, *masks.shape[1:]), np.uint8)
+    canvas = np.empty((size, size))
+    for n in range(len(images)):
+        stream[0] = seed
+        for part in (size, contour, first + n):
+            stream[0] = mix(stream[0]) ^ np.uint64(part)
+        stream[0] = mix(stream[0])
+        label = below(stream, 2)
+        if below(stream, choices) != choice:
+            continue
+        discarded = draw_targets(table.paddles, table.seeds, table.blank, masks, parts.targets[n], stream)
+        placed = 0
+        for _ in range(parts.distractors.shape[1] // length):
+            record = parts.distractors[n, placed * length : (placed + 1) * length]
+            for _ in range(DISTRACTOR_RETRIALS + 1):
+                if draw_distractor(table.paddles, table.seeds, table.padding, masks, attempt, record, stream):
+                    masks, attempt = attempt, masks
+                    placed += 1
+                    break
+        start = below(stream, 2)
+        end = start if label else 1 - start
+        paint(table, parts.targets[n], parts.distractors[n, : placed * length], start, end, layers)
+        stretch(layers, table.contrast, canvas, images[n])
+        labels[n] = label
+        parts.margin[n], parts.start[n], parts.discarded[n], parts.placed[n] = margin, start, discarded, placed

@@ -1,0 +1,64 @@
+"""The examples of one split in memory: packed sequences and their gathering into batches."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+class ExampleChunk(NamedTuple):
+    """A chunk of n examples: tokens (total,) or (total, F), lengths (n * T,) int, labels (n,) int64 or float32."""
+
+    tokens: np.ndarray
+    lengths: np.ndarray
+    labels: np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """One split: tokens (total,) or (total, F), offsets (n * T + 1,) int64, labels (n,), T = towers."""
+
+    tokens: Tensor
+    offsets: Tensor
+    labels: Tensor
+    towers: int = 1
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @property
+    def lengths(self) -> Tensor:
+        """Stored length of every sequence, (n, T) int64."""
+        return self.offsets.diff().view(-1, self.towers)
+
+    def to(self, device: torch.device | str) -> "Split":
+        return Split(self.tokens.to(device), self.offsets.to(device), self.labels.to(device), self.towers)
+
+    def gather(self, index: Tensor, width: int, limit: int | None = None) -> tuple[Tensor, Tensor]:
+        """Gather the examples index (B,), padded with zeros.
+
+        Args:
+            index: numbers of the examples.
+            width: width of the result; a longer sequence is cut.
+            limit: tokens read of a sequence, all for None.
+
+        Returns:
+            Tokens (B, T, width[, F]) in the stored dtype and mask (B, T, width), True = real.
+        """
+        index = index.to(self.offsets.device)
+        towers = torch.arange(self.towers, device=index.device)
+        sequences = index[:, None] * self.towers + towers  # (B, T)
+        first = self.offsets[sequences]
+        longest = width if limit is None else min(limit, width)
+        lengths = (self.offsets[sequences + 1] - first).clamp(max=longest)
+
+        # Padding reads token 0 and is zeroed afterwards.
+        position = torch.arange(width, device=index.device)
+        mask = position < lengths[..., None]  # (B, T, width)
+        source = (first[..., None] + position).masked_fill_(~mask, 0)
+        features = self.tokens.shape[1:]
+        tokens = self.tokens.index_select(0, source.view(-1)).view(*source.shape, *features)
+        padding = ~mask.view(*mask.shape, *(1,) * len(features))
+        return tokens.masked_fill_(padding, 0), mask
