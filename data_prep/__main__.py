@@ -1,6 +1,10 @@
-"""python -m data_prep: list the data; with task=listops prepare or verify one task, with task=all every task."""
+"""python -m data_prep: list the data; with task=listops prepare or verify one task, with task=all every task.
+
+python -m data_prep inspect PATH describes what a folder or an archive holds.
+"""
 
 import hashlib
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import ClassVar, Self
@@ -17,6 +21,8 @@ from lra.config.options import TaskOptions
 from lra.console import log
 from lra.data.source import Source
 from lra.data.store import META, StoreError, load, verify
+
+from . import inspect
 
 TASKS = sorted(path.stem for path in (CONF / "task").glob("*.yaml"))
 
@@ -37,7 +43,8 @@ class PrepareOptions(TaskOptions):
     @classmethod
     def from_config(cls, config: DictConfig, choices: DictConfig) -> Self:
         if choices.runtime.choices.get("experiment"):  # which says how a training reads the data, too
-            config = OmegaConf.create(OmegaConf.to_container(config) | {"data": {"root": config.data.root}})
+            data = {"root": config.data.root, "release": config.data.release}
+            config = OmegaConf.create(OmegaConf.to_container(config) | {"data": data})
         made, task = super().from_config(config, choices), choices.runtime.choices.get("task")
         if made.source is None and task not in (None, "null", "all"):
             raise ValueError(f"task={task}: no such choice; task is one of all, {', '.join(TASKS)}")
@@ -143,4 +150,6 @@ def sizes(splits: dict) -> str:
 
 
 if __name__ == "__main__":
+    if sys.argv[1:2] == ["inspect"]:
+        sys.exit(inspect.main(sys.argv[2:]))
     prepare()

@@ -1,0 +1,224 @@
+"""Summaries of the files of a task: counts, lengths, labels, checksums, damage, differences from the official data.
+
+A collector takes the files of one task from one place, a folder or an archive, one after the other and in any order.
+"""
+
+import hashlib
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import ClassVar
+
+import numpy as np
+from scipy.stats import chisquare
+
+from . import listops, retrieval
+from .lines import BYTE_ORDER_MARK, impostor
+
+MOST_FAULTS = 5  # lines of a file that are named; further ones are counted
+UNLIKELY = 1e-6  # p-value below which a histogram of labels is not the official one
+
+# Labels of 100,000 trees of the official generator's settings; its files have the same distribution.
+LISTOPS_LABELS = [17_146, 9_070, 7_746, 8_313, 8_818, 8_661, 7_650, 7_144, 8_754, 16_698]
+
+
+@dataclass
+class SplitSummary:
+    """The content of one split.
+
+    Args:
+        name: train, val, test or all.
+        lengths: tokens, bytes or pixels of each sequence.
+        labels: number of examples of each label.
+        sha256: checksum of its content.
+    """
+
+    name: str
+    lengths: list[int] = field(default_factory=list)
+    labels: Counter = field(default_factory=Counter)
+    sha256: str = ""
+
+    @property
+    def examples(self) -> int:
+        return self.labels.total()
+
+    def __str__(self) -> str:
+        shares = " ".join(f"{label}:{count:,}" for label, count in sorted(self.labels.items()))
+        if self.lengths:
+            low, middle, high = np.quantile(self.lengths, [0, 0.5, 1], method="nearest")
+            lengths = f"length {low:,} / {middle:,} / {high:,}"
+        else:
+            lengths = "no sequence"
+        return f"{self.name:<6} {self.examples:>8,} examples  {lengths}  labels {shares}  sha256 {self.sha256[:16]}"
+
+
+class Collector(ABC):
+    """The files of one task in one place.
+
+    Args:
+        place: folder, or archive and folder inside it.
+    """
+
+    task: ClassVar[str]
+    option: ClassVar[str] = "source.release"
+    sizes: ClassVar[dict[str, int]]  # official number of examples of each split
+
+    def __init__(self, place: str):
+        self.place = place
+        self.faults: list[str] = []
+        self.tolerated: list[str] = []
+
+    @abstractmethod
+    def add(self, name: str, data: Iterable[bytes]) -> None:
+        """Read a file of the task.
+
+        Args:
+            name: path below the place.
+            data: its lines or blocks.
+        """
+
+    @cached_property
+    def splits(self) -> list[SplitSummary]:
+        """The splits, once all files are added."""
+        return self.summarise()
+
+    @abstractmethod
+    def summarise(self) -> list[SplitSummary]:
+        """Summarise the splits, once all files are added; faults that need all files are added to `faults`."""
+
+    def differences(self, splits: list[SplitSummary]) -> list[str]:
+        """List what differs from the official data."""
+        counts = {split.name: split.examples for split in splits}
+        lines = []
+        for name, size in self.sizes.items():
+            if counts.get(name, 0) != size:
+                lines.append(f"{name} has {counts.get(name, 0):,} examples, the official data {size:,}")
+        return lines
+
+
+class TableCollector(Collector):
+    """Tab-separated files, one for each split."""
+
+    files: ClassVar[dict[str, str]]
+
+    def __init__(self, place: str):
+        super().__init__(place)
+        self.summaries: dict[str, SplitSummary] = {}
+
+    def parse(self, number: int, line: bytes) -> tuple[list[int], int] | None:
+        """Read one line: lengths of its sequences and label; None for a heading. Raises ValueError for a bad line."""
+        raise NotImplementedError
+
+    def add(self, name: str, data: Iterable[bytes]) -> None:
+        plain = name.removesuffix(".gz").rpartition("/")[2]
+        split = next(split for split, file in self.files.items() if file == plain)
+        summary = SplitSummary(split)
+        sha = hashlib.sha256()
+        ends = Counter()
+        blank = []
+        faults = []
+        number = 0
+        for number, raw in enumerate(data, start=1):
+            sha.update(raw)
+            line = raw.rstrip(b"\r\n")
+            ends[raw[len(line) :]] += 1
+            if number == 1:
+                description = impostor(raw)
+                if description is not None:
+                    faults.append(f"{self.place}/{name} {description}")
+                    break
+                if raw.startswith(BYTE_ORDER_MARK):
+                    self.tolerated.append(f"{self.place}/{name}, line 1: starts with a byte order mark (BOM)")
+                    line = line.removeprefix(BYTE_ORDER_MARK)
+            if not line.strip():
+                blank.append(number)
+                continue
+            # A blank line is a fault if another line follows.
+            faults += [f"{self.place}/{name}, line {earlier}: is blank" for earlier in blank]
+            blank.clear()
+            try:
+                parsed = self.parse(number, line)
+            except ValueError as error:
+                faults.append(f"{self.place}/{name}, line {number}: {error}")
+                continue
+            if parsed is not None:
+                summary.lengths += parsed[0]
+                summary.labels[parsed[1]] += 1
+        if number == len(blank):
+            faults.append(f"{self.place}/{name}: is empty")
+        elif blank:
+            self.tolerated.append(f"{self.place}/{name}, line {blank[0]}: blank lines at the end")
+        if ends[b"\n"] and ends[b"\r\n"]:
+            windows = ends[b"\r\n"]
+            unix = ends[b"\n"]
+            counts = f"{windows:,} of Windows, {unix:,} of Unix"
+            self.tolerated.append(f"{self.place}/{name}: mixed line ends, {counts}")
+        if number and ends[b""] and not faults and number not in blank:
+            self.tolerated.append(f"{self.place}/{name}, line {number}: no line end, the file may be truncated")
+        self.faults += shorten(faults)
+        summary.sha256 = sha.hexdigest()
+        self.summaries[split] = summary
+
+    def summarise(self) -> list[SplitSummary]:
+        for split, file in self.files.items():
+            if split not in self.summaries:
+                self.faults.append(f"{self.place}/{file}: is missing")
+        return [self.summaries[split] for split in self.files if split in self.summaries]
+
+
+def shorten(faults: list[str]) -> list[str]:
+    """Keep the first faults and count the others."""
+    if len(faults) <= MOST_FAULTS:
+        return faults
+    file = faults[0].partition(",")[0]
+    return [*faults[:MOST_FAULTS], f"{file}: {len(faults) - MOST_FAULTS:,} more faults"]
+
+
+class ListOpsCollector(TableCollector):
+    task = "listops"
+    sizes = listops.OFFICIAL_SIZES
+    files = listops.FILES
+
+    def parse(self, number: int, line: bytes) -> tuple[list[int], int] | None:
+        fields = line.decode(errors="replace").split("\t")
+        if number == 1:
+            if fields != ["Source", "Target"]:
+                raise ValueError("the first line must be Source, a tab, Target")
+            return None
+        if len(fields) != 2:
+            raise ValueError(f"{len(fields)} columns instead of 2, an expression and a digit")
+        expression, digit = fields
+        if len(digit) != 1 or digit not in "0123456789":
+            raise ValueError(f"the answer {digit[:20]!r} is not a digit")
+        return [len(listops.encode(expression))], int(digit)
+
+    def differences(self, splits: list[SplitSummary]) -> list[str]:
+        lines = super().differences(splits)
+        for split in splits:
+            outside = sum(not 500 < length <= 2000 for length in split.lengths)
+            if outside:
+                lines.append(f"{split.name}: {outside:,} expressions are not of 501 to 2,000 tokens")
+        total = sum((split.labels for split in splits), Counter())
+        counts = np.array([total[label] for label in range(10)])
+        if counts.sum() >= 1000:
+            expected = counts.sum() * np.array(LISTOPS_LABELS) / sum(LISTOPS_LABELS)
+            p_value = chisquare(counts, expected).pvalue
+            if p_value < UNLIKELY:
+                lines.append(f"the histogram of the answers is not the official one (p = {p_value:.0e})")
+        return lines
+
+
+class RetrievalCollector(TableCollector):
+    task = "retrieval"
+    sizes = retrieval.OFFICIAL_SIZES
+    files = retrieval.FILES
+
+    def parse(self, number: int, line: bytes) -> tuple[list[int], int] | None:
+        fields = line.split(b"\t")
+        if len(fields) != 5:
+            raise ValueError(f"{len(fields)} columns instead of 5, label, id, id, text, text")
+        if fields[0] not in retrieval.LABELS:
+            raise ValueError(f"the label is {str(fields[0][:20])[1:]}, not 0.0 or 1.0")
+        return [len(fields[3]), len(fields[4])], retrieval.LABELS[fields[0]]

@@ -1,0 +1,154 @@
+"""Collectors of the tasks with many files or with batches: Pathfinder, IMDb and CIFAR-10."""
+
+import hashlib
+import re
+from collections.abc import Callable, Iterable
+from typing import ClassVar
+
+import numpy as np
+
+from .image import PIXELS, RECORD, TEST, TRAIN
+from .lines import impostor
+from .pathfinder.png import decode
+from .pathfinder.release import listing
+from .survey import Collector, SplitSummary, shorten
+
+
+class PathfinderCollector(Collector):
+    """The images of one size and contour."""
+
+    sizes: ClassVar[dict[str, int]] = {"all": 200_000}
+
+    def __init__(self, place: str, size: int, contour: int):
+        super().__init__(place)
+        self.size = size
+        self.contour = contour
+        self.metadata: dict[str, list[bytes]] = {}
+        self.digests: dict[str, bytes | None] = {}
+
+    @property
+    def task(self) -> str:
+        return f"pathfinder, {self.size} x {self.size}, contour {self.contour}"
+
+    def add(self, name: str, data: Iterable[bytes]) -> None:
+        content = b"".join(data)
+        if name.startswith("metadata/"):
+            stem = name.removeprefix("metadata/").removesuffix(".npy")
+            self.metadata[stem] = content.splitlines()
+        else:
+            self.add_digest(name, self.digest(content))
+
+    def digest(self, content: bytes) -> bytes | str:
+        """Return a digest of the pixels of an image, or the reason why it is none."""
+        pixels = decode(content, self.size)
+        if pixels is not None:
+            return hashlib.blake2b(pixels, digest_size=16).digest()
+        if not content:
+            return "is empty"
+        return impostor(content) or f"is no readable image of {self.size} x {self.size} pixels"
+
+    def add_digest(self, name: str, digest: bytes | str) -> None:
+        if isinstance(digest, str):
+            self.faults.append(f"{self.place}/{name}: {digest}")
+            self.digests[name] = None
+        else:
+            self.digests[name] = digest
+
+    def summarise(self) -> list[SplitSummary]:
+        summary = SplitSummary("all")
+        sha = hashlib.sha256()
+        missing = []
+        distinct = set()
+        try:
+            listed = listing(self.metadata, self.place)
+        except ValueError as error:
+            self.faults.append(str(error))
+            listed = []
+        for name, label in listed:
+            if name not in self.digests:
+                missing.append(f"{self.place}/{name}: is missing")
+            digest = self.digests.get(name)
+            sha.update(f"{name} {label} {digest}\n".encode())
+            if digest is not None:
+                distinct.add(digest)
+                summary.labels[label] += 1
+                summary.lengths.append(self.size**2)
+        self.faults = shorten(self.faults) + shorten(missing)
+        if 2 * len(distinct) < summary.examples:
+            self.faults.append(f"{self.place}: only {len(distinct):,} of {summary.examples:,} images are different")
+        summary.sha256 = sha.hexdigest()
+        return [summary]
+
+
+class ReviewCollector(Collector):
+    """The reviews of IMDb, each a file."""
+
+    task = "text"
+    option = "source.archive"
+    sizes: ClassVar[dict[str, int]] = {"train": 25_000, "test": 25_000}
+    member = re.compile(r"(train|test)/(neg|pos)/\d+_\d+\.txt")
+
+    def __init__(self, place: str):
+        super().__init__(place)
+        self.reviews: dict[str, dict[str, bytes]] = {"train": {}, "test": {}}
+        self.summaries = {name: SplitSummary(name) for name in self.reviews}
+
+    def add(self, name: str, data: Iterable[bytes]) -> None:
+        split, label = self.member.fullmatch(name).groups()
+        content = b"".join(data)
+        if not content.strip():
+            self.faults.append(f"{self.place}/{name}: is empty")
+        self.summaries[split].labels[["neg", "pos"].index(label)] += 1
+        self.summaries[split].lengths.append(len(content.strip()))
+        self.reviews[split][name] = hashlib.sha256(content).digest()
+
+    def summarise(self) -> list[SplitSummary]:
+        for split, summary in self.summaries.items():
+            sha = hashlib.sha256()
+            for name in sorted(self.reviews[split]):
+                sha.update(name.encode() + self.reviews[split][name])
+            summary.sha256 = sha.hexdigest()
+        self.faults = shorten(self.faults)
+        return list(self.summaries.values())
+
+
+class BatchCollector(Collector):
+    """The binary version of CIFAR-10."""
+
+    task = "image"
+    option = "source.archive"
+    sizes: ClassVar[dict[str, int]] = {"train": 50_000, "test": 10_000}
+
+    def __init__(self, place: str):
+        super().__init__(place)
+        self.batches: dict[str, bytes] = {}
+
+    def add(self, name: str, data: Iterable[bytes]) -> None:
+        self.batches[name.removesuffix(".bin")] = b"".join(data)
+
+    def summarise(self) -> list[SplitSummary]:
+        summaries = []
+        for split, names in (("train", TRAIN), ("test", TEST)):
+            summary = SplitSummary(split)
+            sha = hashlib.sha256()
+            for name in names:
+                content = self.batches.get(name)
+                if content is None:
+                    self.faults.append(f"{self.place}/{name}.bin: is missing")
+                    continue
+                sha.update(content)
+                if not content or len(content) % RECORD:
+                    reason = impostor(content) or f"has {len(content):,} bytes, not records of {RECORD:,}"
+                    self.faults.append(f"{self.place}/{name}.bin: {reason}")
+                    continue
+                labels = np.frombuffer(content, np.uint8)[::RECORD]
+                summary.labels.update(labels.tolist())
+                summary.lengths += [PIXELS] * len(labels)
+            summary.sha256 = sha.hexdigest()
+            summaries.append(summary)
+        return summaries
+
+
+def blocks(read: Callable[[int], bytes], size: int = 2**22) -> Iterable[bytes]:
+    """Read a file in blocks."""
+    return iter(lambda: read(size), b"")

@@ -1,0 +1,168 @@
+"""python -m data_prep inspect: layouts, counts, differences from the official data, and damage with file and line."""
+
+import gzip
+import io
+import shlex
+
+import numpy as np
+import pytest
+from conftest import printed
+from PIL import Image
+from server import cifar, imdb, records, write_folder, write_tar
+
+from data_prep import __main__ as command
+from data_prep import inspect, survey
+from data_prep.listops import ListOps, decode
+from data_prep.pathfinder import generate
+
+LISTOPS = {f"basic_{name}.tsv": b"Source\tTarget\n[MAX 2 9 ]\t9\n[MIN 2 9 ]\t2\n" for name in ("train", "val", "test")}
+PAIRS = {f"new_aan_pairs.{name}.tsv": b"1.0\ta\tb\tc\tdd\n0.0\te\tf\tg\thhh\n" for name in ("train", "eval", "test")}
+
+
+def png(pixels):
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, "png")
+    return file.getvalue()
+
+
+def images(count=6, size=32):
+    drawn, labels = generate(size=size, count=count, seed=1)
+    lines = [f"imgs/0 sample_{i}.png {i} {label} 1.8\n" for i, label in enumerate(labels)]
+    files = {f"imgs/0/sample_{i}.png": png(image) for i, image in enumerate(drawn)}
+    return files | {"metadata/0.npy": "".join(lines).encode()}
+
+
+def below(folder, files):
+    return {f"{folder}/{name}": data for name, data in files.items()}
+
+
+INNER = "pathfinder32/curv_contour_length_14"
+LAYOUTS = {
+    "official release": (
+        "lra_release/lra_release/listops-1000",
+        "lra_release/lra_release/tsv_data",
+        f"lra_release/{INNER}",
+    ),
+    "S4's data folder": ("listops", "aan", f"pathfinder/{INNER}"),
+    "Kaggle's copy": ("listops/listops", "aan", f"pathfinder/pathfinder/{INNER}"),
+    "files of several tasks": ("a", "b", f"c/{INNER}"),
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("packed", [False, True])
+def test_layouts_and_what_they_hold(tmp_path, capsys, layout, packed):
+    listops, pairs, pathfinder = LAYOUTS[layout]
+    files = below(listops, LISTOPS) | below(pairs, PAIRS) | below(pathfinder, images())
+    root = tmp_path / ("release.tar" if packed else "root")
+    if packed:
+        write_tar(root, files)
+    else:
+        write_folder(root, files)
+    assert inspect.main([str(root)]) == 0
+    out = capsys.readouterr().out
+    assert f"layout: {layout}" in out and ("archive" if packed else "folder") in out.splitlines()[0]
+    assert "train         2 examples  length 4 / 4 / 4  labels 2:1 9:1" in out
+    assert "val           2 examples  length 1 / 2 / 3  labels 0:1 1:1" in out
+    assert "all           6 examples  length 1,024 / 1,024 / 1,024" in out
+    assert "train has 2 examples, the official data 96,000" in out and "the official data 200,000" in out
+    assert "cifar-10-binary.tar.gz: python -m data_prep task=image" in out
+    commands = [shlex.split(line.partition("it: ")[2])[3:] for line in out.splitlines() if "to prepare it: " in line]
+    places = {"listops": listops, "retrieval": pairs, "pathfinder": pathfinder}
+    assert sorted(commands) == sorted([f"task={task}", f"source.release={root}/{places[task]}"] for task in places)
+
+
+def test_the_command_that_is_printed_works(tmp_path, monkeypatch, capfd):
+    root = write_folder(tmp_path / "root", below("x/listops-1000", LISTOPS))
+    inspect.main([str(root)])
+    out = capfd.readouterr().out
+    words = shlex.split(next(line for line in out.splitlines() if "to prepare it" in line).partition("it: ")[2])[3:]
+    stop, _, said = printed(command.prepare, *words, f"data.root={tmp_path}/data", patch=monkeypatch, capfd=capfd)
+    assert stop is None and "train 2, val 2, test 2 examples ready" in said
+
+
+HTML = b"<!DOCTYPE html>\n<title>403</title>"
+HEAD = b"Source\tTarget\n"
+EYE, SMALL = (png(np.eye(size, dtype=np.uint8)) for size in (32, 16))
+IMAGE = f"{INNER}/imgs/0/sample_3.png"
+BATCH = "cifar-10-batches-bin/data_batch_1.bin"
+CUT = gzip.compress(LISTOPS["basic_val.tsv"])[:-9]
+DAMAGE = {  # what is said, and the files that are changed
+    "basic_val.tsv.gz is damaged": {"l/basic_val.tsv": None, "l/basic_val.tsv.gz": CUT},
+    "basic_val.tsv, line 3: 1 columns instead of 2": {"l/basic_val.tsv": HEAD + b"[MAX 1 2 ]\t2\n[MIN 3"},
+    "basic_val.tsv is a web page (HTML)": {"l/basic_val.tsv": HTML},
+    "new_aan_pairs.eval.tsv: is empty": {"r/new_aan_pairs.eval.tsv": b""},
+    "l/basic_test.tsv: is missing": {"l/basic_test.tsv": None},
+    "test.tsv, line 2: 3 columns instead of 5": {"r/new_aan_pairs.test.tsv": b"1.0\ta\tb\tc\td\n1.0\ta\tb\n"},
+    "test.tsv, line 1: the label is '2.0', not 0.0": {"r/new_aan_pairs.test.tsv": b"2.0\ta\tb\tc\td\n"},
+    "basic_train.tsv, line 2: unknown token '[SUM'": {"l/basic_train.tsv": HEAD + b"[SUM 1 2 ]\t3\n"},
+    "basic_train.tsv, line 2: is blank": {"l/basic_train.tsv": HEAD + b"\n[SM 1 2 ]\t3\n"},
+    "basic_train.tsv: 45 more faults": {"l/basic_train.tsv": HEAD + b"1\n" * 50},
+    "imgs/0/sample_3.png: is empty": {IMAGE: b""},
+    "sample_3.png: is no readable image of 32 x 32": {IMAGE: SMALL},
+    "imgs/0/sample_3.png: is missing": {IMAGE: None},
+    "sample_3.png: is a web page": {IMAGE: HTML},
+    "only 2 of 6 images are different": {f"{INNER}/imgs/0/sample_{i}.png": EYE for i in range(5)},
+    "has no metadata/*.npy": {f"{INNER}/metadata/0.npy": None},
+    "data_batch_1.bin: has 9,218 bytes, not records of 3,073": {BATCH: records(3, 0).tobytes()[:-1]},
+    "test_batch.bin: is missing": {BATCH: records(3, 0).tobytes()},
+    "tolerated: l/basic_val.tsv: mixed line ends": {"l/basic_val.tsv": b"Source\tTarget\r\n[MAX 1 2 ]\t2\n"},
+    "tolerated: l/basic_val.tsv, line 1: starts with a byte order mark": {
+        "l/basic_val.tsv": b"\xef\xbb\xbf" + HEAD + b"[MAX 1 2 ]\t2\n"
+    },
+    "tolerated: l/basic_val.tsv, line 2: no line end": {"l/basic_val.tsv": HEAD + b"[MAX 1 2 ]\t2"},
+}
+
+
+@pytest.mark.parametrize("message", DAMAGE)
+def test_damage_is_named_with_file_and_line(tmp_path, capsys, message):
+    files = below("l", LISTOPS) | below("r", PAIRS) | below(INNER, images()) | DAMAGE[message]
+    root = write_folder(tmp_path / "root", {name: data for name, data in files.items() if data is not None})
+    status = inspect.main([str(root)])
+    out = capsys.readouterr().out.replace(f"{root}/", "")
+    assert message in out and status == ("tolerated" not in message)
+    assert ("damaged: " in out) == (status == 1)
+
+
+def test_archives_of_reviews_and_pictures_and_other_copies(tmp_path, capsys):
+    imdb(tmp_path / "aclImdb_v1.tar.gz", 5)
+    cifar(tmp_path / "cifar.tar.gz", 4)
+    for name, line in (("aclImdb_v1.tar.gz", "test         10 examples"), ("cifar.tar.gz", "train        20 examples")):
+        assert inspect.main([str(tmp_path / name)]) == 0
+        out = capsys.readouterr().out
+        assert line in out and f"source.archive={tmp_path / name}" in out
+    (tmp_path / "lra-listops.train.pickle").write_bytes(b"cos\nsystem\n(S'exit 1'\ntR.")
+    ListOps(min_length=5, max_length=20, train=5, val=5, test=5).prepare(tmp_path / "data")
+    assert inspect.main([str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    assert "pickles of Nystromformer and Skyformer" in out and "not opened" in out
+    assert "archive: " in out and "prepared data: " in out
+
+
+def test_two_copies_are_compared(tmp_path, capsys):
+    other = LISTOPS | {"basic_val.tsv": b"Source\tTarget\n1\t1\n"}
+    for second, verdict in ((LISTOPS, "2 copies, equal"), (other, "2 copies, different; choose one")):
+        root = write_folder(tmp_path / "root", below("a", LISTOPS) | below("a/b", second))
+        inspect.main([str(root)])
+        assert f"listops: {verdict}" in capsys.readouterr().out
+
+
+def test_the_histogram_of_generated_answers_is_the_official_one():
+    collector = survey.ListOpsCollector("here")
+    trees = ListOps().examples(workers=2)
+    rows = [f"{decode(ids)}\t{answer}\n".encode() for ids, answer in (next(trees) for _ in range(1200))]
+    for name in collector.files.values():
+        collector.add(name, [b"Source\tTarget\n", *rows])
+    assert not [line for line in collector.differences(collector.splits) if "histogram" in line or "tokens" in line]
+    wrong = survey.ListOpsCollector("here")
+    for name in wrong.files.values():
+        wrong.add(name, [b"Source\tTarget\n", *(b"[MAX %d ]\t%d\n" % (i % 10, i % 10) for i in range(1200))])
+    lines = "\n".join(wrong.differences(wrong.splits))
+    assert "histogram of the answers is not the official one" in lines and "1,200 expressions are not of 501" in lines
+
+
+@pytest.mark.parametrize("words", [[], ["a", "b"], ["/nowhere"]])
+def test_wrong_arguments_end_with_a_line(words, capsys):
+    assert inspect.main(words) == 1
+    said = "".join(capsys.readouterr())
+    assert "usage" in said or "/nowhere does not exist" in said
