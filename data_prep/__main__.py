@@ -33,7 +33,8 @@ class PrepareOptions(TaskOptions):
         Experiment.model_fields.keys() - TaskOptions.model_fields.keys() - {"data"}
     )
 
-    task: sections.Task = None  # of the list of all data
+    # None without a task, when all data are listed.
+    task: sections.Task = None
     source: sections.Source = None
     data: sections.Root
     workers: sections.Threads | None
@@ -42,13 +43,15 @@ class PrepareOptions(TaskOptions):
 
     @classmethod
     def from_config(cls, config: DictConfig, choices: DictConfig) -> Self:
-        if choices.runtime.choices.get("experiment"):  # which says how a training reads the data, too
+        # An experiment also sets how a training reads the data, which preparation does not use.
+        if choices.runtime.choices.get("experiment"):
             data = {"root": config.data.root, "release": config.data.release}
             config = OmegaConf.create(OmegaConf.to_container(config) | {"data": data})
-        made, task = super().from_config(config, choices), choices.runtime.choices.get("task")
-        if made.source is None and task not in (None, "null", "all"):
+        options = super().from_config(config, choices)
+        task = choices.runtime.choices.get("task")
+        if options.source is None and task not in (None, "null", "all"):
             raise ValueError(f"task={task}: no such choice; task is one of all, {', '.join(TASKS)}")
-        return made
+        return options
 
 
 @main(PrepareOptions)
@@ -70,15 +73,16 @@ def prepare(options: PrepareOptions) -> None:
 def of_task(options: PrepareOptions, task: str) -> PrepareOptions:
     """The options of another task with the same overrides, such as budget=smoke."""
     overrides = [line for line in options.data_overrides if not line.startswith("task=")]
-    made = compose(PrepareOptions, [f"task={task}", *overrides])
-    return made.replace(workers=options.workers, force=options.force, verify=options.verify)
+    options_of_task = compose(PrepareOptions, [f"task={task}", *overrides])
+    return options_of_task.replace(workers=options.workers, force=options.force, verify=options.verify)
 
 
 def make(options: PrepareOptions, source: Source) -> None:
     """Prepare the data of a task or, with verify=true, compare their checksums."""
     root = options.data.root
     if not source.stored:
-        log(f"{options.task.name}: {sizes(source.open(root))} examples, made as they are read: nothing to prepare")
+        counts = sizes(source.open(root))
+        log(f"{options.task.name}: {counts} examples, made as they are read: nothing to prepare")
     elif options.verify:
         source.load(root)
         verify(source.folder(root))
@@ -93,12 +97,12 @@ def make_all(options: PrepareOptions) -> None:
     failed = {}
     for task in TASKS:
         try:
-            asked = of_task(options, task)
-            source = asked.data_source()
+            task_options = of_task(options, task)
+            source = task_options.data_source()
             if source.manual:
                 log(f"{task}: left out, it needs files that only you can bring; python -m data_prep task={task}")
             else:
-                make(asked, source)
+                make(task_options, source)
         except (ValueError, OSError, HydraException) as error:
             failed[task] = explain(error)
             log(f"{task}: failed, {failed[task]}")
@@ -111,11 +115,13 @@ def overview(options: PrepareOptions) -> Iterable[str]:
     """Describe every task in lines: its data under data.root, their origin and licence, and the command for them."""
     root = options.data.root
     sources = {task: of_task(options, task).data_source() for task in TASKS}
-    folders, obstacles = {}, {}
+    folders = {}
+    obstacles = {}
     for task, source in sources.items():
+        # A folder cannot be named while files are missing whose content is part of its name.
         try:
             folders[task] = source.folder(root)
-        except ValueError as error:  # its folder cannot be named without files that are missing
+        except ValueError as error:
             obstacles[task] = str(error)
     for task, source in sources.items():
         yield task

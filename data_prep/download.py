@@ -109,7 +109,8 @@ class Download:
         if self.archive is not None:
             if not self.archive.is_file():
                 raise ValueError(f"{self.archive} is not a file: source.archive must be {self.file}")
-            if (wrong := self._wrong(self.archive)) is not None:
+            wrong = self._wrong(self.archive)
+            if wrong is not None:
                 remedy = f"get {self.file} from {self.url} or, if another file is meant, add source.sha256={wrong}"
                 raise ValueError(f"{self.archive} has sha256 {wrong} instead of {self.sha256}: {remedy}")
             return self.archive
@@ -121,13 +122,15 @@ class Download:
                     return path
                 log(f"{path} has changed since it was downloaded, downloading it again")
                 path.unlink()
-            for left in folder.glob(f"{path.name}.tmp-*"):  # its process died: whoever works holds the lock
-                shutil.rmtree(left)
+            # Remove what a process left that died: a live one would hold the lock.
+            for leftover in folder.glob(f"{path.name}.tmp-*"):
+                shutil.rmtree(leftover)
             work = folder / f"{path.name}.tmp-{os.getpid()}"
             try:
                 work.mkdir()
                 loaded = self._load(work, progress)
-                if (wrong := self._wrong(loaded)) is not None:
+                wrong = self._wrong(loaded)
+                if wrong is not None:
                     size = f"{loaded.stat().st_size:,} bytes"
                     raise self._failure(f"it sent {size} with sha256 {wrong} instead of {self.sha256}")
                 loaded.replace(path)
@@ -162,19 +165,22 @@ class Download:
         if self.size is not None and free < self.size:
             raise self._failure(f"it has {self.size / 1e6:,.0f} MB, {work.parent} has room for {free / 1e6:,.0f} MB")
         total = None if self.size is None else round(self.size / 1e6)
-        # -P: the modules beside the program would hide packages of the same names.
+        # -P: the modules next to the program would hide packages of the same names.
         command = [sys.executable, "-P", str(PROGRAM), self.url, str(work)]
         pipe = subprocess.PIPE
         with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as child:
             try:
-                size, grown = 0, time.monotonic()
+                size = 0
+                last_growth = time.monotonic()
                 while child.poll() is None:
                     time.sleep(POLL)
-                    before, size = size, _size(work)
-                    now = time.monotonic()
-                    grown = now if size > before else grown
+                    before = size
+                    size = _size(work)
+                    if size > before:
+                        last_growth = time.monotonic()
                     progress("download, MB", round(size / 1e6), total)
-                    if now - grown > STALL:
+                    # The download manager itself waits without a limit.
+                    if time.monotonic() - last_growth > STALL:
                         raise self._failure(f"nothing has come for {STALL} s after {size / 1e6:,.1f} MB")
             finally:
                 child.kill()

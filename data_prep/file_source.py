@@ -121,8 +121,8 @@ class FileSource(Source):
             with suppress(StoreError):
                 meta = stored(folder)
                 provenance = meta["provenance"]
-                others = {key: value for key, value in provenance.items() if key not in self.content_keys}
-                if others == expected and all(key in provenance for key in self.content_keys):
+                choices = {key: value for key, value in provenance.items() if key not in self.content_keys}
+                if choices == expected and all(key in provenance for key in self.content_keys):
                     content = {key: provenance[key] for key in self.content_keys}
                     yield folder, content, meta.get("raw") or {}
 

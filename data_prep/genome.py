@@ -55,18 +55,19 @@ def read_fasta(path: Path) -> Iterator[np.ndarray]:
 
 
 def _sequence(parts: list[bytes], path: Path, header: int) -> np.ndarray:
-    joined = b"".join(parts)
-    if not joined:
+    ids = b"".join(parts)
+    if not ids:
         raise ValueError(f"{path}, line {header}: a > line without a sequence after it")
-    return np.frombuffer(joined, np.uint8)
+    return np.frombuffer(ids, np.uint8)
 
 
 def split_indices(n: int, seed: int) -> dict[str, np.ndarray]:
     """Split the indices of n examples: 20 percent test, 25 percent of the rest val, both rounded up, by two draws."""
     # As scikit-learn's train_test_split(random_state=seed) called twice, with a new RandomState each time.
     order = np.random.RandomState(seed).permutation(n)
-    test, rest = np.split(order, [ceil(0.2 * n)])
-    val, train = np.split(rest[np.random.RandomState(seed).permutation(len(rest))], [ceil(0.25 * len(rest))])
+    test, others = np.split(order, [ceil(0.2 * n)])
+    shuffled = others[np.random.RandomState(seed).permutation(len(others))]
+    val, train = np.split(shuffled, [ceil(0.25 * len(others))])
     return {"train": train, "val": val, "test": test}
 
 

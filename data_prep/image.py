@@ -28,7 +28,7 @@ TRAIN, TEST = tuple(f"data_batch_{number}" for number in range(1, 6)), ("test_ba
 PIXELS = 1024
 RECORD = 1 + 3 * PIXELS  # label, then the planes R, G, B, each line by line
 CHUNK = 1000  # images that are converted at a time
-SEED = 0  # of the smaller sizes
+SEED = 0  # seed of the selection of smaller sizes
 
 
 def tensorflow_grey(r: np.ndarray, g: np.ndarray, b: np.ndarray) -> np.ndarray:

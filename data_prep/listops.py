@@ -27,15 +27,21 @@ from .release import Lines, Release, serving
 
 TOKENS = (*"0123456789", "[MIN", "[MAX", "[MED", "[SM", "]")  # ids 1..15; 0 is padding
 IDS = {token: id for id, token in enumerate(TOKENS, start=1)}
-DIGIT, OPERATOR, CLOSE = IDS["0"], IDS["[MIN"], IDS["]"]
+DIGIT = IDS["0"]
+OPERATOR = IDS["[MIN"]
+CLOSE = IDS["]"]
 
 FILES = {"train": "basic_train.tsv", "val": "basic_val.tsv", "test": "basic_test.tsv"}
 OFFICIAL_TREE = {"min_length": 500, "max_length": 2000, "max_depth": 10, "max_args": 10, "p_operator": 0.25}
 OFFICIAL_SIZES = {"train": 96_000, "val": 2_000, "test": 2_000}
 
 Example = tuple[np.ndarray, int]  # ids (length,) uint8, answer 0..9
-BLOCK_TREES, BLOCK_BYTES = 2**14, 2**25  # trees of one task of a worker, and the bound of its buffer
-HOPELESS, HOPELESS_NEW = 100_000, 20  # give up if HOPELESS max_length nodes hold fewer than HOPELESS_NEW new trees
+# Trees of one task of a worker, and the bound of its buffer.
+BLOCK_TREES = 2**14
+BLOCK_BYTES = 2**25
+# Give up if HOPELESS * max_length nodes hold fewer than HOPELESS_NEW new trees.
+HOPELESS = 100_000
+HOPELESS_NEW = 20
 
 
 @compiled
@@ -51,7 +57,9 @@ def _answer(operator, values, first, end):
         return (values[(first + end - 1) // 2] + values[(first + end) // 2]) // 2
     low = high = total = values[first]
     for i in range(first + 1, end):
-        low, high, total = min(low, values[i]), max(high, values[i]), total + values[i]
+        low = min(low, values[i])
+        high = max(high, values[i])
+        total += values[i]
     return low if operator == 0 else high if operator == 1 else total % 10
 
 
@@ -66,19 +74,23 @@ def _grow(seed, first, trees, min_length, max_length, max_depth, max_args, p_ope
         Tokens (total,), lengths (k,), answers (k,), number of nodes drawn.
     """
     tokens = np.empty(trees * max_length, np.uint8)
-    lengths, answers = np.empty(trees, np.int64), np.empty(trees, np.int64)
-    opened, missing, base = np.empty((3, max_depth), np.int64)  # per open operator; missing: of the one around
+    lengths = np.empty(trees, np.int64)
+    answers = np.empty(trees, np.int64)
+    # Per open operator: its token, the arguments that the operator around it lacks, the base of its values.
+    opened, missing, base = np.empty((3, max_depth), np.int64)
     values = np.empty(max_depth * max_args, np.int64)
     key = mix(np.uint64(seed) + STEP)
     end = kept = nodes = 0
     for tree in range(first, first + trees):
         state = mix(key + np.uint64(tree) * STEP)
-        at, length = end, 1  # next token; final length if all that is still to come were digits
-        depth = left = top = 0  # open operators, arguments the last one still lacks, values on the stack
+        at = end  # next token
+        length = 1  # final length if all nodes that are still missing were digits
+        depth = left = top = 0  # open operators, arguments that the last one lacks, values on the stack
         while length < max_length:
             state += STEP
             word = mix(state)
             nodes += 1
+            # An operator: draw the number of its arguments.
             if depth + 1 < max_depth and (word >> HALF) * 2.0**-32 <= p_operator:
                 opened[depth], base[depth], missing[depth] = at, top, left
                 left = 2 + below(word, max_args - 1)
@@ -86,6 +98,7 @@ def _grow(seed, first, trees, min_length, max_length, max_depth, max_args, p_ope
                 at += 1
                 depth += 1
                 continue
+            # A digit.
             value = below(word, 10)
             tokens[at] = DIGIT + value
             at += 1
@@ -95,6 +108,7 @@ def _grow(seed, first, trees, min_length, max_length, max_depth, max_args, p_ope
                 left -= 1
                 if left:
                     break
+                # The last argument of an operator: draw its name and compute its value.
                 depth -= 1
                 left = missing[depth]
                 state += STEP

@@ -52,7 +52,7 @@ class Release:
         archive, inner = inside_archive(self.path)
         if archive.is_file():
             return archive, inner
-        # A folder may hold the archive in place of its content.
+        # A folder may hold the archive instead of its content.
         if not self.candidates:
             for name in ARCHIVES:
                 if (self.path / name).is_file():
@@ -102,8 +102,8 @@ class Release:
         """
         if not self.candidates:
             raise self._missing()
-        first, *others = self.candidates
-        if any(not _same_content(first, other) for other in others):
+        first = self.candidates[0]
+        if any(not _same_content(first, copy) for copy in self.candidates[1:]):
             places = [str(next(iter(copy.values())).parent) for copy in self.candidates]
             raise ambiguous("source.release", places)
         return first

@@ -1,7 +1,7 @@
 """python -m data_prep.show task=listops count=16 [out=<png>]: a figure of the first examples of a split.
 
-`display` of conf/task/*.yaml is the kind of row: pixels, expression (ids of the source's alphabet), bytes or series.
-Rows are (L,) ids or (L, F) features without their padding.
+`display` of conf/task/*.yaml is the kind of sequence: pixels, expression (ids of the source's alphabet), bytes or
+series. Sequences are (L,) ids or (L, F) features without their padding.
 """
 
 import textwrap
@@ -21,40 +21,49 @@ from lra.console import log
 from lra.data.source import Source
 from lra.options import Positive
 
-COLUMNS, LINES = 100, 12  # of text in a panel
-CURVE = (600, 120)  # pixels of a series
-SIDE = 160  # pixels of an image, about
-MARGIN, SHEET = 12, 1260  # pixels
+# Characters and lines of text in a panel.
+COLUMNS, LINES = 100, 12
+# Pixels: a series, the approximate side of an image, the space around a panel, the width of the figure.
+CURVE = (600, 120)
+SIDE = 160
+MARGIN = 12
+SHEET = 1260
 GREY, RED = "#4c566a", "#d1242f"
 
 
-def pixels(row: np.ndarray, source: Source) -> Image.Image:
-    """Draw grey levels 0..255 of a square image, row after row."""
-    side = isqrt(len(row))
-    image = Image.fromarray(row[: side * side].reshape(side, side).astype(np.uint8))
-    return image.resize((side * max(1, SIDE // side),) * 2, Image.Resampling.NEAREST).convert("RGB")
+def pixels(sequence: np.ndarray, source: Source) -> Image.Image:
+    """Draw grey levels 0..255 of a square image that is stored line by line."""
+    side = isqrt(len(sequence))
+    image = Image.fromarray(sequence[: side * side].reshape(side, side).astype(np.uint8))
+    scaled = side * max(1, SIDE // side)
+    return image.resize((scaled, scaled), Image.Resampling.NEAREST).convert("RGB")
 
 
-def expression(row: np.ndarray, source: Source) -> Image.Image:
-    between = " " if max(map(len, source.alphabet)) > 1 else ""
-    return written(between.join(source.alphabet[id] for id in row), f"{len(row):,} tokens")
+def expression(sequence: np.ndarray, source: Source) -> Image.Image:
+    separator = " " if max(map(len, source.alphabet)) > 1 else ""
+    text = separator.join(source.alphabet[id] for id in sequence)
+    return draw_text(text, f"{len(sequence):,} tokens")
 
 
-def bytes_(row: np.ndarray, source: Source) -> Image.Image:
+def bytes_(sequence: np.ndarray, source: Source) -> Image.Image:
     """Draw bytes as Latin-1 text, with a middle dot for each byte that is not printable."""
-    text = row.astype(np.uint8).tobytes().decode("latin-1")
-    return written("".join(c if c.isprintable() else "·" for c in text), f"{len(row):,} bytes")
+    text = sequence.astype(np.uint8).tobytes().decode("latin-1")
+    printable = "".join(c if c.isprintable() else "·" for c in text)
+    return draw_text(printable, f"{len(sequence):,} bytes")
 
 
-def series(row: np.ndarray, source: Source) -> Image.Image:
+def series(sequence: np.ndarray, source: Source) -> Image.Image:
     """Draw the first feature over the positions as a curve, with a ring and a line at nonzero values of the second."""
-    (width, height), (low, high) = CURVE, (row[:, 0].min(), row[:, 0].max())
-    x = np.linspace(4, width - 5, len(row))
-    y = 4 + (height - 9) * (high - row[:, 0]) / max(high - low, 1e-9)
+    width, height = CURVE
+    values = sequence[:, 0]
+    low = values.min()
+    high = values.max()
+    x = np.linspace(4, width - 5, len(sequence))
+    y = 4 + (height - 9) * (high - values) / max(high - low, 1e-9)
     image = Image.new("RGB", CURVE, "white")
     draw = ImageDraw.Draw(image)
     draw.line(np.stack([x, y], 1).ravel().tolist(), fill=GREY)
-    for at in np.flatnonzero(row[:, 1]):
+    for at in np.flatnonzero(sequence[:, 1]):
         draw.line([x[at], 0, x[at], height], fill=RED)
         draw.ellipse([x[at] - 4, y[at] - 4, x[at] + 4, y[at] + 4], outline=RED, fill="white", width=2)
     return image
@@ -68,31 +77,37 @@ DISPLAYS: dict[str, Callable[[np.ndarray, Source], Image.Image]] = {
 }
 
 
-def written(text: str, size: str = "") -> Image.Image:
+def draw_text(text: str, size: str = "") -> Image.Image:
     """Draw a text in monospaced lines; one that does not fit is cut, and `size` is its whole size."""
     lines = textwrap.wrap(text, COLUMNS) or [""]
     if len(lines) > LINES:
         lines = [*lines[: LINES - 1], f"... ({size} in all)"]
     font = ImageFont.load_default_imagefont()
     height = sum(font.getbbox("Ag")[1::2]) + 2
-    image = Image.new("RGB", (font.getbbox("M" * max(map(len, lines)))[2] + 1, height * len(lines)), "white")
+    width = font.getbbox("M" * max(map(len, lines)))[2] + 1
+    image = Image.new("RGB", (width, height * len(lines)), "white")
     draw = ImageDraw.Draw(image)
     for number, line in enumerate(lines):
         draw.text((0, number * height), line, font=font, fill="black")
     return image
 
 
-def named(label: int | float, classes: Sequence[str]) -> str:
-    return classes[label] if classes else f"{label:.4f}" if isinstance(label, float) else str(label)
+def format_label(label: int | float, classes: Sequence[str]) -> str:
+    if classes:
+        return classes[label]
+    return f"{label:.4f}" if isinstance(label, float) else str(label)
 
 
 def column(images: list[Image.Image], gap: int) -> Image.Image:
-    whole = Image.new("RGB", (max(i.width for i in images), sum(i.height + gap for i in images)), "white")
+    """Arrange images from top to bottom."""
+    width = max(image.width for image in images)
+    height = sum(image.height + gap for image in images)
+    canvas = Image.new("RGB", (width, height), "white")
     top = 0
     for image in images:
-        whole.paste(image, (0, top))
+        canvas.paste(image, (0, top))
         top += image.height + gap
-    return whole
+    return canvas
 
 
 def sheet(panels: list[Image.Image]) -> Image.Image:
@@ -100,31 +115,36 @@ def sheet(panels: list[Image.Image]) -> Image.Image:
     cell = max(panel.width for panel in panels) + MARGIN
     across = max(1, min(len(panels), SHEET // cell))
     rows = [panels[first : first + across] for first in range(0, len(panels), across)]
-    heights = [max(panel.height for panel in row) + MARGIN for row in rows]
-    whole = Image.new("RGB", (across * cell + MARGIN, sum(heights) + MARGIN), "white")
-    for number, row in enumerate(rows):
-        for place, panel in enumerate(row):
-            whole.paste(panel, (MARGIN + place * cell, MARGIN + sum(heights[:number])))
-    return whole
+    heights = []
+    for row in rows:
+        heights.append(max(panel.height for panel in row) + MARGIN)
+    canvas = Image.new("RGB", (across * cell + MARGIN, sum(heights) + MARGIN), "white")
+    top = MARGIN
+    for row, height in zip(rows, heights, strict=True):
+        for number, panel in enumerate(row):
+            canvas.paste(panel, (MARGIN + number * cell, top))
+        top += height
+    return canvas
 
 
 def picture(source: Source, split, *, display: str, count: int, limit: int) -> Image.Image:
-    """Draw the first examples of a split: the label, then an image for each of the T rows.
+    """Draw the first examples of a split: the label, then an image for each of the T sequences.
 
     Args:
         source: data source of the split.
         split: opened.
-        display: kind of row.
+        display: kind of sequence.
         count: examples.
-        limit: tokens of a row.
+        limit: tokens of a sequence.
     """
     panels = []
     for example in range(min(count, len(split))):
         width = int(split.lengths[example].max())
         tokens, mask = split.gather(torch.tensor([example]), width, limit)  # (1,T,width[,F]), (1,T,width)
-        rows = [row[real].numpy() for row, real in zip(tokens[0], mask[0], strict=True)]
-        label = named(split.labels[example].item(), source.classes)
-        panels.append(column([written(f"{example}: {label}"), *(DISPLAYS[display](row, source) for row in rows)], 3))
+        sequences = [tower[real].numpy() for tower, real in zip(tokens[0], mask[0], strict=True)]
+        label = format_label(split.labels[example].item(), source.classes)
+        images = [DISPLAYS[display](sequence, source) for sequence in sequences]
+        panels.append(column([draw_text(f"{example}: {label}"), *images], 3))
     return sheet(panels)
 
 

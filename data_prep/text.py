@@ -25,7 +25,7 @@ OFFICIAL = Download(
 MEMBER = re.compile(r"aclImdb/(train|test)/(neg|pos)/\d+_\d+\.txt")
 LABELS = {"neg": 0, "pos": 1}
 TEST = 25_000  # official reviews of test
-SEED = 0  # of hold_out and of the smaller sizes
+SEED = 0  # seed of hold_out and of the selection of smaller sizes
 
 Review = tuple[tuple[bytes], int]  # text, label
 

@@ -1,8 +1,8 @@
 """Downloads one file by TFDS's download manager and prints its path: python -P tfds_download.py URL FOLDER.
 
 It is a separate program, since TFDS waits without a time limit and its threads outlive an interrupt.
-`download.Download` ends this process instead. It also ends when its standard input is closed, hence with the process
-that started it. The last line on stderr is the reason of a failure.
+`download.Download` ends this process instead. It also ends when its standard input is closed, and so with its
+parent process. The last line on stderr is the reason of a failure.
 """
 
 import os

@@ -1,7 +1,7 @@
-"""Pathfinder: are two round markers on the same dashed curve? Drawn images, see `images`, or those of the release."""
+"""Pathfinder: are two round markers on the same dashed curve? Drawn images, see `images`, or images of the release."""
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -124,10 +124,13 @@ class Pathfinder(FileSource):
         order = np.random.default_rng(0).permutation(len(self.release.listed))
         bounds = [len(order) * 8 // 10, len(order) * 9 // 10]
         seen: set[bytes] = set()
-        return {
-            split: self._read(index, workers, partial(progress, split), seen)
-            for split, index in zip(self.sizes, np.split(order, bounds), strict=True)
-        }
+        self.release.start(workers)
+        splits = {}
+        for split, index in zip(self.sizes, np.split(order, bounds), strict=True):
+            splits[split] = self._read(index, workers, partial(progress, split), seen)
+        # The last split is read last and ends the processes that decode.
+        splits[split] = _closing(splits[split], self.release.close)
+        return splits
 
     def _drawn_splits(self, workers: int, progress: Progress) -> dict[str, Iterator[ExampleChunk]]:
         splits = {}
@@ -164,13 +167,9 @@ class Pathfinder(FileSource):
 
         def read(start: int) -> tuple[ExampleChunk, int]:
             entries = [self.release.listed[i] for i in index[start : start + BLOCK]]
-            images = []
-            labels = []
-            for name, label in entries:
-                pixels = self.release.pixels(name)
-                if pixels is not None:
-                    images.append(pixels)
-                    labels.append(label)
+            pixels = self.release.pixels([name for name, _ in entries])
+            images = [image for image in pixels if image is not None]
+            labels = [label for (_, label), image in zip(entries, pixels, strict=True) if image is not None]
             stacked = np.stack(images) if images else np.empty((0, self.size, self.size), np.uint8)
             return self._chunk(stacked, np.array(labels)), len(entries) - len(images)
 
@@ -200,3 +199,11 @@ class Pathfinder(FileSource):
     def _chunk(self, images: np.ndarray, labels: np.ndarray) -> ExampleChunk:
         lengths = np.full(len(images), self.size**2, np.int64)
         return ExampleChunk(images.reshape(-1), lengths, labels.astype(np.int64))
+
+
+def _closing(chunks: Iterator[ExampleChunk], close: Callable[[], None]) -> Iterator[ExampleChunk]:
+    """Yield all chunks, then close what they were read from."""
+    try:
+        yield from chunks
+    finally:
+        close()

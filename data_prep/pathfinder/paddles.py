@@ -21,7 +21,7 @@ from PIL import Image, ImageDraw
 
 SCALE = 2
 SEEDS = 360
-OVERLAP = 459  # a paddle is refused if mask + patch reaches 1.8
+OVERLAP = 459  # a paddle is rejected if mask + patch reaches 1.8
 BEYOND = 32  # pixels by which masks and layers exceed the image on every side, so that no patch is clipped
 
 

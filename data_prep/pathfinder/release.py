@@ -1,8 +1,8 @@
 """The official Pathfinder images, from a folder or streamed from the release archive.
 
 They are curv_contour_length_14/imgs/N/sample_i.png (curv_baseline and curv_contour_length_9 for the shorter curves),
-below pathfinder32, pathfinder64, pathfinder128 or pathfinder256. metadata/N.npy next to imgs are texts with a line for
-each image: folder, file, number, label and parameters.
+below pathfinder32, pathfinder64, pathfinder128 or pathfinder256. metadata/N.npy next to imgs are texts, in which
+each line describes an image: folder, file, number, label and parameters.
 """
 
 import hashlib
@@ -24,7 +24,7 @@ from ..archive import fingerprint, is_metadata, members, reading, stamp
 from ..examples import in_order
 from ..lines import text_lines
 from ..locate import DEPTH, ambiguous, subfolders
-from .png import decode
+from .png import MANY, Decoders, decode
 
 FOLDERS = {6: "curv_baseline", 9: "curv_contour_length_9", 14: "curv_contour_length_14"}
 BLOCK = 512  # files that a thread reads at a time
@@ -67,20 +67,23 @@ class Folder:
         """Every folder of this contour and size at or below the path."""
         if (self.path / "metadata").is_dir():
             return [self.path]
-        named = [folder for folder in subfolders(self.path, DEPTH + 1) if folder.name == self.inner]
-        # Leave out the folders of other sizes; a folder whose parent has another name may hold any size.
-        sizes = [re.fullmatch(r"pathfinder(\d+)", folder.parent.name) for folder in named]
-        return [folder for folder, size in zip(named, sizes, strict=True) if not size or int(size[1]) == self.size]
+        folders = []
+        for folder in subfolders(self.path, DEPTH + 1):
+            size = re.fullmatch(r"pathfinder(\d+)", folder.parent.name)
+            # Leave out the folders of other sizes; a folder whose parent has another name may hold any size.
+            if folder.name == self.inner and (size is None or int(size[1]) == self.size):
+                folders.append(folder)
+        return folders
 
     @cached_property
     def folder(self) -> Path:
         """The folder that is read. Raises ValueError if there are copies with different content."""
         if not self.candidates:
             return self.path
-        first, *others = self.candidates
-        for other in others:
+        first = self.candidates[0]
+        for copy in self.candidates[1:]:
             # Names, labels and sizes differ in most cases, so that no image has to be read.
-            if _outline(first) != _outline(other) or _identity(first) != _identity(other):
+            if _outline(first) != _outline(copy) or _identity(first) != _identity(copy):
                 raise ambiguous("source.release", [str(folder) for folder in self.candidates])
         return first
 
@@ -107,9 +110,16 @@ class Folder:
         if self.folder != self.path:
             log(f"reading {self.folder}")
 
-    def pixels(self, name: str) -> np.ndarray | None:
-        """Decode an image; None if it is empty, unreadable or missing."""
-        return decode(_content(self.folder / name), self.size)
+    def start(self, workers: int) -> None:
+        """Start processes that decode, if there are many images."""
+        self.decoders = Decoders(self.size, workers if workers > 1 and len(self.listed) >= MANY else 0)
+
+    def pixels(self, names: list[str]) -> list[np.ndarray | None]:
+        """Decode images; None for each that is empty, unreadable or missing."""
+        return self.decoders.read([str(self.folder / name) for name in names])
+
+    def close(self) -> None:
+        self.decoders.close()
 
 
 def _listing(folder: Path) -> Listed:
@@ -255,8 +265,17 @@ class Archive:
         if len(folders) > 1:
             log(f"{self.path}: {' and '.join(folders)} are equal")
 
-    def pixels(self, name: str) -> np.ndarray | None:
-        """Return an image; None if it was empty, unreadable or missing."""
+    def start(self, workers: int) -> None:
+        """Do nothing: the images are decoded."""
+
+    def pixels(self, names: list[str]) -> list[np.ndarray | None]:
+        """Return images; None for each that was empty, unreadable or missing."""
+        return [self._image(name) for name in names]
+
+    def close(self) -> None:
+        self.images.close()
+
+    def _image(self, name: str) -> np.ndarray | None:
         if name not in self.positions:
             return None
         data = os.pread(self.images.fileno(), self.size**2, self.positions[name])

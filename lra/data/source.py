@@ -24,7 +24,7 @@ SECONDS_BETWEEN_LINES = 10
 
 @contextmanager
 def reporter(name: str) -> Iterator[Progress]:
-    """Report progress by a bar for each kind of work in a terminal, elsewhere by a line every ten seconds."""
+    """Report progress by a bar for each kind of work in a terminal, elsewhere by log lines every ten seconds."""
     with live_line() as display:
         bars: dict[str, Any] = {}
         last_line = time.monotonic()
@@ -110,7 +110,7 @@ class Source(ABC):
         """Every argument that influences the bytes, as JSON values; the number of workers does not."""
 
     def serve(self, release: Path) -> None:  # noqa: B027 most sources have no files there
-        """Read the files of a folder that serves all tasks, unless the source was given files of its own."""
+        """Read the files of a folder that serves all tasks, unless the source already has its files."""
 
     def fetch(self, root: Path, progress: Progress) -> None:  # noqa: B027 nothing to do for what is generated
         """Get the files that `splits` reads; downloads are kept in root/downloads. Raises ValueError on failure."""

@@ -165,7 +165,7 @@ def _meta(folder: Path) -> Iterator[dict[str, Any]]:
         if meta["format"] != FORMAT:
             raise StoreError(f"{folder} has format {meta['format']!r}, this version reads format {FORMAT}")
         if sorted(meta["files"]) != sorted(f"{split}.{part}.bin" for split in meta["splits"] for part in PARTS):
-            raise ValueError("other files than those of its splits")
+            raise ValueError("its files are not the files of its splits")
         if meta["towers"] not in (1, 2):
             raise ValueError(f"{meta['towers']} sequences per example")
         for name, entry in meta["files"].items():

@@ -204,3 +204,15 @@ def test_a_folder_is_identified_by_its_pixels(tmp_path, step):
         counts.append(sum(map(len, prepared(source, tmp_path / "data").values())))
         folders.append(source.folder(tmp_path / "data"))
     assert counts == [first, second] and (folders[0] == folders[1]) == (step == "files of macOS")
+
+
+def test_processes_decode_what_a_thread_decodes(tmp_path, monkeypatch):
+    changes = {"imgs/8/sample_3.png": b"", "imgs/8/sample_4.png": b"PNG", "imgs/10/sample_55.png": None}
+    root = write_folder(tmp_path / "rel\nease", release(**changes)[0])
+    contents = []
+    for many in (1000, 1):
+        monkeypatch.setattr("data_prep.pathfinder.release.MANY", many)
+        monkeypatch.setattr("data_prep.pathfinder.generator.BLOCK", 7)
+        folder = Pathfinder(release=root).prepare(tmp_path / str(many), workers=3)
+        contents.append({path.name: path.read_bytes() for path in folder.glob("*.bin")})
+    assert contents[0] == contents[1]

@@ -27,7 +27,7 @@ def drawn(rows, labels, display, *, count=16, towers=1, limit=10**6):
 
 def part_of(picture, panel):
     """Whether a panel or a written text stands somewhere in the picture, pixel for pixel."""
-    image = np.asarray(show.written(panel) if isinstance(panel, str) else panel)
+    image = np.asarray(show.draw_text(panel) if isinstance(panel, str) else panel)
     views = np.lib.stride_tricks.sliding_window_view(picture[..., 0], image.shape[:2])
     return bool((views == image[..., 0]).all((-1, -2)).any())
 
@@ -48,15 +48,15 @@ def test_pixels_are_the_grey_levels_row_after_row():
 def test_expressions_are_written_in_the_alphabet():
     for source, ids, text in ((Named(), [1, 2, 3], "abc"), (ListOps(), [11, 3, 10, 15], "[MIN 2 9 ]")):
         got = np.asarray(show.expression(np.array(ids, np.uint8), source))
-        assert (got == np.asarray(show.written(text))).all() and not (got == 255).all()
+        assert (got == np.asarray(show.draw_text(text))).all() and not (got == 255).all()
 
 
 def test_pairs_are_two_texts_of_bytes_and_long_ones_say_how_long():
     one, other = (np.frombuffer(text, np.uint8) for text in (b"The first\n<br>", b"and the second"))
     picture = drawn([one, other], [1], "bytes", towers=2)
     assert all(part_of(picture, text) for text in ("The first·<br>", "and the second", "0: dog"))
-    long = show.written("word " * 1000, "5,000 bytes")
-    assert long.height == show.written("\n".join(["x"])).height * show.LINES
+    long = show.draw_text("word " * 1000, "5,000 bytes")
+    assert long.height == show.draw_text("\n".join(["x"])).height * show.LINES
     assert part_of(drawn([one], [0], "bytes", limit=3), "The")
 
 

@@ -55,6 +55,7 @@ FORMS = {  # the pattern of the words
     "lra.bench.gpu_check": r"(minutes=[\d.]+)?",
     "lra.studies.pretrained.dinov2_onnx": r"\S+\.onnx \S+",
     "tests.support.floors": "",
+    "data_prep inspect": r"\S+",
 }
 
 
@@ -71,6 +72,8 @@ def checked(command: Command, config: pytest.Config) -> None:
 
 def parsed(entry: str, words: list[str]) -> None:
     """The words of an entry point, of several runs (-m) each."""
+    if entry == "data_prep" and words[:1] == ["inspect"]:
+        entry, words = "data_prep inspect", words[1:]
     line = shlex.join(words)
     try:
         if entry in PARSERS:
