@@ -114,6 +114,7 @@ class Download:
                 remedy = f"get {self.file} from {self.url} or, if another file is meant, add source.sha256={wrong}"
                 raise ValueError(f"{self.archive} has sha256 {wrong} instead of {self.sha256}: {remedy}")
             return self.archive
+        # Files without a known checksum are kept by their address.
         key = hashlib.sha256(self.url.encode()).hexdigest() if self.sha256 is None else self.sha256
         path = folder / f"{key[:8]}-{self.file}"
         with exclusive_lock(path):

@@ -34,6 +34,7 @@ def read_fasta(path: Path) -> Iterator[np.ndarray]:
                     line = line.removeprefix(BYTE_ORDER_MARK)
                 line = line.strip()
                 if line.startswith(b">"):
+                    # A heading ends the sequence before it.
                     if header:
                         yield _sequence(parts, path, header)
                     header = number
@@ -138,6 +139,7 @@ class Genome(FileSource):
         return ", ".join(str(expand(path).absolute()) for path in self.paths.values())
 
     def splits(self, *, workers: int, progress: Progress) -> Mapping[str, Iterable[ExampleChunk]]:
+        # All dogs, then all donkeys: the split is drawn from this order.
         sequences = []
         labels = []
         for label, (species, path) in enumerate(self.files().items()):

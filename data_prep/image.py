@@ -148,6 +148,7 @@ class Image(Source):
 
     def read(self, progress: Progress) -> dict[str, Images]:
         """Read the images of train and test in the order of the archive. Raises ValueError if a batch is missing."""
+        # The archive holds the batches in another order than their numbers.
         batches = {}
         for name, file in members(self.path, MEMBER.fullmatch, progress):
             with reading(self.path):

@@ -69,12 +69,12 @@ def main(argv: list[str]) -> int:
         faults += len(collector.faults)
     for line in copies(collectors):
         print(line)
-    others = list(other_copies(path))
-    for line in others:
+    other_lines = list(other_copies(path))
+    for line in other_lines:
         print(line)
     for line in missing(collectors):
         print(line)
-    return 1 if faults or not (collectors or others) else 0
+    return 1 if faults or not (collectors or other_lines) else 0
 
 
 def report(collector: Collector, path: Path) -> Iterator[str]:
@@ -149,7 +149,9 @@ def layout(path: Path, collectors: list[Collector]) -> str:
     kind = "archive" if path.is_file() else "folder"
     if any(basename(place) in ("listops-1000", "tsv_data") for place in places):
         return f"official release of the Long Range Arena ({kind})"
-    parts = [place.removeprefix(str(path)).strip("/").split("/") for place in places]
+    parts = []
+    for place in places:
+        parts.append(place.removeprefix(str(path)).strip("/").split("/"))
     doubled = [part for part in parts if part[:2] in (["listops", "listops"], ["pathfinder", "pathfinder"])]
     if doubled:
         return f"Kaggle's copy of the release ({kind})"

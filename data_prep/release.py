@@ -108,16 +108,21 @@ class Release:
             raise ambiguous("source.release", places)
         return first
 
+    def most_complete(self) -> tuple[Path, dict[str, Path]]:
+        """The folder that has the files of most splits, and these files; the path itself if there are none."""
+        folder = self.path
+        paths: dict[str, Path] = {}
+        for candidate in subfolders(self.path):
+            candidate_paths = split_files(candidate, self.files)
+            if len(candidate_paths) > len(paths):
+                folder = candidate
+                paths = candidate_paths
+        return folder, paths
+
     def _missing(self) -> ValueError:
         """Describe the first file that is missing where most of the files are."""
-        nearest: dict[str, Path] = {}
-        folder = self.path
-        for candidate in subfolders(self.path):
-            paths = split_files(candidate, self.files)
-            if len(paths) > len(nearest):
-                folder = candidate
-                nearest = paths
-        missing = next(name for split, name in self.files.items() if split not in nearest)
+        folder, paths = self.most_complete()
+        missing = next(name for split, name in self.files.items() if split not in paths)
         names = ", ".join(self.files.values())
         remedy = f"source.release must be the folder of {names}, a folder up to four levels above it, or the archive"
         return ValueError(f"{folder / missing} is missing: {remedy}")
@@ -134,12 +139,9 @@ class Release:
 
 
 def serving(release: Release, task: str) -> Release | None:
-    """Return the files of a task in a release that serves all tasks; None, with a log line, if it has none of them.
-
-    Raises:
-        ValueError: the folder does not exist and no data were prepared from it.
-    """
-    if release.path.exists() and release.archive is None and not release.candidates:
+    """Return the files of a task in a release that serves all tasks; None, with a log line, if it has none of them."""
+    # A folder that does not exist or lacks some of the files is an error as soon as the files are read.
+    if release.path.exists() and release.archive is None and not release.most_complete()[1]:
         log(f"{task}: data.release={release.path} holds none of {', '.join(release.files.values())}")
         return None
     return release

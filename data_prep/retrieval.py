@@ -54,6 +54,7 @@ def read_pairs(lines: Iterable[bytes], name: str, literals: bool = False) -> Ite
         label, _, _, *texts = fields
         if label not in LABELS:
             raise ValueError(f"{name}, line {number}: the label is {str(label[:20])[1:]}, not 0.0 or 1.0")
+        # The official pipeline reads the texts as they are written, literals included.
         try:
             if literals:
                 texts = [unwrap(text) for text in texts]
@@ -65,6 +66,7 @@ def read_pairs(lines: Iterable[bytes], name: str, literals: bool = False) -> Ite
 
 def balanced(pairs: Iterable[Pair], size: int, name: str) -> Iterator[Pair]:
     """Take the first size / 2 pairs of each label, an odd one of label 0, in order. Raises ValueError for fewer."""
+    # Pairs of each label that are still to be taken.
     missing = Counter({0: size - size // 2, 1: size // 2})
     for pair in pairs:
         label = pair[1]

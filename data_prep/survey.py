@@ -146,6 +146,7 @@ class TableCollector(Collector):
             if parsed is not None:
                 summary.lengths += parsed[0]
                 summary.labels[parsed[1]] += 1
+        # The end of the file: nothing at all, blank lines, or a line that is cut.
         if number == len(blank):
             faults.append(f"{self.place}/{name}: is empty")
         elif blank:

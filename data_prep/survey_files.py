@@ -73,6 +73,7 @@ class PathfinderCollector(Collector):
                 distinct.add(digest)
                 summary.labels[label] += 1
                 summary.lengths.append(self.size**2)
+        # A folder with thousands of damaged images is described by the first ones.
         self.faults = shorten(self.faults) + shorten(missing)
         if 2 * len(distinct) < summary.examples:
             self.faults.append(f"{self.place}: only {len(distinct):,} of {summary.examples:,} images are different")
@@ -103,6 +104,7 @@ class ReviewCollector(Collector):
         self.reviews[split][name] = hashlib.sha256(content).digest()
 
     def summarise(self) -> list[SplitSummary]:
+        # The checksum does not depend on the order in which the reviews were read.
         for split, summary in self.summaries.items():
             sha = hashlib.sha256()
             for name in sorted(self.reviews[split]):

@@ -76,13 +76,18 @@ def trace(
 ) -> tuple[np.ndarray, np.ndarray, Trace]:
     """Draw images as `generate` does, with the record of their parts."""
     check(size, contour)
+    # Distractors are a third as long as targets; as many as fit into the number of paddles are tried.
     length = contour // 3
-    most = SETTINGS[size].distractor_paddles // length * length
+    num_paddles = SETTINGS[size].distractor_paddles // length * length
     images = np.empty((count, size, size), np.uint8)
     labels = np.empty(count, np.uint8)
-    paddles = np.zeros((count, contour, 2, 3), np.int16), np.zeros((count, most, 3), np.int16)
-    parts = Trace(*paddles, *np.zeros((4, count), np.int32))
-    margins, key = SETTINGS[size].margins, np.uint64(seed % 2**64)
+    targets = np.zeros((count, contour, 2, 3), np.int16)
+    distractors = np.zeros((count, num_paddles, 3), np.int16)
+    parts = Trace(targets, distractors, *np.zeros((4, count), np.int32))
+
+    # Each image draws its margin. The tables depend on it, so the images of one margin are drawn after the other.
+    margins = SETTINGS[size].margins
+    key = np.uint64(seed % 2**64)
     for choice, margin in enumerate(margins):
         table = paddle_table(size, margin, void)
         _draw_images(table, margin, choice, len(margins), key, contour, first, images, labels, parts)
@@ -92,12 +97,15 @@ def trace(
 @compiled
 def _draw_images(table, margin, choice, choices, seed, contour, first, images, labels, parts):
     """Draw the images with margin number `choice` of `choices`."""
-    size, length = images.shape[1], contour // 3
+    size = images.shape[1]
+    length = contour // 3
     stream = np.zeros(1, np.uint64)
-    masks, attempt = table.blank.copy(), table.blank.copy()
+    masks = table.blank.copy()
+    attempt = table.blank.copy()
     layers = np.empty((3, *masks.shape[1:]), np.uint8)
     canvas = np.empty((size, size))
     for n in range(len(images)):
+        # The random stream of image first + n.
         stream[0] = seed
         for part in (size, contour, first + n):
             stream[0] = mix(stream[0]) ^ np.uint64(part)
@@ -105,6 +113,7 @@ def _draw_images(table, margin, choice, choices, seed, contour, first, images, l
         label = below(stream, 2)
         if below(stream, choices) != choice:
             continue
+        # Two targets, then distractors; one that fails is tried again.
         discarded = draw_targets(table.paddles, table.seeds, table.blank, masks, parts.targets[n], stream)
         placed = 0
         for _ in range(parts.distractors.shape[1] // length):
@@ -114,9 +123,13 @@ def _draw_images(table, margin, choice, choices, seed, contour, first, images, l
                     masks, attempt = attempt, masks
                     placed += 1
                     break
+        # The markers: at the start of one target, and at the end of the same (label 1) or of the other target.
         start = below(stream, 2)
         end = start if label else 1 - start
         paint(table, parts.targets[n], parts.distractors[n, : placed * length], start, end, layers)
         stretch(layers, table.contrast, canvas, images[n])
         labels[n] = label
-        parts.margin[n], parts.start[n], parts.discarded[n], parts.placed[n] = margin, start, discarded, placed
+        parts.margin[n] = margin
+        parts.start[n] = start
+        parts.discarded[n] = discarded
+        parts.placed[n] = placed

@@ -164,6 +164,7 @@ def _identity(folder: Path) -> dict[str, Any]:
             lines.append((f"{name} {label} {digest}\n", bool(data)))
         return lines
 
+    # Threads read ahead, the lines are hashed in the order of the listing.
     sha = hashlib.sha256()
     images = 0
     for lines in in_order(digests, blocks, cores()):
