@@ -53,9 +53,9 @@ class SourceBuilder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
     def features(self) -> tuple[Any, Any]:
         """The features of KEYS."""
 
-    def value(self, rows: list[Tensor]) -> Any:
-        """The input of an example from its T rows of stored tokens, (length,) or (length, F) each; here it has one."""
-        return rows[0].view(self.info.features[self.KEYS[0]].shape).numpy()
+    def value(self, sequences: list[Tensor]) -> Any:
+        """The input of an example from its T sequences of stored tokens, (length,) or (length, F); here it has one."""
+        return sequences[0].view(self.info.features[self.KEYS[0]].shape).numpy()
 
     def _info(self) -> tfds.core.DatasetInfo:
         return tfds.core.DatasetInfo(
@@ -63,7 +63,8 @@ class SourceBuilder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
             description=type(self).__doc__,
             features=tfds.features.FeaturesDict(dict(zip(self.KEYS, self.features(), strict=True))),
             supervised_keys=self.KEYS,
-            disable_shuffling=True,  # keeps the order of the store
+            # Keep the order of the store.
+            disable_shuffling=True,
         )
 
     def _split_generators(self, dl_manager: tfds.download.DownloadManager) -> dict[str, Iterator]:
@@ -76,7 +77,8 @@ class SourceBuilder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
         widths = split.lengths.amax(1).tolist()
         for number, (width, label) in enumerate(zip(widths, split.labels.tolist(), strict=True)):
             tokens, mask = split.gather(torch.tensor([number]), width)  # (1,T,width[,F]), (1,T,width)
-            value = self.value([row[real] for row, real in zip(tokens[0], mask[0], strict=True)])
+            sequences = [tower[real] for tower, real in zip(tokens[0], mask[0], strict=True)]
+            value = self.value(sequences)
             yield number, dict(zip(self.KEYS, (value, label), strict=True))
 
 
@@ -90,8 +92,8 @@ class Listops(SourceBuilder):
     def features(self) -> tuple[Any, Any]:
         return tfds.features.Text(), tfds.features.ClassLabel(num_classes=10)
 
-    def value(self, rows: list[Tensor]) -> str:
-        return decode(rows[0])
+    def value(self, sequences: list[Tensor]) -> str:
+        return decode(sequences[0])
 
 
 class LraText(SourceBuilder):
@@ -99,16 +101,16 @@ class LraText(SourceBuilder):
 
     VERSION = tfds.core.Version(Text.version)
     BUILDER_CONFIGS: ClassVar = [
-        SourceConfig(name="lra", description="The test set is the dev set too.", source=Text()),
-        SourceConfig(name="held_out", description="2,500 of train are the dev set.", source=Text(hold_out=2500)),
+        SourceConfig(name="lra", description="The test set is also the validation set.", source=Text()),
+        SourceConfig(name="held_out", description="2,500 reviews of train are the validation set.", source=Text(hold_out=2500)),
     ]
     KEYS = ("text", "label")
 
     def features(self) -> tuple[Any, Any]:
         return tfds.features.Text(), tfds.features.ClassLabel(names=["neg", "pos"])
 
-    def value(self, rows: list[Tensor]) -> bytes:
-        return rows[0].numpy().tobytes()
+    def value(self, sequences: list[Tensor]) -> bytes:
+        return sequences[0].numpy().tobytes()
 
 
 class LraImage(SourceBuilder):
@@ -132,8 +134,8 @@ class LraRetrieval(SourceBuilder):
     def features(self) -> tuple[Any, Any]:
         return tfds.features.Sequence(tfds.features.Text(), length=2), tfds.features.ClassLabel(num_classes=2)
 
-    def value(self, rows: list[Tensor]) -> list[bytes]:
-        return [row.numpy().tobytes() for row in rows]
+    def value(self, sequences: list[Tensor]) -> list[bytes]:
+        return [sequence.numpy().tobytes() for sequence in sequences]
 
 
 class LraPathfinder(SourceBuilder):

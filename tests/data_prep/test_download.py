@@ -12,6 +12,7 @@ from server import DATA, SHA256, dripping, imdb, partial, refused, served, silen
 from data_prep import download
 from data_prep.download import Download
 from data_prep.image import OFFICIAL as CIFAR
+from data_prep.release import OFFICIAL as RELEASE
 from data_prep.text import OFFICIAL as IMDB
 from data_prep.text import Text
 
@@ -86,6 +87,8 @@ def test_without_tfds(tmp_path, monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     message = refused(IMDB, tmp_path / "downloads")
     assert "tensorflow-datasets is not installed: pip install '.[tfds]'" in message
+    assert "source.archive=<path of aclImdb_v1.tar.gz" in message and "stanfordnlp/imdb" in message
+    assert "source.release=<a copy of the release" in refused(RELEASE, tmp_path / "downloads")
 
 
 def test_an_archive_that_is_there_already(tmp_path):

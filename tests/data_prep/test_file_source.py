@@ -4,6 +4,7 @@ import os
 import re
 import shutil
 
+import hydra
 import pytest
 from conftest import config, printed
 from server import write_folder, write_tar
@@ -12,6 +13,7 @@ from data_prep import __main__ as command
 from data_prep.listops import ListOps
 from data_prep.pathfinder.generator import Pathfinder
 from data_prep.retrieval import Retrieval
+from lra.config import CONF
 from lra.config.compose import compose
 from lra.config.experiment import Experiment
 from lra.data.store import StoreError
@@ -176,6 +178,9 @@ def test_the_home_folder_is_expanded_in_every_path(home, monkeypatch):
     made = compose(Experiment, ["task=listops", "attn=mean", "runs='~/r'", "pretrain=masked", "pretrain.from='~/p'"])
     assert made.data.root == home / "x" and made.data.release == home / "a" and made.runs == home / "r"
     assert made.pretrain.from_ == home / "p"
+    with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
+        composed = hydra.compose("train", ["task=listops", "attn=mean", "runs='~/r'"], return_hydra_config=True)
+    assert composed.hydra.sweep.dir == str(home / "r")
     sources = {
         ListOps(release="~/a").release.path: home / "a",
         Retrieval(archive="~/a.gz").download.archive: home / "a.gz",

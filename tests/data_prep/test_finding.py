@@ -2,6 +2,7 @@
 
 import gzip
 import io
+import re
 import tarfile
 
 import pytest
@@ -172,6 +173,14 @@ def test_what_is_no_table_is_named_with_its_file(tmp_path, data):
     with pytest.raises(ValueError, match=f"basic_val.tsv.*({NAMED[data]})") as caught:
         ListOps(release=root).prepare(tmp_path / "data")
     assert "\n" not in str(caught.value) and not list(tmp_path.glob("data/*/"))
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_the_speed_of_reading_is_logged(tmp_path, capfd, packed):
+    root = write_folder(tmp_path / "root", PAIRS, packed=packed)
+    Retrieval(release=root).prepare(tmp_path / "data")
+    lines = [line for line in capfd.readouterr().err.splitlines() if re.search(r"0\.0 MB read at [\d,]+ MB/s$", line)]
+    assert len(lines) == 3 and all("new_aan_pairs" in line for line in lines)
 
 
 def test_a_line_without_end_does_not_fill_the_memory(tmp_path, monkeypatch):
