@@ -102,7 +102,7 @@ class LraText(SourceBuilder):
     VERSION = tfds.core.Version(Text.version)
     BUILDER_CONFIGS: ClassVar = [
         SourceConfig(name="lra", description="The test set is also the validation set.", source=Text()),
-        SourceConfig(name="held_out", description="2,500 reviews of train are the validation set.", source=Text(hold_out=2500)),
+        SourceConfig(name="held_out", description="2,500 of train are the validation set.", source=Text(hold_out=2500)),
     ]
     KEYS = ("text", "label")
 
