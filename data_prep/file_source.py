@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from lra.console import log
 from lra.data.source import Source
-from lra.data.store import StoreError, stored
+from lra.data.store import StoreError, raw_files, stored
 
 from .locate import expand
 
@@ -90,7 +90,7 @@ class FileSource(Source):
         """The content that a restored run was trained on, from the prepared data with its provenance."""
         for folder in self._folders():
             with suppress(StoreError):
-                provenance = stored(folder)["provenance"]
+                provenance = stored(folder)
                 if flatten(provenance) == dict(self.recorded):
                     return {key: provenance[key] for key in self.content_keys}
         path = " ".join(f"source.{key}=<path>" for key in self.locations)
@@ -119,12 +119,11 @@ class FileSource(Source):
         expected = {"name": self.name, "version": self.version, **self.choices}
         for folder in self._folders():
             with suppress(StoreError):
-                meta = stored(folder)
-                provenance = meta["provenance"]
+                provenance = stored(folder)
                 choices = {key: value for key, value in provenance.items() if key not in self.content_keys}
                 if choices == expected and all(key in provenance for key in self.content_keys):
                     content = {key: provenance[key] for key in self.content_keys}
-                    yield folder, content, meta.get("raw") or {}
+                    yield folder, content, raw_files(folder)
 
 
 def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

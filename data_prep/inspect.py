@@ -284,7 +284,7 @@ def other_copies(root: Path) -> Iterator[str]:
     for folder in subfolders(root):
         if (folder / META).is_file():
             try:
-                provenance = stored(folder)["provenance"]
+                provenance = stored(folder)
                 yield f"\nprepared data: {folder} ({provenance['name']} {provenance['version']})"
             except StoreError as error:
                 yield f"\nprepared data: damaged: {error}"

@@ -138,7 +138,7 @@ class Source(ABC):
 
     @property
     def raw(self) -> dict[str, Any] | None:
-        """The path and the state of the files that are read, which stand in meta.json; None for generated data."""
+        """The path and the state of the files that are read, which stand in raw.json; None for generated data."""
         return None
 
     def at(self, root: Path | str) -> Path:

@@ -7,6 +7,8 @@ sums of all, in the format of `sha256sum -c`:
     <split>.offsets.bin   int64 (n * T + 1,), sequence r is tokens[offsets[r] : offsets[r + 1]]
     <split>.labels.bin    int64 or float32 (n,)
 
+Data that were read from files have raw.json too: the path and the state of these files.
+
 Shapes: n examples, T towers (sequences of one example, 2 for Retrieval, else 1), F features.
 """
 
@@ -29,7 +31,9 @@ from ..disk.atomic import Unreadable, content, digest, sync
 from .split import ExampleChunk, Split
 
 FORMAT = 1
-META, SUMS = "meta.json", "SHA256SUMS"
+META = "meta.json"
+SUMS = "SHA256SUMS"
+RAW = "raw.json"
 PARTS = ("tokens", "offsets", "labels")
 DTYPES = {"tokens": ("|u1", "<u2", "<i2", "<i4", "<i8", "<f4"), "offsets": ("<i8",), "labels": ("<i8", "<f4")}
 # Bytes of a file up to which its sha256 is compared whenever it is opened, which takes a fifth of a second.
@@ -134,10 +138,11 @@ def write(
         for split, chunks in splits.items():
             files |= _write_split(work, split, chunks, towers)
         meta = {"format": FORMAT, "provenance": provenance, "towers": towers, "splits": list(splits), "files": files}
-        if raw is not None:
-            meta["raw"] = raw
         (work / META).write_text(json.dumps(meta, indent=1), encoding="utf-8")
         (work / SUMS).write_bytes(_sums(work, files))
+        # Not in meta.json: the same data from another place have the same checksums.
+        if raw is not None:
+            (work / RAW).write_text(json.dumps(raw, indent=1), encoding="utf-8")
         for path in (*work.iterdir(), work):
             sync(path)
         old = work.with_name(f"{work.name}-old")
@@ -186,11 +191,20 @@ def _meta(folder: Path) -> Iterator[dict[str, Any]]:
 
 
 def stored(folder: Path) -> dict[str, Any]:
-    """Return the description of a data set, with its `provenance`. Raises StoreError if it is missing or damaged."""
+    """Return the provenance of a data set. Raises StoreError if it is missing or damaged."""
     with _meta(folder) as meta:
-        if not isinstance(meta["provenance"], dict) or not isinstance(meta.get("raw", {}), dict):
+        if not isinstance(meta["provenance"], dict):
             raise ValueError("the provenance is not a mapping")
-        return meta
+        return meta["provenance"]
+
+
+def raw_files(folder: Path) -> dict[str, Any]:
+    """Return the path and the state of the files that a data set was read from; empty if they are not known."""
+    try:
+        raw = json.loads(content(folder / RAW))
+    except (Unreadable, ValueError, RecursionError):
+        return {}
+    return raw if isinstance(raw, dict) else {}
 
 
 def load(folder: Path, provenance: dict | None = None, towers: int | None = None) -> dict[str, Split]:

@@ -126,6 +126,12 @@ def test_of_several_prepared_sets_the_one_of_the_same_path_is_used(home):
         ListOps(release="c").folder("elsewhere")
 
 
+def test_the_same_data_from_another_place_have_the_same_checksums(home):
+    release(home / "b")
+    sums = [(ListOps(release=name).prepare(name + "-data") / "SHA256SUMS").read_text() for name in ("a", "b")]
+    assert sums[0] == sums[1] and str(home) not in sums[0]
+
+
 def test_unchanged_files_are_not_read_again(home, monkeypatch):
     folder = ListOps(release="a").prepare("data")
     monkeypatch.setattr("data_prep.release.fingerprint", lambda path: pytest.fail("the stamp is enough"))
