@@ -18,7 +18,7 @@ from lra.config.compose import compose
 from lra.config.experiment import Experiment
 from lra.data.store import StoreError
 from lra.runs import restore
-from lra.runs.folder import RunFolder, settle
+from lra.runs.run_dir import RunDir, check_choices
 from lra.train.__main__ import train
 
 LISTOPS = {f"basic_{name}.tsv": b"Source\tTarget\n" + b"[MAX 2 9 ]\t9\n" * 8 for name in ("train", "val", "test")}
@@ -102,11 +102,11 @@ def test_a_finished_run_needs_no_files(home, monkeypatch, capfd):
     assert str(home) not in (folder / "config.yaml").read_text()
     shutil.rmtree(home / "a")
     train.__wrapped__(experiment(words, "data"))  # done before
-    run = RunFolder.open(folder)
+    run = RunDir.read(folder)
     restored = restore.configuration(run, "data")
     _, data = restore.trained(run, restored)
     assert len(data.splits["test"]) == 8
-    settle(folder, identity(experiment(words, "data")))
+    check_choices(folder, identity(experiment(words, "data")))
     for more in ("verify=true", "workers=1"):
         stop, _, said = printed(command.prepare, *words, "data.root=data", more, patch=monkeypatch, capfd=capfd)
         assert stop is None and "does not exist; using the data prepared at" in said
