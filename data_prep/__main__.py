@@ -158,4 +158,9 @@ def sizes(splits: dict) -> str:
 if __name__ == "__main__":
     if sys.argv[1:2] == ["inspect"]:
         sys.exit(inspect.main(sys.argv[2:]))
-    prepare()
+    elif sys.argv[1:2] == ["export"]:
+        from .export import main as export
+
+        export(sys.argv[2:])
+    else:
+        prepare()

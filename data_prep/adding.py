@@ -14,14 +14,15 @@ def _value(state, position):
 
 
 @compiled
-def _fill(key, index, length, kept, tokens):
-    for row, example in enumerate(index):
+def _fill(key, index, length, num_tokens, tokens):
+    for number, example in enumerate(index):
         state = state_of(key, example)
-        for position in range(kept):
-            tokens[row, position, 0] = _value(state, position)
+        # Feature 0: values. Feature 1: marks of the two positions.
+        for position in range(num_tokens):
+            tokens[number, position, 0] = _value(state, position)
         for position in two_positions(state, length):
-            if position < kept:
-                tokens[row, position, 1] = 1
+            if position < num_tokens:
+                tokens[number, position, 1] = 1
 
 
 @compiled
@@ -29,6 +30,7 @@ def _answers(key, n, length):
     answers = np.empty(n, np.float32)
     for example in range(n):
         state = state_of(key, example)
+        # The label needs the two marked values only, not the sequence.
         first, second = two_positions(state, length)
         answers[example] = 0.5 + (_value(state, first) + _value(state, second)) / 4
     return answers
@@ -46,4 +48,5 @@ class Adding(Synthetic):
     origin = "generated; Hochreiter & Schmidhuber 1997, lengths and sizes of Khalitov et al. 2022 (PSF-Attn)"
     dtype = np.float32
     features = (2,)
-    fill, answers = staticmethod(_fill), staticmethod(_answers)
+    fill = staticmethod(_fill)
+    answers = staticmethod(_answers)

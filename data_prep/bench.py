@@ -1,4 +1,4 @@
-"""Time to make data: ``python -m data_prep.bench --examples 20000 --repeats 5 --workers 2``."""
+"""Time to generate data: ``python -m data_prep.bench --examples 20000 --repeats 5 --workers 2``."""
 
 import argparse
 import time
@@ -19,20 +19,22 @@ from .temporal_order import TemporalOrder
 
 
 def seconds_of_first_call() -> float:
+    """Measure the first example, which compiles the generator unless the compiled code is cached."""
     start = time.perf_counter()
     next(ListOps().examples())
     return time.perf_counter() - start
 
 
 def ms_per_example(n: int, seed: int) -> float:
-    """Processor milliseconds of all threads for each kept ListOps example, independent of other processes."""
+    """Measure processor milliseconds of all threads per ListOps example, independent of other processes."""
     start = time.process_time()
+    # Time of the process, so that other load does not count.
     count = sum(1 for _ in islice(ListOps(seed=seed).examples(workers=1), n))
     return (time.process_time() - start) / count * 1e3
 
 
 def seconds_to_prepare(workers: int) -> float:
-    """Wall-clock seconds to prepare the paper's 100,000 examples on the disk."""
+    """Measure wall-clock seconds to prepare the paper's 100,000 examples on the disk."""
     with TemporaryDirectory() as root:
         start = time.perf_counter()
         ListOps().prepare(root, workers=workers)
@@ -40,27 +42,30 @@ def seconds_to_prepare(workers: int) -> float:
 
 
 def ms_per_batch(source: Synthetic, repeats: int, batch: int = 40, stored: int = 400) -> tuple[float, float]:
-    """Median milliseconds to make a batch, and to gather it from `stored` rows in memory; the calls alternate."""
-    drawn, length = source.open("")["train"], source.length
-    rows = drawn.gather(torch.arange(stored), length)[0].flatten(0, 2)  # (stored length[, F])
-    gathered = Split(rows, torch.arange(stored + 1) * length, drawn.labels[:stored])
-    rng, times = np.random.default_rng(0), ([], [])
+    """Measure median ms to generate a batch, and to gather it from `stored` sequences; the calls alternate."""
+    generated = source.open("")["train"]
+    length = source.length
+    tokens = generated.gather(torch.arange(stored), length)[0].flatten(0, 2)  # (stored length[, F])
+    gathered = Split(tokens, torch.arange(stored + 1) * length, generated.labels[:stored])
+    # Alternate between both, so that other load of the machine affects them equally.
+    rng = np.random.default_rng(0)
+    times: tuple[list[float], list[float]] = ([], [])
     for _ in range(repeats):
         index = torch.from_numpy(rng.integers(stored, size=batch))
-        for split, mine in zip((drawn, gathered), times, strict=True):
+        for split, split_times in zip((generated, gathered), times, strict=True):
             start = time.perf_counter()
             split.gather(index, length)
-            mine.append((time.perf_counter() - start) * 1e3)
+            split_times.append((time.perf_counter() - start) * 1e3)
     return median(times[0]), median(times[1])
 
 
-def arguments(words: list[str] | None = None) -> argparse.Namespace:
-    """Parse the words of a command line, by default those of this process."""
-    parser = argparse.ArgumentParser(prog="python -m data_prep.bench", description="How long the data takes to make.")
+def arguments(argv: list[str] | None = None) -> argparse.Namespace:
+    """Parse the arguments of a command line, by default of this process."""
+    parser = argparse.ArgumentParser(prog="python -m data_prep.bench", description="Time to generate the data.")
     parser.add_argument("--examples", type=int, default=20_000, help="ListOps examples per repeat")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--workers", type=int, default=cores(), help="for the whole preparation")
-    return parser.parse_args(words)
+    return parser.parse_args(argv)
 
 
 def main() -> None:
@@ -72,11 +77,15 @@ def main() -> None:
         f"({min(times):.4f} to {max(times):.4f}, {options.repeats} repeats of {options.examples})"
     )
     print(f"listops: {seconds_to_prepare(options.workers):.1f} s to prepare 100,000 with {options.workers} workers")
+    # Batches are small: threads would only add noise.
     torch.set_num_threads(1)
     for kind in (Adding, TemporalOrder):
         for length in (128, 1024, 16384):
-            made, read = ms_per_batch(kind(length=length), 20 * options.repeats)
-            print(f"{kind.name}: {made:.3f} ms to make a batch of 40 at length {length}, {read:.3f} ms to gather one")
+            generate_ms, gather_ms = ms_per_batch(kind(length=length), 20 * options.repeats)
+            times_text = (
+                f"{generate_ms:.3f} ms to make a batch of 40 at length {length}, {gather_ms:.3f} ms to gather one"
+            )
+            print(f"{kind.name}: {times_text}")
 
 
 if __name__ == "__main__":

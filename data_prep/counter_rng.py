@@ -4,8 +4,10 @@ import numpy as np
 
 from lra.compiled import compiled
 
-STEP = np.uint64(0x9E3779B97F4A7C15)  # from one state to the next; a stream's words are mix(state)
-LOW, HALF = np.uint64(0xFFFFFFFF), np.uint64(32)
+# Increment from one state to the next; the words of a stream are mix(state).
+STEP = np.uint64(0x9E3779B97F4A7C15)
+LOW = np.uint64(0xFFFFFFFF)
+HALF = np.uint64(32)
 
 
 @compiled
@@ -18,5 +20,5 @@ def mix(word):
 
 @compiled
 def below(word, bound):
-    """An integer in [0, bound) from the low half of a word; the bias is under bound / 2**32."""
+    """Return an integer in [0, bound) from the low half of a word; the bias is under bound / 2**32."""
     return np.int64(((word & LOW) * np.uint64(bound)) >> HALF)

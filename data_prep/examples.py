@@ -25,21 +25,27 @@ def in_order(function: Callable[[Any], Any], inputs: Iterable, workers: int) -> 
     """
     with ThreadPoolExecutor(workers) as pool:
         results = map(partial(pool.submit, function), inputs)
+        # Two tasks per worker, so that no worker waits for the consumer.
         pending = deque(islice(results, 2 * workers))
         while pending:
-            done = pending.popleft().result()
+            result = pending.popleft().result()
             pending.extend(islice(results, 1))
-            yield done
+            yield result
 
 
-def first_of(order: np.ndarray, count: int | None, what: str) -> np.ndarray:
+def first_of(order: np.ndarray, count: int | None, name: str) -> np.ndarray:
     """Take the first `count` indices of an order (n,), all for None, in ascending order.
+
+    Args:
+        order: indices (n,).
+        count: number of indices.
+        name: name of the split, for messages.
 
     Raises:
         ValueError: there are fewer, or none.
     """
     if not len(order) or (count or 0) > len(order):
-        raise ValueError(f"{what}: {count or 'all'} examples asked for, there are {len(order)}")
+        raise ValueError(f"{name}: {count or 'all'} examples asked for, there are {len(order)}")
     return np.sort(order[:count])
 
 
@@ -49,15 +55,22 @@ def chunks(
     """Collect examples in chunks.
 
     Args:
-        examples: rows of each example, bytes or arrays (length,) uint8, and its label.
+        examples: sequences of each example, bytes or arrays (length,) uint8, and its label.
         split: name of the split, for the progress.
         total: number of examples, None if it is unknown.
         progress: reports the examples.
     """
-    examples, done = iter(examples), 0
-    while some := list(islice(examples, CHUNK)):
-        rows = [row for of_example, _ in some for row in of_example]
-        lengths, labels = np.array([len(row) for row in rows]), np.array([label for _, label in some], np.int64)
-        yield ExampleChunk(np.frombuffer(b"".join(rows), np.uint8), lengths, labels)
-        done += len(some)
+    remaining = iter(examples)
+    done = 0
+    # The last batch is empty.
+    for batch in iter(lambda: list(islice(remaining, CHUNK)), []):
+        sequences = []
+        for example_sequences, _ in batch:
+            sequences.extend(example_sequences)
+        # The store keeps all sequences of a chunk one after the other.
+        tokens = np.frombuffer(b"".join(sequences), np.uint8)
+        lengths = np.array([len(sequence) for sequence in sequences])
+        labels = np.array([label for _, label in batch], np.int64)
+        yield ExampleChunk(tokens, lengths, labels)
+        done += len(batch)
         progress(split, done, total)

@@ -1,7 +1,7 @@
-"""python -m data_prep.floors task=recall: the scores that need no attention; task=all for every task, or experiment=.
+"""python -m data_prep.floors task=recall: baseline scores that need no attention; task=all or experiment= for others.
 
-The columns are test scores in percent: the best constant answer, the score that is known to need nothing of what the
-task asks for, the larger of both (the floor), and a classifier on the counts of tokens, which is fitted once.
+The columns are test scores in percent: the best constant answer, the chance level that is known to need nothing of what
+the task asks for, the larger of both (``floor``), and the bag-of-tokens baseline, which is fitted once.
 """
 
 from lra.config.entry import main
@@ -16,26 +16,32 @@ HEAD = ("constant", "analytic", "floor", "bag")
 
 @main(PrepareOptions)
 def floors(options: PrepareOptions) -> None:
-    """Print a line for each task; fit the bag of tokens where it is missing, or anew with force=true.
+    """Print the baseline scores of each task; fit the bag-of-tokens baseline where it is missing or with force=true.
 
     Raises:
         ValueError: no task is named, or its data are missing.
     """
-    chosen = [line.partition("=")[2] for line in options.data_overrides if line.startswith("task=")]
-    if options.source is None and chosen[-1:] != ["all"]:
+    has_task = options.source is not None
+    tasks = [line.partition("=")[2] for line in options.data_overrides if line.startswith("task=")]
+    if not has_task and tasks[-1:] != ["all"]:
         raise ValueError(f"task must be one of all, {', '.join(TASKS)}")
-    lines = {}
-    for one in [options] if options.source is not None else [of_task(options, task) for task in TASKS]:
+
+    scores = {}
+    for task in [options] if has_task else [of_task(options, name) for name in TASKS]:
         try:
-            lines[one.task.name] = baselines_of(one, force=options.force)
+            scores[task.task.name] = baselines_of(task, force=options.force)
         except StoreError as error:
-            if options.source is not None:
+            # A single task that is not prepared is an error; of all tasks it is skipped.
+            if has_task:
                 raise
-            log(f"{one.task.name}: left out, {error}")
-    width = max(map(len, lines), default=0)
+            log(f"{task.task.name}: skipped, {error}")
+
+    # The table, with a dash for a score that does not exist.
+    width = max(map(len, scores), default=0)
     print(" ".join([" " * width, *(f"{name:>8}" for name in HEAD)]))
-    for task, scores in lines.items():
-        print(" ".join([f"{task:<{width}}", *(f"{'-' if score is None else f'{score:.2f}':>8}" for score in scores)]))
+    for name, columns in scores.items():
+        cells = ["-" if score is None else f"{score:.2f}" for score in columns]
+        print(" ".join([f"{name:<{width}}", *(f"{cell:>8}" for cell in cells)]))
 
 
 if __name__ == "__main__":

@@ -14,6 +14,8 @@ from lra.data.store import ExampleChunk
 from .archive import members, reading
 from .download import Download
 from .examples import chunks, first_of
+from .formats.detect import open_copy
+from .formats.reader import Reader, first_examples
 
 ALTERNATIVES = ("torchvision, TFDS and Hugging Face (uoft-cs/cifar10) distribute the same images",)
 # Address, checksum and size as in TFDS's cifar10.
@@ -98,7 +100,10 @@ class Image(Source):
             ``archive``.
         hold_out: images of the validation set.
         train, val, test: numbers of examples, drawn with a fixed seed; None for all.
-        url, sha256, archive: see `download.Download`; None for the official address and checksum.
+        url, sha256, archive: see `download.Download`; None for the official address and checksum. `archive` may also
+            be a copy in a format of `data_prep.formats`, such as torchvision's; the validation set of a
+            copy takes the place of `hold_out`.
+        columns: names of the columns of parquet and arrow files: the input, then the label; None for the usual names.
     """
 
     name = "image"
@@ -121,6 +126,7 @@ class Image(Source):
         url: str | None = None,
         sha256: str | None = None,
         archive: Path | str | None = None,
+        columns: list[str] | None = None,
     ):
         if grey not in GREYS:
             raise ValueError(f"source.grey must be one of {', '.join(GREYS)}, not {grey!r}")
@@ -132,28 +138,36 @@ class Image(Source):
         self.order = order
         self.hold_out = hold_out
         self.sizes = {"train": train, "val": val, "test": test}
-        self.download = OFFICIAL.but(url=url, sha256=sha256, archive=archive)
+        self.copy = open_copy(archive, self.name, length=PIXELS, columns=columns)
+        self.download = OFFICIAL.but(url=url, sha256=sha256, archive=archive if self.copy is None else None)
 
     @property
     def arguments(self) -> dict[str, Any]:
         options = {"grey": self.grey, "order": self.order, "hold_out": self.hold_out}
-        return {"file": self.download.identity, **options, **self.sizes}
+        return {"file": (self.copy or self.download).identity, **options, **self.sizes}
 
     @property
     def dev_size(self) -> int:
         return self.sizes["val"] or self.hold_out
 
     def fetch(self, root: Path, progress: Progress) -> None:
-        self.path = self.download.fetch(root / "downloads", progress)
+        if self.copy is None:
+            self.path = self.download.fetch(root / "downloads", progress)
 
     def read(self, progress: Progress) -> dict[str, Images]:
         """Read the images of train and test in the order of the archive. Raises ValueError if a batch is missing."""
+        if isinstance(self.copy, Reader):
+            return {part: self._converted(self.copy, part, progress) for part in ("train", "test")}
         # The archive holds the batches in another order than their numbers.
         batches = {}
-        for name, file in members(self.path, MEMBER.fullmatch, progress):
-            with reading(self.path):
-                data = file.read()
-            batches[MEMBER.fullmatch(name)[1]] = convert(data, self.grey, f"{self.path}: {name}")
+        if self.copy is not None:
+            for name, data, where in self.copy.batches(progress):
+                batches[name] = convert(data, self.grey, where)
+        else:
+            for name, file in members(self.path, MEMBER.fullmatch, progress):
+                with reading(self.path):
+                    data = file.read()
+                batches[MEMBER.fullmatch(name)[1]] = convert(data, self.grey, f"{self.path}: {name}")
         for batch in (*TRAIN, *TEST):
             if batch not in batches:
                 raise ValueError(f"{self.path} is not the CIFAR-10 archive: it lacks cifar-10-batches-bin/{batch}.bin")
@@ -164,7 +178,21 @@ class Image(Source):
             splits[split] = (images, labels)
         return splits
 
+    def _converted(self, copy: Reader, part: str, progress: Progress) -> Images:
+        """Read a part of a copy without a validation set, whose images are grey or have colours."""
+        greys = []
+        labels = []
+        for (tokens,), label in copy.examples(part, progress):
+            if len(tokens) == 3 * PIXELS:
+                planes = tokens.reshape(3, PIXELS).astype(np.uint32)
+                tokens = GREYS[self.grey](*planes).astype(np.uint8)
+            greys.append(tokens)
+            labels.append(label)
+        return np.stack(greys), np.array(labels, np.int64)
+
     def splits(self, *, workers: int, progress: Progress) -> Mapping[str, Iterable[ExampleChunk]]:
+        if isinstance(self.copy, Reader) and self.copy.has_val:
+            return self.copy.chunks(progress, self.sizes, first_examples)
         images = self.read(progress)
         positions = {split: np.arange(len(labels)) for split, (_, labels) in images.items()}
         if self.order == "tfds":
@@ -183,7 +211,7 @@ class Image(Source):
         return splits
 
     def serve(self, release: Path) -> None:
-        if self.download == OFFICIAL:
+        if self.copy is None and self.download == OFFICIAL:
             self.download = self.download.beside(release)
 
 

@@ -22,6 +22,8 @@ from lra.data.store import ExampleChunk
 from .counter_rng import HALF, STEP, below, mix
 from .examples import chunks, in_order
 from .file_source import FileSource
+from .formats.detect import open_copy
+from .formats.reader import Reader
 from .lines import text_lines
 from .release import Lines, Release, serving
 
@@ -186,7 +188,9 @@ class ListOps(FileSource):
         train, val, test: numbers of examples.
         seed: seed of the trees.
         release: the folder of the official basic_{train,val,test}.tsv, a folder up to four levels above it, or the
-            release archive, to read these files instead of generating; their sequences are kept whole.
+            release archive, to read these files instead of generating; their sequences are kept whole. Or a copy in a
+            format of `data_prep.formats`.
+        columns: names of the columns of parquet and arrow files: the expression, then the value; None for the usual.
     """
 
     name = "listops"
@@ -211,6 +215,7 @@ class ListOps(FileSource):
         test: int = 2_000,
         seed: int = 0,
         release: Path | str | None = None,
+        columns: list[str] | None = None,
     ):
         for valid, what in (
             (0 <= min_length < max_length - 1, "a length strictly between min_length >= 0 and max_length"),
@@ -225,7 +230,9 @@ class ListOps(FileSource):
         self.tree = {**bounds, "max_depth": max_depth, "max_args": max_args, "p_operator": float(p_operator)}
         self.sizes = {"train": train, "val": val, "test": test}
         self.seed = seed
-        self.release = None if release is None else Release(path=release, files=FILES)
+        self.release = open_copy(release, self.name, columns=columns)
+        if release is not None and self.release is None:
+            self.release = Release(path=release, files=FILES)
 
     @property
     def has_files(self) -> bool:
@@ -253,6 +260,8 @@ class ListOps(FileSource):
             self.release = serving(Release(path=release, files=FILES), self.name)
 
     def splits(self, *, workers: int, progress: Progress) -> Mapping[str, Iterable[ExampleChunk]]:
+        if isinstance(self.release, Reader):
+            return self.release.chunks(progress)
         if self.release is not None:
             return self.release.splits(partial(_read_release, progress=progress), progress)
         trees = (((ids,), answer) for ids, answer in self.examples(workers=workers))

@@ -6,30 +6,37 @@ import numpy as np
 
 from lra.compiled import compiled
 
-from .counter_rng import below
-from .synthetic import Synthetic, different, settings, state_of, word
+from .synthetic import Synthetic, assignment_tokens, draw_below, draw_distinct, pair_id, state_of
 
-_ASKED, _FIRST = 1, 2  # words of an example: the question, then groups, their winners, places, and votes against them
+# Words of an example: the question, then groups, winners, positions, and votes against the winners.
+_ASKED = 1
+_FIRST = 2
 
 
 @compiled
-def _fill(key, index, length, kept, tokens, present, groups, values, votes, winning, gap):
-    drawn, order, places = np.empty(present, np.int64), np.empty(groups, np.int64), np.empty((2, length), np.int64)
-    number = present * votes
-    for row, example in enumerate(index):
+def _fill(key, index, length, num_tokens, tokens, present, groups, values, votes, winning, gap):
+    drawn_groups = np.empty(present, np.int64)
+    group_order = np.empty(groups, np.int64)
+    positions = np.empty(length, np.int64)
+    position_order = np.empty(length, np.int64)
+    num_votes = present * votes
+    for number, example in enumerate(index):
         state = state_of(key, example)
-        different(state, _FIRST, drawn, order)
-        different(state, _FIRST + 2 * present, places[0, :number], places[1, : length - 1 - gap])
-        for vote in range(number):
+        draw_distinct(state, _FIRST, drawn_groups, group_order)
+        draw_distinct(state, _FIRST + 2 * present, positions[:num_votes], position_order[: length - 1 - gap])
+        for vote in range(num_votes):
             group = vote // votes
-            value = below(word(state, _FIRST + present + group), values)
-            if vote % votes >= winning:  # for any value but the winner
-                other = below(word(state, _FIRST + 2 * present + number + vote), values - 1)
-                value = (value + 1 + other) % values
-            if places[0, vote] < kept:
-                tokens[row, places[0, vote]] = 1 + drawn[group] * (values + 1) + value
-        if length <= kept:
-            tokens[row, length - 1] = 1 + drawn[below(word(state, _ASKED), present)] * (values + 1) + values
+            value = draw_below(state, _FIRST + present + group, values)
+            # The votes after the first ``winning`` are for any value but the winner.
+            if vote % votes >= winning:
+                offset = draw_below(state, _FIRST + 2 * present + num_votes + vote, values - 1)
+                value = (value + 1 + offset) % values
+            if positions[vote] < num_tokens:
+                tokens[number, positions[vote]] = pair_id(drawn_groups[group], value, values + 1)
+        if length <= num_tokens:
+            # The question at the end.
+            group = drawn_groups[draw_below(state, _ASKED, present)]
+            tokens[number, length - 1] = pair_id(group, values, values + 1)
 
 
 @compiled
@@ -37,8 +44,9 @@ def _answers(key, n, present, values):
     answers = np.empty(n, np.int64)
     for example in range(n):
         state = state_of(key, example)
-        asked = below(word(state, _ASKED), present)
-        answers[example] = below(word(state, _FIRST + present + asked), values)
+        # The winner of the group that is asked for.
+        group = draw_below(state, _ASKED, present)
+        answers[example] = draw_below(state, _FIRST + present + group, values)
     return answers
 
 
@@ -48,16 +56,16 @@ class Majority(Synthetic):
 
     Example: b=2 . a=1 b=0 . a=3 b=2 a=1 . ?a is class 1, written with letters for groups, digits for values and a point
     for filler. A vote is one token, as is the question: ids are 0 for filler, 1 + g (values + 1) + v for a vote of
-    group g for v, and the id behind its last vote for the question. Votes are at any places but the last and the
+    group g for v, and the id behind its last vote for the question. Votes are at any positions but the last and the
     ``gap`` before it, in any order.
 
     Args:
-        present: number of groups of a row, out of ``groups``; each is asked for with the same probability.
+        present: number of groups of a sequence, out of ``groups``; each is asked for with the same probability.
         groups: number of groups.
         values: number of values, the classes.
         votes: number of votes of each group.
-        winning: number of these that are for one value, more than half; each other vote is for any other value.
-        gap: number of places before the question that hold filler.
+        winning: votes of a group for its winner, more than half; each other vote is for any other value.
+        gap: number of positions before the question that hold filler.
     """
 
     name = "majority"
@@ -75,24 +83,24 @@ class Majority(Synthetic):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        groups, values, number, places = self.groups, self.values, self.present * self.votes, self.length - 1 - self.gap
-        self.need(
-            (groups >= 1 and values >= 2, "at least one group and two values"),
-            (groups * (values + 1) < 2**15, "source.groups times source.values + 1 to be below 32,768"),
-            (
-                0 < self.winning <= self.votes < 2 * self.winning,
-                "source.winning above half of source.votes, at most all",
-            ),
-            (1 <= self.present <= groups, f"source.present from 1 to source.groups={groups}"),
+        num_votes = self.present * self.votes
+        num_positions = self.length - 1 - self.gap
+        has_majority = 0 < self.winning <= self.votes < 2 * self.winning
+        self.require(
+            (self.groups >= 1 and self.values >= 2, "at least one group and two values"),
+            (self.groups * (self.values + 1) < 2**15, "source.groups times source.values + 1 to be below 32,768"),
+            (has_majority, "source.winning above half of source.votes, at most all"),
+            (1 <= self.present <= self.groups, f"source.present from 1 to source.groups={self.groups}"),
             (0 <= self.gap < self.length, f"source.gap from 0 to {self.length - 1}"),
-            (number <= places, f"at most {places} votes, not {number}"),
+            (num_votes <= num_positions, f"at most {num_positions} votes, not {num_votes}"),
         )
-        self.floor = 100 / self.present  # of the choice of any group of the row
-        self.alphabet = settings(groups, values, "g")
+        # Chance level of a guess among the groups of the sequence.
+        self.floor = 100 / self.present
+        self.alphabet = assignment_tokens(self.groups, self.values, "g")
 
-    def fill(self, key: np.uint64, index: np.ndarray, length: int, kept: int, tokens: np.ndarray) -> None:
+    def fill(self, key: np.uint64, index: np.ndarray, length: int, num_tokens: int, tokens: np.ndarray) -> None:
         sizes = (self.present, self.groups, self.values, self.votes, self.winning, self.gap)
-        _fill(key, index, length, kept, tokens, *sizes)
+        _fill(key, index, length, num_tokens, tokens, *sizes)
 
     def answers(self, key: np.uint64, n: int, length: int) -> np.ndarray:
         return _answers(key, n, self.present, self.values)

@@ -7,32 +7,41 @@ from numpy.typing import NDArray
 
 from lra.compiled import compiled
 
-from .counter_rng import below
-from .synthetic import Synthetic, different, state_of, word
+from .synthetic import Synthetic, draw_below, draw_distinct, name_keys, pair_id, state_of, word
 
 
 @compiled
-def _fill(key, index, kept, tokens, keys, values, pairs, ends):
-    drawn, order = np.empty((2, pairs), np.int64), np.empty(max(keys, values), np.int64)
-    for row, example in enumerate(index):
+def _fill(key, index, num_tokens, tokens, keys, values, pairs, ends):
+    drawn_keys = np.empty(pairs, np.int64)
+    drawn_values = np.empty(pairs, np.int64)
+    order = np.empty(max(keys, values), np.int64)
+    for number, example in enumerate(index):
         state = state_of(key, example)
-        different(state, 1, drawn[0], order[:keys])
-        different(state, 1 + pairs, drawn[1], order[:values])
-        for i in range(min(pairs, kept)):
-            tokens[row, i] = 1 + keys + drawn[0, i] * values + drawn[1, i]
-        asked = below(word(state, 1 + 2 * pairs), pairs)
-        place = pairs + np.searchsorted(ends, (word(state, 2 + 2 * pairs) >> np.uint64(11)) * 2.0**-53, "right")
-        if place < kept:
-            tokens[row, place] = 1 + drawn[0, asked]
+        # Words 1 .. pairs choose the keys, the next ones the values.
+        draw_distinct(state, 1, drawn_keys, order[:keys])
+        draw_distinct(state, 1 + pairs, drawn_values, order[:values])
+        for i in range(min(pairs, num_tokens)):
+            tokens[number, i] = keys + pair_id(drawn_keys[i], drawn_values[i], values)
+
+        # The query: one of the keys, after a gap drawn by inversion of its distribution.
+        query = draw_below(state, 1 + 2 * pairs, pairs)
+        uniform = (word(state, 2 + 2 * pairs) >> np.uint64(11)) * 2.0**-53
+        position = pairs + np.searchsorted(ends, uniform, "right")
+        if position < num_tokens:
+            tokens[number, position] = 1 + drawn_keys[query]
 
 
 @compiled
 def _answers(key, n, values, pairs):
-    answers, drawn, order = np.empty(n, np.int64), np.empty(pairs, np.int64), np.empty(values, np.int64)
+    answers = np.empty(n, np.int64)
+    drawn_values = np.empty(pairs, np.int64)
+    order = np.empty(values, np.int64)
     for example in range(n):
         state = state_of(key, example)
-        different(state, 1 + pairs, drawn, order)
-        answers[example] = drawn[below(word(state, 1 + 2 * pairs), pairs)]
+        draw_distinct(state, 1 + pairs, drawn_values, order)
+        # The query asks for pair number ``query``.
+        query = draw_below(state, 1 + 2 * pairs, pairs)
+        answers[example] = drawn_values[query]
     return answers
 
 
@@ -40,16 +49,22 @@ def _answers(key, n, values, pairs):
 class Recall(Synthetic):
     """Pairs of a key and a value, filler, and somewhere in it one key again, as a query; the label is its value.
 
-    Example: b=2 d=0 a=3 . . . ? d . . is class 0, written with letters for keys, digits for values and a point for
+    Example: b=2 d=0 a=3 . . . ?d . . is class 0, written with letters for keys, digits for values and a point for
     filler. A pair is one token, as is a query: ids are 0 for filler, 1 + k for the query of key k and
-    1 + keys + k values + v for a pair. The row begins with the pairs, whose keys differ and whose values differ. The
-    gap of i - 1 fillers between them and the query has a probability proportional to i^(power - 1): uniform for 1, with
-    more short gaps for less.
+    1 + keys + k values + v for a pair. The sequence begins with the pairs, whose keys differ and whose values differ.
+    The gap of i - 1 fillers between them and the query has a probability proportional to i^(power - 1): uniform for 1,
+    with more short gaps for less.
+
+    Args:
+        pairs: number of pairs of a sequence.
+        keys: number of keys.
+        values: number of values, the classes.
+        power: exponent of the distribution of gaps.
     """
 
     name = "recall"
     version = "1.0.0"
-    origin = "generated; after Arora et al. 2023 (Zoology), with one query a row and a pair in one token"
+    origin = "generated; after Arora et al. 2023 (Zoology), with one query per sequence and a pair in one token"
     dtype = np.int16
     lengths = tuple(2**k for k in range(6, 11))
 
@@ -61,25 +76,28 @@ class Recall(Synthetic):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        pairs, keys, values, power = self.pairs, self.keys, self.values, self.power
-        self.need(
-            (keys >= 1 and values >= 2, "at least one key and two values"),
-            (keys * (values + 1) < 2**15, "fewer tokens: source.keys times source.values + 1 must be below 32,768"),
-            (
-                1 <= pairs <= min(keys, values, self.length - 1),
-                "pairs from 1 to the keys, the values and the length - 1",
-            ),
-            (power > 0, f"a power above 0, not {power}"),
+        num_tokens = self.keys * (self.values + 1)
+        most_pairs = min(self.keys, self.values, self.length - 1)
+        self.require(
+            (self.keys >= 1 and self.values >= 2, "at least one key and two values"),
+            (num_tokens < 2**15, "fewer tokens: source.keys times source.values + 1 must be below 32,768"),
+            (1 <= self.pairs <= most_pairs, "pairs from 1 to the keys, the values and the length - 1"),
+            (self.power > 0, f"a power above 0, not {self.power}"),
         )
-        weights = np.arange(1, self.length - pairs + 1, dtype=np.float64) ** (power - 1)
-        self.ends: NDArray[np.float64] = np.cumsum(weights) / weights.sum()  # of each gap's share of [0, 1)
+        weights = np.arange(1, self.length - self.pairs + 1, dtype=np.float64) ** (self.power - 1)
+        # End of the interval of each gap in [0, 1).
+        self.ends: NDArray[np.float64] = np.cumsum(weights) / weights.sum()
         self.ends[-1] = 1
-        self.floor = 100 / pairs  # of any value of the row
-        names = [chr(ord("a") + k) if keys <= 26 else f"k{k}" for k in range(keys)]
-        self.alphabet = (".", *(f"?{key}" for key in names), *(f"{key}={v}" for key in names for v in range(values)))
+        # Chance level of a guess among the values of the sequence.
+        self.floor = 100 / self.pairs
+        names = name_keys(self.keys, "k")
+        tokens = [".", *(f"?{name}" for name in names)]
+        for name in names:
+            tokens += [f"{name}={value}" for value in range(self.values)]
+        self.alphabet = tuple(tokens)
 
-    def fill(self, key: np.uint64, index: np.ndarray, length: int, kept: int, tokens: np.ndarray) -> None:
-        _fill(key, index, kept, tokens, self.keys, self.values, self.pairs, self.ends)
+    def fill(self, key: np.uint64, index: np.ndarray, length: int, num_tokens: int, tokens: np.ndarray) -> None:
+        _fill(key, index, num_tokens, tokens, self.keys, self.values, self.pairs, self.ends)
 
     def answers(self, key: np.uint64, n: int, length: int) -> np.ndarray:
         return _answers(key, n, self.values, self.pairs)

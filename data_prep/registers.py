@@ -8,58 +8,75 @@ import numpy as np
 
 from lra.compiled import compiled
 
-from .counter_rng import below
-from .synthetic import Synthetic, different, settings, state_of, word
+from .synthetic import Synthetic, assignment_tokens, draw_below, draw_distinct, pair_id, state_of
 
-_SIZE, _ASKED, _FIRST = 1, 2, 3  # words of an example: number of writes, the write that is asked for, then the rest
+# Words of an example: number of writes, the write that is asked for, then registers, values and positions.
+_SIZE = 1
+_ASKED = 2
+_FIRST = 3
 
 
 @compiled
-def _draw(state, sizes, values, overwrite, written, order):
-    """Draw registers written[0, :n] and values written[1, :n] of the n writes of an example; order: room to shuffle.
+def _draw(state, sizes, values, overwrite, writes, order):
+    """Draw registers writes[0, :n] and values writes[1, :n] of the n writes of an example.
+
+    Args:
+        state: state of the example.
+        sizes: numbers of writes.
+        values: number of values.
+        overwrite: whether registers and values are independent of each other.
+        writes: result (2, largest number of writes).
+        order: two scratch arrays, (registers,) and (values,).
 
     Returns:
-        The number of writes, and the register and the value that the label is about.
+        The number of writes, the register of the read and the value that it holds.
     """
-    n, registers = sizes[below(word(state, _SIZE), len(sizes))], len(order[0])
+    n = sizes[draw_below(state, _SIZE, len(sizes))]
+    registers = len(order[0])
     if overwrite:
         for i in range(n):
-            written[0, i] = below(word(state, _FIRST + i), registers)
-            written[1, i] = below(word(state, _FIRST + n + i), values)
+            writes[0, i] = draw_below(state, _FIRST + i, registers)
+            writes[1, i] = draw_below(state, _FIRST + n + i, values)
     else:
-        different(state, _FIRST, written[0, :n], order[0])
-        different(state, _FIRST + n, written[1, :n], order[1])
-    asked = written[0, below(word(state, _ASKED), n)]
+        draw_distinct(state, _FIRST, writes[0, :n], order[0])
+        draw_distinct(state, _FIRST + n, writes[1, :n], order[1])
+    target = writes[0, draw_below(state, _ASKED, n)]
+    # The last write to the register decides.
     last = n - 1
-    while written[0, last] != asked:
+    while writes[0, last] != target:
         last -= 1
-    return n, asked, written[1, last]
+    return n, target, writes[1, last]
 
 
 @compiled
-def _fill(key, index, length, kept, tokens, gap, sizes, registers, values, overwrite, most):
-    written = np.empty((2, most), np.int64)
+def _fill(key, index, length, num_tokens, tokens, gap, sizes, registers, values, overwrite, largest):
+    writes = np.empty((2, largest), np.int64)
     order = (np.empty(registers, np.int64), np.empty(values, np.int64))
-    for row, example in enumerate(index):
+    num_positions = length - 1 - gap
+    for number, example in enumerate(index):
         state = state_of(key, example)
-        n, asked, _ = _draw(state, sizes, values, overwrite, written, order)
+        n, target, _ = _draw(state, sizes, values, overwrite, writes, order)
+        # Choose n positions, each set of them with the same probability (Knuth's algorithm S).
         done = 0
-        places = length - 1 - gap
-        for place in range(places):  # each set of n places has the same probability (Knuth's algorithm S)
-            if below(word(state, _FIRST + 2 * most + place), places - place) < n - done:
-                if place < kept:
-                    tokens[row, place] = 1 + written[0, done] * (values + 1) + written[1, done]
+        for position in range(num_positions):
+            is_chosen = draw_below(state, _FIRST + 2 * largest + position, num_positions - position) < n - done
+            if is_chosen:
+                if position < num_tokens:
+                    tokens[number, position] = pair_id(writes[0, done], writes[1, done], values + 1)
                 done += 1
-        if length <= kept:
-            tokens[row, length - 1] = 1 + asked * (values + 1) + values
+        # The read at the end, whose id follows the ids of the register's writes.
+        if length <= num_tokens:
+            tokens[number, length - 1] = pair_id(target, values, values + 1)
 
 
 @compiled
-def _answers(key, n, sizes, registers, values, overwrite, most):
-    answers, written = np.empty(n, np.int64), np.empty((2, most), np.int64)
+def _answers(key, n, sizes, registers, values, overwrite, largest):
+    # Only the writes are drawn, not their positions.
+    answers = np.empty(n, np.int64)
+    writes = np.empty((2, largest), np.int64)
     order = (np.empty(registers, np.int64), np.empty(values, np.int64))
     for example in range(n):
-        answers[example] = _draw(state_of(key, example), sizes, values, overwrite, written, order)[2]
+        answers[example] = _draw(state_of(key, example), sizes, values, overwrite, writes, order)[2]
     return answers
 
 
@@ -69,15 +86,16 @@ class Registers(Synthetic):
 
     Example: b=2 . a=3 b=0 . . a=1 . ?b is class 0, written with letters for registers, digits for values and a point
     for filler. A write is one token, as is the read: ids are 0 for filler, 1 + r (values + 1) + v for a write of v into
-    register r, and the id behind its last write for the read of a register. Writes are at any places but the last. The
-    read asks for the register of one of the writes, each with the same probability.
+    register r, and the id behind its last write for the read of a register. Writes are at any positions but the last.
+    The read asks for the register of one of the writes, each with the same probability.
 
     Args:
-        writes: numbers of writes of a row; each is as frequent as the others.
+        writes: numbers of writes of a sequence, equally frequent.
         registers: number of registers.
-        values: number of values, the classes.
+        values: number of values.
         overwrite: True: registers and values of the writes are independent of each other, so that a register is
-            written again and again. False: they all differ within a row, which is associative recall.
+            written again and again. False: they all differ within a sequence, which is associative recall.
+        gap: number of positions before the read that hold filler.
     """
 
     name = "registers"
@@ -95,37 +113,39 @@ class Registers(Synthetic):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        registers, values, places = self.registers, self.values, self.length - 1 - self.gap
-        most = places if self.overwrite else min(places, registers, values)
-        self.need(
+        num_positions = self.length - 1 - self.gap
+        most_writes = num_positions
+        bounds = ""
+        if not self.overwrite:
+            most_writes = min(num_positions, self.registers, self.values)
+            bounds = ", the smallest number of registers, values and positions"
+        writes_fit = len(self.writes) > 0 and all(1 <= n <= most_writes for n in self.writes)
+        self.require(
             (0 <= self.gap < self.length - 1, f"source.gap from 0 to {self.length - 2}"),
-            (registers >= 1 and values >= 2, "at least one register and two values"),
-            (registers * (values + 1) < 2**15, "source.registers times source.values + 1 to be below 32,768"),
-            (
-                len(self.writes) > 0 and all(1 <= n <= most for n in self.writes),
-                f"source.writes from 1 to {most}"
-                + ("" if self.overwrite else ", the registers, values and places there are"),
-            ),
+            (self.registers >= 1 and self.values >= 2, "at least one register and two values"),
+            (self.registers * (self.values + 1) < 2**15, "source.registers times source.values + 1 to be below 32,768"),
+            (writes_fit, f"source.writes from 1 to {most_writes}{bounds}"),
         )
-        self.alphabet = settings(registers, values, "r")
+        self.alphabet = assignment_tokens(self.registers, self.values, "r")
 
     @property
     def arguments(self) -> dict[str, Any]:
-        chosen = super().arguments
+        arguments = super().arguments
+        # The option is younger than published records: without a gap the provenance stays as it was.
         if not self.gap:
-            del chosen["gap"]  # rows without a gap are those of before there was one, with their file of floors
-        return chosen
+            del arguments["gap"]
+        return arguments
 
     @property
     def floor(self) -> float | None:
-        """Accuracy in percent of a guess among the values of a row, if all of them are equally likely."""
+        """Chance level in percent of a guess among the values of a sequence, if all of them are equally likely."""
         return None if self.overwrite else 100 * float(np.mean([1 / n for n in self.writes]))
 
-    def fill(self, key: np.uint64, index: np.ndarray, length: int, kept: int, tokens: np.ndarray) -> None:
-        _fill(key, index, length, kept, tokens, self.gap, *self._drawn())
+    def fill(self, key: np.uint64, index: np.ndarray, length: int, num_tokens: int, tokens: np.ndarray) -> None:
+        _fill(key, index, length, num_tokens, tokens, self.gap, *self._sizes())
 
     def answers(self, key: np.uint64, n: int, length: int) -> np.ndarray:
-        return _answers(key, n, *self._drawn())
+        return _answers(key, n, *self._sizes())
 
-    def _drawn(self) -> tuple:
+    def _sizes(self) -> tuple:
         return np.array(self.writes), self.registers, self.values, self.overwrite, max(self.writes)

@@ -12,6 +12,8 @@ from lra.data.store import ExampleChunk
 
 from .examples import chunks
 from .file_source import FileSource
+from .formats.detect import open_copy
+from .formats.reader import Reader
 from .lines import text_lines
 from .release import OFFICIAL, Lines, Release, serving
 
@@ -86,11 +88,12 @@ class Retrieval(FileSource):
 
     Args:
         release: the folder of new_aan_pairs.{train,eval,test}.tsv, plain or .gz, a folder up to four levels above it,
-            or the release archive; None to download that.
+            or the release archive; None to download that. Or a copy in a format of `data_prep.formats`.
         literals: whether to evaluate texts that are Python bytes literals (b'...'), which the official pipeline reads
             as they are written.
         train, val, test: numbers of examples, the first ones with equal numbers of both labels; None for all.
         url, sha256, archive: see `download.Download`.
+        columns: names of the columns of parquet and arrow files: both texts, then the label; None for the usual names.
     """
 
     name = "retrieval"
@@ -113,6 +116,7 @@ class Retrieval(FileSource):
         url: str | None = None,
         sha256: str | None = None,
         archive: Path | str | None = None,
+        columns: list[str] | None = None,
     ):
         if any(size is not None and size < 1 for size in (train, val, test)):
             raise ValueError("Retrieval needs at least one example in train, val and test")
@@ -121,7 +125,9 @@ class Retrieval(FileSource):
         self.literals = literals
         self.sizes = {"train": train, "val": val, "test": test}
         self.download = OFFICIAL.but(url=url, sha256=sha256, archive=archive)
-        self.release = None if release is None else Release(path=release, files=FILES)
+        self.release = open_copy(release, self.name, columns=columns)
+        if release is not None and self.release is None:
+            self.release = Release(path=release, files=FILES)
 
     @property
     def choices(self) -> dict[str, Any]:
@@ -157,6 +163,8 @@ class Retrieval(FileSource):
             self.files = self.release
 
     def splits(self, *, workers: int, progress: Progress) -> Mapping[str, Iterable[ExampleChunk]]:
+        if isinstance(self.files, Reader):
+            return self.files.chunks(progress, self.sizes, balanced)
         return self.files.splits(partial(self._read, progress=progress), progress)
 
     def _read(self, lines: Lines, name: str, split: str, *, progress: Progress) -> Iterator[ExampleChunk]:

@@ -1,8 +1,9 @@
-"""Data sets with rows that are made when they are read.
+"""Data sets whose examples are generated while they are read.
 
-Shapes: B batch, L length, F features. Example i of a split is a function of (seed, split, i): word k of its random
-stream is mix(state + k STEP). In rows with two marked positions words 1 and 2 choose these and word 3 + p belongs to
-position p. Hence a label needs four words instead of the row, and two lengths of one seed share their words.
+Shapes: B batch, L length, F features. Example i of a split depends on (seed, split, i) only: word k of its random
+stream is mix(state + k STEP). In tasks with two marked positions, words 1 and 2 choose the positions and word 3 + p
+belongs to position p. A label then needs four words instead of the whole sequence, and two lengths of one seed share
+their words.
 """
 
 from abc import abstractmethod
@@ -19,9 +20,10 @@ from lra.data.source import Source
 
 from .counter_rng import STEP, below, mix
 
-LENGTHS = tuple(2**k for k in range(7, 15))  # 128 .. 16384, those of the PSF-Attn paper
+LENGTHS = tuple(2**k for k in range(7, 15))  # 128 .. 16384, as in the PSF-Attn paper
 
 
+# The hierarchy of the random numbers: seed -> key of a split -> state of an example -> words.
 @compiled
 def split_key(seed, split):
     return mix(mix(np.uint64(seed) + STEP) + np.uint64(split) * STEP)
@@ -37,43 +39,78 @@ def word(state, number):
     return mix(state + np.uint64(number) * STEP)
 
 
+# The word of a position, in tasks with two marked positions.
 @compiled
 def word_at(state, position):
     return word(state, position + 3)
 
 
 @compiled
-def different(state, first, drawn, order):
-    """Draw different numbers below len(order) into drawn (K,), by the words from ``first`` on."""
-    for i in range(len(order)):
-        order[i] = i
-    for i in range(len(drawn)):
-        j = i + below(word(state, first + i), len(order) - i)
-        drawn[i], order[j] = order[j], order[i]
+def draw_below(state, number, bound):
+    """Draw a number in [0, bound) by a word of the example."""
+    return below(word(state, number), bound)
 
 
-def settings(names: int, values: int, name: str) -> tuple[str, ...]:
-    """The tokens of a task in which names are set to values, by their ids: filler, a=0, a=1, .., ?a, b=0, ..
+@compiled
+def pair_id(first, second, num_seconds):
+    """The id of a token that is a pair; id 0 is filler."""
+    return 1 + first * num_seconds + second
+
+
+@compiled
+def draw_distinct(state, first, numbers, order):
+    """Draw distinct numbers below len(order) into numbers (K,), from the words ``first``, ``first + 1``, ...
 
     Args:
-        names, values: numbers of names and of values.
-        name: what a number begins with if there are more names than letters.
+        state: state of the example.
+        first: number of the first word.
+        numbers: result (K,).
+        order: scratch space, as long as there are numbers to choose from.
     """
-    words = [chr(ord("a") + k) if names <= 26 else f"{name}{k}:" for k in range(names)]
-    return (".", *(token for word in words for token in (*(f"{word}={v}" for v in range(values)), f"?{word}")))
+    for i in range(len(order)):
+        order[i] = i
+    # The first K steps of a Fisher-Yates shuffle.
+    for i in range(len(numbers)):
+        j = i + draw_below(state, first + i, len(order) - i)
+        numbers[i], order[j] = order[j], order[i]
 
 
 @compiled
 def two_positions(state, length):
     """Draw two distinct positions in [0, length), the smaller one first; every pair is equally likely."""
-    one, other = below(mix(state + STEP), length), below(mix(state + STEP + STEP), length - 1)
-    other += other >= one
-    return min(one, other), max(one, other)
+    first = below(mix(state + STEP), length)
+    # The second position among the others: skip the first one.
+    second = below(mix(state + STEP + STEP), length - 1)
+    second += second >= first
+    return min(first, second), max(first, second)
+
+
+def name_keys(count: int, prefix: str) -> list[str]:
+    """Name keys by letters, or by a prefix and a number if there are more keys than letters."""
+    if count <= 26:
+        return [chr(ord("a") + number) for number in range(count)]
+    return [f"{prefix}{number}" for number in range(count)]
+
+
+def assignment_tokens(num_keys: int, num_values: int, prefix: str) -> tuple[str, ...]:
+    """Name the tokens of a task that assigns values to keys, by id: filler, a=0, a=1, .., ?a, b=0, ..
+
+    Args:
+        num_keys: number of keys.
+        num_values: number of values.
+        prefix: start of a key's name if there are more keys than letters.
+    """
+    tokens = ["."]
+    for key in name_keys(num_keys, prefix):
+        separator = "" if num_keys <= 26 else ":"
+        tokens += [f"{key}{separator}={value}" for value in range(num_values)]
+        tokens.append(f"?{key}{separator}")
+    return tuple(tokens)
 
 
 @dataclass(frozen=True, eq=False)
-class Drawn:
-    """One split of a Synthetic source with the interface of lra.data.store.Split; labels (n,), one tower."""
+class GeneratedSplit:
+    """One split of a Synthetic source with the interface of lra.data.store.Split; labels (n,), one text per example."""
 
     source: "Synthetic"
     key: np.uint64
@@ -84,26 +121,27 @@ class Drawn:
 
     @property
     def lengths(self) -> Tensor:
-        """The lengths of rows (n, 1) int64."""
+        """Lengths of the sequences (n, 1) int64."""
         return torch.full((len(self), 1), self.source.length)
 
-    def to(self, device: torch.device | str) -> "Drawn":
-        """Move labels and batches to `device`; rows are still made on the CPU."""
+    def to(self, device: torch.device | str) -> "GeneratedSplit":
+        """Move labels and batches to `device`; sequences are still generated on the CPU."""
         return replace(self, labels=self.labels.to(device))
 
     def gather(self, index: Tensor, width: int, limit: int | None = None) -> tuple[Tensor, Tensor]:
         """Gather examples index (B,) as tokens (B, 1, width[, F]) and mask (B, 1, width), as Split.gather does."""
-        kept = min(self.source.length, width, width if limit is None else limit)
+        num_tokens = min(self.source.length, width, width if limit is None else limit)
+        # Positions beyond the end stay zero.
         tokens = np.zeros((len(index), width, *self.source.features), self.source.dtype)
-        self.source.fill(self.key, index.cpu().numpy(), self.source.length, kept, tokens)
+        self.source.fill(self.key, index.cpu().numpy(), self.source.length, num_tokens, tokens)
         device = self.labels.device
-        mask = (torch.arange(width, device=device) < kept).expand(len(index), 1, width)
+        mask = (torch.arange(width, device=device) < num_tokens).expand(len(index), 1, width)
         return torch.from_numpy(tokens)[:, None].to(device), mask
 
 
 @dataclass(kw_only=True, eq=False)
 class Synthetic(Source):
-    """A source that stores nothing, since rows are made as fast as read; `dtype` and `features` (F,) of a token.
+    """A source that stores nothing, since generating is as fast as reading; `dtype` and `features` (F,) of a token.
 
     Args:
         length: L.
@@ -111,7 +149,7 @@ class Synthetic(Source):
         seed: seed of the examples.
 
     Raises:
-        ValueError: there are no such rows.
+        ValueError: the options exclude every example.
     """
 
     generated = True
@@ -128,8 +166,9 @@ class Synthetic(Source):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        self.need(
-            (self.length in self.lengths, f"a length among {', '.join(map(str, self.lengths))}, not {self.length}"),
+        lengths = ", ".join(map(str, self.lengths))
+        self.require(
+            (self.length in self.lengths, f"a length among {lengths}, not {self.length}"),
             (min(self.sizes.values()) >= 1, "at least one example in train, val and test"),
             (0 <= self.seed < 2**63, "seed in 0..2**63 - 1"),
         )
@@ -138,15 +177,15 @@ class Synthetic(Source):
     def sizes(self) -> dict[str, int]:
         return {"train": self.train, "val": self.val, "test": self.test}
 
-    def need(self, *rules: tuple[bool, str]) -> None:
-        """Raise ValueError for the first of the rules, each with what it needs, that does not hold."""
-        for holds, what in rules:
+    def require(self, *rules: tuple[bool, str]) -> None:
+        """Raise ValueError for the first rule that does not hold; a rule is a condition and what it asks for."""
+        for holds, requirement in rules:
             if not holds:
-                raise ValueError(f"{self.name} needs {what}")
+                raise ValueError(f"{self.name} needs {requirement}")
 
     @abstractmethod
-    def fill(self, key: np.uint64, index: np.ndarray, length: int, kept: int, tokens: np.ndarray) -> None:
-        """Write the first `kept` tokens of the examples index (B,) into tokens (B, width[, F]), which are zero."""
+    def fill(self, key: np.uint64, index: np.ndarray, length: int, num_tokens: int, tokens: np.ndarray) -> None:
+        """Write the first `num_tokens` tokens of the examples index (B,) into zeros, tokens (B, width[, F])."""
 
     @abstractmethod
     def answers(self, key: np.uint64, n: int, length: int) -> np.ndarray:
@@ -156,12 +195,14 @@ class Synthetic(Source):
     def arguments(self) -> dict[str, Any]:
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
-    def load(self, root: Path | str) -> dict[str, Drawn]:
+    def load(self, root: Path | str) -> dict[str, GeneratedSplit]:
         """Make the splits; nothing is read from `root`."""
         splits = {}
         for number, (name, n) in enumerate(self.sizes.items()):
-            key = np.uint64(split_key(self.seed, number))  # numba returns a Python int
-            splits[name] = Drawn(self, key, torch.from_numpy(self.answers(key, n, self.length)))
+            # numba returns a Python int.
+            key = np.uint64(split_key(self.seed, number))
+            labels = torch.from_numpy(self.answers(key, n, self.length))
+            splits[name] = GeneratedSplit(self, key, labels)
         return splits
 
     open = load

@@ -6,7 +6,8 @@ from lra.compiled import compiled
 
 from .synthetic import Synthetic, state_of, two_positions, word_at
 
-X = 4  # the id of X; that of Y is one more, those of the noise a, b, c, d are less
+# Id of X; Y is one more, and the ids of the noise a, b, c, d are less.
+X = 4
 
 
 @compiled
@@ -16,14 +17,15 @@ def _signal(state, position):
 
 
 @compiled
-def _fill(key, index, length, kept, tokens):
-    for row, example in enumerate(index):
+def _fill(key, index, length, num_tokens, tokens):
+    for number, example in enumerate(index):
         state = state_of(key, example)
-        for position in range(kept):
-            tokens[row, position] = word_at(state, position) >> np.uint64(62)
+        # Noise everywhere, from the upper two bits of a word.
+        for position in range(num_tokens):
+            tokens[number, position] = word_at(state, position) >> np.uint64(62)
         for position in two_positions(state, length):
-            if position < kept:
-                tokens[row, position] = X + _signal(state, position)
+            if position < num_tokens:
+                tokens[number, position] = X + _signal(state, position)
 
 
 @compiled
@@ -40,7 +42,7 @@ class TemporalOrder(Synthetic):
     """Noise over a, b, c, d with two symbols of X, Y at any two positions; the label is their order.
 
     Example: b X d a Y c is class 1, (X,Y). Tokens are ids 0..5 of a, b, c, d, X, Y; there is no id for padding, since
-    rows have none.
+    all sequences of a data set have one length.
     """
 
     name = "temporal_order"
@@ -49,4 +51,5 @@ class TemporalOrder(Synthetic):
     dtype = np.uint8
     alphabet = ("a", "b", "c", "d", "X", "Y")
     classes = ("(X,X)", "(X,Y)", "(Y,X)", "(Y,Y)")
-    fill, answers = staticmethod(_fill), staticmethod(_answers)
+    fill = staticmethod(_fill)
+    answers = staticmethod(_answers)

@@ -13,6 +13,8 @@ from lra.data.store import ExampleChunk, Split
 from .archive import members, reading
 from .download import Download
 from .examples import chunks, first_of
+from .formats.detect import open_copy
+from .formats.reader import Reader, first_examples
 
 ALTERNATIVES = ("TFDS, torchtext and Hugging Face (stanfordnlp/imdb) distribute the same reviews",)
 # Address, checksum and size as in TFDS's imdb_reviews.
@@ -60,7 +62,10 @@ class Text(Source):
         hold_out: number of reviews of train, drawn with a fixed seed, for the validation set; 0 if the test set is
             also the validation set, as in the papers; it is stored once.
         train, val, test: numbers of examples, drawn with a fixed seed; None for all.
-        url, sha256, archive: see `download.Download`; None for the official address and checksum.
+        url, sha256, archive: see `download.Download`; None for the official address and checksum. `archive` may also
+            be a copy in a format of `data_prep.formats`, such as the unpacked folder aclImdb; the validation set of a
+            copy takes the place of `hold_out`.
+        columns: names of the columns of parquet and arrow files: the input, then the label; None for the usual names.
     """
 
     name = "text"
@@ -81,6 +86,7 @@ class Text(Source):
         url: str | None = None,
         sha256: str | None = None,
         archive: Path | str | None = None,
+        columns: list[str] | None = None,
     ):
         if hold_out < 0 or any(size is not None and size < 1 for size in (train, val, test)):
             raise ValueError("Text needs hold_out of 0 or more and at least one example in train, val and test")
@@ -92,22 +98,32 @@ class Text(Source):
         self.train = train
         self.val = val
         self.test = test
-        self.download = OFFICIAL.but(url=url, sha256=sha256, archive=archive)
+        self.copy = open_copy(archive, self.name, columns=columns)
+        self.download = OFFICIAL.but(url=url, sha256=sha256, archive=archive if self.copy is None else None)
 
     @property
     def arguments(self) -> dict[str, Any]:
         sizes = {"train": self.train, "val": self.val, "test": self.test}
-        return {"file": self.download.identity, "hold_out": self.hold_out, **sizes}
+        return {"file": (self.copy or self.download).identity, "hold_out": self.hold_out, **sizes}
 
     @property
     def dev_size(self) -> int:
         return self.val or self.hold_out or TEST
 
     def fetch(self, root: Path, progress: Progress) -> None:
-        self.path = self.download.fetch(root / "downloads", progress)
+        if self.copy is None:
+            self.path = self.download.fetch(root / "downloads", progress)
 
     def splits(self, *, workers: int, progress: Progress) -> Mapping[str, Iterable[ExampleChunk]]:
-        reviews = read(self.path, progress)
+        if isinstance(self.copy, Reader) and self.copy.has_val:
+            sizes = {"train": self.train, "val": self.val, "test": self.test}
+            return self.copy.chunks(progress, sizes, first_examples)
+        if isinstance(self.copy, Reader):
+            reviews = {split: list(self.copy.examples(split, progress)) for split in ("train", "test")}
+        elif self.copy is not None:
+            reviews = self.copy.read(progress)
+        else:
+            reviews = read(self.path, progress)
         # RandomState's stream is frozen; the streams of numpy's newer generators may change with the version.
         order = {}
         for split, examples in reviews.items():
@@ -127,7 +143,7 @@ class Text(Source):
         return splits
 
     def serve(self, release: Path) -> None:
-        if self.download == OFFICIAL:
+        if self.copy is None and self.download == OFFICIAL:
             self.download = self.download.beside(release)
 
     def load(self, root: Path | str) -> dict[str, Split]:

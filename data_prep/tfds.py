@@ -29,7 +29,7 @@ from .pathfinder.generator import Pathfinder
 from .pathfinder.paddles import SETTINGS
 from .recall import Recall
 from .retrieval import Retrieval
-from .synthetic import LENGTHS, Drawn
+from .synthetic import LENGTHS, GeneratedSplit
 from .temporal_order import TemporalOrder
 from .text import Text
 
@@ -73,7 +73,7 @@ class SourceBuilder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
             source.prepare(root)
         return {name: self._generate_examples(split) for name, split in source.load(root).items()}
 
-    def _generate_examples(self, split: Split | Drawn) -> Iterator[tuple[int, dict[str, Any]]]:
+    def _generate_examples(self, split: Split | GeneratedSplit) -> Iterator[tuple[int, dict[str, Any]]]:
         widths = split.lengths.amax(1).tolist()
         for number, (width, label) in enumerate(zip(widths, split.labels.tolist(), strict=True)):
             tokens, mask = split.gather(torch.tensor([number]), width)  # (1,T,width[,F]), (1,T,width)

@@ -14,9 +14,11 @@ from lra.data.store import ExampleChunk
 
 from ..examples import in_order
 from ..file_source import FileSource
+from ..formats.detect import open_copy
+from ..formats.reader import Reader
 from ..locate import expand, inside_archive
 from .images import Trace, check, generate, trace
-from .release import Archive, Folder
+from .release import FOLDERS, Archive, Folder
 
 __all__ = ["Pathfinder", "Trace", "generate", "trace"]
 
@@ -38,7 +40,8 @@ class Pathfinder(FileSource):
         void: False for images with nearly all distractors of the original's settings, unlike the original.
         release: the folder of the official images, a folder above it, or the release archive, to read the images of
             this size and contour instead: all of them, split 80 / 10 / 10 percent by a fixed seed; empty and unreadable
-            images are skipped and counted.
+            images are skipped and counted. Or a copy in a format of `data_prep.formats`, with its splits.
+        columns: names of the columns of parquet and arrow files: the image, then the label; None for the usual names.
     """
 
     name = "pathfinder"
@@ -60,6 +63,7 @@ class Pathfinder(FileSource):
         seed: int = 0,
         void: bool = True,
         release: Path | str | None = None,
+        columns: list[str] | None = None,
     ):
         check(size, contour)
         if min(train, val, test) < 1:
@@ -71,7 +75,12 @@ class Pathfinder(FileSource):
         self.sizes = {"train": train, "val": val, "test": test}
         self.path = None
         self.release = None
-        if release is not None:
+        stem = f"pathfinder{size}-{FOLDERS[contour]}"
+        copy = open_copy(release, self.name, stem=stem, length=size**2, columns=columns)
+        if copy is not None:
+            self.path = copy.path
+            self.release = copy
+        elif release is not None:
             self._read_from(expand(release))
 
     def _read_from(self, path: Path) -> None:
@@ -118,6 +127,8 @@ class Pathfinder(FileSource):
             self.release.fetch(root, progress)
 
     def splits(self, *, workers: int, progress: Progress) -> Mapping[str, Iterable[ExampleChunk]]:
+        if isinstance(self.release, Reader):
+            return self.release.chunks(progress)
         if self.release is None:
             return self._drawn_splits(workers, progress)
         # A permutation with a fixed seed: the release has no splits.

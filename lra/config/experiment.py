@@ -24,7 +24,8 @@ _OF_MODEL = {"task", "protocol", "model", "block", "attn"}  # sections that deci
 # Sections that decide a result; the others (logger, folders, other seeds) do not.
 _CHOICES = ("task", "source", "model", "block", "attn", "protocol", "pretrain", "optim", "data", "trainer")
 # Several devices share the same batches; only dropout and random selection draw other numbers on them.
-_INDIFFERENT = {"task.display", "data.root", "data.release", "data.eval_batch", "pretrain.from"}
+# Columns of a copy are part of its provenance.
+_INDIFFERENT = {"task.display", "source.columns", "data.root", "data.release", "data.eval_batch", "pretrain.from"}
 _INDIFFERENT |= {f"trainer.{key}" for key in ("device", "devices", "compile", "threads")}
 
 

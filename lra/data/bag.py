@@ -1,6 +1,6 @@
-"""The best that a bag of tokens reaches: a classifier that sees how often each token occurs, and not where.
+"""The bag-of-tokens baseline: a classifier of how often each token occurs, which does not know where.
 
-It is fitted once per data set by ``python -m data_prep.floors`` and kept in a file below the root of the data.
+It is fitted once per data set by ``python -m data_prep.floors``, and its score is cached below the root of the data.
 """
 
 import hashlib
@@ -14,21 +14,29 @@ from torch import Tensor, nn
 from ..disk import atomic
 from .datamodule import TaskData
 
-VERSION = 1  # of the classifier and its training
-ROWS, CHUNK = 20_000, 256  # training rows that are fitted; rows that are counted at a time
-HIDDEN, BATCH, EPOCHS = 128, 256, 30
-RATES = (1e-3, 1e-2)  # dev chooses
+# Version of the classifier and its training, which names the cache file.
+VERSION = 1
+# Training examples that are fitted, and examples whose tokens are counted at a time.
+MAX_FITTED = 20_000
+CHUNK = 256
+# Training: width of the hidden layer, batch size, epochs per learning rate.
+HIDDEN = 128
+BATCH = 256
+EPOCHS = 30
+# Learning rates, chosen by the validation score.
+RATES = (1e-3, 1e-2)
 
 
 def path(data: TaskData, metric: str) -> Path:
-    """The file of a data set as a task reads it."""
-    chosen = {"limit": data.limit, "masked_id": data.masked_id, "metric": metric, "version": VERSION}
-    text = json.dumps(data.source.provenance | chosen, sort_keys=True)
-    return Path(data.root) / "bags" / f"{data.source.name}-{hashlib.sha256(text.encode()).hexdigest()[:8]}.json"
+    """Return the cache file of a data set as a task reads it."""
+    options = {"limit": data.limit, "masked_id": data.masked_id, "metric": metric, "version": VERSION}
+    text = json.dumps(data.source.provenance | options, sort_keys=True)
+    digest = hashlib.sha256(text.encode()).hexdigest()[:8]
+    return Path(data.root) / "bags" / f"{data.source.name}-{digest}.json"
 
 
 def read(file: Path) -> float | None:
-    """The test score in a file of ``write``, in percent; None without a file, or for one that is damaged."""
+    """Read the test score in percent from a file of ``write``; None if it is missing or damaged."""
     try:
         score = json.loads(atomic.content(file))["test"]
     except (ValueError, KeyError, TypeError):
@@ -37,7 +45,7 @@ def read(file: Path) -> float | None:
 
 
 def write(file: Path, scores: dict[str, float]) -> None:
-    """Write the scores of ``fit``. Processes that do so at once write the same."""
+    """Write the scores of ``fit``. Several processes that do so at once write the same."""
     file.parent.mkdir(parents=True, exist_ok=True)
     atomic.write(file, json.dumps(scores) + "\n")
 
@@ -50,12 +58,12 @@ def fit(
     outputs: int,
     loss: Callable[[Tensor, Tensor], Tensor],
 ) -> dict[str, float]:
-    """Train a layer of ``HIDDEN`` units on the counts, and score its best dev epoch on the test set.
+    """Train a layer of ``HIDDEN`` units on the counts, and score its best epoch of the validation set on the test set.
 
-    It draws the same numbers each time, and none of torch's global generator.
+    The result is deterministic, and torch's global generator is left as it was.
 
     Args:
-        data: set up; rows of token ids.
+        data: set up; sequences of token ids.
         metric: metric of outputs and labels.
         vocab: number of token ids.
         outputs: number of outputs of the task.
@@ -64,50 +72,60 @@ def fit(
     Returns:
         The scores ``val`` and ``test`` in percent.
     """
-    train, val, test = (features(data, split, vocab) for split in ("train", "val", "test"))
-    labels = data.splits["train"].labels[: len(train)]
-    std, mean = torch.std_mean(train, 0, correction=0)
-    told = std > 0  # without ids that every row has as often
-    train, val, test = ((part[:, told] - mean[told]) / std[told] for part in (train, val, test))
+    counts = {split: features(data, split, vocab) for split in ("train", "val", "test")}
+    labels = {split: data.splits[split].labels[: len(part)] for split, part in counts.items()}
+
+    # Standardise each count; ids that every sequence has equally often carry no information.
+    std, mean = torch.std_mean(counts["train"], 0, correction=0)
+    varies = std > 0
+    inputs = {split: (part[:, varies] - mean[varies]) / std[varies] for split, part in counts.items()}
+
+    # The same initial weights and batches for every learning rate.
     best = {"val": -1.0, "test": -1.0}
     with torch.random.fork_rng(devices=[]):
         for rate in RATES:
             torch.manual_seed(0)
-            model = nn.Sequential(nn.Linear(train.shape[1], HIDDEN), nn.GELU(), nn.Linear(HIDDEN, outputs))
+            model = nn.Sequential(nn.Linear(inputs["train"].shape[1], HIDDEN), nn.GELU(), nn.Linear(HIDDEN, outputs))
             optimiser = torch.optim.AdamW(model.parameters(), lr=rate)
             for _ in range(EPOCHS):
-                for index in torch.randperm(len(train)).split(BATCH):
+                for index in torch.randperm(len(inputs["train"])).split(BATCH):
                     optimiser.zero_grad()
-                    loss(model(train[index]), labels[index]).backward()
+                    loss(model(inputs["train"][index]), labels["train"][index]).backward()
                     optimiser.step()
                 with torch.no_grad():
-                    score = metric(model(val), data.splits["val"].labels)
+                    score = metric(model(inputs["val"]), labels["val"])
                     if score > best["val"]:
-                        best = {"val": score, "test": metric(model(test), data.splits["test"].labels)}
+                        best = {"val": score, "test": metric(model(inputs["test"]), labels["test"])}
     return best
 
 
 def features(data: TaskData, split: str, vocab: int) -> Tensor:
-    """Count the real tokens of the examples of a split, of training of the first ``ROWS``.
+    """Count the real tokens of the examples of a split; of the training set only the first ``MAX_FITTED`` examples.
 
     Args:
-        data: set up; rows of token ids.
-        split: its name.
+        data: set up; sequences of token ids.
+        split: name of the split.
         vocab: number of token ids.
 
     Returns:
-        log(1 + count) of each id (n, vocab); of two towers [a, b, a b, a - b], as the classifier compares them.
+        log(1 + count) of each id (n, vocab); for pairs of texts [a, b, a b, a - b], as the classifier compares them.
     """
-    found, n = [], len(data.splits[split])
-    for index in torch.arange(min(n, ROWS) if split == "train" else n).split(CHUNK):
-        inputs, mask, *_ = data.gather(split, index.numpy())
-        rows = torch.arange(inputs[..., 0].numel()).view(*inputs.shape[:2], 1)
-        ids = rows * vocab + inputs
-        counts = (ids.flatten() if mask is None else ids[mask]).bincount(minlength=rows.numel() * vocab)
-        logs = counts.view(*inputs.shape[:2], vocab).float().log1p()
-        found.append(logs[:, 0] if logs.shape[1] == 1 else _compared(*logs.unbind(1)))
-    return torch.cat(found)
+    num_examples = len(data.splits[split])
+    if split == "train":
+        num_examples = min(num_examples, MAX_FITTED)
+    parts = []
+    for index in torch.arange(num_examples).split(CHUNK):
+        inputs, mask, *_ = data.gather(split, index.numpy())  # (B,T,L)
+        # One range of ids per sequence, so that a single bincount counts all of them.
+        num_sequences = inputs[..., 0].numel()
+        sequences = torch.arange(num_sequences).view(*inputs.shape[:2], 1)  # (B,T,1)
+        ids = sequences * vocab + inputs
+        real_ids = ids.flatten() if mask is None else ids[mask]
+        counts = real_ids.bincount(minlength=num_sequences * vocab)
+        logs = counts.view(*inputs.shape[:2], vocab).float().log1p()  # (B,T,vocab)
+        parts.append(logs[:, 0] if logs.shape[1] == 1 else _compare(*logs.unbind(1)))
+    return torch.cat(parts)
 
 
-def _compared(a: Tensor, b: Tensor) -> Tensor:
+def _compare(a: Tensor, b: Tensor) -> Tensor:
     return torch.cat([a, b, a * b, a - b], 1)

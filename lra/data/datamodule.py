@@ -1,9 +1,6 @@
-"""Batches of a task: gathered by index, in an order that is a function of (seed, step)."""
+"""Batches of a task: sequences gathered by index, in an order that depends on (seed, step) only."""
 
-import functools
-import itertools
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import lightning as L
@@ -13,15 +10,20 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
-MULTIPLE = 64  # rows padded to the batch's longest one are rounded up to this, so that few shapes occur
-CHUNK = 4096  # examples whose real tokens are counted at a time
-AHEAD = 256  # steps whose indices lie on the device
+from .epochs import EpochPermutation
+
+# Widths of padded batches are rounded up to a multiple of this, so that few shapes occur.
+MULTIPLE = 64
+# Examples whose unmasked tokens are counted at a time.
+CHUNK = 4096
+# Training steps whose indices are on the device at a time.
+AHEAD = 256
 
 
 class Batch(NamedTuple):
     """inputs (B,T,L) int or (B,T,L,F) float, mask (B,T,L) bool or None if every token is real, label (B,) int or float.
 
-    positions (B,T,L) int: of the tokens in their rows, each once; None for 0 .. L-1.
+    positions (B,T,L) int: position of each token in its sequence, each once; None for 0 .. L-1.
     """
 
     inputs: Tensor
@@ -30,47 +32,28 @@ class Batch(NamedTuple):
     positions: Tensor | None = None
 
 
-@dataclass(frozen=True)
-class Order:
-    """An endless stream of indices 0 .. n-1: one permutation after the other, each a function of (seed, pass)."""
-
-    n: int
-    seed: int
-
-    def __getitem__(self, positions: slice) -> np.ndarray:
-        """Indices at positions start .. stop-1 of the stream."""
-        at = np.arange(positions.start, positions.stop)
-        passes = [(p, at[at // self.n == p] % self.n) for p in np.unique(at // self.n)]
-        return np.concatenate([_permutation(self.n, self.seed, p)[places] for p, places in passes])
-
-
-@functools.lru_cache(maxsize=2)  # a batch may lie in two passes
-def _permutation(n: int, seed: int, number: int) -> np.ndarray:
-    return np.random.default_rng((seed, number)).permutation(n)
-
-
 class TaskData(L.LightningDataModule):
-    """Train, dev and test batches of one task.
+    """Training, validation and test batches of one task.
 
-    Training is an endless stream of micro-batches that starts at step ``first_step``; those of one batch go from short
-    rows to long ones, and dev and test are sorted by length, to compute little padding. Every example of dev and test
-    comes once. Process r of w takes rows r, r + w, ... of each micro-batch, padded as the whole one would be, and
-    batches r, r + w, ... of dev and test.
+    Training is an endless stream of micro-batches that starts at step ``first_step``. The micro-batches of a batch are
+    ordered from short to long sequences, and validation and test sets are sorted by length, to compute little padding.
+    Evaluation visits every example once. Rank r of w takes the examples r, r + w, ... of each training micro-batch,
+    padded to the width of the whole micro-batch, and the evaluation batches r, r + w, ...
 
     Args:
-        source: a ``lra.data.source.Source``; it prepares itself if it can be generated.
-        root: the folder of all data sets.
+        source: a ``lra.data.source.Source``; generated sources prepare themselves.
+        root: folder of all data sets.
         length: positions of the model.
-        limit: tokens read of a row.
-        shift: added to stored tokens, so that byte 0 is not padding.
-        masked_id: a stored token that counts as padding (black pixels, as published); a row of nothing else keeps its
-            first. None: no such token.
-        batch: examples of an optimiser step.
-        micro_batch: examples of a forward pass in training, a divisor of ``batch``; None: all of them.
-        eval_batch: examples of a forward pass in evaluation; None: ``batch``.
-        pad: ``batch`` pads to the longest row of a batch, ``fixed`` to ``length``; ``none`` is ``batch`` for a model
-            that packs the rows. ``compact`` is ``batch`` of rows without their masked tokens: real ones come first, in
-            order, with their positions.
+        limit: tokens read per sequence.
+        shift: number added to stored tokens, 1 where token 0 would be byte 0 instead of padding.
+        masked_id: a stored token that counts as padding (black pixels, as published); a sequence that consists of it
+            keeps its first one. None: no such token.
+        batch: examples per optimiser step.
+        micro_batch: examples per forward pass in training, a divisor of ``batch``; None: all of them.
+        eval_batch: examples per forward pass in evaluation; None: ``batch``.
+        pad: ``batch`` pads to the longest sequence of a batch, ``fixed`` to ``length``. ``none`` is ``batch`` for a
+            model that packs the sequences. ``compact`` is ``batch`` after the order-preserving removal of masked
+            tokens: real tokens come first, with their positions.
         mask: False: no mask, so that padding counts as tokens.
         seed: seed of the order of the training examples.
     """
@@ -92,90 +75,133 @@ class TaskData(L.LightningDataModule):
         seed: int = 0,
     ):
         super().__init__()
-        micro_batch, eval_batch = micro_batch or batch, eval_batch or batch
-        self.source, self.root, self.length, self.limit = source, root, length, min(limit, length)
-        self.shift, self.masked_id, self.mask = shift, masked_id, mask
-        self.batch, self.micro_batch, self.eval_batch = batch, micro_batch, eval_batch
-        self.pad, self.seed, self.first_step = pad, seed, 0
+        self.source = source
+        self.root = root
+        self.length = length
+        self.limit = min(limit, length)
+        self.shift = shift
+        self.masked_id = masked_id
+        self.mask = mask
+        self.batch = batch
+        self.micro_batch = micro_batch or batch
+        self.eval_batch = eval_batch or batch
+        self.pad = pad
         self.compact = pad == "compact" and masked_id is not None
+        self.seed = seed
+        self.first_step = 0
         self.splits = {}
 
     def setup(self, stage: str | None = None) -> None:
         if self.splits:
             return
         splits = self.source.open(self.root)
-        self.shortest = {name: split.lengths.amin(1).clamp(max=self.limit) for name, split in splits.items()}
         device = self.trainer.strategy.root_device if self.trainer else torch.device("cpu")
         self.splits = {name: split.to(device) for name, split in splits.items()}
-        if self.compact:
-            self.row_lengths = {name: self._real_lengths(split) for name, split in self.splits.items()}
-        else:
-            self.row_lengths = {name: split.lengths.amax(1).clamp(max=self.limit) for name, split in splits.items()}
+
+        # Lengths stay on the CPU, where the shapes of batches are chosen.
+        self.shortest = {}
+        self.sequence_lengths = {}
+        for name, split in splits.items():
+            self.shortest[name] = split.lengths.amin(1).clamp(max=self.limit)
+            if self.compact:
+                self.sequence_lengths[name] = self._unmasked_lengths(self.splits[name])
+            else:
+                self.sequence_lengths[name] = split.lengths.amax(1).clamp(max=self.limit)
 
     @property
-    def place(self) -> tuple[int, int]:
-        """(rank of this process, number of processes)."""
-        return (self.trainer.global_rank, self.trainer.world_size) if self.trainer else (0, 1)
+    def rank(self) -> int:
+        """Rank of this process."""
+        return self.trainer.global_rank if self.trainer else 0
 
-    def gather(self, split: str, index: np.ndarray, share: slice = slice(None), here: Tensor | None = None) -> Batch:
-        """Return the examples of a split, or a share of them, as wide as all of them together.
+    @property
+    def world_size(self) -> int:
+        """Number of processes."""
+        return self.trainer.world_size if self.trainer else 1
+
+    def gather(
+        self, split: str, index: np.ndarray, share: slice = slice(None), device_index: Tensor | None = None
+    ) -> Batch:
+        """Return the examples of a split, or a share of them with the width of all of them together.
 
         Args:
             split: name of the split.
             index: indices (B,) of the examples.
             share: share of them that is returned.
-            here: ``index`` on the device of the rows, None if it is not there yet.
+            device_index: ``index`` on the device of the data; None if it is not there yet.
         """
-        rows, index, width = self.splits[split], torch.from_numpy(index), self.length
-        if self.pad != "fixed":
-            longest = max(int(self.row_lengths[split][index].max()), 1)
-            width = min(width, -(-longest // MULTIPLE) * MULTIPLE)
+        stored = self.splits[split]
+        index = torch.from_numpy(index)
+        width = self._width(split, index)
         shortest = int(self.shortest[split][index].min())
-        index = (without_waiting(index, rows.labels.device) if here is None else here)[share]
-        tokens, mask = rows.gather(index, self.limit if self.compact else width, self.limit)
+        if device_index is None:
+            device_index = copy_async(index, stored.labels.device)
+        index = device_index[share]
+
+        # Compaction removes tokens, so that it needs whole sequences.
+        tokens, mask = stored.gather(index, self.limit if self.compact else width, self.limit)  # (B,T,L)
         if self.masked_id is not None:
             mask = mask & (tokens != self.masked_id)
         if self.masked_id is not None or shortest == 0:
-            mask[..., 0] |= ~mask.any(-1)  # attention over nothing has no value
+            # Attention over nothing has no value: the first token of an empty sequence counts as real.
+            mask[..., 0] |= ~mask.any(-1)
         elif shortest >= width:
             mask = None
+
         positions = None
         if self.compact:
-            # Of real tokens, then of padding.
+            # Positions of the real tokens in their order, then of the masked ones.
             positions = (~mask).to(torch.uint8).argsort(dim=-1, stable=True)[..., :width]
-            tokens, mask = tokens.gather(-1, positions), mask.gather(-1, positions)
-        inputs = tokens if tokens.is_floating_point() else tokens.long()
-        if self.shift:
-            inputs = inputs + self.shift if mask is None else (inputs + self.shift) * mask
-        return Batch(inputs, mask if self.mask else None, rows.labels[index], positions)
+            tokens = tokens.gather(-1, positions)
+            mask = mask.gather(-1, positions)
 
-    def _real_lengths(self, split) -> Tensor:
-        """The tokens of the longest row of each example that are not masked, at least 1, on the CPU."""
-        found = []
+        # Stored id + shift, with id 0 for padding.
+        inputs = tokens if tokens.is_floating_point() else tokens.long()
+        if self.shift and mask is None:
+            inputs = inputs + self.shift
+        elif self.shift:
+            inputs = (inputs + self.shift) * mask
+        return Batch(inputs, mask if self.mask else None, stored.labels[index], positions)
+
+    def _width(self, split: str, index: Tensor) -> int:
+        """The number of positions of a batch of the examples index (B,)."""
+        if self.pad == "fixed":
+            return self.length
+        longest = max(int(self.sequence_lengths[split][index].max()), 1)
+        return min(self.length, round_up(longest))
+
+    def _unmasked_lengths(self, split) -> Tensor:
+        """Count the unmasked tokens of each example's longest sequence, at least 1: (n,) on the CPU."""
+        counts = []
         for index in torch.arange(len(split)).split(CHUNK):
             tokens, mask = split.gather(index, self.limit)
-            found.append((mask & (tokens != self.masked_id)).sum(-1).amax(1).clamp(min=1).cpu())
-        return torch.cat(found)
+            unmasked = mask & (tokens != self.masked_id)  # (B,T,L)
+            counts.append(unmasked.sum(-1).amax(1).clamp(min=1).cpu())
+        return torch.cat(counts)
 
     def baseline(self, split: str, metric: Callable[[Tensor, Tensor], float]) -> float:
-        """Score of the best constant answer: the most frequent class or, if labels are real numbers, their mean."""
+        """Score the best constant answer: the most frequent class or, if labels are real numbers, their mean."""
         labels = self.splits[split].labels
         if labels.is_floating_point():
             answer = labels.mean()[None]
         else:
-            answer = F.one_hot(labels.bincount().argmax(), max(2, int(labels.max()) + 1))
+            num_classes = max(2, int(labels.max()) + 1)
+            answer = F.one_hot(labels.bincount().argmax(), num_classes)
         return metric(answer.expand(len(labels), -1), labels)
 
     def tokens(self, steps: int) -> int:
-        """Tokens of all towers, masked pixels among them, in the batches of the first ``steps`` steps of training."""
+        """Count the tokens of all texts, masked pixels included, in the batches of the first ``steps`` steps."""
         lengths = self.splits["train"].lengths.clamp(max=self.limit).sum(1).cpu()
         n = len(lengths)
-        passes, rest = divmod(steps * self.batch, n)
-        begun = Order(n, self.seed)[passes * n : passes * n + rest] if rest else []
-        return passes * int(lengths.sum()) + int(lengths[begun].sum())
+        # Whole epochs, and the examples that begin the last one.
+        epochs, remainder = divmod(steps * self.batch, n)
+        num_tokens = epochs * int(lengths.sum())
+        if remainder:
+            last_epoch = EpochPermutation(n, self.seed)[epochs * n : epochs * n + remainder]
+            num_tokens += int(lengths[last_epoch].sum())
+        return num_tokens
 
     def train_dataloader(self) -> DataLoader:
-        return _loader(_Batches(self._stream))
+        return _loader(_Batches(self._training_batches))
 
     def val_dataloader(self) -> DataLoader:
         return _loader(_Batches(lambda: self.evaluation_batches("val")))
@@ -183,37 +209,44 @@ class TaskData(L.LightningDataModule):
     def test_dataloader(self) -> DataLoader:
         return _loader(_Batches(lambda: self.evaluation_batches("test")))
 
-    def _stream(self) -> Iterator[Batch]:
-        order, first = Order(len(self.splits["train"]), self.seed), self.first_step * self.batch
-        share = slice(self.place[0], None, self.place[1])
-        lengths = self.row_lengths["train"].numpy()
+    def _training_batches(self) -> Iterator[Batch]:
+        """Yield this rank's micro-batches without end, from step ``first_step`` on."""
+        stream = EpochPermutation(len(self.splits["train"]), self.seed)
+        lengths = self.sequence_lengths["train"].numpy()
+        device = self.splits["train"].labels.device
+        share = slice(self.rank, None, self.world_size)
+        first = self.first_step * self.batch
         while True:
-            steps = order[first : first + AHEAD * self.batch].reshape(AHEAD, self.batch)
+            # The indices of the next AHEAD steps, copied to the device at once.
+            indices = stream[first : first + AHEAD * self.batch].reshape(AHEAD, self.batch)
             if self.micro_batch < self.batch:
-                steps = np.take_along_axis(steps, lengths[steps].argsort(1, kind="stable"), 1)
-            here = without_waiting(torch.from_numpy(steps), self.splits["train"].labels.device)
-            for step, i in itertools.product(range(AHEAD), range(0, self.batch, self.micro_batch)):
-                part = step, slice(i, i + self.micro_batch)
-                yield self.gather("train", steps[part], share, here[part])
+                # Short sequences first within each batch.
+                by_length = lengths[indices].argsort(1, kind="stable")
+                indices = np.take_along_axis(indices, by_length, 1)
+            device_indices = copy_async(torch.from_numpy(indices), device)
+            for step in range(AHEAD):
+                for start in range(0, self.batch, self.micro_batch):
+                    part = slice(start, start + self.micro_batch)
+                    yield self.gather("train", indices[step, part], share, device_indices[step, part])
             first += AHEAD * self.batch
 
     def evaluation_batches(self, split: str) -> Iterator[Batch]:
-        """Yield this process's batches of a split; over all processes every example comes once."""
-        index = self.row_lengths[split].argsort(stable=True).numpy()
-        here = without_waiting(torch.from_numpy(index), self.splits[split].labels.device)
-        rank, world = self.place
-        for first in range(rank * self.eval_batch, len(index), world * self.eval_batch):
+        """Yield this rank's batches of a split; over all ranks every example comes once."""
+        index = self.sequence_lengths[split].argsort(stable=True).numpy()
+        device_index = copy_async(torch.from_numpy(index), self.splits[split].labels.device)
+        for first in range(self.rank * self.eval_batch, len(index), self.world_size * self.eval_batch):
             part = slice(first, first + self.eval_batch)
-            yield self.gather(split, index[part], here=here[part])
+            yield self.gather(split, index[part], device_index=device_index[part])
 
     def widths(self) -> int:
-        """Count the different widths of the training batches of the first pass."""
+        """Count the different widths of the training batches of the first epoch."""
         if self.pad == "fixed":
             return 1
-        lengths = self.row_lengths["train"].numpy()
-        whole = len(lengths) // self.batch * self.batch
-        longest = lengths[Order(len(lengths), self.seed)[0:whole]].reshape(-1, self.batch).max(1)
-        return len(np.unique(-(-longest // MULTIPLE)))
+        lengths = self.sequence_lengths["train"].numpy()
+        num_batches = len(lengths) // self.batch
+        index = EpochPermutation(len(lengths), self.seed)[0 : num_batches * self.batch]
+        longest = lengths[index].reshape(num_batches, self.batch).max(1)
+        return len(np.unique(round_up(longest)))
 
     def state_dict(self) -> dict:
         return {"step": self.trainer.global_step}
@@ -222,18 +255,28 @@ class TaskData(L.LightningDataModule):
         self.first_step = state["step"]
 
 
-def without_waiting(index: Tensor, device: torch.device) -> Tensor:
-    """A tensor of the CPU on a device, which the host does not wait for: a GPU copies pinned memory by itself."""
-    return (index.pin_memory() if device.type == "cuda" else index).to(device, non_blocking=True)
+def round_up(length):
+    """Round a length, or an array of them, up to a multiple of ``MULTIPLE``."""
+    return -(-length // MULTIPLE) * MULTIPLE
+
+
+def copy_async(index: Tensor, device: torch.device) -> Tensor:
+    """Copy a tensor of the CPU to a device without waiting: a GPU copies pinned memory by itself."""
+    if device.type == "cuda":
+        index = index.pin_memory()
+    return index.to(device, non_blocking=True)
 
 
 class _Batches(IterableDataset):
-    def __init__(self, start):
+    """The iterator that a function returns, as a dataset."""
+
+    def __init__(self, start: Callable[[], Iterator[Batch]]):
         self.start = start
 
-    def __iter__(self):
+    def __iter__(self) -> Iterator[Batch]:
         return self.start()
 
 
 def _loader(batches: _Batches) -> DataLoader:
+    # The dataset yields whole batches.
     return DataLoader(batches, batch_size=None)

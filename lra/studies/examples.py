@@ -13,7 +13,7 @@ from ..data.datamodule import Batch, TaskData
 
 def spread(data: TaskData, split: str, examples: int) -> np.ndarray:
     """Choose examples of a split evenly over their lengths, short ones first; returns their indices."""
-    order = data.row_lengths[split].argsort(stable=True).numpy()
+    order = data.sequence_lengths[split].argsort(stable=True).numpy()
     return order[np.linspace(0, len(order) - 1, min(examples, len(order))).round().astype(int)]
 
 

@@ -5,23 +5,23 @@ import pytest
 import torch
 from conftest import LEVEL, config, p_value
 
-from lra.data.datamodule import Order
+from lra.data.epochs import EpochPermutation
 from lra.ops import metrics
 
 
 def test_order_is_a_function_of_seed_and_position():
-    order = Order(10, seed=3)
+    order = EpochPermutation(10, seed=3)
     stream = order[0:35]
     for first in (0, 10, 20):
         assert sorted(stream[first : first + 10]) == list(range(10))
     for start, stop in [(0, 1), (7, 23), (19, 21), (30, 35)]:
-        assert (Order(10, seed=3)[start:stop] == stream[start:stop]).all()
-    assert (Order(10, seed=4)[0:10] != stream[:10]).any() and (stream[:10] != stream[10:20]).any()
+        assert (EpochPermutation(10, seed=3)[start:stop] == stream[start:stop]).all()
+    assert (EpochPermutation(10, seed=4)[0:10] != stream[:10]).any() and (stream[:10] != stream[10:20]).any()
 
 
 def test_every_position_is_equally_likely():
     """The place of example 0 in the first pass, over 2,000 seeds."""
-    at = [int(np.flatnonzero(Order(10, seed)[0:10] == 0)[0]) for seed in range(2000)]
+    at = [int(np.flatnonzero(EpochPermutation(10, seed)[0:10] == 0)[0]) for seed in range(2000)]
     assert p_value(np.bincount(at, minlength=10)) > LEVEL
 
 
@@ -45,7 +45,7 @@ def test_stream_is_the_order_and_micro_batches_go_from_short_to_long(data):
     assert by_length == [pair for b in small for pair in zip(rows(b), b.label.tolist(), strict=True)]
     assert small[0].inputs.shape[-1] < large.inputs.shape[-1]
     split = whole.splits["train"]
-    for row, index in enumerate(Order(256, 1)[0:8]):
+    for row, index in enumerate(EpochPermutation(256, 1)[0:8]):
         tokens = split.tokens[split.offsets[index] : split.offsets[index + 1]].long()
         assert torch.equal(large.inputs[row, 0][large.mask[row, 0]], tokens)
 

@@ -55,7 +55,7 @@ def trained(run: RunDir, options: DropinOptions) -> QKVSource:
     if not all(type(m) in (SDPA, Softmax) for m in mechanisms(model).values()):
         raise ValueError(f"run={run.path} has attn={r.label}; name a run of sdpa or softmax")
     most = max(options.counts)
-    long = (data.row_lengths["val"] > most).nonzero()[:, 0].numpy()
+    long = (data.sequence_lengths["val"] > most).nonzero()[:, 0].numpy()
     if len(long) < options.n:
         raise ValueError(f"n={options.n}: {run.path} has {len(long)} dev examples of more than {most} tokens")
     examples = []

@@ -1,0 +1,150 @@
+"""python -m data_prep export task=listops layout=pickle out=DIR: write the data of a task for other programs.
+
+Layouts: ``release``, the official files of the Long Range Arena; ``pickle``, the files of Nystromformer and Skyformer;
+``npz``, arrays; ``parquet``, columns. A README with provenance and ``SHA256SUMS`` are written next to the data.
+"""
+
+import os
+import shutil
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+from lra import __version__
+from lra.config.entry import main as command
+from lra.config.options import TaskOptions
+from lra.config.sections import Root
+from lra.console import log
+from lra.data.source import Progress, Source, no_room, reporter
+from lra.disk import atomic
+
+from .formats import write_arrays, write_pickle, write_release
+from .formats.writer import Export
+
+Layout = Literal["release", "pickle", "npz", "parquet"]
+WRITERS: dict[str, Callable[[Export, Path, Progress], str]] = {
+    "release": write_release.write,
+    "pickle": write_pickle.write,
+    "npz": write_arrays.write_npz,
+    "parquet": write_arrays.write_parquet,
+}
+
+README = """# {task}, layout {layout}
+
+Written by lra-suite {version}:
+
+    {command}
+
+{description}
+
+| split | examples | labels |
+| --- | --- | --- |
+{splits}
+
+Origin: {origin}. Licence: {licence}.
+
+Provenance: `{provenance}`
+
+`sha256sum -c SHA256SUMS` compares the checksums of all files.
+"""
+
+
+class ExportOptions(TaskOptions):
+    conf: ClassVar[str] = "export"
+
+    data: Root
+    layout: Layout
+    out: Path
+
+
+@command(ExportOptions)
+def export(options: ExportOptions) -> None:
+    """Write the data of a task; a generated task that is not prepared yet is prepared first.
+
+    Raises:
+        ValueError: the folder exists or cannot be written, or the layout cannot hold the data.
+    """
+    source = options.data_source()
+    task = Export(
+        source=source,
+        splits=source.open(options.data.root),
+        kind=options.task.display,
+        limit=min(options.task.limit, options.task.length),
+        length=options.task.length,
+        shift=options.task.shift,
+    )
+    arguments = " ".join([*options.data_overrides, f"layout={options.layout}", f"out={options.out.name}"])
+    write(task, options.layout, options.out.expanduser(), f"python -m data_prep export {arguments}")
+
+
+def write(task: Export, layout: Layout, out: Path, arguments: str) -> None:
+    """Write a task in a layout.
+
+    The folder appears complete or not at all: the files are written to a folder next to it, which is removed if
+    anything fails.
+
+    Args:
+        task: data of the task.
+        layout: layout of the files.
+        out: folder to write.
+        arguments: command that did this, for the README.
+
+    Raises:
+        ValueError: the folder exists or cannot be written, or the layout cannot hold the data.
+    """
+    # Nothing is ever overwritten.
+    if out.exists():
+        raise ValueError(f"out={out} exists already; choose another folder, or remove it")
+    # Write next to the target, and rename at the end.
+    work = out.with_name(f".{out.name}.tmp-{os.getpid()}")
+    try:
+        work.mkdir(parents=True)
+        with no_room(out), reporter(f"export {task.source.name}") as progress:
+            description = WRITERS[layout](task, work, progress)
+            (work / "README.md").write_text(_readme(task, layout, arguments, description), encoding="utf-8")
+            _write_sums(work, progress)
+        work.rename(out)
+    except OSError as error:
+        raise ValueError(f"out={out} cannot be written: {error.strerror or error}") from None
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+    log(f"{task.source.name}: layout {layout} at {out}")
+
+
+def _readme(task: Export, layout: str, arguments: str, description: str) -> str:
+    # One line of the table per split, with the histogram of its labels.
+    rows = []
+    for name, split in task.splits.items():
+        labels = split.labels
+        # Real numbers have a range, classes a count each.
+        if labels.is_floating_point():
+            histogram = f"{labels.min():.4f} to {labels.max():.4f}"
+        else:
+            histogram = ", ".join(f"{label}: {count:,}" for label, count in enumerate(labels.bincount().tolist()))
+        rows.append(f"| {name} | {len(split):,} | {histogram} |")
+    source: Source = task.source
+    # The template's fields that depend on the layout, then the source's.
+    fields: dict[str, Any] = {"task": source.name, "layout": layout, "version": __version__, "command": arguments}
+    fields |= {"description": description, "splits": "\n".join(rows), "provenance": source.provenance}
+    return README.format(**fields, origin=source.origin, licence=source.licence)
+
+
+def _write_sums(folder: Path, progress: Progress) -> None:
+    paths = sorted(path for path in folder.rglob("*") if path.is_file())
+    with open(folder / "SHA256SUMS", "w", encoding="utf-8") as file:
+        for number, path in enumerate(paths, start=1):
+            file.write(f"{atomic.digest(path)}  {path.relative_to(folder)}\n")
+            progress("checksums", number, len(paths))
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run the command with the arguments after ``export``; None for the arguments of this process."""
+    # The options are parsed from sys.argv.
+    if argv is not None:
+        sys.argv[1:] = list(argv)
+    export()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,88 @@
+"""The unpacked aclImdb folder of the IMDb reviews: {train,test}/{neg,pos}/<id>_<rating>.txt."""
+
+import hashlib
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+from lra.data.source import Progress
+
+LABELS = {"neg": 0, "pos": 1}
+FILE = re.compile(r"\d+_\d+\.txt")
+PARTS = ("train", "test")
+REPORTED = 1000  # files between two reports of the progress
+
+
+class AclImdb:
+    """The reviews of an unpacked folder, in the order of the official archive's sorted names.
+
+    Args:
+        path: the folder aclImdb.
+
+    Raises:
+        ValueError: one of the four folders of reviews is missing or empty.
+    """
+
+    def __init__(self, path: Path):
+        self.path = path
+        self.names: dict[str, list[str]] = {}
+        for part in PARTS:
+            self.names[part] = []
+            # Negative reviews come before positive ones, as in the sorted names of the archive.
+            for sentiment in LABELS:
+                folder = path / part / sentiment
+                files = sorted(name for name in _names(folder) if FILE.fullmatch(name))
+                if not files:
+                    raise ValueError(f"{folder} holds no <id>_<rating>.txt: the folder of reviews is incomplete")
+                self.names[part] += [f"{sentiment}/{name}" for name in files]
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """Number of the reviews, and a checksum of their names and sizes."""
+        # The contents of 50,000 files would take seconds at every start of a run.
+        digest = hashlib.sha256()
+        count = 0
+        for part, names in self.names.items():
+            for name in names:
+                size = (self.path / part / name).stat().st_size
+                digest.update(f"{part}/{name} {size}\n".encode())
+                count += 1
+        return {"reviews": count, "sha256 of names and sizes": digest.hexdigest()}
+
+    def read(self, progress: Progress) -> dict[str, list[tuple[tuple[bytes], int]]]:
+        """Read text and label of every review of train and test.
+
+        Raises:
+            ValueError: a file cannot be read.
+        """
+        total = sum(map(len, self.names.values()))
+        num_read = 0
+        reviews: dict[str, list[tuple[tuple[bytes], int]]] = {}
+        for part, names in self.names.items():
+            reviews[part] = []
+            for name in names:
+                path = self.path / part / name
+                try:
+                    text = path.read_bytes()
+                except OSError as error:
+                    raise ValueError(f"{path} cannot be read: {error.strerror}") from None
+                # Without white space around it, as TFDS's imdb_reviews stores a review.
+                reviews[part].append(((text.strip(),), LABELS[name.partition("/")[0]]))
+                # Reported now and then, since a report takes longer than a file.
+                num_read += 1
+                if num_read % REPORTED == 0 or num_read == total:
+                    progress("reviews", num_read, total)
+        return reviews
+
+
+def find_folder(path: Path) -> Path | None:
+    """Find the folder of the reviews, which is the path or its subfolder aclImdb; None if there is none."""
+    for folder in (path, path / "aclImdb"):
+        if (folder / "train" / "pos").is_dir() or (folder / "test" / "pos").is_dir():
+            return folder
+    return None
+
+
+def _names(folder: Path) -> list[str]:
+    return os.listdir(folder) if folder.is_dir() else []

@@ -1,0 +1,221 @@
+"""Parquet and Arrow files of the ``datasets`` package: one file or several for each split.
+
+Found are ``<split>*.parquet`` and ``<split>*.arrow`` in the folder, in its subfolder ``data`` or in subfolders named by
+the split, as the package and its hub store them. Needs the extra ``parquet`` (pyarrow).
+"""
+
+import io
+import itertools
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image, UnidentifiedImageError
+
+from lra.console import pip_install
+from lra.data.source import Progress
+
+from ..listops import encode
+from .reader import Kind, Reader, SequenceExample, as_label, check_length
+
+NAMES = {"train": ("train",), "val": ("validation", "valid", "val", "dev"), "test": ("test",)}
+SUFFIXES = (".parquet", ".arrow")
+# Usual names of columns, the first of them that a file has is read.
+INPUTS = (("input_ids_0",), ("input_ids",), ("text1",), ("text",), ("Source",), ("source",), ("image",), ("img",))
+SECOND = {"input_ids_0": "input_ids_1", "text1": "text2"}
+LABELS = ("label", "labels", "Target", "target")
+BATCH = 1024  # examples read at a time
+
+
+class ColumnReader(Reader):
+    """Reader of one task's columns, in constant memory.
+
+    Args:
+        path: folder of the files.
+        kind: kind of tokens.
+        num_texts: texts per example.
+        num_classes: number of labels.
+        length: pixels of an image; None for texts.
+        columns: names of the input columns, one or two, then of the label; None for the usual names.
+        allow_colours: whether images may have colours.
+
+    A column of inputs holds lists of stored ids, or text and bytes (an expression for ListOps), or images as PNG or
+    JPEG, with or without a dictionary around their bytes. Images with colours become planes R, G, B of three times
+    ``length`` values, which only Image reads.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        kind: Kind,
+        num_texts: int,
+        num_classes: int,
+        length: int | None = None,
+        columns: Sequence[str] | None = None,
+        allow_colours: bool = False,
+    ):
+        self.parts = find_parts(path)
+        super().__init__(path, {split: parts[0] for split, parts in self.parts.items()})
+        self.kind = kind
+        self.num_texts = num_texts
+        self.num_classes = num_classes
+        self.length = length
+        self.columns = columns
+        self.options = " ".join(columns or ())
+        self.allow_colours = allow_colours
+        if columns is not None and len(columns) != num_texts + 1:
+            raise ValueError(f"source.columns must be {num_texts} of inputs, then the label, got {list(columns)}")
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        identity = super().identity
+        return identity if self.columns is None else identity | {"columns": list(self.columns)}
+
+    @property
+    def paths(self) -> list[Path]:
+        return [path for parts in self.parts.values() for path in parts]
+
+    def examples(self, split: str, progress: Progress) -> Iterator[SequenceExample]:
+        if split not in self.parts:
+            raise ValueError(f"{self.path} holds no file of {split}: {', '.join(NAMES[split])}*.parquet or *.arrow")
+        for path in self.parts[split]:
+            number = 0
+            for names, batch in self._batches(path, progress):
+                columns = [_values(batch[name]) for name in names]
+                for *inputs, label in zip(*columns, strict=True):
+                    number += 1
+                    where = f"{path}, example {number}"
+                    tokens = tuple(self._convert(value, where) for value in inputs)
+                    yield tokens, as_label(label, self.num_classes, where)
+
+    def _batches(self, path: Path, progress: Progress) -> Iterator[tuple[list[str], Any]]:
+        """Yield the names of the columns and batches of them."""
+        arrow = import_pyarrow()
+        try:
+            with open(path, "rb") as file:
+                schema, total, batches = _open(arrow, file, path)
+                names = self._names(schema.names, path)
+                done = 0
+                for batch in batches(names):
+                    yield names, batch
+                    done += batch.num_rows
+                    progress(path.name, done, total)
+        except (arrow.ArrowException, OSError) as error:
+            reason = str(error).splitlines()[0]
+            raise ValueError(f"{path} is damaged or not a {path.suffix[1:]} file: {reason}") from None
+
+    def _names(self, present: list[str], path: Path) -> list[str]:
+        """Choose the columns to read. Raises ValueError with the columns that there are."""
+        # Columns of the user, or the first usual names that the file has.
+        if self.columns is not None:
+            names = list(self.columns)
+        else:
+            names = [name for (name,) in INPUTS if name in present][:1]
+            if names and self.num_texts == 2:
+                names.append(SECOND.get(names[0], ""))
+            names += [name for name in LABELS if name in present][:1]
+        if len(names) != self.num_texts + 1 or not set(names) <= set(present):
+            example = "[text1,text2,label]" if self.num_texts == 2 else "[text,label]"
+            raise ValueError(f"{path} has the columns {', '.join(present)}: name them by source.columns={example}")
+        return names
+
+    def _convert(self, value: Any, where: str) -> np.ndarray:
+        """Convert one value to stored ids (length,) uint8."""
+        # The package stores an image as a dictionary of its bytes and its path.
+        if isinstance(value, dict):
+            value = value.get("bytes")
+        if self.kind == "pixels" and isinstance(value, bytes):
+            tokens = _decode_image(value, where)
+            if self.has_colours(tokens):
+                return tokens
+        elif isinstance(value, str) and self.kind == "expression":
+            try:
+                tokens = encode(value)
+            except ValueError as error:
+                raise ValueError(f"{where}: {error}") from None
+        elif isinstance(value, str | bytes) and self.kind == "bytes":
+            tokens = np.frombuffer(value.encode() if isinstance(value, str) else value, np.uint8)
+        else:
+            tokens = _ids(value, where)
+        check_length(tokens, self.length, where)
+        return tokens
+
+    def has_colours(self, tokens: np.ndarray) -> bool:
+        """Whether a decoded image has three planes."""
+        return self.allow_colours and len(tokens) == 3 * self.length
+
+
+def find_parts(folder: Path) -> dict[str, list[Path]]:
+    """Find the files of each split, in order; a split without files is left out."""
+    parts = {}
+    for split, names in NAMES.items():
+        # The first place and name that has files, so that no split is read twice.
+        files: list[Path] = []
+        for name in names:
+            for pattern in (f"{name}[-.]*", f"{name}/*", f"data/{name}[-.]*", f"*/{name}/*"):
+                files = files or sorted(path for path in folder.glob(pattern) if path.suffix in SUFFIXES)
+        if files:
+            parts[split] = files
+    return parts
+
+
+def import_pyarrow() -> Any:
+    """Import pyarrow with its parquet module. Raises ValueError that names the extra if it is not installed."""
+    try:
+        import pyarrow
+        import pyarrow.ipc
+        import pyarrow.parquet  # noqa: F401 an attribute of pyarrow from here on
+    except ImportError:
+        raise ValueError(f"parquet and arrow files need pyarrow: {pip_install('parquet')}") from None
+    return sys.modules["pyarrow"]
+
+
+def _open(arrow: Any, file: Any, path: Path) -> tuple[Any, int | None, Any]:
+    """Return the schema, the number of examples if it is known, and a function of column names that yields batches."""
+    if path.suffix == ".parquet":
+        table = arrow.parquet.ParquetFile(file)
+        read = lambda names: table.iter_batches(BATCH, columns=names)
+        return table.schema_arrow, table.metadata.num_rows, read
+    try:
+        # save_to_disk and the cache of the package write streams; other programs write files.
+        stream = arrow.ipc.open_stream(file)
+        return stream.schema, None, lambda names: iter(stream)
+    except arrow.ArrowInvalid:
+        file.seek(0)
+        reader = arrow.ipc.open_file(file)
+        indices = range(reader.num_record_batches)
+        return reader.schema, None, lambda names: (reader.get_batch(index) for index in indices)
+
+
+def _values(column: Any) -> Iterable[Any]:
+    """The values of a column; lists of numbers as slices of one array, without Python objects for each number."""
+    arrow = import_pyarrow()
+    kind = column.type
+    is_list = arrow.types.is_list(kind) or arrow.types.is_large_list(kind)
+    if not is_list or not arrow.types.is_integer(kind.value_type) or column.null_count:
+        return column.to_pylist()
+    # Arrow keeps a column of lists as offsets into one array.
+    numbers = column.values.to_numpy(zero_copy_only=False)
+    bounds = column.offsets.to_pylist()
+    return (numbers[start:end] for start, end in itertools.pairwise(bounds))
+
+
+def _decode_image(data: bytes, where: str) -> np.ndarray:
+    try:
+        with Image.open(io.BytesIO(data)) as image:
+            if image.mode in ("L", "1"):
+                return np.asarray(image.convert("L")).reshape(-1)
+            planes = np.asarray(image.convert("RGB")).transpose(2, 0, 1)  # (3,height,width)
+            return planes.reshape(-1)
+    except (OSError, UnidentifiedImageError, SyntaxError):
+        raise ValueError(f"{where}: the image cannot be decoded") from None
+
+
+def _ids(value: Any, where: str) -> np.ndarray:
+    ids = np.asarray(value if value is not None else ())
+    if ids.ndim != 1 or (len(ids) and (ids.dtype.kind not in "iu" or ids.min() < 0 or ids.max() > 255)):
+        raise ValueError(f"{where}: not text, an image or a list of ids from 0 to 255")
+    return ids.astype(np.uint8)

@@ -1,0 +1,82 @@
+"""Choose the reader of a copy by what is in its folder."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from . import aclimdb, arrays, cifar_python
+from .aclimdb import AclImdb
+from .cifar_python import CifarPython
+from .reader import Kind, Reader
+
+
+@dataclass(frozen=True)
+class TaskFormat:
+    """The properties of a task that readers need: kind of tokens, texts per example and number of classes."""
+
+    kind: Kind
+    num_texts: int
+    num_classes: int
+
+
+FORMATS = {
+    "listops": TaskFormat("expression", 1, 10),
+    "text": TaskFormat("bytes", 1, 2),
+    "retrieval": TaskFormat("bytes", 2, 2),
+    "image": TaskFormat("pixels", 1, 10),
+    "pathfinder": TaskFormat("pixels", 1, 2),
+}
+
+
+def open_copy(
+    path: Path | str | None,
+    task: str,
+    *,
+    stem: str | None = None,
+    length: int | None = None,
+    columns: Sequence[str] | None = None,
+) -> Reader | AclImdb | CifarPython | None:
+    """Open a copy of a task in one of the formats of this package.
+
+    Args:
+        path: file or folder; ``~`` is expanded.
+        task: name of the task.
+        stem: task as its pickles are named; None for the same name.
+        length: pixels of an image.
+        columns: names of the columns of parquet and arrow files.
+
+    Returns:
+        The reader; None if the path is none of these formats, so that the source reads the official one.
+
+    Raises:
+        ValueError: a part of the copy is missing.
+    """
+    if path is None:
+        return None
+    # Imported here, since these know the tokens of ListOps, whose module imports this one.
+    from .columns import ColumnReader, find_parts
+    from .lra_pickle import PickleReader, has_files
+
+    folder = Path(path).expanduser()
+    task_format = FORMATS[task]
+    options = {"num_texts": task_format.num_texts, "num_classes": task_format.num_classes, "length": length}
+    if task == "image":
+        # torchvision's archive or its folder.
+        batches = cifar_python.find(folder)
+        if batches is not None:
+            return CifarPython(batches)
+    if not folder.is_dir():
+        return None
+    if task == "text":
+        reviews = aclimdb.find_folder(folder)
+        if reviews is not None:
+            return AclImdb(reviews)
+    # Formats with the same names for every task.
+    if has_files(folder, stem or task):
+        return PickleReader(folder, stem=stem or task, kind=task_format.kind, **options)
+    if any((folder / f"{split}.npz").is_file() for split in arrays.SPLITS):
+        return arrays.ArrayReader(folder, **options)
+    if find_parts(folder):
+        options |= {"kind": task_format.kind, "columns": columns, "allow_colours": task == "image"}
+        return ColumnReader(folder, **options)
+    return None

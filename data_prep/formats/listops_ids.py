@@ -1,0 +1,188 @@
+"""The ids of ListOps in pickles, whose vocabulary was never saved.
+
+The preparation scripts number the tokens in the order of a Python set of strings, which is another one in every run.
+The expressions and their values determine the numbering up to symmetry: the id that ends every expression is the
+bracket, the ids that begin one are the operators, and the values tell operators and digits apart. The recovered
+numbering is then checked: every expression of every file must evaluate to its label.
+"""
+
+import itertools
+from dataclasses import dataclass
+
+import numpy as np
+
+from lra.compiled import compiled
+
+from ..listops import CLOSE, DIGIT, OPERATOR, TOKENS
+
+NUM_TOKENS = len(TOKENS)
+NUM_OPERATORS = 4
+# Orders of the digits that are tried if the bounds leave several.
+MOST_ORDERS = 10_000
+REMEDY = "use the TSV files by source.release=, or generate the task: python -m data_prep task=listops"
+
+
+@dataclass(frozen=True)
+class IdMap:
+    """A table (256,) from the ids of a file to stored ids; 0 for an id that does not occur."""
+
+    table: np.ndarray
+
+    def apply(self, ids: np.ndarray, label: int, where: str) -> np.ndarray:
+        """Convert an expression.
+
+        Args:
+            ids: ids (length,) of the file without padding.
+            label: its label.
+            where: file and example, for messages.
+
+        Returns:
+            Stored ids (length,) uint8.
+
+        Raises:
+            ValueError: it is no expression, or its value is not the label.
+        """
+        if not len(ids) or ids.min() < 0 or ids.max() >= len(self.table):
+            raise ValueError(f"{where}: not the ids of an expression; {REMEDY}")
+        stored = self.table[ids]
+        value = evaluate(stored)
+        if value != label:
+            reason = "is not an expression" if value < 0 else f"evaluates to {value}, its label is {label}"
+            raise ValueError(f"{where}: with the ids recovered from the smallest file it {reason}; {REMEDY}")
+        return stored
+
+
+@compiled
+def evaluate(ids):
+    """Evaluate an expression of stored ids (length,) uint8: its value 0..9, or -1 if it is not an expression."""
+    values = np.empty(len(ids), np.int64)
+    operators = np.empty(len(ids), np.int64)
+    bases = np.empty(len(ids), np.int64)
+    depth = top = 0
+    for position in range(len(ids)):
+        token = ids[position]
+        # An operator opens a level, a digit is a value, a bracket applies the operator to the values of its level.
+        if OPERATOR <= token < CLOSE:
+            operators[depth] = token - OPERATOR
+            bases[depth] = top
+            depth += 1
+        elif DIGIT <= token < OPERATOR:
+            values[top] = token - DIGIT
+            top += 1
+        else:
+            if token != CLOSE or depth == 0 or top == bases[depth - 1]:
+                return -1
+            depth -= 1
+            arguments = np.sort(values[bases[depth] : top])
+            top = bases[depth]
+            if operators[depth] == 0:
+                value = arguments[0]
+            elif operators[depth] == 1:
+                value = arguments[-1]
+            elif operators[depth] == 2:
+                value = (arguments[(len(arguments) - 1) // 2] + arguments[len(arguments) // 2]) // 2
+            else:
+                value = arguments.sum() % 10
+            values[top] = value
+            top += 1
+    return values[0] if depth == 0 and top == 1 else -1
+
+
+def recover_ids(sequences: list[np.ndarray], labels: list[int], where: str) -> IdMap:
+    """Recover the numbering of the tokens.
+
+    Args:
+        sequences: ids (length,) of each expression, without padding.
+        labels: values.
+        where: name of the file, for messages.
+
+    Raises:
+        ValueError: there is none with which the expressions evaluate to their labels.
+    """
+    used = sorted({int(id) for ids in sequences for id in np.unique(ids)})
+    if not used or used[0] < 1 or used[-1] > 255 or len(used) > NUM_TOKENS:
+        raise ValueError(f"{where}: {len(used)} different ids, ListOps has {NUM_TOKENS}; {REMEDY}")
+
+    # Files that this package wrote need no recovery.
+    identity = IdMap(np.where(np.arange(256) <= NUM_TOKENS, np.arange(256), 0).astype(np.uint8))
+    if _is_consistent(identity, sequences, labels):
+        return identity
+
+    compound = [(ids, label) for ids, label in zip(sequences, labels, strict=True) if len(ids) > 1]
+    closing = {int(ids[-1]) for ids, _ in compound}
+    if len(closing) != 1:
+        raise ValueError(
+            f"{where}: the expressions have no closing brackets, which the preparation script dropped, so that their "
+            f"values cannot be known; {REMEDY}"
+        )
+    (close,) = closing
+    starts = sorted({int(ids[0]) for ids, _ in compound})
+    if len(starts) != NUM_OPERATORS or len(used) != NUM_TOKENS:
+        raise ValueError(f"{where}: {len(starts)} ids begin an expression, ListOps has {NUM_OPERATORS}; {REMEDY}")
+    digits = [id for id in used if id != close and id not in starts]
+    for operators in _orders_of_operators(starts, compound):
+        for order in _orders_of_digits(digits, operators, close, compound):
+            id_map = _id_map(order, operators, close)
+            if _is_consistent(id_map, sequences, labels):
+                return id_map
+    raise ValueError(f"{where}: no numbering of the tokens makes the expressions equal to their labels; {REMEDY}")
+
+
+def _id_map(digits: tuple[int, ...], operators: tuple[int, ...], close: int) -> IdMap:
+    table = np.zeros(256, np.uint8)
+    for stored, id in enumerate((*digits, *operators, close), start=1):
+        table[id] = stored
+    return IdMap(table)
+
+
+def _is_consistent(id_map: IdMap, sequences: list[np.ndarray], labels: list[int]) -> bool:
+    expressions = zip(sequences, labels, strict=True)
+    return all(evaluate(id_map.table[ids]) == label for ids, label in expressions)
+
+
+def _orders_of_operators(starts: list[int], compound: list) -> list[tuple[int, ...]]:
+    """Order the operators as MIN, MAX, MED, SM, the likeliest order first: MIN has small values, MAX large ones."""
+    means = {}
+    for start in starts:
+        means[start] = np.mean([label for ids, label in compound if ids[0] == start])
+    ranked = sorted(starts, key=means.get)
+    likely = (ranked[0], ranked[3], ranked[1], ranked[2])
+    # MED and SM have nearly the same mean.
+    swapped = (ranked[0], ranked[3], ranked[2], ranked[1])
+    orders = [likely, swapped]
+    orders += [order for order in itertools.permutations(starts) if order not in orders]
+    return orders
+
+
+def _orders_of_digits(digits: list[int], operators: tuple[int, ...], close: int, compound: list):
+    """Yield the orders of the digits 0..9 that the outermost MIN and MAX allow.
+
+    A digit directly below an outermost MAX is at most the label, one below an outermost MIN at least the label.
+    """
+    # Bounds of each digit: none at first.
+    minimum, maximum = operators[:2]
+    low = dict.fromkeys(digits, 0)
+    high = dict.fromkeys(digits, 9)
+    for ids, label in compound:
+        if ids[0] in (minimum, maximum):
+            # Digits at depth 1 are arguments of the outermost operator.
+            is_digit = np.isin(ids, digits)
+            opened = np.cumsum(np.isin(ids, operators)) - np.cumsum(ids == close)
+            for id in np.unique(ids[is_digit & (opened == 1)]).tolist():
+                if ids[0] == maximum:
+                    high[id] = min(high[id], label)
+                else:
+                    low[id] = max(low[id], label)
+    yield from itertools.islice(_assignments(digits, low, high), MOST_ORDERS)
+
+
+def _assignments(digits: list[int], low: dict[int, int], high: dict[int, int], prefix: tuple[int, ...] = ()):
+    """Yield the digits in the orders in which each has a value within its bounds."""
+    # The prefix has the ids of the digits 0 .. value - 1.
+    value = len(prefix)
+    if value == len(digits):
+        yield prefix
+        return
+    for id in digits:
+        if id not in prefix and low[id] <= value <= high[id]:
+            yield from _assignments(digits, low, high, (*prefix, id))

@@ -1,0 +1,151 @@
+"""The pickles of Nystromformer and Skyformer: lra-<task>.{train,dev,test}.pickle, lists of dictionaries.
+
+A dictionary has ``input_ids_0``, for pairs also ``input_ids_1``, and ``label``. Their preparation scripts
+(``LRA/datasets/*.py`` of mlpen/Nystromformer, ``src/preprocess/create_*.py`` of pkuzengqi/Skyformer) write
+
+* Text and Retrieval: byte + 1, cut to 1,000 or 4,000 bytes and padded with zeros,
+* Image and Pathfinder: grey levels without padding,
+* ListOps: ids in the order of a Python set, which differs from run to run; ``listops_ids`` recovers them.
+"""
+
+from collections.abc import Iterator
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lra.data.source import Progress
+
+from . import safe_pickle
+from .listops_ids import IdMap, recover_ids
+from .reader import Kind, Reader, SequenceExample, as_label, check_length
+
+PARTS = {"train": "train", "val": "dev", "test": "test"}
+PREFIXES = ("lra-", "")
+# Expressions from which the ids of ListOps are recovered.
+SAMPLE = 2_000
+
+
+class PickleReader(Reader):
+    """Reader of one task's pickles, in constant memory.
+
+    Args:
+        path: folder of the files.
+        stem: task as the files are named, such as ``listops`` or ``pathfinder32-curv_contour_length_14``.
+        kind: kind of tokens.
+        num_texts: texts per example.
+        num_classes: number of labels.
+        length: pixels of an image; None for texts.
+    """
+
+    def __init__(
+        self, path: Path, *, stem: str, kind: Kind, num_texts: int, num_classes: int, length: int | None = None
+    ):
+        super().__init__(path, find_files(path, stem))
+        self.kind = kind
+        self.num_texts = num_texts
+        self.num_classes = num_classes
+        self.length = length
+
+    def examples(self, split: str, progress: Progress) -> Iterator[SequenceExample]:
+        path = self.files[split]
+        id_map = self.id_map if self.kind == "expression" else None
+        for number, record in enumerate(_records(path, progress), start=1):
+            where = f"{path}, example {number}"
+            sequences, label = self._parse(record, where)
+            yield tuple(self._convert(ids, label, id_map, where) for ids in sequences), label
+
+    def _parse(self, record: Any, where: str) -> tuple[list[np.ndarray], int]:
+        """Check one dictionary. Raises ValueError that names the missing or wrong entry."""
+        keys = [f"input_ids_{number}" for number in range(self.num_texts)]
+        if not isinstance(record, dict) or not {*keys, "label"} <= record.keys():
+            raise ValueError(f"{where}: not a dictionary with {', '.join(keys)} and label")
+        # Arrays, or lists of numbers in copies that were written again.
+        sequences = []
+        for key in keys:
+            ids = np.asarray(record[key])
+            if ids.ndim != 1 or ids.dtype.kind not in "iu":
+                raise ValueError(f"{where}: {key} must be a sequence of whole numbers, got {ids.dtype} {ids.shape}")
+            sequences.append(ids)
+        return sequences, as_label(record["label"], self.num_classes, where)
+
+    def _convert(self, ids: np.ndarray, label: int, id_map: IdMap | None, where: str) -> np.ndarray:
+        """Convert the ids of a file to stored ids (length,) uint8."""
+        if self.kind == "pixels":
+            check_length(ids, self.length, where)
+            return _checked(ids, 0, 255, where).astype(np.uint8)
+        # Texts are padded with zeros, which are no bytes: byte b is id b + 1.
+        ids = strip_padding(ids)
+        if self.kind == "bytes":
+            return (_checked(ids, 1, 256, where) - 1).astype(np.uint8)
+        return id_map.apply(ids, label, where)
+
+    @cached_property
+    def id_map(self) -> IdMap:
+        """The ids of ListOps in these files, recovered from the smallest of them."""
+        # All files of a task were written by one run of the script, with one numbering.
+        smallest = min(self.files.values(), key=lambda path: path.stat().st_size)
+        sequences = []
+        labels = []
+        for number, record in enumerate(_records(smallest, _no_progress), start=1):
+            ids, label = self._parse(record, f"{smallest}, example {number}")
+            sequences.append(strip_padding(ids[0]))
+            labels.append(label)
+            if number == SAMPLE:
+                break
+        return recover_ids(sequences, labels, str(smallest))
+
+
+def find_files(folder: Path, stem: str) -> dict[str, Path]:
+    """Find the pickle of each split.
+
+    Raises:
+        ValueError: one of them is missing.
+    """
+    for prefix in PREFIXES:
+        files = {split: folder / f"{prefix}{stem}.{part}.pickle" for split, part in PARTS.items()}
+        missing = [path.name for path in files.values() if not path.is_file()]
+        if not missing:
+            return files
+        # Some of them: an incomplete copy.
+        if len(missing) < len(files):
+            raise ValueError(f"{folder} lacks {', '.join(missing)}: all three of train, dev and test are needed")
+    raise ValueError(f"{folder} has no lra-{stem}.{{train,dev,test}}.pickle")
+
+
+def has_files(folder: Path, stem: str) -> bool:
+    """Whether a folder holds at least one pickle of a task."""
+    candidates = [folder / f"{prefix}{stem}.{part}.pickle" for prefix in PREFIXES for part in PARTS.values()]
+    return any(path.is_file() for path in candidates)
+
+
+def strip_padding(ids: np.ndarray) -> np.ndarray:
+    """Remove the zeros at the end of a sequence."""
+    (real,) = np.nonzero(ids)
+    return ids[: real[-1] + 1] if len(real) else ids[:0]
+
+
+def _checked(ids: np.ndarray, low: int, high: int, where: str) -> np.ndarray:
+    if len(ids) and (ids.min() < low or ids.max() > high):
+        raise ValueError(f"{where}: ids from {ids.min()} to {ids.max()}, where {low} to {high} are valid")
+    return ids
+
+
+def _records(path: Path, progress: Progress) -> Iterator[Any]:
+    total = round(path.stat().st_size / 1e6)
+    reported = 0
+    with open(path, "rb") as file:
+        try:
+            for record in safe_pickle.items(file):
+                yield record
+                num_read = round(file.tell() / 1e6)
+                if num_read > reported:
+                    reported = num_read
+                    progress(f"{path.name}, MB", num_read, total)
+        except safe_pickle.UnsafePickle as error:
+            raise ValueError(f"{path} is not a pickle of examples: {error}; nothing in it was executed") from None
+
+
+def _no_progress(name: str, done: int, total: int | None) -> None:
+    pass

@@ -1,0 +1,122 @@
+"""The interface of a reader: examples of a task by split, as the store keeps them."""
+
+import hashlib
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import islice
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from lra.data.source import Progress
+from lra.data.store import ExampleChunk
+
+from ..archive import fingerprint
+from ..examples import chunks
+
+# How the tokens of a task are stored: bytes of a text, grey levels of a square image, ids of an expression.
+Kind = Literal["bytes", "pixels", "expression"]
+SequenceExample = tuple[tuple[np.ndarray, ...], int]  # tokens (length,) of each text, label
+SPLITS = ("train", "val", "test")
+
+
+class Reader(ABC):
+    """A copy of a task on the disk.
+
+    Args:
+        path: file or folder of the copy.
+        files: file of each split.
+    """
+
+    # Options that decide what is read, as text.
+    options: str = ""
+
+    def __init__(self, path: Path, files: Mapping[str, Path]):
+        self.path = path
+        self.files = files
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """Sizes and checksums of the files, which go into the provenance of the data."""
+        return {str(path.relative_to(self.path)): fingerprint(path) for path in self.paths}
+
+    @property
+    def paths(self) -> list[Path]:
+        """All files that are read."""
+        return list(self.files.values())
+
+    def stamp(self) -> str:
+        """Summarise the state of the files, and the options that choose what is read, without reading them."""
+        digest = hashlib.sha256(self.options.encode())
+        for path in self.paths:
+            status = path.stat()
+            digest.update(f"{path.name} {status.st_size} {status.st_mtime_ns}\n".encode())
+        return digest.hexdigest()
+
+    @property
+    def has_val(self) -> bool:
+        """Whether the copy has a separate validation set."""
+        return "val" in self.files
+
+    def fetch(self, root: Path, progress: Progress) -> None:  # noqa: B027 files are read in place
+        """Do nothing, since the files are read in place."""
+
+    @abstractmethod
+    def examples(self, split: str, progress: Progress) -> Iterator[SequenceExample]:
+        """Read the examples of a split in the order of the file.
+
+        Args:
+            split: ``train``, ``val`` or ``test``.
+            progress: reports the MB read.
+
+        Raises:
+            ValueError: the file is damaged or does not belong to the task.
+        """
+
+    def chunks(
+        self,
+        progress: Progress,
+        sizes: Mapping[str, int | None] | None = None,
+        select: Callable[[Iterator[SequenceExample], int, str], Iterable[SequenceExample]] | None = None,
+    ) -> dict[str, Iterator[ExampleChunk]]:
+        """Read all splits.
+
+        Args:
+            progress: reports the examples read.
+            sizes: number of examples of each split; None for all of them.
+            select: chooses so many of the examples; the name of the file is its third argument.
+        """
+        splits = {}
+        for split in SPLITS:
+            # None reads the whole split.
+            size = None if sizes is None else sizes[split]
+            examples = self.examples(split, progress)
+            if size is not None and select is not None:
+                examples = select(examples, size, str(self.files[split]))
+            splits[split] = chunks(examples, split, size, progress)
+        return splits
+
+
+def first_examples(examples: Iterator[SequenceExample], size: int, name: str) -> Iterator[SequenceExample]:
+    """Take the first ``size`` examples. Raises ValueError if there are fewer."""
+    count = 0
+    for example in islice(examples, size):
+        yield example
+        count += 1
+    if count < size:
+        raise ValueError(f"{name}: {size} examples asked for, there are {count}")
+
+
+def check_length(tokens: np.ndarray, length: int | None, where: str) -> None:
+    """Raise ValueError if a sequence that must have a fixed length has another one."""
+    if length is not None and len(tokens) != length:
+        raise ValueError(f"{where}: {len(tokens)} pixels instead of {length}, an image of another size")
+
+
+def as_label(value: Any, num_classes: int, where: str) -> int:
+    """Convert a label. Raises ValueError unless it is a whole number from 0 to ``num_classes - 1``."""
+    is_number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
+    if not is_number or int(value) != value or not 0 <= value < num_classes:
+        raise ValueError(f"{where}: the label must be a whole number from 0 to {num_classes - 1}, got {value!r:.40}")
+    return int(value)

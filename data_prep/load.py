@@ -1,0 +1,113 @@
+"""load_dataset: a task as a torch dataset for your own training loop, without a configuration.
+
+from torch.utils.data import DataLoader
+from lra import load_dataset
+
+train = load_dataset("listops", split="train", budget="quick")
+for tokens, mask, label in DataLoader(train, batch_size=32, shuffle=True, collate_fn=train.collate):
+    ...
+"""
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from hydra.core.global_hydra import GlobalHydra
+
+from lra.config.compose import compose, quoted
+from lra.data.dataset import SequenceDataset, TaskMetadata
+from lra.data.source import Source
+
+from .__main__ import TASKS, PrepareOptions
+
+SPLITS = ("train", "val", "test")
+BUDGETS = ("paper", "quick", "smoke")
+
+
+def load_dataset(
+    task: str,
+    split: str = "train",
+    *,
+    budget: str = "paper",
+    root: Path | str | None = None,
+    download: bool = False,
+    overrides: Iterable[str] = (),
+) -> SequenceDataset:
+    """Open one split of a task, and prepare the data on first use.
+
+    Generated tasks (ListOps, Pathfinder and the synthetic ones) are made on the first call, with a progress bar, and
+    cached in ``root``. If several processes ask at once, one of them prepares the data and the others wait.
+
+    Args:
+        task: name of the task, such as ``listops``, ``text`` or ``pathfinder``.
+        split: ``train``, ``val`` or ``test``.
+        budget: ``paper`` for the published sizes and lengths; ``quick`` and ``smoke`` are smaller.
+        root: folder of all data; None for ``$LRA_DATA``, or ``data`` if that is not set.
+        download: whether to download a task that is not generated, if it is not prepared yet.
+        overrides: further options of the task as on the command line, such as ``source.seed=1``.
+
+    Returns:
+        The dataset. ``dataset.collate`` pads and masks, ``dataset.metadata`` has vocabulary, classes and length.
+
+    Raises:
+        ValueError: there is no such task, split or budget, or the data cannot be prepared.
+    """
+    # Wrong names first, with the valid ones.
+    if task not in TASKS:
+        raise ValueError(f"task must be one of {', '.join(TASKS)}, got {task!r}")
+    if split not in SPLITS:
+        raise ValueError(f"split must be one of {', '.join(SPLITS)}, got {split!r}")
+    # Compose the options of the task as the command line does.
+    arguments = [f"task={task}", f"budget={budget}", *overrides]
+    if root is not None:
+        arguments.append(f"data.root={quoted(root)}")
+    with _own_hydra():
+        options = compose(PrepareOptions, arguments)
+    source = options.data_source()
+    _prepare(source, options.data.root, download)
+    return SequenceDataset(
+        source=source,
+        root=options.data.root,
+        split=split,
+        metadata=_metadata(options, source),
+        limit=min(options.task.limit, options.task.length),
+        shift=options.task.shift,
+    )
+
+
+def _prepare(source: Source, root: Path, download: bool) -> None:
+    """Prepare the data unless they are there; raises ValueError if they need a download that was not asked for."""
+    if download and source.stored and not source.manual:
+        source.prepare(root)
+    else:
+        # Generates what can be generated; for the rest the error names the command that prepares it.
+        source.open(root)
+
+
+def _metadata(options: PrepareOptions, source: Source) -> TaskMetadata:
+    task = options.task
+    return TaskMetadata(
+        name=task.name,
+        metric=task.metric,
+        vocab_size=task.vocab,
+        num_features=task.features,
+        num_outputs=task.outputs,
+        is_regression=task.loss == "mse",
+        max_length=task.length,
+        num_texts=task.towers,
+        token_names=tuple(source.alphabet),
+        class_names=tuple(source.classes),
+        provenance=source.provenance,
+    )
+
+
+@contextmanager
+def _own_hydra() -> Iterator[None]:
+    """Set aside a Hydra application of the caller, whose search path does not have this package's files."""
+    caller = GlobalHydra.instance().hydra
+    GlobalHydra.instance().hydra = None
+    try:
+        yield
+    finally:
+        # Composing replaces the instance, so that it is looked up again.
+        GlobalHydra.instance().hydra = caller

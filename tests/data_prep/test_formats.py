@@ -1,0 +1,302 @@
+"""Copies of the tasks in other people's formats: generated samples, damage, and pickles that would run a program."""
+
+import copy
+import gzip
+import io
+import os
+import pickle
+import tarfile
+from itertools import islice
+
+import numpy as np
+import pytest
+from conftest import config
+from PIL import Image as Pillow
+from server import cifar, imdb, prepared, records, write_tar
+
+from data_prep.formats import safe_pickle
+from data_prep.formats.detect import open_copy
+from data_prep.formats.lra_pickle import PARTS
+from data_prep.image import Image
+from data_prep.listops import ListOps, decode
+from data_prep.pathfinder.generator import Pathfinder
+from data_prep.retrieval import Retrieval
+from data_prep.text import Text
+
+SIZES = {"train": 20, "val": 5, "test": 5}
+
+
+class Hostile:
+    """Pickles itself as a call that writes a file."""
+
+    def __reduce__(self):
+        return os.system, ("touch hacked",)
+
+
+NESTED = [{"a": np.arange(6, dtype=">i4").reshape(2, 3), "b": np.float32(1.5)}, {"c": (1, None, "t", b"u", [True])}]
+
+
+@pytest.mark.parametrize("protocol", range(6))
+def test_pickles_of_builtins_and_arrays_are_read_as_pickle_does(protocol):
+    stored = io.BytesIO(pickle.dumps(copy.deepcopy(NESTED) + NESTED, protocol=protocol))
+    for loaded in (safe_pickle.load(stored), list(safe_pickle.items(io.BytesIO(stored.getvalue())))):
+        assert len(loaded) == 4 and loaded[1] == NESTED[1] and loaded[0]["b"] == 1.5
+        assert np.array_equal(loaded[0]["a"], NESTED[0]["a"]) and loaded[0]["a"].dtype == ">i4"
+    assert np.array_equal(safe_pickle.load(io.BytesIO(pickle.dumps(np.eye(3).T[:2], protocol=protocol))), np.eye(3)[:2])
+
+
+@pytest.mark.parametrize("protocol", range(6))
+@pytest.mark.parametrize("wrap", [lambda x: [x], lambda x: [{"input_ids_0": x}], lambda x: np.array([x], object)])
+def test_a_hostile_pickle_runs_nothing(protocol, wrap, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    stored = pickle.dumps(wrap(Hostile()), protocol=protocol)
+    for read in (safe_pickle.load, lambda file: list(safe_pickle.items(file))):
+        with pytest.raises(safe_pickle.UnsafePickle, match=r"names \w+.system|array of '(O8|\|?O)'"):
+            read(io.BytesIO(stored))
+    assert not (tmp_path / "hacked").exists()
+
+
+CODES = [b"cbuiltins\neval\n(S'1'\ntR.", b"(i__main__\nX\n.", b"\x80\x02cnumpy\nndarray\n)\x81.", b"c", b"", b"]."[1:]]
+
+
+@pytest.mark.parametrize("code", [*CODES, b"\x80\x04]\x94h\x00a.", b"cnumpy\ndtype\n.", pickle.dumps(NESTED)[:-9]])
+def test_damaged_pickles_are_refused(code):
+    with pytest.raises(safe_pickle.UnsafePickle) as refused:
+        safe_pickle.load(io.BytesIO(code))
+    assert "\n" not in str(refused.value)
+
+
+def listops(n=30):
+    return list(islice(ListOps(min_length=4, max_length=60, max_depth=4, max_args=4, seed=3).examples(), n))
+
+
+def write_pickles(folder, stem, rows, *, prefix="lra-", texts=1, width=64):
+    """rows: ids of each text and label; the first 20 are train, the next 5 dev, the next 5 test."""
+    for first, last, part in ((0, -10, "train"), (-10, -5, "dev"), (-5, None, "test")):
+        padded = []
+        for *ids, label in rows[first:last]:
+            sequences = [np.pad(np.asarray(text, np.int32), (0, width - len(text))) for text in ids]
+            keys = [f"input_ids_{number}" for number in range(texts)]
+            padded.append(dict(zip(keys, sequences, strict=True)) | {"label": np.int64(label)})
+        (folder / f"{prefix}{stem}.{part}.pickle").write_bytes(pickle.dumps(padded))
+
+
+def parts(rows):
+    return {"train": rows[:-10], "val": rows[-10:-5], "test": rows[-5:]}
+
+
+@pytest.mark.parametrize("prefix", ["lra-", ""])
+def test_pickles_of_listops_have_their_ids_recovered_whatever_their_order(tmp_path, prefix):
+    rows = listops(420)
+    table = np.concatenate([[0], np.random.default_rng(1).permutation(15) + 1])
+    write_pickles(tmp_path, "listops", [(table[ids], answer) for ids, answer in rows], prefix=prefix)
+    for part in PARTS.values():  # the smallest file decides; let it be large enough
+        (tmp_path / f"{prefix}listops.{part}.pickle").write_bytes(
+            (tmp_path / f"{prefix}listops.train.pickle").read_bytes()
+        )
+    expected = [(answer, ids.tobytes()) for ids, answer in rows[:-10]]
+    assert prepared(ListOps(release=tmp_path), tmp_path / "data") == dict.fromkeys(("train", "val", "test"), expected)
+
+
+def test_pickles_of_listops_that_are_no_expressions_are_refused(tmp_path):
+    rows = [(ids[ids != 15], answer) for ids, answer in listops()]
+    write_pickles(tmp_path, "listops", rows)
+    with pytest.raises(ValueError, match="no closing brackets, which the preparation script dropped"):
+        ListOps(release=tmp_path).prepare(tmp_path / "data")
+    ours = [(ids, answer) for ids, answer in listops()]
+    write_pickles(tmp_path, "listops", [*ours[:3], (ours[3][0], (ours[3][1] + 1) % 10), *ours[4:]])
+    with pytest.raises(ValueError, match=r"train.pickle, example 4: .* evaluates to \d, its label is \d"):
+        ListOps(release=tmp_path).prepare(tmp_path / "data")
+    assert not list(tmp_path.glob("data/*/"))
+
+
+TEXTS = [(bytes([65 + i, 0, 255, 32]) * (1 + i % 3), bytes([97 + i] * 5), i % 2) for i in range(30)]
+
+
+def test_pickles_of_bytes_and_pixels(tmp_path):
+    shifted = [(np.frombuffer(a, np.uint8) + np.int32(1), np.frombuffer(b, np.uint8) + 1, y) for a, b, y in TEXTS]
+    write_pickles(tmp_path, "retrieval", shifted, texts=2)
+    write_pickles(tmp_path, "text", [(a, y) for a, _, y in shifted])
+    images = [(np.full(1024, i), i % 2) for i in range(30)]
+    write_pickles(tmp_path, "image", images, width=1024)
+    write_pickles(tmp_path, "pathfinder32-curv_contour_length_14", images, width=1024)
+    data = tmp_path / "data"
+    assert prepared(Retrieval(release=tmp_path), data) == parts([(y, a, b) for a, b, y in TEXTS])
+    assert prepared(Text(archive=tmp_path), data) == parts([(y, a) for a, _, y in TEXTS])
+    pixels = parts([(y, bytes([i]) * 1024) for i, (_, y) in enumerate(images)])
+    assert prepared(Image(archive=tmp_path), data) == prepared(Pathfinder(release=tmp_path), data) == pixels
+    few = prepared(Image(archive=tmp_path, train=3), data)
+    assert few == pixels | {"train": pixels["train"][:3]}
+    with pytest.raises(ValueError, match=r"image.test.pickle: 6 examples asked for, there are 5"):
+        Image(archive=tmp_path, test=6).prepare(data)
+
+
+@pytest.mark.parametrize(
+    ("record", "message"),
+    [
+        ({"label": 1}, "example 1: not a dictionary with input_ids_0 and label"),
+        ({"input_ids_0": np.array([1, 300]), "label": 1}, "example 1: ids from 1 to 300, where 1 to 256 are valid"),
+        ({"input_ids_0": np.ones((2, 2)), "label": 1}, "input_ids_0 must be a sequence of whole numbers"),
+        ({"input_ids_0": [1, 2], "label": 7}, "the label must be a whole number from 0 to 1, got 7"),
+        ({"input_ids_0": Hostile(), "label": 1}, "names posix.system; .*; nothing in it was executed"),
+    ],
+)
+def test_wrong_examples_name_file_and_number(record, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for part in PARTS.values():
+        (tmp_path / f"lra-text.{part}.pickle").write_bytes(pickle.dumps([record]))
+    with pytest.raises(ValueError, match=f"lra-text.train.pickle.*{message}") as refused:
+        Text(archive=tmp_path).prepare(tmp_path / "data")
+    assert "\n" not in str(refused.value) and not list(tmp_path.glob("data/*/")) and not (tmp_path / "hacked").exists()
+    (tmp_path / "lra-text.dev.pickle").unlink()
+    with pytest.raises(ValueError, match=r"lacks lra-text.dev.pickle: all three of train, dev and test are needed"):
+        Text(archive=tmp_path)
+
+
+def test_the_unpacked_reviews_are_those_of_the_archive(tmp_path):
+    archive = imdb(tmp_path / "imdb.tar.gz", n=20)
+    with tarfile.open(archive["archive"]) as tar:
+        tar.extractall(tmp_path, filter="data")
+    options = {"hold_out": 10, "train": 20}
+    expected = prepared(Text(**archive, **options), tmp_path / "data")
+    for path in (tmp_path, tmp_path / "aclImdb"):
+        assert prepared(Text(archive=path, **options), tmp_path / "copy") == expected
+    before = Text(archive=tmp_path).folder("data")
+    (tmp_path / "aclImdb" / "test" / "pos" / "3_7.txt").write_text("changed")
+    assert Text(archive=tmp_path).folder("data") != before
+    for path in (tmp_path / "aclImdb" / "train" / "neg").glob("*.txt"):
+        path.unlink()
+    with pytest.raises(ValueError, match=r"neg holds no <id>_<rating>.txt: the folder of reviews is incomplete"):
+        Text(archive=tmp_path)
+
+
+def python_2(images, labels):
+    """A batch as Python 2 wrote it: texts without a unit of coding, the array's data one of them."""
+    text = lambda data: b"T" + len(data).to_bytes(4, "little") + data
+    numbers = b"".join(b"K" + bytes([label]) for label in labels)
+    shape = b"K" + bytes([len(labels)]) + b"M\x00\x0c\x86"
+    array = b"cnumpy.core.multiarray\n_reconstruct\n(cnumpy\nndarray\n(K\x00tU\x01btR(K\x01" + shape
+    array += b"cnumpy\ndtype\n(U\x02u1K\x00K\x01tR(K\x03U\x01|NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tb\x89"
+    array += text(images.tobytes()) + b"tb"
+    return b"\x80\x02}(U\x06labels](" + numbers + b"eU\x04data" + array + b"u."
+
+
+def test_the_python_version_of_cifar_is_the_binary_one(tmp_path):
+    binary = cifar(tmp_path / "cifar.tar.gz", n=6)
+    names = ["data_batch_4", "data_batch_1", "test_batch", "data_batch_3", "data_batch_2", "data_batch_5"]
+    files = {}
+    for seed, name in enumerate(names):
+        rows = records(6, seed)
+        modern = {b"labels": rows[:, 0].tolist(), b"data": rows[:, 1:], b"filenames": ["x"]}
+        content = pickle.dumps(modern) if seed % 2 else python_2(rows[:, 1:], rows[:, 0].tolist())
+        files[f"cifar-10-batches-py/{name}"] = content
+    archive = write_tar(tmp_path / "python.tar.gz", files)["archive"]
+    for name, content in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(content)
+    for grey in ("tensorflow", "pillow"):
+        options = {"grey": grey, "hold_out": 5}
+        expected = prepared(Image(**binary, **options), tmp_path / "data")
+        for path in (archive, tmp_path, tmp_path / "cifar-10-batches-py"):
+            assert prepared(Image(archive=path, **options), tmp_path / "copy") == expected
+    batch = tmp_path / "cifar-10-batches-py" / "data_batch_2"
+    for content, message in {
+        pickle.dumps({"data": Hostile(), "labels": [1]}): "names posix.system; .*; nothing in it was executed",
+        pickle.dumps({"data": np.zeros((2, 9), np.uint8), "labels": [1, 2]}): r"data are not \(n, 3072\) uint8",
+        pickle.dumps({"data": np.zeros((2, 3072), np.uint8), "labels": [1]}): "2 images need as many labels",
+        batch.read_bytes()[:5000]: "damaged or not a pickle",
+    }.items():
+        batch.write_bytes(content)
+        with pytest.raises(ValueError, match=f"data_batch_2.*{message}"):
+            Image(archive=tmp_path).prepare(tmp_path / "bad")
+    batch.unlink()
+    with pytest.raises(ValueError, match="lacks data_batch_2"):
+        Image(archive=tmp_path)
+    assert not list(tmp_path.glob("bad/*/"))
+
+
+def png(pixels):
+    file = io.BytesIO()
+    Pillow.fromarray(pixels).save(file, "PNG")
+    return {"bytes": file.getvalue(), "path": None}
+
+
+def write_columns(folder, rows, names, suffix):
+    """One file per split as parquet, as a stream of arrow or as a file of arrow."""
+    arrow = pytest.importorskip("pyarrow")
+    import pyarrow.parquet
+
+    for split, chosen in parts(rows).items():
+        split = {"val": "validation"}.get(split, split)
+        columns = [arrow.array(list(values)) for values in zip(*chosen, strict=True)]
+        table = arrow.table(columns, names=names)
+        folder.mkdir(exist_ok=True)
+        if suffix == "parquet":
+            pyarrow.parquet.write_table(table, folder / f"{split}-00000-of-00001.parquet")
+        else:
+            (folder / split).mkdir()
+            write = arrow.ipc.new_stream if suffix == "stream" else arrow.ipc.new_file
+            with write(folder / split / "data-00000-of-00001.arrow", table.schema) as writer:
+                writer.write_table(table)
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "stream", "file"])
+def test_columns_of_datasets(tmp_path, suffix):
+    ascii_texts = [(a.decode("latin-1"), b.decode(), y) for a, b, y in TEXTS]
+    encoded = [(y, a.encode(), b.encode()) for a, b, y in ascii_texts]
+    write_columns(tmp_path / "pairs", ascii_texts, ["left", "right", "cites"], suffix)
+    source = Retrieval(release=tmp_path / "pairs", columns=["left", "right", "cites"])
+    assert prepared(source, tmp_path / "data") == parts(encoded)
+    assert source.folder("") != Retrieval(release=tmp_path / "pairs", columns=["right", "left", "cites"]).folder("")
+    with pytest.raises(ValueError, match=r"columns left, right, cites: name them by source.columns=\[text1,text2,lab"):
+        Retrieval(release=tmp_path / "pairs").prepare(tmp_path / "data")
+    write_columns(tmp_path / "text", [(a, y) for a, _, y in ascii_texts], ["text", "label"], suffix)
+    assert prepared(Text(archive=tmp_path / "text"), tmp_path / "data") == parts([(y, a) for y, a, _ in encoded])
+    trees = listops()
+    write_columns(tmp_path / "trees", [(decode(ids), y) for ids, y in trees], ["Source", "Target"], suffix)
+    expected = parts([(y, ids.tobytes()) for ids, y in trees])
+    assert prepared(ListOps(release=tmp_path / "trees"), tmp_path / "data") == expected
+    images = [(png(np.full((32, 32), i, np.uint8)), i % 2) for i in range(30)]
+    write_columns(tmp_path / "curves", images, ["image", "label"], suffix)
+    expected = parts([(y, bytes([i]) * 1024) for i, (_, y) in enumerate(images)])
+    assert prepared(Pathfinder(release=tmp_path / "curves"), tmp_path / "data") == expected
+    with pytest.raises(ValueError, match="example 1: 1024 pixels instead of 4096, an image of another size"):
+        Pathfinder(release=tmp_path / "curves", size=64).prepare(tmp_path / "bad")
+    with pytest.raises(ValueError, match=r"source.columns must be 1 of inputs, then the label, got \['a'\]"):
+        Text(archive=tmp_path / "text", columns=["a"])
+
+
+def test_coloured_images_of_a_hub_are_converted_as_those_of_the_archive(tmp_path):
+    binary = cifar(tmp_path / "cifar.tar.gz", n=6)
+    order = {"train": [1, 4, 3, 0, 5], "test": [2]}  # seeds of data_batch_1..5 and of test_batch
+    arrow = pytest.importorskip("pyarrow")
+    import pyarrow.parquet
+
+    (tmp_path / "hub" / "data").mkdir(parents=True)
+    for part, seeds in order.items():
+        rows = np.concatenate([records(6, seed) for seed in seeds])
+        images = [png(row[1:].reshape(3, 32, 32).transpose(1, 2, 0)) for row in rows]
+        table = arrow.table({"img": images, "label": rows[:, 0].tolist()})
+        pyarrow.parquet.write_table(table, tmp_path / "hub" / "data" / f"{part}-00000-of-00001.parquet")
+    expected = prepared(Image(**binary, hold_out=5), tmp_path / "data")
+    assert prepared(Image(archive=tmp_path / "hub", hold_out=5), tmp_path / "copy") == expected
+
+
+def test_damaged_columns_and_other_folders(tmp_path):
+    pytest.importorskip("pyarrow")
+    for name in ("train", "validation", "test"):
+        (tmp_path / f"{name}.parquet").write_bytes(b"PAR1 nothing of it PAR1")
+    with pytest.raises(ValueError, match=r"train.parquet is damaged or not a parquet file: ") as refused:
+        Text(archive=tmp_path).prepare(tmp_path / "data")
+    assert "\n" not in str(refused.value) and not list(tmp_path.glob("data/*/"))
+    for task in ("listops", "text", "image", "retrieval", "pathfinder"):
+        assert open_copy(None, task) is None and open_copy(tmp_path / "data", task) is None
+    (tmp_path / "imdb.tar.gz").write_bytes(gzip.compress(b"no archive"))
+    assert open_copy(tmp_path / "imdb.tar.gz", "image") is None
+
+
+@pytest.mark.parametrize("task", ["listops", "text", "image", "retrieval", "pathfinder"])
+def test_columns_change_no_fingerprint_but_by_the_provenance(task, tmp_path):
+    plain, named = (config("none", f"task={task}", *words) for words in ([], ["source.columns=[a,b]"]))
+    assert named.source.options["columns"] == ["a", "b"] and plain.source.options["columns"] is None
+    assert plain.choices({"name": task}) == named.choices({"name": task})
