@@ -1,28 +1,49 @@
-"""Kernel feature attention, φ(q) (φ(k)ᵀ v): the product that linear attention, Performer and similar ones share.
+"""Linear attention with kernel features, φ(q) (φ(k)ᵀ v), in O(L F E): the product shared by all such mechanisms.
 
 N examples, H heads, L length, E value size, F features.
 """
 
+import torch.nn.functional as F
 from torch import Tensor
 
 
-def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, floor: float = 1e-6) -> Tensor:
-    """q·mean(k vᵀ) / max(q·mean(k), floor) with features q, k (N,H,L,F), v (N,H,L,E) -> (N,H,L,E).
-
-    Means over the real keys instead of sums make the effect of the floor independent of their number.
+def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, floor: float = 1e-6, offset: float = 0.0) -> Tensor:
+    """Compute Σ_j φ(q_i)·φ(k_j) v_j / max(Σ_j φ(q_i)·φ(k_j), n floor) over the n real keys of each example.
 
     Args:
-        q, k: features (N,H,L,F).
-        v: (N,H,L,E).
-        mask: (N,L).
-        floor: least denominator.
+        q, k: features φ(q), φ(k) without the offset, (N,H,L,F). They must be finite at masked positions.
+        v: values (N,H,L,E).
+        mask: real tokens (N,L); None if all are real.
+        floor: smallest denominator, as a mean over the keys, which makes its effect independent of their number.
+        offset: constant that is added to every feature of queries and keys.
 
     Returns:
-        (N,H,L,E).
+        (N,H,L,E); zero for an example without real tokens.
     """
-    total = k.shape[2] if mask is None else mask.sum(-1).clamp(min=1)[:, None, None, None]
-    k = zero_padding(k, mask)
-    return q @ (k.mT @ v / total) / (q @ (k.sum(2)[..., None] / total)).clamp(min=floor)
+    num_keys = k.shape[2] if mask is None else mask.sum(-1).clamp(min=1)[:, None, None, None]
+
+    # A column of ones next to the values: one product gives numerators and denominators.
+    v_ones = F.pad(v, (0, 1), value=1.0)  # (N,H,L,E + 1)
+    # Zero values and a zero in the column of ones remove a masked key from both.
+    v_ones = zero_padding(v_ones, mask)
+
+    # state = mean_j φ(k_j) [v_j, 1]
+    state = k.mT @ v_ones / num_keys  # (N,H,F,E + 1)
+    if offset:
+        state = state + offset * v_ones.sum(2, keepdim=True) / num_keys
+
+    # [numerator, denominator] = φ(q) state. The offset of the queries multiplies the sum of the state over features, so
+    # no tensor with F features is written for it.
+    sums = q @ state  # (N,H,L,E + 1)
+    if offset:
+        sums = sums + offset * state.sum(2, keepdim=True)
+    numerator, denominator = sums.split([v.shape[-1], 1], -1)
+    denominator = denominator.clamp(min=floor)
+    if mask is not None:
+        # Without real tokens the denominator is the floor, whose reciprocal squared may overflow in the gradient.
+        is_empty = ~mask.any(-1)[:, None, None, None]
+        denominator = denominator.masked_fill(is_empty, 1.0)
+    return numerator * denominator.reciprocal()
 
 
 def zero_padding(x: Tensor, mask: Tensor | None) -> Tensor:
