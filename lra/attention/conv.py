@@ -51,16 +51,31 @@ class Conv(Mixer):
         filters = filters[:, None, :, None]  # (d,1,width,1)
 
         # Numerator: padded values are zero.
-        if mask is None:
-            is_real = v.new_ones(1, v.shape[1])  # (1,L)
-        else:
-            is_real = mask.to(v.dtype)  # (N,L)
-            v = v * is_real[..., None]
+        if mask is not None:
+            v = v * mask[..., None]
         numerator = convolve_rows(v.mT[..., None], filters)  # (N,d,L,1)
 
         # Denominator: the same convolution of ones at real tokens. It is 0 without a real neighbour, as the numerator.
-        ones = is_real[:, None, :, None].expand(-1, len(filters), -1, -1)  # (N or 1,d,L,1)
-        denominator = convolve_rows(ones, filters.abs())
+        magnitudes = filters.abs()
+        seq_len = v.shape[1]
+        if mask is None and seq_len >= filters.shape[2]:
+            denominator = _sums_in_range(magnitudes[:, 0, :, 0], seq_len)[None, ..., None]  # (1,d,L,1)
+        else:
+            is_real = v.new_ones(1, seq_len) if mask is None else mask.to(v.dtype)  # (N or 1,L)
+            ones = is_real[:, None, :, None].expand(-1, len(filters), -1, -1)  # (N or 1,d,L,1)
+            denominator = convolve_rows(ones, magnitudes)
         denominator = denominator + (denominator == 0)
         mixed = numerator * denominator.reciprocal()
         return mixed[..., 0].mT
+
+
+def _sums_in_range(filters: Tensor, seq_len: int) -> Tensor:
+    """Sum the taps (d,width) that lie inside a sequence of at least width positions, for each position: (d,L)."""
+    reach = filters.shape[1] // 2
+    # The first positions miss the first taps, the last positions the last taps.
+    sums_from = filters.flip(1).cumsum(1).flip(1)  # (d,width), over taps t, t + 1, ...
+    sums_to = filters.cumsum(1)  # (d,width), over taps ..., t - 1, t
+    head = sums_from[:, 1 : reach + 1].flip(1)  # (d,reach)
+    tail = sums_to[:, reach : 2 * reach].flip(1)  # (d,reach)
+    middle = sums_from[:, :1].expand(-1, seq_len - 2 * reach)
+    return torch.cat([head, middle, tail], 1)
