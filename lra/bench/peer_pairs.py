@@ -34,13 +34,13 @@ class Pair:
     """A mechanism and its peer on the same inputs.
 
     Args:
-        ours, theirs: functions without arguments that return outputs.
+        mechanism, reference: functions without arguments that return outputs.
         inputs: tensors whose gradients both compute.
         modules: modules whose parameters get gradients too.
     """
 
-    ours: Callable[[], Tensor]
-    theirs: Callable[[], Tensor]
+    mechanism: Callable[[], Tensor]
+    reference: Callable[[], Tensor]
     inputs: list[Tensor]
     modules: list[nn.Module]
 
@@ -93,14 +93,16 @@ def from_projections(peer: nn.Module, inputs: list[Tensor]) -> Tensor:
     return split_heads(peer(projected))
 
 
-def same_tokens(ours: nn.Module, theirs: Callable[[Tensor], Tensor], x: Tensor, modules: list[nn.Module]) -> Pair:
+def same_tokens(
+    mechanism: nn.Module, reference: Callable[[Tensor], Tensor], x: Tensor, modules: list[nn.Module]
+) -> Pair:
     """Pair an ``Attention`` with a peer without projections, whose queries, keys and values all are its tokens."""
 
     def forward() -> Tensor:
         heads = split_heads(x)
-        return merge_heads(ours(heads, heads, heads))
+        return merge_heads(mechanism(heads, heads, heads))
 
-    return Pair(ours=forward, theirs=lambda: theirs(x), inputs=[x], modules=modules)
+    return Pair(mechanism=forward, reference=lambda: reference(x), inputs=[x], modules=modules)
 
 
 def build_fnet(n: int, batch: int, dtype: torch.dtype) -> Pair:
@@ -108,19 +110,19 @@ def build_fnet(n: int, batch: int, dtype: torch.dtype) -> Pair:
     from transformers.models.fnet.modeling_fnet import FNetBasicFourierTransform
 
     x = token_inputs(n, batch, dtype)
-    ours = FNet(sizes(n), dim=DIM)
-    theirs = FNetBasicFourierTransform(FNetConfig(hidden_size=DIM, max_position_embeddings=n))
-    return Pair(ours=lambda: ours(x), theirs=lambda: theirs(x)[0], inputs=[x], modules=[])
+    mechanism = FNet(sizes(n), dim=DIM)
+    reference = FNetBasicFourierTransform(FNetConfig(hidden_size=DIM, max_position_embeddings=n))
+    return Pair(mechanism=lambda: mechanism(x), reference=lambda: reference(x)[0], inputs=[x], modules=[])
 
 
 def build_performer(n: int, batch: int, dtype: torch.dtype, *, kernel: str) -> Pair:
     from performer_pytorch.performer_pytorch import FastAttention
 
     inputs = heads_inputs(n, batch, dtype)
-    ours = Performer(sizes(n), kernel=kernel, redraw="never")
-    theirs = FastAttention(HEAD_DIM, nb_features=256, generalized_attention=kernel == "relu").to(dtype)
-    ours.rows.draw.copy_(theirs.projection_matrix)
-    return Pair(ours=lambda: ours(*inputs), theirs=lambda: theirs(*inputs), inputs=inputs, modules=[])
+    mechanism = Performer(sizes(n), kernel=kernel, redraw="never")
+    reference = FastAttention(HEAD_DIM, nb_features=256, generalized_attention=kernel == "relu").to(dtype)
+    mechanism.rows.draw.copy_(reference.projection_matrix)
+    return Pair(mechanism=lambda: mechanism(*inputs), reference=lambda: reference(*inputs), inputs=inputs, modules=[])
 
 
 def build_linear(n: int, batch: int, dtype: torch.dtype, *, causal: bool = False) -> Pair:
@@ -129,29 +131,29 @@ def build_linear(n: int, batch: int, dtype: torch.dtype, *, causal: bool = False
     from fast_transformers.masking import FullMask, LengthMask, TriangularCausalMask
 
     inputs = heads_inputs(n, batch, dtype)
-    ours = Linear(sizes(n), causal=causal)
-    theirs = CausalLinearAttention(HEAD_DIM) if causal else LinearAttention(HEAD_DIM)
+    mechanism = Linear(sizes(n), causal=causal)
+    reference = CausalLinearAttention(HEAD_DIM) if causal else LinearAttention(HEAD_DIM)
     lengths = LengthMask(torch.full((batch,), n))
     pairs = TriangularCausalMask(n) if causal else FullMask(n)
 
     def forward() -> Tensor:
         q, k, v = (x.transpose(1, 2) for x in inputs)
-        return theirs(q, k, v, pairs, lengths, lengths).transpose(1, 2)
+        return reference(q, k, v, pairs, lengths, lengths).transpose(1, 2)
 
-    return Pair(ours=lambda: ours(*inputs), theirs=forward, inputs=inputs, modules=[])
+    return Pair(mechanism=lambda: mechanism(*inputs), reference=forward, inputs=inputs, modules=[])
 
 
 def build_linear_features(n: int, batch: int, dtype: torch.dtype) -> Pair:
     from performer_pytorch.performer_pytorch import linear_attention
 
     inputs = heads_inputs(n, batch, dtype)
-    ours = Linear(sizes(n))
+    mechanism = Linear(sizes(n))
 
     def forward() -> Tensor:
         q, k, v = inputs
         return linear_attention(F.elu(q) + 1, F.elu(k) + 1, v)
 
-    return Pair(ours=lambda: ours(*inputs), theirs=forward, inputs=inputs, modules=[])
+    return Pair(mechanism=lambda: mechanism(*inputs), reference=forward, inputs=inputs, modules=[])
 
 
 def build_local(n: int, batch: int, dtype: torch.dtype, *, reach: int) -> Pair:
@@ -159,9 +161,9 @@ def build_local(n: int, batch: int, dtype: torch.dtype, *, reach: int) -> Pair:
     from local_attention import LocalAttention
 
     inputs = heads_inputs(n, batch, dtype)
-    ours = Longformer(sizes(n), window=129) if reach else Local(sizes(n), block=64)
-    theirs = LocalAttention(64, look_backward=reach, look_forward=reach, exact_windowsize=reach > 0)
-    return Pair(ours=lambda: ours(*inputs), theirs=lambda: theirs(*inputs), inputs=inputs, modules=[])
+    mechanism = Longformer(sizes(n), window=129) if reach else Local(sizes(n), block=64)
+    reference = LocalAttention(64, look_backward=reach, look_forward=reach, exact_windowsize=reach > 0)
+    return Pair(mechanism=lambda: mechanism(*inputs), reference=lambda: reference(*inputs), inputs=inputs, modules=[])
 
 
 def build_longformer(n: int, batch: int, dtype: torch.dtype) -> Pair:
@@ -177,8 +179,8 @@ def build_longformer(n: int, batch: int, dtype: torch.dtype) -> Pair:
     peer.query = Copy()
     is_masked = torch.zeros(batch, n, dtype=torch.bool)
     masks = {"attention_mask": is_masked.to(dtype), "is_index_masked": is_masked, "is_index_global_attn": is_masked}
-    ours = Longformer(sizes(n), window=257)
-    return same_tokens(ours, lambda x: peer(x, **masks, is_global_attn=False)[0], x, [])
+    mechanism = Longformer(sizes(n), window=257)
+    return same_tokens(mechanism, lambda x: peer(x, **masks, is_global_attn=False)[0], x, [])
 
 
 def build_bigbird(n: int, batch: int, dtype: torch.dtype) -> Pair:
@@ -191,8 +193,8 @@ def build_bigbird(n: int, batch: int, dtype: torch.dtype) -> Pair:
     peer = without_projections(peer, "query", "key", "value")
     real = torch.ones(batch, n, dtype=dtype)
     blocked, band, rows, columns = BigBirdModel.create_masks_for_block_sparse_attn(real, 64)
-    ours = BigBird(sizes(n), block=64)
-    return same_tokens(ours, lambda x: peer(x, band, rows, columns, blocked, blocked)[0], x, [])
+    mechanism = BigBird(sizes(n), block=64)
+    return same_tokens(mechanism, lambda x: peer(x, band, rows, columns, blocked, blocked)[0], x, [])
 
 
 def build_nystrom(n: int, batch: int, dtype: torch.dtype) -> Pair:
@@ -202,11 +204,10 @@ def build_nystrom(n: int, batch: int, dtype: torch.dtype) -> Pair:
     peer = NystromAttention(DIM, dim_head=HEAD_DIM, heads=HEADS, num_landmarks=64, residual_conv_kernel=33).to(dtype)
     peer = without_projections(peer, "to_qkv", "to_out")
     pinv = partial(cubic, steps=6, init="batch")
-    ours = Nystrom(sizes(n), landmarks=64, kernel=33, pinv=pinv).to(dtype)
-    ours.conv.load_state_dict(peer.res_conv.state_dict())
-    return Pair(
-        ours=lambda: ours(*inputs), theirs=lambda: from_projections(peer, inputs), inputs=inputs, modules=[ours, peer]
-    )
+    mechanism = Nystrom(sizes(n), landmarks=64, kernel=33, pinv=pinv).to(dtype)
+    mechanism.conv.load_state_dict(peer.res_conv.state_dict())
+    reference = partial(from_projections, peer, inputs)
+    return Pair(mechanism=lambda: mechanism(*inputs), reference=reference, inputs=inputs, modules=[mechanism, peer])
 
 
 def build_nystrom_original(n: int, batch: int, dtype: torch.dtype) -> Pair:
@@ -220,9 +221,9 @@ def build_nystrom_original(n: int, batch: int, dtype: torch.dtype) -> Pair:
     peer = NystromformerSelfAttention(config).to(dtype).eval()
     peer = without_projections(peer, "query", "key", "value")
     pinv = partial(cubic, steps=6, init="batch")
-    ours = NystromOriginal(sizes(n), landmarks=64, kernel=35, pinv=pinv).to(dtype)
-    ours.conv.load_state_dict(peer.conv.state_dict())
-    return same_tokens(ours, lambda x: peer(x)[0], x, [ours, peer])
+    mechanism = NystromOriginal(sizes(n), landmarks=64, kernel=35, pinv=pinv).to(dtype)
+    mechanism.conv.load_state_dict(peer.conv.state_dict())
+    return same_tokens(mechanism, lambda x: peer(x)[0], x, [mechanism, peer])
 
 
 def build_linformer(n: int, batch: int, dtype: torch.dtype) -> Pair:
@@ -231,24 +232,24 @@ def build_linformer(n: int, batch: int, dtype: torch.dtype) -> Pair:
     x = token_inputs(n, batch, dtype)
     peer = LinformerSelfAttention(DIM, seq_len=n, k=64, heads=HEADS, dim_head=HEAD_DIM).to(dtype)
     peer = without_projections(peer, "to_q", "to_k", "to_v", "to_out")
-    ours = Linformer(sizes(n), rank=64, share_heads=True, share_kv=False).to(dtype)
+    mechanism = Linformer(sizes(n), rank=64, share_heads=True, share_kv=False).to(dtype)
     with torch.no_grad():
-        ours.compress_k.copy_(peer.proj_k.T)
-        ours.compress_v.copy_(peer.proj_v.T)
-    return same_tokens(ours, peer, x, [ours, peer])
+        mechanism.compress_k.copy_(peer.proj_k.T)
+        mechanism.compress_v.copy_(peer.proj_v.T)
+    return same_tokens(mechanism, peer, x, [mechanism, peer])
 
 
 def build_reformer(n: int, batch: int, dtype: torch.dtype) -> Pair:
     from reformer_pytorch.reformer_pytorch import LSHAttention
 
     qk, _, v = heads_inputs(n, batch, dtype)
-    ours = Reformer(sizes(n), hashes=2, chunk=64, buckets=n // 64, scope="chunk").to(dtype).eval()
+    mechanism = Reformer(sizes(n), hashes=2, chunk=64, buckets=n // 64, scope="chunk").to(dtype).eval()
     peer = LSHAttention(bucket_size=64, n_hashes=2, attend_across_buckets=True, allow_duplicate_attention=True).eval()
 
     def forward() -> Tensor:
         return peer(qk.flatten(0, 1), v.flatten(0, 1))[0].unflatten(0, (batch, HEADS))
 
-    return Pair(ours=lambda: ours(qk, qk, v), theirs=forward, inputs=[qk, v], modules=[])
+    return Pair(mechanism=lambda: mechanism(qk, qk, v), reference=forward, inputs=[qk, v], modules=[])
 
 
 def build_h_transformer(n: int, batch: int, dtype: torch.dtype) -> Pair:
@@ -257,20 +258,21 @@ def build_h_transformer(n: int, batch: int, dtype: torch.dtype) -> Pair:
     inputs = heads_inputs(n, batch, dtype)
     peer = HAttention1D(DIM, heads=HEADS, dim_head=HEAD_DIM, block_size=16)
     peer = without_projections(peer, "to_qkv", "to_out")
-    ours = HTransformer1D(sizes(n), block=16)
-    return Pair(ours=lambda: ours(*inputs), theirs=lambda: from_projections(peer, inputs), inputs=inputs, modules=[])
+    mechanism = HTransformer1D(sizes(n), block=16)
+    reference = partial(from_projections, peer, inputs)
+    return Pair(mechanism=lambda: mechanism(*inputs), reference=reference, inputs=inputs, modules=[])
 
 
 def build_conv(n: int, batch: int, dtype: torch.dtype) -> Pair:
     x = token_inputs(n, batch, dtype)
-    ours = Conv(sizes(n), dim=DIM).to(dtype)
+    mechanism = Conv(sizes(n), dim=DIM).to(dtype)
 
     def forward() -> Tensor:
-        filters = ours.filters[:, None]  # (d,1,width)
+        filters = mechanism.filters[:, None]  # (d,1,width)
         reach = filters.shape[-1] // 2
-        numerator = F.conv1d(ours.values(x).mT, filters, padding=reach, groups=DIM)
+        numerator = F.conv1d(mechanism.values(x).mT, filters, padding=reach, groups=DIM)
         ones = torch.ones(1, DIM, n, dtype=dtype)
         denominator = F.conv1d(ones, filters.abs(), padding=reach, groups=DIM)
-        return ours.output((numerator / denominator).mT)
+        return mechanism.output((numerator / denominator).mT)
 
-    return Pair(ours=lambda: ours(x), theirs=forward, inputs=[x], modules=[ours])
+    return Pair(mechanism=lambda: mechanism(x), reference=forward, inputs=[x], modules=[mechanism])

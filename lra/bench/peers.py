@@ -108,9 +108,9 @@ def difference(comparison: Comparison) -> float:
     """Compute the norm of the difference of both outputs in float64, relative to the peer's."""
     torch.manual_seed(0)
     pair = comparison.build(CHECKED_LENGTH, 2, torch.float64)
-    ours = pair.ours()
-    theirs = pair.theirs()
-    return ((ours - theirs).norm() / theirs.norm()).item()
+    mechanism = pair.mechanism()
+    reference = pair.reference()
+    return ((mechanism - reference).norm() / reference.norm()).item()
 
 
 def row(comparison: Comparison, n: int, batch: int, repeats: int) -> list[str]:
@@ -122,17 +122,17 @@ def row(comparison: Comparison, n: int, batch: int, repeats: int) -> list[str]:
         pair = comparison.build(n, batch, torch.float32)
     except ImportError:
         return [*cells, "-", "-", "-", "-", "not installed"]
-    steps = {"ours": training_step(pair.ours, pair), "theirs": training_step(pair.theirs, pair)}
+    steps = {"mechanism": training_step(pair.mechanism, pair), "reference": training_step(pair.reference, pair)}
     # An error of one of them is its status.
     measured = measure(steps, repeats=repeats, clock="cpu")
-    ours = measured["ours"]
-    theirs = measured["theirs"]
-    for measurement in (ours, theirs):
+    mechanism = measured["mechanism"]
+    reference = measured["reference"]
+    for measurement in (mechanism, reference):
         if measurement.ms is None:
             return [*cells, "-", "-", "-", "-", measurement.status]
-    time_ratio = ours.ms / theirs.ms
-    memory_ratio = ours.peak_bytes / theirs.peak_bytes
-    cells += [with_spread(ours), with_spread(theirs), f"{time_ratio:.2f}", f"{memory_ratio:.2f}"]
+    time_ratio = mechanism.ms / reference.ms
+    memory_ratio = mechanism.peak_bytes / reference.peak_bytes
+    cells += [with_spread(mechanism), with_spread(reference), f"{time_ratio:.2f}", f"{memory_ratio:.2f}"]
     return [*cells, verdict(relative, comparison.remark)]
 
 

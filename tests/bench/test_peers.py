@@ -10,7 +10,7 @@ from lra.bench.peer_pairs import Pair
 def comparison(factor=1.0, remark=""):
     def build(n, batch, dtype):
         x = torch.arange(1.0, n * batch + 1).to(dtype).requires_grad_()
-        return Pair(ours=lambda: 2 * x, theirs=lambda: 2 * factor * x, inputs=[x], modules=[])
+        return Pair(mechanism=lambda: 2 * x, reference=lambda: 2 * factor * x, inputs=[x], modules=[])
 
     return peers.Comparison(name="doubling", peer="package", build=build, remark=remark)
 
@@ -42,7 +42,7 @@ def test_a_peer_that_fails_leaves_its_reason():
                 raise RuntimeError("no room")
             return torch.ones(3)
 
-        return Pair(ours=forward, theirs=forward, inputs=[], modules=[])
+        return Pair(mechanism=forward, reference=forward, inputs=[], modules=[])
 
     assert "no room" in peers.row(peers.Comparison(name="x", peer="y", build=build), 64, 2, 3)[-1]
 
