@@ -151,7 +151,7 @@ class RFA(Attention):
     Args:
         features: number of random vectors w; φ has twice as many entries.
         floor: smallest denominator, as a mean over the keys, because estimates can be negative.
-        redraw: as in ``Performer``.
+        redraw: ``train`` draws w at every training step; ``never`` keeps the draw that is used for evaluation.
     """
 
     hole_free = True
