@@ -30,7 +30,7 @@ DIM = HEADS * HEAD_DIM
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pair:
+class PeerPair:
     """A mechanism and its peer on the same inputs.
 
     Args:
@@ -95,37 +95,39 @@ def from_projections(peer: nn.Module, inputs: list[Tensor]) -> Tensor:
 
 def same_tokens(
     mechanism: nn.Module, reference: Callable[[Tensor], Tensor], x: Tensor, modules: list[nn.Module]
-) -> Pair:
+) -> PeerPair:
     """Pair an ``Attention`` with a peer without projections, whose queries, keys and values all are its tokens."""
 
     def forward() -> Tensor:
         heads = split_heads(x)
         return merge_heads(mechanism(heads, heads, heads))
 
-    return Pair(mechanism=forward, reference=lambda: reference(x), inputs=[x], modules=modules)
+    return PeerPair(mechanism=forward, reference=lambda: reference(x), inputs=[x], modules=modules)
 
 
-def build_fnet(n: int, batch: int, dtype: torch.dtype) -> Pair:
+def build_fnet(n: int, batch: int, dtype: torch.dtype) -> PeerPair:
     from transformers import FNetConfig
     from transformers.models.fnet.modeling_fnet import FNetBasicFourierTransform
 
     x = token_inputs(n, batch, dtype)
     mechanism = FNet(sizes(n), dim=DIM)
     reference = FNetBasicFourierTransform(FNetConfig(hidden_size=DIM, max_position_embeddings=n))
-    return Pair(mechanism=lambda: mechanism(x), reference=lambda: reference(x)[0], inputs=[x], modules=[])
+    return PeerPair(mechanism=lambda: mechanism(x), reference=lambda: reference(x)[0], inputs=[x], modules=[])
 
 
-def build_performer(n: int, batch: int, dtype: torch.dtype, *, kernel: str) -> Pair:
+def build_performer(n: int, batch: int, dtype: torch.dtype, *, kernel: str) -> PeerPair:
     from performer_pytorch.performer_pytorch import FastAttention
 
     inputs = heads_inputs(n, batch, dtype)
     mechanism = Performer(sizes(n), kernel=kernel, redraw="never")
     reference = FastAttention(HEAD_DIM, nb_features=256, generalized_attention=kernel == "relu").to(dtype)
     mechanism.rows.draw.copy_(reference.projection_matrix)
-    return Pair(mechanism=lambda: mechanism(*inputs), reference=lambda: reference(*inputs), inputs=inputs, modules=[])
+    return PeerPair(
+        mechanism=lambda: mechanism(*inputs), reference=lambda: reference(*inputs), inputs=inputs, modules=[]
+    )
 
 
-def build_linear(n: int, batch: int, dtype: torch.dtype, *, causal: bool = False) -> Pair:
+def build_linear(n: int, batch: int, dtype: torch.dtype, *, causal: bool = False) -> PeerPair:
     from fast_transformers.attention.causal_linear_attention import CausalLinearAttention
     from fast_transformers.attention.linear_attention import LinearAttention
     from fast_transformers.masking import FullMask, LengthMask, TriangularCausalMask
@@ -140,10 +142,10 @@ def build_linear(n: int, batch: int, dtype: torch.dtype, *, causal: bool = False
         q, k, v = (x.transpose(1, 2) for x in inputs)
         return reference(q, k, v, pairs, lengths, lengths).transpose(1, 2)
 
-    return Pair(mechanism=lambda: mechanism(*inputs), reference=forward, inputs=inputs, modules=[])
+    return PeerPair(mechanism=lambda: mechanism(*inputs), reference=forward, inputs=inputs, modules=[])
 
 
-def build_linear_features(n: int, batch: int, dtype: torch.dtype) -> Pair:
+def build_linear_features(n: int, batch: int, dtype: torch.dtype) -> PeerPair:
     from performer_pytorch.performer_pytorch import linear_attention
 
     inputs = heads_inputs(n, batch, dtype)
@@ -153,20 +155,22 @@ def build_linear_features(n: int, batch: int, dtype: torch.dtype) -> Pair:
         q, k, v = inputs
         return linear_attention(F.elu(q) + 1, F.elu(k) + 1, v)
 
-    return Pair(mechanism=lambda: mechanism(*inputs), reference=forward, inputs=inputs, modules=[])
+    return PeerPair(mechanism=lambda: mechanism(*inputs), reference=forward, inputs=inputs, modules=[])
 
 
-def build_local(n: int, batch: int, dtype: torch.dtype, *, reach: int) -> Pair:
+def build_local(n: int, batch: int, dtype: torch.dtype, *, reach: int) -> PeerPair:
     """Groups of 64 tokens for a reach of 0 blocks, a band of 64 tokens to each side for 1."""
     from local_attention import LocalAttention
 
     inputs = heads_inputs(n, batch, dtype)
     mechanism = Longformer(sizes(n), window=129) if reach else Local(sizes(n), block=64)
     reference = LocalAttention(64, look_backward=reach, look_forward=reach, exact_windowsize=reach > 0)
-    return Pair(mechanism=lambda: mechanism(*inputs), reference=lambda: reference(*inputs), inputs=inputs, modules=[])
+    return PeerPair(
+        mechanism=lambda: mechanism(*inputs), reference=lambda: reference(*inputs), inputs=inputs, modules=[]
+    )
 
 
-def build_longformer(n: int, batch: int, dtype: torch.dtype) -> Pair:
+def build_longformer(n: int, batch: int, dtype: torch.dtype) -> PeerPair:
     from transformers import LongformerConfig
     from transformers.models.longformer.modeling_longformer import LongformerSelfAttention
 
@@ -183,7 +187,7 @@ def build_longformer(n: int, batch: int, dtype: torch.dtype) -> Pair:
     return same_tokens(mechanism, lambda x: peer(x, **masks, is_global_attn=False)[0], x, [])
 
 
-def build_bigbird(n: int, batch: int, dtype: torch.dtype) -> Pair:
+def build_bigbird(n: int, batch: int, dtype: torch.dtype) -> PeerPair:
     from transformers import BigBirdConfig
     from transformers.models.big_bird.modeling_big_bird import BigBirdBlockSparseAttention, BigBirdModel
 
@@ -197,7 +201,7 @@ def build_bigbird(n: int, batch: int, dtype: torch.dtype) -> Pair:
     return same_tokens(mechanism, lambda x: peer(x, band, rows, columns, blocked, blocked)[0], x, [])
 
 
-def build_nystrom(n: int, batch: int, dtype: torch.dtype) -> Pair:
+def build_nystrom(n: int, batch: int, dtype: torch.dtype) -> PeerPair:
     from nystrom_attention.nystrom_attention import NystromAttention
 
     inputs = heads_inputs(n, batch, dtype)
@@ -207,10 +211,10 @@ def build_nystrom(n: int, batch: int, dtype: torch.dtype) -> Pair:
     mechanism = Nystrom(sizes(n), landmarks=64, kernel=33, pinv=pinv).to(dtype)
     mechanism.conv.load_state_dict(peer.res_conv.state_dict())
     reference = partial(from_projections, peer, inputs)
-    return Pair(mechanism=lambda: mechanism(*inputs), reference=reference, inputs=inputs, modules=[mechanism, peer])
+    return PeerPair(mechanism=lambda: mechanism(*inputs), reference=reference, inputs=inputs, modules=[mechanism, peer])
 
 
-def build_nystrom_original(n: int, batch: int, dtype: torch.dtype) -> Pair:
+def build_nystrom_original(n: int, batch: int, dtype: torch.dtype) -> PeerPair:
     from transformers import NystromformerConfig
     from transformers.models.nystromformer.modeling_nystromformer import NystromformerSelfAttention
 
@@ -226,7 +230,7 @@ def build_nystrom_original(n: int, batch: int, dtype: torch.dtype) -> Pair:
     return same_tokens(mechanism, lambda x: peer(x)[0], x, [mechanism, peer])
 
 
-def build_linformer(n: int, batch: int, dtype: torch.dtype) -> Pair:
+def build_linformer(n: int, batch: int, dtype: torch.dtype) -> PeerPair:
     from linformer.linformer import LinformerSelfAttention
 
     x = token_inputs(n, batch, dtype)
@@ -239,7 +243,7 @@ def build_linformer(n: int, batch: int, dtype: torch.dtype) -> Pair:
     return same_tokens(mechanism, peer, x, [mechanism, peer])
 
 
-def build_reformer(n: int, batch: int, dtype: torch.dtype) -> Pair:
+def build_reformer(n: int, batch: int, dtype: torch.dtype) -> PeerPair:
     from reformer_pytorch.reformer_pytorch import LSHAttention
 
     qk, _, v = heads_inputs(n, batch, dtype)
@@ -249,10 +253,10 @@ def build_reformer(n: int, batch: int, dtype: torch.dtype) -> Pair:
     def forward() -> Tensor:
         return peer(qk.flatten(0, 1), v.flatten(0, 1))[0].unflatten(0, (batch, HEADS))
 
-    return Pair(mechanism=lambda: mechanism(qk, qk, v), reference=forward, inputs=[qk, v], modules=[])
+    return PeerPair(mechanism=lambda: mechanism(qk, qk, v), reference=forward, inputs=[qk, v], modules=[])
 
 
-def build_h_transformer(n: int, batch: int, dtype: torch.dtype) -> Pair:
+def build_h_transformer(n: int, batch: int, dtype: torch.dtype) -> PeerPair:
     from h_transformer_1d.h_transformer_1d import HAttention1D
 
     inputs = heads_inputs(n, batch, dtype)
@@ -260,10 +264,10 @@ def build_h_transformer(n: int, batch: int, dtype: torch.dtype) -> Pair:
     peer = without_projections(peer, "to_qkv", "to_out")
     mechanism = HTransformer1D(sizes(n), block=16)
     reference = partial(from_projections, peer, inputs)
-    return Pair(mechanism=lambda: mechanism(*inputs), reference=reference, inputs=inputs, modules=[])
+    return PeerPair(mechanism=lambda: mechanism(*inputs), reference=reference, inputs=inputs, modules=[])
 
 
-def build_conv(n: int, batch: int, dtype: torch.dtype) -> Pair:
+def build_conv(n: int, batch: int, dtype: torch.dtype) -> PeerPair:
     x = token_inputs(n, batch, dtype)
     mechanism = Conv(sizes(n), dim=DIM).to(dtype)
 
@@ -275,4 +279,4 @@ def build_conv(n: int, batch: int, dtype: torch.dtype) -> Pair:
         denominator = F.conv1d(ones, filters.abs(), padding=reach, groups=DIM)
         return mechanism.output((numerator / denominator).mT)
 
-    return Pair(mechanism=lambda: mechanism(x), reference=forward, inputs=[x], modules=[mechanism])
+    return PeerPair(mechanism=lambda: mechanism(x), reference=forward, inputs=[x], modules=[mechanism])

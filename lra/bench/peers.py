@@ -16,7 +16,7 @@ from torch import Tensor
 
 from . import peer_pairs
 from .measure import Measurement, measure
-from .peer_pairs import Pair
+from .peer_pairs import PeerPair
 
 USAGE = "python -m lra.bench.peers n=4096 batch=8 repeats=7, or other positive numbers"
 DEFAULTS = {"n": 4096, "batch": 8, "repeats": 7}
@@ -26,7 +26,7 @@ HEAD = ("mechanism", "peer", "ms", "peer's ms", "time / peer", "memory / peer", 
 
 
 @dataclass(frozen=True, kw_only=True)
-class Comparison:
+class PeerComparison:
     """A row of the table.
 
     Args:
@@ -38,36 +38,40 @@ class Comparison:
 
     name: str
     peer: str
-    build: Callable[[int, int, torch.dtype], Pair]
+    build: Callable[[int, int, torch.dtype], PeerPair]
     remark: str = ""
 
 
 COMPARISONS = [
-    Comparison(name="fnet", peer="transformers", build=peer_pairs.build_fnet),
-    Comparison(name="performer", peer="performer-pytorch", build=partial(peer_pairs.build_performer, kernel="exp")),
-    Comparison(
+    PeerComparison(name="fnet", peer="transformers", build=peer_pairs.build_fnet),
+    PeerComparison(name="performer", peer="performer-pytorch", build=partial(peer_pairs.build_performer, kernel="exp")),
+    PeerComparison(
         name="performer_relu", peer="performer-pytorch", build=partial(peer_pairs.build_performer, kernel="relu")
     ),
-    Comparison(name="linear", peer="performer-pytorch", build=peer_pairs.build_linear_features),
-    Comparison(name="linear", peer="fast-transformers", build=peer_pairs.build_linear),
-    Comparison(name="linear, causal", peer="fast-transformers", build=partial(peer_pairs.build_linear, causal=True)),
-    Comparison(
+    PeerComparison(name="linear", peer="performer-pytorch", build=peer_pairs.build_linear_features),
+    PeerComparison(name="linear", peer="fast-transformers", build=peer_pairs.build_linear),
+    PeerComparison(
+        name="linear, causal", peer="fast-transformers", build=partial(peer_pairs.build_linear, causal=True)
+    ),
+    PeerComparison(
         name="h_transformer_1d",
         peer="h-transformer-1d",
         build=peer_pairs.build_h_transformer,
         remark="the peer has fewer levels",
     ),
-    Comparison(name="nystrom", peer="nystrom-attention", build=peer_pairs.build_nystrom),
-    Comparison(name="nystrom_original", peer="transformers", build=peer_pairs.build_nystrom_original),
-    Comparison(name="longformer", peer="transformers", build=peer_pairs.build_longformer),
-    Comparison(name="longformer, window 129", peer="local-attention", build=partial(peer_pairs.build_local, reach=1)),
-    Comparison(name="local", peer="local-attention", build=partial(peer_pairs.build_local, reach=0)),
-    Comparison(name="bigbird", peer="transformers", build=peer_pairs.build_bigbird, remark="other random blocks"),
-    Comparison(name="linformer", peer="linformer", build=peer_pairs.build_linformer),
-    Comparison(
+    PeerComparison(name="nystrom", peer="nystrom-attention", build=peer_pairs.build_nystrom),
+    PeerComparison(name="nystrom_original", peer="transformers", build=peer_pairs.build_nystrom_original),
+    PeerComparison(name="longformer", peer="transformers", build=peer_pairs.build_longformer),
+    PeerComparison(
+        name="longformer, window 129", peer="local-attention", build=partial(peer_pairs.build_local, reach=1)
+    ),
+    PeerComparison(name="local", peer="local-attention", build=partial(peer_pairs.build_local, reach=0)),
+    PeerComparison(name="bigbird", peer="transformers", build=peer_pairs.build_bigbird, remark="other random blocks"),
+    PeerComparison(name="linformer", peer="linformer", build=peer_pairs.build_linformer),
+    PeerComparison(
         name="reformer", peer="reformer-pytorch", build=peer_pairs.build_reformer, remark="other random rotations"
     ),
-    Comparison(name="conv", peer="torch", build=peer_pairs.build_conv),
+    PeerComparison(name="conv", peer="torch", build=peer_pairs.build_conv),
 ]
 
 
@@ -86,7 +90,7 @@ def arguments(words: list[str]) -> dict[str, int]:
     return options
 
 
-def training_step(forward: Callable[[], Tensor], pair: Pair) -> Callable[[], None]:
+def training_step(forward: Callable[[], Tensor], pair: PeerPair) -> Callable[[], None]:
     """Make a forward and backward pass, with a fixed random gradient of the output."""
     gradients: dict[torch.Size, Tensor] = {}
 
@@ -104,7 +108,7 @@ def training_step(forward: Callable[[], Tensor], pair: Pair) -> Callable[[], Non
 
 
 @torch.no_grad()
-def difference(comparison: Comparison) -> float:
+def difference(comparison: PeerComparison) -> float:
     """Compute the norm of the difference of both outputs in float64, relative to the peer's."""
     torch.manual_seed(0)
     pair = comparison.build(CHECKED_LENGTH, 2, torch.float64)
@@ -113,7 +117,7 @@ def difference(comparison: Comparison) -> float:
     return ((mechanism - reference).norm() / reference.norm()).item()
 
 
-def row(comparison: Comparison, n: int, batch: int, repeats: int) -> list[str]:
+def row(comparison: PeerComparison, n: int, batch: int, repeats: int) -> list[str]:
     """Measure one comparison: the cells of its row."""
     cells = [f"`{comparison.name}`", comparison.peer]
     try:

@@ -4,15 +4,15 @@ import pytest
 import torch
 
 from lra.bench import peers
-from lra.bench.peer_pairs import Pair
+from lra.bench.peer_pairs import PeerPair
 
 
 def comparison(factor=1.0, remark=""):
     def build(n, batch, dtype):
         x = torch.arange(1.0, n * batch + 1).to(dtype).requires_grad_()
-        return Pair(mechanism=lambda: 2 * x, reference=lambda: 2 * factor * x, inputs=[x], modules=[])
+        return PeerPair(mechanism=lambda: 2 * x, reference=lambda: 2 * factor * x, inputs=[x], modules=[])
 
-    return peers.Comparison(name="doubling", peer="package", build=build, remark=remark)
+    return peers.PeerComparison(name="doubling", peer="package", build=build, remark=remark)
 
 
 @pytest.mark.parametrize(
@@ -31,7 +31,7 @@ def test_a_peer_that_is_not_installed_is_skipped():
 
         return no_such_package
 
-    absent = peers.Comparison(name="linear", peer="no-such-package", build=build)
+    absent = peers.PeerComparison(name="linear", peer="no-such-package", build=build)
     assert peers.row(absent, 64, 2, 3) == ["`linear`", "no-such-package", "-", "-", "-", "-", "not installed"]
 
 
@@ -42,9 +42,9 @@ def test_a_peer_that_fails_leaves_its_reason():
                 raise RuntimeError("no room")
             return torch.ones(3)
 
-        return Pair(mechanism=forward, reference=forward, inputs=[], modules=[])
+        return PeerPair(mechanism=forward, reference=forward, inputs=[], modules=[])
 
-    assert "no room" in peers.row(peers.Comparison(name="x", peer="y", build=build), 64, 2, 3)[-1]
+    assert "no room" in peers.row(peers.PeerComparison(name="x", peer="y", build=build), 64, 2, 3)[-1]
 
 
 @pytest.mark.parametrize("word", ["n=0", "repeats=x", "m=3", "n"])
