@@ -12,7 +12,7 @@ ATTN ?= cur_abs
 TASK ?= listops
 BUDGET ?= quick
 PEERS := transformers nystrom-attention linformer local-attention performer-pytorch reformer-pytorch \
-	opencv-python-headless
+	h-transformer-1d opencv-python-headless
 SWEEP ?= selection
 LAUNCHER ?= basic
 RUNS ?= runs
@@ -23,7 +23,7 @@ export MALLOC_MMAP_MAX_ ?= 0
 export MALLOC_TRIM_THRESHOLD_ ?= 99999999999
 
 .DEFAULT_GOAL := help
-.PHONY: help setup quickstart data train sweep report print test test-fast test-all test-peers test-browser docs lint bench gpu-check clean
+.PHONY: help setup quickstart data train sweep report print test test-fast test-all test-peers test-browser docs lint bench bench-peers gpu-check clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -100,6 +100,10 @@ bench: setup ## how long data preparation, a training step and every mechanism t
 	$(BIN)/python -m data_prep.bench
 	$(BIN)/python -m lra.bench preset=cpu
 	$(BIN)/python -m lra.bench preset=growth
+
+bench-peers: setup ## time and memory of mechanisms next to public implementations, which are installed into .venv
+	$(INSTALL) -e '.[hf]' $(PEERS)
+	$(BIN)/python -m lra.bench.peers
 
 gpu-check: MINUTES ?= 8
 gpu-check: setup ## on a GPU, for MINUTES (8): tests, the papers' speed tests, a profile, then trainings; it goes on where it stopped

@@ -4,64 +4,104 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..ops.blocks import attend, blocks, gather_blocks
+from ..ops.blocks import attend, blocks, gather_blocks, key_mask
 from ..options import Positive, Whole
 from .base import Attention, Sizes
 
 
 class BigBird(Attention):
-    """softmax(q kᵀ / √D) v over global, neighbouring and random blocks (section 2).
+    """softmax(q kᵀ / √D) v over global, neighbouring and random blocks, O(L block (window + random) D) time.
 
-    A query of block i sees the first and the last block, the ``window`` blocks around and including i, and ``random``
-    others, distinct from these if there are enough; queries of the first and the last block see every token. The
-    last block is the one that holds the example's last real token, however far the batch or the task is padded.
+    A query of block i sees the first and the last block, ``window`` blocks centred at i, and ``random`` other blocks,
+    which are distinct from these if there are enough. Queries of the first and the last block see every token
+    (section 2, ITC). The last block is the one with the example's last real token, whatever the padded length.
 
-    Random blocks are drawn per head: anew at every call and for every example while training; in evaluation from one
-    fixed draw, an order of preference over all blocks of ``length`` of which an example takes the first it has.
+    Random blocks are drawn for each head. Training draws them for every call and example. Evaluation uses one fixed
+    draw, an order of preference over all blocks of ``length``, of which an example takes the first ones that it has.
 
-    O(L block (window + random)) time. Raises ValueError for an even window.
+    Args:
+        block: tokens of a block, b.
+        window: neighbouring blocks including the block itself, odd.
+        random: random blocks.
+
+    Raises:
+        ValueError: ``window`` is even.
     """
 
     def __init__(self, sizes: Sizes, *, block: Positive = 64, window: Positive = 3, random: Whole = 3):
         super().__init__(sizes)
         if window % 2 == 0:
             raise ValueError(f"window must be odd, in blocks, not {window}")
-        self.block, self.window, self.random = block, window, random
-        count = -(-sizes.length // block)
-        self.register_buffer("draw", torch.rand(sizes.heads, count, count))
+        self.block = block
+        self.window = window
+        self.random = random
+        num_blocks = -(-sizes.length // block)
+        self.register_buffer("draw", torch.rand(sizes.heads, num_blocks, num_blocks))
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
-        N, _, L, _ = q.shape
-        real = q.new_ones(N, L, dtype=torch.bool) if mask is None else mask
-        last = (real * torch.arange(L, device=q.device)).amax(-1) // self.block  # (N,)
-        qb, kb, vb = (blocks(t, self.block) for t in (q, k, v))  # (N,H,B,b,D)
-        index, listed = self._choose(qb, last)  # (N,H,B,m)
-        here = blocks(real, self.block, 1)[torch.arange(N, device=q.device)[:, None, None, None], index]
-        allowed = (here & listed[..., None]).flatten(3)[:, :, :, None]  # (N,H,B,1,m b)
-        keys, values = (gather_blocks(t, index).flatten(3, 4) for t in (kb, vb))  # (N,H,B,m b,D)
-        out = attend(qb, keys, values, allowed)  # (N,H,B,b,E)
+        num_examples, num_heads, seq_len, _ = q.shape
+        device = q.device
+        real = q.new_ones(num_examples, seq_len, dtype=torch.bool) if mask is None else mask
+        # The last block with a real token.
+        last_token = (real * torch.arange(seq_len, device=device)).amax(-1)
+        last = last_token // self.block  # (N,)
 
-        ends = torch.stack([torch.zeros_like(last), last], -1)[:, None].expand(-1, q.shape[1], -1)  # (N,H,2)
-        keys = None if mask is None else mask[:, None, None]
-        wide = F.scaled_dot_product_attention(gather_blocks(qb, ends).flatten(2, 3), k, v, keys)
-        wide = wide.unflatten(2, (2, -1))  # (N,H,2,b,E)
-        block = torch.arange(qb.shape[2], device=q.device)[:, None, None]
-        out = torch.where(block == 0, wide[:, :, :1], out)
-        out = torch.where(block == last[:, None, None, None, None], wide[:, :, 1:], out)
-        return out.flatten(2, 3)[:, :, :L]
+        # Gather the m blocks that each block sees.
+        q_blocks, k_blocks, v_blocks = (blocks(t, self.block) for t in (q, k, v))  # (N,H,B,b,D)
+        index, is_listed = self._choose(q_blocks, last)  # (N,H,B,m)
+        keys = gather_blocks(k_blocks, index).flatten(3, 4)  # (N,H,B,m b,D)
+        values = gather_blocks(v_blocks, index).flatten(3, 4)  # (N,H,B,m b,E)
+
+        # Attend to their real tokens.
+        example = torch.arange(num_examples, device=device)[:, None, None, None]
+        is_real = blocks(real, self.block, 1)[example, index]  # (N,H,B,m,b)
+        allowed = (is_real & is_listed[..., None]).flatten(3)[:, :, :, None]  # (N,H,B,1,m b)
+        out = attend(q_blocks, keys, values, allowed)  # (N,H,B,b,E)
+
+        # Queries of the first and the last block see all tokens.
+        ends = torch.stack([torch.zeros_like(last), last], -1)[:, None].expand(-1, num_heads, -1)  # (N,H,2)
+        end_queries = gather_blocks(q_blocks, ends).flatten(2, 3)  # (N,H,2b,D)
+        out_ends = F.scaled_dot_product_attention(end_queries, k, v, key_mask(mask))
+        out_ends = out_ends.unflatten(2, (2, -1))  # (N,H,2,b,E)
+        number = torch.arange(q_blocks.shape[2], device=device)[:, None, None]
+        out = torch.where(number == 0, out_ends[:, :, :1], out)
+        out = torch.where(number == last[:, None, None, None, None], out_ends[:, :, 1:], out)
+        return out.flatten(2, 3)[:, :, :seq_len]
 
     @torch.no_grad()
-    def _choose(self, qb: Tensor, last: Tensor) -> tuple[Tensor, Tensor]:
-        """The blocks that each block sees, and which entries of that list count, both (N,H,B,m)."""
-        N, H, B = qb.shape[:3]
-        block = torch.arange(B, device=qb.device)
+    def _choose(self, q_blocks: Tensor, last: Tensor) -> tuple[Tensor, Tensor]:
+        """The blocks that each block sees, and which entries of that list count, both (N,H,B,m).
+
+        An entry that repeats another one or lies outside the example does not count.
+        """
+        num_examples, num_heads, num_blocks = q_blocks.shape[:3]
+        device = q_blocks.device
+        block = torch.arange(num_blocks, device=device)
         last = last[:, None, None, None]
-        near = block[:, None] + torch.arange(-(self.window // 2), self.window // 2 + 1, device=qb.device)  # (B,window)
-        near = near.expand(N, H, -1, -1)
-        draw = torch.rand(N, H, B, B, device=qb.device) if self.training else self.draw[:, :B, :B].expand(N, -1, -1, -1)
-        taken = ((block - block[:, None]).abs() <= self.window // 2) | (block == 0) | (block >= last)  # (N,1,B,B)
-        other = draw.masked_fill(taken, -1.0).topk(min(self.random, B), sorted=False)
-        ends = [torch.zeros_like(near[..., :1]), last.expand(N, H, B, 1)]
-        index = torch.cat([*ends, near.clamp(0, B - 1), other.indices], -1)
-        listed = [torch.ones_like(ends[0]), ends[1] > 0, (near > 0) & (near < last), other.values >= 0]
-        return index, torch.cat([t.bool() for t in listed], -1)
+        reach = self.window // 2
+
+        # Global blocks: the first and the last one.
+        first_index = block.new_zeros(num_examples, num_heads, num_blocks, 1)
+        last_index = last.expand(num_examples, num_heads, num_blocks, 1)
+
+        # The window.
+        neighbours = block[:, None] + torch.arange(-reach, reach + 1, device=device)  # (B,window)
+        neighbours = neighbours.expand(num_examples, num_heads, -1, -1)
+
+        # Random blocks: the largest numbers of those not in the list yet.
+        if self.training:
+            draw = torch.rand(num_examples, num_heads, num_blocks, num_blocks, device=device)
+        else:
+            draw = self.draw[:, :num_blocks, :num_blocks].expand(num_examples, -1, -1, -1)
+        is_near = (block - block[:, None]).abs() <= reach  # (B,B)
+        is_excluded = is_near | (block == 0) | (block >= last)  # (N,1,B,B)
+        random_blocks = draw.masked_fill(is_excluded, -1.0).topk(min(self.random, num_blocks), sorted=False)
+
+        index = torch.cat([first_index, last_index, neighbours.clamp(0, num_blocks - 1), random_blocks.indices], -1)
+        is_listed = [
+            torch.ones_like(first_index, dtype=torch.bool),
+            last_index > 0,
+            (neighbours > 0) & (neighbours < last),
+            random_blocks.values >= 0,
+        ]
+        return index, torch.cat(is_listed, -1)

@@ -1,4 +1,4 @@
-"""Control: a convolution of fixed width for each channel, so that no token sees further than its neighbours."""
+"""Control: a depth-wise convolution of fixed width, so a token sees only its neighbours."""
 
 import torch
 import torch.nn.functional as F
@@ -11,19 +11,19 @@ from .base import Mixer, Sizes
 
 
 class Conv(Mixer):
-    """Projection to values, depth-wise convolution, output projection: (N,L,d) -> (N,L,d).
+    """Projection to values, depth-wise convolution and output projection, O(L width d) time.
 
         y_ic = Σ_j w_c,j-i v_jc / Σ_j |w_c,j-i|,  over the real tokens j with |j - i| <= width / 2
 
-    The weights depend on the distance alone and, unlike those of attention, have a sign; dividing by the sum of their
-    sizes keeps y at the scale of the values at every width, at the ends of a row and beside padding. O(L width d) time.
+    The weights depend on the distance only and, unlike attention weights, have a sign. Dividing by the sum of their
+    magnitudes keeps y at the scale of the values for every width, at both ends of a sequence and next to padding.
 
     Args:
-        width: tokens that one output sees, odd; with ``causal`` the token itself and the ``width - 1`` before it.
-        causal: no token ahead.
+        width: number of tokens that one output sees, odd; with ``causal`` the token and the ``width - 1`` before it.
+        causal: whether the filter sees earlier tokens only.
 
     Raises:
-        ValueError: an even width without ``causal``.
+        ValueError: ``width`` is even without ``causal``.
 
     Source: the short convolutions of Miralles-González et al. 2025 (docs/formulas.md), here inside this encoder.
     """
@@ -33,20 +33,49 @@ class Conv(Mixer):
         if not causal and width % 2 == 0:
             raise ValueError(f"width must be odd, not {width}")
         self.causal = causal
-        self.values, self.output = nn.Linear(dim, dim), nn.Linear(dim, dim)
+        self.values = nn.Linear(dim, dim)
+        self.output = nn.Linear(dim, dim)
         self.filters = nn.Parameter(torch.empty(dim, width).uniform_(-(width**-0.5), width**-0.5))
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        return self.output(self._mix(self.values(x), mask).to(x.dtype))
+        mixed = self._mix(self.values(x), mask)
+        return self.output(mixed.to(x.dtype))
 
     @full_precision
     def _mix(self, v: Tensor, mask: Tensor | None) -> Tensor:
+        """Convolve the values (N,L,d)."""
         filters = self.filters.to(v.dtype)
-        if self.causal:  # the last tap is the token itself, zeros are those ahead
+        if self.causal:
+            # The last tap belongs to the token itself; the taps of later tokens are zero.
             filters = F.pad(filters, (0, filters.shape[1] - 1))
         filters = filters[:, None, :, None]  # (d,1,width,1)
-        real = v.new_ones(1, v.shape[1]) if mask is None else mask.to(v.dtype)
-        v = v if mask is None else v * real[..., None]
-        total = convolve_rows(real[:, None, :, None].expand(-1, len(filters), -1, -1), filters.abs())
-        mixed = convolve_rows(v.mT[..., None], filters) / (total + (total == 0))  # no real neighbour: 0 / 1
+
+        # Numerator: padded values are zero.
+        if mask is not None:
+            v = v * mask[..., None]
+        numerator = convolve_rows(v.mT[..., None], filters)  # (N,d,L,1)
+
+        # Denominator: the same convolution of ones at real tokens. It is 0 without a real neighbour, as the numerator.
+        magnitudes = filters.abs()
+        seq_len = v.shape[1]
+        if mask is None and seq_len >= filters.shape[2]:
+            denominator = _sums_in_range(magnitudes[:, 0, :, 0], seq_len)[None, ..., None]  # (1,d,L,1)
+        else:
+            is_real = v.new_ones(1, seq_len) if mask is None else mask.to(v.dtype)  # (N or 1,L)
+            ones = is_real[:, None, :, None].expand(-1, len(filters), -1, -1)  # (N or 1,d,L,1)
+            denominator = convolve_rows(ones, magnitudes)
+        denominator = denominator + (denominator == 0)
+        mixed = numerator * denominator.reciprocal()
         return mixed[..., 0].mT
+
+
+def _sums_in_range(filters: Tensor, seq_len: int) -> Tensor:
+    """Sum the taps (d,width) that lie inside a sequence of at least width positions, for each position: (d,L)."""
+    reach = filters.shape[1] // 2
+    # The first positions miss the first taps, the last positions the last taps.
+    sums_from = filters.flip(1).cumsum(1).flip(1)  # (d,width), over taps t, t + 1, ...
+    sums_to = filters.cumsum(1)  # (d,width), over taps ..., t - 1, t
+    head = sums_from[:, 1 : reach + 1].flip(1)  # (d,reach)
+    tail = sums_to[:, reach : 2 * reach].flip(1)  # (d,reach)
+    middle = sums_from[:, :1].expand(-1, seq_len - 2 * reach)
+    return torch.cat([head, middle, tail], 1)

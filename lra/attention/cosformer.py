@@ -13,17 +13,19 @@ from .base import Attention, Sizes
 
 
 class CosFormer(Attention):
-    """Σ_j w_ij v_j / Σ_j w_ij with w_ij = relu(q_i)·relu(k_j) cos(π (i - j) / 2M) (section 3).
+    """Linear attention with cosine re-weighting (section 3.2), O(L D E) time.
 
-    The cosine of the difference is cos cos + sin sin, so that w is a product of features
+        out_i = Σ_j w_ij v_j / Σ_j w_ij,   w_ij = relu(q_i)·relu(k_j) cos(π (i - j) / 2M)   (eq. 10)
+
+    The cosine of a difference is cos cos + sin sin (eq. 11), so w_ij = φ(q_i)·φ(k_j) with features
 
         φ(x_i) = [relu(x_i) cos(π i / 2M), relu(x_i) sin(π i / 2M)]
 
-    M is the configured length, whatever a batch is padded to; all differences are below it, so w is never negative.
-    There is no scale: it would cancel. O(L D E) time.
+    M is ``sizes.length``, whatever the padded length of a batch. All differences are smaller, so w is never negative.
+    There is no scale, which would cancel.
 
     Args:
-        eps: the least denominator, as a mean of w over the real keys: all w of a query can be 0.
+        eps: smallest denominator, as a mean of w over the real keys; all w of a query can be 0.
     """
 
     def __init__(self, sizes: Sizes, *, eps: Above = 1e-6):
@@ -32,7 +34,15 @@ class CosFormer(Attention):
 
     @full_precision
     def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
-        angle = torch.arange(q.shape[2], dtype=q.dtype, device=q.device)[:, None] * (math.pi / 2 / self.sizes.length)
-        cos, sin = angle.cos(), angle.sin()  # (L,1)
-        q, k = (torch.cat([x * cos, x * sin], -1) for x in (F.relu(q), F.relu(k)))  # (N,H,L,2D)
-        return attend(q, k, v, mask, floor=self.eps)
+        # π i / 2M
+        position = torch.arange(q.shape[2], dtype=q.dtype, device=q.device)[:, None]  # (L,1)
+        angle = position * (math.pi / 2 / self.sizes.length)
+        cos = angle.cos()
+        sin = angle.sin()
+
+        # Eq. 11: the features of queries and keys.
+        relu_q = F.relu(q)
+        relu_k = F.relu(k)
+        phi_q = torch.cat([relu_q * cos, relu_q * sin], -1)  # (N,H,L,2D)
+        phi_k = torch.cat([relu_k * cos, relu_k * sin], -1)  # (N,H,L,2D)
+        return attend(phi_q, phi_k, v, mask, floor=self.eps)

@@ -1,4 +1,4 @@
-"""FNet, Fourier transforms in place of attention (Lee-Thorp et al., NAACL 2022)."""
+"""FNet, Fourier transforms instead of attention (Lee-Thorp et al., NAACL 2022)."""
 
 import math
 
@@ -11,44 +11,92 @@ from .base import Mixer
 
 
 class FNet(Mixer):
-    """Re(F_seq(F_hidden(x))), the real part of the transform along features and positions (section 3.2).
+    """Re(F_seq(F_hidden(x))), the real part of the two-dimensional DFT of a sequence (eq. 3), O(L d log(L d)) time.
 
-    It has no parameters, no projections and no normalisation. The transform along positions is that of the real tokens
-    alone, over their own number n, so that n rows hold the whole spectrum and padding is no part of it. Heads play no
-    role. O(L log L) time.
+    FNet has no parameters, projections or normalisation, and ignores heads. The transform along the sequence covers
+    the n real tokens only and has length n, so padding does not change the spectrum.
     """
 
     hole_free = True
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        hidden = torch.fft.fft(at_least_float32(x), dim=-1)
+        x_wide = at_least_float32(x)
         if mask is None:
-            return torch.fft.fft(hidden, dim=1).real.to(x.dtype)
-        order = real_first(mask)[..., None].expand_as(hidden)  # real tokens side by side, and back to their places
-        mixed = dft(hidden.gather(1, order), mask.sum(-1)).real
-        return torch.zeros_like(mixed).scatter(1, order, mixed).to(x.dtype)
+            mixed = torch.fft.fftn(x_wide, dim=(1, 2)).real  # (N,L,d)
+        elif x.device.type == "cpu":
+            mixed = _transform_each(x_wide, mask)
+        else:
+            mixed = _transform_batch(x_wide, mask)
+        return mixed.to(x.dtype)
+
+
+def _transform_each(x: Tensor, mask: Tensor) -> Tensor:
+    """Transform the real tokens of each sequence in a loop, x (N,L,d), mask (N,L).
+
+    The lengths become Python integers, which an accelerator would have to wait for.
+    """
+    N, L, _ = x.shape
+    tokens = mask.flatten().nonzero()[:, 0]  # (T,)
+    packed = x.flatten(0, 1).index_select(0, tokens)  # (T,d)
+
+    # One transform for each sequence that has real tokens.
+    lengths = mask.sum(-1).tolist()
+    spectra = []
+    for sequence in packed.split(lengths):
+        if len(sequence):
+            spectra.append(torch.fft.fftn(sequence, dim=(0, 1)).real)
+    if not spectra:
+        return x * 0
+
+    # Back to the positions of the real tokens.
+    mixed = torch.zeros_like(x).flatten(0, 1).index_copy(0, tokens, torch.cat(spectra))
+    return mixed.unflatten(0, (N, L))
+
+
+def _transform_batch(x: Tensor, mask: Tensor) -> Tensor:
+    """Transform the real tokens of all sequences by operations of fixed shape, x (N,L,d), mask (N,L)."""
+    hidden = torch.fft.fft(x, dim=-1)
+    # Real tokens first, in their order.
+    order = real_first(mask)[..., None].expand_as(hidden)
+    packed = hidden.gather(1, order)
+    mixed = dft(packed, mask.sum(-1)).real
+    return torch.zeros_like(mixed).scatter(1, order, mixed)
 
 
 def dft(x: Tensor, lengths: Tensor) -> Tensor:
-    """Transform the first ``lengths`` entries of each row: X_k = Σ_j x_j exp(-2πi jk / n), j and k below n.
+    """Transform the first n entries of each sequence, X_k = Σ_j x_j exp(-2πi jk / n) for j, k < n, in O(L log L).
 
-    Bluestein's algorithm (1970): with jk = (j² + k² - (k - j)²) / 2 the sum is a convolution with the chirp
-    exp(iπ m² / n), whose size is the same for every n, so one FFT of 2 L entries is enough for all rows. j² is reduced
-    modulo 2n as a whole number, which keeps the phase exact. O(L log L) time for each column.
+    With jk = (j² + k² - (k - j)²) / 2 the sum is a convolution with the chirp w_m = exp(iπ m² / n):
+
+        X_k = w̄_k Σ_j (x_j w̄_j) w_(k - j)
+
+    Its size is the same for every n, so one FFT of 2 L entries serves all sequences.
 
     Args:
-        x: rows (N,L,d), real or complex.
+        x: sequences (N,L,d), real or complex.
         lengths: n (N,), from 0 to L.
 
     Returns:
         (N,L,d) complex; zero from n on.
+
+    Source: Bluestein 1970.
     """
-    L, n = x.shape[1], lengths.clamp(min=1)[:, None]  # (N,1)
+    L = x.shape[1]
+    n = lengths.clamp(min=1)[:, None]  # (N,1)
     j = torch.arange(L, device=x.device)
+
+    # The chirp. j² modulo 2n is an integer, so the phase is exact.
     phase = (j * j % (2 * n)).to(x.real.dtype) / n * math.pi  # (N,L)
     chirp = torch.polar(torch.ones_like(phase), phase)
-    real = (j < lengths[:, None])[..., None]
-    lags = torch.cat([chirp, torch.zeros_like(chirp[:, :1]), chirp[:, 1:].flip(1)], 1)  # 0 .. L-1, then -(L-1) .. -1
-    inverse = chirp.conj()[..., None]
-    product = torch.fft.fft(x * inverse * real, 2 * L, dim=1) * torch.fft.fft(lags, dim=1)[..., None]
-    return torch.fft.ifft(product, dim=1)[:, :L] * inverse * real
+    conjugate = chirp.conj()[..., None]  # (N,L,1)
+
+    # Its lags 0 .. L-1, one zero, and -(L-1) .. -1.
+    zero = torch.zeros_like(chirp[:, :1])
+    lags = torch.cat([chirp, zero, chirp[:, 1:].flip(1)], 1)  # (N,2L)
+
+    # The circular convolution by FFT.
+    is_real = (j < lengths[:, None])[..., None]  # (N,L,1)
+    spectrum = torch.fft.fft(x * conjugate * is_real, 2 * L, dim=1)
+    product = spectrum * torch.fft.fft(lags, dim=1)[..., None]
+    convolved = torch.fft.ifft(product, dim=1)[:, :L]
+    return convolved * conjugate * is_real

@@ -1,5 +1,7 @@
 """H-Transformer-1D attention (Zhu and Soricut, ACL 2021)."""
 
+import math
+
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -10,19 +12,19 @@ from .base import Attention, Sizes
 
 
 class HTransformer1D(Attention):
-    """Hierarchical attention: near keys one by one, far keys as means over ever longer cells.
+    """Hierarchical attention: near keys one by one, far keys as means over cells that double with the distance.
 
-    At level l a cell is 2^l positions and a block is ``block`` cells; blocks 2i and 2i + 1 are siblings. A query sees
-    the keys of its own block and of the sibling one at level 0, and those of the sibling block alone at every level
-    above, up to the level of two blocks, so that each pair of positions is met at exactly one level:
+    At level l a cell is 2^l positions and a block is ``block`` cells; blocks 2i and 2i + 1 are siblings. A query
+    attends to the keys of its block and of its sibling block at level 0, and to its sibling block only at every
+    level above, up to the level with two blocks. So each pair of positions belongs to exactly one level (section 4):
 
         Y = Σ_l P_l exp(q̄_l k̄_lᵀ / √D) Σ_cell v,   Z = Σ_l P_l exp(q̄_l k̄_lᵀ / √D) n_cell,   result Y / Z
 
-    with means q̄, k̄ and sums over the n real tokens of a cell, P_l the copy of a cell's row to each of its positions.
-    Since Z counts the tokens of a cell, values of one give one. The exponentials of all levels share one shift, that of
-    ``lra.ops.blocks.union``. A row of up to ``2 block`` positions is exact softmax attention.
+    with means q̄, k̄ and sums over the n real tokens of a cell (eq. 25 to 27), and P_l the copy of a cell to each of its
+    positions (eq. 28). Z counts the tokens of a cell, so constant values are reproduced. All levels share one shift of
+    their exponentials, see ``lra.ops.blocks.union``. Up to ``2 block`` positions it is exact softmax attention.
 
-    O(L block) time and memory.
+    O(L block D) time and O(L block) memory.
     """
 
     def __init__(self, sizes: Sizes, *, block: Positive = 16):
@@ -31,29 +33,90 @@ class HTransformer1D(Attention):
 
     @full_precision
     def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
-        N, _, L, D = q.shape
-        levels = (-(-L // self.block) - 1).bit_length()  # of sibling blocks; 2^levels blocks at level 0
-        fill = (0, 0, 0, (self.block << levels) - L)
-        real = q.new_ones(N, 1, L, 1) if mask is None else mask[:, None, :, None].to(q.dtype)
-        sums = [F.pad(x, fill) for x in (q * D**-0.5 * real, k * real, v * real, real)]
-        own = self._part(*sums)
+        seq_len = q.shape[2]
+        # Level 0 has 2^levels blocks.
+        num_blocks = -(-seq_len // self.block)
+        levels = (num_blocks - 1).bit_length()
+        num_padding = (self.block << levels) - seq_len
+        if mask is None and not num_padding:
+            near_part, siblings = self._full_parts(q, k, v, levels)
+        else:
+            near_part, siblings = self._masked_parts(q, k, v, mask, levels, num_padding)
+
+        if not siblings:
+            return merge([near_part])[:, :, :seq_len]
+        # P_l, from the coarsest level down: one doubling for each level instead of a copy of each to all positions.
+        far_part = siblings.pop()
+        while siblings:
+            repeated = Part(*(x.repeat_interleave(2, 2) for x in far_part))
+            far_part = union([siblings.pop(), repeated])
+        return merge([near_part, far_part])[:, :, :seq_len]
+
+    def _full_parts(self, q: Tensor, k: Tensor, v: Tensor, levels: int) -> tuple[Part, list[Part]]:
+        """The part of the own block, and of the sibling block by level, if every cell of level l has 2^l tokens."""
+        q = q * q.shape[-1] ** -0.5
+        near_part = self._attend(q, k, v)
         siblings = []
         for level in range(levels):
-            siblings.append(self._part(*sums, sibling=True))
+            part = self._attend(q, k, v, siblings=True)
+            # A mean stands for 2^l keys: log 2^l is added to all scores of the level.
+            siblings.append(part._replace(top=part.top + level * math.log(2)))
             if level + 1 < levels:
-                sums = [x.unflatten(2, (-1, 2)).sum(3) for x in sums]
-        if not siblings:
-            return merge([own])[:, :, :L]
-        far = siblings.pop()
-        while siblings:  # from the coarsest level down, so that no level is copied to all L positions
-            far = union([siblings.pop(), Part(*(x.repeat_interleave(2, 2) for x in far))])
-        return merge([own, far])[:, :, :L]
+                # Means over pairs of cells.
+                q, k, v = (x.unflatten(2, (-1, 2)).mean(3) for x in (q, k, v))
+        return near_part, siblings
 
-    def _part(self, q: Tensor, k: Tensor, v: Tensor, n: Tensor, *, sibling: bool = False) -> Part:
-        """The sums of each query's block or sibling block, from sums over cells and their counts n (N,1,C,1)."""
-        count = n.clamp(min=1)
-        q, k, v, n = (blocks(x, self.block) for x in (q / count, k / count, v / count, n))  # (N,H,B,block,.)
-        if sibling:
-            k, v, n = (x.unflatten(2, (-1, 2)).flip(3).flatten(2, 3) for x in (k, v, n))
-        scores = q @ k.mT + n.clamp(min=1).log().mT  # a mean stands for n keys
-        return Part(*(x.flatten(2, 3) for x in weigh(scores, v, n.mT > 0)))
+    def _masked_parts(
+        self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, levels: int, num_padding: int
+    ) -> tuple[Part, list[Part]]:
+        """The same if cells differ in their number of real tokens; ``num_padding`` positions fill up the last block."""
+        n = q.new_ones(1, 1, q.shape[2], 1) if mask is None else mask[:, None, :, None].to(q.dtype)
+        padding = (0, 0, 0, num_padding)
+        # Sums over the real tokens of each cell, and their number.
+        q = F.pad(q * q.shape[-1] ** -0.5 * n, padding)  # (N,H,C,D)
+        k = F.pad(k * n, padding)  # (N,H,C,D)
+        v = F.pad(v * n, padding)  # (N,H,C,E)
+        n = F.pad(n, padding)  # (N or 1,1,C,1)
+        near_part = self._attend(*_means(q, k, v, n), n)
+        siblings = []
+        for level in range(levels):
+            siblings.append(self._attend(*_means(q, k, v, n), n, siblings=True))
+            if level + 1 < levels:
+                q, k, v, n = (x.unflatten(2, (-1, 2)).sum(3) for x in (q, k, v, n))
+        return near_part, siblings
+
+    def _attend(self, q: Tensor, k: Tensor, v: Tensor, n: Tensor | None = None, *, siblings: bool = False) -> Part:
+        """Attend from the cells of each block to its own or its sibling block.
+
+        Args:
+            q, k, v: means over cells (N,H,C,.).
+            n: number of real tokens of each cell (N or 1,1,C,1); None if it is the same for all cells.
+            siblings: whether keys are those of the sibling block.
+        """
+        q = blocks(q, self.block)  # (N,H,B,block,D)
+        k = blocks(k, self.block)  # (N,H,B,block,D)
+        v = blocks(v, self.block)  # (N,H,B,block,E)
+        if siblings:
+            k = _swap_siblings(k)
+            v = _swap_siblings(v)
+        scores = q @ k.mT  # (N,H,B,block,block)
+        allowed = None
+        if n is not None:
+            n = blocks(n, self.block)
+            n = _swap_siblings(n) if siblings else n
+            # A mean stands for n keys.
+            scores = scores + n.clamp(min=1).log().mT
+            allowed = n.mT > 0
+        part = weigh(scores, v, allowed)
+        return Part(*(x.flatten(2, 3) for x in part))
+
+
+def _means(q: Tensor, k: Tensor, v: Tensor, n: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Divide sums over cells by their numbers of real tokens."""
+    divisor = n.clamp(min=1)
+    return q / divisor, k / divisor, v / divisor
+
+
+def _swap_siblings(x: Tensor) -> Tensor:
+    """Exchange blocks 2i and 2i + 1 of x (N,H,B,block,.)."""
+    return x.unflatten(2, (-1, 2)).flip(3).flatten(2, 3)

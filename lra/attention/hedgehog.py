@@ -13,17 +13,18 @@ Softmax = Literal["halves", "joint"]
 
 
 class Hedgehog(Attention):
-    """Linear attention φ(q) Σ φ(k) vᵀ / φ(q) Σ φ(k) with learned features that are as spiky as softmax (section 4).
+    """Linear attention with learned features that are as spiky as a softmax (section 4.2), O(L D E) time.
 
-        φ(x) = [exp(y), exp(-y)] up to a normalisation,   y = x W + b
+        out_i = φ(q_i)ᵀ Σ_j φ(k_j) v_jᵀ / φ(q_i)ᵀ Σ_j φ(k_j),   φ(x) = [exp(y), exp(-y)],   y = x W + b
 
-    W and b are each head's own, W starts at the identity and b at 0. Trained from scratch; the paper's distillation
-    from softmax attention is left out. O(L D E) time.
+    φ is normalised over the features, for numerical range. Each head has its W, which starts at the identity, and its
+    b, which starts at 0. The mechanism is trained from scratch; the paper's distillation from softmax attention is left
+    out.
 
     Args:
-        softmax: the normalisation over features, for numerical range. ``halves``: [softmax(y), softmax(-y)], the
-            authors' code. ``joint``: softmax([2y, -2y]), that of flash-linear-attention.
-        tie_qk: queries and keys share W and b.
+        softmax: normalisation over the features. ``halves``: [softmax(y), softmax(-y)], the authors' code. ``joint``:
+            softmax([2y, -2y]), as in flash-linear-attention.
+        tie_qk: whether queries and keys share W and b.
 
     Source: the paper and the code named in docs/formulas.md.
     """
@@ -33,18 +34,25 @@ class Hedgehog(Attention):
     def __init__(self, sizes: Sizes, *, softmax: Softmax = "halves", tie_qk: bool = False):
         super().__init__(sizes)
         self.softmax = softmax
-        H, D, maps = sizes.heads, sizes.head_dim, 1 if tie_qk else 2
-        self.weight = nn.Parameter(torch.eye(D).repeat(maps, H, 1, 1))  # of queries, of keys
-        self.bias = nn.Parameter(torch.zeros(maps, H, 1, D))
+        num_heads = sizes.heads
+        head_dim = sizes.head_dim
+        # One map for queries and one for keys.
+        num_maps = 1 if tie_qk else 2
+        self.weight = nn.Parameter(torch.eye(head_dim).repeat(num_maps, num_heads, 1, 1))
+        self.bias = nn.Parameter(torch.zeros(num_maps, num_heads, 1, head_dim))
 
     @full_precision
     def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
         weight, bias = at_least_float32((self.weight, self.bias))
-        q, k = self.features(q @ weight[0] + bias[0]), self.features(k @ weight[-1] + bias[-1])
-        return attend(q, k, v, mask, floor=torch.finfo(q.dtype).tiny)  # positive features need no floor
+        # y = x W + b
+        y_q = q @ weight[0] + bias[0]  # (N,H,L,D)
+        y_k = k @ weight[-1] + bias[-1]  # (N,H,L,D)
+        # Positive features have positive denominators, which need no floor.
+        floor = torch.finfo(q.dtype).tiny
+        return attend(self.features(y_q), self.features(y_k), v, mask, floor=floor)
 
     def features(self, y: Tensor) -> Tensor:
-        """(N,H,L,D) -> (N,H,L,2D), positive."""
+        """Compute φ of y (N,H,L,D): (N,H,L,2D), positive."""
         if self.softmax == "joint":
             return torch.cat([2 * y, -2 * y], -1).softmax(-1)
         return torch.cat([y.softmax(-1), (-y).softmax(-1)], -1)

@@ -1,4 +1,7 @@
-"""Kernel feature attention, phi(q) (phi(k)ᵀ v) with F features: linear, Performer, random feature attention."""
+"""Attention with kernel features, φ(q) (φ(k)ᵀ v): linear attention, Performer and random feature attention.
+
+The shared product, ``lra.ops.kernel_features.attend``, takes O(L F (D + E)) time for F features.
+"""
 
 from typing import Literal
 
@@ -15,44 +18,66 @@ from .base import Attention, Sizes
 Kernel = Literal["exp", "relu"]
 Redraw = Literal["train", "never"]
 Scalings = Literal[1, 2]
-BLOCK = 64  # positions of which causal sums are made pair by pair
+BLOCK = 64  # block length of causal sums
 
 
 class Linear(Attention):
-    """phi(x) = elu(x) + 1 (Katharopoulos et al., ICML 2020, equation 7).
+    """Linear attention with φ(x) = elu(x) + 1 (Katharopoulos et al., ICML 2020, eq. 5 and 7), O(L D E) time.
 
-    normalise: divide by phi(q)·sum phi(k); false is the PyTorch LRA code, which has no denominator and divides phi(q)
-    and phi(k) by length^¼ each. There it is the length of the padded row, here the configured one: the same if rows
-    are padded to it, and no part of the result if they are not. causal: sums over the keys up to the query.
+        out_i = φ(q_i)ᵀ Σ_j φ(k_j) v_jᵀ / φ(q_i)ᵀ Σ_j φ(k_j)
+
+    Args:
+        normalise: divide by the denominator. False follows the PyTorch LRA code, which has no denominator and divides
+            φ(q) and φ(k) by length^¼ each. Its length is the padded length of the batch; here it is ``sizes.length``,
+            so padding does not affect the result.
+        causal: sum over j <= i (eq. 8 and 9).
     """
 
     hole_free = True
 
     def __init__(self, sizes: Sizes, *, normalise: bool = True, causal: bool = False):
         super().__init__(sizes)
-        self.normalise, self.causal = normalise, causal
+        self.normalise = normalise
+        self.causal = causal
 
     @full_precision
-    def forward(self, q, k, v, mask=None):
-        q, k = F.elu(q) + 1, F.elu(k) + 1
-        if self.causal:
-            total, weight = causal_sums(q, zero_padding(k, mask), v)
-            return total / weight.clamp(min=1e-6) if self.normalise else total * self.sizes.length**-0.5
-        if self.normalise:
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
+        # Eq. 7: φ(x) = elu(x) + 1.
+        q = F.elu(q) + 1  # (N,H,L,D)
+        k = F.elu(k) + 1  # (N,H,L,D)
+        if self.normalise and not self.causal:
             return attend(q, k, v, mask)
-        return q @ (zero_padding(k, mask).mT @ v) * self.sizes.length**-0.5
+
+        # Eq. 5 without its denominator, or eq. 9 with sums over the keys up to each query.
+        k = zero_padding(k, mask)
+        scale = self.sizes.length**-0.5
+        if not self.causal:
+            return q @ (k.mT @ v) * scale
+        numerator, denominator = causal_sums(q, k, v)
+        if self.normalise:
+            return numerator / denominator.clamp(min=1e-6)
+        return numerator * scale
 
 
 class Performer(Attention):
-    """FAVOR+ (Choromanski et al., ICLR 2021): positive features of x = q / D^¼ and k / D^¼ with orthogonal rows w.
+    """FAVOR+ attention with positive orthogonal random features (Choromanski et al., ICLR 2021), O(L F (D + E)) time.
 
-    kernel: ``exp``: exp(w·x - |x|²/2 - c) + eps, an estimate of softmax attention (lemma 1) that many features and
-    eps = 0 make exact; ``relu``: relu(w·x) + 0.001, the generalised attention of the official default. The stabiliser
-    c is, as released, the largest w·x of a query, or of the real keys of an example and head; with eps = 0 it cancels.
-    scalings: how often D^¼ divides; the PyTorch LRA code does it 2 times, which makes the logits q·k / D.
-    redraw: ``train`` draws w anew at every call while training, ``never`` keeps the draw that evaluation uses.
+    With x = q / D^¼ or k / D^¼ and random features w_1 ... w_F:
 
-    O(L F (D + E)) time.
+        exp:   φ(x)_f = exp(w_f·x - |x|²/2 - c) + eps   (lemma 1)
+        relu:  φ(x)_f = max(w_f·x, 0) + 0.001           (generalised attention)
+
+    The exponential kernel estimates softmax attention; it is exact for many features and eps = 0. The stabiliser c is
+    the largest w·x of each query, and for keys the largest one over all real keys of an example and head, as in the
+    released code; with eps = 0 it cancels.
+
+    Args:
+        features: number of random features F.
+        kernel: ``exp`` or ``relu``; the official default is ``relu``.
+        eps: constant added to the features of ``exp``.
+        scalings: how often q and k are divided by D^¼. The PyTorch LRA code does it twice, so its logits are q·k / D.
+        redraw: ``train`` draws the random features at every training step; ``never`` keeps the draw that is used for
+            evaluation.
     """
 
     hole_free = True
@@ -68,32 +93,65 @@ class Performer(Attention):
         redraw: Redraw = "train",
     ):
         super().__init__(sizes)
-        self.kernel, self.eps, self.scale = kernel, eps, sizes.head_dim ** (-0.25 * scalings)
+        self.kernel = kernel
+        self.eps = eps
+        self.scale = sizes.head_dim ** (-0.25 * scalings)
         self.rows = RandomFeatures(features, sizes.head_dim, redraw=redraw, orthogonal=True)
 
     @full_precision
-    def forward(self, q, k, v, mask=None):
-        q, k, tiny = q * self.scale, k * self.scale, torch.finfo(q.dtype).tiny  # positive features need no floor
-        w = self.rows().to(q.dtype).mT  # (D,F)
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
+        q = q * self.scale  # (N,H,L,D)
+        k = k * self.scale  # (N,H,L,D)
+        w = self.rows().to(q.dtype)  # (F,D)
+        # Positive features have positive denominators, which need no floor.
+        floor = torch.finfo(q.dtype).tiny
         if self.kernel == "relu":
-            return attend(F.relu(q @ w) + 0.001, F.relu(k @ w) + 0.001, v, mask, floor=tiny)
-        q_rows, k_rows = q @ w, k @ w  # (N,H,L,F)
+            return attend(F.relu(q @ w.mT), F.relu(k @ w.mT), v, mask, floor=floor, offset=0.001)
+        phi_q = self._query_features(q, w)
+        phi_k = self._key_features(k, w, mask)
+        return attend(phi_q, phi_k, v, mask, floor=floor, offset=self.eps)
+
+    def _query_features(self, q: Tensor, w: Tensor) -> Tensor:
+        """Compute exp(w·q - |q|²/2 - c) with c = max_f w_f·q for each query: (N,H,L,D) -> (N,H,L,F)."""
+        projections = q @ w.mT  # (N,H,L,F)
+        # The gradient of c flows through the dot product with one feature, which needs no tensor with F features.
+        largest = w[projections.detach().argmax(-1)]  # (N,H,L,D)
+        # c + |q|²/2 = q·(w_max + q/2)
+        shift = (-q * (largest + q / 2)).sum(-1, keepdim=True)  # (N,H,L,1)
+        return (projections + shift).exp()
+
+    def _key_features(self, k: Tensor, w: Tensor, mask: Tensor | None) -> Tensor:
+        """Compute exp(w·k - |k|²/2 - c) with c = max_jf w_f·k_j over the real keys: (N,H,L,D) -> (N,H,L,F)."""
+        projections = k @ w.mT  # (N,H,L,F)
+        # Position j and feature f of the largest projection.
+        maxima, features = projections.detach().max(-1)  # (N,H,L)
         if mask is not None:
-            k_rows = k_rows.masked_fill(~mask[:, None, :, None], torch.finfo(k.dtype).min)
-        q = q_rows - q_rows.amax(-1, keepdim=True) - q.square().sum(-1, keepdim=True) / 2
-        k = k_rows - k_rows.amax((-2, -1), keepdim=True) - k.square().sum(-1, keepdim=True) / 2
-        return attend(q.exp() + self.eps, k.exp() + self.eps, v, mask, floor=tiny)
+            maxima = maxima.masked_fill(~mask[:, None], -torch.inf)
+        position = maxima.argmax(-1, keepdim=True)  # (N,H,1)
+        feature = features.gather(-1, position)  # (N,H,1)
+        largest_key = k.gather(2, position[..., None].expand(-1, -1, -1, k.shape[-1]))  # (N,H,1,D)
+        c = (largest_key * w[feature]).sum(-1, keepdim=True)  # (N,H,1,1)
+
+        shift = -k.square().sum(-1, keepdim=True) / 2 - c  # (N,H,L,1)
+        if mask is not None:
+            # A padded key may be far above the real ones: its features are zero instead of an overflow.
+            shift = shift.masked_fill(~mask[:, None, :, None], -torch.inf)
+        return (projections + shift).exp()
 
 
 class RFA(Attention):
-    """Random feature attention (Peng et al., ICLR 2021, section 3.1): phi(x) = [sin(w·x), cos(w·x)], |q| = |k| = 1.
+    """Random feature attention (Peng et al., ICLR 2021, section 3.1), O(L F (D + E)) time.
 
-    w = scale * Gaussian with a learned scale (H,D). On the unit sphere the Gaussian kernel that phi estimates is
-    exp(scale² q·k) up to a constant, so that many features give softmax(scale² q·k) attention. Estimates can be
-    negative: the denominator, the mean kernel over the keys, is kept at or above ``floor``. features: rows w; phi has
-    twice as many entries. redraw: as in Performer. The gate of section 3.2 is causal and is left out.
+        φ(x) = [sin(w_1·x), ..., sin(w_F·x), cos(w_1·x), ..., cos(w_F·x)] / √F   (eq. 3), |q| = |k| = 1
 
-    O(L F (D + E)) time.
+    w = scale * Gaussian with a learned scale (H,D). On the unit sphere the Gaussian kernel that φ estimates is
+    exp(scale² q·k) up to a constant, so many features give softmax(scale² q·k) attention. The gate of section 3.2 is
+    causal and is left out.
+
+    Args:
+        features: number of random vectors w; φ has twice as many entries.
+        floor: smallest denominator, as a mean over the keys, because estimates can be negative.
+        redraw: ``train`` draws w at every training step; ``never`` keeps the draw that is used for evaluation.
     """
 
     hole_free = True
@@ -105,22 +163,34 @@ class RFA(Attention):
         self.scale = nn.Parameter(torch.ones(sizes.heads, sizes.head_dim))
 
     @full_precision
-    def forward(self, q, k, v, mask=None):
-        w = (self.rows().to(q.dtype) * at_least_float32(self.scale)[:, None]).mT  # (H,D,F)
-        q, k = (F.normalize(x, dim=-1) @ w for x in (q, k))
-        q, k = (torch.cat([x.sin(), x.cos()], -1) * x.shape[-1] ** -0.5 for x in (q, k))  # (N,H,L,2F)
-        return attend(q, k, v, mask, floor=self.floor)
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
+        scale = at_least_float32(self.scale)[:, None]  # (H,1,D)
+        w = self.rows().to(q.dtype) * scale  # (H,F,D)
+        # Eq. 3; both factors 1/√F stand in the features of the queries.
+        phi_q = self._features(q, w) / w.shape[1]  # (N,H,L,2F)
+        phi_k = self._features(k, w)  # (N,H,L,2F)
+        return attend(phi_q, phi_k, v, mask, floor=self.floor)
+
+    def _features(self, x: Tensor, w: Tensor) -> Tensor:
+        projections = F.normalize(x, dim=-1) @ w.mT  # (N,H,L,F)
+        return torch.cat([projections.sin(), projections.cos()], -1)
 
 
 class RandomFeatures(nn.Module):
-    """Random rows (F,D): standard normal, or orthogonal in blocks of D with the lengths of normal ones.
+    """Random features w (F,D): standard normal, or orthogonal in blocks of D vectors with the norms of normal ones.
 
-    One draw, a buffer, serves evaluation; ``redraw``: ``train`` draws anew at every call while training, ``never`` not.
+    Args:
+        features: number of vectors F.
+        dim: their size D.
+        redraw: ``train`` draws them at every call while training; ``never`` always returns the draw for evaluation,
+            which is a buffer.
+        orthogonal: whether the D vectors of a block are orthogonal (section 2.4 of the Performer paper).
     """
 
     def __init__(self, features: int, dim: int, *, redraw: Redraw, orthogonal: bool):
         super().__init__()
-        self.redraw, self.orthogonal = redraw, orthogonal
+        self.redraw = redraw
+        self.orthogonal = orthogonal
         self.register_buffer("draw", self._draw(features, dim))
 
     def forward(self) -> Tensor:
@@ -128,30 +198,40 @@ class RandomFeatures(nn.Module):
             return self._draw(*self.draw.shape, device=self.draw.device)
         return self.draw
 
-    def _draw(self, features: int, dim: int, device=None) -> Tensor:
-        normal = torch.randn(features, dim, device=device)
+    def _draw(self, features: int, dim: int, device: torch.device | None = None) -> Tensor:
+        normal = torch.randn(features, dim, device=device)  # (F,D)
         if not self.orthogonal:
             return normal
-        q, r = torch.linalg.qr(torch.randn(-(-features // dim), dim, dim, device=device))
-        q = q * r.diagonal(dim1=-2, dim2=-1).sign()[:, None]  # without the signs q is not uniform over rotations
-        return normal.norm(dim=-1, keepdim=True) * q.flatten(0, 1)[:features]
+        num_blocks = -(-features // dim)
+        q, r = torch.linalg.qr(torch.randn(num_blocks, dim, dim, device=device))
+        # Without the signs of R, Q is not uniform over rotations (Mezzadri 2007).
+        q = q * r.diagonal(dim1=-2, dim2=-1).sign()[:, None]
+        directions = q.flatten(0, 1)[:features]  # (F,D)
+        return normal.norm(dim=-1, keepdim=True) * directions
 
 
 def causal_sums(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    """Compute q_i·Σ_(j<=i) k_j v_jᵀ and q_i·Σ_(j<=i) k_j.
-
-    By pairs within blocks of ``BLOCK``, by sums of whole blocks between them: memory O(L (BLOCK + F E / BLOCK)).
+    """Compute q_i·Σ_(j<=i) k_j v_jᵀ and q_i·Σ_(j<=i) k_j, in O(L (BLOCK + F E / BLOCK)) memory.
 
     Args:
-        q, k: features, (N,H,L,F).
-        v: (N,H,L,E).
+        q, k: features (N,H,L,F).
+        v: values (N,H,L,E).
 
     Returns:
-        (N,H,L,E) and (N,H,L,1).
+        Numerator (N,H,L,E) and denominator (N,H,L,1).
     """
-    L, v = v.shape[2], torch.cat([v, torch.ones_like(v[..., :1])], -1)
-    q, k, v = (blocks(t, BLOCK) for t in (q, k, v))  # (N,H,B,b,.)
-    states = k.mT @ v
-    before = states.cumsum(2) - states  # of the blocks before, (N,H,B,F,E + 1)
-    sums = ((q @ k.mT).tril() @ v + q @ before).flatten(2, 3)[:, :, :L]
+    seq_len = v.shape[2]
+    # A column of ones next to the values gives the denominator.
+    v = F.pad(v, (0, 1), value=1.0)
+    q = blocks(q, BLOCK)  # (N,H,B,b,F)
+    k = blocks(k, BLOCK)  # (N,H,B,b,F)
+    v = blocks(v, BLOCK)  # (N,H,B,b,E + 1)
+
+    # Pairs of positions inside a block.
+    inside = (q @ k.mT).tril() @ v  # (N,H,B,b,E + 1)
+    # Sums over all blocks before.
+    states = k.mT @ v  # (N,H,B,F,E + 1)
+    earlier_states = states.cumsum(2) - states
+    sums = inside + q @ earlier_states
+    sums = sums.flatten(2, 3)[:, :, :seq_len]
     return sums[..., :-1], sums[..., -1:]

@@ -12,18 +12,18 @@ from .base import Mixer, Sizes
 
 
 class LongConv(Mixer):
-    """y = K * u + D u with a kernel for each channel whose entries are parameters, as long as the longest row.
+    """y = K * u + D u with one kernel per channel whose entries are parameters, O(d L log L) time.
 
-    K = squash(parameters), squash(k) = sign(k) max(|k| - λ, 0), then dropout of its entries in training. A second
-    kernel reads the tokens ahead, the next one first, if ``bidirectional``. A masked token counts as zero. O(d L log L)
-    time, O(d length) parameters.
+    K = squash(weights) with squash(k) = sign(k) max(|k| - λ, 0) (section 3.2), then dropout of its entries in training.
+    The kernel is as long as the longest sequence: O(d length) parameters. A masked token counts as zero.
 
     Args:
-        sizes: its length is the kernel's; its dropout is that of the kernel's entries.
-        bidirectional: False: causal.
+        sizes: ``length`` is the length of the kernel, ``dropout`` the dropout of its entries.
+        bidirectional: whether to add a second kernel over later tokens, the next one first; otherwise the layer is
+            causal.
         squash: λ.
-        scale: standard deviation that the parameters start with.
-        rate: factor of the learning rate of the kernel, which has no weight decay.
+        scale: standard deviation of the initial weights.
+        rate: learning-rate factor of the kernel, which has no weight decay.
 
     Source: the paper, section 3; defaults of the released code (docs/ssm.md).
     """
@@ -42,14 +42,18 @@ class LongConv(Mixer):
     ):
         super().__init__(sizes, dim=dim)
         self.causal = not bidirectional
-        self.squash, self.rates = squash, {"weights": rate}
-        self.weights = nn.Parameter(scale * torch.randn(1 + bidirectional, dim, sizes.length))
+        self.squash = squash
+        self.rates = {"weights": rate}
+        num_kernels = 2 if bidirectional else 1
+        self.weights = nn.Parameter(scale * torch.randn(num_kernels, dim, sizes.length))
         self.skip = nn.Parameter(torch.randn(dim))
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        # y = K * u + D u
         return long_conv(x, self.skip, self.kernel, mask).to(x.dtype)
 
     def kernel(self, length: int) -> Tensor:
-        """(d,L) of a causal model, (d,2L) of a bidirectional one, laid out as ``fft_conv`` takes it."""
-        kernels = F.dropout(F.softshrink(self.weights[..., :length], self.squash), self.sizes.dropout, self.training)
-        return both_ways(kernels)
+        """Compute K, (d,L) of a causal model and (d,2L) of a bidirectional one, in the layout of ``fft_conv``."""
+        squashed = F.softshrink(self.weights[..., :length], self.squash)  # (1 or 2,d,L)
+        dropped = F.dropout(squashed, self.sizes.dropout, self.training)
+        return both_ways(dropped)

@@ -12,22 +12,23 @@ from .base import Mixer, Sizes
 
 
 class LRU(Mixer):
-    """x_k = λ x_(k-1) + exp(γ) B u_k, y_k = Re(C x_k) + D u_k: a linear recurrence of complex states for all channels.
+    """x_k = λ x_(k-1) + exp(γ) B u_k, y_k = Re(C x_k) + D u_k: one linear recurrence of complex states (eq. 7).
 
-    λ_j = exp(-exp(ν_j) + i exp(θ_j)), inside the unit circle whatever is learned. exp(γ) starts as √(1 - |λ|²), which
-    keeps the states of white noise at its variance. ``bidirectional`` adds the states of a scan from the row's end,
-    with a C of their own. A masked token counts as zero. Time O(N L log L) for the scan and O(N d L) for B and C;
-    memory O(N L).
+    λ_j = exp(-exp(ν_j) + i exp(θ_j)) lies inside the unit circle for all parameters (section 3.3). exp(γ) starts as
+    √(1 - |λ|²), so the states keep the variance of white noise (section 3.4). A masked token counts as zero.
+
+    O(N L + N d L) time for the scan and for B and C; O(N L) memory.
 
     Args:
         states: N.
-        bidirectional: False: causal.
+        bidirectional: whether to add the states of a scan from the end of the sequence, with their own C; otherwise the
+            layer is causal.
         r_min, r_max: |λ| is drawn between them, uniformly on the ring.
-        max_phase: the phase of λ is drawn uniformly between 0 and this one, in radians.
-        rate: factor of the learning rate of ν, θ, γ and B, which have no weight decay.
+        max_phase: the phase of λ is drawn uniformly between 0 and it, in radians.
+        rate: learning-rate factor of ν, θ, γ and B, which have no weight decay.
 
     Raises:
-        ValueError: r_max is below r_min.
+        ValueError: ``r_max`` is below ``r_min``.
 
     Source: the paper, sections 3.2 to 3.4 and appendix A.
     """
@@ -48,17 +49,26 @@ class LRU(Mixer):
         self.causal = not bidirectional
         in_range("r_max", r_max, Range(r_min, 1), "r_min")
         self.rates = dict.fromkeys(("nu", "theta", "gamma", "b"), rate)
-        # Both ends of the interval are infinite logarithms.
-        radius, phase = torch.rand(2, states, dtype=torch.float64).clamp(1e-6, 1 - 1e-6)
-        nu = -0.5 * (radius * (r_max**2 - r_min**2) + r_min**2).log()
-        self.nu = nn.Parameter(nu.log().float())
-        self.theta = nn.Parameter((max_phase * phase).log().float())
-        self.gamma = nn.Parameter((-torch.expm1(-2 * nu)).sqrt().log().float())
+
+        # Lemma 3.2: u1 and u2 uniform in (0, 1). At both ends of the interval a logarithm is infinite.
+        u1, u2 = torch.rand(2, states, dtype=torch.float64).clamp(1e-6, 1 - 1e-6)
+        squared_radius = u1 * (r_max**2 - r_min**2) + r_min**2
+        decay = -0.5 * squared_radius.log()
+        self.nu = nn.Parameter(decay.log().float())
+        self.theta = nn.Parameter((max_phase * u2).log().float())
+        # 1 - |λ|² = 1 - exp(-2 exp(ν))
+        gamma = (-torch.expm1(-2 * decay)).sqrt()
+        self.gamma = nn.Parameter(gamma.log().float())
+
+        # Glorot initialisation; real and imaginary parts stand in the last dimension.
+        num_scans = 2 if bidirectional else 1
         self.b = nn.Parameter(torch.randn(states, dim, 2) * (2 * dim) ** -0.5)
-        self.c = nn.Parameter(torch.randn(1 + bidirectional, dim, states, 2) * states**-0.5)
+        self.c = nn.Parameter(torch.randn(num_scans, dim, states, 2) * states**-0.5)
         self.skip = nn.Parameter(torch.randn(dim))
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        decay = torch.complex(-self.nu.exp(), self.theta.exp()).exp()
-        b = self.gamma.exp()[:, None, None] * self.b
-        return (diagonal_ssm(x, decay, b, self.c, mask) + self.skip * x).to(x.dtype)
+        # λ = exp(-exp(ν) + i exp(θ))
+        lambda_ = torch.complex(-self.nu.exp(), self.theta.exp()).exp()  # (N,)
+        normalised_b = self.gamma.exp()[:, None, None] * self.b  # (N,d,2)
+        y = diagonal_ssm(x, lambda_, normalised_b, self.c, mask)  # (B,L,d)
+        return (y + self.skip * x).to(x.dtype)

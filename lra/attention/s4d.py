@@ -14,26 +14,27 @@ Init = Literal["lin", "inv", "legs"]
 
 
 class S4D(Mixer):
-    """y = K * u + D u with a kernel K[l] = 2 Re Σ_m C_m B_m ∫ exp(Δ A_m l) of complex exponentials for each channel.
+    """y = K * u + D u with K[l] = 2 Re Σ_n C_n B̄_n Ā_n^l for each channel, O(L log L + N L) time per channel.
 
-    ``bidirectional`` adds a second kernel, with a C of its own, over the tokens ahead, the next one first. A masked
-    token counts as zero. O(L log L + N L) time for each channel.
+    A_n = -exp(log_A_real) + i A_imag and the step Δ = exp(log_dt) give Ā and B̄ by ``discretisation`` (section 3.1). The
+    kernel is a Vandermonde product (eq. 7), which ``lra.ops.ssm.s4d_kernel`` computes. A masked token counts as zero.
 
     Args:
-        states: N, of which one of each conjugate pair is kept, M = N / 2.
-        init: initialisation of A_m = -1/2 + i ω_m. ``lin``: ω_m = π m. ``inv``: ω_m = N/π (N / (2m + 1) - 1). ``legs``:
-            the positive imaginary parts of the normal part of HiPPO-LegS, with its B, whose imaginary parts are clipped
-            at 2.
-        discretisation: ``zoh`` | ``bilinear``.
-        bidirectional: False: causal.
-        shared: one A and B for all channels; C and Δ stay each channel's own.
+        states: N. One of each conjugate pair is kept, so parameters have M = N / 2 entries.
+        init: initial A_n = -1/2 + i ω_n (section 4). ``lin``: ω_n = π n. ``inv``: ω_n = N/π (N / (2n + 1) - 1).
+            ``legs``: the positive imaginary parts of the normal part of HiPPO-LegS and its B, whose imaginary parts are
+            clipped at 2.
+        discretisation: ``zoh`` or ``bilinear``.
+        bidirectional: whether to add a second kernel, with its own C, over later tokens, the next one first; otherwise
+            the layer is causal.
+        shared: whether all channels share A and B; C and Δ always belong to one channel.
         step_min, step_max: Δ is drawn log-uniformly between them.
-        rate: factor of the learning rate of Δ, A and B, which have no weight decay.
-        step_rate: another one of Δ's; None: the same.
-        c_rate: factor of the learning rate of C, which keeps its weight decay; None: 1.
+        rate: learning-rate factor of Δ, A and B, which have no weight decay.
+        step_rate: learning-rate factor of Δ; None: ``rate``.
+        c_rate: learning-rate factor of C, which keeps its weight decay; None: 1.
 
     Raises:
-        ValueError: an odd number of states, or step_max is below step_min.
+        ValueError: ``states`` is odd, or ``step_max`` is below ``step_min``.
 
     Source: the paper, sections 3 and 4; its training configurations train B too (docs/ssm.md).
     """
@@ -58,37 +59,58 @@ class S4D(Mixer):
         if states % 2:
             raise ValueError(f"states must be even, not {states}")
         in_range("step_max", step_max, Range(step_min), "step_min")
-        self.discretisation, self.causal = discretisation, not bidirectional
-        self.rates = dict.fromkeys(("log_decay", "frequency", "b"), rate) | {"log_step": step_rate or rate}
+        self.discretisation = discretisation
+        self.causal = not bidirectional
+        self.rates = {"log_dt": step_rate or rate, "log_A_real": rate, "A_imag": rate, "B": rate}
         if c_rate is not None:
-            self.rates["c"], self.decayed = c_rate, {"c"}
-        frequency, b = _initial(init, states)  # (M,)
-        rows = 1 if shared else dim
-        self.log_step = nn.Parameter(torch.empty(dim).uniform_(math.log(step_min), math.log(step_max)))
-        self.log_decay = nn.Parameter(torch.full((rows, states // 2), math.log(0.5)))
-        self.frequency = nn.Parameter(frequency.repeat(rows, 1))
-        self.b = nn.Parameter(torch.view_as_real(b.repeat(rows, 1)))
-        self.c = nn.Parameter(torch.randn(1 + bidirectional, dim, states // 2, 2) * 0.5**0.5)
-        self.skip = nn.Parameter(torch.randn(dim))
+            self.rates["C"] = c_rate
+            self.decayed = {"C"}
+
+        A_imag, B = _initial(init, states)  # (M,)
+        num_models = 1 if shared else dim
+        num_pairs = states // 2
+        num_kernels = 2 if bidirectional else 1
+        log_dt = torch.empty(dim).uniform_(math.log(step_min), math.log(step_max))
+        self.log_dt = nn.Parameter(log_dt)
+        self.log_A_real = nn.Parameter(torch.full((num_models, num_pairs), math.log(0.5)))
+        self.A_imag = nn.Parameter(A_imag.repeat(num_models, 1))
+        # Complex parameters hold their real and imaginary parts in the last dimension.
+        self.B = nn.Parameter(torch.view_as_real(B.repeat(num_models, 1)))
+        self.C = nn.Parameter(torch.randn(num_kernels, dim, num_pairs, 2) * 0.5**0.5)
+        self.D = nn.Parameter(torch.randn(dim))
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        return long_conv(x, self.skip, self.kernel, mask).to(x.dtype)
+        # y = K * u + D u
+        return long_conv(x, self.D, self.kernel, mask).to(x.dtype)
 
     def kernel(self, length: int) -> Tensor:
-        """(d,L) of a causal model, (d,2L) of a bidirectional one, laid out as ``fft_conv`` takes it."""
-        c = torch.view_as_complex(self.c) * torch.view_as_complex(self.b)  # (1 or 2,d,M)
-        model = (self.log_step, self.log_decay, self.frequency)
-        kernels = [s4d_kernel(*model, part, length, discretisation=self.discretisation) for part in c]
+        """Compute K, (d,L) of a causal model and (d,2L) of a bidirectional one, in the layout of ``fft_conv``."""
+        # Only the product of B and C enters the kernel.
+        B = torch.view_as_complex(self.B)  # (1 or d,M)
+        C = torch.view_as_complex(self.C) * B  # (1 or 2,d,M)
+        kernels = []
+        for C_direction in C:
+            kernel = s4d_kernel(
+                self.log_dt, self.log_A_real, self.A_imag, C_direction, length, discretisation=self.discretisation
+            )
+            kernels.append(kernel)
         return both_ways(torch.stack(kernels))
 
 
 def _initial(init: Init, states: int) -> tuple[Tensor, Tensor]:
-    """ω (M,) float32 and B (M,) complex64."""
-    m = torch.arange(states // 2)
+    """The initial A_imag (M,) float32 and B (M,) complex64 (section 4)."""
+    n = torch.arange(states // 2)
     if init == "legs":
-        values, vectors = hippo_legs(states)
-        b = vectors.mH @ (2 * torch.arange(states) + 1).sqrt().to(vectors)
-        b = torch.complex(b.real, b.imag.clamp(-2, 2))
-        return values.imag[states // 2 :].float(), b[states // 2 :].to(torch.complex64)
-    frequency = math.pi * m if init == "lin" else states / math.pi * (states / (2 * m + 1) - 1)
-    return frequency.float(), torch.ones(len(m), dtype=torch.complex64)
+        # In the eigenbasis V of the normal part B becomes Vᴴ B, with B_n = √(2n + 1).
+        eigenvalues, V = hippo_legs(states)
+        B_legs = (2 * torch.arange(states) + 1).sqrt().to(V)
+        B = V.mH @ B_legs
+        B = torch.complex(B.real, B.imag.clamp(-2, 2))
+        # The second half has the positive imaginary parts.
+        half = states // 2
+        return eigenvalues.imag[half:].float(), B[half:].to(torch.complex64)
+    ones = torch.ones(len(n), dtype=torch.complex64)
+    if init == "inv":
+        A_imag = states / math.pi * (states / (2 * n + 1) - 1)
+        return A_imag.float(), ones
+    return (math.pi * n).float(), ones

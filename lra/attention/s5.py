@@ -17,28 +17,30 @@ StepOptim = Literal["state", "main"]
 
 
 class S5(Mixer):
-    """x_k = Λ̄ x_(k-1) + B̄ u_k, y_k = 2 Re(C x_k) + D u_k: one diagonal model for all channels, by a parallel scan.
+    """x_k = Λ̄ x_(k-1) + B̄ u_k, y_k = 2 Re(C x_k) + D u_k: one diagonal model for all channels (section 3.2).
 
     Λ = λ + i ω starts as the eigenvalues of J blocks of the normal part of HiPPO-LegS, S = V Λ Vᴴ, one of each
-    conjugate pair; B and C start as Vᴴ B and C V. Λ̄ and B̄ are discretised with a step for each state.
-    ``bidirectional`` adds the states of a scan from the row's end, with a C of their own. A masked token counts as
-    zero. Time O(P L log L) for the scan and O(P d L) for B and C; memory O(P L).
+    conjugate pair; B and C start as Vᴴ B and C V (section 3.3). Λ̄ and B̄ are discretised with a step Δ for each state.
+    The states are computed by a scan over all positions. A masked token counts as zero.
+
+    O(P L + P d L) time for the scan and for B and C; O(P L) memory.
 
     Args:
-        states: P, of which one of each conjugate pair is kept.
+        states: P. One of each conjugate pair is kept.
         blocks: J, all alike; each has P / J states.
-        c_init: initialisation of C before the product with V, d x P complex, by standard deviation of each part.
+        c_init: initialisation of C before the product with V, d x P complex, by the standard deviation of each part.
             ``lecun_normal``: (P d)^-1/2. ``trunc_standard_normal``: P^-1/2. ``complex_normal``: 2^-1/2 for C V itself.
-        discretisation: ``zoh`` | ``bilinear``.
-        bidirectional: False: causal.
-        clip: λ counts as -1e-4 if it is above. Without it states may learn to grow.
+        discretisation: ``zoh`` or ``bilinear``.
+        bidirectional: whether to add the states of a scan from the end of the sequence, with their own C; otherwise the
+            layer is causal.
+        clip: whether λ is at most -1e-4. Without it states may learn to grow.
         step_min, step_max: Δ is drawn log-uniformly between them.
-        rate: factor of the learning rate of Λ, B and Δ, which have no weight decay.
-        b_optim: ``state``: so B is trained. ``state_decay``: with weight decay. ``main``: as C and D are.
-        step_optim: ``state`` | ``main``: the same for Δ.
+        rate: learning-rate factor of Λ, B and Δ, which have no weight decay.
+        b_optim: ``state``: B is trained like Λ. ``state_decay``: with weight decay. ``main``: like C and D.
+        step_optim: ``state`` or ``main``, the same for Δ.
 
     Raises:
-        ValueError: states that are not J even blocks, or step_max is below step_min.
+        ValueError: ``states`` does not give J even blocks, or ``step_max`` is below ``step_min``.
 
     Source: the paper, section 3 and appendix B; the distributions of B and C are the released code's (docs/ssm.md).
     """
@@ -65,30 +67,48 @@ class S5(Mixer):
         if states % (2 * blocks):
             raise ValueError(f"states must be a multiple of 2 x blocks = {2 * blocks}, not {states}")
         in_range("step_max", step_max, Range(step_min), "step_min")
-        self.discretisation, self.clip = discretisation, clip
-        alike = {"b": b_optim != "main", "log_step": step_optim != "main"}
-        self.rates = {name: rate for name in ("decay", "frequency", "b", "log_step") if alike.get(name, True)}
+        self.discretisation = discretisation
+        self.clip = clip
+        self.rates = {"decay": rate, "frequency": rate}
+        if b_optim != "main":
+            self.rates["b"] = rate
+        if step_optim != "main":
+            self.rates["log_step"] = rate
         self.decayed = {"b"} if b_optim == "state_decay" else set()
 
+        # Λ and V of one block; the first half has the negative imaginary parts.
         half = states // blocks // 2
-        values, vectors = (t[..., :half] for t in hippo_legs(2 * half))  # imaginary parts below 0
-        V = torch.block_diag(*[vectors] * blocks)  # (P,P/2)
-        self.decay = nn.Parameter(values.real.repeat(blocks).float())
-        self.frequency = nn.Parameter(values.imag.repeat(blocks).float())
-        self.log_step = nn.Parameter(torch.empty(states // 2).uniform_(math.log(step_min), math.log(step_max)))
+        num_pairs = states // 2
+        eigenvalues, eigenvectors = hippo_legs(2 * half)
+        eigenvalues = eigenvalues[:half]
+        V = torch.block_diag(*[eigenvectors[:, :half]] * blocks)  # (P,P/2)
+        self.decay = nn.Parameter(eigenvalues.real.repeat(blocks).float())
+        self.frequency = nn.Parameter(eigenvalues.imag.repeat(blocks).float())
+        log_step = torch.empty(num_pairs).uniform_(math.log(step_min), math.log(step_max))
+        self.log_step = nn.Parameter(log_step)
+
+        # Vᴴ B. Real and imaginary parts stand in the last dimension.
         b = truncated_normal_(torch.empty(states, dim), std=states**-0.5).to(V)
         self.b = nn.Parameter(torch.view_as_real(V.mH @ b).float())  # (P/2,d,2)
-        shape = 1 + bidirectional, dim, states
+
+        # C V, one for each direction.
+        num_scans = 2 if bidirectional else 1
         if c_init == "complex_normal":
-            self.c = nn.Parameter(torch.randn(*shape[:-1], states // 2, 2) * 0.5**0.5)
+            self.c = nn.Parameter(torch.randn(num_scans, dim, num_pairs, 2) * 0.5**0.5)
         else:
             fan = states * dim if c_init == "lecun_normal" else states
-            c = torch.view_as_complex(truncated_normal_(torch.empty(*shape, 2), std=fan**-0.5)).to(V)
+            c = truncated_normal_(torch.empty(num_scans, dim, states, 2), std=fan**-0.5)
+            c = torch.view_as_complex(c).to(V)
             self.c = nn.Parameter(torch.view_as_real(c @ V).float())  # (1 or 2,d,P/2,2)
         self.skip = nn.Parameter(torch.randn(dim))
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        # Λ̄ and B̄ (eq. 6).
         decay = self.decay.clamp(max=-1e-4) if self.clip else self.decay
-        log_z, gain = discretise(torch.complex(decay, self.frequency), self.log_step.exp(), self.discretisation)
-        b = torch.view_as_real(gain[:, None] * torch.view_as_complex(self.b))
-        return (diagonal_ssm(x, log_z.exp(), b, 2 * self.c, mask) + self.skip * x).to(x.dtype)
+        eigenvalues = torch.complex(decay, self.frequency)  # (P/2,)
+        log_lambda_bar, gain = discretise(eigenvalues, self.log_step.exp(), self.discretisation)
+        b_bar = gain[:, None] * torch.view_as_complex(self.b)  # (P/2,d)
+
+        # y = 2 Re(C x) + D u
+        y = diagonal_ssm(x, log_lambda_bar.exp(), torch.view_as_real(b_bar), 2 * self.c, mask)
+        return (y + self.skip * x).to(x.dtype)

@@ -14,18 +14,24 @@ Pattern = Literal["strided", "fixed"]
 
 
 class Sparse(Attention):
-    """One softmax over a local set of keys and a sparse set that spans the row (section 4.3, merged as in section 5.1).
+    """One softmax over a local set of keys and a sparse set that spans the sequence (section 4.3, merged as in 5.1).
 
-    pattern ``strided``, with l = stride, null for the rounded √length:
-        query i sees a band of l positions, i - floor((l - 1) / 2) .. i + floor(l / 2), and every j = i (mod l);
-        O(L (l + L / l)) time, L√L at l = √L.
-    pattern ``fixed``, with b = block and c = summary:
-        query i sees its own block of b positions, and in every block the places 0 and b - c .. b - 1;
-        O(L (b + L c / b)) time: for a fixed b quadratic with a small constant.
-    causal: only keys at or before the query, as published (the strided band is then i - l + 1 .. i). The released LRA
-    code is causal ``fixed`` with b = 50, c = 10.
+    ``strided``, with l = stride: query i sees a band of l positions, i - floor((l - 1) / 2) .. i + floor(l / 2), and
+    every j = i (mod l). O(L (l + L / l) D) time, L√L D at l = √L.
 
-    Raises ValueError for a summary outside 1 .. block.
+    ``fixed``, with b = block and c = summary: query i sees its own block of b positions, and in every block the
+    positions 0 and b - c .. b - 1. O(L (b + L c / b) D) time: quadratic with a small constant for a fixed b.
+
+    Args:
+        pattern: ``strided`` or ``fixed``.
+        stride: l; None for the rounded √length.
+        block: b.
+        summary: c, from 1 to ``block``.
+        causal: only keys at or before the query, as published; the strided band is then i - l + 1 .. i. The released
+            LRA code is causal ``fixed`` with b = 50, c = 10.
+
+    Raises:
+        ValueError: ``summary`` is outside 1 .. block.
     """
 
     def __init__(
@@ -39,54 +45,95 @@ class Sparse(Attention):
         causal: bool = False,
     ):
         super().__init__(sizes)
-        stride = round(sizes.length**0.5) if stride is None else stride
         in_range("summary", summary, Range(1, block), "block")
-        self.pattern, self.stride, self.block, self.summary, self.causal = pattern, stride, block, summary, causal
+        self.pattern = pattern
+        self.stride = round(sizes.length**0.5) if stride is None else stride
+        self.block = block
+        self.summary = summary
+        self.causal = causal
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
-        real = q.new_ones(1, q.shape[2], dtype=torch.bool) if mask is None else mask
-        return (self._fixed if self.pattern == "fixed" else self._strided)(q, k, v, real)
+        real = q.new_ones(1, q.shape[2], dtype=torch.bool) if mask is None else mask  # (N or 1,L)
+        if self.pattern == "fixed":
+            return self._fixed(q, k, v, real)
+        return self._strided(q, k, v, real)
 
     @full_precision
     def _strided(self, q: Tensor, k: Tensor, v: Tensor, real: Tensor) -> Tensor:
         q = q * q.shape[-1] ** -0.5
-        return merge([self._band(q, k, v, real), self._column(q, k, v, real)])[:, :, : real.shape[1]]
+        parts = [self._band(q, k, v, real), self._column(q, k, v, real)]
+        return merge(parts)[:, :, : real.shape[1]]
 
     def _band(self, q: Tensor, k: Tensor, v: Tensor, real: Tensor) -> Part:
-        """Tensors of the part are (N,H,B l,.)."""
-        L, l = q.shape[2], self.stride
-        left, right = (l - 1, 0) if self.causal else ((l - 1) // 2, l // 2)
-        left, right, size = min(left, L), min(right, L), min(l, L)
-        step = torch.arange(left + size + right, device=q.device) - torch.arange(size, device=q.device)[:, None]
-        allowed = (step >= 0) & (step <= left + right) & windows(real, size, left, right, 1)[:, None, :, None]
-        q, k, v = blocks(q, size), windows(k, size, left, right), windows(v, size, left, right)
-        return Part(*(t.flatten(2, 3) for t in weigh(q @ k.mT, v, allowed)))
+        """Attend to the band. Tensors of the part are (N,H,B l,.)."""
+        seq_len = q.shape[2]
+        # The band of a query: stride - 1 earlier keys if causal, else half of them on each side.
+        if self.causal:
+            num_left = self.stride - 1
+            num_right = 0
+        else:
+            num_left = (self.stride - 1) // 2
+            num_right = self.stride // 2
+        num_left = min(num_left, seq_len)
+        num_right = min(num_right, seq_len)
+
+        # Split queries into blocks; each block sees its keys and the keys of the bands at both ends.
+        size = min(self.stride, seq_len)
+        q_blocks = blocks(q, size)  # (N,H,B,l,D)
+        k_windows = windows(k, size, num_left, num_right)  # (N,H,B,window,D)
+        v_windows = windows(v, size, num_left, num_right)  # (N,H,B,window,E)
+
+        # Inside a window, offset = key position - first key of the query's band.
+        key = torch.arange(num_left + size + num_right, device=q.device)
+        query = torch.arange(size, device=q.device)[:, None]
+        offset = key - query
+        in_band = (offset >= 0) & (offset <= num_left + num_right)  # (l,window)
+        is_real = windows(real, size, num_left, num_right, 1)[:, None, :, None]  # (N or 1,1,B,1,window)
+        part = weigh(q_blocks @ k_windows.mT, v_windows, in_band & is_real)
+        return Part(*(x.flatten(2, 3) for x in part))
 
     def _column(self, q: Tensor, k: Tensor, v: Tensor, real: Tensor) -> Part:
-        """Keys at a distance of l, 2 l, ...; distance 0 lies in the band. Tensors of the part are (N,H,B l,.)."""
+        """Attend to keys at distances l, 2 l, ...; distance 0 is in the band. Tensors of the part are (N,H,B l,.)."""
         size = min(self.stride, q.shape[2])
+        # The positions i (mod l) are the columns of the folded sequence.
         q, k, v = (blocks(t, size).transpose(2, 3) for t in (q, k, v))  # (N,H,l,B,D)
-        order = torch.arange(q.shape[3], device=q.device)
-        others = order < order[:, None] if self.causal else order != order[:, None]
-        allowed = others & blocks(real, size, 1).mT[:, None, :, None]  # (N,1,l,B,B)
-        return Part(*(t.transpose(2, 3).flatten(2, 3) for t in weigh(q @ k.mT, v, allowed)))
+        number = torch.arange(q.shape[3], device=q.device)
+        is_other = number != number[:, None]  # (B,B)
+        if self.causal:
+            is_other = number < number[:, None]
+        is_real = blocks(real, size, 1).mT[:, None, :, None]  # (N or 1,1,l,1,B)
+        part = weigh(q @ k.mT, v, is_other & is_real)
+        return Part(*(x.transpose(2, 3).flatten(2, 3) for x in part))
 
     def _fixed(self, q: Tensor, k: Tensor, v: Tensor, real: Tensor) -> Tensor:
-        L, b, device = q.shape[2], self.block, q.device
-        q, k, v = (blocks(t, b) for t in (q, k, v))  # (N,H,B,b,D)
-        B, real = q.shape[2], blocks(real, b, 1)  # (N or 1,B,b)
-        place = torch.arange(b, device=device)
-        places = torch.cat([place[: min(1, b - self.summary)], place[b - self.summary :]])  # the first and the last
-        own = real[:, None, :, None]  # (N,1,B,1,b)
-        block = torch.arange(B, device=device)
-        others = block != block[:, None]
+        seq_len = q.shape[2]
+        device = q.device
+        block = self.block
+        q, k, v = (blocks(t, block) for t in (q, k, v))  # (N,H,B,b,D)
+        num_blocks = q.shape[2]
+        real = blocks(real, block, 1)  # (N or 1,B,b)
+
+        # Summaries of a block: its first position and its last c ones.
+        position = torch.arange(block, device=device)
+        first = position[: min(1, block - self.summary)]
+        summaries = torch.cat([first, position[block - self.summary :]])  # (c + 1,)
+
+        # Keys of the query's block, and of the summaries of other blocks.
+        inside = real[:, None, :, None]  # (N or 1,1,B,1,b)
+        number = torch.arange(num_blocks, device=device)
         if self.causal:
-            own, others = own & (place <= place[:, None]), block < block[:, None]
-        listed = others[..., None] & real[:, None, :, places]  # (N,B,B,summaries)
-        listed = listed.flatten(2)[:, None, :, None].expand(-1, -1, -1, own.shape[3], -1)  # (N,1,B,1 or b,S)
+            inside = inside & (position <= position[:, None])  # (N or 1,1,B,b,b)
+            is_other = number < number[:, None]  # (B,B)
+        else:
+            is_other = number != number[:, None]  # (B,B)
+        outside = is_other[..., None] & real[:, None, :, summaries]  # (N or 1,B,B,c + 1)
+        outside = outside.flatten(2)[:, None, :, None].expand(-1, -1, -1, inside.shape[3], -1)  # (N or 1,1,B,b,S)
+        allowed = torch.cat([inside, outside], -1)
 
-        def gather(x):  # (N,H,B,b,D) -> (N,H,B,b + S,D)
-            summaries = x[:, :, :, places].flatten(2, 3)[:, :, None]
-            return torch.cat([x, summaries.expand(-1, -1, B, -1, -1)], 3)
+        def append_summaries(x: Tensor) -> Tensor:
+            """Append the summaries of all blocks to each block: (N,H,B,b,D) -> (N,H,B,b + S,D)."""
+            shared = x[:, :, :, summaries].flatten(2, 3)[:, :, None]  # (N,H,1,S,D)
+            return torch.cat([x, shared.expand(-1, -1, num_blocks, -1, -1)], 3)
 
-        return attend(q, gather(k), gather(v), torch.cat([own, listed], -1)).flatten(2, 3)[:, :, :L]
+        out = attend(q, append_summaries(k), append_summaries(v), allowed)
+        return out.flatten(2, 3)[:, :, :seq_len]

@@ -147,6 +147,18 @@ def gradient_is_the_derivative(experiment: Experiment) -> bool:
     return torch.allclose(slope, measured, rtol=1e-5, atol=1e-5)
 
 
+def sequences_of_padding_stay_finite(experiment: Experiment) -> bool:
+    """A sequence without real tokens has finite outputs and gradients."""
+    module = block(experiment).train()
+    lengths = (LENGTH, 0, 0)
+    x, mask = inputs(experiment, lengths=lengths)
+    out = module(x.requires_grad_(), mask)[0]
+    # The loss reads padded positions too, so that their gradients are not zero.
+    out.square().sum().backward()
+    gradients = [parameter.grad for parameter in (*module.parameters(), x)]
+    return all(bool(tensor.isfinite().all()) for tensor in (out, *gradients) if tensor is not None)
+
+
 def bfloat16_stays_near_float32(experiment: Experiment) -> bool:
     """Under autocast to bfloat16 the result is finite and close to that of float32."""
     made, (x, mask) = copy.deepcopy(block(experiment)).float(), inputs(experiment)
@@ -167,5 +179,6 @@ LAWS: tuple[Callable[[Experiment], bool], ...] = (
     no_mask_is_a_mask_of_real_tokens,
     fewer_tokens_than_kept_ones,
     gradient_is_the_derivative,
+    sequences_of_padding_stay_finite,
     bfloat16_stays_near_float32,
 )

@@ -16,6 +16,10 @@ EXCEPTIONS = {
     (laws.padding_anywhere_changes_no_real_row, "psf_original"): "padding takes part in the mixing",
     (laws.padding_gets_no_gradient, "psf_original"): "padding takes part in the mixing",
     (laws.alone_as_in_a_batch, "psf_original"): "links wrap around the padded row",
+    **{
+        (laws.sequences_of_padding_stay_finite, name): "a softmax over no key"
+        for name in ("softmax", "nystrom", "mega", "mega_chunk", "synthesizer_random", "transformer_ls")
+    },
     (laws.gradient_is_the_derivative, "soft"): "published: the gradient of a converged inverse; 20 steps are not quite",
     (laws.gradient_is_the_derivative, "soft_fixed"): "published: the gradient of a converged inverse",
 }
@@ -120,7 +124,7 @@ def test_command_says_which_laws_are_broken(monkeypatch, capfd):
     code, out, _ = printed(command.laws, "attn=cur_step", patch=monkeypatch, capfd=capfd)
     assert code is None and out.count("holds") == len(laws.LAWS) and out.endswith("cur_step keeps all laws\n")
     code, out, _ = printed(command.laws, "attn=nystrom_original", patch=monkeypatch, capfd=capfd)
-    assert code == "lra: nystrom_original breaks 2 of 11 laws: alone as in a batch, fewer tokens than kept ones"
+    assert code == "lra: nystrom_original breaks 2 of 12 laws: alone as in a batch, fewer tokens than kept ones"
     assert out.count("BROKEN") == 2
 
 

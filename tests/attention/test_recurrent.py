@@ -129,12 +129,12 @@ def test_s4d_is_the_released_module(case):
     p, x = {key: tensor(value) for key, value in RELEASED["s4d"][case]["params"].items()}, tensor(RELEASED["x_s4d"])
     torch.manual_seed(0)
     model = S4D(SIZES, dim=DIM, states=8, init=init, discretisation=disc, shared=disc == "bilinear").double()
-    torch.testing.assert_close(model.log_decay, p["kernel.A_real"], rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(model.log_A_real, p["kernel.A_real"], rtol=1e-6, atol=1e-6)
     # It keeps the other one of each conjugate pair, and no frequency below 1e-4.
     expected = p["kernel.A_imag"].sort().values
-    torch.testing.assert_close(model.frequency.sort().values, expected, rtol=1e-5, atol=1.1e-4)
-    given = {"log_step": p["kernel.inv_dt"][:, 0], "log_decay": p["kernel.A_real"], "frequency": -p["kernel.A_imag"]}
-    fill(model, **given, b=p["kernel.B"][0], c=p["kernel.C"], skip=p["D"][0])
+    torch.testing.assert_close(model.A_imag.sort().values, expected, rtol=1e-5, atol=1.1e-4)
+    given = {"log_dt": p["kernel.inv_dt"][:, 0], "log_A_real": p["kernel.A_real"], "A_imag": -p["kernel.A_imag"]}
+    fill(model, **given, B=p["kernel.B"][0], C=p["kernel.C"], D=p["D"][0])
     torch.testing.assert_close(model(x.mT).mT, tensor(RELEASED["s4d"][case]["y"]), rtol=1e-10, atol=1e-10)
 
 
@@ -178,6 +178,6 @@ def test_lru_starts_on_its_ring():
 
 def test_s4d_legs_starts_with_the_inputs_of_hippo():
     """V B of the halves and their conjugates is HiPPO's B up to what is clipped."""
-    b = torch.view_as_complex(S4D(SIZES, dim=DIM, states=STATES, init="legs").b)[0]
+    b = torch.view_as_complex(S4D(SIZES, dim=DIM, states=STATES, init="legs").B)[0]
     norm = (2 * b.abs().square().sum()).sqrt().item()
     assert b.imag.abs().max() <= 2 and norm <= math.sqrt(sum(2 * i + 1 for i in range(STATES))) + 1e-5

@@ -74,9 +74,9 @@ def test_rates_and_weight_decay_are_the_released_ones(name):
     assert free == (norms | inside if name.startswith("s4d") else set())
     if rates := PUBLISHED[name][1]:
         mixer = model.blocks[0].mixer
-        found = [groups[id(p)]["lr"] for p in (mixer.frequency, mixer.b, mixer.log_step, mixer.c)]
+        found = [groups[id(p)]["lr"] for p in (mixer.A_imag, mixer.B, mixer.log_dt, mixer.C)]
         assert found == pytest.approx(rates, rel=1e-6)
-        assert groups[id(mixer.c)]["weight_decay"] == cfg.optim.weight_decay
+        assert groups[id(mixer.C)]["weight_decay"] == cfg.optim.weight_decay
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)

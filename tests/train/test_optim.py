@@ -69,7 +69,7 @@ def test_every_schedule_keeps_the_ratio_of_the_rates(kind):
 @pytest.mark.parametrize(
     ("words", "own", "decayed"),
     [
-        ("s4d_lin", {"log_step", "log_decay", "frequency", "b"}, set()),
+        ("s4d_lin", {"log_dt", "log_A_real", "A_imag", "B"}, set()),
         ("s5", {"decay", "frequency", "log_step", "b"}, set()),
         ("s5 attn.b_optim=state_decay", {"decay", "frequency", "log_step"}, {"b"}),
         ("s5 attn.b_optim=main attn.step_optim=main", {"decay", "frequency"}, set()),
