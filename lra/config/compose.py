@@ -14,29 +14,14 @@ import hydra
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Quote, QuotedString
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from . import CONF
 from .options import Options
+from .quoting import escape
 
 O = TypeVar("O", bound=Options)
 _VALUE = re.compile(r"\+*(?!hydra)([\w.]+)=")  # a word that may be a value and not the choice of a group
-
-
-def escape(override: str) -> str:
-    """Escape "=" in a value, as hydra requires: run=runs/cur_abs-count=32 -> run=runs/cur_abs-count\\=32.
-
-    Raises:
-        ValueError: a group has a list as its value, which hydra would read as something else.
-    """
-    key, _, value = override.partition("=")
-    group = key.lstrip("+~")
-    if value.startswith("[") and (CONF / group).is_dir():
-        raise ValueError(f"{group} takes one name, not a list; for several runs: -m {group}={value.strip('[]')}")
-    call = re.match(r"\w+\(", value)  # of hydra's grammar: glob(*,exclude=psf*)
-    plain = "=" in value and "\\=" not in value and value[0] not in "[{'\"" and not call
-    return f"{key}={value.replace('=', chr(92) + '=')}" if plain else override
 
 
 def compose(kind: type[O], overrides: Iterable[str] = ()) -> O:
@@ -85,10 +70,13 @@ def _read(name: str, overrides: tuple[str, ...], state: tuple[tuple[str, int], .
     return pickle.dumps((config, OmegaConf.create({"mode": own.mode, "overrides": {"task": []}, "runtime": runtime})))
 
 
-def quoted(value: object) -> str:
-    """Write a value so that hydra reads it as one text, whatever is in it: a (1)/runs -> 'a (1)/runs'."""
-    text = str(value)
-    return text if re.fullmatch(r"[\w./@+-]+", text) else QuotedString(text, Quote.single).with_quotes()
+def overrides_of(hydra_config: DictConfig) -> list[str]:
+    """The overrides of a command as they were written, with ``${...}`` unresolved.
+
+    Args:
+        hydra_config: Hydra's own configuration.
+    """
+    return OmegaConf.to_container(hydra_config.overrides.task)
 
 
 def further() -> list[Path]:

@@ -22,9 +22,9 @@ from .. import __version__
 from ..console import log, visible
 from ..startup import interruptible
 from . import CONF
-from .compose import escape
 from .errors import Told, explain, refusal
 from .options import Options
+from .quoting import escape
 
 
 def main(kind: type[Options]) -> Callable:

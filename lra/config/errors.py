@@ -58,7 +58,7 @@ def explain(error: BaseException, words: Iterable[str] = ()) -> str:
     if failure(error) == OUT_OF_MEMORY:
         return f"{OUT_OF_MEMORY}: {text.rpartition('] ')[2]}"
     if text.startswith("Ambiguous value for argument"):
-        return f"{text.split(chr(39))[1]}: several values need -m, one run each"
+        return f"{text.split(chr(39))[1]}: several values need -m, one run each; a comma in one value needs quotes"
     return text
 
 

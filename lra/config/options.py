@@ -13,6 +13,7 @@ from pydantic import Field
 from ..data.source import Source as DataSource
 from ..ops import triton as kernels
 from . import CONF, sections
+from .quoting import command_line
 from .section import ABSENT, Section, typed
 from .wording import shown
 
@@ -69,7 +70,7 @@ class Options(Section):
             ValueError: an option is unknown or missing, or does not take its value, or the label is no valid name.
         """
         cls.check_unresolved(OmegaConf.to_container(config))
-        words, groups = list(choices.overrides.task), choices.runtime.choices
+        words, groups = OmegaConf.to_container(choices.overrides.task), choices.runtime.choices
         read = OmegaConf.masked_copy(config, [key for key in config if key not in cls.unread])
         made = cls.parse(OmegaConf.to_container(read, resolve=True)).settled()
         of_data = [line for line in words if line.lstrip("+~").startswith(_OF_DATA)]
@@ -90,15 +91,20 @@ class TaskOptions(Options):
     budgets: dict[str, dict[str, sections.Number | list[sections.Number] | None]] = Field({})
     masking: sections.Masking = sections.Masking()
 
+    @property
+    def data_command(self) -> str:
+        """The command that prepares the data."""
+        return command_line("data", *self.data_overrides)
+
     def data_source(self) -> DataSource:
         """Make the source of the data, which knows the command that prepares it.
 
         Raises:
             ValueError: the source does not take its options together.
         """
-        made = self.source()
-        made.command = f"python -m data_prep {' '.join(self.data_overrides)}"
-        return made
+        source = self.source()
+        source.command = self.data_command
+        return source
 
 
 def _label(tree: dict[str, Any], words: list[str], groups: Mapping[str, str]) -> str:

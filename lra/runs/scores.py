@@ -3,6 +3,7 @@
 from pathlib import Path
 from statistics import mean, stdev
 
+from ..config.quoting import command_line, override
 from . import record, typed_json
 
 CONTROL = "mean"  # label of the mechanism without attention: every query gets the mean of the values
@@ -32,7 +33,10 @@ def summary(home: Path) -> str | None:
 
 def report_command(study: str, runs: Path) -> str:
     """The command that prints the tables of a study."""
-    return f"python -m lra.report study={study}" + ("" if runs == Path("runs") else f" runs={runs}")
+    overrides = [override("study", study)]
+    if runs != Path("runs"):
+        overrides.append(override("runs", runs))
+    return command_line("report", *overrides)
 
 
 def _done(home: Path) -> list[record.RunRecord]:

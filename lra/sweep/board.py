@@ -10,9 +10,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ..config.compose import compose, quoted
+from ..config.compose import compose
 from ..config.compose import mechanism as chosen
 from ..config.experiment import Experiment
+from ..config.quoting import override
 from ..console import log
 from ..data import bag
 from ..data.store import StoreError
@@ -52,7 +53,7 @@ class Entry:
         home, label, keys = self.run.folder.parents[2], self.run.label, label_keys(self.mechanism)
         if search:
             home, label, keys = home.with_name(f"{home.name}-rates"), f"{label}-optim.lr={rate}", (*keys, "optim.lr")
-        words = (f"study={home.name}", f"label_keys=[{','.join(keys)}]", f"optim.lr={rate}", f"seeds=[{seed}]")
+        words = (override("study", home.name), f"label_keys=[{','.join(keys)}]", f"optim.lr={rate}", f"seeds=[{seed}]")
         return replace(
             self.run,
             overrides=(*self.run.overrides, *words),
@@ -107,8 +108,8 @@ class Board:
         asked, attn, *own = self.options, *mechanism.split()
         given = [word for word in asked.command_overrides if word.startswith(("budget=", "protocol=", "protocol."))]
         words = [f"experiment={experiment}", f"attn={attn}", *own, *given]
-        words += [f"runs={quoted(asked.runs)}", "trainer.threads=1", *asked.overrides]
-        named = [f"study={study(asked)}", f"label_keys=[{','.join(label_keys(mechanism))}]", "seeds=[0]"]
+        words += [override("runs", asked.runs), "trainer.threads=1", *asked.overrides]
+        named = [override("study", study(asked)), f"label_keys=[{','.join(label_keys(mechanism))}]", "seeds=[0]"]
         return words, compose(Experiment, [*words, *named])
 
     def _merge(self, experiment: str) -> Iterator[str]:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from hydra.core.hydra_config import HydraConfig
 
-from ..config.compose import folders
+from ..config.compose import folders, overrides_of
 from ..disk import atomic, lock
 from ..runs import record
 from ..runs.folder import writing
@@ -49,7 +49,7 @@ def job(
     with open(atomic.below(folder, LOG), "ab+") as log:
         before = log.seek(0, os.SEEK_END)
         run = subprocess.Popen(
-            [sys.executable, "-m", "lra.sweep.job", *folders(), *hydra.overrides.task],
+            [sys.executable, "-m", "lra.sweep.job", *folders(), *overrides_of(hydra)],
             cwd=cwd,
             env=env,
             stdin=subprocess.PIPE,

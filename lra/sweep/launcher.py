@@ -16,8 +16,8 @@ from hydra.core.plugins import Plugins
 from hydra.core.utils import JobStatus
 from hydra.types import HydraContext, RunMode
 
-from ..config.compose import quoted
 from ..config.errors import explain
+from ..config.quoting import override
 from ..console import log
 from ..data.source import cores
 from .estimate import START
@@ -129,7 +129,7 @@ class Launcher:
         ours = ("hydra.mode=", "hydra/launcher=")
         overrides = [override for override in choices.overrides.hydra if not override.startswith(ours)]
         overrides.append(f"hydra/launcher={name}")
-        overrides.append(f"hydra.sweep.dir={quoted(os.path.abspath(self.options.runs))}")
+        overrides.append(override("hydra.sweep.dir", os.path.abspath(self.options.runs)))
         if name == "joblib":
             overrides += [f"hydra.launcher.n_jobs={self.at_once}", "hydra.launcher.batch_size=1"]
         loader = GlobalHydra.instance().config_loader()
@@ -149,9 +149,9 @@ class Launcher:
             task_function=task,
             config=loader.load_configuration("train", overrides, RunMode.MULTIRUN),
         )
-        place = lambda run: quoted(run.folder.relative_to(self.options.runs))
+        place = lambda run: override("hydra.sweep.subdir", run.folder.relative_to(self.options.runs))
         try:
-            ended = launcher.launch([[*run.overrides, f"hydra.sweep.subdir={place(run)}"] for run in runs], 0)
+            ended = launcher.launch([[*run.overrides, place(run)] for run in runs], 0)
         except Exception as error:  # from a scheduler or a killed worker; the remaining runs are launched again
             log(f"lra: the launcher stopped: {explain(error)}")
             return explain(error)

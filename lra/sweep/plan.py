@@ -2,7 +2,6 @@
 
 import itertools
 import json
-import shlex
 import shutil
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -10,8 +9,9 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from ..config.compose import compose, folders, quoted
+from ..config.compose import compose, folders
 from ..config.experiment import Experiment
+from ..config.quoting import command_line, override
 from ..console import clock
 from ..runs import checkpoint, record
 from ..runs.folder import settle
@@ -51,7 +51,7 @@ class PlannedRun:
     @property
     def command(self) -> str:
         """The command that makes this run alone."""
-        return shlex.join(["python", "-m", "lra.train", *folders(), *self.overrides])
+        return command_line("train", *folders(), *self.overrides)
 
 
 def study(options: SweepOptions) -> str:
@@ -95,7 +95,7 @@ def expand(options: SweepOptions, *, threads: int | None) -> tuple[list[PlannedR
     estimates = Estimates(options.runs, options.measure)
     common = [f"budget={options.budget}", f"protocol={options.protocol.name}"]
     common += [line for line in options.command_overrides if line.startswith("protocol.")]
-    common += [f"study={study(options)}", f"runs={quoted(options.runs)}"]
+    common += [override("study", study(options)), override("runs", options.runs)]
     if threads:
         common.append(f"trainer.threads={threads}")
     for task, point in itertools.product(options.tasks, points(options.sweep)):

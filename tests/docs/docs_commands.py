@@ -35,10 +35,11 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from lra.bench import contestants
 from lra.bench.options import BenchOptions
 from lra.config import CONF
-from lra.config.compose import compose, escape
+from lra.config.compose import compose
 from lra.config.errors import explain, refusal
 from lra.config.experiment import Experiment
 from lra.config.options import Options
+from lra.config.quoting import escape
 from lra.studies.lengths.__main__ import LengthsOptions, grid
 from lra.sweep.board import Board
 from lra.sweep.options import SweepOptions

@@ -111,7 +111,7 @@ def test_lines_without_a_terminal_and_the_end_beside_the_control(data_root, tmp_
         assert re.search(rf"{place}, {score} steps/s, \d:\d\d left$", line), line
     assert re.search(rf"seed 1: test {score}, dev {score} at step [24]$", next(x for x in lines if "seed 1: test" in x))
     gain = rf"test {score} ± {score} \(n = 2\), [+-]{score} over mean \(n = 2\)"
-    report = f"python -m lra.report study=paper-smoke runs={tmp_path}"
+    report = f"lra report study=paper-smoke runs={tmp_path}"
     assert re.fullmatch(rf"listops cur_random: {gain}; {re.escape(report)}", lines[-1])
 
 
