@@ -12,6 +12,7 @@ from pathlib import Path
 from hydra.core.hydra_config import HydraConfig
 
 from ..config.compose import folders, overrides_of
+from ..config.workers import killed_by
 from ..disk import atomic, lock
 from ..runs import record
 from ..runs.folder import writing
@@ -86,7 +87,7 @@ def reason(status: int, output: str) -> str:
         output: output of the process.
     """
     if status < 0:
-        return f"ended by {signal.Signals(-status).name}" + (", perhaps for want of memory" if status == -9 else "")
+        return killed_by(-status)
     lines = [line for line in output.splitlines() if line.strip()]
     return lines[-1].strip().removeprefix("lra: ") if lines else f"exit status {status}, no output"
 

@@ -190,7 +190,7 @@ def test_a_run_without_an_estimate_weighs_as_the_mean_of_the_others(four):
 def test_reasons():
     assert job.reason(1, "step 3\nlra: optim.lr must be above 0\n\n") == "optim.lr must be above 0"
     assert job.reason(1, "Traceback\nRuntimeError: no\n") == "RuntimeError: no"
-    assert job.reason(-9, "step 3") == "ended by SIGKILL, perhaps for want of memory"
+    assert job.reason(-9, "step 3") == "ended by SIGKILL, perhaps because memory ran out"
     assert job.reason(-11, "") == "ended by SIGSEGV" and job.reason(3, "") == "exit status 3, no output"
 
 

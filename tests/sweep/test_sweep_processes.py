@@ -75,7 +75,7 @@ def test_a_run_that_is_killed_is_listed_and_the_others_end(data_root, tmp_path):
     os.kill(owner.pid, signal.SIGKILL)
     _, err = process.communicate(timeout=600)
     assert process.returncode == 1
-    assert "failed, ended by SIGKILL, perhaps for want of memory\n  lra train" in err
+    assert "failed, ended by SIGKILL, perhaps because memory ran out\n  lra train" in err
     assert "3 of 4 done, 1 failed" in err and err.splitlines()[-1].startswith("lra: 1 of 4 runs failed")
 
 
