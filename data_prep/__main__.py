@@ -1,5 +1,10 @@
 """python -m data_prep: list the data; with task=listops prepare or verify one task, with task=all every task."""
 
+if __name__ == "__main__":
+    from lra.startup import begin
+
+    begin()  # before torch is imported
+
 import hashlib
 from collections.abc import Iterable
 from pathlib import Path

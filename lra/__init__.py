@@ -1,14 +1,13 @@
-"""Long Range Arena: tasks, attention mechanisms, training and tables. Entry points: python -m lra.train, lra.report."""
+"""Long Range Arena: tasks, attention mechanisms, training and tables. The entry point is ``lra``, see ``lra.cli``."""
 
-from .startup import end_quietly, refuse_other_platforms, wait_briefly
 
-refuse_other_platforms()
-wait_briefly()
-end_quietly()
+def __getattr__(name: str) -> str:
+    """Look up ``__version__`` when it is asked for: reading it takes as long as the rest of ``lra --help``."""
+    if name != "__version__":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import metadata
 
-from importlib import metadata  # noqa: E402 after the settings above
-
-try:
-    __version__ = metadata.version("lra-suite")
-except metadata.PackageNotFoundError:  # a checkout that is on the path and not installed
-    __version__ = "unknown"
+    try:
+        return metadata.version("lra-suite")
+    except metadata.PackageNotFoundError:  # a checkout on the path that is not installed
+        return "unknown"

@@ -6,6 +6,11 @@ part that ended is not run again and a run goes on from its last checkpoint, so 
 the archive is unpacked.
 """
 
+if __name__ == "__main__":
+    from lra.startup import begin
+
+    begin()  # before torch is imported
+
 import contextlib
 import os
 import re

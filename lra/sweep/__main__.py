@@ -1,5 +1,10 @@
 """python -m lra.sweep sweep=selection: skip, resume or start every run of a grid by one of hydra's launchers."""
 
+if __name__ == "__main__":
+    from lra.startup import begin
+
+    begin()  # before torch is imported
+
 import signal
 
 import torch

@@ -1,5 +1,10 @@
 """One run of a sweep: python -m lra.train in its own process, so that its memory and a crash are its own."""
 
+if __name__ == "__main__":
+    from lra.startup import begin
+
+    begin()  # before torch is imported
+
 import math
 import os
 import signal

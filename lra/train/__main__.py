@@ -1,5 +1,10 @@
 """python -m lra.train task=listops attn=cur_abs: every seed of one configuration, skipped, resumed or run."""
 
+if __name__ == "__main__":
+    from lra.startup import begin
+
+    begin()  # before torch is imported
+
 import contextlib
 from datetime import UTC, datetime
 

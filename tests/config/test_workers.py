@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from concurrent.futures.process import BrokenProcessPool
+from pathlib import Path
 
 import pytest
 from support.training import wait
@@ -61,7 +62,7 @@ def test_of_a_broken_pool_the_run_whose_worker_died_first_fails_and_the_others_a
 
 
 def parent(pid):
-    status = open(f"/proc/{pid}/status").read()
+    status = Path(f"/proc/{pid}/status").read_text()
     return int(re.search(r"^PPid:\t(\d+)", status, re.M)[1])
 
 
