@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Sequence
 from glob import glob
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import hydra
 from hydra.core.global_hydra import GlobalHydra
@@ -104,25 +104,27 @@ def mechanism(words: Iterable[str]) -> list[str]:
 
 
 def class_pooled(*, _root_: DictConfig) -> bool | None:
-    """Resolve ``${class_pooled:}``: whether rows get a class token; None in a configuration without a model."""
+    """Resolve ``${class_pooled:}``: whether sequences get a class token; None in a configuration without a model."""
     pool = OmegaConf.select(_root_, "model.pool")
     return None if pool is None else pool in ("cls", "class")
 
 
-def of_budget(key: str, default: int | float | None, *, _root_: DictConfig) -> int | float | None:
-    """Resolve ``${of_budget:key,default}``: what the chosen budget of the task says about a key, or the default."""
-    budgets = OmegaConf.select(_root_, "budgets")
-    return default if budgets is None else budgets.get(_root_.budget, {}).get(key, default)
+def of_budget(*keys_and_default: Any, _root_: DictConfig) -> Any:
+    """Resolve ``${of_budget:key,default}``: a value of the chosen budget in the task's yaml, or the default.
 
-
-def allowance(default: int | None, share: int = 1, *, _root_: DictConfig) -> int | None:
-    """Resolve ``${allowance:default,share}``: the budget's ``allowance`` of all mechanisms over ``share``, from 1.
-
-    A budget without ``allowance`` leaves each mechanism its default.
+    ``${of_budget:allowance,kept,64}`` is the token budget of all mechanisms (``allowance``) if the budget has one, else
+    its ``kept``, else 64. ``${of_budget:allowance/4,64}`` is a quarter of the token budget, at least 1, else 64.
     """
-    told = of_budget("allowance", None, _root_=_root_)
-    return default if told is None else max(1, told // share)
+    *keys, default = keys_and_default
+    budgets = OmegaConf.select(_root_, "budgets")
+    budget = {} if budgets is None else budgets.get(_root_.budget, {})
+    for key in keys:
+        name, _, divisor = key.partition("/")
+        value = budget.get(name)
+        if value is not None:
+            return max(1, value // int(divisor)) if divisor else value
+    return default
 
 
-for _resolver in (allowance, class_pooled, of_budget):
+for _resolver in (class_pooled, of_budget):
     OmegaConf.register_new_resolver(_resolver.__name__, _resolver, replace=True)
