@@ -15,7 +15,7 @@ from typing import NamedTuple
 from .startup import begin
 
 
-class Entry(NamedTuple):
+class EntryPoint(NamedTuple):
     """An entry point.
 
     Args:
@@ -28,23 +28,23 @@ class Entry(NamedTuple):
 
 
 ENTRIES = {
-    "data": Entry("data_prep", "list, prepare or verify data: data task=listops; also data show, inspect, export"),
-    "data show": Entry("data_prep.show"),
-    "data inspect": Entry("data_prep.inspect:main"),
-    "data export": Entry("data_prep.export:main"),
-    "data floors": Entry("data_prep.floors"),
-    "data bench": Entry("data_prep.bench"),
-    "train": Entry("lra.train", "train every seed of a configuration: train task=listops attn=cur_abs"),
-    "sweep": Entry("lra.sweep", "run a grid of mechanisms, tasks and seeds: sweep sweep=selection"),
-    "report": Entry("lra.report", "print tables and draw figures of the runs"),
-    "leaderboard": Entry("lra.leaderboard", "rank the mechanisms by their published runs"),
-    "evaluate": Entry("lra.evaluate", "score a trained model on the test set again"),
-    "submit": Entry("lra.submit", "check finished runs and pack them for the leaderboard"),
-    "bench": Entry("lra.bench", "measure time, memory and error of mechanisms; also bench gpu-check"),
-    "bench gpu-check": Entry("lra.bench.gpu_check"),
-    "check": Entry("lra.laws", "check a mechanism against the properties that all of them have: check attn=cur_abs"),
-    "maps": Entry("lra.maps", "draw the attention of a trained model: maps run=<run directory>"),
-    "publish": Entry("lra.runs.publish", "add finished runs to the tables in runs/published"),
+    "data": EntryPoint("data_prep", "list, prepare or verify data: data task=listops; also data show, inspect, export"),
+    "data show": EntryPoint("data_prep.show"),
+    "data inspect": EntryPoint("data_prep.inspect:main"),
+    "data export": EntryPoint("data_prep.export:main"),
+    "data floors": EntryPoint("data_prep.floors"),
+    "data bench": EntryPoint("data_prep.bench"),
+    "train": EntryPoint("lra.train", "train every seed of a configuration: train task=listops attn=cur_abs"),
+    "sweep": EntryPoint("lra.sweep", "run a grid of mechanisms, tasks and seeds: sweep sweep=selection"),
+    "report": EntryPoint("lra.report", "print tables and draw figures of the runs"),
+    "leaderboard": EntryPoint("lra.leaderboard", "rank the mechanisms by their published runs"),
+    "evaluate": EntryPoint("lra.evaluate", "score a trained model on the test set again"),
+    "submit": EntryPoint("lra.submit", "check finished runs and pack them for the leaderboard"),
+    "bench": EntryPoint("lra.bench", "measure time, memory and error of mechanisms; also bench gpu-check"),
+    "bench gpu-check": EntryPoint("lra.bench.gpu_check"),
+    "check": EntryPoint("lra.laws", "check the properties that every mechanism has: check attn=cur_abs"),
+    "maps": EntryPoint("lra.maps", "draw the attention of a trained model: maps run=<run directory>"),
+    "publish": EntryPoint("lra.runs.publish", "add finished runs to the tables in runs/published"),
 }
 STUDIES = Path(__file__).parent / "studies"
 
@@ -65,16 +65,16 @@ def main() -> None:
     run(entry, arguments[words:])
 
 
-def entries() -> dict[str, Entry]:
+def entries() -> dict[str, EntryPoint]:
     """Every command with its entry point, the studies included."""
     names = sorted(path.parent.name for path in STUDIES.glob("*/__main__.py"))
-    studies = {f"study {name}": Entry(f"lra.studies.{name}") for name in names}
+    studies = {f"study {name}": EntryPoint(f"lra.studies.{name}") for name in names}
     if "transfer" in names:
-        studies["study transfer show"] = Entry("lra.studies.transfer.show")
+        studies["study transfer show"] = EntryPoint("lra.studies.transfer.show")
     return ENTRIES | studies
 
 
-def find(arguments: list[str]) -> tuple[int, Entry]:
+def find(arguments: list[str]) -> tuple[int, EntryPoint]:
     """Find the command that the first arguments name.
 
     Args:
@@ -103,7 +103,7 @@ def find(arguments: list[str]) -> tuple[int, Entry]:
     sys.exit(f"lra: {group}: no such command; {hint}the commands are {', '.join([*names, 'study'])}")
 
 
-def run(entry: Entry, arguments: list[str]) -> None:
+def run(entry: EntryPoint, arguments: list[str]) -> None:
     """Run an entry point with arguments, as ``python -m`` does."""
     module, _, function = entry.module.partition(":")
     if not _is_installed(module):

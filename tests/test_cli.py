@@ -76,12 +76,12 @@ def test_it_does_what_python_m_does(name, module, arguments):
 
 def test_a_function_gets_the_arguments_and_is_imported_when_it_is_needed(tmp_path):
     (tmp_path / "mine.py").write_text("import sys\ndef main(argv):\n    print(argv)\n    return 3\n")
-    code = "from lra import cli; cli.ENTRIES['data inspect'] = cli.Entry('mine:main'); cli.main()"
+    code = "from lra import cli; cli.ENTRIES['data inspect'] = cli.EntryPoint('mine:main'); cli.main()"
     env = os.environ | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
     command = [sys.executable, "-c", code, "data", "inspect", "a b", "--x"]
     run = subprocess.run(command, env=env, capture_output=True, text=True)
     assert (run.returncode, run.stdout) == (3, "['a b', '--x']\n")
-    code = "from lra import cli; cli.ENTRIES['data inspect'] = cli.Entry('mine.missing:main'); cli.main()"
+    code = "from lra import cli; cli.ENTRIES['data inspect'] = cli.EntryPoint('mine.missing:main'); cli.main()"
     run = subprocess.run([*command[:2], code, "data", "inspect"], env=env, capture_output=True, text=True)
     assert run.returncode == 1 and run.stderr == "lra: mine.missing is not part of this installation\n"
 

@@ -51,7 +51,7 @@ def explain(error: BaseException, words: Iterable[str] = ()) -> str:
             return str(cause)
     if isinstance(error, OSError) and error.errno in NO_ROOM:
         place = error.filename or "a file"
-        return f"{place} cannot be written: {error.strerror}; make room, then the same command goes on"
+        return f"{place} cannot be written: {error.strerror}; make room, then the same command resumes"
     text = " ".join(str(error).split()) or type(error).__name__
     if missing := re.match(r"You must specify '(.*?)'.* Available options: (.*)", text):
         return _missing(missing[1], missing[2].split(), words)

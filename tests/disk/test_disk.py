@@ -89,7 +89,7 @@ def test_a_full_disk_names_the_place_and_what_to_do(written, tmp_path, monkeypat
     write, place = FULL[written]
     with pytest.raises((OSError, ValueError)) as stop:
         write(tmp_path)
-    told = f"{tmp_path / place} cannot be written: No space left on device; make room, then the same command goes on"
+    told = f"{tmp_path / place} cannot be written: No space left on device; make room, then the same command resumes"
     assert explain(stop.value).startswith(told) and not list(tmp_path.iterdir())
 
 
