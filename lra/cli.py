@@ -86,20 +86,20 @@ def find(arguments: list[str]) -> tuple[int, EntryPoint]:
     Raises:
         SystemExit: no command has this name; the message lists the commands.
     """
-    known = entries()
+    commands = entries()
     for words in (3, 2, 1):
         name = " ".join(arguments[:words])
-        if name in known:
-            return words, known[name]
+        if name in commands:
+            return words, commands[name]
 
     group = arguments[0]
     if group == "study":
-        names = [name.removeprefix("study ") for name in known if name.startswith("study ")]
-        given = arguments[1] if len(arguments) > 1 else "<name>"
-        sys.exit(f"lra: study {given}: no such study; name one of {', '.join(names)}")
-    names = [name for name, entry in known.items() if entry.about]
-    near = difflib.get_close_matches(group, [*names, "study"], n=1)
-    hint = f"did you mean {near[0]}? " if near else ""
+        names = [name.removeprefix("study ") for name in commands if name.startswith("study ")]
+        study = arguments[1] if len(arguments) > 1 else "<name>"
+        sys.exit(f"lra: study {study}: no such study; name one of {', '.join(names)}")
+    names = [name for name, entry in commands.items() if entry.about]
+    matches = difflib.get_close_matches(group, [*names, "study"], n=1)
+    hint = f"did you mean {matches[0]}? " if matches else ""
     sys.exit(f"lra: {group}: no such command; {hint}the commands are {', '.join([*names, 'study'])}")
 
 
@@ -118,7 +118,7 @@ def run(entry: EntryPoint, arguments: list[str]) -> None:
 def _is_installed(module: str) -> bool:
     try:
         return find_spec(module) is not None
-    except ModuleNotFoundError:  # of a package on the way to it
+    except ModuleNotFoundError:  # its package is missing
         return False
 
 

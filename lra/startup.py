@@ -17,7 +17,7 @@ def begin() -> None:
 
 
 def refuse_other_platforms() -> None:
-    """Exit with one line on a system whose locks, signals and limits this suite does not know."""
+    """Exit on a system whose locks, signals and limits this suite does not know."""
     if platform.system() not in ("Linux", "Darwin"):
         sys.exit(f"lra: runs on Linux and macOS, not on {platform.system()}; on Windows use WSL")
 
@@ -33,7 +33,7 @@ def wait_briefly() -> None:
 
 
 def end_quietly() -> None:
-    """Let Ctrl-C end the process with a line and exit status 1 until ``interruptible`` is called."""
+    """Let Ctrl-C print "lra: interrupted" and exit with status 1 until ``interruptible`` is called."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _end)
 

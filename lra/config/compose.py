@@ -1,4 +1,4 @@
-"""Compose the options of a command from words."""
+"""Compose the options of a command from overrides."""
 
 import contextlib
 import functools
@@ -21,7 +21,8 @@ from .options import Options
 from .quoting import escape
 
 O = TypeVar("O", bound=Options)
-_VALUE = re.compile(r"\+*(?!hydra)([\w.]+)=")  # a word that may be a value and not the choice of a group
+# An override that may set a value; those of groups choose a yaml.
+_VALUE = re.compile(r"\+*(?!hydra)([\w.]+)=")
 
 
 def compose(kind: type[O], overrides: Iterable[str] = ()) -> O:
@@ -33,41 +34,62 @@ def compose(kind: type[O], overrides: Iterable[str] = ()) -> O:
 
 
 def composed(name: str, overrides: Sequence[str]) -> tuple[DictConfig, DictConfig]:
-    """Compose a configuration inside of an initialized hydra.
+    """Compose a configuration inside of an initialized Hydra.
 
-    Hydra takes most of its time to read and merge groups, hence each choice of groups is read once in a process; plain
-    values are set in what was read.
+    Hydra spends most of its time on reading and merging groups. Each choice of groups is therefore read once per
+    process, and the values are set in a copy of the result.
 
     Args:
         name: name of a yaml of the folder conf.
-        overrides: words of a command line.
+        overrides: overrides of the command.
 
     Returns:
-        The configuration, and the part of hydra's own that ``from_config`` asks for.
+        The configuration, and the part of Hydra's own configuration that ``from_config`` needs.
     """
-    values = [word for word in overrides if (key := _VALUE.match(word)) and not (CONF / key[1]).is_dir()]
-    places = [place.path for place in GlobalHydra.instance().config_loader().get_search_path().get_path()]
-    yamls = [yaml for place in places for yaml in glob(f"{place.removeprefix('file://')}/**/*.yaml", recursive=True)]
-    state = tuple((yaml, os.stat(yaml).st_mtime_ns) for yaml in yamls)
+    state = _modification_times()
+    values = [line for line in overrides if _sets_a_value(line)]
+    choices = [line for line in overrides if line not in values]
     try:
-        config, own = pickle.loads(_read(name, tuple(word for word in overrides if word not in values), state))
-        for word in map(OverridesParser.create().parse_override, values):
-            if word.is_add() and OmegaConf.select(config, word.key_or_group) is not None:
-                raise ValueError
-            OmegaConf.update(config, word.key_or_group, word.value(), force_add=word.is_add() or word.is_force_add())
-    except Exception:  # once more, for hydra's own words
-        config, own = pickle.loads(_read(name, tuple(overrides), state))
-    own.overrides.task = list(overrides)
-    return config, own
+        config, hydra_config = pickle.loads(_read(name, tuple(choices), state))
+        for value in values:
+            _set(config, value)
+    except Exception:  # read everything again, for Hydra's error message
+        config, hydra_config = pickle.loads(_read(name, tuple(overrides), state))
+    hydra_config.overrides.task = list(overrides)
+    return config, hydra_config
+
+
+def _sets_a_value(line: str) -> bool:
+    """Whether an override sets a value and does not choose a yaml of a group."""
+    key = _VALUE.match(line)
+    return key is not None and not (CONF / key[1]).is_dir()
+
+
+def _set(config: DictConfig, line: str) -> None:
+    """Set a value in a configuration; raises if Hydra might not do so."""
+    override = OverridesParser.create().parse_override(line)
+    if override.is_add() and OmegaConf.select(config, override.key_or_group) is not None:
+        raise ValueError(f"{override.key_or_group} has a value")
+    adds = override.is_add() or override.is_force_add()
+    OmegaConf.update(config, override.key_or_group, override.value(), force_add=adds)
+
+
+def _modification_times() -> tuple[tuple[str, int], ...]:
+    """The yamls on Hydra's search path with their times of modification, by which a cached reading is valid."""
+    yamls: list[str] = []
+    for place in GlobalHydra.instance().config_loader().get_search_path().get_path():
+        yamls += glob(f"{place.path.removeprefix('file://')}/**/*.yaml", recursive=True)
+    return tuple((yaml, os.stat(yaml).st_mtime_ns) for yaml in yamls)
 
 
 @functools.lru_cache(256)
 def _read(name: str, overrides: tuple[str, ...], state: tuple[tuple[str, int], ...]) -> bytes:
     config = hydra.compose(name, list(overrides), return_hydra_config=True)
     with open_dict(config):
-        own = config.pop("hydra")
-    runtime = {"choices": OmegaConf.to_container(own.runtime.choices)}
-    return pickle.dumps((config, OmegaConf.create({"mode": own.mode, "overrides": {"task": []}, "runtime": runtime})))
+        hydra_config = config.pop("hydra")
+    runtime = {"choices": OmegaConf.to_container(hydra_config.runtime.choices)}
+    small = OmegaConf.create({"mode": hydra_config.mode, "overrides": {"task": []}, "runtime": runtime})
+    return pickle.dumps((config, small))
 
 
 def overrides_of(hydra_config: DictConfig) -> list[str]:
@@ -80,27 +102,32 @@ def overrides_of(hydra_config: DictConfig) -> list[str]:
 
 
 def further() -> list[Path]:
-    """The further folders of yamls that this process was given with --config-dir."""
-    sources = HydraConfig.get().runtime.config_sources if HydraConfig.initialized() else []
-    return [Path(s.path) for s in sources if s.provider == "command-line"]
+    """The folders of yamls that --config-dir names."""
+    if not HydraConfig.initialized():
+        return []
+    sources = HydraConfig.get().runtime.config_sources
+    return [Path(source.path) for source in sources if source.provider == "command-line"]
 
 
 def folders() -> list[str]:
-    """The words of a command line that name the further folders."""
-    return [word for folder in further() for word in ("--config-dir", str(folder))]
+    """The arguments of a command that name those folders again."""
+    arguments: list[str] = []
+    for folder in further():
+        arguments += ["--config-dir", str(folder)]
+    return arguments
 
 
-def mechanism(words: Iterable[str]) -> list[str]:
-    """The words of a command line that choose a mechanism and its block, ``attn=`` first; empty without.
+def mechanism(overrides: Iterable[str]) -> list[str]:
+    """Select the overrides that choose a mechanism and its block, ``attn=`` first.
 
     Raises:
         ValueError: there is an option of a mechanism, and none is named.
     """
-    own = [word for word in words if word.lstrip("+").startswith(("attn=", "attn.", "block"))]
-    named = [word for word in own if word.startswith("attn=")]
-    if own and not named:
-        raise ValueError(f"{own[0]} needs attn=<name>; attn is a name of conf/attn, or custom with attn._target_=")
-    return [*named[-1:], *(word for word in own if word not in named)]
+    selected = [line for line in overrides if line.lstrip("+").startswith(("attn=", "attn.", "block"))]
+    names = [line for line in selected if line.startswith("attn=")]
+    if selected and not names:
+        raise ValueError(f"{selected[0]} needs attn=<name>; attn is a name of conf/attn, or custom with attn._target_=")
+    return [*names[-1:], *(line for line in selected if line not in names)]
 
 
 def class_pooled(*, _root_: DictConfig) -> bool | None:

@@ -32,10 +32,10 @@ from .workers import Workers
 def main(kind: type[Options]) -> Callable:
     """Make a function of options an entry point over the yaml of their kind.
 
-    The function itself is reachable as ``__wrapped__``. A user's mistake (ValueError, OSError, Hydra's own errors) ends
-    in one line on stderr and exit status 1; LRA_TRACEBACK=1 shows the traceback instead. If the reader of stdout is
-    gone, as after ``| head``, it ends without the line. With -m a run that fails for any reason, or whose process is
-    killed, does not stop the others; the failed ones are listed at the end.
+    The function itself is reachable as ``__wrapped__``. A user's mistake (ValueError, OSError, Hydra's own errors) is
+    reported as one line on stderr with exit status 1; LRA_TRACEBACK=1 shows the traceback instead. If the reader of
+    stdout is gone, as after ``| head``, it ends without the line. With -m a run that fails for any reason, or whose
+    process is killed, does not stop the others; the failed ones are listed at the end.
 
     Args:
         kind: class of the options.
@@ -69,7 +69,7 @@ class Command:
         self.workers: Workers | None = None
 
     def start(self) -> None:
-        """Run the command, and end the process with a line and status 1 if it fails."""
+        """Run the command; if it fails, exit with status 1 and one line."""
         os.environ["HYDRA_FULL_ERROR"] = "1"  # raise exceptions instead of printing them
         try:
             interruptible()
@@ -150,17 +150,23 @@ def _attempt(title: str, compute: Callable[[], Any]) -> tuple[Exception | None, 
 def manual(name: str) -> str:
     """Return the text of conf/<name>.yaml, whose comments explain its keys, and the names in the groups it lists.
 
-    It needs no valid configuration, unlike hydra's own help, for which a command's mandatory groups must be set.
+    It needs no valid configuration, unlike Hydra's own help, for which a command's mandatory groups must be set.
     """
     text = (CONF / f"{name}.yaml").read_text()
-    named = {key.split()[-1] for entry in yaml.safe_load(text)["defaults"] if isinstance(entry, dict) for key in entry}
+    # Groups of the defaults list, such as {"override /hydra/launcher": "joblib"} and {"attn": "???"}.
+    groups: set[str] = set()
+    for entry in yaml.safe_load(text)["defaults"]:
+        if isinstance(entry, dict):
+            groups |= {key.split()[-1] for key in entry}
+    groups -= {"hydra"}
+
     lines = [text]
-    if groups := sorted(named - {"hydra"}):
+    if groups:
         lines.append("# <group>=<name> reads conf/<group>/<name>.yaml; its keys are options too, such as attn.count=32")
-    for group in groups:
+    for group in sorted(groups):
         names = " ".join(sorted(path.stem for path in (CONF / group).glob("*.yaml")))
         lines.append(textwrap.fill(f"{group}= {names}", width=120, subsequent_indent="  ", break_on_hyphens=False))
-    lines.append("# --cfg job after other words prints the configuration they make; --hydra-help: options of hydra")
+    lines.append("# --cfg job after other overrides prints the configuration they make; --hydra-help: options of hydra")
     return "\n".join(lines)
 
 
@@ -188,14 +194,17 @@ def follow(overrides: list[str]) -> list[str]:
     """
     parser = OverridesParser.create()
     parsed = {}
-    for override in overrides:
-        with contextlib.suppress(HydraException):  # an option of hydra's own, or a mistake that hydra reports
-            parsed[override] = parser.parse_override(override)
+    for text in overrides:
+        with contextlib.suppress(HydraException):  # an option of Hydra itself, or a mistake that Hydra reports
+            parsed[text] = parser.parse_override(text)
     swept = {o.key_or_group for o in parsed.values() if o.is_sweep_override() and (CONF / o.key_or_group).is_dir()}
-    late = {
-        override
-        for override, o in parsed.items()
-        if o.key_or_group.partition(".")[0] in swept - {o.key_or_group} and not (o.is_sweep_override() or o.is_delete())
-    }
-    choice = lambda override: re.sub("=(.*)", r"=choice(\1)", override, count=1, flags=re.DOTALL)
-    return [choice(override) if override in late else override for override in overrides]
+
+    delayed = []
+    for text in overrides:
+        override = parsed.get(text)
+        if override is not None and not (override.is_sweep_override() or override.is_delete()):
+            key = override.key_or_group
+            if key not in swept and key.partition(".")[0] in swept:
+                text = re.sub("=(.*)", r"=choice(\1)", text, count=1, flags=re.DOTALL)
+        delayed.append(text)
+    return delayed

@@ -1,7 +1,7 @@
 """Quoting of overrides and commands: for Hydra's grammar, and around that for a shell.
 
 An override passes through two parsers. A shell splits a command into arguments and removes one level of quotes; Hydra
-then parses each argument, ``key=value``, with a grammar of its own, in which spaces, brackets, commas, quotes and all
+then parses each argument, ``key=value``, with its own grammar, in which spaces, brackets, commas, quotes and all
 letters outside ASCII have to be quoted too. Everything that is printed as a command is made here.
 """
 
@@ -70,7 +70,7 @@ def escape(argument: str) -> str:
     such as a run directory, gets backslashes; any other value that the grammar refuses is one text and gets quotes.
 
     Args:
-        argument: of the command line.
+        argument: argument of the command line, without the shell's quotes.
 
     Raises:
         ValueError: a group has a list as its value, which Hydra would read as something else.
@@ -94,7 +94,7 @@ def escape(argument: str) -> str:
 
 
 def _parse(argument: str) -> Override | None:
-    """Parse an override; None if Hydra's grammar refuses it."""
+    """Parse an override; None if Hydra's grammar rejects it."""
     try:
         return OverridesParser.create().parse_override(argument)
     except HydraException:
@@ -102,7 +102,7 @@ def _parse(argument: str) -> Override | None:
 
 
 def _read(text: str) -> object:
-    """Read an unquoted value as Hydra does; None if it is refused or stands for several runs."""
+    """Read an unquoted value as Hydra does; None if it is rejected or stands for several runs."""
     parsed = _parse(f"key={text}")
     if parsed is None or parsed.is_sweep_override():
         return None

@@ -25,7 +25,8 @@ def refusal(error: ValidationError, kind: Any, value: Any, name: str) -> str:
         value: given.
         name: name of the option; empty for a whole configuration.
     """
-    first = min(error.errors(), key=lambda found: found["type"] != "extra_forbidden")
+    # An unknown key is reported before the values of other keys.
+    first = min(error.errors(), key=lambda detail: detail["type"] != "extra_forbidden")
     if first["type"] == "value_error":
         return str(first["ctx"]["error"])
     for key in first["loc"]:
@@ -34,14 +35,14 @@ def refusal(error: ValidationError, kind: Any, value: Any, name: str) -> str:
             hints = get_type_hints(bare, include_extras=True)
             kinds = {field.alias or key: hints[key] for key, field in bare.model_fields.items()}
             if key not in kinds:
-                own = {field.alias or key for key, field in bare.model_fields.items() if field.repr}
-                return no_such_key(key, own, name)
+                options = {field.alias or key for key, field in bare.model_fields.items() if field.repr}
+                return no_such_key(key, options, name)
             kind, name = kinds[key], f"{name}.{key}".lstrip(".")
             if key not in value:
                 return f"{name} is missing; it must be {expected(kind)}"
         elif get_origin(bare) is dict and key in value:
             kind, name = get_args(bare)[1], f"{name}.{key}"
-        else:  # of a list or a union: the option as a whole is named
+        else:  # an item of a list or a union: the message names the whole option
             break
         value = value[key]
     return f"{name} must be {expected(kind)}, not {shown(value)}"
@@ -58,8 +59,8 @@ def _bare(kind: Any) -> Any:
     if get_origin(kind) is Annotated:
         return _bare(get_args(kind)[0])
     if get_origin(kind) in (Union, UnionType):
-        others = [part for part in get_args(kind) if part is not NoneType]
-        return _bare(others[0]) if len(others) == 1 else kind
+        parts = [part for part in get_args(kind) if part is not NoneType]
+        return _bare(parts[0]) if len(parts) == 1 else kind
     return kind
 
 
@@ -87,7 +88,8 @@ def expected(kind: Any) -> str:
 
 
 def _annotation(kind: Any, rules: tuple) -> str:
-    if texts := [rule.description for rule in rules if getattr(rule, "description", None)]:
+    texts = [rule.description for rule in rules if getattr(rule, "description", None)]
+    if texts:
         return texts[-1]
     if any(isinstance(rule, MinLen) for rule in rules):
         return f"{expected(get_args(kind)[0])}, or a list of such"

@@ -1,8 +1,9 @@
 """Several runs of one command in joblib's worker processes (-m hydra/launcher=joblib).
 
 joblib's pool breaks when one of its workers is killed, for example because memory ran out, and takes all other runs
-along. Hence a worker computes nothing: it forks a process for each run and waits for it. A run whose process is killed
-is one failed run. If a worker itself is killed, its run counts as failed, and the pool is started again for the others.
+along. A worker therefore computes nothing: it forks a process for each run and waits for it. A run whose process is
+killed is one failed run. If a worker itself is killed, its run counts as failed, and the pool is started again for the
+others.
 """
 
 import contextlib
@@ -108,7 +109,7 @@ class Workers:
 
         Args:
             number: number of the run.
-            compute: as in ``run``.
+            compute: computes it, see ``run``.
             worker: descriptor of a pipe whose other end the worker holds.
         """
         status = 1

@@ -33,7 +33,7 @@ ROUND = 8
 
 
 class Progress(NamedTuple):
-    """What is left of one mechanism on one task.
+    """The runs that are left of one mechanism on one task.
 
     Args:
         left: runs that can start now.
