@@ -87,11 +87,13 @@ def find(arguments: list[str]) -> tuple[int, EntryPoint]:
         SystemExit: no command has this name; the message lists the commands.
     """
     commands = entries()
+    # The longest name counts: "study transfer show" before "study transfer".
     for words in (3, 2, 1):
         name = " ".join(arguments[:words])
         if name in commands:
             return words, commands[name]
 
+    # No such command: name the valid ones.
     group = arguments[0]
     if group == "study":
         names = [name.removeprefix("study ") for name in commands if name.startswith("study ")]
@@ -108,6 +110,7 @@ def run(entry: EntryPoint, arguments: list[str]) -> None:
     module, _, function = entry.module.partition(":")
     if not _is_installed(module):
         sys.exit(f"lra: {module} is not part of this installation")
+    # Functions take their arguments; modules read sys.argv, as under python -m.
     if function:
         call: Callable[[list[str]], object] = getattr(importlib.import_module(module), function)
         sys.exit(call(arguments))

@@ -41,7 +41,7 @@ def block_factory(*, model: Model, attn: Call, block: Call, length: int) -> Call
     kind = attn.function
     is_block = not issubclass(kind, Attention | Mixer)
 
-    # Sizes of the mechanism: those of the model, and the dropout that its own yaml may set.
+    # Sizes of the mechanism: heads and widths of the model, and the dropout that its own yaml may set.
     head_dim = model.head_dim or model.dim // model.heads
     dropout = attn.get("dropout", model.dropout if is_block else 0.0)
     sizes = Sizes(heads=model.heads, head_dim=head_dim, value_dim=head_dim, length=length, dropout=dropout)
@@ -88,17 +88,15 @@ def check(*, model: Model, attn: Call, block: Call) -> None:
     # Rotary positions turn the queries and keys of Multihead.
     if model.positions == "rotary" and (_takes_attention(block) or not issubclass(kind, Attention)):
         owner = shell.__name__ if _takes_attention(block) else kind.__name__
-        raise ValueError(f"model.positions must be learned or none for {owner}, which has positions of its own")
+        raise ValueError(f"model.positions must be learned or none for {owner}, which has its own positions")
     if _takes_attention(block) and not issubclass(kind, Attention):
         raise ValueError(f"{shell.__name__} needs a mechanism of queries, keys and values, not {kind.__name__}")
     if not issubclass(kind, Attention | Mixer) and shell is not PreNorm:
-        raise ValueError(
-            f"block must be prenorm with {kind.__name__}, which is a block of its own and is put in no other"
-        )
+        raise ValueError(f"block must be prenorm with {kind.__name__}, which is a block itself and is put in no other")
 
 
 def _takes_attention(block: Call) -> bool:
-    """Whether a block has projections of its own, and hence takes an Attention instead of a Mixer."""
+    """Whether a block has its own projections, and so takes an Attention instead of a Mixer."""
     return "attention" in _parameters(block.function)
 
 

@@ -70,12 +70,13 @@ def parse(value: Any, *, name: str, partial: bool = True, given: Collection[str]
         value: plain, with ``_target_`` and options.
         name: name of the section, for messages.
         partial: True if the call is completed later, once the rest of its arguments is known.
-        given: arguments that are passed at that time and hence are no options.
+        given: arguments that are passed at that time, so that they are no options.
         also: options that the function does not take, with their types.
 
     Raises:
         ValueError: the target cannot be imported, or an option is unknown or missing or does not take its value.
     """
+    # The function, and what is given for its arguments.
     if not isinstance(value, Mapping) or TARGET not in value:
         raise ValueError(f"{name} must be a constructor call, _target_ and its options, not {shown(value)}")
     arguments = {key: item for key, item in value.items() if key not in (TARGET, PARTIAL)}
@@ -103,6 +104,7 @@ def parse(value: Any, *, name: str, partial: bool = True, given: Collection[str]
 def _option(kind: Any, value: Any, name: str) -> Any:
     if isinstance(value, str) and value == ABSENT:
         raise ValueError(f"{name} is missing; it must be {expected(kind)}")
+    # A nested call, such as attn.pinv.
     if isinstance(value, Mapping) and TARGET in value:
         return parse(value, name=name, partial=bool(value.get(PARTIAL)))
     if get_origin(kind) is collections.abc.Callable:
@@ -123,7 +125,7 @@ def constructor(name: str, **rules: Any) -> Any:
 
 
 def constructors(name: str, **rules: Any) -> Any:
-    """The annotation of a section of several calls, each with a name of its own."""
+    """The annotation of a section of several calls, each with its own name."""
     convert = lambda tree: {key: parse(item, name=f"{name}.{key}", **rules) for key, item in tree.items()}
     plain = lambda calls: {key: call.plain() for key, call in calls.items()}
     return Annotated[dict[str, Any], AfterValidator(convert), PlainSerializer(plain)]
@@ -151,7 +153,7 @@ def target(path: Any, name: str) -> Any:
 
 
 def options(target: Any, given: Collection[str] = ()) -> tuple[dict[str, Any], set[str]]:
-    """List the options of a constructor call: its keyword-only arguments, those of base classes included.
+    """List the options of a constructor call: its keyword-only arguments, including base classes.
 
     The fields of a dataclass are among them if a positional argument is annotated with it.
 
@@ -164,6 +166,7 @@ def options(target: Any, given: Collection[str] = ()) -> tuple[dict[str, Any], s
     """
     kinds: dict[str, Any] = {}
     required: set[str] = set()
+    # From the base class down, so that a class replaces the annotations of its bases.
     for owner in reversed(inspect.getmro(target)) if inspect.isclass(target) else (target,):
         function = owner.__init__ if inspect.isclass(owner) else owner
         try:

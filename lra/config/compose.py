@@ -21,7 +21,7 @@ from .options import Options
 from .quoting import escape
 
 O = TypeVar("O", bound=Options)
-# An override that may set a value; those of groups choose a yaml.
+# An override that may set a value; overrides of groups choose a yaml.
 _VALUE = re.compile(r"\+*(?!hydra)([\w.]+)=")
 
 

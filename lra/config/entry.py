@@ -96,6 +96,7 @@ class Command:
         def run(config: DictConfig) -> Any:
             return self._run(config, HydraConfig.get())
 
+        # Options reach Hydra through sys.argv, each quoted for its grammar.
         start = hydra.main(version_base="1.3", config_path=str(CONF), config_name=self.kind.conf)(run)
         self.pid = os.getpid()
         self.failures = []
@@ -103,6 +104,7 @@ class Command:
         if not {"-m", "--multirun"} & set(sys.argv):
             start()
             return
+        # Several runs: in this process one after the other, or in the processes of a launcher.
         sys.argv[1:] = follow(sys.argv[1:])
         with Workers() as self.workers:
             self.workers.launch(start)
@@ -117,6 +119,7 @@ class Command:
             except Exception as error:
                 _end(error)
 
+        # One of several runs. A failure is collected, so that the other runs are not stopped.
         title = " ".join(overrides_of(hydra_config))
         if os.getpid() == self.pid:
             error, reason = _attempt(title, compute)
@@ -192,6 +195,7 @@ def follow(overrides: list[str]) -> list[str]:
     Hydra first composes without the swept overrides, that is with another attn, which may lack a plain override's key;
     it applies a choice only in each run.
     """
+    # Groups that have several values.
     parser = OverridesParser.create()
     parsed = {}
     for text in overrides:
@@ -199,6 +203,7 @@ def follow(overrides: list[str]) -> list[str]:
             parsed[text] = parser.parse_override(text)
     swept = {o.key_or_group for o in parsed.values() if o.is_sweep_override() and (CONF / o.key_or_group).is_dir()}
 
+    # Options of these groups become a choice with one value.
     delayed = []
     for text in overrides:
         override = parsed.get(text)

@@ -1,4 +1,4 @@
-"""Messages about a user's mistake: one line that names the option or the file."""
+"""Messages about a user's mistake: the option or the file, and what to do."""
 
 import contextlib
 import difflib
@@ -16,7 +16,7 @@ from .wording import no_such_key
 
 
 class Told(ValueError):
-    """A failure that another process has explained already: the command ends without a line of its own."""
+    """A failure that another process has explained already: the command ends without its own message."""
 
 
 OUT_OF_MEMORY = "out of memory"
@@ -50,6 +50,7 @@ def explain(error: BaseException, words: Iterable[str] = ()) -> str:
             return f"{group}={name}: no such choice; {group} is one of {', '.join(cause.options)}"
         if isinstance(cause, ValueError) and not isinstance(cause, OmegaConfBaseException):
             return str(cause)
+    # A full disk, a group that is not chosen, too little memory, several values without -m.
     if isinstance(error, OSError) and error.errno in NO_ROOM:
         place = error.filename or "a file"
         return f"{place} cannot be written: {error.strerror}; make room, then the same command resumes"
@@ -67,7 +68,7 @@ def explain(error: BaseException, words: Iterable[str] = ()) -> str:
 def _no_such_key(key: str, parent: Mapping) -> str:
     """Describe a key that a section lacks; its constructor may have an option of that name with a default."""
     section, _, name = key.rpartition(".")
-    keys = {str(known) for known in parent} - {calls.TARGET, calls.PARTIAL}
+    keys = {str(key_) for key_ in parent} - {calls.TARGET, calls.PARTIAL}
     path = parent.get(calls.TARGET)
     if path:
         with contextlib.suppress(ValueError):  # raised for a target that cannot be imported

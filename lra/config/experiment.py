@@ -63,7 +63,7 @@ class Experiment(TaskOptions):
         if pretrain.objective == "none":
             return self.changed(pretrain=sections.Pretrain(objective="none"))
 
-        # Phase one: as many steps as phase two, or half of them, whole evaluation intervals, if matched.
+        # Phase one: the steps of phase two, or half of them, in whole evaluation intervals, if matched.
         if pretrain.steps is None:
             steps = optim.steps
             if pretrain.matched:
@@ -71,7 +71,7 @@ class Experiment(TaskOptions):
                 steps = max(1, intervals * pretrain.eval_every)
             pretrain = pretrain.changed(steps=steps)
 
-        # Matched: both phases together see as many examples as phase two alone would.
+        # Matched: both phases together see the examples of phase two alone.
         if pretrain.matched:
             examples = pretrain.steps * pretrain.batch
             matched_steps, remainder = divmod(examples, optim.batch)
@@ -136,7 +136,7 @@ class Experiment(TaskOptions):
         return classifier
 
     def _embedding(self) -> nn.Module:
-        """Make the embedding that ``model.embed`` names, else that of the task's tokens or features."""
+        """Make the embedding that ``model.embed`` names, else the default for the task's tokens or features."""
         model, task = self.model, self.task
         sizes = {"length": task.length, "dim": model.dim, "dropout": model.dropout}
         if model.embed is not None:
@@ -222,9 +222,9 @@ class Experiment(TaskOptions):
 
     @property
     def eval_batch(self) -> int:
-        """Examples of a forward pass in evaluation: ``data.eval_batch``, or that of training, on a GPU at least 512.
+        """Examples of a forward pass in evaluation: ``data.eval_batch``, else the training batch, on a GPU at least 512.
 
-        It is that of training everywhere if the examples of a batch change each other's result, and with a
+        It is the batch of training everywhere if the examples of a batch change each other's result, and with a
         pretraining, whose outputs for every position take more memory.
         """
         batch = self.optim.batch

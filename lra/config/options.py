@@ -25,7 +25,7 @@ class Options(Section):
 
     Args:
         command_overrides: overrides of the command line.
-        data_overrides: those of them that ``lra data`` needs for the same data.
+        data_overrides: overrides among them that ``lra data`` needs for the same data.
         multirun: True if the command is one of several of ``-m``.
         label: folder of a run, and its name in tables; empty for a command without ``attn``.
     """
@@ -42,7 +42,7 @@ class Options(Section):
     def unavailable(self) -> str | None:
         """The reason why the mechanism of ``attn`` cannot run here, None if it can."""
         if self.attn.function is None:
-            return f"attn={self.label} names no mechanism; say which with attn._target_=package.module.Class"
+            return f"attn={self.label} names no mechanism; name one with attn._target_=package.module.Class"
         if self.attn.get("requires") == "gpu" and not (torch.cuda.is_available() or kernels.interpreted()):
             other = self.attn.get("otherwise")
             return f"attn={self.label} needs a GPU, torch sees none; attn={other} is the same without one"
@@ -75,7 +75,7 @@ class Options(Section):
         read = OmegaConf.masked_copy(config, [key for key in config if key not in cls.unread])
         options = cls.parse(OmegaConf.to_container(read, resolve=True)).settled()
 
-        # Overrides as they were written, ${...} included; those of the data for the command that prepares it.
+        # Overrides as they were written, ${...} included; overrides of the data are for the command that prepares it.
         overrides = OmegaConf.to_container(choices.overrides.task)
         data_overrides = [line for line in overrides if line.lstrip("+~").startswith(_OF_DATA)]
         task = groups.get("task")

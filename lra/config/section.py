@@ -25,11 +25,13 @@ def _spelled(schema: CoreSchema) -> CoreSchema:
 
     The schema is changed in place; rules that it has stay.
     """
+    # Rules of this node.
     if isinstance(schema, dict):
         for key, value in _SPELLED.get(schema.get("type"), {}).items():
             schema.setdefault(key, value)
         if schema.get("type") == "str" and schema.get("strict"):  # the text of a path
             schema.update(strict=False, coerce_numbers_to_str=True, pattern=r"^[^\x00]*[^\s\x00][^\x00]*$")
+    # Nodes below it.
     for part in schema.values() if isinstance(schema, dict) else schema if isinstance(schema, list) else ():
         _spelled(part)
     return schema

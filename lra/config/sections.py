@@ -54,7 +54,7 @@ Cosine = Annotated[
     Predicate(lambda steps: len(steps) == 2 and steps[0] < steps[1]),
     Field(description="two steps, [0,90]"),
 ]
-# ``given``: arguments that ``blocks``, ``experiment`` and ``lra.train.trainer`` pass to constructors, hence no options.
+# ``given``: arguments that ``blocks``, ``experiment`` and ``lra.train.trainer`` pass, so that they are no options.
 Attn = constructor(
     "attn",
     given=("dim", "heads", "head_dim", "value_dim", "length", "first"),
@@ -169,7 +169,7 @@ class Pretrain(Section):
         try:
             return optim.changed(**schedule, cosine=None)
         except ValueError as error:
-            # The options are named as those of phase one.
+            # Name the options as options of phase one.
             keys = "|".join(schedule)
             raise ValueError(re.sub(rf"optim\.({keys})\b", r"pretrain.\1", str(error))) from None
 

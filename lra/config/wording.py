@@ -29,6 +29,7 @@ def refusal(error: ValidationError, kind: Any, value: Any, name: str) -> str:
     first = min(error.errors(), key=lambda detail: detail["type"] != "extra_forbidden")
     if first["type"] == "value_error":
         return str(first["ctx"]["error"])
+    # Follow the error's path through sections and dictionaries to the option.
     for key in first["loc"]:
         bare = _bare(kind)
         if isclass(bare) and issubclass(bare, BaseModel) and isinstance(value, Mapping):
@@ -66,18 +67,23 @@ def _bare(kind: Any) -> Any:
 
 def expected(kind: Any) -> str:
     """Describe the values that an option takes, such as "a whole number of 1 or more, or null"."""
-    origin, parts = get_origin(kind), get_args(kind)
+    origin = get_origin(kind)
+    parts = get_args(kind)
+    # An annotation with rules: int, at least 1.
     if origin is Annotated:
         return _annotation(parts[0], parts[1:])
+    # A union: its types, then its choices, then null.
     if origin in (Union, UnionType):
         literals = [value for part in parts if get_origin(part) is Literal for value in get_args(part)]
         if literals and bool in parts:
-            literals, parts = [True, False, *literals], tuple(part for part in parts if part is not bool)
-        others = [expected(p) for p in parts if get_origin(p) is not Literal and p is not NoneType]
+            literals = [True, False, *literals]
+            parts = tuple(part for part in parts if part is not bool)
+        texts = [expected(p) for p in parts if get_origin(p) is not Literal and p is not NoneType]
         if set(parts) - {NoneType} == {int, float}:
-            others = ["a number"]
-        texts = [*others, *map(_plain, literals)] if others else [expected(Literal[tuple(literals)])]
+            texts = ["a number"]
+        texts = [*texts, *map(_plain, literals)] if texts else [expected(Literal[tuple(literals)])]
         return ", ".join(texts) + (", or null" if NoneType in parts else "")
+    # Choices, lists and sections.
     if origin is Literal:
         return f"one of {', '.join(map(_plain, parts))}" if len(parts) > 1 else _plain(parts[0])
     if origin in (list, Sequence):

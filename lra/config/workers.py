@@ -78,12 +78,14 @@ class Workers:
         if self._failed(number).exists():  # before the pool broke
             return
         (self.folder / f"{number}.title").write_text(title)
+        # The forked process notices the end of this worker by the pipe, of which only the worker has the writing end.
         reading, writing = os.pipe()
         child = os.fork()
         if child == 0:
             os.close(writing)
             self._compute(number, compute, reading)
         os.close(reading)
+        # Wait without computing; a signal that ends the child is the reason of its failure.
         _, status = os.waitpid(child, 0)
         os.close(writing)
         if os.WIFSIGNALED(status):
@@ -137,9 +139,11 @@ class Workers:
         Returns:
             Whether there is such a run.
         """
+        # Wait until the forked processes of the broken pool have ended, so that no run is started twice.
         for path in self.folder.glob("*.running"):
             while lock.holder(path):
                 time.sleep(PAUSE)
+        # The worker that was killed left its run first; runs that ended in time do not count.
         orphaned = {path: path.read_text() for path in self.folder.glob("*.orphaned")}
         times = {int(path.stem): int(text) for path, text in orphaned.items() if text}
         times = {number: moment for number, moment in times.items() if not self._failed(number).exists()}

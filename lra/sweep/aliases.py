@@ -45,6 +45,7 @@ def _outputs(experiment: Experiment) -> list[Tensor]:
     length = experiment.task.length + (experiment.model.pool == "class")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
+        # Sequences of full, three quarters and half length.
         block = _weighted(experiment.block_factory()().double())
         x = torch.randn(
             3, length, experiment.model.dim, dtype=torch.float64, generator=torch.Generator().manual_seed(1)

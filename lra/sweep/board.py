@@ -63,7 +63,7 @@ class Board:
         self.skipped: list[str] = []
         self.estimates = Estimates(options.runs, options.measure)
         self.settled: set[Path] = set()
-        # Published runs of both phases, and those of another configuration with what differs.
+        # Published runs of both phases, and published runs of another configuration with what differs.
         self.published: dict[Path, tables.Published] = {}
         for name in (study(options), f"{study(options)}-rates"):
             self.published |= tables.below(tables.HOME / name)
@@ -82,7 +82,7 @@ class Board:
         self.same = [line for task in options.tasks for line in self._merge(task)]
 
     def _entry(self, mechanism: str, experiment: str) -> Entry | None:
-        """One mechanism on one task; None, with a line in ``skipped``, if it cannot run there."""
+        """One mechanism on one task; None, with the reason in ``skipped``, if it cannot run there."""
         overrides, options = self._composed(mechanism, experiment)
         reason = options.unavailable
         if reason is None:
@@ -112,11 +112,13 @@ class Board:
 
         Mechanisms with different options outside attn are not compared.
         """
+        # Group the mechanisms of the task by their options outside attn.
         groups: dict[tuple[str, ...], dict[str, Experiment]] = {}
         for entry in self.entries:
             if entry.experiment == experiment:
                 other_options = tuple(line for line in entry.mechanism.split()[1:] if not line.startswith("attn."))
                 groups.setdefault(other_options, {})[entry.mechanism] = entry.options
+        # Exact attention is compared first, whether it is in the sweep or not.
         if () in groups:
             sdpa = groups[()].get("sdpa") or self._composed("sdpa", experiment)[1]
             groups[()] = {"sdpa": sdpa} | groups[()]
@@ -136,11 +138,13 @@ class Board:
             ValueError: another configuration made the run here.
         """
         choices = entry.choices | {"optim.lr": rate}
+        # A run of this machine, whose configuration is checked once.
         if state(run) in ("done", "diverged"):
             if run.folder not in self.settled:
                 settle(run.folder, choices)
                 self.settled.add(run.folder)
             return record.load(run.folder / record.NAME)
+        # A published run with the same choices.
         path = tables.HOME / run.folder.relative_to(self.options.runs)
         published = self.published.get(path)
         if published is None:
@@ -218,6 +222,7 @@ class Board:
         home = study(options)
         lines: list[str] = []
         left: list[PlannedRun] = []
+        # A line for each mechanism and task.
         for entry in self.entries:
             progress = self.progress(entry)
             remaining = list(progress.left)

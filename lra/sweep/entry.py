@@ -59,9 +59,9 @@ def label_keys(mechanism: str) -> tuple[str, ...]:
     """
     keys = [option.lstrip("+~").split("=")[0] for option in mechanism.split()[1:]]
     groups = ("attn", *keys)
-    shown = []
+    listed_keys = []
     for key in keys:
         belongs_to_group = any(key.startswith(f"{group}.") for group in groups)
         if key != "attn" and not belongs_to_group:
-            shown.append(key)
-    return tuple(shown)
+            listed_keys.append(key)
+    return tuple(listed_keys)

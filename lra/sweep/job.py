@@ -48,6 +48,7 @@ def job(
         return
     if time.time() > latest.get(str(folder), math.inf):
         return
+    # Environment of the run: its threads and its GPU.
     env = dict(os.environ) | ({"OMP_NUM_THREADS": str(threads)} if threads else {})
     if gpus:
         env["CUDA_VISIBLE_DEVICES"] = gpus[hydra.job.num % len(gpus)]
@@ -63,12 +64,14 @@ def job(
             stderr=log,
             start_new_session=True,
         )
+        # Wait for the run, or for the end of the sweep whose worker this process is.
         worker = os.getppid() == sweep
         try:
             while run.poll() is None and not (worker and os.getppid() != sweep):
                 time.sleep(0.1)
         finally:
             stopped = run.poll() is None
+            # The run ends soon after its standard input is closed, see ``end_with_parent``.
             run.stdin.close()
             run.wait()
             if worker and os.getppid() != sweep:

@@ -135,6 +135,7 @@ class Launcher:
     def launch(self, runs: list[PlannedRun]) -> str | None:
         """Hand runs to hydra's launcher, as hydra does for -m; returns the reason if it stopped before the end."""
         choices = HydraConfig.get()
+        # The configuration of Hydra's launcher: its options of this command line, and the folders of the runs.
         name = choices.runtime.choices["hydra/launcher"]  # sweep=board names one by itself
         overrides = [
             line for line in choices.overrides.hydra if not line.startswith(("hydra.mode=", "hydra/launcher="))
@@ -149,6 +150,7 @@ class Launcher:
         count = torch.cuda.device_count()
         if self.at_once and count > 1:
             gpus = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(count)))).split(",")
+        # Each run is a process of lra train, which a worker of the launcher starts.
         task = functools.partial(
             job,
             cwd=str(Path.cwd()),
@@ -168,6 +170,7 @@ class Launcher:
         except Exception as error:  # a scheduler failed or a worker was killed; the remaining runs are launched again
             log(f"lra: the launcher stopped: {explain(error)}")
             return explain(error)
+        # A worker that could not start its run has raised an error.
         for run, end in zip(runs, ended, strict=True):
             if end.status is JobStatus.FAILED and state(run) == "left":
                 fail(run.folder, explain(end._return_value))

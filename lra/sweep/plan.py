@@ -105,11 +105,13 @@ def expand(options: SweepOptions, *, threads: int | None) -> tuple[list[PlannedR
     runs: list[PlannedRun] = []
     skipped: list[str] = []
     estimates = Estimates(options.runs, options.measure)
+    # Overrides that all runs share.
     common = [f"budget={options.budget}", f"protocol={options.protocol.name}"]
     common += [line for line in options.command_overrides if line.startswith("protocol.")]
     common += [override("study", study(options)), override("runs", options.runs)]
     if threads:
         common.append(f"trainer.threads={threads}")
+    # Each point of the grid on each task.
     for task, point in itertools.product(options.tasks, points(options.sweep)):
         overrides = [f"task={task}", *point, *common, *options.overrides]
         composed = compose(Experiment, [*overrides, f"seeds={list(options.seeds)}".replace(" ", "")])
@@ -151,6 +153,7 @@ def planned(
     Raises:
         ValueError: no model or source can be made of the options.
     """
+    # The configuration is resolved once; its seeds differ in folder and overrides only.
     plan = resolve(composed)
     choices = plan.experiment.choices(plan.data.source.provenance)
     left = not all((plan.folder(seed) / record.NAME).exists() for seed in composed.seeds)

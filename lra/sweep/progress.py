@@ -69,6 +69,7 @@ class Watch:
 
         A run without an estimate weighs as the mean of the others.
         """
+        # Weight of a run: its estimated time, or the mean of the known ones.
         states = self.states | {run: state(run) for run in runs}
         usual = mean([run.seconds for run in states if run.seconds] or [1.0])
         self.weights = {run: run.seconds or usual for run in states}
@@ -105,6 +106,7 @@ class Watch:
 
     def summary(self) -> str:
         """Count the runs by state and estimate the remaining time."""
+        # Runs by state, those that ended well first.
         count = Counter(self.states.values())
         parts = [f"{count['done']} of {len(self.states)} done"]
         parts += [f"{count[name]} {name}" for name in ("diverged", "failed", "running", "left") if count[name]]
