@@ -222,7 +222,7 @@ class Experiment(TaskOptions):
 
     @property
     def eval_batch(self) -> int:
-        """Examples of a forward pass in evaluation: ``data.eval_batch``, else the training batch, on a GPU at least 512.
+        """Examples of a forward pass in evaluation: ``data.eval_batch``, else that of training, on a GPU at least 512.
 
         It is the batch of training everywhere if the examples of a batch change each other's result, and with a
         pretraining, whose outputs for every position take more memory.
