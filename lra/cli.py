@@ -67,10 +67,13 @@ def main() -> None:
 
 def entries() -> dict[str, EntryPoint]:
     """Every command with its entry point, the studies included."""
-    names = sorted(path.parent.name for path in STUDIES.glob("*/__main__.py"))
-    studies = {f"study {name}": EntryPoint(f"lra.studies.{name}") for name in names}
-    if "transfer" in names:
-        studies["study transfer show"] = EntryPoint("lra.studies.transfer.show")
+    studies = {}
+    for path in sorted(STUDIES.glob("*/__main__.py")):
+        name = path.parent.name
+        studies[f"study {name}"] = EntryPoint(f"lra.studies.{name}")
+        # A study may have a second command, which shows its results.
+        if (path.parent / "show.py").exists():
+            studies[f"study {name} show"] = EntryPoint(f"lra.studies.{name}.show")
     return ENTRIES | studies
 
 
