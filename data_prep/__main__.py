@@ -69,7 +69,7 @@ def of_task(options: PrepareOptions, task: str) -> PrepareOptions:
     """The options of another task with the same overrides, such as budget=smoke."""
     overrides = [line for line in options.data_overrides if not line.startswith("task=")]
     made = compose(PrepareOptions, [f"task={task}", *overrides])
-    return made.changed(workers=options.workers, force=options.force, verify=options.verify)
+    return made.replace(workers=options.workers, force=options.force, verify=options.verify)
 
 
 def make(options: PrepareOptions, source: Source) -> None:

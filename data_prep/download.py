@@ -13,7 +13,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from lra.console import log, pip_install
-from lra.data.source import Progress, alone
+from lra.data.source import Progress, exclusive_lock
 
 from .archive import fingerprint
 
@@ -90,7 +90,7 @@ class Download:
             return self.archive
         key = hashlib.sha256(self.url.encode()).hexdigest() if self.sha256 is None else self.sha256
         path = folder / f"{key[:8]}-{self.file}"
-        with alone(path):
+        with exclusive_lock(path):
             if path.exists():
                 if self._wrong(path) is None:
                     return path

@@ -12,7 +12,7 @@ if __name__ == "__main__":
 from lra.config.entry import main
 from lra.console import log
 from lra.data.store import StoreError
-from lra.train.floors import floors_of
+from lra.train.baselines import baselines_of
 
 from .__main__ import TASKS, PrepareOptions, of_task
 
@@ -32,7 +32,7 @@ def floors(options: PrepareOptions) -> None:
     lines = {}
     for one in [options] if options.source is not None else [of_task(options, task) for task in TASKS]:
         try:
-            lines[one.task.name] = floors_of(one, force=options.force)
+            lines[one.task.name] = baselines_of(one, force=options.force)
         except StoreError as error:
             if options.source is not None:
                 raise

@@ -6,11 +6,11 @@ from pathlib import Path
 
 def log(line: str) -> None:
     """Print a line on stderr without buffering; of several processes of one run only the first prints."""
-    if speaks():
+    if is_main_process():
         print(visible(line), file=sys.stderr, flush=True)
 
 
-def speaks() -> bool:
+def is_main_process() -> bool:
     """Whether this process is the first or the only one of its run."""
     dist = sys.modules.get("torch.distributed")  # unless it was imported, this process belongs to no group
     return not (dist and dist.is_available() and dist.is_initialized()) or dist.get_rank() == 0

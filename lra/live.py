@@ -8,7 +8,7 @@ import sys
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-from .console import speaks
+from .console import is_main_process
 
 
 class _Stderr(Console):
@@ -35,7 +35,7 @@ def live_line() -> Progress:
         transient=True,
         refresh_per_second=4,
         redirect_stdout=False,  # stdout may be a file
-        disable=not (speaks() and console.is_interactive and _foreground()),
+        disable=not (is_main_process() and console.is_interactive and _foreground()),
     )
 
 

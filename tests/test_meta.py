@@ -49,8 +49,8 @@ def step(experiment: Experiment, model: nn.Module) -> None:
 
 
 def trained_and_evaluated(experiment: Experiment) -> None:
-    model, some = experiment.sketch, batch(experiment)
-    lit = LitClassifier(experiment, model.train(), seed=0)
+    model, some = experiment.meta_model, batch(experiment)
+    lit = LitClassifier.of(experiment, model.train(), seed=0)
     lit.batch_loss(some).backward()
     assert all(parameter.grad is not None for parameter in model.parameters())
     model.eval()
@@ -67,9 +67,9 @@ def test_no_mechanism_waits(attn):
 def test_no_experiment_waits(name):
     made = experiment(f"experiment={name}", *["attn=cur_abs"] * name.startswith(("curformer", "board")))
     # A third layer would do what the second does.
-    made = made.changed(model=made.model.changed(layers=min(2, made.model.layers)))
+    made = made.replace(model=made.model.replace(layers=min(2, made.model.layers)))
     trained_and_evaluated(made)
-    step(made, made.sketch)
+    step(made, made.meta_model)
     if made.pretrained:
         with torch.device("meta"):
             model = made.pretrainer()

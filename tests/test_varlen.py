@@ -77,7 +77,7 @@ def test_rows_with_holes_and_back():
 
 @pytest.mark.parametrize("score", ["sum", "abs", "embed", "step", "random"])
 @pytest.mark.parametrize("class_token", [False, True])
-@pytest.mark.parametrize("sizes", [{}, {"whole": 64}], ids=str)
+@pytest.mark.parametrize("sizes", [{}, {"multiple": 64}], ids=str)
 def test_selection_is_that_of_padded_rows(score, class_token, sizes):
     """As sets, in evaluation; while training, distinct tokens of their own row. What fills a row is never selected."""
     torch.manual_seed(1)

@@ -14,7 +14,7 @@ from ..config.entry import main
 from ..report import bench_tables
 from ..report.table import show
 from ..runs import bench_record, record
-from ..train import machine
+from ..train.device import select_device
 from . import contestants, profile, roofline, run
 from .options import BenchOptions
 
@@ -31,7 +31,7 @@ def bench(options: BenchOptions) -> None:
     Raises:
         ValueError: a name is unknown, a number out of range, or the record cannot be written.
     """
-    device = machine.chosen(options.device)
+    device = select_device(options.device)
     if options.threads:
         torch.set_num_threads(options.threads)
     options = contestants.asked(options)
@@ -42,7 +42,7 @@ def bench(options: BenchOptions) -> None:
         return
     began = time.monotonic()
     on = bench_record.machine(device, *roofline.rates(device, list(options.dtype)))
-    choices = {k: v for k, v in options.plain().items() if k not in INDIFFERENT}
+    choices = {k: v for k, v in options.to_dict().items() if k not in INDIFFERENT}
     for rows in run.run(options, on):  # saved after each shape, so that an interrupt loses one shape
         measured = bench_record.BenchRecord(
             name=options.name,

@@ -37,8 +37,8 @@ def asked(options: BenchOptions) -> BenchOptions:
         plain = [word.lstrip("+").removeprefix("attn.") for word in own if word.lstrip("+").startswith("attn.")]
         blocks = [word for word in own if word.lstrip("+").startswith("block")]
         name = "-".join([own[0].removeprefix("attn="), *plain])
-        options = options.changed(mechanisms=[name], overrides=[*options.overrides, *blocks])
-    return options.changed(mechanisms=names(options.mechanisms))
+        options = options.replace(mechanisms=[name], overrides=[*options.overrides, *blocks])
+    return options.replace(mechanisms=names(options.mechanisms))
 
 
 def names(wanted: Sequence[str]) -> list[str]:
@@ -63,7 +63,7 @@ def experiment(name: str, overrides: Iterable[str]) -> Experiment:
     made = compose(Experiment, [f"attn={place}{attn}", *(f"++attn.{change}" for change in changes), *overrides])
     if made.attn.function is None:
         raise ValueError(made.unavailable)
-    return made.changed(label=name)
+    return made.replace(label=name)
 
 
 def overrides(options: BenchOptions, task: str, shape: Shape, pad: str | None = None) -> list[str]:

@@ -52,8 +52,8 @@ class BenchOptions(Options):
     runs: Path
     claims: dict[str, Number]
 
-    def settled(self) -> Self:
+    def resolve(self) -> Self:
         """The options with those of ``trainer=`` in place of their own."""
         if own := self.trainer:
-            return self.changed(device=own.device, dtype=[own.precision], compile=own.compile, threads=own.threads)
+            return self.replace(device=own.device, dtype=[own.precision], compile=own.compile, threads=own.threads)
         return self

@@ -11,9 +11,10 @@ from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
 from ..report.table import Table, frame
+from ..train.callbacks import Divergence, Stopwatch
 from ..train.lit import LitClassifier
 from ..train.plan import Plan, resolve
-from ..train.trainer import Divergence, Stopwatch, trainer
+from ..train.trainer import trainer
 from . import contestants
 from .contestants import Shape
 from .options import BenchOptions
@@ -80,9 +81,9 @@ def table(options: BenchOptions, name: str, device: str) -> Table:
         shape, pad = shape._replace(n=None), options.pads[0]
     contestant = contestants.experiment(name, contestants.overrides(options, options.tasks[0], shape, pad))
     steps = max(contestant.optim.steps, WARMUP + options.steps)  # of the schedule
-    contestant = contestant.changed(
+    contestant = contestant.replace(
         optim=contestant.optim.model_copy(update={"steps": steps}),
-        trainer=contestant.trainer.changed(device=device, devices=1, precision=options.dtype[0]),
+        trainer=contestant.trainer.replace(device=device, devices=1, precision=options.dtype[0]),
     )
     if reason := contestant.unavailable:
         raise ValueError(reason)
@@ -132,5 +133,5 @@ def _run(plan: Plan, options: BenchOptions, *, profiled: bool) -> tuple[float, p
         batches = plan.data.train_dataloader()
     else:
         batches = repeat(plan.experiment.random_batch(plan.device))
-    fitter.fit(LitClassifier(plan.experiment, model, seed=0), batches)
+    fitter.fit(LitClassifier.of(plan.experiment, model, seed=0), batches)
     return watch.seconds, watch.profiler

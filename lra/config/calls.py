@@ -49,13 +49,13 @@ class Call:
         """The value of an option, or the default if the call does not have the option."""
         return self.options.get(option, default)
 
-    def changed(self, **options: Any) -> "Call":
+    def replace(self, **options: Any) -> "Call":
         """The call with further or other values of options."""
         return replace(self, options={**self.options, **options})
 
-    def plain(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """The call as a tree of plain values."""
-        options = {key: value.plain() if isinstance(value, Call) else value for key, value in self.options.items()}
+        options = {key: value.to_dict() if isinstance(value, Call) else value for key, value in self.options.items()}
         return {TARGET: self.path, **({PARTIAL: True} if self.partial else {}), **options}
 
 
@@ -121,13 +121,13 @@ def constructor(name: str, **rules: Any) -> Any:
         name: name of the section.
         rules: further arguments of ``parse``.
     """
-    return Annotated[Call, PlainValidator(functools.partial(parse, name=name, **rules)), PlainSerializer(Call.plain)]
+    return Annotated[Call, PlainValidator(functools.partial(parse, name=name, **rules)), PlainSerializer(Call.to_dict)]
 
 
 def constructors(name: str, **rules: Any) -> Any:
     """The annotation of a section of several calls, each with its own name."""
     convert = lambda tree: {key: parse(item, name=f"{name}.{key}", **rules) for key, item in tree.items()}
-    plain = lambda calls: {key: call.plain() for key, call in calls.items()}
+    plain = lambda calls: {key: call.to_dict() for key, call in calls.items()}
     return Annotated[dict[str, Any], AfterValidator(convert), PlainSerializer(plain)]
 
 

@@ -23,7 +23,7 @@ from ..console import log, visible
 from ..startup import interruptible
 from . import CONF
 from .compose import overrides_of
-from .errors import Told, explain, refusal
+from .errors import AlreadyReported, explain, refusal
 from .options import Options
 from .quoting import escape
 from .workers import Workers
@@ -181,7 +181,7 @@ def _end(error: Exception) -> NoReturn:
     """End the process with status 1 and one line on stderr, or without the line if nobody reads stdout any more."""
     if _unexpected(error):
         raise error
-    if isinstance(error, Told):
+    if isinstance(error, AlreadyReported):
         sys.exit(1)
     if isinstance(error, BrokenPipeError) and sys.stdout:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at the process's end

@@ -15,7 +15,7 @@ from . import calls
 from .wording import no_such_key
 
 
-class Told(ValueError):
+class AlreadyReported(ValueError):
     """A failure that another process has explained already: the command ends without its own message."""
 
 

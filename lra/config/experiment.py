@@ -11,7 +11,7 @@ from torch import nn
 
 from ..model.classifier import Classifier
 from ..model.embed import FeatureEmbedding, TokenEmbedding
-from ..model.initial import lecun_normal_
+from ..model.init import lecun_normal_
 from ..model.pretrainer import Pretrainer
 from . import blocks, sections
 from .options import TaskOptions, flatten
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ..data.datamodule import Batch, TaskData
 
 ON_A_GPU = 512  # examples of a forward pass in evaluation; halved if memory runs out
-# Sections that decide the model, and so the sketch.
+# Sections that decide the model, and so the meta model.
 _OF_MODEL = {"task", "protocol", "model", "block", "attn"}
 
 # Sections that decide a result; the others (logger, run directory, further seeds) do not.
@@ -52,7 +52,7 @@ class Experiment(TaskOptions):
     trainer: sections.Trainer
     logger: Loggers = Field({})
 
-    def settled(self) -> Self:
+    def resolve(self) -> Self:
         """Resolve the steps of both phases; ``pretrain.matched`` takes those of phase one from ``optim``.
 
         Raises:
@@ -61,7 +61,7 @@ class Experiment(TaskOptions):
         pretrain, optim = self.pretrain, self.optim
         # The yaml of an experiment may have options for a phase one that the command line leaves out.
         if pretrain.objective == "none":
-            return self.changed(pretrain=sections.Pretrain(objective="none"))
+            return self.replace(pretrain=sections.Pretrain(objective="none"))
 
         # Phase one: the steps of phase two, or half of them, in whole evaluation intervals, if matched.
         if pretrain.steps is None:
@@ -69,7 +69,7 @@ class Experiment(TaskOptions):
             if pretrain.matched:
                 intervals = optim.steps // 2 // pretrain.eval_every
                 steps = max(1, intervals * pretrain.eval_every)
-            pretrain = pretrain.changed(steps=steps)
+            pretrain = pretrain.replace(steps=steps)
 
         # Matched: both phases together see the examples of phase two alone.
         if pretrain.matched:
@@ -80,14 +80,14 @@ class Experiment(TaskOptions):
                     f"pretrain.matched needs pretrain.steps · pretrain.batch {examples} to be a "
                     f"multiple of optim.batch {optim.batch} below that times optim.steps {optim.steps}"
                 )
-            optim = optim.changed(steps=optim.steps - matched_steps)
+            optim = optim.replace(steps=optim.steps - matched_steps)
         pretrain.of(optim)
-        return self.changed(pretrain=pretrain, optim=optim)
+        return self.replace(pretrain=pretrain, optim=optim)
 
-    def changed(self, **options: Any) -> Self:
-        experiment = super().changed(**options)
+    def replace(self, **options: Any) -> Self:
+        experiment = super().replace(**options)
         if _OF_MODEL & options.keys():
-            experiment.__dict__.pop("sketch", None)
+            experiment.__dict__.pop("meta_model", None)
         return experiment
 
     @property
@@ -162,7 +162,7 @@ class Experiment(TaskOptions):
         )
 
     @cached_property
-    def sketch(self) -> Classifier:
+    def meta_model(self) -> Classifier:
         """The classifier without memory for its weights, made once.
 
         Raises:
@@ -230,7 +230,7 @@ class Experiment(TaskOptions):
         batch = self.optim.batch
         if self.data.eval_batch or self.trainer.device == "cpu" or not torch.cuda.is_available():
             return self.data.eval_batch or batch
-        return batch if self.pretrained or self.sketch.by_tower else max(batch, ON_A_GPU)
+        return batch if self.pretrained or self.meta_model.encode_separately else max(batch, ON_A_GPU)
 
     @property
     def padding(self) -> str:
@@ -241,7 +241,7 @@ class Experiment(TaskOptions):
         if self.task.masked_id is None:
             return "batch" if pad == "auto" else "compact"
         # Masked tokens lie between others, so the result or a pretraining may depend on their positions.
-        return "batch" if self.pretrained or not self.sketch.hole_free else "compact"
+        return "batch" if self.pretrained or not self.meta_model.hole_free else "compact"
 
     def choices(self, provenance: dict[str, Any]) -> dict[str, Any]:
         """The choices that decide the result of a seed, flat.
@@ -249,7 +249,7 @@ class Experiment(TaskOptions):
         Args:
             provenance: provenance of the data.
         """
-        tree = self.plain()
+        tree = self.to_dict()
         sections = {key: tree[key] for key in _CHOICES}
         flat = flatten(sections | {"provenance": provenance})
         return {key: value for key, value in flat.items() if key not in _INDIFFERENT}

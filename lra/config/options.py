@@ -73,7 +73,7 @@ class Options(Section):
         groups = choices.runtime.choices
         # Parse the keys that the command reads, with their interpolations resolved.
         read = OmegaConf.masked_copy(config, [key for key in config if key not in cls.unread])
-        options = cls.parse(OmegaConf.to_container(read, resolve=True)).settled()
+        options = cls.parse(OmegaConf.to_container(read, resolve=True)).resolve()
 
         # Overrides as they were written, ${...} included; overrides of the data are for the command that prepares it.
         overrides = OmegaConf.to_container(choices.overrides.task)
@@ -82,10 +82,10 @@ class Options(Section):
         if task and f"task={task}" not in data_overrides:
             data_overrides.insert(0, f"task={task}")  # an experiment chose the task
         multirun = choices.mode is RunMode.MULTIRUN
-        options = options.changed(command_overrides=overrides, data_overrides=data_overrides, multirun=multirun)
+        options = options.replace(command_overrides=overrides, data_overrides=data_overrides, multirun=multirun)
         if "attn" not in cls.model_fields:
             return options
-        return options.changed(label=_label(options.plain(), overrides, groups))
+        return options.replace(label=_label(options.to_dict(), overrides, groups))
 
 
 class TaskOptions(Options):

@@ -75,17 +75,17 @@ class Section(BaseModel):
         except ValidationError as error:
             raise ValueError(refusal(error, cls, tree, "")) from None
 
-    def settled(self) -> Self:
+    def resolve(self) -> Self:
         """The section with values that follow from several options."""
         return self
 
-    def changed(self, **options: Any) -> Self:
+    def replace(self, **options: Any) -> Self:
         """The section with other values of options, which still have to go together."""
         section = self.model_copy(update=options)
         section.check()
         return section
 
-    def plain(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """The tree of the values that were given, each of a type that JSON has."""
         return self.model_dump(mode="json", by_alias=True, exclude_unset=True)
 

@@ -10,7 +10,7 @@ from pydantic import BeforeValidator, Field
 
 from ..model.classifier import MeanOver, Pool
 from ..model.embed import Positions
-from ..model.initial import Init
+from ..model.init import Init
 from ..model.norm import Norm
 from ..model.pretrainer import Loss, MaskId
 from ..ops.metrics import Metric
@@ -167,7 +167,7 @@ class Pretrain(Section):
         """
         schedule = {key: getattr(self, key) for key in ("lr", "steps", "warmup", "batch", "eval_every")}
         try:
-            return optim.changed(**schedule, cosine=None)
+            return optim.replace(**schedule, cosine=None)
         except ValueError as error:
             # Name the options as options of phase one.
             keys = "|".join(schedule)

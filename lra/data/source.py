@@ -41,7 +41,7 @@ def reporter(name: str) -> Iterator[Progress]:
 
 
 @contextmanager
-def alone(folder: Path) -> Iterator[None]:
+def exclusive_lock(folder: Path) -> Iterator[None]:
     """Hold the lock beside a folder, after waiting for a live owner. Raises ValueError if it cannot be written."""
     waiting = lambda owner: log(f"another process is preparing {folder}, waiting for {owner}")
     with ExitStack() as held:
@@ -163,7 +163,7 @@ class Source(ABC):
         """
         folder = self.folder(root)
         if force or not folder.exists():
-            with alone(folder):
+            with exclusive_lock(folder):
                 if force or not folder.exists():  # no other process has made it meanwhile
                     self._make(folder, workers or cores(), force)
                     return folder

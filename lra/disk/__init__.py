@@ -1,1 +1,1 @@
-"""Files on the disk: atomic replacement, locks."""
+"""Files on the disk: atomic replacement, locks, search, typed JSON."""

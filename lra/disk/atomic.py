@@ -1,4 +1,4 @@
-"""Atomic replacement of files, and reading of files that may be damaged or of another kind."""
+"""Replace files atomically, and read files that may be damaged or of another kind."""
 
 import contextlib
 import errno
@@ -10,8 +10,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
+# Errors of a full disk or quota.
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-MOST = 2**26  # bytes; a larger file is not read into memory at once
+# Size in bytes above which a file is not read into memory at once.
+MOST = 2**26
 
 
 class Unreadable(ValueError):
@@ -26,18 +28,19 @@ def write(path: Path, text: str) -> None:
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Replace a file atomically by what the block writes to a temporary path.
+    """Replace a file atomically by the file that the block writes to a temporary path.
 
-    The temporary file is synced and renamed to ``path`` at the end of the block. An OSError of the block that names no
-    file, as on a full disk, is given the name of ``path``.
+    At the end of the block the temporary file is synced to the disk and renamed to ``path``. An OSError that names no
+    file, as on a full disk, gets the name of ``path``.
 
     Yields:
-        The temporary path, beside ``path``.
+        The temporary path, in the folder of ``path``.
     """
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     part.unlink(missing_ok=True)
     try:
         yield part
+        # The contents must be on the disk before the name, and the name before the caller continues.
         sync(part)
         part.replace(path)
         sync(path.parent)
@@ -58,11 +61,11 @@ def sync(path: Path) -> None:
 
 
 def below(folder: Path, *names: str) -> Path:
-    """The path of a file or folder that is written inside another folder, whose folders in between are made.
+    """Build the path of a file or folder to be written below a folder, and create the folders in between.
 
     Args:
-        folder: a folder that may be a stranger's.
-        names: names of the folders below it, then that of the file or folder.
+        folder: a folder that may come from somebody else.
+        names: names of the folders below it, then the name of the file or folder.
 
     Raises:
         ValueError: one of the names is a link, through which a file elsewhere would be written.
@@ -81,9 +84,10 @@ def opened(path: Path) -> Iterator[BinaryIO]:
     """Open a regular file for reading.
 
     Raises:
-        Unreadable: it is missing, not a regular file, or cannot be read. A FIFO is refused without waiting for it.
+        Unreadable: it is missing, not a regular file, or cannot be read. A FIFO is rejected without waiting for it.
     """
     try:
+        # Without O_NONBLOCK, opening a FIFO would wait for a writer.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     except FileNotFoundError:
         raise Unreadable("it is missing") from None
@@ -112,7 +116,7 @@ def copy(source: Path, target: Path, check: Callable[[Path], None]) -> None:
     Args:
         source: path of the file.
         target: path of the copy.
-        check: called with the copy before it stands at ``target``; raises for a copy that must not.
+        check: called with the copy before it is renamed to ``target``; raises an error to reject it.
 
     Raises:
         Unreadable: the source is missing, not a regular file, or cannot be read.
@@ -123,10 +127,10 @@ def copy(source: Path, target: Path, check: Callable[[Path], None]) -> None:
         check(part)
 
 
-def content(path: Path, most: int = MOST) -> bytes:
-    """Read a regular file. Raises Unreadable, also for one of more than ``most`` bytes."""
+def content(path: Path, max_bytes: int = MOST) -> bytes:
+    """Read a regular file. Raises Unreadable, also for one of more than ``max_bytes`` bytes."""
     with opened(path) as file:
-        data = file.read(most + 1)
-    if len(data) > most:
-        raise Unreadable(f"it has more than {most:,} bytes")
+        data = file.read(max_bytes + 1)
+    if len(data) > max_bytes:
+        raise Unreadable(f"it has more than {max_bytes:,} bytes")
     return data

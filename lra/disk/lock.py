@@ -1,6 +1,6 @@
-"""A lock file that names the process that holds a folder; the kernel releases the lock when the process ends.
+"""A lock file with the name of the process that holds it; the kernel releases the lock when the process ends.
 
-The lock is flock(2), which holds between the hosts of a network file system if that is mounted so (NFS is).
+The lock is flock(2). It also works between hosts on a network file system that supports it, such as NFS.
 """
 
 import contextlib
@@ -15,13 +15,16 @@ from typing import BinaryIO, NamedTuple
 
 from .atomic import Unreadable, opened
 
-NAME = ".owner"  # in the folder of a run
-PAUSE = 0.1  # seconds between two attempts
-ATTEMPTS = 5  # until a lock counts as held; a process that only looks at it has it for an instant
+# Name of the lock of a run directory.
+NAME = ".owner"
+# Seconds between two attempts.
+PAUSE = 0.1
+# Failed attempts after which a lock counts as held. A process that only looks at a lock holds it for an instant.
+ATTEMPTS = 5
 
 
 class Owner(NamedTuple):
-    """The process that holds a lock: the name of its host, its number and when it took the lock."""
+    """The process that holds a lock: the name of its host, its process id and the time when it took the lock."""
 
     host: str
     pid: int
@@ -41,21 +44,22 @@ def hold(path: Path, waiting: Callable[[Owner], None] | None = None) -> Iterator
 
     Args:
         path: path of the lock.
-        waiting: called once with the owner if another process holds the lock, which is then waited for.
+        waiting: called once with the owner if another process holds the lock; then the lock is waited for. None raises
+            Held instead.
 
     Raises:
         Held: another process holds the lock, and ``waiting`` is None.
         OSError: the folder of the lock cannot be written.
     """
-    mine = Owner(socket.gethostname(), os.getpid(), time.strftime("%Y-%m-%d %H:%M:%S%z"))
+    owner = Owner(socket.gethostname(), os.getpid(), time.strftime("%Y-%m-%d %H:%M:%S%z"))
     attempts = 0
     while True:
         with open(path, "r+b", buffering=0, opener=_opener) as file:
-            if _locked(file, path):
+            if _try_lock(file, path):
                 file.truncate(0)
-                file.write(json.dumps(mine._asdict()).encode())
+                file.write(json.dumps(owner._asdict()).encode())
                 try:
-                    yield mine
+                    yield owner
                 finally:
                     path.unlink(missing_ok=True)
                 return
@@ -78,11 +82,12 @@ def holder(path: Path) -> Owner | None:
 
 
 def _opener(path: Path, flags: int) -> int:
-    return os.open(path, flags | os.O_CREAT | os.O_NOFOLLOW, 0o666)  # a link would have another file overwritten
+    # O_NOFOLLOW: through a link, another file would be overwritten.
+    return os.open(path, flags | os.O_CREAT | os.O_NOFOLLOW, 0o666)
 
 
-def _locked(file: BinaryIO, path: Path) -> bool:
-    """Lock a file, unless another process has it or the owner before removed it from ``path`` since it was opened."""
+def _try_lock(file: BinaryIO, path: Path) -> bool:
+    """Lock an open file. False if another process holds it, or if its owner removed it from ``path`` in between."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         return os.path.samestat(os.fstat(file.fileno()), os.stat(path))
@@ -93,5 +98,6 @@ def _locked(file: BinaryIO, path: Path) -> bool:
 def _owner(path: Path) -> Owner:
     try:
         return Owner(**json.loads(path.read_text()))
-    except (OSError, ValueError, TypeError):  # released, or not yet written
+    # The lock was released, or its owner has not written it yet.
+    except (OSError, ValueError, TypeError):
         return Owner("an unknown host", 0, "an unknown time")

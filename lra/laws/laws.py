@@ -24,8 +24,8 @@ def block(experiment: Experiment, length: int = LENGTH) -> nn.Module:
     """The encoder block of an experiment in evaluation, in float64; a Triton kernel's block casts what it is given."""
     torch.manual_seed(0)
     kernel = in_float32(experiment)
-    model = experiment.model.changed(heads=1) if kernel else experiment.model
-    made = experiment.changed(model=model, task=experiment.task.changed(length=length)).block_factory()()
+    model = experiment.model.replace(heads=1) if kernel else experiment.model
+    made = experiment.replace(model=model, task=experiment.task.replace(length=length)).block_factory()()
     if kernel:
         made.register_forward_pre_hook(lambda _, given: (given[0].float(), *given[1:]))
         return made.eval()
@@ -130,7 +130,7 @@ def fewer_tokens_than_kept_ones(experiment: Experiment) -> bool:
     option = next((key for key in ("count", "landmarks") if experiment.attn.get(key) is not None), None)
     if option is None:  # it keeps no fixed number of tokens
         return bool(made(x, mask)[0][mask].isfinite().all())
-    fewer = block(experiment.changed(attn=experiment.attn.changed(**{option: FEW})))
+    fewer = block(experiment.replace(attn=experiment.attn.replace(**{option: FEW})))
     fewer.load_state_dict(made.state_dict())
     return same(made(x, mask)[0][mask], fewer(x, mask)[0][mask])
 

@@ -11,8 +11,8 @@ import numpy as np
 
 from ..config.entry import main
 from ..disk import atomic
-from ..runs.folder import RunFolder
 from ..runs.restore import configuration, trained
+from ..runs.run_dir import RunDir
 from .draw import DISPLAYS
 from .views import MapsOptions, views, whole_number
 
@@ -26,7 +26,7 @@ def show(options: MapsOptions) -> None:
     """
     if options.run is None:
         raise ValueError("name the folder of a seed: run=runs/<study>/<task>/<label>/seed-<k>")
-    run = RunFolder.open(options.run, options.trust)
+    run = RunDir.read(options.run, options.trust)
     experiment = configuration(run, options.data.root)
     if experiment.task.display is None:
         raise ValueError(f"{run.path}: no task of conf/task has the source {experiment.source.path} and its display")
@@ -35,14 +35,14 @@ def show(options: MapsOptions) -> None:
         raise ValueError(f"split must be one of {', '.join(data.splits)}, not {options.split!r}")
     whole_number("example", options.example, len(data.splits[options.split]))
     last = len(model.blocks) - 1
-    options = options.changed(layer=whole_number("layer", last if options.layer is None else options.layer, last + 1))
+    options = options.replace(layer=whole_number("layer", last if options.layer is None else options.layer, last + 1))
     batch = data.gather(options.split, np.array([options.example]))
     drawn = views(options, experiment, model, data, batch)
     name = f"{options.split}-{options.example}-layer-{options.layer}"
     if options.head is not None:
         name += f"-head-{options.head}"
     # Nothing is written beside a published run.
-    beside = Path("runs", "maps", *run.path.absolute().parts[-4:]) if run.published else None
+    beside = Path("runs", "maps", *run.path.absolute().parts[-4:]) if run.is_published else None
     out = options.out or beside or atomic.below(run.path, "maps")
     for tower, view in enumerate(drawn):
         path = out / f"{name}{f'-tower-{tower}' if len(drawn) > 1 else ''}.png"

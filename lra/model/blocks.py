@@ -1,7 +1,7 @@
 """Encoder blocks: forward(x (N,L,d), mask (N,L), memory) -> (x, memory).
 
-A block around a mixer with ``varlen`` also takes packed rows: varlen(x (1,T,d), layout) -> x. ``hole_free`` is the
-mixer's.
+A block around a mixer with ``varlen`` also takes packed sequences: varlen(x (1,T,d), layout) -> x. A block inherits
+``hole_free`` from its mixer.
 """
 
 from collections.abc import Callable
@@ -16,7 +16,8 @@ from ..varlen import VarlenLayout
 from .dropout import Dropout
 from .norm import Norm, make_norm
 
-Activation = Literal["full_glu", "half_glu1", "half_glu2"]  # by S5's names
+# Names of the code of S5.
+Activation = Literal["full_glu", "half_glu1", "half_glu2"]
 Gelu = Literal["exact", "tanh"]
 
 
@@ -28,15 +29,16 @@ class PreNorm(nn.Module):
     Args:
         mixer: a factory without arguments.
         dim: d.
-        hidden: width of the MLP.
+        hidden: hidden units of the MLP.
         dropout: dropout rate of the mixer's output and in the MLP.
 
     Raises:
-        ValueError: the mixer's rows are not d wide.
+        ValueError: the width of the mixer's output is not d.
     """
 
     def __init__(self, mixer: Callable[[], Mixer], *, dim: int, hidden: int, dropout: float):
         super().__init__()
+        # Mixer, then MLP, each after a norm.
         self.mixer_norm = nn.LayerNorm(dim)
         self.mixer = mixer()
         self.hole_free = self.mixer.hole_free
@@ -48,12 +50,15 @@ class PreNorm(nn.Module):
         )
 
     def forward(self, x: Tensor, mask: Tensor | None, memory=None):
-        return self._add(x, self.mixer(self.mixer_norm(x), mask)), memory
+        mixed = self.mixer(self.mixer_norm(x), mask)
+        return self._add(x, mixed), memory
 
     def varlen(self, x: Tensor, layout: VarlenLayout) -> Tensor:
-        return self._add(x, self.mixer.varlen(self.mixer_norm(x), layout))
+        mixed = self.mixer.varlen(self.mixer_norm(x), layout)
+        return self._add(x, mixed)
 
     def _add(self, x: Tensor, mixed: Tensor) -> Tensor:
+        """Add the mixer's output and the MLP's to the residual stream."""
         x = x + self.dropout(mixed)
         return x + self.mlp(self.mlp_norm(x))
 
@@ -66,14 +71,14 @@ class GLU(Checked, nn.Module):
         dim: d.
         hidden: unused; other blocks have an MLP of this width.
         dropout: dropout rate of GELU(y) and of GLU(y).
-        norm: ``batch`` over the real tokens, or another one of ``lra.model.norm``.
+        norm: name of a normalisation in ``lra.model.norm``.
         prenorm: False for norm(x + ...) instead, as in S4 on ListOps and Image.
-        tied: whether all positions of a row share one dropout mask.
+        tied: whether all positions of a sequence share one dropout mask.
         activation: activation function. With g = dropout(GELU(y)), GLU(y) is W₁ g σ(W₂ g) (``full_glu``), g σ(W g)
             (``half_glu1``) or y σ(W g) (``half_glu2``); each W is a Linear d -> d.
-        gelu: ``exact`` | ``tanh``, its approximation.
-        momentum: share of a batch in the running averages of a batch norm.
-        mixer_dropout: whether y has dropout too, each position its own.
+        gelu: ``exact`` | ``tanh``, the approximation.
+        momentum: weight of a batch in the running averages of a batch norm.
+        mixer_dropout: whether y has dropout too, drawn for each position.
 
     Source: docs/ssm.md, S4D and S5.
     """
@@ -94,7 +99,9 @@ class GLU(Checked, nn.Module):
         mixer_dropout: bool = False,
     ):
         super().__init__()
-        self.prenorm, self.activation = prenorm, activation
+        # Modules in the order of the random numbers of their weights.
+        self.prenorm = prenorm
+        self.activation = activation
         self.norm = make_norm(norm, dim, momentum=momentum)
         self.mixer = mixer()
         self.hole_free = self.mixer.hole_free
@@ -105,27 +112,34 @@ class GLU(Checked, nn.Module):
         self.dropout = Dropout(dropout, tied=tied)
 
     def forward(self, x: Tensor, mask: Tensor | None, memory=None):
-        mixed = self.mixer(self.norm(x, mask) if self.prenorm else x, mask)
-        x = x + self.dropout(self._gated(self.mixed_dropout(mixed)))
-        return (x if self.prenorm else self.norm(x, mask)), memory
+        # y = mixer(norm(x)), then the residual connection around GLU(y).
+        normed = self.norm(x, mask) if self.prenorm else x
+        mixed = self.mixed_dropout(self.mixer(normed, mask))
+        x = x + self.dropout(self._apply_gate(mixed))
+        if not self.prenorm:
+            x = self.norm(x, mask)
+        return x, memory
 
-    def _gated(self, y: Tensor) -> Tensor:
+    def _apply_gate(self, y: Tensor) -> Tensor:
         g = self.inner(y)
+        # One Linear d -> 2 d holds W₁ and W₂.
         if self.activation == "full_glu":
             return F.glu(self.gate(g), -1)
-        return (g if self.activation == "half_glu1" else y) * self.gate(g).sigmoid()
+        gated = g if self.activation == "half_glu1" else y
+        return gated * self.gate(g).sigmoid()
 
 
 class Plain(nn.Module):
-    """The mixer alone, as in PSF's own model, without norm, residual path and MLP.
+    """The mixer alone, as in the model of PSF-Attn, without norm, residual connection and MLP.
 
-    Rows have the mixer's width; ``dim``, ``hidden`` and ``dropout`` are unused.
+    The output has the mixer's width; ``dim``, ``hidden`` and ``dropout`` are unused.
     """
 
     def __init__(self, mixer: Callable[[], Mixer], *, dim: int, hidden: int, dropout: float):
         super().__init__()
         self.mixer = mixer()
-        self.width, self.hole_free = self.mixer.width, self.mixer.hole_free
+        self.width = self.mixer.width
+        self.hole_free = self.mixer.hole_free
 
     def forward(self, x: Tensor, mask: Tensor | None, memory=None):
         return self.mixer(x, mask), memory
@@ -136,4 +150,6 @@ class Plain(nn.Module):
 
 def _check_width(mixer: Mixer, dim: int) -> None:
     if mixer.width != dim:
-        raise ValueError(f"rows of {dim} and of {mixer.width} from the mixer do not add up; block=plain adds none")
+        raise ValueError(
+            f"residual width mismatch: model.dim is {dim}, the mixer returns {mixer.width}; use block=plain"
+        )

@@ -1,4 +1,8 @@
-"""The encoder, its pooling and its head."""
+"""The classifier: embedding, encoder blocks, pooling and head.
+
+Shapes: B examples of T towers (texts that are compared) make N = B T sequences of L tokens; d is the width of the
+encoder, F the number of real features per token.
+"""
 
 from collections.abc import Callable
 from typing import Literal
@@ -15,34 +19,43 @@ from .norm import Norm, make_norm
 
 Pool = Literal["mean", "cls", "class", "last", "flatten"]
 MeanOver = Literal["length", "real"]
-WHOLE = 1024  # tokens: packed rows in 16 bits have a multiple, since products are compiled for each shape
+# Packed batches in 16 bits have a multiple of this number of tokens, because products are compiled for each shape.
+TOKEN_MULTIPLE = 1024
 HeadKind = Literal["relu", "gelu", "linear"]
 
 
 class Classifier(Checked, nn.Module):
-    """The whole model: inputs (B,T,L[,F]), mask and positions (B,T,L) or None -> (B, outputs).
+    """The whole model: inputs (B,T,L[,F]), mask and positions (B,T,L) or None -> outputs (B, outputs).
 
-    ``positions`` are those of the tokens in rows without their holes (``lra.data.datamodule``), each once; None for
-    0 .. L-1. ``hole_free`` is True if the outputs for such rows are those for the rows with their holes.
+    ``positions`` are the positions of the tokens after compaction (``lra.data.datamodule``); None for 0 .. L-1. If
+    ``hole_free`` is True, the outputs with and without compaction are equal.
 
-    The T towers share one encoder. They are one batch of B T rows or, if a mechanism mixes the examples of a batch,
-    separate batches (``by_tower``). The last block may put out rows of another ``width`` than d.
+    The towers share one encoder. They are encoded as one batch of B T sequences or, if a mechanism depends on the other
+    examples of a batch, one after the other (``encode_separately``). The last block may change the width.
 
     Args:
-        embed: (N,L[,F]) -> (N,L,d).
-        block: a factory, called ``layers`` times with whether it is the first layer.
-        layers, dim, length, vocab, hidden, outputs, towers: sizes.
-        pool: ``mean`` over positions; ``cls``, for which id ``vocab - 1`` is put in front and a row that would exceed
-            ``length`` loses its last token; ``class``, for which a learned vector is put in front of the embedded row,
-            so that the blocks see one position more; ``last``, the last real token; ``flatten``, all ``length``
-            positions side by side, padded ones as zeros.
-        class_std: standard deviation that the vector of ``class`` begins with.
-        mean_over: the divisor of the mean: the padded ``length``, independent of the batch (published), or the number
-            of ``real`` tokens.
-        norm: normalisation of the last block's output, see ``lra.model.norm``, None for none.
-        head: a factory like ``Head``.
-        packed: whether to compute only real tokens, side by side in one row, see ``lra.varlen``, on a CPU and if every
-            block has ``varlen`` and Multihead.
+        embed: embedding (N,L[,F]) -> (N,L,d).
+        block: a factory of blocks; its argument is True for the first layer.
+        layers: number of blocks.
+        dim: d.
+        length: maximum sequence length.
+        vocab: number of token ids; None for real features.
+        hidden: hidden units of the head.
+        outputs: number of classes, or 1 for a real number.
+        towers: T.
+        pool: one of the following.
+            ``mean``: mean over positions.
+            ``cls``: a class token, id ``vocab - 1``, in front of the sequence; a sequence of full length loses its last
+            token.
+            ``class``: a learned vector in front of the embedded sequence, which gets one position more.
+            ``last``: the last real token.
+            ``flatten``: all ``length`` positions concatenated, with zeros for padding.
+        class_std: standard deviation of the initial ``class`` vector.
+        mean_over: the divisor of the mean: the maximum ``length``, as published, or the number of ``real`` tokens.
+        norm: normalisation of the last block's output, see ``lra.model.norm``; None for none.
+        head: a factory with the arguments of ``Head``.
+        packed: whether to pack the real tokens of a batch (``lra.varlen``). It applies on a CPU, and only if every
+            block has ``varlen`` and a ``Multihead`` mixer.
 
     Raises:
         ValueError: options do not go together.
@@ -70,49 +83,79 @@ class Classifier(Checked, nn.Module):
         super().__init__()
         if pool == "cls" and vocab is None:
             raise ValueError("model.pool=cls needs a task with token ids, this one has real features")
-        self.length, self.pool, self.mean_over = length, pool, mean_over
+        self.length = length
+        self.pool = pool
+        self.mean_over = mean_over
         self.class_id = None if vocab is None else vocab - 1
+
+        # Encoder.
         self.embed = embed
         self.blocks = nn.ModuleList(block(layer == 0) for layer in range(layers))
-        self.by_tower = any(getattr(part, "mixes_batch", False) for part in self.blocks.modules())
-        self.hole_free = not self.by_tower and all(getattr(block, "hole_free", False) for block in self.blocks)
-        packable = (hasattr(part, "varlen") and isinstance(part.mixer, Multihead) for part in self.blocks)
-        self.packed = packed and all(packable)
-        widths = [dim, *(getattr(block, "width", dim) for block in self.blocks)]
+        modules = list(self.blocks.modules())
+        self.encode_separately = any(getattr(module, "mixes_batch", False) for module in modules)
+        blocks_are_hole_free = all(getattr(block, "hole_free", False) for block in self.blocks)
+        self.hole_free = blocks_are_hole_free and not self.encode_separately
+        blocks_are_packable = all(_is_packable(block) for block in self.blocks)
+        self.packed = packed and blocks_are_packable
+
+        # Only the last block may change the width.
+        widths = [getattr(block, "width", dim) for block in self.blocks]
         if any(width != dim for width in widths[:-1]):
-            raise ValueError(f"model.layers must be 1 if a block makes rows of {widths[-1]} from {dim}, not {layers}")
-        self.encoded_width = widths[-1]
-        self.norm = make_norm(norm, widths[-1]) if norm else None
-        pooled = widths[-1] * (length if pool == "flatten" else 1)
-        self.head = (head or Head)(dim=pooled, hidden=hidden, outputs=outputs, towers=towers)
+            raise ValueError(f"model.layers must be 1 if a block changes the width {dim} to {widths[-1]}, not {layers}")
+        self.encoded_width = widths[-1] if widths else dim
+
+        # Norm, head and class vector, in this order, which decides their random weights.
+        self.norm = make_norm(norm, self.encoded_width) if norm else None
+        pooled_width = self.encoded_width * length if pool == "flatten" else self.encoded_width
+        make_head = head or Head
+        self.head = make_head(dim=pooled_width, hidden=hidden, outputs=outputs, towers=towers)
         self.class_vector = nn.Parameter(class_std * torch.randn(dim)) if pool == "class" else None
 
     def forward(self, inputs: Tensor, mask: Tensor | None = None, positions: Tensor | None = None) -> Tensor:
-        return self.head(over_towers(self._encode, self.by_tower, inputs, mask, positions))
+        pooled = over_towers(self._encode, self.encode_separately, inputs, mask, positions)  # (B,T,d)
+        return self.head(pooled)
 
     def _encode(self, inputs: Tensor, mask: Tensor | None, positions: Tensor | None = None) -> Tensor:
-        """Encode and pool rows: inputs (N,L[,F]), mask and positions (N,L) -> (N,d)."""
+        """Encode and pool sequences: inputs (N,L[,F]), mask and positions (N,L) -> (N,d)."""
         if self.pool == "cls":
-            inputs, mask, positions = self._with_class(inputs, mask, positions)
-        if self.packed and mask is not None and inputs.device.type == "cpu":  # a GPU would wait for the lengths
+            inputs, mask, positions = self._prepend_class_token(inputs, mask, positions)
+        # On a GPU packing would wait for the lengths.
+        if self.packed and mask is not None and inputs.device.type == "cpu":
             return self._encode_packed(inputs, mask)
-        x, memory = stream(self.embed(inputs) if positions is None else self.embed(inputs, positions)), None
+
+        # 1. Embed.
+        x = self.embed(inputs) if positions is None else self.embed(inputs, positions)  # (N,L,d)
+        x = stream(x)
         if self.class_vector is not None:
-            x = torch.cat([self.class_vector.to(x.dtype).expand(len(x), 1, -1), x], 1)
-            mask = None if mask is None else F.pad(mask, (1, 0), value=True)
+            class_vectors = self.class_vector.to(x.dtype).expand(len(x), 1, -1)
+            x = torch.cat([class_vectors, x], 1)
+            mask = _prepend_true(mask)
+
+        # 2. Blocks. ``memory`` is what a block hands to the next one.
+        memory = None
         for block in self.blocks:
             x, memory = block(x, mask, memory)
             x = stream(x)
-        x = x if self.norm is None else self.norm(x, mask)
-        if self.pool != "mean":
-            return self._pooled(x, mask, positions)
-        x = at_least_float32(x)  # thousands of terms are too many for a 16-bit sum
-        return self._mean(x.sum(1) if mask is None else (x * mask[..., None].to(x.dtype)).sum(1), mask, x.shape[1])
+        if self.norm is not None:
+            x = self.norm(x, mask)
 
-    def _with_class(self, inputs: Tensor, mask: Tensor | None, positions: Tensor | None) -> tuple[Tensor | None, ...]:
-        """The class token in front of each row, and no token beyond ``length``."""
-        inputs = torch.cat([inputs.new_full((len(inputs), 1), self.class_id), inputs], 1)[:, : self.length]
-        mask = None if mask is None else F.pad(mask, (1, 0), value=True)[:, : self.length]
+        # 3. Pool.
+        if self.pool != "mean":
+            return self._pool(x, mask, positions)
+        # A sum over thousands of tokens needs float32.
+        x = at_least_float32(x)
+        if mask is not None:
+            x = x * mask[..., None].to(x.dtype)
+        return self._divide(x.sum(1), mask, x.shape[1])
+
+    def _prepend_class_token(
+        self, inputs: Tensor, mask: Tensor | None, positions: Tensor | None
+    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """Put the class token in front of each sequence, and drop tokens beyond ``length``."""
+        class_tokens = inputs.new_full((len(inputs), 1), self.class_id)
+        inputs = torch.cat([class_tokens, inputs], 1)[:, : self.length]
+        if mask is not None:
+            mask = _prepend_true(mask)[:, : self.length]
         if positions is not None:
             positions = F.pad(positions + 1, (1, 0))[:, : self.length]
             mask = mask & (positions < self.length)
@@ -120,59 +163,101 @@ class Classifier(Checked, nn.Module):
         return inputs, mask, positions
 
     def _encode_packed(self, inputs: Tensor, mask: Tensor) -> Tensor:
-        """Encode and pool rows as ``_encode`` does, with the real tokens side by side."""
-        ahead = int(self.class_vector is not None)  # the place of the class vector, that of some token until then
-        layout = VarlenLayout(F.pad(mask, (ahead, 0), value=True), WHOLE if narrow(inputs) else 1)
-        tokens = torch.cat([inputs[:, :ahead], inputs], 1)
-        x = stream(self.embed(layout.pack(tokens), (layout.positions - ahead).clamp(min=0)))
+        """Encode and pool sequences as ``_encode`` does, with the real tokens packed."""
+        # 1. Embed. A class vector takes the place of a copy of the first token of each sequence.
+        num_prepended = int(self.class_vector is not None)
+        multiple = TOKEN_MULTIPLE if narrow(inputs) else 1
+        layout = VarlenLayout(F.pad(mask, (num_prepended, 0), value=True), multiple)
+        tokens = torch.cat([inputs[:, :num_prepended], inputs], 1)
+        token_positions = (layout.positions - num_prepended).clamp(min=0)
+        x = stream(self.embed(layout.pack(tokens), token_positions))  # (1,T,d)
         if self.class_vector is not None:
-            x = torch.where((layout.positions == 0)[:, None], self.class_vector.to(x.dtype), x)
+            is_first = (layout.positions == 0)[:, None]
+            x = torch.where(is_first, self.class_vector.to(x.dtype), x)
+
+        # 2. Blocks.
         for block in self.blocks:
             x = stream(block.varlen(x, layout))
-        x = x if self.norm is None else self.norm(x, layout.filled)
-        if self.pool != "mean":
-            return self._pooled(layout.unpack(x), layout.mask)
-        return self._mean(layout.sum(x), layout.mask, inputs.shape[1])
+        if self.norm is not None:
+            x = self.norm(x, layout.filled)
 
-    def _pooled(self, x: Tensor, mask: Tensor | None, positions: Tensor | None = None) -> Tensor:
-        """Pool rows (N,L,d) by another rule than the mean: (N,d) or, flattened, (N,length d)."""
+        # 3. Pool.
+        if self.pool != "mean":
+            return self._pool(layout.unpack(x), layout.mask)
+        return self._divide(layout.sum(x), layout.mask, inputs.shape[1])
+
+    def _pool(self, x: Tensor, mask: Tensor | None, positions: Tensor | None = None) -> Tensor:
+        """Pool sequences (N,L,d) by any rule except the mean: (N,d) or, flattened, (N, length d)."""
         if self.pool in ("cls", "class"):
             return x[:, 0]
         if self.pool == "last":
-            return x[:, -1] if mask is None else x[torch.arange(len(x), device=x.device), last_real(mask)]
-        x = x if mask is None else x * mask[..., None]
+            if mask is None:
+                return x[:, -1]
+            return x[torch.arange(len(x), device=x.device), last_real(mask)]
+        # flatten: every token at its position, zeros elsewhere.
+        if mask is not None:
+            x = x * mask[..., None]
         if positions is not None:
-            wide = x.new_zeros(len(x), self.length, x.shape[2])
-            return wide.scatter(1, positions[..., None].expand_as(x), x).flatten(1)
+            full = x.new_zeros(len(x), self.length, x.shape[2])
+            return full.scatter(1, positions[..., None].expand_as(x), x).flatten(1)
         return F.pad(x, (0, 0, 0, self.length - x.shape[1])).flatten(1)
 
-    def _mean(self, total: Tensor, mask: Tensor | None, L: int) -> Tensor:
+    def _divide(self, total: Tensor, mask: Tensor | None, L: int) -> Tensor:
         """Divide sums over real tokens (N,d) by ``mean_over``."""
         if self.mean_over == "length":
             return total / self.length
-        return total / (L if mask is None else mask.sum(1, keepdim=True).clamp(min=1))
+        if mask is None:
+            return total / L
+        return total / mask.sum(1, keepdim=True).clamp(min=1)
 
 
-def over_towers(encode: Callable[..., Tensor], apart: bool, inputs: Tensor, *more: Tensor | None) -> Tensor:
-    """Encode inputs (B,T,...) and what belongs to them as one batch of B T rows, or each tower ``apart``: (B,T,...)."""
-    given = (inputs, *more)
-    if apart:
-        towers = ([None if x is None else x[:, tower] for x in given] for tower in range(inputs.shape[1]))
-        return torch.stack([encode(*tower) for tower in towers], 1)
-    return encode(*(None if x is None else x.flatten(0, 1) for x in given)).unflatten(0, inputs.shape[:2])
+def _is_packable(block: nn.Module) -> bool:
+    """Whether a block can process packed sequences."""
+    return hasattr(block, "varlen") and isinstance(block.mixer, Multihead)
+
+
+def _prepend_true(mask: Tensor | None) -> Tensor | None:
+    """Extend a mask (N,L) by a real token in front: (N,L+1)."""
+    return None if mask is None else F.pad(mask, (1, 0), value=True)
+
+
+def over_towers(encode: Callable[..., Tensor], separately: bool, inputs: Tensor, *tensors: Tensor | None) -> Tensor:
+    """Encode the towers of a batch as one batch of B T sequences, or one tower after the other.
+
+    Args:
+        encode: function of tensors (N,...), N = B T or B.
+        separately: whether each tower is a batch.
+        inputs: inputs (B,T,...).
+        tensors: further arguments (B,T,...) of ``encode``, or None.
+
+    Returns:
+        The encoded inputs (B,T,...).
+    """
+    arguments = (inputs, *tensors)
+    if not separately:
+        flat_arguments = [None if x is None else x.flatten(0, 1) for x in arguments]
+        return encode(*flat_arguments).unflatten(0, inputs.shape[:2])
+    encoded = []
+    for tower in range(inputs.shape[1]):
+        tower_arguments = [None if x is None else x[:, tower] for x in arguments]
+        encoded.append(encode(*tower_arguments))
+    return torch.stack(encoded, 1)
 
 
 def last_real(mask: Tensor) -> Tensor:
-    """The position of the last real token of each row: mask (N,L) -> (N,)."""
+    """Return the position of the last real token of each sequence: mask (N,L) -> (N,)."""
     return mask.shape[1] - 1 - mask.flip(1).int().argmax(1)
 
 
 class Head(Checked, nn.Module):
-    """Linear, ReLU, Linear on the pooled vector (B,T,d); two towers are compared by [a, b, a b, a - b].
+    """Linear, ReLU, Linear on the pooled vectors (B,T,d); two towers a, b are compared by [a, b, a b, a - b].
 
     Args:
-        dim, hidden, outputs, towers: sizes.
-        kind: ``relu``; ``gelu`` in its place; ``linear``, one Linear.
+        dim: d.
+        hidden: number of hidden units.
+        outputs: number of outputs.
+        towers: T.
+        kind: ``relu`` | ``gelu``, GELU instead of ReLU | ``linear``, a single Linear.
         dropout: dropout rate of the input.
     """
 
@@ -192,11 +277,12 @@ class Head(Checked, nn.Module):
         if kind == "linear":
             self.mlp = nn.Sequential(nn.Linear(inputs, outputs))
         else:
-            act = nn.ReLU() if kind == "relu" else nn.GELU()
-            self.mlp = nn.Sequential(nn.Linear(inputs, hidden), act, nn.Linear(hidden, outputs))
+            activation = nn.ReLU() if kind == "relu" else nn.GELU()
+            self.mlp = nn.Sequential(nn.Linear(inputs, hidden), activation, nn.Linear(hidden, outputs))
 
     def forward(self, pooled: Tensor) -> Tensor:
         if pooled.shape[1] == 1:
             return self.mlp(self.dropout(pooled[:, 0]))
         a, b = pooled.unbind(1)
-        return self.mlp(self.dropout(torch.cat([a, b, a * b, a - b], -1)))
+        compared = torch.cat([a, b, a * b, a - b], -1)
+        return self.mlp(self.dropout(compared))

@@ -1,7 +1,7 @@
-"""Embeddings of tokens.
+"""Embeddings of tokens and features.
 
-``positions`` are those of the tokens: (T,) of packed rows (1,T), see ``lra.varlen``, or (N,L) of rows without their
-holes; None for 0 .. L-1.
+``positions`` are the positions of the tokens: (T,) for packed sequences (1,T), see ``lra.varlen``, or (N,L) after
+compaction; None for 0 .. L-1.
 """
 
 from typing import Literal
@@ -13,7 +13,8 @@ from ..options import Checked
 from .dropout import Dropout
 
 Padding = Literal["learned", "constant", "zero"]
-Positions = Literal["learned", "rotary", "none"]  # of a model: a table, rotated queries and keys, or none
+# Positions of a model: a learned table, rotary positions, or none.
+Positions = Literal["learned", "rotary", "none"]
 
 
 class TokenEmbedding(Checked, nn.Module):
@@ -22,13 +23,14 @@ class TokenEmbedding(Checked, nn.Module):
     Source: docs/sources.md, Nystromformer.
 
     Args:
-        vocab, dim: sizes of the token table.
-        length: the largest L.
+        vocab: number of token ids.
+        dim: d.
+        length: maximum L.
         dropout: dropout rate of the sum.
         std: standard deviation of the normal initialisation, null for d^-1/2.
-        bound: bound of a uniform initialisation between -bound and bound instead.
-        positions: whether there is a position table; without it the mechanism has to know the order of the tokens.
-        padding: the vector of id 0: ``learned`` as any other, ``constant`` as drawn, or ``zero``.
+        bound: bound of a uniform initialisation between -bound and bound, instead of a normal one.
+        positions: whether there is a position table; without it only the mechanism knows the order of the tokens.
+        padding: the vector of id 0: ``learned`` as any other, ``constant`` at its random value, or ``zero``.
     """
 
     def __init__(
@@ -44,10 +46,12 @@ class TokenEmbedding(Checked, nn.Module):
         padding: Padding = "learned",
     ):
         super().__init__()
+        # The vector of ``padding_idx`` has no gradient.
         self.token = nn.Embedding(vocab, dim, padding_idx=None if padding == "learned" else 0)
         self.position = nn.Embedding(length, dim) if positions else None
         self.dropout = Dropout(dropout)
         self.std = dim**-0.5 if std is None else std
+        # Both tables have the same distribution.
         for table in filter(None, (self.token, self.position)):
             if bound is None:
                 nn.init.normal_(table.weight, std=self.std)
@@ -58,20 +62,21 @@ class TokenEmbedding(Checked, nn.Module):
 
     def forward(self, ids: Tensor, positions: Tensor | None = None) -> Tensor:
         x = self.token(ids)
-        return self.dropout(x if self.position is None else x + _at(self.position, ids.shape[1], positions))
+        return self.dropout(_add_positions(x, self.position, positions))
 
 
 class PairEmbedding(nn.Module):
     """Tokens that are pairs, each the sum of two vectors, then dropout: ids (N,L) int -> (N,L,d).
 
-    Id 0 is filler, 1 + a seconds + b is the pair (a, b), a larger one is the class token. Filler and the class token
-    have vectors of their own.
+    Id 0 is filler, id 1 + a seconds + b is the pair (a, b), and a larger id is the class token. Filler and the class
+    token have their own vectors.
 
     Args:
-        firsts, seconds: numbers of values of a and of b.
-        length: the largest L.
+        firsts: number of values of a.
+        seconds: number of values of b.
+        length: maximum L.
         dim: d.
-        dropout: share of the sum.
+        dropout: dropout rate of the sum.
         std: standard deviation of the normal initialisation.
         positions: whether a position table is added.
     """
@@ -88,8 +93,11 @@ class PairEmbedding(nn.Module):
         positions: bool = True,
     ):
         super().__init__()
-        self.firsts, self.seconds = firsts, seconds
-        self.first, self.second = nn.Embedding(firsts + 2, dim), nn.Embedding(seconds + 1, dim)
+        self.firsts = firsts
+        self.seconds = seconds
+        # Filler and the class token have indices 0 and firsts + 1 of the first table, and both index 0 of the second.
+        self.first = nn.Embedding(firsts + 2, dim)
+        self.second = nn.Embedding(seconds + 1, dim)
         self.position = nn.Embedding(length, dim) if positions else None
         self.dropout = Dropout(dropout)
         for table in (self.first, self.second):
@@ -98,26 +106,30 @@ class PairEmbedding(nn.Module):
             nn.init.normal_(self.position.weight, std=0.02)
 
     def forward(self, ids: Tensor, positions: Tensor | None = None) -> Tensor:
-        first = ((ids - 1) // self.seconds + 1).clamp(max=self.firsts + 1)  # 0 for filler
-        second = torch.where((first == 0) | (first > self.firsts), 0, (ids - 1) % self.seconds + 1)
+        # Index of a: 0 for filler, firsts + 1 for the class token. Filler and the class token have no b, index 0.
+        first = ((ids - 1) // self.seconds + 1).clamp(max=self.firsts + 1)
+        is_single = (first == 0) | (first > self.firsts)
+        second = torch.where(is_single, 0, (ids - 1) % self.seconds + 1)
         x = self.first(first) + self.second(second)
-        return self.dropout(x if self.position is None else x + _at(self.position, ids.shape[1], positions))
+        return self.dropout(_add_positions(x, self.position, positions))
 
 
 class PixelEmbedding(nn.Module):
-    """Grey levels as real numbers times a learned vector plus another one, as in MEGA and S5: (N,L) int -> (N,L,d).
+    """Grey levels as real numbers, as in MEGA and S5: ids (N,L) int from 0 to 255 -> (N,L,d).
 
-    (ids / 255 - mean) / std · scale + shift for ids from 0 to 255, then dropout; without a position table.
+    (ids / 255 - mean) / std · scale + shift with two learned vectors, then dropout; there is no position table.
     """
 
     def __init__(self, *, length: int, dim: int, dropout: float, mean: float, std: float):
         super().__init__()
-        self.mean, self.std = mean, std
+        self.mean = mean
+        self.std = std
         self.scale = nn.Parameter(torch.randn(dim))
         self.shift = nn.Parameter(0.1 * torch.randn(dim))
         self.dropout = Dropout(dropout)
 
     def forward(self, ids: Tensor, positions: Tensor | None = None) -> Tensor:
+        # Standardised grey levels.
         value = (ids.to(self.scale.dtype) / 255 - self.mean) / self.std
         return self.dropout(value[..., None] * self.scale + self.shift)
 
@@ -138,9 +150,13 @@ class FeatureEmbedding(nn.Module):
 
     def forward(self, features: Tensor, positions: Tensor | None = None) -> Tensor:
         x = self.feature(features)
-        return self.dropout(x if self.position is None else x + _at(self.position, features.shape[1], positions))
+        return self.dropout(_add_positions(x, self.position, positions))
 
 
-def _at(table: nn.Embedding, L: int, positions: Tensor | None) -> Tensor:
-    """The vectors of 0 .. L-1, or of ``positions`` (L,) or (N,L)."""
-    return table.weight[:L] if positions is None else table(positions)
+def _add_positions(x: Tensor, table: nn.Embedding | None, positions: Tensor | None) -> Tensor:
+    """Add the vectors of positions 0 .. L-1, or of ``positions`` (L,) or (N,L), to x (N,L,d)."""
+    if table is None:
+        return x
+    if positions is None:
+        return x + table.weight[: x.shape[1]]
+    return x + table(positions)

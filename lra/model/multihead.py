@@ -1,4 +1,4 @@
-"""The projections around an attention mechanism, which give all mechanisms the same state_dict keys."""
+"""The linear projections around an attention mechanism. All mechanisms get the same state_dict keys."""
 
 from collections.abc import Callable
 
@@ -10,15 +10,18 @@ from ..varlen import VarlenLayout
 
 
 class Multihead(Mixer):
-    """Linear projections with bias to H heads, the mechanism, and the output projection: (N,L,d) -> (N,L,d).
+    """Multi-head attention: input projections, the mechanism, output projection; (N,L,d) -> (N,L,d).
 
-    Queries, keys and values come from one matrix; a mechanism with ``shares_qk`` has one projection for queries and
-    keys.
+    One matrix with bias projects to queries, keys and values. A mechanism with ``shares_qk`` has one projection for
+    queries and keys.
 
     Args:
         attention: a factory that takes ``Sizes``.
-        dim, heads, head_dim, length: sizes.
-        rotary: whether queries and keys are rotated by their positions, see ``lra.ops.rotary``.
+        dim: d.
+        heads: H.
+        head_dim: D, the width of a head.
+        length: maximum sequence length.
+        rotary: whether queries and keys get rotary positions, see ``lra.ops.rotary``.
 
     Raises:
         ValueError: rotary positions with an odd head_dim.
@@ -40,26 +43,34 @@ class Multihead(Mixer):
         self.rotary = rotary
         self.attention = attention(self.sizes)
         self.causal = self.attention.causal
-        self.hole_free = self.attention.hole_free and not rotary  # whose angles are of places in the row
-        self.widths = [heads * head_dim] * (2 if self.attention.shares_qk else 3)
+        # Rotary angles depend on the positions in the sequence.
+        self.hole_free = self.attention.hole_free and not rotary
+        num_projections = 2 if self.attention.shares_qk else 3
+        self.widths = [heads * head_dim] * num_projections
         self.inputs = nn.Linear(dim, sum(self.widths))
         self.output = nn.Linear(self.widths[-1], dim)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        return self._join(self.attention(*self._project(x, None), mask), x)
+        q, k, v = self._project(x, None)
+        return self._join(self.attention(q, k, v, mask), x)
 
     def varlen(self, x: Tensor, layout: VarlenLayout) -> Tensor:
-        """Mix packed rows: (1,T,d) -> (1,T,d)."""
-        return self._join(self.attention.varlen(*self._project(x, layout.positions), layout), x)
+        """Mix packed sequences: (1,T,d) -> (1,T,d)."""
+        q, k, v = self._project(x, layout.positions)
+        return self._join(self.attention.varlen(q, k, v, layout), x)
 
     def _project(self, x: Tensor, positions: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
         """Project (N,L,d) to q, k (N,H,L,D) and v (N,H,L,E)."""
-        parts = self.inputs(x).split(self.widths, -1)
-        *qk, v = (part.unflatten(-1, (self.sizes.heads, -1)).transpose(1, 2) for part in parts)
+        projections = self.inputs(x).split(self.widths, -1)
+        *qk, v = [part.unflatten(-1, (self.sizes.heads, -1)).transpose(1, 2) for part in projections]
         if self.rotary:
             qk = [rotate(part, positions) for part in qk]
-        return qk[0], qk[-1], v
+        # With shares_qk there is one tensor for both.
+        q = qk[0]
+        k = qk[-1]
+        return q, k, v
 
     def _join(self, mixed: Tensor, x: Tensor) -> Tensor:
         """Join heads and project: (N,H,L,E) -> (N,L,d), in the dtype of x."""
-        return self.output(mixed.transpose(1, 2).flatten(2).to(x.dtype))
+        heads = mixed.transpose(1, 2).flatten(2)  # (N,L,H E)
+        return self.output(heads.to(x.dtype))

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..disk.atomic import Unreadable, content
-from ..runs import open as runs_on_disk
+from ..runs import reader
 
 PNG = b"\x89PNG\r\n\x1a\n"
 
@@ -27,7 +27,7 @@ def read(folder: Path) -> tuple[Artifacts, list[str]]:
         The files, each part empty if the folder never had it, and one line for each file that cannot be shown.
     """
     made, lines = Artifacts({}, {}, {}), []
-    for part, load in ((made.curves, runs_on_disk.curves), (made.config, runs_on_disk.choices)):
+    for part, load in ((made.curves, reader.read_curves), (made.config, reader.read_choices)):
         try:
             part |= load(folder)
         except ValueError as error:

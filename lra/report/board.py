@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..runs.bench_record import BenchRecord
-from ..runs.tables import HOME
+from ..runs.published import HOME
 from . import board_picture, figures
 from .admission import admission_table
 from .agreement import agreement_table

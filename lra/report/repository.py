@@ -6,9 +6,8 @@ from pathlib import Path
 
 from ..config import CONF
 from ..disk.atomic import write
-from ..runs import bench_record
-from ..runs import open as runs_on_disk
-from ..runs.tables import HOME, About, about
+from ..runs import bench_record, reader
+from ..runs.published import HOME, About, about
 from . import board, board_picture, export, extensions, figures, plots, results, strips
 from .figures import Picture
 from .pretraining import pretraining
@@ -81,7 +80,7 @@ def _pictures(rows: list[Row], says: About, boards: dict[str, BoardResults]) -> 
     made = strips.pictures(rows) if name.removesuffix(RATES) in boards else []
     if not name.endswith(RATES):
         rows = [row for row in rows if not says.figure or row.label in says.figure]
-        runs = {folder: runs_on_disk.curves(folder) for row in rows for folder in row.runs}
+        runs = {folder: reader.read_curves(folder) for row in rows for folder in row.runs}
         some = ", of some mechanisms" if says.figure else ""
         caption = f"dev scores of {name} over steps{some}, mean ± sample standard deviation over seeds"
         made.insert(0, Picture(name, caption, strips.draw_curves, plots.by_task(rows, runs)))

@@ -7,7 +7,7 @@ from dataclasses import replace
 from statistics import mean
 from typing import NamedTuple
 
-from ..runs.scores import CONTROL
+from ..runs.reader import CONTROL
 from . import extensions, published
 from .rates import untuned
 from .significance import APART, MARKS, difference, mark, score

@@ -8,7 +8,7 @@ from statistics import median
 
 import numpy as np
 
-from ..runs import open as runs_on_disk
+from ..runs import reader
 from ..runs.bench_record import BenchRecord
 from .palette import CONTROL, FAMILIES
 from .statistics import SOLVED, holm, interquartile_mean, interval, mean_over_tasks, normalised, permutation_test
@@ -159,7 +159,7 @@ def _plateau(row: Row) -> Cell:
     left, n, low = [], len(row.runs), floor(row)
     for folder in row.runs:
         with suppress(ValueError):  # the report names the damaged file
-            dev = runs_on_disk.curves(folder).get("val", {})
+            dev = reader.read_curves(folder).get("val", {})
             left += [step for step, score in dev.items() if normalised(score, low) >= NEAR][:1]
     some = f" ({len(left)}/{n})" if len(left) < n else ""
     return Cell(text=f"{median(left):,.0f}{some}" if left else f"-{some}", value=median(left) if left else None, n=n)

@@ -6,8 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import mean, median
 
-from ..runs import open as runs_on_disk
-from ..runs import record
+from ..runs import reader, record
 from ..runs.record import Pretraining, RunRecord
 from . import published
 from .published import PrintedValue
@@ -113,10 +112,10 @@ def collect(
     """
     if not runs.is_dir():
         raise ValueError(f"{runs} is not a folder; name the folder of the runs with runs=<folder>")
-    records, damaged = runs_on_disk.scan(runs)
+    records, damaged = reader.scan(runs)
     own = {r.study for r in records.values()}
     for folder in beside:
-        records |= runs_on_disk.scan(folder)[0]
+        records |= reader.scan(folder)[0]
     groups: dict[str, dict[tuple, dict[Path, RunRecord]]] = defaultdict(lambda: defaultdict(dict))
     for folder, r in records.items():
         groups[r.study][task_order(r.task), r.label][folder] = r

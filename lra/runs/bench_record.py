@@ -1,4 +1,4 @@
-"""The record of a benchmark: one file per run of it, with a row for every contestant, shape and pass."""
+"""The record of a benchmark: one file per run of the benchmark, with a row for every contestant, shape and pass."""
 
 import importlib.util
 import os
@@ -13,11 +13,14 @@ from typing import Annotated
 import torch
 from pydantic import Field, NonNegativeFloat, PositiveFloat
 
-from . import identity, typed_json
+from ..disk import typed_json
+from ..disk.search import find_files
+from . import config_file
 from .record import processor
 
 FILE = "bench.json"
-Size = Annotated[int, Field(ge=0, lt=2**63)]  # what a figure can have on an axis
+# Numbers that fit on an axis of a figure.
+Size = Annotated[int, Field(ge=0, lt=2**63)]
 Count = Annotated[int, Field(gt=0, lt=2**63)]
 # Environment variables that decide how memory is allocated: by glibc or a preloaded allocator, and by torch on a GPU.
 ALLOCATOR = ("MALLOC_MMAP_MAX_", "MALLOC_TRIM_THRESHOLD_", "LD_PRELOAD")
@@ -33,11 +36,11 @@ class BenchRow:
         mode: inference | training.
         pad: padding of batches of real data, else None.
         samples: each the mean of ``calls`` calls.
-        peak_bytes: bytes above those allocated before, hence without parameters, optimiser state and inputs.
+        peak_bytes: bytes allocated during the calls, without parameters, optimiser state and inputs.
         roofline_bytes, flops, roofline_ms: see ``lra.bench.roofline``; None if no formula is known.
-        claimed: growth of the time with n that the authors claim.
+        claimed: exponent of n in the time, as the authors claim it.
         errors: errors of what=error relative to float64: of the output and, in training, of the input gradients.
-        status: ok, or the reason why there is no number.
+        status: ``ok``, or the reason why there is no number.
     """
 
     __pydantic_config__ = typed_json.STRICT
@@ -75,7 +78,7 @@ class Machine:
         copy: bytes/s read and written by a large copy.
         matmul: FLOP/s of a large product, by dtype.
         load: processes waiting for a CPU at the start, mean of one minute.
-        allocator: those of its environment variables that were set.
+        allocator: environment variables of the allocator that were set.
     """
 
     __pydantic_config__ = typed_json.STRICT
@@ -114,10 +117,13 @@ class BenchRecord:
 def machine(device: str, copy: float, matmul: dict[str, float]) -> Machine:
     """Describe this machine; the arguments are fields of ``Machine``."""
     allocator = {key: os.environ[key] for key in ALLOCATOR if os.environ.get(key)}
-    if preloaded := allocator.get("LD_PRELOAD"):
-        allocator["LD_PRELOAD"] = " ".join(Path(path).name for path in preloaded.replace(":", " ").split())
+    if "LD_PRELOAD" in allocator:
+        # Names of the libraries, without the folders of this machine.
+        libraries = allocator["LD_PRELOAD"].replace(":", " ").split()
+        allocator["LD_PRELOAD"] = " ".join(Path(library).name for library in libraries)
+    cpu = processor() or platform.machine()
     return Machine(
-        hardware=torch.cuda.get_device_name() if device == "cuda" else processor() or platform.machine(),
+        hardware=torch.cuda.get_device_name() if device == "cuda" else cpu,
         device=device,
         threads=torch.get_num_threads(),
         python=platform.python_version(),
@@ -136,7 +142,7 @@ def fingerprint(choices: Mapping, machine: Machine) -> str:
     Code and load are left out: a measurement after a change of either replaces the record in the same folder.
     """
     relevant = {key: getattr(machine, key) for key in ("hardware", "threads", "torch", "triton", "allocator")}
-    return identity.fingerprint({"choices": dict(choices)} | relevant)
+    return config_file.fingerprint({"choices": dict(choices)} | relevant)
 
 
 def save(bench_record: BenchRecord, runs: Path) -> Path:
@@ -151,13 +157,18 @@ def load(path: Path) -> BenchRecord:
     remedy = "delete it and measure again"
     bench_record = typed_json.parse(BenchRecord, path, "a record of a benchmark", remedy)
     for row in bench_record.rows:
-        if row.samples and (row.peak_bytes is None or (row.roofline_bytes and not row.roofline_ms)):
+        has_roofline = not row.roofline_bytes or bool(row.roofline_ms)
+        if row.samples and (row.peak_bytes is None or not has_roofline):
             reason = f"{row.mechanism} without peak or roofline"
             raise ValueError(f"{path} is not a record of a benchmark ({reason}); {remedy}")
     return bench_record
 
 
 def scan(runs: Path) -> tuple[list[BenchRecord], list[str]]:
-    """Every record of a benchmark under a folder, and one line for each that could not be read."""
-    records, damaged = typed_json.scan(runs, FILE, load)
+    """Read every record of a benchmark under a folder, and return one message for each that could not be read.
+
+    Skipped links are not among the messages: ``lra.runs.reader.scan`` reads the same folder and reports them.
+    """
+    paths, _ = find_files(runs, {FILE})
+    records, damaged = typed_json.load_all(paths, load)
     return list(records.values()), damaged

@@ -1,4 +1,4 @@
-"""Checkpoint files, verified when read: the CRC-32 that torch writes beside each tensor, and the sum in the record."""
+"""Checkpoint files, verified when read: by the CRC-32 of each tensor in the file, and by the checksum in the record."""
 
 import zipfile
 from pathlib import Path
@@ -9,97 +9,127 @@ from torch import Tensor, nn
 
 from ..disk import atomic
 from ..disk.atomic import Unreadable, opened
-from .typed_json import FORM, verify
+from ..disk.typed_json import FORM, verify
 
-LAST, BEST = "last.ckpt", "best.ckpt"  # state of the training; weights with the best dev score
-CALLBACK = "Checkpoints"  # class of lra.train.trainer in whose state last.ckpt has what is ours
-_PARTS = {"callbacks", "global_step", "loops", "lr_schedulers", "optimizer_states", "state_dict"}
-_OURS = {"form", "fingerprint", "curve", "best_score", "best_step", "train_loss", "digest"}
-AGAIN = "delete its folder to run that seed again"
+# State of the training at the last evaluation; weights with the best validation score.
+LAST = "last.ckpt"
+BEST = "best.ckpt"
+# The callback of lra.train.trainer whose state in last.ckpt holds the values of this suite.
+CALLBACK = "Checkpoints"
+# Keys of Lightning's checkpoint, and of our callback's state in it.
+_LIGHTNING_KEYS = {"callbacks", "global_step", "loops", "lr_schedulers", "optimizer_states", "state_dict"}
+_CALLBACK_KEYS = {"form", "fingerprint", "curve", "best_score", "best_step", "train_loss", "digest"}
+REMEDY = "delete its folder to run that seed again"
+# Characters of an exception in a message.
+_MESSAGE_LENGTH = 200
 
 
 def read(path: Path) -> Any:
-    """Read a checkpoint onto the CPU. Raises ValueError if the file is missing, damaged or no checkpoint."""
+    """Read a checkpoint onto the CPU. Raises ValueError if the file is missing, damaged or not a checkpoint."""
     try:
         verify(path)
         with opened(path) as file:
             _check_crc(file)
             return torch.load(file, map_location="cpu", weights_only=True)
-    except Exception as error:  # zipfile and torch raise exceptions of any class for damaged files
-        reason = str(error) if isinstance(error, Unreadable) else f"it is damaged or no checkpoint: {_brief(error)}"
-        raise ValueError(f"{path} cannot be used ({reason}); {AGAIN}") from None
+    except Unreadable as error:
+        raise ValueError(f"{path} cannot be used ({error}); {REMEDY}") from None
+    # zipfile and torch raise exceptions of any class for damaged files.
+    except Exception as error:
+        reason = f"it is damaged or no checkpoint: {_shorten(error)}"
+        raise ValueError(f"{path} cannot be used ({reason}); {REMEDY}") from None
 
 
 def _check_crc(file: BinaryIO) -> None:
-    with zipfile.ZipFile(file) as parts:
-        for part in parts.infolist():
-            if part.compress_type != zipfile.ZIP_STORED or part.external_attr & 16:  # torch ignores folders
+    """Raise Unreadable unless every part of a checkpoint, a zip file, is as torch wrote it."""
+    with zipfile.ZipFile(file) as archive:
+        for part in archive.infolist():
+            # Torch stores parts uncompressed and ignores folders, which have attribute 16.
+            if part.compress_type != zipfile.ZIP_STORED or part.external_attr & 16:
                 raise Unreadable(f"torch did not write its part {part.filename!r}")
-        if name := parts.testzip():
-            raise Unreadable(f"its part {name} is damaged")
+        damaged_part = archive.testzip()
+        if damaged_part:
+            raise Unreadable(f"its part {damaged_part} is damaged")
     file.seek(0)
 
 
-def weights(path: Path) -> dict[str, Tensor]:
-    """Read the weights of a best.ckpt. Raises ValueError if it holds anything else."""
-    held = read(path)
-    if not _are_weights(held):
-        raise ValueError(f"{path} does not hold finite weights by their names; {AGAIN}")
-    return held
+def weights(path: Path, digest: str | None = None) -> dict[str, Tensor]:
+    """Read the weights of a best.ckpt.
+
+    Args:
+        path: path of the file.
+        digest: sha256 that the file must have; None for any.
+
+    Raises:
+        ValueError: the file cannot be read, has another digest or holds anything else.
+    """
+    if digest and atomic.digest(path) != digest:
+        raise ValueError(f"{path} cannot be used (this training wrote another one); {REMEDY}")
+    state_dict = read(path)
+    if not _are_weights(state_dict):
+        raise ValueError(f"{path} does not hold finite weights by their names; {REMEDY}")
+    return state_dict
 
 
 def state(path: Path) -> dict | None:
-    """Read a last.ckpt; None without one. Raises ValueError if it is not the state of a run."""
-    if not path.exists() and not path.is_symlink():
-        return None
-    held = read(path)
-    callbacks = held["callbacks"] if _has(held, _PARTS) else None
-    ours = callbacks[CALLBACK] if _has(callbacks, {CALLBACK}) else None
-    rows = ours["curve"] if _has(ours, _OURS) else None
-    has_rows = isinstance(rows, list) and rows and all(isinstance(row, dict) for row in rows)
-    if not has_rows or not _are_weights(held["state_dict"]):
-        raise ValueError(f"{path} is not the state of a run of this version; {AGAIN}")
-    if ours["form"] != FORM:
-        raise ValueError(f"{path} has form {ours['form']} instead of {FORM}: another version made it; {AGAIN}")
-    return held
-
-
-def _has(held: Any, names: set[str]) -> bool:
-    return isinstance(held, dict) and names <= held.keys()
-
-
-def _are_weights(held: Any) -> bool:
-    """Whether an object is a dict of finite tensors by name. A run whose weights are not finite saves none."""
-    if not isinstance(held, dict) or not all(isinstance(name, str) for name in held):
-        return False
-    there = lambda value: isinstance(value, Tensor) and value.device.type == "cpu" and value.layout is torch.strided
-    return all(there(value) and bool(value.isfinite().all()) for value in held.values())
-
-
-def load_weights(model: nn.Module, path: Path, digest: str | None = None) -> None:
-    """Load the weights of a best.ckpt into a model.
+    """Read the state of a training from a last.ckpt.
 
     Args:
-        model: the model.
         path: path of the file.
-        digest: sha256 that it must have, if one is given.
+
+    Returns:
+        Lightning's checkpoint; None if there is no file.
 
     Raises:
-        ValueError: the weights cannot be read, are others or do not fit.
+        ValueError: the file is not the state of a run of this version.
     """
-    if digest and atomic.digest(path) != digest:
-        raise ValueError(f"{path} cannot be used (this training wrote another one); {AGAIN}")
-    held = weights(path)
+    if not path.exists() and not path.is_symlink():
+        return None
+    checkpoint = read(path)
+
+    # Every level is checked before it is used: the file may be anything that torch can load.
+    callbacks = checkpoint["callbacks"] if _has_keys(checkpoint, _LIGHTNING_KEYS) else None
+    callback = callbacks[CALLBACK] if _has_keys(callbacks, {CALLBACK}) else None
+    curve = callback["curve"] if _has_keys(callback, _CALLBACK_KEYS) else None
+    has_curve = isinstance(curve, list) and curve and all(isinstance(evaluation, dict) for evaluation in curve)
+    if not has_curve or not _are_weights(checkpoint["state_dict"]):
+        raise ValueError(f"{path} is not the state of a run of this version; {REMEDY}")
+    if callback["form"] != FORM:
+        raise ValueError(f"{path} has form {callback['form']} instead of {FORM}: another version wrote it; {REMEDY}")
+    return checkpoint
+
+
+def _has_keys(value: Any, keys: set[str]) -> bool:
+    return isinstance(value, dict) and keys <= value.keys()
+
+
+def _are_weights(value: Any) -> bool:
+    """Whether a value is a dict of finite tensors by name. A run whose weights are not finite saves none."""
+    if not isinstance(value, dict) or not all(isinstance(name, str) for name in value):
+        return False
+    return all(_is_finite_tensor(item) for item in value.values())
+
+
+def _is_finite_tensor(value: Any) -> bool:
+    if not isinstance(value, Tensor) or value.device.type != "cpu" or value.layout is not torch.strided:
+        return False
+    return bool(value.isfinite().all())
+
+
+def load_weights(model: nn.Module, path: Path) -> None:
+    """Load the weights of a best.ckpt into a model. Raises ValueError if they cannot be read or do not fit."""
+    state_dict = weights(path)
     try:
-        model.load_state_dict(held)
+        model.load_state_dict(state_dict)
     except RuntimeError as error:
-        raise ValueError(f"{path} does not hold the weights of this model ({_brief(error)}); {AGAIN}") from None
+        raise ValueError(f"{path} does not hold the weights of this model ({_shorten(error)}); {REMEDY}") from None
 
 
-def _brief(error: Exception) -> str:
-    return (" ".join(str(error).split()) or type(error).__name__)[:200]
+def _shorten(error: Exception) -> str:
+    """The message of an exception on one line, or its class if it has none."""
+    message = " ".join(str(error).split())
+    return (message or type(error).__name__)[:_MESSAGE_LENGTH]
 
 
 def disk_bytes(params: int) -> int:
-    """The size of a seed on the disk in bytes: weights, two moments of AdamW and the best weights, all in 32 bits."""
+    """The disk space of a seed in bytes: weights, two moments of AdamW and the best weights, all in float32."""
     return 16 * params

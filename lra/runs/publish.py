@@ -16,9 +16,10 @@ from ..config.options import Options
 from ..console import log
 from ..disk import atomic
 from ..options import Whole
-from . import checkpoint, evaluations, tables
-from .folder import RunFolder
-from .open import scan
+from . import checkpoint, metrics_file, published
+from .published import Published
+from .reader import scan
+from .run_dir import RunDir
 
 
 class PublishOptions(Options):
@@ -31,54 +32,82 @@ class PublishOptions(Options):
 
 @main(PublishOptions)
 def publish(options: PublishOptions) -> None:
-    """Add the runs below a folder to the tables of their studies and print how many there were.
+    """Add the runs below a folder to the tables of their studies, and print their number.
 
     Raises:
-        ValueError: there is no finished run, one was made by code that is not committed, or another one is published
-            in its place. Nothing is written then.
+        ValueError: there is no finished run, one was made by code that is not committed, or another run is published
+            under its name. Nothing is written then.
     """
-    records, damaged = scan(options.runs)
-    for line in damaged:
-        log(f"skipped: {line}")
+    # 1. Read the runs. Links to folders are followed; what cannot be read is reported.
+    records, messages = scan(options.runs)
+    for message in messages:
+        log(f"skipped: {message}")
     if not records:
         raise ValueError(f"there is no finished run below {options.runs}")
-    runs = {tables.place(options.out, run.record): run for run in map(RunFolder.open, sorted(records))}
+    runs: dict[Path, RunDir] = {}
+    for path in sorted(records):
+        run = RunDir.read(path)
+        runs[published.place(options.out, run.record)] = run
     if len(runs) < len(records):
         raise ValueError(f"two of the runs below {options.runs} have the same study, task, label and seed")
-    studies = dict.fromkeys(path.parents[2] for path in runs)
-    before = {study: tables.read(study) if (study / tables.RUNS).exists() else {} for study in studies}
-    new: dict[Path, list[tables.Published]] = defaultdict(list)
+
+    # 2. Compare them with the published ones.
+    studies = list(dict.fromkeys(path.parents[2] for path in runs))
+    before = {study: _published_runs(study) for study in studies}
+    new: dict[Path, list[Published]] = defaultdict(list)
     for path, run in runs.items():
-        there = before[path.parents[2]].get(path)
-        if there and there.record != run.record:
+        study = path.parents[2]
+        published_run = before[study].get(path)
+        if published_run is None:
+            new[study].append(contents(run))
+        elif published_run.record != run.record:
             raise ValueError(f"{path} is another run than {run.path}; delete one of them")
-        if not there:
-            new[path.parents[2]].append(contents(run))
+
+    # 3. Write the tables, then the weights.
     for study in studies:
-        some = {path: run for path, run in runs.items() if study in path.parents}
-        described = (study / tables.ABOUT).exists()
+        is_described = (study / published.ABOUT).exists()
+        study_runs = {path: run for path, run in runs.items() if study in path.parents}
         try:
             if new[study]:
-                tables.save(study, [*before[study].values(), *new[study]])
-            for path, run in some.items():
-                if run.seed in options.weights and not (path / checkpoint.BEST).exists():
-                    checkpoint.weights(run.weights)  # read before the folder is made
-                    path.mkdir(parents=True, exist_ok=True)
-                    atomic.copy(run.weights, path / checkpoint.BEST, checkpoint.weights)
+                published.save(study, [*before[study].values(), *new[study]])
+            _copy_weights(study_runs, options.weights)
         except OSError as error:
             raise ValueError(f"{study} cannot be written: {error.strerror}") from None
-        print(f"{study}: {len(new[study])} added, {len(some) - len(new[study])} there already")
-        if not described:
-            print(f"fill in {study / tables.ABOUT}: command, hardware, notes, readme (tasks in the README's table)")
+        print(f"{study}: {len(new[study])} added, {len(study_runs) - len(new[study])} there already")
+        if not is_described:
+            print(f"fill in {study / published.ABOUT}: command, hardware, notes, readme (tasks in the README's table)")
 
 
-def contents(run: RunFolder) -> tables.Published:
-    """Read a finished run. Raises ValueError if nobody can read the code that made it, or its evaluations."""
+def contents(run: RunDir) -> Published:
+    """Read a finished run.
+
+    Raises:
+        ValueError: nobody can read the code that made it, or its evaluations cannot be read.
+    """
     if run.record.git is None or run.record.git.endswith("-dirty"):
         raise ValueError(f"{run.path} was made by code that is not committed, {run.record.git}")
-    evaluated = (run.path / evaluations.NAME).exists()  # a run may diverge before the first
-    rows = evaluations.read(run.path) if evaluated else []
-    return tables.find(run.path) or tables.Published(run.record, run.choices, rows)
+    published_run = published.find(run.path)
+    if published_run:
+        return published_run
+    # A run may diverge before its first evaluation.
+    has_evaluations = (run.path / metrics_file.NAME).exists()
+    evaluations = metrics_file.read(run.path) if has_evaluations else []
+    return Published(run.record, run.choices, evaluations)
+
+
+def _published_runs(study: Path) -> dict[Path, Published]:
+    return published.read(study) if (study / published.RUNS).exists() else {}
+
+
+def _copy_weights(runs: dict[Path, RunDir], seeds: list[int]) -> None:
+    """Copy the best weights of some seeds to the paths of their published runs."""
+    for path, run in runs.items():
+        target = path / checkpoint.BEST
+        if run.seed in seeds and not target.exists():
+            # Damaged weights raise an error before the folder is created.
+            checkpoint.weights(run.weights)
+            path.mkdir(parents=True, exist_ok=True)
+            atomic.copy(run.weights, target, checkpoint.weights)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The record of a run: its result, what it cost and what made it."""
+"""The record of a run: its result, its cost and its provenance."""
 
 import re
 import shlex
@@ -10,29 +10,33 @@ from typing import Literal
 
 from pydantic import NonNegativeFloat, NonNegativeInt
 
+from ..disk import typed_json
+from ..disk.typed_json import STRICT, FolderName, Percent
 from ..ops.metrics import Metric
 from ..options import Share
-from . import typed_json
-from .typed_json import STRICT, FolderName, Percent
 
 NAME = "record.json"
-FILES = ("config.yaml", "metrics.csv", "best.ckpt", "last.ckpt")  # beside it
+# Files in the same directory whose checksums the record holds.
+FILES = ("config.yaml", "metrics.csv", "best.ckpt", "last.ckpt")
 Status = Literal["done", "diverged"]
-_OF_THE_MACHINE = ("runs=", "data.root=", "hydra.", "hydra/")  # overrides that no result depends on
-_PATH = re.compile(r"(?<![\w.:/])(/|~)")  # the start of an absolute path, which in a URL does not stand here
+# Overrides on which no result depends.
+_MACHINE_OVERRIDES = ("runs=", "data.root=", "data.release=", "hydra.", "hydra/")
+# The start of an absolute path. In a URL, the slash follows a colon or another slash.
+_ABSOLUTE_PATH = re.compile(r"(?<![\w.:/])(/|~)")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pretraining:
-    """Phase one of a pretrained run: what it did and what it cost.
+    """The result and the cost of pretraining, phase one of a run.
 
     Args:
         objective: masked | next.
         fingerprint: digest of the choices that decide it.
-        loss: mean over the positions of dev that count, at ``best_step``, whose weights the fine-tuning starts from.
-        steps: number of steps that were made.
-        tokens: tokens of the rows in the batches of these steps, masked pixels among them.
-        step_ms: median, a measurement.
+        loss: validation loss at ``best_step``, whose weights the fine-tuning starts from: the mean over the predicted
+            positions.
+        steps: number of training steps.
+        tokens: tokens in the batches of these steps, masked pixels included.
+        step_ms: median time per step in milliseconds, a measurement.
         status: done | diverged.
     """
 
@@ -50,32 +54,37 @@ class Pretraining:
 
 @dataclass(frozen=True, kw_only=True)
 class RunRecord:
-    """One seed's result. Scores in percent; times in milliseconds; status is ``done`` or ``diverged``.
+    """The result of one seed. Scores are in percent, times in milliseconds.
 
-    ``constant_baseline`` is the test score of the best constant answer: the most frequent class, or the mean label if
-    labels are real numbers; ``tokens`` are those of the rows in the batches of ``steps``; ``step_ms`` and
-    ``peak_bytes`` (of the device, or of the whole process on a CPU) are measurements and differ from run to run;
-    ``pretrain`` is the phase before, whose cost is not in the other fields; ``data`` names a file that was read in
-    place of the official one, by the start of its sha256.
-
-    Fields about the training say whether it took place (``lra.train.diagnostics``) and are None for a run that
-    diverged.
+    The diagnostics of the training (``lra.train.diagnostics``) are None for a run that diverged: ``train_loss``,
+    ``val_loss``, ``output_std``, ``live_units`` and ``collapsed``.
 
     Args:
-        train_loss: mean loss of the training since the evaluation before the last one, that is at the end.
-        val_loss: mean loss over dev, with the weights of ``best_step``.
-        output_std: root of the mean, over the outputs, of their variance over the dev rows, at ``best_step``.
-        live_units: share of the hidden units of the head whose value varies over the dev rows, at ``best_step``; None
-            for a head without hidden units and for a class of the user.
-        collapsed: whether the model of ``best_step`` gives every dev row the same answer.
+        val: best validation score.
+        test: test score of the weights with the best validation score.
+        constant_baseline: test score of the best constant answer: the most frequent class, or the mean label if labels
+            are real numbers.
+        best_step: step of the best validation score.
+        steps: number of training steps; for a run that diverged, the step at which it did.
+        step_ms: median time per step, a measurement.
+        peak_bytes: peak memory of the device, or of the whole process on a CPU, a measurement.
+        status: done | diverged.
+        tokens: tokens in the batches of ``steps``.
+        pretrain: pretraining, whose cost is not in the other fields.
+        data: start of the sha256 of a file that was read instead of the official one.
+        train_loss: mean training loss since the last evaluation but one.
+        val_loss: validation loss at ``best_step``.
+        output_std: root of the mean, over the outputs, of their variance over the validation set, at ``best_step``.
+        live_units: share of the hidden units of the head whose value varies over the validation set, at ``best_step``;
+            None for a head without hidden units and for a custom head.
+        collapsed: whether the model of ``best_step`` gives every validation example the same answer.
         lr: learning rate of the configuration, the highest of the schedule.
         date: end of the run in UTC, ISO 8601.
-        command: command line of the run, without folders of the machine.
+        command: command line of the run, without the folders of the machine.
         torch, suite: versions.
         processor: model of the CPU, also if the device is a GPU.
-        floor: test score that needs nothing of what the task asks for: ``constant_baseline``, or the score that is
-            known for the source if that is higher.
-        bag: test score of a classifier on the counts of tokens (``lra.data.bag``); None if it was not fitted before.
+        floor: chance level: ``constant_baseline``, or the analytic chance level of the source if that is higher.
+        bag: test score of the bag-of-tokens baseline (``lra.data.bag``); None if it had not been fitted.
     """
 
     __pydantic_config__ = STRICT
@@ -123,11 +132,11 @@ class RunRecord:
         """The scores of the seed, or the step at which it diverged."""
         if self.status == "diverged":
             return f"diverged at step {self.steps:,}"
-        return f"test {self.test:.2f}, dev {self.val:.2f} at step {self.best_step:,}"
+        return f"test {self.test:.2f}, validation {self.val:.2f} at step {self.best_step:,}"
 
 
 def save(record: RunRecord, folder: Path) -> None:
-    """Write ``record.json``, with the sums of the files beside it."""
+    """Write ``record.json``, with the checksums of the other files of the run."""
     typed_json.save(record, folder / NAME, FILES)
 
 
@@ -136,14 +145,16 @@ def load(path: Path, fingerprint: str | None = None) -> RunRecord:
 
     Args:
         path: path of the file.
-        fingerprint: fingerprint that the record must have, if one is given.
+        fingerprint: fingerprint that the record must have; None for any.
 
     Raises:
-        ValueError: the file is not a record, or it is that of another run.
+        ValueError: the file is not a record, or belongs to another run.
     """
     remedy = "run that seed again, or publish it with the version that made it"
     run_record = typed_json.parse(RunRecord, path, "a record of a run", f"delete it to {remedy}")
-    if run_record.status == "done" and None in (run_record.val, run_record.test):
+    # What the types of the fields do not express.
+    scores = (run_record.val, run_record.test)
+    if run_record.status == "done" and None in scores:
         raise ValueError(f"{path} is not a record of a run (done without a score); delete it to {remedy}")
     typed_json.check_seed(path, run_record.seed)
     if fingerprint is not None and run_record.fingerprint != fingerprint:
@@ -159,19 +170,24 @@ def on_cpu(device: str) -> bool:
 
 
 def command(overrides: Iterable[str]) -> str:
-    """The command line of a training, as a shell takes it.
+    """The command line of a training, quoted for a shell.
 
     Folders of runs and data are left out. A value with an absolute path becomes the name of the file.
 
     Args:
-        overrides: words of the command line.
+        overrides: overrides of the command line.
     """
-    words = []
+    arguments = []
     for override in overrides:
+        if override.lstrip("+~").startswith(_MACHINE_OVERRIDES):
+            continue
         key, _, value = override.partition("=")
-        if not override.lstrip("+~").startswith(_OF_THE_MACHINE):
-            words.append(f"{key}={value.rpartition('/')[2]}" if _PATH.search(value) else override)
-    return shlex.join(["python", "-m", "lra.train", *words])
+        if _ABSOLUTE_PATH.search(value):
+            file_name = value.rpartition("/")[2]
+            arguments.append(f"{key}={file_name}")
+        else:
+            arguments.append(override)
+    return shlex.join(["python", "-m", "lra.train", *arguments])
 
 
 def processor() -> str | None:
@@ -180,18 +196,27 @@ def processor() -> str | None:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
         return None
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), None)
+    for line in lines:
+        key, _, value = line.partition(":")
+        if key.startswith("model name"):
+            return value.strip()
+    return None
 
 
 def git_commit() -> str | None:
     """The commit of the checkout that the code runs from, with ``-dirty`` if it has changes; None outside one."""
-    here = Path(__file__).parent
+    package = Path(__file__).parent
 
     def git(*arguments: str) -> str:
-        return subprocess.run(["git", *arguments], cwd=here, capture_output=True, text=True, check=True).stdout.strip()
+        return subprocess.run(
+            ["git", *arguments], cwd=package, capture_output=True, text=True, check=True
+        ).stdout.strip()
 
     try:
-        git("ls-files", "--error-unmatch", Path(__file__).name)  # not installed below another project's checkout
-        return git("rev-parse", "--short=12", "HEAD") + ("-dirty" if git("status", "--porcelain", "-uno") else "")
+        # Fails if the package is installed below another project's checkout.
+        git("ls-files", "--error-unmatch", Path(__file__).name)
+        commit = git("rev-parse", "--short=12", "HEAD")
+        has_changes = bool(git("status", "--porcelain", "-uno"))
     except (OSError, subprocess.CalledProcessError):
         return None
+    return f"{commit}-dirty" if has_changes else commit

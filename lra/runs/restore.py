@@ -1,4 +1,4 @@
-"""The experiment, the model and the data of a run, from its folder."""
+"""Restore the experiment, the model and the data of a run from its directory."""
 
 from typing import Any
 
@@ -9,15 +9,16 @@ from ..config.experiment import Experiment
 from ..config.options import flatten
 from ..data.datamodule import TaskData
 from ..model.classifier import Classifier
-from . import checkpoint, identity
+from . import checkpoint, config_file
 from .config_file import NAME
-from .folder import RunFolder
+from .run_dir import RunDir
 
-OF_MACHINE = {"device": "auto", "devices": 1, "compile": False, "threads": None}
+# Options of the machine, which config.yaml does not hold.
+MACHINE_OPTIONS = {"device": "auto", "devices": 1, "compile": False, "threads": None}
 
 
-def configuration(run: RunFolder, root: str) -> Experiment:
-    """Restore the experiment from which ``lra.train`` built the model and the data, for padded rows.
+def configuration(run: RunDir, root: str) -> Experiment:
+    """Restore the experiment from which ``lra.train`` built the model and the data, for padded sequences.
 
     Args:
         run: the run.
@@ -25,22 +26,30 @@ def configuration(run: RunFolder, root: str) -> Experiment:
 
     Returns:
         The experiment with this seed alone. ``task.display`` is None if no task of conf has the source; options that
-        ``config.yaml`` does not hold, such as the device, are those of conf.
+        ``config.yaml`` does not hold, such as the device, have the defaults of conf.
 
     Raises:
-        ValueError: the choices are not those of a run.
+        ValueError: the choices do not belong to a run.
     """
     try:
         study, _, label = run.path.absolute().parts[-4:-1]
-        tree = unflatten({key: value for key, value in run.choices.items() if not key.startswith("provenance.")})
-        task, display = _task(tree["source"]["_target_"]) or (tree["task"]["name"], None)
+        options = {key: value for key, value in run.choices.items() if not key.startswith("provenance.")}
+        tree = unflatten(options)
+
+        # The task that has this source, for its display and for the command that prepares its data.
+        task, display = _task_of(tree["source"]["_target_"]) or (tree["task"]["name"], None)
         tree["task"]["display"] = display
+        arguments = {key: value for key, value in tree["source"].items() if key[0] != "_" and value is not None}
+        source_overrides = [f"source.{key}={value}" for key, value in arguments.items()]
+        tree["data_overrides"] = [f"task={task}", *source_overrides]
+
+        # Options of the machine, and padded sequences.
         tree["data"] |= {"root": root, "eval_batch": tree["optim"]["batch"]}
         if tree["data"]["pad"] in ("none", "compact"):
             tree["data"]["pad"] = "batch"
-        tree["trainer"] |= OF_MACHINE
-        arguments = {key: value for key, value in tree["source"].items() if key[0] != "_" and value is not None}
-        tree["data_overrides"] = [f"task={task}", *(f"source.{key}={value}" for key, value in arguments.items())]
+        tree["trainer"] |= MACHINE_OPTIONS
+
+        # The names of the run: from its record, or else from its path.
         tree |= {"label": label, "study": study, "budget": "unknown", "runs": str(run.path), "seeds": [run.seed]}
         if run.record:
             tree |= {name: getattr(run.record, name) for name in ("label", "study", "budget")}
@@ -51,15 +60,16 @@ def configuration(run: RunFolder, root: str) -> Experiment:
         ) from None
 
 
-def check_data(run: RunFolder, provenance: dict) -> None:
-    """Raise ValueError if the provenance is not that of the data on which a run was trained."""
-    own = {key: value for key, value in run.choices.items() if key.startswith("provenance.")}
-    if difference := identity.difference(own, flatten({"provenance": provenance})):
+def check_data(run: RunDir, provenance: dict) -> None:
+    """Raise ValueError if the data on which a run was trained have another provenance."""
+    run_provenance = {key: value for key, value in run.choices.items() if key.startswith("provenance.")}
+    difference = config_file.difference(run_provenance, flatten({"provenance": provenance}))
+    if difference:
         raise ValueError(f"{run.path} was trained on other data ({difference})")
 
 
-def best(run: RunFolder, experiment: Experiment) -> Classifier:
-    """Make the model with the weights of the best dev score, in eval mode on the CPU.
+def best(run: RunDir, experiment: Experiment) -> Classifier:
+    """Build the model with the best weights, in eval mode on the CPU.
 
     Args:
         run: run with the weights.
@@ -73,18 +83,20 @@ def best(run: RunFolder, experiment: Experiment) -> Classifier:
     return model.eval()
 
 
-def trained(run: RunFolder, experiment: Experiment) -> tuple[Classifier, TaskData]:
-    """Make the best model of a run and its data.
+def trained(run: RunDir, experiment: Experiment) -> tuple[Classifier, TaskData]:
+    """Build the best model of a run and its data.
 
     Raises:
-        ValueError: the mechanism cannot run here, weights or data are missing, damaged or of another model, or the
-            data are not those on which the run was trained.
+        ValueError: the mechanism cannot run here, weights or data are missing, damaged or of another model, or the run
+            was trained on other data.
     """
-    if reason := experiment.unavailable:
+    reason = experiment.unavailable
+    if reason:
         raise ValueError(reason)
     if not run.weights.exists():
         reason = "it has not reached its first evaluation, or was copied without it"
         raise ValueError(f"{run.path} has no {run.weights.name}: {reason}")
+    # The data must have the provenance that the run recorded.
     data = experiment.task_data()
     data.setup()
     check_data(run, data.source.provenance)
@@ -95,15 +107,15 @@ def unflatten(flat: dict[str, Any]) -> dict[str, Any]:
     """Build a tree from dotted keys: {"a.b": 1} -> {"a": {"b": 1}}."""
     tree: dict[str, Any] = {}
     for key, value in flat.items():
-        *path, name = key.split(".")
+        *sections, name = key.split(".")
         node = tree
-        for part in path:
-            node = node.setdefault(part, {})
+        for section in sections:
+            node = node.setdefault(section, {})
         node[name] = value
     return tree
 
 
-def _task(target: str) -> tuple[str, str] | None:
+def _task_of(target: str) -> tuple[str, str] | None:
     """The first task of conf whose source is of this class, and its ``display``."""
     for path in sorted((CONF / "task").glob("*.yaml")):
         tree = yaml.safe_load(path.read_text(encoding="utf-8"))

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from ..integrations import needs
 from ..integrations.huggingface import padding, register
-from ..train import machine
+from ..train.device import select_device
 
 with needs("hf", __name__):
     from transformers import AttentionInterface, AttentionMaskInterface, AutoModel, AutoTokenizer
@@ -116,7 +116,7 @@ def load(path: Path, *, pool: str, length: int, size: int, device: str) -> Encod
     Raises:
         ValueError: the model or the device is not available.
     """
-    device = machine.chosen(device)
+    device = select_device(device)
     try:
         model = AutoModel.from_pretrained(str(path), attn_implementation="sdpa")
         text = model.main_input_name == "input_ids"

@@ -14,8 +14,8 @@ from ..config.options import Options
 from ..config.section import Section
 from ..config.sections import Above, Attn, BatchSize, Block, Loggers, Name, Optim, Root, Trainer, Trust
 from ..options import Positive, Whole
-from ..runs.folder import RunFolder
 from ..runs.restore import best, configuration
+from ..runs.run_dir import RunDir
 from .qkv import mechanisms
 
 
@@ -55,27 +55,27 @@ class TransferOptions(Options):
             raise ValueError("a transfer has the task of its run; leave out task=")
 
 
-def experiments(run: RunFolder, options: TransferOptions) -> tuple[Experiment, Experiment]:
+def experiments(run: RunDir, options: TransferOptions) -> tuple[Experiment, Experiment]:
     """Restore the experiment of a finished run, and derive the one with the mechanism and fine-tuning of a transfer.
 
     Raises:
         ValueError: the run has other attention weights than the mechanism, and no override chooses one.
     """
     source = configuration(run, options.data.root)
-    source = source.changed(
+    source = source.replace(
         runs=options.runs,
         logger=options.logger,
         multirun=options.multirun,
         trainer=options.trainer,
-        data=source.data.changed(eval_batch=options.data.eval_batch or source.optim.batch),
+        data=source.data.replace(eval_batch=options.data.eval_batch or source.optim.batch),
     )
     attn, overrides = options.attn, [override.lstrip("+~") for override in options.command_overrides]
     if attn.get("class_token", False) is None:  # it follows the pooling, which is the run's
-        attn = attn.changed(class_token=source.model.pool in ("cls", "class"))
+        attn = attn.replace(class_token=source.model.pool in ("cls", "class"))
     own, new = source.attn.get("weights"), attn.get("weights")
     if None not in (own, new) and own != new and not any(line.startswith("attn.weights=") for line in overrides):
         raise ValueError(f"{run.path} has attn.weights={own} and attn={options.label} {new}; say attn.weights={own}")
-    target = source.changed(
+    target = source.replace(
         attn=attn,
         label=options.label,
         study=options.study or run.record.study,
@@ -92,7 +92,7 @@ def _optim(own: Optim, options: TransferOptions) -> Optim:
     if steps:
         warmup = 2 * (steps // 20) if tuning.warmup is None else tuning.warmup
         changes |= {"steps": steps, "eval_every": tuning.eval_every or steps, "warmup": warmup}
-    return own.changed(**changes)
+    return own.replace(**changes)
 
 
 def _block(own: Call, asked: Call, overrides: list[str]) -> Call:
@@ -106,10 +106,10 @@ def _block(own: Call, asked: Call, overrides: list[str]) -> Call:
     keys = {line.partition("=")[0].removeprefix("block.") for line in overrides if line.startswith("block.")}
     if asked.get("chunk"):
         keys.add("chunk")
-    return own.changed(**{key: asked.options[key] for key in keys})
+    return own.replace(**{key: asked.options[key] for key in keys})
 
 
-def graft(run: RunFolder, source: Experiment, target: Experiment) -> tuple[nn.Module, nn.Module]:
+def graft(run: RunDir, source: Experiment, target: Experiment) -> tuple[nn.Module, nn.Module]:
     """Load the run's best model, and put its weights into the model of the other one of its ``experiments``.
 
     Returns:

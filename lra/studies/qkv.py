@@ -41,8 +41,8 @@ class Intercepted(NamedTuple):
 
 
 @torch.no_grad()
-def calls(model: Classifier, batch: Batch, by_tower: bool = False) -> dict[str, list[Intercepted]]:
-    """Record the calls of every mechanism of a model on a batch, by path; ``by_tower`` makes one for each tower."""
+def calls(model: Classifier, batch: Batch, encode_separately: bool = False) -> dict[str, list[Intercepted]]:
+    """Record the calls of every mechanism of a model on a batch, by path, one per tower with ``encode_separately``."""
     recorded: dict[str, list[Intercepted]] = {}
 
     def keep(path: str, module: nn.Module, args: tuple, kwargs: dict, out: Tensor) -> None:
@@ -52,8 +52,8 @@ def calls(model: Classifier, batch: Batch, by_tower: bool = False) -> dict[str, 
     with contextlib.ExitStack() as stack:
         for path, module in mechanisms(model).items():
             stack.enter_context(module.register_forward_hook(partial(keep, path), with_kwargs=True))
-        stack.callback(setattr, model, "by_tower", model.by_tower)
-        model.by_tower = model.by_tower or by_tower
+        stack.callback(setattr, model, "encode_separately", model.encode_separately)
+        model.encode_separately = model.encode_separately or encode_separately
         model(batch.inputs, batch.mask)
     return recorded
 

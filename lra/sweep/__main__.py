@@ -13,7 +13,7 @@ import torch
 
 from ..config.entry import main
 from ..console import log
-from ..runs import scores
+from ..runs import reader
 from .board import Board
 from .job import FAILED
 from .launcher import Launcher
@@ -111,10 +111,10 @@ def summarise(options: SweepOptions, watch: Watch, duplicates: list[str]) -> str
         log(f"{len(left)} runs left, the same command resumes{started}")
     if not options.sweep.search:
         for home in dict.fromkeys(run.folder.parent for run in watch.states):
-            line = scores.summary(home)
+            line = reader.summary(home)
             if line:
                 log(line)
-    log(f"{study(options)}: {watch.summary()}; {scores.report_command(study(options), options.runs)}")
+    log(f"{study(options)}: {watch.summary()}; {reader.report_command(study(options), options.runs)}")
     for line in duplicates:
         log(line)
     for run in by_state["diverged"]:

@@ -17,9 +17,9 @@ from ..config.quoting import override
 from ..console import log
 from ..data import bag
 from ..data.store import StoreError
-from ..runs import identity, record, tables
-from ..runs.folder import settle
-from ..train.floors import floors_of
+from ..runs import config_file, published, record
+from ..runs.run_dir import check_choices
+from ..train.baselines import baselines_of
 from .aliases import aliases
 from .entry import Entry, label_keys
 from .estimate import Estimates
@@ -64,9 +64,9 @@ class Board:
         self.estimates = Estimates(options.runs, options.measure)
         self.settled: set[Path] = set()
         # Published runs of both phases, and published runs of another configuration with what differs.
-        self.published: dict[Path, tables.Published] = {}
+        self.published: dict[Path, published.Published] = {}
         for name in (study(options), f"{study(options)}-rates"):
-            self.published |= tables.below(tables.HOME / name)
+            self.published |= published.below(published.HOME / name)
         self.foreign: dict[Path, str] = {}
 
         # The mechanism of the command line, with its options, takes the place of the list of the sweep.
@@ -141,17 +141,17 @@ class Board:
         # A run of this machine, whose configuration is checked once.
         if state(run) in ("done", "diverged"):
             if run.folder not in self.settled:
-                settle(run.folder, choices)
+                check_choices(run.folder, choices)
                 self.settled.add(run.folder)
             return record.load(run.folder / record.NAME)
         # A published run with the same choices.
-        path = tables.HOME / run.folder.relative_to(self.options.runs)
-        published = self.published.get(path)
-        if published is None:
+        path = published.HOME / run.folder.relative_to(self.options.runs)
+        other = self.published.get(path)
+        if other is None:
             return None
-        if published.record.fingerprint == identity.fingerprint(choices | {"seed": run.seed}):
-            return published.record
-        self.foreign[path] = identity.difference(published.choices, choices)
+        if other.record.fingerprint == config_file.fingerprint(choices | {"seed": run.seed}):
+            return other.record
+        self.foreign[path] = config_file.difference(other.choices, choices)
         return None
 
     def progress(self, entry: Entry) -> Progress:
@@ -211,7 +211,7 @@ class Board:
             if task.vocab is not None and bag.read(bag.path(options.task_data(), task.metric)) is None:
                 log(f"{name}: fitting the bag of tokens")
                 try:
-                    floors_of(options)
+                    baselines_of(options)
                 except StoreError as error:
                     log(f"{name}: no bag of tokens, {error}")
 
@@ -250,7 +250,7 @@ class Board:
             path, difference = next(iter(self.foreign.items()))
             yield (
                 f"  published runs of another configuration, which do not count: {len(self.foreign)}, such as "
-                f"{path.relative_to(tables.HOME)} ({difference})"
+                f"{path.relative_to(published.HOME)} ({difference})"
             )
         if left:
             yield (

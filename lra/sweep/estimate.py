@@ -8,9 +8,9 @@ from statistics import median
 import torch
 
 from ..bench.measure import measure
-from ..runs.open import history
+from ..runs.reader import history
 from ..train import lit
-from ..train.machine import device_name
+from ..train.device import device_name
 from ..train.plan import Plan
 
 # Size of the batch for the measurement of a step on a CPU: 8 sequences, more if they are short.
@@ -88,7 +88,7 @@ def _measured(plan: Plan) -> float | None:
     size = optim.micro_batch or optim.batch
     if device == "cpu":
         size = min(size, max(ROWS, TOKENS // experiment.task.length))
-    smaller = experiment.changed(optim=optim.changed(batch=size, micro_batch=None))
+    smaller = experiment.replace(optim=optim.replace(batch=size, micro_batch=None))
     model = smaller.classifier().to(device).train()
     batch = smaller.random_batch(device)
     optimiser = torch.optim.AdamW(model.parameters())

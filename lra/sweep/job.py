@@ -20,7 +20,7 @@ from ..config.compose import folders, overrides_of
 from ..config.workers import killed_by
 from ..disk import atomic, lock
 from ..runs import record
-from ..runs.folder import writing
+from ..runs.run_dir import explain_disk_errors
 
 LOG = "train.log"
 FAILED = "failed.txt"
@@ -83,7 +83,7 @@ def job(
 
 def fail(folder: Path, explanation: str) -> None:
     """Write the reason of a failure into a run's folder. Raises ValueError if that cannot be written."""
-    with writing(folder):
+    with explain_disk_errors(folder):
         atomic.write(folder / FAILED, explanation + "\n")
 
 

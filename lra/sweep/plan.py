@@ -15,7 +15,7 @@ from ..config.experiment import Experiment
 from ..config.quoting import command_line, override
 from ..console import clock
 from ..runs import checkpoint, record
-from ..runs.folder import settle
+from ..runs.run_dir import check_choices
 from ..train.plan import resolve
 from .estimate import START, Estimates
 from .options import Grid, SweepOptions
@@ -128,7 +128,7 @@ def expand(options: SweepOptions, *, threads: int | None) -> tuple[list[PlannedR
             skipped.append(f"{task}: {error}")
             continue
         for run in seeds:
-            settle(run.folder, choices)
+            check_choices(run.folder, choices)
         runs += seeds
     if skipped and not runs:
         raise ValueError(skipped[0])

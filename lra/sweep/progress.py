@@ -10,7 +10,7 @@ from ..console import clock, log
 from ..disk import lock
 from ..disk.atomic import content
 from ..live import live_line
-from ..runs import evaluations, record
+from ..runs import metrics_file, record
 from .job import FAILED
 from .plan import PlannedRun
 
@@ -44,7 +44,7 @@ def outcome(run: PlannedRun) -> str:
 def steps(run: PlannedRun) -> int:
     """Read the number of steps up to the last evaluation."""
     with contextlib.suppress(ValueError, IndexError):
-        return int(content(run.folder / evaluations.NAME).splitlines()[-1].split(b",")[0])
+        return int(content(run.folder / metrics_file.NAME).splitlines()[-1].split(b",")[0])
     return 0
 
 

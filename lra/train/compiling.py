@@ -1,4 +1,4 @@
-"""torch.compile of the steps of a run, tried before the first one."""
+"""torch.compile for the steps of a run, tried before the first step."""
 
 import itertools
 
@@ -9,83 +9,100 @@ from torch import nn
 from ..console import log
 from ..data.datamodule import Batch, TaskData
 
-FEW = 8  # widths of batches up to which a CUDA graph for each is worth its memory
+# Widths of batches up to which a CUDA graph per width is worth its memory.
+MAX_WIDTHS = 8
 GRAPHS = "reduce-overhead"
-REPEATS = 3  # of a step: the first compiles, the second records a graph, the third replays it
+# Trials of one step: the first compiles, the second records a CUDA graph, the third replays it.
+TRIALS = 3
 NAMES = {GRAPHS: "CUDA graphs", None: "torch.compile"}
 
 
-def modes(wanted: bool | str, data: TaskData, device: str) -> list[str | None]:
+def modes(option: bool | str, data: TaskData, device: str) -> list[str | None]:
     """List the modes of torch.compile in the order in which they are tried.
 
     Args:
-        wanted: option ``trainer.compile``.
+        option: option ``trainer.compile``.
         data: data of the run, set up.
         device: cpu | cuda.
 
     Returns:
-        ``reduce-overhead``, which replays CUDA graphs, first if it is wanted or, for ``auto``, if steps have few
-        shapes. Of several micro-batches each one's gradients would be overwritten by the next one's graph.
+        ``reduce-overhead``, which replays CUDA graphs, comes first if the option names it or, for ``auto``, if steps
+        have few shapes and one micro-batch: with several, the graph of the next one would overwrite the gradients.
     """
-    few = device == "cuda" and data.micro_batch == data.batch and data.widths() <= FEW
-    return [GRAPHS, None] if wanted == GRAPHS or (wanted == "auto" and few) else [None]
+    uses_graphs = option == GRAPHS
+    if option == "auto":
+        has_one_micro_batch = data.micro_batch == data.batch
+        uses_graphs = device == "cuda" and has_one_micro_batch and data.widths() <= MAX_WIDTHS
+    return [GRAPHS, None] if uses_graphs else [None]
 
 
 def compile_forward(model: nn.Module, mode: str | None) -> None:
-    """Compile the forward pass of a model; evaluation, whose shapes are many, without CUDA graphs.
+    """Compile the forward pass of a model; ``del model.forward`` undoes it.
 
-    ``del model.forward`` undoes it.
+    Evaluation has many shapes and is compiled without CUDA graphs.
     """
-    scores = torch.compile(model.forward)
-    steps = torch.compile(model.forward, mode=mode) if mode else scores
-    model.forward = lambda *given: (steps if model.training else scores)(*given)
+    evaluation_forward = torch.compile(model.forward)
+    training_forward = torch.compile(model.forward, mode=mode) if mode else evaluation_forward
+
+    def forward(*args):
+        return training_forward(*args) if model.training else evaluation_forward(*args)
+
+    model.forward = forward
 
 
 class Compile(L.Callback):
-    """Compiles the model of a run before its first step; a model that cannot be compiled stays as it is, with a line.
+    """Compiles the model of a run before its first step, or logs why it runs without compilation.
 
-    What is tried changes no result: the random numbers of a step are functions of its number, and buffers are restored.
+    The trials change no result: the RNG is reseeded before every step, and buffers are restored.
 
     Args:
         title: title of the run.
-        wanted: option ``trainer.compile``.
+        option: option ``trainer.compile``.
     """
 
-    def __init__(self, title: str, wanted: bool | str):
-        self.title, self.wanted = title, wanted
+    def __init__(self, title: str, option: bool | str):
+        self.title = title
+        self.option = option
 
     def on_train_start(self, trainer, module) -> None:
         data = trainer.datamodule
-        if module.device.type == "cpu" and any(getattr(part, "packed", False) for part in module.model.modules()):
-            log(f"{self.title}: goes on without torch.compile: data.pad=none has a shape for each batch")
+        device = module.device.type
+        is_packed = any(getattr(part, "packed", False) for part in module.model.modules())
+        if device == "cpu" and is_packed:
+            log(f"{self.title}: continues without torch.compile: with data.pad=none each batch has its own shape")
             return
-        batches = list(itertools.islice(data.train_dataloader(), 2)), next(iter(data.val_dataloader()), None)
-        for mode in modes(self.wanted, data, module.device.type):
+        training_batches = list(itertools.islice(data.train_dataloader(), 2))
+        # None if this rank has no validation batch.
+        evaluation_batch = next(iter(data.val_dataloader()), None)
+        for mode in modes(self.option, data, device):
             compile_forward(module.model, mode)
             try:
                 with trainer.precision_plugin.forward_context():
-                    _try(module, *batches)
+                    _try(module, training_batches, evaluation_batch)
                 return
-            except Exception as error:  # of the compiler, of a kernel, of the memory
+            # The compiler, a kernel or an allocator may raise any exception.
+            except Exception as error:
                 del module.model.forward
-                reason = " ".join(f"{type(error).__name__} {error}".split())[:200]
-                log(f"{self.title}: goes on without {NAMES[mode]}: {reason}")
+                message = " ".join(f"{type(error).__name__} {error}".split())
+                log(f"{self.title}: continues without {NAMES[mode]}: {message[:200]}")
 
 
-def _try(module, steps: list[Batch], evaluation: Batch | None) -> None:
-    """Make steps and an evaluation, of None if this process has no batch of dev, without an optimiser."""
-    model, buffers = module.model, [buffer.clone() for buffer in module.model.buffers()]
+def _try(module, training_batches: list[Batch], evaluation_batch: Batch | None) -> None:
+    """Run training steps and an evaluation without an optimiser, and restore the buffers of the model."""
+    model = module.model
+    buffers = [buffer.clone() for buffer in model.buffers()]
     try:
-        for batch in [steps[0]] * REPEATS + steps[1:]:
+        first = training_batches[0]
+        for batch in [first] * TRIALS + training_batches[1:]:
             module.batch_loss(batch).backward()
             model.zero_grad()
-        if evaluation is not None:
+        if evaluation_batch is not None:
             model.eval()
             with torch.no_grad():
                 module.on_validation_epoch_start()
-                module.validation_step(evaluation, 0)
+                module.validation_step(evaluation_batch, 0)
     finally:
         model.train()
         model.zero_grad()
-        for buffer, before in zip(model.buffers(), buffers, strict=True):
-            buffer.copy_(before)
+        for buffer, value in zip(model.buffers(), buffers, strict=True):
+            buffer.copy_(value)

@@ -1,81 +1,111 @@
-"""Diagnostics of a finished run: whether its best weights answer differently to different dev examples."""
+"""Diagnostics of a finished run: whether its best weights give different outputs for different validation examples."""
 
 import math
 
 import lightning as L
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from .. import ranks
 from ..model.classifier import Head
-from . import distributed
 from .lit import LitClassifier, loss_of
 
-COLLAPSED = "warning: collapsed, every dev example gets the same answer; a lower or a higher optim.lr usually helps"
+COLLAPSED = (
+    "warning: collapsed, every validation example gets the same answer; a lower or a higher optim.lr usually helps"
+)
 DEAD = ", or units that do not die: 'model.head={_target_:lra.model.classifier.Head,_partial_:true,kind:gelu}'"
-# Standard deviation over rows, as a share of the size of the outputs, up to which a value is taken as constant. Rows
-# with equal outputs in exact arithmetic differ by rounding, since batches have different shapes. Independent roundings
-# of eps / 2 add up as the root of their number. In 32 bits the longest sums, over 16,384 tokens, have 2^14 terms, hence
-# 2^7 eps / 2. In 16 bits sums are accumulated in 32; only what is stored is rounded, the output itself and each of the
-# hidden units, whose errors average out: eps covers both. Outputs that depend on the input vary by far more.
+# A value is constant if its standard deviation over the examples is at most this share of the RMS of the outputs.
+# Equal outputs differ by rounding, because batches have different shapes. The longest sums have 16,384 = 2^14 terms;
+# independent roundings of eps / 2 add up to 2^7 eps / 2 in float32. In 16 bits sums are accumulated in float32 and only
+# stored values are rounded, with errors that average out: eps is enough. Informed outputs vary far more.
 _CONSTANT = 64 * torch.finfo(torch.float32).eps
-_CONSTANT_16 = {"bf16": torch.finfo(torch.bfloat16).eps, "fp16": torch.finfo(torch.float16).eps}
-_APART = 2  # standard errors
+_CONSTANT_16_BIT = {"bf16": torch.finfo(torch.bfloat16).eps, "fp16": torch.finfo(torch.float16).eps}
+# A loss is better than the class prior's if the difference exceeds two standard errors.
+_STANDARD_ERRORS = 2
 
 
-def of_best(fitter: L.Trainer, module: LitClassifier) -> dict:
-    """The diagnostics of the weights in a module, from one pass over dev.
+def advice(live_units: float | None) -> str:
+    """Describe a collapsed run for the log.
+
+    Args:
+        live_units: share of the hidden units of the head that vary, see ``RunRecord``.
+    """
+    return COLLAPSED + DEAD if live_units == 0 else COLLAPSED
+
+
+def of_best(fitter: L.Trainer, module: LitClassifier, precision: str) -> dict:
+    """Compute the diagnostics of the weights in a module by one pass over the validation set.
 
     Args:
         fitter: trainer of the run, after the test.
         module: module with the best weights.
+        precision: fp32 | bf16 | fp16.
 
     Returns:
         The fields val_loss, output_std, live_units and collapsed of a record.
     """
-    head, units = getattr(module.model, "head", None), []
-    hidden = head.mlp[1] if isinstance(head, Head) and len(head.mlp) > 1 else None
-    hook = hidden and hidden.register_forward_hook(lambda layer, given, made: units.append(made.float().cpu()))
-    torch.manual_seed(module.seed)  # for a random selection, which is then that of an uninterrupted run
+    hidden_parts: list[Tensor] = []
+    hidden_layer = _hidden_layer(module.model)
+    hook = None
+    if hidden_layer is not None:
+        hook = hidden_layer.register_forward_hook(lambda layer, args, units: hidden_parts.append(units.float().cpu()))
+    # Random selection draws the same numbers as in an uninterrupted run.
+    torch.manual_seed(module.seed)
     try:
-        with torch.compiler.set_stance("force_eager"):  # a compiled model has no place for the hook
+        # A compiled model would not call the hook.
+        with torch.compiler.set_stance("force_eager"):
             fitter.test(module, fitter.datamodule.val_dataloader(), verbose=False)
     finally:
         if hook:
             hook.remove()
-    shares = [share for share in distributed.gather(torch.cat(units) if units else None) if share is not None]
-    hidden, precision = torch.cat(shares) if shares else None, module.experiment.trainer.precision
-    return diagnose(module.outputs, module.labels, hidden, module.loss, precision)
+
+    # Every rank has the units of the batches that it evaluated; some have none.
+    rank_units = ranks.gather(torch.cat(hidden_parts) if hidden_parts else None)
+    rank_units = [units for units in rank_units if units is not None]
+    hidden = torch.cat(rank_units) if rank_units else None
+    return diagnose(module.outputs, module.labels, hidden, module.loss_kind, precision)
+
+
+def _hidden_layer(model: nn.Module) -> nn.Module | None:
+    """The activation of the head; None for a head without hidden units and for a custom head."""
+    head = getattr(model, "head", None)
+    has_hidden_layer = isinstance(head, Head) and len(head.mlp) > 1
+    return head.mlp[1] if has_hidden_layer else None
 
 
 def diagnose(outputs: Tensor, labels: Tensor, hidden: Tensor | None, loss: str, precision: str) -> dict:
-    """The diagnostics of a model.
+    """Compute the diagnostics of a model.
 
     Args:
-        outputs: logits (n, classes), or the real output (n, 1), of n rows.
+        outputs: logits (n, classes), or the real output (n, 1), of n examples.
         labels: classes (n,) int64, or numbers (n,) float32.
-        hidden: units of the head (n, units) behind their activation; None for a head without them.
+        hidden: units (n, units) of the head after the activation; None for a head without them.
         loss: cross_entropy | mse.
-        precision: fp32 | bf16 | fp16, the computation's.
+        precision: fp32 | bf16 | fp16, of the computation.
 
     Returns:
-        As ``of_best``. ``collapsed`` is True if the outputs are constant up to rounding. It is also True if the largest
-        output is that of one class in every row and the loss is not below that of the constant answer with the classes'
-        frequencies on dev by more than two standard errors: the outputs vary then, and say nothing about the labels.
+        The fields of ``of_best``. ``collapsed`` is True in two cases. Either the outputs are constant up to rounding.
+        Or one class has the largest output for every example and the loss is not significantly below the entropy of
+        the class frequencies: the outputs vary then, but do not depend on the labels.
     """
-    outputs, labels = outputs.double(), labels.double() if labels.is_floating_point() else labels
-    tolerance = _CONSTANT_16.get(precision, _CONSTANT)
+    outputs = outputs.double()
+    if labels.is_floating_point():
+        labels = labels.double()
+    tolerance = _CONSTANT_16_BIT.get(precision, _CONSTANT)
     losses = loss_of(outputs, labels, loss, "none")
-    spread = outputs.var(0, correction=0).mean().sqrt()
-    collapsed = bool(spread <= tolerance * _size(outputs)) or _uninformed(outputs, labels, losses)
-    live = None
+    output_std = outputs.var(0, correction=0).mean().sqrt()
+    is_constant = bool(output_std <= tolerance * _rms(outputs))
+    is_collapsed = is_constant or _is_uninformed(outputs, labels, losses)
+    live_units = None
     if hidden is not None:
         hidden = hidden.double()
-        live = (hidden.std(0, correction=0) > tolerance * _size(hidden)).double().mean().item()
+        is_live = hidden.std(0, correction=0) > tolerance * _rms(hidden)
+        live_units = is_live.double().mean().item()
     return {
         "val_loss": finite(losses.mean().item()),
-        "output_std": finite(spread.item()),
-        "live_units": live,
-        "collapsed": collapsed if outputs.isfinite().all() else None,
+        "output_std": finite(output_std.item()),
+        "live_units": live_units,
+        "collapsed": is_collapsed if outputs.isfinite().all() else None,
     }
 
 
@@ -84,15 +114,18 @@ def finite(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
 
 
-def _size(values: Tensor) -> Tensor:
-    """The root mean square of values."""
+def _rms(values: Tensor) -> Tensor:
+    """The root mean square of all values."""
     return values.square().mean().sqrt()
 
 
-def _uninformed(outputs: Tensor, labels: Tensor, losses: Tensor) -> bool:
-    """Whether one class is the answer to all rows, with a loss (n,) not below that of the classes' frequencies."""
+def _is_uninformed(outputs: Tensor, labels: Tensor, losses: Tensor) -> bool:
+    """Whether all examples get one class, with a loss (n,) that is not significantly below the class prior's."""
     if labels.is_floating_point() or len(outputs.argmax(-1).unique()) > 1:
         return False
+    # The constant answer with the class frequencies has the lowest loss of all constant answers.
     frequencies = labels.bincount() / len(labels)
-    gain = -frequencies[labels].log() - losses
-    return bool(gain.mean() <= _APART * gain.std(correction=0) / math.sqrt(len(labels)))
+    prior_losses = -frequencies[labels].log()
+    gains = prior_losses - losses
+    standard_error = gains.std(correction=0) / math.sqrt(len(labels))
+    return bool(gains.mean() <= _STANDARD_ERRORS * standard_error)

@@ -1,6 +1,8 @@
-"""The LightningModules: optimiser, schedule and random numbers of a step; loss and evaluation of both phases."""
+"""LightningModules of both phases: optimiser and schedule, the RNG of a step, training loss and evaluation."""
 
 from abc import abstractmethod
+from collections.abc import Callable, Mapping
+from typing import Any, Self
 
 import lightning as L
 import numpy as np
@@ -8,173 +10,283 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from .. import ranks
 from ..config.experiment import Experiment
 from ..data.datamodule import Batch
 from ..model.pretrainer import draw_holes
 from ..ops import metrics
-from . import distributed
+from .device import is_out_of_memory
 from .optim import adamw, schedule
+
+# Value of ``bad_step`` while every loss has been finite.
+NO_STEP = torch.iinfo(torch.int64).max
 
 
 def loss(model: nn.Module, batch: Batch, kind: str = "cross_entropy") -> Tensor:
-    """Mean over the batch of the cross entropy, or of the squared error of the single output."""
-    return loss_of(model(batch.inputs, batch.mask, batch.positions).float(), batch.label, kind)
+    """Compute the mean loss of a batch: cross entropy, or the squared error of the single output."""
+    outputs = model(batch.inputs, batch.mask, batch.positions)
+    return loss_of(outputs.float(), batch.label, kind)
 
 
 def loss_of(outputs: Tensor, labels: Tensor, kind: str, reduction: str = "mean") -> Tensor:
-    """As ``loss``, of outputs (B, classes or 1) and labels (B,); reduction: ``none`` for the loss of each row."""
+    """Compute the loss of outputs.
+
+    Args:
+        outputs: logits (B, classes), or real outputs (B, 1).
+        labels: classes (B,), or real numbers (B,).
+        kind: ``cross_entropy`` | ``mse``.
+        reduction: ``mean``, or ``none`` for the loss of each example.
+    """
     if kind == "mse":
         return F.mse_loss(outputs[:, 0], labels, reduction=reduction)
     return F.cross_entropy(outputs, labels, reduction=reduction)
 
 
 def seed_device(seed: int, device: torch.device) -> None:
-    """As ``torch.manual_seed``, for the CPU and one device, without asking every kind of accelerator: 4 us for 128."""
+    """Seed the RNG of the CPU and of one device.
+
+    The result equals ``torch.manual_seed``, which asks every kind of accelerator and takes 128 us instead of 4 us.
+    """
     torch.default_generator.manual_seed(seed)
     if device.type == "cuda":
         torch.cuda.default_generators[device.index or 0].manual_seed(seed)
 
 
 class LitModule(L.LightningModule):
-    """AdamW under a one-cycle schedule with linear annealing (docs/sources.md, Nystromformer) or another one.
+    """The training of a model: AdamW, a learning-rate schedule, and an RNG that is seeded before every batch.
 
-    Random numbers of step k (dropout, random selection) are a function of (seed, k) and, of several processes, of which
-    it is, so a resumed run draws what an uninterrupted one would have drawn. ``train_loss`` adds up on the device;
-    ``bad_step`` is the first optimiser step with a loss that is not finite. What is told is of all processes together.
-    An evaluation sets ``score``, which is better if it is higher.
+    Reported values are aggregated over all ranks. An evaluation sets ``score``; higher is better.
 
     Args:
-        experiment: experiment with the loss, the optimiser and the schedule.
         model: model to train.
-        seed: seed of the random numbers.
+        seed: random seed of dropout, random selection and random features.
+        optim: options of the optimiser and the schedule, see ``conf/train.yaml``.
+        cycle_momentum: whether the one-cycle schedule also moves beta1.
     """
 
-    def __init__(self, experiment: Experiment, model: nn.Module, seed: int):
+    def __init__(self, model: nn.Module, seed: int, *, optim: Mapping[str, Any], cycle_momentum: bool):
         super().__init__()
-        self.experiment, self.model, self.seed, self.score = experiment, model, seed, float("nan")
+        self.model = model
+        self.seed = seed
+        self.optim = optim
+        self.cycle_momentum = cycle_momentum
+        self.score = float("nan")
 
     @abstractmethod
-    def batch_loss(self, batch: Batch) -> Tensor: ...
+    def batch_loss(self, batch: Batch) -> Tensor:
+        """Compute the training loss of a batch."""
 
     def configure_optimizers(self):
-        optim = dict(self.experiment.optim)
-        optimiser = adamw(self.model, optim)
-        rates = schedule(optimiser, optim, cycle_momentum=self.experiment.protocol.cycle_momentum)
-        if rates is None:
+        optimiser = adamw(self.model, self.optim)
+        scheduler = schedule(optimiser, self.optim, cycle_momentum=self.cycle_momentum)
+        if scheduler is None:
             return optimiser
-        return {"optimizer": optimiser, "lr_scheduler": {"scheduler": rates, "interval": "step"}}
+        return {"optimizer": optimiser, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
 
     def on_fit_start(self) -> None:
+        # Both stay on the device until an evaluation, so that a step does not wait for it.
         self.loss_sum = torch.zeros((), device=self.device)
+        self.bad_step = torch.full((), NO_STEP, device=self.device)
         self.loss_count = 0
-        self.bad_step = torch.full((), torch.iinfo(torch.int64).max, device=self.device)
 
     def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
-        micro = batch_idx % self.trainer.accumulate_grad_batches
-        key = np.random.SeedSequence((self.seed, self.global_step, micro, self.global_rank))
-        seed_device(int(key.generate_state(1, np.uint64)[0]), self.device)
+        # The RNG is reseeded from (seed, step, micro-batch, rank) before every batch, so a resumed run draws the same
+        # numbers as an uninterrupted one and no generator state is saved. SeedSequence hashes the four numbers to 64
+        # bits; neighbouring steps and ranks get unrelated streams.
+        micro_batch = batch_idx % self.trainer.accumulate_grad_batches
+        sequence = np.random.SeedSequence((self.seed, self.global_step, micro_batch, self.global_rank))
+        (state,) = sequence.generate_state(1, np.uint64)
+        seed_device(int(state), self.device)
         self.rate = self.optimizers().param_groups[0]["lr"]
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         value = self.batch_loss(batch)
         self.loss_count += 1
-        step = self.bad_step.new_full((), self.global_step)  # a number would be copied to the device, and waited for
+        # A Python number would be copied to the device, and the host would wait for the copy.
+        step = self.bad_step.new_full((), self.global_step)
         with torch.no_grad():
             self.loss_sum += value
-            self.bad_step.clamp_(max=torch.where(value.isfinite(), self.bad_step, step))
+            bad_step = torch.where(value.isfinite(), self.bad_step, step)
+            self.bad_step.clamp_(max=bad_step)
         return value
 
     def mean_loss(self) -> float:
-        """Mean training loss since the last call."""
-        means = distributed.gather(float(self.loss_sum) / max(self.loss_count, 1))
+        """Return the mean training loss over all ranks since the last call."""
+        rank_mean = float(self.loss_sum) / max(self.loss_count, 1)
         self.loss_sum.zero_()
         self.loss_count = 0
-        return sum(means) / len(means)
+        rank_means = ranks.gather(rank_mean)
+        return sum(rank_means) / len(rank_means)
 
     def first_bad_step(self) -> int | None:
-        step = min(distributed.gather(int(self.bad_step)))
-        return step if step < torch.iinfo(torch.int64).max else None
+        """Return the first step with a loss that is not finite on any rank, None if there is none."""
+        step = min(ranks.gather(int(self.bad_step)))
+        return step if step < NO_STEP else None
 
 
 class LitClassifier(LitModule):
-    """The loss of a task, and the ``metric`` over all examples of a split."""
+    """A classifier with the loss of its task. ``score`` is the metric over all examples of a split.
 
-    def __init__(self, experiment: Experiment, model: nn.Module, seed: int):
-        super().__init__(experiment, model, seed)
-        self.metric, self.loss = getattr(metrics, experiment.task.metric), experiment.task.loss
-        self.eval_rows: int | None = None  # of a forward pass in evaluation, after memory ran out with more
+    Args:
+        model: model to train.
+        seed: random seed, see ``LitModule``.
+        loss_kind: ``cross_entropy`` | ``mse``.
+        metric: function of all outputs and labels of a split.
+        optim: options of the optimiser and the schedule.
+        cycle_momentum: whether the one-cycle schedule also moves beta1.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        seed: int,
+        *,
+        loss_kind: str,
+        metric: Callable[[Tensor, Tensor], float],
+        optim: Mapping[str, Any],
+        cycle_momentum: bool,
+    ):
+        super().__init__(model, seed, optim=optim, cycle_momentum=cycle_momentum)
+        self.loss_kind = loss_kind
+        self.metric = metric
+        # Examples of a forward pass in evaluation; set after memory ran out with more.
+        self.eval_limit: int | None = None
         self._outputs: list[tuple[Tensor, Tensor]] = []
 
+    @classmethod
+    def of(cls, experiment: Experiment, model: nn.Module, seed: int) -> Self:
+        """Make the module of an experiment."""
+        task = experiment.task
+        return cls(
+            model,
+            seed,
+            loss_kind=task.loss,
+            metric=getattr(metrics, task.metric),
+            optim=dict(experiment.optim),
+            cycle_momentum=experiment.protocol.cycle_momentum,
+        )
+
     def batch_loss(self, batch: Batch) -> Tensor:
-        return loss(self.model, batch, self.loss)
+        return loss(self.model, batch, self.loss_kind)
 
     def on_validation_epoch_start(self) -> None:
         self._outputs.clear()
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
-        self._outputs.append((self._evaluated(batch), batch.label))
+        self._outputs.append((self._evaluate(batch), batch.label))
 
-    def _evaluated(self, batch: Batch) -> Tensor:
-        """The outputs for a batch; if memory is short, of halves, and from then on of no more rows at a time.
+    def _evaluate(self, batch: Batch) -> Tensor:
+        """Compute the outputs of a batch, in parts of half the size while memory runs out.
 
         Raises:
-            torch.OutOfMemoryError: one row is too many, or rows change each other's result.
+            RuntimeError, MemoryError: the allocator's error, if one example is too many or examples of a batch change
+                each other's result; any other error of the model.
         """
-        rows = min(self.eval_rows or len(batch.label), len(batch.label))
-        given, firsts = (batch.inputs, batch.mask, batch.positions), range(0, len(batch.label), rows)
-        cut = lambda first: [None if x is None else x[first : first + rows] for x in given]
-        try:  # clone: a CUDA graph writes over its last output
-            return torch.cat([self.model(*cut(first)).float().clone() for first in firsts])
-        except torch.OutOfMemoryError:
-            if rows == 1 or getattr(self.model, "by_tower", False):
+        batch_size = len(batch.label)
+        size = min(self.eval_limit or batch_size, batch_size)
+        outputs = []
+        try:
+            for first in range(0, batch_size, size):
+                part = slice(first, first + size)
+                inputs = batch.inputs[part]
+                mask = None if batch.mask is None else batch.mask[part]
+                positions = None if batch.positions is None else batch.positions[part]
+                # Cloned, because a CUDA graph overwrites its last output.
+                outputs.append(self.model(inputs, mask, positions).float().clone())
+            return torch.cat(outputs)
+        except (RuntimeError, MemoryError) as error:
+            is_indivisible = size == 1 or getattr(self.model, "encode_separately", False)
+            if is_indivisible or not is_out_of_memory(error):
                 raise
-        self.eval_rows = rows // 2
-        return self._evaluated(batch)
+        # The retry is outside the except block, where the traceback would keep the tensors of the failed pass alive.
+        self.eval_limit = size // 2
+        return self._evaluate(batch)
 
     def on_validation_epoch_end(self) -> None:
-        mine = [torch.cat(parts).cpu() for parts in zip(*self._outputs, strict=True)]
-        shares = [share for share in distributed.gather(mine) if share]  # a process may have had no batch
-        self.outputs, self.labels = (torch.cat(parts) for parts in zip(*shares, strict=True))
+        rank_parts = [torch.cat(parts).cpu() for parts in zip(*self._outputs, strict=True)]
+        # A rank may have had no batch.
+        all_parts = [parts for parts in ranks.gather(rank_parts) if parts]
+        outputs, labels = zip(*all_parts, strict=True)
+        self.outputs = torch.cat(outputs)
+        self.labels = torch.cat(labels)
         self.score = self.metric(self.outputs, self.labels)
         self._outputs.clear()
 
     test_step = validation_step
-    on_test_epoch_start, on_test_epoch_end = on_validation_epoch_start, on_validation_epoch_end
+    on_test_epoch_start = on_validation_epoch_start
+    on_test_epoch_end = on_validation_epoch_end
 
 
 class LitPretrainer(LitModule):
-    """The loss of a ``Pretrainer``; ``score`` is the negative mean of it over the positions of dev that count.
+    """A ``Pretrainer`` with its loss. ``score`` is the negative mean loss over the predicted positions of validation.
 
-    The holes of a training step are functions of (seed, step), those of dev of (seed, example), whatever the batch.
+    Masked positions depend on (seed, step) in training and on (seed, example) in validation, not on the batch.
+
+    Args:
+        model: model to train.
+        seed: random seed, see ``LitModule``.
+        ratio: share of masked positions; None without masks.
+        length: positions of the model.
+        optim: options of the optimiser and the schedule.
+        cycle_momentum: whether the one-cycle schedule also moves beta1.
     """
 
+    def __init__(
+        self,
+        model: nn.Module,
+        seed: int,
+        *,
+        ratio: float | None,
+        length: int,
+        optim: Mapping[str, Any],
+        cycle_momentum: bool,
+    ):
+        super().__init__(model, seed, optim=optim, cycle_momentum=cycle_momentum)
+        self.ratio = ratio
+        self.length = length
+
+    @classmethod
+    def of(cls, experiment: Experiment, model: nn.Module, seed: int) -> Self:
+        """Make the module of an experiment, whose ``optim`` holds the options of phase one."""
+        return cls(
+            model,
+            seed,
+            ratio=experiment.pretrain.ratio,
+            length=experiment.task.length,
+            optim=dict(experiment.optim),
+            cycle_momentum=experiment.protocol.cycle_momentum,
+        )
+
     def batch_loss(self, batch: Batch) -> Tensor:
-        ratio = self.experiment.pretrain.ratio
-        holes = draw_holes(ratio, batch.inputs, batch.mask) if ratio else None
-        total, count = self.model.error(batch.inputs, batch.mask, holes)
-        # Gradients are averaged over the processes, whose shares have different numbers of positions that count.
-        positions = distributed.total(torch.tensor(count, device=total.device))
-        return total * distributed.count() / positions.clamp(min=1)
+        holes = draw_holes(self.ratio, batch.inputs, batch.mask) if self.ratio else None
+        loss_sum, count = self.model.error(batch.inputs, batch.mask, holes)
+        # DDP averages gradients over ranks, which have different numbers of predicted positions. The sum divided by
+        # the mean number per rank makes the average the mean over all positions.
+        positions = ranks.all_reduce_sum(torch.tensor(count, device=loss_sum.device))
+        return loss_sum * ranks.world_size() / positions.clamp(min=1)
 
     def on_validation_epoch_start(self) -> None:
         self._sums = np.zeros(2)
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
-        total, count = self.model.error(batch.inputs, batch.mask, self._dev_holes(batch, batch_idx))
-        self._sums += (float(total), count)
+        holes = self._validation_holes(batch, batch_idx) if self.ratio else None
+        loss_sum, count = self.model.error(batch.inputs, batch.mask, holes)
+        self._sums += (float(loss_sum), count)
 
-    def _dev_holes(self, batch: Batch, batch_idx: int) -> Tensor | None:
-        ratio, length = self.experiment.pretrain.ratio, self.experiment.task.length
-        if not ratio:
-            return None
-        rows, towers, width = batch.inputs.shape[:3]
-        trainer = self.trainer
-        first = (batch_idx * trainer.world_size + self.global_rank) * trainer.datamodule.eval_batch
-        generators = (np.random.default_rng((self.seed, first + row)) for row in range(rows))
-        drawn = np.stack([g.random((towers, length), np.float32)[:, :width] for g in generators]) < ratio
-        holes = torch.from_numpy(drawn).to(batch.inputs.device)
+    def _validation_holes(self, batch: Batch, batch_idx: int) -> Tensor:
+        """Draw the masked positions of a validation batch, each example from its own generator."""
+        batch_size, towers, width = batch.inputs.shape[:3]
+        # Rank r of w evaluates batches r, r + w, ...: the first example of this batch in the order of evaluation.
+        batch_number = batch_idx * self.trainer.world_size + self.global_rank
+        first = batch_number * self.trainer.datamodule.eval_batch
+        draws = []
+        for example in range(first, first + batch_size):
+            generator = np.random.default_rng((self.seed, example))
+            # Draw for the full length, whatever the width of this batch.
+            draws.append(generator.random((towers, self.length), np.float32)[:, :width])
+        holes = torch.from_numpy(np.stack(draws) < self.ratio).to(batch.inputs.device)
         return holes if batch.mask is None else holes & batch.mask
 
     def on_validation_epoch_end(self) -> None:
-        total, count = np.sum(distributed.gather(self._sums), 0)
-        self.score = -float(total / max(count, 1))
+        loss_sum, count = np.sum(ranks.gather(self._sums), 0)
+        self.score = -float(loss_sum / max(count, 1))

@@ -1,7 +1,7 @@
-"""The optimiser and its learning rate, step by step."""
+"""The optimiser, its parameter groups, and the learning-rate schedules."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import torch
 from torch import nn
@@ -9,58 +9,84 @@ from torch.optim.lr_scheduler import LambdaLR, LRScheduler, OneCycleLR
 
 from ..model.norm import NORMS
 
+# Learning rate at which a warm-up begins.
+WARMUP_START = 1e-7
+
 
 def parameter_groups(model: nn.Module, optim: Mapping) -> list[dict]:
     """Group the parameters of a model by learning rate and weight decay.
 
-    A module may have ``rates``, factors of the learning rate by the names of its own parameters; these have no weight
-    decay (state-space models: Gu et al. 2022, section 4.1 of S4) unless they are among its ``decayed``. Their rate is
-    at most ``own_lr_max``, if that is set. Without ``bias_decay`` biases and norms between the embedding and the head
-    have no decay either. Everything else is the first group.
+    A module may have ``rates``, factors of the learning rate by parameter name. The learning rate of these parameters
+    is at most ``own_lr_max``, and they have no weight decay unless they are among its ``decayed`` (state-space models:
+    section 4.1 of Gu et al. 2022, S4). With ``bias_decay=false``, biases and norms between the embedding and the head
+    have no decay either. All other parameters are the first group.
+
+    Args:
+        model: the model.
+        optim: options of the optimiser.
     """
-    special = {
-        id(getattr(module, name)): (factor, name in getattr(module, "decayed", ()))
-        for module in model.modules()
-        for name, factor in getattr(module, "rates", {}).items()
-    }
+    # Rules by parameter: a factor of the learning rate (None for the rate itself), and whether there is decay.
+    rules: dict[int, tuple[float | None, bool]] = {}
     if not optim.get("bias_decay", True):
-        special = dict.fromkeys(map(id, _biases_and_norms(model)), (None, False)) | special
+        for parameter in _biases_and_norms(model):
+            rules[id(parameter)] = (None, False)
+    for module in model.modules():
+        decayed_names = getattr(module, "decayed", ())
+        for name, factor in getattr(module, "rates", {}).items():
+            rules[id(getattr(module, name))] = (factor, name in decayed_names)
+
+    # Groups of equal rules, in the order of the parameters.
     groups: dict[tuple[float | None, bool] | None, list[nn.Parameter]] = {None: []}
     for parameter in model.parameters():
-        groups.setdefault(special.get(id(parameter)), []).append(parameter)
-    main = groups.pop(None)
-    most = optim.get("own_lr_max") or math.inf
-    rate = lambda factor: optim["lr"] if factor is None else min(factor * optim["lr"], most)
-    rest = [
-        {"params": parameters, "lr": rate(factor), "weight_decay": optim["weight_decay"] if decayed else 0.0}
-        for (factor, decayed), parameters in groups.items()
-    ]
-    return [{"params": main}, *rest] if main else rest
+        groups.setdefault(rules.get(id(parameter)), []).append(parameter)
+
+    main_parameters = groups.pop(None)
+    result: list[dict] = [{"params": main_parameters}] if main_parameters else []
+    max_lr = optim.get("own_lr_max") or math.inf
+    for (factor, has_decay), parameters in groups.items():
+        lr = optim["lr"] if factor is None else min(factor * optim["lr"], max_lr)
+        weight_decay = optim["weight_decay"] if has_decay else 0.0
+        result.append({"params": parameters, "lr": lr, "weight_decay": weight_decay})
+    return result
 
 
 def _biases_and_norms(model: nn.Module) -> Iterator[nn.Parameter]:
-    """The biases and the parameters of norms of an encoder, without those of its embedding and head."""
+    """Yield the biases and the parameters of norms of an encoder, without its embedding and head."""
+    norms = tuple(NORMS.values())
     for path, module in model.named_modules():
-        if not {"embed", "head"} & set(path.split(".")):
-            every = isinstance(module, tuple(NORMS.values()))
-            yield from (p for name, p in module.named_parameters(recurse=False) if every or name == "bias")
+        parts = path.split(".")
+        if "embed" in parts or "head" in parts:
+            continue
+        for name, parameter in module.named_parameters(recurse=False):
+            if isinstance(module, norms) or name == "bias":
+                yield parameter
 
 
 def adamw(model: nn.Module, optim: Mapping) -> torch.optim.AdamW:
-    """Make AdamW with one launch for the parameters of a group."""
-    clipped = bool(optim.get("clip_norm"))  # under fp16 a fused optimiser unscales by itself, too late for clipping
+    """Make AdamW, fused unless gradients are clipped."""
+    # With fp16 a fused optimiser unscales gradients by itself, after they have been clipped.
+    is_clipped = bool(optim.get("clip_norm"))
     return torch.optim.AdamW(
         parameter_groups(model, optim),
         lr=optim["lr"],
         betas=tuple(optim["betas"]),
         eps=optim["eps"],
         weight_decay=optim["weight_decay"],
-        fused=not clipped,
+        fused=not is_clipped,
     )
 
 
 def schedule(optimiser: torch.optim.AdamW, optim: Mapping, *, cycle_momentum: bool) -> LRScheduler | None:
-    """Make the schedule of ``optim.schedule`` for every group, each a multiple of its own rate; None without one."""
+    """Make the schedule ``optim.schedule`` for every parameter group, relative to the learning rate of the group.
+
+    Args:
+        optimiser: the optimiser.
+        optim: options of the schedule.
+        cycle_momentum: whether the one-cycle schedule also moves beta1.
+
+    Returns:
+        The schedule; None for a constant learning rate without warm-up.
+    """
     if optim["schedule"] == "one_cycle":
         return OneCycleLR(
             optimiser,
@@ -70,33 +96,40 @@ def schedule(optimiser: torch.optim.AdamW, optim: Mapping, *, cycle_momentum: bo
             anneal_strategy="linear",
             cycle_momentum=cycle_momentum,
         )
+    # Other schedules are functions of the step; LambdaLR multiplies the rate of each group by rate / lr.
     if optim["schedule"] == "constant" and not optim["warmup"]:
         return None
-    rate = {"constant": warm_up, "linear": linear, "cosine": cosine}[optim["schedule"]]
+    rate: Callable[[int, Mapping], float] = {"constant": warm_up, "linear": linear, "cosine": cosine}[optim["schedule"]]
     return LambdaLR(optimiser, lambda step: rate(step, optim) / optim["lr"])
 
 
 def linear(step: int, optim: Mapping) -> float:
-    """Learning rate of a step: up to lr in the warm-up, then straight down to 0 (MEGA's)."""
-    if step <= optim["warmup"]:
+    """Learning rate of a step: warm-up to lr, then linear decay to 0 at the last step (MEGA)."""
+    warmup = optim["warmup"]
+    if step <= warmup:
         return warm_up(step, optim)
-    return optim["lr"] * (optim["steps"] - step) / (optim["steps"] - optim["warmup"])
+    steps_left = optim["steps"] - step
+    return optim["lr"] * steps_left / (optim["steps"] - warmup)
 
 
 def cosine(step: int, optim: Mapping) -> float:
-    """Learning rate of a step: up to lr in the warm-up, then along half a cosine (S4's, S5's and LRU's).
+    """Learning rate of a step: warm-up to lr, then half a cosine from lr to 0 (S4, S5 and LRU).
 
-    The cosine begins at lr and ends at 0, at the two steps of ``optim.cosine``: those of the warm-up's end and of the
-    last step unless it says others. After it the rate is 0.
+    The cosine lasts from the end of the warm-up to the last step, or between the two steps of ``optim.cosine``. Later
+    the rate is 0.
     """
     if step <= optim["warmup"]:
         return warm_up(step, optim)
     first, last = optim.get("cosine") or (optim["warmup"], optim["steps"])
-    done = min(1.0, (step - first) / (last - first))
-    return optim["lr"] * (1 + math.cos(math.pi * done)) / 2
+    progress = min(1.0, (step - first) / (last - first))
+    return optim["lr"] * (1 + math.cos(math.pi * progress)) / 2
 
 
 def warm_up(step: int, optim: Mapping) -> float:
-    """Learning rate of a step: from 1e-7 to lr as step^warmup_power in the warm-up, then lr."""
-    lr, warmup, start = optim["lr"], optim["warmup"], 1e-7
-    return lr if not warmup else start + (lr - start) * (min(step, warmup) / warmup) ** optim["warmup_power"]
+    """Learning rate of a step: from 1e-7 to lr as step^warmup_power during the warm-up, then lr."""
+    lr = optim["lr"]
+    warmup = optim["warmup"]
+    if not warmup:
+        return lr
+    progress = min(step, warmup) / warmup
+    return WARMUP_START + (lr - WARMUP_START) * progress ** optim["warmup_power"]

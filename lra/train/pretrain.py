@@ -1,44 +1,53 @@
-"""Phase one of a pretrained run: its encoder on the task's own inputs, in the folder ``pretrain`` of the run."""
+"""Pretraining, phase one of a run: the encoder is trained on the inputs of the task, without labels."""
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import nn
 
-from ..config.experiment import Experiment
 from ..console import log
-from ..disk import atomic
-from ..runs import checkpoint, config_file, evaluations, identity, pretraining, typed_json
-from ..runs.folder import RunFolder
+from ..runs.pretrain_dir import FOLDER, PretrainDir, choices_of, encoder
 from ..runs.record import Pretraining
-from . import distributed
+from ..runs.run_dir import RunDir
 from .lit import LitPretrainer
 from .plan import Plan
 from .trainer import run_phase
 
 
-def phase_one(plan: Plan, run: RunFolder) -> Pretraining:
-    """Train the encoder of a run, or resume it, or read the record of it if it is done.
+def run(plan: Plan, run_dir: RunDir) -> Pretraining:
+    """Train the encoder of a run, or resume it, or read its record if it is finished.
 
     Raises:
-        ValueError: a checkpoint or record cannot be used, or ``pretrain.from`` is of another phase one.
+        ValueError: a checkpoint or record cannot be used, or ``pretrain.from`` is another phase one.
     """
-    choices, path = run.choices | {"seed": run.seed}, run.path / pretraining.FOLDER
-    done = distributed.on_rank_zero(lambda: before(plan.experiment, path, choices))
-    if done:
-        return done
-    own_optim = plan.experiment.pretrain.of(plan.experiment.optim)
-    one = replace(plan, experiment=plan.experiment.changed(optim=own_optim, logger={}))
-    own = pretraining.choices_of(run.choices)
-    here = RunFolder(path=path, choices=own, seed=run.seed, title=f"{run.title} {pretraining.FOLDER}")
-    torch.manual_seed(run.seed)
-    model, data = one.experiment.pretrainer(), one.experiment.task_data(run.seed)
-    phase = run_phase(one, here, LitPretrainer(one.experiment, model, run.seed), data)
-    made = Pretraining(
-        objective=plan.experiment.pretrain.objective,
-        fingerprint=here.fingerprint,
+    experiment = plan.experiment
+    pretrain_dir = PretrainDir(
+        path=run_dir.path / FOLDER,
+        choices=choices_of(run_dir.choices),
+        seed=run_dir.seed,
+        title=f"{run_dir.title} {FOLDER}",
+        source=experiment.pretrain.from_,
+    )
+    pretraining = pretrain_dir.find_finished()
+    if pretraining:
+        return pretraining
+
+    # 1. Phase one has its own schedule and no logger.
+    optim = experiment.pretrain.of(experiment.optim)
+    plan = replace(plan, experiment=experiment.replace(optim=optim, logger={}))
+
+    # 2. Model and data.
+    torch.manual_seed(run_dir.seed)
+    model = plan.experiment.pretrainer()
+    data = plan.experiment.task_data(run_dir.seed)
+    module = LitPretrainer.of(plan.experiment, model, run_dir.seed)
+
+    # 3. Fit, and write the record.
+    phase = run_phase(plan, pretrain_dir, module, data)
+    pretraining = Pretraining(
+        objective=experiment.pretrain.objective,
+        fingerprint=pretrain_dir.fingerprint,
         loss=None if phase.best_score is None else -phase.best_score,
         best_step=phase.best_step,
         steps=phase.steps,
@@ -46,53 +55,28 @@ def phase_one(plan: Plan, run: RunFolder) -> Pretraining:
         step_ms=phase.step_ms,
         status=phase.status,
     )
-    if distributed.rank() == 0:
-        pretraining.save(made, path)
-        found = "" if made.loss is None else f", dev loss {made.loss:.4f} at step {made.best_step:,}"
-        log(f"{here.title}: {made.status}{found}")
-    return made
+    pretrain_dir.finish_pretraining(pretraining)
+    message = f"{pretrain_dir.title}: {pretraining.status}"
+    if pretraining.loss is not None:
+        message += f", validation loss {pretraining.loss:.4f} at step {pretraining.best_step:,}"
+    log(message)
+    return pretraining
 
 
-def before(experiment: Experiment, folder: Path, choices: dict[str, Any]) -> Pretraining | None:
-    """The record of a phase one that is done, in its folder or where ``pretrain.from`` says; None if there is none.
+def load_encoder(model: nn.Module, run_path: Path) -> None:
+    """Load the encoder of phase one into a classifier, whose pooling and head stay as they are.
 
-    The folder is made.
+    Args:
+        model: the classifier.
+        run_path: path of the run directory.
+
+    Raises:
+        ValueError: the weights are not the encoder of this model.
     """
-    atomic.below(folder.parent, folder.name).mkdir(exist_ok=True)
-    path = folder / pretraining.NAME
-    if not path.exists() and (other := experiment.pretrain.from_):
-        _take(other, folder, choices)
-    return pretraining.load(path, pretraining.fingerprint(choices)) if path.exists() else None
-
-
-def _take(other: Path, folder: Path, choices: dict[str, Any]) -> None:
-    """Copy the phase one of another run. Raises ValueError if it is damaged, not done, or another one."""
-    seed = f"seed-{choices['seed']}"
-    run = next((run for run in (other, other / seed) if (run / pretraining.FOLDER / pretraining.NAME).exists()), None)
-    if run is None:
-        raise ValueError(f"pretrain.from={other} is no run, and no folder of a {seed}, whose pretraining is done")
-    theirs, there = config_file.read(run / config_file.NAME), run / pretraining.FOLDER
-    found = pretraining.load(there / pretraining.NAME)
-    if found.fingerprint != pretraining.fingerprint(choices):
-        same = pretraining.choices_of(theirs | {"seed": choices["seed"]}), pretraining.choices_of(choices)
-        difference = identity.difference(*same) or "seed"
-        raise ValueError(f"pretrain.from={other} was pretrained in another way ({difference})")
-    for source in (there / name for name in (evaluations.NAME, checkpoint.BEST)):
-        if typed_json.listed(source):  # a phase one may diverge before its first evaluation
-            try:
-                atomic.copy(source, folder / source.name, lambda copy, of=source: typed_json.verify(of, copy))
-            except atomic.Unreadable as error:
-                raise ValueError(f"{source} cannot be used ({error}); pretrain again without pretrain.from") from None
-    pretraining.save(found, folder)
-
-
-def load_encoder(model: nn.Module, run: Path) -> None:
-    """Put the encoder of phase one into a classifier, whose pooling and head stay. Raises ValueError if it is none."""
-    path = run / pretraining.FOLDER / checkpoint.BEST
-    encoder = checkpoint.weights(path)
+    path, weights = encoder(run_path)
     try:
-        missing = model.load_state_dict(encoder, strict=False).missing_keys
+        missing_keys = model.load_state_dict(weights, strict=False).missing_keys
     except RuntimeError:
-        missing = ["shapes"]
-    if any(not name.startswith("head.") for name in missing):
+        missing_keys = ["shapes"]
+    if any(not name.startswith("head.") for name in missing_keys):
         raise ValueError(f"{path} does not hold the encoder of this model; delete its folder to run that seed again")

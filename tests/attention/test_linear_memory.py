@@ -35,7 +35,7 @@ class NoSquare(TorchDispatchMode):
 def block(name, length, *overrides):
     torch.manual_seed(0)
     cfg = config(name, *overrides)
-    return cfg.changed(task=cfg.task.changed(length=length)).block_factory()()
+    return cfg.replace(task=cfg.task.replace(length=length)).block_factory()()
 
 
 @pytest.mark.parametrize("words", [*LONG, *FURTHER])

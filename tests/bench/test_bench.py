@@ -21,7 +21,7 @@ from lra.config.compose import compose
 from lra.config.experiment import Experiment
 from lra.model.dropout import Dropout
 from lra.runs import bench_record
-from lra.runs.open import scan
+from lra.runs.reader import scan
 
 PRESETS = sorted(path.stem for path in (CONF / "preset").glob("*.yaml"))
 SIZES = Sizes(heads=2, head_dim=8, value_dim=8, length=96)

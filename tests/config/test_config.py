@@ -20,7 +20,7 @@ from lra.config.compose import compose, composed
 from lra.config.entry import follow, main, manual
 from lra.config.experiment import Experiment
 from lra.data.datamodule import Batch
-from lra.runs.identity import difference
+from lra.runs.config_file import difference
 from lra.train import lit as module
 from lra.train.__main__ import train
 from lra.train.plan import resolve
@@ -63,7 +63,7 @@ def test_every_task_builds_and_its_smoke_schedule_runs_to_its_end(task, protocol
         cfg = experiment(f"task={task}", "attn=cur_abs", f"protocol={protocol}", f"budget={budget}")
         resolve(cfg)
         cfg.task_data()
-    training = module.LitClassifier(cfg, cfg.classifier(), seed=0)
+    training = module.LitClassifier.of(cfg, cfg.classifier(), seed=0)
     made = training.configure_optimizers()
     rates = []
     for _ in range(cfg.optim.steps):

@@ -9,15 +9,15 @@ from pydantic import ValidationError
 
 from lra.config import CONF
 from lra.config.compose import compose
-from lra.runs import identity
+from lra.runs import config_file
 from lra.sweep.options import SweepOptions
 
 
 def test_what_the_model_depends_on_makes_a_new_sketch():
     made = config("sdpa", "model.dim=32")
-    wider = made.changed(model=made.model.changed(dim=64))
-    assert made.sketch is made.changed(data=made.data.changed(pad="batch")).sketch
-    assert made.sketch.encoded_width == 32 and wider.sketch.encoded_width == 64
+    wider = made.replace(model=made.model.replace(dim=64))
+    assert made.meta_model is made.replace(data=made.data.replace(pad="batch")).meta_model
+    assert made.meta_model.encoded_width == 32 and wider.meta_model.encoded_width == 64
 
 
 def test_values_are_frozen_and_a_change_is_checked():
@@ -25,7 +25,7 @@ def test_values_are_frozen_and_a_change_is_checked():
     with pytest.raises(ValidationError, match="frozen"):
         made.optim.lr = 1.0
     with pytest.raises(ValueError, match=r"^optim\.eval_every must divide optim\.steps 7, not 3: add optim.eval"):
-        made.optim.changed(steps=7)
+        made.optim.replace(steps=7)
 
 
 with Path(__file__).with_name("choices.csv").open() as _file:
@@ -37,7 +37,7 @@ with Path(__file__).with_name("choices.csv").open() as _file:
 )
 def test_label_and_choices_are_those_of_the_table(row):
     made = experiment(*row["words"].split())
-    assert (made.label, identity.fingerprint(made.choices({}))) == (row["label"], row["fingerprint"])
+    assert (made.label, config_file.fingerprint(made.choices({}))) == (row["label"], row["fingerprint"])
 
 
 TASKS = sorted(path.stem for path in (CONF / "experiment").glob("board_*.yaml"))

@@ -11,7 +11,7 @@ from lra.config.compose import compose
 from lra.config.experiment import Experiment
 from lra.config.quoting import command_line, escape, override, quote
 from lra.report.__main__ import ReportOptions
-from lra.runs.scores import report_command
+from lra.runs.reader import report_command
 from lra.sweep.options import SweepOptions
 from lra.sweep.plan import PlannedRun, study
 

@@ -12,8 +12,8 @@ from lra.attention.base import Attention
 from lra.config.section import typed
 from lra.config.sections import Name
 from lra.options import Positive, Range, in_range
-from lra.runs import identity
-from lra.runs.folder import RunFolder
+from lra.runs import config_file
+from lra.runs.run_dir import RunDir
 from lra.train.plan import resolve
 
 
@@ -21,7 +21,7 @@ def test_the_fingerprint_of_a_default_configuration():
     """Of the data's provenance as well, which is why a change of either is a change here."""
     made = experiment("task=listops", "attn=cur_abs", "data.pad=none")
     choices = made.choices(made.task_data().source.provenance)
-    assert identity.fingerprint(choices | {"seed": 0}) == "9b1a53037b6d1a47"
+    assert config_file.fingerprint(choices | {"seed": 0}) == "9b1a53037b6d1a47"
 
 
 @pytest.mark.parametrize(
@@ -126,8 +126,8 @@ def test_a_long_schedule_takes_no_memory_to_check():
 
 def test_a_run_that_made_nothing_binds_nobody_to_its_configuration(tmp_path):
     def start(choices):
-        with RunFolder.claim(tmp_path, "a run", choices, 0) as run:
-            assert run.choices == choices
+        with RunDir(path=tmp_path, choices=choices, seed=0).open() as is_open:
+            assert is_open
             return (tmp_path / "config.yaml").read_text()
 
     assert start({"x": 1}) == "x: 1\n" and start({"x": 2}) == "x: 2\n" and not list(tmp_path.iterdir())

@@ -161,10 +161,10 @@ def meant(options: Options) -> None:
         case LengthsOptions():
             meant(grid(options))
         case SweepOptions(sweep=sweep) if sweep.search:
-            Board(options.changed(mechanisms=options.mechanisms[:1], measure=0), 1)
+            Board(options.replace(mechanisms=options.mechanisms[:1], measure=0), 1)
         case SweepOptions(sweep=sweep):  # the first value of each axis, on every task
             grids = {name: {key: values[:1] for key, values in axes.items()} for name, axes in sweep.grids.items()}
-            expand(options.changed(sweep=sweep.changed(grids=grids), measure=0), threads=1)
+            expand(options.replace(sweep=sweep.replace(grids=grids), measure=0), threads=1)
 
 
 def run_by_pytest(words: list[str], config: pytest.Config) -> None:

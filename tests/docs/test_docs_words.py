@@ -67,7 +67,7 @@ def test_sweeps_presets_kinds_and_launchers():
 def test_tables_of_the_protocol_are_the_yamls():
     page = list(cells("docs/protocol.md"))
     names = {"length": "task.length", "batch": "optim.batch", "lr": "optim.lr", "warm-up": "optim.warmup"}
-    names |= {"steps": "optim.steps", "dev every": "optim.eval_every"}
+    names |= {"steps": "optim.steps", "validation every": "optim.eval_every"}
     (start,) = (i for i, row in enumerate(page) if row[:2] == ["task", "length"])
     tasks = [row for row in page[start + 1 :] if len(row) == len(page[start])]
     for row in tasks:

@@ -14,7 +14,7 @@ from support.training import power_cut, seed_folder, train_config
 
 from lra.integrations.wandb import logger
 from lra.runs import record
-from lra.train.trainer import Checkpoints
+from lra.train.callbacks import Checkpoints
 
 WORDS = (
     *("logger=wandb", "logger.wandb.timeout=5", "seeds=[0]", "optim.steps=4", "optim.eval_every=1"),

@@ -11,8 +11,8 @@ from support.features import padded_ids
 from lra.attention.cur import CUR
 from lra.attention.cur_plus import CURPlus
 from lra.config.compose import compose
-from lra.runs.folder import RunFolder
 from lra.runs.restore import configuration, unflatten
+from lra.runs.run_dir import RunDir
 from lra.studies.graft import TransferOptions, experiments
 
 LENGTH, ALLOWANCE = 128, 16
@@ -44,7 +44,7 @@ def model(name):
     adding = experiment("task=adding", "attn=sdpa", *BOARD)
     bias = ["block.bias=false"] if name.startswith("mega_cur") else []
     made = config(name, *BOARD, *bias)  # composed for other tests too, with another task
-    return made.changed(task=adding.task, model=adding.model).classifier().eval()
+    return made.replace(task=adding.task, model=adding.model).classifier().eval()
 
 
 @pytest.mark.parametrize("name", [name for name in MECHANISMS if name not in KERNELS])
@@ -109,7 +109,7 @@ def test_a_transfer_follows_its_run_and_old_runs_stay_what_they_were():
     told = {"study": "s", "task": "listops", "protocol": "paper", "budget": "smoke", "label": "x", "seed": 0}
     for pool in ("mean", "cls"):
         choices = config("cur_abs", f"model.pool={pool}").choices({}) | {"attn.class_token": False}
-        run = RunFolder(path=Path("x"), choices=choices, seed=0, record=SimpleNamespace(**told))
+        run = RunDir(path=Path("x"), choices=choices, seed=0, record=SimpleNamespace(**told))
         assert configuration(run, "data").attn.get("class_token") is False
         assert unflatten(choices)["attn"]["class_token"] is False
         for word, expected in (None, pool == "cls"), ("true", True), ("false", False):

@@ -117,7 +117,7 @@ def test_what_looks_at_positions_keeps_padded_rows_and_says_so(words, data_root,
     assert plan.data.pad == "batch"
     run_seeds(plan)
     said = capsys.readouterr().err
-    assert said.count("rows keep their padding, because the result depends on where it is: data.pad=batch") == 1
+    assert said.count("sequences keep their padding, because the result depends on its positions: data.pad=batch") == 1
 
 
 DEFAULTS = [(("cur_abs", *WORDS), "compact"), (("nystrom", *WORDS), "batch"), (("sdpa",), "batch")]

@@ -47,7 +47,7 @@ def test_batch_norm_is_over_real_tokens():
 def test_widths_must_agree():
     wide = Shift(SIZES, dim=DIM)
     wide.width = 7
-    with pytest.raises(ValueError, match="rows of 6 and of 7 from the mixer"):
+    with pytest.raises(ValueError, match=r"width mismatch: model.dim is 6, the mixer returns 7"):
         GLU(lambda: wide, dim=DIM, hidden=1, dropout=0.0)
 
 

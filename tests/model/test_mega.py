@@ -218,7 +218,7 @@ def test_parameters_and_epochs_of_the_published_configurations(task):
     layer = average + gated + (d + 1) * h + (h + 1) * d + 2 * per_norm
     ends = 2 * d + per_norm if b.prenorm else t.vocab * d
     head = (t.towers * d + 1) * h + h * t.outputs
-    assert sum(p.numel() for p in cfg.sketch.parameters()) == m.layers * layer + ends + head
+    assert sum(p.numel() for p in cfg.meta_model.parameters()) == m.layers * layer + ends + head
     steps_per_epoch = {"listops": 96_000, "text": 25_000, "retrieval": 147_086, "image": 45_000}.get(task, 160_000)
     assert cfg.optim.eval_every == -(-steps_per_epoch // cfg.optim.batch)
 

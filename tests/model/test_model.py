@@ -41,8 +41,8 @@ def test_parameter_counts_are_the_published_ones(task, name, more):
 )
 def test_loss_is_the_same_however_far_the_batch_is_padded(name, pool, divisor):
     cfg = config(name, "task.towers=2", *["model.pool=cls"] * (pool == "cls"))  # which some mechanisms follow
-    protocol = cfg.protocol.changed(mean_over=divisor or cfg.protocol.mean_over)
-    cfg = cfg.changed(model=cfg.model.changed(pool=pool), protocol=protocol)
+    protocol = cfg.protocol.replace(mean_over=divisor or cfg.protocol.mean_over)
+    cfg = cfg.replace(model=cfg.model.replace(pool=pool), protocol=protocol)
     torch.manual_seed(0)
     model = cfg.classifier().double().eval()
     ids, mask = padded_ids([64, 33, 7], towers=2)

@@ -30,7 +30,7 @@ def test_parameters_are_those_of_the_protocol(task):
     mlp = lambda i, h, o: (i + 1) * h + (h + 1) * o
     head = mlp(inputs, hidden, outputs) if hidden else (inputs + 1) * outputs
     want = (rows + positions) * d + mlp(d, g, channels) + M * mlp(d, f, K) + head
-    assert sum(p.numel() for p in published(task).sketch.parameters()) == want
+    assert sum(p.numel() for p in published(task).meta_model.parameters()) == want
 
 
 TRAINING = {  # dropout of the embedding, of g and of the head; learning rate; epochs of so many examples, batch
@@ -47,7 +47,7 @@ TRAINING = {  # dropout of the embedding, of g and of the head; learning rate; e
 @pytest.mark.parametrize("task", TRAINING)
 def test_training_is_that_of_the_protocol(task):
     cfg, (dropouts, rate, steps) = published(task), TRAINING[task]
-    model = cfg.sketch
+    model = cfg.meta_model
     assert (model.embed.dropout.p, model.blocks[0].mixer.values[1].p, model.head.dropout.p) == dropouts
     assert (cfg.optim.lr, cfg.optim.steps, cfg.optim.schedule, cfg.optim.weight_decay) == (rate, steps, "constant", 0)
     assert cfg.optim.clip_norm == (1.0 if task == "genome" else None)

@@ -44,7 +44,7 @@ PUBLISHED = {
 
 
 def count(cfg) -> int:
-    return sum(p.numel() for p in cfg.sketch.parameters())
+    return sum(p.numel() for p in cfg.meta_model.parameters())
 
 
 @pytest.mark.parametrize("name", [name for name, (parameters, *_) in PUBLISHED.items() if parameters])
@@ -83,7 +83,7 @@ def test_rates_and_weight_decay_are_the_released_ones(name):
 def test_dropout_gelu_and_batch_norm_are_those_of_the_released_code(name):
     """No embedding has dropout."""
     model, p, s4d = (
-        experiment(f"experiment={name}", "model.layers=1").sketch,
+        experiment(f"experiment={name}", "model.layers=1").meta_model,
         PUBLISHED[name][2],
         name.startswith("s4d"),
     )
@@ -177,7 +177,7 @@ def test_one_step_of_the_whole_model_at_full_length(name, record_property, monke
     assert all(bool((p != old).any() and p.isfinite().all()) for p, old in zip(model.parameters(), before, strict=True))
     record_property("peak_mb", round(peak / 1e6))
     # numpy's numbers are none of torch's
-    monkeypatch.setattr(Dropout, "_drawn", lambda self, x, *_: torch.ones_like(x))
+    monkeypatch.setattr(Dropout, "_draw_mask", lambda self, x, *_: torch.ones_like(x))
     assert counted(cfg, 2) == pytest.approx(peak, rel=0.2)
     full = counted(cfg, cfg.optim.batch) + 8 * sum(p.numel() for p in model.parameters())
     print(f"{name}: {peak / 1e6:.0f} MB at 2, {full / 1e9:.1f} GB at {cfg.optim.batch}")

@@ -46,7 +46,7 @@ def test_texts_are_encoded_one_after_the_other(words, pad):
     parameters = list(model.parameters())
     for ours, theirs in zip(*(torch.autograd.grad(x.square().sum(), parameters) for x in (out, expected)), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-8, atol=1e-10)
-    model.by_tower = False
+    model.encode_separately = False
     assert (model(batch.inputs, batch.mask) - expected).abs().max() > 1e-7
 
 
@@ -54,7 +54,7 @@ def test_texts_are_encoded_one_after_the_other(words, pad):
 def test_others_take_both_at_once(words):
     model, batch = pairs(*words)
     found = calls(model, batch)
-    assert not model.by_tower and all(len(seen) == 1 and len(seen[0].out) == 2 * B for seen in found.values())
+    assert not model.encode_separately and all(len(seen) == 1 and len(seen[0].out) == 2 * B for seen in found.values())
     torch.testing.assert_close(
         model(batch.inputs, batch.mask), one_after_the_other(model, batch), rtol=1e-10, atol=1e-12
     )
@@ -68,9 +68,9 @@ def test_layers_are_compared_text_by_text():
     for one, other in (exact, mixing), (mixing, exact):
         found = layers(one, other, [batch], spectrum=4)
         assert [layer.path for layer in found] == places and all(layer.relative > 0 for layer in found)
-    assert mixing.by_tower and not exact.by_tower
+    assert mixing.encode_separately and not exact.encode_separately
     assert all(layer.relative == layer.stack_relative == 0 for layer in layers(mixing, mixing, [batch]))
-    joint, apart = (calls(exact, batch, by_tower)[places[0]] for by_tower in (False, True))
+    joint, apart = (calls(exact, batch, encode_separately)[places[0]] for encode_separately in (False, True))
     torch.testing.assert_close(torch.stack([call.out for call in apart], 1).flatten(0, 1), joint[0].out)
 
 

@@ -44,7 +44,7 @@ def both(rows, attend):
 
 
 @pytest.mark.parametrize("written_out", [False, True])
-@pytest.mark.parametrize("sizes", [{}, {"whole": 32}], ids=str)
+@pytest.mark.parametrize("sizes", [{}, {"multiple": 32}], ids=str)
 def test_products_and_gradients_are_those_row_by_row(sizes, written_out, monkeypatch):
     expected, _ = both(layout(), row_by_row)
     monkeypatch.setattr(packed, "writes_out", lambda x: written_out)
@@ -55,9 +55,9 @@ def test_products_and_gradients_are_those_row_by_row(sizes, written_out, monkeyp
 
 
 def test_places_of_a_layout_filled_up():
-    rows, plain = layout([13, 4, 8, 1], whole=32), layout([13, 4, 8, 1])
+    rows, plain = layout([13, 4, 8, 1], multiple=32), layout([13, 4, 8, 1])
     assert rows.starts.tolist() == [0, 13, 17, 25] and rows.tail == 6 and rows.filled.sum() == 26
-    assert layout([4, 8], whole=4).filled is None
+    assert layout([4, 8], multiple=4).filled is None
     x = torch.randn(4, 2, 13, 5) * rows.mask[:, None, :, None]
     flat = rows.pack(x, 2)
     assert flat.shape == (1, 2, 32, 5) and torch.equal(rows.unpack(flat, 2), x)
@@ -82,7 +82,7 @@ def test_rows_are_summed_in_float32():
 def test_a_few_lengths_of_all_rows_together():
     g = torch.Generator().manual_seed(0)
     lengths = [torch.randint(500, 2001, (32,), generator=g).tolist() for _ in range(20)]
-    found = {len(layout(some, whole=1024).positions) for some in lengths}
+    found = {len(layout(some, multiple=1024).positions) for some in lengths}
     assert len(found) <= 10 and all(T % 1024 == 0 for T in found)
 
 

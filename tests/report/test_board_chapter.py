@@ -9,8 +9,8 @@ from lra.config.compose import compose
 from lra.report import board, summary
 from lra.report.__main__ import ReportOptions, report
 from lra.report.export import export
-from lra.runs.open import scan
-from lra.runs.tables import Published, save
+from lra.runs.published import Published, save
+from lra.runs.reader import scan
 
 FLOOR = 20.0
 BOARD = {"study": "board", "task": "recall", "floor": FLOOR, "bag": 24.0}

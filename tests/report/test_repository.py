@@ -11,7 +11,7 @@ from support.records import PHASE, RECORD
 
 from lra.config import CONF
 from lra.report import repository
-from lra.runs import tables
+from lra.runs import published
 
 
 def test_the_pages_are_those_of_the_tables():
@@ -29,7 +29,7 @@ def test_the_figures_are_drawn_from_the_tables():
 
 
 def test_every_study_says_its_command_and_hardware():
-    for study in tables.studies(tables.HOME):
+    for study in published.studies(published.HOME):
         about = json.loads((study / "about.json").read_text())
         assert about.keys() - {"figure"} == {"form", "command", "hardware", "notes", "readme"}
         assert about["command"].startswith("python -m lra.")
@@ -40,9 +40,9 @@ def about(home, study, **changes):
     (home / "published" / study / "about.json").write_text(json.dumps({"form": 2} | says))
 
 
-def published(study, label, task, **changes):
+def published_run(study, label, task, **changes):
     made = dataclasses.replace(RECORD, study=study, task=task, label=label, fingerprint=label + task, **changes)
-    return tables.Published(made, {"attn": label}, [{"step": 5, "train_loss": 2.0, "val": made.val}])
+    return published.Published(made, {"attn": label}, [{"step": 5, "train_loss": 2.0, "val": made.val}])
 
 
 def pages(home):
@@ -58,8 +58,8 @@ def home(tmp_path):
     (tmp_path / "README.md").write_text(f"# Title\n{repository.BEGIN}\nold\n{repository.END}\nend\n")
     for study in ("one", "two"):
         cases = itertools.product(("listops", "text"), {"mean": 20.0, "cur_abs": 30.0}.items())
-        runs = [published(study, label, task, val=val) for task, (label, val) in cases]
-        tables.save(tmp_path / "published" / study, runs)
+        runs = [published_run(study, label, task, val=val) for task, (label, val) in cases]
+        published.save(tmp_path / "published" / study, runs)
         about(tmp_path, study)
     return tmp_path
 
@@ -68,8 +68,8 @@ def test_a_board_of_many_mechanisms_is_two_tables_and_its_pictures(home):
     _, before = pages(home)
     for study, rates in (("board", [""]), ("board-rates", ["-optim.lr=0.01", "-optim.lr=0.1"])):
         cases = itertools.product(range(60), rates, ("chain", "recall", "registers", "listops"))
-        runs = [published(study, f"m{i}{rate}", task, floor=10.0) for i, rate, task in cases]
-        tables.save(home / "published" / study, [run._replace(evaluations=[]) for run in runs])
+        runs = [published_run(study, f"m{i}{rate}", task, floor=10.0) for i, rate, task in cases]
+        published.save(home / "published" / study, [run._replace(evaluations=[]) for run in runs])
     about(home, "board", readme=["chain"])
     readme, after = pages(home)
     assert len(re.findall(r"\| `m\d", readme)) == 1 and "](docs/results-board-scores.svg)" in readme
@@ -79,7 +79,7 @@ def test_a_board_of_many_mechanisms_is_two_tables_and_its_pictures(home):
 
 def change(home, alter):
     path = home / "published" / "one"
-    tables.save(path, [alter(run) for run in tables.read(path).values()])
+    published.save(path, [alter(run) for run in published.read(path).values()])
 
 
 def test_another_record_changes_the_pages(home):
@@ -119,12 +119,12 @@ def test_the_readme_shows_the_tasks_that_a_study_names(home):
 
 
 def test_one_task_is_one_table_with_gains_and_pretraining_a_table_of_its_own(home):
-    runs = [published("one", label, "listops", test=test) for label, test in (("mean", 20.0), ("cur_abs", 30.0))]
-    tables.save(home / "published" / "one", runs)
+    runs = [published_run("one", label, "listops", test=test) for label, test in (("mean", 20.0), ("cur_abs", 30.0))]
+    published.save(home / "published" / "one", runs)
     section = pages(home)[1].partition("\n## two")[0]
     assert "| `cur_abs` | 30.00 | +10.00 | 1 |" in section and section.count("| mechanism |") == 1
-    pretrained = published("one", "cur_abs+masked", "listops", test=36.0, pretrain=PHASE)
-    tables.save(home / "published" / "one", [*runs, pretrained])
+    pretrained = published_run("one", "cur_abs+masked", "listops", test=36.0, pretrain=PHASE)
+    published.save(home / "published" / "one", [*runs, pretrained])
     section = pages(home)[1].partition("\n## two")[0]
     assert "| `cur_abs+masked` | listops | 30.00 | 36.00 | +6.00 |" in section and section.count("| mechanism |") == 1
 
@@ -133,6 +133,6 @@ def test_damaged_tables_and_a_readme_without_marks_are_refused(home):
     (home / "README.md").write_text("# A project\n")
     with pytest.raises(ValueError, match=r"README.md must have the lines <!-- results"):
         pages(home)
-    (home / "published" / "one" / tables.CURVES).write_text("")
+    (home / "published" / "one" / published.CURVES).write_text("")
     with pytest.raises(ValueError, match="one does not hold tables of published runs"):
         pages(home)

@@ -13,9 +13,9 @@ import torch
 from support.records import flip, instead
 from support.training import assert_same_files, power_cut, result, seed_folder, smoke, train_config
 
-from lra.runs import checkpoint, evaluations
-from lra.runs.folder import RunFolder
-from lra.train.trainer import Checkpoints
+from lra.runs import checkpoint, metrics_file
+from lra.runs.run_dir import RunDir
+from lra.train.callbacks import Checkpoints
 
 WORDS = ("optim.steps=6", "optim.eval_every=3")
 
@@ -120,7 +120,7 @@ HARM = {
     "best.ckpt cannot be used (it is missing); delete its folder": lambda home, other: (home / "best.ckpt").unlink(),
     "config.yaml is not the configuration of a run": lambda home, other: flip(home / "config.yaml", 0.0),
     "was made by another configuration (model.dim: 63 -> 64)": lambda home, other: change(home, "dim: 64", "dim: 63"),
-    "last.ckpt has form 3 instead of 2: another version made it": lambda home, other: reform(home / "last.ckpt"),
+    "last.ckpt has form 3 instead of 2: another version wrote it": lambda home, other: reform(home / "last.ckpt"),
     "last.ckpt was written by another run": lambda home, other: shutil.copytree(other, home, dirs_exist_ok=True),
 }
 
@@ -136,7 +136,7 @@ def test_training_does_not_go_on_from_what_was_changed(halves, tmp_path, data_ro
     assert not (home / "record.json").exists()
 
 
-NO_STATE = [{"callbacks": 1}, {"callbacks": {"Checkpoints": dict.fromkeys(checkpoint._OURS, ())}}]
+NO_STATE = [{"callbacks": 1}, {"callbacks": {"Checkpoints": dict.fromkeys(checkpoint._CALLBACK_KEYS, ())}}]
 
 
 @pytest.mark.parametrize("held", [[], {}, *NO_STATE, *({"state_dict": held} for held in NO_WEIGHTS.values())])
@@ -160,7 +160,7 @@ def test_a_lost_metrics_csv_costs_nothing(halves, tmp_path, data_root, harm):
 @pytest.mark.parametrize("name", ["last.ckpt", "best.ckpt", "metrics.csv", "config.yaml"])
 def test_a_finished_run_has_the_sums_of_its_files(halves, tmp_path, name):
     home = shutil.copytree(halves[2], tmp_path / "seed-0")
-    readers = {"metrics.csv": evaluations.read, "config.yaml": RunFolder.open}
+    readers = {"metrics.csv": metrics_file.read, "config.yaml": RunDir.read}
     read = readers.get(name, lambda home: checkpoint.read(home / name))
     read(home)
     flip(home / name)

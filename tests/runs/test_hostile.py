@@ -14,12 +14,12 @@ from support.records import PHASE, add, instead
 from lra.data import store
 from lra.disk import atomic
 from lra.report.__main__ import report
-from lra.runs import evaluations, pretraining
-from lra.runs.open import history
+from lra.runs import metrics_file, pretrain_dir
+from lra.runs.pretrain_dir import PretrainDir
+from lra.runs.reader import history
 from lra.studies.factorise.__main__ import saved
 from lra.studies.probes.report import matrices, matrix
 from lra.sweep import job
-from lra.train import pretrain
 
 
 @pytest.mark.parametrize("names", [("maps",), ("pretrain", "best.ckpt"), ("train.log",)])
@@ -110,21 +110,22 @@ def test_a_pretraining_is_taken_from_regular_files_that_are_whole(told, tmp_path
     torch.save({"weight": torch.zeros(1, 1)}, home / "best.ckpt")
     (home / "metrics.csv").write_text("step,train_loss,val\n1,0.5,3.0\n")
     whole = {name: (home / name).read_bytes() for name in ("best.ckpt", "metrics.csv")}
-    pretraining.save(replace(PHASE, fingerprint=pretraining.fingerprint(choices)), home)
+    target = PretrainDir(path=mine, choices={}, seed=0, source=made.pretrain.from_)
+    pretrain_dir.save(replace(PHASE, fingerprint=target.fingerprint), home)
     TAKEN[told](home)
     with pytest.raises(ValueError, match=f"{home}/{told}"):
-        pretrain.before(made, mine, choices)
+        target.find_finished()
     assert not (mine / "pretrain.json").exists() and not list(mine.glob(".*"))
     for name, content in whole.items():
         (home / name).unlink(missing_ok=True)
         (home / name).write_bytes(content)
-    assert pretrain.before(made, mine, choices).status == "done" and evaluations.read(mine)
+    assert target.find_finished().status == "done" and metrics_file.read(mine)
     assert all((mine / name).read_bytes() == content for name, content in whole.items())
     (mine / "metrics.csv").write_text("step,train_loss,val\n1,0.5,4.0\n")
     with pytest.raises(
         ValueError, match=r"metrics.csv .* \(its sha256 is not the one in the record.json or pretrain.json"
     ):
-        evaluations.read(mine)
+        metrics_file.read(mine)
 
 
 @pytest.mark.parametrize("content", [b"", b"\xff\x00", b"PK\x03\x04", b"asked"])

@@ -7,13 +7,13 @@ import sys
 import pytest
 import yaml
 
-from lra.runs import checkpoint, config_file, evaluations, record, tables
-from lra.runs.folder import RunFolder
+from lra.runs import checkpoint, config_file, metrics_file, published, record
 from lra.runs.publish import publish
+from lra.runs.run_dir import RunDir
 
-WEIGHTS = min(tables.HOME.rglob(checkpoint.BEST))
+WEIGHTS = min(published.HOME.rglob(checkpoint.BEST))
 LABEL = WEIGHTS.parents[1]
-SOURCES = dict(list(tables.below(LABEL).items())[:2])  # seeds 0 and 1
+SOURCES = dict(list(published.below(LABEL).items())[:2])  # seeds 0 and 1
 
 
 def as_folder(run, folder, weights=None):
@@ -21,7 +21,7 @@ def as_folder(run, folder, weights=None):
     folder.mkdir(parents=True)
     (folder / config_file.NAME).write_text(yaml.dump(run.choices))
     if run.evaluations:
-        (folder / evaluations.NAME).write_text(evaluations.text(run.evaluations))
+        (folder / metrics_file.NAME).write_text(metrics_file.format_csv(run.evaluations))
     if weights:
         shutil.copy(weights, folder / checkpoint.BEST)
     record.save(run.record, folder)
@@ -37,8 +37,8 @@ def home(tmp_path, monkeypatch):
     return tmp_path
 
 
-def published(home):
-    return {path: run for study in tables.studies(home / "out") for path, run in tables.read(study).items()}
+def published_runs(home):
+    return {path: run for study in published.studies(home / "out") for path, run in published.read(study).items()}
 
 
 def contents(folder):
@@ -57,8 +57,8 @@ def refusal() -> str:
 
 def test_runs_are_whole_and_are_added_once(home, monkeypatch, capsys):
     publish()
-    assert list(published(home).values()) == list(SOURCES.values())
-    files = {tables.RUNS, tables.CURVES, tables.CONFIGS, tables.ABOUT}
+    assert list(published_runs(home).values()) == list(SOURCES.values())
+    files = {published.RUNS, published.CURVES, published.CONFIGS, published.ABOUT}
     assert {path.name for path in (home / "out").rglob("*.*")} == files
     assert "2 added, 0 there already" in (told := capsys.readouterr().out) and "about.json" in told
     before = contents(home / "out")
@@ -83,23 +83,23 @@ def test_runs_are_added_to_those_that_are_there(home, capsys):
 
 def test_weights_of_named_seeds_are_copied_bit_for_bit_and_follow_later(home, monkeypatch):
     (home / "out").mkdir()
-    (home / "out" / tables.RUNS).touch()  # beside the studies, of somebody else
+    (home / "out" / published.RUNS).touch()  # beside the studies, of somebody else
     publish()
     before = contents(home / "out")
     monkeypatch.setattr(sys, "argv", [*sys.argv, "weights=[0]"])
     publish()
     (copy,) = (home / "out").rglob(checkpoint.BEST)
     assert copy.parent.name == "seed-0" and copy.read_bytes() == WEIGHTS.read_bytes()
-    assert RunFolder.open(copy.parent).weights == copy
+    assert RunDir.read(copy.parent).weights == copy
     assert before.items() <= contents(home / "out").items()
 
 
 def test_a_run_that_diverged_before_its_first_evaluation_is_added(home):
     run = home / "runs" / "mine" / "seed-1"
-    (run / evaluations.NAME).unlink()
+    (run / metrics_file.NAME).unlink()
     change(run, status="diverged", val=None, test=None, best_step=None, steps=7)
     publish()
-    (copy,) = (run for run in published(home).values() if run.record.status == "diverged")
+    (copy,) = (run for run in published_runs(home).values() if run.record.status == "diverged")
     assert copy.evaluations == [] and copy.record.steps == 7
 
 

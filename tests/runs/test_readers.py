@@ -13,10 +13,11 @@ from conftest import run
 from support.bench import made, row
 from support.records import RECORD, add, instead, metrics, unseal
 
+from lra.disk import typed_json
 from lra.report import artifacts
 from lra.report.__main__ import report
 from lra.runs import bench_record as bench
-from lra.runs import evaluations, folder, record, typed_json
+from lra.runs import metrics_file, record, run_dir
 from lra.studies.dropin import __main__ as dropin
 from lra.studies.probes import record as probes
 from lra.studies.transfer import record as transfers
@@ -186,7 +187,7 @@ ROWS = {
 def test_what_is_no_table_of_evaluations_is_told_and_not_drawn(tmp_path, rows):
     path = tmp_path / "metrics.csv"
     path.write_text(GOOD)
-    assert evaluations.read(tmp_path)[1] == {"step": 6, "train_loss": 2.25, "val": 12.5, "lr": 0.0}
+    assert metrics_file.read(tmp_path)[1] == {"step": 6, "train_loss": 2.25, "val": 12.5, "lr": 0.0}
     assert artifacts.read(tmp_path)[0].curves["val"] == {3: 10.0, 6: 12.5}
     path.write_text(GOOD.replace(*ROWS[rows]))
     found, (told,) = artifacts.read(tmp_path)
@@ -230,5 +231,5 @@ def test_a_picture_is_a_file_of_the_run_itself(tmp_path):
 
 
 def test_only_what_mends_itself_is_said_to_go_on(tmp_path):
-    with pytest.raises(FileNotFoundError), folder.writing(tmp_path):  # a full disk is told in tests/disk
+    with pytest.raises(FileNotFoundError), run_dir.explain_disk_errors(tmp_path):  # a full disk is told in tests/disk
         (tmp_path / "best.ckpt").read_bytes()

@@ -14,7 +14,7 @@ from lra.attention.soft import Soft
 from lra.config.compose import compose
 from lra.data.datamodule import Batch
 from lra.ops.pinv import newton
-from lra.runs.open import finished
+from lra.runs.reader import finished
 from lra.runs.restore import configuration
 from lra.studies.figures import panels, save
 from lra.studies.inverses import matrices, measure

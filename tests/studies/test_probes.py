@@ -11,8 +11,8 @@ from support.records import add, rows, table, texts
 
 from lra.config.compose import compose
 from lra.data.datamodule import Batch
-from lra.runs.open import finished
-from lra.runs.typed_json import save
+from lra.disk.typed_json import save
+from lra.runs.reader import finished
 from lra.studies.graft import TransferOptions
 from lra.studies.probes import confine, measure, record
 from lra.studies.probes.__main__ import ProbesOptions, _asked, probe
@@ -70,7 +70,7 @@ def test_a_map_is_not_normalised_anew():
 
 @pytest.mark.parametrize("name", MECHANISMS)
 def test_every_mechanism_says_whether_it_can_be_confined(name):
-    model = config(name).sketch
+    model = config(name).meta_model
     how = confine.by(model)
     if name in ("sdpa", "softmax", "mega", "mega_chunk"):
         assert how == "mask"
@@ -102,7 +102,7 @@ def test_derivatives_of_towers_one_after_the_other_are_those_of_all_at_once():
     model, _ = model_and_batch("sdpa", *words)
     mask = torch.arange(L) < torch.tensor([[L, 5], [9, 12]])[..., None]
     batch, found = Batch(torch.randint(1, 16, (2, 2, L)), mask, torch.zeros(2)), []
-    for model.by_tower in (False, True):
+    for model.encode_separately in (False, True):
         found.append(measure.beyond(model, [batch], [1, 4, 8], rows=2000))
     torch.testing.assert_close(*map(torch.tensor, found), rtol=0.1, atol=1e-4)  # 2,000 draws each
 

@@ -19,10 +19,10 @@ from support.records import unseal
 from lra.attention.base import Sizes
 from lra.attention.softmax import Softmax
 from lra.config.compose import compose
+from lra.disk.typed_json import save
 from lra.report import summary as report_tables
-from lra.runs import identity, record
-from lra.runs.open import finished, scan
-from lra.runs.typed_json import save
+from lra.runs import config_file, record
+from lra.runs.reader import finished, scan
 from lra.studies.graft import TransferOptions, experiments, graft
 from lra.studies.qkv import calls, mechanisms
 from lra.studies.transfer import record as records
@@ -80,7 +80,7 @@ def rewrite(home, choices):
     """As if a run had been made by these choices."""
     (home / "config.yaml").write_text(yaml.safe_dump(choices))
     made = record.load(home / "record.json")
-    record.save(dataclasses.replace(made, fingerprint=identity.fingerprint(choices | {"seed": made.seed})), home)
+    record.save(dataclasses.replace(made, fingerprint=config_file.fingerprint(choices | {"seed": made.seed})), home)
 
 
 TRUE_INVERSE = ("attn.pinv._target_=lra.ops.pinv.exact", "~attn.pinv.steps", "~attn.pinv.init")
@@ -168,7 +168,7 @@ def test_mega_cur_is_the_trained_mega(mega):
     assert target.block == source.block and target.block.get("truncation") == 7 and not target.block.get("prenorm")
     other = words(mega, "attn=mega_cur_step", "block.truncation=9", run=home)
     assert experiments(one, other)[1].block.get("truncation") == 9
-    assert experiments(one, words(mega, "attn=mega_chunk", run=home))[1].block == source.block.changed(chunk=128)
+    assert experiments(one, words(mega, "attn=mega_chunk", run=home))[1].block == source.block.replace(chunk=128)
     exact, grafted = (
         model.double() for model in models(mega, "attn=mega_cur_step", "attn.count=128", *TRUE_INVERSE, run=home)
     )

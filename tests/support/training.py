@@ -14,7 +14,7 @@ from conftest import config, until
 from lra.config import CONF
 from lra.runs import record
 from lra.train.__main__ import train
-from lra.train.trainer import Checkpoints
+from lra.train.callbacks import Checkpoints
 
 # What differs between runs of one result; bag depends on what another test fitted in the session's data before.
 MEASURED = {"step_ms", "peak_bytes", "date", "command", "bag"}
@@ -74,7 +74,7 @@ def power_cut(step, cut=lambda run: True):
 
     def crash(self, trainer, module):
         saved(self, trainer, module)
-        if trainer.global_step == step and cut(self.run):
+        if trainer.global_step == step and cut(self.run_dir):
             raise RuntimeError("power cut")
 
     with pytest.MonkeyPatch.context() as patch, pytest.raises(RuntimeError, match="power cut"):

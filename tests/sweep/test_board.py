@@ -17,7 +17,7 @@ from support.training import wait
 
 from lra.config import CONF
 from lra.config.compose import compose
-from lra.runs import identity, record, tables
+from lra.runs import config_file, published, record
 from lra.sweep import __main__ as leader
 from lra.sweep import launcher
 from lra.sweep.aliases import aliases
@@ -206,7 +206,7 @@ def test_what_an_earlier_label_computes_is_not_run_and_the_task_s_length_decides
 
 
 def test_published_runs_of_the_same_configuration_count_as_finished(board, tmp_path, monkeypatch):
-    monkeypatch.setattr(tables, "HOME", tmp_path / "published")
+    monkeypatch.setattr(published, "HOME", tmp_path / "published")
     words = ("tasks=[curformer_listops]", "budget=smoke", "mechanisms=[mean]")
     options = compose(SweepOptions, ["sweep=board", f"runs={tmp_path}", "measure=0", *words])
     (entry,) = Board(options, 1).entries
@@ -217,11 +217,15 @@ def test_published_runs_of_the_same_configuration_count_as_finished(board, tmp_p
         for lr, seed in [*((lr, 100) for lr in RATES), (3e-3, 0)]:
             run = entry.at(lr, seed, search=seed == 100)
             choices = entry.choices | {"optim.lr": lr} | (changes if lr == 1e-3 else {})
-            fields = {"label": run.label, "seed": seed, "fingerprint": identity.fingerprint(choices | {"seed": seed})}
+            fields = {
+                "label": run.label,
+                "seed": seed,
+                "fingerprint": config_file.fingerprint(choices | {"seed": seed}),
+            }
             fields |= {"study": run.folder.parts[-4], "val": 90.0 - 1000 * abs(lr - 3e-3), "n_val": MANY}
-            runs[fields["study"]].append(tables.Published(replace(RECORD, **fields), choices, []))
-        for study, published in runs.items():
-            tables.save(tables.HOME / study, published)
+            runs[fields["study"]].append(published.Published(replace(RECORD, **fields), choices, []))
+        for study, study_runs in runs.items():
+            published.save(published.HOME / study, study_runs)
 
     launched = []
     launch = lambda runs: [(launched.append((rate(run), run.seed)), finish(run, val=1.0)) for run in runs] and None

@@ -20,7 +20,7 @@ from lra.disk import lock
 from lra.sweep import __main__ as leader
 from lra.sweep import job, plan, progress
 from lra.sweep.estimate import START
-from lra.train.machine import device_name
+from lra.train.device import device_name
 from lra.train.plan import resolve
 
 SWEEPS = sorted(path.stem for path in (CONF / "sweep").glob("*.yaml"))
@@ -51,7 +51,7 @@ def test_every_value_of_every_axis_is_a_run_with_a_name_of_its_own(name):
         axes["attn"] = axes["attn"][:1]
         for axis, values in axes.items():
             one = {other: some[:1] for other, some in axes.items()} | {axis: values}
-            swept = small.changed(sweep=small.sweep.changed(grids={key: one}))
+            swept = small.replace(sweep=small.sweep.replace(grids={key: one}))
             assert len(plan.expand(swept, threads=None)[0]) == len(values)
 
 
@@ -128,7 +128,7 @@ def test_plan_counts_what_is_left_and_says_what_its_time_is_based_on(four, tmp_p
 
     finish(runs[0], device="NVIDIA X", step_ms=100.0, n_val=64)
     assert plan.expand(made, threads=None)[0][1].seconds is None
-    made = made.changed(measure=60)
+    made = made.replace(measure=60)
     measured = plan.expand(made, threads=None)[0]
     assert measured[3].basis == "measured" and 0 < measured[3].seconds < 600
 
@@ -175,7 +175,7 @@ def test_states_and_lines(four, capfd, monkeypatch):
     assert "cur_sum seed 1: diverged at step 4; 1 of 4 done, 1 diverged" in err
     assert "cur_abs seed 0: failed, no memory; " in err and "cur_sum seed 0" not in err
     assert err.splitlines()[-1].startswith(
-        "listops cur_abs seed 1: test 37.00, dev 38.00 at step 100; 2 of 4 done, 1 diverged, 1 failed"
+        "listops cur_abs seed 1: test 37.00, validation 38.00 at step 100; 2 of 4 done, 1 diverged, 1 failed"
     )
 
 
@@ -252,4 +252,4 @@ def test_the_free_space_is_that_of_the_folder_of_the_runs(four, tmp_path, monkey
     """The folder may be the root of a disk of its own."""
     monkeypatch.setattr(plan.shutil, "disk_usage", lambda path: {tmp_path: SimpleNamespace(free=2**30)}[path])
     for folder in (tmp_path, tmp_path / "not" / "there"):
-        assert "1.0 GB free" in plan.disk(four[0], four[1].changed(runs=folder))
+        assert "1.0 GB free" in plan.disk(four[0], four[1].replace(runs=folder))

@@ -6,7 +6,7 @@ from conftest import config
 from support.training import result, seed_folder, smoke, train_config
 from torch._dynamo.backends.registry import lookup_backend
 
-from lra.train.compiling import FEW, GRAPHS, modes
+from lra.train.compiling import GRAPHS, MAX_WIDTHS, modes
 
 WORDS = "model.norm=batch", "model.dropout=0", "model.layers=1"  # compiled code draws dropout by itself
 
@@ -40,7 +40,7 @@ def test_compiled_steps_train_as_others_do(plain, tmp_path, monkeypatch, capfd):
     train_config(smoke(tmp_path, *WORDS, f"trainer.compile={GRAPHS}", attn="cur_abs"))
     assert result(seed_folder(tmp_path, "cur_abs")) == plain
     assert {GRAPHS, None} == set(tried)  # steps and evaluations
-    assert "goes on without" not in capfd.readouterr().err
+    assert "continues without" not in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("graphs", [pytest.param(True, marks=pytest.mark.slow), False])
@@ -48,8 +48,8 @@ def test_what_cannot_be_compiled_goes_on_with_a_line(graphs, plain, tmp_path, mo
     with_backend(monkeypatch, lambda mode: graphs and mode is None)
     train_config(smoke(tmp_path, *WORDS, f"trainer.compile={GRAPHS}", attn="cur_abs"))
     assert result(seed_folder(tmp_path, "cur_abs")) == plain
-    lines = [line for line in capfd.readouterr().err.splitlines() if "goes on without" in line]
-    title = "listops cur_abs seed 0: goes on without"
+    lines = [line for line in capfd.readouterr().err.splitlines() if "continues without" in line]
+    title = "listops cur_abs seed 0: continues without"
     assert lines[0].startswith(f"{title} CUDA graphs: ") and f"no {GRAPHS}" in lines[0]
     assert [line.startswith(f"{title} torch.compile: ") for line in lines[1:]] == [True] * (not graphs)
 
@@ -58,7 +58,7 @@ def test_what_cannot_be_compiled_goes_on_with_a_line(graphs, plain, tmp_path, mo
 def test_rows_without_padding_are_not_compiled(name, padded, data_root, tmp_path, monkeypatch, capfd):
     tried = with_backend(monkeypatch, lambda mode: True)
     train_config(smoke(tmp_path, *WORDS, "trainer.compile=auto", "data.pad=none", attn=name))
-    told = "goes on without torch.compile: data.pad=none has a shape for each batch" in capfd.readouterr().err
+    told = "continues without torch.compile: with data.pad=none each batch has its own shape" in capfd.readouterr().err
     assert (set(tried), told) == (({None}, False) if padded else (set(), True))
 
 
@@ -68,7 +68,7 @@ def test_rows_without_padding_are_not_compiled(name, padded, data_root, tmp_path
 def test_a_gpu_compiles_all_steps(name, pad, data_root, tmp_path, capfd):
     train_config(smoke(tmp_path, "trainer=gpu", f"data.pad={pad}", attn=name))
     assert result(seed_folder(tmp_path, name))["status"] == "done"
-    assert "goes on without" not in capfd.readouterr().err
+    assert "continues without" not in capfd.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -92,5 +92,5 @@ def test_the_widths_of_batches_are_counted(data_root):
     data.setup()
     batches = zip(range(len(data.splits["train"]) // 2), data.train_dataloader(), strict=False)
     assert data.widths() == len({batch.inputs.shape[-1] for _, batch in batches}) == 2
-    data.widths = lambda: FEW + 1
+    data.widths = lambda: MAX_WIDTHS + 1
     assert modes("auto", data, "cuda") == [None]

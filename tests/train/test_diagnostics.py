@@ -115,7 +115,7 @@ def test_a_run_that_ends_after_its_last_evaluation_has_the_same_diagnostics(data
     words = ["optim.steps=6", "optim.eval_every=3", "optim.lr=0.01"]
     train_config(smoke(tmp_path / "whole", *words, attn="sdpa"))
     with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="power cut"):
-        patch.setattr(training.checkpoint, "load_weights", lambda *_: (_ for _ in ()).throw(RuntimeError("power cut")))
+        patch.setattr(training.RunDir, "best_weights", lambda *_: (_ for _ in ()).throw(RuntimeError("power cut")))
         train_config(smoke(tmp_path / "cut", *words, attn="sdpa"))
     train_config(smoke(tmp_path / "cut", *words, attn="sdpa"))
     cut, whole = (result(seed_folder(tmp_path / name, "sdpa")) for name in ("cut", "whole"))

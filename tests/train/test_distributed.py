@@ -14,14 +14,15 @@ import torch
 from conftest import config
 from support.training import result, seed_folder, smoke, start, train_config, wait
 
+from lra import ranks
 from lra.data.datamodule import Batch
 from lra.disk.lock import holder
 from lra.model.norm import make_norm
 from lra.ops import metrics
 from lra.runs import record
 from lra.train import distributed, pretrain, trainer
+from lra.train.callbacks import Checkpoints
 from lra.train.lit import LitClassifier
-from lra.train.trainer import Checkpoints
 
 CURVE = ["model.dropout=0", "optim.steps=8", "optim.eval_every=1", "trainer.device=cpu"]
 TWO = ["trainer=ddp_multinode"]
@@ -63,13 +64,13 @@ def test_two_processes_give_the_loss_curve_of_one(data_root, tmp_path, monkeypat
     train_config(smoke(tmp_path / "one", *words, attn=attn))
     monkeypatch.setitem(trainer.PRECISIONS, "fp64", "64-true")
     wide = smoke(tmp_path / "exact", *words, attn=attn)
-    wide = wide.changed(trainer=wide.trainer.changed(precision="fp64"))  # none of the words of a command line
+    wide = wide.replace(trainer=wide.trainer.replace(precision="fp64"))  # none of the words of a command line
     train_config(wide)
 
     saved = record.save
 
     def save(result, folder):
-        (tmp_path / f"saved by {distributed.rank()}").touch()
+        (tmp_path / f"saved by {ranks.rank()}").touch()
         saved(result, folder)
 
     monkeypatch.setattr(record, "save", save)
@@ -126,7 +127,7 @@ def test_an_infinite_loss_ends_the_seed_in_both(data_root, tmp_path):
 def in_this_group(function):
     """function(rank) in one of the processes that can talk."""
     with distributed.group(distributed.processes(smoke("unused", "trainer.device=cpu", *TWO))):
-        function(distributed.rank())
+        function(ranks.rank())
 
 
 def in_group(world, function):
@@ -155,7 +156,7 @@ def test_batch_norm_is_over_the_real_tokens_of_all_processes(masked, shares):
         mine = shares[rank]
         got = run(mine)
         torch.testing.assert_close(got[:2], (out[mine], grad[mine]))
-        torch.testing.assert_close(sum(distributed.gather(got[2])), of_weight)
+        torch.testing.assert_close(sum(ranks.gather(got[2])), of_weight)
         torch.testing.assert_close(got[3], buffers)
 
     assert in_group(2, share) == [0, 0]
@@ -168,7 +169,7 @@ def test_phase_one_has_the_gradient_of_one_process():
 
     def gradient(rows):
         torch.manual_seed(0)
-        module = pretrain.LitPretrainer(made := config("linear", *words), made.pretrainer().double(), 0)
+        module = pretrain.LitPretrainer.of(made := config("linear", *words), made.pretrainer().double(), 0)
         value = module.batch_loss(Batch(ids[rows], mask[rows], torch.zeros(len(rows))))
         value.backward()
         return value.item(), torch.cat([p.grad.flatten() for p in module.parameters() if p.grad is not None])
@@ -177,7 +178,7 @@ def test_phase_one_has_the_gradient_of_one_process():
 
     def share(rank):
         mine = gradient([[0, 2], [1, 3]][rank])
-        shares = distributed.gather(mine)
+        shares = ranks.gather(mine)
         torch.testing.assert_close(sum(grad for _, grad in shares) / 2, expected)
         assert sum(loss for loss, _ in shares) / 2 == pytest.approx(value)
 
@@ -191,7 +192,7 @@ def test_roc_auc_is_over_the_scores_of_all_processes_each_once(world):
     batches = list(zip(outputs.split(12), labels.split(12), strict=True))  # two: the third process has none
 
     def score(rank):
-        module = LitClassifier(config("mean"), torch.nn.Linear(1, 1), seed=0)
+        module = LitClassifier.of(config("mean"), torch.nn.Linear(1, 1), seed=0)
         module.metric = metrics.roc_auc
         module.on_validation_epoch_start()
         module._outputs += batches[rank::world]
@@ -206,10 +207,10 @@ def test_what_the_first_process_refuses_ends_the_others_without_a_word(capfd):
         raise ValueError("no such thing")
 
     def work(rank):
-        assert distributed.gather(rank) == [0, 1]
-        assert distributed.on_rank_zero(lambda: rank + 5) == 5
+        assert ranks.gather(rank) == [0, 1]
+        assert ranks.on_rank_zero(lambda: rank + 5) == 5
         with pytest.raises(SystemExit if rank else ValueError) as refused:
-            distributed.on_rank_zero(decide)
+            ranks.on_rank_zero(decide)
         assert refused.value.args == ((1,) if rank else ("no such thing",))
 
     assert in_group(2, work) == [0, 0]
@@ -218,10 +219,10 @@ def test_what_the_first_process_refuses_ends_the_others_without_a_word(capfd):
 
 def test_a_process_that_is_gone_is_one_line_in_the_other():
     def work(rank):
-        distributed.gather(rank)
+        ranks.gather(rank)
         if rank == 0:
             os.kill(os.getpid(), signal.SIGKILL)
-        distributed.gather(rank)
+        ranks.gather(rank)
 
     def run():
         line = r"^another process of the run does not answer; the same command resumes: [^\n]*\Z"

@@ -55,7 +55,7 @@ def test_a_live_line_leaves_the_cursor_and_other_lines_alone(terminal):
 
 WHOSE = {
     "of the background": ("os.tcgetpgrp", lambda _: os.getpgrp() + 1),
-    "of a second process": ("lra.live.speaks", lambda: False),
+    "of a second process": ("lra.live.is_main_process", lambda: False),
     "of a launcher's worker": ("multiprocessing.parent_process", object),
 }
 
@@ -107,9 +107,11 @@ def test_lines_without_a_terminal_and_the_end_beside_the_control(data_root, tmp_
     steps = [line for line in lines if ": step " in line]
     assert len(steps) == 4  # one for each evaluation of each seed
     for line, step in zip(steps, (2, 4, 2, 4), strict=True):
-        place = rf"seed \d: step {step}/4, dev {score}, best {score} at step [24]"
+        place = rf"seed \d: step {step}/4, validation {score}, best {score} at step [24]"
         assert re.search(rf"{place}, {score} steps/s, \d:\d\d left$", line), line
-    assert re.search(rf"seed 1: test {score}, dev {score} at step [24]$", next(x for x in lines if "seed 1: test" in x))
+    assert re.search(
+        rf"seed 1: test {score}, validation {score} at step [24]$", next(x for x in lines if "seed 1: test" in x)
+    )
     gain = rf"test {score} ± {score} \(n = 2\), [+-]{score} over mean \(n = 2\)"
     report = f"lra report study=paper-smoke runs={tmp_path}"
     assert re.fullmatch(rf"listops cur_random: {gain}; {re.escape(report)}", lines[-1])

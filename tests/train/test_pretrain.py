@@ -9,7 +9,7 @@ import torch
 from support.training import assert_same_files, killed, power_cut, result, seed_folder, smoke, start, train_config
 
 from lra.data.datamodule import Batch
-from lra.runs import checkpoint, identity, pretraining, record
+from lra.runs import checkpoint, config_file, pretrain_dir, record
 from lra.train import pretrain
 
 WORDS = ("pretrain=masked", "pretrain.steps=9", "pretrain.lr=0.01", "optim.steps=12", "optim.eval_every=3")
@@ -80,7 +80,7 @@ def test_phase_one_of_another_run_is_taken_if_it_is_the_same(whole, data_root, t
     train_config(smoke(tmp_path, *words, "optim.lr=0.002", "study=other"))  # of the fine-tuning alone
     with pytest.raises(ValueError, match=r"pretrained in another way \(pretrain.lr: 0.01 -> 0.02\)"):
         train_config(smoke(tmp_path, *words, "pretrain.lr=0.02", "study=third"))
-    with pytest.raises(ValueError, match=r"pretrain.from=\S+nowhere is no run, and no folder of a seed-0"):
+    with pytest.raises(ValueError, match=r"pretrain.from=\S+nowhere: no finished pretraining in it or in its seed-0"):
         train_config(smoke(tmp_path, *WORDS, f"pretrain.from={tmp_path / 'nowhere'}", "study=fourth"))
 
 
@@ -103,7 +103,7 @@ def test_the_record_says_what_both_phases_cost(whole, data_root):
     assert made.tokens == first(12 * 8) and made.pretrain.tokens == first(9 * 8)
     assert data.tokens(32 * 3 + 2) == 3 * lengths.sum() + first(16, epoch=3)
     assert (made.steps, made.pretrain.steps) == (12, 9)
-    assert made.pretrain == pretraining.load(whole / "pretrain/pretrain.json")
+    assert made.pretrain == pretrain_dir.load(whole / "pretrain/pretrain.json")
 
 
 def test_matched_takes_the_steps_of_phase_one_from_those_of_the_fine_tuning():
@@ -125,13 +125,15 @@ def test_next_token_runs(name, option, data_root, tmp_path):
     assert made.status == "done" and made.pretrain.objective == "next"
 
 
-def test_dev_holes_are_those_of_the_example_whatever_the_batch():
+def test_validation_holes_are_those_of_the_example_whatever_the_batch():
     made = smoke("runs", *WORDS)
-    lit = pretrain.LitPretrainer(made, made.pretrainer(), 0)
+    lit = pretrain.LitPretrainer.of(made, made.pretrainer(), 0)
 
     def drawn(rows, number, width):
         lit._trainer = SimpleNamespace(world_size=1, global_rank=0, datamodule=SimpleNamespace(eval_batch=rows))
-        return lit._dev_holes(Batch(torch.ones(rows, 1, width, dtype=torch.long), None, torch.zeros(rows)), number)
+        return lit._validation_holes(
+            Batch(torch.ones(rows, 1, width, dtype=torch.long), None, torch.zeros(rows)), number
+        )
 
     assert torch.equal(drawn(8, 1, 64)[2], drawn(5, 2, 64)[0])
     assert torch.equal(drawn(8, 1, 64), drawn(8, 1, 128)[..., :64])
@@ -147,7 +149,7 @@ def test_a_loss_that_is_not_finite_in_phase_one_ends_the_seed(data_root, tmp_pat
 
 
 def test_another_objective_is_another_run():
-    made = lambda *words: identity.fingerprint(smoke("runs", *words).choices({}))
+    made = lambda *words: config_file.fingerprint(smoke("runs", *words).choices({}))
     assert smoke("runs").choices({})["pretrain.objective"] == "none"
     prints = {made(), *(made("pretrain=masked", *more) for more in ((), ("pretrain.ratio=0.2",), ("pretrain.lr=0.1",)))}
     assert len(prints) == 4

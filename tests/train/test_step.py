@@ -1,5 +1,10 @@
 """A training step does not wait for the device; evaluation takes as many rows as there is memory for."""
 
+import os
+import resource
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -37,7 +42,7 @@ def module_and_data(name, device, data_root, *words):
     data.splits = {key: split.to(device) for key, split in data.splits.items()}
     with torch.device(device):
         model = made.classifier()
-    module = LitClassifier(made, model, seed=0)
+    module = LitClassifier.of(made, model, seed=0)
     module.on_fit_start()
     module.bad_step, module.loss_sum = module.bad_step.to(device), module.loss_sum.to(device)
     return module.train(), data, made
@@ -102,31 +107,77 @@ def test_a_step_draws_what_it_drew_when_all_generators_were_seeded():
         assert torch.equal(torch.rand(4), expected)
 
 
-class Small(torch.nn.Module):
-    """Runs out of memory above some rows."""
+CPU_ALLOCATOR = "[enforce fail at alloc_cpu.cpp:114] err == 0. DefaultCPUAllocator: can't allocate memory: you tried"
+OUT_OF_MEMORY = {
+    "cuda": torch.OutOfMemoryError("CUDA out of memory"),
+    "cpu": RuntimeError(CPU_ALLOCATOR),
+    "c++": RuntimeError("std::bad_alloc"),
+    "python": MemoryError(),
+}
 
-    def __init__(self, most):
+
+class Small(torch.nn.Module):
+    """Raises an error above a number of examples."""
+
+    def __init__(self, most, error):
         super().__init__()
-        self.most, self.calls, self.by_tower = most, [], False
+        self.most, self.error, self.calls, self.encode_separately = most, error, [], False
 
     def forward(self, inputs, mask, positions):
         self.calls.append(len(inputs))
         if len(inputs) > self.most:
-            raise torch.OutOfMemoryError("CUDA out of memory")
+            raise self.error
         return inputs[:, 0, :1].float() * (1 if mask is None else mask[:, 0, :1])
 
 
-def test_evaluation_goes_on_with_half_the_rows_if_memory_runs_out():
-    module = LitClassifier(config("mean"), Small(3), seed=0).eval()
+def evaluation(model):
+    module = LitClassifier.of(config("mean"), model, seed=0).eval()
     inputs = torch.arange(14)[:, None, None]
-    batch = Batch(inputs, torch.ones_like(inputs, dtype=torch.bool), torch.zeros(14))
+    return module, Batch(inputs, torch.ones_like(inputs, dtype=torch.bool), torch.zeros(14))
+
+
+@pytest.mark.parametrize("error", OUT_OF_MEMORY.values(), ids=OUT_OF_MEMORY)
+def test_evaluation_continues_with_half_the_examples_if_memory_runs_out(error):
+    module, batch = evaluation(Small(3, error))
     for _ in range(2):
         module.validation_step(batch, 0)
     assert [out.flatten().tolist() for out, _ in module._outputs] == [list(range(14))] * 2
-    assert module.model.calls == [14, 7, 3, 3, 3, 3, 2, 3, 3, 3, 3, 2] and module.eval_rows == 3
-    module.model.by_tower, module.eval_rows = True, None
-    with pytest.raises(torch.OutOfMemoryError):
+    assert module.model.calls == [14, 7, 3, 3, 3, 3, 2, 3, 3, 3, 3, 2] and module.eval_limit == 3
+    for module.model.most, module.model.encode_separately in (
+        (3, True),
+        (0, False),
+    ):  # examples interact; one is too many
+        module.eval_limit = None
+        with pytest.raises(type(error)):
+            module.validation_step(batch, 0)
+
+
+def test_another_error_of_the_model_is_not_retried():
+    module, batch = evaluation(Small(3, RuntimeError("shapes do not match")))
+    with pytest.raises(RuntimeError, match="shapes"):
         module.validation_step(batch, 0)
+    assert module.model.calls == [14]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="RLIMIT_AS is enforced by Linux")
+def test_evaluation_fits_into_a_memory_limit_of_the_process():
+    """The address space of a child is limited to 512 MiB more; 14 examples take 14 times 128 MiB."""
+
+    class Large(Small):
+        def forward(self, inputs, mask, positions):
+            self.calls.append(len(inputs))
+            torch.empty(len(inputs), 2**25).fill_(1.0)
+            return inputs[:, 0, :1].float()
+
+    child = os.fork()
+    if not child:
+        module, batch = evaluation(Large(14, None))
+        limit = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize() + 2**29
+        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+        module.validation_step(batch, 0)
+        is_retried = module.model.calls == [14, 7, 3, 3, 3, 3, 2] and len(module._outputs[0][0]) == 14
+        os._exit(0 if is_retried else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 def test_more_rows_are_evaluated_on_a_gpu_unless_they_mix(monkeypatch):

@@ -25,9 +25,9 @@ from support.training import (
 
 from lra.disk.lock import hold
 from lra.runs import checkpoint, record
+from lra.train.callbacks import Checkpoints, Stopwatch
 from lra.train.lit import LitClassifier
 from lra.train.plan import check_data
-from lra.train.trainer import Checkpoints, Stopwatch
 
 
 def test_run_resumed_after_a_crash_equals_an_uninterrupted_one(data_root, tmp_path, monkeypatch):
@@ -81,7 +81,7 @@ def test_the_weights_of_the_first_best_dev_score_are_those_that_are_tested(data_
 
 def test_the_time_of_a_step_leaves_evaluations_out(monkeypatch):
     clock = iter((10.0, 10.5, 20.0, 22.0, 30.0))  # begun, 5 steps in 0.5 s, an evaluation, 10 steps in 2 s, another
-    monkeypatch.setattr("lra.train.trainer.time.perf_counter", lambda: next(clock))
+    monkeypatch.setattr("lra.train.callbacks.time.perf_counter", lambda: next(clock))
     watch, trainer = Stopwatch(), SimpleNamespace(global_step=0)
     watch.on_train_start(trainer, None)
     for step in (5, 15):
@@ -122,7 +122,7 @@ def test_crash_between_the_two_checkpoints_is_harmless(data_root, tmp_path, monk
             raise OSError(28, "No space left on device")
         return original(self, path, *args, **kwargs)
 
-    told = r"No space.*the same command goes on from the last checkpoint"
+    told = r"No space.*the same command resumes from the last checkpoint"
     with monkeypatch.context() as patch, pytest.raises(ValueError, match=told):
         patch.setattr(Trainer, "save_checkpoint", full_disk)
         train_config(smoke(tmp_path / "cut", *words))
@@ -158,7 +158,7 @@ def test_infinite_loss_ends_one_seed_and_not_the_others(data_root, tmp_path, cap
 def test_a_process_that_does_not_write_forgets_the_digest_of_earlier_weights(tmp_path):
     """After a resume every process has the digest of last.ckpt; a better score later makes it that of other weights."""
     done = lambda *_: None
-    checkpoints = Checkpoints(SimpleNamespace(path=tmp_path))
+    checkpoints = Checkpoints(SimpleNamespace(last=tmp_path / "last.ckpt"))
     checkpoints.load_state_dict({"best_score": 1.0, "best_step": 3, "digest": "d", "train_loss": 2.0})
     trainer = SimpleNamespace(global_step=6, loggers=[], is_global_zero=False, save_checkpoint=done)
     trainer.strategy = SimpleNamespace(barrier=done)
@@ -220,7 +220,7 @@ def test_killed_process_resumes(data_root, tmp_path, kill, capfd):
 @pytest.mark.parametrize(
     ("label", "message"),
     [
-        (-100, "labels must be 0 or more, not -100, the least of train"),  # the cross entropy would ignore it
+        (-100, "labels must be 0 or more, not -100, the smallest of train"),  # the cross entropy would ignore it
         (8, "task.outputs must be above the largest label of train, 8"),
     ],
 )

@@ -11,7 +11,7 @@ from lightning.pytorch.utilities import rank_zero_only
 
 from ...config.experiment import Experiment
 from ...options import Range
-from ...runs import evaluations
+from ...runs import metrics_file
 from ...runs.record import RunRecord, git_commit
 from .run import Mode, check_installed, close_service, first_line, open_run, tell
 
@@ -53,7 +53,7 @@ class WandB(WandbLogger):
     ):
         check_installed()
         group = f"{experiment.study}/{experiment.task.name}/{experiment.label}"
-        shown = {k: v for k, v in experiment.plain().items() if k not in MACHINERY}
+        shown = {k: v for k, v in experiment.to_dict().items() if k not in MACHINERY}
         words = (experiment.study, experiment.task.name, experiment.label, experiment.protocol.name, experiment.budget)
         self._about = {
             "project": project,
@@ -80,8 +80,8 @@ class WandB(WandbLogger):
         self._experiment = open_run(
             self._about, folder=self._folder, mode=self._mode, timeout=self._timeout, resume=last_step > 0
         )
-        if last_step and (self._folder / evaluations.NAME).exists():
-            for row in evaluations.read(self._folder):
+        if last_step and (self._folder / metrics_file.NAME).exists():
+            for row in metrics_file.read(self._folder):
                 if (step := row.pop("step")) <= last_step:
                     self.log_metrics(row, step)
 

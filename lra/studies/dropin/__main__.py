@@ -22,9 +22,9 @@ from pydantic import ConfigDict, Field
 from ...bench.measure import measure
 from ...config.entry import main
 from ...console import log
-from ...disk import atomic
+from ...disk import atomic, typed_json
 from ...report.table import Table, frame, show
-from ...runs import record, typed_json
+from ...runs import record
 from .candidates import CANDIDATES, Function, softmax
 from .qkv_sources import DropinOptions, QKVSource, sources
 

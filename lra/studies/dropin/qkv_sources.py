@@ -15,8 +15,8 @@ from ...attention.softmax import Softmax
 from ...config.sections import Some, Threads, listed
 from ...options import Positive, Range, Whole
 from ...runs import restore
-from ...runs.folder import RunFolder
-from ...runs.open import finished
+from ...runs.reader import finished
+from ...runs.run_dir import RunDir
 from ..examples import labelled
 from ..qkv import Layer, QKVOptions, QKVSource, calls, generated, mechanisms
 from .candidates import CANDIDATES
@@ -44,7 +44,7 @@ class DropinOptions(QKVOptions):
             raise ValueError("model= and examples= go together: an encoder, and a .tar file that it reads")
 
 
-def trained(run: RunFolder, options: DropinOptions) -> QKVSource:
+def trained(run: RunDir, options: DropinOptions) -> QKVSource:
     """Record dev examples with more tokens than the largest count in the best model of a finished run.
 
     Raises:

@@ -17,7 +17,7 @@ from ...config.entry import main
 from ...console import log
 from ...disk import atomic
 from ...report.palette import COLOURS, Palette
-from ...runs.open import finished
+from ...runs.reader import finished
 from .. import figures
 from .matrices import InversesOptions, of_run, random_tokens
 from .measure import InvertedLayer, errors, norms

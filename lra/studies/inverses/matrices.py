@@ -25,8 +25,8 @@ from ...maps.maps import matrix
 from ...ops.pinv import newton
 from ...options import Range, Whole
 from ...runs import checkpoint
-from ...runs.folder import RunFolder
 from ...runs.restore import configuration, trained
+from ...runs.run_dir import RunDir
 from ..examples import batches
 from ..qkv import QKVOptions, calls, generated, mechanisms
 from .measure import InvertedLayer
@@ -69,14 +69,14 @@ def random_tokens(options: InversesOptions) -> Iterator[InvertedLayer]:
                 yield layer(attention.eval(), examples, place=f"{kind} tokens", mechanism=label, weights="random", at=m)
 
 
-def of_run(run: RunFolder, options: InversesOptions) -> Iterator[InvertedLayer]:
+def of_run(run: RunDir, options: InversesOptions) -> Iterator[InvertedLayer]:
     """Yield the matrices of every layer of a run on test examples, before, within and after its training.
 
     Raises:
         ValueError: the mechanism inverts nothing, or weights or data are missing, damaged or of another model.
     """
     experiment, r = configuration(run, options.data.root), run.record
-    if not any(hasattr(attention, "pinv") for attention in mechanisms(experiment.sketch).values()):
+    if not any(hasattr(attention, "pinv") for attention in mechanisms(experiment.meta_model).values()):
         raise ValueError(
             f"run={run.path} has attn={r.label}, which inverts no matrix; name one of soft, nystrom, cur_*"
         )
@@ -93,7 +93,7 @@ def of_run(run: RunFolder, options: InversesOptions) -> Iterator[InvertedLayer]:
                 yield layer(attention, arguments, place=f"layer {place}", mechanism=r.label, weights=weights, at=at)
 
 
-def checkpoints(run: RunFolder, experiment: Experiment, best: nn.Module) -> Iterator[tuple[str, int, nn.Module]]:
+def checkpoints(run: RunDir, experiment: Experiment, best: nn.Module) -> Iterator[tuple[str, int, nn.Module]]:
     """Yield name, step and model of every set of weights that a run has.
 
     The initial ones are drawn from the seed again, unless pretraining came before. ``last`` is left out if it is not

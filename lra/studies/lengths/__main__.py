@@ -24,7 +24,7 @@ from ...disk import atomic
 from ...options import Range
 from ...report import published
 from ...report.palette import COLOURS, Palette
-from ...runs.open import scan
+from ...runs.reader import scan
 from ...runs.record import RunRecord
 from ...sweep.__main__ import carry_out
 from ...sweep.options import Grid, ManyRunsOptions, SweepOptions

@@ -17,14 +17,13 @@ from ...config.entry import main
 from ...config.options import Options
 from ...config.sections import BatchSize, Device, Root, Some, Threads, Trust
 from ...console import log
-from ...disk import atomic
+from ...disk import atomic, typed_json
 from ...options import Positive, Whole
-from ...runs import typed_json
-from ...runs.folder import RunFolder
-from ...runs.open import finished
+from ...runs.reader import finished
 from ...runs.record import git_commit
 from ...runs.restore import configuration, trained
-from ...train import machine
+from ...runs.run_dir import RunDir
+from ...train.device import select_device
 from ..examples import batches
 from ..graft import TransferOptions, experiments, graft
 from . import confine, measure, record
@@ -62,7 +61,7 @@ def probe(options: ProbesOptions) -> None:
         raise ValueError("swaps and filled=true are two ways to score a run; give one of them")
     if options.threads:
         torch.set_num_threads(options.threads)
-    device = machine.chosen(options.device)
+    device = select_device(options.device)
     runs = [run for folder in options.run for run in finished(folder, options.trust)]
     name = record.SWAPS if options.swaps else record.FILLED if options.filled else None
     score = {record.SWAPS: swapped, record.FILLED: over_filled, None: probed}[name]
@@ -74,7 +73,7 @@ def probe(options: ProbesOptions) -> None:
         print(f"written: {', '.join(map(str, made))}")
 
 
-def probed(run: RunFolder, options: ProbesOptions, device: str) -> None:
+def probed(run: RunDir, options: ProbesOptions, device: str) -> None:
     """Measure one seed, unless it is there already."""
     r = run.record
     path, title = record.folder(options.runs, r) / record.NAME, f"{r.task} {r.label} seed {r.seed}"
@@ -111,7 +110,7 @@ def told(made: Probes) -> str:
     return f"test {made.score:.2f} on {made.examples}; within {made.reaches}: {scores}"
 
 
-def swapped(run: RunFolder, options: ProbesOptions, device: str) -> None:
+def swapped(run: RunDir, options: ProbesOptions, device: str) -> None:
     """Score one seed with its own mechanism and each one of ``swaps`` in its place, and save the line of the matrix."""
     r = run.record
     model, data = trained(run, configuration(run, options.data.root))
@@ -129,7 +128,7 @@ def swapped(run: RunFolder, options: ProbesOptions, device: str) -> None:
     _save(line, run, options, record.SWAPS)
 
 
-def over_filled(run: RunFolder, options: ProbesOptions, device: str) -> None:
+def over_filled(run: RunDir, options: ProbesOptions, device: str) -> None:
     """Score one seed over the number of tokens of a row that are not filler, and save the line of the matrix.
 
     Raises:
@@ -145,13 +144,13 @@ def over_filled(run: RunFolder, options: ProbesOptions, device: str) -> None:
     _save(scores, run, options, record.FILLED)
 
 
-def _save(line: dict[str, float], run: RunFolder, options: ProbesOptions, name: str) -> None:
+def _save(line: dict[str, float], run: RunDir, options: ProbesOptions, name: str) -> None:
     path = record.folder(options.runs, run.record) / name
     path.parent.mkdir(parents=True, exist_ok=True)
     atomic.write(path, pd.Series(line, name="score").to_csv(index_label="scored with", lineterminator="\n"))
 
 
-def _asked(run: RunFolder, options: ProbesOptions, name: str) -> TransferOptions:
+def _asked(run: RunDir, options: ProbesOptions, name: str) -> TransferOptions:
     """The transfer of a run to a mechanism, with ``kept`` or as many kept rows as the run has."""
     words = [f"run={run.path}", f"attn={name}", f"data.root={options.data.root}"]
     asked, own = compose(TransferOptions, words), configuration(run, options.data.root).attn

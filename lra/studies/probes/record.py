@@ -9,11 +9,10 @@ from typing import Literal
 import pandas as pd
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
 
-from ...disk import atomic
+from ...disk import atomic, typed_json
+from ...disk.typed_json import FolderName, Percent
 from ...ops.metrics import Metric
-from ...runs import typed_json
 from ...runs.record import RunRecord
-from ...runs.typed_json import FolderName, Percent
 
 FOLDER, NAME = "probes", "probes.json"
 KIND = "a record of probes", "delete it to make it again"

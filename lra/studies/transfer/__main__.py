@@ -12,11 +12,12 @@ import torch
 from ...config.entry import main
 from ...config.options import flatten
 from ...console import log
+from ...disk import typed_json
 from ...model.classifier import Classifier
-from ...runs import record, typed_json
-from ...runs.folder import RunFolder, writing
-from ...runs.open import finished
+from ...runs import record
+from ...runs.reader import finished
 from ...runs.restore import check_data
+from ...runs.run_dir import RunDir
 from ...train import plan as plans
 from ...train.__main__ import fit
 from ...train.trainer import evaluate
@@ -41,7 +42,7 @@ def transfer(options: TransferOptions) -> None:
         exchange(run, options)
 
 
-def exchange(run: RunFolder, options: TransferOptions) -> None:
+def exchange(run: RunDir, options: TransferOptions) -> None:
     """Measure one seed in the other mechanism, unless its result exists."""
     source, target = experiments(run, options)
     plan = plans.resolve(target)
@@ -57,20 +58,20 @@ def exchange(run: RunFolder, options: TransferOptions) -> None:
     place = target.label + (f"-tuned={options.steps}" if options.steps else "")
     folder = options.runs / "transfer" / target.study / r.task / r.label / place / run.path.name
     title = f"{r.task} {r.label} -> {place} seed {r.seed}"
-    with RunFolder.claim(folder, title, choices, r.seed) as tuning:
-        if tuning is None:
+    tuning = RunDir(path=folder, choices=choices, seed=r.seed, title=title)
+    with tuning.open() as is_open:
+        if not is_open:
             return
         if (folder / FILE).exists():
             log(f"{title}: {describe(load(folder / FILE, tuning.fingerprint))}, done before")
             return
-        with writing(folder):
-            measured = measure(run, plan, tuning, (exact, grafted), options)
-            typed_json.save(measured, folder / FILE)
+        measured = measure(run, plan, tuning, (exact, grafted), options)
+        typed_json.save(measured, folder / FILE)
     log(f"{title}: {describe(measured)}")
 
 
 def measure(
-    run: RunFolder, plan: plans.Plan, tuning: RunFolder, models: tuple[Classifier, Classifier], options: TransferOptions
+    run: RunDir, plan: plans.Plan, tuning: RunDir, models: tuple[Classifier, Classifier], options: TransferOptions
 ) -> TransferRecord:
     """Score the other mechanism, compare it with the exact one layer by layer, and fine-tune it if configured.
 
@@ -97,7 +98,7 @@ def measure(
         label=target.label,
         fingerprint=tuning.fingerprint,
         git=record.git_commit(),
-        attn=flatten(target.attn.plain()),
+        attn=flatten(target.attn.to_dict()),
         exact_val=r.val,
         exact_test=r.test,
         direct_val=val,

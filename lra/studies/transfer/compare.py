@@ -52,9 +52,9 @@ def layers(exact: Classifier, other: Classifier, batches: Iterable[Batch], spect
     places = [path for path in mechanisms(exact) if path in mechanisms(other)]
     alone, stacked = ({path: torch.zeros(4, dtype=torch.float64) for path in places} for _ in range(2))
     spectra = {path: [] for path in places}
-    by_tower = exact.by_tower or other.by_tower
+    encode_separately = exact.encode_separately or other.encode_separately
     for batch in batches:
-        first, second = (calls(model, batch, by_tower) for model in (exact, other))
+        first, second = (calls(model, batch, encode_separately) for model in (exact, other))
         for path in places:
             swapped = mechanisms(other)[path]
             for ours, theirs in zip(first[path], second[path], strict=True):

@@ -7,9 +7,9 @@ from typing import Annotated, Any, Literal
 from annotated_types import MinLen
 from pydantic import NonNegativeInt
 
+from ...disk import typed_json
+from ...disk.typed_json import FolderName, Percent
 from ...ops.metrics import Metric
-from ...runs import typed_json
-from ...runs.typed_json import FolderName, Percent
 from .compare import Layer
 
 FILE = "transfer.json"

@@ -17,9 +17,8 @@ from matplotlib.figure import Figure
 from ...config.entry import main
 from ...config.options import Options
 from ...console import log
-from ...disk import atomic
+from ...disk import atomic, typed_json
 from ...report import table as report_table
-from ...runs import typed_json
 from ..figures import panels, save
 from .record import FILE, load
 from .tables import GROUP, LEGEND, curves, natural, points, tables

@@ -7,10 +7,10 @@ import pytest
 import torch
 from support.records import PHASE, RECORD
 
-from lra.runs import checkpoint, identity, tables
-from lra.runs.folder import RunFolder
-from lra.runs.open import finished, scan
+from lra.runs import checkpoint, config_file, published
+from lra.runs.reader import finished, scan
 from lra.runs.restore import best, configuration
+from lra.runs.run_dir import RunDir
 
 FILLED = {"tokens": 10**12, "pretrain": PHASE, "data": "00", "collapsed": True, "live_units": 1 / 3, "command": "'b,c'"}
 CHOICES = {"attn.count": 8, "optim.lr": 1e-3, "model.head": None, "optim.betas": [0.9, 0.999], "trainer.precision": "1"}
@@ -18,7 +18,7 @@ CHOICES = {"attn.count": 8, "optim.lr": 1e-3, "model.head": None, "optim.betas":
 
 def run(seed, curve=((5, 1 / 3), (10, 0.1 + 0.2)), choices=CHOICES, **fields):
     made = dataclasses.replace(RECORD, seed=seed, fingerprint=f"{seed}e1{fields.get('label', '')}", **fields)
-    return tables.Published(made, choices, [{"step": step, "train_loss": 2.0, "val": val} for step, val in curve])
+    return published.Published(made, choices, [{"step": step, "train_loss": 2.0, "val": val} for step, val in curve])
 
 
 RUNS = [
@@ -31,32 +31,32 @@ RUNS = [
 
 @pytest.fixture
 def study(tmp_path):
-    tables.save(tmp_path / RECORD.study, RUNS)
+    published.save(tmp_path / RECORD.study, RUNS)
     return tmp_path / RECORD.study
 
 
 def test_runs_are_read_as_they_were_written(study):
-    found = tables.read(study)
-    assert found == {tables.place(study.parent, run.record): run for run in RUNS}
-    row = found[tables.place(study.parent, RUNS[0].record)].evaluations[0]
+    found = published.read(study)
+    assert found == {published.place(study.parent, run.record): run for run in RUNS}
+    row = found[published.place(study.parent, RUNS[0].record)].evaluations[0]
     assert [type(value) for value in row.values()] == [int, float, float]
     before = {path: path.read_bytes() for path in study.iterdir()}
-    tables.save(study, found.values())
+    published.save(study, found.values())
     assert {path: path.read_bytes() for path in study.iterdir()} == before
 
 
 def test_every_configuration_is_one_line(study):
-    lines = [json.loads(line) for line in (study / tables.CONFIGS).read_text().splitlines()]
+    lines = [json.loads(line) for line in (study / published.CONFIGS).read_text().splitlines()]
     assert {tuple(line["labels"]) for line in lines} == {("cur_abs",), ("NA", "none", "sdpa-model.positions=x,y")}
     assert sorted(name for line in lines for name in line["fingerprints"]) == sorted(r.record.fingerprint for r in RUNS)
 
 
 def cell(name, value):
     def change(study):
-        head, first, *rest = (study / tables.RUNS).read_text().splitlines()
+        head, first, *rest = (study / published.RUNS).read_text().splitlines()
         cells = first.split(",")
         cells[head.split(",").index(name)] = value
-        (study / tables.RUNS).write_text("\n".join([head, ",".join(cells), *rest]) + "\n")
+        (study / published.RUNS).write_text("\n".join([head, ",".join(cells), *rest]) + "\n")
 
     return change
 
@@ -65,10 +65,12 @@ DAMAGES = {
     "test: Input should be": cell("test", "101"),
     "JSONDecodeError": cell("steps", "many"),
     "KeyError: 'f'": cell("fingerprint", "f"),
-    "FileNotFoundError": lambda study: (study / tables.CURVES).unlink(),
-    "EmptyDataError": lambda study: (study / tables.CURVES).write_text(""),
-    "KeyError: 'fingerprints'": lambda study: (study / tables.CONFIGS).write_text("{}\n"),
-    "of form 2 of version 0.2 (form: ": lambda study: (study / tables.ABOUT).write_text('{"command": "", "notes": []}'),
+    "FileNotFoundError": lambda study: (study / published.CURVES).unlink(),
+    "EmptyDataError": lambda study: (study / published.CURVES).write_text(""),
+    "KeyError: 'fingerprints'": lambda study: (study / published.CONFIGS).write_text("{}\n"),
+    "of form 2 of version 0.2 (form: ": lambda study: (study / published.ABOUT).write_text(
+        '{"command": "", "notes": []}'
+    ),
 }
 
 
@@ -76,21 +78,21 @@ DAMAGES = {
 def test_damaged_tables_are_one_line(study, reason):
     DAMAGES[reason](study)
     with pytest.raises(ValueError) as told:
-        tables.read(study)
+        published.read(study)
     assert str(told.value).startswith(str(study)) and reason in str(told.value) and "\n" not in str(told.value)
     records, (line,) = scan(study.parent)
     assert records == {} and line == str(told.value)
 
 
-PUBLISHED = {path: run for study in tables.studies(tables.HOME) for path, run in tables.read(study).items()}
-WEIGHTS = sorted(path.parent for path in tables.HOME.rglob(checkpoint.BEST))
+PUBLISHED = {path: run for study in published.studies(published.HOME) for path, run in published.read(study).items()}
+WEIGHTS = sorted(path.parent for path in published.HOME.rglob(checkpoint.BEST))
 
 
 def test_published_tables_are_whole():
     for path, run in PUBLISHED.items():
         assert run.record.study == path.parents[2].name and run.record.git and "dirty" not in run.record.git
-        found = RunFolder.open(path)
-        assert run.record.fingerprint == identity.fingerprint(run.choices | {"seed": run.record.seed})
+        found = RunDir.read(path)
+        assert run.record.fingerprint == config_file.fingerprint(run.choices | {"seed": run.record.seed})
         assert found.record == run.record
         if run.record.seed == 0:  # a search differs in its rates alone
             assert configuration(found, "data").label == run.record.label
@@ -101,22 +103,22 @@ def test_published_tables_are_whole():
 
 @pytest.mark.parametrize("run", WEIGHTS, ids=lambda run: "-".join(run.parts[-4:]))
 def test_published_weights_are_those_of_the_model(run):
-    found = RunFolder.open(run)
+    found = RunDir.read(run)
     config = configuration(found, "data")
     model = best(found, config)
-    assert found.published and sum(p.numel() for p in model.parameters()) == found.record.params
+    assert found.is_published and sum(p.numel() for p in model.parameters()) == found.record.params
     ids = torch.randint(1, config.task.vocab - 1, (2, config.task.towers, min(100, config.task.length)))
     assert model(ids, None).isfinite().all()
 
 
 def test_they_are_small():
     assert sum((run / checkpoint.BEST).stat().st_size for run in WEIGHTS) <= 3 * 2**20
-    assert {path.name for path in tables.HOME.rglob("record.json")} == set()
+    assert {path.name for path in published.HOME.rglob("record.json")} == set()
 
 
 def test_scans_leave_them_out_unless_they_are_named():
-    assert not set(scan(tables.HOME.parent)[0]) & set(PUBLISHED)
-    assert scan(tables.HOME) == ({path: run.record for path, run in PUBLISHED.items()}, [])
+    assert not set(scan(published.HOME.parent)[0]) & set(PUBLISHED)
+    assert scan(published.HOME) == ({path: run.record for path, run in PUBLISHED.items()}, [])
 
 
 def test_the_seeds_of_a_published_label_are_found():

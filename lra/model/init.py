@@ -1,4 +1,4 @@
-"""Flax's start of linear maps, that of the released S5 and of minimal-LRU."""
+"""LeCun initialisation of linear maps, flax's default, as in the released S5 and in minimal-LRU."""
 
 from typing import Literal
 
@@ -11,16 +11,18 @@ Init = Literal["torch", "lecun"]
 
 
 def lecun_normal_(model: nn.Module) -> None:
-    """Start linear maps from truncated normal numbers with variance 1 / (inputs of the map), biases from 0.
+    """Initialise linear maps by truncated normal numbers with variance 1 / (number of inputs), and biases by 0.
 
-    The embeddings of pixels and tokens are linear maps of one number and of one-hot rows; tokens keep their deviation.
+    Embeddings count as linear maps: of one number for pixels, of one-hot vectors for tokens. Tokens keep their standard
+    deviation.
 
     Args:
-        model: changed in place.
+        model: model, changed in place.
 
     Source: lindermanlab/S5, whose Dense layers have flax's defaults (docs/sources.md, S5).
     """
     for module in model.modules():
+        # Linear maps; then embeddings of pixels and of tokens.
         if isinstance(module, nn.Linear):
             truncated_normal_(module.weight, std=module.in_features**-0.5)
             if module.bias is not None:

@@ -1,0 +1,173 @@
+"""Dataclasses as JSON files with checksums: written, read strictly, and listed.
+
+In addition to the fields of its dataclass a file has ``form``, the number of the on-disk form; ``files``, the sha256 of
+other files in its folder that belong to it; and ``sha256``, the digest of everything else. To edit such a file by hand,
+delete its ``sha256``.
+"""
+
+import functools
+import hashlib
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+from annotated_types import Predicate
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+
+from ..options import is_name
+from . import atomic
+from .atomic import Unreadable
+from .search import find_files
+
+T = TypeVar("T")
+FORM = 2
+# Files that hold the checksums of other files in their folder.
+RECORDS = ("record.json", "pretrain.json")
+# Configuration of dataclasses that are read.
+STRICT = ConfigDict(strict=True, allow_inf_nan=False)
+# A name in a record becomes a folder and part of a configuration, so it is no path and interpolates nothing.
+FolderName = Annotated[str, Predicate(lambda text: is_name(text) and "${" not in text)]
+Percent = Annotated[float, Field(ge=0, le=100)]
+
+
+def save(record: Any, path: Path, files: Iterable[str] = ()) -> None:
+    """Write a dataclass to a file, and create its folder.
+
+    Args:
+        record: instance of the dataclass.
+        path: path of the file.
+        files: names of files in the same folder whose checksums are stored; missing ones are left out.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    checksums = {name: atomic.digest(path.with_name(name)) for name in files if path.with_name(name).exists()}
+    tree = {"form": FORM} | asdict(record)
+    if checksums:
+        tree["files"] = checksums
+    # The digest is taken over what a reader will parse: tuples are lists there.
+    tree = json.loads(json.dumps(tree))
+    tree["sha256"] = _digest(tree)
+    atomic.write(path, json.dumps(tree, indent=1) + "\n")
+
+
+def parse(kind: type[T], path: Path, name: str, remedy: str) -> T:
+    """Read a dataclass from a file.
+
+    Args:
+        kind: the dataclass.
+        path: path of the file.
+        name: name of the kind of file, for the message.
+        remedy: remedy, for the message.
+
+    Raises:
+        ValueError: the file cannot be read, has another form or checksum, or a value does not have the type of its
+            field; the message names the first such value.
+    """
+    try:
+        text = atomic.content(path)
+        _parse_tree(text)
+        return validated(kind, text)
+    except Unreadable as error:
+        raise ValueError(f"{path} is not {name} ({error}); {remedy}") from None
+
+
+def check_seed(path: Path, seed: int) -> None:
+    """Raise ValueError if a file with a seed lies in the directory of another seed."""
+    folder = path.absolute().parent.name
+    if folder.startswith("seed-") and folder != f"seed-{seed}":
+        raise ValueError(f"{path} is of seed {seed}; move it to its own folder, or delete it to make it again")
+
+
+def validated(kind: type[T], text: bytes) -> T:
+    """Read a dataclass from JSON. Raises Unreadable, which names the first value without the type of its field."""
+    try:
+        return _adapter(kind).validate_json(text)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+    key = ".".join(map(str, first["loc"]))
+    raise Unreadable(f"{key}: {first['msg']}" if key else first["msg"])
+
+
+def verify(path: Path, copy: Path | None = None) -> None:
+    """Compare a file, or a copy of it, with its checksum in the record of its folder, if there is one.
+
+    Raises:
+        Unreadable: the checksums differ, or the record cannot be read.
+    """
+    expected = listed(path)
+    if expected and atomic.digest(copy or path) != expected:
+        raise Unreadable("its sha256 is not the one in the record.json or pretrain.json of its folder")
+
+
+def listed(path: Path) -> str | None:
+    """The checksum of a file in the record of its folder; None without one.
+
+    Raises:
+        Unreadable: the record cannot be read.
+    """
+    for name in RECORDS:
+        record = path.with_name(name)
+        if not record.exists():
+            continue
+        try:
+            tree = _parse_tree(atomic.content(record))
+            return tree.get("files", {}).get(path.name)
+        except (Unreadable, AttributeError) as error:
+            raise Unreadable(f"{record} holds no sums: {error}") from None
+    return None
+
+
+def scan(root: Path, name: str, load: Callable[[Path], T]) -> tuple[dict[Path, T], list[str]]:
+    """Load every file of a name below a folder; links to folders are followed, see ``lra.disk.search``.
+
+    Args:
+        root: the folder.
+        name: name of the files.
+        load: reads one; raises ValueError or OSError for a file that it rejects.
+
+    Returns:
+        The loaded files by their folders, and one message for each link that was skipped and each file that ``load``
+        rejected.
+    """
+    paths, messages = find_files(root, {name})
+    records, errors = load_all(paths, load)
+    return records, messages + errors
+
+
+def load_all(paths: Iterable[Path], load: Callable[[Path], T]) -> tuple[dict[Path, T], list[str]]:
+    """Load files, and return them by their folders, with the messages of the errors."""
+    records: dict[Path, T] = {}
+    errors: list[str] = []
+    for path in paths:
+        try:
+            records[path.parent] = load(path)
+        except (ValueError, OSError) as error:
+            errors.append(str(error))
+    return records, errors
+
+
+def _parse_tree(text: bytes) -> dict[str, Any]:
+    """Parse a file, and check its form and its checksum. Raises Unreadable."""
+    try:
+        tree = json.loads(text)
+        form = tree.get("form")
+    except (ValueError, AttributeError, RecursionError) as error:
+        raise Unreadable(f"it is no JSON object: {str(error)[:100]}") from None
+    # True == 1 in Python, so the type is compared too.
+    if type(form) is not int or form != FORM:
+        raise Unreadable(f"form {str(form)[:20]} instead of {FORM}: another version made it, below 0.2 without a form")
+    expected = tree.pop("sha256", None)
+    if expected not in (None, _digest(tree)):
+        raise Unreadable("its sha256 is not the one in it")
+    return tree
+
+
+def _digest(tree: dict[str, Any]) -> str:
+    text = json.dumps(tree, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+@functools.cache
+def _adapter(kind: type) -> TypeAdapter:
+    return TypeAdapter(kind)

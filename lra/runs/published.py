@@ -1,0 +1,195 @@
+"""Published runs as tables: four files in the folder of a study.
+
+``runs.csv`` has one line per run with the fields of its record, ``curves.csv`` one line per evaluation, and
+``configs.jsonl`` one line per distinct configuration with the labels and fingerprints of its runs. ``about.json``
+describes how the runs were made. A published run keeps the path of its run directory,
+``<study>/<task>/<label>/seed-<k>``; only weights are stored there.
+"""
+
+import functools
+import json
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, get_type_hints
+
+import pandas as pd
+
+from ..config import CONF
+from ..disk import typed_json
+from ..disk.atomic import Unreadable, content, write
+from ..ops.metrics import Metric
+from .record import RunRecord, Status
+
+HOME = CONF.parent / "runs" / "published"
+RUNS = "runs.csv"
+CURVES = "curves.csv"
+CONFIGS = "configs.jsonl"
+ABOUT = "about.json"
+# Columns of curves.csv that name the run.
+KEY = ["task", "label", "seed"]
+# Options of pandas: a label "NA" is not a missing value.
+_VERBATIM = {"keep_default_na": False, "dtype": {"task": str, "label": str}}
+# Fields whose cells are text; the cells of all others are JSON.
+_TEXT_TYPES = (str, str | None, Metric, Status)
+_TEXT = {name for name, hint in get_type_hints(RunRecord).items() if hint in _TEXT_TYPES}
+
+
+@dataclass(frozen=True, kw_only=True)
+class About:
+    """The description of a published study, ``about.json``.
+
+    Args:
+        form: number of the form of the tables.
+        command: command line of the runs.
+        hardware: machine of the runs.
+        notes: sentences for the page of results.
+        readme: tasks that the README's table shows.
+        figure: labels that the figure shows; all if empty.
+    """
+
+    __pydantic_config__ = typed_json.STRICT
+    form: Literal[2]
+    command: str = ""
+    hardware: str = ""
+    notes: list[str] = field(default_factory=list)
+    readme: list[str] = field(default_factory=list)
+    figure: list[str] = field(default_factory=list)
+
+
+class Published(NamedTuple):
+    """A published run: its record, its choices as ``config.yaml`` has them, and its evaluations."""
+
+    record: RunRecord
+    choices: dict[str, Any]
+    evaluations: list[dict[str, float]]
+
+
+def place(home: Path, record: RunRecord) -> Path:
+    """The path of a run below the folder of all studies."""
+    return home / record.study / record.task / record.label / f"seed-{record.seed}"
+
+
+def studies(root: Path) -> list[Path]:
+    """List the studies with tables among a folder and the folders in it."""
+    return [path for path in (root, *sorted(root.glob("*"))) if (path / RUNS).exists()]
+
+
+def about(study: Path) -> About:
+    """Read the description of a study. Raises ValueError if it cannot be read or has another form."""
+    path = study / ABOUT
+    try:
+        return typed_json.validated(About, content(path))
+    except Unreadable as error:
+        raise ValueError(f"{path} is not the description of a study of form 2 of version 0.2 ({error})") from None
+
+
+def read(study: Path) -> dict[Path, Published]:
+    """Read the runs of a study by their paths. Raises ValueError for tables that cannot be read."""
+    about(study)
+    try:
+        # The times of the files are arguments, so a changed table is read again.
+        modified = tuple((study / name).stat().st_mtime_ns for name in (RUNS, CURVES, CONFIGS))
+        return _read(study, modified)
+    except (ValueError, KeyError, TypeError, AttributeError, OSError, Unreadable) as error:
+        raise ValueError(f"{study} does not hold tables of published runs ({type(error).__name__}: {error})") from None
+
+
+@functools.lru_cache(maxsize=8)
+def _read(study: Path, _modified: tuple[int, ...]) -> dict[Path, Published]:
+    # configs.jsonl: choices by fingerprint.
+    choices: dict[str, dict[str, Any]] = {}
+    for line in (study / CONFIGS).read_text(encoding="utf-8").splitlines():
+        config = json.loads(line)
+        choices |= dict.fromkeys(config["fingerprints"], config["choices"])
+
+    # curves.csv: evaluations by task, label and seed.
+    curves = pd.read_csv(study / CURVES, float_precision="round_trip", na_values="", **_VERBATIM)
+    evaluations = {key: group.drop(columns=KEY).to_dict("records") for key, group in curves.groupby(KEY)}
+
+    # runs.csv: the records.
+    runs = {}
+    for line in pd.read_csv(study / RUNS, dtype=str, keep_default_na=False).to_dict("records"):
+        values = {name: _value(name, cell) for name, cell in line.items()}
+        record = typed_json.validated(RunRecord, json.dumps(values).encode())
+        curve = evaluations.get((record.task, record.label, record.seed), [])
+        path = place(study.parent, record)
+        runs[path] = Published(record, choices[record.fingerprint], [_without_nan(line) for line in curve])
+    return runs
+
+
+def _value(name: str, cell: str) -> Any:
+    """The value of a cell of runs.csv; an empty cell is None."""
+    if not cell:
+        return None
+    return cell if name in _TEXT else json.loads(cell)
+
+
+def _cell(value: Any) -> str:
+    """The cell of a value, the inverse of ``_value``."""
+    if value is None:
+        return ""
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _without_nan(line: dict[str, float]) -> dict[str, float]:
+    """An evaluation without the columns that its run does not have: pandas reads them as NaN, which is not itself."""
+    return {name: value for name, value in line.items() if value == value}
+
+
+def below(folder: Path) -> dict[Path, Published]:
+    """List the published runs at a path or below it; empty if no study there has tables."""
+    return {path: run for path, run in _study_of(folder).items() if folder in (path, *path.parents)}
+
+
+def find(folder: Path) -> Published | None:
+    """The published run of a path, None if there is none."""
+    return _study_of(folder).get(folder)
+
+
+def _study_of(folder: Path) -> dict[Path, Published]:
+    """The runs of the study that contains a path; empty if the study has no tables."""
+    # A path is a study, or one to three levels below one: task, label, seed.
+    for path in (folder, *folder.parents[:3]):
+        if (path / RUNS).exists():
+            return read(path)
+    return {}
+
+
+def save(study: Path, runs: Iterable[Published]) -> None:
+    """Write the tables of a study, ``runs.csv`` last, and an empty description if there is none.
+
+    Args:
+        study: folder of the study.
+        runs: all of its runs.
+    """
+    runs = sorted(runs, key=lambda run: _key(run.record))
+
+    # One line per distinct configuration.
+    configs: dict[str, dict] = {}
+    for record, choices, _ in runs:
+        key = json.dumps(choices, sort_keys=True)
+        config = configs.setdefault(key, {"labels": [], "fingerprints": [], "choices": choices})
+        config["labels"] = sorted({*config["labels"], record.label})
+        config["fingerprints"].append(record.fingerprint)
+
+    # One line per evaluation, and one per run.
+    curve_lines: list[dict[str, Any]] = []
+    run_lines: list[dict[str, str]] = []
+    for run in runs:
+        key_columns = dict(zip(KEY, _key(run.record), strict=True))
+        curve_lines += [key_columns | evaluation for evaluation in run.evaluations]
+        run_lines.append({name: _cell(value) for name, value in asdict(run.record).items()})
+
+    study.mkdir(parents=True, exist_ok=True)
+    if not (study / ABOUT).exists():
+        empty = {"form": typed_json.FORM, "command": "", "hardware": "", "notes": [], "readme": []}
+        write(study / ABOUT, json.dumps(empty, indent=2) + "\n")
+    columns = None if curve_lines else [*KEY, "step"]
+    write(study / CONFIGS, "".join(f"{json.dumps(config)}\n" for config in configs.values()))
+    write(study / CURVES, pd.DataFrame(curve_lines, columns=columns).to_csv(index=False))
+    write(study / RUNS, pd.DataFrame(run_lines).to_csv(index=False))
+
+
+def _key(record: RunRecord) -> list:
+    return [getattr(record, name) for name in KEY]

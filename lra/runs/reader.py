@@ -1,0 +1,179 @@
+"""Read runs below a folder: the files that training wrote, and the tables of published runs."""
+
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
+
+from ..config.quoting import command_line, override
+from ..console import log
+from ..disk import typed_json
+from ..disk.search import find_files
+from . import config_file, metrics_file, published, record
+from .record import RunRecord
+from .run_dir import RunDir, Trust
+
+# Label of the control: the mechanism without attention, where every query gets the mean of the values.
+CONTROL = "mean"
+
+
+def finished(folder: Path, trust: Trust = None) -> list[RunDir]:
+    """Read the finished seeds of a label, or the one of a run directory.
+
+    Args:
+        folder: ``runs/<study>/<task>/<label>``, or a run directory.
+        trust: modules that a configuration may name, see ``RunDir.read``.
+
+    Raises:
+        ValueError: there is no such seed, or ``RunDir.read`` rejects one.
+    """
+    # Published runs, or else run directories.
+    seed_dirs = sorted(published.below(folder))
+    if not (seed_dirs or folder.is_dir()):
+        raise ValueError(f"run={folder} is not a folder; name one of runs/<study>/<task>/<label>")
+    if not seed_dirs:
+        is_seed = any((folder / name).exists() for name in (config_file.NAME, record.NAME))
+        candidates = [folder] if is_seed else sorted(folder.glob("seed-*"))
+        seed_dirs = [path for path in candidates if (path / record.NAME).exists()]
+    runs = [RunDir.read(path, trust) for path in seed_dirs]
+    done = [run for run in runs if run.record.status == "done"]
+    if not done:
+        reason = "its seeds diverged" if runs else f"no {record.NAME}, python -m lra.train makes them"
+        raise ValueError(f"run={folder} has no finished seed: {reason}")
+    return done
+
+
+def scan(root: Path) -> tuple[dict[Path, RunRecord], list[str]]:
+    """Read every training record below a folder, and the published runs if it is a folder of published studies.
+
+    Links to folders are followed (``lra.disk.search``).
+
+    Returns:
+        The records by run directory, and one message for each link that was skipped, each record that could not be
+        read and each seed without a record.
+    """
+    paths, messages = find_files(root, {record.NAME, config_file.NAME})
+
+    # Records, and configurations of seeds that have none yet.
+    record_paths = [path for path in paths if path.name == record.NAME]
+    records, errors = typed_json.load_all(record_paths, record.load)
+    messages += errors
+    for path in paths:
+        seed_dir = path.parent
+        is_config = path.name == config_file.NAME and seed_dir.name.startswith("seed-")
+        if is_config and not any(seed_dir.glob("*.json")):
+            messages.append(f"{seed_dir} has no {record.NAME}: the run is not finished")
+
+    # Tables of published studies.
+    for study in published.studies(root):
+        try:
+            records |= {path: run.record for path, run in published.read(study).items()}
+        except ValueError as error:
+            messages.append(str(error))
+    return records, messages
+
+
+def read_choices(seed_dir: Path) -> dict[str, Any]:
+    """Read the flat choices of a run for display; empty for a seed that never had a ``config.yaml``.
+
+    Raises:
+        ValueError: the file does not hold the choices of a run.
+    """
+    published_run = published.find(seed_dir)
+    if published_run:
+        return published_run.choices
+    if not _is_expected(seed_dir, config_file.NAME):
+        return {}
+    return config_file.read(seed_dir / config_file.NAME)
+
+
+def read_curves(seed_dir: Path) -> dict[str, dict[int, float]]:
+    """Read the evaluations of a run as a curve by step for each column; empty for a seed that never had one.
+
+    Raises:
+        ValueError: ``metrics.csv`` is not a table of evaluations.
+    """
+    # Evaluations by line, from the tables of a published study or from metrics.csv.
+    evaluations = []
+    published_run = published.find(seed_dir)
+    if published_run:
+        evaluations = published_run.evaluations
+    elif _is_expected(seed_dir, metrics_file.NAME):
+        try:
+            evaluations = metrics_file.read(seed_dir)
+        except ValueError as error:
+            raise ValueError(f"{error}, no curve is drawn of it") from None
+    # Curves by column.
+    columns: dict[str, dict[int, float]] = {}
+    for evaluation in evaluations:
+        for name, value in evaluation.items():
+            if name != "step":
+                columns.setdefault(name, {})[evaluation["step"]] = value
+    return columns
+
+
+def _is_expected(seed_dir: Path, name: str) -> bool:
+    """Whether a file exists, or the record next to it holds its checksum, so that its absence is damage."""
+    path = seed_dir / name
+    return path.exists() or typed_json.listed(path) is not None
+
+
+def history(root: Path) -> list[tuple[RunRecord, dict[str, Any]]]:
+    """List the readable records below a folder with the choices of their runs; log the others.
+
+    The choices are for comparison only: they may name anything, and nothing is built from them.
+    """
+    records, messages = scan(root)
+    past_runs = []
+    for seed_dir, result in records.items():
+        try:
+            past_runs.append((result, read_choices(seed_dir)))
+        except ValueError as error:
+            messages.append(str(error))
+    for message in messages:
+        log(f"skipped: {message}")
+    return past_runs
+
+
+def summary(home: Path) -> str | None:
+    """Describe the finished seeds of one configuration: mean, sample standard deviation, number, gain over the control.
+
+    Args:
+        home: folder of the seeds, ``runs/<study>/<task>/<label>``. The control is the label ``mean`` next to it, if it
+            has a finished seed of the same protocol and budget.
+
+    Returns:
+        "listops cur_abs: test 35.60 ± 0.14 (n = 5), +17.60 over mean (n = 5)"; None without a finished seed.
+    """
+    done = _finished_records(home)
+    if not done:
+        return None
+    first = done[0]
+    scores = [result.test for result in done]
+    spread = f" ± {stdev(scores):.2f}" if len(scores) > 1 else ""
+    text = f"{first.task} {first.label}: test {mean(scores):.2f}{spread} (n = {len(scores)})"
+    if first.label == CONTROL:
+        return text
+
+    # The control counts only if it was trained in the same way.
+    control_scores = [
+        result.test
+        for result in _finished_records(home.parent / CONTROL)
+        if (result.protocol, result.budget) == (first.protocol, first.budget)
+    ]
+    if control_scores:
+        gain = mean(scores) - mean(control_scores)
+        text += f", {gain:+.2f} over {CONTROL} (n = {len(control_scores)})"
+    return text
+
+
+def report_command(study: str, runs: Path) -> str:
+    """The command that prints the tables of a study."""
+    overrides = [override("study", study)]
+    if runs != Path("runs"):
+        overrides.append(override("runs", runs))
+    return command_line("report", *overrides)
+
+
+def _finished_records(home: Path) -> list[RunRecord]:
+    records, _ = typed_json.scan(home, record.NAME, record.load)
+    return [result for result in records.values() if result.status == "done"]

@@ -1,0 +1,292 @@
+"""The run directory of one seed: opened and locked, resumed, saved at every evaluation, finished, and read again."""
+
+import contextlib
+import errno
+import hashlib
+import io
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from ..console import log
+from ..disk import atomic, lock
+from ..disk.atomic import NO_ROOM
+from ..ranks import on_rank_zero, rank
+from . import checkpoint, config_file, metrics_file, published, record
+from .checkpoint import BEST, LAST, REMEDY
+from .record import RunRecord
+
+# Files that a killed process leaves, see lra.disk.atomic.
+TEMPORARY = ".*.part"
+# Files that show that a run has begun.
+RESULTS = (metrics_file.NAME, LAST, BEST, "*.json", f"pretrain/{BEST}")
+# Errors of a disk that can be mended without loss, so that the same command can be repeated.
+PASSING = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.ESTALE)
+# Modules outside the suite whose classes a config.yaml may name.
+Trust = str | Iterable[str] | None
+
+
+@dataclass(kw_only=True)
+class RunDir:
+    """One seed and its files. No other module reads or writes them.
+
+    config.yaml    choices that decide the result; written first
+    last.ckpt      state of the training at the last evaluation, with the evaluations so far
+    best.ckpt      weights with the best validation score
+    metrics.csv    one line per evaluation
+    record.json    the result, written last, with the checksums of the other files
+
+    Args:
+        path: ``runs/<study>/<task>/<label>/seed-<k>``.
+        choices: flat choices as in ``config.yaml``.
+        seed: random seed of the weights, the order of the data, dropout and random selection.
+        record: result; None before the end of the run.
+        is_published: whether the tables of its study hold the run, and its directory at most the weights.
+        title: title of its log messages during training.
+        curve: evaluations so far, during training.
+        digest: sha256 of the best weights that this process wrote, or the process that it resumed; None on other ranks.
+    """
+
+    path: Path
+    choices: dict[str, Any]
+    seed: int
+    record: RunRecord | None = None
+    is_published: bool = False
+    title: str = ""
+    curve: list[dict[str, float]] = field(default_factory=list)
+    digest: str | None = None
+
+    @classmethod
+    def read(cls, path: Path, trust: Trust = None) -> Self:
+        """Read the configuration and the record of a seed.
+
+        Args:
+            path: path of the run directory.
+            trust: modules outside the suite whose classes its configuration may name.
+
+        Raises:
+            ValueError: the path is not a run directory, its files are damaged or do not belong together, or its
+                configuration names a class that is not allowed.
+        """
+        config_path = path / config_file.NAME
+        record_path = path / record.NAME
+        published_run = published.find(path)
+        if published_run:
+            choices = published_run.choices
+            result = published_run.record
+        elif config_path.exists() or record_path.exists():
+            result = record.load(record_path) if record_path.exists() else None
+            choices = config_file.read(config_path)
+        else:
+            reason = "has no config.yaml" if path.is_dir() else "is not a folder"
+            raise ValueError(f"{path} {reason}; run must be the folder of a seed, runs/<study>/<task>/<label>/seed-<k>")
+        seed = result.seed if result else _seed_of_name(path)
+        run_dir = cls(path=path, choices=choices, seed=seed, record=result, is_published=published_run is not None)
+        if result and result.fingerprint != run_dir.fingerprint:
+            reason = f"config.yaml and {record.NAME} are not of one run"
+            raise ValueError(f"{path}: {reason}; delete it to run that seed again")
+        config_file.check_trust(choices, config_path, trust)
+        return run_dir
+
+    @contextlib.contextmanager
+    def open(self) -> Iterator[bool]:
+        """Create the directory if there is none, lock it and write ``config.yaml``.
+
+        All ranks call it; rank 0 holds the lock. A finished seed has its ``record`` set. At the end ``config.yaml`` is
+        removed if the run wrote nothing else, because its configuration may have been rejected.
+
+        Yields:
+            True; False, after a log message, if another process holds the lock.
+
+        Raises:
+            ValueError: the directory belongs to other choices, is damaged or can no longer be written.
+        """
+        with explain_disk_errors(self.path), contextlib.ExitStack() as stack:
+            is_open, self.record = on_rank_zero(lambda: self._open(stack))
+            yield is_open
+
+    def _open(self, stack: contextlib.ExitStack) -> tuple[bool, RunRecord | None]:
+        """Open the directory on rank 0, and close it by a stack. Returns whether it is open, and the record."""
+        # 1. Lock.
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(lock.hold(self.path / lock.NAME))
+        except lock.Held as owner:
+            log(f"{self.title}: skipped, {owner} is running it")
+            return False, None
+        except OSError as error:
+            reason = f"{error.strerror}; choose another folder with runs=..."
+            raise ValueError(f"cannot write to {self.path}: {reason}") from None
+
+        # 2. Check that the files in it belong to this run, and remove what a killed process left.
+        check_choices(self.path, self.choices)
+        stack.callback(_remove_unused_config, self.path)
+        for part in (*self.path.glob(TEMPORARY), *self.path.glob(f"pretrain/{TEMPORARY}")):
+            part.unlink()
+
+        # 3. Write the configuration, or read the result.
+        config_path = self.path / config_file.NAME
+        if not has_begun(self.path) or not config_path.exists():
+            atomic.write(config_path, config_file.dump(self.choices))
+        record_path = self.path / record.NAME
+        return True, record.load(record_path, self.fingerprint) if record_path.exists() else None
+
+    @property
+    def fingerprint(self) -> str:
+        return config_file.fingerprint(self.choices | {"seed": self.seed})
+
+    @property
+    def weights(self) -> Path:
+        """Path of the weights with the best validation score, whether the file exists or not."""
+        return self.path / BEST
+
+    @property
+    def last(self) -> Path:
+        """Path of the state of the training, whether the file exists or not."""
+        return self.path / LAST
+
+    def saved_step(self) -> int:
+        """The step from which the same command resumes; 0 without a checkpoint."""
+        state = checkpoint.state(self.last)
+        return state["global_step"] if state else 0
+
+    def saved_choices(self) -> dict[str, Any]:
+        """Read the choices in ``config.yaml``. Raises ValueError if they cannot be read."""
+        return config_file.read(self.path / config_file.NAME)
+
+    def resume(self, model: torch.nn.Module) -> int:
+        """Restore the evaluations of the last checkpoint, and check that it fits the model.
+
+        Args:
+            model: model of the run.
+
+        Returns:
+            The step from which training resumes, 0 without a checkpoint.
+
+        Raises:
+            ValueError: a checkpoint cannot be read or belongs to another run or model, so that the result would differ
+                from an uninterrupted run.
+        """
+        shapes = {name: value.shape for name, value in model.state_dict().items()}
+        return on_rank_zero(lambda: self._resume(shapes))
+
+    def _resume(self, shapes: dict[str, torch.Size]) -> int:
+        state = checkpoint.state(self.last)
+        if state is None:
+            return 0
+        callback = state["callbacks"][checkpoint.CALLBACK]
+        if callback["fingerprint"] != self.fingerprint:
+            raise ValueError(f"{self.last} was written by another run; {REMEDY}")
+
+        # Both checkpoints must hold the parameters of this model.
+        last_weights = {name.removeprefix("model."): value for name, value in state["state_dict"].items()}
+        _check_shapes(self.last, last_weights, shapes)
+        _check_shapes(self.weights, checkpoint.weights(self.weights), shapes)
+
+        # metrics.csv may be newer than last.ckpt, or damaged: it is written from the evaluations in last.ckpt.
+        self.digest = callback["digest"]
+        self.curve[:] = callback["curve"]
+        self._write_curve()
+        return state["global_step"]
+
+    def save_metrics(self, evaluation: dict[str, float]) -> None:
+        """Add an evaluation to ``metrics.csv``. The file is replaced as a whole, so a kill leaves no partial line."""
+        self.curve.append(evaluation)
+        self._write_curve()
+
+    def _write_curve(self) -> None:
+        atomic.write(self.path / metrics_file.NAME, metrics_file.format_csv(self.curve))
+
+    def save_best(self, weights: Mapping[str, Tensor]) -> str:
+        """Write ``best.ckpt``, before the ``last.ckpt`` of the same step.
+
+        A kill between the two repeats the steps since the older last.ckpt and writes best.ckpt again.
+
+        Args:
+            weights: weights with the best validation score so far.
+
+        Returns:
+            The sha256 of the file.
+        """
+        # Torch's own writer raises no OSError on a full disk, so the file is written from a buffer.
+        buffer = io.BytesIO()
+        torch.save(weights, buffer)
+        with atomic.replacing(self.weights) as part:
+            part.write_bytes(buffer.getbuffer())
+        self.digest = hashlib.sha256(buffer.getbuffer()).hexdigest()
+        return self.digest
+
+    def best_weights(self) -> dict[str, Tensor]:
+        """Read the weights with the best validation score.
+
+        Raises:
+            ValueError: the file cannot be read, or another process has replaced it.
+        """
+        return checkpoint.weights(self.weights, self.digest)
+
+    def save_last(self) -> contextlib.AbstractContextManager[Path]:
+        """Yield a path for the state of the training, which becomes ``last.ckpt`` at the end of the block."""
+        return atomic.replacing(self.last)
+
+    def finish(self) -> None:
+        """Write the record to ``record.json``."""
+        if rank() == 0:
+            record.save(self.record, self.path)
+
+
+@contextlib.contextmanager
+def explain_disk_errors(path: Path) -> Iterator[None]:
+    """Turn an OSError of a directory that can no longer be written into a ValueError with the remedy."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in PASSING:
+            raise
+        room = "make room, then " if error.errno in NO_ROOM else ""
+        reason = f"{error.strerror}; {room}the same command resumes from the last checkpoint"
+        raise ValueError(f"{path} cannot be written: {reason}") from error
+
+
+def has_begun(path: Path) -> bool:
+    """Whether a run has written anything except its configuration and its log."""
+    return any(any(path.glob(name)) for name in RESULTS)
+
+
+def check_choices(path: Path, choices: dict[str, Any]) -> None:
+    """Check that a run directory can be used for some choices.
+
+    Raises:
+        ValueError: a run with other choices has begun in it, or its ``config.yaml`` cannot be read.
+    """
+    config_path = path / config_file.NAME
+    has_config = config_path.exists() or config_path.is_symlink()
+    if not has_begun(path) or not has_config:
+        return
+    difference = config_file.difference(config_file.read(config_path), choices)
+    if difference:
+        raise ValueError(
+            f"{path} was made by another configuration ({difference}); start a new study with study=<name> or delete "
+            f"that folder"
+        )
+
+
+def _check_shapes(path: Path, weights: Mapping[str, Tensor], shapes: Mapping[str, torch.Size]) -> None:
+    """Raise ValueError unless weights have the names and shapes of a model's."""
+    if shapes != {name: value.shape for name, value in weights.items()}:
+        raise ValueError(f"{path} does not hold the weights of this model; {REMEDY}")
+
+
+def _seed_of_name(path: Path) -> int:
+    """The k of seed-<k>; 0 for a directory with another name."""
+    digits = path.absolute().name.partition("-")[2][:9]
+    return int(digits) if digits.isdecimal() else 0
+
+
+def _remove_unused_config(path: Path) -> None:
+    """Remove the configuration of a run that wrote nothing else, since it may have been rejected."""
+    if not has_begun(path):
+        (path / config_file.NAME).unlink(missing_ok=True)

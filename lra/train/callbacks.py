@@ -1,0 +1,164 @@
+"""Callbacks of the training loop: divergence, time per step, checkpoints and progress."""
+
+import contextlib
+import statistics
+import time
+
+import lightning as L
+from rich.progress import Progress
+
+from ..console import clock, log
+from ..disk.typed_json import FORM
+from ..runs.run_dir import RunDir
+
+# Optimiser steps between two checks of the loss; each check waits for the device.
+CHECK_EVERY = 50
+
+
+class Diverged(Exception):
+    """A loss or a weight was not finite.
+
+    Args:
+        step: the step.
+    """
+
+    def __init__(self, step: int):
+        super().__init__(step)
+        self.step = step
+
+
+class Divergence(L.Callback):
+    """Ends a run at the first step whose loss was not finite, or at an evaluation with weights that are not finite."""
+
+    def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx) -> None:
+        if trainer.global_step % CHECK_EVERY == 0:
+            self._check_loss(module)
+
+    def on_validation_start(self, trainer, module) -> None:
+        self._check_loss(module)
+        # No checkpoint holds such weights.
+        if not all(value.isfinite().all() for value in module.model.parameters()):
+            raise Diverged(trainer.global_step)
+
+    def _check_loss(self, module) -> None:
+        step = module.first_bad_step()
+        if step is not None:
+            raise Diverged(step)
+
+
+class Stopwatch(L.Callback):
+    """Measures milliseconds per optimiser step between evaluations, without the evaluations."""
+
+    def __init__(self):
+        self.step_ms: list[float] = []
+
+    def on_train_start(self, trainer, module) -> None:
+        self._time = time.perf_counter()
+        self._step = trainer.global_step
+
+    on_validation_end = on_train_start
+
+    def on_validation_start(self, trainer, module) -> None:
+        steps = trainer.global_step - self._step
+        if steps:
+            seconds = time.perf_counter() - self._time
+            self.step_ms.append(1000 * seconds / steps)
+
+    @property
+    def median(self) -> float | None:
+        return round(statistics.median(self.step_ms), 3) if self.step_ms else None
+
+
+class Checkpoints(L.Callback):
+    """Saves at every evaluation: a line of metrics.csv, the best weights if the score is higher, and the state.
+
+    Its own state in the checkpoint has the best evaluation so far and the sha256 of its weights.
+
+    Args:
+        run_dir: run directory of the phase.
+    """
+
+    def __init__(self, run_dir: RunDir):
+        self.run_dir = run_dir
+        self.best = dict.fromkeys(["best_score", "best_step", "digest", "train_loss"])
+
+    def on_validation_end(self, trainer, module) -> None:
+        step = trainer.global_step
+        loss = module.mean_loss()
+        best_score = self.best["best_score"]
+        is_best = best_score is None or module.score > best_score
+        if is_best:
+            # Other ranks do not write the weights; a digest from before a resume would belong to older weights.
+            self.best |= {"best_score": module.score, "best_step": step, "digest": None}
+        self.best["train_loss"] = loss
+        values = {"train_loss": loss, "val": module.score, "lr": module.rate}
+        for logger in trainer.loggers:
+            logger.log_metrics(values, step)
+
+        # Order of the files: best.ckpt precedes last.ckpt, which holds its digest (RunDir.save_best).
+        saving = contextlib.nullcontext(self.run_dir.last)
+        if trainer.is_global_zero:
+            self.run_dir.save_metrics({"step": step, **values})
+            if is_best:
+                self.best["digest"] = self.run_dir.save_best(module.model.state_dict())
+            saving = self.run_dir.save_last()
+        with saving as path:
+            # Every rank takes part; rank 0 writes.
+            trainer.save_checkpoint(path)
+        # A signal that arrives while rank 0 writes finds all ranks at the same step.
+        trainer.strategy.barrier()
+
+    @property
+    def result(self) -> dict:
+        """The fields of ``Phase`` that are known here."""
+        return {name: value for name, value in self.best.items() if name != "digest"}
+
+    def state_dict(self) -> dict:
+        return self.best | {"form": FORM, "fingerprint": self.run_dir.fingerprint, "curve": self.run_dir.curve}
+
+    def load_state_dict(self, state: dict) -> None:
+        self.best = {name: state[name] for name in self.best}
+
+
+class Report(L.Callback):
+    """Reports the progress of a seed on a live line or, without a terminal, by a log message at every evaluation.
+
+    Args:
+        title: title of the run.
+        more_seeds: number of seeds that follow this one.
+        checkpoints: callback with the best score.
+        progress: live line.
+    """
+
+    def __init__(self, title: str, more_seeds: int, checkpoints: Checkpoints, progress: Progress):
+        self.title = title
+        self.more_seeds = more_seeds
+        self.checkpoints = checkpoints
+        self.progress = progress
+
+    def on_train_start(self, trainer, module) -> None:
+        self._start = time.monotonic()
+        self._first_step = trainer.global_step
+        self.progress.add_task(self.title, total=trainer.max_steps, completed=trainer.global_step, text="")
+
+    def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx) -> None:
+        if self.progress.disable or trainer.global_step == self._first_step:
+            return
+        best_score = self.checkpoints.best["best_score"]
+        text = self._pace(trainer)
+        if best_score is not None:
+            text = f"best {best_score:.2f}, {text}"
+        self.progress.update(self.progress.task_ids[0], completed=trainer.global_step, text=text)
+
+    def on_validation_end(self, trainer, module) -> None:
+        if self.progress.disable:
+            step = f"step {trainer.global_step:,}/{trainer.max_steps:,}"
+            best = "best {best_score:.2f} at step {best_step:,}".format_map(self.checkpoints.best)
+            log(f"{self.title}: {step}, validation {module.score:.2f}, {best}, {self._pace(trainer)}")
+
+    def _pace(self, trainer) -> str:
+        """Steps per second, and the time left for all seeds; both include evaluations."""
+        seconds = time.monotonic() - self._start
+        rate = (trainer.global_step - self._first_step) / seconds
+        steps_left = trainer.max_steps * (1 + self.more_seeds) - trainer.global_step
+        return f"{rate:.2f} steps/s, {clock(steps_left / rate)} left"
