@@ -3,6 +3,11 @@
 python -m data_prep inspect PATH describes what a folder or an archive holds.
 """
 
+if __name__ == "__main__":
+    from lra.startup import begin
+
+    begin()  # before torch is imported
+
 import hashlib
 import sys
 from collections.abc import Iterable

@@ -1,5 +1,10 @@
 """Time to generate data: ``python -m data_prep.bench --examples 20000 --repeats 5 --workers 2``."""
 
+if __name__ == "__main__":
+    from lra.startup import begin
+
+    begin()  # before torch is imported
+
 import argparse
 import time
 from itertools import islice

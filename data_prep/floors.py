@@ -4,6 +4,11 @@ The columns are test scores in percent: the best constant answer, the chance lev
 the task asks for, the larger of both (``floor``), and the bag-of-tokens baseline, which is fitted once.
 """
 
+if __name__ == "__main__":
+    from lra.startup import begin
+
+    begin()  # before torch is imported
+
 from lra.config.entry import main
 from lra.console import log
 from lra.data.store import StoreError

@@ -4,6 +4,11 @@
 series. Sequences are (L,) ids or (L, F) features without their padding.
 """
 
+if __name__ == "__main__":
+    from lra.startup import begin
+
+    begin()  # before torch is imported
+
 import textwrap
 from collections.abc import Callable, Sequence
 from math import isqrt

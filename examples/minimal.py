@@ -5,12 +5,14 @@
 Everything that `python -m lra.train` adds (seeds, resuming, records, schedules) is left out.
 """
 
+if __name__ == "__main__":
+    from lra.startup import wait_briefly
+
+    wait_briefly()  # how torch's threads wait, a setting that is read when torch is imported
+
 import sys
 from functools import partial
 
-import lra  # noqa: F401 before torch, whose waiting threads it settles
-
-# isort: split
 import torch
 import torch.nn.functional as F
 

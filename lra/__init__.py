@@ -1,21 +1,19 @@
-"""Long Range Arena: tasks, attention mechanisms, training and tables. Entry points: python -m lra.train, lra.report."""
+"""Long Range Arena: tasks, attention mechanisms, training and tables. The entry point is ``lra``, see ``lra.cli``."""
 
-from .startup import end_quietly, refuse_other_platforms, wait_briefly
-
-refuse_other_platforms()
-wait_briefly()
-end_quietly()
-
-from importlib import import_module, metadata  # noqa: E402 after the settings above
-
-try:
-    __version__ = metadata.version("lra-suite")
-except metadata.PackageNotFoundError:  # a checkout that is on the path and not installed
-    __version__ = "unknown"
+from typing import Any
 
 
-def __getattr__(name: str):
-    # load_dataset imports torch and hydra, which `import lra` alone must not.
+def __getattr__(name: str) -> Any:
+    """Look up a public name when it is asked for, so that ``import lra`` does not import torch."""
     if name == "load_dataset":
-        return import_module("data_prep.load").load_dataset
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from data_prep.load import load_dataset
+
+        return load_dataset
+    if name != "__version__":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import metadata
+
+    try:
+        return metadata.version("lra-suite")
+    except metadata.PackageNotFoundError:  # a checkout on the path that is not installed
+        return "unknown"

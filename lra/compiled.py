@@ -24,16 +24,18 @@ def cache_folder(package: Path) -> Path | None:
 
     It is in $NUMBA_CACHE_DIR if that is set, else in the user's cache: not in the package, of which pip would leave
     the folder behind. Machine code includes functions and constants of other modules, but numba checks only the file of
-    the function itself for changes; hence the folder's name is a checksum of all sources of the package. Folders that
+    the function itself for changes; so the folder's name is a checksum of all sources of the package. Folders that
     no process used for a month are removed.
 
     Args:
         package: folder of the sources.
     """
+    # Name of the folder: a checksum of all sources of the package.
     sources = hashlib.sha256()
     for path in sorted(package.rglob("*.py")):
         sources.update(f"{path.relative_to(package)}\0".encode() + path.read_bytes() + b"\0")
     name = f"numba-{sources.hexdigest()[:16]}"
+    # Make the folder, mark it as used today, and remove folders that were not used for a month.
     user = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")) / "lra-suite"
     folder = Path(numba.config.CACHE_DIR or user) / name
     with suppress(OSError):

@@ -22,7 +22,7 @@ def visible(text: str) -> str:
 
 
 def pip_install(extra: str) -> str:
-    """The command that installs an extra of pyproject.toml, in a checkout or beside an installed package."""
+    """The command that installs an extra of pyproject.toml, in a checkout or next to an installed package."""
     checkout = (Path(__file__).parents[1] / "pyproject.toml").exists()
     return f"pip install '{'.' if checkout else 'lra-suite'}[{extra}]'"
 

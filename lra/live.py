@@ -42,6 +42,7 @@ def live_line() -> Progress:
 def _foreground() -> bool:
     if multiprocessing.parent_process():
         return False
+    # A process in the background of a shell is in another group than the terminal's.
     with contextlib.suppress(OSError, ValueError):  # a terminal of another session, a stream without a descriptor
         return os.tcgetpgrp(sys.stderr.fileno()) == os.getpgrp()
     return True

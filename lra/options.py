@@ -31,6 +31,7 @@ class Range(GroupedMetadata):
         )
 
     def __str__(self) -> str:
+        # Bounds as words: "from 1 to 8", "above 0", "of 1 or more".
         low = f"above {self.above:g}" if self.above is not None else f"from {self.least}"
         high = f"below {self.below:g}" if self.below is not None else f"to {self.most}"
         if self.most is None and self.below is None:
@@ -56,6 +57,7 @@ class Checked:
 
 
 def _check(name: str, value: Any, kind: Any) -> None:
+    # Choices, a range, or one of them with null.
     if get_origin(kind) is Literal:
         one_of(name, value, kind)
     elif get_origin(kind) is Annotated and isinstance(kind.__metadata__[0], Range):

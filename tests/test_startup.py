@@ -1,4 +1,4 @@
-"""Settings made before torch is imported, Ctrl-C, the files and extras of an installation, and the minimal example."""
+"""Settings of entry points before torch is imported, Ctrl-C, the files of an installation, the minimal example."""
 
 import importlib
 import os
@@ -44,14 +44,47 @@ sys.meta_path.insert(0, Watch())
 """
 
 
-@pytest.mark.parametrize("code", ["import lra.ops.pinv", "runpy.run_path('examples/minimal.py')"])
-def test_otherwise_they_wait_briefly_which_is_settled_before_torch_is_imported(code):
-    assert python(WATCH + code).stderr.strip() == SPINS
+ENTRIES = {
+    "runpy.run_path('examples/minimal.py', run_name='__main__')": SPINS,
+    "runpy.run_module('lra.train', run_name='__main__')": SPINS,
+    "sys.argv[1:] = ['maps']; runpy.run_module('lra.cli', run_name='__main__')": SPINS,
+    "import lra.train.__main__": "not settled",  # for a program that uses the suite, nothing is set
+}
+
+
+@pytest.mark.parametrize("code", ENTRIES)
+def test_otherwise_entry_points_settle_it_before_torch_is_imported(code):
+    assert python(WATCH + code).stderr.strip() == ENTRIES[code]
+
+
+EFFECTS = """
+import importlib, os, pkgutil, signal, torch
+def state():
+    return dict(os.environ), signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM), torch.get_num_threads()
+environ, *others = state()
+import lra, data_prep
+names = [name for top in (lra, data_prep) for _, name, _ in pkgutil.walk_packages(top.__path__, f"{top.__name__}.")]
+for name in names:
+    try:
+        importlib.import_module(name)
+    except ImportError as error:
+        assert "is not installed" in str(error), (name, error)
+after, *others_after = state()
+libraries = {"PYTORCH_NVML_BASED_CUDA_CHECK", "TORCHINDUCTOR_CACHE_DIR"}  # set by lightning and by torch
+changed = {key for key in environ.keys() | after.keys() if environ.get(key) != after.get(key)} - libraries
+print(len(names) > 200, changed, others == others_after)
+"""
+
+
+def test_importing_every_module_changes_nothing_in_the_process():
+    run = python(EFFECTS)
+    assert run.stdout == "True set() True\n", run.stderr
 
 
 @pytest.mark.parametrize("system", ["Windows", "FreeBSD"])
 def test_another_system_gets_one_line(system):
-    run = python(f"import platform; platform.system = lambda: {system!r}; import lra")
+    code = f"import platform; platform.system = lambda: {system!r}; import lra.cli; lra.cli.main()"
+    run = python(code)
     assert run.stderr == f"lra: runs on Linux and macOS, not on {system}; on Windows use WSL\n" and run.returncode == 1
 
 
@@ -87,6 +120,7 @@ OTHER = "try:\n    import lra.ops.pinv\nexcept KeyboardInterrupt:\n    raise Sys
     "code, command, ending",
     [
         *((INTERRUPT, ["-m", module], LINE) for module in ("lra.train", "lra.sweep", "data_prep")),
+        (INTERRUPT, ["-m", "lra.cli", "train"], LINE),
         (SWALLOWED, ["-m", "lra.train"], LINE),
         (INTERRUPT, ["-c", OTHER, "-m", "lra.train"], (7, "")),  # a program that imports lra keeps its interrupts
     ],
@@ -101,8 +135,6 @@ def test_an_interrupt_while_a_command_imports_torch_is_one_line(code, command, e
 def test_past_the_imports_an_interrupt_is_an_exception(monkeypatch):
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        monkeypatch.setattr(sys, "argv", ["-m", "task=listops"])
-        monkeypatch.setattr(sys, "orig_argv", ["python", "-P", "-m", "lra.train", "task=listops"])
         startup.end_quietly()
         assert signal.getsignal(signal.SIGINT) is not signal.default_int_handler
         with pytest.raises(KeyboardInterrupt):

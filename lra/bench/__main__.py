@@ -1,5 +1,10 @@
 """python -m lra.bench: time and memory of mechanisms, alone and in a training step, interleaved in one process."""
 
+if __name__ == "__main__":
+    from lra.startup import begin
+
+    begin()  # before torch is imported
+
 import itertools
 import time
 

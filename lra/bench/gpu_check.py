@@ -6,6 +6,11 @@ part that ended is not run again and a run goes on from its last checkpoint, so 
 the archive is unpacked.
 """
 
+if __name__ == "__main__":
+    from lra.startup import begin
+
+    begin()  # before torch is imported
+
 import contextlib
 import os
 import re
@@ -21,7 +26,7 @@ from typing import NamedTuple
 import torch
 
 from ..config import CONF
-from ..config.compose import quoted
+from ..config.quoting import override
 from ..console import log
 from ..disk import atomic
 from ..report import bench_tables
@@ -53,10 +58,10 @@ def parts(home: Path) -> list[CheckPart]:
     python = [sys.executable, "-m"]
     report = f"--junitxml={home / 'parts' / REPORT}"
     tests = [*python, "pytest", "-q", "-m", "gpu", report, f"--rootdir={CONF.parent}", *map(str, gpu_test_files())]
-    bench = [*python, "lra.bench", "device=cuda", f"runs={quoted(home)}"]
+    bench = [*python, "lra.bench", "device=cuda", override("runs", home)]
     listops = ["tasks=listops", "n=2048", "batch=32"]
     step = ["what=step", "trainer=gpu", "modes=training", "mechanisms=[sdpa,cur_abs,nystrom]", "reference=sdpa"]
-    sweep = ["sweep=window", f"study={STUDY}", f"runs={quoted(home.parent)}", "measure=20", "minutes={minutes}"]
+    sweep = ["sweep=window", f"study={STUDY}", override("runs", home.parent), "measure=20", "minutes={minutes}"]
     sweep += ["hydra/launcher=joblib", f"hydra.launcher.n_jobs={AT_ONCE}"]
     return [
         CheckPart("tests", tests, 0.35),

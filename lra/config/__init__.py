@@ -1,11 +1,11 @@
 """From the command line to a checked configuration.
 
 ``entry`` makes a function a command, ``compose`` reads its configuration, ``options`` parses and names it, ``errors``
-says in one line what a user can mend.
+explains what a user can mend, ``quoting`` writes commands that can be pasted.
 """
 
 from pathlib import Path
 
 _here = Path(__file__).resolve().parents[1]
-# Beside the package in a checkout, inside it in a wheel.
+# Next to the package in a checkout, inside it in a wheel.
 CONF = next(folder for folder in (_here / "conf", _here.parent / "conf") if folder.is_dir())

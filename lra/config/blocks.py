@@ -5,7 +5,6 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 
 from torch import nn
 
@@ -15,76 +14,110 @@ from ..model.multihead import Multihead
 from .calls import Call, options
 from .sections import Model
 
+# Options of a mechanism's yaml that are no arguments of its constructor.
+_NO_ARGUMENTS = ("requires", "otherwise", "dropout")
+
 
 def block_factory(*, model: Model, attn: Call, block: Call, length: int) -> Callable[..., nn.Module]:
-    """A factory of blocks: attn may be an Attention, a Mixer or a whole Block.
+    """Make a factory of blocks from a mechanism, which is an Attention, a Mixer or a whole Block.
 
-    A block that takes an ``attention`` is handed the Attention itself, any other one a Mixer around it.
+    A block that takes an ``attention`` gets the Attention itself, any other block a Mixer around it.
 
     Args:
-        model: options of the encoder. A Block has ``model.dropout`` unless ``attn.dropout`` is given.
+        model: options of the encoder. A mechanism that is a Block has ``model.dropout`` unless ``attn.dropout`` is
+            given.
         attn: the mechanism.
-        block: the shell around it.
-        length: longest row.
+        block: the block around it.
+        length: maximum sequence length.
 
     Returns:
-        The factory. Its argument tells whether the block is the encoder's first; a Block that takes ``first`` gets it,
-        because the initial memory is learned there only.
+        The factory. Its argument ``first`` says whether the block is the encoder's first; it is passed on to blocks
+        that take it, because the initial memory is learned in the first one only.
 
     Raises:
         ValueError: the options do not go together.
     """
-    kind, shell = attn.function, block.factory
+    check(model=model, attn=attn, block=block)
+    kind = attn.function
+    is_block = not issubclass(kind, Attention | Mixer)
+
+    # Sizes of the mechanism: heads and widths of the model, and the dropout that its own yaml may set.
+    head_dim = model.head_dim or model.dim // model.heads
+    dropout = attn.get("dropout", model.dropout if is_block else 0.0)
+    sizes = Sizes(heads=model.heads, head_dim=head_dim, value_dim=head_dim, length=length, dropout=dropout)
+
+    arguments = {key: value for key, value in attn.options.items() if key not in _NO_ARGUMENTS}
+    mechanism = replace(attn, options=arguments).factory
+    shell = block.factory
+    takes_first = "first" in _parameters(kind if is_block else block.function)
+
+    def build_attention(sizes: Sizes) -> Attention:
+        with _option_names("attn", kind, heads="model", head_dim="model", dim="model"):
+            return mechanism(replace(sizes, dropout=dropout))
+
+    def build_mixer() -> Mixer:
+        if issubclass(kind, Attention):
+            rotary = model.positions == "rotary"
+            return Multihead(
+                build_attention, dim=model.dim, heads=model.heads, head_dim=head_dim, length=length, rotary=rotary
+            )
+        with _option_names("attn", kind, heads="model", head_dim="model", dim="model"):
+            return mechanism(sizes, dim=model.dim)
+
+    def build_block(first: bool = True) -> nn.Module:
+        widths = {"dim": model.dim, "hidden": model.hidden}
+        if takes_first:
+            widths["first"] = first
+        if is_block:
+            with _option_names("attn", kind, heads="model", head_dim="model", dim="model"):
+                return mechanism(sizes, **widths)
+        with _option_names("block", block.function, dim="model", hidden="model", dropout="model", length="task"):
+            if _takes_attention(block):
+                return shell(build_attention, length=length, dropout=model.dropout, **widths)
+            return shell(build_mixer, dropout=model.dropout, **widths)
+
+    return build_block
+
+
+def check(*, model: Model, attn: Call, block: Call) -> None:
+    """Raise ValueError if a mechanism, a block and the positions of the model do not go together."""
+    kind, shell = attn.function, block.function
     if not inspect.isclass(kind):
         raise ValueError(f"attn._target_ must name a class, not {kind}")
-    holds_attention = "attention" in inspect.signature(shell).parameters  # it has projections of its own
-    rotary = model.positions == "rotary"
-    if rotary and (holds_attention or not issubclass(kind, Attention)):
-        held_by = shell.func.__name__ if holds_attention else kind.__name__
-        raise ValueError(f"model.positions must be learned or none for {held_by}, which has positions of its own")
-    if holds_attention and not issubclass(kind, Attention):
-        raise ValueError(f"{shell.func.__name__} needs a mechanism of queries, keys and values, not {kind.__name__}")
-    place = {"heads": model.heads, "head_dim": model.head_dim or model.dim // model.heads, "length": length}
-    whole = not issubclass(kind, Attention | Mixer)
-    if whole and shell.func is not PreNorm:
-        raise ValueError(
-            f"block must be prenorm with {kind.__name__}, which is a block of its own and is put in no other"
-        )
-    sizes = Sizes(**place, value_dim=place["head_dim"])
-    dropout = attn.get("dropout", model.dropout if whole else 0.0)
-    own = {key: value for key, value in attn.options.items() if key not in ("requires", "otherwise", "dropout")}
-    mechanism = replace(attn, options=own).factory
 
-    @_said_as("attn", kind, heads="model", head_dim="model", dim="model")
-    def made(sizes: Sizes, **more) -> nn.Module:
-        return mechanism(replace(sizes, dropout=dropout), **more)
+    # Rotary positions turn the queries and keys of Multihead.
+    if model.positions == "rotary" and (_takes_attention(block) or not issubclass(kind, Attention)):
+        owner = shell.__name__ if _takes_attention(block) else kind.__name__
+        raise ValueError(f"model.positions must be learned or none for {owner}, which has its own positions")
+    if _takes_attention(block) and not issubclass(kind, Attention):
+        raise ValueError(f"{shell.__name__} needs a mechanism of queries, keys and values, not {kind.__name__}")
+    if not issubclass(kind, Attention | Mixer) and shell is not PreNorm:
+        raise ValueError(f"block must be prenorm with {kind.__name__}, which is a block itself and is put in no other")
 
-    if whole:
-        finished = partial(made, sizes, dim=model.dim, hidden=model.hidden)
-        told = "first" in inspect.signature(kind).parameters
-    else:
-        if holds_attention:
-            held = partial(shell, made, length=length)
-        elif issubclass(kind, Attention):
-            held = partial(shell, partial(Multihead, made, dim=model.dim, rotary=rotary, **place))
-        else:
-            held = partial(shell, partial(made, sizes, dim=model.dim))
-        said_as = _said_as("block", shell.func, dim="model", hidden="model", dropout="model", length="task")
-        finished = said_as(partial(held, dim=model.dim, hidden=model.hidden, dropout=model.dropout))
-        told = "first" in inspect.signature(held).parameters
-    return lambda first=True: finished(first=first) if told else finished()
+
+def _takes_attention(block: Call) -> bool:
+    """Whether a block has its own projections, and so takes an Attention instead of a Mixer."""
+    return "attention" in _parameters(block.function)
+
+
+def _parameters(function: Callable) -> set[str]:
+    return set(inspect.signature(function).parameters)
 
 
 @contextmanager
-def _said_as(section: str, constructor: Callable, **sections: str) -> Iterator[None]:
-    """Say options in a ValueError as the command line does: ``count must be ...`` becomes ``attn.count must be ...``.
+def _option_names(section: str, constructor: Callable, **sections: str) -> Iterator[None]:
+    """Name options in a ValueError as the command line does: ``count must be ...`` becomes ``attn.count must be ...``.
 
-    ``section`` is that of the constructor's own options, ``sections`` are those of the arguments that it is handed.
+    Args:
+        section: section of the constructor's own options.
+        constructor: class or function that the block calls.
+        sections: sections of the arguments that are passed to it.
     """
     try:
         yield
     except ValueError as error:
-        words = dict.fromkeys(options(constructor)[0], section) | sections
-        if (word := re.match(r"\w*", str(error))[0]) in words:
-            error.args = (f"{words[word]}.{error}",)
+        owners = dict.fromkeys(options(constructor)[0], section) | sections
+        name = re.match(r"\w*", str(error))[0]
+        if name in owners:
+            error.args = (f"{owners[name]}.{error}",)
         raise

@@ -39,11 +39,11 @@ class Call:
     @property
     def factory(self) -> functools.partial:
         """The function with its options; nested calls are made, or made factories too if they are partial."""
-        made = {key: _made(value) if isinstance(value, Call) else value for key, value in self.options.items()}
-        return functools.partial(self.function, **made)
+        options = {key: _built(value) if isinstance(value, Call) else value for key, value in self.options.items()}
+        return functools.partial(self.function, **options)
 
-    def __call__(self, *arguments: Any, **more: Any) -> Any:
-        return self.factory(*arguments, **more)
+    def __call__(self, *arguments: Any, **options: Any) -> Any:
+        return self.factory(*arguments, **options)
 
     def get(self, option: str, default: Any = None) -> Any:
         """The value of an option, or the default if the call does not have the option."""
@@ -59,7 +59,7 @@ class Call:
         return {TARGET: self.path, **({PARTIAL: True} if self.partial else {}), **options}
 
 
-def _made(call: Call) -> Any:
+def _built(call: Call) -> Any:
     return call.factory if call.partial else call()
 
 
@@ -70,40 +70,48 @@ def parse(value: Any, *, name: str, partial: bool = True, given: Collection[str]
         value: plain, with ``_target_`` and options.
         name: name of the section, for messages.
         partial: True if the call is completed later, once the rest of its arguments is known.
-        given: arguments that are passed at that time and hence are no options.
+        given: arguments that are passed at that time, so that they are no options.
         also: options that the function does not take, with their types.
 
     Raises:
         ValueError: the target cannot be imported, or an option is unknown or missing or does not take its value.
     """
+    # The function, and what is given for its arguments.
     if not isinstance(value, Mapping) or TARGET not in value:
         raise ValueError(f"{name} must be a constructor call, _target_ and its options, not {shown(value)}")
-    named = {key: item for key, item in value.items() if key not in (TARGET, PARTIAL)}
+    arguments = {key: item for key, item in value.items() if key not in (TARGET, PARTIAL)}
     if value[TARGET] == ABSENT:  # attn=custom
-        return Call(ABSENT, None, named)
+        return Call(ABSENT, None, arguments)
+
+    # Options: keyword-only arguments of the function, unless they are passed later.
     function = target(value[TARGET], name)
-    known, needed = options(function, given)
-    for key in named:
-        if key not in known and key not in also:
-            raise ValueError(no_such_key(key, known.keys(), name))
+    kinds, required = options(function, given)
+    for key in arguments:
+        if key not in kinds and key not in also:
+            raise ValueError(no_such_key(key, kinds.keys(), name))
     if typed(bool, value.get(PARTIAL, False), f"{name}.{PARTIAL}") is not partial:
         raise ValueError(f"{name}.{PARTIAL} must be {str(partial).lower()}")
-    if not given and (missing := sorted(needed - named.keys())):
+    missing = sorted(required - arguments.keys())
+    if missing and not given:
         raise ValueError(f"{name}.{missing[0]} is missing; {name} needs {', '.join(missing)}")
-    kinds = {**also, **known}
-    made = {key: _option(kinds[key], item, f"{name}.{key}") for key, item in named.items()}
-    return Call(value[TARGET], function, made, partial)
+
+    # A value of each option's own type.
+    kinds = {**also, **kinds}
+    values = {key: _option(kinds[key], item, f"{name}.{key}") for key, item in arguments.items()}
+    return Call(value[TARGET], function, values, partial)
 
 
 def _option(kind: Any, value: Any, name: str) -> Any:
     if isinstance(value, str) and value == ABSENT:
         raise ValueError(f"{name} is missing; it must be {expected(kind)}")
+    # A nested call, such as attn.pinv.
     if isinstance(value, Mapping) and TARGET in value:
         return parse(value, name=name, partial=bool(value.get(PARTIAL)))
     if get_origin(kind) is collections.abc.Callable:
         return parse(value, name=name)
-    made = typed(kind, value, name)
-    return str(value) if isinstance(made, Path) else made  # a path is a choice as it was written
+    converted = typed(kind, value, name)
+    # A path is a choice as it was written.
+    return str(value) if isinstance(converted, Path) else converted
 
 
 def constructor(name: str, **rules: Any) -> Any:
@@ -117,7 +125,7 @@ def constructor(name: str, **rules: Any) -> Any:
 
 
 def constructors(name: str, **rules: Any) -> Any:
-    """The annotation of a section of several calls, each with a name of its own."""
+    """The annotation of a section of several calls, each with its own name."""
     convert = lambda tree: {key: parse(item, name=f"{name}.{key}", **rules) for key, item in tree.items()}
     plain = lambda calls: {key: call.to_dict() for key, call in calls.items()}
     return Annotated[dict[str, Any], AfterValidator(convert), PlainSerializer(plain)]
@@ -145,7 +153,7 @@ def target(path: Any, name: str) -> Any:
 
 
 def options(target: Any, given: Collection[str] = ()) -> tuple[dict[str, Any], set[str]]:
-    """List the options of a constructor call: its keyword-only arguments, those of base classes included.
+    """List the options of a constructor call: its keyword-only arguments, including base classes.
 
     The fields of a dataclass are among them if a positional argument is annotated with it.
 
@@ -157,23 +165,25 @@ def options(target: Any, given: Collection[str] = ()) -> tuple[dict[str, Any], s
         The annotations by name, and the names without a default.
     """
     kinds: dict[str, Any] = {}
-    needed: set[str] = set()
+    required: set[str] = set()
+    # From the base class down, so that a class replaces the annotations of its bases.
     for owner in reversed(inspect.getmro(target)) if inspect.isclass(target) else (target,):
         function = owner.__init__ if inspect.isclass(owner) else owner
         try:
             signature = inspect.signature(function)
-        except ValueError:  # of a builtin
+        except ValueError:  # a builtin has none
             continue
         hints = _hints(function)
         for key, parameter in signature.parameters.items():
             if parameter.kind is parameter.KEYWORD_ONLY:
                 if key not in given:
                     kinds[key] = hints.get(key, kinds.get(key, Any))
-                    needed = needed | {key} if parameter.default is parameter.empty else needed - {key}
+                    required = required | {key} if parameter.default is parameter.empty else required - {key}
             elif is_dataclass(hints.get(key)):
-                fields, needed_fields = options(hints[key], given)
-                kinds, needed = kinds | fields, needed | needed_fields
-    return kinds, needed
+                fields, required_fields = options(hints[key], given)
+                kinds |= fields
+                required |= required_fields
+    return kinds, required
 
 
 def _hints(function: Any) -> dict[str, Any]:

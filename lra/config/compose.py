@@ -1,4 +1,4 @@
-"""Compose the options of a command from words."""
+"""Compose the options of a command from overrides."""
 
 import contextlib
 import functools
@@ -8,35 +8,21 @@ import re
 from collections.abc import Iterable, Sequence
 from glob import glob
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import hydra
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Quote, QuotedString
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from . import CONF
 from .options import Options
+from .quoting import escape
 
 O = TypeVar("O", bound=Options)
-_VALUE = re.compile(r"\+*(?!hydra)([\w.]+)=")  # a word that may be a value and not the choice of a group
-
-
-def escape(override: str) -> str:
-    """Escape "=" in a value, as hydra requires: run=runs/cur_abs-count=32 -> run=runs/cur_abs-count\\=32.
-
-    Raises:
-        ValueError: a group has a list as its value, which hydra would read as something else.
-    """
-    key, _, value = override.partition("=")
-    group = key.lstrip("+~")
-    if value.startswith("[") and (CONF / group).is_dir():
-        raise ValueError(f"{group} takes one name, not a list; for several runs: -m {group}={value.strip('[]')}")
-    call = re.match(r"\w+\(", value)  # of hydra's grammar: glob(*,exclude=psf*)
-    plain = "=" in value and "\\=" not in value and value[0] not in "[{'\"" and not call
-    return f"{key}={value.replace('=', chr(92) + '=')}" if plain else override
+# An override that may set a value; overrides of groups choose a yaml.
+_VALUE = re.compile(r"\+*(?!hydra)([\w.]+)=")
 
 
 def compose(kind: type[O], overrides: Iterable[str] = ()) -> O:
@@ -48,92 +34,123 @@ def compose(kind: type[O], overrides: Iterable[str] = ()) -> O:
 
 
 def composed(name: str, overrides: Sequence[str]) -> tuple[DictConfig, DictConfig]:
-    """Compose a configuration inside of an initialized hydra.
+    """Compose a configuration inside of an initialized Hydra.
 
-    Hydra takes most of its time to read and merge groups, hence each choice of groups is read once in a process; plain
-    values are set in what was read.
+    Hydra spends most of its time on reading and merging groups. Each choice of groups is therefore read once per
+    process, and the values are set in a copy of the result.
 
     Args:
         name: name of a yaml of the folder conf.
-        overrides: words of a command line.
+        overrides: overrides of the command.
 
     Returns:
-        The configuration, and the part of hydra's own that ``from_config`` asks for.
+        The configuration, and the part of Hydra's own configuration that ``from_config`` needs.
     """
-    values = [word for word in overrides if (key := _VALUE.match(word)) and not (CONF / key[1]).is_dir()]
-    places = [place.path for place in GlobalHydra.instance().config_loader().get_search_path().get_path()]
-    yamls = [yaml for place in places for yaml in glob(f"{place.removeprefix('file://')}/**/*.yaml", recursive=True)]
-    state = tuple((yaml, os.stat(yaml).st_mtime_ns) for yaml in yamls)
+    state = _modification_times()
+    values = [line for line in overrides if _sets_a_value(line)]
+    choices = [line for line in overrides if line not in values]
     try:
-        config, own = pickle.loads(_read(name, tuple(word for word in overrides if word not in values), state))
-        for word in map(OverridesParser.create().parse_override, values):
-            if word.is_add() and OmegaConf.select(config, word.key_or_group) is not None:
-                raise ValueError
-            OmegaConf.update(config, word.key_or_group, word.value(), force_add=word.is_add() or word.is_force_add())
-    except Exception:  # once more, for hydra's own words
-        config, own = pickle.loads(_read(name, tuple(overrides), state))
-    own.overrides.task = list(overrides)
-    return config, own
+        config, hydra_config = pickle.loads(_read(name, tuple(choices), state))
+        for value in values:
+            _set(config, value)
+    except Exception:  # read everything again, for Hydra's error message
+        config, hydra_config = pickle.loads(_read(name, tuple(overrides), state))
+    hydra_config.overrides.task = list(overrides)
+    return config, hydra_config
+
+
+def _sets_a_value(line: str) -> bool:
+    """Whether an override sets a value and does not choose a yaml of a group."""
+    key = _VALUE.match(line)
+    return key is not None and not (CONF / key[1]).is_dir()
+
+
+def _set(config: DictConfig, line: str) -> None:
+    """Set a value in a configuration; raises if Hydra might not do so."""
+    override = OverridesParser.create().parse_override(line)
+    if override.is_add() and OmegaConf.select(config, override.key_or_group) is not None:
+        raise ValueError(f"{override.key_or_group} has a value")
+    adds = override.is_add() or override.is_force_add()
+    OmegaConf.update(config, override.key_or_group, override.value(), force_add=adds)
+
+
+def _modification_times() -> tuple[tuple[str, int], ...]:
+    """The yamls on Hydra's search path with their times of modification, by which a cached reading is valid."""
+    yamls: list[str] = []
+    for place in GlobalHydra.instance().config_loader().get_search_path().get_path():
+        yamls += glob(f"{place.path.removeprefix('file://')}/**/*.yaml", recursive=True)
+    return tuple((yaml, os.stat(yaml).st_mtime_ns) for yaml in yamls)
 
 
 @functools.lru_cache(256)
 def _read(name: str, overrides: tuple[str, ...], state: tuple[tuple[str, int], ...]) -> bytes:
     config = hydra.compose(name, list(overrides), return_hydra_config=True)
     with open_dict(config):
-        own = config.pop("hydra")
-    runtime = {"choices": OmegaConf.to_container(own.runtime.choices)}
-    return pickle.dumps((config, OmegaConf.create({"mode": own.mode, "overrides": {"task": []}, "runtime": runtime})))
+        hydra_config = config.pop("hydra")
+    runtime = {"choices": OmegaConf.to_container(hydra_config.runtime.choices)}
+    small = OmegaConf.create({"mode": hydra_config.mode, "overrides": {"task": []}, "runtime": runtime})
+    return pickle.dumps((config, small))
 
 
-def quoted(value: object) -> str:
-    """Write a value so that hydra reads it as one text, whatever is in it: a (1)/runs -> 'a (1)/runs'."""
-    text = str(value)
-    return text if re.fullmatch(r"[\w./@+-]+", text) else QuotedString(text, Quote.single).with_quotes()
+def overrides_of(hydra_config: DictConfig) -> list[str]:
+    """The overrides of a command as they were written, with ``${...}`` unresolved.
+
+    Args:
+        hydra_config: Hydra's own configuration.
+    """
+    return OmegaConf.to_container(hydra_config.overrides.task)
 
 
 def further() -> list[Path]:
-    """The further folders of yamls that this process was given with --config-dir."""
-    sources = HydraConfig.get().runtime.config_sources if HydraConfig.initialized() else []
-    return [Path(s.path) for s in sources if s.provider == "command-line"]
+    """The folders of yamls that --config-dir names."""
+    if not HydraConfig.initialized():
+        return []
+    sources = HydraConfig.get().runtime.config_sources
+    return [Path(source.path) for source in sources if source.provider == "command-line"]
 
 
 def folders() -> list[str]:
-    """The words of a command line that name the further folders."""
-    return [word for folder in further() for word in ("--config-dir", str(folder))]
+    """The arguments of a command that name those folders again."""
+    arguments: list[str] = []
+    for folder in further():
+        arguments += ["--config-dir", str(folder)]
+    return arguments
 
 
-def mechanism(words: Iterable[str]) -> list[str]:
-    """The words of a command line that choose a mechanism and its block, ``attn=`` first; empty without.
+def mechanism(overrides: Iterable[str]) -> list[str]:
+    """Select the overrides that choose a mechanism and its block, ``attn=`` first.
 
     Raises:
         ValueError: there is an option of a mechanism, and none is named.
     """
-    own = [word for word in words if word.lstrip("+").startswith(("attn=", "attn.", "block"))]
-    named = [word for word in own if word.startswith("attn=")]
-    if own and not named:
-        raise ValueError(f"{own[0]} needs attn=<name>; attn is a name of conf/attn, or custom with attn._target_=")
-    return [*named[-1:], *(word for word in own if word not in named)]
+    selected = [line for line in overrides if line.lstrip("+").startswith(("attn=", "attn.", "block"))]
+    names = [line for line in selected if line.startswith("attn=")]
+    if selected and not names:
+        raise ValueError(f"{selected[0]} needs attn=<name>; attn is a name of conf/attn, or custom with attn._target_=")
+    return [*names[-1:], *(line for line in selected if line not in names)]
 
 
 def class_pooled(*, _root_: DictConfig) -> bool | None:
-    """Resolve ``${class_pooled:}``: whether rows get a class token; None in a configuration without a model."""
+    """Resolve ``${class_pooled:}``: whether sequences get a class token; None in a configuration without a model."""
     pool = OmegaConf.select(_root_, "model.pool")
     return None if pool is None else pool in ("cls", "class")
 
 
-def of_budget(key: str, default: int | float | None, *, _root_: DictConfig) -> int | float | None:
-    """Resolve ``${of_budget:key,default}``: what the chosen budget of the task says about a key, or the default."""
-    budgets = OmegaConf.select(_root_, "budgets")
-    return default if budgets is None else budgets.get(_root_.budget, {}).get(key, default)
+def of_budget(*keys_and_default: Any, _root_: DictConfig) -> Any:
+    """Resolve ``${of_budget:key,default}``: a value of the chosen budget in the task's yaml, or the default.
 
-
-def allowance(default: int | None, share: int = 1, *, _root_: DictConfig) -> int | None:
-    """Resolve ``${allowance:default,share}``: the budget's ``allowance`` of all mechanisms over ``share``, from 1.
-
-    A budget without ``allowance`` leaves each mechanism its default.
+    ``${of_budget:allowance,kept,64}`` is the token budget of all mechanisms (``allowance``) if the budget has one, else
+    its ``kept``, else 64. ``${of_budget:allowance/4,64}`` is a quarter of the token budget, at least 1, else 64.
     """
-    told = of_budget("allowance", None, _root_=_root_)
-    return default if told is None else max(1, told // share)
+    *keys, default = keys_and_default
+    budgets = OmegaConf.select(_root_, "budgets")
+    budget = {} if budgets is None else budgets.get(_root_.budget, {})
+    for key in keys:
+        name, _, divisor = key.partition("/")
+        value = budget.get(name)
+        if value is not None:
+            return max(1, value // int(divisor)) if divisor else value
+    return default
 
 
 def expanduser(path: str) -> str:
@@ -141,5 +158,5 @@ def expanduser(path: str) -> str:
     return os.path.expanduser(path)
 
 
-for _resolver in (allowance, class_pooled, expanduser, of_budget):
+for _resolver in (class_pooled, expanduser, of_budget):
     OmegaConf.register_new_resolver(_resolver.__name__, _resolver, replace=True)

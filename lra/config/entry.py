@@ -1,4 +1,4 @@
-"""Entry points: what makes a function of options a command."""
+"""Entry points: make a function of options a command."""
 
 import contextlib
 import functools
@@ -22,84 +22,154 @@ from .. import __version__
 from ..console import log, visible
 from ..startup import interruptible
 from . import CONF
-from .compose import escape
+from .compose import overrides_of
 from .errors import AlreadyReported, explain, refusal
 from .options import Options
+from .quoting import escape
+from .workers import Workers
 
 
 def main(kind: type[Options]) -> Callable:
     """Make a function of options an entry point over the yaml of their kind.
 
-    The function itself is reachable as ``__wrapped__``. A user's mistake (ValueError, OSError, hydra's own errors) ends
-    in one line on stderr and exit status 1; LRA_TRACEBACK=1 shows the traceback instead. If the reader of stdout is
-    gone, as after ``| head``, it ends without the line. With -m a run that fails for any reason does not stop the
-    others; the failed ones are listed at the end.
+    The function itself is reachable as ``__wrapped__``. A user's mistake (ValueError, OSError, Hydra's own errors) is
+    reported as one line on stderr with exit status 1; LRA_TRACEBACK=1 shows the traceback instead. If the reader of
+    stdout is gone, as after ``| head``, it ends without the line. With -m a run that fails for any reason, or whose
+    process is killed, does not stop the others; the failed ones are listed at the end.
+
+    Args:
+        kind: class of the options.
     """
 
     def decorate(function: Callable[[Any], Any]) -> Callable[[], None]:
-        failed: list[str] = []  # runs of -m in this process, with their reason
-        parent: int | None = None  # pid of the command itself; a launcher starts further processes
-
-        @functools.wraps(function)
-        def run(config: DictConfig) -> Any:
-            choices = HydraConfig.get()
-            try:
-                return function(kind.from_config(config, choices))
-            except Exception as error:
-                if choices.mode is not RunMode.MULTIRUN:
-                    _end(error)
-                if _unexpected(error):
-                    traceback.print_exc()
-                failed.append(f"{' '.join(choices.overrides.task)}: {explain(error)}")
-                log(f"lra: failed: {failed[-1]}")
-                if os.getpid() == parent:  # listed at the end; hydra would print the overrides once more
-                    return None
-                raise  # in a launcher's process: hydra continues and raises the first error at the end
+        command = Command(function, kind)
 
         @functools.wraps(function)
         def entry() -> None:
-            nonlocal parent
-            parent = os.getpid()
-            os.environ["HYDRA_FULL_ERROR"] = "1"  # raise exceptions instead of printing them
-            failed.clear()
-            try:
-                interruptible()
-                if {"-h", "--help"} & set(sys.argv):
-                    return print(manual(kind.conf), flush=True)
-                if "--version" in sys.argv:
-                    return print(f"lra-suite {__version__}", flush=True)
-                sys.argv[1:] = map(escape, sys.argv[1:])
-                if {"-m", "--multirun"} & set(sys.argv):
-                    sys.argv[1:] = follow(sys.argv[1:])
-                hydra.main(version_base="1.3", config_path=str(CONF), config_name=kind.conf)(run)()
-                if sys.stdout:  # None if it was closed before the start
-                    sys.stdout.flush()  # not at the process's end, which would print a traceback for a closed pipe
-                if failed:
-                    sys.exit(visible("\n  ".join([f"lra: {len(failed)} failed, the others ended well", *failed])))
-            except KeyboardInterrupt as stop:
-                sys.exit(f"lra: {stop}" if str(stop) else "lra: interrupted")
-            except Exception as error:
-                _end(error)
+            command.start()
 
         return entry
 
     return decorate
 
 
+class Command:
+    """A function of options that reads them from the command line.
+
+    Args:
+        function: the function.
+        kind: class of the options.
+    """
+
+    def __init__(self, function: Callable[[Any], Any], kind: type[Options]):
+        self.function = function
+        self.kind = kind
+        self.pid = 0  # process of the command itself; a launcher starts further processes
+        self.failures: list[str] = []
+        self.workers: Workers | None = None
+
+    def start(self) -> None:
+        """Run the command; if it fails, exit with status 1 and one line."""
+        os.environ["HYDRA_FULL_ERROR"] = "1"  # raise exceptions instead of printing them
+        try:
+            interruptible()
+            if {"-h", "--help"} & set(sys.argv):
+                print(manual(self.kind.conf), flush=True)
+                return
+            if "--version" in sys.argv:
+                print(f"lra-suite {__version__}", flush=True)
+                return
+            self._start_hydra()
+            # Flush here: at the end of the process a closed pipe would print a traceback. None: stdout was closed.
+            if sys.stdout:
+                sys.stdout.flush()
+            if self.failures:
+                lines = [f"lra: {len(self.failures)} failed, the others ended well", *self.failures]
+                sys.exit(visible("\n  ".join(lines)))
+        except KeyboardInterrupt as stop:
+            sys.exit(f"lra: {stop}" if str(stop) else "lra: interrupted")
+        except Exception as error:
+            _end(error)
+
+    def _start_hydra(self) -> None:
+        @functools.wraps(self.function)  # Hydra asks the function for its module
+        def run(config: DictConfig) -> Any:
+            return self._run(config, HydraConfig.get())
+
+        # Options reach Hydra through sys.argv, each quoted for its grammar.
+        start = hydra.main(version_base="1.3", config_path=str(CONF), config_name=self.kind.conf)(run)
+        self.pid = os.getpid()
+        self.failures = []
+        sys.argv[1:] = map(escape, sys.argv[1:])
+        if not {"-m", "--multirun"} & set(sys.argv):
+            start()
+            return
+        # Several runs: in this process one after the other, or in the processes of a launcher.
+        sys.argv[1:] = follow(sys.argv[1:])
+        with Workers() as self.workers:
+            self.workers.launch(start)
+            self.failures += self.workers.failures().values()
+
+    def _run(self, config: DictConfig, hydra_config: DictConfig) -> Any:
+        """Run the function once: the only run of the command, or one of several of -m."""
+        compute = lambda: self.function(self.kind.from_config(config, hydra_config))
+        if hydra_config.mode is not RunMode.MULTIRUN:
+            try:
+                return compute()
+            except Exception as error:
+                _end(error)
+
+        # One of several runs. A failure is collected, so that the other runs are not stopped.
+        title = " ".join(overrides_of(hydra_config))
+        if os.getpid() == self.pid:
+            error, reason = _attempt(title, compute)
+            if error is not None:
+                self.failures.append(reason)
+        elif hydra_config.runtime.choices["hydra/launcher"] == "joblib":
+            self.workers.run(hydra_config.job.num, title, lambda: _attempt(title, compute)[1])
+        else:
+            error, _ = _attempt(title, compute)
+            if error is not None:
+                raise error  # in a cluster's process: Hydra continues and raises the first error at the end
+
+
+def _attempt(title: str, compute: Callable[[], Any]) -> tuple[Exception | None, str]:
+    """Compute one run of several.
+
+    Returns:
+        The error if it failed, and its title with the reason, which has been logged; else None and an empty text.
+    """
+    try:
+        compute()
+    except Exception as error:
+        if _unexpected(error):
+            traceback.print_exc()
+        reason = f"{title}: {explain(error)}"
+        log(f"lra: failed: {reason}")
+        return error, reason
+    return None, ""
+
+
 def manual(name: str) -> str:
     """Return the text of conf/<name>.yaml, whose comments explain its keys, and the names in the groups it lists.
 
-    It needs no valid configuration, unlike hydra's own help, for which a command's mandatory groups must be set.
+    It needs no valid configuration, unlike Hydra's own help, for which a command's mandatory groups must be set.
     """
     text = (CONF / f"{name}.yaml").read_text()
-    named = {key.split()[-1] for entry in yaml.safe_load(text)["defaults"] if isinstance(entry, dict) for key in entry}
+    # Groups of the defaults list, such as {"override /hydra/launcher": "joblib"} and {"attn": "???"}.
+    groups: set[str] = set()
+    for entry in yaml.safe_load(text)["defaults"]:
+        if isinstance(entry, dict):
+            groups |= {key.split()[-1] for key in entry}
+    groups -= {"hydra"}
+
     lines = [text]
-    if groups := sorted(named - {"hydra"}):
+    if groups:
         lines.append("# <group>=<name> reads conf/<group>/<name>.yaml; its keys are options too, such as attn.count=32")
-    for group in groups:
+    for group in sorted(groups):
         names = " ".join(sorted(path.stem for path in (CONF / group).glob("*.yaml")))
         lines.append(textwrap.fill(f"{group}= {names}", width=120, subsequent_indent="  ", break_on_hyphens=False))
-    lines.append("# --cfg job after other words prints the configuration they make; --hydra-help: options of hydra")
+    lines.append("# --cfg job after other overrides prints the configuration they make; --hydra-help: options of hydra")
     return "\n".join(lines)
 
 
@@ -125,16 +195,21 @@ def follow(overrides: list[str]) -> list[str]:
     Hydra first composes without the swept overrides, that is with another attn, which may lack a plain override's key;
     it applies a choice only in each run.
     """
+    # Groups that have several values.
     parser = OverridesParser.create()
     parsed = {}
-    for override in overrides:
-        with contextlib.suppress(HydraException):  # an option of hydra's own, or a mistake that hydra reports
-            parsed[override] = parser.parse_override(override)
+    for text in overrides:
+        with contextlib.suppress(HydraException):  # an option of Hydra itself, or a mistake that Hydra reports
+            parsed[text] = parser.parse_override(text)
     swept = {o.key_or_group for o in parsed.values() if o.is_sweep_override() and (CONF / o.key_or_group).is_dir()}
-    late = {
-        override
-        for override, o in parsed.items()
-        if o.key_or_group.partition(".")[0] in swept - {o.key_or_group} and not (o.is_sweep_override() or o.is_delete())
-    }
-    choice = lambda override: re.sub("=(.*)", r"=choice(\1)", override, count=1, flags=re.DOTALL)
-    return [choice(override) if override in late else override for override in overrides]
+
+    # Options of these groups become a choice with one value.
+    delayed = []
+    for text in overrides:
+        override = parsed.get(text)
+        if override is not None and not (override.is_sweep_override() or override.is_delete()):
+            key = override.key_or_group
+            if key not in swept and key.partition(".")[0] in swept:
+                text = re.sub("=(.*)", r"=choice(\1)", text, count=1, flags=re.DOTALL)
+        delayed.append(text)
+    return delayed

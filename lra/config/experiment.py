@@ -1,11 +1,13 @@
 """One experiment: a configuration of ``lra.train`` as a value, and the model and the data that it stands for."""
 
-from functools import cached_property, partial
+from collections.abc import Callable
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import torch
 from pydantic import Field
+from torch import nn
 
 from ..model.classifier import Classifier
 from ..model.embed import FeatureEmbedding, TokenEmbedding
@@ -19,9 +21,10 @@ if TYPE_CHECKING:
     from ..data.datamodule import Batch, TaskData
 
 ON_A_GPU = 512  # examples of a forward pass in evaluation; halved if memory runs out
-_OF_MODEL = {"task", "protocol", "model", "block", "attn"}  # sections that decide the meta model
+# Sections that decide the model, and so the meta model.
+_OF_MODEL = {"task", "protocol", "model", "block", "attn"}
 
-# Sections that decide a result; the others (logger, folders, other seeds) do not.
+# Sections that decide a result; the others (logger, run directory, further seeds) do not.
 _CHOICES = ("task", "source", "model", "block", "attn", "protocol", "pretrain", "optim", "data", "trainer")
 # Several devices share the same batches; only dropout and random selection draw other numbers on them.
 # Columns of a copy are part of its provenance.
@@ -51,34 +54,42 @@ class Experiment(TaskOptions):
     logger: Loggers = Field({})
 
     def resolve(self) -> Self:
-        """The experiment with the steps of both phases; ``pretrain.matched`` takes those of phase one from ``optim``.
+        """Resolve the steps of both phases; ``pretrain.matched`` takes those of phase one from ``optim``.
 
         Raises:
-            ValueError: a phase gets none, or its evaluations or warm-up do not fit it.
+            ValueError: a phase has no steps, or its evaluations or warm-up do not fit its steps.
         """
         pretrain, optim = self.pretrain, self.optim
-        if pretrain.objective == "none":  # an experiment may say more, for its phase one that is left out
+        # The yaml of an experiment may have options for a phase one that the command line leaves out.
+        if pretrain.objective == "none":
             return self.replace(pretrain=sections.Pretrain(objective="none"))
+
+        # Phase one: the steps of phase two, or half of them, in whole evaluation intervals, if matched.
         if pretrain.steps is None:
-            every = pretrain.eval_every
-            steps = max(1, optim.steps // 2 // every * every) if pretrain.matched else optim.steps
+            steps = optim.steps
+            if pretrain.matched:
+                intervals = optim.steps // 2 // pretrain.eval_every
+                steps = max(1, intervals * pretrain.eval_every)
             pretrain = pretrain.replace(steps=steps)
+
+        # Matched: both phases together see the examples of phase two alone.
         if pretrain.matched:
-            taken, rest = divmod(pretrain.steps * pretrain.batch, optim.batch)
-            if rest or taken >= optim.steps:
+            examples = pretrain.steps * pretrain.batch
+            matched_steps, remainder = divmod(examples, optim.batch)
+            if remainder or matched_steps >= optim.steps:
                 raise ValueError(
-                    f"pretrain.matched needs pretrain.steps · pretrain.batch {pretrain.steps * pretrain.batch} to be a "
+                    f"pretrain.matched needs pretrain.steps · pretrain.batch {examples} to be a "
                     f"multiple of optim.batch {optim.batch} below that times optim.steps {optim.steps}"
                 )
-            optim = optim.replace(steps=optim.steps - taken)
+            optim = optim.replace(steps=optim.steps - matched_steps)
         pretrain.of(optim)
         return self.replace(pretrain=pretrain, optim=optim)
 
     def replace(self, **options: Any) -> Self:
-        made = super().replace(**options)
+        experiment = super().replace(**options)
         if _OF_MODEL & options.keys():
-            made.__dict__.pop("meta_model", None)
-        return made
+            experiment.__dict__.pop("meta_model", None)
+        return experiment
 
     @property
     def home(self) -> Path:
@@ -90,28 +101,22 @@ class Experiment(TaskOptions):
         """Whether the encoder has a phase one."""
         return self.pretrain.objective != "none"
 
-    def block_factory(self):
-        """A factory of the encoder's blocks, see ``blocks.block_factory``."""
-        length = self.task.length + (self.model.pool == "class")  # room for the class token
+    def block_factory(self) -> Callable[..., nn.Module]:
+        """Make a factory of the encoder's blocks, see ``blocks.block_factory``."""
+        length = self.task.length
+        if self.model.pool == "class":
+            length += 1  # the class token
         return blocks.block_factory(model=self.model, attn=self.attn, block=self.block, length=length)
 
     def classifier(self) -> Classifier:
-        """Make the model, with weights of torch's current seed.
+        """Make the model, with weights drawn from torch's current seed.
 
         Raises:
             ValueError: options of model, block and attn do not go together.
         """
         model, task = self.model, self.task
-        if model.embed is not None:
-            embed = model.embed.factory
-        elif task.vocab is None:
-            embed = partial(FeatureEmbedding, features=task.features, positions=model.positions == "learned")
-        else:
-            positions = model.positions == "learned"
-            embed = partial(TokenEmbedding, vocab=task.vocab, std=model.embed_std, positions=positions)
-        place = {"length": task.length, "dim": model.dim, "dropout": model.dropout}
-        made = Classifier(
-            embed=embed(**place | embed.keywords),
+        classifier = Classifier(
+            embed=self._embedding(),
             block=self.block_factory(),
             layers=model.layers,
             dim=model.dim,
@@ -128,19 +133,33 @@ class Experiment(TaskOptions):
             packed=self.data.pad == "none",
         )
         if model.init == "lecun":
-            lecun_normal_(made)
-        return made
+            lecun_normal_(classifier)
+        return classifier
+
+    def _embedding(self) -> nn.Module:
+        """Make the embedding that ``model.embed`` names, else the default for the task's tokens or features."""
+        model, task = self.model, self.task
+        sizes = {"length": task.length, "dim": model.dim, "dropout": model.dropout}
+        if model.embed is not None:
+            # Options of the embedding itself take precedence over the model's.
+            return model.embed(**{key: size for key, size in sizes.items() if key not in model.embed.options})
+        has_positions = model.positions == "learned"
+        if task.vocab is None:
+            return FeatureEmbedding(features=task.features, positions=has_positions, **sizes)
+        return TokenEmbedding(vocab=task.vocab, std=model.embed_std, positions=has_positions, **sizes)
 
     def pretrainer(self) -> Pretrainer:
         """Make the encoder of the classifier with the head of phase one, see ``lra.train.pretrain``."""
-        task, own = self.task, self.pretrain
+        # Cross-entropy predicts token ids; a regression predicts features, or the pixel that a token stands for.
+        predicts_tokens = self.pretrain.loss == "cross_entropy"
+        outputs = self.task.vocab if predicts_tokens else self.task.features or 1
         return Pretrainer(
             self.classifier(),
             dim=self.model.dim,
-            outputs=task.vocab if own.loss == "cross_entropy" else task.features or 1,
-            loss=own.loss,
-            objective=own.objective,
-            mask_id=own.mask_id,
+            outputs=outputs,
+            loss=self.pretrain.loss,
+            objective=self.pretrain.objective,
+            mask_id=self.pretrain.mask_id,
         )
 
     @cached_property
@@ -186,10 +205,11 @@ class Experiment(TaskOptions):
         )
 
     def random_batch(self, device: str) -> "Batch":
-        """Make a training batch of full rows of random tokens or features, with random labels."""
+        """Make a training batch of full-length sequences of random tokens or features, with random labels."""
         from ..data.datamodule import Batch
 
-        task, generator = self.task, torch.Generator().manual_seed(0)
+        task = self.task
+        generator = torch.Generator().manual_seed(0)
         shape = (self.optim.batch, task.towers, task.length)
         if task.vocab is None:
             inputs = torch.randn(*shape, task.features, generator=generator)
@@ -203,9 +223,9 @@ class Experiment(TaskOptions):
 
     @property
     def eval_batch(self) -> int:
-        """Examples of a forward pass in evaluation: ``data.eval_batch``, or that of training, on a GPU at least 512.
+        """Examples of a forward pass in evaluation: ``data.eval_batch``, else that of training, on a GPU at least 512.
 
-        It is that of training everywhere if the examples of a batch change each other's result, and with a
+        It is the batch of training everywhere if the examples of a batch change each other's result, and with a
         pretraining, whose outputs for every position take more memory.
         """
         batch = self.optim.batch
@@ -221,7 +241,7 @@ class Experiment(TaskOptions):
             return pad
         if self.task.masked_id is None:
             return "batch" if pad == "auto" else "compact"
-        # rows have holes, masked tokens between others, on which the result or a pretraining may depend
+        # Masked tokens lie between others, so the result or a pretraining may depend on their positions.
         return "batch" if self.pretrained or not self.meta_model.hole_free else "compact"
 
     def choices(self, provenance: dict[str, Any]) -> dict[str, Any]:
@@ -230,8 +250,9 @@ class Experiment(TaskOptions):
         Args:
             provenance: provenance of the data.
         """
-        plain = self.to_dict()
-        flat = flatten({key: plain[key] for key in _CHOICES} | {"provenance": provenance})
+        tree = self.to_dict()
+        sections = {key: tree[key] for key in _CHOICES}
+        flat = flatten(sections | {"provenance": provenance})
         # Where files are decides nothing: their content is in the provenance.
         for option in getattr(self.source.function, "locations", ()):
             if f"source.{option}" in flat:

@@ -13,6 +13,7 @@ from pydantic import Field
 from ..data.source import Source as DataSource
 from ..ops import triton as kernels
 from . import CONF, sections
+from .quoting import command_line
 from .section import ABSENT, Section, typed
 from .wording import shown
 
@@ -26,8 +27,8 @@ class Options(Section):
     """The options of a command as one value.
 
     Args:
-        command_overrides: words of the command line.
-        data_overrides: words among them that ``data_prep`` needs for the same data.
+        command_overrides: overrides of the command line.
+        data_overrides: overrides among them that ``lra data`` needs for the same data.
         multirun: True if the command is one of several of ``-m``.
         label: folder of a run, and its name in tables; empty for a command without ``attn``.
     """
@@ -44,7 +45,7 @@ class Options(Section):
     def unavailable(self) -> str | None:
         """The reason why the mechanism of ``attn`` cannot run here, None if it can."""
         if self.attn.function is None:
-            return f"attn={self.label} names no mechanism; say which with attn._target_=package.module.Class"
+            return f"attn={self.label} names no mechanism; name one with attn._target_=package.module.Class"
         if self.attn.get("requires") == "gpu" and not (torch.cuda.is_available() or kernels.interpreted()):
             other = self.attn.get("otherwise")
             return f"attn={self.label} needs a GPU, torch sees none; attn={other} is the same without one"
@@ -72,15 +73,22 @@ class Options(Section):
             ValueError: an option is unknown or missing, or does not take its value, or the label is no valid name.
         """
         cls.check_unresolved(OmegaConf.to_container(config))
-        words, groups = list(choices.overrides.task), choices.runtime.choices
+        groups = choices.runtime.choices
+        # Parse the keys that the command reads, with their interpolations resolved.
         read = OmegaConf.masked_copy(config, [key for key in config if key not in cls.unread])
-        made = cls.parse(OmegaConf.to_container(read, resolve=True)).resolve()
-        of_data = [line for line in words if line.lstrip("+~").startswith(_OF_DATA)]
-        if (task := groups.get("task")) and f"task={task}" not in of_data:
-            of_data.insert(0, f"task={task}")  # named by an experiment
+        options = cls.parse(OmegaConf.to_container(read, resolve=True)).resolve()
+
+        # Overrides as they were written, ${...} included; overrides of the data are for the command that prepares it.
+        overrides = OmegaConf.to_container(choices.overrides.task)
+        data_overrides = [line for line in overrides if line.lstrip("+~").startswith(_OF_DATA)]
+        task = groups.get("task")
+        if task and f"task={task}" not in data_overrides:
+            data_overrides.insert(0, f"task={task}")  # an experiment chose the task
         multirun = choices.mode is RunMode.MULTIRUN
-        made = made.replace(command_overrides=words, data_overrides=of_data, multirun=multirun)
-        return made.replace(label=_label(made.to_dict(), words, groups)) if "attn" in cls.model_fields else made
+        options = options.replace(command_overrides=overrides, data_overrides=data_overrides, multirun=multirun)
+        if "attn" not in cls.model_fields:
+            return options
+        return options.replace(label=_label(options.to_dict(), overrides, groups))
 
 
 class TaskOptions(Options):
@@ -98,6 +106,11 @@ class TaskOptions(Options):
     masking: sections.Masking = sections.Masking()
     provenance: dict[str, Any] | None = Field(None, repr=False)
 
+    @property
+    def data_command(self) -> str:
+        """The command that prepares the data."""
+        return command_line("data", *self.data_overrides)
+
     def data_source(self) -> DataSource:
         """Make the source of the data, which knows the command that prepares it and where prepared data are.
 
@@ -105,7 +118,7 @@ class TaskOptions(Options):
             ValueError: the source does not take its options together.
         """
         source = self.source()
-        source.command = f"python -m data_prep {' '.join(self.data_overrides)}"
+        source.command = self.data_command
         data = getattr(self, "data", None)
         if data is not None:
             source.at(data.root)
@@ -118,24 +131,43 @@ class TaskOptions(Options):
 
 
 def _label(tree: dict[str, Any], words: list[str], groups: Mapping[str, str]) -> str:
-    """Name the folder of a run: attn, its changed options, the pretraining and the ``label_keys``."""
+    """Name a run: attn, its changed options, the pretraining and the ``label_keys``.
+
+    Args:
+        tree: options of the run.
+        words: overrides of the command line.
+        groups: chosen yaml of each group.
+
+    Raises:
+        ValueError: a key of ``label_keys`` does not exist, or the label is no valid name of a folder.
+    """
     text = groups["attn"]
-    changed = {line.split("=", 1)[0].lstrip("+~") for line in words if line.lstrip("+~").startswith("attn.")}
-    default = {}
-    if changed:  # attn without overrides, with its interpolations into the rest of the options resolved
-        whole = OmegaConf.create(tree | {"attn": _load_attn(text)})
-        default = flatten(OmegaConf.to_container(whole.attn, resolve=True))
-    flat = flatten(tree)
     options = flatten(tree["attn"])
+    overridden = {line.split("=", 1)[0].lstrip("+~") for line in words if line.lstrip("+~").startswith("attn.")}
+
+    # Defaults of the mechanism, with their interpolations into the rest of the options resolved.
+    defaults = {}
+    if overridden:
+        config = OmegaConf.create(tree | {"attn": _load_attn(text)})
+        defaults = flatten(OmegaConf.to_container(config.attn, resolve=True))
+
+    # The class names a custom mechanism, but not as one of conf/attn.
     if text == "custom" and options["_target_"] != ABSENT:
         text = options.pop("_target_").rpartition(".")[2]
         if (CONF / "attn" / f"{text}.yaml").exists():
             text = f"custom-{text}"
+
     for key, value in sorted(options.items()):
-        if any(f"attn.{key}.".startswith(f"{c}.") for c in changed) and default.get(key) != value:
+        is_overridden = any(f"attn.{key}.".startswith(f"{name}.") for name in overridden)
+        if is_overridden and defaults.get(key) != value:
             text += f"-{key}={value}"
-    if (pretrain := tree.get("pretrain")) and pretrain["objective"] != "none":
-        text += f"+{pretrain['objective']}" + "-matched" * pretrain["matched"]
+    pretrain = tree.get("pretrain")
+    if pretrain and pretrain["objective"] != "none":
+        text += f"+{pretrain['objective']}"
+        if pretrain["matched"]:
+            text += "-matched"
+
+    flat = flatten(tree)
     for key in tree.get("label_keys", []):
         if key not in groups and key not in flat:
             raise ValueError(

@@ -13,17 +13,21 @@ from .wording import refusal
 
 ABSENT = "???"  # a value that the configuration leaves to the command line
 STRICT = ConfigDict(strict=True, frozen=True, extra="forbid", allow_inf_nan=False, protected_namespaces=())
-# Spellings of a command line: no and yes are truth values, 2026 is text where text is wanted, integers have 64 bits.
+# Spellings on a command line: no and yes are truth values, 2026 is text where text is wanted, integers have 64 bits.
 _SPELLED = {
     "bool": {"strict": False},
     "str": {"strict": False, "coerce_numbers_to_str": True, "pattern": r"^[^\x00]*$"},
     "int": {"ge": -(2**63), "le": 2**63 - 1},
-    "lax-or-strict": {"strict": False},  # of a path
+    "lax-or-strict": {"strict": False},  # a path
 }
 
 
 def _spelled(schema: CoreSchema) -> CoreSchema:
-    """Let a strict schema, which is changed in place, take the words of a command line; the rules that it has stay."""
+    """Let a strict schema take values as they are spelt on a command line.
+
+    The schema is changed in place; rules that it has stay.
+    """
+    # Rules of this node.
     if isinstance(schema, dict):
         for key, value in _SPELLED.get(schema.get("type"), {}).items():
             schema.setdefault(key, value)
@@ -34,6 +38,7 @@ def _spelled(schema: CoreSchema) -> CoreSchema:
             schema.clear()
             schema.update(no_info_after_validator_function(os.path.expanduser, text))
             return schema
+    # Nodes below it.
     for part in schema.values() if isinstance(schema, dict) else schema if isinstance(schema, list) else ():
         _spelled(part)
     return schema
@@ -83,9 +88,9 @@ class Section(BaseModel):
 
     def replace(self, **options: Any) -> Self:
         """The section with other values of options, which still have to go together."""
-        made = self.model_copy(update=options)
-        made.check()
-        return made
+        section = self.model_copy(update=options)
+        section.check()
+        return section
 
     def to_dict(self) -> dict[str, Any]:
         """The tree of the values that were given, each of a type that JSON has."""

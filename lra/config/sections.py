@@ -23,7 +23,7 @@ listed = BeforeValidator(lambda value: value if isinstance(value, list) else [va
 Some = Annotated[list[T], listed, MinLen(1)]  # one or more; a single value is a list of one
 Number = int | float  # an int is not converted to a float
 Least = Annotated[Number, Range(0)]
-BatchSize = Annotated[int, Range(1, 10**6)]  # of a batch
+BatchSize = Annotated[int, Range(1, 10**6)]  # examples
 Masked = Annotated[float, Range(above=0, below=1)]  # share of positions
 Threads = Annotated[int, Range(1, 1024)]
 Device = Literal["auto", "cpu", "cuda"]
@@ -54,7 +54,7 @@ Cosine = Annotated[
     Predicate(lambda steps: len(steps) == 2 and steps[0] < steps[1]),
     Field(description="two steps, [0,90]"),
 ]
-# ``given``: arguments that ``blocks``, ``experiment`` and ``lra.train.trainer`` pass to constructors, hence no options.
+# ``given``: arguments that ``blocks``, ``experiment`` and ``lra.train.trainer`` pass, so that they are no options.
 Attn = constructor(
     "attn",
     given=("dim", "heads", "head_dim", "value_dim", "length", "first"),
@@ -113,16 +113,18 @@ class Optim(Section):
     def check(self) -> None:
         if self.batch % (self.micro_batch or self.batch):
             raise ValueError(f"optim.micro_batch must divide optim.batch {self.batch}, not {self.micro_batch}")
-        faults, words = [], []
+        # All faults at once, with the overrides that mend them.
+        faults: list[str] = []
+        remedies: list[str] = []
         if self.steps % self.eval_every:
             faults.append(f"optim.eval_every must divide optim.steps {self.steps}, not {self.eval_every}")
-            words.append(f"optim.eval_every={divisor(self.steps, near=self.eval_every)}")
-        # torch's one-cycle schedule divides by warmup - 1 and steps - warmup
+            remedies.append(f"optim.eval_every={divisor(self.steps, near=self.eval_every)}")
+        # The one-cycle schedule of torch divides by warmup - 1 and by steps - warmup.
         if self.warmup and not 2 <= self.warmup < self.steps:
             faults.append(f"optim.warmup must be 0 or from 2 to optim.steps - 1 ({self.steps - 1}), not {self.warmup}")
-            words.append(f"optim.warmup={self.steps // 10 if self.steps >= 20 else 0}")
+            remedies.append(f"optim.warmup={self.steps // 10 if self.steps >= 20 else 0}")
         if faults:
-            raise ValueError(f"{'; '.join(faults)}: add {' '.join(words)}")
+            raise ValueError(f"{'; '.join(faults)}: add {' '.join(remedies)}")
 
 
 class Masking(Section):
@@ -136,7 +138,7 @@ class Pretrain(Section):
     """Phase one; without it, ``objective`` is all that there is."""
 
     objective: Literal["none", "masked", "next"]
-    ratio: Masked = None  # null is refused: a default is not checked
+    ratio: Masked = None  # null raises an error: a default is not checked
     mask_id: MaskId = "own"
     loss: Loss = None
     steps: Positive | None = None
@@ -148,9 +150,13 @@ class Pretrain(Section):
     from_: Path | None = Field(None, alias="from")
 
     def check(self) -> None:
-        needed = ["loss", "lr", "warmup", "batch", "eval_every"] + ["ratio"] * (self.objective == "masked")
-        missing = [key for key in needed if getattr(self, key) is None]
-        if missing and self.objective != "none":
+        if self.objective == "none":
+            return
+        required = ["loss", "lr", "warmup", "batch", "eval_every"]
+        if self.objective == "masked":
+            required.append("ratio")
+        missing = [key for key in required if getattr(self, key) is None]
+        if missing:
             raise ValueError(f"pretrain.{missing[0]} is missing; pretrain={self.objective} needs it")
 
     def of(self, optim: Optim) -> Optim:
@@ -159,11 +165,13 @@ class Pretrain(Section):
         Raises:
             ValueError: its evaluations or its warm-up do not fit its steps.
         """
-        own = {key: getattr(self, key) for key in ("lr", "steps", "warmup", "batch", "eval_every")}
+        schedule = {key: getattr(self, key) for key in ("lr", "steps", "warmup", "batch", "eval_every")}
         try:
-            return optim.replace(**own, cosine=None)
+            return optim.replace(**schedule, cosine=None)
         except ValueError as error:
-            raise ValueError(re.sub(rf"optim\.({'|'.join(own)})\b", r"pretrain.\1", str(error))) from None
+            # Name the options as options of phase one.
+            keys = "|".join(schedule)
+            raise ValueError(re.sub(rf"optim\.({keys})\b", r"pretrain.\1", str(error))) from None
 
 
 class Root(Section):
@@ -189,8 +197,8 @@ class Task(Section):
     loss: Literal["cross_entropy", "mse"] = "cross_entropy"
     display: Literal["pixels", "expression", "bytes", "series"]
     towers: Literal[1, 2]
-    vocab: Positive = None  # of a task of tokens
-    features: Positive = None  # of a task of real numbers
+    vocab: Positive = None  # only with token ids
+    features: Positive = None  # only with real numbers
     outputs: Positive
     limit: Positive
     shift: Whole

@@ -25,23 +25,25 @@ def refusal(error: ValidationError, kind: Any, value: Any, name: str) -> str:
         value: given.
         name: name of the option; empty for a whole configuration.
     """
-    first = min(error.errors(), key=lambda found: found["type"] != "extra_forbidden")
+    # An unknown key is reported before the values of other keys.
+    first = min(error.errors(), key=lambda detail: detail["type"] != "extra_forbidden")
     if first["type"] == "value_error":
         return str(first["ctx"]["error"])
+    # Follow the error's path through sections and dictionaries to the option.
     for key in first["loc"]:
         bare = _bare(kind)
         if isclass(bare) and issubclass(bare, BaseModel) and isinstance(value, Mapping):
             hints = get_type_hints(bare, include_extras=True)
             kinds = {field.alias or key: hints[key] for key, field in bare.model_fields.items()}
             if key not in kinds:
-                own = {field.alias or key for key, field in bare.model_fields.items() if field.repr}
-                return no_such_key(key, own, name)
+                options = {field.alias or key for key, field in bare.model_fields.items() if field.repr}
+                return no_such_key(key, options, name)
             kind, name = kinds[key], f"{name}.{key}".lstrip(".")
             if key not in value:
                 return f"{name} is missing; it must be {expected(kind)}"
         elif get_origin(bare) is dict and key in value:
             kind, name = get_args(bare)[1], f"{name}.{key}"
-        else:  # of a list or a union: the option as a whole is named
+        else:  # an item of a list or a union: the message names the whole option
             break
         value = value[key]
     return f"{name} must be {expected(kind)}, not {shown(value)}"
@@ -58,25 +60,30 @@ def _bare(kind: Any) -> Any:
     if get_origin(kind) is Annotated:
         return _bare(get_args(kind)[0])
     if get_origin(kind) in (Union, UnionType):
-        others = [part for part in get_args(kind) if part is not NoneType]
-        return _bare(others[0]) if len(others) == 1 else kind
+        parts = [part for part in get_args(kind) if part is not NoneType]
+        return _bare(parts[0]) if len(parts) == 1 else kind
     return kind
 
 
 def expected(kind: Any) -> str:
     """Describe the values that an option takes, such as "a whole number of 1 or more, or null"."""
-    origin, parts = get_origin(kind), get_args(kind)
+    origin = get_origin(kind)
+    parts = get_args(kind)
+    # An annotation with rules: int, at least 1.
     if origin is Annotated:
         return _annotation(parts[0], parts[1:])
+    # A union: its types, then its choices, then null.
     if origin in (Union, UnionType):
         literals = [value for part in parts if get_origin(part) is Literal for value in get_args(part)]
         if literals and bool in parts:
-            literals, parts = [True, False, *literals], tuple(part for part in parts if part is not bool)
-        others = [expected(p) for p in parts if get_origin(p) is not Literal and p is not NoneType]
+            literals = [True, False, *literals]
+            parts = tuple(part for part in parts if part is not bool)
+        texts = [expected(p) for p in parts if get_origin(p) is not Literal and p is not NoneType]
         if set(parts) - {NoneType} == {int, float}:
-            others = ["a number"]
-        texts = [*others, *map(_plain, literals)] if others else [expected(Literal[tuple(literals)])]
+            texts = ["a number"]
+        texts = [*texts, *map(_plain, literals)] if texts else [expected(Literal[tuple(literals)])]
         return ", ".join(texts) + (", or null" if NoneType in parts else "")
+    # Choices, lists and sections.
     if origin is Literal:
         return f"one of {', '.join(map(_plain, parts))}" if len(parts) > 1 else _plain(parts[0])
     if origin in (list, Sequence):
@@ -87,7 +94,8 @@ def expected(kind: Any) -> str:
 
 
 def _annotation(kind: Any, rules: tuple) -> str:
-    if texts := [rule.description for rule in rules if getattr(rule, "description", None)]:
+    texts = [rule.description for rule in rules if getattr(rule, "description", None)]
+    if texts:
         return texts[-1]
     if any(isinstance(rule, MinLen) for rule in rules):
         return f"{expected(get_args(kind)[0])}, or a list of such"

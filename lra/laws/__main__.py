@@ -1,5 +1,10 @@
 """python -m lra.laws attn=<name>: whether a mechanism keeps the laws of all mechanisms."""
 
+if __name__ == "__main__":
+    from lra.startup import begin
+
+    begin()  # before torch is imported
+
 import sys
 from typing import ClassVar
 

@@ -1,5 +1,10 @@
 """python -m lra.maps run=<folder of a seed>: the attention map of a trained model on one example, as a figure."""
 
+if __name__ == "__main__":
+    from lra.startup import begin
+
+    begin()  # before torch is imported
+
 from pathlib import Path
 
 import numpy as np

@@ -1,5 +1,10 @@
 """python -m lra.report: tables and figures of the records of every study, beside the published values."""
 
+if __name__ == "__main__":
+    from lra.startup import begin
+
+    begin()  # before torch is imported
+
 from pathlib import Path
 from typing import Annotated, ClassVar
 

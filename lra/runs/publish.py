@@ -1,5 +1,10 @@
 """python -m lra.runs.publish runs=runs/<study>: add finished runs to the tables in runs/published."""
 
+if __name__ == "__main__":
+    from lra.startup import begin
+
+    begin()  # before torch is imported
+
 from collections import defaultdict
 from pathlib import Path
 from typing import Annotated, ClassVar

@@ -4,6 +4,7 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
+from ..config.quoting import command_line, override
 from ..console import log
 from ..disk import typed_json
 from ..disk.search import find_files
@@ -167,8 +168,10 @@ def summary(home: Path) -> str | None:
 
 def report_command(study: str, runs: Path) -> str:
     """The command that prints the tables of a study."""
-    command = f"python -m lra.report study={study}"
-    return command if runs == Path("runs") else f"{command} runs={runs}"
+    overrides = [override("study", study)]
+    if runs != Path("runs"):
+        overrides.append(override("runs", runs))
+    return command_line("report", *overrides)
 
 
 def _finished_records(home: Path) -> list[RunRecord]:

@@ -1,6 +1,13 @@
 """python -m lra.sweep sweep=selection: skip, resume or start every run of a grid by one of hydra's launchers."""
 
+if __name__ == "__main__":
+    from lra.startup import begin
+
+    begin()  # before torch is imported
+
 import signal
+from collections import defaultdict
+from collections.abc import Iterable
 
 import torch
 
@@ -11,7 +18,7 @@ from .board import Board
 from .job import FAILED
 from .launcher import Launcher
 from .options import SweepOptions
-from .plan import describe, expand, study
+from .plan import PlannedRun, describe, expand, study
 from .progress import Watch, outcome, state, steps
 
 
@@ -22,7 +29,8 @@ def sweep(options: SweepOptions) -> None:
     Raises:
         ValueError: the overrides do not give a run, or runs failed; the latter at the end.
     """
-    if failures := carry_out(options):
+    failures = carry_out(options)
+    if failures:
         raise ValueError(failures)
 
 
@@ -41,18 +49,39 @@ def carry_out(options: SweepOptions) -> str | None:
     launcher = Launcher(options)
     if launcher.threads:
         torch.set_num_threads(launcher.threads)  # for the measurement of a step
+
+    # Plan: a search over learning rates decides its runs round by round, a grid has one round.
+    rounds: Iterable[list[PlannedRun]]
     if options.sweep.search:
         board = Board(options, launcher.at_once)
-        skipped, same, lines, rounds = board.skipped, board.same, board.describe(), board.rounds()
+        skipped, duplicates = board.skipped, board.same
+        rounds = board.rounds()
+        plan = board.describe()
     else:
         runs, skipped = expand(options, threads=launcher.threads)
-        same, lines, rounds = [], describe(runs, options, launcher.at_once), [runs]
+        duplicates = []
+        rounds = [runs]
+        plan = describe(runs, options, launcher.at_once)
     for line in skipped:
         log(f"skipped: {line}")
-    print(*lines, sep="\n", flush=True)
+    print(*plan, sep="\n", flush=True)
     if options.plan:
         return None
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # stops like Ctrl-C, with a line
+
+    watch = run_rounds(launcher, rounds)
+    return summarise(options, watch, duplicates)
+
+
+def run_rounds(launcher: Launcher, rounds: Iterable[list[PlannedRun]]) -> Watch:
+    """Run rounds of runs until all have ended or the time is over; a run that failed before is tried again.
+
+    Returns:
+        The display, which knows the runs.
+
+    Raises:
+        KeyboardInterrupt: with the line to print.
+    """
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # stops as Ctrl-C does
     with Watch([]) as watch:
         try:
             with launcher:
@@ -64,25 +93,38 @@ def carry_out(options: SweepOptions) -> str | None:
                     launcher.complete(runs)
         except KeyboardInterrupt:
             if not launcher.over:
-                raise KeyboardInterrupt(f"stopped, {watch.summary()}; the same command goes on") from None
+                raise KeyboardInterrupt(f"stopped, {watch.summary()}; the same command resumes") from None
             launcher.settle(list(watch.states))
-    runs = list(watch.states)
-    ended = {run: state(run) for run in runs}
-    those = lambda *states: [run for run in runs if ended[run] in states]
-    if left := those("left", "running"):
-        begun = ", ".join(f"{run} (step {steps(run):,} of {run.steps:,})" for run in left if steps(run))
-        log(f"{len(left)} runs left, the same command goes on{f' with {begun}' if begun else ''}")
-    for home in dict.fromkeys(run.folder.parent for run in runs) if not options.sweep.search else ():
-        if line := reader.summary(home):
-            log(line)
+    return watch
+
+
+def summarise(options: SweepOptions, watch: Watch, duplicates: list[str]) -> str | None:
+    """Log what has ended and what is left; returns one line if runs failed, else None."""
+    by_state: dict[str, list[PlannedRun]] = defaultdict(list)
+    for run in watch.states:
+        by_state[state(run)].append(run)
+
+    left = by_state["left"] + by_state["running"]
+    if left:
+        begun = [f"{run} (step {steps(run):,} of {run.steps:,})" for run in left if steps(run)]
+        started = f" with {', '.join(begun)}" if begun else ""
+        log(f"{len(left)} runs left, the same command resumes{started}")
+    if not options.sweep.search:
+        for home in dict.fromkeys(run.folder.parent for run in watch.states):
+            line = reader.summary(home)
+            if line:
+                log(line)
     log(f"{study(options)}: {watch.summary()}; {reader.report_command(study(options), options.runs)}")
-    for line in same:
+    for line in duplicates:
         log(line)
-    for run in those("diverged"):
+    for run in by_state["diverged"]:
         log(f"{run}: {outcome(run)}")
-    for run in (failed := those("failed")):
+    failed = by_state["failed"]
+    for run in failed:
         log(f"{run}: {outcome(run)}\n  {run.command}")
-    return f"{len(failed)} of {len(runs)} runs failed; the same command tries them again" if failed else None
+    if not failed:
+        return None
+    return f"{len(failed)} of {len(watch.states)} runs failed; the same command tries them again"
 
 
 if __name__ == "__main__":

@@ -8,14 +8,15 @@ from torch import Tensor, nn
 
 from ..config.experiment import Experiment
 
-ROUNDING = 1e-6  # of the largest output; blocks compute in float64, parts of some in float32
+# Difference relative to the largest output. Blocks compute in float64, some of them partly in float32.
+ROUNDING = 1e-6
 
 
 def aliases(experiments: Mapping[str, Experiment]) -> dict[str, str]:
-    """Find the labels whose blocks have, for the same weights and rows, the outputs of an earlier label.
+    """Find the labels whose blocks have, for the same weights and sequences, the outputs of an earlier label.
 
-    Outputs are compared in evaluation and in training, on rows of the task's length and shorter ones. Linear maps of
-    the same name and shape have the same weights.
+    Outputs are compared in evaluation and in training, on sequences of the task's length and shorter ones. Linear maps
+    of the same name and shape have the same weights.
 
     Args:
         experiments: experiments of one task by label, with the same sizes of model; those that cannot run here are
@@ -24,17 +25,18 @@ def aliases(experiments: Mapping[str, Experiment]) -> dict[str, str]:
     Returns:
         The first label with the same outputs, for each label that is not itself the first.
     """
-    found, firsts = {}, {}
+    duplicates: dict[str, str] = {}
+    firsts: dict[str, list[Tensor]] = {}
     for label, experiment in experiments.items():
         if experiment.unavailable:
             continue
         outputs = _outputs(experiment)
-        same = next((first for first, others in firsts.items() if _same(outputs, others)), None)
+        same = next((first for first in firsts if _same(outputs, firsts[first])), None)
         if same is None:
             firsts[label] = outputs
         else:
-            found[label] = same
-    return found
+            duplicates[label] = same
+    return duplicates
 
 
 @torch.no_grad()
@@ -43,6 +45,7 @@ def _outputs(experiment: Experiment) -> list[Tensor]:
     length = experiment.task.length + (experiment.model.pool == "class")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
+        # Sequences of full, three quarters and half length.
         block = _weighted(experiment.block_factory()().double())
         x = torch.randn(
             3, length, experiment.model.dim, dtype=torch.float64, generator=torch.Generator().manual_seed(1)
@@ -59,13 +62,15 @@ def _weighted(block: nn.Module) -> nn.Module:
     """Give linear maps values that their name and shape decide, so that no order of drawing matters; move the rest."""
     for name, parameter in block.named_parameters():
         generator = torch.Generator().manual_seed(zlib.crc32(name.encode()))
-        drawn = torch.randn(parameter.shape, dtype=torch.float64, generator=generator)
-        if isinstance(linear := block.get_submodule(name.rpartition(".")[0]), nn.Linear):
-            parameter.copy_(2 * drawn * linear.in_features**-0.5)  # scores far from uniform
+        noise = torch.randn(parameter.shape, dtype=torch.float64, generator=generator)
+        module = block.get_submodule(name.rpartition(".")[0])
+        if isinstance(module, nn.Linear):
+            parameter.copy_(2 * noise * module.in_features**-0.5)  # attention scores far from uniform
         else:
-            parameter.add_(0.1 * drawn.to(parameter.dtype))
+            parameter.add_(0.1 * noise.to(parameter.dtype))
     return block
 
 
-def _same(some: list[Tensor], others: list[Tensor]) -> bool:
-    return all((a - b).abs().max() <= ROUNDING * b.abs().max() for a, b in zip(some, others, strict=True))
+def _same(outputs: list[Tensor], reference: list[Tensor]) -> bool:
+    pairs = zip(outputs, reference, strict=True)
+    return all((a - b).abs().max() <= ROUNDING * b.abs().max() for a, b in pairs)

@@ -1,18 +1,19 @@
 """sweep=board: for every mechanism and task a search over learning rates, then seeds at the chosen rate.
 
-Everything is read from the folders of the runs and from the published runs, so that any process on any machine may go
-on at any time. Phase one has the study ``<study>-rates`` and the rate in its labels, phase two has the study itself.
+Everything is read from the run directories and the published runs, so that any process on any machine may resume the
+sweep at any time. Phase one has the study ``<study>-rates`` and the rate in its labels, phase two the study itself.
 """
 
 import itertools
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
-from ..config.compose import compose, quoted
-from ..config.compose import mechanism as chosen
+from ..config.compose import compose
+from ..config.compose import mechanism as mechanism_overrides
 from ..config.experiment import Experiment
+from ..config.quoting import override
 from ..console import log
 from ..data import bag
 from ..data.store import StoreError
@@ -20,46 +21,29 @@ from ..runs import config_file, published, record
 from ..runs.run_dir import check_choices
 from ..train.baselines import baselines_of
 from .aliases import aliases
+from .entry import Entry, label_keys
 from .estimate import Estimates
 from .options import SweepOptions
 from .plan import PlannedRun, disk, duration, planned, study
 from .progress import state
 from .search import decide
 
-ROUND = 8  # runs for each worker that are launched together, so that few workers wait for the last ones
+# Runs per worker that are launched together, so that few workers wait for the last ones.
+ROUND = 8
 
 
-@dataclass(frozen=True, kw_only=True)
-class Entry:
-    """One mechanism on one task.
+class Progress(NamedTuple):
+    """The runs that are left of one mechanism on one task.
 
     Args:
-        mechanism: name of conf/attn with options of lra.train.
-        experiment: name of conf/experiment.
-        run: seed of phase two without a rate.
-        choices: choices of the run, see ``Experiment.choices``.
-        options: options of the run.
+        left: runs that can start now.
+        rate: the chosen learning rate; None while the search continues.
+        rates_done: number of rates whose runs have ended.
     """
 
-    mechanism: str
-    experiment: str
-    run: PlannedRun
-    choices: dict[str, Any]
-    options: Experiment
-
-    def at(self, rate: float, seed: int, *, search: bool) -> PlannedRun:
-        """The run of a seed at a rate, in phase one if ``search``, else in phase two."""
-        home, label, keys = self.run.folder.parents[2], self.run.label, label_keys(self.mechanism)
-        if search:
-            home, label, keys = home.with_name(f"{home.name}-rates"), f"{label}-optim.lr={rate}", (*keys, "optim.lr")
-        words = (f"study={home.name}", f"label_keys=[{','.join(keys)}]", f"optim.lr={rate}", f"seeds=[{seed}]")
-        return replace(
-            self.run,
-            overrides=(*self.run.overrides, *words),
-            label=label,
-            seed=seed,
-            folder=home / self.run.task / label / f"seed-{seed}",
-        )
+    left: list[PlannedRun]
+    rate: float | None
+    rates_done: int
 
 
 class Board:
@@ -74,29 +58,38 @@ class Board:
     """
 
     def __init__(self, options: SweepOptions, at_once: int | None):
-        self.options, self.at_once = options, at_once
+        self.options = options
+        self.at_once = at_once
         self.skipped: list[str] = []
         self.estimates = Estimates(options.runs, options.measure)
         self.settled: set[Path] = set()
-        homes = (study(options), f"{study(options)}-rates")
-        self.published = {path: run for name in homes for path, run in published.below(published.HOME / name).items()}
-        self.foreign: dict[Path, str] = {}  # published runs of another configuration, with what differs
-        own = chosen(options.command_overrides)
-        self.mechanisms = [" ".join(own).removeprefix("attn=")] if own else list(dict.fromkeys(options.mechanisms))
-        pairs = itertools.product(self.mechanisms, options.tasks)
-        self.entries = list(filter(None, (self._entry(*pair) for pair in pairs)))
+        # Published runs of both phases, and published runs of another configuration with what differs.
+        self.published: dict[Path, published.Published] = {}
+        for name in (study(options), f"{study(options)}-rates"):
+            self.published |= published.below(published.HOME / name)
+        self.foreign: dict[Path, str] = {}
+
+        # The mechanism of the command line, with its options, takes the place of the list of the sweep.
+        arguments = mechanism_overrides(options.command_overrides)
+        if arguments:
+            self.mechanisms = [" ".join(arguments).removeprefix("attn=")]
+        else:
+            self.mechanisms = list(dict.fromkeys(options.mechanisms))
+        entries = [self._entry(*pair) for pair in itertools.product(self.mechanisms, options.tasks)]
+        self.entries = [entry for entry in entries if entry is not None]
         if not self.entries:
             raise ValueError(self.skipped[0] if self.skipped else "mechanisms must be names of conf/attn, not []")
         self.same = [line for task in options.tasks for line in self._merge(task)]
 
     def _entry(self, mechanism: str, experiment: str) -> Entry | None:
-        """One mechanism on one task; None, with a line in ``skipped``, if it cannot run there."""
-        words, composed = self._composed(mechanism, experiment)
-        if not (reason := composed.unavailable):
+        """One mechanism on one task; None, with the reason in ``skipped``, if it cannot run there."""
+        overrides, options = self._composed(mechanism, experiment)
+        reason = options.unavailable
+        if reason is None:
             try:
-                (run,), choices = planned(composed, words, self.estimates)
-                run = replace(run, overrides=tuple(words))
-                return Entry(mechanism=mechanism, experiment=experiment, run=run, choices=choices, options=composed)
+                (run,), choices = planned(options, overrides, self.estimates)
+                run = replace(run, overrides=tuple(overrides))
+                return Entry(mechanism=mechanism, experiment=experiment, run=run, choices=choices, options=options)
             except ValueError as error:
                 reason = str(error)
         self.skipped.append(f"{experiment} {mechanism}: {reason}")
@@ -104,28 +97,34 @@ class Board:
 
     def _composed(self, mechanism: str, experiment: str) -> tuple[list[str], Experiment]:
         """The overrides of ``lra.train`` for a mechanism on a task, and its options."""
-        asked, attn, *own = self.options, *mechanism.split()
-        given = [word for word in asked.command_overrides if word.startswith(("budget=", "protocol=", "protocol."))]
-        words = [f"experiment={experiment}", f"attn={attn}", *own, *given]
-        words += [f"runs={quoted(asked.runs)}", "trainer.threads=1", *asked.overrides]
-        named = [f"study={study(asked)}", f"label_keys=[{','.join(label_keys(mechanism))}]", "seeds=[0]"]
-        return words, compose(Experiment, [*words, *named])
+        options = self.options
+        attn, *mechanism_options = mechanism.split()
+        overrides = [f"experiment={experiment}", f"attn={attn}", *mechanism_options]
+        overrides += [
+            line for line in options.command_overrides if line.startswith(("budget=", "protocol=", "protocol."))
+        ]
+        overrides += [override("runs", options.runs), "trainer.threads=1", *options.overrides]
+        names = [override("study", study(options)), f"label_keys=[{','.join(label_keys(mechanism))}]", "seeds=[0]"]
+        return overrides, compose(Experiment, [*overrides, *names])
 
     def _merge(self, experiment: str) -> Iterator[str]:
         """Leave out each mechanism that computes on a task what an earlier one, or sdpa, computes; yield a line each.
 
         Mechanisms with different options outside attn are not compared.
         """
+        # Group the mechanisms of the task by their options outside attn.
         groups: dict[tuple[str, ...], dict[str, Experiment]] = {}
         for entry in self.entries:
             if entry.experiment == experiment:
-                outside = tuple(word for word in entry.mechanism.split()[1:] if not word.startswith("attn."))
-                groups.setdefault(outside, {})[entry.mechanism] = entry.options
+                other_options = tuple(line for line in entry.mechanism.split()[1:] if not line.startswith("attn."))
+                groups.setdefault(other_options, {})[entry.mechanism] = entry.options
+        # Exact attention is compared first, whether it is in the sweep or not.
         if () in groups:
             sdpa = groups[()].get("sdpa") or self._composed("sdpa", experiment)[1]
             groups[()] = {"sdpa": sdpa} | groups[()]
         for group in groups.values():
-            for mechanism, first in aliases(group).items() if len(group) > 1 else ():
+            duplicates = aliases(group) if len(group) > 1 else {}
+            for mechanism, first in duplicates.items():
                 same = (mechanism, experiment)
                 self.entries = [entry for entry in self.entries if (entry.mechanism, entry.experiment) != same]
                 yield f"{mechanism} on {experiment}: = {first} here"
@@ -139,63 +138,74 @@ class Board:
             ValueError: another configuration made the run here.
         """
         choices = entry.choices | {"optim.lr": rate}
+        # A run of this machine, whose configuration is checked once.
         if state(run) in ("done", "diverged"):
             if run.folder not in self.settled:
                 check_choices(run.folder, choices)
                 self.settled.add(run.folder)
             return record.load(run.folder / record.NAME)
+        # A published run with the same choices.
         path = published.HOME / run.folder.relative_to(self.options.runs)
-        if not (found := self.published.get(path)):
+        other = self.published.get(path)
+        if other is None:
             return None
-        if found.record.fingerprint == config_file.fingerprint(choices | {"seed": run.seed}):
-            return found.record
-        self.foreign[path] = config_file.difference(found.choices, choices)
+        if other.record.fingerprint == config_file.fingerprint(choices | {"seed": run.seed}):
+            return other.record
+        self.foreign[path] = config_file.difference(other.choices, choices)
         return None
 
-    def progress(self, entry: Entry) -> tuple[list[PlannedRun], float | None, int]:
+    def progress(self, entry: Entry) -> Progress:
         """Find what is left of one mechanism on one task.
-
-        Returns:
-            Runs that can start now, the chosen rate if the search is over, and the number of rates that are done.
 
         Raises:
             ValueError: a run was made by another configuration.
         """
+        # Phase one: the validation score at each rate whose run has ended, None where it diverged or collapsed.
         search = self.options.sweep.search
-        tried = {rate: entry.at(rate, search.seed, search=True) for rate in (*search.rates, *search.further)}
-        found = {rate: result for rate, run in tried.items() if (result := self.result(entry, run, rate))}
-        scores = {rate: None if r.status == "diverged" or r.collapsed else r.val for rate, r in found.items()}
-        examples = min((r.n_val for r in found.values()), default=1)
-        rates, chosen = decide(scores, search.rates, search.further, examples=examples)
-        if chosen is None:
-            return [tried[rate] for rate in rates], None, len(found)
-        seeds = [entry.at(chosen, seed, search=False) for seed in self.options.seeds]
-        return [run for run in seeds if not self.result(entry, run, chosen)], chosen, len(found)
+        trials = {rate: entry.at(rate, search.seed, search=True) for rate in (*search.rates, *search.further)}
+        scores: dict[float, float | None] = {}
+        examples: list[int] = []
+        for rate, run in trials.items():
+            result = self.result(entry, run, rate)
+            if result is not None:
+                failed = result.status == "diverged" or result.collapsed
+                scores[rate] = None if failed else result.val
+                examples.append(result.n_val)
+        rates, best_rate = decide(scores, search.rates, search.further, examples=min(examples, default=1))
+        if best_rate is None:
+            return Progress([trials[rate] for rate in rates], None, len(scores))
+
+        # Phase two: the seeds at the best rate that have no result yet.
+        seeds = [entry.at(best_rate, seed, search=False) for seed in self.options.seeds]
+        left = [run for run in seeds if self.result(entry, run, best_rate) is None]
+        return Progress(left, best_rate, len(scores))
 
     def rounds(self) -> Iterator[list[PlannedRun]]:
         """Yield the runs to launch next, mechanism by mechanism, until none is left.
 
-        A round has runs of the first mechanisms that have any left: of as many mechanisms as give each worker
-        ``ROUND`` runs. A run that fails is not yielded again.
+        A round takes mechanisms in their order until each worker has ``ROUND`` runs. A run that fails is not yielded
+        again.
         """
-        tried: set[Path] = set()
+        launched: set[Path] = set()
         self._fit_bags()
         while True:
             runs: list[PlannedRun] = []
             for _, entries in itertools.groupby(self.entries, key=lambda entry: entry.mechanism):
-                left = [run for entry in entries for run in self.progress(entry)[0] if run.folder not in tried]
-                # phase one first, since phase two of the same task waits for it
+                left: list[PlannedRun] = []
+                for entry in entries:
+                    left += [run for run in self.progress(entry).left if run.folder not in launched]
+                # Phase one first: phase two of the same task waits for it.
                 runs += sorted(left, key=lambda run: run.seed != self.options.sweep.search.seed)
                 if self.at_once and len(runs) >= ROUND * self.at_once:
                     break
             if not runs:
                 return
-            tried |= {run.folder for run in runs}
+            launched |= {run.folder for run in runs}
             yield runs
 
     def _fit_bags(self) -> None:
         """Fit the bag of tokens of each task with runs left that lacks it, so that their records have its score."""
-        left = {entry.experiment: entry.options for entry in self.entries if self.progress(entry)[0]}
+        left = {entry.experiment: entry.options for entry in self.entries if self.progress(entry).left}
         for name, options in left.items():
             task = options.task
             if task.vocab is not None and bag.read(bag.path(options.task_data(), task.metric)) is None:
@@ -207,17 +217,28 @@ class Board:
 
     def describe(self) -> Iterable[str]:
         """Describe in lines what is finished and what is left, its time and its disk space."""
-        options, search, home = self.options, self.options.sweep.search, study(self.options)
-        lines, left = [], []
+        options = self.options
+        search = options.sweep.search
+        home = study(options)
+        lines: list[str] = []
+        left: list[PlannedRun] = []
+        # A line for each mechanism and task.
         for entry in self.entries:
-            now, chosen, searched = self.progress(entry)
-            later = [] if chosen else [entry.at(0.0, seed, search=False) for seed in options.seeds]
-            left += now + later
-            rates = f"{searched} rates done" + (f", {chosen} chosen" if chosen else f", {len(now)} left")
-            seeds = f"{len(options.seeds) - len(now) if chosen else 0} of {len(options.seeds)} seeds done"
-            time_ = f"; time left {duration(now + later)}" if now + later else ""
-            lines.append(f"  {entry.run.label} {entry.experiment}: {rates}; {seeds}{time_}")
-        rates = [run for run in left if run.folder.parents[2].name != home]
+            progress = self.progress(entry)
+            remaining = list(progress.left)
+            if progress.rate is None:
+                # The seeds of phase two, whose rate is not known yet, for the estimate of their time.
+                remaining += [entry.at(0.0, seed, search=False) for seed in options.seeds]
+                rates = f"{progress.rates_done} rates done, {len(progress.left)} left"
+                seeds_done = 0
+            else:
+                rates = f"{progress.rates_done} rates done, {progress.rate} chosen"
+                seeds_done = len(options.seeds) - len(progress.left)
+            left += remaining
+            time_left = f"; time left {duration(remaining)}" if remaining else ""
+            seeds = f"{seeds_done} of {len(options.seeds)} seeds done"
+            lines.append(f"  {entry.run.label} {entry.experiment}: {rates}; {seeds}{time_left}")
+        trials = [run for run in left if run.folder.parents[2].name != home]
         yield (
             f"{home}: {len(self.mechanisms)} mechanisms on {len(options.tasks)} tasks in {options.runs / home} and "
             f"{home}-rates; rates {', '.join(map(str, search.rates))} with seed {search.seed}, then seeds "
@@ -233,14 +254,7 @@ class Board:
             )
         if left:
             yield (
-                f"  left: {len(rates)} runs for the rates and {len(left) - len(rates)} at the chosen ones, more if a "
-                f"search goes on outside; time one after the other {duration(left, self.at_once)}"
+                f"  left: {len(trials)} runs for the rates and {len(left) - len(trials)} at the chosen ones, more if a "
+                f"search continues outside; time one after the other {duration(left, self.at_once)}"
             )
             yield disk(left, options)
-
-
-def label_keys(mechanism: str) -> tuple[str, ...]:
-    """The keys of options that a label needs: those outside attn, and not those of a group that is named too."""
-    keys = [option.lstrip("+~").split("=")[0] for option in mechanism.split()[1:]]
-    within = lambda key, group: key.startswith(f"{group}.")
-    return tuple(k for k in keys if k != "attn" and not within(k, "attn") and not any(within(k, g) for g in keys))

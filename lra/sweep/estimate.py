@@ -13,9 +13,11 @@ from ..train import lit
 from ..train.device import device_name
 from ..train.plan import Plan
 
-ROWS, TOKENS = 8, 2**13  # rows of the batch for the measurement of a step on a CPU, more of them if they are short
+# Size of the batch for the measurement of a step on a CPU: 8 sequences, more if they are short.
+ROWS = 8
+TOKENS = 2**13
 START = time.process_time()  # seconds until here, of the imports that every run begins with; its data take more
-SHARE = 1 / 3  # time of the forward pass of an evaluation, relative to a step on as many rows
+SHARE = 1 / 3  # time of the forward pass of an evaluation, relative to a step on the same batch
 
 
 class Estimates:
@@ -42,48 +44,62 @@ class Estimates:
             Seconds of a seed's steps and evaluations, without the start of its process, and the source of a step's
             time: record | measured | unknown.
         """
-        experiment, name = plan.experiment, device_name(plan.device)
-        same = [r for r, cost in self.known if r.device == name and r.step_ms and cost == _cost(choices)]
-        if same:
-            ms, n_val, basis = median(r.step_ms for r in same), same[0].n_val, "record"
-        elif left and time.monotonic() < self.deadline and (ms := _measured(plan)):
-            n_val, basis = plan.data.source.dev_size or 0, "measured"
+        # Time of a step: the median of records of this configuration and device, else measured.
+        name = device_name(plan.device)
+        cost = _cost(choices)
+        records = [r for r, record_cost in self.known if r.device == name and r.step_ms and record_cost == cost]
+        if records:
+            ms = median(r.step_ms for r in records)
+            n_val = records[0].n_val
+            basis = "record"
         else:
+            ms = _measured(plan) if left and time.monotonic() < self.deadline else None
+            n_val = plan.data.source.dev_size or 0
+            basis = "measured"
+        if not ms:
             return None, "unknown"
-        o = experiment.optim
-        rows = experiment.data.eval_batch or o.batch
-        per_evaluation = math.ceil(n_val / rows) * SHARE * rows / o.batch
-        phases = [(o.steps, o.eval_every, 1)]
-        if (p := experiment.pretrain).objective != "none":
-            phases.append((p.steps, p.eval_every, p.batch / o.batch))
-        return sum(ms / 1000 * (steps * size + steps / every * per_evaluation) for steps, every, size in phases), basis
+
+        # Steps and evaluations of both phases, each in steps of phase two.
+        optim, pretrain = plan.experiment.optim, plan.experiment.pretrain
+        eval_batch = plan.experiment.data.eval_batch or optim.batch
+        evaluation = math.ceil(n_val / eval_batch) * SHARE * eval_batch / optim.batch
+        steps = optim.steps + optim.steps / optim.eval_every * evaluation
+        if pretrain.objective != "none":
+            steps += pretrain.steps * pretrain.batch / optim.batch
+            steps += pretrain.steps / pretrain.eval_every * evaluation
+        return ms / 1000 * steps, basis
 
 
 def _cost(choices: dict) -> dict:
     """The choices on which the time of a step depends."""
-    sizes, apart = ("optim.batch", "optim.micro_batch"), ("optim.", "pretrain.")
-    return {key: value for key, value in choices.items() if not key.startswith(apart) or key in sizes}
+    sizes = ("optim.batch", "optim.micro_batch")
+    return {key: value for key, value in choices.items() if not key.startswith(("optim.", "pretrain.")) or key in sizes}
 
 
 def _measured(plan: Plan) -> float | None:
-    """Measure a training step on random rows of the task's full length, in milliseconds; None if memory is short.
+    """Measure a training step on random sequences of the task's full length, in milliseconds; None if memory is short.
 
     In the precision of the run, shared by its processes, without their communication and without compilation.
     """
-    experiment, o, device = plan.experiment, plan.experiment.optim, plan.device
-    rows = o.micro_batch or o.batch
-    rows = min(rows, max(ROWS, TOKENS // experiment.task.length)) if device == "cpu" else rows
-    smaller = experiment.replace(optim=o.replace(batch=rows, micro_batch=None))
-    model, batch = smaller.classifier().to(device).train(), smaller.random_batch(device)
+    experiment = plan.experiment
+    optim = experiment.optim
+    device = plan.device
+    # A smaller batch on a CPU, to whose size the time is proportional.
+    size = optim.micro_batch or optim.batch
+    if device == "cpu":
+        size = min(size, max(ROWS, TOKENS // experiment.task.length))
+    smaller = experiment.replace(optim=optim.replace(batch=size, micro_batch=None))
+    model = smaller.classifier().to(device).train()
+    batch = smaller.random_batch(device)
     optimiser = torch.optim.AdamW(model.parameters())
-    narrow = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(experiment.trainer.precision)
+    dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(experiment.trainer.precision)
 
     def step() -> None:
         optimiser.zero_grad()
-        with torch.autocast(device, narrow, enabled=narrow is not None):
+        with torch.autocast(device, dtype, enabled=dtype is not None):
             value = lit.loss(model, batch, experiment.task.loss)
         value.backward()
         optimiser.step()
 
     ms = measure({"step": step}, repeats=1, device=device)["step"].ms
-    return ms and ms * o.batch / rows / plan.processes.count
+    return ms and ms * optim.batch / size / plan.processes.count

@@ -1,5 +1,10 @@
 """One run of a sweep: python -m lra.train in its own process, so that its memory and a crash are its own."""
 
+if __name__ == "__main__":
+    from lra.startup import begin
+
+    begin()  # before torch is imported
+
 import math
 import os
 import signal
@@ -11,7 +16,8 @@ from pathlib import Path
 
 from hydra.core.hydra_config import HydraConfig
 
-from ..config.compose import folders
+from ..config.compose import folders, overrides_of
+from ..config.workers import killed_by
 from ..disk import atomic, lock
 from ..runs import record
 from ..runs.run_dir import explain_disk_errors
@@ -42,6 +48,7 @@ def job(
         return
     if time.time() > latest.get(str(folder), math.inf):
         return
+    # Environment of the run: its threads and its GPU.
     env = dict(os.environ) | ({"OMP_NUM_THREADS": str(threads)} if threads else {})
     if gpus:
         env["CUDA_VISIBLE_DEVICES"] = gpus[hydra.job.num % len(gpus)]
@@ -49,7 +56,7 @@ def job(
     with open(atomic.below(folder, LOG), "ab+") as log:
         before = log.seek(0, os.SEEK_END)
         run = subprocess.Popen(
-            [sys.executable, "-m", "lra.sweep.job", *folders(), *hydra.overrides.task],
+            [sys.executable, "-m", "lra.sweep.job", *folders(), *overrides_of(hydra)],
             cwd=cwd,
             env=env,
             stdin=subprocess.PIPE,
@@ -57,12 +64,14 @@ def job(
             stderr=log,
             start_new_session=True,
         )
+        # Wait for the run, or for the end of the sweep whose worker this process is.
         worker = os.getppid() == sweep
         try:
             while run.poll() is None and not (worker and os.getppid() != sweep):
                 time.sleep(0.1)
         finally:
             stopped = run.poll() is None
+            # The run ends soon after its standard input is closed, see ``end_with_parent``.
             run.stdin.close()
             run.wait()
             if worker and os.getppid() != sweep:
@@ -86,7 +95,7 @@ def reason(status: int, output: str) -> str:
         output: output of the process.
     """
     if status < 0:
-        return f"ended by {signal.Signals(-status).name}" + (", perhaps for want of memory" if status == -9 else "")
+        return killed_by(-status)
     lines = [line for line in output.splitlines() if line.strip()]
     return lines[-1].strip().removeprefix("lra: ") if lines else f"exit status {status}, no output"
 

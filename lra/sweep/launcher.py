@@ -16,8 +16,8 @@ from hydra.core.plugins import Plugins
 from hydra.core.utils import JobStatus
 from hydra.types import HydraContext, RunMode
 
-from ..config.compose import quoted
 from ..config.errors import explain
+from ..config.quoting import override
 from ..console import log
 from ..data.source import cores
 from .estimate import START
@@ -31,7 +31,7 @@ ENDING = 15.0, 0.2  # seconds, and the share of a short time, for runs to stop a
 
 
 def workers() -> tuple[int | None, int | None]:
-    """Decide how many runs go on at once.
+    """Decide how many runs there are at once.
 
     Returns:
         The number of runs at once, None if a cluster decides, and the threads of each, None for torch's own number.
@@ -42,17 +42,17 @@ def workers() -> tuple[int | None, int | None]:
         return 1, None
     if launcher != "joblib":
         return None, None
-    wanted = choices.launcher.n_jobs
-    if wanted < 1:
-        wanted = ON_A_GPU * torch.cuda.device_count() or cores()
-    return wanted, max(1, cores() // wanted)
+    at_once = choices.launcher.n_jobs
+    if at_once < 1:
+        at_once = ON_A_GPU * torch.cuda.device_count() or cores()
+    return at_once, max(1, cores() // at_once)
 
 
 class Launcher:
     """Launches runs. In its block it ends a sweep after ``minutes`` as Ctrl-C does, without a number never.
 
-    A run goes on from its last checkpoint, which it writes at every evaluation, so it is worth starting if it reaches
-    its next one. Runs that reach their end come first.
+    A run resumes from its last checkpoint, which it writes at every evaluation, so it is worth starting if it reaches
+    its next evaluation. Runs that reach their end come first.
 
     Args:
         options: options of the sweep, in an entry point whose hydra configuration has a launcher; its ``minutes`` begin
@@ -69,7 +69,7 @@ class Launcher:
             self.threads = 1
         if options.minutes and self.at_once is None:
             raise ValueError(
-                "minutes is for runs on this machine, hydra/launcher=basic or joblib; a cluster has limits of its own"
+                "minutes is for runs on this machine, hydra/launcher=basic or joblib; a cluster has its own limits"
             )
         left = 60 * (options.minutes or math.inf)
         self.end = time.time() + left - min(ENDING[0], ENDING[1] * left)
@@ -89,7 +89,7 @@ class Launcher:
         os.kill(os.getpid(), signal.SIGINT)
 
     def settle(self, runs: list[PlannedRun]) -> None:
-        """Wait, not for long, for runs that were told to stop and end after their step."""
+        """Wait, not for long, for runs that were asked to stop and end after their step."""
         last = time.monotonic() + ENDING[0]
         while any(state(run) == "running" for run in runs) and time.monotonic() < last:
             time.sleep(EVERY)
@@ -99,25 +99,35 @@ class Launcher:
         return self.end - START - (run.seconds or 0.0) * run.eval_every / run.steps
 
     def worth(self, runs: list[PlannedRun]) -> list[PlannedRun]:
-        """Those to start now, in their order, those that reach their end first."""
+        """Select the runs to start now, in their order, those that reach their end first."""
         left = self.end - time.time()
-        some = [run for run in runs if time.time() <= self.latest(run)]
-        return sorted(some, key=lambda run: START + (run.seconds or 0.0) * (1 - steps(run) / run.steps) > left)
+
+        def exceeds_time(run: PlannedRun) -> bool:
+            share_left = 1 - steps(run) / run.steps
+            return START + (run.seconds or 0.0) * share_left > left
+
+        return sorted((run for run in runs if time.time() <= self.latest(run)), key=exceeds_time)
 
     def complete(self, runs: list[PlannedRun]) -> None:
         """Launch the remaining runs until all have ended, or none that is left is worth starting.
 
         Runs of another sweep are waited for, and launched if that sweep dies.
         """
-        while open_ := [run for run in runs if state(run) not in ENDED]:
-            free = [run for run in open_ if state(run) == "left"]
-            if free and not (free := self.worth(free)):
+        while True:
+            states = {run: state(run) for run in runs}
+            if all(state_ in ENDED for state_ in states.values()):
                 return
+            free = [run for run in runs if states[run] == "left"]
             if not free:
                 time.sleep(EVERY)
                 continue
+            free = self.worth(free)
+            if not free:
+                return
             reason = self.launch(free)
-            if not any(state(run) in (*ENDED, "running") for run in free) and len(self.worth(free)) == len(free):
+            # No run began: the launcher itself has failed, and launching again would not help.
+            began = any(state(run) in (*ENDED, "running") for run in free)
+            if not began and len(self.worth(free)) == len(free):
                 for run in free:
                     run.folder.mkdir(parents=True, exist_ok=True)
                     fail(run.folder, reason or "ended without a result and without a line")
@@ -125,17 +135,22 @@ class Launcher:
     def launch(self, runs: list[PlannedRun]) -> str | None:
         """Hand runs to hydra's launcher, as hydra does for -m; returns the reason if it stopped before the end."""
         choices = HydraConfig.get()
+        # The configuration of Hydra's launcher: its options of this command line, and the folders of the runs.
         name = choices.runtime.choices["hydra/launcher"]  # sweep=board names one by itself
-        ours = ("hydra.mode=", "hydra/launcher=")
-        overrides = [override for override in choices.overrides.hydra if not override.startswith(ours)]
+        overrides = [
+            line for line in choices.overrides.hydra if not line.startswith(("hydra.mode=", "hydra/launcher="))
+        ]
         overrides.append(f"hydra/launcher={name}")
-        overrides.append(f"hydra.sweep.dir={quoted(os.path.abspath(self.options.runs))}")
+        overrides.append(override("hydra.sweep.dir", os.path.abspath(self.options.runs)))
         if name == "joblib":
             overrides += [f"hydra.launcher.n_jobs={self.at_once}", "hydra.launcher.batch_size=1"]
         loader = GlobalHydra.instance().config_loader()
-        gpus, count = [], torch.cuda.device_count()
-        if self.at_once and count > 1:  # on this machine, in turn; a cluster assigns its own
+        # Runs on this machine take its GPUs in turn; a cluster assigns its own.
+        gpus: list[str] = []
+        count = torch.cuda.device_count()
+        if self.at_once and count > 1:
             gpus = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(count)))).split(",")
+        # Each run is a process of lra train, which a worker of the launcher starts.
         task = functools.partial(
             job,
             cwd=str(Path.cwd()),
@@ -149,12 +164,13 @@ class Launcher:
             task_function=task,
             config=loader.load_configuration("train", overrides, RunMode.MULTIRUN),
         )
-        place = lambda run: quoted(run.folder.relative_to(self.options.runs))
+        place = lambda run: override("hydra.sweep.subdir", run.folder.relative_to(self.options.runs))
         try:
-            ended = launcher.launch([[*run.overrides, f"hydra.sweep.subdir={place(run)}"] for run in runs], 0)
-        except Exception as error:  # from a scheduler or a killed worker; the remaining runs are launched again
+            ended = launcher.launch([[*run.overrides, place(run)] for run in runs], 0)
+        except Exception as error:  # a scheduler failed or a worker was killed; the remaining runs are launched again
             log(f"lra: the launcher stopped: {explain(error)}")
             return explain(error)
+        # A worker that could not start its run has raised an error.
         for run, end in zip(runs, ended, strict=True):
             if end.status is JobStatus.FAILED and state(run) == "left":
                 fail(run.folder, explain(end._return_value))

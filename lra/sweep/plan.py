@@ -2,16 +2,17 @@
 
 import itertools
 import json
-import shlex
 import shutil
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from ..config.compose import compose, folders, quoted
+from ..config.compose import compose, folders
 from ..config.experiment import Experiment
+from ..config.quoting import command_line, override
 from ..console import clock
 from ..runs import checkpoint, record
 from ..runs.run_dir import check_choices
@@ -51,30 +52,40 @@ class PlannedRun:
     @property
     def command(self) -> str:
         """The command that makes this run alone."""
-        return shlex.join(["python", "-m", "lra.train", *folders(), *self.overrides])
+        return command_line("train", *folders(), *self.overrides)
 
 
 def study(options: SweepOptions) -> str:
-    """The study of a sweep: the given one, else its name with what differs from the paper's treatment."""
-    parts = ["sweep"] * (options.sweep.search is None) + [options.sweep.name]
-    return options.study or "-".join(
-        parts + [name for name in (options.protocol.name, options.budget) if name != "paper"]
-    )
+    """The study of a sweep: ``study=``, else its name with protocol and budget where they are not the paper's."""
+    if options.study:
+        return options.study
+    parts = [options.sweep.name]
+    if options.sweep.search is None:
+        parts.insert(0, "sweep")
+    parts += [name for name in (options.protocol.name, options.budget) if name != "paper"]
+    return "-".join(parts)
 
 
-IN_LABEL = ("pretrain", "pretrain.matched")  # keys that a label shows by itself
+# Keys that a label always shows.
+IN_LABEL = ("pretrain", "pretrain.matched")
 
 
 def points(sweep: Grid) -> list[list[str]]:
     """List the overrides of every point of every grid of a sweep; axes outside attn become part of the label."""
-    listed = []
+    listing = []
     for grid in sweep.grids.values():
-        outside = [key for key in grid if key.split(".")[0] != "attn" and key not in (*IN_LABEL, *sweep.shown)]
-        naming = [f"label_keys=[{','.join(outside)}]"] if outside else []
-        literal = lambda value: value if isinstance(value, str) else json.dumps(value)
-        axes = [[f"{key}={literal(value)}" for value in values] for key, values in grid.items()]
-        listed += [[*point, *naming] for point in itertools.product(*axes)]
-    return listed
+        axes = [_axis(key, values) for key, values in grid.items()]
+        label_keys = [key for key in grid if key.split(".")[0] != "attn" and key not in (*IN_LABEL, *sweep.shown)]
+        if label_keys:
+            axes.append([f"label_keys=[{','.join(label_keys)}]"])
+        listing += [list(point) for point in itertools.product(*axes)]
+    return listing
+
+
+def _axis(key: str, values: Sequence[Any]) -> list[str]:
+    """The overrides of one axis. Text stands as it is, so that it may be a value of any type; the rest is JSON."""
+    texts = [value if isinstance(value, str) else json.dumps(value) for value in values]
+    return [f"{key}={text}" for text in texts]
 
 
 def expand(options: SweepOptions, *, threads: int | None) -> tuple[list[PlannedRun], list[str]]:
@@ -91,23 +102,28 @@ def expand(options: SweepOptions, *, threads: int | None) -> tuple[list[PlannedR
     Raises:
         ValueError: no point gives a run, the overrides of one are wrong, or a folder was made by another configuration.
     """
-    runs, skipped = [], []
+    runs: list[PlannedRun] = []
+    skipped: list[str] = []
     estimates = Estimates(options.runs, options.measure)
+    # Overrides that all runs share.
     common = [f"budget={options.budget}", f"protocol={options.protocol.name}"]
     common += [line for line in options.command_overrides if line.startswith("protocol.")]
-    common += [f"study={study(options)}", f"runs={quoted(options.runs)}"]
+    common += [override("study", study(options)), override("runs", options.runs)]
     if threads:
         common.append(f"trainer.threads={threads}")
+    # Each point of the grid on each task.
     for task, point in itertools.product(options.tasks, points(options.sweep)):
         overrides = [f"task={task}", *point, *common, *options.overrides]
         composed = compose(Experiment, [*overrides, f"seeds={list(options.seeds)}".replace(" ", "")])
-        if reason := composed.unavailable:
-            skipped.append(f"{task}: {reason}")
+        if composed.unavailable:
+            skipped.append(f"{task}: {composed.unavailable}")
             continue
         try:
             seeds, choices = planned(composed, overrides, estimates)
         except ValueError as error:
-            if not str(error).startswith(tuple(f"{word.split('=')[0]} " for word in point)):
+            # Only a value of an axis may be refused; a mistake anywhere else is of the user.
+            axis_keys = [line.split("=")[0] for line in point]
+            if not str(error).startswith(tuple(f"{key} " for key in axis_keys)):
                 raise
             skipped.append(f"{task}: {error}")
             continue
@@ -137,6 +153,7 @@ def planned(
     Raises:
         ValueError: no model or source can be made of the options.
     """
+    # The configuration is resolved once; its seeds differ in folder and overrides only.
     plan = resolve(composed)
     choices = plan.experiment.choices(plan.data.source.provenance)
     left = not all((plan.folder(seed) / record.NAME).exists() for seed in composed.seeds)
@@ -171,45 +188,52 @@ def describe(runs: list[PlannedRun], options: SweepOptions, at_once: int | None)
     done = len(runs) - len(left)
     yield f"{study(options)}: {len(runs)} runs in {options.runs / study(options)}, {done} of them finished"
     for task, group in itertools.groupby(runs, key=lambda run: run.task):
-        of_task = list(group)
-        todo = [run for run in of_task if run in left]
-        labels = list(dict.fromkeys(run.label for run in of_task))
-        yield f"  {task}: {', '.join(labels)}; seeds {', '.join(dict.fromkeys(str(run.seed) for run in of_task))}"
-        yield f"    {len(todo)} left of {of_task[0].steps:,} steps each, {_time(todo)}"
+        task_runs = list(group)
+        task_left = [run for run in task_runs if run in left]
+        labels = dict.fromkeys(run.label for run in task_runs)
+        seeds = dict.fromkeys(str(run.seed) for run in task_runs)
+        yield f"  {task}: {', '.join(labels)}; seeds {', '.join(seeds)}"
+        yield f"    {len(task_left)} left of {task_runs[0].steps:,} steps each, {_time(task_left)}"
     if left:
         yield f"  time: start, training and scoring one after the other {duration(left, at_once)}"
         yield disk(left, options)
 
 
 def disk(runs: list[PlannedRun], options: SweepOptions) -> str:
-    """Describe the disk space that runs take, and the free space, in one line."""
+    """Describe the disk space that runs take, and the free space."""
     runs_folder = options.runs.absolute()
-    free = shutil.disk_usage(next(p for p in (runs_folder, *runs_folder.parents) if p.exists())).free
+    existing = next(folder for folder in (runs_folder, *runs_folder.parents) if folder.exists())
+    free = shutil.disk_usage(existing).free
     size = sum(run.disk for run in runs)
-    short = ": NOT ENOUGH" if size > free else ""
-    return f"  disk: about {max(1, round(size / 2**20)):,} MB, {free / 2**30:,.1f} GB free{short}"
+    megabytes = max(1, round(size / 2**20))
+    warning = ": NOT ENOUGH" if size > free else ""
+    return f"  disk: about {megabytes:,} MB, {free / 2**30:,.1f} GB free{warning}"
 
 
 def seconds(runs: list[PlannedRun]) -> float | None:
-    """The time of runs one after the other, each a process of its own; None if a task has no estimate.
+    """The time of runs one after the other, each in its own process; None if a task has no estimate.
 
     A run without an estimate counts as the mean of the other runs of its task.
     """
     total = 0.0
     for task in {run.task for run in runs}:
         estimates = [run.seconds for run in runs if run.task == task]
-        known = [value for value in estimates if value is not None]
-        if not known:
+        numbers = [value for value in estimates if value is not None]
+        if not numbers:
             return None
-        total += (START + mean(known)) * len(estimates)
+        total += (START + mean(numbers)) * len(estimates)
     return total
 
 
 def duration(runs: list[PlannedRun], at_once: int | None = None) -> str:
     """Describe the time of runs one after the other, and of ``at_once`` of them at a time if that is given."""
-    if (total := seconds(runs)) is None:
+    total = seconds(runs)
+    if total is None:
         return "unknown"
-    return f"about {clock(total)}" + (f", {clock(total / at_once)} with {at_once} at once" if at_once else "")
+    text = f"about {clock(total)}"
+    if at_once:
+        text += f", {clock(total / at_once)} with {at_once} at once"
+    return text
 
 
 def _time(runs: list[PlannedRun]) -> str:
@@ -219,9 +243,9 @@ def _time(runs: list[PlannedRun]) -> str:
         return "time unknown: no records on this machine and no step measured (measure=<seconds>)"
     texts = {
         "record": "{} by records of this kind of device",
-        "measured": "{} by a step measured alone on rows of full length",
+        "measured": "{} by a step measured alone on sequences of full length",
         "unknown": "{} like the others",
     }
-    counts = {basis: sum(run.basis == basis for run in runs) for basis in texts}
-    sources = ", ".join(text.format(counts[basis]) for basis, text in texts.items() if counts[basis])
-    return f"{duration(runs)} ({sources})"
+    counts = Counter(run.basis for run in runs)
+    sources = [text.format(counts[basis]) for basis, text in texts.items() if counts[basis]]
+    return f"{duration(runs)} ({', '.join(sources)})"

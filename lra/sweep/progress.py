@@ -69,6 +69,7 @@ class Watch:
 
         A run without an estimate weighs as the mean of the others.
         """
+        # Weight of a run: its estimated time, or the mean of the known ones.
         states = self.states | {run: state(run) for run in runs}
         usual = mean([run.seconds for run in states if run.seconds] or [1.0])
         self.weights = {run: run.seconds or usual for run in states}
@@ -89,7 +90,8 @@ class Watch:
 
     def _look(self) -> None:
         for run, before in self.states.items():
-            if before not in ENDED and (now := state(run)) != before:
+            now = before if before in ENDED else state(run)
+            if now != before:
                 self.states[run] = now
                 if now in ENDED:
                     self._tell(f"{run}: {outcome(run)}; {self.summary()}")
@@ -104,17 +106,24 @@ class Watch:
 
     def summary(self) -> str:
         """Count the runs by state and estimate the remaining time."""
+        # Runs by state, those that ended well first.
         count = Counter(self.states.values())
         parts = [f"{count['done']} of {len(self.states)} done"]
         parts += [f"{count[name]} {name}" for name in ("diverged", "failed", "running", "left") if count[name]]
-        whole, now = sum(self.weights.values()), self._work()
-        if now > self.work and whole > now:
-            parts.append(f"{clock((time.monotonic() - self.begin) * (whole - now) / (now - self.work))} to go")
+        # The time left is in proportion to the work left.
+        total = sum(self.weights.values())
+        now = self._work()
+        if self.work < now < total:
+            seconds = (time.monotonic() - self.begin) * (total - now) / (now - self.work)
+            parts.append(f"{clock(seconds)} to go")
         return ", ".join(parts)
 
     def _work(self) -> float:
         """The completed work of all runs in estimated seconds; a run that ended early counts in full."""
-        return sum(
-            self.weights[run] * (1 if s in ENDED else min(1, steps(run) / run.steps) if s == "running" else 0)
-            for run, s in self.states.items()
-        )
+        work = 0.0
+        for run, run_state in self.states.items():
+            if run_state in ENDED:
+                work += self.weights[run]
+            elif run_state == "running":
+                work += self.weights[run] * min(1, steps(run) / run.steps)
+        return work

@@ -9,22 +9,25 @@ def decide(
 ) -> tuple[list[float], float | None]:
     """Decide what a search over learning rates does next.
 
-    The rate with the highest dev score is chosen. Scores within one standard error of the difference from the highest
-    count as equal to it. Of equal scores the one nearer the middle of ``rates`` counts, of two as near the lower rate.
-    If the best rate is the lowest or the highest that was tried, the next one of ``further`` outside is tried as well.
-    If every run diverged or collapsed, lower rates are tried.
+    The rate with the highest validation score is chosen. Scores within one standard error of the difference from the
+    highest count as equal to it. Of equal scores the one nearest the middle of ``rates`` counts, of two at the same
+    distance the lower rate. If the best rate is the lowest or the highest that was tried, the next one of ``further``
+    outside is tried as well. If every run diverged or collapsed, lower rates are tried.
 
     Args:
-        scores: dev score in percent by rate of the runs that ended, None for a run that diverged or collapsed.
-        rates: that are tried in any case.
+        scores: validation score in percent by rate of the runs that ended, None for a run that diverged or collapsed.
+        rates: rates that are tried in any case.
         further: rates outside, tried one by one.
-        examples: number of dev examples, which the standard error needs.
+        examples: number of validation examples, for the standard error.
 
     Returns:
         The rates that must be run next, and the chosen rate if there are none.
     """
-    if left := [rate for rate in rates if rate not in scores]:
+    left = [rate for rate in rates if rate not in scores]
+    if left:
         return left, None
+
+    # The rates that were tried are neighbours on the ladder of all rates, from low to high.
     ladder = sorted({*rates, *further})
     low, high = ladder.index(min(rates)), ladder.index(max(rates))
     middle = (low + high) / 2
@@ -33,10 +36,13 @@ def decide(
     while high < len(ladder) - 1 and ladder[high + 1] in scores:
         high += 1
 
-    values = {k: score for k in range(low, high + 1) if (score := scores[ladder[k]]) is not None}
+    # The best rate: of those with about the highest score the one nearest the middle.
+    values = {k: scores[ladder[k]] for k in range(low, high + 1) if scores[ladder[k]] is not None}
     highest = max(values.values(), default=0.0)
     equal = [k for k, score in values.items() if highest - score <= _error(score, highest, examples)]
     best = min(equal or range(low, high + 1), key=lambda k: (abs(k - middle), k))
+
+    # A best rate at an end of the tried ones: try the next one outside.
     edge = best if equal else low
     if edge == low and low > 0:
         return [ladder[low - 1]], None

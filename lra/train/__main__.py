@@ -3,6 +3,11 @@
 Seeds that are finished are skipped; interrupted ones are resumed.
 """
 
+if __name__ == "__main__":
+    from lra.startup import begin
+
+    begin()  # before torch is imported
+
 from datetime import UTC, datetime
 
 import torch

@@ -143,7 +143,7 @@ TOLD = {  # by the command, whose words are behind those of SHORT
         "task=adding attn=cur_abs task.metric=accuracy": "task.metric must be within_tolerance if task.loss is mse",
         "task=listops attn=cur_abs task.metric=within_tolerance": "task.loss is mse, and only then, not within_tol",
         "task=listops attn=cur_abs task.metric=balanced_accuracy": "task.outputs must be 2 with task.metric=balanced_",
-        "task=listops attn=luna block=glu": "block must be prenorm with Luna, which is a block of its own",
+        "task=listops attn=luna block=glu": "block must be prenorm with Luna, which is a block itself",
         "task=temporal_order task.length=128 attn=sdpa model.pool=cls task.vocab=6": "largest id of train, 6",
         "task=adding attn=cur_abs model.pool=cls": "model.pool=cls needs a task with token ids",
         "task=genome attn=cur_abs": "source.dog=<path> source.donkey=<path>",
@@ -184,7 +184,7 @@ TOLD = {  # by the command, whose words are behind those of SHORT
     },
     bench: {
         "attn.count=3": "attn: no such key",
-        "attn=custom": "attn=custom names no mechanism; say which with attn._target_=",
+        "attn=custom": "attn=custom names no mechanism; name one with attn._target_=",
         "mechanisms=[cur_best]": "mechanisms: cur_best is not one of all,",
         "what=speed": "what must be one of attention, block, step, error, or a list of such, profile, not 'speed'",
         "pads=[batch/0]": "pads must be fixed, batch, none, compact or batch/<rows of a micro-batch>",

@@ -41,7 +41,7 @@ def test_list_names_every_task_and_how_to_get_it(run, tmp_path):
         assert "not prepared" in text or "nothing to prepare" in text
         assert "  source  " in text and "  licence  " in text
     assert "train 200,000, val 5,000, test 5,000" in blocks(out)["adding"]
-    assert "python -m data_prep task=listops" in blocks(out)["listops"]
+    assert "lra data task=listops" in blocks(out)["listops"]
     assert "source.dog=<path> source.donkey=<path>" in blocks(out)["genome"]
 
 

@@ -32,13 +32,15 @@ from hydra.core.config_search_path import SearchPathQuery
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
+from lra import cli
 from lra.bench import contestants
 from lra.bench.options import BenchOptions
 from lra.config import CONF
-from lra.config.compose import compose, escape
+from lra.config.compose import compose
 from lra.config.errors import explain, refusal
 from lra.config.experiment import Experiment
 from lra.config.options import Options
+from lra.config.quoting import escape
 from lra.studies.lengths.__main__ import LengthsOptions, grid
 from lra.sweep.board import Board
 from lra.sweep.options import SweepOptions
@@ -63,12 +65,29 @@ FORMS = {  # the pattern of the words
 def checked(command: Command, config: pytest.Config) -> None:
     """AssertionError, with what the program says, for a command that would be refused."""
     program, *words = command.words
-    if words[0] == "-m" and program == "python":
+    if program == "python" and words[0] == "-m":
         run_by_pytest(words[2:], config) if words[1] == "pytest" else parsed(words[1], words[2:])
+    elif program == "lra":
+        routed(words)
     elif program == "make":
         made(words)
     else:
         assert program in OTHERS, f"{command}: belongs to no class of tests/docs/docs_commands.py"
+
+
+def routed(words: list[str]) -> None:
+    """The words of the command lra, which names the entry point."""
+    if words == ["--help"]:
+        return
+    try:
+        number, entry = cli.find(words)
+    except SystemExit as stop:
+        raise AssertionError(f"lra {shlex.join(words)}: {stop.code}") from None
+    module, _, function = entry.module.partition(":")
+    if function or words[number:] in ([], ["--help"]):  # a mention
+        assert find_spec(module), f"lra {shlex.join(words)}: {module} does not exist"
+    else:
+        parsed(module, words[number:])
 
 
 def parsed(entry: str, words: list[str]) -> None:

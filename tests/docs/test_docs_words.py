@@ -89,7 +89,7 @@ def test_the_table_of_allowances_is_that_of_conf():
     said = {tuple(names): (int(a), int(b)) for *names, a, b in row.findall(TEXTS["docs/protocol.md"])}
     there = {}
     for path in (*(CONF / "attn").glob("*.yaml"), *(CONF / "block").glob("*.yaml")):
-        for key in re.findall(r"(?m)^(\w+): \$\{allowance:", path.read_text()):
+        for key in re.findall(r"(?m)^(\w+): \$\{of_budget:allowance\b", path.read_text()):
             trees = [{"budget": "b", "budgets": {"b": {"allowance": c}}, "it": OmegaConf.load(path)} for c in (16, 32)]
             there[path.stem, path.parent.name, key] = tuple(OmegaConf.create(tree).it[key] for tree in trees)
     assert said == there

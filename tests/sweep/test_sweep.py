@@ -190,7 +190,7 @@ def test_a_run_without_an_estimate_weighs_as_the_mean_of_the_others(four):
 def test_reasons():
     assert job.reason(1, "step 3\nlra: optim.lr must be above 0\n\n") == "optim.lr must be above 0"
     assert job.reason(1, "Traceback\nRuntimeError: no\n") == "RuntimeError: no"
-    assert job.reason(-9, "step 3") == "ended by SIGKILL, perhaps for want of memory"
+    assert job.reason(-9, "step 3") == "ended by SIGKILL, perhaps because memory ran out"
     assert job.reason(-11, "") == "ended by SIGSEGV" and job.reason(3, "") == "exit status 3, no output"
 
 
@@ -207,7 +207,7 @@ def test_failed_runs_stop_no_other_and_are_listed_with_their_reason(tmp_path, mo
     stop, said = sweep(monkeypatch, capfd, launch, f"runs={tmp_path}")
     assert stop == "lra: 2 of 4 runs failed; the same command tries them again"
     for seed in (0, 1):
-        assert f"listops cur_sum seed {seed}: failed, no memory for {seed}\n  python -m lra.train task=listops" in said
+        assert f"listops cur_sum seed {seed}: failed, no memory for {seed}\n  lra train task=listops" in said
     assert "cur_abs seed 0: diverged at step 3" in said and "1 of 4 done, 1 diverged, 2 failed" in said
     again = []
     launch = lambda runs, *_: [(again.append((run.label, run.seed)), finish(run)) for run in runs] and None

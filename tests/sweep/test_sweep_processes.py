@@ -43,7 +43,7 @@ def test_killed_sweep_goes_on_and_no_run_is_done_twice(data_root, tmp_path, laun
     first.send_signal(kill)
     _, err = first.communicate(timeout=90)
     assert first.returncode != 0
-    assert kill == signal.SIGKILL or ("stopped, " in err and "the same command goes on" in err), err
+    assert kill == signal.SIGKILL or ("stopped, " in err and "the same command resumes" in err), err
     while any(lock.holder(path) for path in tmp_path.rglob(lock.NAME)):  # the runs end with their sweep
         time.sleep(0.1)
     finished = {path: path.stat().st_mtime_ns for path in tmp_path.rglob(record.NAME)}
@@ -75,7 +75,7 @@ def test_a_run_that_is_killed_is_listed_and_the_others_end(data_root, tmp_path):
     os.kill(owner.pid, signal.SIGKILL)
     _, err = process.communicate(timeout=600)
     assert process.returncode == 1
-    assert "failed, ended by SIGKILL, perhaps for want of memory\n  python -m lra.train" in err
+    assert "failed, ended by SIGKILL, perhaps because memory ran out\n  lra train" in err
     assert "3 of 4 done, 1 failed" in err and err.splitlines()[-1].startswith("lra: 1 of 4 runs failed")
 
 

@@ -113,7 +113,7 @@ def test_lines_without_a_terminal_and_the_end_beside_the_control(data_root, tmp_
         rf"seed 1: test {score}, validation {score} at step [24]$", next(x for x in lines if "seed 1: test" in x)
     )
     gain = rf"test {score} ± {score} \(n = 2\), [+-]{score} over mean \(n = 2\)"
-    report = f"python -m lra.report study=paper-smoke runs={tmp_path}"
+    report = f"lra report study=paper-smoke runs={tmp_path}"
     assert re.fullmatch(rf"listops cur_random: {gain}; {re.escape(report)}", lines[-1])
 
 

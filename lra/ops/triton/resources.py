@@ -7,6 +7,11 @@ The compilation of a launch takes 1 to 10 s, with the inverse of 64 kept rows up
 float32 factors are unrolled. Triton caches the result in TRITON_CACHE_DIR.
 """
 
+if __name__ == "__main__":
+    from lra.startup import begin
+
+    begin()  # before torch is imported
+
 import itertools
 import re
 import subprocess

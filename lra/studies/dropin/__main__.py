@@ -4,6 +4,11 @@ Every candidate of ``lra.studies.dropin.candidates`` gets the same queries, keys
 costs are JSON files, and one table shows all of them.
 """
 
+if __name__ == "__main__":
+    from lra.startup import begin
+
+    begin()  # before torch is imported
+
 import math
 from dataclasses import dataclass, field, replace
 from functools import partial

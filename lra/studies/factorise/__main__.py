@@ -3,6 +3,11 @@
 Tables and figures are those of PSF's Table 1 and Figure 4.
 """
 
+if __name__ == "__main__":
+    from lra.startup import begin
+
+    begin()  # before torch is imported
+
 import hashlib
 import json
 from dataclasses import dataclass

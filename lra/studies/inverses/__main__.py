@@ -1,5 +1,10 @@
 """python -m lra.studies.inverses: iterative inverses over their steps, and spectral norms of what they are part of."""
 
+if __name__ == "__main__":
+    from lra.startup import begin
+
+    begin()  # before torch is imported
+
 import itertools
 from collections.abc import Iterable
 from pathlib import Path

@@ -1,5 +1,10 @@
 """python -m lra.studies.lengths 'mechanisms=[sdpa,psf]': the error of mechanisms over the length of a task."""
 
+if __name__ == "__main__":
+    from lra.startup import begin
+
+    begin()  # before torch is imported
+
 import re
 from collections.abc import Iterable
 from pathlib import Path

@@ -5,6 +5,11 @@ images. A linear probe and a k-NN classifier are fitted once to exact embeddings
 embeddings of the test examples by the model with CUR in place of its attention.
 """
 
+if __name__ == "__main__":
+    from lra.startup import begin
+
+    begin()  # before torch is imported
+
 import json
 from collections.abc import Mapping
 from pathlib import Path

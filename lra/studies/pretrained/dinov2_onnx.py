@@ -4,6 +4,11 @@ Exporters keep parameter names, except that they transpose weights for MatMul an
 found by the name of the node or their shape. The result is compared with onnx's own evaluation of the graph.
 """
 
+if __name__ == "__main__":
+    from lra.startup import begin
+
+    begin()  # before torch is imported
+
 import sys
 from pathlib import Path
 

@@ -1,5 +1,10 @@
 """python -m lra.studies.probes run=<folder of a run>: how far its layers look, and what others make of its weights."""
 
+if __name__ == "__main__":
+    from lra.startup import begin
+
+    begin()  # before torch is imported
+
 from pathlib import Path
 from typing import Annotated, ClassVar
 

@@ -1,5 +1,10 @@
 """python -m lra.studies.transfer run=<folder of a run> attn=cur_step: the run's weights in another mechanism."""
 
+if __name__ == "__main__":
+    from lra.startup import begin
+
+    begin()  # before torch is imported
+
 import hashlib
 
 import torch

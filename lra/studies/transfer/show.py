@@ -3,6 +3,11 @@
 The figures have the axes of CURformer's ViT study (section 7, Figures 5 to 7).
 """
 
+if __name__ == "__main__":
+    from lra.startup import begin
+
+    begin()  # before torch is imported
+
 from pathlib import Path
 from typing import ClassVar
 

@@ -1,0 +1,162 @@
+"""Several runs of one command in joblib's worker processes (-m hydra/launcher=joblib).
+
+joblib's pool breaks when one of its workers is killed, for example because memory ran out, and takes all other runs
+along. A worker therefore computes nothing: it forks a process for each run and waits for it. A run whose process is
+killed is one failed run. If a worker itself is killed, its run counts as failed, and the pool is started again for the
+others.
+"""
+
+import contextlib
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures.process import BrokenProcessPool
+from pathlib import Path
+from typing import Self
+
+from ..console import log
+from ..disk import lock
+
+PAUSE = 0.1  # seconds between two looks at processes that are ending
+POOLS = 3  # pools in a row that may break without a run whose worker was killed
+
+
+class Workers:
+    """The state of the runs of one command, in files of a temporary folder that its processes share.
+
+    <number>.title      overrides of the run with this number
+    <number>.failed     why it failed; empty if it ended well
+    <number>.orphaned   written when the run's worker was killed
+    <number>.running    lock that the process of the run holds
+
+    The block removes the folder at its end.
+    """
+
+    def __init__(self) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="lra-runs-"))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def launch(self, start: Callable[[], object]) -> None:
+        """Start the runs, and start them again without those that have ended each time the pool breaks.
+
+        Args:
+            start: starts every run in a pool of workers, which call ``run``.
+
+        Raises:
+            BrokenProcessPool: workers are killed before a run begins.
+        """
+        broken = 0
+        while True:
+            try:
+                start()
+                return
+            except BrokenProcessPool:
+                broken += 1
+                if self._fail_first_orphan():
+                    broken = 0
+                elif broken == POOLS:
+                    raise
+
+    def run(self, number: int, title: str, compute: Callable[[], str]) -> None:
+        """Compute a run in a forked process and wait for it; called by a worker.
+
+        Args:
+            number: number of the run.
+            title: its overrides, for the reason of a failure.
+            compute: computes it; returns title and reason of a failure, an empty text if it ended well.
+        """
+        if self._failed(number).exists():  # before the pool broke
+            return
+        (self.folder / f"{number}.title").write_text(title)
+        # The forked process notices the end of this worker by the pipe, of which only the worker has the writing end.
+        reading, writing = os.pipe()
+        child = os.fork()
+        if child == 0:
+            os.close(writing)
+            self._compute(number, compute, reading)
+        os.close(reading)
+        # Wait without computing; a signal that ends the child is the reason of its failure.
+        _, status = os.waitpid(child, 0)
+        os.close(writing)
+        if os.WIFSIGNALED(status):
+            self._fail(number, os.WTERMSIG(status))
+
+    def failures(self) -> dict[int, str]:
+        """The runs that failed, by number, each with the reason."""
+        reasons = {int(path.stem): path.read_text() for path in self.folder.glob("*.failed")}
+        return {number: reasons[number] for number in sorted(reasons) if reasons[number]}
+
+    def _failed(self, number: int) -> Path:
+        return self.folder / f"{number}.failed"
+
+    def _fail(self, number: int, signal_number: int) -> None:
+        """Log that a run was killed and mark it as failed."""
+        title = (self.folder / f"{number}.title").read_text()
+        reason = f"{title}: {killed_by(signal_number)}"
+        log(f"lra: failed: {reason}")
+        self._failed(number).write_text(reason)
+
+    def _compute(self, number: int, compute: Callable[[], str], worker: int) -> None:
+        """Compute a run in the forked process and end it.
+
+        Args:
+            number: number of the run.
+            compute: computes it, see ``run``.
+            worker: descriptor of a pipe whose other end the worker holds.
+        """
+        status = 1
+        try:
+            with lock.hold(self.folder / f"{number}.running"):
+                threading.Thread(target=self._end_with_worker, args=(number, worker), daemon=True).start()
+                reason = compute()
+                self._failed(number).write_text(reason)
+            status = 0
+        finally:
+            with contextlib.suppress(OSError, ValueError):
+                sys.stdout.flush()
+                sys.stderr.flush()
+            os._exit(status)  # not through the worker's own stack
+
+    def _end_with_worker(self, number: int, worker: int) -> None:
+        """End this process when its worker has ended, for whatever reason."""
+        os.read(worker, 1)  # returns when the kernel has closed the other end
+        (self.folder / f"{number}.orphaned").write_text(str(time.monotonic_ns()))
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def _fail_first_orphan(self) -> bool:
+        """Mark the run whose worker was killed as failed; the pool itself ended the workers of the other runs.
+
+        Returns:
+            Whether there is such a run.
+        """
+        # Wait until the forked processes of the broken pool have ended, so that no run is started twice.
+        for path in self.folder.glob("*.running"):
+            while lock.holder(path):
+                time.sleep(PAUSE)
+        # The worker that was killed left its run first; runs that ended in time do not count.
+        orphaned = {path: path.read_text() for path in self.folder.glob("*.orphaned")}
+        times = {int(path.stem): int(text) for path, text in orphaned.items() if text}
+        times = {number: moment for number, moment in times.items() if not self._failed(number).exists()}
+        for path in orphaned:
+            path.unlink()
+        if not times:
+            return False
+        first = min(times, key=times.get)
+        self._fail(first, signal.SIGKILL)
+        return True
+
+
+def killed_by(number: int) -> str:
+    """Explain the end of a process by a signal."""
+    memory = ", perhaps because memory ran out" if number == signal.SIGKILL else ""
+    return f"ended by {signal.Signals(number).name}{memory}"
