@@ -3,7 +3,7 @@
 import torch
 import torch.nn.functional as F
 
-from ..ops import packed
+from ..ops import varlen_attention
 from .base import Attention, Sizes
 
 
@@ -32,7 +32,7 @@ class SDPA(Attention):
     def varlen(self, q, k, v, layout):
         if self.causal:
             return super().varlen(q, k, v, layout)
-        return packed.attend(q, k, v, layout, dropout_p=self._dropout())
+        return varlen_attention.attend(q, k, v, layout, dropout_p=self._dropout())
 
     def _dropout(self) -> float:
         return self.sizes.dropout if self.training else 0.0

@@ -6,13 +6,11 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from ..ops.kernel_features import zero_padding
-from ..ops.pinv import cubic, mixes_batch
+from ..ops.gaussian import gaussian_kernel
+from ..ops.pinv import Inverse, cubic, is_batch_dependent
 from ..ops.precision import full_precision
-from ..ops.scores import gaussian
 from ..ops.segments import real_first
-from ..ops.selection import Resample, gather_kept
-from ..ops.three_factor import Inverse
+from ..ops.selection import Resample, gather_tokens
 from ..options import Positive, Range
 from .base import Attention, Sizes
 
@@ -48,17 +46,17 @@ class Skyformer(Attention):
     ):
         super().__init__(sizes)
         self.ridge, self.resample, self.pinv = ridge, resample, pinv
-        self.mixes_batch = mixes_batch(pinv)
+        self.mixes_batch = is_batch_dependent(pinv)
         self.register_buffer("draw", torch.rand(2 * samples))  # of evaluation
 
     @full_precision
     def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
         q, k = q * q.shape[-1] ** -0.25, k * k.shape[-1] ** -0.25
         s = self.landmarks(q, k, mask)  # (N,H,m,D)
-        m = gaussian(s, s) + self.ridge * torch.eye(s.shape[2], dtype=s.dtype, device=s.device)
+        m = gaussian_kernel(s, s) + self.ridge * torch.eye(s.shape[2], dtype=s.dtype, device=s.device)
         r = m.sum(-1, keepdim=True).rsqrt()  # (N,H,m,1)
-        w = gaussian(s, k) @ zero_padding(v, mask)  # (N,H,m,E)
-        return gaussian(q, s) @ (r * (self.pinv(r * m * r.mT) @ (r * w)))
+        w = gaussian_kernel(s, k) @ (v if mask is None else v * mask[:, None, :, None])  # (N,H,m,E)
+        return gaussian_kernel(q, s) @ (r * (self.pinv(r * m * r.mT) @ (r * w)))
 
     def landmarks(self, q: Tensor, k: Tensor, mask: Tensor | None) -> Tensor:
         """Drawn rows of q, then of k, (N,H,m,D): number u of the draw is real token floor(u n_real)."""
@@ -69,4 +67,4 @@ class Skyformer(Attention):
         if mask is not None:
             rank = real_first(mask).gather(1, rank)
         rows, cols = rank[:, None].expand(-1, H, -1).chunk(2, -1)
-        return torch.cat([gather_kept(q, rows), gather_kept(k, cols)], 2)
+        return torch.cat([gather_tokens(q, rows), gather_tokens(k, cols)], 2)

@@ -7,8 +7,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint as recompute
 
+from ..ops.attention_maps import Weights, attention_weights, score_scale
 from ..ops.precision import full_precision
-from ..ops.scores import Weights, scale, weigh
 from .base import Attention, Sizes
 
 
@@ -36,7 +36,7 @@ class Softmax(Attention):
     @full_precision
     def _attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, bias: Callable | None) -> Tensor:
         every = torch.arange(q.shape[2], device=q.device)
-        scores = q * scale(self.weights, q, mask) @ k.mT  # (N,H,L,L)
+        scores = q * score_scale(self.weights, q, mask) @ k.mT  # (N,H,L,L)
         keys = None if mask is None else mask[:, None]
-        weights = weigh(scores, keys, self.weights, None if bias is None else bias(every, every))
+        weights = attention_weights(scores, keys, self.weights, None if bias is None else bias(every, every))
         return F.dropout(weights, self.sizes.dropout, self.training) @ v

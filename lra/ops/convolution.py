@@ -3,8 +3,6 @@
 import torch.nn.functional as F
 from torch import Tensor
 
-from .blocks import windows
-
 BLOCK = 64  # positions of a row that one product computes
 
 
@@ -27,7 +25,9 @@ def convolve_rows(v: Tensor, weight: Tensor) -> Tensor:
     reach = weight.shape[2] // 2
     if v.device.type != "cpu":
         return F.conv2d(v, weight, padding=(reach, 0), groups=H)
-    pieces = windows(v, BLOCK, reach, reach).mT  # (N,H,B,D,BLOCK + 2 reach)
+    # Blocks of positions with the neighbours that the filter reaches.
+    padded = F.pad(v, (0, 0, reach, -L % BLOCK + reach))
+    pieces = padded.unfold(2, BLOCK + 2 * reach, BLOCK)  # (N,H,B,D,BLOCK + 2 reach)
     rows = pieces.transpose(0, 1).reshape(H, -1, BLOCK + 2 * reach)
     out = (rows @ _band(weight[:, 0, :, 0]).mT).view(H, N, -1, D, BLOCK)
     return out.permute(1, 0, 2, 4, 3).flatten(2, 3)[:, :, :L]

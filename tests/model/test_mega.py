@@ -17,8 +17,8 @@ from lra.attention.softmax import Softmax
 from lra.model.embed import PixelEmbedding, TokenEmbedding
 from lra.model.mega import EMA, Mega, MegaHead, RelativeBias
 from lra.model.norm import NORMS
+from lra.ops.attention_maps import WEIGHTS, laplace
 from lra.ops.pinv import exact
-from lra.ops.scores import WEIGHTS, laplace
 
 N, L, DIM, HIDDEN, Z, NDIM = 3, 23, 6, 10, 4, 3
 NAMES = ("delta", "alpha", "beta", "gamma", "omega")
