@@ -8,8 +8,8 @@ With e = R v - U v̄, the error of C v̄ for the selected queries q_I, whose exa
 C is the proportional attention of merged tokens (ToMe: Bolya et al. 2023), S the kernel regression of Nadaraya and
 Watson (1964) over queries. S e would flatten e. With T the rows I of S, g = e + (1 - T) e + (1 - T)² e + ... smooths
 the remainder as well (twicing: Tukey 1977; L2 boosting: Bühlmann and Yu 2003). The eigenvalues of T lie in [0, 1], so
-the sum converges. Rows of C and S sum to one, so the result is exact for a constant v. With all queries and keys selected
-it is softmax attention.
+the sum converges. Rows of C and S sum to one, so the result is exact for a constant v. With all tokens selected it is
+softmax attention.
 """
 
 from typing import TYPE_CHECKING, Literal
