@@ -33,7 +33,7 @@ class CUR(Attention):
             false.
         pinv: pseudo-inverse of U.
         copy_rv: whether step 4 is done.
-        resample: for score=random. ``train`` draws new numbers at every call in training and keeps one draw in
+        resample: draws of score=random. ``train`` draws new numbers at every call in training and keeps one draw in
             evaluation, the same for every example; ``always`` draws new numbers in evaluation too, as published.
         weights: ``softmax``, or ``laplace`` as in MegaCUR, which needs impl=eager and an inverse for rows that do not
             sum to one, such as cubic(init="two_norms").

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..ops.attention_maps import Impl, check_kernels, landmark_product
+from ..ops.attention_maps import Impl, check_kernels, ensure_nonempty, landmark_product
 from ..ops.convolution import convolve_rows
 from ..ops.pinv import Inverse, cubic, is_batch_dependent
 from ..ops.segments import segment_means
@@ -78,9 +78,7 @@ class Nystrom(Attention):
 
     def product(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
         """Compute steps 1 to 3: (N,H,L,E)."""
-        # A softmax over no key is NaN, so an example without a real token counts as real throughout.
-        if mask is not None:
-            mask = mask | ~mask.any(-1, keepdim=True)
+        mask = ensure_nonempty(mask)
         q_landmarks, k_landmarks, landmark_mask = self.pool(q, k, mask)
         masks = {"mask": mask, "q_landmark_mask": landmark_mask, "k_landmark_mask": landmark_mask}
         return landmark_product(q, k, v, q_landmarks, k_landmarks, pinv=self.pinv, impl=self.impl, **masks)[0]

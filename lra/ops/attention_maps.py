@@ -42,6 +42,14 @@ def check_kernels(impl: Impl, *, count: int, head_dim: int, value_dim: int, pinv
         kernels.check(kept=count, head_dim=head_dim, value_dim=value_dim, pinv=pinv)
 
 
+def ensure_nonempty(mask: Tensor | None) -> Tensor | None:
+    """Mark all tokens of an example as real if none is: mask (N,L) -> (N,L).
+
+    A softmax over no key is NaN. The outputs of such an example are not used, but a zero gradient times NaN is NaN.
+    """
+    return None if mask is None else mask | ~mask.any(-1, keepdim=True)
+
+
 def score_scale(weights: Weights, q: Tensor, mask: Tensor | None) -> float | Tensor:
     """Compute the factor of the scores: 1 / √D for softmax, 1 / the number of real keys for Laplace weights.
 

@@ -18,9 +18,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .attention_maps import attend_eager, attention_weights, sdpa_mask
+from .attention_maps import attend_eager, attention_weights, ensure_nonempty, sdpa_mask
 from .precision import full_precision, power_of_two_scale
-from .selection import ensure_nonempty, gather_tokens, scatter_tokens, select
+from .selection import gather_tokens, scatter_tokens, select
 
 if TYPE_CHECKING:
     from .cur import CUROptions

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from ..options import one_of
-from .attention_maps import NO_BIAS, Impl, Weights, check_kernels, landmark_product, uses_kernels
+from .attention_maps import NO_BIAS, Impl, Weights, check_kernels, ensure_nonempty, landmark_product, uses_kernels
 from .pinv import Inverse, cubic, exact
-from .selection import Pairing, Score, SelectionOptions, ensure_nonempty, gather_tokens, scatter_tokens, select
+from .selection import Pairing, Score, SelectionOptions, gather_tokens, scatter_tokens, select
 
 if TYPE_CHECKING:
     from ..varlen import VarlenLayout

@@ -202,11 +202,3 @@ def gather_tokens(x: Tensor, index: Tensor) -> Tensor:
 def scatter_tokens(x: Tensor, index: Tensor, values: Tensor) -> Tensor:
     """Replace the tokens of x (N,H,L,E) at index (N,H,c) by ``values`` (N,H,c,E)."""
     return x.scatter(2, index[..., None].expand_as(values), values.to(x.dtype))
-
-
-def ensure_nonempty(mask: Tensor | None) -> Tensor | None:
-    """Mark all tokens of an example as real if none is: mask (N,L) -> (N,L).
-
-    A softmax over no key is NaN. The outputs of such an example are not used, but a zero gradient times NaN is NaN.
-    """
-    return None if mask is None else mask | ~mask.any(-1, keepdim=True)

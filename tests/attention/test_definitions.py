@@ -1,4 +1,4 @@
-"""Softmax, FLARE, Linformer, Skyformer, H-Transformer-1D, Synthesizers, FNet against products written out, in float64."""
+"""Softmax, FLARE, Linformer, Skyformer, H-Transformer-1D, Synthesizers, FNet against their equations, in float64."""
 
 import cmath
 from functools import cache, partial

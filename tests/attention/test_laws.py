@@ -91,6 +91,19 @@ def test_options_say_when_to_draw_anew(words, training, evaluation):
         assert torch.equal(made(x, mask)[0], made(x, mask)[0]) == (not drawn)
 
 
+PADDED = ("softmax", "cur_abs", "nystrom", "mega", "mega_chunk", "synthesizer_random", "transformer_ls", "reformer")
+
+
+@pytest.mark.parametrize("name", PADDED)
+def test_a_sequence_of_padding_alone_is_finite_and_so_are_its_gradients(name):
+    experiment = config(name, *LAWFUL)
+    made, (x, mask) = laws.block(experiment), laws.inputs(experiment, lengths=(128, 0))
+    out = made(x.requires_grad_(), mask)[0]
+    out.square().sum().backward()
+    assert out.isfinite().all() and x.grad.isfinite().all()
+    assert all(p.grad is None or p.grad.isfinite().all() for p in made.parameters())
+
+
 DROPPING = ("linformer", "synthesizer", "synthesizer_dense", "synthesizer_random", "transformer_ls")
 DROPPING += ("long_conv attn.scale=0.5 attn.squash=0",)
 
