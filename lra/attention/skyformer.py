@@ -69,10 +69,11 @@ class Skyformer(Attention):
 
         # 3. and 4. Products from right to left.
         r = M.sum(-1, keepdim=True).rsqrt()  # (N,H,m,1)
-        inverse = self.pinv(r * M * r.mT)  # (N,H,m,m)
         v = v if mask is None else v * mask[:, None, :, None]
         w = gaussian_kernel(S, k) @ v  # (N,H,m,E)
-        return gaussian_kernel(q, S) @ (r * (inverse @ (r * w)))
+        query_map = gaussian_kernel(q, S)  # (N,H,L,m)
+        inverse = self.pinv(r * M * r.mT)  # (N,H,m,m)
+        return query_map @ (r * (inverse @ (r * w)))
 
     def landmarks(self, q: Tensor, k: Tensor, mask: Tensor | None) -> Tensor:
         """Draw rows of q, then of k: a random number u selects the real token floor(u n), (N,H,m,D)."""

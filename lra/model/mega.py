@@ -88,8 +88,8 @@ class Mega(Checked, nn.Module):
     def forward(self, x: Tensor, mask: Tensor | None, memory=None):
         # 1. Moving average and values.
         normed = self.norm(x, mask) if self.prenorm else x
-        c = self.ema(normed, mask).to(normed.dtype)  # (N,L,d)
         v = F.silu(self.values(normed))  # (N,L,hidden)
+        c = self.ema(normed, mask).to(normed.dtype)  # (N,L,d)
 
         # 2. and 3. Gates, queries and keys.
         u, z, r, h = self.gates(self.dropout(c)).split(self.widths, -1)

@@ -8,6 +8,7 @@ def gaussian_kernel(x: Tensor, y: Tensor) -> Tensor:
 
     The square is expanded, ||x||² + ||y||² - 2 x·y, so that the cost is one matrix product.
     """
+    products = x @ y.mT
     x_norms = x.square().sum(-1)[..., :, None]
     y_norms = y.square().sum(-1)[..., None, :]
-    return (x @ y.mT - x_norms / 2 - y_norms / 2).exp()
+    return (products - x_norms / 2 - y_norms / 2).exp()
