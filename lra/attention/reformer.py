@@ -84,7 +84,7 @@ class Reformer(Attention):
         mask = q.new_ones(1, L, dtype=torch.bool) if mask is None else mask
         real = mask[:, None].expand(N, H, L)
 
-        # 1. Hash; padding gets a bucket of its own, the last.
+        # 1. Hash; padding gets an additional bucket, the last.
         bucket = self.hash(q).masked_fill(~real[:, :, None], self.buckets)  # (N,H,R,L)
 
         # 2. Sort and cut: ``order`` maps sorted places to positions, ``place`` positions to sorted places.
@@ -108,10 +108,10 @@ class Reformer(Attention):
         sums = [part.flatten(3, 4) for part in weigh(scores, with_previous(cut(v)), allowed)]  # (N,H,R,C c,·)
 
         # 4. Undo the sorting and join the rounds in one softmax.
-        joined = torch.cat(sums, -1)  # (N,H,R,C c,E + 2)
-        first = torch.arange(rounds, device=q.device)[:, None] * joined.shape[3]
-        joined = gather_blocks(joined.flatten(2, 3), place + first)  # (N,H,R,L,E + 2)
-        parts = [Part(*sums_of_round.split([v.shape[-1], 1, 1], -1)) for sums_of_round in joined.unbind(2)]
+        sorted_sums = torch.cat(sums, -1)  # (N,H,R,C c,E + 2)
+        first = torch.arange(rounds, device=q.device)[:, None] * sorted_sums.shape[3]
+        token_sums = gather_blocks(sorted_sums.flatten(2, 3), place + first)  # (N,H,R,L,E + 2)
+        parts = [Part(*round_sums.split([v.shape[-1], 1, 1], -1)) for round_sums in token_sums.unbind(2)]
         return merge(parts)
 
     @torch.no_grad()

@@ -1,6 +1,6 @@
 """Attention maps: the weights of scores q kᵀ, attention with few queries or few keys, and the landmark product.
 
-i queries, j keys, c landmarks; the other letters are those of ``lra.attention.base``.
+i queries, j keys, c landmarks; ``lra.attention.base`` explains the other letters.
 """
 
 import math
@@ -180,8 +180,9 @@ def landmark_product(
 
         C = f(q k_landmarksᵀ)    U = f(q_landmarks k_landmarksᵀ)    R = f(q_landmarks kᵀ)    f: softmax, scores / √D
 
-    Padded landmarks change nothing: those of k get no weight in C and U, and those of q are rows of zeros in U. U is
-    computed from the landmarks; for CUR this equals a gather of rows of C, without a scatter in the backward pass.
+    Padded landmarks change nothing: a padded key landmark has no weight in C and U, and a padded query landmark is a
+    row of zeros in U. U is computed from the landmarks. For CUR it equals the selected rows of C, and avoids a scatter
+    in the backward pass.
 
     Args:
         q, k: (N,H,L,D).

@@ -1,22 +1,22 @@
-"""Depth-wise convolution along rows, by a product of matrices on a CPU."""
+"""Depth-wise convolution along the sequence, by a matrix product on a CPU."""
 
 import torch.nn.functional as F
 from torch import Tensor
 
-BLOCK = 64  # positions of a row that one product computes
+BLOCK = 64  # outputs of one product
 
 
 def convolve_rows(v: Tensor, weight: Tensor) -> Tensor:
-    """Slide one filter of odd width per head along the sequence, zero outside it.
+    """Slide one filter of odd width per head along the sequence, with zeros outside it.
 
-    On a CPU it is the product of each block of a row, with its neighbours, and a banded matrix, since oneDNN 3.12,
+    On a CPU each block of the sequence, with its neighbours, is multiplied by a banded matrix, because oneDNN 3.12,
     which torch uses for convolutions there, computes wrong gradients of such filters. With one head it writes outside
     its memory if 10 <= L <= kernel // 2 + 1. With more heads it omits terms if 1 <= L mod 15 <= kernel // 2 - 15, for a
     kernel of 35 at L = 256, 512 and 4096 among others.
 
     Args:
         v: (N,H,L,D).
-        weight: the filters (H,1,kernel,1), as in a depth-wise ``torch.nn.Conv2d``.
+        weight: filters (H,1,kernel,1), as in a depth-wise ``torch.nn.Conv2d``.
 
     Returns:
         (N,H,L,D).
@@ -25,17 +25,24 @@ def convolve_rows(v: Tensor, weight: Tensor) -> Tensor:
     reach = weight.shape[2] // 2
     if v.device.type != "cpu":
         return F.conv2d(v, weight, padding=(reach, 0), groups=H)
+
     # Blocks of positions with the neighbours that the filter reaches.
     padded = F.pad(v, (0, 0, reach, -L % BLOCK + reach))
     pieces = padded.unfold(2, BLOCK + 2 * reach, BLOCK)  # (N,H,B,D,BLOCK + 2 reach)
-    rows = pieces.transpose(0, 1).reshape(H, -1, BLOCK + 2 * reach)
-    out = (rows @ _band(weight[:, 0, :, 0]).mT).view(H, N, -1, D, BLOCK)
+
+    # One matrix per head: the windows of all examples, blocks and features.
+    matrix = pieces.transpose(0, 1).reshape(H, -1, BLOCK + 2 * reach)
+    band = _band(weight[:, 0, :, 0])
+    out = (matrix @ band.mT).view(H, N, -1, D, BLOCK)
+
+    # Back to the order of positions.
     return out.permute(1, 0, 2, 4, 3).flatten(2, 3)[:, :, :L]
 
 
 def _band(filters: Tensor) -> Tensor:
-    """Make banded matrices (H,BLOCK,BLOCK + 2 reach) with the filter (H,kernel) from column i on in row i."""
+    """Make banded matrices (H,BLOCK,BLOCK + 2 reach) whose row i holds the filter (H,kernel) from column i on."""
     width = filters.shape[1] + BLOCK
-    # Rows of this width, read as rows of one column less, are each shifted by one.
-    shifted = F.pad(filters, (0, BLOCK)).repeat(1, BLOCK)[:, : BLOCK * (width - 1)]
+    # Read with one column less, each row of this width is shifted by one more than the row before.
+    repeated = F.pad(filters, (0, BLOCK)).repeat(1, BLOCK)  # (H,BLOCK width)
+    shifted = repeated[:, : BLOCK * (width - 1)]
     return shifted.unflatten(1, (BLOCK, width - 1))

@@ -26,7 +26,7 @@ Columns = Literal["kept", "cells"]
 
 @dataclass(frozen=True, kw_only=True)
 class CUROptions(SelectionOptions):
-    """Options of CUR attention: those of the selection, and the following.
+    """Options of CUR attention, in addition to ``SelectionOptions``.
 
     Args:
         pinv: pseudo-inverse, (...,c,c) -> (...,c,c).

@@ -113,7 +113,7 @@ def cubic_chain_backward(m: Tensor, saved: Sequence[Tensor], grad: Tensor) -> tu
 
 
 class _Cubic(torch.autograd.Function):
-    """``cubic_chain`` with a backward pass of half as many operations as autograd's."""
+    """``cubic_chain`` with a backward pass that needs half the operations of autograd."""
 
     @staticmethod
     def forward(ctx, m, z, steps):

@@ -27,24 +27,26 @@ def make(kind, seed=0, dim=DIM, **options):
 
 def reference_layer(model, u):
     """lra/reference of one sequence u (L,d)."""
+    if isinstance(model, S4D):
+        log_dt, log_A_real, A_imag, B, C, D = model.parameters()
+        B, C = torch.view_as_complex(B), torch.view_as_complex(C)
+        A, B = (x.expand(DIM, -1) for x in (torch.complex(-log_A_real.exp(), A_imag), B))
+        layer = s4d.s4d if len(C) == 1 else s4d.bidirectional_s4d
+        channels = zip(u.T, A, B, *C, D, log_dt.exp(), strict=True)
+        return torch.stack([layer(*channel, method=model.discretisation) for channel in channels], 1)
     b, c = (torch.view_as_complex(x) for x in (model.b, model.c))
     if isinstance(model, LRU):
         return diagonal_rnn.lru(u, model.nu, model.theta, model.gamma, b, list(c), model.skip)
-    step, method = model.log_step.exp(), model.discretisation
-    if isinstance(model, S5):
-        decay = model.decay.clamp(max=-1e-4) if model.clip else model.decay
-        A = torch.complex(decay, model.frequency)
-        return diagonal_rnn.s5(u, A, b, list(c), model.skip, step, method=method)
-    layer = s4d.s4d if len(c) == 1 else s4d.bidirectional_s4d
-    A, b = (x.expand(DIM, -1) for x in (torch.complex(-model.log_decay.exp(), model.frequency), b))
-    channels = zip(u.T, A, b, *c, model.skip, step, strict=True)
-    return torch.stack([layer(*channel, method=method) for channel in channels], 1)
+    decay = model.decay.clamp(max=-1e-4) if model.clip else model.decay
+    A, step = torch.complex(decay, model.frequency), model.log_step.exp()
+    return diagonal_rnn.s5(u, A, b, list(c), model.skip, step, method=model.discretisation)
 
 
 def expected_output(model, x, mask):
     """A masked token counts as zero, except in D u."""
     silent = x * mask[..., None]
-    return torch.stack([reference_layer(model, u) for u in silent]) + model.skip * (x - silent)
+    skip = list(model.parameters())[-1]
+    return torch.stack([reference_layer(model, u) for u in silent]) + skip * (x - silent)
 
 
 VARIANTS = [
