@@ -39,7 +39,7 @@ def check_kernels(impl: Impl, *, count: int, head_dim: int, value_dim: int, pinv
     if uses_kernels(impl):
         from . import triton as kernels
 
-        kernels.check(kept=count, head_dim=head_dim, value_dim=value_dim, pinv=pinv)
+        kernels.check(count=count, head_dim=head_dim, value_dim=value_dim, pinv=pinv)
 
 
 def ensure_nonempty(mask: Tensor | None) -> Tensor | None:
