@@ -3,6 +3,7 @@
 ``lra/reference/soft.py`` has the same equations for one head of one sequence.
 """
 
+from collections.abc import Callable
 from functools import partial
 from typing import Literal
 
@@ -61,7 +62,7 @@ class Soft(Attention):
         count: int | None = None,
         activate: bool = True,
         normalise: bool = False,
-        pinv=partial(newton, steps=20, init="soft", ridge=0.01),
+        pinv: Callable[[Tensor], Tensor] = partial(newton, steps=20, init="soft", ridge=0.01),
     ):
         super().__init__(sizes)
         in_range("window", window, Range(1, sizes.length), "length")

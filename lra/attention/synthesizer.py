@@ -93,7 +93,7 @@ class Random(Synthesizer):
 class Product(Synthesizer):
     """S = a bᵀ with a, b (N or 1,H,L,r): dot-product attention whose keys are learned for each position.
 
-    Torch's fused kernels compute it in O(L) memory; with dot_product, S + q kᵀ is [a q] [b k]ᵀ.
+    Torch's fused kernels compute it in O(L) memory; with dot_product, S + q kᵀ is ``[a q] [b k]ᵀ``.
     """
 
     @abstractmethod

@@ -62,7 +62,14 @@ def highest_scores(X: Tensor, m: int, score: str, random: Tensor | None, class_t
 
 @torch.no_grad()
 def select(
-    Q: Tensor, K: Tensor, m: int, score: str, *, pairing="separate", random=(None, None), class_token: bool = False
+    Q: Tensor,
+    K: Tensor,
+    m: int,
+    score: str,
+    *,
+    pairing: str = "separate",
+    random: tuple = (None, None),
+    class_token: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """Select I and J, step 1.
 
