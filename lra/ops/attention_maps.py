@@ -193,7 +193,7 @@ def landmark_product(
         q_landmark_mask, k_landmark_mask: real landmarks (N,H,c), or broadcastable.
         weights: ``softmax`` | ``laplace``, f with MEGA's scale; ``laplace`` needs impl=eager.
         bias: added to the scores of C, U and R, (N,H,L,c), (N,H,c,c) and (N,H,c,L), or broadcastable.
-        attend: attention for C and R of packed sequences, see ``lra.ops.packed``; only with impl=sdpa.
+        attend: attention for C and R of packed sequences, see ``lra.ops.varlen_attention``; only with impl=sdpa.
         impl: ``eager`` writes every map out in float32. ``sdpa`` computes C and R by ``attend_thin``. ``triton`` is
             ``lra.ops.triton``, for softmax without a bias and the cubic inverse; it returns None for R v.
             ``triton_rounded`` is faster for 16-bit inputs, with larger errors.
