@@ -14,7 +14,8 @@ from pathlib import Path
 
 from hydra.core.global_hydra import GlobalHydra
 
-from lra.config.compose import compose, quoted
+from lra.config.compose import compose
+from lra.config.quoting import quote
 from lra.data.dataset import SequenceDataset, TaskMetadata
 from lra.data.source import Source
 
@@ -60,7 +61,7 @@ def load_dataset(
     # Compose the options of the task as the command line does.
     arguments = [f"task={task}", f"budget={budget}", *overrides]
     if root is not None:
-        arguments.append(f"data.root={quoted(root)}")
+        arguments.append(f"data.root={quote(root)}")
     with _own_hydra():
         options = compose(PrepareOptions, arguments)
     source = options.data_source()

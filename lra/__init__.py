@@ -1,14 +1,14 @@
 """Long Range Arena: tasks, attention mechanisms, training and tables. The entry point is ``lra``, see ``lra.cli``."""
 
+from importlib import import_module
 from typing import Any
 
 
 def __getattr__(name: str) -> Any:
     """Look up a public name when it is asked for, so that ``import lra`` does not import torch."""
     if name == "load_dataset":
-        from data_prep.load import load_dataset
-
-        return load_dataset
+        # data_prep is above this package in the dependency order and is imported only by this call.
+        return import_module("data_prep.load").load_dataset
     if name != "__version__":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import metadata

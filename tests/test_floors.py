@@ -2,9 +2,12 @@
 
 import ast
 import re
+import subprocess
+import sys
 
 import pytest
-from support.floors import FLOOR, ROOT, chain, folder, imports
+from conftest import KERNELS, MECHANISMS
+from support.floors import FLOOR, ROOT, chain, closure, folder, imports
 
 MOST = 7  # folders in a chain, see ``support.floors.chain``
 LEVEL = {  # edges inside a floor
@@ -66,6 +69,58 @@ def test_the_lower_floors_know_only(here, only):
         if folder(source) == here and source not in ENTRIES and folder(target) != "lra":
             inside = any(f"{target}.".startswith(f"{name}.") or name.startswith(f"{target}.") for name in only)
             assert inside, f"{source} imports {target}"
+
+
+CLOSURES = {  # modules of lra that a mechanism imports, directly or through others, without base and options
+    "cur": 6,
+    "dba": 3,
+    "flare": 3,
+    "linear": 3,
+    "linformer": 3,
+    "nystrom": 5,
+    "psf": 3,
+    "s4d": 3,
+    "soft": 5,
+}
+
+
+@pytest.mark.parametrize("name", CLOSURES)
+def test_a_mechanism_is_readable_from_its_file(name):
+    """Imports inside functions do not count: the kernels, and what only packed sequences need."""
+    modules = closure(f"lra.attention.{name}") - {"lra.attention.base", "lra.options"}
+    assert len(modules) <= CLOSURES[name], sorted(modules)
+
+
+def test_the_kernels_are_loaded_on_their_first_use():
+    for module in imports():
+        is_kernel = module.startswith("lra.ops.triton")
+        assert is_kernel or not any(name.startswith("lra.ops.triton") for name in closure(module)), module
+
+
+BUILD = """
+import sys
+from lra.config.compose import compose
+from lra.config.experiment import Experiment
+
+for name in sys.argv[1:]:
+    compose(Experiment, ("task=listops", "budget=smoke", "model.layers=1", f"attn={name}")).classifier()
+print([name for name in sys.modules if name.partition(".")[0] == "triton" or name.startswith("lra.ops.triton")])
+"""
+EAGER = [name for name in MECHANISMS if name not in KERNELS]
+
+
+@pytest.mark.parametrize("names", [["cur_abs", "nystrom"], pytest.param(EAGER, marks=pytest.mark.slow)], ids=len)
+def test_no_mechanism_loads_the_kernels_unless_asked(names):
+    found = subprocess.run([sys.executable, "-c", BUILD, *names], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert found.stdout == "[]\n"
+
+
+def test_reference_files_are_short_and_import_torch_alone():
+    for path in (ROOT / "lra/reference").glob("*.py"):
+        source = path.read_text()
+        packages = set(re.findall(r"^\s*(?:from|import) ([\w.]+)", source, re.MULTILINE))
+        assert packages <= {"math", "collections.abc", "torch", "torch.nn.functional"}, path
+        assert len(source.splitlines()) <= 120, path
 
 
 def test_operators_are_no_modules_and_name_no_section_of_a_configuration():

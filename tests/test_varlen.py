@@ -5,7 +5,7 @@ import torch
 from conftest import config
 
 from lra.model.multihead import Multihead
-from lra.ops.cur_naive import CUROptions
+from lra.ops.cur import CUROptions
 from lra.ops.selection import select
 from lra.varlen import VarlenLayout
 

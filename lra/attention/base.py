@@ -1,31 +1,37 @@
-"""The contract of a mechanism.
+"""The interfaces of attention mechanisms.
 
-N examples (towers count as examples), H heads, L length, D key size, E value size, c kept or landmark tokens, d width,
-T the real tokens of all rows together.
-A mask is bool (N, L): True is a real token, None means that all are.
+Letters of shapes: N examples (each text of a pair counts as one), H heads, L length of the padded sequence, D size of a
+query or key, E size of a value, c selected tokens or landmarks, d width of a token vector, T real tokens of all packed
+sequences together. A mask is bool (N,L): True marks a real token, None means that all are real.
 
-Laws, tested over every conf/attn/*.yaml: padded positions never change a real row; an example gives the same result
-alone and in a batch; evaluation is repeatable; every parameter gets a finite gradient; mask=None equals an all-True
-mask; fewer real tokens than c works and equals c = that many. A mechanism owns its scaling and its precision and keeps
-no state between calls.
+Every mechanism passes the checks of ``lra.laws``: padding never changes the output of a real token; an example has the
+same result alone and in a batch; evaluation is repeatable; every parameter gets a finite gradient; mask=None equals a
+mask of ones; fewer real tokens than c give the result of c = that number. A mechanism does its own scaling, chooses its
+own precision and keeps no state between calls.
 """
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from torch import Tensor, nn
 
 from ..options import Checked, Share
-from ..varlen import VarlenLayout
+
+if TYPE_CHECKING:
+    from ..varlen import VarlenLayout
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sizes(Checked):
-    """The sizes of a mechanism's place in a model, which its shell knows and ``Attention`` and ``Mixer`` share.
+    """The sizes that a model gives to its mechanism.
 
-    ``length`` is that of the longest row the task can hand over. ``dropout`` is the mechanism's own, for those that
-    ``drops`` says.
+    Args:
+        heads: number of heads.
+        head_dim: size of a query or key.
+        value_dim: size of a value.
+        length: maximum sequence length of the task.
+        dropout: attention dropout; must be 0 unless the class sets ``drops = True``.
     """
 
     heads: int
@@ -36,18 +42,22 @@ class Sizes(Checked):
 
 
 class Mechanism(Checked, nn.Module):
-    """An ``Attention`` or a ``Mixer``. Its own options are keyword-only arguments of its constructor behind ``sizes``.
+    """Base class of ``Attention`` and ``Mixer``. Options are keyword-only arguments of the constructor after ``sizes``.
 
-    A mechanism without options needs no constructor.
+    Args:
+        sizes: see ``Sizes``.
 
     Raises:
-        ValueError: an option is outside the choices or the range of its annotation, or there is a dropout that the
-            mechanism lacks.
+        ValueError: an option is outside the choices or the range of its annotation, or sizes.dropout is not 0 although
+            the mechanism has no dropout.
     """
 
-    drops: ClassVar[bool] = False  # True: sizes.dropout acts in training; otherwise it must be 0
-    causal: bool = False  # True: no result depends on a token ahead
-    hole_free: bool = False  # True: removing masked positions, the order kept, changes no real row (data.pad=compact)
+    # Whether sizes.dropout acts in training; otherwise it must be 0.
+    drops: ClassVar[bool] = False
+    # Whether no output depends on a later token.
+    causal: bool = False
+    # Whether the order-preserving removal of masked tokens changes no output (data.pad=compact).
+    hole_free: bool = False
 
     def __init__(self, sizes: Sizes):
         super().__init__()
@@ -60,41 +70,49 @@ class Mechanism(Checked, nn.Module):
 
 
 class Attention(Mechanism):
-    """Mixes values by queries and keys: q, k (N,H,L,D), v (N,H,L,E), mask (N,L) -> (N,H,L,E).
+    """A function of queries, keys and values: q, k (N,H,L,D), v (N,H,L,E), mask (N,L) -> (N,H,L,E).
 
-    The projections around it live in ``lra.model.multihead``.
+    ``lra.model.multihead`` has the projections around it.
     """
 
-    shares_qk: ClassVar[bool] = False  # True: one projection serves q and k
-    mixes_batch: bool = False  # True: examples of a batch change each other's result; each tower is then a batch
-    takes_bias: bool = False  # True: forward has an argument ``bias``, a function of positions (rows, cols)
+    # Whether queries and keys are one projection.
+    shares_qk: ClassVar[bool] = False
+    # Whether examples of a batch change each other's results; the texts of a pair are then encoded separately.
+    mixes_batch: bool = False
+    # Whether ``forward`` has an argument ``bias``, a function of positions (rows, cols) that returns a score bias.
+    takes_bias: bool = False
 
     @abstractmethod
     def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor: ...
 
-    def varlen(self, q: Tensor, k: Tensor, v: Tensor, layout: VarlenLayout) -> Tensor:
-        """Mix packed rows, q, k, v (1,H,T,·) -> (1,H,T,E): padded, unless a mechanism does it without."""
-        return layout.pack(self(*(layout.unpack(x, 2) for x in (q, k, v)), layout.mask), 2)
+    def varlen(self, q: Tensor, k: Tensor, v: Tensor, layout: "VarlenLayout") -> Tensor:
+        """Mix packed sequences, q, k, v (1,H,T,·) -> (1,H,T,E).
+
+        This default pads them. Mechanisms with a padding-free form override it.
+        """
+        padded = [layout.unpack(x, 2) for x in (q, k, v)]
+        return layout.pack(self(*padded, layout.mask), 2)
 
 
 class Mixer(Mechanism):
-    """Mixes token vectors, d = ``dim``: x (N,L,d), mask (N,L) -> (N,L,width).
+    """A function of token vectors: x (N,L,d), mask (N,L) -> (N,L,width).
 
-    A block holds one, ``Multihead`` or a mechanism. Like any module it may have ``rates``: factors of the learning rate
-    by the names of its own parameters, which then have no weight decay unless ``decayed`` has their names too
-    (``lra.train.optim``).
+    An encoder block contains one Mixer: ``Multihead`` around an Attention, or a mechanism. Like any module it may have
+    ``rates``: learning-rate factors by parameter name. Parameters in ``rates`` have no weight decay unless their names
+    are in ``decayed`` (``lra.train.optim``).
+
+    Args:
+        sizes: see ``Sizes``.
+        dim: d.
     """
 
     def __init__(self, sizes: Sizes, *, dim: int):
         super().__init__(sizes)
-        self.width = dim  # of the rows it puts out
+        self.width = dim
 
     @abstractmethod
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor: ...
 
     def attention_map(self, x: Tensor, mask: Tensor | None = None) -> Tensor | None:
-        """The map that multiplies the values, (N,H,L,L): the result for the identity in their place.
-
-        None, unless a mechanism says otherwise: if values do not enter linearly there is no such map.
-        """
+        """Return the map (N,H,L,L) that multiplies the values, or None if values do not enter linearly."""
         return None

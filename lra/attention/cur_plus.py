@@ -1,21 +1,31 @@
-"""CUR without an inverse (``lra.ops.cells``)."""
+"""CUR without an inverse (``lra.ops.cluster_attention``)."""
 
 import torch
+from torch import Tensor
 
-from ..ops.cells import Impl
-from ..ops.cur import cur_plus
-from ..ops.cur_naive import CUROptions, Pairing, Score
-from ..ops.selection import Resample
+from ..ops.cluster_attention import Impl, cur_plus
+from ..ops.cur import CUROptions
+from ..ops.selection import Pairing, Resample, Score
 from ..options import Range, in_range
 from .base import Attention, Sizes
 
 
 class CURPlus(Attention):
-    """``lra.ops.cur.cur_plus``: attention over cells of keys around the kept ones, and a smooth correction that the
-    error R v - U v̄ of the kept rows makes.
+    """Attend to clusters of keys around the selected keys, and correct the result by exact outputs of selected queries.
 
-    Closer to softmax than ``CUR`` in a model that was trained with softmax, at the same count; keeping everything is
-    softmax. Options as in ``lra.attention.cur.CUR``, and impl is ``eager`` | ``sdpa``.
+        1. I, J = select(q, k)
+        2. k̄, v̄, n = mean keys, mean values and sizes of the clusters of keys around J
+        3. C = softmax(q k̄ᵀ / √D + log n)
+        4. out = C v̄ + S g,   S g a smoothing of the error R v - (C v̄)_I
+        5. out_I = R v
+
+    In a model that was trained with softmax it is closer to softmax than ``CUR`` with the same count; with every token
+    selected it is softmax. ``lra.ops.cluster_attention.cur_plus`` computes these steps. O(L c (D + E)) time.
+
+    Args:
+        sizes: see ``lra.attention.base.Sizes``.
+        count, score, pairing, copy_rv, class_token, resample: see ``lra.attention.cur.CUR``.
+        impl: ``eager`` | ``sdpa``.
     """
 
     def __init__(
@@ -32,13 +42,14 @@ class CURPlus(Attention):
     ):
         super().__init__(sizes)
         in_range("count", count, Range(1, sizes.length), "length")
-        rule = {"count": count, "score": score, "pairing": pairing, "class_token": bool(class_token)}
-        self.options = CUROptions(**rule, copy_rv=copy_rv, impl=impl)
+        selection = {"count": count, "score": score, "pairing": pairing, "class_token": bool(class_token)}
+        self.options = CUROptions(**selection, copy_rv=copy_rv, impl=impl)
         self.resample = resample
-        self.hole_free = score != "random" and not class_token  # these two look at positions
+        # Random numbers belong to positions, and a class token is at a position.
+        self.hole_free = score != "random" and not class_token
         # The random numbers of evaluation, one for each side, head and position.
         self.register_buffer("draw", torch.rand(2, sizes.heads, sizes.length) if score == "random" else None)
 
-    def forward(self, q, k, v, mask=None):
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
         draw = None if self.training or self.resample == "always" else self.draw
         return cur_plus(q, k, v, mask, self.options, draw=draw)

@@ -9,21 +9,22 @@ from .base import Sizes
 
 
 class DBA(Checked, nn.Module):
-    """A whole pre-norm layer over the tokens X (N,L,d) and latents P (N,p,d), after the released time-series code.
+    """A whole pre-norm layer over tokens X (N,L,d) and latents P (N,p,d), after the released time-series code.
 
-        Z = softmax(P W_1 (X W_2)ᵀ / √(r/H)) X W_3       compress the tokens into p latents
-        O = LN(softmax(Z W_4 (Z W_5)ᵀ / √(r/H)) Z W_6)   attention among them
-        Y = softmax(X W_7) O W_8                         expand: each token weighs the latents of each head
-        X + Y, then the feed-forward layer of the block; Z goes to the next layer as its P
+        1. Z = softmax(P W_1 (X W_2)ᵀ / √(r/H)) X W_3       compress the tokens into p latents
+        2. O = LN(softmax(Z W_4 (Z W_5)ᵀ / √(r/H)) Z W_6)   attention among the latents
+        3. Y = softmax(X W_7) O W_8                         expand: each token weighs the latents of each head
+        4. X + Y, then the feed-forward layer
 
-    Queries and keys are r wide over all H heads (the bilinear form), values d; every W has a bias. LayerNorm of X comes
-    before, of P nowhere. P is learned, normal with standard deviation d^-1/2, if ``first``; a later layer is handed
-    one. Padding gets no weight where tokens are compressed. O(L p (r + d)) time.
+    X stands for LN(X) in steps 1 and 3; P is not normalised. Z is the P of the next layer. Queries and keys have size r
+    over all H heads (the bilinear form), values d; every W has a bias. Padding gets no weight in step 1.
+    O(L p (r + d)) time.
 
     Args:
-        sizes: its dropout is that of the softmaxes, of P and of what the halves of the layer add.
-        dim: d, which is heads * head_dim.
+        sizes: its dropout acts on the softmaxes, on P and on both residual branches.
+        dim: d, which must be heads * head_dim.
         hidden: width of the feed-forward layer.
+        first: whether this is the first layer, which learns P (normal with standard deviation d^-1/2 at the start).
         latents: p.
         width: r.
 
@@ -41,39 +42,57 @@ class DBA(Checked, nn.Module):
             raise ValueError(f"width must be a multiple of heads {sizes.heads}, not {width}")
         if sizes.heads * sizes.head_dim != dim:
             raise ValueError(f"head_dim must be {dim / sizes.heads:g}, dim / heads, with DBA, not {sizes.head_dim}")
-        self.heads, self.widths, dropout = sizes.heads, [width, dim], sizes.dropout
+        self.heads = sizes.heads
+        self.widths = [width, dim]
         self.start = nn.Parameter(torch.empty(latents, dim).normal_(std=dim**-0.5)) if first else None
-        self.token_norm, self.latent_norm, self.mlp_norm = (nn.LayerNorm(dim) for _ in range(3))
-        self.compress_query, self.compress_context = nn.Linear(dim, width), nn.Linear(dim, width + dim)
-        self.latent_query, self.latent_context = nn.Linear(dim, width), nn.Linear(dim, width + dim)
+        self.token_norm = nn.LayerNorm(dim)
+        self.latent_norm = nn.LayerNorm(dim)
+        self.mlp_norm = nn.LayerNorm(dim)
+        # W_1 and [W_2 W_3], W_4 and [W_5 W_6], W_7, W_8.
+        self.compress_query = nn.Linear(dim, width)
+        self.compress_context = nn.Linear(dim, width + dim)
+        self.latent_query = nn.Linear(dim, width)
+        self.latent_context = nn.Linear(dim, width + dim)
         self.expand = nn.Linear(dim, sizes.heads * latents)
         self.output = nn.Linear(dim, dim)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = nn.Dropout(sizes.dropout)
         self.mlp = nn.Sequential(
-            nn.Linear(dim, hidden), nn.GELU(), nn.Dropout(dropout), nn.Linear(hidden, dim), nn.Dropout(dropout)
+            nn.Linear(dim, hidden),
+            nn.GELU(),
+            nn.Dropout(sizes.dropout),
+            nn.Linear(hidden, dim),
+            nn.Dropout(sizes.dropout),
         )
 
     def forward(self, x: Tensor, mask: Tensor | None, memory: Tensor | None = None) -> tuple[Tensor, Tensor]:
         if memory is None:
             memory = self.dropout(self.start.expand(len(x), -1, -1))  # (N,p,d)
         tokens = self.token_norm(x)
-        packed = self._attend(self.compress_query(memory), self.compress_context(tokens), mask)  # (N,p,d)
-        mixed = self._attend(self.latent_query(packed), self.latent_context(packed))
-        weights = self.dropout(self._split(self.expand(tokens)).softmax(-1))  # (N,H,L,p)
-        expanded = weights @ self._split(self.latent_norm(mixed)).to(weights.dtype)  # (N,H,L,d/H)
-        x = x + self.dropout(self.output(expanded.transpose(1, 2).flatten(2)))
-        return x + self.mlp(self.mlp_norm(x)), packed
+
+        # 1. Compress.
+        z = self._attend(self.compress_query(memory), self.compress_context(tokens), mask)  # (N,p,d)
+
+        # 2. Attention among the latents.
+        o = self.latent_norm(self._attend(self.latent_query(z), self.latent_context(z)))  # (N,p,d)
+
+        # 3. Expand.
+        weights = self.dropout(self._split_heads(self.expand(tokens)).softmax(-1))  # (N,H,L,p)
+        y = weights @ self._split_heads(o).to(weights.dtype)  # (N,H,L,d/H)
+        y = self.output(y.transpose(1, 2).flatten(2))
+
+        # 4. Residuals and the feed-forward layer.
+        x = x + self.dropout(y)
+        return x + self.mlp(self.mlp_norm(x)), z
 
     def _attend(self, query: Tensor, context: Tensor, mask: Tensor | None = None) -> Tensor:
-        """query (N,i,r), context (N,j,r+d) of keys and values, mask (N,j) -> (N,i,d)."""
+        """Attend from query (N,i,r) to context (N,j,r+d), keys and values with mask (N,j): (N,i,d)."""
         keys, values = context.split(self.widths, -1)
-        mixed = F.scaled_dot_product_attention(
-            *(self._split(part) for part in (query, keys, values)),
-            None if mask is None else mask[:, None, None],
-            dropout_p=self.dropout.p if self.training else 0.0,
-        )
+        heads = (self._split_heads(x) for x in (query, keys, values))
+        key_mask = None if mask is None else mask[:, None, None]
+        dropout_p = self.dropout.p if self.training else 0.0
+        mixed = F.scaled_dot_product_attention(*heads, key_mask, dropout_p=dropout_p)
         return mixed.transpose(1, 2).flatten(2)
 
-    def _split(self, x: Tensor) -> Tensor:
-        """(N,i,H·w) -> (N,H,i,w)."""
+    def _split_heads(self, x: Tensor) -> Tensor:
+        """Split (N,i,H·w) into heads (N,H,i,w)."""
         return x.unflatten(-1, (self.heads, -1)).transpose(1, 2)

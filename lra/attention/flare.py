@@ -13,14 +13,17 @@ Scale = Literal["one", "sqrt"]
 
 
 class FLARE(Attention):
-    """softmax(K Λᵀ) (softmax(Λ Kᵀ) V): L tokens encoded into ``latents`` and decoded again.
+    """Route the tokens through M learned latents Λ per head.
 
-    Λ (H,latents,D) is learned, normal with standard deviation 0.1, each head with its own. There are no queries: keys
-    score both ways, so that the map is one of rank ``latents`` at most. Padding is masked where it is encoded.
-    ``dropout`` acts on both softmaxes. O(L latents (D + E)) time.
+        1. z = softmax(Λ kᵀ) v      encode L tokens into M latents                         (N,H,M,E)
+        2. out = softmax(k Λᵀ) z    decode the latents for every token                     (N,H,L,E)
+
+    There are no queries: keys score in both directions, so the attention map has rank M at most. Padding is masked in
+    the encoding. O(L M (D + E)) time.
 
     Args:
-        latents: rows of Λ.
+        sizes: its dropout acts on both softmaxes.
+        latents: M. Λ is normal with standard deviation 0.1 at the start.
         scale: factor of the scores: ``one``, or ``sqrt``, 1 / √D.
     """
 
@@ -36,6 +39,6 @@ class FLARE(Attention):
     def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
         latents = self.latents.to(k.dtype).expand(len(k), -1, -1, -1)  # (N,H,M,D)
         options = {"scale": self.scale, "dropout_p": self.sizes.dropout if self.training else 0.0}
-        keys = None if mask is None else mask[:, None, None]
-        z = F.scaled_dot_product_attention(latents, k, v, keys, **options)  # (N,H,M,E)
+        key_mask = None if mask is None else mask[:, None, None]
+        z = F.scaled_dot_product_attention(latents, k, v, key_mask, **options)  # (N,H,M,E)
         return F.scaled_dot_product_attention(k, latents, z, **options)

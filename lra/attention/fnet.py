@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from ..ops.precision import at_least_float32
+from ..ops.precision import upcast
 from ..ops.segments import real_first
 from .base import Mixer
 
@@ -20,7 +20,7 @@ class FNet(Mixer):
     hole_free = True
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        x_wide = at_least_float32(x)
+        x_wide = upcast(x)
         if mask is None:
             mixed = torch.fft.fftn(x_wide, dim=(1, 2)).real  # (N,L,d)
         elif x.device.type == "cpu":

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from ..ops.kernel_features import attend
-from ..ops.precision import at_least_float32, full_precision
+from ..ops.precision import full_precision, upcast
 from .base import Attention, Sizes
 
 Softmax = Literal["halves", "joint"]
@@ -43,7 +43,7 @@ class Hedgehog(Attention):
 
     @full_precision
     def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
-        weight, bias = at_least_float32((self.weight, self.bias))
+        weight, bias = upcast((self.weight, self.bias))
         # y = x W + b
         y_q = q @ weight[0] + bias[0]  # (N,H,L,D)
         y_k = k @ weight[-1] + bias[-1]  # (N,H,L,D)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from ..ops.blocks import blocks
 from ..ops.kernel_features import attend, zero_padding
-from ..ops.precision import at_least_float32, full_precision
+from ..ops.precision import full_precision, upcast
 from ..options import Above, Positive
 from .base import Attention, Sizes
 
@@ -164,7 +164,7 @@ class RFA(Attention):
 
     @full_precision
     def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
-        scale = at_least_float32(self.scale)[:, None]  # (H,1,D)
+        scale = upcast(self.scale)[:, None]  # (H,1,D)
         w = self.rows().to(q.dtype) * scale  # (H,F,D)
         # Eq. 3; both factors 1/√F stand in the features of the queries.
         phi_q = self._features(q, w) / w.shape[1]  # (N,H,L,2F)

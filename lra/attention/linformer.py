@@ -1,23 +1,28 @@
-"""Linformer (Wang et al. 2020)."""
+"""Linformer (Wang et al. 2020, arXiv 2006.04768).
+
+``lra/reference/linformer.py`` has the same equation for one head of one sequence.
+"""
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..ops.kernel_features import zero_padding
 from ..options import Positive
 from .base import Attention, Sizes
 
 
 class Linformer(Attention):
-    """softmax(q (E k)ᵀ / √D) (F v): L keys and values compressed to ``rank`` by learned maps E and F (equation 7).
+    """softmax(q (E k)ᵀ / √D) (F v) with learned matrices E and F that compress L keys and values to ``rank`` (eq. 7).
 
-    Position j of a row is compressed by column j of E and F (H,rank,length), normal with standard deviation 0.02, so a
-    row shorter than ``length`` uses their first L columns, and padding is zero before it is compressed. rank may exceed
-    the number of tokens. The paper's sharing (section 4): none is share_heads=false share_kv=false, headwise true
-    false, key-value true true; the PyTorch LRA code has false true. dropout acts on the weights.
+    Column j of E and F belongs to position j, so a sequence shorter than ``length`` uses the first L columns. Padding
+    is zero before it is compressed. O(L rank (D + E)) time.
 
-    O(L rank (D + E)) time.
+    Args:
+        sizes: its dropout acts on the weights.
+        rank: number of compressed keys; it may exceed the number of tokens.
+        share_heads: whether all heads share E and F.
+        share_kv: whether F = E. The paper's sharing (section 4) is share_heads=true share_kv=false (headwise) or both
+            true (key-value); the PyTorch LRA code has share_heads=false share_kv=true.
     """
 
     drops = True
@@ -28,13 +33,25 @@ class Linformer(Attention):
         self.compress_k = nn.Parameter(torch.empty(shape).normal_(std=0.02))
         self.compress_v = None if share_kv else nn.Parameter(torch.empty(shape).normal_(std=0.02))
 
-    def forward(self, q, k, v, mask=None):
-        k, v = zero_padding(k, mask), zero_padding(v, mask)
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
+        if mask is not None:
+            k = k * mask[:, None, :, None]
+            v = v * mask[:, None, :, None]
+        # E k and F v.
+        compress_v = self.compress_k if self.compress_v is None else self.compress_v
         k = compress(self.compress_k, k)  # (N,H,rank,D)
-        v = compress(self.compress_k if self.compress_v is None else self.compress_v, v)  # (N,H,rank,E)
+        v = compress(compress_v, v)  # (N,H,rank,E)
         return F.scaled_dot_product_attention(q, k, v, dropout_p=self.sizes.dropout if self.training else 0.0)
 
 
-def compress(e: Tensor, x: Tensor) -> Tensor:
-    """e (H or 1,r,length), x (N,H,L,D) -> e[..., :L] x (N,H,r,D); a matmul would copy e for every example."""
-    return torch.einsum("hrl,nhld->nhrd", e[..., : x.shape[2]], x)
+def compress(matrix: Tensor, x: Tensor) -> Tensor:
+    """Compute matrix[..., :L] x; unlike einsum, matmul would copy the matrix for every example.
+
+    Args:
+        matrix: (H,rank,length), or (1,rank,length) for all heads.
+        x: (N,H,L,D).
+
+    Returns:
+        (N,H,rank,D).
+    """
+    return torch.einsum("hrl,nhld->nhrd", matrix[..., : x.shape[2]], x)

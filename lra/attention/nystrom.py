@@ -1,4 +1,7 @@
-"""Nystromformer attention (Xiong et al., AAAI 2021)."""
+"""Nystromformer attention (Xiong et al., AAAI 2021).
+
+``lra/reference/nystrom.py`` has the same equations for one head of one sequence.
+"""
 
 from functools import partial
 from typing import ClassVar
@@ -7,25 +10,38 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..ops import triton as kernels
+from ..ops.attention_maps import Impl, check_kernels, ensure_nonempty, landmark_product
 from ..ops.convolution import convolve_rows
-from ..ops.kernel_features import zero_padding
-from ..ops.pinv import cubic, mixes_batch
+from ..ops.pinv import Inverse, cubic, is_batch_dependent
 from ..ops.segments import segment_means
-from ..ops.three_factor import Impl, Inverse, three_factor
 from ..options import Range, Whole, in_range
 from .base import Attention, Sizes
 
 
 class Nystrom(Attention):
-    """softmax(q k̃ᵀ) · pinv(softmax(q̃ k̃ᵀ)) · softmax(q̃ kᵀ) v + depth-wise convolution of v along the sequence.
+    """Approximate softmax attention by c landmark queries q̃ and keys k̃.
 
-    The landmarks q̃, k̃ (c of them) are means over consecutive segments of the real tokens: token r of n_real lies in
-    segment floor(r c / n_real) with c = min(landmarks, n_real), so padding never enters a mean. kernel: width of the
-    convolution, one filter per head, 0 for none.
+        1. q̃, k̃ = means of c consecutive segments of the real tokens                       (N,H,c,D)
+        2. F₁ = softmax(q k̃ᵀ)    F₂ = softmax(q̃ k̃ᵀ)    F₃ = softmax(q̃ kᵀ)                 scores / √D
+        3. out = F₁ (F₂⁺ (F₃ v)),   F₂⁺ by the cubic iteration                             (N,H,L,E)
+        4. out + depth-wise convolution of v along the sequence
+
+    With n real tokens, token r lies in segment floor(r c / n), and c = min(landmarks, n). Padding enters no mean.
+    O(L c (D + E) + c³) time.
+
+    Args:
+        sizes: see ``lra.attention.base.Sizes``.
+        landmarks: c, from 1 to the sequence length.
+        kernel: odd width of the convolution, which has one filter per head; 0 for no convolution.
+        pinv: pseudo-inverse of F₂.
+        impl: see ``lra.ops.attention_maps.landmark_product``.
+
+    Raises:
+        ValueError: an option is out of range, or the kernels of impl=triton do not support it.
     """
 
-    pools_padding: ClassVar[bool] = False  # True: segments are those of a row padded to length
+    # Whether segments include padding, as in the released code.
+    pools_padding: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -42,57 +58,76 @@ class Nystrom(Attention):
             raise ValueError(f"kernel must be odd, or 0 for no convolution, not {kernel}")
         if self.pools_padding and sizes.length % landmarks:
             raise ValueError(f"landmarks must divide length {sizes.length}, not {landmarks}")
-        if impl in kernels.IMPLS:
-            kernels.check(kept=landmarks, head_dim=sizes.head_dim, value_dim=sizes.value_dim, pinv=pinv)
-        self.landmarks, self.pinv, self.impl = landmarks, pinv, impl
-        self.mixes_batch = mixes_batch(pinv)
-        self.hole_free = not kernel and not self.pools_padding  # both look at positions
-        # It holds the filters; ``convolve_rows`` applies them.
-        self.conv = nn.Conv2d(sizes.heads, sizes.heads, (kernel, 1), groups=sizes.heads, bias=False) if kernel else None
+        check_kernels(impl, count=landmarks, head_dim=sizes.head_dim, value_dim=sizes.value_dim, pinv=pinv)
+        self.landmarks = landmarks
+        self.pinv = pinv
+        self.impl = impl
+        self.mixes_batch = is_batch_dependent(pinv)
+        # Both the convolution and segments with padding depend on positions.
+        self.hole_free = not kernel and not self.pools_padding
+        # The module holds the filters; ``convolve_rows`` applies them.
+        self.conv = None
+        if kernel:
+            self.conv = nn.Conv2d(sizes.heads, sizes.heads, (kernel, 1), groups=sizes.heads, bias=False)
 
-    def forward(self, q, k, v, mask=None):
-        out = self.product(q, k, v, mask)
-        return out if self.conv is None else out + convolve_rows(zero_padding(v, mask), self.conv.weight)
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
+        out = self.product(q, k, v, mask)  # (N,H,L,E)
+        if self.conv is None:
+            return out
+        return out + convolve_rows(_zero_padding(v, mask), self.conv.weight)
 
     def product(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
-        """The result without the convolution."""
-        q_marks, k_marks, real = self.pool(q, k, mask)
-        marks = {"mask": mask, "row_mask": real, "col_mask": real}
-        return three_factor(q, k, v, q_marks, k_marks, pinv=self.pinv, **marks, impl=self.impl)[0]
+        """Compute steps 1 to 3: (N,H,L,E)."""
+        mask = ensure_nonempty(mask)
+        q_landmarks, k_landmarks, landmark_mask = self.pool(q, k, mask)
+        masks = {"mask": mask, "q_landmark_mask": landmark_mask, "k_landmark_mask": landmark_mask}
+        return landmark_product(q, k, v, q_landmarks, k_landmarks, pinv=self.pinv, impl=self.impl, **masks)[0]
 
     def pool(self, q: Tensor, k: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Landmarks (N,H,c,D) of q and of k, and which are real (N,1,c)."""
+        """Compute step 1: landmarks (N,H,c,D) of q and of k, and which of them are real (N,1,c), None for all."""
         L = q.shape[2]
         c = min(self.landmarks, L)
+        # Segments of equal width.
         if mask is None and L % c == 0:
-            return _means(q, c), _means(k, c), None
+            return _equal_segment_means(q, c), _equal_segment_means(k, c), None
         if mask is None:
             mask = torch.ones(q.shape[0], L, dtype=torch.bool, device=q.device)
-        (q_marks, k_marks), real = segment_means(mask, c, q, k)
-        return q_marks.to(q.dtype), k_marks.to(k.dtype), real[:, None]
+        (q_landmarks, k_landmarks), landmark_mask = segment_means(mask, c, q, k)
+        return q_landmarks.to(q.dtype), k_landmarks.to(k.dtype), landmark_mask[:, None]
 
 
 class NystromOriginal(Nystrom):
-    """The released behaviour: padding pooled into the landmarks, one starting value of the inverse for the whole batch.
+    """Nystromformer attention as released.
 
-    Segments are length / landmarks wide and rows count as zero-padded up to ``length``, however far the batch is
-    padded; landmarks = length is exact attention, plus the convolution. With pinv = cubic(init="batch"), as
-    conf/attn/nystrom_original.yaml has it, the result of one example depends on the others in the batch. The two texts
-    of a pair are two batches, as in the released code, which encodes one after the other.
+    Differences from ``Nystrom``:
+
+    * Segments include padding: every sequence counts as zero-padded to ``length``, and segments are length / landmarks
+      wide.
+    * landmarks = length is exact attention, plus the convolution.
+    * With pinv = cubic(init="batch"), as in conf/attn/nystrom_original.yaml, the iteration starts from the largest
+      column sum of the whole batch, so examples of a batch depend on each other. The two texts of a pair are encoded
+      one after the other, as in the released code.
     """
 
     pools_padding = True
 
-    def product(self, q, k, v, mask):
+    def product(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
         if self.landmarks == self.sizes.length:
             return F.scaled_dot_product_attention(q, k, v, None if mask is None else mask[:, None, None])
         return super().product(q, k, v, mask)
 
-    def pool(self, q, k, mask):
-        q, k = (F.pad(zero_padding(x, mask), (0, 0, 0, self.sizes.length - x.shape[2])) for x in (q, k))
-        return _means(q, self.landmarks), _means(k, self.landmarks), None
+    def pool(self, q: Tensor, k: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor, None]:
+        missing = self.sizes.length - q.shape[2]
+        q = F.pad(_zero_padding(q, mask), (0, 0, 0, missing))
+        k = F.pad(_zero_padding(k, mask), (0, 0, 0, missing))
+        return _equal_segment_means(q, self.landmarks), _equal_segment_means(k, self.landmarks), None
 
 
-def _means(x: Tensor, c: int) -> Tensor:
-    """(N,H,L,D) -> means over c consecutive segments of equal width (N,H,c,D)."""
+def _equal_segment_means(x: Tensor, c: int) -> Tensor:
+    """Average c consecutive segments of equal width: (N,H,L,D) -> (N,H,c,D)."""
     return x.unflatten(2, (c, -1)).mean(3)
+
+
+def _zero_padding(x: Tensor, mask: Tensor | None) -> Tensor:
+    """Set padding of x (N,H,L,D) to zero."""
+    return x if mask is None else x * mask[:, None, :, None]

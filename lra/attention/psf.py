@@ -1,4 +1,7 @@
-"""PSF attention, a product of sparse factors with Chord links (Khalitov et al., Neural Networks 2022)."""
+"""PSF attention, a product of sparse factors with Chord links (Khalitov et al., Neural Networks 2022).
+
+``lra/reference/psf.py`` has the same equations with dense factors.
+"""
 
 from typing import Literal
 
@@ -15,20 +18,34 @@ Ring = Literal["real", "row"]
 
 
 class PSF(Mixer):
-    """W_M ... W_1 g(x), the numbers of W_m in row i being f_m(x_i) and its columns i, i+1, i+2, i+4, ..., i+2^(K-2).
+    """Multiply token vectors by M sparse matrices whose entries are functions of the tokens.
 
-    g: MLP d -> value_hidden -> channels, f_m: MLP d -> hidden -> K, both with GELU. No softmax, heads or normalisation.
-    factors: M, null for ceil(log2 length). links: K, ``code`` for ceil(log2 length) + 1 (largest offset half the
-    length), ``paper`` for ceil(log2 length) (a quarter). residuals: g(x) is added after every factor. dropout: on g(x).
-    channels: null for d. project: if channels differ from d, a linear map back to d; without it the result is
-    (N,L,channels), which the published model of one plain block hands to its head (block=plain).
+        1. links of token i: i, i+1, i+2, i+4, ..., i+2^(K-2)                              (N,L,K)
+        2. V_0 = g(x)                                                                      (N,L,channels)
+        3. W_m = the numbers f_m(x_i) at the links of row i,  m = 1 .. M                   (N,L,K)
+        4. out = W_M ... W_1 V_0
 
-    ring: what the links wrap around. ``real``: the real tokens of each example in their order, token r of n_real being
-    linked to token (r + offset) mod n_real, so that no padded position is read and the graph is a full Chord ring
-    however a row is padded. ``row``: all positions of the padded row, padding taking part and the mask ignored, as
-    published.
+    g is an MLP d -> value_hidden -> channels, f_m an MLP d -> hidden -> K, both with GELU. There are no heads, no
+    softmax and no normalisation. O(L M K channels) time and O(L M (K + channels)) memory.
 
-    O(L M K channels) time and O(L M (K + channels)) memory.
+    Args:
+        sizes: its dropout acts on V_0.
+        dim: d.
+        factors: M; null: ceil(log2 length).
+        links: K; ``code``: ceil(log2 length) + 1, largest offset half the length; ``paper``: ceil(log2 length), largest
+            offset a quarter of the length.
+        hidden: hidden width of f_m.
+        value_hidden: hidden width of g.
+        channels: width of V_0; null: d.
+        residuals: whether V_0 is added after every factor.
+        project: whether a linear map back to d follows if channels differ from d. Without it the output is
+            (N,L,channels), as in the published models of one block (block=plain).
+        ring: sequence around which the links wrap. ``real``: the real tokens of each example, token r of n being linked
+            to token (r + offset) mod n, so that no padding is read. ``row``: the padded sequence, as published, with
+            padding taking part in the mixing.
+
+    Raises:
+        ValueError: links is neither a name nor a number of at least 1.
     """
 
     drops = True
@@ -48,55 +65,72 @@ class PSF(Mixer):
         ring: Ring = "real",
     ):
         super().__init__(sizes, dim=dim)
-        log = max((sizes.length - 1).bit_length(), 1)  # ceil(log2 length)
         if not (links in ("code", "paper") or (isinstance(links, int) and links >= 1)):
             raise ValueError(f"links must be code, paper or a number of at least 1, not {links!r}")
-        K = {"code": log + 1, "paper": log}.get(links, links)
+        log_length = max((sizes.length - 1).bit_length(), 1)  # ceil(log2 length)
+        num_links = {"code": log_length + 1, "paper": log_length}.get(links, links)
         channels = channels or dim
-        self.residuals, self.ring, self.hole_free = residuals, ring, ring == "real"
-        self.register_buffer("offsets", torch.tensor([0, *(2**j for j in range(K - 1))]), persistent=False)
+        self.residuals = residuals
+        self.ring = ring
+        self.hole_free = ring == "real"
+        offsets = [0] + [2**j for j in range(num_links - 1)]
+        self.register_buffer("offsets", torch.tensor(offsets), persistent=False)
         self.values = nn.Sequential(_mlp(dim, value_hidden, channels), nn.Dropout(sizes.dropout))
-        self.weights = nn.ModuleList(_mlp(dim, hidden, K) for _ in range(factors or log))
+        self.weights = nn.ModuleList(_mlp(dim, hidden, num_links) for _ in range(factors or log_length))
         self.width = dim if project else channels
         self.output = nn.Linear(channels, dim) if project and channels != dim else nn.Identity()
 
-    def forward(self, x, mask=None):
-        return self.output(self.mix(x, self.values(x), mask).to(x.dtype))
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        mixed = self.mix(x, self.values(x), mask)
+        return self.output(mixed.to(x.dtype))
 
     def mix(self, x: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
-        """W_M ... W_1 v: x (N,L,d), v (N,L,C) -> (N,L,C)."""
-        weights = [f(x) for f in self.weights]  # M times (N,L,K)
-        columns = self.columns(x.shape[0], x.shape[1], mask if self.ring == "real" else None)
-        return chain(v, columns, *weights, residuals=self.residuals)
+        """Compute W_M ... W_1 v of v (N,L,C)."""
+        factors = [f(x) for f in self.weights]  # M times (N,L,K)
+        links = self.links(x.shape[0], x.shape[1], mask if self.ring == "real" else None)
+        return multiply_factors(v, links, *factors, residuals=self.residuals)
 
-    def attention_map(self, x, mask=None):
+    def attention_map(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         eye = torch.eye(x.shape[1], dtype=x.dtype, device=x.device).expand(x.shape[0], -1, -1)
         return self.mix(x, eye, mask)[:, None]
 
-    def columns(self, N: int, L: int, mask: Tensor | None) -> Tensor:
-        """The positions that each row is linked to, int64 (N,L,K)."""
-        position = torch.arange(L, device=self.offsets.device)
+    def links(self, N: int, L: int, mask: Tensor | None) -> Tensor:
+        """Compute step 1: the positions to which each position is linked, int64 (N,L,K)."""
         if mask is None:
+            position = torch.arange(L, device=self.offsets.device)
             return ((position[:, None] + self.offsets) % L).expand(N, -1, -1)
-        position = real_first(mask)  # (N,L): of token r
-        token = (mask.cumsum(-1) - 1)[..., None] + self.offsets  # (N,L,K)
-        token = token % mask.sum(-1).clamp(min=1)[:, None, None]
-        return position.gather(1, token.flatten(1)).view_as(token)
+        # Link ranks among the real tokens, then look up their positions.
+        rank = mask.cumsum(-1) - 1  # (N,L)
+        num_real = mask.sum(-1).clamp(min=1)[:, None, None]
+        linked_rank = (rank[..., None] + self.offsets) % num_real  # (N,L,K)
+        return real_first(mask).gather(1, linked_rank.flatten(1)).view_as(linked_rank)
 
 
 @full_precision
-def chain(v: Tensor, columns: Tensor, *weights: Tensor, residuals: bool) -> Tensor:
-    """W_M ... W_1 v: v (N,L,C), columns and the M weights (N,L,K) -> (N,L,C); residuals adds v after every factor.
+def multiply_factors(v: Tensor, links: Tensor, *factors: Tensor, residuals: bool) -> Tensor:
+    """Compute W_M ... W_1 v from right to left.
 
-    A row of W_m v is a weighted bag of rows of v, which torch sums without keeping the K gathered copies of v.
+    A row of W_m v is a weighted sum of K rows of v: ``embedding_bag`` computes it without the K gathered copies of v.
+
+    Args:
+        v: (N,L,C).
+        links: positions (N,L,K).
+        factors: entries of W_1, ..., W_M, (N,L,K) each.
+        residuals: whether v is added after every factor.
+
+    Returns:
+        (N,L,C).
     """
     N, L, _ = v.shape
-    bags = (columns + L * torch.arange(N, device=v.device)[:, None, None]).flatten(0, 1)  # (N L,K)
-    first = rows = v.flatten(0, 1)
-    for w in weights:
-        rows = F.embedding_bag(bags, rows, mode="sum", per_sample_weights=w.flatten(0, 1))
-        rows = rows + first if residuals else rows
-    return rows.view_as(v)
+    first_row = L * torch.arange(N, device=v.device)[:, None, None]
+    bags = (links + first_row).flatten(0, 1)  # (N L,K)
+    v_0 = v.flatten(0, 1)  # (N L,C)
+    product = v_0
+    for w in factors:
+        product = F.embedding_bag(bags, product, mode="sum", per_sample_weights=w.flatten(0, 1))
+        if residuals:
+            product = product + v_0
+    return product.view_as(v)
 
 
 def _mlp(inputs: int, hidden: int, outputs: int) -> nn.Sequential:

@@ -6,33 +6,34 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from ..ops.kernel_features import zero_padding
-from ..ops.pinv import cubic, mixes_batch
+from ..ops.gaussian import gaussian_kernel
+from ..ops.pinv import Inverse, cubic, is_batch_dependent
 from ..ops.precision import full_precision
-from ..ops.scores import gaussian
 from ..ops.segments import real_first
-from ..ops.selection import Resample, gather_kept
-from ..ops.three_factor import Inverse
+from ..ops.selection import Resample, gather_tokens
 from ..options import Positive, Range
 from .base import Attention, Sizes
 
 
 class Skyformer(Attention):
-    """κ(Q,S) M⁻¹ κ(S,K) V, the Nyström approximation of Gaussian kernel attention κ(Q,K) V.
+    """Approximate Gaussian kernel attention κ(Q,K) V by m landmarks S (section 4).
 
-        κ(a, b) = exp(-||a - b||² / (2 √D)),   M = κ(S,S) + ridge I
-        M⁻¹ = R^-½ pinv(R^-½ M R^-½) R^-½ with the row sums R of M (section 4)
+        1. S = m random rows of Q and K                                                    (N,H,m,D)
+        2. M = κ(S,S) + ridge I,   κ(a, b) = exp(-||a - b||² / (2 √D))                     (N,H,m,m)
+        3. M⁻¹ = R^-½ pinv(R^-½ M R^-½) R^-½ with the row sums R of M
+        4. out = κ(Q,S) M⁻¹ κ(S,K) V                                                       (N,H,L,E)
 
-    The rows S are landmarks of the one kernel matrix over queries and keys together, of which κ(Q,K) is a block: half
-    of them queries, half keys, drawn uniformly and with replacement among the real tokens, at the same positions in
-    every head. Nothing is normalised: rows of the weights do not sum to one. Time O(L m (D + E) + m³) for m landmarks.
+    κ(Q,K) is a block of one kernel matrix over queries and keys together, whose Nyström approximation this is. Half of
+    the landmarks are queries, half are keys, drawn uniformly and with replacement among the real tokens, at the same
+    positions in every head. Nothing is normalised: weights of a query do not sum to one. O(L m (D + E) + m³) time.
 
     Args:
-        samples: drawn queries, and as many keys.
-        ridge: added to the diagonal of M, as released; M without it is singular if a token is drawn twice.
-        resample: ``train`` draws anew at every call while training and keeps one draw, the same for every example, in
-            evaluation; ``always`` draws anew in evaluation too, as released.
-        pinv: (...,m,m) -> the same.
+        sizes: see ``lra.attention.base.Sizes``.
+        samples: number of drawn queries, and of drawn keys.
+        ridge: added to the diagonal of M, as released; without it M is singular if a token is drawn twice.
+        resample: ``train`` draws new landmarks at every call in training and keeps one draw in evaluation, the same for
+            every example; ``always`` draws new ones in evaluation too, as released.
+        pinv: pseudo-inverse, (...,m,m) -> (...,m,m).
     """
 
     hole_free = True
@@ -47,26 +48,43 @@ class Skyformer(Attention):
         pinv: Inverse = partial(cubic, steps=6),
     ):
         super().__init__(sizes)
-        self.ridge, self.resample, self.pinv = ridge, resample, pinv
-        self.mixes_batch = mixes_batch(pinv)
-        self.register_buffer("draw", torch.rand(2 * samples))  # of evaluation
+        self.ridge = ridge
+        self.resample = resample
+        self.pinv = pinv
+        self.mixes_batch = is_batch_dependent(pinv)
+        # The random numbers of evaluation.
+        self.register_buffer("draw", torch.rand(2 * samples))
 
     @full_precision
     def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
-        q, k = q * q.shape[-1] ** -0.25, k * k.shape[-1] ** -0.25
-        s = self.landmarks(q, k, mask)  # (N,H,m,D)
-        m = gaussian(s, s) + self.ridge * torch.eye(s.shape[2], dtype=s.dtype, device=s.device)
-        r = m.sum(-1, keepdim=True).rsqrt()  # (N,H,m,1)
-        w = gaussian(s, k) @ zero_padding(v, mask)  # (N,H,m,E)
-        return gaussian(q, s) @ (r * (self.pinv(r * m * r.mT) @ (r * w)))
+        # ||q D^-¼ - k D^-¼||² / 2 = ||q - k||² / (2 √D)
+        q = q * q.shape[-1] ** -0.25
+        k = k * k.shape[-1] ** -0.25
+
+        # 1. Landmarks.
+        S = self.landmarks(q, k, mask)  # (N,H,m,D)
+
+        # 2. The kernel matrix of the landmarks.
+        M = gaussian_kernel(S, S) + self.ridge * torch.eye(S.shape[2], dtype=S.dtype, device=S.device)
+
+        # 3. and 4. Products from right to left.
+        r = M.sum(-1, keepdim=True).rsqrt()  # (N,H,m,1)
+        v = v if mask is None else v * mask[:, None, :, None]
+        w = gaussian_kernel(S, k) @ v  # (N,H,m,E)
+        query_map = gaussian_kernel(q, S)  # (N,H,L,m)
+        inverse = self.pinv(r * M * r.mT)  # (N,H,m,m)
+        return query_map @ (r * (inverse @ (r * w)))
 
     def landmarks(self, q: Tensor, k: Tensor, mask: Tensor | None) -> Tensor:
-        """Drawn rows of q, then of k, (N,H,m,D): number u of the draw is real token floor(u n_real)."""
+        """Draw rows of q, then of k: a random number u selects the real token floor(u n), (N,H,m,D)."""
         N, H, L, _ = q.shape
         draw = torch.rand_like(self.draw) if self.training or self.resample == "always" else self.draw
-        real = torch.full((N, 1), L, device=q.device) if mask is None else mask.sum(-1, keepdim=True).clamp(min=1)
-        rank = (draw * real).long().minimum(real - 1)  # (N,m); a product may round up to n_real
+        num_real = torch.full((N, 1), L, device=q.device)
         if mask is not None:
-            rank = real_first(mask).gather(1, rank)
-        rows, cols = rank[:, None].expand(-1, H, -1).chunk(2, -1)
-        return torch.cat([gather_kept(q, rows), gather_kept(k, cols)], 2)
+            num_real = mask.sum(-1, keepdim=True).clamp(min=1)  # (N,1)
+        # The product may round up to n.
+        index = (draw * num_real).long().minimum(num_real - 1)  # (N,m)
+        if mask is not None:
+            index = real_first(mask).gather(1, index)
+        query_index, key_index = index[:, None].expand(-1, H, -1).chunk(2, -1)
+        return torch.cat([gather_tokens(q, query_index), gather_tokens(k, key_index)], 2)

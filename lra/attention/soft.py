@@ -1,5 +1,9 @@
-"""SOFT and SOFT++, attention without softmax (Lu et al., NeurIPS 2021; Lu et al. 2022, arXiv 2207.03341)."""
+"""SOFT and SOFT++, attention without softmax (Lu et al., NeurIPS 2021; Lu et al. 2022, arXiv 2207.03341).
 
+``lra/reference/soft.py`` has the same equations for one head of one sequence.
+"""
+
+from collections.abc import Callable
 from functools import partial
 from typing import Literal
 
@@ -7,13 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from ..ops.blocks import blocks
-from ..ops.kernel_features import zero_padding
-from ..ops.pinv import newton
-from ..ops.precision import at_least_float32, full_precision
-from ..ops.scores import gaussian
+from ..ops.gaussian import gaussian_kernel
+from ..ops.newton import newton
+from ..ops.precision import full_precision, upcast
 from ..ops.segments import real_first, segment_means
-from ..ops.selection import gather_kept
-from ..ops.three_factor import Inverse
 from ..options import Range, in_range
 from .base import Attention, Sizes
 
@@ -21,20 +22,33 @@ Sample = Literal["pool", "conv", "random", "first"]
 
 
 class Soft(Attention):
-    """Pᵀ A⁺ (P v), P_ij = exp(-||q̃_i - q_j||² / (2 √D)), A_ij = exp(-||q̃_i - q̃_j||² / (2 √D)).
+    """Gaussian kernel attention through m bottleneck tokens q̃; queries and keys are one projection.
 
-    One projection serves queries and keys. The m bottleneck tokens q̃ are, by ``sample``: means (``pool``) or a strided
-    convolution (``conv``, shared by the heads) of windows of ``window`` positions, or ``random`` tokens, or the
-    ``first`` ones. activate: LayerNorm and GELU behind the convolution, in the released code only. count: null takes
-    one token for each window, so m = n / window and the inverse takes cubic time; a number keeps m fixed,
-    ``pool`` then being over segments: token r of n_real lies in segment floor(r m / n_real).
-    normalise: SOFT++, Pᵀ D^-½ A⁺ D^-½ (P v) with D the row sums of A. pinv: (..., m, m) -> (..., m, m).
+        1. q̃ = m bottleneck tokens of q                                                    (N,H,m,D)
+        2. P = κ(q̃, q)    A = κ(q̃, q̃)    κ(x, y) = exp(-||x - y||² / (2 √D))
+        3. SOFT:   out = Pᵀ (A⁻¹ (P v)),   A⁻¹ by the Newton-Raphson iteration             (N,H,L,E)
+           SOFT++: out = Pᵀ D^-½ A⁻¹ D^-½ P v,   D = row sums of A
 
-    Padding enters no window. A bottleneck token without real tokens is a row and column of the identity in A: the
-    inverse stays block diagonal, its start is that of the real block, whose largest column sum is at least the 1 of
-    its diagonal, and the row of P v is zero, so that the result is that of the smaller problem.
+    Padding enters no window. A bottleneck token without a real token is a row and column of the identity in A, so the
+    inverse stays block diagonal, and its row of P v is zero; the result equals the result of the smaller problem. The
+    starting value of the iteration does not change either: it depends on the largest column sum, which is at least 1 in
+    the real block.
 
-    O(L m (D + E) + m³) time. Raises ValueError for a window or a count outside 1 .. length.
+    O(L m (D + E) + m³) time.
+
+    Args:
+        sizes: see ``lra.attention.base.Sizes``.
+        sample: bottleneck tokens. ``pool``: means of windows. ``conv``: a strided convolution, shared by the heads.
+            ``random``: random tokens. ``first``: the first tokens.
+        window: width and stride of the windows, from 1 to the sequence length.
+        count: m. null: one token per window, so that m grows with the length and the inverse takes cubic time. A number
+            keeps m fixed; ``pool`` then averages segments, token r of n real ones in segment floor(r m / n).
+        activate: whether LayerNorm and GELU follow the convolution, as in the released code.
+        normalise: whether to compute SOFT++.
+        pinv: inverse of A, (N,H,m,m) -> (N,H,m,m).
+
+    Raises:
+        ValueError: window or count is outside 1 .. length, or count is given with sample=conv.
     """
 
     shares_qk = True
@@ -48,7 +62,7 @@ class Soft(Attention):
         count: int | None = None,
         activate: bool = True,
         normalise: bool = False,
-        pinv: Inverse = partial(newton, steps=20, init="soft", ridge=0.01),
+        pinv: Callable[[Tensor], Tensor] = partial(newton, steps=20, init="soft", ridge=0.01),
     ):
         super().__init__(sizes)
         in_range("window", window, Range(1, sizes.length), "length")
@@ -56,56 +70,73 @@ class Soft(Attention):
             in_range("count", count, Range(1, sizes.length), "length")
         if count is not None and sample == "conv":
             raise ValueError(f"count must be null with sample=conv, whose windows are fixed, not {count}")
-        self.sample, self.window, self.count, self.normalise, self.pinv = sample, window, count, normalise, pinv
-        self.hole_free = sample == "first" or (sample == "pool" and count is not None)  # others look at positions
-        if sample == "random":  # the draw used in evaluation
+        self.sample = sample
+        self.window = window
+        self.count = count
+        self.normalise = normalise
+        self.pinv = pinv
+        # Windows and random numbers belong to positions.
+        self.hole_free = sample == "first" or (sample == "pool" and count is not None)
+        # The random numbers of evaluation.
+        if sample == "random":
             self.register_buffer("draw", torch.rand(sizes.length))
-        if sample == "conv":  # stride = kernel: a linear map of each window
-            after = [nn.LayerNorm(sizes.head_dim), nn.GELU()] if activate else []
-            self.conv = nn.Sequential(nn.Linear(window * sizes.head_dim, sizes.head_dim, bias=False), *after)
+        # A convolution whose stride is its width is a linear map of each window.
+        if sample == "conv":
+            layers = [nn.Linear(window * sizes.head_dim, sizes.head_dim, bias=False)]
+            if activate:
+                layers += [nn.LayerNorm(sizes.head_dim), nn.GELU()]
+            self.conv = nn.Sequential(*layers)
 
-    def forward(self, q, k, v, mask=None):
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
         if mask is None:
             mask = torch.ones(q.shape[0], q.shape[2], dtype=torch.bool, device=q.device)
-        q = at_least_float32(q) * q.shape[-1] ** -0.25
-        return self._product(q, v, mask, *self.bottleneck(q, mask))
+        # ||q D^-¼ - k D^-¼||² / 2 = ||q - k||² / (2 √D)
+        q = upcast(q) * q.shape[-1] ** -0.25
+        tokens, token_mask = self.bottleneck(q, mask)  # (N,H,m,D), (N,m)
+        return self._product(q, v, mask, tokens, token_mask)
 
     @full_precision
-    def _product(self, q: Tensor, v: Tensor, mask: Tensor, marks: Tensor, real: Tensor) -> Tensor:
-        """q (N,H,L,D), v (N,H,L,E), mask (N,L), marks q̃ (N,H,m,D), real (N,m): which of them hold real tokens."""
-        p = gaussian(marks, q)  # (N,H,m,L)
-        pairs = (real[:, :, None] & real[:, None])[:, None]  # (N,1,m,m)
-        a = gaussian(marks, marks).where(pairs, torch.eye(marks.shape[2], dtype=q.dtype, device=q.device))
-        w = p @ zero_padding(v, mask) * real[:, None, :, None]  # (N,H,m,E)
+    def _product(self, q: Tensor, v: Tensor, mask: Tensor, tokens: Tensor, token_mask: Tensor) -> Tensor:
+        """Compute steps 2 and 3 from bottleneck tokens (N,H,m,D), of which token_mask (N,m) marks the real ones."""
+        P = gaussian_kernel(tokens, q)  # (N,H,m,L)
+        eye = torch.eye(tokens.shape[2], dtype=q.dtype, device=q.device)
+        pair_mask = (token_mask[:, :, None] & token_mask[:, None])[:, None]  # (N,1,m,m)
+        A = gaussian_kernel(tokens, tokens).where(pair_mask, eye)  # (N,H,m,m)
+        Pv = P @ (v * mask[:, None, :, None]) * token_mask[:, None, :, None]  # (N,H,m,E)
         if self.normalise:
-            d = a.sum(-1, keepdim=True).rsqrt()
-            return p.mT @ (d * (self.pinv(a) @ (d * w)))
-        return p.mT @ (self.pinv(a) @ w)
+            d = A.sum(-1, keepdim=True).rsqrt()  # (N,H,m,1)
+            return P.mT @ (d * (self.pinv(A) @ (d * Pv)))
+        return P.mT @ (self.pinv(A) @ Pv)
 
     def bottleneck(self, q: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        """q (N,H,L,D), mask (N,L) -> bottleneck tokens (N,H,m,D) and which of them hold real tokens (N,m)."""
-        L, total = q.shape[2], mask.sum(-1, keepdim=True)  # (N,1)
+        """Compute step 1: bottleneck tokens (N,H,m,D), and which of them hold real tokens (N,m)."""
+        L = q.shape[2]
         if self.count is None and self.sample in ("pool", "conv"):
-            return self.windows(q, mask)
+            return self._windows(q, mask)
         if self.sample == "pool":
-            (marks,), real = segment_means(mask, min(self.count, L), q)
-            return marks, real
+            (tokens,), token_mask = segment_means(mask, min(self.count, L), q)
+            return tokens, token_mask
+        # Single tokens: m of all positions, num_used of the real ones.
+        num_real = mask.sum(-1, keepdim=True)  # (N,1)
         if self.count is None:
-            m, used = -(-L // self.window), -(-total // self.window)
+            m = -(-L // self.window)
+            num_used = -(-num_real // self.window)
         else:
-            m, used = min(self.count, L), total.clamp(max=self.count)
-        index = self.order(mask)[:, None, :m].expand(-1, q.shape[1], -1)
-        return gather_kept(q, index), torch.arange(m, device=q.device) < used
+            m = min(self.count, L)
+            num_used = num_real.clamp(max=self.count)
+        index = self._order(mask)[:, None, :m, None].expand(-1, q.shape[1], -1, q.shape[3])
+        return q.gather(2, index), torch.arange(m, device=q.device) < num_used
 
-    def windows(self, q: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        tokens = blocks(zero_padding(q, mask), self.window)  # (N,H,m,window,D)
-        sizes = blocks(mask, self.window, 1).sum(-1)  # (N,m)
+    def _windows(self, q: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        """Pool or convolve windows of positions; padding counts as zero and in no mean."""
+        windows = blocks(q * mask[:, None, :, None], self.window)  # (N,H,m,window,D)
+        num_real = blocks(mask, self.window, 1).sum(-1)  # (N,m)
         if self.sample == "conv":
-            return self.conv(tokens.flatten(3).to(self.conv[0].weight.dtype)), sizes > 0
-        return tokens.sum(3) / sizes.clamp(min=1)[:, None, :, None], sizes > 0
+            return self.conv(windows.flatten(3).to(self.conv[0].weight.dtype)), num_real > 0
+        return windows.sum(3) / num_real.clamp(min=1)[:, None, :, None], num_real > 0
 
-    def order(self, mask: Tensor) -> Tensor:
-        """Positions (N,L), real tokens first, by position or by a random number."""
+    def _order(self, mask: Tensor) -> Tensor:
+        """Sort positions (N,L), real tokens first, by position or by a random number."""
         N, L = mask.shape
         if self.sample == "first":
             return real_first(mask)

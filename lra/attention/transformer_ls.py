@@ -4,6 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ..ops.attention_maps import ensure_nonempty
 from ..ops.blocks import blocks, windows
 from ..ops.convolution import convolve_rows
 from ..ops.precision import full_precision
@@ -14,17 +15,25 @@ from .base import Mixer, Sizes
 class TransformerLS(Mixer):
     """One softmax over ``rank`` compressed keys (long-range) and a window of tokens (short-term, section 3).
 
-        k, v = LN_l(x W_k), LN_l(x W_v)          one LayerNorm over all heads together
-        P = softmax over the tokens of x W_p     (N,H,rank,L), the dynamic projection
-        k', v' = LN_s(P k), LN_s(P v)            the second LayerNorm, likewise
-        out_i = softmax(q_i [k' k_W]ᵀ / √D) [v' v_W],   W the window of i
+        1. k, v = LN_l(x W_k), LN_l(x W_v)     one LayerNorm over all heads together
+        2. P = softmax over the tokens of x W_p, the dynamic projection                    (N,H,rank,L)
+        3. k', v' = LN_s(P k), LN_s(P v)       the second LayerNorm                        (N,H,rank,D)
+        4. out_i = softmax(q_i [k' k_W]ᵀ / √D) [v' v_W],   W the window of token i
 
-    Windows are consecutive segments of ``window`` queries that see their own tokens and max(window // 2, 1) on either
-    side; what is padding or outside the row has no weight, and neither has it in P. Padded queries give 0. kernel:
-    width of a depth-wise convolution of v, one filter per head, added to the result and initially zero; 0 for none, as
-    on LRA. W_p has no bias: it would add the same to every token. dropout acts on the weights.
+    Windows: consecutive segments of ``window`` queries attend to their own tokens and to max(window // 2, 1) tokens on
+    either side. Padding has no weight in the windows and in P. Outputs of padded queries are zero. W_p has no bias,
+    which would add the same to every token. O(L (rank + window) D) time.
 
-    O(L (rank + window) D) time. Raises ValueError for an even kernel.
+    Args:
+        sizes: its dropout acts on the weights.
+        dim: d.
+        rank: number of compressed keys.
+        window: width of a segment.
+        kernel: odd width of a depth-wise convolution of v that is added to the result, one filter per head, initially
+            zero; 0 for none, as on LRA.
+
+    Raises:
+        ValueError: an even kernel.
     """
 
     drops = True
@@ -33,52 +42,79 @@ class TransformerLS(Mixer):
         super().__init__(sizes, dim=dim)
         if kernel and kernel % 2 == 0:
             raise ValueError(f"kernel must be odd, or 0 for no convolution, not {kernel}")
-        self.window, self.reach = window, max(window // 2, 1)
-        H, width = sizes.heads, sizes.heads * sizes.head_dim
+        self.window = window
+        self.reach = max(window // 2, 1)
+        heads = sizes.heads
+        width = heads * sizes.head_dim
         self.inputs = nn.Linear(dim, 3 * width)
-        self.project = nn.Linear(dim, H * rank, bias=False)
-        self.token_norm, self.compressed_norm = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.project = nn.Linear(dim, heads * rank, bias=False)
+        # LN_l and LN_s.
+        self.token_norm = nn.LayerNorm(width)
+        self.compressed_norm = nn.LayerNorm(width)
+        # The module holds the filters; ``convolve_rows`` applies them.
         self.conv = None
         if kernel:
-            self.conv = nn.Conv2d(H, H, (kernel, 1), groups=H, bias=False)  # holds the filters
+            self.conv = nn.Conv2d(heads, heads, (kernel, 1), groups=heads, bias=False)
             nn.init.zeros_(self.conv.weight)
         self.output = nn.Linear(width, dim)
 
-    def forward(self, x, mask=None):
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         N, L, _ = x.shape
-        real = x.new_ones(N, L, dtype=torch.bool) if mask is None else mask
+        if mask is None:
+            mask = x.new_ones(N, L, dtype=torch.bool)
+
+        # 1. Projections and the first LayerNorm.
         q, k, v = self.inputs(x).chunk(3, -1)
-        k, v = self.token_norm(k), self.token_norm(v)
-        mixed = self._mix(x, *map(self._split, (q, k, v)), real)
-        return self.output(merge(mixed).to(x.dtype))
+        q = self._split_heads(q)  # (N,H,L,D)
+        k = self._split_heads(self.token_norm(k))
+        v = self._split_heads(self.token_norm(v))
+
+        mixed = self._mix(x, q, k, v, mask)
+        return self.output(merge_heads(mixed).to(x.dtype))
 
     @full_precision
-    def _mix(self, x: Tensor, q: Tensor, k: Tensor, v: Tensor, real: Tensor) -> Tensor:
-        """x (N,L,d), q, k, v (N,H,L,D), real (N,L) -> (N,H,L,D)."""
-        p = self._split(self.project(x).masked_fill(~real[..., None], float("-inf")).softmax(1))  # (N,H,L,rank)
-        k_long, v_long = (self._split(self.compressed_norm(merge(p.mT @ t))) for t in (k, v))  # (N,H,rank,D)
-        mixed = self._attend(q * q.shape[-1] ** -0.5, k, v, k_long, v_long, real)
-        mixed = mixed.masked_fill(~real[:, None, :, None], 0.0)
-        return mixed if self.conv is None else mixed + convolve_rows(v * real[:, None, :, None], self.conv.weight)
+    def _mix(self, x: Tensor, q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+        """Compute steps 2 to 4: (N,H,L,D)."""
+        real = mask[:, None, :, None]  # (N,1,L,1)
 
-    def _attend(self, q: Tensor, k: Tensor, v: Tensor, k_long: Tensor, v_long: Tensor, real: Tensor) -> Tensor:
-        """q scaled, k, v (N,H,L,D), k_long, v_long (N,H,rank,D), real (N,L) -> (N,H,L,D)."""
-        L, w, rank = q.shape[2], self.window, k_long.shape[2]
-        place = w, self.reach, self.reach  # of each of the S segments, which sees W = w + 2 reach positions
-        k_near, v_near = windows(k, *place), windows(v, *place)  # (N,H,S,W,D)
-        q, seen = blocks(q, w), windows(real, *place, 1)[:, None, :, None]  # (N,H,S,w,D), (N,1,S,1,W)
-        far = (q.flatten(2, 3) @ k_long.mT).unflatten(2, (-1, w))
-        near = (q @ k_near.mT).masked_fill(~seen, float("-inf"))
-        scores = torch.cat([far, near], -1)  # (N,H,S,w,rank + W)
-        weights = F.dropout(scores.softmax(-1), self.sizes.dropout, self.training)
-        mixed = weights[..., :rank].flatten(2, 3) @ v_long + (weights[..., rank:] @ v_near).flatten(2, 3)
-        return mixed[:, :, :L]
+        # 2. The dynamic projection, a softmax over the tokens.
+        projected = self.project(x).masked_fill(~ensure_nonempty(mask)[..., None], float("-inf"))
+        P = self._split_heads(projected.softmax(1))  # (N,H,L,rank)
 
-    def _split(self, x: Tensor) -> Tensor:
-        """(N,L,H D) -> (N,H,L,D)"""
+        # 3. Compressed keys and values.
+        k_long = self._split_heads(self.compressed_norm(merge_heads(P.mT @ k)))  # (N,H,rank,D)
+        v_long = self._split_heads(self.compressed_norm(merge_heads(P.mT @ v)))
+
+        # 4. One softmax over both kinds of keys.
+        mixed = self._attend(q * q.shape[-1] ** -0.5, k, v, k_long, v_long, mask).masked_fill(~real, 0.0)
+        if self.conv is None:
+            return mixed
+        return mixed + convolve_rows(v * real, self.conv.weight)
+
+    def _attend(self, q: Tensor, k: Tensor, v: Tensor, k_long: Tensor, v_long: Tensor, mask: Tensor) -> Tensor:
+        """Compute step 4 from scaled queries: (N,H,L,D). S segments of w queries, windows of W = w + 2 reach keys."""
+        L = q.shape[2]
+        rank = k_long.shape[2]
+        place = (self.window, self.reach, self.reach)
+        q_segments = blocks(q, self.window)  # (N,H,S,w,D)
+        k_windows = windows(k, *place)  # (N,H,S,W,D)
+        v_windows = windows(v, *place)
+        window_mask = windows(mask, *place, 1)[:, None, :, None]  # (N,1,S,1,W)
+
+        long_scores = (q_segments.flatten(2, 3) @ k_long.mT).unflatten(2, (-1, self.window))  # (N,H,S,w,rank)
+        short_scores = (q_segments @ k_windows.mT).masked_fill(~window_mask, float("-inf"))  # (N,H,S,w,W)
+        weights = torch.cat([long_scores, short_scores], -1).softmax(-1)
+        weights = F.dropout(weights, self.sizes.dropout, self.training)
+
+        long_part = weights[..., :rank].flatten(2, 3) @ v_long  # (N,H,S w,D)
+        short_part = (weights[..., rank:] @ v_windows).flatten(2, 3)
+        return (long_part + short_part)[:, :, :L]
+
+    def _split_heads(self, x: Tensor) -> Tensor:
+        """Split (N,L,H D) into heads (N,H,L,D)."""
         return x.unflatten(-1, (self.sizes.heads, -1)).transpose(1, 2)
 
 
-def merge(x: Tensor) -> Tensor:
-    """(N,H,L,D) -> (N,L,H D)"""
+def merge_heads(x: Tensor) -> Tensor:
+    """Join heads (N,H,L,D) to (N,L,H D)."""
     return x.transpose(1, 2).flatten(2)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ..attention.base import Attention, Sizes
-from ..ops.selection import gather_kept, put_kept
+from ..ops.selection import gather_tokens, scatter_tokens
 from ..options import Range, Whole, in_range
 
 Score = Literal["sum", "abs", "embed", "step", "random"]
@@ -48,14 +48,14 @@ class ReleasedCUR(Attention):
         q = q / q.shape[-1] ** 0.5
         rows = self._keep(q, mask)
         cols = rows if self.score == "step" else self._keep(k, mask)  # (N,H,c)
-        c = (q @ gather_kept(k, cols).mT).softmax(-1)  # (N,H,L,c)
-        scores = gather_kept(q, rows) @ k.mT  # (N,H,c,L)
+        c = (q @ gather_tokens(k, cols).mT).softmax(-1)  # (N,H,L,c)
+        scores = gather_tokens(q, rows) @ k.mT  # (N,H,c,L)
         if mask is not None:
             scores = scores.masked_fill(~mask[:, None, None], torch.finfo(scores.dtype).min)
         rv = scores.softmax(-1) @ v
-        out = c @ (self._inverse(gather_kept(c, rows)).to(rv.dtype) @ rv)
+        out = c @ (self._inverse(gather_tokens(c, rows)).to(rv.dtype) @ rv)
         if self.copy_rv:
-            out = put_kept(out.to(rv.dtype), rows, rv)
+            out = scatter_tokens(out.to(rv.dtype), rows, rv)
         return out
 
     @torch.no_grad()

@@ -11,7 +11,6 @@ from omegaconf import DictConfig, OmegaConf
 from pydantic import Field
 
 from ..data.source import Source as DataSource
-from ..ops import triton as kernels
 from . import CONF, sections
 from .quoting import command_line
 from .section import ABSENT, Section, typed
@@ -46,7 +45,12 @@ class Options(Section):
         """The reason why the mechanism of ``attn`` cannot run here, None if it can."""
         if self.attn.function is None:
             return f"attn={self.label} names no mechanism; name one with attn._target_=package.module.Class"
-        if self.attn.get("requires") == "gpu" and not (torch.cuda.is_available() or kernels.interpreted()):
+        if self.attn.get("requires") == "gpu" and not torch.cuda.is_available():
+            # The kernels are loaded only if they may be used.
+            from ..ops.triton import interpreted
+
+            if interpreted():
+                return None
             other = self.attn.get("otherwise")
             return f"attn={self.label} needs a GPU, torch sees none; attn={other} is the same without one"
         return None

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..ops.precision import at_least_float32, narrow, stream
+from ..ops.precision import narrow, stream, upcast
 from ..options import Checked, Share
 from ..varlen import VarlenLayout
 from .multihead import Multihead
@@ -143,7 +143,7 @@ class Classifier(Checked, nn.Module):
         if self.pool != "mean":
             return self._pool(x, mask, positions)
         # A sum over thousands of tokens needs float32.
-        x = at_least_float32(x)
+        x = upcast(x)
         if mask is not None:
             x = x * mask[..., None].to(x.dtype)
         return self._divide(x.sum(1), mask, x.shape[1])

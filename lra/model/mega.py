@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..attention.base import Attention, Sizes
+from ..ops.attention_maps import ensure_nonempty
 from ..ops.blocks import blocks, real_blocks
 from ..ops.precision import full_precision
 from ..ops.ssm import fft_conv
@@ -15,28 +16,32 @@ from .norm import Norm, make_norm
 
 
 class Mega(Checked, nn.Module):
-    """A whole layer: gated attention over a moving average, then a feed-forward layer.
+    """A whole layer: gated attention over a moving average, then a feed-forward layer (section 3).
 
-        c = EMA(x̂)                  x̂ = norm(x), v = SiLU(W_v x̂)
-        u, z, r, h = split(W c)     u sigmoid; z, r SiLU
-        q, k = z g_0 + b_0, z g_1 + b_1
-        x + u (SiLU(h + W_h(r attention(q, k, v))) - x)
+        1. c = EMA(x̂),   x̂ = norm(x),   v = SiLU(x̂ W_v)
+        2. u, z, r, h = split(c W)
+        3. q = SiLU(z) κ_q + μ_q,   k = SiLU(z) κ_k + μ_k
+        4. o = attention(q, k, v)
+        5. x ← x + sigmoid(u) (SiLU(h + (o SiLU(r)) W_o) - x)
+        6. x + W_2 SiLU(W_1 norm(x))
+
+    ``lra/reference/mega.py`` has the same equations for one sequence.
 
     Args:
-        attention: a factory that takes ``Sizes``: heads is 1, head_dim ``z``, value_dim ``hidden``.
+        attention: a factory that takes ``Sizes`` with heads 1, head_dim ``z`` and value_dim ``hidden``.
         dim, hidden, length, z: sizes.
-        dropout: dropout rate of c and of the addition of each half; the published dropout inside them is 0 on every
-            task of LRA.
-        ndim, truncation: options of the ``EMA``.
-        chunk: restricts attention to consecutive chunks of that many tokens, so that only the moving average connects
-            them; null for none.
+        dropout: dropout rate of c and of both residual branches; the published dropout inside them is 0 on every task
+            of LRA.
+        ndim, truncation: options of ``EMA``.
+        chunk: attention is restricted to consecutive chunks of this many tokens, which only the moving average
+            connects; null for none.
         norm: ``layer`` | ``scale`` | ``rms`` | ``batch``.
-        prenorm: whether the norms are before each half, else after it.
-        bias: whether a learned number for each distance of two tokens is added to the scores; without it any mechanism
+        prenorm: whether the norms come before each half, otherwise after it.
+        bias: whether a learned number for each distance between tokens is added to the scores; without it any mechanism
             can be used.
 
     Raises:
-        ValueError: the mechanism takes no bias.
+        ValueError: bias is true and the mechanism takes no bias.
     """
 
     def __init__(
@@ -56,17 +61,23 @@ class Mega(Checked, nn.Module):
         bias: bool = True,
     ):
         super().__init__()
-        self.chunk, self.prenorm, self.widths = chunk, prenorm, [dim, z, hidden, dim]
+        self.chunk = chunk
+        self.prenorm = prenorm
+        self.widths = [dim, z, hidden, dim]
         reach = min(chunk or length, length)
         self.attention = attention(Sizes(heads=1, head_dim=z, value_dim=hidden, length=reach))
         if bias and not self.attention.takes_bias:
             raise ValueError(f"bias must be false around {type(self.attention).__name__}, which takes no position bias")
         self.bias = RelativeBias(reach) if bias else None
         self.ema = EMA(dim, ndim=ndim, truncation=truncation)
-        self.norm, self.mlp_norm = (make_norm(norm, dim) for _ in range(2))
-        self.values, self.gates = nn.Linear(dim, hidden), nn.Linear(dim, sum(self.widths))
+        self.norm = make_norm(norm, dim)
+        self.mlp_norm = make_norm(norm, dim)
+        # W_v, W, W_o, κ and μ.
+        self.values = nn.Linear(dim, hidden)
+        self.gates = nn.Linear(dim, sum(self.widths))
         self.output = nn.Linear(hidden, dim)
-        self.qk_scale, self.qk_shift = nn.Parameter(torch.empty(2, z)), nn.Parameter(torch.zeros(2, z))
+        self.qk_scale = nn.Parameter(torch.empty(2, z))
+        self.qk_shift = nn.Parameter(torch.zeros(2, z))
         self.dropout = nn.Dropout(dropout)
         self.mlp = nn.Sequential(nn.Linear(dim, hidden), nn.SiLU(), nn.Linear(hidden, dim), nn.Dropout(dropout))
         nn.init.normal_(self.qk_scale, std=0.02)
@@ -75,13 +86,23 @@ class Mega(Checked, nn.Module):
             nn.init.zeros_(layer.bias)
 
     def forward(self, x: Tensor, mask: Tensor | None, memory=None):
-        y = self.norm(x, mask) if self.prenorm else x
-        v = F.silu(self.values(y))  # (N,L,hidden)
-        u, z, r, h = self.gates(self.dropout(self.ema(y, mask).to(y.dtype))).split(self.widths, -1)
+        # 1. Moving average and values.
+        normed = self.norm(x, mask) if self.prenorm else x
+        v = F.silu(self.values(normed))  # (N,L,hidden)
+        c = self.ema(normed, mask).to(normed.dtype)  # (N,L,d)
+
+        # 2. and 3. Gates, queries and keys.
+        u, z, r, h = self.gates(self.dropout(c)).split(self.widths, -1)
         q, k = (F.silu(z)[..., None, :] * self.qk_scale + self.qk_shift).unbind(-2)  # (N,L,z)
-        mixed = self._attend(*(t[:, None] for t in (q, k, v)), mask)[:, 0].to(v.dtype)
-        h = self.dropout(F.silu(h + self.output(mixed * F.silu(r))))
-        x = x + u.sigmoid() * (h - x)
+
+        # 4. Attention with one head.
+        o = self._attend(q[:, None], k[:, None], v[:, None], mask)[:, 0].to(v.dtype)  # (N,L,hidden)
+
+        # 5. Gated residual.
+        candidate = self.dropout(F.silu(h + self.output(o * F.silu(r))))  # (N,L,d)
+        x = x + u.sigmoid() * (candidate - x)
+
+        # 6. Feed-forward layer.
         if self.prenorm:
             return x + self.mlp(self.mlp_norm(x, mask)), memory
         x = self.norm(x, mask)
@@ -93,35 +114,43 @@ class Mega(Checked, nn.Module):
         options = {} if self.bias is None else {"bias": self.bias}
         if self.chunk is None or self.chunk >= L:
             return self.attention(q, k, v, mask, **options)
-        real = real_blocks(mask, L, self.chunk, q.device)  # (N or 1,B,chunk)
-        if real is not None:
-            real = real | ~real.any(-1, keepdim=True)  # a chunk of padding attends to itself; its rows are not used
-            real = real.expand(N, -1, -1).flatten(0, 1)
-        q, k, v = (blocks(t, self.chunk).transpose(1, 2).flatten(0, 1) for t in (q, k, v))  # (N B,1,chunk,.)
-        out = self.attention(q, k, v, real, **options)
+
+        # Chunks become examples; a chunk of padding attends to itself, and its outputs are not used.
+        chunk_mask = real_blocks(mask, L, self.chunk, q.device)  # (N or 1,B,chunk)
+        if chunk_mask is not None:
+            chunk_mask = ensure_nonempty(chunk_mask).expand(N, -1, -1).flatten(0, 1)
+        q, k, v = (self._as_examples(x) for x in (q, k, v))  # (N B,1,chunk,·)
+        out = self.attention(q, k, v, chunk_mask, **options)
         return out.unflatten(0, (N, -1)).transpose(1, 2).flatten(2, 3)[:, :, :L]
+
+    def _as_examples(self, x: Tensor) -> Tensor:
+        """Cut (N,1,L,·) into examples (N B,1,chunk,·)."""
+        return blocks(x, self.chunk).transpose(1, 2).flatten(0, 1)
 
 
 class EMA(Checked, nn.Module):
-    """Multi-dimensional damped moving average in both directions: x (N,L,d), mask (N,L) -> (N,L,d) in float32 at least.
+    """Multi-dimensional damped moving average in both directions: x (N,L,d), mask (N,L) -> (N,L,d).
 
-    Each channel has ``ndim`` averages h with decay q = 1 - p sigmoid(α) and gain p = sigmoid(δ):
+    Each channel has ``ndim`` averages h with gain p = sigmoid(δ) and decay q = 1 - p sigmoid(α):
 
         h_t = q h_(t-1) + p β x_t,    y_t = γ·h_t / √ndim + the same from the right end,    SiLU(y + ω x)
 
-    Hence y is a convolution with a kernel of exponentials, computed by FFT in O(L log L) time, with O(d ndim T) for the
-    kernel of T lags. Padding counts as zero in y, and rows do not affect each other.
+    So y is a convolution with a sum of exponentials, Σ p β γ q^lag / √ndim. It is computed by FFT in O(L log L) time,
+    in float32 or wider, after O(d ndim T) for a kernel of T lags. Padding counts as zero in y.
 
     Args:
         dim: d.
-        ndim: averages of a channel.
-        truncation: T, the lags in each direction, lag 0 included; null for all.
+        ndim: number of averages per channel.
+        truncation: T, the number of lags in each direction, lag 0 included; null for all.
     """
 
     def __init__(self, dim: int, *, ndim: Positive = 16, truncation: Positive | None = None):
         super().__init__()
         self.truncation = truncation
-        self.delta, self.alpha, self.beta, self.gamma = (nn.Parameter(torch.empty(2, dim, ndim)) for _ in range(4))
+        self.delta = nn.Parameter(torch.empty(2, dim, ndim))
+        self.alpha = nn.Parameter(torch.empty(2, dim, ndim))
+        self.beta = nn.Parameter(torch.empty(2, dim, ndim))
+        self.gamma = nn.Parameter(torch.empty(2, dim, ndim))
         self.omega = nn.Parameter(torch.empty(dim))
         for name, std in {"delta": 0.2, "alpha": 0.2, "beta": 0.02, "gamma": 1, "omega": 1}.items():
             nn.init.normal_(getattr(self, name), std=std)
@@ -131,23 +160,28 @@ class EMA(Checked, nn.Module):
     @full_precision
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         L = x.shape[1]
-        forth, back = self.kernel(min(self.truncation or L, L))  # (d,T)
-        gap = forth.new_zeros(forth.shape[0], L - forth.shape[1] + 1)  # L + T lags, so that no end meets the other
-        lags = torch.cat([forth[:, :1] + back[:, :1], forth[:, 1:], gap, back[:, 1:].flip(-1)], -1)
+        forward, backward = self.kernel(min(self.truncation or L, L))  # (d,T) each
+
+        # One circular kernel of L + T lags, so that the ends of the sequence do not meet: lag 0 of both directions, the
+        # past, a gap, the future.
+        gap = forward.new_zeros(forward.shape[0], L - forward.shape[1] + 1)
+        lag_zero = forward[:, :1] + backward[:, :1]
+        lags = torch.cat([lag_zero, forward[:, 1:], gap, backward[:, 1:].flip(-1)], -1)
+
         y = fft_conv(x.mT, lags, mask).mT
         return F.silu(y + self.omega * x)
 
     def kernel(self, lags: int) -> Tensor:
-        """The weight of each lag in both directions, (2,d,lags)."""
+        """Compute the weight of each lag in both directions, (2,d,lags)."""
         p = self.delta.sigmoid()
         q = 1 - p * self.alpha.sigmoid()
         powers = q[..., None] ** torch.arange(lags, device=q.device)  # (2,d,ndim,lags)
-        amplitude = p * self.beta * self.gamma * q.shape[-1] ** -0.5
+        amplitude = p * self.beta * self.gamma * q.shape[-1] ** -0.5  # (2,d,ndim)
         return (amplitude[..., None, :] @ powers).squeeze(-2)
 
 
 class RelativeBias(nn.Module):
-    """A learned number for each distance: positions rows (..., i), cols (..., j) below ``length`` -> (..., i, j)."""
+    """A learned number for each distance between positions below ``length``."""
 
     def __init__(self, length: int):
         super().__init__()
@@ -155,12 +189,13 @@ class RelativeBias(nn.Module):
         self.weight = nn.Parameter(torch.empty(2 * length - 1).normal_(std=0.02))
 
     def forward(self, rows: Tensor, cols: Tensor) -> Tensor:
+        """Compute the bias of query positions rows (..., i) and key positions cols (..., j): (..., i, j)."""
         distance = self.length - 1 + cols[..., None, :] - rows[..., :, None]
         return self.weight.index_select(0, distance.flatten()).view_as(distance)
 
 
 class MegaHead(nn.Module):
-    """Linear, dropout, GELU, Linear without bias on the pooled vectors of all towers side by side (B,T,d)."""
+    """Linear, dropout, GELU, Linear without bias on the concatenated pooled vectors of all towers, (B,T,d)."""
 
     def __init__(self, *, dim: int, hidden: int, outputs: int, towers: int, dropout: float = 0.0):
         super().__init__()

@@ -8,7 +8,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.nn.functional import all_reduce
 
-from ..ops.precision import at_least_float32
+from ..ops.precision import upcast
 
 
 class LayerNorm(nn.LayerNorm):
@@ -25,7 +25,7 @@ class RMSNorm(nn.RMSNorm):
         super().__init__(dim, eps)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        return super().forward(at_least_float32(x))
+        return super().forward(upcast(x))
 
 
 class ScaleNorm(nn.Module):
@@ -37,7 +37,7 @@ class ScaleNorm(nn.Module):
         self.eps = eps
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        x = at_least_float32(x)
+        x = upcast(x)
         # rms(x)² over the width.
         mean_square = x.square().mean(-1, keepdim=True)
         return self.scale * x * torch.rsqrt(mean_square + self.eps)
@@ -67,7 +67,7 @@ class BatchNorm(nn.BatchNorm1d):
 
         A single real token has variance 0, and so have the running averages.
         """
-        tokens = at_least_float32(tokens)
+        tokens = upcast(tokens)
         is_real = tokens.new_ones(tokens.shape[:2]) if mask is None else mask.to(tokens.dtype)
 
         # Count and sums in one reduction.

@@ -1,27 +1,48 @@
-"""CUR attention as functions, computed fast (CURformer: Francois et al., Machine Learning 114:139, 2025).
+"""CUR attention as functions (CURformer: Francois et al., Machine Learning 114:139, 2025).
 
-``lra.ops.cur_naive`` is the formula and the meaning of the options.
+``lra/reference/cur.py`` has the equations for one head of one sequence.
 """
 
 import operator
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor
 
 from ..options import one_of
-from ..varlen import VarlenLayout, gather_packed, put_packed
-from . import cells
-from . import triton as kernels
-from .cur_naive import CUROptions, Pairing, Score
-from .pinv import cubic, exact
-from .selection import gather_kept, no_row_empty, put_kept, select
-from .three_factor import NO_BIAS, Impl, three_factor
+from .attention_maps import NO_BIAS, Impl, Weights, check_kernels, ensure_nonempty, landmark_product, uses_kernels
+from .pinv import Inverse, cubic, exact
+from .selection import Pairing, Score, SelectionOptions, gather_tokens, scatter_tokens, select
 
-Bias = Callable[[Tensor, Tensor], Tensor]  # positions of rows (..., i) and columns (..., j) -> (..., i, j)
+if TYPE_CHECKING:
+    from ..varlen import VarlenLayout
+
+Bias = Callable[[Tensor, Tensor], Tensor]  # positions of queries (..., i) and of keys (..., j) -> (..., i, j)
 Columns = Literal["kept", "cells"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CUROptions(SelectionOptions):
+    """Options of CUR attention, in addition to ``SelectionOptions``.
+
+    Args:
+        pinv: pseudo-inverse, (...,c,c) -> (...,c,c).
+        copy_rv: whether selected queries have their exact outputs, R v.
+        weights: function of the scores: ``softmax``, or ``laplace`` of MEGA.
+        impl: implementation, see ``lra.ops.attention_maps.landmark_product``.
+    """
+
+    pinv: Inverse = partial(cubic, steps=4)
+    copy_rv: bool = True
+    weights: Weights = "softmax"
+    impl: Impl = "sdpa"
+
+    def __post_init__(self):
+        if self.weights != "softmax" and self.impl != "eager":
+            raise ValueError(f"weights={self.weights} needs impl=eager, not {self.impl}")
 
 
 def cur(
@@ -31,62 +52,78 @@ def cur(
     mask: Tensor | None,
     options: CUROptions,
     *,
-    layout: VarlenLayout | None = None,
+    layout: "VarlenLayout | None" = None,
     draw: Tensor | None = None,
     bias: Bias | None = None,
 ) -> Tensor:
-    """Compute softmax(q k_Jᵀ) · pinv(U) · softmax(q_I kᵀ) v with kept queries I and keys J, U = softmax(q_I k_Jᵀ).
+    """Compute C · U⁺ · R v with C = f(q k_Jᵀ), U = f(q_I k_Jᵀ), R = f(q_I kᵀ), selected queries I and keys J.
 
     Args:
-        q, k: (N,H,L,D), packed (1,H,T,D). v: (N,H,L,E), packed (1,H,T,E). mask: (N,L), not of packed rows.
+        q, k: (N,H,L,D), packed (1,H,T,D).
+        v: (N,H,L,E), packed (1,H,T,E).
+        mask: (N,L), None for packed sequences.
         options: see ``CUROptions``.
-        layout: places of packed rows, none of them shorter than ``count``; with impl=sdpa, not with score=farthest.
+        layout: ``VarlenLayout`` of packed sequences, none of them shorter than ``count``; with impl=sdpa, not with
+            score=farthest.
         draw: random numbers of score=random, see ``lra.ops.selection.select``.
-        bias: a position bias, evaluated only at the kept rows and columns; not with ``triton*``.
+        bias: a position bias, evaluated at the selected positions only; not with ``triton*``.
 
     Returns:
         (N,H,L,E), packed (1,H,T,E). O(L c (D + E) + c³) time.
 
     Raises:
-        ValueError: choices do not go together.
+        ValueError: a position bias with impl=triton*.
     """
-    fused = options.impl in kernels.IMPLS
+    fused = uses_kernels(options.impl)
     if fused and bias is not None:
         raise ValueError(f"impl={options.impl} takes no position bias; use impl=sdpa or eager")
-    mask = no_row_empty(mask)
-    rows, cols = select(q, k, options, mask, layout=layout, draw=draw, fused=fused)  # (N,H,c)
-    if fused:  # gathers, scatters and copies on the way
-        where = {"rows": rows, "cols": cols, "mask": mask}
+    if layout is not None:
+        return _packed_cur(q, k, v, options, layout, draw)
+    mask = ensure_nonempty(mask)
+
+    # 1. Select queries I and keys J.
+    I, J = select(q, k, options, mask, draw=draw, fused=fused)  # (N,H,c)
+    if fused:
+        from . import triton as kernels
+
+        # The kernels gather, and copy R v, themselves.
+        where = {"rows": I, "cols": J, "mask": mask}
         return kernels.three_factor(q, k, v, pinv=options.pinv, **where, copy_rv=options.copy_rv, impl=options.impl)
-    every = torch.arange(q.shape[2], device=q.device)
-    biases = NO_BIAS if bias is None else (bias(every, cols), bias(rows, cols), bias(rows, every))
-    marks, rule = _marks(mask, rows, cols), {"pinv": options.pinv, "weights": options.weights, "impl": options.impl}
-    gather, put = (gather_kept, put_kept) if layout is None else (gather_packed, put_packed)
-    out, rv = three_factor(q, k, v, gather(q, rows), gather(k, cols), **marks, bias=biases, layout=layout, **rule)
-    return put(out, rows, rv) if options.copy_rv else out
+
+    # 2. Gather them, with the position biases of C, U and R.
+    q_I = gather_tokens(q, I)  # (N,H,c,D)
+    k_J = gather_tokens(k, J)  # (N,H,c,D)
+    biases = NO_BIAS
+    if bias is not None:
+        positions = torch.arange(q.shape[2], device=q.device)
+        biases = (bias(positions, J), bias(I, J), bias(I, positions))
+
+    # 3. The product C (U⁺ (R v)).
+    masks = selected_masks(mask, I, J)
+    rule = {"pinv": options.pinv, "weights": options.weights, "impl": options.impl}
+    out, rv = landmark_product(q, k, v, q_I, k_J, **masks, bias=biases, **rule)  # (N,H,L,E), (N,H,c,E)
+
+    # 4. The rows R v are exact for the selected queries.
+    return scatter_tokens(out, I, rv) if options.copy_rv else out
 
 
-def cur_plus(
-    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, options: CUROptions, *, draw: Tensor | None = None
-) -> Tensor:
-    """Compute attention over cells of keys around the kept ones, corrected by the smoothed error of the kept rows.
+def _packed_cur(q: Tensor, k: Tensor, v: Tensor, options: CUROptions, layout: "VarlenLayout", draw: Tensor | None):
+    """Compute ``cur`` of packed sequences (1,H,T,·), whose landmarks are (N,H,c,·)."""
+    from ..varlen import gather_packed, put_packed
+    from . import varlen_attention
 
-    It needs no inverse, see ``lra.ops.cells``; arguments and result are those of ``cur``.
-    """
-    mask = no_row_empty(mask)
-    if mask is not None:  # distances to padding must not overflow
-        q, k = (x.masked_fill(~mask[:, None, :, None], 0) for x in (q, k))
-    rows, cols = select(q, k, options, mask, draw=draw)
-    marks = _marks(mask, rows, cols)
-    out, rv = cells.corrected(q, k, v, gather_kept(q, rows), gather_kept(k, cols), **marks, impl=options.impl)
-    return put_kept(out, rows, rv) if options.copy_rv else out
+    I, J = select(q, k, options, layout=layout, draw=draw)  # (N,H,c)
+    attend = lambda q, k, v, key_mask, bias: varlen_attention.attend_thin(q, k, v, layout)
+    landmarks = (gather_packed(q, I), gather_packed(k, J))
+    out, rv = landmark_product(q, k, v, *landmarks, pinv=options.pinv, weights=options.weights, attend=attend)
+    return put_packed(out, I, rv) if options.copy_rv else out
 
 
-def _marks(mask: Tensor | None, rows: Tensor, cols: Tensor) -> dict[str, Tensor]:
-    """Mark the real tokens, kept rows and kept columns for ``three_factor``."""
+def selected_masks(mask: Tensor | None, I: Tensor, J: Tensor) -> dict[str, Tensor]:
+    """Collect the masks of the tokens, the selected queries and the selected keys for ``landmark_product``."""
     if mask is None:
         return {}
-    return {"mask": mask, "row_mask": gather_kept(mask, rows), "col_mask": gather_kept(mask, cols)}
+    return {"mask": mask, "q_landmark_mask": gather_tokens(mask, I), "k_landmark_mask": gather_tokens(mask, J)}
 
 
 def cur_attention(
@@ -107,18 +144,23 @@ def cur_attention(
     columns: Columns = "kept",
     impl: Impl = "sdpa",
 ) -> Tensor:
-    """Call ``cur`` like torch's scaled_dot_product_attention.
+    """Compute CUR attention with the arguments of torch's scaled_dot_product_attention.
 
-    Differences from torch: queries and keys are of the same L tokens with H heads each, the row of a padded query has
-    no meaning, and there is neither dropout nor a causal form.
+    Differences from torch: queries and keys belong to the same L tokens with H heads each, outputs of padded queries
+    have no meaning, and there is neither dropout nor a causal form.
 
     Args:
-        query, key: (N,H,L,D). value: (N,H,L,E).
+        query, key: (N,H,L,D).
+        value: (N,H,L,E).
         attn_mask: real tokens for all heads and queries: bool, True = real, (N,L) or (N,1,1,L), N may be 1.
-        count: kept rows and columns, all of them if a row is shorter.
-        steps: number of steps of the cubic inverse, None for the true one.
+        dropout_p, is_causal: must be 0 and False.
+        scale: factor of the scores, None for 1 / √D.
+        count: number of selected queries and keys, all of them if the sequence is shorter.
+        score, pairing, class_token: see ``SelectionOptions``; score=random draws new numbers at every call.
+        steps: number of steps of the cubic inverse, None for the true pseudo-inverse.
+        copy_rv: whether selected queries have their exact outputs.
         columns: ``kept``, or ``cells`` for ``cur_plus``, which needs no inverse and is best with score="farthest".
-        score, pairing, class_token, copy_rv, impl: see ``CUROptions``; score=random draws anew at every call.
+        impl: see ``lra.ops.attention_maps.landmark_product``.
 
     Returns:
         (N,H,L,E) in query's dtype.
@@ -130,39 +172,59 @@ def cur_attention(
         raise ValueError("is_causal=True: CUR keeps whole rows and columns of the map, so it has no causal form")
     if dropout_p:
         raise ValueError(f"dropout_p must be 0, not {dropout_p:g}: CUR never forms the map that dropout would act on")
-    if query.dim() != 4 or key.shape != query.shape or value.shape[:-1] != query.shape[:-1]:
-        shapes = ", ".join(str(tuple(t.shape)) for t in (query, key, value))
-        raise ValueError(f"query, key and value must be (N,H,L,D), (N,H,L,D) and (N,H,L,E), not {shapes}")
-    N, _, L, D = query.shape
-    if not L or not D:
-        raise ValueError(f"query and key must have at least one token and one feature, not {tuple(query.shape)}")
-    if attn_mask is not None:
-        given = f"{attn_mask.dtype} {tuple(attn_mask.shape)}"
-        if attn_mask.dim() == 4 and attn_mask.shape[1:3] == (1, 1):
-            attn_mask = attn_mask[:, 0, 0]
-        if attn_mask.dtype is not torch.bool or attn_mask.shape not in ((N, L), (1, L)):
-            raise ValueError(f"attn_mask must be bool, (N,L) or (N,1,1,L) with N = {N} and L = {L}, not {given}")
-        attn_mask = attn_mask.expand(N, L)
-    count, steps = _whole("count", count, 1), None if steps is None else _whole("steps", steps, 0)
-    one_of("columns", columns, Columns)
-    one_of("impl", impl, Impl if columns == "kept" else cells.Impl)
+    _check_shapes(query, key, value)
+    mask = _token_mask(attn_mask, query)
+    L, D = query.shape[2:]
+    count = min(_whole("count", count, 1), L)
+    steps = None if steps is None else _whole("steps", steps, 0)
     pinv = exact if steps is None else partial(cubic, steps=steps)
-    if impl in kernels.IMPLS:
-        kernels.check(kept=min(count, L), head_dim=D, value_dim=value.shape[-1], pinv=pinv)
-    rule = {"score": score, "pairing": pairing, "class_token": class_token}
-    options = CUROptions(count=min(count, L), **rule, pinv=pinv, copy_rv=copy_rv, impl=impl)
+    selection = {"count": count, "score": score, "pairing": pairing, "class_token": class_token}
     scaled = query if scale is None else query * (scale * D**0.5)
-    return (cur if columns == "kept" else cur_plus)(scaled, key, value, attn_mask, options).to(query.dtype)
+
+    one_of("columns", columns, Columns)
+    if columns == "cells":
+        from . import cluster_attention
+
+        one_of("impl", impl, cluster_attention.Impl)
+        options = CUROptions(**selection, copy_rv=copy_rv, impl=impl)
+        return cluster_attention.cur_plus(scaled, key, value, mask, options).to(query.dtype)
+    one_of("impl", impl, Impl)
+    check_kernels(impl, count=count, head_dim=D, value_dim=value.shape[-1], pinv=pinv)
+    options = CUROptions(**selection, pinv=pinv, copy_rv=copy_rv, impl=impl)
+    return cur(scaled, key, value, mask, options).to(query.dtype)
 
 
-def _whole(name: str, value: object, least: int) -> int:
-    """Convert a whole number, also numpy's or torch's, to Python's. Raises ValueError for others and for bools."""
+def _check_shapes(query: Tensor, key: Tensor, value: Tensor) -> None:
+    if query.dim() != 4 or key.shape != query.shape or value.shape[:-1] != query.shape[:-1]:
+        shapes = ", ".join(str(tuple(x.shape)) for x in (query, key, value))
+        raise ValueError(f"query, key and value must be (N,H,L,D), (N,H,L,D) and (N,H,L,E), not {shapes}")
+    if 0 in query.shape[2:]:
+        raise ValueError(f"query and key must have at least one token and one feature, not {tuple(query.shape)}")
+
+
+def _token_mask(attn_mask: Tensor | None, query: Tensor) -> Tensor | None:
+    """Convert torch's mask of keys to (N,L); raise ValueError for other masks."""
+    if attn_mask is None:
+        return None
+    N, _, L, _ = query.shape
+    mask = attn_mask
+    if mask.dim() == 4 and mask.shape[1:3] == (1, 1):
+        mask = mask[:, 0, 0]
+    if mask.dtype is not torch.bool or mask.shape not in ((N, L), (1, L)):
+        shape = f"{attn_mask.dtype} {tuple(attn_mask.shape)}"
+        raise ValueError(f"attn_mask must be bool, (N,L) or (N,1,1,L) with N = {N} and L = {L}, not {shape}")
+    return mask.expand(N, L)
+
+
+def _whole(name: str, value: object, minimum: int) -> int:
+    """Convert a whole number, also numpy's or torch's, to Python's; raise ValueError for others and for bools."""
+    is_bool = isinstance(value, bool) or getattr(value, "dtype", None) is torch.bool
     try:
-        if isinstance(value, bool) or getattr(value, "dtype", None) is torch.bool:
-            raise TypeError
-        number = operator.index(value)
+        number = None if is_bool else operator.index(value)
     except TypeError:
-        raise ValueError(f"{name} must be a whole number of {least} or more, not {value!r}") from None
-    if number < least:
-        raise ValueError(f"{name} must be {least} or more, not {number}")
+        number = None
+    if number is None:
+        raise ValueError(f"{name} must be a whole number of {minimum} or more, not {value!r}")
+    if number < minimum:
+        raise ValueError(f"{name} must be {minimum} or more, not {number}")
     return number

@@ -1,12 +1,13 @@
-"""Random numbers that parameters begin with."""
+"""Initial values of parameters."""
 
 from torch import Tensor, nn
 
-STD = 0.8796256610342398  # of the standard normal distribution between -2 and 2
+# Standard deviation of the standard normal distribution, truncated to [-2, 2].
+STD = 0.8796256610342398
 
 
 def truncated_normal_(tensor: Tensor, *, std: float) -> Tensor:
-    """Fill a tensor with normal numbers within two deviations of the untruncated distribution (flax's initialisers).
+    """Fill a tensor with normal numbers, truncated at two standard deviations, as flax's initialisers do.
 
     Args:
         tensor: tensor of any shape, changed in place.

@@ -2,52 +2,83 @@
 
 from typing import Literal
 
+import torch
 from torch import Tensor
 
 Metric = Literal["accuracy", "within_tolerance", "balanced_accuracy", "roc_auc"]
+TOLERANCE = 0.04  # largest absolute error of a correct answer (PSF-Attn, Adding)
 
 
 def accuracy(outputs: Tensor, labels: Tensor) -> float:
-    """The percentage of rows whose largest output is the label's: outputs (n, classes), labels (n,).
+    """Compute the percentage of examples whose largest output belongs to the label.
 
-    Rows with an output that is not finite are wrong.
+    Examples with an output that is not finite count as wrong.
+
+    Args:
+        outputs: (n, classes).
+        labels: (n,).
     """
-    right = (outputs.argmax(-1) == labels) & outputs.isfinite().all(-1)
-    return 100 * right.sum().item() / len(labels)
+    is_right = (outputs.argmax(-1) == labels) & outputs.isfinite().all(-1)
+    return 100 * is_right.sum().item() / len(labels)
 
 
 def within_tolerance(outputs: Tensor, labels: Tensor) -> float:
-    """The percentage of rows with an absolute error below 0.04 (PSF-Attn, Adding): outputs (n, 1), labels (n,)."""
-    return 100 * ((outputs[:, 0].double() - labels.double()).abs() < 0.04).sum().item() / len(labels)
+    """Compute the percentage of examples with an absolute error below 0.04 (PSF-Attn, Adding).
+
+    Args:
+        outputs: (n, 1).
+        labels: (n,).
+    """
+    error = (outputs[:, 0].double() - labels.double()).abs()
+    return 100 * (error < TOLERANCE).sum().item() / len(labels)
 
 
 def balanced_accuracy(outputs: Tensor, labels: Tensor) -> float:
-    """The mean of the accuracies on each class: outputs (n, 2), labels (n,) of 0 and 1.
+    """Compute the mean of the accuracies on both classes.
 
-    It is the ROC-AUC of predicted classes in place of scores, which PSF-Attn's code computes for Genome.
+    It equals the ROC-AUC of predicted classes instead of scores, which PSF-Attn's code computes for Genome.
+
+    Args:
+        outputs: (n, 2).
+        labels: (n,), 0 or 1.
 
     Raises:
         ValueError: one of the two classes is missing.
     """
-    sides = [outputs[labels == label] for label in (0, 1)]
-    if not all(len(side) for side in sides):
-        raise ValueError("balanced accuracy needs examples of both classes in every split that is scored")
-    return sum(accuracy(side, side.new_full((len(side),), label)) for label, side in enumerate(sides)) / 2
+    class_accuracies = []
+    for label in (0, 1):
+        class_outputs = outputs[labels == label]
+        if not len(class_outputs):
+            raise ValueError("balanced accuracy needs examples of both classes in every split that is scored")
+        class_labels = torch.full((len(class_outputs),), label, device=outputs.device)
+        class_accuracies.append(accuracy(class_outputs, class_labels))
+    return sum(class_accuracies) / 2
 
 
 def roc_auc(outputs: Tensor, labels: Tensor) -> float:
-    """The percentage of pairs of a 1 and a 0 that are ranked correctly: outputs (n, 2), labels (n,) of 0 and 1.
+    """Compute the percentage of pairs of a positive and a negative example that are ranked correctly.
 
-    A row's score is its second output less its first, NaN the lowest; equal scores count as half.
+    The score of an example is its second output minus its first, and NaN ranks lowest. Equal scores count as half.
+
+    Args:
+        outputs: (n, 2).
+        labels: (n,), 0 or 1.
 
     Raises:
         ValueError: one of the two classes is missing.
     """
     scores = (outputs[:, 1].double() - outputs[:, 0].double()).nan_to_num(nan=float("-inf"))
-    scores = scores.unique(return_inverse=True)[1]  # ranks from 0
-    ones, zeros = (scores[labels == label].bincount(minlength=len(scores)) for label in (1, 0))
-    pairs = ones.sum().item() * zeros.sum().item()
-    if not pairs:
+    ranks = scores.unique(return_inverse=True)[1]
+
+    # Examples of each class at each rank.
+    num_ranks = len(ranks)
+    positives = ranks[labels == 1].bincount(minlength=num_ranks)
+    negatives = ranks[labels == 0].bincount(minlength=num_ranks)
+    num_pairs = positives.sum().item() * negatives.sum().item()
+    if not num_pairs:
         raise ValueError("ROC-AUC needs examples of both classes in every split that is scored")
-    twice = (ones * (2 * zeros.cumsum(0) - zeros)).sum().item()  # integers, hence exact, also with ties
-    return 100 * twice / (2 * pairs)
+
+    # Twice the number of correct pairs, in integers, so that the result is exact with ties too.
+    negatives_below_twice = 2 * negatives.cumsum(0) - negatives
+    twice_correct = (positives * negatives_below_twice).sum().item()
+    return 100 * twice_correct / (2 * num_pairs)

@@ -1,90 +1,108 @@
-"""Pseudo-inverses of batches of small square matrices, (..., c, c) -> (..., c, c).
+"""Pseudo-inverses of batches of small square matrices, (...,c,c) -> (...,c,c), and their products with a matrix.
 
-All of them compute in full precision, and gradients flow through the iterations.
+All of them compute in float32 or wider, and gradients flow through the iterations.
 """
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Annotated, Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from ..options import Range, Whole, in_range, one_of
-from .precision import full_precision
+from .precision import HALF_TYPES, full_precision, upcast
 
+Inverse = Callable[[Tensor], Tensor]
 CubicInit = Literal["per_matrix", "batch", "two_norms"]
-NewtonInit = Literal["soft", "paper", "softpp"]
-Grad = Literal["implicit", "unroll"]
+MAX_FACTORED_STEPS = 6  # more steps lose more digits to rounding in float32 (1e-5) than 16-bit results have
+
+
+def __getattr__(name: str) -> Any:
+    # Published configurations name the Newton-Raphson inverse by its old path, lra.ops.pinv.newton.
+    if name == "newton":
+        from .newton import newton
+
+        return newton
+    raise AttributeError(f"module {__name__} has no attribute {name}")
 
 
 @full_precision
 def cubic(m: Tensor, *, steps: Whole, init: CubicInit = "per_matrix") -> Tensor:
-    """Third-order iterative pseudo-inverse of Nystromformer (Xiong et al. 2021, section 3.3) and CURformer.
+    """Approximate the pseudo-inverse by the iteration of Nystromformer (Xiong et al. 2021, section 3.3) and CURformer.
 
-        Z_0 = mᵀ / s,   Z <- Z (13 I - mZ (15 I - mZ (7 I - mZ))) / 4     ``steps`` times
+        Z_0 = mᵀ / s,   Z_k+1 = Z_k (13 I - m Z_k (15 I - m Z_k (7 I - m Z_k))) / 4
 
-    s is the largest absolute column sum; the row norm of the theory is left out, since rows of a softmax matrix sum to
-    one. After few steps Z is not the pseudo-inverse but a smoothed one, which is bounded even if the true one is not.
-    Among equal sums the gradient goes through the first.
+    s is the largest absolute column sum. Theory asks for s times the largest row sum, which is 1 for a softmax matrix.
+    After few steps Z is a smoothed pseudo-inverse, which is bounded even if the true one is not.
 
     Args:
         m: (...,c,c).
         steps: number of steps of the iteration.
-        init: ``per_matrix``, s of each matrix; ``batch``, the largest s of the whole tensor, as in the released
-            Nystromformer, which makes one example depend on the others; ``two_norms``, for matrices with other row
-            sums, such as MEGA's Laplace weights: the largest column sum times the largest row sum of each matrix, so
-            that the eigenvalues of m Z_0 lie in [0, 1]. Without the row sum they reach up to it, and above about 4.4
-            the iteration diverges.
+        init: ``per_matrix``: s of each matrix. ``batch``: the largest s of the whole tensor, as in the released
+            Nystromformer, which makes examples depend on each other. ``two_norms``: s times the largest row sum, for
+            matrices whose rows do not sum to one, such as MEGA's Laplace weights: all eigenvalues of m Z_0 then lie in
+            [0, 1]; with one norm they reach the largest row sum, and above about 4.4 the iteration diverges.
     """
     in_range("steps", steps, Range(0))
     one_of("init", init, CubicInit)
-    shape, m = m.shape, m.flatten(0, -3) if m.dim() > 2 else m[None]
-    tiny = torch.finfo(m.dtype).tiny  # a matrix of zeros has zero as its inverse
-    scale = m.abs().sum(-2).max(-1).values.clamp(min=tiny)[:, None, None]
-    z = m.mT / (scale.max() if init == "batch" else scale)
+    shape = m.shape
+    m = m.flatten(0, -3) if m.dim() > 2 else m[None]  # (G,c,c)
+
+    # The starting value; a matrix of zeros has zeros as its inverse. Among equal sums the gradient takes the first.
+    tiny = torch.finfo(m.dtype).tiny
+    column_sum = m.abs().sum(-2).max(-1).values.clamp(min=tiny)[:, None, None]  # (G,1,1)
+    z = m.mT / (column_sum.max() if init == "batch" else column_sum)
     if init == "two_norms":
         z = z / m.abs().sum(-1).max(-1).values.clamp(min=tiny)[:, None, None]
-    z = _Cubic.apply(m, z, steps) if steps else z
+
+    if steps:
+        z = _Cubic.apply(m, z, steps)
     return z.reshape(shape)
 
 
-def mixes_batch(pinv: Callable[[Tensor], Tensor]) -> bool:
-    """True if the inverse of one matrix depends on the others: a ``partial`` of ``cubic`` with ``init="batch"``."""
+def is_batch_dependent(pinv: Inverse) -> bool:
+    """Whether the inverse of one matrix depends on the others: a ``partial`` of ``cubic`` with ``init="batch"``."""
     return isinstance(pinv, partial) and pinv.func is cubic and pinv.keywords.get("init") == "batch"
 
 
-def unbounded(pinv: Callable[[Tensor], Tensor]) -> bool:
-    """True for ``exact``, whose entries grow with the inverse of the smallest singular value."""
+def is_unbounded(pinv: Inverse) -> bool:
+    """Whether entries of the inverse grow without bound as singular values vanish: ``exact``."""
     return (pinv.func if isinstance(pinv, partial) else pinv) is exact
 
 
-def cubic_chain(m: Tensor, z: Tensor, steps: int, kept: list[Tensor] | None = None) -> Tensor:
-    """Compute Z after the steps from the initial one, (G,c,c), by fused multiply-adds.
+def cubic_chain(m: Tensor, z: Tensor, steps: int, saved: list[Tensor] | None = None) -> Tensor:
+    """Iterate from Z_0, (G,c,c), by fused multiply-adds.
 
-    ``kept`` collects Z, P = m Z and T = P (15 I - P (7 I - P)) of each step.
+    Args:
+        m: (G,c,c).
+        z: Z_0 (G,c,c).
+        steps: number of steps.
+        saved: collects Z, P = m Z and T = P (15 I - P (7 I - P)) of each step for the backward pass.
     """
     for _ in range(steps):
         p = m @ z
-        t = torch.baddbmm(p, p, p, beta=7, alpha=-1)
-        t = torch.baddbmm(p, p, t, beta=15, alpha=-1)
-        if kept is not None:
-            kept += z, p, t
-        z = torch.baddbmm(z, z, t, beta=13 / 4, alpha=-1 / 4)
+        t = torch.baddbmm(p, p, p, beta=7, alpha=-1)  # 7 P - P²
+        t = torch.baddbmm(p, p, t, beta=15, alpha=-1)  # 15 P - P (7 P - P²)
+        if saved is not None:
+            saved += [z, p, t]
+        z = torch.baddbmm(z, z, t, beta=13 / 4, alpha=-1 / 4)  # (13 Z - Z T) / 4
     return z
 
 
-def cubic_chain_backward(m: Tensor, kept: Sequence[Tensor], grad: Tensor) -> tuple[Tensor, Tensor]:
-    """Compute the gradients of m and of the initial Z from that of the last one, ``kept`` by ``cubic_chain``.
+def cubic_chain_backward(m: Tensor, saved: Sequence[Tensor], grad: Tensor) -> tuple[Tensor, Tensor]:
+    """Compute the gradients of m and of Z_0 from the gradient of the last Z; ``saved`` is from ``cubic_chain``.
 
-    For the gradient G of Z' = 13/4 Z - 1/4 Z T,
+    With G the gradient of Z' = 13/4 Z - 1/4 Z T and T = 15 P - 7 P² + P³, P = m Z:
 
-        dT = -1/4 Zᵀ G,   A = Pᵀ dT,   B = A + dT Pᵀ,   dP = 15 dT - 7 B + B Pᵀ + Pᵀ A
+        dT = -1/4 Zᵀ G
+        dP = 15 dT - 7 (dT Pᵀ + Pᵀ dT) + dT PᵀPᵀ + Pᵀ dT Pᵀ + PᵀPᵀ dT
+           = 15 dT - 7 B + B Pᵀ + Pᵀ A     with A = Pᵀ dT and B = A + dT Pᵀ
         dm = dP Zᵀ,   dZ = 13/4 G - 1/4 G Tᵀ + mᵀ dP
     """
     dm = torch.zeros_like(m)
-    for k in reversed(range(0, len(kept), 3)):
-        z, p, t = kept[k : k + 3]
+    for k in reversed(range(0, len(saved), 3)):
+        z, p, t = saved[k : k + 3]
         dt = z.mT @ (grad * (-1 / 4))
         a = p.mT @ dt
         b = torch.baddbmm(a, dt, p.mT)
@@ -95,137 +113,174 @@ def cubic_chain_backward(m: Tensor, kept: Sequence[Tensor], grad: Tensor) -> tup
 
 
 class _Cubic(torch.autograd.Function):
-    """``cubic_chain`` with a backward of half as many operations as autograd's own."""
+    """``cubic_chain`` with a backward pass that needs half the operations of autograd."""
 
     @staticmethod
     def forward(ctx, m, z, steps):
-        kept = [] if any(ctx.needs_input_grad) else None
-        out = cubic_chain(m, z, steps, kept)
+        saved = [] if any(ctx.needs_input_grad) else None
+        out = cubic_chain(m, z, steps, saved)
         ctx.steps = steps
-        ctx.save_for_backward(m, *kept or ())
+        ctx.save_for_backward(m, *saved or ())
         return out
 
     @staticmethod
     def backward(ctx, grad):
-        m, *kept = ctx.saved_tensors
+        m, *saved = ctx.saved_tensors
         with torch.autocast(grad.device.type, enabled=False):
-            if torch.is_grad_enabled():  # for second derivatives, since the saved tensors have no history
-                z, kept = kept[0], []
-                cubic_chain(m, z, ctx.steps, kept)
-            return *cubic_chain_backward(m, kept, grad), None
+            # Second derivatives need a history, which saved tensors lack.
+            if torch.is_grad_enabled():
+                z = saved[0]
+                saved = []
+                cubic_chain(m, z, ctx.steps, saved)
+            return *cubic_chain_backward(m, saved, grad), None
 
 
 @full_precision
 def exact(m: Tensor, *, rtol: float | None = None) -> Tensor:
-    """Moore-Penrose inverse by singular values: the limit of the iterations, for tests and ablations.
+    """Compute the Moore-Penrose inverse by singular values: the limit of the iterations, for tests and ablations.
 
     Args:
         m: (...,r,c).
-        rtol: singular values up to rtol times the largest count as zero; None for those of rounding only.
+        rtol: singular values up to rtol times the largest one count as zero; None: the ones of rounding size only.
 
     Returns:
-        (...,c,r), NaN for a matrix that is not finite, so that an overflow ends a training as any other one does.
+        (...,c,r); NaN for a matrix that is not finite, so that an overflow ends a training like any other overflow.
     """
-    finite = m.isfinite().all(-1, keepdim=True).all(-2, keepdim=True)
-    return torch.linalg.pinv(m.where(finite, 0.0), rtol=rtol).where(finite, torch.nan)
+    is_finite = m.isfinite().all(-1, keepdim=True).all(-2, keepdim=True)
+    return torch.linalg.pinv(m.where(is_finite, 0.0), rtol=rtol).where(is_finite, torch.nan)
 
 
 @full_precision
 def tikhonov(m: Tensor, *, ridge: float) -> Tensor:
-    """Tikhonov's regularised inverse (mᵀ m + (ridge s)² I)⁻¹ mᵀ, s the largest singular value (Tikhonov 1963).
+    """Compute Tikhonov's regularised inverse (mᵀ m + (ridge s)² I)⁻¹ mᵀ, s the largest singular value (Tikhonov 1963).
 
-    A singular value σ is inverted to σ / (σ² + (ridge s)²), which is at most 1 / (2 ridge s). With ridge=0.1 the error
-    against trained softmax attention is that of 4 steps of ``cubic``.
+    A singular value σ is inverted to σ / (σ² + (ridge s)²), at most 1 / (2 ridge s). With ridge=0.1 the error against
+    trained softmax attention equals the error of 4 steps of ``cubic``.
 
     Args:
         m: (...,r,c).
         ridge: relative to s.
 
     Returns:
-        (...,c,r).
+        (...,c,r); zeros for a matrix of zeros.
     """
     damping = (ridge * torch.linalg.matrix_norm(m.detach(), ord=2)).square()
-    damping = damping.clamp(min=torch.finfo(m.dtype).tiny)[..., None, None]  # a matrix of zeros has zero
-    one = torch.eye(m.shape[-1], dtype=m.dtype, device=m.device)
-    return torch.linalg.solve(m.mT @ m + damping * one, m.mT)
+    damping = damping.clamp(min=torch.finfo(m.dtype).tiny)[..., None, None]
+    eye = torch.eye(m.shape[-1], dtype=m.dtype, device=m.device)
+    return torch.linalg.solve(m.mT @ m + damping * eye, m.mT)
 
 
-@full_precision
-def newton(
-    m: Tensor,
-    *,
-    steps: Whole,
-    init: NewtonInit = "soft",
-    ridge: Annotated[float, Range(0)] = 0.0,
-    grad: Grad = "implicit",
-) -> Tensor:
-    """Newton-Raphson inverse of a symmetric positive matrix: SOFT (Lu et al. 2021) and SOFT++ (2022).
+def pinv_matmul(pinv: Inverse, m: Tensor, x: Tensor) -> Tensor:
+    """Compute pinv(m) x in float32 or wider, with autocast off.
 
-        X = m + ridge I,   Y_0 = alpha X,   Y <- 2 Y - Y X Y     ``steps`` times
+    If x has 16 bits and pinv is ``cubic`` of few steps, its factors are applied to x one after the other, without
+    forming the inverse. With A = m / √s and E_k = I - m Z_k, symmetric because Z_0 = mᵀ / s, a step of ``cubic`` is
 
-    It converges for 0 < alpha lambda² < 2. An eigenvalue is inverted if alpha lambda² 2^steps >> 1; smaller ones are
-    damped. ``init`` chooses alpha for each matrix, with ||.||_1 the largest column sum:
+        Z_k+1 = Z_k g(E_k),   g(E) = (13 I - P (15 I - P (7 I - P))) / 4 with P = I - E
+                                   = I + E + E² + E³ / 4
+        E_k+1 = I - (I - E_k) g(E_k) = E_k³ (3 I + E_k) / 4,   E_0 = I - A Aᵀ
 
-    ``soft``    alpha = 0.9 * 2 / ||m||_1², as in the released SOFT, together with ridge = 0.01
-    ``paper``   alpha = 2 / ||X||_1², halved until ||I - alpha X X||_1 <= 1 (one X is missing in print)
-    ``softpp``  the same with 1.01 in place of 1, as in the released SOFT++, which has one alpha for a whole batch
-
-    Only a diagonally dominant X X passes the last two tests, hence at most 10 halvings, as released.
+    so Z x = Aᵀ g(E_0) g(E_1) ... x / √s, in any order, as powers of E_0 commute. Both passes together need a third
+    fewer products, but E no longer follows from Z, so rounding errors grow by 13/4 in each step.
 
     Args:
+        pinv: pseudo-inverse, (...,c,c) -> (...,c,c).
         m: (...,c,c).
-        steps: number of steps of the iteration.
-        init: ``soft`` | ``paper`` | ``softpp``.
-        ridge: added to the diagonal.
-        grad: ``implicit``, -Yᵀ G Yᵀ, the published backward pass, which is the gradient if the steps have converged;
-            ``unroll``, that of the steps.
+        x: (...,c,E).
+
+    Returns:
+        (...,c,E) in float32 or float64.
     """
-    in_range("steps", steps, Range(0))
-    one_of("init", init, NewtonInit)
-    one_of("grad", grad, Grad)
-    return (_Newton.apply if grad == "implicit" else _newton)(m, steps, init, ridge)
+    is_half = x.dtype in HALF_TYPES
+    with torch.autocast(x.device.type, enabled=False):
+        m = upcast(m)
+        x = upcast(x)
+        steps = _factored_steps(pinv) if is_half else None
+        if steps is None:
+            return pinv(m) @ x
+        a = m.flatten(0, -3)  # (G,c,c)
+        column_sum = a.abs().sum(-2).max(-1).values.clamp(min=torch.finfo(a.dtype).tiny)
+        scale = column_sum.rsqrt()[:, None, None]
+        a = a * scale
+        y = _Factors.apply(a, x.flatten(0, -3), steps)  # (G,c,E)
+        return (a.mT @ (scale * y)).view(x.shape)
 
 
-def _newton(m: Tensor, steps: int, init: str, ridge: float) -> Tensor:
-    x = m + ridge * torch.eye(m.shape[-1], dtype=m.dtype, device=m.device)
-    if init == "soft":
-        alpha = 1.8 / m.abs().sum(-2).max(-1).values ** 2
-    else:
-        alpha = 2 / x.abs().sum(-2).max(-1).values ** 2
-        alpha = alpha * _halvings(x.detach(), alpha.detach(), 1.0 if init == "paper" else 1.01)
-    y = (alpha[..., None, None] * x).reshape(-1, *x.shape[-2:])
-    for _ in range(steps):
-        y = torch.baddbmm(y, y @ x.reshape_as(y), y, beta=2, alpha=-1)
-    return y.view_as(x)
+def _factored_steps(pinv: Inverse) -> int | None:
+    """Return the number of steps if ``pinv_matmul`` applies the factors, None if it forms the inverse."""
+    is_cubic = isinstance(pinv, partial) and pinv.func is cubic
+    if not is_cubic or pinv.keywords.get("init") not in (None, "per_matrix"):
+        return None
+    steps = pinv.keywords["steps"]
+    return steps if 0 < steps <= MAX_FACTORED_STEPS else None
 
 
-def _halvings(x: Tensor, alpha: Tensor, bound: float) -> Tensor:
-    """Find the largest power of 1/2, at least 2^-10, with which alpha makes ||I - alpha X X||_1 at most ``bound``.
+def apply_factors(a: Tensor, y: Tensor, steps: int, saved: list[Tensor] | None = None) -> Tensor:
+    """Compute g(E_k) ... g(E_0) y for a (G,c,c) and y (G,c,E); ``saved`` collects E, E², y and E y of each step."""
+    eye = torch.eye(a.shape[-1], dtype=a.dtype, device=a.device)
+    e = torch.baddbmm(eye, a, a.mT, alpha=-1)  # E_0 = I - A Aᵀ
+    for k in range(steps):
+        square = e @ e
+        u = e @ y
+        if saved is not None:
+            saved += [e, square, y, u]
+        # g(E) y = y + E y + E² (y + E y / 4)
+        y = torch.baddbmm(y + u, square, torch.add(y, u, alpha=1 / 4))
+        # The next E = E² (3 E + E²) / 4
+        if k < steps - 1:
+            e = square @ e.lerp(square, 1 / 4)
+    return y
 
-    x (...,c,c), alpha (...) -> (...).
+
+def apply_factors_backward(a: Tensor, saved: list[Tensor], grad: Tensor) -> tuple[Tensor, Tensor]:
+    """Compute the gradients of a and of y from the gradient G of ``apply_factors``.
+
+    A step is y' = y + u + S (y + u/4) with u = E y and S = E², and E' = S M with M = 3/4 E + 1/4 S. E and S are
+    symmetric, so only the symmetric part of their gradients matters; H is the gradient of E' plus its transpose, and
+    H/2 stands for the gradient of E':
+
+        dv = S G                       gradient of y + u/4
+        du = G + dv/4
+        dS = G (y + u/4)ᵀ  +  H M / 2  +  S H / 8
+        dE = du yᵀ  +  3/8 S H  +  E (dS + dSᵀ)
+        dy = G + dv + E du
+        H  = dE + dEᵀ                  for the step before;   E_0 = I - A Aᵀ gives dA = -H A
     """
-    square = x @ x
-    diagonal = square.diagonal(dim1=-2, dim2=-1)  # (...,c)
-    rest = square.abs().sum(-2) - diagonal.abs()
-    factor = torch.ones_like(alpha)
-    for _ in range(10):
-        a = (alpha * factor)[..., None]
-        norm = ((1 - a * diagonal).abs() + a * rest).amax(-1)
-        factor = torch.where(norm > bound, factor / 2, factor)
-    return factor
+    H = None
+    for k in reversed(range(0, len(saved), 4)):
+        e, square, y, u = saved[k : k + 4]
+        dv = square @ grad
+        du = torch.add(grad, dv, alpha=1 / 4)
+        dsquare = grad @ torch.add(y, u, alpha=1 / 4).mT
+        de = du @ y.mT
+        # The last step has no next E.
+        if H is not None:
+            square_h = square @ H
+            de = de.add(square_h, alpha=3 / 8)
+            dsquare = dsquare.add(square_h, alpha=1 / 8).baddbmm(H, e.lerp(square, 1 / 4), alpha=1 / 2)
+        de = torch.baddbmm(de, e, dsquare + dsquare.mT)
+        H = de + de.mT
+        grad = torch.baddbmm(grad + dv, e, du)
+    return -(H @ a), grad
 
 
-class _Newton(torch.autograd.Function):
-    """``_newton`` with the gradient -Yᵀ G Yᵀ, from d inverse(X) = -Y dX Y; only Y is saved."""
+class _Factors(torch.autograd.Function):
+    """``apply_factors`` with ``apply_factors_backward``."""
 
     @staticmethod
-    def forward(ctx, m, steps, init, ridge):
-        y = _newton(m, steps, init, ridge)
-        ctx.save_for_backward(y)
-        return y
+    def forward(ctx, a, y, steps):
+        saved = [] if any(ctx.needs_input_grad) else None
+        out = apply_factors(a, y, steps, saved)
+        ctx.steps = steps
+        ctx.save_for_backward(a, y, *saved or ())
+        return out
 
     @staticmethod
-    def backward(ctx, g):
-        (y,) = ctx.saved_tensors
-        with torch.autocast(g.device.type, enabled=False):
-            return -(y.mT @ g @ y.mT), None, None, None
+    def backward(ctx, grad):
+        a, y, *saved = ctx.saved_tensors
+        with torch.autocast(grad.device.type, enabled=False):
+            # Second derivatives need a history, which saved tensors lack.
+            if torch.is_grad_enabled():
+                saved = []
+                apply_factors(a, y, ctx.steps, saved)
+            return *apply_factors_backward(a, saved, grad), None

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-BASE = 10_000.0  # the slowest pair of features rotates by about 1/BASE for each position
+BASE = 10_000.0  # the slowest pair of features rotates by about 1/BASE per position
 
 
 def rotate(x: Tensor, positions: Tensor | None = None) -> Tensor:
@@ -24,11 +24,17 @@ def rotate(x: Tensor, positions: Tensor | None = None) -> Tensor:
     *_, L, D = x.shape
     if D % 2:
         raise ValueError(f"rotary positions need an even head size, not {D}")
-    kind = torch.promote_types(x.dtype, torch.float32)
+    dtype = torch.promote_types(x.dtype, torch.float32)
     if positions is None:
         positions = torch.arange(L, device=x.device)
-    frequency = BASE ** (-torch.arange(0, D, 2, device=x.device, dtype=kind) / D)  # (D/2,)
-    angle = positions.to(kind)[:, None] * frequency  # (L,D/2)
-    first, second = x.to(kind).chunk(2, -1)
-    cos, sin = angle.cos(), angle.sin()
-    return torch.cat([first * cos - second * sin, first * sin + second * cos], -1).to(x.dtype)
+
+    # The angle of each position and pair.
+    frequency = BASE ** (-torch.arange(0, D, 2, device=x.device, dtype=dtype) / D)  # (D/2,)
+    angle = positions.to(dtype)[:, None] * frequency  # (L,D/2)
+    cos = angle.cos()
+    sin = angle.sin()
+
+    # Rotate the pairs (first, second).
+    first, second = x.to(dtype).chunk(2, -1)  # (...,L,D/2)
+    rotated = [first * cos - second * sin, first * sin + second * cos]
+    return torch.cat(rotated, -1).to(x.dtype)

@@ -1,150 +1,204 @@
-"""Selection of the rows (queries) and columns (keys) that CUR attention keeps: score x pairing -> indices.
+"""Selection of the queries and keys of CUR attention (CURformer: Francois et al. 2025, sections 4 and 6).
 
-No gradient flows through a selection. Kept positions are distinct and real tokens always come before padded ones.
+A token is scored by its query or key vector, and the ``count`` tokens with the highest scores are selected, without a
+gradient. Selected positions are distinct, and real tokens always come before padding.
 """
 
-from typing import Literal, get_args
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, get_args
 
 import torch
 from torch import Tensor
 
-from ..varlen import VarlenLayout
-from . import triton as kernels
-from .cur_naive import CUROptions, Pairing, Score
-from .precision import to_unit
+from ..options import Checked
+from .precision import power_of_two_scale
 from .segments import real_first
 
+if TYPE_CHECKING:
+    from ..varlen import VarlenLayout
+
+Score = Literal["sum", "abs", "embed", "step", "random", "farthest"]
+Pairing = Literal["separate", "same_k", "same_q", "swapped"]
 Resample = Literal["train", "always"]
-SCORES, PAIRINGS = get_args(Score), get_args(Pairing)
-FUSED = ("sum", "abs", "embed")
+SCORES = get_args(Score)
+PAIRINGS = get_args(Pairing)
+FUSED_SCORES = ("sum", "abs", "embed")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SelectionOptions(Checked):
+    """Options of the selection.
+
+    Args:
+        count: number of selected queries and of selected keys; all of them if a sequence has fewer tokens.
+        score: score of a token x (D,): ``sum`` of its entries; ``abs``, sum of their absolute values; ``embed``, its
+            first entry; ``random``, a uniform number. Without scores: ``step``, tokens at equal distances;
+            ``farthest``, repeatedly the token farthest from the selected ones.
+        pairing: vectors that are scored. ``separate``: queries select queries, keys select keys; ``same_k`` and
+            ``same_q``: keys or queries select both; ``swapped``: keys select queries, queries select keys.
+        class_token: whether the first real position, where the class token is, is always selected.
+    """
+
+    count: int
+    score: Score
+    pairing: Pairing = "separate"
+    class_token: bool = False
 
 
 @torch.no_grad()
 def select(
     q: Tensor,
     k: Tensor,
-    options: CUROptions,
+    options: SelectionOptions,
     mask: Tensor | None = None,
     *,
-    layout: VarlenLayout | None = None,
+    layout: "VarlenLayout | None" = None,
     draw: Tensor | None = None,
     fused: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """Select rows and columns by the rules of CURformer (Francois et al. 2025, sections 4 and 6).
+    """Select the positions I of queries and J of keys.
 
     Args:
-        q, k: (N,H,L,D), packed (1,H,T,D). mask: (N,L), not of packed rows.
-        options: count, score, pairing and class_token of ``CUROptions``.
-        layout: places of packed rows, none of them shorter than count; not with score=farthest.
-        draw: the random numbers of score=random, one for each side, head and position (2,H,length), the same for every
+        q, k: (N,H,L,D), packed (1,H,T,D).
+        options: see ``SelectionOptions``.
+        mask: (N,L), None for packed sequences.
+        layout: ``VarlenLayout`` of packed sequences, none of them shorter than count; not with score=farthest.
+        draw: random numbers of score=random, one for each side, head and position (2,H,length), the same for every
             example; None draws new ones.
-        fused: ``sum``, ``abs`` and ``embed`` in one launch over queries and keys, in float32.
+        fused: whether ``sum``, ``abs`` and ``embed`` of queries and keys are one Triton launch.
 
     Returns:
-        rows, cols, each int64 (N,H,c) with c = min(count, L), of packed rows places among the T.
+        I and J, each int64 (N,H,c) with c = min(count, L); positions among the T for packed sequences.
     """
     N, H, L, _ = q.shape
-    score, count = options.score, min(options.count, L)
-    if score == "step":
-        kept = every(N, L, count, mask, q.device) if layout is None else layout.every(count)
-        kept = kept[:, None].expand(-1, H, -1)
-        return kept, kept
-    rows, cols = {"separate": (q, k), "same_k": (k, k), "same_q": (q, q), "swapped": (k, q)}[options.pairing]
-    if fused and score in FUSED:
-        front = options.class_token
-        scores = kernels.row_scores(rows, None if rows is cols else cols, mask, score=score, class_token=front)
-        kept = scores.topk(count, sorted=False).indices  # (1 or 2,N,H,c)
-        return kept[0], kept[-1]
-    positions = torch.arange(L, device=q.device) if layout is None else layout.positions
+    count = min(options.count, L)
+    if options.score == "step":
+        index = strided_indices(N, L, count, mask, q.device) if layout is None else layout.every(count)
+        index = index[:, None].expand(-1, H, -1)  # (N,H,c)
+        return index, index
 
-    def best(x: Tensor, side: int) -> Tensor:
-        if score == "farthest":
-            return farthest(x, count, mask)
-        scores = _scores(x, options, None if draw is None else draw[side], positions)
-        if layout is not None:
-            return layout.top(scores, count)
-        if mask is not None:
-            scores = scores.masked_fill(~mask[:, None], float("-inf"))
-        return scores.topk(count, sorted=False).indices
+    # The vectors that score for I and for J.
+    pairs = {"separate": (q, k), "same_k": (k, k), "same_q": (q, q), "swapped": (k, q)}
+    for_queries, for_keys = pairs[options.pairing]
+    is_shared = for_queries is for_keys
 
-    kept = best(rows, 0)
-    return kept, kept if rows is cols else best(cols, 1)
+    if fused and options.score in FUSED_SCORES:
+        scores = _fused_scores(for_queries, None if is_shared else for_keys, mask, options)  # (1 or 2,N,H,L)
+        index = scores.topk(count, sorted=False).indices
+        return index[0], index[-1]
+
+    rules = {"options": options, "count": count, "mask": mask, "layout": layout}
+    I = _highest(for_queries, draw=None if draw is None else draw[0], **rules)
+    if is_shared:
+        return I, I
+    return I, _highest(for_keys, draw=None if draw is None else draw[1], **rules)
 
 
-def _scores(x: Tensor, options: CUROptions, draw: Tensor | None, positions: Tensor) -> Tensor:
+def _highest(x: Tensor, *, options: SelectionOptions, count: int, mask, layout, draw: Tensor | None) -> Tensor:
+    """Select ``count`` positions by the vectors x (N,H,L,D): (N,H,count)."""
+    if options.score == "farthest":
+        return farthest(x, count, mask)
+    positions = torch.arange(x.shape[2], device=x.device) if layout is None else layout.positions
+    scores = _scores(x, options.score, positions, draw)  # (N,H,L)
+    if options.class_token:
+        scores = scores.masked_fill(_is_first(positions, mask, layout), float("inf"))
+    if layout is not None:
+        return layout.top(scores, count)
+    if mask is not None:
+        scores = scores.masked_fill(~mask[:, None], float("-inf"))
+    return scores.topk(count, sorted=False).indices
+
+
+def _scores(x: Tensor, score: Score, positions: Tensor, draw: Tensor | None) -> Tensor:
     """Score x (N,H,L,D) at positions (L,), with draw (H,length) for score=random: (N,H,L)."""
-    wide = torch.promote_types(x.dtype, torch.float32)  # 16 bits have many equal sums
-    match options.score:
-        case "sum":
-            scores = x.sum(-1, dtype=wide)
-        case "abs":
-            scores = x.abs().sum(-1, dtype=wide)
-        case "embed":
-            scores = x[..., 0]
-        case "random" if draw is None:
-            scores = torch.rand(x.shape[:3], device=x.device)
-        case "random":
-            scores = draw[:, positions].expand(len(x), -1, -1)
-    return scores.masked_fill(positions == 0, float("inf")) if options.class_token else scores
+    # Many sums are equal in 16 bits.
+    dtype = torch.promote_types(x.dtype, torch.float32)
+    if score == "sum":
+        return x.sum(-1, dtype=dtype)
+    if score == "abs":
+        return x.abs().sum(-1, dtype=dtype)
+    if score == "embed":
+        return x[..., 0]
+    if draw is None:
+        return torch.rand(x.shape[:3], device=x.device)
+    return draw[:, positions].expand(len(x), -1, -1)
 
 
-def every(N: int, L: int, count: int, mask: Tensor | None, device) -> Tensor:
-    """Select positions floor(i n_real / c) among the real tokens, i = 0 .. c-1: (N, c).
+def _is_first(positions: Tensor, mask: Tensor | None, layout=None) -> Tensor:
+    """Mark the first real token of every sequence: (L,), (N,1,L) with a mask, (T,) if packed."""
+    if layout is not None:
+        return torch.zeros_like(positions, dtype=torch.bool).index_fill(0, layout.starts, True)
+    if mask is None:
+        return positions == 0
+    return (mask & (mask.cumsum(-1) == 1))[:, None]
 
-    If there are fewer real tokens than c, all of them are selected, then padded ones.
+
+def _fused_scores(a: Tensor, b: Tensor | None, mask: Tensor | None, options: SelectionOptions) -> Tensor:
+    """Score a and b (N,H,L,D) in one launch, -inf for padding: (1 or 2,N,H,L)."""
+    from . import triton as kernels
+
+    # The kernel knows the class token of sequences without padding, at position 0.
+    at_zero = options.class_token and mask is None
+    scores = kernels.row_scores(a, b, mask, score=options.score, class_token=at_zero)
+    if options.class_token and mask is not None:
+        scores = scores.masked_fill((mask & (mask.cumsum(-1) == 1))[:, None], float("inf"))
+    return scores
+
+
+def strided_indices(N: int, L: int, count: int, mask: Tensor | None, device) -> Tensor:
+    """Select positions floor(i n_real / c) among the real tokens, i = 0 .. c - 1: (N,c).
+
+    If there are fewer real tokens than c, all of them are selected, then padding.
     """
     i = torch.arange(count, device=device)
     if mask is None:
         return (i * L // count).expand(N, -1)
-    real = mask.sum(-1, keepdim=True)  # (N,1)
-    rank = torch.where(real >= count, i * real // count, i)
+    num_real = mask.sum(-1, keepdim=True)  # (N,1)
+    rank = torch.where(num_real >= count, i * num_real // count, i)
     return real_first(mask).gather(-1, rank)
 
 
 def farthest(x: Tensor, count: int, mask: Tensor | None) -> Tensor:
     """Select by farthest-point traversal (Gonzalez 1985) in O(L count D): x (N,H,L,D) -> int64 (N,H,count), in order.
 
-    The first is the first real token. The largest distance of a real token to the nearest selected one is at most twice
-    that of the best selection.
+    The first real token is selected first. The largest distance of a real token to the nearest selected one is at most
+    twice the distance for the best possible selection.
     """
     N, H, _, D = x.shape
     x = (x if x.dtype == torch.float64 else x.float()).flatten(0, 1)  # (N·H,L,D)
     if mask is not None:
         mask = mask.repeat_interleave(H, 0)
         x = x.masked_fill(~mask[..., None], 0)
-    x = x * to_unit(x)
-    across, squared = x.mT.contiguous(), x.square().sum(-1)
-    # to the nearest selected one; padding comes after real tokens, selected ones last
-    apart = torch.full_like(squared, float("inf"))
-    at = torch.zeros(N * H, 1, dtype=torch.int64, device=x.device)
+    x = x * power_of_two_scale(x)
+    transposed = x.mT.contiguous()
+    squared_norm = x.square().sum(-1)
+
+    # Squared distance to the nearest selected token: padding comes after real tokens, selected tokens come last.
+    distance = torch.full_like(squared_norm, float("inf"))  # (N·H,L)
+    latest = torch.zeros(N * H, 1, dtype=torch.int64, device=x.device)
     if mask is not None:
-        apart.masked_fill_(~mask, torch.finfo(x.dtype).min)
-        at = mask.to(torch.uint8).argmax(-1, keepdim=True)
-    kept = [at]
+        distance.masked_fill_(~mask, torch.finfo(x.dtype).min)
+        latest = mask.to(torch.uint8).argmax(-1, keepdim=True)
+
+    selected = [latest]
     for _ in range(count - 1):
-        apart.scatter_(1, at, float("-inf"))
-        point = x.gather(1, at[..., None].expand(-1, -1, D))  # (N·H,1,D)
-        new = torch.baddbmm((squared + squared.gather(1, at))[:, None], point, across, alpha=-2)[:, 0]
-        at = torch.minimum(apart, new, out=apart).argmax(-1, keepdim=True)
-        kept.append(at)
-    return torch.cat(kept, -1).view(N, H, count)
+        distance.scatter_(1, latest, float("-inf"))
+        point = x.gather(1, latest[..., None].expand(-1, -1, D))  # (N·H,1,D)
+        # |x - p|² = |x|² + |p|² - 2 x·p
+        norms = (squared_norm + squared_norm.gather(1, latest))[:, None]
+        to_point = torch.baddbmm(norms, point, transposed, alpha=-2)[:, 0]
+        latest = torch.minimum(distance, to_point, out=distance).argmax(-1, keepdim=True)
+        selected.append(latest)
+    return torch.cat(selected, -1).view(N, H, count)
 
 
-def gather_kept(x: Tensor, index: Tensor) -> Tensor:
-    """Gather the rows of x (N,H,L,D), or of a mask x (N,L), at index (N,H,c)."""
+def gather_tokens(x: Tensor, index: Tensor) -> Tensor:
+    """Gather the tokens of x (N,H,L,D), or of a mask x (N,L), at index (N,H,c): (N,H,c,D) or (N,H,c)."""
     if x.dim() == 2:
         return x[:, None].expand(-1, index.shape[1], -1).gather(2, index)
     return x.gather(2, index[..., None].expand(-1, -1, -1, x.shape[-1]))
 
 
-def put_kept(x: Tensor, index: Tensor, rows: Tensor) -> Tensor:
-    """Replace the rows of x (N,H,L,E) at index (N,H,c) by ``rows`` (N,H,c,E)."""
-    return x.scatter(2, index[..., None].expand_as(rows), rows.to(x.dtype))
-
-
-def no_row_empty(mask: Tensor | None) -> Tensor | None:
-    """Mark all tokens of an example as real if none is: mask (N,L) -> (N,L).
-
-    A softmax over no key is NaN. The rows of such an example are not used, but a zero gradient times NaN is NaN.
-    """
-    return None if mask is None else mask | ~mask.any(-1, keepdim=True)
+def scatter_tokens(x: Tensor, index: Tensor, values: Tensor) -> Tensor:
+    """Replace the tokens of x (N,H,L,E) at index (N,H,c) by ``values`` (N,H,c,E)."""
+    return x.scatter(2, index[..., None].expand_as(values), values.to(x.dtype))

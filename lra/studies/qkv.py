@@ -14,7 +14,7 @@ from ..config.options import Options
 from ..config.sections import Root, Trust
 from ..data.datamodule import Batch
 from ..model.classifier import Classifier
-from ..ops.selection import gather_kept
+from ..ops.selection import gather_tokens
 from ..options import Positive, Whole
 
 
@@ -93,7 +93,7 @@ def generated(kind: Literal["gaussian", "clustered"], options: QKVOptions) -> QK
         if kind == "gaussian":
             return normal(L, D), normal(L, D), normal(L, D)
         centres = SPREAD * normal(CLUSTERS, D)
-        near = lambda: gather_kept(centres, torch.randint(CLUSTERS, (1, H, L), generator=draw)) + NOISE * normal(L, D)
+        near = lambda: gather_tokens(centres, torch.randint(CLUSTERS, (1, H, L), generator=draw)) + NOISE * normal(L, D)
         return near(), near(), normal(L, D)
 
     about = f"{H} heads of {D}"

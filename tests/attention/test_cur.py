@@ -10,69 +10,62 @@ from support.features import D, H, check, masks, mean, qkv, real_rows, same_with
 from lra.attention.cur import CUR
 from lra.attention.cur_plus import CURPlus
 from lra.attention.nystrom import Nystrom, NystromOriginal
-from lra.ops.cur_naive import CUROptions, cur_naive, kept
+from lra.ops.cur import CUROptions
 from lra.ops.pinv import cubic
 from lra.ops.selection import PAIRINGS, SCORES, select
+from lra.reference import cur as reference
+from lra.reference import mega, nystrom
 
 L = 37
-
-
-def literal_cubic(a, steps, start=None):
-    z, one = a.T / (a.abs().sum(0).max() if start is None else start), torch.eye(len(a), dtype=a.dtype)
-    for _ in range(steps):
-        z = 0.25 * z @ (13 * one - a @ z @ (15 * one - a @ z @ (7 * one - a @ z)))
-    return z
 
 
 def weights(q, k):
     return (q @ k.T / D**0.5).exp()
 
 
-def compare(options, pinv, literal, **naive):
-    """CUR against its formula, with holes, and with fewer real tokens than count in the third row."""
-    made, x, mask = sized(CUR, **options, pinv=pinv), qkv(L), masks(L)["holes"]
-    rule = CUROptions(**{key: option for key, option in options.items() if key != "impl"}, pinv=literal, **naive)
-    want = cur_naive(*x, mask, rule, made.draw)
-    same_with_gradients(real_rows(made(*x, mask), mask), real_rows(want, mask), x)
+def reference_cur(made, pinv=reference.cubic_pinv):
+    """lra/reference/cur.py with the options and the random numbers of a ``CUR``, for ``check``."""
+    options = made.options
+    rule = {"pairing": options.pairing, "class_token": options.class_token}
+
+    def oracle(h, at, q, k, v):
+        random = (None, None) if made.draw is None else made.draw[:, h, at]
+        I, J = reference.select(q, k, options.count, options.score, **rule, random=random)
+        laplace = lambda a, b: mega.laplace(a @ b.T / len(q))
+        f = reference.softmax_weights if options.weights == "softmax" else laplace
+        out, rv = reference.attention(q, k, v, q[I], k[J], f=f, pinv=pinv)
+        return out.index_copy(0, I, rv) if options.copy_rv else out
+
+    return oracle
 
 
 @pytest.mark.parametrize("impl", ["eager", "sdpa"])
 @pytest.mark.parametrize("class_token, copy_rv", [(True, False), (False, True)])
 @pytest.mark.parametrize("pairing", PAIRINGS)
 @pytest.mark.parametrize("score", SCORES)
-def test_cur_is_its_formula(score, pairing, class_token, copy_rv, impl):
+def test_cur_is_the_reference(score, pairing, class_token, copy_rv, impl):
+    """Also with fewer real tokens than count, in the third example."""
     options = {"count": 7, "score": score, "pairing": pairing, "class_token": class_token, "copy_rv": copy_rv}
-    compare(options | {"impl": impl}, partial(cubic, steps=4), partial(literal_cubic, steps=4))
+    made = sized(CUR, **options, pinv=partial(cubic, steps=4), impl=impl)
+    check(made, reference_cur(made), L)
 
 
-def test_laplace_weights_are_those_of_the_formula():
+def test_laplace_weights_are_the_reference():
     pinv = partial(cubic, steps=4, init="two_norms")
-    compare({"count": 7, "score": "abs", "weights": "laplace", "impl": "eager"}, pinv, pinv, impl="eager")
-
-
-def test_the_formula_is_that_of_whole_matrices():
-    """Kept rows and columns of a map A, as in the paper: R of A, C and U with the softmax over kept keys."""
-    q, k, v = qkv(L)
-    want = []
-    for a, b, c in zip(*(x[0] for x in (q, k, v)), strict=True):
-        rows, cols = (x.abs().sum(1).topk(7).indices for x in (a, b))
-        scores = a @ b.T / D**0.5
-        C, R = scores[:, cols].softmax(1), scores.softmax(1)[rows]
-        want.append((C @ literal_cubic(C[rows], 4) @ R @ c).index_copy(0, rows, R @ c))
-    got = cur_naive(q[:1], k[:1], v[:1], torch.ones(1, L, dtype=torch.bool), CUROptions(count=7, score="abs"))
-    torch.testing.assert_close(got[0], torch.stack(want), rtol=1e-10, atol=1e-12)
+    made = sized(CUR, count=7, score="abs", weights="laplace", pinv=pinv, impl="eager")
+    check(made, reference_cur(made, lambda u: nystrom.iterative_pinv(u, 4, u.sum(0).max() * u.sum(1).max())), L)
 
 
 @pytest.mark.parametrize("impl", ["eager", "sdpa"])
 @pytest.mark.parametrize("copy_rv", [True, False])
 @pytest.mark.parametrize("score", ["abs", "farthest"])
 def test_cur_plus_is_the_literal_definition(score, copy_rv, impl):
-    """lra.ops.cells for one head of one example without padding; few tokens are all kept, which is softmax."""
+    """lra.ops.cluster_attention for one head of one sequence; few tokens are all selected, which is softmax."""
 
     def oracle(h, at, q, k, v):
         if len(at) <= 7:
             return mean(weights(q, k), v)
-        rows, cols = kept(q, k, at, CUROptions(count=7, score=score), None)
+        rows, cols = reference.select(q, k, 7, score)
         apart = lambda x, y: ((x[:, None] - y) ** 2).sum(-1)
         inside = F.one_hot(apart(k, k[cols]).argmin(1), 7).double()  # (n,c)
         sizes = inside.sum(0)[:, None].clamp(min=1)
@@ -107,18 +100,14 @@ def test_two_kept_ones_are_all_there_is_to_know_of_two_distinct_tokens():
 
 
 @pytest.mark.parametrize("impl", ["eager", "sdpa"])
-def test_nystrom_is_the_literal_definition(impl):
-    """docs/formulas.md, for one head of one example; the convolution alone looks at positions."""
+def test_nystrom_is_the_reference(impl):
     made = sized(Nystrom, landmarks=8, impl=impl)
 
     def oracle(h, at, q, k, v):
-        c = min(8, len(at))
-        segment = torch.arange(len(at)) * c // len(at)
-        q_marks, k_marks = (torch.stack([x[segment == j].mean(0) for j in range(c)]) for x in (q, k))
-        inner = literal_cubic(mean(weights(q_marks, k_marks), torch.eye(c, dtype=v.dtype)), 6)
-        tap = at - at[:, None] + 17
-        filters = made.conv.weight[h, 0, :, 0][tap.clamp(0, 34)] * ((tap >= 0) & (tap < 35))
-        return mean(weights(q, k_marks), inner @ mean(weights(q_marks, k), v)) + filters @ v
+        # Masked positions keep their place in the convolution, with values of zero.
+        filled = v.new_zeros(L, v.shape[1]).index_put((at,), v)
+        convolved = nystrom.depthwise_convolution(filled, made.conv.weight[h, 0, :, 0])[at]
+        return nystrom.attention(q, k, v, m=8, steps=6) + convolved
 
     check(made, oracle, L)
 
@@ -132,7 +121,7 @@ def test_nystrom_original_pools_padding_and_starts_from_the_whole_batch():
     scores = lambda a, b: a @ b.mT / D**0.5
     F1, F2 = scores(q, k_marks).softmax(-1), scores(q_marks, k_marks).softmax(-1)
     F3 = scores(q_marks, k).masked_fill(~F.pad(mask, (0, 8))[:, None, None], -torch.inf).softmax(-1)
-    inner = torch.stack([literal_cubic(u, 6, F2.sum(-2).max()) for u in F2.flatten(0, 1)]).view_as(F2)
+    inner = torch.stack([nystrom.iterative_pinv(u, 6, F2.sum(-2).max()) for u in F2.flatten(0, 1)]).view_as(F2)
     want = (F1 @ inner @ F3 @ v)[:, :, :32]
     same_with_gradients(real_rows(made(*x, mask), mask), real_rows(want, mask), x)
 
@@ -142,7 +131,7 @@ def test_nystrom_original_pools_padding_and_starts_from_the_whole_batch():
 @pytest.mark.parametrize("class_token", [True, False])
 @pytest.mark.parametrize("training", [True, False])
 def test_kept_positions_are_distinct_and_real_ones_first(score, pairing, class_token, training):
-    """A class token is kept unless it is padding, as in the second row."""
+    """The class token is the first real token; the second sequence is padded on the left."""
     (q, k, _), mask = qkv(L), masks(L)["holes"].clone()
     mask[1, :2] = torch.tensor([False, True])
     rule = {"score": score, "pairing": pairing, "class_token": class_token}
@@ -153,7 +142,7 @@ def test_kept_positions_are_distinct_and_real_ones_first(score, pairing, class_t
             for row in heads:
                 assert len(set(row)) == 9
                 assert int(mask[n, row].sum()) == min(9, int(mask[n].sum()))
-                assert not class_token or (0 in row) == mask[n, 0]
+                assert not class_token or int(mask[n].nonzero()[0]) in row
     rows, cols = select(q, k, CUROptions(count=99, **rule), draw=draw)
     assert rows.shape == (3, H, L) and sorted(cols[0, 0].tolist()) == list(range(L))
 

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from lra.ops.cur import cur_attention
-from lra.ops.precision import at_least_float32
+from lra.ops.precision import upcast
 from lra.ops.selection import PAIRINGS, SCORES
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16)
@@ -69,7 +69,7 @@ def fits(q, k, v, options):
     An entry of the inverse is below (13/4)^6 after six steps, one of the true inverse below 1 / eps; it enters the
     gradient squared, then queries and keys multiply it. 1e4 is for sums over tokens and features.
     """
-    limits = torch.finfo(at_least_float32(q).dtype)
+    limits = torch.finfo(upcast(q).dtype)
     a, b, c = (x.abs().max().item() for x in (q, k, v))
     factor = options["scale"] or q.shape[-1] ** -0.5
     inverse = 1e4 if options["steps"] is not None or options["columns"] == "cells" else 1 / limits.eps
@@ -133,7 +133,7 @@ def inexact(tensors, real, options, out, largest):
         if (off * (copied & real)).max() > bound:
             found.append("copied rows are not exact")
     # Keys nearer to each other than rounding of their squares may join another's cell; five rounds add up to 31.
-    near = math.sqrt(8 * D * torch.finfo(at_least_float32(tensors[0]).dtype).eps) * score + 2 * D * eps * score
+    near = math.sqrt(8 * D * torch.finfo(upcast(tensors[0]).dtype).eps) * score + 2 * D * eps * score
     if options["columns"] == "cells" and near < 0.1:
         bound = 32 * (4 * near + 2 * (L + 8) * eps) * largest
         if (off * (whole[:, None] & real)).max() > bound:

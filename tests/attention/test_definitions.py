@@ -1,4 +1,4 @@
-"""FLARE, Linformer, Skyformer, H-Transformer-1D, Synthesizers, FNet against products written out, in float64."""
+"""Softmax, FLARE, Linformer, Skyformer, H-Transformer-1D, Synthesizers, FNet against their equations, in float64."""
 
 import cmath
 from functools import cache, partial
@@ -12,7 +12,6 @@ from support.features import (
     H,
     all_real,
     check,
-    gaussian,
     masks,
     mean,
     qkv,
@@ -25,9 +24,21 @@ from lra.attention.flare import FLARE
 from lra.attention.fnet import FNet, dft
 from lra.attention.h_transformer_1d import HTransformer1D
 from lra.attention.linformer import Linformer
+from lra.attention.sdpa import SDPA
 from lra.attention.skyformer import Skyformer
+from lra.attention.softmax import Softmax
 from lra.attention.synthesizer import Dense, Factorised, Random
 from lra.ops.pinv import cubic, exact
+from lra.reference import linformer as linformer_reference
+from lra.reference import softmax as softmax_reference
+from lra.reference.soft import gaussian_kernel
+
+
+@pytest.mark.parametrize(
+    "made", [sized(Softmax), sized(Softmax, checkpoint=True), sized(SDPA), sized(SDPA, causal=True)]
+)
+def test_softmax(made):
+    check(made, lambda h, at, q, k, v: softmax_reference.attention(q, k, v, causal=made.causal))
 
 
 @pytest.mark.parametrize("scale", ["one", "sqrt"])
@@ -45,7 +56,6 @@ def test_flare(scale):
 @pytest.mark.parametrize("share_heads", [False, True])
 @pytest.mark.parametrize("share_kv", [False, True])
 def test_linformer(share_heads, share_kv):
-    """softmax(q (E k)ᵀ / √D) (F v)"""
     linformer = sized(Linformer, length=16, rank=5, share_heads=share_heads, share_kv=share_kv)
     shape = (1 if share_heads else H, 5, 16)
     names = {name: tuple(p.shape) for name, p in linformer.named_parameters()}
@@ -53,7 +63,7 @@ def test_linformer(share_heads, share_kv):
 
     def oracle(h, at, q, k, v):
         e, f = (linformer.get_parameter(name)[min(h, shape[0] - 1)][:, at] for name in (min(names), max(names)))
-        return mean((q @ (e @ k).T / D**0.5).exp(), f @ v)
+        return linformer_reference.attention(q, k, v, e, f)
 
     check(linformer, oracle)
 
@@ -68,9 +78,9 @@ def test_skyformer():
     def oracle(h, at, q, k, v):
         drawn = [int(u * len(at)) for u in skyformer.draw.tolist()]
         s = torch.cat([q[drawn[:SAMPLES]], k[drawn[SAMPLES:]]])
-        m = gaussian(s, s) + skyformer.ridge * torch.eye(2 * SAMPLES, dtype=s.dtype)
+        m = gaussian_kernel(s, s) + skyformer.ridge * torch.eye(2 * SAMPLES, dtype=s.dtype)
         r = torch.diag(m.sum(1) ** -0.5)
-        return gaussian(q, s) @ r @ torch.linalg.inv(r @ m @ r) @ r @ gaussian(s, k) @ v
+        return gaussian_kernel(q, s) @ r @ torch.linalg.inv(r @ m @ r) @ r @ gaussian_kernel(s, k) @ v
 
     check(skyformer, oracle)
 

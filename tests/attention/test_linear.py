@@ -12,6 +12,7 @@ from lra.attention.cosformer import CosFormer
 from lra.attention.hedgehog import Hedgehog
 from lra.attention.linear import RFA, Linear, Performer, RandomFeatures
 from lra.laws.laws import block
+from lra.reference import linear as reference
 
 
 @pytest.mark.parametrize("normalise", [True, False])
@@ -19,10 +20,15 @@ def test_linear_is_its_kernel_form(normalise):
     """Without a denominator the root of the configured length, 16, divides."""
 
     def oracle(h, at, q, k, v):
-        weights = (F.elu(q) + 1) @ (F.elu(k) + 1).T
-        return mean(weights, v) if normalise else weights / 4 @ v
+        return (
+            reference.linear_attention(q, k, v) if normalise else reference.unnormalised_linear_attention(q, k, v, 16)
+        )
 
     check(Linear(SIZES, normalise=normalise), oracle)
+
+
+def test_causal_linear_is_its_recurrence():
+    check(Linear(SIZES, causal=True), lambda h, at, q, k, v: reference.linear_attention(q, k, v, causal=True))
 
 
 @pytest.mark.parametrize("scalings", [1, 2])
@@ -32,18 +38,14 @@ def test_performer_is_its_kernel_form(scalings, eps):
     w = performer.rows.draw
 
     def oracle(h, at, q, k, v):
-        q, k = q / D ** (scalings / 4), k / D ** (scalings / 4)
-        log_q, log_k = (x @ w.T - (x * x).sum(1, keepdim=True) / 2 for x in (q, k))
-        q_rows, k_rows = (log_q - (q @ w.T).amax(1, keepdim=True)).exp(), (log_k - (k @ w.T).max()).exp()
-        return mean((q_rows + eps) @ (k_rows + eps).T, v)
+        return reference.performer_attention(q, k, v, w, eps=eps, scalings=scalings)
 
     check(performer, oracle)
 
 
 def test_performer_with_relu_features_is_its_kernel_form():
     performer = Performer(SIZES, features=10, kernel="relu").double().eval()
-    features = lambda x: (x @ performer.rows.draw.T / D**0.25).relu() + 0.001
-    check(performer, lambda h, at, q, k, v: mean(features(q) @ features(k).T, v))
+    check(performer, lambda h, at, q, k, v: reference.generalised_attention(q, k, v, performer.rows.draw))
 
 
 @pytest.mark.parametrize("floor", [0.01, 10.0])

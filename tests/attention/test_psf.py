@@ -1,26 +1,23 @@
-"""PSF against the product of its factors as dense matrices, in float64."""
+"""PSF against lra/reference/psf.py, in float64."""
 
 import math
 from dataclasses import replace
 
 import pytest
 import torch
-from support.features import dense_factor, masks, same_with_gradients
+from support.features import masks, same_with_gradients
 
 from lra.attention.base import Sizes
 from lra.attention.psf import PSF
+from lra.reference import psf as reference
 
 DIM, L = 6, 11
 SIZES = Sizes(heads=2, head_dim=3, value_dim=3, length=16)
 
 
-def oracle(psf, x, offsets):
+def oracle(psf, x):
     """x (n,d): the real tokens of one example."""
-    first = psf.values(x)
-    v = first
-    for f in psf.weights:
-        v = dense_factor(f(x), offsets) @ v + (first if psf.residuals else 0)
-    return psf.output(v)
+    return psf.output(reference.attention(x, psf.values, list(psf.weights), residuals=psf.residuals))
 
 
 @pytest.mark.parametrize("pattern", ["none", "suffix", "holes"])
@@ -38,14 +35,14 @@ def oracle(psf, x, offsets):
     ],
     ids=str,
 )
-def test_equals_the_product_of_dense_factors_with_its_gradients(pattern, ring, options, offsets):
+def test_is_the_reference_with_its_gradients(pattern, ring, options, offsets):
     torch.manual_seed(0)
     psf, mask = PSF(SIZES, dim=DIM, **options, ring=ring).double(), masks(L)[pattern]
-    assert len(psf.weights) == options.get("factors", 4)
+    assert len(psf.weights) == options.get("factors", 4) and psf.offsets.tolist() == offsets
     x = torch.randn(3, L, DIM, dtype=torch.float64, requires_grad=True)
     real = torch.ones(3, L, dtype=torch.bool) if mask is None or ring == "row" else mask
     got = psf(x, mask)[real]
-    want = torch.cat([oracle(psf, x[n, real[n]], offsets) for n in range(3)])
+    want = torch.cat([oracle(psf, x[n, real[n]]) for n in range(3)])
     assert got.shape[-1] == (4 if options.get("project") is False else DIM)
     same_with_gradients(got, want, [x, *psf.parameters()])
 

@@ -1,4 +1,4 @@
-"""S5 and LRU against their recurrences, token by token; they and S4D against what the released modules put out."""
+"""S4D, S5 and LRU against lra/reference, and against the outputs of the released modules."""
 
 import json
 import math
@@ -13,6 +13,7 @@ from lra.attention.lru import LRU
 from lra.attention.s4d import S4D
 from lra.attention.s5 import S5
 from lra.ops.ssm import hippo_legs
+from lra.reference import diagonal_rnn, s4d
 
 DIM, STATES, L = 3, 8, 13
 SIZES = Sizes(heads=1, head_dim=DIM, value_dim=DIM, length=L)
@@ -24,34 +25,28 @@ def make(kind, seed=0, dim=DIM, **options):
     return kind(SIZES, dim=dim, **({"states": STATES} | ({"blocks": 2} if kind is S5 else {}) | options)).double()
 
 
-def dense(model):
-    """Transition (P,P), input (P,d) and outputs (d,P) of the real part, by matrix functions."""
-    c = torch.view_as_complex(model.c)
+def reference_layer(model, u):
+    """lra/reference of one sequence u (L,d)."""
+    if isinstance(model, S4D):
+        log_dt, log_A_real, A_imag, B, C, D = model.parameters()
+        B, C = torch.view_as_complex(B), torch.view_as_complex(C)
+        A, B = (x.expand(DIM, -1) for x in (torch.complex(-log_A_real.exp(), A_imag), B))
+        layer = s4d.s4d if len(C) == 1 else s4d.bidirectional_s4d
+        channels = zip(u.T, A, B, *C, D, log_dt.exp(), strict=True)
+        return torch.stack([layer(*channel, method=model.discretisation) for channel in channels], 1)
+    b, c = (torch.view_as_complex(x) for x in (model.b, model.c))
     if isinstance(model, LRU):
-        turn = torch.diag(torch.exp(torch.complex(-model.nu.exp(), model.theta.exp())))
-        return turn, torch.diag(model.gamma.exp()).to(c) @ torch.view_as_complex(model.b), c
-    real = model.decay.clamp(max=-1e-4) if model.clip else model.decay
-    a, eye = torch.diag(torch.complex(real, model.frequency)), torch.eye(STATES // 2, dtype=torch.complex128)
-    step, b = torch.diag(model.log_step.exp()).to(a), torch.view_as_complex(model.b)
-    if model.discretisation == "zoh":
-        turn = torch.diag((step @ a).diagonal().exp())  # torch's matrix_exp errs by 1e-10
-        return turn, torch.linalg.solve(a, (turn - eye) @ b), 2 * c
-    inverse = torch.linalg.inv(eye - step @ a / 2)
-    return inverse @ (eye + step @ a / 2), inverse @ step @ b, 2 * c
+        return diagonal_rnn.lru(u, model.nu, model.theta, model.gamma, b, list(c), model.skip)
+    decay = model.decay.clamp(max=-1e-4) if model.clip else model.decay
+    A, step = torch.complex(decay, model.frequency), model.log_step.exp()
+    return diagonal_rnn.s5(u, A, b, list(c), model.skip, step, method=model.discretisation)
 
 
-def recurrence(model, x, mask):
-    turn, gain, c = dense(model)
-    out = [model.skip * x]
-    for reverse, read in enumerate(c):
-        for n in range(len(x)):
-            state, order = torch.zeros(len(turn), dtype=torch.complex128), range(x.shape[1])
-            rows = [None] * len(order)
-            for t in reversed(order) if reverse else order:
-                state = turn @ state + gain @ (x[n, t] * mask[n, t]).to(gain)
-                rows[t] = (read @ state).real
-            out.append(torch.zeros_like(x).index_put((torch.tensor(n),), torch.stack(rows)))
-    return sum(out)
+def expected_output(model, x, mask):
+    """A masked token counts as zero, except in D u."""
+    silent = x * mask[..., None]
+    skip = list(model.parameters())[-1]
+    return torch.stack([reference_layer(model, u) for u in silent]) + skip * (x - silent)
 
 
 VARIANTS = [
@@ -59,13 +54,16 @@ VARIANTS = [
     (S5, {"bidirectional": False, "discretisation": "bilinear"}),
     (S5, {"clip": True, "c_init": "complex_normal", "discretisation": "bilinear"}),
     (LRU, {}),
+    (S4D, {}),
+    (S4D, {"shared": True, "init": "inv", "discretisation": "bilinear"}),
+    (S4D, {"bidirectional": False}),
     (LRU, {"bidirectional": False, "r_min": 0.9, "r_max": 0.999, "max_phase": 0.3}),
 ]
 
 
 @pytest.mark.parametrize(("kind", "options"), VARIANTS, ids=str)
 @pytest.mark.parametrize("length", [1, 2, 13, 32])
-def test_is_the_recurrence(length, kind, options):
+def test_is_the_reference(length, kind, options):
     """Outputs, and gradients of all parameters and of x."""
     model = make(kind, **options)
     if getattr(model, "clip", False):
@@ -74,7 +72,7 @@ def test_is_the_recurrence(length, kind, options):
     x = torch.randn(2, length, DIM, generator=g, dtype=torch.float64)
     mask = torch.rand(2, length, generator=g) < 0.7
     given = [x.requires_grad_(), *model.parameters()]
-    same_with_gradients(model(x, mask), recurrence(model, x, mask), given)
+    same_with_gradients(model(x, mask), expected_output(model, x, mask), given)
 
 
 def tensor(values):

@@ -1,13 +1,14 @@
-"""SOFT against a dense definition, and its inverse, in float64."""
+"""SOFT against lra/reference/soft.py, and its inverse, in float64."""
 
 from functools import partial
 
 import pytest
 import torch
-from support.features import D, check, gaussian, sized
+from support.features import D, check, sized
 
 from lra.attention.soft import Soft
-from lra.ops.pinv import newton
+from lra.ops.newton import newton
+from lra.reference import soft as reference
 
 L = 23
 
@@ -18,28 +19,6 @@ def spd(n, *batch, seed=0, spread=0.4):
     return torch.eye(n, dtype=torch.float64) + spread * x @ x.mT / n
 
 
-def one_norm(x):
-    return x.abs().sum(0).max()
-
-
-def newton_steps(m, steps, init, ridge):
-    """The recurrence for one matrix, from the start of the published rule."""
-    eye = torch.eye(len(m), dtype=m.dtype)
-    x = m + ridge * eye
-    if init == "soft":
-        alpha = 0.9 * 2 / m.sum(1).max() ** 2
-    else:
-        alpha, bound = 2 / one_norm(x) ** 2, {"paper": 1.0, "softpp": 1.01}[init]
-        for _ in range(10):
-            if one_norm(eye - alpha * x @ x) <= bound:
-                break
-            alpha = 0.5 * alpha
-    y = alpha * x
-    for _ in range(steps):
-        y = 2 * y - y @ x @ y
-    return y
-
-
 def bottleneck(soft, at, q):
     """Bottleneck tokens of one head, from the real tokens q (n,D) at positions ``at``."""
     window = at // soft.window
@@ -47,6 +26,8 @@ def bottleneck(soft, at, q):
         tokens = q.new_zeros((int(window.max()) + 1) * soft.window, D).index_put((at,), q * D**-0.25)
         return soft.conv(tokens.unflatten(0, (-1, soft.window)).flatten(1))[window.unique()] * D**0.25
     if soft.count is None and soft.sample == "pool":
+        if len(at) == at[-1] + 1:  # without holes
+            return reference.pooled_tokens(q, soft.window)
         return torch.stack([q[window == w].mean(0) for w in window.unique()])
     m = min(soft.count, len(q)) if soft.count else -(-len(q) // soft.window)
     if soft.sample == "pool":
@@ -70,17 +51,15 @@ OPTIONS = [
 
 @pytest.mark.parametrize("options", OPTIONS, ids=lambda o: "-".join(map(str, o.values())) or "pool")
 @pytest.mark.parametrize("normalise", [False, True])
-def test_equals_the_definition_with_its_gradients(options, normalise):
+def test_is_the_reference_with_its_gradients(options, normalise):
     """A window without a real token, and the examples beside it, leave the inverse alone."""
     init, ridge = ("softpp", 0.0) if normalise else ("soft", 0.01)
     pinv = partial(newton, steps=8, init=init, ridge=ridge, grad="unroll")
     soft = sized(Soft, length=32, **options, normalise=normalise, pinv=pinv)
 
     def oracle(h, at, q, k, v):
-        marks = bottleneck(soft, at, q)
-        p, a = gaussian(marks, q), gaussian(marks, marks)
-        d = torch.diag(a.sum(1) ** -0.5) if normalise else torch.eye(len(a), dtype=a.dtype)
-        return p.T @ d @ newton_steps(a, 8, init, ridge) @ d @ p @ v
+        attention = reference.normalised_attention if normalise else reference.attention
+        return attention(q, v, bottleneck(soft, at, q), steps=8, init=init, ridge=ridge)
 
     check(soft, oracle, L, shared=True, spread=2.0)
 
@@ -104,13 +83,15 @@ def test_newton_starts_where_the_published_rule_does(init, kind):
     x = torch.randn(7, D, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
     m = {
         "dominant": torch.eye(7, dtype=torch.float64) + 0.01 * torch.ones(7, 7, dtype=torch.float64),
-        "gaussian": gaussian(x, x),
+        "gaussian": reference.gaussian_kernel(x, x),
         "equal": torch.ones(7, 7, dtype=torch.float64),
         "one": torch.ones(1, 1, dtype=torch.float64),
     }[kind]
     for steps in (0, 3, 20):
         got = newton(m.expand(2, -1, -1), steps=steps, init=init, ridge=0.01)
-        torch.testing.assert_close(got, newton_steps(m, steps, init, 0.01).expand(2, -1, -1), rtol=1e-9, atol=1e-12)
+        torch.testing.assert_close(
+            got, reference.newton_inverse(m, steps, init, 0.01).expand(2, -1, -1), rtol=1e-9, atol=1e-12
+        )
 
 
 def test_implicit_gradient_is_the_explicit_backward_also_before_convergence():

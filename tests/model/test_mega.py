@@ -1,14 +1,12 @@
-"""MEGA against a transcription of its definition: averages by recurrence, attention dense, in float64."""
+"""MEGA against lra/reference/mega.py, in float64."""
 
-import math
 from functools import partial
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 import torch
 from conftest import config, experiment
-from scipy.special import erf, expit, softmax
+from support.features import same_with_gradients
 
 from lra.attention.base import Sizes
 from lra.attention.cur import CUR
@@ -17,12 +15,12 @@ from lra.attention.softmax import Softmax
 from lra.model.embed import PixelEmbedding, TokenEmbedding
 from lra.model.mega import EMA, Mega, MegaHead, RelativeBias
 from lra.model.norm import NORMS
+from lra.ops.attention_maps import WEIGHTS, laplace
 from lra.ops.pinv import exact
-from lra.ops.scores import WEIGHTS, laplace
+from lra.reference import mega as reference
 
 N, L, DIM, HIDDEN, Z, NDIM = 3, 23, 6, 10, 4, 3
 NAMES = ("delta", "alpha", "beta", "gamma", "omega")
-np_softmax = partial(softmax, axis=-1)
 LENGTHS = (23, 15, 4)
 
 
@@ -43,87 +41,48 @@ def mega(attention=Softmax, weights="softmax", **options):
     return made.double().eval()
 
 
-def silu(x):
-    return x * expit(x)
-
-
-def np_laplace(x):
-    return 0.5 * (1 + erf((x - math.sqrt(0.5)) / (math.sqrt(1 / (4 * math.pi)) * math.sqrt(2))))
-
-
-def np_ema(ema, x):
-    """x (n,d): h_t = q h_(t-1) + p β x_t channel by channel, from the left and from the right."""
-    delta, alpha, beta, gamma, omega = (ema.get_parameter(name).detach().numpy() for name in NAMES)
-    n, d = x.shape
-    y = np.zeros_like(x)
-    for way, order in enumerate((range(n), reversed(range(n)))):
-        h = np.zeros((d, delta.shape[-1]))
-        p = expit(delta[way])
-        q = 1 - p * expit(alpha[way])
-        for t in order:
-            h = q * h + p * beta[way] * x[t][:, None]
-            y[t] += (gamma[way] * h).sum(-1) / math.sqrt(delta.shape[-1])
-    return silu(y + omega * x)
-
-
-def np_norm(layer, x):
-    own = {name: value.numpy() for name, value in layer.state_dict().items()}
+def norm(layer, x):
+    own = layer.state_dict()
     if "running_mean" in own:  # a batch norm in evaluation
-        x = (x - own["running_mean"]) / np.sqrt(own["running_var"] + 1e-5)
-    elif "bias" in own:  # a layer norm
-        x = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-5)
+        x = (x - own["running_mean"]) / (own["running_var"] + 1e-5).sqrt()
+    elif hasattr(layer, "bias"):  # a layer norm
+        x = (x - x.mean(-1, keepdim=True)) / (x.var(-1, keepdim=True, correction=0) + 1e-5).sqrt()
     else:
-        x = x / np.sqrt((x**2).mean(-1, keepdims=True) + 1e-5)
-    return x * own.get("weight", own.get("scale")) + own.get("bias", 0)
+        x = x / (x.square().mean(-1, keepdim=True) + 1e-5).sqrt()
+    return x * getattr(layer, "weight", getattr(layer, "scale", None)) + getattr(layer, "bias", 0)
 
 
-def np_scores(q, k, weights, bias):
-    divisor = math.sqrt(q.shape[1]) if weights == "softmax" else len(k)
-    offset = (len(bias) - 1) // 2
-    return np.array([[q[i] @ k[j] / divisor + bias[offset + j - i] for j in range(len(k))] for i in range(len(q))])
+def reference_ema(ema, x):
+    return reference.ema(x, *(ema.get_parameter(name) for name in NAMES))
 
 
-def np_weights(scores, weights):
-    return np_softmax(scores) if weights == "softmax" else np_laplace(scores)
-
-
-def literal(block, x, weights, chunk=None):
-    """docs/sources.md, MEGA, for one example of real tokens only, x (n,d)."""
-    linear = lambda layer, t: t @ layer.weight.detach().numpy().T + layer.bias.detach().numpy()
-    y = np_norm(block.norm, x) if block.prenorm else x
-    v, c = silu(linear(block.values, y)), np_ema(block.ema, y)
-    u, z, r, h = np.split(linear(block.gates, c), np.cumsum([DIM, Z, HIDDEN]), 1)
-    scale, shift = block.qk_scale.detach().numpy(), block.qk_shift.detach().numpy()
-    q, k = (silu(z) * scale[i] + shift[i] for i in range(2))
-    mixed = np.zeros_like(v)
-    for start in range(0, len(x), chunk or len(x)):
-        part = slice(start, start + (chunk or len(x)))
-        scores = np_scores(q[part], k[part], weights, block.bias.weight.detach().numpy())
-        mixed[part] = np_weights(scores, weights) @ v[part]
-    h = silu(h + linear(block.output, mixed * silu(r)))
-    x = x + expit(u) * (h - x)
-    x = x if block.prenorm else np_norm(block.norm, x)
-    y = np_norm(block.mlp_norm, x) if block.prenorm else x
-    x = x + linear(block.mlp[2], silu(linear(block.mlp[0], y)))
-    return x if block.prenorm else np_norm(block.mlp_norm, x)
+def reference_block(block, x, weights, chunk=None):
+    """lra/reference/mega.py for one sequence of real tokens, x (n,d), and the feed-forward layer."""
+    y = norm(block.norm, x) if block.prenorm else x
+    maps = (block.values, block.gates, block.output, block.qk_scale, block.qk_shift)
+    averaged = reference_ema(block.ema, y)
+    x = reference.gated_attention(x, y, averaged, *maps, f=weights, w=block.bias.weight, chunk=chunk)
+    x = x if block.prenorm else norm(block.norm, x)
+    y = norm(block.mlp_norm, x) if block.prenorm else x
+    x = x + block.mlp[2](torch.nn.functional.silu(block.mlp[0](y)))
+    return x if block.prenorm else norm(block.mlp_norm, x)
 
 
 @pytest.mark.parametrize("weights", WEIGHTS)
 @pytest.mark.parametrize("kind", NORMS)
 @pytest.mark.parametrize("prenorm", [True, False])
 @pytest.mark.parametrize("chunk", [None, 6])
-def test_block_is_its_definition(weights, kind, prenorm, chunk):
+def test_block_is_the_reference_with_its_gradients(weights, kind, prenorm, chunk):
     block = mega(weights=weights, norm=kind, prenorm=prenorm, chunk=chunk)
     if kind == "batch":
         for layer in (block.norm, block.mlp_norm):
             layer.running_mean.normal_()
             layer.running_var.uniform_(0.5, 2)
     x, mask = x_and_mask()
-    out = block(x, mask)[0].detach().numpy()
-    assert np.isfinite(out).all()
-    for n, real in enumerate(LENGTHS):
-        expected = literal(block, x[n, :real].numpy(), weights, chunk)
-        np.testing.assert_allclose(out[n, :real], expected, rtol=1e-10, atol=1e-11)
+    out = block(x.requires_grad_(), mask)[0]
+    assert out.isfinite().all()
+    expected = [reference_block(block, x[n, :real], weights, chunk) for n, real in enumerate(LENGTHS)]
+    same_with_gradients(out[mask], torch.cat(expected), [x, *block.parameters()])
 
 
 @pytest.mark.parametrize("truncation", [None, 1, 2, 7, L, 99])
@@ -147,8 +106,9 @@ def test_moving_average_is_a_sum_over_lags(truncation, masked):
 def test_moving_average_in_float32_errs_no_more_than_the_recurrence_does():
     torch.manual_seed(0)
     ema, x = EMA(8), torch.randn(1, 2048, 8)
-    truth = torch.from_numpy(np_ema(ema.double(), x[0].double().numpy()))
-    recurrence = torch.from_numpy(np_ema(ema.float(), x[0].numpy()))
+    with torch.no_grad():
+        truth = reference_ema(ema.double(), x[0].double())
+        recurrence = reference_ema(ema.float(), x[0])
     assert recurrence.dtype == torch.float32
     assert (ema(x)[0] - truth).abs().max() < 8 * (recurrence - truth).abs().max()
 
@@ -163,25 +123,25 @@ def test_cur_takes_its_strips_from_the_matrix_with_the_bias(weights, impl, score
     bias.weight.data.normal_()
     sizes = Sizes(heads=2, head_dim=Z, value_dim=HIDDEN, length=L + 2)
     made = CUR(sizes, count=6, score=score, pinv=exact, copy_rv=copy_rv, weights=weights, impl=impl).double()
-    out = made(q, k, v, x_and_mask()[1], bias).detach().numpy()
+    out = made(q, k, v, x_and_mask()[1], bias)
     for n, real in enumerate(LENGTHS):
         c = min(6, real)
         for h in range(2):
-            a, b, values = (t[n, h, :real].numpy() for t in (q, k, v))
+            a, b, values = (t[n, h, :real] for t in (q, k, v))
             rows = cols = [i * real // c for i in range(c)]
             if score == "abs":
-                rows, cols = (np.argsort(-np.abs(t).sum(1))[:c] for t in (a, b))
-            A = np_scores(a, b, weights, bias.weight.detach().numpy())
-            C, R = np_weights(A[:, cols], weights), np_weights(A[rows], weights)
-            expected = C @ np.linalg.pinv(C[rows]) @ (R @ values)
+                rows, cols = (t.abs().sum(1).topk(c).indices for t in (a, b))
+            A = reference.scores(a, b, weights, bias.weight)
+            C, R = reference.weights(A[:, cols], weights), reference.weights(A[rows], weights)
+            expected = C @ torch.linalg.pinv(C[rows]) @ (R @ values)
             if copy_rv:
                 expected[rows] = R @ values
-            np.testing.assert_allclose(out[n, h, :real], expected, rtol=1e-9, atol=1e-10)
+            torch.testing.assert_close(out[n, h, :real], expected, rtol=1e-9, atol=1e-10)
 
 
 def test_laplace_keeps_the_small_weights_of_scores_far_below():
-    x = np.linspace(-6, 6, 99)
-    np.testing.assert_allclose(laplace(torch.from_numpy(x)), np_laplace(x), rtol=0, atol=1e-15)
+    x = torch.linspace(-6, 6, 99, dtype=torch.float64)
+    torch.testing.assert_close(laplace(x), reference.laplace(x), rtol=0, atol=1e-15)
     assert 0 < laplace(torch.tensor(-1.0)) < 1e-8  # 1 + erf would have lost it
 
 

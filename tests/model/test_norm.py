@@ -7,7 +7,7 @@ from conftest import KERNELS, MECHANISMS, config
 from support.features import padded_ids
 
 from lra.model.norm import NORMS, make_norm
-from lra.ops.three_factor import attend_thin
+from lra.ops.attention_maps import attend_thin
 
 DIM = 5
 

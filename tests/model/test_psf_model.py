@@ -4,7 +4,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 from conftest import experiment
-from support.features import dense_factor
+
+from lra.reference.psf import sparse_factor
 
 # As in the released configurations: rows of the embedding, its width, positions, M, K, hidden of f, hidden of g,
 # channels, inputs of the head, hidden of the head, outputs. Text and Pathfinder have 258 bytes and 256 grey levels, not
@@ -78,7 +79,7 @@ def test_model_is_the_published_formula(task, pool):
         first = v = mlp("blocks.0.mixer.values.0", x)
         for m in range(len(model.blocks[0].mixer.weights)):
             w = mlp(f"blocks.0.mixer.weights.{m}", x)
-            v = dense_factor(w, [0, *(2**k for k in range(w.shape[1] - 1))]) @ v
+            v = sparse_factor(w) @ v
             v = v + first if cfg.attn.get("residuals") else v
         rows.append(v[0] if pool == "cls" else v.flatten())
     pooled = torch.stack(rows)

@@ -8,7 +8,7 @@ import torch
 
 from lra.ops.cur import cur_attention
 from lra.ops.pinv import cubic, exact, tikhonov
-from lra.ops.precision import to_unit
+from lra.ops.precision import power_of_two_scale
 
 NARROW = (torch.float16, torch.float32)
 
@@ -107,15 +107,15 @@ def test_degenerate_matrices_stay_finite(steps):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_to_unit_is_a_power_of_two_and_leaves_zeros(dtype):
+def test_scale_is_a_power_of_two_and_leaves_zeros(dtype):
     largest = torch.tensor([1e-30, 0.3, 1.0, 7.0, 1e30, 3e38, 0.0], dtype=dtype)
     x = torch.stack([largest, -largest / 3], -1)[:, :, None]  # (7,2,1)
-    factor = to_unit(x).flatten()
+    factor = power_of_two_scale(x).flatten()
     assert torch.equal(factor, torch.exp2(factor.log2().round())) and factor[-1] == 1
     largest = largest * factor
     assert ((largest >= 0.5) & (largest <= 1))[:5].all() and 0.5 <= largest[5] < 8
     subnormal = torch.full((1, 2), torch.finfo(dtype).smallest_normal / 8, dtype=dtype)
-    assert to_unit(subnormal).isfinite().all()
+    assert power_of_two_scale(subnormal).isfinite().all()
 
 
 @pytest.mark.parametrize("ridge", [0.3, 0.03])

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from lra.attention.base import Sizes
 from lra.attention.cur import CUR
 from lra.attention.nystrom import Nystrom, NystromOriginal
-from lra.ops import three_factor
 from lra.ops import triton as kernels
-from lra.ops.cur_naive import CUROptions
+from lra.ops.attention_maps import landmark_product
+from lra.ops.cur import CUROptions
 from lra.ops.pinv import cubic, exact
 from lra.ops.selection import PAIRINGS, select
 from lra.ops.triton import op, tiles
@@ -132,8 +132,8 @@ def test_landmarks_get_their_gradients(masked):
     real = torch.arange(12) < torch.tensor([[12], [5]])[:, None] if masked else None  # (N,1,c), for both heads
 
     def product(impl, *tensors):
-        where = {"mask": mask if masked else None, "row_mask": real, "col_mask": real}
-        return three_factor.three_factor(*tensors, pinv=partial(cubic, steps=6), impl=impl, **where)[0]
+        where = {"mask": mask if masked else None, "q_landmark_mask": real, "k_landmark_mask": real}
+        return landmark_product(*tensors, pinv=partial(cubic, steps=6), impl=impl, **where)[0]
 
     call = lambda impl, dtype: run(partial(product, impl), (q, k, v, *marks), dout, dtype)
     truth, rough, mine = call("eager", torch.float64), call("eager", WIDE), call("triton", WIDE)

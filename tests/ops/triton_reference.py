@@ -6,21 +6,20 @@ from functools import partial
 import torch
 
 from lra.ops import triton as kernels
-from lra.ops.cur_naive import CUROptions, product
 from lra.ops.pinv import cubic
+from lra.reference.cur import attention, cubic_pinv
 
 
 def naive(q, k, v, rows, cols, mask, copy, steps):
     """The formula, head by head, in float32 at least, without padded keys and kept rows; padded queries are kept."""
     wide = lambda x: x.to(torch.promote_types(x.dtype, torch.float32))
-    options = CUROptions(count=1, score="step", pinv=partial(cubic, steps=steps))
     out = wide(torch.zeros(*q.shape[:3], v.shape[-1], dtype=v.dtype, device=v.device))
     for n in range(q.shape[0]):
         real = torch.ones(q.shape[2], dtype=torch.bool, device=q.device) if mask is None else mask[n]
         for h in range(q.shape[1]):
             r, c = rows[n, h], cols[n, h]
             x, y, keys, values = (wide(t) for t in (q[n, h, r], k[n, h, c[real[c]]], k[n, h, real], v[n, h, real]))
-            made, _ = product(wide(q[n, h]), keys, values, x[real[r]], y, options)
+            made, _ = attention(wide(q[n, h]), keys, values, x[real[r]], y, pinv=partial(cubic_pinv, steps=steps))
             exact = (x @ keys.T / q.shape[-1] ** 0.5).softmax(-1) @ values
             out[n, h] = made.index_copy(0, r, exact) if copy else made
     return out

@@ -11,7 +11,7 @@ from conftest import config, printed
 from scipy.special import softmax
 
 from lra.config.compose import compose
-from lra.ops.cells import cells
+from lra.ops.cluster_attention import form_clusters
 from lra.ops.pinv import cubic, exact
 from lra.studies.dropin import candidates, variants
 from lra.studies.dropin.__main__ import Errors, distance, dropin, error_text, ratio
@@ -83,7 +83,7 @@ def test_heavy_keys_are_a_map_of_which_some_entries_are_exact():
     q, k, v = qkv()
     x = KeptFactors(q, k, v, *far(q, k, v, 6))
     got = heavy_keys(x, 0.5)
-    keys, _, sizes = cells(k, v, x.k_cols, None, None)
+    keys, _, sizes = form_clusters(k, v, x.k_cols, None, None)
     for n, h in np.ndindex(N, H):
         a, b, c, m = (y[n, h].numpy() for y in (q, k, v, keys))
         rows, cols = x.rows[n, h].numpy(), x.cols[n, h].numpy()

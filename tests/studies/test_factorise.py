@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 from conftest import printed
-from support.features import dense_factor
 
+from lra.reference.psf import sparse_factor
 from lra.studies.factorise import chord
 from lra.studies.factorise.__main__ import Result, factorise, summary
 from lra.studies.factorise.matrices import KINDS
@@ -19,7 +19,7 @@ from lra.studies.factorise.matrices import KINDS
 def test_product_and_gradient_are_those_of_dense_matrices(n, init):
     w = chord.start(n, seed=n, init=init).requires_grad_()
     x = torch.randn(n, n, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    expected = torch.linalg.multi_dot([dense_factor(factor, [0, 1, 2, 4, 8][: w.shape[2]]) for factor in w])
+    expected = torch.linalg.multi_dot([sparse_factor(factor) for factor in w])
     torch.testing.assert_close(chord.product(w.detach()), expected.detach(), rtol=1e-12, atol=1e-14)
     loss = (x - expected).square().sum() / 2
     loss.backward()

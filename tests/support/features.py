@@ -93,25 +93,12 @@ def mean(weights, v):
     return weights @ v / weights.sum(-1, keepdim=True).clamp(min=1e-300)
 
 
-def gaussian(x, y):
-    """exp(-|x_i - y_j|² / (2 √D)), pair by pair."""
-    return torch.stack([torch.stack([(-((a - b) ** 2).sum() / (2 * D**0.5)).exp() for b in y]) for a in x])
-
-
 def same_with_gradients(got, want, leaves):
     """Results and, for a random sum of them, the gradients of leaves."""
     torch.testing.assert_close(got, want, rtol=1e-9, atol=1e-10)
     weight = torch.randn(want.shape, generator=torch.Generator().manual_seed(1), dtype=want.dtype)
     gradients = (torch.autograd.grad((x * weight).real.sum(), leaves) for x in (got, want))
     torch.testing.assert_close(*gradients, rtol=1e-7, atol=1e-9)
-
-
-def dense_factor(w, offsets):
-    """A factor of PSF: w (n,K) -> W (n,n), W[i, (i + offset) mod n] += w[i, k]."""
-    n, W = len(w), torch.zeros(len(w), len(w), dtype=w.dtype)
-    for k, offset in enumerate(offsets):
-        W[torch.arange(n), (torch.arange(n) + offset) % n] += w[:, k]
-    return W
 
 
 PATTERNS = pytest.mark.parametrize("pattern", ["none", "suffix", "holes"])

@@ -11,7 +11,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 FLOORS = [
     {"lra"},
-    {"ops", "disk"},
+    {"ops", "disk", "reference"},
     {"attention", "model", "data"},
     {"config"},
     {"runs", "train"},
@@ -45,6 +45,24 @@ def imports() -> dict[str, set[str]]:
                 named |= {whole, *(f"{whole}.{alias.name}" for alias in node.names)}
         found[module] = (named & paths.keys()) - {module}
     return found
+
+
+@cache
+def closure(module: str) -> set[str]:
+    """The modules, without packages, that Python loads with a module: imports inside functions do not count."""
+    path = ROOT.joinpath(*module.split("."))
+    path = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+    tree = ast.parse(path.read_text())
+    statements = [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
+    named = set()
+    for node in statements:
+        package = module.split(".")[: len(module.split(".")) - getattr(node, "level", 0) + (path.stem == "__init__")]
+        base = ".".join([*package, *filter(None, [getattr(node, "module", None)])])
+        names = [alias.name for alias in node.names]
+        named |= {base, *(f"{base}.{name}" for name in names)} if isinstance(node, ast.ImportFrom) else set(names)
+    direct = (named & imports().keys()) - {module}
+    modules = direct.union(*map(closure, direct))
+    return {name for name in modules if not (ROOT.joinpath(*name.split(".")) / "__init__.py").exists()}
 
 
 def _name(path: Path) -> str:

@@ -1,21 +1,21 @@
 """FlashCUR: C · cubic(U) · (R V) without a tensor of size n x m in memory. The only folder that imports triton.
 
-With kept queries Qr and keys Kc (m rows each), scale = 1/√d and masked keys excluded from every softmax,
+With selected queries Qr and keys Kc (m rows each), scale = 1/√d and masked keys excluded from every softmax,
 
     R = softmax(scale Qr Kᵀ)     U = softmax(scale Qr Kcᵀ), padded rows 0     C = softmax(scale Q Kcᵀ)
     Z = cubic(U)    W = Z (R V)    O = C W    and, to copy, O[rows] = R V
 
-in two launches (``streaming_forward``): R V over keys and values, beside which a program for each head computes U and Z
-on chip (``core``; library products beyond 64 kept rows, ``core_library``), and O over queries, of which each program
-computes W first. Backward in three (``streaming_backward``), more for large sizes, with D for dO without copied rows:
+in two launches (``streaming_forward``): R V over keys and values, next to which a program for each head computes U and
+Z on chip (``core``; library products beyond 64 selected rows, ``core_library``), and O over queries, of which each
+program computes W first. Backward in three (``streaming_backward``), more for large sizes; D is dO without copies:
 
     dW = Cᵀ D    dC = D Wᵀ    dSc = C * (dC - rowsum(dC * C))    dQ = scale dSc Kc    dKc = scale dScᵀ Q
     dZ = dW (R V)ᵀ    d(R V) = Zᵀ dW + dO[rows]    dU from dZ through the steps    dSu = U * (dU - rowsum(dU * U))
     dR = d(R V) Vᵀ    dSr = R * (dR - rowsum(d(R V) * R V))    dV = Rᵀ d(R V)    dK = scale dSrᵀ Qr
-    dQr = scale (dSu Kc + dSr K)    dKc += scale dSuᵀ Qr    added to dQ and dK at the kept rows
+    dQr = scale (dSu Kc + dSr K)    dKc += scale dSuᵀ Qr    added to dQ and dK at the selected rows
 
 dW, dQ and dKc come from the first launch, dK, dV and dQr from the second, where a program for each head takes the
-gradient through Z to U, and the third adds at the kept rows.
+gradient through Z to U, and the third adds at the selected rows.
 
 Sums over the sequence are computed in parts and added in order, so results are the same in every run. Inputs are
 float32, float16 or bfloat16; all sums are in float32, and 16-bit factors whose rounding would dominate the error are
@@ -51,11 +51,12 @@ def cubic_steps(pinv: Callable) -> int:
     return options["steps"]
 
 
-def check(*, kept: int, head_dim: int, value_dim: int, pinv: Callable) -> None:
+def check(*, count: int, head_dim: int, value_dim: int, pinv: Callable) -> None:
     """Check that the kernels support sizes and inverse.
 
     Args:
-        kept, head_dim, value_dim: sizes.
+        count: number of selected queries or landmarks.
+        head_dim, value_dim: sizes.
         pinv: must be a ``partial`` of ``cubic``.
 
     Raises:
@@ -63,7 +64,7 @@ def check(*, kept: int, head_dim: int, value_dim: int, pinv: Callable) -> None:
     """
     if find_spec("triton") is None:
         raise ValueError("impl=triton needs the package triton (Linux); impl=sdpa is the same without it")
-    for name, size in {"kept rows": kept, "head_dim": head_dim, "value size": value_dim}.items():
+    for name, size in {"kept rows": count, "head_dim": head_dim, "value size": value_dim}.items():
         if not 1 <= size <= LARGEST:
             raise ValueError(f"impl=triton takes {name} from 1 to {LARGEST}, not {size}; impl=sdpa takes any")
     cubic_steps(pinv)
@@ -94,7 +95,7 @@ def three_factor(
         rows, cols: positions (N,H,m) instead, distinct within each head.
         mask: (N,L).
         row_mask, col_mask: real landmarks, (N,H,m) or broadcastable.
-        copy_rv: whether kept rows of the output are those of R v; only with positions.
+        copy_rv: whether selected rows of the output are those of R v; only with positions.
         impl: ``triton`` | ``triton_rounded``, which rounds softmax weights, their gradients, W and d(R V) to 16-bit
             inputs' dtype instead of splitting them in two: 14 products instead of 21, larger errors (docs/kernels.md).
 

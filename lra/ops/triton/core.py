@@ -8,19 +8,19 @@ from .primitives import VARYING, dot, is_real, load, slots, softmax, store
 
 
 @triton.jit
-def combined(rv, lse, j, kept, g, G, S, M: tl.constexpr, E: tl.constexpr, BE: tl.constexpr):
-    """Combine S parts along the sequence to the kept rows ``j`` of R V, one head's, and their log-sum-exp."""
+def combined(rv, lse, j, valid, g, G, S, M: tl.constexpr, E: tl.constexpr, BE: tl.constexpr):
+    """Combine S parts along the sequence to the selected rows ``j`` of R V, one head's, and their log-sum-exp."""
     top = tl.full((j.shape[0],), float("-inf"), tl.float32)
     total = tl.zeros((j.shape[0],), tl.float32)
     acc = tl.zeros((j.shape[0], BE), tl.float32)
     for part in range(S):
         slot = (part * G + g).to(tl.int64) * M
-        one = tl.load(lse + slot + j, mask=kept, other=float("-inf"))
+        one = tl.load(lse + slot + j, mask=valid, other=float("-inf"))
         new = tl.maximum(top, one)
         shift = tl.where(new == float("-inf"), 0.0, new)
         decay, weight = tl.exp2(top - shift), tl.exp2(one - shift)
         total = total * decay + weight
-        acc = acc * decay[:, None] + load(rv + slot * E, j, E, kept, E, BE) * weight[:, None]
+        acc = acc * decay[:, None] + load(rv + slot * E, j, E, valid, E, BE) * weight[:, None]
         top = new
     total = tl.where(total > 0, total, 1.0)
     return acc / total[:, None], top + tl.log2(total)
@@ -112,10 +112,10 @@ def inverse_backward(
     else:
         u, du = core_classic.backward(grad, at, STEPS, BM, INNER)
     ds = u * (du - tl.sum(du * u, 1)[:, None]) * scale
-    at, kept = slots(cols, g, M, BM)
-    b = load(k + n * k_n + h * k_h, at, k_l, kept, D, BD)
-    at, kept = slots(rows, g, M, BM)
-    a = load(q + n * q_n + h * q_h, at, q_l, kept, D, BD)
+    at, valid = slots(cols, g, M, BM)
+    b = load(k + n * k_n + h * k_h, at, k_l, valid, D, BD)
+    at, valid = slots(rows, g, M, BM)
+    a = load(q + n * q_n + h * q_h, at, q_l, valid, D, BD)
     store(dq_rows + slot * D, j, D, j < M, dot(ds, b.to(tl.float32), INNER), D, BD)
     dk = summed(dk_parts, j, g, G, S, M, D, BD) + dot(tl.trans(ds), a.to(tl.float32), INNER)
     store(dk_cols + slot * D, j, D, j < M, dk, D, BD)

@@ -1,6 +1,6 @@
 """The cubic iteration of U (BM,BM) as published, on chip, and its backward pass.
 
-Z, P, T and the gradients of a step are those of ``lra.ops.pinv.cubic_chain`` and ``cubic_chain_backward``. From
+``lra.ops.pinv.cubic_chain`` and ``cubic_chain_backward`` define Z, P, T and the gradients of a step. From
 Z_0 = Uᵀ / s, s the largest column sum, dU += Gᵀ / s and, in the first such column, - sum(G * Z_0) / s.
 """
 

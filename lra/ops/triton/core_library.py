@@ -16,7 +16,7 @@ def combine(rv: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def inner_matrix(a: Tensor, b: Tensor, a_real: Tensor | None, b_real: Tensor | None) -> Tensor:
-    """Compute U of the kept queries a and keys b (G,M,D) in float32; a_real, b_real (G,M)."""
+    """Compute U of the selected queries a and keys b (G,M,D) in float32; a_real, b_real (G,M)."""
     s = a @ b.mT * a.shape[-1] ** -0.5
     if b_real is not None:
         s = s.masked_fill(b_real[:, None] == 0, float("-inf"))
@@ -29,9 +29,9 @@ def backward(a, b, a_real, b_real, rv: Tensor, dw: Tensor, steps: int) -> tuple[
     u = inner_matrix(a, b, a_real, b_real)
     s, first = u.sum(-2).max(-1)
     s = s[:, None, None]
-    kept = []
-    pinv.cubic_chain(u, u.mT / s, steps, kept)
-    du, grad = pinv.cubic_chain_backward(u, kept, dw @ rv.mT)
+    saved = []
+    pinv.cubic_chain(u, u.mT / s, steps, saved)
+    du, grad = pinv.cubic_chain_backward(u, saved, dw @ rv.mT)
     column = torch.arange(u.shape[-1], device=u.device) == first[:, None]
     pull = (grad * u.mT).sum((-2, -1)) / s[:, 0, 0] ** 2
     du = du + grad.mT / s - (column * pull[:, None])[:, None]

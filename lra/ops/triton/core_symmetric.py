@@ -2,8 +2,9 @@
 
 Z_0 = Uᵀ / s, s the largest column sum, so P_0 = U Uᵀ / s and its polynomials are symmetric and commute. One step,
     Y = P²    N = (13 I - 15 P + 7 Y - P Y) / 4    Z' = Z N    P' = P N = (13 P - 15 Y + 7 P Y - Y²) / 4
-has as many products as the published one, of which three depend on each other instead of four. Of the gradient H of P'
-only the symmetric part matters. With the gradient G of Z', S the symmetric part of Zᵀ G and "+ ᵀ" for X + Xᵀ,
+has the same number of products as the published step; three of them depend on each other instead of four. Of the
+gradient H of P' only the symmetric part matters. With the gradient G of Z', S the symmetric part of Zᵀ G and "+ ᵀ"
+for X + Xᵀ,
     B = P (7 H - S) / 4    M = (7 S - 15 H) / 4 + B + Bᵀ / 2 - (Y H + ᵀ) / 4
     dP = (13 H - 15 S) / 4 + (P M + ᵀ)    dZ = G N
 are five products instead of eleven, since the gradients of Y, P Y and Y² all have the form P M + ᵀ. At the start

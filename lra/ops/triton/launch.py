@@ -1,7 +1,7 @@
 """The order of the launches. ``run`` launches a kernel; compilation ahead of time replaces it.
 
-N examples, H heads, G = N H, L length, M kept rows, D key size, E value size, S parts along the sequence. mask (N,L),
-bytes, marks real tokens.
+N examples, H heads, G = N H, L length, M selected queries and keys, D key size, E value size, S parts along the
+sequence. mask (N,L), bytes, marks real tokens.
 """
 
 import math
@@ -23,7 +23,7 @@ def run(kernel, grid, *args, warps: int, stages: int, **constants) -> None:
 
 
 class Kept(NamedTuple):
-    """Kept queries and keys: landmarks (N,H,M,D), or all of them (N,H,L,D) with the positions of the kept ones (N,H,M).
+    """Selected queries and keys: landmarks (N,H,M,D), or all of them (N,H,L,D) with the selected positions (N,H,M).
 
     row_real and col_real, (N,H,M) or (N,H,L), mark the real ones by bytes.
     """
@@ -42,7 +42,7 @@ class Kept(NamedTuple):
         return (*_pair(self.row_real), *_pair(self.col_real))
 
     def gathered(self) -> list[Tensor | None]:
-        """Gather kept queries and keys (G,M,D) in float32, and whether each is real (G,M)."""
+        """Gather selected queries and keys (G,M,D) in float32, and whether each is real (G,M)."""
         a, b = _gather(self.q, self.rows).float(), _gather(self.k, self.cols).float()
         real = _gather(self.row_real, self.rows), _gather(self.col_real, self.cols)
         return [x if x is None else x.flatten(0, 1) for x in (a, b, *real)]
@@ -60,10 +60,10 @@ def forward(
 
     Args:
         q, k, v: (N,H,L,·).
-        near: kept queries and keys.
+        near: selected queries and keys.
         mask: (N,L).
         steps: number of steps of the cubic iteration.
-        copy: whether kept rows of the output are those of R V.
+        copy: whether selected rows of the output are rows of R V.
         split: whether 16-bit factors are split, see ``lra.ops.triton``.
         run: launches a kernel.
         arch: 80, 90, 100; None for that of q's device.
@@ -104,7 +104,7 @@ def forward(
         rv, lse = rv_parts[0], lse_parts[0]
         w = z @ rv
 
-    out = torch.empty_like(v)  # in the layout of its operands, as gradients too: autograd copies any other
+    out = torch.empty_like(v)  # autograd copies any other layout than the operands'
     tile = tiles.streaming("out", *area)
     chunk = tiles.chunk(G, L, tile.block, q.device, fill=32)
     run(

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-# From q_kept to col_real the fields of ``launch.Kept``.
+# The arguments q_kept to col_real are the fields of ``launch.Kept``.
 TENSORS = """Tensor q, Tensor k, Tensor v, Tensor q_kept, Tensor k_kept, Tensor? rows, Tensor? cols,
     Tensor? row_real, Tensor? col_real, Tensor? mask"""
 SAVED = "Tensor rv, Tensor w, Tensor lse, Tensor z"
@@ -12,19 +12,21 @@ FIVE = "(Tensor, Tensor, Tensor, Tensor, Tensor)"
 
 
 @torch.library.custom_op("lra::three_factor", mutates_args=(), schema=f"({TENSORS}, {OPTIONS}) -> {FIVE}")
-def three_factor(q, *given):
+def three_factor(q, *arguments):
     from . import launch
 
-    *tensors, steps, copy, split = given
-    q, k, v, *near, mask = map(ready, (q, *tensors))
+    *tensors, steps, copy, split = arguments
+    q, k, v, *selected, mask = map(ready, (q, *tensors))
     with torch.cuda.device_of(q):
-        return launch.forward(q, k, v, launch.Kept(*near), mask, steps, copy, split)
+        return launch.forward(q, k, v, launch.Kept(*selected), mask, steps, copy, split)
 
 
 @three_factor.register_fake
-def _(q, k, v, q_kept, k_kept, rows, *others):
-    N, H = q.shape[:2]
-    G, M, E = N * H, (q_kept if rows is None else rows).shape[2], v.shape[-1]
+def _(q, k, v, q_kept, k_kept, rows, *unused):
+    # Shapes of the output, R V, W, the log-sum-exp and Z.
+    G = q.shape[0] * q.shape[1]
+    M = (q_kept if rows is None else rows).shape[2]
+    E = v.shape[-1]
     new = lambda *shape: q.new_empty(shape, dtype=torch.float32)
     return _like(v), new(G, M, E), new(G, M, E), new(G, M), new(G, M, M)
 
@@ -32,26 +34,27 @@ def _(q, k, v, q_kept, k_kept, rows, *others):
 @torch.library.custom_op(
     "lra::three_factor_backward", mutates_args=(), schema=f"(Tensor dout, {TENSORS}, {SAVED}, {OPTIONS}) -> {FIVE}"
 )
-def three_factor_backward(dout, *given):
+def three_factor_backward(dout, *arguments):
     from . import launch
 
-    *tensors, rv, w, lse, z, steps, copy, split = given
-    dout, q, k, v, *near, mask = map(ready, (dout, *tensors))
+    *tensors, rv, w, lse, z, steps, copy, split = arguments
+    dout, q, k, v, *selected, mask = map(ready, (dout, *tensors))
     # A backward pass inside autocast would round the library's products of the inner matrix.
     with torch.cuda.device_of(q), torch.autocast(q.device.type, enabled=False):
-        return launch.backward(dout, q, k, v, launch.Kept(*near), mask, rv, w, lse, z, steps, copy, split)
+        return launch.backward(dout, q, k, v, launch.Kept(*selected), mask, rv, w, lse, z, steps, copy, split)
 
 
 @three_factor_backward.register_fake
-def _(dout, q, k, v, q_kept, k_kept, rows, *others):
-    landmarks = [q.new_empty(0), k.new_empty(0)] if rows is not None else [_like(q_kept), _like(k_kept)]
+def _(dout, q, k, v, q_kept, k_kept, rows, *unused):
+    landmarks = [_like(q_kept), _like(k_kept)] if rows is None else [q.new_empty(0), k.new_empty(0)]
     return _like(q), _like(k), _like(v), *landmarks
 
 
 def _setup(ctx, inputs, output):
     *tensors, ctx.steps, ctx.copy, ctx.split = inputs
     ctx.save_for_backward(*tensors, *output[1:])
-    ctx.set_materialize_grads(False)  # zeros for what is only kept for the backward pass
+    # Outputs that are only saved for the backward pass need no gradients of zeros.
+    ctx.set_materialize_grads(False)
 
 
 def _backward(ctx, dout, *unused):
@@ -59,8 +62,10 @@ def _backward(ctx, dout, *unused):
         return (None,) * 13
     saved = ctx.saved_tensors
     *grads, dq_kept, dk_kept = three_factor_backward(dout, *saved, ctx.steps, ctx.copy, ctx.split)
-    landmarks = saved[5] is None  # no rows
-    return *grads, dq_kept if landmarks else None, dk_kept if landmarks else None, *[None] * 8
+    # Landmarks have gradients; selected positions do not.
+    if saved[5] is None:
+        return *grads, dq_kept, dk_kept, *[None] * 8
+    return *grads, *[None] * 10
 
 
 three_factor.register_autograd(_backward, setup_context=_setup)

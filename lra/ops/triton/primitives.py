@@ -1,6 +1,6 @@
 """Parts of the kernels: gathered loads, matrix products, softmax, the largest column of a matrix.
 
-M kept rows and columns, D key size, E value size; BM, BD, BE the same rounded up to powers of two from 16 on, which
+M selected rows and columns, D key size, E value size; BM, BD, BE the same rounded up to powers of two from 16 on, which
 dots require; BN rows of the sequence at a time. Rows and entries beyond the true sizes are loaded as zeros.
 """
 
@@ -15,19 +15,19 @@ INTERPRETED = tl.constexpr(bool(triton.knobs.runtime.interpret))
 
 @triton.jit
 def slots(index, g, M: tl.constexpr, BM: tl.constexpr):
-    """Positions of the kept rows of head g, from index (G,M) or 0 .. M-1 without one, and whether each of BM exists."""
+    """Positions of the selected rows of head g, from index (G,M) or 0 .. M-1 without one, and which of BM exist."""
     j = tl.arange(0, BM)
-    kept = j < M
-    at = j if index is None else tl.load(index + g.to(tl.int64) * M + j, mask=kept, other=0)
-    return at, kept
+    valid = j < M
+    at = j if index is None else tl.load(index + g.to(tl.int64) * M + j, mask=valid, other=0)
+    return at, valid
 
 
 @triton.jit
-def is_real(real, at, kept):
-    """Whether kept rows are real tokens; ``real`` are bytes of one head or example, None for all."""
+def is_real(real, at, valid):
+    """Whether selected rows are real tokens; ``real`` are bytes of one head or example, None for all."""
     if real is not None:
-        kept = kept & (tl.load(real + at, mask=kept, other=0) != 0)
-    return kept
+        valid = valid & (tl.load(real + at, mask=valid, other=0) != 0)
+    return valid
 
 
 @triton.jit

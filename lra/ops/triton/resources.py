@@ -3,8 +3,8 @@
     python -m lra.ops.triton.resources [arch=80,90,100] [dtype=bf16,fp16,fp32] [m=16,32,64,128] [d=16,32,64,128]
                                    [kernel=rv,out,c_backward,r_backward,scatter,score,inverse,inverse_backward]
 
-The compilation of a launch takes 1 to 10 s, with the inverse of 64 kept rows up to two minutes, since products of split
-float32 factors are unrolled. Triton caches the result in TRITON_CACHE_DIR.
+The compilation of a launch takes 1 to 10 s, with the inverse of 64 selected rows up to two minutes, because
+products of split float32 factors are unrolled. Triton caches the result in TRITON_CACHE_DIR.
 """
 
 if __name__ == "__main__":
@@ -58,17 +58,17 @@ def rows(arch: str, dtype: str, m: str, d: str, kernels: tuple[str, ...]) -> lis
         name = kernel.__name__.removesuffix("_kernel")
         if name in kernels:
             parts = {part: constants[part] for part in ("DW", "DV", "DQ", "DK") if part in constants}
-            found = "" if all(parts.values()) else "".join(f"-{part.lower()}" for part in parts if parts[part])
+            suffix = "" if all(parts.values()) else "".join(f"-{part.lower()}" for part in parts if parts[part])
             usage = _compile(kernel, args, constants, arch, warps, stages)
-            table_rows.append((arch, dtype, m, d, name + found, constants.get("BN", 0), warps, stages, *usage))
+            table_rows.append((arch, dtype, m, d, name + suffix, constants.get("BN", 0), warps, stages, *usage))
 
     N, H, L, M, D = 512, 2, 4096, int(m), int(d)
     with FakeTensorMode():
         q, k, v = (torch.empty(N, L, H, D, dtype=DTYPES[dtype]).transpose(1, 2) for _ in range(3))
         index, mask = torch.empty(N, H, M, dtype=torch.int64), torch.empty(N, L, dtype=torch.uint8)
-        near = launch.Kept(q, k, index, index, *[mask[:, None].expand(-1, H, -1)] * 2)
-        out, *saved = launch.forward(q, k, v, near, mask, 6, True, True, run=compile, arch=int(arch))
-        launch.backward(out, q, k, v, near, mask, *saved, 6, True, True, run=compile, arch=int(arch))
+        selected = launch.Kept(q, k, index, index, *[mask[:, None].expand(-1, H, -1)] * 2)
+        out, *saved = launch.forward(q, k, v, selected, mask, 6, True, True, run=compile, arch=int(arch))
+        launch.backward(out, q, k, v, selected, mask, *saved, 6, True, True, run=compile, arch=int(arch))
         launch.row_scores(q, k, mask, "abs", False, run=compile)
     return table_rows
 
@@ -91,22 +91,22 @@ def _compile(kernel, args, constants, arch, warps, stages) -> tuple[int, int, in
             signature[name] = TYPES[value.dtype] if tensor else "i32"
             if tensor or (value % 16 == 0 and not kernel.params[i].do_not_specialize):
                 attributes[(i,)] = [["tt.divisibility", 16]]
-    made = triton.compile(
+    compiled = triton.compile(
         ASTSource(fn=kernel, signature=signature, constexprs=fixed, attrs=attributes),
         target=GPUTarget("cuda", int(arch), 32),
         options={"num_warps": warps, "num_stages": stages},
     )
     tool = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
     with tempfile.NamedTemporaryFile(suffix=".cubin") as cubin:
-        cubin.write(made.asm["cubin"])
+        cubin.write(compiled.asm["cubin"])
         cubin.flush()
         usage = subprocess.run([tool, "-res-usage", cubin.name], capture_output=True, text=True, check=True).stdout
     count = lambda word: int(re.search(rf"{word}:(\d+)", usage).group(1))
-    return count("REG"), max(count("STACK"), count("LOCAL")), made.metadata.shared
+    return count("REG"), max(count("STACK"), count("LOCAL")), compiled.metadata.shared
 
 
 def chosen(words: list[str]) -> dict[str, tuple[str, ...]]:
-    """Read the values of each axis from the words of a command line; exit with a line for an unknown one."""
+    """Read the values of each axis from command-line arguments; exit with an error for an unknown one."""
     choices = dict(CHOICES)
     for word in words:
         key, _, values = word.partition("=")
@@ -125,8 +125,10 @@ def main() -> None:
     print(*(f"{name:>{width(name)}}" for name in COLUMNS), flush=True)
     kernels = choices.pop("kernel")
     with ProcessPoolExecutor() as pool:
-        for made in pool.map(partial(rows, kernels=kernels), *zip(*itertools.product(*choices.values()), strict=True)):
-            for row in made:
+        for launches in pool.map(
+            partial(rows, kernels=kernels), *zip(*itertools.product(*choices.values()), strict=True)
+        ):
+            for row in launches:
                 print(*(f"{value:>{width(name)}}" for name, value in zip(COLUMNS, row, strict=True)), flush=True)
 
 

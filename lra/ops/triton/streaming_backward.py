@@ -1,4 +1,4 @@
-"""The launches of the backward pass: over queries, over keys and values beside the inverse, the sum over kept rows."""
+"""The launches of the backward pass: over queries, over keys and values next to the inverse, and the final scatter."""
 
 import triton
 import triton.language as tl
@@ -18,23 +18,23 @@ def c_backward_kernel(
     """Compute dq of ``chunk`` queries, and their parts of dW (S,G,M,E) and of the gradient of k[cols] (S,G,M,D).
 
     dC = D wᵀ, dS = C * (dC - rowsum(dC * C)), dq = scale dS k[cols], dW = Cᵀ D, dk = scale dSᵀ q; D is dout, with COPY
-    without its kept rows. DW, DQ, DK: the gradients of this launch, since all at once may need too many registers.
-    TURNED: compute C as (BM,BN), which suits sums over rows and divides many kept rows among warps; otherwise as
+    without its selected rows. DW, DQ, DK: the gradients of this launch, since all at once may need too many registers.
+    TURNED: compute C as (BM,BN), which suits sums over rows and divides many selected rows among warps; otherwise as
     (BN,BM), for which a softmax stays within one warp.
     """
     g, part = tl.program_id(0), tl.program_id(1)
     n, h = (g // H).to(tl.int64), (g % H).to(tl.int64)
-    at, kept = slots(cols, g, M, BM)
-    b = load(k + n * k_n + h * k_h, at, k_l, kept, D, BD)
-    bias = tl.where(is_real(real + n * r_n + h * r_h if real is not None else None, at, kept), 0.0, float("-inf"))
+    at, valid = slots(cols, g, M, BM)
+    b = load(k + n * k_n + h * k_h, at, k_l, valid, D, BD)
+    bias = tl.where(is_real(real + n * r_n + h * r_h if real is not None else None, at, valid), 0.0, float("-inf"))
     j = tl.arange(0, BM)
-    weights = narrow(load(w + g.to(tl.int64) * M * E, j, E, kept, E, BE), dout)
+    weights = narrow(load(w + g.to(tl.int64) * M * E, j, E, valid, E, BE), dout)
     q += n * q_n + h * q_h
     dout += n * o_n + h * o_h
     dq += n * dq_n + h * dq_h
     if COPY:
         copied, _ = slots(rows, g, M, BM)
-        copied = tl.where(kept, copied, -1).to(tl.int32)
+        copied = tl.where(valid, copied, -1).to(tl.int32)
     dw_acc = tl.zeros((BM, BE), tl.float32)
     dk_acc = tl.zeros((BM, BD), tl.float32)
     end = tl.minimum(part * chunk + chunk, L)
@@ -60,9 +60,9 @@ def c_backward_kernel(
                 dk_acc += dot(ds, x, PRECISION)
     slot = (part * tl.num_programs(0) + g).to(tl.int64) * M
     if DW:
-        store(dw + slot * E, j, E, kept, dw_acc, E, BE)
+        store(dw + slot * E, j, E, valid, dw_acc, E, BE)
     if DK:
-        store(dk + slot * D, j, D, kept, dk_acc * scale, D, BD)
+        store(dk + slot * D, j, D, valid, dk_acc * scale, D, BD)
 
 
 @triton.jit(do_not_specialize=VARYING)
@@ -81,8 +81,8 @@ def r_backward_kernel(
     d(R V) = zᵀ dW + dout[rows], dR = d(R V) vᵀ, dS = R * (dR - rowsum(d(R V) * R V)), dv = Rᵀ d(R V),
     dk = scale dSᵀ q[rows], dq = scale dS k, R from its log-sum-exp. If z is None, drv = d(R V) and
     delta = rowsum(drv * R V) are given instead of the S parts of dW. COPY: whether there is dout[rows]. DV, DK, DQ: the
-    gradients of this launch. INVERSE: the first program of each head computes the gradients of the kept rows (G,M,D)
-    through Z, dq_rows and, with those of C, dk_cols.
+    gradients of this launch. INVERSE: the first program of each head computes the gradients of the selected rows
+    (G,M,D) through Z, dq_rows and, with the gradients through C, dk_cols.
     """
     g, part, G = tl.program_id(0), tl.program_id(1), tl.num_programs(0)
     n, h = (g // H).to(tl.int64), (g % H).to(tl.int64)
@@ -94,15 +94,15 @@ def r_backward_kernel(
         )  # fmt: skip
     else:
         part -= 1 if INVERSE else 0
-        at, kept = slots(rows, g, M, BM)
-        a = load(q + n * q_n + h * q_h, at, q_l, kept, D, BD)
+        at, valid = slots(rows, g, M, BM)
+        a = load(q + n * q_n + h * q_h, at, q_l, valid, D, BD)
         j = tl.arange(0, BM)
         slot = g.to(tl.int64) * M
-        log = tl.load(lse + slot + j, mask=kept, other=float("inf"))
+        log = tl.load(lse + slot + j, mask=valid, other=float("inf"))
         log = tl.where(log == float("-inf"), float("inf"), log)
         if z is None:
-            to_rv = load(drv + slot * E, j, E, kept, E, BE)
-            less = tl.load(delta + slot + j, mask=kept, other=0.0)
+            to_rv = load(drv + slot * E, j, E, valid, E, BE)
+            less = tl.load(delta + slot + j, mask=valid, other=0.0)
         else:
             turned = tl.zeros((BE, BM), tl.float32)
             BK: tl.constexpr = min(BM, 32)
@@ -110,10 +110,10 @@ def r_backward_kernel(
                 some = first + tl.arange(0, BK)
                 dw = summed(dw_parts, some, g, G, S, M, E, BE)
                 turned += dot(tl.trans(dw), load(z + slot * M, some, M, some < M, M, BM), INNER)
-            to_rv = tl.trans(turned)  # so that it is kept in shared memory, not in registers
+            to_rv = tl.trans(turned)  # so that it is valid in shared memory, not in registers
             if COPY:
-                to_rv += load(dout + n * o_n + h * o_h, at, o_l, kept, E, BE)
-            less = tl.sum(to_rv * load(rv + slot * E, j, E, kept, E, BE), 1)
+                to_rv += load(dout + n * o_n + h * o_h, at, o_l, valid, E, BE)
+            less = tl.sum(to_rv * load(rv + slot * E, j, E, valid, E, BE), 1)
         high, low = halves(to_rv, dv)
         k += n * k_n + h * k_h
         v += n * v_n + h * v_h
@@ -146,7 +146,7 @@ def r_backward_kernel(
                     acc += dot_wide(wide, x, dv, SPLIT, PRECISION)
         if DQ:
             slot = (part * G + g).to(tl.int64) * M
-            store(dq + slot * D, j, D, kept, acc * scale, D, BD)
+            store(dq + slot * D, j, D, valid, acc * scale, D, BD)
 
 
 @triton.jit(do_not_specialize=VARYING)
@@ -155,7 +155,7 @@ def scatter_kernel(
     dq_n, dq_h, dq_l, dk_n, dk_h, dk_l, H, S,
     M: tl.constexpr, D: tl.constexpr, BM: tl.constexpr, BD: tl.constexpr, ADD: tl.constexpr,
 ):  # fmt: skip
-    """Sum the gradients of the kept rows over their parts and add them at rows and cols, or store them."""
+    """Sum the gradients of the selected rows over their parts and add them at rows and cols, or store them."""
     g, G = tl.program_id(0), tl.num_programs(0)
     n, h = (g // H).to(tl.int64), (g % H).to(tl.int64)
     j = tl.arange(0, BM)
@@ -163,12 +163,12 @@ def scatter_kernel(
     dq += n * dq_n + h * dq_h
     dk += n * dk_n + h * dk_h
     grad = load(dq_rows + slot, j, D, j < M, D, BD) + summed(dq_parts, j, g, G, S, M, D, BD)
-    at, kept = slots(rows, g, M, BM)
+    at, valid = slots(rows, g, M, BM)
     if ADD:
-        grad += load(dq, at, dq_l, kept, D, BD).to(tl.float32)
-    store(dq, at, dq_l, kept, grad, D, BD)
+        grad += load(dq, at, dq_l, valid, D, BD).to(tl.float32)
+    store(dq, at, dq_l, valid, grad, D, BD)
     grad = load(dk_cols + slot, j, D, j < M, D, BD)
-    at, kept = slots(cols, g, M, BM)
+    at, valid = slots(cols, g, M, BM)
     if ADD:
-        grad += load(dk, at, dk_l, kept, D, BD).to(tl.float32)
-    store(dk, at, dk_l, kept, grad, D, BD)
+        grad += load(dk, at, dk_l, valid, D, BD).to(tl.float32)
+    store(dk, at, dk_l, valid, grad, D, BD)

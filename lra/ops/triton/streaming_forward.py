@@ -1,4 +1,4 @@
-"""The launches of the forward pass: R V over keys and values beside the inverse Z; C W over queries, W = Z R V."""
+"""The launches of the forward pass: R V over keys and values, next to the inverse Z; C W over queries, W = Z R V."""
 
 import triton
 import triton.language as tl
@@ -17,7 +17,7 @@ def rv_kernel(
 ):  # fmt: skip
     """Compute softmax(scale q[rows] kᵀ) v over ``chunk`` keys: rv (S,G,M,E); base-2 log-sum-exp (S,G,M).
 
-    INVERSE: the first program of each head computes z (G,M,M), for kept keys kept_k[cols].
+    INVERSE: the first program of each head computes z (G,M,M), for selected keys kept_k[cols].
     """
     g, part = tl.program_id(0), tl.program_id(1)
     n, h = (g // H).to(tl.int64), (g % H).to(tl.int64)
@@ -29,8 +29,8 @@ def rv_kernel(
         )  # fmt: skip
     else:
         part -= 1 if INVERSE else 0
-        at, kept = slots(rows, g, M, BM)
-        a = load(q + n * q_n + h * q_h, at, q_l, kept, D, BD)
+        at, valid = slots(rows, g, M, BM)
+        a = load(q + n * q_n + h * q_h, at, q_l, valid, D, BD)
         k += n * k_n + h * k_h
         v += n * v_n + h * v_h
         top = tl.full((BM,), float("-inf"), tl.float32)
@@ -54,8 +54,8 @@ def rv_kernel(
         some = total > 0
         slot = (part * tl.num_programs(0) + g).to(tl.int64) * M
         j = tl.arange(0, BM)
-        store(rv + slot * E, j, E, kept, acc / tl.where(some, total, 1.0)[:, None], E, BE)
-        tl.store(lse + slot + j, top + tl.log2(tl.where(some, total, 1.0)), mask=kept)
+        store(rv + slot * E, j, E, valid, acc / tl.where(some, total, 1.0)[:, None], E, BE)
+        tl.store(lse + slot + j, top + tl.log2(tl.where(some, total, 1.0)), mask=valid)
 
 
 @triton.jit(do_not_specialize=VARYING)
@@ -65,34 +65,34 @@ def out_kernel(
     M: tl.constexpr, D: tl.constexpr, E: tl.constexpr, BM: tl.constexpr, BD: tl.constexpr, BE: tl.constexpr,
     BN: tl.constexpr, PRECISION: tl.constexpr, SPLIT: tl.constexpr, INNER: tl.constexpr, COPY: tl.constexpr,
 ):  # fmt: skip
-    """Compute softmax(scale q k[cols]ᵀ) w for ``chunk`` queries; with COPY the kept rows are those of R V.
+    """Compute softmax(scale q k[cols]ᵀ) w for ``chunk`` queries; with COPY the selected rows are those of R V.
 
     Each program combines the S parts of R V and computes w = z R V (G,M,E); the first one of a head stores R V, its
     log-sum-exp and w. If z is None, these are given.
     """
     g, part, G = tl.program_id(0), tl.program_id(1), tl.num_programs(0)
     n, h = (g // H).to(tl.int64), (g % H).to(tl.int64)
-    at, kept = slots(cols, g, M, BM)
-    b = load(k + n * k_n + h * k_h, at, k_l, kept, D, BD)
-    bias = tl.where(is_real(real + n * r_n + h * r_h if real is not None else None, at, kept), 0.0, float("-inf"))
+    at, valid = slots(cols, g, M, BM)
+    b = load(k + n * k_n + h * k_h, at, k_l, valid, D, BD)
+    bias = tl.where(is_real(real + n * r_n + h * r_h if real is not None else None, at, valid), 0.0, float("-inf"))
     j = tl.arange(0, BM)
     slot = g.to(tl.int64) * M
     if z is None:
-        weights = load(w + slot * E, j, E, kept, E, BE)
+        weights = load(w + slot * E, j, E, valid, E, BE)
     else:
         weights = tl.zeros((BM, BE), tl.float32)
         BK: tl.constexpr = min(BM, 32)
         for first in tl.range(0, BM, BK):  # few factors at a time, since registers are short
             some = first + tl.arange(0, BK)
             product, log = combined(rv_parts, lse_parts, some, some < M, g, G, S, M, E, BE)
-            inside = kept[:, None] & (some < M)[None, :]
+            inside = valid[:, None] & (some < M)[None, :]
             inv = tl.load(z + (slot + j[:, None]) * M + some[None, :], mask=inside, other=0.0)
             weights += dot(inv, product, INNER)
             if part == 0:
                 tl.store(lse + slot + some, log, mask=some < M)
                 store(rv + slot * E, some, E, some < M, product, E, BE)
         if part == 0:
-            store(w + slot * E, j, E, kept, weights, E, BE)
+            store(w + slot * E, j, E, valid, weights, E, BE)
     high, low = halves(weights, out)
     q += n * q_n + h * q_h
     out += n * o_n + h * o_h
@@ -106,7 +106,7 @@ def out_kernel(
     if COPY:
         tl.debug_barrier()  # the exact rows overwrite rows that other threads of this program have written
         to, _ = slots(rows, g, M, BM)
-        mine = kept & (to >= begin) & (to < end)
+        mine = valid & (to >= begin) & (to < end)
         if z is None:
             exact = load(rv + slot * E, j, E, mine, E, BE)
         else:

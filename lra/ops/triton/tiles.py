@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import torch
 
-LARGEST = 128  # kept rows, key size, value size
+LARGEST = 128  # selected rows, key size, value size
 PARTS = 16  # along the sequence, that each program of the next launch combines itself; more are combined before
 
 
@@ -23,13 +23,13 @@ def padded(size: int) -> int:
     return max(16, 1 << (size - 1).bit_length())
 
 
-# Launches that would spill registers under the rules below: by bytes of an entry, kept rows, width and architectures.
+# Launches that would spill registers under the rules below: by bytes of an entry, selected rows, width, architectures.
 FORWARD = {
     (4, 64, 16): {80: Tile(32, 4, 2)},
     (4, 128, 16): {80: Tile(32, 4, 2), 90: Tile(32, 4, 2), 100: Tile(32, 8, 2)},
     (4, 64, 128): {80: Tile(16, 8, 2, "ieee"), 100: Tile(16, 8, 2, "ieee")},
 }
-RV = {(4, 128, 128): {90: Tile(32, 8, 1), 100: Tile(16, 8, 2, "ieee")}}  # beside FORWARD
+RV = {(4, 128, 128): {90: Tile(32, 8, 1), 100: Tile(16, 8, 2, "ieee")}}  # in addition to FORWARD
 BACKWARD = {
     (2, 16, 128): {90: Tile(32, 4, 2)},
     (2, 32, 128): {90: Tile(32, 8, 2), 100: Tile(32, 8, 2)},
@@ -50,7 +50,7 @@ BACKWARD = {
         100: Tile(16, 16, 1, "ieee", launches=3),
     },
 }
-R_BACKWARD = {  # beside BACKWARD
+R_BACKWARD = {  # in addition to BACKWARD
     (4, 32, 128): {90: Tile(16, 8, 2, launches=2)},
     (4, 64, 64): {90: Tile(32, 8, 2, launches=3)},
     (4, 64, 128): {80: Tile(16, 8, 2, "ieee", launches=3)},
@@ -62,7 +62,7 @@ def streaming(kernel: str, m: int, width: int, dtype: torch.dtype, arch: int) ->
 
     Args:
         kernel: ``rv`` or ``out``.
-        m: kept rows, padded.
+        m: selected rows, padded.
         width: the larger of key and value size, padded.
         dtype: dtype of the inputs.
         arch: 80, 90, 100.

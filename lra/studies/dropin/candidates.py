@@ -16,9 +16,9 @@ from ...attention.cur import CUR
 from ...attention.cur_plus import CURPlus
 from ...attention.linear import Performer
 from ...attention.nystrom import Nystrom
-from ...ops.cells import nearest
+from ...ops.cluster_attention import nearest
 from ...ops.pinv import cubic, exact, tikhonov
-from ...ops.selection import farthest, gather_kept, put_kept
+from ...ops.selection import farthest, gather_tokens, scatter_tokens
 from . import variants
 from .variants import Choice, KeptFactors, alike, means, select, smoothed, weights
 
@@ -51,7 +51,7 @@ def made(choose: Choice, combine: Callable[..., Tensor], **options) -> Function:
 
     def function(q, k, v, count):
         x = KeptFactors(q, k, v, *choose(q, k, v, count))
-        return put_kept(combine(x, **options), x.rows, x.exact)
+        return scatter_tokens(combine(x, **options), x.rows, x.exact)
 
     return function
 
@@ -73,7 +73,7 @@ def clustered(q: Tensor, k: Tensor, v: Tensor, count: int) -> Tensor:
     Clusters are those of Lloyd's algorithm; the paper's, from hashes, are coarser. A cluster for each query is exact.
     """
     marks = centres(q, count)
-    return gather_kept(weights(marks, k) @ v, nearest(q, marks, None).squeeze(-1))
+    return gather_tokens(weights(marks, k) @ v, nearest(q, marks, None).squeeze(-1))
 
 
 def clustered_improved(q: Tensor, k: Tensor, v: Tensor, count: int) -> Tensor:
@@ -86,15 +86,15 @@ def clustered_improved(q: Tensor, k: Tensor, v: Tensor, count: int) -> Tensor:
     map, cluster = weights(marks, k), nearest(q, marks, None).squeeze(-1)  # (N,H,c,L), (N,H,L)
     mass, heavy = map.topk(count)  # (N,H,c,t)
     rest = map.scatter(-1, heavy, 0) @ v
-    pick = gather_kept(heavy, cluster).flatten(2)  # (N,H,L·t)
-    keys, values = (gather_kept(x, pick).unflatten(2, (-1, count)) for x in (k, v))  # (N,H,L,t,D)
-    shared = gather_kept(mass.sum(-1, keepdim=True), cluster) * weights(q[:, :, :, None], keys).squeeze(3)
-    return gather_kept(rest, cluster) + (shared[:, :, :, None] @ values).squeeze(3)
+    pick = gather_tokens(heavy, cluster).flatten(2)  # (N,H,L·t)
+    keys, values = (gather_tokens(x, pick).unflatten(2, (-1, count)) for x in (k, v))  # (N,H,L,t,D)
+    shared = gather_tokens(mass.sum(-1, keepdim=True), cluster) * weights(q[:, :, :, None], keys).squeeze(3)
+    return gather_tokens(rest, cluster) + (shared[:, :, :, None] @ values).squeeze(3)
 
 
 def centres(x: Tensor, count: int, steps: int = 10) -> Tensor:
     """Compute means of clusters by Lloyd's algorithm from farthest points, (N,H,L,D) -> (N,H,count,D)."""
-    centre_points = gather_kept(x, farthest(x, count, None))
+    centre_points = gather_tokens(x, farthest(x, count, None))
     for _ in range(steps):
         centre_points = means(x, centre_points)
     return centre_points
@@ -133,7 +133,7 @@ PAIRS = {
         "farthest; M minimises |A - C M R| (Stewart 1999), which needs all of A",
     ),
     # cells of keys
-    "cur_plus": (plus(), "cells of keys, smoothed correction, farthest (lra.ops.cells)"),
+    "cur_plus": (plus(), "cells of keys, smoothed correction, farthest (lra.ops.cluster_attention)"),
     "plus_step": (plus(score="step", resample="always"), "score=step"),
     "plus_abs": (plus(score="abs", resample="always"), "score=abs"),
     "plus_random": (plus(score="random", resample="always"), "score=random"),

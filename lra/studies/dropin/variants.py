@@ -1,7 +1,7 @@
 """Variants of CUR and of ``cur_plus``: rules that choose rows and columns of an attention map, and their combinations.
 
-``cur_plus`` (``lra.ops.cells``) is O = C v̄ + S e: C = softmax(q k̄ᵀ / √D + log n) over means k̄, v̄ of cells of n keys,
-e = R v - U v̄ the error of C v̄ in the kept rows, S a smoother. Shapes: q, k (N,H,L,D), v (N,H,L,E).
+``cur_plus`` (``lra.ops.cluster_attention``) is O = C v̄ + S e: C = softmax(q k̄ᵀ / √D + log n) over means k̄, v̄ of
+clusters of n keys, e = R v - U v̄ the error of C v̄ in the kept rows, S a smoother. Shapes: q, k (N,H,L,D), v (N,H,L,E).
 """
 
 from collections.abc import Callable
@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from ...ops import selection
-from ...ops.cells import bandwidth, boosted, cells, nearest
-from ...ops.cur_naive import CUROptions
+from ...ops.cluster_attention import bandwidth, boosted, form_clusters, nearest
+from ...ops.cur import CUROptions
 from ...ops.pinv import exact
-from ...ops.selection import gather_kept
+from ...ops.selection import gather_tokens
 
 Inverse = Callable[[Tensor], Tensor]  # (N,H,r,c) -> (N,H,c,r)
 Choice = Callable[[Tensor, Tensor, Tensor, int], tuple[Tensor, Tensor]]  # q, k, v, count -> rows, columns
@@ -36,8 +36,8 @@ class KeptFactors:
     rows: Tensor
     cols: Tensor
 
-    q_rows = cached_property(lambda x: gather_kept(x.q, x.rows))
-    k_cols = cached_property(lambda x: gather_kept(x.k, x.cols))
+    q_rows = cached_property(lambda x: gather_tokens(x.q, x.rows))
+    k_cols = cached_property(lambda x: gather_tokens(x.k, x.cols))
     C = cached_property(lambda x: weights(x.q, x.k_cols))
     U = cached_property(lambda x: weights(x.q_rows, x.k_cols))
     R = cached_property(lambda x: weights(x.q_rows, x.k))
@@ -86,7 +86,7 @@ def smoothed(x: KeptFactors, lloyd: int = 0, corrected: bool = True) -> Tensor:
     keys = x.k_cols
     for _ in range(lloyd):
         keys = means(x.k, keys)
-    keys, values, sizes = cells(x.k, x.v, keys, None, None)
+    keys, values, sizes = form_clusters(x.k, x.v, keys, None, None)
     bias = sizes.log()[:, :, None]  # -inf for an empty cell
     out = weights(x.q, keys, bias) @ values
     if corrected:
@@ -102,11 +102,11 @@ def heavy_keys(x: KeptFactors, share: float) -> Tensor:
     numerator and denominator.
     """
     owner, own = nearest(x.k, x.k_cols, None).squeeze(-1), nearest(x.q, x.q_rows, None).squeeze(-1)
-    keys, values, sizes = cells(x.k, x.v, x.k_cols, None, None)
+    keys, values, sizes = form_clusters(x.k, x.v, x.k_cols, None, None)
     heavy = x.R.topk(max(1, round(share * x.cols.shape[2]))).indices  # (N,H,r,t)
 
     def out(q: Tensor, heavy: Tensor) -> Tensor:  # (N,H,i,D), (N,H,i,t) -> (N,H,i,E)
-        k, v = (gather_kept(y, heavy.flatten(2)).unflatten(2, heavy.shape[2:]) for y in (x.k, x.v))  # (N,H,i,t,D)
+        k, v = (gather_tokens(y, heavy.flatten(2)).unflatten(2, heavy.shape[2:]) for y in (x.k, x.v))  # (N,H,i,t,D)
         cell = owner.gather(2, heavy.flatten(2)).view_as(heavy)
         q = q * q.shape[-1] ** -0.5
         rough, sharp = q @ keys.mT, (q[:, :, :, None] @ k.mT).squeeze(3)
@@ -117,17 +117,17 @@ def heavy_keys(x: KeptFactors, share: float) -> Tensor:
         return (rough @ values + (more[:, :, :, None] @ v).squeeze(3)) / total
 
     error = x.exact - out(x.q_rows, heavy)
-    return out(x.q, gather_kept(heavy, own)) + kernel(x.q, x.q_rows) @ error
+    return out(x.q, gather_tokens(heavy, own)) + kernel(x.q, x.q_rows) @ error
 
 
 def means(x: Tensor, centres: Tensor) -> Tensor:
     """Take one step of Lloyd's algorithm: the mean of the keys nearest to each centre, or the centre without any."""
-    means_, _, sizes = cells(x, x, centres, None, None)
+    means_, _, sizes = form_clusters(x, x, centres, None, None)
     return torch.where(sizes[..., None] > 0, means_, centres)
 
 
 def kernel(q: Tensor, q_rows: Tensor) -> Tensor:
-    """softmax(-|q - q_rows|² / h) (1 + (1 - T) + (1 - T)² + ...), h and T as in ``lra.ops.cells``."""
+    """softmax(-|q - q_rows|² / h) (1 + (1 - T) + (1 - T)² + ...), h and T as in ``lra.ops.cluster_attention``."""
     h = bandwidth(q, q_rows, None, None)
     own, all = ((-torch.cdist(x, q_rows).square() / h).softmax(-1) for x in (q_rows, q))
     return all @ boosted(torch.eye(own.shape[-1], dtype=own.dtype), own)
@@ -152,7 +152,7 @@ def kmeans_pp(x: Tensor, count: int) -> Tensor:
     at = torch.randint(L, (N, H, 1))
     apart, seeds = torch.full((N, H, L), float("inf")), [at]
     for _ in range(count - 1):
-        apart = torch.minimum(apart, (x - gather_kept(x, at)).square().sum(-1))
+        apart = torch.minimum(apart, (x - gather_tokens(x, at)).square().sum(-1))
         # If only repeated rows are left, any of them is drawn.
         chance = (apart + apart.amax(-1, keepdim=True).clamp(min=1) * 1e-9).scatter(-1, torch.cat(seeds, -1), 0)
         at = torch.multinomial(chance.flatten(0, 1), 1).view(N, H, 1)
@@ -174,4 +174,4 @@ def leverage(x: Tensor, count: int, ridge: float = 1e-3) -> Tensor:
 def received(q: Tensor, k: Tensor, v: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """Rows at equal distances; columns to which those rows pay the most attention (H2O: Zhang et al. 2023)."""
     rows, _ = select("step")(q, k, v, count)
-    return rows, weights(gather_kept(q, rows), k).sum(2).topk(count).indices
+    return rows, weights(gather_tokens(q, rows), k).sum(2).topk(count).indices

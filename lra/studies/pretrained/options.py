@@ -5,7 +5,7 @@ from typing import ClassVar, Literal
 
 from ...config.options import Options
 from ...config.sections import Above, Device, Some
-from ...ops.cur_naive import Pairing, Score
+from ...ops.selection import Pairing, Score
 from ...options import Positive, Whole
 
 

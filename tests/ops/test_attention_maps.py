@@ -4,10 +4,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from lra.ops import packed
+from lra.ops import varlen_attention
+from lra.ops.attention_maps import landmark_product
 from lra.ops.pinv import exact
 from lra.ops.segments import real_first
-from lra.ops.three_factor import three_factor
 from lra.varlen import VarlenLayout
 
 
@@ -47,8 +47,8 @@ def both(rows, attend):
 @pytest.mark.parametrize("sizes", [{}, {"multiple": 32}], ids=str)
 def test_products_and_gradients_are_those_row_by_row(sizes, written_out, monkeypatch):
     expected, _ = both(layout(), row_by_row)
-    monkeypatch.setattr(packed, "writes_out", lambda x: written_out)
-    found, filled = both(layout(**sizes), packed.attend_thin)
+    monkeypatch.setattr(varlen_attention, "is_slow_fused", lambda x: written_out)
+    found, filled = both(layout(**sizes), varlen_attention.attend_thin)
     for one, other in zip(found, expected, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-12)
     assert not any(grad.any() for grad in filled)
@@ -72,9 +72,9 @@ def test_rows_are_summed_in_float32():
     """In bfloat16 the sum of 2048 times 2^-11 would stop at 1/8, and that of 1 + 2^-7 before 256."""
     rows = layout([2048])
     few, many = torch.zeros(1, 1, 1, 4).bfloat16(), torch.zeros(1, 1, 2048, 4).bfloat16()
-    assert packed.attend_thin(few, many, torch.ones_like(many), rows).unique().tolist() == [1]
+    assert varlen_attention.attend_thin(few, many, torch.ones_like(many), rows).unique().tolist() == [1]
     v = torch.zeros_like(few).requires_grad_()
-    out = packed.attend_thin(many, few, v, rows)  # the only weight of each token is 1
+    out = varlen_attention.attend_thin(many, few, v, rows)  # the only weight of each token is 1
     out.backward(torch.full_like(out, 1 + 2**-7))
     assert v.grad.unique().tolist() == [2048 + 16]
 
@@ -106,7 +106,7 @@ def test_the_exact_inverse_in_float16_takes_a_position_bias():
     q, k, v = torch.randn(3, 1, 2, 9, 4).half()
     bias = torch.randn(9, 9).half()
     kept = q[:, :, :5], k[:, :, :5]
-    out, _ = three_factor(q, k, v, *kept, pinv=exact, bias=(bias[:, :5], bias[:5, :5], bias[:5]))
+    out, _ = landmark_product(q, k, v, *kept, pinv=exact, bias=(bias[:, :5], bias[:5, :5], bias[:5]))
     wide = [x.float() for x in (q, k, v, *kept, bias)]
-    right, _ = three_factor(*wide[:5], pinv=exact, bias=(wide[5][:, :5], wide[5][:5, :5], wide[5][:5]))
+    right, _ = landmark_product(*wide[:5], pinv=exact, bias=(wide[5][:, :5], wide[5][:5, :5], wide[5][:5]))
     torch.testing.assert_close(out, right.half())

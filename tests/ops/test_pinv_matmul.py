@@ -5,9 +5,8 @@ from functools import partial
 import pytest
 import torch
 
-from lra.ops import solve as module
-from lra.ops.pinv import cubic, tikhonov
-from lra.ops.solve import MOST, solve
+from lra.ops import pinv as module
+from lra.ops.pinv import MAX_FACTORED_STEPS, cubic, pinv_matmul, tikhonov
 
 
 def drawn(c=16):
@@ -22,17 +21,17 @@ def with_gradients(value, *given):
     return [value, *torch.autograd.grad(value.square().sum(), given)]
 
 
-@pytest.mark.parametrize("steps", range(1, MOST + 1))
+@pytest.mark.parametrize("steps", range(1, MAX_FACTORED_STEPS + 1))
 def test_factors_are_the_inverse_times_x(monkeypatch, steps):
     """Also with the gradient of the gradient. Errors grow by 13/4 a step."""
     m, x = drawn()
     expected = with_gradients(cubic(m, steps=steps) @ x, m, x)
-    monkeypatch.setattr(module, "NARROW", (torch.float64,))
+    monkeypatch.setattr(module, "HALF_TYPES", (torch.float64,))
     pinv = partial(cubic, steps=steps)
-    for right, found in zip(expected, with_gradients(solve(pinv, m, x), m, x), strict=True):
+    for right, found in zip(expected, with_gradients(pinv_matmul(pinv, m, x), m, x), strict=True):
         torch.testing.assert_close(found, right, rtol=0, atol=1e-14 * 3.25**steps * right.abs().max().item())
     m, x = (each[0, :1].detach().requires_grad_() for each in drawn(3))
-    assert torch.autograd.gradgradcheck(partial(solve, pinv), (m, x))
+    assert torch.autograd.gradgradcheck(partial(pinv_matmul, pinv), (m, x))
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -41,7 +40,7 @@ def test_16_bits_lose_nothing_by_it(dtype):
     narrow = x.detach().to(dtype).requires_grad_()
     x = narrow.detach().double().requires_grad_()
     with torch.autocast("cpu", torch.bfloat16):
-        value = solve(partial(cubic, steps=4), m.float(), narrow)
+        value = pinv_matmul(partial(cubic, steps=4), m.float(), narrow)
     found = with_gradients(value, m, narrow)
     assert value.dtype == torch.float32
     for one, right in zip(found, with_gradients(cubic(m, steps=4) @ x, m, x), strict=True):
@@ -50,7 +49,7 @@ def test_16_bits_lose_nothing_by_it(dtype):
 
 
 PINVS = {
-    "more": partial(cubic, steps=MOST + 1),
+    "more": partial(cubic, steps=MAX_FACTORED_STEPS + 1),
     "start": partial(cubic, steps=4, init="two_norms"),
     "ridge": partial(tikhonov, ridge=0.1),
 }
@@ -59,5 +58,5 @@ PINVS = {
 @pytest.mark.parametrize("name", [*PINVS])
 def test_other_inverses_are_computed(name):
     m, x = (each.detach().float() for each in drawn())
-    assert torch.equal(solve(PINVS[name], m, x.bfloat16()), PINVS[name](m) @ x.bfloat16().float())
-    assert torch.equal(solve(PINVS[name], m, x), PINVS[name](m) @ x)
+    assert torch.equal(pinv_matmul(PINVS[name], m, x.bfloat16()), PINVS[name](m) @ x.bfloat16().float())
+    assert torch.equal(pinv_matmul(PINVS[name], m, x), PINVS[name](m) @ x)

@@ -1,0 +1,92 @@
+"""Linear attention (Katharopoulos et al., ICML 2020) and Performer (Choromanski et al., ICLR 2021).
+
+One head of one sequence of n tokens: queries Q (n, d), keys K (n, d), values V (n, e). Both are kernel attention
+
+    out_i = Σ_j φ(q_i)ᵀφ(k_j) v_j / Σ_j φ(q_i)ᵀφ(k_j)              (Katharopoulos et al., equation 4)
+          = φ(q_i)ᵀ Σ_j φ(k_j) v_jᵀ / φ(q_i)ᵀ Σ_j φ(k_j)           (equation 5)
+
+The second form needs O(n F e) time for F features, because the sums over j are the same for every query.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+def kernel_attention(phi_Q: Tensor, phi_K: Tensor, V: Tensor) -> Tensor:
+    """Compute equation 5 from features (n, F)."""
+    S = phi_K.T @ V  # (F, e)
+    z = phi_K.sum(dim=0)  # (F,)
+    numerator = phi_Q @ S  # (n, e)
+    denominator = phi_Q @ z  # (n,)
+    return numerator / denominator[:, None]
+
+
+def causal_kernel_attention(phi_Q: Tensor, phi_K: Tensor, V: Tensor) -> Tensor:
+    """Compute equation 5 with sums over j <= i, as a recurrence over the tokens (section 3.3)."""
+    S = torch.zeros(phi_K.shape[1], V.shape[1], dtype=V.dtype)
+    z = torch.zeros(phi_K.shape[1], dtype=V.dtype)
+    out = []
+    for phi_q, phi_k, v in zip(phi_Q, phi_K, V, strict=True):
+        S = S + torch.outer(phi_k, v)
+        z = z + phi_k
+        out.append(phi_q @ S / (phi_q @ z))
+    return torch.stack(out)
+
+
+def elu_features(X: Tensor) -> Tensor:
+    """Compute φ(x) = elu(x) + 1 (Katharopoulos et al., equation 7)."""
+    return F.elu(X) + 1
+
+
+def linear_attention(Q: Tensor, K: Tensor, V: Tensor, *, causal: bool = False) -> Tensor:
+    """Compute linear attention. (n, d), (n, d), (n, e) -> (n, e)."""
+    if causal:
+        return causal_kernel_attention(elu_features(Q), elu_features(K), V)
+    return kernel_attention(elu_features(Q), elu_features(K), V)
+
+
+def unnormalised_linear_attention(Q: Tensor, K: Tensor, V: Tensor, length: int) -> Tensor:
+    """Compute linear attention of the PyTorch LRA code: no denominator, φ(q) and φ(k) divided by length^¼ each."""
+    return elu_features(Q) @ (elu_features(K).T @ V) / length**0.5
+
+
+def positive_features(X: Tensor, W: Tensor, shift: Tensor, eps: float) -> Tensor:
+    """Compute Performer's φ(x) = exp(w·x - ‖x‖²/2) for each row w of W (lemma 1).
+
+    Args:
+        X: queries or keys, divided by d^¼, (n, d).
+        W: random rows (F, d), Gaussian and orthogonal in blocks of d (section 2.4).
+        shift: subtracted from the exponent for stability; with eps = 0 it cancels in equation 5.
+        eps: added to every feature in the released code.
+    """
+    return (X @ W.T - shift - X.square().sum(dim=1, keepdim=True) / 2).exp() + eps
+
+
+def performer_attention(Q: Tensor, K: Tensor, V: Tensor, W: Tensor, *, eps: float = 1e-4, scalings: int = 1) -> Tensor:
+    """Compute FAVOR+ attention: E φ(q)·φ(k) = exp(q·k / √d), an unbiased estimate of softmax attention.
+
+    Args:
+        Q: queries (n, d).
+        K: keys (n, d).
+        V: values (n, e).
+        W: random rows (F, d).
+        eps: see ``positive_features``.
+        scalings: number of divisions by d^¼; the PyTorch LRA code divides twice.
+    """
+    scale = Q.shape[1] ** (-0.25 * scalings)
+    Q, K = Q * scale, K * scale
+    # The largest exponent of each query, and of all keys.
+    shift_Q = (Q @ W.T).amax(dim=1, keepdim=True)  # (n, 1)
+    shift_K = (K @ W.T).max()
+    phi_Q = positive_features(Q, W, shift_Q, eps)  # (n, F)
+    phi_K = positive_features(K, W, shift_K, eps)  # (n, F)
+    return kernel_attention(phi_Q, phi_K, V)
+
+
+def generalised_attention(Q: Tensor, K: Tensor, V: Tensor, W: Tensor) -> Tensor:
+    """Compute attention with the features relu(w·x) + 0.001, the default of the official LRA code."""
+    scale = Q.shape[1] ** -0.25
+    phi_Q = (Q * scale @ W.T).relu() + 0.001
+    phi_K = (K * scale @ W.T).relu() + 0.001
+    return kernel_attention(phi_Q, phi_K, V)

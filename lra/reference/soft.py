@@ -1,0 +1,88 @@
+"""SOFT and SOFT++, attention without softmax (Lu et al., NeurIPS 2021; Lu et al. 2022, arXiv 2207.03341).
+
+One head of one sequence of n tokens. Queries and keys are one projection Q (n, d); V (n, e); m bottleneck tokens.
+
+    Q̃ = m bottleneck tokens of Q                                                             (1)
+    P = κ(Q̃, Q)    A = κ(Q̃, Q̃)    κ(x, y) = exp(-‖x - y‖² / (2 √d))                         (2)
+    A_0 = α A,   A_k+1 = 2 A_k - A_k A A_k                                                   (3)
+    SOFT:   out = Pᵀ A⁺ P V                                                                  (4)
+    SOFT++: out = Pᵀ D^-½ A⁺ D^-½ P V,   D = diag(row sums of A)                             (5)
+
+The numbers are those of this list. Time O(n m (d + e) + m³). With Y = X⁻¹ and G = ∂L/∂Y the published backward pass of
+step 3 is ∂L/∂X = -Yᵀ G Yᵀ, once, from the converged Y.
+"""
+
+import torch
+from torch import Tensor
+
+
+def gaussian_kernel(X: Tensor, Y: Tensor) -> Tensor:
+    """Compute κ(x, y) for every pair, step 2. (i, d), (j, d) -> (i, j)."""
+    d = X.shape[1]
+    squared_distances = (X[:, None] - Y[None]).square().sum(dim=-1)  # (i, j)
+    return (-squared_distances / (2 * d**0.5)).exp()
+
+
+def pooled_tokens(Q: Tensor, window: int = 4) -> Tensor:
+    """Average windows of consecutive tokens, step 1; the last one may be shorter. (n, d) -> (ceil(n / window), d)."""
+    windows = Q.split(window)
+    return torch.stack([tokens.mean(dim=0) for tokens in windows])
+
+
+def one_norm(X: Tensor) -> Tensor:
+    """Compute ‖X‖_1, the largest absolute column sum."""
+    return X.abs().sum(dim=0).max()
+
+
+def initial_scale(A: Tensor, X: Tensor, init: str) -> Tensor:
+    """Choose α, which must satisfy 0 < α λ² < 2 for every eigenvalue λ of X.
+
+    Args:
+        A: the kernel matrix.
+        X: A plus the ridge, the matrix to invert.
+        init: ``soft``, the released SOFT: 0.9 · 2 / ‖A‖_1². ``paper``: 2 / ‖X‖_1², halved until ‖I - α X X‖_1 <= 1 (one
+            X is missing in print). ``softpp``, the released SOFT++: the same with the bound 1.01, for one matrix.
+    """
+    if init == "soft":
+        return 0.9 * 2 / one_norm(A) ** 2
+    bound = {"paper": 1.0, "softpp": 1.01}[init]
+    I = torch.eye(len(X), dtype=X.dtype)
+    alpha = 2 / one_norm(X) ** 2
+    for _ in range(10):
+        if one_norm(I - alpha * X @ X) <= bound:
+            break
+        alpha = alpha / 2
+    return alpha
+
+
+def newton_inverse(A: Tensor, steps: int = 20, init: str = "soft", ridge: float = 0.01) -> Tensor:
+    """Invert a symmetric positive matrix by the Newton-Raphson iteration, step 3. (m, m) -> (m, m).
+
+    Args:
+        A: kernel matrix.
+        steps: number of steps.
+        init: rule for α, see ``initial_scale``.
+        ridge: added to the diagonal; 0.01 in the released SOFT, 0 in SOFT++.
+    """
+    X = A + ridge * torch.eye(len(A), dtype=A.dtype)
+    Y = initial_scale(A, X, init) * X
+    for _ in range(steps):
+        Y = 2 * Y - Y @ X @ Y
+    return Y
+
+
+def attention(Q: Tensor, V: Tensor, Q_tilde: Tensor, *, steps: int = 20, init: str = "soft", ridge: float = 0.01):
+    """Compute SOFT attention, steps 2 to 4, from bottleneck tokens Q̃ (m, d). (n, d), (n, e) -> (n, e)."""
+    P = gaussian_kernel(Q_tilde, Q)  # (m, n)
+    A = gaussian_kernel(Q_tilde, Q_tilde)  # (m, m)
+    A_inverse = newton_inverse(A, steps, init, ridge)  # (m, m)
+    return P.T @ (A_inverse @ (P @ V))
+
+
+def normalised_attention(Q: Tensor, V: Tensor, Q_tilde: Tensor, *, steps: int = 20, init="softpp", ridge: float = 0.0):
+    """Compute SOFT++ attention, steps 2, 3 and 5. D scales the inverse from both sides; A is inverted as it is."""
+    P = gaussian_kernel(Q_tilde, Q)  # (m, n)
+    A = gaussian_kernel(Q_tilde, Q_tilde)  # (m, m)
+    D = torch.diag(A.sum(dim=1) ** -0.5)  # (m, m)
+    A_inverse = newton_inverse(A, steps, init, ridge)  # (m, m)
+    return P.T @ (D @ (A_inverse @ (D @ (P @ V))))
